@@ -1,8 +1,8 @@
 //! Charts of a run as SVG, each one self-contained file: the number of samples per class, the model's input pictures,
-//! its loss and accuracy over the epochs, and the classes that it confuses. They follow the viewer's preference for light
-//! or dark pages.
+//! its loss and accuracy over the epochs, the classes that it confuses, and the speed of several devices. They follow the
+//! viewer's preference for light or dark pages. A contact sheet of augmented samples is a PNG.
 //!
-//! Text in, text out: nothing is read or written, and no clock, locale or font is used, so equal inputs give equal
+//! Numbers and pixels in, files' content out: nothing is read or written, and no clock, locale or font is used, so equal inputs give equal
 //! bytes.
 //!
 //! ```
@@ -23,16 +23,20 @@
 mod axis;
 mod base64;
 mod confusion;
+mod contact;
 mod curves;
 mod distribution;
 mod error;
 mod page;
+mod scaling;
 mod sheet;
 mod style;
 mod text;
 
 pub use confusion::confusion_matrix;
+pub use contact::contact_sheet;
 pub use curves::{EpochPoint, training_curves};
 pub use distribution::class_distribution;
 pub use error::ChartError;
+pub use scaling::{ScalingRow, scaling};
 pub use sheet::{LabelledPicture, picture_sheet};

@@ -71,17 +71,22 @@ fn encode(index: usize, picture: &LabelledPicture, factor: usize) -> Result<Vec<
     }
     let side = |pixels: usize| u32::try_from(pixels * factor).map_err(|_| wrong());
     let failed = |source| ChartError::Png { index, label: label.to_string(), source };
+    write_png(side(width)?, side(height)?, &enlarge(pixels, width, factor)).map_err(failed)
+}
+
+/// RGB pixels as a PNG file.
+pub(crate) fn write_png(width: u32, height: u32, pixels: &[u8]) -> Result<Vec<u8>, png::EncodingError> {
     let mut file = Vec::new();
-    let mut encoder = png::Encoder::new(&mut file, side(width)?, side(height)?);
+    let mut encoder = png::Encoder::new(&mut file, width, height);
     encoder.set_color(png::ColorType::Rgb);
-    let mut writer = encoder.write_header().map_err(failed)?;
-    writer.write_image_data(&enlarge(pixels, width, factor)).map_err(failed)?;
-    writer.finish().map_err(failed)?;
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(pixels)?;
+    writer.finish()?;
     Ok(file)
 }
 
 /// RGB rows of `width` pixels with each pixel, and each row, repeated `factor` times.
-fn enlarge(pixels: &[u8], width: usize, factor: usize) -> Vec<u8> {
+pub(crate) fn enlarge(pixels: &[u8], width: usize, factor: usize) -> Vec<u8> {
     let wide = |row: &[u8]| row.chunks_exact(3).flat_map(|pixel| pixel.repeat(factor)).collect::<Vec<_>>();
     pixels.chunks_exact(width * 3).flat_map(|row| wide(row).repeat(factor)).collect()
 }

@@ -26,6 +26,8 @@ fn look(root: &Path) -> Vec<Finding> {
     };
     let mut findings = vec![what(root, &data)];
     findings.extend(left_out(&data));
+    let remedy = "compare the copy with its source, or get it again";
+    findings.extend(data.warnings.iter().map(|line| Finding::note("complete", line, remedy)));
     findings.extend(uneven(&data));
     findings.push(readable(&data));
     findings
@@ -35,7 +37,7 @@ fn what(root: &Path, data: &OpenData) -> Finding {
     let (train, validation) = (data.train.len(), data.validation.len());
     let pictures = counted(train + validation, "picture");
     let classes = counted(data.classes.len(), "class");
-    let text = format!("{}: {}, {pictures} in {classes}", root.display(), data.kind.name());
+    let text = format!("{}: {}, {pictures} in {classes}", root.display(), data.form);
     Finding::ok("folder", text).fact("pictures", train + validation).fact("classes", data.classes.len())
 }
 

@@ -9,24 +9,24 @@ use std::time::Duration;
 
 use crate::bounded;
 use crate::report::{Finding, Section};
+use enmasse_cuda::bus::{NVIDIA, vendors};
 use enmasse_cuda::libraries::machine_folders;
 use enmasse_wording::counted;
 
 /// `nvidia-smi` wakes the driver, which may take seconds; beyond this it hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-const NVIDIA: &str = "0x10de";
 const AMD: &str = "0x1002";
 
-/// The libraries that programs on NVIDIA's GPUs load. The first four are those that enmasse needs; cuDNN loads NVRTC for the
-/// engines that it compiles at run time.
+/// The libraries that programs on NVIDIA's GPUs load. The first four are those that enmasse needs, and the next one is for several
+/// GPUs; cuDNN loads NVRTC for the engines that it compiles at run time.
 const LIBRARIES: [(&str, &str); 6] = [
     ("libcuda.so", "driver"),
     ("libcudnn.so", "cuDNN"),
     ("libcublasLt.so", "cuBLASLt"),
     ("libnvrtc.so", "NVRTC"),
-    ("libcudart.so", "CUDA runtime"),
     ("libnccl.so", "NCCL"),
+    ("libcudart.so", "CUDA runtime"),
 ];
 const NEEDED: usize = 4;
 
@@ -48,6 +48,8 @@ struct Seen {
     smi: Option<Result<String, String>>,
     /// The highest CUDA version that the driver supports.
     cuda: Option<String>,
+    /// What `nvidia-smi` says of the paths between several GPUs.
+    topology: Option<String>,
     /// Path of each library found.
     libraries: BTreeMap<&'static str, PathBuf>,
 }
@@ -58,6 +60,7 @@ impl Seen {
         let count = |vendor: &str| vendors.iter().filter(|found| *found == vendor).count();
         let is_device = |name: &str| name.strip_prefix("nvidia").is_some_and(|number| number.parse::<u32>().is_ok());
         let (smi, cuda) = smi();
+        let topology = smi.as_ref().and_then(|list| topology(list.as_ref().ok()?));
         Seen {
             nvidia: count(NVIDIA),
             amd: count(AMD),
@@ -65,6 +68,7 @@ impl Seen {
             devices: names(Path::new("/dev")).filter(|name| is_device(name)).count(),
             smi,
             cuda,
+            topology,
             libraries: libraries(&machine_folders()),
         }
     }
@@ -80,6 +84,8 @@ impl Seen {
             }
             _ => {}
         }
+        let links = self.topology.as_deref().map(parse_links).filter(|links| !links.is_empty());
+        findings.extend(links.map(|links| Finding::ok("links", links)));
         if self.is_there() || self.libraries.len() > 1 {
             findings.push(self.libraries_finding());
         }
@@ -129,7 +135,7 @@ impl Seen {
             Some(format!("{name} {version} ({})", path.display()).replace("  ", " "))
         };
         let texts: Vec<String> = LIBRARIES.iter().filter_map(found).collect();
-        let needed = LIBRARIES[..NEEDED].iter();
+        let needed = LIBRARIES[..NEEDED + usize::from(self.devices.max(self.nvidia) > 1)].iter();
         let missing: Vec<&str> =
             needed.filter(|(file, _)| !self.libraries.contains_key(file)).map(|(_, name)| *name).collect();
         let text = match (texts.is_empty(), missing.is_empty()) {
@@ -147,15 +153,6 @@ impl Seen {
         };
         finding.fact("missing", missing)
     }
-}
-
-/// The vendor of each display or 3-D controller on the PCI bus.
-fn vendors() -> Vec<String> {
-    let root = Path::new("/sys/bus/pci/devices");
-    let read =
-        |device: &str, file: &str| read_to_string(root.join(device).join(file)).unwrap_or_default().trim().to_owned();
-    let controllers = names(root).filter(|device| read(device, "class").starts_with("0x03"));
-    controllers.map(|device| read(&device, "vendor")).collect()
 }
 
 /// The entries of a folder; none if it cannot be read.
@@ -180,6 +177,52 @@ fn smi() -> (Option<Result<String, String>>, Option<String>) {
             (Some(Err(why)), None)
         }
     }
+}
+
+/// Queries `nvidia-smi` for the paths between the GPUs that it listed, if these are several.
+fn topology(list: &str) -> Option<String> {
+    let several = parse_gpus(list).len() > 1;
+    let asked = several.then(|| bounded::run(Command::new("nvidia-smi").args(["topo", "-m"]), PATIENCE));
+    asked?.ok().filter(|ended| ended.is_success()).map(|ended| ended.stdout)
+}
+
+/// The pairs of GPUs on each kind of path, the kinds in the order in which they come, from a table with a row and a column for
+/// each GPU.
+fn parse_links(text: &str) -> String {
+    let words = |line: &str| -> Vec<String> {
+        // The head is underlined by escape sequences.
+        let plain = line.replace("\u{1b}[4m", "").replace("\u{1b}[0m", "");
+        plain.split('\t').map(|word| word.trim().to_owned()).collect()
+    };
+    let number = |word: &String| word.strip_prefix("GPU").and_then(|number| number.parse::<usize>().ok());
+    let mut lines = text.lines().map(words);
+    let Some(head) = lines.find(|head| head.iter().any(|word| number(word).is_some())) else { return String::new() };
+    let mut kinds: Vec<(String, Vec<String>)> = Vec::new();
+    for row in lines {
+        let Some(from) = row.first().and_then(number) else { continue };
+        let cells = head.iter().zip(&row).filter_map(|(head, cell)| Some((number(head)?, cell)));
+        for (to, cell) in cells.filter(|(to, _)| *to > from) {
+            let (kind, pair) = (path(cell), format!("{from}-{to}"));
+            match kinds.iter_mut().find(|(known, _)| *known == kind) {
+                Some((_, pairs)) => pairs.push(pair),
+                None => kinds.push((kind, vec![pair])),
+            }
+        }
+    }
+    kinds.iter().map(|(kind, pairs)| format!("{kind}: {}", pairs.join(" "))).collect::<Vec<_>>().join("; ")
+}
+
+/// `nvidia-smi`'s word for a path, in words.
+fn path(word: &str) -> String {
+    let meaning = match word {
+        "PIX" | "PXB" => "PCIe switches",
+        "PHB" => "PCIe through the CPU",
+        "NODE" => "PCIe within a NUMA node",
+        "SYS" => "between NUMA nodes",
+        _ if word.starts_with("NV") => "NVLink",
+        _ => return word.to_owned(),
+    };
+    format!("{meaning} ({word})")
 }
 
 /// The number and a description from each line `0, NVIDIA H200, 143771, 9.0`.
@@ -267,6 +310,18 @@ mod tests {
     }
 
     #[test]
+    fn links() {
+        let check = |text: &str, expected: &str| assert_eq!(parse_links(text), expected);
+        let table = "\t\u{1b}[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\u{1b}[0m\n\
+            GPU0\t X \tNV18\tSYS\tPIX\t0-15\t0\nGPU1\tNV18\t X \tSYS\tNODE\t0-15\t0\n\
+            GPU2\tSYS\tSYS\t X \tSYS\t16-31\t1\nNIC0\tPIX\tNODE\tSYS\t X \t\t\n\nLegend:\n  X    = Self\n";
+        check(table, "NVLink (NV18): 0-1; between NUMA nodes (SYS): 0-2 1-2");
+        check("\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \n", "PCIe through the CPU (PHB): 0-1");
+        check("\tGPU0\nGPU0\t X \n", "");
+        check("no such command", "");
+    }
+
+    #[test]
     fn found_or_why_not() {
         let driver = || Some("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue".to_owned());
         let check = |seen: Seen, expected: &[(Status, &str)]| {
@@ -318,6 +373,9 @@ mod tests {
                 (Status::Note, "; not found: NVRTC"),
             ],
         );
+        let mut several = Seen { devices: 2, smi: None, ..whole() };
+        several.libraries.remove("libnccl.so");
+        check(several, &[(Status::Ok, "; 2 devices; "), (Status::Note, "; not found: NCCL")]);
     }
 
     #[test]

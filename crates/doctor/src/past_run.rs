@@ -49,7 +49,9 @@ fn look(run: &Path) -> Vec<Finding> {
             "name the folder of a run, such as one in runs/, or of a launcher's logs",
         )];
     }
-    findings.push(progress(&tail(&paths.metrics(), LOG_TAIL).unwrap_or_default(), paths.is_resumable()));
+    let metrics = tail(&paths.metrics(), LOG_TAIL).unwrap_or_default();
+    findings.push(progress(&metrics, paths.is_resumable()));
+    findings.extend(straggler(&metrics));
     findings
 }
 
@@ -118,6 +120,26 @@ fn progress(metrics: &str, resumable: bool) -> Finding {
     finding.fact("epoch", last.map(|epoch| epoch["epoch"].clone())).fact("resumable", resumable)
 }
 
+/// The rank that the others waited for in the last epoch of `metrics.jsonl`, if there was one.
+fn straggler(metrics: &str) -> Option<Finding> {
+    let last = metrics.lines().rev().find_map(|line| serde_json::from_str::<Value>(line).ok())?;
+    let straggler = last.get("straggler")?;
+    let (rank, host) = (straggler["rank"].as_u64()?, straggler["host"].as_str()?);
+    let (times, waited) = (straggler["times"].as_f64()?, straggler["waited"].as_f64()?);
+    let work = match straggler["work"].as_str()? {
+        "data" => "waiting for pictures",
+        "compute" => "computing",
+        _ => "with checkpoints or callbacks",
+    };
+    let text = format!(
+        "in the last epoch rank {rank} on {host} took {times:.1} times as long as the others, {work}; they waited \
+         {:.0} % of the time for it",
+        100.0 * waited
+    );
+    let remedy = format!("look at what else runs on {host}, and at its disk and clock rates");
+    Some(Finding::note("straggler", text, remedy).fact("straggler", straggler.clone()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,6 +184,23 @@ mod tests {
         check(&line(0), true, &format!("1 complete epoch, train loss 0.5000, val accuracy not finite; {waits}"));
         let text = format!("11 complete epochs, train loss 0.5000, val accuracy not finite; {waits}");
         check(&(line(9) + &line(10)), true, &text);
+    }
+
+    #[test]
+    fn stragglers() {
+        let check = |metrics: &str, expected: Option<&str>| {
+            assert_eq!(straggler(metrics).map(|finding| finding.text).as_deref(), expected);
+        };
+        let slow = |work: &str| {
+            format!(r#"{{"epoch":1,"straggler":{{"rank":3,"host":"b","work":"{work}","times":1.84,"waited":0.4}}}}"#)
+        };
+        check("", None);
+        check("{\"epoch\":1}\n", None);
+        check(&slow("compute").replace("1.84", "null"), None);
+        let line = "in the last epoch rank 3 on b took 1.8 times as long as the others, computing; they waited 40 % of the time for it";
+        check(&slow("compute"), Some(line));
+        check(&slow("data"), Some(&line.replace("computing", "waiting for pictures")));
+        check(&(slow("data") + "\n{\"epoch\":2}\n"), None);
     }
 
     #[test]

@@ -8,16 +8,46 @@ use enmasse_graph::{Plans, StateTensor};
 use crate::weights::{is_optimizer, map_state};
 use crate::{Preparation, TrainConfig, TrainError, TrainingData};
 
+/// Compares the devices of all ranks: their instruction-set levels and, unless ranks may share them, that each is a
+/// different one. The error names two ranks and what to do.
+pub fn compare_devices(group: &Group, device: &dyn Device, config: &TrainConfig) -> Result<(), TrainError> {
+    compare_levels(group, device)?;
+    if config.share_devices {
+        return Ok(());
+    }
+    let units = group.all_gather_bytes(device.unit().unwrap_or_default().as_bytes())?;
+    let own: Vec<&Vec<u8>> = units.iter().collect();
+    let Some((first, second)) = same_unit(&own) else { return Ok(()) };
+    let message = format!(
+        "ranks {first} and {second} would both compute on {}: give each rank a GPU of its own (--devices gpu:N with a card for each, \
+         Slurm's --gpus-per-task=1, or another CUDA_VISIBLE_DEVICES for each), or let them take turns with --share-devices",
+        String::from_utf8_lossy(&units[second])
+    );
+    fail(group, Cause::new(CauseKind::Error, message).of_rank(second))
+}
+
+/// The first two ranks with the same unit.
+fn same_unit(units: &[&Vec<u8>]) -> Option<(usize, usize)> {
+    (0..units.len()).filter(|&rank| !units[rank].is_empty()).find_map(|rank| {
+        let first = units[..rank].iter().position(|other| *other == units[rank])?;
+        Some((first, rank))
+    })
+}
+
+/// Ends the group with a cause, and returns the one that all ranks report.
+fn fail(group: &Group, cause: Cause) -> Result<(), TrainError> {
+    group.abort(cause.clone());
+    Err(TrainError::Cause(group.cause().unwrap_or_else(|| cause.into())))
+}
+
 /// Compares the instruction-set levels of all ranks. Different levels round differently, so ranks would drift apart.
 /// The error names two ranks, their levels, and the option that brings all ranks to a common level.
-pub fn compare_levels(group: &Group, device: &dyn Device) -> Result<(), TrainError> {
+fn compare_levels(group: &Group, device: &dyn Device) -> Result<(), TrainError> {
     let texts = group.all_gather_bytes(device.levels().join(" ").as_bytes())?;
     let texts: Vec<_> = texts.iter().map(|text| String::from_utf8_lossy(text)).collect();
     let levels: Vec<Vec<&str>> = texts.iter().map(|text| text.split_whitespace().collect()).collect();
     let Some((rank, message)) = different_levels(&levels) else { return Ok(()) };
-    let cause = Cause::new(CauseKind::Desync, message).of_rank(rank);
-    group.abort(cause.clone());
-    Err(TrainError::Cause(group.cause().unwrap_or_else(|| cause.into())))
+    fail(group, Cause::new(CauseKind::Desync, message).of_rank(rank))
 }
 
 /// The first rank that computes at another level than rank 0, and the message.

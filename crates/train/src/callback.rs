@@ -9,7 +9,7 @@ use std::error::Error;
 
 use enmasse_data::{BadSample, Batch};
 
-use crate::{EpochRecord, Evaluation, TrainError};
+use crate::{EpochRecord, Evaluation, Straggler, Traced, TrainError};
 
 pub(crate) use control::Request;
 pub use control::{Control, LogError};
@@ -60,6 +60,17 @@ pub trait Callback: Send {
         Ok(())
     }
 
+    /// After an interval of steps within an epoch in which the ranks waited for one of them. The record of the epoch has the
+    /// straggler of the epoch as a whole.
+    fn on_straggler(&mut self, _epoch: u64, _straggler: &Straggler, _control: &mut Control) -> CallbackResult {
+        Ok(())
+    }
+
+    /// After the last step of a trace ([`crate::TrainConfig::trace_steps`]), or at the end of a run that had none of its steps.
+    fn on_trace(&mut self, _traced: &Traced, _control: &mut Control) -> CallbackResult {
+        Ok(())
+    }
+
     /// After a complete validation. Every rank knows its result.
     fn on_validation_end(&mut self, _found: &Evaluation, _control: &mut Control) -> CallbackResult {
         Ok(())
@@ -97,6 +108,14 @@ impl<C: Callback + ?Sized> Callback for &mut C {
 
     fn on_step(&mut self, progress: &Progress, control: &mut Control) -> CallbackResult {
         (**self).on_step(progress, control)
+    }
+
+    fn on_straggler(&mut self, epoch: u64, straggler: &Straggler, control: &mut Control) -> CallbackResult {
+        (**self).on_straggler(epoch, straggler, control)
+    }
+
+    fn on_trace(&mut self, traced: &Traced, control: &mut Control) -> CallbackResult {
+        (**self).on_trace(traced, control)
     }
 
     fn on_validation_end(&mut self, found: &Evaluation, control: &mut Control) -> CallbackResult {

@@ -59,9 +59,10 @@ impl Sheet {
         if self.is_full {
             return Ok(());
         }
-        let samples = batch.images.chunks_exact(self.size * self.size * 3).zip(&batch.labels).take(batch.valid);
+        let bytes = self.size * self.size * 3;
+        let picture = |place: usize| batch.images[place * bytes..(place + 1) * bytes].to_vec();
         let room = SHEET - self.pictures.len();
-        self.pictures.extend(samples.take(room).map(|(pixels, &label)| (pixels.to_vec(), label)));
+        self.pictures.extend(batch.places().take(room).map(|place| (picture(place), batch.labels[place])));
         if self.pictures.len() == SHEET { self.start() } else { Ok(()) }
     }
 

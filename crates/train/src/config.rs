@@ -15,6 +15,7 @@
 //! # Ok::<(), enmasse_train::ConfigError>(())
 //! ```
 
+mod augmentation;
 mod devices;
 mod error;
 mod ineffective;
@@ -31,6 +32,7 @@ use std::path::PathBuf;
 
 use enmasse_weights::Rename;
 
+pub use augmentation::AutoAugmentation;
 pub use devices::{DeviceSelection, Devices};
 pub use enmasse_graph::Precision;
 pub use error::{ConfigError, Source};
@@ -39,8 +41,8 @@ pub use keep::Keep;
 pub use layers::LayeredConfig;
 pub use metrics::MetricName;
 pub use value::{
-    Augmentation, Kind, LrScaling, OnBadSample, OptimizerKind, Range, RankKind, RequeueSignal, SamplerKind,
-    ScheduleKind, SplitRule, UnusedParameters,
+    Augmentation, Balance, Decoding, ErasingColors, Kind, LrScaling, OnBadSample, OptimizerKind, Range, RankKind,
+    ReducePrecision, RequeueSignal, SamplerKind, ScheduleKind, SplitRule, SumOrder, UnusedParameters,
 };
 pub use words::{Meaning, WORDS, answer, is_near};
 
@@ -196,8 +198,23 @@ macro_rules! settings {
 settings! {
     Data {
         /// Folder of pictures, or CIFAR or MNIST
-        /// A folder of class folders, of which a fifth validates; or one with train/ and val/ (or test/); or the files of CIFAR-10, CIFAR-100, MNIST or Fashion-MNIST.
-        data: Option<PathBuf> = None => "the embedded data set \"shapes\"", "DIR", ANY, Run;
+        /// A folder of class folders, of which a fifth validates; or one with train/ and val/ (or test/); or a manifest (.csv, .tsv, .jsonl) that lists pictures and their classes; or ImageNet as Kaggle packs it; or the files of CIFAR-10, CIFAR-100, MNIST or Fashion-MNIST.
+        data: Option<PathBuf> = None => "the embedded data set \"shapes\"", "DATA", ANY, Run;
+        /// Folder for a copy of the data
+        /// On a disk of the node, such as $SLURM_TMPDIR. The data is copied there once for all ranks of the node, and again only when it has changed. The run reads the copy, with the same results, and keeps the path of the original.
+        stage: Option<PathBuf> = None => "the data is read where it is", "DIR", ANY, Invocation;
+        /// Where files' names have their class
+        /// For pictures without class folders, such as {class}.{number}.jpg for cat.0.jpg. {class} takes as few characters as fit, {number} takes digits, and * anything. A pattern with a / is for paths below DATA, another for names.
+        label_pattern: Option<String> = None => "classes are folders", "PATTERN", ANY, Fixed;
+        /// Column of pictures' paths in a manifest
+        /// Found by its name if there is one: path, file, filename, image, image_path and alike.
+        path_column: Option<String> = None => "found by its name", "NAME", ANY, Fixed;
+        /// Column of classes in a manifest
+        /// Found by its name if there is one: label, class, target, category and alike.
+        label_column: Option<String> = None => "found by its name", "NAME", ANY, Fixed;
+        /// Where the paths in a manifest begin
+        /// The folder that relative paths are relative to.
+        manifest_root: Option<PathBuf> = None => "the manifest's folder", "DIR", ANY, Run;
         /// Classes to expect in the data
         /// Another number is an error.
         num_classes: Option<usize> = None, "N", at_least(1), Run;
@@ -218,13 +235,52 @@ settings! {
         crop_padding: usize = 4, "PIXELS", ANY, Run;
         /// Probability of mirroring a picture
         /// Validation pictures are never mirrored.
-        flip: Option<f64> = None => "0.5; 0 for MNIST", "PROBABILITY", between(0, 1), Run;
+        flip: Option<f64> = None => "0.5; 0 for MNIST", "CHANCE", between(0, 1), Run;
+        /// Mirror top and bottom
+        /// The probability for a picture, which then stands upside down as in a mirror below it.
+        vertical_flip: f64 = 0.0, "CHANCE", between(0, 1), Run;
+        /// Largest rotation of a picture
+        /// The angle is drawn from both directions. Corners that come from outside are black.
+        rotation: f64 = 0.0, "DEGREES", between(0, 180), Run;
+        /// Change the perspective
+        /// The probability for a picture. Each of its corners moves towards the middle by up to a quarter of the picture.
+        perspective: f64 = 0.0, "CHANCE", between(0, 1), Run;
+        /// Automatic augmentation
+        /// As by torchvision's classes RandAugment, TrivialAugmentWide and AugMix; imagenet, cifar10 and svhn are the policies of its AutoAugment.
+        auto_augment: AutoAugmentation = AutoAugmentation::None, "METHOD", ANY, Run;
+        /// Operations of randaugment
+        /// As many are drawn for each picture.
+        ra_num_ops: usize = 2, "N", between(1, 100), Run;
+        /// Strength of randaugment
+        /// Its operations have 31 strengths, from 0 to 30.
+        ra_magnitude: usize = 9, "LEVEL", between(0, 30), Run;
+        /// Strength of augmix
+        /// An operation has one of its weakest LEVEL strengths, of ten.
+        augmix_severity: usize = 3, "LEVEL", between(1, 10), Run;
+        /// Random colours of a picture
+        /// Largest changes of brightness, contrast, saturation and hue. One number is for the first three; the hue's is at most 0.5.
+        color_jitter: Option<Vec<f64>> = None => "no change", "B,C,S,H", at_least(0), Run;
+        /// Make pictures grey
+        /// The probability for a picture, which keeps three channels.
+        grayscale: f64 = 0.0, "CHANCE", between(0, 1), Run;
+        /// Blur pictures
+        /// The probability for a picture. The Gaussian has a deviation between 0.1 and 2 pixels.
+        gaussian_blur: f64 = 0.0, "CHANCE", between(0, 1), Run;
+        /// Erase a part of pictures
+        /// The probability for a picture. A rectangle of 2 to 33 % of it is painted over, after all other changes.
+        random_erasing: f64 = 0.0, "CHANCE", between(0, 1), Run;
+        /// Colours of an erased part
+        /// "mean" is the data set's mean colour, as torchvision's value 0. "random" draws each pixel.
+        erasing_value: ErasingColors = ErasingColors::Mean, "COLOR", ANY, Run;
         /// Convert pictures that are not RGB
         /// Such pictures are errors otherwise.
         convert_rgb: bool = false, "", ANY, Run;
         /// Turn pictures by their EXIF orientation
         /// As Pillow's ImageOps.exif_transpose does, in JPEG, PNG and WebP files. Pictures are taken as stored otherwise, as by torchvision.
         exif_transpose: bool = false, "", ANY, Run;
+        /// Size of decoded pictures
+        /// "fast" decodes a JPEG for training at 1/2, 1/4 or 1/8 of its size where a crop is at least that much larger than --size in both directions. "exact" decodes all at full size, as validation and prediction always do.
+        decode: Decoding = Decoding::Fast, "RULE", ANY, Run;
         /// Pictures that cannot be read
         /// "error" ends the run. "skip" trains on the next picture of the epoch instead, and leaves it out of validation; the run names all of them at its end and in logs/unreadable.txt.
         on_bad_sample: OnBadSample = OnBadSample::Error, "RULE", ANY, Run;
@@ -237,6 +293,12 @@ settings! {
         /// Order of training samples
         /// "shuffle" is the same for any number of ranks. "distributed" is that of PyTorch's DistributedSampler.
         sampler: SamplerKind = SamplerKind::Shuffle, "RULE", ANY, Fixed;
+        /// Draw each class equally often
+        /// "classes" draws as many samples of each class in an epoch, which has as many steps as otherwise. Small classes repeat samples, each time with another augmentation. Large classes leave samples to later epochs: none returns before all others of its class have been drawn.
+        balance: Balance = Balance::None, "RULE", ANY, Fixed;
+        /// Repetitions of each sample
+        /// Repeated augmentation, as by torchvision's --ra-sampler: each sample comes N times in a row, on different shards and with another augmentation each time. An epoch has as many steps as otherwise and an N-th of the samples; N epochs have all.
+        repeat_augment: usize = 1, "N", at_least(1), Fixed;
     }
     Model {
         /// Name of the model
@@ -313,6 +375,12 @@ settings! {
         /// Pieces of the global batch
         /// Each has --batch samples. They fix the arithmetic: with the same number the weights are the same bits on any number of ranks. A rank hosts one or more.
         shards: Option<usize> = None => "one per rank, or --accumulate", "S", at_least(1), Run;
+        /// Order of sums by NCCL
+        /// Where NCCL exchanges the gradients of GPUs. "auto" is its own order, which depends on the number of ranks. "tree" is the fixed tree, in which --shards give the same bits on any number of ranks: each rank gathers the gradients of all.
+        sum: SumOrder = SumOrder::Auto, "ORDER", ANY, Run;
+        /// Type that NCCL sums
+        /// "bf16" halves what travels between GPUs, as bf16_compress_hook of PyTorch's DDP does. Losses and metrics stay f32.
+        reduce_precision: ReducePrecision = ReducePrecision::F32, "TYPE", ANY, Run;
         /// Metrics besides loss and accuracy
         /// Measured in training and validation: topK, such as top5, and gradient_norm.
         metrics: Vec<MetricName> = Vec::new(), "NAMES", ANY, Run;
@@ -325,8 +393,11 @@ settings! {
     }
     Devices {
         /// Devices of this machine, one per rank
-        /// KIND:N, such as cpu:2, or KIND:LIST where they have numbers.
+        /// KIND:N, such as cpu:2 or gpu:1, KIND:all, KIND:free:N for those that nobody uses, or KIND:LIST where they have numbers. "auto" takes all GPUs if they work, otherwise CPUs as by default; a resumed run looks again.
         devices: Option<Devices> = None => "one cpu rank for each core, at most 8", "KIND:N", ANY, Run;
+        /// Let several ranks compute on one GPU
+        /// Otherwise that is an error, since it is mostly a mistake: such ranks take turns, and share its memory.
+        share_devices: bool = false, "", ANY, Run;
         /// What a rank is
         /// A process, or a thread (for tests and debuggers).
         ranks: RankKind = RankKind::Process, "KIND", ANY, Run;
@@ -334,8 +405,9 @@ settings! {
         threads: Option<usize> = None => "the ranks share the cores", "N", at_least(1), Run;
         /// Threads per rank that decode pictures
         loader_threads: Option<usize> = None => "the ranks share the cores", "N", at_least(1), Run;
-        /// Storage of activations
-        /// Activations and their gradients take half of the memory in bf16. Weights and sums are f32 either way.
+        /// Type of activations and products
+        /// Activations and their gradients take half of the memory in bf16 and f16. f16 scales the loss. tf32 rounds only
+        /// what convolutions and linear layers multiply. f16 and tf32 need a GPU. Weights and sums are always f32.
         precision: Precision = Precision::F32, "TYPE", ANY, Run;
         /// Instruction-set level of the kernels
         /// portable, avx2, avx512, avx512_bf16 or amx. All ranks must have the same.
@@ -344,7 +416,7 @@ settings! {
         /// Leaves out Winograd, whose rounding is two to four times as large.
         exact: bool = false, "", ANY, Run;
         /// Measure the fastest convolutions first
-        /// Otherwise they follow from a convolution's shape. Rank 0 measures for all; --resume reuses what it chose.
+        /// Otherwise they follow from a convolution's shape, on a GPU by cuDNN's estimate. Rank 0 measures for all; --resume reuses what it chose.
         tune: bool = false, "", ANY, Run;
         /// Longest wait for a rank or disk
         /// In seconds. After that the run fails, and names the rank that the others waited for, or the picture.
@@ -374,6 +446,9 @@ settings! {
         /// Steps between lines about steps
         /// They have loss, learning rate and images per second. 0: none.
         log_every: u64 = 0, "STEPS", ANY, Run;
+        /// Steps to draw on a timeline
+        /// As logs/trace.json of the run folder, for chrome://tracing and ui.perfetto.dev: this many steps of every rank after the first ten, on one clock.
+        trace_steps: Option<u64> = None => "no timeline", "N", between(1, 100), Invocation;
         /// Signal to save and requeue
         /// At this signal the run is saved, its Slurm job requeued, and the program ends with code 75.
         requeue_signal: RequeueSignal = RequeueSignal::Usr1, "SIGNAL", ANY, Run;
@@ -443,10 +518,17 @@ impl TrainConfig {
         let adapts = self.optimizer == OptimizerKind::Lars;
         let decay = self.no_decay_norm_bias && self.weight_decay == 0.0 && !adapts;
         together("no_decay_norm_bias", decay, "needs a --weight-decay above 0".to_owned())?;
+        let both = self.reduce_precision == ReducePrecision::Bf16 && self.sum == SumOrder::Tree;
+        together("reduce_precision", both, "--sum tree sums f32 alone; use one of them".to_owned())?;
         let channels = |list: &Option<Vec<f64>>| list.as_ref().is_some_and(|list| ![1, 3].contains(&list.len()));
         for (name, list) in [("mean", &self.mean), ("std", &self.std)] {
             together(name, channels(list), "must be 1 number, or 3 separated by commas".to_owned())?;
         }
+        let jitter = self.color_jitter.as_ref();
+        let count = jitter.is_some_and(|numbers| ![1, 3, 4].contains(&numbers.len()));
+        together("color_jitter", count, "must be 1, 3 or 4 numbers separated by commas".to_owned())?;
+        let hue = jitter.is_some_and(|numbers| numbers.get(3).is_some_and(|hue| *hue > 0.5));
+        together("color_jitter", hue, "the hue, its last number, must be at most 0.5".to_owned())?;
         let warmup = self.warmup_epochs > self.epochs as f64;
         together("warmup_epochs", warmup, format!("must not be more than the {} epochs of the run", self.epochs))
     }

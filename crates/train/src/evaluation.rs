@@ -77,9 +77,8 @@ pub(crate) fn evaluate_until(
     let mut sums = Sums::default();
     let mut stopped = false;
     let mut confusion = Confusion::of_plan(&program.plans().evaluate);
-    // The batch last submitted, with its labels: the device continues with it while this thread reads the metrics of the one
-    // before.
-    let mut in_flight: Option<(Ticket, Vec<i32>)> = None;
+    // The batch last submitted: the device continues with it while this thread reads the metrics of the one before.
+    let mut in_flight: Option<Submitted> = None;
     at(group, "reading a batch to evaluate");
     for batch in loader.pass() {
         let batch = batch.map_err(TrainError::of_batch)?;
@@ -92,18 +91,18 @@ pub(crate) fn evaluate_until(
         }
         // Logits are those of the batch last submitted, so they are read before the next one, which is ready by now.
         count_last(program, &mut confusion, in_flight.as_ref())?;
-        let labels = batch.labels[..batch.valid].to_vec();
+        let (labels, samples) = (batch.labels.clone(), batch.valid as u64);
         let ticket = submit(program, batch, position.epoch)?;
-        if let Some((earlier, labels)) = in_flight.replace((ticket, labels)) {
-            sums.add(program.metrics(earlier)?, labels.len() as u64, &pass, callbacks)?;
+        if let Some(earlier) = in_flight.replace(Submitted { ticket, labels, samples }) {
+            sums.add(program.metrics(earlier.ticket)?, earlier.samples, &pass, callbacks)?;
         }
         at(group, "reading a batch to evaluate");
     }
     // Requests that arrived while the last batch was submitted count as well.
     stopped |= is_stopped(callbacks.request());
     count_last(program, &mut confusion, in_flight.as_ref())?;
-    if let Some((last, labels)) = in_flight {
-        sums.add(program.metrics(last)?, labels.len() as u64, &pass, callbacks)?;
+    if let Some(last) = in_flight {
+        sums.add(program.metrics(last.ticket)?, last.samples, &pass, callbacks)?;
     }
     let mut totals = [sums.loss, sums.correct, sums.samples as f64, f64::from(u8::from(stopped))];
     if let Some(group) = group {
@@ -128,6 +127,13 @@ pub(crate) fn evaluate_until(
         confusion,
     };
     Ok((found, stopped > 0.0))
+}
+
+/// A batch that the device evaluates.
+struct Submitted {
+    ticket: Ticket,
+    labels: Vec<i32>,
+    samples: u64,
 }
 
 /// The current pass over a data set, for callbacks.
@@ -172,6 +178,7 @@ impl Sums {
             total: pass.total,
             loss: self.loss / self.samples.max(1) as f64,
             images_per_second: done as f64 / pass.began.elapsed().as_secs_f64(),
+            loss_scale: None,
         })
     }
 }
@@ -187,10 +194,10 @@ pub(crate) fn at(group: Option<&Group>, activity: &'static str) {
 fn count_last(
     program: &mut dyn Program,
     confusion: &mut Option<Confusion>,
-    last: Option<&(Ticket, Vec<i32>)>,
+    last: Option<&Submitted>,
 ) -> Result<(), DeviceError> {
-    if let (Some(confusion), Some((_, labels))) = (confusion, last) {
-        confusion.add(labels, &program.store("logits")?);
+    if let (Some(confusion), Some(last)) = (confusion, last) {
+        confusion.add(&last.labels, &program.store("logits")?);
     }
     Ok(())
 }
@@ -214,12 +221,13 @@ pub fn predict(
     let mut classes = 0;
     for batch in loader.pass() {
         let batch = batch?;
-        let (samples, indices) = (batch.indices.len(), batch.indices[..batch.valid].to_vec());
+        let places: Vec<(usize, u64)> = batch.places().map(|place| (place, batch.indices[place])).collect();
+        let samples = batch.indices.len();
         submit(program, batch, 0)?;
         let logits = program.store("logits")?;
         classes = logits.len() / samples;
-        for (index, logits) in indices.into_iter().zip(logits.chunks_exact(classes)) {
-            rows[index as usize] = softmax(logits);
+        for (place, index) in places {
+            rows[index as usize] = softmax(&logits[place * classes..(place + 1) * classes]);
         }
     }
     if let Some(group) = group {

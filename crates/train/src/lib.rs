@@ -16,6 +16,7 @@ mod evaluation;
 pub mod fuzzing;
 mod loaded;
 mod memory;
+mod pace;
 mod plans;
 mod position;
 mod prediction;
@@ -30,30 +31,33 @@ mod schedule;
 mod state;
 mod stop;
 mod tensorboard;
+mod trace;
 mod trainer;
 mod training_data;
 mod tuning;
 mod weights;
 
-pub use agreement::compare_levels;
+pub use agreement::compare_devices;
 pub use attempt::Attempt;
 pub use callback::{Callback, CallbackResult, Control, LogError, Progress, SaveReason, Saved, Started};
+pub use charts::draw_classes;
 pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_checkpoint, load_weights};
 pub use classifier::Classifier;
 pub use config::{
-    Augmentation, ConfigError, DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, Group, Keep, Kind, LayeredConfig,
-    LrScaling, Meaning, MetricName, OnBadSample, OptimizerKind, Precision, Range, RankKind, RequeueSignal, SETTINGS,
-    SamplerKind, ScheduleKind, Scope, Setting, Source, SplitRule, Surroundings, TrainConfig, UnusedParameters, WORDS,
-    answer, is_near,
+    Augmentation, AutoAugmentation, Balance, ConfigError, DEFAULT_GLOBAL_BATCH, Decoding, DeviceSelection, Devices,
+    ErasingColors, Group, Keep, Kind, LayeredConfig, LrScaling, Meaning, MetricName, OnBadSample, OptimizerKind,
+    Precision, Range, RankKind, ReducePrecision, RequeueSignal, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting,
+    Source, SplitRule, SumOrder, Surroundings, TrainConfig, UnusedParameters, WORDS, answer, is_near,
 };
 pub use confusion::Confusion;
 pub use engine::Engine;
 pub use error::TrainError;
 pub use evaluation::{EpochPosition, Evaluation, evaluate};
 pub use memory::{RankMemory, require_memory};
+pub use pace::{Straggler, Work};
 pub use plans::{Objective, compile_plans, initialize};
 pub use position::Position;
-pub use prediction::{Guess, Prediction};
+pub use prediction::{Guess, Pictures, Prediction};
 pub use preparation::Preparation;
 pub use pretrained::load_pretrained;
 pub use resumption::Change;
@@ -63,6 +67,7 @@ pub use run_log::EpochRecord;
 pub use schedule::Schedule;
 pub use stop::{Stop, StopRequests};
 pub use tensorboard::TensorBoard;
+pub use trace::{Overlap, Traced};
 pub use trainer::{ModelFn, Trainer};
 pub use training_data::{Augment, SplitRecord, TrainingData};
 pub use tuning::{Tuning, tune};

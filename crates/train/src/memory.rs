@@ -36,7 +36,7 @@ impl RankMemory {
 
     /// Of a program and its batches in a process that already has `resident` bytes, shared by `sharers` ranks.
     pub(crate) fn new(program: Memory, on_device: bool, batches: usize, process: &Process) -> Self {
-        let Memory { state, gradients, activations, scratch } = program;
+        let Memory { state, gradients, activations, scratch, staging } = program;
         let weights = state + gradients;
         // Files are read before a step has written to the arenas.
         let later = if on_device { batches } else { activations + scratch + gradients + batches };
@@ -45,7 +45,7 @@ impl RankMemory {
             activations: activations + scratch,
             weights,
             batches,
-            base: process.bytes() + process.loading.saturating_sub(later),
+            base: process.bytes() + staging + process.loading.saturating_sub(later),
         }
     }
 }

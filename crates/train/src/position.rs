@@ -23,9 +23,16 @@ pub struct Position {
     /// Sums over this epoch's samples of the plan's further metrics, in their order. A metric of the step counts once
     /// for each of its samples. NaN if the epoch began without the metric.
     pub measured: [f64; MOST_METRICS],
+    /// Steps of this epoch that loss scaling skipped.
+    pub skipped_steps: u64,
+    /// The samples of these steps. They have no metrics of a step, since their gradients are not finite.
+    pub skipped_samples: u64,
     /// Best validation accuracy so far; `None` before the first validation.
     pub best_val_accuracy: Option<f64>,
 }
+
+/// The names of what an epoch has skipped, among the sums of a checkpoint. Metrics of plans are words.
+const SKIPPED: [&str; 2] = ["skipped/steps", "skipped/samples"];
 
 impl Position {
     /// The position that a checkpoint was saved at, for a plan with these metrics.
@@ -35,8 +42,12 @@ impl Position {
             let saved = meta.epoch_sums.metrics.get(&metric.name).copied();
             *sum = saved.unwrap_or(if meta.samples_consumed == 0 { 0.0 } else { f64::NAN });
         }
+        let [skipped_steps, skipped_samples] =
+            SKIPPED.map(|name| meta.epoch_sums.metrics.get(name).map_or(0, |count| *count as u64));
         Position {
             measured,
+            skipped_steps,
+            skipped_samples,
             epoch: meta.epoch,
             samples: meta.samples_consumed,
             optimizer_step: meta.optimizer_step,
@@ -50,7 +61,10 @@ impl Position {
     pub fn write_to(&self, meta: &mut CheckpointMeta, metrics: &[Measured]) {
         meta.epoch = self.epoch;
         meta.samples_consumed = self.samples;
-        let metrics = metrics.iter().zip(self.measured).map(|(metric, sum)| (metric.name.clone(), sum)).collect();
+        let metrics = metrics.iter().zip(self.measured).map(|(metric, sum)| (metric.name.clone(), sum));
+        let skipped = SKIPPED.into_iter().zip([self.skipped_steps, self.skipped_samples]);
+        let skipped = skipped.filter(|(_, count)| *count > 0).map(|(name, count)| (name.to_owned(), count as f64));
+        let metrics = metrics.chain(skipped).collect();
         meta.epoch_sums = EpochSums { loss: self.loss_sum, correct: self.correct, samples: self.samples, metrics };
         meta.optimizer_step = self.optimizer_step;
         meta.best_val_accuracy = self.best_val_accuracy;
@@ -72,18 +86,29 @@ impl Position {
         self.samples += samples;
         self.loss_sum += step.loss * samples as f64;
         self.correct += step.correct;
+        let is_skipped = step.loss_scale.is_some_and(|loss_scale| loss_scale.skipped);
+        if is_skipped {
+            self.skipped_steps += 1;
+            self.skipped_samples += samples;
+        }
         for ((sum, value), metric) in self.measured.iter_mut().zip(step.measured).zip(metrics) {
             *sum += match metric.per {
                 Per::Sample => value,
+                Per::Step if is_skipped => 0.0,
                 Per::Step => value * samples as f64,
             };
         }
     }
 
-    /// Means over this epoch's samples of the plan's metrics, by name.
+    /// Means over this epoch's samples of the plan's metrics, by name; those of a step without the steps that were skipped, and
+    /// NaN if all were.
     pub fn means<'a>(&self, metrics: &'a [Measured]) -> impl Iterator<Item = (&'a str, f64)> {
-        let samples = self.samples.max(1) as f64;
-        metrics.iter().zip(self.measured).map(move |(metric, sum)| (metric.name.as_str(), sum / samples))
+        let all = self.samples.max(1);
+        let applied = all.saturating_sub(self.skipped_samples);
+        metrics.iter().zip(self.measured).map(move |(metric, sum)| {
+            let samples = if metric.per == Per::Sample { all } else { applied };
+            (metric.name.as_str(), sum / samples as f64)
+        })
     }
 
     /// Whether the run has advanced beyond its start.
@@ -99,6 +124,8 @@ impl Position {
             loss_sum: 0.0,
             correct: 0,
             measured: [0.0; MOST_METRICS],
+            skipped_steps: 0,
+            skipped_samples: 0,
             ..*self
         };
     }
@@ -112,11 +139,14 @@ impl Position {
             self.loss_sum.to_bits() as i64,
             self.correct as i64,
             self.best_val_accuracy.unwrap_or(f64::NAN).to_bits() as i64,
+            self.skipped_steps as i64,
+            self.skipped_samples as i64,
         ];
         group.broadcast(&mut bits, 0)?;
         let mut measured = self.measured.map(|sum| sum.to_bits() as i64);
         group.broadcast(&mut measured, 0)?;
-        let [epoch, samples, optimizer_step, loss_sum, correct, best] = bits.map(|word| word as u64);
+        let [epoch, samples, optimizer_step, loss_sum, correct, best, skipped_steps, skipped_samples] =
+            bits.map(|word| word as u64);
         let best = f64::from_bits(best);
         Ok(Position {
             epoch,
@@ -125,6 +155,8 @@ impl Position {
             loss_sum: f64::from_bits(loss_sum),
             correct,
             measured: measured.map(|bits| f64::from_bits(bits as u64)),
+            skipped_steps,
+            skipped_samples,
             best_val_accuracy: (!best.is_nan()).then_some(best),
         })
     }
@@ -132,6 +164,9 @@ impl Position {
 
 #[cfg(test)]
 mod tests {
+    use enmasse_device::LossScale;
+    use enmasse_graph::ValueId;
+
     use super::*;
 
     #[test]
@@ -143,6 +178,8 @@ mod tests {
             loss_sum: 0.1,
             correct: 9,
             measured: [1.0, f64::MAX, 0.0, 0.1, 0.0, 0.0, 0.0, 5.0],
+            skipped_steps: 2,
+            skipped_samples: 64,
             best_val_accuracy: Some(0.5),
         };
         let ranks = Group::threads(3).unwrap().into_iter().map(|group| {
@@ -165,10 +202,35 @@ mod tests {
             loss_sum: 2.0,
             correct: 1,
             measured: [3.0; MOST_METRICS],
+            skipped_steps: 2,
+            skipped_samples: 64,
             best_val_accuracy: Some(0.5),
         };
         position.next_epoch();
         let expected = Position { epoch: 2, optimizer_step: 5, best_val_accuracy: Some(0.5), ..Position::default() };
         assert_eq!(position, expected);
+    }
+
+    /// A skipped step counts, with its loss and hits, but not with a norm that is infinite. A checkpoint keeps the counts.
+    #[test]
+    fn skipped_steps_are_counted() {
+        let metric = |name: &str, per| Measured { name: name.into(), value: ValueId(0), per };
+        let metrics = [metric("top5", Per::Sample), metric("gradient_norm", Per::Step)];
+        let mut position = Position::default();
+        let mut count = |skipped: bool, norm: f64| {
+            let mut step = StepMetrics { loss: 2.0, correct: 3, ..StepMetrics::default() };
+            (step.measured[0], step.measured[1]) = (4.0, norm);
+            step.loss_scale = Some(LossScale { scale: 8.0, skipped });
+            position.count(&step, &metrics, 8);
+            position
+        };
+        count(true, f64::INFINITY);
+        count(false, 0.5);
+        let position = count(false, 0.25);
+        assert_eq!((position.skipped_steps, position.skipped_samples, position.optimizer_step), (1, 8, 3));
+        assert_eq!(position.means(&metrics).collect::<Vec<_>>(), [("top5", 0.5), ("gradient_norm", 0.375)]);
+        let mut meta = CheckpointMeta::default();
+        position.write_to(&mut meta, &metrics);
+        assert_eq!(Position::from_meta(&meta, &metrics), position);
     }
 }

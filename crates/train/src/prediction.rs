@@ -59,59 +59,96 @@ impl Classifier {
             program.metrics(ticket)?;
             let logits = program.store("logits")?;
             let rows = logits.chunks_exact(self.classes.len());
-            predictions
-                .extend(chunk.iter().zip(rows).map(|(image, logits)| self.prediction(image.as_ref(), logits, top)));
+            predictions.extend(
+                chunk
+                    .iter()
+                    .zip(rows)
+                    .map(|(image, logits)| self.prediction(image.as_ref().display().to_string(), logits, top)),
+            );
         }
         Ok(predictions)
     }
 
     /// The same for many pictures, which the threads of `pool` read ahead. `each` gets the predictions in the order of
-    /// `images`, and before those of each batch the pictures of the batch that cannot be read.
+    /// `pictures`, and before those of each batch the pictures of the batch that cannot be read.
     pub fn predict_each(
         &self,
         program: &mut dyn Program,
         pool: &DecodePool,
-        images: Vec<PathBuf>,
+        pictures: Pictures,
         top: usize,
-        reading: ReadOptions,
         mut each: impl FnMut(Result<Prediction, &BadSample>),
     ) -> Result<(), TrainError> {
-        let pictures = Arc::new(Pictures { images, reading });
+        let pictures = Arc::new(pictures);
         let sharding = Sharding::one(0, 1, program.plans().evaluate.batch);
         let loader = EvalLoader::new(pool, pictures.clone(), self.transform.clone(), sharding)?.skip_unreadable(true);
         for batch in loader.pass() {
             let batch = batch?;
             batch.unreadable.iter().for_each(|sample| each(Err(sample)));
-            let indices = batch.indices[..batch.valid].to_vec();
+            let places: Vec<(usize, u64)> = batch.places().map(|place| (place, batch.indices[place])).collect();
             let ticket = submit(program, batch, 0)?;
             program.metrics(ticket)?;
             let logits = program.store("logits")?;
-            for (index, logits) in indices.into_iter().zip(logits.chunks_exact(self.classes.len())) {
-                each(Ok(self.prediction(&pictures.images[index as usize], logits, top)));
+            let classes = self.classes.len();
+            for (place, index) in places {
+                let logits = &logits[place * classes..(place + 1) * classes];
+                each(Ok(self.prediction(pictures.name(index as usize), logits, top)));
             }
         }
         Ok(())
     }
 
-    fn prediction(&self, image: &Path, logits: &[f64], top: usize) -> Prediction {
+    fn prediction(&self, image: String, logits: &[f64], top: usize) -> Prediction {
         let probabilities = softmax(logits);
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]));
         let guess =
             |&index: &usize| Guess { index, class: self.classes[index].clone(), probability: probabilities[index] };
-        Prediction { image: image.display().to_string(), top: order.iter().take(top).map(guess).collect() }
+        Prediction { image, top: order.iter().take(top).map(guess).collect() }
     }
 }
 
-/// Pictures by their paths, without labels.
-struct Pictures {
-    images: Vec<PathBuf>,
+/// Pictures without labels: files, and parts of data sets.
+#[derive(Default)]
+pub struct Pictures {
     reading: ReadOptions,
+    /// Each with the number of pictures up to its end.
+    sources: Vec<(Source, usize)>,
+}
+
+enum Source {
+    File(PathBuf),
+    Part(Arc<dyn Dataset>),
+}
+
+impl Pictures {
+    /// No pictures yet. Files are to be read as `reading` says.
+    pub fn new(reading: ReadOptions) -> Self {
+        Pictures { reading, sources: Vec::new() }
+    }
+
+    /// Adds a picture file.
+    pub fn add_file(&mut self, path: PathBuf) {
+        self.sources.push((Source::File(path), self.len() + 1));
+    }
+
+    /// Adds all pictures of a data set.
+    pub fn add_part(&mut self, part: Arc<dyn Dataset>) {
+        let end = self.len() + part.len();
+        self.sources.push((Source::Part(part), end));
+    }
+
+    /// The source of a picture, and its number there.
+    fn source(&self, index: usize) -> (&Source, usize) {
+        let at = self.sources.partition_point(|&(_, end)| end <= index);
+        let before = at.checked_sub(1).map_or(0, |at| self.sources[at].1);
+        (&self.sources[at].0, index - before)
+    }
 }
 
 impl Dataset for Pictures {
     fn len(&self) -> usize {
-        self.images.len()
+        self.sources.last().map_or(0, |&(_, end)| end)
     }
 
     fn label(&self, _: usize) -> usize {
@@ -119,10 +156,16 @@ impl Dataset for Pictures {
     }
 
     fn read(&self, index: usize) -> Result<Picture, DataError> {
-        decode::open(&self.images[index], self.reading)
+        match self.source(index) {
+            (Source::File(path), _) => decode::open(path, self.reading),
+            (Source::Part(part), index) => part.read(index),
+        }
     }
 
     fn name(&self, index: usize) -> String {
-        self.images[index].display().to_string()
+        match self.source(index) {
+            (Source::File(path), _) => path.display().to_string(),
+            (Source::Part(part), index) => part.name(index),
+        }
     }
 }

@@ -1,10 +1,14 @@
 //! How pictures are prepared for the model: the suggestions of the kind of data set, overridden by the configuration.
 
 use enmasse_data::{
-    Crop, DataKind, EvalTransform, Normalization, OpenOptions, ReadOptions, Sampler, SplitKind, TrainTransform,
+    AugMix, AutoAugment, ColorJitter, Crop, DataKind, ErasingValue, EvalTransform, GaussianBlur, Normalization,
+    OpenOptions, RandAugment, RandomErasing, RandomGrayscale, RandomPerspective, RandomRotation, RandomVerticalFlip,
+    ReadOptions, Sampler, SplitKind, TrainTransform, TrivialAugmentWide,
 };
 
-use crate::{Augmentation, SamplerKind, SplitRule, TrainConfig, TrainingData};
+use crate::{
+    Augmentation, AutoAugmentation, Balance, Decoding, ErasingColors, SamplerKind, SplitRule, TrainConfig, TrainingData,
+};
 
 /// The transforms of both parts, and the constants that the plan normalises by.
 #[derive(Clone, Debug)]
@@ -33,11 +37,9 @@ impl Preparation {
         };
         let own = kind.normalization();
         let (mean, deviation) = config.normalization(&own.mean, &own.deviation);
-        Preparation {
-            train: TrainTransform::usual(size, &crop, config.flip.unwrap_or(kind.flip())),
-            evaluation,
-            normalization: Normalization { mean, deviation },
-        }
+        let normalization = Normalization { mean, deviation };
+        let squares = TrainTransform::usual(size, &crop, config.flip.unwrap_or(kind.flip()));
+        Preparation { train: augmented(squares, config, &normalization), evaluation, normalization }
     }
 
     /// The preparation that `config` requests for `data`, with the transforms that the program adds.
@@ -51,25 +53,92 @@ impl Preparation {
     }
 }
 
+/// Crop and flip, followed by the other transforms that `config` requests, in the order of torchvision's and timm's scripts.
+fn augmented(mut list: TrainTransform, config: &TrainConfig, normalization: &Normalization) -> TrainTransform {
+    let size = list.size();
+    if config.vertical_flip > 0.0 {
+        list = list.then(RandomVerticalFlip { probability: config.vertical_flip });
+    }
+    if config.rotation > 0.0 {
+        list = list.then(RandomRotation::new(config.rotation));
+    }
+    if config.perspective > 0.0 {
+        list = list.then(RandomPerspective::new(config.perspective));
+    }
+    list = match config.auto_augment {
+        AutoAugmentation::None => list,
+        AutoAugmentation::RandAugment => {
+            let (num_ops, magnitude) = (config.ra_num_ops, config.ra_magnitude);
+            list.then(RandAugment { num_ops, magnitude, ..RandAugment::default() })
+        }
+        AutoAugmentation::TrivialAugment => list.then(TrivialAugmentWide::default()),
+        AutoAugmentation::AugMix => list.then(AugMix { severity: config.augmix_severity, ..AugMix::default() }),
+        AutoAugmentation::AutoAugment(policy) => list.then(AutoAugment::new(policy)),
+    };
+    let [brightness, contrast, saturation, hue] = config.jitter();
+    if [brightness, contrast, saturation, hue] != [0.0; 4] {
+        list = list.then(ColorJitter::new(brightness, contrast, saturation, hue));
+    }
+    if config.grayscale > 0.0 {
+        list = list.then(RandomGrayscale { probability: config.grayscale });
+    }
+    if config.gaussian_blur > 0.0 {
+        list = list.then(GaussianBlur::new(size, config.gaussian_blur));
+    }
+    if config.random_erasing > 0.0 {
+        let value = match config.erasing_value {
+            ErasingColors::Mean => ErasingValue::Mean,
+            ErasingColors::Random => ErasingValue::Random,
+        };
+        list = list.then(RandomErasing { value, ..RandomErasing::new(config.random_erasing, normalization.clone()) });
+    }
+    list
+}
+
 impl TrainConfig {
-    /// How a folder of class folders is opened.
+    /// The numbers of brightness, contrast, saturation and hue. A single one is for the first three, as in timm.
+    fn jitter(&self) -> [f64; 4] {
+        match self.color_jitter.as_deref() {
+            Some(&[all]) => [all, all, all, 0.0],
+            Some(numbers) => [0, 1, 2, 3].map(|place| numbers.get(place).copied().unwrap_or(0.0)),
+            None => [0.0; 4],
+        }
+    }
+
+    /// How data that are not one of the known sets are opened.
     pub fn open_options(&self) -> OpenOptions {
         let split = match self.split {
             SplitRule::Seeded => SplitKind::Seeded,
             SplitRule::Python => SplitKind::Python,
         };
-        OpenOptions { split, split_seed: self.split_seed, reading: self.reading(), ..OpenOptions::default() }
+        OpenOptions {
+            split,
+            split_seed: self.split_seed,
+            reading: self.reading(),
+            label_pattern: self.label_pattern.clone(),
+            path_column: self.path_column.clone(),
+            label_column: self.label_column.clone(),
+            manifest_root: self.manifest_root.clone(),
+            ..OpenOptions::default()
+        }
     }
 
     /// How picture files become RGB pixels.
     pub fn reading(&self) -> ReadOptions {
-        ReadOptions { convert_rgb: self.convert_rgb, exif_transpose: self.exif_transpose }
+        ReadOptions {
+            convert_rgb: self.convert_rgb,
+            exif_transpose: self.exif_transpose,
+            exact: self.decode == Decoding::Exact,
+        }
     }
 
     /// The order of training samples. PyTorch's pads, as its `DistributedSampler` does by default.
     pub fn training_sampler(&self) -> Sampler {
         match self.sampler {
-            SamplerKind::Shuffle => Sampler::Shuffle,
+            SamplerKind::Shuffle => match (self.balance, self.repeat_augment) {
+                (Balance::None, 1) => Sampler::Shuffle,
+                (balance, repeats) => Sampler::Drawn { balanced: balance == Balance::Classes, repeats },
+            },
             SamplerKind::Distributed => Sampler::Distributed { drop_last: false },
         }
     }
@@ -78,6 +147,22 @@ impl TrainConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_decide_the_order() {
+        let check = |settings: &[(&str, &str)], expected: Sampler| {
+            let mut config = TrainConfig::default();
+            settings.iter().for_each(|(name, value)| config.set(name, value).unwrap());
+            assert_eq!(config.training_sampler(), expected, "{settings:?}");
+        };
+        let drawn = |balanced, repeats| Sampler::Drawn { balanced, repeats };
+        check(&[], Sampler::Shuffle);
+        check(&[("balance", "classes")], drawn(true, 1));
+        check(&[("repeat_augment", "3")], drawn(false, 3));
+        check(&[("balance", "classes"), ("repeat_augment", "2")], drawn(true, 2));
+        let distributed = Sampler::Distributed { drop_last: false };
+        check(&[("sampler", "distributed"), ("balance", "classes")], distributed);
+    }
 
     #[test]
     fn the_configuration_overrides_the_kind() {
@@ -103,5 +188,38 @@ mod tests {
         check(&[], DataKind::Mnist, whole, 28, 1);
         check(&[("flip", "0.5")], DataKind::Mnist, &flips(whole), 28, 1);
         check(&[("std", "0.2,0.2,0.2")], DataKind::Mnist, whole, 28, 3);
+        let all = [
+            ("vertical_flip", "0.1"),
+            ("rotation", "15"),
+            ("perspective", "0.2"),
+            ("auto_augment", "ra"),
+            ("ra_magnitude", "7"),
+            ("color_jitter", "0.4"),
+            ("grayscale", "0.1"),
+            ("gaussian_blur", "0.5"),
+            ("random_erasing", "0.25"),
+        ];
+        let names = "random_vertical_flip probability=0.1; random_rotation degrees=-15..15 interpolation=nearest; \
+                     random_perspective probability=0.2 distortion_scale=0.5 interpolation=bilinear; \
+                     rand_augment num_ops=2 magnitude=7/31 interpolation=nearest; \
+                     color_jitter brightness=0.6..1.4 contrast=0.6..1.4 saturation=0.6..1.4 hue=0..0; \
+                     random_grayscale probability=0.1; gaussian_blur probability=0.5 kernel_size=3 sigma=0.1..2; \
+                     random_erasing probability=0.25 scale=0.02..0.33 ratio=0.3..3.3 value=mean [0.4914, 0.4822, 0.4465]";
+        check(&all, DataKind::Cifar10, &format!("{}; {names}", padded(32, 4)), 32, 3);
+        let check = |settings: &[(&str, &str)], expected: &str| {
+            check(settings, DataKind::Cifar10, &format!("{}; {expected}", padded(32, 4)), 32, 3);
+        };
+        check(
+            &[("auto_augment", "trivialaugment")],
+            "trivial_augment_wide num_magnitude_bins=31 interpolation=nearest",
+        );
+        check(&[("auto_augment", "svhn")], "auto_augment policy=svhn interpolation=nearest");
+        let mixed = "aug_mix severity=5 mixture_width=3 chain_depth=0 alpha=1 all_ops=true interpolation=bilinear";
+        check(&[("auto_augment", "augmix"), ("augmix_severity", "5")], mixed);
+        let jitter = "color_jitter brightness=0.5..1.5 contrast=0..2 saturation=1..1 hue=-0.1..0.1";
+        check(&[("color_jitter", "0.5,1,0,0.1")], jitter);
+        let random = "random_erasing probability=1 scale=0.02..0.33 ratio=0.3..3.3 value=random [0.4914, 0.4822, 0.4465] \
+                      [0.247, 0.2435, 0.2616]";
+        check(&[("random_erasing", "1"), ("erasing_value", "random")], random);
     }
 }

@@ -16,6 +16,7 @@
 //! | `checkpoints/best.safetensors` | the weights for eval and predict |
 //! | `checkpoints/epoch-{epoch}.safetensors` | checkpoints of single epochs, with `--keep` |
 //! | `logs/rank-R.log` | the messages of each rank, written by the rank itself |
+//! | `logs/trace.json` | with `--trace-steps`: a timeline of some steps on all ranks |
 //! | `logs/unreadable.txt` | the pictures that the run skipped, with `--on-bad-sample skip`: a path, a tab and the reason per line |
 //! | `logs/failure.json` | why the latest failed attempt ended, for `doctor` |
 //! | `.lock` | empty; locked by the process that writes |
@@ -23,6 +24,7 @@
 
 mod claim;
 mod epochs;
+mod trace;
 mod unbegun;
 mod unreadable;
 

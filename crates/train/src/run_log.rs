@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use enmasse_files::{FileError, Staging};
 use serde::Serialize;
 
-use crate::{Callback, CallbackResult, Control, RunError, RunEvent, TrainError};
+use crate::{Callback, CallbackResult, Control, RunError, RunEvent, Straggler, TrainError};
 
 /// The measurements of an epoch. The keys of its JSON form, in this order, are a contract with scripts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -31,6 +31,9 @@ pub struct EpochRecord {
     /// Share of the time of training, after its first batch, that the loop waited for batches: 0 to 1, of the rank that waited
     /// longest. A device that computes on its own may have been busy meanwhile. Waiting for other ranks is no part of it.
     pub data_wait: f64,
+    /// Share of the time of training, after its first batch, that ranks waited for others in the sums of a step: 0 to 1, the
+    /// mean over ranks. It includes the time of the sums themselves, as far as nothing hides it.
+    pub rank_wait: f64,
     /// Seconds of the epoch, including validation.
     pub seconds: f64,
     /// Number of ranks.
@@ -41,13 +44,22 @@ pub struct EpochRecord {
     /// Different samples that the run has skipped so far because they cannot be read. The JSON object lacks it if it is 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub unreadable: u64,
+    /// The rank that the others waited for. The JSON object lacks it if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub straggler: Option<Straggler>,
+    /// With a scaled loss: the scale at the end of the epoch. The JSON object of another run lacks it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f64>,
+    /// Steps of the epoch that loss scaling skipped. The JSON object lacks it if it is 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub skipped_steps: u64,
     /// Further values by name: metrics of the plans, and values that callbacks logged.
     #[serde(flatten)]
     pub metrics: BTreeMap<String, f64>,
 }
 
 /// The keys that every epoch's record has, including that of its event.
-pub(crate) const EPOCH_RECORD_NAMES: [&str; 13] = [
+pub(crate) const EPOCH_RECORD_NAMES: [&str; 17] = [
     "event",
     "epoch",
     "train_loss",
@@ -57,10 +69,14 @@ pub(crate) const EPOCH_RECORD_NAMES: [&str; 13] = [
     "learning_rate",
     "images_per_second",
     "data_wait",
+    "rank_wait",
     "seconds",
     "world_size",
     "partial",
     "unreadable",
+    "straggler",
+    "loss_scale",
+    "skipped_steps",
 ];
 
 fn is_zero(count: &u64) -> bool {
@@ -132,6 +148,7 @@ fn records_before(text: &str, first_epoch: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Work;
 
     fn record(epoch: u64) -> EpochRecord {
         EpochRecord {
@@ -143,12 +160,21 @@ mod tests {
             learning_rate: 1e-3,
             images_per_second: 100.5,
             data_wait: 0.125,
+            rank_wait: 0.25,
             seconds: 2.0,
             world_size: 2,
             partial: false,
             unreadable: 0,
+            straggler: None,
+            loss_scale: None,
+            skipped_steps: 0,
             metrics: BTreeMap::new(),
         }
+    }
+
+    fn straggler() -> Straggler {
+        let (host, work, past) = ("b".to_owned(), Work::Data, Some(1.25));
+        Straggler { rank: 1, host, work, times: 1.5, waited: 0.25, past }
     }
 
     fn line(epoch: u64) -> String {
@@ -159,19 +185,32 @@ mod tests {
     fn lines_are_the_contract() {
         let epoch =
             r#"{"event":"epoch","epoch":3,"train_loss":0.30000000000000004,"train_accuracy":0.25,"val_loss":null,"#;
-        let rest = r#""val_accuracy":0.5,"learning_rate":0.001,"images_per_second":100.5,"data_wait":0.125,"seconds":2.0,"world_size":2}"#;
+        let rest = r#""val_accuracy":0.5,"learning_rate":0.001,"images_per_second":100.5,"data_wait":0.125,"rank_wait":0.25,"seconds":2.0,"world_size":2}"#;
         assert_eq!(RunEvent::Epoch(&record(3)).to_line(), format!("{epoch}{rest}"));
         let logged = EpochRecord { metrics: [("val_top5".to_owned(), 0.75)].into(), ..record(3) };
         let rest = rest.replace('}', r#","val_top5":0.75}"#);
         assert_eq!(RunEvent::Epoch(&logged).to_line(), format!("{epoch}{rest}"));
-        let partial = EpochRecord { partial: true, unreadable: 2, ..logged };
-        let rest = rest.replace(",\"val_top5\"", ",\"partial\":true,\"unreadable\":2,\"val_top5\"");
+        let straggler = Some(straggler());
+        let partial = EpochRecord { partial: true, unreadable: 2, straggler, ..logged };
+        let slow = r#""straggler":{"rank":1,"host":"b","work":"data","times":1.5,"waited":0.25,"past":1.25}"#;
+        let more = format!(",\"partial\":true,\"unreadable\":2,{slow},\"val_top5\"");
+        let rest = rest.replace(",\"val_top5\"", &more);
         assert_eq!(RunEvent::Epoch(&partial).to_line(), format!("{epoch}{rest}"));
+        let scaled = EpochRecord { loss_scale: Some(512.0), skipped_steps: 3, ..partial };
+        let rest = rest.replace(",\"val_top5\"", ",\"loss_scale\":512.0,\"skipped_steps\":3,\"val_top5\"");
+        assert_eq!(RunEvent::Epoch(&scaled).to_line(), format!("{epoch}{rest}"));
     }
 
     #[test]
     fn nothing_can_be_logged_over_a_record() {
-        let full = EpochRecord { partial: true, unreadable: 1, ..record(0) };
+        let full = EpochRecord {
+            partial: true,
+            unreadable: 1,
+            straggler: Some(straggler()),
+            loss_scale: Some(1.0),
+            skipped_steps: 1,
+            ..record(0)
+        };
         let line: serde_json::Value = serde_json::from_str(&RunEvent::Epoch(&full).to_line()).unwrap();
         let mut control = Control::default();
         for name in line.as_object().unwrap().keys() {

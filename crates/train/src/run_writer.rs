@@ -1,6 +1,8 @@
 //! The files of rank 0: the run folder's records, checkpoints and logs. No other rank writes a file.
 
 use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::path::PathBuf;
 
 use enmasse_data::BadSample;
 use enmasse_device::Program;
@@ -190,6 +192,11 @@ impl RunWriter {
             self.unreadable.clone_from(samples);
         }
         Ok(())
+    }
+
+    /// Writes the timeline of some steps through `fill`, and returns its path.
+    pub fn write_trace(&self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<PathBuf, TrainError> {
+        Ok(self.folder.write_trace(fill)?)
     }
 
     /// The paths of the run folder.

@@ -44,12 +44,16 @@ impl TensorBoard {
             ("accuracy", record.val_accuracy),
             ("learning_rate", record.learning_rate),
             ("data_wait", record.data_wait),
+            ("rank_wait", record.rank_wait),
             ("train/loss", record.train_loss),
             ("train/accuracy", record.train_accuracy),
             ("val/loss", record.val_loss),
             ("val/accuracy", record.val_accuracy),
         ];
         let scalars = scalars.into_iter().map(|(tag, value)| (tag.to_owned(), value));
+        let scaling =
+            record.loss_scale.map(|scale| [("loss_scale", scale), ("skipped_steps", record.skipped_steps as f64)]);
+        let scalars = scalars.chain(scaling.into_iter().flatten().map(|(tag, value)| (tag.to_owned(), value)));
         let further = record.metrics.iter().map(|(name, value)| (tag(name), *value));
         let scalars: Vec<(String, f64)> = scalars.chain(further).collect();
         self.write(&[scalars_event(wall_time, record.epoch, &scalars)])
@@ -223,10 +227,14 @@ mod tests {
             learning_rate: 2.0,
             images_per_second: 1.0,
             data_wait: 0.375,
+            rank_wait: 0.625,
             seconds: 1.0,
             world_size: 1,
             partial: false,
             unreadable: 0,
+            straggler: None,
+            loss_scale: Some(512.0),
+            skipped_steps: 3,
             metrics: [("val_top5".to_owned(), 0.875), ("temperature".to_owned(), 36.5)].into(),
         };
         board.append(&record).unwrap();
@@ -252,10 +260,13 @@ mod tests {
             ("accuracy", 0.125),
             ("learning_rate", 2.0),
             ("data_wait", 0.375),
+            ("rank_wait", 0.625),
             ("train/loss", 0.5),
             ("train/accuracy", 0.25),
             ("val/loss", 0.75),
             ("val/accuracy", 0.125),
+            ("loss_scale", 512.0),
+            ("skipped_steps", 3.0),
             ("temperature", 36.5),
             ("val/top5", 0.875),
         ];

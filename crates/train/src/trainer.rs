@@ -3,13 +3,14 @@
 
 mod prepare;
 mod save;
+mod told;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use enmasse_comm::{Group, Reduction, ShardMap};
+use enmasse_comm::{Group, ShardMap};
 use enmasse_data::{Dataset, DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader};
-use enmasse_device::{Device, DeviceError, Program, StepInputs, StepMetrics, Ticket};
+use enmasse_device::{Device, Program, StepInputs, Ticket};
 use enmasse_graph::{Metric, Mode, PerSample, Phase, Tensor};
 use enmasse_machine::peak_rss_bytes;
 use enmasse_tensor::HostMemory;
@@ -18,11 +19,13 @@ use enmasse_weights::Matching;
 use crate::agreement::check_ranks;
 use crate::bad_samples::BadSamples;
 use crate::callback::{Callbacks, Request};
-use crate::evaluation::{EpochPosition, Evaluation, at, evaluate_until, predict};
+use crate::evaluation::{EpochPosition, Evaluation, evaluate_until, predict};
 use crate::loaded::LoadedBatch;
+use crate::pace::{EpochPace, INTERVAL, Paces, Stopwatch};
 use crate::plans::{Objective, training_metrics};
 use crate::run_writer::RunWriter;
 use crate::stop::agree;
+use crate::trace::Tracer;
 use crate::{
     Attempt, Callback, DoneRecord, EpochRecord, Position, Preparation, Progress, RankKind, RankMemory, SaveReason,
     Schedule, StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
@@ -188,11 +191,13 @@ impl<'a> Trainer<'a> {
                 None => {}
                 Some(Request::Finish) => break,
                 Some(Request::Stop(stop)) => {
+                    session.write_trace(self.device, self.group.as_ref(), &mut self.callbacks, true)?;
                     let Position { epoch, samples, .. } = session.position;
                     return Err(TrainError::Stopped { stop, epoch, samples });
                 }
             }
         }
+        session.write_trace(self.device, self.group.as_ref(), &mut self.callbacks, true)?;
         let run_bytes = session.writer.as_ref().map_or(0, |writer| writer.paths().bytes());
         // The last operation of all ranks comes after the last file, since no rank waits for another after it.
         let peak_rss_bytes = self.peak_rss_of_all()?;
@@ -229,14 +234,15 @@ struct Epoch {
     first: u64,
     /// Total number of samples of the epoch.
     total: u64,
+    /// Where its time goes.
+    stopwatch: Stopwatch,
 }
 
 /// The learning rate and timings of an epoch of training.
 struct EpochTimes {
     learning_rate: f64,
     images_per_second: f64,
-    /// As in [`EpochRecord`], of this rank.
-    data_wait: f64,
+    pace: EpochPace,
     seconds: f64,
 }
 
@@ -282,6 +288,8 @@ struct Session {
     position: Position,
     resumed: Option<(u64, u64)>,
     bad_samples: BadSamples,
+    paces: Paces,
+    tracer: Tracer,
     /// Whether a rank was asked to stop before the last step, and all ranks know it.
     stopping: bool,
     /// Whether a callback requested a checkpoint before the last step, and all ranks know it. By then the next step is
@@ -306,6 +314,7 @@ impl Session {
             return self.stop(trainer);
         }
         let Trainer { config, group, callbacks, .. } = trainer;
+        self.tracer.at(group.as_ref(), "validating");
         let Position { epoch, optimizer_step, .. } = self.position;
         let position = EpochPosition { epoch, epochs: config.epochs as u64, optimizer_step };
         let (validation, stopped) = evaluate_until(
@@ -325,11 +334,7 @@ impl Session {
         }
         self.list_bad_samples()?;
         callbacks.on_validation_end(&validation)?;
-        let mut data_wait = [times.data_wait];
-        if let Some(group) = group {
-            // Every step waits for the slowest rank, so a mean would hide one slow disk among many ranks.
-            group.all_reduce_with(&mut data_wait, Reduction::Max)?;
-        }
+        let loss_scale = self.loss_scale()?;
         let training = self.position.means(training_metrics(self.program.plans()));
         let training = training.map(|(name, mean)| (format!("train_{name}"), mean));
         let validated = validation.metrics.iter().map(|(name, mean)| (format!("val_{name}"), *mean));
@@ -341,16 +346,21 @@ impl Session {
             val_accuracy: validation.accuracy,
             learning_rate: times.learning_rate,
             images_per_second: times.images_per_second,
-            data_wait: data_wait[0],
+            // Every step waits for the slowest rank, so a mean would hide one slow disk among many ranks.
+            data_wait: times.pace.data_wait,
+            rank_wait: times.pace.rank_wait,
             seconds: times.seconds,
             world_size: self.map.ranks(),
             partial: self.rest_of_epoch() > 0,
             unreadable: self.bad_samples.known().len() as u64,
+            straggler: times.pace.straggler,
+            loss_scale,
+            skipped_steps: self.position.skipped_steps,
             metrics: training.chain(validated).collect(),
         };
         callbacks.on_epoch_end(&mut record)?;
         self.saving = false;
-        at(group.as_ref(), "writing a checkpoint");
+        self.tracer.at(group.as_ref(), "writing a checkpoint");
         self.finish_epoch(&record, config, callbacks)?;
         // A request that arrives at the end of the run has nothing left to end.
         Ok(agree(callbacks.request(), group.as_ref())?.filter(|_| is_unfinished(config, &self.position)))
@@ -359,28 +369,32 @@ impl Session {
     /// Trains from the current position to the end of the epoch. One step is in flight while the next is submitted, so
     /// that a device that works asynchronously never waits for this thread.
     fn train_epoch(&mut self, trainer: &mut Trainer) -> Result<EpochTimes, TrainError> {
-        let Trainer { config, group, callbacks, .. } = trainer;
+        let Trainer { config, device, group, callbacks, .. } = trainer;
         let group = group.as_ref();
         let began = Instant::now();
         let global_batch = self.sharding.global_batch() as u64;
         let first = self.position.samples;
         let mut batches = self.train.epoch(self.position.epoch, first as usize);
         // A run resumed with another global batch continues after the last sample that it saw.
-        let epoch = Epoch { began, first, total: first + self.rest_of_epoch() * global_batch };
+        let total = first + self.rest_of_epoch() * global_batch;
+        let mut epoch = Epoch { began, first, total, stopwatch: Stopwatch::start(batches.waited(), group) };
+        // The step after which ranks last compared their paces.
+        let mut compared = self.position.optimizer_step;
         // The progress at the last step, for an epoch that is resumed after it.
         let last = first.saturating_sub(global_batch) as f64 / epoch.total.max(1) as f64;
         let mut learning_rate = self.schedule.learning_rate(self.position.epoch as f64 + last);
         // A step and its learning rate.
         let mut in_flight: Option<(Ticket, f64)> = None;
-        // When the first batch came, and the wait for it, which no step could have hidden.
-        let mut steady: Option<(Instant, Duration)> = None;
-        at(group, "reading a batch");
+        let mut is_first = true;
+        self.tracer.at(group, "reading a batch");
         while let Some(batch) = batches.next() {
-            steady.get_or_insert_with(|| (Instant::now(), batches.waited()));
+            if std::mem::take(&mut is_first) {
+                // No step could have hidden the wait for this batch.
+                epoch.stopwatch = Stopwatch::start(batches.waited(), group);
+            }
             let batch = Arc::new(batch.map_err(TrainError::of_batch)?);
-            at(group, "computing a step");
             if let Some(step) = in_flight.take_if(|_| self.must_drain(config, 1)) {
-                self.finish_step(callbacks, config, group, &epoch, step)?;
+                self.finish_step(callbacks, config, group, &mut epoch, step)?;
             }
             let submitted = self.position.optimizer_step + u64::from(in_flight.is_some());
             if self.stopping || config.max_steps.is_some_and(|most| submitted >= most) {
@@ -397,23 +411,36 @@ impl Session {
                 stop: callbacks.request().is_some(),
                 save: callbacks.take_checkpoint(),
             };
-            let ticket = self.program.submit(Mode::Train, &Phase::ALL, &inputs)?;
+            self.tracer.at(group, "computing a step");
+            self.tracer.begin_step(submitted + 1, self.program.as_mut(), group)?;
+            let submit = || self.program.submit(Mode::Train, &Phase::ALL, &inputs);
+            let ticket = epoch.stopwatch.device(group, submit)?;
+            self.tracer.end_step();
+            self.tracer.at(group, "calling callbacks");
             callbacks.on_batch(&batch)?;
             callbacks.on_bad_samples(&self.bad_samples.meet(&batch.unreadable))?;
             if let Some(earlier) = in_flight.replace((ticket, learning_rate)) {
-                self.finish_step(callbacks, config, group, &epoch, earlier)?;
+                self.finish_step(callbacks, config, group, &mut epoch, earlier)?;
             }
-            at(group, "reading a batch");
+            self.write_trace(*device, group, callbacks, false)?;
+            let steps = self.position.optimizer_step - compared;
+            if steps >= INTERVAL {
+                compared = self.position.optimizer_step;
+                let paces = epoch.stopwatch.lap(batches.waited(), group).of_all(group)?;
+                if let Some(straggler) = self.paces.interval(&paces, steps) {
+                    callbacks.on_straggler(self.position.epoch, &straggler)?;
+                }
+            }
+            self.tracer.at(group, "reading a batch");
         }
         if let Some(step) = in_flight {
-            self.finish_step(callbacks, config, group, &epoch, step)?;
+            self.finish_step(callbacks, config, group, &mut epoch, step)?;
         }
         let seconds = began.elapsed().as_secs_f64();
         let images_per_second = (self.position.samples - first) as f64 / seconds;
-        let data_wait = steady.map_or(0.0, |(came, first_wait)| {
-            (batches.waited() - first_wait).as_secs_f64() / came.elapsed().as_secs_f64().max(1e-9)
-        });
-        Ok(EpochTimes { learning_rate, images_per_second, data_wait, seconds })
+        let paces = epoch.stopwatch.lap(batches.waited(), group).of_all(group)?;
+        let pace = self.paces.epoch(&paces, self.position.optimizer_step - compared);
+        Ok(EpochTimes { learning_rate, images_per_second, pace, seconds })
     }
 
     /// Whether some code reads the state after the `ahead`-th step from here, so that no later step may have begun.
@@ -428,48 +455,35 @@ impl Session {
         callbacks: &mut Callbacks,
         config: &TrainConfig,
         group: Option<&Group>,
-        epoch: &Epoch,
+        epoch: &mut Epoch,
         (ticket, learning_rate): (Ticket, f64),
     ) -> Result<(), TrainError> {
         let asked = self.saving;
-        let metrics = self.program.metrics(ticket);
-        let loss = self.count(metrics, self.sharding.global_batch() as u64)?;
+        self.tracer.at(group, "waiting for the metrics of a step");
+        let metrics = epoch.stopwatch.device(group, || self.program.metrics(ticket));
+        let metrics = self.count(metrics, self.sharding.global_batch() as u64)?;
         let step = self.position.optimizer_step;
         if let (true, Some(group)) = (config.check_ranks, group) {
             check_ranks(group, self.program.as_mut(), step)?;
         }
         if asked || (config.save_every > 0 && step.is_multiple_of(config.save_every)) {
-            at(group, "writing a checkpoint");
+            self.tracer.at(group, "writing a checkpoint");
             self.save(SaveReason::Step, config, callbacks)?;
         }
+        self.tracer.at(group, "calling callbacks");
         callbacks.on_step(&Progress {
             epoch: self.position.epoch,
             epochs: config.epochs as u64,
             validating: false,
             optimizer_step: step,
-            step_loss: loss,
+            step_loss: metrics.loss,
             learning_rate,
             samples: self.position.samples,
             total: epoch.total,
             loss: self.position.mean_loss(),
             images_per_second: (self.position.samples - epoch.first) as f64 / epoch.began.elapsed().as_secs_f64(),
+            loss_scale: metrics.loss_scale,
         })
-    }
-
-    /// Adds a step's metrics to the epoch's, and returns its loss.
-    fn count(&mut self, metrics: Result<StepMetrics, DeviceError>, samples: u64) -> Result<f64, TrainError> {
-        let step = self.position.optimizer_step + 1;
-        let metrics = metrics.map_err(|error| match error {
-            DeviceError::NonFinite { shard, loss } => {
-                let rank = (0..self.map.ranks()).find(|&rank| self.map.hosted(rank).contains(&shard)).unwrap_or(0);
-                TrainError::NonFinite { rank, loss, epoch: self.position.epoch, step }
-            }
-            other => other.into(),
-        })?;
-        self.position.count(&metrics, training_metrics(self.program.plans()), samples);
-        self.stopping = metrics.stop;
-        self.saving = metrics.save;
-        Ok(metrics.loss)
     }
 
     /// Number of complete global batches that remain in the epoch.

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use enmasse_data::{
-    DataError, DataKind, Dataset, DecodePool, Folder, LeftOut, OpenOptions, ReadOptions, Split, TrainTransform,
+    DataError, DataKind, Dataset, DecodePool, Folder, LeftOut, OpenOptions, Split, TrainTransform, folder_of,
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::TrainError;
 
@@ -26,23 +26,36 @@ pub struct TrainingData {
     pub classes: Vec<String>,
     /// The kind of pictures. Size, constants and augmentation follow from it unless the configuration overrides them.
     pub kind: DataKind,
-    /// The files of each part, for the run folder; `None` for data sets that are not folders.
-    pub split: Option<SplitRecord>,
+    /// The layout of the data, for people.
+    pub form: &'static str,
+    /// Whether the validation part is the data's own, so that none was drawn.
+    pub has_parts: bool,
+    /// The files of each part, for the run folder; `None` for data sets that are not lists of files.
+    pub split: Option<Split>,
+    /// What the user should know about the data; nothing for the files of an earlier run.
+    pub warnings: Vec<String>,
     /// What the scan of a folder found and could not use; nothing for other data sets, and for the files of an earlier run.
     pub left_out: LeftOut,
     /// The program's change to the transforms from kind and configuration; `None` if there is none.
     pub augment: Option<Augment>,
 }
 
-/// The files of each part of a folder, relative to its root. A resumed run reads them back instead of splitting again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The files of each part, relative to the data's folder, as [`Split`] writes them. A resumed run reads them back instead of
+/// splitting again.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct SplitRecord {
     /// Names of the classes, by label.
     pub classes: Vec<String>,
     /// Files to train on.
     pub train: Vec<String>,
+    /// Their labels, unless these are the names of their last folders.
+    #[serde(default)]
+    pub train_labels: Option<Vec<u32>>,
     /// Files to validate on.
     pub validation: Vec<String>,
+    /// Their labels, unless these are the names of their last folders.
+    #[serde(default)]
+    pub validation_labels: Option<Vec<u32>>,
 }
 
 impl TrainingData {
@@ -56,7 +69,10 @@ impl TrainingData {
             test: None,
             classes,
             kind: DataKind::Folder,
+            form: DataKind::Folder.name(),
+            has_parts: true,
             split: None,
+            warnings: Vec::new(),
             left_out: LeftOut::default(),
             augment: None,
         }
@@ -73,49 +89,28 @@ impl TrainingData {
         TrainingData { augment: Some(Arc::new(augment)), ..self }
     }
 
-    /// Opens the data in `root` ([`enmasse_data::open`]): a known data set, class folders to be split, or
-    /// `train/` and `val/`.
+    /// Opens the data in `root` ([`enmasse_data::open`]): a known data set, pictures to be split, or pictures in parts.
     pub fn open(root: &Path, options: &OpenOptions) -> Result<Self, TrainError> {
         let opened = enmasse_data::open(root, options)?;
-        Ok(match opened.split {
-            Some(split) => Self::of_split(split),
-            None => TrainingData {
-                train: opened.train,
-                validation: opened.validation,
-                test: None,
-                classes: opened.classes,
-                kind: opened.kind,
-                split: None,
-                left_out: LeftOut::default(),
-                augment: None,
-            },
+        Ok(TrainingData {
+            kind: opened.kind,
+            form: opened.form,
+            has_parts: opened.has_parts,
+            left_out: opened.split.as_ref().map(Split::left_out).unwrap_or_default(),
+            split: opened.split,
+            warnings: opened.warnings,
+            ..Self::new(opened.train, opened.validation)
         })
     }
 
     /// The same files as in an earlier run.
-    pub fn from_record(root: &Path, record: SplitRecord, reading: ReadOptions) -> Result<Self, TrainError> {
-        let part = |files: Vec<String>| Folder::from_lists(root, record.classes.clone(), files);
-        let split = Split { train: part(record.train)?, val: part(record.validation)? };
-        Ok(Self::of_split(split.read_with(reading)))
-    }
-
-    fn of_split(split: Split) -> Self {
-        let files = |folder: &Folder| folder.files().map(str::to_owned).collect();
-        let record = SplitRecord {
-            classes: split.train.classes().to_vec(),
-            train: files(&split.train),
-            validation: files(&split.val),
-        };
-        TrainingData {
-            classes: record.classes.clone(),
-            split: Some(record),
-            left_out: split.left_out(),
-            train: Arc::new(split.train),
-            validation: Arc::new(split.val),
-            test: None,
-            kind: DataKind::Folder,
-            augment: None,
-        }
+    pub fn from_record(root: &Path, record: SplitRecord, options: &OpenOptions) -> Result<Self, TrainError> {
+        let root = folder_of(root, options);
+        let part = |files, labels| Folder::from_lists(&root, record.classes.clone(), files, labels);
+        let train = part(record.train, record.train_labels)?;
+        let split = Split { train, val: part(record.validation, record.validation_labels)? }.read_with(options.reading);
+        let parts = Self::new(Arc::new(split.train.clone()), Arc::new(split.val.clone()));
+        Ok(TrainingData { split: Some(split), ..parts })
     }
 
     /// Checks that every label of a part is one of the classes. The error names the first sample with another.
@@ -136,13 +131,17 @@ impl TrainingData {
         Ok(pool.reading_bytes(&self.train)?.max(pool.reading_bytes(&self.validation)?))
     }
 
-    /// Classes and samples as text, one per line, for ranks to compare.
+    /// Classes and samples as text, one per line, for ranks to compare. Data sets that have fingerprints are compared by them.
     pub fn listing(&self) -> String {
         let mut text = String::new();
         for class in &self.classes {
             text += &format!("class {class}\n");
         }
         for (part, dataset) in [("train", &self.train), ("validation", &self.validation)] {
+            if let Some(fingerprint) = dataset.fingerprint() {
+                text += &format!("{part} {fingerprint}\n");
+                continue;
+            }
             for index in 0..dataset.len() {
                 text += &format!("{part} {} {}\n", dataset.label(index), dataset.name(index));
             }

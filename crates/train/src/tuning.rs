@@ -12,22 +12,24 @@ use crate::run_writer::RunWriter;
 use crate::{TrainConfig, TrainError};
 
 /// The results of tuning, for display.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Tuning {
     /// Operations that were measured.
     pub measured: usize,
     /// Duration of the measurement in seconds.
     pub seconds: f64,
-    /// Choices that were reused from an earlier part of the run.
+    /// Choices that were reused: from an earlier part of the run, or from the device's record of earlier runs.
     pub reused: usize,
     /// Instructions of a step (or of evaluation, without a training plan) that use another algorithm than they would
     /// without tuning.
     pub changed: usize,
+    /// What is wrong with the device's record of earlier runs.
+    pub warning: Option<String>,
 }
 
 impl fmt::Display for Tuning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tuning { measured, seconds, reused, changed } = self;
+        let Tuning { measured, seconds, reused, changed, warning: _ } = self;
         if *reused > 0 {
             write!(f, "{reused} choices reused; ")?;
         }
@@ -44,12 +46,13 @@ pub fn tune(device: &dyn Device, plans: &mut Plans, known: Choices) -> Result<(C
     let untuned = algorithms(plans)?;
     let began = Instant::now();
     let found = device.tune(plans, &known)?;
-    let (seconds, measured, reused) = (began.elapsed().as_secs_f64(), found.len(), known.len());
+    let (seconds, measured) = (began.elapsed().as_secs_f64(), found.choices.len() - found.reused);
+    let (reused, warning) = (known.len() + found.reused, found.warning);
     let mut choices = known;
-    choices.extend(found);
+    choices.extend(found.choices);
     plans.choose(&choices);
     let changed = untuned.iter().zip(algorithms(plans)?).filter(|(untuned, tuned)| *untuned != tuned).count();
-    Ok((choices, Tuning { measured, seconds, reused, changed }))
+    Ok((choices, Tuning { measured, seconds, reused, changed, warning }))
 }
 
 /// Tunes on rank 0, if the configuration requests it, and brings every rank's plans to its choices. `writer` is rank
@@ -87,7 +90,7 @@ mod tests {
     #[test]
     fn display() {
         let check = |measured, seconds, reused, changed, expected: &str| {
-            assert_eq!(Tuning { measured, seconds, reused, changed }.to_string(), expected);
+            assert_eq!(Tuning { measured, seconds, reused, changed, warning: None }.to_string(), expected);
         };
         let fresh = "12 operations measured in 2.3 s; another algorithm than untuned: 5 in a step";
         check(12, 2.345, 0, 5, fresh);

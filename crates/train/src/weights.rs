@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
 use enmasse_device::{DeviceError, Program, Which};
-use enmasse_graph::{AVERAGE_PREFIX, Arena, StateTensor};
+use enmasse_graph::{AVERAGE_PREFIX, Arena, LOSS_SCALE_PREFIX, StateTensor};
 
 use crate::{NamedTensor, TrainError};
 
@@ -75,7 +75,8 @@ pub fn read_tensors(program: &mut dyn Program) -> Result<Vec<NamedTensor>, Devic
 
 /// Sets every state tensor of a program from the tensors with these names and shapes, in any order; `read` returns the
 /// values of one by its index. Parameters and buffers must match one to one. Optimiser state is set if the program has it,
-/// and must then be complete unless none is given at all. `origin` names the file in errors.
+/// and must then be complete unless none is given at all. The state of loss scaling may be missing, if the run had another
+/// precision: it then keeps its initial values. `origin` names the file in errors.
 pub fn write_tensors<'a>(
     program: &mut dyn Program,
     tensors: &[(&str, &[usize])],
@@ -93,9 +94,13 @@ pub fn write_tensors<'a>(
         return refuse(format!("the model has no tensor {}", unexpected.0));
     }
     let mut found = Vec::new();
-    let has_optimizer = tensors.iter().any(|(name, _)| is_optimizer(name));
-    for own in state.iter().filter(|own| has_optimizer || !is_optimizer(&own.name)) {
+    let is_loss_scale = |name: &str| name.starts_with(LOSS_SCALE_PREFIX);
+    let has_optimizer = tensors.iter().any(|(name, _)| is_optimizer(name) && !is_loss_scale(name));
+    for own in state.iter().filter(|own| has_optimizer || !is_optimizer(&own.name) || is_loss_scale(&own.name)) {
         let Some(given) = tensors.iter().position(|(name, _)| *name == own.name) else {
+            if is_loss_scale(&own.name) {
+                continue;
+            }
             return refuse(format!("it has no tensor {}", own.name));
         };
         let shape = tensors[given].1;

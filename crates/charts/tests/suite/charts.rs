@@ -1,7 +1,9 @@
 //! Charts of the data, parsed as an SVG viewer would.
 
 use crate::common::{Element, check_inside, of, parse, texts};
-use enmasse_charts::{ChartError, LabelledPicture, class_distribution, picture_sheet};
+use enmasse_charts::{
+    ChartError, LabelledPicture, ScalingRow, class_distribution, contact_sheet, picture_sheet, scaling,
+};
 use proptest::prelude::*;
 
 fn classes(counts: &[(&str, usize, usize)]) -> Vec<(String, usize, usize)> {
@@ -198,4 +200,51 @@ proptest! {
         check_inside(&elements);
         prop_assert_eq!(of(&elements, "image").len(), labels.len());
     }
+}
+
+#[test]
+fn the_speed_of_several_devices_stands_before_the_ideal() {
+    let row = |name, devices, images_per_second: f64| ScalingRow {
+        name,
+        devices,
+        images_per_second,
+        speed_up: images_per_second / 100.0,
+    };
+    let rows = [row("1 device", 1, 100.0), row("ddp, 4 devices", 4, 300.04)];
+    let elements = parse(&scaling("resnet18", &rows));
+    check_inside(&elements);
+    let bars: Vec<f64> = bars(&elements).iter().map(|bar| bar.2).collect();
+    assert_eq!(bars, [80.0, 80.0, 320.0, 240.03]);
+    let texts = texts(&elements);
+    assert_eq!(texts[3..5], ["1 device", "100 images/s"]);
+    assert_eq!(texts[5..], ["ddp, 4 devices", "300 images/s, 3.00 times one device, 75 %"]);
+    // Nothing was measured.
+    for rows in [&[][..], &[row("1 device", 1, 0.0)]] {
+        check_inside(&parse(&scaling("nothing", rows)));
+    }
+}
+
+/// A sheet is about as wide as high, and small pictures are enlarged.
+#[test]
+fn contact_sheets_have_their_groups_in_rows() {
+    let check = |size: usize, groups: &[usize], expected: Result<(u32, u32), &str>| {
+        let picture = vec![9; size * size * 3];
+        let groups: Vec<Vec<Vec<u8>>> = groups.iter().map(|&count| vec![picture.clone(); count]).collect();
+        match (contact_sheet(size, &groups), expected) {
+            (Ok(png), Ok(expected)) => {
+                let info = png::Decoder::new(std::io::Cursor::new(png)).read_info().unwrap().info().size();
+                assert_eq!(info, expected, "{size} {}", groups.len());
+            }
+            (Err(error), Err(expected)) => assert_eq!(error.to_string(), expected),
+            (other, expected) => panic!("{other:?} instead of {expected:?}"),
+        }
+    };
+    check(96, &[2], Ok((16 + 2 * 96 + 4 + 16, 16 + 96 + 16)));
+    check(32, &[1; 9], Ok((16 + 3 * 112, 16 + 3 * 112)));
+    check(200, &[3, 3, 2], Ok((16 + 608 + 16, 16 + 3 * 216)));
+    check(96, &[2; 8], Ok((16 + 2 * 212, 16 + 4 * 112)));
+    check(96, &[], Err("a sheet needs at least one picture"));
+    check(96, &[0, 0], Err("a sheet needs at least one picture"));
+    let wrong = contact_sheet(2, &[vec![vec![0; 12], vec![0; 11]]]).unwrap_err().to_string();
+    assert_eq!(wrong, "picture 1 (\"\") has 11 bytes, which does not match 2x2 RGB pixels");
 }

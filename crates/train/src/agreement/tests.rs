@@ -75,6 +75,18 @@ fn the_first_tensor_that_differs_is_named() {
 }
 
 #[test]
+fn ranks_on_one_card() {
+    let check = |units: &[&str], expected: Option<(usize, usize)>| {
+        let units: Vec<Vec<u8>> = units.iter().map(|unit| unit.as_bytes().to_vec()).collect();
+        assert_eq!(same_unit(&units.iter().collect::<Vec<_>>()), expected, "{units:?}");
+    };
+    check(&["", "", ""], None);
+    check(&["a", "b", "c"], None);
+    check(&["a", "b", "b", "a"], Some((1, 2)));
+    check(&["", "a", "", "a"], Some((1, 3)));
+}
+
+#[test]
 fn levels_in_common() {
     let check = |levels: &[&str], expected: Option<(usize, &str)>| {
         let levels: Vec<Vec<&str>> = levels.iter().map(|text| text.split_whitespace().collect()).collect();

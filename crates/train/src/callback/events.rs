@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use enmasse_data::{BadSample, Normalization};
+use enmasse_device::LossScale;
 
 use crate::{Change, EpochRecord, RankMemory, Tuning};
 
@@ -86,6 +87,8 @@ pub struct Progress {
     pub loss: f64,
     /// Pictures per second over all ranks, since the epoch or its validation began.
     pub images_per_second: f64,
+    /// What became of a training step whose loss is scaled.
+    pub loss_scale: Option<LossScale>,
 }
 
 /// A checkpoint to resume from that all ranks have reached. Rank 0 has written it.

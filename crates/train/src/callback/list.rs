@@ -3,7 +3,7 @@
 use enmasse_data::{BadSample, Batch};
 
 use super::{Callback, CallbackResult, Control, Progress, Request, Saved, Started};
-use crate::{EpochRecord, Evaluation, StopRequests, TrainError};
+use crate::{EpochRecord, Evaluation, StopRequests, Straggler, Traced, TrainError};
 
 /// The callbacks of a trainer: first the user's, then those that write the files of a run on rank 0. Therefore the
 /// files hold the values that users logged.
@@ -74,6 +74,14 @@ impl<'a> Callbacks<'a> {
 
     pub fn on_step(&mut self, progress: &Progress) -> Result<(), TrainError> {
         self.each("on_step", |callback, control| callback.on_step(progress, control))
+    }
+
+    pub fn on_straggler(&mut self, epoch: u64, straggler: &Straggler) -> Result<(), TrainError> {
+        self.each("on_straggler", |callback, control| callback.on_straggler(epoch, straggler, control))
+    }
+
+    pub fn on_trace(&mut self, traced: &Traced) -> Result<(), TrainError> {
+        self.each("on_trace", |callback, control| callback.on_trace(traced, control))
     }
 
     pub fn on_validation_end(&mut self, found: &Evaluation) -> Result<(), TrainError> {

@@ -38,17 +38,28 @@ const RULES: &[(&str, Effect)] = &[
     ("gamma", Effect::Beside("schedule", &["step"])),
     ("crop_padding", Effect::Beside("augment", &["crop"])),
     ("crop_padding", Effect::Unless(usual_augmentation)),
+    ("ra_num_ops", Effect::Beside("auto_augment", &["randaugment"])),
+    ("ra_magnitude", Effect::Beside("auto_augment", &["randaugment"])),
+    ("augmix_severity", Effect::Beside("auto_augment", &["augmix"])),
+    ("erasing_value", Effect::Unless(whole_pictures)),
+    ("balance", Effect::Beside("sampler", &["shuffle"])),
+    ("repeat_augment", Effect::Beside("sampler", &["shuffle"])),
     ("split", Effect::Unless(parts)),
     ("split_seed", Effect::Unless(parts)),
     ("prefix", Effect::Unless(random_weights)),
     ("convert_rgb", Effect::Unless(known_pictures)),
     ("exif_transpose", Effect::Unless(no_files)),
+    ("decode", Effect::Unless(no_jpeg)),
     ("on_bad_sample", Effect::Unless(whole_files)),
     ("ranks", Effect::Unless(launcher)),
 ];
 
 fn usual_augmentation(config: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
     (config.augment.is_none() && !surroundings.is_padded).then_some("on this data set without --augment crop")
+}
+
+fn whole_pictures(config: &TrainConfig, _: &Surroundings) -> Option<&'static str> {
+    (config.random_erasing == 0.0).then_some("without --random-erasing")
 }
 
 fn parts(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
@@ -65,6 +76,10 @@ fn known_pictures(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'stat
 
 fn no_files(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
     is_known(surroundings.kind).then_some("on CIFAR and MNIST: only pictures in folders have an orientation")
+}
+
+fn no_jpeg(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
+    is_known(surroundings.kind).then_some("on CIFAR and MNIST, which are not stored as JPEG")
 }
 
 fn whole_files(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
@@ -203,6 +218,9 @@ mod tests {
         check("optimizer=adamw nesterov=true", Some(&format!("--nesterov: {adamw}")));
         let gamma = "--gamma 0.5: has no effect with --schedule constant; leave it out, or use --schedule step";
         check("schedule=constant gamma=0.5", Some(gamma));
+        let order =
+            "--balance classes: has no effect with --sampler distributed; leave it out, or use --sampler shuffle";
+        check("sampler=distributed balance=classes", Some(order));
     }
 
     #[test]
@@ -221,6 +239,8 @@ mod tests {
         check("optimizer=adamw", "momentum=0.5", "", &["ENMASSE_MOMENTUM=0.5 has no effect with --optimizer adamw"]);
         check("", "gamma=0.5 schedule=constant", "", &["ENMASSE_GAMMA=0.5 has no effect with --schedule constant"]);
         check("gamma=0.5", "", "", &["--gamma 0.5 has no effect with --schedule cosine"]);
+        let order = "ENMASSE_REPEAT_AUGMENT=2 has no effect with --sampler distributed";
+        check("sampler=distributed", "repeat_augment=2", "", &[order]);
     }
 
     #[test]
@@ -239,6 +259,12 @@ mod tests {
         check("prefix=model.= weights=a.ckpt", FOLDER, &[]);
         check("prefix=model.=", FOLDER, &["--prefix model.= has no effect without --weights"]);
         check("augment=none crop_padding=2", FOLDER, &["--crop-padding 2 has no effect with --augment none"]);
+        let strength = "--ra-magnitude 5 has no effect with --auto-augment none";
+        check("ra_magnitude=5", FOLDER, &[strength]);
+        check("ra_magnitude=5 ra_num_ops=1 auto_augment=ra", FOLDER, &[]);
+        check("augmix_severity=5 auto_augment=augmix", FOLDER, &[]);
+        check("erasing_value=random random_erasing=0.1", FOLDER, &[]);
+        check("erasing_value=random", FOLDER, &["--erasing-value random has no effect without --random-erasing"]);
         let parts = Surroundings { has_parts: true, ..FOLDER };
         let because = "has no effect on a data set that comes in parts for training and validation";
         check(
@@ -254,6 +280,8 @@ mod tests {
             let turned =
                 "--exif-transpose has no effect on CIFAR and MNIST: only pictures in folders have an orientation";
             check("exif_transpose=true", Surroundings { kind, ..FOLDER }, &[turned]);
+            let stored = "--decode exact has no effect on CIFAR and MNIST, which are not stored as JPEG";
+            check("decode=exact", Surroundings { kind, ..FOLDER }, &[stored]);
             let whole =
                 "--on-bad-sample skip has no effect on CIFAR and MNIST, whose files are read whole before the run";
             check("on_bad_sample=skip", Surroundings { kind, ..FOLDER }, &[whole]);

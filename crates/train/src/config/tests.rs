@@ -35,9 +35,9 @@ fn refused_values_say_what_is_allowed() {
     check("lrf", "1.1", "--lrf 1.1: must be a finite number, from 0 to 1");
     check("label_smoothing", "1", "--label-smoothing 1: must be a finite number, from 0 to below 1");
     check("seed", "-3", "--seed -3: must be a whole number");
-    check("precision", "fp16", "--precision fp16: must be f32 or bf16");
+    check("precision", "fp8", "--precision fp8: must be f32 or tf32 or bf16 or f16");
     // Lightning's word for a precision with bf16 weights as well.
-    check("precision", "bf16-true", "--precision bf16-true: must be f32 or bf16");
+    check("precision", "bf16-true", "--precision bf16-true: must be f32 or tf32 or bf16 or f16");
     check("optimizer", "adam", "--optimizer adam: must be sgd or adamw or lars");
     check("schedule", "poly", "--schedule poly: must be cosine or cosine-annealing or step or constant");
     check("sync_bn", "no", "--sync-bn no: must be true or false");
@@ -49,11 +49,25 @@ fn refused_values_say_what_is_allowed() {
     check("std", "nan", "--std nan: must be finite numbers, above 0 to 1");
     check("augment", "cutmix", "--augment cutmix: must be resized-crop or crop or none");
     check("flip", "1.5", "--flip 1.5: must be a finite number, from 0 to 1");
+    let methods = "must be randaugment or trivialaugment or augmix or imagenet or cifar10 or svhn or none";
+    check("auto_augment", "rand-m9-mstd0.5", &format!("--auto-augment rand-m9-mstd0.5: {methods}"));
+    check("ra_magnitude", "31", "--ra-magnitude 31: must be from 0 to 30");
+    check("ra_num_ops", "0", "--ra-num-ops 0: must be from 1 to 100");
+    check("augmix_severity", "11", "--augmix-severity 11: must be from 1 to 10");
+    check("rotation", "-5", "--rotation -5: must be a finite number, from 0 to 180");
+    check("color_jitter", "0.4,0.4", "--color-jitter 0.4,0.4: must be 1, 3 or 4 numbers separated by commas");
+    check("color_jitter", "-1", "--color-jitter -1: must be finite numbers, 0 or more");
+    let hue = "--color-jitter 0.4,0.4,0.4,0.6: the hue, its last number, must be at most 0.5";
+    check("color_jitter", "0.4,0.4,0.4,0.6", hue);
+    check("random_erasing", "nan", "--random-erasing nan: must be a finite number, from 0 to 1");
+    check("erasing_value", "0", "--erasing-value 0: must be mean or random");
+    check("balance", "true", "--balance true: must be none or classes");
+    check("repeat_augment", "0", "--repeat-augment 0: must be 1 or more");
     check("sampler", "random", "--sampler random: must be shuffle or distributed");
     check("split", "cpython", "--split cpython: must be seeded or python");
     check("weights", "", "--weights \"\": must not be empty");
     check("model", "", "--model \"\": must not be empty");
-    let devices = "must be KIND:N with N ranks, 1 or more, or KIND:LIST, such as cpu:2 or gpu:0,3";
+    let devices = "must be auto, or KIND:N with N ranks, 1 or more, KIND:all, KIND:free:N or KIND:LIST, such as cpu:2, gpu:all or gpu:0,3";
     check("devices", "cpu:0", &format!("--devices cpu:0: {devices}"));
     check("devices", "CPU:1", &format!("--devices CPU:1: {devices}"));
     check("devices", "gpu:1,1", "--devices gpu:1,1: names gpu 1 twice: a device has one rank");
@@ -93,11 +107,14 @@ fn accepted_values() {
     };
     check("devices", "cpu", "cpu:1");
     check("devices", "cpu:16", "cpu:16");
+    check("devices", "auto", "auto");
     check("sync-bn", "1", "true");
     check("lr", "1e-3", "0.001");
     check("lrf", "0", "0");
     ["f32", "fp32", "float32", "32", "32-true"].into_iter().for_each(|word| check("precision", word, "f32"));
+    check("precision", "tf32", "tf32");
     ["bf16", "bfloat16", "bf16-mixed"].into_iter().for_each(|word| check("precision", word, "bf16"));
+    ["f16", "fp16", "float16", "16", "16-mixed"].into_iter().for_each(|word| check("precision", word, "f16"));
     check("momentum", "0", "0");
     check("seed", "18446744073709551615", "18446744073709551615");
     check("freeze", "layer1.*, conv1.weight,", "layer1.*,conv1.weight");
@@ -107,7 +124,13 @@ fn accepted_values() {
     check("flip", "0", "0");
     check("augment", "crop", "crop");
     check("crop_padding", "0", "0");
+    ["randaugment", "ra"].into_iter().for_each(|word| check("auto_augment", word, "randaugment"));
+    ["trivialaugment", "ta_wide"].into_iter().for_each(|word| check("auto_augment", word, "trivialaugment"));
+    ["augmix", "imagenet", "cifar10", "svhn", "none"].into_iter().for_each(|word| check("auto_augment", word, word));
+    check("color_jitter", "0.4, 0.4,0.4,0.1", "0.4,0.4,0.4,0.1");
     check("size", "32", "32");
+    check("balance", "classes", "classes");
+    check("repeat_augment", "3", "3");
 }
 
 /// Python's `type=bool` makes any text true, even `False`.
@@ -212,7 +235,10 @@ fn errors_say_where_a_value_came_from() {
     check("bach = 1", "unknown key bach in x.toml: did you mean batch?");
     check("[train]\nbatch = 1", "unknown key train in x.toml; see enmasse train --help");
     check("pretrained = true", &format!("pretrained in x.toml: {}", answer("pretrained").unwrap()));
-    check("fp16 = { mode = 1 }", "fp16 in x.toml: give --precision bf16, which needs no loss scaling");
+    check(
+        "fp16 = { mode = 1 }",
+        "fp16 in x.toml: give --precision bf16, which needs no loss scaling, or f16, on a GPU",
+    );
     check("sync-bn = false\nsync_bn = true", "x.toml: sync_bn is given twice, as sync-bn and as sync_bn");
     check("BATCH_SIZE = 4\nbatch = 8", "x.toml: batch is given twice, as BATCH_SIZE and as batch");
     check("batch = [[1]]", "x.toml: batch must be a string, a number, true or false");
@@ -228,7 +254,8 @@ fn errors_say_where_a_value_came_from() {
     assert_eq!(environment("ENMASSE_EPOCH", "1"), unknown);
     let alias = "unknown variable ENMASSE_WD in the environment: did you mean ENMASSE_WEIGHT_DECAY?";
     assert_eq!(environment("ENMASSE_WD", "0"), alias);
-    let foreign = "ENMASSE_AMP in the environment: give --precision bf16, which needs no loss scaling";
+    let foreign =
+        "ENMASSE_AMP in the environment: give --precision bf16, which needs no loss scaling, or f16, on a GPU";
     assert_eq!(environment("ENMASSE_AMP", "1"), foreign);
     let missing = LayeredConfig::new().file(Path::new("/nowhere.toml")).unwrap_err().to_string();
     assert_eq!(missing, "/nowhere.toml: cannot read the configuration: No such file or directory (os error 2)");

@@ -367,6 +367,13 @@ choices! {
         /// No random transform: the same as in validation.
         None = "none",
     }
+    /// The colours of the part that random erasing paints over.
+    ErasingColors {
+        /// The data set's mean: torchvision's `value=0` on normalised pictures.
+        Mean = "mean",
+        /// Drawn for each pixel from a normal distribution about the mean: torchvision's `value="random"`.
+        Random = "random",
+    }
     /// What to do with a sample that cannot be read.
     OnBadSample {
         /// End the run, naming the file.
@@ -374,12 +381,40 @@ choices! {
         /// Train on the next sample instead, and evaluate without it.
         Skip = "skip",
     }
+    /// The size at which JPEG pictures for training are decoded.
+    Decoding {
+        /// Smaller by 2, 4 or 8 where a crop is at least that much larger than what it becomes.
+        Fast = "fast",
+        /// That at which they are stored.
+        Exact = "exact",
+    }
+    /// The order in which ranks on GPUs sum gradients.
+    SumOrder {
+        /// That of the library which exchanges them.
+        Auto = "auto",
+        /// The fixed tree over shards.
+        Tree = "tree",
+    }
+    /// The type of gradients that a library sums over ranks.
+    ReducePrecision {
+        /// As they are.
+        F32 = "f32",
+        /// Rounded to bf16.
+        Bf16 = "bf16",
+    }
     /// The order of training samples.
     SamplerKind {
         /// A permutation of all samples by seed and epoch, for any number of ranks.
         Shuffle = "shuffle",
         /// The order of PyTorch's `DistributedSampler`, with its padding.
         Distributed = "distributed",
+    }
+    /// How often the samples of a class are drawn.
+    Balance {
+        /// As often as there are samples.
+        None = "none",
+        /// As often as those of every other class.
+        Classes = "classes",
     }
     /// How a folder without a validation part is split.
     SplitRule {
@@ -435,15 +470,18 @@ impl SettingValue for RequeueSignal {
     }
 }
 
-/// The names of PyTorch and Lightning are accepted too; with bf16 both keep weights in f32, like this program.
+/// The names of PyTorch and Lightning are accepted too; with 16 bits both keep weights in f32, like this program.
 impl SettingValue for Precision {
-    const KIND: Kind = Kind::Choice(&[Precision::F32.name(), Precision::Bf16.name()]);
+    const KIND: Kind =
+        Kind::Choice(&[Precision::F32.name(), Precision::Tf32.name(), Precision::Bf16.name(), Precision::F16.name()]);
 
     fn parse(text: &str) -> Result<Self, String> {
         match text {
             "f32" | "fp32" | "float32" | "32" | "32-true" => Ok(Precision::F32),
+            "tf32" => Ok(Precision::Tf32),
             "bf16" | "bfloat16" | "bf16-mixed" => Ok(Precision::Bf16),
-            _ => Err("must be f32 or bf16".to_owned()),
+            "f16" | "fp16" | "float16" | "16" | "16-mixed" => Ok(Precision::F16),
+            _ => Err("must be f32 or tf32 or bf16 or f16".to_owned()),
         }
     }
 

@@ -39,19 +39,17 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
     ),
     (&["interpolation"], Answer("pictures are resized bilinearly, as by Pillow; leave it out")),
     (&["no_aug"], Answer("give --augment none --flip 0")),
+    (&["aa"], Alias("auto_augment")),
+    (&["vflip"], Alias("vertical_flip")),
+    (&["random_erase", "reprob"], Alias("random_erasing")),
+    (&["remode"], Answer("give --erasing-value mean, or random")),
+    (&["recount"], Answer("one part of a picture is erased; leave it out")),
+    (&["grayscale_prob"], Alias("grayscale")),
+    (&["gaussian_blur_prob"], Alias("gaussian_blur")),
+    (&["color_jitter_prob"], Answer("--color-jitter changes every picture; leave it out")),
     (
-        &[
-            "auto_augment",
-            "aa",
-            "mixup",
-            "mixup_alpha",
-            "cutmix",
-            "cutmix_alpha",
-            "random_erase",
-            "reprob",
-            "color_jitter",
-        ],
-        Answer("there is no such augmentation yet; use --augment and --flip"),
+        &["mixup", "mixup_alpha", "cutmix", "cutmix_alpha"],
+        Answer("pictures are not mixed yet; --auto-augment and --random-erasing change each of them"),
     ),
     (
         &[
@@ -66,7 +64,8 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
         ],
         Answer("a picture has one class, its folder's name; several labels, and numbers as targets, are not supported"),
     ),
-    (&["ra_sampler", "ra_reps", "aug_repeats"], Answer("there is no repeated augmentation yet; leave it out")),
+    (&["ra_reps", "aug_repeats"], Alias("repeat_augment")),
+    (&["ra_sampler"], Answer("give --repeat-augment 3, torchvision's default")),
     (&["dummy"], Answer("enmasse bench step measures on synthetic pictures")),
     // Model.
     (&["arch", "a"], Alias("model")),
@@ -129,8 +128,9 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
     (&["patience", "patience_epochs"], Answer("there is no early stopping yet; leave it out")),
     (
         &["amp", "fp16", "bf16", "amp_dtype", "native_amp", "apex_amp"],
-        Answer("give --precision bf16, which needs no loss scaling"),
+        Answer("give --precision bf16, which needs no loss scaling, or f16, on a GPU"),
     ),
+    (&["tf32", "allow_tf32"], Answer("give --precision tf32, on a GPU; otherwise f32 means f32")),
     (&["deterministic", "use_deterministic_algorithms"], Answer("every run gives the same bits again; leave it out")),
     (&["benchmark", "cudnn_benchmark"], Answer("give --tune")),
     (
@@ -149,18 +149,18 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
     (&["sync_batchnorm", "syncBN"], Alias("sync_bn")),
     (
         &["gpus", "num_gpus", "n_gpus", "gpu", "cuda", "no_cuda", "no_accel"],
-        Answer("a GPU is --devices gpu:1; the number of ranks on CPUs is --devices cpu:N"),
+        Answer("GPUs are --devices gpu:N, or auto, which takes all if they work; ranks on CPUs are --devices cpu:N"),
     ),
-    (&["accelerator"], Answer("the kind of device is a part of --devices, as in cpu:4")),
+    (&["accelerator"], Answer("--devices names the kind too, as in auto, gpu:1 and cpu:4")),
     (
         &["strategy", "multiprocessing_distributed"],
-        Answer("training is always data-parallel; the number of ranks is --devices cpu:N"),
+        Answer("training is always data-parallel; the number of ranks is --devices gpu:N or cpu:N"),
     ),
     (
         &["parallel", "zero", "tensor_parallel", "pipeline_parallel"],
         Answer("there is only data parallelism so far; leave it out"),
     ),
-    (&["device"], Answer("the kind of device is a part of --devices, as in cpu:4")),
+    (&["device"], Answer("--devices names the kind too, as in auto, gpu:1 and cpu:4")),
     (&["world_size"], Answer("give --devices cpu:N for N ranks on this machine")),
     (&["num_nodes", "nnodes"], Answer("enmasse launch --nnodes N starts ranks on several machines")),
     (
@@ -188,9 +188,10 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
         Answer("every run writes TensorBoard events and metrics.jsonl; leave it out"),
     ),
     (
-        &["enable_checkpointing", "enable_progress_bar", "enable_model_summary", "profiler"],
+        &["enable_checkpointing", "enable_progress_bar", "enable_model_summary"],
         Answer("there is nothing to switch; leave it out"),
     ),
+    (&["profiler"], Answer("--trace-steps N draws a timeline of N steps")),
     (
         &["checkpoint_hist", "save_top_k"],
         Answer("a run keeps its last and its best checkpoint; --keep N keeps those of the N newest epochs too"),

@@ -10,11 +10,13 @@ use enmasse_graph::{Arena, Plans};
 use enmasse_machine::resident_bytes;
 
 use super::{EvaluationInput, Session, Trainer, is_unfinished};
-use crate::agreement::{broadcast_state, compare_levels, compare_setup, compare_weights};
+use crate::agreement::{broadcast_state, compare_devices, compare_setup, compare_weights};
 use crate::bad_samples::BadSamples;
 use crate::memory::{Process, RankMemory, check_device_memory, check_memory};
+use crate::pace::Paces;
 use crate::plans::{compile_plans, initialize, training_metrics};
 use crate::run_writer::RunWriter;
+use crate::trace::Tracer;
 use crate::tuning::agree_on_algorithms;
 use crate::weights::write_tensors;
 use crate::{
@@ -59,7 +61,7 @@ impl Session {
         };
         let mut plans = compile(config)?;
         if let Some(group) = group {
-            compare_levels(group, trainer.device)?;
+            compare_devices(group, trainer.device, config)?;
         }
         let (mut writer, saved) = match rank {
             0 => RunWriter::open(config, data, &preparation, &trainer.attempt)
@@ -156,6 +158,8 @@ impl Session {
             position,
             resumed,
             bad_samples,
+            paces: Paces::new(&map, group),
+            tracer: Tracer::new(config.trace_steps.unwrap_or(0)),
             stopping: false,
             saving: false,
             has_checkpoint: resumed.is_some(),
@@ -181,7 +185,7 @@ impl Session {
             model: trainer.config.model.clone(),
             parameters: count(&is_parameter),
             trainable: count(&trained),
-            data: data.kind.name(),
+            data: data.form,
             normalization: self.preparation.normalization.clone(),
             size: self.preparation.train.size(),
             augmentation: self.preparation.train.to_string(),
@@ -196,7 +200,7 @@ impl Session {
             device: trainer.device.name(),
             loader_threads: trainer.loader_threads,
             memory: self.memory,
-            tuning: self.tuning,
+            tuning: self.tuning.clone(),
             pretrained: self.pretrained.as_ref().map(ToString::to_string),
             run: self.run_folder(),
             resumed: self.resumed,

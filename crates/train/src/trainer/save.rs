@@ -4,7 +4,6 @@ use enmasse_wording::shell_word;
 
 use super::{Session, Trainer};
 use crate::callback::{Callbacks, Request};
-use crate::evaluation::at;
 use crate::stop::agree;
 use crate::weights::first_non_finite;
 use crate::{EpochRecord, Position, SaveReason, Saved, TrainConfig, TrainError};
@@ -43,7 +42,7 @@ impl Session {
     pub(super) fn stop(&mut self, trainer: &mut Trainer) -> Result<Option<Request>, TrainError> {
         trainer.callbacks.on_bad_samples(&self.bad_samples.exchange(trainer.group.as_ref())?)?;
         self.list_bad_samples()?;
-        at(trainer.group.as_ref(), "writing a checkpoint");
+        self.tracer.at(trainer.group.as_ref(), "writing a checkpoint");
         self.save(SaveReason::Stop, &trainer.config, &mut trainer.callbacks)?;
         agree(trainer.callbacks.request(), trainer.group.as_ref())
     }

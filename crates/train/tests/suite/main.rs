@@ -14,5 +14,6 @@ mod objective;
 mod pretrained;
 mod progress;
 mod stopping;
+mod trace;
 mod tuning;
 mod unreadable;

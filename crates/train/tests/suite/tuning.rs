@@ -36,7 +36,7 @@ impl Device for Opinionated {
     fn algorithms(&self, plan: &Plan) -> Result<Vec<String>, DeviceError> {
         self.cpu.algorithms(plan)
     }
-    fn tune(&self, plans: &Plans, known: &Choices) -> Result<Choices, DeviceError> {
+    fn tune(&self, plans: &Plans, known: &Choices) -> Result<enmasse_device::Tuned, DeviceError> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let mut choices = Choices::default();
         for plan in plans.train.iter().chain([&plans.evaluate]) {
@@ -44,7 +44,7 @@ impl Device for Opinionated {
             let signatures = nodes.map(|node| plan.signature(node)).filter(|signature| known.get(signature).is_none());
             signatures.for_each(|signature| choices.insert(signature, self.favourite));
         }
-        Ok(choices)
+        Ok(enmasse_device::Tuned { choices, ..Default::default() })
     }
     fn memory(&self, plans: &Plans, hosting: &Hosting) -> Result<Memory, DeviceError> {
         self.cpu.memory(plans, hosting)
@@ -98,7 +98,7 @@ struct Tuned<'a>(&'a mut Option<Tuning>);
 
 impl Callback for Tuned<'_> {
     fn on_fit_start(&mut self, started: &Started, _: &mut Control) -> CallbackResult {
-        *self.0 = started.tuning;
+        *self.0 = started.tuning.clone();
         Ok(())
     }
 }

@@ -1,0 +1,57 @@
+//! A contact sheet: each sample beside its augmented versions, as one PNG that every viewer and mail program shows.
+
+use crate::ChartError;
+use crate::sheet::{enlarge, write_png};
+
+/// Gap between the pictures of a group, between groups, and around the sheet, in pixels.
+const GAP: usize = 4;
+const MARGIN: usize = 16;
+/// Width of the frame around a group's first picture.
+const FRAME: usize = 2;
+/// Smaller pictures are enlarged by a whole factor up to about this size.
+const SMALLEST: usize = 96;
+
+const PAPER: [u8; 3] = [0xF4, 0xF4, 0xF2];
+/// The blue of the charts' training bars.
+const INK: [u8; 3] = [0x44, 0x77, 0xAA];
+
+/// A PNG of groups of square RGB pictures with edges of `size` pixels. The first picture of each group has a frame, and the others
+/// follow in its row. Groups are in reading order, in as many columns as make the sheet about as wide as high. Fails without
+/// pictures, or if a picture has another number of bytes.
+pub fn contact_sheet(size: usize, groups: &[Vec<Vec<u8>>]) -> Result<Vec<u8>, ChartError> {
+    let each = groups.iter().map(Vec::len).max().unwrap_or(0);
+    if each == 0 || size == 0 {
+        return Err(ChartError::NoPictures);
+    }
+    for (index, picture) in groups.iter().flatten().enumerate() {
+        if picture.len() != size * size * 3 {
+            let bytes = picture.len();
+            return Err(ChartError::Pixels { index, label: String::new(), width: size, height: size, bytes });
+        }
+    }
+    let factor = (SMALLEST / size).max(1);
+    let edge = size * factor;
+    let (group_width, group_height) = (each * (edge + GAP) - GAP, edge);
+    let cell = (group_width + MARGIN, group_height + MARGIN);
+    let columns = ((groups.len() * cell.1) as f64 / cell.0 as f64).sqrt().round().max(1.0) as usize;
+    let columns = columns.min(groups.len());
+    let (width, height) = (columns * cell.0 + MARGIN, groups.len().div_ceil(columns) * cell.1 + MARGIN);
+    let mut sheet = PAPER.repeat(width * height);
+    let mut put = |left: usize, top: usize, across: usize, rows: &[u8]| {
+        for (row, pixels) in rows.chunks_exact(across * 3).enumerate() {
+            let start = ((top + row) * width + left) * 3;
+            sheet[start..start + pixels.len()].copy_from_slice(pixels);
+        }
+    };
+    for (number, group) in groups.iter().enumerate() {
+        let (left, top) = (MARGIN + number % columns * cell.0, MARGIN + number / columns * cell.1);
+        let frame = edge + 2 * FRAME;
+        put(left - FRAME, top - FRAME, frame, &INK.repeat(frame * frame));
+        for (place, picture) in group.iter().enumerate() {
+            put(left + place * (edge + GAP), top, edge, &enlarge(picture, size, factor));
+        }
+    }
+    let failed = |source| ChartError::Png { index: 0, label: "contact sheet".to_owned(), source };
+    let side = |pixels: usize| u32::try_from(pixels).unwrap_or(u32::MAX);
+    write_png(side(width), side(height), &sheet).map_err(failed)
+}

@@ -1,0 +1,75 @@
+//! `--auto-augment METHOD`: how operations for a training picture are chosen, in the words of torchvision's scripts too.
+
+use enmasse_data::AutoAugmentPolicy;
+
+use super::value::{Kind, SettingValue, quoted};
+
+/// A method that draws operations from a list, and their strengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AutoAugmentation {
+    /// None of them.
+    None,
+    /// Several operations of one strength.
+    RandAugment,
+    /// One operation of any strength.
+    TrivialAugment,
+    /// A mixture of the picture with chains of operations on it.
+    AugMix,
+    /// Pairs of operations that were found for a data set.
+    AutoAugment(AutoAugmentPolicy),
+}
+
+impl AutoAugmentation {
+    const fn word(self) -> &'static str {
+        match self {
+            AutoAugmentation::None => "none",
+            AutoAugmentation::RandAugment => "randaugment",
+            AutoAugmentation::TrivialAugment => "trivialaugment",
+            AutoAugmentation::AugMix => "augmix",
+            AutoAugmentation::AutoAugment(policy) => policy.name(),
+        }
+    }
+}
+
+const ALL: [AutoAugmentation; 7] = [
+    AutoAugmentation::RandAugment,
+    AutoAugmentation::TrivialAugment,
+    AutoAugmentation::AugMix,
+    AutoAugmentation::AutoAugment(AutoAugmentPolicy::ImageNet),
+    AutoAugmentation::AutoAugment(AutoAugmentPolicy::Cifar10),
+    AutoAugmentation::AutoAugment(AutoAugmentPolicy::Svhn),
+    AutoAugmentation::None,
+];
+
+const WORDS: [&str; ALL.len()] = {
+    let mut words = [""; ALL.len()];
+    let mut number = 0;
+    while number < ALL.len() {
+        words[number] = ALL[number].word();
+        number += 1;
+    }
+    words
+};
+
+/// `ra` and `ta_wide` are the words of torchvision's training script.
+impl SettingValue for AutoAugmentation {
+    const KIND: Kind = Kind::Choice(&WORDS);
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let word = match text {
+            "ra" => "randaugment",
+            "ta_wide" => "trivialaugment",
+            other => other,
+        };
+        let known = ALL.into_iter().find(|method| method.word() == word);
+        known.ok_or_else(|| format!("must be {}", WORDS.join(" or ")))
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.word().to_owned())
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        quoted(self.word())
+    }
+}

@@ -1,0 +1,64 @@
+//! What steps tell: their metrics, the scale of the loss, and a timeline of some of them.
+
+use enmasse_comm::Group;
+use enmasse_device::{Device, DeviceError, StepMetrics};
+use enmasse_graph::{LOSS_SCALE_PREFIX, Precision};
+
+use super::Session;
+use crate::TrainError;
+use crate::callback::Callbacks;
+use crate::plans::training_metrics;
+use crate::trace::Traced;
+
+impl Session {
+    /// Adds a step's metrics to the epoch's, and returns them.
+    pub(super) fn count(
+        &mut self,
+        metrics: Result<StepMetrics, DeviceError>,
+        samples: u64,
+    ) -> Result<StepMetrics, TrainError> {
+        let step = self.position.optimizer_step + 1;
+        let metrics = metrics.map_err(|error| match error {
+            DeviceError::NonFinite { shard, loss } => {
+                let rank = (0..self.map.ranks()).find(|&rank| self.map.hosted(rank).contains(&shard)).unwrap_or(0);
+                let remedy = match self.program.plans().evaluate.precision {
+                    // Forward has no scale that could be lowered.
+                    Precision::F16 => "lower --lr, or use --precision bf16, since forward may have overflowed f16",
+                    Precision::F32 | Precision::Tf32 | Precision::Bf16 => "lower --lr, or add --warmup-epochs",
+                };
+                TrainError::NonFinite { rank, loss, epoch: self.position.epoch, step, remedy }
+            }
+            other => other.into(),
+        })?;
+        self.position.count(&metrics, training_metrics(self.program.plans()), samples);
+        self.stopping = metrics.stop;
+        self.saving = metrics.save;
+        Ok(metrics)
+    }
+
+    /// The scale of the next step's loss, if it is scaled. The device has ended all steps.
+    pub(super) fn loss_scale(&mut self) -> Result<Option<f64>, TrainError> {
+        let name = format!("{LOSS_SCALE_PREFIX}scale");
+        let is_scaled = self.program.plans().find(&name).is_some();
+        Ok(if is_scaled { self.program.store(&name)?.first().copied() } else { None })
+    }
+
+    /// Writes the timeline if its steps are done, or if training ends. Every rank calls this after the same step.
+    pub(super) fn write_trace(
+        &mut self,
+        device: &dyn Device,
+        group: Option<&Group>,
+        callbacks: &mut Callbacks,
+        training_ends: bool,
+    ) -> Result<(), TrainError> {
+        let traced = match self.tracer.take(training_ends) {
+            Some(recording) => {
+                self.tracer.at(group, "writing a trace");
+                recording.finish(self.program.as_mut(), group, &device.name(), self.writer.as_ref())?
+            }
+            None if training_ends && self.tracer.is_missing() => Traced::none(),
+            None => return Ok(()),
+        };
+        callbacks.on_trace(&traced)
+    }
+}
