@@ -92,8 +92,9 @@ fn train(folder: &Path, config: &TrainConfig) -> Result<(), Box<dyn Error>> {
             engine.forward(batch.clone(), epoch)?;
             test_loss += engine.criterion()?;
             let logits = engine.logits()?;
-            for (row, &label) in logits.chunks_exact(data.classes.len()).zip(&batch.labels[..batch.valid]) {
-                correct += usize::from(argmax(row) == Some(label as usize));
+            let rows: Vec<&[f64]> = logits.chunks_exact(data.classes.len()).collect();
+            for place in batch.places() {
+                correct += usize::from(argmax(rows[place]) == Some(batch.labels[place] as usize));
                 total += 1;
             }
         }

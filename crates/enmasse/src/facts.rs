@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use enmasse_train::{RankMemory, RunPaths, SETTINGS, Started, TrainConfig};
+use enmasse_train::{RankMemory, RunPaths, SETTINGS, Started, TrainConfig, Tuning};
 use enmasse_wording::{counted, grouped, shell_word};
 
 /// The facts known before the first step, one line each.
@@ -59,7 +59,7 @@ pub fn facts(started: &Started) -> Vec<String> {
         lines.push(format!("charts:   {} in {}", names.join(" and "), folder.display()));
         lines.push(format!("curves:   tensorboard --logdir={}, then open http://localhost:6006/", shell_word(run)));
     }
-    lines.extend(started.tuning.map(|tuning| format!("tuned:    {tuning}")));
+    lines.extend(started.tuning.iter().flat_map(tuned));
     lines.extend(started.pretrained.iter().flat_map(|report| from_file(report)));
     if let Some((epoch, samples)) = started.resumed {
         lines.push(format!("resume:   epoch {}, after {}", epoch + 1, counted(samples as usize, "picture")));
@@ -79,6 +79,12 @@ pub fn facts(started: &Started) -> Vec<String> {
 /// What was taken from a weights file, one line each, from the lines of the report.
 pub fn from_file(report: &str) -> impl Iterator<Item = String> {
     report.lines().map(|line| format!("weights:  {line}"))
+}
+
+/// The result of tuning, and what was wrong with the record of earlier runs.
+pub fn tuned(tuning: &Tuning) -> impl Iterator<Item = String> + use<> {
+    let warning = tuning.warning.as_ref().map(|warning| format!("warning: {warning}"));
+    std::iter::once(format!("tuned:    {tuning}")).chain(warning)
 }
 
 /// What a rank takes, and the parts of it, in one unit. "base" is the program with its data's index and buffers.
@@ -117,7 +123,7 @@ pub fn settings(config: &TrainConfig) -> String {
 #[cfg(test)]
 mod tests {
     use enmasse_data::Normalization;
-    use enmasse_train::{Change, Tuning};
+    use enmasse_train::Change;
 
     use super::*;
 
@@ -148,7 +154,13 @@ mod tests {
                 batches: 60 << 20,
                 base: 102 << 20,
             },
-            tuning: Some(Tuning { measured: 12, seconds: 2.0, reused: 0, changed: 5 }),
+            tuning: Some(Tuning {
+                measured: 12,
+                seconds: 2.0,
+                reused: 0,
+                changed: 5,
+                warning: Some("a.txt: it is damaged".into()),
+            }),
             pretrained: Some(
                 "loaded 1 of 3 tensors from w.pth\nfc begins anew: 1000 classes in the file, 5 here".to_owned(),
             ),
@@ -171,6 +183,7 @@ run:      runs/a
 charts:   class_distribution.svg and augmented.svg in runs/a/charts
 curves:   tensorboard --logdir=runs/a, then open http://localhost:6006/
 tuned:    12 operations measured in 2.0 s; another algorithm than untuned: 5 in a step
+warning: a.txt: it is damaged
 weights:  loaded 1 of 3 tensors from w.pth
 weights:  fc begins anew: 1000 classes in the file, 5 here
 resume:   epoch 3, after 64 pictures

@@ -16,6 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use enmasse_files::remove_own_temporaries;
 use enmasse_train::{RequeueSignal, Stop, StopRequests, remove_unbegun};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
@@ -33,6 +34,16 @@ impl Interrupts {
     /// Starts watching, in a process that has nothing to save.
     pub fn watch() -> Result<Self, Failure> {
         Self::start(&[SIGINT, SIGTERM], end)
+    }
+
+    /// Starts watching, in a process that writes a large file into `folder`. Some file systems need a temporary name for it.
+    pub fn watch_writer(folder: &Path) -> Result<Self, Failure> {
+        let folder = folder.to_owned();
+        Self::start(&[SIGINT, SIGTERM], move |signal| {
+            // Without permission there is no such file.
+            let _ = remove_own_temporaries(&folder);
+            end(signal);
+        })
     }
 
     /// Starts watching, in a process that trains.

@@ -34,7 +34,7 @@ impl Launched {
         layers: &LayeredConfig,
     ) -> Result<Option<Self>, Failure> {
         let interpretation = LaunchedRank::interpret(environment).map_err(usage)?;
-        let own_ranks = layers.config().devices.as_ref().map(Devices::count);
+        let own_ranks = layers.config().devices.as_ref().and_then(Devices::asked);
         match (&interpretation.warning, &interpretation.place) {
             // A user who sets a number of ranks did so on purpose.
             (Some(warning), _) if own_ranks.is_none() => Err(usage(warning.clone())),

@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 
 use clap::{Arg, ArgMatches, value_parser};
+use enmasse_devices::AUTO;
 use enmasse_launch::{LOCAL_RANK, LaunchedRank, MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE};
 use enmasse_train::{Devices, LayeredConfig, Source};
 
@@ -20,9 +21,9 @@ pub fn arguments() -> [Arg; 5] {
     let flags = [
         Arg::new("device")
             .long("device")
-            .value_name("cpu")
-            .help("What a rank computes on: cpu")
-            .long_help("What a rank computes on: cpu. For a GPU use --devices gpu:1"),
+            .value_name("cpu|cuda")
+            .help("What a rank computes on: cpu, or cuda")
+            .long_help("What a rank computes on: cpu; cuda, as --devices gpu:1; cuda:N, as --devices gpu:N,; 0,1 as --devices gpu:0,1; or auto"),
         count("world-size", "N", "Ranks on this machine, as --devices cpu:N")
             .alias("world_size")
             .long_help("Ranks on this machine, as --devices cpu:N. In a launched rank: what WORLD_SIZE must be"),
@@ -87,7 +88,7 @@ impl LauncherFlags {
         environment: impl Fn(&str) -> Option<OsString>,
         layers: &mut LayeredConfig,
     ) -> Result<Option<Launched>, Failure> {
-        self.check_device()?;
+        self.take_device(layers)?;
         let address = self.dist_url.as_deref().map(meeting_point).transpose()?.flatten();
         let said = |name: &str| match (name, &address, self.rank, self.world_size) {
             (MASTER_ADDR, Some((host, _)), ..) => Some(host.into()),
@@ -114,14 +115,32 @@ impl LauncherFlags {
         Ok(launched)
     }
 
-    fn check_device(&self) -> Result<(), Failure> {
+    /// Puts `--device` into `layers`, as `--devices`. For CPUs the number of ranks stays as it is.
+    fn take_device(&self, layers: &mut LayeredConfig) -> Result<(), Failure> {
         let Some(device) = &self.device else { return Ok(()) };
-        let reason = match device.split(':').next().unwrap_or_default() {
-            _ if device == "cpu" => return Ok(()),
-            "cpu" => "must be cpu alone; set the number of ranks with --devices cpu:N",
-            _ => "must be cpu; for a GPU use --devices gpu:1",
+        let refuse = |reason: &str| Err(Failure::Usage(format!("--device {device}: {reason}")));
+        let devices = match device.split_once(':') {
+            None if device == "cpu" => None,
+            None if device == "cuda" || device == "gpu" => Some("gpu:1".to_owned()),
+            None if device == AUTO => Some(device.clone()),
+            Some(("cuda", number)) if number.parse::<usize>().is_ok() => Some(format!("gpu:{number},")),
+            None if device.split(',').all(|number| number.parse::<usize>().is_ok()) => {
+                Some(if device.contains(',') { format!("gpu:{device}") } else { format!("gpu:{device},") })
+            }
+            Some(("cpu", _)) => return refuse("must be cpu alone; set the number of ranks with --devices cpu:N"),
+            _ => return refuse("must be cpu, cuda, cuda:N, a list of GPUs such as 0,1, or auto"),
         };
-        Err(Failure::Usage(format!("--device {device}: {reason}")))
+        let given = layers.config().devices.as_ref().filter(|_| layers.source("devices") == Some(&Source::CommandLine));
+        let agrees = match (&devices, given) {
+            (_, None) => true,
+            (None, Some(given)) => given.kind == settings::usual_kind(),
+            (Some(devices), Some(given)) => *devices == given.to_string(),
+        };
+        match (devices, given) {
+            (_, Some(given)) if !agrees => refuse(&format!("--devices {given} says otherwise; leave one of them out")),
+            (Some(devices), None) => Ok(layers.argument("devices", &devices)?),
+            _ => Ok(()),
+        }
     }
 
     fn check_place(&self, place: &LaunchedRank, address: Option<(String, u16)>) -> Result<(), Failure> {
@@ -171,10 +190,11 @@ impl LauncherFlags {
         }
         let Some(ranks) = self.world_size else { return Ok(()) };
         let given = layers.config().devices.as_ref().filter(|_| layers.source("devices") == Some(&Source::CommandLine));
-        let kind = given.map_or(settings::usual_kind(), |given| &given.kind);
+        let kind = given.filter(|given| !given.automatic).map_or(settings::usual_kind(), |given| &given.kind);
         let devices = Devices::new(kind, ranks).to_string();
         match given {
-            Some(given) if given.count() != ranks => Err(Failure::Usage(format!(
+            Some(given) if given.automatic && ranks == 1 => Ok(()),
+            Some(given) if given.asked().is_some_and(|asked| asked != ranks) => Err(Failure::Usage(format!(
                 "--world-size {ranks}: --devices {given} asks for another number of ranks; leave one of them out"
             ))),
             _ => Ok(layers.argument("devices", &devices)?),
@@ -316,10 +336,29 @@ mod tests {
 
     #[test]
     fn a_gpu_is_named_by_devices() {
-        for device in ["cuda", "cuda:0", "0", "0,1", "gpu", "mps"] {
-            let expected = format!("--device {device}: must be cpu; for a GPU use --devices gpu:1");
+        for device in ["0,x", "cuda:x", "mps"] {
+            let expected = format!("--device {device}: must be cpu, cuda, cuda:N, a list of GPUs such as 0,1, or auto");
             assert_eq!(place(&format!("--device {device}"), &[]).unwrap_err(), expected);
             assert_eq!(place(&format!("--device {device}"), &LAUNCHED).unwrap_err(), expected);
+        }
+        let check = |flags: &str, expected: &str| {
+            for variables in [&[][..], &LAUNCHED] {
+                assert_eq!(place(flags, variables).map(|(_, devices)| devices), Ok(Some(expected.into())), "{flags}");
+            }
+        };
+        check("--device cuda", "gpu:1");
+        check("--device gpu --devices gpu:1", "gpu:1");
+        check("--device cuda:1", "gpu:1,");
+        check("--device 0", "gpu:0,");
+        check("--device 2,0", "gpu:2,0");
+        check("--device auto", "auto");
+        check("--device cpu --devices cpu:1", "cpu:1");
+        let without = |flags: &str| place(flags, &[]).map(|(_, devices)| devices.unwrap_or_default());
+        assert_eq!(without("--device auto --world-size 1"), Ok("auto".into()));
+        assert_eq!(without("--device auto --world-size 2"), Ok("cpu:2".into()));
+        for (device, devices) in [("cuda", "cpu:1"), ("cpu", "gpu:1"), ("cpu", "auto")] {
+            let expected = format!("--device {device}: --devices {devices} says otherwise; leave one of them out");
+            assert_eq!(place(&format!("--device {device} --devices {devices}"), &[]).unwrap_err(), expected);
         }
         let cpu = "--device cpu:2: must be cpu alone; set the number of ranks with --devices cpu:N";
         assert_eq!(place("--device cpu:2", &[]).unwrap_err(), cpu);

@@ -1,12 +1,15 @@
 //! The line of progress: what is under way, how fast, and how long it will take, in the room that the terminal has.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use enmasse_train::Progress;
-use enmasse_wording::{clock, grouped};
+use enmasse_wording::{clock, grouped, mebibytes};
 
 /// A picture takes about a third of a training step's arithmetic to validate. Used until a validation was measured.
 const VALIDATION_SPEEDUP: f64 = 3.0;
+
+/// The line of progress is replaced no more often than this.
+pub const REDRAW: Duration = Duration::from_millis(100);
 
 /// Bounds of the bar, in characters.
 const BAR: std::ops::RangeInclusive<usize> = 8..=32;
@@ -45,11 +48,20 @@ pub struct View {
     what: String,
     /// From 0 to 1.
     share: f64,
-    /// Pictures per second, and seconds until the end of the part; unknown after the first step.
+    unit: Unit,
+    /// Pictures or bytes per second, and seconds until the end of the part; unknown after the first step.
     pace: Option<(f64, f64)>,
-    loss: f64,
+    /// That of training or validation.
+    loss: Option<f64>,
     /// Seconds until the end of the run, unless that is the same.
     run_left: Option<f64>,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Pictures,
+    Bytes,
 }
 
 impl Meter {
@@ -92,8 +104,9 @@ impl Meter {
         View {
             what: self.what(),
             share: progress.samples as f64 / progress.total.max(1) as f64,
+            unit: Unit::Pictures,
             pace,
-            loss: progress.loss,
+            loss: Some(progress.loss),
             run_left: run_left.filter(|run| pace.is_some_and(|(_, left)| *run > left)),
         }
     }
@@ -119,6 +132,32 @@ impl Meter {
 }
 
 impl View {
+    /// A look at pictures, of which `done` of `total` took so many seconds.
+    pub fn of_scan(what: &str, done: usize, total: usize, seconds: f64) -> Self {
+        let rate = done as f64 / seconds.max(1e-9);
+        View {
+            what: what.to_owned(),
+            share: done as f64 / total.max(1) as f64,
+            unit: Unit::Pictures,
+            pace: Some((rate, (total - done) as f64 / rate)),
+            loss: None,
+            run_left: None,
+        }
+    }
+
+    /// A transfer of which `done` of `total` bytes are there; the last `recent` of them took so many seconds.
+    pub fn of_transfer(what: &str, done: u64, total: u64, recent: u64, seconds: f64) -> Self {
+        let rate = recent as f64 / seconds.max(1e-9);
+        View {
+            what: what.to_owned(),
+            share: done as f64 / total.max(1) as f64,
+            unit: Unit::Bytes,
+            pace: (recent > 0).then(|| (rate, total.saturating_sub(done) as f64 / rate)),
+            loss: None,
+            run_left: None,
+        }
+    }
+
     /// Whether it says how long the rest will take.
     pub fn has_estimate(&self) -> bool {
         self.pace.is_some()
@@ -132,11 +171,16 @@ impl View {
             (None, _) => (String::new(), String::new()),
             (Some((rate, left)), run) => {
                 let run = run.map_or(String::new(), |run| format!(", run {}", clock(run)));
-                (format!("{} images/s", grouped(rate.round() as u64)), format!("{} left{run}", clock(left)))
+                let rate = match self.unit {
+                    Unit::Pictures => format!("{} images/s", grouped(rate.round() as u64)),
+                    Unit::Bytes => format!("{}/s", mebibytes(rate as usize)),
+                };
+                (rate, format!("{} left{run}", clock(left)))
             }
         };
         // In the order of their importance, and each with its place in the line.
-        let parts = [(2, left), (0, rate), (1, format!("loss {:.4}", self.loss))];
+        let loss = self.loss.map_or(String::new(), |loss| format!("loss {loss:.4}"));
+        let parts = [(2, left), (0, rate), (1, loss)];
         let mut used = self.what.chars().count() + percent.len();
         let mut chosen: Vec<&(usize, String)> = Vec::new();
         for part in parts.iter().filter(|(_, text)| !text.is_empty()) {
@@ -170,8 +214,6 @@ pub fn waiting(epoch: u64, epochs: u64, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn progress(epoch: u64, validating: bool, optimizer_step: u64, samples: u64) -> Progress {
@@ -189,6 +231,7 @@ mod tests {
             total,
             loss,
             images_per_second,
+            loss_scale: None,
         }
     }
 
@@ -236,8 +279,9 @@ mod tests {
         let view = View {
             what: "epoch 3/10".to_owned(),
             share: 0.537,
+            unit: Unit::Pictures,
             pace: Some((812.4, 5.4)),
-            loss: 0.4312,
+            loss: Some(0.4312),
             run_left: Some(80.0),
         };
         let check = |width: usize, expected: &str| assert_eq!(view.line(width), expected, "{width}");
@@ -258,6 +302,20 @@ mod tests {
         assert_eq!(first.line(60), "epoch 3/10 [==============             ]  53 %  loss 0.4312");
         let evaluation = View { what: "evaluation".to_owned(), run_left: None, ..view };
         assert_eq!(evaluation.line(40), "evaluation [====     ]  53 %  0:05 left");
+    }
+
+    #[test]
+    fn a_scan() {
+        let view = View::of_scan("reading", 150, 600, 1.5);
+        assert_eq!(view.line(60), "reading [====              ]  25 %  100 images/s  0:05 left");
+    }
+
+    #[test]
+    fn a_transfer() {
+        // The rest of a file of which half was there before.
+        let view = View::of_transfer("a.gz", 6 << 20, 8 << 20, 2 << 20, 4.0);
+        assert_eq!(view.line(60), "a.gz [==================      ]  75 %  0.5 MiB/s  0:04 left");
+        assert_eq!(View::of_transfer("a.gz", 0, 8, 0, 0.0).line(20), "a.gz   0 %");
     }
 
     #[test]

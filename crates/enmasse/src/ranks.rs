@@ -2,13 +2,13 @@
 //! launched job.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use enmasse_comm::{Cause, CauseKind, Group, GroupOptions};
 use enmasse_cpu::Cores;
-use enmasse_device::Device;
+use enmasse_device::{Device, DeviceRequest};
 use enmasse_doctor::FailureRecord;
 use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_threads};
 use enmasse_train::{RankKind, RunFolder, RunPaths, TrainConfig};
@@ -28,15 +28,25 @@ use crate::writer;
 pub struct Rank {
     /// `None` for a single rank.
     pub group: Option<Group>,
-    local_rank: usize,
-    local_ranks: usize,
+    share: Share,
     attempt: usize,
+}
+
+/// A rank's place on its machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    /// Its number among the ranks that the launcher has started there.
+    local_rank: usize,
+    /// Its number among the ranks that may run on the same cores, and their number. Launchers that bind ranks give each its
+    /// own cores, or share some among a few; the others leave all cores to all ranks, to be divided here.
+    sharer: usize,
+    sharers: usize,
 }
 
 impl Rank {
     /// A single rank.
     pub fn alone() -> Self {
-        Rank { group: None, local_rank: 0, local_ranks: 1, attempt: 0 }
+        Rank { group: None, share: Share { local_rank: 0, sharer: 0, sharers: 1 }, attempt: 0 }
     }
 
     /// How many times the job's launcher has restarted it; equal on all ranks.
@@ -44,9 +54,14 @@ impl Rank {
         self.attempt
     }
 
+    /// This rank's number among those of its machine.
+    pub fn local_rank(&self) -> usize {
+        self.share.local_rank
+    }
+
     /// Number of ranks that share this one's cores.
-    pub fn local_ranks(&self) -> usize {
-        self.local_ranks
+    pub fn sharers(&self) -> usize {
+        self.share.sharers
     }
 
     /// Whether this rank writes files and prints.
@@ -61,13 +76,14 @@ impl Rank {
 
     /// This rank's share of the machine for computing.
     pub fn device(&self, config: &TrainConfig) -> Result<Box<dyn Device>, Failure> {
-        let threads = |rank| config.threads_of_rank(cores(), rank, self.local_ranks);
-        settings::device(config, self.local_rank, &(0..self.local_ranks).map(threads).collect::<Vec<_>>())
+        let Share { local_rank, sharer, sharers } = self.share;
+        let threads = (0..sharers).map(|rank| config.threads_of_rank(cores(), rank, sharers)).collect();
+        settings::device(config, DeviceRequest { local_rank, threads, sharer, ..DeviceRequest::default() })
     }
 
     /// This rank's share of the machine for decoding.
     pub fn loader_threads(&self, config: &TrainConfig) -> usize {
-        config.loader_threads_of_rank(cores(), self.local_rank, self.local_ranks)
+        config.loader_threads_of_rank(cores(), self.share.sharer, self.share.sharers)
     }
 
     /// The text of rank 0, on every rank.
@@ -75,33 +91,45 @@ impl Rank {
         Ok(self.gather(text)?.into_iter().next().unwrap_or_default())
     }
 
+    /// What makes the ranks' devices slower than they could be, a line each; on the first rank those of all. All ranks must
+    /// call it.
+    pub fn device_warnings(&self, device: &dyn Device) -> Result<Vec<String>, Failure> {
+        let all = self.gather(device.warnings().join("\n"))?;
+        let named = |(rank, text): (usize, &String)| -> Vec<String> {
+            let rank = if all.len() > 1 { format!("rank {rank}: ") } else { String::new() };
+            text.lines().map(|line| format!("{rank}{line}")).collect()
+        };
+        Ok(all.iter().enumerate().flat_map(named).collect())
+    }
+
     /// The text of each rank, in rank order.
-    fn gather(&self, text: String) -> Result<Vec<String>, Failure> {
+    pub fn gather(&self, text: String) -> Result<Vec<String>, Failure> {
         let Some(group) = &self.group else { return Ok(vec![text]) };
         let texts = group.all_gather_bytes(text.as_bytes()).map_err(Failure::error)?;
         Ok(texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
     }
 
-    /// Lines that say which rank this is, and where and on what it runs; on the first rank one line per rank. All ranks
-    /// must call it.
-    pub fn introductions(&self, device: &str) -> Result<Vec<String>, Failure> {
+    /// Lines that say which rank this is, and where and on what it runs; on the first rank one line per rank, and how they
+    /// exchange data. All ranks must call it.
+    pub fn introductions(&self, device: &dyn Device) -> Result<Vec<String>, Failure> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let place = format!("{host}:{}, {device}", std::process::id());
+        let place = format!("{host}:{}, {}", std::process::id(), device.name());
         let Some(group) = &self.group else { return Ok(vec![format!("not distributed: {place}")]) };
         let own = format!("rank {} of {}, {place}", group.rank(), group.world_size());
-        let all = self.gather(own.clone())?;
-        Ok(if self.is_first() { all } else { vec![own] })
+        let (all, ways) = (self.gather(own.clone())?, device.ways(group).map_err(Failure::error)?);
+        Ok(if self.is_first() { [all, ways].concat() } else { vec![own] })
     }
 }
 
-/// This rank's index among the ranks that may run on the same cores, and their number. Launchers that bind ranks give
-/// each its own cores, or share some among a few; the others leave all cores to all ranks, to be divided here.
-fn sharers(group: &Group, node: usize) -> Result<(usize, usize), Failure> {
+/// This rank's place on its machine, which all ranks find out together.
+fn share(group: &Group, node: usize) -> Result<Share, Failure> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let machine = format!("{host} {node}");
     let cores = Cores::available().map_or(String::new(), |cores| cores.to_string());
-    let own = format!("{host} {node} {cores}");
-    let all = group.all_gather_bytes(own.as_bytes()).map_err(Failure::error)?;
-    Ok(among_equals(&all, group.rank()))
+    let of_all = |own: &str| group.all_gather_bytes(own.as_bytes()).map_err(Failure::error);
+    let (local_rank, _) = among_equals(&of_all(&machine)?, group.rank());
+    let (sharer, sharers) = among_equals(&of_all(&format!("{machine} {cores}"))?, group.rank());
+    Ok(Share { local_rank, sharer, sharers })
 }
 
 /// The number of equal values before a rank's own, and in total.
@@ -132,9 +160,8 @@ pub fn as_rank(
     group.iter().for_each(flight::warn_of_stalls);
     // Rank 0's attempt counts: the launchers of several nodes may each count their restarts separately.
     let attempt = group.as_ref().map_or(launched.place.restart_count, |group| group.attempt() as usize);
-    let shared = group.as_ref().map_or(Ok((0, 1)), |group| sharers(group, launched.place.node));
-    let result = shared
-        .and_then(|(local_rank, local_ranks)| body(&Rank { group: group.clone(), local_rank, local_ranks, attempt }));
+    let share = group.as_ref().map_or(Ok(Rank::alone().share), |group| share(group, launched.place.node));
+    let result = share.and_then(|share| body(&Rank { group: group.clone(), share, attempt }));
     let failure = match result {
         Ok(()) => return Ok(()),
         // All ranks stop in the same way.
@@ -183,8 +210,8 @@ fn threads(
 ) -> Result<(), Failure> {
     let run = |group: Group| {
         flight::warn_of_stalls(&group);
-        let local_rank = group.rank();
-        let rank = Rank { group: Some(group.clone()), local_rank, local_ranks: ranks, attempt: 0 };
+        let share = Share { local_rank: group.rank(), sharer: group.rank(), sharers: ranks };
+        let rank = Rank { group: Some(group.clone()), share, attempt: 0 };
         match body(&rank) {
             Ok(()) => Ok(None),
             Err(Failure::Stopped(stop)) => Ok(Some(stop)),
@@ -199,10 +226,25 @@ fn threads(
     }
 }
 
+/// Names the file for NCCL's lines; `%p` stands for the number of the process.
+const NCCL_DEBUG_FILE: &str = "NCCL_DEBUG_FILE";
+
+/// Where the lines go that `NCCL_DEBUG` asks for, unless the user says where: otherwise they would be among the results. NCCL
+/// makes no folder.
+fn nccl_log(run: &Path) -> Option<PathBuf> {
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let logs = run.join("logs");
+    let asked = is_set("NCCL_DEBUG") && !is_set(NCCL_DEBUG_FILE);
+    (asked && std::fs::create_dir_all(&logs).is_ok()).then(|| logs.join("nccl-%p.log"))
+}
+
 fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Option<&Path>) -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::Error(format!("cannot find this program's own file: {error}")))?;
-    let job = Job::new(program, ranks).args(command).store(Store::Inherited).output(output);
+    let mut job = Job::new(program, ranks).args(command).store(Store::Inherited).output(output);
+    if let Some(file) = folder.and_then(nccl_log) {
+        job = job.variable(NCCL_DEBUG_FILE, file);
+    }
     // The ranks write to the same streams.
     let _ = writer::finish();
     let outcome = enmasse_launch::launch(&job).map_err(Failure::error)?;

@@ -2,27 +2,27 @@
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use enmasse_data::BadSample;
 use enmasse_machine::ProcessorTime;
 use enmasse_train::{
     Callback, CallbackResult, Control, DoneRecord, EpochRecord, Progress, RunEvent, RunPaths, SaveReason, Saved,
-    StartRecord, Started, StepRecord, StoppedRecord, TrainConfig,
+    StartRecord, Started, StepRecord, StoppedRecord, Straggler, Traced, TrainConfig,
 };
 use enmasse_wording::{counted, duration, mebibytes, one_line, shell_word};
 
 use crate::data_bound::DataBound;
 use crate::facts::{self, facts};
 use crate::failure::Failure;
+use crate::loss_scale::Skips;
 use crate::output::{Output, say};
-use crate::progress::{Course, Meter, waiting};
+use crate::progress::{Course, Meter, REDRAW, waiting};
 use crate::rank_log::RankLog;
 use crate::screen;
 use crate::skipped::Skipped;
-
-/// The line of progress is replaced no more often than this.
-const REDRAW: Duration = Duration::from_millis(100);
+use crate::stragglers::Stragglers;
+use crate::traced;
 
 /// Reports a run: facts, a line of progress on a terminal, a line per epoch, the end. Only the first rank prints, unless
 /// the others are allowed to; each rank's log has all of its own lines.
@@ -37,6 +37,9 @@ pub struct Reporter {
     skipped: Skipped,
     /// How long training waits for pictures.
     data_bound: DataBound,
+    stragglers: Stragglers,
+    /// The steps that loss scaling skips.
+    skips: Skips,
     /// How long the run is, as far as the configuration says.
     course: Course,
     /// Number of ranks, once it is known.
@@ -70,6 +73,8 @@ impl Reporter {
             log: None,
             skipped: Skipped::default(),
             data_bound: DataBound::default(),
+            stragglers: Stragglers::default(),
+            skips: Skips::default(),
             course: Course::default(),
             world_size: 1,
             log_every: 0,
@@ -256,6 +261,9 @@ impl Callback for Reporter {
         if self.log_every > 0 && !progress.validating && progress.optimizer_step.is_multiple_of(self.log_every) {
             self.step(&StepRecord::from(progress));
         }
+        if let Some(line) = progress.loss_scale.and_then(|loss_scale| self.skips.step(loss_scale)) {
+            self.line(Line::Fact, line);
+        }
         let (now, is_new) = (Instant::now(), self.meter.is_new_part(progress));
         let view = self.meter.step(progress, now);
         let is_due = self.drawn.is_none_or(|drawn| now.saturating_duration_since(drawn) >= REDRAW);
@@ -264,6 +272,18 @@ impl Callback for Reporter {
             self.estimated = view.has_estimate();
             self.show(|width| view.line(width));
         }
+        Ok(())
+    }
+
+    fn on_straggler(&mut self, epoch: u64, straggler: &Straggler, _: &mut Control) -> CallbackResult {
+        if let Some(line) = self.stragglers.line(epoch, straggler) {
+            self.line(Line::Fact, line);
+        }
+        Ok(())
+    }
+
+    fn on_trace(&mut self, traced: &Traced, _: &mut Control) -> CallbackResult {
+        traced::lines(traced).into_iter().for_each(|line| self.line(Line::Fact, line));
         Ok(())
     }
 
@@ -295,6 +315,9 @@ impl Reporter {
         if let Some(line) = self.data_bound.epoch(record, ProcessorTime::gather()) {
             self.line(Line::Fact, line);
         }
+        if let Some(line) = record.straggler.as_ref().and_then(|found| self.stragglers.line(record.epoch, found)) {
+            self.line(Line::Fact, line);
+        }
         if let Audience::Everybody(output) = &mut self.audience {
             output.json(RunEvent::Epoch(record).to_line());
         }
@@ -304,7 +327,7 @@ impl Reporter {
     }
 }
 
-/// An epoch in a line of 80 characters, further metrics in another one, and whether it is a part of an epoch.
+/// An epoch in a line of 80 characters, further metrics and skipped steps in other ones, and whether it is a part of an epoch.
 fn epoch_lines(record: &EpochRecord, epochs: u64) -> Vec<String> {
     let line = format!(
         "epoch {:>width$}/{epochs}  loss {:.4}  val {:.4}  acc {}  lr {}  {:.0} img/s  {}",
@@ -320,7 +343,12 @@ fn epoch_lines(record: &EpochRecord, epochs: u64) -> Vec<String> {
     let metrics: String = record.metrics.iter().map(|(name, value)| format!("  {name} {value:.4}")).collect();
     let metrics = (!metrics.is_empty()).then(|| format!("  {metrics}"));
     let part = record.partial.then(|| "    a part of the epoch, up to --max-steps".to_owned());
-    std::iter::once(line).chain(metrics).chain(part).collect()
+    let skipped = record.loss_scale.filter(|_| record.skipped_steps > 0).map(|scale| {
+        let (steps, verb) =
+            (counted(record.skipped_steps as usize, "step"), if record.skipped_steps == 1 { "was" } else { "were" });
+        format!("    {steps} {verb} skipped: gradients overflowed f16; loss scale now {scale}")
+    });
+    std::iter::once(line).chain(metrics).chain(skipped).chain(part).collect()
 }
 
 /// A rate in three digits: `0.03`, `0.0299`, `3e-5`.
@@ -369,9 +397,20 @@ mod tests {
         let metrics = [("train_top5".to_owned(), 0.25), ("val_top5".to_owned(), 0.75)].into();
         let line = "epoch 9/9  loss 1.0986  val 0.9877  acc 98.77 %  lr 0.0299  812 img/s  12 s";
         let more = "    train_top5 0.2500  val_top5 0.7500";
-        let partial = EpochRecord { metrics, partial: true, ..usual };
+        let partial = EpochRecord { metrics, partial: true, ..usual.clone() };
         check(&EpochRecord { partial: false, ..partial.clone() }, 9, &[line, more]);
         check(&partial, 9, &[line, more, "    a part of the epoch, up to --max-steps"]);
+        let metrics = || [("train_top5".to_owned(), 0.25)].into();
+        let scaled = |skipped_steps| EpochRecord {
+            loss_scale: Some(8192.0),
+            skipped_steps,
+            metrics: metrics(),
+            ..usual.clone()
+        };
+        let more = "    train_top5 0.2500";
+        check(&scaled(0), 9, &[line, more]);
+        check(&scaled(1), 9, &[line, more, "    1 step was skipped: gradients overflowed f16; loss scale now 8192"]);
+        check(&scaled(3), 9, &[line, more, "    3 steps were skipped: gradients overflowed f16; loss scale now 8192"]);
     }
 
     #[test]

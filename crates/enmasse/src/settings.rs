@@ -4,11 +4,17 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::ArgMatches;
-use enmasse_device::{Device, DeviceRequest};
-use enmasse_train::{DEFAULT_GLOBAL_BATCH, Devices, Kind, LayeredConfig, Setting, TrainConfig};
+use enmasse_device::{Device, DeviceRequest, Summation};
+use enmasse_devices::{AUTO, Automatic};
+use enmasse_train::{
+    DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, Kind, LayeredConfig, ReducePrecision, Setting, SumOrder,
+    TrainConfig,
+};
+use enmasse_wording::counted;
 
 use crate::arguments::{DECIDED, given};
 use crate::failure::Failure;
+use crate::output::say;
 
 const MOST_PIXELS: usize = 1 << 40;
 const MOST_RANKS: usize = 1 << 10;
@@ -34,10 +40,23 @@ pub fn is_decided(matches: &ArgMatches) -> bool {
     matches.try_get_one(DECIDED).ok().flatten() == Some(&true)
 }
 
-/// The configuration, unless it exceeds every machine: beyond these limits sizes could not even be computed.
-pub fn finish(layers: LayeredConfig) -> Result<TrainConfig, Failure> {
+/// The ranks of a command, as far as they are known before its devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ranks {
+    /// One, in this process.
+    One,
+    /// One for each device of this machine.
+    OfMachine,
+    /// This process is one of those that a launcher has started, by its number among those of its machine; `speaks` if it tells
+    /// the user for all.
+    Launched { local_rank: usize, speaks: bool },
+}
+
+/// The configuration with the devices of `auto`, unless it exceeds every machine: beyond these limits sizes could not even be
+/// computed.
+pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<TrainConfig, Failure> {
     let source = layers.source("devices").cloned();
-    let config = layers.finish()?;
+    let mut config = layers.finish()?;
     let batch = config.batch.unwrap_or(DEFAULT_GLOBAL_BATCH);
     let size = config.picture_size(None);
     let pixels = size.checked_mul(size).and_then(|pixels| pixels.checked_mul(batch));
@@ -46,6 +65,7 @@ pub fn finish(layers: LayeredConfig) -> Result<TrainConfig, Failure> {
             "--batch {batch} of --size {size}: a batch may have {MOST_PIXELS} pixels at most; use a smaller --batch or --size"
         )));
     }
+    take_words(&mut config, ranks)?;
     if let Some(devices) = &config.devices {
         let said = Setting::find("devices")
             .zip(source)
@@ -57,11 +77,83 @@ pub fn finish(layers: LayeredConfig) -> Result<TrainConfig, Failure> {
         if devices.count() > MOST_RANKS {
             return refuse(format!("one machine hosts at most {MOST_RANKS} ranks"));
         }
+        if let (Some(why), Ranks::One | Ranks::OfMachine) = (too_few(devices), ranks) {
+            return refuse(why);
+        }
     }
-    // If the device refuses, it does so here, before anything is read or written.
-    let ranks = config.devices.as_ref().map_or(1, Devices::count);
-    device(&config, 0, &vec![1; ranks])?;
+    // If the device refuses, it does so here, before anything is read or written. Numbered devices are opened by the ranks that
+    // use them, and by no other process, since opening takes some of their memory.
+    let is_shared = ranks != Ranks::One && enmasse_devices::count(kind(&config)).is_some();
+    let is_another_ranks =
+        matches!(ranks, Ranks::Launched { .. }) || config.devices.as_ref().is_some_and(|d| d.count() > 1);
+    if !(is_shared && is_another_ranks) {
+        device(&config, alone())?;
+    }
     Ok(config)
+}
+
+/// Why the machine cannot give these devices, if they have numbers.
+fn too_few(devices: &Devices) -> Option<String> {
+    let there = enmasse_devices::count(&devices.kind)?;
+    let mask = "CUDA_VISIBLE_DEVICES";
+    let visible = counted(there, &format!("visible {}", devices.kind.to_uppercase()));
+    let lacking = match &devices.selection {
+        DeviceSelection::List(list) | DeviceSelection::Free(_, list) => {
+            *list.iter().find(|number| **number >= there)?
+        }
+        DeviceSelection::Count(count) | DeviceSelection::All(count) => Some(*count).filter(|count| *count > there)? - 1,
+    };
+    // One device is opened, which tells more.
+    (devices.count() > 1).then(|| format!("there is no number {lacking}: this machine has {visible}; check {mask}"))
+}
+
+/// Puts devices in the place of words. `auto` is all GPUs if they work, and otherwise CPUs as by default. Says why a GPU that is
+/// there is not taken. A launched rank takes one of its machine.
+fn take_words(config: &mut TrainConfig, ranks: Ranks) -> Result<(), Failure> {
+    let Some(devices) = config.devices.clone() else { return Ok(()) };
+    let speaks = !matches!(ranks, Ranks::Launched { speaks: false, .. });
+    let kind = match devices.automatic {
+        true => {
+            let Automatic { kind, unusable } = automatic(config, ranks);
+            if let Some(why) = unusable.filter(|_| speaks) {
+                say(format_args!("warning: --devices auto takes {kind}, not the machine's GPU: {why}"));
+            }
+            kind.to_owned()
+        }
+        false => devices.kind.clone(),
+    };
+    if let DeviceSelection::Free(wanted, _) = devices.selection {
+        let idle = match enmasse_devices::idle(&kind) {
+            Some(idle) if idle.len() >= wanted => idle.into_iter().take(wanted).collect(),
+            found => return Err(Failure::Usage(format!("--devices {devices}: {}", too_few_idle(found, &kind)))),
+        };
+        config.devices = Some(Devices { selection: DeviceSelection::Free(wanted, idle), ..devices });
+        return Ok(());
+    }
+    if !devices.automatic && !matches!(devices.selection, DeviceSelection::All(_)) {
+        return Ok(());
+    }
+    let count = match (ranks, enmasse_devices::count(&kind)) {
+        (Ranks::OfMachine, Some(there)) => there.max(1),
+        (Ranks::OfMachine, None) if devices.automatic => TrainConfig::default().rank_count(cores()),
+        (Ranks::OfMachine, None) => cores(),
+        (Ranks::One | Ranks::Launched { .. }, _) => 1,
+    };
+    let selection = match devices.automatic {
+        true => DeviceSelection::Count(count),
+        false => DeviceSelection::All(count),
+    };
+    config.devices = Some(Devices { kind, selection, ..devices });
+    Ok(())
+}
+
+/// Why there are not enough idle devices of a kind.
+fn too_few_idle(idle: Option<Vec<usize>>, kind: &str) -> String {
+    let Some(idle) = idle else {
+        return format!("which devices of kind {kind} are idle is not known here; name them, or set their number");
+    };
+    let there = enmasse_devices::count(kind).unwrap_or(0);
+    format!("programs compute on all but {} of the {there} visible; wait for them, or set fewer", idle.len())
 }
 
 /// The default kind of device.
@@ -69,9 +161,21 @@ pub fn usual_kind() -> &'static str {
     enmasse_devices::KINDS[0].name
 }
 
-/// The kind of device in a configuration, or the default one.
+/// The kind of device in a configuration, or the default one; of `auto` the kind that one rank would take here.
 pub fn kind(config: &TrainConfig) -> &str {
-    config.devices.as_ref().map_or(usual_kind(), |devices| &devices.kind)
+    match &config.devices {
+        None => usual_kind(),
+        Some(devices) if devices.kind == AUTO => automatic(config, Ranks::One).kind,
+        Some(devices) => &devices.kind,
+    }
+}
+
+fn automatic(config: &TrainConfig, ranks: Ranks) -> Automatic {
+    let local_rank = match ranks {
+        Ranks::Launched { local_rank, .. } => local_rank,
+        Ranks::One | Ranks::OfMachine => 0,
+    };
+    enmasse_devices::automatic(&request(config, DeviceRequest { local_rank, ..alone() }))
 }
 
 /// One device of the default kind.
@@ -79,12 +183,26 @@ fn usual_device() -> Devices {
     Devices::new(usual_kind(), 1)
 }
 
-/// The device of the rank at `local_rank`; `threads` has the number of computing threads of each rank that shares its cores.
-pub fn device(config: &TrainConfig, local_rank: usize, threads: &[usize]) -> Result<Box<dyn Device>, Failure> {
-    let (kind, ordinal) = (kind(config), config.devices.as_ref().and_then(|devices| devices.ordinal(local_rank)));
-    let (isa, exact) = (config.isa.clone(), config.exact);
-    let request = DeviceRequest { ordinal, threads: threads.to_vec(), local_rank, isa, exact };
-    enmasse_devices::open(kind, &request).map_err(|error| Failure::Usage(error.to_string()))
+/// The device of a rank with this place on its machine.
+pub fn device(config: &TrainConfig, place: DeviceRequest) -> Result<Box<dyn Device>, Failure> {
+    let ordinal = config.devices.as_ref().and_then(|devices| devices.ordinal(place.local_rank));
+    let request = request(config, DeviceRequest { ordinal, ..place });
+    enmasse_devices::open(kind(config), &request).map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// A place with the user's choices of how to compute.
+fn request(config: &TrainConfig, place: DeviceRequest) -> DeviceRequest {
+    let summation = match (config.sum, config.reduce_precision) {
+        (SumOrder::Tree, _) => Summation::Tree,
+        (SumOrder::Auto, ReducePrecision::Bf16) => Summation::Bf16,
+        (SumOrder::Auto, ReducePrecision::F32) => Summation::Library,
+    };
+    DeviceRequest { isa: config.isa.clone(), exact: config.exact, summation, ..place }
+}
+
+/// The place of the only rank of a machine, which computes with one thread.
+pub fn alone() -> DeviceRequest {
+    DeviceRequest { threads: vec![1], ..DeviceRequest::default() }
 }
 
 /// Processor cores that this process may use.

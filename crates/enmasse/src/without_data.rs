@@ -7,7 +7,7 @@ use enmasse_data::shapes;
 use enmasse_train::TrainConfig;
 
 use crate::failure::Failure;
-use crate::settings;
+use crate::settings::{self, Ranks};
 
 /// Height and width of the embedded data set's pictures, and the input size of a model without data.
 pub const SHAPES_SIZE: usize = 64;
@@ -15,10 +15,10 @@ pub const SHAPES_SIZE: usize = 64;
 /// The defaults of commands that examine a model without data.
 pub const WITHOUT_DATA: &[(&str, &str)] = &[("size", "64")];
 
-/// The configuration of a model without data, and its number of classes: `--classes`, or the usual number for data sets
-/// of that size.
-pub fn without_data(matches: &ArgMatches) -> Result<(TrainConfig, usize), Failure> {
-    let mut config = settings::finish(settings::layers(matches)?)?;
+/// The configuration of a model without data on some ranks, and its number of classes: `--classes`, or the usual number for
+/// data sets of that size.
+pub fn without_data(matches: &ArgMatches, ranks: Ranks) -> Result<(TrainConfig, usize), Failure> {
+    let mut config = settings::finish(settings::layers(matches)?, ranks)?;
     let size = config.picture_size(Some(SHAPES_SIZE));
     config.size = Some(size);
     let classes = matches.get_one("classes").copied().unwrap_or(usual_classes(size));

@@ -1,8 +1,9 @@
-//! `enmasse bench step`: the time of a training step, or of a forward pass, on synthetic pictures.
+//! `enmasse bench`; and its `step`: the time of a training step, or of a forward pass, on synthetic pictures.
 
 mod peak;
 mod process_age;
 mod profile;
+mod scaling;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,10 +19,12 @@ use enmasse_wording::mebibytes;
 use serde_json::json;
 
 use crate::arguments::{ONE_DEVICE, count, settings_with};
+use crate::facts::tuned;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::Output;
 use crate::ranks::Rank;
+use crate::settings::Ranks;
 use crate::without_data::{WITHOUT_DATA, without_data};
 use process_age::process_age;
 use profile::Profile;
@@ -53,6 +56,7 @@ pub fn command() -> Command {
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
         .subcommand(step_command())
+        .subcommand(scaling::command())
         .subcommand(peak::command())
 }
 
@@ -74,13 +78,14 @@ fn step_command() -> Command {
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     match matches.subcommand() {
         Some(("step", matches)) => step(matches),
+        Some(("scaling", matches)) => scaling::run(matches),
         Some(("peak", matches)) => peak::run(matches),
         _ => Ok(()),
     }
 }
 
 fn step(matches: &ArgMatches) -> Result<(), Failure> {
-    let (config, classes) = without_data(matches)?;
+    let (config, classes) = without_data(matches, Ranks::One)?;
     let evaluate = matches.get_flag("eval");
     let steps = matches.get_one("steps").copied().unwrap_or(1);
     let _interrupts = Interrupts::watch()?;
@@ -176,7 +181,7 @@ fn program(
     require_memory(device, &plans, &compile)?;
     if config.tune {
         let (_, tuning) = tune(device, &mut plans, Choices::default()).map_err(Failure::error)?;
-        output.fact(format_args!("tuned: {tuning}"));
+        tuned(&tuning).for_each(|line| output.fact(line));
     }
     let mut program = device.compile(plans, None).map_err(Failure::error)?;
     initialize(program.as_mut(), config.seed).map_err(Failure::error)?;

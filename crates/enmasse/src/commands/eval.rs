@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use clap::{Arg, ArgMatches, Command};
 use enmasse_data::{
-    DataKind, Dataset, DecodePool, EvalLoader, Folder, LeftOut, OpenData, OpenOptions, ReadOptions, Sharding,
+    DataKind, Dataset, DecodePool, EvalLoader, LeftOut, OpenData, OpenOptions, Sharding, WholeData, is_packed,
+    open_whole, relabel,
 };
 use enmasse_files::write_whole;
 use enmasse_train::{
     Confusion, EpochPosition, Evaluation, MetricName, OnBadSample, RunPaths, Setting, Source, TrainConfig,
-    TrainingData, compare_levels, evaluate,
+    TrainingData, compare_devices, evaluate,
 };
 use enmasse_wording::counted;
 use serde_json::json;
@@ -25,7 +26,7 @@ use crate::launched::Launched;
 use crate::output::{Output, warn_of_left_out};
 use crate::ranks::{self, Rank};
 use crate::reporter::{Audience, Reporter, percent};
-use crate::settings::{self, cores};
+use crate::settings::{self, Ranks, cores};
 use crate::without_data::shapes;
 
 /// Settings that apply to evaluation.
@@ -46,6 +47,10 @@ const EVALUATION: &[&str] = &[
     "convert_rgb",
     "exif_transpose",
     "on_bad_sample",
+    "label_pattern",
+    "path_column",
+    "label_column",
+    "manifest_root",
     "metrics",
     "timeout",
     "heartbeat",
@@ -60,7 +65,7 @@ pub fn command() -> Command {
         .arg(
             Arg::new("data")
                 .value_name("DATA")
-                .help("Folder of class folders; of CIFAR and MNIST the test part. Without it, the data of the run"),
+                .help("Data as for train; of CIFAR and MNIST the test part, of a packed file the validation part. Without it, the data of the run"),
         )
         .arg(
             Arg::new("part")
@@ -108,7 +113,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         }
     };
     let is_own = own.is_some_and(|own| own == root || is_same(&own, &root));
-    let known = match enmasse_data::holds_known_set(&root) {
+    let is_packed = is_packed(&root);
+    let known = match is_packed || enmasse_data::holds_known_set(&root) {
         true => Some(enmasse_data::open(&root, &OpenOptions::default()).map_err(Failure::error)?),
         false => None,
     };
@@ -122,18 +128,34 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     {
         return Err(Failure::Usage("--metrics gradient_norm: only training has gradients; leave it out".to_owned()));
     }
-    // Ranks that are processes get the values decided here.
-    let config = weights.compute_as_trained(settings::finish(layers)?)?;
-    let part = match (&known, matches.get_one::<String>("part").map(String::as_str)) {
-        (Some(_), _) => Part::Test,
-        (None, Some("val")) => Part::Validation,
-        (None, None) if is_own => Part::Validation,
-        (None, _) => Part::Whole,
+    let ranks = match &launched {
+        Some(launched) => Ranks::Launched { local_rank: launched.place.local_rank, speaks: warns },
+        None => Ranks::OfMachine,
     };
-    let (data, left_out) = match (known, part) {
-        (Some(known), _) => (test_part(&weights, known, &root)?, LeftOut::default()),
-        (None, Part::Validation) => validation_part(&weights, saved.as_ref(), &root, config.reading())?,
-        (None, _) => open_folder(&weights, &root, config.reading())?,
+    // Ranks that are processes get the values decided here.
+    let mut config = weights.compute_as_trained(settings::finish(layers, ranks)?)?;
+    config.devices.iter_mut().for_each(|devices| devices.automatic = false);
+    let asked = matches.get_one::<String>("part").map(String::as_str);
+    let options = match &saved {
+        Some(saved) if is_own => OpenOptions { reading: config.reading(), ..saved.open_options() },
+        _ => config.open_options(),
+    };
+    let (part, data, left_out) = match known {
+        Some(_) if is_packed => {
+            let packed = enmasse_data::open(&root, &options).map_err(Failure::error)?;
+            (Part::Validation, held_out(&weights, packed, &root)?, LeftOut::default())
+        }
+        Some(known) => (Part::Test, held_out(&weights, known, &root)?, LeftOut::default()),
+        None if asked == Some("val") || (asked.is_none() && is_own) => {
+            let (data, left_out) = validation_part(&weights, saved.as_ref(), &root, &options)?;
+            (Part::Validation, data, left_out)
+        }
+        None => {
+            let WholeData { dataset, is_held_out, left_out, .. } =
+                open_whole(&root, &options).map_err(Failure::error)?;
+            let part = if is_held_out { Part::Test } else { Part::Whole };
+            (part, label_as(&weights, dataset, &root)?, left_out)
+        }
     };
     let confusion = matches.get_one::<PathBuf>("confusion").cloned();
     let task = Task { weights, data, left_out, part, config, confusion };
@@ -154,7 +176,7 @@ enum Part {
     Whole,
     /// The pictures on which the run validated.
     Validation,
-    /// The test part of a known data set.
+    /// The part that DATA holds out itself: the test part of a known data set.
     Test,
 }
 
@@ -207,7 +229,7 @@ impl Task {
         let loader = loader.skip_unreadable(config.on_bad_sample == OnBadSample::Skip);
         let device = rank.device(config)?;
         if let Some(group) = &rank.group {
-            compare_levels(group, device.as_ref())?;
+            compare_devices(group, device.as_ref(), &self.config)?;
         }
         let forward = |x, classes| weights.model.forward(x, classes);
         // Evaluation has no collectives: the group only adds up the sums at its end.
@@ -279,17 +301,16 @@ fn saved_config(path: &Path) -> Result<Option<TrainConfig>, Failure> {
     text.map(|text| TrainConfig::from_toml(&text)).transpose().map_err(Failure::error)
 }
 
-/// The test part of a known data set, which is held out for evaluation.
-fn test_part(weights: &Weights, opened: OpenData, root: &Path) -> Result<Arc<dyn Dataset>, Failure> {
+/// The part of a known data set or a packed file that is held out for evaluation.
+fn held_out(weights: &Weights, opened: OpenData, root: &Path) -> Result<Arc<dyn Dataset>, Failure> {
     let known = &weights.classifier.classes;
     let fits = if weights.is_bare { opened.classes.len() == known.len() } else { opened.classes == *known };
     match fits {
         true => Ok(opened.validation),
         false => Err(Failure::Error(format!(
-            "{}: the {} of {} are not the {} of the weights",
+            "{}: its {} are not the {} of the weights",
             root.display(),
             counted(opened.classes.len(), "class"),
-            opened.kind.name(),
             known.len(),
         ))),
     }
@@ -300,18 +321,16 @@ fn validation_part(
     weights: &Weights,
     saved: Option<&TrainConfig>,
     root: &Path,
-    reading: ReadOptions,
+    options: &OpenOptions,
 ) -> Result<(Arc<dyn Dataset>, LeftOut), Failure> {
     let Some(saved) = saved else {
         return Err(Failure::Usage("--split val: only a run folder knows which part of DATA validated it".to_owned()));
     };
+    let options = OpenOptions { reading: options.reading, ..saved.open_options() };
     let paths = RunPaths::new(&weights.path);
     let data = match paths.split().exists() {
-        true => TrainingData::from_record(root, paths.read_split().map_err(Failure::error)?, reading)?,
-        false => {
-            let options = OpenOptions { reading, ..saved.open_options() };
-            TrainingData::open(root, &options)?
-        }
+        true => TrainingData::from_record(root, paths.read_split().map_err(Failure::error)?, &options)?,
+        false => TrainingData::open(root, &options)?,
     };
     Ok((data.validation, data.left_out))
 }
@@ -321,32 +340,16 @@ fn is_same(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Pictures in folders, labelled by the classes of the weights.
-fn open_folder(weights: &Weights, root: &Path, reading: ReadOptions) -> Result<(Arc<dyn Dataset>, LeftOut), Failure> {
-    let parts: Vec<&str> = ["train", "val", "test"].into_iter().filter(|part| root.join(part).is_dir()).collect();
-    if parts.len() > 1 && parts[0] == "train" {
-        return Err(Failure::Error(format!(
-            "{}: holds {}/ and {}/; name the one to evaluate, such as {}",
-            root.display(),
-            parts[0],
-            parts[1],
-            root.join(parts[1]).display()
-        )));
-    }
-    let folder = Folder::scan(root).map_err(Failure::error)?;
-    let (found, known) = (folder.classes().len(), weights.classifier.classes.len());
-    let folder = match weights.is_bare {
-        false => folder.relabel(&weights.classifier.classes).map_err(Failure::error)?,
+/// The same pictures, labelled by the classes of the weights.
+fn label_as(weights: &Weights, dataset: Arc<dyn Dataset>, root: &Path) -> Result<Arc<dyn Dataset>, Failure> {
+    let (found, known) = (dataset.class_names().len(), weights.classifier.classes.len());
+    match weights.is_bare {
+        false => relabel(dataset, root, &weights.classifier.classes).map_err(Failure::error),
         // Without names, only the order of classes is known.
-        true if found == known => folder,
+        true if found == known => Ok(dataset),
         true => {
             let path = root.display();
-            return Err(Failure::Error(format!(
-                "{path}: has {}, but the weights have {known}",
-                counted(found, "class")
-            )));
+            Err(Failure::Error(format!("{path}: has {}, but the weights have {known}", counted(found, "class"))))
         }
-    };
-    let left_out = folder.left_out().clone();
-    Ok((Arc::new(folder.read_with(reading)), left_out))
+    }
 }

@@ -1,6 +1,7 @@
 //! One module per command, each with its own part of the command line. Only this module knows all of them.
 
 mod bench;
+mod data;
 mod doctor;
 mod eval;
 mod export;
@@ -41,6 +42,7 @@ pub fn command() -> Command {
         .subcommand(eval::command())
         .subcommand(predict::command())
         .subcommand(export::command())
+        .subcommand(data::command())
         .subcommand(models::command())
         .subcommand(plan::command())
         .subcommand(bench::command())
@@ -57,6 +59,7 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
         Some(("eval", matches)) => eval::run(matches),
         Some(("predict", matches)) => predict::run(matches),
         Some(("export", matches)) => export::run(matches),
+        Some(("data", matches)) => data::run(matches),
         Some(("models", matches)) => models::run(matches),
         Some(("plan", matches)) => plan::run(matches),
         Some(("bench", matches)) => bench::run(matches),

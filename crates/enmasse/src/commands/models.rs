@@ -12,7 +12,7 @@ use crate::arguments::{ONE_DEVICE, settings_with};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::Output;
-use crate::settings;
+use crate::settings::{self, Ranks};
 use crate::without_data::usual_classes;
 
 /// The settings that apply to it.
@@ -40,7 +40,7 @@ pub fn command() -> Command {
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let mut config = settings::finish(settings::layers(matches)?)?;
+    let mut config = settings::finish(settings::layers(matches)?, Ranks::One)?;
     config.batch = config.batch.or(Some(USUAL_BATCH));
     let known = |name: &String| enmasse_models::find(name).map_err(|error| Failure::Usage(error.to_string()));
     let models: Vec<Model> = match matches.get_many("name") {

@@ -1,20 +1,25 @@
 //! `enmasse plan print`: the instructions of every rank as text, with buckets and memory.
 
+mod roofline;
+
 use std::fmt::Write;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_comm::ShardMap;
+use enmasse_cuda::roofline::{CARDS, Card, target};
 use enmasse_data::DataKind;
 use enmasse_device::{Hosting, Memory};
-use enmasse_graph::{Arena, Choices, Plan, Plans};
-use enmasse_train::{Objective, Preparation, compile_plans, tune};
+use enmasse_graph::{Arena, Choices, Plan, Plans, Target};
+use enmasse_train::{Objective, Preparation, TrainConfig, compile_plans, tune};
 use enmasse_wording::{counted, grouped, mebibytes};
 
 use crate::arguments::{count, settings, settings_with};
+use crate::facts::tuned;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::ranks::Rank;
-use crate::settings::cores;
+use crate::settings::{Ranks, cores};
 use crate::without_data::{WITHOUT_DATA, without_data};
 
 /// The command line of `enmasse plan`.
@@ -33,10 +38,18 @@ pub fn command() -> Command {
             "nesterov",
         ]))
         .args(settings(&["label_smoothing", "freeze", "freeze_layers", "unused_parameters"]))
-        .args(settings(&["precision", "threads", "isa", "exact", "tune"]))
+        .args(settings(&["precision", "threads", "isa", "exact", "tune", "sum", "reduce_precision"]))
         .args(settings(&["shards", "accumulate"]))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
-        .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("The plan of evaluation"));
+        .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("The plan of evaluation"))
+        .arg(
+            Arg::new("roofline")
+                .long("roofline")
+                .value_name("CARD")
+                .value_parser(PossibleValuesParser::new(CARDS.iter().map(|card| card.name)))
+                .conflicts_with_all(["devices", "tune"])
+                .help("Instead, the least time of each instruction on an NVIDIA GPU by its public figures; needs none"),
+        );
     Command::new("plan")
         .about("Look at plans")
         .subcommand_required(true)
@@ -53,30 +66,23 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 fn print(matches: &ArgMatches) -> Result<(), Failure> {
-    let (config, classes) = without_data(matches)?;
+    let (config, classes) = without_data(matches, Ranks::OfMachine)?;
+    let evaluates = matches.get_flag("eval");
+    let mut output = Output::new(false);
+    if let Some(card) = matches.get_one::<String>("roofline").and_then(|name| Card::find(name)) {
+        let plans = compiled(&config, classes, config.shard_count(1), &target())?;
+        output.text(roofline::table(printed(&plans, evaluates), card).map_err(Failure::error)?);
+        return output.finish();
+    }
     let world_size = config.rank_count(cores());
     let shards = config.shard_count(world_size);
-    let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
-    let forward = |x, classes| model.forward(x, classes);
     let device = Rank::alone().device(&config)?;
-    let mut plans = compile_plans(
-        &config,
-        &Preparation::new(&config, DataKind::Folder),
-        &forward,
-        &Objective::default(),
-        classes,
-        shards,
-        &device.target(),
-    )?;
-    let mut output = Output::new(false);
+    let mut plans = compiled(&config, classes, shards, &device.target())?;
     if config.tune {
         let (_, tuning) = tune(device.as_ref(), &mut plans, Choices::default()).map_err(Failure::error)?;
-        output.fact(format_args!("tuned: {tuning}"));
+        tuned(&tuning).for_each(|line| output.fact(line));
     }
-    let plan = match &plans.train {
-        Some(train) if !matches.get_flag("eval") => train,
-        _ => &plans.evaluate,
-    };
+    let plan = printed(&plans, evaluates);
     let algorithms = device.algorithms(plan).map_err(Failure::error)?;
     let text = plan.annotated(&algorithms);
     let map = ShardMap::new(shards, world_size).map_err(Failure::error)?;
@@ -90,6 +96,17 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
         output.text(format_args!("\nwork of {}: {sum}{pieces}", device.name()));
     }
     output.finish()
+}
+
+fn compiled(config: &TrainConfig, classes: usize, shards: usize, target: &Target) -> Result<Plans, Failure> {
+    let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
+    let forward = |x, classes| model.forward(x, classes);
+    let preparation = Preparation::new(config, DataKind::Folder);
+    Ok(compile_plans(config, &preparation, &forward, &Objective::default(), classes, shards, target)?)
+}
+
+fn printed(plans: &Plans, evaluates: bool) -> &Plan {
+    plans.train.as_ref().filter(|_| !evaluates).unwrap_or(&plans.evaluate)
 }
 
 /// The memory of a rank, arena by arena.

@@ -3,17 +3,20 @@
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use enmasse_data::{BadSample, DataKind, DecodePool, LeftOut, list_pictures};
-use enmasse_train::Prediction;
+use enmasse_data::{
+    BadSample, DataKind, Dataset, DecodePool, LeftOut, OpenOptions, ReadOptions, is_packed, list_pictures, open,
+};
+use enmasse_train::{Pictures, Prediction};
 
 use crate::arguments::{self, ONE_DEVICE};
 use crate::commands::weights::{self, OF_A_RUN};
+use crate::csv::field;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::{Output, say, warn_of_left_out};
 use crate::ranks::Rank;
 use crate::reporter::percent;
-use crate::settings;
+use crate::settings::{self, Ranks};
 
 /// The settings that apply to it.
 const PREDICTION: &[&str] = &[
@@ -52,7 +55,7 @@ pub fn command() -> Command {
                 .required(true)
                 .num_args(1..)
                 .value_parser(value_parser!(PathBuf))
-                .help("Picture files, and folders: all pictures in them, at any depth, in the order of their paths"),
+                .help("Picture files, folders (all pictures in them, at any depth, in the order of their paths) and packed files"),
         )
         .arg(arguments::count("top", "K", "Classes to tell of each picture [default: 5, with --csv 1]"))
         .arg(
@@ -76,19 +79,20 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         (false, false) => Form::Text,
     };
     // Folders are listed before the weights, which may be large, are read.
-    let images = pictures(matches.get_many("images").into_iter().flatten())?;
+    let images = images(matches.get_many("images").into_iter().flatten())?;
     let weights = weights::open(matches, &layers, DataKind::Folder, true)?;
     weights.report();
     if weights.classifier.averaged {
         say(format_args!("the weights are the averages of --ema"));
     }
-    let config = weights.compute_as_trained(settings::finish(layers)?)?;
+    let config = weights.compute_as_trained(settings::finish(layers, Ranks::One)?)?;
     let top = matches.get_one("top").copied().unwrap_or(if form == Form::Csv { 1 } else { 5 });
     let top = top.min(weights.classifier.classes.len());
 
+    let pictures = pictures(images, config.reading())?;
     let rank = Rank::alone();
     let device = rank.device(&config)?;
-    let batch = config.batch_per_shard(1).min(images.len());
+    let batch = config.batch_per_shard(1).min(pictures.len());
     let forward = |x, classes| weights.model.forward(x, classes);
     let mut program = weights.classifier.program(&forward, device.as_ref(), batch)?;
     let pool = DecodePool::new(rank.loader_threads(&config)).map_err(Failure::error)?;
@@ -98,7 +102,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         output.text(header(top));
     }
     let mut unreadable = 0;
-    weights.classifier.predict_each(program.as_mut(), &pool, images, top, config.reading(), |found| match found {
+    weights.classifier.predict_each(program.as_mut(), &pool, pictures, top, |found| match found {
         Ok(prediction) => match form {
             Form::Json => output.json(serde_json::json!(prediction)),
             Form::Csv => output.text(row(&prediction)),
@@ -122,17 +126,41 @@ enum Form {
     Csv,
 }
 
+/// What is named by a path.
+enum Image {
+    Picture(PathBuf),
+    PackedFile(PathBuf),
+}
+
 /// The given files, and the pictures in the given folders.
-fn pictures<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<PathBuf>, Failure> {
+fn images<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<Image>, Failure> {
     let (mut all, mut left_out) = (Vec::new(), LeftOut::default());
     for path in paths {
-        match path.is_dir() {
-            true => all.append(&mut list_pictures(path, &mut left_out).map_err(Failure::error)?),
-            false => all.push(path.clone()),
+        if path.is_dir() {
+            let inside = list_pictures(path, &mut left_out).map_err(Failure::error)?;
+            all.extend(inside.into_iter().map(Image::Picture));
+        } else {
+            all.push(if is_packed(path) { Image::PackedFile(path.clone()) } else { Image::Picture(path.clone()) });
         }
     }
     warn_of_left_out(&left_out);
     Ok(all)
+}
+
+/// The pictures to read, of which packed files have many.
+fn pictures(images: Vec<Image>, reading: ReadOptions) -> Result<Pictures, Failure> {
+    let mut pictures = Pictures::new(reading);
+    for image in images {
+        match image {
+            Image::Picture(path) => pictures.add_file(path),
+            Image::PackedFile(path) => {
+                let options = OpenOptions { reading, ..OpenOptions::default() };
+                let data = open(&path, &options).map_err(Failure::error)?;
+                [data.train, data.validation].into_iter().for_each(|part| pictures.add_part(part));
+            }
+        }
+    }
+    Ok(pictures)
 }
 
 /// The picture, and one line per class.
@@ -153,14 +181,6 @@ fn header(top: usize) -> String {
 fn row(prediction: &Prediction) -> String {
     let guesses = prediction.top.iter().map(|guess| format!(",{},{}", field(&guess.class), guess.probability));
     format!("{}{}", field(&prediction.image), guesses.collect::<String>())
-}
-
-/// A field of a CSV file, in quotes if it needs them (RFC 4180).
-fn field(text: &str) -> String {
-    match text.contains([',', '"', '\r', '\n']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_comm::{Group, ShardMap};
-use enmasse_data::{Crop, DataError, has_parts};
+use enmasse_data::{Crop, DataError};
 use enmasse_graph::Target;
 use enmasse_launch::process_variable;
 use enmasse_models::Model;
@@ -17,6 +17,7 @@ use enmasse_wording::counted;
 
 use crate::arguments::{DECIDED, data, flag, path};
 use crate::attempt::attempt;
+use crate::device_warnings::DeviceWarnings;
 use crate::failure::Failure;
 use crate::failure_record::keep_failure;
 use crate::finished::is_finished;
@@ -28,7 +29,8 @@ use crate::rank_log::RankLog;
 use crate::ranks::{self, Rank};
 use crate::reporter::{Audience, Reporter};
 use crate::requeue::requeue;
-use crate::settings::{self, cores};
+use crate::settings::{self, Ranks, cores};
+use crate::staging::{Copier, stage};
 use crate::without_data::{SHAPES_SIZE, shapes};
 
 const EXAMPLES: &str = "\
@@ -79,7 +81,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             let asked = layers.config().clone();
             signals.launched(launched.place.rank);
             let judges = !settings::is_decided(matches);
-            let join = |rank: &Rank| join_run(layers, rank, judges && rank.is_first(), &signals);
+            let join = |rank: &Rank| join_run(layers, rank, judges, &signals);
             ranks::as_rank(&launched, &asked, asked.out.as_deref(), join)
         }
         None => start_run(layers, interrupts, &signals),
@@ -92,8 +94,6 @@ struct Run {
     config: TrainConfig,
     model: Model,
     data: TrainingData,
-    /// Whether the data has a validation part of its own, so that none was drawn.
-    has_parts: bool,
 }
 
 /// For a process without a launcher: decides the run's folder and its number of ranks, and runs them.
@@ -112,13 +112,13 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
     if let Some(paths) = &located {
         lay_saved_run(&mut layers, paths)?;
     }
-    let mut config = settings::finish(layers.clone())?;
+    let mut config = settings::finish(layers.clone(), Ranks::OfMachine)?;
     signals.requeue_on(config.requeue_signal);
     let world_size = config.rank_count(cores());
     // The effective configuration includes the machine's defaults.
     config.devices = config.devices.or_else(|| Some(Devices::new(settings::usual_kind(), world_size)));
     let resumed = located.as_ref().filter(|paths| paths.is_resumable());
-    let mut run = prepare(config, resumed, world_size)?;
+    let mut run = prepare(config, resumed, world_size, Copier::Alone)?;
     if let Some(paths) = resumed
         && is_finished(&run.config, paths, &Rank::alone())?
     {
@@ -143,7 +143,9 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
 }
 
 /// For a rank of a launched job: takes part in the run that rank 0 decides on.
-fn join_run(mut layers: LayeredConfig, rank: &Rank, warns: bool, signals: &RunSignals) -> Result<(), Failure> {
+/// `judges` if no process before has checked the flags, and copied the data.
+fn join_run(mut layers: LayeredConfig, rank: &Rank, judges: bool, signals: &RunSignals) -> Result<(), Failure> {
+    let warns = judges && rank.is_first();
     let attempt = attempt();
     let asked = layers.config();
     // The job's launcher, or Slurm, has restarted it: the run resumes.
@@ -167,21 +169,23 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, warns: bool, signals: &RunSi
     if layers.config().resume {
         lay_saved_run(&mut layers, &paths)?;
     }
-    let mut config = settings::finish(layers.clone())?;
+    let ranks = Ranks::Launched { local_rank: rank.local_rank(), speaks: warns };
+    let mut config = settings::finish(layers.clone(), ranks)?;
     signals.requeue_on(config.requeue_signal);
     config.out = Some(out);
     // A rank of a job computes on one device; the run's record has the number of devices.
-    let kind = config.devices.as_ref().map_or(settings::usual_kind(), |given| &given.kind);
-    config.devices = Some(Devices::new(kind, rank.world_size()));
+    let one = config.devices.unwrap_or_else(|| Devices::new(settings::usual_kind(), 1));
+    config.devices = Some(one.of_run(rank.world_size()));
     let resumed = Some(&paths).filter(|paths| config.resume && paths.is_resumable());
-    let run = prepare(config, resumed, rank.world_size())?;
+    let copier = if judges { Copier::Rank(rank) } else { Copier::Others };
+    let run = prepare(config, resumed, rank.world_size(), copier)?;
     if let Some(paths) = resumed
         && is_finished(&run.config, paths, rank)?
     {
         return Ok(());
     }
     if warns {
-        warn(&layers, &run, true, rank.local_ranks());
+        warn(&layers, &run, true, rank.sharers());
     }
     train(&run, rank, &signals.requests)
 }
@@ -205,7 +209,12 @@ fn lay_saved_run(layers: &mut LayeredConfig, paths: &RunPaths) -> Result<(), Fai
 }
 
 /// Opens the data, and makes all checks that need no running ranks.
-fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usize) -> Result<Run, Failure> {
+fn prepare(
+    mut config: TrainConfig,
+    resumed: Option<&RunPaths>,
+    world_size: usize,
+    copier: Copier,
+) -> Result<Run, Failure> {
     let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
     if let (Some(weights), None) = (&config.weights, resumed) {
         check_weights(weights)?;
@@ -220,13 +229,17 @@ fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usiz
         None => (shapes()?, Some(SHAPES_SIZE)),
     };
     config.size = config.size.or(own_size);
-    let data = match resumed.filter(|paths| paths.split().exists()) {
+    let (read_from, left_out) = stage(&config, &root, copier)?;
+    let mut data = match resumed.filter(|paths| paths.split().exists()) {
         Some(paths) => {
             let split = paths.read_split().map_err(Failure::error)?;
-            TrainingData::from_record(&root, split, config.reading())?
+            TrainingData::from_record(&read_from, split, &config.open_options())?
         }
-        None => TrainingData::open(&root, &config.open_options())?,
+        None => TrainingData::open(&read_from, &config.open_options())?,
     };
+    data.left_out.append(left_out);
+    // A resumed run keeps its split, so repeating the option is not a mistake.
+    data.has_parts &= resumed.is_none();
     check_classes(&config, &root, &data.classes)?;
     config.size = Some(config.picture_size(data.kind.native_size()));
     let preparation = Preparation::new(&config, data.kind);
@@ -246,18 +259,17 @@ fn prepare(mut config: TrainConfig, resumed: Option<&RunPaths>, world_size: usiz
         shards,
         &Target::default(),
     )?;
-    // A resumed run keeps its split, so repeating the option is not a mistake.
-    let has_parts = resumed.is_none() && has_parts(&root);
-    Ok(Run { config, model, data, has_parts })
+    Ok(Run { config, model, data })
 }
 
 /// Warns of what is left out of the data, of options that have no effect, and of more computing threads than cores.
 fn warn(layers: &LayeredConfig, run: &Run, is_launched: bool, local_ranks: usize) {
-    let Run { config, data, has_parts, .. } = run;
+    let Run { config, data, .. } = run;
     let size = config.picture_size(data.kind.native_size());
     let is_padded = matches!(data.kind.crop(size), Crop::Padded { .. });
-    let surroundings = Surroundings { kind: data.kind, has_parts: *has_parts, is_padded, is_launched };
+    let surroundings = Surroundings { kind: data.kind, has_parts: data.has_parts, is_padded, is_launched };
     warn_of_left_out(&data.left_out);
+    data.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
     for line in layers.without_effect(&surroundings) {
         say(format_args!("warning: {line}"));
     }
@@ -321,13 +333,14 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
         false if config.log_ranks => Audience::Marked(number),
         false => Audience::Nobody,
     };
-    let ranks = rank.introductions(&device.name())?;
-    let mut reporter = Reporter::new(audience).introduce(ranks, config, cores() / rank.local_ranks());
+    let ranks = rank.introductions(device.as_ref())?;
+    let mut reporter = Reporter::new(audience).introduce(ranks, config, cores() / rank.sharers());
     if let Some(run) = &config.out {
         reporter = reporter.log_to(RankLog::new(run, number));
         rank.group.iter().for_each(|group| keep_flight(group, run));
     }
-    match fit(Trainer::new(config.clone(), device.as_ref()).callback(&mut reporter)) {
+    let warnings = DeviceWarnings::start(rank, device.as_ref())?;
+    match fit(Trainer::new(config.clone(), device.as_ref()).callback(&mut reporter).callback(warnings)) {
         Ok(done) => reporter.done(&done),
         Err(TrainError::Stopped { stop, epoch, samples }) => {
             reporter.stopped(config.out.as_deref(), epoch, samples)?;

@@ -127,7 +127,7 @@ fn adopt(classifier: &mut Classifier, layers: &LayeredConfig) -> Result<Vec<&'st
 fn take_available_isa(run: &mut TrainConfig, config: &TrainConfig) -> Result<Option<String>, Failure> {
     let device = |isa: Option<String>| {
         let devices = config.devices.clone();
-        settings::device(&TrainConfig { devices, isa, ..TrainConfig::default() }, 0, &[1])
+        settings::device(&TrainConfig { devices, isa, ..TrainConfig::default() }, settings::alone())
     };
     let Some(lacking) = run.isa.clone().filter(|isa| device(Some(isa.clone())).is_err()) else { return Ok(None) };
     run.isa = device(None)?.levels().last().map(|level| level.to_string());

@@ -78,7 +78,7 @@ fn invalid_values() {
     check(&["--lr", "inf"], 2, &["--lr", "finite"]);
     check(&["--epochs", "many"], 2, &["--epochs many", "whole number"]);
     check(&["--momentum", "1"], 2, &["--momentum 1", "below 1"]);
-    check(&["--precision", "fp16"], 2, &["--precision fp16", "f32 or bf16"]);
+    check(&["--precision", "fp8"], 2, &["--precision fp8", "bf16 or f16"]);
     check(&["--optimizer", "sdg"], 2, &["--optimizer sdg", "sgd or adamw"]);
     check(&["--devices", "cpu:0"], 2, &["--devices cpu:0", "KIND:N"]);
     check(&["--devices", "tpu:1"], 2, &["--devices tpu:1", "it has cpu, gpu and reference"]);

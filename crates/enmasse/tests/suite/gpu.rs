@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use crate::common::runs::arguments;
-use crate::common::{Ended, assert_whole, failed, finish, pictures, program, refused};
+use enmasse_train::Checkpoint;
+
+use crate::common::runs::{arguments, assert_same, tensors};
+use crate::common::{Ended, assert_whole, enmasse, failed, finish, pictures, program, refused};
 
 /// The program with NVIDIA's libraries in a folder alone.
 fn with_libraries<S: AsRef<str>>(folder: &Path, arguments: &[S]) -> Ended {
@@ -24,7 +26,7 @@ fn a_gpu_trains_evaluates_predicts_prints_and_is_timed() {
     let folder = tempfile::tempdir().unwrap();
     let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
     let [data, run] = [&data, &run].map(|path| path.display().to_string());
-    for precision in ["f32", "bf16"] {
+    for precision in ["tf32", "bf16"] {
         let fixed = ["--devices", "gpu:1", "--batch", "4", "--precision", precision, "--json", "--out", &run];
         let Some(trained) = on_gpu(&[&["train", &data], &MODEL[..], &fixed].concat()) else { return };
         let trained = trained.well();
@@ -32,10 +34,11 @@ fn a_gpu_trains_evaluates_predicts_prints_and_is_timed() {
         assert_whole(Path::new(&run));
         let on_gpu = |arguments: &[&str]| on_gpu(arguments).unwrap().well();
         // The same weights on the CPU give the same accuracy.
-        let accuracy = |devices: &str| {
-            on_gpu(&["eval", &run, &data, "--devices", devices, "--json"]).json()[0]["accuracy"].clone()
+        let accuracy = |devices: &str, precision: &str| {
+            let evaluation = ["eval", &run, &data, "--devices", devices, "--precision", precision, "--json"];
+            on_gpu(&evaluation).json()[0]["accuracy"].clone()
         };
-        assert_eq!(accuracy("gpu:1"), accuracy("cpu:1"));
+        assert_eq!(accuracy("gpu:1", precision), accuracy("cpu:1", "f32"));
         let picture = crate::common::files(Path::new(&data))[0].display().to_string();
         let predicted = on_gpu(&["predict", &run, &picture, "--devices", "gpu:1"]);
         assert!(predicted.stdout.contains('%'), "{}", predicted.stdout);
@@ -71,6 +74,61 @@ fn a_run_changes_its_device_at_a_resume() {
     }
 }
 
+/// The scale of the loss is part of a run: of its checkpoints, of a resume, and of what it says.
+#[test]
+fn a_run_in_f16_keeps_its_loss_scale() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 8);
+    let [whole, parts] = ["whole", "parts"].map(|name| folder.path().join(name));
+    let go = |run: &Path, device: &str, precision: &str, others: &[&str]| {
+        let fixed = ["--model", "lenet", "--size", "20", "--devices", device, "--precision", precision];
+        let fixed =
+            [&fixed[..], &["--shards", "2", "--ema", "0.5", "--schedule", "constant", "--lr", "0.001"]].concat();
+        on_gpu(&arguments(&data, run, &[&fixed, others].concat()))
+    };
+    let epochs = |run: &Path| crate::common::metrics(run);
+    let Some(ended) = go(&whole, "gpu:1", "f16", &["--epochs", "2"]) else { return };
+    ended.well();
+    go(&parts, "gpu:1", "f16", &["--epochs", "2", "--max-steps", "3"]).unwrap().well();
+    go(&parts, "gpu:1", "f16", &["--epochs", "2", "--resume"]).unwrap().well();
+    assert_same(&whole, &parts);
+    assert!(epochs(&whole).iter().all(|epoch| epoch["loss_scale"].as_f64().is_some_and(|scale| scale >= 1.0)));
+    // With a scale that is far too large, every step is skipped.
+    let last = parts.join("checkpoints/last.safetensors");
+    let mut checkpoint = Checkpoint::load(&last).unwrap();
+    let scale = |checkpoint: &mut Checkpoint| -> f32 {
+        let found = checkpoint.tensors.iter_mut().find(|tensor| tensor.name == "optimizer.loss_scale.scale").unwrap();
+        std::mem::replace(&mut found.values[0], 2f32.powi(120))
+    };
+    assert!(scale(&mut checkpoint) <= 65536.0);
+    checkpoint.save(&last).unwrap();
+    let weights = || {
+        let all = tensors(&parts, "last.safetensors").into_iter();
+        all.filter(|(name, _)| !name.contains("loss_scale")).collect::<Vec<_>>()
+    };
+    let before = weights();
+    let ended = go(&parts, "gpu:1", "f16", &["--epochs", "4", "--resume"]).unwrap().well();
+    assert!(weights() == before);
+    // 20 pictures to train on, in steps of four.
+    let skipped: Vec<_> = epochs(&parts).iter().map(|epoch| epoch["skipped_steps"].as_u64()).collect();
+    assert_eq!(skipped[2..], [Some(5), Some(5)]);
+    let line = format!("5 steps were skipped: gradients overflowed f16; loss scale now {}", 2f64.powi(110));
+    for line in [line.as_str(), "warning: 10 steps in a row were skipped"] {
+        assert!(ended.stderr.contains(line), "{line}: {}", ended.stderr);
+    }
+    let accuracy = |devices: &str, precision: &str| {
+        let evaluation = ["eval", parts.to_str().unwrap(), data.to_str().unwrap(), "--devices", devices];
+        on_gpu(&[&evaluation[..], &["--precision", precision, "--json"]].concat()).unwrap().well().json()[0]["accuracy"]
+            .clone()
+    };
+    assert_eq!(accuracy("gpu:1", "f16"), accuracy("cpu:1", "f32"));
+    // In another precision there is no scale, and back in f16 it begins anew.
+    go(&parts, "cpu:1", "bf16", &["--epochs", "5", "--resume"]).unwrap().well();
+    go(&parts, "gpu:1", "f16", &["--epochs", "6", "--resume"]).unwrap().well();
+    let last = epochs(&parts).pop().unwrap();
+    assert!(last["loss_scale"].as_f64().is_some_and(|scale| scale <= 65536.0), "{last}");
+}
+
 #[test]
 fn what_a_gpu_lacks_is_said_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
@@ -88,17 +146,31 @@ fn what_a_gpu_lacks_is_said_in_one_line() {
         assert!(!run.exists());
     };
     check(&["--devices", "gpu:7,"], 2, &["there is no GPU 7: the visible ones are 0 to 0"]);
-    check(&["--devices", "gpu:2"], 2, &["2 GPUs: several are not supported yet; use --devices gpu:1"]);
+    let two = "there is no number 1: this machine has 1 visible GPU; check CUDA_VISIBLE_DEVICES";
+    check(&["--devices", "gpu:2"], 2, &["--devices gpu:2: ", two]);
+    check(&["--devices", "gpu:0,3"], 2, &["--devices gpu:0,3: there is no number 3: this machine has 1 visible GPU"]);
     check(&["--devices", "gpu:1", "--isa", "avx2"], 2, &["--isa avx2: a GPU has no instruction-set levels"]);
 }
 
 #[test]
-fn a_card_without_bf16() {
-    let plan = ["plan", "print", "--devices", "gpu:1", "--model", "lenet", "--size", "32", "--precision", "bf16"];
-    let mut command = program();
-    let Some(folder) = enmasse_emulation::folder() else { return };
-    command.env("ENMASSE_CUDA_LIBRARIES", folder).env("EMULATED_CAPABILITY", "7").args(plan);
-    refused(&finish(&mut command), 1, &["Emulated GPU 0 (compute capability 7.0) has no bf16: use --precision f32"]);
+fn precisions_that_a_device_lacks() {
+    let print = |devices: &str, precision: &str| {
+        let plan =
+            ["plan", "print", "--model", "lenet", "--size", "32", "--devices", devices, "--precision", precision];
+        let mut command = program();
+        command.env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?).env("EMULATED_CAPABILITY", "7").args(plan);
+        Some(finish(&mut command))
+    };
+    for precision in ["bf16", "tf32"] {
+        let Some(ended) = print("gpu:1", precision) else { return };
+        let lacks = format!("Emulated GPU 0 (compute capability 7.0) has no {precision}: use --precision f16 or f32");
+        refused(&ended, 1, &[&lacks]);
+    }
+    print("gpu:1", "f16").unwrap().well();
+    for precision in ["tf32", "f16"] {
+        let lacks = format!("the cpu has no {precision}: use --precision bf16 or f32");
+        refused(&print("cpu:1", precision).unwrap(), 1, &[&lacks]);
+    }
 }
 
 /// The largest batch that fits is named before anything is allocated.
@@ -117,4 +189,69 @@ fn a_batch_that_does_not_fit_on_the_card() {
     assert!(fits < 4096);
     failed(&batch(&(fits + 1).to_string()).unwrap(), 1, &[&format!("use --batch {fits}")]);
     batch(&fits.to_string()).unwrap().well();
+}
+
+/// A run keeps its engines in algorithms.txt. Another run on the card takes them from the user's cache, and measures nothing.
+#[test]
+fn engines_are_measured_once() {
+    let Some(emulation) = enmasse_emulation::folder() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (data, cache) = (pictures(folder.path(), 8), folder.path().join("cache"));
+    let [first, second] = ["first", "second"].map(|name| folder.path().join(name));
+    let go = |run: &Path, others: &[&str]| {
+        let own = ["--model", "lenet", "--size", "16", "--tune", "--precision", "bf16", "--devices", "gpu:1"];
+        let mut command = program();
+        command.env("ENMASSE_CUDA_LIBRARIES", emulation).env("ENMASSE_CACHE", &cache);
+        finish(command.args(arguments(&data, run, &[&own[..], others].concat())))
+    };
+    let tuned = |ended: Ended| {
+        let lines = ended.well().stderr;
+        lines.lines().find_map(|line| Some(line.strip_prefix("tuned:    ")?.to_owned())).unwrap()
+    };
+    let chosen = |run: &Path| std::fs::read_to_string(run.join("algorithms.txt")).unwrap();
+    let line = tuned(go(&first, &["--epochs", "1"]));
+    let (measured, rest) = line.split_once(" operations measured in ").unwrap();
+    assert!(measured.parse::<usize>().unwrap() > 0 && rest.contains(" s; another algorithm than untuned: "), "{line}");
+    let reused = format!("{measured} choices reused; 0 operations measured in ");
+    assert!(tuned(go(&second, &["--epochs", "1"])).starts_with(&reused));
+    assert_eq!(chosen(&first), chosen(&second));
+    // A resumed run takes its own, also where the cache is gone.
+    std::fs::remove_dir_all(&cache).unwrap();
+    assert!(tuned(go(&first, &["--epochs", "2", "--resume"])).starts_with(&reused));
+    // An engine of another card is refused by the layer's name.
+    let path = first.join("algorithms.txt");
+    std::fs::write(&path, chosen(&first).replace("eng", "eng7")).unwrap();
+    let refused = go(&first, &["--epochs", "3", "--resume"]);
+    failed(&refused, 1, &["layer ", ": the engine eng7", "chosen on another card", "continue with --tune=false"]);
+    // So is any engine on a CPU.
+    std::fs::write(&path, chosen(&second)).unwrap();
+    let refused = go(&first, &["--epochs", "3", "--resume", "--devices", "cpu:1"]);
+    failed(&refused, 1, &["the cpu has no algorithm \"eng", "continues with --tune=false"]);
+    go(&first, &["--epochs", "3", "--resume", "--devices", "cpu:1", "--tune=false"]).well();
+}
+
+#[test]
+fn a_roofline_needs_no_gpu() {
+    let print = |others: &[&str]| enmasse(&[&["plan", "print", "--model", "lenet", "--roofline"], others].concat());
+    let found = print(&["a100", "--batch", "8", "--precision", "bf16"]).well().stdout;
+    for part in ["conv2d conv1\n", "  update\n", "roofline of the step on an a100 with 2039 GB/s: at least "] {
+        assert!(found.contains(part), "{found}");
+    }
+    assert!(!print(&["a100", "--eval"]).well().stdout.contains("update"));
+    refused(&print(&["t4", "--precision", "bf16"]), 1, &["t4 has no bf16: use --precision f16 or f32"]);
+    refused(&print(&["h200", "--accumulate", "2"]), 1, &["a roofline is that of one shard"]);
+    refused(&print(&["h200", "--devices", "cpu:1"]), 2, &["'--roofline <CARD>' cannot be used with '--devices"]);
+}
+
+/// Each block of the document is a command and lines of what it prints, in their order.
+#[test]
+fn documented_rooflines() {
+    let text = include_str!("../../../../docs/roofline.md");
+    for block in text.split("```").skip(1).step_by(2) {
+        let mut lines = block.lines().skip(1);
+        let command = lines.next().unwrap().strip_prefix("$ enmasse ").unwrap();
+        let printed = enmasse(&command.split(' ').collect::<Vec<_>>()).well().stdout;
+        let mut rest = printed.lines();
+        lines.for_each(|line| assert!(rest.any(|printed| printed == line), "{command}: {line}\n{printed}"));
+    }
 }

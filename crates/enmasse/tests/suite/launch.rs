@@ -1,12 +1,10 @@
-//! `enmasse launch` as users run it: any program, a real PyTorch script, and one job on two hosts.
+//! `enmasse launch` as users run it: any program, and a real PyTorch script.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::network::Network;
 use crate::common::{Ended, Running, enmasse, finish, plain_environment, program};
-use enmasse_train::Checkpoint;
 use needs::Need;
 use rustix::process::Signal;
 
@@ -286,52 +284,4 @@ fn a_node_that_waits_for_another_says_so() {
     assert_eq!(first, [waits, command]);
     let missing = format!("rank 1 of 2 did not join at 127.0.0.1:{port} within 0.5 s");
     assert!(ended.stderr.contains(&missing), "{}", ended.stderr);
-}
-
-/// Two hosts in a separate network, if this machine can create one.
-#[test]
-fn two_hosts_train_as_one() {
-    let Some(network) = Network::up(&["h1", "h2"]) else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let data = crate::common::pictures(folder.path(), 10).display().to_string();
-    let run = |name: &str| folder.path().join(name).display().to_string();
-    let fixed = ["train", &data, "--model", "mlp", "--size", "8", "--batch", "2", "--epochs", "2", "--threads", "1"];
-    let own = env!("CARGO_BIN_EXE_enmasse");
-    enmasse(&[&fixed[..], &["--out", &run("four"), "--devices", "cpu:4"]].concat()).well();
-    let host = |rank: &str, host: &str| {
-        let nodes = ["--nnodes", "2", "--node-rank", rank, "--master-addr", "h1", "-n", "2", own];
-        let out = run("hosts");
-        let words = [&["launch"], &nodes[..], &fixed[..], &["--out", &out]].concat();
-        let mut command = network.command(host, own);
-        Running::start(command.args(words).env("ENMASSE_TOKEN", "a secret that both hosts know"))
-    };
-    let hosts = [host("0", "h1"), host("1", "h2")].map(|host| host.finish());
-    hosts.into_iter().for_each(|host| drop(host.well()));
-    let weights = |name: &str| {
-        let checkpoint = Checkpoint::load(&Path::new(&run(name)).join("checkpoints/last.safetensors")).unwrap();
-        let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-        checkpoint.tensors.into_iter().map(|tensor| (tensor.name, bits(tensor.values))).collect::<Vec<_>>()
-    };
-    assert!(weights("four") == weights("hosts"), "the weights differ");
-}
-
-/// All ranks find the difference at the same time. Each blames the second host's first rank, which runs on no other host.
-#[test]
-fn a_rank_of_another_host_is_named_with_its_own_host() {
-    let Some(network) = Network::up(&["h1", "h2"]) else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (crate::common::pictures(folder.path(), 10), folder.path().join("run"));
-    let own = env!("CARGO_BIN_EXE_enmasse");
-    let host = |rank: &str, host: &str, options: &[&str]| {
-        let mut command = network.command(host, own);
-        command.args(["launch", "--nnodes", "2", "--node-rank", rank, "--master-addr", "h1", "-n", "2", own, "train"]);
-        command.arg(&data).args(["--model", "mlp", "--size", "8", "--batch", "2", "--out"]);
-        command.arg(&out).args(options);
-        Running::start(command.env("ENMASSE_TOKEN", "a secret that both hosts know"))
-    };
-    let hosts = [host("0", "h1", &["--isa", "portable"]), host("1", "h2", &[])];
-    for ended in hosts.map(Running::finish) {
-        let error = ended.stderr.lines().find(|line| line.starts_with("error: "));
-        assert!(error.is_some_and(|line| line.starts_with("error: rank 2 on host h2 is out of step: ")), "{ended:?}");
-    }
 }

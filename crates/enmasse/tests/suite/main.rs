@@ -1,12 +1,17 @@
 //! One program of tests: it is linked once, and its tests run side by side.
 
+mod automatic;
 mod bad_inputs;
 mod common;
+mod data;
 mod devices;
 mod doctor;
+mod drawn;
 mod elastic;
 mod gpu;
+mod gpus;
 mod hanging;
+mod hosts;
 mod launch;
 mod library;
 mod little_memory;
@@ -21,9 +26,12 @@ mod screen;
 mod settings;
 mod slurm;
 mod slurm_script;
+mod sources;
+mod stage;
 mod stopping;
 mod terminal;
 mod torchrun;
+mod trace;
 mod tutorials;
 mod unreadable;
 mod weights;

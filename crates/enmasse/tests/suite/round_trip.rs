@@ -39,6 +39,7 @@ fn train_eval_predict() {
             "learning_rate",
             "images_per_second",
             "data_wait",
+            "rank_wait",
             "seconds",
             "world_size",
         ];
@@ -199,7 +200,7 @@ fn metrics_of_a_run_are_in_its_records_and_evaluations() {
     let folder = tempfile::tempdir().unwrap();
     let (data, run) = (pictures(folder.path(), 15), folder.path().join("run"));
     let lines = train(&data, &run, &["--metrics", "top2,gradient_norm", "--epochs", "1", "--json"]).well().json();
-    assert_eq!(keys(&lines[0])[11..], ["train_gradient_norm", "train_top2", "val_top2"]);
+    assert_eq!(keys(&lines[0])[12..], ["train_gradient_norm", "train_top2", "val_top2"]);
     assert_eq!(metrics(&run), lines[..1]);
     let eval = |others: &[&str]| {
         let fixed = ["eval", &run.display().to_string(), "--split", "val", "--json", "--devices", "cpu:2"];
@@ -285,6 +286,40 @@ fn bench_and_plan_give_figures() {
     check(&[], "precision f32, filters hwio", "f32[2,24,24,6] @activations");
     check(&["--precision", "bf16"], "precision bf16, filters hwio", "bf16[2,24,24,6] @activations");
     check(&["--precision", "bf16-mixed", "--eval"], "precision bf16, filters hwio", "bf16[2,24,24,6] @activations");
+}
+
+#[test]
+fn bench_scaling_compares_one_device_with_several() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, svg) = (pictures(folder.path(), 12), folder.path().join("rows.svg"));
+    let (data, svg) = (data.display().to_string(), svg.display().to_string());
+    let lenet = ["bench", "scaling", "--model", "lenet", "--size", "32", "--batch", "2", "--steps", "2", "--json"];
+    let check = |others: &[&str], expected: &[(&str, u64, bool)]| {
+        let mut command = program();
+        let rows = finish(command.current_dir(folder.path()).args([&lenet, others].concat())).well().json();
+        let found = rows.iter().map(|row| {
+            let number = |key: &str| row[key].as_f64().unwrap();
+            let of_one = number("images_per_second") / rows[0]["images_per_second"].as_f64().unwrap();
+            assert_eq!((number("speed_up"), number("efficiency")), (of_one, of_one / number("devices")));
+            let shares = ["waiting_for_gradients", "waiting_for_data"].map(number);
+            assert!(
+                shares.iter().all(|share| (0.0..=1.0).contains(share)) && number("peak_memory_bytes") > 0.0,
+                "{row}"
+            );
+            (row["strategy"].as_str().unwrap(), row["devices"].as_u64().unwrap(), row["sync_bn"].as_bool().unwrap())
+        });
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+    };
+    let several = [("single", 1, false), ("ddp", 2, false), ("ddp", 3, false)];
+    check(&["--devices", "cpu:3", "--svg", &svg], &several);
+    assert!(fs::read_to_string(svg).unwrap().contains(">ddp, 3 devices<"));
+    check(&["--devices", "reference:2", "--ranks", "thread", &data], &several[..2]);
+    let resnet = ["--model", "resnet18", "--size", "8", "--devices", "cpu:2", "--ranks", "thread"];
+    check(&resnet, &[several[0], several[1], ("ddp", 2, true)]);
+    // Predicted, each row twice the one before.
+    let cluster = ["--devices", "cpu:1", "--simulate", "nodes=2,gpus=2,link=1Gbit,bus=1GB"];
+    check(&cluster, &[several[0], several[1], ("ddp", 4, false)]);
+    assert!(!folder.path().join("runs").exists(), "its runs are its own");
 }
 
 #[test]

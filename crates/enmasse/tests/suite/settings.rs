@@ -11,7 +11,7 @@ fn help_and_version() {
     let version = enmasse(&["--version"]).well();
     assert_eq!(version.stdout, format!("enmasse {}\n", env!("CARGO_PKG_VERSION")));
     let help = enmasse(&["--help"]).well().stdout;
-    for command in ["train", "eval", "predict", "models", "plan", "bench", "launch"] {
+    for command in ["train", "eval", "predict", "data", "models", "plan", "bench", "launch"] {
         assert!(help.contains(&format!("\n  {command} ")), "{command}: {help}");
         enmasse(&[command, "--help"]).well();
     }
@@ -37,6 +37,7 @@ fn help_and_version() {
     check(&["plan"], "Usage: enmasse plan");
     check(&["trian"], "did you mean train?");
     check(&["bench", "step", "--steps", "0"], "--steps");
+    check(&["bench", "scaling", "--sync-bn"], "--sync-bn: there are rows with and without it");
     check(&["launch", "-n", "2"], "<PROGRAM>");
 }
 
@@ -47,6 +48,13 @@ const COMMANDS: &[&str] = &[
     "eval",
     "predict",
     "export",
+    "data",
+    "data check",
+    "data show",
+    "data split",
+    "data fetch",
+    "data stats",
+    "data pack",
     "models",
     "plan",
     "plan print",

@@ -84,12 +84,12 @@ fn a_mistyped_weights_path_never_trains_from_scratch() {
 }
 
 #[test]
-fn a_device_by_its_name_in_pytorch_is_answered() {
+fn a_device_by_its_number_is_one_of_the_gpus() {
     let folder = tempfile::tempdir().unwrap();
     let (data, run) = (pictures(folder.path(), 5), folder.path().join("run"));
-    for device in ["cuda", "cuda:1", "0", "0,1"] {
-        let ended = train(&data, &run, &format!("--device {device}"));
-        refused(&ended, &run, 2, &["error: ", &format!("--device {device}"), "for a GPU use --devices gpu:1"]);
+    for device in ["0", "0,1"] {
+        let ended = train(&data, &run, &format!("--device {device} --devices cpu:1"));
+        refused(&ended, &run, 2, &["error: ", &format!("--device {device}"), "--devices cpu:1 says otherwise"]);
     }
 }
 

@@ -53,7 +53,7 @@ pub const FLAGS: &[Flag] = &[
     ("virtual-local-rank", None, None, "Each rank sees its own GPU alone, as LOCAL_RANK 0"),
     ("event-log-handler", None, Some("null|console"), "Taken and not needed: what happens is said on standard error"),
     ("print-env", None, None, "Print the variables of each rank, and start nothing"),
-    ("dry-run", None, None, "Print what each rank would run, and start nothing"),
+    ("dry-run", None, None, "Print what to run on each node, and what each rank would run, and start nothing"),
     (
         "signals-to-handle",
         None,

@@ -39,10 +39,12 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
             let run_id = known.map_or_else(|| new_run_id().map_err(Failure::error), Ok)?;
             (job.nodes(nodes.clone()).run_id(run_id.clone()), run_id)
         }
-        Topology::Meeting(_) if preview => {
-            let refusal =
-                "--print-env and --dry-run: nodes have no numbers before they meet; leave out --rdzv-endpoint";
+        Topology::Meeting(_) if options.print_env => {
+            let refusal = "--print-env: nodes have no numbers before they meet; leave out --rdzv-endpoint";
             return Err(Failure::Usage(refusal.to_owned()));
+        }
+        Topology::Meeting(_) if options.dry_run => {
+            return preview::print_nodes(&nodes::by_hand(&given, &options.topology));
         }
         Topology::Meeting(_) => match options.run_id.clone() {
             Some(run_id) => (job.run_id(run_id.clone()), run_id),
@@ -51,7 +53,7 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
         },
     };
     if preview {
-        return preview::print(&job, options.dry_run, options.print_env);
+        return preview::print(&job, &nodes::by_hand(&given, &options.topology), options.dry_run, options.print_env);
     }
     let logs = options::logs(&given, &run_id, options.local_world_size)?;
     if let Some(folder) = logs.folder().filter(|_| logs.keeps_output()) {

@@ -1,14 +1,41 @@
-//! What the launcher of one of several numbered nodes says at once: which nodes its ranks wait for, and how those are
-//! started.
+//! The command lines of a job's nodes: all of them with `--dry-run`, and otherwise, as one of several numbered nodes, that
+//! of a node which is awaited.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::parser::ValueSource;
 use enmasse_launch::Nodes;
 use enmasse_wording::shell_word;
 
 use super::flags::{FLAGS, Given};
+use super::options::Topology;
+
+/// Flags of which a command line for another node has none.
+const PREVIEWS: [&str; 2] = ["print-env", "dry-run"];
+
+/// What to run on each node to start the job by hand, with a line before that says so; nothing for a single node.
+pub fn by_hand(given: &Given<'_>, topology: &Topology) -> Vec<String> {
+    // Nothing else that nodes need is on no command line.
+    const SECRET: &str = "with one ENMASSE_TOKEN, or --out in a folder that all nodes see";
+    match topology {
+        Topology::Static(nodes) if nodes.count == 1 => vec![],
+        Topology::Static(nodes) => {
+            let mut lines = vec![format!("# {} nodes: run one of these lines on each, {SECRET}", nodes.count)];
+            if let Some((host, _)) = nodes.master.as_ref().filter(|(host, _)| is_loopback(host)) {
+                lines.push(format!("# {host} is every machine's name for itself: name node 0 with --master-addr"));
+            }
+            lines.extend((0..nodes.count).map(|node| command(given, Some((nodes, node)))));
+            lines
+        }
+        Topology::Meeting(_) => {
+            vec![format!("# run this line on every node, {SECRET}"), command(given, None)]
+        }
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
 
 /// The lines for standard error.
 pub fn announcement(given: &Given<'_>, nodes: &Nodes, join_timeout: Duration) -> String {
@@ -21,26 +48,35 @@ pub fn announcement(given: &Given<'_>, nodes: &Nodes, join_timeout: Duration) ->
         _ => ("node 0".to_owned(), "it is started with".to_owned()),
     };
     let other = if rank == 0 { 1 } else { 0 };
-    format!("node {rank} of {count} waits for {others}{place}, {wait}; {next}:\n  {}", command(given, nodes, other))
+    format!(
+        "node {rank} of {count} waits for {others}{place}, {wait}; {next}:\n  {}",
+        command(given, Some((nodes, other)))
+    )
 }
 
-/// The command line of another node: this one's, with that node's number and what variables may have said here.
-fn command(given: &Given<'_>, nodes: &Nodes, node_rank: usize) -> String {
+/// The command line of a node: this one's, with what variables say here. Numbered nodes have their own number.
+fn command(given: &Given<'_>, node: Option<(&Nodes, usize)>) -> String {
     let mut words: Vec<OsString> = ["enmasse", "launch"].map(OsString::from).to_vec();
     let endpoint = given.matches.contains_id("rdzv-endpoint");
-    let master = nodes.master.as_ref().filter(|_| !endpoint);
     for (name, _, value, _) in FLAGS {
-        let decided = match *name {
-            "nnodes" => Some(nodes.count.to_string()),
-            "node-rank" => Some(node_rank.to_string()),
-            "master-addr" => master.map(|(host, _)| host.clone()),
-            "master-port" => master.map(|(_, port)| port.to_string()),
-            _ if given.matches.value_source(name) != Some(ValueSource::CommandLine) => None,
+        // Their values were read before, and are valid.
+        let own = || given.text(name).ok().flatten().map(|(_, text)| text);
+        let of_master = |part: fn(&(String, u16)) -> String| match node {
+            Some((nodes, _)) => nodes.master.as_ref().filter(|_| !endpoint).map(part),
+            None => None,
+        };
+        let decided = match (*name, node) {
+            ("nnodes", Some((nodes, _))) => Some(nodes.count.to_string()),
+            ("node-rank", node) => node.map(|(_, number)| number.to_string()),
+            ("master-addr", _) => of_master(|(host, _)| host.clone()),
+            ("master-port", _) => of_master(|(_, port)| port.to_string()),
             _ if value.is_none() => {
-                words.push(format!("--{name}").into());
+                if !PREVIEWS.contains(name) && given.is_on(name).unwrap_or(false) {
+                    words.push(format!("--{name}").into());
+                }
                 None
             }
-            name => given.matches.get_one::<String>(name).cloned(),
+            _ => own(),
         };
         if let Some(text) = decided {
             words.extend([format!("--{name}").into(), text.into()]);
@@ -52,20 +88,58 @@ fn command(given: &Given<'_>, nodes: &Nodes, node_rank: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::flags::command;
-    use super::super::options::{Options, Topology};
+    use super::super::flags;
+    use super::super::options::Options;
     use super::*;
+
+    /// What the lines are for a command line and variables.
+    fn read<R>(line: &str, variables: &[(&str, &str)], body: impl FnOnce(&Given, &Options) -> R) -> R {
+        let words = std::iter::once("launch").chain(line.split(' ')).chain(["train.py", "--out", "a b"]);
+        let matches = flags::command("launch").try_get_matches_from(words).unwrap();
+        let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
+        let given = Given { matches: &matches, environment: &find };
+        body(&given, &Options::read(&given).unwrap())
+    }
+
+    #[test]
+    fn a_line_for_each_node() {
+        let check = |line: &str, variables: &[(&str, &str)], expected: &[&str]| {
+            let found = read(line, variables, |given, options| by_hand(given, &options.topology));
+            assert_eq!(found, expected, "{line}");
+        };
+        check("-n 3 --dry-run", &[], &[]);
+        check(
+            "--nnodes 2 --master_addr h --dry-run --module --node-rank 1",
+            &[("PET_NPROC_PER_NODE", "3"), ("PET_DRY_RUN", "1")],
+            &[
+                "# 2 nodes: run one of these lines on each, with one ENMASSE_TOKEN, or --out in a folder that all nodes see",
+                "enmasse launch --nproc-per-node 3 --nnodes 2 --node-rank 0 --master-addr h --master-port 29500 --module \
+                 train.py --out 'a b'",
+                "enmasse launch --nproc-per-node 3 --nnodes 2 --node-rank 1 --master-addr h --master-port 29500 --module \
+                 train.py --out 'a b'",
+            ],
+        );
+        check(
+            "--nnodes 1:4 --rdzv-endpoint h --dry-run -n 2",
+            &[],
+            &[
+                "# run this line on every node, with one ENMASSE_TOKEN, or --out in a folder that all nodes see",
+                "enmasse launch --nproc-per-node 2 --nnodes 1:4 --rdzv-endpoint h train.py --out 'a b'",
+            ],
+        );
+        let lines = read("--nnodes 3 --dry-run", &[], |given, options| by_hand(given, &options.topology));
+        assert_eq!(lines[1], "# 127.0.0.1 is every machine's name for itself: name node 0 with --master-addr");
+        assert_eq!(lines.len(), 5);
+    }
 
     #[test]
     fn every_node_names_the_others_and_how_they_are_started() {
         let check = |line: &str, variables: &[(&str, &str)], expected: &str| {
-            let words = std::iter::once("launch").chain(line.split(' ')).chain(["train.py", "--out", "a b"]);
-            let matches = command("launch").try_get_matches_from(words).unwrap();
-            let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
-            let given = Given { matches: &matches, environment: &find };
-            let options = Options::read(&given).unwrap();
-            let Topology::Static(nodes) = &options.topology else { panic!("{line}") };
-            assert_eq!(announcement(&given, nodes, options.join_timeout), expected, "{line}");
+            let found = read(line, variables, |given, options| {
+                let Topology::Static(nodes) = &options.topology else { panic!("{line}") };
+                announcement(given, nodes, options.join_timeout)
+            });
+            assert_eq!(found, expected, "{line}");
         };
         check(
             "--nnodes 2 --master_addr h -n 3 -m",

@@ -1,4 +1,4 @@
-//! `--dry-run` and `--print-env`: the command of each rank, and its variables.
+//! `--dry-run` and `--print-env`: the command line of each node, the command of each rank, and its variables.
 
 use enmasse_launch::{Job, plan};
 use enmasse_wording::{counted, shell_word};
@@ -6,11 +6,19 @@ use enmasse_wording::{counted, shell_word};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Prints the commands, the variables, or both.
-pub fn print(job: &Job, commands: bool, variables: bool) -> Result<(), Failure> {
+/// Prints the command lines of nodes that have no numbers yet.
+pub fn print_nodes(nodes: &[String]) -> Result<(), Failure> {
+    let mut output = Output::new(false);
+    nodes.iter().for_each(|line| output.text(line));
+    output.finish()
+}
+
+/// Prints the commands of all nodes and of this node's ranks, the ranks' variables, or both.
+pub fn print(job: &Job, nodes: &[String], commands: bool, variables: bool) -> Result<(), Failure> {
     let (assignment, ranks) = plan(job).map_err(Failure::error)?;
     let mut output = Output::new(false);
     if commands {
+        nodes.iter().for_each(|line| output.text(line));
         let (host, port) = &assignment.master;
         let node = format!("node {} of {}", assignment.node_rank, assignment.node_count);
         let local = counted(assignment.local_world_size, "rank");

@@ -263,7 +263,8 @@ pub fn write_jpeg(path: &Path, width: u16, height: u16, pixels: &[u8], color: Co
     encoder.encode(pixels, width, height, color).expect("encodes");
 }
 
-fn write_png(path: &Path, width: u16, height: u16, pixels: &[u8]) {
+/// Writes a PNG file of RGB pixels.
+pub fn write_png(path: &Path, width: u16, height: u16, pixels: &[u8]) {
     let mut encoder = png::Encoder::new(fs::File::create(path).expect("creates"), width.into(), height.into());
     encoder.set_color(png::ColorType::Rgb);
     let mut writer = encoder.write_header().expect("writes");

@@ -1,0 +1,277 @@
+//! A row of `bench scaling`: two epochs of training, of which the second one counts.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use enmasse_data::{DataError, Dataset, Picture, RandomStream, TrainTransform, View, Wanted};
+use enmasse_files::{read_regular, write_whole};
+use enmasse_graph::{Mode, Plans, Target};
+use enmasse_models::Model;
+use enmasse_train::{
+    Callback, CallbackResult, Control, Devices, EpochRecord, Objective, Preparation, RankMemory, Started, TrainConfig,
+    Trainer, TrainingData, compile_plans,
+};
+use serde_json::json;
+
+use super::simulate::Timeline;
+use crate::commands::bench::{program, time_steps};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::ranks::Rank;
+use crate::without_data::{SHAPES_SIZE, usual_classes};
+
+/// Larger than any file of [`Measured`].
+const MOST_BYTES: u64 = 1 << 16;
+
+/// What the first rank of a row measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// Over all ranks.
+    pub images_per_second: f64,
+    /// Shares of the time ([`EpochRecord`]).
+    pub data_wait: f64,
+    pub rank_wait: f64,
+    /// Of the device if it has memory of its own, otherwise of the rank's process.
+    pub peak_memory_bytes: usize,
+}
+
+impl Measured {
+    /// Reads what [`Workload::measure`] wrote.
+    pub fn read(path: &Path) -> Result<Self, Failure> {
+        let bytes = read_regular(path, MOST_BYTES);
+        let failed = |error: &dyn std::fmt::Display| Failure::Error(format!("cannot read {}: {error}", path.display()));
+        let bytes = bytes.map_err(|error| failed(&error))?;
+        // The next row writes a file of the same name.
+        fs::remove_file(path).map_err(|error| failed(&error))?;
+        let figures: [f64; 4] = serde_json::from_slice(&bytes).map_err(|error| failed(&error))?;
+        let [images_per_second, data_wait, rank_wait, memory] = figures;
+        Ok(Measured { images_per_second, data_wait, rank_wait, peak_memory_bytes: memory as usize })
+    }
+
+    fn write(self, path: &Path) -> Result<(), Failure> {
+        let memory = self.peak_memory_bytes as f64;
+        let text = json!([self.images_per_second, self.data_wait, self.rank_wait, memory]).to_string();
+        write_whole(path, |file| file.write_all(text.as_bytes())).map_err(Failure::error)
+    }
+}
+
+/// What all rows train: a model on some pictures.
+#[derive(Clone)]
+pub struct Workload {
+    config: TrainConfig,
+    model: Model,
+    data: TrainingData,
+    steps: usize,
+}
+
+impl Workload {
+    /// The workload of a configuration. Without DATA its pictures are noise in memory.
+    pub fn open(mut config: TrainConfig, steps: usize) -> Result<Self, Failure> {
+        let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
+        let data = match &config.data {
+            Some(root) => {
+                let data = TrainingData::open(root, &config.open_options())?;
+                config.size = Some(config.picture_size(data.kind.native_size()));
+                data
+            }
+            None => {
+                let size = config.picture_size(Some(SHAPES_SIZE));
+                config.size = Some(size);
+                let noise = Arc::new(Noise::new(size).map_err(Failure::error)?);
+                // The pictures are squares of the right size already.
+                TrainingData::new(noise.clone(), noise).with_augmentation(move |_| TrainTransform::empty(size))
+            }
+        };
+        // Small enough that a few steps never lead to infinities.
+        let config = TrainConfig { epochs: 2, lr: 1e-3, ..config };
+        Ok(Workload { config, model, data, steps })
+    }
+
+    /// The same with another configuration.
+    pub fn with(&self, config: TrainConfig) -> Self {
+        Workload { config, ..self.clone() }
+    }
+
+    pub fn config(&self) -> &TrainConfig {
+        &self.config
+    }
+
+    /// The plans of a number of shards.
+    fn plans(&self, shards: usize, target: &Target) -> Result<Plans, Failure> {
+        let Workload { config, model, data, .. } = self;
+        let (preparation, objective) = (Preparation::new(config, data.kind), Objective::default());
+        let forward = |x, classes| model.forward(x, classes);
+        Ok(compile_plans(config, &preparation, &forward, &objective, data.classes.len(), shards, target)?)
+    }
+
+    /// Whether the model normalises over batches.
+    pub fn has_batch_norm(&self) -> Result<bool, Failure> {
+        let plans = self.plans(1, &Target::default())?;
+        Ok(plans.state.iter().any(|tensor| tensor.name.ends_with("running_mean")))
+    }
+
+    /// The step of several devices, by the times of its instructions on one, whose speed is known.
+    pub fn timeline(&self, device: &Devices, steps: usize, speed: Measured) -> Result<Timeline, Failure> {
+        let config = TrainConfig { devices: Some(device.clone()), ..self.config.clone() };
+        let device = Rank::alone().device(&config)?;
+        let (classes, batch) = (self.data.classes.len(), config.batch_per_shard(1));
+        let mut program = program(&config, classes, false, device.as_ref(), &mut Output::new(true))?;
+        time_steps(program.as_mut(), &config, batch, classes, steps, true)?;
+        let times = program.profile(Mode::Train);
+        let plans = self.plans(2, &device.target())?;
+        let plan = plans.train.as_ref().ok_or_else(|| Failure::Error("the model has nothing to train".to_owned()))?;
+        Ok(Timeline::new(plan, &times, batch as f64 / speed.images_per_second))
+    }
+
+    /// One line that says what is trained.
+    pub fn describe(&self) -> String {
+        let TrainConfig { model, precision, .. } = &self.config;
+        let (size, batch) = (self.config.picture_size(None), self.config.batch_per_shard(1));
+        let pictures = match &self.config.data {
+            Some(data) => format!("{} of {}", self.data.kind.name(), data.display()),
+            None => "synthetic pictures".to_owned(),
+        };
+        format!("{model}, {batch} x {size}x{size} per device, {precision}, {pictures}")
+    }
+
+    /// Trains as one rank. The first one writes what it measured to `result`, and the run beside it.
+    pub fn measure(&self, rank: &Rank, result: &Path) -> Result<(), Failure> {
+        let Workload { config, model, data, steps } = self;
+        let config = &TrainConfig { out: Some(result.with_extension("run")), ..config.clone() };
+        let device = rank.device(config)?;
+        let shards = config.shard_count(rank.world_size());
+        let global_batch = shards * config.batch_per_shard(shards);
+        let part = |whole: &Arc<dyn Dataset>, steps: usize| -> Arc<dyn Dataset> {
+            Arc::new(Part { count: (steps * global_batch).min(whole.len()), whole: whole.clone() })
+        };
+        let (train, validation) = (part(&data.train, *steps), part(&data.validation, 1));
+        let data = TrainingData { train, validation, split: None, ..data.clone() };
+        let mut watch = Watch::default();
+        let trainer = Trainer::new(config.clone(), device.as_ref()).loader_threads(rank.loader_threads(config));
+        let trainer = match &rank.group {
+            Some(group) => trainer.group(group.clone()),
+            None => trainer,
+        };
+        trainer.callback(&mut watch).fit(&|x, classes| model.forward(x, classes), &data)?;
+        if rank.is_first() { watch.measured().write(result) } else { Ok(()) }
+    }
+}
+
+/// Keeps what the last epoch measured.
+#[derive(Default)]
+struct Watch {
+    memory: RankMemory,
+    record: EpochRecord,
+}
+
+impl Watch {
+    fn measured(&self) -> Measured {
+        let RankMemory { on_device, activations, weights, .. } = self.memory;
+        Measured {
+            images_per_second: self.record.images_per_second,
+            data_wait: self.record.data_wait,
+            rank_wait: self.record.rank_wait,
+            peak_memory_bytes: if on_device { activations + weights } else { self.memory.total() },
+        }
+    }
+}
+
+impl Callback for Watch {
+    fn on_fit_start(&mut self, started: &Started, _control: &mut Control) -> CallbackResult {
+        self.memory = started.memory;
+        Ok(())
+    }
+
+    fn on_epoch_end(&mut self, record: &EpochRecord, _control: &mut Control) -> CallbackResult {
+        self.record = record.clone();
+        Ok(())
+    }
+}
+
+/// Square pictures of noise, all of which share their memory.
+struct Noise {
+    picture: Picture,
+    classes: usize,
+}
+
+impl Noise {
+    fn new(size: usize) -> Result<Self, DataError> {
+        let mut random = RandomStream::new(0, "noise", 0, 0);
+        let bytes = (0..(size * size * 3).div_ceil(4)).flat_map(|_| random.next_u32().to_le_bytes());
+        let picture = Picture::new(size, size, bytes.take(size * size * 3).collect())?;
+        Ok(Noise { picture, classes: usual_classes(size) })
+    }
+}
+
+impl Dataset for Noise {
+    /// As many as any row takes.
+    fn len(&self) -> usize {
+        usize::MAX
+    }
+
+    fn label(&self, index: usize) -> usize {
+        index % self.classes
+    }
+
+    fn read(&self, _index: usize) -> Result<Picture, DataError> {
+        Ok(self.picture.clone())
+    }
+
+    fn class_names(&self) -> Vec<String> {
+        (0..self.classes).map(|class| class.to_string()).collect()
+    }
+}
+
+/// Some samples of a data set, evenly distributed over it.
+struct Part {
+    whole: Arc<dyn Dataset>,
+    count: usize,
+}
+
+impl Part {
+    fn place(&self, index: usize) -> usize {
+        // The product may exceed 64 bits.
+        (index as u128 * self.whole.len() as u128 / self.count as u128) as usize
+    }
+}
+
+impl Dataset for Part {
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn label(&self, index: usize) -> usize {
+        self.whole.label(self.place(index))
+    }
+
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        self.whole.read(self.place(index))
+    }
+
+    fn read_into(&self, index: usize, picture: &mut Picture) -> Result<(), DataError> {
+        self.whole.read_into(self.place(index), picture)
+    }
+
+    fn read_part(
+        &self,
+        index: usize,
+        wanted: &dyn Fn(usize, usize) -> Wanted,
+        view: &mut View,
+    ) -> Result<(), DataError> {
+        self.whole.read_part(self.place(index), wanted, view)
+    }
+
+    fn name(&self, index: usize) -> String {
+        self.whole.name(self.place(index))
+    }
+
+    fn reading_bytes(&self) -> usize {
+        self.whole.reading_bytes()
+    }
+
+    fn class_names(&self) -> Vec<String> {
+        self.whole.class_names()
+    }
+}

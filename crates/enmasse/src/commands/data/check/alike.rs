@@ -1,0 +1,100 @@
+//! Pictures that occur twice: the same file in two parts or two classes, and validation pictures that look like training ones.
+
+use std::collections::HashMap;
+
+use enmasse_data::Nearest;
+use enmasse_wording::counted;
+
+use super::finding::{Finding, Item};
+use super::look::Part;
+
+/// What occurs twice.
+pub struct Alike {
+    /// The same picture with two labels.
+    pub of_two_classes: Finding,
+    /// The same picture in two parts.
+    pub in_two_parts: Finding,
+    /// The same picture twice in a class of a part.
+    pub repeated: Finding,
+    /// Pictures of other parts that look like a training picture.
+    pub near: Finding,
+}
+
+/// A picture: its part, and its number there.
+type Place = (usize, usize);
+
+/// Compares all pictures with each other.
+pub fn find(classes: &[String], parts: &[Part]) -> Alike {
+    let mut places: HashMap<u128, Vec<Place>> = HashMap::new();
+    for (number, part) in parts.iter().enumerate() {
+        for (index, look) in part.looks.iter().enumerate() {
+            if let Some(content) = look.content {
+                places.entry(content).or_default().push((number, index));
+            }
+        }
+    }
+    // Each list is in the order of places, and so is the list of them.
+    let mut same: Vec<Vec<Place>> = places.into_values().filter(|places| places.len() > 1).collect();
+    same.sort_unstable();
+
+    let label = |&(part, index): &Place| parts[part].dataset.label(index);
+    let has_two_labels = |places: &[Place]| places.iter().any(|place| label(place) != label(&places[0]));
+    let has_two_parts = |places: &[Place]| places.iter().any(|place| place.0 != places[0].0);
+    let item =
+        |places: &Vec<Place>| Item::of_files(places.iter().map(|&(part, index)| parts[part].name(index)).collect());
+    let of_classes = |places: &Vec<Place>| {
+        let file = |place: &Place| (parts[place.0].name(place.1), classes[label(place)].as_str());
+        Item::of_classes(&places.iter().map(file).collect::<Vec<_>>())
+    };
+    let two_labels: Vec<Item> = same.iter().filter(|places| has_two_labels(places)).map(of_classes).collect();
+    let two_parts: Vec<Item> = same.iter().filter(|places| has_two_parts(places)).map(item).collect();
+    let others = same.iter().filter(|places| !has_two_labels(places) && !has_two_parts(places));
+    let repeated: Vec<Item> = others.map(item).collect();
+    let near = near(parts);
+    let pictures = |items: &[Item]| counted(items.len(), "picture");
+    let verb = |items: &[Item], one: &'static str, more: &'static str| if items.len() == 1 { one } else { more };
+    Alike {
+        of_two_classes: Finding::new(
+            "of_two_classes",
+            format!("{} {} two classes", pictures(&two_labels), verb(&two_labels, "has", "have")),
+            two_labels,
+        ),
+        in_two_parts: Finding::new(
+            "in_two_parts",
+            format!("{} {} in two parts", pictures(&two_parts), verb(&two_parts, "is", "are")),
+            two_parts,
+        ),
+        repeated: Finding::new(
+            "repeated",
+            format!("{} {} more than once in a part", pictures(&repeated), verb(&repeated, "is", "are")),
+            repeated,
+        ),
+        near: Finding::new(
+            "near",
+            format!(
+                "{} outside training {} a training picture (at most {} of 64 bits differ)",
+                pictures(&near),
+                verb(&near, "looks like", "look like"),
+                Nearest::WITHIN
+            ),
+            near,
+        ),
+    }
+}
+
+/// Pictures of other parts that look like a training picture and are not the same file, each with the nearest.
+fn near(parts: &[Part]) -> Vec<Item> {
+    let Some((train, others)) = parts.split_first() else { return Vec::new() };
+    let known = train.looks.iter().enumerate().filter_map(|(index, look)| Some((look.likeness?, index)));
+    let nearest = Nearest::new(known);
+    let of_part = |part: &Part| {
+        let looks = part.looks.iter().enumerate();
+        let found = looks.filter_map(|(index, look)| {
+            let like = nearest.find(look.likeness.as_ref()?)?;
+            (train.looks[like].content != look.content)
+                .then(|| Item::of_files(vec![part.name(index), train.name(like)]))
+        });
+        found.collect::<Vec<_>>()
+    };
+    others.iter().flat_map(of_part).collect()
+}

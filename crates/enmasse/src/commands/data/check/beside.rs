@@ -1,0 +1,38 @@
+//! What lies beside the pictures and is in no part: a picture that is missing without a word is missed late.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fs::read_dir;
+use std::path::{Path, PathBuf};
+
+use enmasse_data::LeftOut;
+use enmasse_wording::counted;
+
+use super::finding::{Finding, Item};
+use super::look::Part;
+
+/// What the scan of the folders found and could not use.
+pub fn left_out(left_out: &LeftOut) -> Finding {
+    Finding::told("left_out", left_out.to_string(), left_out.count())
+}
+
+/// Files and folders beside the pictures that are none of them, without hidden ones.
+pub fn files(parts: &[Part]) -> Finding {
+    let paths =
+        |part: &Part| (0..part.dataset.len()).filter_map(|index| part.dataset.file_path(index)).collect::<Vec<_>>();
+    let known: HashSet<PathBuf> = parts.iter().flat_map(paths).collect();
+    let folders: BTreeSet<&Path> = known.iter().filter_map(|path| path.parent()).collect();
+    let above: HashSet<&Path> = folders.iter().flat_map(|folder| folder.ancestors()).collect();
+    let mut beside = BTreeSet::new();
+    // A folder that cannot be listed any more has lost its pictures too, which are told.
+    for entry in folders.iter().filter_map(|folder| read_dir(folder).ok()).flatten().flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        let is_hidden = name.as_encoded_bytes().starts_with(b".");
+        if !is_hidden && !known.contains(&path) && !above.contains(path.as_path()) && (path.is_file() || path.is_dir())
+        {
+            beside.insert(path);
+        }
+    }
+    let items: Vec<Item> = beside.iter().map(|path| Item::file(path.display().to_string())).collect();
+    let verb = if items.len() == 1 { "is" } else { "are" };
+    Finding::new("beside", format!("{} beside the pictures {verb} in no part", counted(items.len(), "path")), items)
+}

@@ -1,0 +1,100 @@
+//! A look at every picture: whether it can be read, its size, its content, and what it looks like.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use enmasse_data::{DataError, Dataset, Format, Likeness, ReadOptions, Resizer, View, Wanted, decode};
+
+use crate::commands::data::opened::Opened;
+use crate::commands::data::scan::Scan;
+use crate::failure::Failure;
+
+/// What is known of a picture.
+#[derive(Default)]
+pub struct Look {
+    /// Why it cannot be read; nothing else but its name is known then.
+    pub fault: Option<String>,
+    /// Width and height.
+    pub size: Option<(usize, usize)>,
+    /// The hash of its file, or of its pixels if it has none.
+    pub content: Option<u128>,
+    pub likeness: Option<Likeness>,
+    /// The format of its content, if its extension is that of another one.
+    pub misnamed: Option<Format>,
+}
+
+/// A part of a data set, and a look at each of its pictures.
+pub struct Part {
+    pub name: &'static str,
+    pub dataset: Arc<dyn Dataset>,
+    pub looks: Vec<Look>,
+    root: PathBuf,
+}
+
+impl Part {
+    /// The name of a picture: its path below the data set's folder if it has one.
+    pub fn name(&self, index: usize) -> String {
+        match self.dataset.file_path(index) {
+            Some(path) => path.strip_prefix(&self.root).unwrap_or(&path).display().to_string(),
+            None => self.dataset.name(index),
+        }
+    }
+
+    /// The number of pictures of each class.
+    pub fn counts(&self, classes: usize) -> Vec<usize> {
+        let mut counts = vec![0; classes];
+        (0..self.dataset.len()).for_each(|index| counts[self.dataset.label(index)] += 1);
+        counts
+    }
+}
+
+/// Reads every picture of every part.
+pub fn look(opened: &Opened) -> Result<Vec<Part>, Failure> {
+    let Opened { config, root, data, .. } = opened;
+    let parts = [("training", Some(&data.train)), ("validation", Some(&data.validation)), ("test", data.test.as_ref())];
+    let parts: Vec<_> = parts.into_iter().filter_map(|(name, dataset)| Some((name, dataset?.clone()))).collect();
+    let mut scan = Scan::new("checking", parts.iter().map(|(_, dataset)| dataset.len()).sum());
+    let (pool, reading) = (opened.pool()?, config.reading());
+    let mut looked = Vec::new();
+    for (name, dataset) in parts {
+        let mut looks: Vec<Look> = (0..dataset.len()).map(|_| Look::default()).collect();
+        let read = dataset.clone();
+        let look = move |index: usize, view: &mut View| look_at(read.as_ref(), index, reading, view);
+        pool.survey(&dataset, look, |index, look| {
+            scan.step();
+            looks[index] = match look {
+                Err(error) if error.is_unreadable() => Look { fault: Some(error.problem()), ..Look::default() },
+                other => other?,
+            };
+            Ok(())
+        })
+        .map_err(Failure::error)?;
+        looked.push(Part { name, dataset, looks, root: root.clone() });
+    }
+    Ok(looked)
+}
+
+fn look_at(dataset: &dyn Dataset, index: usize, reading: ReadOptions, view: &mut View) -> Result<Look, DataError> {
+    let mut bytes = Vec::new();
+    let has_file = dataset.read_file(index, &mut bytes)?;
+    match has_file {
+        true => decode::read_part_of(&bytes, || dataset.name(index), reading, &Wanted::whole, view)?,
+        false => dataset.read_part(index, &Wanted::whole, view)?,
+    }
+    let picture = view.picture();
+    let hash = blake3::hash(if has_file { &bytes } else { picture.pixels() });
+    let (content, _) = hash.as_bytes().split_first_chunk().unwrap_or((&[0; 16], &[]));
+    Ok(Look {
+        fault: None,
+        size: Some((picture.width(), picture.height())),
+        content: Some(u128::from_le_bytes(*content)),
+        likeness: Likeness::of(picture, &mut Resizer::default()),
+        misnamed: misnamed(dataset.file_path(index).as_deref(), &bytes),
+    })
+}
+
+/// The format of a file, if its extension is that of another one.
+fn misnamed(path: Option<&Path>, bytes: &[u8]) -> Option<Format> {
+    let promised = Format::of_extension(path?.extension()?.to_str()?)?;
+    Format::of(bytes).filter(|format| *format != promised)
+}

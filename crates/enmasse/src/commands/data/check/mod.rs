@@ -1,0 +1,150 @@
+//! `enmasse data check DATA`: reads every picture of every part, and tells what is wrong with the data set.
+
+mod alike;
+mod beside;
+mod finding;
+mod look;
+mod sizes;
+
+use clap::{ArgMatches, Command};
+use enmasse_wording::{counted, one_line};
+use finding::{Finding, Item};
+use look::{Part, look};
+use serde_json::{Value, json};
+use sizes::Sizes;
+
+use super::opened::{Opened, SOURCE, WHOLE_MACHINE};
+use crate::arguments::{data, settings_with};
+use crate::failure::Failure;
+use crate::interrupt::Interrupts;
+use crate::output::Output;
+
+/// The settings that apply to it.
+const SETTINGS: &[&str] =
+    &["convert_rgb", "exif_transpose", "split", "split_seed", "loader_threads", "timeout", "json"];
+
+const ABOUT: &str = "\
+A problem is what ends a run, or makes its figures wrong: pictures that cannot be read, a class without pictures in a
+part, the same picture in two parts or in two classes. All else is a note.
+Exit code 0: no problems; 1: some.";
+
+/// A table of classes has at most so many rows.
+const ROWS: usize = 40;
+
+/// Characters of a class's name for which there is room in the table.
+const WIDEST: usize = 40;
+
+/// The command line of `enmasse data check`.
+pub fn command() -> Command {
+    Command::new("check")
+        .about("Read every picture, and tell what is wrong; the exit code is 1 where something is")
+        .after_help(ABOUT)
+        .args(data())
+        .args(settings_with(&[SETTINGS, SOURCE].concat(), WHOLE_MACHINE))
+}
+
+pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let _interrupts = Interrupts::watch()?;
+    let opened = Opened::new(matches)?;
+    let parts = look(&opened)?;
+    let sizes = Sizes::of(parts.iter().flat_map(|part| &part.looks).filter_map(|look| look.size));
+    let (problems, notes) = findings(&opened, &parts);
+
+    let mut output = Output::new(opened.config.json);
+    match output.is_json() {
+        true => {
+            let list = |findings: &[Finding]| findings.iter().map(Finding::to_json).collect::<Vec<Value>>();
+            let parts = parts.iter().map(|part| {
+                json!({ "part": part.name, "samples": part.looks.len(), "counts": part.counts(opened.data.classes.len()) })
+            });
+            output.json(json!({
+                "event": "check", "data": opened.root, "kind": opened.data.kind, "classes": opened.data.classes,
+                "parts": parts.collect::<Vec<_>>(), "sizes": sizes.to_json(), "problems": list(&problems), "notes": list(&notes)
+            }));
+        }
+        false => {
+            output.text(format_args!("data:    {}, {}", opened.root.display(), opened.data.kind.name()));
+            table(&opened.data.classes, &parts).iter().for_each(|line| output.text(line));
+            output.text(format_args!("sizes:   {}", sizes.in_words()));
+            notes.iter().for_each(|note| output.text(format_args!("note:    {note}")));
+            problems.iter().for_each(|problem| output.text(format_args!("problem: {problem}")));
+            output.text(match problems.len() {
+                0 => "no problems".to_owned(),
+                count => counted(count, "kind") + " of problems",
+            });
+        }
+    }
+    output.finish()?;
+    if problems.is_empty() { Ok(()) } else { Err(Failure::Told(1)) }
+}
+
+/// What is wrong, and what is merely worth knowing.
+fn findings(opened: &Opened, parts: &[Part]) -> (Vec<Finding>, Vec<Finding>) {
+    let mut problems = vec![unreadable(parts), lacking(&opened.data.classes, parts)];
+    let mut notes = vec![misnamed(parts), beside::left_out(&opened.data.left_out), beside::files(parts)];
+    let alike = alike::find(&opened.data.classes, parts);
+    problems.extend([alike.of_two_classes, alike.in_two_parts]);
+    notes.extend([alike.repeated, alike.near]);
+    let some = |findings: Vec<Finding>| findings.into_iter().filter(|finding| finding.count > 0).collect();
+    (some(problems), some(notes))
+}
+
+/// Pictures that cannot be read.
+fn unreadable(parts: &[Part]) -> Finding {
+    let of_part = |part: &Part| {
+        let faults = part.looks.iter().enumerate().filter_map(|(index, look)| Some((index, look.fault.clone()?)));
+        faults.map(|(index, fault)| Item::of_file(part.name(index), fault)).collect::<Vec<_>>()
+    };
+    let items: Vec<Item> = parts.iter().flat_map(of_part).collect();
+    Finding::new("unreadable", counted(items.len(), "picture") + " cannot be read", items)
+}
+
+/// Classes that have no pictures in a part.
+fn lacking(classes: &[String], parts: &[Part]) -> Finding {
+    let of_part = |part: &Part| {
+        let counts = part.counts(classes.len());
+        let empty = counts.into_iter().zip(classes).filter(|(count, _)| *count == 0);
+        empty.map(|(_, class)| Item::of_class(class, part.name)).collect::<Vec<_>>()
+    };
+    let items: Vec<Item> = parts.iter().flat_map(of_part).collect();
+    let verb = if items.len() == 1 { "lacks" } else { "lack" };
+    Finding::new("lacking", format!("{} {verb} pictures in a part", counted(items.len(), "class")), items)
+}
+
+/// Pictures whose extension is that of another format.
+fn misnamed(parts: &[Part]) -> Finding {
+    let of_part = |part: &Part| {
+        let formats = part.looks.iter().enumerate().filter_map(|(index, look)| Some((index, look.misnamed?)));
+        formats.map(|(index, format)| Item::of_file(part.name(index), format.name().to_owned())).collect::<Vec<_>>()
+    };
+    let items: Vec<Item> = parts.iter().flat_map(of_part).collect();
+    let of_another = " by another format's name; its content counts";
+    Finding::new("misnamed", counted(items.len(), "picture") + of_another, items)
+}
+
+/// The number of pictures of each class in each part; of many classes the range alone.
+fn table(classes: &[String], parts: &[Part]) -> Vec<String> {
+    let counts: Vec<Vec<usize>> = parts.iter().map(|part| part.counts(classes.len())).collect();
+    if classes.len() > ROWS {
+        let range = |(part, counts): (&Part, &Vec<usize>)| {
+            let (least, most) = (counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0));
+            let (pictures, classes) = (counted(part.looks.len(), "picture"), counted(classes.len(), "class"));
+            format!("{}: {pictures} in {classes}, {least} to {most} of each", part.name)
+        };
+        return parts.iter().zip(&counts).map(range).collect();
+    }
+    let widest = classes.iter().map(|class| class.chars().count()).max().unwrap_or(0).clamp(5, WIDEST);
+    let row = |name: &str, cells: &[String]| {
+        let cells: String = cells.iter().map(|cell| format!("  {cell:>10}")).collect();
+        format!("{:<widest$}{cells}", one_line(name))
+    };
+    let titles: Vec<String> = parts.iter().map(|part| part.name.to_owned()).collect();
+    let mut lines = vec![row("class", &titles)];
+    for (label, class) in classes.iter().enumerate() {
+        let cells: Vec<String> = counts.iter().map(|counts| counts[label].to_string()).collect();
+        lines.push(row(class, &cells));
+    }
+    let sums: Vec<String> = parts.iter().map(|part| part.looks.len().to_string()).collect();
+    lines.push(row("all", &sums));
+    lines
+}

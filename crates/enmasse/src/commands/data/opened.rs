@@ -1,0 +1,58 @@
+//! The data that a command examines, opened as `train` opens it with the same settings.
+
+use std::path::PathBuf;
+
+use clap::ArgMatches;
+use enmasse_data::{Crop, DecodePool, OpenOptions};
+use enmasse_train::{Surroundings, TrainConfig, TrainingData};
+
+use crate::failure::Failure;
+use crate::output::say;
+use crate::settings::{cores, layers};
+use crate::without_data::{SHAPES_SIZE, shapes};
+
+/// The defaults of commands that use the whole machine.
+pub const WHOLE_MACHINE: &[(&str, &str)] = &[("loader_threads", "one for each core")];
+
+/// The settings that say where classes are found, besides those of each command.
+pub const SOURCE: &[&str] = &["label_pattern", "path_column", "label_column", "manifest_root"];
+
+/// A data set in its parts, and the settings of the command.
+pub struct Opened {
+    pub config: TrainConfig,
+    /// The folder that was named, or that of the embedded data set.
+    pub root: PathBuf,
+    pub data: TrainingData,
+}
+
+impl Opened {
+    /// Opens the data of a command line. Warns of options without effect.
+    pub fn new(matches: &ArgMatches) -> Result<Self, Failure> {
+        Self::with_fraction(matches, OpenOptions::default().val_fraction)
+    }
+
+    /// The same with another fraction of each class for validation, where that part is drawn.
+    pub fn with_fraction(matches: &ArgMatches, val_fraction: f64) -> Result<Self, Failure> {
+        let layers = layers(matches)?;
+        let mut config = layers.clone().finish()?;
+        let root = match &config.data {
+            Some(root) => root.clone(),
+            None => {
+                config.size.get_or_insert(SHAPES_SIZE);
+                shapes()?
+            }
+        };
+        let data = TrainingData::open(&root, &OpenOptions { val_fraction, ..config.open_options() })?;
+        data.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
+        let is_padded = matches!(data.kind.crop(config.picture_size(data.kind.native_size())), Crop::Padded { .. });
+        let surroundings = Surroundings { kind: data.kind, has_parts: data.has_parts, is_padded, is_launched: false };
+        layers.without_effect(&surroundings).iter().for_each(|line| say(format_args!("warning: {line}")));
+        Ok(Opened { config, root, data })
+    }
+
+    /// Threads that decode: all cores of the machine unless `--loader-threads` says otherwise.
+    pub fn pool(&self) -> Result<DecodePool, Failure> {
+        let threads = self.config.loader_threads_of_rank(cores(), 0, 1);
+        Ok(DecodePool::new(threads).map_err(Failure::error)?.patience(self.config.patience(1)))
+    }
+}

@@ -1,0 +1,150 @@
+//! `enmasse data pack DATA FILE`: a data set in one file, which trains like the folder and is read faster.
+
+use std::path::PathBuf;
+
+use clap::builder::PossibleValue;
+use clap::{Arg, ArgMatches, Command};
+use enmasse_data::{BadSample, PackForm, PackOptions, Packed, Unpacked, pack};
+use enmasse_files::folder_of;
+use enmasse_train::{OnBadSample, TrainError};
+use enmasse_wording::{counted, grouped, mebibytes};
+use serde_json::json;
+
+use super::opened::{Opened, WHOLE_MACHINE};
+use super::scan::Scan;
+use crate::arguments::{self, count, data, settings_with};
+use crate::failure::Failure;
+use crate::interrupt::Interrupts;
+use crate::output::{Output, say};
+use crate::skipped::Skipped;
+
+/// The settings that apply to it.
+const SETTINGS: &[&str] = &[
+    "size",
+    "convert_rgb",
+    "exif_transpose",
+    "on_bad_sample",
+    "split",
+    "split_seed",
+    "loader_threads",
+    "timeout",
+    "json",
+];
+
+/// The quality of JPEG files that are written.
+const QUALITY: usize = 90;
+
+const ABOUT: &str = "\
+The file has both parts of the data set, and the names of its classes and pictures. Pass it to train, eval and predict
+in the place of DATA. Picture files are kept as they are, so training gives the same bits as with the folder. Smaller
+pictures (--resize, --form raw) are read faster, and are other pictures: crops have less detail.
+
+Examples:
+  enmasse data pack flower_photos flowers.enmasse
+  enmasse data pack imagenet imagenet.enmasse --resize 256
+  enmasse data pack imagenet imagenet.enmasse --form raw --size 224
+  enmasse train flowers.enmasse";
+
+/// The command line of `enmasse data pack`.
+pub fn command() -> Command {
+    let form = [
+        PossibleValue::new("jpeg").alias("jpg").help("Picture files, as they are or with --resize"),
+        PossibleValue::new("raw")
+            .help("Squares of pixels with the edge --size: the shorter side is resized, the middle kept"),
+    ];
+    let usual = [WHOLE_MACHINE, &[("size", "with --form raw the data set's own; a folder needs it")]].concat();
+    Command::new("pack")
+        .about("Pack a data set into one file, which is read faster")
+        .after_help(ABOUT)
+        .args(data().into_iter().take(1).map(|data| data.required(true)))
+        .arg(
+            Arg::new("file")
+                .value_name("FILE")
+                .required(true)
+                .value_parser(arguments::path)
+                .help("The file to write, such as photos.enmasse; it must not exist"),
+        )
+        .arg(
+            Arg::new("form")
+                .long("form")
+                .aliases(["write-mode", "write_mode"])
+                .value_name("FORM")
+                .value_parser(form)
+                .help("What is stored of a picture [default: jpeg; raw for CIFAR and MNIST]"),
+        )
+        .arg(
+            count("resize", "PIXELS", "Resize pictures whose shorter side is longer than this, and store them as JPEG")
+                .aliases(["max-resolution", "max_resolution"]),
+        )
+        .arg(
+            count("quality", "Q", "Quality of the JPEG files that are written, up to 100 [default: 90]")
+                .aliases(["jpeg-quality", "jpeg_quality"]),
+        )
+        .args(settings_with(SETTINGS, &usual))
+}
+
+pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let path = matches.get_one::<PathBuf>("file").cloned().unwrap_or_default();
+    let _interrupts = Interrupts::watch_writer(folder_of(&path))?;
+    let opened = Opened::new(matches)?;
+    let (form, pool) = (form(matches, &opened)?, opened.pool()?);
+    let Opened { config, root, data, .. } = opened;
+    let options = PackOptions { form, skips: config.on_bad_sample == OnBadSample::Skip };
+    let (parts, classes) = ([data.train, data.validation], data.classes);
+    let total = parts.iter().map(|part| part.len()).sum();
+    let unpacked = Unpacked { root: root.clone(), kind: data.kind, classes, parts };
+
+    let (mut skipped, mut scan) = (Skipped::default(), Scan::new("packing", total));
+    let each = |bad: Option<BadSample>| {
+        scan.step();
+        bad.and_then(|sample| skipped.add(&sample)).into_iter().for_each(say);
+    };
+    let packed = pack(&unpacked, &options, &pool, &path, each).map_err(|error| match error.is_unreadable() {
+        true => TrainError::BadSample(error),
+        false => TrainError::Data(error),
+    })?;
+    let Packed { samples: [train, validation], bytes } = packed;
+    let mut output = Output::new(config.json);
+    match output.is_json() {
+        true => output.json(json!({
+            "event": "pack", "data": root, "file": path, "kind": unpacked.kind, "classes": unpacked.classes.len(),
+            "train": train, "validation": validation, "unreadable": total - train - validation, "bytes": bytes
+        })),
+        false => output.text(format_args!(
+            "{}: {} for training and {} for validation, in {}; {}",
+            path.display(),
+            counted(train, "picture"),
+            grouped(validation as u64),
+            counted(unpacked.classes.len(), "class"),
+            mebibytes(bytes as usize)
+        )),
+    }
+    skipped.line().into_iter().for_each(say);
+    output.finish()
+}
+
+/// What becomes of the pictures. Fails if a flag has no effect beside another one.
+fn form(matches: &ArgMatches, opened: &Opened) -> Result<PackForm, Failure> {
+    let Opened { config, data, .. } = opened;
+    let native = data.kind.native_size();
+    let count = |name: &str| matches.get_one::<usize>(name).copied();
+    let (resize, quality) = (count("resize"), count("quality"));
+    let refuse = |flag: &str, reason: &str| Err(Failure::Usage(format!("--{flag}: {reason}")));
+    let named = matches.get_one::<String>("form").map(String::as_str);
+    if named.unwrap_or(if native.is_some() { "raw" } else { "jpeg" }) == "raw" {
+        return match (resize, quality, config.size.or(native)) {
+            (Some(_), ..) => refuse("resize", "has no effect with --form raw, whose squares have the edge --size"),
+            (None, Some(_), _) => refuse("quality", "has no effect with --form raw; leave it out, or use --form jpeg"),
+            (None, None, Some(size)) => Ok(PackForm::Raw { size }),
+            (None, None, None) => refuse("form raw", "pictures in folders have many sizes; add --size PIXELS"),
+        };
+    }
+    if matches.contains_id("size") {
+        return refuse("size", "has no effect with --form jpeg; --resize makes large pictures smaller");
+    }
+    if quality.is_some() && resize.is_none() && native.is_none() {
+        return refuse("quality", "has no effect without --resize: picture files are kept as they are");
+    }
+    let quality = u8::try_from(quality.unwrap_or(QUALITY)).unwrap_or(u8::MAX);
+    Ok(PackForm::Files { resize, quality })
+}

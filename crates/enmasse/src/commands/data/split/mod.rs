@@ -1,0 +1,163 @@
+//! `enmasse data split DATA OUT`: the parts of a run as folders or as a table, drawn as training draws them.
+
+mod fresh;
+mod parts;
+
+use std::collections::HashSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use enmasse_files::write_whole;
+use enmasse_wording::counted;
+use fresh::{Fresh, Link};
+use parts::{Entry, Part, entries};
+use serde_json::json;
+
+use super::opened::{Opened, SOURCE};
+use super::scan::Scan;
+use crate::arguments::{path, settings};
+use crate::csv::field;
+use crate::failure::Failure;
+use crate::interrupt::Interrupts;
+use crate::output::{Output, warn_of_left_out};
+
+/// The settings that apply to it.
+const SETTINGS: &[&str] = &["split", "split_seed", "json"];
+
+/// The command line of `enmasse data split`.
+pub fn command() -> Command {
+    Command::new("split")
+        .about("Write the parts of a folder as folders train/ and val/, or as a table")
+        .after_help(
+            "A run on DATA with the same --split and --split-seed draws the same validation part. The pictures of test/ are\n\
+             taken from the training part, so that part stays the same with and without them.",
+        )
+        .arg(Arg::new("data").value_name("DATA").required(true).help("Folder of class folders"))
+        .arg(
+            Arg::new("out")
+                .value_name("OUT")
+                .required(true)
+                .value_parser(path)
+                .help("Folder to make, or with --list the table; must be new"),
+        )
+        .arg(
+            Arg::new("link")
+                .long("link")
+                .value_name("KIND")
+                .value_parser(Link::ALL.map(Link::word))
+                .default_value(Link::Hard.word())
+                .conflicts_with("list")
+                .help("How pictures come into OUT: links of either kind, or copies"),
+        )
+        .arg(
+            Arg::new("list")
+                .long("list")
+                .action(ArgAction::SetTrue)
+                .help("Write a CSV table of path, label and split instead, and no pictures"),
+        )
+        .arg(fraction("val", "Share of each class for validation [default: 0.2, as in training]"))
+        .arg(fraction("test", "Share of each class for a test part [default: 0]"))
+        .args(settings(&[SETTINGS, SOURCE].concat()))
+}
+
+fn fraction(name: &'static str, help: &'static str) -> Arg {
+    let value = |text: &str| {
+        let fraction = text.parse().ok().filter(|fraction| (0.0..1.0).contains(fraction));
+        fraction.ok_or("must be at least 0 and below 1")
+    };
+    Arg::new(name).long(name).value_name("FRACTION").value_parser(value).help(help)
+}
+
+pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let _interrupts = Interrupts::watch()?;
+    let share = |name: &str, usual: f64| matches.get_one::<f64>(name).copied().unwrap_or(usual);
+    let (validation, test) = (share("val", 0.2), share("test", 0.0));
+    if validation + test >= 1.0 {
+        return Err(Failure::Usage(
+            "--val and --test: nothing would be left for training; lower one of them".to_owned(),
+        ));
+    }
+    let out = matches.get_one::<PathBuf>("out").cloned().unwrap_or_default();
+    if out.symlink_metadata().is_ok() {
+        return Err(Failure::Usage(format!("{}: exists already; name a new folder or file", out.display())));
+    }
+    let opened = Opened::with_fraction(matches, validation)?;
+    warn_of_left_out(&opened.data.left_out);
+    if opened.data.has_parts {
+        let problem = "comes in parts for training and validation, so there is nothing to split";
+        return Err(Failure::Error(format!("{}: {problem}", opened.root.display())));
+    }
+    let entries = entries(&opened, test)?;
+    let word = matches.get_one::<String>("link").map_or("", String::as_str);
+    let link = Link::ALL.into_iter().find(|link| link.word() == word).unwrap_or(Link::Hard);
+    let way = match matches.get_flag("list") {
+        true => {
+            write_list(&out, &entries)?;
+            "list"
+        }
+        false => {
+            check_classes(&opened.data.classes, &entries)?;
+            write_folders(&out, &entries, link)?;
+            link.word()
+        }
+    };
+
+    let count = |part: Part| entries.iter().filter(|entry| entry.part == part).count();
+    let counts = Part::ALL.map(count);
+    let mut output = Output::new(opened.config.json);
+    match output.is_json() {
+        true => output.json(json!({
+            "event": "split", "data": opened.root, "out": out, "way": way,
+            "train": counts[0], "val": counts[1], "test": counts[2]
+        })),
+        false => {
+            let parts = Part::ALL.iter().zip(counts).filter(|(_, count)| *count > 0);
+            let parts = parts.map(|(part, count)| format!("{} for {}", counted(count, "picture"), part.purpose()));
+            output.text(format_args!("wrote {}: {}", out.display(), parts.collect::<Vec<_>>().join(", ")));
+        }
+    }
+    output.finish()
+}
+
+/// Fails if a part would lack a class: no run reads such folders.
+fn check_classes(classes: &[String], entries: &[Entry]) -> Result<(), Failure> {
+    let found: HashSet<(Part, &str)> = entries.iter().map(|entry| (entry.part, entry.class.as_str())).collect();
+    let parts = Part::ALL.into_iter().filter(|part| entries.iter().any(|entry| entry.part == *part));
+    for part in parts {
+        if let Some(class) = classes.iter().find(|class| !found.contains(&(part, class.as_str()))) {
+            return Err(Failure::Error(format!(
+                "the class {class:?} has too few pictures for a part for {}: raise --{}, or add pictures",
+                part.purpose(),
+                part.word()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Writes `OUT/PART/CLASS/PICTURE`.
+fn write_folders(out: &Path, entries: &[Entry], link: Link) -> Result<(), Failure> {
+    let fresh = Fresh::begin(out)?;
+    let mut scan = Scan::new("writing", entries.len());
+    for entry in entries {
+        fresh.add(entry, link)?;
+        scan.step();
+    }
+    fresh.finish()
+}
+
+/// Writes a row for each picture: its path, its class and its part. Paths of pictures below the table's folder are relative to it.
+fn write_list(out: &Path, entries: &[Entry]) -> Result<(), Failure> {
+    let parent = out.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+    let folder = parent.canonicalize().map_err(|error| Failure::Error(format!("{}: {error}", parent.display())))?;
+    write_whole(out, |file| {
+        writeln!(file, "path,label,split")?;
+        for Entry { file: path, class, part, .. } in entries {
+            let path = path.strip_prefix(&folder).unwrap_or(path);
+            writeln!(file, "{},{},{}", field(&path.display().to_string()), field(class), part.word())?;
+        }
+        Ok(())
+    })
+    .map_err(Failure::error)
+}

@@ -1,0 +1,122 @@
+//! `--stage DIR`: the data copied to a disk of the node before it is read.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use enmasse_data::{LeftOut, Stage, StageError, StageEvent, Staged, is_self_contained};
+use enmasse_train::TrainConfig;
+use enmasse_wording::mebibytes;
+
+use crate::failure::Failure;
+use crate::output::say;
+use crate::ranks::Rank;
+use crate::transfer::Transfer;
+
+/// The longest time between two rounds in which ranks tell each other that they are still at it.
+const ROUND: Duration = Duration::from_secs(1);
+
+/// Who makes the copy.
+#[derive(Clone, Copy)]
+pub enum Copier<'a> {
+    /// This process, before it starts any ranks.
+    Alone,
+    /// The process that started this rank has made it.
+    Others,
+    /// The ranks of a launched job, one of each node.
+    Rank(&'a Rank),
+}
+
+/// The path to read the data in `root` from, and what of it is not in the copy: `root` itself without `--stage`.
+pub fn stage(config: &TrainConfig, root: &Path, copier: Copier) -> Result<(PathBuf, LeftOut), Failure> {
+    let Some(folder) = &config.stage else { return Ok((root.to_owned(), LeftOut::default())) };
+    if !is_self_contained(root) {
+        let root = root.display();
+        return Err(Failure::Usage(format!(
+            "--stage: copies one folder or file, and {root} names others; leave it out"
+        )));
+    }
+    let stage = Stage::new(root, folder).map_err(failure)?.patience(config.patience(1));
+    let staged = match copier {
+        Copier::Others => return Ok((stage.made().map_err(failure)?, LeftOut::default())),
+        Copier::Alone => {
+            let staged = stage.make(&mut Line::default().follow()).map_err(failure)?;
+            told(&staged);
+            staged
+        }
+        Copier::Rank(rank) => with_ranks(stage, ROUND.min(config.patience(1) / 4), rank)?,
+    };
+    Ok((staged.root, staged.left_out))
+}
+
+/// Makes the copy on a thread of its own. Meanwhile the ranks meet again and again: nodes take different times, and a rank that
+/// waited for another's copy in the first operation of the run would reach the deadline of that operation.
+fn with_ranks(stage: Stage, round: Duration, rank: &Rank) -> Result<Staged, Failure> {
+    let speaks = rank.is_first();
+    let (send, result) = channel();
+    let make = move || {
+        let mut line = Line::default().follow();
+        let made = stage.make(&mut |event| {
+            if speaks {
+                line(event)
+            }
+        });
+        // Nobody waits for it after a failure of the group.
+        let _ = send.send(made);
+    };
+    std::thread::Builder::new().name("stage".to_owned()).spawn(make).map_err(StageError::Threads).map_err(failure)?;
+    let mut staged = None;
+    loop {
+        if staged.is_none() {
+            match result.recv_timeout(round) {
+                Ok(made) => staged = Some(made.map_err(failure)?),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::Error("copying the data panicked".to_owned()));
+                }
+            }
+        }
+        let words = rank.gather(if staged.is_some() { "done" } else { "" }.to_owned())?;
+        if let Some(staged) = staged.take_if(|_| words.iter().all(|word| word == "done")) {
+            if speaks {
+                told(&staged);
+            }
+            return Ok(staged);
+        }
+    }
+}
+
+/// Says where the data is read.
+fn told(staged: &Staged) {
+    let place = staged.root.display();
+    match staged.copied {
+        Some(bytes) => say(format_args!("copied {} of data to {place}", mebibytes(bytes as usize))),
+        None => say(format_args!("the copy of the data in {place} is up to date")),
+    }
+}
+
+/// The line of progress of a copy.
+#[derive(Default)]
+struct Line {
+    transfer: Option<Transfer>,
+    waits: bool,
+}
+
+impl Line {
+    fn follow(mut self) -> impl FnMut(StageEvent) {
+        move |event| match event {
+            StageEvent::Copied(bytes, total) => {
+                self.transfer.get_or_insert_with(|| Transfer::new("copying")).show(bytes, total);
+            }
+            StageEvent::Waiting if !self.waits => {
+                self.waits = true;
+                say("another process copies the data; waiting for it");
+            }
+            StageEvent::Waiting | StageEvent::Listed(_) => {}
+        }
+    }
+}
+
+fn failure(error: StageError) -> Failure {
+    Failure::Error(format!("--stage: {error}"))
+}

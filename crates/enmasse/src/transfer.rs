@@ -1,0 +1,42 @@
+//! The line of progress of bytes that are fetched or copied.
+
+use std::time::Instant;
+
+use crate::progress::{REDRAW, View};
+use crate::screen;
+
+/// Bytes on their way.
+pub struct Transfer {
+    what: String,
+    /// When the first bytes were told, and their number: a transfer may go on with those of an earlier one.
+    began: Option<(Instant, u64)>,
+    /// When the line was last replaced.
+    drawn: Option<Instant>,
+}
+
+impl Transfer {
+    /// A transfer that begins now. `what` is the line's first word.
+    pub fn new(what: impl Into<String>) -> Self {
+        Transfer { what: what.into(), began: None, drawn: None }
+    }
+
+    /// The line's first word.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// Shows that `done` of `total` bytes are there, where there is somebody to see it.
+    pub fn show(&mut self, done: u64, total: u64) {
+        let now = Instant::now();
+        let (began, first) = *self.began.get_or_insert((now, done));
+        if self.drawn.is_some_and(|drawn| now.saturating_duration_since(drawn) < REDRAW) {
+            return;
+        }
+        self.drawn = Some(now);
+        if let Some(width) = screen::width() {
+            let seconds = now.saturating_duration_since(began).as_secs_f64();
+            let recent = done.saturating_sub(first);
+            screen::show(&View::of_transfer(&self.what, done, total, recent, seconds).line(width));
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `enmasse data check`: each fault has its line, and decides the exit code.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::textured;
+use crate::common::{enmasse, failed};
+
+/// Two classes of different pictures, three of each in training and one in validation.
+fn sound(root: &Path) {
+    for (label, class) in ["green", "red"].into_iter().enumerate() {
+        for number in 0..3 {
+            textured(&root.join(format!("train/{class}/{number}.png")), (label * 10 + number) as u64);
+        }
+        textured(&root.join(format!("val/{class}/3.png")), (label * 10 + 3) as u64);
+    }
+}
+
+#[test]
+fn a_sound_data_set() {
+    let folder = tempfile::tempdir().unwrap();
+    sound(folder.path());
+    let data = folder.path().display().to_string();
+    let expected = format!(
+        "data:    {data}, folder of class folders\nclass    training  validation\ngreen           3           1\n\
+         red             3           1\nall             6           2\nsizes:   18x16\nno problems\n"
+    );
+    for threads in ["1", "3"] {
+        assert_eq!(enmasse(&["data", "check", &data, "--loader-threads", threads]).well().stdout, expected);
+    }
+    let object = enmasse(&["data", "check", &data, "--json"]).well().json().remove(0);
+    assert_eq!(object["parts"][1], json!({ "part": "validation", "samples": 2, "counts": [1, 1] }));
+    assert_eq!((&object["problems"], &object["notes"]), (&json!([]), &json!([])));
+}
+
+#[test]
+fn each_fault_has_its_line() {
+    let check = |spoil: &dyn Fn(&Path), code: i32, lines: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        sound(folder.path());
+        spoil(folder.path());
+        let data = folder.path().display().to_string();
+        let ended = enmasse(&["data", "check", &data]);
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(code), ""), "{ended:?}");
+        let found = ended.stdout.lines().filter(|line| line.starts_with("note: ") || line.starts_with("problem: "));
+        let found: Vec<String> = found.map(|line| line.replace(&format!("{data}/"), "")).collect();
+        assert_eq!(found, lines);
+    };
+    let copy = |from: &'static str, to: &'static str| {
+        move |root: &Path| assert!(fs::copy(root.join(from), root.join(to)).unwrap() > 0)
+    };
+    check(
+        &|root| fs::write(root.join("val/red/9.jpg"), "").unwrap(),
+        1,
+        &["problem: 1 picture cannot be read: val/red/9.jpg (the file is empty)"],
+    );
+    check(
+        &|root| {
+            let whole = fs::read(root.join("train/red/1.png")).unwrap();
+            (4..9).for_each(|number| fs::write(root.join(format!("train/red/{number}.png")), &whole[..40]).unwrap());
+        },
+        1,
+        &["problem: 5 pictures cannot be read: train/red/4.png (a damaged or truncated PNG: unexpected end of file), \
+           train/red/5.png (a damaged or truncated PNG: unexpected end of file), train/red/6.png (a damaged or truncated PNG: unexpected end of file) \
+           and 2 more"],
+    );
+    check(
+        &copy("train/red/0.png", "val/red/0.png"),
+        1,
+        &["problem: 1 picture is in two parts: train/red/0.png = val/red/0.png"],
+    );
+    check(
+        &copy("train/red/0.png", "train/green/7.png"),
+        1,
+        &["problem: 1 picture has two classes: train/green/7.png (green) = train/red/0.png (red)"],
+    );
+    check(
+        &copy("train/red/0.png", "train/red/7.png"),
+        0,
+        &["note:    1 picture is more than once in a part: train/red/0.png = train/red/7.png"],
+    );
+    check(
+        &|root| fs::rename(root.join("train/red/0.png"), root.join("train/red/0.JPG")).unwrap(),
+        0,
+        &["note:    1 picture by another format's name; its content counts: train/red/0.JPG (PNG)"],
+    );
+    check(
+        &|root| {
+            fs::write(root.join("train/red/notes.txt"), "").unwrap();
+            fs::write(root.join("train/red/.hidden"), "").unwrap();
+            fs::create_dir(root.join("val/green/more")).unwrap();
+        },
+        0,
+        &["note:    2 paths beside the pictures are in no part: train/red/notes.txt, val/green/more"],
+    );
+    check(
+        &|root| std::os::unix::fs::symlink("nowhere", root.join("train/red/5.png")).unwrap(),
+        0,
+        &["note:    left out 1 entry that is neither a file nor a folder: train/red/5.png (a broken link)"],
+    );
+    // The same picture in another file looks alike; only its brightness differs.
+    check(
+        &|root| super::brighter(&root.join("val/red/8.png"), 10, 20),
+        0,
+        &["note:    1 picture outside training looks like a training picture (at most 4 of 64 bits differ): \
+           val/red/8.png = train/red/0.png"],
+    );
+}
+
+/// The seeded split leaves nothing of a class with one picture for validation.
+#[test]
+fn a_class_that_lacks_a_part() {
+    let folder = tempfile::tempdir().unwrap();
+    (0..5).for_each(|number| textured(&folder.path().join(format!("many/{number}.png")), number));
+    textured(&folder.path().join("one/0.png"), 9);
+    let data = folder.path().display().to_string();
+    let ended = enmasse(&["data", "check", &data, "--json"]);
+    assert_eq!(ended.code, Some(1));
+    let expected = json!([{
+        "kind": "lacking", "what": "1 class lacks pictures in a part", "count": 1,
+        "items": [{ "class": "one", "part": "validation" }]
+    }]);
+    assert_eq!(ended.json()[0]["problems"], expected);
+    failed(&enmasse(&["data", "check", "/nowhere"]), 1, &["/nowhere"]);
+}
+
+#[test]
+fn json_names_every_case() {
+    let folder = tempfile::tempdir().unwrap();
+    sound(folder.path());
+    let names: Vec<String> = (4..9).map(|number| format!("train/red/{number}.jpg")).collect();
+    names.iter().for_each(|name| fs::write(folder.path().join(name), "").unwrap());
+    let data = folder.path().display().to_string();
+    let ended = enmasse(&["data", "check", &data, "--json"]);
+    let items = ended.json()[0]["problems"][0]["items"].as_array().unwrap().clone();
+    let expected: Vec<Value> =
+        names.iter().map(|name| json!({ "file": name, "matter": "the file is empty" })).collect();
+    assert_eq!(items, expected);
+}

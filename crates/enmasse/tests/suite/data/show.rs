@@ -1,0 +1,97 @@
+//! `enmasse data show`: the sheet has the pictures of validation and training.
+
+use std::fs;
+use std::path::Path;
+
+use super::textured;
+use crate::common::enmasse;
+
+/// Width of a PNG, and its RGB pixels.
+fn read(path: &Path) -> (usize, Vec<u8>) {
+    let mut reader = png::Decoder::new(std::io::BufReader::new(fs::File::open(path).unwrap())).read_info().unwrap();
+    let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+    let info = reader.next_frame(&mut pixels).unwrap();
+    assert_eq!(info.color_type, png::ColorType::Rgb);
+    (info.width as usize, pixels)
+}
+
+/// The rows of an enlarged picture on a sheet.
+fn cut(sheet: &(usize, Vec<u8>), left: usize, top: usize, edge: usize) -> Vec<Vec<[u8; 3]>> {
+    let row = |row: usize| {
+        let start = ((top + row) * sheet.0 + left) * 3;
+        sheet.1[start..start + edge * 3].as_chunks().0.to_vec()
+    };
+    (0..edge).map(row).collect()
+}
+
+#[test]
+fn flags_of_augmentation_are_those_of_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    for class in ["green", "red"] {
+        (0..5)
+            .for_each(|number| textured(&data.join(format!("{class}/{number}.png")), number + class.len() as u64 * 9));
+    }
+    let show = |name: &str, others: &[&str]| {
+        let path = |end: &str| folder.path().join(format!("{name}.{end}"));
+        let (data, sheet, classes) = (data.display().to_string(), path("png"), path("svg"));
+        let (sheet_text, classes_text) = (sheet.display().to_string(), classes.display().to_string());
+        let fixed = [
+            "data",
+            "show",
+            &data,
+            "--sheet",
+            &sheet_text,
+            "--classes",
+            &classes_text,
+            "--size",
+            "16",
+            "--samples",
+            "3",
+        ];
+        let ended = enmasse(&[&fixed, others].concat()).well();
+        let chart = fs::read_to_string(classes).unwrap();
+        assert!(chart.contains(">green<") && chart.contains(">4 + 1<"), "{chart}");
+        (ended, read(&sheet))
+    };
+    // Nothing is drawn but the mirror: two versions of each sample, at six times their size.
+    let (ended, sheet) = show("mirror", &["--augment", "none", "--flip", "1", "--versions", "2"]);
+    assert!(
+        ended
+            .stdout
+            .starts_with("augmentation: resize_center_crop size=16 resize=18; random_horizontal_flip probability=1\n")
+    );
+    assert!(ended.stdout.contains("mirror.png: 3 samples, each in 2 versions\n"), "{ended:?}");
+    assert_eq!((sheet.0, sheet.1.len()), (16 + 3 * 96 + 2 * 4 + 16, 320 * 3 * (16 + 3 * (96 + 16)) + 8 * 3 * 352));
+    for sample in 0..3 {
+        let top = 16 + sample * (96 + 16);
+        let [original, first, second] = [0, 1, 2].map(|place| cut(&sheet, 16 + place * 100, top, 96));
+        let mirrored: Vec<Vec<[u8; 3]>> = original.iter().map(|row| row.iter().rev().copied().collect()).collect();
+        assert!(first == mirrored && second == mirrored && first != original, "sample {sample}");
+    }
+
+    // The versions of an epoch are those of the epoch before, moved up by one.
+    let objects = |name: &str, others: &[&str]| {
+        let (ended, sheet) = show(name, &[&["--json", "--versions", "2"], others].concat());
+        (ended.json().remove(0), sheet)
+    };
+    let (one, sheet) = objects("one", &[]);
+    assert_eq!(
+        (&one["event"], &one["versions"], one["samples"].as_array().map(Vec::len)),
+        (&"show".into(), &2.into(), Some(3))
+    );
+    assert_eq!(objects("again", &[]).1, sheet);
+    assert_ne!(objects("other", &["--seed", "1"]).1, sheet);
+    // Of repeated samples each is shown once.
+    let (repeated, _) = objects("repeated", &["--repeat-augment", "2", "--balance", "classes"]);
+    let shown: std::collections::HashSet<String> =
+        (0..3).map(|place| repeated["samples"][place]["name"].to_string()).collect();
+    assert_eq!(shown.len(), 3, "{shown:?}");
+    let (next, later) = objects("next", &["--epoch", "2"]);
+    let sample = |object: &serde_json::Value, place: usize| object["samples"][place]["index"].clone();
+    let pairs = (0..3).flat_map(|one| (0..3).map(move |other| (one, other)));
+    for (before, after) in pairs.filter(|&(before, after)| sample(&one, before) == sample(&next, after)) {
+        let top = |place: usize| 16 + place * 112;
+        assert!(cut(&sheet, 216, top(before), 96) == cut(&later, 116, top(after), 96));
+    }
+}

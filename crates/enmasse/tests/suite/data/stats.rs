@@ -1,0 +1,79 @@
+//! `enmasse data stats`: the numbers of --mean and --std.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::json;
+
+use super::plain;
+use crate::common::{enmasse, failed};
+
+/// Three training pictures of two classes, and validation pictures that do not count.
+fn two_classes(root: &Path) -> String {
+    plain(&root.join("train/black/0.png"), 8, 8, [0, 0, 51]);
+    plain(&root.join("train/black/1.png"), 16, 8, [0, 0, 51]);
+    plain(&root.join("train/white/0.png"), 4, 12, [255, 0, 51]);
+    plain(&root.join("val/black/0.png"), 8, 8, [9, 9, 9]);
+    plain(&root.join("val/white/0.png"), 8, 8, [9, 9, 9]);
+    root.display().to_string()
+}
+
+#[test]
+fn numbers_of_the_training_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = two_classes(folder.path());
+    let text =
+        |threads: &str| enmasse(&["data", "stats", &data, "--size", "8", "--loader-threads", threads]).well().stdout;
+    let expected = "training: 3 pictures in 2 classes\nsizes:    4x12 to 16x8, most often 16x8 (33 %)\n\
+                    pixels at 8x8: --mean 0.3333,0.0000,0.2000 --std 0.4714,0.0000,0.0000\n";
+    assert_eq!((text("1").as_str(), text("3").as_str()), (expected, expected));
+
+    let object = enmasse(&["data", "stats", &data, "--size", "8", "--json"]).well().json().remove(0);
+    for (name, value) in [
+        ("event", json!("stats")),
+        ("data", json!(data)),
+        ("kind", json!("folder")),
+        ("classes", json!(2)),
+        ("samples", json!(3)),
+        ("unreadable", json!(0)),
+        ("size", json!(8)),
+        ("sizes", json!([[4, 12, 1], [8, 8, 1], [16, 8, 1]])),
+    ] {
+        assert_eq!(object[name], value, "{name}");
+    }
+    assert_eq!(object["mean"][0], 1.0 / 3.0);
+}
+
+#[test]
+fn unreadable_pictures() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = two_classes(folder.path());
+    fs::write(folder.path().join("train/black/2.png"), "").unwrap();
+    let stats = |rule: &str| enmasse(&["data", "stats", &data, "--size", "8", "--json", "--on-bad-sample", rule]);
+    failed(&stats("error"), 1, &["black/2.png: the file is empty; to go on", "--on-bad-sample skip"]);
+    let ended = stats("skip").well();
+    assert_eq!((&ended.json()[0]["samples"], &ended.json()[0]["unreadable"]), (&json!(3), &json!(1)));
+    assert!(ended.stderr.contains("unreadable: 1 picture was skipped: "), "{ended:?}");
+}
+
+/// The constants that are published for CIFAR-10 are over all pixels, so a set of one size counts its pictures as they are.
+#[test]
+fn known_sets_have_their_own_channels() {
+    let folder = tempfile::tempdir().unwrap();
+    let idx = |name: &str, sizes: &[u8], bytes: &[u8]| {
+        let numbers = sizes.iter().flat_map(|&size| [0, 0, 0, size]);
+        let file: Vec<u8> =
+            [0, 0, 8, sizes.len() as u8].into_iter().chain(numbers).chain(bytes.iter().copied()).collect();
+        fs::write(folder.path().join(name), file).unwrap();
+    };
+    let shades: Vec<u8> = [[0; 28 * 28], [255; 28 * 28]].concat();
+    for part in ["train", "t10k"] {
+        idx(&format!("{part}-images-idx3-ubyte"), &[2, 28, 28], &shades);
+        idx(&format!("{part}-labels-idx1-ubyte"), &[2], &[3, 7]);
+    }
+    let ended = enmasse(&["data", "stats", &folder.path().display().to_string(), "--split-seed", "3"]).well();
+    assert!(ended.stdout.ends_with("sizes:    28x28\npixels: --mean 0.5000 --std 0.5000\n"), "{ended:?}");
+    let warning =
+        "warning: --split-seed 3 has no effect on a data set that comes in parts for training and validation\n";
+    assert_eq!(ended.stderr, warning);
+}

@@ -1,0 +1,86 @@
+//! Data in other forms than class folders: a run trains on them, finds its validation part again, and judges other data.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::common::{enmasse, pictures};
+
+const MODEL: [&str; 8] = ["--model", "mlp", "--size", "12", "--epochs", "1", "--batch", "4"];
+
+/// Trains on `data` with `flags` for one epoch, resumes for a second one, and evaluates: the run's own validation part, of
+/// `validation` pictures, and all of `other`, of `all` pictures.
+fn check(folder: &Path, data: &str, flags: &[&str], [validation, all]: [u64; 2], other: &str) {
+    let run = folder.join("run").display().to_string();
+    let train = [&["train", data, "--out", &run, "--devices", "cpu:2", "--json"], &MODEL[..], flags].concat();
+    let epoch = |lines: &[Value]| lines.iter().rfind(|line| line["event"] == "epoch").unwrap().clone();
+    let first = epoch(&enmasse(&train).well().json());
+    let resumed = enmasse(&["train", "--out", &run, "--resume", "--epochs", "2", "--json"]).well().json();
+    assert_ne!(epoch(&resumed)["epoch"], first["epoch"], "{data}");
+    let eval = |arguments: &[&str]| {
+        let ended = enmasse(&[&["eval", &run, "--json"], arguments].concat()).well().json();
+        let found = ended.last().unwrap();
+        (found["samples"].as_u64().unwrap(), found["part"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(eval(&[]), (validation, "val".to_owned()), "{data}");
+    assert_eq!(eval(&[&[other], flags].concat()), (all, "all".to_owned()), "{data}");
+    fs::remove_dir_all(run).unwrap();
+}
+
+#[test]
+fn every_source_is_trained_on_and_evaluated() {
+    let folder = tempfile::tempdir().unwrap();
+    // Three classes of ten pictures.
+    let data = pictures(folder.path(), 10);
+    let classes = ["dark", "light", "red"];
+    let mut files: Vec<(String, String)> = Vec::new();
+    for class in classes {
+        let names =
+            fs::read_dir(data.join(class)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        files.extend(names.map(|name| (class.to_owned(), name)));
+    }
+    files.sort();
+    let total = files.len() as u64;
+    let held_out = total / 5;
+    let text = |path: &Path| path.display().to_string();
+
+    let flat = folder.path().join("flat");
+    fs::create_dir(&flat).unwrap();
+    let copy = folder.path().join("copy");
+    fs::create_dir(&copy).unwrap();
+    for (class, name) in &files {
+        for to in [&flat, &copy] {
+            fs::copy(data.join(class).join(name), to.join(format!("{class}.{name}"))).unwrap();
+        }
+    }
+    let pattern = ["--label-pattern", "{class}.{number}.*"];
+    check(folder.path(), &text(&flat), &pattern, [held_out, total], &text(&copy));
+
+    let manifest = folder.path().join("list.csv");
+    let rows: String = files.iter().map(|(class, name)| format!("{class}/{name},{class},1\n")).collect();
+    fs::write(&manifest, format!("image,label,class\n{rows}")).unwrap();
+    let root = text(&data);
+    let columns = ["--label-column", "label", "--manifest-root", &root];
+    let copy = folder.path().join("copy.csv");
+    fs::copy(&manifest, &copy).unwrap();
+    check(folder.path(), &text(&manifest), &columns, [held_out, total], &text(&copy));
+
+    let staged = enmasse(&["train", &text(&manifest), "--stage", &text(folder.path())]);
+    assert!(staged.code == Some(2) && staged.stderr.contains("--stage: copies one folder or file, and "), "{staged:?}");
+
+    let shards = folder.path().join("shards");
+    fs::create_dir(&shards).unwrap();
+    for (number, files) in files.chunks(12).enumerate() {
+        let mut archive = tar::Builder::new(fs::File::create(shards.join(format!("{number:03}.tar"))).unwrap());
+        for (class, name) in files {
+            let mut label = tar::Header::new_gnu();
+            label.set_size(class.len() as u64);
+            let stem = name.split('.').next().unwrap();
+            archive.append_path_with_name(data.join(class).join(name), format!("{class}/{name}")).unwrap();
+            archive.append_data(&mut label, format!("{class}/{stem}.cls"), class.as_bytes()).unwrap();
+        }
+        archive.finish().unwrap();
+    }
+    check(folder.path(), &text(&shards), &[], [held_out, total], &text(&shards.join("*.tar")));
+}
