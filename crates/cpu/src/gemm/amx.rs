@@ -3,9 +3,10 @@
 //! A register is 16 rows of 64 bytes. Words of A are loaded from their rows, and words of B from their panel, in memory
 //! order. One instruction multiplies 16 rows by 16 words by 16 columns. Smaller operands are copied and filled up with
 //! zeros, except for rows: the second register of a block ends at its last row and may share some rows with the first.
+//! If A's columns are contiguous, the rows of a block are copied in the order of registers first.
 //!
-//! The loops are generic over the registers, so that they are tested on any machine; no machine with AMX has run them
-//! yet. Products of f32, and those with A transposed, use the code of the level below.
+//! The loops are generic over the registers, so that they are tested on any machine. Products of f32 use the code of the
+//! level below.
 
 #[cfg(test)]
 mod emulated;
@@ -54,7 +55,15 @@ pub(super) trait TileRegisters {
     unsafe fn store<const T: usize>(to: *mut f32, stride: usize);
     /// Adds the product of words of bf16 to f32: rows of `A` by columns of `B`.
     unsafe fn multiply_add<const C: usize, const A: usize, const B: usize>();
+    /// Transposes 16 rows of 16 words, in memory; no register is involved.
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
 }
+
+/// Words of the depth for which rows of a transposed A are copied at a time: with a panel of B they stay in the second-level
+/// cache, and are read from the first.
+const COPIED_WORDS: usize = 256;
+/// Words between these rows; see `row_values` of Winograd's algorithm for why not a power of two.
+const COPY_STRIDE: usize = COPIED_WORDS + SIDE;
 
 /// A block's memory apart from its operands.
 #[repr(C, align(64))]
@@ -63,32 +72,105 @@ struct Scratch {
     /// Copies of operands that do not fill registers.
     a: [[[f32; SIDE]; SIDE]; 2],
     b: [[[f32; SIDE]; SIDE]; 2],
+    /// The rows of a block of a transposed A.
+    rows: [[f32; COPY_STRIDE]; ROWS],
 }
 
-/// As [`super::multiply`], for bf16 and A not transposed.
+/// As [`super::multiply`], for bf16.
 ///
 /// # Safety
 /// The registers and the level of their vectors are available; products are valid.
 #[inline(always)]
-pub(super) unsafe fn multiply<T: TileRegisters, C: Element>(products: impl IntoIterator<Item = Product<C>>) {
+pub(super) unsafe fn multiply<T, C, const TRANSPOSED: bool>(products: impl IntoIterator<Item = Product<C>>)
+where
+    T: TileRegisters,
+    C: Element,
+{
+    // With A transposed, sums over a great depth are kept in C.
+    const { assert!(!TRANSPOSED || C::PER_WORD == 1) };
     let mut scratch = MaybeUninit::uninit();
     // SAFETY: the caller's promise; blocks lie inside their product.
     unsafe {
         T::configure();
         for product in products {
+            if TRANSPOSED {
+                for rows in blocks(product.rows) {
+                    transposed::<T, C>(&product, rows, &mut scratch);
+                }
+                continue;
+            }
             for column in (0..product.columns).step_by(COLUMNS) {
                 for rows in blocks(product.rows) {
                     let tile = product.tile::<false>(rows.start, column, COLUMNS);
-                    match (rows.len() > SIDE, tile.columns > SIDE) {
-                        (true, true) => block::<T, C, 2, 2>(&tile, rows.len(), &mut scratch),
-                        (true, false) => block::<T, C, 2, 1>(&tile, rows.len(), &mut scratch),
-                        (false, true) => block::<T, C, 1, 2>(&tile, rows.len(), &mut scratch),
-                        (false, false) => block::<T, C, 1, 1>(&tile, rows.len(), &mut scratch),
-                    }
+                    sized_block::<T, C>(&tile, rows.len(), &mut scratch);
                 }
             }
         }
         T::release();
+    }
+}
+
+/// Computes the rows of a block of a product with A transposed, over all columns.
+///
+/// # Safety
+/// As for [`multiply`]; registers are configured.
+#[inline(always)]
+unsafe fn transposed<T, C>(product: &Product<C>, rows: Range<usize>, scratch: &mut MaybeUninit<Scratch>)
+where
+    T: TileRegisters,
+    C: Element,
+{
+    let copy = scratch.as_mut_ptr();
+    // SAFETY: the caller's promise; the copy lies in the scratch, and has the words that the tiles read.
+    unsafe {
+        let to = (&raw mut (*copy).rows).cast::<f32>();
+        for first in (0..product.depth).step_by(COPIED_WORDS) {
+            let depth = (product.depth - first).min(COPIED_WORDS);
+            for word in (0..depth).step_by(SIDE) {
+                let words = (depth - word).min(SIDE);
+                for row in (0..rows.len()).step_by(SIDE) {
+                    // The second register's rows, as in `block`.
+                    let row = row.min(rows.len().saturating_sub(SIDE));
+                    let mut from = product.a.add((first + word) * product.stride + rows.start + row);
+                    let mut stride = product.stride;
+                    if words < SIDE || rows.len() < SIDE {
+                        from = fill_up(from, stride, words, rows.len().min(SIDE), &mut (*copy).a[0]);
+                        stride = SIDE;
+                    }
+                    T::transpose(from, stride, to.add(row * COPY_STRIDE + word), COPY_STRIDE);
+                }
+            }
+            for column in (0..product.columns).step_by(COLUMNS) {
+                let mut tile = product.tile::<true>(rows.start, column, COLUMNS);
+                (tile.a, tile.stride, tile.depth) = (to, COPY_STRIDE, depth);
+                tile.b = tile.b.add(first * COLUMNS);
+                if first > 0 {
+                    (tile.init, tile.init_rows) = (tile.c.cast_const().cast(), tile.c_rows);
+                }
+                sized_block::<T, C>(&tile, rows.len(), scratch);
+            }
+        }
+    }
+}
+
+/// Computes a block with the registers that it needs.
+///
+/// # Safety
+/// As for [`block`].
+#[inline(always)]
+unsafe fn sized_block<T, C>(tile: &Tile<C>, rows: usize, scratch: &mut MaybeUninit<Scratch>)
+where
+    T: TileRegisters,
+    C: Element,
+{
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (rows > SIDE, tile.columns > SIDE) {
+            (true, true) => block::<T, C, 2, 2>(tile, rows, scratch),
+            (true, false) => block::<T, C, 2, 1>(tile, rows, scratch),
+            (false, true) => block::<T, C, 1, 2>(tile, rows, scratch),
+            (false, false) => block::<T, C, 1, 1>(tile, rows, scratch),
+        }
     }
 }
 

@@ -156,15 +156,15 @@ pub(crate) unsafe fn multiply<E: Element, C: Element, const TRANSPOSED: bool>(
     isa: Isa,
     products: impl IntoIterator<Item = Product<C>>,
 ) {
-    if isa == Isa::Amx && E::PER_WORD > 1 && !TRANSPOSED {
+    if isa == Isa::Amx && E::PER_WORD > 1 {
         #[cfg(test)]
         if !isa.available() {
             // SAFETY: the caller's promise.
-            return unsafe { amx::multiply::<amx::Emulated, C>(products) };
+            return unsafe { amx::multiply::<amx::Emulated, C, TRANSPOSED>(products) };
         }
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the caller's promise.
-        return unsafe { amx::multiply_in_registers(products) };
+        return unsafe { amx::multiply_in_registers::<C, TRANSPOSED>(products) };
     }
     let tiles = tiles::<E, C, TRANSPOSED>(isa);
     let (height, width) = (tiles[1].len(), panel_width(isa));
@@ -352,6 +352,9 @@ mod tests {
             init: bool,
         ) {
             check::<Bf16, f32, false>(Isa::Amx, rows, columns, depth, init);
+            check::<Bf16, f32, true>(Isa::Amx, rows, columns, depth, init);
+            // Deeper than the copied rows.
+            check::<Bf16, f32, true>(Isa::Amx, rows, columns, 480 + depth, init);
             check::<Bf16, Bf16, false>(Isa::Amx, rows, columns, depth, init);
         }
 

@@ -15,7 +15,7 @@ use super::{PLANES, even_pieces, odd_lines, row_values};
 use crate::conv::ConvShape;
 use crate::conv::weight_gradient::AddParts;
 use crate::element::Element;
-use crate::gemm::{Product, multiply, panel_width};
+use crate::gemm::{Product, multiply, panel_width, tile_rows};
 use crate::isa::{Isa, dispatch};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
@@ -33,7 +33,7 @@ const PART_VALUES: usize = 1 << 22;
 const PART_TILES: usize = 16;
 /// Words of transformed patches and gradients that all threads share: most of a third-level cache of 32 MiB.
 const SHARED_WORDS: usize = 5 << 20;
-/// Inputs and outputs of a piece.
+/// Inputs and outputs of a piece, at most.
 const PIECE: [usize; 2] = [28, 128];
 /// Tiles per task if patches are shared.
 const PATCH_TILES: usize = 4;
@@ -73,7 +73,8 @@ impl<E: Element> WinogradGradient<E> {
             .map(|part| even_pieces(part.len(), most).map(|b| part.start + b.start..part.start + b.end).collect())
             .collect();
         let step = PIECE[1].min(outputs).next_multiple_of(width);
-        let pieces: Vec<_> = even_pieces(inputs, PIECE[0])
+        // At least as many inputs as the tallest register tile has rows.
+        let pieces: Vec<_> = even_pieces(inputs, PIECE[0].max(tile_rows::<E>(isa)))
             .flat_map(|rows| {
                 (0..outputs).step_by(step).map(move |start| [rows.clone(), start..(start + step).min(outputs)])
             })

@@ -66,4 +66,10 @@ impl TileRegisters for Emulated {
             }
         });
     }
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        for (row, column) in (0..SIDE).flat_map(|row| (0..SIDE).map(move |column| (row, column))) {
+            // SAFETY: the rows are the caller's responsibility.
+            unsafe { *to.add(column * to_stride + row) = *from.add(row * from_stride + column) };
+        }
+    }
 }

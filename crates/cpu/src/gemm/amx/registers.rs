@@ -2,6 +2,10 @@
 //! itself, since no function enables the feature. Therefore they keep their values from one statement to the next.
 
 use std::arch::asm;
+use std::arch::x86_64::{
+    _mm512_castpd_ps, _mm512_castps_pd, _mm512_loadu_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_storeu_ps,
+    _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+};
 use std::hint::black_box;
 
 use super::TileRegisters;
@@ -72,6 +76,51 @@ impl TileRegisters for Registers {
                 options(nostack, nomem, preserves_flags))
         }
     }
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        // SAFETY: the level of the vectors is available; the rows are the caller's responsibility.
+        unsafe { transpose(from, from_stride, to, to_stride) }
+    }
+}
+
+/// See [`TileRegisters::transpose`]. Plain loops: in a closure that is not inlined, vectors would be passed in memory.
+///
+/// # Safety
+/// The machine has the vectors; rows are valid.
+#[target_feature(enable = "avx512f")]
+unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+    // Squares of 4 by 4 words, transposed: quarter q of `squares[g][k]` is column 4q + k of the rows from 4g.
+    let mut squares = [[_mm512_setzero_ps(); 4]; 4];
+    for (group, square) in squares.iter_mut().enumerate() {
+        let mut rows = [_mm512_setzero_ps(); 4];
+        for (i, row) in rows.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            *row = unsafe { _mm512_loadu_ps(from.add((4 * group + i) * from_stride)) };
+        }
+        let low_ab = _mm512_castps_pd(_mm512_unpacklo_ps(rows[0], rows[1]));
+        let low_cd = _mm512_castps_pd(_mm512_unpacklo_ps(rows[2], rows[3]));
+        let high_ab = _mm512_castps_pd(_mm512_unpackhi_ps(rows[0], rows[1]));
+        let high_cd = _mm512_castps_pd(_mm512_unpackhi_ps(rows[2], rows[3]));
+        *square = [
+            _mm512_castpd_ps(_mm512_unpacklo_pd(low_ab, low_cd)),
+            _mm512_castpd_ps(_mm512_unpackhi_pd(low_ab, low_cd)),
+            _mm512_castpd_ps(_mm512_unpacklo_pd(high_ab, high_cd)),
+            _mm512_castpd_ps(_mm512_unpackhi_pd(high_ab, high_cd)),
+        ];
+    }
+    for k in 0..4 {
+        let left = _mm512_shuffle_f32x4::<0x44>(squares[0][k], squares[1][k]);
+        let right = _mm512_shuffle_f32x4::<0x44>(squares[2][k], squares[3][k]);
+        let next_left = _mm512_shuffle_f32x4::<0xee>(squares[0][k], squares[1][k]);
+        let next_right = _mm512_shuffle_f32x4::<0xee>(squares[2][k], squares[3][k]);
+        // SAFETY: the caller's promise.
+        unsafe {
+            _mm512_storeu_ps(to.add(k * to_stride), _mm512_shuffle_f32x4::<0x88>(left, right));
+            _mm512_storeu_ps(to.add((4 + k) * to_stride), _mm512_shuffle_f32x4::<0xdd>(left, right));
+            _mm512_storeu_ps(to.add((8 + k) * to_stride), _mm512_shuffle_f32x4::<0x88>(next_left, next_right));
+            _mm512_storeu_ps(to.add((12 + k) * to_stride), _mm512_shuffle_f32x4::<0xdd>(next_left, next_right));
+        }
+    }
 }
 
 /// As [`super::multiply`], on the hardware registers.
@@ -79,9 +128,11 @@ impl TileRegisters for Registers {
 /// # Safety
 /// The level is available, and the products are valid.
 #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-pub(in crate::gemm) unsafe fn multiply_in_registers<C: Element>(products: impl IntoIterator<Item = Product<C>>) {
+pub(in crate::gemm) unsafe fn multiply_in_registers<C: Element, const TRANSPOSED: bool>(
+    products: impl IntoIterator<Item = Product<C>>,
+) {
     // SAFETY: the caller's promise.
-    unsafe { super::multiply::<Registers, C>(products) }
+    unsafe { super::multiply::<Registers, C, TRANSPOSED>(products) }
 }
 
 /// Keeps the registers busy for `rounds` rounds.
