@@ -9,10 +9,13 @@ use crate::scratch::{Context, Scratch};
 /// A step's inputs to instructions, apart from the program's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepValues {
-    /// The batch's pictures. The program holds these and the two fields below while the step runs.
+    /// The batch's pictures. The program holds these and the four fields below while the step runs.
     pub images: Region<u8>,
     pub labels: Region<i32>,
     pub sample_indices: Region<i64>,
+    /// Of mixtures, as the shares; empty otherwise.
+    pub other_labels: Region<i32>,
+    pub shares: Region<f32>,
     pub epoch: u64,
     pub learning_rate: f32,
     pub optimizer_step: u64,
@@ -27,6 +30,8 @@ impl StepValues {
             images: Region::of(batch.images()),
             labels: Region::of(batch.labels()),
             sample_indices: Region::of(batch.sample_indices()).cast(),
+            other_labels: Region::of(batch.other_labels()),
+            shares: Region::of(batch.shares()),
             epoch: 0,
             learning_rate: 0.0,
             optimizer_step: 1,

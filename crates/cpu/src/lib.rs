@@ -8,7 +8,8 @@
 //! let model = |x: Tensor| x.flatten().linear("fc", 10);
 //! let plans = compile(&model, &CompileOptions::new("softmax", 2, 4, 10))?;
 //! let mut program = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() })?.compile(plans, None)?;
-//! let batch = HostBatch { images: vec![7; 2 * 4 * 4 * 3], labels: vec![3, -1], sample_indices: vec![0, 1] };
+//! let (images, sample_indices) = (vec![7; 2 * 4 * 4 * 3], vec![0, 1]);
+//! let batch = HostBatch { images, labels: vec![3, -1], sample_indices, ..HostBatch::default() };
 //! let inputs = StepInputs { learning_rate: 0.1, ..StepInputs::evaluation(batch.into()) };
 //! let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs)?;
 //! // Parameters are zero, so the loss of the one sample is ln(10). The mean is over both places of the batch.
@@ -35,6 +36,7 @@ mod gemm;
 mod guard;
 mod instruction;
 mod isa;
+mod labels;
 mod loss;
 mod norm;
 mod open;

@@ -1,5 +1,6 @@
 //! Softmax cross-entropy with label smoothing. Each sample is an independent task; the losses are added in order, in f64.
 
+use crate::labels::{Labels, SampleLabels};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 
@@ -21,7 +22,7 @@ impl CrossEntropy {
         Scratch { shared: RECORD * self.samples, private: 0 }
     }
 
-    /// The smoothed target: the share of every class, and the label's additional share.
+    /// The smoothed target: the share of every class, and the additional share of the labels together.
     fn target(&self) -> (f64, f64) {
         let smoothing = f64::from(self.smoothing);
         (smoothing / self.classes as f64, 1.0 - smoothing)
@@ -36,7 +37,7 @@ pub(crate) unsafe fn forward(
     context: &mut Context,
     c: &CrossEntropy,
     logits: Region<f32>,
-    labels: Region<i32>,
+    labels: Labels,
     probabilities: Region<f32>,
     loss: Region<f32>,
     correct: Region<f32>,
@@ -48,7 +49,7 @@ pub(crate) unsafe fn forward(
         unsafe {
             let at = sample * c.classes;
             let (logits, probabilities) = (logits.slice(at, c.classes), probabilities.slice_mut(at, c.classes));
-            *records.at(sample, 1) = one(c, logits, *labels.at(sample, 1), probabilities);
+            *records.at(sample, 1) = one(c, logits, labels.at(sample), probabilities);
         }
     });
     // SAFETY: all records are written.
@@ -61,7 +62,7 @@ pub(crate) unsafe fn forward(
 }
 
 /// Loss and hit of one sample.
-fn one(c: &CrossEntropy, logits: &[f32], label: i32, probabilities: &mut [f32]) -> [f64; 2] {
+fn one(c: &CrossEntropy, logits: &[f32], labels: SampleLabels, probabilities: &mut [f32]) -> [f64; 2] {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut sum = 0.0;
     for &logit in logits {
@@ -72,10 +73,10 @@ fn one(c: &CrossEntropy, logits: &[f32], label: i32, probabilities: &mut [f32]) 
     for (probability, &logit) in probabilities.iter_mut().zip(logits) {
         *probability = (f64::from(logit) - log_sum).exp() as f32;
     }
-    let Ok(label) = usize::try_from(label) else { return [0.0; 2] };
+    let Ok(label) = usize::try_from(labels.own) else { return [0.0; 2] };
     let (everywhere, extra) = c.target();
     let cross = |weight: f64, logit: f32| if weight == 0.0 { 0.0 } else { weight * (log_sum - f64::from(logit)) };
-    let mut loss = cross(extra, logits[label]);
+    let mut loss: f64 = labels.shares().map(|(label, share)| cross(extra * share, logits[label])).sum();
     if everywhere != 0.0 {
         loss += logits.iter().map(|&logit| cross(everywhere, logit)).sum::<f64>();
     }
@@ -91,19 +92,19 @@ pub(crate) unsafe fn backward(
     context: &mut Context,
     c: &CrossEntropy,
     probabilities: Region<f32>,
-    labels: Region<i32>,
+    labels: Labels,
     dlogits: Region<f32>,
 ) {
     let (everywhere, extra) = c.target();
     context.pool.run(c.samples, |sample, _| {
         // SAFETY: the caller's promise; each task has its own sample, and values are read before they are written.
         unsafe {
-            let label = *labels.at(sample, 1);
+            let labels = labels.at(sample);
             for class in 0..c.classes {
                 let at = sample * c.classes + class;
-                let target = everywhere + if label == class as i32 { extra } else { 0.0 };
+                let target = everywhere + extra * labels.share_of(class);
                 let value = f64::from(*probabilities.at(at, 1)) - target;
-                *dlogits.at(at, 1) = if label < 0 { 0.0 } else { (value * f64::from(c.scale)) as f32 };
+                *dlogits.at(at, 1) = if labels.own < 0 { 0.0 } else { (value * f64::from(c.scale)) as f32 };
             }
         }
     });
@@ -141,23 +142,38 @@ mod tests {
     use crate::isa::Isa;
     use crate::test_support::{assert_near, noise};
 
+    /// Samples, classes, smoothing, and whether they are mixtures.
+    const SIZES: [(usize, usize, f32, bool); 6] = [
+        (1, 2, 0.0, false),
+        (5, 10, 0.1, false),
+        (7, 33, 0.0, false),
+        (1, 2, 0.0, true),
+        (11, 5, 0.1, true),
+        (23, 7, 0.0, true),
+    ];
+
     #[test]
     fn equals_the_definition() {
-        for (samples, classes, smoothing) in [(1, 2, 0.0), (5, 10, 0.1), (7, 33, 0.0)] {
+        for (samples, classes, smoothing, mixed) in SIZES {
             let logits: Vec<f32> = noise(1, samples * classes).iter().map(|v| v * 9.0 + 500.0).collect();
             let labels: Vec<i32> = (0..samples).map(|i| (i * 5 % (classes + 1)) as i32 - 1).collect();
+            let others: Vec<i32> = (0..samples).map(|i| (i * 3 % classes) as i32).collect();
+            // Exact shares: all, none, and parts.
+            let shares: Vec<f32> = (0..samples).map(|i| (i * 5 % 9) as f32 / 8.0).collect();
             let c = CrossEntropy { samples, classes, scale: 0.25, smoothing };
             let (mut expected, mut gradient, mut hits) = (0.0, Vec::new(), 0.0);
             let mut softmax = Vec::new();
-            for (row, &label) in logits.chunks(classes).zip(&labels) {
+            for (sample, (row, &label)) in logits.chunks(classes).zip(&labels).enumerate() {
+                let share = if mixed { f64::from(shares[sample]) } else { 1.0 };
                 let e: Vec<f64> = row.iter().map(|&v| (f64::from(v) - 500.0).exp()).collect();
                 let sum: f64 = e.iter().sum();
                 let best = (0..classes).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
                 hits += f64::from(u8::from(best as i32 == label));
                 for (class, e) in e.iter().enumerate() {
                     let smoothing = f64::from(smoothing);
-                    let hot = if class as i32 == label { 1.0 - smoothing } else { 0.0 };
-                    let target = hot + smoothing / classes as f64;
+                    let at = |label: i32| f64::from(u8::from(class as i32 == label));
+                    let hot = at(label) * share + at(others[sample]) * (1.0 - share);
+                    let target = hot * (1.0 - smoothing) + smoothing / classes as f64;
                     softmax.push(e / sum);
                     expected -= if label < 0 { 0.0 } else { 0.25 * target * (e / sum).ln() };
                     gradient.push(if label < 0 { 0.0 } else { 0.25 * (e / sum - target) });
@@ -166,10 +182,13 @@ mod tests {
             for (threads, edge) in [(1, Edge::First), (3, Edge::Last)] {
                 let context = &mut GuardedContext::new(edge, threads, Isa::Portable, c.scratch());
                 let (logits, labels) = (Guarded::new(edge, &logits), Guarded::new(edge, &labels));
+                let (others, shares) = (Guarded::new(edge, &others), Guarded::new(edge, &shares));
+                let mixture = mixed.then(|| (Region::of(&others), Region::of(&shares)));
+                let y = Labels { own: Region::of(&labels), mixture };
                 let (mut p, mut loss, mut correct) = (Guarded::filled(edge, 0.0, logits.len()), [0.0], [0.0]);
                 // SAFETY: live buffers of the right sizes.
                 unsafe {
-                    let (x, y) = (Region::of(&logits), Region::of(&labels));
+                    let x = Region::of(&logits);
                     let (loss, correct) = (Region::of_mut(&mut loss), Region::of_mut(&mut correct));
                     forward(context, &c, x, y, Region::of_mut(&mut p), loss, correct);
                 }
@@ -178,7 +197,7 @@ mod tests {
                 assert_near("correct", &correct, &[hits], 0.0);
                 let over = Region::of_mut(&mut p);
                 // SAFETY: as above; the gradient coincides with the probabilities.
-                unsafe { backward(context, &c, over, Region::of(&labels), over) };
+                unsafe { backward(context, &c, over, y, over) };
                 assert_near("gradient", &p, &gradient, 1e-6);
             }
         }
@@ -201,7 +220,8 @@ mod tests {
     fn ties_go_to_the_first_and_nan_is_seen() {
         let c = CrossEntropy { samples: 1, classes: 3, scale: 1.0, smoothing: 0.0 };
         let check = |logits: [f32; 3], label, loss: f64, hit: f64| {
-            let [found, correct] = one(&c, &logits, label, &mut [0.0; 3]);
+            let labels = SampleLabels { own: label, other: label, share: 1.0 };
+            let [found, correct] = one(&c, &logits, labels, &mut [0.0; 3]);
             assert!((found - loss).abs() < 1e-6 || (found.is_nan() && loss.is_nan()), "{found} {loss}");
             assert_eq!(correct, hit);
         };

@@ -1,20 +1,21 @@
 //! Functions of logits and labels, sample by sample. Each sample is an independent task, and sums are computed in f64,
 //! in order.
 
+use crate::labels::Labels;
 use crate::region::Region;
 use crate::scratch::Context;
 
-/// 1 at each sample's label, 0 elsewhere.
+/// 1 at each sample's label, 0 elsewhere; of a mixture the shares of both labels.
 ///
 /// # Safety
 /// Regions are valid: for each label a row of `targets`, which is written.
-pub(crate) unsafe fn targets(context: &mut Context, labels: Region<i32>, targets: Region<f32>) {
-    let classes = targets.len() / labels.len().max(1);
-    context.pool.run(labels.len(), |sample, _| {
+pub(crate) unsafe fn targets(context: &mut Context, labels: Labels, targets: Region<f32>) {
+    let classes = targets.len() / labels.own.len().max(1);
+    context.pool.run(labels.own.len(), |sample, _| {
         // SAFETY: the caller's promise; each task has its own sample.
-        let (label, row) = unsafe { (*labels.at(sample, 1), targets.slice_mut(sample * classes, classes)) };
+        let (labels, row) = unsafe { (labels.at(sample), targets.slice_mut(sample * classes, classes)) };
         for (class, target) in row.iter_mut().enumerate() {
-            *target = f32::from(u8::from(class as i32 == label));
+            *target = labels.share_of(class) as f32;
         }
     });
 }

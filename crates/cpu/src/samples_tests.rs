@@ -34,11 +34,19 @@ fn equal_the_reference() {
         let (logits, labels) = batch(samples, classes);
         let (x, y) = (wide(&logits), wide(&labels));
         let place = |edge, values: &[f32]| Guarded::new(edge, values);
-        check("targets", samples * classes, &reference::targets(&y, classes), |c, edge, found| {
-            let labels = Guarded::new(edge, &labels);
-            // SAFETY: live buffers of the right sizes, here and below.
-            unsafe { targets(c, Region::of(&labels), found) };
-        });
+        let others: Vec<i32> = (0..samples).map(|sample| (sample * 3 % classes) as i32).collect();
+        let shares: Vec<f32> = (0..samples).map(|sample| (sample * 5 % 9) as f32 / 8.0).collect();
+        let mixture = [wide(&others), wide(&shares)];
+        for mixture in [None, Some([&mixture[0][..], &mixture[1]])] {
+            let expected = reference::targets(&y, mixture, classes);
+            check("targets", samples * classes, &expected, |c, edge, found| {
+                let (labels, others) = (Guarded::new(edge, &labels), Guarded::new(edge, &others));
+                let shares = place(edge, &shares);
+                let mixture = mixture.map(|_| (Region::of(&others), Region::of(&shares)));
+                // SAFETY: live buffers of the right sizes, here and below.
+                unsafe { targets(c, Labels { own: Region::of(&labels), mixture }, found) };
+            });
+        }
         for among in 1..=classes.min(6) {
             check("hits", samples, &reference::hits(&x, &y, classes, among), |c, edge, found| {
                 let (logits, labels) = (place(edge, &logits), Guarded::new(edge, &labels));

@@ -2,7 +2,7 @@
 #include "block.h"
 #include "label.h"
 
-// The smoothed target: the share of every class, and what the label has beyond it.
+// The smoothed target: the share of every class, and what the labels have together beyond it.
 struct SmoothedTarget {
     float everywhere;
     float extra;
@@ -10,7 +10,7 @@ struct SmoothedTarget {
 
 struct CrossEntropy {
     const float *logits;   // [samples, classes]
-    const int *labels;     // [samples]
+    Labels labels;
     float *probabilities;  // [samples, classes]
     float *losses;         // [samples]
     float *hits;           // [samples]
@@ -26,33 +26,37 @@ KERNEL(cross_entropy, CrossEntropy) {
     for (uint64_t sample = blockIdx.x; sample < a.samples; sample += gridDim.x) {
         const float *logits = a.logits + sample * a.classes;
         float *probabilities = a.probabilities + sample * a.classes;
-        const uint64_t label = label_of(a.labels, sample);
+        const SampleLabels labels = labels_of(a.labels, sample);
         const float largest = row_max(shared, logits, a.classes);
-        float sum = 0.0f, distances = 0.0f, own = 0.0f;
+        float sum = 0.0f, distances = 0.0f, own = 0.0f, other = 0.0f;
         uint64_t first = a.classes;
         for (uint64_t at = threadIdx.x; at < a.classes; at += blockDim.x) {
             // Subtracting the largest logit changes only the range of the exponentials.
             const float distance = largest - logits[at];
             sum += expf(-distance);
             distances += distance;
-            own = at == label ? distance : own;
+            own = at == labels.own ? distance : own;
+            other = at == labels.other ? distance : other;
             first = logits[at] == largest && at < first ? at : first;
         }
         sum = block_sum(shared, sum);
         for (uint64_t at = threadIdx.x; at < a.classes; at += blockDim.x) {
             probabilities[at] = expf(logits[at] - largest) / sum;
         }
-        // A sum over all threads fetches the label's distance from the only thread that has it.
+        // A sum over all threads fetches a label's distance from the only thread that has it.
         own = block_sum(shared, own);
+        other = a.labels.others == nullptr ? 0.0f : block_sum(shared, other);
         distances = block_sum(shared, distances);
         first = block_min(indices, first);
         if (threadIdx.x == 0) {
             // A share of 0 adds nothing, even at a logit of minus infinity.
             const float log_sum = logf(sum);
-            float loss = a.target.extra != 0.0f ? a.target.extra * (log_sum + own) : 0.0f;
+            const float extra = a.target.extra * labels.share, other_extra = a.target.extra * labels.other_share;
+            float loss = extra != 0.0f ? extra * (log_sum + own) : 0.0f;
+            loss += other_extra != 0.0f ? other_extra * (log_sum + other) : 0.0f;
             loss += a.target.everywhere != 0.0f ? a.target.everywhere * (a.classes * log_sum + distances) : 0.0f;
-            a.losses[sample] = label == NO_LABEL ? 0.0f : loss;
-            a.hits[sample] = first == label ? 1.0f : 0.0f;
+            a.losses[sample] = labels.own == NO_LABEL ? 0.0f : loss;
+            a.hits[sample] = first == labels.own ? 1.0f : 0.0f;
         }
     }
 }
@@ -84,7 +88,7 @@ KERNEL(cross_entropy_sum, CrossEntropySum) {
 
 struct CrossEntropyBackward {
     const float *probabilities;  // [samples, classes]
-    const int *labels;           // [samples]
+    Labels labels;
     float *dlogits;              // [samples, classes], which may be the probabilities
     uint64_t samples;
     uint64_t classes;
@@ -94,12 +98,12 @@ struct CrossEntropyBackward {
 
 KERNEL(cross_entropy_backward, CrossEntropyBackward) {
     for (uint64_t sample = blockIdx.x; sample < a.samples; sample += gridDim.x) {
-        const uint64_t label = label_of(a.labels, sample);
+        const SampleLabels labels = labels_of(a.labels, sample);
         const uint64_t end = (sample + 1) * a.classes;
         for (uint64_t at = end - a.classes + threadIdx.x; at < end; at += blockDim.x) {
-            const bool is_label = at + a.classes - end == label;
-            const float target = a.target.everywhere + (is_label ? a.target.extra : 0.0f);
-            a.dlogits[at] = label == NO_LABEL ? 0.0f : a.scale * (a.probabilities[at] - target);
+            const float share = labels.share_of(at + a.classes - end);
+            const float target = a.target.everywhere + a.target.extra * share;
+            a.dlogits[at] = labels.own == NO_LABEL ? 0.0f : a.scale * (a.probabilities[at] - target);
         }
     }
 }

@@ -92,17 +92,17 @@ KERNEL(sum_classes_backward, SumClassesBackward) {
 }
 
 struct Targets {
-    const int *labels;  // [samples]
-    float *targets;     // [samples, classes]
+    Labels labels;
+    float *targets;  // [samples, classes]
     uint64_t samples;
     uint64_t classes;
 };
 
 KERNEL(targets, Targets) {
     for (uint64_t sample = blockIdx.x; sample < a.samples; sample += gridDim.x) {
-        const uint64_t label = label_of(a.labels, sample);
+        const SampleLabels labels = labels_of(a.labels, sample);
         for (uint64_t at = threadIdx.x; at < a.classes; at += blockDim.x) {
-            a.targets[sample * a.classes + at] = at == label ? 1.0f : 0.0f;
+            a.targets[sample * a.classes + at] = labels.share_of(at);
         }
     }
 }

@@ -44,6 +44,7 @@ fn batch(samples: usize) -> HostBatch {
         images: (0..samples * 8 * 8 * 3).map(|i| (i * 7919 % 251) as u8).collect(),
         labels: (0..samples as i32).map(|i| i % 4).collect(),
         sample_indices: (0..samples as u64).collect(),
+        ..HostBatch::default()
     }
 }
 

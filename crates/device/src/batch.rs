@@ -17,6 +17,16 @@ pub trait Batch: Send + Sync {
 
     /// Indices in the data set, `[samples]`, which key the random numbers of dropout.
     fn sample_indices(&self) -> &[u64];
+
+    /// Class labels of the samples that are mixed into these, `[samples]`; empty if none are.
+    fn other_labels(&self) -> &[i32] {
+        &[]
+    }
+
+    /// The share of each label in a mixture, `[samples]`, from 0 to 1; the other label has the rest. Empty if none are mixed.
+    fn shares(&self) -> &[f32] {
+        &[]
+    }
 }
 
 /// A batch that owns its data.
@@ -28,6 +38,10 @@ pub struct HostBatch {
     pub labels: Vec<i32>,
     /// See [`Batch::sample_indices`].
     pub sample_indices: Vec<u64>,
+    /// See [`Batch::other_labels`].
+    pub other_labels: Vec<i32>,
+    /// See [`Batch::shares`].
+    pub shares: Vec<f32>,
 }
 
 impl Batch for HostBatch {
@@ -42,6 +56,14 @@ impl Batch for HostBatch {
     fn sample_indices(&self) -> &[u64] {
         &self.sample_indices
     }
+
+    fn other_labels(&self) -> &[i32] {
+        &self.other_labels
+    }
+
+    fn shares(&self) -> &[f32] {
+        &self.shares
+    }
 }
 
 impl From<HostBatch> for Arc<dyn Batch> {
@@ -50,19 +72,27 @@ impl From<HostBatch> for Arc<dyn Batch> {
     }
 }
 
-/// Checks that a batch has the sizes for `hosted` shards of the plan, and that every label is a class or below 0.
+/// Checks that a batch has the sizes for `hosted` shards of the plan, that every label is a class or below 0, and every share
+/// of a mixture from 0 to 1.
 pub fn check_batch(plan: &Plan, hosted: usize, batch: &dyn Batch) -> Result<(), DeviceError> {
     let samples = hosted * plan.batch;
+    let mixed = if plan.mixture.is_some() { samples } else { 0 };
     let sizes = [
         ("image bytes", batch.images().len(), hosted * plan.shape(plan.images).elements()),
         ("labels", batch.labels().len(), samples),
         ("sample indices", batch.sample_indices().len(), samples),
+        ("other labels", batch.other_labels().len(), mixed),
+        ("shares", batch.shares().len(), mixed),
     ];
     if let Some((what, found, expected)) = sizes.into_iter().find(|(_, found, expected)| found != expected) {
         return Err(DeviceError::Batch(format!("{found} {what}, but {samples} samples take {expected}")));
     }
+    if let Some(share) = batch.shares().iter().find(|share| !(0.0..=1.0).contains(*share)) {
+        return Err(DeviceError::Batch(format!("a label's share of {share} is out of range: 0 to 1")));
+    }
     let is_no_class = |label: i32| usize::try_from(label).is_ok_and(|label| label >= plan.classes);
-    match batch.labels().iter().zip(batch.sample_indices()).find(|(label, _)| is_no_class(**label)) {
+    let [own, other] = [batch.labels(), batch.other_labels()].map(|labels| labels.iter().zip(batch.sample_indices()));
+    match own.chain(other).find(|(label, _)| is_no_class(**label)) {
         Some((label, sample)) => Err(DeviceError::Batch(format!(
             "sample {sample} has the label {label}, which is not one of the {} classes",
             plan.classes

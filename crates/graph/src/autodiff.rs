@@ -111,7 +111,7 @@ impl Backward<'_> {
     fn differentiate(&mut self, node: &Node) -> Result<(), GraphError> {
         match node.op {
             Op::CrossEntropy { scale, smoothing } => {
-                let inputs = vec![node.outputs[0], node.inputs[1]];
+                let inputs = [&node.outputs[..1], &node.inputs[1..]].concat();
                 self.emit_gradient(node.inputs[0], Op::CrossEntropyBackward { scale, smoothing }, inputs);
                 return Ok(());
             }

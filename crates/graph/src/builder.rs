@@ -27,8 +27,8 @@ use enmasse_tensor::{DType, Shape};
 
 use crate::layer::{Conv, Linear, Pool};
 use crate::{
-    AdaptiveAvgPool, Conv2d, FilterOrder, Graph, GraphError, Init, Layout, Mode, Node, NormStatistics, Op, Parameter,
-    PerSample, Phase, Place, Rectifier, Relation, Role, ValueId,
+    AdaptiveAvgPool, Conv2d, FilterOrder, Graph, GraphError, Init, Layout, Mixture, Mode, Node, NormStatistics, Op,
+    Parameter, PerSample, Phase, Place, Rectifier, Relation, Role, ValueId,
 };
 
 #[derive(Debug)]
@@ -72,6 +72,8 @@ pub struct Forward {
     pub labels: ValueId,
     /// `i64 [batch]`.
     pub sample_indices: ValueId,
+    /// The further inputs of a step on mixtures.
+    pub mixture: Option<Mixture>,
     /// `f32 [batch, classes]`.
     pub logits: ValueId,
 }
@@ -136,12 +138,27 @@ impl Builder {
             images: IMAGES,
             labels: LABELS,
             sample_indices: SAMPLE_INDICES,
+            mixture: None,
             logits: logits.id,
         })
     }
 }
 
 impl Forward {
+    /// Adds the inputs of a step on mixtures, which the loss and the targets then take.
+    pub(crate) fn mix(&mut self) {
+        let samples = self.graph.shape(self.labels).clone();
+        let mut input = |name: &str, dtype| self.graph.add_value(name, samples.clone(), dtype, Role::Input);
+        let (other_labels, shares) = (input("other_labels", DType::I32), input("shares", DType::F32));
+        self.mixture = Some(Mixture { other_labels, shares });
+    }
+
+    /// The labels, and what mixtures have beside them: operands of a loss, and of targets.
+    pub(crate) fn label_operands(&self) -> Vec<ValueId> {
+        let of_mixture = self.mixture.into_iter().flat_map(|Mixture { other_labels, shares }| [other_labels, shares]);
+        [self.labels].into_iter().chain(of_mixture).collect()
+    }
+
     /// Records a function of logits and targets in the loss phase. Errors call it `what`. Returns its value, `f32 [N]`.
     pub fn record(
         &mut self,

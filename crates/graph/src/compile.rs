@@ -36,6 +36,8 @@ pub struct CompileOptions {
     pub freeze: Freeze,
     /// The loss that training minimises.
     pub loss: Loss,
+    /// Whether training is on mixtures of two samples, so that each place has two labels: see [`Plan::mixture`].
+    pub mixed: bool,
     /// Metrics besides loss and accuracy, at most [`crate::MOST_METRICS`].
     pub metrics: Vec<Metric>,
     /// The optimiser.
@@ -64,7 +66,7 @@ pub struct CompileOptions {
 
 impl CompileOptions {
     /// Options for one shard with ImageNet's normalisation and SGD (momentum 0.9, no weight decay), without label smoothing,
-    /// metrics or frozen parameters, and with everything in f32.
+    /// mixtures, metrics or frozen parameters, and with everything in f32.
     pub fn new(model: impl Into<String>, batch: usize, size: usize, classes: usize) -> Self {
         CompileOptions {
             model: model.into(),
@@ -75,6 +77,7 @@ impl CompileOptions {
             sync_batch_norm: false,
             freeze: Freeze::default(),
             loss: Loss::default(),
+            mixed: false,
             metrics: Vec::new(),
             optimizer: Optimizer::Sgd { momentum: 0.9, nesterov: false },
             groups: ParameterGroups::default(),
@@ -171,7 +174,7 @@ impl Target<'_> {
             check_statistics(&forward.graph, options)?;
         }
         (self.fuse)(&mut forward.graph, &[forward.logits]);
-        let Forward { graph, images, labels, sample_indices, logits } = &mut forward;
+        let Forward { graph, images, labels, sample_indices, logits, mixture: _ } = &mut forward;
         graph.prune(&mut [images, labels, sample_indices, logits]);
         Ok(forward)
     }
@@ -198,6 +201,9 @@ fn check_statistics(graph: &Graph, options: &CompileOptions) -> Result<(), Graph
 fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, Vec<StateTensor>), GraphError> {
     // The loss is a mean over the global batch, so that the sum over shards needs no division.
     let scale = 1.0 / (options.batch * options.shards) as f32;
+    if options.mixed {
+        forward.mix();
+    }
     // Updates of running statistics are set aside and appended after the optimiser's, so that autodiff sees no node after the
     // loss.
     let (updates, forwards) = forward.graph.nodes.drain(..).partition(|node| node.phase == Phase::Update);
@@ -345,7 +351,7 @@ fn place(
     state: &[StateTensor],
     gradients: &[(ValueId, usize, usize)],
 ) -> Result<Plan, GraphError> {
-    let Forward { mut graph, images, labels, sample_indices, logits } = forward;
+    let Forward { mut graph, images, labels, sample_indices, logits, mixture } = forward;
     precision(&mut graph, options.precision);
     let is_of_gradients = |node: &&Node| matches!(node.op, Op::GradientNorm { .. } | Op::Unscale);
     let of_gradients = graph.nodes.iter().filter(is_of_gradients).map(|node| node.outputs[0]);
@@ -408,6 +414,7 @@ fn place(
         images,
         labels,
         sample_indices,
+        mixture,
         logits,
         metrics: None,
         loss,

@@ -42,6 +42,6 @@ pub use optimizer::{Optimizer, Scaling, Update, UpdateOperands, UpdateRange};
 pub use passes::{
     AVERAGE_PREFIX, BucketSizes, Freeze, LOSS_SCALE_PREFIX, Precision, classifier_of, fuse, pattern_matches,
 };
-pub use plan::{Arena, Bucket, Mode, Plan, Plans, Slot, StateTensor};
+pub use plan::{Arena, Bucket, Mixture, Mode, Plan, Plans, Slot, StateTensor};
 pub use target::{FilterOrder, Fuse, Target};
 pub use work::Work;

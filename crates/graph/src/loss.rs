@@ -24,6 +24,7 @@ pub enum Loss {
         smoothing: f32,
     },
     /// A function of logits and targets, the same in evaluation. A place without a sample adds nothing and has no gradient.
+    /// Targets of mixtures have the shares of both labels.
     Own(PerSample),
 }
 
@@ -56,13 +57,14 @@ pub(crate) fn add_loss(forward: &mut Forward, loss: &Loss, scale: f32, mode: Mod
 }
 
 fn cross_entropy(forward: &mut Forward, scale: f32, smoothing: f32) -> AddedLoss {
+    let inputs = [vec![forward.logits], forward.label_operands()].concat();
     let graph = &mut forward.graph;
     let probabilities = graph.add_like("probabilities", forward.logits);
     let loss = graph.add_activation("loss", [1].into());
     let correct = graph.add_activation("correct", [1].into());
     graph.nodes.push(Node {
         op: Op::CrossEntropy { scale, smoothing },
-        inputs: vec![forward.logits, forward.labels],
+        inputs,
         outputs: vec![probabilities, loss, correct],
         phase: Phase::Loss,
         layer: "loss".into(),
@@ -89,7 +91,7 @@ fn own_loss(forward: &mut Forward, function: &PerSample, scale: f32, mode: Mode)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CompileOptions, Plan, Tensor, compile};
+    use crate::{CompileOptions, Mixture, Plan, Tensor, compile};
 
     fn options(function: fn(Tensor, Tensor) -> Tensor) -> CompileOptions {
         CompileOptions { loss: Loss::Own(PerSample::new(function)), ..CompileOptions::new("net", 4, 8, 10) }
@@ -127,6 +129,24 @@ mod tests {
     /// Names of the operations in the loss phase and in the backward phase.
     fn names(plan: &Plan) -> [Vec<&'static str>; 2] {
         [Phase::Loss, Phase::Backward].map(|phase| plan.phase(phase).iter().map(|node| node.op.name()).collect())
+    }
+
+    #[test]
+    fn only_training_takes_mixtures() {
+        let own = Loss::Own(PerSample::new(|x: Tensor, y: Tensor| (x.log_softmax() * y).sum_classes()));
+        for (loss, taking) in
+            [(Loss::default(), &["cross_entropy", "cross_entropy_backward"][..]), (own, &["targets"][..])]
+        {
+            let mixed = CompileOptions { loss, mixed: true, ..CompileOptions::new("net", 4, 8, 10) };
+            let plans = compile(&net, &mixed).unwrap();
+            let train = plans.train.unwrap();
+            let Some(Mixture { other_labels, shares }) = train.mixture else { panic!("{train}") };
+            let takes = |node: &&Node| node.inputs.ends_with(&[train.labels, other_labels, shares]);
+            let names: Vec<&str> = train.instructions.iter().filter(takes).map(|node| node.op.name()).collect();
+            assert_eq!(names, taking);
+            assert_eq!(plans.evaluate.mixture, None);
+            assert!(!plans.evaluate.to_string().contains("shares"), "{}", plans.evaluate);
+        }
     }
 
     #[test]

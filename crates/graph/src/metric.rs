@@ -14,7 +14,8 @@ pub const MOST_METRICS: usize = 8;
 /// A function on the builder that returns a number for each sample.
 ///
 /// It takes the logits `[N,K]` and the targets `[N,K]`, which are 1 at the label and 0 elsewhere, and returns `[N]`. All are
-/// f32. The last batch may be padded with places that hold no sample. There, all targets are 0 and the result is ignored.
+/// f32. In training on mixtures of two samples the targets are the shares of both labels. The last batch may be padded with
+/// places that hold no sample. There, all targets are 0 and the result is ignored.
 ///
 /// ```
 /// use enmasse_graph::{CompileOptions, Metric, PerSample, Tensor, compile};
@@ -49,7 +50,7 @@ impl fmt::Debug for PerSample {
 #[derive(Clone, Debug)]
 pub enum Metric {
     /// The share of samples whose label is among the K largest logits, named `topK`. K is above 1 and at most the number of
-    /// classes. Of equal logits, the one of the lower class counts as larger.
+    /// classes. Of equal logits, the one of the lower class counts as larger. The other label of a mixture does not count.
     Top(usize),
     /// The norm of all gradients before clipping, named `gradient_norm`. Only training has it.
     GradientNorm,
@@ -160,7 +161,7 @@ pub(crate) fn targets(forward: &mut Forward) -> ValueId {
         return node.outputs[0];
     }
     let targets = forward.graph.add_like("targets", forward.logits);
-    append(forward, Op::Targets, vec![forward.labels], targets, "loss");
+    append(forward, Op::Targets, forward.label_operands(), targets, "loss");
     targets
 }
 

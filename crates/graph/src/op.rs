@@ -132,18 +132,19 @@ pub enum Op {
     Flatten,
     /// `(dy [N, C*H*W]) -> (dx [N,H,W,C])`.
     FlattenBackward,
-    /// `(logits [N,K], labels i32 [N]) -> (probabilities [N,K], loss [1], correct [1])`: the sum over samples of the
-    /// cross-entropy times `scale`, and the number of samples whose largest logit (the first of equals) is at the label. A
-    /// label below 0 marks a place without a sample, which adds nothing. Label smoothing is as in PyTorch: the target is
-    /// `1 - smoothing + smoothing/K` at the label, `smoothing/K` elsewhere.
+    /// `(logits [N,K], labels i32 [N], [other_labels i32 [N], shares [N]]) -> (probabilities [N,K], loss [1], correct [1])`: the
+    /// sum over samples of the cross-entropy times `scale`, and the number of samples whose largest logit (the first of
+    /// equals) is at the label. A label below 0 marks a place without a sample, which adds nothing. Label smoothing is as in
+    /// PyTorch: the target is `1 - smoothing + smoothing/K` at the label, `smoothing/K` elsewhere. Of a mixture of two samples
+    /// the label has the share `share * (1 - smoothing)`, the other label `(1 - share) * (1 - smoothing)`. They may be equal.
     CrossEntropy {
         /// Factor of each sample's loss: 1 / global batch in training, 1 in evaluation.
         scale: f32,
         /// Label smoothing.
         smoothing: f32,
     },
-    /// `(probabilities [N,K], labels i32 [N]) -> (dlogits [N,K])`: `scale * (probability - target)`, and 0 where there is no
-    /// sample; `dlogits` may lie over `probabilities`.
+    /// `(probabilities [N,K], labels i32 [N], [other_labels i32 [N], shares [N]]) -> (dlogits [N,K])`:
+    /// `scale * (probability - target)`, and 0 where there is no sample; `dlogits` may lie over `probabilities`.
     CrossEntropyBackward {
         /// As in the forward.
         scale: f32,
@@ -163,7 +164,8 @@ pub enum Op {
     SumClasses,
     /// `(dy [N]) -> (dx [N,K])`: dy at every class.
     SumClassesBackward,
-    /// `(labels i32 [N]) -> (targets [N,K])`: 1 at the label, 0 elsewhere; all zeros where there is no sample.
+    /// `(labels i32 [N], [other_labels i32 [N], shares [N]]) -> (targets [N,K])`: 1 at the label, 0 elsewhere; all zeros where
+    /// there is no sample. Of a mixture `share` at the label plus `1 - share` at the other one.
     Targets,
     /// `(logits [N,K], labels i32 [N]) -> (hits [N])`: 1 where the label's logit is one of the `among` largest of its sample,
     /// else 0, and 0 where there is no sample. Of equal logits the first counts as the largest, as in [`Op::CrossEntropy`],

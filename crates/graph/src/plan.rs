@@ -111,6 +111,15 @@ pub enum Mode {
     Evaluate,
 }
 
+/// The inputs of a step whose samples are mixed in pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mixture {
+    /// `i32 [batch]`: the class of the sample that is mixed into each place, which may be the label.
+    pub other_labels: ValueId,
+    /// `f32 [batch]`: the share of the label in each target, from 0 to 1. The other label has the rest.
+    pub shares: ValueId,
+}
+
 /// A flat list of instructions over values whose places are known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
@@ -151,6 +160,8 @@ pub struct Plan {
     pub labels: ValueId,
     /// `i64 [batch]`.
     pub sample_indices: ValueId,
+    /// Training on mixtures: their further inputs. `None` in evaluation.
+    pub mixture: Option<Mixture>,
     /// `f32 [batch, classes]`; valid after the step in evaluation.
     pub logits: ValueId,
     /// Training: the result of [`crate::Op::ShareMetrics`], summed over shards after the reduce phase. `None` in evaluation:

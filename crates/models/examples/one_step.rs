@@ -52,7 +52,7 @@ fn main() -> Result<()> {
     }
 
     let sample_indices = (0..batch as u64).collect();
-    let batch = HostBatch { images: images.data().to_vec(), labels, sample_indices };
+    let batch = HostBatch { images: images.data().to_vec(), labels, sample_indices, ..HostBatch::default() };
     let step = StepInputs::evaluation(batch.into());
     let phases = [Phase::Forward, Phase::Loss, Phase::Backward, Phase::Reduce, Phase::Check];
     let ticket = program.submit(Mode::Train, &phases, &step)?;

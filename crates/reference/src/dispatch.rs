@@ -91,12 +91,14 @@ pub(crate) fn run(
         (Op::Multiply, [a, b]) => vec![activation::multiply(a, b)],
         (Op::Flatten, [x]) => vec![activation::flatten(x, input(0)?)],
         (Op::FlattenBackward, [dy]) => vec![activation::flatten_backward(dy, output(0)?)],
-        (&Op::CrossEntropy { scale, smoothing }, [logits, labels]) => {
-            let result = loss::cross_entropy(logits, labels, last(0), scale, smoothing);
+        (&Op::CrossEntropy { scale, smoothing }, [logits, labels, mixture @ ..]) => {
+            let targets = samples::targets(labels, mixed(node, mixture)?, last(0));
+            let result = loss::cross_entropy(logits, labels, &targets, last(0), scale, smoothing);
             vec![result.probabilities, vec![result.loss], vec![result.correct]]
         }
-        (&Op::CrossEntropyBackward { scale, smoothing }, [probabilities, labels]) => {
-            vec![loss::cross_entropy_backward(probabilities, labels, last(0), scale, smoothing)]
+        (&Op::CrossEntropyBackward { scale, smoothing }, [probabilities, labels, mixture @ ..]) => {
+            let targets = samples::targets(labels, mixed(node, mixture)?, last(0));
+            vec![loss::cross_entropy_backward(probabilities, labels, &targets, last(0), scale, smoothing)]
         }
         (&Op::Map(function), [x]) => vec![function::map(x, function)],
         (&Op::MapBackward(function), [dy, x]) => vec![function::map_backward(dy, x, function)],
@@ -107,7 +109,7 @@ pub(crate) fn run(
         (Op::MaskSamples, [x, labels]) => vec![samples::mask(x, labels, last(0))],
         (Op::SumClasses, [x]) => vec![samples::sum_classes(x, last(0))],
         (Op::SumClassesBackward, [dy]) => vec![samples::sum_classes_backward(dy, classes)],
-        (Op::Targets, [labels]) => vec![samples::targets(labels, classes)],
+        (Op::Targets, [labels, mixture @ ..]) => vec![samples::targets(labels, mixed(node, mixture)?, classes)],
         (&Op::Hits { among }, [logits, labels]) => vec![samples::hits(logits, labels, last(0), among)],
         (&Op::SampleSum { scale }, [values, labels]) => vec![vec![samples::sample_sum(values, labels, scale)]],
         (Op::GradientNorm { scaled: false }, gradients) => vec![vec![update::norm(&gradients.concat())]],
@@ -186,6 +188,15 @@ pub(crate) fn run(
 
 fn pair((a, b): (Vec<f64>, Vec<f64>)) -> Vec<Vec<f64>> {
     vec![a, b]
+}
+
+/// The other labels and the shares of mixtures, if there are any.
+fn mixed<'a>(node: &Node, operands: &[&'a [f64]]) -> Result<Option<[&'a [f64]; 2]>, DeviceError> {
+    match *operands {
+        [] => Ok(None),
+        [others, shares] => Ok(Some([others, shares])),
+        _ => Err(unsupported(node)),
+    }
 }
 
 /// The result of a batch norm's fused rectifier, if it has one: either an operand, or computed from x, weight and bias.

@@ -53,7 +53,8 @@ impl Classifier {
                 let picture = decode::open(image.as_ref(), reading)?;
                 self.transform.fit(&picture, &mut resizer, place);
             }
-            let pictures = HostBatch { images: pixels, labels: vec![-1; batch], sample_indices: vec![0; batch] };
+            let (labels, sample_indices) = (vec![-1; batch], vec![0; batch]);
+            let pictures = HostBatch { images: pixels, labels, sample_indices, ..HostBatch::default() };
             let inputs = StepInputs::evaluation(pictures.into());
             let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs)?;
             program.metrics(ticket)?;

@@ -275,7 +275,7 @@ impl<'a> Preparation<'a> {
             }
             &Op::CrossEntropy { scale, smoothing } => {
                 let (entropy, logits) = (o.cross_entropy(scale, smoothing)?, o.input(0)?);
-                let labels = o.batch_input(1, |step| step.labels)?;
+                let labels = o.labels(1)?;
                 let (probabilities, loss, correct) = (o.output(0)?, o.output(1)?, o.output(2)?);
                 kernel!(entropy.scratch(), (c, step) => {
                     loss::forward(c, &entropy, logits, labels.of(step), probabilities, loss, correct);
@@ -283,7 +283,7 @@ impl<'a> Preparation<'a> {
             }
             &Op::CrossEntropyBackward { scale, smoothing } => {
                 let (entropy, probabilities) = (o.cross_entropy(scale, smoothing)?, o.input(0)?);
-                let (labels, dlogits) = (o.batch_input(1, |step| step.labels)?, o.output(0)?);
+                let (labels, dlogits) = (o.labels(1)?, o.output(0)?);
                 kernel!(none, (c, step) => loss::backward(c, &entropy, probabilities, labels.of(step), dlogits))
             }
             Op::LogSoftmax => {
@@ -310,7 +310,7 @@ impl<'a> Preparation<'a> {
                 kernel!(none, c => samples::sum_classes_backward(c, dy, dx))
             }
             Op::Targets => {
-                let (labels, targets) = (o.batch_input(0, |step| step.labels)?, o.output(0)?);
+                let (labels, targets) = (o.labels(0)?, o.output(0)?);
                 kernel!(none, (c, step) => samples::targets(c, labels.of(step), targets))
             }
             &Op::Hits { among } => {

@@ -10,6 +10,7 @@ use crate::batch_norm::{Gate, Gradient};
 use crate::conv::ConvShape;
 use crate::element::{Element, Stored};
 use crate::instruction::{FromBatch, StepValues};
+use crate::labels::BatchLabels;
 use crate::loss::CrossEntropy;
 use crate::pooling::PoolShape;
 use crate::region::Region;
@@ -86,6 +87,19 @@ impl Operand<'_> {
         }
         let len = value.shape.elements();
         Ok(FromBatch { all, start: self.hosted * len, len })
+    }
+
+    /// The labels, which are the operand at `index`. Of mixtures the other labels and the shares follow.
+    pub(super) fn labels(&self, index: usize) -> Result<BatchLabels, DeviceError> {
+        let own = self.batch_input(index, |step| step.labels)?;
+        let mixture = match self.node.inputs.len() - index {
+            1 => None,
+            _ => {
+                let others = self.batch_input(index + 1, |step| step.other_labels)?;
+                Some((others, self.batch_input(index + 2, |step| step.shares)?))
+            }
+        };
+        Ok(BatchLabels { own, mixture })
     }
 
     /// An operand of every hosted shard.

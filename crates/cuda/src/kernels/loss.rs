@@ -1,6 +1,6 @@
 //! Softmax cross-entropy and its gradient: `kernels/loss.cu`.
 
-use super::operands::{SCRATCH, by_row, count, float_count, floats, one_block};
+use super::operands::{Labels, SCRATCH, by_row, count, float_count, floats, one_block};
 use crate::work::{Argument, Kernel, Span};
 
 /// The attributes of the loss.
@@ -13,29 +13,21 @@ pub(crate) struct CrossEntropy {
 }
 
 impl CrossEntropy {
-    /// The target's share at every class, and the label's beyond it.
+    /// The target's share at every class, and that of the labels together beyond it.
     fn target(&self, classes: usize) -> [Argument; 2] {
         let smoothing = f64::from(self.smoothing);
         [smoothing / classes as f64, 1.0 - smoothing].map(|share| Argument::F32(share as f32))
     }
 
-    /// The probabilities of `logits` `[N,K]` for `labels` `i32 [N]`, the scaled sum of the losses, and the number of hits.
-    pub fn forward(&self, logits: Span, labels: Span, probabilities: Span, loss: Span, correct: Span) -> [Kernel; 2] {
-        let samples = float_count(labels);
+    /// The probabilities of `logits` `[N,K]`, the scaled sum of the losses, and the number of hits.
+    pub fn forward(&self, logits: Span, labels: Labels, probabilities: Span, loss: Span, correct: Span) -> [Kernel; 2] {
+        let samples = labels.samples();
         let classes = float_count(logits) / samples.max(1);
         let [losses, hits] = [0, samples].map(|start| floats(SCRATCH, start, samples));
         let [everywhere, extra] = self.target(classes);
-        let of_samples = vec![
-            Argument::Read(logits),
-            Argument::Read(labels),
-            Argument::Write(probabilities),
-            Argument::Write(losses),
-            Argument::Write(hits),
-            count(samples),
-            count(classes),
-            everywhere,
-            extra,
-        ];
+        let results = [probabilities, losses, hits].map(Argument::Write);
+        let numbers = [count(samples), count(classes), everywhere, extra];
+        let of_samples = [&[Argument::Read(logits)], &labels.arguments()[..], &results, &numbers].concat();
         let sums = vec![
             Argument::Read(losses),
             Argument::Read(hits),
@@ -48,20 +40,13 @@ impl CrossEntropy {
     }
 
     /// The gradient of the logits, which may be at the place of the probabilities.
-    pub fn backward(&self, probabilities: Span, labels: Span, dlogits: Span) -> Kernel {
-        let samples = float_count(labels);
+    pub fn backward(&self, probabilities: Span, labels: Labels, dlogits: Span) -> Kernel {
+        let samples = labels.samples();
         let classes = float_count(probabilities) / samples.max(1);
         let [everywhere, extra] = self.target(classes);
-        let arguments = vec![
-            Argument::Read(probabilities),
-            Argument::Read(labels),
-            Argument::Write(dlogits),
-            count(samples),
-            count(classes),
-            Argument::F32(self.scale),
-            everywhere,
-            extra,
-        ];
+        let numbers = [count(samples), count(classes), Argument::F32(self.scale), everywhere, extra];
+        let arguments =
+            [&[Argument::Read(probabilities)], &labels.arguments()[..], &[Argument::Write(dlogits)], &numbers].concat();
         by_row("cross_entropy_backward", samples, classes, arguments)
     }
 }

@@ -2,6 +2,7 @@
 
 use enmasse_graph::Arena;
 use enmasse_reference::kernels::loss as reference;
+use enmasse_reference::kernels::samples::targets;
 
 use super::*;
 use crate::test_support::{Bench, assert_rounded, noise, wide};
@@ -10,24 +11,41 @@ use crate::work::Memory;
 const ACTIVATIONS: Memory = Memory::Arena(Arena::Activations);
 const INPUT: Memory = Memory::Arena(Arena::Input);
 
-/// Probabilities, loss and hits on the bench, against those of the reference. The gradient in place and elsewhere, too.
+/// Checks a loss of labels alone, and of mixtures with other labels.
 #[track_caller]
 fn check(logits: &[f32], labels: &[i32], scale: f32, smoothing: f32) {
+    check_mixture(logits, labels, None, scale, smoothing);
+    let classes = (logits.len() / labels.len()) as i32;
+    let others: Vec<i32> = (0..labels.len() as i32).map(|sample| sample * 3 % classes).collect();
+    // All, none, and parts.
+    let shares: Vec<f32> = (0..labels.len()).map(|sample| (sample * 5 % 9) as f32 / 8.0).collect();
+    check_mixture(logits, labels, Some((&others, &shares)), scale, smoothing);
+}
+
+/// Probabilities, loss and hits on the bench, against those of the reference. The gradient in place and elsewhere, too.
+#[track_caller]
+fn check_mixture(logits: &[f32], labels: &[i32], mixture: Option<(&[i32], &[f32])>, scale: f32, smoothing: f32) {
     let Some(mut bench) = Bench::new() else { return };
     let classes = logits.len() / labels.len();
-    let (at_logits, at_labels) = (bench.put_in(ACTIVATIONS, logits), bench.put_in(INPUT, labels));
+    let (at_logits, own) = (bench.put_in(ACTIVATIONS, logits), bench.put_in(INPUT, labels));
+    let placed = mixture.map(|(others, shares)| [bench.put_in(INPUT, others), bench.put_in(INPUT, shares)]);
+    let at_labels = Labels { own, mixture: placed };
     let mut room = |elements| bench.put_in(ACTIVATIONS, &vec![f32::NAN; elements]);
     let (p, dlogits, loss, correct) = (room(logits.len()), room(logits.len()), room(1), room(1));
     let c = CrossEntropy { scale, smoothing };
     bench.run_all(&c.forward(at_logits, at_labels, p, loss, correct));
     let what = format!("{} x {classes}, smoothing {smoothing}", labels.len());
-    let (x, y) = (wide(logits), labels.iter().map(|&label| label.into()).collect::<Vec<f64>>());
-    let expected = reference::cross_entropy(&x, &y, classes, scale, smoothing);
+    let of_classes = |labels: &[i32]| labels.iter().map(|&label| label.into()).collect::<Vec<f64>>();
+    let (x, y) = (wide(logits), of_classes(labels));
+    let mixture = mixture.map(|(others, shares)| [of_classes(others), wide(shares)]);
+    let mixture = mixture.as_ref().map(|[others, shares]| [&others[..], &shares[..]]);
+    let targets = targets(&y, mixture, classes);
+    let expected = reference::cross_entropy(&x, &y, &targets, classes, scale, smoothing);
     let probabilities = bench.get::<f32>(p);
     assert_rounded(&format!("probabilities {what}"), &probabilities, &expected.probabilities, 1e-6);
     assert_rounded(&format!("loss {what}"), &bench.get::<f32>(loss), &[expected.loss], 1e-6);
     assert_rounded(&format!("hits {what}"), &bench.get::<f32>(correct), &[expected.correct], 0.0);
-    let expected = reference::cross_entropy_backward(&wide(&probabilities), &y, classes, scale, smoothing);
+    let expected = reference::cross_entropy_backward(&wide(&probabilities), &y, &targets, classes, scale, smoothing);
     bench.run(&c.backward(p, at_labels, dlogits));
     // The error is relative to probabilities and targets, whose difference may be much smaller.
     for (at, (found, expected)) in bench.get::<f32>(dlogits).into_iter().zip(expected).enumerate() {

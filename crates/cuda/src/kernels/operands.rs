@@ -33,6 +33,25 @@ pub(super) fn float_count(span: Span) -> usize {
     span.bytes / FLOAT
 }
 
+/// `Labels` in `kernels/label.h`: the labels of samples, `i32 [N]`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Labels {
+    pub own: Span,
+    /// Of mixtures: the other labels, `i32 [N]`, and the shares of the own ones, `[N]`.
+    pub mixture: Option<[Span; 2]>,
+}
+
+impl Labels {
+    pub(super) fn samples(&self) -> usize {
+        float_count(self.own)
+    }
+
+    pub(super) fn arguments(&self) -> [Argument; 3] {
+        let [others, shares] = [0, 1].map(|at| Argument::optional(self.mixture.map(|mixture| mixture[at])));
+        [Argument::Read(self.own), others, shares]
+    }
+}
+
 /// A kernel of one block.
 pub(super) fn one_block(name: &str, arguments: Vec<Argument>) -> Kernel {
     Kernel { name: name.into(), grid: [1; 3], block: THREADS, arguments }

@@ -1,6 +1,6 @@
 //! Functions of logits and labels, sample by sample: `kernels/samples.cu`. Matrices are `[N,K]`, labels `i32 [N]`.
 
-use super::operands::{by_row, count, float_count, one_block};
+use super::operands::{Labels, by_row, count, float_count, one_block};
 use crate::work::{Argument, Constants, Kernel, Span};
 
 /// A kernel whose blocks take one of `samples` rows of `classes` at a time. Both numbers follow the operands.
@@ -41,10 +41,10 @@ pub(crate) fn sum_classes_backward(dy: Span, dx: Span) -> Kernel {
     by_sample("sum_classes_backward", &operands, samples, float_count(dx) / samples.max(1))
 }
 
-/// 1 at each sample's label, 0 elsewhere.
-pub(crate) fn targets(labels: Span, targets: Span) -> Kernel {
-    let samples = float_count(labels);
-    let operands = [Argument::Read(labels), Argument::Write(targets)];
+/// 1 at each sample's label, 0 elsewhere; of mixtures the shares of both labels.
+pub(crate) fn targets(labels: Labels, targets: Span) -> Kernel {
+    let samples = labels.samples();
+    let operands = [&labels.arguments()[..], &[Argument::Write(targets)]].concat();
     by_sample("targets", &operands, samples, float_count(targets) / samples.max(1))
 }
 

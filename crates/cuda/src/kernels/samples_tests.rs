@@ -43,7 +43,13 @@ fn equal_the_reference() {
         let (logits, labels) = batch(samples, classes);
         let (x, y) = (wide(&logits), classes_of(&labels));
         let (at_logits, at_labels) = (bench.put_in(ACTIVATIONS, &logits), bench.put_in(INPUT, &labels));
-        check(bench, &reference::targets(&y, classes), |_, to| targets(at_labels, to));
+        let unmixed = Labels { own: at_labels, mixture: None };
+        check(bench, &reference::targets(&y, None, classes), |_, to| targets(unmixed, to));
+        let others: Vec<i32> = (0..samples).map(|sample| (sample * 3 % classes) as i32).collect();
+        let shares: Vec<f32> = (0..samples).map(|sample| (sample * 5 % 9) as f32 / 8.0).collect();
+        let mixed = Labels { mixture: Some([bench.put_in(INPUT, &others), bench.put_in(INPUT, &shares)]), ..unmixed };
+        let mixture = Some([&classes_of(&others)[..], &wide(&shares)]);
+        check(bench, &reference::targets(&y, mixture, classes), |_, to| targets(mixed, to));
         for among in 1..=classes.min(6) {
             check(bench, &reference::hits(&x, &y, classes, among), |_, to| hits(among, at_logits, at_labels, to));
         }

@@ -270,11 +270,11 @@ impl Lowering<'_> {
             }
             &Op::CrossEntropy { scale, smoothing } => {
                 let entropy = loss::CrossEntropy { scale, smoothing };
-                entropy.forward(o.input(0)?, o.input(1)?, o.output(0)?, o.output(1)?, o.output(2)?).into()
+                entropy.forward(o.input(0)?, o.labels(1)?, o.output(0)?, o.output(1)?, o.output(2)?).into()
             }
             &Op::CrossEntropyBackward { scale, smoothing } => {
                 let entropy = loss::CrossEntropy { scale, smoothing };
-                vec![entropy.backward(o.input(0)?, o.input(1)?, o.output(0)?)]
+                vec![entropy.backward(o.input(0)?, o.labels(1)?, o.output(0)?)]
             }
             Op::LogSoftmax => vec![samples::log_softmax(o.rows(0)?.channels, o.input(0)?, o.output(0)?)],
             Op::LogSoftmaxBackward => {
@@ -288,7 +288,7 @@ impl Lowering<'_> {
             }
             Op::SumClasses => vec![samples::sum_classes(o.input(0)?, o.output(0)?)],
             Op::SumClassesBackward => vec![samples::sum_classes_backward(o.input(0)?, o.output(0)?)],
-            Op::Targets => vec![samples::targets(o.input(0)?, o.output(0)?)],
+            Op::Targets => vec![samples::targets(o.labels(0)?, o.output(0)?)],
             &Op::Hits { among } => vec![samples::hits(among, o.input(0)?, o.input(1)?, o.output(0)?)],
             &Op::SampleSum { scale } => vec![samples::sample_sum(scale, o.input(0)?, o.input(1)?, o.output(0)?)],
             &Op::SampleSumBackward { scale } => vec![samples::sample_sum_backward(scale, o.input(0)?, o.output(0)?)],

@@ -6,6 +6,7 @@ use enmasse_tensor::DType;
 
 use crate::CudaError;
 use crate::kernels::batch_norm::{Gate, Gradient, Normalizer};
+use crate::kernels::operands::Labels;
 use crate::kernels::rows::Rows;
 use crate::kernels::step::{self, FAILURE_BYTES};
 use crate::work::{Constants, Memory, Place, Span};
@@ -118,6 +119,15 @@ impl Operands<'_> {
 
     pub fn input(&self, index: usize) -> Result<Span, CudaError> {
         Ok(self.places.span(self.plan, self.id(&self.node.inputs, index)?, self.hosted))
+    }
+
+    /// The labels, which are the operand at `index`. Of mixtures the other labels and the shares follow.
+    pub fn labels(&self, index: usize) -> Result<Labels, CudaError> {
+        let mixture = match self.node.inputs.len() - index {
+            1 => None,
+            _ => Some([self.input(index + 1)?, self.input(index + 2)?]),
+        };
+        Ok(Labels { own: self.input(index)?, mixture })
     }
 
     pub fn output(&self, index: usize) -> Result<Span, CudaError> {

@@ -15,7 +15,8 @@ use crate::sequence::Sequence;
 
 /// A step in flight, or the place for one.
 pub(super) struct Step {
-    /// Labels and indices of the batch, for the card to copy. The pictures are copied from the batch itself.
+    /// Indices and labels of the batch, and what mixtures have besides, for the card to copy. The pictures are copied from the
+    /// batch itself.
     staging: HostBuffer,
     /// A `Failure`, then numbers.
     results: HostBuffer,
@@ -44,8 +45,22 @@ pub(super) struct Ended {
     pub failure: Option<(usize, f64)>,
 }
 
-/// Bytes of a sample's label and index.
-const OF_A_SAMPLE: usize = size_of::<i32>() + size_of::<u64>();
+/// Bytes of a sample's index and label.
+const OF_A_SAMPLE: usize = size_of::<u64>() + size_of::<i32>();
+
+/// Bytes of a mixture's other label and share.
+const OF_A_MIXTURE: usize = size_of::<i32>() + size_of::<f32>();
+
+/// Writes numbers to the start of page-locked memory. Returns them there, and the rest of the memory.
+fn stage<'a, T: Copy, const BYTES: usize>(
+    memory: &'a mut [u8],
+    numbers: &[T],
+    bytes: fn(T) -> [u8; BYTES],
+) -> (&'a [u8], &'a mut [u8]) {
+    let (staged, rest) = memory.split_at_mut(numbers.len() * BYTES);
+    staged.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(to, &number)| *to = bytes(number));
+    (staged, rest)
+}
 
 impl Step {
     pub fn new(card: &Card, plans: &Plans, schedule: &Schedule, results: usize) -> Result<Self, CudaError> {
@@ -55,8 +70,9 @@ impl Step {
             memory.allocate(bytes).map_err(|_| CudaError::Memory { what: what.into(), bytes })
         };
         let samples = plans.evaluate.batch * schedule.shards.len();
+        let mixed = plans.train.as_ref().is_some_and(|plan| plan.mixture.is_some());
         Ok(Step {
-            staging: allocate(samples * OF_A_SAMPLE)?,
+            staging: allocate(samples * (OF_A_SAMPLE + if mixed { OF_A_MIXTURE } else { 0 }))?,
             results: allocate(results)?,
             copied: Event::new(&card.context)?,
             done: Event::new(&card.context)?,
@@ -96,17 +112,19 @@ impl Step {
     ) -> Result<(), CudaError> {
         let batch = inputs.batch.clone();
         let (mode, hosted) = (plan.mode, places.schedule.shards.len());
-        let samples = plan.batch * hosted;
-        let (labels, indices) = self.staging.split_at_mut(samples * size_of::<i32>());
-        for (to, label) in labels.chunks_exact_mut(size_of::<i32>()).zip(batch.labels()) {
-            to.copy_from_slice(&label.to_ne_bytes());
-        }
-        for (to, index) in indices.chunks_exact_mut(size_of::<u64>()).zip(batch.sample_indices()) {
-            to.copy_from_slice(&index.to_ne_bytes());
-        }
+        let (indices, rest) = stage(&mut self.staging, batch.sample_indices(), u64::to_ne_bytes);
+        let (labels, rest) = stage(rest, batch.labels(), i32::to_ne_bytes);
+        let (others, rest) = stage(rest, batch.other_labels(), i32::to_ne_bytes);
+        let (shares, _) = stage(rest, batch.shares(), f32::to_ne_bytes);
         self.results[..FAILURE_BYTES].fill(0);
-        let sources = [(plan.images, batch.images()), (plan.labels, &*labels), (plan.sample_indices, &*indices)];
-        for (value, source) in sources {
+        let sources = [
+            (Some(plan.images), batch.images()),
+            (Some(plan.sample_indices), indices),
+            (Some(plan.labels), labels),
+            (plan.mixture.map(|mixture| mixture.other_labels), others),
+            (plan.mixture.map(|mixture| mixture.shares), shares),
+        ];
+        for (value, source) in sources.into_iter().filter_map(|(value, source)| Some((value?, source))) {
             let bytes = source.len() / hosted.max(1);
             for (shard, piece) in source.chunks_exact(bytes.max(1)).enumerate() {
                 let offset = places.of(plan, value, shard).offset;

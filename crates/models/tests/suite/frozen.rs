@@ -104,7 +104,8 @@ fn train(plans: &Plans) -> Vec<Vec<(String, Vec<u64>)>> {
         let mut stream = RandomStream::new(1, "frozen", 0, step);
         let pixels = plans.evaluate.shape(plans.evaluate.images).elements();
         let images: Vec<u8> = (0..pixels).map(|_| stream.next_u32() as u8).collect();
-        let batch = HostBatch { images, labels: vec![1, 3], sample_indices: vec![2 * step, 2 * step + 1] };
+        let sample_indices = vec![2 * step, 2 * step + 1];
+        let batch = HostBatch { images, labels: vec![1, 3], sample_indices, ..HostBatch::default() };
         let inputs = StepInputs {
             batch: batch.into(),
             epoch: 0,

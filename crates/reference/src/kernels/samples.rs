@@ -2,10 +2,16 @@
 
 use std::cmp::Ordering;
 
-/// `[N,K]`: 1 at the label, 0 elsewhere.
-pub fn targets(labels: &[f64], classes: usize) -> Vec<f64> {
-    let row = |&label: &f64| (0..classes).map(move |class| if class as f64 == label { 1.0 } else { 0.0 });
-    labels.iter().flat_map(row).collect()
+/// `[N,K]`: 1 at the label, 0 elsewhere. Of mixtures, which have other labels and shares, the share at the label plus the rest
+/// at the other one.
+pub fn targets(labels: &[f64], mixture: Option<[&[f64]; 2]>, classes: usize) -> Vec<f64> {
+    let of_sample = |(sample, &label): (usize, &f64)| {
+        let (other, share) = mixture.map_or((label, 1.0), |[others, shares]| (others[sample], shares[sample]));
+        let at = |class: usize, label: f64| f64::from(u8::from(class as f64 == label));
+        let target = move |class| at(class, label) * share + at(class, other) * (1.0 - share);
+        (0..classes).map(move |class| if label < 0.0 { 0.0 } else { target(class) })
+    };
+    labels.iter().enumerate().flat_map(of_sample).collect()
 }
 
 /// 1 for each sample whose label is among the `among` largest logits, else 0. The first of equal logits counts as the
@@ -79,7 +85,9 @@ mod tests {
 
     #[test]
     fn targets_by_hand() {
-        assert_eq!(targets(&[2.0, -1.0, 0.0], 3), [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]);
+        assert_eq!(targets(&[2.0, -1.0, 0.0], None, 3), [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]);
+        let mixture = [&[1.0, 1.0, 0.0][..], &[0.75, 0.5, 0.25]];
+        assert_eq!(targets(&[2.0, -1.0, 0.0], Some(mixture), 3), [0.0, 0.25, 0.75, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]);
     }
 
     #[test]

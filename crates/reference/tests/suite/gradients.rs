@@ -242,6 +242,16 @@ fn label_smoothing_and_places_without_a_sample() {
     check_batch(&|x| head(stem(x, 3)), &smoothed(0.3), |b| b.labels[0] = -1);
 }
 
+#[test]
+fn mixtures_of_two_samples() {
+    let mixed = CompileOptions { mixed: true, loss: Loss::CrossEntropy { smoothing: 0.1 }, ..options() };
+    check_batch(&residual_net, &mixed, |_| {});
+    check_batch(&residual_net, &CompileOptions { shards: 3, ..mixed.clone() }, |batch| batch.labels[1] = -1);
+    let log_p = |x: Tensor, y: Tensor| (x.log_softmax() * y).sum_classes().affine(-1.0, 0.0);
+    let loss = Loss::Own(PerSample::new(log_p));
+    check_batch(&residual_net, &CompileOptions { loss, ..mixed }, |batch| batch.labels[2] = -1);
+}
+
 /// Each function of logits is used as a loss, also with a place without a sample, where the function may be infinite.
 #[test]
 fn losses_of_functions() {

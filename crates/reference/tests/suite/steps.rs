@@ -74,7 +74,8 @@ fn the_rounding_reference_stores_maps_as_the_plan_says() {
         program.load("conv.weight", &diagonal(1.001)).unwrap();
         // The classifier multiplies f32 by f32.
         program.load("fc.weight", &diagonal(1.001)).unwrap();
-        let batch = HostBatch { images: bytes.to_vec(), labels: vec![0], sample_indices: vec![0] };
+        let batch =
+            HostBatch { images: bytes.to_vec(), labels: vec![0], sample_indices: vec![0], ..HostBatch::default() };
         let inputs = StepInputs::evaluation(batch.into());
         program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs).unwrap();
         for (channel, found) in program.store("logits").unwrap().into_iter().enumerate() {
@@ -308,6 +309,8 @@ fn mismatched_batches_and_tensors_are_refused() {
     check(&|b| b.labels.push(0), "5 labels, but 4 samples take 4");
     check(&|b| b.sample_indices.clear(), "0 sample indices, but 4 samples take 4");
     check(&|b| b.labels[2] = 3, "sample 2 has the label 3, which is not one of the 3 classes");
+
+    check(&|b| b.shares.push(1.0), "1 shares, but 4 samples take 0");
 
     assert!(matches!(program.load("nobody", &[]), Err(DeviceError::Name(_))));
     assert!(matches!(program.load("gradient.fc.bias", &[0.0; 3]), Err(DeviceError::Name(_))));

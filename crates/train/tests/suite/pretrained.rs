@@ -192,7 +192,7 @@ torch.save({'logits': logits}, sys.argv[1] + '/logits.pth')
     let matching = load_pretrained(program.as_mut(), &folder.path().join("theirs.pth"), &[]).unwrap();
     assert_eq!((matching.loaded, matching.total), (102, 102), "{matching}");
     let images: Vec<u8> = (0..2 * 64 * 64 * 3).map(|index| (index * 7919 % 251) as u8).collect();
-    let batch = HostBatch { images, labels: vec![0, 0], sample_indices: vec![0, 1] };
+    let batch = HostBatch { images, labels: vec![0, 0], sample_indices: vec![0, 1], ..HostBatch::default() };
     let inputs = StepInputs::evaluation(batch.into());
     let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs).unwrap();
     program.metrics(ticket).unwrap();

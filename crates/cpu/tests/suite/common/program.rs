@@ -26,12 +26,14 @@ pub fn fill(program: &mut dyn Program) {
     }
 }
 
-/// A batch of random pictures, with labels and sample indices.
+/// A batch of random pictures, with labels and sample indices; of mixtures if the training plan takes them.
 #[derive(Clone)]
 pub struct Batch {
     pub images: Vec<u8>,
     pub labels: Vec<i32>,
     pub sample_indices: Vec<u64>,
+    pub other_labels: Vec<i32>,
+    pub shares: Vec<f32>,
 }
 
 impl Batch {
@@ -42,16 +44,25 @@ impl Batch {
         let mut stream = RandomStream::new(2, "test batch", 0, number);
         let pixels = plan.shape(plan.images).elements() * shards;
         let samples = plan.batch * shards;
+        let mixed = if plans.train.as_ref().is_some_and(|plan| plan.mixture.is_some()) { samples } else { 0 };
         Batch {
             images: (0..pixels).map(|_| stream.next_u32() as u8).collect(),
             labels: (0..samples).map(|_| stream.below(plan.classes as u64) as i32).collect(),
             sample_indices: (0..samples as u64).map(|i| number * 1000 + i).collect(),
+            other_labels: (0..mixed).map(|_| stream.below(plan.classes as u64) as i32).collect(),
+            shares: (0..mixed).map(|_| stream.unit() as f32).collect(),
         }
     }
 
+    /// Leaves the other samples of mixtures out, as evaluation wants it.
+    pub fn unmix(&mut self) {
+        self.other_labels.clear();
+        self.shares.clear();
+    }
+
     pub fn inputs(&self, step: u64) -> StepInputs {
-        let Batch { images, labels, sample_indices } = self.clone();
-        let batch = HostBatch { images, labels, sample_indices };
+        let Batch { images, labels, sample_indices, other_labels, shares } = self.clone();
+        let batch = HostBatch { images, labels, sample_indices, other_labels, shares };
         StepInputs {
             batch: batch.into(),
             epoch: 3,
@@ -77,6 +88,8 @@ impl Batch {
             images: piece(&self.images, &hosted, shards),
             labels: piece(&self.labels, &hosted, shards),
             sample_indices: piece(&self.sample_indices, &hosted, shards),
+            other_labels: piece(&self.other_labels, &hosted, shards),
+            shares: piece(&self.shares, &hosted, shards),
         }
     }
 }

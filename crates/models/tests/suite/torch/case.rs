@@ -34,6 +34,8 @@ pub struct Case {
     pub label_smoothing: f32,
     /// A loss instead of cross-entropy.
     pub loss: Option<fn(Tensor, Tensor) -> Tensor>,
+    /// Whether training is on mixtures of two samples.
+    pub mixed: bool,
     pub freeze: &'static [&'static str],
     /// Mean and deviation per channel.
     pub normalization: (&'static [f32], &'static [f32]),
@@ -83,6 +85,7 @@ const USUAL: Case = Case {
     scales: &[],
     label_smoothing: 0.0,
     loss: None,
+    mixed: false,
     freeze: &[],
     normalization: IMAGENET,
     precision: Precision::F32,
@@ -238,8 +241,8 @@ pub static UPDATE_CASES: [Case; 4] = [
 /// The common settings of these cases.
 const UPDATED: Case = Case { model: grouped, batch: 3, size: [27, 21], ..USUAL };
 
-/// Losses as functions of logits and targets. Forward is that of other cases.
-pub static LOSS_CASES: [Case; 2] = [
+/// Losses as functions of logits and targets, and of mixtures. Forward is that of other cases.
+pub static LOSS_CASES: [Case; 4] = [
     Case {
         name: "loss_focal",
         seed: 20,
@@ -258,6 +261,28 @@ pub static LOSS_CASES: [Case; 2] = [
         size: [9, 7],
         weight_decay: 0.0,
         loss: Some(weighted),
+        ..USUAL
+    },
+    Case {
+        name: "mixed",
+        seed: 36,
+        model: lenet,
+        batch: 8,
+        size: [32, 35],
+        learning_rate: 0.01,
+        label_smoothing: 0.1,
+        mixed: true,
+        ..USUAL
+    },
+    Case {
+        name: "mixed_weighted",
+        seed: 40,
+        model: mlp,
+        batch: 5,
+        size: [9, 7],
+        weight_decay: 0.0,
+        loss: Some(weighted),
+        mixed: true,
         ..USUAL
     },
 ];
@@ -298,6 +323,7 @@ impl Case {
                 Some(function) => Loss::Own(PerSample::new(function)),
                 None => Loss::CrossEntropy { smoothing: self.label_smoothing },
             },
+            mixed: self.mixed,
             optimizer: self.optimizer,
             groups: self.groups(),
             clip_norm: self.clip_norm,
@@ -348,8 +374,10 @@ impl Case {
     }
 
     fn train(&self, program: &mut dyn Program, step: u64, results: &mut Results) {
-        let (pictures, labels) = self.batch(step);
-        let inputs = self.inputs(step, pictures, labels);
+        let batch = self.batch(step);
+        let mixed = if self.mixed { self.batch } else { 0 };
+        let other_labels = formula::labels(self.seed, step + 10, mixed, CLASSES);
+        let inputs = self.inputs(step, HostBatch { other_labels, shares: formula::shares(step, mixed), ..batch });
         let (update, phases) = Phase::ALL.split_last().unwrap();
         let ticket = program.submit(Mode::Train, phases, &inputs).unwrap();
         results.insert(format!("step{step}/loss"), vec![program.metrics(ticket).unwrap().loss]);
@@ -369,9 +397,9 @@ impl Case {
     }
 
     fn evaluate(&self, program: &mut dyn Program, results: &mut Results) {
-        let (pictures, mut labels) = self.batch(4);
-        labels[0] = -1;
-        let inputs = self.inputs(4, pictures, labels);
+        let mut batch = self.batch(4);
+        batch.labels[0] = -1;
+        let inputs = self.inputs(4, batch);
         let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs).unwrap();
         let metrics = program.metrics(ticket).unwrap();
         results.insert("evaluate/loss".into(), vec![metrics.loss]);
@@ -379,14 +407,15 @@ impl Case {
         results.insert("evaluate/logits".into(), program.store("logits").unwrap());
     }
 
-    fn batch(&self, step: u64) -> (Vec<u8>, Vec<i32>) {
+    fn batch(&self, step: u64) -> HostBatch {
         let len = self.batch * self.size[0] * self.size[1] * 3;
-        (formula::pictures(self.seed, step, len), formula::labels(self.seed, step, self.batch, CLASSES))
+        let images = formula::pictures(self.seed, step, len);
+        let labels = formula::labels(self.seed, step, self.batch, CLASSES);
+        // No case has dropout, the only reader of the indices.
+        HostBatch { images, labels, sample_indices: vec![0; self.batch], ..HostBatch::default() }
     }
 
-    fn inputs(&self, step: u64, images: Vec<u8>, labels: Vec<i32>) -> StepInputs {
-        // No case has dropout, the only reader of the indices.
-        let batch = HostBatch { images, labels, sample_indices: vec![0; self.batch] };
+    fn inputs(&self, step: u64, batch: HostBatch) -> StepInputs {
         let learning_rate = self.learning_rate;
         StepInputs { batch: batch.into(), epoch: 0, learning_rate, optimizer_step: step, stop: false, save: false }
     }

@@ -39,6 +39,11 @@ pub fn labels(seed: u64, step: u64, count: usize, classes: usize) -> Vec<i32> {
     words(seed, &format!("fixture labels {step}"), count).map(|word| (word % classes as u32) as i32).collect()
 }
 
+/// The share of each label in a mixture: none, all, and parts.
+pub fn shares(step: u64, count: usize) -> Vec<f32> {
+    (0..count as u64).map(|place| ((5 * place + step) % 9) as f32 / 8.0).collect()
+}
+
 /// A tensor as stored in the fixtures: itself, or sums to which each element contributes once with a hashed sign.
 pub fn sketch(values: &[f64]) -> Vec<f64> {
     if values.len() <= SKETCH {

@@ -49,12 +49,14 @@ pub fn program_for(target: &Target, model: Model, options: &CompileOptions) -> R
     program
 }
 
-/// A batch of random pictures, with labels and sample indices.
+/// A batch of random pictures, with labels and sample indices; of mixtures if the training plan takes them.
 #[derive(Clone)]
 pub struct Batch {
     pub images: Vec<u8>,
     pub labels: Vec<i32>,
     pub sample_indices: Vec<u64>,
+    pub other_labels: Vec<i32>,
+    pub shares: Vec<f32>,
 }
 
 impl Batch {
@@ -64,16 +66,19 @@ impl Batch {
         let samples = plan.batch * plan.shards;
         let mut stream = RandomStream::new(2, "test batch", 0, number);
         let pixels = plan.shape(plan.images).elements() * plan.shards;
+        let mixed = if program.plans().train.as_ref().is_some_and(|plan| plan.mixture.is_some()) { samples } else { 0 };
         Batch {
             images: (0..pixels).map(|_| stream.next_u32() as u8).collect(),
             labels: (0..samples).map(|_| stream.below(plan.classes as u64) as i32).collect(),
             sample_indices: (0..samples as u64).map(|i| number * 1000 + i).collect(),
+            other_labels: (0..mixed).map(|_| stream.below(plan.classes as u64) as i32).collect(),
+            shares: (0..mixed).map(|_| stream.unit() as f32).collect(),
         }
     }
 
     pub fn inputs(&self, optimizer_step: u64, learning_rate: f32) -> StepInputs {
-        let Batch { images, labels, sample_indices } = self.clone();
-        let batch = HostBatch { images, labels, sample_indices };
+        let Batch { images, labels, sample_indices, other_labels, shares } = self.clone();
+        let batch = HostBatch { images, labels, sample_indices, other_labels, shares };
         StepInputs { batch: batch.into(), epoch: 3, learning_rate, optimizer_step, stop: false, save: false }
     }
 
@@ -87,6 +92,8 @@ impl Batch {
             images: piece(&self.images, shard, shards),
             labels: piece(&self.labels, shard, shards),
             sample_indices: piece(&self.sample_indices, shard, shards),
+            other_labels: piece(&self.other_labels, shard, shards),
+            shares: piece(&self.shares, shard, shards),
         }
     }
 }
