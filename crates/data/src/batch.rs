@@ -22,6 +22,11 @@ pub struct Batch {
     pub labels: Vec<i32>,
     /// Sample indices, `[hosted batch]`; `u64::MAX` for missing samples.
     pub indices: Vec<u64>,
+    /// Of mixtures the classes of the other samples, `[hosted batch]`; empty otherwise. See [`shares`](Self::shares).
+    pub other_labels: Vec<i32>,
+    /// Of mixtures the share of each label, `[hosted batch]`; empty otherwise. It is at least a half: if the other sample has
+    /// the larger share, the two labels are exchanged.
+    pub shares: Vec<f32>,
     /// Number of samples. They are missing only in evaluation: at the end of the last batch, and in the places of unreadable
     /// samples that are skipped. The others keep their places, so that each shard has the same samples for any number of ranks.
     pub valid: usize,
@@ -43,6 +48,8 @@ impl Drop for Batch {
             images: std::mem::take(&mut self.images),
             labels: std::mem::take(&mut self.labels),
             indices: std::mem::take(&mut self.indices),
+            other_labels: std::mem::take(&mut self.other_labels),
+            shares: std::mem::take(&mut self.shares),
         };
         let mut spare = lock(&self.home.spare);
         // The fields are public, so the owner may have kept the pictures.
@@ -57,6 +64,8 @@ struct Buffers {
     images: HostBuffer,
     labels: Vec<i32>,
     indices: Vec<u64>,
+    other_labels: Vec<i32>,
+    shares: Vec<f32>,
 }
 
 impl Buffers {
@@ -69,9 +78,16 @@ impl Buffers {
 }
 
 /// A sample in the making: what a thread read beside its pixels.
+#[derive(Clone, Copy)]
 pub(crate) struct Made {
     pub index: usize,
+    /// The number under which its transforms draw.
+    pub draw: u64,
     pub label: i32,
+    /// The label of the sample that is mixed into it.
+    pub other_label: i32,
+    /// The share of its own label.
+    pub share: f32,
 }
 
 /// Samples that cannot be read, by their index.
@@ -84,14 +100,16 @@ pub(crate) struct Recycler {
     batch: usize,
     /// Bytes of a picture.
     picture: usize,
+    /// Whether pictures are mixed.
+    mixed: bool,
     spare: Mutex<Vec<Buffers>>,
     most: usize,
 }
 
 impl Recycler {
-    /// For batches of `batch` pictures of `picture` bytes each. Keeps the memory of at most `most` batches.
-    pub fn new(memory: Arc<dyn HostMemory>, batch: usize, picture: usize, most: usize) -> Self {
-        Recycler { memory, batch, picture, spare: Mutex::default(), most }
+    /// For batches of `batch` pictures of `picture` bytes each, which may be mixed. Keeps the memory of at most `most` batches.
+    pub fn new(memory: Arc<dyn HostMemory>, batch: usize, picture: usize, mixed: bool, most: usize) -> Self {
+        Recycler { memory, batch, picture, mixed, spare: Mutex::default(), most }
     }
 
     /// Size of a batch's pictures, in bytes.
@@ -101,8 +119,9 @@ impl Recycler {
 
     /// Bytes that a batch takes, its labels and indices among them.
     pub fn resident_bytes(&self) -> usize {
-        const OF_A_SAMPLE: usize = size_of::<i32>() + size_of::<u64>();
-        AlignedBuffer::resident_bytes(self.bytes()).saturating_add(self.batch.saturating_mul(OF_A_SAMPLE))
+        let of_a_mixture = if self.mixed { size_of::<i32>() + size_of::<f32>() } else { 0 };
+        let of_a_sample = size_of::<i32>() + size_of::<u64>() + of_a_mixture;
+        AlignedBuffer::resident_bytes(self.bytes()).saturating_add(self.batch.saturating_mul(of_a_sample))
     }
 
     /// Memory for one batch; its contents are undefined.
@@ -112,7 +131,7 @@ impl Recycler {
         }
         let bytes = self.bytes();
         let images = self.memory.allocate(bytes).map_err(|source| DataError::Memory { bytes, source })?;
-        Ok(Buffers { images, labels: Vec::new(), indices: Vec::new() })
+        Ok(Buffers { images, ..Buffers::default() })
     }
 }
 
@@ -127,7 +146,7 @@ const SLICE: Duration = Duration::from_secs(1);
 
 /// A batch that is being filled.
 pub(crate) struct Pending {
-    /// A task for each: it makes the sample of this place.
+    /// The position in the order of the epoch, or the sample, of each place.
     pub places: Vec<usize>,
     state: Mutex<State>,
     done: Condvar,
@@ -136,10 +155,10 @@ pub(crate) struct Pending {
 
 struct State {
     buffers: Buffers,
-    /// Tasks.
+    /// Places.
     unfinished: BTreeSet<usize>,
     unreadable: Unreadable,
-    /// The error of the earliest sample with an error.
+    /// The error of the earliest place with an error, whose own sample it may not be: pairs fail together.
     failed: Option<(usize, DataError)>,
 }
 
@@ -151,15 +170,20 @@ impl Pending {
         buffers.labels.resize(home.batch, -1);
         buffers.indices.clear();
         buffers.indices.resize(home.batch, u64::MAX);
+        let mixed = if home.mixed { home.batch } else { 0 };
+        buffers.other_labels.clear();
+        buffers.other_labels.resize(mixed, -1);
+        buffers.shares.clear();
+        buffers.shares.resize(mixed, 1.0);
         let unfinished = (0..places.len()).collect();
         let state = Mutex::new(State { buffers, unfinished, unreadable: Unreadable::new(), failed: None });
         Ok(Pending { places, state, done: Condvar::new(), home: home.clone() })
     }
 
-    /// Stores the sample of place `task`, if it has one, and those that were skipped on the way to it.
+    /// Stores the sample of a place, if it has one, and those that were skipped on the way to it.
     pub fn finish(
         &self,
-        task: usize,
+        place: usize,
         result: Result<Option<Made>, DataError>,
         pixels: &[u8],
         mut unreadable: Unreadable,
@@ -167,34 +191,39 @@ impl Pending {
         let mut state = lock(&self.state);
         state.unreadable.append(&mut unreadable);
         match result {
-            Ok(Some(Made { index, label })) => {
+            Ok(Some(Made { index, label, other_label, share, .. })) => {
+                let buffers = &mut state.buffers;
                 // Copying under the lock takes microseconds; decoding, outside it, milliseconds.
-                state.buffers.images[task * pixels.len()..][..pixels.len()].copy_from_slice(pixels);
-                state.buffers.labels[task] = label;
-                state.buffers.indices[task] = index as u64;
+                buffers.images[place * pixels.len()..][..pixels.len()].copy_from_slice(pixels);
+                buffers.labels[place] = label;
+                buffers.indices[place] = index as u64;
+                if self.home.mixed {
+                    buffers.other_labels[place] = other_label;
+                    buffers.shares[place] = share;
+                }
             }
             Ok(None) => {}
-            Err(error) if state.failed.as_ref().is_none_or(|&(earlier, _)| task < earlier) => {
-                state.failed = Some((task, error));
+            Err(error) if state.failed.as_ref().is_none_or(|&(earlier, _)| place < earlier) => {
+                state.failed = Some((place, error));
             }
             Err(_) => {}
         }
-        state.unfinished.remove(&task);
+        state.unfinished.remove(&place);
         if state.unfinished.is_empty() {
             self.done.notify_all();
         }
     }
 
-    /// The batch, once all its samples are done; the error of the earliest failed sample. If none becomes done for
+    /// The batch, once all its samples are done; the error of the earliest failed place. If none becomes done for
     /// `patience`, the place of one that is not.
     pub fn wait(&self, patience: Duration) -> Result<Result<Batch, DataError>, usize> {
         let mut state = lock(&self.state);
         // Counted in slices: while the process is stopped, at most one of them passes.
         let mut waited = Duration::ZERO;
-        while let Some(&task) = state.unfinished.first() {
+        while let Some(&place) = state.unfinished.first() {
             let slice = patience.saturating_sub(waited).min(SLICE);
             if slice.is_zero() {
-                return Err(self.places[task]);
+                return Err(self.places[place]);
             }
             let before = state.unfinished.len();
             let waiting = self.done.wait_timeout_while(state, slice, |state| !state.unfinished.is_empty());
@@ -209,8 +238,9 @@ impl Pending {
             return Err(error);
         }
         let valid = state.buffers.clear_gaps(self.home.picture);
-        let Buffers { images, labels, indices } = std::mem::take(&mut state.buffers);
+        let Buffers { images, labels, indices, other_labels, shares } = std::mem::take(&mut state.buffers);
         let unreadable = std::mem::take(&mut state.unreadable).into_values().collect();
-        Ok(Batch { images, labels, indices, valid, unreadable, home: self.home.clone() })
+        let home = self.home.clone();
+        Ok(Batch { images, labels, indices, other_labels, shares, valid, unreadable, home })
     }
 }

@@ -63,6 +63,7 @@ mod shards;
 mod split;
 mod stage;
 mod survey;
+mod task;
 mod transform;
 mod view;
 
@@ -89,9 +90,9 @@ pub use split::{Split, SplitKind};
 pub use stage::{Stage, StageError, StageEvent, Staged};
 pub use transform::{
     Affine, AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, Canvas, ColorJitter, CropBox, ErasingValue,
-    EvalTransform, GaussianBlur, Interpolation, Jitter, RandAugment, RandomAffine, RandomCrop, RandomErasing,
-    RandomGrayscale, RandomHorizontalFlip, RandomPerspective, RandomResizedCrop, RandomRotation, RandomVerticalFlip,
-    Stretch, TrainTransform, Transform, TrivialAugmentWide,
+    EvalTransform, GaussianBlur, Interpolation, Jitter, Mixing, Mixture, RandAugment, RandomAffine, RandomCrop,
+    RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomPerspective, RandomResizedCrop, RandomRotation,
+    RandomVerticalFlip, Stretch, TrainTransform, Transform, TrivialAugmentWide,
 };
 pub use view::{View, Wanted};
 

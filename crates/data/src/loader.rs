@@ -16,6 +16,7 @@ use crate::bad_sample::MOST_IN_A_ROW;
 use crate::batch::{Made, Pending, Recycler, Unreadable};
 use crate::error::describe_sample;
 use crate::pool::{Job, Scratch};
+use crate::task::Task;
 use crate::{
     BadSample, Batch, DataError, Dataset, DecodePool, EpochOrder, EvalOrder, EvalTransform, Sampler, Sharding,
     TrainOrder, TrainTransform, Transform, Wanted,
@@ -54,7 +55,14 @@ impl TrainLoader {
     ) -> Result<Self, DataError> {
         transform.check()?;
         let order = TrainOrder::of(dataset.as_ref(), sampler, seed, &sharding)?;
-        let core = Core::new(pool, dataset, sharding.hosted_batch(), transform.size());
+        let mixed = transform.mixing().is_some();
+        if mixed && sharding.global_batch() < 2 {
+            return Err(DataError::Setting(
+                "a global batch of one picture has none to mix it with: use a larger batch, or no mixup and cutmix"
+                    .to_owned(),
+            ));
+        }
+        let core = Core::new(pool, dataset, sharding.hosted_batch(), transform.size(), mixed);
         Ok(TrainLoader { order, sharding, transform: Arc::new(transform), seed, core })
     }
 
@@ -125,7 +133,7 @@ impl EvalLoader {
     ) -> Result<Self, DataError> {
         transform.check()?;
         let order = EvalOrder::new(dataset.len(), sharding.clone())?;
-        let core = Core::new(pool, dataset, sharding.hosted_batch(), transform.size);
+        let core = Core::new(pool, dataset, sharding.hosted_batch(), transform.size, false);
         Ok(EvalLoader { order, transform: Arc::new(transform), core })
     }
 
@@ -160,6 +168,8 @@ struct Core {
     dataset: Arc<dyn Dataset>,
     batch: usize,
     size: usize,
+    /// Whether pictures are mixed in pairs.
+    mixed: bool,
     /// Number of batches being made at a time.
     ahead: usize,
     /// Whether unreadable samples are skipped.
@@ -168,17 +178,19 @@ struct Core {
 }
 
 impl Core {
-    /// For batches of `batch` pictures of `size` × `size`.
-    fn new(pool: &DecodePool, dataset: Arc<dyn Dataset>, batch: usize, size: usize) -> Self {
+    /// For batches of `batch` pictures of `size` × `size`, which may be mixed.
+    fn new(pool: &DecodePool, dataset: Arc<dyn Dataset>, batch: usize, size: usize, mixed: bool) -> Self {
+        let tasks = if mixed { batch.div_ceil(2) } else { batch };
         // Enough tasks to keep every thread busy while the last pictures of a batch are finished, and one batch of
         // slack.
-        let ahead = 1 + (2 * pool.threads()).div_ceil(batch).max(1);
-        let recycler = Arc::new(Recycler::new(Arc::new(SystemMemory), batch, size * size * 3, ahead + 2));
-        Core { pool: pool.clone(), dataset, batch, size, ahead, skips: false, recycler }
+        let ahead = 1 + (2 * pool.threads()).div_ceil(tasks).max(1);
+        let recycler = Arc::new(Recycler::new(Arc::new(SystemMemory), batch, size * size * 3, mixed, ahead + 2));
+        Core { pool: pool.clone(), dataset, batch, size, mixed, ahead, skips: false, recycler }
     }
 
     fn set_memory(&mut self, memory: Arc<dyn HostMemory>) {
-        self.recycler = Arc::new(Recycler::new(memory, self.batch, self.size * self.size * 3, self.ahead + 2));
+        let picture = self.size * self.size * 3;
+        self.recycler = Arc::new(Recycler::new(memory, self.batch, picture, self.mixed, self.ahead + 2));
     }
 
     /// Bytes of the batches that exist at a time in a pass over `batches`: those being made, one that is handed over, and one
@@ -230,20 +242,16 @@ impl Batches {
         if self.next >= self.end {
             return;
         }
-        let places = self.source.samples.places(self.next);
+        let (places, tasks) = (self.source.samples.places(self.next), self.source.samples.tasks(self.next));
         self.next += 1;
         let pending = match Pending::new(places, &self.recycler) {
             Ok(pending) => Arc::new(pending),
             Err(error) => return self.under_way.push_back(Err(error)),
         };
         self.under_way.push_back(Ok(pending.clone()));
-        let (source, tasks) = (self.source.clone(), pending.places.len());
-        let run = Arc::new(move |task: usize, scratch: &mut Scratch| {
-            let mut unreadable = Unreadable::new();
-            let result = source.fill(pending.places[task], scratch, &mut unreadable);
-            pending.finish(task, result, scratch.canvas.picture().pixels(), unreadable);
-        });
-        self.pool.submit(Job { tasks, cancelled: self.cancelled.clone(), run });
+        let (source, count) = (self.source.clone(), tasks.len());
+        let run = Arc::new(move |task: usize, scratch: &mut Scratch| source.run(&tasks[task], scratch, &pending));
+        self.pool.submit(Job { tasks: count, cancelled: self.cancelled.clone(), run });
     }
 }
 
@@ -294,6 +302,16 @@ impl Samples {
         }
     }
 
+    /// The tasks that make a batch.
+    fn tasks(&self, batch: usize) -> Vec<Task> {
+        match self {
+            Samples::Train { order, sharding, transform, .. } if transform.mixing().is_some() => {
+                Task::pairs(order, batch, sharding)
+            }
+            Samples::Train { .. } | Samples::Eval { .. } => Task::ones(&self.places(batch)),
+        }
+    }
+
     /// The samples for a place, in the order in which they are tried.
     fn candidates(&self, place: usize) -> impl Iterator<Item = Candidate> {
         let tries = match self {
@@ -325,6 +343,53 @@ struct Source {
 }
 
 impl Source {
+    /// Runs a task, and stores what it made in the places of its batch.
+    fn run(&self, task: &Task, scratch: &mut Scratch, batch: &Pending) {
+        let mut unreadable = Unreadable::new();
+        match task {
+            &Task::One { place, position } => {
+                let result = self.fill(position, scratch, &mut unreadable);
+                batch.finish(place, result, scratch.canvas.picture().pixels(), unreadable);
+            }
+            Task::Pair(pair) => {
+                let positions = pair.map(|place| place.position);
+                let (made, mut error) = match self.fill_pair(positions, scratch, &mut unreadable) {
+                    Ok(made) => (made, None),
+                    Err(error) => (None, Some(error)),
+                };
+                let pixels = [scratch.first.pixels(), scratch.canvas.picture().pixels()];
+                for (number, pixels) in pixels.into_iter().enumerate() {
+                    let Some(place) = pair[number].hosted else { continue };
+                    let made = made.map(|made| made[number]);
+                    let result = error.take().map_or(Ok(made), Err);
+                    batch.finish(place, result, pixels, std::mem::take(&mut unreadable));
+                }
+            }
+        }
+    }
+
+    /// Makes the samples of two places as [`fill`](Self::fill) does, the first one in `scratch.first`, and mixes them.
+    fn fill_pair(
+        &self,
+        [first, second]: [usize; 2],
+        scratch: &mut Scratch,
+        unreadable: &mut Unreadable,
+    ) -> Result<Option<[Made; 2]>, DataError> {
+        let Samples::Train { transform, seed, epoch, .. } = &self.samples else { return Ok(None) };
+        let Some(first) = self.fill(first, scratch, unreadable)? else { return Ok(None) };
+        let bytes = self.size * self.size * 3;
+        let kept = scratch.first.reshape(self.size, self.size).map_err(|source| DataError::Memory { bytes, source })?;
+        kept.copy_from_slice(scratch.canvas.picture().pixels());
+        let Some(second) = self.fill(second, scratch, unreadable)? else { return Ok(None) };
+        let pictures = [scratch.first.pixels_mut(), scratch.canvas.pixels_mut()];
+        let share = transform.mix(pictures, *seed, *epoch, first.draw) as f32;
+        let mixed = |own: Made, other: Made| match share {
+            0.5.. => Made { other_label: other.label, share, ..own },
+            _ => Made { label: other.label, other_label: own.label, share: 1.0 - share, ..own },
+        };
+        Ok(Some([mixed(first, second), mixed(second, first)]))
+    }
+
     /// Makes the sample of a place on `scratch.canvas`. If that is to be skipped, it makes the first readable candidate,
     /// and adds the samples before it to `unreadable`. `None` leaves the place empty.
     fn fill(
@@ -337,7 +402,9 @@ impl Source {
         for (number, candidate) in self.samples.candidates(place).enumerate() {
             let index = candidate.index;
             match self.make(candidate, scratch) {
-                Ok(label) => return Ok(Some(Made { index, label })),
+                Ok(label) => {
+                    return Ok(Some(Made { index, draw: candidate.draw, label, other_label: label, share: 1.0 }));
+                }
                 Err(error) if self.skips && error.is_unreadable() => {
                     let sample = BadSample::new(self.dataset.name(index), &error);
                     unreadable.insert(index, sample.clone());
@@ -389,7 +456,7 @@ impl Source {
     }
 
     fn try_make(&self, Candidate { index, draw }: Candidate, scratch: &mut Scratch) -> Result<i32, DataError> {
-        let Scratch { view, canvas } = scratch;
+        let Scratch { view, canvas, .. } = scratch;
         canvas.give_back(view);
         let wanted = |width: usize, height: usize| self.wanted(draw, width, height);
         self.dataset.read_part(index, &wanted, view).map_err(|error| match error {

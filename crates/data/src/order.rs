@@ -38,7 +38,7 @@ impl Sharding {
     }
 
     /// The place of the hosted samples in a global batch.
-    fn hosted_samples(&self) -> Range<usize> {
+    pub(crate) fn hosted_samples(&self) -> Range<usize> {
         self.hosted.start.saturating_mul(self.batch)..self.hosted.end.saturating_mul(self.batch)
     }
 
@@ -199,6 +199,10 @@ impl TrainOrder {
         for entry in indices.len()..self.entries {
             indices.push(indices[entry - self.samples]);
         }
+        let repeats = match self.sampler {
+            Sampler::Drawn { repeats, .. } => repeats,
+            Sampler::Shuffle | Sampler::Distributed { .. } => 1,
+        };
         let stride = match self.sampler {
             Sampler::Shuffle | Sampler::Drawn { repeats: 1, .. } => 1,
             // So that repetitions of a sample are on different shards, as torchvision's are on different ranks.
@@ -206,7 +210,7 @@ impl TrainOrder {
         };
         let consumed = consumed.min(self.entries);
         let (samples, global_batch) = (self.samples, self.global_batch);
-        EpochOrder { draws: indices, samples, consumed, stride, global_batch }
+        EpochOrder { draws: indices, samples, consumed, stride, repeats, global_batch }
     }
 }
 
@@ -220,6 +224,8 @@ pub struct EpochOrder {
     consumed: usize,
     /// The distance in the epoch of samples that are neighbours in a shard.
     stride: usize,
+    /// How often a sample is repeated in a row.
+    repeats: usize,
     global_batch: usize,
 }
 
@@ -242,6 +248,26 @@ impl EpochOrder {
     /// The positions in the epoch of that part.
     pub(crate) fn hosted_positions(&self, batch: usize, sharding: &Sharding) -> impl Iterator<Item = usize> {
         self.positions(batch, sharding.hosted_samples())
+    }
+
+    /// The position in the epoch of a place of a global batch; `None` past the last complete one.
+    pub(crate) fn position(&self, batch: usize, place: usize) -> Option<usize> {
+        self.positions(batch, place..place + 1).next()
+    }
+
+    /// The place in a global batch with whose sample that of `place` is mixed. Neighbours are pairs: places 0 and 1, 2 and 3.
+    /// A last one without a neighbour stays as it is. N repetitions of a sample follow each other, so then pairs are N places
+    /// apart. This is a function of the batch's size and the sampler, so neither shards nor ranks change it. A shard has all
+    /// partners of its samples if its size is a multiple of 2 N.
+    pub fn partner(&self, place: usize) -> Option<usize> {
+        let block = 2 * self.repeats;
+        let first = place - place % block;
+        let half = self.global_batch.saturating_sub(first).min(block) / 2;
+        match place - first {
+            offset if offset < half => Some(place + half),
+            offset if offset < 2 * half => Some(place - half),
+            _ => None,
+        }
     }
 
     /// The sample at a position of the epoch. The first position follows the last one.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::{Canvas, DataError, Dataset, View};
+use crate::{Canvas, DataError, Dataset, Picture, View};
 
 /// Decode threads, shared by any number of loaders. Clones are the same pool.
 #[derive(Clone)]
@@ -106,6 +106,8 @@ pub(crate) struct Scratch {
     /// What is read of a picture.
     pub view: View,
     pub canvas: Canvas,
+    /// The first picture of a pair, while the second one is made.
+    pub first: Picture,
 }
 
 /// How long the end of a pool waits for its threads: far longer than a picture takes, unless a file server hangs.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use enmasse_tensor::RandomStream;
 
 use super::check_size;
-use crate::{Canvas, Crop, DataError, RandomHorizontalFlip, RandomResizedCrop, Stretch, Transform, View};
+use crate::{Canvas, Crop, DataError, Mixing, RandomHorizontalFlip, RandomResizedCrop, Stretch, Transform, View};
 
-/// For training: transforms applied in order; the last one leaves a square. Its text names all of them.
+/// For training: transforms applied in order; the last one leaves a square, which may be mixed with that of another sample. Its
+/// text names all of them.
 ///
 /// ```
 /// use enmasse_data::{RandomCrop, RandomHorizontalFlip, TrainTransform};
@@ -21,6 +22,7 @@ use crate::{Canvas, Crop, DataError, RandomHorizontalFlip, RandomResizedCrop, St
 pub struct TrainTransform {
     size: usize,
     steps: Vec<Step>,
+    mixing: Option<Mixing>,
 }
 
 #[derive(Clone)]
@@ -45,7 +47,7 @@ impl TrainTransform {
 
     /// An empty list, for transforms that turn pictures into squares of `size` pixels.
     pub fn empty(size: usize) -> Self {
-        TrainTransform { size, steps: Vec::new() }
+        TrainTransform { size, steps: Vec::new(), mixing: None }
     }
 
     /// Appends `transform`, whose random numbers are drawn under its name.
@@ -61,6 +63,16 @@ impl TrainTransform {
         self
     }
 
+    /// Mixes the results in pairs, after all transforms. A loader does that; [`apply`](Self::apply) has only one picture.
+    pub fn mixed(self, mixing: Mixing) -> Self {
+        TrainTransform { mixing: Some(mixing), ..self }
+    }
+
+    /// How results are mixed, if they are.
+    pub fn mixing(&self) -> Option<Mixing> {
+        self.mixing
+    }
+
     /// Edge of the square result, in pixels.
     pub fn size(&self) -> usize {
         self.size
@@ -69,6 +81,7 @@ impl TrainTransform {
     /// Fails if a parameter is invalid, or if two transforms would draw the same random numbers.
     pub fn check(&self) -> Result<(), DataError> {
         check_size(self.size)?;
+        self.mixing.map_or(Ok(()), |mixing| mixing.check())?;
         for (number, step) in self.steps.iter().enumerate() {
             step.transform.check()?;
             if self.steps[..number].iter().any(|earlier| earlier.key == step.key) {
@@ -84,6 +97,15 @@ impl TrainTransform {
     /// Transforms sample `index` in `epoch`: a function of these and `seed`.
     pub fn apply(&self, canvas: &mut Canvas, seed: u64, epoch: u64, index: u64) {
         apply(&self.steps, canvas, seed, epoch, index);
+    }
+
+    /// Mixes the results of two samples in `epoch`, of which `index` is the first: a function of these and `seed`. Returns the
+    /// share of its own that each keeps, from 0 to 1.
+    pub fn mix(&self, pictures: [&mut [u8]; 2], seed: u64, epoch: u64, index: u64) -> f64 {
+        let Some(mixing) = self.mixing else { return 1.0 };
+        let mixture = mixing.draw(&mut RandomStream::new(seed, "mixed pictures", epoch, index), self.size);
+        mixture.apply(pictures, self.size);
+        mixture.share(self.size)
     }
 
     /// The first step for a picture of `width` × `height`, if it does nothing but cut out a part and resize it.
@@ -122,6 +144,10 @@ impl fmt::Display for TrainTransform {
             let separator = if number == 0 { "" } else { "; " };
             let own = if key == transform.name() { String::new() } else { format!("{key}: ") };
             write!(f, "{separator}{own}{} {}", transform.name(), transform.parameters())?;
+        }
+        if let Some(Mixing { mixup_alpha, cutmix_alpha }) = self.mixing {
+            let separator = if self.steps.is_empty() { "" } else { "; " };
+            write!(f, "{separator}mixed mixup_alpha={mixup_alpha} cutmix_alpha={cutmix_alpha}")?;
         }
         Ok(())
     }

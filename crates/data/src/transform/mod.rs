@@ -15,6 +15,7 @@ mod filter;
 mod flip;
 mod geometry;
 mod list;
+mod mixing;
 mod point;
 mod stretch;
 mod warp;
@@ -28,6 +29,7 @@ pub use evaluate::EvalTransform;
 pub use flip::{RandomHorizontalFlip, RandomVerticalFlip};
 pub use geometry::{RandomAffine, RandomPerspective, RandomRotation};
 pub use list::TrainTransform;
+pub use mixing::{Mixing, Mixture};
 pub use stretch::Stretch;
 pub use warp::{Affine, Interpolation};
 

@@ -8,6 +8,7 @@ mod hostile;
 mod imagenet;
 mod loader;
 mod manifest;
+mod mixing;
 mod open;
 mod order;
 mod packed_file;

@@ -1,0 +1,44 @@
+//! What one task of a loader makes: the picture of a place in a batch, or the two pictures of a pair that is mixed. A pair is
+//! one task, so no thread waits for another.
+
+use crate::{EpochOrder, Sharding};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// The sample of a place in the batch: at a position in the order of the epoch, or in evaluation the sample itself.
+    One { place: usize, position: usize },
+    /// Two samples that are mixed, at least one of which has a place in the batch.
+    Pair([Half; 2]),
+}
+
+/// A sample of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Half {
+    pub position: usize,
+    /// Its place in the batch, unless another rank hosts it.
+    pub hosted: Option<usize>,
+}
+
+impl Task {
+    /// The tasks of the hosted part of a global batch whose pictures are mixed in pairs. Where the shards of two ranks share a
+    /// pair, both make it.
+    pub fn pairs(order: &EpochOrder, batch: usize, sharding: &Sharding) -> Vec<Task> {
+        let hosted = sharding.hosted_samples();
+        let half = |number: usize| {
+            let position = order.position(batch, number)?;
+            Some(Half { position, hosted: hosted.contains(&number).then(|| number - hosted.start) })
+        };
+        let task = |number: usize| match order.partner(number) {
+            None => Some(Task::One { place: number - hosted.start, position: order.position(batch, number)? }),
+            // The partner's turn was before.
+            Some(partner) if partner < number && hosted.contains(&partner) => None,
+            Some(partner) => Some(Task::Pair([half(number.min(partner))?, half(number.max(partner))?])),
+        };
+        hosted.clone().filter_map(task).collect()
+    }
+
+    /// A task for each place, given the positions.
+    pub fn ones(positions: &[usize]) -> Vec<Task> {
+        positions.iter().enumerate().map(|(place, &position)| Task::One { place, position }).collect()
+    }
+}

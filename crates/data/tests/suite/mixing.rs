@@ -1,0 +1,326 @@
+//! Mixed pictures compared with torchvision's (`fixtures/mix.py`), and a ledger of what is mixed with what.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::fixtures::{crc32, fixture};
+use enmasse_data::{
+    Batch, DataError, Dataset, DecodePool, Mixing, Mixture, Picture, RandomResizedCrop, RandomStream, Sampler,
+    Sharding, TrainLoader, TrainOrder, TrainTransform,
+};
+use proptest::prelude::*;
+
+const BOTH: Mixing = Mixing { mixup_alpha: 0.8, cutmix_alpha: 1.0 };
+const MIXUP: Mixing = Mixing { cutmix_alpha: 0.0, ..BOTH };
+const CUTMIX: Mixing = Mixing { mixup_alpha: 0.0, ..BOTH };
+
+/// Pseudo-random bytes, shifted to the right by some bits, and a number added.
+fn picture(size: usize, shift: u32, base: u8) -> Vec<u8> {
+    let mut state = 1u32;
+    let mut byte = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24 >> shift) as u8 + base
+    };
+    (0..size * size * 3).map(|_| byte()).collect()
+}
+
+#[test]
+fn mixtures_are_those_of_torchvision() {
+    let text = std::fs::read_to_string(fixture("mix.txt")).unwrap();
+    let mut kinds = BTreeMap::<&str, usize>::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |at: usize| words[at].parse::<f64>().unwrap();
+        let (size, share, expected) = (number(1) as usize, number(2), &words[words.len() - 2..]);
+        let mixture = match words[0] {
+            "mixup" => Mixture::mixup(share),
+            _ => Mixture::cutmix(share, (number(3) as usize, number(4) as usize), size),
+        };
+        let (mut first, mut second) = (picture(size, 0, 0), picture(size, 2, 30));
+        mixture.apply([&mut first, &mut second], size);
+        // torchvision's targets are floats of 32 bits.
+        let own = expected[0].parse::<f64>().unwrap();
+        assert!((mixture.share(size) - own).abs() < 1e-7, "{line}: {}", mixture.share(size));
+        assert_eq!(crc32(&[first, second].concat()).to_string(), expected[1], "{line}");
+        *kinds.entry(words[0]).or_default() += 1;
+    }
+    assert!(kinds["mixup"] >= 32 && kinds["cutmix"] >= 50, "{kinds:?}");
+}
+
+/// Beta(a, a) has the mean 1/2 and the variance 1 / (4 (2 a + 1)). CutMix keeps more, since rectangles are cut at the edges.
+#[test]
+fn shares_have_their_distribution() {
+    const DRAWS: u64 = 8000;
+    let shares = |mixing: Mixing| -> Vec<f64> {
+        let draw = |index| mixing.draw(&mut RandomStream::new(7, "test", 0, index), 64).share(64);
+        (0..DRAWS).map(draw).collect()
+    };
+    let mean = |shares: &[f64]| shares.iter().sum::<f64>() / DRAWS as f64;
+    for alpha in [0.2, 1.0, 4.0] {
+        let shares = shares(Mixing { mixup_alpha: alpha, cutmix_alpha: 0.0 });
+        let variance = shares.iter().map(|share| (share - 0.5).powi(2)).sum::<f64>() / DRAWS as f64;
+        let expected = 0.25 / (2.0 * alpha + 1.0);
+        assert!((mean(&shares) - 0.5).abs() < 0.02, "{alpha}: {}", mean(&shares));
+        assert!((variance / expected - 1.0).abs() < 0.06, "{alpha}: {variance}, not {expected}");
+    }
+    assert!((0.55..0.75).contains(&mean(&shares(CUTMIX))));
+    // One of both kinds, each as often: only CutMix's shares are those of areas.
+    let is_area = |index| {
+        let mut pictures = [vec![0; 64 * 64 * 3], vec![255; 64 * 64 * 3]];
+        let [first, second] = &mut pictures;
+        BOTH.draw(&mut RandomStream::new(7, "test", 1, index), 64).apply([first, second], 64);
+        pictures[0].contains(&255)
+    };
+    let areas = (0..2000).filter(|&index| is_area(index)).count();
+    assert!(areas.abs_diff(1000) < 120, "{areas} of 2000");
+}
+
+#[test]
+fn settings_out_of_range() {
+    let check = |mixing: Mixing, batch: usize, expected: &str| {
+        let (pool, list) = (DecodePool::new(1).unwrap(), TrainTransform::new(8).mixed(mixing));
+        let loader = TrainLoader::new(&pool, Arc::new(Coded::new(8)), list, Sharding::one(0, 1, batch), 0);
+        assert_eq!(loader.err().map(|error| error.to_string()).unwrap_or_default(), expected);
+    };
+    check(BOTH, 2, "");
+    let range =
+        |name: &str, alpha: &str| format!("the alpha of {name}, {alpha}, is out of range: use a finite number from 0");
+    check(Mixing { mixup_alpha: -0.5, ..BOTH }, 2, &range("mixup", "-0.5"));
+    check(Mixing { cutmix_alpha: f64::NAN, ..BOTH }, 2, &range("cutmix", "NaN"));
+    check(Mixing { cutmix_alpha: f64::INFINITY, ..BOTH }, 2, &range("cutmix", "inf"));
+    let neither = "pictures are to be mixed, but neither by mixup nor by cutmix";
+    check(Mixing { mixup_alpha: 0.0, cutmix_alpha: 0.0 }, 2, neither);
+    let alone = "a global batch of one picture has none to mix it with: use a larger batch, or no mixup and cutmix";
+    check(BOTH, 1, alone);
+}
+
+#[test]
+fn the_list_names_it() {
+    let check = |list: TrainTransform, expected: &str| assert_eq!(list.mixed(BOTH).to_string(), expected);
+    check(TrainTransform::empty(8), "mixed mixup_alpha=0.8 cutmix_alpha=1");
+    let crop = TrainTransform::empty(8).then(RandomResizedCrop::new(8));
+    let expected = format!("{crop}; mixed mixup_alpha=0.8 cutmix_alpha=1");
+    check(crop, &expected);
+}
+
+/// Pictures of which all bytes are the index; some cannot be read. The label is the index.
+struct Coded {
+    len: usize,
+    bad: Vec<usize>,
+}
+
+impl Coded {
+    fn new(len: usize) -> Self {
+        Coded { len, bad: Vec::new() }
+    }
+}
+
+impl Dataset for Coded {
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn label(&self, index: usize) -> usize {
+        index
+    }
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        match self.bad.contains(&index) {
+            true => Err(DataError::Picture { name: self.name(index), problem: "broken".to_owned() }),
+            false => Picture::new(8, 8, vec![index as u8; 192]),
+        }
+    }
+    fn name(&self, index: usize) -> String {
+        format!("{index}.jpg")
+    }
+}
+
+const SEED: u64 = 5;
+const EPOCH: u64 = 2;
+const LIST: [fn(usize) -> TrainTransform; 2] =
+    [|size| TrainTransform::empty(size).mixed(BOTH), |size| TrainTransform::new(size).mixed(BOTH)];
+
+fn loader(data: Coded, list: TrainTransform, sharding: Sharding, sampler: Sampler, threads: usize) -> TrainLoader {
+    let pool = DecodePool::new(threads).unwrap();
+    TrainLoader::with_sampler(&pool, Arc::new(data), list, sharding, SEED, sampler).unwrap().skip_unreadable(true)
+}
+
+/// A place of a batch: its pixels, label and sample, and the other label with the share of the own one.
+type Seen = (Vec<u8>, i32, u64, i32, f32);
+
+fn seen(batch: Result<Batch, DataError>) -> Vec<Seen> {
+    let batch = batch.unwrap();
+    let pixels = batch.images.chunks_exact(192).map(<[u8]>::to_vec);
+    let labels = batch.labels.iter().zip(&batch.indices).zip(batch.other_labels.iter().zip(&batch.shares));
+    pixels
+        .zip(labels)
+        .map(|(pixels, ((&label, &index), (&other, &share)))| (pixels, label, index, other, share))
+        .collect()
+}
+
+/// The shards of ranks, given where those of each end.
+fn shards(ends: &[usize]) -> impl Iterator<Item = Range<usize>> {
+    ends.iter().scan(0, |start, &end| Some(std::mem::replace(start, end)..end))
+}
+
+/// The batches of all ranks together.
+fn together(ranks: &[usize], batch: usize, sampler: Sampler, threads: usize, consumed: usize) -> Vec<Vec<Seen>> {
+    let count = *ranks.last().unwrap();
+    let mut all: Vec<Vec<Seen>> = Vec::new();
+    for hosted in shards(ranks) {
+        let sharding = Sharding { hosted, shards: count, batch };
+        let loader = loader(Coded::new(61), LIST[1](8), sharding, sampler, threads);
+        for (step, batch) in loader.epoch(EPOCH, consumed).map(seen).enumerate() {
+            if all.len() == step {
+                all.push(Vec::new());
+            }
+            all[step].extend(batch);
+        }
+    }
+    all
+}
+
+/// Places of one shard, and of several with one pair in two of them; any ranks, any threads, and after a stop.
+#[test]
+fn mixtures_depend_on_the_batch_alone() {
+    for sampler in [Sampler::Shuffle, Sampler::Drawn { balanced: true, repeats: 2 }] {
+        let alone = together(&[1], 24, Sampler::Shuffle, 1, 0);
+        assert_eq!(alone.len(), 61 / 24);
+        let check = |batch: usize, divisions: &[&[usize]]| {
+            let expected = together(divisions[0], batch, sampler, 3, 0);
+            // Without repetitions not even the number of shards matters.
+            assert!(sampler != Sampler::Shuffle || expected == alone, "{batch}");
+            for ranks in divisions {
+                assert!(together(ranks, batch, sampler, 1, 0) == expected, "{batch}: {ranks:?}");
+                assert!(together(ranks, batch, sampler, 2, 24) == expected[1..], "{batch}: {ranks:?} after a stop");
+            }
+        };
+        check(12, &[&[2], &[1, 2]]);
+        check(6, &[&[4], &[1, 2, 3, 4], &[3, 4]]);
+        check(3, &[&[8], &[1, 2, 3, 4, 5, 6, 7, 8], &[1, 5, 8], &[4, 8]]);
+        check(1, &[&[24], &[1, 24], &[11, 13, 24]]);
+    }
+}
+
+proptest! {
+    /// Pairs are mutual, lie within a batch, and leave at most one place alone. Repetitions of a sample are not mixed with each
+    /// other where shards hold whole pairs.
+    #[test]
+    fn partners(shards in 1usize..5, batch in 1usize..14, repeats in 1usize..4) {
+        let global = shards * batch;
+        let sampler = Sampler::Drawn { balanced: false, repeats };
+        let sharding = Sharding::one(0, shards, batch);
+        let order = TrainOrder::with_sampler(sampler, SEED, global * 3, &sharding).unwrap().epoch(EPOCH);
+        let samples = order.global_batch(1);
+        let mut alone = 0;
+        for place in 0..global {
+            match order.partner(place) {
+                None => alone += 1,
+                Some(partner) => {
+                    prop_assert!(partner < global && partner != place);
+                    prop_assert_eq!(order.partner(partner), Some(place));
+                    if batch % (2 * repeats) == 0 {
+                        prop_assert_eq!(place / batch, partner / batch);
+                        prop_assert!(samples[place] != samples[partner]);
+                    }
+                }
+            }
+        }
+        prop_assert_eq!(alone, global % 2);
+    }
+
+    /// The ledger: over an epoch the shares of each sample add up to the number of its places, and pictures have what their
+    /// labels say.
+    #[test]
+    fn every_sample_keeps_its_weight(
+        samples in 2usize..60,
+        shards in 1usize..4,
+        batch in 1usize..8,
+        kind in 0usize..3,
+        epoch in 0u64..4,
+    ) {
+        let global = shards * batch;
+        prop_assume!(global >= 2 && samples >= global);
+        let mixing = [BOTH, MIXUP, CUTMIX][kind];
+        let list = TrainTransform::empty(8).mixed(mixing);
+        let mut weights = vec![0.0; samples];
+        let mut places = vec![0.0; samples];
+        for shard in 0..shards {
+            let sharding = Sharding::one(shard, shards, batch);
+            for batch in loader(Coded::new(samples), list.clone(), sharding, Sampler::Shuffle, 2).epoch(epoch, 0) {
+                for (pixels, label, index, other, share) in seen(batch) {
+                    prop_assert!((0.5..=1.0).contains(&share));
+                    prop_assert!(index == label as u64 || index == other as u64);
+                    weights[label as usize] += f64::from(share);
+                    weights[other as usize] += 1.0 - f64::from(share);
+                    places[index as usize] += 1.0;
+                    // The mean of plain pictures is that of their labels, up to the rounding of bytes.
+                    let mean = pixels.iter().map(|&byte| f64::from(byte)).sum::<f64>() / 192.0;
+                    let expected = f64::from(share) * f64::from(label) + (1.0 - f64::from(share)) * f64::from(other);
+                    prop_assert!((mean - expected).abs() <= 0.5 + 1e-4, "{mean}, not {expected}");
+                }
+            }
+        }
+        prop_assert_eq!(places.iter().sum::<f64>(), (samples / global * global) as f64);
+        for (weight, places) in weights.iter().zip(&places) {
+            prop_assert!((weight - places).abs() < 1e-4, "{weight}, not {places}");
+        }
+    }
+}
+
+/// A substitute is mixed like any sample, on both ranks of a pair, and both name the sample that it replaces.
+#[test]
+fn an_unreadable_partner_is_replaced() {
+    let order = TrainOrder::new(SEED, 13, 6).unwrap().epoch(EPOCH);
+    let entries: Vec<usize> = (0..2).flat_map(|batch| order.global_batch(batch)).collect();
+    let run = |ranks: &[usize], bad: &[usize]| {
+        let (mut all, mut skipped) = (Vec::new(), Vec::new());
+        for hosted in shards(ranks) {
+            let sharding = Sharding { hosted, shards: 2, batch: 3 };
+            let data = Coded { len: 13, bad: bad.to_vec() };
+            let batch = loader(data, LIST[0](8), sharding, Sampler::Shuffle, 2).epoch(EPOCH, 0).next().unwrap();
+            skipped.push(batch.as_ref().unwrap().unreadable.iter().map(ToString::to_string).collect::<Vec<_>>());
+            all.extend(seen(batch));
+        }
+        (all, skipped)
+    };
+    let whole = run(&[2], &[]).0;
+    // The sample of place 3, which shares a pair with place 2 of the other shard. The next one, of place 4, takes the place.
+    let (found, skipped) = run(&[1, 2], &[entries[3]]);
+    let broken = format!("{}.jpg (broken)", entries[3]);
+    assert_eq!(skipped, [[broken.clone()], [broken]]);
+    assert_eq!(found, run(&[2], &[entries[3]]).0);
+    let indices: Vec<u64> = found.iter().map(|seen| seen.2).collect();
+    assert_eq!(indices, [0, 1, 2, 4, 4, 5].map(|position| entries[position] as u64));
+    assert_eq!((&found[..2], &found[4..]), (&whole[..2], &whole[4..]));
+    let labels = [found[2].1, found[2].3];
+    assert!(labels.contains(&(entries[2] as i32)) && labels.contains(&(entries[4] as i32)), "{labels:?}");
+    // A substitute that is the partner itself: both places show it as it is.
+    let (found, _) = run(&[2], &[entries[4]]);
+    assert_eq!(found[4].0, vec![entries[5] as u8; 192]);
+    assert_eq!((found[4].1, found[4].3), (entries[5] as i32, entries[5] as i32));
+}
+
+/// A pair fails as a whole, also on a rank that has only the readable half of it.
+#[test]
+fn an_unreadable_partner_is_an_error() {
+    let order = TrainOrder::new(SEED, 13, 6).unwrap().epoch(EPOCH);
+    let bad = order.global_batch(0)[3];
+    for shard in [0, 1] {
+        let pool = DecodePool::new(2).unwrap();
+        let data = Arc::new(Coded { len: 13, bad: vec![bad] });
+        let loader = TrainLoader::new(&pool, data, LIST[0](8), Sharding::one(shard, 2, 3), SEED).unwrap();
+        let mut batches = loader.epoch(EPOCH, 0);
+        let error = batches.next().unwrap().unwrap_err().to_string();
+        assert!(error.contains(&format!("{bad}.jpg")) && error.contains("broken"), "{error}");
+        assert!(batches.next().is_none());
+    }
+}
+
+#[test]
+fn without_mixing_there_are_no_shares() {
+    let sharding = Sharding::one(0, 1, 4);
+    for batch in loader(Coded::new(9), TrainTransform::new(8), sharding, Sampler::Shuffle, 2).epoch(0, 0) {
+        let batch = batch.unwrap();
+        assert!(batch.other_labels.is_empty() && batch.shares.is_empty());
+    }
+}
