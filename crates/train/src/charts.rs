@@ -42,7 +42,8 @@ pub struct Sheet {
     path: PathBuf,
     size: usize,
     classes: Vec<String>,
-    pictures: Vec<(Vec<u8>, i32)>,
+    /// With what is written below each.
+    pictures: Vec<(Vec<u8>, String)>,
     /// Whether it takes no more pictures, because it is being drawn or has been.
     is_full: bool,
     thread: Option<JoinHandle<Result<(), TrainError>>>,
@@ -62,8 +63,22 @@ impl Sheet {
         let bytes = self.size * self.size * 3;
         let picture = |place: usize| batch.images[place * bytes..(place + 1) * bytes].to_vec();
         let room = SHEET - self.pictures.len();
-        self.pictures.extend(batch.places().take(room).map(|place| (picture(place), batch.labels[place])));
+        let added = batch.places().take(room).map(|place| (picture(place), self.caption(batch, place)));
+        self.pictures.extend(added.collect::<Vec<_>>());
         if self.pictures.len() == SHEET { self.start() } else { Ok(()) }
+    }
+
+    /// The class of a place; of a mixture both classes with their shares.
+    fn caption(&self, batch: &Batch, place: usize) -> String {
+        let name = |label: i32| {
+            let class = usize::try_from(label).ok().and_then(|label| self.classes.get(label));
+            class.map_or("?", String::as_str)
+        };
+        let own = name(batch.labels[place]);
+        match batch.other_labels.get(place).zip(batch.shares.get(place)) {
+            Some((&other, &share)) if share < 1.0 => format!("{own} {share:.2}, {} {:.2}", name(other), 1.0 - share),
+            _ => own.to_owned(),
+        }
     }
 
     /// Draws the pictures unless that is done, and waits for the file.
@@ -78,9 +93,9 @@ impl Sheet {
     fn start(&mut self) -> Result<(), TrainError> {
         self.is_full = true;
         let staging = self.staging.clone();
-        let (path, size, classes) = (self.path.clone(), self.size, std::mem::take(&mut self.classes));
+        let (path, size) = (self.path.clone(), self.size);
         let pictures = std::mem::take(&mut self.pictures);
-        let draw = move || write(&staging, &path, &draw_sheet(size, &classes, &pictures)?);
+        let draw = move || write(&staging, &path, &draw_sheet(size, &pictures)?);
         let thread = std::thread::Builder::new().name("charts".to_owned()).spawn(draw);
         self.thread = Some(thread.map_err(FileError::of("draw", &self.path)).map_err(RunError::from)?);
         Ok(())
@@ -119,12 +134,8 @@ fn write(staging: &Staging, path: &Path, svg: &str) -> Result<(), TrainError> {
     written.map_err(|error| RunError::from(error).into())
 }
 
-fn draw_sheet(size: usize, classes: &[String], pictures: &[(Vec<u8>, i32)]) -> Result<String, TrainError> {
-    let labelled: Vec<_> = (pictures.iter())
-        .map(|(pixels, label)| {
-            let label = usize::try_from(*label).ok().and_then(|label| classes.get(label));
-            LabelledPicture { width: size, height: size, pixels, label: label.map_or("?", String::as_str) }
-        })
-        .collect();
+fn draw_sheet(size: usize, pictures: &[(Vec<u8>, String)]) -> Result<String, TrainError> {
+    let labelled: Vec<_> =
+        (pictures.iter()).map(|(pixels, label)| LabelledPicture { width: size, height: size, pixels, label }).collect();
     Ok(picture_sheet("augmented training pictures", &labelled)?)
 }

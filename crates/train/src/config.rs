@@ -272,6 +272,12 @@ settings! {
         /// Colours of an erased part
         /// "mean" is the data set's mean colour, as torchvision's value 0. "random" draws each pixel.
         erasing_value: ErasingColors = ErasingColors::Mean, "COLOR", ANY, Run;
+        /// Mix pictures
+        /// As torchvision's MixUp: two pictures of a batch and their labels are mixed by a share that is drawn from Beta(ALPHA, ALPHA), usually with 0.2 or 0.8; 0 is none. With --cutmix too, each pair is mixed by one of them. The loss and the accuracy of training are those of mixtures.
+        mixup: f64 = 0.0, "ALPHA", at_least(0), Run;
+        /// Exchange parts of pictures
+        /// As torchvision's CutMix: two pictures of a batch exchange a rectangle, whose area is drawn from Beta(ALPHA, ALPHA), usually with 1; 0 is none. Their labels are mixed by the area.
+        cutmix: f64 = 0.0, "ALPHA", at_least(0), Run;
         /// Convert pictures that are not RGB
         /// Such pictures are errors otherwise.
         convert_rgb: bool = false, "", ANY, Run;

@@ -17,4 +17,12 @@ impl enmasse_device::Batch for LoadedBatch {
     fn sample_indices(&self) -> &[u64] {
         &self.0.indices
     }
+
+    fn other_labels(&self) -> &[i32] {
+        &self.0.other_labels
+    }
+
+    fn shares(&self) -> &[f32] {
+        &self.0.shares
+    }
 }

@@ -58,6 +58,7 @@ pub fn compile_plans(
             false => Freeze::Patterns(config.freeze.clone()),
         },
         loss: objective.loss(config)?,
+        mixed: preparation.train.mixing().is_some(),
         optimizer,
         clip_norm: config.clip_norm.map(|norm| norm as f32),
         average: config.ema.map(|decay| decay as f32),

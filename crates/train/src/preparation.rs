@@ -1,7 +1,7 @@
 //! How pictures are prepared for the model: the suggestions of the kind of data set, overridden by the configuration.
 
 use enmasse_data::{
-    AugMix, AutoAugment, ColorJitter, Crop, DataKind, ErasingValue, EvalTransform, GaussianBlur, Normalization,
+    AugMix, AutoAugment, ColorJitter, Crop, DataKind, ErasingValue, EvalTransform, GaussianBlur, Mixing, Normalization,
     OpenOptions, RandAugment, RandomErasing, RandomGrayscale, RandomPerspective, RandomRotation, RandomVerticalFlip,
     ReadOptions, Sampler, SplitKind, TrainTransform, TrivialAugmentWide,
 };
@@ -91,6 +91,9 @@ fn augmented(mut list: TrainTransform, config: &TrainConfig, normalization: &Nor
             ErasingColors::Random => ErasingValue::Random,
         };
         list = list.then(RandomErasing { value, ..RandomErasing::new(config.random_erasing, normalization.clone()) });
+    }
+    if config.mixup > 0.0 || config.cutmix > 0.0 {
+        list = list.mixed(Mixing { mixup_alpha: config.mixup, cutmix_alpha: config.cutmix });
     }
     list
 }
@@ -221,5 +224,7 @@ mod tests {
         let random = "random_erasing probability=1 scale=0.02..0.33 ratio=0.3..3.3 value=random [0.4914, 0.4822, 0.4465] \
                       [0.247, 0.2435, 0.2616]";
         check(&[("random_erasing", "1"), ("erasing_value", "random")], random);
+        check(&[("mixup", "0.2")], "mixed mixup_alpha=0.2 cutmix_alpha=0");
+        check(&[("mixup", "0.8"), ("cutmix", "1")], "mixed mixup_alpha=0.8 cutmix_alpha=1");
     }
 }

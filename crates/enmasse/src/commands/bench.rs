@@ -213,7 +213,10 @@ fn time_steps(
     let images = words.take(batch * size * size * 3).collect();
     let labels = (0..batch).map(|sample| (sample % classes) as i32).collect();
     let sample_indices = (0..batch as u64).collect();
-    let batch: Arc<dyn Batch> = HostBatch { images, labels, sample_indices, ..HostBatch::default() }.into();
+    let mixture = program.plans().train.as_ref().and_then(|plan| plan.mixture);
+    let mixed = mixture.map_or(0, |_| batch);
+    let (other_labels, shares) = (vec![0; mixed], vec![0.75; mixed]);
+    let batch: Arc<dyn Batch> = HostBatch { images, labels, sample_indices, other_labels, shares }.into();
     let (mode, phases) = match program.plans().train {
         Some(_) => (Mode::Train, &Phase::ALL[..]),
         None => (Mode::Evaluate, &[Phase::Forward, Phase::Loss][..]),

@@ -16,6 +16,7 @@ mod launch;
 mod library;
 mod little_memory;
 mod memory;
+mod mixing;
 mod options;
 mod predict;
 mod ranks;

@@ -47,10 +47,13 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
     (&["grayscale_prob"], Alias("grayscale")),
     (&["gaussian_blur_prob"], Alias("gaussian_blur")),
     (&["color_jitter_prob"], Answer("--color-jitter changes every picture; leave it out")),
-    (
-        &["mixup", "mixup_alpha", "cutmix", "cutmix_alpha"],
-        Answer("pictures are not mixed yet; --auto-augment and --random-erasing change each of them"),
-    ),
+    (&["mixup_alpha"], Alias("mixup")),
+    (&["cutmix_alpha"], Alias("cutmix")),
+    (&["cutmix_minmax"], Answer("give --cutmix, which draws the area")),
+    (&["mixup_prob"], Answer("every pair of pictures is mixed; leave it out")),
+    (&["mixup_switch_prob"], Answer("--mixup and --cutmix are equally frequent; leave it out")),
+    (&["mixup_mode"], Answer("each pair of pictures has a draw of its own; leave it out")),
+    (&["mixup_off_epoch"], Answer("pictures are mixed in every epoch; leave it out")),
     (
         &[
             "multilabel",

@@ -56,6 +56,7 @@ impl Samples {
             images: self.images[range.start * picture..range.end * picture].to_vec(),
             labels: self.labels[range.clone()].to_vec(),
             sample_indices: self.indices[range].to_vec(),
+            ..HostBatch::default()
         };
         StepInputs {
             batch: batch.into(),

@@ -139,6 +139,12 @@ fn a_trainer_validates_tests_and_predicts_with_what_it_trained() {
 
 #[test]
 fn a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same_bits() {
+    stop_and_go_on(config);
+    stop_and_go_on(|out| TrainConfig { mixup: 0.8, cutmix: 1.0, ..config(out) });
+}
+
+#[track_caller]
+fn stop_and_go_on(config: fn(&Path) -> TrainConfig) {
     let folder = tempfile::tempdir().unwrap();
     let [whole, cut] = ["whole", "cut"].map(|name| folder.path().join(name));
     let records = fit(config(&whole));
@@ -251,8 +257,14 @@ fn the_checkpoints_that_are_asked_for_are_kept() {
 
 #[test]
 fn the_engine_gives_the_trainers_bits() {
+    loop_by_hand(0.0);
+    loop_by_hand(0.8);
+}
+
+#[track_caller]
+fn loop_by_hand(mixup: f64) {
     let folder = tempfile::tempdir().unwrap();
-    let config = TrainConfig { epochs: 1, warmup_epochs: 0.0, ..config(&folder.path().join("run")) };
+    let config = TrainConfig { epochs: 1, warmup_epochs: 0.0, mixup, ..config(&folder.path().join("run")) };
     fit(config.clone());
 
     let (cpu, preparation) = (cpu(2), Preparation::new(&config, DataKind::Folder));
@@ -261,7 +273,7 @@ fn the_engine_gives_the_trainers_bits() {
     initialize(program.as_mut(), config.seed).unwrap();
     let sharding = Sharding::one(0, 1, 8);
     let pool = DecodePool::new(1).unwrap();
-    let loader = TrainLoader::new(&pool, Arc::new(Colours(50)), TrainTransform::new(8), sharding, config.seed).unwrap();
+    let loader = TrainLoader::new(&pool, Arc::new(Colours(50)), preparation.train, sharding, config.seed).unwrap();
     let mut engine = Engine::new(program, 0);
     engine.train();
     assert!(engine.backward().is_err(), "backward before forward");

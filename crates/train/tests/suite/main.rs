@@ -10,6 +10,7 @@ mod fit;
 mod hosting;
 mod initial_weights;
 mod metrics;
+mod mixing;
 mod objective;
 mod pretrained;
 mod progress;

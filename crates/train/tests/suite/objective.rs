@@ -67,9 +67,16 @@ fn fit(config: &TrainConfig, ranks: usize, loss: Option<PerSample>) -> Result<(V
 
 #[test]
 fn cross_entropy_as_a_function_equals_the_built_in_one() {
+    compare_cross_entropies(0.0);
+    compare_cross_entropies(0.8);
+}
+
+#[track_caller]
+fn compare_cross_entropies(mixup: f64) {
     let folder = tempfile::tempdir().unwrap();
-    let (built_in, _) = fit(&config(&folder.path().join("a")), 1, None).unwrap();
-    let (own, _) = fit(&config(&folder.path().join("b")), 1, Some(cross_entropy)).unwrap();
+    let config = |name: &str| TrainConfig { mixup, ..config(&folder.path().join(name)) };
+    let (built_in, _) = fit(&config("a"), 1, None).unwrap();
+    let (own, _) = fit(&config("b"), 1, Some(cross_entropy)).unwrap();
     for (built_in, own) in built_in.iter().zip(&own) {
         let close = |a: f64, b: f64| (a - b).abs() < 1e-5 * a.abs();
         assert!(close(built_in.train_loss, own.train_loss) && close(built_in.val_loss, own.val_loss), "{own:?}");

@@ -1,13 +1,14 @@
 //! `enmasse data show DATA`: what training makes of the pictures, to be looked at before a run.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
 use enmasse_charts::contact_sheet;
 use enmasse_data::{
-    Canvas, Dataset, EvalTransform, Resizer, Sampler, Sharding, TrainOrder, TrainTransform, Transform, View, Wanted,
+    Canvas, Dataset, EvalTransform, Picture, Resizer, Sampler, Sharding, TrainOrder, TrainTransform, Transform, View,
+    Wanted,
 };
 use enmasse_files::write_whole;
 use enmasse_train::{Group, Preparation, SETTINGS, draw_classes};
@@ -25,7 +26,8 @@ const WITHOUT_EFFECT: &[&str] = &["data", "num_classes", "decode", "on_bad_sampl
 
 const ABOUT: &str = "\
 Each sample is shown as validation sees it, in a frame, and beside it as training sees it in this epoch and the next
-ones, by all flags of augmentation. They are the first samples of the epoch, in the order of training.";
+ones, by all flags of augmentation. They are the first samples of the epoch, in the order of training. With --mixup
+or --cutmix each is mixed with its neighbour in that order, as in training with an even global batch.";
 
 /// The command line of `enmasse data show`.
 pub fn command() -> Command {
@@ -57,16 +59,18 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let (sheet, classes) = (file("sheet"), file("classes"));
 
     let preparation = Preparation::of(config, data);
-    let view = Samples {
-        dataset: data.train.as_ref(),
-        validation: preparation.evaluation,
-        training: preparation.train,
-        seed: config.seed,
-        epochs: epoch as u64..(epoch + versions) as u64,
+    let (dataset, sampler) = (data.train.as_ref(), config.training_sampler());
+    let (validation, training) = (preparation.evaluation, preparation.train);
+    validation.check().and_then(|()| training.check()).map_err(Failure::error)?;
+    let chosen = first_samples(dataset, sampler, config.seed, epoch as u64, samples)?;
+    let epochs = epoch as u64..(epoch + versions) as u64;
+    let epochs = match training.mixing() {
+        None => epochs.map(|epoch| (epoch, Pairs::new())).collect(),
+        Some(_) => epochs
+            .map(|epoch| Ok((epoch, pairs(dataset, sampler, config.seed, epoch, &chosen)?)))
+            .collect::<Result<_, Failure>>()?,
     };
-    view.validation.check().and_then(|()| view.training.check()).map_err(Failure::error)?;
-    let sampler = config.training_sampler();
-    let chosen = first_samples(data.train.as_ref(), sampler, config.seed, epoch as u64, samples)?;
+    let view = Samples { dataset, validation, training, seed: config.seed, epochs };
     let groups = chosen.iter().map(|&index| view.group(index)).collect::<Result<Vec<_>, _>>()?;
     let png = contact_sheet(view.training.size(), &groups).map_err(Failure::error)?;
     write(&sheet, &png)?;
@@ -106,6 +110,30 @@ fn first_samples(
     Ok(entries.filter(|&index| seen.insert(index)).take(count).collect())
 }
 
+/// For samples the pair of which each is one, in the order of the epoch.
+type Pairs = HashMap<usize, [usize; 2]>;
+
+/// The pairs in which these samples are mixed in an epoch.
+fn pairs(dataset: &dyn Dataset, sampler: Sampler, seed: u64, epoch: u64, samples: &[usize]) -> Result<Pairs, Failure> {
+    let wanted: HashSet<usize> = samples.iter().copied().collect();
+    // The smallest batch that consists of whole pairs.
+    let batch = match sampler {
+        Sampler::Drawn { repeats, .. } => 2 * repeats,
+        Sampler::Shuffle | Sampler::Distributed { .. } => 2,
+    };
+    let sharding = Sharding::one(0, 1, batch.min(dataset.len()));
+    let order = TrainOrder::of(dataset, sampler, seed, &sharding).map_err(Failure::error)?.epoch(epoch);
+    let mut pairs = Pairs::new();
+    for batch in (0..order.batches()).map(|batch| order.global_batch(batch)) {
+        for (place, sample) in batch.iter().enumerate().filter(|(_, sample)| wanted.contains(sample)) {
+            if let Some(partner) = order.partner(place) {
+                pairs.entry(*sample).or_insert([place.min(partner), place.max(partner)].map(|place| batch[place]));
+            }
+        }
+    }
+    Ok(pairs)
+}
+
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     write_whole(path, |file| file.write_all(bytes)).map_err(Failure::error)
 }
@@ -116,22 +144,47 @@ struct Samples<'a> {
     validation: EvalTransform,
     training: TrainTransform,
     seed: u64,
-    epochs: std::ops::Range<u64>,
+    /// With the pairs of each, if pictures are mixed.
+    epochs: Vec<(u64, Pairs)>,
 }
 
 impl Samples<'_> {
     /// A sample as validation sees it, and as training sees it in each epoch.
     fn group(&self, index: usize) -> Result<Vec<Vec<u8>>, Failure> {
-        let mut view = View::default();
-        self.dataset.read_part(index, &Wanted::whole, &mut view).map_err(Failure::error)?;
+        let picture = self.read(index)?;
         let size = self.training.size();
         let mut group = vec![vec![0; size * size * 3]];
-        self.validation.fit(view.picture(), &mut Resizer::default(), &mut group[0]);
-        for epoch in self.epochs.clone() {
-            let mut canvas = Canvas::new(view.picture().clone());
-            self.training.apply(&mut canvas, self.seed, epoch, index as u64);
-            group.push(canvas.picture().pixels().to_vec());
+        self.validation.fit(&picture, &mut Resizer::default(), &mut group[0]);
+        for (epoch, pairs) in &self.epochs {
+            let own = self.augmented(&picture, index, *epoch);
+            group.push(match pairs.get(&index) {
+                None => own,
+                Some(&pair) => self.mixed(own, index, pair, *epoch)?,
+            });
         }
         Ok(group)
+    }
+
+    fn read(&self, index: usize) -> Result<Picture, Failure> {
+        let mut view = View::default();
+        self.dataset.read_part(index, &Wanted::whole, &mut view).map_err(Failure::error)?;
+        Ok(view.picture().clone())
+    }
+
+    fn augmented(&self, picture: &Picture, index: usize, epoch: u64) -> Vec<u8> {
+        let mut canvas = Canvas::new(picture.clone());
+        self.training.apply(&mut canvas, self.seed, epoch, index as u64);
+        canvas.picture().pixels().to_vec()
+    }
+
+    /// A sample's augmented pixels mixed with those of the other one of its pair.
+    fn mixed(&self, mut own: Vec<u8>, index: usize, pair: [usize; 2], epoch: u64) -> Result<Vec<u8>, Failure> {
+        let [first, second] = pair;
+        let is_first = index == first;
+        let partner = if is_first { second } else { first };
+        let mut other = self.augmented(&self.read(partner)?, partner, epoch);
+        let pictures = if is_first { [&mut own[..], &mut other] } else { [&mut other[..], &mut own] };
+        self.training.mix(pictures, self.seed, epoch, first as u64);
+        Ok(own)
     }
 }

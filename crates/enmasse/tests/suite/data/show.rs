@@ -70,6 +70,18 @@ fn flags_of_augmentation_are_those_of_training() {
         assert!(first == mirrored && second == mirrored && first != original, "sample {sample}");
     }
 
+    // The first two samples of an epoch exchange a part.
+    let plain = ["--augment", "none", "--flip", "0", "--versions", "1", "--epoch", "3"];
+    let (ended, sheet) = show("mixed", &[&plain, &["--cutmix", "1"][..]].concat());
+    assert!(ended.stdout.contains("; mixed mixup_alpha=0 cutmix_alpha=1\n"), "{ended:?}");
+    let [[one, one_mixed], [other, other_mixed]] =
+        [0, 1].map(|sample| [0, 1].map(|place| cut(&sheet, 16 + place * 100, 16 + sample * 112, 96).concat()));
+    assert!(one != one_mixed && other != other_mixed);
+    for place in 0..one.len() {
+        let found = [one_mixed[place], other_mixed[place]];
+        assert!(found == [one[place], other[place]] || found == [other[place], one[place]], "{place}");
+    }
+
     // The versions of an epoch are those of the epoch before, moved up by one.
     let objects = |name: &str, others: &[&str]| {
         let (ended, sheet) = show(name, &[&["--json", "--versions", "2"], others].concat());
