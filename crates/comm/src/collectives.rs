@@ -125,14 +125,30 @@ impl Group {
         }
     }
 
+    /// Starts the same sum for rank `root` alone, with the same bits. On the other ranks the data are undefined afterwards. Ranks
+    /// of one node send theirs to its memory only; between nodes it costs as much as a sum for all.
+    ///
+    /// # Safety
+    /// As for [`Group::all_reduce_shards_start`].
+    pub unsafe fn reduce_shards_start<T: Element>(
+        &self,
+        data: *mut T,
+        len: usize,
+        stride: usize,
+        shards: usize,
+        root: usize,
+    ) -> Handle {
+        let operation = self.sum_of_shards(Kind::Reduce, data, len, stride, shards);
+        match operation.and_then(|operation| self.with_root(operation, root)) {
+            Ok(operation) => self.start(operation),
+            Err(cause) => Handle::ended(Err(cause)),
+        }
+    }
+
     /// Copies `data` of rank `root` to all others.
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Arc<Cause>> {
         let pointer = data.as_mut_ptr();
-        let operation = Operation { root, ..Operation::new(Kind::Broadcast, pointer, pointer, data.len()) };
-        if root >= self.world_size() {
-            return Err(self.misuse(&operation, format!("there is no rank {root}: use 0 to {}", self.world_size() - 1)));
-        }
-        self.run(operation)
+        self.run(self.with_root(Operation::new(Kind::Broadcast, pointer, pointer, data.len()), root)?)
     }
 
     /// Concatenates every rank's `input` into `output`, which has room for as many elements from each rank.
@@ -243,6 +259,15 @@ impl Group {
     /// A sum over ranks that have one shard each.
     fn sum_of<T: Element>(&self, kind: Kind, data: *mut T, len: usize) -> Operation {
         Operation { shards: ShardMap::one_each(self.world_size()), ..Operation::new(kind, data, data, len) }
+    }
+
+    /// The operation with a rank that sends to all, or gets from all.
+    fn with_root(&self, operation: Operation, root: usize) -> Result<Operation, Arc<Cause>> {
+        let operation = Operation { root, ..operation };
+        if root >= self.world_size() {
+            return Err(self.misuse(&operation, format!("there is no rank {root}: use 0 to {}", self.world_size() - 1)));
+        }
+        Ok(operation)
     }
 
     fn sum_of_shards<T: Element>(

@@ -26,6 +26,7 @@ pub(crate) enum Kind {
     Barrier = 4,
     ReduceScatter = 5,
     AllGatherPieces = 6,
+    Reduce = 7,
 }
 
 /// Identifies one incarnation of a group, so that messages of another job, attempt or membership are told apart.
@@ -53,7 +54,7 @@ pub(crate) struct Operation {
     pub kind: Kind,
     pub dtype: DType,
     pub reduction: Reduction,
-    /// The sending rank of a broadcast.
+    /// The sending rank of a broadcast, or the rank that gets the result of a reduce.
     pub root: usize,
     /// The shards that a reduction sums over; a single shard in any other operation.
     pub shards: ShardMap,
@@ -126,7 +127,18 @@ impl Operation {
                 let piece = piece(self.count, size, sender, ranks);
                 piece.start * size..piece.end * size
             }
-            Kind::AllReduce | Kind::Broadcast | Kind::Barrier | Kind::ReduceScatter => 0..self.count * size,
+            Kind::AllReduce | Kind::Reduce | Kind::Broadcast | Kind::Barrier | Kind::ReduceScatter => {
+                0..self.count * size
+            }
+        }
+    }
+
+    /// The elements of a reduction's result that `rank` gets.
+    pub(crate) fn result_of(&self, rank: usize, ranks: usize) -> Range<usize> {
+        match self.kind {
+            Kind::ReduceScatter => piece(self.count, self.dtype.size(), rank, ranks),
+            Kind::Reduce if rank != self.root => 0..0,
+            _ => 0..self.count,
         }
     }
 
@@ -192,6 +204,7 @@ impl Header {
             4 => "barrier".to_owned(),
             5 => format!("reduce_scatter({reduction}) of {count} {dtype}"),
             6 => format!("all_gather_pieces of {count} {dtype}"),
+            7 => format!("reduce({reduction}) of {count} {dtype} to rank {root}"),
             other => format!("operation {other}"),
         };
         GroupPath::from_word(group).name_operation(operation)

@@ -170,26 +170,29 @@ impl SharedTransport {
         Ok(())
     }
 
-    /// Leaves each rank its piece of the sum. A round moves a part of every piece; only the piece's owner reads it.
-    fn reduce_scatter<T: Element>(&mut self, turn: &Turn) -> Result<(), Stop> {
-        let Operation { count, shards, stride, .. } = *turn.operation;
+    /// Leaves each rank its part of the sum: a piece, or everything to one rank. A round moves some of every part; only the part's
+    /// owner reads it.
+    fn reduce_to_owners<T: Element>(&mut self, turn: &Turn) -> Result<(), Stop> {
+        let Operation { shards, stride, .. } = *turn.operation;
         let (ranks, rank, most) = (self.members.world_size(), self.members.rank, shards.most_partials());
         let data = turn.operation.output.cast::<T>();
-        let pieces = |owner: usize| piece(count, size_of::<T>(), owner, ranks);
-        let chunk = SLOT_BYTES / size_of::<T>() / (ranks * most);
+        let pieces = |owner: usize| turn.operation.result_of(owner, ranks);
+        let owners = (0..ranks).filter(|&owner| !pieces(owner).is_empty());
+        let longest = owners.clone().map(|owner| pieces(owner).len()).max().unwrap_or(0);
+        let first = owners.clone().next().unwrap_or(0);
+        let chunk = SLOT_BYTES / size_of::<T>() / (owners.clone().count().max(1) * most);
         assert!(chunk > 0, "a slot cannot be divided among {ranks} ranks of one host");
-        // Rank 0's piece is the largest.
-        let rounds = pieces(0).len().div_ceil(chunk);
+        let rounds = longest.div_ceil(chunk);
         let part = |owner: usize, step: usize| part_of(&pieces(owner), step * chunk, chunk);
         // The place in a slot of the data for `owner`.
-        let place = |owner: usize, partial: usize| (owner * most + partial) * chunk;
+        let place = |owner: usize, partial: usize| ((owner - first) * most + partial) * chunk;
 
         for step in 0..rounds + 1 {
             if step < rounds {
                 let round = self.round + step as u64;
                 self.wait_for_slot(turn, round)?;
                 let slot = self.region.slot(rank, round).cast::<T>();
-                for owner in (0..ranks).filter(|&owner| owner != rank) {
+                for owner in owners.clone().filter(|&owner| owner != rank) {
                     let part = part(owner, step);
                     for partial in 0..shards.partials(rank).count() {
                         // SAFETY: inside the caller's data, and this rank's slot, which no rank reads yet.
@@ -207,7 +210,9 @@ impl SharedTransport {
             if let Some(step) = step.checked_sub(1) {
                 let round = self.round + step as u64;
                 self.wait_for_all(turn, |words| &words.staged, round + 1)?;
-                self.reduce::<T>(turn, round, part(rank, step), |partial| place(rank, partial), None);
+                if !pieces(rank).is_empty() {
+                    self.reduce::<T>(turn, round, part(rank, step), |partial| place(rank, partial), None);
+                }
                 self.own().publish(&self.own().reduced, round + 1);
                 self.own().publish(&self.own().consumed, round + 1);
             }
@@ -300,7 +305,7 @@ impl Transport for SharedTransport {
         }
         match operation.kind {
             Kind::AllReduce => with_element!(operation.dtype, T => self.all_reduce::<T>(turn)),
-            Kind::ReduceScatter => with_element!(operation.dtype, T => self.reduce_scatter::<T>(turn)),
+            Kind::Reduce | Kind::ReduceScatter => with_element!(operation.dtype, T => self.reduce_to_owners::<T>(turn)),
             Kind::AllGather | Kind::AllGatherPieces => {
                 let ranks = self.members.world_size();
                 operation.place_own_part(self.members.rank, ranks);

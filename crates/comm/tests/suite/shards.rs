@@ -23,6 +23,8 @@ enum How {
     Started,
     /// Each rank its piece, and then all pieces.
     InPieces,
+    /// The last rank everything, and then all others.
+    ByOne,
 }
 
 /// The result on a rank that processes its shards in the order of the schedule.
@@ -54,6 +56,14 @@ fn sum<T: Element>(group: &Group, case: Case, element: fn(f64) -> T, how: How) -
             // SAFETY: as above.
             unsafe { group.all_gather_pieces_start(start, len) }.wait().unwrap();
         }
+        How::ByOne => {
+            // SAFETY: as above.
+            unsafe { group.reduce_shards_start(start, len, stride, shards, ranks - 1) }.wait().unwrap();
+            if group.rank() + 1 < ranks {
+                slots[..len].fill(T::default());
+            }
+            group.broadcast(&mut slots[..len], ranks - 1).unwrap();
+        }
     }
     slots.truncate(len);
     slots
@@ -65,7 +75,7 @@ fn check<T: Element>(case: Case, transport: &'static str, element: fn(f64) -> T,
         .map(|i| bits(tree_fold(shards, &mut |shard| element(value(seed, shard, i)), &mut T::sum).unwrap()))
         .collect();
     let results = run_ranks(kept_groups(ranks, transport), move |group| {
-        [How::Blocking, How::Started, How::InPieces].map(|how| sum(&group, case, element, how))
+        [How::Blocking, How::Started, How::InPieces, How::ByOne].map(|how| sum(&group, case, element, how))
     });
     for (rank, results) in results.into_iter().enumerate() {
         for result in results {

@@ -323,7 +323,10 @@ impl HierarchicalTransport {
                 self.agree_on_node(turn)?;
                 self.agree_with_peers(turn)?;
             }
-            Kind::AllReduce | Kind::ReduceScatter => with_element!(turn.operation.dtype, T => self.reduce::<T>(turn))?,
+            // A sum for one rank travels as one for all does.
+            Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter => {
+                with_element!(turn.operation.dtype, T => self.reduce::<T>(turn))?
+            }
             Kind::AllGather | Kind::AllGatherPieces | Kind::Broadcast | Kind::Barrier => self.gather(turn)?,
         }
         self.finish(turn)
