@@ -14,6 +14,7 @@ use crate::driver::{Found, Functions, PinnedMemory, Properties};
 use crate::libraries::{Libraries, Library};
 use crate::lower::engine_of;
 use crate::management::Management;
+use crate::nccl;
 use crate::program::{CudaProgram, Sequences};
 use crate::sequence::Sequence;
 use crate::tune::tune;
@@ -180,8 +181,13 @@ impl Device for Cuda {
 
     fn memory(&self, plans: &Plans, hosting: &Hosting) -> Result<Memory, DeviceError> {
         let schedule = Schedule::new(hosting, plans.train.as_ref());
-        let sequences = Sequences::new(plans, hosting, &schedule, (&self.card, self.way(hosting)))?;
-        Ok(sequences.sizes(plans, &schedule).summary())
+        let way = self.way(hosting);
+        let sequences = Sequences::new(plans, hosting, &schedule, (&self.card, way))?;
+        let library = match way {
+            Way::Nccl(_) => nccl::ALLOWANCE,
+            Way::Host => 0,
+        };
+        Ok(Memory { library, ..sequences.sizes(plans, &schedule).summary() })
     }
 
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError> {

@@ -45,6 +45,8 @@ pub struct Memory {
     pub activations: usize,
     /// Additional memory of the device: packed weights, per-thread scratch.
     pub scratch: usize,
+    /// An allowance for what a library takes on the device by itself, as NCCL does for its connections.
+    pub library: usize,
     /// Memory of the process that a device with memory of its own takes in addition, such as to exchange gradients. No part of the
     /// total.
     pub staging: usize,
@@ -53,7 +55,7 @@ pub struct Memory {
 impl Memory {
     /// The sum of all parts on the device.
     pub fn total(&self) -> usize {
-        self.state + self.gradients + self.activations + self.scratch
+        self.state + self.gradients + self.activations + self.scratch + self.library
     }
 }
 

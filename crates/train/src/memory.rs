@@ -16,7 +16,7 @@ use crate::TrainError;
 pub struct RankMemory {
     /// Whether activations and weights are in the device's own memory, and not in the process.
     pub on_device: bool,
-    /// Values of a step, and the device's scratch.
+    /// Values of a step, the device's scratch, and what its libraries take.
     pub activations: usize,
     /// Parameters, running statistics, gradients, the optimiser's state, averages.
     pub weights: usize,
@@ -36,13 +36,13 @@ impl RankMemory {
 
     /// Of a program and its batches in a process that already has `resident` bytes, shared by `sharers` ranks.
     pub(crate) fn new(program: Memory, on_device: bool, batches: usize, process: &Process) -> Self {
-        let Memory { state, gradients, activations, scratch, staging } = program;
+        let Memory { state, gradients, activations, scratch, library, staging } = program;
         let weights = state + gradients;
         // Files are read before a step has written to the arenas.
         let later = if on_device { batches } else { activations + scratch + gradients + batches };
         RankMemory {
             on_device,
-            activations: activations + scratch,
+            activations: activations + scratch + library,
             weights,
             batches,
             base: process.bytes() + staging + process.loading.saturating_sub(later),

@@ -53,6 +53,7 @@ pub(crate) fn memory(
         gradients: schedule.slots * plans.arena_bytes(Arena::Gradients),
         activations: schedule.activations() * plans.arena_bytes(Arena::Activations),
         scratch: scratch.bytes(threads.count),
+        library: 0,
         staging: 0,
     })
 }

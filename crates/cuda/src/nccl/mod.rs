@@ -17,6 +17,12 @@ use sys::{Functions, SUCCESS, UniqueId};
 /// The oldest version that is accepted, that of PyTorch 2.1. The functions are there since 2.14.
 const OLDEST: Version = Version([2, 18, 0]);
 
+/// Bytes that a communicator may take on its card. NCCL has buffers for each channel of each connection, of up to 32 channels: in a
+/// ring 10 MiB for what comes and 2 MiB for what goes. How many it opens depends on the links between the cards.
+///
+/// Source: the allocations that <https://github.com/NVIDIA/nccl/issues/1685> lists.
+pub(crate) const ALLOWANCE: usize = 32 * (12 << 20);
+
 /// A version of NCCL: major, minor, patch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Version([u32; 3]);

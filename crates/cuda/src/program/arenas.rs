@@ -57,7 +57,7 @@ impl Sizes {
         let of = |memory: Memory| self.shared.iter().filter(|(m, _)| *m == memory).map(|(_, bytes)| bytes).sum();
         let [gradients, activations] = [Arena::Gradients, Arena::Activations].map(|arena| of(Memory::Arena(arena)));
         let scratch = sum(&self.shared) - gradients - activations + STEPS * sum(&self.own);
-        Bytes { state: sum(&self.state), gradients, activations, scratch, staging: self.staging }
+        Bytes { state: sum(&self.state), gradients, activations, scratch, library: 0, staging: self.staging }
     }
 }
 

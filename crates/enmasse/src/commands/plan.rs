@@ -127,6 +127,9 @@ fn memory_table(plan: &Plan, plans: &Plans, memory: Memory) -> String {
         let _ = writeln!(text, "  {:<12} {:>12}", "more shards", mebibytes(more));
     }
     let _ = writeln!(text, "  {:<12} {:>12}", "scratch", mebibytes(memory.scratch));
+    if memory.library > 0 {
+        let _ = writeln!(text, "  {:<12} {:>12}, an allowance", "NCCL", mebibytes(memory.library));
+    }
     text
 }
 

@@ -260,7 +260,7 @@ fn the_device_makes_programs() {
     };
     let state: usize = plans.state.iter().map(|tensor| 2 * 8 * tensor.shape.elements()).sum();
     let activations = of(Arena::Activations) + of(Arena::Input);
-    let expected = Memory { state, gradients: of(Arena::Gradients), activations, scratch: 0, staging: 0 };
+    let expected = Memory { state, gradients: of(Arena::Gradients), activations, scratch: 0, library: 0, staging: 0 };
     let hosting = Hosting::new(&plans, None).unwrap();
     assert_eq!(Reference.memory(&plans, &hosting).unwrap(), expected);
     let mut program = Reference.compile(plans, None).unwrap();
