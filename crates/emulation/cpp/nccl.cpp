@@ -3,8 +3,10 @@
 // The identifier of a world is the path of a memory file without a name. An operation is work of its stream in the emulated
 // driver, and waits there for the other ranks, as a kernel of NCCL's does on a card. Sums are in the order of ranks, each rounded
 // to the element type. EMULATED_NCCL is the version, EMULATED_NCCL_ABSENT a rank that never joins, and EMULATED_NCCL_FAILURE
-// "RANK OPERATION RESULT" an asynchronous error of a rank: from that operation on it hangs until it is aborted.
+// "RANK OPERATION RESULT" an asynchronous error of a rank: from that operation on it hangs until it is aborted. A negative RESULT
+// is a signal that ends the rank's process there.
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -86,6 +88,7 @@ bool meet(Communicator &comm) {
 bool begin(Communicator &comm, const Operation &operation) {
     if (comm.aborted) return false;
     if (++comm.operations == comm.fails_at) {
+        if (comm.fails_with < 0) raise(-comm.fails_with);
         comm.error = comm.fails_with;
         emulation_wait(is_aborted, &comm);
         return false;

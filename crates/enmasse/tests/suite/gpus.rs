@@ -1,6 +1,7 @@
 //! Several ranks on emulated GPUs: which card each takes, and the same bits as on one.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::common::runs::{arguments, assert_same};
 use crate::common::{Ended, failed, finish, pictures, program, refused};
@@ -191,6 +192,29 @@ fn errors_of_nccl_are_causes_of_all_ranks() {
     check(("EMULATED_NCCL_ABSENT", "1"), &["--timeout", "1"], "ncclCommInitRankConfig");
 }
 
+/// The rank dies in the sum of a step that the other one has joined, after the steps became graphs.
+#[test]
+fn a_rank_that_is_killed_within_a_sum_by_nccl_is_named_by_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, place) = (pictures(folder.path(), 8), |name: &str| folder.path().join(name));
+    let Some(emulation) = enmasse_emulation::folder() else { return };
+    for (victim, other) in [(1, 0), (0, 1)] {
+        let run = place(&format!("killed {victim}"));
+        let failure = format!("{victim} 4 -9");
+        let (began, failure) = (Instant::now(), [("EMULATED_NCCL_FAILURE", failure.as_str())]);
+        let ended = two(&data, &run, emulation, &failure, &["--log-ranks"]);
+        // Far below the time in which ranks wait for each other.
+        assert!(began.elapsed() < Duration::from_secs(60), "it took {:?}", began.elapsed());
+        let story = ended.stderr.lines().find(|line| line.starts_with(&format!("error: rank {victim} (process ")));
+        assert!(ended.code == Some(1) && story.is_some_and(|story| story.contains("signal 9")), "{ended:?}");
+        let log = std::fs::read_to_string(run.join(format!("logs/rank-{other}.log"))).unwrap();
+        assert!(log.contains(&format!("rank {victim} ")), "{log}");
+        let record = std::fs::read_to_string(run.join("logs/failure.json")).unwrap();
+        let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+        assert_eq!(record["rank"], victim, "{record}");
+    }
+}
+
 #[test]
 fn lines_of_nccl_are_in_a_file_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -225,7 +249,8 @@ fn the_plan_of_two_gpus_has_the_collectives() {
         let Some(printed) = print(others) else { return };
         assert!(mentions.iter().all(|mention| printed.contains(mention)), "{printed}");
     };
-    check(&[], &["one graph in one stream", "beside: ncclAllReduce f32 (gradients", "wait for event"]);
+    let allowance = "NCCL            384.0 MiB, an allowance";
+    check(&[], &["one graph in one stream", "beside: ncclAllReduce f32 (gradients", "wait for event", allowance]);
     check(&["--sum", "tree"], &["beside: ncclAllGather (gradients", "beside: add_f32"]);
     check(&["--reduce-precision", "bf16"], &["beside: cast_f32_to_bf16", "beside: ncclAllReduce bf16 (collectives"]);
 }
