@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use enmasse_comm::{Fold, ShardMap, tree_fold};
 use enmasse_device::{DeviceError, first_non_finite};
+use enmasse_graph::Plan;
 
 use crate::instruction::Machine;
 use crate::isa::Simd;
@@ -157,6 +158,8 @@ pub(crate) struct BucketSum {
     /// Number of values from one gradient arena to the next.
     pub stride: usize,
     pub shards: usize,
+    /// Whether all ranks get the sum; otherwise only the first one.
+    pub is_for_all: bool,
     /// The additions that become possible once this shard's gradients are complete.
     pub folds: Vec<Fold>,
     /// Whether this is the last hosted shard.
@@ -177,8 +180,14 @@ impl BucketSum {
             unsafe { sweep::flat(&mut machine.context, len, &pass) };
         }
         if let (true, Some(group)) = (self.is_last, &machine.group) {
+            let (start, stride, shards) = (self.start.at(0, len), self.stride, self.shards);
             // SAFETY: the caller's promise; the program waits for handles before its memory goes.
-            let handle = unsafe { group.all_reduce_shards_start(self.start.at(0, len), len, self.stride, self.shards) };
+            let handle = unsafe {
+                match self.is_for_all {
+                    true => group.all_reduce_shards_start(start, len, stride, shards),
+                    false => group.reduce_shards_start(start, len, stride, shards, 0),
+                }
+            };
             machine.handles[self.bucket] = Some(handle);
         }
         Ok(())
@@ -209,6 +218,35 @@ impl Pass for AddTo {
 pub(crate) fn all_reduce_wait(machine: &mut Machine, bucket: usize) -> Result<(), DeviceError> {
     if let Some(handle) = machine.handles[bucket].take() {
         handle.wait()?;
+    }
+    Ok(())
+}
+
+/// Values, with those that lie one after another in an arena as one range.
+pub(crate) fn adjacent(values: Vec<F32>) -> Vec<F32> {
+    let mut ranges: Vec<F32> = Vec::new();
+    for value in values {
+        let gap = |last: &F32| (value.at(0, 0) as usize).checked_sub(last.at(0, 0) as usize);
+        // A value begins where the last one ends, rounded up.
+        let follows =
+            |last: &&mut F32| gap(last) == Some((last.len() * size_of::<f32>()).next_multiple_of(Plan::ALIGNMENT));
+        match ranges.last_mut().filter(follows) {
+            Some(last) => *last = Region::new(last.at(0, 0), gap(last).unwrap_or(0) / size_of::<f32>() + value.len()),
+            None => ranges.push(value),
+        }
+    }
+    ranges
+}
+
+/// Copies ranges of the first rank to all others.
+///
+/// # Safety
+/// The regions are valid.
+pub(crate) unsafe fn replicate(machine: &Machine, ranges: &[F32]) -> Result<(), DeviceError> {
+    let Some(group) = &machine.group else { return Ok(()) };
+    for range in ranges {
+        // SAFETY: the caller's promise.
+        group.broadcast(unsafe { range.slice_mut(0, range.len()) }, 0)?;
     }
     Ok(())
 }

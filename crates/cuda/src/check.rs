@@ -119,8 +119,16 @@ pub(crate) fn reads(call: &Call) -> Vec<Span> {
         Call::Product(product) => product.accesses().0,
         Call::Copy { from, .. } | Call::Read { from, .. } => vec![*from],
         Call::Exchange(exchange) | Call::Start(_, exchange) => exchange.from.clone(),
-        &Call::Collective(Collective::AllReduce { at: from, .. } | Collective::AllGather { from, .. }) => vec![from],
-        Call::Finish(..) | Call::Record(_) | Call::Await(_) => Vec::new(),
+        &Call::Collective(
+            Collective::AllReduce { at: from, .. }
+            | Collective::Reduce { at: from }
+            | Collective::Broadcast { at: from, sends: true }
+            | Collective::AllGather { from, .. },
+        ) => vec![from],
+        Call::Collective(Collective::Broadcast { sends: false, .. })
+        | Call::Finish(..)
+        | Call::Record(_)
+        | Call::Await(_) => Vec::new(),
     }
 }
 
@@ -136,8 +144,17 @@ pub(crate) fn writes(call: &Call) -> Vec<Span> {
         Call::Convolution(convolution) => vec![convolution.accesses().1],
         Call::Product(product) => vec![product.accesses().1],
         Call::Copy { to, .. } | Call::Exchange(Exchange { to, .. }) | Call::Finish(_, to) => vec![*to],
-        &Call::Collective(Collective::AllReduce { at: to, .. } | Collective::AllGather { to, .. }) => vec![to],
-        Call::Read { .. } | Call::Start(..) | Call::Record(_) | Call::Await(_) => Vec::new(),
+        &Call::Collective(
+            Collective::AllReduce { at: to, .. }
+            | Collective::Reduce { at: to }
+            | Collective::Broadcast { at: to, sends: false }
+            | Collective::AllGather { to, .. },
+        ) => vec![to],
+        Call::Collective(Collective::Broadcast { sends: true, .. })
+        | Call::Read { .. }
+        | Call::Start(..)
+        | Call::Record(_)
+        | Call::Await(_) => Vec::new(),
     }
 }
 

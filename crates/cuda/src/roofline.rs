@@ -97,7 +97,14 @@ impl Card {
     }
 
     fn time(&self, plan: &Plan, node: &Node) -> Result<Option<Time>, CudaError> {
-        if matches!(node.op, Op::AllReduceStart { .. } | Op::AllReduceWait { .. }) {
+        if matches!(
+            node.op,
+            Op::AllReduceStart { .. }
+                | Op::AllReduceWait { .. }
+                | Op::ReduceStart { .. }
+                | Op::ReduceWait { .. }
+                | Op::Replicate
+        ) {
             return Ok(None);
         }
         let work = plan.work(node);

@@ -60,6 +60,10 @@ pub(crate) enum Lane {
 pub(crate) enum Collective {
     /// The sum of f32 or bf16 numbers over all ranks, in place.
     AllReduce { at: Span, dtype: DType },
+    /// The sum of f32 numbers over all ranks, in place of those of the first one. Those of the others stay.
+    Reduce { at: Span },
+    /// The f32 numbers of the first rank, in place of those of the others. `sends` on the first one.
+    Broadcast { at: Span, sends: bool },
     /// The f32 numbers of each rank, in the order of ranks. A rank may leave the last ones of its own undefined, so that `from` is shorter
     /// than its part of `to`.
     AllGather { from: Span, to: Span, ranks: usize },
@@ -71,7 +75,7 @@ pub(crate) struct Exchange {
     pub joins: Joins,
     /// This rank's numbers, one piece after another in the host's memory.
     pub from: Vec<Span>,
-    /// What every rank gets.
+    /// What the rank gets, or the first rank instead.
     pub to: Span,
     /// The first byte in the host's memory for exchanges. What this rank sends comes first, what it receives after it.
     pub staging: usize,
@@ -82,6 +86,10 @@ pub(crate) struct Exchange {
 pub(crate) enum Joins {
     /// The sum over shards. Each rank has the partial sums of [`enmasse_comm::ShardMap::partials`], in pieces of equal length.
     Sum,
+    /// The same for the first rank alone.
+    Reduce,
+    /// The numbers of the first rank, for the others. It receives none itself, and they send none.
+    Broadcast,
     /// The numbers of each rank one after another, with this many bytes for each rank, of which it may leave the last ones
     /// undefined.
     Gather { each: usize },
@@ -255,6 +263,8 @@ impl fmt::Display for Call {
             Call::Start(bucket, exchange) => write!(f, "start bucket {bucket}: {exchange}"),
             Call::Finish(bucket, to) => write!(f, "wait for bucket {bucket} -> {to}"),
             Call::Collective(Collective::AllReduce { at, dtype }) => write!(f, "ncclAllReduce {dtype} ({at}) -> {at}"),
+            Call::Collective(Collective::Reduce { at }) => write!(f, "ncclReduce ({at}) -> {at} of rank 0"),
+            Call::Collective(Collective::Broadcast { at, .. }) => write!(f, "ncclBroadcast ({at} of rank 0) -> {at}"),
             Call::Collective(Collective::AllGather { from, to, .. }) => write!(f, "ncclAllGather ({from}) -> {to}"),
             Call::Record(event) => write!(f, "record event {event}"),
             Call::Await(event) => write!(f, "wait for event {event}"),
@@ -267,6 +277,8 @@ impl fmt::Display for Exchange {
         let from: Vec<String> = self.from.iter().map(Span::to_string).collect();
         let name = match self.joins {
             Joins::Sum => "sum",
+            Joins::Reduce => "sum for rank 0",
+            Joins::Broadcast => "copy of rank 0",
             Joins::Gather { .. } => "gather",
         };
         write!(f, "{name} over ranks by way of staging+{} ({}) -> {}", self.staging, from.join(", "), self.to)

@@ -164,7 +164,8 @@ pub trait Device: Send + Sync {
     fn memory(&self, plans: &Plans, hosting: &Hosting) -> Result<Memory, DeviceError>;
 
     /// Allocates everything that the plans need, and sets parameters to zero and buffers to their initial values. `group`
-    /// connects the ranks. The program hosts this rank's part of the plans' shards ([`crate::Hosting`]).
+    /// connects the ranks. The program hosts this rank's part of the plans' shards ([`crate::Hosting`]), and the plans are those of
+    /// this rank ([`Plans::of_rank`]).
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError>;
 }
 
@@ -208,7 +209,7 @@ pub trait Program: Send {
     }
 
     /// Passes state tensors to `read` as f32 in stored order, each once and whole. Several threads may call `read` at once.
-    /// Every rank's program holds the whole state, so a rank may read it without the others.
+    /// A rank may read what its program holds without the others.
     fn read_state(&mut self, which: &Which, read: &Read) -> Result<(), DeviceError> {
         let chosen = self.plans().state.iter().enumerate().filter(|(_, tensor)| which(tensor));
         let chosen: Vec<(usize, StateTensor)> = chosen.map(|(number, tensor)| (number, tensor.clone())).collect();

@@ -28,6 +28,8 @@ enum Type { FLOAT32 = 7, BFLOAT16 = 9 };
 constexpr int MOST_RANKS = 16;
 constexpr size_t CHUNK = 1 << 16;
 
+enum Kind { ALL_REDUCE, ALL_GATHER, REDUCE, BROADCAST };
+
 // What a rank is about to do. Ranks that differ would hang on a card.
 struct Operation {
     int kind, type;
@@ -137,7 +139,7 @@ void say(int rank, int ranks) {
 
 struct Call {
     Communicator *comm;
-    bool gathers;
+    Kind kind;
     int type;
     const unsigned char *from;
     unsigned char *to;
@@ -146,27 +148,32 @@ struct Call {
 
 void run(const Call *call) {
     Communicator &comm = *call->comm;
-    if (!begin(comm, Operation{call->gathers, call->type, call->count})) return;
+    if (!begin(comm, Operation{call->kind, call->type, call->count})) return;
     const size_t bytes = call->count * size_of(call->type);
     for (size_t start = 0; start < bytes; start += CHUNK) {
         const size_t length = bytes - start < CHUNK ? bytes - start : CHUNK;
         memcpy(comm.world->data[comm.rank], call->from + start, length);
         if (!meet(comm)) return;
-        if (call->gathers) {
-            for (int rank = 0; rank < comm.ranks; ++rank) {
-                memcpy(call->to + size_t(rank) * bytes + start, comm.world->data[rank], length);
-            }
-        } else {
-            sum(*comm.world, comm.ranks, call->type, length, call->to + start);
+        switch (call->kind) {
+            case ALL_GATHER:
+                for (int rank = 0; rank < comm.ranks; ++rank) {
+                    memcpy(call->to + size_t(rank) * bytes + start, comm.world->data[rank], length);
+                }
+                break;
+            case BROADCAST: memcpy(call->to + start, comm.world->data[0], length); break;
+            case REDUCE:
+                if (comm.rank) break;
+                [[fallthrough]];
+            case ALL_REDUCE: sum(*comm.world, comm.ranks, call->type, length, call->to + start);
         }
         if (!meet(comm)) return;
     }
 }
 
-int call(bool gathers, const void *from, void *to, size_t count, int type, void *handle, void *stream) {
+int call(Kind kind, const void *from, void *to, size_t count, int type, void *handle, void *stream) {
     auto *comm = static_cast<Communicator *>(handle);
     if (type != FLOAT32 && type != BFLOAT16) return INVALID_ARGUMENT;
-    const Call call = {comm, gathers, type, static_cast<const unsigned char *>(from), static_cast<unsigned char *>(to), count};
+    const Call call = {comm, kind, type, static_cast<const unsigned char *>(from), static_cast<unsigned char *>(to), count};
     return emulation::enqueue(stream, run, call) ? INVALID_USAGE : SUCCESS;
 }
 
@@ -242,11 +249,20 @@ const char *ncclGetErrorString(int result) {
 const char *ncclGetLastError(void *) { return ""; }
 
 int ncclAllReduce(const void *from, void *to, size_t count, int type, int operation, void *comm, void *stream) {
-    return operation ? INVALID_ARGUMENT : call(false, from, to, count, type, comm, stream);
+    return operation ? INVALID_ARGUMENT : call(ALL_REDUCE, from, to, count, type, comm, stream);
 }
 
 int ncclAllGather(const void *from, void *to, size_t count, int type, void *comm, void *stream) {
-    return call(true, from, to, count, type, comm, stream);
+    return call(ALL_GATHER, from, to, count, type, comm, stream);
+}
+
+// The root is rank 0.
+int ncclReduce(const void *from, void *to, size_t count, int type, int operation, int root, void *comm, void *stream) {
+    return operation || root ? INVALID_ARGUMENT : call(REDUCE, from, to, count, type, comm, stream);
+}
+
+int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, void *comm, void *stream) {
+    return root ? INVALID_ARGUMENT : call(BROADCAST, from, to, count, type, comm, stream);
 }
 
 }  // extern "C"

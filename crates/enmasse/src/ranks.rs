@@ -11,7 +11,8 @@ use enmasse_cpu::Cores;
 use enmasse_device::{Device, DeviceRequest};
 use enmasse_doctor::FailureRecord;
 use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_threads};
-use enmasse_train::{RankKind, RunFolder, RunPaths, TrainConfig};
+use enmasse_train::{RankKind, RunFolder, RunPaths, StrategyKind, TrainConfig};
+use enmasse_wording::counted;
 
 use crate::attempt::attempt;
 use crate::failure::{Failure, INTERRUPTED, REQUEUED, TERMINATED};
@@ -156,6 +157,12 @@ pub fn as_rank(
     folder: Option<&Path>,
     body: impl FnOnce(&Rank) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    if config.strategy == StrategyKind::Dp && launched.place.world_size > 1 {
+        return Err(Failure::Usage(format!(
+            "--strategy dp: its ranks are threads of one process, and a launcher has started {}; start one, or use --strategy ddp",
+            counted(launched.place.world_size, "process")
+        )));
+    }
     let group = launched.join(folder, seconds(config.heartbeat), options(config))?;
     group.iter().for_each(flight::warn_of_stalls);
     // Rank 0's attempt counts: the launchers of several nodes may each count their restarts separately.
@@ -190,7 +197,7 @@ pub fn host(
 ) -> Result<(), Failure> {
     // The other ranks mark their lines.
     let output = if config.log_ranks { Output::RankZeroAndErrors } else { Output::RankZero };
-    match (ranks, config.ranks) {
+    match (ranks, config.rank_kind()) {
         (1, _) => body(&Rank::alone()),
         (_, RankKind::Thread) => threads(ranks, options(config), body),
         (_, RankKind::Process) => {

@@ -196,6 +196,9 @@ impl Backward<'_> {
             | Op::SyncSum
             | Op::AllReduceStart { .. }
             | Op::AllReduceWait { .. }
+            | Op::ReduceStart { .. }
+            | Op::ReduceWait { .. }
+            | Op::Replicate
             | Op::CheckFinite
             | Op::GradientNorm { .. }
             | Op::Scale

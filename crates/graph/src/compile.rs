@@ -8,8 +8,8 @@ use crate::loss::{AddedLoss, add_loss};
 use crate::metric::{self, add_metrics};
 use crate::passes::memory::{place_activations, unshared_bytes};
 use crate::passes::{
-    BucketSizes, Freeze, LossScale, OfGradients, Precision, add_averages, data_parallel, freeze, optimize, precision,
-    read_averages, sync_batch_norm,
+    BucketSizes, Freeze, LossScale, OfGradients, Precision, Strategy, add_averages, collect, data_parallel, freeze,
+    optimize, precision, read_averages, replicate, sync_batch_norm,
 };
 use crate::plan::aligned_bytes;
 use crate::{
@@ -58,7 +58,9 @@ pub struct CompileOptions {
     pub deviation: Vec<f32>,
     /// The precision in which the maps between layers are stored.
     pub precision: Precision,
-    /// Bucket sizes of the gradient sums.
+    /// How gradients reach the update.
+    pub strategy: Strategy,
+    /// Bucket sizes of the gradient sums of [`Strategy::Distributed`].
     pub buckets: BucketSizes,
     /// Whether parameters that do not reach the loss have a zero gradient. Otherwise they are an error.
     pub allow_unused: bool,
@@ -87,6 +89,7 @@ impl CompileOptions {
             mean: vec![0.485, 0.456, 0.406],
             deviation: vec![0.229, 0.224, 0.225],
             precision: Precision::default(),
+            strategy: Strategy::default(),
             buckets: BucketSizes::default(),
             allow_unused: false,
         }
@@ -103,6 +106,10 @@ impl CompileOptions {
         if pixels > MOST_PIXELS {
             let reason = format!("a global batch may have {MOST_PIXELS} pixels at most: use a smaller batch or size");
             return Err(GraphError::Option(reason));
+        }
+        if self.strategy == Strategy::Replicated && self.sync_batch_norm {
+            let reason = "batch norm over all shards needs gradients that all ranks sum: leave out one of them";
+            return Err(GraphError::Option(reason.to_owned()));
         }
         if self.classes < 2 {
             return Err(GraphError::Option(format!("a classifier needs at least 2 classes, got {}", self.classes)));
@@ -232,7 +239,11 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
         sync_batch_norm(graph, options.shards)?;
     }
     let arena = gradient_arena(graph, &gradients);
-    let buckets = data_parallel(graph, &arena, options.shards, options.buckets);
+    let replicates = options.strategy == Strategy::Replicated && options.shards > 1;
+    let buckets = match replicates {
+        true => collect(graph, &arena, metrics),
+        false => data_parallel(graph, &arena, options.shards, options.buckets),
+    };
     graph.nodes.push(node(Op::CheckFinite, &[metrics], &[], Phase::Check));
     let OfGradients { norm, scaling } = optimize(graph, &gradients, options, loss_scale.as_ref())?;
     let position = options.metrics.iter().position(|metric| matches!(metric, Metric::GradientNorm));
@@ -240,6 +251,10 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
         measured.insert(position, Measured { name: Metric::GradientNorm.name(), value, per: Per::Step });
     }
     graph.nodes.extend::<Vec<Node>>(updates);
+    if replicates {
+        let of_gradients = norm.into_iter().chain(scaling.map(|scaling| scaling.unscale)).collect();
+        replicate(graph, of_gradients, gradients.iter().map(|&(parameter, _)| parameter).collect());
+    }
     if let Some(decay) = options.average {
         add_averages(graph, decay, scaling)?;
     }

@@ -40,7 +40,7 @@ pub use metric::{MOST_METRICS, Measured, Metric, Per, PerSample};
 pub use op::Op;
 pub use optimizer::{Optimizer, Scaling, Update, UpdateOperands, UpdateRange};
 pub use passes::{
-    AVERAGE_PREFIX, BucketSizes, Freeze, LOSS_SCALE_PREFIX, Precision, classifier_of, fuse, pattern_matches,
+    AVERAGE_PREFIX, BucketSizes, Freeze, LOSS_SCALE_PREFIX, Precision, Strategy, classifier_of, fuse, pattern_matches,
 };
 pub use plan::{Arena, Bucket, Mixture, Mode, Plan, Plans, Slot, StateTensor};
 pub use target::{FilterOrder, Fuse, Target};

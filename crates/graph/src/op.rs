@@ -214,6 +214,20 @@ pub enum Op {
         /// Index in [`crate::Plan::buckets`].
         bucket: usize,
     },
+    /// The same for the first rank alone. On the other ranks the values of the bucket are undefined afterwards. They belong to the
+    /// collective until [`Op::ReduceWait`].
+    ReduceStart {
+        /// Index in [`crate::Plan::buckets`].
+        bucket: usize,
+    },
+    /// Waits for the end of [`Op::ReduceStart`].
+    ReduceWait {
+        /// Index in [`crate::Plan::buckets`].
+        bucket: usize,
+    },
+    /// `(values..) -> ()`: copies the values of the first rank to all others, in place; of a program that hosts several shards
+    /// with values of their own, those of its first shard.
+    Replicate,
     /// `(metrics [shards..]) -> ()`: fails the step if a loss is not finite, naming the shard. No later instruction runs.
     CheckFinite,
     /// `(gradients.., [scale [1]]) -> (norm [1])`: the root of the sum of all squares. With a scale the gradients are first
@@ -375,6 +389,9 @@ impl Op {
             Op::SyncSum => named("sync_sum").joint(),
             Op::AllReduceStart { .. } => named("all_reduce_start"),
             Op::AllReduceWait { .. } => named("all_reduce_wait"),
+            Op::ReduceStart { .. } => named("reduce_start"),
+            Op::ReduceWait { .. } => named("reduce_wait"),
+            Op::Replicate => named("replicate"),
             Op::CheckFinite => named("check_finite"),
             Op::GradientNorm { .. } => named("gradient_norm"),
             Op::Scale => named("scale").in_place(0, 0),
@@ -412,8 +429,11 @@ impl Op {
         self.traits().joint
     }
 
-    /// The operands, out of `inputs`, that it changes in place: state that outlives the step.
+    /// The operands, out of `inputs`, that it changes in place: state that outlives the step, or what the first rank alone knows.
     pub fn changes(&self, inputs: usize) -> Range<usize> {
+        if *self == Op::Replicate {
+            return 0..inputs;
+        }
         let Traits { parts, others, .. } = self.traits();
         let part = inputs.saturating_sub(others) / parts;
         part..part * parts
@@ -455,7 +475,10 @@ impl fmt::Display for Op {
             Op::SampleSum { scale } | Op::SampleSumBackward { scale } => write!(f, " {{scale {scale}}}"),
             Op::ShareMetrics { shards } => write!(f, " {{shards {shards}}}"),
             Op::SyncStatistics { count } => write!(f, " {{count {count}}}"),
-            Op::AllReduceStart { bucket } | Op::AllReduceWait { bucket } => write!(f, " {{bucket {bucket}}}"),
+            Op::AllReduceStart { bucket }
+            | Op::AllReduceWait { bucket }
+            | Op::ReduceStart { bucket }
+            | Op::ReduceWait { bucket } => write!(f, " {{bucket {bucket}}}"),
             Op::Update(update) => write!(f, " {{{update}}}"),
             Op::RunningUpdate { momentum } => write!(f, " {{momentum {momentum}}}"),
             Op::Average { decay, scaled } => write!(f, " {{decay {decay}{}}}", if *scaled { " scaled" } else { "" }),
@@ -485,6 +508,7 @@ impl fmt::Display for Op {
             | Op::Targets
             | Op::MaskSamples
             | Op::SyncSum
+            | Op::Replicate
             | Op::CheckFinite => Ok(()),
         }
     }

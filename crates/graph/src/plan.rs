@@ -214,8 +214,8 @@ impl Plan {
 
     /// What [`Op::Unscale`] found of the step, `f32 [2]`; valid after the reduce phase. `None` if the loss is not scaled.
     pub fn unscale(&self) -> Option<ValueId> {
-        let node = self.instructions.iter().find(|node| node.op == Op::Unscale)?;
-        node.outputs.first().copied()
+        let node = self.instructions.iter().find(|node| matches!(node.op, Op::UpdateScale { .. }))?;
+        node.inputs.first().copied()
     }
 
     /// Bytes of the gradient arena, from its start, that these values fill without gaps but for alignment; `None` if they do

@@ -174,7 +174,7 @@ impl<'a> Memory<'a> {
     }
 
     fn execute(&mut self, node: &Node) -> Result<(), UnsafeAliasing> {
-        if let Op::AllReduceWait { bucket } = node.op {
+        if let Op::AllReduceWait { bucket } | Op::ReduceWait { bucket } = node.op {
             self.in_flight.retain(|&other| other != bucket);
         }
         node.inputs.iter().try_for_each(|&id| self.read(id))?;
@@ -202,7 +202,7 @@ impl<'a> Memory<'a> {
             self.write(output)?;
         }
         match &node.op {
-            &Op::AllReduceStart { bucket } => self.start_sum(node, bucket),
+            &Op::AllReduceStart { bucket } | &Op::ReduceStart { bucket } => self.start_sum(node, bucket),
             Op::Update(update) => self.check_update(node, update),
             _ => Ok(()),
         }

@@ -175,6 +175,9 @@ pub(crate) fn run(
             | Op::SyncSum
             | Op::AllReduceStart { .. }
             | Op::AllReduceWait { .. }
+            | Op::ReduceStart { .. }
+            | Op::ReduceWait { .. }
+            | Op::Replicate
             | Op::CheckFinite
             | Op::Update(_)
             | Op::Average { .. }

@@ -93,6 +93,14 @@ impl Shard {
         self.values_mut(plan.mode)[id.0] = Some(value);
     }
 
+    /// Writes a value, or a tensor that outlives the step.
+    pub fn set(&mut self, plan: &Plan, id: ValueId, value: Vec<f64>) {
+        match self.state.get_mut(&plan.value(id).name) {
+            Some(state) => *state = value,
+            None => self.write(plan, id, value),
+        }
+    }
+
     /// The weights of a convolution over 16-bit maps, rounded as devices round them; `None` for operands used unchanged.
     pub fn rounded_operand(&self, plan: &Plan, node: &Node, operand: usize) -> Option<Vec<f64>> {
         let maps = plan.value(*node.inputs.first()?).dtype;

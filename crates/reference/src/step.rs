@@ -86,7 +86,7 @@ impl Step {
                 .all(shards.iter().map(|shard| shard.read(plan, id).map(<[f64]>::to_vec)).collect::<Result<_, _>>()?)
         };
         match (&node.op, &node.inputs[..]) {
-            (&Op::AllReduceStart { bucket }, ids) => {
+            (&Op::AllReduceStart { bucket } | &Op::ReduceStart { bucket }, ids) => {
                 let mut sums = InFlight::new();
                 for &id in ids {
                     let own = shards.iter_mut().map(|shard| shard.take(plan, id)).collect::<Result<Vec<_>, _>>()?;
@@ -94,11 +94,13 @@ impl Step {
                 }
                 self.in_flight.insert(bucket, sums);
             }
-            (&Op::AllReduceWait { bucket }, _) => {
+            (&Op::AllReduceWait { bucket } | &Op::ReduceWait { bucket }, _) => {
                 let sums = self.in_flight.remove(&bucket).ok_or_else(|| {
                     DeviceError::Unsupported(format!("bucket {bucket} is waited for, but its sum was never started"))
                 })?;
-                for (id, sum) in sums {
+                // Other ranks than the first could gather a reduced bucket, too, but must not use it.
+                let is_ours = exchange.hosting.rank() == 0 || matches!(node.op, Op::AllReduceWait { .. });
+                for (id, sum) in sums.into_iter().filter(|_| is_ours) {
                     shards.iter_mut().for_each(|shard| shard.write(plan, id, sum.clone()));
                 }
             }
@@ -110,6 +112,18 @@ impl Step {
             (Op::SyncSum, &[a, b]) => {
                 let sums = [tree::sum(&gather(shards, a)?), tree::sum(&gather(shards, b)?)];
                 scatter(plan, shards, node, &sums);
+            }
+            (Op::Replicate, ids) => {
+                for &id in ids {
+                    let mut value = match exchange.hosting.rank() {
+                        0 => shards[0].read(plan, id)?.to_vec(),
+                        _ => vec![0.0; plan.shape(id).elements()],
+                    };
+                    if let Some(group) = &exchange.group {
+                        group.broadcast(&mut value, 0)?;
+                    }
+                    shards.iter_mut().for_each(|shard| shard.set(plan, id, value.clone()));
+                }
             }
             (Op::CheckFinite, &[metrics]) => {
                 let metrics = shards[0].read(plan, metrics)?;

@@ -3,7 +3,7 @@
 
 use enmasse_comm::{Cause, CauseKind, Group};
 use enmasse_device::{Device, DeviceError, Program, Which};
-use enmasse_graph::{Plans, StateTensor};
+use enmasse_graph::{Arena, Plan, Plans, StateTensor};
 
 use crate::weights::{is_optimizer, map_state};
 use crate::{Preparation, TrainConfig, TrainError, TrainingData};
@@ -87,7 +87,8 @@ pub fn compare_setup(
 /// it. In a resumed run this includes the optimiser's state, which is otherwise still zero.
 pub fn compare_weights(group: &Group, program: &mut dyn Program, resumed: bool) -> Result<(), TrainError> {
     let mut lines = String::new();
-    for (name, fingerprint) in fingerprints(program, &|tensor| resumed || !is_optimizer(&tensor.name))? {
+    let (weights, held) = (|tensor: &StateTensor| resumed || !is_optimizer(&tensor.name), held_by_all(program));
+    for (name, fingerprint) in fingerprints(program, &|tensor| weights(tensor) && held(tensor))? {
         lines += &format!("{name} {fingerprint:016x}\n");
     }
     group.compare(&[("initial weights", &lines)])?;
@@ -97,8 +98,9 @@ pub fn compare_weights(group: &Group, program: &mut dyn Program, resumed: bool) 
 /// Checks that all ranks hold the same bits, including optimiser state and buffers. The error names the first
 /// tensor that differs.
 pub fn check_ranks(group: &Group, program: &mut dyn Program, step: u64) -> Result<(), TrainError> {
+    let held = held_by_all(program);
     let (names, mine): (Vec<String>, Vec<i64>) =
-        (fingerprints(program, &|_| true)?.into_iter()).map(|(name, fingerprint)| (name, fingerprint as i64)).unzip();
+        (fingerprints(program, &held)?.into_iter()).map(|(name, fingerprint)| (name, fingerprint as i64)).unzip();
     let mut all = vec![0; mine.len() * group.world_size()];
     group.all_gather(&mine, &mut all)?;
     for (index, name) in names.iter().enumerate() {
@@ -113,9 +115,11 @@ pub fn check_ranks(group: &Group, program: &mut dyn Program, step: u64) -> Resul
     Ok(())
 }
 
-/// Copies every state tensor of rank 0 to the others.
+/// Copies every state tensor of rank 0 to the others that hold it.
 pub fn broadcast_state(group: &Group, program: &mut dyn Program) -> Result<(), TrainError> {
-    let names: Vec<String> = program.plans().state.iter().map(|tensor| tensor.name.clone()).collect();
+    let held = held_by_all(program);
+    let shared = program.plans().state.iter().filter(|tensor| held(tensor));
+    let names: Vec<String> = shared.map(|tensor| tensor.name.clone()).collect();
     // One at a time: a large model is not in memory twice.
     for name in names {
         let which = |tensor: &StateTensor| tensor.name == name;
@@ -124,6 +128,12 @@ pub fn broadcast_state(group: &Group, program: &mut dyn Program) -> Result<(), T
         program.fill_state(&which, &|_, first, values| values.copy_from_slice(&tensor[first..first + values.len()]))?;
     }
     Ok(())
+}
+
+/// Chooses the state tensors that every rank of the program's group holds.
+fn held_by_all(program: &dyn Program) -> impl Fn(&StateTensor) -> bool + use<> {
+    let one_updates = program.plans().train.as_ref().is_some_and(Plan::is_replicated);
+    move |tensor| !(one_updates && matches!(tensor.slot.arena, Arena::Optimizer(_)))
 }
 
 /// 64 bits of BLAKE3 over the exact bits of each chosen state tensor, with its name.

@@ -42,7 +42,7 @@ pub use layers::LayeredConfig;
 pub use metrics::MetricName;
 pub use value::{
     Augmentation, Balance, Decoding, ErasingColors, Kind, LrScaling, OnBadSample, OptimizerKind, Range, RankKind,
-    ReducePrecision, RequeueSignal, SamplerKind, ScheduleKind, SplitRule, SumOrder, UnusedParameters,
+    ReducePrecision, RequeueSignal, SamplerKind, ScheduleKind, SplitRule, StrategyKind, SumOrder, UnusedParameters,
 };
 pub use words::{Meaning, WORDS, answer, is_near};
 
@@ -404,6 +404,9 @@ settings! {
         /// Let several ranks compute on one GPU
         /// Otherwise that is an error, since it is mostly a mistake: such ranks take turns, and share its memory.
         share_devices: bool = false, "", ANY, Run;
+        /// Where gradients are applied
+        /// "ddp": every rank updates, after sums that overlap with backward, as PyTorch's DistributedDataParallel. "dp": as its DataParallel, to compare with. The ranks are threads of one process; after backward the first device sums all gradients, updates, and copies the parameters to the others.
+        strategy: StrategyKind = StrategyKind::Ddp, "NAME", ANY, Run;
         /// What a rank is
         /// A process, or a thread (for tests and debuggers).
         ranks: RankKind = RankKind::Process, "KIND", ANY, Run;
@@ -496,6 +499,14 @@ impl TrainConfig {
         Ok(config)
     }
 
+    /// What a rank is: with `--strategy dp` always a thread.
+    pub fn rank_kind(&self) -> RankKind {
+        match self.strategy {
+            StrategyKind::Ddp => self.ranks,
+            StrategyKind::Dp => RankKind::Thread,
+        }
+    }
+
     /// Checks each value, and their combination. [`LayeredConfig::finish`] does the same and names the
     /// source of a wrong value.
     pub fn check(&self) -> Result<(), ConfigError> {
@@ -526,6 +537,15 @@ impl TrainConfig {
         together("no_decay_norm_bias", decay, "needs a --weight-decay above 0".to_owned())?;
         let both = self.reduce_precision == ReducePrecision::Bf16 && self.sum == SumOrder::Tree;
         together("reduce_precision", both, "--sum tree sums f32 alone; use one of them".to_owned())?;
+        let dp = self.strategy == StrategyKind::Dp;
+        together("strategy", dp && self.sync_bn, "--sync-bn needs --strategy ddp, as in PyTorch".to_owned())?;
+        together("sum", dp && self.sum == SumOrder::Tree, "needs --strategy ddp".to_owned())?;
+        let narrow = self.reduce_precision == ReducePrecision::Bf16;
+        together("reduce_precision", dp && narrow, "needs --strategy ddp".to_owned())?;
+        let processes =
+            dp && self.ranks == RankKind::Process && Setting::find("ranks").map(&source).is_some_and(is_given);
+        let reason = "has ranks that are threads of one process; leave out --ranks process, or use --strategy ddp";
+        together("strategy", processes, reason.to_owned())?;
         let channels = |list: &Option<Vec<f64>>| list.as_ref().is_some_and(|list| ![1, 3].contains(&list.len()));
         for (name, list) in [("mean", &self.mean), ("std", &self.std)] {
             together(name, channels(list), "must be 1 number, or 3 separated by commas".to_owned())?;
@@ -538,6 +558,11 @@ impl TrainConfig {
         let warmup = self.warmup_epochs > self.epochs as f64;
         together("warmup_epochs", warmup, format!("must not be more than the {} epochs of the run", self.epochs))
     }
+}
+
+/// Whether a value comes from the user, for this run.
+fn is_given(source: Source) -> bool {
+    matches!(source, Source::File(_) | Source::Environment | Source::CommandLine)
 }
 
 #[cfg(test)]

@@ -3,10 +3,10 @@
 use enmasse_device::{DeviceError, Program};
 use enmasse_graph::{
     AVERAGE_PREFIX, Arena, CompileOptions, Freeze, GraphError, Loss, Measured, Metric, Optimizer, ParameterGroups,
-    PerSample, Plans, StateTensor, Target,
+    PerSample, Plans, StateTensor, Strategy, Target,
 };
 
-use crate::{ModelFn, OptimizerKind, Preparation, TrainConfig, TrainError, UnusedParameters};
+use crate::{ModelFn, OptimizerKind, Preparation, StrategyKind, TrainConfig, TrainError, UnusedParameters};
 
 /// The loss and metrics of a run that its configuration does not contain.
 #[derive(Clone, Debug, Default)]
@@ -59,6 +59,10 @@ pub fn compile_plans(
         },
         loss: objective.loss(config)?,
         mixed: preparation.train.mixing().is_some(),
+        strategy: match config.strategy {
+            StrategyKind::Ddp => Strategy::Distributed,
+            StrategyKind::Dp => Strategy::Replicated,
+        },
         optimizer,
         clip_norm: config.clip_norm.map(|norm| norm as f32),
         average: config.ema.map(|decay| decay as f32),

@@ -215,7 +215,7 @@ impl<'a> Trainer<'a> {
     /// Peak memory over all ranks, in bytes. Threads share one process, which counts once.
     fn peak_rss_of_all(&self) -> Result<u64, TrainError> {
         let mut bytes = [peak_rss_bytes() as i64];
-        if let (Some(group), RankKind::Process) = (&self.group, self.config.ranks) {
+        if let (Some(group), RankKind::Process) = (&self.group, self.config.rank_kind()) {
             group.all_reduce(&mut bytes)?;
         }
         Ok(bytes[0] as u64)

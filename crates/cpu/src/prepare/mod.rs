@@ -358,7 +358,7 @@ impl<'a> Preparation<'a> {
                     unsafe { exchange.run(machine) }
                 })
             }
-            &Op::AllReduceStart { bucket } => {
+            &Op::AllReduceStart { bucket } | &Op::ReduceStart { bucket } => {
                 let single = |range: &&Bucket| range.dtype == DType::F32;
                 let range = self.plan.buckets.get(bucket).filter(single).ok_or_else(|| o.unsupported())?;
                 // The arenas of all slots, starting at the bucket's place in the first one.
@@ -368,6 +368,7 @@ impl<'a> Preparation<'a> {
                     start: Region::new(start, range.len),
                     stride: self.strides[0] / size_of::<f32>(),
                     shards: self.map.shards(),
+                    is_for_all: matches!(o.node.op, Op::AllReduceStart { .. }),
                     folds: self.schedule.shards[o.hosted].folds.clone(),
                     is_last: o.hosted + 1 == self.schedule.shards.len(),
                 };
@@ -376,8 +377,16 @@ impl<'a> Preparation<'a> {
                     unsafe { sum.run(machine) }
                 })
             }
-            &Op::AllReduceWait { bucket } => {
+            &Op::AllReduceWait { bucket } | &Op::ReduceWait { bucket } => {
                 Instruction::fallible(none, move |machine| collectives::all_reduce_wait(machine, bucket))
+            }
+            Op::Replicate => {
+                let values = (0..o.node.inputs.len()).map(|index| o.input(index)).collect::<Result<Vec<_>, _>>()?;
+                let ranges = collectives::adjacent(values);
+                Instruction::fallible(none, move |machine| {
+                    // SAFETY: see `Instruction::execute`.
+                    unsafe { collectives::replicate(machine, &ranges) }
+                })
             }
             Op::CheckFinite => {
                 let losses = o.input(0)?.part(0, self.plan.shards);

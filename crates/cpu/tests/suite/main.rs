@@ -5,4 +5,5 @@ mod bf16;
 mod common;
 mod metrics;
 mod programs;
+mod replicated;
 mod state;

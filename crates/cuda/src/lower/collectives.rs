@@ -24,6 +24,12 @@ impl Collectives {
         Collectives { before: own_sum(partials), beside: vec![all_reduce(partials[0], DType::F32)] }
     }
 
+    /// The same for the first rank alone.
+    pub fn reduce(partials: &[Span]) -> Self {
+        let reduce = Call::Collective(Collective::Reduce { at: partials[0] });
+        Collectives { before: own_sum(partials), beside: vec![reduce] }
+    }
+
     /// The same of gradients rounded to bf16. The rest of the bucket, losses and metrics, stays f32.
     pub fn bf16(partials: &[Span], gradients: usize) -> Self {
         let [own, rest] = split(partials[0], gradients);

@@ -22,7 +22,7 @@ use crate::check::check;
 use crate::driver::Properties;
 use crate::kernels::step::FAILURE_BYTES;
 use crate::kernels::{batch_norm, bias, elementwise, layout, loss, loss_scale, metrics, pooling, samples};
-use crate::sequence::{Call, Convolution, Lane, MatrixProduct, Number, Part, Sequence, Work};
+use crate::sequence::{Call, Convolution, Joins, Lane, MatrixProduct, Number, Part, Sequence, Work};
 use crate::way::Way;
 use crate::work::{Kernel, Memory, Place, Span};
 use matrix::chosen;
@@ -298,8 +298,10 @@ impl Lowering<'_> {
                 let shard = self.places.schedule.shards[o.hosted].shard;
                 metrics::share_metrics(shard, shards, o.input(0)?, &numbers, o.output(0)?)
             }
-            &Op::AllReduceStart { bucket } => return ranks.start(o, bucket),
-            &Op::AllReduceWait { bucket } => return ranks.finish(o, bucket),
+            &Op::AllReduceStart { bucket } => return ranks.start(o, bucket, Joins::Sum),
+            &Op::ReduceStart { bucket } => return ranks.start(o, bucket, Joins::Reduce),
+            &Op::AllReduceWait { bucket } | &Op::ReduceWait { bucket } => return ranks.finish(o, bucket),
+            Op::Replicate => return ranks.replicate(o),
             Op::CheckFinite => {
                 let metrics = o.input(0)?;
                 vec![metrics::check_finite(Span { bytes: self.plan.shards * size_of::<f32>(), ..metrics })]

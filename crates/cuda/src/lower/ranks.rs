@@ -52,7 +52,8 @@ impl Ranks<'_> {
     fn exchange(&mut self, joins: Joins, from: Vec<Span>, to: Span) -> Exchange {
         let staging = *self.staging;
         let bytes = match joins {
-            Joins::Sum => from.iter().map(|span| span.bytes).sum(),
+            Joins::Sum | Joins::Reduce => from.iter().map(|span| span.bytes).sum(),
+            Joins::Broadcast => from.first().unwrap_or(&to).bytes,
             Joins::Gather { each } => each + to.bytes,
         };
         *self.staging += bytes.next_multiple_of(Plan::ALIGNMENT);
@@ -67,8 +68,9 @@ impl Ranks<'_> {
         [(Lane::Compute, Call::Record(begin))].into_iter().chain(beside).collect()
     }
 
-    /// Work at the end of a bucket, for one hosted shard: its folds, and after the last shard the start of the sum.
-    pub fn start(&mut self, o: &Operands, bucket: usize) -> Result<Vec<Placed>, CudaError> {
+    /// Work at the end of a bucket, for one hosted shard: its folds, and after the last shard the start of the sum, for all ranks or
+    /// the first one.
+    pub fn start(&mut self, o: &Operands, bucket: usize, joins: Joins) -> Result<Vec<Placed>, CudaError> {
         let mut calls = computed(o.folds(bucket)?.into_iter().map(Call::Kernel));
         if !self.are_several() || o.hosted + 1 < o.places.schedule.shards.len() {
             return Ok(calls);
@@ -77,9 +79,11 @@ impl Ranks<'_> {
         let from: Vec<Span> = partials.map(|slot| o.bucket(bucket, slot)).collect::<Result<_, _>>()?;
         let to = from[0];
         match self.way {
-            Way::Host => calls.extend(computed([Call::Start(bucket, self.exchange(Joins::Sum, from, to))])),
+            Way::Host => calls.extend(computed([Call::Start(bucket, self.exchange(joins, from, to))])),
             Way::Nccl(summation) => {
                 let Collectives { before, beside } = match summation {
+                    Summation::Library if joins == Joins::Reduce => Collectives::reduce(&from),
+                    _ if joins == Joins::Reduce => return Err(o.unsupported()),
                     Summation::Library => Collectives::library(&from),
                     Summation::Bf16 => Collectives::bf16(&from, o.gradients_of(to)),
                     Summation::Tree => Collectives::tree(self.map(), &from),
@@ -102,6 +106,31 @@ impl Ranks<'_> {
             Way::Host => Call::Finish(bucket, o.bucket(bucket, 0)?),
             Way::Nccl(_) => Call::Await(end),
         }]))
+    }
+
+    /// Copies of the first rank's values, on the others.
+    pub fn replicate(&mut self, o: &Operands) -> Result<Vec<Placed>, CudaError> {
+        if !self.are_several() {
+            return Ok(Vec::new());
+        }
+        let values = (0..o.node.inputs.len()).map(|index| o.input(index)).collect::<Result<Vec<_>, _>>()?;
+        let sends = self.hosting.rank() == 0;
+        let ranges = adjacent(values);
+        Ok(match self.way {
+            Way::Host => {
+                let exchange = |at: Span| {
+                    let (from, to) = if sends { (vec![at], Span { bytes: 0, ..at }) } else { (Vec::new(), at) };
+                    Call::Exchange(self.exchange(Joins::Broadcast, from, to))
+                };
+                computed(ranges.into_iter().map(exchange).collect::<Vec<_>>())
+            }
+            Way::Nccl(_) => {
+                let begin = (*self.events).max(of_bucket(o.plan.buckets.len())[0]);
+                let copies = ranges.into_iter().map(|at| Call::Collective(Collective::Broadcast { at, sends }));
+                let beside = self.aside([begin, begin + 1], copies);
+                [beside, computed([Call::Await(begin + 1)])].concat()
+            }
+        })
     }
 
     /// Mean and variance over all shards.
@@ -161,6 +190,20 @@ impl Ranks<'_> {
         calls.extend(kernels(&of_shards));
         Ok(calls)
     }
+}
+
+/// Values, with those that lie one after another as one range.
+fn adjacent(values: Vec<Span>) -> Vec<Span> {
+    let mut ranges: Vec<Span> = Vec::new();
+    for value in values {
+        let end = |range: &Span| range.place.offset + range.bytes.next_multiple_of(Plan::ALIGNMENT);
+        let follows = |last: &&mut Span| last.place.memory == value.place.memory && end(last) == value.place.offset;
+        match ranges.last_mut().filter(follows) {
+            Some(last) => *last = last.hull(value),
+            None => ranges.push(value),
+        }
+    }
+    ranges
 }
 
 /// The events before and after the sum of a bucket.

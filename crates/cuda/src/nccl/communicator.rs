@@ -102,6 +102,28 @@ impl Communicator {
         })
     }
 
+    /// Sums `count` f32 over all ranks, in place of those of rank 0.
+    ///
+    /// # Safety
+    /// As for [`Communicator::all_reduce`].
+    pub unsafe fn reduce(&self, at: u64, count: usize, stream: &Stream) -> Result<(), DeviceError> {
+        self.shared.call("ncclReduce", |functions, raw| {
+            // SAFETY: the caller's promise.
+            unsafe { (functions.ncclReduce)(at as *const _, at as *mut _, count, FLOAT32, SUM, 0, raw, stream.raw()) }
+        })
+    }
+
+    /// Copies `count` f32 of rank 0 to all others, in place.
+    ///
+    /// # Safety
+    /// As for [`Communicator::all_reduce`].
+    pub unsafe fn broadcast(&self, at: u64, count: usize, stream: &Stream) -> Result<(), DeviceError> {
+        self.shared.call("ncclBroadcast", |functions, raw| {
+            // SAFETY: the caller's promise.
+            unsafe { (functions.ncclBroadcast)(at as *const _, at as *mut _, count, FLOAT32, 0, raw, stream.raw()) }
+        })
+    }
+
     /// Gathers `count` f32 of each rank, in the order of ranks.
     ///
     /// # Safety

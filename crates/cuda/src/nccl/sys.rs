@@ -31,6 +31,25 @@ functions! {
             communicator: *mut c_void,
             stream: *mut c_void,
         ) -> c_int;
+        fn ncclReduce(
+            from: *const c_void,
+            to: *mut c_void,
+            count: usize,
+            data_type: c_int,
+            operation: c_int,
+            root: c_int,
+            communicator: *mut c_void,
+            stream: *mut c_void,
+        ) -> c_int;
+        fn ncclBroadcast(
+            from: *const c_void,
+            to: *mut c_void,
+            count: usize,
+            data_type: c_int,
+            root: c_int,
+            communicator: *mut c_void,
+            stream: *mut c_void,
+        ) -> c_int;
         fn ncclAllGather(
             from: *const c_void,
             to: *mut c_void,

@@ -19,6 +19,8 @@ use crate::work::Place;
 /// A collective with addresses. Counts are of elements.
 pub(super) enum BoundCollective {
     AllReduce { at: u64, count: usize, dtype: DType },
+    Reduce { at: u64, count: usize },
+    Broadcast { at: u64, count: usize },
     AllGather { from: u64, to: u64, count: usize },
 }
 
@@ -27,6 +29,12 @@ impl BoundCollective {
         Ok(match *collective {
             Collective::AllReduce { at, dtype } => {
                 BoundCollective::AllReduce { at: address(at.place)?, count: at.bytes / dtype.size(), dtype }
+            }
+            Collective::Reduce { at } => {
+                BoundCollective::Reduce { at: address(at.place)?, count: at.bytes / size_of::<f32>() }
+            }
+            Collective::Broadcast { at, .. } => {
+                BoundCollective::Broadcast { at: address(at.place)?, count: at.bytes / size_of::<f32>() }
             }
             Collective::AllGather { from, to, ranks } => {
                 let (from, place) = (address(from.place)?, address(to.place)?);
@@ -107,6 +115,8 @@ impl Collectives {
                 BoundCollective::AllReduce { at, count, dtype } => {
                     self.communicator.all_reduce(at, count, dtype, &self.stream)
                 }
+                BoundCollective::Reduce { at, count } => self.communicator.reduce(at, count, &self.stream),
+                BoundCollective::Broadcast { at, count } => self.communicator.broadcast(at, count, &self.stream),
                 BoundCollective::AllGather { from, to, count } => {
                     self.communicator.all_gather(from, to, count, &self.stream)
                 }

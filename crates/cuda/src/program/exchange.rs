@@ -81,9 +81,9 @@ enum Stage {
     /// It is in the gradient arena.
     Done,
     /// The card copies the rank's numbers to the host.
-    Copying { staging: usize, bytes: usize },
-    /// The group sums them.
-    Summing { sum: Handle, staging: usize, bytes: usize },
+    Copying { staging: usize, bytes: usize, joins: Joins },
+    /// The group sums them, for this rank too if the sum `is_ours`.
+    Summing { sum: Handle, staging: usize, bytes: usize, is_ours: bool },
 }
 
 struct Bucket {
@@ -141,11 +141,17 @@ impl Exchanges {
         self.arrived.wait()?;
         let (to, bytes) = exchange.to;
         let received = match exchange.joins {
-            Joins::Sum => {
+            Joins::Sum | Joins::Reduce => {
                 // SAFETY: the range is this exchange's, and the card has copied to it.
                 let numbers = unsafe { self.staging.floats(exchange.staging, sent) }?;
                 let len = bytes / size_of::<f32>();
                 self.group.all_reduce_shards(numbers, len, len, self.shards)?;
+                exchange.staging
+            }
+            Joins::Broadcast => {
+                // SAFETY: as above.
+                let numbers = unsafe { self.staging.floats(exchange.staging, sent.max(bytes)) }?;
+                self.group.broadcast(numbers, 0)?;
                 exchange.staging
             }
             Joins::Gather { each } => {
@@ -158,6 +164,9 @@ impl Exchanges {
                 exchange.staging + each
             }
         };
+        if bytes == 0 {
+            return Ok(());
+        }
         // SAFETY: the caller's promise; the next exchange through this memory first waits for the stream.
         Ok(unsafe { compute.write(self.staging.at(received, bytes)?, to, bytes) }?)
     }
@@ -181,7 +190,8 @@ impl Exchanges {
         // SAFETY: the caller's promise.
         unsafe { self.copy_to_host(exchange, &self.copies) }?;
         passed.record(&self.copies)?;
-        self.buckets[number].stage = Stage::Copying { staging: exchange.staging, bytes: exchange.to.1 };
+        let BoundExchange { staging, to: (_, bytes), joins, .. } = *exchange;
+        self.buckets[number].stage = Stage::Copying { staging, bytes, joins };
         self.waiting.push_back(number);
         Ok(())
     }
@@ -193,8 +203,11 @@ impl Exchanges {
     pub unsafe fn finish(&mut self, number: usize, to: u64, compute: &Stream) -> Result<(), DeviceError> {
         self.begin_sums()?;
         let bucket = &mut self.buckets[number];
-        if let Stage::Summing { sum, staging, bytes } = std::mem::replace(&mut bucket.stage, Stage::Done) {
+        if let Stage::Summing { sum, staging, bytes, is_ours } = std::mem::replace(&mut bucket.stage, Stage::Done) {
             sum.wait()?;
+            if !is_ours {
+                return Ok(());
+            }
             // SAFETY: the caller's promise; the next step's copy to this memory is in the same stream.
             unsafe { self.copies.write(self.staging.at(staging, bytes)?, to, bytes) }?;
             bucket.passed.record(&self.copies)?;
@@ -207,13 +220,19 @@ impl Exchanges {
     fn begin_sums(&mut self) -> Result<(), DeviceError> {
         while let Some(number) = self.waiting.pop_front() {
             let bucket = &mut self.buckets[number];
-            let Stage::Copying { staging, bytes } = bucket.stage else { continue };
+            let Stage::Copying { staging, bytes, joins } = bucket.stage else { continue };
+            let (group, shards, is_for_all) = (&self.group, self.shards, joins != Joins::Reduce);
             bucket.passed.wait()?;
             let (numbers, len) = (self.staging.at(staging, bytes)?.cast::<f32>(), bytes / size_of::<f32>());
             // SAFETY: the range is the bucket's, with its partial sums one after another, and nothing touches it before the sum
             // has been waited for.
-            let sum = unsafe { self.group.all_reduce_shards_start(numbers, len, len, self.shards) };
-            bucket.stage = Stage::Summing { sum, staging, bytes };
+            let sum = unsafe {
+                match is_for_all {
+                    true => group.all_reduce_shards_start(numbers, len, len, shards),
+                    false => group.reduce_shards_start(numbers, len, len, shards, 0),
+                }
+            };
+            bucket.stage = Stage::Summing { sum, staging, bytes, is_ours: is_for_all || group.rank() == 0 };
         }
         Ok(())
     }

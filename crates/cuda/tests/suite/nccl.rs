@@ -6,9 +6,9 @@ use std::sync::Barrier;
 
 use enmasse_comm::{Cause, CauseKind, Group, ShardMap};
 use enmasse_device::{DeviceError, DeviceRequest, Program, StepMetrics, Summation};
-use enmasse_graph::{CompileOptions, Mode, Phase};
+use enmasse_graph::{CompileOptions, Mode, Phase, Precision};
 
-use crate::ranks::{batch, on_cards, options};
+use crate::ranks::{batch, check_replicas, on_cards, options, replicated, three_steps};
 use crate::steps::bits;
 use crate::{gpu, gpu_with};
 
@@ -67,6 +67,17 @@ fn steps_by(
         metrics.extend(before.map(|ticket| program.metrics(ticket).unwrap()));
         (metrics, bits(program))
     })
+}
+
+#[test]
+fn a_first_rank_that_alone_updates_has_the_bits_of_ranks_that_all_do() {
+    if !has_cards("nccl::a_first_rank_that_alone_updates_has_the_bits_of_ranks_that_all_do") {
+        return;
+    }
+    for (ranks, precision) in [(2, Precision::F32), (3, Precision::F16)] {
+        let [replicas, all] = replicated(ranks, precision).map(|options| on_ranks(&options, ranks, three_steps));
+        check_replicas(&replicas, &all);
+    }
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Ranks that compute on GPUs and exchange by way of the host, since they share a card here.
 
+use std::collections::BTreeMap;
 use std::sync::{Barrier, Mutex};
 
 use enmasse_comm::{Cause, CauseKind, Group, ShardMap};
-use enmasse_device::{Device, DeviceError, Program};
-use enmasse_graph::{BucketSizes, CompileOptions, Conv, Mode, Phase, Plans, Precision, Tensor};
+use enmasse_device::{Device, DeviceError, Program, StepMetrics};
+use enmasse_graph::{BucketSizes, CompileOptions, Conv, Metric, Mode, Phase, Plans, Precision, Strategy, Tensor};
 
 use crate::gpu;
 use crate::program::{Batch, fill};
@@ -43,7 +44,7 @@ pub fn on_cards<T: Send>(
     let compiled = Barrier::new(ranks);
     let rank = |group: Group| {
         let device = card(group.rank())?;
-        let plans = device.target().compile(&net, options).unwrap();
+        let plans = device.target().compile(&net, options).unwrap().of_rank(group.rank());
         let mut program = device.compile(plans, Some(group.clone())).unwrap();
         fill(&mut *program);
         compiled.wait();
@@ -98,6 +99,62 @@ fn any_number_of_ranks_gives_the_same_bits() {
     check(5, true, &[&Phase::ALL], &[2]);
     // Phase by phase, where a rank hosts one shard.
     check(2, true, &Phase::ALL.each_ref().map(std::slice::from_ref), &[2]);
+}
+
+/// What a rank has after three steps: their metrics, and the bits of each tensor of its state.
+#[derive(Debug, PartialEq)]
+pub struct Seen {
+    pub metrics: Vec<StepMetrics>,
+    pub state: BTreeMap<String, Vec<u64>>,
+}
+
+/// Three steps of one rank.
+pub fn three_steps(program: &mut dyn Program, group: &Group, map: &ShardMap) -> Seen {
+    let step = |step| {
+        let inputs = batch(program.plans(), map, group.rank(), step).inputs(step);
+        let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs).unwrap();
+        program.metrics(ticket).unwrap()
+    };
+    let metrics = (1..=3).map(step).collect();
+    let names: Vec<String> = program.plans().state.iter().map(|tensor| tensor.name.clone()).collect();
+    let state = names.into_iter().zip(bits(program)).collect();
+    Seen { metrics, state }
+}
+
+/// Checks the ranks of a job in which the first one alone updates, next to those of one in which all do.
+pub fn check_replicas(replicas: &[Seen], all: &[Seen]) {
+    let [first, others @ ..] = replicas else { panic!("there are no ranks") };
+    assert_eq!(first.metrics, all[0].metrics);
+    assert!(first.state.keys().eq(all[0].state.keys()));
+    for (name, values) in first.state.iter().filter(|(name, _)| !name.contains("running")) {
+        assert_eq!(values, &all[0].state[name], "{name}");
+    }
+    for other in others {
+        assert_eq!(other.metrics, first.metrics);
+        let shared = |name: &str| !name.starts_with("optimizer.momentum_buffer.");
+        let expected: BTreeMap<_, _> = first.state.iter().filter(|(name, _)| shared(name)).collect();
+        assert_eq!(other.state.iter().collect::<BTreeMap<_, _>>(), expected);
+    }
+}
+
+pub fn replicated(shards: usize, precision: Precision) -> [CompileOptions; 2] {
+    let metrics = vec![Metric::GradientNorm];
+    [Strategy::Replicated, Strategy::Distributed].map(|strategy| CompileOptions {
+        strategy,
+        precision,
+        average: Some(0.5),
+        metrics: metrics.clone(),
+        ..options(shards, false)
+    })
+}
+
+#[test]
+fn a_first_rank_that_alone_updates_has_the_bits_of_ranks_that_all_do() {
+    for (shards, ranks, precision) in [(2, 2, Precision::F32), (3, 3, Precision::F16), (3, 2, Precision::F32)] {
+        let [replicas, all] = replicated(shards, precision).map(|options| on_ranks(&options, ranks, three_steps));
+        let (Some(replicas), Some(all)) = (replicas, all) else { return };
+        check_replicas(&replicas, &all);
+    }
 }
 
 #[test]

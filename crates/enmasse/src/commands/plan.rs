@@ -24,7 +24,7 @@ use crate::without_data::{WITHOUT_DATA, without_data};
 
 /// The command line of `enmasse plan`.
 pub fn command() -> Command {
-    let names = ["model", "size", "batch", "devices", "sync_bn"];
+    let names = ["model", "size", "batch", "devices", "sync_bn", "strategy"];
     let print = Command::new("print")
         .about("Print what every rank runs: instructions, buckets, memory")
         .args(settings_with(&names, WITHOUT_DATA))

@@ -47,6 +47,25 @@ fn ranks_on_gpus_give_the_bits_of_one() {
 }
 
 #[test]
+fn with_dp_the_first_gpu_updates_for_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, place) = (pictures(folder.path(), 8), |name: &str| folder.path().join(name));
+    for devices in ["gpu:2", "gpu:2,0"] {
+        let run = |strategy: &str| {
+            let others = ["--devices", devices, "--strategy", strategy, "--check-ranks"];
+            train(&data, &place(&format!("{devices} {strategy}")), None, &others)
+        };
+        let [Some(ddp), Some(dp)] = ["ddp", "dp"].map(run) else { return };
+        assert_eq!(cards(&dp.well()), cards(&ddp.well()));
+        assert_same(&place(&format!("{devices} dp")), &place(&format!("{devices} ddp")));
+    }
+    for others in [["--sum", "tree"], ["--reduce-precision", "bf16"]] {
+        let go = [&["--devices", "gpu:2", "--strategy", "dp"], &others[..]].concat();
+        refused(&train(&data, &place("refused"), None, &go).unwrap(), 2, &[&others.join(" "), "needs --strategy ddp"]);
+    }
+}
+
+#[test]
 fn two_ranks_on_one_card_by_mistake() {
     let folder = tempfile::tempdir().unwrap();
     let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
@@ -251,6 +270,7 @@ fn the_plan_of_two_gpus_has_the_collectives() {
     };
     let allowance = "NCCL            384.0 MiB, an allowance";
     check(&[], &["one graph in one stream", "beside: ncclAllReduce f32 (gradients", "wait for event", allowance]);
+    check(&["--strategy", "dp"], &["beside: ncclReduce (gradients", "beside: ncclBroadcast (parameters"]);
     check(&["--sum", "tree"], &["beside: ncclAllGather (gradients", "beside: add_f32"]);
     check(&["--reduce-precision", "bf16"], &["beside: cast_f32_to_bf16", "beside: ncclAllReduce bf16 (collectives"]);
 }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::runs::{arguments, assert_same, figures, tensors};
 use crate::common::{
-    Ended, Running, assert_whole, enmasse, exists, finish, metrics, pictures, plain_environment, program, send, until,
+    Ended, Running, assert_whole, enmasse, exists, finish, metrics, pictures, plain_environment, program, refused,
+    send, until,
 };
 use enmasse_cpu::Isa;
 use enmasse_train::Checkpoint;
@@ -43,6 +44,43 @@ fn processes_and_threads_give_the_same_bits() {
     // Without SyncBatchNorm statistics travel with the last bucket; with it all ranks share them.
     check(2, &["--model", "resnet18", "--size", "32", "--max-steps", "2"]);
     check(2, &["--model", "resnet18", "--size", "32", "--max-steps", "2", "--sync-bn"]);
+}
+
+/// The model has no running statistics, so that all bits are those of ranks that all update.
+#[test]
+fn with_dp_the_first_device_updates_for_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, place) = (pictures(folder.path(), 10), |name: &str| folder.path().join(name));
+    let run = |name: &str, others: &[&str]| {
+        let fixed = ["--epochs", "2", "--optimizer", "adamw", "--clip-norm", "0.5", "--ema", "0.5", "--check-ranks"];
+        enmasse(&arguments(&data, &place(name), &[&fixed, others].concat()))
+    };
+    for devices in ["cpu:2", "cpu:3", "reference:2"] {
+        let [ddp, dp] = ["ddp", "dp"].map(|strategy| format!("{devices} {strategy}"));
+        run(&ddp, &["--devices", devices]).well();
+        run(&dp, &["--devices", devices, "--strategy", "dp"]).well();
+        assert_same(&place(&dp), &place(&ddp));
+    }
+    // Only the first rank has the optimiser's state to go on with.
+    run("part", &["--devices", "cpu:2", "--strategy", "dp", "--max-steps", "3"]).well();
+    run("part", &["--devices", "cpu:2", "--resume", "--strategy", "dp"]).well();
+    assert!(tensors(&place("part"), "last.safetensors") == tensors(&place("cpu:2 ddp"), "last.safetensors"));
+
+    let check = |others: &[&str], mention: &str| {
+        refused(&run("refused", &[&["--strategy", "dp", "--devices", "cpu:2"], others].concat()), 2, &[mention]);
+        assert!(!place("refused").exists());
+    };
+    check(&["--sync-bn"], "--strategy dp: --sync-bn needs --strategy ddp");
+    check(
+        &["--ranks", "process"],
+        "--strategy dp: has ranks that are threads of one process; leave out --ranks process",
+    );
+    let launch = ["launch", "-n", "2", "--", env!("CARGO_BIN_EXE_enmasse")].map(str::to_owned);
+    let words = arguments(&data, &place("refused"), &["--strategy", "dp"]);
+    let ended = finish(program().args([&launch[..], &words].concat()));
+    let mention = "--strategy dp: its ranks are threads of one process, and a launcher has started 2 processes";
+    assert!(ended.code == Some(2) && ended.stderr.contains(mention), "{ended:?}");
+    assert!(!place("refused").exists());
 }
 
 #[test]

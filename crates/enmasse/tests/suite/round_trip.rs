@@ -310,15 +310,18 @@ fn bench_scaling_compares_one_device_with_several() {
         });
         assert_eq!(found.collect::<Vec<_>>(), expected);
     };
-    let several = [("single", 1, false), ("ddp", 2, false), ("ddp", 3, false)];
+    let several = [("single", 1, false), ("dp", 2, false), ("dp", 3, false), ("ddp", 2, false), ("ddp", 3, false)];
     check(&["--devices", "cpu:3", "--svg", &svg], &several);
-    assert!(fs::read_to_string(svg).unwrap().contains(">ddp, 3 devices<"));
-    check(&["--devices", "reference:2", "--ranks", "thread", &data], &several[..2]);
+    let svg = fs::read_to_string(svg).unwrap();
+    assert!(svg.contains(">dp, 3 devices<") && svg.contains(">ddp, 3 devices<"));
+    check(&["--devices", "reference:2", "--ranks", "thread", &data], &[several[0], several[1], several[3]]);
     let resnet = ["--model", "resnet18", "--size", "8", "--devices", "cpu:2", "--ranks", "thread"];
-    check(&resnet, &[several[0], several[1], ("ddp", 2, true)]);
+    check(&resnet, &[several[0], several[1], several[3], ("ddp", 2, true)]);
     // Predicted, each row twice the one before.
     let cluster = ["--devices", "cpu:1", "--simulate", "nodes=2,gpus=2,link=1Gbit,bus=1GB"];
-    check(&cluster, &[several[0], several[1], ("ddp", 4, false)]);
+    check(&cluster, &[several[0], several[3], ("ddp", 4, false)]);
+    let pairs = [several[3], ("ddp", 2, true), ("ddp", 4, false), ("ddp", 4, true)];
+    check(&[&resnet[..4], &cluster].concat(), &[&several[..1], &pairs].concat());
     assert!(!folder.path().join("runs").exists(), "its runs are its own");
 }
 

@@ -37,7 +37,8 @@ fn help_and_version() {
     check(&["plan"], "Usage: enmasse plan");
     check(&["trian"], "did you mean train?");
     check(&["bench", "step", "--steps", "0"], "--steps");
-    check(&["bench", "scaling", "--sync-bn"], "--sync-bn: there are rows with and without it");
+    check(&["bench", "scaling", "--sync-bn"], "--sync-bn: the rows differ in it");
+    check(&["bench", "scaling", "--strategy", "dp"], "--strategy: the rows differ in it");
     check(&["launch", "-n", "2"], "<PROGRAM>");
 }
 

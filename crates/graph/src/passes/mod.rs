@@ -8,6 +8,7 @@ mod loss_scale;
 pub(crate) mod memory;
 mod optimize;
 mod precision;
+mod replicate;
 mod sync_batch_norm;
 
 pub use average::AVERAGE_PREFIX;
@@ -19,4 +20,6 @@ pub use loss_scale::LOSS_SCALE_PREFIX;
 pub(crate) use loss_scale::LossScale;
 pub(crate) use optimize::{OfGradients, optimize};
 pub use precision::{Precision, precision};
+pub use replicate::Strategy;
+pub(crate) use replicate::{collect, replicate};
 pub use sync_batch_norm::sync_batch_norm;

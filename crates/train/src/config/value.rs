@@ -331,6 +331,13 @@ choices! {
         /// A thread of this process.
         Thread = "thread",
     }
+    /// How gradients reach the update.
+    StrategyKind {
+        /// Every rank updates, after sums that overlap with backward: PyTorch's `DistributedDataParallel`.
+        Ddp = "ddp",
+        /// The first rank updates, and copies the parameters to the others: PyTorch's `DataParallel`.
+        Dp = "dp",
+    }
     /// How parameters are updated.
     OptimizerKind {
         /// Stochastic gradient descent, as PyTorch's `SGD`.

@@ -156,7 +156,7 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
     ),
     (&["accelerator"], Answer("--devices names the kind too, as in auto, gpu:1 and cpu:4")),
     (
-        &["strategy", "multiprocessing_distributed"],
+        &["multiprocessing_distributed"],
         Answer("training is always data-parallel; the number of ranks is --devices gpu:N or cpu:N"),
     ),
     (

@@ -87,7 +87,10 @@ impl Recording {
         for span in &instructions {
             let node = &plan.instructions[span.instruction];
             let name = match node.op {
-                Op::AllReduceStart { bucket } | Op::AllReduceWait { bucket } => {
+                Op::AllReduceStart { bucket }
+                | Op::AllReduceWait { bucket }
+                | Op::ReduceStart { bucket }
+                | Op::ReduceWait { bucket } => {
                     format!("{} of bucket {bucket}", node.op.name())
                 }
                 ref other => format!("{} {}", other.name(), node.layer),
@@ -137,7 +140,8 @@ impl Recording {
     /// How much of the sums was hidden on all ranks; `None` if there were none, or a rank could not record them all.
     fn overlap(&self, axis: &Axis, plan: &Plan, group: Option<&Group>) -> Result<Option<Overlap>, TrainError> {
         let Some(group) = group else { return Ok(None) };
-        let started = plan.instructions.iter().filter(|node| matches!(node.op, Op::AllReduceStart { .. })).count();
+        let starts = |op: &Op| matches!(op, Op::AllReduceStart { .. } | Op::ReduceStart { .. });
+        let started = plan.instructions.iter().filter(|node| starts(&node.op)).count();
         // When each sum of each step was queued, and when its turn came.
         let own: Vec<i64> = (self.steps.iter().flat_map(|&step| self.buckets(step)))
             .flat_map(|sum| [axis.at(sum.queued), axis.at(sum.started)])

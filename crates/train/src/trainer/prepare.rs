@@ -72,10 +72,11 @@ impl Session {
         if let Some(group) = group {
             compare_setup(group, config, data, &plans)?;
         }
+        let plans = plans.of_rank(rank);
         let hosting = Hosting::of(map, rank);
         let process = Process {
             resident: resident_bytes() as usize,
-            ranks: match config.ranks {
+            ranks: match config.rank_kind() {
                 RankKind::Thread => world_size,
                 RankKind::Process => 1,
             },
@@ -87,7 +88,7 @@ impl Session {
         let program = trainer.device.memory(&plans, &hosting)?;
         let program_with = |batch: usize| {
             let plans = compile(&TrainConfig { batch: Some(batch), ..config.clone() })?;
-            Ok(trainer.device.memory(&plans, &hosting)?)
+            Ok(trainer.device.memory(&plans.of_rank(rank), &hosting)?)
         };
         check_device_memory(trainer.device, program, sharding.batch, &program_with)?;
         let on_device = trainer.device.free_memory()?.is_some();

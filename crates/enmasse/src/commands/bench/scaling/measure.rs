@@ -26,7 +26,7 @@ use crate::without_data::{SHAPES_SIZE, usual_classes};
 const MOST_BYTES: u64 = 1 << 16;
 
 /// What the first rank of a row measured.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Over all ranks.
     pub images_per_second: f64,
@@ -35,6 +35,8 @@ pub struct Measured {
     pub rank_wait: f64,
     /// Of the device if it has memory of its own, otherwise of the rank's process.
     pub peak_memory_bytes: usize,
+    /// The same of the last rank.
+    pub last_memory_bytes: usize,
 }
 
 impl Measured {
@@ -45,14 +47,15 @@ impl Measured {
         let bytes = bytes.map_err(|error| failed(&error))?;
         // The next row writes a file of the same name.
         fs::remove_file(path).map_err(|error| failed(&error))?;
-        let figures: [f64; 4] = serde_json::from_slice(&bytes).map_err(|error| failed(&error))?;
-        let [images_per_second, data_wait, rank_wait, memory] = figures;
-        Ok(Measured { images_per_second, data_wait, rank_wait, peak_memory_bytes: memory as usize })
+        let figures: [f64; 5] = serde_json::from_slice(&bytes).map_err(|error| failed(&error))?;
+        let [images_per_second, data_wait, rank_wait, first, last] = figures;
+        let [peak_memory_bytes, last_memory_bytes] = [first, last].map(|bytes| bytes as usize);
+        Ok(Measured { images_per_second, data_wait, rank_wait, peak_memory_bytes, last_memory_bytes })
     }
 
     fn write(self, path: &Path) -> Result<(), Failure> {
-        let memory = self.peak_memory_bytes as f64;
-        let text = json!([self.images_per_second, self.data_wait, self.rank_wait, memory]).to_string();
+        let [first, last] = [self.peak_memory_bytes, self.last_memory_bytes].map(|bytes| bytes as f64);
+        let text = json!([self.images_per_second, self.data_wait, self.rank_wait, first, last]).to_string();
         write_whole(path, |file| file.write_all(text.as_bytes())).map_err(Failure::error)
     }
 }
@@ -112,17 +115,23 @@ impl Workload {
         Ok(plans.state.iter().any(|tensor| tensor.name.ends_with("running_mean")))
     }
 
-    /// The step of several devices, by the times of its instructions on one, whose speed is known.
-    pub fn timeline(&self, device: &Devices, steps: usize, speed: Measured) -> Result<Timeline, Failure> {
+    /// The step of several devices, by the times of its instructions on one, whose speed is known; if the model has batch norm,
+    /// also the step with SyncBatchNorm.
+    pub fn timelines(&self, device: &Devices, steps: usize, speed: Measured) -> Result<Vec<(bool, Timeline)>, Failure> {
         let config = TrainConfig { devices: Some(device.clone()), ..self.config.clone() };
         let device = Rank::alone().device(&config)?;
         let (classes, batch) = (self.data.classes.len(), config.batch_per_shard(1));
         let mut program = program(&config, classes, false, device.as_ref(), &mut Output::new(true))?;
         time_steps(program.as_mut(), &config, batch, classes, steps, true)?;
         let times = program.profile(Mode::Train);
-        let plans = self.plans(2, &device.target())?;
-        let plan = plans.train.as_ref().ok_or_else(|| Failure::Error("the model has nothing to train".to_owned()))?;
-        Ok(Timeline::new(plan, &times, batch as f64 / speed.images_per_second))
+        let timeline = |sync_bn: bool| {
+            let workload = self.with(TrainConfig { sync_bn, ..config.clone() });
+            let train = workload.plans(2, &device.target())?.train;
+            let plan = train.ok_or_else(|| Failure::Error("the model has nothing to train".to_owned()))?;
+            Ok((sync_bn, Timeline::new(&plan, &times, batch as f64 / speed.images_per_second)))
+        };
+        let kinds = [false, true].into_iter().take(if self.has_batch_norm()? { 2 } else { 1 });
+        kinds.map(timeline).collect()
     }
 
     /// One line that says what is trained.
@@ -155,7 +164,9 @@ impl Workload {
             None => trainer,
         };
         trainer.callback(&mut watch).fit(&|x, classes| model.forward(x, classes), &data)?;
-        if rank.is_first() { watch.measured().write(result) } else { Ok(()) }
+        let memory = rank.gather(watch.memory_bytes().to_string())?;
+        let last = memory.last().and_then(|bytes| bytes.parse().ok()).unwrap_or_default();
+        if rank.is_first() { watch.measured(last).write(result) } else { Ok(()) }
     }
 }
 
@@ -167,14 +178,19 @@ struct Watch {
 }
 
 impl Watch {
-    fn measured(&self) -> Measured {
-        let RankMemory { on_device, activations, weights, .. } = self.memory;
+    fn measured(&self, last_memory_bytes: usize) -> Measured {
         Measured {
             images_per_second: self.record.images_per_second,
             data_wait: self.record.data_wait,
             rank_wait: self.record.rank_wait,
-            peak_memory_bytes: if on_device { activations + weights } else { self.memory.total() },
+            peak_memory_bytes: self.memory_bytes(),
+            last_memory_bytes,
         }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let RankMemory { on_device, activations, weights, .. } = self.memory;
+        if on_device { activations + weights } else { self.memory.total() }
     }
 }
 

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgMatches, Command};
 use enmasse_charts::{ScalingRow, scaling};
 use enmasse_files::write_whole;
-use enmasse_train::{DeviceSelection, Devices, LayeredConfig, Setting, Source, TrainConfig};
+use enmasse_train::{DeviceSelection, Devices, LayeredConfig, Setting, Source, StrategyKind, TrainConfig};
 
 use crate::arguments::{DECIDED, count, data, path, settings_with};
 use crate::failure::Failure;
@@ -26,7 +26,7 @@ use crate::ranks;
 use crate::settings::{self, Ranks, cores};
 use measure::{Measured, Workload};
 use simulate::Cluster;
-use table::Row;
+use table::{Kind, Row};
 
 /// The settings that apply to all rows.
 const SETTINGS: &[&str] = &[
@@ -49,8 +49,8 @@ const SETTINGS: &[&str] = &[
 /// Where a rank leaves what it measured.
 const RESULT: &str = "result";
 
-/// The setting in which rows differ. Users get both of its values.
-const SYNC_BN: &str = "sync_bn";
+/// The settings in which rows differ. Users get all of their values.
+const OF_ROWS: &[&str] = &["sync_bn", "strategy"];
 
 const USUAL: &[(&str, &str)] = &[
     ("size", "that of DATA; without DATA 64"),
@@ -60,17 +60,18 @@ const USUAL: &[(&str, &str)] = &[
 ];
 
 const DETAILS: &str = "\
-The rows are one device, then data parallelism (ddp) over 2, 4, 8, ... and all devices, each without and with SyncBatchNorm if \
-the model has batch norm. --batch is that of a device, so the global batch grows with their number. A device of a CPU is a share \
+The rows are one device; then DataParallel (dp: one process, whose first device alone updates) and DistributedDataParallel (ddp) \
+over 2, 4, 8, ... and all devices, ddp without and with SyncBatchNorm if the model has batch norm. --batch is that of a device, so the global batch grows with their number. A device of a CPU is a share \
 of its cores, which is the same in all rows.
 
-Waits are shares of the time: the mean over ranks for gradients, the longest of a rank for pictures. Memory is that of a rank.";
+Waits are shares of the time: the mean over ranks for gradients, the longest of a rank for pictures. Memory is that of the first device.";
 
 const SIMULATE: &str = "\
 Measure one device, and predict a cluster: nodes=N,gpus=N,link=RATE,bus=RATE,latency=TIME. The rows after the first are then \
-arithmetic: the measured time of each instruction, the sums of gradients that run beside them, and the links that carry these. \
+arithmetic: the measured time of each instruction, the sums of gradients that run beside them, the statistics that \
+SyncBatchNorm exchanges between them, and the links that carry these. \
 link is the rate between nodes, such as 25Gbit; bus that between devices of a node, such as 50GB; latency is 20us unless given. \
-Waits for slow ranks, and batch norm over all devices, are no part of it";
+Waits for slow ranks are no part of it, nor is dp";
 
 pub fn command() -> Command {
     Command::new("scaling")
@@ -94,7 +95,7 @@ pub fn command() -> Command {
                 .long_help(SIMULATE),
         )
         .arg(Arg::new(RESULT).long(RESULT).value_parser(path).hide(true))
-        .args(settings_with(&[SYNC_BN], &[]).into_iter().map(|arg| arg.hide(true)))
+        .args(settings_with(OF_ROWS, &[]).into_iter().map(|arg| arg.hide(true)))
         .arg(Arg::new(DECIDED).long(DECIDED).action(clap::ArgAction::SetTrue).hide(true))
 }
 
@@ -125,8 +126,10 @@ fn join(launched: &Launched, layers: LayeredConfig, steps: usize, result: &Path)
 
 /// Measures all rows, and prints them.
 fn host(matches: &ArgMatches, layers: LayeredConfig, steps: usize) -> Result<(), Failure> {
-    if layers.source(SYNC_BN) == Some(&Source::CommandLine) {
-        return Err(Failure::Usage("--sync-bn: there are rows with and without it; leave it out".to_owned()));
+    let given = OF_ROWS.iter().filter(|name| layers.source(name) == Some(&Source::CommandLine));
+    if let Some(setting) = given.filter_map(|name| Setting::find(name)).next() {
+        let reason = "the rows differ in it; leave it out";
+        return Err(Failure::Usage(format!("{}: {reason}", setting.flag())));
     }
     let mut config = settings::finish(layers, Ranks::OfMachine)?;
     let most = config.rank_count(cores());
@@ -141,8 +144,8 @@ fn host(matches: &ArgMatches, layers: LayeredConfig, steps: usize) -> Result<(),
         Some(cluster) => predict(&workload, &devices, cluster, steps, &mut output)?,
         None => {
             let mut rows: Vec<Row> = Vec::new();
-            for (count, sync_bn) in plan(most, workload.has_batch_norm()?) {
-                let row = measure(&workload, &devices, Row::begin(count, sync_bn), steps, rows.first(), &mut output)?;
+            for kind in plan(most, workload.has_batch_norm()?) {
+                let row = measure(&workload, &devices, Row::begin(kind), steps, rows.first(), &mut output)?;
                 rows.push(row);
             }
             rows
@@ -174,10 +177,9 @@ fn measure(
     output: &mut Output,
 ) -> Result<Row, Failure> {
     output.fact(format_args!("measuring {row}"));
-    let (count, folder) = (row.devices(), Folder::new()?);
-    let selected = first(devices, count);
-    let workload =
-        workload.with(TrainConfig { devices: Some(selected), sync_bn: row.sync_bn(), ..workload.config().clone() });
+    let (Kind { devices: count, strategy, sync_bn }, folder) = (row.kind(), Folder::new()?);
+    let selected = Some(first(devices, count));
+    let workload = workload.with(TrainConfig { devices: selected, strategy, sync_bn, ..workload.config().clone() });
     let result = folder.0.join("row.json");
     let command = || command_line(&workload, steps, &result);
     let interrupts = Some(Interrupts::watch()?);
@@ -195,11 +197,15 @@ fn predict(
     steps: usize,
     output: &mut Output,
 ) -> Result<Vec<Row>, Failure> {
-    let single = measure(workload, devices, Row::begin(1, false), steps, None, output)?;
-    let timeline = workload.timeline(&first(devices, 1), steps, single.measured())?;
-    let predicted = cluster.sizes().into_iter().map(|size| {
-        let batch = workload.config().batch_per_shard(1) * size.device_count();
-        let row = Row::begin(size.device_count(), false).predict(&timeline.run(&size), batch, &single);
+    let single = measure(workload, devices, Row::begin(SINGLE), steps, None, output)?;
+    let timelines = workload.timelines(&first(devices, 1), steps, single.measured())?;
+    let sizes = cluster.sizes();
+    let of_all =
+        sizes.iter().flat_map(|size| timelines.iter().map(move |(sync_bn, timeline)| (size, *sync_bn, timeline)));
+    let predicted = of_all.map(|(size, sync_bn, timeline)| {
+        let kind = Kind { devices: size.device_count(), sync_bn, ..SINGLE };
+        let batch = workload.config().batch_per_shard(1) * kind.devices;
+        let row = Row::begin(kind).predict(&timeline.run(size), batch, &single);
         output.json(row.json());
         row
     });
@@ -207,12 +213,15 @@ fn predict(
     Ok([vec![single], predicted].concat())
 }
 
-/// Devices, and whether their batch norm is synchronised: of each row, in order.
-fn plan(most: usize, has_batch_norm: bool) -> Vec<(usize, bool)> {
+const SINGLE: Kind = Kind { devices: 1, strategy: StrategyKind::Ddp, sync_bn: false };
+
+/// The rows, in order.
+fn plan(most: usize, has_batch_norm: bool) -> Vec<Kind> {
     let doubled = std::iter::successors(Some(2), |count| Some(count * 2)).take_while(|count| *count < most);
-    let counts = doubled.chain((most > 1).then_some(most));
-    let several = counts.flat_map(|count| [(count, false), (count, true)]);
-    std::iter::once((1, false)).chain(several.filter(|(_, sync_bn)| has_batch_norm || !sync_bn)).collect()
+    let counts = doubled.chain((most > 1).then_some(most)).map(|devices| Kind { devices, ..SINGLE });
+    let dp = counts.clone().map(|kind| Kind { strategy: StrategyKind::Dp, ..kind });
+    let ddp = counts.flat_map(|kind| [kind, Kind { sync_bn: true, ..kind }]);
+    std::iter::once(SINGLE).chain(dp).chain(ddp.filter(|kind| has_batch_norm || !kind.sync_bn)).collect()
 }
 
 /// The first `count` of these devices.
@@ -230,7 +239,7 @@ fn first(devices: &Devices, count: usize) -> Devices {
 fn command_line(workload: &Workload, steps: usize, result: &Path) -> Vec<OsString> {
     let mut arguments: Vec<OsString> =
         vec!["bench".into(), "scaling".into(), format!("--{DECIDED}").into(), format!("--steps={steps}").into()];
-    let names = SETTINGS.iter().chain([&SYNC_BN]).filter_map(|name| Setting::find(name));
+    let names = SETTINGS.iter().chain(OF_ROWS).filter_map(|name| Setting::find(name));
     arguments.extend(settings::rank_flags(workload.config(), names));
     arguments.extend([format!("--{RESULT}").into(), result.into()]);
     if let Some(data) = &workload.config().data {
@@ -264,14 +273,19 @@ mod tests {
 
     #[test]
     fn rows_of_a_number_of_devices() {
-        let check = |most: usize, has_batch_norm: bool, expected: &[(usize, bool)]| {
-            assert_eq!(plan(most, has_batch_norm), expected, "{most}");
+        let check = |most: usize, has_batch_norm: bool, expected: &str| {
+            let row = |kind: Kind| {
+                let sync_bn = if kind.sync_bn { "+" } else { "" };
+                format!("{}{}{sync_bn}", kind.strategy, kind.devices)
+            };
+            let found: Vec<String> = plan(most, has_batch_norm).into_iter().map(row).collect();
+            assert_eq!(found.join(" "), expected, "{most}");
         };
-        check(1, true, &[(1, false)]);
-        check(2, false, &[(1, false), (2, false)]);
-        check(2, true, &[(1, false), (2, false), (2, true)]);
-        check(6, false, &[(1, false), (2, false), (4, false), (6, false)]);
-        check(8, false, &[(1, false), (2, false), (4, false), (8, false)]);
+        check(1, true, "ddp1");
+        check(2, false, "ddp1 dp2 ddp2");
+        check(2, true, "ddp1 dp2 ddp2 ddp2+");
+        check(6, false, "ddp1 dp2 dp4 dp6 ddp2 ddp4 ddp6");
+        check(8, true, "ddp1 dp2 dp4 dp8 ddp2 ddp2+ ddp4 ddp4+ ddp8 ddp8+");
     }
 
     #[test]

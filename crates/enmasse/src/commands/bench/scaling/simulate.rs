@@ -4,10 +4,13 @@
 //! Sums run one after another beside the instructions, as in a real step. A sum over n devices that share a link of bandwidth w
 //! moves 2 (n - 1) / n of its bytes through each device's link, which holds for rings and for our own transport. The part
 //! within a node and the part between nodes overlap, so the slower one counts. Each sum also costs 2 ⌈log2 n⌉ latencies.
+//!
+//! With SyncBatchNorm each batch norm also waits for two exchanges, after the sums that have begun: in forward all devices gather
+//! the statistics of all, in backward they sum.
 
 use std::time::Duration;
 
-use enmasse_graph::{Op, Plan};
+use enmasse_graph::{Node, Op, Plan};
 
 /// The machines of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,6 +71,14 @@ impl Cluster {
         self.nodes * self.devices
     }
 
+    /// Seconds until each device has the bytes of all.
+    fn gather(&self, bytes: f64) -> f64 {
+        let all = self.device_count();
+        let within = (all - 1) as f64 * bytes / self.bus;
+        let between = (all - self.devices) as f64 * bytes / self.link;
+        within.max(between) + f64::from(all.next_power_of_two().trailing_zeros()) * self.latency
+    }
+
     /// Seconds of a sum.
     fn sum(&self, bytes: f64) -> f64 {
         let moved = |count: usize, rate: f64| 2.0 * (count - 1) as f64 / count as f64 * bytes / rate;
@@ -100,6 +111,10 @@ enum Piece {
     Start(usize, f64),
     /// The step waits for a bucket.
     Wait(usize),
+    /// The step waits until all devices have the bytes of each.
+    Gather(f64),
+    /// The step waits for the sum of these bytes.
+    Sum(f64),
 }
 
 /// A step of several devices.
@@ -120,15 +135,21 @@ impl Timeline {
     pub fn new(plan: &Plan, times: &[Duration], total: f64) -> Self {
         let sum: f64 = times.iter().map(Duration::as_secs_f64).sum();
         let mut times = times.iter().map(|time| time.as_secs_f64() / sum * total);
-        let piece = |op: &Op| match *op {
+        let bytes = |node: &Node| -> f64 {
+            let values = node.inputs.iter().map(|&id| plan.shape(id).elements() * plan.value(id).dtype.size());
+            values.sum::<usize>() as f64
+        };
+        let piece = |node: &Node| match node.op {
             Op::AllReduceStart { bucket } => {
                 let bytes = plan.buckets.get(bucket).map_or(0, |bucket| bucket.bytes().len());
                 Piece::Start(bucket, bytes as f64)
             }
             Op::AllReduceWait { bucket } => Piece::Wait(bucket),
+            Op::SyncStatistics { .. } => Piece::Gather(bytes(node)),
+            Op::SyncSum => Piece::Sum(bytes(node)),
             _ => Piece::Compute(times.next().unwrap_or(0.0)),
         };
-        Timeline(plan.instructions.iter().map(|node| &node.op).map(piece).collect())
+        Timeline(plan.instructions.iter().map(piece).collect())
     }
 
     /// The step on a cluster.
@@ -143,6 +164,15 @@ impl Timeline {
                     summed = summed.max(now) + cluster.sum(bytes);
                     ends.push((bucket, summed));
                 }
+                Piece::Gather(bytes) | Piece::Sum(bytes) => {
+                    let seconds = match piece {
+                        Piece::Gather(_) => cluster.gather(bytes),
+                        _ => cluster.sum(bytes),
+                    };
+                    summed = summed.max(now) + seconds;
+                    waited += summed - now;
+                    now = summed;
+                }
                 Piece::Wait(bucket) => {
                     let end = ends.iter().find(|(started, _)| *started == bucket).map_or(now, |(_, end)| *end);
                     waited += (end - now).max(0.0);
@@ -156,6 +186,8 @@ impl Timeline {
 
 #[cfg(test)]
 mod tests {
+    use enmasse_graph::{CompileOptions, Conv, Tensor, compile};
+
     use super::*;
 
     #[test]
@@ -199,7 +231,7 @@ mod tests {
         let check = |pieces: &[Piece], total: f64, waited: f64| {
             assert_eq!(Timeline(pieces.to_vec()).run(&cluster), Step { total, waited }, "{pieces:?}");
         };
-        use Piece::{Compute, Start, Wait};
+        use Piece::{Compute, Gather, Start, Sum, Wait};
         check(&[Compute(3.0)], 3.0, 0.0);
         check(&[Compute(3.0), Start(0, 2.0), Wait(0)], 5.0, 2.0);
         check(&[Compute(3.0), Start(0, 2.0), Compute(5.0), Wait(0), Compute(1.0)], 9.0, 0.0);
@@ -207,6 +239,41 @@ mod tests {
         check(&[Compute(1.0), Start(0, 4.0), Compute(1.0), Start(1, 2.0), Wait(0), Wait(1)], 7.0, 5.0);
         // It begins when its gradients are there.
         check(&[Start(0, 1.0), Compute(4.0), Start(1, 2.0), Wait(0), Wait(1)], 6.0, 2.0);
+        // An exchange that the step waits for comes after the sums that have begun.
+        check(&[Compute(1.0), Gather(2.0), Compute(1.0)], 4.0, 2.0);
+        check(&[Compute(1.0), Start(0, 4.0), Compute(1.0), Sum(2.0), Compute(1.0), Wait(0)], 8.0, 5.0);
+    }
+
+    #[test]
+    fn links_of_a_gathering() {
+        let check = |nodes: usize, devices: usize, expected: f64| {
+            let cluster = Cluster { nodes, devices, link: 10.0, bus: 100.0, latency: 1.0 };
+            assert!((cluster.gather(60.0) - expected).abs() < 1e-12, "{nodes} x {devices}");
+        };
+        check(1, 1, 0.0);
+        check(1, 2, 0.6 + 1.0);
+        check(2, 1, 6.0 + 1.0);
+        // A node's link brings it the statistics of four devices.
+        check(3, 2, 24.0 + 3.0);
+    }
+
+    #[test]
+    fn each_joint_batch_norm_exchanges_twice() {
+        let net = |x: Tensor| {
+            let x = x.conv2d("a", Conv::new(8, 3)).batch_norm("bn_a").relu();
+            x.conv2d("b", Conv::new(6, 3)).batch_norm("bn_b").flatten().linear("fc", 10)
+        };
+        let check = |sync_batch_norm: bool, expected: &[Piece]| {
+            let options = CompileOptions { shards: 2, sync_batch_norm, ..CompileOptions::new("net", 2, 8, 10) };
+            let plan = compile(&net, &options).unwrap().train.unwrap();
+            let times = vec![Duration::from_secs(1); plan.instructions.len()];
+            let Timeline(pieces) = Timeline::new(&plan, &times, 1.0);
+            let exchanges = pieces.into_iter().filter(|piece| matches!(piece, Piece::Gather(_) | Piece::Sum(_)));
+            assert_eq!(exchanges.collect::<Vec<_>>(), expected);
+        };
+        check(false, &[]);
+        let two = |channels: usize| (2 * channels * size_of::<f32>()) as f64;
+        check(true, &[Piece::Gather(two(8)), Piece::Gather(two(6)), Piece::Sum(two(6)), Piece::Sum(two(8))]);
     }
 
     #[test]
