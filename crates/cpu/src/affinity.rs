@@ -28,12 +28,20 @@ impl Cores {
         Some(Cores(part)).filter(|part| part.count() == count)
     }
 
+    /// Those with these numbers. `None` if there is none.
+    pub fn among(&self, numbers: &[usize]) -> Option<Cores> {
+        let mut chosen = CpuSet::new();
+        self.numbers().filter(|core| numbers.contains(core)).for_each(|core| chosen.set(core));
+        Some(Cores(chosen)).filter(|chosen| chosen.count() > 0)
+    }
+
     /// Only the core at `index`.
     pub(crate) fn single(&self, index: usize) -> Option<Cores> {
         self.part(index, 1)
     }
 
-    fn numbers(&self) -> impl Iterator<Item = usize> {
+    /// Their numbers, ascending.
+    pub fn numbers(&self) -> impl Iterator<Item = usize> {
         (0..CpuSet::MAX_CPU).filter(|&core| self.0.is_set(core))
     }
 
@@ -50,16 +58,16 @@ impl fmt::Display for Cores {
     }
 }
 
-/// Keeps the calling thread on one core until dropped; then the thread may run on its previous cores again. Threads
-/// that it starts in the meantime would stay on that core.
+/// Keeps the calling thread on some cores until dropped; then the thread may run on its previous cores again. Threads
+/// that it starts in the meantime stay on those cores.
 #[derive(Debug)]
-pub(crate) struct Pinned(Cores);
+pub struct Pinned(Cores);
 
 impl Pinned {
-    /// Pins the thread to `core`, if one is given.
-    pub(crate) fn to(core: Option<Cores>) -> Option<Self> {
-        let (core, before) = (core?, Cores::available()?);
-        core.pin();
+    /// Pins the thread to `cores`, if some are given.
+    pub fn to(cores: Option<Cores>) -> Option<Self> {
+        let (cores, before) = (cores?, Cores::available()?);
+        cores.pin();
         Some(Pinned(before))
     }
 }
@@ -92,6 +100,16 @@ mod tests {
         check(5, 0, Some(&[]));
         check(4, 2, None);
         check(9, 1, None);
+    }
+
+    #[test]
+    fn cores_by_number() {
+        let check = |numbers: &[usize], expected: Option<&[usize]>| {
+            assert_eq!(cores(&[0, 3, 70]).among(numbers), expected.map(cores), "{numbers:?}");
+        };
+        check(&[70, 71, 3], Some(&[3, 70]));
+        check(&[1, 2], None);
+        check(&[], None);
     }
 
     #[test]

@@ -57,7 +57,7 @@ mod sweep;
 mod test_support;
 mod tune;
 
-pub use affinity::Cores;
+pub use affinity::{Cores, Pinned};
 pub use device::{Cpu, CpuOptions};
 pub use isa::Isa;
 pub use open::open;

@@ -134,6 +134,10 @@ impl Device for Cuda {
         Some(format!("{name} at {address}, GPU-{uuid}"))
     }
 
+    fn bus_address(&self) -> Option<String> {
+        Some(self.card.context.properties.address.clone())
+    }
+
     fn warnings(&self) -> Vec<String> {
         let Card { management, others, .. } = self.card.as_ref();
         let ordinal = self.card.context.properties.ordinal;

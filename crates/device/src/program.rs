@@ -93,6 +93,11 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// Its address on the PCI bus, such as `0000:1b:00.0`, if it lies there.
+    fn bus_address(&self) -> Option<String> {
+        None
+    }
+
     /// What makes it slower than it could be, now or since it was opened: a sentence each, without a name of the rank.
     fn warnings(&self) -> Vec<String> {
         Vec::new()

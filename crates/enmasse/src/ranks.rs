@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use enmasse_comm::{Cause, CauseKind, Group, GroupOptions};
-use enmasse_cpu::Cores;
+use enmasse_cpu::{Cores, Pinned};
 use enmasse_device::{Device, DeviceRequest};
 use enmasse_doctor::FailureRecord;
 use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_threads};
+use enmasse_machine::NearProcessors;
 use enmasse_train::{RankKind, RunFolder, RunPaths, StrategyKind, TrainConfig};
 use enmasse_wording::counted;
 
@@ -92,6 +93,13 @@ impl Rank {
         Ok(self.gather(text)?.into_iter().next().unwrap_or_default())
     }
 
+    /// Keeps the calling thread, and those that it starts until the result is dropped, near the device: on the cores of its memory
+    /// node. `None` on a machine with one node, and for a device that belongs to none.
+    pub fn near(&self, device: &dyn Device) -> Option<Pinned> {
+        let (cores, near) = near(device)?;
+        Pinned::to(cores.among(&near.processors))
+    }
+
     /// What makes the ranks' devices slower than they could be, a line each; on the first rank those of all. All ranks must
     /// call it.
     pub fn device_warnings(&self, device: &dyn Device) -> Result<Vec<String>, Failure> {
@@ -114,12 +122,22 @@ impl Rank {
     /// exchange data. All ranks must call it.
     pub fn introductions(&self, device: &dyn Device) -> Result<Vec<String>, Failure> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let place = format!("{host}:{}, {}", std::process::id(), device.name());
+        let near = near(device).map_or(String::new(), |(_, near)| {
+            format!(", loader on the {} of memory node {}", counted(near.processors.len(), "core"), near.node)
+        });
+        let place = format!("{host}:{}, {}{near}", std::process::id(), device.name());
         let Some(group) = &self.group else { return Ok(vec![format!("not distributed: {place}")]) };
         let own = format!("rank {} of {}, {place}", group.rank(), group.world_size());
         let (all, ways) = (self.gather(own.clone())?, device.ways(group).map_err(Failure::error)?);
         Ok(if self.is_first() { [all, ways].concat() } else { vec![own] })
     }
+}
+
+/// The cores that this thread may use, and those of them that are near a device, if not all are.
+fn near(device: &dyn Device) -> Option<(Cores, NearProcessors)> {
+    let (address, cores) = (device.bus_address()?, Cores::available()?);
+    let near = NearProcessors::of_pci(&address, &cores.numbers().collect::<Vec<_>>())?;
+    Some((cores, near))
 }
 
 /// This rank's place on its machine, which all ranks find out together.

@@ -317,13 +317,13 @@ fn check_classes(config: &TrainConfig, root: &Path, classes: &[String]) -> Resul
 /// One rank of the run.
 fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure> {
     let Run { config, model, data, .. } = run;
-    let device = rank.device(config)?;
+    let (device, loader_threads) = (rank.device(config)?, rank.loader_threads(config));
     let fit = |trainer: Trainer| {
         let trainer = match &rank.group {
             Some(group) => trainer.group(group.clone()),
             None => trainer,
         };
-        let trainer = trainer.loader_threads(rank.loader_threads(config)).attempt(attempt());
+        let trainer = trainer.loader_threads(loader_threads).attempt(attempt());
         let mut trainer = trainer.stop_on(requests.clone());
         trainer.fit(&|x, classes| model.forward(x, classes), data)
     };
@@ -340,6 +340,7 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
         rank.group.iter().for_each(|group| keep_flight(group, run));
     }
     let warnings = DeviceWarnings::start(rank, device.as_ref())?;
+    let _near = rank.near(device.as_ref());
     match fit(Trainer::new(config.clone(), device.as_ref()).callback(&mut reporter).callback(warnings)) {
         Ok(done) => reporter.done(&done),
         Err(TrainError::Stopped { stop, epoch, samples }) => {

@@ -163,7 +163,9 @@ impl Workload {
             Some(group) => trainer.group(group.clone()),
             None => trainer,
         };
+        let near = rank.near(device.as_ref());
         trainer.callback(&mut watch).fit(&|x, classes| model.forward(x, classes), &data)?;
+        drop(near);
         let memory = rank.gather(watch.memory_bytes().to_string())?;
         let last = memory.last().and_then(|bytes| bytes.parse().ok()).unwrap_or_default();
         if rank.is_first() { watch.measured(last).write(result) } else { Ok(()) }
