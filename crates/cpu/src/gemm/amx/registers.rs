@@ -108,6 +108,7 @@ unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_strid
             _mm512_castpd_ps(_mm512_unpackhi_pd(high_ab, high_cd)),
         ];
     }
+    #[expect(clippy::needless_range_loop, reason = "it numbers a column of each of the squares")]
     for k in 0..4 {
         let left = _mm512_shuffle_f32x4::<0x44>(squares[0][k], squares[1][k]);
         let right = _mm512_shuffle_f32x4::<0x44>(squares[2][k], squares[3][k]);
