@@ -108,6 +108,17 @@ pub trait Dataset: Send + Sync {
         0
     }
 
+    /// Bytes that the data set keeps of what it has read, at most, for all threads together. The default keeps nothing.
+    fn kept_bytes(&self) -> usize {
+        0
+    }
+
+    /// Lengths of the runs of neighbouring samples that are fast to read one after another, and slow in another order. They add
+    /// up to all samples. The default is for data whose samples can be read in any order: `None`.
+    fn blocks(&self) -> Option<Vec<usize>> {
+        None
+    }
+
     /// Text that is equal for two data sets only if their samples are, in the same order. Without it, labels and names are
     /// compared.
     fn fingerprint(&self) -> Option<String> {

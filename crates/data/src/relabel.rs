@@ -72,6 +72,14 @@ impl Dataset for Relabelled {
         self.dataset.reading_bytes()
     }
 
+    fn kept_bytes(&self) -> usize {
+        self.dataset.kept_bytes()
+    }
+
+    fn blocks(&self) -> Option<Vec<usize>> {
+        self.dataset.blocks()
+    }
+
     fn class_names(&self) -> Vec<String> {
         self.classes.clone()
     }

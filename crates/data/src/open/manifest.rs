@@ -17,7 +17,7 @@ use crate::{DataError, Folder};
 pub(crate) const EXTENSIONS: [&str; 4] = ["csv", "tsv", "jsonl", "ndjson"];
 
 /// Names of the column that has the paths of pictures.
-const PATHS: [&str; 10] =
+pub(super) const PATHS: [&str; 10] =
     ["path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img", "img_path"];
 /// Names of the column that says which part a row belongs to.
 const SPLITS: [&str; 4] = ["split", "part", "subset", "set"];
@@ -109,7 +109,7 @@ fn find(columns: &[String], known: &[&str], chosen: Option<&str>, what: &str, fl
 }
 
 /// A column's name as it is compared.
-fn plain(name: &str) -> String {
+pub(super) fn plain(name: &str) -> String {
     name.trim().to_ascii_lowercase().replace([' ', '-'], "_")
 }
 

@@ -6,7 +6,9 @@ mod imagenet;
 mod known;
 mod manifest;
 mod nothing;
+mod parquet;
 mod parts;
+mod pieces;
 mod shards;
 mod table;
 
@@ -15,6 +17,7 @@ use std::sync::Arc;
 
 use crate::decode::ReadOptions;
 use crate::packed_file::{self, is_packed};
+use crate::parquet::Parquet;
 use crate::scan::{has_extension, holds_pictures};
 use crate::shards::Shards;
 use crate::split::{Divide, Parts, Scanned};
@@ -37,9 +40,9 @@ pub struct OpenOptions {
     pub reading: ReadOptions,
     /// Where the names of the files have their classes: `{class}.{number}.jpg`. `None` takes the classes from folders.
     pub label_pattern: Option<String>,
-    /// The column of a manifest that has the paths of pictures. `None` finds it by its name.
+    /// The column of a manifest that has the paths of pictures, or of a Parquet file that has their bytes. `None` finds it by its name.
     pub path_column: Option<String>,
-    /// The column of a manifest that has the classes. `None` finds it by its name.
+    /// The column of a manifest or a Parquet file that has the classes. `None` finds it by its name.
     pub label_column: Option<String>,
     /// The folder from which relative paths of a manifest begin. `None` is that of the manifest.
     pub manifest_root: Option<PathBuf>,
@@ -101,6 +104,7 @@ enum Found {
     Known(&'static Layout, PathBuf),
     Files(PathBuf, Box<Scanned<Folder>>),
     Shards(PathBuf, Box<Scanned<Shards>>),
+    Parquet(PathBuf, Box<Scanned<Parquet>>),
     Packed(PathBuf),
 }
 
@@ -115,6 +119,7 @@ pub fn open(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
         Found::Known(layout, folder) => open_known(layout, folder),
         Found::Files(folder, scanned) => opened(folder, *scanned, options),
         Found::Shards(folder, scanned) => opened(folder, *scanned, options),
+        Found::Parquet(folder, scanned) => opened(folder, *scanned, options),
         Found::Packed(path) => packed_file::open(&path, options.reading),
     }
 }
@@ -129,6 +134,7 @@ pub fn open_whole(root: &Path, options: &OpenOptions) -> Result<WholeData, DataE
             Ok(WholeData { left_out, ..whole(root, *scanned, options)? })
         }
         Found::Shards(_, scanned) => whole(root, *scanned, options),
+        Found::Parquet(_, scanned) => whole(root, *scanned, options),
         Found::Packed(path) => Ok(held_out(packed_file::open(&path, options.reading)?)),
     }
 }
@@ -142,7 +148,7 @@ pub fn holds_known_set(root: &Path) -> bool {
 /// names several archives.
 pub fn is_self_contained(root: &Path) -> bool {
     let is_manifest = root.is_file() && has_extension(&root.to_string_lossy(), &manifest::EXTENSIONS);
-    !is_manifest && (root.exists() || !shards::is_pattern(root))
+    !is_manifest && (root.exists() || !pieces::is_pattern(root))
 }
 
 /// The folder from which the paths of files in a [`Split`] of `root` begin.
@@ -154,9 +160,9 @@ pub fn folder_of(root: &Path, options: &OpenOptions) -> PathBuf {
 }
 
 fn find(root: &Path, options: &OpenOptions) -> Result<Found, DataError> {
-    if !root.exists() && shards::is_pattern(root) {
+    if !root.exists() && pieces::is_pattern(root) {
         let folder = root.parent().unwrap_or(root);
-        return find_shards(shards::expand(root)?, root, folder, options);
+        return find_pieces(pieces::expand(root)?, root, folder, options);
     }
     let metadata = root.metadata().map_err(|source| DataError::read(root, source))?;
     if is_packed(root) {
@@ -186,11 +192,11 @@ fn find_file(path: &Path, options: &OpenOptions) -> Result<Found, DataError> {
     if has_extension(&path.to_string_lossy(), &manifest::EXTENSIONS) {
         return Ok(Found::Files(path.to_owned(), Box::new(manifest::scan(path, options)?)));
     }
-    if has_extension(&path.to_string_lossy(), &["tar"]) {
-        return find_shards(vec![path.to_owned()], path, path.parent().unwrap_or(path), options);
+    if has_extension(&path.to_string_lossy(), &[shards::EXTENSION, parquet::EXTENSION]) {
+        return find_pieces(vec![path.to_owned()], path, path.parent().unwrap_or(path), options);
     }
     let problem = format!(
-        "this is a file; the data must be a folder (an archive must be extracted first), a manifest ({}), or a tar archive that is not compressed",
+        "this is a file; the data must be a folder (an archive must be extracted first), a manifest ({}), a Parquet file, or a tar archive that is not compressed",
         manifest::EXTENSIONS.join(", ")
     );
     Err(DataError::layout(path, problem))
@@ -204,15 +210,22 @@ fn find_folders(root: &Path, options: &OpenOptions) -> Result<Found, DataError> 
     if holds_pictures(root)? {
         return Ok(Found::Files(root.to_owned(), Box::new(class_folders::scan(root)?)));
     }
-    match shards::in_folder(root)? {
-        archives if archives.is_empty() => Err(nothing_found(root)),
-        archives => find_shards(archives, root, root, options),
+    for extension in [shards::EXTENSION, parquet::EXTENSION] {
+        let files = pieces::in_folder(root, extension)?;
+        if !files.is_empty() {
+            return find_pieces(files, root, root, options);
+        }
     }
+    Err(nothing_found(root))
 }
 
-/// The samples of tar archives. `root` is what the user named, `folder` what the archives' parts are named in.
-fn find_shards(archives: Vec<PathBuf>, root: &Path, folder: &Path, options: &OpenOptions) -> Result<Found, DataError> {
-    Ok(Found::Shards(root.to_owned(), Box::new(shards::scan(archives, folder, options)?)))
+/// The samples of Parquet files or tar archives. `root` is what the user named, `folder` what the files' parts are named in.
+fn find_pieces(files: Vec<PathBuf>, root: &Path, folder: &Path, options: &OpenOptions) -> Result<Found, DataError> {
+    let path = root.to_owned();
+    match files.iter().all(|file| has_extension(&file.to_string_lossy(), &[parquet::EXTENSION])) {
+        true => Ok(Found::Parquet(path, Box::new(parquet::scan(files, folder, options)?))),
+        false => Ok(Found::Shards(path, Box::new(shards::scan(files, folder, options)?))),
+    }
 }
 
 fn open_known(layout: &Layout, folder: PathBuf) -> Result<OpenData, DataError> {

@@ -4,7 +4,6 @@
 //! it needs, in any order.
 
 mod index;
-mod open_files;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,10 +11,13 @@ use std::sync::Arc;
 use crate::dataset::reading_bytes;
 use crate::decode::ReadOptions;
 use crate::file_list::FileList;
+use crate::open_files::OpenFiles;
 use crate::split::Divide;
 use crate::{DataError, Dataset, Picture, View, Wanted};
 pub(crate) use index::{Indexed, index};
-use open_files::OpenFiles;
+
+/// Bytes of an archive that are read together ([`Dataset::blocks`]).
+const BLOCK: u64 = 8 << 20;
 
 /// Pictures in tar archives, or a part of them. A sample takes its name and 28 bytes.
 #[derive(Clone, Debug)]
@@ -106,6 +108,11 @@ impl Dataset for Shards {
     fn name(&self, index: usize) -> String {
         let archive = self.archives.path(self.places[index].archive as usize);
         archive.join(self.names.path(index)).display().to_string()
+    }
+
+    fn blocks(&self) -> Option<Vec<usize>> {
+        let block_of = |place: &Place| (place.archive, place.offset / BLOCK);
+        Some(self.places.chunk_by(|one, next| block_of(one) == block_of(next)).map(<[Place]>::len).collect())
     }
 
     fn reading_bytes(&self) -> usize {

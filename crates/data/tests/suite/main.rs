@@ -12,6 +12,7 @@ mod mixing;
 mod open;
 mod order;
 mod packed_file;
+mod parquet;
 mod resize;
 mod shapes;
 mod shards;

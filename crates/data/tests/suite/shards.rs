@@ -129,7 +129,7 @@ fn problems_are_named() {
     refused("b-{0..1}.tar", "b-0.tar: no such file or directory");
     refused("b*.tar", "is called b*.tar");
     refused("b-{0.tar", "it has a { without a }");
-    refused("*/b.tar", "a * may be in the names of archives, not in those of folders");
+    refused("*/b.tar", "a * may be in the names of files, not in those of folders");
     let check = |bytes: Vec<u8>, expected: &str| {
         fs::write(root.path().join("c.tar"), bytes).unwrap();
         refused("c.tar", expected);

@@ -1,0 +1,228 @@
+//! Parquet files: which of their columns count, and the labels of all rows, in parts if the files are.
+
+use std::path::{Path, PathBuf};
+
+use super::OpenOptions;
+use super::classes::{Distinct, LABELS, sort_classes};
+use super::manifest::{PATHS, plain};
+use super::parts::PartName;
+use super::pieces::{Pieces, read_all};
+use crate::DataError;
+use crate::parquet::{Builder, Column, Metadata, Opened, Parquet, Physical, RowGroup, each_label};
+use crate::split::Scanned;
+
+/// The extension of their names.
+pub(super) const EXTENSION: &str = "parquet";
+
+/// The field of a struct that has a picture's bytes.
+const BYTES: &str = "bytes";
+/// Of CIFAR-100's two columns of labels.
+const FINE_LABEL: &str = "fine_label";
+
+/// Lists the pictures in files, which are named relative to `root` to find out their parts.
+pub(super) fn scan(paths: Vec<PathBuf>, root: &Path, options: &OpenOptions) -> Result<Scanned<Parquet>, DataError> {
+    let pieces = Pieces::new(paths.clone(), root, &[])?;
+    let tables = read_all(&pieces.files, |path| Table::read(path, options));
+    let tables = tables.into_iter().collect::<Result<Vec<Table>, DataError>>()?;
+    let is_held_out = |place: usize| pieces.files[place].1;
+    let mut held_out = tables.iter().enumerate().filter(|(place, _)| is_held_out(*place));
+    // Tests are often published without labels.
+    if pieces.held_out == Some(PartName::Test) && held_out.all(|(_, table)| table.is_unlabelled()) {
+        let pieces = Pieces::new(paths, root, &[PartName::Test])?;
+        let used = tables.into_iter().filter(|table| pieces.files.iter().any(|(path, _)| *path == table.path));
+        return join(used.collect(), &pieces, root);
+    }
+    join(tables, &pieces, root)
+}
+
+/// A file's rows, with its own numbers for the labels.
+struct Table {
+    path: PathBuf,
+    pictures: Column,
+    groups: Vec<RowGroup>,
+    /// Of each row, a place in `distinct`.
+    labels: Vec<u32>,
+    distinct: Vec<String>,
+    /// The names of the classes, if the labels are places in this list.
+    names: Option<Vec<String>>,
+}
+
+/// The text that stands for no label.
+const NO_LABEL: &str = "";
+
+impl Table {
+    fn read(path: &Path, options: &OpenOptions) -> Result<Self, DataError> {
+        let opened = Opened::read(path)?;
+        let Metadata { columns, class_names } = &opened.metadata;
+        let refused = |problem: String| DataError::layout(path, problem);
+        let pictures = column_of_pictures(columns, options.path_column.as_deref()).map_err(refused)?;
+        let names: Vec<&str> = class_names.iter().map(|(column, _)| column.as_str()).collect();
+        let label = column_of_labels(columns, pictures, &names, options.label_column.as_deref()).map_err(refused)?;
+        let groups = opened.row_groups(pictures, label)?;
+        let (mut distinct, mut labels) = (Distinct::default(), Vec::new());
+        let column = &columns[label];
+        for group in &groups {
+            each_label(&opened.container, column, group, |row, value| {
+                let text = text_of(value, column.physical).map_err(|problem| format!("row {row} of a group {problem}"))?;
+                labels.push(distinct.number(&text));
+                Ok(())
+            })?;
+        }
+        let named = class_names.iter().find(|(named, _)| column.field.is_none() && *named == column.name);
+        let names = named.filter(|_| column.physical != Physical::Bytes).map(|(_, names)| names.clone());
+        let (path, pictures) = (path.to_owned(), columns[pictures].clone());
+        Ok(Table { path, pictures, groups, labels, distinct: distinct.texts, names })
+    }
+
+    /// Whether a label is none: `datasets` writes -1 for it.
+    fn is_missing(&self, label: &str) -> bool {
+        label == NO_LABEL || (label == "-1" && self.names.is_some())
+    }
+
+    fn is_unlabelled(&self) -> bool {
+        self.distinct.iter().all(|label| self.is_missing(label))
+    }
+
+    /// The error of the first row with one of its labels.
+    fn error(&self, label: usize, problem: &str) -> DataError {
+        let row = self.labels.iter().position(|&own| own as usize == label).unwrap_or_default();
+        DataError::layout(self.path.join(row.to_string()), problem)
+    }
+}
+
+/// One data set of all files.
+fn join(tables: Vec<Table>, pieces: &Pieces, root: &Path) -> Result<Scanned<Parquet>, DataError> {
+    let names = tables.iter().find(|table| !table.labels.is_empty()).and_then(|table| table.names.clone());
+    let mut distinct = Distinct::default();
+    let mut first = Vec::new();
+    for (place, table) in tables.iter().enumerate() {
+        if table.names != names && !table.labels.is_empty() {
+            let problem = "its classes have other names than those of the files before it";
+            return Err(DataError::layout(&table.path, problem));
+        }
+        for (label, text) in table.distinct.iter().enumerate() {
+            if table.is_missing(text) {
+                return Err(table.error(label, "the row has no label"));
+            }
+            if distinct.number(text) as usize == first.len() {
+                first.push((place, label));
+            }
+        }
+    }
+    let (classes, labels) = match names {
+        Some(names) => {
+            let label = |(text, &(place, label)): (&String, &(usize, usize))| {
+                let number = text.parse::<u32>().ok().filter(|&number| (number as usize) < names.len());
+                let problem = format!("its label is {text}, and there are {} classes, from 0", names.len());
+                number.ok_or_else(|| tables[place].error(label, &problem))
+            };
+            let labels = distinct.texts.iter().zip(&first).map(label).collect::<Result<Vec<u32>, DataError>>()?;
+            (names, labels)
+        }
+        None => sort_classes(&distinct.texts).map_err(|(class, problem)| {
+            let (place, label) = first[class];
+            tables[place].error(label, &problem)
+        })?,
+    };
+    let mut builder = Builder::default();
+    let mut parts = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
+    for (table, (_, is_held_out)) in tables.into_iter().zip(&pieces.files) {
+        let own: Vec<u32> = table.distinct.iter().map(|text| labels[distinct.number(text) as usize]).collect();
+        let first = builder.add(table.path, table.pictures, &table.groups)?;
+        let (rows, part_labels) = &mut parts[usize::from(*is_held_out)];
+        rows.extend((first..).take(table.labels.len()));
+        part_labels.extend(table.labels.iter().map(|&label| own[label as usize]));
+    }
+    if parts[0].0.is_empty() {
+        return Err(DataError::layout(root, "there are no rows in its Parquet files"));
+    }
+    let [train, validation] = builder.finish(&classes, parts);
+    let held_out = pieces.held_out.map(|_| validation);
+    Ok(Scanned { held_out, ..Scanned::whole("Parquet files", train) })
+}
+
+/// A label as text.
+fn text_of(value: Option<&[u8]>, physical: Physical) -> Result<String, &'static str> {
+    let Some(value) = value else { return Ok(NO_LABEL.to_owned()) };
+    match (physical, value) {
+        (Physical::Bytes, text) => match std::str::from_utf8(text) {
+            Ok(text) => Ok(text.trim().to_owned()),
+            Err(_) => Err("has a label that is not valid UTF-8"),
+        },
+        (_, value) => {
+            // A number of 4 or 8 bytes: those beyond are its sign.
+            let sign = if value.last().is_some_and(|last| *last >= 128) { 0xFF } else { 0 };
+            let mut bytes = [sign; 8];
+            bytes.iter_mut().zip(value).for_each(|(byte, own)| *byte = *own);
+            Ok(i64::from_le_bytes(bytes).to_string())
+        }
+    }
+}
+
+/// `image.bytes`.
+fn full_name(column: &Column) -> String {
+    match &column.field {
+        Some(field) => format!("{}.{field}", column.name),
+        None => column.name.clone(),
+    }
+}
+
+/// The place of the column that has the bytes of pictures.
+fn column_of_pictures(columns: &[Column], chosen: Option<&str>) -> Result<usize, String> {
+    let has_bytes = |column: &Column| {
+        let is_field = column.field.as_deref() == Some(BYTES);
+        !column.is_list && column.physical == Physical::Bytes && (is_field || (column.field.is_none() && !column.is_text))
+    };
+    let found: Vec<usize> = (0..columns.len()).filter(|&place| has_bytes(&columns[place])).collect();
+    let of_names = |known: &dyn Fn(&str) -> bool| {
+        found.iter().copied().filter(|&place| known(&plain(&columns[place].name))).collect::<Vec<usize>>()
+    };
+    let named = match chosen {
+        Some(chosen) => of_names(&|name| name == plain(chosen)),
+        None if found.len() == 1 => found,
+        None => of_names(&|name| PATHS.contains(&name)),
+    };
+    let all = || columns.iter().map(full_name).collect::<Vec<_>>().join(", ");
+    match (named.as_slice(), chosen) {
+        (&[one], _) => Ok(one),
+        (_, Some(chosen)) => Err(format!("it has no column {chosen:?} with pictures' bytes; its columns are {}", all())),
+        ([], None) => Err(format!("none of its columns ({}) is known for pictures' bytes; choose one with --path-column", all())),
+        (_, None) => Err(format!("several of its columns ({}) have pictures' bytes; choose one with --path-column", all())),
+    }
+}
+
+/// The place of the column that has the labels. `classes` are the columns whose classes have names.
+fn column_of_labels(columns: &[Column], pictures: usize, classes: &[&str], chosen: Option<&str>) -> Result<usize, String> {
+    let beside = |place: &usize| columns[*place].name != columns[pictures].name;
+    let others: Vec<usize> = (0..columns.len()).filter(beside).collect();
+    let of_names = |known: &dyn Fn(&str) -> bool| {
+        others.iter().copied().filter(|&place| known(&full_name(&columns[place]))).collect::<Vec<usize>>()
+    };
+    let named = match chosen {
+        Some(chosen) => of_names(&|name| plain(name) == plain(chosen)),
+        None => match of_names(&|name| LABELS.contains(&plain(name).as_str()) || plain(name) == FINE_LABEL) {
+            none if none.is_empty() => of_names(&|name| classes.contains(&name)),
+            some => some,
+        },
+    };
+    let all = || others.iter().map(|&place| full_name(&columns[place])).collect::<Vec<_>>().join(", ");
+    let column = match (named.as_slice(), chosen) {
+        (&[one], _) => one,
+        (_, Some(chosen)) => return Err(format!("it has no column {chosen:?}; its columns are {}", all())),
+        ([], None) => {
+            let problem = "none of its other columns";
+            return Err(format!("{problem} ({}) is known for the class of a picture; choose one with --label-column", all()));
+        }
+        (several, None) => {
+            let names = several.iter().map(|&place| full_name(&columns[place])).collect::<Vec<_>>().join(", ");
+            return Err(format!("it has several columns for the class of a picture ({names}); choose one with --label-column"));
+        }
+    };
+    let Column { physical, is_list, .. } = &columns[column];
+    let name = full_name(&columns[column]);
+    match physical {
+        _ if *is_list => Err(format!("its column {name} has lists: several labels of a picture are not supported")),
+        Physical::Other(what) => Err(format!("its column {name} has {what}: only whole numbers and texts are classes")),
+        Physical::Bytes | Physical::Number { .. } => Ok(column),
+    }
+}

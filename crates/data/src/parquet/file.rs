@@ -1,0 +1,182 @@
+//! A Parquet file as it is opened: its metadata, its labels, and the pages of a group of rows.
+
+use std::path::Path;
+
+use super::metadata::{Chunk, Column, Metadata, RowGroup};
+use super::page::{Head, Kind, Page};
+use super::thrift::Fault;
+use crate::{Container, DataError};
+
+/// The first and the last bytes of a file.
+const MAGIC: &[u8; 4] = b"PAR1";
+/// Limit of the metadata's bytes: a group of rows takes a few hundred.
+const MAX_METADATA: u64 = 256 << 20;
+/// Bytes in which the head of a page lies. Writers leave out the least and the largest value if these are long.
+const HEAD: u64 = 64 << 10;
+
+/// A file and its metadata, before its columns are chosen.
+pub(crate) struct Opened {
+    pub container: Container,
+    pub metadata: Metadata,
+    bytes: Vec<u8>,
+}
+
+impl Opened {
+    /// Reads what the file says of itself.
+    pub fn read(path: &Path) -> Result<Self, DataError> {
+        let container = Container::open(path)?;
+        let refused = |problem: &str| DataError::layout(path, problem);
+        let (mut begin, mut end) = ([0; 4], [0; 8]);
+        if container.length() < 12 {
+            return Err(refused("it is no Parquet file: it is too short"));
+        }
+        container.fill(0, &mut begin)?;
+        container.fill(container.length() - 8, &mut end)?;
+        let [l0, l1, l2, l3, mark @ ..] = end;
+        match (&begin, &mark) {
+            (MAGIC, MAGIC) => {}
+            (b"PARE", _) | (_, b"PARE") => return Err(refused("it is encrypted")),
+            (MAGIC, _) => return Err(refused("it lacks its end: truncated, or still being written")),
+            _ => return Err(refused("it is no Parquet file")),
+        }
+        let length = u64::from(u32::from_le_bytes([l0, l1, l2, l3]));
+        if length > MAX_METADATA || length > container.length() - 12 {
+            return Err(refused("its metadata are said to have more bytes than there are"));
+        }
+        let mut bytes = Vec::new();
+        container.read(container.length() - 8 - length, length as usize, &mut bytes)?;
+        let metadata = Metadata::parse(&bytes).map_err(|problem| refused(&problem))?;
+        Ok(Opened { container, metadata, bytes })
+    }
+
+    /// The groups of rows, of which two columns count.
+    pub fn row_groups(&self, pictures: usize, labels: usize) -> Result<Vec<RowGroup>, DataError> {
+        let length = self.container.length() - 8 - self.bytes.len() as u64;
+        let groups = self.metadata.row_groups(&self.bytes, length, pictures, labels);
+        groups.map_err(|problem| DataError::layout(self.container.path(), problem))
+    }
+}
+
+/// A page of a chunk, and what is before it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PageAt {
+    /// The row of its first value in the group.
+    pub first: u32,
+    head: Head,
+    /// First byte in the file after the head.
+    offset: u64,
+}
+
+/// The pages of a chunk.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pages {
+    pub dictionary: Option<PageAt>,
+    /// Each with values.
+    pub data: Vec<PageAt>,
+}
+
+/// Why a page cannot be read.
+pub(crate) enum PageError {
+    /// The file is at fault.
+    Damaged(Fault),
+    /// It cannot be read.
+    Read(DataError),
+}
+
+impl From<Fault> for PageError {
+    fn from(fault: Fault) -> Self {
+        PageError::Damaged(fault)
+    }
+}
+
+impl PageError {
+    /// The error of a whole file.
+    pub fn of_file(self, path: &Path) -> DataError {
+        match self {
+            PageError::Damaged(fault) => DataError::layout(path, fault),
+            PageError::Read(error) => error,
+        }
+    }
+}
+
+impl Pages {
+    /// Finds the pages of a chunk of `rows` rows by their heads.
+    pub fn find(container: &Container, chunk: Chunk, rows: u32) -> Result<Self, PageError> {
+        let mut pages = Pages::default();
+        let (mut at, end, mut row) = (chunk.offset, chunk.offset + chunk.length, 0);
+        let mut bytes = Vec::new();
+        while row < rows {
+            let window = HEAD.min(end - at) as usize;
+            container.read(at, window, &mut bytes).map_err(PageError::Read)?;
+            let head = Head::parse(&bytes)?;
+            let offset = at + head.bytes as u64;
+            at = offset + head.packed as u64;
+            if at > end {
+                return Err(PageError::Damaged("a page is said to lie beyond its column"));
+            }
+            let page = PageAt { first: row, head, offset };
+            match head.kind {
+                Kind::Dictionary if pages.dictionary.is_none() && pages.data.is_empty() => {
+                    pages.dictionary = Some(page);
+                }
+                Kind::Dictionary => return Err(PageError::Damaged("a column has two dictionaries")),
+                Kind::Data | Kind::Data2 { .. } if head.values > 0 => {
+                    let next = u32::try_from(head.values).ok().and_then(|values| row.checked_add(values));
+                    row = next.filter(|&next| next <= rows).ok_or(MISCOUNTED)?;
+                    pages.data.push(page);
+                }
+                Kind::Data | Kind::Data2 { .. } | Kind::Other => {}
+            }
+        }
+        Ok(pages)
+    }
+
+    /// The number of the page that has a row of the group.
+    pub fn page_of(&self, row: u32) -> usize {
+        self.data.partition_point(|page| page.first <= row).saturating_sub(1)
+    }
+
+    /// The bytes that reading a page takes at its peak.
+    pub fn reading_bytes(&self) -> usize {
+        let pages = self.data.iter().chain(&self.dictionary);
+        pages.map(|page| page.head.packed + page.head.unpacked).max().unwrap_or(0)
+    }
+}
+
+impl PageAt {
+    /// Reads the page.
+    pub fn read(
+        &self,
+        container: &Container,
+        chunk: Chunk,
+        column: &Column,
+        dictionary: Option<&Page>,
+    ) -> Result<Page, PageError> {
+        let mut packed = Vec::new();
+        container.read(self.offset, self.head.packed, &mut packed).map_err(PageError::Read)?;
+        Ok(Page::decode(&self.head, packed, column, chunk.codec, dictionary)?)
+    }
+}
+
+const MISCOUNTED: Fault = "its pages have another number of rows than its metadata say";
+
+/// Calls `each` with the label of each row of a group, in order: the bytes of a text or a number.
+pub(crate) fn each_label(
+    container: &Container,
+    column: &Column,
+    group: &RowGroup,
+    mut each: impl FnMut(u32, Option<&[u8]>) -> Result<(), String>,
+) -> Result<(), DataError> {
+    let path = container.path();
+    let of_file = |error: PageError| error.of_file(path);
+    let pages = Pages::find(container, group.labels, group.rows).map_err(of_file)?;
+    let dictionary = pages.dictionary.map(|page| page.read(container, group.labels, column, None));
+    let dictionary = dictionary.transpose().map_err(of_file)?;
+    for place in &pages.data {
+        let page = place.read(container, group.labels, column, dictionary.as_ref()).map_err(of_file)?;
+        for (row, value) in (place.first..).zip((0..page.len()).map(|row| page.value(row))) {
+            each(row, value).map_err(|problem| DataError::layout(path, problem))?;
+        }
+    }
+    Ok(())
+}
