@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the first inputs of every fuzz target: valid ones, from which the fuzzer finds the others. Inputs that once broke
-something lie beside them under names of their own. Pictures and weights begin with the fixtures of `data` and `weights`.
+something lie beside them under names of their own. Pictures, Parquet files and weights begin with the fixtures of `data` and
+`weights`.
 
     fuzz/corpus.py
 """

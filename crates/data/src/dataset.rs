@@ -119,6 +119,11 @@ pub trait Dataset: Send + Sync {
         None
     }
 
+    /// Whether another order than one by [`blocks`](Dataset::blocks) reads each block again and again.
+    fn prefers_blocks(&self) -> bool {
+        false
+    }
+
     /// Text that is equal for two data sets only if their samples are, in the same order. Without it, labels and names are
     /// compared.
     fn fingerprint(&self) -> Option<String> {

@@ -33,6 +33,7 @@
 
 mod bad_sample;
 mod batch;
+mod blocks;
 mod cifar;
 mod container;
 mod dataset;
@@ -43,6 +44,7 @@ mod file_list;
 mod folder;
 mod idx;
 mod kind;
+mod layout;
 mod left_out;
 mod likeness;
 mod loader;
@@ -77,6 +79,7 @@ pub use decode::{Format, ReadOptions};
 pub use error::DataError;
 pub use folder::Folder;
 pub use kind::{Crop, DataKind, Normalization};
+pub use layout::DataLayout;
 pub use left_out::LeftOut;
 pub use likeness::{Likeness, Nearest};
 pub use loader::{Batches, EvalLoader, TrainLoader};

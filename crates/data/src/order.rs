@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use enmasse_tensor::RandomStream;
 
+use crate::blocks::Blocks;
 use crate::drawn::{Classes, ORDER, draws};
 use crate::mt19937::{RANDPERM_END, torch_randperm};
 use crate::{DataError, Dataset};
@@ -70,6 +71,10 @@ pub enum Sampler {
     /// enmasse's own: one permutation of all samples per (seed, epoch), independent of the number of shards.
     #[default]
     Shuffle,
+    /// enmasse's own for data that are fast to read in the order in which they lie: the blocks of the data set
+    /// ([`Dataset::blocks`]) in random order, and the samples of each few of them shuffled among each other. Each sample comes
+    /// once in an epoch, whatever the number of shards.
+    Blocks,
     /// PyTorch's: `DistributedSampler(shuffle=True, seed=seed, drop_last=drop_last)` with `set_epoch`, one replica per shard, and
     /// `BatchSampler(drop_last=True)`. Shard s takes every n-th sample of a permutation that depends on seed + epoch.
     Distributed {
@@ -103,14 +108,24 @@ pub enum Sampler {
 #[derive(Clone, Debug)]
 pub struct TrainOrder {
     sampler: Sampler,
-    /// Only of a balanced order.
-    classes: Option<Classes>,
+    parts: Parts,
     seed: u64,
     samples: usize,
     /// Entries of an epoch: the samples, and the repeated ones.
     entries: usize,
     shards: usize,
     global_batch: usize,
+}
+
+/// What an order knows of its data set.
+#[derive(Clone, Debug)]
+enum Parts {
+    /// The number of its samples alone.
+    None,
+    /// For a balanced order.
+    Classes(Classes),
+    /// For an order of blocks.
+    Blocks(Blocks),
 }
 
 impl TrainOrder {
@@ -120,26 +135,32 @@ impl TrainOrder {
     }
 
     /// The order of `sampler` for `samples` samples; at least one global batch must fit. It is the same for every
-    /// shard. A balanced order needs labels: see [`TrainOrder::of`].
+    /// shard. A balanced order needs labels, and one of blocks these: see [`TrainOrder::of`].
     pub fn with_sampler(sampler: Sampler, seed: u64, samples: usize, sharding: &Sharding) -> Result<Self, DataError> {
         match sampler {
             Sampler::Drawn { balanced: true, .. } => {
                 Err(DataError::Setting("an order of balanced classes needs the labels of a data set".to_owned()))
             }
-            _ => Self::with_classes(sampler, None, seed, samples, sharding),
+            Sampler::Blocks => {
+                Err(DataError::Setting("an order of blocks needs the blocks of a data set".to_owned()))
+            }
+            _ => Self::with_parts(sampler, Parts::None, seed, samples, sharding),
         }
     }
 
     /// The order of `sampler` for the samples of `dataset`.
     pub fn of(dataset: &dyn Dataset, sampler: Sampler, seed: u64, sharding: &Sharding) -> Result<Self, DataError> {
-        let is_balanced = matches!(sampler, Sampler::Drawn { balanced: true, .. });
-        let classes = is_balanced.then(|| Classes::of(dataset));
-        Self::with_classes(sampler, classes, seed, dataset.len(), sharding)
+        let parts = match sampler {
+            Sampler::Drawn { balanced: true, .. } => Parts::Classes(Classes::of(dataset)),
+            Sampler::Blocks => Parts::Blocks(Blocks::of(dataset)?),
+            Sampler::Shuffle | Sampler::Distributed { .. } | Sampler::Drawn { .. } => Parts::None,
+        };
+        Self::with_parts(sampler, parts, seed, dataset.len(), sharding)
     }
 
-    fn with_classes(
+    fn with_parts(
         sampler: Sampler,
-        classes: Option<Classes>,
+        parts: Parts,
         seed: u64,
         samples: usize,
         sharding: &Sharding,
@@ -151,7 +172,7 @@ impl TrainOrder {
             Sampler::Drawn { repeats: 0, .. } => {
                 return Err(DataError::Setting("a sample is repeated at least once".to_owned()));
             }
-            Sampler::Shuffle | Sampler::Drawn { .. } => samples,
+            Sampler::Shuffle | Sampler::Blocks | Sampler::Drawn { .. } => samples,
             Sampler::Distributed { .. } if samples.max(shards) >= RANDPERM_END => {
                 return Err(DataError::Setting(format!(
                     "PyTorch's order of {samples} samples over {shards} shards: it is known for fewer than {RANDPERM_END} of each"
@@ -163,7 +184,7 @@ impl TrainOrder {
         if entries < global_batch {
             return Err(DataError::TooFewSamples { samples, global_batch, shards, batch });
         }
-        Ok(TrainOrder { sampler, classes, seed, samples, entries, shards, global_batch })
+        Ok(TrainOrder { sampler, parts, seed, samples, entries, shards, global_batch })
     }
 
     /// Global batches per epoch, without the last incomplete one.
@@ -190,10 +211,16 @@ impl TrainOrder {
     /// A resumed run repeats no sample and leaves out only the last incomplete global batch (apart from samples that
     /// [`Sampler::Distributed`] repeats).
     pub fn rest_of_epoch(&self, epoch: u64, consumed: usize) -> EpochOrder {
-        let mut indices = match self.sampler {
-            Sampler::Shuffle => RandomStream::new(self.seed, ORDER, epoch, 0).permutation(self.samples),
-            Sampler::Drawn { repeats, .. } => draws(self.seed, epoch, self.samples, self.classes.as_ref(), repeats),
-            Sampler::Distributed { .. } => torch_randperm(self.samples, self.seed.wrapping_add(epoch)),
+        let mut indices = match (self.sampler, &self.parts) {
+            (Sampler::Drawn { repeats, .. }, Parts::Classes(classes)) => {
+                draws(self.seed, epoch, self.samples, Some(classes), repeats)
+            }
+            (Sampler::Drawn { repeats, .. }, _) => draws(self.seed, epoch, self.samples, None, repeats),
+            (Sampler::Distributed { .. }, _) => torch_randperm(self.samples, self.seed.wrapping_add(epoch)),
+            (_, Parts::Blocks(blocks)) => blocks.order(self.seed, epoch),
+            (Sampler::Shuffle | Sampler::Blocks, _) => {
+                RandomStream::new(self.seed, ORDER, epoch, 0).permutation(self.samples)
+            }
         };
         indices.truncate(self.entries);
         for entry in indices.len()..self.entries {
@@ -204,7 +231,7 @@ impl TrainOrder {
             Sampler::Shuffle | Sampler::Distributed { .. } => 1,
         };
         let stride = match self.sampler {
-            Sampler::Shuffle | Sampler::Drawn { repeats: 1, .. } => 1,
+            Sampler::Shuffle | Sampler::Blocks | Sampler::Drawn { repeats: 1, .. } => 1,
             // So that repetitions of a sample are on different shards, as torchvision's are on different ranks.
             Sampler::Distributed { .. } | Sampler::Drawn { .. } => self.shards,
         };

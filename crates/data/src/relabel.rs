@@ -80,6 +80,10 @@ impl Dataset for Relabelled {
         self.dataset.blocks()
     }
 
+    fn prefers_blocks(&self) -> bool {
+        self.dataset.prefers_blocks()
+    }
+
     fn class_names(&self) -> Vec<String> {
         self.classes.clone()
     }

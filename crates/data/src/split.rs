@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::decode::ReadOptions;
 use crate::mt19937::PythonRandom;
 use crate::open::{class_folders, find_manifest};
-use crate::{DataError, Dataset, Folder, LeftOut, OpenOptions};
+use crate::{DataError, DataLayout, Dataset, Folder, LeftOut, OpenOptions};
 
 /// Whose random draw decides which pictures of a folder are for validation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,8 +142,7 @@ pub(crate) struct Scanned<S> {
     pub held_out: Option<S>,
     /// The folders of both parts, if these can be named instead.
     pub folders: Option<[String; 2]>,
-    /// Its layout, for people.
-    pub form: &'static str,
+    pub layout: DataLayout,
     /// What the user should know about the data.
     pub warnings: Vec<String>,
 }
@@ -158,8 +157,8 @@ pub(crate) struct Parts<S> {
 
 impl<S: Divide> Scanned<S> {
     /// A data set that does not come in parts.
-    pub fn whole(form: &'static str, train: S) -> Self {
-        Scanned { train, held_out: None, folders: None, form, warnings: Vec::new() }
+    pub fn whole(layout: DataLayout, train: S) -> Self {
+        Scanned { train, held_out: None, folders: None, layout, warnings: Vec::new() }
     }
 
     /// Both parts, one of them drawn if need be. Fails with fewer than two classes, or if nothing would be left for validation.

@@ -37,7 +37,7 @@ fn what(root: &Path, data: &OpenData) -> Finding {
     let (train, validation) = (data.train.len(), data.validation.len());
     let pictures = counted(train + validation, "picture");
     let classes = counted(data.classes.len(), "class");
-    let text = format!("{}: {}, {pictures} in {classes}", root.display(), data.form);
+    let text = format!("{}: {}, {pictures} in {classes}", root.display(), data.layout.name());
     Finding::ok("folder", text).fact("pictures", train + validation).fact("classes", data.classes.len())
 }
 

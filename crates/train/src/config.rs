@@ -42,7 +42,8 @@ pub use layers::LayeredConfig;
 pub use metrics::MetricName;
 pub use value::{
     Augmentation, Balance, Decoding, ErasingColors, Kind, LrScaling, OnBadSample, OptimizerKind, Range, RankKind,
-    ReducePrecision, RequeueSignal, SamplerKind, ScheduleKind, SplitRule, StrategyKind, SumOrder, UnusedParameters,
+    ReducePrecision, RequeueSignal, SamplerKind, ScheduleKind, Shuffling, SplitRule, StrategyKind, SumOrder,
+    UnusedParameters,
 };
 pub use words::{Meaning, WORDS, answer, is_near};
 
@@ -198,7 +199,7 @@ macro_rules! settings {
 settings! {
     Data {
         /// Folder of pictures, or CIFAR or MNIST
-        /// A folder of class folders, of which a fifth validates; or one with train/ and val/ (or test/); or a manifest (.csv, .tsv, .jsonl) that lists pictures and their classes; or ImageNet as Kaggle packs it; or the files of CIFAR-10, CIFAR-100, MNIST or Fashion-MNIST.
+        /// A folder of class folders, of which a fifth validates; or one with train/ and val/ (or test/); or a manifest (.csv, .tsv, .jsonl) that lists pictures and their classes; or archives of WebDataset (.tar), or Parquet files of Hugging Face; or ImageNet as Kaggle packs it; or the files of CIFAR-10, CIFAR-100, MNIST or Fashion-MNIST.
         data: Option<PathBuf> = None => "the embedded data set \"shapes\"", "DATA", ANY, Run;
         /// Folder for a copy of the data
         /// On a disk of the node, such as $SLURM_TMPDIR. The data is copied there once for all ranks of the node, and again only when it has changed. The run reads the copy, with the same results, and keeps the path of the original.
@@ -206,11 +207,11 @@ settings! {
         /// Where files' names have their class
         /// For pictures without class folders, such as {class}.{number}.jpg for cat.0.jpg. {class} takes as few characters as fit, {number} takes digits, and * anything. A pattern with a / is for paths below DATA, another for names.
         label_pattern: Option<String> = None => "classes are folders", "PATTERN", ANY, Fixed;
-        /// Column of pictures' paths in a manifest
-        /// Found by its name if there is one: path, file, filename, image, image_path and alike.
+        /// Column of pictures in a table
+        /// Of their paths in a manifest, or of their bytes in Parquet files. Found by its name if there is one: path, file, filename, image, image_path and alike.
         path_column: Option<String> = None => "found by its name", "NAME", ANY, Fixed;
-        /// Column of classes in a manifest
-        /// Found by its name if there is one: label, class, target, category and alike.
+        /// Column of classes in a table
+        /// Of a manifest or Parquet files, or the field in the .json files of WebDataset. Found by its name if there is one: label, class, target, category and alike.
         label_column: Option<String> = None => "found by its name", "NAME", ANY, Fixed;
         /// Where the paths in a manifest begin
         /// The folder that relative paths are relative to.
@@ -299,6 +300,9 @@ settings! {
         /// Order of training samples
         /// "shuffle" is the same for any number of ranks. "distributed" is that of PyTorch's DistributedSampler.
         sampler: SamplerKind = SamplerKind::Shuffle, "RULE", ANY, Fixed;
+        /// Which samples are shuffled together
+        /// "full" shuffles all samples. "block" shuffles blocks of neighbouring samples, and then the samples of each 16 blocks, so that archives and Parquet files are read from their beginnings to their ends. Each sample comes once in an epoch with both.
+        shuffle: Option<Shuffling> = None => "block for Parquet files, full for other data", "RULE", ANY, Fixed;
         /// Draw each class equally often
         /// "classes" draws as many samples of each class in an epoch, which has as many steps as otherwise. Small classes repeat samples, each time with another augmentation. Large classes leave samples to later epochs: none returns before all others of its class have been drawn.
         balance: Balance = Balance::None, "RULE", ANY, Fixed;
@@ -532,6 +536,11 @@ impl TrainConfig {
         together("accumulate", both, "--shards already sets the number of shards; use one of them".to_owned())?;
         let nesterov = self.nesterov && self.optimizer == OptimizerKind::Sgd && self.momentum == 0.0;
         together("nesterov", nesterov, "needs a --momentum above 0".to_owned())?;
+        let blocks = self.shuffle == Some(Shuffling::Block);
+        let balanced = blocks && self.balance == Balance::Classes;
+        together("shuffle", balanced, "--balance classes draws from all samples; use one of them".to_owned())?;
+        let repeated = blocks && self.repeat_augment > 1;
+        together("shuffle", repeated, "--repeat-augment draws from all samples; use one of them".to_owned())?;
         let adapts = self.optimizer == OptimizerKind::Lars;
         let decay = self.no_decay_norm_bias && self.weight_decay == 0.0 && !adapts;
         together("no_decay_norm_bias", decay, "needs a --weight-decay above 0".to_owned())?;

@@ -1,13 +1,14 @@
 //! How pictures are prepared for the model: the suggestions of the kind of data set, overridden by the configuration.
 
 use enmasse_data::{
-    AugMix, AutoAugment, ColorJitter, Crop, DataKind, ErasingValue, EvalTransform, GaussianBlur, Mixing, Normalization,
-    OpenOptions, RandAugment, RandomErasing, RandomGrayscale, RandomPerspective, RandomRotation, RandomVerticalFlip,
-    ReadOptions, Sampler, SplitKind, TrainTransform, TrivialAugmentWide,
+    AugMix, AutoAugment, ColorJitter, Crop, DataKind, Dataset, ErasingValue, EvalTransform, GaussianBlur, Mixing,
+    Normalization, OpenOptions, RandAugment, RandomErasing, RandomGrayscale, RandomPerspective, RandomRotation,
+    RandomVerticalFlip, ReadOptions, Sampler, SplitKind, TrainTransform, TrivialAugmentWide,
 };
 
 use crate::{
-    Augmentation, AutoAugmentation, Balance, Decoding, ErasingColors, SamplerKind, SplitRule, TrainConfig, TrainingData,
+    Augmentation, AutoAugmentation, Balance, Decoding, ErasingColors, SamplerKind, Shuffling, SplitRule, TrainConfig,
+    TrainingData,
 };
 
 /// The transforms of both parts, and the constants that the plan normalises by.
@@ -135,10 +136,16 @@ impl TrainConfig {
         }
     }
 
-    /// The order of training samples. PyTorch's pads, as its `DistributedSampler` does by default.
-    pub fn training_sampler(&self) -> Sampler {
+    /// The order of the training samples in `data`. PyTorch's pads, as its `DistributedSampler` does by default.
+    pub fn training_sampler(&self, data: &dyn Dataset) -> Sampler {
+        let by_blocks = || match self.shuffle {
+            Some(Shuffling::Block) => data.blocks().is_some(),
+            Some(Shuffling::Full) => false,
+            None => data.prefers_blocks(),
+        };
         match self.sampler {
             SamplerKind::Shuffle => match (self.balance, self.repeat_augment) {
+                (Balance::None, 1) if by_blocks() => Sampler::Blocks,
                 (Balance::None, 1) => Sampler::Shuffle,
                 (balance, repeats) => Sampler::Drawn { balanced: balance == Balance::Classes, repeats },
             },
@@ -149,14 +156,47 @@ impl TrainConfig {
 
 #[cfg(test)]
 mod tests {
+    use enmasse_data::{DataError, Picture};
+
     use super::*;
+
+    /// Data in blocks, or not, for which an order by blocks is the usual one, or not.
+    struct Blocky {
+        has: bool,
+        prefers: bool,
+    }
+
+    impl Dataset for Blocky {
+        fn len(&self) -> usize {
+            4
+        }
+
+        fn label(&self, _: usize) -> usize {
+            0
+        }
+
+        fn read(&self, _: usize) -> Result<Picture, DataError> {
+            Picture::new(1, 1, vec![0; 3])
+        }
+
+        fn blocks(&self) -> Option<Vec<usize>> {
+            self.has.then(|| vec![3, 1])
+        }
+
+        fn prefers_blocks(&self) -> bool {
+            self.prefers
+        }
+    }
 
     #[test]
     fn settings_decide_the_order() {
-        let check = |settings: &[(&str, &str)], expected: Sampler| {
+        let of = |settings: &[(&str, &str)], data: Blocky| {
             let mut config = TrainConfig::default();
             settings.iter().for_each(|(name, value)| config.set(name, value).unwrap());
-            assert_eq!(config.training_sampler(), expected, "{settings:?}");
+            config.training_sampler(&data)
+        };
+        let check = |settings: &[(&str, &str)], expected: Sampler| {
+            assert_eq!(of(settings, Blocky { has: false, prefers: false }), expected, "{settings:?}");
         };
         let drawn = |balanced, repeats| Sampler::Drawn { balanced, repeats };
         check(&[], Sampler::Shuffle);
@@ -165,6 +205,17 @@ mod tests {
         check(&[("balance", "classes"), ("repeat_augment", "2")], drawn(true, 2));
         let distributed = Sampler::Distributed { drop_last: false };
         check(&[("sampler", "distributed"), ("balance", "classes")], distributed);
+        check(&[("shuffle", "block")], Sampler::Shuffle);
+        let (archives, parquet) = (|| Blocky { has: true, prefers: false }, || Blocky { has: true, prefers: true });
+        for (settings, in_archives, in_parquet) in [
+            (&[][..], Sampler::Shuffle, Sampler::Blocks),
+            (&[("shuffle", "block")], Sampler::Blocks, Sampler::Blocks),
+            (&[("shuffle", "full")], Sampler::Shuffle, Sampler::Shuffle),
+            (&[("balance", "classes")], drawn(true, 1), drawn(true, 1)),
+            (&[("sampler", "distributed")], distributed, distributed),
+        ] {
+            assert_eq!([of(settings, archives()), of(settings, parquet())], [in_archives, in_parquet], "{settings:?}");
+        }
     }
 
     #[test]

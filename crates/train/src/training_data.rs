@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use enmasse_data::{
-    DataError, DataKind, Dataset, DecodePool, Folder, LeftOut, OpenOptions, Split, TrainTransform, folder_of,
+    DataError, DataKind, DataLayout, Dataset, DecodePool, Folder, LeftOut, OpenOptions, Split, TrainTransform,
+    folder_of,
 };
 use serde::Deserialize;
 
-use crate::TrainError;
+use crate::{Surroundings, TrainError};
 
 /// Turns the usual transforms of training pictures into those of a program.
 pub type Augment = Arc<dyn Fn(TrainTransform) -> TrainTransform + Send + Sync>;
@@ -26,8 +27,8 @@ pub struct TrainingData {
     pub classes: Vec<String>,
     /// The kind of pictures. Size, constants and augmentation follow from it unless the configuration overrides them.
     pub kind: DataKind,
-    /// The layout of the data, for people.
-    pub form: &'static str,
+    /// How the data lie in files.
+    pub layout: DataLayout,
     /// Whether the validation part is the data's own, so that none was drawn.
     pub has_parts: bool,
     /// The files of each part, for the run folder; `None` for data sets that are not lists of files.
@@ -69,7 +70,7 @@ impl TrainingData {
             test: None,
             classes,
             kind: DataKind::Folder,
-            form: DataKind::Folder.name(),
+            layout: DataLayout::ClassFolders,
             has_parts: true,
             split: None,
             warnings: Vec::new(),
@@ -94,7 +95,7 @@ impl TrainingData {
         let opened = enmasse_data::open(root, options)?;
         Ok(TrainingData {
             kind: opened.kind,
-            form: opened.form,
+            layout: opened.layout,
             has_parts: opened.has_parts,
             left_out: opened.split.as_ref().map(Split::left_out).unwrap_or_default(),
             split: opened.split,
@@ -105,12 +106,30 @@ impl TrainingData {
 
     /// The same files as in an earlier run.
     pub fn from_record(root: &Path, record: SplitRecord, options: &OpenOptions) -> Result<Self, TrainError> {
-        let root = folder_of(root, options);
+        let (is_manifest, root) = (root.is_file(), folder_of(root, options));
         let part = |files, labels| Folder::from_lists(&root, record.classes.clone(), files, labels);
         let train = part(record.train, record.train_labels)?;
         let split = Split { train, val: part(record.validation, record.validation_labels)? }.read_with(options.reading);
         let parts = Self::new(Arc::new(split.train.clone()), Arc::new(split.val.clone()));
-        Ok(TrainingData { split: Some(split), ..parts })
+        let layout = match &options.label_pattern {
+            Some(_) => DataLayout::NamedPictures,
+            None if is_manifest => DataLayout::Manifest,
+            None => DataLayout::ClassFolders,
+        };
+        Ok(TrainingData { split: Some(split), layout, ..parts })
+    }
+
+    /// What decides which settings have an effect on these data.
+    pub fn surroundings(&self, is_padded: bool, is_launched: bool) -> Surroundings {
+        let has_blocks = self.train.blocks().is_some();
+        Surroundings {
+            kind: self.kind,
+            layout: self.layout,
+            has_blocks,
+            has_parts: self.has_parts,
+            is_padded,
+            is_launched,
+        }
     }
 
     /// Checks that every label of a part is one of the classes. The error names the first sample with another.
@@ -129,6 +148,11 @@ impl TrainingData {
     /// Bytes that reading a picture of any part takes at its peak.
     pub(crate) fn reading_bytes(&self, pool: &DecodePool) -> Result<usize, DataError> {
         Ok(pool.reading_bytes(&self.train)?.max(pool.reading_bytes(&self.validation)?))
+    }
+
+    /// Bytes that the data set keeps of what it has read. The parts of one keep it together.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.train.kept_bytes().max(self.validation.kept_bytes())
     }
 
     /// Classes and samples as text, one per line, for ranks to compare. Data sets that have fingerprints are compared by them.

@@ -10,21 +10,21 @@ use crate::folder::check_folder;
 use crate::pattern::LabelPattern;
 use crate::scan::{folders, pictures_below};
 use crate::split::Scanned;
-use crate::{DataError, Folder, LeftOut};
+use crate::{DataError, DataLayout, Folder, LeftOut};
 
 /// Lists the class folders in `root`, or those in its folders for parts.
 pub(crate) fn scan(root: &Path) -> Result<Scanned<Folder>, DataError> {
     check_folder(root)?;
     let has_folders = |part: &Path| folders(part, &mut LeftOut::default()).is_ok_and(|found| !found.is_empty());
-    let form = "folder of class folders";
+    let layout = DataLayout::ClassFolders;
     let mut scanned = match part_folders(root, has_folders)? {
-        None => Scanned::whole(form, Folder::scan(root)?),
-        Some(PartFolders { train, held_out: None }) => Scanned::whole(form, Folder::scan_below(root, &train)?),
+        None => Scanned::whole(layout, Folder::scan(root)?),
+        Some(PartFolders { train, held_out: None }) => Scanned::whole(layout, Folder::scan_below(root, &train)?),
         Some(PartFolders { train, held_out: Some(held_out) }) => {
             let (training, validation) = (Folder::scan_below(root, &train)?, Folder::scan_below(root, &held_out)?);
             same_classes(&training, &validation, root, [&train, &held_out])?;
             let folders = Some([train, held_out]);
-            Scanned { held_out: Some(validation), folders, ..Scanned::whole(form, training) }
+            Scanned { held_out: Some(validation), folders, ..Scanned::whole(layout, training) }
         }
     };
     imagenet::describe(&mut scanned, root)?;
@@ -34,16 +34,16 @@ pub(crate) fn scan(root: &Path) -> Result<Scanned<Folder>, DataError> {
 /// Lists the pictures in `root`, or in its folders for parts, each labelled by its name.
 pub(crate) fn scan_names(root: &Path, pattern: &str) -> Result<Scanned<Folder>, DataError> {
     let pattern = LabelPattern::parse(pattern)?;
-    let form = "pictures labelled by their names";
+    let layout = DataLayout::NamedPictures;
     // Without folders, there is no telling which parts have labels: a name that has none is an error below.
     Ok(match part_folders(root, |_| true)? {
-        None => Scanned::whole(form, by_name(root, "", &pattern)?),
-        Some(PartFolders { train, held_out: None }) => Scanned::whole(form, by_name(root, &train, &pattern)?),
+        None => Scanned::whole(layout, by_name(root, "", &pattern)?),
+        Some(PartFolders { train, held_out: None }) => Scanned::whole(layout, by_name(root, &train, &pattern)?),
         Some(PartFolders { train, held_out: Some(held_out) }) => {
             let (training, validation) = (by_name(root, &train, &pattern)?, by_name(root, &held_out, &pattern)?);
             same_classes(&training, &validation, root, [&train, &held_out])?;
             let folders = Some([train, held_out]);
-            Scanned { held_out: Some(validation), folders, ..Scanned::whole(form, training) }
+            Scanned { held_out: Some(validation), folders, ..Scanned::whole(layout, training) }
         }
     })
 }

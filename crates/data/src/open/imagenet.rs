@@ -13,7 +13,7 @@ use enmasse_wording::grouped;
 use crate::file_list::FileList;
 use crate::scan::{EXTENSIONS, files, folders};
 use crate::split::Scanned;
-use crate::{DataError, Dataset, Folder, LeftOut};
+use crate::{DataError, DataLayout, Dataset, Folder, LeftOut};
 
 const CLASSES: usize = 1000;
 /// Pictures of the training part and of the validation part.
@@ -46,7 +46,7 @@ pub(crate) fn scan_kaggle(folder: &Path) -> Result<Scanned<Folder>, DataError> {
         return Err(DataError::layout(folder, problem));
     };
     let validation = validation_part(folder, train.classes(), &labels)?;
-    let mut scanned = Scanned { held_out: Some(validation), ..Scanned::whole("ImageNet in Kaggle's layout", train) };
+    let mut scanned = Scanned { held_out: Some(validation), ..Scanned::whole(DataLayout::KaggleImageNet, train) };
     describe(&mut scanned, folder)?;
     Ok(scanned)
 }

@@ -11,7 +11,7 @@ use super::parts::PartName;
 use super::table::{Rows, Value};
 use crate::file_list::FileList;
 use crate::split::Scanned;
-use crate::{DataError, Folder};
+use crate::{DataError, DataLayout, Folder};
 
 /// Extensions of manifests.
 pub(crate) const EXTENSIONS: [&str; 4] = ["csv", "tsv", "jsonl", "ndjson"];
@@ -52,7 +52,7 @@ pub(crate) fn scan(manifest: &Path, options: &OpenOptions) -> Result<Scanned<Fol
     };
     let has = |part| listed.parts.contains(&part);
     let Some(held_out) = [PartName::Validation, PartName::Test].into_iter().find(|&part| has(part)) else {
-        return Ok(Scanned::whole("manifest", part(&|_| true)));
+        return Ok(Scanned::whole(DataLayout::Manifest, part(&|_| true)));
     };
     if !has(PartName::Train) {
         let problem = format!("its column {:?} has no rows for training", columns.split.unwrap_or_default());
@@ -61,7 +61,7 @@ pub(crate) fn scan(manifest: &Path, options: &OpenOptions) -> Result<Scanned<Fol
     let validation = part(&|part| part == Some(held_out));
     Ok(Scanned {
         held_out: Some(validation),
-        ..Scanned::whole("manifest", part(&|part| part == Some(PartName::Train)))
+        ..Scanned::whole(DataLayout::Manifest, part(&|part| part == Some(PartName::Train)))
     })
 }
 

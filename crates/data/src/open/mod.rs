@@ -21,7 +21,7 @@ use crate::parquet::Parquet;
 use crate::scan::{has_extension, holds_pictures};
 use crate::shards::Shards;
 use crate::split::{Divide, Parts, Scanned};
-use crate::{DataError, DataKind, Dataset, Folder, LeftOut, Split, SplitKind};
+use crate::{DataError, DataKind, DataLayout, Dataset, Folder, LeftOut, Split, SplitKind};
 pub(crate) use imagenet::is_same_class;
 use known::{Layout, recognise};
 pub(crate) use nothing::find_manifest;
@@ -68,8 +68,8 @@ impl Default for OpenOptions {
 pub struct OpenData {
     /// The kind of data set.
     pub kind: DataKind,
-    /// Its layout, for people.
-    pub form: &'static str,
+    /// How it lies in files.
+    pub layout: DataLayout,
     /// The folder that contains its files: the given one, or one inside it. Of a manifest its path.
     pub folder: PathBuf,
     /// The training part.
@@ -232,7 +232,7 @@ fn open_known(layout: &Layout, folder: PathBuf) -> Result<OpenData, DataError> {
     let (kind, train, validation) = layout.read(&folder)?;
     Ok(OpenData {
         kind,
-        form: kind.name(),
+        layout: DataLayout::Known(kind),
         folder,
         classes: train.class_names(),
         train: Arc::new(train),
@@ -253,11 +253,11 @@ fn opened<S: Divide + 'static>(
     mut scanned: Scanned<S>,
     options: &OpenOptions,
 ) -> Result<OpenData, DataError> {
-    let (form, warnings) = (scanned.form, std::mem::take(&mut scanned.warnings));
+    let (layout, warnings) = (scanned.layout, std::mem::take(&mut scanned.warnings));
     let Parts { train, validation, drawn } = scanned.in_parts(&folder, options)?;
     Ok(OpenData {
         kind: DataKind::Folder,
-        form,
+        layout,
         folder,
         classes: train.classes().to_vec(),
         split: S::lists(&train, &validation),

@@ -7,7 +7,7 @@ use super::classes::{Distinct, LABELS, sort_classes};
 use super::manifest::{PATHS, plain};
 use super::parts::PartName;
 use super::pieces::{Pieces, read_all};
-use crate::DataError;
+use crate::{DataError, DataLayout};
 use crate::parquet::{Builder, Column, Metadata, Opened, Parquet, Physical, RowGroup, each_label};
 use crate::split::Scanned;
 
@@ -138,7 +138,7 @@ fn join(tables: Vec<Table>, pieces: &Pieces, root: &Path) -> Result<Scanned<Parq
     }
     let [train, validation] = builder.finish(&classes, parts);
     let held_out = pieces.held_out.map(|_| validation);
-    Ok(Scanned { held_out, ..Scanned::whole("Parquet files", train) })
+    Ok(Scanned { held_out, ..Scanned::whole(DataLayout::Parquet, train) })
 }
 
 /// A label as text.

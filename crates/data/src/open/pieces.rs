@@ -135,6 +135,9 @@ fn part_of(path: &Path) -> Option<PartName> {
 
 /// What `read` makes of each file, in their order. Several are read at a time.
 pub(super) fn read_all<T: Send>(files: &[(PathBuf, bool)], read: impl Fn(&Path) -> T + Sync) -> Vec<T> {
+    if let [(only, _)] = files {
+        return vec![read(only)];
+    }
     let next = AtomicUsize::new(0);
     let found = Mutex::new(Vec::with_capacity(files.len()));
     thread::scope(|scope| {

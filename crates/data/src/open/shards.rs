@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::OpenOptions;
 use super::classes::{Distinct, LABELS, sort_classes};
 use super::pieces::{Pieces, read_all};
-use crate::DataError;
+use crate::{DataError, DataLayout};
 use crate::file_list::FileList;
 use crate::shards::{Indexed, Place, Shards, index};
 use crate::split::Scanned;
@@ -50,6 +50,6 @@ pub(crate) fn scan(archives: Vec<PathBuf>, root: &Path, options: &OpenOptions) -
     let [train, validation] =
         lists.map(|(names, places)| Shards::new(archives.clone(), classes.clone(), names.relabelled(&labels), places));
     let held_out = held_out.map(|_| validation);
-    Ok(Scanned { held_out, warnings, ..Scanned::whole("WebDataset archives", train) })
+    Ok(Scanned { held_out, warnings, ..Scanned::whole(DataLayout::Archives, train) })
 }
 

@@ -18,7 +18,7 @@ use enmasse_files::open_regular;
 use crate::container::Container;
 use crate::dataset::reading_bytes;
 use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
-use crate::{CropBox, DataError, Dataset, OpenData, Picture, View, Wanted};
+use crate::{CropBox, DataError, DataLayout, Dataset, OpenData, Picture, View, Wanted};
 use header::{Header, LABEL, MAGIC, Metadata, OFFSET, Pictures};
 use record::{HEAD, Place};
 
@@ -66,7 +66,7 @@ pub(crate) fn open(path: &Path, reading: ReadOptions) -> Result<OpenData, DataEr
         .map(|(part, (labels, checked))| Arc::new(Part { file: file.clone(), part, labels, checked }));
     Ok(OpenData {
         kind: file.metadata.kind,
-        form: "packed file",
+        layout: DataLayout::PackedFile,
         folder: path.to_owned(),
         classes: file.metadata.classes.clone(),
         train,

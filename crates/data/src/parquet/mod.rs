@@ -244,6 +244,10 @@ impl Dataset for Parquet {
         Some(self.rows.chunk_by(|one, next| block_of(one) == block_of(next)).map(<[u32]>::len).collect())
     }
 
+    fn prefers_blocks(&self) -> bool {
+        true
+    }
+
     fn reading_bytes(&self) -> usize {
         let picture = reading_bytes(self, |index| Some(Self::mean_bytes(self.files.group(self.rows[index]).1) as usize));
         // Of the groups whose pictures were just read.

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::sync::Arc;
 
 use enmasse_files::reserve;
-use ruzstd::decoding::StreamingDecoder;
+use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
 use super::encoding::each_number;
 use super::metadata::{Codec, Column, Physical};
@@ -15,6 +15,8 @@ const MAX_BYTES: usize = 1 << 30;
 /// How many times as large a page may become, if it becomes larger than [`SMALL`]: pictures hardly shrink.
 const MAX_EXPANSION: usize = 1000;
 const SMALL: usize = 1 << 20;
+/// Memory that Zstandard may ask for, if the page is smaller: writers that do not know a page's length ask for as much.
+const WINDOW: usize = 8 << 20;
 
 /// What kind of page a head is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,7 +291,9 @@ fn unpack(packed: Vec<u8>, codec: Codec, length: usize) -> Result<Vec<u8>, Fault
         }
         Codec::Gzip => bytes = read(flate2::read::MultiGzDecoder::new(packed.as_slice()), length).ok_or(DAMAGED)?,
         Codec::Zstd => {
-            let decoder = StreamingDecoder::new(packed.as_slice()).map_err(|_| DAMAGED)?;
+            let mut decoder = FrameDecoder::new();
+            decoder.set_max_window_size(length.max(WINDOW) as u64);
+            let decoder = StreamingDecoder::new_with_decoder(packed.as_slice(), decoder).map_err(|_| DAMAGED)?;
             bytes = read(decoder, length).ok_or(DAMAGED)?;
         }
     }

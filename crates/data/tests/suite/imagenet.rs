@@ -47,7 +47,7 @@ fn kaggle_s_layout_is_read_in_place() {
         let data = opened(&given).unwrap();
         assert_eq!(data.classes, ["n01440764 tench", "n01443537 goldfish", "n01484850 great white shark"]);
         assert_eq!(
-            (data.folder.as_path(), data.has_parts, data.form),
+            (data.folder.as_path(), data.has_parts, data.layout.name()),
             (below.as_path(), true, "ImageNet in Kaggle's layout")
         );
         assert_eq!(

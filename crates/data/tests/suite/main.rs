@@ -6,6 +6,7 @@ mod fixtures;
 mod folder;
 mod hostile;
 mod imagenet;
+mod ledger;
 mod loader;
 mod manifest;
 mod mixing;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use enmasse_data::{Dataset, OpenData, OpenOptions, folder_of, open, open_whole};
+use enmasse_data::{DataLayout, Dataset, OpenData, OpenOptions, folder_of, open, open_whole};
 use tempfile::{TempDir, tempdir};
 
 /// A folder with the manifest `name` and the picture `a.jpg`.
@@ -39,7 +39,7 @@ fn check(
     assert_eq!(data.classes, classes, "{text}");
     assert_eq!(samples(root.path(), data.train.as_ref()), own(train), "{text}");
     assert_eq!(samples(root.path(), data.validation.as_ref()), own(val), "{text}");
-    assert_eq!((data.form, data.has_parts), ("manifest", true));
+    assert_eq!((data.layout, data.has_parts), (DataLayout::Manifest, true));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use enmasse_data::{Dataset, OpenData, OpenOptions, Picture, open, open_whole};
+use enmasse_data::{DataLayout, Dataset, OpenData, OpenOptions, Picture, open, open_whole};
 use tempfile::{TempDir, tempdir};
 
 fn fixture(name: &str) -> PathBuf {
@@ -71,8 +71,8 @@ fn files_by_folders_patterns_and_parts() {
     let check = |files: &[(&str, &str)], given: &str, expected: [usize; 2], has_parts: bool| {
         let root = folder(files);
         let data = open(&root.path().join(given), &OpenOptions::default()).map_err(|error| error.to_string()).unwrap();
-        let OpenData { train, validation, form, .. } = &data;
-        assert_eq!(([train.len(), validation.len()], data.has_parts, *form), (expected, has_parts, "Parquet files"), "{given}");
+        let OpenData { train, validation, layout, .. } = &data;
+        assert_eq!(([train.len(), validation.len()], data.has_parts, *layout), (expected, has_parts, DataLayout::Parquet), "{given}");
         let read = |part: &Arc<dyn Dataset>| (0..part.len()).map(|i| (part.label(i), part.read(i).unwrap())).collect::<Vec<_>>();
         let all = read(train).into_iter().chain(read(validation));
         assert!(all.into_iter().all(|(label, own)| (0..20).any(|i| i % 3 == label && picture(i) == own)));

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use enmasse_data::{Dataset, OpenData, OpenOptions, open, open_whole};
+use enmasse_data::{DataLayout, Dataset, OpenData, OpenOptions, open, open_whole};
 use tar::{Builder, EntryType, Header};
 use tempfile::{TempDir, tempdir};
 
@@ -105,7 +105,7 @@ fn archives_by_patterns_folders_and_parts() {
         let data = opened(root.path().join(given)).unwrap();
         assert_eq!([data.train.len(), data.validation.len()], expected, "{given}");
         assert_eq!((data.classes.concat().as_str(), data.has_parts), ("910", has_parts));
-        assert_eq!(data.form, "WebDataset archives");
+        assert_eq!(data.layout, DataLayout::Archives);
         let files = |dataset: &dyn Dataset| (0..dataset.len()).map(|index| dataset.name(index)).collect::<Vec<_>>();
         assert!(files(data.train.as_ref()).iter().all(|name| !files(data.validation.as_ref()).contains(name)));
     };

@@ -10,7 +10,7 @@ use enmasse_graph::Target;
 use enmasse_launch::process_variable;
 use enmasse_models::Model;
 use enmasse_train::{
-    Devices, LayeredConfig, Objective, Preparation, RunFolder, RunPaths, SETTINGS, Stop, StopRequests, Surroundings,
+    Devices, LayeredConfig, Objective, Preparation, RunFolder, RunPaths, SETTINGS, Stop, StopRequests,
     TrainConfig, TrainError, Trainer, TrainingData, compile_plans, locate_run,
 };
 use enmasse_wording::counted;
@@ -267,10 +267,10 @@ fn warn(layers: &LayeredConfig, run: &Run, is_launched: bool, local_ranks: usize
     let Run { config, data, .. } = run;
     let size = config.picture_size(data.kind.native_size());
     let is_padded = matches!(data.kind.crop(size), Crop::Padded { .. });
-    let surroundings = Surroundings { kind: data.kind, has_parts: data.has_parts, is_padded, is_launched };
+    let surroundings = data.surroundings(is_padded, is_launched);
     warn_of_left_out(&data.left_out);
     data.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
-    for line in layers.without_effect(&surroundings) {
+    for line in layers.without_effect(&surroundings, |_| true) {
         say(format_args!("warning: {line}"));
     }
     if let Some(line) = too_many_threads(config, local_ranks, cores()) {

@@ -4,15 +4,19 @@
 //! values of a saved run are not, so that every run can continue. A setting that is fulfilled anyway, such as
 //! SyncBatchNorm on a single rank, does not count as ineffective.
 
-use enmasse_data::DataKind;
+use enmasse_data::{DataKind, DataLayout};
 
-use super::{ConfigError, Kind, LayeredConfig, RankKind, SETTINGS, Setting, Source, TrainConfig};
+use super::{ConfigError, Kind, LayeredConfig, RankKind, SETTINGS, Setting, Shuffling, Source, TrainConfig};
 
 /// The circumstances of a run that settings depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Surroundings {
     /// The kind of pictures.
     pub kind: DataKind,
+    /// How the data lie in files.
+    pub layout: DataLayout,
+    /// Whether the samples lie in blocks ([`enmasse_data::Dataset::blocks`]).
+    pub has_blocks: bool,
     /// Whether the data set comes in two parts, so that it is not split.
     pub has_parts: bool,
     /// Whether the data set's usual training pictures are crops of padded ones.
@@ -42,6 +46,12 @@ const RULES: &[(&str, Effect)] = &[
     ("ra_magnitude", Effect::Beside("auto_augment", &["randaugment"])),
     ("augmix_severity", Effect::Beside("auto_augment", &["augmix"])),
     ("erasing_value", Effect::Unless(whole_pictures)),
+    ("label_pattern", Effect::Unless(no_names)),
+    ("path_column", Effect::Unless(no_paths)),
+    ("label_column", Effect::Unless(no_labels)),
+    ("manifest_root", Effect::Unless(no_manifest)),
+    ("shuffle", Effect::Beside("sampler", &["shuffle"])),
+    ("shuffle", Effect::Unless(single_samples)),
     ("balance", Effect::Beside("sampler", &["shuffle"])),
     ("repeat_augment", Effect::Beside("sampler", &["shuffle"])),
     ("split", Effect::Unless(parts)),
@@ -60,6 +70,30 @@ fn usual_augmentation(config: &TrainConfig, surroundings: &Surroundings) -> Opti
 
 fn whole_pictures(config: &TrainConfig, _: &Surroundings) -> Option<&'static str> {
     (config.random_erasing == 0.0).then_some("without --random-erasing")
+}
+
+fn no_names(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
+    let is_read = surroundings.layout == DataLayout::NamedPictures;
+    (!is_read).then_some("on data other than folders of pictures")
+}
+
+fn no_paths(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
+    let is_read = matches!(surroundings.layout, DataLayout::Manifest | DataLayout::Parquet);
+    (!is_read).then_some("on data other than manifests and Parquet files")
+}
+
+fn no_labels(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
+    let is_read = matches!(surroundings.layout, DataLayout::Manifest | DataLayout::Parquet | DataLayout::Archives);
+    (!is_read).then_some("on data other than manifests, WebDataset archives and Parquet files")
+}
+
+fn no_manifest(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
+    (surroundings.layout != DataLayout::Manifest).then_some("on data other than manifests")
+}
+
+fn single_samples(config: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
+    let asked = config.shuffle == Some(Shuffling::Block);
+    (asked && !surroundings.has_blocks).then_some("on data other than WebDataset archives and Parquet files")
 }
 
 fn parts(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
@@ -112,8 +146,8 @@ impl LayeredConfig {
         Err(ConfigError::value(setting, &self.text(setting), &Source::CommandLine, reason))
     }
 
-    /// A line for each setting that a user gave and that has no effect.
-    pub fn without_effect(&self, surroundings: &Surroundings) -> Vec<String> {
+    /// A line for each setting that a user gave and that has no effect, as far as the command `takes` it.
+    pub fn without_effect(&self, surroundings: &Surroundings, takes: impl Fn(&Setting) -> bool) -> Vec<String> {
         let beside = self.beside_others().map(|Idle { setting, decided_by, .. }| {
             (setting, format!("with {}", Source::CommandLine.describe(decided_by, &self.text(decided_by))))
         });
@@ -125,7 +159,7 @@ impl LayeredConfig {
             let source = self.source(setting.name).unwrap_or(&Source::Default);
             format!("{} has no effect {why}", source.describe(setting, &self.text(setting)))
         };
-        beside.chain(unless).map(line).collect()
+        beside.chain(unless).filter(|(setting, _)| takes(setting)).map(line).collect()
     }
 
     /// The given settings that the value of another one makes ineffective.
@@ -169,8 +203,14 @@ mod tests {
 
     use super::*;
 
-    const FOLDER: Surroundings =
-        Surroundings { kind: DataKind::Folder, has_parts: false, is_padded: false, is_launched: false };
+    const FOLDER: Surroundings = Surroundings {
+        kind: DataKind::Folder,
+        layout: DataLayout::ClassFolders,
+        has_blocks: false,
+        has_parts: false,
+        is_padded: false,
+        is_launched: false,
+    };
 
     /// Flags, variables and a saved run, each as `name=value` pairs separated by spaces.
     fn layers(flags: &str, variables: &str, saved: &str) -> LayeredConfig {
@@ -218,6 +258,9 @@ mod tests {
         check("optimizer=adamw nesterov=true", Some(&format!("--nesterov: {adamw}")));
         let gamma = "--gamma 0.5: has no effect with --schedule constant; leave it out, or use --schedule step";
         check("schedule=constant gamma=0.5", Some(gamma));
+        let blocks =
+            "--shuffle block: has no effect with --sampler distributed; leave it out, or use --sampler shuffle";
+        check("sampler=distributed shuffle=block", Some(blocks));
         let order =
             "--balance classes: has no effect with --sampler distributed; leave it out, or use --sampler shuffle";
         check("sampler=distributed balance=classes", Some(order));
@@ -228,7 +271,7 @@ mod tests {
         let check = |flags: &str, variables: &str, saved: &str, expected: &[&str]| {
             let layers = layers(flags, variables, saved);
             layers.check_flags().unwrap();
-            assert_eq!(layers.without_effect(&FOLDER), expected, "{flags} {variables} {saved}");
+            assert_eq!(layers.without_effect(&FOLDER, |_| true), expected, "{flags} {variables} {saved}");
         };
         check("", "", "", &[]);
         // The values of a saved run are a mixture of given and default ones.
@@ -244,9 +287,49 @@ mod tests {
     }
 
     #[test]
+    fn settings_of_some_layouts() {
+        use DataLayout::{Archives, ClassFolders, KaggleImageNet, Known, Manifest, NamedPictures, PackedFile, Parquet};
+        const ALL: [DataLayout; 8] = [
+            ClassFolders,
+            NamedPictures,
+            Manifest,
+            KaggleImageNet,
+            Archives,
+            Parquet,
+            Known(DataKind::Mnist),
+            PackedFile,
+        ];
+        let check = |setting: &str, text: &str, with: &[DataLayout], reason: &str| {
+            for layout in ALL {
+                let has_blocks = matches!(layout, Archives | Parquet);
+                let found =
+                    layers(setting, "", "").without_effect(&Surroundings { layout, has_blocks, ..FOLDER }, |_| true);
+                let expected = format!("{text} has no effect on data other than {reason}");
+                assert_eq!(found, if with.contains(&layout) { vec![] } else { vec![expected] }, "{layout:?}");
+            }
+        };
+        let path = "--label-pattern {class}.jpg";
+        check("label_pattern={class}.jpg", path, &[NamedPictures], "folders of pictures");
+        check("path_column=a", "--path-column a", &[Manifest, Parquet], "manifests and Parquet files");
+        let tables = "manifests, WebDataset archives and Parquet files";
+        check("label_column=a", "--label-column a", &[Manifest, Archives, Parquet], tables);
+        check("manifest_root=a", "--manifest-root a", &[Manifest], "manifests");
+        check("shuffle=block", "--shuffle block", &[Archives, Parquet], "WebDataset archives and Parquet files");
+        check("shuffle=full", "", &ALL, "");
+        // What the command does not take is none of its business.
+        let foreign =
+            layers("", "manifest_root=a gamma=0.5", "").without_effect(&FOLDER, |setting| setting.name == "gamma");
+        assert_eq!(foreign, ["ENMASSE_GAMMA=0.5 has no effect with --schedule cosine"]);
+    }
+
+    #[test]
     fn surroundings_that_make_settings_ineffective() {
         let check = |flags: &str, surroundings: Surroundings, expected: &[&str]| {
-            assert_eq!(layers(flags, "", "").without_effect(&surroundings), expected, "{flags} {surroundings:?}");
+            assert_eq!(
+                layers(flags, "", "").without_effect(&surroundings, |_| true),
+                expected,
+                "{flags} {surroundings:?}"
+            );
         };
         let all = "crop_padding=2 split=python split_seed=1 convert_rgb=true exif_transpose=true on_bad_sample=skip ranks=thread";
         check(all, Surroundings { is_padded: true, ..FOLDER }, &[]);

@@ -416,6 +416,13 @@ choices! {
         /// The order of PyTorch's `DistributedSampler`, with its padding.
         Distributed = "distributed",
     }
+    /// How samples are shuffled.
+    Shuffling {
+        /// All samples of the data set among each other.
+        Full = "full",
+        /// Blocks of neighbouring samples, and the samples of each few blocks.
+        Block = "block",
+    }
     /// How often the samples of a class are drawn.
     Balance {
         /// As often as there are samples.

@@ -40,7 +40,7 @@ impl Session {
         let sharding = Sharding { hosted: map.hosted(rank), shards, batch: config.batch_per_shard(shards) };
         let pool = DecodePool::new(trainer.loader_threads)?.patience(config.patience(world_size));
         let preparation = Preparation::of(config, data);
-        let (transform, sampler) = (preparation.train.clone(), config.training_sampler());
+        let (transform, sampler) = (preparation.train.clone(), config.training_sampler(data.train.as_ref()));
         let (pictures, seed) = (data.train.clone(), config.seed);
         let skips = config.on_bad_sample == OnBadSample::Skip;
         let train = TrainLoader::with_sampler(&pool, pictures, transform, sharding.clone(), seed, sampler)?
@@ -82,6 +82,7 @@ impl Session {
             },
             world_size,
             decoders: [trainer.loader_threads, data.reading_bytes(&evaluation.pool)?],
+            kept: data.kept_bytes(),
             loading: loaded_at_a_time(config, &plans),
         };
         let batches = train.batch_bytes().saturating_add(validation.batch_bytes());
@@ -186,7 +187,7 @@ impl Session {
             model: trainer.config.model.clone(),
             parameters: count(&is_parameter),
             trainable: count(&trained),
-            data: data.form,
+            data: data.layout.name(),
             normalization: self.preparation.normalization.clone(),
             size: self.preparation.train.size(),
             augmentation: self.preparation.train.to_string(),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ArgMatches;
 use enmasse_data::{Crop, DecodePool, OpenOptions};
-use enmasse_train::{Surroundings, TrainConfig, TrainingData};
+use enmasse_train::{TrainConfig, TrainingData};
 
 use crate::failure::Failure;
 use crate::output::say;
@@ -45,8 +45,8 @@ impl Opened {
         let data = TrainingData::open(&root, &OpenOptions { val_fraction, ..config.open_options() })?;
         data.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
         let is_padded = matches!(data.kind.crop(config.picture_size(data.kind.native_size())), Crop::Padded { .. });
-        let surroundings = Surroundings { kind: data.kind, has_parts: data.has_parts, is_padded, is_launched: false };
-        layers.without_effect(&surroundings).iter().for_each(|line| say(format_args!("warning: {line}")));
+        let surroundings = data.surroundings(is_padded, false);
+        layers.without_effect(&surroundings, |_| true).iter().for_each(|line| say(format_args!("warning: {line}")));
         Ok(Opened { config, root, data })
     }
 

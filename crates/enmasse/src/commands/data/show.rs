@@ -59,7 +59,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let (sheet, classes) = (file("sheet"), file("classes"));
 
     let preparation = Preparation::of(config, data);
-    let (dataset, sampler) = (data.train.as_ref(), config.training_sampler());
+    let (dataset, sampler) = (data.train.as_ref(), config.training_sampler(data.train.as_ref()));
     let (validation, training) = (preparation.evaluation, preparation.train);
     validation.check().and_then(|()| training.check()).map_err(Failure::error)?;
     let chosen = first_samples(dataset, sampler, config.seed, epoch as u64, samples)?;
