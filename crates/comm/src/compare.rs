@@ -13,11 +13,23 @@ const TEXT_LIMIT: usize = 16 << 20;
 /// Limit of the displayed part of a differing line, in characters.
 const SHOWN: usize = 160;
 
+/// A text that ranks compare. It comes in pieces, so a long one need not be in memory.
+pub trait ComparedText {
+    /// Calls `piece` with each piece of the text, in order. The same text may come in other pieces.
+    fn each_piece(&self, piece: &mut dyn FnMut(&str));
+}
+
+impl<T: AsRef<str>> ComparedText for T {
+    fn each_piece(&self, piece: &mut dyn FnMut(&str)) {
+        piece(self.as_ref());
+    }
+}
+
 impl Group {
     /// Fails on all ranks unless all pass the same (name, text) pairs: the plan, the configuration, the list of files,
     /// a hash of the weights, the program's version. The cause names the first item that differs, the two ranks, and
     /// the first differing line of both.
-    pub fn compare(&self, items: &[(&str, &str)]) -> Result<(), Arc<Cause>> {
+    pub fn compare(&self, items: &[(&str, &dyn ComparedText)]) -> Result<(), Arc<Cause>> {
         let outline = outline(items);
         let hash = *blake3::hash(outline.as_bytes()).as_bytes();
         let mut hashes = vec![0; hash.len() * self.world_size()];
@@ -34,7 +46,7 @@ impl Group {
         let message = match [item, other_item].map(|item| item.split_once(' ')) {
             // Equal names, different hashes.
             [Some((_, name)), Some((_, other_name))] if name == other_name => {
-                let own = items.get(line).map_or("", |(_, text)| text);
+                let own = items.get(line).map_or(&"" as &dyn ComparedText, |(_, text)| *text);
                 let (text, other_text) = (self.text_of(0, own)?, self.text_of(other, own)?);
                 let (line, shown) = first_difference(&text, &other_text);
                 let [shown, other_shown] = shown.map(show);
@@ -56,8 +68,8 @@ impl Group {
     }
 
     /// `text` of rank `root`, on all ranks; truncated if it is very long.
-    fn text_of(&self, root: usize, text: &str) -> Result<String, Arc<Cause>> {
-        let text = &text[..text.floor_char_boundary(TEXT_LIMIT)];
+    fn text_of(&self, root: usize, text: &dyn ComparedText) -> Result<String, Arc<Cause>> {
+        let text = if self.rank() == root { beginning(text) } else { String::new() };
         let mut length = [text.len() as i64];
         self.broadcast(&mut length, root)?;
         let mut bytes = vec![0; usize::try_from(length[0]).map_or(0, |length| length.min(TEXT_LIMIT))];
@@ -69,10 +81,21 @@ impl Group {
     }
 }
 
+/// As much of a text as is sent.
+fn beginning(text: &dyn ComparedText) -> String {
+    let mut found = String::new();
+    text.each_piece(&mut |piece| found.push_str(&piece[..piece.floor_char_boundary(TEXT_LIMIT - found.len())]));
+    found
+}
+
 /// One line per item: its hash and its name.
-fn outline(items: &[(&str, &str)]) -> String {
-    let line = |(name, text): &(&str, &str)| {
-        format!("{} {}\n", blake3::hash(text.as_bytes()).to_hex(), name.replace('\n', " "))
+fn outline(items: &[(&str, &dyn ComparedText)]) -> String {
+    let line = |(name, text): &(&str, &dyn ComparedText)| {
+        let mut hasher = blake3::Hasher::new();
+        text.each_piece(&mut |piece| {
+            hasher.update(piece.as_bytes());
+        });
+        format!("{} {}\n", hasher.finalize().to_hex(), name.replace('\n', " "))
     };
     items.iter().map(line).collect()
 }
@@ -99,6 +122,21 @@ fn show(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A text in pieces is the text, and no more of it is sent than of a whole one.
+    #[test]
+    fn texts_in_pieces() {
+        struct Pieces(usize);
+        impl ComparedText for Pieces {
+            fn each_piece(&self, piece: &mut dyn FnMut(&str)) {
+                (0..self.0).for_each(|_| piece("aé"));
+            }
+        }
+        assert_eq!(outline(&[("text", &Pieces(3))]), outline(&[("text", &"aéaéaé")]));
+        assert_eq!(beginning(&Pieces(2)), "aéaé");
+        assert_eq!(beginning(&Pieces(TEXT_LIMIT)).len(), TEXT_LIMIT);
+        assert_eq!(beginning(&"é".repeat(TEXT_LIMIT)).len(), TEXT_LIMIT);
+    }
 
     #[test]
     fn the_first_differing_line() {

@@ -43,6 +43,7 @@ mod watchdog;
 pub use cause::{Cause, CauseKind, MalformedCause};
 pub use clock::{Clock, ClockOffset};
 pub use collectives::Reduce;
+pub use compare::ComparedText;
 pub use element::{Element, Reduction};
 pub use engine::Handle;
 pub use error::JoinError;

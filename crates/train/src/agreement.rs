@@ -5,6 +5,7 @@ use enmasse_comm::{Cause, CauseKind, Group};
 use enmasse_device::{Device, DeviceError, Program, Which};
 use enmasse_graph::{Arena, Plan, Plans, StateTensor};
 
+use crate::training_data::Listing;
 use crate::weights::{is_optimizer, map_state};
 use crate::{Preparation, TrainConfig, TrainError, TrainingData};
 
@@ -74,11 +75,11 @@ pub fn compare_setup(
 ) -> Result<(), TrainError> {
     let plan = plans.train.as_ref().map(ToString::to_string).unwrap_or_default();
     group.compare(&[
-        ("program version", env!("CARGO_PKG_VERSION")),
+        ("program version", &env!("CARGO_PKG_VERSION")),
         ("configuration", &config.to_toml()),
         ("plan", &plan),
         ("transforms", &Preparation::of(config, data).train.to_string()),
-        ("classes and files", &data.listing()),
+        ("classes and files", &Listing(data)),
     ])?;
     Ok(())
 }

@@ -14,6 +14,7 @@ use crate::plans::training_metrics;
 use crate::resumption::{changes, contradiction};
 use crate::run_log::RunLog;
 use crate::state::StateTensors;
+use crate::training_data::Listing;
 use crate::{
     Attempt, Callback, Change, CheckpointMeta, Keep, Position, Preparation, RunFolder, RunPaths, TensorBoard,
     TrainConfig, TrainError, TrainingData, locate_run, remove_unbegun,
@@ -64,7 +65,6 @@ impl RunWriter {
         let folder = RunFolder::open(paths, config.resume, attempt)?;
         let last = folder.paths().last_checkpoint();
         let saved = if folder.is_resumed() { Some(CheckpointFile::open(&last)?) } else { None };
-        let split = data.listing();
         let meta = CheckpointMeta {
             model: config.model.clone(),
             classes: data.classes.clone(),
@@ -73,7 +73,7 @@ impl RunWriter {
             mean: preparation.normalization.mean.clone(),
             std: preparation.normalization.deviation.clone(),
             configuration: config.to_toml(),
-            split: blake3::hash(split.as_bytes()).to_hex().to_string(),
+            split: Listing(data).hash(),
             seed: config.seed,
             ..CheckpointMeta::default()
         };

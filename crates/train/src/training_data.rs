@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use enmasse_comm::ComparedText;
 use enmasse_data::{
     DataError, DataKind, DataLayout, Dataset, DecodePool, Folder, LeftOut, OpenOptions, Split, TrainTransform,
     folder_of,
@@ -155,21 +156,37 @@ impl TrainingData {
         self.train.kept_bytes().max(self.validation.kept_bytes())
     }
 
-    /// Classes and samples as text, one per line, for ranks to compare. Data sets that have fingerprints are compared by them.
-    pub fn listing(&self) -> String {
-        let mut text = String::new();
-        for class in &self.classes {
-            text += &format!("class {class}\n");
+}
+
+/// Classes and samples as text, one per line. Data sets that have fingerprints stand for themselves by these.
+pub(crate) struct Listing<'a>(pub &'a TrainingData);
+
+impl Listing<'_> {
+    /// The BLAKE3 hash of the text.
+    pub fn hash(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        self.each_piece(&mut |piece| {
+            hasher.update(piece.as_bytes());
+        });
+        hasher.finalize().to_hex().to_string()
+    }
+}
+
+/// A million samples are a hundred megabytes of text, which is never in memory at once.
+impl ComparedText for Listing<'_> {
+    fn each_piece(&self, piece: &mut dyn FnMut(&str)) {
+        let Listing(data) = self;
+        for class in &data.classes {
+            piece(&format!("class {class}\n"));
         }
-        for (part, dataset) in [("train", &self.train), ("validation", &self.validation)] {
+        for (part, dataset) in [("train", &data.train), ("validation", &data.validation)] {
             if let Some(fingerprint) = dataset.fingerprint() {
-                text += &format!("{part} {fingerprint}\n");
+                piece(&format!("{part} {fingerprint}\n"));
                 continue;
             }
             for index in 0..dataset.len() {
-                text += &format!("{part} {} {}\n", dataset.label(index), dataset.name(index));
+                piece(&format!("{part} {} {}\n", dataset.label(index), dataset.name(index)));
             }
         }
-        text
     }
 }

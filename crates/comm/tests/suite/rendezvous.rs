@@ -30,7 +30,7 @@ fn a_group_of_one_needs_no_connection() {
     group.broadcast(&mut data, 0).unwrap();
     group.all_gather(&[7i64], &mut all).unwrap();
     group.barrier().unwrap();
-    group.compare(&[("plan", "any")]).unwrap();
+    group.compare(&[("plan", &"any")]).unwrap();
     assert_eq!((data, all, group.all_gather_bytes(b"x").unwrap()), ([1.5], [7], vec![b"x".to_vec()]));
     // SAFETY: the data outlives the call.
     unsafe { group.all_reduce_start(data.as_mut_ptr(), 1) }.wait().unwrap();

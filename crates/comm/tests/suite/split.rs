@@ -169,7 +169,7 @@ fn causes_name_the_group_and_ranks_of_the_job() {
             |_, part| {
                 if let Some(part) = part {
                     let text = if part.rank() == 0 { "a" } else { "b" };
-                    part.compare(&[("plan", text)]).unwrap_err();
+                    part.compare(&[("plan", &text)]).unwrap_err();
                 }
             },
             |cause| assert!(cause.message.contains("is \"a\" on rank 3 and \"b\" on rank 1"), "{cause}"),

@@ -180,7 +180,7 @@ fn a_difference_before_the_start_is_named() {
         format!("version 1\n{line}\nend")
     };
     let compare = move |group: &Group, odd: usize, line: &str| {
-        group.compare(&[("options", "--lr 0.1"), ("plan", &plan(group, odd, line))])
+        group.compare(&[("options", &"--lr 0.1"), ("plan", &plan(group, odd, line))])
     };
     let same = run_ranks(threads(3), move |group| compare(&group, 9, ""));
     assert_eq!(same, [Ok(()), Ok(()), Ok(())]);
@@ -192,7 +192,7 @@ fn a_difference_before_the_start_is_named() {
     check_failure(3, move |group| compare(group, 0, ""), "line 2 is \"\" on rank 0 and \"conv 3x3\" on rank 1");
     check_failure(
         2,
-        |group| if group.rank() == 0 { group.compare(&[("plan", "")]) } else { group.compare(&[]) },
+        |group| if group.rank() == 0 { group.compare(&[("plan", &"")]) } else { group.compare(&[]) },
         "item 0 to compare is \"plan\" on rank 0 and (nothing) on rank 1",
     );
 }

@@ -82,6 +82,14 @@ pub(crate) fn describe(scanned: &mut Scanned<Folder>, root: &Path) -> Result<(),
     Ok(())
 }
 
+/// The tables that lie in folders above the folder `root` and belong to it.
+pub(crate) fn tables_above(root: &Path) -> Vec<PathBuf> {
+    let folder = kaggle_folder(root).unwrap_or_else(|| root.to_owned());
+    let Some(root) = fs::canonicalize(root).ok().filter(|root| root.is_dir()) else { return Vec::new() };
+    let tables = [NAMES, LABELS].into_iter().filter_map(|name| find_table(&folder, name));
+    tables.filter(|table| !table.starts_with(&root)).collect()
+}
+
 /// Whether two names are those of one class: they are the same, or begin with the same number of WordNet.
 pub(crate) fn is_same_class(one: &str, other: &str) -> bool {
     let number = |name: &str| name.split(' ').next().filter(|word| is_number(word)).map(str::to_owned);

@@ -22,7 +22,7 @@ use crate::scan::{has_extension, holds_pictures};
 use crate::shards::Shards;
 use crate::split::{Divide, Parts, Scanned};
 use crate::{DataError, DataKind, DataLayout, Dataset, Folder, LeftOut, Split, SplitKind};
-pub(crate) use imagenet::is_same_class;
+pub(crate) use imagenet::{is_same_class, tables_above};
 use known::{Layout, recognise};
 pub(crate) use nothing::find_manifest;
 use nothing::nothing_found;

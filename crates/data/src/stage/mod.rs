@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 use enmasse_files::{FileError, Lock, Space, make_own_folder, read_text, write_whole};
 use rustix::fs::syncfs;
 
+use crate::open::tables_above;
 use crate::{DataError, LeftOut};
 use tree::{Entry, Tree};
 
@@ -84,6 +85,8 @@ pub enum StageEvent {
 #[derive(Clone, Debug)]
 pub struct Stage {
     source: PathBuf,
+    /// Files in folders above it that belong to it. Their copies lie beside that of `source`, which is above it too.
+    above: Vec<PathBuf>,
     place: PathBuf,
     patience: Duration,
 }
@@ -106,7 +109,8 @@ impl Stage {
         let mut name = source.file_name().unwrap_or("data".as_ref()).to_owned();
         // Data of the same name lie side by side.
         name.push(format!("-{}", &blake3::hash(source.as_os_str().as_bytes()).to_hex()[..12]));
-        Ok(Stage { place: folder.join(name), source, patience: Duration::from_secs(600) })
+        let above = tables_above(&source);
+        Ok(Stage { place: folder.join(name), source, above, patience: Duration::from_secs(600) })
     }
 
     /// How long nothing may go on, 600 seconds by default.
@@ -146,16 +150,19 @@ impl Stage {
             sign();
             tell(StageEvent::Listed(entries));
         })?;
-        let marker = format!("{}\n{}", self.source.display(), source.describe());
-        if self.is_right(&marker, &source) {
+        let above = self.above.iter().map(|path| Tree::of(path, &mut |_| ())).collect::<Result<Vec<Tree>, DataError>>()?;
+        let described: String = [&source].into_iter().chain(&above).map(Tree::describe).collect();
+        let marker = format!("{}\n{described}", self.source.display());
+        if self.is_right(&marker, &described) {
             self.write_marker(&marker)?;
             return Ok(self.staged(None, source.left_out));
         }
         let copying = self.place.join("copying");
-        for earlier in [&self.place.join(MARKER), &self.root(), &copying] {
+        let marker_path = self.place.join(MARKER);
+        for earlier in [&marker_path, &self.root(), &copying].into_iter().chain(&self.copies_above()) {
             remove(earlier)?;
         }
-        self.require_space(&source)?;
+        self.require_space([&source].into_iter().chain(&above))?;
         fs::create_dir(&copying).map_err(FileError::of("create", &copying))?;
         for (path, entry) in &source.entries {
             if *entry == Entry::Folder {
@@ -164,16 +171,20 @@ impl Stage {
             }
         }
         let total = source.bytes();
-        let parent = self.source.parent().unwrap_or(&self.source);
-        copy::copy(&source, (parent, &copying), self.patience, &mut |bytes| {
-            sign();
-            tell(StageEvent::Copied(bytes, total));
-        })?;
+        for (path, tree) in [(&self.source, &source)].into_iter().chain(self.above.iter().zip(&above)) {
+            let parent = path.parent().unwrap_or(path);
+            copy::copy(tree, (parent, &copying), self.patience, &mut |bytes| {
+                sign();
+                tell(StageEvent::Copied(bytes, total));
+            })?;
+        }
         // After a power cut files of the right length would have no content.
         let on_disk = File::open(&copying).and_then(|folder| Ok(syncfs(folder)?));
         on_disk.map_err(FileError::of("write", &copying))?;
-        let name = self.source.file_name().unwrap_or("data".as_ref());
-        fs::rename(copying.join(name), self.root()).map_err(FileError::of("write", &self.root()))?;
+        for place in self.copies_above().iter().chain([&self.root()]) {
+            let name = place.file_name().unwrap_or("data".as_ref());
+            fs::rename(copying.join(name), place).map_err(FileError::of("write", place))?;
+        }
         remove(&copying)?;
         self.write_marker(&marker)?;
         Ok(self.staged(Some(total), source.left_out))
@@ -200,9 +211,16 @@ impl Stage {
     }
 
     /// Whether the copy is that of the original, and complete: something that cleans up may have removed files of it.
-    fn is_right(&self, marker: &str, source: &Tree) -> bool {
+    fn is_right(&self, marker: &str, described: &str) -> bool {
+        let copies = [self.root()].into_iter().chain(self.copies_above());
+        let describe = |copy: PathBuf| Tree::of(&copy, &mut |_| ()).map(|copy| copy.describe());
         read_text(&self.place.join(MARKER)).is_ok_and(|text| text == marker)
-            && Tree::of(&self.root(), &mut |_| ()).is_ok_and(|copy| copy.describe() == source.describe())
+            && copies.map(describe).collect::<Result<String, _>>().is_ok_and(|copy| copy == described)
+    }
+
+    /// The paths of the copies of files that lie above the original.
+    fn copies_above(&self) -> Vec<PathBuf> {
+        self.above.iter().filter_map(|path| Some(self.place.join(path.file_name()?))).collect()
     }
 
     fn write_marker(&self, marker: &str) -> Result<(), StageError> {
@@ -231,10 +249,13 @@ impl Stage {
         }
     }
 
-    fn require_space(&self, source: &Tree) -> Result<(), StageError> {
+    fn require_space<'a>(&self, trees: impl Iterator<Item = &'a Tree>) -> Result<(), StageError> {
         let space = Space::of(&self.place).map_err(FileError::of("read", &self.place))?;
-        let needed: u64 = source.files().map(|(_, bytes)| bytes.div_ceil(space.block) * space.block).sum();
-        let files = source.entries.len() as u64;
+        let (mut needed, mut files) = (0, 0);
+        for tree in trees {
+            needed += tree.files().map(|(_, bytes)| bytes.div_ceil(space.block) * space.block).sum::<u64>();
+            files += tree.entries.len() as u64;
+        }
         if needed <= space.bytes && space.files.is_none_or(|free| files <= free) {
             return Ok(());
         }

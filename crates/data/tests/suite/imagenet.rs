@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use enmasse_data::{Dataset, Folder, OpenData, OpenOptions, folder_of, open, open_whole};
+use enmasse_data::{Dataset, Folder, OpenData, OpenOptions, Stage, folder_of, open, open_whole};
 
 const NUMBERS: [&str; 3] = ["n01440764", "n01443537", "n01484850"];
 const NAMES: &str =
@@ -75,6 +75,32 @@ fn kaggle_s_layout_is_read_in_place() {
     }
     let data = opened(root.path()).unwrap();
     assert_eq!((labels(data.validation.as_ref()), data.classes[0].as_str()), (vec![0, 1, 2], "n01440764 tench"));
+}
+
+/// The tables above the folder that was named were not copied, so the copy could not be read.
+#[test]
+fn tables_above_the_data_are_staged() {
+    let (root, scratch) = (kaggle(), tempfile::tempdir().unwrap());
+    for given in ["", "ILSVRC", "ILSVRC/Data/CLS-LOC"] {
+        let given = root.path().join(given);
+        let stage = Stage::new(&given, scratch.path()).unwrap();
+        let copied = || stage.make(&mut |_| ()).unwrap().copied.is_some();
+        let classes = || opened(&stage.root()).unwrap().classes;
+        assert!(copied() && !copied());
+        let (data, copy) = (opened(&given).unwrap(), opened(&stage.root()).unwrap());
+        assert_eq!((copy.classes, labels(copy.validation.as_ref())), (data.classes, labels(data.validation.as_ref())));
+        // A table that changes, or a copy of it that is gone, makes another copy.
+        write(root.path(), "LOC_synset_mapping.txt", &NAMES.replace("tench", "Tinca"));
+        assert!(copied() && !copied());
+        assert_eq!(classes()[0], "n01440764 Tinca");
+        let table = stage.root().parent().unwrap().join("LOC_val_solution.csv");
+        if table.is_file() {
+            fs::remove_file(&table).unwrap();
+            assert!(copied() && table.is_file());
+        }
+        write(root.path(), "LOC_synset_mapping.txt", NAMES);
+        assert!(copied() && classes()[0] == "n01440764 tench");
+    }
 }
 
 #[test]
