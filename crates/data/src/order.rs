@@ -141,9 +141,7 @@ impl TrainOrder {
             Sampler::Drawn { balanced: true, .. } => {
                 Err(DataError::Setting("an order of balanced classes needs the labels of a data set".to_owned()))
             }
-            Sampler::Blocks => {
-                Err(DataError::Setting("an order of blocks needs the blocks of a data set".to_owned()))
-            }
+            Sampler::Blocks => Err(DataError::Setting("an order of blocks needs the blocks of a data set".to_owned())),
             _ => Self::with_parts(sampler, Parts::None, seed, samples, sharding),
         }
     }
@@ -228,7 +226,7 @@ impl TrainOrder {
         }
         let repeats = match self.sampler {
             Sampler::Drawn { repeats, .. } => repeats,
-            Sampler::Shuffle | Sampler::Distributed { .. } => 1,
+            Sampler::Shuffle | Sampler::Blocks | Sampler::Distributed { .. } => 1,
         };
         let stride = match self.sampler {
             Sampler::Shuffle | Sampler::Blocks | Sampler::Drawn { repeats: 1, .. } => 1,

@@ -155,7 +155,6 @@ impl TrainingData {
     pub(crate) fn kept_bytes(&self) -> usize {
         self.train.kept_bytes().max(self.validation.kept_bytes())
     }
-
 }
 
 /// Classes and samples as text, one per line. Data sets that have fingerprints stand for themselves by these.

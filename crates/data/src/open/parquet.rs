@@ -7,9 +7,9 @@ use super::classes::{Distinct, LABELS, sort_classes};
 use super::manifest::{PATHS, plain};
 use super::parts::PartName;
 use super::pieces::{Pieces, read_all};
-use crate::{DataError, DataLayout};
 use crate::parquet::{Builder, Column, Metadata, Opened, Parquet, Physical, RowGroup, each_label};
 use crate::split::Scanned;
+use crate::{DataError, DataLayout};
 
 /// The extension of their names.
 pub(super) const EXTENSION: &str = "parquet";
@@ -63,7 +63,8 @@ impl Table {
         let column = &columns[label];
         for group in &groups {
             each_label(&opened.container, column, group, |row, value| {
-                let text = text_of(value, column.physical).map_err(|problem| format!("row {row} of a group {problem}"))?;
+                let text =
+                    text_of(value, column.physical).map_err(|problem| format!("row {row} of a group {problem}"))?;
                 labels.push(distinct.number(&text));
                 Ok(())
             })?;
@@ -171,7 +172,9 @@ fn full_name(column: &Column) -> String {
 fn column_of_pictures(columns: &[Column], chosen: Option<&str>) -> Result<usize, String> {
     let has_bytes = |column: &Column| {
         let is_field = column.field.as_deref() == Some(BYTES);
-        !column.is_list && column.physical == Physical::Bytes && (is_field || (column.field.is_none() && !column.is_text))
+        !column.is_list
+            && column.physical == Physical::Bytes
+            && (is_field || (column.field.is_none() && !column.is_text))
     };
     let found: Vec<usize> = (0..columns.len()).filter(|&place| has_bytes(&columns[place])).collect();
     let of_names = |known: &dyn Fn(&str) -> bool| {
@@ -185,14 +188,25 @@ fn column_of_pictures(columns: &[Column], chosen: Option<&str>) -> Result<usize,
     let all = || columns.iter().map(full_name).collect::<Vec<_>>().join(", ");
     match (named.as_slice(), chosen) {
         (&[one], _) => Ok(one),
-        (_, Some(chosen)) => Err(format!("it has no column {chosen:?} with pictures' bytes; its columns are {}", all())),
-        ([], None) => Err(format!("none of its columns ({}) is known for pictures' bytes; choose one with --path-column", all())),
-        (_, None) => Err(format!("several of its columns ({}) have pictures' bytes; choose one with --path-column", all())),
+        (_, Some(chosen)) => {
+            Err(format!("it has no column {chosen:?} with pictures' bytes; its columns are {}", all()))
+        }
+        ([], None) => {
+            Err(format!("none of its columns ({}) is known for pictures' bytes; choose one with --path-column", all()))
+        }
+        (_, None) => {
+            Err(format!("several of its columns ({}) have pictures' bytes; choose one with --path-column", all()))
+        }
     }
 }
 
 /// The place of the column that has the labels. `classes` are the columns whose classes have names.
-fn column_of_labels(columns: &[Column], pictures: usize, classes: &[&str], chosen: Option<&str>) -> Result<usize, String> {
+fn column_of_labels(
+    columns: &[Column],
+    pictures: usize,
+    classes: &[&str],
+    chosen: Option<&str>,
+) -> Result<usize, String> {
     let beside = |place: &usize| columns[*place].name != columns[pictures].name;
     let others: Vec<usize> = (0..columns.len()).filter(beside).collect();
     let of_names = |known: &dyn Fn(&str) -> bool| {
@@ -211,11 +225,16 @@ fn column_of_labels(columns: &[Column], pictures: usize, classes: &[&str], chose
         (_, Some(chosen)) => return Err(format!("it has no column {chosen:?}; its columns are {}", all())),
         ([], None) => {
             let problem = "none of its other columns";
-            return Err(format!("{problem} ({}) is known for the class of a picture; choose one with --label-column", all()));
+            return Err(format!(
+                "{problem} ({}) is known for the class of a picture; choose one with --label-column",
+                all()
+            ));
         }
         (several, None) => {
             let names = several.iter().map(|&place| full_name(&columns[place])).collect::<Vec<_>>().join(", ");
-            return Err(format!("it has several columns for the class of a picture ({names}); choose one with --label-column"));
+            return Err(format!(
+                "it has several columns for the class of a picture ({names}); choose one with --label-column"
+            ));
         }
     };
     let Column { physical, is_list, .. } = &columns[column];

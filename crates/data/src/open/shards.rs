@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use super::OpenOptions;
 use super::classes::{Distinct, LABELS, sort_classes};
 use super::pieces::{Pieces, read_all};
-use crate::{DataError, DataLayout};
 use crate::file_list::FileList;
 use crate::shards::{Indexed, Place, Shards, index};
 use crate::split::Scanned;
+use crate::{DataError, DataLayout};
 
 /// The extension of their names.
 pub(super) const EXTENSION: &str = "tar";
@@ -52,4 +52,3 @@ pub(crate) fn scan(archives: Vec<PathBuf>, root: &Path, options: &OpenOptions) -
     let held_out = held_out.map(|_| validation);
     Ok(Scanned { held_out, warnings, ..Scanned::whole(DataLayout::Archives, train) })
 }
-

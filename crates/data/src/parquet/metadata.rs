@@ -134,7 +134,13 @@ impl Metadata {
 
     /// The groups of rows in the metadata of a file that has `length` bytes before them. `pictures` and `labels` are places in
     /// [`Metadata::columns`].
-    pub fn row_groups(&self, bytes: &[u8], length: u64, pictures: usize, labels: usize) -> Result<Vec<RowGroup>, String> {
+    pub fn row_groups(
+        &self,
+        bytes: &[u8],
+        length: u64,
+        pictures: usize,
+        labels: usize,
+    ) -> Result<Vec<RowGroup>, String> {
         let mut groups = Vec::new();
         let mut fault = None;
         Reader::new(bytes).each_field(|reader, number, kind| {
@@ -165,7 +171,8 @@ impl Metadata {
                     let (pictures, labels) = (pictures.checked(length)?, labels.checked(length)?);
                     // Each row has a picture.
                     let possible = u32::try_from(rows).ok().filter(|&rows| u64::from(rows) <= length);
-                    let rows = possible.ok_or_else(|| format!("a group is said to have {rows} rows, in {length} bytes"))?;
+                    let rows =
+                        possible.ok_or_else(|| format!("a group is said to have {rows} rows, in {length} bytes"))?;
                     Ok(RowGroup { rows, pictures, labels })
                 };
                 match group() {

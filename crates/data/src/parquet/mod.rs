@@ -88,7 +88,8 @@ impl Builder {
                 column: column.clone(),
                 pages: OnceLock::new(),
             });
-            let too_many = || DataError::layout(&path, format!("it and those before it have more than {} rows", u32::MAX));
+            let too_many =
+                || DataError::layout(&path, format!("it and those before it have more than {} rows", u32::MAX));
             self.rows = self.rows.checked_add(group.rows).ok_or_else(too_many)?;
         }
         self.paths.push(path);
@@ -214,9 +215,7 @@ impl Dataset for Parquet {
         wanted: &dyn Fn(usize, usize) -> Wanted,
         view: &mut View,
     ) -> Result<(), DataError> {
-        self.with_picture(index, |bytes| {
-            decode::read_part_of(bytes, || self.name(index), self.options, wanted, view)
-        })
+        self.with_picture(index, |bytes| decode::read_part_of(bytes, || self.name(index), self.options, wanted, view))
     }
 
     fn read_file(&self, index: usize, bytes: &mut Vec<u8>) -> Result<bool, DataError> {
@@ -249,7 +248,8 @@ impl Dataset for Parquet {
     }
 
     fn reading_bytes(&self) -> usize {
-        let picture = reading_bytes(self, |index| Some(Self::mean_bytes(self.files.group(self.rows[index]).1) as usize));
+        let picture =
+            reading_bytes(self, |index| Some(Self::mean_bytes(self.files.group(self.rows[index]).1) as usize));
         // Of the groups whose pictures were just read.
         let pages = self.files.groups.iter().filter_map(|group| group.pages.get());
         picture + pages.map(|pages| pages.reading_bytes()).max().unwrap_or(0)

@@ -25,7 +25,11 @@ pub(super) enum Kind {
     /// Of the older form, in which levels are compressed with the values.
     Data,
     /// Of the newer form: bytes of repetitions and levels, which are not compressed, and whether the values are.
-    Data2 { repetitions: usize, levels: usize, is_compressed: bool },
+    Data2 {
+        repetitions: usize,
+        levels: usize,
+        is_compressed: bool,
+    },
     /// Nothing that has values.
     Other,
 }
@@ -200,13 +204,22 @@ impl Page {
                 if count > 0 {
                     let (&width, numbers) = bytes.get(at..).and_then(<[u8]>::split_first).ok_or(CUT)?;
                     each_number(numbers, u32::from(width), count, |number| {
-                        places.push(*dictionary.places.get(number as usize).ok_or("a page has a value beyond its dictionary")?);
+                        places.push(
+                            *dictionary
+                                .places
+                                .get(number as usize)
+                                .ok_or("a page has a value beyond its dictionary")?,
+                        );
                         Ok(())
                     })?;
                 }
                 (dictionary.bytes.clone(), places)
             }
-            _ => return Err("its values are written in an encoding that is not read; write it with plain values or dictionaries"),
+            _ => {
+                return Err(
+                    "its values are written in an encoding that is not read; write it with plain values or dictionaries",
+                );
+            }
         };
         let places = match present {
             None => places,

@@ -221,7 +221,8 @@ mod tests {
 
     #[test]
     fn fields_are_read_or_skipped() {
-        let check = |bytes: &[u8], expected: Result<Option<i64>, Fault>| assert_eq!(first(bytes), expected, "{bytes:?}");
+        let check =
+            |bytes: &[u8], expected: Result<Option<i64>, Fault>| assert_eq!(first(bytes), expected, "{bytes:?}");
         check(&[0], Ok(None));
         check(&[0x15, 2, 0], Ok(Some(1)));
         check(&[0x16, 0xFF, 0xFF, 3, 0], Ok(Some(-32768)));
@@ -246,7 +247,10 @@ mod tests {
         check(&[0x15], Err(CUT));
         check(&[0x15, 2], Err(CUT));
         check(&[0x18, 2, 0], Err(MISTYPED));
-        check(&[0x15, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0], Err("its metadata have a number of more than 64 bits"));
+        check(
+            &[0x15, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0],
+            Err("its metadata have a number of more than 64 bits"),
+        );
         check(&[0x28, 0xFF, 0xFF, 0xFF, 0xFF, 15], Err(CUT));
         check(&[0x29, 0xF1, 0xFF, 0xFF, 0xFF, 0xFF, 15], Err(CUT));
         check(&[0x2C; 40], Err(NESTED));

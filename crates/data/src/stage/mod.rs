@@ -150,7 +150,8 @@ impl Stage {
             sign();
             tell(StageEvent::Listed(entries));
         })?;
-        let above = self.above.iter().map(|path| Tree::of(path, &mut |_| ())).collect::<Result<Vec<Tree>, DataError>>()?;
+        let above =
+            self.above.iter().map(|path| Tree::of(path, &mut |_| ())).collect::<Result<Vec<Tree>, DataError>>()?;
         let described: String = [&source].into_iter().chain(&above).map(Tree::describe).collect();
         let marker = format!("{}\n{described}", self.source.display());
         if self.is_right(&marker, &described) {

@@ -58,18 +58,22 @@ fn loader(data: &Arc<dyn Dataset>, sampler: Sampler, sharding: Sharding, threads
     TrainLoader::with_sampler(&pool, data.clone(), transform, sharding, 7, sampler).unwrap()
 }
 
-/// The batches of an epoch after its first `consumed` entries, on ranks that host these shards: each batch of all ranks together.
+/// Ranks, each by the end of its shards, which begin at the end of those before it.
+type Ranks = [usize];
+
+/// The batches of an epoch after its first `consumed` entries: each batch of all ranks together.
 fn batches(
     data: &Arc<dyn Dataset>,
     sampler: Sampler,
     (epoch, consumed): (u64, usize),
-    (ranks, batch): (&[Range<usize>], usize),
+    (ranks, batch): (&Ranks, usize),
 ) -> Vec<Vec<Entry>> {
-    let shards = ranks.last().unwrap().end;
+    let shards = *ranks.last().unwrap();
     let mut together: Vec<Vec<Entry>> = Vec::new();
-    for hosted in ranks {
-        let sharding = Sharding { hosted: hosted.clone(), shards, batch };
-        let own = loader(data, sampler, sharding, 1 + hosted.len() % 2).epoch(epoch, consumed);
+    for (rank, &end) in ranks.iter().enumerate() {
+        let hosted = rank.checked_sub(1).map_or(0, |before| ranks[before])..end;
+        let threads = 1 + hosted.len() % 2;
+        let own = loader(data, sampler, Sharding { hosted, shards, batch }, threads).epoch(epoch, consumed);
         for (step, own) in own.enumerate() {
             let own = own.unwrap();
             let pictures = own.images.chunks_exact(SIZE * SIZE * 3).map(<[u8]>::to_vec);
@@ -83,7 +87,7 @@ fn batches(
 
 /// The order of batches of one sample, of which larger ones are made. PyTorch's depends on the number of shards.
 fn entries(data: &Arc<dyn Dataset>, sampler: Sampler, epoch: u64) -> Vec<Entry> {
-    batches(data, sampler, (epoch, 0), (&[0..1], 1)).into_iter().flatten().collect()
+    batches(data, sampler, (epoch, 0), (&[1], 1)).into_iter().flatten().collect()
 }
 
 fn drawn(balanced: bool, repeats: usize) -> Sampler {
@@ -104,15 +108,13 @@ fn every_entry_is_trained_on_once_through_stops_and_changes_of_ranks() {
         Sampler::Distributed { drop_last: false },
         Sampler::Distributed { drop_last: true },
     ];
-    let alone: &[Range<usize>] = &[0..1];
-    let (four, uneven, eight): (&[Range<usize>], &[Range<usize>], &[Range<usize>]) =
-        (&[0..1, 1..2, 2..3, 3..4], &[0..3, 3..4], &[0..2, 2..4, 4..6, 6..8]);
-    // Ranks with their shards, samples of a shard, and the steps before the next stop.
-    let histories: [&[(&[Range<usize>], usize, usize)]; 4] = [
-        &[(alone, 6, 99)],
-        &[(four, 2, 2), (uneven, 2, 1), (alone, 8, 99)],
-        &[(eight, 1, 1), (four, 1, 3), (alone, 5, 99)],
-        &[(alone, 7, 3), (eight, 1, 99)],
+    let (alone, four, uneven, eight): (&Ranks, &Ranks, &Ranks, &Ranks) = (&[1], &[1, 2, 3, 4], &[3, 4], &[2, 4, 6, 8]);
+    // Ranks, samples of a shard, and the steps before the next stop.
+    let histories: [Vec<(&Ranks, usize, usize)>; 4] = [
+        vec![(alone, 6, 99)],
+        vec![(four, 2, 2), (uneven, 2, 1), (alone, 8, 99)],
+        vec![(eight, 1, 1), (four, 1, 3), (alone, 5, 99)],
+        vec![(alone, 7, 3), (eight, 1, 99)],
     ];
     for (source, data) in &sources {
         for sampler in samplers {
@@ -122,10 +124,10 @@ fn every_entry_is_trained_on_once_through_stops_and_changes_of_ranks() {
                 continue;
             }
             let expected = [entries(data, sampler, 3), entries(data, sampler, 4)];
-            for history in histories {
+            for history in &histories {
                 let (mut place, mut batch) = (0, 0);
                 for &(ranks, own_batch, steps) in history {
-                    batch = own_batch * ranks.last().unwrap().end;
+                    batch = own_batch * ranks.last().unwrap();
                     let found = batches(data, sampler, (3, place), (ranks, own_batch));
                     assert_eq!(found.len(), (expected[0].len() - place) / batch, "{source} {sampler:?} {history:?}");
                     for mut found in found.into_iter().take(steps) {
@@ -265,7 +267,8 @@ proptest! {
 
 #[test]
 fn orders_of_blocks_that_cannot_be_made() {
-    let check = |order: Result<TrainOrder, DataError>, expected: &str| assert_eq!(order.unwrap_err().to_string(), expected);
+    let check =
+        |order: Result<TrainOrder, DataError>, expected: &str| assert_eq!(order.unwrap_err().to_string(), expected);
     let sharding = Sharding::one(0, 1, 1);
     let needs = "an order of blocks needs the blocks of a data set";
     check(TrainOrder::with_sampler(Sampler::Blocks, 0, 5, &sharding), needs);

@@ -56,11 +56,8 @@ fn every_form_of_file() {
     check("version-2", usual(), &named, |i| i % 3);
     check("none", usual(), &["0", "1", "2"], |i| i % 3);
     check("zstd", usual(), &["bird", "cat", "dog"], |i| [1, 0, 2][i % 3]);
-    let coarse = OpenOptions {
-        path_column: Some("img".to_owned()),
-        label_column: Some("coarse_label".to_owned()),
-        ..usual()
-    };
+    let coarse =
+        OpenOptions { path_column: Some("img".to_owned()), label_column: Some("coarse_label".to_owned()), ..usual() };
     check("none", coarse, &["0", "1", "2"], |i| i % 3);
     let caption = OpenOptions { label_column: Some("Caption".to_owned()), ..usual() };
     check("zstd", caption, &["bird", "cat", "dog"], |i| [1, 0, 2][i % 3]);
@@ -72,8 +69,14 @@ fn files_by_folders_patterns_and_parts() {
         let root = folder(files);
         let data = open(&root.path().join(given), &OpenOptions::default()).map_err(|error| error.to_string()).unwrap();
         let OpenData { train, validation, layout, .. } = &data;
-        assert_eq!(([train.len(), validation.len()], data.has_parts, *layout), (expected, has_parts, DataLayout::Parquet), "{given}");
-        let read = |part: &Arc<dyn Dataset>| (0..part.len()).map(|i| (part.label(i), part.read(i).unwrap())).collect::<Vec<_>>();
+        assert_eq!(
+            ([train.len(), validation.len()], data.has_parts, *layout),
+            (expected, has_parts, DataLayout::Parquet),
+            "{given}"
+        );
+        let read = |part: &Arc<dyn Dataset>| {
+            (0..part.len()).map(|i| (part.label(i), part.read(i).unwrap())).collect::<Vec<_>>()
+        };
         let all = read(train).into_iter().chain(read(validation));
         assert!(all.into_iter().all(|(label, own)| (0..20).any(|i| i % 3 == label && picture(i) == own)));
     };
@@ -106,7 +109,11 @@ fn problems_are_named() {
     check("null-label", OpenOptions::default(), "parquet.null-label.parquet/2: the row has no label");
     check("brotli", OpenOptions::default(), "it is compressed by Brotli; write it again with Snappy");
     check("snappy", column("class"), "it has no column \"class\"; its columns are label");
-    check("snappy", pictures("label"), "it has no column \"label\" with pictures' bytes; its columns are image.bytes, image.path, label");
+    check(
+        "snappy",
+        pictures("label"),
+        "it has no column \"label\" with pictures' bytes; its columns are image.bytes, image.path, label",
+    );
     let mixed = folder(&[("a.parquet", "snappy"), ("b.parquet", "zstd")]);
     let error = whole(mixed.path(), &OpenOptions::default()).err().unwrap();
     assert!(error.ends_with("b.parquet: its classes have other names than those of the files before it"), "{error}");
@@ -119,7 +126,10 @@ fn rows_that_cannot_be_read() {
     for (i, expected) in [Err(()), Err(()), Ok(picture(2)), Ok(picture(3))].into_iter().enumerate() {
         let found = data.read(i).map_err(|error| {
             assert!(error.is_unreadable());
-            assert_eq!(error.to_string(), format!("{}/{i}: the row has no picture's bytes", fixture("nulls").display()));
+            assert_eq!(
+                error.to_string(),
+                format!("{}/{i}: the row has no picture's bytes", fixture("nulls").display())
+            );
         });
         assert_eq!(found, expected);
     }
@@ -156,7 +166,8 @@ fn damaged_files() {
         assert_eq!(read(&good), None);
         for end in (0..good.len()).step_by(29) {
             let error = read(&good[..end]).unwrap();
-            let known = ["is too short", "it lacks its end: truncated, or still being written", "it is no Parquet file"];
+            let known =
+                ["is too short", "it lacks its end: truncated, or still being written", "it is no Parquet file"];
             assert!(known.iter().any(|known| error.contains(known)), "{error}");
         }
         let mut bytes = good.clone();

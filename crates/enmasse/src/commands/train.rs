@@ -10,8 +10,8 @@ use enmasse_graph::Target;
 use enmasse_launch::process_variable;
 use enmasse_models::Model;
 use enmasse_train::{
-    Devices, LayeredConfig, Objective, Preparation, RunFolder, RunPaths, SETTINGS, Stop, StopRequests,
-    TrainConfig, TrainError, Trainer, TrainingData, compile_plans, locate_run,
+    Devices, LayeredConfig, Objective, Preparation, RunFolder, RunPaths, SETTINGS, Stop, StopRequests, TrainConfig,
+    TrainError, Trainer, TrainingData, compile_plans, locate_run,
 };
 use enmasse_wording::counted;
 

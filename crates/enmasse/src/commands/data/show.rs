@@ -119,7 +119,7 @@ fn pairs(dataset: &dyn Dataset, sampler: Sampler, seed: u64, epoch: u64, samples
     // The smallest batch that consists of whole pairs.
     let batch = match sampler {
         Sampler::Drawn { repeats, .. } => 2 * repeats,
-        Sampler::Shuffle | Sampler::Distributed { .. } => 2,
+        Sampler::Shuffle | Sampler::Blocks | Sampler::Distributed { .. } => 2,
     };
     let sharding = Sharding::one(0, 1, batch.min(dataset.len()));
     let order = TrainOrder::of(dataset, sampler, seed, &sharding).map_err(Failure::error)?.epoch(epoch);
