@@ -18,7 +18,7 @@ pub enum Strategy {
 }
 
 /// Appends the sums to a graph that ends with backward: of all gradients for the first rank, and of the metrics for all ranks,
-/// which must agree on how the step ends. `arena` is as in [`super::data_parallel`].
+/// which must agree on how the step ends. `arena` is as in [`super::data_parallel()`].
 pub(crate) fn collect(graph: &mut Graph, arena: &[(ValueId, usize, usize)], metrics: ValueId) -> Vec<Bucket> {
     let is_gradient = |id: ValueId| matches!(graph.value(id).role, Role::Gradient { .. });
     let of = |is: &dyn Fn(ValueId) -> bool| arena.iter().copied().filter(|&(id, ..)| is(id)).collect();
