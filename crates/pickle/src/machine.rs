@@ -310,7 +310,15 @@ impl<'a> Machine<'a> {
     fn stack_global(&mut self) -> Result<(), PickleError> {
         let (name, module) = (self.pop()? as usize, self.pop()? as usize);
         let global = match (&self.nodes[module].kind, &self.nodes[name].kind) {
-            (Kind::Leaf(Object::Str(module)), Kind::Leaf(Object::Str(name))) => Object::global(module, name),
+            // Protocol 0, in which we write, ends names by line breaks; Python has no name with one.
+            (Kind::Leaf(Object::Str(module)), Kind::Leaf(Object::Str(name)))
+                if !module.contains('\n') && !name.contains('\n') =>
+            {
+                Object::global(module, name)
+            }
+            (Kind::Leaf(Object::Str(_)), Kind::Leaf(Object::Str(_))) => {
+                return Err(self.damaged("a name has a line break"));
+            }
             _ => return Err(self.damaged("a name is not a text")),
         };
         self.leaf(global);

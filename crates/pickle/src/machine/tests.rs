@@ -158,6 +158,8 @@ fn invalid_pickles() {
     check(b"h\0.", &damaged(0, "a shared value is missing"));
     check(b"gx\n.", &damaged(0, "not the number of a shared value"));
     check(b"K\x01K\x02\x93.", &damaged(4, "a name is not a text"));
+    // It was read, and written as two names.
+    check(b"X\x01\0\0\0mX\x02\0\0\0C\n\x93.", &damaged(13, "a name has a line break"));
     check(b"c\xff\n\xff\n.", &damaged(0, "not a name"));
     check(b"X\x01\0\0\0\xff.", &damaged(0, "a text is not UTF-8"));
     check(b"I99999999999999999999\n.", &damaged(0, "not an integer of up to 64 bits"));
