@@ -284,7 +284,7 @@ fn damage_is_named() {
         assert_eq!(error, Some(format!("{}: {expected}", path.display())), "byte {place} of {length}");
     };
     let again = "is damaged: copy it again, or pack the data again";
-    let folder = "this is a file; the data must be a folder (an archive must be extracted first), a manifest (csv, tsv, jsonl, ndjson), or a tar archive that is not compressed";
+    let folder = "this is a file; the data must be a folder (an archive must be extracted first), a manifest (csv, tsv, jsonl, ndjson), a Parquet file, or a tar archive that is not compressed";
     check(0, folder);
     check(
         8,
