@@ -314,6 +314,10 @@ impl HierarchicalTransport {
     fn add_up<T: Element>(&mut self, round: &Round) -> Result<(), Stop> {
         let (rank, window, number) = (self.members.rank, round.window(), self.number(round));
         self.wait(round.turn, |own| own.peers.missing_in(window))?;
+        if round.cut.way == Way::Direct {
+            // The sum replaces the values that this rank sends.
+            self.wait(round.turn, |own| own.peers.unsent_in(window))?;
+        }
         let owned = self.owned(round, rank);
         match round.cut.way {
             Way::Direct => self.add_up_lane::<T>(round, 0, owned),
