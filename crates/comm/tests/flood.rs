@@ -99,10 +99,10 @@ impl Stranger {
 }
 
 impl Flood {
-    /// Waits until the strangers have done this so often again.
-    fn rises(&self, count: &AtomicUsize, by: usize) {
-        let (before, deadline) = (count.load(Ordering::Relaxed), Instant::now() + DEADLINE);
-        while self.is_wanted.load(Ordering::Relaxed) && count.load(Ordering::Relaxed) < before + by {
+    /// Waits until the strangers have done this so often.
+    fn reaches(&self, count: &AtomicUsize, wanted: usize) {
+        let deadline = Instant::now() + DEADLINE;
+        while self.is_wanted.load(Ordering::Relaxed) && count.load(Ordering::Relaxed) < wanted {
             assert!(Instant::now() < deadline, "the strangers do not come");
             std::thread::yield_now();
         }
@@ -179,8 +179,8 @@ fn own_ports() -> Vec<u16> {
 /// Forms a group in the flood and runs it; returns the greatest number of bytes held meanwhile.
 fn form_and_run(ranks: Vec<Rendezvous>, flood: &Arc<Flood>) -> usize {
     let ((), peak) = peak_of_all_threads(|| {
-        // The first strangers are there before rank 0 is.
-        flood.rises(&flood.opened, WAVE);
+        // The first strangers are there before rank 0 is. They may be by now, and no more can come until it is.
+        flood.reaches(&flood.opened, WAVE);
         let groups = join_all(ranks).into_iter().map(Result::unwrap).collect();
         let sums = run_ranks(groups, {
             let flood = flood.clone();
@@ -188,7 +188,7 @@ fn form_and_run(ranks: Vec<Rendezvous>, flood: &Arc<Flood>) -> usize {
                 let mut data = vec![0f32; 1000];
                 for step in 0..4 {
                     if group.rank() == 0 {
-                        flood.rises(&flood.tried, WAVE);
+                        flood.reaches(&flood.tried, flood.tried.load(Ordering::Relaxed) + WAVE);
                     }
                     data.fill((group.rank() + step) as f32);
                     group.all_reduce(&mut data)?;
