@@ -142,6 +142,13 @@ pub trait Dataset: Send + Sync {
     }
 }
 
+/// [`Dataset::read`] by way of [`Dataset::read_part`], for data sets that have their own.
+pub(crate) fn read_whole(dataset: &dyn Dataset, index: usize) -> Result<Picture, DataError> {
+    let mut view = View::default();
+    dataset.read_part(index, &Wanted::whole, &mut view)?;
+    Ok(view.picture)
+}
+
 /// [`Dataset::reading_bytes`] of pictures that are files, given the length of each.
 pub(crate) fn reading_bytes(dataset: &dyn Dataset, length: impl Fn(usize) -> Option<usize>) -> usize {
     /// Files whose sizes are looked at, evenly distributed over the data set.

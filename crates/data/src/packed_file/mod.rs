@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use enmasse_files::open_regular;
 
 use crate::container::Container;
-use crate::dataset::reading_bytes;
+use crate::dataset::{read_whole, reading_bytes};
 use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use crate::{CropBox, DataError, DataLayout, Dataset, OpenData, Picture, View, Wanted};
 use header::{Header, LABEL, MAGIC, Metadata, OFFSET, Pictures};
@@ -217,9 +217,7 @@ impl Dataset for Part {
     }
 
     fn read(&self, index: usize) -> Result<Picture, DataError> {
-        let mut view = View::default();
-        self.read_part(index, &Wanted::whole, &mut view)?;
-        Ok(view.picture)
+        read_whole(self, index)
     }
 
     fn read_part(

@@ -13,7 +13,7 @@ mod thrift;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use crate::dataset::reading_bytes;
+use crate::dataset::{read_whole, reading_bytes};
 use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use crate::open_files::OpenFiles;
 use crate::split::Divide;
@@ -204,9 +204,7 @@ impl Dataset for Parquet {
     }
 
     fn read(&self, index: usize) -> Result<Picture, DataError> {
-        let mut view = View::default();
-        self.read_part(index, &Wanted::whole, &mut view)?;
-        Ok(view.picture)
+        read_whole(self, index)
     }
 
     fn read_part(

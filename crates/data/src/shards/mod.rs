@@ -8,7 +8,7 @@ mod index;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::dataset::reading_bytes;
+use crate::dataset::{read_whole, reading_bytes};
 use crate::decode::ReadOptions;
 use crate::file_list::FileList;
 use crate::open_files::OpenFiles;
@@ -82,9 +82,7 @@ impl Dataset for Shards {
     }
 
     fn read(&self, index: usize) -> Result<Picture, DataError> {
-        let mut view = View::default();
-        self.read_part(index, &Wanted::whole, &mut view)?;
-        Ok(view.picture)
+        read_whole(self, index)
     }
 
     fn read_part(

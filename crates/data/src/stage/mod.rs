@@ -143,7 +143,7 @@ impl Stage {
         let mut count = 0;
         let mut sign = || {
             count += 1;
-            // Whoever waits reads it; the copy does not depend on it.
+            // Processes that wait read it; the copy does not depend on it.
             let _ = lock.file().write_all_at(format!("{} {count:020}", std::process::id()).as_bytes(), 0);
         };
         let source = Tree::of(&self.source, &mut |entries| {

@@ -55,27 +55,6 @@ fn stream(index: u64) -> RandomStream {
     RandomStream::new(7, "test", 0, index)
 }
 
-const OPERATIONS: [AutoOperation; 15] = {
-    use AutoOperation::*;
-    [
-        Identity,
-        ShearX,
-        ShearY,
-        TranslateX,
-        TranslateY,
-        Rotate,
-        Brightness,
-        Color,
-        Contrast,
-        Sharpness,
-        Posterize,
-        Solarize,
-        AutoContrast,
-        Equalize,
-        Invert,
-    ]
-};
-
 /// Calls the function that torchvision gives this name.
 fn call(canvas: &mut Canvas, name: &str, arguments: &[String]) {
     let given: Vec<f64> = arguments.iter().filter_map(|word| word.parse().ok()).collect();
@@ -106,7 +85,7 @@ fn call(canvas: &mut Canvas, name: &str, arguments: &[String]) {
             canvas.perspective(places.collect::<Vec<_>>().try_into().unwrap(), interpolation);
         }
         (name, &[magnitude]) => {
-            let operation = OPERATIONS.iter().find(|operation| format!("{operation:?}") == name).unwrap();
+            let operation = AutoOperation::ALL.iter().find(|operation| format!("{operation:?}") == name).unwrap();
             operation.apply(canvas, magnitude, interpolation);
         }
         other => panic!("{other:?}"),

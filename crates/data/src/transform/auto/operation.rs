@@ -39,25 +39,29 @@ pub enum AutoOperation {
 
 use AutoOperation::*;
 
-/// The operations of RandAugment and TrivialAugment.
-pub(super) const USUAL: [AutoOperation; 14] = [
-    Identity,
-    ShearX,
-    ShearY,
-    TranslateX,
-    TranslateY,
-    Rotate,
-    Brightness,
-    Color,
-    Contrast,
-    Sharpness,
-    Posterize,
-    Solarize,
-    AutoContrast,
-    Equalize,
-];
+/// The operations of RandAugment and TrivialAugment: all but the last.
+pub(super) const USUAL: &[AutoOperation] = AutoOperation::ALL.split_at(AutoOperation::ALL.len() - 1).0;
 
 impl AutoOperation {
+    /// Every operation.
+    pub const ALL: [AutoOperation; 15] = [
+        Identity,
+        ShearX,
+        ShearY,
+        TranslateX,
+        TranslateY,
+        Rotate,
+        Brightness,
+        Color,
+        Contrast,
+        Sharpness,
+        Posterize,
+        Solarize,
+        AutoContrast,
+        Equalize,
+        Invert,
+    ];
+
     /// Whether a magnitude may be negated.
     pub(super) fn is_signed(self) -> bool {
         match self {
