@@ -32,7 +32,7 @@ struct Locked {
     }
 };
 
-// Waits while other threads use the driver.
+// Waits while other threads use the driver. Polls, since what it waits for may be another process's doing.
 template <typename Ready>
 void wait_until(Ready ready) {
     const int depth = held;

@@ -64,7 +64,7 @@ impl Operands {
     pub fn time(&self, card: &Card, plan: &ConvolutionPlan) -> Result<Duration, CudaError> {
         let [x, w, y, bias, workspace] = self.buffers.each_ref().map(Buffer::address);
         let mut handle = card.engines.handle.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: whoever uses the handle next sets another stream first.
+        // SAFETY: the next user of the handle sets another stream first.
         unsafe { handle.set_stream(self.stream.raw()) }?;
         self.before.record(&self.stream)?;
         // SAFETY: the plan is for this handle's card, and the buffers have room for its operands until the stream has been

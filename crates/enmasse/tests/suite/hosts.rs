@@ -19,7 +19,7 @@ fn sent(network: &Network, host: &str) -> u64 {
 
 /// The lines that a dry run prints for the nodes of a job.
 fn lines(flags: &[&str], train: &[&str]) -> Vec<String> {
-    // Whoever types the lines has the program on the path.
+    // A user who types the lines has the program on the path.
     let ended = enmasse(&[&["launch", "--dry-run"], flags, &["enmasse"], train].concat()).well();
     ended.stdout.lines().filter(|line| line.starts_with("enmasse launch ")).map(str::to_owned).collect()
 }
