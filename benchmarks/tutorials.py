@@ -104,7 +104,7 @@ def peer_child(script, std, *arguments):
 def hardware():
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     facts = dict(map(str.strip, line.split(":", 1)) for line in lines if ":" in line)
-    widest = next((name for name in ("avx512f", "avx2") if name in facts.get("flags", "").split()), "baseline")
+    widest = next((name for name in ("amx_bf16", "avx512f", "avx2") if name in facts.get("flags", "").split()), "baseline")
     name = facts.get("model name", platform.machine())
     return f"{os.cpu_count()} cores of {name} (family {facts.get('cpu family', '?')}, {widest})"
 
