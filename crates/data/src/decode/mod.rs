@@ -3,8 +3,8 @@
 //! The only exceptions are JPEG pictures of four inks, which differ from Pillow's by at most a few levels, and damaged ones that
 //! Pillow reads as well.
 //!
-//! Orientation tags are ignored, as by torchvision's loaders, unless [`ReadOptions`] asks for them. Nothing here panics on a damaged file: even a panic of a
-//! decoder becomes an error that names the file.
+//! Orientation tags are ignored, as by torchvision's loaders, unless [`ReadOptions`] asks for them. Nothing here panics on a
+//! damaged file: even a panic of a decoder becomes an error that names the file.
 
 mod bmp;
 mod format;
