@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use enmasse_data::{
     DataError, DataKind, Dataset, DecodePool, Folder, OpenOptions, PackForm, PackOptions, Picture, ReadOptions,
-    TrainOrder, Unpacked, decode, open, pack,
+    TrainOrder, Unpacked, decode, open, open_whole, pack,
 };
 use enmasse_heap::{held_after, peak_of};
 use png::{BitDepth, ColorType, Encoder, Info};
@@ -171,6 +171,31 @@ fn a_short_file_cannot_claim_many_pixels() {
 }
 
 /// A file of 2 MB took 709 MB.
+/// Opening a Parquet file and reading it take memory by its true length, whatever its numbers claim.
+#[test]
+fn a_parquet_file_cannot_claim_memory() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("a.parquet");
+    for name in ["snappy", "none", "gzip", "zstd", "version-2"] {
+        let good = std::fs::read(format!("tests/fixtures/parquet.{name}.parquet")).unwrap();
+        let mut bytes = good.clone();
+        for place in (0..good.len()).step_by(3) {
+            // Numbers of seven bits a byte, the largest that fit, and of four bytes.
+            let claim: &[u8] = if place % 2 == 0 { &[0xFE, 0xFF, 0xFF, 0xFF, 0x0F] } else { &[0xFF, 0xFF, 0xFF, 0x7F] };
+            let end = good.len().min(place + claim.len());
+            bytes[place..end].copy_from_slice(&claim[..end - place]);
+            std::fs::write(&path, &bytes).unwrap();
+            let (_, peak) = peak_of(|| {
+                let data = open_whole(&path, &OpenOptions::default())?.dataset;
+                (0..data.len()).for_each(|index| drop(data.read_file(index, &mut Vec::new())));
+                Ok::<(), DataError>(())
+            });
+            assert!(peak < 16 << 20, "{name}: {peak} bytes with another number at {place}");
+            bytes[place..end].copy_from_slice(&good[place..end]);
+        }
+    }
+}
+
 #[test]
 fn colour_profiles_are_not_decompressed() {
     let (result, peak) = decoded(&png(8, Some(vec![0; 32 << 20].into())));

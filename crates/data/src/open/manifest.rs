@@ -65,19 +65,36 @@ pub(crate) fn scan(manifest: &Path, options: &OpenOptions) -> Result<Scanned<Fol
     })
 }
 
+/// The pictures of a manifest, whatever their labels.
+pub(super) fn list(manifest: &Path, options: &OpenOptions) -> Result<Folder, DataError> {
+    let rows = Rows::open(manifest)?;
+    let columns = Columns::of_paths(rows.columns(), options).map_err(|problem| DataError::layout(manifest, problem))?;
+    let listed = List::read(rows, &columns, manifest)?;
+    let root = folder_of(manifest, options);
+    listed.check_first_file(manifest, &root)?;
+    Ok(Folder::of_files(&root, listed.classes.texts, listed.files))
+}
+
 /// The names of the columns that count.
 struct Columns {
     path: String,
-    label: String,
+    /// `None` if labels do not count.
+    label: Option<String>,
     split: Option<String>,
 }
 
 impl Columns {
     fn find(columns: &[String], options: &OpenOptions) -> Result<Self, String> {
-        let path = find(columns, &PATHS, options.path_column.as_deref(), "path", "--path-column")?;
+        let paths = Self::of_paths(columns, options)?;
         let label = find(columns, &LABELS, options.label_column.as_deref(), "label", "--label-column")?;
         let split = columns.iter().find(|column| SPLITS.contains(&plain(column).as_str()));
-        Ok(Columns { path, label, split: split.cloned() })
+        Ok(Columns { label: Some(label), split: split.cloned(), ..paths })
+    }
+
+    /// The column of paths alone.
+    fn of_paths(columns: &[String], options: &OpenOptions) -> Result<Self, String> {
+        let path = find(columns, &PATHS, options.path_column.as_deref(), "path", "--path-column")?;
+        Ok(Columns { path, label: None, split: None })
     }
 }
 
@@ -128,10 +145,11 @@ struct List {
 impl List {
     fn read(rows: Rows, columns: &Columns, manifest: &Path) -> Result<Self, DataError> {
         let mut list = List::default();
-        let wanted = [Some(columns.path.as_str()), Some(columns.label.as_str()), columns.split.as_deref()];
+        let wanted = [Some(columns.path.as_str()), columns.label.as_deref(), columns.split.as_deref()];
         rows.each(wanted, |line, [path, label, split]| {
             let path = path.text().filter(|path| !path.is_empty()).ok_or_else(|| "it names no picture".to_owned())?;
             let class = match label {
+                _ if columns.label.is_none() => "",
                 Value::Text(class) if !class.trim().is_empty() => class.trim(),
                 Value::Text(_) | Value::Nothing => return Err(format!("{path} has no label")),
                 Value::Several => {

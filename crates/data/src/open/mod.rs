@@ -11,6 +11,7 @@ mod parts;
 mod pieces;
 mod shards;
 mod table;
+mod unlabelled;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub(crate) use imagenet::{is_same_class, tables_above};
 use known::{Layout, recognise};
 pub(crate) use nothing::find_manifest;
 use nothing::nothing_found;
+pub use unlabelled::{Unlabelled, holds_unlabelled, open_unlabelled};
 
 /// How [`open`] reads data that are not one of the known sets.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,6 +97,8 @@ pub struct WholeData {
     pub dataset: Arc<dyn Dataset>,
     /// Whether the data set is only the part that the data hold out.
     pub is_held_out: bool,
+    /// How it lies in files.
+    pub layout: DataLayout,
     /// What the scan of folders found and could not use.
     pub left_out: LeftOut,
 }
@@ -245,7 +249,13 @@ fn open_known(layout: &Layout, folder: PathBuf) -> Result<OpenData, DataError> {
 
 /// The validation part of data that always come with one.
 fn held_out(data: OpenData) -> WholeData {
-    WholeData { kind: data.kind, dataset: data.validation, is_held_out: true, left_out: LeftOut::default() }
+    WholeData {
+        kind: data.kind,
+        dataset: data.validation,
+        is_held_out: true,
+        layout: data.layout,
+        left_out: LeftOut::default(),
+    }
 }
 
 fn opened<S: Divide + 'static>(
@@ -275,7 +285,8 @@ fn whole<S: Divide + 'static>(root: &Path, scanned: Scanned<S>, options: &OpenOp
             format!("holds {train}/ and {held_out}/; name the one to evaluate, such as {}", example.display());
         return Err(DataError::layout(root, problem));
     }
-    let is_held_out = scanned.held_out.is_some();
+    let (is_held_out, layout) = (scanned.held_out.is_some(), scanned.layout);
     let dataset = scanned.held_out.unwrap_or(scanned.train).read_with(options.reading);
-    Ok(WholeData { kind: DataKind::Folder, dataset: Arc::new(dataset), is_held_out, left_out: LeftOut::default() })
+    let left_out = LeftOut::default();
+    Ok(WholeData { kind: DataKind::Folder, dataset: Arc::new(dataset), is_held_out, layout, left_out })
 }

@@ -35,6 +35,26 @@ pub(super) fn scan(paths: Vec<PathBuf>, root: &Path, options: &OpenOptions) -> R
     join(tables, &pieces, root)
 }
 
+/// The pictures in files, whatever their labels.
+pub(super) fn list(paths: Vec<PathBuf>, options: &OpenOptions) -> Result<Parquet, DataError> {
+    let files: Vec<(PathBuf, bool)> = paths.into_iter().map(|path| (path, false)).collect();
+    let read = |path: &Path| -> Result<(Column, Vec<RowGroup>), DataError> {
+        let opened = Opened::read(path)?;
+        let columns = &opened.metadata.columns;
+        let pictures = column_of_pictures(columns, options.path_column.as_deref());
+        let pictures = pictures.map_err(|problem| DataError::layout(path, problem))?;
+        Ok((columns[pictures].clone(), opened.row_groups(pictures, pictures)?))
+    };
+    let (mut builder, mut rows) = (Builder::default(), 0);
+    for ((path, _), found) in files.iter().zip(read_all(&files, read)) {
+        let (column, groups) = found?;
+        let first = builder.add(path.clone(), column, &groups)?;
+        rows = first + groups.iter().map(|group| group.rows).sum::<u32>();
+    }
+    let [all] = builder.finish(&[String::new()], [((0..rows).collect(), vec![0; rows as usize])]);
+    Ok(all)
+}
+
 /// A file's rows, with its own numbers for the labels.
 struct Table {
     path: PathBuf,

@@ -6,12 +6,25 @@ use super::OpenOptions;
 use super::classes::{Distinct, LABELS, sort_classes};
 use super::pieces::{Pieces, read_all};
 use crate::file_list::FileList;
-use crate::shards::{Indexed, Place, Shards, index};
+use crate::shards::{Indexed, Place, Sample, Shards, index};
 use crate::split::Scanned;
 use crate::{DataError, DataLayout};
 
 /// The extension of their names.
 pub(super) const EXTENSION: &str = "tar";
+
+/// The pictures in archives, whatever their labels.
+pub(super) fn list(archives: Vec<PathBuf>) -> Result<Shards, DataError> {
+    let files: Vec<(PathBuf, bool)> = archives.iter().map(|path| (path.clone(), false)).collect();
+    let (mut names, mut places) = (FileList::default(), Vec::new());
+    for (number, indexed) in (0..).zip(read_all(&files, |path| index(path, None))) {
+        for Sample { name, offset, length, .. } in indexed?.samples {
+            names.push(&name, 0);
+            places.push(Place { offset, archive: number, length });
+        }
+    }
+    Ok(Shards::new(archives, vec![String::new()], names, places))
+}
 
 /// Lists the pictures in archives, which are named relative to `root` to find out their parts.
 pub(crate) fn scan(archives: Vec<PathBuf>, root: &Path, options: &OpenOptions) -> Result<Scanned<Shards>, DataError> {
@@ -23,7 +36,7 @@ pub(crate) fn scan(archives: Vec<PathBuf>, root: &Path, options: &OpenOptions) -
     let mut warnings = Vec::new();
     let (mut distinct, mut first) = (Distinct::default(), Vec::new());
     let mut lists = [(FileList::default(), Vec::new()), (FileList::default(), Vec::new())];
-    for (number, indexed) in read_all(&files, |path| index(path, &fields)).into_iter().enumerate() {
+    for (number, indexed) in read_all(&files, |path| index(path, Some(&fields))).into_iter().enumerate() {
         let Indexed { samples, is_complete } = indexed?;
         if !is_complete {
             let path = files[number].0.display();

@@ -44,8 +44,9 @@ struct Group {
     label: Option<String>,
 }
 
-/// Lists the samples of the archive at `path`. `fields` are the names of a label in a `.json` member.
-pub(crate) fn index(path: &Path, fields: &[&str]) -> Result<Indexed, DataError> {
+/// Lists the samples of the archive at `path`. `fields` are the names of a label in a `.json` member; without them labels do not
+/// count, and a sample need have none.
+pub(crate) fn index(path: &Path, fields: Option<&[&str]>) -> Result<Indexed, DataError> {
     let failed = |source| DataError::read(path, source);
     let refused = |problem: String| DataError::layout(path, problem);
     let file = open_regular(path).map_err(failed)?;
@@ -69,7 +70,7 @@ pub(crate) fn index(path: &Path, fields: &[&str]) -> Result<Indexed, DataError> 
             return Err(refused(format!("its member {name} is a link, or otherwise no file of its own")));
         }
         if key != group.key {
-            found.samples.extend(std::mem::take(&mut group).finish().map_err(refused)?);
+            found.samples.extend(std::mem::take(&mut group).finish(fields.is_some()).map_err(refused)?);
             group.key = key.to_owned();
         }
         let extension = extension.to_ascii_lowercase();
@@ -79,7 +80,9 @@ pub(crate) fn index(path: &Path, fields: &[&str]) -> Result<Indexed, DataError> 
                 let length = u32::try_from(size).map_err(|_| refused(format!("its member {name} has {size} bytes")))?;
                 group.picture = Some((rank, Sample { name, offset, length, label }));
             }
-        } else if extension == "cls" || (extension == "json" && group.label.is_none()) {
+        } else if let Some(fields) = fields
+            && (extension == "cls" || (extension == "json" && group.label.is_none()))
+        {
             let text = read_label(&mut entry).map_err(|problem| refused(format!("its member {name} {problem}")))?;
             let label = match extension.as_str() {
                 "cls" => Ok(Some(text.trim().to_owned())),
@@ -89,16 +92,17 @@ pub(crate) fn index(path: &Path, fields: &[&str]) -> Result<Indexed, DataError> 
             group.label = label.or(group.label);
         }
     }
-    found.samples.extend(group.finish().map_err(refused)?);
+    found.samples.extend(group.finish(fields.is_some()).map_err(refused)?);
     // Two blocks of zeros end an archive.
     found.is_complete = length >= end.next_multiple_of(512).saturating_add(1024);
     Ok(found)
 }
 
 impl Group {
-    fn finish(self) -> Result<Option<Sample>, String> {
+    fn finish(self, needs_label: bool) -> Result<Option<Sample>, String> {
         let Group { key, picture, label } = self;
         match (picture, label) {
+            (picture, None) if !needs_label => Ok(picture.map(|(_, picture)| picture)),
             (Some((_, picture)), Some(label)) if !label.is_empty() => Ok(Some(Sample { label, ..picture })),
             (Some((_, picture)), _) => Err(format!(
                 "its picture {} has no label: a member {key}.cls, or {key}.json with a field \"label\". An archive of class \

@@ -14,7 +14,7 @@ use crate::file_list::FileList;
 use crate::open_files::OpenFiles;
 use crate::split::Divide;
 use crate::{DataError, Dataset, Picture, View, Wanted};
-pub(crate) use index::{Indexed, index};
+pub(crate) use index::{Indexed, Sample, index};
 
 /// Bytes of an archive that are read together ([`Dataset::blocks`]).
 const BLOCK: u64 = 8 << 20;

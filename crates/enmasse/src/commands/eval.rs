@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use clap::{Arg, ArgMatches, Command};
 use enmasse_data::{
-    DataKind, Dataset, DecodePool, EvalLoader, LeftOut, OpenData, OpenOptions, Sharding, WholeData, is_packed,
-    open_whole, relabel,
+    DataKind, DataLayout, Dataset, DecodePool, EvalLoader, LeftOut, OpenData, OpenOptions, Sharding, WholeData,
+    holds_known_set, is_packed, open_whole, relabel,
 };
 use enmasse_files::write_whole;
 use enmasse_train::{
-    Confusion, EpochPosition, Evaluation, MetricName, OnBadSample, RunPaths, Setting, Source, TrainConfig,
-    TrainingData, compare_devices, evaluate,
+    Confusion, EpochPosition, Evaluation, LayeredConfig, MetricName, OnBadSample, RunPaths, Setting, Source,
+    Surroundings, TrainConfig, TrainingData, compare_devices, evaluate,
 };
 use enmasse_wording::counted;
 use serde_json::json;
@@ -23,10 +23,11 @@ use crate::commands::weights::{self, OF_A_RUN, PREPARATION, Weights};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::launched::Launched;
-use crate::output::{Output, warn_of_left_out};
+use crate::output::{Output, say, warn_of_left_out};
 use crate::ranks::{self, Rank};
 use crate::reporter::{Audience, Reporter, percent};
 use crate::settings::{self, Ranks, cores};
+use crate::staging::{Copier, stage};
 use crate::without_data::shapes;
 
 /// Settings that apply to evaluation.
@@ -51,6 +52,7 @@ const EVALUATION: &[&str] = &[
     "path_column",
     "label_column",
     "manifest_root",
+    "stage",
     "metrics",
     "timeout",
     "heartbeat",
@@ -113,12 +115,11 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         }
     };
     let is_own = own.is_some_and(|own| own == root || is_same(&own, &root));
-    let is_packed = is_packed(&root);
-    let known = match is_packed || enmasse_data::holds_known_set(&root) {
-        true => Some(enmasse_data::open(&root, &OpenOptions::default()).map_err(Failure::error)?),
-        false => None,
+    let form = Form::of(&root);
+    let kind = match form {
+        Form::Packed | Form::Known => enmasse_data::open(&root, &OpenOptions::default()).map_err(Failure::error)?.kind,
+        Form::Other => DataKind::Folder,
     };
-    let kind = known.as_ref().map_or(DataKind::Folder, |known| known.kind);
     let warns = launched.as_ref().is_none_or(|launched| launched.place.rank == 0);
     let weights = weights::open(matches, &layers, kind, warns)?;
     // A rank is given all metrics of the run.
@@ -133,40 +134,114 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         None => Ranks::OfMachine,
     };
     // Ranks that are processes get the values decided here.
-    let mut config = weights.compute_as_trained(settings::finish(layers, ranks)?)?;
+    let mut config = weights.compute_as_trained(settings::finish(layers.clone(), ranks)?)?;
     config.devices.iter_mut().for_each(|devices| devices.automatic = false);
     let asked = matches.get_one::<String>("part").map(String::as_str);
     let options = match &saved {
         Some(saved) if is_own => OpenOptions { reading: config.reading(), ..saved.open_options() },
         _ => config.open_options(),
     };
-    let (part, data, left_out) = match known {
-        Some(_) if is_packed => {
-            let packed = enmasse_data::open(&root, &options).map_err(Failure::error)?;
-            (Part::Validation, held_out(&weights, packed, &root)?, LeftOut::default())
-        }
-        Some(known) => (Part::Test, held_out(&weights, known, &root)?, LeftOut::default()),
-        None if asked == Some("val") || (asked.is_none() && is_own) => {
-            let (data, left_out) = validation_part(&weights, saved.as_ref(), &root, &options)?;
-            (Part::Validation, data, left_out)
-        }
-        None => {
-            let WholeData { dataset, is_held_out, left_out, .. } =
-                open_whole(&root, &options).map_err(Failure::error)?;
-            let part = if is_held_out { Part::Test } else { Part::Whole };
-            (part, label_as(&weights, dataset, &root)?, left_out)
-        }
-    };
+    let validates = form == Form::Other && (asked == Some("val") || (asked.is_none() && is_own));
     let confusion = matches.get_one::<PathBuf>("confusion").cloned();
-    let task = Task { weights, data, left_out, part, config, confusion };
+    let request = Request { weights, saved, root, form, validates, options, config, confusion };
+    // The process that started this one has checked the flags, and copied the data.
+    let is_decided = settings::is_decided(matches);
     match launched {
-        Some(launched) => ranks::as_rank(&launched, &task.config, None, |rank| task.evaluate(rank)),
+        Some(launched) => {
+            let config = request.config.clone();
+            ranks::as_rank(&launched, &config, None, |rank| {
+                let copier = if is_decided { Copier::Others } else { Copier::Rank(rank) };
+                let judging = (!is_decided && rank.is_first()).then_some(&layers);
+                request.open(copier, judging, true)?.evaluate(rank)
+            })
+        }
         None => {
+            let root = request.root.clone();
+            let task = request.open(Copier::Alone, Some(&layers), false)?;
             let world_size = task.config.rank_count(cores());
             let command = || task.command_line(&root);
             ranks::host(world_size, &task.config, None, command, interrupts, |rank| task.evaluate(rank))
         }
     }
+}
+
+/// What kind of data is named.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Packed,
+    /// CIFAR or MNIST.
+    Known,
+    Other,
+}
+
+impl Form {
+    fn of(root: &Path) -> Self {
+        match () {
+            () if is_packed(root) => Form::Packed,
+            () if holds_known_set(root) => Form::Known,
+            () => Form::Other,
+        }
+    }
+}
+
+/// What is to be evaluated, before the data are opened.
+struct Request {
+    weights: Weights,
+    /// The configuration of the run.
+    saved: Option<TrainConfig>,
+    root: PathBuf,
+    form: Form,
+    /// Whether the pictures are those on which the run validated.
+    validates: bool,
+    options: OpenOptions,
+    config: TrainConfig,
+    confusion: Option<PathBuf>,
+}
+
+impl Request {
+    /// Copies the data, if that is asked for, and opens them. Warns of settings of `judged` that have no effect on them.
+    fn open(self, copier: Copier, judged: Option<&LayeredConfig>, is_launched: bool) -> Result<Task, Failure> {
+        let Request { weights, saved, root, form, validates, options, config, confusion } = self;
+        let (root, not_copied) = stage(&config, &root, copier)?;
+        let found = match form {
+            Form::Packed | Form::Known => {
+                let part = if form == Form::Packed { Part::Validation } else { Part::Test };
+                let opened = enmasse_data::open(&root, &options).map_err(Failure::error)?;
+                let (kind, layout) = (opened.kind, opened.layout);
+                Found { part, data: held_out(&weights, opened, &root)?, kind, layout, left_out: LeftOut::default() }
+            }
+            Form::Other if validates => {
+                let TrainingData { validation, kind, layout, left_out, .. } =
+                    validation_part(&weights, saved.as_ref(), &root, &options)?;
+                Found { part: Part::Validation, data: validation, kind, layout, left_out }
+            }
+            Form::Other => {
+                let WholeData { dataset, kind, layout, is_held_out, left_out } =
+                    open_whole(&root, &options).map_err(Failure::error)?;
+                let part = if is_held_out { Part::Test } else { Part::Whole };
+                Found { part, data: label_as(&weights, dataset, &root)?, kind, layout, left_out }
+            }
+        };
+        let Found { part, data, kind, layout, mut left_out } = found;
+        left_out.append(not_copied);
+        if let Some(layers) = judged {
+            let has_blocks = data.blocks().is_some();
+            let surroundings =
+                Surroundings { kind, layout, has_blocks, has_parts: true, is_padded: false, is_launched };
+            let takes = |setting: &Setting| EVALUATION.contains(&setting.name) && setting.name != "prefix";
+            layers.without_effect(&surroundings, takes).iter().for_each(|line| say(format_args!("warning: {line}")));
+        }
+        Ok(Task { weights, data, left_out, part, config, confusion })
+    }
+}
+
+/// The pictures of a request.
+struct Found {
+    part: Part,
+    data: Arc<dyn Dataset>,
+    kind: DataKind,
+    layout: DataLayout,
+    left_out: LeftOut,
 }
 
 /// The part of DATA that is evaluated.
@@ -316,23 +391,25 @@ fn held_out(weights: &Weights, opened: OpenData, root: &Path) -> Result<Arc<dyn 
     }
 }
 
-/// The pictures on which the run validated: those of its split, or the data set's own validation part.
+/// The data of a run in its parts: those of its split, or the data set's own.
 fn validation_part(
     weights: &Weights,
     saved: Option<&TrainConfig>,
     root: &Path,
     options: &OpenOptions,
-) -> Result<(Arc<dyn Dataset>, LeftOut), Failure> {
+) -> Result<TrainingData, Failure> {
     let Some(saved) = saved else {
         return Err(Failure::Usage("--split val: only a run folder knows which part of DATA validated it".to_owned()));
     };
     let options = OpenOptions { reading: options.reading, ..saved.open_options() };
     let paths = RunPaths::new(&weights.path);
-    let data = match paths.split().exists() {
-        true => TrainingData::from_record(root, paths.read_split().map_err(Failure::error)?, &options)?,
-        false => TrainingData::open(root, &options)?,
-    };
-    Ok((data.validation, data.left_out))
+    match paths.split().exists() {
+        true => {
+            let split = paths.read_split().map_err(Failure::error)?;
+            Ok(TrainingData::from_record(root, split, &options)?)
+        }
+        false => Ok(TrainingData::open(root, &options)?),
+    }
 }
 
 /// Whether both paths lead to the same folder.

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use enmasse_data::{
-    BadSample, DataKind, Dataset, DecodePool, LeftOut, OpenOptions, ReadOptions, is_packed, list_pictures, open,
+    BadSample, DataKind, DataLayout, Dataset, DecodePool, LeftOut, holds_unlabelled, list_pictures, open_unlabelled,
 };
-use enmasse_train::{Pictures, Prediction};
+use enmasse_train::{LayeredConfig, Pictures, Prediction, Setting, Surroundings, TrainConfig};
 
 use crate::arguments::{self, ONE_DEVICE};
 use crate::commands::weights::{self, OF_A_RUN};
@@ -34,6 +34,8 @@ const PREDICTION: &[&str] = &[
     "exact",
     "convert_rgb",
     "exif_transpose",
+    "path_column",
+    "manifest_root",
     "json",
 ];
 
@@ -41,6 +43,8 @@ const EXAMPLES: &str = "\
 Examples:
   enmasse predict runs/a rose.jpg tulip.jpg
   enmasse predict runs/a photos --csv > classes.csv
+  enmasse predict runs/a new.csv --path-column file
+  enmasse predict runs/a 'shards/new-{000..009}.tar' data/test-00000-of-00001.parquet
   enmasse predict resnet34.pth photos --model resnet34 --top 1";
 
 /// The command line of `enmasse predict`.
@@ -55,7 +59,7 @@ pub fn command() -> Command {
                 .required(true)
                 .num_args(1..)
                 .value_parser(value_parser!(PathBuf))
-                .help("Picture files, folders (all pictures in them, at any depth, in the order of their paths) and packed files"),
+                .help("Picture files, folders (all pictures in them, at any depth, in the order of their paths), manifests, WebDataset archives, Parquet files and packed files. Labels do not count"),
         )
         .arg(arguments::count("top", "K", "Classes to tell of each picture [default: 5, with --csv 1]"))
         .arg(
@@ -85,11 +89,11 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     if weights.classifier.averaged {
         say(format_args!("the weights are the averages of --ema"));
     }
-    let config = weights.compute_as_trained(settings::finish(layers, Ranks::One)?)?;
+    let config = weights.compute_as_trained(settings::finish(layers.clone(), Ranks::One)?)?;
     let top = matches.get_one("top").copied().unwrap_or(if form == Form::Csv { 1 } else { 5 });
     let top = top.min(weights.classifier.classes.len());
 
-    let pictures = pictures(images, config.reading())?;
+    let pictures = pictures(images, &config, &layers)?;
     let rank = Rank::alone();
     let device = rank.device(&config)?;
     let batch = config.batch_per_shard(1).min(pictures.len());
@@ -129,37 +133,54 @@ enum Form {
 /// What is named by a path.
 enum Image {
     Picture(PathBuf),
-    PackedFile(PathBuf),
+    DataSet(PathBuf),
 }
 
 /// The given files, and the pictures in the given folders.
 fn images<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<Image>, Failure> {
     let (mut all, mut left_out) = (Vec::new(), LeftOut::default());
     for path in paths {
-        if path.is_dir() {
-            let inside = list_pictures(path, &mut left_out).map_err(Failure::error)?;
-            all.extend(inside.into_iter().map(Image::Picture));
-        } else {
-            all.push(if is_packed(path) { Image::PackedFile(path.clone()) } else { Image::Picture(path.clone()) });
+        if !path.is_dir() {
+            let is_data_set = holds_unlabelled(path);
+            all.push(if is_data_set { Image::DataSet(path.clone()) } else { Image::Picture(path.clone()) });
+            continue;
+        }
+        match list_pictures(path, &mut left_out) {
+            Ok(inside) => all.extend(inside.into_iter().map(Image::Picture)),
+            Err(_) if holds_unlabelled(path) => all.push(Image::DataSet(path.clone())),
+            Err(error) => return Err(Failure::error(error)),
         }
     }
     warn_of_left_out(&left_out);
     Ok(all)
 }
 
-/// The pictures to read, of which packed files have many.
-fn pictures(images: Vec<Image>, reading: ReadOptions) -> Result<Pictures, Failure> {
-    let mut pictures = Pictures::new(reading);
+/// The pictures to read, of which data sets have many. Warns of settings that have no effect on any of them.
+fn pictures(images: Vec<Image>, config: &TrainConfig, layers: &LayeredConfig) -> Result<Pictures, Failure> {
+    let mut pictures = Pictures::new(config.reading());
+    let mut found: Vec<(DataKind, DataLayout)> = Vec::new();
     for image in images {
-        match image {
-            Image::Picture(path) => pictures.add_file(path),
-            Image::PackedFile(path) => {
-                let options = OpenOptions { reading, ..OpenOptions::default() };
-                let data = open(&path, &options).map_err(Failure::error)?;
-                [data.train, data.validation].into_iter().for_each(|part| pictures.add_part(part));
+        found.push(match image {
+            Image::Picture(path) => {
+                pictures.add_file(path);
+                (DataKind::Folder, DataLayout::ClassFolders)
             }
-        }
+            Image::DataSet(path) => {
+                let data = open_unlabelled(&path, &config.open_options()).map_err(Failure::error)?;
+                data.parts.into_iter().for_each(|part| pictures.add_part(part));
+                (data.kind, data.layout)
+            }
+        });
     }
+    found.dedup();
+    let takes = |setting: &Setting| PREDICTION.contains(&setting.name) && setting.name != "prefix";
+    let idle = |&(kind, layout): &(DataKind, DataLayout)| {
+        let surroundings =
+            Surroundings { kind, layout, has_blocks: false, has_parts: true, is_padded: false, is_launched: false };
+        layers.without_effect(&surroundings, takes)
+    };
+    let lines = found.iter().map(idle).reduce(|idle, more| idle.into_iter().filter(|line| more.contains(line)).collect());
+    lines.into_iter().flatten().for_each(|line| say(format_args!("warning: {line}")));
     Ok(pictures)
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::{enmasse, pictures};
+use crate::common::{enmasse, failed, pictures};
 
 fn run_of(data: &Path, run: &Path) {
     let (data, run) = (data.display().to_string(), run.display().to_string());
@@ -63,6 +63,54 @@ fn folders_and_tables() {
     assert_eq!(table(&["--top", "2"]), expected(2));
     // There are three classes.
     assert_eq!(table(&["--top", "9"]), expected(3));
+}
+
+/// Manifests, archives, Parquet files and packed files, with labels and without.
+#[test]
+fn pictures_of_data_sets() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let data = pictures(folder.path(), 5);
+    let run = path("run");
+    run_of(&data, Path::new(&run));
+    let files = ["red/000.png", "dark/000.png", "light/000.png"];
+    let list = files.map(|file| format!("{{\"image\": \"{file}\", \"file\": \"{file}\"}}\n")).concat();
+    fs::write(data.join("list.jsonl"), list).unwrap();
+    fs::create_dir(path("shards")).unwrap();
+    let mut archive = tar::Builder::new(fs::File::create(path("shards/0.tar")).unwrap());
+    files.iter().for_each(|file| archive.append_path_with_name(data.join(file), file).unwrap());
+    archive.finish().unwrap();
+    fs::create_dir(path("parquet")).unwrap();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/tests/fixtures/parquet.unlabelled.parquet");
+    fs::copy(fixture, path("parquet/test-0.parquet")).unwrap();
+    enmasse(&["data", "pack", &data.display().to_string(), &path("packed")]).well();
+
+    let predict = |given: &[&str], flags: &[&str]| {
+        let ended = enmasse(&[&["predict", &run, "--json"], given, flags].concat()).well();
+        let names = ended.json().into_iter().map(|line| line["image"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+        let top = ended.json().iter().map(|line| line["top"].clone()).collect::<Vec<_>>();
+        (names, top, ended.stderr)
+    };
+    let named = files.map(|file| data.join(file).display().to_string());
+    let (_, expected, _) = predict(&named.each_ref().map(String::as_str), &[]);
+    let in_archive = files.map(|file| format!("{}/{file}", path("shards/0.tar")));
+    let list = data.join("list.jsonl").display().to_string();
+    failed(&enmasse(&["predict", &run, &list]), 1, &["list.jsonl: ", "(image, file); choose one with --path-column"]);
+    assert_eq!(predict(&[&list], &["--path-column", "file"]), (named.to_vec(), expected.clone(), String::new()));
+    for given in ["shards", "shards/0.tar", "shards/{0..0}.tar"] {
+        assert_eq!(predict(&[&path(given)], &[]), (in_archive.to_vec(), expected.clone(), String::new()), "{given}");
+    }
+    let rows: Vec<String> = (0..4).map(|row| format!("{}/{row}", path("parquet/test-0.parquet"))).collect();
+    for given in ["parquet", "parquet/test-0.parquet", "parquet/*.parquet"] {
+        assert_eq!(predict(&[&path(given)], &[]).0, rows, "{given}");
+    }
+    let (packed, _, _) = predict(&[&path("packed")], &[]);
+    assert_eq!(packed.len(), 15);
+    let (all, _, told) = predict(&[&list, &path("packed"), &named[0]], &["--path-column", "file"]);
+    assert_eq!((all.len(), told.as_str()), (19, ""));
+    // A flag that no path takes.
+    let (_, _, told) = predict(&[&path("packed"), &named[0]], &["--path-column", "file"]);
+    assert_eq!(told, "warning: --path-column file has no effect on data other than manifests and Parquet files\n");
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! Data in other forms than class folders: a run trains on them, finds its validation part again, and judges other data.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::common::{enmasse, pictures};
+use crate::common::runs::{arguments, tensors};
+use crate::common::{enmasse, failed, pictures};
 
 const MODEL: [&str; 8] = ["--model", "mlp", "--size", "12", "--epochs", "1", "--batch", "4"];
 
@@ -26,6 +27,47 @@ fn check(folder: &Path, data: &str, flags: &[&str], [validation, all]: [u64; 2],
     assert_eq!(eval(&[]), (validation, "val".to_owned()), "{data}");
     assert_eq!(eval(&[&[other], flags].concat()), (all, "all".to_owned()), "{data}");
     fs::remove_dir_all(run).unwrap();
+}
+
+/// Forty rows in two Parquet files.
+fn parquet(folder: &Path) -> PathBuf {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/tests/fixtures");
+    let data = folder.join("parquet");
+    fs::create_dir(&data).unwrap();
+    for (number, name) in ["snappy", "gzip"].into_iter().enumerate() {
+        fs::copy(fixtures.join(format!("parquet.{name}.parquet")), data.join(format!("train-{number}.parquet"))).unwrap();
+    }
+    data
+}
+
+/// The order by blocks is the same on any number of ranks, and after a stop; and another one than that of all samples.
+#[test]
+fn an_order_by_blocks_is_the_same_on_any_number_of_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = parquet(folder.path());
+    let run = |name: &str, others: &[&str]| {
+        let out = folder.path().join(name);
+        let fixed = ["--epochs", "2", "--lr", "0.001", "--shards", "2"];
+        let ended = enmasse(&arguments(&data, &out, &[&fixed, others].concat())).well();
+        assert!(!ended.stderr.contains("warning: --shuffle"), "{ended:?}");
+        out
+    };
+    let alone = run("one", &["--devices", "cpu:1"]);
+    let together = run("two", &["--devices", "cpu:2", "--shuffle", "block"]);
+    run("stopped", &["--devices", "cpu:2", "--max-steps", "5"]);
+    let stopped = run("stopped", &["--devices", "cpu:1", "--resume"]);
+    let full = run("full", &["--devices", "cpu:1", "--shuffle", "full"]);
+    let weights = tensors(&alone, "last.safetensors");
+    assert!(weights == tensors(&together, "last.safetensors"));
+    assert!(weights == tensors(&stopped, "last.safetensors"));
+    assert!(weights != tensors(&full, "last.safetensors"));
+    let refused = |flags: &[&str], expected: &str| {
+        let ended = enmasse(&arguments(&data, &folder.path().join("no"), &[&["--shuffle", "block"], flags].concat()));
+        failed(&ended, 2, &["--shuffle block", expected]);
+    };
+    refused(&["--balance", "classes"], "--balance classes draws from all samples; use one of them");
+    refused(&["--repeat-augment", "2"], "--repeat-augment draws from all samples; use one of them");
+    refused(&["--sampler", "distributed"], "has no effect with --sampler distributed");
 }
 
 #[test]
@@ -83,4 +125,8 @@ fn every_source_is_trained_on_and_evaluated() {
         archive.finish().unwrap();
     }
     check(folder.path(), &text(&shards), &[], [held_out, total], &text(&shards.join("*.tar")));
+
+    // Of fourteen, fourteen and twelve rows of the classes.
+    let parquet = parquet(folder.path());
+    check(folder.path(), &text(&parquet), &[], [6, 40], &text(&parquet.join("train-*.parquet")));
 }

@@ -67,6 +67,40 @@ fn launched_ranks_share_a_copy() {
     assert_eq!(copies(&scratch).len(), 60);
 }
 
+/// On ranks of every kind: the copy is read, and the figures are those of the original.
+#[test]
+fn evaluation_reads_a_copy() {
+    let folder = Folder::new("1");
+    let (scratch, run) = (folder.path("scratch"), folder.path("run").display().to_string());
+    enmasse(&folder.arguments(&folder.path("run"), &["--devices", "cpu:1"])).well();
+    let stage = format!("--stage={}", scratch.display());
+    let data = folder.data.display().to_string();
+    let figures = |ended: &Ended| {
+        let found = ended.json().pop().unwrap();
+        format!("{} {} {}", found["loss"], found["accuracy"], found["samples"])
+    };
+    let check = |others: &[&str], copied: bool| {
+        let eval = [&["eval", &run, "--json"], others].concat();
+        let plain = enmasse(&eval).well();
+        assert!(told(&plain).is_empty());
+        let staged = enmasse(&[&eval[..], &[&stage]].concat()).well();
+        assert_eq!(told(&staged).first().is_some_and(|line| line.starts_with("copied ")), copied, "{staged:?}");
+        assert_eq!((told(&staged).len(), figures(&staged)), (1, figures(&plain)), "{others:?}");
+    };
+    check(&["--devices", "cpu:1"], true);
+    check(&["--devices", "cpu:2"], false);
+    check(&["--devices", "cpu:2", "--ranks", "thread", &data], false);
+    assert_eq!(copies(&scratch).len(), 60);
+    fs::remove_file(&copies(&scratch)[7]).unwrap();
+    let launch = ["launch", "-n", "2", env!("CARGO_BIN_EXE_enmasse"), "eval", &run, &data, "--json"];
+    let launched = enmasse(&[&launch[..], &[&stage]].concat()).well();
+    assert_eq!(told(&launched).len(), 1, "{launched:?}");
+    assert_eq!(copies(&scratch).len(), 60);
+    let idle = enmasse(&["eval", &run, &data, "--path-column", "a", "--devices", "cpu:2"]).well();
+    let warning = "warning: --path-column a has no effect on data other than manifests and Parquet files";
+    assert_eq!(idle.stderr.matches(warning).count(), 1, "{idle:?}");
+}
+
 #[test]
 fn places_that_do_not_do() {
     let folder = Folder::new("1");

@@ -1,0 +1,63 @@
+//! Pictures of data sets whose labels do not count, for predictions: they need have none.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::pieces::{expand, in_folder, is_pattern};
+use super::{OpenOptions, manifest, parquet, shards};
+use crate::packed_file::{self, is_packed};
+use crate::scan::has_extension;
+use crate::split::Divide;
+use crate::{DataError, DataKind, DataLayout, Dataset};
+
+/// The pictures of a data set.
+#[derive(Clone)]
+pub struct Unlabelled {
+    /// The kind of data set.
+    pub kind: DataKind,
+    /// How it lies in files.
+    pub layout: DataLayout,
+    /// All of its pictures, or those of each part.
+    pub parts: Vec<Arc<dyn Dataset>>,
+}
+
+/// Whether `path` names a data set rather than pictures: a packed file, a manifest, an archive, a Parquet file, a pattern of these,
+/// or a folder that holds archives or Parquet files.
+pub fn holds_unlabelled(path: &Path) -> bool {
+    let is = |extensions: &[&str]| has_extension(&path.to_string_lossy(), extensions);
+    match path.metadata() {
+        Err(_) => is_pattern(path),
+        Ok(metadata) if metadata.is_dir() => {
+            [shards::EXTENSION, parquet::EXTENSION].iter().any(|of| in_folder(path, of).is_ok_and(|found| !found.is_empty()))
+        }
+        Ok(_) => is(&manifest::EXTENSIONS) || is(&[shards::EXTENSION, parquet::EXTENSION]) || is_packed(path),
+    }
+}
+
+/// Opens all pictures of a data set for which [`holds_unlabelled`] holds.
+pub fn open_unlabelled(path: &Path, options: &OpenOptions) -> Result<Unlabelled, DataError> {
+    let of = |layout: DataLayout, pictures: Arc<dyn Dataset>| {
+        Ok(Unlabelled { kind: DataKind::Folder, layout, parts: vec![pictures] })
+    };
+    let is = |path: &Path, extension: &str| has_extension(&path.to_string_lossy(), &[extension]);
+    let files = match path.metadata() {
+        Err(_) if is_pattern(path) => expand(path)?,
+        Err(source) => return Err(DataError::read(path, source)),
+        Ok(metadata) if metadata.is_dir() => match in_folder(path, shards::EXTENSION)? {
+            archives if archives.is_empty() => in_folder(path, parquet::EXTENSION)?,
+            archives => archives,
+        },
+        Ok(_) if is_packed(path) => {
+            let data = packed_file::open(path, options.reading)?;
+            return Ok(Unlabelled { kind: data.kind, layout: data.layout, parts: vec![data.train, data.validation] });
+        }
+        Ok(_) if has_extension(&path.to_string_lossy(), &manifest::EXTENSIONS) => {
+            return of(DataLayout::Manifest, Arc::new(manifest::list(path, options)?.read_with(options.reading)));
+        }
+        Ok(_) => vec![path.to_owned()],
+    };
+    match files.iter().all(|file| is(file, parquet::EXTENSION)) {
+        true => of(DataLayout::Parquet, Arc::new(parquet::list(files, options)?.read_with(options.reading))),
+        false => of(DataLayout::Archives, Arc::new(shards::list(files)?.read_with(options.reading))),
+    }
+}
