@@ -85,8 +85,8 @@ pub use likeness::{Likeness, Nearest};
 pub use loader::{Batches, EvalLoader, TrainLoader};
 pub use moments::Moments;
 pub use open::{
-    OpenData, OpenOptions, Unlabelled, WholeData, folder_of, holds_known_set, holds_unlabelled, is_self_contained, open,
-    open_unlabelled, open_whole,
+    OpenData, OpenOptions, Unlabelled, WholeData, folder_of, holds_known_set, holds_unlabelled, is_self_contained,
+    open, open_unlabelled, open_whole,
 };
 pub use order::{EpochOrder, EvalOrder, Sampler, Sharding, TrainOrder};
 pub use packed_file::{PackForm, PackOptions, Packed, Unpacked, is_packed, pack};

@@ -27,9 +27,9 @@ pub fn holds_unlabelled(path: &Path) -> bool {
     let is = |extensions: &[&str]| has_extension(&path.to_string_lossy(), extensions);
     match path.metadata() {
         Err(_) => is_pattern(path),
-        Ok(metadata) if metadata.is_dir() => {
-            [shards::EXTENSION, parquet::EXTENSION].iter().any(|of| in_folder(path, of).is_ok_and(|found| !found.is_empty()))
-        }
+        Ok(metadata) if metadata.is_dir() => [shards::EXTENSION, parquet::EXTENSION]
+            .iter()
+            .any(|of| in_folder(path, of).is_ok_and(|found| !found.is_empty())),
         Ok(_) => is(&manifest::EXTENSIONS) || is(&[shards::EXTENSION, parquet::EXTENSION]) || is_packed(path),
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_data::{
     DataKind, DataLayout, Dataset, DecodePool, EvalLoader, LeftOut, OpenData, OpenOptions, Sharding, WholeData,
     holds_known_set, is_packed, open_whole, relabel,
@@ -18,7 +18,7 @@ use enmasse_train::{
 use enmasse_wording::counted;
 use serde_json::json;
 
-use crate::arguments;
+use crate::arguments::{self, DECIDED};
 use crate::commands::weights::{self, OF_A_RUN, PREPARATION, Weights};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
@@ -83,6 +83,7 @@ pub fn command() -> Command {
                 .value_parser(arguments::path)
                 .help("Draw the true and the predicted classes as an SVG file"),
         )
+        .arg(Arg::new(DECIDED).long(DECIDED).action(ArgAction::SetTrue).hide(true))
         .args(arguments::settings_with(EVALUATION, OF_A_RUN))
 }
 
@@ -354,7 +355,7 @@ impl Task {
         // Values from a run or a checkpoint must not be passed again.
         let is_own = |name: &str| !self.weights.is_bare && (name == "model" || PREPARATION.contains(&name));
         let names = EVALUATION.iter().filter(|name| !is_own(name));
-        let mut arguments = vec!["eval".into()];
+        let mut arguments = vec!["eval".into(), format!("--{DECIDED}").into()];
         arguments.extend(settings::rank_flags(&self.config, names.filter_map(|name| Setting::find(name))));
         arguments.push(if self.part == Part::Validation { "--split=val" } else { "--split=all" }.into());
         if let Some(path) = &self.confusion {

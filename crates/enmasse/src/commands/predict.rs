@@ -179,7 +179,8 @@ fn pictures(images: Vec<Image>, config: &TrainConfig, layers: &LayeredConfig) ->
             Surroundings { kind, layout, has_blocks: false, has_parts: true, is_padded: false, is_launched: false };
         layers.without_effect(&surroundings, takes)
     };
-    let lines = found.iter().map(idle).reduce(|idle, more| idle.into_iter().filter(|line| more.contains(line)).collect());
+    let lines =
+        found.iter().map(idle).reduce(|idle, more| idle.into_iter().filter(|line| more.contains(line)).collect());
     lines.into_iter().flatten().for_each(|line| say(format_args!("warning: {line}")));
     Ok(pictures)
 }

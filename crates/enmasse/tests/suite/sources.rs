@@ -35,7 +35,8 @@ fn parquet(folder: &Path) -> PathBuf {
     let data = folder.join("parquet");
     fs::create_dir(&data).unwrap();
     for (number, name) in ["snappy", "gzip"].into_iter().enumerate() {
-        fs::copy(fixtures.join(format!("parquet.{name}.parquet")), data.join(format!("train-{number}.parquet"))).unwrap();
+        fs::copy(fixtures.join(format!("parquet.{name}.parquet")), data.join(format!("train-{number}.parquet")))
+            .unwrap();
     }
     data
 }
