@@ -170,7 +170,6 @@ fn a_short_file_cannot_claim_many_pixels() {
     assert_eq!(decoded(&gif(1)).0, Ok(()));
 }
 
-/// A file of 2 MB took 709 MB.
 /// Opening a Parquet file and reading it take memory by its true length, whatever its numbers claim.
 #[test]
 fn a_parquet_file_cannot_claim_memory() {
@@ -196,6 +195,7 @@ fn a_parquet_file_cannot_claim_memory() {
     }
 }
 
+/// A file of 2 MB took 709 MB.
 #[test]
 fn colour_profiles_are_not_decompressed() {
     let (result, peak) = decoded(&png(8, Some(vec![0; 32 << 20].into())));

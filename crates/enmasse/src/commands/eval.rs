@@ -177,10 +177,12 @@ enum Form {
 
 impl Form {
     fn of(root: &Path) -> Self {
-        match () {
-            () if is_packed(root) => Form::Packed,
-            () if holds_known_set(root) => Form::Known,
-            () => Form::Other,
+        if is_packed(root) {
+            Form::Packed
+        } else if holds_known_set(root) {
+            Form::Known
+        } else {
+            Form::Other
         }
     }
 }
@@ -229,8 +231,8 @@ impl Request {
             let has_blocks = data.blocks().is_some();
             let surroundings =
                 Surroundings { kind, layout, has_blocks, has_parts: true, is_padded: false, is_launched };
-            let takes = |setting: &Setting| EVALUATION.contains(&setting.name) && setting.name != "prefix";
-            layers.without_effect(&surroundings, takes).iter().for_each(|line| say(format_args!("warning: {line}")));
+            let idle = layers.without_effect(&surroundings, |setting| weights::judges(EVALUATION, setting));
+            idle.iter().for_each(|line| say(format_args!("warning: {line}")));
         }
         Ok(Task { weights, data, left_out, part, config, confusion })
     }

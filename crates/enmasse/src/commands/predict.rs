@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use enmasse_data::{
     BadSample, DataKind, DataLayout, Dataset, DecodePool, LeftOut, holds_unlabelled, list_pictures, open_unlabelled,
 };
-use enmasse_train::{LayeredConfig, Pictures, Prediction, Setting, Surroundings, TrainConfig};
+use enmasse_train::{LayeredConfig, Pictures, Prediction, Surroundings, TrainConfig};
 
 use crate::arguments::{self, ONE_DEVICE};
 use crate::commands::weights::{self, OF_A_RUN};
@@ -173,11 +173,10 @@ fn pictures(images: Vec<Image>, config: &TrainConfig, layers: &LayeredConfig) ->
         });
     }
     found.dedup();
-    let takes = |setting: &Setting| PREDICTION.contains(&setting.name) && setting.name != "prefix";
     let idle = |&(kind, layout): &(DataKind, DataLayout)| {
         let surroundings =
             Surroundings { kind, layout, has_blocks: false, has_parts: true, is_padded: false, is_launched: false };
-        layers.without_effect(&surroundings, takes)
+        layers.without_effect(&surroundings, |setting| weights::judges(PREDICTION, setting))
     };
     let lines =
         found.iter().map(idle).reduce(|idle, more| idle.into_iter().filter(|line| more.contains(line)).collect());

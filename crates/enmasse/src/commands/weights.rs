@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::ArgMatches;
 use enmasse_data::DataKind;
 use enmasse_models::Model;
-use enmasse_train::{Classifier, Devices, LayeredConfig, Preparation, Source, TrainConfig, is_checkpoint};
+use enmasse_train::{Classifier, Devices, LayeredConfig, Preparation, Setting, Source, TrainConfig, is_checkpoint};
 
 use crate::facts::from_file;
 use crate::failure::Failure;
@@ -45,6 +45,12 @@ pub const OF_A_RUN: &[(&str, &str)] = &[
     ("on_bad_sample", "as in the run"),
     ("metrics", "as in the run"),
 ];
+
+/// Whether a command that uses weights and takes the settings `names` judges whether this one has an effect. A prefix always has
+/// one here: it is that of `RUN|WEIGHTS`.
+pub fn judges(names: &[&str], setting: &Setting) -> bool {
+    names.contains(&setting.name) && setting.name != "prefix"
+}
 
 /// Opens `RUN|WEIGHTS` of a command line. A run has its model and transform; for bare weights they are given, or follow
 /// from the `kind` of the pictures. `warns` is false if another process tells the user.
