@@ -22,7 +22,13 @@ pub fn section(root: &Path) -> Section {
 fn look(root: &Path) -> Vec<Finding> {
     let data = match open(root, &OpenOptions::default()) {
         Ok(data) => data,
-        Err(error) => return vec![Finding::problem("folder", error, "name a folder of class folders, CIFAR or MNIST")],
+        Err(error) => {
+            return vec![Finding::problem(
+                "folder",
+                error,
+                "name data as for `enmasse train`, whose --help lists the forms",
+            )];
+        }
     };
     let mut findings = vec![what(root, &data)];
     findings.extend(left_out(&data));

@@ -72,6 +72,12 @@ pub fn data() -> Vec<Arg> {
     vec![positional, flag]
 }
 
+/// DATA of a command that says more of it than `train` does: in its own `words`, and then what DATA may be.
+pub fn data_as(words: &'static str) -> Arg {
+    let forms = Setting::find("data").map_or("", |setting| setting.details);
+    Arg::new("data").value_name("DATA").help(words).long_help(format!("{words}. {forms}"))
+}
+
 /// The flag of a setting. Values stay text: the setting's own parser reads them, with the same messages as for a file.
 pub fn flag(setting: &'static Setting) -> Arg {
     flag_with(setting, None)

@@ -20,7 +20,13 @@ pub fn command() -> Command {
                 .value_parser(path)
                 .help("Folder of a run that failed, or of a launcher's logs (--log-dir)"),
         )
-        .arg(Arg::new("data").long("data").value_name("DIR").value_parser(path).help("Look at this data set too"))
+        .arg(
+            Arg::new("data")
+                .long("data")
+                .value_name("DATA")
+                .value_parser(path)
+                .help("Look at this data set too, in any form that train takes"),
+        )
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print a JSON object"))
         .arg(Arg::new(SELF_TEST).long(SELF_TEST).hide(true))
 }

@@ -64,11 +64,9 @@ pub fn command() -> Command {
     Command::new("eval")
         .about("Loss and accuracy of a run's best checkpoint, or of a weights file")
         .arg(arguments::source())
-        .arg(
-            Arg::new("data")
-                .value_name("DATA")
-                .help("Data as for train; of CIFAR and MNIST the test part, of a packed file the validation part. Without it, the data of the run"),
-        )
+        .arg(arguments::data_as(
+            "Data as for train; of CIFAR and MNIST the test part, of a packed file the validation part. Without it, the data of the run",
+        ))
         .arg(
             Arg::new("part")
                 .long("split")

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::{Ended, enmasse, finish, pictures, program};
-use enmasse_train::SETTINGS;
+use enmasse_train::{SETTINGS, Setting};
 
 #[test]
 fn help_and_version() {
@@ -40,6 +40,19 @@ fn help_and_version() {
     check(&["bench", "scaling", "--sync-bn"], "--sync-bn: the rows differ in it");
     check(&["bench", "scaling", "--strategy", "dp"], "--strategy: the rows differ in it");
     check(&["launch", "-n", "2"], "<PROGRAM>");
+}
+
+#[test]
+fn the_help_names_all_forms_of_data() {
+    let forms = Setting::find("data").unwrap().details;
+    for form in ["class folders", "manifest", ".tar", "Parquet", "packed file", "Kaggle", "CIFAR-10"] {
+        assert!(forms.contains(form), "{form}: {forms}");
+    }
+    for command in ["train", "eval", "bench scaling", "data check", "data show", "data stats", "data pack"] {
+        let help = finish(program().args(command.split_whitespace()).arg("--help")).well().stdout;
+        let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(forms), "{command}: {help}");
+    }
 }
 
 /// All commands with their own help.

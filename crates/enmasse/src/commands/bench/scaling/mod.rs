@@ -17,7 +17,7 @@ use enmasse_charts::{ScalingRow, scaling};
 use enmasse_files::write_whole;
 use enmasse_train::{DeviceSelection, Devices, LayeredConfig, Setting, Source, StrategyKind, TrainConfig};
 
-use crate::arguments::{DECIDED, count, data, path, settings_with};
+use crate::arguments::{DECIDED, count, data, data_as, path, settings_with};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::launched::Launched;
@@ -78,9 +78,7 @@ pub fn command() -> Command {
         .about("Compare one device with several: speed, efficiency, waits, memory")
         .after_long_help(DETAILS)
         .args(data().into_iter().map(|arg| match arg.get_id() == "data" {
-            true => {
-                arg.help("Pictures to train on, like that of train [default: synthetic ones]").long_help(None::<&str>)
-            }
+            true => data_as("Pictures to train on [default: synthetic ones]"),
             false => arg,
         }))
         .args(settings_with(SETTINGS, USUAL))

@@ -28,12 +28,16 @@ const SETTINGS: &[&str] = &["split", "split_seed", "json"];
 /// The command line of `enmasse data split`.
 pub fn command() -> Command {
     Command::new("split")
-        .about("Write the parts of a folder as folders train/ and val/, or as a table")
+        .about("Write the parts of a data set as folders train/ and val/, or as a table")
         .after_help(
             "A run on DATA with the same --split and --split-seed draws the same validation part. The pictures of test/ are\n\
              taken from the training part, so that part stays the same with and without them.",
         )
-        .arg(Arg::new("data").value_name("DATA").required(true).help("Folder of class folders"))
+        .arg(
+            Arg::new("data").value_name("DATA").required(true).help(
+                "Class folders, pictures with --label-pattern, or a manifest: each picture must be a file of its own",
+            ),
+        )
         .arg(
             Arg::new("out")
                 .value_name("OUT")
