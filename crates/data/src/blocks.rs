@@ -16,7 +16,7 @@ const TOGETHER: usize = 16;
 
 /// Where the blocks of a data set end.
 #[derive(Clone, Debug)]
-pub(crate) struct Blocks(Arc<Vec<usize>>);
+pub(crate) struct Blocks(Arc<Vec<u32>>);
 
 impl Blocks {
     /// The blocks of `dataset`. Fails if it has none, or if they do not add up to its samples.
@@ -25,29 +25,29 @@ impl Blocks {
         let Some(lengths) = dataset.blocks() else {
             return refused("an order of blocks needs a data set that has blocks");
         };
-        let ends = lengths.into_iter().scan(0usize, |end, length| {
-            *end = end.saturating_add(length);
+        let ends = lengths.into_iter().scan(0u32, |end, length| {
+            *end = end.saturating_add(u32::try_from(length).unwrap_or(u32::MAX));
             Some(*end)
         });
-        let ends: Vec<usize> = ends.collect();
-        match ends.last().copied().unwrap_or(0) == dataset.len() {
+        let ends: Vec<u32> = ends.collect();
+        match ends.last().map_or(0, |&end| end as usize) == dataset.len() {
             true => Ok(Blocks(Arc::new(ends))),
             false => refused("the blocks of the data set have another number of samples than the data set"),
         }
     }
 
-    fn samples(&self, block: usize) -> Range<usize> {
-        block.checked_sub(1).map_or(0, |before| self.0[before])..self.0[block]
+    fn samples(&self, block: u32) -> Range<u32> {
+        block.checked_sub(1).map_or(0, |before| self.0[before as usize])..self.0[block as usize]
     }
 
     /// All samples in the order of `epoch`, each once.
-    pub fn order(&self, seed: u64, epoch: u64) -> Vec<usize> {
+    pub fn order(&self, seed: u64, epoch: u64) -> Vec<u32> {
         let blocks = RandomStream::new(seed, "block order", epoch, 0).permutation(self.0.len());
-        let mut order = Vec::with_capacity(self.0.last().copied().unwrap_or(0));
+        let mut order = Vec::with_capacity(self.0.last().map_or(0, |&end| end as usize));
         for (number, together) in (0..).zip(blocks.chunks(TOGETHER)) {
-            let samples: Vec<usize> = together.iter().flat_map(|&block| self.samples(block)).collect();
+            let samples: Vec<u32> = together.iter().flat_map(|&block| self.samples(block)).collect();
             let places = RandomStream::new(seed, ORDER, epoch, number).permutation(samples.len());
-            order.extend(places.into_iter().map(|place| samples[place]));
+            order.extend(places.into_iter().map(|place| samples[place as usize]));
         }
         order
     }

@@ -45,7 +45,8 @@ pub(crate) fn draws(seed: u64, epoch: u64, samples: usize, classes: Option<&Clas
     };
     let mut occurrences = vec![0; samples];
     let repeated = chosen.iter().flat_map(|&sample| std::iter::repeat_n(sample, repeats)).take(samples);
-    let number = |sample: usize| {
+    let number = |sample: u32| {
+        let sample = sample as usize;
         let draw = sample + occurrences[sample] * samples;
         occurrences[sample] += 1;
         draw
@@ -54,7 +55,7 @@ pub(crate) fn draws(seed: u64, epoch: u64, samples: usize, classes: Option<&Clas
 }
 
 /// `count` samples of an epoch, of every class as many as of each other, give or take one, in random order.
-fn balanced(seed: u64, epoch: u64, count: usize, classes: &Classes) -> Vec<usize> {
+fn balanced(seed: u64, epoch: u64, count: usize, classes: &Classes) -> Vec<u32> {
     let number = classes.0.len() as u128;
     // Up to any point of the run the draws of classes differ by one at most, and add up to all draws: the sum of
     // ⌊(x + k) / K⌋ over k from 0 to K - 1 is x (Hermite's identity).
@@ -63,14 +64,18 @@ fn balanced(seed: u64, epoch: u64, count: usize, classes: &Classes) -> Vec<usize
         let places = stream(samples.len(), drawn(epoch, place)..drawn(epoch + 1, place), |round| {
             RandomStream::new(seed, "balanced order", round, *label as u64).permutation(samples.len())
         });
-        places.into_iter().map(|place| samples[place] as usize).collect::<Vec<usize>>()
+        places.into_iter().map(|place| samples[place as usize]).collect::<Vec<u32>>()
     };
-    let all: Vec<usize> = classes.0.iter().enumerate().flat_map(of_class).collect();
-    RandomStream::new(seed, ORDER, epoch, 0).permutation(all.len()).into_iter().map(|place| all[place]).collect()
+    let all: Vec<u32> = classes.0.iter().enumerate().flat_map(of_class).collect();
+    RandomStream::new(seed, ORDER, epoch, 0)
+        .permutation(all.len())
+        .into_iter()
+        .map(|place| all[place as usize])
+        .collect()
 }
 
 /// A range of the endless stream of permutations of `length` numbers, one for each round.
-fn stream(length: usize, range: Range<u64>, permutation: impl Fn(u64) -> Vec<usize>) -> Vec<usize> {
+fn stream(length: usize, range: Range<u64>, permutation: impl Fn(u64) -> Vec<u32>) -> Vec<u32> {
     let length = length as u64;
     let mut found = Vec::with_capacity((range.end - range.start) as usize);
     let mut next = range.start;

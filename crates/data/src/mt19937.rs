@@ -82,9 +82,9 @@ fn advance(words: &mut [u32; N], i: usize) -> usize {
 /// `torch.randperm(n, generator=torch.Generator().manual_seed(seed))`, for `n` below [`RANDPERM_END`].
 ///
 /// PyTorch keeps the low 32 bits of the seed, and takes remainders, which makes small numbers slightly likelier.
-pub(crate) fn torch_randperm(n: usize, seed: u64) -> Vec<usize> {
+pub(crate) fn torch_randperm(n: usize, seed: u64) -> Vec<u32> {
     let mut random = Mt19937::new(seed as u32);
-    let mut order: Vec<usize> = (0..n).collect();
+    let mut order: Vec<u32> = (0..n as u32).collect();
     for i in 0..n.saturating_sub(1) {
         order.swap(i, i + random.next_u32() as usize % (n - i));
     }
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(cases.len(), 26);
         for case in cases {
             let order = torch_randperm(number(&case, "n"), case["seed"].as_u64().unwrap());
-            let sum: usize = order.iter().enumerate().map(|(at, number)| (at + 1) * number).sum();
+            let sum: usize = order.iter().enumerate().map(|(at, &number)| (at + 1) * number as usize).sum();
             let ends = [&order[..order.len().min(10)], &order[order.len().saturating_sub(10)..]];
             assert_eq!(serde_json::json!([order.len(), ends[0], ends[1], sum]), case["order"], "{case}");
         }

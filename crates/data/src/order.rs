@@ -170,6 +170,11 @@ impl TrainOrder {
             Sampler::Drawn { repeats: 0, .. } => {
                 return Err(DataError::Setting("a sample is repeated at least once".to_owned()));
             }
+            Sampler::Shuffle | Sampler::Blocks | Sampler::Drawn { .. } if u32::try_from(samples).is_err() => {
+                return Err(DataError::Setting(format!(
+                    "{samples} samples are too many: an order has fewer than 2^32"
+                )));
+            }
             Sampler::Shuffle | Sampler::Blocks | Sampler::Drawn { .. } => samples,
             Sampler::Distributed { .. } if samples.max(shards) >= RANDPERM_END => {
                 return Err(DataError::Setting(format!(
@@ -209,21 +214,24 @@ impl TrainOrder {
     /// A resumed run repeats no sample and leaves out only the last incomplete global batch (apart from samples that
     /// [`Sampler::Distributed`] repeats).
     pub fn rest_of_epoch(&self, epoch: u64, consumed: usize) -> EpochOrder {
-        let mut indices = match (self.sampler, &self.parts) {
+        let entries = match (self.sampler, &self.parts) {
             (Sampler::Drawn { repeats, .. }, Parts::Classes(classes)) => {
-                draws(self.seed, epoch, self.samples, Some(classes), repeats)
+                Entries::Draws(draws(self.seed, epoch, self.samples, Some(classes), repeats))
             }
-            (Sampler::Drawn { repeats, .. }, _) => draws(self.seed, epoch, self.samples, None, repeats),
-            (Sampler::Distributed { .. }, _) => torch_randperm(self.samples, self.seed.wrapping_add(epoch)),
-            (_, Parts::Blocks(blocks)) => blocks.order(self.seed, epoch),
+            (Sampler::Drawn { repeats, .. }, _) => Entries::Draws(draws(self.seed, epoch, self.samples, None, repeats)),
+            (Sampler::Distributed { .. }, _) => {
+                let mut indices = torch_randperm(self.samples, self.seed.wrapping_add(epoch));
+                indices.truncate(self.entries);
+                for entry in indices.len()..self.entries {
+                    indices.push(indices[entry - self.samples]);
+                }
+                Entries::Samples(indices)
+            }
+            (_, Parts::Blocks(blocks)) => Entries::Samples(blocks.order(self.seed, epoch)),
             (Sampler::Shuffle | Sampler::Blocks, _) => {
-                RandomStream::new(self.seed, ORDER, epoch, 0).permutation(self.samples)
+                Entries::Samples(RandomStream::new(self.seed, ORDER, epoch, 0).permutation(self.samples))
             }
         };
-        indices.truncate(self.entries);
-        for entry in indices.len()..self.entries {
-            indices.push(indices[entry - self.samples]);
-        }
         let repeats = match self.sampler {
             Sampler::Drawn { repeats, .. } => repeats,
             Sampler::Shuffle | Sampler::Blocks | Sampler::Distributed { .. } => 1,
@@ -235,15 +243,14 @@ impl TrainOrder {
         };
         let consumed = consumed.min(self.entries);
         let (samples, global_batch) = (self.samples, self.global_batch);
-        EpochOrder { draws: indices, samples, consumed, stride, repeats, global_batch }
+        EpochOrder { entries, samples, consumed, stride, repeats, global_batch }
     }
 }
 
 /// The order of one epoch, or of its rest.
 #[derive(Clone, Debug)]
 pub struct EpochOrder {
-    /// The entries of the whole epoch, in the sampler's order: draw d is an occurrence of sample d % samples.
-    draws: Vec<usize>,
+    entries: Entries,
     samples: usize,
     /// The entries that are done.
     consumed: usize,
@@ -254,10 +261,19 @@ pub struct EpochOrder {
     global_batch: usize,
 }
 
+/// The entries of a whole epoch, in the sampler's order.
+#[derive(Clone, Debug)]
+enum Entries {
+    /// Samples: an epoch of millions begins at once because these are few bytes.
+    Samples(Vec<u32>),
+    /// Draws: draw d is an occurrence of sample d % samples.
+    Draws(Vec<usize>),
+}
+
 impl EpochOrder {
     /// Number of complete global batches.
     pub fn batches(&self) -> usize {
-        (self.draws.len() - self.consumed) / self.global_batch
+        (self.entries() - self.consumed) / self.global_batch
     }
 
     /// The sample indices of global batch `batch`; empty past the last complete one.
@@ -303,7 +319,11 @@ impl EpochOrder {
     /// The draw at that position, which is a sample's index unless the epoch has the sample more than once. Later occurrences
     /// have other numbers.
     pub(crate) fn draw(&self, position: usize) -> usize {
-        self.draws[position % self.draws.len()]
+        let position = position % self.entries();
+        match &self.entries {
+            Entries::Samples(samples) => samples[position] as usize,
+            Entries::Draws(draws) => draws[position],
+        }
     }
 
     /// The sample of a draw.
@@ -313,7 +333,10 @@ impl EpochOrder {
 
     /// Number of entries of the whole epoch.
     pub(crate) fn entries(&self) -> usize {
-        self.draws.len()
+        match &self.entries {
+            Entries::Samples(samples) => samples.len(),
+            Entries::Draws(draws) => draws.len(),
+        }
     }
 
     /// The positions in the epoch of these places of a global batch; none past the last complete one.

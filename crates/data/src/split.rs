@@ -202,7 +202,7 @@ fn draw<S: Divide>(whole: S, options: &OpenOptions) -> Result<(S, S), DataError>
 fn draw_seeded<S: Divide>(whole: &S, split_seed: u64, val_fraction: f64) -> Result<(S, S), DataError> {
     hold_out(whole, val_fraction, |class, own, count| {
         let order = RandomStream::new(split_seed, &format!("split {class}"), 0, 0).permutation(own);
-        order[..count].to_vec()
+        order.into_iter().take(count).map(|place| place as usize).collect()
     })
 }
 

@@ -24,6 +24,15 @@ fn too_few_samples() {
 }
 
 #[test]
+fn too_many_samples() {
+    let check = |samples, expected: Option<&str>| {
+        assert_eq!(TrainOrder::new(0, samples, 8).err().map(|error| error.to_string()).as_deref(), expected);
+    };
+    check(u32::MAX as usize, None);
+    check(1 << 32, Some("4294967296 samples are too many: an order has fewer than 2^32"));
+}
+
+#[test]
 fn sharding_limits() {
     let check = |hosted, shards, batch, expected: Result<usize, &str>| {
         let sharding = Sharding { hosted, shards, batch };

@@ -268,16 +268,7 @@ pub static LOSS_CASES: [Case; 4] = [
         loss: Some(weighted),
         ..USUAL
     },
-    Case {
-        name: "mixed",
-        seed: 0,
-        model: small,
-        batch: 8,
-        size: [9, 7],
-        label_smoothing: 0.1,
-        mixed: true,
-        ..USUAL
-    },
+    Case { name: "mixed", seed: 0, model: small, batch: 8, size: [9, 7], label_smoothing: 0.1, mixed: true, ..USUAL },
     Case {
         name: "mixed_weighted",
         seed: 0,

@@ -80,7 +80,7 @@ fn testing(train: &dyn Dataset, validation: &dyn Dataset, classes: &[String], se
     let of_class = |((class, own), all): ((&String, Vec<usize>), usize)| {
         let order = RandomStream::new(seed, &format!("split test {class}"), 0, 0).permutation(own.len());
         let count = (all as f64 * share) as usize;
-        order.into_iter().take(count).map(move |place| own[place]).collect::<Vec<_>>()
+        order.into_iter().take(count).map(move |place| own[place as usize]).collect::<Vec<_>>()
     };
     classes.iter().zip(own).zip(all).flat_map(of_class).collect()
 }
