@@ -125,7 +125,7 @@ impl Engine {
             // The thread catches panics of its operations. Each ends by its deadline, and the first that fails ends all.
             let _ = thread.join();
         }
-        self.shared.transport().close();
+        self.shared.transport().close(&self.shared.failure, self.shared.options.timeout);
     }
 }
 

@@ -128,6 +128,12 @@ pub enum JoinError {
         /// The reason.
         why: String,
     },
+    /// MPI cannot carry what travels between nodes.
+    #[error("MPI cannot be used: {why}")]
+    Mpi {
+        /// The reason, with the rank if it is that of one.
+        why: String,
+    },
     /// The kernel provides no shared memory.
     #[error("no shared memory for the group: {source}")]
     SharedMemory {

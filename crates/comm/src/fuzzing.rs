@@ -18,7 +18,8 @@ use crate::rendezvous::agent_store::AgentStore;
 use crate::rendezvous::whereabouts::Notice;
 use crate::store::split_key;
 use crate::token::{TOKEN_BYTES, Token};
-use crate::transport::frames::{Bytes, Receiving, Sending};
+use crate::transport::frames::{Receiving, Sending};
+use crate::transport::queue::{Bytes, Queue};
 
 const LIMIT: Duration = Duration::from_secs(10);
 const KEY: [u8; 32] = [1; 32];
@@ -100,11 +101,11 @@ pub fn frames(bytes: &[u8]) {
 pub fn message(bytes: &[u8]) {
     let Some((&[a0, a1, change], message)) = bytes.split_first_chunk() else { return };
     let mut wire = vec![];
-    let mut sending = Sending::new(Outbound::new(&KEY), 1);
-    // SAFETY: `message` outlives the sending, and nothing changes it.
-    unsafe { sending.begin(Bytes::of(message.as_ptr(), 0..message.len())) };
-    while !sending.is_complete() {
-        sending.progress(&mut wire).unwrap();
+    let (mut sending, mut queue) = (Sending::new(Outbound::new(&KEY)), Queue::new(1));
+    // SAFETY: `message` outlives the queue's use, and nothing changes it.
+    unsafe { queue.begin(Bytes::of(message.as_ptr(), 0..message.len())) };
+    while !queue.is_complete() {
+        sending.progress(&mut queue, &mut wire).unwrap();
     }
     let at = usize::from(u16::from_le_bytes([a0, a1]));
     let changed = wire.get_mut(at).is_some_and(|byte| {
@@ -112,11 +113,10 @@ pub fn message(bytes: &[u8]) {
         change != 0
     });
     let mut received = vec![0; message.len()];
-    let mut receiving = Receiving::new(Inbound::new(&KEY, "link".into()), 1);
-    // SAFETY: `received` outlives the receiving, and only that uses it until then.
-    unsafe { receiving.begin(Bytes::of(received.as_mut_ptr(), 0..received.len())) };
-    let progress = receiving.progress(Cursor::new(&wire));
-    drop(receiving);
+    let (mut receiving, mut queue) = (Receiving::new(Inbound::new(&KEY, "link".into())), Queue::new(1));
+    // SAFETY: `received` outlives the queue's use, and nothing else uses it until then.
+    unsafe { queue.begin(Bytes::of(received.as_mut_ptr(), 0..received.len())) };
+    let progress = receiving.progress(&mut queue, Cursor::new(&wire));
     assert_eq!(progress.is_err(), changed);
     assert!(changed || received == message);
 }

@@ -5,7 +5,8 @@
 //! ([`ShardMap`]) never change a bit. Nothing waits for ever: a failure on one rank ends the operations of all, with
 //! the same [`Cause`].
 //!
-//! The crate knows bytes, element types and deadlines. It knows no model, and all its state is in its handles.
+//! The crate knows bytes, element types and deadlines. It knows no model, and all its state is in its handles, except that
+//! MPI starts and ends once in a process.
 
 mod awake;
 mod cause;
@@ -22,6 +23,7 @@ mod flight;
 pub mod fuzzing;
 mod group;
 mod group_path;
+mod mpi;
 mod net;
 mod operation;
 mod options;
@@ -50,6 +52,7 @@ pub use error::JoinError;
 pub use failure::GroupEvent;
 pub use flight::{FlightFollower, FlightOperation, FlightRecord, FlightRecorder, TimedOperation};
 pub use group::Group;
+pub use mpi::MpiFamily;
 pub use net::channel::{Channel, ChannelError, ChannelListener};
 pub use options::GroupOptions;
 pub use rendezvous::{MeetingPoint, Rendezvous, TransportChoice};

@@ -21,6 +21,7 @@ use crate::token::Side;
 use crate::topology::Topology;
 use crate::transport::Members;
 use crate::transport::hierarchical::HierarchicalTransport;
+use crate::transport::hierarchical::sockets::Sockets;
 use crate::transport::region::Region;
 use crate::{Channel, ChannelListener, Group, GroupEvent, GroupOptions, Rendezvous, Token};
 
@@ -233,6 +234,7 @@ fn errors_of_an_all_reduce(attack: Attack, count: usize) -> Vec<String> {
         let topology = Topology::apart(2);
         let region = Region::private(HierarchicalTransport::layout(&topology, rank)).unwrap();
         let links = vec![(1 - rank, link)];
+        let links = Box::new(Sockets::new(links).unwrap());
         let transport = HierarchicalTransport::new(members.clone(), topology, Arc::new(region), links).unwrap();
         let (options, reach) = (GroupOptions::default(), Reach::within_process());
         let ties = Ties::new(failure.clone(), FlightRecorder::default(), options, reach, None);

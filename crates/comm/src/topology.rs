@@ -61,12 +61,12 @@ impl Topology {
         &self.nodes
     }
 
-    /// How the ranks exchange data, in words.
-    pub(crate) fn describe(&self) -> String {
+    /// How the ranks exchange data, in words, if nodes do so over `links`.
+    pub(crate) fn describe(&self, links: &str) -> String {
         match self.nodes.len() {
             1 => "ranks share memory".to_owned(),
-            nodes if nodes == self.seats.len() => "ranks exchange data over TCP".to_owned(),
-            nodes => format!("ranks share memory on {nodes} nodes, which exchange data over TCP"),
+            nodes if nodes == self.seats.len() => format!("ranks exchange data over {links}"),
+            nodes => format!("ranks share memory on {nodes} nodes, which exchange data over {links}"),
         }
     }
 

@@ -22,6 +22,10 @@ pub enum Need {
     Slurm,
     /// A network of several hosts.
     Hosts,
+    /// Open MPI's mpirun and library.
+    OpenMpi,
+    /// MPICH's mpiexec and library.
+    Mpich,
     /// Namespaces of the kernel, and mounts in them.
     Namespaces,
     /// A control group of the test's own.
@@ -47,6 +51,8 @@ impl Need {
             Need::Cuda => "cuda",
             Need::Slurm => "slurm",
             Need::Hosts => "hosts",
+            Need::OpenMpi => "openmpi",
+            Need::Mpich => "mpich",
             Need::Namespaces => "namespaces",
             Need::ControlGroup => "cgroup",
             Need::Limits => "limits",
@@ -135,4 +141,26 @@ pub fn cuda() -> Option<PathBuf> {
         skip(Need::Cuda, "ENMASSE_TEST_CUDA names no folder");
     }
     folder.map(PathBuf::from)
+}
+
+/// The program that starts ranks of [`Need::OpenMpi`] or [`Need::Mpich`], under Debian's name or its own. If there is none,
+/// the test is in the table.
+///
+/// # Panics
+/// For any other need.
+pub fn mpirun(need: Need) -> Option<&'static str> {
+    let (names, marks): (&[&str], &[&str]) = match need {
+        Need::OpenMpi => (&["mpirun.openmpi", "mpirun"], &["Open MPI", "OpenRTE"]),
+        Need::Mpich => (&["mpiexec.hydra"], &["HYDRA"]),
+        other => panic!("{} has no mpirun", other.name()),
+    };
+    let is_it = |name: &&&str| {
+        let words = Command::new(name).arg("--version").output();
+        words.is_ok_and(|words| marks.iter().any(|mark| String::from_utf8_lossy(&words.stdout).contains(mark)))
+    };
+    let found = names.iter().find(is_it).copied();
+    if found.is_none() {
+        skip(need, format_args!("there is no {}", names.join(" or ")));
+    }
+    found
 }

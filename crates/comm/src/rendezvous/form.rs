@@ -19,7 +19,8 @@ use crate::net::link::Link;
 use crate::operation::Identity;
 use crate::token::Token;
 use crate::topology::Topology;
-use crate::transport::hierarchical::HierarchicalTransport;
+use crate::transport::hierarchical::sockets::Sockets;
+use crate::transport::hierarchical::{HierarchicalTransport, Links};
 use crate::transport::region::Region;
 use crate::transport::shared::SharedTransport;
 use crate::transport::{Members, Transport};
@@ -103,7 +104,7 @@ impl Card {
             machine: machine.trim().to_owned(),
             place: format!("{} {user}", namespace("pid").display()),
             network: format!("{} {}", namespace("net").display(), node.replace('\n', " ")),
-            transport: format!("{:?}", reach.transport).to_lowercase(),
+            transport: reach.transport.to_string(),
         }
     }
 
@@ -162,13 +163,16 @@ impl Seat<'_> {
 
         let Sharing { topology, region, problems } = match choice {
             TransportChoice::Tcp => Sharing { topology: Topology::apart(cards.len()), region: None, problems: vec![] },
-            TransportChoice::Auto | TransportChoice::Shared => self.share(board, &cards)?,
+            TransportChoice::Auto | TransportChoice::Shared | TransportChoice::Mpi(_) => self.share(board, &cards)?,
         };
-        let way = topology.describe();
+        let mut way = topology.describe("TCP");
         let network = self.reach.network.as_ref().filter(|_| choice != TransportChoice::Shared);
         let transport: Box<dyn Transport> = match (region, network) {
             (Some(region), _) if topology.nodes().len() == 1 => {
                 board.exchange("ready", "")?;
+                if let TransportChoice::Mpi(_) = choice {
+                    way += ", and MPI, which is for several nodes, is not used";
+                }
                 Box::new(SharedTransport::new(Arc::new(region), members.clone()))
             }
             (_, None) => {
@@ -183,9 +187,18 @@ impl Seat<'_> {
                 let memory = |source| JoinError::SharedMemory { source };
                 let layout = HierarchicalTransport::layout(&topology, topology.node_of(self.rank));
                 let region = region.map_or_else(|| Region::private(layout), Ok).map_err(memory)?;
-                let links = self.connect_all(board, network, &topology)?;
+                let thread = |source| JoinError::Thread { source };
+                let links: Box<dyn Links> = match choice {
+                    TransportChoice::Mpi(family) => {
+                        let hosts: Vec<_> = cards.iter().map(|card| &*card.host).collect();
+                        let (links, library) = self.connect_by_mpi(board, family, &topology, &hosts)?;
+                        way = topology.describe(&library);
+                        links
+                    }
+                    _ => Box::new(Sockets::new(self.connect_all(board, network, &topology)?).map_err(thread)?),
+                };
                 let transport = HierarchicalTransport::new(members.clone(), topology, Arc::new(region), links);
-                Box::new(transport.map_err(|source| JoinError::Thread { source })?)
+                Box::new(transport.map_err(memory)?)
             }
         };
         let ways = [way].into_iter().chain(problems).collect();

@@ -3,6 +3,7 @@
 //! Rank 0 listens at an address that all ranks know. The others connect, prove the token, and introduce themselves.
 //! Through the store at rank 0 they learn of each other, agree on a transport, and wait until every rank is ready.
 
+use std::fmt;
 use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crate::failure::Failure;
 use crate::flight::FlightRecorder;
 use crate::group::{Group, Ties};
 use crate::group_path::GroupPath;
+use crate::mpi::MpiFamily;
 use crate::net::handshake::{Introduction, Purpose};
 use crate::operation::Identity;
 use crate::options::GroupOptions;
@@ -23,6 +25,7 @@ use crate::store::{Store, StoreError};
 use crate::token::Token;
 
 pub(crate) mod agent_store;
+mod by_mpi;
 mod connect;
 mod environment;
 pub(crate) mod form;
@@ -48,6 +51,20 @@ pub enum TransportChoice {
     Shared,
     /// TCP, even between processes of one machine.
     Tcp,
+    /// As [`TransportChoice::Auto`], with the MPI library in place of TCP. An mpirun of that family has started the ranks,
+    /// with the same numbers. MPI can start once in a process, and so can a job that uses it.
+    Mpi(MpiFamily),
+}
+
+impl fmt::Display for TransportChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TransportChoice::Auto => f.write_str("auto"),
+            TransportChoice::Shared => f.write_str("shared"),
+            TransportChoice::Tcp => f.write_str("tcp"),
+            TransportChoice::Mpi(family) => write!(f, "mpi ({family})"),
+        }
+    }
 }
 
 /// How the other ranks find rank 0.

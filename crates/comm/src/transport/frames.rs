@@ -1,131 +1,42 @@
-//! The frames in which the TCP transport sends data. Both ends know the length of a message, so only its bytes and MACs
+//! The frames in which messages travel over TCP. Both ends know the length of a message, so only its bytes and MACs
 //! travel: the message is cut into frames of one size, and each is followed by its MAC.
 //!
-//! Messages wait in a queue for each direction, so a connection has work while its rank computes. Nothing here waits, or
-//! allocates beyond the room of a queue. Bytes that arrive lie in the operation's memory before they are checked; the
-//! operation fails unless all of them are right.
+//! Nothing here waits or allocates. Bytes that arrive lie in the operation's memory before they are checked; the operation
+//! fails unless all of them are right.
 
-use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
-use std::ops::Range;
 
+use super::queue::{Bytes, Queue};
 use crate::net::mac::{Inbound, MAC_BYTES, Outbound};
 
 /// Bytes of a frame: enough to be hashed at full speed, and few enough to be in the core's cache still when they are
 /// sent or checked.
 pub(crate) const FRAME_BYTES: usize = 128 << 10;
 
-/// Memory of an operation that remains to be sent or received.
-#[derive(Clone, Copy)]
-pub(crate) struct Bytes {
-    start: *mut u8,
-    len: usize,
-}
-
-impl Bytes {
-    pub(crate) fn of<T>(start: *const T, range: Range<usize>) -> Self {
-        Bytes { start: start.wrapping_add(range.start).cast_mut().cast(), len: range.len() * size_of::<T>() }
-    }
-
-    /// The next frame.
-    fn frame(&self) -> Bytes {
-        Bytes { start: self.start, len: self.len.min(FRAME_BYTES) }
-    }
-
-    fn advance(&mut self, done: usize) {
-        self.start = self.start.wrapping_add(done);
-        self.len -= done;
-    }
-}
-
-/// The messages of one direction that are not complete, of which the first is in progress.
-struct Queue {
-    /// The first begins with the frame in progress.
-    left: VecDeque<Bytes>,
-    /// Messages so far, including complete ones.
-    begun: u64,
-}
-
-impl Queue {
-    fn new(room: usize) -> Self {
-        Queue { left: VecDeque::with_capacity(room), begun: 0 }
-    }
-
-    /// Empty messages have no frames, and are complete at once.
-    fn push(&mut self, bytes: Bytes) {
-        if bytes.len > 0 {
-            self.left.push_back(bytes);
-            self.begun += 1;
-        }
-    }
-
-    /// The frame in progress.
-    fn frame(&self) -> Option<Bytes> {
-        self.left.front().map(Bytes::frame)
-    }
-
-    /// Goes on to the next frame.
-    fn advance(&mut self) {
-        if let Some(message) = self.left.front_mut() {
-            message.advance(message.frame().len);
-            if message.len == 0 {
-                self.left.pop_front();
-            }
-        }
-    }
-
-    fn complete(&self) -> u64 {
-        self.begun - self.left.len() as u64
-    }
+/// The frame in progress: the first bytes of the first message that is not complete.
+fn frame(queue: &Queue) -> Option<Bytes> {
+    queue.get(0).map(|left| Bytes { len: left.len.min(FRAME_BYTES), ..left })
 }
 
 /// The sending direction of a connection.
 pub(crate) struct Sending {
     outbound: Outbound,
-    queue: Queue,
     /// The MAC of the frame in progress, once it has begun.
     mac: Option<[u8; MAC_BYTES]>,
     /// Bytes of this frame and its MAC that have been sent.
     sent: usize,
 }
 
-// SAFETY: the pointer is used only during an operation, which owns the memory.
-unsafe impl Send for Sending {}
-
 impl Sending {
-    /// `room` is the number of messages that the queue holds without allocating.
-    pub(crate) fn new(outbound: Outbound, room: usize) -> Self {
-        Sending { outbound, queue: Queue::new(room), mac: None, sent: 0 }
-    }
-
-    /// Adds a message to the queue.
-    ///
-    /// # Safety
-    ///
-    /// The bytes must stay valid and unchanged until the message is complete, or no further progress is asked for.
-    pub(crate) unsafe fn begin(&mut self, bytes: Bytes) {
-        self.queue.push(bytes);
-    }
-
-    /// Messages that have begun so far; empty ones do not count.
-    pub(crate) fn begun(&self) -> u64 {
-        self.queue.begun
-    }
-
-    /// Messages that are complete, which end in the order in which they began.
-    pub(crate) fn complete(&self) -> u64 {
-        self.queue.complete()
-    }
-
-    pub(crate) fn is_complete(&self) -> bool {
-        self.queue.left.is_empty()
+    pub(crate) fn new(outbound: Outbound) -> Self {
+        Sending { outbound, mac: None, sent: 0 }
     }
 
     /// Sends at most one frame, without blocking. Between two frames the other direction gets its turn, while the bytes
     /// that have arrived are still in the cache.
-    pub(crate) fn progress(&mut self, mut stream: impl Write) -> io::Result<()> {
-        while let Some(frame) = self.queue.frame() {
-            // SAFETY: guaranteed by the caller of `begin`.
+    pub(crate) fn progress(&mut self, queue: &mut Queue, mut stream: impl Write) -> io::Result<()> {
+        while let Some(frame) = frame(queue) {
+            // SAFETY: guaranteed by the caller of `Queue::begin`.
             let bytes = unsafe { std::slice::from_raw_parts(frame.start, frame.len) };
             let mac = self.mac.get_or_insert_with(|| self.outbound.seal(bytes));
             let rest = [&bytes[self.sent.min(bytes.len())..], &mac[self.sent.saturating_sub(bytes.len())..]];
@@ -136,7 +47,7 @@ impl Sending {
                 Err(error) => return Err(error),
             }
             if self.sent == frame.len + MAC_BYTES {
-                self.queue.advance();
+                queue.advance(frame.len);
                 (self.mac, self.sent) = (None, 0);
                 return Ok(());
             }
@@ -148,50 +59,21 @@ impl Sending {
 /// The receiving direction of a connection.
 pub(crate) struct Receiving {
     inbound: Inbound,
-    queue: Queue,
     /// The MAC of this frame, as far as it has arrived.
     mac: [u8; MAC_BYTES],
     /// Bytes of this frame and its MAC that have arrived.
     arrived: usize,
 }
 
-// SAFETY: as for `Sending`.
-unsafe impl Send for Receiving {}
-
 impl Receiving {
-    /// `room` is as for [`Sending::new`].
-    pub(crate) fn new(inbound: Inbound, room: usize) -> Self {
-        Receiving { inbound, queue: Queue::new(room), mac: [0; MAC_BYTES], arrived: 0 }
-    }
-
-    /// Adds a message to the queue.
-    ///
-    /// # Safety
-    ///
-    /// The bytes must stay valid, and used by no other code, until the message is complete, or no further progress is
-    /// asked for. Any bytes must be a valid value.
-    pub(crate) unsafe fn begin(&mut self, bytes: Bytes) {
-        self.queue.push(bytes);
-    }
-
-    /// As for [`Sending::begun`].
-    pub(crate) fn begun(&self) -> u64 {
-        self.queue.begun
-    }
-
-    /// As for [`Sending::complete`].
-    pub(crate) fn complete(&self) -> u64 {
-        self.queue.complete()
-    }
-
-    pub(crate) fn is_complete(&self) -> bool {
-        self.queue.left.is_empty()
+    pub(crate) fn new(inbound: Inbound) -> Self {
+        Receiving { inbound, mac: [0; MAC_BYTES], arrived: 0 }
     }
 
     /// Receives as much as possible without blocking, and checks each frame.
-    pub(crate) fn progress(&mut self, mut stream: impl Read) -> io::Result<()> {
-        while let Some(frame) = self.queue.frame() {
-            // SAFETY: guaranteed by the caller of `begin`.
+    pub(crate) fn progress(&mut self, queue: &mut Queue, mut stream: impl Read) -> io::Result<()> {
+        while let Some(frame) = frame(queue) {
+            // SAFETY: guaranteed by the caller of `Queue::begin`.
             let bytes = unsafe { std::slice::from_raw_parts_mut(frame.start, frame.len) };
             let (of_bytes, of_mac) = (self.arrived.min(frame.len), self.arrived.saturating_sub(frame.len));
             let rest = [&mut bytes[of_bytes..], &mut self.mac[of_mac..]];
@@ -204,7 +86,7 @@ impl Receiving {
             }
             if self.arrived == frame.len + MAC_BYTES {
                 self.inbound.check(bytes, &self.mac)?;
-                self.queue.advance();
+                queue.advance(frame.len);
                 self.arrived = 0;
             }
         }
@@ -266,31 +148,33 @@ mod tests {
 
     /// The bytes of these messages on the wire, sent in portions.
     fn wire(messages: &[Vec<u8>], portions: &[usize]) -> VecDeque<u8> {
-        let (mut pipe, mut sending) = (Pipe::new(portions), Sending::new(Outbound::new(&[1; 32]), 1));
+        let (mut pipe, mut sending) = (Pipe::new(portions), Sending::new(Outbound::new(&[1; 32])));
+        let mut queue = Queue::new(1);
         for message in messages {
             // SAFETY: the messages outlive the loop below, which completes them.
-            unsafe { sending.begin(Bytes::of(message.as_ptr(), 0..message.len())) };
+            unsafe { queue.begin(Bytes::of(message.as_ptr(), 0..message.len())) };
         }
-        while !sending.is_complete() {
-            sending.progress(&mut pipe).unwrap();
+        while !queue.is_complete() {
+            sending.progress(&mut queue, &mut pipe).unwrap();
         }
-        assert_eq!(sending.complete(), sending.begun());
+        assert_eq!(queue.complete(), queue.begun());
         pipe.bytes
     }
 
     /// Receives messages of these lengths from these bytes, after which the connection ends.
     fn receive(bytes: VecDeque<u8>, lengths: &[usize], portions: &[usize]) -> io::Result<Vec<Vec<u8>>> {
         let mut pipe = Pipe { bytes, closed: true, ..Pipe::new(portions) };
-        let mut receiving = Receiving::new(Inbound::new(&[1; 32], "link".into()), 1);
+        let mut receiving = Receiving::new(Inbound::new(&[1; 32], "link".into()));
+        let mut queue = Queue::new(1);
         let mut messages: Vec<Vec<u8>> = lengths.iter().map(|&length| vec![0; length]).collect();
         for message in &mut messages {
             // SAFETY: the messages outlive the loop below, after which no progress is asked for.
-            unsafe { receiving.begin(Bytes::of(message.as_mut_ptr(), 0..message.len())) };
+            unsafe { queue.begin(Bytes::of(message.as_mut_ptr(), 0..message.len())) };
         }
-        while !receiving.is_complete() {
-            receiving.progress(&mut pipe)?;
+        while !queue.is_complete() {
+            receiving.progress(&mut queue, &mut pipe)?;
         }
-        assert_eq!(receiving.complete(), receiving.begun());
+        assert_eq!(queue.complete(), queue.begun());
         assert!(pipe.bytes.is_empty(), "a message is longer on the wire");
         Ok(messages)
     }

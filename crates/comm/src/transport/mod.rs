@@ -15,6 +15,7 @@ use region::Region;
 
 pub(crate) mod frames;
 pub(crate) mod hierarchical;
+pub(crate) mod queue;
 pub(crate) mod region;
 pub(crate) mod shared;
 
@@ -36,8 +37,9 @@ pub(crate) trait Transport: Send {
     /// The memory that all ranks share, if any.
     fn region(&self) -> Option<Arc<Region>>;
 
-    /// Tells the other ranks that this one leaves, and takes part in no further operation.
-    fn close(&mut self);
+    /// Tells the other ranks that this one leaves, and takes part in no further operation. A transport that must not leave
+    /// before the others waits for them until the group fails, or for as long as `patience`.
+    fn close(&mut self, failure: &Failure, patience: Duration);
 }
 
 /// Reasons why an operation was not carried out.

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use super::region::{Layout, Region, SLOTS, Words};
 use super::{DIRECT_BYTES, Members, SLEEP, SPIN, Stop, Transport, Turn, copy};
 use crate::element::{Element, with_element};
+use crate::failure::Failure;
 use crate::operation::{Header, Kind, Operation};
 use crate::pieces::{chunk, part_of, piece};
 use crate::tree::tree_reduce;
@@ -319,7 +320,7 @@ impl Transport for SharedTransport {
         Some(self.region.clone())
     }
 
-    fn close(&mut self) {
+    fn close(&mut self, _: &Failure, _: Duration) {
         self.own().leave();
     }
 }

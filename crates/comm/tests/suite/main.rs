@@ -1,5 +1,7 @@
 //! One program of tests: it is linked once, and its tests run side by side.
 
+#[path = "../cases/mod.rs"]
+mod cases;
 mod common;
 mod rendezvous;
 mod shards;

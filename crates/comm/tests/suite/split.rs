@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::common::{DEADLINE, TRANSPORTS, groups, run_ranks, value};
+use crate::cases::{groups_of_groups, two_groups_at_once, value};
+use crate::common::{DEADLINE, TRANSPORTS, groups, run_ranks};
 use enmasse_comm::{Cause, CauseKind, Group, GroupOptions, tree_fold};
 
 #[test]
@@ -60,48 +61,14 @@ fn groups_of_one_and_no_group() {
 #[test]
 fn groups_of_groups_are_numbered_by_their_path() {
     for transport in TRANSPORTS {
-        let names = run_ranks(groups(4, transport), |group| {
-            let half = group.split(Some(group.rank() as u32 / 2), 0).unwrap().unwrap();
-            let again = half.split(Some(0), -(half.rank() as i64)).unwrap().unwrap();
-            let other = group.split(Some(9), 0).unwrap().unwrap();
-            let mut sum = [1i64 << (8 * group.rank())];
-            again.all_reduce(&mut sum).unwrap();
-            (format!("{again:?}"), sum, format!("{other:?}"))
-        });
-        for (rank, (again, sum, other)) in names.into_iter().enumerate() {
-            let (half, place) = (rank / 2, 1 - rank % 2);
-            assert_eq!(again, format!("Group(rank {place} of 2 of group {}.1)", half + 1));
-            assert_eq!(sum, [0x0101 << (16 * half)]);
-            assert_eq!(other, format!("Group(rank {rank} of 4 of group 3)"));
-        }
+        run_ranks(groups(4, transport), |group| groups_of_groups(&group));
     }
 }
 
 #[test]
 fn neither_group_waits_for_the_other() {
     for transport in TRANSPORTS {
-        let sums = run_ranks(groups(3, transport), |group| {
-            let pair = group.split((group.rank() != 1).then_some(0), 0).unwrap();
-            let (mut whole, mut part) = (vec![1f32; 70_000], vec![1f32; 70_000]);
-            let [whole_start, part_start] = [whole.as_mut_ptr(), part.as_mut_ptr()];
-            let Some(pair) = pair else {
-                group.all_reduce(&mut whole).unwrap();
-                return [whole[0], 0.0];
-            };
-            // SAFETY: both stay untouched until their handles have been waited for.
-            let of_whole = || unsafe { group.all_reduce_start(whole_start, 70_000) };
-            // SAFETY: as above.
-            let of_part = || unsafe { pair.all_reduce_start(part_start, 70_000) };
-            // One rank waits for them in one order, the other in the reverse order.
-            if group.rank() == 0 {
-                let (first, second) = (of_whole(), of_part());
-                first.wait().and(second.wait()).unwrap();
-            } else {
-                of_part().wait().and(of_whole().wait()).unwrap();
-            }
-            [whole[0], part[0]]
-        });
-        assert_eq!(sums, [[3.0, 2.0], [3.0, 0.0], [3.0, 2.0]], "{transport}");
+        run_ranks(groups(3, transport), |group| two_groups_at_once(&group));
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::cases::{every_operation, started_in_order};
 use crate::common::{DEADLINE, run_ranks};
 use enmasse_comm::{Cause, CauseKind, Group, GroupOptions, Reduce, Reduction};
 
@@ -15,36 +16,7 @@ fn collectives_of_every_size() {
     for ranks in 1..=5 {
         // Around the direct limit, the slot, and several slots.
         for len in [0, 1, 2047, 2048, 2049, 65536, 65537, 200_001] {
-            let results = run_ranks(threads(ranks), move |group| {
-                let rank = group.rank();
-                let mut sum: Vec<i32> = (0..len).map(|i| (i * (rank + 1)) as i32).collect();
-                group.all_reduce(&mut sum).unwrap();
-                let mut greatest: Vec<f64> =
-                    (0..len).map(|i| (i as f64) * if rank == 0 { 1.0 } else { -1.0 }).collect();
-                group.all_reduce_with(&mut greatest, Reduction::Max).unwrap();
-                let mut copy = vec![rank as i64; len];
-                group.broadcast(&mut copy, ranks - 1).unwrap();
-                let mut all = vec![0u8; len * ranks];
-                group.all_gather(&vec![rank as u8 + 1; len], &mut all).unwrap();
-                let mut pieces: Vec<i64> = (0..len).map(|i| (i * (rank + 1)) as i64).collect();
-                group.reduce_scatter(&mut pieces).unwrap();
-                group.all_gather_pieces(&mut pieces).unwrap();
-                let mut each = vec![0u8; len * ranks];
-                let own = vec![rank as u8 + 1; len];
-                // SAFETY: both stay untouched until the handle has been waited for.
-                unsafe { group.all_gather_start(own.as_ptr(), each.as_mut_ptr(), len) }.wait().unwrap();
-                assert_eq!(each, all);
-                group.barrier().unwrap();
-                (sum, greatest, copy, all, pieces)
-            });
-            let factor = (ranks * (ranks + 1) / 2) as i32;
-            for (sum, greatest, copy, all, pieces) in results {
-                assert!(sum.iter().enumerate().all(|(i, &x)| x == i as i32 * factor), "{ranks} ranks, {len}");
-                assert!(pieces.iter().zip(sum).all(|(&x, sum)| x == i64::from(sum)), "{ranks} ranks, {len}");
-                assert!(greatest.iter().enumerate().all(|(i, &x)| x == i as f64), "{ranks} ranks, {len}");
-                assert_eq!(copy, vec![ranks as i64 - 1; len]);
-                assert!(all.iter().enumerate().all(|(i, &x)| usize::from(x) == i / len + 1), "{ranks} ranks, {len}");
-            }
+            run_ranks(threads(ranks), move |group| every_operation(&group, len));
         }
     }
 }
@@ -73,20 +45,7 @@ fn pieces_are_cut_at_cache_lines() {
 
 #[test]
 fn started_operations_end_in_order() {
-    let results = run_ranks(threads(3), |group| {
-        let mut buckets = vec![vec![1f32; 5000]; 300];
-        // SAFETY: `buckets` stays untouched until all handles have been waited for.
-        let handles: Vec<_> =
-            buckets.iter_mut().map(|b| unsafe { group.all_reduce_start(b.as_mut_ptr(), b.len()) }).collect();
-        let mut after = [1i64];
-        group.all_reduce(&mut after).unwrap();
-        assert!(handles.iter().all(|handle| handle.is_done()), "a blocking call overtook earlier operations");
-        for handle in handles {
-            handle.wait().unwrap();
-        }
-        (buckets.iter().flatten().all(|&x| x == 3.0), after)
-    });
-    assert_eq!(results, [(true, [3]); 3]);
+    run_ranks(threads(3), |group| started_in_order(&group));
 }
 
 #[test]

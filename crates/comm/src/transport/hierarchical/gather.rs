@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{HierarchicalTransport, WINDOWS, copy};
 use crate::operation::{Kind, Operation};
 use crate::pieces::{intersection, piece};
-use crate::transport::frames::Bytes;
+use crate::transport::queue::Bytes;
 use crate::transport::{Stop, Turn};
 
 impl HierarchicalTransport {

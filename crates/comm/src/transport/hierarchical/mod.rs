@@ -1,9 +1,9 @@
 //! The transport between nodes: ranks of one node share memory, and every rank carries a part of what travels between
-//! nodes over TCP.
+//! nodes, over TCP or MPI ([`Links`]).
 //!
 //! A node adds up the partial sums of its ranks wherever the tree over shards allows, so that between two nodes every byte
 //! travels once, as if each node had one rank. [`Topology`] says which rank serves which part. A node may have one rank, so
-//! this is also the plain transport over TCP.
+//! this is also the plain transport over either.
 //!
 //! Data moves in rounds, and three rounds are in progress at a time: while one is on the wire, the next is added up. A wait
 //! for a rank of the node also lets the connections go on, since others may wait for what they carry. Within a node the
@@ -11,31 +11,34 @@
 //! and data is accepted only if it is equal. No rank leaves an operation before all have entered it.
 
 use std::io::{self, ErrorKind};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use enmasse_tensor::AlignedBuffer;
 
-use super::frames::Bytes;
+use super::queue::Bytes;
 use super::region::{Layout, Region, SLOTS, Words};
 use super::{DIRECT_BYTES, Members, SLEEP, SPIN, Stop, Transport, Turn, copy};
 use crate::cause::CauseKind;
 use crate::element::with_element;
-use crate::net::link::Link;
+use crate::failure::Failure;
 use crate::net::mac::Altered;
 use crate::operation::{HEADER_BYTES, Header, Kind};
 use crate::shards::PARTIALS_LIMIT;
 use crate::topology::Topology;
 
 use peers::Peers;
+pub(crate) use peers::{Links, Peer};
 
 mod gather;
 mod peers;
 mod reduce;
+pub(crate) mod sockets;
 
 /// Bytes of a slot, and of what a round moves: a rank's part of it is a few frames.
-const SLOT_BYTES: usize = 512 << 10;
+pub(crate) const SLOT_BYTES: usize = 512 << 10;
 /// Rounds whose messages may be under way at a time.
 const WINDOWS: usize = 2;
 /// How long a rank that waits for a rank of its node sleeps while its connections have something to do: no call waits for
@@ -63,10 +66,10 @@ pub(crate) struct HierarchicalTransport {
     /// has.
     firsts: Vec<usize>,
     partials: Vec<usize>,
-    /// This rank's header, and one from each peer.
-    headers: Vec<[u8; HEADER_BYTES]>,
+    /// This rank's header, and one from each peer. Like `scratch`, it may have to outlive the transport.
+    headers: ManuallyDrop<Vec<[u8; HEADER_BYTES]>>,
     /// Room for partial sums, in each window those of this node and those of the others.
-    scratch: AlignedBuffer,
+    scratch: ManuallyDrop<AlignedBuffer>,
     /// Bytes of a part of `scratch`.
     room: usize,
     /// Number of rounds done in all operations; equal on all ranks of the node between operations.
@@ -93,20 +96,20 @@ impl HierarchicalTransport {
         Layout { ranks, slot_bytes: if ranks > 1 { SLOT_BYTES } else { 0 }, marks }
     }
 
-    /// `region` is the memory of this rank's node, with [`HierarchicalTransport::layout`]; `links` are connections to all of
-    /// its peers.
+    /// `region` is the memory of this rank's node, with [`HierarchicalTransport::layout`]; `links` lead to all of its peers,
+    /// in rank order.
     pub(crate) fn new(
         members: Members,
         topology: Topology,
         region: Arc<Region>,
-        links: Vec<(usize, Link)>,
+        links: Box<dyn Links>,
     ) -> io::Result<Self> {
         let (rank, node) = (members.rank, topology.node_of(members.rank));
         let own = &topology.nodes()[node];
         let mates: Vec<_> =
             own.iter().enumerate().filter(|mate| *mate.1 != rank).map(|(at, &mate)| (mate, at)).collect();
         let most = PARTIALS_LIMIT * topology.most_runs();
-        let peers = Peers::new(links, WINDOWS * (most + 2) + 4)?;
+        let peers = Peers::new(topology.peers_of(rank), links, WINDOWS * (most + 2) + 4);
         let serves =
             |rank: usize, node, lane| topology.node_of(rank) == node && topology.lanes_of(rank).contains(&lane);
         let servers = (0..topology.nodes().len() * topology.lanes()).map(|at| {
@@ -126,9 +129,9 @@ impl HierarchicalTransport {
             hosts: hosts.collect(),
             firsts: vec![0; topology.runs().len()],
             partials: vec![0; topology.nodes().len()],
-            headers: vec![[0; HEADER_BYTES]; 1 + peers.all.len()],
+            headers: ManuallyDrop::new(vec![[0; HEADER_BYTES]; 1 + peers.all.len()]),
             // Pages that no operation touches use no memory.
-            scratch: AlignedBuffer::zeroed(2 * WINDOWS * room)?,
+            scratch: ManuallyDrop::new(AlignedBuffer::zeroed(2 * WINDOWS * room)?),
             room,
             round: 0,
             // With fewer cores than ranks, spinning only takes the core from the awaited rank.
@@ -265,8 +268,8 @@ impl HierarchicalTransport {
         for (at, peer) in self.peers.all.iter_mut().enumerate() {
             // SAFETY: both outlive the operation, and nothing else uses them until the messages are complete.
             unsafe {
-                peer.sending.begin(Bytes::of(headers, 0..1));
-                peer.receiving.begin(Bytes::of(headers, at + 1..at + 2));
+                peer.sending.begin(Bytes::own(headers, 0..1));
+                peer.receiving.begin(Bytes::own(headers, at + 1..at + 2));
             }
             (peer.header_at, peer.has_come) = (peer.receiving.begun(), false);
         }
@@ -345,9 +348,21 @@ impl Transport for HierarchicalTransport {
         None
     }
 
-    fn close(&mut self) {
+    fn close(&mut self, failure: &Failure, patience: Duration) {
         self.own().leave();
-        self.peers.close(self.is_between);
+        self.peers.close(self.is_between, failure, patience);
+    }
+}
+
+impl Drop for HierarchicalTransport {
+    fn drop(&mut self) {
+        if !self.peers.keep_memory() {
+            // SAFETY: this is the last use of both.
+            unsafe {
+                ManuallyDrop::drop(&mut self.headers);
+                ManuallyDrop::drop(&mut self.scratch);
+            }
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::element::Element;
 use crate::operation::{Kind, Operation};
 use crate::pieces::{chunk, part_of, piece};
 use crate::shards::Walk;
-use crate::transport::frames::Bytes;
+use crate::transport::queue::Bytes;
 use crate::transport::{Stop, Turn};
 use crate::tree::tree_reduce;
 
@@ -301,7 +301,7 @@ impl HierarchicalTransport {
                 let hosted = round.turn.operation.shards.hosted_by(&self.topology.runs()[run].ranks);
                 for _ in round.turn.operation.shards.subtrees(hosted) {
                     // SAFETY: the transport's memory, whose earlier messages have been added up. Any bytes are a valid value.
-                    unsafe { self.peers.all[at].receiving.begin(Bytes::of(taken, end..end + share.len())) };
+                    unsafe { self.peers.all[at].receiving.begin(Bytes::own(taken, end..end + share.len())) };
                     end += share.len();
                 }
             }

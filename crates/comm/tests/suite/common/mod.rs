@@ -110,10 +110,3 @@ pub fn kept_groups(n: usize, transport: &'static str) -> Vec<Group> {
     }
     GROUPS.with_borrow_mut(|all| all.entry((n, transport)).or_insert_with(|| groups(n, transport)).clone())
 }
-
-/// Values of all magnitudes, so that another order of addition would give other bits.
-pub fn value(seed: u64, shard: usize, i: usize) -> f64 {
-    let bits = (seed ^ (shard as u64) << 40 ^ i as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let bits = (bits ^ bits >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (bits as i64 as f64) * 2f64.powi((bits % 40) as i32 - 80)
-}

@@ -1,0 +1,162 @@
+//! A library of MPI, found at run time, and what is called of it: messages that never block, and the process's start and
+//! end in MPI, which do.
+//!
+//! MPI starts and ends once in a process. Both happen on a thread of its own ([`process`]), so that a rank that waits for
+//! others there still hears of a failure.
+
+mod error;
+mod library;
+mod messages;
+mod process;
+mod sys;
+
+use std::ffi::{c_char, c_int};
+use std::io;
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::transport::hierarchical::Links;
+pub(crate) use error::MpiError;
+use library::Loaded;
+pub use library::MpiFamily;
+pub(crate) use library::hangs_between_hosts;
+use messages::Messages;
+pub(crate) use process::Process;
+use sys::{Functions, Handle, LONGEST_ERROR, Number, Objects, Pointer, SUCCESS, THREAD_SERIALIZED};
+
+/// A library, whatever its handles are.
+pub(crate) trait Runtime: Send + Sync {
+    /// Its name and version.
+    fn name(&self) -> &str;
+
+    /// Joins the other processes of the job; returns this process's number and the number of processes. Blocks.
+    fn start(&self) -> Result<(usize, usize), MpiError>;
+
+    /// Leaves them. Blocks.
+    fn end(&self);
+
+    /// Links to the processes with these numbers, by messages with a tag of their own.
+    fn links(self: Arc<Self>, peers: Vec<usize>, tag: i32) -> io::Result<Box<dyn Links>>;
+}
+
+/// Loads the library of a family, and calls nothing that would start it.
+pub(super) fn load(family: MpiFamily) -> Result<Arc<dyn Runtime>, MpiError> {
+    let loaded = Loaded::find(family)?;
+    Ok(match family {
+        MpiFamily::OpenMpi => Arc::new(Mpi::<Pointer>::new(loaded)?),
+        MpiFamily::Mpich => Arc::new(Mpi::<Number>::new(loaded)?),
+    })
+}
+
+/// A loaded library with handles of one kind.
+struct Mpi<H> {
+    functions: Functions<H>,
+    objects: Objects<H>,
+    name: String,
+    /// Held in every call: the library takes one at a time.
+    calls: Mutex<()>,
+}
+
+impl<H: Handle> Mpi<H> {
+    fn new(loaded: Loaded) -> Result<Self, MpiError> {
+        let (functions, objects) = (Functions::load(&loaded)?, H::objects(&loaded)?);
+        Ok(Mpi { functions, objects, name: loaded.keep(), calls: Mutex::new(()) })
+    }
+
+    /// Starts to send bytes to a process.
+    ///
+    /// # Safety
+    /// They stay valid and unchanged until the request is done, or until no call is made any more.
+    unsafe fn send(&self, from: *const u8, len: usize, to: c_int, tag: c_int) -> io::Result<H> {
+        let (count, mut request) = (count(len)?, self.objects.no_request);
+        let _call = self.lock();
+        // SAFETY: the caller's promise; the place of the request is valid.
+        let code = unsafe {
+            (self.functions.MPI_Isend)(from.cast(), count, self.objects.byte, to, tag, self.objects.world, &mut request)
+        };
+        self.check("MPI_Isend", code).map(|()| request)
+    }
+
+    /// Starts to receive bytes from a process.
+    ///
+    /// # Safety
+    /// They stay valid, and nothing else uses them, until the request is done. If it never is, that is for ever.
+    unsafe fn receive(&self, to: *mut u8, len: usize, from: c_int, tag: c_int) -> io::Result<H> {
+        let (count, mut request) = (count(len)?, self.objects.no_request);
+        let _call = self.lock();
+        // SAFETY: as above.
+        let code = unsafe {
+            (self.functions.MPI_Irecv)(to.cast(), count, self.objects.byte, from, tag, self.objects.world, &mut request)
+        };
+        self.check("MPI_Irecv", code).map(|()| request)
+    }
+
+    /// Lets all messages go on. Whether the request is done; it is not used afterwards if so.
+    fn test(&self, request: &mut H) -> io::Result<bool> {
+        let mut done = 0;
+        let _call = self.lock();
+        // SAFETY: the request is not done yet, and both places are valid.
+        let code = unsafe { (self.functions.MPI_Test)(request, &mut done, self.objects.ignored.status()) };
+        self.check("MPI_Test", code).map(|()| done != 0)
+    }
+
+    /// The caller is in a call.
+    fn check(&self, function: &'static str, code: c_int) -> io::Result<()> {
+        if code == SUCCESS { Ok(()) } else { Err(io::Error::other(self.error(function, code))) }
+    }
+
+    fn error(&self, function: &'static str, code: c_int) -> MpiError {
+        let (mut text, mut length) = ([0u8; LONGEST_ERROR], 0);
+        // SAFETY: there is room for the longest text.
+        let _ = unsafe { (self.functions.MPI_Error_string)(code, text.as_mut_ptr().cast::<c_char>(), &mut length) };
+        let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+        let why = String::from_utf8_lossy(&text[..end]).trim().to_owned();
+        let why = if why.is_empty() { format!("error {code}") } else { why };
+        MpiError::Call { library: self.name.clone(), function, why }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The transport cuts what it sends into rounds, far below the limit.
+fn count(len: usize) -> io::Result<c_int> {
+    c_int::try_from(len).map_err(io::Error::other)
+}
+
+impl<H: Handle> Runtime for Mpi<H> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn start(&self) -> Result<(usize, usize), MpiError> {
+        let Functions { MPI_Init_thread, MPI_Comm_set_errhandler, MPI_Comm_rank, MPI_Comm_size, .. } = &self.functions;
+        let (world, mut provided, mut rank, mut size) = (self.objects.world, 0, 0, 0);
+        let check = |function, code| if code == SUCCESS { Ok(()) } else { Err(self.error(function, code)) };
+        let _call = self.lock();
+        // SAFETY: `Process` calls this once, and all places are valid.
+        unsafe {
+            let code = MPI_Init_thread(null_mut(), null_mut(), THREAD_SERIALIZED, &mut provided);
+            check("MPI_Init_thread", code)?;
+            if provided < THREAD_SERIALIZED {
+                return Err(MpiError::OneThread { library: self.name.clone() });
+            }
+            check("MPI_Comm_set_errhandler", MPI_Comm_set_errhandler(world, self.objects.errors_return))?;
+            check("MPI_Comm_rank", MPI_Comm_rank(world, &mut rank))?;
+            check("MPI_Comm_size", MPI_Comm_size(world, &mut size))?;
+        }
+        // Neither is negative.
+        Ok((rank.unsigned_abs() as usize, size.unsigned_abs() as usize))
+    }
+
+    fn end(&self) {
+        let _call = self.lock();
+        // SAFETY: `Process` calls this once, after the start, when no message is under way. An error has nobody to go to.
+        let _ = unsafe { (self.functions.MPI_Finalize)() };
+    }
+
+    fn links(self: Arc<Self>, peers: Vec<usize>, tag: i32) -> io::Result<Box<dyn Links>> {
+        Ok(Box::new(Messages::new(self, peers, tag)?))
+    }
+}
