@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use enmasse_comm::{Cause, CauseKind, Group, GroupOptions, JoinError};
+use enmasse_comm::{Cause, CauseKind, Group, GroupOptions, JoinError, TransportChoice};
 use enmasse_launch::{EnvironmentError, Interpretation, LaunchedRank, Launcher, process_variable, report_cause};
-use enmasse_train::{Devices, LayeredConfig};
+use enmasse_train::{Devices, LayeredConfig, TransportKind};
 
 use crate::failure::Failure;
 
@@ -87,13 +87,19 @@ impl Launched {
         &self,
         folder: Option<&Path>,
         heartbeat: Duration,
+        transport: TransportKind,
         options: GroupOptions,
     ) -> Result<Option<Group>, Failure> {
         let variable = |name: &str| std::env::var(name).ok();
+        let transport = match (transport, self.interpretation.mpi(process_variable)) {
+            (TransportKind::Auto, _) => TransportChoice::Auto,
+            (TransportKind::Mpi, Some(family)) => TransportChoice::Mpi(family),
+            (TransportKind::Mpi, None) => return Err(not_of_mpi(self.interpretation.launcher)),
+        };
         let Some(mut rendezvous) = self.interpretation.rendezvous(&variable).map_err(Failure::error)? else {
             return Ok(None);
         };
-        (rendezvous.heartbeat, rendezvous.options) = (heartbeat, options);
+        (rendezvous.heartbeat, rendezvous.transport, rendezvous.options) = (heartbeat, transport, options);
         if rendezvous.token.is_none()
             && let Some(folder) = folder
         {
@@ -118,6 +124,15 @@ impl Launched {
             }
         })
     }
+}
+
+/// Why there is no MPI for the ranks of this launcher.
+pub fn not_of_mpi(launcher: Launcher) -> Failure {
+    Failure::Usage(format!(
+        "--transport mpi needs ranks that mpirun, mpiexec or srun --mpi=pmix has started, and {} has started these: mpirun \
+         -n 4 enmasse train ..., or leave it out",
+        launcher.name()
+    ))
 }
 
 fn is_slurm(interpretation: &Interpretation) -> bool {

@@ -181,7 +181,7 @@ pub fn as_rank(
             counted(launched.place.world_size, "process")
         )));
     }
-    let group = launched.join(folder, seconds(config.heartbeat), options(config))?;
+    let group = launched.join(folder, seconds(config.heartbeat), config.transport, options(config))?;
     group.iter().for_each(flight::warn_of_stalls);
     // Rank 0's attempt counts: the launchers of several nodes may each count their restarts separately.
     let attempt = group.as_ref().map_or(launched.place.restart_count, |group| group.attempt() as usize);

@@ -43,7 +43,7 @@ pub use metrics::MetricName;
 pub use value::{
     Augmentation, Balance, Decoding, ErasingColors, Kind, LrScaling, OnBadSample, OptimizerKind, Range, RankKind,
     ReducePrecision, RequeueSignal, SamplerKind, ScheduleKind, Shuffling, SplitRule, StrategyKind, SumOrder,
-    UnusedParameters,
+    TransportKind, UnusedParameters,
 };
 pub use words::{Meaning, WORDS, answer, is_near};
 
@@ -437,6 +437,9 @@ settings! {
         /// Longest silence of a rank
         /// In seconds. A rank that hangs or is cut off ends the run after that; a run that is stopped as a whole goes on.
         heartbeat: f64 = 5.0, "SECONDS", above(0), Run;
+        /// What carries data between nodes
+        /// "auto" is TCP. "mpi" is the MPI library of the mpirun, mpiexec or srun that has started the ranks, and so the cluster's own network. Ranks of one node share memory with both, and the sums are the same bits.
+        transport: TransportKind = TransportKind::Auto, "KIND", ANY, Invocation;
         /// Compare parameters after every step
         /// The run fails at the first tensor that differs between ranks.
         check_ranks: bool = false, "", ANY, Run;

@@ -47,8 +47,8 @@ pub use config::{
     Augmentation, AutoAugmentation, Balance, ConfigError, DEFAULT_GLOBAL_BATCH, Decoding, DeviceSelection, Devices,
     ErasingColors, Group, Keep, Kind, LayeredConfig, LrScaling, Meaning, MetricName, OnBadSample, OptimizerKind,
     Precision, Range, RankKind, ReducePrecision, RequeueSignal, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting,
-    Shuffling, Source, SplitRule, StrategyKind, SumOrder, Surroundings, TrainConfig, UnusedParameters, WORDS, answer,
-    is_near,
+    Shuffling, Source, SplitRule, StrategyKind, SumOrder, Surroundings, TrainConfig, TransportKind, UnusedParameters,
+    WORDS, answer, is_near,
 };
 pub use confusion::Confusion;
 pub use engine::Engine;

@@ -7,11 +7,11 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_comm::{Group, ShardMap};
 use enmasse_data::{Crop, DataError};
 use enmasse_graph::Target;
-use enmasse_launch::process_variable;
+use enmasse_launch::{Launcher, process_variable};
 use enmasse_models::Model;
 use enmasse_train::{
     Devices, LayeredConfig, Objective, Preparation, RunFolder, RunPaths, SETTINGS, Stop, StopRequests, TrainConfig,
-    TrainError, Trainer, TrainingData, compile_plans, locate_run,
+    TrainError, Trainer, TrainingData, TransportKind, compile_plans, locate_run,
 };
 use enmasse_wording::counted;
 
@@ -23,6 +23,7 @@ use crate::failure_record::keep_failure;
 use crate::finished::is_finished;
 use crate::flight::keep_flight;
 use crate::interrupt::{Interrupts, RunSignals};
+use crate::launched::not_of_mpi;
 use crate::launcher_flags::{self, LauncherFlags};
 use crate::output::{Output, say, warn_of_left_out};
 use crate::rank_log::RankLog;
@@ -113,6 +114,9 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
         lay_saved_run(&mut layers, paths)?;
     }
     let mut config = settings::finish(layers.clone(), Ranks::OfMachine)?;
+    if config.transport == TransportKind::Mpi {
+        return Err(not_of_mpi(Launcher::Nobody));
+    }
     signals.requeue_on(config.requeue_signal);
     let world_size = config.rank_count(cores());
     // The effective configuration includes the machine's defaults.

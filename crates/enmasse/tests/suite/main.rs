@@ -17,6 +17,7 @@ mod library;
 mod little_memory;
 mod memory;
 mod mixing;
+mod mpi;
 mod options;
 mod predict;
 mod ranks;

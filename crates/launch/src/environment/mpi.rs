@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 
+use enmasse_comm::MpiFamily;
+
 use super::variables::Names;
 use super::{EnvironmentError, Interpretation, Job, Launcher, Variables};
 
@@ -77,6 +79,24 @@ fn is_srun_with_pmi(variables: Variables<'_>) -> Result<bool, EnvironmentError> 
     Ok(rank.is_some() && rank == variables.index(PMI.rank)?)
 }
 
+impl Interpretation {
+    /// The MPI whose mpirun has started this process, or Slurm in its place (`srun --mpi`); `None` if none has.
+    pub fn mpi(&self, lookup: impl Fn(&str) -> Option<OsString>) -> Option<MpiFamily> {
+        match self.launcher {
+            Launcher::OpenMpi => Some(MpiFamily::OpenMpi),
+            Launcher::Pmi => Some(MpiFamily::Mpich),
+            Launcher::Slurm if lookup("PMIX_RANK").is_some() => Some(MpiFamily::OpenMpi),
+            Launcher::Slurm if lookup(PMI.rank).is_some() => Some(MpiFamily::Mpich),
+            Launcher::Slurm
+            | Launcher::Arguments
+            | Launcher::Torch
+            | Launcher::Kubeflow
+            | Launcher::Lsf
+            | Launcher::Nobody => None,
+        }
+    }
+}
+
 /// For a rank of mpiexec: the process that started the ranks of this machine, which is the nearest ancestor without a
 /// rank of its own.
 pub(super) fn stand_in(name: &str) -> Option<OsString> {
@@ -104,6 +124,31 @@ fn parent(pid: i32) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::environment::LaunchedRank;
+
+    #[test]
+    fn the_launcher_tells_the_family() {
+        let check = |variables: &str, expected: Option<MpiFamily>| {
+            let find = |name: &str| {
+                let mut pairs = variables.split(' ').filter_map(|pair| pair.split_once('='));
+                pairs.find(|(key, _)| *key == name).map(|(_, value)| value.into())
+            };
+            let found = LaunchedRank::interpret(find).unwrap().mpi(find);
+            assert_eq!(found, expected, "{variables}");
+        };
+        let open_mpi = "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 \
+                        OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_RANK=0";
+        let hydra = "PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=2";
+        let step = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_NODEID=0 \
+                    SLURM_STEP_TASKS_PER_NODE=2 SLURM_STEP_NODELIST=n1 SLURM_LOCALID=0";
+        check(open_mpi, Some(MpiFamily::OpenMpi));
+        check(hydra, Some(MpiFamily::Mpich));
+        check(step, None);
+        check(&format!("{step} PMIX_RANK=0"), Some(MpiFamily::OpenMpi));
+        check(&format!("{step} PMI_RANK=0 PMI_SIZE=2"), Some(MpiFamily::Mpich));
+        check(&format!("{open_mpi} RANK=0 WORLD_SIZE=1"), None);
+        check("", None);
+    }
 
     #[test]
     fn parents_are_found() {

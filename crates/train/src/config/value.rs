@@ -395,6 +395,13 @@ choices! {
         /// That at which they are stored.
         Exact = "exact",
     }
+    /// What carries data between nodes.
+    TransportKind {
+        /// TCP.
+        Auto = "auto",
+        /// The MPI library of the mpirun that has started the ranks.
+        Mpi = "mpi",
+    }
     /// The order in which ranks on GPUs sum gradients.
     SumOrder {
         /// That of the library which exchanges them.

@@ -174,7 +174,7 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
     (&["rank", "local_rank", "dist_url", "init_method"], Answer("the launcher of a rank sets it; leave it out")),
     (
         &["dist_backend", "backend"],
-        Answer("ranks use shared memory on one machine and TCP between machines; leave it out"),
+        Answer("ranks share memory on one machine; --transport mpi has MPI between machines, and otherwise it is TCP"),
     ),
     (&["dist_bn"], Answer("running statistics are the mean over all ranks; leave it out")),
     (

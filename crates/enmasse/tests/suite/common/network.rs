@@ -4,6 +4,8 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use needs::Need;
@@ -34,8 +36,8 @@ kill_all
 pub struct Network {
     switch: Anchor,
     hosts: Vec<Anchor>,
-    /// The file that is `/etc/hosts` everywhere.
-    _names: TempDir,
+    /// With the file that is `/etc/hosts` everywhere.
+    folder: TempDir,
 }
 
 impl Network {
@@ -54,7 +56,7 @@ impl Network {
         let switch = Anchor::start("switch", &table, None)?;
         switch.set_up("ip link add switch type bridge")?;
         switch.set_up("ip link set switch up")?;
-        let mut network = Network { switch, hosts: Vec::new(), _names: folder };
+        let mut network = Network { switch, hosts: Vec::new(), folder };
         for (place, name) in names.iter().enumerate() {
             let host = Anchor::start(name, &table, Some(&network.switch))?;
             let cable = format!("ip link add cable{place} type veth peer name eth0 netns {}", host.process.id());
@@ -70,6 +72,35 @@ impl Network {
     /// Runs a program on a host, in the folder in which the command is started.
     pub fn command(&self, host: &str, program: &str) -> Command {
         self.hosts[self.place(host)].command(program)
+    }
+
+    /// A program that runs words on a host, as ssh does: with the host first. It works on every host.
+    pub fn agent(&self) -> PathBuf {
+        let cases = self.hosts.iter().map(|host| format!("{}) target={};;\n", host.name, host.process.id()));
+        let enter = r#"exec nsenter --wdns=/ --target $target --net --uts --ipc --mount -- sh -c "$*""#;
+        let text = format!("#!/bin/sh\ncase $1 in\n{}esac\nshift\n{enter}\n", cases.collect::<String>());
+        let path = self.folder.path().join("agent");
+        if !path.exists() {
+            fs::write(&path, text).expect("writes");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        }
+        path
+    }
+
+    /// A process on one of the hosts with such a variable, which runs the program.
+    #[track_caller]
+    pub fn process_with(&self, variable: &str) -> i32 {
+        let networks = self.hosts.iter().map(|host| fs::read_link(format!("/proc/{}/ns/net", host.process.id())));
+        let networks: Vec<PathBuf> = networks.map(|link| link.expect("the host runs")).collect();
+        let is_it = |pid: &i32| {
+            let has = |name: &str| fs::read_link(format!("/proc/{pid}/{name}")).unwrap_or_default();
+            let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            networks.contains(&has("ns/net"))
+                && has("exe") == Path::new(env!("CARGO_BIN_EXE_enmasse"))
+                && variables.split(|byte| *byte == 0).any(|found| found == variable.as_bytes())
+        };
+        let names = fs::read_dir("/proc").expect("a list of processes").flatten().map(|entry| entry.file_name());
+        names.filter_map(|name| name.to_str()?.parse().ok()).find(is_it).expect("a process with that variable")
     }
 
     /// The address of a host.
