@@ -339,7 +339,18 @@ impl HierarchicalTransport {
 impl Transport for HierarchicalTransport {
     fn execute(&mut self, turn: &Turn) -> Result<(), Stop> {
         self.is_between = false;
-        self.carry_out(turn)?;
+        let result = self.carry_out(turn);
+        if let Err(stop) = result {
+            if !self.peers.keep_memory() {
+                return Err(stop);
+            }
+            // Ranks that have not heard of the failure may still read the memory of this one, which the caller may free.
+            if let Stop::Raise(cause) = stop {
+                turn.failure.raise(*cause);
+            }
+            std::thread::sleep(GRACE);
+            return Err(Stop::Failed);
+        }
         self.is_between = true;
         Ok(())
     }
