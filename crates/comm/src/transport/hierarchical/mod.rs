@@ -35,6 +35,8 @@ pub(crate) use peers::{Links, Peer};
 mod gather;
 mod peers;
 mod reduce;
+#[cfg(test)]
+mod slow_tests;
 pub(crate) mod sockets;
 
 /// Bytes of a slot, and of what a round moves: a rank's part of it is a few frames.
