@@ -17,8 +17,10 @@ fn mpirun(network: &Network, need: Need, program: &str, arguments: &[String]) ->
     let mut command = network.command("h1", program);
     let agent = network.agent().display().to_string();
     match need {
+        // Ranks that are ended have a minute to say why.
         Need::OpenMpi => command
-            .args(["--mca", "plm_rsh_agent", &agent, "--oversubscribe", "--host", "h1:2,h2:2", "-n", "4"])
+            .args(["--mca", "plm_rsh_agent", &agent, "--mca", "odls_base_sigkill_timeout", "60"])
+            .args(["--oversubscribe", "--host", "h1:2,h2:2", "-n", "4"])
             .args(["-x", "MASTER_ADDR", "-x", TOKEN.0]),
         _ => command
             .args(["-launcher", "rsh", "-launcher-exec", &agent, "-hosts", "h1,h2", "-ppn", "2", "-n", "4"])
