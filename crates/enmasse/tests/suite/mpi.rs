@@ -17,9 +17,9 @@ fn mpirun(network: &Network, need: Need, program: &str, arguments: &[String]) ->
     let mut command = network.command("h1", program);
     let agent = network.agent().display().to_string();
     match need {
-        // Ranks that are ended have a minute to say why.
+        // Ranks that mpirun ends have three seconds to say why. It waits for as long.
         Need::OpenMpi => command
-            .args(["--mca", "plm_rsh_agent", &agent, "--mca", "odls_base_sigkill_timeout", "60"])
+            .args(["--mca", "plm_rsh_agent", &agent, "--mca", "odls_base_sigkill_timeout", "3"])
             .args(["--oversubscribe", "--host", "h1:2,h2:2", "-n", "4"])
             .args(["-x", "MASTER_ADDR", "-x", TOKEN.0]),
         _ => command
