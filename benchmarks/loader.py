@@ -114,7 +114,7 @@ def main():
         found.setdefault("start", []).extend(run(f"{packed.name}/many", "--start", "--size", 1))
         found.setdefault("copy", []).extend(run(f"{packed.name}/photographs.raw", "--copy", "--size", 224))
         for data, folder in folders.items():
-            for decode, words in {"fast": [], "exact": ["--exact"]}.items():
+            for decode, words in {"fast": ["--fast"], "exact": []}.items():
                 for record in run(folder, "--passes", a.passes, *words):
                     found.setdefault((data, record["transform"], decode), []).append(record)
             for form in FORMS:

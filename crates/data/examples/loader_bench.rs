@@ -1,10 +1,10 @@
 //! Measures how many pictures per second the loader makes from a folder of class folders, or from a packed file.
 //!
-//! `cargo run --release -p enmasse-data --example loader_bench -- DATA [--threads N] [--batch B] [--size PIXELS] [--passes P] [--exact]`
+//! `cargo run --release -p enmasse-data --example loader_bench -- DATA [--threads N] [--batch B] [--size PIXELS] [--passes P] [--fast]`
 //!
 //! Prints one JSON line each for the training and the evaluation transform. `images_per_second` is the median over the
 //! passes after the first, and `processor_ms` their processor time per picture, of all threads; `first_batch_ms` is the time from
-//! requesting an iterator to holding its first batch. `--exact` decodes at full size. `--difference` prints instead how far the
+//! requesting an iterator to holding its first batch. `--fast` decodes at a smaller size where that will do. `--difference` prints instead how far the
 //! training pictures are from those decoded at full size, in levels of 256.
 //!
 //! `DATA --pack FILE [--resize PIXELS | --raw PIXELS]` packs a folder instead, all of it for training, and `FILE --make SAMPLES` a
@@ -37,7 +37,7 @@ fn main() -> Result<(), DataError> {
     let (threads, size, passes) = (number("--threads", cores), number("--size", 224), number("--passes", 5));
     let sharding = Sharding::one(0, 1, number("--batch", 32));
     let pool = DecodePool::new(threads)?;
-    let reading = ReadOptions { convert_rgb: true, exact: given("--exact"), ..ReadOptions::default() };
+    let reading = ReadOptions { convert_rgb: true, fast: given("--fast"), ..ReadOptions::default() };
     if given("--make") {
         let form = PackForm::Raw { size: 1 };
         return pack_all(&pool, Arc::new(Dots(number("--make", 1_300_000))), form, root);
@@ -216,13 +216,13 @@ fn measure(
 /// Compares the pictures of an epoch, fast and exact.
 fn difference(pool: &DecodePool, root: &Path, size: usize, sharding: Sharding) -> Result<(), DataError> {
     let folder = Folder::scan(root)?;
-    let epoch = |exact: bool| -> Result<Batches, DataError> {
-        let reading = ReadOptions { convert_rgb: true, exact, ..ReadOptions::default() };
+    let epoch = |fast: bool| -> Result<Batches, DataError> {
+        let reading = ReadOptions { convert_rgb: true, fast, ..ReadOptions::default() };
         let data = Arc::new(folder.clone().read_with(reading));
         Ok(TrainLoader::new(pool, data, TrainTransform::new(size), sharding.clone(), 0)?.epoch(0, 0))
     };
     let (mut counts, mut changed, mut pictures) = ([0u64; 256], 0, 0);
-    for (fast, exact) in epoch(false)?.zip(epoch(true)?) {
+    for (fast, exact) in epoch(true)?.zip(epoch(false)?) {
         let (fast, exact) = (fast?, exact?);
         let each = |images: &[u8]| images.chunks_exact(size * size * 3).map(<[u8]>::to_vec).collect::<Vec<_>>();
         for (fast, exact) in each(&fast.images).iter().zip(each(&exact.images)).take(exact.valid) {

@@ -10,7 +10,7 @@ use enmasse_data::{
 use enmasse_heap::{held_after, peak_of};
 use png::{BitDepth, ColorType, Encoder, Info};
 
-const CONVERTING: ReadOptions = ReadOptions { convert_rgb: true, exif_transpose: true, exact: false };
+const CONVERTING: ReadOptions = ReadOptions { convert_rgb: true, exif_transpose: true, fast: true };
 
 /// The decoder's answer, and the greatest number of bytes that it held.
 fn decoded(bytes: &[u8]) -> (Result<(), String>, usize) {

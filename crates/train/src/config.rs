@@ -286,8 +286,8 @@ settings! {
         /// As Pillow's ImageOps.exif_transpose does, in JPEG, PNG and WebP files. Pictures are taken as stored otherwise, as by torchvision.
         exif_transpose: bool = false, "", ANY, Run;
         /// Size of decoded pictures
-        /// "fast" decodes a JPEG for training at 1/2, 1/4 or 1/8 of its size where a crop is at least that much larger than --size in both directions. "exact" decodes all at full size, as validation and prediction always do.
-        decode: Decoding = Decoding::Fast, "RULE", ANY, Run;
+        /// "exact" decodes at full size, as validation and prediction always do. "fast" decodes a JPEG for training at 1/2, 1/4 or 1/8 of its size where a crop is at least that much larger than --size in both directions, which may cost accuracy.
+        decode: Decoding = Decoding::Exact, "RULE", ANY, Run;
         /// Pictures that cannot be read
         /// "error" ends the run. "skip" trains on the next picture of the epoch instead, and leaves it out of validation; the run names all of them at its end and in logs/unreadable.txt.
         on_bad_sample: OnBadSample = OnBadSample::Error, "RULE", ANY, Run;

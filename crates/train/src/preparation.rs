@@ -132,7 +132,7 @@ impl TrainConfig {
         ReadOptions {
             convert_rgb: self.convert_rgb,
             exif_transpose: self.exif_transpose,
-            exact: self.decode == Decoding::Exact,
+            fast: self.decode == Decoding::Fast,
         }
     }
 

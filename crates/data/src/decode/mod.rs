@@ -38,8 +38,8 @@ pub struct ReadOptions {
     pub convert_rgb: bool,
     /// Whether pictures are turned and mirrored by their EXIF orientation, as by Pillow's `ImageOps.exif_transpose`.
     pub exif_transpose: bool,
-    /// Whether JPEG pictures are decoded at full size even where a smaller one would do ([`Wanted::shrink`]).
-    pub exact: bool,
+    /// Whether JPEG pictures are decoded at a smaller size where that would do ([`Wanted::shrink`]), instead of at full size.
+    pub fast: bool,
 }
 
 /// Reads and decodes one picture file. See [`decode`].

@@ -8,7 +8,7 @@ use enmasse_data::{
 };
 use serde_json::Value;
 
-const PLAIN: ReadOptions = ReadOptions { convert_rgb: false, exif_transpose: false, exact: false };
+const PLAIN: ReadOptions = ReadOptions { convert_rgb: false, exif_transpose: false, fast: false };
 const CONVERTING: ReadOptions = ReadOptions { convert_rgb: true, ..PLAIN };
 
 pub fn fixture(name: &str) -> PathBuf {

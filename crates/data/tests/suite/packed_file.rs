@@ -73,7 +73,7 @@ fn a_packed_folder_trains_like_the_folder() {
         Packed { samples: [plain.train.len(), plain.validation.len()], bytes: fs::metadata(&path).unwrap().len() }
     );
     for exif_transpose in [false, true] {
-        let options = reading(ReadOptions { convert_rgb: true, exif_transpose, exact: false });
+        let options = reading(ReadOptions { convert_rgb: true, exif_transpose, fast: true });
         let (folder, file) = (open(root.path(), &options).unwrap(), open(&path, &options).unwrap());
         assert_eq!((file.kind, &file.classes), (DataKind::Folder, &folder.classes));
         assert!(file.split.is_none());

@@ -119,7 +119,7 @@ fn parts_give_the_batches_of_whole_pictures() {
     let pool = DecodePool::new(2).unwrap();
     for exif_transpose in [false, true] {
         let root = tempfile::tempdir().unwrap();
-        let options = ReadOptions { convert_rgb: true, exif_transpose, exact: true };
+        let options = ReadOptions { convert_rgb: true, exif_transpose, fast: false };
         let parts = folder(root.path(), options);
         let joined = Arc::new(Joined::new(&parts, &root.path().join("joined"), options));
         let whole = Arc::new(Whole(parts.clone()));
@@ -159,14 +159,14 @@ fn shrunk_pictures_are_near_those_at_full_size() {
     let check = |size: usize, crop: CropBox, shrink: usize| {
         let stretch = Stretch { crop, full: (size, size), part: CropBox::whole(size, size) };
         assert_eq!(stretch.wanted(), Wanted { part: crop, shrink });
-        let cut = |exact: bool| {
-            let options = ReadOptions { exact, ..ReadOptions::default() };
+        let cut = |fast: bool| {
+            let options = ReadOptions { fast, ..ReadOptions::default() };
             let (mut view, mut out) = (View::default(), vec![0; size * size * 3]);
             decode::read_part(&path, options, &|_, _| stretch.wanted(), &mut view).unwrap();
             Resizer::new().stretch(&view, &stretch, &mut out);
             out
         };
-        let (fast, exact) = (cut(false), cut(true));
+        let (fast, exact) = (cut(true), cut(false));
         let mut canvas = Canvas::new(decode::open(&path, ReadOptions::default()).unwrap());
         canvas.resize(crop, size, size);
         assert!(exact == canvas.picture().pixels(), "{stretch:?}");

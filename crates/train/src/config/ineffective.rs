@@ -363,8 +363,8 @@ mod tests {
             let turned =
                 "--exif-transpose has no effect on CIFAR and MNIST: only pictures in folders have an orientation";
             check("exif_transpose=true", Surroundings { kind, ..FOLDER }, &[turned]);
-            let stored = "--decode exact has no effect on CIFAR and MNIST, which are not stored as JPEG";
-            check("decode=exact", Surroundings { kind, ..FOLDER }, &[stored]);
+            let stored = "--decode fast has no effect on CIFAR and MNIST, which are not stored as JPEG";
+            check("decode=fast", Surroundings { kind, ..FOLDER }, &[stored]);
             let whole =
                 "--on-bad-sample skip has no effect on CIFAR and MNIST, whose files are read whole before the run";
             check("on_bad_sample=skip", Surroundings { kind, ..FOLDER }, &[whole]);

@@ -390,10 +390,10 @@ choices! {
     }
     /// The size at which JPEG pictures for training are decoded.
     Decoding {
-        /// Smaller by 2, 4 or 8 where a crop is at least that much larger than what it becomes.
-        Fast = "fast",
         /// That at which they are stored.
         Exact = "exact",
+        /// Smaller by 2, 4 or 8 where a crop is at least that much larger than what it becomes.
+        Fast = "fast",
     }
     /// What carries data between nodes.
     TransportKind {
