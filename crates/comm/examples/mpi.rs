@@ -17,7 +17,7 @@ use libloading::os::unix::Library;
 
 /// Time spent on each size.
 const BUDGET: Duration = Duration::from_secs(6);
-const SIZES: [usize; 5] = [4 << 10, 64 << 10, 1 << 20, 25 << 20, 100 << 20];
+const SIZES: [usize; 8] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 25 << 20];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let sizes = match std::env::args().nth(1) {
