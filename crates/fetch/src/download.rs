@@ -8,10 +8,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use enmasse_files::FileError;
+use enmasse_http::Fault;
 use ring::digest::{Context, SHA256};
 use rustix::fs::OFlags;
 
-use crate::client::{Client, Fault};
+use crate::client::Client;
 use crate::pace::Pace;
 use crate::{Archive, Event, FetchError};
 
