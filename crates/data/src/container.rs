@@ -1,25 +1,35 @@
-//! A file that holds many pictures, of which each thread reads those that it needs.
+//! A file, or an object on a server, that holds many pictures, of which each thread reads those that it needs.
 //!
 //! Records are read, not mapped: a file that is cut short under a mapping kills the process, and a read of it is an error.
 //! The copy is into memory that a thread reuses, and takes hundredths of the time of decoding a JPEG.
 
 use std::fs::File;
-use std::io::{Error, ErrorKind};
+use std::io::{self, Error, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use enmasse_files::open_regular;
+use enmasse_remote::Object;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use crate::refit::refit;
 use crate::{DataError, View, Wanted};
 
-/// An open regular file. It stays the same one if another is renamed to its path.
+/// An open regular file, or an object. It stays the same one if another takes its path.
 #[derive(Debug)]
 pub struct Container {
     path: PathBuf,
-    file: File,
+    source: Source,
     length: u64,
+}
+
+#[derive(Debug)]
+enum Source {
+    File(File),
+    Object(Arc<Object>),
 }
 
 impl Container {
@@ -28,17 +38,21 @@ impl Container {
         let path = path.into();
         let opened = open_regular(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
         match opened {
-            Ok((length, file)) => Ok(Container { path, file, length }),
+            Ok((length, file)) => Ok(Container { path, source: Source::File(file), length }),
             Err(source) => Err(DataError::read(path, source)),
         }
     }
 
-    /// The path that was opened.
+    pub(crate) fn of_object(object: Arc<Object>) -> Self {
+        Container { path: object.address().into(), length: object.length(), source: Source::Object(object) }
+    }
+
+    /// The path that was opened, or the object's address.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Bytes of the file when it was opened.
+    /// Bytes of it when it was opened.
     pub fn length(&self) -> u64 {
         self.length
     }
@@ -47,10 +61,13 @@ impl Container {
     /// been cut short since it was opened, is an error.
     pub fn fill(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DataError> {
         let end = self.end(offset, bytes.len())?;
-        self.file.read_exact_at(bytes, offset).map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => self.ends_before(end),
-            _ => DataError::read(&self.path, error),
-        })
+        match &self.source {
+            Source::File(file) => file.read_exact_at(bytes, offset).map_err(|error| match error.kind() {
+                ErrorKind::UnexpectedEof => self.ends_before(end),
+                _ => DataError::read(&self.path, error),
+            }),
+            Source::Object(object) => Ok(object.fill(offset, bytes)?),
+        }
     }
 
     /// Makes `bytes` the `length` bytes from `offset` on. The memory is reused, and reserved only after the place has been
@@ -79,6 +96,32 @@ impl Container {
         })
     }
 
+    /// Reads it from its start to its end, once.
+    pub(crate) fn reader(&self) -> Reader<'_> {
+        match &self.source {
+            Source::File(file) => Reader::File(file),
+            Source::Object(object) => Reader::Object(object.reader()),
+        }
+    }
+
+    /// What `find` finds out about the whole content. About an object that takes the time of fetching it, so what was found is
+    /// kept under `name` as long as the cache keeps the object.
+    pub(crate) fn known<T: Serialize + DeserializeOwned>(
+        &self,
+        name: &str,
+        find: impl FnOnce() -> Result<T, DataError>,
+    ) -> Result<T, DataError> {
+        let Source::Object(object) = &self.source else { return find() };
+        if let Some(known) = object.kept(name).and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
+            return Ok(known);
+        }
+        let found = find()?;
+        if let Ok(bytes) = serde_json::to_vec(&found) {
+            object.keep(name, &bytes);
+        }
+        Ok(found)
+    }
+
     /// The end of the `length` bytes from `offset` on, unless the file ends before.
     fn end(&self, offset: u64, length: usize) -> Result<u64, DataError> {
         let end = offset.saturating_add(length as u64);
@@ -88,6 +131,30 @@ impl Container {
     fn ends_before(&self, end: u64) -> DataError {
         let problem = format!("it ends before byte {end}: truncated, or still being written");
         DataError::read(&self.path, Error::new(ErrorKind::UnexpectedEof, problem))
+    }
+}
+
+/// [`Container::reader`].
+pub(crate) enum Reader<'a> {
+    File(&'a File),
+    Object(enmasse_remote::Reader<'a>),
+}
+
+impl Read for Reader<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Reader::File(file) => file.read(bytes),
+            Reader::Object(object) => object.read(bytes),
+        }
+    }
+}
+
+impl Seek for Reader<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        match self {
+            Reader::File(file) => file.seek(to),
+            Reader::Object(object) => object.seek(to),
+        }
     }
 }
 

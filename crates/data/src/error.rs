@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use enmasse_files::FileError;
+use enmasse_remote::RemoteError;
 
 use crate::{BadSample, Dataset};
 
@@ -32,6 +33,9 @@ pub enum DataError {
     /// A file that others read could not be written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// An object on a server could not be read. This is not the fault of one sample.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
     /// A folder does not have the layout of a data set.
     #[error("{}: {problem}", .path.display())]
     Layout {

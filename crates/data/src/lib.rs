@@ -66,6 +66,7 @@ pub mod shapes;
 mod shards;
 mod split;
 mod stage;
+mod storage;
 mod survey;
 mod task;
 mod transform;
@@ -104,5 +105,7 @@ pub use transform::{
 };
 pub use view::{View, Wanted};
 
+/// How objects on servers are read.
+pub use enmasse_remote::{RemoteOptions, is_remote};
 /// The random numbers of transforms.
 pub use enmasse_tensor::RandomStream;

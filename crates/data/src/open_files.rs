@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::{Container, DataError};
+use crate::storage::Storage;
+use crate::{Container, DataError, Dataset};
 
 /// Files that are open at a time. A process may have 1024 in all by default.
 const OPEN: usize = 256;
@@ -11,18 +12,32 @@ const OPEN: usize = 256;
 /// Files that are opened when they are needed. The one that has not been used for the longest time is closed for another.
 #[derive(Debug)]
 pub(crate) struct OpenFiles {
+    storage: Storage,
     paths: Vec<PathBuf>,
     /// The latest one last.
     open: Mutex<Vec<(usize, Arc<Container>)>>,
 }
 
 impl OpenFiles {
-    pub fn new(paths: Vec<PathBuf>) -> Self {
-        OpenFiles { paths, open: Mutex::default() }
+    pub fn new(storage: Storage, paths: Vec<PathBuf>) -> Self {
+        OpenFiles { storage, paths, open: Mutex::default() }
     }
 
     pub fn path(&self, number: usize) -> &Path {
         &self.paths[number]
+    }
+
+    /// [`Dataset::fingerprint`] of samples in objects: two ranks may find different versions of these under one name. Samples in
+    /// files have none.
+    pub fn fingerprint(&self, samples: &dyn Dataset) -> Option<String> {
+        let mut hasher = blake3::Hasher::new();
+        for path in &self.paths {
+            hasher.update(self.storage.version(path)?.as_bytes());
+        }
+        for index in 0..samples.len() {
+            hasher.update(format!("\n{} {}", samples.label(index), samples.name(index)).as_bytes());
+        }
+        Some(hasher.finalize().to_hex().to_string())
     }
 
     /// The file with this number.
@@ -31,7 +46,7 @@ impl OpenFiles {
             return Ok(found);
         }
         // Other threads go on while a file server takes its time. Two may open one file; one of these is closed then.
-        let opened = Arc::new(Container::open(self.paths[number].clone())?);
+        let opened = Arc::new(self.storage.open(&self.paths[number])?);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() == OPEN {
             open.remove(0);
@@ -59,7 +74,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let paths: Vec<PathBuf> = (0..OPEN + 3).map(|number| folder.path().join(number.to_string())).collect();
         paths.iter().for_each(|path| std::fs::write(path, path.display().to_string()).unwrap());
-        let files = OpenFiles::new(paths.clone());
+        let files = OpenFiles::new(Storage::Files, paths.clone());
         for number in (0..paths.len()).chain([0, OPEN, 0]) {
             let file = files.get(number).unwrap();
             assert_eq!((file.path(), files.path(number)), (paths[number].as_path(), paths[number].as_path()));

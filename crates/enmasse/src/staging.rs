@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use enmasse_data::{LeftOut, Stage, StageError, StageEvent, Staged, is_self_contained};
+use enmasse_data::{LeftOut, Stage, StageError, StageEvent, Staged, is_remote, is_self_contained};
 use enmasse_train::TrainConfig;
 use enmasse_wording::mebibytes;
 
@@ -30,6 +30,12 @@ pub enum Copier<'a> {
 /// The path to read the data in `root` from, and what of it is not in the copy: `root` itself without `--stage`.
 pub fn stage(config: &TrainConfig, root: &Path, copier: Copier) -> Result<(PathBuf, LeftOut), Failure> {
     let Some(folder) = &config.stage else { return Ok((root.to_owned(), LeftOut::default())) };
+    if is_remote(root) {
+        let root = root.display();
+        return Err(Failure::Usage(format!(
+            "--stage: {root} is read through a cache on the disk already; name its place with --cache-dir"
+        )));
+    }
     if !is_self_contained(root) {
         let root = root.display();
         return Err(Failure::Usage(format!(

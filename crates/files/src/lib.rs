@@ -24,4 +24,4 @@ pub use regular::{
 };
 pub use space::Space;
 pub use staging::Staging;
-pub use whole::{folder_of, remove_own_temporaries, remove_temporaries, write_whole};
+pub use whole::{folder_of, remove_own_temporaries, remove_temporaries, write_unsynced, write_whole};

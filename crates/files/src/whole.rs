@@ -23,6 +23,16 @@ pub fn write_whole(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::
     write_by(folder_of(path), path, fill)
 }
 
+/// [`write_whole`] without a wait for the disk. After a power cut the file may be there with any content, so it is for files whose
+/// readers can tell.
+pub fn write_unsynced(
+    path: &Path,
+    fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+) -> Result<(), FileError> {
+    let attempt = || fill_temporary(folder_of(path), fill)?.rename(path);
+    attempt().map_err(FileError::of("write", path))
+}
+
 /// The folder that a file is in, `.` for a bare name.
 pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
@@ -38,18 +48,23 @@ pub(crate) fn write_by(
     fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> Result<(), FileError> {
     let attempt = || {
-        let temporary = Temporary::create(folder)?;
-        require(BUFFER)?;
-        let mut writer = BufWriter::with_capacity(BUFFER, &temporary.file);
-        fill(&mut writer)?;
-        writer.flush()?;
-        drop(writer);
+        let temporary = fill_temporary(folder, fill)?;
         temporary.file.sync_all()?;
         temporary.rename(path)?;
         // The rename itself survives a power cut only once the folder is on disk.
         File::open(folder_of(path))?.sync_all()
     };
     attempt().map_err(FileError::of("write", path))
+}
+
+fn fill_temporary(folder: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> io::Result<Temporary> {
+    let temporary = Temporary::create(folder)?;
+    require(BUFFER)?;
+    let mut writer = BufWriter::with_capacity(BUFFER, &temporary.file);
+    fill(&mut writer)?;
+    writer.flush()?;
+    drop(writer);
+    Ok(temporary)
 }
 
 /// A file being written. Dropped before it is renamed, it leaves nothing.

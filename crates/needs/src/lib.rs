@@ -18,6 +18,8 @@ pub enum Need {
     PyTorch,
     /// NVIDIA's libraries, which need no card.
     Cuda,
+    /// A server that speaks S3's protocol.
+    S3,
     /// A Slurm cluster of several nodes.
     Slurm,
     /// A network of several hosts.
@@ -49,6 +51,7 @@ impl Need {
             Need::Time => "time",
             Need::PyTorch => "pytorch",
             Need::Cuda => "cuda",
+            Need::S3 => "s3",
             Need::Slurm => "slurm",
             Need::Hosts => "hosts",
             Need::OpenMpi => "openmpi",
@@ -163,4 +166,13 @@ pub fn mpirun(need: Need) -> Option<&'static str> {
         skip(need, format_args!("there is no {}", names.join(" or ")));
     }
     found
+}
+
+/// The Python with moto that `ENMASSE_TEST_S3` names, as `.ci/s3` makes it. If there is none, the test is in the table.
+pub fn s3() -> Option<PathBuf> {
+    let python = std::env::var_os("ENMASSE_TEST_S3").filter(|python| !python.is_empty());
+    if python.is_none() {
+        skip(Need::S3, "ENMASSE_TEST_S3 names no Python");
+    }
+    python.map(PathBuf::from)
 }

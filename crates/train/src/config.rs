@@ -16,6 +16,7 @@
 //! ```
 
 mod augmentation;
+mod bytes;
 mod devices;
 mod error;
 mod ineffective;
@@ -30,9 +31,11 @@ mod words;
 use std::fmt;
 use std::path::PathBuf;
 
+use enmasse_data::RemoteOptions;
 use enmasse_weights::Rename;
 
 pub use augmentation::AutoAugmentation;
+pub use bytes::ByteCount;
 pub use devices::{DeviceSelection, Devices};
 pub use enmasse_graph::Precision;
 pub use error::{ConfigError, Source};
@@ -199,11 +202,17 @@ macro_rules! settings {
 settings! {
     Data {
         /// Folder of pictures, manifest, archives, Parquet or packed file
-        /// A folder of class folders, of which a fifth validates; or one with train/ and val/ (or test/); or a manifest (.csv, .tsv, .jsonl) that lists pictures and their classes; or WebDataset's archives (.tar) or Hugging Face's Parquet files: a folder of them, one, or a pattern such as train-{000..099}.tar; or a packed file of "enmasse data pack"; or ImageNet as Kaggle packs it; or the files of CIFAR-10, CIFAR-100, MNIST or Fashion-MNIST.
+        /// A folder of class folders, of which a fifth validates; or one with train/ and val/ (or test/); or a manifest (.csv, .tsv, .jsonl) that lists pictures and their classes; or WebDataset's archives (.tar) or Hugging Face's Parquet files: a folder of them, one, or a pattern such as train-{000..099}.tar; or a packed file of "enmasse data pack"; or ImageNet as Kaggle packs it; or the files of CIFAR-10, CIFAR-100, MNIST or Fashion-MNIST. Archives, Parquet files and packed files may lie on a server: s3://BUCKET/KEY or https://HOST/FILE.
         data: Option<PathBuf> = None => "the embedded data set \"shapes\"", "DATA", ANY, Run;
         /// Folder for a copy of the data
         /// On a disk of the node, such as $SLURM_TMPDIR. The data is copied there once for all ranks of the node, and again only when it has changed. The run reads the copy, with the same results, and keeps the path of the original.
         stage: Option<PathBuf> = None => "the data is read where it is", "DIR", ANY, Invocation;
+        /// Folder for what is read of servers
+        /// What a run reads of a DATA on a server is kept here, up to --cache-limit, for its ranks on this node and for later runs. A disk of the node is best.
+        cache_dir: Option<PathBuf> = None => "~/.cache/enmasse/objects", "DIR", ANY, Invocation;
+        /// Size of that folder
+        /// Such as 200GB, 1.5TB or 512MiB. What does not fit is fetched again in each epoch.
+        cache_limit: ByteCount = ByteCount(RemoteOptions::LIMIT), "SIZE", ANY, Invocation;
         /// Where files' names have their class
         /// For pictures without class folders, such as {class}.{number}.jpg for cat.0.jpg. {class} takes as few characters as fit, {number} takes digits, and * anything. A pattern with a / is for paths below DATA, another for names.
         label_pattern: Option<String> = None => "classes are folders", "PATTERN", ANY, Fixed;

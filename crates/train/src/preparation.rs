@@ -3,7 +3,7 @@
 use enmasse_data::{
     AugMix, AutoAugment, ColorJitter, Crop, DataKind, Dataset, ErasingValue, EvalTransform, GaussianBlur, Mixing,
     Normalization, OpenOptions, RandAugment, RandomErasing, RandomGrayscale, RandomPerspective, RandomRotation,
-    RandomVerticalFlip, ReadOptions, Sampler, SplitKind, TrainTransform, TrivialAugmentWide,
+    RandomVerticalFlip, ReadOptions, RemoteOptions, Sampler, SplitKind, TrainTransform, TrivialAugmentWide,
 };
 
 use crate::{
@@ -123,7 +123,19 @@ impl TrainConfig {
             path_column: self.path_column.clone(),
             label_column: self.label_column.clone(),
             manifest_root: self.manifest_root.clone(),
+            remote: self.remote(),
             ..OpenOptions::default()
+        }
+    }
+
+    /// How objects on servers are read.
+    pub fn remote(&self) -> RemoteOptions {
+        RemoteOptions {
+            cache: self.cache_dir.clone(),
+            limit: self.cache_limit.0,
+            // Its own error comes before that of a loader which waits for it.
+            patience: self.patience(1) / 3,
+            ..RemoteOptions::default()
         }
     }
 

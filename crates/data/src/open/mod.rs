@@ -1,4 +1,5 @@
-//! Opens data, whatever they are: packed files, the known data sets by their files, other folders by their layout.
+//! Opens data, whatever they are: packed files, the known data sets by their files, other folders by their layout, objects on
+//! servers by their addresses.
 
 pub(crate) mod class_folders;
 mod classes;
@@ -6,6 +7,7 @@ mod imagenet;
 mod known;
 mod manifest;
 mod nothing;
+pub(crate) mod objects;
 mod parquet;
 mod parts;
 mod pieces;
@@ -16,13 +18,16 @@ mod unlabelled;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use enmasse_remote::RemoteOptions;
+
 use crate::decode::ReadOptions;
 use crate::packed_file::{self, is_packed};
 use crate::parquet::Parquet;
 use crate::scan::{has_extension, holds_pictures};
 use crate::shards::Shards;
 use crate::split::{Divide, Parts, Scanned};
-use crate::{DataError, DataKind, DataLayout, Dataset, Folder, LeftOut, Split, SplitKind};
+use crate::storage::Storage;
+use crate::{Container, DataError, DataKind, DataLayout, Dataset, Folder, LeftOut, Split, SplitKind};
 pub(crate) use imagenet::{is_same_class, tables_above};
 use known::{Layout, recognise};
 pub(crate) use nothing::find_manifest;
@@ -48,6 +53,8 @@ pub struct OpenOptions {
     pub label_column: Option<String>,
     /// The folder from which relative paths of a manifest begin. `None` is that of the manifest.
     pub manifest_root: Option<PathBuf>,
+    /// How objects on servers are read.
+    pub remote: RemoteOptions,
 }
 
 impl Default for OpenOptions {
@@ -61,6 +68,7 @@ impl Default for OpenOptions {
             path_column: None,
             label_column: None,
             manifest_root: None,
+            remote: RemoteOptions::default(),
         }
     }
 }
@@ -109,29 +117,32 @@ enum Found {
     Files(PathBuf, Box<Scanned<Folder>>),
     Shards(PathBuf, Box<Scanned<Shards>>),
     Parquet(PathBuf, Box<Scanned<Parquet>>),
-    Packed(PathBuf),
+    Packed(Container),
 }
 
-/// Opens the data set in the folder or packed file `root`.
+/// Opens the data set in the folder or file `root`, or at this address.
 ///
 /// CIFAR-10 and CIFAR-100 (binary and Python layouts), MNIST and Fashion-MNIST (also compressed) are recognised by
 /// their files, in `root` itself or in the places below torchvision's `root`, and so is ImageNet in Kaggle's layout. Anything
 /// else is read as class folders ([`Split`]), unless [`OpenOptions::label_pattern`] says otherwise, and a file as a manifest.
 /// Pictures of CIFAR and MNIST are held in memory: 185 MB and 55 MB.
 pub fn open(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
-    match find(root, options)? {
+    let storage = Storage::of(root, &options.remote)?;
+    let mut data = match find(&storage, root, options)? {
         Found::Known(layout, folder) => open_known(layout, folder),
         Found::Files(folder, scanned) => opened(folder, *scanned, options),
         Found::Shards(folder, scanned) => opened(folder, *scanned, options),
         Found::Parquet(folder, scanned) => opened(folder, *scanned, options),
-        Found::Packed(path) => packed_file::open(&path, options.reading),
-    }
+        Found::Packed(container) => packed_file::open(container, options.reading),
+    }?;
+    data.warnings.extend(storage.warnings());
+    Ok(data)
 }
 
 /// Opens all of `root`, where [`open`] would draw a part for validation. Of data that come in parts it is the part for
 /// validation; if the parts are folders that can be named, that is an error instead.
 pub fn open_whole(root: &Path, options: &OpenOptions) -> Result<WholeData, DataError> {
-    match find(root, options)? {
+    match find(&Storage::of(root, &options.remote)?, root, options)? {
         Found::Known(layout, folder) => Ok(held_out(open_known(layout, folder)?)),
         Found::Files(_, scanned) => {
             let left_out = scanned.held_out.as_ref().unwrap_or(&scanned.train).left_out().clone();
@@ -139,7 +150,7 @@ pub fn open_whole(root: &Path, options: &OpenOptions) -> Result<WholeData, DataE
         }
         Found::Shards(_, scanned) => whole(root, *scanned, options),
         Found::Parquet(_, scanned) => whole(root, *scanned, options),
-        Found::Packed(path) => Ok(held_out(packed_file::open(&path, options.reading)?)),
+        Found::Packed(container) => Ok(held_out(packed_file::open(container, options.reading)?)),
     }
 }
 
@@ -163,23 +174,29 @@ pub fn folder_of(root: &Path, options: &OpenOptions) -> PathBuf {
     imagenet::kaggle_folder(root).unwrap_or_else(|| root.to_owned())
 }
 
-fn find(root: &Path, options: &OpenOptions) -> Result<Found, DataError> {
+fn find(storage: &Storage, root: &Path, options: &OpenOptions) -> Result<Found, DataError> {
+    let parent = root.parent().unwrap_or(root);
+    if storage.is_remote() {
+        return match is_packed(root) {
+            true => Ok(Found::Packed(storage.open(root)?)),
+            false => find_pieces(storage, objects::files(storage, root)?, root, parent, options),
+        };
+    }
     if !root.exists() && pieces::is_pattern(root) {
-        let folder = root.parent().unwrap_or(root);
-        return find_pieces(pieces::expand(root)?, root, folder, options);
+        return find_pieces(storage, pieces::expand(storage, root)?, root, parent, options);
     }
     let metadata = root.metadata().map_err(|source| DataError::read(root, source))?;
     if is_packed(root) {
-        return Ok(Found::Packed(root.to_owned()));
+        return Ok(Found::Packed(storage.open(root)?));
     }
     if !metadata.is_dir() {
-        return find_file(root, options);
+        return find_file(storage, root, options);
     }
     if let Some(pattern) = &options.label_pattern {
         return Ok(Found::Files(root.to_owned(), Box::new(class_folders::scan_names(root, pattern)?)));
     }
     let found = recognise(root);
-    let Some((layout, folder)) = found.first() else { return find_folders(root, options) };
+    let Some((layout, folder)) = found.first() else { return find_folders(storage, root, options) };
     if let Some((other, below)) = found.iter().find(|(other, _)| other.kind != layout.kind) {
         let (one, two) = (layout.kind.name(), other.kind.name());
         let problem = format!(
@@ -192,12 +209,12 @@ fn find(root: &Path, options: &OpenOptions) -> Result<Found, DataError> {
     Ok(Found::Known(layout, folder.clone()))
 }
 
-fn find_file(path: &Path, options: &OpenOptions) -> Result<Found, DataError> {
+fn find_file(storage: &Storage, path: &Path, options: &OpenOptions) -> Result<Found, DataError> {
     if has_extension(&path.to_string_lossy(), &manifest::EXTENSIONS) {
         return Ok(Found::Files(path.to_owned(), Box::new(manifest::scan(path, options)?)));
     }
     if has_extension(&path.to_string_lossy(), &[shards::EXTENSION, parquet::EXTENSION]) {
-        return find_pieces(vec![path.to_owned()], path, path.parent().unwrap_or(path), options);
+        return find_pieces(storage, vec![path.to_owned()], path, path.parent().unwrap_or(path), options);
     }
     let problem = format!(
         "this is a file; the data must be a folder (an archive must be extracted first), a manifest ({}), a Parquet file, or a tar archive that is not compressed",
@@ -206,7 +223,7 @@ fn find_file(path: &Path, options: &OpenOptions) -> Result<Found, DataError> {
     Err(DataError::layout(path, problem))
 }
 
-fn find_folders(root: &Path, options: &OpenOptions) -> Result<Found, DataError> {
+fn find_folders(storage: &Storage, root: &Path, options: &OpenOptions) -> Result<Found, DataError> {
     if let Some(folder) = imagenet::kaggle_folder(root) {
         let scanned = imagenet::scan_kaggle(&folder)?;
         return Ok(Found::Files(folder, Box::new(scanned)));
@@ -217,18 +234,24 @@ fn find_folders(root: &Path, options: &OpenOptions) -> Result<Found, DataError> 
     for extension in [shards::EXTENSION, parquet::EXTENSION] {
         let files = pieces::in_folder(root, extension)?;
         if !files.is_empty() {
-            return find_pieces(files, root, root, options);
+            return find_pieces(storage, files, root, root, options);
         }
     }
     Err(nothing_found(root))
 }
 
 /// The samples of Parquet files or tar archives. `root` is what the user named, `folder` what the files' parts are named in.
-fn find_pieces(files: Vec<PathBuf>, root: &Path, folder: &Path, options: &OpenOptions) -> Result<Found, DataError> {
+fn find_pieces(
+    storage: &Storage,
+    files: Vec<PathBuf>,
+    root: &Path,
+    folder: &Path,
+    options: &OpenOptions,
+) -> Result<Found, DataError> {
     let path = root.to_owned();
     match files.iter().all(|file| has_extension(&file.to_string_lossy(), &[parquet::EXTENSION])) {
-        true => Ok(Found::Parquet(path, Box::new(parquet::scan(files, folder, options)?))),
-        false => Ok(Found::Shards(path, Box::new(shards::scan(files, folder, options)?))),
+        true => Ok(Found::Parquet(path, Box::new(parquet::scan(storage, files, folder, options)?))),
+        false => Ok(Found::Shards(path, Box::new(shards::scan(storage, files, folder, options)?))),
     }
 }
 

@@ -9,6 +9,7 @@ use super::parts::PartName;
 use super::pieces::{Pieces, read_all};
 use crate::parquet::{Builder, Column, Metadata, Opened, Parquet, Physical, RowGroup, each_label};
 use crate::split::Scanned;
+use crate::storage::Storage;
 use crate::{DataError, DataLayout};
 
 /// The extension of their names.
@@ -20,9 +21,14 @@ const BYTES: &str = "bytes";
 const FINE_LABEL: &str = "fine_label";
 
 /// Lists the pictures in files, which are named relative to `root` to find out their parts.
-pub(super) fn scan(paths: Vec<PathBuf>, root: &Path, options: &OpenOptions) -> Result<Scanned<Parquet>, DataError> {
+pub(super) fn scan(
+    storage: &Storage,
+    paths: Vec<PathBuf>,
+    root: &Path,
+    options: &OpenOptions,
+) -> Result<Scanned<Parquet>, DataError> {
     let pieces = Pieces::new(paths.clone(), root, &[])?;
-    let tables = read_all(&pieces.files, |path| Table::read(path, options));
+    let tables = read_all(&pieces.files, |path| Table::read(storage, path, options));
     let tables = tables.into_iter().collect::<Result<Vec<Table>, DataError>>()?;
     let is_held_out = |place: usize| pieces.files[place].1;
     let mut held_out = tables.iter().enumerate().filter(|(place, _)| is_held_out(*place));
@@ -30,16 +36,16 @@ pub(super) fn scan(paths: Vec<PathBuf>, root: &Path, options: &OpenOptions) -> R
     if pieces.held_out == Some(PartName::Test) && held_out.all(|(_, table)| table.is_unlabelled()) {
         let pieces = Pieces::new(paths, root, &[PartName::Test])?;
         let used = tables.into_iter().filter(|table| pieces.files.iter().any(|(path, _)| *path == table.path));
-        return join(used.collect(), &pieces, root);
+        return join(storage, used.collect(), &pieces, root);
     }
-    join(tables, &pieces, root)
+    join(storage, tables, &pieces, root)
 }
 
 /// The pictures in files, whatever their labels.
-pub(super) fn list(paths: Vec<PathBuf>, options: &OpenOptions) -> Result<Parquet, DataError> {
+pub(super) fn list(storage: &Storage, paths: Vec<PathBuf>, options: &OpenOptions) -> Result<Parquet, DataError> {
     let files: Vec<(PathBuf, bool)> = paths.into_iter().map(|path| (path, false)).collect();
     let read = |path: &Path| -> Result<(Column, Vec<RowGroup>), DataError> {
-        let opened = Opened::read(path)?;
+        let opened = Opened::read(storage.open(path)?)?;
         let columns = &opened.metadata.columns;
         let pictures = column_of_pictures(columns, options.path_column.as_deref());
         let pictures = pictures.map_err(|problem| DataError::layout(path, problem))?;
@@ -51,7 +57,7 @@ pub(super) fn list(paths: Vec<PathBuf>, options: &OpenOptions) -> Result<Parquet
         let first = builder.add(path.clone(), column, &groups)?;
         rows = first + groups.iter().map(|group| group.rows).sum::<u32>();
     }
-    let [all] = builder.finish(&[String::new()], [((0..rows).collect(), vec![0; rows as usize])]);
+    let [all] = builder.finish(storage, &[String::new()], [((0..rows).collect(), vec![0; rows as usize])]);
     Ok(all)
 }
 
@@ -71,8 +77,8 @@ struct Table {
 const NO_LABEL: &str = "";
 
 impl Table {
-    fn read(path: &Path, options: &OpenOptions) -> Result<Self, DataError> {
-        let opened = Opened::read(path)?;
+    fn read(storage: &Storage, path: &Path, options: &OpenOptions) -> Result<Self, DataError> {
+        let opened = Opened::read(storage.open(path)?)?;
         let Metadata { columns, class_names } = &opened.metadata;
         let refused = |problem: String| DataError::layout(path, problem);
         let pictures = column_of_pictures(columns, options.path_column.as_deref()).map_err(refused)?;
@@ -112,7 +118,7 @@ impl Table {
 }
 
 /// One data set of all files.
-fn join(tables: Vec<Table>, pieces: &Pieces, root: &Path) -> Result<Scanned<Parquet>, DataError> {
+fn join(storage: &Storage, tables: Vec<Table>, pieces: &Pieces, root: &Path) -> Result<Scanned<Parquet>, DataError> {
     let names = tables.iter().find(|table| !table.labels.is_empty()).and_then(|table| table.names.clone());
     let mut distinct = Distinct::default();
     let mut first = Vec::new();
@@ -157,7 +163,7 @@ fn join(tables: Vec<Table>, pieces: &Pieces, root: &Path) -> Result<Scanned<Parq
     if parts[0].0.is_empty() {
         return Err(DataError::layout(root, "there are no rows in its Parquet files"));
     }
-    let [train, validation] = builder.finish(&classes, parts);
+    let [train, validation] = builder.finish(storage, &classes, parts);
     let held_out = pieces.held_out.map(|_| validation);
     Ok(Scanned { held_out, ..Scanned::whole(DataLayout::Parquet, train) })
 }

@@ -1,6 +1,5 @@
 //! Data in several files of one kind: named by a pattern or in a folder, in parts if their names say so.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -9,6 +8,7 @@ use std::thread;
 
 use super::parts::PartName;
 use crate::scan::files_below;
+use crate::storage::Storage;
 use crate::{DataError, LeftOut};
 
 /// Files that are opened at a time: most of the time is a file server's.
@@ -23,7 +23,7 @@ pub(super) fn is_pattern(path: &Path) -> bool {
 
 /// The files that a pattern names, in order: `{000..099}` and `{train,val}` are expanded, and `*` in the last part of the
 /// path is any text.
-pub(super) fn expand(pattern: &Path) -> Result<Vec<PathBuf>, DataError> {
+pub(super) fn expand(storage: &Storage, pattern: &Path) -> Result<Vec<PathBuf>, DataError> {
     let refused = |problem: String| DataError::layout(pattern, problem);
     let text = pattern.to_str().ok_or_else(|| refused("it is not valid UTF-8".to_owned()))?;
     let mut paths = Vec::new();
@@ -38,10 +38,8 @@ pub(super) fn expand(pattern: &Path) -> Result<Vec<PathBuf>, DataError> {
             continue;
         }
         let folder = if folder.is_empty() { "/" } else { folder };
-        let listed = fs::read_dir(folder).map_err(|source| DataError::read(folder, source))?;
-        let names = listed.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-        let mut found: Vec<String> = names.filter(|own| !own.starts_with('.') && is_match(last, own)).collect();
-        found.sort_unstable();
+        let mut found = storage.names(folder)?;
+        found.retain(|own| !own.starts_with('.') && is_match(last, own));
         if found.is_empty() {
             return Err(refused(format!("no file in {folder} is called {last}")));
         }

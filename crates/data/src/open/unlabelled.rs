@@ -3,11 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use enmasse_remote::is_remote;
+
 use super::pieces::{expand, in_folder, is_pattern};
-use super::{OpenOptions, manifest, parquet, shards};
+use super::{OpenOptions, manifest, objects, parquet, shards};
 use crate::packed_file::{self, is_packed};
 use crate::scan::has_extension;
 use crate::split::Divide;
+use crate::storage::Storage;
 use crate::{DataError, DataKind, DataLayout, Dataset};
 
 /// The pictures of a data set.
@@ -22,11 +25,11 @@ pub struct Unlabelled {
 }
 
 /// Whether `path` names a data set rather than pictures: a packed file, a manifest, an archive, a Parquet file, a pattern of these,
-/// or a folder that holds archives or Parquet files.
+/// a folder that holds archives or Parquet files, or an address.
 pub fn holds_unlabelled(path: &Path) -> bool {
     let is = |extensions: &[&str]| has_extension(&path.to_string_lossy(), extensions);
     match path.metadata() {
-        Err(_) => is_pattern(path),
+        Err(_) => is_pattern(path) || is_remote(path),
         Ok(metadata) if metadata.is_dir() => [shards::EXTENSION, parquet::EXTENSION]
             .iter()
             .any(|of| in_folder(path, of).is_ok_and(|found| !found.is_empty())),
@@ -40,24 +43,26 @@ pub fn open_unlabelled(path: &Path, options: &OpenOptions) -> Result<Unlabelled,
         Ok(Unlabelled { kind: DataKind::Folder, layout, parts: vec![pictures] })
     };
     let is = |path: &Path, extension: &str| has_extension(&path.to_string_lossy(), &[extension]);
+    let storage = &Storage::of(path, &options.remote)?;
     let files = match path.metadata() {
-        Err(_) if is_pattern(path) => expand(path)?,
+        _ if is_packed(path) => {
+            let data = packed_file::open(storage.open(path)?, options.reading)?;
+            return Ok(Unlabelled { kind: data.kind, layout: data.layout, parts: vec![data.train, data.validation] });
+        }
+        _ if storage.is_remote() => objects::files(storage, path)?,
+        Err(_) if is_pattern(path) => expand(storage, path)?,
         Err(source) => return Err(DataError::read(path, source)),
         Ok(metadata) if metadata.is_dir() => match in_folder(path, shards::EXTENSION)? {
             archives if archives.is_empty() => in_folder(path, parquet::EXTENSION)?,
             archives => archives,
         },
-        Ok(_) if is_packed(path) => {
-            let data = packed_file::open(path, options.reading)?;
-            return Ok(Unlabelled { kind: data.kind, layout: data.layout, parts: vec![data.train, data.validation] });
-        }
         Ok(_) if has_extension(&path.to_string_lossy(), &manifest::EXTENSIONS) => {
             return of(DataLayout::Manifest, Arc::new(manifest::list(path, options)?.read_with(options.reading)));
         }
         Ok(_) => vec![path.to_owned()],
     };
     match files.iter().all(|file| is(file, parquet::EXTENSION)) {
-        true => of(DataLayout::Parquet, Arc::new(parquet::list(files, options)?.read_with(options.reading))),
-        false => of(DataLayout::Archives, Arc::new(shards::list(files)?.read_with(options.reading))),
+        true => of(DataLayout::Parquet, Arc::new(parquet::list(storage, files, options)?.read_with(options.reading))),
+        false => of(DataLayout::Archives, Arc::new(shards::list(storage, files)?.read_with(options.reading))),
     }
 }

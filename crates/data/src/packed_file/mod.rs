@@ -14,10 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use enmasse_files::open_regular;
+use enmasse_remote::is_remote;
 
 use crate::container::Container;
 use crate::dataset::{read_whole, reading_bytes};
 use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
+use crate::open::objects;
 use crate::{CropBox, DataError, DataLayout, Dataset, OpenData, Picture, View, Wanted};
 use header::{Header, LABEL, MAGIC, Metadata, OFFSET, Pictures};
 use record::{HEAD, Place};
@@ -29,17 +31,20 @@ const MAX_NAME: usize = 1 << 16;
 /// Limit of a record's bytes: its head, a picture, a name.
 const MAX_RECORD: usize = HEAD + MAX_FILE_BYTES as usize + MAX_NAME + 8;
 
-/// Whether `path` leads to a packed file, of any version.
+/// Whether `path` leads to a packed file, of any version. An address does unless it says otherwise; no server is asked.
 pub fn is_packed(path: &Path) -> bool {
     use std::io::Read;
+    if is_remote(path) {
+        return objects::is_packed(path);
+    }
     let mut magic = [0; MAGIC.len()];
     open_regular(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == MAGIC
 }
 
 /// Opens a packed file. Its picture files are read as `reading` says.
-pub(crate) fn open(path: &Path, reading: ReadOptions) -> Result<OpenData, DataError> {
-    let container = Container::open(path)?;
-    let fault = |problem: String| DataError::layout(path, problem);
+pub(crate) fn open(container: Container, reading: ReadOptions) -> Result<OpenData, DataError> {
+    let path = container.path().to_owned();
+    let fault = |problem: String| DataError::layout(&path, problem);
     let mut bytes = [0; header::BYTES];
     container.fill(0, &mut bytes)?;
     let header = Header::parse(&bytes, container.length()).map_err(fault)?;
@@ -67,7 +72,7 @@ pub(crate) fn open(path: &Path, reading: ReadOptions) -> Result<OpenData, DataEr
     Ok(OpenData {
         kind: file.metadata.kind,
         layout: DataLayout::PackedFile,
-        folder: path.to_owned(),
+        folder: path,
         classes: file.metadata.classes.clone(),
         train,
         validation,

@@ -23,9 +23,8 @@ pub(crate) struct Opened {
 
 impl Opened {
     /// Reads what the file says of itself.
-    pub fn read(path: &Path) -> Result<Self, DataError> {
-        let container = Container::open(path)?;
-        let refused = |problem: &str| DataError::layout(path, problem);
+    pub fn read(container: Container) -> Result<Self, DataError> {
+        let refused = |problem: &str| DataError::layout(container.path(), problem);
         let (mut begin, mut end) = ([0; 4], [0; 8]);
         if container.length() < 12 {
             return Err(refused("it is no Parquet file: it is too short"));

@@ -17,6 +17,7 @@ use crate::dataset::{read_whole, reading_bytes};
 use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use crate::open_files::OpenFiles;
 use crate::split::Divide;
+use crate::storage::Storage;
 use crate::{Container, DataError, Dataset, Picture, View, Wanted};
 use cache::Cache;
 pub(crate) use file::{Opened, each_label};
@@ -99,10 +100,11 @@ impl Builder {
     /// The samples in some of the rows, of each part: the number of each among all rows, and its label.
     pub fn finish<const PARTS: usize>(
         self,
+        storage: &Storage,
         classes: &[String],
         parts: [(Vec<u32>, Vec<u32>); PARTS],
     ) -> [Parquet; PARTS] {
-        let open = OpenFiles::new(self.paths);
+        let open = OpenFiles::new(storage.clone(), self.paths);
         let files = Arc::new(Files { open, groups: self.groups, cache: Cache::new(KEPT) });
         parts.map(|(mut rows, mut labels)| {
             rows.shrink_to_fit();
@@ -256,6 +258,10 @@ impl Dataset for Parquet {
     fn kept_bytes(&self) -> usize {
         let all = self.files.groups.iter().map(|group| group.pictures.unpacked).fold(0, u64::saturating_add);
         usize::try_from(all).map_or(KEPT, |all| all.min(KEPT))
+    }
+
+    fn fingerprint(&self) -> Option<String> {
+        self.files.open.fingerprint(self)
     }
 
     fn class_names(&self) -> Vec<String> {

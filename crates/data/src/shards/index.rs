@@ -2,22 +2,23 @@
 //!
 //! As in WebDataset, a member's key is its path up to the first dot of its name, and neighbours with one key are a sample.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use enmasse_files::open_regular;
+use enmasse_remote::RemoteError;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tar::{Archive, Entry};
 
-use crate::DataError;
 use crate::scan::EXTENSIONS;
+use crate::storage::Storage;
+use crate::{Container, DataError};
 
 /// Limit of a label's bytes; a `.json` may hold more than the label.
 const MAX_LABEL_BYTES: u64 = 1 << 20;
 
 /// The samples of an archive.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Indexed {
     pub samples: Vec<Sample>,
     /// Whether the archive ends as tar archives do.
@@ -25,7 +26,7 @@ pub(crate) struct Indexed {
 }
 
 /// A picture in an archive.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sample {
     /// The name of the member.
     pub name: String,
@@ -46,15 +47,23 @@ struct Group {
 
 /// Lists the samples of the archive at `path`. `fields` are the names of a label in a `.json` member; without them labels do not
 /// count, and a sample need have none.
-pub(crate) fn index(path: &Path, fields: Option<&[&str]>) -> Result<Indexed, DataError> {
-    let failed = |source| DataError::read(path, source);
+pub(crate) fn index(storage: &Storage, path: &Path, fields: Option<&[&str]>) -> Result<Indexed, DataError> {
+    let container = storage.open(path)?;
+    let hash = blake3::hash(fields.map(|fields| fields.join("\n")).unwrap_or_default().as_bytes());
+    container.known(&format!("samples-{}", &hash.to_hex()[..16]), || list(&container, fields))
+}
+
+fn list(container: &Container, fields: Option<&[&str]>) -> Result<Indexed, DataError> {
+    let (path, length) = (container.path(), container.length());
     let refused = |problem: String| DataError::layout(path, problem);
-    let file = open_regular(path).map_err(failed)?;
-    let length = file.metadata().map_err(failed)?.len();
-    let mut archive = Archive::new(file);
+    let damaged = |error: std::io::Error| match error.downcast::<RemoteError>() {
+        Ok(error) => error.into(),
+        Err(error) => refused(format!("it is no tar archive, or a damaged one: {error}")),
+    };
+    let mut archive = Archive::new(container.reader());
     let (mut found, mut group, mut end) = (Indexed::default(), Group::default(), 0);
-    for entry in archive.entries_with_seek().map_err(failed)? {
-        let mut entry = entry.map_err(|error| refused(format!("it is no tar archive, or a damaged one: {error}")))?;
+    for entry in archive.entries_with_seek().map_err(damaged)? {
+        let mut entry = entry.map_err(damaged)?;
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         let size = entry.size();
         end = entry.raw_file_position().saturating_add(size);
@@ -122,7 +131,7 @@ fn split_name(name: &str) -> Option<(&str, &str)> {
     (dot > start).then(|| (&name[..dot], &name[dot + 1..]))
 }
 
-fn read_label(entry: &mut Entry<'_, File>) -> Result<String, String> {
+fn read_label(entry: &mut Entry<'_, impl Read>) -> Result<String, String> {
     let mut bytes = Vec::new();
     if entry.size() > MAX_LABEL_BYTES {
         return Err(format!("has more than {MAX_LABEL_BYTES} bytes"));

@@ -5,7 +5,6 @@
 
 mod index;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::dataset::{read_whole, reading_bytes};
@@ -43,11 +42,11 @@ pub(crate) struct Place {
 }
 
 impl Shards {
-    pub fn new(archives: Vec<PathBuf>, classes: Vec<String>, names: FileList, mut places: Vec<Place>) -> Self {
+    pub fn new(archives: Arc<OpenFiles>, classes: Vec<String>, names: FileList, mut places: Vec<Place>) -> Self {
         debug_assert_eq!(names.len(), places.len());
         places.shrink_to_fit();
         Shards {
-            archives: Arc::new(OpenFiles::new(archives)),
+            archives,
             classes,
             names: Arc::new(names.shrink()),
             places: Arc::new(places),
@@ -116,6 +115,10 @@ impl Dataset for Shards {
     fn reading_bytes(&self) -> usize {
         // The file lies in memory beside its picture.
         reading_bytes(self, |index| Some(self.places[index].length as usize))
+    }
+
+    fn fingerprint(&self) -> Option<String> {
+        self.archives.fingerprint(self)
     }
 
     fn class_names(&self) -> Vec<String> {

@@ -14,6 +14,7 @@ mod open;
 mod order;
 mod packed_file;
 mod parquet;
+mod remote;
 mod resize;
 mod shapes;
 mod shards;

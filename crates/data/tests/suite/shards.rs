@@ -27,7 +27,7 @@ fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 /// Samples `0` to `count`, of classes that take turns.
-fn numbered(first: usize, count: usize, classes: &[&str]) -> Vec<u8> {
+pub fn numbered(first: usize, count: usize, classes: &[&str]) -> Vec<u8> {
     let names: Vec<[String; 2]> =
         (first..first + count).map(|i| [format!("{i:06}.jpg"), format!("{i:06}.cls")]).collect();
     let members = names.iter().enumerate().flat_map(|(i, [picture, label])| {

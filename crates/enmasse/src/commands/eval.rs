@@ -52,6 +52,8 @@ const EVALUATION: &[&str] = &[
     "path_column",
     "label_column",
     "manifest_root",
+    "cache_dir",
+    "cache_limit",
     "stage",
     "metrics",
     "timeout",
@@ -116,7 +118,9 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let is_own = own.is_some_and(|own| own == root || is_same(&own, &root));
     let form = Form::of(&root);
     let kind = match form {
-        Form::Packed | Form::Known => enmasse_data::open(&root, &OpenOptions::default()).map_err(Failure::error)?.kind,
+        Form::Packed | Form::Known => {
+            enmasse_data::open(&root, &layers.config().open_options()).map_err(Failure::error)?.kind
+        }
         Form::Other => DataKind::Folder,
     };
     let warns = launched.as_ref().is_none_or(|launched| launched.place.rank == 0);
@@ -137,7 +141,9 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     config.devices.iter_mut().for_each(|devices| devices.automatic = false);
     let asked = matches.get_one::<String>("part").map(String::as_str);
     let options = match &saved {
-        Some(saved) if is_own => OpenOptions { reading: config.reading(), ..saved.open_options() },
+        Some(saved) if is_own => {
+            OpenOptions { reading: config.reading(), remote: config.remote(), ..saved.open_options() }
+        }
         _ => config.open_options(),
     };
     let validates = form == Form::Other && (asked == Some("val") || (asked.is_none() && is_own));
@@ -402,7 +408,7 @@ fn validation_part(
     let Some(saved) = saved else {
         return Err(Failure::Usage("--split val: only a run folder knows which part of DATA validated it".to_owned()));
     };
-    let options = OpenOptions { reading: options.reading, ..saved.open_options() };
+    let options = OpenOptions { reading: options.reading, remote: options.remote.clone(), ..saved.open_options() };
     let paths = RunPaths::new(&weights.path);
     match paths.split().exists() {
         true => {

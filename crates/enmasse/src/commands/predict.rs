@@ -36,6 +36,8 @@ const PREDICTION: &[&str] = &[
     "exif_transpose",
     "path_column",
     "manifest_root",
+    "cache_dir",
+    "cache_limit",
     "json",
 ];
 

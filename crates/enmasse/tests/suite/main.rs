@@ -21,6 +21,7 @@ mod mpi;
 mod options;
 mod predict;
 mod ranks;
+mod remote;
 mod requeue;
 mod resume;
 mod round_trip;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::common::runs::{arguments, tensors};
-use crate::common::{enmasse, failed, pictures};
+use crate::common::{enmasse, failed, pictures, write_archive};
 
 const MODEL: [&str; 8] = ["--model", "mlp", "--size", "12", "--epochs", "1", "--batch", "4"];
 
@@ -115,15 +115,7 @@ fn every_source_is_trained_on_and_evaluated() {
     let shards = folder.path().join("shards");
     fs::create_dir(&shards).unwrap();
     for (number, files) in files.chunks(12).enumerate() {
-        let mut archive = tar::Builder::new(fs::File::create(shards.join(format!("{number:03}.tar"))).unwrap());
-        for (class, name) in files {
-            let mut label = tar::Header::new_gnu();
-            label.set_size(class.len() as u64);
-            let stem = name.split('.').next().unwrap();
-            archive.append_path_with_name(data.join(class).join(name), format!("{class}/{name}")).unwrap();
-            archive.append_data(&mut label, format!("{class}/{stem}.cls"), class.as_bytes()).unwrap();
-        }
-        archive.finish().unwrap();
+        write_archive(&shards.join(format!("{number:03}.tar")), &data, files);
     }
     check(folder.path(), &text(&shards), &[], [held_out, total], &text(&shards.join("*.tar")));
 

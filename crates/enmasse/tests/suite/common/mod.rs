@@ -89,6 +89,7 @@ pub fn plain_environment(command: &mut Command) {
             "LSB_",
             "KUBERNETES_",
             "PET_",
+            "AWS_",
         ];
         if launcher.iter().any(|prefix| name.starts_with(prefix)) {
             command.env_remove(name.as_ref());
@@ -255,6 +256,19 @@ pub fn pictures(root: &Path, each: usize) -> PathBuf {
         }
     }
     data
+}
+
+/// Writes a tar archive as WebDataset's are: of each `(class, name)` in `files` the picture below `data`, and its label.
+pub fn write_archive(path: &Path, data: &Path, files: &[(String, String)]) {
+    let mut archive = tar::Builder::new(fs::File::create(path).expect("creates"));
+    for (class, name) in files {
+        let mut label = tar::Header::new_gnu();
+        label.set_size(class.len() as u64);
+        let stem = name.split('.').next().unwrap_or_default();
+        archive.append_path_with_name(data.join(class).join(name), format!("{class}/{name}")).expect("appends");
+        archive.append_data(&mut label, format!("{class}/{stem}.cls"), class.as_bytes()).expect("appends");
+    }
+    archive.finish().expect("writes");
 }
 
 /// Writes a JPEG file of any colour type.

@@ -1,0 +1,194 @@
+//! Keeps the cache below its limit, and leaves some space on the disk.
+//!
+//! How much there is stands in a file, which is locked while it changes, so it holds for all processes together. What is evicted
+//! is drawn at random: a run reads each sample once per epoch, so whatever it has not used for the longest time is what it needs
+//! next.
+
+use std::collections::HashSet;
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant, SystemTime};
+
+use enmasse_files::{FileError, Lock, Space};
+
+use super::{ABOUT, EXTENSION};
+use crate::{RemoteError, lock};
+
+/// Its size: a decimal number.
+const SIZE: &str = "size";
+
+/// Bytes that stay free on the disk.
+const FREE: u64 = 64 << 20;
+
+/// Bytes without which there is no use in a cache.
+const LEAST: u64 = 64 << 20;
+
+/// How long the file may be locked by others. Whoever waits longer does without.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Time between two looks at the lock.
+const POLL: Duration = Duration::from_millis(1);
+
+#[derive(Debug)]
+pub(crate) struct Room {
+    folder: PathBuf,
+    limit: u64,
+    /// Names of the objects that this process reads.
+    used: Mutex<HashSet<String>>,
+}
+
+/// A file that may be evicted.
+struct Found {
+    path: PathBuf,
+    bytes: u64,
+    /// Those that come first are evicted first. Those of objects that this process reads begin with true.
+    turn: (bool, SystemTime, u64),
+}
+
+impl Room {
+    pub fn open(folder: &Path, limit: u64) -> Result<Self, RemoteError> {
+        let room = Room { folder: folder.to_owned(), limit, used: Mutex::default() };
+        let free = Space::of(folder).map_err(FileError::of("read", folder))?.bytes;
+        if room.capacity() < LEAST.min(limit) {
+            let folder = folder.display().to_string();
+            return Err(RemoteError::Room {
+                folder,
+                free: free / 1_000_000,
+                needed: (FREE + LEAST).div_ceil(1_000_000),
+            });
+        }
+        Ok(room)
+    }
+
+    /// Bytes that it can keep.
+    pub fn capacity(&self) -> u64 {
+        let size =
+            fs::read_to_string(self.folder.join(SIZE)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        self.limit.min(self.free().saturating_add(size))
+    }
+
+    /// Bytes that may still be written.
+    fn free(&self) -> u64 {
+        Space::of(&self.folder).map_or(0, |space| space.bytes.saturating_sub(FREE))
+    }
+
+    /// Takes note that this process reads the object in the folder `name`.
+    pub fn uses(&self, name: String) {
+        lock(&self.used).insert(name);
+    }
+
+    /// Whether so many bytes may be written. They count from now on. Evicts others for them.
+    pub fn reserve(&self, bytes: u64) -> bool {
+        if bytes > self.limit {
+            return false;
+        }
+        let Some(own) = self.locked() else { return false };
+        let mut text = [0; 20];
+        let read = own.file().read_at(&mut text, 0).unwrap_or(0);
+        let noted = std::str::from_utf8(&text[..read]).ok().and_then(|text| text.trim().parse().ok());
+        let mut size: u64 = noted.unwrap_or_else(|| self.files().iter().map(|found| found.bytes).sum());
+        if size.saturating_add(bytes) > self.limit || self.free() < bytes {
+            size = self.evict(bytes);
+        }
+        let fits = size.saturating_add(bytes) <= self.limit && self.free() >= bytes;
+        let size = if fits { size + bytes } else { size };
+        fits & own.file().write_all_at(format!("{size:020}").as_bytes(), 0).is_ok()
+    }
+
+    fn locked(&self) -> Option<Lock> {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            if let Some(lock) = Lock::take(&self.folder.join(SIZE)).ok()? {
+                return Some(lock);
+            }
+            std::thread::sleep(POLL);
+        }
+        None
+    }
+
+    /// Removes files until an eighth of the limit is free beyond `bytes`, and returns the size of what stays.
+    fn evict(&self, bytes: u64) -> u64 {
+        let mut files = self.files();
+        files.sort_unstable_by_key(|found| found.turn);
+        let mut size: u64 = files.iter().map(|found| found.bytes).sum();
+        let kept = self.limit.min(size.saturating_add(self.free()));
+        let target = (kept - kept / 8).saturating_sub(bytes);
+        for found in files {
+            if size <= target {
+                break;
+            }
+            let (is_own, ..) = found.turn;
+            if is_own && found.path.extension().is_none_or(|extension| extension != EXTENSION) {
+                continue;
+            }
+            // Whoever removes it first has the space.
+            let _ = fs::remove_file(&found.path);
+            size -= found.bytes;
+        }
+        size
+    }
+
+    /// All files of objects: first those that this process does not read, from the one that was opened longest ago on.
+    fn files(&self) -> Vec<Found> {
+        let (random, used) = (RandomState::new(), lock(&self.used).clone());
+        let mut found = Vec::new();
+        for object in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let opened = fs::metadata(object.path().join(ABOUT)).and_then(|metadata| metadata.modified());
+            let opened = opened.unwrap_or(SystemTime::UNIX_EPOCH);
+            let own = object.file_name().to_str().is_some_and(|name| used.contains(name));
+            let turn = |path: &PathBuf| match own {
+                true => (true, SystemTime::UNIX_EPOCH, random.hash_one(path)),
+                false => (false, opened, 0),
+            };
+            for file in fs::read_dir(object.path()).into_iter().flatten().flatten() {
+                let path = file.path();
+                let bytes = file.metadata().map_or(0, |metadata| metadata.len());
+                found.push(Found { turn: turn(&path), path, bytes });
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_holds() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path();
+        let room = Room::open(folder, 1000).unwrap();
+        room.uses("own".to_owned());
+        for object in ["own", "other"] {
+            fs::create_dir(folder.join(object)).unwrap();
+        }
+        let write = |name: &str, bytes: u64| {
+            let fits = room.reserve(bytes);
+            if fits {
+                fs::write(folder.join(name), vec![0; bytes as usize]).unwrap();
+            }
+            fits
+        };
+        let there = |name: &str| folder.join(name).exists();
+        assert!(write("other/index", 100) && write("own/index", 100) && write("own/0.piece", 300));
+        assert!(write("other/0.piece", 500));
+        // What this process does not read goes first.
+        assert!(write("own/1.piece", 400));
+        assert!(there("own/0.piece") && there("own/1.piece") && !there("other/0.piece"));
+        // Then pieces, and never what is known about an object in use.
+        assert!(write("own/2.piece", 700));
+        assert!(!there("own/0.piece") && !there("own/1.piece") && there("own/2.piece") && there("own/index"));
+        assert!(!write("own/3.piece", 1001));
+        let total: u64 = room.files().iter().map(|found| found.bytes).sum();
+        assert!(total <= 1000, "{total}");
+        // A note that was lost is made again from what is there.
+        fs::write(folder.join(SIZE), "").unwrap();
+        assert!(write("own/4.piece", 10));
+        let note: u64 = fs::read_to_string(folder.join(SIZE)).unwrap().parse().unwrap();
+        assert_eq!(note, room.files().iter().map(|found| found.bytes).sum::<u64>());
+    }
+}

@@ -1,0 +1,117 @@
+//! Objects of S3-compatible storage and of HTTP servers, read in parts through a bounded cache on the local disk.
+//!
+//! A caller asks for bytes of an object as of a file, from any thread, and waits for them. Every wait has a limit. What has
+//! been read stays in the cache, which the processes of a machine share; a run sees one version of an object or an error.
+
+mod address;
+mod cache;
+mod error;
+mod http;
+mod object;
+mod options;
+mod retry;
+mod s3;
+mod source;
+mod transport;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use address::{Address, Place};
+use cache::Cache;
+use http::HttpObject;
+use s3::Bucket;
+use source::Source;
+use transport::Transport;
+
+pub use address::is_remote;
+pub use error::RemoteError;
+pub use object::{Object, Reader};
+pub use options::{RemoteOptions, Variables};
+pub use source::Version;
+
+/// The objects of a run, and the cache that they share.
+#[derive(Debug)]
+pub struct Remote {
+    options: RemoteOptions,
+    transport: Transport,
+    cache: Arc<Cache>,
+    buckets: Mutex<HashMap<String, Arc<Bucket>>>,
+    /// By their addresses. An object is looked up once, and its version is the same from then on.
+    objects: Mutex<HashMap<String, Arc<Object>>>,
+}
+
+impl Remote {
+    /// Opens the cache, whose folder is created if there is none. Asks no server.
+    pub fn new(options: &RemoteOptions) -> Result<Arc<Self>, RemoteError> {
+        Ok(Arc::new(Remote {
+            transport: Transport::new(options)?,
+            cache: Arc::new(Cache::open(options)?),
+            options: options.clone(),
+            buckets: Mutex::default(),
+            objects: Mutex::default(),
+        }))
+    }
+
+    /// The object at an address: `s3://bucket/key`, `https://host/path` or `http://host/path`.
+    pub fn object(&self, address: &str) -> Result<Arc<Object>, RemoteError> {
+        if let Some(found) = lock(&self.objects).get(address) {
+            return Ok(found.clone());
+        }
+        let source: Box<dyn Source> = match Address::parse(address)?.place {
+            Place::Http => Box::new(HttpObject::new(self.transport.clone(), address)),
+            Place::S3 { bucket, key } if !key.is_empty() => Box::new(self.bucket(address, &bucket)?.object(&key)?),
+            Place::S3 { .. } => return Err(RemoteError::address(address, "it names a bucket, and no object in it")),
+        };
+        let opened = Object::open(address, source, self.cache.clone(), self.options.patience)?;
+        // Another thread may have looked it up meanwhile.
+        Ok(lock(&self.objects).entry(address.to_owned()).or_insert(Arc::new(opened)).clone())
+    }
+
+    /// The names of the objects directly below a folder of a bucket, `s3://bucket/folder`, in order.
+    pub fn list(&self, folder: &str) -> Result<Vec<String>, RemoteError> {
+        match Address::parse(folder)?.place {
+            Place::S3 { bucket, key } => self.bucket(folder, &bucket)?.list(folder, &key),
+            Place::Http => Err(RemoteError::address(
+                folder,
+                "a server tells of no other files: name each, as in {000..099}.tar, and no folder or *",
+            )),
+        }
+    }
+
+    /// What the user should know about the objects that have been looked up: sentences without a full stop.
+    pub fn warnings(&self) -> Vec<String> {
+        let objects = lock(&self.objects);
+        let mut warnings = Vec::new();
+        let mut unseen = objects.values().filter_map(|object| Some((object.address(), object.unseen()?)));
+        if let Some((address, why)) = unseen.next() {
+            let others = match unseen.count() {
+                0 => String::new(),
+                others => format!(", as are {others} more"),
+            };
+            warnings.push(format!("{address}: {why}; the version in the cache is read{others}"));
+        }
+        let (total, kept) = (objects.values().map(|object| object.length()).sum::<u64>(), self.cache.capacity());
+        if total > kept {
+            let [total, kept] = [total, kept].map(|bytes| bytes.div_ceil(1_000_000));
+            warnings.push(format!(
+                "the cache keeps {kept} MB of the data's {total} MB, so each epoch fetches the rest again; raise --cache-limit if the disk has room"
+            ));
+        }
+        warnings
+    }
+
+    fn bucket(&self, address: &str, name: &str) -> Result<Arc<Bucket>, RemoteError> {
+        let mut buckets = lock(&self.buckets);
+        if let Some(bucket) = buckets.get(name) {
+            return Ok(bucket.clone());
+        }
+        let bucket = Bucket::new(address, name, &self.options.variables, self.transport.clone())?;
+        Ok(buckets.entry(name.to_owned()).or_insert(Arc::new(bucket)).clone())
+    }
+}
+
+/// Locks even if a holder panicked: the guarded state is consistent between statements.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

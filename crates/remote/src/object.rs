@@ -1,0 +1,188 @@
+//! An object, read as a file is: any bytes, from any thread.
+
+use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use enmasse_http::Fault;
+
+use crate::RemoteError;
+use crate::cache::{Cache, PIECE, Pieces};
+use crate::retry::{Limits, retried};
+use crate::source::{Source, Version};
+
+/// Pieces that are asked for at a time, where several are wanted and missing.
+const RUN: u64 = 8;
+
+/// Attempts to find an object. A wrong address must not take minutes.
+const LOOKS: u32 = 3;
+
+/// Time between two looks at a piece that another process or thread is fetching.
+const POLL: Duration = Duration::from_millis(2);
+
+/// An object of one version.
+#[derive(Debug)]
+pub struct Object {
+    address: String,
+    source: Box<dyn Source>,
+    version: Version,
+    pieces: Pieces,
+    patience: Duration,
+    /// Why the server could not be asked for the version, which is that of the cache then.
+    unseen: Option<String>,
+}
+
+impl Object {
+    /// Finds the object. If its server does not answer, and the cache has some of the object, it is the version that was opened
+    /// last.
+    pub(crate) fn open(
+        address: &str,
+        source: Box<dyn Source>,
+        cache: Arc<Cache>,
+        patience: Duration,
+    ) -> Result<Self, RemoteError> {
+        let limits = Limits { attempts: LOOKS, patience };
+        let found = retried(limits, source.advice(), || source.read(0..1, None));
+        let (version, unseen) = match found {
+            Ok(part) => (part.version, None),
+            Err(Fault::Passing(words)) => match cache.latest(address, source.server()) {
+                Some(version) => (version, Some(format!("{}: {words}", source.server()))),
+                None => return Err(failed(address, source.as_ref(), &words)),
+            },
+            Err(Fault::Lasting(words)) => return Err(failed(address, source.as_ref(), &words)),
+        };
+        let pieces = Pieces::open(cache, address, source.server(), &version)?;
+        Ok(Object { address: address.to_owned(), source, version, pieces, patience, unseen })
+    }
+
+    /// The address, as it was given.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Bytes of the object.
+    pub fn length(&self) -> u64 {
+        self.version.length
+    }
+
+    /// The version that this run sees.
+    pub fn version(&self) -> &Version {
+        &self.version
+    }
+
+    /// Why the server could not be asked whether the object has changed since the cache got it.
+    pub(crate) fn unseen(&self) -> Option<&str> {
+        self.unseen.as_deref()
+    }
+
+    /// Fills `bytes` with those from `offset` on, which must lie in the object.
+    pub fn fill(&self, mut offset: u64, mut bytes: &mut [u8]) -> Result<(), RemoteError> {
+        let last = (offset + bytes.len() as u64).saturating_sub(1) / PIECE;
+        while !bytes.is_empty() {
+            let (piece, at) = (offset / PIECE, (offset % PIECE) as usize);
+            let mut done = (PIECE as usize - at).min(bytes.len());
+            if !self.pieces.read(piece, at, &mut bytes[..done]) {
+                let run = self.run(piece, last)?;
+                let found = &run[at..];
+                done = found.len().min(bytes.len());
+                bytes[..done].copy_from_slice(&found[..done]);
+            }
+            (offset, bytes) = (offset + done as u64, &mut bytes[done..]);
+        }
+        Ok(())
+    }
+
+    /// The bytes of a piece. If it is not in the cache, perhaps also those of the next ones up to `last`, which are not there
+    /// either. If another process or thread is fetching the piece, waits for that one.
+    fn run(&self, piece: u64, last: u64) -> Result<Vec<u8>, RemoteError> {
+        let began = Instant::now();
+        loop {
+            if let Some(found) = self.pieces.load(piece) {
+                return Ok(found);
+            }
+            let claim = self.pieces.claim(piece);
+            // Whoever does not go on is not waited for longer than a server.
+            if claim.is_some() || began.elapsed() >= self.patience {
+                // It may have come between the look and the claim.
+                return self.pieces.load(piece).map_or_else(|| self.fetch(piece, last), Ok);
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// The same from the server.
+    fn fetch(&self, piece: u64, last: u64) -> Result<Vec<u8>, RemoteError> {
+        let last = last.min(piece + RUN - 1).min((self.length() - 1) / PIECE);
+        let end = (piece + 1..=last).find(|&next| self.pieces.has(next)).unwrap_or(last + 1);
+        let range = piece * PIECE..(end * PIECE).min(self.length());
+        let limits = Limits { attempts: u32::MAX, patience: self.patience };
+        let found = retried(limits, self.source.advice(), || self.source.read(range.clone(), Some(&self.version)));
+        let found = found.map_err(|fault| failed(&self.address, self.source.as_ref(), fault.words()))?.bytes;
+        for (number, bytes) in (piece..).zip(found.chunks(PIECE as usize)) {
+            self.pieces.store(number, bytes);
+        }
+        Ok(found)
+    }
+
+    /// What [`keep`](Self::keep) has kept of this version of the object under this name, in this run or an earlier one.
+    pub fn kept(&self, name: &str) -> Option<Vec<u8>> {
+        self.pieces.load_named(name)
+    }
+
+    /// Keeps something that took time to find out about the object, as long as its pieces are kept. `name` is letters, digits
+    /// and hyphens. A cache without room keeps nothing.
+    pub fn keep(&self, name: &str, bytes: &[u8]) {
+        self.pieces.store_named(name, bytes);
+    }
+
+    /// Reads the object from its start to its end, and much at a time.
+    pub fn reader(&self) -> Reader<'_> {
+        Reader { object: self, position: 0, window: Vec::new(), start: 0 }
+    }
+}
+
+/// The object could not be read.
+fn failed(address: &str, source: &dyn Source, words: &str) -> RemoteError {
+    RemoteError::address(address, format!("{}: {words}", source.server()))
+}
+
+/// Reads an object from its start to its end. What is not in the cache is fetched several pieces at a time.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    object: &'a Object,
+    position: u64,
+    /// Bytes of the object from `start` on, so that a cache without room costs no more requests.
+    window: Vec<u8>,
+    start: u64,
+}
+
+impl Read for Reader<'_> {
+    /// The source of an error is a [`RemoteError`].
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if bytes.is_empty() || self.position >= self.object.length() {
+            return Ok(0);
+        }
+        if !(self.start..self.start + self.window.len() as u64).contains(&self.position) {
+            let piece = self.position / PIECE;
+            self.window = self.object.run(piece, self.object.length() / PIECE).map_err(io::Error::other)?;
+            self.start = piece * PIECE;
+        }
+        let found = &self.window[(self.position - self.start) as usize..];
+        let length = found.len().min(bytes.len());
+        bytes[..length].copy_from_slice(&found[..length]);
+        self.position += length as u64;
+        Ok(length)
+    }
+}
+
+impl Seek for Reader<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let place = match to {
+            SeekFrom::Start(place) => Some(place),
+            SeekFrom::Current(by) => self.position.checked_add_signed(by),
+            SeekFrom::End(by) => self.object.length().checked_add_signed(by),
+        };
+        self.position = place.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
+    }
+}

@@ -1,0 +1,89 @@
+//! Attempts, one after another, until one succeeds or there is no use in more.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, Instant};
+
+use enmasse_http::Fault;
+
+/// The wait after the first attempt. It doubles with each one.
+const FIRST: Duration = Duration::from_millis(200);
+
+/// The longest wait between two attempts.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// When to give up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub attempts: u32,
+    /// Time in which an attempt may begin.
+    pub patience: Duration,
+}
+
+/// Calls `attempt` until it succeeds, fails for good, or reaches a limit. A passing fault says how often it was tried. The words
+/// are the end of a sentence that begins with the server; `advice` is what a user may do about a server that does not answer.
+pub(crate) fn retried<T>(
+    limits: Limits,
+    advice: &str,
+    mut attempt: impl FnMut() -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let began = Instant::now();
+    for number in 1.. {
+        let words = match attempt() {
+            Ok(found) => return Ok(found),
+            Err(fault @ Fault::Lasting(_)) => return Err(fault),
+            Err(Fault::Passing(words)) => words,
+        };
+        let pause = pause(number);
+        if number >= limits.attempts || began.elapsed() + pause >= limits.patience {
+            let seconds = began.elapsed().as_secs_f64();
+            let times = if number == 1 { "once".to_owned() } else { format!("{number} times") };
+            return Err(Fault::Passing(format!("{words}, {times} in {seconds:.1} s; {advice}")));
+        }
+        std::thread::sleep(pause);
+    }
+    unreachable!("the attempts have a limit")
+}
+
+/// The wait after an attempt: at random between the half and the whole, so that many ranks do not ask all at once.
+fn pause(number: u32) -> Duration {
+    let whole = FIRST.saturating_mul(1 << (number - 1).min(16)).min(LONGEST);
+    let random = RandomState::new().hash_one(number) % 1024;
+    whole / 2 + whole.mul_f64(random as f64 / 2048.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_a_limit() {
+        let check = |number: u32, whole: Duration| {
+            let found = pause(number);
+            assert!(found >= whole / 2 && found <= whole, "{number}: {found:?}");
+        };
+        check(1, FIRST);
+        check(2, FIRST * 2);
+        check(5, FIRST * 16);
+        check(9, LONGEST);
+        check(u32::MAX, LONGEST);
+    }
+
+    #[test]
+    fn attempts_end() {
+        let check = |faults: &[Fault], attempts: u32, expected: Result<usize, &str>| {
+            let limits = Limits { attempts, patience: Duration::from_secs(60) };
+            let mut tried = 0;
+            let found = retried(limits, "check it", || {
+                tried += 1;
+                faults.get(tried - 1).cloned().map_or(Ok(tried), Err)
+            });
+            let found = found.map_err(|fault| fault.words().split(" in ").next().unwrap_or_default().to_owned());
+            assert_eq!(found, expected.map_err(str::to_owned));
+        };
+        let (passing, lasting) = (Fault::Passing("it is busy".to_owned()), Fault::Lasting("it is gone".to_owned()));
+        check(&[], 1, Ok(1));
+        check(std::slice::from_ref(&passing), 2, Ok(2));
+        check(&[passing.clone(), passing.clone()], 2, Err("it is busy, 2 times"));
+        check(&[passing, lasting], 9, Err("it is gone"));
+    }
+}

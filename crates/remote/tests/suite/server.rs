@@ -1,0 +1,143 @@
+//! A server on loopback that gives parts of files, and answers as each test wants: wrongly, slowly, or not at all.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// How the server answers a request.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// As a server does.
+    Well,
+    /// The same, but the connection ends after so many bytes of the body.
+    Cut(usize),
+    /// A part of the right length from a later byte on.
+    Later,
+    /// Fewer bytes than requested, in an answer that is whole.
+    Short,
+    /// All of it, whatever part is requested.
+    Whole,
+    /// A status, and a body.
+    Status(&'static str, &'static str),
+    /// A head and a byte, and then nothing more while the client waits.
+    Silent,
+}
+
+/// A server. Dropped, it refuses connections.
+pub struct Server {
+    pub address: String,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    files: BTreeMap<String, (Arc<Vec<u8>>, u32)>,
+    answers: VecDeque<Answer>,
+    requests: Vec<String>,
+    is_over: bool,
+}
+
+impl Server {
+    pub fn start(files: &[(&str, &[u8])]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://127.0.0.1:{}", listener.local_addr().unwrap().port());
+        let server = Server { address, state: Arc::default() };
+        files.iter().for_each(|(name, bytes)| server.put(name, bytes));
+        let state = server.state.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if state.lock().unwrap().is_over {
+                    break;
+                }
+                let state = state.clone();
+                // A client that does not wait for the end is what some tests are about.
+                thread::spawn(move || answer(stream, &state).unwrap_or_default());
+            }
+        });
+        server
+    }
+
+    /// Makes this the content of a file, which gets another ETag.
+    pub fn put(&self, name: &str, bytes: &[u8]) {
+        let files = &mut self.state.lock().unwrap().files;
+        let number = files.get(name).map_or(0, |(_, number)| number + 1);
+        files.insert(name.to_owned(), (Arc::new(bytes.to_vec()), number));
+    }
+
+    /// Answers the next requests so, and further ones well.
+    pub fn answers(&self, answers: &[Answer]) {
+        self.state.lock().unwrap().answers = answers.to_vec().into();
+    }
+
+    /// The requests since the last call: name and range.
+    pub fn requests(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().unwrap().requests)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.state.lock().unwrap().is_over = true;
+        // Wakes the thread, which closes its socket.
+        let woken = TcpStream::connect(self.address.trim_start_matches("http://"));
+        let _ = woken.map(|mut stream| stream.read_to_end(&mut Vec::new()));
+    }
+}
+
+/// Reads a request and answers it.
+fn answer(stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    let mut line = String::new();
+    stream.read_line(&mut line)?;
+    let name = line.split(' ').nth(1).unwrap_or_default().trim_start_matches('/').to_owned();
+    let (mut range, mut wanted) = (None, None);
+    loop {
+        let mut header = String::new();
+        stream.read_line(&mut header)?;
+        let header = header.trim();
+        match header.split_once(": ").map(|(name, value)| (name.to_ascii_lowercase(), value)) {
+            Some((name, value)) if name == "range" => range = value.strip_prefix("bytes=").map(str::to_owned),
+            Some((name, value)) if name == "if-match" => wanted = Some(value.to_owned()),
+            Some(_) => {}
+            None => break,
+        }
+    }
+    let (found, answer) = {
+        let mut state = state.lock().unwrap();
+        state.requests.push(format!("{name} {}", range.as_deref().unwrap_or("all")));
+        (state.files.get(&name).cloned(), state.answers.pop_front().unwrap_or(Answer::Well))
+    };
+    let out = stream.get_mut();
+    let mut send = |status: &str, headers: &str, length: usize, body: &[u8]| {
+        write!(out, "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n")?;
+        out.write_all(body)?;
+        out.flush()
+    };
+    let Some((bytes, number)) = found else { return send("404 Not Found", "", 0, &[]) };
+    let tag = format!("\"{number}\"");
+    if wanted.is_some_and(|wanted| wanted != tag) {
+        return send("412 Precondition Failed", "", 0, &[]);
+    }
+    let total = bytes.len();
+    let (first, last) = range.as_deref().and_then(|range| range.split_once('-')).unwrap_or(("0", ""));
+    let (first, end) = (first.parse().unwrap(), last.parse().map_or(total, |last: usize| total.min(last + 1)));
+    let part =
+        |first: usize, end: usize| format!("ETag: {tag}\r\nContent-Range: bytes {first}-{}/{total}\r\n", end - 1);
+    let own = part(first, end);
+    let (partial, body) = ("206 Partial Content", &bytes[first..end]);
+    match answer {
+        Answer::Well => send(partial, &own, body.len(), body),
+        Answer::Cut(length) => send(partial, &own, body.len(), &body[..length.min(body.len())]),
+        Answer::Later => send(partial, &part(first + 1, end + 1), body.len(), body),
+        Answer::Short => send(partial, &own, body.len() - 1, &body[1..]),
+        Answer::Whole => send("200 OK", &format!("ETag: {tag}\r\n"), total, &bytes),
+        Answer::Status(status, text) => send(status, "", text.len(), text.as_bytes()),
+        Answer::Silent => {
+            send(partial, &own, body.len() + 1, &body[..1])?;
+            // Until the client has gone away.
+            stream.read_to_end(&mut Vec::new()).map(drop)
+        }
+    }
+}
