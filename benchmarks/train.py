@@ -55,7 +55,7 @@ def torch_run(a, seed, split):
             label = split["classes"].index(os.path.basename(os.path.dirname(self.files[i])))
             return self.transform(Image.open(os.path.join(a.dir, self.files[i]))), label
 
-    batches = DataLoader(Files(split["train"], train), BATCH, shuffle=True, drop_last=True)
+    batches = DataLoader(Files(split["train"], train), BATCH, shuffle=True)
     held = DataLoader(Files(split["validation"], evaluate), BATCH)
     net = getattr(models, a.model)(num_classes=len(split["classes"])).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=DECAY)
@@ -69,7 +69,7 @@ def torch_run(a, seed, split):
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
-        rates.append(len(batches) * BATCH / (time.perf_counter() - start))
+        rates.append(len(batches.dataset) / (time.perf_counter() - start))
         schedule.step()
         net.eval()
         with torch.inference_mode():

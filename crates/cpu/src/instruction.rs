@@ -16,6 +16,7 @@ pub(crate) struct StepValues {
     /// Of mixtures, as the shares; empty otherwise.
     pub other_labels: Region<i32>,
     pub shares: Region<f32>,
+    pub loss_weight: f32,
     pub epoch: u64,
     pub learning_rate: f32,
     pub optimizer_step: u64,
@@ -32,6 +33,7 @@ impl StepValues {
             sample_indices: Region::of(batch.sample_indices()).cast(),
             other_labels: Region::of(batch.other_labels()),
             shares: Region::of(batch.shares()),
+            loss_weight: batch.loss_weight(),
             epoch: 0,
             learning_rate: 0.0,
             optimizer_step: 1,

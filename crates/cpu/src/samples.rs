@@ -5,6 +5,9 @@ use crate::labels::Labels;
 use crate::region::Region;
 use crate::scratch::Context;
 
+/// Values per task of a pass over single elements.
+const TASK_VALUES: usize = 1 << 14;
+
 /// 1 at each sample's label, 0 elsewhere; of a mixture the shares of both labels.
 ///
 /// # Safety
@@ -139,6 +142,20 @@ pub(crate) unsafe fn scale_classes(context: &mut Context, factors: &[f32], x: Re
         // SAFETY: the caller's promise; each task has its own sample.
         let (x, y) = unsafe { (x.slice(first, classes), y.slice_mut(first, classes)) };
         y.iter_mut().zip(x).zip(factors).for_each(|((y, x), factor)| *y = x * factor);
+    });
+}
+
+/// Every element times the factor.
+///
+/// # Safety
+/// Regions are valid and equally long; `y` is written, and may coincide with `x`.
+pub(crate) unsafe fn scale(context: &mut Context, factor: f32, x: Region<f32>, y: Region<f32>) {
+    context.pool.run(x.len().div_ceil(TASK_VALUES), |task, _| {
+        let first = task * TASK_VALUES;
+        for at in first..x.len().min(first + TASK_VALUES) {
+            // SAFETY: the caller's promise; each task has its own elements, and reads each before it writes it.
+            unsafe { *y.at(at, 1) = *x.at(at, 1) * factor };
+        }
     });
 }
 

@@ -13,22 +13,32 @@ use enmasse_tensor::{AlignedBuffer, HostBuffer, HostMemory};
 use crate::pool::lock;
 use crate::{BadSample, DataError};
 
+/// The label of a place without a sample.
+pub(crate) const NO_LABEL: i32 = -1;
+
+/// The index of a place without a picture.
+const NO_PICTURE: u64 = u64::MAX;
+
 /// The hosted shards' pieces of a global batch, shard after shard. Dropping it returns its memory to the loader.
 #[derive(Debug)]
 pub struct Batch {
-    /// Pictures, `[hosted batch, size, size, 3]`; zero for missing samples.
+    /// Pictures, `[hosted batch, size, size, 3]`. In evaluation they are zero for missing samples; in training they are those of other
+    /// samples, which batch norm sees.
     pub images: HostBuffer,
     /// Classes, `[hosted batch]`; -1 for missing samples.
     pub labels: Vec<i32>,
-    /// Sample indices, `[hosted batch]`; `u64::MAX` for missing samples.
+    /// Indices of the pictures' samples, `[hosted batch]`; `u64::MAX` where there is none.
     pub indices: Vec<u64>,
     /// Of mixtures the classes of the other samples, `[hosted batch]`; empty otherwise. See [`shares`](Self::shares).
     pub other_labels: Vec<i32>,
     /// Of mixtures the share of each label, `[hosted batch]`; empty otherwise. It is at least a half: if the other sample has
     /// the larger share, the two labels are exchanged.
     pub shares: Vec<f32>,
-    /// Number of samples. They are missing only in evaluation: at the end of the last batch, and in the places of unreadable
-    /// samples that are skipped. The others keep their places, so that each shard has the same samples for any number of ranks.
+    /// The places of the global batch by its samples, which makes a mean over all places one over the samples; above 1 only in the last
+    /// batch of an epoch of training, and 1 in evaluation.
+    pub loss_weight: f32,
+    /// Number of samples. They are missing in the last batch, and in evaluation in the places of unreadable samples that are
+    /// skipped. The others keep their places, so that each shard has the same samples for any number of ranks.
     pub valid: usize,
     /// The samples that were skipped in making this batch because they cannot be read, each once.
     pub unreadable: Vec<BadSample>,
@@ -69,11 +79,10 @@ struct Buffers {
 }
 
 impl Buffers {
-    /// Clears the places without a sample, whose memory may hold an earlier picture, and returns the number of the others.
-    fn clear_gaps(&mut self, picture: usize) -> usize {
-        let gaps: Vec<usize> = (0..self.labels.len()).filter(|&place| self.labels[place] < 0).collect();
-        gaps.iter().for_each(|place| self.images[place * picture..(place + 1) * picture].fill(0));
-        self.labels.len() - gaps.len()
+    /// Clears the places without a picture, whose memory may hold an earlier one.
+    fn clear_gaps(&mut self, picture: usize) {
+        let gaps = self.indices.iter().enumerate().filter(|(_, index)| **index == NO_PICTURE);
+        gaps.for_each(|(place, _)| self.images[place * picture..(place + 1) * picture].fill(0));
     }
 }
 
@@ -148,6 +157,7 @@ const SLICE: Duration = Duration::from_secs(1);
 pub(crate) struct Pending {
     /// The position in the order of the epoch, or the sample, of each place.
     pub places: Vec<usize>,
+    loss_weight: f32,
     state: Mutex<State>,
     done: Condvar,
     home: Arc<Recycler>,
@@ -164,20 +174,20 @@ struct State {
 
 impl Pending {
     /// A batch of the samples of `places`, none of which is done yet. Fails if there is no memory for it.
-    pub fn new(places: Vec<usize>, home: &Arc<Recycler>) -> Result<Self, DataError> {
+    pub fn new(places: Vec<usize>, loss_weight: f32, home: &Arc<Recycler>) -> Result<Self, DataError> {
         let mut buffers = home.buffers()?;
         buffers.labels.clear();
-        buffers.labels.resize(home.batch, -1);
+        buffers.labels.resize(home.batch, NO_LABEL);
         buffers.indices.clear();
-        buffers.indices.resize(home.batch, u64::MAX);
+        buffers.indices.resize(home.batch, NO_PICTURE);
         let mixed = if home.mixed { home.batch } else { 0 };
         buffers.other_labels.clear();
-        buffers.other_labels.resize(mixed, -1);
+        buffers.other_labels.resize(mixed, NO_LABEL);
         buffers.shares.clear();
         buffers.shares.resize(mixed, 1.0);
         let unfinished = (0..places.len()).collect();
         let state = Mutex::new(State { buffers, unfinished, unreadable: Unreadable::new(), failed: None });
-        Ok(Pending { places, state, done: Condvar::new(), home: home.clone() })
+        Ok(Pending { places, loss_weight, state, done: Condvar::new(), home: home.clone() })
     }
 
     /// Stores the sample of a place, if it has one, and those that were skipped on the way to it.
@@ -237,10 +247,11 @@ impl Pending {
         if let Some((_, error)) = state.failed.take() {
             return Err(error);
         }
-        let valid = state.buffers.clear_gaps(self.home.picture);
+        state.buffers.clear_gaps(self.home.picture);
+        let valid = state.buffers.labels.iter().filter(|label| **label >= 0).count();
         let Buffers { images, labels, indices, other_labels, shares } = std::mem::take(&mut state.buffers);
         let unreadable = std::mem::take(&mut state.unreadable).into_values().collect();
-        let home = self.home.clone();
-        Ok(Batch { images, labels, indices, other_labels, shares, valid, unreadable, home })
+        let (loss_weight, home) = (self.loss_weight, self.home.clone());
+        Ok(Batch { images, labels, indices, other_labels, shares, loss_weight, valid, unreadable, home })
     }
 }

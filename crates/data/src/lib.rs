@@ -57,6 +57,7 @@ mod packed;
 mod packed_file;
 mod parquet;
 mod pattern;
+mod places;
 mod pool;
 mod refit;
 mod relabel;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use enmasse_tensor::{HostMemory, SystemMemory};
 
 use crate::bad_sample::MOST_IN_A_ROW;
-use crate::batch::{Made, Pending, Recycler, Unreadable};
+use crate::batch::{Made, NO_LABEL, Pending, Recycler, Unreadable};
 use crate::error::describe_sample;
 use crate::pool::{Job, Scratch};
 use crate::task::Task;
@@ -66,6 +66,13 @@ impl TrainLoader {
         Ok(TrainLoader { order, sharding, transform: Arc::new(transform), seed, core })
     }
 
+    /// Whether an epoch leaves out its last global batch if that is not full. Otherwise the places of that batch that have no sample
+    /// show the pictures that follow, which are the first of the epoch: see [`Batch::loss_weight`].
+    pub fn drop_last(mut self, drops: bool) -> Self {
+        self.order = self.order.drop_last(drops);
+        self
+    }
+
     /// Puts the batches into buffers from `memory`, which the device reads.
     pub fn in_memory(mut self, memory: Arc<dyn HostMemory>) -> Self {
         self.core.set_memory(memory);
@@ -88,6 +95,11 @@ impl TrainLoader {
     /// Batches left in an epoch after its first `consumed` samples, counted over all shards.
     pub fn batches_behind(&self, consumed: usize) -> usize {
         self.order.batches_behind(consumed)
+    }
+
+    /// The samples of these batches.
+    pub fn samples_behind(&self, consumed: usize) -> usize {
+        self.order.entries_behind(consumed)
     }
 
     /// Bytes of the batches that exist at a time.
@@ -242,9 +254,11 @@ impl Batches {
         if self.next >= self.end {
             return;
         }
-        let (places, tasks) = (self.source.samples.places(self.next), self.source.samples.tasks(self.next));
+        let samples = &self.source.samples;
+        let (places, tasks) = (samples.places(self.next), samples.tasks(self.next));
+        let loss_weight = samples.loss_weight(self.next);
         self.next += 1;
-        let pending = match Pending::new(places, &self.recycler) {
+        let pending = match Pending::new(places, loss_weight, &self.recycler) {
             Ok(pending) => Arc::new(pending),
             Err(error) => return self.under_way.push_back(Err(error)),
         };
@@ -299,6 +313,22 @@ impl Samples {
         match self {
             Samples::Train { order, sharding, .. } => order.hosted_positions(batch, sharding).collect(),
             Samples::Eval { order, .. } => order.indices(batch).collect(),
+        }
+    }
+
+    /// The places of a batch's global batch by its samples.
+    fn loss_weight(&self, batch: usize) -> f32 {
+        match self {
+            Samples::Train { order, sharding, .. } => sharding.global_batch() as f32 / order.samples_of(batch) as f32,
+            Samples::Eval { .. } => 1.0,
+        }
+    }
+
+    /// Whether a place has a sample. Otherwise its picture is there for batch norm alone.
+    fn has_sample(&self, place: usize) -> bool {
+        match self {
+            Samples::Train { order, .. } => place < order.entries(),
+            Samples::Eval { .. } => true,
         }
     }
 
@@ -403,6 +433,7 @@ impl Source {
             let index = candidate.index;
             match self.make(candidate, scratch) {
                 Ok(label) => {
+                    let label = if self.samples.has_sample(place) { label } else { NO_LABEL };
                     return Ok(Some(Made { index, draw: candidate.draw, label, other_label: label, share: 1.0 }));
                 }
                 Err(error) if self.skips && error.is_unreadable() => {

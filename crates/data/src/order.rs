@@ -9,6 +9,7 @@ use enmasse_tensor::RandomStream;
 use crate::blocks::Blocks;
 use crate::drawn::{Classes, ORDER, draws};
 use crate::mt19937::{RANDPERM_END, torch_randperm};
+use crate::places::Places;
 use crate::{DataError, Dataset};
 
 /// The pieces of each global batch that a loader serves: those of the shards that its program hosts.
@@ -75,8 +76,8 @@ pub enum Sampler {
     /// ([`Dataset::blocks`]) in random order, and the samples of each few of them shuffled among each other. Each sample comes
     /// once in an epoch, whatever the number of shards.
     Blocks,
-    /// PyTorch's: `DistributedSampler(shuffle=True, seed=seed, drop_last=drop_last)` with `set_epoch`, one replica per shard, and
-    /// `BatchSampler(drop_last=True)`. Shard s takes every n-th sample of a permutation that depends on seed + epoch.
+    /// PyTorch's: `DistributedSampler(shuffle=True, seed=seed, drop_last=drop_last)` with `set_epoch`, one replica per shard, and a
+    /// `BatchSampler` ([`TrainOrder::drop_last`]). Shard s takes every n-th sample of a permutation that depends on seed + epoch.
     Distributed {
         /// Whether samples that do not divide evenly over the shards are left out; otherwise the first ones are
         /// repeated.
@@ -100,9 +101,11 @@ pub enum Sampler {
 /// ```
 /// use enmasse_data::TrainOrder;
 /// let order = TrainOrder::new(7, 10, 4)?;
-/// assert_eq!((order.batches(), order.dropped()), (2, 2));
+/// assert_eq!((order.batches(), order.epoch(3).global_batch(2).len()), (3, 2));
 /// assert_eq!(order.epoch(3).global_batch(1), order.epoch(3).global_batch(1));
 /// assert_ne!(order.epoch(3).global_batch(1), order.epoch(4).global_batch(1));
+/// let order = order.drop_last(true);
+/// assert_eq!((order.batches(), order.dropped()), (2, 2));
 /// # Ok::<(), enmasse_data::DataError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -115,6 +118,7 @@ pub struct TrainOrder {
     entries: usize,
     shards: usize,
     global_batch: usize,
+    drops_last: bool,
 }
 
 /// What an order knows of its data set.
@@ -187,22 +191,33 @@ impl TrainOrder {
         if entries < global_batch {
             return Err(DataError::TooFewSamples { samples, global_batch, shards, batch });
         }
-        Ok(TrainOrder { sampler, parts, seed, samples, entries, shards, global_batch })
+        Ok(TrainOrder { sampler, parts, seed, samples, entries, shards, global_batch, drops_last: false })
     }
 
-    /// Global batches per epoch, without the last incomplete one.
+    /// Whether an epoch leaves out its last global batch if that is not full, as PyTorch's `drop_last`.
+    pub fn drop_last(self, drops: bool) -> Self {
+        TrainOrder { drops_last: drops, ..self }
+    }
+
+    /// Global batches per epoch.
     pub fn batches(&self) -> usize {
         self.batches_behind(0)
     }
 
     /// Global batches left in an epoch after its first `consumed` entries.
     pub fn batches_behind(&self, consumed: usize) -> usize {
-        self.entries.saturating_sub(consumed) / self.global_batch
+        self.entries_behind(consumed).div_ceil(self.global_batch)
+    }
+
+    /// The entries that these batches have.
+    pub fn entries_behind(&self, consumed: usize) -> usize {
+        let rest = self.entries.saturating_sub(consumed);
+        if self.drops_last { rest - rest % self.global_batch } else { rest }
     }
 
     /// Samples that an epoch leaves out; they differ between epochs.
     pub fn dropped(&self) -> usize {
-        self.samples.saturating_sub(self.batches() * self.global_batch)
+        self.samples.saturating_sub(self.entries_behind(0))
     }
 
     /// The order of `epoch`.
@@ -211,7 +226,7 @@ impl TrainOrder {
     }
 
     /// The order of the rest of `epoch` after its first `consumed` entries, whatever the size of their global batches.
-    /// A resumed run repeats no sample and leaves out only the last incomplete global batch (apart from samples that
+    /// A resumed run repeats no sample and leaves out none that [`drop_last`](Self::drop_last) does not (apart from samples that
     /// [`Sampler::Distributed`] repeats).
     pub fn rest_of_epoch(&self, epoch: u64, consumed: usize) -> EpochOrder {
         let entries = match (self.sampler, &self.parts) {
@@ -242,8 +257,9 @@ impl TrainOrder {
             Sampler::Distributed { .. } | Sampler::Drawn { .. } => self.shards,
         };
         let consumed = consumed.min(self.entries);
-        let (samples, global_batch) = (self.samples, self.global_batch);
-        EpochOrder { entries, samples, consumed, stride, repeats, global_batch }
+        let end = consumed + self.entries_behind(consumed);
+        let (samples, shards, global_batch) = (self.samples, self.shards, self.global_batch);
+        EpochOrder { entries, samples, consumed, end, shards, stride, repeats, global_batch }
     }
 }
 
@@ -254,6 +270,9 @@ pub struct EpochOrder {
     samples: usize,
     /// The entries that are done.
     consumed: usize,
+    /// The entries before the end of the last batch.
+    end: usize,
+    shards: usize,
     /// The distance in the epoch of samples that are neighbours in a shard.
     stride: usize,
     /// How often a sample is repeated in a row.
@@ -271,44 +290,52 @@ enum Entries {
 }
 
 impl EpochOrder {
-    /// Number of complete global batches.
+    /// Number of global batches.
     pub fn batches(&self) -> usize {
-        (self.entries() - self.consumed) / self.global_batch
+        (self.end - self.consumed).div_ceil(self.global_batch)
     }
 
-    /// The sample indices of global batch `batch`; empty past the last complete one.
+    /// Samples of global batch `batch`: as many as it has places, but for the last one; 0 past that.
+    pub fn samples_of(&self, batch: usize) -> usize {
+        self.end.saturating_sub(self.first(batch)).min(self.global_batch)
+    }
+
+    /// The sample indices of global batch `batch`, in the order of their places; empty past the last one.
     pub fn global_batch(&self, batch: usize) -> Vec<usize> {
-        self.positions(batch, 0..self.global_batch).map(|position| self.entry(position)).collect()
+        self.entries_of(self.positions(batch, 0..self.global_batch))
     }
 
     /// The part of that batch that belongs to the hosted shards of `sharding`, shard after shard.
     pub fn hosted(&self, batch: usize, sharding: &Sharding) -> Vec<usize> {
-        self.hosted_positions(batch, sharding).map(|position| self.entry(position)).collect()
+        self.entries_of(self.hosted_positions(batch, sharding))
     }
 
-    /// The positions in the epoch of that part.
+    /// The positions of the places of that part. Those from [`entries`](Self::entries) on are of places without a sample.
     pub(crate) fn hosted_positions(&self, batch: usize, sharding: &Sharding) -> impl Iterator<Item = usize> {
         self.positions(batch, sharding.hosted_samples())
     }
 
-    /// The position in the epoch of a place of a global batch; `None` past the last complete one.
+    /// The position of a place of a global batch; `None` past the last one.
     pub(crate) fn position(&self, batch: usize, place: usize) -> Option<usize> {
         self.positions(batch, place..place + 1).next()
     }
 
-    /// The place in a global batch with whose sample that of `place` is mixed. Neighbours are pairs: places 0 and 1, 2 and 3.
-    /// A last one without a neighbour stays as it is. N repetitions of a sample follow each other, so then pairs are N places
-    /// apart. This is a function of the batch's size and the sampler, so neither shards nor ranks change it. A shard has all
-    /// partners of its samples if its size is a multiple of 2 N.
-    pub fn partner(&self, place: usize) -> Option<usize> {
+    /// The place in a global batch with whose sample that of `place` is mixed. Neighbours are pairs: places 0 and 1, 2 and 3,
+    /// of those that have a sample. A last one without a neighbour stays as it is. N repetitions of a sample follow each other, so then
+    /// pairs are N places apart. This is a function of the batch's size and the sampler, so neither shards nor ranks change it. A
+    /// shard of a full batch has all partners of its samples if its size is a multiple of 2 N.
+    pub fn partner(&self, batch: usize, place: usize) -> Option<usize> {
+        let places = self.places(batch);
+        let number = places.number(place).ok()?;
         let block = 2 * self.repeats;
-        let first = place - place % block;
-        let half = self.global_batch.saturating_sub(first).min(block) / 2;
-        match place - first {
-            offset if offset < half => Some(place + half),
-            offset if offset < 2 * half => Some(place - half),
-            _ => None,
-        }
+        let first = number - number % block;
+        let half = (places.samples - first).min(block) / 2;
+        let partner = match number - first {
+            offset if offset < half => number + half,
+            offset if offset < 2 * half => number - half,
+            _ => return None,
+        };
+        Some(places.place(partner))
     }
 
     /// The sample at a position of the epoch. The first position follows the last one.
@@ -339,16 +366,37 @@ impl EpochOrder {
         }
     }
 
-    /// The positions in the epoch of these places of a global batch; none past the last complete one.
+    /// The samples of positions, without those of places that have none.
+    fn entries_of(&self, positions: impl Iterator<Item = usize>) -> Vec<usize> {
+        positions.filter(|&position| position < self.entries()).map(|position| self.entry(position)).collect()
+    }
+
+    /// The position of a global batch's first entry.
+    fn first(&self, batch: usize) -> usize {
+        self.consumed.saturating_add(batch.saturating_mul(self.global_batch))
+    }
+
+    fn places(&self, batch: usize) -> Places {
+        let batch_of_shard = self.global_batch / self.shards;
+        Places { samples: self.samples_of(batch), shards: self.shards, batch: batch_of_shard }
+    }
+
+    /// The positions of these places of a global batch; none past the last one. Places without a sample are those of the positions
+    /// behind the end of the epoch, which its first positions follow.
     ///
     /// A shard's k-th batch in PyTorch is the entries s + n · (k · batch + i) of the epoch, all of which lie in the k-th
     /// global batch: for each shard s of n, the entries s, s + n, s + 2n, … of it.
     fn positions(&self, batch: usize, places: Range<usize>) -> impl Iterator<Item = usize> {
-        let is_there = batch < self.batches() && places.end <= self.global_batch;
+        let of_batch = self.places(batch);
+        let is_there = of_batch.samples > 0 && places.end <= self.global_batch;
+        let (first, stride) = (self.first(batch), self.stride);
+        let offset = move |place: usize| match of_batch.number(place) {
+            Ok(_) if stride > 1 => place / of_batch.batch + place % of_batch.batch * stride,
+            Ok(number) => number,
+            Err(gap) => of_batch.samples + gap,
+        };
         let places = if is_there { places } else { 0..0 };
-        let (stride, piece) = (self.stride, self.global_batch / self.stride);
-        let first = self.consumed + batch.saturating_mul(self.global_batch);
-        places.map(move |place| first + place % piece * stride + place / piece)
+        places.map(move |place| first + offset(place))
     }
 }
 

@@ -28,7 +28,7 @@ impl Task {
             let position = order.position(batch, number)?;
             Some(Half { position, hosted: hosted.contains(&number).then(|| number - hosted.start) })
         };
-        let task = |number: usize| match order.partner(number) {
+        let task = |number: usize| match order.partner(batch, number) {
             None => Some(Task::One { place: number - hosted.start, position: order.position(batch, number)? }),
             // The partner's turn was before.
             Some(partner) if partner < number && hosted.contains(&partner) => None,

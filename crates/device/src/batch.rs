@@ -27,6 +27,12 @@ pub trait Batch: Send + Sync {
     fn shares(&self) -> &[f32] {
         &[]
     }
+
+    /// The places of the global batch by its samples, for the mean of the loss ([`Plan::loss_weight`]). All pieces of a global batch
+    /// have the same. 1 for a full one, and in evaluation.
+    fn loss_weight(&self) -> f32 {
+        1.0
+    }
 }
 
 /// A batch that owns its data.
@@ -42,6 +48,8 @@ pub struct HostBatch {
     pub other_labels: Vec<i32>,
     /// See [`Batch::shares`].
     pub shares: Vec<f32>,
+    /// See [`Batch::loss_weight`]. `None` for a full global batch.
+    pub loss_weight: Option<f32>,
 }
 
 impl Batch for HostBatch {
@@ -64,6 +72,10 @@ impl Batch for HostBatch {
     fn shares(&self) -> &[f32] {
         &self.shares
     }
+
+    fn loss_weight(&self) -> f32 {
+        self.loss_weight.unwrap_or(1.0)
+    }
 }
 
 impl From<HostBatch> for Arc<dyn Batch> {
@@ -72,8 +84,8 @@ impl From<HostBatch> for Arc<dyn Batch> {
     }
 }
 
-/// Checks that a batch has the sizes for `hosted` shards of the plan, that every label is a class or below 0, and every share
-/// of a mixture from 0 to 1.
+/// Checks that a batch has the sizes for `hosted` shards of the plan, that every label is a class or below 0, every share of a
+/// mixture from 0 to 1, and that the plan takes the weight of its loss.
 pub fn check_batch(plan: &Plan, hosted: usize, batch: &dyn Batch) -> Result<(), DeviceError> {
     let samples = hosted * plan.batch;
     let mixed = if plan.mixture.is_some() { samples } else { 0 };
@@ -89,6 +101,14 @@ pub fn check_batch(plan: &Plan, hosted: usize, batch: &dyn Batch) -> Result<(), 
     }
     if let Some(share) = batch.shares().iter().find(|share| !(0.0..=1.0).contains(*share)) {
         return Err(DeviceError::Batch(format!("a label's share of {share} is out of range: 0 to 1")));
+    }
+    let weight = batch.loss_weight();
+    if plan.loss_weight.is_none() && weight != 1.0 {
+        let reason = format!("its loss has the weight {weight}, but this plan is for full batches");
+        return Err(DeviceError::Batch(reason));
+    }
+    if !(weight.is_finite() && weight > 0.0) {
+        return Err(DeviceError::Batch(format!("a weight of the loss of {weight} is out of range: above 0")));
     }
     let is_no_class = |label: i32| usize::try_from(label).is_ok_and(|label| label >= plan.classes);
     let [own, other] = [batch.labels(), batch.other_labels()].map(|labels| labels.iter().zip(batch.sample_indices()));

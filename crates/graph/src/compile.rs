@@ -8,8 +8,8 @@ use crate::loss::{AddedLoss, add_loss};
 use crate::metric::{self, add_metrics};
 use crate::passes::memory::{place_activations, unshared_bytes};
 use crate::passes::{
-    BucketSizes, Freeze, LossScale, OfGradients, Precision, Strategy, add_averages, collect, data_parallel, freeze,
-    optimize, precision, read_averages, replicate, sync_batch_norm,
+    BucketSizes, Freeze, LossScale, OfGradients, Precision, Strategy, WeightedLoss, add_averages, collect,
+    data_parallel, freeze, optimize, precision, read_averages, replicate, sync_batch_norm,
 };
 use crate::plan::aligned_bytes;
 use crate::{
@@ -38,6 +38,8 @@ pub struct CompileOptions {
     pub loss: Loss,
     /// Whether training is on mixtures of two samples, so that each place has two labels: see [`Plan::mixture`].
     pub mixed: bool,
+    /// Whether a global batch of training may have fewer samples than places: see [`Plan::loss_weight`].
+    pub weighted_loss: bool,
     /// Metrics besides loss and accuracy, at most [`crate::MOST_METRICS`].
     pub metrics: Vec<Metric>,
     /// The optimiser.
@@ -68,7 +70,7 @@ pub struct CompileOptions {
 
 impl CompileOptions {
     /// Options for one shard with ImageNet's normalisation and SGD (momentum 0.9, no weight decay), without label smoothing,
-    /// mixtures, metrics or frozen parameters, and with everything in f32.
+    /// mixtures, weights of the loss, metrics or frozen parameters, and with everything in f32.
     pub fn new(model: impl Into<String>, batch: usize, size: usize, classes: usize) -> Self {
         CompileOptions {
             model: model.into(),
@@ -80,6 +82,7 @@ impl CompileOptions {
             freeze: Freeze::default(),
             loss: Loss::default(),
             mixed: false,
+            weighted_loss: false,
             metrics: Vec::new(),
             optimizer: Optimizer::Sgd { momentum: 0.9, nesterov: false },
             groups: ParameterGroups::default(),
@@ -206,7 +209,7 @@ fn check_statistics(graph: &Graph, options: &CompileOptions) -> Result<(), Graph
 }
 
 fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, Vec<StateTensor>), GraphError> {
-    // The loss is a mean over the global batch, so that the sum over shards needs no division.
+    // The loss is a mean over the places of the global batch, so that the sum over shards needs no division.
     let scale = 1.0 / (options.batch * options.shards) as f32;
     if options.mixed {
         forward.mix();
@@ -220,6 +223,8 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     let mut measured = add_metrics(&mut forward, &options.metrics)?;
     let gradients = backward(&mut forward.graph, loss_node, options.allow_unused)?;
     let graph = &mut forward.graph;
+    let weighted = options.weighted_loss.then(|| WeightedLoss::new(graph, loss));
+    let loss = weighted.map_or(loss, |weighted| weighted.loss);
     let loss_scale = options.precision.scales_loss().then(|| LossScale::begin(graph));
     let dtype = graph.value(loss).dtype;
     // Losses, hits and metrics, and the requests to stop and to save.
@@ -270,6 +275,7 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     let trainable = gradients.iter().map(elements).sum();
     let mut plan = place(forward, options, Mode::Train, [loss, correct], measured, &state, &arena)?;
     plan.metrics = Some(metrics);
+    plan.loss_weight = weighted.map(|weighted| weighted.weight);
     plan.buckets = buckets;
     plan.trainable = trainable;
     Ok((plan, state))
@@ -430,6 +436,7 @@ fn place(
         labels,
         sample_indices,
         mixture,
+        loss_weight: None,
         logits,
         metrics: None,
         loss,

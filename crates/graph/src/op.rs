@@ -236,7 +236,8 @@ pub enum Op {
         /// Whether there is a scale.
         scaled: bool,
     },
-    /// `(x, factor [1]) -> (y)`: every element times the factor; `y` may lie over `x`. Backward of a scaled loss begins with it.
+    /// `(x, factor [1]) -> (y)`: every element times the factor; `y` may lie over `x`. Backward of a scaled or weighted loss begins
+    /// with it.
     Scale,
     /// `(values.., scale [1]) -> (unscale [2])`: the factor that undoes the scale, and the scale. The factor is `1 / scale`, or
     /// 0 if an element of the values is not finite or `1 / scale` is not: then the step is skipped. The values are all

@@ -162,6 +162,9 @@ pub struct Plan {
     pub sample_indices: ValueId,
     /// Training on mixtures: their further inputs. `None` in evaluation.
     pub mixture: Option<Mixture>,
+    /// Training on batches that may not be full: `f32 [1]`, the places of a global batch by its samples. The loss is the mean over the
+    /// samples. `None` in evaluation.
+    pub loss_weight: Option<ValueId>,
     /// `f32 [batch, classes]`; valid after the step in evaluation.
     pub logits: ValueId,
     /// Training: the result of [`crate::Op::ShareMetrics`], summed over shards after the reduce phase. `None` in evaluation:

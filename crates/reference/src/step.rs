@@ -45,6 +45,9 @@ impl Step {
                 shard.write(plan, other_labels, others.iter().map(|&label| f64::from(label)).collect());
                 shard.write(plan, shares, batch.shares()[samples].iter().map(|&share| f64::from(share)).collect());
             }
+            if let Some(weight) = plan.loss_weight {
+                shard.write(plan, weight, vec![batch.loss_weight().into()]);
+            }
         }
         Ok(Step { mode: plan.mode, epoch: inputs.epoch, in_flight: HashMap::new() })
     }

@@ -25,4 +25,8 @@ impl enmasse_device::Batch for LoadedBatch {
     fn shares(&self) -> &[f32] {
         &self.0.shares
     }
+
+    fn loss_weight(&self) -> f32 {
+        self.0.loss_weight
+    }
 }

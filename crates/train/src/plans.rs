@@ -59,6 +59,7 @@ pub fn compile_plans(
         },
         loss: objective.loss(config)?,
         mixed: preparation.train.mixing().is_some(),
+        weighted_loss: !config.drop_last,
         strategy: match config.strategy {
             StrategyKind::Ddp => Strategy::Distributed,
             StrategyKind::Dp => Strategy::Replicated,

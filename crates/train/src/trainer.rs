@@ -238,6 +238,14 @@ struct Epoch {
     stopwatch: Stopwatch,
 }
 
+/// A step of training that the device computes.
+struct Submitted {
+    ticket: Ticket,
+    learning_rate: f64,
+    /// Samples of its global batch.
+    samples: u64,
+}
+
 /// The learning rate and timings of an epoch of training.
 struct EpochTimes {
     learning_rate: f64,
@@ -376,15 +384,14 @@ impl Session {
         let first = self.position.samples;
         let mut batches = self.train.epoch(self.position.epoch, first as usize);
         // A run resumed with another global batch continues after the last sample that it saw.
-        let total = first + self.rest_of_epoch() * global_batch;
+        let total = first + self.train.samples_behind(first as usize) as u64;
         let mut epoch = Epoch { began, first, total, stopwatch: Stopwatch::start(batches.waited(), group) };
         // The step after which ranks last compared their paces.
         let mut compared = self.position.optimizer_step;
         // The progress at the last step, for an epoch that is resumed after it.
         let last = first.saturating_sub(global_batch) as f64 / epoch.total.max(1) as f64;
         let mut learning_rate = self.schedule.learning_rate(self.position.epoch as f64 + last);
-        // A step and its learning rate.
-        let mut in_flight: Option<(Ticket, f64)> = None;
+        let mut in_flight: Option<Submitted> = None;
         let mut is_first = true;
         self.tracer.at(group, "reading a batch");
         while let Some(batch) = batches.next() {
@@ -400,7 +407,7 @@ impl Session {
             if self.stopping || config.max_steps.is_some_and(|most| submitted >= most) {
                 break;
             }
-            let samples = self.position.samples + if in_flight.is_some() { global_batch } else { 0 };
+            let samples = self.position.samples + in_flight.as_ref().map_or(0, |step| step.samples);
             learning_rate =
                 self.schedule.learning_rate(self.position.epoch as f64 + samples as f64 / epoch.total as f64);
             let inputs = StepInputs {
@@ -419,7 +426,9 @@ impl Session {
             self.tracer.at(group, "calling callbacks");
             callbacks.on_batch(&batch)?;
             callbacks.on_bad_samples(&self.bad_samples.meet(&batch.unreadable))?;
-            if let Some(earlier) = in_flight.replace((ticket, learning_rate)) {
+            let step =
+                Submitted { ticket, learning_rate, samples: global_batch.min(epoch.total.saturating_sub(samples)) };
+            if let Some(earlier) = in_flight.replace(step) {
                 self.finish_step(callbacks, config, group, &mut epoch, earlier)?;
             }
             self.write_trace(*device, group, callbacks, false)?;
@@ -456,12 +465,12 @@ impl Session {
         config: &TrainConfig,
         group: Option<&Group>,
         epoch: &mut Epoch,
-        (ticket, learning_rate): (Ticket, f64),
+        Submitted { ticket, learning_rate, samples }: Submitted,
     ) -> Result<(), TrainError> {
         let asked = self.saving;
         self.tracer.at(group, "waiting for the metrics of a step");
         let metrics = epoch.stopwatch.device(group, || self.program.metrics(ticket));
-        let metrics = self.count(metrics, self.sharding.global_batch() as u64)?;
+        let metrics = self.count(metrics, samples)?;
         let step = self.position.optimizer_step;
         if let (true, Some(group)) = (config.check_ranks, group) {
             check_ranks(group, self.program.as_mut(), step)?;
@@ -486,7 +495,7 @@ impl Session {
         })
     }
 
-    /// Number of complete global batches that remain in the epoch.
+    /// Number of global batches that remain in the epoch.
     fn rest_of_epoch(&self) -> u64 {
         self.train.batches_behind(self.position.samples as usize) as u64
     }

@@ -405,7 +405,11 @@ impl<'a> Preparation<'a> {
                 let averages = o.averages(decay)?;
                 kernel!(none, (c, step) => averages.run(c, step.optimizer_step))
             }
-            // The loss is scaled for f16, which the CPU does not store.
+            Op::Scale if o.is_loss_weight(1) => {
+                let (x, y) = (o.input(0)?, o.output(0)?);
+                kernel!(none, (c, step) => samples::scale(c, step.loss_weight, x, y))
+            }
+            // The loss is scaled by state for f16, which the CPU does not store.
             Op::Scale
             | Op::Unscale
             | Op::UpdateScale { .. }

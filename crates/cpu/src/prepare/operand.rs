@@ -89,6 +89,11 @@ impl Operand<'_> {
         Ok(FromBatch { all, start: self.hosted * len, len })
     }
 
+    /// Whether the operand at `index` is the weight of the loss, which comes with each batch.
+    pub(super) fn is_loss_weight(&self, index: usize) -> bool {
+        self.node.inputs.get(index).is_some_and(|id| self.preparation.plan.loss_weight == Some(*id))
+    }
+
     /// The labels, which are the operand at `index`. Of mixtures the other labels and the shares follow.
     pub(super) fn labels(&self, index: usize) -> Result<BatchLabels, DeviceError> {
         let own = self.batch_input(index, |step| step.labels)?;

@@ -49,7 +49,7 @@ fn check(name: &str, plans: &Plans, isa: Isa, steps: u64, tolerance: f64) {
         // Later gradients are taken at parameters that already differ: rounding errors grow from step to step.
         let growth = 10f64.powi(step as i32 - 1);
         batch.labels[0] = -1;
-        batch.unmix();
+        batch.for_evaluation();
         let b = run(&mut reference, Mode::Evaluate, &batch, step);
         for Candidate { what, cpu, tolerance } in &mut candidates {
             let (a, tolerance) = (run(&mut **cpu, Mode::Evaluate, &batch, step), *tolerance * growth);
@@ -78,6 +78,18 @@ fn a_loss_of_functions() {
         let loss = Loss::Own(PerSample::new(focal));
         let options = CompileOptions { loss, shards, ..CompileOptions::new("residual", 4, 32, 7) };
         check("focal", &compile(&residual, &options).unwrap(), Isa::detect(), 3, 2e-5);
+    }
+}
+
+#[test]
+fn global_batches_that_are_not_full() {
+    for loss in [Loss::CrossEntropy { smoothing: 0.1 }, Loss::Own(PerSample::new(focal))] {
+        for shards in [1, 3] {
+            let loss = loss.clone();
+            let options =
+                CompileOptions { loss, shards, weighted_loss: true, ..CompileOptions::new("residual", 5, 32, 7) };
+            check("weighted", &compile(&residual, &options).unwrap(), Isa::detect(), 3, 2e-5);
+        }
     }
 }
 

@@ -15,8 +15,8 @@ use crate::sequence::Sequence;
 
 /// A step in flight, or the place for one.
 pub(super) struct Step {
-    /// Indices and labels of the batch, and what mixtures have besides, for the card to copy. The pictures are copied from the
-    /// batch itself.
+    /// Indices and labels of the batch, what mixtures have besides, and the weight of the loss for each shard, for the card to copy.
+    /// The pictures are copied from the batch itself.
     staging: HostBuffer,
     /// A `Failure`, then numbers.
     results: HostBuffer,
@@ -69,10 +69,12 @@ impl Step {
             let what = "page-locked memory of the host";
             memory.allocate(bytes).map_err(|_| CudaError::Memory { what: what.into(), bytes })
         };
-        let samples = plans.evaluate.batch * schedule.shards.len();
+        let shards = schedule.shards.len();
+        let samples = plans.evaluate.batch * shards;
         let mixed = plans.train.as_ref().is_some_and(|plan| plan.mixture.is_some());
+        let of_a_sample = OF_A_SAMPLE + if mixed { OF_A_MIXTURE } else { 0 };
         Ok(Step {
-            staging: allocate(samples * (OF_A_SAMPLE + if mixed { OF_A_MIXTURE } else { 0 }))?,
+            staging: allocate(samples * of_a_sample + shards * size_of::<f32>())?,
             results: allocate(results)?,
             copied: Event::new(&card.context)?,
             done: Event::new(&card.context)?,
@@ -115,7 +117,9 @@ impl Step {
         let (indices, rest) = stage(&mut self.staging, batch.sample_indices(), u64::to_ne_bytes);
         let (labels, rest) = stage(rest, batch.labels(), i32::to_ne_bytes);
         let (others, rest) = stage(rest, batch.other_labels(), i32::to_ne_bytes);
-        let (shares, _) = stage(rest, batch.shares(), f32::to_ne_bytes);
+        let (shares, rest) = stage(rest, batch.shares(), f32::to_ne_bytes);
+        let weights = &mut rest[..hosted * size_of::<f32>()];
+        weights.as_chunks_mut().0.fill(batch.loss_weight().to_ne_bytes());
         self.results[..FAILURE_BYTES].fill(0);
         let sources = [
             (Some(plan.images), batch.images()),
@@ -123,6 +127,7 @@ impl Step {
             (Some(plan.labels), labels),
             (plan.mixture.map(|mixture| mixture.other_labels), others),
             (plan.mixture.map(|mixture| mixture.shares), shares),
+            (plan.loss_weight, weights),
         ];
         for (value, source) in sources.into_iter().filter_map(|(value, source)| Some((value?, source))) {
             let bytes = source.len() / hosted.max(1);

@@ -44,7 +44,7 @@ fn check(name: &str, plans: &Plans, steps: u64, tolerance: f64) {
         // Later gradients are taken at parameters that already differ: rounding errors grow from step to step.
         let tolerance = tolerance * 10f64.powi(step as i32 - 1);
         batch.labels[0] = -1;
-        batch.unmix();
+        batch.for_evaluation();
         let (a, b) = (run(&mut *card, Mode::Evaluate, &batch, step), run(&mut reference, Mode::Evaluate, &batch, step));
         assert!((a.loss - b.loss).abs() <= tolerance * b.loss.abs().max(1.0), "{name}: {a:?} {b:?}");
         assert_agree(name, &["logits".into(), "loss".into()], &mut *card, &mut reference, tolerance);
@@ -67,6 +67,20 @@ fn a_small_residual_network() {
             CompileOptions { size: [37, 30], loss, shards, metrics, ..CompileOptions::new("residual", 5, 37, 7) };
         let Some(plans) = compile(&residual, &options) else { return };
         check(&format!("residual of {shards}"), &plans, 3, 2e-5);
+    }
+}
+
+#[test]
+fn global_batches_that_are_not_full() {
+    for loss in [Loss::CrossEntropy { smoothing: 0.1 }, Loss::Own(PerSample::new(focal))] {
+        for shards in [1, 3] {
+            let loss = loss.clone();
+            let size = [37, 30];
+            let options =
+                CompileOptions { size, loss, shards, weighted_loss: true, ..CompileOptions::new("residual", 5, 37, 7) };
+            let Some(plans) = compile(&residual, &options) else { return };
+            check(&format!("weighted of {shards}"), &plans, 3, 2e-5);
+        }
     }
 }
 

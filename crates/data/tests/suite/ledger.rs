@@ -52,49 +52,67 @@ fn sources(root: &Path) -> Vec<(&'static str, Arc<dyn Dataset>)> {
     vec![("Parquet", rows), ("archives", whole(&shards)), ("manifest", of_files)]
 }
 
-fn loader(data: &Arc<dyn Dataset>, sampler: Sampler, sharding: Sharding, threads: usize) -> TrainLoader {
+/// A sampler, and whether an epoch leaves out a last batch that is not full.
+type Order = (Sampler, bool);
+
+fn loader(data: &Arc<dyn Dataset>, (sampler, drops): Order, sharding: Sharding, threads: usize) -> TrainLoader {
     let pool = DecodePool::new(threads).unwrap();
     let transform = TrainTransform::empty(SIZE).then(RandomResizedCrop::new(SIZE));
-    TrainLoader::with_sampler(&pool, data.clone(), transform, sharding, 7, sampler).unwrap()
+    TrainLoader::with_sampler(&pool, data.clone(), transform, sharding, 7, sampler).unwrap().drop_last(drops)
 }
 
 /// Ranks, each by the end of its shards, which begin at the end of those before it.
 type Ranks = [usize];
 
-/// The batches of an epoch after its first `consumed` entries: each batch of all ranks together.
+/// The batches of an epoch after its first `consumed` entries: each batch of all ranks together. Places without a sample have pictures,
+/// and the loss has the weight of those with one.
 fn batches(
     data: &Arc<dyn Dataset>,
-    sampler: Sampler,
+    order: Order,
     (epoch, consumed): (u64, usize),
     (ranks, batch): (&Ranks, usize),
 ) -> Vec<Vec<Entry>> {
     let shards = *ranks.last().unwrap();
     let mut together: Vec<Vec<Entry>> = Vec::new();
+    let mut weights = Vec::new();
     for (rank, &end) in ranks.iter().enumerate() {
         let hosted = rank.checked_sub(1).map_or(0, |before| ranks[before])..end;
         let threads = 1 + hosted.len() % 2;
-        let own = loader(data, sampler, Sharding { hosted, shards, batch }, threads).epoch(epoch, consumed);
+        let own = loader(data, order, Sharding { hosted, shards, batch }, threads).epoch(epoch, consumed);
         for (step, own) in own.enumerate() {
             let own = own.unwrap();
             let pictures = own.images.chunks_exact(SIZE * SIZE * 3).map(<[u8]>::to_vec);
             let entries = own.indices.iter().copied().zip(own.labels.iter().copied()).zip(pictures);
+            let entries = entries.map(|((index, label), pixels)| (index, label, pixels));
+            let (counted, others): (Vec<Entry>, Vec<Entry>) = entries.partition(|(_, label, _)| *label >= 0);
+            assert_eq!(counted.len(), own.valid);
+            assert!(
+                others
+                    .iter()
+                    .all(|(index, _, pixels)| *index < data.len() as u64 && pixels.iter().any(|&byte| byte > 0))
+            );
             together.resize(together.len().max(step + 1), Vec::new());
-            together[step].extend(entries.map(|((index, label), pixels)| (index, label, pixels)));
+            together[step].extend(counted);
+            weights.resize(together.len(), own.loss_weight);
+            assert_eq!(weights[step], own.loss_weight);
         }
     }
+    let counted = together.iter().map(|batch_of_all| (shards * batch) as f32 / batch_of_all.len() as f32);
+    assert!(counted.eq(weights));
     together
 }
 
 /// The order of batches of one sample, of which larger ones are made. PyTorch's depends on the number of shards.
 fn entries(data: &Arc<dyn Dataset>, sampler: Sampler, epoch: u64) -> Vec<Entry> {
-    batches(data, sampler, (epoch, 0), (&[1], 1)).into_iter().flatten().collect()
+    batches(data, (sampler, false), (epoch, 0), (&[1], 1)).into_iter().flatten().collect()
 }
 
 fn drawn(balanced: bool, repeats: usize) -> Sampler {
     Sampler::Drawn { balanced, repeats }
 }
 
-/// A run that stops twice, in the middle of an epoch, and goes on with other numbers of ranks, shards, and samples in a batch.
+/// A run that stops twice, in the middle of an epoch, and goes on with other numbers of ranks, shards, and samples in a batch, with a
+/// last batch that is not full and without it.
 #[test]
 fn every_entry_is_trained_on_once_through_stops_and_changes_of_ranks() {
     let root = tempfile::tempdir().unwrap();
@@ -124,27 +142,30 @@ fn every_entry_is_trained_on_once_through_stops_and_changes_of_ranks() {
                 continue;
             }
             let expected = [entries(data, sampler, 3), entries(data, sampler, 4)];
-            for history in &histories {
+            for (history, drops) in histories.iter().flat_map(|history| [(history, false), (history, true)]) {
                 let (mut place, mut batch) = (0, 0);
+                let told = format!("{source} {sampler:?} {drops} {history:?}");
                 for &(ranks, own_batch, steps) in history {
                     batch = own_batch * ranks.last().unwrap();
-                    let found = batches(data, sampler, (3, place), (ranks, own_batch));
-                    assert_eq!(found.len(), (expected[0].len() - place) / batch, "{source} {sampler:?} {history:?}");
+                    let found = batches(data, (sampler, drops), (3, place), (ranks, own_batch));
+                    let left = expected[0].len() - place;
+                    assert_eq!(found.len(), if drops { left / batch } else { left.div_ceil(batch) }, "{told}");
                     for mut found in found.into_iter().take(steps) {
-                        let mut expected = expected[0][place..place + batch].to_vec();
+                        let end = expected[0].len().min(place + batch);
+                        let mut expected = expected[0][place..end].to_vec();
                         if !matches!(sampler, Sampler::Shuffle | Sampler::Blocks | Sampler::Drawn { repeats: 1, .. }) {
                             // The entries go round the shards.
                             found.sort();
                             expected.sort();
                         }
-                        assert!(found == expected, "{source} {sampler:?} {history:?} from {place} on");
-                        place += batch;
+                        assert!(found == expected, "{told} from {place} on");
+                        place = end;
                     }
                 }
-                // The tail is no batch. The next epoch begins anew, whatever was left of this one.
-                assert!(expected[0].len() - place < batch, "{source} {sampler:?} {history:?}");
+                // The next epoch begins anew, whatever was left of this one.
+                assert!(expected[0].len() - place < if drops { batch } else { 1 }, "{told}");
             }
-            let next: Vec<Entry> = batches(data, sampler, (4, 0), (four, 2)).into_iter().flatten().collect();
+            let next: Vec<Entry> = batches(data, (sampler, false), (4, 0), (four, 2)).into_iter().flatten().collect();
             assert_eq!(next.len(), 40);
             assert!(next.iter().all(|entry| expected[1].contains(entry)));
         }

@@ -64,14 +64,19 @@ fn the_distributed_sampler_is_pytorch_s() {
         let sampler = Sampler::Distributed { drop_last: case["drop_last"].as_bool().unwrap() };
         let sharding = Sharding::one(0, shards, batch);
         let order = TrainOrder::with_sampler(sampler, seed as u64, samples, &sharding).unwrap();
-        let epoch = order.epoch(epoch as u64);
-        let ours: Vec<Vec<Vec<usize>>> = (0..shards)
-            .map(|shard| {
-                (0..order.batches()).map(|step| epoch.hosted(step, &Sharding::one(shard, shards, batch))).collect()
-            })
-            .collect();
-        assert_eq!(serde_json::json!(ours), case["batches"], "{case}");
-        assert_eq!((epoch.batches(), order.batches_behind(0)), (order.batches(), order.batches()));
+        for drops in [false, true] {
+            let order = order.clone().drop_last(drops);
+            let epoch = order.epoch(epoch as u64);
+            let batches = |shard| {
+                let own = |step| epoch.hosted(step, &Sharding::one(shard, shards, batch));
+                (0..order.batches()).map(own).collect::<Vec<Vec<usize>>>()
+            };
+            let ours: Vec<_> = (0..shards).map(batches).collect();
+            let mut theirs: Vec<Vec<Vec<usize>>> = serde_json::from_value(case["batches"].clone()).unwrap();
+            theirs.iter_mut().for_each(|batches| batches.retain(|own| !drops || own.len() == batch));
+            assert_eq!(ours, theirs, "{case}");
+            assert_eq!((epoch.batches(), order.batches_behind(0)), (order.batches(), order.batches()));
+        }
     }
 }
 
@@ -81,7 +86,10 @@ fn limits_of_the_distributed_sampler() {
         let sharding = Sharding::one(0, shards, batch);
         let order = TrainOrder::with_sampler(Sampler::Distributed { drop_last }, 0, samples, &sharding);
         match (order, expected) {
-            (Ok(order), Ok(expected)) => assert_eq!((order.batches(), order.dropped()), expected),
+            (Ok(order), Ok(expected)) => {
+                let order = order.drop_last(true);
+                assert_eq!((order.batches(), order.dropped()), expected);
+            }
             (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),
             (other, expected) => panic!("{other:?} instead of {expected:?}"),
         }
@@ -107,60 +115,84 @@ proptest! {
         (shards, before) in (1usize..6, 1usize..6),
         batch in 1usize..5,
         cut in 0usize..6,
-        drop_last: bool,
+        (drop_last, drops_batch) in any::<(bool, bool)>(),
     ) {
         let sampler = Sampler::Distributed { drop_last };
         let order = |shards, batch| TrainOrder::with_sampler(sampler, 9, samples, &Sharding::one(0, shards, batch));
         let mut entries: Vec<usize> = { let all = order(1, 1).unwrap().epoch(2); (0..samples).map(|step| all.global_batch(step)[0]).collect() };
-        let Ok(order) = order(shards, batch) else { return Ok(()) };
+        let Ok(order) = order(shards, batch).map(|order| order.drop_last(drops_batch)) else { return Ok(()) };
         match drop_last {
             true => entries.truncate(samples / shards * shards),
             false => entries = entries.iter().copied().cycle().take(samples.div_ceil(shards) * shards).collect(),
         }
         let consumed = (cut * before).min(entries.len());
-        let rest = &entries[consumed..];
+        let mut rest = &entries[consumed..];
+        if drops_batch {
+            rest = &rest[..rest.len() / (shards * batch) * shards * batch];
+        }
         let epoch = order.rest_of_epoch(2, consumed);
         prop_assert_eq!(epoch.batches(), order.batches_behind(consumed));
-        prop_assert_eq!(epoch.batches(), rest.len() / (shards * batch));
+        prop_assert_eq!(epoch.batches(), rest.len().div_ceil(shards * batch));
         for shard in 0..shards {
             let theirs: Vec<usize> = rest[shard.min(rest.len())..].iter().step_by(shards).copied().collect();
-            for step in 0..epoch.batches() {
-                prop_assert_eq!(epoch.hosted(step, &Sharding::one(shard, shards, batch)), &theirs[step * batch..][..batch]);
-            }
+            let ours = (0..epoch.batches()).map(|step| epoch.hosted(step, &Sharding::one(shard, shards, batch)));
+            let ours: Vec<_> = ours.filter(|own| !own.is_empty()).collect();
+            prop_assert!(ours.iter().map(Vec::as_slice).eq(theirs.chunks(batch)));
         }
     }
 
-    /// Shards together give the global batch, in order; batches together give each sample at most once.
+    /// Shards together give the global batch, in order, and share a last one that is not full evenly. Batches together give each
+    /// sample once, or leave out those of such a batch.
     #[test]
-    fn training_pieces(samples in 1usize..300, shards in 1usize..6, batch in 1usize..9, epoch in 0u64..5) {
+    fn training_pieces(
+        samples in 1usize..300,
+        shards in 1usize..6,
+        batch in 1usize..9,
+        epoch in 0u64..5,
+        drops: bool,
+    ) {
         let global = shards * batch;
         prop_assume!(samples >= global);
-        let order = TrainOrder::new(3, samples, global).unwrap();
+        let order = TrainOrder::with_sampler(Sampler::Shuffle, 3, samples, &Sharding::one(0, shards, batch)).unwrap();
+        let order = order.drop_last(drops);
         let epoch = order.epoch(epoch);
         let mut seen = vec![0; samples];
         for step in 0..order.batches() {
-            let piece = |shard| epoch.hosted(step, &Sharding::one(shard, shards, batch));
-            let pieces: Vec<usize> = (0..shards).flat_map(piece).collect();
-            prop_assert_eq!(&pieces, &epoch.global_batch(step));
-            prop_assert_eq!(pieces.len(), global);
-            pieces.iter().for_each(|&index| seen[index] += 1);
+            let pieces: Vec<Vec<usize>> =
+                (0..shards).map(|shard| epoch.hosted(step, &Sharding::one(shard, shards, batch))).collect();
+            prop_assert!(pieces.is_sorted_by(|one, next| (next.len()..=next.len() + 1).contains(&one.len())));
+            prop_assert!(pieces[0].len() <= pieces[shards - 1].len() + 1);
+            let together = pieces.concat();
+            prop_assert_eq!(&together, &epoch.global_batch(step));
+            let left = if drops { global } else { samples - step * global };
+            prop_assert_eq!([together.len(), epoch.samples_of(step)], [left.min(global); 2]);
+            together.iter().for_each(|&index| seen[index] += 1);
         }
+        prop_assert_eq!(order.dropped(), if drops { samples % global } else { 0 });
         prop_assert_eq!(seen.iter().sum::<usize>() + order.dropped(), samples);
         prop_assert!(seen.iter().all(|&count| count <= 1));
         prop_assert!(epoch.global_batch(order.batches()).is_empty());
+        prop_assert_eq!(epoch.samples_of(order.batches()), 0);
     }
 
-    /// An epoch begun with one global batch and ended with another repeats no sample, and leaves out less than a global
-    /// batch.
+    /// An epoch begun with one global batch and ended with another repeats no sample, and leaves out none but those of a last batch.
     #[test]
-    fn a_rest_in_another_global_batch(samples in 1usize..300, before in 1usize..20, after in 1usize..20, cut in 0usize..9) {
+    fn a_rest_in_another_global_batch(
+        samples in 1usize..300,
+        before in 1usize..20,
+        after in 1usize..20,
+        cut in 0usize..9,
+        drops: bool,
+    ) {
         prop_assume!(samples >= before.max(after));
-        let [first, second] = [before, after].map(|global| TrainOrder::new(3, samples, global).unwrap());
-        let steps = cut.min(first.batches());
+        let [first, second] =
+            [before, after].map(|global| TrainOrder::new(3, samples, global).unwrap().drop_last(drops));
+        let steps = cut.min(samples / before);
         let mut seen: Vec<usize> = (0..steps).flat_map(|step| first.epoch(4).global_batch(step)).collect();
         let rest = second.rest_of_epoch(4, steps * before);
         seen.extend((0..rest.batches()).flat_map(|step| rest.global_batch(step)));
-        prop_assert!(samples - seen.len() < before.max(after));
+        let most = if drops { after - 1 } else { 0 };
+        prop_assert!(samples - seen.len() <= most);
         seen.sort_unstable();
         prop_assert!(seen.windows(2).all(|pair| pair[0] < pair[1]));
     }

@@ -103,16 +103,16 @@ fn the_next_sample_of_the_epoch_takes_the_place() {
             }
         }
     };
-    check(7, Sampler::Shuffle, &[], &[0, 1, 2, 3, 4, 5], &[]);
-    check(7, Sampler::Shuffle, &[0], &[1, 1, 2, 3, 4, 5], &[0]);
-    check(7, Sampler::Shuffle, &[2, 3], &[0, 1, 4, 4, 4, 5], &[2, 3]);
-    // The sample that the epoch leaves out, then the first one.
-    check(7, Sampler::Shuffle, &[5], &[0, 1, 2, 3, 4, 6], &[5]);
-    check(7, Sampler::Shuffle, &[5, 6], &[0, 1, 2, 3, 4, 0], &[5, 6]);
-    check(7, Sampler::Shuffle, &[6], &[0, 1, 2, 3, 4, 5], &[]);
+    check(7, Sampler::Shuffle, &[], &[0, 1, 2, 3, 4, 5, 6], &[]);
+    check(7, Sampler::Shuffle, &[0], &[1, 1, 2, 3, 4, 5, 6], &[0]);
+    check(7, Sampler::Shuffle, &[2, 3], &[0, 1, 4, 4, 4, 5, 6], &[2, 3]);
+    // The sample of the last batch, then the first one.
+    check(7, Sampler::Shuffle, &[5], &[0, 1, 2, 3, 4, 6, 6], &[5]);
+    check(7, Sampler::Shuffle, &[5, 6], &[0, 1, 2, 3, 4, 0, 0], &[5, 6]);
+    check(7, Sampler::Shuffle, &[6], &[0, 1, 2, 3, 4, 5, 0], &[6]);
     check(6, Sampler::Shuffle, &[0, 5], &[1, 1, 2, 3, 4, 1], &[0, 5]);
-    check(7, Sampler::Shuffle, &[0, 1, 2, 3, 4, 6], &[5; 6], &[0, 1, 2, 3, 4]);
-    check(13, Sampler::Shuffle, &[11, 12, 0], &[1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1], &[0, 11, 12]);
+    check(7, Sampler::Shuffle, &[0, 1, 2, 3, 4, 6], &[5; 7], &[0, 1, 2, 3, 4, 6]);
+    check(13, Sampler::Shuffle, &[11, 12, 0], &[1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 1], &[0, 11, 12]);
     check(6, PYTORCH, &[], &[0, 3, 1, 4, 2, 5], &[]);
     check(6, PYTORCH, &[1, 5], &[0, 3, 2, 4, 2, 0], &[1, 5]);
 }

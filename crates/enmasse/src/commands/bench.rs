@@ -216,7 +216,8 @@ fn time_steps(
     let mixture = program.plans().train.as_ref().and_then(|plan| plan.mixture);
     let mixed = mixture.map_or(0, |_| batch);
     let (other_labels, shares) = (vec![0; mixed], vec![0.75; mixed]);
-    let batch: Arc<dyn Batch> = HostBatch { images, labels, sample_indices, other_labels, shares }.into();
+    let batch: Arc<dyn Batch> =
+        HostBatch { images, labels, sample_indices, other_labels, shares, loss_weight: None }.into();
     let (mode, phases) = match program.plans().train {
         Some(_) => (Mode::Train, &Phase::ALL[..]),
         None => (Mode::Evaluate, &[Phase::Forward, Phase::Loss][..]),

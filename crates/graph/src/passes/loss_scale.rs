@@ -34,17 +34,7 @@ impl LossScale {
         };
         let scale = state("scale", INITIAL);
         let (good_steps, skipped_steps) = (state("good_steps", 0.0), state("skipped_steps", 0.0));
-        let first = graph.nodes.iter().position(|node| node.phase == Phase::Backward);
-        // Without backward nodes no parameter reaches the loss.
-        if let Some(first) = first {
-            let Node { outputs, layer, .. } = &graph.nodes[first];
-            let (seed, layer) = (outputs[0], layer.clone());
-            let scaled = graph.add_like(format!("{layer}.scale"), seed);
-            let users = graph.nodes[first + 1..].iter_mut().flat_map(|node| &mut node.inputs);
-            users.filter(|input| **input == seed).for_each(|input| *input = scaled);
-            let (op, inputs, phase) = (Op::Scale, vec![seed, scale], Phase::Backward);
-            graph.nodes.insert(first + 1, Node { op, inputs, outputs: vec![scaled], phase, layer });
-        }
+        scale_first_gradient(graph, scale, "scale");
         LossScale { scale, good_steps, skipped_steps }
     }
 
@@ -64,6 +54,19 @@ impl LossScale {
         let (outputs, phase) = (Vec::new(), Phase::Update);
         graph.nodes.push(Node { op, inputs, outputs, phase, layer: "step".into() });
     }
+}
+
+/// Multiplies the first gradient that backward computes, and so all of them. `word` is a part of the result's name.
+pub(super) fn scale_first_gradient(graph: &mut Graph, factor: ValueId, word: &str) {
+    // Without backward nodes no parameter reaches the loss.
+    let Some(first) = graph.nodes.iter().position(|node| node.phase == Phase::Backward) else { return };
+    let Node { outputs, layer, .. } = &graph.nodes[first];
+    let (seed, layer) = (outputs[0], layer.clone());
+    let scaled = graph.add_like(format!("{layer}.{word}"), seed);
+    let users = graph.nodes[first + 1..].iter_mut().flat_map(|node| &mut node.inputs);
+    users.filter(|input| **input == seed).for_each(|input| *input = scaled);
+    let (op, inputs, phase) = (Op::Scale, vec![seed, factor], Phase::Backward);
+    graph.nodes.insert(first + 1, Node { op, inputs, outputs: vec![scaled], phase, layer });
 }
 
 #[cfg(test)]

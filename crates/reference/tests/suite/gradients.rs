@@ -243,6 +243,15 @@ fn label_smoothing_and_places_without_a_sample() {
 }
 
 #[test]
+fn global_batches_that_are_not_full() {
+    let weighted = CompileOptions { weighted_loss: true, shards: 2, ..options() };
+    check_batch(&residual_net, &weighted, |_| {});
+    let log_p = |x: Tensor, y: Tensor| (x.log_softmax() * y).sum_classes().affine(-1.0, 0.0);
+    let loss = Loss::Own(PerSample::new(log_p));
+    check_batch(&residual_net, &CompileOptions { loss, ..weighted }, |_| {});
+}
+
+#[test]
 fn mixtures_of_two_samples() {
     let mixed = CompileOptions { mixed: true, loss: Loss::CrossEntropy { smoothing: 0.1 }, ..options() };
     check_batch(&residual_net, &mixed, |_| {});

@@ -104,6 +104,44 @@ fn the_loss_is_the_mean_over_the_global_batch() {
     assert_eq!(training.correct, evaluation.correct);
 }
 
+/// A batch that is not full has the loss and the gradients of its samples alone, however they are shared by the shards.
+#[test]
+fn a_batch_that_is_not_full_counts_by_its_samples() {
+    let net = |x: Tensor| x.conv2d("conv", Conv::new(4, 3)).relu().flatten().linear("fc", 3);
+    for empty in [&[5][..], &[4, 5], &[1, 3], &[0, 1, 3], &[1, 2, 3, 4, 5]] {
+        let mut whole = program(&net, &CompileOptions { weighted_loss: true, ..options(3) });
+        let mut batch = Batch::random(&whole, 0);
+        let all = batch.clone();
+        let samples: Vec<usize> = (0..6).filter(|place| !empty.contains(place)).collect();
+        batch.labels = (0..6).map(|place| if empty.contains(&place) { -1 } else { place as i32 % 3 }).collect();
+        batch.loss_weight = Some(6.0 / samples.len() as f32);
+
+        let mut alone = program(&net, &CompileOptions { batch: samples.len(), ..options(1) });
+        let pixels = all.images.len() / 6;
+        let images = samples.iter().flat_map(|&place| &all.images[place * pixels..][..pixels]).copied().collect();
+        let union = Batch {
+            images,
+            labels: samples.iter().map(|place| batch.labels[*place]).collect(),
+            sample_indices: samples.iter().map(|place| all.sample_indices[*place]).collect(),
+            loss_weight: None,
+            ..all.clone()
+        };
+        let [found, expected] = [(&mut whole, &batch), (&mut alone, &union)].map(|(program, batch)| {
+            let ticket = submit(program, Mode::Train, &TO_GRADIENTS, batch, 1, 0.0);
+            let metrics = program.metrics(ticket).unwrap();
+            let gradients = ["conv.weight", "conv.bias", "fc.weight", "fc.bias"]
+                .map(|name| program.store(&format!("gradient.{name}")).unwrap());
+            (metrics, gradients)
+        });
+        // Factors are stored as f32.
+        assert!((found.0.loss - expected.0.loss).abs() < 1e-6, "{empty:?}: {found:?} {expected:?}");
+        assert_eq!(found.0.correct, expected.0.correct);
+        for (found, expected) in found.1.concat().into_iter().zip(expected.1.concat()) {
+            assert!((found - expected).abs() < 1e-6, "{empty:?}: {found} {expected}");
+        }
+    }
+}
+
 /// With the weights of the last layer, only a picture of zeros keeps its shard's loss finite.
 #[test]
 fn a_loss_that_is_not_finite_stops_the_step_and_names_the_shard() {
@@ -311,6 +349,14 @@ fn mismatched_batches_and_tensors_are_refused() {
     check(&|b| b.labels[2] = 3, "sample 2 has the label 3, which is not one of the 3 classes");
 
     check(&|b| b.shares.push(1.0), "1 shares, but 4 samples take 0");
+    check(&|b| b.loss_weight = Some(1.5), "its loss has the weight 1.5, but this plan is for full batches");
+    check(&|b| b.loss_weight = Some(f32::NAN), "its loss has the weight NaN, but this plan is for full batches");
+    let mut weighted = self::program(&net, &CompileOptions { weighted_loss: true, ..options(2) });
+    for weight in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        let batch = Batch { loss_weight: Some(weight), ..good.clone() };
+        let error = weighted.submit(Mode::Train, &Phase::ALL, &batch.inputs(1, 0.1)).unwrap_err().to_string();
+        assert!(error.ends_with(&format!("a weight of the loss of {weight} is out of range: above 0")), "{error}");
+    }
 
     assert!(matches!(program.load("nobody", &[]), Err(DeviceError::Name(_))));
     assert!(matches!(program.load("gradient.fc.bias", &[0.0; 3]), Err(DeviceError::Name(_))));

@@ -28,7 +28,7 @@ pub struct Started {
     pub classes: Vec<String>,
     /// Pictures to train on.
     pub train_samples: usize,
-    /// How many of these each epoch leaves out, as the last incomplete global batch.
+    /// How many of these each epoch leaves out: with `drop_last` those of the last incomplete global batch.
     pub dropped_samples: usize,
     /// Pictures to validate on.
     pub validation_samples: usize,

@@ -40,6 +40,7 @@ fn config(out: &Path) -> TrainConfig {
         epochs: 2,
         batch: Some(8),
         size: Some(8),
+        drop_last: true,
         out: Some(out.to_owned()),
         ..TrainConfig::default()
     }

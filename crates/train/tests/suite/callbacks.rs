@@ -23,6 +23,7 @@ fn config(out: &Path) -> TrainConfig {
         epochs: 3,
         batch: Some(4),
         size: Some(8),
+        drop_last: true,
         out: Some(out.to_owned()),
         ..TrainConfig::default()
     }

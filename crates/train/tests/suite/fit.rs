@@ -82,7 +82,7 @@ fn a_run_learns_and_leaves_its_files() {
     assert_eq!(sheet.matches("<image").count(), 16);
     assert_eq!(std::fs::read_to_string(out.join("metrics.jsonl")).unwrap().lines().count(), 3);
     let checkpoint = last(&out);
-    assert_eq!((checkpoint.meta.epoch, checkpoint.meta.optimizer_step), (3, 18));
+    assert_eq!((checkpoint.meta.epoch, checkpoint.meta.optimizer_step), (3, 21));
 
     let classifier = Classifier::open(&out, None, &Preparation::new(&config(&out), DataKind::Folder), &[]).unwrap();
     let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
@@ -148,8 +148,8 @@ fn stop_and_go_on(config: fn(&Path) -> TrainConfig) {
     let folder = tempfile::tempdir().unwrap();
     let [whole, cut] = ["whole", "cut"].map(|name| folder.path().join(name));
     let records = fit(config(&whole));
-    // An epoch has six steps: the run stops two steps into the second one.
-    let part = fit(TrainConfig { max_steps: Some(8), ..config(&cut) });
+    // An epoch has seven steps: the run stops two steps into the second one.
+    let part = fit(TrainConfig { max_steps: Some(9), ..config(&cut) });
     assert_eq!((last(&cut).meta.epoch, last(&cut).meta.samples_consumed), (1, 16));
     // A part of an epoch is no candidate for the best.
     assert_eq!((part[1].partial, last(&cut).meta.best_val_accuracy), (true, Some(records[0].val_accuracy)));
@@ -204,7 +204,7 @@ fn state_that_is_not_finite_replaces_no_checkpoint() {
         let (usual, mut steps) = (TrainConfig { save_every: 0, warmup_epochs: 0.0, ..config(&out) }, 0);
         if resumed {
             fit(TrainConfig { epochs: 1, ..usual.clone() });
-            steps = 6;
+            steps = 7;
         }
         let before = files(&out);
         let max_steps = Some(steps + 1);
@@ -338,7 +338,7 @@ fn progress_counts_every_sample_once() {
     let mut seen = Vec::new();
     let config = TrainConfig { epochs: 1, ..config(&folder.path().join("run")) };
     Trainer::new(config, &cpu(2)).callback(Count(&mut seen)).fit(&net, &data()).unwrap();
-    let training = [8, 16, 24, 32, 40, 48].map(|samples| (false, samples));
+    let training = [8, 16, 24, 32, 40, 48, 50].map(|samples| (false, samples));
     assert_eq!(seen, [&training[..], &[(true, 8), (true, 16), (true, 17)]].concat());
 }
 

@@ -9,6 +9,7 @@ mod data_wait;
 mod fit;
 mod hosting;
 mod initial_weights;
+mod last_batch;
 mod metrics;
 mod mixing;
 mod objective;

@@ -22,6 +22,7 @@ fn config(out: &Path, resume: bool) -> TrainConfig {
         epochs: 3,
         batch: Some(2),
         size: Some(8),
+        drop_last: true,
         out: Some(out.to_owned()),
         resume,
         ..TrainConfig::default()

@@ -26,7 +26,8 @@ pub fn fill(program: &mut dyn Program) {
     }
 }
 
-/// A batch of random pictures, with labels and sample indices; of mixtures if the training plan takes them.
+/// A batch of random pictures, with labels and sample indices; of mixtures if the training plan takes them. If it takes a weight of
+/// the loss, the last two places have no sample.
 #[derive(Clone)]
 pub struct Batch {
     pub images: Vec<u8>,
@@ -34,6 +35,7 @@ pub struct Batch {
     pub sample_indices: Vec<u64>,
     pub other_labels: Vec<i32>,
     pub shares: Vec<f32>,
+    pub loss_weight: Option<f32>,
 }
 
 impl Batch {
@@ -45,24 +47,30 @@ impl Batch {
         let pixels = plan.shape(plan.images).elements() * shards;
         let samples = plan.batch * shards;
         let mixed = if plans.train.as_ref().is_some_and(|plan| plan.mixture.is_some()) { samples } else { 0 };
-        Batch {
+        let weighted = plans.train.as_ref().is_some_and(|plan| plan.loss_weight.is_some());
+        let counted = if weighted { samples - 2 } else { samples };
+        let mut batch = Batch {
             images: (0..pixels).map(|_| stream.next_u32() as u8).collect(),
             labels: (0..samples).map(|_| stream.below(plan.classes as u64) as i32).collect(),
             sample_indices: (0..samples as u64).map(|i| number * 1000 + i).collect(),
             other_labels: (0..mixed).map(|_| stream.below(plan.classes as u64) as i32).collect(),
             shares: (0..mixed).map(|_| stream.unit() as f32).collect(),
-        }
+            loss_weight: weighted.then_some(samples as f32 / counted as f32),
+        };
+        batch.labels[counted..].fill(-1);
+        batch
     }
 
-    /// Leaves the other samples of mixtures out, as evaluation wants it.
-    pub fn unmix(&mut self) {
+    /// Leaves out what only training takes: the other samples of mixtures, and the weight of the loss.
+    pub fn for_evaluation(&mut self) {
+        self.loss_weight = None;
         self.other_labels.clear();
         self.shares.clear();
     }
 
     pub fn inputs(&self, step: u64) -> StepInputs {
-        let Batch { images, labels, sample_indices, other_labels, shares } = self.clone();
-        let batch = HostBatch { images, labels, sample_indices, other_labels, shares };
+        let Batch { images, labels, sample_indices, other_labels, shares, loss_weight } = self.clone();
+        let batch = HostBatch { images, labels, sample_indices, other_labels, shares, loss_weight };
         StepInputs {
             batch: batch.into(),
             epoch: 3,
@@ -90,6 +98,7 @@ impl Batch {
             sample_indices: piece(&self.sample_indices, &hosted, shards),
             other_labels: piece(&self.other_labels, &hosted, shards),
             shares: piece(&self.shares, &hosted, shards),
+            loss_weight: self.loss_weight,
         }
     }
 }

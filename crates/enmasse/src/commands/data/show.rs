@@ -126,7 +126,7 @@ fn pairs(dataset: &dyn Dataset, sampler: Sampler, seed: u64, epoch: u64, samples
     let mut pairs = Pairs::new();
     for batch in (0..order.batches()).map(|batch| order.global_batch(batch)) {
         for (place, sample) in batch.iter().enumerate().filter(|(_, sample)| wanted.contains(sample)) {
-            if let Some(partner) = order.partner(place) {
+            if let Some(partner) = order.partner(0, place) {
                 pairs.entry(*sample).or_insert([place.min(partner), place.max(partner)].map(|place| batch[place]));
             }
         }
