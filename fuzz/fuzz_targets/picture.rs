@@ -6,7 +6,7 @@ use enmasse_data::{Picture, ReadOptions, decode};
 use enmasse_heap::peak_of;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let strict = ReadOptions { convert_rgb: false, exif_transpose: true, exact: false };
+    let strict = ReadOptions { convert_rgb: false, exif_transpose: true, fast: true };
     let converting = ReadOptions { convert_rgb: true, ..strict };
     let mut picture = Picture::default();
     let (result, peak) = peak_of(|| decode::decode(bytes, converting, &mut picture));
