@@ -50,6 +50,27 @@ enum Stopping {
     },
 }
 
+impl Stopping {
+    /// How a process ended, by its exit code or by the signal that ended it. A program that was asked to stop may end by the signal, or
+    /// exit with the code that shells give to that: neither is a failure of its own.
+    fn status(self, code: Option<i32>, signal: Option<i32>) -> Status {
+        let (asked, killed) = match self {
+            Stopping::No => (None, false),
+            Stopping::Asked { by, .. } => (Some(by.as_raw()), false),
+            Stopping::Killed { by, .. } => (Some(by.as_raw()), true),
+        };
+        match (code, signal) {
+            (Some(code), _) if asked.is_some_and(|signal| code == 128 + signal) => Status::Stopped,
+            (Some(code), _) => Status::Code(code),
+            (None, Some(signal)) if asked == Some(signal) => Status::Stopped,
+            (None, Some(signal)) if killed && signal == Signal::KILL.as_raw() => Status::Stopped,
+            (None, Some(signal)) => Status::Signal(signal),
+            // A process that has ended has one of them.
+            (None, None) => Status::Stopped,
+        }
+    }
+}
+
 /// An event that `poll` found.
 enum Event {
     Signal(usize),
@@ -401,19 +422,7 @@ impl Worker {
     fn poll_status(&self, stopping: Stopping) -> Result<Option<Status>, LaunchError> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         let status = waitid(WaitId::Pid(self.pid), options).map_err(LaunchError::kernel("wait for a process"))?;
-        Ok(status.map(|status| match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => Status::Code(code),
-            (_, Some(signal)) => {
-                let sent = match stopping {
-                    Stopping::No => false,
-                    Stopping::Asked { by, .. } => signal == by.as_raw(),
-                    Stopping::Killed { by, .. } => signal == by.as_raw() || signal == Signal::KILL.as_raw(),
-                };
-                if sent { Status::Stopped } else { Status::Signal(signal) }
-            }
-            // With the options above there is no third case.
-            (None, None) => Status::Stopped,
-        }))
+        Ok(status.map(|status| stopping.status(status.exit_status(), status.terminating_signal())))
     }
 
     /// Moves a piece of a stream, if there is one: false if there is no more for now.
@@ -441,4 +450,30 @@ fn until(deadline: Instant) -> Timespec {
     // Rounded up to a whole millisecond, so that waking up means that the deadline has passed.
     let left = Duration::from_millis(left.as_millis().try_into().unwrap_or(i64::MAX as u64).saturating_add(1));
     Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression test: a rank that another one blamed, and that had caught the launcher's SIGTERM, gave the job the exit code 143.
+    #[test]
+    fn a_rank_that_was_asked_to_stop_has_no_code_of_its_own() {
+        let deadline = Instant::now();
+        let asked = Stopping::Asked { by: Signal::TERM, deadline };
+        let killed = Stopping::Killed { by: Signal::TERM, deadline };
+        let check = |stopping: Stopping, code: Option<i32>, signal: Option<i32>, expected: Status| {
+            assert_eq!(stopping.status(code, signal), expected, "{stopping:?} {code:?} {signal:?}");
+        };
+        check(Stopping::No, Some(143), None, Status::Code(143));
+        check(asked, Some(143), None, Status::Stopped);
+        check(killed, Some(143), None, Status::Stopped);
+        check(asked, Some(130), None, Status::Code(130));
+        check(asked, Some(1), None, Status::Code(1));
+        check(Stopping::No, None, Some(15), Status::Signal(15));
+        check(asked, None, Some(15), Status::Stopped);
+        check(asked, None, Some(9), Status::Signal(9));
+        check(killed, None, Some(9), Status::Stopped);
+        check(killed, None, Some(11), Status::Signal(11));
+    }
 }
