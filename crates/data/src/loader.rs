@@ -93,13 +93,13 @@ impl TrainLoader {
     }
 
     /// Batches left in an epoch after its first `consumed` samples, counted over all shards.
-    pub fn batches_behind(&self, consumed: usize) -> usize {
-        self.order.batches_behind(consumed)
+    pub fn batches_after(&self, consumed: usize) -> usize {
+        self.order.batches_after(consumed)
     }
 
     /// The samples of these batches.
-    pub fn samples_behind(&self, consumed: usize) -> usize {
-        self.order.entries_behind(consumed)
+    pub fn samples_after(&self, consumed: usize) -> usize {
+        self.order.entries_after(consumed)
     }
 
     /// Bytes of the batches that exist at a time.

@@ -201,23 +201,23 @@ impl TrainOrder {
 
     /// Global batches per epoch.
     pub fn batches(&self) -> usize {
-        self.batches_behind(0)
+        self.batches_after(0)
     }
 
     /// Global batches left in an epoch after its first `consumed` entries.
-    pub fn batches_behind(&self, consumed: usize) -> usize {
-        self.entries_behind(consumed).div_ceil(self.global_batch)
+    pub fn batches_after(&self, consumed: usize) -> usize {
+        self.entries_after(consumed).div_ceil(self.global_batch)
     }
 
     /// The entries that these batches have.
-    pub fn entries_behind(&self, consumed: usize) -> usize {
+    pub fn entries_after(&self, consumed: usize) -> usize {
         let rest = self.entries.saturating_sub(consumed);
         if self.drops_last { rest - rest % self.global_batch } else { rest }
     }
 
     /// Samples that an epoch leaves out; they differ between epochs.
     pub fn dropped(&self) -> usize {
-        self.samples.saturating_sub(self.entries_behind(0))
+        self.samples.saturating_sub(self.entries_after(0))
     }
 
     /// The order of `epoch`.
@@ -257,7 +257,7 @@ impl TrainOrder {
             Sampler::Distributed { .. } | Sampler::Drawn { .. } => self.shards,
         };
         let consumed = consumed.min(self.entries);
-        let end = consumed + self.entries_behind(consumed);
+        let end = consumed + self.entries_after(consumed);
         let (samples, shards, global_batch) = (self.samples, self.shards, self.global_batch);
         EpochOrder { entries, samples, consumed, end, shards, stride, repeats, global_batch }
     }
@@ -382,7 +382,7 @@ impl EpochOrder {
     }
 
     /// The positions of these places of a global batch; none past the last one. Places without a sample are those of the positions
-    /// behind the end of the epoch, which its first positions follow.
+    /// after the end of the epoch, where it begins again.
     ///
     /// A shard's k-th batch in PyTorch is the entries s + n · (k · batch + i) of the epoch, all of which lie in the k-th
     /// global batch: for each shard s of n, the entries s, s + n, s + 2n, … of it.

@@ -4,7 +4,7 @@
 /// The places of a global batch, shard after shard.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
-    /// Samples of the global batch, at most as many as there are places.
+    /// Samples of the global batch, never more than its places.
     pub samples: usize,
     pub shards: usize,
     /// Places of a shard.

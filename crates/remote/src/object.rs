@@ -101,7 +101,7 @@ impl Object {
                 return Ok(found);
             }
             let claim = self.pieces.claim(piece);
-            // Whoever does not go on is not waited for longer than a server.
+            // A process that does not go on is waited for no longer than a server.
             if claim.is_some() || began.elapsed() >= self.patience {
                 // It may have come between the look and the claim.
                 return self.pieces.load(piece).map_or_else(|| self.fetch(piece, last), Ok);

@@ -27,7 +27,9 @@ pub(crate) fn retried<T>(
     mut attempt: impl FnMut() -> Result<T, Fault>,
 ) -> Result<T, Fault> {
     let began = Instant::now();
-    for number in 1.. {
+    let mut number = 0;
+    loop {
+        number += 1;
         let words = match attempt() {
             Ok(found) => return Ok(found),
             Err(fault @ Fault::Lasting(_)) => return Err(fault),
@@ -41,7 +43,6 @@ pub(crate) fn retried<T>(
         }
         std::thread::sleep(pause);
     }
-    unreachable!("the attempts have a limit")
 }
 
 /// The wait after an attempt: at random between the half and the whole, so that many ranks do not ask all at once.

@@ -384,7 +384,7 @@ impl Session {
         let first = self.position.samples;
         let mut batches = self.train.epoch(self.position.epoch, first as usize);
         // A run resumed with another global batch continues after the last sample that it saw.
-        let total = first + self.train.samples_behind(first as usize) as u64;
+        let total = first + self.train.samples_after(first as usize) as u64;
         let mut epoch = Epoch { began, first, total, stopwatch: Stopwatch::start(batches.waited(), group) };
         // The step after which ranks last compared their paces.
         let mut compared = self.position.optimizer_step;
@@ -497,6 +497,6 @@ impl Session {
 
     /// Number of global batches that remain in the epoch.
     fn rest_of_epoch(&self) -> u64 {
-        self.train.batches_behind(self.position.samples as usize) as u64
+        self.train.batches_after(self.position.samples as usize) as u64
     }
 }

@@ -1,4 +1,4 @@
-//! Data on servers: what an address names is told by the address itself, so that nobody is asked for it.
+//! Data on servers. An address itself says what it names, so no server is asked.
 
 use std::path::{Path, PathBuf};
 

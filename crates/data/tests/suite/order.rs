@@ -75,7 +75,7 @@ fn the_distributed_sampler_is_pytorch_s() {
             let mut theirs: Vec<Vec<Vec<usize>>> = serde_json::from_value(case["batches"].clone()).unwrap();
             theirs.iter_mut().for_each(|batches| batches.retain(|own| !drops || own.len() == batch));
             assert_eq!(ours, theirs, "{case}");
-            assert_eq!((epoch.batches(), order.batches_behind(0)), (order.batches(), order.batches()));
+            assert_eq!((epoch.batches(), order.batches_after(0)), (order.batches(), order.batches()));
         }
     }
 }
@@ -131,7 +131,7 @@ proptest! {
             rest = &rest[..rest.len() / (shards * batch) * shards * batch];
         }
         let epoch = order.rest_of_epoch(2, consumed);
-        prop_assert_eq!(epoch.batches(), order.batches_behind(consumed));
+        prop_assert_eq!(epoch.batches(), order.batches_after(consumed));
         prop_assert_eq!(epoch.batches(), rest.len().div_ceil(shards * batch));
         for shard in 0..shards {
             let theirs: Vec<usize> = rest[shard.min(rest.len())..].iter().step_by(shards).copied().collect();

@@ -192,7 +192,7 @@ impl Pieces {
 
     fn write(&self, path: &Path, hash: &[u8; HASH], bytes: &[u8]) {
         if self.cache.room.reserve((HASH + bytes.len()) as u64) {
-            // Whoever reads it looks at the hash, so it need not be on the disk yet.
+            // Its readers check the hash, so it need not be on the disk yet.
             let _ = write_unsynced(path, |file| file.write_all(hash).and_then(|()| file.write_all(bytes)));
         }
     }

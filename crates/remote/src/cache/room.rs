@@ -26,7 +26,7 @@ const FREE: u64 = 64 << 20;
 /// Bytes without which there is no use in a cache.
 const LEAST: u64 = 64 << 20;
 
-/// How long the file may be locked by others. Whoever waits longer does without.
+/// How long to wait for the lock of the file. After that a piece is not kept.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Time between two looks at the lock.
@@ -124,7 +124,7 @@ impl Room {
             if is_own && found.path.extension().is_none_or(|extension| extension != EXTENSION) {
                 continue;
             }
-            // Whoever removes it first has the space.
+            // If another process has removed it, its space is free as well.
             let _ = fs::remove_file(&found.path);
             size -= found.bytes;
         }

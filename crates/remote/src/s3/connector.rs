@@ -33,7 +33,7 @@ struct Service(Transport);
 
 #[async_trait]
 impl HttpService for Service {
-    /// Blocks the thread for as long as the transport takes: whoever polls this waits for nothing else.
+    /// Blocks the thread for as long as the transport takes. The thread that polls this waits for nothing else.
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         // Of the kind that is not tried again: attempts are for `retry` to make.
         self.answer(request).map_err(|fault| HttpError::new(HttpErrorKind::Unknown, fault))
