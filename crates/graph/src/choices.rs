@@ -105,7 +105,7 @@ impl FromStr for Choices {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CompileOptions, Conv, Mode, Plan, Tensor, compile};
+    use crate::{CompileOptions, Conv, Mode, Plan, Plans, Precision, Tensor, compile};
 
     #[test]
     fn malformed_texts_are_refused() {
@@ -142,6 +142,32 @@ mod tests {
         let x = x.conv2d("first", Conv::new(4, 3).padding(1));
         let x = x.conv2d("a", Conv::new(4, 3).padding(1)).conv2d("b", Conv::new(4, 3).padding(1));
         x.conv2d("c", Conv::new(4, 3)).flatten().linear("fc", 3)
+    }
+
+    #[test]
+    fn a_choice_for_f32_was_taken_for_tf32() {
+        let plans =
+            |precision| compile(&net, &CompileOptions { precision, ..CompileOptions::new("net", 2, 8, 3) }).unwrap();
+        let signatures = |plans: &Plans| -> Vec<String> {
+            let plan = plans.train.as_ref().unwrap();
+            plan.instructions.iter().map(|node| plan.signature(node)).collect()
+        };
+        let (single, rounding) = (plans(Precision::F32), plans(Precision::Tf32));
+        let mut choices = Choices::default();
+        for (single, rounding) in signatures(&single).into_iter().zip(signatures(&rounding)) {
+            if single.starts_with("conv2d") || single.starts_with("linear") {
+                assert_eq!(rounding, format!("{single} in tf32"));
+                choices.insert(single, "winograd");
+            } else {
+                assert_eq!(rounding, single);
+            }
+        }
+        // The layers `a` and `b` share theirs, and the pictures have no gradient.
+        assert_eq!(choices.len(), 4 * 3 - 1);
+
+        let mut tuned = rounding.clone();
+        tuned.choose(&choices);
+        assert_eq!(tuned, rounding);
     }
 
     #[test]
