@@ -115,7 +115,8 @@ impl LauncherFlags {
         Ok(launched)
     }
 
-    /// Puts `--device` into `layers`, as `--devices`. For CPUs the number of ranks stays as it is.
+    /// Puts `--device` into `layers`, as `--devices`. For CPUs the number of ranks stays as it is, also where the environment, a file or
+    /// a saved run names GPUs.
     fn take_device(&self, layers: &mut LayeredConfig) -> Result<(), Failure> {
         let Some(device) = &self.device else { return Ok(()) };
         let refuse = |reason: &str| Err(Failure::Usage(format!("--device {device}: {reason}")));
@@ -139,7 +140,11 @@ impl LauncherFlags {
         match (devices, given) {
             (_, Some(given)) if !agrees => refuse(&format!("--devices {given} says otherwise; leave one of them out")),
             (Some(devices), None) => Ok(layers.argument("devices", &devices)?),
-            _ => Ok(()),
+            (Some(_), Some(_)) => Ok(()),
+            (None, _) => {
+                layers.device_kind(settings::usual_kind());
+                Ok(())
+            }
         }
     }
 
@@ -223,6 +228,8 @@ fn meeting_point(url: &str) -> Result<Option<(String, u16)>, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use clap::Command;
 
     use super::*;
@@ -279,6 +286,28 @@ mod tests {
         for url in ["tcp://h", "tcp://:1", "tcp://h:0", "tcp://h:65536", "file:///a", "env"] {
             refused(&format!("--dist-url {url}"), &format!("--dist-url {url}: must be env:// or tcp://HOST:PORT"));
         }
+    }
+
+    #[test]
+    fn a_gpu_of_a_saved_run_or_a_variable_was_taken_in_spite_of_device_cpu() {
+        let check = |flags: &str, variable: Option<&str>, saved: &str, expected: Option<&str>| {
+            let line = ["train"].into_iter().chain(flags.split_whitespace());
+            let matches = Command::new("train").args(arguments()).try_get_matches_from(line).unwrap();
+            let mut layers = LayeredConfig::new();
+            layers.environment(variable.map(|value| ("ENMASSE_DEVICES".into(), value.into()))).unwrap();
+            LauncherFlags::of(&matches).place(|_| None, &mut layers).unwrap();
+            layers.saved_run(&format!("devices = \"{saved}\""), Path::new("run")).unwrap();
+            assert_eq!(layers.config().get("devices").as_deref(), expected, "{flags} {variable:?} {saved}");
+        };
+        check("", None, "gpu:2", Some("gpu:2"));
+        check("--device cpu", None, "gpu:2", Some("cpu:2"));
+        check("--device cpu", None, "gpu:0,3,4", Some("cpu:3"));
+        check("--device cpu", None, "gpu:all", None);
+        check("--device cpu", None, "auto", None);
+        check("--device cpu", None, "cpu:3", Some("cpu:3"));
+        check("--device cpu", Some("gpu:1"), "gpu:2", Some("cpu:1"));
+        check("--device cpu --world-size 3", Some("gpu:1"), "gpu:2", Some("cpu:3"));
+        check("--device cuda:1", Some("cpu:1"), "cpu:2", Some("gpu:1,"));
     }
 
     #[test]

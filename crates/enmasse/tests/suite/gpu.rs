@@ -74,6 +74,25 @@ fn a_run_changes_its_device_at_a_resume() {
     }
 }
 
+/// A run that was trained on a card goes on where there is none, if the command line says so.
+#[test]
+fn a_resume_looked_for_the_runs_gpu_in_spite_of_device_cpu() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run, nothing) = (pictures(folder.path(), 8), folder.path().join("run"), folder.path().join("nothing"));
+    std::fs::create_dir(&nothing).unwrap();
+    let Some(begun) = on_gpu(&arguments(&data, &run, &["--epochs", "1", "--devices", "gpu:1"])) else { return };
+    begun.well();
+    for (epochs, devices) in [("2", ["--device", "cpu"]), ("3", ["--devices", "cpu:1"])] {
+        let others = [&["--epochs", epochs, "--resume"], &devices[..]].concat();
+        let ended = with_libraries(&nothing, &arguments(&data, &run, &others)).well();
+        assert!(ended.stderr.contains(" devices=cpu:1 "), "{devices:?}: {}", ended.stderr);
+    }
+    let [run, picture] = [run, crate::common::files(&data)[0].clone()].map(|path| path.display().to_string());
+    for command in [&["eval", &run][..], &["predict", &run, &picture]] {
+        with_libraries(&nothing, &[command, &["--devices", "cpu:1"]].concat()).well();
+    }
+}
+
 /// The scale of the loss is part of a run: of its checkpoints, of a resume, and of what it says.
 #[test]
 fn a_run_in_f16_keeps_its_loss_scale() {

@@ -50,6 +50,11 @@ impl Devices {
         is_number.then(|| self.count())
     }
 
+    /// As many devices of this kind; `None` if another kind's number is not known before the machine is.
+    pub(super) fn on(&self, kind: &str) -> Option<Self> {
+        if self.kind == kind { Some(self.clone()) } else { self.asked().map(|count| Devices::new(kind, count)) }
+    }
+
     /// Number of devices.
     pub fn count(&self) -> usize {
         match &self.selection {

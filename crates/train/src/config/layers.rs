@@ -46,6 +46,8 @@ pub struct LayeredConfig {
     config: TrainConfig,
     /// Parallel to [`SETTINGS`].
     sources: Vec<Source>,
+    /// What the command line says of the kind of devices alone.
+    device_kind: Option<String>,
     /// The configuration of the run to be resumed, and its folder.
     saved: Option<(Source, TrainConfig)>,
 }
@@ -59,7 +61,12 @@ impl Default for LayeredConfig {
 impl LayeredConfig {
     /// The defaults.
     pub fn new() -> Self {
-        LayeredConfig { config: TrainConfig::default(), sources: vec![Source::Default; SETTINGS.len()], saved: None }
+        LayeredConfig {
+            config: TrainConfig::default(),
+            sources: vec![Source::Default; SETTINGS.len()],
+            device_kind: None,
+            saved: None,
+        }
     }
 
     /// Adds the configuration of a run to be resumed (its TOML text and folder). Only defaults are below it. Settings
@@ -112,6 +119,13 @@ impl LayeredConfig {
         self.apply(setting, value, Source::CommandLine)
     }
 
+    /// Adds the kind of devices alone, above everything else: as many devices of this kind take the place of those that any source
+    /// names. Where their number is not known, the default does.
+    pub fn device_kind(&mut self, kind: &str) {
+        self.device_kind = Some(kind.to_owned());
+        self.config.devices = self.config.devices.take().and_then(|devices| devices.on(kind));
+    }
+
     /// The configuration so far. It has `out` and `resume`, for example, which locate a saved run.
     pub fn config(&self) -> &TrainConfig {
         &self.config
@@ -150,6 +164,9 @@ impl LayeredConfig {
     fn apply(&mut self, setting: &'static Setting, text: &str, source: Source) -> Result<(), ConfigError> {
         let mut changed = self.config.clone();
         assign(&mut changed, setting, text, &source)?;
+        if let Some(kind) = &self.device_kind {
+            changed.devices = changed.devices.and_then(|devices| devices.on(kind));
+        }
         let place = SETTINGS.iter().zip(&mut self.sources).find(|(known, _)| known.name == setting.name);
         if let Some((_, current)) = place
             && source.weight() >= current.weight()
