@@ -72,6 +72,7 @@ mod survey;
 mod task;
 mod transform;
 mod view;
+mod warning;
 
 pub use bad_sample::BadSample;
 pub use batch::Batch;
@@ -105,6 +106,7 @@ pub use transform::{
     RandomVerticalFlip, Stretch, TrainTransform, Transform, TrivialAugmentWide,
 };
 pub use view::{View, Wanted};
+pub use warning::DataWarning;
 
 /// How objects on servers are read.
 pub use enmasse_remote::{RemoteOptions, is_remote};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::decode::ReadOptions;
 use crate::mt19937::PythonRandom;
 use crate::open::{class_folders, find_manifest};
-use crate::{DataError, DataLayout, Dataset, Folder, LeftOut, OpenOptions};
+use crate::{DataError, DataLayout, DataWarning, Dataset, Folder, LeftOut, OpenOptions};
 
 /// Whose random draw decides which pictures of a folder are for validation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,7 +144,7 @@ pub(crate) struct Scanned<S> {
     pub folders: Option<[String; 2]>,
     pub layout: DataLayout,
     /// What the user should know about the data.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<DataWarning>,
 }
 
 /// Both parts of a data set.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use enmasse_remote::{Remote, RemoteOptions, is_remote};
 
-use crate::{Container, DataError};
+use crate::{Container, DataError, DataWarning};
 
 /// Opens what paths name. A path is an address where the storage is one of objects.
 #[derive(Clone, Debug)]
@@ -61,10 +61,12 @@ impl Storage {
     }
 
     /// What the user should know about the objects that have been opened.
-    pub fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<DataWarning> {
         match self {
             Storage::Files => Vec::new(),
-            Storage::Objects(remote) => remote.warnings(),
+            Storage::Objects(remote) => {
+                remote.warnings().into_iter().map(|(problem, remedy)| DataWarning { problem, remedy }).collect()
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use enmasse_data::{OpenData, OpenOptions, open};
+use enmasse_data::{DataWarning, OpenData, OpenOptions, open};
 
 use crate::report::{Finding, Section};
 use enmasse_wording::counted;
@@ -32,8 +32,7 @@ fn look(root: &Path) -> Vec<Finding> {
     };
     let mut findings = vec![what(root, &data)];
     findings.extend(left_out(&data));
-    let remedy = "compare the copy with its source, or get it again";
-    findings.extend(data.warnings.iter().map(|line| Finding::note("complete", line, remedy)));
+    findings.extend(data.warnings.iter().map(warned));
     findings.extend(uneven(&data));
     findings.push(readable(&data));
     findings
@@ -45,6 +44,11 @@ fn what(root: &Path, data: &OpenData) -> Finding {
     let classes = counted(data.classes.len(), "class");
     let text = format!("{}: {}, {pictures} in {classes}", root.display(), data.layout.name());
     Finding::ok("folder", text).fact("pictures", train + validation).fact("classes", data.classes.len())
+}
+
+/// What a run would warn of.
+fn warned(DataWarning { problem, remedy }: &DataWarning) -> Finding {
+    Finding::note("warning", problem, remedy)
 }
 
 /// A note if the folders hold what can be no picture.

@@ -79,8 +79,9 @@ impl Remote {
         }
     }
 
-    /// What the user should know about the objects that have been looked up: sentences without a full stop.
-    pub fn warnings(&self) -> Vec<String> {
+    /// What the user should know about the objects that have been looked up, and what to do about it: a sentence without a full stop,
+    /// and its end.
+    pub fn warnings(&self) -> Vec<(String, &'static str)> {
         let objects = lock(&self.objects);
         let mut warnings = Vec::new();
         let mut unseen = objects.values().filter_map(|object| Some((object.address(), object.unseen()?)));
@@ -89,14 +90,15 @@ impl Remote {
                 0 => String::new(),
                 others => format!(", as are {others} more"),
             };
-            warnings.push(format!("{address}: {why}; the version in the cache is read{others}"));
+            let problem = format!("{address}: {why}; the version in the cache is read{others}");
+            warnings.push((problem, "if the data may have changed, start again when the server answers"));
         }
         let (total, kept) = (objects.values().map(|object| object.length()).sum::<u64>(), self.cache.capacity());
         if total > kept {
             let [total, kept] = [total, kept].map(|bytes| bytes.div_ceil(1_000_000));
-            warnings.push(format!(
-                "the cache keeps {kept} MB of the data's {total} MB, so each epoch fetches the rest again; raise --cache-limit if the disk has room"
-            ));
+            let problem =
+                format!("the cache keeps {kept} MB of the data's {total} MB, so each epoch fetches the rest again");
+            warnings.push((problem, "raise --cache-limit if the disk has room"));
         }
         warnings
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use enmasse_comm::ComparedText;
 use enmasse_data::{
-    DataError, DataKind, DataLayout, Dataset, DecodePool, Folder, LeftOut, OpenOptions, Split, TrainTransform,
-    folder_of,
+    DataError, DataKind, DataLayout, DataWarning, Dataset, DecodePool, Folder, LeftOut, OpenOptions, Split,
+    TrainTransform, folder_of,
 };
 use serde::Deserialize;
 
@@ -35,7 +35,7 @@ pub struct TrainingData {
     /// The files of each part, for the run folder; `None` for data sets that are not lists of files.
     pub split: Option<Split>,
     /// What the user should know about the data; nothing for the files of an earlier run.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<DataWarning>,
     /// What the scan of a folder found and could not use; nothing for other data sets, and for the files of an earlier run.
     pub left_out: LeftOut,
     /// The program's change to the transforms from kind and configuration; `None` if there is none.

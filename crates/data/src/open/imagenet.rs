@@ -13,7 +13,7 @@ use enmasse_wording::grouped;
 use crate::file_list::FileList;
 use crate::scan::{EXTENSIONS, files, folders};
 use crate::split::Scanned;
-use crate::{DataError, DataLayout, Dataset, Folder, LeftOut};
+use crate::{DataError, DataLayout, DataWarning, Dataset, Folder, LeftOut};
 
 const CLASSES: usize = 1000;
 /// Pictures of the training part and of the validation part.
@@ -60,12 +60,12 @@ pub(crate) fn describe(scanned: &mut Scanned<Folder>, root: &Path) -> Result<(),
     if let (CLASSES, Some(validation)) = (train.classes().len(), held_out.as_ref()) {
         let parts = [("training", train.len(), PICTURES[0]), ("validation", validation.len(), PICTURES[1])];
         for (part, found, expected) in parts.into_iter().filter(|(_, found, expected)| found != expected) {
-            warnings.push(format!(
+            warnings.push(DataWarning::incomplete(format!(
                 "{}: ImageNet has {} {part} pictures, and this copy has {}",
                 root.display(),
                 grouped(expected as u64),
                 grouped(found as u64)
-            ));
+            )));
         }
     }
     if let Some(table) = find_table(root, NAMES) {

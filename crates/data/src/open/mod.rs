@@ -27,7 +27,7 @@ use crate::scan::{has_extension, holds_pictures};
 use crate::shards::Shards;
 use crate::split::{Divide, Parts, Scanned};
 use crate::storage::Storage;
-use crate::{Container, DataError, DataKind, DataLayout, Dataset, Folder, LeftOut, Split, SplitKind};
+use crate::{Container, DataError, DataKind, DataLayout, DataWarning, Dataset, Folder, LeftOut, Split, SplitKind};
 pub(crate) use imagenet::{is_same_class, tables_above};
 use known::{Layout, recognise};
 pub(crate) use nothing::find_manifest;
@@ -92,8 +92,8 @@ pub struct OpenData {
     pub has_parts: bool,
     /// The two parts as lists of files, if that is what they are.
     pub split: Option<Split>,
-    /// What the user should know about the data, such as an incomplete copy: sentences without a full stop.
-    pub warnings: Vec<String>,
+    /// What the user should know about the data.
+    pub warnings: Vec<DataWarning>,
 }
 
 /// An opened data set that is not split.

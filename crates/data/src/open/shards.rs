@@ -11,7 +11,7 @@ use crate::open_files::OpenFiles;
 use crate::shards::{Indexed, Place, Sample, Shards, index};
 use crate::split::Scanned;
 use crate::storage::Storage;
-use crate::{DataError, DataLayout};
+use crate::{DataError, DataLayout, DataWarning};
 
 /// The extension of their names.
 pub(super) const EXTENSION: &str = "tar";
@@ -49,7 +49,8 @@ pub(crate) fn scan(
         let Indexed { samples, is_complete } = indexed?;
         if !is_complete {
             let path = files[number].0.display();
-            warnings.push(format!("{path}: it lacks the mark of an archive's end, and may have been cut short"));
+            let problem = format!("{path}: it lacks the mark of an archive's end, and may have been cut short");
+            warnings.push(DataWarning::incomplete(problem));
         }
         let (names, places) = &mut lists[usize::from(files[number].1)];
         for sample in samples {

@@ -184,10 +184,10 @@ fn archives_that_were_cut_short() {
     let ten = numbered(0, 10, &["a", "b"]);
     fs::write(&path, &ten[..ten.len() - 1024]).unwrap();
     let data = opened(&path).unwrap();
-    assert_eq!(
-        data.warnings,
-        [format!("{}: it lacks the mark of an archive's end, and may have been cut short", path.display())]
-    );
+    let advice = "compare the copy with its source, or get it again";
+    let warning =
+        format!("{}: it lacks the mark of an archive's end, and may have been cut short; {advice}", path.display());
+    assert_eq!(data.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(), [warning]);
     // Cut short after it was opened: an error that names the archive, and is one of a sample.
     fs::write(&path, &ten[..600]).unwrap();
     let data = data.train;

@@ -147,6 +147,27 @@ fn other_commands_take_addresses() {
     assert_eq!(last(&["eval", &run])["samples"], 12);
 }
 
+/// `doctor` told to compare the copy with its source, whatever the warning was.
+#[test]
+fn a_warning_of_the_cache_has_the_remedy_of_an_incomplete_copy() {
+    let data = Data::new();
+    let server = data.serve();
+    let mut command = program();
+    command.args(["doctor", "--json", "--data", &format!("{}/flowers.enmasse", server.address)]);
+    command.env("ENMASSE_CACHE", data.path("cache"));
+    let mut warnings = || {
+        let report = finish(&mut command).json().pop().unwrap();
+        let sections = report["sections"].as_array().unwrap();
+        let found = sections.iter().flat_map(|section| section["findings"].as_array().unwrap());
+        found.filter(|finding| finding["name"] == "warning").cloned().collect::<Vec<Value>>()
+    };
+    assert_eq!(warnings(), [Value::Null; 0]);
+    drop(server);
+    let found = warnings();
+    assert!(found[0]["text"].as_str().unwrap().ends_with("the version in the cache is read"), "{found:?}");
+    assert_eq!(found[0]["remedy"], "if the data may have changed, start again when the server answers");
+}
+
 #[test]
 fn faults_of_servers_end_runs() {
     let data = Data::new();

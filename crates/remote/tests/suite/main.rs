@@ -200,7 +200,7 @@ fn what_the_cache_has_is_read_without_a_server() {
     server.put("a", &bytes);
     let (remote, object) = open(20_000);
     object.fill(0, &mut [0; 7]).unwrap();
-    assert_eq!(remote.warnings(), [""; 0]);
+    assert_eq!(remote.warnings(), []);
     drop(server);
     let (remote, object) = open(500);
     let mut found = [0; 10];
@@ -208,7 +208,7 @@ fn what_the_cache_has_is_read_without_a_server() {
     assert_eq!((object.length(), found.as_slice()), (bytes.len() as u64, &bytes[PIECE - 10..PIECE]));
     let warnings = remote.warnings();
     assert!(
-        warnings[0].starts_with(&address) && warnings[0].ends_with("the version in the cache is read"),
+        warnings[0].0.starts_with(&address) && warnings[0].0.ends_with("the version in the cache is read"),
         "{warnings:?}"
     );
     assert!(object.fill(PIECE as u64, &mut found).unwrap_err().to_string().contains("efused"));
@@ -231,8 +231,8 @@ fn the_cache_is_bounded() {
             assert!(size <= limit + 1000, "{size}");
         }
     }
-    let warning = "the cache keeps 5 MB of the data's 13 MB, so each epoch fetches the rest again; raise --cache-limit if the disk has room";
-    assert_eq!(remote.warnings(), [warning]);
+    let warning = "the cache keeps 5 MB of the data's 13 MB, so each epoch fetches the rest again";
+    assert_eq!(remote.warnings(), [(warning.to_owned(), "raise --cache-limit if the disk has room")]);
 }
 
 #[test]
