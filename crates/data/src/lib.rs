@@ -65,6 +65,7 @@ mod resize;
 mod scan;
 pub mod shapes;
 mod shards;
+mod source;
 mod split;
 mod stage;
 mod storage;

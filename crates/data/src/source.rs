@@ -1,0 +1,237 @@
+//! Where the pictures of a batch come from: the samples of an epoch or of a pass, and how a thread makes each of them.
+//!
+//! What is made depends on the task, the order and the files alone. A sample is read, transformed, and perhaps replaced or mixed with
+//! another one, in memory of the thread.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::bad_sample::MOST_IN_A_ROW;
+use crate::batch::{Made, NO_LABEL, Pending, Unreadable};
+use crate::error::describe_sample;
+use crate::pool::Scratch;
+use crate::task::Task;
+use crate::{BadSample, DataError, Dataset, EpochOrder, EvalOrder, EvalTransform, Sharding, TrainTransform, Wanted};
+
+/// The samples, and their processing.
+pub(crate) enum Samples {
+    Train { order: EpochOrder, sharding: Sharding, transform: Arc<TrainTransform>, seed: u64, epoch: u64 },
+    Eval { order: EvalOrder, transform: Arc<EvalTransform> },
+}
+
+impl Samples {
+    /// The places of a batch: positions in the order of the epoch, or indices.
+    pub fn places(&self, batch: usize) -> Vec<usize> {
+        match self {
+            Samples::Train { order, sharding, .. } => order.hosted_positions(batch, sharding).collect(),
+            Samples::Eval { order, .. } => order.indices(batch).collect(),
+        }
+    }
+
+    /// The places of a batch's global batch by its samples.
+    pub fn loss_weight(&self, batch: usize) -> f32 {
+        match self {
+            Samples::Train { order, sharding, .. } => sharding.global_batch() as f32 / order.samples_of(batch) as f32,
+            Samples::Eval { .. } => 1.0,
+        }
+    }
+
+    /// Whether a place has a sample. Otherwise its picture is there for batch norm alone.
+    fn has_sample(&self, place: usize) -> bool {
+        match self {
+            Samples::Train { order, .. } => place < order.entries(),
+            Samples::Eval { .. } => true,
+        }
+    }
+
+    /// The tasks that make a batch.
+    pub fn tasks(&self, batch: usize) -> Vec<Task> {
+        match self {
+            Samples::Train { order, sharding, transform, .. } if transform.mixing().is_some() => {
+                Task::pairs(order, batch, sharding)
+            }
+            Samples::Train { .. } | Samples::Eval { .. } => Task::ones(&self.places(batch)),
+        }
+    }
+
+    /// The samples for a place, in the order in which they are tried.
+    fn candidates(&self, place: usize) -> impl Iterator<Item = Candidate> {
+        let tries = match self {
+            Samples::Train { order, .. } => MOST_IN_A_ROW.min(order.entries()),
+            Samples::Eval { .. } => 1,
+        };
+        (place..place + tries).map(move |place| match self {
+            Samples::Train { order, .. } => {
+                let draw = order.draw(place);
+                Candidate { index: order.sample(draw), draw: draw as u64 }
+            }
+            Samples::Eval { .. } => Candidate { index: place, draw: place as u64 },
+        })
+    }
+}
+
+/// A sample, and the number under which its transforms draw: the sample's index, or another one for a repetition in an epoch.
+#[derive(Clone, Copy)]
+struct Candidate {
+    index: usize,
+    draw: u64,
+}
+
+/// Makes the samples of batches.
+pub(crate) struct Source {
+    pub samples: Samples,
+    pub dataset: Arc<dyn Dataset>,
+    /// Edge of the pictures.
+    pub size: usize,
+    /// Whether unreadable samples are skipped.
+    pub skips: bool,
+}
+
+impl Source {
+    /// Runs a task, and stores what it made in the places of its batch.
+    pub fn run(&self, task: &Task, scratch: &mut Scratch, batch: &Pending) {
+        let mut unreadable = Unreadable::new();
+        match task {
+            &Task::One { place, position } => {
+                let result = self.fill(position, scratch, &mut unreadable);
+                batch.finish(place, result, scratch.canvas.picture().pixels(), unreadable);
+            }
+            Task::Pair(pair) => {
+                let positions = pair.map(|place| place.position);
+                let (made, mut error) = match self.fill_pair(positions, scratch, &mut unreadable) {
+                    Ok(made) => (made, None),
+                    Err(error) => (None, Some(error)),
+                };
+                let pixels = [scratch.first.pixels(), scratch.canvas.picture().pixels()];
+                for (number, pixels) in pixels.into_iter().enumerate() {
+                    let Some(place) = pair[number].hosted else { continue };
+                    let made = made.map(|made| made[number]);
+                    let result = error.take().map_or(Ok(made), Err);
+                    batch.finish(place, result, pixels, std::mem::take(&mut unreadable));
+                }
+            }
+        }
+    }
+
+    /// Makes the samples of two places as [`fill`](Self::fill) does, the first one in `scratch.first`, and mixes them.
+    fn fill_pair(
+        &self,
+        [first, second]: [usize; 2],
+        scratch: &mut Scratch,
+        unreadable: &mut Unreadable,
+    ) -> Result<Option<[Made; 2]>, DataError> {
+        let Samples::Train { transform, seed, epoch, .. } = &self.samples else { return Ok(None) };
+        let Some(first) = self.fill(first, scratch, unreadable)? else { return Ok(None) };
+        let bytes = self.size * self.size * 3;
+        let kept = scratch.first.reshape(self.size, self.size).map_err(|source| DataError::Memory { bytes, source })?;
+        kept.copy_from_slice(scratch.canvas.picture().pixels());
+        let Some(second) = self.fill(second, scratch, unreadable)? else { return Ok(None) };
+        let pictures = [scratch.first.pixels_mut(), scratch.canvas.pixels_mut()];
+        let share = transform.mix(pictures, *seed, *epoch, first.draw) as f32;
+        let mixed = |own: Made, other: Made| match share {
+            0.5.. => Made { other_label: other.label, share, ..own },
+            _ => Made { label: other.label, other_label: own.label, share: 1.0 - share, ..own },
+        };
+        Ok(Some([mixed(first, second), mixed(second, first)]))
+    }
+
+    /// Makes the sample of a place on `scratch.canvas`. If that is to be skipped, it makes the first readable candidate,
+    /// and adds the samples before it to `unreadable`. `None` leaves the place empty.
+    fn fill(
+        &self,
+        place: usize,
+        scratch: &mut Scratch,
+        unreadable: &mut Unreadable,
+    ) -> Result<Option<Made>, DataError> {
+        let mut skipped = None;
+        for (number, candidate) in self.samples.candidates(place).enumerate() {
+            let index = candidate.index;
+            match self.make(candidate, scratch) {
+                Ok(label) => {
+                    let label = if self.samples.has_sample(place) { label } else { NO_LABEL };
+                    return Ok(Some(Made { index, draw: candidate.draw, label, other_label: label, share: 1.0 }));
+                }
+                Err(error) if self.skips && error.is_unreadable() => {
+                    let sample = BadSample::new(self.dataset.name(index), &error);
+                    unreadable.insert(index, sample.clone());
+                    skipped = Some((number + 1, sample));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match (&self.samples, skipped) {
+            (Samples::Train { .. }, Some((count, last))) => Err(DataError::Unreadable { count, last }),
+            (Samples::Train { .. }, None) | (Samples::Eval { .. }, _) => Ok(None),
+        }
+    }
+
+    /// Reads and transforms one sample on `scratch.canvas`; returns its label. A panic in the data set or a transform
+    /// becomes an error.
+    fn make(&self, candidate: Candidate, scratch: &mut Scratch) -> Result<i32, DataError> {
+        let result = catch_unwind(AssertUnwindSafe(|| self.try_make(candidate, scratch)));
+        result.unwrap_or_else(|panic| {
+            let index = candidate.index;
+            let name = catch_unwind(AssertUnwindSafe(|| describe_sample(self.dataset.as_ref(), index)));
+            let name = name.unwrap_or_else(|_| format!("sample {index}"));
+            Err(DataError::panicked(name, &*panic))
+        })
+    }
+
+    /// What a sample's transforms need of a picture of `width` × `height`. Only training pictures may be shrunk.
+    fn wanted(&self, draw: u64, width: usize, height: usize) -> Wanted {
+        let wanted = match &self.samples {
+            Samples::Train { transform, seed, epoch, .. } => {
+                transform.stretch((*seed, *epoch, draw), width, height).map(|stretch| stretch.wanted())
+            }
+            Samples::Eval { transform, .. } => {
+                transform.stretch(width, height).map(|stretch| Wanted { shrink: 1, ..stretch.wanted() })
+            }
+        };
+        wanted.unwrap_or_else(|| Wanted::whole(width, height))
+    }
+
+    /// The error of a place whose sample is not read for too long.
+    pub fn stalled(&self, place: usize, patience: Duration) -> DataError {
+        let index = self.samples.candidates(place).next().map_or(place, |candidate| candidate.index);
+        DataError::stalled(self.dataset.as_ref(), index, patience)
+    }
+
+    /// The error of a sample that does not fit.
+    fn misfit(&self, index: usize, problem: impl Into<String>) -> DataError {
+        DataError::of_sample(self.dataset.as_ref(), index, problem)
+    }
+
+    fn try_make(&self, Candidate { index, draw }: Candidate, scratch: &mut Scratch) -> Result<i32, DataError> {
+        let Scratch { view, canvas, .. } = scratch;
+        canvas.give_back(view);
+        let wanted = |width: usize, height: usize| self.wanted(draw, width, height);
+        self.dataset.read_part(index, &wanted, view).map_err(|error| match error {
+            // The data set's own error does not name the sample.
+            DataError::Setting(problem) => self.misfit(index, problem),
+            other => other,
+        })?;
+        if view.picture.pixels().is_empty() {
+            return Err(self.misfit(index, "the picture has no pixels"));
+        }
+        match &self.samples {
+            Samples::Train { transform, seed, epoch, .. } => {
+                transform.apply_to_view(view, canvas, (*seed, *epoch, draw));
+            }
+            Samples::Eval { transform, .. } => match transform.stretch(view.width, view.height) {
+                Some(stretch) => canvas.stretch(view, &stretch),
+                None => {
+                    canvas.take(view);
+                    transform.show(canvas);
+                }
+            },
+        }
+        let (width, height) = (canvas.picture().width(), canvas.picture().height());
+        if (width, height) != (self.size, self.size) {
+            let problem = format!("the transforms leave {width}x{height} pixels instead of {0}x{0}", self.size);
+            return Err(self.misfit(index, problem));
+        }
+        let label = self.dataset.label(index);
+        i32::try_from(label).map_err(|_| self.misfit(index, format!("its label {label} is too large")))
+    }
+}
