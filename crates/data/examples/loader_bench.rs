@@ -1,4 +1,5 @@
-//! Measures how many pictures per second the loader makes from a folder of class folders, or from a packed file.
+//! Measures how many pictures per second the loader makes from a folder of class folders, from a packed file, or from data on a
+//! server, of which `--cache DIR` keeps what was fetched.
 //!
 //! `cargo run --release -p enmasse-data --example loader_bench -- DATA [--threads N] [--batch B] [--size PIXELS] [--passes P] [--fast]`
 //!
@@ -18,7 +19,8 @@ use std::time::{Duration, Instant};
 
 use enmasse_data::{
     Batches, DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Folder, OpenOptions, PackForm,
-    PackOptions, Picture, ReadOptions, Sharding, TrainLoader, TrainTransform, Unpacked, is_packed, open, pack,
+    PackOptions, Picture, ReadOptions, RemoteOptions, Sharding, TrainLoader, TrainTransform, Unpacked, is_packed,
+    is_remote, open, pack,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -48,8 +50,11 @@ fn main() -> Result<(), DataError> {
     if given("--difference") {
         return difference(&pool, root, size, sharding);
     }
-    let data = match is_packed(root) {
-        true => open(root, &OpenOptions { reading, ..OpenOptions::default() })?.train,
+    let data = match is_packed(root) || is_remote(root) {
+        true => {
+            let remote = RemoteOptions { cache: value("--cache").map(Into::into), ..RemoteOptions::default() };
+            open(root, &OpenOptions { reading, remote, ..OpenOptions::default() })?.train
+        }
         false => Arc::new(Folder::scan(root)?.read_with(reading)),
     };
     if let Some(file) = value("--pack") {

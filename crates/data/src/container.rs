@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Error, ErrorKind, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use serde::de::DeserializeOwned;
 
 use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use crate::refit::refit;
-use crate::{DataError, View, Wanted};
+use crate::{DataError, Extent, View, Wanted};
 
 /// An open regular file, or an object. It stays the same one if another takes its path.
 #[derive(Debug)]
@@ -94,6 +95,18 @@ impl Container {
             self.read(offset, length, bytes)?;
             decode::read_part_of(bytes, name, options, wanted, view)
         })
+    }
+
+    pub(crate) fn is_remote(&self) -> bool {
+        matches!(self.source, Source::Object(_))
+    }
+
+    /// These bytes, if they are those of an object.
+    pub(crate) fn extent(&self, bytes: Range<u64>) -> Option<Extent> {
+        match &self.source {
+            Source::Object(object) => Some(Extent { object: object.clone(), bytes }),
+            Source::File(_) => None,
+        }
     }
 
     /// Reads it from its start to its end, once.

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::refit::refit;
-use crate::{DataError, View, Wanted};
+use crate::{DataError, Extent, View, Wanted};
 
 /// An RGB picture: rows from the top, three bytes per pixel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,6 +111,16 @@ pub trait Dataset: Send + Sync {
     /// Bytes that the data set keeps of what it has read, at most, for all threads together. The default keeps nothing.
     fn kept_bytes(&self) -> usize {
         0
+    }
+
+    /// Whether the pictures lie on servers. The default is for data on this machine.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    /// Where a picture on a server lies, as far as that is known, so that a loader can fetch it before it is read. May ask the server.
+    fn extent(&self, _index: usize) -> Option<Extent> {
+        None
     }
 
     /// Lengths of the runs of neighbouring samples that are fast to read one after another, and slow in another order. They add

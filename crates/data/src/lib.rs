@@ -86,7 +86,7 @@ pub use kind::{Crop, DataKind, Normalization};
 pub use layout::DataLayout;
 pub use left_out::LeftOut;
 pub use likeness::{Likeness, Nearest};
-pub use loader::{Batches, EvalLoader, TrainLoader};
+pub use loader::{AHEAD_BYTES, Batches, EvalLoader, TrainLoader};
 pub use moments::Moments;
 pub use open::{
     OpenData, OpenOptions, Unlabelled, WholeData, folder_of, holds_known_set, holds_unlabelled, is_self_contained,
@@ -109,7 +109,7 @@ pub use transform::{
 pub use view::{View, Wanted};
 pub use warning::DataWarning;
 
-/// How objects on servers are read.
-pub use enmasse_remote::{RemoteOptions, is_remote};
+/// How objects on servers are read, and where in them a picture lies.
+pub use enmasse_remote::{Extent, RemoteOptions, is_remote};
 /// The random numbers of transforms.
 pub use enmasse_tensor::RandomStream;

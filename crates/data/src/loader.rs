@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use enmasse_remote::{Ahead, Turns};
 use enmasse_tensor::{HostMemory, SystemMemory};
 
 use crate::batch::{Pending, Recycler};
@@ -18,6 +19,9 @@ use crate::{
     Batch, DataError, Dataset, DecodePool, EvalOrder, EvalTransform, Sampler, Sharding, TrainOrder, TrainTransform,
     Transform,
 };
+
+/// Bytes that a loader of data on servers fetches ahead at a time, besides its batches.
+pub const AHEAD_BYTES: usize = Ahead::BYTES as usize;
 
 /// Training batches of the hosted shards: shuffled and augmented.
 pub struct TrainLoader {
@@ -210,9 +214,12 @@ impl Core {
 
     fn start(&self, samples: Samples, end: usize) -> Batches {
         let source = Source { samples, dataset: self.dataset.clone(), size: self.size, skips: self.skips };
+        let source = Arc::new(source);
+        let ahead = self.dataset.is_remote().then(|| Ahead::start(source.clone().needs(end)));
         let mut batches = Batches {
             pool: self.pool.clone(),
-            source: Arc::new(source),
+            source,
+            ahead,
             recycler: self.recycler.clone(),
             cancelled: Arc::default(),
             under_way: VecDeque::with_capacity(self.ahead),
@@ -232,6 +239,8 @@ impl Core {
 pub struct Batches {
     pool: DecodePool,
     source: Arc<Source>,
+    /// Fetches what the next samples need, if they lie on servers.
+    ahead: Option<Ahead>,
     recycler: Arc<Recycler>,
     cancelled: Arc<AtomicBool>,
     /// Batches being made; an error stands for a batch without memory.
@@ -261,7 +270,11 @@ impl Batches {
         };
         self.under_way.push_back(Ok(pending.clone()));
         let (source, count) = (self.source.clone(), tasks.len());
-        let run = Arc::new(move |task: usize, scratch: &mut Scratch| source.run(&tasks[task], scratch, &pending));
+        let turns = self.ahead.as_ref().map(Ahead::turns);
+        let run = Arc::new(move |task: usize, scratch: &mut Scratch| {
+            turns.iter().for_each(Turns::advance);
+            source.run(&tasks[task], scratch, &pending);
+        });
         self.pool.submit(Job { tasks: count, cancelled: self.cancelled.clone(), run });
     }
 }
@@ -280,6 +293,7 @@ impl Iterator for Batches {
         self.waited += began.elapsed();
         if result.is_err() {
             self.cancelled.store(true, Ordering::Relaxed);
+            self.ahead = None;
             self.under_way.clear();
             self.next = self.end;
         }

@@ -27,6 +27,11 @@ impl OpenFiles {
         &self.paths[number]
     }
 
+    /// Whether they are objects on servers.
+    pub fn is_remote(&self) -> bool {
+        self.storage.is_remote()
+    }
+
     /// [`Dataset::fingerprint`] of samples in objects: two ranks may find different versions of these under one name. Samples in
     /// files have none.
     pub fn fingerprint(&self, samples: &dyn Dataset) -> Option<String> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::open::is_same_class;
-use crate::{DataError, Dataset, Picture, View, Wanted};
+use crate::{DataError, Dataset, Extent, Picture, View, Wanted};
 
 /// Labels the pictures of `dataset`, which was opened at `root`, by `classes`, which must contain every class of it.
 pub fn relabel(dataset: Arc<dyn Dataset>, root: &Path, classes: &[String]) -> Result<Arc<dyn Dataset>, DataError> {
@@ -74,6 +74,14 @@ impl Dataset for Relabelled {
 
     fn kept_bytes(&self) -> usize {
         self.dataset.kept_bytes()
+    }
+
+    fn is_remote(&self) -> bool {
+        self.dataset.is_remote()
+    }
+
+    fn extent(&self, index: usize) -> Option<Extent> {
+        self.dataset.extent(index)
     }
 
     fn blocks(&self) -> Option<Vec<usize>> {

@@ -12,7 +12,9 @@ use crate::batch::{Made, NO_LABEL, Pending, Unreadable};
 use crate::error::describe_sample;
 use crate::pool::Scratch;
 use crate::task::Task;
-use crate::{BadSample, DataError, Dataset, EpochOrder, EvalOrder, EvalTransform, Sharding, TrainTransform, Wanted};
+use crate::{
+    BadSample, DataError, Dataset, EpochOrder, EvalOrder, EvalTransform, Extent, Sharding, TrainTransform, Wanted,
+};
 
 /// The samples, and their processing.
 pub(crate) enum Samples {
@@ -89,6 +91,18 @@ pub(crate) struct Source {
 }
 
 impl Source {
+    /// What the tasks of so many batches read of servers, in their order.
+    pub fn needs(self: Arc<Self>, batches: usize) -> impl Iterator<Item = Vec<Extent>> {
+        let tasks = {
+            let own = self.clone();
+            (0..batches).flat_map(move |batch| own.samples.tasks(batch))
+        };
+        tasks.map(move |task| {
+            let first = task.positions().filter_map(|position| self.samples.candidates(position).next());
+            first.filter_map(|candidate| self.dataset.extent(candidate.index)).collect()
+        })
+    }
+
     /// Runs a task, and stores what it made in the places of its batch.
     pub fn run(&self, task: &Task, scratch: &mut Scratch, batch: &Pending) {
         let mut unreadable = Unreadable::new();

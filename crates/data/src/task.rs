@@ -37,6 +37,15 @@ impl Task {
         hosted.clone().filter_map(task).collect()
     }
 
+    /// The positions of its samples.
+    pub fn positions(&self) -> impl Iterator<Item = usize> {
+        let positions = match *self {
+            Task::One { position, .. } => [Some(position), None],
+            Task::Pair([first, second]) => [Some(first.position), Some(second.position)],
+        };
+        positions.into_iter().flatten()
+    }
+
     /// A task for each place, given the positions.
     pub fn ones(positions: &[usize]) -> Vec<Task> {
         positions.iter().enumerate().map(|(place, &position)| Task::One { place, position }).collect()

@@ -4,6 +4,7 @@
 //! been read stays in the cache, which the processes of a machine share; a run sees one version of an object or an error.
 
 mod address;
+mod ahead;
 mod cache;
 mod error;
 mod http;
@@ -25,6 +26,7 @@ use source::Source;
 use transport::Transport;
 
 pub use address::is_remote;
+pub use ahead::{Ahead, Extent, Turns};
 pub use error::RemoteError;
 pub use object::{Object, Reader};
 pub use options::{RemoteOptions, Variables};

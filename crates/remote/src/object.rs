@@ -1,6 +1,7 @@
 //! An object, read as a file is: any bytes, from any thread.
 
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -113,7 +114,15 @@ impl Object {
     /// The same from the server.
     fn fetch(&self, piece: u64, last: u64) -> Result<Vec<u8>, RemoteError> {
         let last = last.min(piece + RUN - 1).min((self.length() - 1) / PIECE);
-        let end = (piece + 1..=last).find(|&next| self.pieces.has(next)).unwrap_or(last + 1);
+        // Who needs one of the next ones meanwhile waits for this thread. It leaves those that are being fetched to others.
+        let mut claims = Vec::new();
+        for next in piece + 1..=last {
+            match self.pieces.claim(next).filter(|_| !self.pieces.has(next)) {
+                Some(claim) => claims.push(claim),
+                None => break,
+            }
+        }
+        let end = piece + 1 + claims.len() as u64;
         let range = piece * PIECE..(end * PIECE).min(self.length());
         let limits = Limits { attempts: u32::MAX, patience: self.patience };
         let found = retried(limits, self.source.advice(), || self.source.read(range.clone(), Some(&self.version)));
@@ -122,6 +131,33 @@ impl Object {
             self.pieces.store(number, bytes);
         }
         Ok(found)
+    }
+
+    /// The numbers of the pieces that hold these bytes.
+    pub(crate) fn pieces_of(&self, bytes: Range<u64>) -> Range<u64> {
+        bytes.start / PIECE..bytes.end.min(self.length()).div_ceil(PIECE)
+    }
+
+    /// Whether the cache has a piece.
+    pub(crate) fn has(&self, piece: u64) -> bool {
+        self.pieces.has(piece)
+    }
+
+    /// Bytes that may be fetched ahead of their use.
+    pub(crate) fn room_ahead(&self) -> u64 {
+        self.pieces.room_ahead()
+    }
+
+    /// Asks once for a piece, unless the cache has it. False if the cache does not have it then. If another process or thread is
+    /// fetching the piece, leaves it to that one.
+    pub(crate) fn fetch_ahead(&self, piece: u64) -> bool {
+        let Some(_claim) = self.pieces.claim(piece) else { return true };
+        if !self.pieces.has(piece) {
+            let range = piece * PIECE..((piece + 1) * PIECE).min(self.length());
+            let Ok(found) = self.source.read(range, Some(&self.version)) else { return false };
+            self.pieces.store(piece, &found.bytes);
+        }
+        self.pieces.has(piece)
     }
 
     /// What [`keep`](Self::keep) has kept of this version of the object under this name, in this run or an earlier one.

@@ -46,7 +46,7 @@ pub(crate) fn retried<T>(
 }
 
 /// The wait after an attempt: at random between the half and the whole, so that many ranks do not ask all at once.
-fn pause(number: u32) -> Duration {
+pub(crate) fn pause(number: u32) -> Duration {
     let whole = FIRST.saturating_mul(1 << (number - 1).min(16)).min(LONGEST);
     let random = RandomState::new().hash_one(number) % 1024;
     whole / 2 + whole.mul_f64(random as f64 / 2048.0)

@@ -75,6 +75,8 @@ pub(crate) struct Process {
     pub decoders: [usize; 2],
     /// Bytes that the data set keeps of what it has read.
     pub kept: usize,
+    /// Bytes of what a rank fetches ahead at a time.
+    pub ahead: usize,
     /// Bytes of a weights file, or of its largest tensor, that are in memory while weights are loaded.
     pub loading: usize,
 }
@@ -94,7 +96,7 @@ impl Process {
     fn bytes(&self) -> usize {
         let staging = if self.world_size > 1 { self.world_size * Self::STAGING } else { 0 };
         let [threads, bytes] = self.decoders;
-        (self.resident + Self::GROWTH + self.kept) / self.ranks + staging + threads * bytes
+        (self.resident + Self::GROWTH + self.kept) / self.ranks + staging + threads * bytes + self.ahead
     }
 }
 
@@ -190,8 +192,15 @@ pub fn require_memory(
     plans: &Plans,
     compile: &dyn Fn(usize) -> Result<Plans, TrainError>,
 ) -> Result<(), TrainError> {
-    let process =
-        Process { resident: resident_bytes() as usize, ranks: 1, world_size: 1, decoders: [0; 2], kept: 0, loading: 0 };
+    let process = Process {
+        resident: resident_bytes() as usize,
+        ranks: 1,
+        world_size: 1,
+        decoders: [0; 2],
+        kept: 0,
+        ahead: 0,
+        loading: 0,
+    };
     let program = |plans: &Plans| Ok(device.memory(plans, &Hosting::new(plans, None)?)?);
     check_device_memory(device, program(plans)?, plans.evaluate.batch, &|batch| program(&compile(batch)?))?;
     let on_device = device.free_memory()?.is_some();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use enmasse_comm::ComparedText;
 use enmasse_data::{
-    DataError, DataKind, DataLayout, DataWarning, Dataset, DecodePool, Folder, LeftOut, OpenOptions, Split,
-    TrainTransform, folder_of,
+    AHEAD_BYTES, DataError, DataKind, DataLayout, DataWarning, Dataset, DecodePool, Folder, LeftOut, OpenOptions,
+    Split, TrainTransform, folder_of,
 };
 use serde::Deserialize;
 
@@ -154,6 +154,12 @@ impl TrainingData {
     /// Bytes that the data set keeps of what it has read. The parts of one keep it together.
     pub(crate) fn kept_bytes(&self) -> usize {
         self.train.kept_bytes().max(self.validation.kept_bytes())
+    }
+
+    /// Bytes that loaders fetch ahead at a time.
+    pub(crate) fn ahead_bytes(&self) -> usize {
+        let is_remote = self.train.is_remote() || self.validation.is_remote();
+        if is_remote { AHEAD_BYTES } else { 0 }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::container::Container;
 use crate::dataset::{read_whole, reading_bytes};
 use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use crate::open::objects;
-use crate::{CropBox, DataError, DataLayout, Dataset, OpenData, Picture, View, Wanted};
+use crate::{CropBox, DataError, DataLayout, Dataset, Extent, OpenData, Picture, View, Wanted};
 use header::{Header, LABEL, MAGIC, Metadata, OFFSET, Pictures};
 use record::{HEAD, Place};
 
@@ -259,6 +259,15 @@ impl Dataset for Part {
             Some(name) => format!("{file}/{name}"),
             None => format!("{file}, {} sample {index}", PARTS[self.part]),
         }
+    }
+
+    fn is_remote(&self) -> bool {
+        self.file.container.is_remote()
+    }
+
+    fn extent(&self, index: usize) -> Option<Extent> {
+        let (offset, length) = self.place(index).ok()?;
+        self.file.container.extent(offset..offset + length as u64)
     }
 
     fn fingerprint(&self) -> Option<String> {

@@ -1,5 +1,6 @@
 //! A Parquet file as it is opened: its metadata, its labels, and the pages of a group of rows.
 
+use std::ops::Range;
 use std::path::Path;
 
 use super::metadata::{Chunk, Column, Metadata, RowGroup};
@@ -143,6 +144,11 @@ impl Pages {
 }
 
 impl PageAt {
+    /// Its bytes in the file, without the head.
+    pub fn bytes(&self) -> Range<u64> {
+        self.offset..self.offset + self.head.packed as u64
+    }
+
     /// Reads the page.
     pub fn read(
         &self,

@@ -18,7 +18,7 @@ use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use crate::open_files::OpenFiles;
 use crate::split::Divide;
 use crate::storage::Storage;
-use crate::{Container, DataError, Dataset, Picture, View, Wanted};
+use crate::{Container, DataError, Dataset, Extent, Picture, View, Wanted};
 use cache::Cache;
 pub(crate) use file::{Opened, each_label};
 use file::{PageAt, PageError, Pages};
@@ -232,6 +232,22 @@ impl Dataset for Parquet {
         let (_, group) = self.files.group(row);
         let file = self.files.open.path(group.file as usize);
         format!("{}/{}", file.display(), row - group.first + group.first_in_file)
+    }
+
+    fn is_remote(&self) -> bool {
+        self.files.open.is_remote()
+    }
+
+    /// The page, or all of the group as long as nobody knows where its pages lie.
+    fn extent(&self, index: usize) -> Option<Extent> {
+        let row = self.rows[index];
+        let (_, group) = self.files.group(row);
+        let Chunk { offset, length, .. } = group.pictures;
+        let bytes = match group.pages.get() {
+            Some(pages) => pages.data[pages.page_of(row - group.first)].bytes(),
+            None => offset..offset + length,
+        };
+        self.files.open.get(group.file as usize).ok()?.extent(bytes)
     }
 
     fn blocks(&self) -> Option<Vec<usize>> {

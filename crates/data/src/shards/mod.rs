@@ -12,7 +12,7 @@ use crate::decode::ReadOptions;
 use crate::file_list::FileList;
 use crate::open_files::OpenFiles;
 use crate::split::Divide;
-use crate::{DataError, Dataset, Picture, View, Wanted};
+use crate::{DataError, Dataset, Extent, Picture, View, Wanted};
 pub(crate) use index::{Indexed, Sample, index};
 
 /// Bytes of an archive that are read together ([`Dataset::blocks`]).
@@ -105,6 +105,15 @@ impl Dataset for Shards {
     fn name(&self, index: usize) -> String {
         let archive = self.archives.path(self.places[index].archive as usize);
         archive.join(self.names.path(index)).display().to_string()
+    }
+
+    fn is_remote(&self) -> bool {
+        self.archives.is_remote()
+    }
+
+    fn extent(&self, index: usize) -> Option<Extent> {
+        let Place { offset, archive, length } = self.places[index];
+        self.archives.get(archive as usize).ok()?.extent(offset..offset + u64::from(length))
     }
 
     fn blocks(&self) -> Option<Vec<usize>> {

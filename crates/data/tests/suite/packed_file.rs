@@ -27,7 +27,7 @@ fn unpacked(root: &Path, data: &OpenData) -> Unpacked {
     }
 }
 
-fn packed(data: &Unpacked, form: PackForm, path: &Path) -> Result<Packed, DataError> {
+pub fn packed(data: &Unpacked, form: PackForm, path: &Path) -> Result<Packed, DataError> {
     let pool = DecodePool::new(2).unwrap();
     let options = PackOptions { form, skips: false };
     pack(data, &options, &pool, path, |_| {})
@@ -50,7 +50,7 @@ fn folder(part: &str) -> TempDir {
     root
 }
 
-fn batches(batches: Batches) -> Vec<(Vec<u8>, Vec<i32>)> {
+pub fn batches(batches: Batches) -> Vec<(Vec<u8>, Vec<i32>)> {
     batches.map(|batch| batch.unwrap()).map(|batch| (batch.images.to_vec(), batch.labels.clone())).collect()
 }
 
@@ -185,7 +185,7 @@ fn memory(samples: &[(usize, usize, usize, String)]) -> Memory {
     }
 }
 
-fn of_memory(kind: DataKind, parts: [&[(usize, usize, usize, String)]; 2]) -> Unpacked {
+pub fn of_memory(kind: DataKind, parts: [&[(usize, usize, usize, String)]; 2]) -> Unpacked {
     Unpacked {
         root: "/data".into(),
         kind,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use enmasse_data::{DataLayout, Dataset, OpenData, OpenOptions, Picture, open, open_whole};
 use tempfile::{TempDir, tempdir};
 
-fn fixture(name: &str) -> PathBuf {
+pub fn fixture(name: &str) -> PathBuf {
     PathBuf::from("tests/fixtures").join(format!("parquet.{name}.parquet"))
 }
 

@@ -171,6 +171,11 @@ impl Pieces {
         self.write(&self.folder.join(name), &self.hash(name.as_bytes(), bytes), bytes);
     }
 
+    /// Bytes that may be fetched ahead of their use: few enough that they are still there then, and so are those of other ranks.
+    pub fn room_ahead(&self) -> u64 {
+        self.cache.capacity() / 16
+    }
+
     /// The right to fetch a piece; `None` while another process or thread has it.
     pub fn claim(&self, piece: u64) -> Option<Claim> {
         let path = self.folder.join(format!("{piece}.lock"));

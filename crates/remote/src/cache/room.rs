@@ -2,8 +2,9 @@
 //!
 //! How much there is stands in a file, which is locked while it changes, so it holds for all processes together. What is evicted
 //! is drawn at random: a run reads each sample once per epoch, so whatever it has not used for the longest time is what it needs
-//! next.
+//! next. What came last stays, since it may have been fetched ahead.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -44,8 +45,21 @@ pub(crate) struct Room {
 struct Found {
     path: PathBuf,
     bytes: u64,
-    /// Those that come first are evicted first. Those of objects that this process reads begin with true.
-    turn: (bool, SystemTime, u64),
+    /// When it was written.
+    written: SystemTime,
+    /// Those that come first are evicted first.
+    turn: (Use, SystemTime, u64),
+}
+
+/// What a file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Use {
+    /// An object that this process does not read.
+    Other,
+    /// An object that it reads.
+    Own,
+    /// The same, and it was written last.
+    Latest,
 }
 
 impl Room {
@@ -112,16 +126,17 @@ impl Room {
     /// Removes files until an eighth of the limit is free beyond `bytes`, and returns the size of what stays.
     fn evict(&self, bytes: u64) -> u64 {
         let mut files = self.files();
-        files.sort_unstable_by_key(|found| found.turn);
         let mut size: u64 = files.iter().map(|found| found.bytes).sum();
         let kept = self.limit.min(size.saturating_add(self.free()));
+        mark_latest(&mut files, kept / 4);
+        files.sort_unstable_by_key(|found| found.turn);
         let target = (kept - kept / 8).saturating_sub(bytes);
         for found in files {
             if size <= target {
                 break;
             }
-            let (is_own, ..) = found.turn;
-            if is_own && found.path.extension().is_none_or(|extension| extension != EXTENSION) {
+            let (used, ..) = found.turn;
+            if used != Use::Other && found.path.extension().is_none_or(|extension| extension != EXTENSION) {
                 continue;
             }
             // If another process has removed it, its space is free as well.
@@ -140,16 +155,28 @@ impl Room {
             let opened = opened.unwrap_or(SystemTime::UNIX_EPOCH);
             let own = object.file_name().to_str().is_some_and(|name| used.contains(name));
             let turn = |path: &PathBuf| match own {
-                true => (true, SystemTime::UNIX_EPOCH, random.hash_one(path)),
-                false => (false, opened, 0),
+                true => (Use::Own, SystemTime::UNIX_EPOCH, random.hash_one(path)),
+                false => (Use::Other, opened, 0),
             };
             for file in fs::read_dir(object.path()).into_iter().flatten().flatten() {
                 let path = file.path();
-                let bytes = file.metadata().map_or(0, |metadata| metadata.len());
-                found.push(Found { turn: turn(&path), path, bytes });
+                let metadata = file.metadata().ok();
+                let bytes = metadata.as_ref().map_or(0, fs::Metadata::len);
+                let written = metadata.and_then(|metadata| metadata.modified().ok()).unwrap_or(opened);
+                found.push(Found { turn: turn(&path), path, bytes, written });
             }
         }
         found
+    }
+}
+
+/// Marks the files of objects that this process reads that were written last, up to so many bytes.
+fn mark_latest(files: &mut [Found], bytes: u64) {
+    files.sort_unstable_by_key(|found| Reverse(found.written));
+    let mut left = bytes;
+    for found in files.iter_mut().filter(|found| found.turn.0 == Use::Own) {
+        let Some(rest) = left.checked_sub(found.bytes) else { break };
+        (left, found.turn.0) = (rest, Use::Latest);
     }
 }
 
@@ -190,5 +217,24 @@ mod tests {
         assert!(write("own/4.piece", 10));
         let note: u64 = fs::read_to_string(folder.join(SIZE)).unwrap().parse().unwrap();
         assert_eq!(note, room.files().iter().map(|found| found.bytes).sum::<u64>());
+    }
+    /// What was fetched ahead was evicted before it was read.
+    #[test]
+    fn what_came_last_goes_last() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path();
+        let room = Room::open(folder, 1600).unwrap();
+        room.uses("own".to_owned());
+        fs::create_dir(folder.join("own")).unwrap();
+        for number in 0..16 {
+            let path = folder.join(format!("own/{number}.piece"));
+            assert!(room.reserve(100));
+            fs::write(&path, [0; 100]).unwrap();
+            let written = SystemTime::UNIX_EPOCH + Duration::from_secs(1000 - number);
+            fs::File::options().write(true).open(&path).unwrap().set_modified(written).unwrap();
+        }
+        room.evict(1000);
+        let there = (0..16).filter(|number| folder.join(format!("own/{number}.piece")).exists());
+        assert_eq!(there.collect::<Vec<u64>>(), [0, 1, 2, 3]);
     }
 }

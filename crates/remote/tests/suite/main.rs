@@ -1,5 +1,6 @@
 //! Objects of a server on loopback that fails in every way, through caches of every size.
 
+mod ahead;
 mod server;
 
 use std::fs;

@@ -1,10 +1,14 @@
 //! A server on loopback that gives parts of files, and answers as each test wants: wrongly, slowly, or not at all.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
+use std::time::Duration;
+
+/// How long a test waits for what must come.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// How the server answers a request.
 #[derive(Clone, Debug)]
@@ -28,7 +32,13 @@ pub enum Answer {
 /// A server. Dropped, it refuses connections.
 pub struct Server {
     pub address: String,
-    state: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
 }
 
 #[derive(Default)]
@@ -36,6 +46,11 @@ struct State {
     files: BTreeMap<String, (Arc<Vec<u8>>, u32)>,
     answers: VecDeque<Answer>,
     requests: Vec<String>,
+    /// Those that get no answer but a refusal.
+    refused: BTreeSet<String>,
+    /// Whether requests wait for their answers.
+    holds: bool,
+    waiting: usize,
     is_over: bool,
 }
 
@@ -43,17 +58,17 @@ impl Server {
     pub fn start(files: &[(&str, &[u8])]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://127.0.0.1:{}", listener.local_addr().unwrap().port());
-        let server = Server { address, state: Arc::default() };
+        let server = Server { address, shared: Arc::default() };
         files.iter().for_each(|(name, bytes)| server.put(name, bytes));
-        let state = server.state.clone();
+        let shared = server.shared.clone();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                if state.lock().unwrap().is_over {
+                if shared.state.lock().unwrap().is_over {
                     break;
                 }
-                let state = state.clone();
+                let shared = shared.clone();
                 // A client that does not wait for the end is what some tests are about.
-                thread::spawn(move || answer(stream, &state).unwrap_or_default());
+                thread::spawn(move || answer(stream, &shared).unwrap_or_default());
             }
         });
         server
@@ -61,25 +76,54 @@ impl Server {
 
     /// Makes this the content of a file, which gets another ETag.
     pub fn put(&self, name: &str, bytes: &[u8]) {
-        let files = &mut self.state.lock().unwrap().files;
+        let files = &mut self.shared.state.lock().unwrap().files;
         let number = files.get(name).map_or(0, |(_, number)| number + 1);
         files.insert(name.to_owned(), (Arc::new(bytes.to_vec()), number));
     }
 
     /// Answers the next requests so, and further ones well.
     pub fn answers(&self, answers: &[Answer]) {
-        self.state.lock().unwrap().answers = answers.to_vec().into();
+        self.shared.state.lock().unwrap().answers = answers.to_vec().into();
+    }
+
+    /// Refuses this request, name and range, from now on.
+    pub fn refuse(&self, request: &str) {
+        self.shared.state.lock().unwrap().refused.insert(request.to_owned());
+    }
+
+    /// Lets requests wait for their answers, or answers those that wait.
+    pub fn hold(&self, holds: bool) {
+        self.shared.state.lock().unwrap().holds = holds;
+        self.shared.changed.notify_all();
+    }
+
+    /// Waits until so many requests wait for their answers, or more.
+    pub fn until_waiting(&self, requests: usize) {
+        self.until(|state| state.waiting >= requests);
+    }
+
+    /// Waits until so many requests have come since the last call of [`requests`](Self::requests), or more.
+    pub fn until_requests(&self, requests: usize) {
+        self.until(|state| state.requests.len() >= requests);
+    }
+
+    fn until(&self, has_come: impl Fn(&State) -> bool) {
+        let state = self.shared.state.lock().unwrap();
+        let (state, waited) =
+            self.shared.changed.wait_timeout_while(state, DEADLINE, |state| !has_come(state)).unwrap();
+        assert!(!waited.timed_out(), "{} requests wait; {:?} have come", state.waiting, state.requests);
     }
 
     /// The requests since the last call: name and range.
     pub fn requests(&self) -> Vec<String> {
-        std::mem::take(&mut self.state.lock().unwrap().requests)
+        std::mem::take(&mut self.shared.state.lock().unwrap().requests)
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.state.lock().unwrap().is_over = true;
+        self.shared.state.lock().unwrap().is_over = true;
+        self.hold(false);
         // Wakes the thread, which closes its socket.
         let woken = TcpStream::connect(self.address.trim_start_matches("http://"));
         let _ = woken.map(|mut stream| stream.read_to_end(&mut Vec::new()));
@@ -87,7 +131,7 @@ impl Drop for Server {
 }
 
 /// Reads a request and answers it.
-fn answer(stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
+fn answer(stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     stream.read_line(&mut line)?;
@@ -105,9 +149,18 @@ fn answer(stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
         }
     }
     let (found, answer) = {
-        let mut state = state.lock().unwrap();
-        state.requests.push(format!("{name} {}", range.as_deref().unwrap_or("all")));
-        (state.files.get(&name).cloned(), state.answers.pop_front().unwrap_or(Answer::Well))
+        let mut state = shared.state.lock().unwrap();
+        let request = format!("{name} {}", range.as_deref().unwrap_or("all"));
+        let usual = match state.refused.contains(&request) {
+            true => Answer::Status("403 Forbidden", ""),
+            false => Answer::Well,
+        };
+        state.requests.push(request);
+        state.waiting += 1;
+        shared.changed.notify_all();
+        state = shared.changed.wait_while(state, |state| state.holds).unwrap();
+        state.waiting -= 1;
+        (state.files.get(&name).cloned(), state.answers.pop_front().unwrap_or(usual))
     };
     let out = stream.get_mut();
     let mut send = |status: &str, headers: &str, length: usize, body: &[u8]| {

@@ -84,6 +84,7 @@ impl Session {
             world_size,
             decoders: [trainer.loader_threads, data.reading_bytes(&evaluation.pool)?],
             kept: data.kept_bytes(),
+            ahead: data.ahead_bytes(),
             loading: loaded_at_a_time(config, &plans),
         };
         let batches = train.batch_bytes().saturating_add(validation.batch_bytes());
