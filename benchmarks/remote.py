@@ -27,6 +27,7 @@ from tutorials import commit, hardware, table
 
 DELAYS = [0, 20, 50, 100]
 SHARDS = 8
+FIGURES = {"first_pass_images_per_second": "cold, /s", "images_per_second": "warm, /s", "requests": "requests"}
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -129,9 +130,8 @@ def main():
     rows = []
     for data in names:
         for delay in DELAYS:
-            figures = [["first_pass_images_per_second", "images_per_second", "requests"]]
-            rows.append([data, delay, *(f"{median((data, delay, title), figure):.0f}" for title in programs for figure in figures[0])])
-    heads = [f"{head}{title and f', {title}'}" for title in programs for head in ["cold, /s", "warm, /s", "requests"]]
+            rows.append([data, delay, *(f"{median((data, delay, title), figure):.0f}" for title in programs for figure in FIGURES)])
+    heads = [f"{head}{title and f', {title}'}" for title in programs for head in FIGURES.values()]
     samples = next(iter(found.values()))[0]["samples"]
     print(f"{datetime.date.today()}, commit {commit()}; {hardware()}; {samples} pictures of training, {size:.0f} MB in each form")
     table("Pictures per second", ["data", "delay, ms", *heads], rows)
