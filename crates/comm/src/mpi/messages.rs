@@ -1,4 +1,7 @@
-//! The messages between ranks, by MPI: each is sent and received as one, in the order in which it began.
+//! The messages between ranks, by MPI, in the order in which they began. A long one is sent and received as one. Short ones
+//! that wait together travel as one, a *pack*: the header of a short sum takes its values along.
+//!
+//! The receiver does not know how many messages are in a pack, so it expects nothing else until a pack has come.
 //!
 //! MPI may write to memory that it was given to receive into until the message is complete, even if the operation has
 //! failed and its caller has the memory back. So MPI receives into the transport's own memory, which is kept for ever if
@@ -8,6 +11,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::io;
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +22,7 @@ use super::process::{Parting, Process};
 use super::sys::Handle;
 use crate::failure::Failure;
 use crate::operation::{HEADER_BYTES, Header};
+use crate::transport::DIRECT_BYTES;
 use crate::transport::hierarchical::{Links, Peer, SLOT_BYTES};
 use crate::transport::queue::{Bytes, Queue};
 
@@ -25,6 +30,8 @@ use crate::transport::queue::{Bytes, Queue};
 const AT_ONCE: usize = 16;
 /// Room for what a peer sends to an operation's memory: two of the largest messages.
 const STAGED: usize = 2 * SLOT_BYTES;
+/// Bytes of a pack: at least an operation's header and all values of a short sum.
+const PACK: usize = HEADER_BYTES + DIRECT_BYTES;
 /// How long a rank asks MPI again and again after the last message. MPI moves data only while it is asked.
 const EAGER: Duration = Duration::from_micros(200);
 /// How long it sleeps between two questions afterwards.
@@ -44,18 +51,38 @@ pub(super) struct Messages<H: Handle> {
 struct Line<H> {
     /// Its number in MPI.
     peer: c_int,
-    sent: VecDeque<H>,
+    sent: VecDeque<Sent<H>>,
     received: VecDeque<Receipt<H>>,
-    /// Where messages for an operation's memory arrive. It may have to outlive the line.
+    /// Where messages for an operation's memory arrive, then a pack, then the packs that are sent. It may have to outlive the
+    /// line.
     staging: ManuallyDrop<AlignedBuffer>,
-    /// Where the next one begins.
+    /// Where the next message for an operation's memory begins.
     staged: usize,
+    /// What is left of the pack that has come.
+    unpacked: Range<usize>,
+    /// Packs sent so far.
+    packs: usize,
+}
+
+struct Sent<H> {
+    request: H,
+    /// How many messages it is.
+    messages: usize,
 }
 
 struct Receipt<H> {
     request: H,
-    /// Where it arrives, if that is not its own place.
-    at: Option<usize>,
+    to: Destination,
+}
+
+/// Where MPI receives to.
+enum Destination {
+    /// The message's own place.
+    Itself,
+    /// A place in the staging.
+    Staging(usize),
+    /// The place of a pack.
+    Pack,
 }
 
 impl<H: Handle> Messages<H> {
@@ -64,9 +91,9 @@ impl<H: Handle> Messages<H> {
         let line = |peer: usize| {
             let peer = c_int::try_from(peer).map_err(io::Error::other)?;
             // Pages that no message touches use no memory.
-            let staging = ManuallyDrop::new(AlignedBuffer::zeroed(STAGED)?);
+            let staging = ManuallyDrop::new(AlignedBuffer::zeroed(STAGED + (1 + AT_ONCE) * PACK)?);
             let (sent, received) = (VecDeque::with_capacity(AT_ONCE), VecDeque::with_capacity(AT_ONCE));
-            Ok(Line { peer, sent, received, staging, staged: 0 })
+            Ok(Line { peer, sent, received, staging, staged: 0, unpacked: 0..0, packs: 0 })
         };
         let lines = peers.into_iter().map(line).collect::<io::Result<_>>()?;
         Process::enter();
@@ -77,68 +104,131 @@ impl<H: Handle> Messages<H> {
 impl<H: Handle> Line<H> {
     /// Whether a message has ended.
     fn progress(&mut self, mpi: &Mpi<H>, tag: c_int, peer: &mut Peer) -> io::Result<bool> {
+        let mut has_ended = self.unpack(&mut peer.receiving)?;
         self.begin_receiving(mpi, tag, &peer.receiving)?;
         self.begin_sending(mpi, tag, &peer.sending)?;
-        let mut has_ended = false;
-        while let Some(request) = self.sent.front_mut()
-            && mpi.test(request)?
+        while let Some(Sent { request, messages }) = self.sent.front_mut()
+            && mpi.test(request)?.is_some()
         {
+            (0..*messages).for_each(|_| end_first(&mut peer.sending));
             self.sent.pop_front();
-            end_first(&mut peer.sending);
             has_ended = true;
         }
-        while let Some(Receipt { request, at }) = self.received.front_mut()
-            && mpi.test(request)?
+        while let Some(Receipt { request, to }) = self.received.front_mut()
+            && let Some(status) = mpi.test(request)?
         {
-            if let (Some(at), Some(Bytes { start, len, .. })) = (*at, peer.receiving.get(0)) {
-                // SAFETY: the message has arrived here, and the operation's memory for it is valid and used by no other code.
-                unsafe { std::ptr::copy_nonoverlapping(self.staging.as_ptr().wrapping_add(at), start, len) };
+            match *to {
+                Destination::Itself => end_first(&mut peer.receiving),
+                Destination::Staging(at) => take(&self.staging, at, &mut peer.receiving),
+                Destination::Pack => {
+                    self.unpacked = STAGED..STAGED + mpi.received(&status)?;
+                    self.unpack(&mut peer.receiving)?;
+                }
             }
             self.received.pop_front();
-            end_first(&mut peer.receiving);
             has_ended = true;
         }
         Ok(has_ended)
     }
 
     fn begin_sending(&mut self, mpi: &Mpi<H>, tag: c_int, queue: &Queue) -> io::Result<()> {
+        let mut begun = self.sent.iter().map(|sent| sent.messages).sum();
         while self.sent.len() < AT_ONCE
-            && let Some(Bytes { start, len, .. }) = queue.get(self.sent.len())
+            && let Some(Bytes { start, len, .. }) = queue.get(begun)
         {
-            // SAFETY: guaranteed by the caller of `Queue::begin`. After a failure no call is made any more, and other
-            // processes that still read the bytes do not change them.
-            self.sent.push_back(unsafe { mpi.send(start, len, self.peer, tag) }?);
+            let messages = together(queue, begun);
+            let (from, len) =
+                if messages > 1 { self.pack(queue, begun..begun + messages) } else { (start.cast_const(), len) };
+            // SAFETY: guaranteed by the caller of `Queue::begin`, or a pack, whose place is used again once this one has been
+            // sent. After a failure no call is made any more, and other processes that still read the bytes do not change them.
+            let request = unsafe { mpi.send(from, len, self.peer, tag) }?;
+            self.sent.push_back(Sent { request, messages });
+            begun += messages;
         }
         Ok(())
     }
 
+    /// Copies messages to the place of the next pack.
+    fn pack(&mut self, queue: &Queue, messages: Range<usize>) -> (*const u8, usize) {
+        let pack = self.staging.as_ptr().wrapping_add(STAGED + (1 + self.packs % AT_ONCE) * PACK);
+        self.packs += 1;
+        let mut end = 0;
+        for Bytes { start, len, .. } in messages.filter_map(|message| queue.get(message)) {
+            // SAFETY: the message is valid, guaranteed by the caller of `Queue::begin`, and there is room for all of them.
+            // Fewer than `AT_ONCE` packs are being sent, so none of them is here.
+            unsafe { std::ptr::copy_nonoverlapping(start.cast_const(), pack.wrapping_add(end), len) };
+            end += len;
+        }
+        (pack.cast_const(), end)
+    }
+
+    /// Takes expected messages out of the pack that has come. Whether there was one.
+    fn unpack(&mut self, queue: &mut Queue) -> io::Result<bool> {
+        let before = self.unpacked.start;
+        while let Some(Bytes { len, .. }) = queue.get(0).filter(|_| !self.unpacked.is_empty()) {
+            if len > self.unpacked.len() {
+                return Err(io::Error::other("a message is shorter than expected"));
+            }
+            take(&self.staging, self.unpacked.start, queue);
+            self.unpacked.start += len;
+        }
+        Ok(self.unpacked.start > before)
+    }
+
     fn begin_receiving(&mut self, mpi: &Mpi<H>, tag: c_int, queue: &Queue) -> io::Result<()> {
         while self.received.len() < AT_ONCE
+            && !matches!(self.received.back(), Some(Receipt { to: Destination::Pack, .. }))
             && let Some(Bytes { start, len, is_own }) = queue.get(self.received.len())
         {
             if self.received.is_empty() {
                 self.staged = 0;
             }
-            let (to, at) = match is_own {
-                true => (start, None),
-                false if self.staged + len <= STAGED => {
-                    (self.staging.as_ptr().wrapping_add(self.staged), Some(self.staged))
-                }
+            let (room, to) = match is_own {
+                _ if len <= PACK => (PACK, Destination::Pack),
+                true => (len, Destination::Itself),
+                false if self.staged + len <= STAGED => (len, Destination::Staging(self.staged)),
                 false if self.received.is_empty() => return Err(io::Error::other("a message is longer than a round")),
                 // There is room once earlier ones have ended.
                 false => return Ok(()),
             };
-            // SAFETY: the transport's memory, which outlives the request (`Links::keeps_memory`), or the staging, of which
-            // no other message has this part, and which also does.
-            let request = unsafe { mpi.receive(to, len, self.peer, tag) }?;
-            self.staged += at.map_or(0, |_| len.next_multiple_of(64));
-            self.received.push_back(Receipt { request, at });
+            let place = match to {
+                Destination::Itself => start,
+                Destination::Staging(at) => {
+                    self.staged += len.next_multiple_of(64);
+                    self.staging.as_ptr().wrapping_add(at)
+                }
+                Destination::Pack => self.staging.as_ptr().wrapping_add(STAGED),
+            };
+            // SAFETY: the transport's memory, which outlives the request (`Links::keeps_memory`), or the staging, which also
+            // does, and of which no other message has this part: what is left of a pack would have been taken for this one.
+            let request = unsafe { mpi.receive(place, room, self.peer, tag) }?;
+            self.received.push_back(Receipt { request, to });
         }
         Ok(())
     }
 
     fn is_quiet(&self) -> bool {
         self.sent.is_empty() && self.received.is_empty()
+    }
+}
+
+/// How many messages from this one on travel as one.
+fn together(queue: &Queue, first: usize) -> usize {
+    let mut bytes = 0;
+    let lengths = (first..).map_while(|place| queue.get(place)).map(|message| message.len);
+    let fits = lengths.take_while(|len| {
+        bytes += len;
+        bytes <= PACK
+    });
+    fits.count().max(1)
+}
+
+/// Copies the first message that is expected from a place in the staging; it is complete then.
+fn take(staging: &AlignedBuffer, at: usize, queue: &mut Queue) {
+    if let Some(Bytes { start, len, .. }) = queue.get(0) {
+        // SAFETY: the message has arrived there, and the memory for it is valid and used by no other code.
+        unsafe { std::ptr::copy_nonoverlapping(staging.as_ptr().wrapping_add(at).cast_const(), start, len) };
+        end_first(queue);
     }
 }
 
@@ -149,7 +239,7 @@ fn end_first(queue: &mut Queue) {
 
 impl<H> Drop for Line<H> {
     fn drop(&mut self) {
-        if self.received.is_empty() {
+        if self.sent.is_empty() && self.received.is_empty() {
             // SAFETY: this is its last use.
             unsafe { ManuallyDrop::drop(&mut self.staging) };
         }
@@ -224,7 +314,7 @@ impl<H: Handle> Parting for ManuallyDrop<Goodbyes<H>> {
     fn is_over(&mut self) -> io::Result<bool> {
         let Goodbyes { mpi, requests, .. } = &mut **self;
         while let Some(request) = requests.last_mut() {
-            if !mpi.test(request)? {
+            if mpi.test(request)?.is_none() {
                 return Ok(false);
             }
             requests.pop();

@@ -22,7 +22,7 @@ pub use library::MpiFamily;
 pub(crate) use library::hangs_between_hosts;
 use messages::Messages;
 pub(crate) use process::Process;
-use sys::{Functions, Handle, LONGEST_ERROR, Number, Objects, Pointer, SUCCESS, THREAD_SERIALIZED};
+use sys::{Functions, Handle, LONGEST_ERROR, Number, Objects, Pointer, SUCCESS, Status, THREAD_SERIALIZED};
 
 /// A library, whatever its handles are.
 pub(crate) trait Runtime: Send + Sync {
@@ -91,13 +91,23 @@ impl<H: Handle> Mpi<H> {
         self.check("MPI_Irecv", code).map(|()| request)
     }
 
-    /// Lets all messages go on. Whether the request is done; it is not used afterwards if so.
-    fn test(&self, request: &mut H) -> io::Result<bool> {
-        let mut done = 0;
+    /// Lets all messages go on. The request's status if it is done; it is not used afterwards then.
+    fn test(&self, request: &mut H) -> io::Result<Option<Status>> {
+        let (mut done, mut status) = (0, Status::default());
         let _call = self.lock();
-        // SAFETY: the request is not done yet, and both places are valid.
-        let code = unsafe { (self.functions.MPI_Test)(request, &mut done, self.objects.ignored.status()) };
-        self.check("MPI_Test", code).map(|()| done != 0)
+        // SAFETY: the request is not done yet, and all places are valid.
+        let code = unsafe { (self.functions.MPI_Test)(request, &mut done, &mut status) };
+        self.check("MPI_Test", code).map(|()| (done != 0).then_some(status))
+    }
+
+    /// How many bytes were received.
+    fn received(&self, status: &Status) -> io::Result<usize> {
+        let mut count = 0;
+        let _call = self.lock();
+        // SAFETY: the status of a request that is done, and a valid place.
+        let code = unsafe { (self.functions.MPI_Get_count)(status, self.objects.byte, &mut count) };
+        self.check("MPI_Get_count", code)?;
+        usize::try_from(count).map_err(io::Error::other)
     }
 
     /// The caller is in a call.

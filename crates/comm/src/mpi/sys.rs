@@ -3,7 +3,6 @@
 //! The families differ in what an object is: a pointer in Open MPI, a number in MPICH's. [`Handle`] is either.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::ptr::null_mut;
 
 use super::error::MpiError;
 use super::library::Loaded;
@@ -68,7 +67,8 @@ functions! {
             communicator: H,
             request: *mut H,
         ) -> c_int;
-        fn MPI_Test(request: *mut H, done: *mut c_int, status: *mut c_void) -> c_int;
+        fn MPI_Test(request: *mut H, done: *mut c_int, status: *mut Status) -> c_int;
+        fn MPI_Get_count(status: *const Status, datatype: H, count: *mut c_int) -> c_int;
     }
 }
 
@@ -102,19 +102,12 @@ pub(super) struct Objects<H> {
     pub no_request: H,
     /// `MPI_ERRORS_RETURN`
     pub errors_return: H,
-    /// `MPI_STATUS_IGNORE`
-    pub ignored: Ignored,
 }
 
-/// `MPI_STATUS_IGNORE`: a number that looks like an address.
-#[derive(Clone, Copy)]
-pub(super) struct Ignored(usize);
-
-impl Ignored {
-    pub fn status(self) -> *mut c_void {
-        std::ptr::without_provenance_mut(self.0)
-    }
-}
+/// Room for an `MPI_Status`, which has 24 bytes in Open MPI, and 20 in MPICH.
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct Status([u64; 4]);
 
 /// Open MPI's handles.
 #[derive(Clone, Copy)]
@@ -134,7 +127,6 @@ impl Handle for Pointer {
             byte: object("ompi_mpi_byte")?,
             no_request: object("ompi_request_null")?,
             errors_return: object("ompi_mpi_errors_return")?,
-            ignored: Ignored(null_mut::<c_void>().addr()),
         })
     }
 }
@@ -151,7 +143,6 @@ impl Handle for Number {
             byte: Number(0x4c00_010d),
             no_request: Number(0x2c00_0000),
             errors_return: Number(0x5400_0001),
-            ignored: Ignored(1),
         })
     }
 }

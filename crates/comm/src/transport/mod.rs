@@ -20,7 +20,7 @@ pub(crate) mod region;
 pub(crate) mod shared;
 
 /// Up to this many bytes every rank, or every node, adds up everything itself, which needs one exchange instead of two.
-const DIRECT_BYTES: usize = 8 << 10;
+pub(crate) const DIRECT_BYTES: usize = 8 << 10;
 /// How long a rank spins on a word before it sleeps, if every rank of its node can have a core of its own.
 const SPIN: Duration = Duration::from_micros(30);
 /// How long a rank sleeps before it checks whether the group has failed.

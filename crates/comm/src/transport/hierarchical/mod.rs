@@ -260,7 +260,8 @@ impl HierarchicalTransport {
         if late.is_empty() { vec![awaited] } else { late }
     }
 
-    /// Tells this rank's operation to its node and to all peers.
+    /// Tells this rank's operation to its node and to all peers. A rank that is alone on its node tells them together with its
+    /// first data.
     fn enter(&mut self, turn: &Turn) -> Result<(), Stop> {
         let header = turn.operation.header(self.members.identity);
         self.own().set_header(turn.operation.sequence, &header.0);
@@ -275,7 +276,7 @@ impl HierarchicalTransport {
             }
             (peer.header_at, peer.has_come) = (peer.receiving.begun(), false);
         }
-        self.progress(turn)
+        if self.is_alone() { Ok(()) } else { self.progress(turn) }
     }
 
     /// Waits until all ranks of the node have entered the operation, and compares their headers. No other data of theirs is
