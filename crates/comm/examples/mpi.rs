@@ -5,18 +5,23 @@
 //! mpirun -n 2 -x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=29500 target/release/examples/mpi [BYTES,...]
 //! ```
 //!
-//! The three run in turns, call by call, so that other programs slow them alike. Every rank is a node of its own, so all
-//! bytes go by MPI. Prints one JSON line per size: the median milliseconds of rank 0.
+//! The three run in turns, a block of calls each, so that other programs slow them alike. A call follows the one before at
+//! once, as in the usual benchmarks of MPI. Every rank is a node of its own, so all bytes go by MPI. Prints one JSON line
+//! per size: the milliseconds of a call in the median block of rank 0.
 
 use std::error::Error;
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use enmasse_comm::{Group, MpiFamily, Rendezvous, TransportChoice};
+use enmasse_tensor::AlignedBuffer;
 use libloading::os::unix::Library;
 
-/// Time spent on each size.
-const BUDGET: Duration = Duration::from_secs(6);
+/// About how long a block of calls takes.
+const BLOCK: Duration = Duration::from_millis(100);
+/// Blocks of each way.
+const BLOCKS: usize = 24;
 const SIZES: [usize; 8] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 25 << 20];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -43,27 +48,51 @@ fn main() -> Result<(), Box<dyn Error>> {
     sizes.iter().try_for_each(|&bytes| measure(&group, &bare, bytes))
 }
 
+/// One way to add up the data over all ranks.
+#[derive(Clone, Copy)]
+enum Way {
+    Ours,
+    Blocking,
+    NonBlocking,
+}
+
+impl Way {
+    const ALL: [Way; 3] = [Way::Ours, Way::Blocking, Way::NonBlocking];
+}
+
 fn measure(group: &Group, bare: &Bare, bytes: usize) -> Result<(), Box<dyn Error>> {
-    let mut data = vec![0f32; bytes / 4];
-    let mut call = |which: usize| -> Result<f64, Box<dyn Error>> {
+    // As a program's gradients are.
+    let memory = Arc::new(AlignedBuffer::zeroed(bytes)?);
+    group.lend(&memory);
+    // SAFETY: nothing else uses the memory, which is zeroed.
+    let data = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().cast::<f32>(), bytes / size_of::<f32>()) };
+    let mut block = |way: Way, calls: i64| -> Result<f64, Box<dyn Error>> {
         group.barrier()?;
         let start = Instant::now();
-        match which {
-            0 => group.all_reduce(&mut data)?,
-            1 => bare.all_reduce(&mut data),
-            _ => bare.all_reduce_non_blocking(&mut data),
+        for _ in 0..calls {
+            match way {
+                Way::Ours => group.all_reduce(data)?,
+                Way::Blocking => bare.all_reduce(data),
+                Way::NonBlocking => bare.all_reduce_non_blocking(data),
+            }
         }
-        Ok(start.elapsed().as_secs_f64() * 1e3)
+        Ok(start.elapsed().as_secs_f64() * 1e3 / calls as f64)
     };
-    let start = Instant::now();
-    for round in 0..15 {
-        call(round % 3)?;
-    }
-    let mut rounds = [(BUDGET.as_secs_f64() / start.elapsed().as_secs_f64() * 5.0).clamp(10.0, 2000.0) as i64];
-    group.broadcast(&mut rounds, 0)?;
+    // The first calls connect the ranks and touch memory.
+    Way::ALL.iter().try_for_each(|&way| block(way, 3).map(drop))?;
+    let slowest = Way::ALL
+        .iter()
+        .map(|&way| block(way, 5))
+        .try_fold(0.0, |slowest, time| time.map(|time| f64::max(slowest, time)))?;
+    let mut calls = [(BLOCK.as_secs_f64() * 1e3 / slowest).clamp(1.0, 5000.0) as i64];
+    group.broadcast(&mut calls, 0)?;
     let mut times = [vec![], vec![], vec![]];
-    for round in 0..3 * rounds[0] as usize {
-        times[round % 3].push(call(round % 3)?);
+    for round in 0..BLOCKS {
+        // Each way follows each other one as often.
+        for turn in 0..3 {
+            let at = if round % 2 == 0 { turn } else { 2 - turn };
+            times[(at + round / 2) % 3].push(block(Way::ALL[(at + round / 2) % 3], calls[0])?);
+        }
     }
     let [ours, blocking, non_blocking] = times.map(|mut times| {
         times.sort_by(f64::total_cmp);
@@ -72,9 +101,9 @@ fn measure(group: &Group, bare: &Bare, bytes: usize) -> Result<(), Box<dyn Error
     if group.is_main() {
         println!(
             "{{\"world_size\":{},\"bytes\":{bytes},\"all_reduce_ms\":{ours:.4},\"MPI_Allreduce_ms\":{blocking:.4},\
-             \"MPI_Iallreduce_ms\":{non_blocking:.4},\"calls\":{}}}",
+             \"MPI_Iallreduce_ms\":{non_blocking:.4},\"blocks\":{BLOCKS},\"calls\":{}}}",
             group.world_size(),
-            rounds[0]
+            calls[0]
         );
     }
     Ok(())

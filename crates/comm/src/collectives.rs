@@ -5,6 +5,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use enmasse_tensor::AlignedBuffer;
+
 use crate::cause::Cause;
 use crate::element::{Element, Reduction};
 use crate::engine::Handle;
@@ -40,6 +42,14 @@ impl Group {
             Reduce::Sum => sum[0],
             Reduce::Mean => sum[0] / self.world_size() as f64,
         })
+    }
+
+    /// Gives the group a share of memory on which operations will work. Then MPI receives into it without a detour, because the
+    /// memory outlives an operation that has failed while data still come. The group does not keep it otherwise.
+    pub fn lend(&self, memory: &Arc<AlignedBuffer>) {
+        if let Some(engine) = self.engine() {
+            engine.lend(memory);
+        }
     }
 
     /// The sum over all ranks, in the fixed tree of [`crate::tree_fold`], on every rank.

@@ -10,6 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use enmasse_tensor::AlignedBuffer;
+
 use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
 use crate::flight::FlightRecorder;
@@ -112,6 +114,11 @@ impl Engine {
         self.shared.outcome(operation.sequence)
     }
 
+    /// See [`Transport::lend`].
+    pub(crate) fn lend(&self, memory: &Arc<AlignedBuffer>) {
+        self.shared.transport().lend(memory);
+    }
+
     /// Total time that callers have waited for operations.
     pub(crate) fn waited(&self) -> Duration {
         Duration::from_nanos(self.shared.waited.load(Ordering::Relaxed))
@@ -187,8 +194,11 @@ impl Shared {
         let mut queue = self.lock();
         queue.running = false;
         self.completed.store(operation.sequence, Ordering::Release);
-        // The thread may be waiting for its turn after a caller that carried out its own operation.
-        self.work.notify_one();
+        // The thread may be waiting for its turn after a caller that carried out its own operation. Waking it for nothing
+        // would take the core from the caller.
+        if queue.closing || !queue.pending.is_empty() {
+            self.work.notify_one();
+        }
         self.done.notify_all();
     }
 

@@ -304,6 +304,7 @@ fn play_all(group: &Group) {
     }
     [0, 1, 100_000, 1_100_001].into_iter().for_each(|len| cases::copies(group, len));
     [0, 1, 2048, 65_537, 200_001].into_iter().for_each(|len| cases::every_operation(group, len));
+    [1, 60_000, 2_500_001].into_iter().for_each(|len| cases::on_lent_memory(group, len));
     cases::started_in_order(group);
     if group.world_size() == 4 {
         cases::groups_of_groups(group);

@@ -4,8 +4,8 @@
 //! The receiver does not know how many messages are in a pack, so it expects nothing else until a pack has come.
 //!
 //! MPI may write to memory that it was given to receive into until the message is complete, even if the operation has
-//! failed and its caller has the memory back. So MPI receives into the transport's own memory, which is kept for ever if
-//! need be, and what belongs to the operation is copied from there. What is sent is only read.
+//! failed and its caller has the memory back. So MPI receives into memory that is kept for ever if need be: the
+//! transport's own, or what is lent to it. What belongs elsewhere is copied from there. What is sent is only read.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -23,13 +23,17 @@ use super::sys::Handle;
 use crate::failure::Failure;
 use crate::operation::{HEADER_BYTES, Header};
 use crate::transport::DIRECT_BYTES;
-use crate::transport::hierarchical::{Links, Peer, SLOT_BYTES};
+use crate::transport::hierarchical::{Links, Peer, Portions};
 use crate::transport::queue::{Bytes, Queue};
 
 /// Messages of a direction that MPI knows of at a time; later ones wait in their queue.
 const AT_ONCE: usize = 16;
-/// Room for what a peer sends to an operation's memory: two of the largest messages.
-const STAGED: usize = 2 * SLOT_BYTES;
+/// Bytes of a round: long messages, because each costs several exchanges between the ranks.
+const ROUND: usize = 4 << 20;
+/// Room for what a peer sends to an operation's memory that is not lent: the largest message.
+const STAGED: usize = ROUND;
+/// Bytes that come to a node directly: long enough that the saved exchange counts, short enough to be added up twice.
+const DIRECT: usize = 256 << 10;
 /// Bytes of a pack: at least an operation's header and all values of a short sum.
 const PACK: usize = HEADER_BYTES + DIRECT_BYTES;
 /// How long a rank asks MPI again and again after the last message. MPI moves data only while it is asked.
@@ -178,12 +182,12 @@ impl<H: Handle> Line<H> {
     fn begin_receiving(&mut self, mpi: &Mpi<H>, tag: c_int, queue: &Queue) -> io::Result<()> {
         while self.received.len() < AT_ONCE
             && !matches!(self.received.back(), Some(Receipt { to: Destination::Pack, .. }))
-            && let Some(Bytes { start, len, is_own }) = queue.get(self.received.len())
+            && let Some(Bytes { start, len, is_lasting }) = queue.get(self.received.len())
         {
             if self.received.is_empty() {
                 self.staged = 0;
             }
-            let (room, to) = match is_own {
+            let (room, to) = match is_lasting {
                 _ if len <= PACK => (PACK, Destination::Pack),
                 true => (len, Destination::Itself),
                 false if self.staged + len <= STAGED => (len, Destination::Staging(self.staged)),
@@ -279,6 +283,10 @@ impl<H: Handle> Links for Messages<H> {
 
     fn keeps_memory(&self) -> bool {
         !self.lines.iter().all(Line::is_quiet)
+    }
+
+    fn portions(&self) -> Portions {
+        Portions { direct: DIRECT, round: ROUND }
     }
 }
 

@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use enmasse_tensor::AlignedBuffer;
+
 use crate::awake::Awake;
 use crate::cause::{Cause, CauseKind};
 use crate::element::Element;
@@ -36,6 +38,10 @@ pub(crate) trait Transport: Send {
 
     /// The memory that all ranks share, if any.
     fn region(&self) -> Option<Arc<Region>>;
+
+    /// Takes a share of memory for the time of each operation that works on it, and for ever if the operation fails while
+    /// something may still be written there. No operation is under way.
+    fn lend(&mut self, _: &Arc<AlignedBuffer>) {}
 
     /// Tells the other ranks that this one leaves, and takes part in no further operation. A transport that must not leave
     /// before the others waits for them until the group fails, or for as long as `patience`.

@@ -12,20 +12,20 @@ use std::ops::Range;
 pub(crate) struct Bytes {
     pub start: *mut u8,
     pub len: usize,
-    /// Whether it is the transport's, and stays valid even if the operation fails.
-    pub is_own: bool,
+    /// Whether it stays valid even if the operation fails: it is the transport's, or lent to it.
+    pub is_lasting: bool,
 }
 
 impl Bytes {
     /// Memory of an operation.
     pub(crate) fn of<T>(start: *const T, range: Range<usize>) -> Self {
         let start = start.wrapping_add(range.start).cast_mut().cast();
-        Bytes { start, len: range.len() * size_of::<T>(), is_own: false }
+        Bytes { start, len: range.len() * size_of::<T>(), is_lasting: false }
     }
 
     /// Memory of the transport.
     pub(crate) fn own<T>(start: *const T, range: Range<usize>) -> Self {
-        Bytes { is_own: true, ..Bytes::of(start, range) }
+        Bytes { is_lasting: true, ..Bytes::of(start, range) }
     }
 }
 

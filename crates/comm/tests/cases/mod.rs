@@ -2,8 +2,11 @@
 //! against a plain model, so that it runs over any transport, with ranks as threads or as processes.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+use std::slice;
+use std::sync::Arc;
+
 use enmasse_comm::{Element, Fold, Group, Reduction, ShardMap, tree_fold};
-use enmasse_tensor::Bf16;
+use enmasse_tensor::{AlignedBuffer, Bf16};
 
 /// Values of all magnitudes, so that another order of addition would give other bits.
 pub fn value(seed: u64, shard: usize, i: usize) -> f64 {
@@ -43,6 +46,26 @@ fn one_type<T: Element>(
     let model = |i| tree_fold(group.world_size(), &mut |rank| element(value(seed, rank, i)), &mut combine).unwrap();
     let same = data.into_iter().map(bits).eq((0..len).map(model).map(bits));
     assert!(same, "{group:?}: other bits, {len} elements of {}, seed {seed}", T::DTYPE.name());
+}
+
+/// Sums and copies on memory that is lent have the same bits as on other memory.
+pub fn on_lent_memory(group: &Group, len: usize) {
+    let (rank, ranks) = (group.rank(), group.world_size());
+    let memory = Arc::new(AlignedBuffer::zeroed(len * size_of::<f32>()).unwrap());
+    group.lend(&memory);
+    // SAFETY: the buffer is zeroed, and this function alone uses it.
+    let lent = unsafe { slice::from_raw_parts_mut(memory.as_ptr().cast::<f32>(), len) };
+    let own = |i| value(len as u64, rank, i) as f32;
+    let mut other: Vec<f32> = (0..len).map(own).collect();
+    lent.copy_from_slice(&other);
+    group.all_reduce(lent).unwrap();
+    group.all_reduce(&mut other).unwrap();
+    assert!(lent.iter().map(|x| x.to_bits()).eq(other.iter().map(|x| x.to_bits())), "{group:?}, {len}");
+    // A part of the memory.
+    let part = &mut lent[len / 3..];
+    part.iter_mut().enumerate().for_each(|(i, x)| *x = (i % 1000 * (rank + 1)) as f32);
+    group.broadcast(part, ranks - 1).unwrap();
+    assert!(part.iter().enumerate().all(|(i, &x)| x == (i % 1000 * ranks) as f32), "{group:?}, {len}");
 }
 
 /// All-gathers, broadcasts and barriers copy what they should.

@@ -1,6 +1,7 @@
 //! Plans bound to the shards that a rank hosts: memory of a step, prepared instructions, and the loop that runs them.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use enmasse_comm::{Group, tree_fold};
@@ -24,7 +25,7 @@ pub(super) struct Bound {
     schedule: Schedule,
     machine: Machine,
     /// Arenas that do not outlive a step, one for each slot of gradients or set of activations.
-    arenas: Vec<(Arena, AlignedBuffer)>,
+    arenas: Vec<(Arena, Arc<AlignedBuffer>)>,
     /// Bytes from one arena of gradients, and of activations, to the next.
     strides: [usize; 2],
     /// Results of each hosted shard, if the next shard overwrites them.
@@ -93,11 +94,14 @@ impl Bound {
         let strides = strides(plans);
         let mut arenas = Vec::new();
         for (arena, count) in [(Arena::Gradients, schedule.slots), (Arena::Activations, schedule.activations())] {
-            arenas.push((arena, allocate(arena, count * plans.arena_bytes(arena))?));
+            let memory = Arc::new(allocate(arena, count * plans.arena_bytes(arena))?);
+            group.iter().for_each(|group| group.lend(&memory));
+            arenas.push((arena, memory));
         }
         let start = |arena: Arena| {
-            let of = if arena.outlives_step() { state } else { &arenas };
-            of.iter().find(|(a, _)| *a == arena).map_or(std::ptr::null_mut(), |(_, buffer)| buffer.as_ptr())
+            let of_step = arenas.iter().map(|(arena, memory)| (*arena, &**memory));
+            let mut all = state.iter().map(|(arena, memory)| (*arena, memory)).chain(of_step);
+            all.find(|(other, _)| *other == arena).map_or(std::ptr::null_mut(), |(_, memory)| memory.as_ptr())
         };
         let (train, evaluate, scratch) = prepare(plans, &hosting, &schedule, &start, kernels)?;
         let memory =
@@ -242,7 +246,7 @@ impl Bound {
     }
 }
 
-fn read<'a>(arenas: &'a [(Arena, AlignedBuffer)], plan: &Plan, id: ValueId, offset: usize) -> &'a [f32] {
+fn read<'a>(arenas: &'a [(Arena, Arc<AlignedBuffer>)], plan: &Plan, id: ValueId, offset: usize) -> &'a [f32] {
     let slot = plan.slot(id);
     let start = arenas.iter().find(|(arena, _)| *arena == slot.arena).map_or(std::ptr::null_mut(), |(_, b)| b.as_ptr());
     let region = Region::<f32>::new(start.wrapping_add(slot.offset + offset).cast(), plan.shape(id).elements());

@@ -15,11 +15,8 @@ impl HierarchicalTransport {
         let operation = turn.operation;
         let (rank, ranks) = (self.members.rank, self.members.world_size());
         operation.place_own_part(rank, ranks);
-        let total = match operation.kind {
-            Kind::AllGather => operation.part_from(ranks - 1, ranks).end,
-            _ => operation.count * operation.dtype.size(),
-        };
-        let chunk = super::SLOT_BYTES;
+        let total = operation.part_from(ranks - 1, ranks).end;
+        let chunk = self.portions.round;
         let rounds = total.div_ceil(chunk);
         let range = |step: usize| step * chunk..total.min((step + 1) * chunk);
 
@@ -100,9 +97,10 @@ impl HierarchicalTransport {
             for run in 0..self.topology.runs().len() {
                 if self.topology.runs()[run].node == node {
                     let part = intersection(&self.sent_by_run(turn.operation, run), &lanes);
+                    let part = self.received(turn.operation.output, part);
                     // SAFETY: the caller's output, where no other code uses this part until it has come. Any bytes are a
                     // valid value.
-                    unsafe { self.peers.all[at].receiving.begin(Bytes::of(turn.operation.output, part)) };
+                    unsafe { self.peers.all[at].receiving.begin(part) };
                 }
             }
             let peer = &mut self.peers.all[at];

@@ -12,8 +12,9 @@
 
 use std::io::{self, ErrorKind};
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use enmasse_tensor::AlignedBuffer;
@@ -25,21 +26,21 @@ use crate::cause::CauseKind;
 use crate::element::with_element;
 use crate::failure::Failure;
 use crate::net::mac::Altered;
-use crate::operation::{HEADER_BYTES, Header, Kind};
+use crate::operation::{HEADER_BYTES, Header, Kind, Operation};
 use crate::shards::PARTIALS_LIMIT;
 use crate::topology::Topology;
 
 use peers::Peers;
-pub(crate) use peers::{Links, Peer};
+pub(crate) use peers::{Links, Peer, Portions};
 
 mod gather;
 mod peers;
 mod reduce;
-#[cfg(test)]
-mod slow_tests;
 pub(crate) mod sockets;
+#[cfg(test)]
+mod tests;
 
-/// Bytes of a slot, and of what a round moves: a rank's part of it is a few frames.
+/// Bytes of a slot, and of what a round moves through slots: a rank's part of it is a few frames.
 pub(crate) const SLOT_BYTES: usize = 512 << 10;
 /// Rounds whose messages may be under way at a time.
 const WINDOWS: usize = 2;
@@ -74,6 +75,10 @@ pub(crate) struct HierarchicalTransport {
     scratch: ManuallyDrop<AlignedBuffer>,
     /// Bytes of a part of `scratch`.
     room: usize,
+    portions: Portions,
+    /// What has been lent, and the memory that the current operation receives into, if that is among it.
+    lent: Vec<Weak<AlignedBuffer>>,
+    held: Option<Arc<AlignedBuffer>>,
     /// Number of rounds done in all operations; equal on all ranks of the node between operations.
     round: u64,
     spin: Duration,
@@ -124,8 +129,11 @@ impl HierarchicalTransport {
             mates.chain((!is_own).then_some(Host::Run(number)))
         });
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        // Ranges are cut at cache lines, so their partial sums may exceed a slot by a line each.
-        let room = SLOT_BYTES + topology.nodes().len() * most * 64;
+        let is_staged = topology.nodes().iter().any(|node| node.len() > 1);
+        let portions = peers.portions();
+        let portions = if is_staged { Portions { round: SLOT_BYTES, ..portions } } else { portions };
+        // Ranges are cut at cache lines, so their partial sums may exceed a round by a line each.
+        let room = portions.round + topology.nodes().len() * most * 64;
         Ok(HierarchicalTransport {
             servers: servers.collect(),
             hosts: hosts.collect(),
@@ -135,6 +143,9 @@ impl HierarchicalTransport {
             // Pages that no operation touches use no memory.
             scratch: ManuallyDrop::new(AlignedBuffer::zeroed(2 * WINDOWS * room)?),
             room,
+            portions,
+            lent: Vec::new(),
+            held: None,
             round: 0,
             // With fewer cores than ranks, spinning only takes the core from the awaited rank.
             spin: if own.len() <= cores { SPIN } else { Duration::ZERO },
@@ -146,6 +157,23 @@ impl HierarchicalTransport {
             mates,
             peers,
         })
+    }
+
+    /// The lent memory that the operation's output is in.
+    fn lender(&self, operation: &Operation) -> Option<Arc<AlignedBuffer>> {
+        let ranks = self.members.world_size();
+        let start = operation.output.addr();
+        let end = start + operation.part_from(ranks - 1, ranks).end;
+        let holds = |memory: &Arc<AlignedBuffer>| {
+            let first = memory.as_ptr().addr();
+            first <= start && end <= first + memory.len()
+        };
+        self.lent.iter().filter_map(Weak::upgrade).find(holds)
+    }
+
+    /// A part of the output, to be received.
+    fn received<T>(&self, output: *const T, range: Range<usize>) -> Bytes {
+        Bytes { is_lasting: self.held.is_some(), ..Bytes::of(output, range) }
     }
 
     fn is_alone(&self) -> bool {
@@ -342,6 +370,7 @@ impl HierarchicalTransport {
 impl Transport for HierarchicalTransport {
     fn execute(&mut self, turn: &Turn) -> Result<(), Stop> {
         self.is_between = false;
+        self.held = self.lender(turn.operation);
         let result = self.carry_out(turn);
         if let Err(stop) = result {
             if !self.peers.keep_memory() {
@@ -354,12 +383,18 @@ impl Transport for HierarchicalTransport {
             std::thread::sleep(GRACE);
             return Err(Stop::Failed);
         }
+        self.held = None;
         self.is_between = true;
         Ok(())
     }
 
     fn region(&self) -> Option<Arc<Region>> {
         None
+    }
+
+    fn lend(&mut self, memory: &Arc<AlignedBuffer>) {
+        self.lent.retain(|lent| lent.strong_count() > 0);
+        self.lent.push(Arc::downgrade(memory));
     }
 
     fn close(&mut self, failure: &Failure, patience: Duration) {
@@ -370,12 +405,14 @@ impl Transport for HierarchicalTransport {
 
 impl Drop for HierarchicalTransport {
     fn drop(&mut self) {
-        if !self.peers.keep_memory() {
-            // SAFETY: this is the last use of both.
-            unsafe {
-                ManuallyDrop::drop(&mut self.headers);
-                ManuallyDrop::drop(&mut self.scratch);
-            }
+        if self.peers.keep_memory() {
+            std::mem::forget(self.held.take());
+            return;
+        }
+        // SAFETY: this is the last use of both.
+        unsafe {
+            ManuallyDrop::drop(&mut self.headers);
+            ManuallyDrop::drop(&mut self.scratch);
         }
     }
 }

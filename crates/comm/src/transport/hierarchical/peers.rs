@@ -22,8 +22,22 @@ pub(crate) trait Links: Send {
     /// for data. The rest is as for [`crate::transport::Transport::close`].
     fn close(&mut self, peers: &mut [Peer], with_word: bool, failure: &Failure, patience: Duration);
 
-    /// Whether messages may still be written to the transport's own memory, which then must stay valid for ever.
+    /// Whether messages may still be written to the transport's own memory and to what is lent to it, which then must stay
+    /// valid for ever.
     fn keeps_memory(&self) -> bool;
+
+    /// How much to send at a time.
+    fn portions(&self) -> Portions;
+}
+
+/// How an operation is divided into messages. All ranks have links of one kind, so they divide alike.
+#[derive(Clone, Copy)]
+pub(crate) struct Portions {
+    /// Up to this many bytes come to a node directly, from all others together, even if a sum is longer than
+    /// [`DIRECT_BYTES`](crate::transport::DIRECT_BYTES).
+    pub direct: usize,
+    /// Bytes of a round, where every rank is a node of its own. Otherwise a round fills a slot.
+    pub round: usize,
 }
 
 /// All peers of one rank.
@@ -101,6 +115,11 @@ impl Peers {
     /// See [`Links::close`].
     pub(super) fn close(&mut self, with_word: bool, failure: &Failure, patience: Duration) {
         self.links.close(&mut self.all, with_word, failure, patience);
+    }
+
+    /// See [`Links::portions`].
+    pub(super) fn portions(&self) -> Portions {
+        self.links.portions()
     }
 
     /// See [`Links::keeps_memory`].

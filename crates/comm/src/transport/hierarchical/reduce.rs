@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::{DIRECT_BYTES, HierarchicalTransport, Host, SLOT_BYTES, WINDOWS, copy};
+use super::{DIRECT_BYTES, HierarchicalTransport, Host, WINDOWS, copy};
 use crate::element::Element;
 use crate::operation::{Kind, Operation};
 use crate::pieces::{chunk, part_of, piece};
@@ -106,14 +106,16 @@ impl HierarchicalTransport {
         }
         let most = self.partials.iter().copied().fold(shards.most_partials(), usize::max);
         if operation.kind == Kind::ReduceScatter {
-            let chunk = SLOT_BYTES / size / (ranks * most);
+            let chunk = self.portions.round / size / (ranks * most);
             assert!(chunk > 0, "a slot cannot be divided among {ranks} ranks");
             // Rank 0's piece is the largest.
             let rounds = piece(count, size, 0, ranks).len().div_ceil(chunk);
             return Cut { way: Way::Pieces, count, size, chunk, rounds, width: ranks * chunk };
         }
-        let way = if count * size * most <= DIRECT_BYTES { Way::Direct } else { Way::Slices };
-        let chunk = chunk(SLOT_BYTES, size, most);
+        let (bytes, others) = (count * size * most, self.topology.nodes().len() - 1);
+        let is_direct = bytes <= DIRECT_BYTES || bytes.saturating_mul(others) <= self.portions.direct;
+        let way = if is_direct { Way::Direct } else { Way::Slices };
+        let chunk = chunk(self.portions.round, size, most);
         Cut { way, count, size, chunk, rounds: count.div_ceil(chunk), width: chunk }
     }
 
@@ -331,12 +333,14 @@ impl HierarchicalTransport {
         for at in 0..self.peers.all.len() {
             let other = self.peers.all[at].rank;
             let (sum, expected) = (self.returned(round, rank, other), self.returned(round, other, rank));
-            let (data, peer) = (round.turn.operation.output.cast::<T>(), &mut self.peers.all[at]);
+            let data = round.turn.operation.output.cast::<T>();
+            let (sum, expected) = (Bytes::of(data, sum), self.received(data, expected));
+            let peer = &mut self.peers.all[at];
             // SAFETY: the caller's data. The sum remains unchanged. What is expected replaces this node's values, which the
             // owner has had before it answers; no other code uses them. Any bytes are a valid value.
             unsafe {
-                peer.sending.begin(Bytes::of(data, sum));
-                peer.receiving.begin(Bytes::of(data, expected));
+                peer.sending.begin(sum);
+                peer.receiving.begin(expected);
             }
             peer.returned_at[window] = peer.receiving.begun();
         }

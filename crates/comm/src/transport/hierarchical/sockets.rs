@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::peers::{Links, Peer};
+use super::SLOT_BYTES;
+use super::peers::{Links, Peer, Portions};
 use crate::failure::Failure;
 use crate::net::link::Link;
 use crate::operation::{HEADER_BYTES, Header};
+use crate::transport::DIRECT_BYTES;
 use crate::transport::frames::{Receiving, Sending};
 use crate::transport::queue::Bytes;
 
@@ -84,6 +86,10 @@ impl Links for Sockets {
     /// Bytes arrive only in calls.
     fn keeps_memory(&self) -> bool {
         false
+    }
+
+    fn portions(&self) -> Portions {
+        Portions { direct: DIRECT_BYTES, round: SLOT_BYTES }
     }
 }
 
