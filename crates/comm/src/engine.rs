@@ -53,6 +53,8 @@ struct Queue {
     queued: u64,
     /// A thread is carrying out an operation.
     running: bool,
+    /// Threads that wait until an operation is done.
+    waiting: usize,
     closing: bool,
 }
 
@@ -91,7 +93,7 @@ impl Engine {
     fn queue(&self, operation: Operation, in_background: bool) -> Handle {
         let mut queue = self.shared.lock();
         while queue.pending.len() == CAPACITY {
-            queue = wait(&self.shared.done, queue);
+            queue = self.shared.wait_for_end(queue);
         }
         let operation = self.shared.number(&mut queue, operation, in_background);
         queue.pending.push_back(operation);
@@ -194,12 +196,14 @@ impl Shared {
         let mut queue = self.lock();
         queue.running = false;
         self.completed.store(operation.sequence, Ordering::Release);
-        // The thread may be waiting for its turn after a caller that carried out its own operation. Waking it for nothing
-        // would take the core from the caller.
+        // The thread may be waiting for its turn after a caller that carried out its own operation. Waking for nothing costs a
+        // short operation a part of its time, and may take the core from the caller.
         if queue.closing || !queue.pending.is_empty() {
             self.work.notify_one();
         }
-        self.done.notify_all();
+        if queue.waiting > 0 {
+            self.done.notify_all();
+        }
     }
 
     fn is_done(&self, ticket: u64) -> bool {
@@ -219,10 +223,18 @@ impl Shared {
         self.timed(|| {
             let mut queue = self.lock();
             while !self.is_done(ticket) {
-                queue = wait(&self.done, queue);
+                queue = self.wait_for_end(queue);
             }
         });
         self.recorder.awaited(flight, began);
+    }
+
+    /// Waits until an operation has ended.
+    fn wait_for_end<'a>(&self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+        queue.waiting += 1;
+        queue = wait(&self.done, queue);
+        queue.waiting -= 1;
+        queue
     }
 
     /// Adds the time of `work` to that in which callers waited.
