@@ -6,14 +6,16 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod level;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
+mod passes;
+mod plain;
 mod taps;
 
-/// What the pass along rows prepares for vectors: nothing on this machine.
-#[cfg(not(target_arch = "x86_64"))]
-type Steps = ();
-
-#[cfg(target_arch = "x86_64")]
-use avx2::Steps;
+use passes::{Pass, Passes};
 use taps::{Axis, Taps};
 
 use crate::refit::refit;
@@ -31,8 +33,8 @@ pub struct Resizer {
     /// The result of the first pass.
     between: Vec<u8>,
     columns: Taps,
-    steps: Steps,
     rows: Taps,
+    passes: Passes,
     /// A picture that is padded afterwards.
     pub(crate) unpadded: Vec<u8>,
 }
@@ -106,22 +108,25 @@ impl Resizer {
         let (first_row, end_row) = self.rows.span();
         let stride = from.width() * 3;
         let source = &from.pixels()[top * stride + left * 3..];
+        let (columns, rows) = (&self.columns, &self.rows);
+        let width = part.width * 3;
         if vertical_first {
             let row_bytes = (end_column - first_column) * 3;
-            self.refit_between(part.height * row_bytes);
-            vertical(source, stride, &self.rows, &mut self.between, row_bytes);
-            horizontal(&self.between, row_bytes, &self.columns, &mut self.steps, out, part.width * 3);
+            let between = refitted(&mut self.between, part.height * row_bytes);
+            self.passes.vertical(&Pass { from: source, stride, taps: rows, row_bytes }, between);
+            self.passes.horizontal(&Pass { from: between, stride: row_bytes, taps: columns, row_bytes: width }, out);
         } else {
-            let row_bytes = part.width * 3;
-            self.refit_between((end_row - first_row) * row_bytes);
-            horizontal(source, stride, &self.columns, &mut self.steps, &mut self.between, row_bytes);
-            vertical(&self.between, row_bytes, &self.rows, out, row_bytes);
+            let between = refitted(&mut self.between, (end_row - first_row) * width);
+            self.passes.horizontal(&Pass { from: source, stride, taps: columns, row_bytes: width }, between);
+            self.passes.vertical(&Pass { from: between, stride: width, taps: rows, row_bytes: width }, out);
         }
     }
+}
 
-    fn refit_between(&mut self, length: usize) {
-        refit(&mut self.between, length).unwrap_or_else(|error| panic!("{error}"));
-    }
+/// The buffer with this length.
+fn refitted(buffer: &mut Vec<u8>, length: usize) -> &mut [u8] {
+    refit(buffer, length).unwrap_or_else(|error| panic!("{error}"));
+    buffer
 }
 
 /// The order of the passes makes a difference of up to two levels. Since version 13 Pillow runs the pass across rows
@@ -131,98 +136,37 @@ fn vertical_first(crop: (usize, usize), full: (usize, usize)) -> bool {
     saved(crop.1, full.1) > (2 * saved(crop.0, full.0)).max(0)
 }
 
-/// The pass along rows: from `from`, whose rows begin `stride` bytes apart, to the rows of `out`. Both begin at the
-/// first column of `columns`.
-fn horizontal(from: &[u8], stride: usize, columns: &Taps, steps: &mut Steps, out: &mut [u8], row_bytes: usize) {
-    let rows = from.chunks(stride).zip(out.chunks_exact_mut(row_bytes));
-    if columns.copies {
-        return rows.for_each(|(row, out)| out.copy_from_slice(&row[..row_bytes]));
-    }
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2.
-        return unsafe { avx2::horizontal(from, stride, columns, steps, out, row_bytes) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let () = *steps;
-    rows.for_each(|(row, out)| resize_row(row, columns, out));
-}
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
 
-/// The pass across rows.
-fn vertical(from: &[u8], stride: usize, rows: &Taps, out: &mut [u8], row_bytes: usize) {
-    let (first, _) = rows.span();
-    for (y, out) in out.chunks_exact_mut(row_bytes).enumerate() {
-        let (start, weights) = rows.of(y);
-        let from = &from[(start - first) * stride..];
-        if rows.copies {
-            out.copy_from_slice(&from[..row_bytes]);
-        } else {
-            mix_rows(from, stride, weights, out);
-        }
-    }
-}
+    use super::level::Level;
+    use super::*;
 
-/// One row through the column pass. Two channels share a 64-bit product: their sums stay below 2^32.
-fn resize_row(row: &[u8], columns: &Taps, out: &mut [u8]) {
-    let (pixels, _) = row.as_chunks::<3>();
-    let (outputs, _) = out.as_chunks_mut::<3>();
-    let (skipped, _) = columns.span();
-    let mut begin = 0;
-    for (&(first, end), out) in columns.outputs.iter().zip(outputs) {
-        let weights = &columns.weights[begin..end];
-        begin = end;
-        let mut red_green = u64::from(HALF) << 32 | u64::from(HALF);
-        let mut blue = HALF;
-        for (&[r, g, b], &weight) in pixels[first - skipped..].iter().zip(weights) {
-            red_green += (u64::from(g) << 32 | u64::from(r)) * u64::from(weight);
-            blue += u32::from(b) * weight;
-        }
-        *out = [to_byte(red_green as u32), to_byte((red_green >> 32) as u32), to_byte(blue)];
-    }
-}
-
-/// The weighted sum of rows that begin `stride` bytes apart.
-fn mix_rows(rows: &[u8], stride: usize, weights: &[u32], out: &mut [u8]) {
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2.
-        return unsafe { mix_rows_avx2(rows, stride, weights, out) };
-    }
-    mix_rows_plain(rows, stride, weights, out);
-}
-
-/// The plain twin, compiled for AVX2: integer arithmetic, so the bits are the same.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn mix_rows_avx2(rows: &[u8], stride: usize, weights: &[u32], out: &mut [u8]) {
-    mix_rows_plain(rows, stride, weights, out);
-}
-
-#[inline(always)]
-fn mix_rows_plain(rows: &[u8], stride: usize, weights: &[u32], out: &mut [u8]) {
-    /// Number of sums that stay in registers while all rows are added.
-    const BLOCK: usize = 32;
-    let width = out.len();
-    let (blocks, rest) = out.as_chunks_mut::<BLOCK>();
-    for (i, block) in blocks.iter_mut().enumerate() {
-        let mut sums = [HALF; BLOCK];
-        for (row, &weight) in rows.chunks(stride).zip(weights) {
-            let bytes: &[u8; BLOCK] = &row.as_chunks().0[i];
-            for (sum, &byte) in sums.iter_mut().zip(bytes) {
-                *sum += u32::from(byte) * weight;
+    proptest! {
+        /// Lengths from below a vector up, and every number of taps for which there is code of its own.
+        #[test]
+        fn levels_agree(
+            (width, height) in (1usize..260, 1usize..40),
+            (to_width, to_height) in (1usize..120, 1usize..40),
+            (left, right) in (0usize..120, 0usize..120),
+            bytes in prop::collection::vec(any::<u8>(), 260 * 3),
+        ) {
+            let pixels = bytes.iter().cycle().enumerate().map(|(at, &byte)| byte ^ (at / 780) as u8);
+            let picture = Picture::new(width, height, pixels.take(width * height * 3).collect()).unwrap();
+            let left = left % to_width;
+            let part = CropBox { left, top: 0, width: 1 + right % (to_width - left), height: to_height };
+            let crop = CropBox::whole(width, height);
+            let run = |level: Level| {
+                let mut out = vec![0; part.width * part.height * 3];
+                let mut resizer = Resizer { passes: Passes::at(level), ..Resizer::default() };
+                resizer.resize_part(&picture, crop, (to_width, to_height), part, &mut out);
+                out
+            };
+            let plain = run(Level::Plain);
+            for level in Level::all() {
+                prop_assert!(run(level) == plain, "{:?}", level);
             }
         }
-        *block = sums.map(to_byte);
     }
-    let start = width - rest.len();
-    for (x, out) in rest.iter_mut().enumerate() {
-        let column = rows[start + x..].iter().step_by(stride);
-        *out = to_byte(column.zip(weights).fold(HALF, |sum, (&byte, &weight)| sum + u32::from(byte) * weight));
-    }
-}
-
-/// A sum without its fraction. Rounded weights may add up to slightly more than 1.
-#[inline(always)]
-fn to_byte(sum: u32) -> u8 {
-    (sum >> BITS).min(255) as u8
 }

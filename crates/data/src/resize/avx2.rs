@@ -1,100 +1,66 @@
-//! The pass along rows with AVX2: two rows at a time, with the bits of the plain pass.
-//!
-//! A weight has 22 bits, and products of numbers of 16 bits are fastest. So a weight is split into 8 high and 15 low bits, whose
-//! sums are put together at the end.
+//! The passes with AVX2, with the bits of the plain ones: along rows two rows at a time, across them 32 bytes.
 
 use std::arch::x86_64::*;
 
-use super::taps::Taps;
-use super::{BITS, HALF, resize_row};
+use super::level::Avx2;
+use super::pairs::{LOW, Pair, Pairs};
+use super::passes::Pass;
+use super::plain;
+use super::{BITS, HALF};
 
-/// Bits of the lower part of a weight.
-const LOW: u32 = 15;
+/// Pairs of weights of a step along rows, which reads 16 bytes for the 12 of four pixels.
+const STEP: usize = 2;
 
-/// The weights of four neighbouring pixels: low parts of the first two, high parts of them, and the same of the other two. Two
-/// parts make a word.
-type Weights = [i32; 4];
-
-/// The taps of a pass in steps of four pixels, the same number for each output. Missing pixels have no weight.
-#[derive(Default)]
-pub(super) struct Steps {
-    /// The first byte of each output's pixels in a row.
-    starts: Vec<usize>,
-    weights: Vec<Weights>,
-    /// Steps of an output.
-    each: usize,
-}
-
-impl Steps {
-    fn compute(&mut self, columns: &Taps) {
-        let (first, _) = columns.span();
-        let outputs = || (0..columns.outputs.len()).map(|output| columns.of(output));
-        self.starts.clear();
-        self.starts.extend(outputs().map(|(start, _)| (start - first) * 3));
-        self.each = outputs().map(|(_, weights)| weights.len().div_ceil(4)).max().unwrap_or(0);
-        self.weights.clear();
-        for (_, weights) in outputs() {
-            let weight = |at: usize| weights.get(at).copied().unwrap_or(0);
-            let word = |first: u32, second: u32| (first | second << 16) as i32;
-            let low = |at: usize| word(weight(at) % (1 << LOW), weight(at + 1) % (1 << LOW));
-            let high = |at: usize| word(weight(at) >> LOW, weight(at + 1) >> LOW);
-            let steps = (0..self.each).map(|step| 4 * step);
-            self.weights.extend(steps.map(|at| [low(at), high(at), low(at + 2), high(at + 2)]));
-        }
-    }
-
-    /// Bytes of a row that are read from its first one on: a step reads 16 for 12.
-    fn reach(&self) -> usize {
-        self.starts.iter().max().map_or(0, |start| start + 12 * self.each + 4)
-    }
-}
-
-/// `super::horizontal`.
-#[target_feature(enable = "avx2")]
-pub(super) fn horizontal(
-    from: &[u8],
-    stride: usize,
-    columns: &Taps,
-    steps: &mut Steps,
-    out: &mut [u8],
-    row_bytes: usize,
-) {
-    steps.compute(columns);
+/// The pass along rows. `_has` proves that the processor has AVX2.
+pub(super) fn horizontal(_has: Avx2, pass: &Pass, pairs: &mut Pairs, out: &mut [u8]) {
+    let &Pass { from, stride, taps, row_bytes } = pass;
+    pairs.compute(taps, STEP);
+    let (first, _) = taps.span();
+    let start = |output: usize| (taps.outputs[output].0 - first) * 3;
+    let reach = start(taps.outputs.len() - 1) + 12 * pairs.each / STEP + 4;
     // Rows that are followed by enough bytes. The plain code takes the last ones.
-    let readable = from.len().checked_sub(steps.reach()).map_or(0, |spare| spare / stride + 1);
+    let readable = from.len().checked_sub(reach).map_or(0, |spare| spare / stride + 1);
     let rows = readable.min(out.len() / row_bytes) / 2 * 2;
     let (above, below) = out.split_at_mut(rows * row_bytes);
     for (y, out) in above.chunks_exact_mut(2 * row_bytes).enumerate() {
         let from = from[2 * y * stride..].as_ptr();
         let (upper, lower) = out.split_at_mut(row_bytes);
-        // SAFETY: `reach` bytes follow the beginnings of both rows.
+        // SAFETY: the processor has AVX2, and `reach` bytes follow the beginnings of both rows. The last output begins last.
         unsafe {
-            match steps.each {
-                1 => two_rows(from, stride, steps, 1, [upper, lower]),
-                2 => two_rows(from, stride, steps, 2, [upper, lower]),
-                each => two_rows(from, stride, steps, each, [upper, lower]),
+            match pairs.each {
+                2 => two_rows(from, stride, start, pairs, 2, [upper, lower]),
+                4 => two_rows(from, stride, start, pairs, 4, [upper, lower]),
+                each => two_rows(from, stride, start, pairs, each, [upper, lower]),
             }
         }
     }
     let rest = from.get(rows * stride..).unwrap_or_default();
-    for (row, out) in rest.chunks(stride).zip(below.chunks_exact_mut(row_bytes)) {
-        resize_row(row, columns, out);
-    }
+    plain::horizontal(&Pass { from: rest, ..*pass }, below);
 }
 
-/// SAFETY: two rows of [`Steps::reach`] bytes begin at `from` and `stride` bytes later.
+/// SAFETY: two rows begin at `from` and `stride` bytes later. Each has `12 * each / STEP + 4` bytes from the last `start` on.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn two_rows(from: *const u8, stride: usize, steps: &Steps, each: usize, [upper, lower]: [&mut [u8]; 2]) {
+unsafe fn two_rows(
+    from: *const u8,
+    stride: usize,
+    start: impl Fn(usize) -> usize,
+    pairs: &Pairs,
+    each: usize,
+    [upper, lower]: [&mut [u8]; 2],
+) {
     // Two pixels as pairs of numbers of 16 bits: red and red, green and green, blue and blue.
     let first_two = _mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1);
     let other_two = _mm_setr_epi8(6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
     let first_two = _mm256_broadcastsi128_si256(first_two);
     let other_two = _mm256_broadcastsi128_si256(other_two);
     // Red, green and blue of an output, of the upper row in the lower half.
-    let sums = |start: usize, weights: &[Weights]| {
+    let sums = |output: usize| {
+        let start = start(output);
         let (mut low, mut high) = (_mm256_set1_epi32(HALF as i32), _mm256_setzero_si256());
-        for (step, [low_first, high_first, low_other, high_other]) in weights.iter().enumerate() {
+        for (step, [[low_first, high_first], [low_other, high_other]]) in
+            pairs.of(output)[..each].as_chunks::<STEP>().0.iter().enumerate()
+        {
             // SAFETY: the caller's promise.
             let pixels = unsafe {
                 let at = from.add(start + 12 * step);
@@ -110,15 +76,17 @@ unsafe fn two_rows(from: *const u8, stride: usize, steps: &Steps, each: usize, [
     };
     let without_fourth =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 4, 5, 6, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
-    let (twos, last) = steps.starts.as_chunks::<2>();
-    let (weights_of_twos, weights_of_last) = steps.weights.split_at(twos.len() * 2 * each);
-    // Two outputs, six bytes of which are stored with two more, which the next ones overwrite.
-    let store = |at: usize, pixels: __m256i, rows: [&mut [u8]; 2]| {
+    let outputs = upper.len() / 3;
+    for left in (0..outputs).step_by(2) {
+        // The last one may be alone.
+        let right = (left + 1).min(outputs - 1);
+        let pixels = _mm256_packus_epi32(sums(left), sums(right));
         let bytes = _mm256_shuffle_epi8(_mm256_packus_epi16(pixels, pixels), without_fourth);
         let halves = [_mm256_castsi256_si128(bytes), _mm256_extracti128_si256::<1>(bytes)];
-        for (row, half) in rows.into_iter().zip(halves) {
+        // Six bytes are stored with two more, which the next ones overwrite.
+        for (row, half) in [&mut *upper, &mut *lower].into_iter().zip(halves) {
             let eight = _mm_cvtsi128_si64(half).to_le_bytes();
-            let row = &mut row[at..];
+            let row = &mut row[3 * left..];
             match row.first_chunk_mut() {
                 Some(room) => *room = eight,
                 None => {
@@ -127,14 +95,65 @@ unsafe fn two_rows(from: *const u8, stride: usize, steps: &Steps, each: usize, [
                 }
             }
         }
-    };
-    for (two, (&[left, right], weights)) in twos.iter().zip(weights_of_twos.chunks_exact(2 * each)).enumerate() {
-        let (weights_left, weights_right) = weights.split_at(each);
-        let pixels = _mm256_packus_epi32(sums(left, weights_left), sums(right, weights_right));
-        store(6 * two, pixels, [&mut *upper, &mut *lower]);
     }
-    if let [start] = last {
-        let sums = sums(*start, weights_of_last);
-        store(6 * twos.len(), _mm256_packus_epi32(sums, sums), [upper, lower]);
+}
+
+/// Bytes of a step across rows.
+const BLOCK: usize = 32;
+
+/// The pass across rows. `_has` proves that the processor has AVX2.
+pub(super) fn vertical(_has: Avx2, pass: &Pass, pairs: &mut Pairs, out: &mut [u8]) {
+    let &Pass { from, stride, taps, row_bytes } = pass;
+    if row_bytes < BLOCK {
+        return plain::vertical(pass, out);
+    }
+    pairs.compute(taps, 1);
+    let (first, end) = taps.span();
+    let last = end - first - 1;
+    assert!(from.len() >= last * stride + row_bytes);
+    for (y, out) in out.chunks_exact_mut(row_bytes).enumerate() {
+        let start = taps.outputs[y].0 - first;
+        // SAFETY: the processor has AVX2, and `row_bytes` bytes follow the beginnings of all rows.
+        unsafe { mix_rows(from.as_ptr(), stride, (start, last), pairs.of(y), out) };
+    }
+}
+
+/// The sum of the rows from number `start` on, which lie `stride` bytes apart. Number `last` stands for those after it.
+///
+/// SAFETY: the rows up to `last` have as many bytes as `out`.
+#[target_feature(enable = "avx2")]
+unsafe fn mix_rows(from: *const u8, stride: usize, (start, last): (usize, usize), pairs: &[Pair], out: &mut [u8]) {
+    let zero = _mm256_setzero_si256();
+    // The last step overlaps the one before it.
+    let end = out.len() - BLOCK;
+    for at in (0..end).step_by(BLOCK).chain([end]) {
+        let (mut low, mut high) = ([_mm256_set1_epi32(HALF as i32); 4], [zero; 4]);
+        for (number, &[low_weights, high_weights]) in pairs.iter().enumerate() {
+            let row = |row: usize| {
+                // SAFETY: the caller's promise.
+                unsafe { _mm256_loadu_si256(from.add((start + row).min(last) * stride + at).cast()) }
+            };
+            let (first, second) = (row(2 * number), row(2 * number + 1));
+            let (left, right) = (_mm256_unpacklo_epi8(first, second), _mm256_unpackhi_epi8(first, second));
+            let words = [
+                _mm256_unpacklo_epi8(left, zero),
+                _mm256_unpackhi_epi8(left, zero),
+                _mm256_unpacklo_epi8(right, zero),
+                _mm256_unpackhi_epi8(right, zero),
+            ];
+            let weigh = |sums: [__m256i; 4], weights: i32| {
+                let product = |at: usize| _mm256_madd_epi16(words[at], _mm256_set1_epi32(weights));
+                let sum = |at: usize| _mm256_add_epi32(sums[at], product(at));
+                [sum(0), sum(1), sum(2), sum(3)]
+            };
+            (low, high) = (weigh(low, low_weights), weigh(high, high_weights));
+        }
+        let sum = |at: usize| {
+            let sums = _mm256_add_epi32(low[at], _mm256_slli_epi32::<{ LOW as i32 }>(high[at]));
+            _mm256_srli_epi32::<{ BITS as i32 }>(sums)
+        };
+        let bytes = _mm256_packus_epi16(_mm256_packus_epi32(sum(0), sum(1)), _mm256_packus_epi32(sum(2), sum(3)));
+        // SAFETY: 32 bytes follow `at`.
+        unsafe { _mm256_storeu_si256(out.as_mut_ptr().add(at).cast(), bytes) };
     }
 }

@@ -1,0 +1,43 @@
+//! Taps in pairs, for instructions that add two products of numbers of 16 bits.
+//!
+//! A weight has 22 bits and a sign bit too many for such a number. So it is split into 8 high and 15 low bits, whose sums are put
+//! together at the end.
+
+use super::taps::Taps;
+
+/// Bits of the lower part of a weight.
+pub(super) const LOW: u32 = 15;
+
+/// The low parts of two weights as one word, and their high parts.
+pub(super) type Pair = [i32; 2];
+
+/// The weights of a pass in pairs, the same number for each output. Missing positions have no weight.
+#[derive(Default)]
+pub(super) struct Pairs {
+    weights: Vec<Pair>,
+    /// Pairs of an output.
+    pub each: usize,
+}
+
+impl Pairs {
+    /// Makes them from `taps`, a multiple of `unit` for each output.
+    pub fn compute(&mut self, taps: &Taps, unit: usize) {
+        let outputs = || (0..taps.outputs.len()).map(|output| taps.of(output).1);
+        let most = outputs().map(<[u32]>::len).max().unwrap_or(0);
+        self.each = most.div_ceil(2).next_multiple_of(unit);
+        self.weights.clear();
+        for weights in outputs() {
+            let weight = |at: usize| weights.get(at).copied().unwrap_or(0);
+            let word = |first: u32, second: u32| (first | second << 16) as i32;
+            self.weights.extend((0..self.each).map(|pair| {
+                let (first, second) = (weight(2 * pair), weight(2 * pair + 1));
+                [word(first % (1 << LOW), second % (1 << LOW)), word(first >> LOW, second >> LOW)]
+            }));
+        }
+    }
+
+    /// Those of output `i`.
+    pub fn of(&self, i: usize) -> &[Pair] {
+        &self.weights[i * self.each..][..self.each]
+    }
+}

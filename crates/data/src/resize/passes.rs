@@ -1,0 +1,67 @@
+//! The two passes of a resize, by the kernels of a level. All levels give the same bits.
+
+use super::level::Level;
+use super::plain;
+use super::taps::Taps;
+
+/// One pass over the rows of a picture.
+#[derive(Clone, Copy)]
+pub(super) struct Pass<'a> {
+    /// The rows, which begin `stride` bytes apart, from the first position on that the taps read.
+    pub from: &'a [u8],
+    pub stride: usize,
+    pub taps: &'a Taps,
+    /// Bytes of a row of the result, which has no gaps.
+    pub row_bytes: usize,
+}
+
+/// Runs passes. Keeps what it prepares for vectors between calls.
+#[derive(Default)]
+pub(super) struct Passes {
+    level: Level,
+    #[cfg(target_arch = "x86_64")]
+    pairs: super::pairs::Pairs,
+    #[cfg(target_arch = "x86_64")]
+    groups: super::avx512::Groups,
+}
+
+impl Passes {
+    #[cfg(test)]
+    pub fn at(level: Level) -> Self {
+        Passes { level, ..Passes::default() }
+    }
+
+    /// The pass along rows. The taps are those of columns.
+    pub fn horizontal(&mut self, pass: &Pass, out: &mut [u8]) {
+        if pass.taps.copies {
+            let rows = pass.from.chunks(pass.stride).zip(out.chunks_exact_mut(pass.row_bytes));
+            return rows.for_each(|(row, out)| out.copy_from_slice(&row[..pass.row_bytes]));
+        }
+        match self.level {
+            Level::Plain => plain::horizontal(pass, out),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2(has) => super::avx2::horizontal(has, pass, &mut self.pairs, out),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512(has) => {
+                if !super::avx512::horizontal(has, pass, &mut self.pairs, &mut self.groups, out) {
+                    super::avx2::horizontal(has.avx2(), pass, &mut self.pairs, out);
+                }
+            }
+        }
+    }
+
+    /// The pass across rows. The taps are those of rows.
+    pub fn vertical(&mut self, pass: &Pass, out: &mut [u8]) {
+        if pass.taps.copies {
+            let rows = pass.from.chunks(pass.stride).zip(out.chunks_exact_mut(pass.row_bytes));
+            return rows.for_each(|(row, out)| out.copy_from_slice(&row[..pass.row_bytes]));
+        }
+        match self.level {
+            Level::Plain => plain::vertical(pass, out),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2(has) => super::avx2::vertical(has, pass, &mut self.pairs, out),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512(has) => super::avx512::vertical(has, pass, &mut self.pairs, out),
+        }
+    }
+}
