@@ -1,4 +1,4 @@
-//! JPEG pictures, and parts of them at any scale.
+//! JPEG pictures, and parts of them at any scale. A picture that can be recoded has the same pixels then.
 
 #![no_main]
 
@@ -14,6 +14,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         return;
     }
     let mut decoder = Decoder::new();
+    let recoded = decoder.recode(bytes);
     for scale in Scale::ALL {
         let (width, height) = jpeg.scaled(scale);
         let mut pixels = vec![0; width * height * 3];
@@ -22,6 +23,12 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         // Coefficients, where blocks at the edges count as whole, and rows of an MCU.
         let blocks = jpeg.width().next_multiple_of(32) * jpeg.height().next_multiple_of(32);
         assert!(peak <= 6 * blocks + 512 * jpeg.width() + (1 << 16), "it took {peak} bytes");
+        if let Ok(recoded) = &recoded {
+            let jpeg = Jpeg::parse(recoded).expect("a recoded picture has a header");
+            let mut again = vec![0; width * height * 3];
+            decoder.decode(&jpeg, all, scale, &mut again).expect("a recoded picture can be decoded");
+            assert!(result.is_ok() && pixels == again, "recoded pixels differ at {scale:?}");
+        }
         if result.is_err() {
             continue;
         }

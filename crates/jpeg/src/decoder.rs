@@ -12,7 +12,7 @@ use crate::{Color, Error, Jpeg, Region, Scale};
 /// Decodes pictures one after the other, in the same memory. A thread should have one of its own.
 #[derive(Debug)]
 pub struct Decoder {
-    memory: Memory,
+    pub(crate) memory: Memory,
 }
 
 /// What serves all pictures.

@@ -113,6 +113,11 @@ impl<'a> Jpeg<'a> {
         self.progressive
     }
 
+    /// Whether the divisors before the first scan have eight bits.
+    pub(crate) fn has_small_divisors(&self) -> bool {
+        self.tables.quantization.iter().flatten().flatten().all(|&divisor| divisor < 256)
+    }
+
     pub(crate) fn components(&self) -> &[Component] {
         &self.components[..self.count]
     }

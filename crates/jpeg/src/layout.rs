@@ -136,10 +136,15 @@ impl Layout {
         })
     }
 
-    /// Number of MCUs that come before a needed one and are not needed.
-    pub fn skipped(&self) -> usize {
-        let needed = (self.end_row - self.first_row) * (self.end_column - self.first_column);
-        self.end_row * self.mcus_across - needed
+    /// Number of MCUs that are not needed and must be decoded to reach those that are, given the number between two restart markers,
+    /// or 0 without any.
+    pub fn skipped(&self, restart_interval: usize) -> usize {
+        let of_row = |row: usize| {
+            let start = row * self.mcus_across + self.first_column;
+            let reached = if row == self.first_row { 0 } else { (row - 1) * self.mcus_across + self.end_column };
+            start - start.checked_rem(restart_interval).map_or(reached, |after| reached.max(start - after))
+        };
+        (self.first_row..self.end_row).map(of_row).sum()
     }
 
     /// Pixels of an MCU in the picture as stored.

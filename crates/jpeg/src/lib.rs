@@ -3,7 +3,7 @@
 //! [`Jpeg::parse`] reads a header. [`Decoder::decode`] decodes any [`Region`] of the picture at any [`Scale`] to RGB. What lies
 //! outside the region is skipped as far as the format allows, and rows below it are not looked at. The pixels are those that
 //! libjpeg-turbo gives by default (`JDCT_ISLOW`, fancy upsampling), as Pillow and torchvision use it; scaled ones are those of
-//! its `scale_denom`, as Pillow's `draft` uses it.
+//! its `scale_denom`, as Pillow's `draft` uses it. [`Decoder::recode`] writes a picture again in the form that is decoded fastest.
 //!
 //! Sequential and progressive Huffman coding with 8 bits are supported, for grey and three components of any sampling that
 //! libjpeg supports. The header of pictures with four inks is read as well. Damaged data give an [`Error`]: nothing panics,
@@ -11,6 +11,7 @@
 
 mod bits;
 mod block;
+mod codes;
 mod decoder;
 mod error;
 mod header;
@@ -18,6 +19,7 @@ mod huffman;
 mod layout;
 mod level;
 mod progressive;
+mod recode;
 mod rows;
 mod scan;
 mod segments;

@@ -17,15 +17,15 @@ use crate::transform::{Pair, Transforms};
 const MOST_SCANS: usize = 100;
 
 /// Coefficients of a block, in rows.
-type Block = [i16; 64];
+pub(crate) type Block = [i16; 64];
 
 /// The blocks of one component.
 #[derive(Clone, Copy, Default)]
-struct Field {
+pub(crate) struct Field {
     /// Place of the first one.
-    start: usize,
+    pub start: usize,
     /// Blocks of a row, those that fill up the last MCU among them.
-    stride: usize,
+    pub stride: usize,
     /// Blocks of a row and of a column, without those.
     width: usize,
     height: usize,
@@ -36,6 +36,16 @@ struct Field {
 impl Memory {
     /// Decodes the region from all scans.
     pub(crate) fn buffered(&mut self, jpeg: &Jpeg, layout: &Layout, out: &mut [u8]) -> Result<(), Error> {
+        let (fields, quantization) = self.coefficients(jpeg, layout)?;
+        self.transform(jpeg, layout, &fields, &quantization, out)
+    }
+
+    /// Reads the coefficients down to the end of the region. Returns where those of each component lie, and their factors.
+    pub(crate) fn coefficients(
+        &mut self,
+        jpeg: &Jpeg,
+        layout: &Layout,
+    ) -> Result<([Field; 3], [Zigzag<i16>; 3]), Error> {
         let mut fields = [Field::default(); 3];
         let mut blocks = 0;
         for (field, (component, plane)) in fields.iter_mut().zip(jpeg.components().iter().zip(layout.planes())) {
@@ -50,7 +60,7 @@ impl Memory {
         fit(&mut self.coefficients, blocks, [0; 64])?;
         self.coefficients.fill([0; 64]);
         let quantization = self.read_scans(jpeg, layout, &mut fields)?;
-        self.transform(jpeg, layout, &fields, &quantization, out)
+        Ok((fields, quantization))
     }
 
     /// Reads all scans, and returns the factors of each component.

@@ -105,7 +105,7 @@ impl<'a> Progress<'a> {
         Ok(())
     }
 
-    /// Leaves out `count` MCUs. Those between two restart markers are not decoded, the others are by `skip`.
+    /// Leaves out `count` MCUs. Those up to a restart marker are not decoded, the others are by `skip`.
     pub fn skip(
         &mut self,
         mut count: usize,
@@ -115,10 +115,9 @@ impl<'a> Progress<'a> {
             if self.left == 0 {
                 self.restart()?;
             }
-            if self.left == self.interval && count >= self.interval {
+            if count >= self.left {
                 // The next restart looks for its marker from here.
-                self.left = 0;
-                count -= self.interval;
+                count -= std::mem::take(&mut self.left);
                 continue;
             }
             self.next()?;

@@ -36,7 +36,7 @@ impl Memory {
         for (numbers, component) in quantization.iter_mut().zip(jpeg.components()) {
             *numbers = factors(tables, component.quantization)?;
         }
-        if layout.skipped() > WORTH_TABLES {
+        if layout.skipped(tables.restart_interval) > WORTH_TABLES {
             scan.components().iter().for_each(|part| self.ac[part.ac].prepare_skips());
         }
         let mut rows = Rows::new(layout, jpeg.color, self.level);

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use enmasse_files::{folder_of, write_whole};
+use enmasse_jpeg::Decoder;
 use jpeg_encoder::{ChromaSubsamplingMethod, ColorType, Encoder, SamplingFactor};
 use rustix::fs::statvfs;
 
@@ -14,12 +15,15 @@ use super::{MAX_NAME, PARTS};
 use crate::dataset::spread;
 use crate::decode::{self, ReadOptions};
 use crate::pool::Scratch;
-use crate::{BadSample, CropBox, DataError, DataKind, Dataset, DecodePool, EvalTransform, Picture, Resizer, Wanted};
+use crate::{
+    BadSample, CropBox, DataError, DataKind, Dataset, DecodePool, EvalTransform, Picture, Resizer, View, Wanted,
+};
 
 /// What the records of a packed file hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PackForm {
-    /// Picture files. Those of the data set are kept byte for byte, and decoded once as a check.
+    /// Picture files. Those of the data set are decoded once as a check, and kept. JPEG files are kept in the form that is decoded
+    /// fastest, with the same pixels ([`enmasse_jpeg::Decoder::recode`]); all others, and damaged ones, byte for byte.
     Files {
         /// Pictures whose shorter side is longer are resized to this length and stored as JPEG files.
         resize: Option<usize>,
@@ -206,21 +210,22 @@ impl PackForm {
                     // Whether other colours are converted is decided when the file is used.
                     let any = ReadOptions { convert_rgb: true, ..ReadOptions::default() };
                     decode::read_part_of(&file, || dataset.name(index), any, &Wanted::whole, view)?;
-                    return Ok(file);
+                    return Ok(fast(file, &mut view.decoder));
                 }
                 dataset.read_part(index, &Wanted::whole, view)?;
-                let picture = &view.picture;
+                let View { picture, decoder, .. } = view;
                 let (width, height) = (picture.width(), picture.height());
                 let problem = |problem: &dyn std::fmt::Display| DataError::picture(dataset.name(index), problem);
                 match resize.filter(|&length| width.min(height) > length) {
-                    None if is_file => Ok(file),
-                    None => jpeg(picture, quality).map_err(|error| problem(&error)),
+                    None if is_file => Ok(fast(file, decoder)),
+                    None => jpeg(picture, quality, decoder).map_err(|error| problem(&error)),
                     Some(resize) => {
                         let (width, height) = EvalTransform { size: resize, resize }.resized(width, height);
                         let mut pixels = vec![0; width * height * 3];
                         let whole = CropBox::whole(picture.width(), picture.height());
                         Resizer::new().resize(picture, whole, width, height, &mut pixels);
-                        jpeg(&Picture::new(width, height, pixels)?, quality).map_err(|error| problem(&error))
+                        let picture = Picture::new(width, height, pixels)?;
+                        jpeg(&picture, quality, decoder).map_err(|error| problem(&error))
                     }
                 }
             }
@@ -228,18 +233,22 @@ impl PackForm {
     }
 }
 
-/// A JPEG file as Pillow saves it: colours at half the resolution (4:2:0).
-fn jpeg(picture: &Picture, quality: u8) -> Result<Vec<u8>, String> {
+/// A file in the form that is decoded fastest. What has none stays as it is.
+fn fast(file: Vec<u8>, decoder: &mut Decoder) -> Vec<u8> {
+    decoder.recode(&file).unwrap_or(file)
+}
+
+/// A JPEG file with the resolution of colours with which Pillow saves it, the half (4:2:0).
+fn jpeg(picture: &Picture, quality: u8, decoder: &mut Decoder) -> Result<Vec<u8>, String> {
     let side = |length: usize| u16::try_from(length).map_err(|_| format!("{length} pixels are too many for a JPEG"));
     let mut bytes = Vec::new();
     let mut encoder = Encoder::new(&mut bytes, quality);
     encoder.set_sampling_factor(SamplingFactor::R_4_2_0);
     encoder.set_chroma_subsampling_method(ChromaSubsamplingMethod::Average);
-    encoder.set_optimized_huffman_tables(true);
     let (width, height) = (side(picture.width())?, side(picture.height())?);
     let encoded = encoder.encode(picture.pixels(), width, height, ColorType::Rgb);
     encoded.map_err(|error| format!("it cannot be encoded: {error}"))?;
-    Ok(bytes)
+    Ok(fast(bytes, decoder))
 }
 
 /// The bytes of all pictures, as far as a few tell.

@@ -9,6 +9,7 @@ use enmasse_data::{
     PackOptions, Packed, Picture, ReadOptions, Resizer, Sharding, TrainLoader, TrainTransform, Unpacked, is_packed,
     open, pack,
 };
+use enmasse_jpeg::Decoder;
 use proptest::prelude::*;
 use tempfile::{TempDir, tempdir};
 
@@ -54,6 +55,11 @@ pub fn batches(batches: Batches) -> Vec<(Vec<u8>, Vec<i32>)> {
     batches.map(|batch| batch.unwrap()).map(|batch| (batch.images.to_vec(), batch.labels.clone())).collect()
 }
 
+/// The file that is packed in the place of `file`.
+fn fast(file: Vec<u8>) -> Vec<u8> {
+    Decoder::new().recode(&file).unwrap_or(file)
+}
+
 /// Two epochs of training and a validation at 24 pixels.
 fn epochs(data: &OpenData) -> Vec<(Vec<u8>, Vec<i32>)> {
     let (pool, sharding) = (DecodePool::new(2).unwrap(), Sharding::one(0, 1, 8));
@@ -88,7 +94,9 @@ fn a_packed_folder_trains_like_the_folder() {
                 assert!(of_file.read(index).unwrap() == of_folder.read(index).unwrap());
                 let (mut one, mut other) = (vec![7; 9], Vec::new());
                 assert!(of_file.read_file(index, &mut one).unwrap() && of_folder.read_file(index, &mut other).unwrap());
-                assert!(one == other);
+                // Four inks are kept byte for byte, and so is what is no JPEG.
+                let is_recoded = other.starts_with(&[0xFF, 0xD8]) && !of_folder.name(index).ends_with("cmyk.jpg");
+                assert!(one == fast(other.clone()) && (one != other) == is_recoded, "{}", of_folder.name(index));
             }
         }
         assert!(epochs(&file) == epochs(&folder), "{exif_transpose}");
@@ -127,7 +135,7 @@ fn larger_pictures_are_resized() {
         let (mut one, mut other) = (Vec::new(), Vec::new());
         file.train.read_file(index, &mut one).unwrap();
         plain.train.read_file(index, &mut other).unwrap();
-        assert_eq!(one == other, is_kept);
+        assert_eq!(one == fast(other), is_kept);
         let mut resized = vec![0; expected.0 * expected.1 * 3];
         let all = enmasse_data::CropBox::whole(whole.width(), whole.height());
         Resizer::new().resize(&whole, all, expected.0, expected.1, &mut resized);

@@ -3,6 +3,7 @@
 mod hostile;
 mod pictures;
 mod pillow;
+mod recode;
 mod regions;
 
 use enmasse_jpeg::{Decoder, Error, Jpeg, Region, Scale};

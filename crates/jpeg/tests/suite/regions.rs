@@ -60,7 +60,7 @@ fn far_regions_of_large_pictures() {
     }
 }
 
-fn by_zune(bytes: &[u8]) -> Vec<u8> {
+pub fn by_zune(bytes: &[u8]) -> Vec<u8> {
     let options = DecoderOptions::default().jpeg_set_out_colorspace(ColorSpace::RGB);
     JpegDecoder::new_with_options(ZCursor::new(bytes), options).decode().unwrap()
 }

@@ -36,8 +36,9 @@ const QUALITY: usize = 90;
 
 const ABOUT: &str = "\
 The file has both parts of the data set, and the names of its classes and pictures. Pass it to train, eval and predict
-in the place of DATA. Picture files are kept as they are, so training gives the same bits as with the folder. Smaller
-pictures (--resize, --form raw) are read faster, and are other pictures: crops have less detail.
+in the place of DATA. Picture files keep their pixels, so training gives the same bits as with the folder. JPEG files are
+recoded without loss, so that they are decoded faster. Smaller pictures (--resize, --form raw) are read faster still, and
+are other pictures: crops have less detail.
 
 Examples:
   enmasse data pack flower_photos flowers.enmasse
@@ -48,7 +49,7 @@ Examples:
 /// The command line of `enmasse data pack`.
 pub fn command() -> Command {
     let form = [
-        PossibleValue::new("jpeg").alias("jpg").help("Picture files, as they are or with --resize"),
+        PossibleValue::new("jpeg").alias("jpg").help("Picture files, with their own pixels or with --resize"),
         PossibleValue::new("raw")
             .help("Squares of pixels with the edge --size: the shorter side is resized, the middle kept"),
     ];
@@ -143,7 +144,7 @@ fn form(matches: &ArgMatches, opened: &Opened) -> Result<PackForm, Failure> {
         return refuse("size", "has no effect with --form jpeg; --resize makes large pictures smaller");
     }
     if quality.is_some() && resize.is_none() && native.is_none() {
-        return refuse("quality", "has no effect without --resize: picture files are kept as they are");
+        return refuse("quality", "has no effect without --resize: picture files keep their pixels");
     }
     let quality = u8::try_from(quality.unwrap_or(QUALITY)).unwrap_or(u8::MAX);
     Ok(PackForm::Files { resize, quality })

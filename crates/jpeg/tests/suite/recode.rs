@@ -1,0 +1,79 @@
+//! A recoded picture has the same pixels, and decoding skips what lies beside a region.
+
+use enmasse_jpeg::{Decoder, Error, Jpeg, Scale};
+
+use crate::pictures::{Coding, NUMBER};
+use crate::regions::by_zune;
+use crate::whole;
+
+#[test]
+fn no_pixel_changes() {
+    let mut decoder = Decoder::new();
+    for number in 0..NUMBER {
+        let coding = Coding::of(number);
+        let bytes = coding.encode();
+        let recoded = decoder.recode(&bytes).unwrap();
+        let jpeg = Jpeg::parse(&recoded).unwrap();
+        assert!(!jpeg.progressive() && jpeg.color() == Jpeg::parse(&bytes).unwrap().color());
+        for scale in Scale::ALL {
+            let (before, after) = (whole(&mut decoder, &bytes, scale), whole(&mut decoder, &recoded, scale));
+            assert!(before.unwrap() == after.unwrap(), "{scale:?} of {coding:?}");
+        }
+        // Those that the other decoder knows.
+        if number % 8 < 4 && !coding.optimized {
+            assert!(by_zune(&bytes) == by_zune(&recoded), "{coding:?}");
+        }
+        assert!(decoder.recode(&recoded).unwrap() == recoded, "{coding:?}");
+    }
+}
+
+/// The places of a marker.
+fn markers(bytes: &[u8], marker: u8) -> Vec<usize> {
+    let pairs = bytes.windows(2).enumerate();
+    pairs.filter(|(_, pair)| *pair == [0xFF, marker]).map(|(at, _)| at).collect()
+}
+
+#[test]
+fn segments_are_kept_and_rows_have_markers() {
+    let bytes = Coding { width: 100, height: 60, progressive: true, ..Coding::of(0) }.encode();
+    let (start, rest) = bytes.split_at(2);
+    let comment = [&[0xFF, 0xFE, 0, 8][..], b"a note"].concat();
+    let profile = [&[0xFF, 0xE2, 0, 6][..], &[1, 2, 3, 4]].concat();
+    let noted = [start, &comment, &profile, rest, b"more"].concat();
+    let recoded = Decoder::new().recode(&noted).unwrap();
+    assert!(recoded.starts_with(&[start, &comment, &profile].concat()));
+    assert!(recoded.ends_with(&[0xFF, 0xD9]));
+    // Rows of MCUs of 8 pixels: seven markers, the first of which is number 0.
+    for number in 0..8 {
+        assert_eq!(markers(&recoded, 0xD0 | number).len(), usize::from(number < 7), "{number}");
+    }
+    assert_eq!((markers(&recoded, 0xC0).len(), markers(&recoded, 0xC2).len()), (1, 0));
+    assert_eq!(markers(&recoded, 0xDA).len(), 1);
+}
+
+#[test]
+fn what_cannot_be_recoded_is_named() {
+    let mut decoder = Decoder::new();
+    let mut check = |bytes: &[u8], expected: Error| assert_eq!(decoder.recode(bytes), Err(expected));
+    let bytes = Coding { gray: false, progressive: true, ..Coding::of(0) }.encode();
+    check(&bytes[..bytes.len() - 2], Error::Truncated);
+    check(&bytes[..2], Error::Truncated);
+    check(b"GIF89a", Error::Damaged("it does not begin like a JPEG"));
+    let mut inks = Vec::new();
+    jpeg_encoder::Encoder::new(&mut inks, 90).encode(&[7; 16 * 4], 4, 4, jpeg_encoder::ColorType::Cmyk).unwrap();
+    check(&inks, Error::Unsupported("decoding a picture of four inks"));
+    // Other divisors for the components whose scans come later.
+    let second = markers(&bytes, 0xDA)[1];
+    let table = [&[0xFF, 0xDB, 0, 67, 1][..], &[9; 64]].concat();
+    let changed = [&bytes[..second], &table, &bytes[second..]].concat();
+    check(&changed, Error::Unsupported("a quantization table after the first scan"));
+    // A coefficient of a picture that no encoder writes: 15 bits.
+    let wide =
+        Coding { gray: true, width: 8, height: 8, optimized: false, progressive: false, restarts: 0, ..Coding::of(0) };
+    let bytes = wide.encode();
+    let scan = markers(&bytes, 0xDA)[0];
+    let codes = [&[0xFF, 0xC4, 0, 20, 0][..], &[1; 1], &[0; 15], &[12]].concat();
+    // The code, a value of twelve bits, and ones, which end the block at once or are unknown.
+    let changed = [&bytes[..scan], &codes, &bytes[scan..scan + 10], &[0x40, 0x05, 0x4A, 0xFF, 0xD9]].concat();
+    check(&changed, Error::Unsupported("a coefficient of more than eight bits of precision"));
+}
