@@ -60,6 +60,8 @@ pub(super) struct Taps {
     pub weights: Vec<u32>,
     /// Whether the axis keeps its length.
     pub copies: bool,
+    /// The weights of an output before their sum is known.
+    triangles: Vec<f64>,
 }
 
 impl Taps {
@@ -77,9 +79,11 @@ impl Taps {
         for position in start..start + count {
             let (center, first, end) = axis.window(position);
             let triangle = |at: usize| (1.0 - ((at as f64 - center + 0.5) * (1.0 / support)).abs()).max(0.0);
-            let sum: f64 = (first..end).map(triangle).sum();
-            let fixed = |weight: f64| (0.5 + weight / sum * f64::from(1 << BITS)) as u32;
-            self.weights.extend((first..end).map(|at| fixed(triangle(at))));
+            self.triangles.clear();
+            self.triangles.extend((first..end).map(triangle));
+            let sum: f64 = self.triangles.iter().sum();
+            let fixed = |weight: &f64| (0.5 + weight / sum * f64::from(1 << BITS)) as u32;
+            self.weights.extend(self.triangles.iter().map(fixed));
             self.outputs.push((first, self.weights.len()));
         }
     }
