@@ -10,11 +10,12 @@
 //!
 //! `DATA --pack FILE [--resize PIXELS | --raw PIXELS]` packs a folder instead, all of it for training, and `FILE --make SAMPLES` a
 //! data set of pictures of one pixel. `FILE --start` prints the milliseconds in which a packed file opens and an epoch starts.
+//! `DATA --ranks N` compares N ranks that have a thread each with N ranks that share a pool of N threads.
 //! `FILE --copy` makes batches of whole raw pictures of `--size`, and prints their bytes per second beside those that as many threads
 //! copy in memory.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use enmasse_data::{
@@ -68,6 +69,9 @@ fn main() -> Result<(), DataError> {
     if given("--copy") {
         return copy(&pool, data, threads, size, passes);
     }
+    if given("--ranks") {
+        return ranks(&data, number("--ranks", 2), number("--batch", 32), size, passes);
+    }
     let train = TrainLoader::new(&pool, data.clone(), TrainTransform::new(size), sharding.clone(), 0)?;
     measure("train", threads, passes, data.len(), |epoch| train.epoch(epoch, 0))?;
     let eval = EvalLoader::new(&pool, data.clone(), EvalTransform::new(size), sharding)?;
@@ -114,6 +118,36 @@ fn pack_all(pool: &DecodePool, data: Arc<dyn Dataset>, form: PackForm, file: &Pa
     let packed = pack(&unpacked, &PackOptions { form, skips: false }, pool, file, |_| {})?;
     let seconds = began.elapsed().as_secs_f64();
     println!(r#"{{"samples":{},"bytes":{},"seconds":{seconds:.1}}}"#, packed.samples[0], packed.bytes);
+    Ok(())
+}
+
+/// Ranks that take their batches in step, with a thread each of their own or from one pool: the medians of how long an epoch takes.
+fn ranks(data: &Arc<dyn Dataset>, ranks: usize, batch: usize, size: usize, passes: usize) -> Result<(), DataError> {
+    let shared = DecodePool::new(ranks)?;
+    let own = (0..ranks).map(|_| DecodePool::new(1)).collect::<Result<Vec<_>, _>>()?;
+    let mut seconds = [Vec::new(), Vec::new()];
+    for pass in 0..2 * passes {
+        let (in_step, began) = (Barrier::new(ranks), Instant::now());
+        let run = &|rank: usize| -> Result<(), DataError> {
+            let pool = if pass % 2 == 0 { &own[rank] } else { &shared };
+            let sharding = Sharding::one(rank, ranks, batch);
+            let loader = TrainLoader::new(pool, data.clone(), TrainTransform::new(size), sharding, 0)?;
+            for batch in loader.epoch(pass as u64 / 2, 0) {
+                batch?;
+                in_step.wait();
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || run(rank))).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("a rank does not panic"))
+        })?;
+        seconds[pass % 2].push(began.elapsed().as_secs_f64());
+    }
+    let [own, shared] = seconds.each_mut().map(|seconds| median(seconds));
+    println!(
+        r#"{{"ranks":{ranks},"batch":{batch},"seconds_with_own_threads":{own:.3},"seconds_with_one_pool":{shared:.3}}}"#
+    );
     Ok(())
 }
 
