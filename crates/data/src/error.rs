@@ -80,10 +80,19 @@ pub enum DataError {
         /// The longest time without a picture.
         patience: Duration,
     },
-    /// There are fewer samples than in one global batch.
+    /// An epoch has no sample.
+    #[error("the training data hold {samples} samples, too few for {shards} shards")]
+    NoSamples {
+        /// Samples in the data set.
+        samples: usize,
+        /// Number of shards.
+        shards: usize,
+    },
+    /// There are fewer samples than in one global batch, and batches that are not full are left out.
     #[error(
         "the training data hold {samples} samples, fewer than one global batch of {global_batch} \
-         ({shards} shards of {batch}): lower the batch size or the number of devices"
+         ({shards} shards of {batch}), and drop_last leaves out a batch that is not full: turn it off, or lower the batch size or the \
+         number of devices"
     )]
     TooFewSamples {
         /// Samples in the data set.

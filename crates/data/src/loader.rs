@@ -34,7 +34,7 @@ pub struct TrainLoader {
 
 impl TrainLoader {
     /// A loader over `dataset` in enmasse's own order. `seed` decides order and augmentation. Fails if a setting is out
-    /// of range, or if the data set is smaller than one global batch.
+    /// of range, or if the data set is empty.
     pub fn new(
         pool: &DecodePool,
         dataset: Arc<dyn Dataset>,
@@ -68,10 +68,10 @@ impl TrainLoader {
     }
 
     /// Whether an epoch leaves out its last global batch if that is not full. Otherwise the places of that batch that have no sample
-    /// show the pictures that follow, which are the first of the epoch: see [`Batch::loss_weight`].
-    pub fn drop_last(mut self, drops: bool) -> Self {
-        self.order = self.order.drop_last(drops);
-        self
+    /// show the pictures that follow, which are the first of the epoch: see [`Batch::loss_weight`]. Fails if an epoch has no full batch to
+    /// keep.
+    pub fn drop_last(self, drops: bool) -> Result<Self, DataError> {
+        Ok(TrainLoader { order: self.order.drop_last(drops)?, ..self })
     }
 
     /// Puts the batches into buffers from `memory`, which the device reads.

@@ -104,7 +104,7 @@ pub enum Sampler {
 /// assert_eq!((order.batches(), order.epoch(3).global_batch(2).len()), (3, 2));
 /// assert_eq!(order.epoch(3).global_batch(1), order.epoch(3).global_batch(1));
 /// assert_ne!(order.epoch(3).global_batch(1), order.epoch(4).global_batch(1));
-/// let order = order.drop_last(true);
+/// let order = order.drop_last(true)?;
 /// assert_eq!((order.batches(), order.dropped()), (2, 2));
 /// # Ok::<(), enmasse_data::DataError>(())
 /// ```
@@ -133,13 +133,12 @@ enum Parts {
 }
 
 impl TrainOrder {
-    /// enmasse's order of `samples` samples in global batches of `global_batch`; at least one must fit.
+    /// enmasse's order of `samples` samples, at least one, in global batches of `global_batch`.
     pub fn new(seed: u64, samples: usize, global_batch: usize) -> Result<Self, DataError> {
         Self::with_sampler(Sampler::Shuffle, seed, samples, &Sharding::one(0, 1, global_batch))
     }
 
-    /// The order of `sampler` for `samples` samples; at least one global batch must fit. It is the same for every
-    /// shard. A balanced order needs labels, and one of blocks these: see [`TrainOrder::of`].
+    /// The order of `sampler` for `samples` samples, at least one. It is the same for every shard. A balanced order needs labels, and one of blocks these: see [`TrainOrder::of`].
     pub fn with_sampler(sampler: Sampler, seed: u64, samples: usize, sharding: &Sharding) -> Result<Self, DataError> {
         match sampler {
             Sampler::Drawn { balanced: true, .. } => {
@@ -168,8 +167,7 @@ impl TrainOrder {
         sharding: &Sharding,
     ) -> Result<Self, DataError> {
         sharding.check()?;
-        let &Sharding { shards, batch, .. } = sharding;
-        let global_batch = sharding.global_batch();
+        let shards = sharding.shards;
         let entries = match sampler {
             Sampler::Drawn { repeats: 0, .. } => {
                 return Err(DataError::Setting("a sample is repeated at least once".to_owned()));
@@ -188,15 +186,20 @@ impl TrainOrder {
             Sampler::Distributed { drop_last: true } => samples / shards * shards,
             Sampler::Distributed { drop_last: false } => samples.next_multiple_of(shards),
         };
-        if entries < global_batch {
-            return Err(DataError::TooFewSamples { samples, global_batch, shards, batch });
+        if entries == 0 {
+            return Err(DataError::NoSamples { samples, shards });
         }
+        let global_batch = sharding.global_batch();
         Ok(TrainOrder { sampler, parts, seed, samples, entries, shards, global_batch, drops_last: false })
     }
 
-    /// Whether an epoch leaves out its last global batch if that is not full, as PyTorch's `drop_last`.
-    pub fn drop_last(self, drops: bool) -> Self {
-        TrainOrder { drops_last: drops, ..self }
+    /// Whether an epoch leaves out its last global batch if that is not full, as PyTorch's `drop_last`. Fails if it has no other.
+    pub fn drop_last(self, drops: bool) -> Result<Self, DataError> {
+        let TrainOrder { samples, shards, global_batch, .. } = self;
+        match drops && self.entries < global_batch {
+            true => Err(DataError::TooFewSamples { samples, global_batch, shards, batch: global_batch / shards }),
+            false => Ok(TrainOrder { drops_last: drops, ..self }),
+        }
     }
 
     /// Global batches per epoch.

@@ -319,7 +319,7 @@ settings! {
         /// Repeated augmentation, as by torchvision's --ra-sampler: each sample comes N times in a row, on different shards and with another augmentation each time. An epoch has as many steps as otherwise and an N-th of the samples; N epochs have all.
         repeat_augment: usize = 1, "N", at_least(1), Fixed;
         /// Leave out a last batch that is not full
-        /// Of each epoch of training, as PyTorch's drop_last. Otherwise the last batch has the samples that are left, and its loss is the mean over these, on all ranks together. Its other places show the first pictures of the epoch again, for batch norm alone.
+        /// Of each epoch of training, as PyTorch's drop_last. Otherwise the last batch has the samples that are left, and its loss is the mean over these, on all ranks together. Its other places show the first pictures of the epoch again, for batch norm alone. Data smaller than one batch are one such batch, and with this flag an error.
         drop_last: bool = false, "", ANY, Run;
     }
     Model {

@@ -58,7 +58,7 @@ type Order = (Sampler, bool);
 fn loader(data: &Arc<dyn Dataset>, (sampler, drops): Order, sharding: Sharding, threads: usize) -> TrainLoader {
     let pool = DecodePool::new(threads).unwrap();
     let transform = TrainTransform::empty(SIZE).then(RandomResizedCrop::new(SIZE));
-    TrainLoader::with_sampler(&pool, data.clone(), transform, sharding, 7, sampler).unwrap().drop_last(drops)
+    TrainLoader::with_sampler(&pool, data.clone(), transform, sharding, 7, sampler).unwrap().drop_last(drops).unwrap()
 }
 
 /// Ranks, each by the end of its shards, which begin at the end of those before it.
@@ -174,6 +174,30 @@ fn every_entry_is_trained_on_once_through_stops_and_changes_of_ranks() {
     for sampler in samplers.into_iter().filter(|sampler| *sampler != Sampler::Blocks) {
         let all: Vec<_> = sources.iter().map(|(_, data)| entries(data, sampler, 3)).collect();
         assert!(all.iter().all(|entries| *entries == all[0]), "{sampler:?}");
+    }
+}
+
+#[test]
+fn data_smaller_than_a_global_batch_were_refused() {
+    let root = tempfile::tempdir().unwrap();
+    for (source, data) in sources(root.path()) {
+        for sampler in [Sampler::Shuffle, drawn(true, 2), Sampler::Distributed { drop_last: true }] {
+            let mut expected = entries(&data, sampler, 3);
+            expected.sort();
+            // Of the second, places outnumber pictures by more than two to one. A shard of the last one has no sample, which PyTorch's
+            // sampler does not allow.
+            let few: [(&Ranks, usize); 3] = [(&[1], 41), (&[2, 4], 25), (&[1, 41], 1)];
+            let most = if sampler == (Sampler::Distributed { drop_last: true }) { 2 } else { 3 };
+            for (ranks, batch) in few.into_iter().take(most) {
+                let mut found = batches(&data, (sampler, false), (3, 0), (ranks, batch));
+                assert_eq!(found.len(), 1, "{source} {sampler:?} {ranks:?}");
+                found[0].sort();
+                assert!(found[0] == expected, "{source} {sampler:?} {ranks:?}");
+                let order = TrainOrder::of(data.as_ref(), sampler, 7, &Sharding::one(0, *ranks.last().unwrap(), batch));
+                let error = order.unwrap().drop_last(true).unwrap_err();
+                assert!(matches!(error, DataError::TooFewSamples { samples: 40, .. }), "{error}");
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Orders of samples: every sample once, for any number of shards.
 
-use enmasse_data::{DataError, EvalOrder, Sampler, Sharding, TrainOrder};
+use enmasse_data::{EvalOrder, Sampler, Sharding, TrainOrder};
 use proptest::prelude::*;
 
 #[test]
@@ -14,13 +14,19 @@ fn an_epoch_is_a_function_of_seed_and_epoch() {
 
 #[test]
 fn too_few_samples() {
-    let check = |samples, global, expected: &str| {
-        let error = TrainOrder::new(0, samples, global).unwrap_err();
-        assert!(matches!(error, DataError::TooFewSamples { .. }) && error.to_string().contains(expected), "{error}");
+    let check = |samples, drops, expected: Result<usize, &str>| {
+        let order = TrainOrder::new(0, samples, 8).and_then(|order| order.drop_last(drops));
+        match (order, expected) {
+            (Ok(order), Ok(batches)) => assert_eq!(order.batches(), batches),
+            (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),
+            (other, _) => panic!("{other:?} instead of {expected:?}"),
+        }
     };
-    check(7, 8, "hold 7 samples, fewer than one global batch of 8");
-    check(0, 1, "hold 0 samples");
-    assert!(TrainOrder::new(0, 8, 8).is_ok());
+    check(7, true, Err("hold 7 samples, fewer than one global batch of 8 (1 shards of 8), and drop_last leaves out"));
+    check(8, true, Ok(1));
+    check(7, false, Ok(1));
+    check(1, false, Ok(1));
+    check(0, false, Err("hold 0 samples"));
 }
 
 #[test]
@@ -65,7 +71,7 @@ fn the_distributed_sampler_is_pytorch_s() {
         let sharding = Sharding::one(0, shards, batch);
         let order = TrainOrder::with_sampler(sampler, seed as u64, samples, &sharding).unwrap();
         for drops in [false, true] {
-            let order = order.clone().drop_last(drops);
+            let Ok(order) = order.clone().drop_last(drops) else { panic!("{case}") };
             let epoch = order.epoch(epoch as u64);
             let batches = |shard| {
                 let own = |step| epoch.hosted(step, &Sharding::one(shard, shards, batch));
@@ -85,11 +91,8 @@ fn limits_of_the_distributed_sampler() {
     let check = |drop_last, samples, shards, batch, expected: Result<(usize, usize), &str>| {
         let sharding = Sharding::one(0, shards, batch);
         let order = TrainOrder::with_sampler(Sampler::Distributed { drop_last }, 0, samples, &sharding);
-        match (order, expected) {
-            (Ok(order), Ok(expected)) => {
-                let order = order.drop_last(true);
-                assert_eq!((order.batches(), order.dropped()), expected);
-            }
+        match (order.and_then(|order| order.drop_last(true)), expected) {
+            (Ok(order), Ok(expected)) => assert_eq!((order.batches(), order.dropped()), expected),
             (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{error}"),
             (other, expected) => panic!("{other:?} instead of {expected:?}"),
         }
@@ -98,6 +101,7 @@ fn limits_of_the_distributed_sampler() {
     check(true, 10, 4, 1, Ok((2, 2)));
     check(false, 10, 4, 3, Ok((1, 0)));
     check(true, 10, 4, 3, Err("hold 10 samples, fewer than one global batch of 12 (4 shards of 3)"));
+    check(true, 3, 4, 1, Err("hold 3 samples, too few for 4 shards"));
     check(false, 1, 9, 1, Ok((1, 0)));
     check(false, 0, 1, 1, Err("hold 0 samples"));
     check(false, 5, 0, 1, Err("0 shards of 1 samples make no batch"));
@@ -120,7 +124,7 @@ proptest! {
         let sampler = Sampler::Distributed { drop_last };
         let order = |shards, batch| TrainOrder::with_sampler(sampler, 9, samples, &Sharding::one(0, shards, batch));
         let mut entries: Vec<usize> = { let all = order(1, 1).unwrap().epoch(2); (0..samples).map(|step| all.global_batch(step)[0]).collect() };
-        let Ok(order) = order(shards, batch).map(|order| order.drop_last(drops_batch)) else { return Ok(()) };
+        let Ok(order) = order(shards, batch).and_then(|order| order.drop_last(drops_batch)) else { return Ok(()) };
         match drop_last {
             true => entries.truncate(samples / shards * shards),
             false => entries = entries.iter().copied().cycle().take(samples.div_ceil(shards) * shards).collect(),
@@ -152,9 +156,9 @@ proptest! {
         drops: bool,
     ) {
         let global = shards * batch;
-        prop_assume!(samples >= global);
+        prop_assume!(samples >= global || !drops);
         let order = TrainOrder::with_sampler(Sampler::Shuffle, 3, samples, &Sharding::one(0, shards, batch)).unwrap();
-        let order = order.drop_last(drops);
+        let order = order.drop_last(drops).unwrap();
         let epoch = order.epoch(epoch);
         let mut seen = vec![0; samples];
         for step in 0..order.batches() {
@@ -184,9 +188,9 @@ proptest! {
         cut in 0usize..9,
         drops: bool,
     ) {
-        prop_assume!(samples >= before.max(after));
+        prop_assume!(samples >= before.max(after) || !drops);
         let [first, second] =
-            [before, after].map(|global| TrainOrder::new(3, samples, global).unwrap().drop_last(drops));
+            [before, after].map(|global| TrainOrder::new(3, samples, global).unwrap().drop_last(drops).unwrap());
         let steps = cut.min(samples / before);
         let mut seen: Vec<usize> = (0..steps).flat_map(|step| first.epoch(4).global_batch(step)).collect();
         let rest = second.rest_of_epoch(4, steps * before);

@@ -251,7 +251,7 @@ fn prepare(
     ShardMap::new(shards, world_size).map_err(|error| Failure::Usage(format!("--shards {shards}: {error}")))?;
     let (samples, batch) = (data.train.len(), config.batch_per_shard(shards));
     let global_batch = batch.saturating_mul(shards);
-    if samples < global_batch {
+    if config.drop_last && samples < global_batch {
         return Err(Failure::error(DataError::TooFewSamples { samples, global_batch, shards, batch }));
     }
     compile_plans(

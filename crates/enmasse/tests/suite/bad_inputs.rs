@@ -132,8 +132,9 @@ fn invalid_data() {
 
     let place = Place::new();
     // Twelve pictures train: 5 per class, one of which is held out.
-    refused(&place.train(&["--devices", "cpu:64"]), 1, &["12 samples", "global batch of 128", "64 shards of 2"]);
-    refused(&place.train(&["--batch", "13"]), 1, &["12 samples", "global batch of 13"]);
+    let drops = |others: &[&str]| place.train(&[&["--drop-last"], others].concat());
+    refused(&drops(&["--devices", "cpu:64"]), 1, &["12 samples", "global batch of 128", "64 shards of 2", "drop_last"]);
+    refused(&drops(&["--batch", "13"]), 1, &["12 samples", "global batch of 13", "drop_last"]);
 }
 
 #[test]

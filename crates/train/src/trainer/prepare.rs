@@ -44,7 +44,7 @@ impl Session {
         let (pictures, seed) = (data.train.clone(), config.seed);
         let skips = config.on_bad_sample == OnBadSample::Skip;
         let train = TrainLoader::with_sampler(&pool, pictures, transform, sharding.clone(), seed, sampler)?
-            .drop_last(config.drop_last)
+            .drop_last(config.drop_last)?
             .in_memory(trainer.device.host_memory())
             .skip_unreadable(skips);
         let evaluation = EvaluationInput {

@@ -56,7 +56,12 @@ impl Callback for Watch {
 
 /// What rank 0 has seen, and the weights.
 fn fit(config: &TrainConfig, ranks: usize) -> (Watch, Checkpoint) {
-    let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(50)));
+    fit_on(50, config, ranks).unwrap()
+}
+
+/// The same on another number of samples.
+fn fit_on(samples: usize, config: &TrainConfig, ranks: usize) -> Result<(Watch, Checkpoint), String> {
+    let data = TrainingData::new(Arc::new(Colours(samples)), Arc::new(Colours(samples)));
     let watched = enmasse_launch::spawn(ranks, |group| {
         let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
         let mut watch = Watch::default();
@@ -65,7 +70,8 @@ fn fit(config: &TrainConfig, ranks: usize) -> (Watch, Checkpoint) {
         done.map(|_| watch)
     });
     let paths = RunPaths::new(config.out.as_ref().unwrap());
-    (watched.unwrap().remove(0), Checkpoint::load(&paths.last_checkpoint()).unwrap())
+    let watch = watched.map_err(|error| error.to_string())?.remove(0);
+    Ok((watch, Checkpoint::load(&paths.last_checkpoint()).unwrap()))
 }
 
 /// Hardly anything is learnt here, so training sees the loss that validation sees, on the same pictures.
@@ -85,6 +91,31 @@ fn the_loss_of_an_epoch_is_the_mean_over_all_samples() {
     assert_eq!(watch.steps, [12, 24, 36, 48]);
     let record = &watch.records[0];
     assert!((record.train_loss - record.val_loss).abs() > 1e-4, "{record:?}");
+}
+
+/// Three and five samples in batches of twelve places: the only batch of an epoch is its last one. A shard may have no sample.
+#[test]
+fn data_smaller_than_a_global_batch_were_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for samples in [3, 5] {
+        let out = |name: &str| folder.path().join(format!("{samples}-{name}"));
+        let (watch, expected) = fit_on(samples, &TrainConfig { lr: 1e-9, ..config(&out("alone")) }, 1).unwrap();
+        assert_eq!(watch.steps, [samples as u64; 2]);
+        for record in &watch.records {
+            assert!((record.train_loss - record.val_loss).abs() < 1e-6, "{record:?}");
+            assert_eq!((record.train_accuracy, record.partial), (record.val_accuracy, false));
+        }
+        for ranks in [2, 4] {
+            let config = TrainConfig { lr: 1e-9, ..config(&out(&ranks.to_string())) };
+            assert_eq!(fit_on(samples, &config, ranks).unwrap().1.tensors, expected.tensors, "{ranks}");
+        }
+        let config = TrainConfig { drop_last: true, ..config(&out("dropped")) };
+        let refused = fit_on(samples, &config, 2).err().unwrap();
+        let expected = format!(
+            "hold {samples} samples, fewer than one global batch of 12 (4 shards of 3), and drop_last leaves out"
+        );
+        assert!(refused.contains(&expected), "{refused}");
+    }
 }
 
 #[test]
