@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::arrivals::{Answers, Arrivals, Question};
 use crate::awake::Silence;
 use crate::cause::{CAUSE_LIMIT, Cause, CauseKind};
 use crate::failure::{Failure, Relay};
@@ -25,6 +26,8 @@ const RAISE: u8 = 2;
 pub(crate) const VERDICT: u8 = 3;
 const GOODBYE: u8 = 4;
 const STALL: u8 = 5;
+const QUESTION: u8 = 6;
+pub(crate) const ANSWER: u8 = 7;
 
 /// How long a closing side waits for the other to close too.
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
@@ -39,6 +42,10 @@ pub(crate) enum Message {
     Verdict(Arc<Cause>),
     /// An operation for which the sender has waited long.
     Stall(Arc<Cause>),
+    /// Who has joined an operation of another library?
+    Question(Question),
+    /// The answer to that.
+    Answer((Question, Arrivals)),
 }
 
 impl Message {
@@ -51,6 +58,8 @@ impl Message {
             RAISE => cause().map(Message::Raise),
             VERDICT => cause().map(Message::Verdict),
             STALL => cause().map(Message::Stall),
+            QUESTION => Question::from_bytes(payload).map(Message::Question),
+            ANSWER => Arrivals::from_bytes(payload).map(Message::Answer),
             _ => None,
         }
     }
@@ -213,14 +222,15 @@ impl Control {
         heartbeat: Duration,
     ) -> io::Result<Self> {
         let line = Arc::new(Line::new(link, heartbeat)?);
-        failure.set_relay(Arc::new(ToServer { line: Arc::downgrade(&line) }));
+        let answers = Arc::new(Answers::default());
+        failure.set_relay(Arc::new(ToServer { line: Arc::downgrade(&line), answers: answers.clone() }));
         let thread = std::thread::Builder::new().name("enmasse-control".into()).spawn({
             let (line, failure, recorder) = (line.clone(), failure.clone(), recorder.clone());
             move || {
-                let end = line.listen(heartbeat, Some(&recorder), |message| {
-                    if let Message::Verdict(cause) = message {
-                        failure.settle(cause);
-                    }
+                let end = line.listen(heartbeat, Some(&recorder), |message| match message {
+                    Message::Verdict(cause) => failure.settle(cause),
+                    Message::Answer(answer) => answers.put(answer),
+                    Message::Standing(_) | Message::Raise(_) | Message::Stall(_) | Message::Question(_) => {}
                 });
                 if let End::Altered(cause) = &end {
                     // Rank 0 is alive, and passes the cause on to the others.
@@ -250,6 +260,7 @@ impl Drop for Control {
 /// Weak, since the failure state outlives the connection.
 struct ToServer {
     line: Weak<Line>,
+    answers: Arc<Answers>,
 }
 
 impl Relay for ToServer {
@@ -265,5 +276,10 @@ impl Relay for ToServer {
             // As above.
             let _ = line.send(STALL, &stall.to_bytes());
         }
+    }
+
+    fn arrivals(&self, question: Question) -> Option<Arrivals> {
+        self.line.upgrade()?.send(QUESTION, &question.to_bytes()).ok()?;
+        self.answers.wait(question)
     }
 }

@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::arrivals::{Arrivals, Question};
 use crate::cause::Cause;
 
 /// How long a rank that proposed a cause waits for the verdict before it settles for its own.
@@ -26,6 +27,9 @@ pub(crate) trait Relay: Send + Sync {
 
     /// Reports that this rank waits for another. The report reaches rank 0 through [`Failure::stalled`].
     fn warn(&self, stall: Arc<Cause>);
+
+    /// Who has joined an operation of another library, as far as rank 0 knows; `None` if it does not answer soon.
+    fn arrivals(&self, question: Question) -> Option<Arrivals>;
 }
 
 /// Events that [`crate::Group::observe`] reports.
@@ -152,6 +156,11 @@ impl Failure {
         }
     }
 
+    /// Asks rank 0 who has joined an operation of another library. `None` where ranks are threads, too.
+    pub(crate) fn arrivals(&self, question: Question) -> Option<Arrivals> {
+        self.relay.get()?.arrivals(question)
+    }
+
     /// Tells the observers of rank 0. This state is rank 0's, or shared with it.
     pub(crate) fn stalled(&self, stall: Arc<Cause>) {
         let observers = {
@@ -269,6 +278,9 @@ mod tests {
     impl Relay for Nowhere {
         fn propose(&self, _: &Arc<Cause>) {}
         fn warn(&self, _: Arc<Cause>) {}
+        fn arrivals(&self, _: Question) -> Option<Arrivals> {
+            None
+        }
     }
 
     #[test]

@@ -18,6 +18,10 @@ pub use follower::{FlightFollower, TimedOperation};
 const CAPACITY: usize = 512;
 /// Length limit of an activity on the wire, in bytes.
 const ACTIVITY_LIMIT: usize = 120;
+/// The most groups on the wire, of those formed last.
+const GROUPS_LIMIT: usize = 32;
+/// Bytes of a group on the wire.
+const GROUP_BYTES: usize = 16;
 
 /// A rank's recorder. Clones share one record.
 #[derive(Clone, Debug)]
@@ -32,6 +36,8 @@ struct Flight {
     /// Operations queued so far, of all groups; the n-th lies at index (n - 1) modulo the capacity.
     queued: u64,
     ring: Vec<Entry>,
+    /// The rank's groups, each with the number of watched operations begun so far.
+    begun: Vec<(GroupPath, u64)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +117,7 @@ pub struct FlightOperation {
 impl Default for FlightRecorder {
     fn default() -> Self {
         let ring = Vec::with_capacity(CAPACITY);
-        let flight = Flight { activity: "starting", since: Instant::now(), queued: 0, ring };
+        let flight = Flight { activity: "starting", since: Instant::now(), queued: 0, ring, begun: Vec::new() };
         FlightRecorder { flight: Arc::new(Mutex::new(flight)) }
     }
 }
@@ -149,12 +155,29 @@ impl FlightRecorder {
         self.lock().append(Entry { what, bytes, in_background, queued, started: None, ended: None, awaited: None })
     }
 
-    /// The same for a watched operation, which begins now.
-    pub(crate) fn watched(&self, operation: Watched) -> u64 {
-        let (now, bytes, in_background) = (Instant::now(), operation.bytes, false);
-        let what = Recorded::Watched(operation);
-        let started = Some(now);
-        self.lock().append(Entry { what, bytes, in_background, queued: now, started, ended: None, awaited: None })
+    /// Makes the rank a member of a group, in which it has begun no watched operation.
+    pub(crate) fn joins(&self, group: GroupPath) {
+        self.lock().begun.push((group, 0));
+    }
+
+    /// Numbers a watched operation of a group and records that it begins now. Returns its number in the record, too.
+    pub(crate) fn watched(&self, group: GroupPath, name: &'static str, bytes: usize) -> (Watched, u64) {
+        let (now, in_background) = (Instant::now(), false);
+        let mut flight = self.lock();
+        let place = flight.begun.iter_mut().find(|(of, _)| *of == group);
+        let sequence = place.map_or(1, |(_, begun)| {
+            *begun += 1;
+            *begun
+        });
+        let operation = Watched { name, bytes, group, sequence };
+        let (what, started) = (Recorded::Watched(operation), Some(now));
+        let entry = Entry { what, bytes, in_background, queued: now, started, ended: None, awaited: None };
+        (operation, flight.append(entry))
+    }
+
+    /// The number of watched operations of a group that the rank has begun; `None` if it is no member.
+    pub(crate) fn begun(&self, group: GroupPath) -> Option<u64> {
+        begun_of(&self.lock().begun, group)
     }
 
     pub(crate) fn started(&self, number: u64) {
@@ -174,7 +197,9 @@ impl FlightRecorder {
     pub(crate) fn standing(&self, at_least: Duration) -> Option<Standing> {
         let flight = self.lock();
         let lasting = flight.since.elapsed();
-        (lasting >= at_least).then(|| Standing { activity: flight.activity.to_owned(), lasting })
+        let latest = flight.begun.len().saturating_sub(GROUPS_LIMIT);
+        let begun = || flight.begun[latest..].to_vec();
+        (lasting >= at_least).then(|| Standing { activity: flight.activity.to_owned(), lasting, begun: begun() })
     }
 
     /// A panic elsewhere leaves the record consistent: every change to it is a single assignment.
@@ -214,23 +239,47 @@ impl Flight {
     }
 }
 
-/// The part of a heartbeat that reports a long-lasting activity.
+/// The watched operations of a group that a rank has begun, by those of all its groups; `None` if it is no member.
+fn begun_of(begun: &[(GroupPath, u64)], group: GroupPath) -> Option<u64> {
+    begun.iter().find_map(|&(of, begun)| (of == group).then_some(begun))
+}
+
+/// The part of a heartbeat that reports a long-lasting activity, and the watched operations begun until then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Standing {
     pub activity: String,
     pub lasting: Duration,
+    /// The rank's groups, each with the number of its watched operations.
+    pub begun: Vec<(GroupPath, u64)>,
 }
 
 impl Standing {
+    /// See [`FlightRecorder::begun`].
+    pub(crate) fn begun(&self, group: GroupPath) -> Option<u64> {
+        begun_of(&self.begun, group)
+    }
+
+    /// The lasting in milliseconds, the number of groups in a byte, the groups, the activity.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let activity = &self.activity[..self.activity.floor_char_boundary(ACTIVITY_LIMIT)];
-        [&(self.lasting.as_millis() as u64).to_le_bytes()[..], activity.as_bytes()].concat()
+        let mut bytes = (self.lasting.as_millis() as u64).to_le_bytes().to_vec();
+        bytes.push(self.begun.len() as u8);
+        let words = self.begun.iter().flat_map(|(group, begun)| [group.to_word(), *begun]);
+        bytes.extend(words.flat_map(u64::to_le_bytes));
+        bytes.extend(activity.as_bytes());
+        bytes
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (lasting, activity) = bytes.split_first_chunk()?;
+        let (lasting, rest) = bytes.split_first_chunk()?;
+        let (&groups, rest) = rest.split_first()?;
+        let groups = usize::from(groups);
+        let (begun, activity) = rest.split_at_checked(groups * GROUP_BYTES).filter(|_| groups <= GROUPS_LIMIT)?;
+        let words: Vec<u64> = begun.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let begun = words.as_chunks().0.iter().map(|&[group, begun]| (GroupPath::from_word(group), begun)).collect();
         let activity = std::str::from_utf8(activity).ok().filter(|activity| activity.len() <= ACTIVITY_LIMIT)?;
-        Some(Standing { activity: activity.to_owned(), lasting: Duration::from_millis(u64::from_le_bytes(*lasting)) })
+        let lasting = Duration::from_millis(u64::from_le_bytes(*lasting));
+        Some(Standing { activity: activity.to_owned(), lasting, begun })
     }
 }
 
@@ -291,13 +340,40 @@ mod tests {
 
     #[test]
     fn standings_round_trip() {
-        let standing = Standing { activity: "reading a batch".to_owned(), lasting: Duration::from_millis(31_400) };
+        let group = GroupPath::default().child(2).unwrap();
+        let begun = vec![(GroupPath::default(), 7), (group, 1 << 40)];
+        let standing =
+            Standing { activity: "reading a batch".to_owned(), lasting: Duration::from_millis(31_400), begun };
         assert_eq!(Standing::from_bytes(&standing.to_bytes()), Some(standing.clone()));
         assert_eq!(standing.to_string(), "it has been reading a batch for 31 s");
+        assert_eq!((standing.begun(group), standing.begun(group.child(0).unwrap())), (Some(1 << 40), None));
         let long = Standing { activity: "é".repeat(ACTIVITY_LIMIT), ..standing };
         assert_eq!(Standing::from_bytes(&long.to_bytes()).unwrap().activity, "é".repeat(ACTIVITY_LIMIT / 2));
-        for malformed in [&[0; 7][..], &[0xff; 9], &[b'a'; 8 + ACTIVITY_LIMIT + 1]] {
-            assert_eq!(Standing::from_bytes(malformed), None);
+        let with = |groups: u8, rest: &[u8]| [&[0; 8][..], &[groups], rest].concat();
+        let malformed = [
+            vec![0; 7],
+            vec![0; 8],
+            with(0, &[0xff]),
+            with(0, &[b'a'; ACTIVITY_LIMIT + 1]),
+            with(1, &[0; GROUP_BYTES - 1]),
+            with(GROUPS_LIMIT as u8 + 1, &[0; (GROUPS_LIMIT + 1) * GROUP_BYTES]),
+        ];
+        for malformed in malformed {
+            assert_eq!(Standing::from_bytes(&malformed), None, "{malformed:?}");
         }
+    }
+
+    #[test]
+    fn watched_operations_are_numbered_in_each_group() {
+        let recorder = FlightRecorder::default();
+        let group = GroupPath::default().child(0).unwrap();
+        assert_eq!(recorder.begun(group), None);
+        [GroupPath::default(), group].into_iter().for_each(|group| recorder.joins(group));
+        let numbers = [group, GroupPath::default(), group].map(|of| recorder.watched(of, "all_reduce", 4).0.sequence);
+        assert_eq!(
+            (numbers, recorder.begun(group), recorder.begun(GroupPath::default())),
+            ([1, 1, 2], Some(2), Some(1))
+        );
+        assert_eq!(recorder.standing(Duration::ZERO).unwrap().begun, [(GroupPath::default(), 1), (group, 2)]);
     }
 }

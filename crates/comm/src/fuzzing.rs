@@ -42,6 +42,8 @@ pub fn control(bytes: &[u8]) {
             assert!(standing.to_string().len() <= payload.len() + 64);
         }
         Some(Message::Raise(_) | Message::Verdict(_) | Message::Stall(_)) => cause(payload),
+        Some(Message::Question(question)) => assert_eq!(question.to_bytes(), payload),
+        Some(Message::Answer((question, arrivals))) => assert_eq!(arrivals.to_bytes(question), payload),
         Some(Message::Standing(None)) | None => {}
     }
 }

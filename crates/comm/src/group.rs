@@ -158,6 +158,7 @@ impl Group {
         ways: Vec<String>,
         ties: Ties,
     ) -> Self {
+        ties.recorder.joins(members.path);
         let scene = Arc::new(Scene::new(members.clone(), region, ties.options.patience()));
         Group { core: Arc::new(Core { members, engine, children: AtomicU64::new(0), scene, ways, ties }) }
     }

@@ -8,6 +8,7 @@
 //! The crate knows bytes, element types and deadlines. It knows no model, and all its state is in its handles, except that
 //! MPI starts and ends once in a process.
 
+mod arrivals;
 mod awake;
 mod cause;
 mod clock;

@@ -5,8 +5,9 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use crate::arrivals::{Arrivals, Question};
 use crate::cause::{Cause, CauseKind};
-use crate::control::{LINGER, Line, Message, VERDICT};
+use crate::control::{ANSWER, LINGER, Line, Message, VERDICT};
 use crate::error::JoinError;
 use crate::failure::{Failure, Relay};
 use crate::flight::{FlightRecorder, Standing};
@@ -218,7 +219,11 @@ impl Hall {
             Message::Standing(None) => drop(self.seats().standings.remove(&who.rank)),
             Message::Raise(cause) => self.decide(&cause),
             Message::Stall(stall) => self.failure.stalled(self.told_more(&stall)),
-            Message::Verdict(_) => {}
+            Message::Question(question) => {
+                // A rank that cannot be told is gone or hangs.
+                let _ = line.send(ANSWER, &self.arrivals(question, who.rank).to_bytes(question));
+            }
+            Message::Verdict(_) | Message::Answer(_) => {}
         });
         if let Some(cause) = end.cause(who.rank, &who.host) {
             self.decide(&Arc::new(cause));
@@ -265,6 +270,14 @@ impl Hall {
         }
     }
 
+    /// Who but `asking` has joined an operation of another library, by the latest heartbeats of ranks that reported.
+    fn arrivals(&self, question: Question, asking: usize) -> Arrivals {
+        let seats = self.seats();
+        let others = seats.standings.iter().map(|(&rank, standing)| (rank, standing.begun(question.group)));
+        let all = [(0, self.recorder.begun(question.group))].into_iter().chain(others);
+        Arrivals::of(question, all.filter(|&(rank, _)| rank != asking).filter_map(|(rank, begun)| Some((rank, begun?))))
+    }
+
     fn standing(&self, rank: usize) -> Option<Standing> {
         match rank {
             0 => self.recorder.standing(self.heartbeat),
@@ -294,5 +307,9 @@ impl Relay for ToHall {
         if let Some(hall) = self.hall.upgrade() {
             hall.failure.stalled(hall.told_more(&stall));
         }
+    }
+
+    fn arrivals(&self, question: Question) -> Option<Arrivals> {
+        Some(self.hall.upgrade()?.arrivals(question, 0))
     }
 }

@@ -27,8 +27,8 @@ impl Group {
     ///
     /// The operation gets a number among the group's watched operations, and an entry in the flight record. If it lasts
     /// longer than [`crate::GroupOptions::stall_warning`], observers are told; beyond [`crate::GroupOptions::timeout`]
-    /// the group fails. The cause names the operation and, if the ranks share memory, the rank that has not joined it.
-    /// Ranks watch operations in the same order; `name` is the library's own name for the operation.
+    /// the group fails. The cause names the operation and the rank that has not joined it. Where ranks share no memory, it is known by
+    /// the heartbeats of ranks whose activity ([`FlightRecorder::at`]) has lasted longer than a heartbeat. Ranks watch operations in the same order; `name` is the library's own name for the operation.
     ///
     /// The caller keeps waiting for its library. Meanwhile it calls [`Watch::check`], or registers an observer
     /// ([`Group::observe`]) that aborts the library from the thread that learns of the failure.
@@ -50,8 +50,8 @@ impl Group {
     pub fn watch(&self, name: &'static str, bytes: usize) -> Result<Watch, Arc<Cause>> {
         self.check()?;
         let (scene, ties) = (self.scene(), self.ties());
-        let operation = scene.begin(name, bytes);
-        let flight = ties.recorder.watched(operation);
+        let (operation, flight) = ties.recorder.watched(self.members().path, name, bytes);
+        scene.joined(&operation);
         let entry = ties.watchdog.enter(operation, scene.clone()).map_err(|error| {
             let message = format!("cannot start the thread that watches it: {error}; is a limit reached (ulimit -u)?");
             let cause = self.own_cause(CauseKind::Error, message).during(operation.describe(), operation.sequence);

@@ -6,11 +6,12 @@
 //! nothing.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::arrivals::{Arrivals, Question};
 use crate::awake::Awake;
 use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
@@ -30,40 +31,43 @@ pub(crate) struct Scene {
     /// Where ranks see the progress of the others; `None` if they share no memory.
     region: Option<Arc<Region>>,
     patience: Patience,
-    /// Number of operations begun.
-    begun: AtomicU64,
 }
 
 impl Scene {
     pub(crate) fn new(members: Members, region: Option<Arc<Region>>, patience: Patience) -> Self {
-        Scene { members, region, patience, begun: AtomicU64::new(0) }
+        Scene { members, region, patience }
     }
 
-    /// Numbers the next operation, and shows the others that this rank has joined it.
-    pub(crate) fn begin(&self, name: &'static str, bytes: usize) -> Watched {
-        let sequence = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
+    /// Shows the others that this rank has joined an operation.
+    pub(crate) fn joined(&self, operation: &Watched) {
         if let Some(region) = &self.region {
-            region.words(self.members.rank).watched.fetch_max(sequence, Ordering::Release);
+            region.words(self.members.rank).watched.fetch_max(operation.sequence, Ordering::Release);
         }
-        Watched { name, bytes, group: self.members.path, sequence }
+    }
+
+    /// The ranks that have not joined an operation, and whether all others have, as far as this rank knows.
+    fn late(&self, operation: &Watched, failure: &Failure) -> (Vec<usize>, bool) {
+        let Members { rank: own, job_ranks, .. } = &self.members;
+        if let Some(region) = &self.region {
+            let has_come = |rank: usize| region.words(rank).watched.load(Ordering::Acquire) >= operation.sequence;
+            return ((0..job_ranks.len()).filter(|&rank| rank != *own && !has_come(rank)).collect(), true);
+        }
+        let Arrivals { joined, late } = failure.arrivals(Question::of(operation)).unwrap_or_default();
+        let late: Vec<_> = late.iter().filter_map(|late| job_ranks.iter().position(|rank| rank == late)).collect();
+        let is_all = joined + late.len() + 1 == job_ranks.len();
+        (late, is_all)
     }
 
     /// The reason why the operation has not ended, as far as this rank can see.
-    fn cause(&self, operation: &Watched, waited: Duration) -> Cause {
-        let has_come = |region: &Region, rank: usize| {
-            rank == self.members.rank || region.words(rank).watched.load(Ordering::Acquire) >= operation.sequence
-        };
-        let late: Option<Vec<_>> = self
-            .region
-            .as_ref()
-            .map(|region| (0..self.members.world_size()).filter(|&rank| !has_come(region, rank)).collect());
-        if let Some(cause) = late.as_ref().and_then(|late| self.members.has_not_come(late, waited)) {
+    fn cause(&self, operation: &Watched, waited: Duration, failure: &Failure) -> Cause {
+        let (late, is_all) = self.late(operation, failure);
+        if let Some(cause) = self.members.has_not_come(&late, waited) {
             return cause.during(operation.describe(), operation.sequence);
         }
         let (rank, seconds) = (self.members.job_ranks[self.members.rank], waited.as_secs_f64());
-        let who = match late {
-            Some(_) => "all ranks have joined it",
-            None => "the flight records of all ranks show which one has not joined it",
+        let who = match is_all {
+            true => "all ranks have joined it",
+            false => "the flight records of all ranks show which one has not joined it",
         };
         let message = format!("the operation had not ended on rank {rank} after {seconds:.0} s; {who}");
         Cause::new(CauseKind::Timeout, message).on_host("").during(operation.describe(), operation.sequence)
@@ -168,11 +172,11 @@ impl Shared {
         while !state.closing {
             state.skip(&mut awake, Instant::now());
             if let Some(due) = state.take_due() {
-                // Writes to the control connection, which may take a heartbeat.
+                // Writes to the control connection, which may take a heartbeat, and may wait for an answer from there.
                 drop(state);
                 match due {
-                    Due::Warning(entry) => self.failure.warn(entry.cause()),
-                    Due::End(entry) => self.failure.raise(entry.cause()),
+                    Due::Warning(entry) => self.failure.warn(entry.cause(&self.failure)),
+                    Due::End(entry) => self.failure.raise(entry.cause(&self.failure)),
                 }
                 state = self.lock();
                 continue;
@@ -227,14 +231,15 @@ impl Entry {
         self.began.checked_add(if self.has_warned { timeout } else { warning.min(timeout) })
     }
 
-    fn cause(&self) -> Cause {
-        self.scene.cause(&self.operation, self.began.elapsed())
+    fn cause(&self, failure: &Failure) -> Cause {
+        self.scene.cause(&self.operation, self.began.elapsed(), failure)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::group_path::GroupPath;
     use crate::operation::Identity;
 
     #[test]
@@ -242,7 +247,7 @@ mod tests {
         let patience = Patience { timeout: Duration::from_secs(600), warning: Duration::from_secs(30) };
         let members = Members::of_job(0, 2, Identity::default());
         let scene = Arc::new(Scene::new(members, None, patience));
-        let operation = scene.begin("all_reduce", 4);
+        let operation = Watched { name: "all_reduce", bytes: 4, group: GroupPath::default(), sequence: 1 };
         let began = Instant::now();
         let entry = Entry { number: 1, operation, scene, began, has_warned: false };
         let mut state = State { entries: vec![entry], entered: 1, looks_at: None, closing: false };
