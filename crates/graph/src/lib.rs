@@ -21,6 +21,7 @@ mod metric;
 mod op;
 mod optimizer;
 mod passes;
+mod placement;
 mod plan;
 mod target;
 mod work;
