@@ -17,6 +17,7 @@
 
 mod augmentation;
 mod bytes;
+mod check;
 mod devices;
 mod error;
 mod ineffective;
@@ -25,10 +26,10 @@ mod layers;
 mod metrics;
 mod prefix;
 mod resources;
+mod setting;
 mod value;
 mod words;
 
-use std::fmt;
 use std::path::PathBuf;
 
 use enmasse_data::RemoteOptions;
@@ -43,6 +44,7 @@ pub use ineffective::Surroundings;
 pub use keep::Keep;
 pub use layers::LayeredConfig;
 pub use metrics::MetricName;
+pub use setting::{Group, Scope, Setting};
 pub use value::{
     Augmentation, Balance, Decoding, ErasingColors, Kind, LrScaling, OnBadSample, OptimizerKind, Range, RankKind,
     ReducePrecision, RequeueSignal, SamplerKind, ScheduleKind, Shuffling, SplitRule, StrategyKind, SumOrder,
@@ -54,91 +56,6 @@ use value::{ANY, Inspection, SettingValue, above, above_to, at_least, below, bet
 
 /// Samples in a global batch if `--batch` is not given.
 pub const DEFAULT_GLOBAL_BATCH: usize = 64;
-
-/// Whether a setting's value is kept when a run is resumed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// Taken from the saved run, unless given again.
-    Run,
-    /// Taken from the saved run. Giving another value is an error, since model, first weights and split cannot
-    /// change within a run.
-    Fixed,
-    /// Belongs to one invocation, and is not taken from the saved run.
-    Invocation,
-}
-
-/// The section of the help that a setting belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
-    /// Pictures, and how they reach the model.
-    Data,
-    /// The model and its parameters.
-    Model,
-    /// Steps, epochs, optimiser.
-    Training,
-    /// Ranks, and how they compute.
-    Devices,
-    /// The run folder, and what a run prints.
-    Output,
-}
-
-impl fmt::Display for Group {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Group::Data => "Data",
-            Group::Model => "Model",
-            Group::Training => "Training",
-            Group::Devices => "Devices",
-            Group::Output => "Output",
-        })
-    }
-}
-
-/// The definition of one setting.
-#[derive(Debug)]
-pub struct Setting {
-    /// Key in TOML, field of [`TrainConfig`]: words joined by `_`.
-    pub name: &'static str,
-    /// Its section of the help.
-    pub group: Group,
-    /// A few words, for the short help of the command line.
-    pub summary: &'static str,
-    /// Sentences that continue the summary in the long help; may be empty.
-    pub details: &'static str,
-    /// The value that holds if the user gives none, for a setting whose default the program chooses; may be empty.
-    pub usual: &'static str,
-    /// The placeholder of the value in the help, such as `PIXELS`. Empty for a switch.
-    pub placeholder: &'static str,
-    /// The type of the value.
-    pub kind: Kind,
-    /// The allowed numbers.
-    pub range: Range,
-    /// Whether the value is kept on resume.
-    pub scope: Scope,
-}
-
-impl Setting {
-    /// The flag: `--sync-bn`.
-    pub fn flag(&self) -> String {
-        format!("--{}", self.name.replace('_', "-"))
-    }
-
-    /// The environment variable: `ENMASSE_SYNC_BN`.
-    pub fn variable(&self) -> String {
-        format!("{}{}", layers::VARIABLE_PREFIX, self.name.to_ascii_uppercase())
-    }
-
-    /// The setting with this name; `-` and `_` are equivalent.
-    pub fn find(name: &str) -> Option<&'static Setting> {
-        let name = name.replace('-', "_");
-        SETTINGS.iter().find(|setting| setting.name == name)
-    }
-
-    /// The setting's default as text; `None` if the program chooses.
-    pub fn default_text(&self) -> Option<String> {
-        TrainConfig::default().get(self.name)
-    }
-}
 
 /// Defines [`TrainConfig`] and [`SETTINGS`] by one list: a section of the help, and in it the summary, more sentences,
 /// and `name: type = default => usual value, placeholder, range, scope;`.
@@ -531,62 +448,6 @@ impl TrainConfig {
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_with(|_| Source::Default)
     }
-
-    fn check_with(&self, source: impl Fn(&Setting) -> Source) -> Result<(), ConfigError> {
-        let refuse = |setting: &Setting, reason: String| {
-            let text = self.get(setting.name).unwrap_or_default();
-            Err(ConfigError::value(setting, &text, &source(setting), reason))
-        };
-        for setting in SETTINGS {
-            if let Some(reason) = self.inspect(setting).fault {
-                return refuse(setting, reason);
-            }
-        }
-        let together = |name: &str, wrong: bool, reason: String| match Setting::find(name) {
-            Some(setting) if wrong => refuse(setting, reason),
-            _ => Ok(()),
-        };
-        together("tune", self.tune && self.exact, "--exact leaves nothing to choose; use one of them".to_owned())?;
-        let both = self.shards.is_some() && self.accumulate > 1;
-        together("accumulate", both, "--shards already sets the number of shards; use one of them".to_owned())?;
-        let nesterov = self.nesterov && self.optimizer == OptimizerKind::Sgd && self.momentum == 0.0;
-        together("nesterov", nesterov, "needs a --momentum above 0".to_owned())?;
-        let blocks = self.shuffle == Some(Shuffling::Block);
-        let balanced = blocks && self.balance == Balance::Classes;
-        together("shuffle", balanced, "--balance classes draws from all samples; use one of them".to_owned())?;
-        let repeated = blocks && self.repeat_augment > 1;
-        together("shuffle", repeated, "--repeat-augment draws from all samples; use one of them".to_owned())?;
-        let adapts = self.optimizer == OptimizerKind::Lars;
-        let decay = self.no_decay_norm_bias && self.weight_decay == 0.0 && !adapts;
-        together("no_decay_norm_bias", decay, "needs a --weight-decay above 0".to_owned())?;
-        let both = self.reduce_precision == ReducePrecision::Bf16 && self.sum == SumOrder::Tree;
-        together("reduce_precision", both, "--sum tree sums f32 alone; use one of them".to_owned())?;
-        let dp = self.strategy == StrategyKind::Dp;
-        together("strategy", dp && self.sync_bn, "--sync-bn needs --strategy ddp, as in PyTorch".to_owned())?;
-        together("sum", dp && self.sum == SumOrder::Tree, "needs --strategy ddp".to_owned())?;
-        let narrow = self.reduce_precision == ReducePrecision::Bf16;
-        together("reduce_precision", dp && narrow, "needs --strategy ddp".to_owned())?;
-        let processes =
-            dp && self.ranks == RankKind::Process && Setting::find("ranks").map(&source).is_some_and(is_given);
-        let reason = "has ranks that are threads of one process; leave out --ranks process, or use --strategy ddp";
-        together("strategy", processes, reason.to_owned())?;
-        let channels = |list: &Option<Vec<f64>>| list.as_ref().is_some_and(|list| ![1, 3].contains(&list.len()));
-        for (name, list) in [("mean", &self.mean), ("std", &self.std)] {
-            together(name, channels(list), "must be 1 number, or 3 separated by commas".to_owned())?;
-        }
-        let jitter = self.color_jitter.as_ref();
-        let count = jitter.is_some_and(|numbers| ![1, 3, 4].contains(&numbers.len()));
-        together("color_jitter", count, "must be 1, 3 or 4 numbers separated by commas".to_owned())?;
-        let hue = jitter.is_some_and(|numbers| numbers.get(3).is_some_and(|hue| *hue > 0.5));
-        together("color_jitter", hue, "the hue, its last number, must be at most 0.5".to_owned())?;
-        let warmup = self.warmup_epochs > self.epochs as f64;
-        together("warmup_epochs", warmup, format!("must not be more than the {} epochs of the run", self.epochs))
-    }
-}
-
-/// Whether a value comes from the user, for this run.
-fn is_given(source: Source) -> bool {
-    matches!(source, Source::File(_) | Source::Environment | Source::CommandLine)
 }
 
 #[cfg(test)]

@@ -1,0 +1,65 @@
+//! Values that are wrong, alone or together.
+
+use super::{
+    Balance, ConfigError, OptimizerKind, RankKind, ReducePrecision, SETTINGS, Setting, Shuffling, Source, StrategyKind,
+    SumOrder, TrainConfig,
+};
+
+impl TrainConfig {
+    /// Checks each value, and their combination. A wrong value is named with its source.
+    pub(super) fn check_with(&self, source: impl Fn(&Setting) -> Source) -> Result<(), ConfigError> {
+        let refuse = |setting: &Setting, reason: String| {
+            let text = self.get(setting.name).unwrap_or_default();
+            Err(ConfigError::value(setting, &text, &source(setting), reason))
+        };
+        for setting in SETTINGS {
+            if let Some(reason) = self.inspect(setting).fault {
+                return refuse(setting, reason);
+            }
+        }
+        let together = |name: &str, wrong: bool, reason: String| match Setting::find(name) {
+            Some(setting) if wrong => refuse(setting, reason),
+            _ => Ok(()),
+        };
+        together("tune", self.tune && self.exact, "--exact leaves nothing to choose; use one of them".to_owned())?;
+        let both = self.shards.is_some() && self.accumulate > 1;
+        together("accumulate", both, "--shards already sets the number of shards; use one of them".to_owned())?;
+        let nesterov = self.nesterov && self.optimizer == OptimizerKind::Sgd && self.momentum == 0.0;
+        together("nesterov", nesterov, "needs a --momentum above 0".to_owned())?;
+        let blocks = self.shuffle == Some(Shuffling::Block);
+        let balanced = blocks && self.balance == Balance::Classes;
+        together("shuffle", balanced, "--balance classes draws from all samples; use one of them".to_owned())?;
+        let repeated = blocks && self.repeat_augment > 1;
+        together("shuffle", repeated, "--repeat-augment draws from all samples; use one of them".to_owned())?;
+        let adapts = self.optimizer == OptimizerKind::Lars;
+        let decay = self.no_decay_norm_bias && self.weight_decay == 0.0 && !adapts;
+        together("no_decay_norm_bias", decay, "needs a --weight-decay above 0".to_owned())?;
+        let both = self.reduce_precision == ReducePrecision::Bf16 && self.sum == SumOrder::Tree;
+        together("reduce_precision", both, "--sum tree sums f32 alone; use one of them".to_owned())?;
+        let dp = self.strategy == StrategyKind::Dp;
+        together("strategy", dp && self.sync_bn, "--sync-bn needs --strategy ddp, as in PyTorch".to_owned())?;
+        together("sum", dp && self.sum == SumOrder::Tree, "needs --strategy ddp".to_owned())?;
+        let narrow = self.reduce_precision == ReducePrecision::Bf16;
+        together("reduce_precision", dp && narrow, "needs --strategy ddp".to_owned())?;
+        let processes =
+            dp && self.ranks == RankKind::Process && Setting::find("ranks").map(&source).is_some_and(is_given);
+        let reason = "has ranks that are threads of one process; leave out --ranks process, or use --strategy ddp";
+        together("strategy", processes, reason.to_owned())?;
+        let channels = |list: &Option<Vec<f64>>| list.as_ref().is_some_and(|list| ![1, 3].contains(&list.len()));
+        for (name, list) in [("mean", &self.mean), ("std", &self.std)] {
+            together(name, channels(list), "must be 1 number, or 3 separated by commas".to_owned())?;
+        }
+        let jitter = self.color_jitter.as_ref();
+        let count = jitter.is_some_and(|numbers| ![1, 3, 4].contains(&numbers.len()));
+        together("color_jitter", count, "must be 1, 3 or 4 numbers separated by commas".to_owned())?;
+        let hue = jitter.is_some_and(|numbers| numbers.get(3).is_some_and(|hue| *hue > 0.5));
+        together("color_jitter", hue, "the hue, its last number, must be at most 0.5".to_owned())?;
+        let warmup = self.warmup_epochs > self.epochs as f64;
+        together("warmup_epochs", warmup, format!("must not be more than the {} epochs of the run", self.epochs))
+    }
+}
+
+/// Whether a value comes from the user, for this run.
+fn is_given(source: Source) -> bool {
+    matches!(source, Source::File(_) | Source::Environment | Source::CommandLine)
+}

@@ -1,0 +1,91 @@
+//! What is known of a setting besides its value: its names, its help, its type, and whether a resumed run keeps it.
+
+use std::fmt;
+
+use super::layers::VARIABLE_PREFIX;
+use super::{Kind, Range, SETTINGS, TrainConfig};
+
+/// Whether a setting's value is kept when a run is resumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Taken from the saved run, unless given again.
+    Run,
+    /// Taken from the saved run. Giving another value is an error, since model, first weights and split cannot
+    /// change within a run.
+    Fixed,
+    /// Belongs to one invocation, and is not taken from the saved run.
+    Invocation,
+}
+
+/// The section of the help that a setting belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Pictures, and how they reach the model.
+    Data,
+    /// The model and its parameters.
+    Model,
+    /// Steps, epochs, optimiser.
+    Training,
+    /// Ranks, and how they compute.
+    Devices,
+    /// The run folder, and what a run prints.
+    Output,
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Group::Data => "Data",
+            Group::Model => "Model",
+            Group::Training => "Training",
+            Group::Devices => "Devices",
+            Group::Output => "Output",
+        })
+    }
+}
+
+/// The definition of one setting.
+#[derive(Debug)]
+pub struct Setting {
+    /// Key in TOML, field of [`TrainConfig`]: words joined by `_`.
+    pub name: &'static str,
+    /// Its section of the help.
+    pub group: Group,
+    /// A few words, for the short help of the command line.
+    pub summary: &'static str,
+    /// Sentences that continue the summary in the long help; may be empty.
+    pub details: &'static str,
+    /// The value that holds if the user gives none, for a setting whose default the program chooses; may be empty.
+    pub usual: &'static str,
+    /// The placeholder of the value in the help, such as `PIXELS`. Empty for a switch.
+    pub placeholder: &'static str,
+    /// The type of the value.
+    pub kind: Kind,
+    /// The allowed numbers.
+    pub range: Range,
+    /// Whether the value is kept on resume.
+    pub scope: Scope,
+}
+
+impl Setting {
+    /// The flag: `--sync-bn`.
+    pub fn flag(&self) -> String {
+        format!("--{}", self.name.replace('_', "-"))
+    }
+
+    /// The environment variable: `ENMASSE_SYNC_BN`.
+    pub fn variable(&self) -> String {
+        format!("{}{}", VARIABLE_PREFIX, self.name.to_ascii_uppercase())
+    }
+
+    /// The setting with this name; `-` and `_` are equivalent.
+    pub fn find(name: &str) -> Option<&'static Setting> {
+        let name = name.replace('-', "_");
+        SETTINGS.iter().find(|setting| setting.name == name)
+    }
+
+    /// The setting's default as text; `None` if the program chooses.
+    pub fn default_text(&self) -> Option<String> {
+        TrainConfig::default().get(self.name)
+    }
+}
