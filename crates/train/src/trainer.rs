@@ -1,6 +1,7 @@
 //! The loop. This file shows the course of a run, from top to bottom: [`Trainer::fit`] prepares, then alternates epochs
 //! of training and validation, and saves their results.
 
+mod judge;
 mod prepare;
 mod save;
 mod told;
@@ -19,7 +20,7 @@ use enmasse_weights::Matching;
 use crate::agreement::check_ranks;
 use crate::bad_samples::BadSamples;
 use crate::callback::{Callbacks, Request};
-use crate::evaluation::{EpochPosition, Evaluation, evaluate_until, predict};
+use crate::evaluation::{EpochPosition, evaluate_until};
 use crate::loaded::LoadedBatch;
 use crate::pace::{EpochPace, INTERVAL, Paces, Stopwatch};
 use crate::plans::{Objective, training_metrics};
@@ -132,42 +133,6 @@ impl<'a> Trainer<'a> {
         }
         self.callbacks.end_fit();
         result
-    }
-
-    /// Loss and accuracy on the validation part, with the weights that [`Trainer::fit`] ended with. Every sample counts
-    /// once, for any number of ranks, and every rank has the result.
-    pub fn validate(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
-        self.as_one(|trainer| trainer.judge("validation", &data.validation, data))
-    }
-
-    /// The same on the test part. An error if the data have none.
-    pub fn test(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
-        self.as_one(|trainer| trainer.judge("test", data.test.as_ref().ok_or(TrainError::NoTestPart)?, data))
-    }
-
-    /// The probability of each class for every sample of `pictures`, `[samples][classes]` in the order of the data set,
-    /// with the weights that [`Trainer::fit`] ended with. Ranks share the work, and each has the complete result. A sample
-    /// that cannot be read is an error.
-    pub fn predict(&mut self, pictures: &Arc<dyn Dataset>) -> Result<Vec<Vec<f64>>, TrainError> {
-        self.as_one(|trainer| {
-            let (trained, group) = (trainer.trained.as_mut().ok_or(TrainError::NotFitted)?, trainer.group.as_ref());
-            let loader = trained.evaluation.loader(pictures)?.skip_unreadable(false);
-            predict(trained.program.as_mut(), &loader, pictures.len(), group)
-        })
-    }
-
-    fn judge(
-        &mut self,
-        part: &str,
-        pictures: &Arc<dyn Dataset>,
-        data: &TrainingData,
-    ) -> Result<Evaluation, TrainError> {
-        data.check_labels(part, pictures.as_ref())?;
-        let (trained, group) = (self.trained.as_mut().ok_or(TrainError::NotFitted)?, self.group.as_ref());
-        let (loader, total) = (trained.evaluation.loader(pictures)?, pictures.len() as u64);
-        let (program, position) = (trained.program.as_mut(), EpochPosition::default());
-        let (callbacks, mut bad) = (&mut self.callbacks, BadSamples::default());
-        evaluate_until(program, &loader, total, group, position, callbacks, &mut bad).map(|(found, _)| found)
     }
 
     /// Runs `work`, which all ranks do together: an error on this rank ends the others, with the same cause.
