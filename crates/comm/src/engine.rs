@@ -116,6 +116,11 @@ impl Engine {
         self.shared.outcome(operation.sequence)
     }
 
+    /// See [`Transport::buffer_bytes`].
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.shared.transport().buffer_bytes()
+    }
+
     /// See [`Transport::lend`].
     pub(crate) fn lend(&self, memory: &Arc<AlignedBuffer>) {
         self.shared.transport().lend(memory);

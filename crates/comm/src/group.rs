@@ -190,6 +190,11 @@ impl Group {
         &self.core.ways
     }
 
+    /// Bytes of the memory through which the group's data pass in this process. The kernel gives it when it is first used.
+    pub fn buffer_bytes(&self) -> usize {
+        self.engine().map_or(0, Engine::buffer_bytes)
+    }
+
     /// Whether this is rank 0, which prints and writes files.
     pub fn is_main(&self) -> bool {
         self.rank() == 0

@@ -69,8 +69,8 @@ pub(crate) struct Process {
     pub resident: usize,
     /// The number of ranks that are its threads.
     pub ranks: usize,
-    /// The number of all ranks.
-    pub world_size: usize,
+    /// Bytes through which a rank's data pass to other ranks.
+    pub exchange: usize,
     /// Decoding threads of a rank, and the bytes that each takes.
     pub decoders: [usize; 2],
     /// Bytes that the data set keeps of what it has read.
@@ -84,8 +84,6 @@ pub(crate) struct Process {
 impl Process {
     /// Code that has not run yet, stacks, the heap's slack, logs and charts, and the pieces in which files are written.
     const GROWTH: usize = 12 << 20;
-    /// Staging memory of the ranks of a machine, for each of them.
-    const STAGING: usize = 1 << 20;
 
     /// A rank's share of what is resident.
     pub fn own_resident(&self) -> usize {
@@ -94,9 +92,8 @@ impl Process {
 
     /// A rank's share of the process.
     fn bytes(&self) -> usize {
-        let staging = if self.world_size > 1 { self.world_size * Self::STAGING } else { 0 };
         let [threads, bytes] = self.decoders;
-        (self.resident + Self::GROWTH + self.kept) / self.ranks + staging + threads * bytes + self.ahead
+        (self.resident + Self::GROWTH + self.kept) / self.ranks + self.exchange + threads * bytes + self.ahead
     }
 }
 
@@ -195,7 +192,7 @@ pub fn require_memory(
     let process = Process {
         resident: resident_bytes() as usize,
         ranks: 1,
-        world_size: 1,
+        exchange: 0,
         decoders: [0; 2],
         kept: 0,
         ahead: 0,

@@ -288,6 +288,11 @@ impl<H: Handle> Links for Messages<H> {
     fn portions(&self) -> Portions {
         Portions { direct: DIRECT, round: ROUND }
     }
+
+    /// Long messages come to the staging of one line at a time: those of the rank that sends its copy to all.
+    fn buffer_bytes(&self) -> usize {
+        STAGED + self.lines.len() * (1 + AT_ONCE) * PACK
+    }
 }
 
 /// The last messages of a transport: its word to every peer that it leaves, and theirs. MPI must not end before.

@@ -39,6 +39,9 @@ pub(crate) trait Transport: Send {
     /// The memory that all ranks share, if any.
     fn region(&self) -> Option<Arc<Region>>;
 
+    /// Bytes of the memory through which data pass in this process, once all of it is in use.
+    fn buffer_bytes(&self) -> usize;
+
     /// Takes a share of memory for the time of each operation that works on it, and for ever if the operation fails while
     /// something may still be written there. No operation is under way.
     fn lend(&mut self, _: &Arc<AlignedBuffer>) {}

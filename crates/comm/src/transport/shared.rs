@@ -316,6 +316,10 @@ impl Transport for SharedTransport {
         }
     }
 
+    fn buffer_bytes(&self) -> usize {
+        self.members.world_size() * SLOTS * SLOT_BYTES
+    }
+
     fn region(&self) -> Option<Arc<Region>> {
         Some(self.region.clone())
     }

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use enmasse_comm::ShardMap;
+use enmasse_comm::{Group, ShardMap};
 use enmasse_data::{DecodePool, Sharding, TrainLoader};
 use enmasse_device::Hosting;
 use enmasse_graph::{Arena, Plans};
@@ -81,7 +81,7 @@ impl Session {
                 RankKind::Thread => world_size,
                 RankKind::Process => 1,
             },
-            world_size,
+            exchange: group.map_or(0, Group::buffer_bytes),
             decoders: [trainer.loader_threads, data.reading_bytes(&evaluation.pool)?],
             kept: data.kept_bytes(),
             ahead: data.ahead_bytes(),

@@ -388,6 +388,14 @@ impl Transport for HierarchicalTransport {
         Ok(())
     }
 
+    fn buffer_bytes(&self) -> usize {
+        let (slots, parts) = match self.is_alone() {
+            true => (0, WINDOWS),
+            false => ((1 + self.mates.len()) * SLOTS, 2 * WINDOWS),
+        };
+        slots * SLOT_BYTES + parts * self.room + self.peers.buffer_bytes()
+    }
+
     fn region(&self) -> Option<Arc<Region>> {
         None
     }

@@ -28,6 +28,9 @@ pub(crate) trait Links: Send {
 
     /// How much to send at a time.
     fn portions(&self) -> Portions;
+
+    /// Bytes of the memory through which messages pass.
+    fn buffer_bytes(&self) -> usize;
 }
 
 /// How an operation is divided into messages. All ranks have links of one kind, so they divide alike.
@@ -120,6 +123,11 @@ impl Peers {
     /// See [`Links::portions`].
     pub(super) fn portions(&self) -> Portions {
         self.links.portions()
+    }
+
+    /// See [`Links::buffer_bytes`].
+    pub(super) fn buffer_bytes(&self) -> usize {
+        self.links.buffer_bytes()
     }
 
     /// See [`Links::keeps_memory`].

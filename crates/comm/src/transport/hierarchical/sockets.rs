@@ -91,6 +91,11 @@ impl Links for Sockets {
     fn portions(&self) -> Portions {
         Portions { direct: DIRECT_BYTES, round: SLOT_BYTES }
     }
+
+    /// Bytes go straight from and to the memory of messages.
+    fn buffer_bytes(&self) -> usize {
+        0
+    }
 }
 
 impl Socket {

@@ -82,6 +82,10 @@ impl Links for End {
     fn portions(&self) -> Portions {
         Portions { direct: DIRECT_BYTES, round: SLOT_BYTES }
     }
+
+    fn buffer_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// Two ranks, the first of which has a connection of this manner, and what it notes of the messages that come.
