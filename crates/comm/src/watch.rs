@@ -27,8 +27,9 @@ impl Group {
     ///
     /// The operation gets a number among the group's watched operations, and an entry in the flight record. If it lasts
     /// longer than [`crate::GroupOptions::stall_warning`], observers are told; beyond [`crate::GroupOptions::timeout`]
-    /// the group fails. The cause names the operation and the rank that has not joined it. Where ranks share no memory, it is known by
-    /// the heartbeats of ranks whose activity ([`FlightRecorder::at`]) has lasted longer than a heartbeat. Ranks watch operations in the same order; `name` is the library's own name for the operation.
+    /// the group fails. The cause names the operation and the rank that has not joined it. Where ranks share no memory, that
+    /// rank is known once its activity ([`FlightRecorder::at`]) has lasted longer than a heartbeat. Ranks watch operations in
+    /// the same order; `name` is the library's own name for the operation.
     ///
     /// The caller keeps waiting for its library. Meanwhile it calls [`Watch::check`], or registers an observer
     /// ([`Group::observe`]) that aborts the library from the thread that learns of the failure.

@@ -138,7 +138,8 @@ impl TrainOrder {
         Self::with_sampler(Sampler::Shuffle, seed, samples, &Sharding::one(0, 1, global_batch))
     }
 
-    /// The order of `sampler` for `samples` samples, at least one. It is the same for every shard. A balanced order needs labels, and one of blocks these: see [`TrainOrder::of`].
+    /// The order of `sampler` for `samples` samples, at least one. It is the same for every shard. A balanced order needs
+    /// labels, and one of blocks these: see [`TrainOrder::of`].
     pub fn with_sampler(sampler: Sampler, seed: u64, samples: usize, sharding: &Sharding) -> Result<Self, DataError> {
         match sampler {
             Sampler::Drawn { balanced: true, .. } => {

@@ -14,7 +14,7 @@ use std::io::{self, ErrorKind};
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use enmasse_tensor::AlignedBuffer;
@@ -411,16 +411,21 @@ impl Transport for HierarchicalTransport {
     }
 }
 
+/// Memory to which something may still be written after its transport has gone.
+static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+
+/// The headers, the scratch, and what was lent for the operation that failed.
+#[expect(dead_code, reason = "held for ever")]
+struct Kept(Vec<[u8; HEADER_BYTES]>, AlignedBuffer, Option<Arc<AlignedBuffer>>);
+
 impl Drop for HierarchicalTransport {
     fn drop(&mut self) {
+        // SAFETY: neither is used again.
+        let (headers, scratch) =
+            unsafe { (ManuallyDrop::take(&mut self.headers), ManuallyDrop::take(&mut self.scratch)) };
         if self.peers.keep_memory() {
-            std::mem::forget(self.held.take());
-            return;
-        }
-        // SAFETY: this is the last use of both.
-        unsafe {
-            ManuallyDrop::drop(&mut self.headers);
-            ManuallyDrop::drop(&mut self.scratch);
+            let kept = Kept(headers, scratch, self.held.take());
+            KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
         }
     }
 }
