@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::level::Avx2;
-use super::pairs::{LOW, Pair, Pairs};
+use super::pairs::{LOW, Pair, Pairs, Rows};
 use super::passes::Pass;
 use super::plain;
 use super::{BITS, HALF};
@@ -103,26 +103,18 @@ const BLOCK: usize = 32;
 
 /// The pass across rows. `_has` proves that the processor has AVX2.
 pub(super) fn vertical(_has: Avx2, pass: &Pass, pairs: &mut Pairs, out: &mut [u8]) {
-    let &Pass { from, stride, taps, row_bytes } = pass;
-    if row_bytes < BLOCK {
+    if pass.row_bytes < BLOCK {
         return plain::vertical(pass, out);
     }
-    pairs.compute(taps, 1);
-    let (first, end) = taps.span();
-    let last = end - first - 1;
-    assert!(from.len() >= last * stride + row_bytes);
-    for (y, out) in out.chunks_exact_mut(row_bytes).enumerate() {
-        let start = taps.outputs[y].0 - first;
-        // SAFETY: the processor has AVX2, and `row_bytes` bytes follow the beginnings of all rows.
-        unsafe { mix_rows(from.as_ptr(), stride, (start, last), pairs.of(y), out) };
-    }
+    // SAFETY: the processor has AVX2, and `mix_rows` reads what it is promised.
+    unsafe { pairs.across(pass, out, mix_rows) }
 }
 
-/// The sum of the rows from number `start` on, which lie `stride` bytes apart. Number `last` stands for those after it.
+/// The weighted sum of rows.
 ///
-/// SAFETY: the rows up to `last` have as many bytes as `out`.
+/// SAFETY: each has as many bytes as `out`.
 #[target_feature(enable = "avx2")]
-unsafe fn mix_rows(from: *const u8, stride: usize, (start, last): (usize, usize), pairs: &[Pair], out: &mut [u8]) {
+unsafe fn mix_rows(rows: &Rows, pairs: &[Pair], out: &mut [u8]) {
     let zero = _mm256_setzero_si256();
     // The last step overlaps the one before it.
     let end = out.len() - BLOCK;
@@ -131,7 +123,7 @@ unsafe fn mix_rows(from: *const u8, stride: usize, (start, last): (usize, usize)
         for (number, &[low_weights, high_weights]) in pairs.iter().enumerate() {
             let row = |row: usize| {
                 // SAFETY: the caller's promise.
-                unsafe { _mm256_loadu_si256(from.add((start + row).min(last) * stride + at).cast()) }
+                unsafe { _mm256_loadu_si256(rows.at(row).add(at).cast()) }
             };
             let (first, second) = (row(2 * number), row(2 * number + 1));
             let (left, right) = (_mm256_unpacklo_epi8(first, second), _mm256_unpackhi_epi8(first, second));

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::avx2;
 use super::level::Avx512;
-use super::pairs::{LOW, Pair, Pairs};
+use super::pairs::{LOW, Pair, Pairs, Rows};
 use super::passes::Pass;
 use super::{BITS, HALF};
 
@@ -172,26 +172,18 @@ fn pack([a, b, c, d]: [__m512i; 4]) -> __m512i {
 
 /// The pass across rows.
 pub(super) fn vertical(has: Avx512, pass: &Pass, pairs: &mut Pairs, out: &mut [u8]) {
-    let &Pass { from, stride, taps, row_bytes } = pass;
-    if row_bytes < VECTOR {
+    if pass.row_bytes < VECTOR {
         return avx2::vertical(has.avx2(), pass, pairs, out);
     }
-    pairs.compute(taps, 1);
-    let (first, end) = taps.span();
-    let last = end - first - 1;
-    assert!(from.len() >= last * stride + row_bytes);
-    for (y, out) in out.chunks_exact_mut(row_bytes).enumerate() {
-        let start = taps.outputs[y].0 - first;
-        // SAFETY: the processor has AVX-512, and `row_bytes` bytes follow the beginnings of all rows.
-        unsafe { mix_rows(from.as_ptr(), stride, (start, last), pairs.of(y), out) };
-    }
+    // SAFETY: the processor has AVX-512, and `mix_rows` reads what it is promised.
+    unsafe { pairs.across(pass, out, mix_rows) }
 }
 
-/// The sum of the rows from number `start` on, which lie `stride` bytes apart. Number `last` stands for those after it.
+/// The weighted sum of rows.
 ///
-/// SAFETY: the rows up to `last` have as many bytes as `out`.
+/// SAFETY: each has as many bytes as `out`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn mix_rows(from: *const u8, stride: usize, (start, last): (usize, usize), pairs: &[Pair], out: &mut [u8]) {
+unsafe fn mix_rows(rows: &Rows, pairs: &[Pair], out: &mut [u8]) {
     let zero = _mm512_setzero_si512();
     // The last step overlaps the one before it.
     let end = out.len() - VECTOR;
@@ -200,7 +192,7 @@ unsafe fn mix_rows(from: *const u8, stride: usize, (start, last): (usize, usize)
         for (number, &[low_weights, high_weights]) in pairs.iter().enumerate() {
             let row = |row: usize| {
                 // SAFETY: the caller's promise.
-                unsafe { _mm512_loadu_si512(from.add((start + row).min(last) * stride + at).cast()) }
+                unsafe { _mm512_loadu_si512(rows.at(row).add(at).cast()) }
             };
             let (first, second) = (row(2 * number), row(2 * number + 1));
             let (left, right) = (_mm512_unpacklo_epi8(first, second), _mm512_unpackhi_epi8(first, second));

@@ -3,6 +3,7 @@
 //! A weight has 22 bits and a sign bit too many for such a number. So it is split into 8 high and 15 low bits, whose sums are put
 //! together at the end.
 
+use super::passes::Pass;
 use super::taps::Taps;
 
 /// Bits of the lower part of a weight.
@@ -10,6 +11,24 @@ pub(super) const LOW: u32 = 15;
 
 /// The low parts of two weights as one word, and their high parts.
 pub(super) type Pair = [i32; 2];
+
+/// The rows that make one row of the result.
+pub(super) struct Rows {
+    /// Where row 0 begins. The others follow `stride` bytes apart.
+    from: *const u8,
+    stride: usize,
+    /// The first one that counts, and the last one there is, which stands for those after it.
+    start: usize,
+    last: usize,
+}
+
+impl Rows {
+    /// Where a row begins, counted from the first one that counts.
+    #[inline(always)]
+    pub fn at(&self, row: usize) -> *const u8 {
+        self.from.wrapping_add((self.start + row).min(self.last) * self.stride)
+    }
+}
 
 /// The weights of a pass in pairs, the same number for each output. Missing positions have no weight.
 #[derive(Default)]
@@ -33,6 +52,23 @@ impl Pairs {
                 let (first, second) = (weight(2 * pair), weight(2 * pair + 1));
                 [word(first % (1 << LOW), second % (1 << LOW)), word(first >> LOW, second >> LOW)]
             }));
+        }
+    }
+
+    /// The pass across rows: calls `mix` for each row of `out`.
+    ///
+    /// # Safety
+    /// `mix` reads of each of its rows only as many bytes as `out` has in one.
+    pub unsafe fn across(&mut self, pass: &Pass, out: &mut [u8], mix: unsafe fn(&Rows, &[Pair], &mut [u8])) {
+        let &Pass { from, stride, taps, row_bytes } = pass;
+        self.compute(taps, 1);
+        let (first, end) = taps.span();
+        let last = end - first - 1;
+        assert!(from.len() >= last * stride + row_bytes);
+        for (y, out) in out.chunks_exact_mut(row_bytes).enumerate() {
+            let rows = Rows { from: from.as_ptr(), stride, start: taps.outputs[y].0 - first, last };
+            // SAFETY: all rows up to `last` are in `from`; the rest is the caller's promise.
+            unsafe { mix(&rows, self.of(y), out) };
         }
     }
 

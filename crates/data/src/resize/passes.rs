@@ -15,6 +15,14 @@ pub(super) struct Pass<'a> {
     pub row_bytes: usize,
 }
 
+impl Pass<'_> {
+    /// The result of taps that change nothing.
+    fn copy(&self, out: &mut [u8]) {
+        let rows = self.from.chunks(self.stride).zip(out.chunks_exact_mut(self.row_bytes));
+        rows.for_each(|(row, out)| out.copy_from_slice(&row[..self.row_bytes]));
+    }
+}
+
 /// Runs passes. Keeps what it prepares for vectors between calls.
 #[derive(Default)]
 pub(super) struct Passes {
@@ -34,8 +42,7 @@ impl Passes {
     /// The pass along rows. The taps are those of columns.
     pub fn horizontal(&mut self, pass: &Pass, out: &mut [u8]) {
         if pass.taps.copies {
-            let rows = pass.from.chunks(pass.stride).zip(out.chunks_exact_mut(pass.row_bytes));
-            return rows.for_each(|(row, out)| out.copy_from_slice(&row[..pass.row_bytes]));
+            return pass.copy(out);
         }
         match self.level {
             Level::Plain => plain::horizontal(pass, out),
@@ -53,8 +60,7 @@ impl Passes {
     /// The pass across rows. The taps are those of rows.
     pub fn vertical(&mut self, pass: &Pass, out: &mut [u8]) {
         if pass.taps.copies {
-            let rows = pass.from.chunks(pass.stride).zip(out.chunks_exact_mut(pass.row_bytes));
-            return rows.for_each(|(row, out)| out.copy_from_slice(&row[..pass.row_bytes]));
+            return pass.copy(out);
         }
         match self.level {
             Level::Plain => plain::vertical(pass, out),

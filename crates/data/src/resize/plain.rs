@@ -12,7 +12,7 @@ pub(super) fn horizontal(pass: &Pass, out: &mut [u8]) {
 }
 
 /// One row. Two channels share a 64-bit product: their sums stay below 2^32.
-pub(super) fn resize_row(row: &[u8], columns: &Taps, out: &mut [u8]) {
+fn resize_row(row: &[u8], columns: &Taps, out: &mut [u8]) {
     let (pixels, _) = row.as_chunks::<3>();
     let (outputs, _) = out.as_chunks_mut::<3>();
     let (skipped, _) = columns.span();

@@ -273,7 +273,9 @@ fn a_node_says_that_it_waits_for_a_leader_that_has_ended() {
     let mut first = start("h1");
     let (before, _) = world(&[&first, &second], 1);
     first.kill();
-    while !is_waiting(&waits()) {}
+    while waits() != "stopping the workers: the connection to the leader broke" {}
+    let line = waits();
+    assert!(is_waiting(&line), "{line}");
 
     let mut first = start("h1");
     let (after, _) = world(&[&first, &second], 1);
@@ -328,7 +330,10 @@ fn training_goes_on_in_mid_epoch_at_another_world_size() {
     fs::write(&steps, "6").unwrap();
     third.kill();
     let shrunk = paused(&[&first, &second], 6);
-    assert!(0 < whole && whole < shrunk && shrunk < 60, "{whole} {shrunk}");
+    // Two samples of each rank a step. A node that came back late has left some steps to the two others.
+    for samples in [whole, shrunk - whole] {
+        assert!((3 * 2 * 2..=3 * 3 * 2).contains(&samples) && samples % 2 == 0, "{whole} {shrunk}");
+    }
     fs::remove_file(&steps).unwrap();
     let fourth = start();
     for (name, mut agent) in [("first", first), ("second", second), ("fourth", fourth)] {

@@ -218,6 +218,7 @@ mod tests {
         let note: u64 = fs::read_to_string(folder.join(SIZE)).unwrap().parse().unwrap();
         assert_eq!(note, room.files().iter().map(|found| found.bytes).sum::<u64>());
     }
+
     /// What was fetched ahead was evicted before it was read.
     #[test]
     fn what_came_last_goes_last() {
