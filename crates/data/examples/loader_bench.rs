@@ -9,7 +9,8 @@
 //! training pictures are from those decoded at full size, in levels of 256.
 //!
 //! `DATA --pack FILE [--resize PIXELS | --raw PIXELS]` packs a folder instead, all of it for training, and `FILE --make SAMPLES` a
-//! data set of pictures of one pixel. `FILE --start` prints the milliseconds in which a packed file opens and an epoch starts.
+//! data set of pictures of one pixel. `FILE --start` prints the milliseconds in which a packed file opens and an epoch starts, and
+//! `DATA --open` those in which any data open.
 //! `DATA --ranks N` compares N ranks that have a thread each with N ranks that share a pool of N threads.
 //! `FILE --copy` makes batches of whole raw pictures of `--size`, and prints their bytes per second beside those that as many threads
 //! copy in memory.
@@ -51,6 +52,7 @@ fn main() -> Result<(), DataError> {
     if given("--difference") {
         return difference(&pool, root, size, sharding);
     }
+    let began = Instant::now();
     let data = match is_packed(root) || is_remote(root) {
         true => {
             let remote = RemoteOptions { cache: value("--cache").map(Into::into), ..RemoteOptions::default() };
@@ -58,6 +60,11 @@ fn main() -> Result<(), DataError> {
         }
         false => Arc::new(Folder::scan(root)?.read_with(reading)),
     };
+    if given("--open") {
+        let open_ms = began.elapsed().as_secs_f64() * 1e3;
+        println!(r#"{{"samples":{},"open_ms":{open_ms:.1}}}"#, data.len());
+        return Ok(());
+    }
     if let Some(file) = value("--pack") {
         let resize = value("--resize").and_then(|text| text.parse().ok());
         let form = match value("--raw").and_then(|text| text.parse().ok()) {

@@ -150,7 +150,7 @@ impl Container {
 /// [`Container::reader`].
 pub(crate) enum Reader<'a> {
     File(&'a File),
-    Object(enmasse_remote::Reader<'a>),
+    Object(enmasse_remote::Reader),
 }
 
 impl Read for Reader<'_> {

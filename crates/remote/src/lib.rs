@@ -10,6 +10,7 @@ mod error;
 mod http;
 mod object;
 mod options;
+mod reader;
 mod retry;
 mod s3;
 mod source;
@@ -21,6 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use address::{Address, Place};
 use cache::Cache;
 use http::HttpObject;
+use reader::Permits;
 use s3::Bucket;
 use source::Source;
 use transport::Transport;
@@ -28,8 +30,9 @@ use transport::Transport;
 pub use address::is_remote;
 pub use ahead::{Ahead, Extent, Turns};
 pub use error::RemoteError;
-pub use object::{Object, Reader};
+pub use object::Object;
 pub use options::{RemoteOptions, Variables};
+pub use reader::Reader;
 pub use source::Version;
 
 /// The objects of a run, and the cache that they share.
@@ -38,6 +41,7 @@ pub struct Remote {
     options: RemoteOptions,
     transport: Transport,
     cache: Arc<Cache>,
+    permits: Permits,
     buckets: Mutex<HashMap<String, Arc<Bucket>>>,
     /// By their addresses. An object is looked up once, and its version is the same from then on.
     objects: Mutex<HashMap<String, Arc<Object>>>,
@@ -49,6 +53,7 @@ impl Remote {
         Ok(Arc::new(Remote {
             transport: Transport::new(options)?,
             cache: Arc::new(Cache::open(options)?),
+            permits: Permits::default(),
             options: options.clone(),
             buckets: Mutex::default(),
             objects: Mutex::default(),
@@ -65,7 +70,7 @@ impl Remote {
             Place::S3 { bucket, key } if !key.is_empty() => Box::new(self.bucket(address, &bucket)?.object(&key)?),
             Place::S3 { .. } => return Err(RemoteError::address(address, "it names a bucket, and no object in it")),
         };
-        let opened = Object::open(address, source, self.cache.clone(), self.options.patience)?;
+        let opened = Object::open(address, source, self.cache.clone(), self.options.patience, self.permits.clone())?;
         // Another thread may have looked it up meanwhile.
         Ok(lock(&self.objects).entry(address.to_owned()).or_insert(Arc::new(opened)).clone())
     }

@@ -1,19 +1,19 @@
 //! An object, read as a file is: any bytes, from any thread.
 
-use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use enmasse_http::Fault;
 
-use crate::RemoteError;
 use crate::cache::{Cache, PIECE, Pieces};
+use crate::reader::{Permit, Permits};
 use crate::retry::{Limits, retried};
 use crate::source::{Source, Version};
+use crate::{Reader, RemoteError};
 
 /// Pieces that are asked for at a time, where several are wanted and missing.
-const RUN: u64 = 8;
+pub(crate) const RUN: u64 = 8;
 
 /// Attempts to find an object. A wrong address must not take minutes.
 const LOOKS: u32 = 3;
@@ -29,18 +29,20 @@ pub struct Object {
     version: Version,
     pieces: Pieces,
     patience: Duration,
+    permits: Permits,
     /// Why the server could not be asked for the version, which is that of the cache then.
     unseen: Option<String>,
 }
 
 impl Object {
     /// Finds the object. If its server does not answer, and the cache has some of the object, it is the version that was opened
-    /// last.
+    /// last. Its readers fetch ahead as far as there are `permits`.
     pub(crate) fn open(
         address: &str,
         source: Box<dyn Source>,
         cache: Arc<Cache>,
         patience: Duration,
+        permits: Permits,
     ) -> Result<Self, RemoteError> {
         let limits = Limits { attempts: LOOKS, patience };
         let found = retried(limits, source.advice(), || source.read(0..1, None));
@@ -53,7 +55,7 @@ impl Object {
             Err(Fault::Lasting(words)) => return Err(failed(address, source.as_ref(), &words)),
         };
         let pieces = Pieces::open(cache, address, source.server(), &version)?;
-        Ok(Object { address: address.to_owned(), source, version, pieces, patience, unseen })
+        Ok(Object { address: address.to_owned(), source, version, pieces, patience, permits, unseen })
     }
 
     /// The address, as it was given.
@@ -95,7 +97,7 @@ impl Object {
 
     /// The bytes of a piece. If it is not in the cache, perhaps also those of the next ones up to `last`, which are not there
     /// either. If another process or thread is fetching the piece, waits for that one.
-    fn run(&self, piece: u64, last: u64) -> Result<Vec<u8>, RemoteError> {
+    pub(crate) fn run(&self, piece: u64, last: u64) -> Result<Vec<u8>, RemoteError> {
         let began = Instant::now();
         loop {
             if let Some(found) = self.pieces.load(piece) {
@@ -105,14 +107,33 @@ impl Object {
             // A process that does not go on is waited for no longer than a server.
             if claim.is_some() || began.elapsed() >= self.patience {
                 // It may have come between the look and the claim.
-                return self.pieces.load(piece).map_or_else(|| self.fetch(piece, last), Ok);
+                return self.pieces.load(piece).map_or_else(|| self.fetch(piece, last, u32::MAX), Ok);
             }
             std::thread::sleep(POLL);
         }
     }
 
-    /// The same from the server.
-    fn fetch(&self, piece: u64, last: u64) -> Result<Vec<u8>, RemoteError> {
+    /// The bytes of these pieces, or of the first ones of them: those that are in the cache, or that the server gives when it is asked once. Waits
+    /// for no other process or thread.
+    pub(crate) fn run_ahead(&self, mut pieces: Range<u64>) -> Vec<u8> {
+        let mut found = Vec::new();
+        while !pieces.is_empty() {
+            let run = self.pieces.load(pieces.start).or_else(|| {
+                let _claim = self.pieces.claim(pieces.start)?;
+                self.pieces.load(pieces.start).or_else(|| self.fetch(pieces.start, pieces.end - 1, 1).ok())
+            });
+            let Some(run) = run else { break };
+            pieces.start += (run.len() as u64).div_ceil(PIECE);
+            match found.is_empty() {
+                true => found = run,
+                false => found.extend(run),
+            }
+        }
+        found
+    }
+
+    /// [`run`](Self::run) from the server, in so many attempts.
+    fn fetch(&self, piece: u64, last: u64, attempts: u32) -> Result<Vec<u8>, RemoteError> {
         let last = last.min(piece + RUN - 1).min((self.length() - 1) / PIECE);
         // Who needs one of the next ones meanwhile waits for this thread. It leaves those that are being fetched to others.
         let mut claims = Vec::new();
@@ -124,7 +145,7 @@ impl Object {
         }
         let end = piece + 1 + claims.len() as u64;
         let range = piece * PIECE..(end * PIECE).min(self.length());
-        let limits = Limits { attempts: u32::MAX, patience: self.patience };
+        let limits = Limits { attempts, patience: self.patience };
         let found = retried(limits, self.source.advice(), || self.source.read(range.clone(), Some(&self.version)));
         let found = found.map_err(|fault| failed(&self.address, self.source.as_ref(), fault.words()))?.bytes;
         for (number, bytes) in (piece..).zip(found.chunks(PIECE as usize)) {
@@ -171,54 +192,18 @@ impl Object {
         self.pieces.store_named(name, bytes);
     }
 
-    /// Reads the object from its start to its end, and much at a time.
-    pub fn reader(&self) -> Reader<'_> {
-        Reader { object: self, position: 0, window: Vec::new(), start: 0 }
+    /// The right to fetch a run ahead, unless as many are fetched as may be.
+    pub(crate) fn permit(&self) -> Option<Permit> {
+        self.permits.take()
+    }
+
+    /// Reads the object from its start to its end, much at a time, and fetches ahead.
+    pub fn reader(self: &Arc<Self>) -> Reader {
+        Reader::new(self.clone())
     }
 }
 
 /// The object could not be read.
 fn failed(address: &str, source: &dyn Source, words: &str) -> RemoteError {
     RemoteError::address(address, format!("{}: {words}", source.server()))
-}
-
-/// Reads an object from its start to its end. What is not in the cache is fetched several pieces at a time.
-#[derive(Debug)]
-pub struct Reader<'a> {
-    object: &'a Object,
-    position: u64,
-    /// Bytes of the object from `start` on, so that a cache without room costs no more requests.
-    window: Vec<u8>,
-    start: u64,
-}
-
-impl Read for Reader<'_> {
-    /// The source of an error is a [`RemoteError`].
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        if bytes.is_empty() || self.position >= self.object.length() {
-            return Ok(0);
-        }
-        if !(self.start..self.start + self.window.len() as u64).contains(&self.position) {
-            let piece = self.position / PIECE;
-            self.window = self.object.run(piece, self.object.length() / PIECE).map_err(io::Error::other)?;
-            self.start = piece * PIECE;
-        }
-        let found = &self.window[(self.position - self.start) as usize..];
-        let length = found.len().min(bytes.len());
-        bytes[..length].copy_from_slice(&found[..length]);
-        self.position += length as u64;
-        Ok(length)
-    }
-}
-
-impl Seek for Reader<'_> {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let place = match to {
-            SeekFrom::Start(place) => Some(place),
-            SeekFrom::Current(by) => self.position.checked_add_signed(by),
-            SeekFrom::End(by) => self.object.length().checked_add_signed(by),
-        };
-        self.position = place.ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(self.position)
-    }
 }

@@ -22,7 +22,7 @@ use tempfile::{TempDir, tempdir};
 
 use crate::packed_file::{batches, of_memory, packed};
 use crate::parquet::fixture;
-use crate::shards::numbered;
+use crate::shards::{PICTURE, archive, numbered};
 
 /// Bytes of a piece.
 const PIECE: u64 = 1 << 20;
@@ -76,6 +76,40 @@ fn archives_are_searched_once_for_each_version() {
     assert_eq!(names(other.train.as_ref()), names(first.train.as_ref()));
     assert!(first.train.fingerprint().is_some() && other.train.fingerprint() != first.train.fingerprint());
     assert_ne!(first.train.fingerprint(), first.validation.fingerprint());
+}
+
+#[test]
+fn what_the_search_fetches_serves_the_first_epoch() {
+    /// Bytes of a request.
+    const RUN: usize = 8 << 20;
+    let (cache, server) = (tempdir().unwrap(), Server::start(&[]));
+    // Members that are no pictures make archives of three requests.
+    let filler = vec![7; 2 << 20];
+    let archives = ["0", "1"].map(|class| {
+        let names: Vec<_> = (0..10).map(|i| ["jpg", "cls", "bin"].map(|end| format!("{class}{i}.{end}"))).collect();
+        let members = names.iter().flat_map(|[picture, label, other]| {
+            [(picture.as_str(), PICTURE), (label, class.as_bytes()), (other, &filler)]
+        });
+        let bytes = archive(&members.collect::<Vec<_>>());
+        server.put(&format!("{class}.tar"), &bytes);
+        bytes
+    });
+    let remote = RemoteOptions { cache: Some(cache.path().to_owned()), ..RemoteOptions::default() };
+    let options = OpenOptions { remote, ..OpenOptions::default() };
+    let data = open(Path::new(&format!("{}/{{0..1}}.tar", server.address)), &options).unwrap();
+    let runs = |archive: usize| {
+        let length = archives[archive].len();
+        let runs = (0..length).step_by(RUN).map(move |begin| (begin, length.min(begin + RUN) - 1));
+        runs.chain([(0, 0)]).map(move |(first, last)| format!("{archive}.tar {first}-{last}"))
+    };
+    let (mut requests, mut expected) = (server.requests(), runs(0).chain(runs(1)).collect::<Vec<_>>());
+    requests.sort();
+    expected.sort();
+    assert!(requests == expected && expected.len() == 8, "{requests:?}");
+    let pool = DecodePool::new(2).unwrap();
+    let loader = TrainLoader::new(&pool, data.train, TrainTransform::new(8), ALONE, 0).unwrap();
+    assert_eq!(batches(loader.epoch(0, 0)).len(), 4);
+    assert_eq!(server.requests(), [""; 0]);
 }
 
 /// A packed file on a server, and the same file on the disk. It is removed on drop.

@@ -7,7 +7,7 @@ use enmasse_data::{DataLayout, Dataset, OpenData, OpenOptions, open, open_whole}
 use tar::{Builder, EntryType, Header};
 use tempfile::{TempDir, tempdir};
 
-const PICTURE: &[u8] = include_bytes!("../fixtures/picture.420.jpg");
+pub const PICTURE: &[u8] = include_bytes!("../fixtures/picture.420.jpg");
 
 fn header(kind: EntryType, size: usize) -> Header {
     let mut header = Header::new_gnu();
@@ -18,7 +18,7 @@ fn header(kind: EntryType, size: usize) -> Header {
 }
 
 /// A tar archive with these members.
-fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
+pub fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
     let mut builder = Builder::new(Vec::new());
     for (name, bytes) in members {
         builder.append_data(&mut header(EntryType::Regular, bytes.len()), name, *bytes).unwrap();

@@ -22,7 +22,7 @@ fn request(piece: usize) -> String {
     format!("a {}-{}", piece * PIECE, (piece + 1) * PIECE - 1)
 }
 
-fn sorted(mut requests: Vec<String>) -> Vec<String> {
+pub fn sorted(mut requests: Vec<String>) -> Vec<String> {
     requests.sort();
     requests
 }
@@ -49,6 +49,15 @@ fn until_turn(looks: &Receiver<usize>, turn: usize) {
 fn until_over(looks: &Receiver<usize>) {
     let end = std::iter::from_fn(|| Some(looks.recv_timeout(DEADLINE))).find_map(Result::err);
     assert_eq!(end, Some(RecvTimeoutError::Disconnected));
+}
+
+/// Waits until an object has so many owners. Threads let go of it when they end.
+pub fn until_owners(object: &Arc<Object>, owners: usize) {
+    let began = Instant::now();
+    while Arc::strong_count(object) > owners {
+        assert!(began.elapsed() < DEADLINE);
+        thread::yield_now();
+    }
 }
 
 fn is_piece(object: &Object, piece: usize, bytes: &[u8]) {
@@ -190,11 +199,6 @@ fn dropped_it_asks_for_nothing_more() {
     drop(ahead);
     server.hold(false);
     until_over(&looks);
-    // Its threads let go of the object when they end.
-    let began = Instant::now();
-    while Arc::strong_count(&object) > alone {
-        assert!(began.elapsed() < DEADLINE);
-        thread::yield_now();
-    }
+    until_owners(&object, alone);
     assert_eq!(server.requests().len(), REQUESTS);
 }

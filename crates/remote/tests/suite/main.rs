@@ -1,10 +1,10 @@
 //! Objects of a server on loopback that fails in every way, through caches of every size.
 
 mod ahead;
+mod reader;
 mod server;
 
 use std::fs;
-use std::io::{Read, Seek, SeekFrom};
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -80,25 +80,6 @@ fn objects_are_read_as_files_are() {
     assert_eq!(server.requests(), ["a 0-0"]);
     again.keep("index", b"known");
     assert_eq!((object.kept("index").as_deref(), object.kept("other")), (Some(&b"known"[..]), None));
-}
-
-#[test]
-fn a_reader_fetches_much_at_a_time() {
-    let (cache, bytes) = (tempdir().unwrap(), noise(9 * PIECE + 7));
-    let server = Server::start(&[("a", &bytes)]);
-    // One that keeps nothing makes no difference.
-    for limit in [1 << 30, 0] {
-        let options = RemoteOptions { limit, ..options(&cache.path().join(limit.to_string())) };
-        let object = Remote::new(&options).unwrap().object(&format!("{}/a", server.address)).unwrap();
-        let (mut reader, mut found) = (object.reader(), Vec::new());
-        reader.read_to_end(&mut found).unwrap();
-        assert!(found == bytes);
-        assert_eq!(server.requests(), ["a 0-0", "a 0-8388607", "a 8388608-9437190"]);
-        assert_eq!(reader.seek(SeekFrom::Start(9 * PIECE as u64)).unwrap(), 9 * PIECE as u64);
-        found.clear();
-        reader.read_to_end(&mut found).unwrap();
-        assert!(found == bytes[9 * PIECE..]);
-    }
 }
 
 #[test]
