@@ -28,8 +28,7 @@ pub(super) fn scan(
     options: &OpenOptions,
 ) -> Result<Scanned<Parquet>, DataError> {
     let pieces = Pieces::new(paths.clone(), root, &[])?;
-    let tables = read_all(&pieces.files, |path| Table::read(storage, path, options));
-    let tables = tables.into_iter().collect::<Result<Vec<Table>, DataError>>()?;
+    let tables = read_all(storage, &pieces.files, |path| Table::read(storage, path, options))?;
     let is_held_out = |place: usize| pieces.files[place].1;
     let mut held_out = tables.iter().enumerate().filter(|(place, _)| is_held_out(*place));
     // Tests are often published without labels.
@@ -52,8 +51,7 @@ pub(super) fn list(storage: &Storage, paths: Vec<PathBuf>, options: &OpenOptions
         Ok((columns[pictures].clone(), opened.row_groups(pictures, pictures)?))
     };
     let (mut builder, mut rows) = (Builder::default(), 0);
-    for ((path, _), found) in files.iter().zip(read_all(&files, read)) {
-        let (column, groups) = found?;
+    for ((path, _), (column, groups)) in files.iter().zip(read_all(storage, &files, read)?) {
         let first = builder.add(path.clone(), column, &groups)?;
         rows = first + groups.iter().map(|group| group.rows).sum::<u32>();
     }

@@ -13,6 +13,8 @@ use crate::{DataError, LeftOut};
 
 /// Files that are opened at a time: most of the time is a file server's.
 const THREADS: usize = 16;
+/// Objects that are looked up at a time: of each a server sends a byte.
+const LOOKS: usize = 64;
 /// Files that a pattern may name.
 const MOST: usize = 100_000;
 
@@ -131,20 +133,42 @@ fn part_of(path: &Path) -> Option<PartName> {
     text.rsplit('/').flat_map(|name| name.split(|letter: char| !letter.is_alphanumeric())).find_map(PartName::of)
 }
 
-/// What `read` makes of each file, in their order. Several are read at a time.
-pub(super) fn read_all<T: Send>(files: &[(PathBuf, bool)], read: impl Fn(&Path) -> T + Sync) -> Vec<T> {
-    if let [(only, _)] = files {
-        return vec![read(only)];
+/// What `read` makes of each file, in their order, or the error of the first one that has one. Several are read at a time.
+pub(super) fn read_all<T: Send>(
+    storage: &Storage,
+    files: &[(PathBuf, bool)],
+    read: impl Fn(&Path) -> Result<T, DataError> + Sync,
+) -> Result<Vec<T>, DataError> {
+    if storage.is_remote() {
+        // An object that is missing is an error before anything of the others is fetched.
+        each(files, LOOKS, |path| storage.open(path).map(drop))?;
     }
-    let next = AtomicUsize::new(0);
+    each(files, THREADS, read)
+}
+
+/// The same for so many files at a time. None is begun after one with an error.
+fn each<T: Send>(
+    files: &[(PathBuf, bool)],
+    threads: usize,
+    read: impl Fn(&Path) -> Result<T, DataError> + Sync,
+) -> Result<Vec<T>, DataError> {
+    if let [(only, _)] = files {
+        return read(only).map(|found| vec![found]);
+    }
+    let (next, end) = (AtomicUsize::new(0), AtomicUsize::new(files.len()));
     let found = Mutex::new(Vec::with_capacity(files.len()));
     thread::scope(|scope| {
-        for _ in 0..THREADS.min(files.len()) {
+        for _ in 0..threads.min(files.len()) {
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some((path, _)) = files.get(number) else { break };
-                    let made = read(path);
+                    if number >= end.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let made = read(&files[number].0);
+                    if made.is_err() {
+                        end.fetch_min(number, Ordering::Relaxed);
+                    }
                     found.lock().unwrap_or_else(PoisonError::into_inner).push((number, made));
                 }
             });
@@ -203,5 +227,25 @@ mod tests {
         check("train/val-000.tar", Some(PartName::Validation));
         check("trainer-000.tar", None);
         check("000.tar", None);
+    }
+
+    #[test]
+    fn the_first_error_ends_it() {
+        let files: Vec<(PathBuf, bool)> = (0..9).map(|number| (PathBuf::from(number.to_string()), false)).collect();
+        let check = |threads: usize, bad: &[&str], expected: Result<usize, &str>, most: usize| {
+            let read = AtomicUsize::new(0);
+            let found = each(&files, threads, |path| {
+                read.fetch_add(1, Ordering::Relaxed);
+                let is_bad = bad.iter().any(|bad| Path::new(bad) == path);
+                if is_bad { Err(DataError::layout(path, "bad")) } else { Ok(path.to_owned()) }
+            });
+            let found = found.map(|found| found.iter().zip(&files).filter(|(found, (path, _))| *found == path).count());
+            assert_eq!(found.map_err(|error| error.to_string()), expected.map_err(str::to_owned));
+            assert!(read.into_inner() <= most);
+        };
+        check(1, &[], Ok(9), 9);
+        check(4, &[], Ok(9), 9);
+        check(1, &["3", "5"], Err("3: bad"), 4);
+        check(4, &["3", "5"], Err("3: bad"), 9);
     }
 }

@@ -20,8 +20,8 @@ pub(super) const EXTENSION: &str = "tar";
 pub(super) fn list(storage: &Storage, archives: Vec<PathBuf>) -> Result<Shards, DataError> {
     let files: Vec<(PathBuf, bool)> = archives.iter().map(|path| (path.clone(), false)).collect();
     let (mut names, mut places) = (FileList::default(), Vec::new());
-    for (number, indexed) in (0..).zip(read_all(&files, |path| index(storage, path, None))) {
-        for Sample { name, offset, length, .. } in indexed?.samples {
+    for (number, indexed) in (0..).zip(read_all(storage, &files, |path| index(storage, path, None))?) {
+        for Sample { name, offset, length, .. } in indexed.samples {
             names.push(&name, 0);
             places.push(Place { offset, archive: number, length });
         }
@@ -45,8 +45,8 @@ pub(crate) fn scan(
     let mut warnings = Vec::new();
     let (mut distinct, mut first) = (Distinct::default(), Vec::new());
     let mut lists = [(FileList::default(), Vec::new()), (FileList::default(), Vec::new())];
-    for (number, indexed) in read_all(&files, |path| index(storage, path, Some(&fields))).into_iter().enumerate() {
-        let Indexed { samples, is_complete } = indexed?;
+    let indexed = read_all(storage, &files, |path| index(storage, path, Some(&fields)))?;
+    for (number, Indexed { samples, is_complete }) in indexed.into_iter().enumerate() {
         if !is_complete {
             let path = files[number].0.display();
             let problem = format!("{path}: it lacks the mark of an archive's end, and may have been cut short");

@@ -112,6 +112,34 @@ fn what_the_search_fetches_serves_the_first_epoch() {
     assert_eq!(server.requests(), [""; 0]);
 }
 
+#[test]
+fn all_archives_are_looked_up_before_one_is_read() {
+    /// Archives that are looked up at a time.
+    const LOOKS: usize = 64;
+    let (cache, server) = (tempdir().unwrap(), Server::start(&[]));
+    let bytes = numbered(0, 10, &["a", "b"]);
+    (0..LOOKS).for_each(|number| server.put(&format!("{number}.tar"), &bytes));
+    let remote = RemoteOptions { cache: Some(cache.path().to_owned()), ..RemoteOptions::default() };
+    let options = OpenOptions { remote, ..OpenOptions::default() };
+    let opened = |last: usize| open(Path::new(&format!("{}/{{0..{last}}}.tar", server.address)), &options);
+    server.hold(true);
+    thread::scope(|scope| {
+        let data = scope.spawn(|| opened(LOOKS - 1).unwrap());
+        server.until_waiting(LOOKS);
+        let looks = server.requests();
+        assert!(looks.len() == LOOKS && looks.iter().all(|request| request.ends_with(" 0-0")), "{looks:?}");
+        server.hold(false);
+        assert_eq!(data.join().unwrap().train.len(), 8 * LOOKS);
+    });
+    assert_eq!(server.requests().len(), LOOKS);
+    // A new version of each would be searched, but one is missing.
+    (0..LOOKS).for_each(|number| server.put(&format!("{number}.tar"), &bytes));
+    let error = opened(LOOKS).err().unwrap().to_string();
+    assert!(error.contains(&format!("/{LOOKS}.tar: ")) && error.contains("it answers 404 Not Found"), "{error}");
+    let requests = server.requests();
+    assert!(requests.iter().all(|request| request.ends_with(" 0-0")), "{requests:?}");
+}
+
 /// A packed file on a server, and the same file on the disk. It is removed on drop.
 struct Served {
     folder: TempDir,
