@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::bits::Bits;
 use crate::huffman::{Entry, Huffman, Skip};
+use crate::transform::Block;
 
 /// The place of each coefficient, in zigzag order, in rows of eight.
 #[rustfmt::skip]
@@ -34,27 +35,19 @@ pub(crate) struct Coding<'a> {
     pub ac: &'a Huffman,
     /// Factors of the coefficients. Products keep their lowest 16 bits, as in libjpeg-turbo's vectors.
     pub quantization: &'a Zigzag<i16>,
-    /// Where the coefficients go.
-    pub places: &'a Zigzag<u8>,
 }
 
 impl Coding<'_> {
-    /// Decodes a block to `into[offset..]`, which was zero. Returns whether any coefficient but the first was written.
+    /// Decodes a block into one of zeros. Returns whether any coefficient but the first was written.
     #[inline(always)]
-    pub fn decode<const N: usize>(
-        &self,
-        bits: &mut Bits,
-        previous: &mut i32,
-        into: &mut [i16; N],
-        offset: usize,
-    ) -> Result<bool, Error> {
+    pub fn decode(&self, bits: &mut Bits, previous: &mut i32, into: &mut Block) -> Result<bool, Error> {
+        const PLACES: Zigzag<u8> = zigzag(&crate::transform::PLACES);
         let mut local = *bits;
         let dc = difference(self.dc, &mut local, previous)?;
-        into[offset & (N - 1)] = dc.wrapping_mul(self.quantization[0]);
+        into[0] = dc.wrapping_mul(self.quantization[0]);
         let last = self.walk(&mut local, 1, |k, value| {
-            let place = usize::from(self.places[k & 127]) + offset;
             // The end of a block writes a zero to the place of the last coefficient, which has not been reached.
-            into[place & (N - 1)] = (value as i16).wrapping_mul(self.quantization[k & 127]);
+            into[usize::from(PLACES[k & 127] & 63)] = (value as i16).wrapping_mul(self.quantization[k & 127]);
         })?;
         *bits = local;
         Ok(last > 1)

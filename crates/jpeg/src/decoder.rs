@@ -6,7 +6,7 @@ use crate::level::Level;
 use crate::rows::Strip;
 use crate::scan::Scan;
 use crate::tables::Tables;
-use crate::transform::Pair;
+use crate::transform::Group;
 use crate::{Color, Error, Jpeg, Region, Scale};
 
 /// Decodes pictures one after the other, in the same memory. A thread should have one of its own.
@@ -21,7 +21,7 @@ pub(crate) struct Memory {
     pub level: Level,
     pub dc: [Huffman; 4],
     pub ac: [Huffman; 4],
-    pub pair: Box<Pair>,
+    pub group: Box<Group>,
     pub strip: Strip,
     /// Of pictures whose scans must all be read before the first pixel.
     pub coefficients: Vec<[i16; 64]>,
@@ -41,8 +41,8 @@ impl Decoder {
 
     fn at(level: Level) -> Self {
         let tables = || std::array::from_fn(|_| Huffman::default());
-        let (pair, strip) = (Box::new(Pair([0; 128])), Strip::default());
-        Decoder { memory: Memory { level, dc: tables(), ac: tables(), pair, strip, coefficients: Vec::new() } }
+        let (group, strip) = (Box::new(Group::ZERO), Strip::default());
+        Decoder { memory: Memory { level, dc: tables(), ac: tables(), group, strip, coefficients: Vec::new() } }
     }
 
     /// Decodes `region` of the picture at `scale` to RGB: rows from the top, three bytes a pixel. The bytes are those of the
@@ -62,7 +62,7 @@ impl Decoder {
         }
         let layout = Layout::new(jpeg, region, scale)?;
         // An earlier picture's error may have left an unfinished block.
-        self.memory.pair.0.fill(0);
+        *self.memory.group = Group::ZERO;
         self.memory.decode(jpeg, &layout, out)
     }
 

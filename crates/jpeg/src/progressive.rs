@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::bits::Bits;
-use crate::block::{Coding, ZIGZAG, Zigzag, difference, zigzag};
+use crate::block::{Coding, Zigzag, difference};
 use crate::decoder::{Memory, fit};
 use crate::header::Jpeg;
 use crate::huffman::Huffman;
@@ -11,13 +11,10 @@ use crate::layout::Layout;
 use crate::rows::Rows;
 use crate::scan::{Part, Progress, Scan};
 use crate::sequential::factors;
-use crate::transform::{Pair, Transforms};
+use crate::transform::{Block, PLACES, Transforms};
 
 /// Most scans of a picture. Encoders use about ten; each may be short and still visit every block.
 const MOST_SCANS: usize = 100;
-
-/// Coefficients of a block, in rows.
-pub(crate) type Block = [i16; 64];
 
 /// The blocks of one component.
 #[derive(Clone, Copy, Default)]
@@ -120,8 +117,8 @@ impl Memory {
             let (dc, ac, previous) = (&dc[part.dc], &ac[part.ac], &mut previous[part.component]);
             match (scan.first, scan.refines) {
                 (0, _) if scan.last == 63 => {
-                    let coding = Coding { dc, ac, quantization: &[1; 128], places: &NATURAL };
-                    coding.decode(bits, previous, block, 0)?;
+                    let coding = Coding { dc, ac, quantization: &[1; 128] };
+                    coding.decode(bits, previous, block)?;
                 }
                 (0, false) => block[0] = difference(dc, bits, previous)? << scan.low,
                 (0, true) => {
@@ -171,18 +168,18 @@ impl Memory {
     ) -> Result<(), Error> {
         let mut rows = Rows::new(layout, jpeg.color, self.level);
         self.strip.fit(&rows)?;
-        let Memory { level, pair, strip, coefficients, .. } = self;
-        let mut in_rows = [[0; 64]; 3];
-        for (in_rows, factors) in in_rows.iter_mut().zip(quantization) {
-            for (place, factor) in ZIGZAG.iter().zip(factors) {
-                in_rows[usize::from(*place)] = *factor;
+        let Memory { level, group, strip, coefficients, .. } = self;
+        let mut in_order = [[0; 64]; 3];
+        for (in_order, factors) in in_order.iter_mut().zip(quantization) {
+            for (place, factor) in PLACES.iter().zip(factors) {
+                in_order[usize::from(*place)] = *factor;
             }
         }
         let mut out = out.chunks_exact_mut(layout.region.width * 3);
         for mcu_row in layout.first_row..layout.end_row {
-            let mut transforms = Transforms::new(*level, pair, &mut strip.samples);
+            let mut transforms = Transforms::new(*level, group, &mut strip.samples);
             for (component, plane) in layout.planes().iter().enumerate() {
-                let (field, factors) = (&fields[component], &in_rows[component]);
+                let (field, factors) = (&fields[component], &in_order[component]);
                 for row in 0..plane.down {
                     let start = field.start + (mcu_row * plane.down + row) * field.stride;
                     for column in layout.first_column * plane.across..layout.end_column * plane.across {
@@ -192,12 +189,9 @@ impl Memory {
                             transforms.fill(block[0].wrapping_mul(factors[0]), target);
                             continue;
                         }
-                        let (into, offset) = transforms.room(plane.edge);
-                        for row in 0..8 {
-                            let into = &mut into[row * 16 + offset..][..8];
-                            for (at, into) in into.iter_mut().enumerate() {
-                                *into = block[row * 8 + at].wrapping_mul(factors[row * 8 + at]);
-                            }
+                        let into = transforms.room(plane.edge);
+                        for (into, (coefficient, factor)) in into.iter_mut().zip(block.iter().zip(factors)) {
+                            *into = coefficient.wrapping_mul(*factor);
                         }
                         transforms.push(target);
                     }
@@ -208,22 +202,6 @@ impl Memory {
         }
         Ok(())
     }
-}
-
-/// Where coefficients go in a block.
-const NATURAL: Zigzag<u8> = zigzag(&ZIGZAG);
-
-impl Pair {
-    /// Where a block's coefficients go in a pair.
-    pub(crate) const PLACES: Zigzag<u8> = {
-        let mut places = ZIGZAG;
-        let mut at = 0;
-        while at < 64 {
-            places[at] = places[at] / 8 * 16 + places[at] % 8;
-            at += 1;
-        }
-        zigzag(&places)
-    };
 }
 
 /// A number of blocks that have no further coefficients: this one among them (G.1.2.2).
@@ -253,7 +231,7 @@ fn first_pass(table: &Huffman, bits: &mut Bits, ended: &mut u32, scan: &Scan, bl
         if k > scan.last {
             return Err(Error::Damaged("a block has more coefficients than its band"));
         }
-        block[usize::from(ZIGZAG[k])] = (value << scan.low) as i16;
+        block[usize::from(PLACES[k])] = (value << scan.low) as i16;
         k += 1;
     }
     Ok(())
@@ -286,7 +264,7 @@ fn refine(table: &Huffman, bits: &mut Bits, ended: &mut u32, scan: &Scan, block:
         }
         // Zeros are counted; the coefficients between them get their bits.
         while k <= scan.last {
-            let coefficient = &mut block[usize::from(ZIGZAG[k])];
+            let coefficient = &mut block[usize::from(PLACES[k])];
             k += 1;
             if *coefficient != 0 {
                 correct(bits, coefficient);
@@ -299,7 +277,7 @@ fn refine(table: &Huffman, bits: &mut Bits, ended: &mut u32, scan: &Scan, block:
         }
     }
     if *ended > 0 {
-        for &place in ZIGZAG.get(k..=scan.last).unwrap_or_default() {
+        for &place in PLACES.get(k..=scan.last).unwrap_or_default() {
             let coefficient = &mut block[usize::from(place)];
             if *coefficient != 0 {
                 correct(bits, coefficient);

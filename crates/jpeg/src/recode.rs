@@ -1,13 +1,13 @@
 //! Writes a picture's coefficients again, in the form that is decoded fastest. No pixel changes.
 
-use crate::block::ZIGZAG;
 use crate::codes::{Code, Frequencies};
 use crate::decoder::Decoder;
 use crate::header::Jpeg;
 use crate::layout::Layout;
-use crate::progressive::{Block, Field};
+use crate::progressive::Field;
 use crate::segments::Segments;
 use crate::sequential::factors;
+use crate::transform::{Block, PLACES};
 use crate::{Color, Error, Region, Scale};
 
 /// Most bits of a coefficient of 8-bit samples, and of the difference of two first ones (F.1.2).
@@ -138,7 +138,7 @@ fn symbols(block: &Block, previous: &mut i32, mut emit: impl FnMut(Kind, u8, i32
     }
     emit(Kind::Dc, size(difference) as u8, stored(difference));
     let mut zeros = 0;
-    for place in &ZIGZAG[1..] {
+    for place in &PLACES[1..] {
         let value = i32::from(block[usize::from(*place)]);
         if value == 0 {
             zeros += 1;

@@ -8,7 +8,7 @@ use crate::layout::{Layout, Plane};
 use crate::rows::Rows;
 use crate::scan::{Progress, Scan};
 use crate::tables::Tables;
-use crate::transform::{Pair, Transforms};
+use crate::transform::Transforms;
 
 /// MCUs to leave out for which tables pay off.
 const WORTH_TABLES: usize = 200;
@@ -41,15 +41,10 @@ impl Memory {
         }
         let mut rows = Rows::new(layout, jpeg.color, self.level);
         self.strip.fit(&rows)?;
-        let Memory { level, dc, ac, pair, strip, .. } = self;
+        let Memory { level, dc, ac, group, strip, .. } = self;
         let source = |at: usize| {
             let part = scan.components[at];
-            let coding = Coding {
-                dc: &dc[part.dc],
-                ac: &ac[part.ac],
-                quantization: &quantization[part.component],
-                places: &Pair::PLACES,
-            };
+            let coding = Coding { dc: &dc[part.dc], ac: &ac[part.ac], quantization: &quantization[part.component] };
             Source { component: part.component, plane: &layout.planes[part.component], coding }
         };
         let sources = [source(0), source(1.min(scan.count - 1)), source(2.min(scan.count - 1))];
@@ -60,7 +55,7 @@ impl Memory {
         for row in layout.first_row..layout.end_row {
             let start = row * layout.mcus_across + layout.first_column;
             progress.skip(start - reached, |progress| skip_mcu(sources, progress))?;
-            let mut transforms = Transforms::new(*level, pair, &mut strip.samples);
+            let mut transforms = Transforms::new(*level, group, &mut strip.samples);
             for column in layout.first_column..layout.end_column {
                 progress.next()?;
                 decode_mcu(sources, &mut progress, &mut transforms, &rows, column)?;
@@ -97,8 +92,7 @@ fn decode_mcu(
                     transforms.fill(first, target);
                     continue;
                 }
-                let (into, offset) = transforms.room(plane.edge);
-                if coding.decode(&mut progress.bits, previous, into, offset)? {
+                if coding.decode(&mut progress.bits, previous, transforms.room(plane.edge))? {
                     transforms.push(target);
                 } else {
                     transforms.push_flat(target);

@@ -1,17 +1,31 @@
-//! Inverse cosine transforms of blocks, two at a time: libjpeg's `jidctint.c` for 8×8 samples, `jidctred.c` for fewer.
+//! Inverse cosine transforms of blocks, up to four at a time: libjpeg's `jidctint.c` for 8×8 samples, `jidctred.c` for fewer.
 //!
 //! Sums saturate where libjpeg-turbo's vectors do, so damaged data give the same pixels at every level.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod order;
 mod plain;
+
+pub(crate) use order::PLACES;
 
 use crate::level::Level;
 
-/// Coefficients of two blocks: eight rows of eight of the one and eight of the other.
+/// Blocks of a group.
+const GROUP: usize = 4;
+
+/// Coefficients of a block, in the order of [`PLACES`].
+pub(crate) type Block = [i16; 64];
+
+/// Blocks that are transformed at once. With fewer of them the processor would wait more often for the coefficients written last.
 #[derive(Clone, Debug)]
 #[repr(align(32))]
-pub(crate) struct Pair(pub [i16; 128]);
+pub(crate) struct Group([Block; GROUP]);
+
+impl Group {
+    /// Blocks of zeros.
+    pub const ZERO: Group = Group([[0; 64]; GROUP]);
+}
 
 /// Where a block's samples go.
 #[derive(Clone, Copy, Debug)]
@@ -31,43 +45,46 @@ impl Target {
     }
 }
 
-/// Turns blocks into samples. A block waits for a second one.
+/// Turns blocks into samples. A block waits until there are four.
 pub(crate) struct Transforms<'a> {
     level: Level,
-    pair: &'a mut Pair,
+    group: &'a mut Group,
     samples: &'a mut [u8],
-    waiting: Option<Target>,
+    /// The first `waiting` blocks wait. Their edges are the same.
+    targets: [Target; GROUP],
+    waiting: usize,
 }
 
 impl<'a> Transforms<'a> {
-    /// Writes to `samples`. `pair` must be zero, and is zero at the end.
-    pub fn new(level: Level, pair: &'a mut Pair, samples: &'a mut [u8]) -> Self {
-        Transforms { level, pair, samples, waiting: None }
+    /// Writes to `samples`. `group` must be zero, and is zero at the end.
+    pub fn new(level: Level, group: &'a mut Group, samples: &'a mut [u8]) -> Self {
+        let nowhere = Target { at: 0, stride: 0, edge: 0 };
+        Transforms { level, group, samples, targets: [nowhere; GROUP], waiting: 0 }
     }
 
-    /// Where the coefficients of a block of this edge belong, which are zero: in an array, from an index on. The rows are 16 apart.
+    /// A block of zeros for the coefficients of a block of this edge.
     #[inline(always)]
-    pub fn room(&mut self, edge: usize) -> (&mut [i16; 128], usize) {
-        if self.waiting.is_some_and(|waiting| waiting.edge != edge) {
+    pub fn room(&mut self, edge: usize) -> &mut Block {
+        if self.waiting > 0 && self.targets[0].edge != edge {
             self.flush();
         }
-        (&mut self.pair.0, if self.waiting.is_some() { 8 } else { 0 })
+        &mut self.group.0[self.waiting % GROUP]
     }
 
-    /// Transforms the block whose coefficients have been put where [`room`](Self::room) said.
+    /// Transforms the block whose coefficients have been put into its [`room`](Self::room).
     #[inline(always)]
     pub fn push(&mut self, target: Target) {
-        match self.waiting.take() {
-            None => self.waiting = Some(target),
-            Some(first) => self.transform([first, target]),
+        self.targets[self.waiting % GROUP] = target;
+        self.waiting += 1;
+        if self.waiting == GROUP {
+            self.flush();
         }
     }
 
     /// The same for a block whose other coefficients are zero, so that all samples are the same.
     #[inline(always)]
     pub fn push_flat(&mut self, target: Target) {
-        let offset = if self.waiting.is_some() { 8 } else { 0 };
-        let first = std::mem::take(&mut self.pair.0[offset]);
+        let first = std::mem::take(&mut self.group.0[self.waiting % GROUP][0]);
         self.fill(first, target);
     }
 
@@ -83,21 +100,17 @@ impl<'a> Transforms<'a> {
         }
     }
 
-    /// Transforms a block that still waits.
+    /// Transforms the blocks that still wait.
     pub fn flush(&mut self) {
-        if let Some(alone) = self.waiting.take() {
-            // The second one is written first.
-            self.transform([alone, alone]);
+        let targets = &self.targets[..std::mem::take(&mut self.waiting)];
+        if targets.is_empty() {
+            return;
         }
-    }
-
-    fn transform(&mut self, targets: [Target; 2]) {
         match self.level {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2(has) => avx2::inverse(has, self.pair, targets, self.samples),
-            Level::Plain => plain::inverse(self.pair, targets, self.samples),
+            Level::Avx2(has) => avx2::inverse(has, self.group, targets, self.samples),
+            Level::Plain => plain::inverse(self.group, targets, self.samples),
         }
-        self.pair.0.fill(0);
     }
 }
 
@@ -111,25 +124,21 @@ mod tests {
         /// Small coefficients, as in pictures, and any at all.
         #[test]
         fn levels_agree(
-            coefficients in prop::collection::vec(any::<i16>(), 128),
+            coefficients in prop::collection::vec(any::<i16>(), 6 * 64),
             shift in 0u32..13,
             edge in prop::sample::select(&[8usize, 4, 2, 1]),
-            alone: bool,
+            blocks in 1..=6usize,
         ) {
             let run = |level: Level| {
-                let mut samples = vec![7; 8 * 21];
-                let mut pair = Pair([0; 128]);
-                let mut transforms = Transforms::new(level, &mut pair, &mut samples);
-                let targets = [0, 9].map(|at| Target { at, stride: 21, edge });
-                for target in &targets[..if alone { 1 } else { 2 }] {
-                    let (into, offset) = transforms.room(edge);
-                    for (at, coefficient) in coefficients.iter().enumerate().filter(|(at, _)| at % 16 / 8 * 8 == offset) {
-                        into[at] = coefficient >> shift;
-                    }
-                    transforms.push(*target);
+                let mut samples = vec![7; 8 * 60];
+                let mut group = Group::ZERO;
+                let mut transforms = Transforms::new(level, &mut group, &mut samples);
+                for (number, coefficients) in coefficients.as_chunks::<64>().0.iter().take(blocks).enumerate() {
+                    *transforms.room(edge) = coefficients.map(|coefficient| coefficient >> shift);
+                    transforms.push(Target { at: 9 * number, stride: 60, edge });
                 }
                 transforms.flush();
-                prop_assert!(pair.0.iter().all(|&coefficient| coefficient == 0));
+                prop_assert!(group.0 == Group::ZERO.0);
                 Ok(samples)
             };
             prop_assert_eq!(run(Level::best())?, run(Level::Plain)?);
@@ -147,11 +156,11 @@ mod tests {
                 _ => 0.0,
             };
             let mut samples = vec![0; 64];
-            let mut pair = Pair([0; 128]);
-            let mut transforms = Transforms::new(Level::best(), &mut pair, &mut samples);
-            let (into, offset) = transforms.room(8);
+            let mut group = Group::ZERO;
+            let mut transforms = Transforms::new(Level::best(), &mut group, &mut samples);
+            let into = transforms.room(8);
             for at in 0..64 {
-                into[at / 8 * 16 + at % 8 + offset] = coefficient(at) as i16;
+                into[order::place(at / 8, at % 8)] = coefficient(at) as i16;
             }
             transforms.push(Target { at: 0, stride: 8, edge: 8 });
             transforms.flush();

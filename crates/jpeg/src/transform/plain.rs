@@ -1,6 +1,7 @@
 //! The transforms in plain Rust.
 
-use super::{Pair, Target};
+use super::order::place;
+use super::{Group, Target};
 
 /// Fractional bits of the constants.
 pub(super) const BITS: u32 = 13;
@@ -10,10 +11,10 @@ pub(super) fn flat(first: i16) -> u8 {
     to_sample((i32::from(first) + 4) >> 3)
 }
 
-/// Transforms both blocks of a pair, the second one first.
-pub(super) fn inverse(pair: &Pair, targets: [Target; 2], samples: &mut [u8]) {
-    for (target, offset) in targets.into_iter().zip([0, 8]).rev() {
-        let block = |row: usize, column: usize| pair.0[row * 16 + offset + column];
+/// Transforms the blocks of a group, and leaves zeros.
+pub(super) fn inverse(group: &mut Group, targets: &[Target], samples: &mut [u8]) {
+    for (block, &target) in group.0.iter().zip(targets) {
+        let block = |row: usize, column: usize| block[place(row, column)];
         match target.edge {
             8 => passes(block, full, 11, 18, target, samples),
             4 => passes(block, half, 12, 19, target, samples),
@@ -21,6 +22,7 @@ pub(super) fn inverse(pair: &Pair, targets: [Target; 2], samples: &mut [u8]) {
             _ => samples[target.at] = flat(block(0, 0)),
         }
     }
+    *group = Group::ZERO;
 }
 
 /// One transform of columns, then one of rows, each of which divides by a power of two.

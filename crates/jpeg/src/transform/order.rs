@@ -1,0 +1,35 @@
+//! The order of coefficients in a block, in which the transforms with vectors need few shuffles.
+//!
+//! A pass multiplies pairs of rows by pairs of constants. So the rows of a pair alternate, and a pass over four columns leaves each
+//! row's columns in the same order. Then these are pairs for the next pass as they are.
+
+use crate::block::ZIGZAG;
+
+/// The rows in pairs, and so the columns.
+const PAIRS: [usize; 8] = [0, 4, 2, 6, 1, 7, 5, 3];
+
+/// The place of each coefficient, in zigzag order, in eights.
+pub(crate) const PLACES: [u8; 64] = {
+    let mut places = ZIGZAG;
+    let mut at = 0;
+    while at < 64 {
+        places[at] = place(places[at] as usize / 8, places[at] as usize % 8) as u8;
+        at += 1;
+    }
+    places
+};
+
+/// The place of a row's coefficient. An eight has four columns of a pair of rows: the eights of the first four columns come first.
+pub(super) const fn place(row: usize, column: usize) -> usize {
+    let (row, column) = (in_pairs(row), in_pairs(column));
+    (column / 4 * 4 + row / 2) * 8 + column % 4 * 2 + row % 2
+}
+
+/// Where a row or a column is in [`PAIRS`].
+const fn in_pairs(line: usize) -> usize {
+    let mut at = 0;
+    while PAIRS[at] != line {
+        at += 1;
+    }
+    at
+}
