@@ -35,7 +35,7 @@ pub(super) fn both(_has: Avx2, rows: [&[u8]; 2], wide: &mut [u8]) {
 }
 
 /// Pixels of a step.
-const STEP: usize = 16;
+const STEP: usize = 32;
 
 pub(super) fn ycc_to_rgb(_has: Avx2, rows: [&[u8]; 3], out: &mut [u8]) {
     // SAFETY: the processor has AVX2.
@@ -47,13 +47,13 @@ pub(super) fn interleave(_has: Avx2, rows: [&[u8]; 3], out: &mut [u8]) {
     unsafe { in_steps(rows, out, |rows| rows, plain::interleave) }
 }
 
-/// Makes pixels sixteen at a time. The last step overlaps the one before it; fewer than sixteen pixels are `plain`'s.
+/// Makes pixels 32 at a time. The last step overlaps the one before it; fewer than 32 pixels are `plain`'s.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn in_steps(
     rows: [&[u8]; 3],
     out: &mut [u8],
-    step: impl Fn([__m128i; 3]) -> [__m128i; 3],
+    step: impl Fn([__m256i; 3]) -> [__m256i; 3],
     plain: impl Fn([&[u8]; 3], &mut [u8]),
 ) {
     let width = out.len() / 3;
@@ -62,53 +62,54 @@ fn in_steps(
     }
     let rows = rows.map(|row| &row[..width]);
     for at in (0..width - STEP).step_by(STEP).chain([width - STEP]) {
-        // SAFETY: sixteen samples follow `at` in each row.
-        let samples = rows.map(|row| unsafe { _mm_loadu_si128(row[at..at + STEP].as_ptr().cast()) });
+        // SAFETY: 32 samples follow `at` in each row.
+        let samples = rows.map(|row| unsafe { _mm256_loadu_si256(row[at..at + STEP].as_ptr().cast()) });
         let pixels = zip_three(step(samples));
-        let out = &mut out[at * 3..][..STEP * 3];
-        for (out, pixels) in out.as_chunks_mut::<16>().0.iter_mut().zip(pixels) {
-            // SAFETY: the chunk has sixteen bytes.
-            unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), pixels) };
+        let (first, second) = out[at * 3..][..STEP * 3].split_at_mut(STEP * 3 / 2);
+        let halves = first.as_chunks_mut::<16>().0.iter_mut().zip(second.as_chunks_mut::<16>().0);
+        for ((first, second), pixels) in halves.zip(pixels) {
+            // SAFETY: each chunk has sixteen bytes.
+            unsafe { _mm256_storeu2_m128i(second.as_mut_ptr().cast(), first.as_mut_ptr().cast(), pixels) };
         }
     }
 }
 
-/// The plain formulas with numbers of 16 bits: of each factor the part that makes a product too large is added apart
-/// (`jdcolext-avx2.asm` of libjpeg-turbo).
+/// The plain formulas. A product with a factor of 15 bits is rounded to the same number, as there are only 256 differences.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn convert([y, cb, cr]: [__m128i; 3]) -> [__m128i; 3] {
-    let middle = _mm256_set1_epi16(128);
-    let y = _mm256_cvtepu8_epi16(y);
-    let b = _mm256_sub_epi16(_mm256_cvtepu8_epi16(cb), middle);
-    let r = _mm256_sub_epi16(_mm256_cvtepu8_epi16(cr), middle);
-    // Rounded product with a fraction of 2^16.
-    let times = |x: __m256i, factor: i16| {
-        let twice = _mm256_mulhi_epi16(_mm256_add_epi16(x, x), _mm256_set1_epi16(factor));
-        _mm256_srai_epi16::<1>(_mm256_add_epi16(twice, _mm256_set1_epi16(1)))
-    };
-    let red = _mm256_add_epi16(y, _mm256_add_epi16(r, times(r, 26_345)));
-    let blue = _mm256_add_epi16(y, _mm256_add_epi16(_mm256_add_epi16(b, b), times(b, -14_942)));
-    let (low, high) = (_mm256_unpacklo_epi16(b, r), _mm256_unpackhi_epi16(b, r));
-    let factors = _mm256_set1_epi32(i32::from(-22_554i16 as u16) | 18_734 << 16);
-    let mixed = |pairs: __m256i| {
-        _mm256_srai_epi32::<16>(_mm256_add_epi32(_mm256_madd_epi16(pairs, factors), _mm256_set1_epi32(1 << 15)))
-    };
-    let green = _mm256_sub_epi16(_mm256_add_epi16(y, _mm256_packs_epi32(mixed(low), mixed(high))), r);
-    [red, green, blue].map(|sums| {
-        let bytes = _mm256_packus_epi16(sums, sums);
-        _mm256_castsi256_si128(_mm256_permute4x64_epi64::<0b1000>(bytes))
-    })
+fn convert([y, cb, cr]: [__m256i; 3]) -> [__m256i; 3] {
+    let (zero, middle) = (_mm256_setzero_si256(), _mm256_set1_epi8(-128));
+    let (b, r) = (_mm256_xor_si256(cb, middle), _mm256_xor_si256(cr, middle));
+    let twice = |high_bytes| _mm256_srai_epi16::<7>(high_bytes);
+    let low =
+        mix(_mm256_unpacklo_epi8(y, zero), twice(_mm256_unpacklo_epi8(zero, b)), twice(_mm256_unpacklo_epi8(zero, r)));
+    let high =
+        mix(_mm256_unpackhi_epi8(y, zero), twice(_mm256_unpackhi_epi8(zero, b)), twice(_mm256_unpackhi_epi8(zero, r)));
+    [_mm256_packus_epi16(low[0], high[0]), _mm256_packus_epi16(low[1], high[1]), _mm256_packus_epi16(low[2], high[2])]
 }
 
-/// Sixteen pixels from three times sixteen bytes.
+/// Red, green and blue from brightness and twice the differences, as numbers of 16 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn zip_three([r, g, b]: [__m128i; 3]) -> [__m128i; 3] {
+fn mix(y: __m256i, b: __m256i, r: __m256i) -> [__m256i; 3] {
+    let times = |x, factor| _mm256_mulhrs_epi16(x, _mm256_set1_epi16(factor));
+    let factors = _mm256_set1_epi32(i32::from(-11_277i16 as u16) | -23_401 << 16);
+    let mixed = |pairs| {
+        _mm256_srai_epi32::<16>(_mm256_add_epi32(_mm256_madd_epi16(pairs, factors), _mm256_set1_epi32(1 << 15)))
+    };
+    let green = _mm256_packs_epi32(mixed(_mm256_unpacklo_epi16(b, r)), mixed(_mm256_unpackhi_epi16(b, r)));
+    [_mm256_add_epi16(y, times(r, 22_971)), _mm256_add_epi16(y, green), _mm256_add_epi16(y, times(b, 29_033))]
+}
+
+/// Sixteen pixels of each lane, from three times sixteen bytes.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn zip_three([r, g, b]: [__m256i; 3]) -> [__m256i; 3] {
     const NONE: i8 = -128;
-    let pick = |x: __m128i, order: [i8; 16]| {
+    let pick = |x: __m256i, order: [i8; 16]| {
         // SAFETY: the array has sixteen bytes.
-        _mm_shuffle_epi8(x, unsafe { _mm_loadu_si128(order.as_ptr().cast()) })
+        let order = unsafe { _mm_loadu_si128(order.as_ptr().cast()) };
+        _mm256_shuffle_epi8(x, _mm256_broadcastsi128_si256(order))
     };
     // Which byte of colour `color` lands in each place of vector `vector`.
     const fn order(vector: usize, color: usize) -> [i8; 16] {
@@ -128,5 +129,5 @@ fn zip_three([r, g, b]: [__m128i; 3]) -> [__m128i; 3] {
         [order(1, 0), order(1, 1), order(1, 2)],
         [order(2, 0), order(2, 1), order(2, 2)],
     ];
-    ORDERS.map(|[red, green, blue]| _mm_or_si128(_mm_or_si128(pick(r, red), pick(g, green)), pick(b, blue)))
+    ORDERS.map(|[red, green, blue]| _mm256_or_si256(_mm256_or_si256(pick(r, red), pick(g, green)), pick(b, blue)))
 }
