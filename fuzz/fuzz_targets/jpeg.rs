@@ -1,4 +1,4 @@
-//! JPEG pictures, and parts of them at any scale. A picture that can be recoded has the same pixels then.
+//! JPEG pictures, and parts of them at any scale. A picture that can be recoded has the same pixels then. Damaged streams are an error or pixels.
 
 #![no_main]
 
@@ -28,6 +28,18 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
             let mut again = vec![0; width * height * 3];
             decoder.decode(&jpeg, all, scale, &mut again).expect("a recoded picture can be decoded");
             assert!(result.is_ok() && pixels == again, "recoded pixels differ at {scale:?}");
+        }
+        if let Ok(mut damaged) = recoded.clone() {
+            // The last bytes of the file are places and values.
+            for [high, low, value] in bytes.rchunks_exact(3).take(4).filter_map(|bytes| bytes.first_chunk()) {
+                let place = usize::from(u16::from_be_bytes([*high, *low])) % damaged.len();
+                damaged[place] ^= value;
+            }
+            if let Ok(jpeg) = Jpeg::parse(&damaged)
+                && jpeg.scaled(scale) == (width, height)
+            {
+                let _ = decoder.decode(&jpeg, all, scale, &mut vec![0; width * height * 3]);
+            }
         }
         if result.is_err() {
             continue;

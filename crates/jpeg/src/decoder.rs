@@ -5,6 +5,7 @@ use crate::layout::Layout;
 use crate::level::Level;
 use crate::rows::Strip;
 use crate::scan::Scan;
+use crate::streams;
 use crate::tables::Tables;
 use crate::transform::Group;
 use crate::{Color, Error, Jpeg, Region, Scale};
@@ -75,7 +76,11 @@ impl Decoder {
 impl Memory {
     fn decode(&mut self, jpeg: &Jpeg, layout: &Layout, out: &mut [u8]) -> Result<(), Error> {
         let mut segments = jpeg.scans;
-        let (_, content) = segments.next()?;
+        let (marker, content) = segments.next()?;
+        if marker == streams::MARKER {
+            self.streams(jpeg, layout, content, segments.rest(), out)?;
+            return if segments.has_end() { Ok(()) } else { Err(Error::Truncated) };
+        }
         let scan = Scan::parse(jpeg, content)?;
         if jpeg.progressive || scan.count < jpeg.count {
             return self.buffered(jpeg, layout, out);

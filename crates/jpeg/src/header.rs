@@ -1,11 +1,12 @@
 //! What a file says before its first scan: dimensions, components, tables (ITU-T T.81, annex B).
 
 use crate::segments::{Segments, be16};
+use crate::streams::MARKER;
 use crate::tables::Tables;
 use crate::{Error, Scale};
 
 /// Most blocks of one MCU (B.2.3).
-const MOST_BLOCKS: usize = 10;
+pub(crate) const MOST_BLOCKS: usize = 10;
 
 /// How a picture's components stand for colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +75,7 @@ impl<'a> Jpeg<'a> {
                 0xC3 => return Err(Error::Unsupported("lossless coding")),
                 0xC5..=0xC7 | 0xDE | 0xDF => return Err(Error::Unsupported("hierarchical coding")),
                 0xC9..=0xCB | 0xCD..=0xCF => return Err(Error::Unsupported("arithmetic coding")),
-                0xDA => {
+                0xDA | MARKER => {
                     let frame = frame.ok_or(Error::Damaged("it has no frame before its first scan"))?;
                     let color = hints.color(&frame);
                     let Frame { width, height, progressive, components, count } = frame;
@@ -111,6 +112,12 @@ impl<'a> Jpeg<'a> {
     /// Whether its coefficients come in several scans over the whole picture, so that decoding must keep them all.
     pub fn progressive(&self) -> bool {
         self.progressive
+    }
+
+    /// Whether its coefficients come in [streams](crate::streams).
+    pub(crate) fn has_streams(&self) -> Result<bool, Error> {
+        let mut segments = self.scans;
+        Ok(segments.next()?.0 == MARKER)
     }
 
     /// Whether the divisors before the first scan have eight bits.

@@ -60,6 +60,8 @@ pub(crate) struct Layout {
     pub count: usize,
     /// MCUs of a row of the picture.
     pub mcus_across: usize,
+    /// Rows of MCUs of the picture.
+    pub mcus_down: usize,
     /// Blocks that an MCU is wide and high where there are most.
     most_across: usize,
     most_down: usize,
@@ -124,6 +126,7 @@ impl Layout {
             planes,
             count: components.len(),
             mcus_across,
+            mcus_down,
             most_across,
             most_down,
             mcu_width,

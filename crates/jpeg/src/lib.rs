@@ -11,7 +11,6 @@
 
 mod bits;
 mod block;
-mod codes;
 mod decoder;
 mod error;
 mod header;
@@ -24,6 +23,7 @@ mod rows;
 mod scan;
 mod segments;
 mod sequential;
+mod streams;
 mod tables;
 mod transform;
 

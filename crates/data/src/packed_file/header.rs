@@ -7,7 +7,9 @@ use crate::decode::MAX_FILE_BYTES;
 
 /// The first bytes. The first one is no text, so that a file that was converted as text is recognised.
 pub(super) const MAGIC: [u8; 8] = *b"\x89enmasse";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The oldest one that is read. Its pictures are JPEG files where those of later ones have streams.
+const OLDEST: u32 = 1;
 /// Bytes of the header. The last 32 are the hash of the others.
 pub(super) const BYTES: usize = 512;
 const HASHED: usize = BYTES - HASH;
@@ -61,9 +63,9 @@ impl Header {
         }
         // Before anything that another version may change.
         let version = u32::from_le_bytes(rest.take());
-        if version != VERSION {
+        if !(OLDEST..=VERSION).contains(&version) {
             return Err(format!(
-                "it is a packed file of version {version}, and this program reads version {VERSION}: \
+                "it is a packed file of version {version}, and this program reads versions {OLDEST} to {VERSION}: \
                  pack the data again, or use the program that packed it"
             ));
         }
@@ -244,6 +246,16 @@ mod tests {
         check(&|header| header.parts[1].index = u64::MAX, false);
     }
 
+    /// Its pictures are read as those of later ones.
+    #[test]
+    fn the_version_before_is_read() {
+        let mut bytes = header().to_bytes();
+        bytes[8] = 1;
+        let hash = blake3::hash(&bytes[..HASHED]);
+        bytes[HASHED..].copy_from_slice(hash.as_bytes());
+        assert_eq!(Header::parse(&bytes, 1000), Ok(header()));
+    }
+
     #[test]
     fn other_files_are_refused() {
         let check = |place: usize, byte: u8, expected: &str| {
@@ -255,13 +267,13 @@ mod tests {
         check(7, b'E', "it is not a packed file");
         let other = |version: u32| {
             format!(
-                "it is a packed file of version {version}, and this program reads version 1: \
+                "it is a packed file of version {version}, and this program reads versions 1 to 2: \
                  pack the data again, or use the program that packed it"
             )
         };
-        check(8, 2, &other(2));
+        check(8, 3, &other(3));
         check(8, 0, &other(0));
-        check(11, 1, &other(0x0100_0001));
+        check(11, 1, &other(0x0100_0002));
         let damaged = "its header is damaged: copy it again, or pack the data again";
         for place in [12, 16, 100, HASHED - 1, HASHED, BYTES - 1] {
             check(place, 0xAB, damaged);

@@ -296,7 +296,7 @@ fn damage_is_named() {
     check(0, folder);
     check(
         8,
-        "it is a packed file of version 0, and this program reads version 1: pack the data again, or use the program that packed it",
+        "it is a packed file of version 3, and this program reads versions 1 to 2: pack the data again, or use the program that packed it",
     );
     check(50, &format!("its header {again}"));
     // The offsets of metadata and of the training part's labels.

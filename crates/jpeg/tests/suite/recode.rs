@@ -3,7 +3,6 @@
 use enmasse_jpeg::{Decoder, Error, Jpeg, Scale};
 
 use crate::pictures::{Coding, NUMBER};
-use crate::regions::by_zune;
 use crate::whole;
 
 #[test]
@@ -19,10 +18,6 @@ fn no_pixel_changes() {
             let (before, after) = (whole(&mut decoder, &bytes, scale), whole(&mut decoder, &recoded, scale));
             assert!(before.unwrap() == after.unwrap(), "{scale:?} of {coding:?}");
         }
-        // Those that the other decoder knows.
-        if number % 8 < 4 && !coding.optimized {
-            assert!(by_zune(&bytes) == by_zune(&recoded), "{coding:?}");
-        }
         assert!(decoder.recode(&recoded).unwrap() == recoded, "{coding:?}");
     }
 }
@@ -34,7 +29,7 @@ fn markers(bytes: &[u8], marker: u8) -> Vec<usize> {
 }
 
 #[test]
-fn segments_are_kept_and_rows_have_markers() {
+fn segments_are_kept() {
     let bytes = Coding { width: 100, height: 60, progressive: true, ..Coding::of(0) }.encode();
     let (start, rest) = bytes.split_at(2);
     let comment = [&[0xFF, 0xFE, 0, 8][..], b"a note"].concat();
@@ -43,12 +38,9 @@ fn segments_are_kept_and_rows_have_markers() {
     let recoded = Decoder::new().recode(&noted).unwrap();
     assert!(recoded.starts_with(&[start, &comment, &profile].concat()));
     assert!(recoded.ends_with(&[0xFF, 0xD9]));
-    // Rows of MCUs of 8 pixels: seven markers, the first of which is number 0.
-    for number in 0..8 {
-        assert_eq!(markers(&recoded, 0xD0 | number).len(), usize::from(number < 7), "{number}");
-    }
-    assert_eq!((markers(&recoded, 0xC0).len(), markers(&recoded, 0xC2).len()), (1, 0));
-    assert_eq!(markers(&recoded, 0xDA).len(), 1);
+    let header = &recoded[..markers(&recoded, 0xF0)[0]];
+    let count = |marker: u8| markers(header, marker).len();
+    assert_eq!([0xC0, 0xC2, 0xC4, 0xDB, 0xDA].map(count), [1, 0, 0, markers(&bytes, 0xDB).len(), 0]);
 }
 
 #[test]
