@@ -50,24 +50,28 @@ impl RowWriter {
     /// Adds a block with its coefficients in zigzag order, the first one as a difference.
     fn push(&mut self, block: &[i16; 64]) {
         const LARGEST_SMALL: u16 = 2 + MOST_SMALL;
-        let last = block.iter().rposition(|&value| value != 0).unwrap_or(0);
+        let places = (1..64).fold(0u64, |places, place| places | u64::from(block[place] != 0) << place);
         let wide = block[1..].iter().any(|value| value.unsigned_abs() > LARGEST_SMALL + 255);
-        self.heads.push(last as u8 | if wide { WIDE } else { 0 });
-        self.firsts.push(block[0]);
-        for &value in &block[1..last + 1] {
+        let (mut below, mut large, mut values, mut left) = (0u64, 0u64, 0, places);
+        while left > 0 {
+            let value = block[left.trailing_zeros() as usize];
             let size = value.unsigned_abs();
-            self.places.push(u16::from(size > 0), 1);
-            if size > 0 {
-                self.below.push(u16::from(value < 0), 1);
-                self.large.push(u16::from(size > 1), 1);
-            }
+            below |= u64::from(value < 0) << values;
             if size > 1 {
-                self.small.push(size.min(LARGEST_SMALL) - 2, 4);
+                large |= 1 << values;
+                self.small.push(u64::from(size.min(LARGEST_SMALL) - 2), 4);
             }
             if size >= LARGEST_SMALL {
                 self.rest.extend(&(size - LARGEST_SMALL).to_le_bytes()[..if wide { 2 } else { 1 }]);
             }
+            (values, left) = (values + 1, left & (left - 1));
         }
+        let last = 63 - (places | 1).leading_zeros();
+        self.heads.push(last as u8 | if wide { WIDE } else { 0 });
+        self.firsts.push(block[0]);
+        self.places.push(places >> 1, last);
+        self.below.push(below, values);
+        self.large.push(large, values);
     }
 
     /// Appends the row to `out`, and begins another one.
@@ -75,7 +79,7 @@ impl RowWriter {
         let row = std::mem::take(self);
         let wide_firsts = row.firsts.iter().any(|&first| i8::try_from(first).is_err());
         let flag = if wide_firsts { WIDE_FIRSTS } else { 0 };
-        let [places, below, large, small] = [row.places, row.below, row.large, row.small].map(|stream| stream.bytes);
+        let [places, below, large, small] = [row.places, row.below, row.large, row.small].map(BitWriter::finish);
         for number in [places.len() | flag, below.len(), small.len()] {
             out.extend((number as u32).to_le_bytes());
         }
@@ -89,18 +93,25 @@ impl RowWriter {
 #[derive(Debug, Default)]
 struct BitWriter {
     bytes: Vec<u8>,
-    count: usize,
+    /// Bits that do not fill a byte yet.
+    waiting: u8,
+    count: u32,
 }
 
 impl BitWriter {
-    /// Adds the lowest `count` bits of a number, which divide a byte.
-    fn push(&mut self, number: u16, count: usize) {
-        if self.count.is_multiple_of(8) {
-            self.bytes.push(0);
-        }
-        if let Some(last) = self.bytes.last_mut() {
-            *last |= (number as u8) << (self.count % 8);
-        }
-        self.count += count;
+    /// Adds a number of `count` bits, at most 64.
+    fn push(&mut self, bits: u64, count: u32) {
+        let all = u128::from(bits) << self.count | u128::from(self.waiting);
+        let count = self.count + count;
+        let whole = count / 8;
+        self.bytes.extend_from_slice(&all.to_le_bytes()[..whole as usize]);
+        self.waiting = (all >> (whole * 8)) as u8;
+        self.count = count % 8;
+    }
+
+    /// All bytes, the last one filled up with zeros.
+    fn finish(mut self) -> Vec<u8> {
+        self.bytes.extend((self.count > 0).then_some(self.waiting));
+        self.bytes
     }
 }
