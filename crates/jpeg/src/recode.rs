@@ -1,6 +1,6 @@
 //! Writes a picture's coefficients again, in the form that is decoded fastest. No pixel changes.
 
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, fit};
 use crate::header::Jpeg;
 use crate::layout::Layout;
 use crate::progressive::Field;
@@ -29,6 +29,11 @@ impl Decoder {
             return Err(Error::Unsupported("decoding a picture of four inks"));
         }
         if jpeg.has_streams()? {
+            // Decoding looks at every block, at any scale.
+            let (width, height) = jpeg.scaled(Scale::Eighth);
+            let mut pixels = Vec::new();
+            fit(&mut pixels, width * height * 3, 0)?;
+            self.decode(&jpeg, Region { left: 0, top: 0, width, height }, Scale::Eighth, &mut pixels)?;
             return Ok(bytes.to_vec());
         }
         let all = Region { left: 0, top: 0, width: jpeg.width, height: jpeg.height };

@@ -51,6 +51,17 @@ fn what_cannot_be_recoded_is_named() {
     check(&bytes[..bytes.len() - 2], Error::Truncated);
     check(&bytes[..2], Error::Truncated);
     check(b"GIF89a", Error::Damaged("it does not begin like a JPEG"));
+    // One that has streams already: another version of them, and a row that begins elsewhere.
+    let recoded = Decoder::new().recode(&bytes).unwrap();
+    let streams = markers(&recoded, 0xF0)[0];
+    for (place, expected) in [
+        (streams + 11, Error::Unsupported("this extension of JPEG, or its version,")),
+        (streams + 14, Error::Damaged("its coefficients are damaged")),
+    ] {
+        let mut damaged = recoded.clone();
+        damaged[place] = 0x7F;
+        check(&damaged, expected);
+    }
     let mut inks = Vec::new();
     jpeg_encoder::Encoder::new(&mut inks, 90).encode(&[7; 16 * 4], 4, 4, jpeg_encoder::ColorType::Cmyk).unwrap();
     check(&inks, Error::Unsupported("decoding a picture of four inks"));
