@@ -5,7 +5,7 @@
 
 PYTHON has PyTorch, torchvision and Pillow. The transforms are train (RandomResizedCrop 224 and flip) and eval (Resize 256, CenterCrop 224).
 The data are a folder of photographs, and 200 pictures of 1024x768 that the peer makes of them (enlarged, with noise, 4:2:0, quality 90).
-Each is also packed into one file, as JPEG of 256 pixels and as raw squares of 224. The peers read the folder.
+Each is also packed into one file: as it is, as JPEG of 256 pixels and as raw squares of 224. The peers read the folder.
 
 Two figures each. Processor time per picture: ours of all threads, the peers' of one process without workers, so that they pay for
 no communication. Pictures per second: ours with a thread for each core, the peers' with as many workers. The programs run in turns,
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tutorials import commit, hardware, table
 
-FORMS = {"jpeg": ["--resize", "256"], "raw": ["--raw", "224"]}
+FORMS = {"jpeg": [], "jpeg-256": ["--resize", "256"], "raw": ["--raw", "224"]}
 PEERS = {"pillow": "ImageFolder with Pillow", "torchvision": "decode_jpeg and v2 transforms"}
 
 
