@@ -106,6 +106,7 @@ impl<'a> Progress<'a> {
     }
 
     /// Leaves out `count` MCUs. Those up to a restart marker are not decoded, the others are by `skip`.
+    #[inline(always)]
     pub fn skip(
         &mut self,
         mut count: usize,

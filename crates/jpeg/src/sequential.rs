@@ -54,13 +54,16 @@ impl Memory {
         let mut reached = 0;
         for row in layout.first_row..layout.end_row {
             let start = row * layout.mcus_across + layout.first_column;
-            progress.skip(start - reached, |progress| skip_mcu(sources, progress))?;
-            let mut transforms = Transforms::new(*level, group, &mut strip.samples);
-            for column in layout.first_column..layout.end_column {
-                progress.next()?;
-                decode_mcu(sources, &mut progress, &mut transforms, &rows, column)?;
-            }
-            transforms.flush();
+            level.with_bits(|| {
+                progress.skip(start - reached, |progress| skip_mcu(sources, progress))?;
+                let mut transforms = Transforms::new(*level, group, &mut strip.samples);
+                for column in layout.first_column..layout.end_column {
+                    progress.next()?;
+                    decode_mcu(sources, &mut progress, &mut transforms, &rows, column)?;
+                }
+                transforms.flush();
+                Ok(())
+            })?;
             reached = row * layout.mcus_across + layout.end_column;
             rows.make(row, strip, &mut out);
         }
@@ -75,6 +78,7 @@ pub(crate) fn factors(tables: &Tables, number: usize) -> Result<Zigzag<i16>, Err
     Ok(crate::block::zigzag(&divisors.map(|divisor| divisor as i16)))
 }
 
+#[inline(always)]
 fn decode_mcu(
     sources: &[Source],
     progress: &mut Progress,
@@ -103,6 +107,7 @@ fn decode_mcu(
     Ok(())
 }
 
+#[inline(always)]
 fn skip_mcu(sources: &[Source], progress: &mut Progress) -> Result<(), Error> {
     for Source { component, plane, coding } in sources {
         for _ in 0..plane.down * plane.across {
