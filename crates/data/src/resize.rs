@@ -8,7 +8,6 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod level;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
 mod passes;
@@ -140,8 +139,8 @@ fn vertical_first(crop: (usize, usize), full: (usize, usize)) -> bool {
 mod tests {
     use proptest::prelude::*;
 
-    use super::level::Level;
     use super::*;
+    use crate::level::Level;
 
     proptest! {
         /// Lengths from below a vector up, and every number of taps for which there is code of its own.

@@ -9,6 +9,7 @@ use enmasse_jpeg::Region;
 
 use super::webp;
 use crate::Picture;
+use crate::mirror::mirror;
 
 /// The tag of the orientation.
 const ORIENTATION: u16 = 0x0112;
@@ -150,15 +151,15 @@ pub(super) fn transpose(picture: &mut Picture, Turn(orientation): Turn) -> io::R
         }
         return Ok(());
     }
-    let (pixels, _) = picture.pixels_mut().as_chunks_mut::<3>();
-    // 3 is both 2 and 4: every pixel in reverse order.
+    let (pixels, row_bytes) = (picture.pixels_mut(), width * 3);
     match orientation {
-        2 => pixels.chunks_exact_mut(width).for_each(<[_]>::reverse),
-        3 => pixels.reverse(),
+        2 => mirror(pixels, row_bytes),
+        // Both 2 and 4: every pixel in reverse order, as in one row of them all.
+        3 => mirror(pixels, pixels.len()),
         4 => {
-            let (upper, lower) = pixels.split_at_mut(height / 2 * width);
-            let lower = lower.chunks_exact_mut(width).rev();
-            upper.chunks_exact_mut(width).zip(lower).for_each(|(a, b)| a.swap_with_slice(b));
+            let (upper, lower) = pixels.split_at_mut(height / 2 * row_bytes);
+            let lower = lower.chunks_exact_mut(row_bytes).rev();
+            upper.chunks_exact_mut(row_bytes).zip(lower).for_each(|(a, b)| a.swap_with_slice(b));
         }
         _ => {}
     }

@@ -2,11 +2,11 @@
 
 use std::arch::x86_64::*;
 
-use super::level::Avx2;
 use super::pairs::{LOW, Pair, Pairs, Rows};
 use super::passes::Pass;
 use super::plain;
 use super::{BITS, HALF};
+use crate::level::Avx2;
 
 /// Pairs of weights of a step along rows, which reads 16 bytes for the 12 of four pixels.
 const STEP: usize = 2;

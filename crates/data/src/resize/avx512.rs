@@ -3,10 +3,10 @@
 use std::arch::x86_64::*;
 
 use super::avx2;
-use super::level::Avx512;
 use super::pairs::{LOW, Pair, Pairs, Rows};
 use super::passes::Pass;
 use super::{BITS, HALF};
+use crate::level::Avx512;
 
 /// Bytes of a vector.
 const VECTOR: usize = 64;

@@ -1,8 +1,8 @@
 //! The two passes of a resize, by the kernels of a level. All levels give the same bits.
 
-use super::level::Level;
 use super::plain;
 use super::taps::Taps;
+use crate::level::Level;
 
 /// One pass over the rows of a picture.
 #[derive(Clone, Copy)]

@@ -3,6 +3,7 @@
 use enmasse_tensor::RandomStream;
 
 use super::check_probability;
+use crate::mirror::mirror;
 use crate::{Canvas, DataError, Transform};
 
 /// RandomHorizontalFlip: mirrors some pictures.
@@ -35,10 +36,7 @@ impl Transform for RandomHorizontalFlip {
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
         if self.draw(random) {
             let row_bytes = canvas.picture().width() * 3;
-            for row in canvas.pixels_mut().chunks_exact_mut(row_bytes) {
-                let (row, _) = row.as_chunks_mut::<3>();
-                row.reverse();
-            }
+            mirror(canvas.pixels_mut(), row_bytes);
         }
     }
 }

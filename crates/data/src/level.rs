@@ -2,7 +2,7 @@
 
 /// What the kernels may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
+pub(crate) enum Level {
     /// Plain Rust.
     Plain,
     /// AVX2, and the proof that the processor has it.
@@ -34,7 +34,7 @@ impl Default for Level {
 /// Exists only where the processor has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Avx2(());
+pub(crate) struct Avx2(());
 
 #[cfg(target_arch = "x86_64")]
 impl Avx2 {
@@ -46,7 +46,7 @@ impl Avx2 {
 /// Exists only where the processor has AVX-512 (F, BW, VL, VBMI, VNNI), and AVX2.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Avx512(Avx2);
+pub(crate) struct Avx512(Avx2);
 
 #[cfg(target_arch = "x86_64")]
 impl Avx512 {

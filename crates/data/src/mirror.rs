@@ -1,0 +1,100 @@
+//! Rows of RGB pixels in reverse order, in place, from both ends to the middle. All levels give the same bytes.
+
+use crate::level::Level;
+
+/// Mirrors each row of `row_bytes` bytes, left to right.
+pub(crate) fn mirror(pixels: &mut [u8], row_bytes: usize) {
+    mirror_at(Level::default(), pixels, row_bytes);
+}
+
+fn mirror_at(level: Level, pixels: &mut [u8], row_bytes: usize) {
+    let rows = pixels.chunks_exact_mut(row_bytes);
+    match level {
+        Level::Plain => rows.for_each(plain),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2(has) => rows.for_each(|row| avx2::mirror(has, row)),
+        // Longer vectors save hardly more: each would still be stored across two lines of the cache.
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512(has) => rows.for_each(|row| avx2::mirror(has.avx2(), row)),
+    }
+}
+
+fn plain(row: &mut [u8]) {
+    row.as_chunks_mut::<3>().0.reverse();
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::*;
+
+    use crate::level::Avx2;
+
+    /// Bytes of a vector.
+    const VECTOR: usize = 16;
+    /// Bytes of the five pixels that a step takes from each end.
+    const STEP: usize = 15;
+
+    /// Mirrors a row. `_has` proves that the processor has AVX2.
+    pub fn mirror(_has: Avx2, row: &mut [u8]) {
+        // As long as the vectors of both ends have no byte in common.
+        let steps = row.len().saturating_sub(2 * (VECTOR - STEP)) / (2 * STEP);
+        if steps > 0 {
+            // SAFETY: the processor has AVX2, and the row is long enough for these steps.
+            unsafe { exchange(row, steps) };
+        }
+        let end = row.len() - STEP * steps;
+        super::plain(&mut row[STEP * steps..end]);
+    }
+
+    /// Exchanges `STEP * steps` bytes of each end.
+    ///
+    /// SAFETY: there is at least one step, and `2 * (VECTOR - STEP)` bytes more than those of all steps.
+    #[target_feature(enable = "avx2")]
+    unsafe fn exchange(row: &mut [u8], steps: usize) {
+        // The pixels of one end for the other one, whose byte nearest to the middle stays.
+        let to_left = _mm_setr_epi8(13, 14, 15, 10, 11, 12, 7, 8, 9, 4, 5, 6, 1, 2, 3, -1);
+        let to_right = _mm_setr_epi8(-1, 12, 13, 14, 9, 10, 11, 6, 7, 8, 3, 4, 5, 0, 1, 2);
+        let (start, length) = (row.as_mut_ptr(), row.len());
+        let ends = |step: usize| {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let (left, right) = (start.add(STEP * step), start.add(length - VECTOR - STEP * step));
+                (left, right, _mm_loadu_si128(left.cast()), _mm_loadu_si128(right.cast()))
+            }
+        };
+        let mut next = ends(0);
+        for step in 0..steps {
+            let (left, right, first, last) = next;
+            // Read before the byte that both steps have in common is written: otherwise it would wait for that.
+            next = ends((step + 1).min(steps - 1));
+            // SAFETY: as for reading.
+            unsafe {
+                _mm_storeu_si128(left.cast(), _mm_blendv_epi8(_mm_shuffle_epi8(last, to_left), first, to_left));
+                _mm_storeu_si128(right.cast(), _mm_blendv_epi8(_mm_shuffle_epi8(first, to_right), last, to_right));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of every length around those of the vectors' steps.
+    #[test]
+    fn levels_agree() {
+        for width in 1..200 {
+            let row_bytes = 3 * width;
+            let before: Vec<u8> = (0..3 * row_bytes).map(|at| (at % 251) as u8).collect();
+            let mirrored: Vec<u8> = before
+                .chunks_exact(row_bytes)
+                .flat_map(|row| row.chunks_exact(3).rev().flatten().copied().collect::<Vec<_>>())
+                .collect();
+            for level in Level::all() {
+                let mut pixels = before.clone();
+                mirror_at(level, &mut pixels, row_bytes);
+                assert!(pixels == mirrored, "{level:?}, {width} pixels");
+            }
+        }
+    }
+}
