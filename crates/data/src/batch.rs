@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use enmasse_tensor::{AlignedBuffer, HostBuffer, HostMemory};
 
+use crate::pieces::{Piece, Split, split};
 use crate::pool::lock;
 use crate::{BadSample, DataError};
 
@@ -164,7 +165,11 @@ pub(crate) struct Pending {
 }
 
 struct State {
+    /// All but the pictures.
     buffers: Buffers,
+    /// The pictures, until the batch is handed over, and the pieces of those that nobody has begun.
+    images: Option<Split>,
+    pieces: Vec<Option<Piece>>,
     /// Places.
     unfinished: BTreeSet<usize>,
     unreadable: Unreadable,
@@ -185,26 +190,40 @@ impl Pending {
         buffers.other_labels.resize(mixed, NO_LABEL);
         buffers.shares.clear();
         buffers.shares.resize(mixed, 1.0);
-        let unfinished = (0..places.len()).collect();
-        let state = Mutex::new(State { buffers, unfinished, unreadable: Unreadable::new(), failed: None });
+        let (images, pieces) = split(std::mem::take(&mut buffers.images), home.picture);
+        let state = Mutex::new(State {
+            buffers,
+            images: Some(images),
+            pieces: pieces.into_iter().map(Some).collect(),
+            unfinished: (0..places.len()).collect(),
+            unreadable: Unreadable::new(),
+            failed: None,
+        });
         Ok(Pending { places, loss_weight, state, done: Condvar::new(), home: home.clone() })
     }
 
-    /// Stores the sample of a place, if it has one, and those that were skipped on the way to it.
+    /// The memory for the picture of a place, which is begun once.
+    ///
+    /// # Panics
+    /// If it has been begun.
+    pub fn begin(&self, place: usize) -> Piece {
+        lock(&self.state).pieces[place].take().expect("each place has one task")
+    }
+
+    /// Stores the sample of a place, if it has one, and those that were skipped on the way to it. Its picture is in `piece`.
     pub fn finish(
         &self,
         place: usize,
         result: Result<Option<Made>, DataError>,
-        pixels: &[u8],
+        piece: Piece,
         mut unreadable: Unreadable,
     ) {
+        drop(piece);
         let mut state = lock(&self.state);
         state.unreadable.append(&mut unreadable);
         match result {
             Ok(Some(Made { index, label, other_label, share, .. })) => {
                 let buffers = &mut state.buffers;
-                // Copying under the lock takes microseconds; decoding, outside it, milliseconds.
-                buffers.images[place * pixels.len()..][..pixels.len()].copy_from_slice(pixels);
                 buffers.labels[place] = label;
                 buffers.indices[place] = index as u64;
                 if self.home.mixed {
@@ -247,6 +266,9 @@ impl Pending {
         if let Some((_, error)) = state.failed.take() {
             return Err(error);
         }
+        state.pieces.clear();
+        let images = state.images.take().and_then(Split::join);
+        state.buffers.images = images.expect("a place is done when its piece is gone");
         state.buffers.clear_gaps(self.home.picture);
         let valid = state.buffers.labels.iter().filter(|label| **label >= 0).count();
         let Buffers { images, labels, indices, other_labels, shares } = std::mem::take(&mut state.buffers);

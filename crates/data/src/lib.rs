@@ -59,6 +59,7 @@ mod packed;
 mod packed_file;
 mod parquet;
 mod pattern;
+mod pieces;
 mod places;
 mod pool;
 mod refit;

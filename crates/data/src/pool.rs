@@ -106,8 +106,8 @@ pub(crate) struct Scratch {
     /// What is read of a picture.
     pub view: View,
     pub canvas: Canvas,
-    /// The first picture of a pair, while the second one is made.
-    pub first: Picture,
+    /// The pictures of a pair that is mixed.
+    pub pair: [Picture; 2],
 }
 
 /// How long the end of a pool waits for its threads: far longer than a picture takes, unless a file server hangs.

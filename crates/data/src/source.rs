@@ -13,7 +13,8 @@ use crate::error::describe_sample;
 use crate::pool::Scratch;
 use crate::task::Task;
 use crate::{
-    BadSample, DataError, Dataset, EpochOrder, EvalOrder, EvalTransform, Extent, Sharding, TrainTransform, Wanted,
+    BadSample, DataError, Dataset, EpochOrder, EvalOrder, EvalTransform, Extent, Picture, Sharding, Stretch,
+    TrainTransform, View, Wanted,
 };
 
 /// The samples, and their processing.
@@ -108,41 +109,49 @@ impl Source {
         let mut unreadable = Unreadable::new();
         match task {
             &Task::One { place, position } => {
-                let result = self.fill(position, scratch, &mut unreadable);
-                batch.finish(place, result, scratch.canvas.picture().pixels(), unreadable);
+                let mut piece = batch.begin(place);
+                let result = self.fill(position, scratch, &mut piece, &mut unreadable);
+                batch.finish(place, result, piece, unreadable);
             }
             Task::Pair(pair) => {
                 let positions = pair.map(|place| place.position);
-                let (made, mut error) = match self.fill_pair(positions, scratch, &mut unreadable) {
+                let mut pictures = std::mem::take(&mut scratch.pair);
+                let (made, mut error) = match self.fill_pair(positions, scratch, &mut pictures, &mut unreadable) {
                     Ok(made) => (made, None),
                     Err(error) => (None, Some(error)),
                 };
-                let pixels = [scratch.first.pixels(), scratch.canvas.picture().pixels()];
-                for (number, pixels) in pixels.into_iter().enumerate() {
+                for (number, picture) in pictures.iter().enumerate() {
                     let Some(place) = pair[number].hosted else { continue };
+                    let mut piece = batch.begin(place);
                     let made = made.map(|made| made[number]);
+                    if made.is_some() {
+                        piece.copy_from_slice(picture.pixels());
+                    }
                     let result = error.take().map_or(Ok(made), Err);
-                    batch.finish(place, result, pixels, std::mem::take(&mut unreadable));
+                    batch.finish(place, result, piece, std::mem::take(&mut unreadable));
                 }
+                scratch.pair = pictures;
             }
         }
     }
 
-    /// Makes the samples of two places as [`fill`](Self::fill) does, the first one in `scratch.first`, and mixes them.
+    /// Makes the samples of two places in `pictures`, as [`fill`](Self::fill) does, and mixes them.
     fn fill_pair(
         &self,
         [first, second]: [usize; 2],
         scratch: &mut Scratch,
+        pictures: &mut [Picture; 2],
         unreadable: &mut Unreadable,
     ) -> Result<Option<[Made; 2]>, DataError> {
         let Samples::Train { transform, seed, epoch, .. } = &self.samples else { return Ok(None) };
-        let Some(first) = self.fill(first, scratch, unreadable)? else { return Ok(None) };
         let bytes = self.size * self.size * 3;
-        let kept = scratch.first.reshape(self.size, self.size).map_err(|source| DataError::Memory { bytes, source })?;
-        kept.copy_from_slice(scratch.canvas.picture().pixels());
-        let Some(second) = self.fill(second, scratch, unreadable)? else { return Ok(None) };
-        let pictures = [scratch.first.pixels_mut(), scratch.canvas.pixels_mut()];
-        let share = transform.mix(pictures, *seed, *epoch, first.draw) as f32;
+        for picture in pictures.iter_mut() {
+            picture.reshape(self.size, self.size).map_err(|source| DataError::Memory { bytes, source })?;
+        }
+        let [one, other] = pictures.each_mut().map(Picture::pixels_mut);
+        let Some(first) = self.fill(first, scratch, one, unreadable)? else { return Ok(None) };
+        let Some(second) = self.fill(second, scratch, other, unreadable)? else { return Ok(None) };
+        let share = transform.mix([one, other], *seed, *epoch, first.draw) as f32;
         let mixed = |own: Made, other: Made| match share {
             0.5.. => Made { other_label: other.label, share, ..own },
             _ => Made { label: other.label, other_label: own.label, share: 1.0 - share, ..own },
@@ -150,18 +159,19 @@ impl Source {
         Ok(Some([mixed(first, second), mixed(second, first)]))
     }
 
-    /// Makes the sample of a place on `scratch.canvas`. If that is to be skipped, it makes the first readable candidate,
-    /// and adds the samples before it to `unreadable`. `None` leaves the place empty.
+    /// Makes the sample of a place in `out`. If that is to be skipped, it makes the first readable candidate, and adds the samples
+    /// before it to `unreadable`. `None` leaves the place empty; what is in `out` then does not count.
     fn fill(
         &self,
         place: usize,
         scratch: &mut Scratch,
+        out: &mut [u8],
         unreadable: &mut Unreadable,
     ) -> Result<Option<Made>, DataError> {
         let mut skipped = None;
         for (number, candidate) in self.samples.candidates(place).enumerate() {
             let index = candidate.index;
-            match self.make(candidate, scratch) {
+            match self.make(candidate, scratch, out) {
                 Ok(label) => {
                     let label = if self.samples.has_sample(place) { label } else { NO_LABEL };
                     return Ok(Some(Made { index, draw: candidate.draw, label, other_label: label, share: 1.0 }));
@@ -180,10 +190,10 @@ impl Source {
         }
     }
 
-    /// Reads and transforms one sample on `scratch.canvas`; returns its label. A panic in the data set or a transform
+    /// Reads and transforms one sample into `out`; returns its label. A panic in the data set or a transform
     /// becomes an error.
-    fn make(&self, candidate: Candidate, scratch: &mut Scratch) -> Result<i32, DataError> {
-        let result = catch_unwind(AssertUnwindSafe(|| self.try_make(candidate, scratch)));
+    fn make(&self, candidate: Candidate, scratch: &mut Scratch, out: &mut [u8]) -> Result<i32, DataError> {
+        let result = catch_unwind(AssertUnwindSafe(|| self.try_make(candidate, scratch, out)));
         result.unwrap_or_else(|panic| {
             let index = candidate.index;
             let name = catch_unwind(AssertUnwindSafe(|| describe_sample(self.dataset.as_ref(), index)));
@@ -205,6 +215,16 @@ impl Source {
         wanted.unwrap_or_else(|| Wanted::whole(width, height))
     }
 
+    /// What all transforms do to the picture of `view`, if one pass makes the result: then it needs no canvas.
+    fn direct(&self, draw: u64, view: &View) -> Option<(Stretch, bool)> {
+        let (width, height) = (view.width, view.height);
+        let direct = match &self.samples {
+            Samples::Train { transform, seed, epoch, .. } => transform.direct((*seed, *epoch, draw), width, height),
+            Samples::Eval { transform, .. } => transform.stretch(width, height).map(|stretch| (stretch, false)),
+        };
+        direct.filter(|(Stretch { part, .. }, _)| (part.width, part.height) == (self.size, self.size))
+    }
+
     /// The error of a place whose sample is not read for too long.
     pub fn stalled(&self, place: usize, patience: Duration) -> DataError {
         let index = self.samples.candidates(place).next().map_or(place, |candidate| candidate.index);
@@ -216,7 +236,12 @@ impl Source {
         DataError::of_sample(self.dataset.as_ref(), index, problem)
     }
 
-    fn try_make(&self, Candidate { index, draw }: Candidate, scratch: &mut Scratch) -> Result<i32, DataError> {
+    fn try_make(
+        &self,
+        Candidate { index, draw }: Candidate,
+        scratch: &mut Scratch,
+        out: &mut [u8],
+    ) -> Result<i32, DataError> {
         let Scratch { view, canvas, .. } = scratch;
         canvas.give_back(view);
         let wanted = |width: usize, height: usize| self.wanted(draw, width, height);
@@ -228,22 +253,25 @@ impl Source {
         if view.picture.pixels().is_empty() {
             return Err(self.misfit(index, "the picture has no pixels"));
         }
-        match &self.samples {
-            Samples::Train { transform, seed, epoch, .. } => {
-                transform.apply_to_view(view, canvas, (*seed, *epoch, draw));
-            }
-            Samples::Eval { transform, .. } => match transform.stretch(view.width, view.height) {
-                Some(stretch) => canvas.stretch(view, &stretch),
-                None => {
-                    canvas.take(view);
-                    transform.show(canvas);
+        match self.direct(draw, view) {
+            Some((stretch, mirrored)) => canvas.stretch_to(view, (&stretch, mirrored), out),
+            None => {
+                match &self.samples {
+                    Samples::Train { transform, seed, epoch, .. } => {
+                        transform.apply_to_view(view, canvas, (*seed, *epoch, draw));
+                    }
+                    Samples::Eval { transform, .. } => {
+                        canvas.take(view);
+                        transform.show(canvas);
+                    }
                 }
-            },
-        }
-        let (width, height) = (canvas.picture().width(), canvas.picture().height());
-        if (width, height) != (self.size, self.size) {
-            let problem = format!("the transforms leave {width}x{height} pixels instead of {0}x{0}", self.size);
-            return Err(self.misfit(index, problem));
+                let (width, height) = (canvas.picture().width(), canvas.picture().height());
+                if (width, height) != (self.size, self.size) {
+                    let problem = format!("the transforms leave {width}x{height} pixels instead of {0}x{0}", self.size);
+                    return Err(self.misfit(index, problem));
+                }
+                out.copy_from_slice(canvas.picture().pixels());
+            }
         }
         let label = self.dataset.label(index);
         i32::try_from(label).map_err(|_| self.misfit(index, format!("its label {label} is too large")))

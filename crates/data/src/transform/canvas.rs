@@ -1,5 +1,6 @@
 //! The working state of transforms: one picture, and the memory for making the next one from it.
 
+use crate::mirror::mirror;
 use crate::{CropBox, Picture, Resizer, Stretch, View};
 
 /// A picture that transforms change one after the other. Its memory is reused for every sample.
@@ -73,6 +74,15 @@ impl Canvas {
     pub(crate) fn give_back(&mut self, view: &mut View) {
         if std::mem::take(&mut self.taken) {
             std::mem::swap(&mut self.pictures[0], &mut view.picture);
+        }
+    }
+
+    /// Makes `out` the result of `stretch` of the picture that `view` holds the needed part of, mirrored if so asked. What the canvas
+    /// shows stays.
+    pub(crate) fn stretch_to(&mut self, view: &View, (stretch, mirrored): (&Stretch, bool), out: &mut [u8]) {
+        self.resizer.stretch(view, stretch, out);
+        if mirrored {
+            mirror(out, stretch.part.width * 3);
         }
     }
 

@@ -33,6 +33,10 @@ impl Transform for RandomHorizontalFlip {
         check_probability("a flip", self.probability)
     }
 
+    fn mirrors(&self, random: &mut RandomStream) -> Option<bool> {
+        Some(self.draw(random))
+    }
+
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
         if self.draw(random) {
             let row_bytes = canvas.picture().width() * 3;

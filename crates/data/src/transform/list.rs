@@ -115,6 +115,18 @@ impl TrainTransform {
         transform.stretch(&mut RandomStream::new(seed, purpose, epoch, index), width, height)
     }
 
+    /// What all steps do to a picture of `width` × `height`, and whether they mirror the result, if they do nothing but cut out a part,
+    /// resize it, and mirror it.
+    pub(crate) fn direct(&self, sample: (u64, u64, u64), width: usize, height: usize) -> Option<(Stretch, bool)> {
+        let (seed, epoch, index) = sample;
+        let stretch = self.stretch(sample, width, height)?;
+        let mut mirrored = false;
+        for Step { purpose, transform, .. } in &self.steps[1..] {
+            mirrored ^= transform.mirrors(&mut RandomStream::new(seed, purpose, epoch, index))?;
+        }
+        Some((stretch, mirrored))
+    }
+
     /// The same as [`apply`](Self::apply) for the picture of `view`, which holds what [`stretch`](Self::stretch) needs.
     pub(crate) fn apply_to_view(&self, view: &mut View, canvas: &mut Canvas, sample: (u64, u64, u64)) {
         let (seed, epoch, index) = sample;

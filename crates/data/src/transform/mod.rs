@@ -82,6 +82,13 @@ pub trait Transform: Send + Sync {
         None
     }
 
+    /// Whether [`apply`](Transform::apply) mirrors the picture left to right, if it does nothing else, given the same random numbers. A
+    /// loader then makes the picture where it is needed, if the first transform has a [`stretch`](Transform::stretch), and all others
+    /// only mirror. The default is for transforms that do anything else.
+    fn mirrors(&self, _random: &mut RandomStream) -> Option<bool> {
+        None
+    }
+
     /// Changes the picture. All randomness comes from `random`: the numbers of this transform, epoch and sample.
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream);
 }

@@ -136,6 +136,32 @@ fn threads_do_not_change_batches() {
     assert_eq!((run(2), run(5)), (expected.clone(), expected));
 }
 
+/// A picture is made in its batch where all transforms but the first only mirror, and on a canvas otherwise.
+#[test]
+fn batches_hold_what_the_transforms_make_of_each_sample() {
+    let check = |list: TrainTransform| {
+        let pool = DecodePool::new(2).unwrap();
+        let loader = TrainLoader::new(&pool, Arc::new(coded(23)), list.clone(), ALONE, 5).unwrap();
+        for batch in loader.epoch(1, 0).map(Result::unwrap) {
+            for (pixels, &index) in batch.images.chunks_exact(8 * 8 * 3).zip(&batch.indices) {
+                let mut canvas = Canvas::new(coded(23).read(index as usize).unwrap());
+                list.apply(&mut canvas, 5, 1, index);
+                assert!(pixels == canvas.picture().pixels(), "sample {index}, {list}");
+            }
+        }
+    };
+    let flip = RandomHorizontalFlip { probability: 0.5 };
+    let crop = || TrainTransform::empty(8).then(RandomResizedCrop::new(8));
+    check(crop());
+    check(TrainTransform::new(8));
+    check(TrainTransform::new(8).then_keyed("once more", flip.clone()));
+    check(TrainTransform::empty(8).then(EvalTransform { size: 8, resize: 8 }).then(flip.clone()));
+    check(TrainTransform::empty(8).then(EvalTransform { size: 8, resize: 5 }).then(flip.clone()));
+    check(TrainTransform::empty(8).then(flip.clone()).then(RandomResizedCrop::new(8)));
+    check(crop().then(RandomVerticalFlip { probability: 0.5 }).then(flip.clone()));
+    check(TrainTransform::empty(8).then(RandomCrop { size: 8, padding: 2 }).then(flip));
+}
+
 #[test]
 fn epochs_differ_and_resume_continues() {
     let loader = train(coded(23), 2, ALONE);
