@@ -129,6 +129,7 @@ pub(crate) trait Simd: Copy + 'static {
 pub(crate) trait Kernel {
     /// Whether the kernel has values of bf16. If not, it is the same at levels that only add instructions for them, and is
     /// compiled once.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     const BF16: bool;
 
     /// # Safety
@@ -158,8 +159,6 @@ pub(crate) unsafe fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
     }
 }
 
-/// Bytes of a cache line.
-const LINE: usize = 64;
 /// How far ahead of its loads a loop prefetches, in bytes.
 const AHEAD: usize = 8192;
 
@@ -168,14 +167,18 @@ const AHEAD: usize = 8192;
 /// Arithmetic between loads keeps a core from having as many loads in progress as memory could serve.
 #[inline(always)]
 pub(crate) fn prefetch<T>(p: *const T, bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
+    /// Bytes of a cache line.
+    const LINE: usize = 64;
     for line in 0..bytes.div_ceil(LINE) {
+        let address = p.cast::<i8>().wrapping_add(LINE * line);
         // SAFETY: every processor of this architecture has the instruction, and it does not fault.
+        #[cfg(target_arch = "x86_64")]
         unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
-                p.cast::<i8>().wrapping_add(LINE * line),
-            )
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address)
         };
+        // Others load without it.
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = address;
     }
 }
 

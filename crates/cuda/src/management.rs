@@ -73,7 +73,7 @@ impl Management {
                 && (functions.nvmlDeviceGetUUID)(device, uuid.as_mut_ptr(), uuid.len() as c_uint) == 0
         };
         let text: String =
-            uuid.iter().map(|byte| char::from(*byte as u8)).take_while(|letter| *letter != '\0').collect();
+            uuid.iter().map(|byte| char::from(byte.to_ne_bytes()[0])).take_while(|letter| *letter != '\0').collect();
         let digits = text.trim_start_matches("GPU-").replace('-', "");
         let own: String = card.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         (found && digits == own).then_some(Management { functions, device })

@@ -65,13 +65,13 @@ const FLAGS: [&str; 10] = [
 
 /// The flags, with those for this machine.
 fn flags() -> Vec<&'static str> {
-    let mut flags = FLAGS.to_vec();
     // Without it every fused product is a call.
     #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("fma") {
-        flags.push("-mfma");
-    }
-    flags
+    let fused = std::arch::is_x86_feature_detected!("fma").then_some("-mfma");
+    // Compilers for other processors use such instructions unasked.
+    #[cfg(not(target_arch = "x86_64"))]
+    let fused = None;
+    FLAGS.into_iter().chain(fused).collect()
 }
 
 /// The folder with every library, for the loader of a program under test. `None` without a compiler: the test is then in

@@ -36,7 +36,13 @@ pub(super) struct Passes {
 impl Passes {
     #[cfg(test)]
     pub fn at(level: Level) -> Self {
-        Passes { level, ..Passes::default() }
+        Passes {
+            level,
+            #[cfg(target_arch = "x86_64")]
+            pairs: Default::default(),
+            #[cfg(target_arch = "x86_64")]
+            groups: Default::default(),
+        }
     }
 
     /// The pass along rows. The taps are those of columns.
