@@ -105,9 +105,9 @@ pub use split::{Split, SplitKind};
 pub use stage::{Stage, StageError, StageEvent, Staged};
 pub use transform::{
     Affine, AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, Canvas, ColorJitter, CropBox, ErasingValue,
-    EvalTransform, GaussianBlur, Interpolation, Jitter, Mixing, Mixture, RandAugment, RandomAffine, RandomCrop,
-    RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomPerspective, RandomResizedCrop, RandomRotation,
-    RandomVerticalFlip, Stretch, TrainTransform, Transform, TrivialAugmentWide,
+    EvalCrop, EvalTransform, GaussianBlur, Interpolation, Jitter, Mixing, Mixture, RandAugment, RandomAffine,
+    RandomCrop, RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomPerspective, RandomResizedCrop,
+    RandomRotation, RandomVerticalFlip, Stretch, TrainTransform, Transform, TrivialAugmentWide,
 };
 pub use view::{View, Wanted};
 pub use warning::DataWarning;

@@ -16,8 +16,8 @@ use crate::batch::{Pending, Recycler};
 use crate::pool::{Job, Scratch};
 use crate::source::{Samples, Source};
 use crate::{
-    Batch, DataError, Dataset, DecodePool, EvalOrder, EvalTransform, Sampler, Sharding, TrainOrder, TrainTransform,
-    Transform,
+    Batch, DataError, Dataset, DecodePool, EvalCrop, EvalOrder, EvalTransform, Sampler, Sharding, TrainOrder,
+    TrainTransform, Transform,
 };
 
 /// Bytes that a loader of data on servers fetches ahead at a time, besides its batches.
@@ -133,6 +133,7 @@ impl TrainLoader {
 pub struct EvalLoader {
     order: EvalOrder,
     transform: Arc<EvalTransform>,
+    crops: Arc<[EvalCrop]>,
     core: Core,
 }
 
@@ -147,7 +148,23 @@ impl EvalLoader {
         transform.check()?;
         let order = EvalOrder::new(dataset.len(), sharding.clone())?;
         let core = Core::new(pool, dataset, sharding.hosted_batch(), transform.size, false);
-        Ok(EvalLoader { order, transform: Arc::new(transform), core })
+        Ok(EvalLoader { order, transform: Arc::new(transform), crops: [EvalCrop::CENTER].into(), core })
+    }
+
+    /// Takes these crops instead of the middle alone: a pass has each batch once for each of them, in turn. Fails without any, or if
+    /// the transform resizes to less than a crop.
+    pub fn cropped(mut self, crops: &[EvalCrop]) -> Result<Self, DataError> {
+        if crops.is_empty() {
+            return Err(DataError::Setting("there must be a crop at least".to_owned()));
+        }
+        crops.iter().try_for_each(|crop| self.transform.check_crop(*crop))?;
+        self.crops = crops.into();
+        Ok(self)
+    }
+
+    /// Number of crops of each picture.
+    pub fn crops(&self) -> usize {
+        self.crops.len()
     }
 
     /// Puts the batches into buffers from `memory`, which the device reads.
@@ -163,15 +180,20 @@ impl EvalLoader {
         self
     }
 
+    /// Number of batches of a pass.
+    fn batches(&self) -> usize {
+        self.order.batches() * self.crops.len()
+    }
+
     /// Bytes of the batches that exist at a time.
     pub fn batch_bytes(&self) -> usize {
-        self.core.batch_bytes(self.order.batches())
+        self.core.batch_bytes(self.batches())
     }
 
     /// One pass over the data.
     pub fn pass(&self) -> Batches {
-        let samples = Samples::Eval { order: self.order.clone(), transform: self.transform.clone() };
-        self.core.start(samples, self.order.batches())
+        let (order, transform, crops) = (self.order.clone(), self.transform.clone(), self.crops.clone());
+        self.core.start(Samples::Eval { order, transform, crops }, self.batches())
     }
 }
 

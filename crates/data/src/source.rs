@@ -13,22 +13,36 @@ use crate::error::describe_sample;
 use crate::pool::Scratch;
 use crate::task::Task;
 use crate::{
-    BadSample, DataError, Dataset, EpochOrder, EvalOrder, EvalTransform, Extent, Picture, Sharding, Stretch,
+    BadSample, DataError, Dataset, EpochOrder, EvalCrop, EvalOrder, EvalTransform, Extent, Picture, Sharding, Stretch,
     TrainTransform, View, Wanted,
 };
 
 /// The samples, and their processing.
 pub(crate) enum Samples {
-    Train { order: EpochOrder, sharding: Sharding, transform: Arc<TrainTransform>, seed: u64, epoch: u64 },
-    Eval { order: EvalOrder, transform: Arc<EvalTransform> },
+    Train {
+        order: EpochOrder,
+        sharding: Sharding,
+        transform: Arc<TrainTransform>,
+        seed: u64,
+        epoch: u64,
+    },
+    /// Each batch once for each crop. The numbers of its places are those of the samples times the number of crops, plus that of the crop.
+    Eval {
+        order: EvalOrder,
+        transform: Arc<EvalTransform>,
+        crops: Arc<[EvalCrop]>,
+    },
 }
 
 impl Samples {
-    /// The places of a batch: positions in the order of the epoch, or indices.
+    /// The places of a batch: positions in the order of the epoch, or numbers of indices and crops.
     pub fn places(&self, batch: usize) -> Vec<usize> {
         match self {
             Samples::Train { order, sharding, .. } => order.hosted_positions(batch, sharding).collect(),
-            Samples::Eval { order, .. } => order.indices(batch).collect(),
+            Samples::Eval { order, crops, .. } => {
+                let (batch, crop) = (batch / crops.len(), batch % crops.len());
+                order.indices(batch).map(|index| index * crops.len() + crop).collect()
+            }
         }
     }
 
@@ -69,12 +83,13 @@ impl Samples {
                 let draw = order.draw(place);
                 Candidate { index: order.sample(draw), draw: draw as u64 }
             }
-            Samples::Eval { .. } => Candidate { index: place, draw: place as u64 },
+            Samples::Eval { crops, .. } => Candidate { index: place / crops.len(), draw: (place % crops.len()) as u64 },
         })
     }
 }
 
-/// A sample, and the number under which its transforms draw: the sample's index, or another one for a repetition in an epoch.
+/// A sample, and the number under which its transforms draw: the sample's index, or another one for a repetition in an epoch. In
+/// evaluation it is the number of the crop.
 #[derive(Clone, Copy)]
 struct Candidate {
     index: usize,
@@ -208,8 +223,9 @@ impl Source {
             Samples::Train { transform, seed, epoch, .. } => {
                 transform.stretch((*seed, *epoch, draw), width, height).map(|stretch| stretch.wanted())
             }
-            Samples::Eval { transform, .. } => {
-                transform.stretch(width, height).map(|stretch| Wanted { shrink: 1, ..stretch.wanted() })
+            Samples::Eval { transform, crops, .. } => {
+                let stretch = transform.stretch(crops[draw as usize], width, height);
+                stretch.map(|stretch| Wanted { shrink: 1, ..stretch.wanted() })
             }
         };
         wanted.unwrap_or_else(|| Wanted::whole(width, height))
@@ -220,7 +236,10 @@ impl Source {
         let (width, height) = (view.width, view.height);
         let direct = match &self.samples {
             Samples::Train { transform, seed, epoch, .. } => transform.direct((*seed, *epoch, draw), width, height),
-            Samples::Eval { transform, .. } => transform.stretch(width, height).map(|stretch| (stretch, false)),
+            Samples::Eval { transform, crops, .. } => {
+                let crop = crops[draw as usize];
+                transform.stretch(crop, width, height).map(|stretch| (stretch, crop.is_mirrored()))
+            }
         };
         direct.filter(|(Stretch { part, .. }, _)| (part.width, part.height) == (self.size, self.size))
     }
@@ -260,6 +279,7 @@ impl Source {
                     Samples::Train { transform, seed, epoch, .. } => {
                         transform.apply_to_view(view, canvas, (*seed, *epoch, draw));
                     }
+                    // With margins, which only the middle has.
                     Samples::Eval { transform, .. } => {
                         canvas.take(view);
                         transform.show(canvas);

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches};
+use enmasse_data::EvalCrop;
 use enmasse_files::expand_home;
 use enmasse_models::{Model, models};
 use enmasse_train::{Kind, SETTINGS, Setting};
@@ -42,6 +43,23 @@ pub fn count(name: &'static str, placeholder: &'static str, help: &'static str) 
 fn count_value(text: &str) -> Result<usize, String> {
     let count = text.parse().ok().filter(|count| (1..=MOST_COUNT).contains(count));
     count.ok_or_else(|| format!("must be a whole number from 1 to {MOST_COUNT}"))
+}
+
+/// The number of crops by which pictures are judged.
+pub fn crops() -> Arg {
+    Arg::new("crops")
+        .long("crops")
+        .value_name("N")
+        .value_parser(|text: &str| {
+            let crops = text.parse().ok().and_then(EvalCrop::several);
+            crops.ok_or("must be 1, 5 (torchvision's FiveCrop: corners and middle) or 10 (TenCrop: mirrored, too)")
+        })
+        .help("Judge each picture by the mean of the logits of 5 or 10 crops [default: 1, the middle]")
+}
+
+/// What [`crops`] was given.
+pub fn given_crops(matches: &ArgMatches) -> Vec<EvalCrop> {
+    matches.get_one("crops").cloned().unwrap_or_else(|| vec![EvalCrop::CENTER])
 }
 
 /// The flags of the settings with these names.

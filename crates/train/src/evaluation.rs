@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::bad_samples::BadSamples;
 use crate::callback::{Callbacks, Request};
+use crate::crops::evaluate_crops;
 use crate::loaded::LoadedBatch;
 use crate::stop::agree;
 use crate::{Callback, Confusion, Progress, TrainError};
@@ -46,7 +47,8 @@ pub struct EpochPosition {
     pub optimizer_step: u64,
 }
 
-/// Runs one pass of `loader`, which is this rank's part, and adds the results of all ranks. Sums are in f64.
+/// Runs one pass of `loader`, which is this rank's part, and adds the results of all ranks. Sums are in f64. A picture of several
+/// [crops](EvalLoader::cropped) is judged by the mean of their logits, and the plan's further metrics are left out.
 pub fn evaluate(
     program: &mut dyn Program,
     loader: &EvalLoader,
@@ -55,6 +57,9 @@ pub fn evaluate(
     position: EpochPosition,
     callback: &mut dyn Callback,
 ) -> Result<Evaluation, TrainError> {
+    if loader.crops() > 1 {
+        return evaluate_crops(program, loader, total, group, position, callback);
+    }
     // A list with only this callback has no requests to stop, except from the callback, and those do not end validation.
     let (mut callbacks, mut bad) = (Callbacks::one(callback), BadSamples::default());
     evaluate_until(program, loader, total, group, position, &mut callbacks, &mut bad).map(|(found, _)| found)
@@ -73,7 +78,7 @@ pub(crate) fn evaluate_until(
     bad: &mut BadSamples,
 ) -> Result<(Evaluation, bool), TrainError> {
     let is_stopped = |request: Option<Request>| matches!(request, Some(Request::Stop(_)));
-    let pass = Pass { began: Instant::now(), ranks: group.map_or(1, Group::world_size) as u64, total, position };
+    let pass = Pass::begin(total, group, position);
     let mut sums = Sums::default();
     let mut stopped = false;
     let mut confusion = Confusion::of_plan(&program.plans().evaluate);
@@ -104,29 +109,13 @@ pub(crate) fn evaluate_until(
     if let Some(last) = in_flight {
         sums.add(program.metrics(last.ticket)?, last.samples, &pass, callbacks)?;
     }
-    let mut totals = [sums.loss, sums.correct, sums.samples as f64, f64::from(u8::from(stopped))];
-    if let Some(group) = group {
-        group.all_reduce(&mut totals)?;
-        group.all_reduce(&mut sums.measured)?;
-        confusion.as_mut().map_or(Ok(()), |confusion| confusion.sum_over(group))?;
-    }
+    let names: Vec<String> = program.plans().evaluate.measured.iter().map(|metric| metric.name.clone()).collect();
+    let found = sums.over_ranks(confusion, &names, stopped, total, group)?;
     callbacks.on_bad_samples(&bad.exchange(group)?)?;
-    let [loss, correct, samples, stopped] = totals;
-    if samples == 0.0 && stopped == 0.0 && total > 0 {
-        return Err(TrainError::NothingReadable(total));
+    match found {
+        (Evaluation { samples: 0, .. }, false) if total > 0 => Err(TrainError::NothingReadable(total)),
+        found => Ok(found),
     }
-    let mean = |sum: f64| sum / samples.max(1.0);
-    let measured = program.plans().evaluate.measured.iter().zip(sums.measured);
-    let metrics = measured.map(|(metric, sum)| (metric.name.clone(), mean(sum))).collect();
-    let found = Evaluation {
-        loss: mean(loss),
-        accuracy: mean(correct),
-        samples: samples as u64,
-        unreadable: total.saturating_sub(samples as u64),
-        metrics,
-        confusion,
-    };
-    Ok((found, stopped > 0.0))
 }
 
 /// A batch that the device evaluates.
@@ -137,16 +126,23 @@ struct Submitted {
 }
 
 /// The current pass over a data set, for callbacks.
-struct Pass {
+pub(crate) struct Pass {
     began: Instant,
     ranks: u64,
     total: u64,
     position: EpochPosition,
 }
 
+impl Pass {
+    /// Begins now.
+    pub fn begin(total: u64, group: Option<&Group>, position: EpochPosition) -> Self {
+        Pass { began: Instant::now(), ranks: group.map_or(1, Group::world_size) as u64, total, position }
+    }
+}
+
 /// This rank's sums so far.
 #[derive(Default)]
-struct Sums {
+pub(crate) struct Sums {
     loss: f64,
     correct: f64,
     samples: u64,
@@ -154,7 +150,7 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(
+    pub fn add(
         &mut self,
         metrics: StepMetrics,
         samples: u64,
@@ -180,6 +176,35 @@ impl Sums {
             images_per_second: done as f64 / pass.began.elapsed().as_secs_f64(),
             loss_scale: None,
         })
+    }
+
+    /// The results of all ranks, with the means of the measured `names`, and whether any rank has stopped. All ranks must call it.
+    pub fn over_ranks(
+        mut self,
+        mut confusion: Option<Confusion>,
+        names: &[String],
+        stopped: bool,
+        total: u64,
+        group: Option<&Group>,
+    ) -> Result<(Evaluation, bool), TrainError> {
+        let mut totals = [self.loss, self.correct, self.samples as f64, f64::from(u8::from(stopped))];
+        if let Some(group) = group {
+            group.all_reduce(&mut totals)?;
+            group.all_reduce(&mut self.measured)?;
+            confusion.as_mut().map_or(Ok(()), |confusion| confusion.sum_over(group))?;
+        }
+        let [loss, correct, samples, stopped] = totals;
+        let mean = |sum: f64| sum / samples.max(1.0);
+        let metrics = names.iter().zip(self.measured).map(|(name, sum)| (name.clone(), mean(sum))).collect();
+        let found = Evaluation {
+            loss: mean(loss),
+            accuracy: mean(correct),
+            samples: samples as u64,
+            unreadable: total.saturating_sub(samples as u64),
+            metrics,
+            confusion,
+        };
+        Ok((found, stopped > 0.0))
     }
 }
 

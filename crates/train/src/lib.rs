@@ -9,6 +9,7 @@ mod checkpoint;
 mod classifier;
 mod config;
 mod confusion;
+mod crops;
 mod engine;
 mod error;
 mod evaluation;

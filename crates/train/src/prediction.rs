@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use enmasse_data::{
-    BadSample, DataError, Dataset, DecodePool, EvalLoader, Picture, ReadOptions, Resizer, Sharding, decode,
+    BadSample, DataError, Dataset, DecodePool, EvalCrop, EvalLoader, Picture, ReadOptions, Resizer, Sharding, decode,
 };
 use enmasse_device::{HostBatch, Program, StepInputs};
 use enmasse_graph::{Mode, Phase};
 use serde::Serialize;
 
-use crate::evaluation::{softmax, submit};
+use crate::crops::{Crops, Judged};
+use crate::evaluation::softmax;
 use crate::{Classifier, TrainError};
 
 /// A class with its probability.
@@ -70,30 +71,27 @@ impl Classifier {
         Ok(predictions)
     }
 
-    /// The same for many pictures, which the threads of `pool` read ahead. `each` gets the predictions in the order of
-    /// `pictures`, and before those of each batch the pictures of the batch that cannot be read.
+    /// The same for many pictures, which the threads of `pool` read ahead, by the mean of the logits of `crops`. `each` gets the
+    /// predictions in the order of `pictures`, and before those of each batch the pictures of the batch that cannot be read.
     pub fn predict_each(
         &self,
         program: &mut dyn Program,
         pool: &DecodePool,
         pictures: Pictures,
+        crops: &[EvalCrop],
         top: usize,
         mut each: impl FnMut(Result<Prediction, &BadSample>),
     ) -> Result<(), TrainError> {
         let pictures = Arc::new(pictures);
         let sharding = Sharding::one(0, 1, program.plans().evaluate.batch);
-        let loader = EvalLoader::new(pool, pictures.clone(), self.transform.clone(), sharding)?.skip_unreadable(true);
-        for batch in loader.pass() {
-            let batch = batch?;
-            batch.unreadable.iter().for_each(|sample| each(Err(sample)));
-            let places: Vec<(usize, u64)> = batch.places().map(|place| (place, batch.indices[place])).collect();
-            let ticket = submit(program, batch, 0)?;
-            program.metrics(ticket)?;
-            let logits = program.store("logits")?;
+        let loader = EvalLoader::new(pool, pictures.clone(), self.transform.clone(), sharding)?;
+        let mut batches = Crops::begin(&loader.skip_unreadable(true).cropped(crops)?);
+        while let Some(Judged { indices, places, unreadable, logits, .. }) = batches.next(program)? {
+            unreadable.iter().for_each(|sample| each(Err(sample)));
             let classes = self.classes.len();
-            for (place, index) in places {
+            for place in places {
                 let logits = &logits[place * classes..(place + 1) * classes];
-                each(Ok(self.prediction(pictures.name(index as usize), logits, top)));
+                each(Ok(self.prediction(pictures.name(indices[place] as usize), logits, top)));
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! torchvision's Resize and CenterCrop, for evaluation.
+//! torchvision's Resize and CenterCrop, for evaluation, and the crops of its FiveCrop and TenCrop.
 
 use enmasse_tensor::RandomStream;
 use serde::{Deserialize, Serialize};
@@ -39,26 +39,41 @@ impl EvalTransform {
     }
 
     /// What it does to a picture of `width` × `height` before it adds black margins.
-    fn cut(&self, width: usize, height: usize) -> Stretch {
+    fn cut(&self, crop: EvalCrop, width: usize, height: usize) -> Stretch {
         let full = self.resized(width, height);
-        let start = |length: usize| self.crop_start(length).max(0) as usize;
-        let part = CropBox {
-            left: start(full.0),
-            top: start(full.1),
-            width: self.size.min(full.0),
-            height: self.size.min(full.1),
+        let start = |length: usize, end: Option<End>| match end {
+            None => self.crop_start(length).max(0) as usize,
+            Some(End::First) => 0,
+            Some(End::Last) => length.saturating_sub(self.size),
         };
+        let (mut left, top) = (start(full.0, crop.across), start(full.1, crop.down));
+        let width_of_part = self.size.min(full.0);
+        if crop.mirrored {
+            left = full.0 - width_of_part - left;
+        }
+        let part = CropBox { left, top, width: width_of_part, height: self.size.min(full.1) };
         Stretch { crop: CropBox::whole(width, height), full, part }
     }
 
     /// The same if there are no margins.
-    pub(crate) fn stretch(&self, width: usize, height: usize) -> Option<Stretch> {
-        Some(self.cut(width, height)).filter(|cut| (cut.part.width, cut.part.height) == (self.size, self.size))
+    pub(crate) fn stretch(&self, crop: EvalCrop, width: usize, height: usize) -> Option<Stretch> {
+        Some(self.cut(crop, width, height)).filter(|cut| (cut.part.width, cut.part.height) == (self.size, self.size))
+    }
+
+    /// Fails if some pictures do not have such a crop.
+    pub(crate) fn check_crop(&self, crop: EvalCrop) -> Result<(), DataError> {
+        if crop == EvalCrop::CENTER || self.resize >= self.size {
+            return Ok(());
+        }
+        Err(DataError::Setting(format!(
+            "pictures whose shorter side is resized to {} pixels have no crops of {} in their corners; take the middle alone",
+            self.resize, self.size
+        )))
     }
 
     /// Resizes and crops `picture` into `out` (`size * size * 3` bytes). Only the cropped part is computed.
     pub fn fit(&self, picture: &Picture, resizer: &mut Resizer, out: &mut [u8]) {
-        let Stretch { crop, full, part } = self.cut(picture.width(), picture.height());
+        let Stretch { crop, full, part } = self.cut(EvalCrop::CENTER, picture.width(), picture.height());
         if (part.width, part.height) == (self.size, self.size) {
             return resizer.resize_part(picture, crop, full, part, out);
         }
@@ -80,6 +95,57 @@ impl EvalTransform {
     }
 }
 
+/// Which square of a resized picture is judged.
+///
+/// ```
+/// use enmasse_data::EvalCrop;
+///
+/// assert_eq!(EvalCrop::several(1), Some(vec![EvalCrop::CENTER]));
+/// assert_eq!(EvalCrop::several(10).map(|crops| crops.len()), Some(10));
+/// assert_eq!(EvalCrop::several(3), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EvalCrop {
+    /// At the left or the right; `None` for the middle.
+    across: Option<End>,
+    /// At the top or the bottom.
+    down: Option<End>,
+    /// Whether the picture is mirrored left to right before.
+    mirrored: bool,
+}
+
+/// Of a side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    First,
+    Last,
+}
+
+impl EvalCrop {
+    /// The middle, as CenterCrop takes it.
+    pub const CENTER: EvalCrop = EvalCrop { across: None, down: None, mirrored: false };
+
+    /// The middle alone, torchvision's FiveCrop (the corners and the middle), or its TenCrop (the same of the mirrored picture, too), in
+    /// torchvision's order. `None` for other numbers.
+    pub fn several(count: usize) -> Option<Vec<EvalCrop>> {
+        let corner = |down: End, across: End| EvalCrop { across: Some(across), down: Some(down), mirrored: false };
+        let (first, last) = (End::First, End::Last);
+        let corners = [corner(first, first), corner(first, last), corner(last, first), corner(last, last)];
+        let five = corners.into_iter().chain([EvalCrop::CENTER]);
+        match count {
+            1 => Some(vec![EvalCrop::CENTER]),
+            5 => Some(five.collect()),
+            10 => Some(five.clone().chain(five.map(|crop| EvalCrop { mirrored: true, ..crop })).collect()),
+            _ => None,
+        }
+    }
+
+    /// Whether the picture is mirrored.
+    pub(crate) fn is_mirrored(self) -> bool {
+        self.mirrored
+    }
+}
+
 /// Also a step of training without random crops.
 impl Transform for EvalTransform {
     fn name(&self) -> &str {
@@ -95,7 +161,7 @@ impl Transform for EvalTransform {
     }
 
     fn stretch(&self, _: &mut RandomStream, width: usize, height: usize) -> Option<Stretch> {
-        EvalTransform::stretch(self, width, height)
+        EvalTransform::stretch(self, EvalCrop::CENTER, width, height)
     }
 
     fn apply(&self, canvas: &mut Canvas, _: &mut RandomStream) {

@@ -25,7 +25,7 @@ pub use canvas::Canvas;
 pub use color_jitter::{ColorJitter, GaussianBlur, Jitter, RandomGrayscale};
 pub use crop::{CropBox, RandomCrop, RandomResizedCrop};
 pub use erasing::{ErasingValue, RandomErasing};
-pub use evaluate::EvalTransform;
+pub use evaluate::{EvalCrop, EvalTransform};
 pub use flip::{RandomHorizontalFlip, RandomVerticalFlip};
 pub use geometry::{RandomAffine, RandomPerspective, RandomRotation};
 pub use list::TrainTransform;

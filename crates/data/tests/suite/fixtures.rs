@@ -1,10 +1,11 @@
 //! Decoding and transforms compared with Pillow's and torchvision's results (`fixtures/make.py`).
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use enmasse_data::{
-    Canvas, CropBox, DataError, EvalTransform, Picture, RandomCrop, RandomHorizontalFlip, RandomResizedCrop,
-    RandomStream, ReadOptions, Resizer, Transform, decode,
+    Canvas, CropBox, DataError, Dataset, DecodePool, EvalCrop, EvalLoader, EvalTransform, Picture, RandomCrop,
+    RandomHorizontalFlip, RandomResizedCrop, RandomStream, ReadOptions, Resizer, Sharding, Transform, decode,
 };
 use serde_json::Value;
 
@@ -124,6 +125,39 @@ fn evaluates_as_torchvision_does() {
         transform.fit(&source, &mut resizer, &mut ours);
         assert_eq!(crc32(&ours) as usize, number(&case, "expected"), "{case}");
     }
+}
+
+/// A single picture.
+struct Source(Picture);
+
+impl Dataset for Source {
+    fn len(&self) -> usize {
+        1
+    }
+    fn label(&self, _: usize) -> usize {
+        0
+    }
+    fn read(&self, _: usize) -> Result<Picture, DataError> {
+        Ok(self.0.clone())
+    }
+}
+
+#[test]
+fn ten_crops_as_torchvision_does() {
+    let pool = DecodePool::new(1).unwrap();
+    let mut seen = 0;
+    for case in cases("eval") {
+        let Some(expected) = case["crops"].as_array() else { continue };
+        let source = Arc::new(Source(pixels(text(&case, "source"))));
+        let transform = EvalTransform { size: number(&case, "size"), resize: number(&case, "resize") };
+        let loader = EvalLoader::new(&pool, source, transform, Sharding::one(0, 1, 1)).unwrap();
+        let found = loader.cropped(&EvalCrop::several(10).unwrap()).unwrap().pass();
+        let found: Vec<u64> = found.map(|batch| crc32(&batch.unwrap().images).into()).collect();
+        let expected: Vec<u64> = expected.iter().map(|crc| crc.as_u64().unwrap()).collect();
+        assert_eq!(found, expected, "{case}");
+        seen += 1;
+    }
+    assert_eq!(seen, 16);
 }
 
 #[test]

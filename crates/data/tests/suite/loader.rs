@@ -10,10 +10,11 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use enmasse_data::{
-    AugMix, AutoAugment, AutoAugmentPolicy, Batch, Canvas, ColorJitter, Crop, DataError, DataKind, Dataset, DecodePool,
-    EvalLoader, EvalTransform, GaussianBlur, Picture, RandAugment, RandomAffine, RandomCrop, RandomErasing,
-    RandomGrayscale, RandomHorizontalFlip, RandomPerspective, RandomResizedCrop, RandomRotation, RandomStream,
-    RandomVerticalFlip, Sampler, Sharding, TrainLoader, TrainOrder, TrainTransform, Transform, TrivialAugmentWide,
+    AugMix, AutoAugment, AutoAugmentPolicy, Batch, Canvas, ColorJitter, Crop, CropBox, DataError, DataKind, Dataset,
+    DecodePool, EvalCrop, EvalLoader, EvalTransform, GaussianBlur, Picture, RandAugment, RandomAffine, RandomCrop,
+    RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomPerspective, RandomResizedCrop, RandomRotation,
+    RandomStream, RandomVerticalFlip, Sampler, Sharding, TrainLoader, TrainOrder, TrainTransform, Transform,
+    TrivialAugmentWide,
 };
 use enmasse_tensor::{HostBuffer, HostMemory, SystemMemory};
 
@@ -513,4 +514,48 @@ fn usual_transforms_keep_their_bits() {
     check(DataKind::Folder, 8, 0xf4b13a2c38f35f4);
     check(DataKind::Cifar10, 9, 0x10cc0e4c15897e08);
     check(DataKind::Mnist, 10, 0x7cc9c5774e45f83d);
+}
+
+/// In torchvision's order: the corners and the middle, then those of the mirrored picture.
+#[test]
+fn crops_of_corners_are_parts_of_the_resized_picture() {
+    const SIZE: usize = 5;
+    let (data, pool) = (Arc::new(coded(20)), DecodePool::new(2).unwrap());
+    let transform = EvalTransform { size: SIZE, resize: 8 };
+    let loader = EvalLoader::new(&pool, data.clone(), transform, Sharding::one(0, 1, 8)).unwrap();
+    let batches: Vec<Batch> =
+        loader.cropped(&EvalCrop::several(10).unwrap()).unwrap().pass().map(Result::unwrap).collect();
+    assert_eq!(batches.len(), 30);
+    for (turn, batch) in batches.iter().enumerate() {
+        let number = turn % 10;
+        assert_eq!(batch.valid, [8, 8, 4][turn / 10]);
+        for place in batch.places() {
+            let index = batch.indices[place] as usize;
+            assert_eq!((index, batch.labels[place]), (turn / 10 * 8 + place, (index % 3) as i32));
+            let found = &batch.images[place * SIZE * SIZE * 3..][..SIZE * SIZE * 3];
+            let picture = data.read(index).unwrap();
+            let (width, height) = (picture.width(), picture.height());
+            let (short, long) = (width.min(height), 8 * width.max(height) / width.min(height));
+            let (width, height) = if width == short { (8, long) } else { (long, 8) };
+            let mut canvas = Canvas::new(picture.clone());
+            canvas.resize(CropBox::whole(picture.width(), picture.height()), width, height);
+            let mut rows: Vec<Vec<[u8; 3]>> =
+                canvas.picture().pixels().chunks_exact(width * 3).map(|row| row.as_chunks().0.to_vec()).collect();
+            if number >= 5 {
+                rows.iter_mut().for_each(|row| row.reverse());
+            }
+            let middle = |length: usize| ((length - SIZE) as f64 / 2.0).round_ties_even() as usize;
+            let (left, top) = match number % 5 {
+                4 => (middle(width), middle(height)),
+                corner => ((width - SIZE) * (corner % 2), (height - SIZE) * (corner / 2)),
+            };
+            let expected: Vec<u8> = rows[top..][..SIZE].iter().flat_map(|row| row[left..][..SIZE].concat()).collect();
+            assert_eq!(found, expected, "crop {number} of picture {index}");
+        }
+    }
+    let small = EvalLoader::new(&pool, data, EvalTransform { size: 5, resize: 4 }, ALONE).unwrap();
+    let error = small.cropped(&EvalCrop::several(5).unwrap()).err().unwrap().to_string();
+    let expected =
+        "pictures whose shorter side is resized to 4 pixels have no crops of 5 in their corners; take the middle alone";
+    assert_eq!(error, expected);
 }

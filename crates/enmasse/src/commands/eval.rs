@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_data::{
-    DataKind, DataLayout, Dataset, DecodePool, EvalLoader, LeftOut, OpenData, OpenOptions, Sharding, WholeData,
-    holds_known_set, is_packed, open_whole, relabel,
+    DataKind, DataLayout, Dataset, DecodePool, EvalCrop, EvalLoader, LeftOut, OpenData, OpenOptions, Sharding,
+    WholeData, holds_known_set, is_packed, open_whole, relabel,
 };
 use enmasse_files::write_whole;
 use enmasse_train::{
@@ -83,6 +83,7 @@ pub fn command() -> Command {
                 .value_parser(arguments::path)
                 .help("Draw the true and the predicted classes as an SVG file"),
         )
+        .arg(arguments::crops())
         .arg(Arg::new(DECIDED).long(DECIDED).action(ArgAction::SetTrue).hide(true))
         .args(arguments::settings_with(EVALUATION, OF_A_RUN))
 }
@@ -132,6 +133,11 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     {
         return Err(Failure::Usage("--metrics gradient_norm: only training has gradients; leave it out".to_owned()));
     }
+    let crops = arguments::given_crops(matches);
+    if crops.len() > 1 && launched.is_none() && layers.source("metrics") == Some(&Source::CommandLine) {
+        let reason = "--metrics: cannot be combined with --crops, which gives loss and accuracy; use one of them";
+        return Err(Failure::Usage(reason.to_owned()));
+    }
     let ranks = match &launched {
         Some(launched) => Ranks::Launched { local_rank: launched.place.local_rank, speaks: warns },
         None => Ranks::OfMachine,
@@ -148,7 +154,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     };
     let validates = form == Form::Other && (asked == Some("val") || (asked.is_none() && is_own));
     let confusion = matches.get_one::<PathBuf>("confusion").cloned();
-    let request = Request { weights, saved, root, form, validates, options, config, confusion };
+    let request = Request { weights, saved, root, form, validates, options, config, confusion, crops };
     // The process that started this one has checked the flags, and copied the data.
     let is_decided = settings::is_decided(matches);
     match launched {
@@ -203,12 +209,13 @@ struct Request {
     options: OpenOptions,
     config: TrainConfig,
     confusion: Option<PathBuf>,
+    crops: Vec<EvalCrop>,
 }
 
 impl Request {
     /// Copies the data, if that is asked for, and opens them. Warns of settings of `judged` that have no effect on them.
     fn open(self, copier: Copier, judged: Option<&LayeredConfig>, is_launched: bool) -> Result<Task, Failure> {
-        let Request { weights, saved, root, form, validates, options, config, confusion } = self;
+        let Request { weights, saved, root, form, validates, options, config, confusion, crops } = self;
         let (root, not_copied) = stage(&config, &root, copier)?;
         let found = match form {
             Form::Packed | Form::Known => {
@@ -238,7 +245,7 @@ impl Request {
             let idle = layers.without_effect(&surroundings, |setting| weights::judges(EVALUATION, setting));
             idle.iter().for_each(|line| say(format_args!("warning: {line}")));
         }
-        Ok(Task { weights, data, left_out, part, config, confusion })
+        Ok(Task { weights, data, left_out, part, config, confusion, crops })
     }
 }
 
@@ -291,12 +298,14 @@ struct Task {
     config: TrainConfig,
     /// Where to draw the confusion matrix.
     confusion: Option<PathBuf>,
+    /// Those by which each picture is judged.
+    crops: Vec<EvalCrop>,
 }
 
 impl Task {
     /// One rank of the evaluation; the first one prints.
     fn evaluate(&self, rank: &Rank) -> Result<(), Failure> {
-        let Task { weights, data, left_out, part, config, .. } = self;
+        let Task { weights, data, left_out, part, config, crops, .. } = self;
         if rank.is_first() {
             weights.report();
             warn_of_left_out(left_out);
@@ -309,6 +318,7 @@ impl Task {
         let transform = weights.classifier.transform.clone();
         let loader = EvalLoader::new(&pool, data.clone(), transform, sharding).map_err(Failure::error)?;
         let loader = loader.skip_unreadable(config.on_bad_sample == OnBadSample::Skip);
+        let loader = loader.cropped(crops).map_err(Failure::error)?;
         let device = rank.device(config)?;
         if let Some(group) = &rank.group {
             compare_devices(group, device.as_ref(), &self.config)?;
@@ -329,7 +339,7 @@ impl Task {
             true => {
                 let mut event = json!({
                     "event": "eval", "loss": loss, "accuracy": accuracy, "samples": samples, "unreadable": unreadable,
-                    "averaged": weights.classifier.averaged, "part": part.word()
+                    "averaged": weights.classifier.averaged, "part": part.word(), "crops": crops.len()
                 });
                 metrics.into_iter().for_each(|(name, mean)| event[name] = mean.into());
                 output.json(event);
@@ -338,9 +348,10 @@ impl Task {
                 let skipped = if unreadable > 0 { format!(", {unreadable} unreadable") } else { String::new() };
                 let pictures = counted(samples as usize, "picture") + &skipped;
                 let averaged = if weights.classifier.averaged { ", with the averages of --ema" } else { "" };
+                let crops = if crops.len() > 1 { format!(", by {} crops of each", crops.len()) } else { String::new() };
                 let metrics = metrics.iter().map(|(name, mean)| format!(", {name} {mean:.4}")).collect::<String>();
                 output.text(format_args!(
-                    "{}, {pictures}: accuracy {}, loss {loss:.4}{metrics}{averaged}",
+                    "{}, {pictures}{crops}: accuracy {}, loss {loss:.4}{metrics}{averaged}",
                     part.describe(),
                     percent(accuracy)
                 ));
@@ -364,6 +375,7 @@ impl Task {
         let mut arguments = vec!["eval".into(), format!("--{DECIDED}").into()];
         arguments.extend(settings::rank_flags(&self.config, names.filter_map(|name| Setting::find(name))));
         arguments.push(if self.part == Part::Validation { "--split=val" } else { "--split=all" }.into());
+        arguments.push(format!("--crops={}", self.crops.len()).into());
         if let Some(path) = &self.confusion {
             arguments.extend(["--confusion".into(), path.into()]);
         }

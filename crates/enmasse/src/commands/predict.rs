@@ -70,6 +70,7 @@ pub fn command() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Print a table: path, class, probability, and class_2, probability_2 and so on with --top"),
         )
+        .arg(arguments::crops())
         .args(arguments::settings_with(PREDICTION, &[OF_A_RUN, ONE_DEVICE].concat()))
 }
 
@@ -108,7 +109,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         output.text(header(top));
     }
     let mut unreadable = 0;
-    weights.classifier.predict_each(program.as_mut(), &pool, pictures, top, |found| match found {
+    let crops = arguments::given_crops(matches);
+    weights.classifier.predict_each(program.as_mut(), &pool, pictures, &crops, top, |found| match found {
         Ok(prediction) => match form {
             Form::Json => output.json(serde_json::json!(prediction)),
             Form::Csv => output.text(row(&prediction)),

@@ -239,6 +239,8 @@ fn invalid_weights() {
     refused(&enmasse(&["eval", &bare, &data, "--model", "mlp", "--size", "9"]), 1, &[&bare, "fc1.weight"]);
     refused(&enmasse(&["eval", &bare, &data]), 1, &[&bare, "--model"]);
     refused(&enmasse(&["eval", &best, &data, "--size", "9"]), 2, &["--size 9"]);
+    refused(&enmasse(&["eval", &best, &data, "--crops", "4"]), 2, &["--crops", "1, 5", "10"]);
+    refused(&enmasse(&["eval", &best, &data, "--crops", "5", "--metrics", "top2"]), 2, &["--metrics", "--crops"]);
     refused(&enmasse(&["predict", &place.path("nowhere"), &picture]), 1, &[&place.path("nowhere"), "does not exist"]);
     refused(&enmasse(&["predict", &data, &picture]), 1, &[&data, "not a run"]);
     refused(&enmasse(&["predict", &picture, &picture]), 1, &[&picture, "not a safetensors file"]);

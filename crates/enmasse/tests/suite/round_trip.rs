@@ -79,7 +79,7 @@ fn train_eval_predict() {
         let evaluated =
             enmasse(&[&["eval", &run_text, "--devices", "cpu:1", "--batch", "4", "--json"], arguments].concat()).well();
         let [found] = &evaluated.json()[..] else { panic!("{evaluated:?}") };
-        assert_eq!(keys(found), ["event", "loss", "accuracy", "samples", "unreadable", "averaged", "part"]);
+        assert_eq!(keys(found), ["event", "loss", "accuracy", "samples", "unreadable", "averaged", "part", "crops"]);
         assert_eq!(found["part"], "val");
         assert_eq!((&found["event"], &found["accuracy"], &found["samples"]), (&"eval".into(), &best.into(), &9.into()));
         let of_best = [first, second].into_iter().find(|epoch| epoch["val_accuracy"] == best).unwrap();
@@ -93,6 +93,18 @@ fn train_eval_predict() {
     assert!(said.starts_with("validation part, 9 pictures: accuracy "), "{said}");
     let drawn = fs::read_to_string(&matrix).unwrap();
     assert!(drawn.contains("confusion matrix, validation part") && drawn.contains(" of 9 samples"), "{drawn}");
+
+    // By several crops, the same at any number of ranks.
+    let crops = |others: &[&str]| enmasse(&[&["eval", &run_text, "--batch", "4"], others].concat()).well();
+    let alone = crops(&["--crops", "10", "--devices", "cpu:1", "--json"]).json();
+    let two = crops(&["--crops", "10", "--devices", "cpu:2", "--json"]).json();
+    assert_eq!((&alone[0]["crops"], &alone[0]["samples"]), (&10.into(), &9.into()));
+    assert_ne!(alone[0]["loss"], crops(&["--devices", "cpu:1", "--json"]).json()[0]["loss"]);
+    assert_eq!(alone[0]["accuracy"], two[0]["accuracy"]);
+    let loss = |found: &[Value]| found[0]["loss"].as_f64().unwrap();
+    assert!((loss(&alone) - loss(&two)).abs() < 1e-6, "{alone:?} {two:?}");
+    let said = crops(&["--crops", "5", "--devices", "cpu:1"]).stdout;
+    assert!(said.starts_with("validation part, 9 pictures, by 5 crops of each: accuracy "), "{said}");
 
     // In the given order, which is not the order of names.
     let images = ["red/001.jpg", "dark/000.png", "light/002.png"].map(|image| data.join(image).display().to_string());
@@ -208,7 +220,10 @@ fn metrics_of_a_run_are_in_its_records_and_evaluations() {
     };
     let found = eval(&[]).well().json();
     assert_eq!(found[0]["top2"], lines[0]["val_top2"]);
-    assert_eq!(keys(&found[0]), ["event", "loss", "accuracy", "samples", "unreadable", "averaged", "part", "top2"]);
+    assert_eq!(
+        keys(&found[0]),
+        ["event", "loss", "accuracy", "samples", "unreadable", "averaged", "part", "crops", "top2"]
+    );
     assert!(keys(&eval(&["--metrics", "top3"]).well().json()[0]).contains(&"top3"));
     let refused = eval(&["--metrics", "gradient_norm"]);
     assert!(

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use crate::common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_data::{
-    DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sharding, TrainLoader, TrainTransform,
+    BadSample, DataError, DataKind, Dataset, DecodePool, EvalCrop, EvalLoader, EvalTransform, Picture, ReadOptions,
+    Sharding, TrainLoader, TrainTransform,
 };
 use enmasse_device::Device;
 use enmasse_graph::{Conv, Target, Tensor};
 use enmasse_train::{
     Callback, CallbackResult, Checkpoint, Classifier, Control, Engine, EpochPosition, EpochRecord, Keep, Objective,
-    OptimizerKind, Precision, Preparation, Progress, RunPaths, TrainConfig, TrainError, Trainer, TrainingData,
-    compile_plans, evaluate, initialize,
+    OptimizerKind, Pictures, Precision, Prediction, Preparation, Progress, RunPaths, TrainConfig, TrainError, Trainer,
+    TrainingData, compile_plans, evaluate, initialize,
 };
 
 /// The CPU device at its best instruction set.
@@ -102,6 +103,71 @@ fn a_run_learns_and_leaves_its_files() {
         let preparation = Preparation::new(&config(&out), DataKind::Folder);
         assert_eq!(Classifier::open(&file, None, &preparation, &[]).unwrap().configuration.precision, precision);
     }
+}
+
+/// Pictures whose corners differ.
+struct Slopes;
+
+impl Dataset for Slopes {
+    fn len(&self) -> usize {
+        17
+    }
+    fn label(&self, index: usize) -> usize {
+        index % 3
+    }
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        let byte = |at: usize| (at * (index + 1) + at % 36 * 5) as u8;
+        Picture::new(12, 10, (0..360).map(byte).collect())
+    }
+}
+
+/// Logarithms of probabilities are logits but for a number that is the same for all classes.
+#[test]
+fn pictures_are_judged_by_the_mean_of_the_logits_of_their_crops() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    fit(config(&out));
+    let mut classifier = Classifier::open(&out, None, &Preparation::new(&config(&out), DataKind::Folder), &[]).unwrap();
+    classifier.transform.resize = 10;
+    let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
+    let pool = DecodePool::new(1).unwrap();
+    let loader = || EvalLoader::new(&pool, Arc::new(Slopes), classifier.transform.clone(), Sharding::one(0, 1, 5));
+    let mut logarithms = |crops: &[EvalCrop]| {
+        let (mut pictures, mut rows) = (Pictures::new(ReadOptions::default()), Vec::new());
+        pictures.add_part(Arc::new(Slopes));
+        let each = |found: Result<Prediction, &BadSample>| {
+            let mut row = [0f64; 3];
+            found.unwrap().top.iter().for_each(|guess| row[guess.index] = guess.probability.ln());
+            rows.push(row);
+        };
+        classifier.predict_each(program.as_mut(), &pool, pictures, crops, 3, each).unwrap();
+        rows
+    };
+    let mut losses = Vec::new();
+    for crops in [1, 5, 10].map(|count| EvalCrop::several(count).unwrap()) {
+        let mut means = vec![[0f64; 3]; 17];
+        for crop in &crops {
+            for (mean, row) in means.iter_mut().zip(logarithms(&[*crop])) {
+                mean.iter_mut().zip(row).for_each(|(mean, log)| *mean += log / crops.len() as f64);
+            }
+        }
+        let difference = |row: &[f64; 3]| [row[1] - row[0], row[2] - row[0]];
+        for (mean, together) in means.iter().zip(logarithms(&crops)) {
+            let pairs = difference(mean).into_iter().zip(difference(&together));
+            assert!(pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) < 1e-9, "{mean:?} {together:?}");
+        }
+        let own = |index: usize| means[index][index % 3];
+        let loss = |index: usize| means[index].iter().map(|log| (log - own(index)).exp()).sum::<f64>().ln() / 17.0;
+        let hits = (0..17).filter(|&index| means[index].iter().all(|log| *log <= own(index))).count();
+        losses.push(((0..17).map(loss).sum::<f64>(), hits));
+    }
+    for (crops, (loss, hits)) in [1, 5, 10].map(|count| EvalCrop::several(count).unwrap()).iter().zip(&losses) {
+        let loader = loader().unwrap().cropped(crops).unwrap();
+        let found = evaluate(program.as_mut(), &loader, 17, None, EpochPosition::default(), &mut ()).unwrap();
+        assert!((found.loss - loss).abs() < 1e-9, "{} crops: {} for {loss}", crops.len(), found.loss);
+        assert_eq!((found.accuracy, found.samples), (*hits as f64 / 17.0, 17));
+    }
+    assert!(losses[0].0 != losses[1].0 && losses[1].0 != losses[2].0, "{losses:?}");
 }
 
 #[test]

@@ -1,0 +1,99 @@
+//! Evaluation and prediction by several crops of each picture: the mean of their logits, as in the example of torchvision's FiveCrop.
+
+use enmasse_comm::Group;
+use enmasse_data::{BadSample, Batches, EvalLoader};
+use enmasse_device::{Program, StepMetrics};
+
+use crate::bad_samples::BadSamples;
+use crate::callback::Callbacks;
+use crate::confusion::largest;
+use crate::evaluation::{EpochPosition, Pass, Sums, at, submit};
+use crate::{Callback, Confusion, Evaluation, TrainError};
+
+/// A batch of which all crops have been judged.
+pub(crate) struct Judged {
+    pub labels: Vec<i32>,
+    pub indices: Vec<u64>,
+    /// Those that have a sample.
+    pub places: Vec<usize>,
+    pub unreadable: Vec<BadSample>,
+    /// The means `[batch, classes]`.
+    pub logits: Vec<f64>,
+}
+
+/// The batches of a pass, by all crops of their pictures.
+pub(crate) struct Crops {
+    pass: Batches,
+    /// Number of crops.
+    count: usize,
+}
+
+impl Crops {
+    /// Begins a pass.
+    pub fn begin(loader: &EvalLoader) -> Self {
+        Crops { pass: loader.pass(), count: loader.crops() }
+    }
+
+    /// The next batch; `None` at the end.
+    pub fn next(&mut self, program: &mut dyn Program) -> Result<Option<Judged>, TrainError> {
+        let mut judged: Option<Judged> = None;
+        for batch in self.pass.by_ref().take(self.count) {
+            let batch = batch.map_err(TrainError::of_batch)?;
+            let judged = judged.get_or_insert_with(|| Judged {
+                labels: batch.labels.clone(),
+                indices: batch.indices.clone(),
+                places: batch.places().collect(),
+                unreadable: batch.unreadable.clone(),
+                logits: Vec::new(),
+            });
+            let ticket = submit(program, batch, 0)?;
+            program.metrics(ticket)?;
+            let logits = program.store("logits")?;
+            judged.logits.resize(logits.len(), 0.0);
+            let count = self.count as f64;
+            judged.logits.iter_mut().zip(logits).for_each(|(mean, logit)| *mean += logit / count);
+        }
+        Ok(judged)
+    }
+}
+
+/// Evaluates by the mean of the logits of each picture's crops. The plan's further metrics are of single crops, so there are none.
+pub(crate) fn evaluate_crops(
+    program: &mut dyn Program,
+    loader: &EvalLoader,
+    total: u64,
+    group: Option<&Group>,
+    position: EpochPosition,
+    callback: &mut dyn Callback,
+) -> Result<Evaluation, TrainError> {
+    let (mut callbacks, mut bad) = (Callbacks::one(callback), BadSamples::default());
+    let pass = Pass::begin(total, group, position);
+    let mut sums = Sums::default();
+    let mut confusion = Confusion::of_plan(&program.plans().evaluate);
+    let mut batches = Crops::begin(loader);
+    at(group, "reading a batch to evaluate");
+    // Every rank has the same number of batches.
+    while let Some(Judged { labels, places, unreadable, logits, .. }) = batches.next(program)? {
+        callbacks.on_bad_samples(&bad.meet(&unreadable))?;
+        let classes = logits.len() / labels.len();
+        let mut metrics = StepMetrics::default();
+        for &place in &places {
+            let (logits, label) = (&logits[place * classes..][..classes], labels[place] as usize);
+            metrics.loss += cross_entropy(logits, label);
+            metrics.correct += u64::from(largest(logits) == Some(label));
+        }
+        if let Some(confusion) = &mut confusion {
+            confusion.add(&labels, &logits);
+        }
+        sums.add(metrics, places.len() as u64, &pass, &mut callbacks)?;
+    }
+    let (found, _) = sums.over_ranks(confusion, &[], false, total, group)?;
+    callbacks.on_bad_samples(&bad.exchange(group)?)?;
+    if found.samples == 0 && total > 0 { Err(TrainError::NothingReadable(total)) } else { Ok(found) }
+}
+
+fn cross_entropy(logits: &[f64], label: usize) -> f64 {
+    let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = logits.iter().map(|logit| (logit - largest).exp()).sum();
+    sum.ln() + largest - logits[label]
+}
