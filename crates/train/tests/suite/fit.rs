@@ -164,7 +164,9 @@ fn pictures_are_judged_by_the_mean_of_the_logits_of_their_crops() {
     for (crops, (loss, hits)) in [1, 5, 10].map(|count| EvalCrop::several(count).unwrap()).iter().zip(&losses) {
         let loader = loader().unwrap().cropped(crops).unwrap();
         let found = evaluate(program.as_mut(), &loader, 17, None, EpochPosition::default(), &mut ()).unwrap();
-        assert!((found.loss - loss).abs() < 1e-9, "{} crops: {} for {loss}", crops.len(), found.loss);
+        // The loss of single crops is the plan's, whose logarithms are of 32 bits and differ with the kernels.
+        let tolerance = if crops.len() == 1 { 1e-6 } else { 1e-9 };
+        assert!((found.loss - loss).abs() < tolerance, "{} crops: {} for {loss}", crops.len(), found.loss);
         assert_eq!((found.accuracy, found.samples), (*hits as f64 / 17.0, 17));
     }
     assert!(losses[0].0 != losses[1].0 && losses[1].0 != losses[2].0, "{losses:?}");
