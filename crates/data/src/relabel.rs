@@ -84,6 +84,11 @@ impl Dataset for Relabelled {
         self.dataset.extent(index)
     }
 
+    /// Its samples are told apart by their labels here too.
+    fn fingerprint(&self) -> Option<String> {
+        Some(format!("{} as {:?}", self.dataset.fingerprint()?, self.labels))
+    }
+
     fn blocks(&self) -> Option<Vec<usize>> {
         self.dataset.blocks()
     }

@@ -13,7 +13,7 @@ pub fn is_finished(config: &TrainConfig, paths: &RunPaths, rank: &Rank) -> Resul
         true => Some(CheckpointMeta::load(&paths.last_checkpoint()).map_err(Failure::error)?),
         false => None,
     };
-    let own = meta.as_ref().and_then(|meta| nothing_left(config, meta));
+    let own = meta.as_ref().and_then(|meta| nothing_left(config, meta, paths));
     let said = rank.agree(own.unwrap_or_default())?;
     if let Some(meta) = meta.filter(|_| !said.is_empty()) {
         let mut output = Output::new(config.json);
@@ -32,10 +32,11 @@ pub fn is_finished(config: &TrainConfig, paths: &RunPaths, rank: &Rank) -> Resul
 }
 
 /// The line for a run with this checkpoint, if it has nothing left to do.
-fn nothing_left(config: &TrainConfig, meta: &CheckpointMeta) -> Option<String> {
+fn nothing_left(config: &TrainConfig, meta: &CheckpointMeta, paths: &RunPaths) -> Option<String> {
+    let run = paths.root().display();
     let say = |done: u64, asked: u64, what: &str, flag: &str| {
         let more = done.max(asked).saturating_mul(2);
-        Some(format!("nothing left to do: {done} of {asked} {what} are done; use {flag} {more} to continue"))
+        Some(format!("nothing left to do in {run}: {done} of {asked} {what} are done; use {flag} {more} to continue"))
     };
     let epochs = config.epochs as u64;
     match config.max_steps {
@@ -54,14 +55,20 @@ mod tests {
         let check = |epochs: usize, max_steps: Option<u64>, epoch: u64, step: u64, expected: Option<&str>| {
             let config = TrainConfig { epochs, max_steps, ..TrainConfig::default() };
             let meta = CheckpointMeta { epoch, optimizer_step: step, ..CheckpointMeta::default() };
-            assert_eq!(nothing_left(&config, &meta).as_deref(), expected);
+            assert_eq!(nothing_left(&config, &meta, &RunPaths::new("runs/a")).as_deref(), expected);
         };
-        let epochs = "nothing left to do: 10 of 10 epochs are done; use --epochs 20 to continue";
+        let epochs = "nothing left to do in runs/a: 10 of 10 epochs are done; use --epochs 20 to continue";
         check(10, None, 10, 80, Some(epochs));
         check(10, Some(90), 10, 80, Some(epochs));
         check(10, None, 9, 79, None);
-        check(5, None, 10, 80, Some("nothing left to do: 10 of 5 epochs are done; use --epochs 20 to continue"));
-        let steps = "nothing left to do: 7 of 7 steps are done; use --max-steps 14 to continue";
+        check(
+            5,
+            None,
+            10,
+            80,
+            Some("nothing left to do in runs/a: 10 of 5 epochs are done; use --epochs 20 to continue"),
+        );
+        let steps = "nothing left to do in runs/a: 7 of 7 steps are done; use --max-steps 14 to continue";
         check(10, Some(7), 0, 7, Some(steps));
         check(10, Some(8), 0, 7, None);
     }

@@ -6,6 +6,7 @@ mod command_line;
 mod commands;
 mod csv;
 mod data_bound;
+mod data_of_run;
 mod device_warnings;
 mod facts;
 mod failure;

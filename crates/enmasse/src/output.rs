@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::ErrorKind;
 
-use enmasse_data::LeftOut;
+use enmasse_data::{DataWarning, LeftOut};
 use enmasse_wording::one_line;
 
 use crate::failure::Failure;
@@ -67,6 +67,11 @@ impl Output {
 /// Prints a line on standard error in one piece, since other ranks may write there too.
 pub fn say(line: impl fmt::Display) {
     screen::say(&line.to_string());
+}
+
+/// Warns of faults of the data that do not keep them from being used.
+pub fn warn_of_data(warnings: &[DataWarning]) {
+    warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
 }
 
 /// Warns of what a scan of the data left out, if anything.

@@ -52,7 +52,8 @@ pub use binding::{Binding, Share};
 pub use elastic::{Elastic, ElasticError, Ending, Timing, launch_elastic};
 pub use environment::{
     EnvironmentError, GROUP_RANK, GROUP_WORLD_SIZE, Interpretation, LOCAL_RANK, LOCAL_WORLD_SIZE, LaunchedRank,
-    Launcher, MASTER_ADDR, MASTER_PORT, NodeListError, RANK, RESTART_COUNT, RUN_ID, WORLD_SIZE, process_variable,
+    Launcher, MASTER_ADDR, MASTER_PORT, NodeListError, RANK, RESTART_COUNT, RUN_ID, WORLD_SIZE, launcher_without,
+    process_variable,
 };
 pub use error::LaunchError;
 pub use error_file::write_error_file;

@@ -2,10 +2,11 @@
 //! and weights. A resumed run takes the state of rank 0. Parameters must be the same after every step.
 
 use enmasse_comm::{Cause, CauseKind, Group};
+use enmasse_data::Dataset;
 use enmasse_device::{Device, DeviceError, Program, Which};
 use enmasse_graph::{Arena, Plan, Plans, StateTensor};
 
-use crate::training_data::Listing;
+use crate::training_data::{JudgedListing, Listing};
 use crate::weights::{is_optimizer, map_state};
 use crate::{Preparation, TrainConfig, TrainError, TrainingData};
 
@@ -87,13 +88,26 @@ pub fn compare_setup(
 /// Compares the weights and buffers of all ranks before the first step: one line per tensor, so that the error names
 /// it. In a resumed run this includes the optimiser's state, which is otherwise still zero.
 pub fn compare_weights(group: &Group, program: &mut dyn Program, resumed: bool) -> Result<(), TrainError> {
-    let mut lines = String::new();
     let (weights, held) = (|tensor: &StateTensor| resumed || !is_optimizer(&tensor.name), held_by_all(program));
-    for (name, fingerprint) in fingerprints(program, &|tensor| weights(tensor) && held(tensor))? {
-        lines += &format!("{name} {fingerprint:016x}\n");
-    }
+    let lines = lines(fingerprints(program, &|tensor| weights(tensor) && held(tensor))?);
     group.compare(&[("initial weights", &lines)])?;
     Ok(())
+}
+
+/// Compares what the ranks of an evaluation judge, and by which weights. Otherwise ranks with another copy of the data or of the
+/// weights would add up to a number that is true of none. The error names two ranks and the first difference.
+pub fn compare_judged(group: &Group, program: &mut dyn Program, dataset: &dyn Dataset) -> Result<(), TrainError> {
+    let weights = lines(fingerprints(program, &|tensor| !is_optimizer(&tensor.name))?);
+    group.compare(&[
+        ("program version", &env!("CARGO_PKG_VERSION")),
+        ("classes and files", &JudgedListing(dataset)),
+        ("weights", &weights),
+    ])?;
+    Ok(())
+}
+
+fn lines(fingerprints: Vec<(String, u64)>) -> String {
+    fingerprints.into_iter().map(|(name, fingerprint)| format!("{name} {fingerprint:016x}\n")).collect()
 }
 
 /// Checks that all ranks hold the same bits, including optimiser state and buffers. The error names the first

@@ -1,7 +1,7 @@
 //! Evaluation and prediction by several crops of each picture: the mean of their logits, as in the example of torchvision's FiveCrop.
 
 use enmasse_comm::Group;
-use enmasse_data::{BadSample, Batches, EvalLoader};
+use enmasse_data::{BadSample, Batch, Batches, EvalLoader};
 use enmasse_device::{Program, StepMetrics};
 
 use crate::bad_samples::BadSamples;
@@ -12,13 +12,37 @@ use crate::{Callback, Confusion, Evaluation, TrainError};
 
 /// A batch of which all crops have been judged.
 pub(crate) struct Judged {
+    /// Below 0 where there is no sample of which all crops can be read.
     pub labels: Vec<i32>,
     pub indices: Vec<u64>,
-    /// Those that have a sample.
-    pub places: Vec<usize>,
+    /// Those with a crop that cannot be read: damage may lie in one crop and not in another.
     pub unreadable: Vec<BadSample>,
     /// The means `[batch, classes]`.
     pub logits: Vec<f64>,
+}
+
+impl Judged {
+    fn begin(batch: &Batch) -> Self {
+        Judged {
+            labels: batch.labels.clone(),
+            indices: batch.indices.clone(),
+            unreadable: Vec::new(),
+            logits: Vec::new(),
+        }
+    }
+
+    /// Notes what can be read of one more crop.
+    fn meet(&mut self, batch: &Batch) {
+        self.labels.iter_mut().zip(&batch.labels).for_each(|(label, of_crop)| *label = (*label).min(*of_crop));
+        let is_new = |sample: &&BadSample| self.unreadable.iter().all(|known| known.name != sample.name);
+        let more: Vec<BadSample> = batch.unreadable.iter().filter(is_new).cloned().collect();
+        self.unreadable.extend(more);
+    }
+
+    /// The places that have a sample, in order.
+    pub fn places(&self) -> impl Iterator<Item = usize> + '_ {
+        self.labels.iter().enumerate().filter(|(_, label)| **label >= 0).map(|(place, _)| place)
+    }
 }
 
 /// The batches of a pass, by all crops of their pictures.
@@ -39,13 +63,8 @@ impl Crops {
         let mut judged: Option<Judged> = None;
         for batch in self.pass.by_ref().take(self.count) {
             let batch = batch.map_err(TrainError::of_batch)?;
-            let judged = judged.get_or_insert_with(|| Judged {
-                labels: batch.labels.clone(),
-                indices: batch.indices.clone(),
-                places: batch.places().collect(),
-                unreadable: batch.unreadable.clone(),
-                logits: Vec::new(),
-            });
+            let judged = judged.get_or_insert_with(|| Judged::begin(&batch));
+            judged.meet(&batch);
             let ticket = submit(program, batch, 0)?;
             program.metrics(ticket)?;
             let logits = program.store("logits")?;
@@ -73,19 +92,20 @@ pub(crate) fn evaluate_crops(
     let mut batches = Crops::begin(loader);
     at(group, "reading a batch to evaluate");
     // Every rank has the same number of batches.
-    while let Some(Judged { labels, places, unreadable, logits, .. }) = batches.next(program)? {
-        callbacks.on_bad_samples(&bad.meet(&unreadable))?;
-        let classes = logits.len() / labels.len();
-        let mut metrics = StepMetrics::default();
-        for &place in &places {
-            let (logits, label) = (&logits[place * classes..][..classes], labels[place] as usize);
+    while let Some(judged) = batches.next(program)? {
+        callbacks.on_bad_samples(&bad.meet(&judged.unreadable))?;
+        let classes = judged.logits.len() / judged.labels.len();
+        let (mut metrics, mut samples) = (StepMetrics::default(), 0);
+        for place in judged.places() {
+            samples += 1;
+            let (logits, label) = (&judged.logits[place * classes..][..classes], judged.labels[place] as usize);
             metrics.loss += cross_entropy(logits, label);
             metrics.correct += u64::from(largest(logits) == Some(label));
         }
         if let Some(confusion) = &mut confusion {
-            confusion.add(&labels, &logits);
+            confusion.add(&judged.labels, &judged.logits);
         }
-        sums.add(metrics, places.len() as u64, &pass, &mut callbacks)?;
+        sums.add(metrics, samples, &pass, &mut callbacks)?;
     }
     let (found, _) = sums.over_ranks(confusion, &[], false, total, group)?;
     callbacks.on_bad_samples(&bad.exchange(group)?)?;

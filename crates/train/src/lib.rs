@@ -38,7 +38,7 @@ mod training_data;
 mod tuning;
 mod weights;
 
-pub use agreement::compare_devices;
+pub use agreement::{compare_devices, compare_judged};
 pub use attempt::Attempt;
 pub use callback::{Callback, CallbackResult, Control, LogError, Progress, SaveReason, Saved, Started};
 pub use charts::draw_classes;
@@ -64,7 +64,7 @@ pub use preparation::Preparation;
 pub use pretrained::load_pretrained;
 pub use resumption::Change;
 pub use run_event::{DoneRecord, Resumed, RunEvent, StartRecord, StepRecord, StoppedRecord};
-pub use run_folder::{RunError, RunFolder, RunPaths, locate_run, remove_unbegun};
+pub use run_folder::{RUNS, RunError, RunFolder, RunPaths, locate_run, remove_unbegun};
 pub use run_log::EpochRecord;
 pub use schedule::Schedule;
 pub use stop::{Stop, StopRequests};

@@ -10,7 +10,7 @@ use enmasse_device::{HostBatch, Program, StepInputs};
 use enmasse_graph::{Mode, Phase};
 use serde::Serialize;
 
-use crate::crops::{Crops, Judged};
+use crate::crops::Crops;
 use crate::evaluation::softmax;
 use crate::{Classifier, TrainError};
 
@@ -86,12 +86,12 @@ impl Classifier {
         let sharding = Sharding::one(0, 1, program.plans().evaluate.batch);
         let loader = EvalLoader::new(pool, pictures.clone(), self.transform.clone(), sharding)?;
         let mut batches = Crops::begin(&loader.skip_unreadable(true).cropped(crops)?);
-        while let Some(Judged { indices, places, unreadable, logits, .. }) = batches.next(program)? {
-            unreadable.iter().for_each(|sample| each(Err(sample)));
+        while let Some(judged) = batches.next(program)? {
+            judged.unreadable.iter().for_each(|sample| each(Err(sample)));
             let classes = self.classes.len();
-            for place in places {
-                let logits = &logits[place * classes..(place + 1) * classes];
-                each(Ok(self.prediction(pictures.name(indices[place] as usize), logits, top)));
+            for place in judged.places() {
+                let logits = &judged.logits[place * classes..(place + 1) * classes];
+                each(Ok(self.prediction(pictures.name(judged.indices[place] as usize), logits, top)));
             }
         }
         Ok(())

@@ -46,8 +46,8 @@ use crate::{Attempt, CheckpointMeta, TrainConfig, TrainError};
 use claim::Claim;
 pub use unbegun::remove_unbegun;
 
-/// Where runs are created without `--out`.
-const RUNS: &str = "runs";
+/// The folder in which runs are created without `--out`.
+pub const RUNS: &str = "runs";
 
 /// Why a run folder could not be used.
 #[derive(Debug, Error)]
@@ -206,9 +206,11 @@ impl RunPaths {
         if epochs > 1 { Err(RunError::LostCheckpoint { path: self.root.clone(), epochs }) } else { Ok(()) }
     }
 
-    /// The configuration of the run to be resumed, as TOML; `None` if a run would start fresh.
+    /// The configuration of the run that was begun here, as TOML; `None` if there is no run. A run that ended before its first
+    /// checkpoint starts fresh, with the same settings.
     pub fn saved_config(&self) -> Result<Option<String>, RunError> {
-        if self.is_resumable() { Ok(Some(read(&self.config())?)) } else { Ok(None) }
+        let is_begun = self.is_resumable() || self.config().exists();
+        if is_begun { Ok(Some(read(&self.config())?)) } else { Ok(None) }
     }
 
     /// The class names, in the order of labels.
@@ -296,7 +298,7 @@ fn locate_below(
     Err(RunError::Busy(runs.to_owned()))
 }
 
-/// The newest run that can be resumed, of any job or of one. Names begin with the time, so the greatest is the newest.
+/// The run that can be resumed and was saved last, of any job or of one. Names do not tell: `--out` makes any.
 fn newest_resumable(runs: &Path, job: Option<&str>) -> Result<Option<RunPaths>, RunError> {
     let entries = match std::fs::read_dir(runs) {
         Ok(entries) => entries,
@@ -305,9 +307,11 @@ fn newest_resumable(runs: &Path, job: Option<&str>) -> Result<Option<RunPaths>, 
     };
     let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(FileError::of("read", runs)));
     let paths = paths.collect::<Result<Vec<_>, _>>()?;
-    let mut runs: Vec<_> = paths.into_iter().map(RunPaths::new).filter(RunPaths::is_resumable).collect();
-    runs.sort_by(|a, b| b.root.cmp(&a.root));
-    for run in runs {
+    let saved_at = |run: &RunPaths| run.last_checkpoint().metadata().and_then(|file| file.modified()).ok();
+    let resumable = paths.into_iter().map(RunPaths::new).filter_map(|run| Some((saved_at(&run)?, run)));
+    let mut resumable: Vec<_> = resumable.collect();
+    resumable.sort_by(|(a_time, a), (b_time, b)| (b_time, &b.root).cmp(&(a_time, &a.root)));
+    for (_, run) in resumable {
         if job.map_or(Ok(true), |job| claim::is_of_job(&run.root, job))? {
             return Ok(Some(run));
         }

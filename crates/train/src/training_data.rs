@@ -185,13 +185,27 @@ impl ComparedText for Listing<'_> {
             piece(&format!("class {class}\n"));
         }
         for (part, dataset) in [("train", &data.train), ("validation", &data.validation)] {
-            if let Some(fingerprint) = dataset.fingerprint() {
-                piece(&format!("{part} {fingerprint}\n"));
-                continue;
-            }
-            for index in 0..dataset.len() {
-                piece(&format!("{part} {} {}\n", dataset.label(index), dataset.name(index)));
-            }
+            each_sample(part, dataset.as_ref(), piece);
+        }
+    }
+}
+
+/// The same of the one part that is judged.
+pub(crate) struct JudgedListing<'a>(pub &'a dyn Dataset);
+
+impl ComparedText for JudgedListing<'_> {
+    fn each_piece(&self, piece: &mut dyn FnMut(&str)) {
+        self.0.class_names().iter().for_each(|class| piece(&format!("class {class}\n")));
+        each_sample("judged", self.0, piece);
+    }
+}
+
+fn each_sample(part: &str, dataset: &dyn Dataset, piece: &mut dyn FnMut(&str)) {
+    match dataset.fingerprint() {
+        Some(fingerprint) => piece(&format!("{part} {fingerprint}\n")),
+        None => {
+            (0..dataset.len())
+                .for_each(|index| piece(&format!("{part} {} {}\n", dataset.label(index), dataset.name(index))));
         }
     }
 }

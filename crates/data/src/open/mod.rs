@@ -109,6 +109,8 @@ pub struct WholeData {
     pub layout: DataLayout,
     /// What the scan of folders found and could not use.
     pub left_out: LeftOut,
+    /// What the user should know about the data.
+    pub warnings: Vec<DataWarning>,
 }
 
 /// What is at a path.
@@ -142,7 +144,8 @@ pub fn open(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
 /// Opens all of `root`, where [`open`] would draw a part for validation. Of data that come in parts it is the part for
 /// validation; if the parts are folders that can be named, that is an error instead.
 pub fn open_whole(root: &Path, options: &OpenOptions) -> Result<WholeData, DataError> {
-    match find(&Storage::of(root, &options.remote)?, root, options)? {
+    let storage = Storage::of(root, &options.remote)?;
+    let mut data = match find(&storage, root, options)? {
         Found::Known(layout, folder) => Ok(held_out(open_known(layout, folder)?)),
         Found::Files(_, scanned) => {
             let left_out = scanned.held_out.as_ref().unwrap_or(&scanned.train).left_out().clone();
@@ -151,7 +154,9 @@ pub fn open_whole(root: &Path, options: &OpenOptions) -> Result<WholeData, DataE
         Found::Shards(_, scanned) => whole(root, *scanned, options),
         Found::Parquet(_, scanned) => whole(root, *scanned, options),
         Found::Packed(container) => Ok(held_out(packed_file::open(container, options.reading)?)),
-    }
+    }?;
+    data.warnings.extend(storage.warnings());
+    Ok(data)
 }
 
 /// Whether `root` holds one of the known data sets, which come in two parts, rather than class folders.
@@ -278,6 +283,7 @@ fn held_out(data: OpenData) -> WholeData {
         is_held_out: true,
         layout: data.layout,
         left_out: LeftOut::default(),
+        warnings: data.warnings,
     }
 }
 
@@ -308,8 +314,8 @@ fn whole<S: Divide + 'static>(root: &Path, scanned: Scanned<S>, options: &OpenOp
             format!("holds {train}/ and {held_out}/; name the one to evaluate, such as {}", example.display());
         return Err(DataError::layout(root, problem));
     }
-    let (is_held_out, layout) = (scanned.held_out.is_some(), scanned.layout);
+    let (is_held_out, layout, warnings) = (scanned.held_out.is_some(), scanned.layout, scanned.warnings);
     let dataset = scanned.held_out.unwrap_or(scanned.train).read_with(options.reading);
     let left_out = LeftOut::default();
-    Ok(WholeData { kind: DataKind::Folder, dataset: Arc::new(dataset), is_held_out, layout, left_out })
+    Ok(WholeData { kind: DataKind::Folder, dataset: Arc::new(dataset), is_held_out, layout, left_out, warnings })
 }

@@ -11,7 +11,7 @@ use crate::packed_file::{self, is_packed};
 use crate::scan::has_extension;
 use crate::split::Divide;
 use crate::storage::Storage;
-use crate::{DataError, DataKind, DataLayout, Dataset};
+use crate::{DataError, DataKind, DataLayout, DataWarning, Dataset};
 
 /// The pictures of a data set.
 #[derive(Clone)]
@@ -22,6 +22,8 @@ pub struct Unlabelled {
     pub layout: DataLayout,
     /// All of its pictures, or those of each part.
     pub parts: Vec<Arc<dyn Dataset>>,
+    /// What the user should know about the data.
+    pub warnings: Vec<DataWarning>,
 }
 
 /// Whether `path` names a data set rather than pictures: a packed file, a manifest, an archive, a Parquet file, a pattern of these,
@@ -39,15 +41,16 @@ pub fn holds_unlabelled(path: &Path) -> bool {
 
 /// Opens all pictures of a data set for which [`holds_unlabelled`] holds.
 pub fn open_unlabelled(path: &Path, options: &OpenOptions) -> Result<Unlabelled, DataError> {
-    let of = |layout: DataLayout, pictures: Arc<dyn Dataset>| {
-        Ok(Unlabelled { kind: DataKind::Folder, layout, parts: vec![pictures] })
-    };
     let is = |path: &Path, extension: &str| has_extension(&path.to_string_lossy(), &[extension]);
     let storage = &Storage::of(path, &options.remote)?;
+    let of = |layout: DataLayout, pictures: Arc<dyn Dataset>| {
+        Ok(Unlabelled { kind: DataKind::Folder, layout, parts: vec![pictures], warnings: storage.warnings() })
+    };
     let files = match path.metadata() {
         _ if is_packed(path) => {
             let data = packed_file::open(storage.open(path)?, options.reading)?;
-            return Ok(Unlabelled { kind: data.kind, layout: data.layout, parts: vec![data.train, data.validation] });
+            let parts = vec![data.train, data.validation];
+            return Ok(Unlabelled { kind: data.kind, layout: data.layout, parts, warnings: storage.warnings() });
         }
         _ if storage.is_remote() => objects::files(storage, path)?,
         Err(_) if is_pattern(path) => expand(storage, path)?,

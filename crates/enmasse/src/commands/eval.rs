@@ -7,23 +7,24 @@ use std::sync::Arc;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_data::{
-    DataKind, DataLayout, Dataset, DecodePool, EvalCrop, EvalLoader, LeftOut, OpenData, OpenOptions, Sharding,
-    WholeData, holds_known_set, is_packed, open_whole, relabel,
+    DataKind, DataLayout, DataWarning, Dataset, DecodePool, EvalCrop, EvalLoader, LeftOut, OpenData, OpenOptions,
+    Sharding, WholeData, holds_known_set, is_packed, open_whole, relabel,
 };
 use enmasse_files::write_whole;
 use enmasse_train::{
     Confusion, EpochPosition, Evaluation, LayeredConfig, MetricName, OnBadSample, RunPaths, Setting, Source,
-    Surroundings, TrainConfig, TrainingData, compare_devices, evaluate,
+    Surroundings, TrainConfig, TrainingData, compare_devices, compare_judged, evaluate,
 };
 use enmasse_wording::counted;
 use serde_json::json;
 
 use crate::arguments::{self, DECIDED};
 use crate::commands::weights::{self, OF_A_RUN, PREPARATION, Weights};
+use crate::data_of_run::check_data_of_run;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::launched::Launched;
-use crate::output::{Output, say, warn_of_left_out};
+use crate::output::{Output, say, warn_of_data, warn_of_left_out};
 use crate::ranks::{self, Rank};
 use crate::reporter::{Audience, Reporter, percent};
 use crate::settings::{self, Ranks, cores};
@@ -97,6 +98,10 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         None => Some(Interrupts::watch()?),
     };
     let source = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();
+    if !source.exists() {
+        let reason = format!("{}: it does not exist; name a run folder or a weights file", source.display());
+        return Err(Failure::Error(reason));
+    }
     let saved = saved_config(&source)?;
     if let Some(saved) = &saved {
         // Before the data: those of a program may be its own too.
@@ -108,8 +113,13 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         None => None,
     };
     let named = layers.config().data.clone().filter(|_| layers.source("data") == Some(&Source::CommandLine));
-    let root = match named.or_else(|| own.clone()) {
+    let root = match named {
         Some(root) => root,
+        None if own.is_some() => {
+            let root = own.clone().unwrap_or_default();
+            check_data_of_run(&root, &source)?;
+            root
+        }
         None => {
             let reason =
                 format!("name the DATA to evaluate: {} does not know any; a run folder does", source.display());
@@ -146,6 +156,14 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut config = weights.compute_as_trained(settings::finish(layers.clone(), ranks)?)?;
     config.devices.iter_mut().for_each(|devices| devices.automatic = false);
     let asked = matches.get_one::<String>("part").map(String::as_str);
+    if form != Form::Other && asked == Some("all") && !settings::is_decided(matches) {
+        let part = if form == Form::Packed { Part::Validation } else { Part::Test };
+        return Err(Failure::Usage(format!(
+            "--split all: {} comes in parts, of which the {} is judged; leave --split out",
+            root.display(),
+            part.describe()
+        )));
+    }
     let options = match &saved {
         Some(saved) if is_own => {
             OpenOptions { reading: config.reading(), remote: config.remote(), ..saved.open_options() }
@@ -222,21 +240,23 @@ impl Request {
                 let part = if form == Form::Packed { Part::Validation } else { Part::Test };
                 let opened = enmasse_data::open(&root, &options).map_err(Failure::error)?;
                 let (kind, layout) = (opened.kind, opened.layout);
-                Found { part, data: held_out(&weights, opened, &root)?, kind, layout, left_out: LeftOut::default() }
+                let warnings = opened.warnings.clone();
+                let data = held_out(&weights, opened, &root)?;
+                Found { part, data, kind, layout, left_out: LeftOut::default(), warnings }
             }
             Form::Other if validates => {
-                let TrainingData { validation, kind, layout, left_out, .. } =
+                let TrainingData { validation: data, kind, layout, left_out, warnings, .. } =
                     validation_part(&weights, saved.as_ref(), &root, &options)?;
-                Found { part: Part::Validation, data: validation, kind, layout, left_out }
+                Found { part: Part::Validation, data, kind, layout, left_out, warnings }
             }
             Form::Other => {
-                let WholeData { dataset, kind, layout, is_held_out, left_out } =
+                let WholeData { dataset, kind, layout, is_held_out, left_out, warnings } =
                     open_whole(&root, &options).map_err(Failure::error)?;
                 let part = if is_held_out { Part::Test } else { Part::Whole };
-                Found { part, data: label_as(&weights, dataset, &root)?, kind, layout, left_out }
+                Found { part, data: label_as(&weights, dataset, &root)?, kind, layout, left_out, warnings }
             }
         };
-        let Found { part, data, kind, layout, mut left_out } = found;
+        let Found { part, data, kind, layout, mut left_out, warnings } = found;
         left_out.append(not_copied);
         if let Some(layers) = judged {
             let has_blocks = data.blocks().is_some();
@@ -245,7 +265,7 @@ impl Request {
             let idle = layers.without_effect(&surroundings, |setting| weights::judges(EVALUATION, setting));
             idle.iter().for_each(|line| say(format_args!("warning: {line}")));
         }
-        Ok(Task { weights, data, left_out, part, config, confusion, crops })
+        Ok(Task { weights, data, left_out, warnings, part, config, confusion, crops })
     }
 }
 
@@ -256,6 +276,7 @@ struct Found {
     kind: DataKind,
     layout: DataLayout,
     left_out: LeftOut,
+    warnings: Vec<DataWarning>,
 }
 
 /// The part of DATA that is evaluated.
@@ -294,6 +315,8 @@ struct Task {
     data: Arc<dyn Dataset>,
     /// What is no picture in its folders.
     left_out: LeftOut,
+    /// What the user should know about the data.
+    warnings: Vec<DataWarning>,
     part: Part,
     config: TrainConfig,
     /// Where to draw the confusion matrix.
@@ -305,10 +328,11 @@ struct Task {
 impl Task {
     /// One rank of the evaluation; the first one prints.
     fn evaluate(&self, rank: &Rank) -> Result<(), Failure> {
-        let Task { weights, data, left_out, part, config, crops, .. } = self;
+        let Task { weights, data, left_out, warnings, part, config, crops, .. } = self;
         if rank.is_first() {
             weights.report();
             warn_of_left_out(left_out);
+            warn_of_data(warnings);
         }
         let batch = config.batch_per_shard(rank.world_size());
         let shard = rank.group.as_ref().map_or(0, |group| group.rank());
@@ -326,6 +350,9 @@ impl Task {
         let forward = |x, classes| weights.model.forward(x, classes);
         // Evaluation has no collectives: the group only adds up the sums at its end.
         let mut program = weights.classifier.program(&forward, device.as_ref(), batch)?;
+        if let Some(group) = &rank.group {
+            compare_judged(group, program.as_mut(), data.as_ref())?;
+        }
         let (total, group) = (data.len() as u64, rank.group.as_ref());
         let audience = if rank.is_first() { Audience::Everybody(Output::new(config.json)) } else { Audience::Nobody };
         let mut reporter = Reporter::new(audience);

@@ -13,7 +13,7 @@ use crate::commands::weights::{self, OF_A_RUN};
 use crate::csv::field;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
-use crate::output::{Output, say, warn_of_left_out};
+use crate::output::{Output, say, warn_of_data, warn_of_left_out};
 use crate::ranks::Rank;
 use crate::reporter::percent;
 use crate::settings::{self, Ranks};
@@ -171,6 +171,7 @@ fn pictures(images: Vec<Image>, config: &TrainConfig, layers: &LayeredConfig) ->
             }
             Image::DataSet(path) => {
                 let data = open_unlabelled(&path, &config.open_options()).map_err(Failure::error)?;
+                warn_of_data(&data.warnings);
                 data.parts.into_iter().for_each(|part| pictures.add_part(part));
                 (data.kind, data.layout)
             }

@@ -10,13 +10,14 @@ use enmasse_graph::Target;
 use enmasse_launch::{Launcher, process_variable};
 use enmasse_models::Model;
 use enmasse_train::{
-    Devices, LayeredConfig, Objective, Preparation, RunFolder, RunPaths, SETTINGS, Stop, StopRequests, TrainConfig,
-    TrainError, Trainer, TrainingData, TransportKind, compile_plans, locate_run,
+    Devices, LayeredConfig, Objective, Preparation, RUNS, RunFolder, RunPaths, SETTINGS, Source, Stop, StopRequests,
+    TrainConfig, TrainError, Trainer, TrainingData, TransportKind, compile_plans, locate_run,
 };
 use enmasse_wording::counted;
 
 use crate::arguments::{DECIDED, data, flag, path};
 use crate::attempt::attempt;
+use crate::data_of_run::check_data_of_run;
 use crate::device_warnings::DeviceWarnings;
 use crate::failure::Failure;
 use crate::failure_record::keep_failure;
@@ -25,7 +26,7 @@ use crate::flight::keep_flight;
 use crate::interrupt::{Interrupts, RunSignals};
 use crate::launched::not_of_mpi;
 use crate::launcher_flags::{self, LauncherFlags};
-use crate::output::{Output, say, warn_of_left_out};
+use crate::output::{Output, say, warn_of_data, warn_of_left_out};
 use crate::rank_log::RankLog;
 use crate::ranks::{self, Rank};
 use crate::reporter::{Audience, Reporter};
@@ -104,6 +105,7 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
     let located = match asked.resume || attempt.is_repeated() {
         true => {
             let paths = locate(asked.out.as_deref(), &asked.model, asked.resume, signals)?;
+            check_resumes(asked, &paths)?;
             // Slurm has restarted the job: the run resumes.
             layers.argument("resume", "true")?;
             Some(paths)
@@ -151,7 +153,7 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
 fn join_run(mut layers: LayeredConfig, rank: &Rank, judges: bool, signals: &RunSignals) -> Result<(), Failure> {
     let warns = judges && rank.is_first();
     let attempt = attempt();
-    let asked = layers.config();
+    let asked = layers.config().clone();
     // The job's launcher, or Slurm, has restarted it: the run resumes.
     let repeated = rank.attempt() > 0 || attempt.is_repeated();
     let out = match &asked.out {
@@ -170,6 +172,9 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, judges: bool, signals: &RunS
         layers.argument("resume", "true")?;
     }
     let paths = RunPaths::new(&out);
+    if warns {
+        check_resumes(&asked, &paths)?;
+    }
     if layers.config().resume {
         lay_saved_run(&mut layers, &paths)?;
     }
@@ -205,11 +210,26 @@ fn locate(out: Option<&Path>, model: &str, resume: bool, signals: &RunSignals) -
 
 /// Puts the configuration of the run to be resumed below all other settings, if there is one.
 fn lay_saved_run(layers: &mut LayeredConfig, paths: &RunPaths) -> Result<(), Failure> {
-    if let Some(text) = paths.saved_config().map_err(Failure::error)? {
-        // The file is the run's, not what the user typed.
-        layers.saved_run(&text, paths.root()).map_err(Failure::error)?;
+    let Some(text) = paths.saved_config().map_err(Failure::error)? else { return Ok(()) };
+    let laid = match paths.is_resumable() {
+        true => layers.saved_run(&text, paths.root()),
+        false => layers.begun_run(&text, paths.root()),
+    };
+    // The file is the run's, not what the user typed.
+    laid.map_err(Failure::error)?;
+    match (&layers.config().data, layers.source("data")) {
+        (Some(data), Some(Source::Saved(run))) => check_data_of_run(data, run),
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+/// `--resume` without DATA where no run is, as after a mistyped `--out`, does not mean the embedded data set.
+fn check_resumes(asked: &TrainConfig, paths: &RunPaths) -> Result<(), Failure> {
+    if !asked.resume || asked.data.is_some() || paths.holds_run() {
+        return Ok(());
+    }
+    let place = asked.out.as_deref().unwrap_or(Path::new(RUNS)).display();
+    Err(Failure::Usage(format!("{place} holds no run to resume; check --out, or name the DATA to start a run")))
 }
 
 /// Opens the data, and makes all checks that need no running ranks.
@@ -273,7 +293,7 @@ fn warn(layers: &LayeredConfig, run: &Run, is_launched: bool, local_ranks: usize
     let is_padded = matches!(data.kind.crop(size), Crop::Padded { .. });
     let surroundings = data.surroundings(is_padded, is_launched);
     warn_of_left_out(&data.left_out);
-    data.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
+    warn_of_data(&data.warnings);
     for line in layers.without_effect(&surroundings, |_| true) {
         say(format_args!("warning: {line}"));
     }

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::runs::Folder;
 use crate::common::{
     Ended, assert_whole, enmasse, failed, finish, pictures, plain_environment, program, refused, strip_metadata,
     write_jpeg,
@@ -248,6 +249,11 @@ fn invalid_weights() {
     refused(&enmasse(&["eval", &best]), 2, &["DATA", &best]);
     refused(&enmasse(&["eval", &run, &data, "--size", "9"]), 2, &["--size 9"]);
     refused(&enmasse(&["eval", &best, &data, "--split", "val"]), 2, &["--split val", "run folder"]);
+    let packed = place.path("packed.enmasse");
+    enmasse(&["data", "pack", &data, &packed]).well();
+    refused(&enmasse(&["eval", &run, &packed, "--split", "all"]), 2, &["--split all", &packed, "validation part"]);
+    refused(&enmasse(&["eval", &place.path("typo")]), 1, &["typo: it does not exist"]);
+    refused(&enmasse(&["eval", &place.path("typo"), &data]), 1, &["typo: it does not exist"]);
 
     // A flipped bit in the middle of the tensors.
     for path in [&best, &last] {
@@ -327,5 +333,22 @@ fn a_full_disk_and_one_that_cannot_be_written() {
     if let Some(ended) = on_small_disk(&place, "ro") {
         refused(&ended, 1, &["cannot create", "Read-only"]);
         assert_eq!(ended.stdout, "");
+    }
+}
+
+/// Regression test: each picture was said to be unreadable, and skipping it was advised.
+#[test]
+fn data_of_a_run_that_have_moved_are_named() {
+    let folder = Folder::new("1");
+    let run = folder.path("run").display().to_string();
+    let words =
+        ["train", "pictures", "--model", "mlp", "--size", "8", "--epochs", "1", "--devices", "cpu:1", "--out", &run];
+    finish(program().args(words).current_dir(folder.path(""))).well();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let expected =
+        format!("pictures: it does not exist; {run} read its data there from the folder where it was started");
+    for words in [&["eval", &run][..], &["train", "--resume", "--epochs", "2", "--out", &run]] {
+        let ended = finish(program().args(words).current_dir(elsewhere.path()));
+        refused(&ended, 1, &[&expected, "name the DATA"]);
     }
 }

@@ -145,6 +145,14 @@ fn other_commands_take_addresses() {
     check(&["data", "check"], "flowers.enmasse", "flowers.enmasse");
     // The validation part of the run itself.
     assert_eq!(last(&["eval", &run])["samples"], 12);
+    // Regression test: an older version was read without a word.
+    let packed = address("flowers.enmasse");
+    drop(server);
+    for words in [&["eval", &run, &packed][..], &["eval", &run], &["predict", &run, &packed]] {
+        let ended = enmasse(&[words, &["--json", "--cache-dir", &cache]].concat()).well();
+        let told = ended.stderr.lines().filter(|line| line.contains("the version in the cache is read"));
+        assert!(told.count() == 1, "{words:?}: {}", ended.stderr);
+    }
 }
 
 /// `doctor` told to compare the copy with its source, whatever the warning was.

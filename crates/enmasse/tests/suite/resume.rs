@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::common::runs::{Folder, tensors};
-use crate::common::{Ended, enmasse, failed, files, pictures, refused};
+use crate::common::{Ended, enmasse, failed, files, finish, pictures, program, refused};
 
 /// Every file of a run, with its content and the time of its last change.
 fn state(run: &Path) -> Vec<(PathBuf, Vec<u8>, SystemTime)> {
@@ -34,15 +34,15 @@ fn a_finished_run_is_left_alone() {
             let run = run.display().to_string();
             enmasse(&[launch, &["train", "--resume", "--out", &run], others].concat()).well()
         };
-        let said = "nothing left to do: 2 of 2 epochs are done; use --epochs 4 to continue\n";
+        let done = format!("nothing left to do in {}:", run.display());
+        let said = format!("{done} 2 of 2 epochs are done; use --epochs 4 to continue\n");
         assert_eq!(resumed(&[]).stdout, said);
-        let more =
-            format!("nothing left to do: {steps} of 9 steps are done; use --max-steps {} to continue\n", 2 * steps);
+        let more = format!("{done} {steps} of 9 steps are done; use --max-steps {} to continue\n", 2 * steps);
         assert_eq!(resumed(&["--epochs", "9", "--max-steps", "9"]).stdout, more);
         let json = resumed(&["--json"]);
         let [done] = &json.json()[..] else { panic!("{json:?}") };
         assert_eq!((&done["event"], done["run"].as_str()), (&"done".into(), run.to_str()));
-        assert!(json.stderr.contains(said), "{}", json.stderr);
+        assert!(json.stderr.contains(&said), "{}", json.stderr);
         assert!(state(&run) == before, "{devices}: files have changed");
     }
 }
@@ -180,4 +180,44 @@ fn settings_that_do_not_fit_the_run_are_refused() {
     fs::remove_dir_all(other.join("red")).unwrap();
     fs::remove_file(run.join("split.json")).unwrap();
     check(&[&other.display().to_string()], 1, &["3 classes (dark, light, red)", "2 classes (dark, light)"]);
+}
+
+/// Regression test: it began anew with the embedded data set and the default model.
+#[test]
+fn a_run_without_a_checkpoint_keeps_its_settings() {
+    let folder = Folder::new("1");
+    let run = folder.path("run");
+    enmasse(&folder.arguments(&run, &["--devices", "cpu:1"])).well();
+    let settings = || -> Vec<String> {
+        let text = fs::read_to_string(run.join("config.toml")).unwrap();
+        let of_invocation = |line: &&str| line.starts_with("resume") || line.starts_with("json");
+        text.lines().filter(|line| !of_invocation(line)).map(str::to_owned).collect()
+    };
+    let (before, whole) = (settings(), tensors(&run, "last.safetensors"));
+    let resume = |others: &[&str]| {
+        fs::remove_dir_all(run.join("checkpoints")).unwrap();
+        fs::remove_file(run.join("metrics.jsonl")).unwrap();
+        enmasse(&[&["train", "--resume", "--out", &run.display().to_string()], others].concat()).well();
+        settings()
+    };
+    assert_eq!(resume(&[]), before);
+    assert!(tensors(&run, "last.safetensors") == whole);
+    // It starts anew, so no setting is fixed yet.
+    assert!(resume(&["--model", "lenet", "--size", "28"]).contains(&"model = \"lenet\"".to_owned()));
+}
+
+/// Regression test: a mistyped path led to a run with the embedded data set.
+#[test]
+fn a_resume_without_a_run_and_data_is_refused() {
+    let folder = Folder::new("1");
+    let place = folder.path("");
+    let check = |arguments: &[&str], expected: &str| {
+        let before = files(&place);
+        let words = [&["train", "--resume", "--devices", "cpu:1"], arguments].concat();
+        let ended = finish(program().args(words).current_dir(&place));
+        refused(&ended, 2, &[&format!("{expected} holds no run to resume; check --out, or name the DATA")]);
+        assert_eq!(files(&place), before);
+    };
+    check(&["--out", "typo"], "typo");
+    check(&[], "runs");
 }

@@ -71,6 +71,35 @@ fn one_agent() {
     assert!(runs.len() == 2 && runs[0] != runs[1], "{runs:?}");
 }
 
+/// Regression test: the restarted job took the newest run of anybody for its own.
+#[test]
+fn a_restarted_job_without_a_name_finds_its_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 10);
+    let words = |run: &str, epochs: &str| train(&data, Path::new(run), &["--epochs", epochs]);
+    let in_folder = |command: &mut Command| finish(command.current_dir(folder.path())).well();
+    in_folder(Command::new(ENMASSE).args(words("runs/zoo", "1")).args(["--devices", "cpu:1"]));
+    let zoo = folder.path().join("runs/zoo/checkpoints/last.safetensors");
+    let tomorrow = std::time::SystemTime::now() + std::time::Duration::from_secs(86400);
+    fs::File::options().write(true).open(zoo).unwrap().set_modified(tomorrow).unwrap();
+
+    let script = "if [ -d failed ]; then exec \"$@\" --epochs 2; fi; \"$@\" --epochs 1 || exit 4
+        if [ $RANK = 0 ]; then exec tail -f /dev/null; fi; mkdir failed; exit 3";
+    let port = free_port().to_string();
+    let options =
+        ["--master_addr", "127.0.0.1", "--master_port", &port, "--nproc_per_node", "2", "--max_restarts", "1"];
+    let Some(mut command) = torchrun(&[&options[..], &["--no_python", "sh", "-c", script, "sh", ENMASSE]].concat())
+    else {
+        return;
+    };
+    let fixed = ["--model", "mlp", "--size", "8", "--batch", "2", "--threads", "1"];
+    in_folder(command.arg("train").arg(&data).args(fixed));
+    let runs = fs::read_dir(folder.path().join("runs")).unwrap().map(|entry| entry.unwrap().path());
+    let mut epochs: Vec<usize> = runs.map(|run| metrics(&run).len()).collect();
+    epochs.sort_unstable();
+    assert_eq!(epochs, [1, 2]);
+}
+
 /// Each agent has one rank. Together they train an epoch, one rank fails, and after the restart they train the second
 /// one.
 #[test]

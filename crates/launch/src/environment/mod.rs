@@ -6,6 +6,7 @@
 
 use std::ffi::OsString;
 
+mod ancestor;
 mod clusters;
 mod error;
 mod mpi;
@@ -18,6 +19,7 @@ mod tests;
 mod torch;
 mod variables;
 
+pub use ancestor::launcher_without;
 pub use error::EnvironmentError;
 pub use node_list::NodeListError;
 use variables::{Numbers, Variables};
@@ -210,7 +212,7 @@ impl LaunchedRank {
     }
 }
 
-/// A variable of this process. MPICH's launcher names no job. Its process number serves as the name, so that the ranks
+/// A variable of this process. MPICH's launcher names no job. Its process serves as the name, so that the ranks
 /// of one job on one machine agree on a name that no other job there has.
 pub fn process_variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).or_else(|| mpi::stand_in(name))

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use enmasse_comm::MpiFamily;
 
+use super::ancestor::launcher_without;
 use super::variables::Names;
 use super::{EnvironmentError, Interpretation, Job, Launcher, Variables};
 
@@ -97,28 +98,12 @@ impl Interpretation {
     }
 }
 
-/// For a rank of mpiexec: the process that started the ranks of this machine, which is the nearest ancestor without a
-/// rank of its own.
+/// For a rank of mpiexec: the process that started the ranks of this machine.
 pub(super) fn stand_in(name: &str) -> Option<OsString> {
     if name != LOCAL_LAUNCHER || std::env::var_os(PMI.rank).is_none() {
         return None;
     }
-    let mark = format!("{}=", PMI.rank);
-    let is_rank = |pid: i32| {
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(mark.as_bytes()))
-    };
-    let mut pid = rustix::process::getppid().map_or(0, rustix::process::Pid::as_raw_pid);
-    while is_rank(pid) {
-        pid = parent(pid)?;
-    }
-    Some(format!("process {pid}").into())
-}
-
-/// The parent of a process: the second field after its name, which is in parentheses.
-fn parent(pid: i32) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    Some(format!("process {}", launcher_without(PMI.rank)?).into())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Two ranks with the same state, and one that differs; levels that ranks have in common.
 
 use enmasse_cpu::{Cpu, CpuOptions};
+use enmasse_data::{DataError, Picture};
 use enmasse_device::Device;
 use enmasse_graph::{CompileOptions, Conv, Tensor, compile};
 
@@ -72,6 +73,45 @@ fn the_first_tensor_that_differs_is_named() {
     check(Some(momentum), true, [Some(momentum); 2]);
     // In a new run the optimiser's state is zero; only steps can make it differ.
     check(Some(momentum), false, [None, Some(momentum)]);
+}
+
+/// Pictures that have only names.
+struct Names(Vec<&'static str>);
+
+impl Dataset for Names {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn label(&self, _: usize) -> usize {
+        0
+    }
+    fn read(&self, _: usize) -> Result<Picture, DataError> {
+        Ok(Picture::default())
+    }
+    fn name(&self, index: usize) -> String {
+        self.0[index].to_owned()
+    }
+}
+
+/// Regression test: `eval` added up the sums of ranks with other pictures or weights.
+#[test]
+fn what_ranks_judge_is_compared() {
+    let check = |of_rank_1: &[&'static str], changed: Option<&str>, expected: Option<&str>| {
+        let errors = on_two_ranks(|group, program| {
+            changed.into_iter().for_each(|name| change(group, program, name));
+            let names = if group.rank() == 0 { vec!["a", "b"] } else { of_rank_1.to_vec() };
+            compare_judged(group, program, &Names(names))
+        });
+        for error in errors {
+            let named = |error: &String| expected.is_some_and(|name| error.contains(name));
+            assert!(error.as_ref().map_or(expected.is_none(), named), "{of_rank_1:?}, {changed:?}: {error:?}");
+        }
+    };
+    check(&["a", "b"], None, None);
+    check(&["a"], None, Some("judged 0 b"));
+    check(&["a", "c"], None, Some("judged 0 c"));
+    check(&["a", "b"], Some("fc.bias"), Some("fc.bias"));
+    check(&["a", "b"], Some("optimizer.momentum_buffer.conv.weight"), None);
 }
 
 #[test]

@@ -12,6 +12,7 @@ pub(super) const VARIABLE_PREFIX: &str = "ENMASSE_";
 /// Variables with our prefix that are not settings: they pass between launcher and ranks, name locations, or are for tests.
 pub const INTERNAL_VARIABLES: &[&str] = &[
     "ENMASSE_CUDA_LIBRARIES",
+    "ENMASSE_MPI_LIBRARY",
     "ENMASSE_TOKEN",
     "ENMASSE_TOKEN_FD",
     "ENMASSE_STORE_FD",
@@ -72,6 +73,16 @@ impl LayeredConfig {
     /// Adds the configuration of a run to be resumed (its TOML text and folder). Only defaults are below it. Settings
     /// that belong to one invocation are ignored.
     pub fn saved_run(&mut self, text: &str, folder: &Path) -> Result<(), ConfigError> {
+        self.saved = Some(self.begun(text, folder)?);
+        Ok(())
+    }
+
+    /// The same for a run that ended before its first checkpoint. It starts anew, so nothing of it contradicts other layers.
+    pub fn begun_run(&mut self, text: &str, folder: &Path) -> Result<(), ConfigError> {
+        self.begun(text, folder).map(drop)
+    }
+
+    fn begun(&mut self, text: &str, folder: &Path) -> Result<(Source, TrainConfig), ConfigError> {
         let source = Source::Saved(folder.to_owned());
         let mut saved = TrainConfig::default();
         for (setting, value) in toml_settings(text, &RunPaths::new(folder).config().display().to_string())? {
@@ -80,8 +91,7 @@ impl LayeredConfig {
                 self.apply(setting, &value, source.clone())?;
             }
         }
-        self.saved = Some((source, saved));
-        Ok(())
+        Ok((source, saved))
     }
 
     /// Adds a TOML file, above the saved run. Relative paths in it are relative to the current directory.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::layers::INTERNAL_VARIABLES;
+use super::layers::{INTERNAL_VARIABLES, VARIABLE_PREFIX};
 use super::*;
 
 fn set(name: &str, value: &str) -> Result<TrainConfig, ConfigError> {
@@ -185,6 +185,26 @@ fn every_setting_is_complete() {
         }
     }
     config.check().unwrap();
+}
+
+/// Regression test: train refused the variable for MPI's library.
+#[test]
+fn variables_of_the_documents_are_known() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let documents = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let documents = documents.chain(["README.md", "SECURITY.md", "CONTRIBUTING.md"].map(|name| root.join(name)));
+    let mut count = 0;
+    for path in documents.filter(|path| path.extension().is_some_and(|end| end == "md")) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        // The last stands for all settings.
+        for name in words.filter(|word| word.starts_with(VARIABLE_PREFIX) && *word != "ENMASSE_NAME") {
+            let is_setting = SETTINGS.iter().any(|setting| setting.variable() == name);
+            assert!(is_setting || INTERNAL_VARIABLES.contains(&name), "{}: {name}", path.display());
+            count += 1;
+        }
+    }
+    assert!(count > 5, "{count}");
 }
 
 #[test]

@@ -230,11 +230,12 @@ fn files_read_back() {
 
     let config = TrainConfig { epochs: 3, ..TrainConfig::default() };
     run.write_config(&config).unwrap();
-    // A run without a checkpoint starts fresh, with the flags that it is then given.
-    assert_eq!(paths.saved_config().unwrap(), None);
+    // Before the first checkpoint and after it.
+    let saved = || TrainConfig::from_toml(&paths.saved_config().unwrap().unwrap()).unwrap();
+    assert_eq!(saved(), config);
     std::fs::create_dir(paths.checkpoints()).unwrap();
     std::fs::write(paths.last_checkpoint(), "").unwrap();
-    assert_eq!(TrainConfig::from_toml(&paths.saved_config().unwrap().unwrap()).unwrap(), config);
+    assert_eq!(saved(), config);
 }
 
 #[test]
@@ -290,7 +291,7 @@ fn default_folders_do_not_collide() {
     drop(RunFolder::open(third.clone(), true, &Attempt::default()).unwrap());
     std::fs::create_dir(third.checkpoints()).unwrap();
     std::fs::write(third.last_checkpoint(), "").unwrap();
-    assert_eq!(locate("mlp", true), (name, third));
+    assert_eq!(locate("mlp", true), (name, third.clone()));
 
     // A requeued job continues its own run, with --resume or without, and no other run.
     let (name, own) = locate_for("mlp", false, &start_of("slurm/7", 0));
@@ -307,4 +308,14 @@ fn default_folders_do_not_collide() {
     assert_eq!(locate_for("mlp", true, &start_of("slurm/9", 1)).1, newest);
     assert_eq!(locate_for("mlp", false, &start_of("slurm/9", 1)).0, "20251231-235959-mlp-5");
     assert_eq!(locate_run(Some(Path::new("x")), "mlp", true, &Attempt::default()).unwrap(), RunPaths::new("x"));
+
+    // Regression test: of names, the greatest was taken for the newest.
+    let named = RunPaths::new(runs.join("zoo"));
+    std::fs::create_dir_all(named.checkpoints()).unwrap();
+    std::fs::write(named.last_checkpoint(), "").unwrap();
+    for (newest, seconds) in [(&third, 3), (&own, 4), (&named, 5), (&third, 6)] {
+        let saved = std::fs::File::options().write(true).open(newest.last_checkpoint()).unwrap();
+        saved.set_modified(SystemTime::now() + Duration::from_secs(seconds)).unwrap();
+        assert_eq!(locate("mlp", true).1, *newest);
+    }
 }

@@ -6,19 +6,18 @@ use std::sync::Arc;
 use crate::common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_data::{
-    BadSample, DataError, DataKind, Dataset, DecodePool, EvalCrop, EvalLoader, EvalTransform, Picture, ReadOptions,
-    Sharding, TrainLoader, TrainTransform,
+    DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sharding, TrainLoader, TrainTransform,
 };
 use enmasse_device::Device;
 use enmasse_graph::{Conv, Target, Tensor};
 use enmasse_train::{
     Callback, CallbackResult, Checkpoint, Classifier, Control, Engine, EpochPosition, EpochRecord, Keep, Objective,
-    OptimizerKind, Pictures, Precision, Prediction, Preparation, Progress, RunPaths, TrainConfig, TrainError, Trainer,
-    TrainingData, compile_plans, evaluate, initialize,
+    OptimizerKind, Precision, Preparation, Progress, RunPaths, TrainConfig, TrainError, Trainer, TrainingData,
+    compile_plans, evaluate, initialize,
 };
 
 /// The CPU device at its best instruction set.
-fn cpu(threads: usize) -> Cpu {
+pub(crate) fn cpu(threads: usize) -> Cpu {
     Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap()
 }
 
@@ -26,12 +25,12 @@ fn data() -> TrainingData {
     TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)))
 }
 
-fn net(x: Tensor, classes: usize) -> Tensor {
+pub(crate) fn net(x: Tensor, classes: usize) -> Tensor {
     let x = x.conv2d("conv", Conv::new(4, 3).no_bias()).batch_norm("bn").relu();
     x.adaptive_avg_pool([2, 2]).flatten().dropout("drop", 0.2).linear("fc", classes)
 }
 
-fn config(out: &Path) -> TrainConfig {
+pub(crate) fn config(out: &Path) -> TrainConfig {
     TrainConfig {
         model: "net".into(),
         epochs: 3,
@@ -54,7 +53,7 @@ impl Callback for Records<'_> {
     }
 }
 
-fn fit(config: TrainConfig) -> Vec<EpochRecord> {
+pub(crate) fn fit(config: TrainConfig) -> Vec<EpochRecord> {
     let mut records = Vec::new();
     Trainer::new(config, &cpu(2)).callback(Records(&mut records)).fit(&net, &data()).unwrap();
     records
@@ -103,73 +102,6 @@ fn a_run_learns_and_leaves_its_files() {
         let preparation = Preparation::new(&config(&out), DataKind::Folder);
         assert_eq!(Classifier::open(&file, None, &preparation, &[]).unwrap().configuration.precision, precision);
     }
-}
-
-/// Pictures whose corners differ.
-struct Slopes;
-
-impl Dataset for Slopes {
-    fn len(&self) -> usize {
-        17
-    }
-    fn label(&self, index: usize) -> usize {
-        index % 3
-    }
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
-        let byte = |at: usize| (at * (index + 1) + at % 36 * 5) as u8;
-        Picture::new(12, 10, (0..360).map(byte).collect())
-    }
-}
-
-/// Logarithms of probabilities are logits but for a number that is the same for all classes.
-#[test]
-fn pictures_are_judged_by_the_mean_of_the_logits_of_their_crops() {
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("run");
-    fit(config(&out));
-    let mut classifier = Classifier::open(&out, None, &Preparation::new(&config(&out), DataKind::Folder), &[]).unwrap();
-    classifier.transform.resize = 10;
-    let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
-    let pool = DecodePool::new(1).unwrap();
-    let loader = || EvalLoader::new(&pool, Arc::new(Slopes), classifier.transform.clone(), Sharding::one(0, 1, 5));
-    let mut logarithms = |crops: &[EvalCrop]| {
-        let (mut pictures, mut rows) = (Pictures::new(ReadOptions::default()), Vec::new());
-        pictures.add_part(Arc::new(Slopes));
-        let each = |found: Result<Prediction, &BadSample>| {
-            let mut row = [0f64; 3];
-            found.unwrap().top.iter().for_each(|guess| row[guess.index] = guess.probability.ln());
-            rows.push(row);
-        };
-        classifier.predict_each(program.as_mut(), &pool, pictures, crops, 3, each).unwrap();
-        rows
-    };
-    let mut losses = Vec::new();
-    for crops in [1, 5, 10].map(|count| EvalCrop::several(count).unwrap()) {
-        let mut means = vec![[0f64; 3]; 17];
-        for crop in &crops {
-            for (mean, row) in means.iter_mut().zip(logarithms(&[*crop])) {
-                mean.iter_mut().zip(row).for_each(|(mean, log)| *mean += log / crops.len() as f64);
-            }
-        }
-        let difference = |row: &[f64; 3]| [row[1] - row[0], row[2] - row[0]];
-        for (mean, together) in means.iter().zip(logarithms(&crops)) {
-            let pairs = difference(mean).into_iter().zip(difference(&together));
-            assert!(pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) < 1e-9, "{mean:?} {together:?}");
-        }
-        let own = |index: usize| means[index][index % 3];
-        let loss = |index: usize| means[index].iter().map(|log| (log - own(index)).exp()).sum::<f64>().ln() / 17.0;
-        let hits = (0..17).filter(|&index| means[index].iter().all(|log| *log <= own(index))).count();
-        losses.push(((0..17).map(loss).sum::<f64>(), hits));
-    }
-    for (crops, (loss, hits)) in [1, 5, 10].map(|count| EvalCrop::several(count).unwrap()).iter().zip(&losses) {
-        let loader = loader().unwrap().cropped(crops).unwrap();
-        let found = evaluate(program.as_mut(), &loader, 17, None, EpochPosition::default(), &mut ()).unwrap();
-        // The loss of single crops is the plan's, whose logarithms are of 32 bits and differ with the kernels.
-        let tolerance = if crops.len() == 1 { 1e-6 } else { 1e-9 };
-        assert!((found.loss - loss).abs() < tolerance, "{} crops: {} for {loss}", crops.len(), found.loss);
-        assert_eq!((found.accuracy, found.samples), (*hits as f64 / 17.0, 17));
-    }
-    assert!(losses[0].0 != losses[1].0 && losses[1].0 != losses[2].0, "{losses:?}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod augmentation;
 mod averages;
 mod callbacks;
 mod common;
+mod crops;
 mod data_parallel;
 mod data_wait;
 mod fit;

@@ -7,7 +7,7 @@ use enmasse_data::{Crop, DecodePool, OpenOptions};
 use enmasse_train::{TrainConfig, TrainingData};
 
 use crate::failure::Failure;
-use crate::output::say;
+use crate::output::{say, warn_of_data};
 use crate::settings::{cores, layers};
 use crate::without_data::{SHAPES_SIZE, shapes};
 
@@ -44,7 +44,7 @@ impl Opened {
             }
         };
         let data = TrainingData::open(&root, &OpenOptions { val_fraction, ..config.open_options() })?;
-        data.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
+        warn_of_data(&data.warnings);
         let is_padded = matches!(data.kind.crop(config.picture_size(data.kind.native_size())), Crop::Padded { .. });
         let surroundings = data.surroundings(is_padded, false);
         layers.without_effect(&surroundings, |_| true).iter().for_each(|line| say(format_args!("warning: {line}")));

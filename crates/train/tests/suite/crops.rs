@@ -1,0 +1,155 @@
+//! Evaluation and prediction by several crops of each picture.
+
+use std::sync::Arc;
+
+use crate::fit::{config, cpu, fit, net};
+use enmasse_data::{
+    BadSample, DataError, DataKind, Dataset, DecodePool, EvalCrop, EvalLoader, Picture, ReadOptions, Sharding, View,
+    Wanted,
+};
+use enmasse_train::{Classifier, EpochPosition, Evaluation, Pictures, Prediction, Preparation, evaluate};
+
+/// Pictures whose corners differ.
+struct Slopes;
+
+impl Dataset for Slopes {
+    fn len(&self) -> usize {
+        17
+    }
+    fn label(&self, index: usize) -> usize {
+        index % 3
+    }
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        let byte = |at: usize| (at * (index + 1) + at % 36 * 5) as u8;
+        Picture::new(12, 10, (0..360).map(byte).collect())
+    }
+}
+
+/// Logarithms of probabilities are logits but for a number that is the same for all classes.
+#[test]
+fn pictures_are_judged_by_the_mean_of_the_logits_of_their_crops() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    fit(config(&out));
+    let mut classifier = Classifier::open(&out, None, &Preparation::new(&config(&out), DataKind::Folder), &[]).unwrap();
+    classifier.transform.resize = 10;
+    let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
+    let pool = DecodePool::new(1).unwrap();
+    let loader = || EvalLoader::new(&pool, Arc::new(Slopes), classifier.transform.clone(), Sharding::one(0, 1, 5));
+    let mut logarithms = |crops: &[EvalCrop]| {
+        let (mut pictures, mut rows) = (Pictures::new(ReadOptions::default()), Vec::new());
+        pictures.add_part(Arc::new(Slopes));
+        let each = |found: Result<Prediction, &BadSample>| {
+            let mut row = [0f64; 3];
+            found.unwrap().top.iter().for_each(|guess| row[guess.index] = guess.probability.ln());
+            rows.push(row);
+        };
+        classifier.predict_each(program.as_mut(), &pool, pictures, crops, 3, each).unwrap();
+        rows
+    };
+    let mut losses = Vec::new();
+    for crops in [1, 5, 10].map(|count| EvalCrop::several(count).unwrap()) {
+        let mut means = vec![[0f64; 3]; 17];
+        for crop in &crops {
+            for (mean, row) in means.iter_mut().zip(logarithms(&[*crop])) {
+                mean.iter_mut().zip(row).for_each(|(mean, log)| *mean += log / crops.len() as f64);
+            }
+        }
+        let difference = |row: &[f64; 3]| [row[1] - row[0], row[2] - row[0]];
+        for (mean, together) in means.iter().zip(logarithms(&crops)) {
+            let pairs = difference(mean).into_iter().zip(difference(&together));
+            assert!(pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) < 1e-9, "{mean:?} {together:?}");
+        }
+        let own = |index: usize| means[index][index % 3];
+        let loss = |index: usize| means[index].iter().map(|log| (log - own(index)).exp()).sum::<f64>().ln() / 17.0;
+        let hits = (0..17).filter(|&index| means[index].iter().all(|log| *log <= own(index))).count();
+        losses.push(((0..17).map(loss).sum::<f64>(), hits));
+    }
+    for (crops, (loss, hits)) in [1, 5, 10].map(|count| EvalCrop::several(count).unwrap()).iter().zip(&losses) {
+        let loader = loader().unwrap().cropped(crops).unwrap();
+        let found = evaluate(program.as_mut(), &loader, 17, None, EpochPosition::default(), &mut ()).unwrap();
+        // The loss of single crops is the plan's, whose logarithms are of 32 bits and differ with the kernels.
+        let tolerance = if crops.len() == 1 { 1e-6 } else { 1e-9 };
+        assert!((found.loss - loss).abs() < tolerance, "{} crops: {} for {loss}", crops.len(), found.loss);
+        assert_eq!((found.accuracy, found.samples), (*hits as f64 / 17.0, 17));
+    }
+    assert!(losses[0].0 != losses[1].0 && losses[1].0 != losses[2].0, "{losses:?}");
+}
+
+/// Pictures of which every fourth is damaged in its last rows.
+struct DamagedBelow;
+
+impl Dataset for DamagedBelow {
+    fn len(&self) -> usize {
+        Slopes.len()
+    }
+    fn label(&self, index: usize) -> usize {
+        Slopes.label(index)
+    }
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        Slopes.read(index)
+    }
+    fn read_part(
+        &self,
+        index: usize,
+        wanted: &dyn Fn(usize, usize) -> Wanted,
+        view: &mut View,
+    ) -> Result<(), DataError> {
+        let part = wanted(12, 10).part;
+        match index.is_multiple_of(4) && part.top + part.height == 10 {
+            true => Err(DataError::Picture { name: self.name(index), problem: "it is cut off".to_owned() }),
+            false => Slopes.read_part(index, wanted, view),
+        }
+    }
+}
+
+/// Regression test: crops that cannot be read were judged as black pictures, and only the first crop told of damage.
+#[test]
+fn a_picture_counts_only_if_all_of_its_crops_can_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    fit(config(&out));
+    let mut classifier = Classifier::open(&out, None, &Preparation::new(&config(&out), DataKind::Folder), &[]).unwrap();
+    classifier.transform.resize = 10;
+    let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
+    let pool = DecodePool::new(1).unwrap();
+    let mut judge = |data: Arc<dyn Dataset>, indices: Vec<usize>| {
+        let data: Arc<dyn Dataset> = Arc::new(Chosen { data, indices });
+        let total = data.len() as u64;
+        let loader = EvalLoader::new(&pool, data, classifier.transform.clone(), Sharding::one(0, 1, 5)).unwrap();
+        let loader = loader.skip_unreadable(true).cropped(&EvalCrop::several(5).unwrap()).unwrap();
+        evaluate(program.as_mut(), &loader, total, None, EpochPosition::default(), &mut ()).unwrap()
+    };
+    let found = judge(Arc::new(DamagedBelow), (0..17).collect());
+    assert_eq!((found.samples, found.unreadable), (12, 5));
+    let whole = judge(Arc::new(Slopes), (0..17).filter(|index| index % 4 != 0).collect());
+    assert!((found.loss - whole.loss).abs() < 1e-12 && found.accuracy == whole.accuracy, "{found:?} {whole:?}");
+    let counts = |found: &Evaluation| found.confusion.clone().unwrap();
+    assert!(counts(&found) == counts(&whole));
+}
+
+/// Some samples of a data set.
+struct Chosen {
+    data: Arc<dyn Dataset>,
+    indices: Vec<usize>,
+}
+
+impl Dataset for Chosen {
+    fn len(&self) -> usize {
+        self.indices.len()
+    }
+    fn label(&self, index: usize) -> usize {
+        self.data.label(self.indices[index])
+    }
+    fn read(&self, index: usize) -> Result<Picture, DataError> {
+        self.data.read(self.indices[index])
+    }
+    fn read_part(
+        &self,
+        index: usize,
+        wanted: &dyn Fn(usize, usize) -> Wanted,
+        view: &mut View,
+    ) -> Result<(), DataError> {
+        self.data.read_part(self.indices[index], wanted, view)
+    }
+}
