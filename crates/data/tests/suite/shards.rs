@@ -161,6 +161,30 @@ fn problems_are_named() {
     refused("", "a.tar: its name says no part");
 }
 
+/// Names and attributes of a member took as much memory as the archive gave them bytes, of which a sparse file has any number.
+#[test]
+fn headers_without_end() {
+    let root = tempdir().unwrap();
+    let path = root.path().join("a.tar");
+    let check = |kind: EntryType| {
+        let mut header = header(kind, 7 << 30);
+        header.set_path("././@LongLink").unwrap();
+        header.set_cksum();
+        fs::write(&path, header.as_bytes()).unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_len(8 << 30).unwrap();
+        let problem = "it is no tar archive, or a damaged one: headers of more than 2097152 bytes";
+        assert_eq!(samples(&path), Err(format!("{}: {problem}", path.display())), "{kind:?}");
+    };
+    check(EntryType::GNULongName);
+    check(EntryType::GNULongLink);
+    check(EntryType::XHeader);
+    // Neither of these is one, and neither is read.
+    let large = vec![b' '; 3 << 20];
+    let members = [("1.jpg", PICTURE), ("1.cls", b"a"), ("1.txt", &large), ("2.jpg", PICTURE), ("2.cls", b"b")];
+    fs::write(&path, archive(&members)).unwrap();
+    assert_eq!(samples(&path).map(|samples| samples.len()), Ok(2));
+}
+
 /// An archive may end anywhere: an error, or a warning where whole samples are lost.
 #[test]
 fn archives_that_were_cut_short() {
