@@ -4,10 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use enmasse_files::{folder_of, write_whole};
+use enmasse_files::{Space, folder_of, write_whole};
 use enmasse_jpeg::Decoder;
 use jpeg_encoder::{ChromaSubsamplingMethod, ColorType, Encoder, SamplingFactor};
-use rustix::fs::statvfs;
 
 use super::header::{MAX_EDGE, Metadata, Pictures};
 use super::write::Writer;
@@ -270,12 +269,11 @@ fn needed_bytes(data: &Unpacked, form: PackForm, pool: &DecodePool) -> Result<u6
 /// Fails if the file system of the file `path` has less than `needed` bytes for this user.
 fn require_space(path: &Path, needed: u64) -> io::Result<()> {
     // A folder that does not exist is an error when the file is written.
-    let Ok(found) = statvfs(folder_of(path)) else { return Ok(()) };
-    let free = found.f_bavail.saturating_mul(found.f_frsize);
-    if needed <= free {
+    let Ok(free) = Space::of(folder_of(path)) else { return Ok(()) };
+    if needed <= free.bytes {
         return Ok(());
     }
-    let [needed, free] = [needed, free].map(|bytes| bytes.div_ceil(1 << 20));
+    let [needed, free] = [needed, free.bytes].map(|bytes| bytes.div_ceil(1 << 20));
     let problem = format!("it needs about {needed} MiB, and its disk has {free} MiB free");
     Err(io::Error::new(io::ErrorKind::StorageFull, problem))
 }
