@@ -63,6 +63,7 @@ fn list(container: &Container, fields: Option<&[&str]>) -> Result<Indexed, DataE
     let refused = |problem: String| DataError::layout(path, problem);
     let damaged = |error: io::Error| match error.downcast::<RemoteError>() {
         Ok(error) => error.into(),
+        Err(_) if is_gzip(container) => refused("it is compressed by gzip: decompress it first (gunzip)".to_owned()),
         Err(error) => refused(format!("it is no tar archive, or a damaged one: {error}")),
     };
     let left = Cell::new(MAX_HEADER_BYTES);
@@ -112,6 +113,12 @@ fn list(container: &Container, fields: Option<&[&str]>) -> Result<Indexed, DataE
     // Two blocks of zeros end an archive.
     found.is_complete = length >= end.next_multiple_of(512).saturating_add(1024);
     Ok(found)
+}
+
+/// Whether it begins as a compressed file does, whatever its name.
+fn is_gzip(container: &Container) -> bool {
+    let mut begin = [0; 2];
+    container.fill(0, &mut begin).is_ok() && begin == [0x1F, 0x8B]
 }
 
 /// Reads only so many bytes. What is skipped by seeking does not count.

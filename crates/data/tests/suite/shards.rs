@@ -1,9 +1,12 @@
 //! Pictures in tar archives: samples, labels, parts, and archives that are damaged.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use enmasse_data::{DataLayout, Dataset, OpenData, OpenOptions, open, open_whole};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use tar::{Builder, EntryType, Header};
 use tempfile::{TempDir, tempdir};
 
@@ -140,6 +143,9 @@ fn problems_are_named() {
         b"no tar archive, but long enough for a header".repeat(20),
         "c.tar: it is no tar archive, or a damaged one: ",
     );
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+    gzip.write_all(&numbered(0, 3, &["a", "b"])).unwrap();
+    check(gzip.finish().unwrap(), "c.tar: it is compressed by gzip: decompress it first (gunzip)");
     check(
         archive(&[("a/1.jpg", PICTURE)]),
         "c.tar: its picture a/1.jpg has no label: a member a/1.cls, or a/1.json with",
