@@ -108,7 +108,7 @@ pub fn pack(
                 Ok(())
             };
             let done = pool.in_order(dataset, make, take).and_then(|()| match writer.samples(part) {
-                0 => Err(data.nothing_left(part).into()),
+                0 => Err(DataError::nothing_readable(&data.root, PARTS[part]).into()),
                 samples => Ok(samples),
             });
             packed.samples[part] = done.map_err(|fault| match fault {
@@ -167,10 +167,6 @@ fn pictures(form: PackForm) -> Result<Pictures, DataError> {
 }
 
 impl Unpacked {
-    fn nothing_left(&self, part: usize) -> DataError {
-        DataError::layout(&self.root, format!("none of its pictures for {} can be read", PARTS[part]))
-    }
-
     /// A sample's label and the name under which it is stored.
     fn label_and_name(&self, part: usize, index: usize) -> Result<(u32, String), DataError> {
         let dataset = self.parts[part].as_ref();

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::plain;
-use crate::common::{enmasse, failed};
+use crate::common::{enmasse, failed, files};
 
 /// Three training pictures of two classes, and validation pictures that do not count.
 fn two_classes(root: &Path) -> String {
@@ -54,6 +54,20 @@ fn unreadable_pictures() {
     let ended = stats("skip").well();
     assert_eq!((&ended.json()[0]["samples"], &ended.json()[0]["unreadable"]), (&json!(3), &json!(1)));
     assert!(ended.stderr.contains("unreadable: 1 picture was skipped: "), "{ended:?}");
+}
+
+/// The mean over no picture was printed: NaN, and null in JSON.
+#[test]
+fn no_readable_picture_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = two_classes(folder.path());
+    for path in files(&folder.path().join("train")) {
+        fs::write(path, "").unwrap();
+    }
+    let ended = enmasse(&["data", "stats", &data, "--size", "8", "--json", "--on-bad-sample", "skip"]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
+    let error = format!("error: {data}: none of its pictures for training can be read\n");
+    assert!(ended.stderr.ends_with(&error), "{ended:?}");
 }
 
 /// The constants that are published for CIFAR-10 are over all pixels, so a set of one size counts its pictures as they are.
