@@ -13,6 +13,7 @@ mod last_batch;
 mod metrics;
 mod mixing;
 mod objective;
+mod prediction;
 mod pretrained;
 mod progress;
 mod stopping;
