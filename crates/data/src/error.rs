@@ -194,6 +194,11 @@ impl DataError {
         DataError::Panicked { name: name.into(), message }
     }
 
+    /// The error of data in `root` of which no picture for `purpose`, such as training, can be read.
+    pub fn nothing_readable(root: impl Into<PathBuf>, purpose: &str) -> Self {
+        DataError::layout(root, format!("none of its pictures for {purpose} can be read"))
+    }
+
     pub(crate) fn picture(name: impl Into<String>, problem: impl ToString) -> Self {
         // A decoder's message may span lines; these messages never do.
         let problem = problem.to_string().split_whitespace().collect::<Vec<_>>().join(" ");

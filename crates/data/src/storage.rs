@@ -1,6 +1,7 @@
 //! Where data lie: in files of this machine, or in objects on servers.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -50,9 +51,11 @@ impl Storage {
     pub fn names(&self, folder: &str) -> Result<Vec<String>, DataError> {
         match self {
             Storage::Files => {
-                let listed = fs::read_dir(folder).map_err(|source| DataError::read(folder, source))?;
+                // A file server may fail midway. Fewer files than there are would be other data.
+                let listed = fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+                let listed = listed.map_err(|source| DataError::read(folder, source))?;
                 let mut names: Vec<String> =
-                    listed.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+                    listed.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect();
                 names.sort_unstable();
                 Ok(names)
             }

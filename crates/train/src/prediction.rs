@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use enmasse_data::{
-    BadSample, DataError, Dataset, DecodePool, EvalCrop, EvalLoader, Picture, ReadOptions, Resizer, Sharding, decode,
+    BadSample, DataError, Dataset, DecodePool, EvalCrop, EvalLoader, Extent, Picture, ReadOptions, Resizer, Sharding,
+    View, Wanted, decode,
 };
 use enmasse_device::{HostBatch, Program, StepInputs};
 use enmasse_graph::{Mode, Phase};
@@ -161,10 +162,33 @@ impl Dataset for Pictures {
         }
     }
 
+    fn read_part(
+        &self,
+        index: usize,
+        wanted: &dyn Fn(usize, usize) -> Wanted,
+        view: &mut View,
+    ) -> Result<(), DataError> {
+        match self.source(index) {
+            (Source::File(path), _) => decode::read_part(path, self.reading, wanted, view),
+            (Source::Part(part), index) => part.read_part(index, wanted, view),
+        }
+    }
+
     fn name(&self, index: usize) -> String {
         match self.source(index) {
             (Source::File(path), _) => path.display().to_string(),
             (Source::Part(part), index) => part.name(index),
+        }
+    }
+
+    fn is_remote(&self) -> bool {
+        self.sources.iter().any(|(source, _)| matches!(source, Source::Part(part) if part.is_remote()))
+    }
+
+    fn extent(&self, index: usize) -> Option<Extent> {
+        match self.source(index) {
+            (Source::File(_), _) => None,
+            (Source::Part(part), index) => part.extent(index),
         }
     }
 }

@@ -152,27 +152,29 @@ fn each<T: Send>(
     threads: usize,
     read: impl Fn(&Path) -> Result<T, DataError> + Sync,
 ) -> Result<Vec<T>, DataError> {
-    if let [(only, _)] = files {
-        return read(only).map(|found| vec![found]);
-    }
     let (next, end) = (AtomicUsize::new(0), AtomicUsize::new(files.len()));
     let found = Mutex::new(Vec::with_capacity(files.len()));
-    thread::scope(|scope| {
-        for _ in 0..threads.min(files.len()) {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= end.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    let made = read(&files[number].0);
-                    if made.is_err() {
-                        end.fetch_min(number, Ordering::Relaxed);
-                    }
-                    found.lock().unwrap_or_else(PoisonError::into_inner).push((number, made));
-                }
-            });
+    let work = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= end.load(Ordering::Relaxed) {
+                break;
+            }
+            let made = read(&files[number].0);
+            if made.is_err() {
+                end.fetch_min(number, Ordering::Relaxed);
+            }
+            found.lock().unwrap_or_else(PoisonError::into_inner).push((number, made));
         }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads.min(files.len()) {
+            // Where the system has no more threads, those that there are do the work; this one is always among them.
+            if thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                break;
+            }
+        }
+        work();
     });
     let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     found.sort_unstable_by_key(|(number, _)| *number);

@@ -4,10 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use enmasse_files::{folder_of, write_whole};
+use enmasse_files::{Space, folder_of, write_whole};
 use enmasse_jpeg::Decoder;
 use jpeg_encoder::{ChromaSubsamplingMethod, ColorType, Encoder, SamplingFactor};
-use rustix::fs::statvfs;
 
 use super::header::{MAX_EDGE, Metadata, Pictures};
 use super::write::Writer;
@@ -109,7 +108,7 @@ pub fn pack(
                 Ok(())
             };
             let done = pool.in_order(dataset, make, take).and_then(|()| match writer.samples(part) {
-                0 => Err(data.nothing_left(part).into()),
+                0 => Err(DataError::nothing_readable(&data.root, PARTS[part]).into()),
                 samples => Ok(samples),
             });
             packed.samples[part] = done.map_err(|fault| match fault {
@@ -168,10 +167,6 @@ fn pictures(form: PackForm) -> Result<Pictures, DataError> {
 }
 
 impl Unpacked {
-    fn nothing_left(&self, part: usize) -> DataError {
-        DataError::layout(&self.root, format!("none of its pictures for {} can be read", PARTS[part]))
-    }
-
     /// A sample's label and the name under which it is stored.
     fn label_and_name(&self, part: usize, index: usize) -> Result<(u32, String), DataError> {
         let dataset = self.parts[part].as_ref();
@@ -270,12 +265,11 @@ fn needed_bytes(data: &Unpacked, form: PackForm, pool: &DecodePool) -> Result<u6
 /// Fails if the file system of the file `path` has less than `needed` bytes for this user.
 fn require_space(path: &Path, needed: u64) -> io::Result<()> {
     // A folder that does not exist is an error when the file is written.
-    let Ok(found) = statvfs(folder_of(path)) else { return Ok(()) };
-    let free = found.f_bavail.saturating_mul(found.f_frsize);
-    if needed <= free {
+    let Ok(free) = Space::of(folder_of(path)) else { return Ok(()) };
+    if needed <= free.bytes {
         return Ok(());
     }
-    let [needed, free] = [needed, free].map(|bytes| bytes.div_ceil(1 << 20));
+    let [needed, free] = [needed, free.bytes].map(|bytes| bytes.div_ceil(1 << 20));
     let problem = format!("it needs about {needed} MiB, and its disk has {free} MiB free");
     Err(io::Error::new(io::ErrorKind::StorageFull, problem))
 }

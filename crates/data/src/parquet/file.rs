@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::metadata::{Chunk, Column, Metadata, RowGroup};
-use super::page::{Head, Kind, Page};
+use super::page::{Head, Kind, Page, Undecoded};
 use super::thrift::Fault;
 use crate::{Container, DataError};
 
@@ -159,7 +159,10 @@ impl PageAt {
     ) -> Result<Page, PageError> {
         let mut packed = Vec::new();
         container.read(self.offset, self.head.packed, &mut packed).map_err(PageError::Read)?;
-        Ok(Page::decode(&self.head, packed, column, chunk.codec, dictionary)?)
+        Page::decode(&self.head, packed, column, chunk.codec, dictionary).map_err(|why| match why {
+            Undecoded::Damaged(fault) => PageError::Damaged(fault),
+            Undecoded::Memory(source) => PageError::Read(DataError::read(container.path(), source)),
+        })
     }
 }
 
@@ -184,4 +187,40 @@ pub(crate) fn each_label(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parquet::metadata::{Codec, Physical};
+
+    /// It counted as damage, so a run that skips unreadable samples went on without them.
+    #[test]
+    fn lack_of_memory_is_no_damage() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.parquet");
+        std::fs::write(&path, [0; 16]).unwrap();
+        let container = Container::open(&path).unwrap();
+        let chunk = Chunk { offset: 0, length: 16, unpacked: 16, codec: Codec::None };
+        let column = Column {
+            name: String::new(),
+            field: None,
+            physical: Physical::Bytes,
+            is_text: false,
+            levels: 1,
+            is_list: false,
+        };
+        // A page of the newer form with 16 bytes of levels.
+        let head = [0x15, 6, 0x15, 32, 0x15, 32, 0x5C, 0x15, 2, 0x35, 0, 0x15, 32, 0x15, 0, 0, 0];
+        let mut head = Head::parse(&head).unwrap();
+        let read = |head: Head| PageAt { first: 0, head, offset: 0 }.read(&container, chunk, &column, None);
+        // More than any machine has.
+        head.values = usize::MAX;
+        let Err(PageError::Read(error)) = read(head) else { panic!("no error of memory") };
+        assert!(!error.is_unreadable(), "{error}");
+        let named = format!("cannot read {}: there is no memory for ", path.display());
+        assert!(error.to_string().starts_with(&named), "{error}");
+        head.kind = Kind::Other;
+        assert!(matches!(read(head), Err(PageError::Damaged(_))));
+    }
 }

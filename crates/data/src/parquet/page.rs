@@ -1,6 +1,6 @@
 //! Pages of a column: the head of each, decompression, and where in it each row's value lies.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::sync::Arc;
 
 use enmasse_files::reserve;
@@ -113,6 +113,27 @@ struct Place {
 
 const NULL: u32 = u32::MAX;
 
+/// Why a page cannot be decoded.
+#[derive(Debug)]
+pub(super) enum Undecoded {
+    /// The file is at fault.
+    Damaged(Fault),
+    /// There is no memory for it here and now.
+    Memory(io::Error),
+}
+
+impl From<Fault> for Undecoded {
+    fn from(fault: Fault) -> Self {
+        Undecoded::Damaged(fault)
+    }
+}
+
+impl From<io::Error> for Undecoded {
+    fn from(error: io::Error) -> Self {
+        Undecoded::Memory(error)
+    }
+}
+
 /// The values of a page, or of a dictionary.
 #[derive(Debug, Default)]
 pub(super) struct Page {
@@ -144,7 +165,7 @@ impl Page {
         column: &Column,
         codec: Codec,
         dictionary: Option<&Page>,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, Undecoded> {
         let count = head.values;
         match head.kind {
             Kind::Dictionary => {
@@ -172,13 +193,13 @@ impl Page {
                 let codec = if is_compressed { codec } else { Codec::None };
                 let mut values = packed;
                 if ahead > values.len() {
-                    return Err(CUT);
+                    return Err(CUT.into());
                 }
                 values.drain(..ahead);
                 let bytes = unpack(values, codec, unpacked)?;
                 Self::of_values(bytes, 0, head, column, present, dictionary)
             }
-            Kind::Other => Err("a page has no values"),
+            Kind::Other => Err("a page has no values".into()),
         }
     }
 
@@ -190,7 +211,7 @@ impl Page {
         column: &Column,
         present: Option<Vec<bool>>,
         dictionary: Option<&Page>,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, Undecoded> {
         let count = present.as_ref().map_or(head.values, |present| present.iter().filter(|is| **is).count());
         let (bytes, places) = match head.encoding {
             0 => {
@@ -217,7 +238,7 @@ impl Page {
             }
             _ => {
                 return Err(
-                    "its values are written in an encoding that is not read; write it with plain values or dictionaries",
+                    "its values are written in an encoding that is not read; write it with plain values or dictionaries".into(),
                 );
             }
         };
@@ -236,7 +257,7 @@ impl Page {
 }
 
 /// Which of `count` values are not null, from their levels, of which `most` is the highest.
-fn presence(bytes: &[u8], most: u32, count: usize) -> Result<Vec<bool>, Fault> {
+fn presence(bytes: &[u8], most: u32, count: usize) -> Result<Vec<bool>, Undecoded> {
     let mut present = list(count)?;
     each_number(bytes, u32::BITS - most.leading_zeros(), count, |level| {
         present.push(level == most);
@@ -246,15 +267,15 @@ fn presence(bytes: &[u8], most: u32, count: usize) -> Result<Vec<bool>, Fault> {
 }
 
 /// The places of `count` values that follow each other from `at` on, texts after their lengths.
-fn plain(bytes: &[u8], mut at: usize, physical: Physical, count: usize) -> Result<Vec<Place>, Fault> {
+fn plain(bytes: &[u8], mut at: usize, physical: Physical, count: usize) -> Result<Vec<Place>, Undecoded> {
     let rest = bytes.len().checked_sub(at).ok_or(CUT)?;
     let least = match physical {
         Physical::Number { bytes } => bytes,
         Physical::Bytes => 4,
-        Physical::Other(_) => return Err("its values are no numbers and no bytes"),
+        Physical::Other(_) => return Err("its values are no numbers and no bytes".into()),
     };
     if count > rest / least {
-        return Err(CUT);
+        return Err(CUT.into());
     }
     let mut places = list(count)?;
     for _ in 0..count {
@@ -267,7 +288,7 @@ fn plain(bytes: &[u8], mut at: usize, physical: Physical, count: usize) -> Resul
             _ => least,
         };
         if length > bytes.len() - at {
-            return Err(CUT);
+            return Err(CUT.into());
         }
         places.push(Place { offset: at as u32, length: length as u32 });
         at += length;
@@ -275,20 +296,18 @@ fn plain(bytes: &[u8], mut at: usize, physical: Physical, count: usize) -> Resul
     Ok(places)
 }
 
-const NO_MEMORY: Fault = "there is no memory for a page";
-
 /// An empty list with memory for `count` elements.
-fn list<T>(count: usize) -> Result<Vec<T>, Fault> {
+fn list<T>(count: usize) -> io::Result<Vec<T>> {
     let mut list = Vec::new();
-    reserve(&mut list, count).map_err(|_| NO_MEMORY)?;
+    reserve(&mut list, count)?;
     Ok(list)
 }
 
 /// The bytes without compression: exactly `length`.
-fn unpack(packed: Vec<u8>, codec: Codec, length: usize) -> Result<Vec<u8>, Fault> {
+fn unpack(packed: Vec<u8>, codec: Codec, length: usize) -> Result<Vec<u8>, Undecoded> {
     const DAMAGED: Fault = "a page is damaged: it cannot be decompressed";
     if length > SMALL && length / MAX_EXPANSION > packed.len() {
-        return Err("a page is said to become more than a thousand times as large");
+        return Err("a page is said to become more than a thousand times as large".into());
     }
     let mut bytes;
     match codec {
@@ -296,26 +315,25 @@ fn unpack(packed: Vec<u8>, codec: Codec, length: usize) -> Result<Vec<u8>, Fault
         Codec::Snappy if length == 0 => bytes = Vec::new(),
         Codec::Snappy => {
             if snap::raw::decompress_len(&packed).ok() != Some(length) {
-                return Err(DAMAGED);
+                return Err(DAMAGED.into());
             }
             bytes = list(length)?;
             bytes.resize(length, 0);
             snap::raw::Decoder::new().decompress(&packed, &mut bytes).map_err(|_| DAMAGED)?;
         }
-        Codec::Gzip => bytes = read(flate2::read::MultiGzDecoder::new(packed.as_slice()), length).ok_or(DAMAGED)?,
+        Codec::Gzip => bytes = read(flate2::read::MultiGzDecoder::new(packed.as_slice()), length)?.ok_or(DAMAGED)?,
         Codec::Zstd => {
             let mut decoder = FrameDecoder::new();
             decoder.set_max_window_size(length.max(WINDOW) as u64);
             let decoder = StreamingDecoder::new_with_decoder(packed.as_slice(), decoder).map_err(|_| DAMAGED)?;
-            bytes = read(decoder, length).ok_or(DAMAGED)?;
+            bytes = read(decoder, length)?.ok_or(DAMAGED)?;
         }
     }
-    if bytes.len() == length { Ok(bytes) } else { Err(DAMAGED) }
+    if bytes.len() == length { Ok(bytes) } else { Err(DAMAGED.into()) }
 }
 
-/// All that `decoder` gives, up to one byte more than `length`.
-fn read(decoder: impl Read, length: usize) -> Option<Vec<u8>> {
-    let mut bytes = list(length).ok()?;
-    decoder.take(length as u64 + 1).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
+/// All that `decoder` gives, up to one byte more than `length`; `None` if it fails.
+fn read(decoder: impl Read, length: usize) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = list(length)?;
+    Ok(decoder.take(length as u64 + 1).read_to_end(&mut bytes).ok().map(|_| bytes))
 }

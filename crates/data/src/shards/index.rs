@@ -2,7 +2,8 @@
 //!
 //! As in WebDataset, a member's key is its path up to the first dot of its name, and neighbours with one key are a sample.
 
-use std::io::Read;
+use std::cell::Cell;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use enmasse_remote::RemoteError;
@@ -16,6 +17,10 @@ use crate::{Container, DataError};
 
 /// Limit of a label's bytes; a `.json` may hold more than the label.
 const MAX_LABEL_BYTES: u64 = 1 << 20;
+
+/// Limit of what is read at a time: a label, and the headers of the next member. The crate reads long names and attributes whole,
+/// and their lengths are the archive's own.
+const MAX_HEADER_BYTES: u64 = 2 << 20;
 
 /// The samples of an archive.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -56,13 +61,16 @@ pub(crate) fn index(storage: &Storage, path: &Path, fields: Option<&[&str]>) -> 
 fn list(container: &Container, fields: Option<&[&str]>) -> Result<Indexed, DataError> {
     let (path, length) = (container.path(), container.length());
     let refused = |problem: String| DataError::layout(path, problem);
-    let damaged = |error: std::io::Error| match error.downcast::<RemoteError>() {
+    let damaged = |error: io::Error| match error.downcast::<RemoteError>() {
         Ok(error) => error.into(),
+        Err(_) if is_gzip(container) => refused("it is compressed by gzip: decompress it first (gunzip)".to_owned()),
         Err(error) => refused(format!("it is no tar archive, or a damaged one: {error}")),
     };
-    let mut archive = Archive::new(container.reader());
+    let left = Cell::new(MAX_HEADER_BYTES);
+    let mut archive = Archive::new(Limited { reader: container.reader(), left: &left });
     let (mut found, mut group, mut end) = (Indexed::default(), Group::default(), 0);
     for entry in archive.entries_with_seek().map_err(damaged)? {
+        left.set(MAX_HEADER_BYTES);
         let mut entry = entry.map_err(damaged)?;
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         let size = entry.size();
@@ -105,6 +113,34 @@ fn list(container: &Container, fields: Option<&[&str]>) -> Result<Indexed, DataE
     // Two blocks of zeros end an archive.
     found.is_complete = length >= end.next_multiple_of(512).saturating_add(1024);
     Ok(found)
+}
+
+/// Whether it begins as a compressed file does, whatever its name.
+fn is_gzip(container: &Container) -> bool {
+    let mut begin = [0; 2];
+    container.fill(0, &mut begin).is_ok() && begin == [0x1F, 0x8B]
+}
+
+/// Reads only so many bytes. What is skipped by seeking does not count.
+struct Limited<'a, R> {
+    reader: R,
+    left: &'a Cell<u64>,
+}
+
+impl<R: Read> Read for Limited<'_, R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(bytes)?;
+        let left = self.left.get().checked_sub(read as u64);
+        let limit = || io::Error::other(format!("headers of more than {MAX_HEADER_BYTES} bytes"));
+        self.left.set(left.ok_or_else(limit)?);
+        Ok(read)
+    }
+}
+
+impl<R: Seek> Seek for Limited<'_, R> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.reader.seek(to)
+    }
 }
 
 impl Group {

@@ -1,9 +1,12 @@
 //! Pictures in tar archives: samples, labels, parts, and archives that are damaged.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use enmasse_data::{DataLayout, Dataset, OpenData, OpenOptions, open, open_whole};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use tar::{Builder, EntryType, Header};
 use tempfile::{TempDir, tempdir};
 
@@ -140,6 +143,9 @@ fn problems_are_named() {
         b"no tar archive, but long enough for a header".repeat(20),
         "c.tar: it is no tar archive, or a damaged one: ",
     );
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+    gzip.write_all(&numbered(0, 3, &["a", "b"])).unwrap();
+    check(gzip.finish().unwrap(), "c.tar: it is compressed by gzip: decompress it first (gunzip)");
     check(
         archive(&[("a/1.jpg", PICTURE)]),
         "c.tar: its picture a/1.jpg has no label: a member a/1.cls, or a/1.json with",
@@ -159,6 +165,30 @@ fn problems_are_named() {
         fs::write(root.path().join(name), numbered(0, 2, &["a"])).unwrap();
     }
     refused("", "a.tar: its name says no part");
+}
+
+/// Names and attributes of a member took as much memory as the archive gave them bytes, of which a sparse file has any number.
+#[test]
+fn headers_without_end() {
+    let root = tempdir().unwrap();
+    let path = root.path().join("a.tar");
+    let check = |kind: EntryType| {
+        let mut header = header(kind, 7 << 30);
+        header.set_path("././@LongLink").unwrap();
+        header.set_cksum();
+        fs::write(&path, header.as_bytes()).unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_len(8 << 30).unwrap();
+        let problem = "it is no tar archive, or a damaged one: headers of more than 2097152 bytes";
+        assert_eq!(samples(&path), Err(format!("{}: {problem}", path.display())), "{kind:?}");
+    };
+    check(EntryType::GNULongName);
+    check(EntryType::GNULongLink);
+    check(EntryType::XHeader);
+    // Neither of these is one, and neither is read.
+    let large = vec![b' '; 3 << 20];
+    let members = [("1.jpg", PICTURE), ("1.cls", b"a"), ("1.txt", &large), ("2.jpg", PICTURE), ("2.cls", b"b")];
+    fs::write(&path, archive(&members)).unwrap();
+    assert_eq!(samples(&path).map(|samples| samples.len()), Ok(2));
 }
 
 /// An archive may end anywhere: an error, or a warning where whole samples are lost.

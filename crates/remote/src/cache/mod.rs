@@ -35,6 +35,9 @@ const MAX_ABOUT: u64 = 64 << 10;
 /// Extension of a piece's name. Other files of an object are dropped only together with all of it.
 const EXTENSION: &str = "piece";
 
+/// The same of the lock of a piece.
+const LOCK: &str = "lock";
+
 /// The cache.
 #[derive(Debug)]
 pub(crate) struct Cache {
@@ -99,6 +102,20 @@ fn folder_name(address: &str, server: &str, version: Option<&Version>) -> String
     match version {
         Some(version) => format!("{object}-{}", half(&description(address, server, version))),
         None => object + "-",
+    }
+}
+
+/// Whether a name in the cache's folder is one of [`folder_name`].
+fn is_object(name: &str) -> bool {
+    let is_half = |half: &str| half.len() == 32 && half.bytes().all(|byte| byte.is_ascii_hexdigit());
+    name.split_once('-').is_some_and(|(object, version)| is_half(object) && is_half(version))
+}
+
+/// Whether a name in an object's folder is one that the cache gives to files, or to those in the making.
+fn is_own(name: &str) -> bool {
+    match name.rsplit_once('.') {
+        Some((_, extension)) => name == ABOUT || [EXTENSION, LOCK, "tmp"].contains(&extension),
+        None => name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'),
     }
 }
 
@@ -178,7 +195,7 @@ impl Pieces {
 
     /// The right to fetch a piece; `None` while another process or thread has it.
     pub fn claim(&self, piece: u64) -> Option<Claim> {
-        let path = self.folder.join(format!("{piece}.lock"));
+        let path = self.folder.join(format!("{piece}.{LOCK}"));
         match Lock::take(&path) {
             Ok(lock) => lock.map(|lock| Claim { path, _lock: Some(lock) }),
             // Without a folder for locks each one fetches for itself.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use enmasse_files::{FileError, Lock, Space};
 
-use super::{ABOUT, EXTENSION};
+use super::{ABOUT, EXTENSION, is_object, is_own};
 use crate::{RemoteError, lock};
 
 /// Its size: a decimal number.
@@ -146,11 +146,16 @@ impl Room {
         size
     }
 
-    /// All files of objects: first those that this process does not read, from the one that was opened longest ago on.
+    /// All files of objects: first those that this process does not read, from the one that was opened longest ago on. What else lies
+    /// in the folder is the user's, and neither counts nor goes.
     fn files(&self) -> Vec<Found> {
         let (random, used) = (RandomState::new(), lock(&self.used).clone());
         let mut found = Vec::new();
         for object in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let is_folder = object.file_type().is_ok_and(|kind| kind.is_dir());
+            if !is_folder || !object.file_name().to_str().is_some_and(is_object) {
+                continue;
+            }
             let opened = fs::metadata(object.path().join(ABOUT)).and_then(|metadata| metadata.modified());
             let opened = opened.unwrap_or(SystemTime::UNIX_EPOCH);
             let own = object.file_name().to_str().is_some_and(|name| used.contains(name));
@@ -159,11 +164,13 @@ impl Room {
                 false => (Use::Other, opened, 0),
             };
             for file in fs::read_dir(object.path()).into_iter().flatten().flatten() {
-                let path = file.path();
-                let metadata = file.metadata().ok();
-                let bytes = metadata.as_ref().map_or(0, fs::Metadata::len);
-                let written = metadata.and_then(|metadata| metadata.modified().ok()).unwrap_or(opened);
-                found.push(Found { turn: turn(&path), path, bytes, written });
+                // Of the entry itself, not of what a link leads to.
+                let Ok(metadata) = file.metadata() else { continue };
+                if !metadata.is_file() || !file.file_name().to_str().is_some_and(is_own) {
+                    continue;
+                }
+                let (path, written) = (file.path(), metadata.modified().unwrap_or(opened));
+                found.push(Found { turn: turn(&path), path, bytes: metadata.len(), written });
             }
         }
         found
@@ -182,25 +189,35 @@ fn mark_latest(files: &mut [Found], bytes: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
+
+    /// The name of an object's folder.
+    fn object(letter: &str) -> String {
+        format!("{0}-{0}", letter.repeat(32))
+    }
 
     #[test]
     fn the_limit_holds() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path();
         let room = Room::open(folder, 1000).unwrap();
-        room.uses("own".to_owned());
-        for object in ["own", "other"] {
+        let (own, other) = (object("a"), object("b"));
+        room.uses(own.clone());
+        for object in [&own, &other] {
             fs::create_dir(folder.join(object)).unwrap();
         }
+        let path =
+            |name: &str| folder.join(name.replace("own/", &format!("{own}/")).replace("other/", &format!("{other}/")));
         let write = |name: &str, bytes: u64| {
             let fits = room.reserve(bytes);
             if fits {
-                fs::write(folder.join(name), vec![0; bytes as usize]).unwrap();
+                fs::write(path(name), vec![0; bytes as usize]).unwrap();
             }
             fits
         };
-        let there = |name: &str| folder.join(name).exists();
+        let there = |name: &str| path(name).exists();
         assert!(write("other/index", 100) && write("own/index", 100) && write("own/0.piece", 300));
         assert!(write("other/0.piece", 500));
         // What this process does not read goes first.
@@ -224,18 +241,45 @@ mod tests {
     fn what_came_last_goes_last() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path();
-        let room = Room::open(folder, 1600).unwrap();
-        room.uses("own".to_owned());
-        fs::create_dir(folder.join("own")).unwrap();
+        let (room, own) = (Room::open(folder, 1600).unwrap(), folder.join(object("a")));
+        room.uses(object("a"));
+        fs::create_dir(&own).unwrap();
         for number in 0..16 {
-            let path = folder.join(format!("own/{number}.piece"));
+            let path = own.join(format!("{number}.piece"));
             assert!(room.reserve(100));
             fs::write(&path, [0; 100]).unwrap();
             let written = SystemTime::UNIX_EPOCH + Duration::from_secs(1000 - number);
             fs::File::options().write(true).open(&path).unwrap().set_modified(written).unwrap();
         }
         room.evict(1000);
-        let there = (0..16).filter(|number| folder.join(format!("own/{number}.piece")).exists());
+        let there = (0..16).filter(|number| own.join(format!("{number}.piece")).exists());
         assert_eq!(there.collect::<Vec<u64>>(), [0, 1, 2, 3]);
+    }
+
+    /// A folder of the user's as the cache lost its checkpoints, which counted as those of an object that nobody reads.
+    #[test]
+    fn files_of_others_stay() {
+        let place = tempfile::tempdir().unwrap();
+        let (folder, elsewhere) = (place.path().join("cache"), place.path().join("elsewhere"));
+        let (linked, object) = (object("a"), object("b"));
+        for name in ["runs", &object] {
+            fs::create_dir_all(folder.join(name)).unwrap();
+        }
+        fs::create_dir(&elsewhere).unwrap();
+        symlink(&elsewhere, folder.join(&linked)).unwrap();
+        let foreign = [
+            folder.join("runs/last.safetensors"),
+            folder.join("runs/0.piece"),
+            elsewhere.join("0.piece"),
+            folder.join(&object).join("notes.txt"),
+        ];
+        let own = ["0.piece", "1.lock", ABOUT, "samples-0a"].map(|name| folder.join(&object).join(name));
+        foreign.iter().chain(&own).for_each(|path| fs::write(path, [0; 100]).unwrap());
+        symlink(&foreign[0], folder.join(&object).join("2.piece")).unwrap();
+        let room = Room::open(&folder, 300).unwrap();
+        assert_eq!(room.files().iter().map(|found| found.bytes).sum::<u64>(), 400);
+        assert_eq!(room.evict(300), 0);
+        assert!(foreign.iter().all(|path| path.exists()) && !own.iter().any(|path| path.exists()));
+        assert!(folder.join(&object).join("2.piece").exists());
     }
 }

@@ -45,6 +45,25 @@ fn all(object: &Object) -> Result<Vec<u8>, RemoteError> {
     object.fill(0, &mut bytes).map(|()| bytes)
 }
 
+/// A bit for each MiB of such a length was more memory than there is, and the process was aborted.
+#[test]
+fn lengths_that_no_object_has() {
+    let server = Server::start(&[("a", &noise(100))]);
+    let check = |length: u64, expected: Result<u64, String>| {
+        let cache = tempdir().unwrap();
+        server.answers(&[Answer::Of(length)]);
+        let found = object(&server, cache.path()).map(|object| object.length());
+        assert_eq!(found.map_err(|error| error.to_string()), expected);
+    };
+    let refused = |length: u64| {
+        let limit = "and the limit is 1125899906842624";
+        Err(format!("{0}/a: {0}: it says that the object has {length} bytes, {limit}", server.address))
+    };
+    check(1 << 50, Ok(1 << 50));
+    check((1 << 50) + 1, refused((1 << 50) + 1));
+    check(u64::MAX, refused(u64::MAX));
+}
+
 /// Bytes of all files below a folder.
 fn size(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());

@@ -21,6 +21,8 @@ pub enum Answer {
     Later,
     /// Fewer bytes than requested, in an answer that is whole.
     Short,
+    /// The part, of a file that has so many bytes.
+    Of(u64),
     /// All of it, whatever part is requested.
     Whole,
     /// A status, and a body.
@@ -185,6 +187,10 @@ fn answer(stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
         Answer::Cut(length) => send(partial, &own, body.len(), &body[..length.min(body.len())]),
         Answer::Later => send(partial, &part(first + 1, end + 1), body.len(), body),
         Answer::Short => send(partial, &own, body.len() - 1, &body[1..]),
+        Answer::Of(total) => {
+            let own = format!("ETag: {tag}\r\nContent-Range: bytes {first}-{}/{total}\r\n", end - 1);
+            send(partial, &own, body.len(), body)
+        }
         Answer::Whole => send("200 OK", &format!("ETag: {tag}\r\n"), total, &bytes),
         Answer::Status(status, text) => send(status, "", text.len(), text.as_bytes()),
         Answer::Silent => {

@@ -14,6 +14,7 @@ mod last_batch;
 mod metrics;
 mod mixing;
 mod objective;
+mod prediction;
 mod pretrained;
 mod progress;
 mod stopping;

@@ -10,7 +10,7 @@ use enmasse_train::{OnBadSample, TrainError};
 use enmasse_wording::{counted, grouped, mebibytes};
 use serde_json::json;
 
-use super::opened::{Opened, WHOLE_MACHINE};
+use super::opened::{Opened, SOURCE, WHOLE_MACHINE};
 use super::scan::Scan;
 use crate::arguments::{self, count, data, settings_with};
 use crate::failure::Failure;
@@ -81,7 +81,7 @@ pub fn command() -> Command {
             count("quality", "Q", "Quality of the JPEG files that are written, up to 100 [default: 90]")
                 .aliases(["jpeg-quality", "jpeg_quality"]),
         )
-        .args(settings_with(SETTINGS, &usual))
+        .args(settings_with(&[SETTINGS, SOURCE].concat(), &usual))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {

@@ -21,8 +21,8 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::{Output, warn_of_left_out};
 
-/// Settings of the data that change nothing on the sheet: its pictures are decoded at full size, and must be readable.
-const WITHOUT_EFFECT: &[&str] = &["data", "num_classes", "decode", "on_bad_sample"];
+/// Settings of the data that change nothing on the sheet: its pictures are read once, at full size, and must be readable.
+const WITHOUT_EFFECT: &[&str] = &["data", "num_classes", "decode", "on_bad_sample", "stage"];
 
 const ABOUT: &str = "\
 Each sample is shown as validation sees it, in a frame, and beside it as training sees it in this epoch and the next

@@ -148,7 +148,10 @@ fn look(opened: &Opened, transform: &EvalTransform) -> Result<Found, Failure> {
         true => TrainError::BadSample(error),
         false => TrainError::Data(error),
     })?;
-    Ok(found)
+    match found.samples {
+        0 => Err(Failure::error(DataError::nothing_readable(&opened.root, "training"))),
+        _ => Ok(found),
+    }
 }
 
 #[cfg(test)]

@@ -104,6 +104,32 @@ fn forms_and_their_flags() {
     assert_eq!(stats.stderr, format!("warning: {warning}\n"));
 }
 
+/// The flags that say where classes are found were unknown, so such data could not be packed.
+#[test]
+fn named_pictures_and_manifests() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 5);
+    let (flat, list) = (folder.path().join("flat"), folder.path().join("list.csv"));
+    fs::create_dir(&flat).unwrap();
+    let mut rows = "one,other,label\n".to_owned();
+    for class in ["dark", "light", "red"] {
+        for entry in fs::read_dir(data.join(class)).unwrap().map(|entry| entry.unwrap()) {
+            let name = entry.file_name().into_string().unwrap();
+            fs::copy(entry.path(), flat.join(format!("{class}.{name}"))).unwrap();
+            rows += &format!("none/{name},{class}/{name},{class}\n");
+        }
+    }
+    fs::write(&list, rows).unwrap();
+    let check = |data: &Path, name: &str, flags: &[&str]| {
+        let object = pack(data, &folder.path().join(name), &[&["--json"], flags].concat()).well().json().remove(0);
+        let counts = ["classes", "train", "validation"].map(|count| object[count].as_u64().unwrap());
+        assert_eq!(counts, [3, 12, 3], "{name}");
+    };
+    check(&flat, "flat.enmasse", &["--label-pattern", "{class}.{number}.*"]);
+    let root = data.display().to_string();
+    check(&list, "list.enmasse", &["--path-column", "other", "--manifest-root", &root]);
+}
+
 #[test]
 fn bad_pictures_and_damaged_files() {
     let folder = tempfile::tempdir().unwrap();

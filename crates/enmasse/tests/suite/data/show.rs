@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::textured;
-use crate::common::enmasse;
+use crate::common::{enmasse, refused};
 
 /// Width of a PNG, and its RGB pixels.
 fn read(path: &Path) -> (usize, Vec<u8>) {
@@ -54,6 +54,8 @@ fn flags_of_augmentation_are_those_of_training() {
         assert!(chart.contains(">green<") && chart.contains(">4 + 1<"), "{chart}");
         (ended, read(&sheet))
     };
+    // It was taken, and no copy was made.
+    refused(&enmasse(&["data", "show", "--stage", "/tmp"]), 2, &["unexpected argument '--stage'"]);
     // Nothing is drawn but the mirror: two versions of each sample, at six times their size.
     let (ended, sheet) = show("mirror", &["--augment", "none", "--flip", "1", "--versions", "2"]);
     assert!(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use enmasse_data::Split;
@@ -99,6 +99,19 @@ fn a_table_has_relative_paths_below_its_folder() {
     let full = data.canonicalize().unwrap().display().to_string();
     check(folder.path().join("table.csv"), &|file| format!("data/{file}"));
     check(other.path().join("table.csv"), &|file| format!("{full}/{file}"));
+}
+
+/// A link in the place of the folder in the making led to another folder, which was emptied.
+#[test]
+fn a_folder_behind_a_link_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (data(folder.path()).display().to_string(), folder.path().join("out").display().to_string());
+    let own = folder.path().join("mine/train/0.png");
+    fs::create_dir_all(own.parent().unwrap()).unwrap();
+    fs::write(&own, "").unwrap();
+    symlink("mine", folder.path().join(".out.enmasse.tmp")).unwrap();
+    failed(&enmasse(&["data", "split", &data, &out]), 1, &[".out.enmasse.tmp: it is another user's, or no folder"]);
+    assert!(own.exists());
 }
 
 #[test]

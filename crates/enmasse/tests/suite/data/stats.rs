@@ -1,12 +1,15 @@
 //! `enmasse data stats`: the numbers of --mean and --std.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
+use needs::Need;
 use serde_json::json;
 
 use super::plain;
-use crate::common::{enmasse, failed};
+use crate::common::{enmasse, failed, files, finish, pictures, plain_environment, write_archive};
 
 /// Three training pictures of two classes, and validation pictures that do not count.
 fn two_classes(root: &Path) -> String {
@@ -54,6 +57,48 @@ fn unreadable_pictures() {
     let ended = stats("skip").well();
     assert_eq!((&ended.json()[0]["samples"], &ended.json()[0]["unreadable"]), (&json!(3), &json!(1)));
     assert!(ended.stderr.contains("unreadable: 1 picture was skipped: "), "{ended:?}");
+}
+
+/// The mean over no picture was printed: NaN, and null in JSON.
+#[test]
+fn no_readable_picture_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = two_classes(folder.path());
+    for path in files(&folder.path().join("train")) {
+        fs::write(path, "").unwrap();
+    }
+    let ended = enmasse(&["data", "stats", &data, "--size", "8", "--json", "--on-bad-sample", "skip"]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
+    let error = format!("error: {data}: none of its pictures for training can be read\n");
+    assert!(ended.stderr.ends_with(&error), "{ended:?}");
+}
+
+/// Where the system has no more threads, opening several archives panicked.
+#[test]
+fn archives_are_opened_by_the_threads_that_there_are() {
+    if !rustix::process::geteuid().is_root() {
+        return needs::skip(Need::Limits, "takes root");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let data = pictures(folder.path(), 1);
+    for number in 0..20 {
+        let name = |class: &str| (class.to_owned(), "000.png".to_owned());
+        write_archive(&folder.path().join(format!("{number}.tar")), &data, &["dark", "light"].map(name));
+    }
+    let archives = folder.path().join("{0..19}.tar").display().to_string();
+    let ended = (1..16).find_map(|limit| {
+        let mut command = Command::new("setpriv");
+        plain_environment(&mut command);
+        // This user has no other processes.
+        command.args(["--reuid=65532", "--clear-groups", "prlimit", &format!("--nproc={limit}")]);
+        command.args([env!("CARGO_BIN_EXE_enmasse"), "data", "stats", &archives, "--size", "8"]);
+        let ended = finish(command.args(["--loader-threads", "1"]));
+        let says = ended.stderr.contains("cannot start ") || ended.stderr.contains("cannot handle signals");
+        assert!(ended.code == Some(0) || (ended.code == Some(1) && says), "limit {limit}: {ended:?}");
+        (ended.code == Some(0)).then_some(ended)
+    });
+    assert!(ended.unwrap().stdout.starts_with("training: 32 pictures in 2 classes\n"));
 }
 
 /// The constants that are published for CIFAR-10 are over all pixels, so a set of one size counts its pictures as they are.

@@ -5,9 +5,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use enmasse_files::make_own_folder;
 use rustix::fs::{CWD, RenameFlags, renameat_with, syncfs};
 
-use super::parts::Entry;
+use super::parts::{Entry, Part};
 use crate::failure::Failure;
 
 /// How a picture comes into the folder.
@@ -49,10 +50,12 @@ impl Fresh {
             |path: &Path, error: std::io::Error| Failure::Error(format!("cannot create {}: {error}", path.display()));
         let name = place.file_name().ok_or_else(|| Failure::Usage(format!("{}: is no new folder", place.display())))?;
         let temporary = place.with_file_name(format!(".{}.enmasse.tmp", name.to_string_lossy()));
-        if let Err(error) = fs::create_dir(&temporary)
-            && error.kind() != ErrorKind::AlreadyExists
-        {
-            return Err(failed(&temporary, error));
+        match fs::create_dir(&temporary) {
+            // What it has under the names of the parts goes, so it must be this user's, and no link to other folders.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                make_own_folder(&temporary).map_err(Failure::error)?;
+            }
+            made => made.map_err(|error| failed(&temporary, error))?,
         }
         let lock = File::open(&temporary).map_err(|error| failed(&temporary, error))?;
         if let Err(TryLockError::WouldBlock) = lock.try_lock() {
@@ -60,10 +63,19 @@ impl Fresh {
         }
         let fresh = Fresh { place: place.to_owned(), temporary, lock };
         // What a killed process has left.
-        for entry in fs::read_dir(&fresh.temporary).into_iter().flatten().flatten() {
-            fs::remove_dir_all(entry.path()).map_err(|error| failed(&entry.path(), error))?;
-        }
+        fresh.clear().map_err(|error| failed(&fresh.temporary, error))?;
         Ok(fresh)
+    }
+
+    /// Removes the parts.
+    fn clear(&self) -> std::io::Result<()> {
+        for part in Part::ALL {
+            match fs::remove_dir_all(self.temporary.join(part.word())) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Adds a picture.
@@ -107,6 +119,6 @@ impl Fresh {
 impl Drop for Fresh {
     fn drop(&mut self) {
         // After a success there is nothing under this name.
-        let _ = fs::remove_dir_all(&self.temporary);
+        let _ = self.clear().and_then(|()| fs::remove_dir(&self.temporary));
     }
 }
