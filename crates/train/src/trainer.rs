@@ -187,9 +187,10 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// Whether epochs and steps remain to be trained.
+/// Whether epochs and steps remain to be trained, or the validation after the last of them.
 fn is_unfinished(config: &TrainConfig, position: &Position) -> bool {
-    position.epoch < config.epochs as u64 && config.max_steps.is_none_or(|most| position.optimizer_step < most)
+    let is_last = config.max_steps.is_some_and(|most| position.optimizer_step >= most);
+    position.epoch < config.epochs as u64 && !(is_last && position.is_validated())
 }
 
 /// The current epoch of training.
