@@ -139,7 +139,7 @@ impl<'a> Trainer<'a> {
     fn as_one<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, TrainError>) -> Result<T, TrainError> {
         let result = work(self);
         if let (Err(error), Some(group)) = (&result, &self.group)
-            && !matches!(error, TrainError::Stopped { .. })
+            && !matches!(error, TrainError::Stopped { .. } | TrainError::Interrupted)
         {
             group.abort(error.cause(group.rank()));
         }

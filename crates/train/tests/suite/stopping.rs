@@ -153,6 +153,30 @@ fn a_run_of_few_steps_that_stops_in_its_validation_is_validated_when_it_is_resum
     check(5);
 }
 
+/// Regression test: the figures were those of no picture, or of some.
+#[test]
+fn an_evaluation_that_is_asked_to_stop_has_no_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)));
+    for ranks in [1, 2] {
+        let config = TrainConfig { epochs: 1, ..config(&folder.path().join(ranks.to_string()), false) };
+        let errors = enmasse_launch::spawn(ranks, |group| {
+            let requests = StopRequests::default();
+            let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
+            let rank = group.rank();
+            let mut trainer = Trainer::new(config.clone(), &device).group(group).stop_on(requests.clone());
+            trainer.fit(&net, &data)?;
+            assert_eq!(trainer.validate(&data)?.samples, 17);
+            if rank == ranks - 1 {
+                assert!(!requests.ask(Stop::End), "there is nothing to save");
+            }
+            Ok::<_, TrainError>(trainer.validate(&data).map(|found| found.samples).map_err(|error| error.to_string()))
+        });
+        let expected = "the evaluation stopped as requested, so it has no result".to_owned();
+        assert_eq!(errors.unwrap(), vec![Err(expected); ranks]);
+    }
+}
+
 /// No rank goes through the rest of its part, for which the others would wait.
 #[test]
 fn a_validation_ends_on_all_ranks_at_the_same_batch() {
