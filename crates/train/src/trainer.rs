@@ -354,8 +354,9 @@ impl Session {
         let mut epoch = Epoch { began, first, total, stopwatch: Stopwatch::start(batches.waited(), group) };
         // The step after which ranks last compared their paces.
         let mut compared = self.position.optimizer_step;
-        // The progress at the last step, for an epoch that is resumed after it.
-        let last = first.saturating_sub(global_batch) as f64 / epoch.total.max(1) as f64;
+        // The progress at the last step, for an epoch that is resumed after it. That step may have had less than a global batch.
+        let last = first.saturating_sub(1) / global_batch * global_batch;
+        let last = last as f64 / epoch.total.max(1) as f64;
         let mut learning_rate = self.schedule.learning_rate(self.position.epoch as f64 + last);
         let mut in_flight: Option<Submitted> = None;
         let mut is_first = true;

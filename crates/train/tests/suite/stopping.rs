@@ -99,6 +99,14 @@ fn all_ranks_stop_where_one_is_asked_to() {
     stop_and_go_on(config, 48);
 }
 
+/// Regression test: the record had the rate of a place within the last full step.
+#[test]
+fn an_epoch_resumed_after_a_last_batch_that_is_not_full_records_its_rate() {
+    // A ninth step has 2 samples.
+    let uneven = |out: &Path, resume| TrainConfig { drop_last: false, warmup_epochs: 3.0, ..config(out, resume) };
+    stop_and_go_on(uneven, 50);
+}
+
 /// Asks runs to stop in many places. An epoch has `end` samples.
 #[track_caller]
 fn stop_and_go_on(config: fn(&Path, bool) -> TrainConfig, end: u64) {
