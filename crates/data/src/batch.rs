@@ -30,6 +30,9 @@ pub struct Batch {
     pub labels: Vec<i32>,
     /// Indices of the pictures' samples, `[hosted batch]`; `u64::MAX` where there is none.
     pub indices: Vec<u64>,
+    /// The numbers that key the random numbers of the samples, `[hosted batch]`: their indices, and others for the repetitions of a
+    /// sample in an epoch.
+    pub draws: Vec<u64>,
     /// Of mixtures the classes of the other samples, `[hosted batch]`; empty otherwise. See [`shares`](Self::shares).
     pub other_labels: Vec<i32>,
     /// Of mixtures the share of each label, `[hosted batch]`; empty otherwise. It is at least a half: if the other sample has
@@ -59,6 +62,7 @@ impl Drop for Batch {
             images: std::mem::take(&mut self.images),
             labels: std::mem::take(&mut self.labels),
             indices: std::mem::take(&mut self.indices),
+            draws: std::mem::take(&mut self.draws),
             other_labels: std::mem::take(&mut self.other_labels),
             shares: std::mem::take(&mut self.shares),
         };
@@ -75,6 +79,7 @@ struct Buffers {
     images: HostBuffer,
     labels: Vec<i32>,
     indices: Vec<u64>,
+    draws: Vec<u64>,
     other_labels: Vec<i32>,
     shares: Vec<f32>,
 }
@@ -91,7 +96,7 @@ impl Buffers {
 #[derive(Clone, Copy)]
 pub(crate) struct Made {
     pub index: usize,
-    /// The number under which its transforms draw.
+    /// See [`Batch::draws`].
     pub draw: u64,
     pub label: i32,
     /// The label of the sample that is mixed into it.
@@ -130,7 +135,7 @@ impl Recycler {
     /// Bytes that a batch takes, its labels and indices among them.
     pub fn resident_bytes(&self) -> usize {
         let of_a_mixture = if self.mixed { size_of::<i32>() + size_of::<f32>() } else { 0 };
-        let of_a_sample = size_of::<i32>() + size_of::<u64>() + of_a_mixture;
+        let of_a_sample = size_of::<i32>() + 2 * size_of::<u64>() + of_a_mixture;
         AlignedBuffer::resident_bytes(self.bytes()).saturating_add(self.batch.saturating_mul(of_a_sample))
     }
 
@@ -185,6 +190,8 @@ impl Pending {
         buffers.labels.resize(home.batch, NO_LABEL);
         buffers.indices.clear();
         buffers.indices.resize(home.batch, NO_PICTURE);
+        buffers.draws.clear();
+        buffers.draws.resize(home.batch, NO_PICTURE);
         let mixed = if home.mixed { home.batch } else { 0 };
         buffers.other_labels.clear();
         buffers.other_labels.resize(mixed, NO_LABEL);
@@ -222,10 +229,11 @@ impl Pending {
         let mut state = lock(&self.state);
         state.unreadable.append(&mut unreadable);
         match result {
-            Ok(Some(Made { index, label, other_label, share, .. })) => {
+            Ok(Some(Made { index, draw, label, other_label, share })) => {
                 let buffers = &mut state.buffers;
                 buffers.labels[place] = label;
                 buffers.indices[place] = index as u64;
+                buffers.draws[place] = draw;
                 if self.home.mixed {
                     buffers.other_labels[place] = other_label;
                     buffers.shares[place] = share;
@@ -271,9 +279,9 @@ impl Pending {
         state.buffers.images = images.expect("a place is done when its piece is gone");
         state.buffers.clear_gaps(self.home.picture);
         let valid = state.buffers.labels.iter().filter(|label| **label >= 0).count();
-        let Buffers { images, labels, indices, other_labels, shares } = std::mem::take(&mut state.buffers);
+        let Buffers { images, labels, indices, draws, other_labels, shares } = std::mem::take(&mut state.buffers);
         let unreadable = std::mem::take(&mut state.unreadable).into_values().collect();
         let (loss_weight, home) = (self.loss_weight, self.home.clone());
-        Ok(Batch { images, labels, indices, other_labels, shares, loss_weight, valid, unreadable, home })
+        Ok(Batch { images, labels, indices, draws, other_labels, shares, loss_weight, valid, unreadable, home })
     }
 }

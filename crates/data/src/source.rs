@@ -189,7 +189,12 @@ impl Source {
             match self.make(candidate, scratch, out) {
                 Ok(label) => {
                     let label = if self.samples.has_sample(place) { label } else { NO_LABEL };
-                    return Ok(Some(Made { index, draw: candidate.draw, label, other_label: label, share: 1.0 }));
+                    let draw = match &self.samples {
+                        Samples::Train { .. } => candidate.draw,
+                        // Nothing is drawn.
+                        Samples::Eval { .. } => index as u64,
+                    };
+                    return Ok(Some(Made { index, draw, label, other_label: label, share: 1.0 }));
                 }
                 Err(error) if self.skips && error.is_unreadable() => {
                     let sample = BadSample::new(self.dataset.name(index), &error);

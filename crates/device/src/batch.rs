@@ -15,7 +15,8 @@ pub trait Batch: Send + Sync {
     /// Class labels, `[samples]`; below 0 for a place without a sample.
     fn labels(&self) -> &[i32];
 
-    /// Indices in the data set, `[samples]`, which key the random numbers of dropout.
+    /// Indices in the data set, `[samples]`, which key the random numbers of dropout. The repetitions of a sample in an epoch may have
+    /// other numbers.
     fn sample_indices(&self) -> &[u64];
 
     /// Class labels of the samples that are mixed into these, `[samples]`; empty if none are.

@@ -1,7 +1,7 @@
 //! A run that is resumed with nothing left to do: the first rank says so, and no file is touched.
 
 use enmasse_machine::peak_rss_bytes;
-use enmasse_train::{CheckpointMeta, DoneRecord, RunEvent, RunPaths, TrainConfig};
+use enmasse_train::{CheckpointMeta, DoneRecord, Position, RunEvent, RunPaths, TrainConfig};
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -38,10 +38,12 @@ fn nothing_left(config: &TrainConfig, meta: &CheckpointMeta, paths: &RunPaths) -
         let more = done.max(asked).saturating_mul(2);
         Some(format!("nothing left to do in {run}: {done} of {asked} {what} are done; use {flag} {more} to continue"))
     };
-    let epochs = config.epochs as u64;
+    let (epochs, is_validated) = (config.epochs as u64, Position::from_meta(meta, &[]).is_validated());
     match config.max_steps {
         _ if meta.epoch >= epochs => say(meta.epoch, epochs, "epochs", "--epochs"),
-        Some(most) if meta.optimizer_step >= most => say(meta.optimizer_step, most, "steps", "--max-steps"),
+        Some(most) if meta.optimizer_step >= most && is_validated => {
+            say(meta.optimizer_step, most, "steps", "--max-steps")
+        }
         _ => None,
     }
 }
@@ -71,5 +73,20 @@ mod tests {
         let steps = "nothing left to do in runs/a: 7 of 7 steps are done; use --max-steps 14 to continue";
         check(10, Some(7), 0, 7, Some(steps));
         check(10, Some(8), 0, 7, None);
+    }
+
+    /// Regression test: a run that had stopped in its last validation never had one.
+    #[test]
+    fn a_validation_that_is_left_to_do() {
+        let config = TrainConfig { max_steps: Some(7), ..TrainConfig::default() };
+        let check = |validated_samples: u64, expected: bool| {
+            let mut meta = CheckpointMeta::default();
+            let position = Position { samples: 14, optimizer_step: 7, validated_samples, ..Position::default() };
+            position.write_to(&mut meta, &[]);
+            assert_eq!(nothing_left(&config, &meta).is_some(), expected, "{validated_samples}");
+        };
+        check(14, true);
+        check(12, false);
+        check(0, false);
     }
 }

@@ -113,6 +113,9 @@ pub enum TrainError {
         /// Number of its pictures that are done, over all ranks.
         samples: u64,
     },
+    /// All ranks ended an evaluation early, because one of them was asked to stop.
+    #[error("the evaluation stopped as requested, so it has no result")]
+    Interrupted,
     /// A callback failed.
     #[error("a callback failed in {hook}: {reason}")]
     Callback {

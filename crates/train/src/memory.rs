@@ -100,7 +100,7 @@ impl Process {
 /// What a rank of a machine needs, and what it has, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Need {
-    /// A number that only the ranks of its machine have.
+    /// A number that only the ranks of its machine, or of its container there, have.
     machine: i64,
     /// At its peak.
     peak: i64,
@@ -209,10 +209,17 @@ pub fn require_memory(
     check_memory(None, total(plans)?, process.own_resident(), plans.evaluate.batch, &with_batch)
 }
 
+/// The number of a machine, from the identity of its kernel's boot, since several machines may have one name. The name tells apart the
+/// containers of a machine, each of which may have a limit of its own.
+fn machine(boot: &[u8], host: &[u8]) -> i64 {
+    let hash = blake3::hash(&[boot, host].concat());
+    hash.as_bytes().iter().take(8).fold(0, |number, &byte| number << 8 | i64::from(byte))
+}
+
 /// The needs of all ranks, in rank order.
 fn gather(group: Option<&Group>, own: usize, resident: usize) -> Result<Vec<Need>, TrainError> {
-    let host = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
-    let machine = blake3::hash(&host).as_bytes().iter().take(8).fold(0, |number, &byte| number << 8 | i64::from(byte));
+    let kernel = |name: &str| std::fs::read(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
+    let machine = machine(&kernel("random/boot_id"), &kernel("hostname"));
     let free = Free::gather();
     let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     let own = [
@@ -263,6 +270,21 @@ mod tests {
         check(&[(7, 50, 10, 40, false), (8, 50, 10, 40, false)], None);
         check(&[(7, 50, 10, 40, false), (8, 60, 10, 40, true)], Some((1, 60, 50, true)));
         check(&[(7, i64::MAX, 0, 1, false), (7, i64::MAX, 0, 1, false)], Some((2, i64::MAX, 1, false)));
+    }
+
+    /// Regression test: the needs of machines that had the same name were added up.
+    #[test]
+    fn machines_are_told_apart_by_more_than_their_name() {
+        let check = |one: [&str; 2], other: [&str; 2], expected: bool| {
+            let number = |[boot, host]: [&str; 2]| machine(boot.as_bytes(), host.as_bytes());
+            assert_eq!(number(one) == number(other), expected, "{one:?} {other:?}");
+        };
+        check(["b7\n", "node\n"], ["b7\n", "node\n"], true);
+        check(["b7\n", "localhost\n"], ["c2\n", "localhost\n"], false);
+        check(["b7\n", "container-1\n"], ["b7\n", "container-2\n"], false);
+        // Without the identity of the boot.
+        check(["", "node-1\n"], ["", "node-1\n"], true);
+        check(["", "node-1\n"], ["", "node-2\n"], false);
     }
 
     #[test]

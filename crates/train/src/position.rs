@@ -27,12 +27,14 @@ pub struct Position {
     pub skipped_steps: u64,
     /// The samples of these steps. They have no metrics of a step, since their gradients are not finite.
     pub skipped_samples: u64,
+    /// The samples of this epoch after which the model was last validated.
+    pub validated_samples: u64,
     /// Best validation accuracy so far; `None` before the first validation.
     pub best_val_accuracy: Option<f64>,
 }
 
-/// The names of what an epoch has skipped, among the sums of a checkpoint. Metrics of plans are words.
-const SKIPPED: [&str; 2] = ["skipped/steps", "skipped/samples"];
+/// The names of an epoch's further counts, among the sums of a checkpoint. Metrics of plans are words.
+const COUNTS: [&str; 3] = ["skipped/steps", "skipped/samples", "validated/samples"];
 
 impl Position {
     /// The position that a checkpoint was saved at, for a plan with these metrics.
@@ -42,12 +44,13 @@ impl Position {
             let saved = meta.epoch_sums.metrics.get(&metric.name).copied();
             *sum = saved.unwrap_or(if meta.samples_consumed == 0 { 0.0 } else { f64::NAN });
         }
-        let [skipped_steps, skipped_samples] =
-            SKIPPED.map(|name| meta.epoch_sums.metrics.get(name).map_or(0, |count| *count as u64));
+        let [skipped_steps, skipped_samples, validated_samples] =
+            COUNTS.map(|name| meta.epoch_sums.metrics.get(name).map_or(0, |count| *count as u64));
         Position {
             measured,
             skipped_steps,
             skipped_samples,
+            validated_samples,
             epoch: meta.epoch,
             samples: meta.samples_consumed,
             optimizer_step: meta.optimizer_step,
@@ -62,9 +65,9 @@ impl Position {
         meta.epoch = self.epoch;
         meta.samples_consumed = self.samples;
         let metrics = metrics.iter().zip(self.measured).map(|(metric, sum)| (metric.name.clone(), sum));
-        let skipped = SKIPPED.into_iter().zip([self.skipped_steps, self.skipped_samples]);
-        let skipped = skipped.filter(|(_, count)| *count > 0).map(|(name, count)| (name.to_owned(), count as f64));
-        let metrics = metrics.chain(skipped).collect();
+        let counts = COUNTS.into_iter().zip([self.skipped_steps, self.skipped_samples, self.validated_samples]);
+        let counts = counts.filter(|(_, count)| *count > 0).map(|(name, count)| (name.to_owned(), count as f64));
+        let metrics = metrics.chain(counts).collect();
         meta.epoch_sums = EpochSums { loss: self.loss_sum, correct: self.correct, samples: self.samples, metrics };
         meta.optimizer_step = self.optimizer_step;
         meta.best_val_accuracy = self.best_val_accuracy;
@@ -111,6 +114,11 @@ impl Position {
         })
     }
 
+    /// Whether the model was validated after the last sample of this epoch so far; true at its beginning.
+    pub fn is_validated(&self) -> bool {
+        self.validated_samples == self.samples
+    }
+
     /// Whether the run has advanced beyond its start.
     pub fn is_resumed(&self) -> bool {
         *self != Position::default()
@@ -126,6 +134,7 @@ impl Position {
             measured: [0.0; MOST_METRICS],
             skipped_steps: 0,
             skipped_samples: 0,
+            validated_samples: 0,
             ..*self
         };
     }
@@ -141,12 +150,13 @@ impl Position {
             self.best_val_accuracy.unwrap_or(f64::NAN).to_bits() as i64,
             self.skipped_steps as i64,
             self.skipped_samples as i64,
+            self.validated_samples as i64,
         ];
         group.broadcast(&mut bits, 0)?;
         let mut measured = self.measured.map(|sum| sum.to_bits() as i64);
         group.broadcast(&mut measured, 0)?;
-        let [epoch, samples, optimizer_step, loss_sum, correct, best, skipped_steps, skipped_samples] =
-            bits.map(|word| word as u64);
+        let [epoch, samples, optimizer_step, loss_sum, correct, best, counts @ ..] = bits.map(|word| word as u64);
+        let [skipped_steps, skipped_samples, validated_samples] = counts;
         let best = f64::from_bits(best);
         Ok(Position {
             epoch,
@@ -157,6 +167,7 @@ impl Position {
             measured: measured.map(|bits| f64::from_bits(bits as u64)),
             skipped_steps,
             skipped_samples,
+            validated_samples,
             best_val_accuracy: (!best.is_nan()).then_some(best),
         })
     }
@@ -180,6 +191,7 @@ mod tests {
             measured: [1.0, f64::MAX, 0.0, 0.1, 0.0, 0.0, 0.0, 5.0],
             skipped_steps: 2,
             skipped_samples: 64,
+            validated_samples: 32,
             best_val_accuracy: Some(0.5),
         };
         let ranks = Group::threads(3).unwrap().into_iter().map(|group| {
@@ -204,6 +216,7 @@ mod tests {
             measured: [3.0; MOST_METRICS],
             skipped_steps: 2,
             skipped_samples: 64,
+            validated_samples: 32,
             best_val_accuracy: Some(0.5),
         };
         position.next_epoch();
@@ -232,5 +245,26 @@ mod tests {
         let mut meta = CheckpointMeta::default();
         position.write_to(&mut meta, &metrics);
         assert_eq!(Position::from_meta(&meta, &metrics), position);
+    }
+
+    #[test]
+    fn a_step_is_not_validated_until_a_validation() {
+        let mut position = Position::default();
+        assert!(position.is_validated(), "there is nothing yet");
+        let mut check = |step: bool, expected: bool| {
+            match step {
+                true => position.count(&StepMetrics::default(), &[], 8),
+                false => position.validated_samples = position.samples,
+            }
+            let mut meta = CheckpointMeta::default();
+            position.write_to(&mut meta, &[]);
+            let saved = Position::from_meta(&meta, &[]);
+            assert_eq!((saved, saved.is_validated()), (position, expected));
+        };
+        check(true, false);
+        check(false, true);
+        check(true, false);
+        check(true, false);
+        check(false, true);
     }
 }

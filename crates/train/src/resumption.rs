@@ -51,8 +51,14 @@ pub fn contradiction(saved: &CheckpointMeta, now: &CheckpointMeta) -> Option<Str
     if saved.classes != now.classes {
         return Some(format!("has {}, and the data have {}", listed(&saved.classes), listed(&now.classes)));
     }
-    (saved.split != now.split)
-        .then(|| "is a run with other pictures than its split.json or the data have now".to_owned())
+    if saved.split != now.split {
+        return Some("is a run with other pictures than its split.json or the data have now".to_owned());
+    }
+    // The position in an epoch counts samples in the order that the seed gives them.
+    (saved.samples_consumed > 0 && saved.seed != now.seed).then(|| {
+        let (saved, now) = (saved.seed, now.seed);
+        format!("is within an epoch in the order of --seed {saved}, and takes --seed {now} only where an epoch begins")
+    })
 }
 
 fn listed(classes: &[String]) -> String {
@@ -98,5 +104,19 @@ mod tests {
         check(six, Some("has 2 classes (a, b), and the data have 6 classes (a, b, c, d, e, ...)"));
         let split = CheckpointMeta { split: "x".into(), ..saved.clone() };
         check(split, Some("is a run with other pictures than its split.json or the data have now"));
+    }
+
+    /// Regression test: the rest of the epoch repeated some samples and left out others.
+    #[test]
+    fn another_seed_has_another_order_of_the_epoch() {
+        let check = |samples_consumed: u64, seed: u64, expected: Option<&str>| {
+            let saved = CheckpointMeta { seed: 3, samples_consumed, ..CheckpointMeta::default() };
+            let now = CheckpointMeta { seed, ..CheckpointMeta::default() };
+            assert_eq!(contradiction(&saved, &now).as_deref(), expected, "{samples_consumed} {seed}");
+        };
+        check(0, 3, None);
+        check(0, 4, None);
+        check(6, 3, None);
+        check(6, 4, Some("is within an epoch in the order of --seed 3, and takes --seed 4 only where an epoch begins"));
     }
 }

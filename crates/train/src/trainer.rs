@@ -139,7 +139,7 @@ impl<'a> Trainer<'a> {
     fn as_one<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, TrainError>) -> Result<T, TrainError> {
         let result = work(self);
         if let (Err(error), Some(group)) = (&result, &self.group)
-            && !matches!(error, TrainError::Stopped { .. })
+            && !matches!(error, TrainError::Stopped { .. } | TrainError::Interrupted)
         {
             group.abort(error.cause(group.rank()));
         }
@@ -187,9 +187,10 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// Whether epochs and steps remain to be trained.
+/// Whether epochs and steps remain to be trained, or the validation after the last of them.
 fn is_unfinished(config: &TrainConfig, position: &Position) -> bool {
-    position.epoch < config.epochs as u64 && config.max_steps.is_none_or(|most| position.optimizer_step < most)
+    let is_last = config.max_steps.is_some_and(|most| position.optimizer_step >= most);
+    position.epoch < config.epochs as u64 && !(is_last && position.is_validated())
 }
 
 /// The current epoch of training.
@@ -353,8 +354,9 @@ impl Session {
         let mut epoch = Epoch { began, first, total, stopwatch: Stopwatch::start(batches.waited(), group) };
         // The step after which ranks last compared their paces.
         let mut compared = self.position.optimizer_step;
-        // The progress at the last step, for an epoch that is resumed after it.
-        let last = first.saturating_sub(global_batch) as f64 / epoch.total.max(1) as f64;
+        // The progress at the last step, for an epoch that is resumed after it. That step may have had less than a global batch.
+        let last = first.saturating_sub(1) / global_batch * global_batch;
+        let last = last as f64 / epoch.total.max(1) as f64;
         let mut learning_rate = self.schedule.learning_rate(self.position.epoch as f64 + last);
         let mut in_flight: Option<Submitted> = None;
         let mut is_first = true;

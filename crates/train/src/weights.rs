@@ -6,12 +6,18 @@ use std::sync::OnceLock;
 
 use enmasse_device::{DeviceError, Program, Which};
 use enmasse_graph::{AVERAGE_PREFIX, Arena, LOSS_SCALE_PREFIX, StateTensor};
+use enmasse_wording::shell_word;
 
-use crate::{NamedTensor, TrainError};
+use crate::{NamedTensor, RunPaths, TrainError};
 
 /// Whether a tensor belongs to the optimiser's state rather than to the weights.
 pub fn is_optimizer(name: &str) -> bool {
     name.starts_with("optimizer.")
+}
+
+/// The parameter that a tensor of the optimiser's state, such as `optimizer.exp_avg.fc.weight`, belongs to.
+fn optimized(name: &str) -> Option<&str> {
+    name.strip_prefix("optimizer.")?.split_once('.').map(|(_, parameter)| parameter)
 }
 
 /// The tensors of a run that evaluation uses.
@@ -101,7 +107,15 @@ pub fn write_tensors<'a>(
             if is_loss_scale(&own.name) {
                 continue;
             }
-            return refuse(format!("it has no tensor {}", own.name));
+            return match optimized(&own.name) {
+                // Only a run that is resumed has an optimiser.
+                Some(parameter) => Err(TrainError::Resume(format!(
+                    "{origin} has no optimiser state for {parameter}, because --optimizer, --freeze or --freeze-layers has \
+                     changed: resume it as it was, or begin a new run from its weights with --weights {}",
+                    shell_word(RunPaths::new(origin).last_checkpoint())
+                ))),
+                None => refuse(format!("it has no tensor {}", own.name)),
+            };
         };
         let shape = tensors[given].1;
         if shape != torch_shape(own) {

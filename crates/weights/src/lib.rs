@@ -82,6 +82,8 @@ pub struct WeightsFile {
     pub format: Format,
     /// The prefixes of wrappers that every name began with, `module.` and `_orig_mod.`. The names are without them.
     pub wrapper: String,
+    /// The key under which a script keeps averages of the weights, such as `state_dict_ema`, if the tensors are these.
+    pub averages: Option<&'static str>,
     /// The tensors, in file order. Batch norm's counters and everything that is not a tensor are left out.
     pub tensors: Vec<NamedTensor>,
 }
@@ -120,10 +122,13 @@ pub fn read(path: &Path) -> Result<WeightsFile, WeightsError> {
     let source = Source::open(path)?;
     let format = source.format()?;
     let mut collector = Collector::new(&source);
-    match format {
-        Format::Safetensors => safetensors::collect(&source, &mut collector)?,
+    let averages = match format {
+        Format::Safetensors => {
+            safetensors::collect(&source, &mut collector)?;
+            None
+        }
         Format::Zip | Format::Legacy | Format::Tar => pth::collect(&source, format, &mut collector)?,
-    }
+    };
     let (wrapper, tensors) = collector.finish()?;
-    Ok(WeightsFile { path: path.to_owned(), format, wrapper, tensors })
+    Ok(WeightsFile { path: path.to_owned(), format, wrapper, averages, tensors })
 }

@@ -59,6 +59,8 @@ pub struct Matching {
     pub total: usize,
     /// The number of tensors that were loaded.
     pub loaded: usize,
+    /// The key of the averages in the file, if the tensors are these.
+    pub averages: Option<&'static str>,
     /// The prefixes that were replaced, in order.
     pub renamed: Vec<Renamed>,
     /// The number of tensors that had timm's names.
@@ -137,7 +139,7 @@ pub fn match_tensors(
     file: WeightsFile,
     renames: &[Rename],
 ) -> Result<(Matching, Vec<NamedTensor>), MatchError> {
-    let WeightsFile { path, wrapper, mut tensors, .. } = file;
+    let WeightsFile { path, wrapper, averages, mut tensors, .. } = file;
     let mut names: Vec<String> = tensors.iter().map(|tensor| format!("{wrapper}{}", tensor.name)).collect();
     let first = names[..names.len().min(SHOWN_IN_ERROR)].join(", ");
     let mut renamed = rename(&mut names, renames).map_err(|rename| MatchError::IdleRename {
@@ -205,6 +207,7 @@ pub fn match_tensors(
         model,
         total,
         loaded: loaded.len(),
+        averages,
         renamed,
         translated,
         classes,
@@ -242,6 +245,9 @@ fn listed(what: &str, names: &[String], shown: usize) -> String {
 impl fmt::Display for Matching {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
         write!(out, "loaded {} of {} tensors from {}", self.loaded, self.total, self.path.display())?;
+        if let Some(key) = self.averages {
+            write!(out, "\n{key} taken: averages come before other weights, as in timm")?;
+        }
         for renamed in &self.renamed {
             write!(out, "\n{renamed}")?;
         }
@@ -282,7 +288,8 @@ mod tests {
             values: vec![number as f32; shape.iter().product()],
         };
         let tensors = file.iter().enumerate().map(tensor).collect();
-        let file = WeightsFile { path: "F".into(), format: Format::Zip, wrapper: String::new(), tensors };
+        let (path, format, wrapper) = ("F".into(), Format::Zip, String::new());
+        let file = WeightsFile { path, format, wrapper, averages: None, tensors };
         let renames: Vec<Rename> = renames.iter().map(|text| text.parse().unwrap()).collect();
         match_tensors(&model, file, &renames).map_err(|error| error.to_string())
     }

@@ -23,13 +23,18 @@ struct Parts {
     storages: storage::Storages,
 }
 
-pub(crate) fn collect(source: &Source, format: Format, collector: &mut Collector) -> Result<(), WeightsError> {
+/// Reads the tensors, and returns the key of the averages if it is these.
+pub(crate) fn collect(
+    source: &Source,
+    format: Format,
+    collector: &mut Collector,
+) -> Result<Option<&'static str>, WeightsError> {
     let Parts { object, persistents, storages } = match format {
         Format::Tar => tar::open(source)?,
         Format::Legacy => legacy::open(source)?,
         Format::Zip | Format::Safetensors => zip::open(source)?,
     };
-    let state_dict = objects::state_dict(&object).map_err(|reason| source.refuse(reason))?;
+    let (state_dict, averages) = objects::state_dict(&object).map_err(|reason| source.refuse(reason))?;
     for (name, value) in state_dict {
         let Some(name) = name.as_str().filter(|name| !crate::named::is_counter(name)) else { continue };
         let view = objects::tensor(value, &persistents);
@@ -39,5 +44,5 @@ pub(crate) fn collect(source: &Source, format: Format, collector: &mut Collector
             collector.push(name.to_owned(), view.shape, values);
         }
     }
-    Ok(())
+    Ok(averages)
 }

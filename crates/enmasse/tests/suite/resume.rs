@@ -156,6 +156,44 @@ fn a_damaged_configuration_is_named() {
     refused(&ended, 1, &[&config.display().to_string(), "is not TOML"]);
 }
 
+/// Regression test: the error asked whether the run is of another model.
+#[test]
+fn a_change_that_needs_other_optimiser_state_is_named() {
+    let folder = Folder::new("1");
+    let check = |before: &[&str], now: &[&str], parameter: &str| {
+        let run = folder.path(&before.join(" "));
+        enmasse(&folder.arguments(&run, &[&["--devices", "cpu:1"], before].concat())).well();
+        let resumed = run.display().to_string();
+        let ended = enmasse(&[&["train", "--resume", "--epochs", "2", "--out", &resumed], now].concat());
+        let found = format!("has no optimiser state for {parameter}, because --optimizer, --freeze or --freeze-layers");
+        let last = run.join("checkpoints/last.safetensors");
+        failed(&ended, 1, &[&found, "--weights ", &last.display().to_string()]);
+        let anew = folder.path(&now.join(" "));
+        let weights = last.display().to_string();
+        enmasse(&folder.arguments(&anew, &[&["--devices", "cpu:1", "--weights", &weights], now].concat())).well();
+    };
+    check(&["--optimizer", "adamw"], &["--optimizer", "sgd"], "fc1.weight");
+    check(&["--freeze-layers"], &["--freeze-layers=false"], "fc1.weight");
+}
+
+/// Regression test: the rest of the epoch repeated some pictures and left out others.
+#[test]
+fn a_seed_changes_only_between_epochs() {
+    let folder = Folder::new("2");
+    let run = folder.path("run");
+    let seventeen = ["--devices", "cpu:1", "--max-steps", "17"];
+    enmasse(&folder.arguments(&run, &seventeen)).well();
+    let resume = |others: &[&str]| {
+        let run = run.display().to_string();
+        enmasse(&[&["train", "--resume", "--out", &run, "--seed", "9"], others].concat())
+    };
+    let expected = "is within an epoch in the order of --seed 0, and takes --seed 9 only where an epoch begins";
+    failed(&resume(&[]), 1, &[expected]);
+    enmasse(&["train", "--resume", "--epochs", "1", "--out", &run.display().to_string()]).well();
+    let changed = resume(&["--epochs", "2"]).well();
+    assert!(changed.stderr.contains("seed: 0 -> 9"), "{}", changed.stderr);
+}
+
 #[test]
 fn settings_that_do_not_fit_the_run_are_refused() {
     let folder = Folder::new("1");

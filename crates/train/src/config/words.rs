@@ -92,7 +92,7 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
         Alias("accumulate"),
     ),
     (&["gradient_clip_val", "clip_grad_norm", "clip_grad", "max_grad_norm", "gradient_clipping"], Alias("clip_norm")),
-    (&["model_ema_decay", "ema_decay"], Alias("ema")),
+    (&["ema_decay"], Alias("ema")),
     (&["sched", "lr_scheduler", "lr_scheduler_type"], Alias("schedule")),
     (&["lr_step_size", "decay_epochs"], Alias("step_size")),
     (&["lr_gamma", "decay_rate"], Alias("gamma")),
@@ -115,6 +115,13 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
     (&["start_epoch"], Answer("--resume goes on at the last checkpoint; leave it out")),
     (&["ckpt_path"], Answer("give --resume with the run's folder as --out")),
     (&["model_ema"], Answer("give --ema SHARE, such as 0.9998")),
+    (
+        &["model_ema_decay"],
+        Answer(
+            "give --ema SHARE, which counts every step: timm's value as it is, or of torchvision's \
+             (1 - (1 - DECAY) * RANKS * BATCH * STEPS / EPOCHS) ^ (1 / STEPS), with an average every STEPS steps (32)",
+        ),
+    ),
     (&["model_ema_steps"], Answer("the average includes every step; leave it out")),
     (
         &["norm_weight_decay", "bias_weight_decay"],
@@ -309,6 +316,15 @@ mod tests {
                 assert!(Setting::find(flag).is_some(), "{words:?}: {flag}");
             }
         }
+    }
+
+    /// Regression test: torchvision's value, which counts some steps only, was taken for the share of each step.
+    #[test]
+    fn the_decay_of_an_average_has_two_meanings() {
+        assert_eq!(meaning("ema-decay"), Some(Alias("ema")));
+        let told = answer("model-ema-decay").unwrap_or_default();
+        let formula = "(1 - (1 - DECAY) * RANKS * BATCH * STEPS / EPOCHS) ^ (1 / STEPS)";
+        assert!(told.contains("give --ema SHARE, which counts every step") && told.contains(formula), "{told}");
     }
 
     #[test]

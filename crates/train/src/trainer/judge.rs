@@ -12,7 +12,8 @@ use crate::{TrainError, TrainingData};
 
 impl Trainer<'_> {
     /// Loss and accuracy on the validation part, with the weights that [`Trainer::fit`] ended with. Every sample counts
-    /// once, for any number of ranks, and every rank has the result.
+    /// once, for any number of ranks, and every rank has the result. A request to stop ends it as
+    /// [`TrainError::Interrupted`] on all of them.
     pub fn validate(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
         self.as_one(|trainer| trainer.judge("validation", &data.validation, data))
     }
@@ -44,6 +45,9 @@ impl Trainer<'_> {
         let (loader, total) = (trained.evaluation.loader(pictures)?, pictures.len() as u64);
         let (program, position) = (trained.program.as_mut(), EpochPosition::default());
         let (callbacks, mut bad) = (&mut self.callbacks, BadSamples::default());
-        evaluate_until(program, &loader, total, group, position, callbacks, &mut bad).map(|(found, _)| found)
+        match evaluate_until(program, &loader, total, group, position, callbacks, &mut bad)? {
+            (_, true) => Err(TrainError::Interrupted),
+            (found, false) => Ok(found),
+        }
     }
 }

@@ -22,6 +22,7 @@ impl Session {
     ) -> Result<(), TrainError> {
         let reason = SaveReason::EpochEnd(record);
         if record.partial {
+            self.position.validated_samples = self.position.samples;
             return self.save(reason, config, callbacks);
         }
         // Before anything replaces a good checkpoint.

@@ -55,16 +55,15 @@ impl Callback for Asks {
 type Stopped = Option<(Stop, u64, u64)>;
 
 /// Where each of 3 ranks stopped, after a request to rank 1, and its records.
-fn run(out: &Path, resume: bool, at: Option<(u64, bool, u64)>) -> Vec<(Stopped, Vec<EpochRecord>)> {
-    let ended = run_on(17, out, resume, at);
+fn run(config: TrainConfig, at: Option<(u64, bool, u64)>) -> Vec<(Stopped, Vec<EpochRecord>)> {
+    let ended = run_on(17, config, at);
     ended.into_iter().map(|(stopped, records, _)| (stopped, records)).collect()
 }
 
 /// The same with this many samples to validate on, and the number of batches that the rank validated.
 fn run_on(
     validation: usize,
-    out: &Path,
-    resume: bool,
+    config: TrainConfig,
     at: Option<(u64, bool, u64)>,
 ) -> Vec<(Stopped, Vec<EpochRecord>, usize)> {
     let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(validation)));
@@ -73,7 +72,7 @@ fn run_on(
         let at = at.filter(|_| group.rank() == 1);
         let mut asks = Asks { requests: requests.clone(), at, records: Vec::new(), validated: 0 };
         let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
-        let trainer = Trainer::new(config(out, resume), &device).group(group).stop_on(requests);
+        let trainer = Trainer::new(config.clone(), &device).group(group).stop_on(requests);
         let stopped = match trainer.callback(&mut asks).fit(&net, &data) {
             Ok(_) => None,
             Err(TrainError::Stopped { stop, epoch, samples }) => Some((stop, epoch, samples)),
@@ -88,25 +87,41 @@ fn last(out: &Path) -> Checkpoint {
     Checkpoint::load(&RunPaths::new(out).last_checkpoint()).unwrap()
 }
 
+/// What a record tells of its epoch's arithmetic, digit by digit.
+fn figures(records: &[EpochRecord]) -> Vec<(u64, [u64; 4])> {
+    let bits = |r: &EpochRecord| [r.train_loss, r.val_loss, r.val_accuracy, r.learning_rate].map(f64::to_bits);
+    records.iter().map(|record| (record.epoch, bits(record))).collect()
+}
+
 #[test]
 fn all_ranks_stop_where_one_is_asked_to() {
+    // An epoch has 8 steps of 6 samples.
+    stop_and_go_on(config, 48);
+}
+
+/// Regression test: the record had the rate of a place within the last full step.
+#[test]
+fn an_epoch_resumed_after_a_last_batch_that_is_not_full_records_its_rate() {
+    // A ninth step has 2 samples.
+    let uneven = |out: &Path, resume| TrainConfig { drop_last: false, warmup_epochs: 3.0, ..config(out, resume) };
+    stop_and_go_on(uneven, 50);
+}
+
+/// Asks runs to stop in many places. An epoch has `end` samples.
+#[track_caller]
+fn stop_and_go_on(config: fn(&Path, bool) -> TrainConfig, end: u64) {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("whole");
-    let records = run(&whole, false, None).remove(0).1;
-    let figures = |records: &[EpochRecord]| -> Vec<_> {
-        let bits = |r: &EpochRecord| [r.train_loss, r.val_loss, r.val_accuracy, r.learning_rate].map(f64::to_bits);
-        records.iter().map(|record| (record.epoch, bits(record))).collect()
-    };
-    // An epoch has 8 steps of 6 samples.
+    let records = run(config(&whole, false), None).remove(0).1;
     let check = |at: (u64, bool, u64), epoch: u64, samples: u64| {
         let out = folder.path().join(format!("{at:?}"));
-        let stopped = run(&out, false, Some(at));
+        let stopped = run(config(&out, false), Some(at));
         for (rank, (place, _)) in stopped.iter().enumerate() {
             assert_eq!(*place, Some((Stop::Requeue, epoch, samples)), "rank {rank}, asked at {at:?}");
         }
         let meta = last(&out).meta;
         assert_eq!((meta.epoch, meta.samples_consumed), (epoch, samples), "asked at {at:?}");
-        let resumed = run(&out, true, None).remove(0);
+        let resumed = run(config(&out, true), None).remove(0);
         assert_eq!(resumed.0, None);
         let all = [&stopped[0].1[..], &resumed.1].concat();
         assert_eq!(figures(&all), figures(&records), "asked at {at:?}");
@@ -117,12 +132,57 @@ fn all_ranks_stop_where_one_is_asked_to() {
     check((0, false, 6), 0, 24);
     check((1, false, 24), 1, 42);
     // After the last step there is validation, which is repeated.
-    check((1, false, 36), 1, 48);
-    check((1, false, 42), 1, 48);
-    check((1, false, 48), 1, 48);
-    check((0, true, 6), 0, 48);
-    check((2, true, 6), 2, 48);
-    check((2, true, 12), 2, 48);
+    check((1, false, 36), 1, end);
+    check((1, false, 42), 1, end);
+    check((1, false, 48), 1, end);
+    check((0, true, 6), 0, end);
+    check((2, true, 6), 2, end);
+    check((2, true, 12), 2, end);
+}
+
+/// Regression test: nothing was left to do then, so the run had no record and no best checkpoint.
+#[test]
+fn a_run_of_few_steps_that_stops_in_its_validation_is_validated_when_it_is_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |most: u64| {
+        let few = |out: &Path, resume| TrainConfig { max_steps: Some(most), ..config(out, resume) };
+        let [whole, out] = ["whole", "stopped"].map(|name| folder.path().join(format!("{name} {most}")));
+        let records = run(few(&whole, false), None).remove(0).1;
+        let (stopped, none) = run(few(&out, false), Some((0, true, 6))).remove(0);
+        assert_eq!((stopped, none.len()), (Some((Stop::Requeue, 0, 6 * most)), 0), "{most} steps");
+        let (stopped, resumed) = run(few(&out, true), None).remove(0);
+        assert_eq!((stopped, figures(&resumed)), (None, figures(&records)), "{most} steps");
+        assert_eq!((resumed[0].partial, records[0].partial), (most < 8, most < 8), "{most} steps");
+        assert_eq!(last(&out).meta.best_val_accuracy, last(&whole).meta.best_val_accuracy, "{most} steps");
+        // Once is enough.
+        assert_eq!(run(few(&out, true), None).remove(0), (None, Vec::new()), "{most} steps");
+    };
+    check(8);
+    check(5);
+}
+
+/// Regression test: the figures were those of no picture, or of some.
+#[test]
+fn an_evaluation_that_is_asked_to_stop_has_no_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)));
+    for ranks in [1, 2] {
+        let config = TrainConfig { epochs: 1, ..config(&folder.path().join(ranks.to_string()), false) };
+        let errors = enmasse_launch::spawn(ranks, |group| {
+            let requests = StopRequests::default();
+            let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
+            let rank = group.rank();
+            let mut trainer = Trainer::new(config.clone(), &device).group(group).stop_on(requests.clone());
+            trainer.fit(&net, &data)?;
+            assert_eq!(trainer.validate(&data)?.samples, 17);
+            if rank == ranks - 1 {
+                assert!(!requests.ask(Stop::End), "there is nothing to save");
+            }
+            Ok::<_, TrainError>(trainer.validate(&data).map(|found| found.samples).map_err(|error| error.to_string()))
+        });
+        let expected = "the evaluation stopped as requested, so it has no result".to_owned();
+        assert_eq!(errors.unwrap(), vec![Err(expected); ranks]);
+    }
 }
 
 /// No rank goes through the rest of its part, for which the others would wait.
@@ -130,7 +190,7 @@ fn all_ranks_stop_where_one_is_asked_to() {
 fn a_validation_ends_on_all_ranks_at_the_same_batch() {
     let folder = tempfile::tempdir().unwrap();
     // A hundred batches on each rank.
-    let ended = run_on(600, folder.path(), false, Some((0, true, 6)));
+    let ended = run_on(600, config(folder.path(), false), Some((0, true, 6)));
     for (rank, (stopped, records, validated)) in ended.iter().enumerate() {
         assert_eq!((*stopped, records.len()), (Some((Stop::Requeue, 0, 48)), 0), "rank {rank}");
         // The request was made after the first batch, and another one was in flight.

@@ -8,6 +8,9 @@ use enmasse_pickle::{Call, Object};
 use super::storage::View;
 use crate::element::ElementType;
 
+/// The keys under which timm's and torchvision's scripts keep averages of a model's state, in the order in which timm's
+/// `load_checkpoint` takes them, before any other.
+const AVERAGES: [&str; 2] = ["state_dict_ema", "model_ema"];
 /// The keys under which training scripts keep a model's state along with other data.
 const WRAPPING: [&str; 3] = ["state_dict", "model_state_dict", "model"];
 /// Limit of nested dictionaries.
@@ -15,6 +18,9 @@ const WRAPPED: usize = 4;
 /// Limit of the dimensions of a PyTorch tensor.
 const DIMENSIONS: usize = 64;
 const SAVE_STATE: &str = "in PyTorch, save its state instead: torch.save(model.state_dict(), FILE)";
+
+/// The keys and values of a dictionary.
+type Entries = [(Object, Object)];
 
 /// The storage of a tensor.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,17 +39,21 @@ pub(super) enum Persistents {
     Numbered { storages: HashMap<i64, StorageKey>, tensors: HashMap<i64, View> },
 }
 
-/// The dictionary of tensors in the object, extracted from the other data of a training script.
-pub(super) fn state_dict(object: &Object) -> Result<&[(Object, Object)], String> {
-    let mut object = object;
+/// The dictionary of tensors in the object, extracted from the other data of a training script, and the key of the averages if
+/// it is these.
+pub(super) fn state_dict(object: &Object) -> Result<(&Entries, Option<&'static str>), String> {
+    let (mut object, mut averages) = (object, None);
     for _ in 0..WRAPPED {
         let Some(entries) = object.as_dict() else { return Err(what_it_is(object)) };
         // A module is accepted here too, and refused in the next round.
         let wraps = |value: &&Object| value.as_dict().is_some() || is_module(value);
-        if let Some(inner) = WRAPPING.iter().filter_map(|key| object.get(key)).find(wraps) {
+        let averaged = |key: &'static str| Some((key, object.get(key).filter(|value| has_tensors(value))?));
+        if let Some((key, inner)) = AVERAGES.into_iter().find_map(averaged) {
+            (object, averages) = (inner, Some(key));
+        } else if let Some(inner) = WRAPPING.iter().filter_map(|key| object.get(key)).find(wraps) {
             object = inner;
         } else if has_tensors(object) {
-            return Ok(entries);
+            return Ok((entries, averages));
         } else {
             // Under the script's own key, if it is unambiguous.
             let mut inner =
@@ -314,13 +324,19 @@ mod tests {
         check(shaped(0, &[1; 65], &[1; 65]), nonsense);
     }
 
+    /// A dictionary of one tensor.
+    fn named(name: &str) -> Object {
+        dict(&[(name, rebuild("_rebuild_tensor", "FloatStorage", &[]))])
+    }
+
+    fn dict(entries: &[(&str, Object)]) -> Object {
+        Object::Dict(entries.iter().map(|(key, value)| (Object::from(*key), value.clone())).collect())
+    }
+
     #[test]
     fn dictionaries_around_the_state() {
-        let weights = || Object::Dict([(Object::from("w"), rebuild("_rebuild_tensor", "FloatStorage", &[]))].into());
-        let dict = |entries: &[(&str, Object)]| {
-            Object::Dict(entries.iter().map(|(key, value)| (Object::from(*key), value.clone())).collect())
-        };
-        let check = |object: Object| assert_eq!(state_dict(&object).unwrap(), weights().as_dict().unwrap());
+        let weights = || named("w");
+        let check = |object: Object| assert_eq!(state_dict(&object).unwrap(), (weights().as_dict().unwrap(), None));
         check(weights());
         check(dict(&[("epoch", Object::Int(1)), ("state_dict", weights())]));
         check(dict(&[("model", dict(&[("state_dict", weights())])), ("state_dict_2", Object::None)]));
@@ -333,5 +349,20 @@ mod tests {
         assert!(two.ends_with("the first keys are [\"generator\", \"critic\"]"), "{two}");
         let single = rebuild("_rebuild_tensor", "FloatStorage", &[]);
         assert!(state_dict(&single).unwrap_err().starts_with("holds a single tensor without a name"));
+    }
+
+    /// Regression test: the weights beside them were taken.
+    #[test]
+    fn averages_come_first_as_in_timm() {
+        let check = |entries: &[(&str, Object)], name: &str, key: Option<&str>| {
+            assert_eq!(state_dict(&dict(entries)).unwrap(), (named(name).as_dict().unwrap(), key));
+        };
+        let entry = |key| (key, named(key));
+        let (of_timm, older) = (entry("state_dict_ema"), entry("model_ema"));
+        check(&[entry("state_dict"), of_timm.clone()], "state_dict_ema", Some("state_dict_ema"));
+        check(&[entry("model"), older.clone()], "model_ema", Some("model_ema"));
+        check(&[older.clone(), of_timm.clone(), entry("state_dict")], "state_dict_ema", Some("state_dict_ema"));
+        check(&[("state_dict_ema", Object::None), entry("state_dict")], "state_dict", None);
+        check(&[("model_ema", dict(&[])), entry("model")], "model", None);
     }
 }

@@ -73,6 +73,16 @@ fn a_checkpoint_of_lightning_fits_its_model() {
     assert_eq!(lines, ["prefix model. removed from 16 names", "not used: criterion.weight"]);
 }
 
+#[test]
+fn averages_of_timm_are_taken_and_told() {
+    let tensors = expected().into_iter().map(|tensor| (tensor.name, tensor.shape)).collect();
+    let model = ModelTensors { name: "net".to_owned(), tensors, classifier: "fc".to_owned(), any_classes: false };
+    let (matching, tensors) = match_tensors(&model, read(&fixture("averaged.pth")).unwrap(), &[]).unwrap();
+    assert_eq!(tensors, expected());
+    let lines: Vec<String> = matching.to_string().lines().skip(1).map(str::to_owned).collect();
+    assert_eq!(lines, ["state_dict_ema taken: averages come before other weights, as in timm"]);
+}
+
 fn refusal(path: &Path) -> String {
     let message = read(path).unwrap_err().to_string();
     assert!(!message.contains('\n') && message.len() < 600, "{message:?}");
