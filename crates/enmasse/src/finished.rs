@@ -83,7 +83,11 @@ mod tests {
             let mut meta = CheckpointMeta::default();
             let position = Position { samples: 14, optimizer_step: 7, validated_samples, ..Position::default() };
             position.write_to(&mut meta, &[]);
-            assert_eq!(nothing_left(&config, &meta).is_some(), expected, "{validated_samples}");
+            assert_eq!(
+                nothing_left(&config, &meta, &RunPaths::new("runs/a")).is_some(),
+                expected,
+                "{validated_samples}"
+            );
         };
         check(14, true);
         check(12, false);
