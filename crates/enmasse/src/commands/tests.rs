@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use clap::ArgMatches;
+use clap::{ArgMatches, Command};
 use enmasse_train::{Kind, Meaning, SETTINGS, Setting, WORDS};
 
 use super::command;
@@ -112,4 +112,17 @@ fn usage_errors_are_one_line() {
         "invalid value '0' for '--top <K>': must be a whole number from 1 to 1000000; see --help",
     );
     check("train --lr", "a value is required for '--lr <RATE>' but none was supplied; see --help");
+}
+
+/// The page lacked nine commands.
+#[test]
+fn every_command_with_json_is_in_the_page_of_json() {
+    fn check(command: &Command, path: &str, page: &str) {
+        if command.get_arguments().any(|arg| arg.get_id() == "json") {
+            let forms = [format!("`{path} --json`"), format!("\n| `{}` |", command.get_name())];
+            assert!(forms.iter().any(|form| page.contains(form)), "{path}");
+        }
+        command.get_subcommands().for_each(|inner| check(inner, &format!("{path} {}", inner.get_name()), page));
+    }
+    check(&command(), "enmasse", include_str!("../../../../docs/json.md"));
 }
