@@ -8,9 +8,9 @@ use enmasse_train::{OnBadSample, TrainError};
 use enmasse_wording::counted;
 use serde_json::json;
 
-use super::opened::{Opened, SOURCE, WHOLE_MACHINE};
+use super::opened::{Opened, WHOLE_MACHINE};
 use super::scan::Scan;
-use crate::arguments::{data, settings_with};
+use crate::arguments::{SOURCE, data, settings_with};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::{Output, say, warn_of_left_out};

@@ -13,8 +13,8 @@ use look::{Part, look};
 use serde_json::{Value, json};
 use sizes::Sizes;
 
-use super::opened::{Opened, SOURCE, WHOLE_MACHINE};
-use crate::arguments::{data, settings_with};
+use super::opened::{Opened, WHOLE_MACHINE};
+use crate::arguments::{SOURCE, data, settings_with};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::Output;

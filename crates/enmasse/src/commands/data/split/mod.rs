@@ -14,9 +14,9 @@ use fresh::{Fresh, Link};
 use parts::{Entry, Part, entries};
 use serde_json::json;
 
-use super::opened::{Opened, SOURCE};
+use super::opened::Opened;
 use super::scan::Scan;
-use crate::arguments::{path, settings};
+use crate::arguments::{SOURCE, path, settings};
 use crate::csv::field;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
