@@ -30,7 +30,7 @@ const SETTINGS: &[&str] = &[
 ];
 
 const ABOUT: &str = "\
-The numbers are those of --mean and --std: over all pixels of the training part, on the scale 0 to 1. Pictures of a
+The numbers are those of --mean and --std: over all pixels of the training part, on the scale 0 to 1. Pictures of a \
 folder count as validation shows them to the model, at --size, so each has the same weight.";
 
 /// The most frequent size is told if at least this share of the pictures has it, in percent.
