@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Guards on the text of the repository: file sizes, module headers, forbidden words and paths, fixture sizes, the crates'
-dependencies in ARCHITECTURE.md, and that links and paths in documents lead somewhere."""
+dependencies in ARCHITECTURE.md, the keys of JSON in docs/json.md, and that links and paths in documents lead somewhere."""
 import pathlib
 import re
 import subprocess
@@ -85,6 +85,27 @@ def untruths():
                 yield f"ARCHITECTURE.md: {crate} depends on {other}, which must stand in a lower row of the picture"
 
 
+def objects(text):
+    """The arguments of each `json!` in a Rust file, outside of its tests."""
+    code = text.split("#[cfg(test)]")[0]
+    for start in (match.end() for match in re.finditer(r"json!\(", code)):
+        depth, end = 1, start
+        while depth:
+            depth += {"(": 1, ")": -1}.get(code[end], 0)
+            end += 1
+        yield code[start:end]
+
+
+def undocumented():
+    """Events and keys that the program prints as JSON, and docs/json.md does not name."""
+    page = (ROOT / "docs/json.md").read_text()
+    for path in sorted(path for path in tracked() if re.match(r"crates/(enmasse/src/.*|doctor/src/report)\.rs$", path)):
+        written = "".join(objects((ROOT / path).read_text()))
+        for word in sorted({*re.findall(r'"event": "(\w+)"', written), *re.findall(r'"(\w+)":', written)}):
+            if f"`{word}`" not in page:
+                yield f"docs/json.md: no `{word}`, which {path} prints"
+
+
 def anchors(text):
     """The anchors of a document's headings, as GitHub makes them."""
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -118,7 +139,7 @@ def dead_ends():
 
 
 def main():
-    found = [*problems(), *untruths(), *dead_ends()]
+    found = [*problems(), *untruths(), *undocumented(), *dead_ends()]
     print("\n".join(found) or "guards: nothing found")
     sys.exit(1 if found else 0)
 

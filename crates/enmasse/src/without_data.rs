@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ArgMatches;
-use enmasse_data::shapes;
+use enmasse_data::{DataError, shapes};
 use enmasse_train::TrainConfig;
 
 use crate::failure::Failure;
@@ -32,5 +32,9 @@ pub fn usual_classes(size: usize) -> usize {
 
 /// The embedded data set, which is created once; concurrent callers wait for it.
 pub fn shapes() -> Result<PathBuf, Failure> {
-    shapes::default_cache().and_then(|cache| shapes::ensure(&cache)).map_err(Failure::error)
+    let made = shapes::default_cache().and_then(|cache| shapes::ensure(&cache));
+    made.map_err(|error| match error {
+        DataError::Write { .. } => Failure::Error(format!("{error}; set ENMASSE_CACHE to a writable folder")),
+        _ => Failure::error(error),
+    })
 }

@@ -114,7 +114,7 @@ pub static SETS: &[KnownSet] = &[
         ],
     },
     KnownSet {
-        name: "fashionmnist",
+        name: "fashion-mnist",
         title: "Fashion-MNIST",
         folder: "FashionMNIST",
         pictures: 70_000,
@@ -155,7 +155,7 @@ pub static SETS: &[KnownSet] = &[
         ],
     },
     KnownSet {
-        name: "flowerphotos",
+        name: "flower-photos",
         title: "flower_photos",
         folder: "flower_photos",
         pictures: 3_670,
@@ -175,8 +175,8 @@ pub static SETS: &[KnownSet] = &[
 
 /// The set that somebody means by `name`: upper case, dashes and underscores do not matter.
 pub fn find(name: &str) -> Option<&'static KnownSet> {
-    let name: String = name.chars().filter(|letter| !"-_ ".contains(*letter)).collect();
-    SETS.iter().find(|set| set.name.eq_ignore_ascii_case(&name))
+    let letters = |name: &str| name.replace(['-', '_', ' '], "").to_ascii_lowercase();
+    SETS.iter().find(|set| letters(set.name) == letters(name))
 }
 
 #[cfg(test)]

@@ -247,7 +247,7 @@ settings! {
         /// A .pth, .ckpt or .safetensors file with torchvision's or timm's names. A classifier for other classes begins anew; any other difference of shape is an error.
         weights: Option<PathBuf> = None => "random weights", "FILE", ANY, Fixed;
         /// Other beginnings of the file's names
-        /// Of --weights, whose names may begin with the name of a module: backbone.= removes it, and =model. adds one. Repeatable, or separated by commas; the first that fits a name counts. A prefix that all names share, such as Lightning's model., needs no rule. A layer with a name that the model lacks begins anew: conv1.=old.conv1.
+        /// The names in a weights file may begin with the name of a module: backbone.= removes it, and =model. adds one. Repeatable, or separated by commas; the first that fits a name counts. A prefix that all names share, such as Lightning's model., needs no rule. A layer with a name that the model lacks begins anew: conv1.=old.conv1.
         prefix: Vec<Rename> = Vec::new(), "OLD=NEW", ANY, Fixed;
         /// Train the classifier alone
         /// Every other parameter stays as it is. With --freeze, what that names in the classifier stays too.

@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use super::known::LAYOUTS;
+use crate::scan::is_picture;
 use crate::{DataError, DataKind};
 
 /// The error that lists what was looked for, and where to get it.
 pub(super) fn nothing_found(root: &Path) -> DataError {
-    if let Some(archive) = find(root, &[".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".zip"]) {
+    if let Some(archive) = find(root, ends_with(&[".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".zip"])) {
         return DataError::layout(
             root,
             format!("it has no data set, only the archive {archive}: extract it there first"),
@@ -16,6 +17,13 @@ pub(super) fn nothing_found(root: &Path) -> DataError {
     if let Some(table) = find_manifest(root) {
         let problem =
             format!("it has no class folders of pictures; if {table} lists pictures and their classes, name it");
+        return DataError::layout(root, problem);
+    }
+    if let Some(picture) = find(root, is_picture) {
+        let problem = format!(
+            "it has pictures, such as {picture}, but no class folders; put those of each class into a folder of its own, or give \
+             --label-pattern if their names have the class, such as '{{class}}.{{number}}.jpg'"
+        );
         return DataError::layout(root, problem);
     }
     let known = [DataKind::Cifar10, DataKind::Cifar100, DataKind::Mnist, DataKind::FashionMnist].map(|kind| {
@@ -32,12 +40,16 @@ pub(super) fn nothing_found(root: &Path) -> DataError {
 
 /// A file in `root` that may be a manifest.
 pub(crate) fn find_manifest(root: &Path) -> Option<String> {
-    find(root, &[".csv", ".tsv", ".jsonl", ".ndjson"])
+    find(root, ends_with(&[".csv", ".tsv", ".jsonl", ".ndjson"]))
 }
 
-/// The first file with one of these endings, by its name.
-fn find(root: &Path, endings: &[&str]) -> Option<String> {
+fn ends_with(endings: &[&str]) -> impl Fn(&str) -> bool {
+    |name| endings.iter().any(|ending| name.ends_with(ending))
+}
+
+/// The first file that is wanted, by its name.
+fn find(root: &Path, wanted: impl Fn(&str) -> bool) -> Option<String> {
     let names =
         root.read_dir().into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    names.filter(|name| endings.iter().any(|ending| name.ends_with(ending))).min()
+    names.filter(|name| wanted(name)).min()
 }

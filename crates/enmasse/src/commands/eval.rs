@@ -68,7 +68,7 @@ pub fn command() -> Command {
         .about("Loss and accuracy of a run's best checkpoint, or of a weights file")
         .arg(arguments::source())
         .arg(arguments::data_as(
-            "Data as for train; of CIFAR and MNIST the test part, of a packed file the validation part. Without it, the data of the run",
+            "Data as for train, but of a folder with train/ and val/ one of these; of CIFAR and MNIST the test part, of a packed file the validation part. Without it, the data of the run",
         ))
         .arg(
             Arg::new("part")

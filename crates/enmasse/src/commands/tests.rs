@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use clap::ArgMatches;
+use clap::{ArgMatches, Command};
 use enmasse_train::{Kind, Meaning, SETTINGS, Setting, WORDS};
 
 use super::command;
@@ -112,4 +112,30 @@ fn usage_errors_are_one_line() {
         "invalid value '0' for '--top <K>': must be a whole number from 1 to 1000000; see --help",
     );
     check("train --lr", "a value is required for '--lr <RATE>' but none was supplied; see --help");
+}
+
+/// It promised a key and a variable for every flag.
+#[test]
+fn the_help_of_train_names_the_flags_that_are_no_settings() {
+    let train = command().find_subcommand("train").unwrap().clone();
+    let words = train.get_after_long_help().unwrap().to_string();
+    let visible = train.get_arguments().filter(|arg| !arg.is_hide_set());
+    let others = visible.filter(|arg| Setting::find(arg.get_id().as_str()).is_none());
+    let of_scripts = |heading: &str| heading.ends_with("PyTorch's scripts") && words.contains("PyTorch's scripts");
+    for flag in others.filter(|flag| !flag.get_help_heading().is_some_and(of_scripts)) {
+        assert!(words.contains(&format!("--{}", flag.get_long().unwrap())), "{}", flag.get_id());
+    }
+}
+
+/// The page lacked nine commands.
+#[test]
+fn every_command_with_json_is_in_the_page_of_json() {
+    fn check(command: &Command, path: &str, page: &str) {
+        if command.get_arguments().any(|arg| arg.get_id() == "json") {
+            let forms = [format!("`{path} --json`"), format!("\n| `{}` |", command.get_name())];
+            assert!(forms.iter().any(|form| page.contains(form)), "{path}");
+        }
+        command.get_subcommands().for_each(|inner| check(inner, &format!("{path} {}", inner.get_name()), page));
+    }
+    check(&command(), "enmasse", include_str!("../../../../docs/json.md"));
 }

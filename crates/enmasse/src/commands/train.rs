@@ -50,8 +50,9 @@ pub fn command() -> Command {
         .about("Train a model on pictures: a folder of class folders, CIFAR, MNIST")
         .after_help(EXAMPLES)
         .after_long_help(format!(
-            "Every flag is also a key of --config FILE and a variable ENMASSE_NAME. Later ones win: defaults, the saved run, \
-             --config, the environment, the command line.\n\n{EXAMPLES}"
+            "Every setting is also a key of --config FILE and a variable ENMASSE_NAME. The flags --config, --data-path and those known \
+             from PyTorch's scripts are no settings. Later ones win: defaults, the saved run, --config, the environment, the command \
+             line.\n\n{EXAMPLES}"
         ))
         .args(data())
         .args(flags)

@@ -64,6 +64,16 @@ impl Place {
     }
 }
 
+/// As of a user without a home. The error named a file that the user had never heard of, and no way out.
+#[test]
+fn a_cache_that_cannot_be_written() {
+    let place = Place::new();
+    let file = place.path("file");
+    fs::write(&file, "").unwrap();
+    let ended = finish(program().args(["train", "--model", "mlp"]).env("ENMASSE_CACHE", &file));
+    refused(&ended, 1, &[&format!("cannot write {file}"), "; set ENMASSE_CACHE to a writable folder"]);
+}
+
 #[test]
 fn invalid_values() {
     let place = Place::new();

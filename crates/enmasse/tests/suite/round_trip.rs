@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::{Ended, assert_whole, enmasse, finish, metrics, pictures, program, strip_metadata};
+use crate::common::{Ended, assert_whole, enmasse, files, finish, metrics, pictures, program, strip_metadata};
 use enmasse_train::Checkpoint;
 use serde_json::Value;
 
@@ -338,6 +338,25 @@ fn bench_scaling_compares_one_device_with_several() {
     let pairs = [several[3], ("ddp", 2, true), ("ddp", 4, false), ("ddp", 4, true)];
     check(&[&resnet[..4], &cluster].concat(), &[&several[..1], &pairs].concat());
     assert!(!folder.path().join("runs").exists(), "its runs are its own");
+}
+
+/// The flags that say where classes are were unexpected arguments, so only class folders were timed.
+#[test]
+fn bench_scaling_takes_classes_from_the_names_of_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 8);
+    let named = folder.path().join("named");
+    fs::create_dir(&named).unwrap();
+    for path in files(&data) {
+        let class = path.parent().unwrap().file_name().unwrap().display();
+        fs::rename(&path, named.join(format!("{class}.{}", path.file_name().unwrap().display()))).unwrap();
+    }
+    let named = named.display().to_string();
+    let fixed = ["bench", "scaling", "--model", "lenet", "--size", "32", "--batch", "2", "--steps", "2"];
+    let others = ["--devices", "cpu:2", "--json", "--label-pattern", "{class}.{number}.*", &named];
+    let rows = enmasse(&[&fixed[..], &others].concat()).well().json();
+    let found: Vec<_> = rows.iter().map(|row| (row["strategy"].as_str().unwrap(), row["devices"].as_u64())).collect();
+    assert_eq!(found, [("single", Some(1)), ("dp", Some(2)), ("ddp", Some(2))]);
 }
 
 #[test]

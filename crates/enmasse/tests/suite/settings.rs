@@ -74,6 +74,7 @@ const COMMANDS: &[&str] = &[
     "plan print",
     "bench",
     "bench step",
+    "bench scaling",
     "bench peak",
     "launch",
     "slurm",
@@ -91,6 +92,14 @@ fn help_fits_a_terminal() {
             let help = finish(program().args(command.split_whitespace()).arg(flag).env("COLUMNS", "80")).well().stdout;
             let wide: Vec<&str> = help.lines().filter(|line| line.chars().count() > 80).collect();
             assert!(wide.is_empty(), "{command} {flag}: {wide:#?}");
+            // A text with breaks of its own is broken again, in the middle of its sentences.
+            let lines: Vec<&str> = help.lines().collect();
+            for pair in lines.windows(2).filter(|pair| pair.iter().all(|line| line.starts_with(char::is_alphanumeric)))
+            {
+                let word = pair[1].split(' ').next().unwrap_or_default();
+                let had_room = pair[0].chars().count() + 1 + word.chars().count() <= 80;
+                assert!(!had_room || pair[0].ends_with(['.', ':']), "{command} {flag}: {pair:#?}");
+            }
         }
     }
 }

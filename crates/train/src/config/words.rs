@@ -26,7 +26,10 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
     (&["hflip"], Alias("flip")),
     (&["nb_classes"], Alias("num_classes")),
     (&["dataset"], Answer("the data set is recognised by its files; give its folder as DATA")),
-    (&["dataset_download", "download"], Answer("enmasse downloads nothing; give the folder of the data as DATA")),
+    (
+        &["dataset_download", "download"],
+        Answer("enmasse data fetch NAME downloads a known data set; give its folder as DATA"),
+    ),
     (
         &["train_dir", "val_dir", "train_split", "val_split", "train_data", "val_data"],
         Answer("DATA holds both parts as train/ and val/; without them, a fifth of the folder is used for validation"),

@@ -16,8 +16,8 @@ use crate::settings::layers;
 use crate::transfer::Transfer;
 
 const ABOUT: &str = "\
-NAME is cifar10, cifar100, mnist, fashion-mnist or flower-photos. Archives are checked by their SHA-256. A download that
-was cut goes on where it ended when the command is repeated. Proxies are taken from https_proxy, http_proxy and no_proxy,
+NAME is cifar10, cifar100, mnist, fashion-mnist or flower-photos. Archives are checked by their SHA-256. A download that \
+was cut goes on where it ended when the command is repeated. Proxies are taken from https_proxy, http_proxy and no_proxy, \
 and a file of trusted certificates from SSL_CERT_FILE.";
 
 /// Names of the set that nobody may pass on.

@@ -14,10 +14,6 @@ use crate::without_data::{SHAPES_SIZE, shapes};
 /// The defaults of commands that use the whole machine.
 pub const WHOLE_MACHINE: &[(&str, &str)] = &[("loader_threads", "one for each core")];
 
-/// The settings that say where classes are found, besides those of each command.
-pub const SOURCE: &[&str] =
-    &["label_pattern", "path_column", "label_column", "manifest_root", "cache_dir", "cache_limit"];
-
 /// A data set in its parts, and the settings of the command.
 pub struct Opened {
     pub config: TrainConfig,

@@ -35,9 +35,9 @@ const SETTINGS: &[&str] = &[
 const QUALITY: usize = 90;
 
 const ABOUT: &str = "\
-The file has both parts of the data set, and the names of its classes and pictures. Pass it to train, eval and predict
-in the place of DATA. Picture files keep their pixels, so training gives the same bits as with the folder. JPEG files are
-recoded without loss: they take a quarter more bytes, and are decoded in half the time or less. Smaller pictures (--resize,
+The file has both parts of the data set, and the names of its classes and pictures. Pass it to train, eval and predict \
+in the place of DATA. Picture files keep their pixels, so training gives the same bits as with the folder. JPEG files are \
+recoded without loss: they take a quarter more bytes, and are decoded in half the time or less. Smaller pictures (--resize, \
 --form raw) are read faster still, and are other pictures: crops have less detail.
 
 Examples:

@@ -25,8 +25,8 @@ use crate::output::{Output, warn_of_left_out};
 const WITHOUT_EFFECT: &[&str] = &["data", "num_classes", "decode", "on_bad_sample", "stage"];
 
 const ABOUT: &str = "\
-Each sample is shown as validation sees it, in a frame, and beside it as training sees it in this epoch and the next
-ones, by all flags of augmentation. They are the first samples of the epoch, in the order of training. With --mixup
+Each sample is shown as validation sees it, in a frame, and beside it as training sees it in this epoch and the next \
+ones, by all flags of augmentation. They are the first samples of the epoch, in the order of training. With --mixup \
 or --cutmix each is mixed with its neighbour in that order, as in training with an even global batch.";
 
 /// The command line of `enmasse data show`.

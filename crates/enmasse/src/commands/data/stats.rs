@@ -8,9 +8,9 @@ use enmasse_train::{OnBadSample, TrainError};
 use enmasse_wording::counted;
 use serde_json::json;
 
-use super::opened::{Opened, SOURCE, WHOLE_MACHINE};
+use super::opened::{Opened, WHOLE_MACHINE};
 use super::scan::Scan;
-use crate::arguments::{data, settings_with};
+use crate::arguments::{SOURCE, data, settings_with};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::{Output, say, warn_of_left_out};
@@ -30,7 +30,7 @@ const SETTINGS: &[&str] = &[
 ];
 
 const ABOUT: &str = "\
-The numbers are those of --mean and --std: over all pixels of the training part, on the scale 0 to 1. Pictures of a
+The numbers are those of --mean and --std: over all pixels of the training part, on the scale 0 to 1. Pictures of a \
 folder count as validation shows them to the model, at --size, so each has the same weight.";
 
 /// The most frequent size is told if at least this share of the pictures has it, in percent.

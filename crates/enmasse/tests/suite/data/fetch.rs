@@ -63,7 +63,7 @@ fn a_proxy_is_asked_instead() {
 
 #[test]
 fn sets_that_are_not_fetched() {
-    let known = "the known data sets are cifar10, cifar100, mnist, fashionmnist, flowerphotos";
+    let known = "the known data sets are cifar10, cifar100, mnist, fashion-mnist, flower-photos,";
     refused(&enmasse(&["data", "fetch", "svhn"]), 2, &["\"svhn\" cannot be fetched", known]);
     let ended = enmasse(&["data", "fetch", "ImageNet-1k"]);
     assert_eq!(ended.code, Some(1), "{ended:?}");

@@ -17,7 +17,7 @@ use enmasse_charts::{ScalingRow, scaling};
 use enmasse_files::write_whole;
 use enmasse_train::{DeviceSelection, Devices, LayeredConfig, Setting, Source, StrategyKind, TrainConfig};
 
-use crate::arguments::{DECIDED, count, data, data_as, path, settings_with};
+use crate::arguments::{DECIDED, SOURCE, count, data, data_as, path, settings_with};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::launched::Launched;
@@ -81,7 +81,7 @@ pub fn command() -> Command {
             true => data_as("Pictures to train on [default: synthetic ones]"),
             false => arg,
         }))
-        .args(settings_with(SETTINGS, USUAL))
+        .args(settings_with(&[SETTINGS, SOURCE].concat(), USUAL))
         .arg(count("steps", "N", "Steps of a row to time, after as many to warm up").default_value("10"))
         .arg(Arg::new("svg").long("svg").value_name("FILE").value_parser(path).help("Draw the rows as an SVG file"))
         .arg(
@@ -237,7 +237,7 @@ fn first(devices: &Devices, count: usize) -> Devices {
 fn command_line(workload: &Workload, steps: usize, result: &Path) -> Vec<OsString> {
     let mut arguments: Vec<OsString> =
         vec!["bench".into(), "scaling".into(), format!("--{DECIDED}").into(), format!("--steps={steps}").into()];
-    let names = SETTINGS.iter().chain(OF_ROWS).filter_map(|name| Setting::find(name));
+    let names = [SETTINGS, SOURCE, OF_ROWS].concat().into_iter().filter_map(|name| Setting::find(name));
     arguments.extend(settings::rank_flags(workload.config(), names));
     arguments.extend([format!("--{RESULT}").into(), result.into()]);
     if let Some(data) = &workload.config().data {

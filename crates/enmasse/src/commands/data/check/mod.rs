@@ -13,8 +13,8 @@ use look::{Part, look};
 use serde_json::{Value, json};
 use sizes::Sizes;
 
-use super::opened::{Opened, SOURCE, WHOLE_MACHINE};
-use crate::arguments::{data, settings_with};
+use super::opened::{Opened, WHOLE_MACHINE};
+use crate::arguments::{SOURCE, data, settings_with};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::Output;
@@ -24,7 +24,7 @@ const SETTINGS: &[&str] =
     &["convert_rgb", "exif_transpose", "split", "split_seed", "loader_threads", "timeout", "json"];
 
 const ABOUT: &str = "\
-A problem is what ends a run, or makes its figures wrong: pictures that cannot be read, a class without pictures in a
+A problem is what ends a run, or makes its figures wrong: pictures that cannot be read, a class without pictures in a \
 part, the same picture in two parts or in two classes. All else is a note.
 Exit code 0: no problems; 1: some.";
 

@@ -14,9 +14,9 @@ use fresh::{Fresh, Link};
 use parts::{Entry, Part, entries};
 use serde_json::json;
 
-use super::opened::{Opened, SOURCE};
+use super::opened::Opened;
 use super::scan::Scan;
-use crate::arguments::{path, settings};
+use crate::arguments::{SOURCE, path, settings};
 use crate::csv::field;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
@@ -30,7 +30,7 @@ pub fn command() -> Command {
     Command::new("split")
         .about("Write the parts of a data set as folders train/ and val/, or as a table")
         .after_help(
-            "A run on DATA with the same --split and --split-seed draws the same validation part. The pictures of test/ are\n\
+            "A run on DATA with the same --split and --split-seed draws the same validation part. The pictures of test/ are \
              taken from the training part, so that part stays the same with and without them.",
         )
         .arg(
