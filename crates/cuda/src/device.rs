@@ -88,7 +88,7 @@ pub fn idle() -> Option<Vec<usize>> {
     let driver = libraries.load(Library::Driver).and_then(Functions::load).map(Arc::new).ok()?;
     let is_idle = |ordinal: usize| {
         let found = Found::look(driver.clone(), ordinal).ok()?;
-        Some(Management::of(&libraries, &found.properties)?.processes().is_empty())
+        Management::of(&libraries, &found.properties)?.is_idle()
     };
     let all: Vec<bool> = (0..driver.cards()).map(is_idle).collect::<Option<_>>()?;
     Some((0..all.len()).filter(|ordinal| all[*ordinal]).collect())
