@@ -1,11 +1,13 @@
 //! The whole program on an emulated GPU: NVIDIA's driver and libraries over host memory, with our kernels compiled for it.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use enmasse_train::Checkpoint;
 
 use crate::common::runs::{arguments, assert_same, tensors};
-use crate::common::{Ended, assert_whole, enmasse, failed, finish, pictures, program, refused};
+use crate::common::{Ended, assert_whole, enmasse, failed, finish, pictures, plain_environment, program, refused};
 
 /// The program with NVIDIA's libraries in a folder alone.
 fn with_libraries<S: AsRef<str>>(folder: &Path, arguments: &[S]) -> Ended {
@@ -260,6 +262,38 @@ fn a_roofline_needs_no_gpu() {
     refused(&print(&["t4", "--precision", "bf16"]), 1, &["t4 has no bf16: use --precision f16 or f32"]);
     refused(&print(&["h200", "--accumulate", "2"]), 1, &["a roofline is that of one shard"]);
     refused(&print(&["h200", "--devices", "cpu:1"]), 2, &["'--roofline <CARD>' cannot be used with '--devices"]);
+}
+
+/// Programs of tests beside the program itself, as `scripts/gpu-check pack` arranges them.
+#[test]
+fn gpu_check_ends_in_time_and_fails_without_a_figure_of_ours() {
+    let Some(emulation) = enmasse_emulation::folder() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let [script, out] = ["gpu-check", "out"].map(|name| folder.path().join(name));
+    std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/gpu-check"), &script).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_enmasse"), folder.path().join("enmasse")).unwrap();
+    let check = |tests: &str, minutes: &str, code: i32, expected: &[&str]| {
+        for name in ["suite", "growth", "enmasse_cuda"] {
+            let file = folder.path().join(name);
+            let _ = std::fs::remove_file(&file);
+            std::os::unix::fs::symlink(tests, file).unwrap();
+        }
+        let mut command = Command::new("python3");
+        plain_environment(&mut command);
+        command.env("ENMASSE_CUDA_LIBRARIES", emulation).arg(&script).arg("run").arg(&out);
+        // A peer that gives no figure.
+        let ended = finish(command.args(["--small", "--peer", "/bin/false", "--minutes", minutes]));
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        let table = std::fs::read_to_string(out.join("gpu.md")).unwrap();
+        assert!(expected.iter().all(|part| table.contains(part)), "{table}");
+    };
+    // A program that ends only if it is ended.
+    let endless = folder.path().join("endless");
+    std::fs::write(&endless, "#!/bin/sh\nexec tail -f /dev/null\n").unwrap();
+    std::fs::set_permissions(&endless, PermissionsExt::from_mode(0o755)).unwrap();
+    check(endless.to_str().unwrap(), "0.001", 1, &["Tests: failed: whole steps (not in time, suite.txt), "]);
+    check("/bin/true", "0", 1, &["a run killed in mid-step", "|---|--:|--:|---|--:|\n"]);
+    check("/bin/true", "20", 0, &["Tests: all pass.", "| lenet, 32², batch 8, f32 | ", " |  |  |  |"]);
 }
 
 /// Each block of the document is a command and lines of what it prints, in their order.
