@@ -225,7 +225,9 @@ int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
 }
 
 int cuDeviceGetAttribute(int *value, int attribute, int) {
-    const std::map<int, int> values = {{16, 4}, {75, int(setting("EMULATED_CAPABILITY", 9))}, {76, 0}};
+    int major = 9, minor = 0;
+    if (const char *text = getenv("EMULATED_CAPABILITY")) sscanf(text, "%d.%d", &major, &minor);
+    const std::map<int, int> values = {{16, 4}, {75, major}, {76, minor}};
     auto found = values.find(attribute);
     if (found == values.end()) return INVALID_VALUE;
     *value = found->second;

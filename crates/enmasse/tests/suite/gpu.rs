@@ -173,18 +173,30 @@ fn what_a_gpu_lacks_is_said_in_one_line() {
     check(&["--devices", "gpu:1", "--isa", "avx2"], 2, &["--isa avx2: a GPU has no instruction-set levels"]);
 }
 
+/// A plan on a card of this compute capability.
+fn print_on_card(capability: &str, devices: &str, precision: &str) -> Option<Ended> {
+    let plan = ["plan", "print", "--model", "lenet", "--size", "32", "--devices", devices, "--precision", precision];
+    let mut command = program();
+    command.env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?).env("EMULATED_CAPABILITY", capability);
+    Some(finish(command.args(plan)))
+}
+
+/// It was refused by the driver, which cannot compile the kernels for it, in words that name no card.
+#[test]
+fn a_card_older_than_the_kernels_is_named() {
+    let Some(ended) = print_on_card("7.0", "gpu:1", "f32") else { return };
+    let old =
+        "Emulated GPU 0 (compute capability 7.0): 7.5 (Turing, 2018) is the oldest that works; use --devices cpu:N";
+    refused(&ended, 2, &[old]);
+    print_on_card("7.0", "auto", "f32").unwrap().well();
+}
+
 #[test]
 fn precisions_that_a_device_lacks() {
-    let print = |devices: &str, precision: &str| {
-        let plan =
-            ["plan", "print", "--model", "lenet", "--size", "32", "--devices", devices, "--precision", precision];
-        let mut command = program();
-        command.env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?).env("EMULATED_CAPABILITY", "7").args(plan);
-        Some(finish(&mut command))
-    };
+    let print = |devices: &str, precision: &str| print_on_card("7.5", devices, precision);
     for precision in ["bf16", "tf32"] {
         let Some(ended) = print("gpu:1", precision) else { return };
-        let lacks = format!("Emulated GPU 0 (compute capability 7.0) has no {precision}: use --precision f16 or f32");
+        let lacks = format!("Emulated GPU 0 (compute capability 7.5) has no {precision}: use --precision f16 or f32");
         refused(&ended, 1, &[&lacks]);
     }
     print("gpu:1", "f16").unwrap().well();
