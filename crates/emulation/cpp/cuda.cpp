@@ -103,6 +103,8 @@ std::vector<int> visible() {
 }
 
 long devices() { return long(visible().size()); }
+// Memory is taken in pieces of 2 MiB.
+size_t taken(size_t bytes) { return (bytes + (2 << 20) - 1) >> 21 << 21; }
 size_t memory() { return size_t(setting("EMULATED_GPU_MIB", 4096)) << 20; }
 
 int state() {
@@ -256,12 +258,12 @@ int cuMemGetInfo_v2(size_t *free, size_t *total) {
 int cuMemAlloc_v2(Address *place, size_t bytes) {
     CHECKED();
     if (bytes == 0) return INVALID_VALUE;
-    void *start = used + bytes <= memory() ? aligned_alloc(512, (bytes + 511) / 512 * 512) : nullptr;
+    void *start = bytes <= memory() && used + taken(bytes) <= memory() ? aligned_alloc(512, (bytes + 511) / 512 * 512) : nullptr;
     if (!start) return OUT_OF_MEMORY;
     memset(start, 0xFF, bytes);
     *place = Address(start);
     allocated[*place] = bytes;
-    used += bytes;
+    used += taken(bytes);
     return SUCCESS;
 }
 
@@ -270,7 +272,7 @@ int cuMemFree_v2(Address place) {
     auto found = allocated.find(place);
     if (found == allocated.end()) return INVALID_VALUE;
     run_all();
-    used -= found->second;
+    used -= taken(found->second);
     allocated.erase(found);
     free(reinterpret_cast<void *>(place));
     return SUCCESS;

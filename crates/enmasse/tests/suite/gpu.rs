@@ -209,19 +209,35 @@ fn precisions_that_a_device_lacks() {
 /// The largest batch that fits is named before anything is allocated.
 #[test]
 fn a_batch_that_does_not_fit_on_the_card() {
-    let batch = |batch: &str| {
-        let mut command = program();
-        command.env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?).env("EMULATED_GPU_MIB", "64");
-        let bench =
-            ["bench", "step", "--devices", "gpu:1", "--model", "lenet", "--size", "32", "--steps", "1", "--batch"];
-        Some(finish(command.args(bench).arg(batch)))
-    };
-    let Some(ended) = batch("4096") else { return };
+    let Some(ended) = bench_with_memory(320, 4096) else { return };
     failed(&ended, 1, &["the run needs ", " are free (on the device): use --batch "]);
     let fits: usize = ended.stderr.trim_end().rsplit(' ').next().unwrap().parse().unwrap();
     assert!(fits < 4096);
-    failed(&batch(&(fits + 1).to_string()).unwrap(), 1, &[&format!("use --batch {fits}")]);
-    batch(&fits.to_string()).unwrap().well();
+    failed(&bench_with_memory(320, fits + 1).unwrap(), 1, &[&format!("use --batch {fits}")]);
+    bench_with_memory(320, fits).unwrap().well();
+}
+
+/// A batch that left no memory for what libraries load in the first step was said to fit.
+#[test]
+fn the_largest_batch_leaves_memory_for_the_kernels_of_libraries() {
+    let plan = ["plan", "print", "--devices", "gpu:1", "--model", "lenet", "--size", "32", "--batch", "256"];
+    let Some(printed) = on_gpu(&plan) else { return };
+    let printed = printed.well().stdout;
+    let all = printed.lines().find_map(|line| line.strip_prefix("memory of a rank: ")?.strip_suffix(".0 MiB")).unwrap();
+    let all: u64 = all.parse().unwrap();
+    // Its regions alone would fit in both.
+    failed(&bench_with_memory(all - 256, 256).unwrap(), 1, &["the run needs "]);
+    failed(&bench_with_memory(all - 1, 256).unwrap(), 1, &["the run needs ", "use --batch "]);
+    bench_with_memory(all, 256).unwrap().well();
+}
+
+/// A step of lenet in 32 x 32 pixels on a card with this much memory.
+fn bench_with_memory(mebibytes: u64, batch: usize) -> Option<Ended> {
+    let mut command = program();
+    command.env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?);
+    command.env("EMULATED_GPU_MIB", mebibytes.to_string());
+    let bench = ["bench", "step", "--devices", "gpu:1", "--model", "lenet", "--size", "32", "--steps", "1", "--batch"];
+    Some(finish(command.args(bench).arg(batch.to_string())))
 }
 
 /// A run keeps its engines in algorithms.txt. Another run on the card takes them from the user's cache, and measures nothing.
