@@ -4,7 +4,7 @@
 // driver, and waits there for the other ranks, as a kernel of NCCL's does on a card. Sums are in the order of ranks, each rounded
 // to the element type. EMULATED_NCCL is the version, EMULATED_NCCL_ABSENT a rank that never joins, and EMULATED_NCCL_FAILURE
 // "RANK OPERATION RESULT" an asynchronous error of a rank: from that operation on it hangs until it is aborted. A negative RESULT
-// is a signal that ends the rank's process there.
+// is a signal that ends the rank's process there. With EMULATED_NCCL_STUCK an abort does not return.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -228,6 +228,7 @@ int ncclCommGetAsyncError(void *handle, int *result) {
 // The communicator itself stays: work that was queued finds that it was aborted.
 int ncclCommAbort(void *handle) {
     static_cast<Communicator *>(handle)->aborted = true;
+    while (getenv("EMULATED_NCCL_STUCK")) pause();
     return SUCCESS;
 }
 

@@ -435,6 +435,9 @@ impl Program for CudaProgram {
         let _ = self.wait_for_ranks();
         self.copies.wait()?;
         self.compute.wait()?;
+        if let Ranks::Nccl(collectives) = &self.bound.ranks {
+            collectives.check_state()?;
+        }
         let work = Work::new(&plans, group.as_ref(), &self.card, self.summation)?;
         // The card may have no room for both. Should the new memory fail, no step begins without it, and none is there to go on.
         self.ledger = Ledger::default();

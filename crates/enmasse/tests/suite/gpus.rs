@@ -213,7 +213,7 @@ fn gradients_go_by_nccl_or_by_way_of_the_hosts_with_the_same_bits() {
     run("lacking", &without("another", Some("libcublasLt.so.12")), &[], &expected);
     let path = emulation.join("libnccl.so.2");
     let expected =
-        format!("{host} ({}) has version 2.17.1, which is older than 2.18; PyPI's nvidia-nccl-cu12", path.display());
+        format!("{host} ({}) has version 2.17.1, which is older than 2.19; PyPI's nvidia-nccl-cu12", path.display());
     run("old", emulation, &[("EMULATED_NCCL", "21701")], &expected);
 }
 
