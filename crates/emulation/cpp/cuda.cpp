@@ -168,6 +168,12 @@ int emulation_enqueue(void *stream, void (*function)(const void *), const void *
     return enqueue(stream, [function, copy] { function(copy->data()); });
 }
 
+int emulation_is_capturing(void *handle) {
+    LOCKED;
+    auto *stream = static_cast<Stream *>(handle);
+    return streams.count(stream) && stream->capture;
+}
+
 // For work of the other libraries: waits until something is ready.
 void emulation_wait(int (*ready)(const void *), const void *data) {
     wait_until([=] { return ready(data) != 0; });

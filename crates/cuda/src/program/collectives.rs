@@ -80,11 +80,11 @@ impl Collectives {
     }
 
     /// Before phases of a training step go into the streams; an error once the group has failed. What the caller then waits for
-    /// is watched: NCCL connects the ranks in their first collectives, and a caller that measures `times` waits for each.
-    pub fn begin(&mut self, step: usize, phases: &[Phase], times: bool) -> Result<Option<Watch>, DeviceError> {
+    /// is watched: NCCL connects the ranks in their first collectives. The caller says whether it `waits` in later ones, too.
+    pub fn begin(&mut self, step: usize, phases: &[Phase], waits: bool) -> Result<Option<Watch>, DeviceError> {
         self.group.check()?;
         self.in_flight[step] = true;
-        if self.connected && !times {
+        if self.connected && !waits {
             return Ok(None);
         }
         self.connected = phases.contains(&Phase::Backward);

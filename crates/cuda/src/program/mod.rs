@@ -249,7 +249,9 @@ impl CudaProgram {
         };
         let connecting = match ranks {
             Ranks::Nccl(collectives) if mode == Mode::Train => {
-                collectives.begin(place, phases, self.profile.is_some())?
+                // NCCL may exchange buffers with other ranks while it is captured, and a profile waits for each collective.
+                let waits = self.profile.is_some() || prepared.captures(place, phases);
+                collectives.begin(place, phases, waits)?
             }
             _ => None,
         };

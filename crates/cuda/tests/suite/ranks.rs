@@ -41,6 +41,17 @@ pub fn on_cards<T: Send>(
     card: impl Fn(usize) -> Option<Box<dyn Device>> + Sync,
     job: impl Fn(&mut dyn Program, &Group, &ShardMap) -> T + Sync,
 ) -> Option<Vec<T>> {
+    on_groups(options, Group::threads(ranks).unwrap(), card, job)
+}
+
+/// The same for ranks with these groups.
+pub fn on_groups<T: Send>(
+    options: &CompileOptions,
+    groups: Vec<Group>,
+    card: impl Fn(usize) -> Option<Box<dyn Device>> + Sync,
+    job: impl Fn(&mut dyn Program, &Group, &ShardMap) -> T + Sync,
+) -> Option<Vec<T>> {
+    let ranks = groups.len();
     let map = ShardMap::new(options.shards, ranks).unwrap();
     let compiled = AtomicUsize::new(0);
     let rank = |group: Group| {
@@ -57,7 +68,6 @@ pub fn on_cards<T: Send>(
         }
         Some(job(&mut *program, &group, &map))
     };
-    let groups = Group::threads(ranks).unwrap();
     std::thread::scope(|scope| {
         let rank = &rank;
         let ranks: Vec<_> = groups.into_iter().map(|group| scope.spawn(move || rank(group))).collect();
