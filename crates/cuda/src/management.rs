@@ -4,7 +4,8 @@
 //! The library is a part of the driver. Where it is missing, or does not answer, nothing is said: no run depends on it.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
-use std::fs::read_to_string;
+use std::fs::{read_link, read_to_string};
+use std::os::unix::process::parent_id;
 use std::ptr::null_mut;
 
 use crate::driver::Properties;
@@ -112,20 +113,25 @@ impl Management {
     }
 
     /// The processes of other jobs that compute on the card, in words; `None` if none are known. Ranks that the same launcher
-    /// has started are no others. This process must not compute on the card yet: inside a container it may not know the
-    /// number under which NVML lists it.
+    /// has started are no others: they run the same program. This process must not compute on the card yet: inside a container
+    /// it may not know the number under which NVML lists it.
     pub fn others(&self) -> Option<String> {
         let parent = |pid: u32| {
             let status = read_to_string(format!("/proc/{pid}/stat")).ok()?;
             // The name, which is in parentheses, may have spaces.
             status.rsplit_once(") ")?.1.split(' ').nth(1)?.parse::<u32>().ok()
         };
-        let own = std::os::unix::process::parent_id();
+        let program = |pid: &str| read_link(format!("/proc/{pid}/exe")).ok();
+        // A job that was started from the same shell has the same parent, too.
+        let is_rank = |pid: u32| {
+            parent(pid) == Some(parent_id())
+                && program(&pid.to_string()).is_some_and(|its| Some(its) == program("self"))
+        };
         let processes = match self.processes()? {
             Processes::Few(processes) => processes,
             Processes::Many => return Some(format!("more than {MOST_PROCESSES} processes")),
         };
-        let others = processes.into_iter().filter(|(pid, _)| parent(*pid) != Some(own));
+        let others = processes.into_iter().filter(|(pid, _)| !is_rank(*pid));
         let words: Vec<String> = others.map(|(pid, bytes)| describe(pid, bytes)).collect();
         (!words.is_empty()).then(|| words.join(", "))
     }

@@ -1,10 +1,11 @@
 //! Several ranks on emulated GPUs: which card each takes, and the same bits as on one.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::runs::{arguments, assert_same};
-use crate::common::{Ended, failed, finish, pictures, program, refused};
+use crate::common::{Ended, Running, failed, finish, pictures, program, refused};
 
 /// The program on a machine with this number of GPUs, of which a mask may hide some.
 fn on_gpus(gpus: &str, mask: Option<&str>, arguments: &[impl AsRef<str>]) -> Option<Ended> {
@@ -166,6 +167,11 @@ fn gpus_that_are_shared_or_hot_are_named() {
     let shared = "warning: rank 0: gpu 0 is shared with ";
     check("two", &[], "gpu:2", &[shared, &format!("warning: rank 1: gpu 1 is {hot}")]);
     check("shared", &[], "gpu:1", &[" (pid 1) with 8192 MiB; both are slower"]);
+    // A job that was started from the shell that starts this one.
+    let sibling = Running::start(Command::new("tail").args(["-f", "/dev/null"]));
+    let busy = format!("0:{}:8589934592", sibling.pid());
+    let named = format!("warning: gpu 0 is shared with tail (pid {}) with 8192 MiB; both are slower", sibling.pid());
+    check("sibling", &[("EMULATED_BUSY", &busy)], "gpu:1", &[&named]);
     let crowded = "warning: gpu 0 is shared with more than 64 processes; both are slower";
     check("crowded", &[("EMULATED_BUSY_COUNT", "65")], "gpu:1", &[crowded]);
 }
