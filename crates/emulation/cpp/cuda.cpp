@@ -286,6 +286,8 @@ int cuMemFree_v2(Address place) {
 
 int cuMemHostAlloc(void **place, size_t bytes, unsigned) {
     CHECKED();
+    // The limit is that of one allocation.
+    if (bytes >> 20 >= size_t(setting("EMULATED_PINNED_MIB", 1 << 20))) return OUT_OF_MEMORY;
     *place = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     if (!*place) return OUT_OF_MEMORY;
     memset(*place, 0xFF, bytes);

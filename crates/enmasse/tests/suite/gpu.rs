@@ -231,6 +231,20 @@ fn the_largest_batch_leaves_memory_for_the_kernels_of_libraries() {
     bench_with_memory(all, 256).unwrap().well();
 }
 
+/// It was said to be memory on the GPU, whatever the driver's reason.
+#[test]
+fn page_locked_memory_that_the_driver_refuses_is_the_hosts() {
+    let mut command = program();
+    let Some(emulation) = enmasse_emulation::folder() else { return };
+    command.env("ENMASSE_CUDA_LIBRARIES", emulation).env("EMULATED_PINNED_MIB", "0");
+    let bench =
+        ["bench", "step", "--devices", "gpu:1", "--model", "lenet", "--size", "32", "--steps", "1", "--batch", "2"];
+    let ended = finish(command.args(bench));
+    let what = "bytes of page-locked memory of the host for the inputs and results of steps: ";
+    failed(&ended, 1, &[what, "cuMemHostAlloc failed: out of memory (CUDA_ERROR_OUT_OF_MEMORY)"]);
+    assert!(!ended.stderr.contains("on the GPU"), "{}", ended.stderr);
+}
+
 /// A step of lenet in 32 x 32 pixels on a card with this much memory.
 fn bench_with_memory(mebibytes: u64, batch: usize) -> Option<Ended> {
     let mut command = program();
