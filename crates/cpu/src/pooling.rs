@@ -38,7 +38,7 @@ pub(crate) struct Maximum {
 }
 
 impl Maximum {
-    /// The window has at most 255 elements.
+    /// The window has at most 256 elements, whose positions fit a byte.
     pub(crate) fn new(shape: PoolShape, window: &Window) -> Self {
         let axis = |axis: usize| {
             let mut inputs = vec![Vec::new(); shape.output[axis]];

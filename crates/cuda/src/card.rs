@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crate::CudaError;
 use crate::cublas_lt::CublasLt;
 use crate::cudnn::Cudnn;
-use crate::driver::{Context, Found, Function, Functions, Module};
+use crate::driver::{Context, Found, Function, Functions, Module, Properties};
 use crate::engines::{Engines, Products};
 use crate::kernels::ptx::PTX;
 use crate::libraries::{Libraries, Library};
@@ -15,6 +15,9 @@ use crate::nccl::Nccl;
 
 /// The oldest driver: that of CUDA 12.0.
 const OLDEST_DRIVER: i32 = 12_000;
+
+/// The oldest compute capability: that of our kernels' PTX.
+pub(crate) const OLDEST_CAPABILITY: [u32; 2] = [7, 5];
 
 /// A card that programs compute on.
 pub(crate) struct Card {
@@ -46,6 +49,13 @@ impl Card {
         let cudnn = Cudnn::load(libraries, newest)?;
         let cublas_lt = CublasLt::load(libraries, newest)?;
         let found = Found::look(functions, ordinal)?;
+        let Properties { name, capability, .. } = &found.properties;
+        if *capability < OLDEST_CAPABILITY {
+            let [[major, minor], [oldest, of]] = [*capability, OLDEST_CAPABILITY];
+            return Err(CudaError::Unsupported(format!(
+                "{name} (compute capability {major}.{minor}): {oldest}.{of} (Turing, 2018) is the oldest that works; use --devices cpu:N"
+            )));
+        }
         let management = Management::of(libraries, &found.properties);
         let others = management.as_ref().and_then(Management::others);
         let context = Context::open(found)?;

@@ -24,6 +24,10 @@ use crate::way::Way;
 /// program first checks its settings on the card that it computes on later.
 static CARDS: Mutex<Vec<(usize, bool, Arc<Card>)>> = Mutex::new(Vec::new());
 
+/// Bytes that the first steps may take on the card beside the program's regions: kernels of cuDNN and cuBLASLt, which the driver
+/// loads when they first run, and graphs. An estimate, until it is measured.
+const ALLOWANCE: usize = 256 << 20;
+
 /// Whether this machine has a GPU of NVIDIA's, even one that cannot be used.
 pub fn is_there() -> bool {
     let on_bus = || bus::vendors().iter().any(|vendor| vendor == bus::NVIDIA);
@@ -88,7 +92,7 @@ pub fn idle() -> Option<Vec<usize>> {
     let driver = libraries.load(Library::Driver).and_then(Functions::load).map(Arc::new).ok()?;
     let is_idle = |ordinal: usize| {
         let found = Found::look(driver.clone(), ordinal).ok()?;
-        Some(Management::of(&libraries, &found.properties)?.processes().is_empty())
+        Management::of(&libraries, &found.properties)?.is_idle()
     };
     let all: Vec<bool> = (0..driver.cards()).map(is_idle).collect::<Option<_>>()?;
     Some((0..all.len()).filter(|ordinal| all[*ordinal]).collect())
@@ -187,10 +191,11 @@ impl Device for Cuda {
         let schedule = Schedule::new(hosting, plans.train.as_ref());
         let way = self.way(hosting);
         let sequences = Sequences::new(plans, hosting, &schedule, (&self.card, way))?;
-        let library = match way {
+        let of_ranks = match way {
             Way::Nccl(_) => nccl::ALLOWANCE,
             Way::Host => 0,
         };
+        let library = ALLOWANCE + of_ranks;
         Ok(Memory { library, ..sequences.sizes(plans, &schedule).summary() })
     }
 

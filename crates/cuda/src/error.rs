@@ -79,6 +79,16 @@ pub enum CudaError {
         /// Its size in bytes.
         bytes: usize,
     },
+    /// The driver gives no page-locked memory.
+    #[error("cannot allocate {bytes} bytes of page-locked memory of the host for {what}: {why}")]
+    HostMemory {
+        /// What was being allocated.
+        what: &'static str,
+        /// Its size in bytes.
+        bytes: usize,
+        /// The driver's words.
+        why: String,
+    },
     /// What is wrong, in a sentence.
     #[error("{0}")]
     Unsupported(String),

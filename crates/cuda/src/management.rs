@@ -4,7 +4,8 @@
 //! The library is a part of the driver. Where it is missing, or does not answer, nothing is said: no run depends on it.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
-use std::fs::read_to_string;
+use std::fs::{read_link, read_to_string};
+use std::os::unix::process::parent_id;
 use std::ptr::null_mut;
 
 use crate::driver::Properties;
@@ -36,8 +37,20 @@ functions! {
 /// `NVML_VALUE_NOT_AVAILABLE`: the driver does not tell how much memory a process has.
 const UNKNOWN: u64 = u64::MAX;
 
+/// `NVML_ERROR_INSUFFICIENT_SIZE`: there are more processes than were asked for.
+const INSUFFICIENT_SIZE: c_int = 7;
+
 /// Processes that are asked for. A card with more is busy all the same.
 const MOST_PROCESSES: usize = 64;
+
+/// The processes that compute on a card.
+#[derive(Debug, PartialEq, Eq)]
+enum Processes {
+    /// Their numbers, and the bytes of the card that each has, where that is known.
+    Few(Vec<(u32, Option<u64>)>),
+    /// More than [`MOST_PROCESSES`], whose numbers the driver does not tell.
+    Many,
+}
 
 /// Why a card lowers its clocks, by bits of `nvmlClocksEventReasons`. Idle cards and those at their power limit, where a card
 /// in full use mostly is, are left out.
@@ -79,29 +92,46 @@ impl Management {
         (found && digits == own).then_some(Management { functions, device })
     }
 
-    /// The processes that compute on the card, and the bytes of it that each has, where that is known.
-    pub fn processes(&self) -> Vec<(u32, Option<u64>)> {
+    /// Whether no process computes on the card; `None` if the driver does not tell.
+    pub fn is_idle(&self) -> Option<bool> {
+        self.processes().map(|processes| processes == Processes::Few(Vec::new()))
+    }
+
+    fn processes(&self) -> Option<Processes> {
         let mut processes = [Process::default(); MOST_PROCESSES];
         let mut count = MOST_PROCESSES as c_uint;
         // SAFETY: NVML writes at most `count` processes.
         let result = unsafe {
             (self.functions.nvmlDeviceGetComputeRunningProcesses_v3)(self.device, &mut count, processes.as_mut_ptr())
         };
-        let found = if result == 0 { processes.get(..count as usize).unwrap_or_default() } else { &[] };
-        found.iter().map(|process| (process.pid, Some(process.bytes).filter(|bytes| *bytes != UNKNOWN))).collect()
+        let known = |process: &Process| (process.pid, Some(process.bytes).filter(|bytes| *bytes != UNKNOWN));
+        match result {
+            0 => Some(Processes::Few(processes.get(..count as usize)?.iter().map(known).collect())),
+            INSUFFICIENT_SIZE => Some(Processes::Many),
+            _ => None,
+        }
     }
 
-    /// The processes of other jobs that compute on the card, in words; `None` if there are none. Ranks that the same launcher
-    /// has started are no others. This process must not compute on the card yet: inside a container it may not know the
-    /// number under which NVML lists it.
+    /// The processes of other jobs that compute on the card, in words; `None` if none are known. Ranks that the same launcher
+    /// has started are no others: they run the same program. This process must not compute on the card yet: inside a container
+    /// it may not know the number under which NVML lists it.
     pub fn others(&self) -> Option<String> {
         let parent = |pid: u32| {
             let status = read_to_string(format!("/proc/{pid}/stat")).ok()?;
             // The name, which is in parentheses, may have spaces.
             status.rsplit_once(") ")?.1.split(' ').nth(1)?.parse::<u32>().ok()
         };
-        let own = std::os::unix::process::parent_id();
-        let others = self.processes().into_iter().filter(|(pid, _)| parent(*pid) != Some(own));
+        let program = |pid: &str| read_link(format!("/proc/{pid}/exe")).ok();
+        // A job that was started from the same shell has the same parent, too.
+        let is_rank = |pid: u32| {
+            parent(pid) == Some(parent_id())
+                && program(&pid.to_string()).is_some_and(|its| Some(its) == program("self"))
+        };
+        let processes = match self.processes()? {
+            Processes::Few(processes) => processes,
+            Processes::Many => return Some(format!("more than {MOST_PROCESSES} processes")),
+        };
+        let others = processes.into_iter().filter(|(pid, _)| !is_rank(*pid));
         let words: Vec<String> = others.map(|(pid, bytes)| describe(pid, bytes)).collect();
         (!words.is_empty()).then(|| words.join(", "))
     }

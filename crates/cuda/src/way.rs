@@ -45,7 +45,7 @@ impl Way {
 /// What a rank has for NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Candidate {
-    /// The card, under a name that parts of one card have in common: NCCL takes one rank on each.
+    /// The card, as in [`place`].
     card: String,
     /// Its version of NCCL, or why there is none.
     nccl: Result<String, String>,
@@ -53,10 +53,9 @@ struct Candidate {
 
 impl Candidate {
     fn of(card: &Card, group: &Group) -> Self {
-        let Properties { name, address, .. } = &card.context.properties;
         let host = group.host(group.rank()).unwrap_or_default();
         let nccl = card.nccl().map(|nccl| nccl.version().to_string()).map_err(|error| error.to_string());
-        Candidate { card: format!("{name} at {address} of {host}"), nccl }
+        Candidate { card: place(&card.context.properties, host), nccl }
     }
 
     fn to_text(&self) -> String {
@@ -73,6 +72,11 @@ impl Candidate {
         let nccl = if mark.as_deref() == Some("has") { Ok(text) } else { Err(text) };
         Candidate { card: card.unwrap_or_default(), nccl }
     }
+}
+
+/// Where a card is, which parts of it (MIG) have in common, unlike their names: NCCL takes one rank on each card.
+fn place(properties: &Properties, host: &str) -> String {
+    format!("{} of {host}", properties.address)
 }
 
 /// Why these ranks do not use NCCL, if so.
@@ -109,6 +113,14 @@ mod tests {
         };
         check(&[("a", Ok("2.27.3")), ("b", Ok("2.27.3"))], None);
         check(&[("a", Ok("2.27.3")), ("a", Ok("2.27.3"))], Some("ranks 0 and 1 share a"));
+        // Parts of one card, whose names end in their profiles.
+        let [large, small] = ["3g.71gb", "1g.18gb"].map(|profile| {
+            let (name, address) = (format!("NVIDIA H200 MIG {profile}"), "0000:1b:00.0".to_owned());
+            let (ordinal, uuid, capability, multiprocessors) = (0, [0; 16], [9, 0], 16);
+            place(&Properties { ordinal, name, address, uuid, capability, multiprocessors }, "node1")
+        });
+        let shared = Some("ranks 0 and 1 share 0000:1b:00.0 of node1");
+        check(&[(&large, Ok("2.27.3")), (&small, Ok("2.27.3"))], shared);
         check(&[("a", Ok("2.27.3")), ("b", Ok("2.21.5"))], Some("rank 0 has version 2.27.3, and rank 1 has 2.21.5"));
         let missing = "NCCL is missing: no libnccl.so.2\nhere";
         check(&[("a", Ok("2.27.3")), ("a", Err(missing))], Some("on rank 1, NCCL is missing: no libnccl.so.2\nhere"));

@@ -45,7 +45,7 @@ pub struct Memory {
     pub activations: usize,
     /// Additional memory of the device: packed weights, per-thread scratch.
     pub scratch: usize,
-    /// An allowance for what a library takes on the device by itself, as NCCL does for its connections.
+    /// An allowance for what libraries take on the device by themselves, such as NCCL for its connections.
     pub library: usize,
     /// Memory of the process that a device with memory of its own takes in addition, such as to exchange gradients. No part of the
     /// total.

@@ -103,6 +103,8 @@ std::vector<int> visible() {
 }
 
 long devices() { return long(visible().size()); }
+// Memory is taken in pieces of 2 MiB.
+size_t taken(size_t bytes) { return (bytes + (2 << 20) - 1) >> 21 << 21; }
 size_t memory() { return size_t(setting("EMULATED_GPU_MIB", 4096)) << 20; }
 
 int state() {
@@ -166,6 +168,12 @@ int emulation_enqueue(void *stream, void (*function)(const void *), const void *
     return enqueue(stream, [function, copy] { function(copy->data()); });
 }
 
+int emulation_is_capturing(void *handle) {
+    LOCKED;
+    auto *stream = static_cast<Stream *>(handle);
+    return streams.count(stream) && stream->capture;
+}
+
 // For work of the other libraries: waits until something is ready.
 void emulation_wait(int (*ready)(const void *), const void *data) {
     wait_until([=] { return ready(data) != 0; });
@@ -225,7 +233,9 @@ int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
 }
 
 int cuDeviceGetAttribute(int *value, int attribute, int) {
-    const std::map<int, int> values = {{16, 4}, {75, int(setting("EMULATED_CAPABILITY", 9))}, {76, 0}};
+    int major = 9, minor = 0;
+    if (const char *text = getenv("EMULATED_CAPABILITY")) sscanf(text, "%d.%d", &major, &minor);
+    const std::map<int, int> values = {{16, 4}, {75, major}, {76, minor}};
     auto found = values.find(attribute);
     if (found == values.end()) return INVALID_VALUE;
     *value = found->second;
@@ -254,12 +264,12 @@ int cuMemGetInfo_v2(size_t *free, size_t *total) {
 int cuMemAlloc_v2(Address *place, size_t bytes) {
     CHECKED();
     if (bytes == 0) return INVALID_VALUE;
-    void *start = used + bytes <= memory() ? aligned_alloc(512, (bytes + 511) / 512 * 512) : nullptr;
+    void *start = bytes <= memory() && used + taken(bytes) <= memory() ? aligned_alloc(512, (bytes + 511) / 512 * 512) : nullptr;
     if (!start) return OUT_OF_MEMORY;
     memset(start, 0xFF, bytes);
     *place = Address(start);
     allocated[*place] = bytes;
-    used += bytes;
+    used += taken(bytes);
     return SUCCESS;
 }
 
@@ -268,7 +278,7 @@ int cuMemFree_v2(Address place) {
     auto found = allocated.find(place);
     if (found == allocated.end()) return INVALID_VALUE;
     run_all();
-    used -= found->second;
+    used -= taken(found->second);
     allocated.erase(found);
     free(reinterpret_cast<void *>(place));
     return SUCCESS;
@@ -276,6 +286,8 @@ int cuMemFree_v2(Address place) {
 
 int cuMemHostAlloc(void **place, size_t bytes, unsigned) {
     CHECKED();
+    // The limit is that of one allocation.
+    if (bytes >> 20 >= size_t(setting("EMULATED_PINNED_MIB", 1 << 20))) return OUT_OF_MEMORY;
     *place = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     if (!*place) return OUT_OF_MEMORY;
     memset(*place, 0xFF, bytes);
@@ -338,6 +350,9 @@ int cuStreamSynchronize(void *handle) {
     stream->run(stream->end());
     return failed;
 }
+
+// A card would have run what is in the stream by now.
+int cuStreamQuery(void *handle) { return cuStreamSynchronize(handle); }
 
 int cuEventCreate(void **made, unsigned) {
     CHECKED();

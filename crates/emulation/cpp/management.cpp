@@ -1,7 +1,8 @@
 // NVIDIA's management library over nothing: the functions of libnvidia-ml.so.1 that enmasse uses, with their ABI. It shows the
 // cards of the emulated driver, whether or not CUDA_VISIBLE_DEVICES hides them.
 //
-// EMULATED_BUSY=CARD:PID:BYTES lists a process on a card, and EMULATED_SLOW=CARD:BITS says why the card lowers its clocks.
+// EMULATED_BUSY=CARD:PID:BYTES lists a process on a card, EMULATED_BUSY_COUNT times if that is set, and EMULATED_SLOW=CARD:BITS
+// says why the card lowers its clocks. EMULATED_NVML_ERROR is the status that a question about processes gets.
 #include <cstdio>
 #include <cstdlib>
 
@@ -47,9 +48,11 @@ EXPORT int nvmlDeviceGetUUID(void *device, char *text, unsigned length) {
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, Process *processes) {
     unsigned long long pid = 0, bytes = 0;
     unsigned room = *count;
-    *count = of_card("EMULATED_BUSY", card_of(device), pid, bytes);
+    const char *error = getenv("EMULATED_NVML_ERROR"), *times = getenv("EMULATED_BUSY_COUNT");
+    if (error) return atoi(error);
+    *count = of_card("EMULATED_BUSY", card_of(device), pid, bytes) ? times ? atoi(times) : 1 : 0;
     if (*count > room) return INSUFFICIENT_SIZE;
-    if (*count) processes[0] = {unsigned(pid), bytes, ~0u, ~0u};
+    for (unsigned i = 0; i < *count; ++i) processes[i] = {unsigned(pid), bytes, ~0u, ~0u};
     return SUCCESS;
 }
 

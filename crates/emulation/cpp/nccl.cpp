@@ -4,7 +4,8 @@
 // driver, and waits there for the other ranks, as a kernel of NCCL's does on a card. Sums are in the order of ranks, each rounded
 // to the element type. EMULATED_NCCL is the version, EMULATED_NCCL_ABSENT a rank that never joins, and EMULATED_NCCL_FAILURE
 // "RANK OPERATION RESULT" an asynchronous error of a rank: from that operation on it hangs until it is aborted. A negative RESULT
-// is a signal that ends the rank's process there.
+// is a signal that ends the rank's process there. With EMULATED_NCCL_STUCK an abort does not return. An operation that is
+// captured is in progress until all ranks have captured it, as where NCCL exchanges buffers meanwhile.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -19,6 +20,7 @@
 
 // In the emulated driver.
 extern "C" void emulation_wait(int (*ready)(const void *), const void *data);
+extern "C" int emulation_is_capturing(void *stream);
 
 namespace {
 
@@ -40,6 +42,8 @@ struct World {
     std::atomic<int> joined;
     // How often each rank has arrived at a place where all wait for each other.
     std::atomic<unsigned long> arrived[MOST_RANKS];
+    // How many operations each rank has captured.
+    std::atomic<unsigned long> captured[MOST_RANKS];
     Operation operations[MOST_RANKS];
     unsigned char data[MOST_RANKS][CHUNK];
 };
@@ -69,6 +73,13 @@ struct Identifier {
 bool is_here(const Communicator &comm) {
     for (int rank = 0; rank < comm.ranks; ++rank) {
         if (comm.world->arrived[rank] < comm.arrivals) return false;
+    }
+    return true;
+}
+
+bool is_captured(const Communicator &comm) {
+    for (int rank = 0; rank < comm.ranks; ++rank) {
+        if (comm.world->captured[rank] < comm.world->captured[comm.rank]) return false;
     }
     return true;
 }
@@ -174,7 +185,10 @@ int call(Kind kind, const void *from, void *to, size_t count, int type, void *ha
     auto *comm = static_cast<Communicator *>(handle);
     if (type != FLOAT32 && type != BFLOAT16) return INVALID_ARGUMENT;
     const Call call = {comm, kind, type, static_cast<const unsigned char *>(from), static_cast<unsigned char *>(to), count};
-    return emulation::enqueue(stream, run, call) ? INVALID_USAGE : SUCCESS;
+    if (emulation::enqueue(stream, run, call)) return INVALID_USAGE;
+    if (!emulation_is_capturing(stream)) return SUCCESS;
+    comm->world->captured[comm->rank]++;
+    return IN_PROGRESS;
 }
 
 }  // namespace
@@ -221,13 +235,15 @@ int ncclCommInitRankConfig(void **made, int ranks, Identifier id, int rank, cons
 
 int ncclCommGetAsyncError(void *handle, int *result) {
     const auto &comm = *static_cast<const Communicator *>(handle);
-    *result = comm.error ? comm.error.load() : comm.world->joined < comm.ranks ? IN_PROGRESS : SUCCESS;
+    const bool goes_on = comm.world->joined < comm.ranks || !is_captured(comm);
+    *result = comm.error ? comm.error.load() : goes_on ? IN_PROGRESS : SUCCESS;
     return SUCCESS;
 }
 
 // The communicator itself stays: work that was queued finds that it was aborted.
 int ncclCommAbort(void *handle) {
     static_cast<Communicator *>(handle)->aborted = true;
+    while (getenv("EMULATED_NCCL_STUCK")) pause();
     return SUCCESS;
 }
 

@@ -207,7 +207,8 @@ impl<'a> Preparation<'a> {
             }
             Op::MaxPool(window) => {
                 let shape = o.pool(o.input_size(0)?, o.output_size(0)?);
-                if window.kernel[0] * window.kernel[1] > usize::from(u8::MAX) {
+                // Positions are bytes, from 0.
+                if window.kernel[0] * window.kernel[1] > usize::from(u8::MAX) + 1 {
                     return Err(o.unsupported());
                 }
                 let (x, y, position) = (o.input::<E>(0)?, o.output(0)?, o.output(1)?);

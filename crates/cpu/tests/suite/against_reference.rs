@@ -1,6 +1,6 @@
 //! Whole plans on the CPU against the f64 reference: losses, gradients, parameters after three steps, evaluation.
 
-use crate::common::models::{focal, random, residual};
+use crate::common::models::{focal, largest_windows, random, residual};
 use crate::common::{Batch, assert_agree, fill, gradients, levels, program_with, state};
 use enmasse_cpu::{CpuOptions, Isa};
 use enmasse_device::{Program, StepMetrics};
@@ -59,6 +59,18 @@ fn check(name: &str, plans: &Plans, isa: Isa, steps: u64, tolerance: f64) {
     }
     for Candidate { what, cpu, tolerance } in &mut candidates {
         assert_agree(&format!("{what} state"), &state(plans), &mut **cpu, &mut reference, *tolerance * 100.0);
+    }
+}
+
+/// The builder took it, and the CPU refused it without a reason.
+#[test]
+fn max_pooling_of_256_elements() {
+    for size in [16, 17] {
+        let options = CompileOptions { size: [size, 16], ..CompileOptions::new("largest windows", 5, 16, 5) };
+        let plans = compile(&largest_windows, &options).unwrap();
+        for isa in levels() {
+            check("largest windows", &plans, isa, 2, 2e-5);
+        }
     }
 }
 

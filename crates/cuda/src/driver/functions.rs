@@ -36,6 +36,7 @@ functions! {
         fn cuStreamCreate(stream: *mut Handle, flags: c_uint) -> c_int;
         fn cuStreamDestroy_v2(stream: Handle) -> c_int;
         fn cuStreamSynchronize(stream: Handle) -> c_int;
+        fn cuStreamQuery(stream: Handle) -> c_int;
         fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) -> c_int;
         fn cuStreamBeginCapture_v2(stream: Handle, mode: c_int) -> c_int;
         fn cuStreamEndCapture(stream: Handle, graph: *mut Handle) -> c_int;
@@ -75,6 +76,9 @@ functions! {
 
 /// The driver's number of `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(super) const OUT_OF_MEMORY: c_int = 2;
+
+/// The driver's number of `CUDA_ERROR_NOT_READY`.
+pub(super) const NOT_READY: c_int = 600;
 
 impl Functions {
     /// The error of a call, with the driver's words.

@@ -104,6 +104,13 @@ unsafe impl Send for Pinned {}
 // SAFETY: see above.
 unsafe impl Sync for Pinned {}
 
+impl PinnedMemory {
+    /// Memory for `what` of a program.
+    pub fn allocate_for(&self, what: &'static str, bytes: usize) -> Result<HostBuffer, CudaError> {
+        self.allocate(bytes).map_err(|error| CudaError::HostMemory { what, bytes, why: error.to_string() })
+    }
+}
+
 impl HostMemory for PinnedMemory {
     fn allocate(&self, bytes: usize) -> io::Result<HostBuffer> {
         let functions = &self.context.functions;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Context;
+use super::functions::NOT_READY;
 use crate::CudaError;
 
 /// Does not wait for the work of the default stream, as some libraries use it.
@@ -48,6 +49,16 @@ impl Stream {
         self.context
             .functions
             .check("cuStreamSynchronize", unsafe { (self.context.functions.cuStreamSynchronize)(self.raw) })
+    }
+
+    /// Whether all work in the stream has ended, or its first error.
+    pub fn is_done(&self) -> Result<bool, CudaError> {
+        self.context.enter()?;
+        // SAFETY: the stream lives.
+        match unsafe { (self.context.functions.cuStreamQuery)(self.raw) } {
+            NOT_READY => Ok(false),
+            result => self.context.functions.check("cuStreamQuery", result).map(|()| true),
+        }
     }
 
     /// Copies from the host to the card, in the order of the stream.

@@ -32,6 +32,12 @@ mod tests {
     }
 
     #[test]
+    fn the_oldest_card_is_that_of_the_ptx() {
+        let [major, minor] = crate::card::OLDEST_CAPABILITY;
+        assert!(PTX.lines().any(|line| line == format!(".target sm_{major}{minor}")));
+    }
+
+    #[test]
     fn the_ptx_is_what_nvrtc_makes() {
         let Some(folder) = needs::cuda() else { return };
         let path = std::env::var_os("PATH").unwrap_or_default();

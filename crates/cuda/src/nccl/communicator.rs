@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -23,6 +24,11 @@ const POLL: Duration = Duration::from_millis(1);
 const GRACE: Duration = Duration::from_millis(500);
 /// How long the other ranks may take to end a communicator that has nothing left to do.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// How long what comes before an abort may take. The card may be unable to do it: until the abort it can be full of work that waits
+/// for other ranks.
+const PREPARATION: Duration = Duration::from_secs(1);
+/// How long a communicator may take to end. NCCL may stay in an abort for ever, and its thread is left behind then.
+const END: Duration = Duration::from_secs(10);
 
 /// All ranks of a group, each with a card of its own. Its operations are work of streams.
 ///
@@ -41,6 +47,10 @@ struct Shared {
     /// Whether the guard may end.
     ended: Mutex<bool>,
     bell: Condvar,
+    /// Whether the abort came before what should have preceded it.
+    unready: AtomicBool,
+    /// Whether nobody waits for the guard any more.
+    left: AtomicBool,
 }
 
 /// NCCL's handle.
@@ -51,13 +61,13 @@ struct Raw(*mut c_void);
 unsafe impl Send for Raw {}
 
 impl Communicator {
-    /// Joins the other ranks. Before NCCL is aborted because the group has failed, `failing` is called: what waits for NCCL in
-    /// a stream then goes on with undefined numbers.
+    /// Joins the other ranks. Before NCCL is aborted because the group has failed, `is_ready` is called until it is true, but for
+    /// [`PREPARATION`] at most: what waits for NCCL in a stream then goes on with undefined numbers.
     pub fn new(
         nccl: &Arc<Nccl>,
         context: &Arc<Context>,
         group: &Group,
-        failing: impl FnOnce() + Send + 'static,
+        is_ready: impl FnMut() -> bool + Send + 'static,
     ) -> Result<Self, DeviceError> {
         let id = identifier(nccl, group)?;
         let watch = group.watch("ncclCommInitRankConfig", 0)?;
@@ -77,9 +87,14 @@ impl Communicator {
             raw: Mutex::new(Some(Raw(raw))),
             ended: Mutex::new(false),
             bell: Condvar::new(),
+            unready: AtomicBool::new(false),
+            left: AtomicBool::new(false),
         });
         let of_guard = shared.clone();
-        let guard = thread::Builder::new().name("nccl".into()).spawn(move || of_guard.guard(failing));
+        let guard = thread::Builder::new().name("nccl".into()).spawn(move || {
+            of_guard.guard(is_ready);
+            of_guard.end();
+        });
         let guard = guard.map_err(|error| {
             shared.abort();
             DeviceError::Unsupported(format!("cannot start the thread that watches NCCL: {error}"))
@@ -88,6 +103,11 @@ impl Communicator {
         communicator.shared.settle("ncclCommInitRankConfig")?;
         watch.done()?;
         Ok(communicator)
+    }
+
+    /// Whether NCCL was aborted before what should have preceded it.
+    pub fn is_aborted_unready(&self) -> bool {
+        self.shared.unready.load(Ordering::SeqCst)
     }
 
     /// Sums `count` numbers at an address over all ranks, in the order of a stream. They are bf16, or else f32.
@@ -140,9 +160,17 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         *lock(&self.shared.ended) = true;
         self.shared.bell.notify_all();
+        let Some(guard) = self.guard.take() else { return };
+        let start = Instant::now();
+        while !guard.is_finished() {
+            if start.elapsed() >= END {
+                self.shared.left.store(true, Ordering::SeqCst);
+                return;
+            }
+            thread::sleep(POLL);
+        }
         // A panic there has been printed.
-        let _ = self.guard.take().map(JoinHandle::join);
-        self.shared.end();
+        let _ = guard.join();
     }
 }
 
@@ -203,7 +231,7 @@ impl Shared {
     }
 
     /// Makes NCCL's later errors causes of the group, and aborts NCCL once the group has failed.
-    fn guard(&self, failing: impl FnOnce()) {
+    fn guard(&self, is_ready: impl FnMut() -> bool) {
         while !self.is_ended_after(GUARD) {
             if self.group.check().is_err() {
                 break;
@@ -221,8 +249,20 @@ impl Shared {
             }
         }
         if self.group.check().is_err() {
-            failing();
+            self.prepare(is_ready);
             self.abort();
+        }
+    }
+
+    /// Waits for what comes before an abort, but not for long.
+    fn prepare(&self, mut is_ready: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !self.left.load(Ordering::SeqCst) && !is_ready() {
+            if start.elapsed() >= PREPARATION {
+                self.unready.store(true, Ordering::SeqCst);
+                return;
+            }
+            thread::sleep(POLL);
         }
     }
 

@@ -14,8 +14,10 @@ use crate::libraries::{Libraries, Library};
 pub(crate) use communicator::Communicator;
 use sys::{Functions, SUCCESS, UniqueId};
 
-/// The oldest version that is accepted, that of PyTorch 2.1. The functions are there since 2.14.
-const OLDEST: Version = Version([2, 18, 0]);
+/// The oldest version that is accepted, that of PyTorch 2.2. In older ones `ncclCommAbort` may wait for ever.
+///
+/// Source: <https://github.com/NVIDIA/nccl/issues/992>.
+const OLDEST: Version = Version([2, 19, 0]);
 
 /// Bytes that a communicator may take on its card. NCCL has buffers for each channel of each connection, of up to 32 channels: in a
 /// ring 10 MiB for what comes and 2 MiB for what goes. How many it opens depends on the links between the cards.

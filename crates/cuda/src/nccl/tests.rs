@@ -3,6 +3,7 @@
 
 use std::process::Command;
 use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use enmasse_comm::Group;
 
@@ -32,7 +33,7 @@ fn versions_as_nccl_numbers_them() {
     check(20903, "2.9.3");
     check(22703, "2.27.3");
     check(23200, "2.32.0");
-    assert!(Version::new(21703) < OLDEST && OLDEST <= Version::new(21800));
+    assert!(Version::new(21806) < OLDEST && OLDEST <= Version::new(21903));
 }
 
 #[test]
@@ -50,7 +51,7 @@ fn a_library_that_is_not_nccl_is_one_line() {
 fn a_world_of_one_sums_within_a_graph() {
     let Some(libraries) = libraries() else { return };
     let (context, nccl) = (card(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
-    let communicator = Communicator::new(&nccl, &context, &Group::single(), || {}).unwrap();
+    let communicator = Communicator::new(&nccl, &context, &Group::single(), || true).unwrap();
     let [compute, beside] = [(); 2].map(|()| Stream::new(&context).unwrap());
     let [begin, end] = [(); 2].map(|()| Event::new(&context).unwrap());
     let numbers: Vec<u8> = (0..1000).flat_map(|number| (number as f32).to_ne_bytes()).collect();
@@ -98,11 +99,54 @@ fn a_rank_that_leaves_before_it_joins_is_the_cause() {
             }
             second.abort(second.own_cause(enmasse_comm::CauseKind::Exited, "it was killed"));
         });
-        let made = Communicator::new(&nccl, &context, &first, move || sender.send(()).unwrap());
+        let made = Communicator::new(&nccl, &context, &first, move || sender.send(()).is_ok());
         let error = made.err().unwrap().to_string();
         assert!(error.starts_with("rank 1 ") && error.ends_with("it was killed"), "{error}");
         failing.recv().unwrap();
     });
+}
+
+#[test]
+fn an_abort_waited_for_ever_for_a_card_that_was_full() {
+    let Some(libraries) = libraries() else { return };
+    let (context, nccl) = (card(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
+    let group = Group::single();
+    let communicator = Communicator::new(&nccl, &context, &group, || false).unwrap();
+    let (stream, number) = (Stream::new(&context).unwrap(), Buffer::new(&context, "a number", 4).unwrap());
+    group.abort(group.own_cause(enmasse_comm::CauseKind::Error, "the disk is full"));
+    let start = Instant::now();
+    // SAFETY: the buffer lives until the stream has been waited for.
+    while unsafe { communicator.all_reduce(number.address(), 1, enmasse_tensor::DType::F32, &stream) }.is_ok() {
+        assert!(start.elapsed() < Duration::from_secs(60), "NCCL was not aborted");
+        stream.wait().unwrap();
+    }
+    assert!(communicator.is_aborted_unready());
+}
+
+#[test]
+fn an_abort_that_never_returned_kept_the_rank() {
+    if enmasse_emulation::folder().is_none() || std::env::var_os("ENMASSE_TEST_GPU").is_some() {
+        return;
+    }
+    if std::env::var_os("EMULATED_NCCL_STUCK").is_none() {
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        again.args(["nccl::tests::an_abort_that_never_returned_kept_the_rank", "--exact"]);
+        let ended = again.env("EMULATED_NCCL_STUCK", "1").output().unwrap();
+        let text = [ended.stdout, ended.stderr].concat();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&text));
+        return;
+    }
+    let libraries = libraries().unwrap();
+    let (context, nccl) = (card(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
+    let group = Group::single();
+    let communicator = Communicator::new(&nccl, &context, &group, || true).unwrap();
+    group.abort(group.own_cause(enmasse_comm::CauseKind::Error, "the disk is full"));
+    let (sender, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        drop(communicator);
+        sender.send(())
+    });
+    ended.recv_timeout(Duration::from_secs(60)).unwrap();
 }
 
 /// The header comes with the library in NVIDIA's wheel. What it includes of CUDA are two types.

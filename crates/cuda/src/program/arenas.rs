@@ -18,6 +18,9 @@ pub(crate) const STEPS: usize = 2;
 /// The constants of each sequence begin at a multiple of this many bytes.
 pub(crate) const ALIGNMENT: usize = 256;
 
+/// The driver gives memory in multiples of this many bytes.
+const GRANULE: usize = 2 << 20;
+
 /// Bytes of each region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
@@ -51,13 +54,17 @@ impl Sizes {
         Sizes { state: state_sizes(plans), shared, own, staging }
     }
 
-    /// The sums that users see.
+    /// The sums that users see. What the driver takes beyond the regions is scratch.
     pub fn summary(&self) -> Bytes {
         let sum = |sizes: &[(Memory, usize)]| sizes.iter().map(|(_, bytes)| bytes).sum::<usize>();
+        let taken =
+            |sizes: &[(Memory, usize)]| sizes.iter().map(|(_, bytes)| bytes.next_multiple_of(GRANULE)).sum::<usize>();
         let of = |memory: Memory| self.shared.iter().filter(|(m, _)| *m == memory).map(|(_, bytes)| bytes).sum();
         let [gradients, activations] = [Arena::Gradients, Arena::Activations].map(|arena| of(Memory::Arena(arena)));
-        let scratch = sum(&self.shared) - gradients - activations + STEPS * sum(&self.own);
-        Bytes { state: sum(&self.state), gradients, activations, scratch, library: 0, staging: self.staging }
+        let state = sum(&self.state);
+        let all = taken(&self.state) + taken(&self.shared) + STEPS * taken(&self.own);
+        let scratch = all - state - gradients - activations;
+        Bytes { state, gradients, activations, scratch, library: 0, staging: self.staging }
     }
 }
 

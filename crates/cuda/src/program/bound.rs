@@ -132,6 +132,19 @@ impl Prepared {
         })
     }
 
+    /// Whether [`Prepared::run`] will capture the graphs of a step.
+    pub fn captures(&self, step: usize, phases: &[Phase]) -> bool {
+        self.warm && phases == self.phases() && self.graphs[step].is_empty()
+    }
+
+    /// The phases of a whole step.
+    fn phases(&self) -> &'static [Phase] {
+        match self.mode {
+            Mode::Train => &Phase::ALL,
+            Mode::Evaluate => &[Phase::Forward, Phase::Loss],
+        }
+    }
+
     /// Puts phases of a step into the stream: a whole step as graphs, which are captured after the first one.
     ///
     /// # Safety
@@ -144,16 +157,13 @@ impl Prepared {
         step: usize,
         phases: &[Phase],
     ) -> Result<(), DeviceError> {
-        let whole = match self.mode {
-            Mode::Train => &Phase::ALL[..],
-            Mode::Evaluate => &[Phase::Forward, Phase::Loss],
-        };
-        if phases != whole || !self.warm {
-            self.warm |= phases == whole;
+        let is_whole = phases == self.phases();
+        if !is_whole || !self.warm {
+            self.warm |= is_whole;
             // SAFETY: the caller's promise.
             return self.ranges(phases).try_for_each(|range| unsafe { self.work(card, stream, ranks, step, range) });
         }
-        if self.graphs[step].is_empty() {
+        if self.captures(step, phases) {
             let own = self.whole.iter().filter(|stretch| !stretch.is_of_ranks).map(|stretch| stretch.work.clone());
             // SAFETY: the caller's promise, which also holds for launches of the graph: it lives as long as `self`.
             let capture =

@@ -62,12 +62,14 @@ impl Collectives {
         let context = &card.context;
         let (marks, stream) = (Stream::new(context)?, Stream::new(context)?);
         let events = (0..events).map(|_| Event::new(context)).collect::<Result<_, CudaError>>()?;
-        let void = move || {
-            // SAFETY: the failure's memory lives as long as the communicator. An error leaves the numbers undefined, as in a
-            // program whose card is lost.
-            let _ = unsafe { marks.fill(failure, 0xFF, FAILURE_BYTES) }.and_then(|()| marks.wait());
+        let mut filled = None;
+        let is_void = move || {
+            // SAFETY: the communicator calls this while it lives, and so does the failure's memory. An error leaves the numbers
+            // undefined, as in a program whose card is lost.
+            let filled = filled.get_or_insert_with(|| unsafe { marks.fill(failure, 0xFF, FAILURE_BYTES) }.is_ok());
+            !*filled || marks.is_done().unwrap_or(true)
         };
-        let communicator = Communicator::new(&card.nccl()?, context, group, void)?;
+        let communicator = Communicator::new(&card.nccl()?, context, group, is_void)?;
         let group = group.clone();
         Ok(Collectives { communicator, stream, events, group, in_flight: [false; STEPS], connected: false })
     }
@@ -78,11 +80,11 @@ impl Collectives {
     }
 
     /// Before phases of a training step go into the streams; an error once the group has failed. What the caller then waits for
-    /// is watched: NCCL connects the ranks in their first collectives, and a caller that measures `times` waits for each.
-    pub fn begin(&mut self, step: usize, phases: &[Phase], times: bool) -> Result<Option<Watch>, DeviceError> {
+    /// is watched: NCCL connects the ranks in their first collectives. The caller says whether it `waits` in later ones, too.
+    pub fn begin(&mut self, step: usize, phases: &[Phase], waits: bool) -> Result<Option<Watch>, DeviceError> {
         self.group.check()?;
         self.in_flight[step] = true;
-        if self.connected && !times {
+        if self.connected && !waits {
             return Ok(None);
         }
         self.connected = phases.contains(&Phase::Backward);
@@ -104,6 +106,17 @@ impl Collectives {
         watch.done()?;
         self.in_flight[steps].fill(false);
         waited
+    }
+
+    /// An error if NCCL was aborted before the card could say that the steps in flight are void: they may have changed the state
+    /// with undefined numbers.
+    pub fn check_state(&self) -> Result<(), DeviceError> {
+        if self.in_flight.contains(&true) && self.communicator.is_aborted_unready() {
+            let reason =
+                "a step may have changed the weights on the GPU with undefined numbers: go on from a checkpoint";
+            return Err(DeviceError::Unsupported(reason.into()));
+        }
+        Ok(())
     }
 
     /// # Safety

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use enmasse_comm::{Group, Handle};
 use enmasse_device::DeviceError;
 use enmasse_graph::Plan;
-use enmasse_tensor::{HostBuffer, HostMemory};
+use enmasse_tensor::HostBuffer;
 
 use super::collectives::Collectives;
 use crate::CudaError;
@@ -48,9 +48,8 @@ unsafe impl Send for Staging {}
 
 impl Staging {
     fn new(card: &Card, bytes: usize) -> Result<Self, CudaError> {
-        let what = "page-locked memory of the host, for the sums over ranks";
-        let memory = PinnedMemory { context: card.context.clone() }.allocate(bytes);
-        let mut memory = memory.map_err(|_| CudaError::Memory { what: what.into(), bytes })?;
+        let pinned = PinnedMemory { context: card.context.clone() };
+        let mut memory = pinned.allocate_for("the sums over ranks", bytes)?;
         Ok(Staging { start: memory.as_mut_ptr(), bytes, _memory: memory })
     }
 

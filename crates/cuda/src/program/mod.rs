@@ -249,7 +249,9 @@ impl CudaProgram {
         };
         let connecting = match ranks {
             Ranks::Nccl(collectives) if mode == Mode::Train => {
-                collectives.begin(place, phases, self.profile.is_some())?
+                // NCCL may exchange buffers with other ranks while it is captured, and a profile waits for each collective.
+                let waits = self.profile.is_some() || prepared.captures(place, phases);
+                collectives.begin(place, phases, waits)?
             }
             _ => None,
         };
@@ -435,6 +437,9 @@ impl Program for CudaProgram {
         let _ = self.wait_for_ranks();
         self.copies.wait()?;
         self.compute.wait()?;
+        if let Ranks::Nccl(collectives) = &self.bound.ranks {
+            collectives.check_state()?;
+        }
         let work = Work::new(&plans, group.as_ref(), &self.card, self.summation)?;
         // The card may have no room for both. Should the new memory fail, no step begins without it, and none is there to go on.
         self.ledger = Ledger::default();

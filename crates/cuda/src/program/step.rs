@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use enmasse_device::{Batch, DeviceError, Schedule, StepInputs, Ticket};
 use enmasse_graph::{Mode, Plan, Plans, ValueId};
-use enmasse_tensor::{HostBuffer, HostMemory};
+use enmasse_tensor::HostBuffer;
 
 use crate::CudaError;
 use crate::card::Card;
@@ -65,10 +65,7 @@ fn stage<'a, T: Copy, const BYTES: usize>(
 impl Step {
     pub fn new(card: &Card, plans: &Plans, schedule: &Schedule, results: usize) -> Result<Self, CudaError> {
         let memory = PinnedMemory { context: card.context.clone() };
-        let allocate = |bytes: usize| {
-            let what = "page-locked memory of the host";
-            memory.allocate(bytes).map_err(|_| CudaError::Memory { what: what.into(), bytes })
-        };
+        let allocate = |bytes: usize| memory.allocate_for("the inputs and results of steps", bytes);
         let shards = schedule.shards.len();
         let samples = plans.evaluate.batch * shards;
         let mixed = plans.train.as_ref().is_some_and(|plan| plan.mixture.is_some());

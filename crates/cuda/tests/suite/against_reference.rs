@@ -8,7 +8,7 @@ use enmasse_graph::{
 use enmasse_reference::ReferenceProgram;
 
 use crate::gpu;
-use crate::models::{focal, random, residual};
+use crate::models::{focal, largest_windows, random, residual};
 use crate::program::{Batch, assert_agree, fill, gradients, state};
 use crate::zoo::{NARROW, Narrow};
 
@@ -56,6 +56,15 @@ fn compile(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Option
     let device = gpu()?;
     let target: Target = device.target();
     Some(target.compile(model, options).unwrap())
+}
+
+#[test]
+fn max_pooling_of_256_elements() {
+    for size in [16, 17] {
+        let options = CompileOptions { size: [size, 16], ..CompileOptions::new("largest windows", 5, 16, 5) };
+        let Some(plans) = compile(&largest_windows, &options) else { return };
+        check("largest windows", &plans, 2, 2e-5);
+    }
 }
 
 #[test]

@@ -3,12 +3,13 @@
 use std::env;
 use std::process::Command;
 use std::sync::Barrier;
+use std::time::{Duration, Instant};
 
-use enmasse_comm::{Cause, CauseKind, Group, ShardMap};
+use enmasse_comm::{Cause, CauseKind, Group, GroupOptions, ShardMap};
 use enmasse_device::{DeviceError, DeviceRequest, Program, StepMetrics, Summation};
 use enmasse_graph::{CompileOptions, Mode, Phase, Precision};
 
-use crate::ranks::{batch, check_replicas, on_cards, options, replicated, three_steps};
+use crate::ranks::{batch, check_replicas, on_cards, on_groups, options, replicated, three_steps};
 use crate::steps::bits;
 use crate::{gpu, gpu_with};
 
@@ -179,5 +180,34 @@ fn a_failure_in_mid_step_ends_every_wait_and_changes_nothing() {
         program.rejoin(plans, None).unwrap();
         assert!(bits(program) == before);
         step(program, &ShardMap::new(2, 1).unwrap(), 0, 4).unwrap();
+    });
+}
+
+/// NCCL exchanges buffers of the ranks while it is captured, and the wait for a rank that had stopped was without a deadline.
+#[test]
+fn a_rank_that_stays_away_from_a_capture_is_named() {
+    if env::var_os("ENMASSE_TEST_GPU").is_some() || !has_cards("nccl::a_rank_that_stays_away_from_a_capture_is_named") {
+        return;
+    }
+    let patience = GroupOptions { timeout: Duration::from_secs(5), ..GroupOptions::default() };
+    let groups = Group::threads_with(2, patience).unwrap();
+    let card = |rank| gpu_with(&DeviceRequest { ordinal: Some(rank), ..DeviceRequest::default() });
+    on_groups(&options(2, false), groups, card, |program, group, map| {
+        let mut step = |number: u64| {
+            let inputs = batch(program.plans(), map, group.rank(), number).inputs(number);
+            let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs)?;
+            program.metrics(ticket)
+        };
+        step(1).unwrap();
+        if group.rank() == 0 {
+            let error = step(2).unwrap_err();
+            let is_named = matches!(&error, DeviceError::Cause(cause) if cause.to_string().contains("rank 1"));
+            assert!(is_named, "{error}");
+        }
+        let start = Instant::now();
+        while group.check().is_ok() {
+            assert!(start.elapsed() < Duration::from_secs(60), "rank 0 waits without a deadline");
+            std::thread::yield_now();
+        }
     });
 }

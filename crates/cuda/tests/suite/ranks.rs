@@ -1,7 +1,8 @@
 //! Ranks that compute on GPUs and exchange by way of the host, since they share a card here.
 
 use std::collections::BTreeMap;
-use std::sync::{Barrier, Mutex};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use enmasse_comm::{Cause, CauseKind, Group, ShardMap};
 use enmasse_device::{Device, DeviceError, Program, StepMetrics};
@@ -40,17 +41,33 @@ pub fn on_cards<T: Send>(
     card: impl Fn(usize) -> Option<Box<dyn Device>> + Sync,
     job: impl Fn(&mut dyn Program, &Group, &ShardMap) -> T + Sync,
 ) -> Option<Vec<T>> {
+    on_groups(options, Group::threads(ranks).unwrap(), card, job)
+}
+
+/// The same for ranks with these groups.
+pub fn on_groups<T: Send>(
+    options: &CompileOptions,
+    groups: Vec<Group>,
+    card: impl Fn(usize) -> Option<Box<dyn Device>> + Sync,
+    job: impl Fn(&mut dyn Program, &Group, &ShardMap) -> T + Sync,
+) -> Option<Vec<T>> {
+    let ranks = groups.len();
     let map = ShardMap::new(options.shards, ranks).unwrap();
-    let compiled = Barrier::new(ranks);
+    let compiled = AtomicUsize::new(0);
     let rank = |group: Group| {
         let device = card(group.rank())?;
         let plans = device.target().compile(&net, options).unwrap().of_rank(group.rank());
         let mut program = device.compile(plans, Some(group.clone())).unwrap();
         fill(&mut *program);
-        compiled.wait();
+        compiled.fetch_add(1, Ordering::SeqCst);
+        // A rank that panics before this ends the group. At a barrier the others would wait for it for ever.
+        while compiled.load(Ordering::SeqCst) < ranks {
+            let ended = group.check();
+            assert!(ended.is_ok() || compiled.load(Ordering::SeqCst) == ranks, "{ended:?}");
+            std::thread::yield_now();
+        }
         Some(job(&mut *program, &group, &map))
     };
-    let groups = Group::threads(ranks).unwrap();
     std::thread::scope(|scope| {
         let rank = &rank;
         let ranks: Vec<_> = groups.into_iter().map(|group| scope.spawn(move || rank(group))).collect();

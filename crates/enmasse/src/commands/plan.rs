@@ -128,7 +128,7 @@ fn memory_table(plan: &Plan, plans: &Plans, memory: Memory) -> String {
     }
     let _ = writeln!(text, "  {:<12} {:>12}", "scratch", mebibytes(memory.scratch));
     if memory.library > 0 {
-        let _ = writeln!(text, "  {:<12} {:>12}, an allowance", "NCCL", mebibytes(memory.library));
+        let _ = writeln!(text, "  {:<12} {:>12}, an allowance", "libraries", mebibytes(memory.library));
     }
     text
 }

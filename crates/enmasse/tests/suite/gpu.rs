@@ -1,11 +1,13 @@
 //! The whole program on an emulated GPU: NVIDIA's driver and libraries over host memory, with our kernels compiled for it.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use enmasse_train::Checkpoint;
 
 use crate::common::runs::{arguments, assert_same, tensors};
-use crate::common::{Ended, assert_whole, enmasse, failed, finish, pictures, program, refused};
+use crate::common::{Ended, assert_whole, enmasse, failed, finish, pictures, plain_environment, program, refused};
 
 /// The program with NVIDIA's libraries in a folder alone.
 fn with_libraries<S: AsRef<str>>(folder: &Path, arguments: &[S]) -> Ended {
@@ -171,18 +173,30 @@ fn what_a_gpu_lacks_is_said_in_one_line() {
     check(&["--devices", "gpu:1", "--isa", "avx2"], 2, &["--isa avx2: a GPU has no instruction-set levels"]);
 }
 
+/// A plan on a card of this compute capability.
+fn print_on_card(capability: &str, devices: &str, precision: &str) -> Option<Ended> {
+    let plan = ["plan", "print", "--model", "lenet", "--size", "32", "--devices", devices, "--precision", precision];
+    let mut command = program();
+    command.env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?).env("EMULATED_CAPABILITY", capability);
+    Some(finish(command.args(plan)))
+}
+
+/// It was refused by the driver, which cannot compile the kernels for it, in words that name no card.
+#[test]
+fn a_card_older_than_the_kernels_is_named() {
+    let Some(ended) = print_on_card("7.0", "gpu:1", "f32") else { return };
+    let old =
+        "Emulated GPU 0 (compute capability 7.0): 7.5 (Turing, 2018) is the oldest that works; use --devices cpu:N";
+    refused(&ended, 2, &[old]);
+    print_on_card("7.0", "auto", "f32").unwrap().well();
+}
+
 #[test]
 fn precisions_that_a_device_lacks() {
-    let print = |devices: &str, precision: &str| {
-        let plan =
-            ["plan", "print", "--model", "lenet", "--size", "32", "--devices", devices, "--precision", precision];
-        let mut command = program();
-        command.env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?).env("EMULATED_CAPABILITY", "7").args(plan);
-        Some(finish(&mut command))
-    };
+    let print = |devices: &str, precision: &str| print_on_card("7.5", devices, precision);
     for precision in ["bf16", "tf32"] {
         let Some(ended) = print("gpu:1", precision) else { return };
-        let lacks = format!("Emulated GPU 0 (compute capability 7.0) has no {precision}: use --precision f16 or f32");
+        let lacks = format!("Emulated GPU 0 (compute capability 7.5) has no {precision}: use --precision f16 or f32");
         refused(&ended, 1, &[&lacks]);
     }
     print("gpu:1", "f16").unwrap().well();
@@ -195,19 +209,49 @@ fn precisions_that_a_device_lacks() {
 /// The largest batch that fits is named before anything is allocated.
 #[test]
 fn a_batch_that_does_not_fit_on_the_card() {
-    let batch = |batch: &str| {
-        let mut command = program();
-        command.env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?).env("EMULATED_GPU_MIB", "64");
-        let bench =
-            ["bench", "step", "--devices", "gpu:1", "--model", "lenet", "--size", "32", "--steps", "1", "--batch"];
-        Some(finish(command.args(bench).arg(batch)))
-    };
-    let Some(ended) = batch("4096") else { return };
+    let Some(ended) = bench_with_memory(320, 4096) else { return };
     failed(&ended, 1, &["the run needs ", " are free (on the device): use --batch "]);
     let fits: usize = ended.stderr.trim_end().rsplit(' ').next().unwrap().parse().unwrap();
     assert!(fits < 4096);
-    failed(&batch(&(fits + 1).to_string()).unwrap(), 1, &[&format!("use --batch {fits}")]);
-    batch(&fits.to_string()).unwrap().well();
+    failed(&bench_with_memory(320, fits + 1).unwrap(), 1, &[&format!("use --batch {fits}")]);
+    bench_with_memory(320, fits).unwrap().well();
+}
+
+/// A batch that left no memory for what libraries load in the first step was said to fit.
+#[test]
+fn the_largest_batch_leaves_memory_for_the_kernels_of_libraries() {
+    let plan = ["plan", "print", "--devices", "gpu:1", "--model", "lenet", "--size", "32", "--batch", "256"];
+    let Some(printed) = on_gpu(&plan) else { return };
+    let printed = printed.well().stdout;
+    let all = printed.lines().find_map(|line| line.strip_prefix("memory of a rank: ")?.strip_suffix(".0 MiB")).unwrap();
+    let all: u64 = all.parse().unwrap();
+    // Its regions alone would fit in both.
+    failed(&bench_with_memory(all - 256, 256).unwrap(), 1, &["the run needs "]);
+    failed(&bench_with_memory(all - 1, 256).unwrap(), 1, &["the run needs ", "use --batch "]);
+    bench_with_memory(all, 256).unwrap().well();
+}
+
+/// It was said to be memory on the GPU, whatever the driver's reason.
+#[test]
+fn page_locked_memory_that_the_driver_refuses_is_the_hosts() {
+    let mut command = program();
+    let Some(emulation) = enmasse_emulation::folder() else { return };
+    command.env("ENMASSE_CUDA_LIBRARIES", emulation).env("EMULATED_PINNED_MIB", "0");
+    let bench =
+        ["bench", "step", "--devices", "gpu:1", "--model", "lenet", "--size", "32", "--steps", "1", "--batch", "2"];
+    let ended = finish(command.args(bench));
+    let what = "bytes of page-locked memory of the host for the inputs and results of steps: ";
+    failed(&ended, 1, &[what, "cuMemHostAlloc failed: out of memory (CUDA_ERROR_OUT_OF_MEMORY)"]);
+    assert!(!ended.stderr.contains("on the GPU"), "{}", ended.stderr);
+}
+
+/// A step of lenet in 32 x 32 pixels on a card with this much memory.
+fn bench_with_memory(mebibytes: u64, batch: usize) -> Option<Ended> {
+    let mut command = program();
+    command.env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?);
+    command.env("EMULATED_GPU_MIB", mebibytes.to_string());
+    let bench = ["bench", "step", "--devices", "gpu:1", "--model", "lenet", "--size", "32", "--steps", "1", "--batch"];
+    Some(finish(command.args(bench).arg(batch.to_string())))
 }
 
 /// A run keeps its engines in algorithms.txt. Another run on the card takes them from the user's cache, and measures nothing.
@@ -260,6 +304,38 @@ fn a_roofline_needs_no_gpu() {
     refused(&print(&["t4", "--precision", "bf16"]), 1, &["t4 has no bf16: use --precision f16 or f32"]);
     refused(&print(&["h200", "--accumulate", "2"]), 1, &["a roofline is that of one shard"]);
     refused(&print(&["h200", "--devices", "cpu:1"]), 2, &["'--roofline <CARD>' cannot be used with '--devices"]);
+}
+
+/// Programs of tests beside the program itself, as `scripts/gpu-check pack` arranges them.
+#[test]
+fn gpu_check_ends_in_time_and_fails_without_a_figure_of_ours() {
+    let Some(emulation) = enmasse_emulation::folder() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let [script, out] = ["gpu-check", "out"].map(|name| folder.path().join(name));
+    std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/gpu-check"), &script).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_enmasse"), folder.path().join("enmasse")).unwrap();
+    let check = |tests: &str, minutes: &str, code: i32, expected: &[&str]| {
+        for name in ["suite", "growth", "enmasse_cuda"] {
+            let file = folder.path().join(name);
+            let _ = std::fs::remove_file(&file);
+            std::os::unix::fs::symlink(tests, file).unwrap();
+        }
+        let mut command = Command::new("python3");
+        plain_environment(&mut command);
+        command.env("ENMASSE_CUDA_LIBRARIES", emulation).arg(&script).arg("run").arg(&out);
+        // A peer that gives no figure.
+        let ended = finish(command.args(["--small", "--peer", "/bin/false", "--minutes", minutes]));
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        let table = std::fs::read_to_string(out.join("gpu.md")).unwrap();
+        assert!(expected.iter().all(|part| table.contains(part)), "{table}");
+    };
+    // A program that ends only if it is ended.
+    let endless = folder.path().join("endless");
+    std::fs::write(&endless, "#!/bin/sh\nexec tail -f /dev/null\n").unwrap();
+    std::fs::set_permissions(&endless, PermissionsExt::from_mode(0o755)).unwrap();
+    check(endless.to_str().unwrap(), "0.001", 1, &["Tests: failed: whole steps (not in time, suite.txt), "]);
+    check("/bin/true", "0", 1, &["a run killed in mid-step", "|---|--:|--:|---|--:|\n"]);
+    check("/bin/true", "20", 0, &["Tests: all pass.", "| lenet, 32², batch 8, f32 | ", " |  |  |  |"]);
 }
 
 /// Each block of the document is a command and lines of what it prints, in their order.

@@ -1,10 +1,11 @@
 //! Several ranks on emulated GPUs: which card each takes, and the same bits as on one.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::runs::{arguments, assert_same};
-use crate::common::{Ended, failed, finish, pictures, program, refused};
+use crate::common::{Ended, Running, failed, finish, pictures, program, refused};
 
 /// The program on a machine with this number of GPUs, of which a mask may hide some.
 fn on_gpus(gpus: &str, mask: Option<&str>, arguments: &[impl AsRef<str>]) -> Option<Ended> {
@@ -95,13 +96,13 @@ fn gpus_that_are_not_there() {
     check(Some("1,2"), "gpu:0,2", "there is no number 2: this machine has 2 visible GPUs");
 }
 
-/// The same on a machine where another process computes on GPU 0, and GPU 1 is too hot.
-fn train_beside_others(data: &Path, run: &Path, mask: Option<&str>, others: &[&str]) -> Option<Ended> {
+/// The same on a machine where another process computes on GPU 0, and GPU 1 is too hot, in an environment.
+fn train_beside_others(data: &Path, run: &Path, environment: &[(&str, &str)], others: &[&str]) -> Option<Ended> {
     let mut command = program();
     command.env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?).env("EMULATED_GPUS", "3");
     // The first process of the machine is nobody's rank.
     command.env("EMULATED_BUSY", "0:1:8589934592").env("EMULATED_SLOW", "1:0x44");
-    command.envs(mask.map(|mask| ("CUDA_VISIBLE_DEVICES", mask)));
+    command.envs(environment.iter().copied());
     Some(finish(command.args(arguments(data, run, &[&["--epochs", "2"], others].concat()))))
 }
 
@@ -109,27 +110,50 @@ fn train_beside_others(data: &Path, run: &Path, mask: Option<&str>, others: &[&s
 fn idle_gpus_are_taken() {
     let folder = tempfile::tempdir().unwrap();
     let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
-    let go = |mask: Option<&str>, devices: &str| train_beside_others(&data, &run, mask, &["--devices", devices]);
-    let Some(two) = go(None, "gpu:free:2") else { return };
+    let go = |environment: &[(&str, &str)], devices: &str| {
+        train_beside_others(&data, &run, environment, &["--devices", devices])
+    };
+    let Some(two) = go(&[], "gpu:free:2") else { return };
     assert_eq!(cards(&two.well()), ["1 (Emulated GPU 1, 0000:11:00.0", "2 (Emulated GPU 2, 0000:12:00.0"]);
     let config = std::fs::read_to_string(run.join("config.toml")).unwrap();
     // A resumed run takes the same ones.
     assert!(config.contains("devices = \"gpu:1,2\""), "{config}");
     std::fs::remove_dir_all(&run).unwrap();
-    let three = go(None, "gpu:free:3").unwrap();
+    let three = go(&[], "gpu:free:3").unwrap();
     let why = "--devices gpu:free:3: programs compute on all but 2 of the 3 visible; wait for them, or set fewer";
     refused(&three, 2, &[why]);
-    refused(&go(Some("0"), "gpu:free:1").unwrap(), 2, &["programs compute on all but 0 of the 1 visible"]);
-    refused(&go(None, "cpu:free:1").unwrap(), 2, &["which devices of kind cpu are idle is not known here"]);
+    let first = ("CUDA_VISIBLE_DEVICES", "0");
+    refused(&go(&[first], "gpu:free:1").unwrap(), 2, &["programs compute on all but 0 of the 1 visible"]);
+    refused(&go(&[], "cpu:free:1").unwrap(), 2, &["which devices of kind cpu are idle is not known here"]);
     assert!(!run.exists());
+}
+
+/// Any error of the driver read as an empty list of processes, and thus as an idle card.
+#[test]
+fn a_gpu_is_not_idle_when_the_driver_does_not_list_its_processes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
+    let check = |setting: &str, value: &str, expected: &str| {
+        let environment = [("CUDA_VISIBLE_DEVICES", "0"), (setting, value)];
+        let go = train_beside_others(&data, &run, &environment, &["--devices", "gpu:free:1"]);
+        if let Some(ended) = go {
+            refused(&ended, 2, &[expected]);
+            assert!(!run.exists());
+        }
+    };
+    check("EMULATED_BUSY_COUNT", "64", "programs compute on all but 0 of the 1 visible");
+    check("EMULATED_BUSY_COUNT", "65", "programs compute on all but 0 of the 1 visible");
+    // NVML_ERROR_NO_PERMISSION.
+    check("EMULATED_NVML_ERROR", "4", "which devices of kind gpu are idle is not known here; name them");
 }
 
 #[test]
 fn gpus_that_are_shared_or_hot_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let (data, place) = (pictures(folder.path(), 8), |name: &str| folder.path().join(name));
-    let check = |name: &str, mask: Option<&str>, devices: &str, expected: &[&str]| {
-        let Some(ended) = train_beside_others(&data, &place(name), mask, &["--devices", devices]) else { return };
+    let check = |name: &str, environment: &[(&str, &str)], devices: &str, expected: &[&str]| {
+        let go = train_beside_others(&data, &place(name), environment, &["--devices", devices]);
+        let Some(ended) = go else { return };
         let ended = ended.well();
         let warnings: Vec<&str> = ended.stderr.lines().filter(|line| line.starts_with("warning: ")).collect();
         assert_eq!(warnings.len(), expected.len(), "{warnings:?}");
@@ -138,11 +162,18 @@ fn gpus_that_are_shared_or_hot_are_named() {
         }
     };
     let hot = "slowed down: it is too hot; check its cooling";
-    check("idle", Some("2"), "gpu:1", &[]);
-    check("hot", Some("1"), "gpu:1", &[&format!("warning: gpu 0 is {hot}")]);
+    check("idle", &[("CUDA_VISIBLE_DEVICES", "2")], "gpu:1", &[]);
+    check("hot", &[("CUDA_VISIBLE_DEVICES", "1")], "gpu:1", &[&format!("warning: gpu 0 is {hot}")]);
     let shared = "warning: rank 0: gpu 0 is shared with ";
-    check("two", None, "gpu:2", &[shared, &format!("warning: rank 1: gpu 1 is {hot}")]);
-    check("shared", None, "gpu:1", &[" (pid 1) with 8192 MiB; both are slower"]);
+    check("two", &[], "gpu:2", &[shared, &format!("warning: rank 1: gpu 1 is {hot}")]);
+    check("shared", &[], "gpu:1", &[" (pid 1) with 8192 MiB; both are slower"]);
+    // A job that was started from the shell that starts this one.
+    let sibling = Running::start(Command::new("tail").args(["-f", "/dev/null"]));
+    let busy = format!("0:{}:8589934592", sibling.pid());
+    let named = format!("warning: gpu 0 is shared with tail (pid {}) with 8192 MiB; both are slower", sibling.pid());
+    check("sibling", &[("EMULATED_BUSY", &busy)], "gpu:1", &[&named]);
+    let crowded = "warning: gpu 0 is shared with more than 64 processes; both are slower";
+    check("crowded", &[("EMULATED_BUSY_COUNT", "65")], "gpu:1", &[crowded]);
 }
 
 /// A run on two of three GPUs, in an environment.
@@ -188,7 +219,7 @@ fn gradients_go_by_nccl_or_by_way_of_the_hosts_with_the_same_bits() {
     run("lacking", &without("another", Some("libcublasLt.so.12")), &[], &expected);
     let path = emulation.join("libnccl.so.2");
     let expected =
-        format!("{host} ({}) has version 2.17.1, which is older than 2.18; PyPI's nvidia-nccl-cu12", path.display());
+        format!("{host} ({}) has version 2.17.1, which is older than 2.19; PyPI's nvidia-nccl-cu12", path.display());
     run("old", emulation, &[("EMULATED_NCCL", "21701")], &expected);
 }
 
@@ -268,7 +299,7 @@ fn the_plan_of_two_gpus_has_the_collectives() {
         let Some(printed) = print(others) else { return };
         assert!(mentions.iter().all(|mention| printed.contains(mention)), "{printed}");
     };
-    let allowance = "NCCL            384.0 MiB, an allowance";
+    let allowance = "libraries       640.0 MiB, an allowance";
     check(&[], &["one graph in one stream", "beside: ncclAllReduce f32 (gradients", "wait for event", allowance]);
     check(&["--strategy", "dp"], &["beside: ncclReduce (gradients", "beside: ncclBroadcast (parameters"]);
     check(&["--sum", "tree"], &["beside: ncclAllGather (gradients", "beside: add_f32"]);

@@ -27,6 +27,13 @@ pub fn residual(x: Tensor) -> Tensor {
     x.adaptive_avg_pool([1, 1]).flatten().dropout("drop", 0.2).linear("fc", 7)
 }
 
+/// Max pooling by windows of 16 x 16 elements, the most whose positions fit a byte. Of the first windows in a row or column only
+/// the second half lies in the map.
+pub fn largest_windows(x: Tensor) -> Tensor {
+    let x = x.conv2d("stem", Conv::new(18, 3).padding(1)).max_pool(Pool::new(16).stride(8).padding(8));
+    x.flatten().linear("fc", 5)
+}
+
 /// The focal loss with class weights, clamped below: uses every function of logits.
 pub fn focal(logits: Tensor, targets: Tensor) -> Tensor {
     let log_p = logits.log_softmax();
