@@ -36,6 +36,11 @@ const SHORT: Duration = Duration::from_millis(50);
 const ENDLESS: Duration = Duration::from_secs(3600);
 
 const HANG: &str = "echo ready; exec tail -f /dev/null";
+/// Waits for the signals that a script handles. A process that the shell has just forked still has the shell's handlers, so every
+/// signal but SIGKILL may be lost there. Some shells report a process that is killed.
+const WAIT: &str = "exec 2> /dev/null; echo ready; while :; do tail -f /dev/null & wait; kill -9 $!; done";
+/// Ends a script that waits, from a handler.
+const END: &str = "kill -9 $!; exit 0";
 /// Prints that it was asked to stop, and continues.
 const STUBBORN: &str = "trap 'echo asked' INT TERM USR1; echo ready; while true; do tail -f /dev/null & wait; done";
 
@@ -73,10 +78,7 @@ fn a_closed_terminal_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let fifo = folder.path().join("rank");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
-    let ranks = format!(
-        "exec > {}; trap 'echo hung up; exit 0' HUP; echo ready; while :; do tail -f /dev/null & wait; kill $! || exit; done",
-        fifo.display()
-    );
+    let ranks = format!("exec > {}; trap 'echo hung up; {END}' HUP; {WAIT}", fifo.display());
     let launcher = std::env::current_exe().unwrap();
     let launcher = format!("exec {} as-launcher 2 all 3600000 \"$RANKS\"", launcher.display());
     let mut terminal = std::process::Command::new("script")
@@ -127,9 +129,8 @@ fn a_second_interrupt_kills() {
 
 /// A second SIGTERM does not take away the ranks' time for saving.
 fn a_scheduler_may_repeat_itself() {
-    let script = "trap 'echo asked' TERM; trap 'echo saved; exit 0' USR1; echo ready;
-        while true; do tail -f /dev/null & wait; kill $! 2>&-; done";
-    let launcher = Launcher::start(1, "all", ENDLESS, script);
+    let script = format!("trap 'echo asked' TERM; trap 'echo saved; {END}' USR1; {WAIT}");
+    let launcher = Launcher::start(1, "all", ENDLESS, &script);
     wait_until_ready(&launcher, 1);
     launcher.signal(Signal::TERM);
     assert_eq!(launcher.line(), "asked");
@@ -140,9 +141,8 @@ fn a_scheduler_may_repeat_itself() {
 }
 
 fn what_ends_nothing_is_passed_on() {
-    let script = "trap 'echo one' USR1; trap 'echo two; exit 0' USR2; echo ready;
-        while true; do tail -f /dev/null & wait; kill $! 2>&-; done";
-    let launcher = Launcher::start(2, "all", ENDLESS, script);
+    let script = format!("trap 'echo one' USR1; trap 'echo two; {END}' USR2; {WAIT}");
+    let launcher = Launcher::start(2, "all", ENDLESS, &script);
     wait_until_ready(&launcher, 2);
     launcher.signal(Signal::USR1);
     assert_eq!((launcher.line(), launcher.line()), ("one".into(), "one".into()));
@@ -153,9 +153,7 @@ fn what_ends_nothing_is_passed_on() {
 
 /// `nohup` starts a program with SIGHUP ignored.
 fn what_was_ignored_stays_ignored() {
-    let script =
-        "trap 'echo one; exit 0' USR1; echo ready; while true; do tail -f /dev/null & wait; kill $! 2>&-; done";
-    let launcher = Launcher::start_ignoring_hangups(1, script);
+    let launcher = Launcher::start_ignoring_hangups(1, &format!("trap 'echo one; {END}' USR1; {WAIT}"));
     wait_until_ready(&launcher, 1);
     launcher.signal(Signal::HUP);
     launcher.signal(Signal::USR1);
