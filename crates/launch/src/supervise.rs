@@ -119,6 +119,7 @@ impl Watch<'_> {
             drop(polled);
             console.proceed();
             if let Some(signal) = self.signals.pending() {
+                self.signals.request(signal);
                 self.interrupted.get_or_insert(signal);
                 self.leave_at = Some(Instant::now());
             }
@@ -270,15 +271,18 @@ impl Workers {
             return self.suspend(watch);
         }
         for _ in 0..arrivals {
+            if !stops {
+                self.signal(signal);
+                continue;
+            }
+            // Also while a failure is handled: then the ranks do not start again.
+            watch.signals.request(number);
             match watch.stopping {
-                _ if !stops => self.signal(signal),
                 Stopping::No => {
                     watch.interrupted = Some(number);
-                    watch.signals.tell_first_request(number);
                     self.ask_to_stop(watch, signal, self.job.signal_grace);
                 }
                 Stopping::Asked { .. } if signal == Signal::INT || signal == Signal::QUIT => self.kill(watch),
-                // A request during the handling of a failure: it determines the exit code.
                 Stopping::Asked { .. } | Stopping::Killed { .. } => {}
             }
         }

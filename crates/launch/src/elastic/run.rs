@@ -113,7 +113,7 @@ pub fn launch_elastic(
                 let _ = notices.send(Notice::WorkersEnded(end));
             }
             Next::Order(Order::Exit(verdict)) => break verdict,
-            Next::Signal(signal) => signals.tell_first_request(signal),
+            Next::Signal(signal) => signals.request(signal),
         }
     };
     if let Some(hall) = hall.lock().unwrap_or_else(PoisonError::into_inner).take() {

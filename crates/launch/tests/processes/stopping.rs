@@ -22,6 +22,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("an_interrupt_stops_everybody", an_interrupt_stops_everybody),
     ("a_second_interrupt_kills", a_second_interrupt_kills),
     ("a_scheduler_may_repeat_itself", a_scheduler_may_repeat_itself),
+    ("a_job_that_was_asked_to_stop_does_not_restart", a_job_that_was_asked_to_stop_does_not_restart),
     ("what_ends_nothing_is_passed_on", what_ends_nothing_is_passed_on),
     ("what_was_ignored_stays_ignored", what_was_ignored_stays_ignored),
     ("the_stubborn_are_killed", the_stubborn_are_killed),
@@ -138,6 +139,24 @@ fn a_scheduler_may_repeat_itself() {
     launcher.signal(Signal::USR1);
     assert_eq!(launcher.lines_to_end(), ["saved"]);
     assert_eq!(launcher.finish().0, Some(143));
+}
+
+/// Regression test: a request to stop was lost while a failure was handled.
+fn a_job_that_was_asked_to_stop_does_not_restart() {
+    for signal in [Signal::TERM, Signal::INT] {
+        // Rank 1 fails, and rank 0 takes its time to stop.
+        let script = format!(
+            "case $RANK in 0) trap 'echo asked' TERM; trap '' USR2; trap '{END}' USR1;; 1) trap 'kill -9 $!; exit 7' USR2;; esac; {WAIT}"
+        );
+        let launcher = Launcher::start_restarting(2, 1, &script);
+        wait_until_ready(&launcher, 2);
+        launcher.signal(Signal::USR2);
+        assert_eq!(launcher.line(), "asked");
+        launcher.signal(signal);
+        launcher.signal(Signal::USR1);
+        assert_eq!(launcher.lines_to_end(), [""; 0]);
+        assert_eq!(launcher.finish().0, Some(7), "{signal:?}");
+    }
 }
 
 fn what_ends_nothing_is_passed_on() {
