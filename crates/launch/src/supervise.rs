@@ -21,7 +21,7 @@ use crate::routes::log_file;
 use crate::signals::{Signals, suspend_this_process};
 use crate::tail::Tail;
 use crate::traceback::uncaught;
-use crate::verdict::{Ended, first_failure};
+use crate::verdict::{Ended, first_failure, have_failed_while_stopping};
 use crate::workers::{Worker, Workers};
 
 /// Time limit for SIGKILL to take effect. Many GiB of memory take a while to free; beyond this the process hangs in the
@@ -358,12 +358,6 @@ impl Workers {
     }
 
     fn outcome(&mut self, watch: Watch<'_>) -> Outcome {
-        if let Some(signal) = watch.interrupted {
-            return Outcome::Interrupted(signal);
-        }
-        if watch.recalled {
-            return Outcome::Recalled;
-        }
         let first_rank = self.assignment.first_rank;
         let ended: Vec<Ended> = watch
             .ended
@@ -376,6 +370,12 @@ impl Workers {
                 Some(Ended { rank: first_rank + local_rank, status: worker.status?, before_stop, cause, record })
             })
             .collect();
+        if let Some(signal) = watch.interrupted.filter(|_| !have_failed_while_stopping(&ended)) {
+            return Outcome::Interrupted(signal);
+        }
+        if watch.recalled {
+            return Outcome::Recalled;
+        }
         let Some((rank, cause)) = first_failure(&ended) else { return Outcome::Done };
         let local_rank = rank.and_then(|rank| rank.checked_sub(first_rank));
         let culprit = local_rank.and_then(|local_rank| self.list.get_mut(local_rank));
