@@ -15,7 +15,7 @@ use crate::error::LaunchError;
 use crate::error_file::ErrorRecord;
 use crate::groups::survivors;
 use crate::inherited::read_report;
-use crate::outcome::{Failure, Outcome, Status};
+use crate::outcome::{Failure, Outcome, Overdue, Status};
 use crate::output::Console;
 use crate::routes::log_file;
 use crate::signals::{Signals, suspend_this_process};
@@ -89,6 +89,8 @@ struct Watch<'a> {
     stopping: Stopping,
     /// The signal that made the launcher stop the ranks.
     interrupted: Option<i32>,
+    /// The ranks that still ran at the end of the grace.
+    overdue: Vec<usize>,
     /// Number of requests read from `recall`.
     recalls: usize,
     /// Whether the first of them made the launcher stop the ranks.
@@ -144,6 +146,7 @@ impl Workers {
             recall,
             stopping: Stopping::No,
             interrupted: None,
+            overdue: Vec::new(),
             recalls: 0,
             recalled: false,
             ended: Vec::new(),
@@ -213,7 +216,11 @@ impl Workers {
             }
         }
         match watch.stopping {
-            Stopping::Asked { deadline, .. } if Instant::now() >= deadline => self.kill(watch),
+            Stopping::Asked { deadline, .. } if Instant::now() >= deadline => {
+                let late = self.list.iter().enumerate().filter(|(_, worker)| worker.status.is_none());
+                watch.overdue = late.map(|(local_rank, _)| self.assignment.first_rank + local_rank).collect();
+                self.kill(watch);
+            }
             Stopping::Killed { deadline, .. } if Instant::now() >= deadline => self.give_up(watch),
             _ => {}
         }
@@ -371,7 +378,8 @@ impl Workers {
             })
             .collect();
         if let Some(signal) = watch.interrupted.filter(|_| !have_failed_while_stopping(&ended)) {
-            return Outcome::Interrupted(signal);
+            let overdue = Overdue { ranks: watch.overdue, grace: self.job.signal_grace };
+            return Outcome::Interrupted { signal, overdue: Some(overdue).filter(|overdue| !overdue.ranks.is_empty()) };
         }
         if watch.recalled {
             return Outcome::Recalled;

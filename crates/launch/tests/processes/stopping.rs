@@ -25,6 +25,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("a_job_that_was_asked_to_stop_does_not_restart", a_job_that_was_asked_to_stop_does_not_restart),
     ("what_ends_nothing_is_passed_on", what_ends_nothing_is_passed_on),
     ("what_was_ignored_stays_ignored", what_was_ignored_stays_ignored),
+    ("ranks_that_take_too_long_are_named", ranks_that_take_too_long_are_named),
     ("the_stubborn_are_killed", the_stubborn_are_killed),
     ("grandchildren_go_too", grandchildren_go_too),
     ("grandchildren_may_finish", grandchildren_may_finish),
@@ -184,6 +185,16 @@ fn what_was_ignored_stays_ignored() {
     launcher.signal(Signal::INT);
     assert_eq!(launcher.lines_to_end(), [""; 0]);
     assert_eq!(launcher.finish().0, Some(130));
+}
+
+/// Regression test: the report was that of ranks that had ended by themselves, which may have saved.
+fn ranks_that_take_too_long_are_named() {
+    let launcher = Launcher::start(1, "all", SHORT, &format!("trap '' TERM; {WAIT}"));
+    wait_until_ready(&launcher, 1);
+    launcher.signal(Signal::TERM);
+    assert_eq!(launcher.lines_to_end(), [""; 0]);
+    let report = "terminated: all ranks are stopped; rank 0 had not ended after 0.05 s and was killed\n";
+    assert_eq!(launcher.finish(), (Some(143), report.into()));
 }
 
 fn the_stubborn_are_killed() {
