@@ -261,7 +261,7 @@ impl Rendezvous {
     ) -> Result<Entrance, JoinError> {
         let (control, token) = connect::to_rank_0(self, secret, &mut whereabouts, Purpose::Control, deadline, failure)?;
         let thread = |source| JoinError::Thread { source };
-        let ip = control.stream().local_addr().map_err(thread)?.ip();
+        let ip = self.own_door(control.stream().local_addr().map_err(thread)?.ip());
         let reached = control.stream().peer_addr().map_err(thread)?;
         let store_ip = reached.ip();
         let control =
