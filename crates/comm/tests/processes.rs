@@ -29,7 +29,9 @@ fn main() -> ExitCode {
             scope.spawn(move || all_are_stopped_and_continued(transport));
             for victim in 0..3 {
                 scope.spawn(move || {
-                    let of = format!("rank {victim} on host");
+                    // Regression test: rank 0's host was the address of the rendezvous.
+                    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                    let of = format!("rank {victim} on host {host} ");
                     case("killed", transport, Some((victim, Signal::KILL)), &[&of, "exited"]);
                     case("stopped", transport, Some((victim, Signal::STOP)), &[&of, "fell silent"]);
                 });
