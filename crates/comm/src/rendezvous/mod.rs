@@ -19,7 +19,7 @@ use crate::group_path::GroupPath;
 use crate::mpi::MpiFamily;
 use crate::net::handshake::{Introduction, Purpose};
 use crate::operation::Identity;
-use crate::options::GroupOptions;
+use crate::options::{GroupOptions, deadline_after};
 use crate::server::Server;
 use crate::store::{Store, StoreError};
 use crate::token::Token;
@@ -170,7 +170,7 @@ impl Rendezvous {
         if self.world_size == 1 {
             return Ok(Group::single());
         }
-        let deadline = Instant::now() + self.join_timeout;
+        let deadline = deadline_after(self.join_timeout);
         let whereabouts = self.whereabouts(deadline)?;
         let secret = self.secret()?;
         let (failure, recorder) = (Arc::new(Failure::default()), FlightRecorder::default());
