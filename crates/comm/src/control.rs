@@ -236,7 +236,8 @@ impl Control {
                     // Rank 0 is alive, and passes the cause on to the others.
                     let _ = line.send(RAISE, &cause.to_bytes());
                 }
-                if let Some(cause) = end.cause(0, &server_host) {
+                // Before the ranks have met, nobody knows its machine.
+                if let Some(cause) = end.cause(0, failure.host(0).unwrap_or(&server_host)) {
                     // Every rank sees the same end of rank 0, and there is no server left to ask.
                     failure.settle(Arc::new(cause));
                 }

@@ -1,6 +1,6 @@
 //! How long a group waits for its ranks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::transport::Patience;
 
@@ -24,6 +24,12 @@ impl Default for GroupOptions {
             stall_warning: Duration::from_secs(30),
         }
     }
+}
+
+/// The time after `limit`. One that is too long for the clock, such as [`Duration::MAX`], ends after a hundred years.
+pub(crate) fn deadline_after(limit: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(limit).unwrap_or_else(|| now + Duration::from_secs(100 * 365 * 24 * 3600))
 }
 
 impl GroupOptions {

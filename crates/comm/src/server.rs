@@ -1,9 +1,11 @@
 //! Rank 0's server: admits ranks, keeps the store, watches every rank, and decides which cause was the first.
 
 use std::collections::HashMap;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::arrivals::{Arrivals, Question};
 use crate::cause::{Cause, CauseKind};
@@ -46,8 +48,8 @@ struct Seats {
     lines: HashMap<usize, Option<Arc<Line>>>,
     /// Long-lasting activities of ranks, by their latest heartbeats.
     standings: HashMap<usize, Standing>,
-    /// Connections to the store; closed along with the server.
-    stores: Vec<TcpStream>,
+    /// Connections to the store that are open; closed along with the server.
+    stores: Vec<Arc<Link>>,
     /// Ranks that have ever connected: each number is admitted only once.
     taken: Vec<usize>,
     closing: bool,
@@ -75,6 +77,7 @@ impl Server {
             emptied: Condvar::new(),
         });
         failure.set_relay(Arc::new(ToHall { hall: Arc::downgrade(&hall) }));
+        allow_many_files();
         let acceptor = Acceptor::start(listener, token, world_size, hall.clone())
             .map_err(|source| JoinError::Thread { source })?;
         Ok(Server { hall, acceptor: Some(acceptor) })
@@ -98,9 +101,9 @@ impl Drop for Server {
         let lines: Vec<_> = {
             let mut seats = self.hall.seats();
             seats.closing = true;
-            for stream in seats.stores.drain(..) {
+            for link in seats.stores.drain(..) {
                 // Data sent before still arrives; the rank closes in return.
-                let _ = stream.shutdown(std::net::Shutdown::Both);
+                let _ = link.stream().shutdown(std::net::Shutdown::Both);
             }
             seats.lines.values().flatten().cloned().collect()
         };
@@ -138,23 +141,22 @@ impl Door for Hall {
         }
         match who.purpose {
             Purpose::Store => {
-                if let Ok(copy) = link.stream().try_clone() {
-                    self.seats().stores.push(copy);
-                    // The end of a store connection is not reported here: the control connection reports it.
-                    if let Err(error) = self.store.serve(&link, who.rank)
-                        && let Some(cause) = Altered::cause(&error)
-                    {
-                        self.decide(&Arc::new(cause));
-                    }
-                    let _ = link.stream().shutdown(std::net::Shutdown::Both);
+                let link = Arc::new(link);
+                self.seats().stores.push(link.clone());
+                // The end of a store connection is not reported here: the control connection reports it.
+                if let Err(error) = self.store.serve(&link, who.rank)
+                    && let Some(cause) = Altered::cause(&error)
+                {
+                    self.decide(&Arc::new(cause));
                 }
+                self.seats().stores.retain(|other| !Arc::ptr_eq(other, &link));
             }
             Purpose::Control | Purpose::Data | Purpose::Agent => self.watch(link, who),
         }
     }
 
-    /// The rank cannot come back later, since it has been refused.
-    fn has_no_thread(&self, why: &str) {
+    /// A rank that has been refused cannot come back later, and one that waits to be accepted would wait for ever.
+    fn has_no_room(&self, why: &str) {
         self.failure.raise(Cause::new(CauseKind::Error, why).of_rank_here(0));
     }
 }
@@ -289,6 +291,14 @@ impl Hall {
     fn seats(&self) -> MutexGuard<'_, Seats> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Raises the limit of open files as far as this process may. Every rank takes two, and the usual limit of 1024 is meant for programs
+/// that wait by `select`.
+fn allow_many_files() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // If they are too few, the error is reported where one is missing.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 /// Weak, since the hall holds the failure state.

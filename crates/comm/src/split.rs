@@ -5,11 +5,11 @@
 //! cause.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::cause::{Cause, CauseKind};
 use crate::error::JoinError;
 use crate::group::{Group, Ties};
+use crate::options::deadline_after;
 use crate::rendezvous::form::{Board, Formed, Seat};
 use crate::transport::Members;
 
@@ -68,7 +68,7 @@ impl Group {
             return Group::new(Members { rank, job_ranks, identity, path }, None, vec![], self.ties().clone());
         }
         let Ties { reach, options, .. } = self.ties();
-        let (identity, address, deadline) = (members.identity, "their group", Instant::now() + options.timeout);
+        let (identity, address, deadline) = (members.identity, "their group", deadline_after(options.timeout));
         let seat = Seat { rank, job_ranks, path, identity, reach, address, deadline };
         let Formed { members, ways, transport, .. } = seat.form(board)?;
         Group::new(members, Some(transport), ways, self.ties().clone())

@@ -10,6 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use thiserror::Error;
 
@@ -171,8 +172,17 @@ impl fmt::Debug for Token {
 
 /// Unpredictable bytes.
 pub(crate) fn random() -> io::Result<[u8; TOKEN_BYTES]> {
+    // It stays open, so that a process whose descriptors run out can still answer those that have connected.
+    static SOURCE: OnceLock<File> = OnceLock::new();
+    let mut source = match SOURCE.get() {
+        Some(source) => source,
+        None => {
+            let source = File::open("/dev/urandom")?;
+            SOURCE.get_or_init(|| source)
+        }
+    };
     let mut bytes = [0; TOKEN_BYTES];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    source.read_exact(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -45,7 +45,7 @@ impl FailureRecord {
     /// The launcher's knowledge once all ranks have ended; `None` for a run that succeeded.
     pub fn of_outcome(outcome: &Outcome) -> Option<Self> {
         match outcome {
-            Outcome::Interrupted(signal) => Some(FailureRecord {
+            Outcome::Interrupted { signal, .. } => Some(FailureRecord {
                 kind: CauseKind::Interrupted.name().to_owned(),
                 signal: Some(*signal),
                 ..Self::now()
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn outcomes() {
         assert_eq!(FailureRecord::of_outcome(&Outcome::Done), None);
-        let record = FailureRecord::of_outcome(&Outcome::Interrupted(15)).unwrap();
+        let record = FailureRecord::of_outcome(&Outcome::Interrupted { signal: 15, overdue: None }).unwrap();
         assert_eq!((record.kind.as_str(), record.signal, record.rank), ("interrupted", Some(15), None));
     }
 

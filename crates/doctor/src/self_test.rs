@@ -145,7 +145,7 @@ fn launch(number: &str) -> Result<(), SelfTestError> {
     Err(SelfTestError::Ranks(match outcome {
         // The rank's own last line says more than its exit status.
         Outcome::Failed(mut failure) => failure.stderr.pop().unwrap_or(report),
-        Outcome::Done | Outcome::Interrupted(_) | Outcome::Recalled => report,
+        Outcome::Done | Outcome::Interrupted { .. } | Outcome::Recalled => report,
     }))
 }
 

@@ -10,7 +10,8 @@
 //! removed.
 //!
 //! In a rank that a launcher watches, a second request has no further effect: stopping a whole job, as Slurm or a terminal
-//! does, signals the launcher, which passes the signal on, as well as the rank itself. The launcher can still kill the rank.
+//! does, signals the launcher, which passes the signal on, as well as the rank itself. The launcher kills the rank at a second
+//! Ctrl-C, but not at a second SIGTERM.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -164,10 +165,11 @@ impl RunSignals {
             None if again => end(signal),
             None | Some(0) if !again => {
                 let (word, again) = match signal {
-                    SIGTERM => ("terminated", "send it again"),
-                    _ => ("interrupted", "press Ctrl-C again"),
+                    SIGTERM if launched.is_some() => ("terminated", ""),
+                    SIGTERM => ("terminated", "; send it again to end at once"),
+                    _ => ("interrupted", "; press Ctrl-C again to end at once"),
                 };
-                say(format_args!("{word}: saving at the end of this step; {again} to end at once"));
+                say(format_args!("{word}: saving at the end of this step{again}"));
             }
             _ => {}
         }

@@ -263,10 +263,14 @@ fn nccl_log(run: &Path) -> Option<PathBuf> {
     (asked && std::fs::create_dir_all(&logs).is_ok()).then(|| logs.join("nccl-%p.log"))
 }
 
+/// How long ranks may take to save after Ctrl-C or SIGTERM: a step and a checkpoint of any size. A second Ctrl-C ends them, and so
+/// does a scheduler when its own time is over.
+const SAVING: Duration = Duration::from_secs(24 * 3600);
+
 fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Option<&Path>) -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::Error(format!("cannot find this program's own file: {error}")))?;
-    let mut job = Job::new(program, ranks).args(command).store(Store::Inherited).output(output);
+    let mut job = Job::new(program, ranks).args(command).store(Store::Inherited).output(output).signal_grace(SAVING);
     if let Some(file) = folder.and_then(nccl_log) {
         job = job.variable(NCCL_DEBUG_FILE, file);
     }
@@ -295,7 +299,7 @@ fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Optio
 fn exit_code(outcome: &Outcome) -> u8 {
     match outcome.exit_code() {
         code @ (0 | 2) => code,
-        code if matches!(outcome, Outcome::Interrupted(_)) => code,
+        code if matches!(outcome, Outcome::Interrupted { .. }) => code,
         _ => 1,
     }
 }

@@ -60,7 +60,7 @@ pub use error_file::write_error_file;
 pub use inherited::{STORE_FD, TOKEN_FD, report_cause};
 pub use job::{Job, Nodes, Output, Store};
 pub use logs::{Logs, Selection, Streams};
-pub use outcome::{Failure, Outcome, Status};
+pub use outcome::{Failure, Outcome, Overdue, Status};
 pub use plan::{RankPlan, plan};
 pub use processes::{SpawnError, spawn_processes};
 pub use restarts::{launch, launch_telling, new_run_id};

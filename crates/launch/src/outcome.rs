@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use enmasse_comm::Cause;
 use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
@@ -112,6 +113,24 @@ impl fmt::Display for Failure {
     }
 }
 
+/// Ranks that had not ended after a request to stop and the time for it, and were killed. What they would have saved is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overdue {
+    /// Which, in order.
+    pub ranks: Vec<usize>,
+    /// The time that they had.
+    pub grace: Duration,
+}
+
+impl fmt::Display for Overdue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ranks: Vec<String> = self.ranks.iter().map(usize::to_string).collect();
+        let (plural, were) = if ranks.len() == 1 { ("", "was") } else { ("s", "were") };
+        let seconds = self.grace.as_secs_f64();
+        write!(f, "rank{plural} {} had not ended after {seconds} s and {were} killed", ranks.join(", "))
+    }
+}
+
 /// How a job ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -119,8 +138,13 @@ pub enum Outcome {
     Done,
     /// A rank failed, and the others were stopped.
     Failed(Box<Failure>),
-    /// The launcher was asked to stop, by this signal, and stopped every rank.
-    Interrupted(i32),
+    /// The launcher was asked to stop, and stopped every rank.
+    Interrupted {
+        /// By this signal.
+        signal: i32,
+        /// The ranks that did not stop in time.
+        overdue: Option<Overdue>,
+    },
     /// The caller asked for the ranks' end, to start others.
     Recalled,
 }
@@ -141,7 +165,7 @@ impl Outcome {
                 Some(Status::Signal(signal)) => of_signal(signal),
                 Some(Status::Stopped | Status::Unkillable) | None => None,
             },
-            Outcome::Interrupted(signal) => of_signal(*signal),
+            Outcome::Interrupted { signal, .. } => of_signal(*signal),
         };
         code.unwrap_or(1)
     }
@@ -158,10 +182,14 @@ impl Outcome {
                 Output::All => Some(failure.to_string()),
             },
             Outcome::Failed(failure) => Some(failure.to_string()),
-            Outcome::Interrupted(SIGINT) => Some("interrupted: all ranks are stopped".into()),
-            Outcome::Interrupted(SIGTERM) => Some("terminated: all ranks are stopped".into()),
-            Outcome::Interrupted(signal) => {
-                Some(format!("stopped by {}: all ranks are stopped", signal_name(*signal).unwrap_or("a signal")))
+            Outcome::Interrupted { signal, overdue } => {
+                let request = match *signal {
+                    SIGINT => "interrupted".to_owned(),
+                    SIGTERM => "terminated".to_owned(),
+                    other => format!("stopped by {}", signal_name(other).unwrap_or("a signal")),
+                };
+                let overdue = overdue.as_ref().map_or(String::new(), |overdue| format!("; {overdue}"));
+                Some(format!("{request}: all ranks are stopped{overdue}"))
             }
             Outcome::Recalled => None,
         }
@@ -198,9 +226,18 @@ mod tests {
         };
         let failed = |failure| Outcome::Failed(Box::new(failure));
         check(Outcome::Done, 0, None);
-        check(Outcome::Interrupted(SIGINT), 130, Some("interrupted: all ranks are stopped"));
-        check(Outcome::Interrupted(SIGHUP), 129, Some("stopped by SIGHUP: all ranks are stopped"));
-        check(Outcome::Interrupted(SIGTERM), 143, Some("terminated: all ranks are stopped"));
+        let interrupted = |signal| Outcome::Interrupted { signal, overdue: None };
+        check(interrupted(SIGINT), 130, Some("interrupted: all ranks are stopped"));
+        check(interrupted(SIGHUP), 129, Some("stopped by SIGHUP: all ranks are stopped"));
+        check(interrupted(SIGTERM), 143, Some("terminated: all ranks are stopped"));
+        let killed = |ranks: &[usize], millis| {
+            let overdue = Overdue { ranks: ranks.to_vec(), grace: Duration::from_millis(millis) };
+            Outcome::Interrupted { signal: SIGTERM, overdue: Some(overdue) }
+        };
+        let report = "terminated: all ranks are stopped; rank 0 had not ended after 30 s and was killed";
+        check(killed(&[0], 30_000), 143, Some(report));
+        let report = "terminated: all ranks are stopped; ranks 0, 2 had not ended after 0.5 s and were killed";
+        check(killed(&[0, 2], 500), 143, Some(report));
         check(
             failed(failure(2, Status::Signal(9), &[], Output::RankZero)),
             137,

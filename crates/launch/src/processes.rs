@@ -87,7 +87,7 @@ pub fn spawn_processes<E: Display>(
     match launch(&job)? {
         Outcome::Done | Outcome::Recalled => Ok(()),
         Outcome::Failed(failure) => Err(SpawnError::Failed(failure)),
-        Outcome::Interrupted(signal) => Err(SpawnError::Interrupted(signal)),
+        Outcome::Interrupted { signal, .. } => Err(SpawnError::Interrupted(signal)),
     }
 }
 

@@ -12,7 +12,8 @@ pub fn launch(job: &Job) -> Result<Outcome, LaunchError> {
     launch_telling(job, |_, _| {})
 }
 
-/// The same. Before each further attempt, passes the failure and the attempt's number (from 1) to `tell`.
+/// The same. Before each further attempt, passes the failure and the attempt's number (from 1) to `tell`. A request to stop that
+/// arrives while a failure is handled makes this failure the last.
 pub fn launch_telling(job: &Job, mut tell: impl FnMut(&Failure, usize)) -> Result<Outcome, LaunchError> {
     let mut signals = Signals::watch(job)?;
     let run_id = job.run_id.clone().map_or_else(new_run_id, Ok)?;
@@ -20,14 +21,11 @@ pub fn launch_telling(job: &Job, mut tell: impl FnMut(&Failure, usize)) -> Resul
     loop {
         let outcome = Workers::spawn(job, &job.assignment(attempt, &run_id)?)?.supervise(&mut signals, None)?;
         match outcome {
-            Outcome::Failed(failure) if attempt < job.max_restarts => {
+            Outcome::Failed(failure) if attempt < job.max_restarts && !signals.has_request() => {
                 attempt += 1;
                 tell(&failure, attempt);
             }
             outcome => return Ok(outcome),
-        }
-        if let Some(signal) = signals.pending() {
-            return Ok(Outcome::Interrupted(signal));
         }
     }
 }

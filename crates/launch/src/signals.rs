@@ -29,6 +29,8 @@ pub(crate) struct Signals {
     pub(crate) streams: Vec<SignalStream>,
     /// Called with the first request to stop, as soon as it is handled.
     pub(crate) first_request: Option<Box<dyn FnOnce(i32)>>,
+    /// That request.
+    requested: Option<i32>,
 }
 
 impl Signals {
@@ -43,14 +45,24 @@ impl Signals {
         let heeded = numbers.into_iter().filter(|&number| !is_kept(number));
         ignore(SIGTTOU);
         let streams = heeded.map(SignalStream::new).collect::<io::Result<_>>();
-        Ok(Signals { streams: streams.map_err(LaunchError::kernel("handle signals"))?, first_request: None })
+        let streams = streams.map_err(LaunchError::kernel("handle signals"))?;
+        Ok(Signals { streams, first_request: None, requested: None })
     }
 
-    /// Reports the first request to stop.
-    pub(crate) fn tell_first_request(&mut self, signal: i32) {
+    /// Records a request to stop. Reports the first one.
+    pub(crate) fn request(&mut self, signal: i32) {
+        self.requested.get_or_insert(signal);
         if let Some(tell) = self.first_request.take() {
             tell(signal);
         }
+    }
+
+    /// Whether the job was asked to stop, in any attempt or after it.
+    pub(crate) fn has_request(&mut self) -> bool {
+        if let Some(signal) = self.pending() {
+            self.request(signal);
+        }
+        self.requested.is_some()
     }
 
     /// A request to stop that arrived while nothing was running. A request to suspend is heeded at once.

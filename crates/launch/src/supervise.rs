@@ -15,13 +15,13 @@ use crate::error::LaunchError;
 use crate::error_file::ErrorRecord;
 use crate::groups::survivors;
 use crate::inherited::read_report;
-use crate::outcome::{Failure, Outcome, Status};
+use crate::outcome::{Failure, Outcome, Overdue, Status};
 use crate::output::Console;
 use crate::routes::log_file;
 use crate::signals::{Signals, suspend_this_process};
 use crate::tail::Tail;
 use crate::traceback::uncaught;
-use crate::verdict::{Ended, first_failure};
+use crate::verdict::{Ended, first_failure, have_failed_while_stopping};
 use crate::workers::{Worker, Workers};
 
 /// Time limit for SIGKILL to take effect. Many GiB of memory take a while to free; beyond this the process hangs in the
@@ -89,6 +89,8 @@ struct Watch<'a> {
     stopping: Stopping,
     /// The signal that made the launcher stop the ranks.
     interrupted: Option<i32>,
+    /// The ranks that still ran at the end of the grace.
+    overdue: Vec<usize>,
     /// Number of requests read from `recall`.
     recalls: usize,
     /// Whether the first of them made the launcher stop the ranks.
@@ -119,6 +121,7 @@ impl Watch<'_> {
             drop(polled);
             console.proceed();
             if let Some(signal) = self.signals.pending() {
+                self.signals.request(signal);
                 self.interrupted.get_or_insert(signal);
                 self.leave_at = Some(Instant::now());
             }
@@ -143,6 +146,7 @@ impl Workers {
             recall,
             stopping: Stopping::No,
             interrupted: None,
+            overdue: Vec::new(),
             recalls: 0,
             recalled: false,
             ended: Vec::new(),
@@ -212,7 +216,11 @@ impl Workers {
             }
         }
         match watch.stopping {
-            Stopping::Asked { deadline, .. } if Instant::now() >= deadline => self.kill(watch),
+            Stopping::Asked { deadline, .. } if Instant::now() >= deadline => {
+                let late = self.list.iter().enumerate().filter(|(_, worker)| worker.status.is_none());
+                watch.overdue = late.map(|(local_rank, _)| self.assignment.first_rank + local_rank).collect();
+                self.kill(watch);
+            }
             Stopping::Killed { deadline, .. } if Instant::now() >= deadline => self.give_up(watch),
             _ => {}
         }
@@ -270,15 +278,18 @@ impl Workers {
             return self.suspend(watch);
         }
         for _ in 0..arrivals {
+            if !stops {
+                self.signal(signal);
+                continue;
+            }
+            // Also while a failure is handled: then the ranks do not start again.
+            watch.signals.request(number);
             match watch.stopping {
-                _ if !stops => self.signal(signal),
                 Stopping::No => {
                     watch.interrupted = Some(number);
-                    watch.signals.tell_first_request(number);
                     self.ask_to_stop(watch, signal, self.job.signal_grace);
                 }
                 Stopping::Asked { .. } if signal == Signal::INT || signal == Signal::QUIT => self.kill(watch),
-                // A request during the handling of a failure: it determines the exit code.
                 Stopping::Asked { .. } | Stopping::Killed { .. } => {}
             }
         }
@@ -354,12 +365,6 @@ impl Workers {
     }
 
     fn outcome(&mut self, watch: Watch<'_>) -> Outcome {
-        if let Some(signal) = watch.interrupted {
-            return Outcome::Interrupted(signal);
-        }
-        if watch.recalled {
-            return Outcome::Recalled;
-        }
         let first_rank = self.assignment.first_rank;
         let ended: Vec<Ended> = watch
             .ended
@@ -372,6 +377,13 @@ impl Workers {
                 Some(Ended { rank: first_rank + local_rank, status: worker.status?, before_stop, cause, record })
             })
             .collect();
+        if let Some(signal) = watch.interrupted.filter(|_| !have_failed_while_stopping(&ended)) {
+            let overdue = Overdue { ranks: watch.overdue, grace: self.job.signal_grace };
+            return Outcome::Interrupted { signal, overdue: Some(overdue).filter(|overdue| !overdue.ranks.is_empty()) };
+        }
+        if watch.recalled {
+            return Outcome::Recalled;
+        }
         let Some((rank, cause)) = first_failure(&ended) else { return Outcome::Done };
         let local_rank = rank.and_then(|rank| rank.checked_sub(first_rank));
         let culprit = local_rank.and_then(|local_rank| self.list.get_mut(local_rank));

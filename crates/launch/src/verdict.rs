@@ -53,6 +53,15 @@ pub(crate) fn first_failure(ended: &[Ended]) -> Option<(Option<usize>, Option<Ca
     Some((Some(rank).filter(|rank| ended.iter().any(|end| end.rank == *rank)), cause))
 }
 
+/// Whether ranks that were asked to stop failed, such as in saving: one of them reported a cause, and the rank that it names
+/// ended by itself. A rank that ends as it was asked to may be missed by others, which is no failure.
+pub(crate) fn have_failed_while_stopping(ended: &[Ended]) -> bool {
+    let causes = ended.iter().filter_map(|end| end.cause.as_ref()).filter(|cause| cause.kind != CauseKind::Interrupted);
+    // Codes from 128 on are those of signals.
+    let by_itself = |end: &Ended| matches!(end.status, Status::Code(1..128) | Status::Signal(_));
+    causes.filter_map(|cause| cause.rank).any(|rank| ended.iter().any(|end| end.rank == rank && by_itself(end)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +118,31 @@ mod tests {
         check(&[(0, Code(1), BEFORE, Some(1)), (1, Code(1), BEFORE, Some(1))], Some(1), Some(1));
         // A rank of another machine.
         check(&[(0, Code(1), BEFORE, Some(9))], None, Some(0));
+    }
+
+    #[test]
+    fn ranks_that_are_asked_to_stop_may_fail() {
+        let check = |kind: CauseKind, ends: &[End], expected: bool| {
+            let end = |&(rank, status, before_stop, names): &End| {
+                let cause = names.map(|of| Cause::new(kind, "").of_rank(of));
+                Ended { rank, status, before_stop, cause, record: None }
+            };
+            let ended: Vec<Ended> = ends.iter().map(end).collect();
+            assert_eq!(have_failed_while_stopping(&ended), expected, "{kind:?} {ends:?}");
+        };
+        use CauseKind::{Error, Exited, Interrupted};
+        // The disk is full, and every rank says so.
+        check(Error, &[(0, Code(1), AFTER, Some(0)), (1, Code(1), AFTER, Some(0))], true);
+        check(Exited, &[(0, Signal(9), AFTER, None), (1, Code(1), AFTER, Some(0))], true);
+        // Rank 0 stopped before rank 1 did.
+        check(Exited, &[(0, Stopped, AFTER, None), (1, Code(1), AFTER, Some(0))], false);
+        check(Exited, &[(0, Code(0), AFTER, None), (1, Code(1), AFTER, Some(0))], false);
+        check(Exited, &[(0, Code(130), AFTER, None), (1, Code(1), AFTER, Some(0))], false);
+        check(Interrupted, &[(0, Code(1), AFTER, Some(0))], false);
+        // Programs that report no causes end with any code.
+        check(Error, &[(0, Code(1), AFTER, None), (1, Signal(6), AFTER, None)], false);
+        // A rank of another machine, whose launcher tells it.
+        check(Error, &[(0, Code(1), AFTER, Some(9))], false);
     }
 
     /// PyTorch programs write files with times: rank, status, whether it ended before the stop, and the time.

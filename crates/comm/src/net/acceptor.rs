@@ -32,8 +32,8 @@ pub(crate) trait Door: Send + Sync {
     /// Handles a connection; the introduction has not been answered yet. Runs in the connection's own thread.
     fn admit(&self, link: Link, introduction: Introduction);
 
-    /// No thread could be started for a connection, which has been told why.
-    fn has_no_thread(&self, _why: &str) {}
+    /// This process lacks a thread for a connection, which has been told why, or a descriptor for those that come.
+    fn has_no_room(&self, _why: &str) {}
 }
 
 impl<F: Fn(Link, Introduction) + Send + Sync> Door for F {
@@ -180,13 +180,22 @@ fn serve(listener: &TcpListener, wake: &OwnedFd, mut lobby: Lobby, token: &Token
         if event.calls {
             match listener.accept() {
                 Ok((stream, _)) => lobby.enter(stream),
-                // The connection is gone again, or too many files are open; both pass. A short pause keeps this loop from
-                // spinning.
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
-                Err(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => {
+                    // Those that wait here become ranks, or leave soon. Without them nothing gives a descriptor back.
+                    if is_short_of_files(&error) && lobby.waiting.is_empty() {
+                        door.has_no_room("too many open files: raise the limit (ulimit -n)");
+                    }
+                    // The connection may be gone again. A short pause keeps this loop from spinning.
+                    std::thread::sleep(Duration::from_millis(1));
+                }
             }
         }
     }
+}
+
+fn is_short_of_files(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// Hands over a connection in a thread of its own.
@@ -208,7 +217,7 @@ fn admit(door: &Arc<dyn Door>, link: Link, introduction: Introduction) {
     {
         let why = JoinError::Thread { source }.to_string();
         let _ = answer(&link, Some(&why));
-        door.has_no_thread(&why);
+        door.has_no_room(&why);
     }
 }
 

@@ -299,8 +299,8 @@ impl Seat<'_> {
             let text = addresses.get(other).ok_or_else(|| board.nonsense("a missing address"))?;
             let mut address: SocketAddr = text.parse().map_err(|_| board.nonsense("a malformed address"))?;
             if address.ip().is_unspecified() {
-                // Rank 0 of the job was given a socket that listens on all addresses: use the one at which this rank
-                // reached it.
+                // It is rank 0 of the job or on its machine, and listens on all addresses: use the one at which this rank reached
+                // rank 0.
                 address.set_ip(network.ip_of_rank_0);
             }
             introduction.target = self.job_ranks[other];

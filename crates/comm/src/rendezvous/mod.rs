@@ -19,7 +19,7 @@ use crate::group_path::GroupPath;
 use crate::mpi::MpiFamily;
 use crate::net::handshake::{Introduction, Purpose};
 use crate::operation::Identity;
-use crate::options::GroupOptions;
+use crate::options::{GroupOptions, deadline_after};
 use crate::server::Server;
 use crate::store::{Store, StoreError};
 use crate::token::Token;
@@ -170,7 +170,7 @@ impl Rendezvous {
         if self.world_size == 1 {
             return Ok(Group::single());
         }
-        let deadline = Instant::now() + self.join_timeout;
+        let deadline = deadline_after(self.join_timeout);
         let whereabouts = self.whereabouts(deadline)?;
         let secret = self.secret()?;
         let (failure, recorder) = (Arc::new(Failure::default()), FlightRecorder::default());
@@ -261,7 +261,7 @@ impl Rendezvous {
     ) -> Result<Entrance, JoinError> {
         let (control, token) = connect::to_rank_0(self, secret, &mut whereabouts, Purpose::Control, deadline, failure)?;
         let thread = |source| JoinError::Thread { source };
-        let ip = control.stream().local_addr().map_err(thread)?.ip();
+        let ip = self.own_door(control.stream().local_addr().map_err(thread)?.ip());
         let reached = control.stream().peer_addr().map_err(thread)?;
         let store_ip = reached.ip();
         let control =

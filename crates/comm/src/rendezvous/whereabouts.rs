@@ -70,7 +70,7 @@ impl Rendezvous {
     }
 
     fn keep_out_strangers(&self, is_within_machine: bool) -> Result<(), JoinError> {
-        if is_within_machine || self.token.is_some() || self.token_file.is_some() {
+        if is_within_machine || self.has_token() {
             return Ok(());
         }
         Err(JoinError::TokenRequired { address: self.address.clone() })
@@ -93,13 +93,24 @@ impl Rendezvous {
     /// loopback address (127.0.1.1), where the others could not reach rank 0. With a token it may listen on all
     /// addresses instead.
     fn doors(&self, addresses: &[SocketAddr]) -> Vec<SocketAddr> {
-        let has_token = self.token.is_some() || self.token_file.is_some();
         let is_misled = !self.names_loopback() && addresses.iter().all(|address| address.ip().is_loopback());
-        let door = |address: &SocketAddr| match is_misled && has_token {
+        let door = |address: &SocketAddr| match is_misled && self.has_token() {
             true => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()),
             false => *address,
         };
         addresses.iter().map(door).collect()
+    }
+
+    /// The address on which another rank than 0 listens, given the one from which it has reached rank 0. Where that is a loopback
+    /// address for the same reason, this is all addresses, as for rank 0. The others then reach it where they have reached rank 0,
+    /// which is on this machine.
+    pub(super) fn own_door(&self, ip: IpAddr) -> IpAddr {
+        let is_misled = !self.is_within_machine() && ip.is_loopback();
+        if is_misled && self.has_token() { Ipv4Addr::UNSPECIFIED.into() } else { ip }
+    }
+
+    fn has_token(&self) -> bool {
+        self.token.is_some() || self.token_file.is_some()
     }
 
     /// As rank 0: listens, and publishes the address where needed.
@@ -240,8 +251,10 @@ mod tests {
         let check = |name: &str, token: bool, found: &str, expected: &str| {
             let mut rank = Rendezvous::tcp(&format!("tcp://{name}:5"), 0, 2).unwrap();
             rank.token = token.then(|| crate::Token::from_bytes([1; 32]));
-            let doors = rank.doors(&[SocketAddr::new(found.parse().unwrap(), 5)]);
-            assert_eq!(doors, [SocketAddr::new(expected.parse().unwrap(), 5)], "{name} {token}");
+            let [found, expected] = [found, expected].map(|ip| ip.parse().unwrap());
+            assert_eq!(rank.doors(&[SocketAddr::new(found, 5)]), [SocketAddr::new(expected, 5)], "{name} {token}");
+            // Regression test: the other ranks of such a machine told all others a loopback address.
+            assert_eq!(rank.own_door(found), expected, "{name} {token}");
         };
         check("node1", true, "127.0.1.1", "0.0.0.0");
         check("node1", true, "10.0.0.1", "10.0.0.1");

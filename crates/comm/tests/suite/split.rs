@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::cases::{groups_of_groups, two_groups_at_once, value};
-use crate::common::{DEADLINE, TRANSPORTS, groups, run_ranks};
-use enmasse_comm::{Cause, CauseKind, Group, GroupOptions, tree_fold};
+use crate::common::{DEADLINE, TRANSPORTS, groups, join_all, rendezvous, run_ranks};
+use enmasse_comm::{Cause, CauseKind, Group, GroupOptions, TransportChoice, tree_fold};
 
 #[test]
 fn colours_form_groups_over_every_transport() {
@@ -70,6 +70,18 @@ fn neither_group_waits_for_the_other() {
     for transport in TRANSPORTS {
         run_ranks(groups(3, transport), |group| two_groups_at_once(&group));
     }
+}
+
+/// Regression test: joining and splitting added such a time to the clock's, and panicked.
+#[test]
+fn ranks_may_wait_for_ever() {
+    let mut ranks = rendezvous(2, TransportChoice::Auto);
+    for rank in &mut ranks {
+        rank.join_timeout = Duration::MAX;
+        rank.options = GroupOptions { timeout: Duration::MAX, ..GroupOptions::default() };
+    }
+    let groups = join_all(ranks).into_iter().map(Result::unwrap).collect();
+    run_ranks(groups, |group| group.split(Some(0), 0).unwrap().unwrap().barrier().unwrap());
 }
 
 #[test]

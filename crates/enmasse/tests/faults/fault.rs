@@ -56,6 +56,8 @@ pub enum Act {
     Fail(Errno),
     /// From this call on the disk of the run folder is full.
     FillDisk,
+    /// The same, and SIGTERM to the job's launcher.
+    AskAndFillDisk,
     /// The next `write` takes half of its bytes.
     Shorten,
     /// The connection is closed in both directions.

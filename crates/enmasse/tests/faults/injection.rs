@@ -111,6 +111,10 @@ impl Injector {
                 self.is_full = FILLING.contains(&call.name);
                 return self.is_full.then_some(Answer::Fail(Errno::NOSPC));
             }
+            Act::AskAndFillDisk => {
+                self.is_full = true;
+                send(launcher, Signal::TERM);
+            }
             Act::Shorten => {
                 let data = call.data().filter(|data| call.name == "write" && data.len() > 1)?;
                 return Some(Answer::Return(rustix::io::write(call.descriptor()?, &data[..data.len() / 2]).ok()?));

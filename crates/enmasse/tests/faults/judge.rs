@@ -161,6 +161,8 @@ fn check_end(fault: Fault, ended: &Ended) -> Result<(), String> {
         Act::Fail(_) | Act::FillDisk if ended.code == Some(0) => well(),
         Act::Fail(error) => failed(&[&[ranks[rank]], reasons(error)]),
         Act::FillDisk => failed(&[&[ranks[rank]], reasons(Errno::NOSPC)]),
+        // Logs are on the same disk.
+        Act::AskAndFillDisk => failed(&[ranks, reasons(Errno::NOSPC)]),
         Act::Shorten => well(),
         // A handshake is repeated, or ends like one with a wrong token.
         Act::Cut | Act::Flip { .. } if ended.code == Some(0) => well(),

@@ -42,6 +42,10 @@ impl Agent {
         let timing = format!("last_call_timeout=100,keep_alive_interval={lease},keep_alive_max_attempt=1");
         command.args(["--rdzv-conf", &timing]);
         command.args(["--no-python", "sh", "-c", script]);
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
         let mut process =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
         let lines = lines_of(process.stdout.take().expect("piped"));
@@ -206,6 +210,28 @@ fn an_agent_that_is_asked_to_stop_leaves_and_a_failure_ends_all() {
     assert_eq!((first.code(), second.code()), (Some(139), Some(139)), "{:?} {:?}", first.told(), second.told());
     let told = [&first, &second].map(|agent| agent.errors.iter().collect::<Vec<_>>().join("\n"));
     assert!(told.iter().all(|told| told.contains("SIGSEGV")), "{told:?}");
+}
+
+/// Regression test: a request to stop was lost while a failure was handled.
+#[test]
+fn an_agent_that_is_asked_to_stop_after_a_failure_does_not_restart() {
+    // Rank 0 ends once it has heard of the request, and rank 1 has failed before.
+    let script = "case $RANK in
+        0) trap 'echo asked' TERM; trap '' USR2; trap 'kill -9 $!; exit 0' USR1;;
+        1) trap 'kill -9 $!; exit 7' USR2;;
+        esac; exec 2> /dev/null; echo ready; while :; do tail -f /dev/null & wait; kill -9 $!; done";
+    let mut command = program();
+    command.args(["launch", "--nnodes", "1:2", "--nproc-per-node", "2", "--rdzv-endpoint", &endpoint()]);
+    // No other agent comes.
+    command.args(["--rdzv-conf", "last_call_timeout=1", "--max-restarts", "1", "--no-python", "sh", "-c", script]);
+    let mut agent = Agent::spawn(command);
+    assert_eq!([agent.line(), agent.line()], ["ready", "ready"]);
+    send(agent.process.id() as i32, Signal::USR2);
+    assert_eq!(agent.line(), "asked");
+    send(agent.process.id() as i32, Signal::TERM);
+    send(agent.process.id() as i32, Signal::USR1);
+    assert_eq!(agent.code(), Some(143), "{:?}", agent.told());
+    assert_eq!(agent.lines.iter().collect::<Vec<_>>(), [""; 0]);
 }
 
 #[test]

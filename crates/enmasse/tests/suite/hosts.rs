@@ -77,6 +77,29 @@ fn two_hosts_train_as_one_and_send_every_gradient_once() {
     assert!((1.0..1.25).contains(&each_step), "{each_step} times the gradients in each step");
 }
 
+/// Regression test: all ranks but the first one of such a host told the others a loopback address.
+#[test]
+fn hosts_whose_own_names_are_loopback_meet() {
+    let Some(network) = Network::up(&["h1", "h2"]) else { return };
+    for host in ["h1", "h2"] {
+        network.resolve_own_name_to_loopback(host);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let data = crate::common::pictures(folder.path(), 10).display().to_string();
+    for nodes in [["--nnodes", "2", "--master-addr", "h1"], ["--nnodes", "2:2", "--rdzv-endpoint", "h1:29400"]] {
+        let out = folder.path().join(nodes[1]).display().to_string();
+        let train =
+            ["train", &data, "--model", "mlp", "--size", "8", "--batch", "1", "--max-steps", "2", "--out", &out];
+        let lines = lines(&[&nodes[..], &["-n", "2"]].concat(), &train);
+        // The nodes of an elastic job have the same line.
+        let nodes = [("h1", lines.first()), ("h2", lines.last())];
+        let nodes = nodes.map(|(host, line)| start(&network, host, line.expect("a line")));
+        for node in nodes {
+            node.finish().well();
+        }
+    }
+}
+
 /// All ranks find the difference at the same time. Each blames the second host's first rank, which runs on no other host.
 #[test]
 fn a_rank_of_another_host_is_named_with_its_own_host() {

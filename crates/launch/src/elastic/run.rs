@@ -113,7 +113,7 @@ pub fn launch_elastic(
                 let _ = notices.send(Notice::WorkersEnded(end));
             }
             Next::Order(Order::Exit(verdict)) => break verdict,
-            Next::Signal(signal) => signals.tell_first_request(signal),
+            Next::Signal(signal) => signals.request(signal),
         }
     };
     if let Some(hall) = hall.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -193,7 +193,7 @@ impl Node<'_> {
         let stopped = |code| WorkersEnd::Failed { rank: None, code, report: "stopped".into() };
         match outcome {
             Ok(Outcome::Done) => WorkersEnd::Done,
-            Ok(outcome @ (Outcome::Interrupted(_) | Outcome::Recalled)) => stopped(outcome.exit_code()),
+            Ok(outcome @ (Outcome::Interrupted { .. } | Outcome::Recalled)) => stopped(outcome.exit_code()),
             Ok(Outcome::Failed(failure)) => {
                 let rank = failure.rank.and_then(|rank| u32::try_from(rank).ok());
                 let report = failure.to_string();
@@ -221,7 +221,7 @@ fn ending(verdict: Verdict, told: Option<&String>, seconds: u64, place: &str) ->
         }
         Verdict::Interrupted { signal: SIGINT } => (130, Some("interrupted: the workers are stopped".into())),
         Verdict::Interrupted { signal } => {
-            let outcome = Outcome::Interrupted(signal);
+            let outcome = Outcome::Interrupted { signal, overdue: None };
             (outcome.exit_code(), outcome.report())
         }
         Verdict::NoLeader { why } => (1, Some(format!("error: no node leads at {place} within {seconds} s: {why}"))),

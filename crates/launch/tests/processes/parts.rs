@@ -68,6 +68,13 @@ impl Launcher {
         Self::run(&mut command, Stdio::piped())
     }
 
+    /// With a grace that never ends within a test.
+    pub fn start_restarting(ranks: usize, restarts: usize, script: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["as-launcher", &ranks.to_string(), "all", "3600000", script, &restarts.to_string()]);
+        Self::run(&mut command, Stdio::piped())
+    }
+
     fn run(command: &mut Command, stderr: Stdio) -> Self {
         let mut process = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let lines = read_lines(process.stdout.take().unwrap());
@@ -130,7 +137,7 @@ pub fn hangups_are_ignored() -> bool {
 }
 
 fn play_launcher(arguments: &[String]) -> ExitCode {
-    let [ranks, output, grace, script, logs @ ..] = arguments else { panic!("{arguments:?}") };
+    let [ranks, output, grace, script, more @ ..] = arguments else { panic!("{arguments:?}") };
     let output = match output.as_str() {
         "all" => Output::All,
         "rank zero and errors" => Output::RankZeroAndErrors,
@@ -141,7 +148,7 @@ fn play_launcher(arguments: &[String]) -> ExitCode {
         .output(output)
         .grace(Duration::from_millis(grace.parse().unwrap()))
         .signal_grace(Duration::from_millis(grace.parse().unwrap()));
-    let job = match logs {
+    let job = match more {
         [folder, redirects, tee, shown] => {
             let mut logs = Logs::create(Some(Path::new(folder)), "run").unwrap();
             logs.redirects = Selection::parse(redirects).unwrap();
@@ -150,6 +157,7 @@ fn play_launcher(arguments: &[String]) -> ExitCode {
             logs.stdout_filters = vec!["1".to_owned()];
             job.logs(logs)
         }
+        [restarts] => job.max_restarts(restarts.parse().unwrap()),
         _ => job,
     };
     let outcome = launch(&job).unwrap();

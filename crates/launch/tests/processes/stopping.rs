@@ -22,8 +22,10 @@ pub const TESTS: &[(&str, fn())] = &[
     ("an_interrupt_stops_everybody", an_interrupt_stops_everybody),
     ("a_second_interrupt_kills", a_second_interrupt_kills),
     ("a_scheduler_may_repeat_itself", a_scheduler_may_repeat_itself),
+    ("a_job_that_was_asked_to_stop_does_not_restart", a_job_that_was_asked_to_stop_does_not_restart),
     ("what_ends_nothing_is_passed_on", what_ends_nothing_is_passed_on),
     ("what_was_ignored_stays_ignored", what_was_ignored_stays_ignored),
+    ("ranks_that_take_too_long_are_named", ranks_that_take_too_long_are_named),
     ("the_stubborn_are_killed", the_stubborn_are_killed),
     ("grandchildren_go_too", grandchildren_go_too),
     ("grandchildren_may_finish", grandchildren_may_finish),
@@ -36,6 +38,11 @@ const SHORT: Duration = Duration::from_millis(50);
 const ENDLESS: Duration = Duration::from_secs(3600);
 
 const HANG: &str = "echo ready; exec tail -f /dev/null";
+/// Waits for the signals that a script handles. A process that the shell has just forked still has the shell's handlers, so every
+/// signal but SIGKILL may be lost there. Some shells report a process that is killed.
+const WAIT: &str = "exec 2> /dev/null; echo ready; while :; do tail -f /dev/null & wait; kill -9 $!; done";
+/// Ends a script that waits, from a handler.
+const END: &str = "kill -9 $!; exit 0";
 /// Prints that it was asked to stop, and continues.
 const STUBBORN: &str = "trap 'echo asked' INT TERM USR1; echo ready; while true; do tail -f /dev/null & wait; done";
 
@@ -73,10 +80,7 @@ fn a_closed_terminal_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let fifo = folder.path().join("rank");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
-    let ranks = format!(
-        "exec > {}; trap 'echo hung up; exit 0' HUP; echo ready; while :; do tail -f /dev/null & wait; kill $! || exit; done",
-        fifo.display()
-    );
+    let ranks = format!("exec > {}; trap 'echo hung up; {END}' HUP; {WAIT}", fifo.display());
     let launcher = std::env::current_exe().unwrap();
     let launcher = format!("exec {} as-launcher 2 all 3600000 \"$RANKS\"", launcher.display());
     let mut terminal = std::process::Command::new("script")
@@ -127,9 +131,8 @@ fn a_second_interrupt_kills() {
 
 /// A second SIGTERM does not take away the ranks' time for saving.
 fn a_scheduler_may_repeat_itself() {
-    let script = "trap 'echo asked' TERM; trap 'echo saved; exit 0' USR1; echo ready;
-        while true; do tail -f /dev/null & wait; kill $! 2>&-; done";
-    let launcher = Launcher::start(1, "all", ENDLESS, script);
+    let script = format!("trap 'echo asked' TERM; trap 'echo saved; {END}' USR1; {WAIT}");
+    let launcher = Launcher::start(1, "all", ENDLESS, &script);
     wait_until_ready(&launcher, 1);
     launcher.signal(Signal::TERM);
     assert_eq!(launcher.line(), "asked");
@@ -139,10 +142,27 @@ fn a_scheduler_may_repeat_itself() {
     assert_eq!(launcher.finish().0, Some(143));
 }
 
+/// Regression test: a request to stop was lost while a failure was handled.
+fn a_job_that_was_asked_to_stop_does_not_restart() {
+    for signal in [Signal::TERM, Signal::INT] {
+        // Rank 1 fails, and rank 0 takes its time to stop.
+        let script = format!(
+            "case $RANK in 0) trap 'echo asked' TERM; trap '' USR2; trap '{END}' USR1;; 1) trap 'kill -9 $!; exit 7' USR2;; esac; {WAIT}"
+        );
+        let launcher = Launcher::start_restarting(2, 1, &script);
+        wait_until_ready(&launcher, 2);
+        launcher.signal(Signal::USR2);
+        assert_eq!(launcher.line(), "asked");
+        launcher.signal(signal);
+        launcher.signal(Signal::USR1);
+        assert_eq!(launcher.lines_to_end(), [""; 0]);
+        assert_eq!(launcher.finish().0, Some(7), "{signal:?}");
+    }
+}
+
 fn what_ends_nothing_is_passed_on() {
-    let script = "trap 'echo one' USR1; trap 'echo two; exit 0' USR2; echo ready;
-        while true; do tail -f /dev/null & wait; kill $! 2>&-; done";
-    let launcher = Launcher::start(2, "all", ENDLESS, script);
+    let script = format!("trap 'echo one' USR1; trap 'echo two; {END}' USR2; {WAIT}");
+    let launcher = Launcher::start(2, "all", ENDLESS, &script);
     wait_until_ready(&launcher, 2);
     launcher.signal(Signal::USR1);
     assert_eq!((launcher.line(), launcher.line()), ("one".into(), "one".into()));
@@ -153,9 +173,7 @@ fn what_ends_nothing_is_passed_on() {
 
 /// `nohup` starts a program with SIGHUP ignored.
 fn what_was_ignored_stays_ignored() {
-    let script =
-        "trap 'echo one; exit 0' USR1; echo ready; while true; do tail -f /dev/null & wait; kill $! 2>&-; done";
-    let launcher = Launcher::start_ignoring_hangups(1, script);
+    let launcher = Launcher::start_ignoring_hangups(1, &format!("trap 'echo one; {END}' USR1; {WAIT}"));
     wait_until_ready(&launcher, 1);
     launcher.signal(Signal::HUP);
     launcher.signal(Signal::USR1);
@@ -167,6 +185,16 @@ fn what_was_ignored_stays_ignored() {
     launcher.signal(Signal::INT);
     assert_eq!(launcher.lines_to_end(), [""; 0]);
     assert_eq!(launcher.finish().0, Some(130));
+}
+
+/// Regression test: the report was that of ranks that had ended by themselves, which may have saved.
+fn ranks_that_take_too_long_are_named() {
+    let launcher = Launcher::start(1, "all", SHORT, &format!("trap '' TERM; {WAIT}"));
+    wait_until_ready(&launcher, 1);
+    launcher.signal(Signal::TERM);
+    assert_eq!(launcher.lines_to_end(), [""; 0]);
+    let report = "terminated: all ranks are stopped; rank 0 had not ended after 0.05 s and was killed\n";
+    assert_eq!(launcher.finish(), (Some(143), report.into()));
 }
 
 fn the_stubborn_are_killed() {

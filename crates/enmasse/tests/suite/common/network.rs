@@ -103,6 +103,16 @@ impl Network {
         names.filter_map(|name| name.to_str()?.parse().ok()).find(is_it).expect("a process with that variable")
     }
 
+    /// Lets a host resolve its own name to a loopback address, as Debian does.
+    #[track_caller]
+    pub fn resolve_own_name_to_loopback(&self, host: &str) {
+        let (table, own) = (self.folder.path().join("hosts"), self.folder.path().join(format!("hosts-{host}")));
+        let lines = fs::read_to_string(table).expect("reads");
+        fs::write(&own, lines.replace(&format!("{} {host}\n", self.address(host)), &format!("127.0.1.1 {host}\n")))
+            .expect("writes");
+        self.hosts[self.place(host)].set_up(&format!("mount --bind {} /etc/hosts", own.display())).expect("is mounted");
+    }
+
     /// The address of a host.
     pub fn address(&self, host: &str) -> String {
         address(self.place(host))
