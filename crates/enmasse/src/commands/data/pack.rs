@@ -10,9 +10,9 @@ use enmasse_train::{OnBadSample, TrainError};
 use enmasse_wording::{counted, grouped, mebibytes};
 use serde_json::json;
 
-use super::opened::{Opened, SOURCE, WHOLE_MACHINE};
+use super::opened::{Opened, WHOLE_MACHINE};
 use super::scan::Scan;
-use crate::arguments::{self, count, data, settings_with};
+use crate::arguments::{self, SOURCE, count, data, settings_with};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::{Output, say};
