@@ -29,3 +29,21 @@ fn field(pid: i32, number: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(number).map(str::to_owned)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parents_are_found() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        // 0 if the parent is outside the container.
+        let parent = getppid().map_or(0, Pid::as_raw_pid);
+        assert_eq!(field(own, PARENT), Some(parent.to_string()));
+        assert!(field(own, START).unwrap().parse::<u64>().is_ok());
+        assert_eq!(field(-1, PARENT), None);
+        // This process's own variables do not matter.
+        let name = launcher_without("ENMASSE_OF_NOBODY");
+        assert!(parent == 0 || name.unwrap().starts_with(&format!("{parent}-")));
+    }
+}
