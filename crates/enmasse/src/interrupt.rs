@@ -17,6 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use enmasse_comm::Group;
 use enmasse_files::remove_own_temporaries;
 use enmasse_train::{RequeueSignal, Stop, StopRequests, remove_unbegun};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -90,6 +91,8 @@ pub struct RunSignals {
 struct State {
     /// The rank that this process is, if a launcher watches it.
     launched: Option<usize>,
+    /// Its part in the run.
+    part: Part,
     /// The folder that was made for the run.
     made: Option<PathBuf>,
     /// `None` before all options are parsed.
@@ -98,10 +101,41 @@ struct State {
     early: Vec<i32>,
 }
 
+/// The part of a launched rank in its run.
+#[derive(Default)]
+enum Part {
+    /// The ranks have not met.
+    #[default]
+    Ahead,
+    /// With a group, if there are others.
+    Runs(Option<Group>),
+    /// It has ended, well or not.
+    Over,
+}
+
+impl Part {
+    /// Whether there is nothing to save any more.
+    fn is_over(&self) -> bool {
+        match self {
+            Part::Ahead | Part::Runs(None) => false,
+            Part::Runs(Some(group)) => group.cause().is_some(),
+            Part::Over => true,
+        }
+    }
+}
+
 impl RunSignals {
     /// A launcher watches this process, which is one of its ranks.
     pub fn launched(&self, rank: usize) {
         self.state().launched = Some(rank);
+    }
+
+    /// Runs `part` of a launched rank, which has joined this group.
+    pub fn within<T>(&self, group: Option<Group>, part: impl FnOnce() -> T) -> T {
+        self.state().part = Part::Runs(group);
+        let ended = part();
+        self.state().part = Part::Over;
+        ended
     }
 
     /// This folder was made for the run, and is removed if the run ends before it begins.
@@ -152,7 +186,10 @@ impl RunSignals {
     fn stop(&self, signal: i32, stop: Stop) {
         let again = self.requests.asked() >= Some(Stop::Interrupt);
         let heeded = self.requests.ask(stop);
-        let launched = self.state().launched;
+        let (launched, is_over) = {
+            let state = self.state();
+            (state.launched, state.part.is_over())
+        };
         match launched {
             _ if !heeded => {
                 self.remove_unbegun();
@@ -163,6 +200,8 @@ impl RunSignals {
                 }
             }
             None if again => end(signal),
+            // The launcher stops the ranks that are left. Nothing is saved, and the cause is told instead.
+            Some(_) if is_over => {}
             None | Some(0) if !again => {
                 let (word, again) = match signal {
                     SIGTERM if launched.is_some() => ("terminated", ""),

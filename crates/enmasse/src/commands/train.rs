@@ -84,7 +84,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             let asked = layers.config().clone();
             signals.launched(launched.place.rank);
             let judges = !settings::is_decided(matches);
-            let join = |rank: &Rank| join_run(layers, rank, judges, &signals);
+            let join = |rank: &Rank| signals.within(rank.group.clone(), || join_run(layers, rank, judges, &signals));
             ranks::as_rank(&launched, &asked, asked.out.as_deref(), join)
         }
         None => start_run(layers, interrupts, &signals),

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::runs::{arguments, figures, tensors};
-use crate::common::{Ended, enmasse, metrics, pictures};
+use crate::common::{Ended, enmasse, failed, metrics, pictures};
 
 #[test]
 fn damaged_pictures_are_skipped_and_listed() {
@@ -133,4 +133,18 @@ fn a_pipe_in_the_place_of_a_picture_is_no_picture() {
     let (run, pipe) = (out.display().to_string(), data.join("red/001.jpg").display().to_string());
     let ended = enmasse(&["predict", &run, &pipe]);
     assert!(ended.code == Some(1) && ended.stderr.contains("red/001.jpg: it is a pipe, not a file"), "{ended:?}");
+}
+
+/// Regression test: rank 0, which the launcher stopped, told that it saves.
+#[test]
+fn a_failure_is_told_as_no_request_to_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 20);
+    fs::write(data.join("dark/003.jpg"), "").unwrap();
+    for number in 0..4 {
+        let out = folder.path().join(number.to_string());
+        let ended = enmasse(&arguments(&data, &out, &["--devices", "cpu:2"]));
+        failed(&ended, 1, &["dark/003.jpg"]);
+        assert!(!ended.stderr.contains("terminated"), "{}", ended.stderr);
+    }
 }
