@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::opened::{Opened, WHOLE_MACHINE};
 use super::scan::Scan;
-use crate::arguments::{self, SOURCE, count, data, settings_with};
+use crate::arguments::{self, SOURCE, count, data_as, settings_with};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::{Output, say};
@@ -57,7 +57,7 @@ pub fn command() -> Command {
     Command::new("pack")
         .about("Pack a data set into one file, which is read faster")
         .after_help(ABOUT)
-        .args(data().into_iter().take(1).map(|data| data.required(true)))
+        .arg(data_as("The data set to pack").required(true))
         .arg(
             Arg::new("file")
                 .value_name("FILE")
