@@ -19,7 +19,7 @@ use super::{ABOUT, EXTENSION, is_object, is_own};
 use crate::{RemoteError, lock};
 
 /// Its size: a decimal number.
-const SIZE: &str = "size";
+const SIZE: &str = ".enmasse-size";
 
 /// Bytes that stay free on the disk.
 const FREE: u64 = 64 << 20;
