@@ -123,7 +123,7 @@ fn a_picture_counts_only_if_all_of_its_crops_can_be_read() {
     let found = judge(Arc::new(DamagedBelow), (0..17).collect());
     assert_eq!((found.samples, found.unreadable), (12, 5));
     let whole = judge(Arc::new(Slopes), (0..17).filter(|index| index % 4 != 0).collect());
-    assert!((found.loss - whole.loss).abs() < 1e-12 && found.accuracy == whole.accuracy, "{found:?} {whole:?}");
+    assert!((found.loss - whole.loss).abs() < 1e-6 && found.accuracy == whole.accuracy, "{found:?} {whole:?}");
     let counts = |found: &Evaluation| found.confusion.clone().unwrap();
     assert!(counts(&found) == counts(&whole));
 }
