@@ -6,7 +6,7 @@ use enmasse_data::Dataset;
 use enmasse_device::{Device, DeviceError, Program, Which};
 use enmasse_graph::{Arena, Plan, Plans, StateTensor};
 
-use crate::training_data::{JudgedListing, Listing};
+use crate::training_data::Listing;
 use crate::weights::{is_optimizer, map_state};
 use crate::{Preparation, TrainConfig, TrainError, TrainingData};
 
@@ -80,7 +80,7 @@ pub fn compare_setup(
         ("configuration", &config.to_toml()),
         ("plan", &plan),
         ("transforms", &Preparation::of(config, data).train.to_string()),
-        ("classes and files", &Listing(data)),
+        ("classes and files", &Listing::of(data)),
     ])?;
     Ok(())
 }
@@ -100,7 +100,7 @@ pub fn compare_judged(group: &Group, program: &mut dyn Program, dataset: &dyn Da
     let weights = lines(fingerprints(program, &|tensor| !is_optimizer(&tensor.name))?);
     group.compare(&[
         ("program version", &env!("CARGO_PKG_VERSION")),
-        ("classes and files", &JudgedListing(dataset)),
+        ("classes and files", &Listing::judged(dataset)),
         ("weights", &weights),
     ])?;
     Ok(())

@@ -73,7 +73,7 @@ impl RunWriter {
             mean: preparation.normalization.mean.clone(),
             std: preparation.normalization.deviation.clone(),
             configuration: config.to_toml(),
-            split: Listing(data).hash(),
+            split: Listing::of(data).hash(),
             seed: config.seed,
             ..CheckpointMeta::default()
         };

@@ -164,9 +164,23 @@ impl TrainingData {
 }
 
 /// Classes and samples as text, one per line. Data sets that have fingerprints stand for themselves by these.
-pub(crate) struct Listing<'a>(pub &'a TrainingData);
+pub(crate) struct Listing<'a> {
+    classes: Vec<String>,
+    parts: Vec<(&'static str, &'a dyn Dataset)>,
+}
 
-impl Listing<'_> {
+impl<'a> Listing<'a> {
+    /// Both parts of a run's data.
+    pub fn of(data: &'a TrainingData) -> Self {
+        let parts = vec![("train", data.train.as_ref()), ("validation", data.validation.as_ref())];
+        Listing { classes: data.classes.clone(), parts }
+    }
+
+    /// The one part that is judged.
+    pub fn judged(dataset: &'a dyn Dataset) -> Self {
+        Listing { classes: dataset.class_names(), parts: vec![("judged", dataset)] }
+    }
+
     /// The BLAKE3 hash of the text.
     pub fn hash(&self) -> String {
         let mut hasher = blake3::Hasher::new();
@@ -180,32 +194,17 @@ impl Listing<'_> {
 /// A million samples are a hundred megabytes of text, which is never in memory at once.
 impl ComparedText for Listing<'_> {
     fn each_piece(&self, piece: &mut dyn FnMut(&str)) {
-        let Listing(data) = self;
-        for class in &data.classes {
+        for class in &self.classes {
             piece(&format!("class {class}\n"));
         }
-        for (part, dataset) in [("train", &data.train), ("validation", &data.validation)] {
-            each_sample(part, dataset.as_ref(), piece);
-        }
-    }
-}
-
-/// The same of the one part that is judged.
-pub(crate) struct JudgedListing<'a>(pub &'a dyn Dataset);
-
-impl ComparedText for JudgedListing<'_> {
-    fn each_piece(&self, piece: &mut dyn FnMut(&str)) {
-        self.0.class_names().iter().for_each(|class| piece(&format!("class {class}\n")));
-        each_sample("judged", self.0, piece);
-    }
-}
-
-fn each_sample(part: &str, dataset: &dyn Dataset, piece: &mut dyn FnMut(&str)) {
-    match dataset.fingerprint() {
-        Some(fingerprint) => piece(&format!("{part} {fingerprint}\n")),
-        None => {
-            (0..dataset.len())
-                .for_each(|index| piece(&format!("{part} {} {}\n", dataset.label(index), dataset.name(index))));
+        for (part, dataset) in &self.parts {
+            if let Some(fingerprint) = dataset.fingerprint() {
+                piece(&format!("{part} {fingerprint}\n"));
+                continue;
+            }
+            for index in 0..dataset.len() {
+                piece(&format!("{part} {} {}\n", dataset.label(index), dataset.name(index)));
+            }
         }
     }
 }

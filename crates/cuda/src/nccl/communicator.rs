@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -36,6 +37,8 @@ const END: Duration = Duration::from_secs(10);
 pub(crate) struct Communicator {
     shared: Arc<Shared>,
     guard: Option<JoinHandle<()>>,
+    /// Closes when the guard has ended.
+    over: Mutex<Receiver<()>>,
 }
 
 struct Shared {
@@ -90,16 +93,17 @@ impl Communicator {
             unready: AtomicBool::new(false),
             left: AtomicBool::new(false),
         });
-        let of_guard = shared.clone();
+        let (of_guard, (closes, over)) = (shared.clone(), channel());
         let guard = thread::Builder::new().name("nccl".into()).spawn(move || {
             of_guard.guard(is_ready);
             of_guard.end();
+            drop(closes);
         });
         let guard = guard.map_err(|error| {
             shared.abort();
             DeviceError::Unsupported(format!("cannot start the thread that watches NCCL: {error}"))
         })?;
-        let communicator = Communicator { shared, guard: Some(guard) };
+        let communicator = Communicator { shared, guard: Some(guard), over: Mutex::new(over) };
         communicator.shared.settle("ncclCommInitRankConfig")?;
         watch.done()?;
         Ok(communicator)
@@ -161,13 +165,9 @@ impl Drop for Communicator {
         *lock(&self.shared.ended) = true;
         self.shared.bell.notify_all();
         let Some(guard) = self.guard.take() else { return };
-        let start = Instant::now();
-        while !guard.is_finished() {
-            if start.elapsed() >= END {
-                self.shared.left.store(true, Ordering::SeqCst);
-                return;
-            }
-            thread::sleep(POLL);
+        if lock(&self.over).recv_timeout(END) == Err(RecvTimeoutError::Timeout) {
+            self.shared.left.store(true, Ordering::SeqCst);
+            return;
         }
         // A panic there has been printed.
         let _ = guard.join();
@@ -254,7 +254,7 @@ impl Shared {
         }
     }
 
-    /// Waits for what comes before an abort, but not for long.
+    /// Waits for what comes before an abort, but not for long. The driver has no wait with a deadline.
     fn prepare(&self, mut is_ready: impl FnMut() -> bool) {
         let start = Instant::now();
         while !self.left.load(Ordering::SeqCst) && !is_ready() {

@@ -113,14 +113,13 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         None => None,
     };
     let named = layers.config().data.clone().filter(|_| layers.source("data") == Some(&Source::CommandLine));
-    let root = match named {
-        Some(root) => root,
-        None if own.is_some() => {
-            let root = own.clone().unwrap_or_default();
-            check_data_of_run(&root, &source)?;
-            root
+    let root = match (named, &own) {
+        (Some(root), _) => root,
+        (None, Some(root)) => {
+            check_data_of_run(root, &source)?;
+            root.clone()
         }
-        None => {
+        (None, None) => {
             let reason =
                 format!("name the DATA to evaluate: {} does not know any; a run folder does", source.display());
             return Err(Failure::Usage(reason));
@@ -156,8 +155,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut config = weights.compute_as_trained(settings::finish(layers.clone(), ranks)?)?;
     config.devices.iter_mut().for_each(|devices| devices.automatic = false);
     let asked = matches.get_one::<String>("part").map(String::as_str);
-    if form != Form::Other && asked == Some("all") && !settings::is_decided(matches) {
-        let part = if form == Form::Packed { Part::Validation } else { Part::Test };
+    if let (Some(part), Some("all"), false) = (form.held_out(), asked, settings::is_decided(matches)) {
         return Err(Failure::Usage(format!(
             "--split all: {} comes in parts, of which the {} is judged; leave --split out",
             root.display(),
@@ -213,6 +211,15 @@ impl Form {
             Form::Other
         }
     }
+
+    /// The part that is judged of data that always come in parts.
+    fn held_out(self) -> Option<Part> {
+        match self {
+            Form::Packed => Some(Part::Validation),
+            Form::Known => Some(Part::Test),
+            Form::Other => None,
+        }
+    }
 }
 
 /// What is to be evaluated, before the data are opened.
@@ -235,21 +242,20 @@ impl Request {
     fn open(self, copier: Copier, judged: Option<&LayeredConfig>, is_launched: bool) -> Result<Task, Failure> {
         let Request { weights, saved, root, form, validates, options, config, confusion, crops } = self;
         let (root, not_copied) = stage(&config, &root, copier)?;
-        let found = match form {
-            Form::Packed | Form::Known => {
-                let part = if form == Form::Packed { Part::Validation } else { Part::Test };
+        let found = match form.held_out() {
+            Some(part) => {
                 let opened = enmasse_data::open(&root, &options).map_err(Failure::error)?;
                 let (kind, layout) = (opened.kind, opened.layout);
                 let warnings = opened.warnings.clone();
                 let data = held_out(&weights, opened, &root)?;
                 Found { part, data, kind, layout, left_out: LeftOut::default(), warnings }
             }
-            Form::Other if validates => {
+            None if validates => {
                 let TrainingData { validation: data, kind, layout, left_out, warnings, .. } =
                     validation_part(&weights, saved.as_ref(), &root, &options)?;
                 Found { part: Part::Validation, data, kind, layout, left_out, warnings }
             }
-            Form::Other => {
+            None => {
                 let WholeData { dataset, kind, layout, is_held_out, left_out, warnings } =
                     open_whole(&root, &options).map_err(Failure::error)?;
                 let part = if is_held_out { Part::Test } else { Part::Whole };

@@ -1,5 +1,6 @@
 //! Evaluation and prediction by several crops of each picture.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::fit::{config, cpu, fit, net};
@@ -9,36 +10,66 @@ use enmasse_data::{
 };
 use enmasse_train::{Classifier, EpochPosition, Evaluation, Pictures, Prediction, Preparation, evaluate};
 
-/// Pictures whose corners differ.
-struct Slopes;
+/// Pictures whose corners differ. Those that are `damaged` cannot be read in their last row.
+struct Slopes {
+    numbers: Vec<usize>,
+    damaged: fn(usize) -> bool,
+}
+
+fn slopes(numbers: impl Iterator<Item = usize>, damaged: fn(usize) -> bool) -> Arc<dyn Dataset> {
+    Arc::new(Slopes { numbers: numbers.collect(), damaged })
+}
+
+/// Those of which every crop can be read.
+fn whole() -> Arc<dyn Dataset> {
+    slopes(0..17, |_| false)
+}
 
 impl Dataset for Slopes {
     fn len(&self) -> usize {
-        17
+        self.numbers.len()
     }
     fn label(&self, index: usize) -> usize {
-        index % 3
+        self.numbers[index] % 3
     }
     fn read(&self, index: usize) -> Result<Picture, DataError> {
-        let byte = |at: usize| (at * (index + 1) + at % 36 * 5) as u8;
+        let number = self.numbers[index];
+        let byte = |at: usize| (at * (number + 1) + at % 36 * 5) as u8;
         Picture::new(12, 10, (0..360).map(byte).collect())
     }
+    fn read_part(
+        &self,
+        index: usize,
+        wanted: &dyn Fn(usize, usize) -> Wanted,
+        view: &mut View,
+    ) -> Result<(), DataError> {
+        let part = wanted(12, 10).part;
+        match (self.damaged)(self.numbers[index]) && part.top + part.height == 10 {
+            true => Err(DataError::Picture { name: self.name(index), problem: "it is cut off".to_owned() }),
+            false => view.whole(|picture| self.read_into(index, picture)),
+        }
+    }
+}
+
+/// A run's model, which takes crops of the pictures.
+fn classifier(out: &Path) -> Classifier {
+    fit(config(out));
+    let mut classifier = Classifier::open(out, None, &Preparation::new(&config(out), DataKind::Folder), &[]).unwrap();
+    classifier.transform.resize = 10;
+    classifier
 }
 
 /// Logarithms of probabilities are logits but for a number that is the same for all classes.
 #[test]
 fn pictures_are_judged_by_the_mean_of_the_logits_of_their_crops() {
     let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("run");
-    fit(config(&out));
-    let mut classifier = Classifier::open(&out, None, &Preparation::new(&config(&out), DataKind::Folder), &[]).unwrap();
-    classifier.transform.resize = 10;
+    let classifier = classifier(&folder.path().join("run"));
     let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
     let pool = DecodePool::new(1).unwrap();
-    let loader = || EvalLoader::new(&pool, Arc::new(Slopes), classifier.transform.clone(), Sharding::one(0, 1, 5));
+    let loader = || EvalLoader::new(&pool, whole(), classifier.transform.clone(), Sharding::one(0, 1, 5));
     let mut logarithms = |crops: &[EvalCrop]| {
         let (mut pictures, mut rows) = (Pictures::new(ReadOptions::default()), Vec::new());
-        pictures.add_part(Arc::new(Slopes));
+        pictures.add_part(whole());
         let each = |found: Result<Prediction, &BadSample>| {
             let mut row = [0f64; 3];
             found.unwrap().top.iter().for_each(|guess| row[guess.index] = guess.probability.ln());
@@ -76,80 +107,23 @@ fn pictures_are_judged_by_the_mean_of_the_logits_of_their_crops() {
     assert!(losses[0].0 != losses[1].0 && losses[1].0 != losses[2].0, "{losses:?}");
 }
 
-/// Pictures of which every fourth is damaged in its last rows.
-struct DamagedBelow;
-
-impl Dataset for DamagedBelow {
-    fn len(&self) -> usize {
-        Slopes.len()
-    }
-    fn label(&self, index: usize) -> usize {
-        Slopes.label(index)
-    }
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
-        Slopes.read(index)
-    }
-    fn read_part(
-        &self,
-        index: usize,
-        wanted: &dyn Fn(usize, usize) -> Wanted,
-        view: &mut View,
-    ) -> Result<(), DataError> {
-        let part = wanted(12, 10).part;
-        match index.is_multiple_of(4) && part.top + part.height == 10 {
-            true => Err(DataError::Picture { name: self.name(index), problem: "it is cut off".to_owned() }),
-            false => Slopes.read_part(index, wanted, view),
-        }
-    }
-}
-
 /// Regression test: crops that cannot be read were judged as black pictures, and only the first crop told of damage.
 #[test]
 fn a_picture_counts_only_if_all_of_its_crops_can_be_read() {
     let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("run");
-    fit(config(&out));
-    let mut classifier = Classifier::open(&out, None, &Preparation::new(&config(&out), DataKind::Folder), &[]).unwrap();
-    classifier.transform.resize = 10;
+    let classifier = classifier(&folder.path().join("run"));
     let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
     let pool = DecodePool::new(1).unwrap();
-    let mut judge = |data: Arc<dyn Dataset>, indices: Vec<usize>| {
-        let data: Arc<dyn Dataset> = Arc::new(Chosen { data, indices });
+    let mut judge = |data: Arc<dyn Dataset>| {
         let total = data.len() as u64;
         let loader = EvalLoader::new(&pool, data, classifier.transform.clone(), Sharding::one(0, 1, 5)).unwrap();
         let loader = loader.skip_unreadable(true).cropped(&EvalCrop::several(5).unwrap()).unwrap();
         evaluate(program.as_mut(), &loader, total, None, EpochPosition::default(), &mut ()).unwrap()
     };
-    let found = judge(Arc::new(DamagedBelow), (0..17).collect());
+    let found = judge(slopes(0..17, |number| number % 4 == 0));
     assert_eq!((found.samples, found.unreadable), (12, 5));
-    let whole = judge(Arc::new(Slopes), (0..17).filter(|index| index % 4 != 0).collect());
-    assert!((found.loss - whole.loss).abs() < 1e-6 && found.accuracy == whole.accuracy, "{found:?} {whole:?}");
+    let whole = judge(slopes((0..17).filter(|number| number % 4 != 0), |_| false));
+    assert!((found.loss - whole.loss).abs() < 1e-12 && found.accuracy == whole.accuracy, "{found:?} {whole:?}");
     let counts = |found: &Evaluation| found.confusion.clone().unwrap();
     assert!(counts(&found) == counts(&whole));
-}
-
-/// Some samples of a data set.
-struct Chosen {
-    data: Arc<dyn Dataset>,
-    indices: Vec<usize>,
-}
-
-impl Dataset for Chosen {
-    fn len(&self) -> usize {
-        self.indices.len()
-    }
-    fn label(&self, index: usize) -> usize {
-        self.data.label(self.indices[index])
-    }
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
-        self.data.read(self.indices[index])
-    }
-    fn read_part(
-        &self,
-        index: usize,
-        wanted: &dyn Fn(usize, usize) -> Wanted,
-        view: &mut View,
-    ) -> Result<(), DataError> {
-        self.data.read_part(self.indices[index], wanted, view)
-    }
 }
