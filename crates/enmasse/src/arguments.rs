@@ -116,9 +116,9 @@ fn flag_with(setting: &'static Setting, usual: Option<&'static str>) -> Arg {
     };
     // The last occurrence counts, so that a script can override earlier ones.
     match setting.kind {
-        Kind::Switch => arg
+        Kind::Switch | Kind::Optional => arg
             .overrides_with(setting.name)
-            .value_name("BOOL")
+            .value_name(if setting.kind == Kind::Switch { "BOOL" } else { setting.placeholder })
             .num_args(0..=1)
             .require_equals(true)
             .default_missing_value("true"),
@@ -157,7 +157,7 @@ fn choices(setting: &Setting) -> Vec<&'static str> {
 
 /// The default to be shown; `None` for a switch, which is off, and for a list, which is empty.
 fn shown_default(setting: &Setting) -> Option<String> {
-    setting.default_text().filter(|text| setting.kind != Kind::Switch && !text.is_empty())
+    setting.default_text().filter(|text| !setting.kind.stands_alone() && !text.is_empty())
 }
 
 /// A word as a flag: `--batch-size`, `-b`.
@@ -192,8 +192,8 @@ pub fn given(matches: &ArgMatches) -> impl Iterator<Item = (&'static str, String
     })
 }
 
-/// Whether this is the flag of a switch, in any of its spellings.
-pub fn is_switch(flag: &str) -> bool {
-    let mut switches = SETTINGS.iter().filter(|setting| setting.kind == Kind::Switch);
-    switches.any(|setting| spellings(setting).iter().any(|spelling| spelling == flag))
+/// Whether this is the flag of a setting of a kind, in any of its spellings.
+pub fn is_of_kind(flag: &str, kind: Kind) -> bool {
+    let mut settings = SETTINGS.iter().filter(|setting| setting.kind == kind);
+    settings.any(|setting| spellings(setting).iter().any(|spelling| spelling == flag))
 }

@@ -1,12 +1,14 @@
 //! Parses a command line as one of the given commands, and reports an error in one line.
 
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
-use enmasse_train::{answer, is_near};
+use enmasse_files::expand_home;
+use enmasse_train::{Kind, RUNS, Resume, RunPaths, answer, is_near};
 
-use crate::arguments::is_switch;
+use crate::arguments::is_of_kind;
 use crate::failure::Failure;
 use crate::output::{Output, say};
 
@@ -34,7 +36,7 @@ pub fn parse(command: Command, arguments: impl IntoIterator<Item = OsString>) ->
 
 /// Switches stand alone or have a value after `=`. A `True` or `False` that follows as a separate word, as in Python's
 /// scripts, is joined to the switch. Any other word that follows is not its value: in `--sync-bn photos`, the word
-/// names the data.
+/// names the data. After `--resume` a word that names a checkpoint or a run is its value.
 fn join_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments = arguments.into_iter().peekable();
     let mut joined = Vec::new();
@@ -42,9 +44,12 @@ fn join_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString>
         // Another program's arguments are left alone, and the 1 after --json is a job.
         let others =
             argument == "--" || (joined.len() == 1 && ["launch", "slurm"].iter().any(|name| argument == *name));
-        if is_flag_of_switch(&argument)
-            && let Some(value) = arguments.next_if(|word| word.to_str().is_some_and(is_truth))
-        {
+        let is_value = |word: &OsString| match word.to_str() {
+            Some(word) if is_flag(&argument, Kind::Switch) => is_truth(word),
+            Some(word) if is_flag(&argument, Kind::Optional) => is_checkpoint(word),
+            _ => false,
+        };
+        if let Some(value) = arguments.next_if(is_value) {
             argument.push("=");
             argument.push(value);
         }
@@ -56,8 +61,20 @@ fn join_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString>
     joined
 }
 
-fn is_flag_of_switch(argument: &OsStr) -> bool {
-    argument.to_str().and_then(|text| text.strip_prefix("--")).is_some_and(is_switch)
+fn is_flag(argument: &OsStr, kind: Kind) -> bool {
+    argument.to_str().and_then(|text| text.strip_prefix("--")).is_some_and(|flag| is_of_kind(flag, kind))
+}
+
+/// Whether a word after `--resume` says from where to go on: `best`, or a run folder. What exists and is no run is DATA, except
+/// in the folder of runs; so is an address or a pattern of names. A name of nothing is taken for a run that is missing.
+fn is_checkpoint(word: &str) -> bool {
+    if word.starts_with('-') {
+        return false;
+    }
+    let Ok(path) = expand_home(Path::new(word)) else { return false };
+    let is_pattern = word.contains("://") || word.contains(['*', '{']);
+    let is_other = path.exists() && !path.strip_prefix(".").unwrap_or(&path).starts_with(RUNS);
+    Resume::is_word(word) || RunPaths::new(&path).holds_run() || !(is_pattern || is_other)
 }
 
 fn is_truth(word: &str) -> bool {

@@ -10,7 +10,7 @@ use crate::ranks::Rank;
 /// Whether the run at `paths` has nothing left to do. All ranks must ask.
 pub fn is_finished(config: &TrainConfig, paths: &RunPaths, rank: &Rank) -> Result<bool, Failure> {
     let meta = match rank.is_first() {
-        true => Some(CheckpointMeta::load(&paths.last_checkpoint()).map_err(Failure::error)?),
+        true => Some(CheckpointMeta::load(&paths.resumed_checkpoint(&config.resume)).map_err(Failure::error)?),
         false => None,
     };
     let own = meta.as_ref().and_then(|meta| nothing_left(config, meta, paths));

@@ -5,7 +5,10 @@ use std::io::{self, BufWriter, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::FileError;
-use crate::whole::write_by;
+use crate::whole::{folder_of, write_by};
+
+/// The name of a link before it has its own.
+const LINK: &str = "link";
 
 /// A folder in which one writer prepares its files, on the file system of their destination. Once the folder is
 /// removed, the writer can write no more.
@@ -36,6 +39,25 @@ impl Staging {
         write_by(&self.folder, path, fill).map_err(|error| self.check(path).err().unwrap_or(error))
     }
 
+    /// Gives the file at `from` the further name `path`, in place of a file that has it, whole or not at all. File systems without
+    /// such links get a copy.
+    pub fn write_link(&self, from: &Path, path: &Path) -> Result<(), FileError> {
+        let link = self.folder.join(LINK);
+        let attempt = || -> io::Result<()> {
+            remove_if_there(&link)?;
+            if std::fs::hard_link(from, &link).is_err() {
+                std::fs::copy(from, &link)?;
+                File::open(&link)?.sync_all()?;
+            }
+            std::fs::rename(&link, path)?;
+            // A rename to another name of the same file does nothing.
+            remove_if_there(&link)?;
+            File::open(folder_of(path))?.sync_all()
+        };
+        let written = attempt().map_err(FileError::of("write", path));
+        written.map_err(|error| self.check(path).err().unwrap_or(error))
+    }
+
     /// An error once the folder is removed; `path` is the file that was to be written. A removed parent has no meaning:
     /// somebody deleted everything.
     pub fn check(&self, path: &Path) -> Result<(), FileError> {
@@ -49,6 +71,13 @@ impl Staging {
             _ => self.removal.to_owned(),
         };
         Err(FileError::of("write", path)(io::Error::other(reason)))
+    }
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
@@ -73,6 +102,31 @@ mod tests {
             assert_eq!(refused.unwrap_err().to_string(), expected);
         }
         assert_eq!(std::fs::read(&path).unwrap(), b"one");
+    }
+
+    #[test]
+    fn links_replace_files_and_outlive_their_origin() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        let own = path("own");
+        std::fs::create_dir(&own).unwrap();
+        std::fs::write(path("a"), "a").unwrap();
+        std::fs::write(path("b"), "b").unwrap();
+        let staging = Staging::new(own.clone(), "another writer has taken over");
+        let content = |name: &str| std::fs::read_to_string(path(name)).unwrap();
+        for _ in 0..2 {
+            staging.write_link(&path("a"), &path("b")).unwrap();
+            assert_eq!((content("a"), content("b")), ("a".to_owned(), "a".to_owned()));
+        }
+        // A new file under one of the names leaves the other.
+        staging.write_whole(&path("a"), |file| file.write_all(b"new")).unwrap();
+        assert_eq!((content("a"), content("b")), ("new".to_owned(), "a".to_owned()));
+        assert!(staging.write_link(&path("none"), &path("b")).unwrap_err().to_string().contains("cannot write"));
+        assert_eq!(std::fs::read_dir(&own).unwrap().count(), 0);
+        std::fs::remove_dir(&own).unwrap();
+        let refused = staging.write_link(&path("a"), &path("b")).unwrap_err().to_string();
+        assert!(refused.ends_with("another writer has taken over"), "{refused}");
+        assert_eq!(content("b"), "a");
     }
 
     /// A deleted run folder was told as another writer's doing.

@@ -26,6 +26,7 @@ mod layers;
 mod metrics;
 mod prefix;
 mod resources;
+mod resume;
 mod setting;
 mod value;
 mod words;
@@ -44,6 +45,7 @@ pub use ineffective::Surroundings;
 pub use keep::Keep;
 pub use layers::LayeredConfig;
 pub use metrics::MetricName;
+pub use resume::Resume;
 pub use setting::{Group, Scope, Setting};
 pub use value::{
     Augmentation, Balance, Decoding, ErasingColors, Kind, LrScaling, OnBadSample, OptimizerKind, Range, RankKind,
@@ -376,9 +378,9 @@ settings! {
     Output {
         /// Run folder to make or to resume
         out: Option<PathBuf> = None => "runs/TIME-MODEL", "DIR", ANY, Invocation;
-        /// Go on from the last checkpoint
-        /// Starts the run where there is none.
-        resume: bool = false, "", ANY, Invocation;
+        /// Go on from a checkpoint
+        /// From the last one of the run in --out, or else of the newest run in runs/; where there is no run, it starts. RUN is the folder of the run to go on with. "best" goes on from the best epoch, and drops what came after it.
+        resume: Resume = Resume::No, "RUN|best", ANY, Invocation;
         /// Steps between checkpoints
         /// 0: only at the end of each epoch.
         save_every: u64 = 0, "STEPS", ANY, Run;

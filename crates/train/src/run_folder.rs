@@ -42,7 +42,7 @@ use serde_json::ser::{PrettyFormatter, Serializer};
 use thiserror::Error;
 
 use crate::checkpoint::Draft;
-use crate::{Attempt, CheckpointMeta, TrainConfig, TrainError};
+use crate::{Attempt, CheckpointMeta, Resume, TrainConfig, TrainError};
 use claim::Claim;
 pub use unbegun::remove_unbegun;
 
@@ -69,8 +69,8 @@ pub enum RunError {
     HoldsNoCheckpoint(PathBuf),
     /// `--resume` was given, and epochs were saved, but the checkpoint is gone.
     #[error(
-        "{}: checkpoints/last.safetensors is gone, though {epochs} epochs are recorded; copy another checkpoint of the run \
-         there (best.safetensors) and resume, or choose another --out",
+        "{}: checkpoints/last.safetensors is gone, though {epochs} epochs are recorded; go on with --resume best, copy another \
+         checkpoint of the run there and resume, or choose another --out",
         path.display()
     )]
     LostCheckpoint {
@@ -79,6 +79,12 @@ pub enum RunError {
         /// Lines of its `metrics.jsonl`.
         epochs: usize,
     },
+    /// The run to be resumed is not there.
+    #[error("{}: {}", .0.display(), no_run(.0))]
+    NoRun(PathBuf),
+    /// The run to be resumed has no checkpoint of a best epoch.
+    #[error("{}: has no checkpoints/best.safetensors: no epoch of the run has ended; use --resume", .0.display())]
+    NoBest(PathBuf),
     /// Another process writes to the folder.
     #[error("{}: another process is training there; wait until it ends, or choose another --out", .0.display())]
     Busy(PathBuf),
@@ -100,6 +106,13 @@ pub enum RunError {
         /// What is wrong with it.
         reason: String,
     },
+}
+
+fn no_run(path: &Path) -> &'static str {
+    match path.exists() {
+        true => "holds no run to resume; name the folder of a run",
+        false => "there is no such folder to resume; name the folder of a run",
+    }
 }
 
 /// The paths in a run folder, and the files that can be read there without owning it.
@@ -194,6 +207,23 @@ impl RunPaths {
     /// Whether `--resume` finds a checkpoint here. Without one it starts fresh.
     pub fn is_resumable(&self) -> bool {
         self.last_checkpoint().exists()
+    }
+
+    /// The checkpoint from which a run here goes on, whether or not it exists.
+    pub fn resumed_checkpoint(&self, resume: &Resume) -> PathBuf {
+        match resume {
+            Resume::Best => self.best_checkpoint(),
+            Resume::No | Resume::Last | Resume::Run(_) => self.last_checkpoint(),
+        }
+    }
+
+    /// An error if `resume` asks for what is not here: a run that is named, or the checkpoint of a best epoch.
+    pub fn check_resume(&self, resume: &Resume) -> Result<(), RunError> {
+        match resume {
+            Resume::Run(_) if !self.holds_run() => Err(RunError::NoRun(self.root.clone())),
+            Resume::Best if !self.best_checkpoint().exists() => Err(RunError::NoBest(self.root.clone())),
+            Resume::No | Resume::Last | Resume::Best | Resume::Run(_) => Ok(()),
+        }
     }
 
     /// An error where the last checkpoint must have existed: the record of an epoch precedes the first checkpoint at most
@@ -324,16 +354,16 @@ fn newest_resumable(runs: &Path, job: Option<&str>) -> Result<Option<RunPaths>, 
 #[derive(Debug)]
 pub struct RunFolder {
     paths: RunPaths,
-    resumed: bool,
     claim: Claim,
 }
 
 impl RunFolder {
     /// Creates the folder if it does not exist, claims it, and removes incomplete files that a killed writer left. A
-    /// folder that holds a run is refused unless `resume`. A folder that another process writes to is refused, unless
+    /// folder that holds a run is refused unless it is resumed. A folder that another process writes to is refused, unless
     /// that is an earlier start of this job.
-    pub fn open(paths: RunPaths, resume: bool, attempt: &Attempt) -> Result<Self, RunError> {
-        let root = paths.root();
+    pub fn open(paths: RunPaths, resume: impl Into<Resume>, attempt: &Attempt) -> Result<Self, RunError> {
+        let (root, resume) = (paths.root(), resume.into());
+        paths.check_resume(&resume)?;
         if root.exists() && !root.is_dir() {
             return Err(RunError::IsFile(root.to_owned()));
         }
@@ -341,18 +371,19 @@ impl RunFolder {
         let attempt = &claim::as_named(attempt);
         let lock = Claim::lock(root, attempt)?;
         // Checked under the lock, so that a run that began a moment ago counts.
-        if paths.holds_run() && !resume {
+        if paths.holds_run() && !resume.is_on() {
             let error = if paths.is_resumable() { RunError::HoldsRun } else { RunError::HoldsNoCheckpoint };
             return Err(error(root.to_owned()));
         }
-        paths.check_not_lost()?;
+        if resume != Resume::Best {
+            paths.check_not_lost()?;
+        }
         let claim = Claim::take(root, attempt, lock)?;
         let folders = [root.to_owned(), paths.checkpoints(), paths.charts(), paths.weights()];
         for folder in folders.iter().filter(|folder| folder.is_dir()) {
             remove_temporaries(folder)?;
         }
-        let resumed = paths.is_resumable();
-        Ok(RunFolder { paths, resumed, claim })
+        Ok(RunFolder { paths, claim })
     }
 
     /// The paths in the folder.
@@ -363,11 +394,6 @@ impl RunFolder {
     /// Where files of the run are written before they are renamed.
     pub(crate) fn staging(&self) -> &Staging {
         self.claim.staging()
-    }
-
-    /// Whether there was a checkpoint to continue from when the folder was opened.
-    pub fn is_resumed(&self) -> bool {
-        self.resumed
     }
 
     /// Writes the effective configuration.
@@ -403,6 +429,11 @@ impl RunFolder {
     pub(crate) fn write_checkpoint(&self, path: &Path, draft: &Draft<impl Tensors>) -> Result<(), TrainError> {
         create_folder_of(path)?;
         Ok(draft.write(path, &|path, fill| self.staging().write_whole(path, |file| fill(file)))?)
+    }
+
+    /// Puts the checkpoint at `from` in the place of the one at `to`, and keeps both.
+    pub(crate) fn copy_checkpoint(&self, from: &Path, to: &Path) -> Result<(), RunError> {
+        Ok(self.staging().write_link(from, to)?)
     }
 
     fn write_json(&self, path: &Path, value: &impl Serialize) -> Result<(), RunError> {

@@ -16,7 +16,7 @@ use crate::run_log::RunLog;
 use crate::state::StateTensors;
 use crate::training_data::Listing;
 use crate::{
-    Attempt, Callback, Change, CheckpointMeta, Keep, Position, Preparation, RunFolder, RunPaths, TensorBoard,
+    Attempt, Callback, Change, CheckpointMeta, Keep, Position, Preparation, Resume, RunFolder, RunPaths, TensorBoard,
     TrainConfig, TrainError, TrainingData, locate_run, remove_unbegun,
 };
 
@@ -61,10 +61,11 @@ impl RunWriter {
         attempt: &Attempt,
     ) -> Result<(Self, Option<CheckpointFile>), TrainError> {
         let is_new = config.out.as_deref().is_none_or(|out| !out.exists());
-        let paths = locate_run(config.out.as_deref(), &config.model, config.resume, attempt)?;
-        let folder = RunFolder::open(paths, config.resume, attempt)?;
-        let last = folder.paths().last_checkpoint();
-        let saved = if folder.is_resumed() { Some(CheckpointFile::open(&last)?) } else { None };
+        let named = config.resume.run().or(config.out.as_deref());
+        let paths = locate_run(named, &config.model, config.resume.is_on(), attempt)?;
+        let folder = RunFolder::open(paths, config.resume.clone(), attempt)?;
+        let from = folder.paths().resumed_checkpoint(&config.resume);
+        let saved = if from.exists() { Some(CheckpointFile::open(&from)?) } else { None };
         let meta = CheckpointMeta {
             model: config.model.clone(),
             classes: data.classes.clone(),
@@ -88,7 +89,7 @@ impl RunWriter {
             Some(checkpoint) if config.tune => known_choices(folder.paths(), &checkpoint.meta)?,
             _ => Choices::default(),
         };
-        let unreadable = if folder.is_resumed() { folder.paths().read_unreadable()? } else { BTreeSet::new() };
+        let unreadable = if saved.is_some() { folder.paths().read_unreadable()? } else { BTreeSet::new() };
         let (keep, export_every) = (config.keep, config.export_every);
         let (lost_best, lost_records) = (None, 0);
         let writer = RunWriter {
@@ -136,6 +137,10 @@ impl RunWriter {
         position: &Position,
         size: usize,
     ) -> Result<Vec<Box<dyn Callback>>, TrainError> {
+        if config.resume == Resume::Best {
+            // From here on it is the last one: a run that is killed goes on from it.
+            self.folder.copy_checkpoint(&self.paths().best_checkpoint(), &self.paths().last_checkpoint())?;
+        }
         self.folder.write_config(config)?;
         self.folder.write_class_indices(&data.classes)?;
         if let Some(split) = &data.split {

@@ -29,7 +29,7 @@ fn files_take_no_second_copy_of_the_weights() {
             size: Some(16),
             batch: Some(6),
             epochs,
-            resume,
+            resume: resume.into(),
             keep: Keep::All,
             export_every: 1,
             ema: Some(0.9),

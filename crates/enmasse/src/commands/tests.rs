@@ -30,6 +30,10 @@ fn every_setting_has_its_flag() {
     for setting in SETTINGS.iter().filter(|setting| setting.name != "data") {
         match setting.kind {
             Kind::Switch => check(&setting.flag(), &[(setting.name, "true")]),
+            Kind::Optional => {
+                check(&setting.flag(), &[(setting.name, "true")]);
+                check(&format!("{}=7", setting.flag()), &[(setting.name, "7")]);
+            }
             _ => check(&format!("{} 7", setting.flag()), &[(setting.name, "7")]),
         }
     }

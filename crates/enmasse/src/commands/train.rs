@@ -10,8 +10,8 @@ use enmasse_graph::Target;
 use enmasse_launch::{Launcher, process_variable};
 use enmasse_models::Model;
 use enmasse_train::{
-    Devices, LayeredConfig, Objective, Preparation, RUNS, RunFolder, RunPaths, SETTINGS, Source, Stop, StopRequests,
-    TrainConfig, TrainError, Trainer, TrainingData, TransportKind, compile_plans, locate_run,
+    Devices, LayeredConfig, Objective, Preparation, RUNS, Resume, RunFolder, RunPaths, SETTINGS, Source, Stop,
+    StopRequests, TrainConfig, TrainError, Trainer, TrainingData, TransportKind, compile_plans, locate_run,
 };
 use enmasse_wording::counted;
 
@@ -38,7 +38,7 @@ use crate::without_data::{SHAPES_SIZE, shapes};
 const EXAMPLES: &str = "\
 Examples:
   enmasse train photos --model resnet34 --epochs 30 --out runs/a
-  enmasse train --out runs/a --resume
+  enmasse train --resume runs/a
   enmasse train cifar-10-batches-py --batch 128 --lr 0.1 --devices cpu:4
   enmasse train photos --weights resnet34.pth --model resnet34 --freeze-layers
   enmasse train photos --config settings.toml --lr 0.05";
@@ -72,6 +72,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let signals = RunSignals::default();
     let interrupts = Interrupts::watch_run(&signals)?;
     let mut layers = settings::layers(matches)?;
+    name_resumed(&mut layers)?;
     let launched = LauncherFlags::of(matches).place(process_variable, &mut layers)?;
     if let (Some(out), None | Some(0)) = (&layers.config().out, launched.as_ref().map(|launched| launched.place.rank))
         && !out.exists()
@@ -103,12 +104,14 @@ struct Run {
 fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSignals) -> Result<(), Failure> {
     let attempt = attempt();
     let asked = layers.config();
-    let located = match asked.resume || attempt.is_repeated() {
+    let located = match asked.resume.is_on() || attempt.is_repeated() {
         true => {
-            let paths = locate(asked.out.as_deref(), &asked.model, asked.resume, signals)?;
+            let paths = locate(asked.out.as_deref(), &asked.model, asked.resume.is_on(), signals)?;
             check_resumes(asked, &paths)?;
-            // Slurm has restarted the job: the run resumes.
-            layers.argument("resume", "true")?;
+            if attempt.is_repeated() {
+                // Slurm has restarted the job: the run goes on where its last start has left it.
+                layers.argument("resume", "true")?;
+            }
             Some(paths)
         }
         false => None,
@@ -124,7 +127,7 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
     let world_size = config.rank_count(cores());
     // The effective configuration includes the machine's defaults.
     config.devices = config.devices.or_else(|| Some(Devices::new(settings::usual_kind(), world_size)));
-    let resumed = located.as_ref().filter(|paths| paths.is_resumable());
+    let resumed = located.as_ref().filter(|paths| paths.resumed_checkpoint(&config.resume).exists());
     let mut run = prepare(config, resumed, world_size, Copier::Alone)?;
     if let Some(paths) = resumed
         && is_finished(&run.config, paths, &Rank::alone())?
@@ -139,7 +142,7 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
     };
     run.config.out = Some(paths.root().to_owned());
     // Checks that the folder can be written, and is free; rank 0 opens it again.
-    RunFolder::open(paths.clone(), run.config.resume, &attempt).map_err(Failure::error)?;
+    RunFolder::open(paths.clone(), run.config.resume.clone(), &attempt).map_err(Failure::error)?;
     let command = || command_line(&run.config);
     if signals.requests.asked() == Some(Stop::Requeue) {
         // Nothing is done yet, so there is nothing to save.
@@ -161,7 +164,7 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, judges: bool, signals: &RunS
         Some(out) => out.clone(),
         None => {
             let own = if rank.is_first() {
-                let anybodys = asked.resume || (repeated && attempt.job.is_empty());
+                let anybodys = asked.resume.is_on() || (repeated && attempt.job.is_empty());
                 locate(None, &asked.model, anybodys, signals)?.root().display().to_string()
             } else {
                 String::new()
@@ -176,7 +179,7 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, judges: bool, signals: &RunS
     if warns {
         check_resumes(&asked, &paths)?;
     }
-    if layers.config().resume {
+    if layers.config().resume.is_on() {
         lay_saved_run(&mut layers, &paths)?;
     }
     let ranks = Ranks::Launched { local_rank: rank.local_rank(), speaks: warns };
@@ -186,7 +189,8 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, judges: bool, signals: &RunS
     // A rank of a job computes on one device; the run's record has the number of devices.
     let one = config.devices.unwrap_or_else(|| Devices::new(settings::usual_kind(), 1));
     config.devices = Some(one.of_run(rank.world_size()));
-    let resumed = Some(&paths).filter(|paths| config.resume && paths.is_resumable());
+    let resumes = config.resume.is_on() && paths.resumed_checkpoint(&config.resume).exists();
+    let resumed = Some(&paths).filter(|_| resumes);
     let copier = if judges { Copier::Rank(rank) } else { Copier::Others };
     let run = prepare(config, resumed, rank.world_size(), copier)?;
     if let Some(paths) = resumed
@@ -212,7 +216,7 @@ fn locate(out: Option<&Path>, model: &str, resume: bool, signals: &RunSignals) -
 /// Puts the configuration of the run to be resumed below all other settings, if there is one.
 fn lay_saved_run(layers: &mut LayeredConfig, paths: &RunPaths) -> Result<(), Failure> {
     let Some(text) = paths.saved_config().map_err(Failure::error)? else { return Ok(()) };
-    let laid = match paths.is_resumable() {
+    let laid = match paths.resumed_checkpoint(&layers.config().resume).exists() {
         true => layers.saved_run(&text, paths.root()),
         false => layers.begun_run(&text, paths.root()),
     };
@@ -224,9 +228,29 @@ fn lay_saved_run(layers: &mut LayeredConfig, paths: &RunPaths) -> Result<(), Fai
     }
 }
 
+/// `--resume RUN` is `--resume` with RUN as the folder of the run, which must hold one.
+fn name_resumed(layers: &mut LayeredConfig) -> Result<(), Failure> {
+    let asked = layers.config();
+    let Some(run) = asked.resume.run() else { return Ok(()) };
+    let refuse = |why: String| Err(Failure::Usage(format!("--resume {why}")));
+    if let Some(out) = asked.out.as_deref().filter(|out| *out != run) {
+        let (run, out) = (run.display(), out.display());
+        return refuse(format!("{run}: the run goes on in its own folder; leave out --out {out}"));
+    }
+    if let Err(error) = RunPaths::new(run).check_resume(&asked.resume) {
+        return refuse(error.to_string());
+    }
+    let run = run.display().to_string();
+    layers.argument("out", &run)?;
+    Ok(layers.argument("resume", "true")?)
+}
+
 /// `--resume` without DATA where no run is, as after a mistyped `--out`, does not mean the embedded data set.
 fn check_resumes(asked: &TrainConfig, paths: &RunPaths) -> Result<(), Failure> {
-    if !asked.resume || asked.data.is_some() || paths.holds_run() {
+    if paths.holds_run() {
+        return paths.check_resume(&asked.resume).map_err(|error| Failure::Usage(error.to_string()));
+    }
+    if !asked.resume.is_on() || (asked.data.is_some() && asked.resume != Resume::Best) {
         return Ok(());
     }
     let place = asked.out.as_deref().unwrap_or(Path::new(RUNS)).display();
@@ -245,9 +269,8 @@ fn prepare(
         check_weights(weights)?;
     }
     if let Some(run) = config.data.as_deref().filter(|root| RunPaths::new(*root).is_resumable()) {
-        // Here the command line reads `--resume RUN` as the switch and DATA.
         let run = run.display();
-        return Err(Failure::Usage(format!("{run} is a run, not data: to resume it, pass --out {run} --resume")));
+        return Err(Failure::Usage(format!("{run} is a run, not data: to resume it, pass --resume {run}")));
     }
     let (root, own_size) = match &config.data {
         Some(root) => (root.clone(), None),

@@ -24,6 +24,7 @@ mod ranks;
 mod remote;
 mod requeue;
 mod resume;
+mod resume_from;
 mod round_trip;
 mod screen;
 mod settings;

@@ -45,6 +45,11 @@ impl TrainConfig {
             dp && self.ranks == RankKind::Process && Setting::find("ranks").map(&source).is_some_and(is_given);
         let reason = "has ranks that are threads of one process; leave out --ranks process, or use --strategy ddp";
         together("strategy", processes, reason.to_owned())?;
+        let other = self.resume.run().zip(self.out.as_deref()).filter(|(run, out)| run != out);
+        let reason = other.map_or(String::new(), |(_, out)| {
+            format!("the run goes on in its own folder; leave out --out {}", out.display())
+        });
+        together("resume", other.is_some(), reason)?;
         let channels = |list: &Option<Vec<f64>>| list.as_ref().is_some_and(|list| ![1, 3].contains(&list.len()));
         for (name, list) in [("mean", &self.mean), ("std", &self.std)] {
             together(name, channels(list), "must be 1 number, or 3 separated by commas".to_owned())?;

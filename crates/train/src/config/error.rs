@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::Setting;
 use super::layers::VARIABLE_PREFIX;
 use super::words::{answer, nearest};
-use super::{Kind, Setting};
 
 /// The source of a value. Later variants take precedence over earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,7 +43,7 @@ impl Source {
             Source::Saved(path) => format!("{name} = {text} in the saved run {}", path.display()),
             Source::File(path) => format!("{name} = {text} in {}", path.display()),
             Source::Environment => format!("{}={text}", setting.variable()),
-            Source::CommandLine if setting.kind == Kind::Switch && text == "true" => setting.flag(),
+            Source::CommandLine if setting.kind.stands_alone() && text == "true" => setting.flag(),
             Source::CommandLine => format!("{} {text}", setting.flag()),
         }
     }

@@ -6,7 +6,7 @@
 
 use enmasse_data::{DataKind, DataLayout};
 
-use super::{ConfigError, Kind, LayeredConfig, RankKind, SETTINGS, Setting, Shuffling, Source, TrainConfig};
+use super::{ConfigError, LayeredConfig, RankKind, SETTINGS, Setting, Shuffling, Source, TrainConfig};
 
 /// The circumstances of a run that settings depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,7 +178,7 @@ impl LayeredConfig {
     /// The setting with this name if a user gave it a value. A switch that is off requests nothing.
     fn given(&self, name: &str) -> Option<&'static Setting> {
         let setting = SETTINGS.iter().find(|setting| setting.name == name)?;
-        let is_off = setting.kind == Kind::Switch && self.text(setting) == "false";
+        let is_off = setting.kind.stands_alone() && self.text(setting) == "false";
         match self.source(name)? {
             Source::File(_) | Source::Environment | Source::CommandLine => Some(setting).filter(|_| !is_off),
             Source::Default | Source::Saved(_) => None,
@@ -201,6 +201,7 @@ struct Idle {
 mod tests {
     use std::path::Path;
 
+    use super::super::Kind;
     use super::*;
 
     const FOLDER: Surroundings = Surroundings {

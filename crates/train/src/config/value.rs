@@ -11,6 +11,8 @@ use enmasse_graph::Precision;
 pub enum Kind {
     /// On if the flag is given; `=true` and `=false` also work.
     Switch,
+    /// Like a switch, but other values after `=` work, too.
+    Optional,
     /// A number.
     Number,
     /// Numbers separated by commas.
@@ -23,6 +25,13 @@ pub enum Kind {
     Path,
     /// Texts separated by commas; repeatable on a command line.
     List,
+}
+
+impl Kind {
+    /// Whether the flag has a meaning without a value.
+    pub fn stands_alone(self) -> bool {
+        matches!(self, Kind::Switch | Kind::Optional)
+    }
 }
 
 /// The numbers that a setting allows.

@@ -116,7 +116,7 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
     ),
     (&["min_lr", "lr_min"], Answer("give --lrf, the fraction of --lr at which the cosine ends")),
     (&["start_epoch"], Answer("--resume goes on at the last checkpoint; leave it out")),
-    (&["ckpt_path"], Answer("give --resume with the run's folder as --out")),
+    (&["ckpt_path"], Answer("name the run folder: --resume RUN")),
     (&["model_ema"], Answer("give --ema SHARE, such as 0.9998")),
     (
         &["model_ema_decay"],

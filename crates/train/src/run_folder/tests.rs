@@ -32,7 +32,7 @@ fn contents_of_a_folder_decide_whether_it_opens() {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, "").unwrap();
         }
-        let found = open(&root, resume).map(|folder| folder.is_resumed());
+        let found = open(&root, resume).map(|folder| folder.paths().is_resumable());
         let found = found.map_err(|error| error.to_string().replace(&root.display().to_string(), "RUN"));
         assert_eq!(found.as_ref().map_err(String::as_str), expected.as_ref().map_err(|text| *text), "{held:?}");
     };
@@ -60,8 +60,8 @@ fn a_run_whose_last_checkpoint_is_gone_is_not_started_anew() {
     check("", None);
     // Killed between the record of the first epoch and its checkpoint.
     check("{}\n", None);
-    let lost = "RUN: checkpoints/last.safetensors is gone, though 2 epochs are recorded; copy another checkpoint of the run \
-                there (best.safetensors) and resume, or choose another --out";
+    let lost = "RUN: checkpoints/last.safetensors is gone, though 2 epochs are recorded; go on with --resume best, copy \
+                another checkpoint of the run there and resume, or choose another --out";
     check("{}\n{}\n", Some(lost));
 }
 

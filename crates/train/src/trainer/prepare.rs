@@ -221,7 +221,7 @@ impl Session {
 fn loaded_at_a_time(config: &TrainConfig, plans: &Plans) -> usize {
     let largest = plans.state.iter().map(|tensor| tensor.shape.elements() * size_of::<f32>()).max().unwrap_or(0);
     match &config.weights {
-        _ if config.resume => largest,
+        _ if config.resume.is_on() => largest,
         Some(file) => std::fs::metadata(file).map_or(largest, |file| largest.max(file.len() as usize)),
         None => 0,
     }

@@ -109,7 +109,7 @@ fn a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same_averages() {
     fit(&config(&whole));
     // An epoch has six steps: the run stops two steps into the second one.
     fit(&TrainConfig { max_steps: Some(8), ..config(&cut) });
-    fit(&TrainConfig { resume: true, ..config(&cut) });
+    fit(&TrainConfig { resume: true.into(), ..config(&cut) });
     assert_eq!(last(&cut).tensors, last(&whole).tensors);
 }
 

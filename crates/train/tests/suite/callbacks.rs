@@ -203,7 +203,7 @@ fn a_callback_of_one_rank_saves_a_checkpoint_on_all() {
         run(&config(&killed), &script).into_iter().for_each(|(result, _)| drop(result.unwrap_err()));
         let meta = last(&killed).meta;
         assert_eq!((meta.epoch, meta.samples_consumed), place, "{at}");
-        let resumed = TrainConfig { resume: true, ..config(&killed) };
+        let resumed = TrainConfig { resume: true.into(), ..config(&killed) };
         run(&resumed, &Script::new("nothing", |_| Ok(()))).into_iter().for_each(|(result, _)| drop(result.unwrap()));
         assert_eq!(last(&killed).tensors, last(&whole).tensors, "{at}");
     };

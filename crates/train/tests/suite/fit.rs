@@ -154,7 +154,7 @@ fn stop_and_go_on(config: fn(&Path) -> TrainConfig) {
     // A part of an epoch is no candidate for the best.
     assert_eq!((part[1].partial, last(&cut).meta.best_val_accuracy), (true, Some(records[0].val_accuracy)));
     assert!(records.iter().all(|record| !record.partial));
-    let rest = fit(TrainConfig { resume: true, ..config(&cut) });
+    let rest = fit(TrainConfig { resume: true.into(), ..config(&cut) });
     assert_eq!(rest.len(), 2);
     for (resumed, never_stopped) in rest.iter().zip(&records[1..]) {
         assert_eq!(resumed.train_loss.to_bits(), never_stopped.train_loss.to_bits());
@@ -175,7 +175,7 @@ fn a_run_is_not_overwritten_nor_resumed_with_other_data() {
     };
     assert!(again(config(&out), &data()).contains("--resume"));
     let fewer = TrainingData::new(Arc::new(Colours(49)), Arc::new(Colours(17)));
-    assert!(again(TrainConfig { resume: true, ..config(&out) }, &fewer).contains("other pictures"));
+    assert!(again(TrainConfig { resume: true.into(), ..config(&out) }, &fewer).contains("other pictures"));
     let small = TrainingData::new(Arc::new(Colours(5)), Arc::new(Colours(17)));
     let text = again(TrainConfig { drop_last: true, ..config(&folder.path().join("small")) }, &small);
     assert!(text.contains('5') && text.contains('8'), "{text}");
@@ -208,7 +208,7 @@ fn state_that_is_not_finite_replaces_no_checkpoint() {
         }
         let before = files(&out);
         let max_steps = Some(steps + 1);
-        let config = TrainConfig { resume: resumed, max_steps, keep: Keep::All, lr, save_every, ..usual };
+        let config = TrainConfig { resume: resumed.into(), max_steps, keep: Keep::All, lr, save_every, ..usual };
         let error = Trainer::new(config, &cpu(2)).fit(&net, &data()).unwrap_err();
         assert!(matches!(error, TrainError::NonFiniteState { .. }), "{name}: {error}");
         let (epoch, step) = (1 + u64::from(resumed), steps + 1);

@@ -35,7 +35,7 @@ fn config(out: &Path, sync_bn: bool, epochs: usize) -> TrainConfig {
         batch: Some(3),
         size: Some(8),
         sync_bn,
-        resume: out.exists(),
+        resume: out.exists().into(),
         out: Some(out.to_owned()),
         ..TrainConfig::default()
     }

@@ -28,7 +28,7 @@ fn config(out: &Path) -> TrainConfig {
         schedule: ScheduleKind::Constant,
         warmup_epochs: 0.0,
         out: Some(out.to_owned()),
-        resume: out.exists(),
+        resume: out.exists().into(),
         ..TrainConfig::default()
     }
 }

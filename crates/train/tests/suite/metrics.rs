@@ -95,7 +95,7 @@ fn every_number_of_ranks_measures_the_same() {
     // A run stopped in the middle of its first epoch finally reports the whole epoch.
     let out = folder.path().join("stopped");
     assert_eq!(run(&config(&out), 2, Some(1)), []);
-    let resumed = TrainConfig { resume: true, ..config(&out) };
+    let resumed = TrainConfig { resume: true.into(), ..config(&out) };
     assert_eq!(metrics(&run(&resumed, 1, None)), metrics(&one));
 }
 
@@ -104,7 +104,7 @@ fn a_metric_that_begins_in_the_middle_of_an_epoch_is_unknown_there() {
     let folder = tempfile::tempdir().unwrap();
     let without = TrainConfig { metrics: Vec::new(), ..config(folder.path()) };
     run(&without, 1, Some(1));
-    let records = run(&TrainConfig { resume: true, ..config(folder.path()) }, 1, None);
+    let records = run(&TrainConfig { resume: true.into(), ..config(folder.path()) }, 1, None);
     let known = |record: &EpochRecord| record.metrics.values().map(|value| value.is_finite()).collect::<Vec<_>>();
     assert_eq!(records.iter().map(known).collect::<Vec<_>>(), [[false, false, true], [true, true, true]]);
 }

@@ -98,7 +98,7 @@ fn charts_of_a_resumed_run_are_those_of_all_epochs() {
         assert!(matrix.contains(&format!(": {hits} of {VALIDATION} samples")), "{records:?}");
     };
     check(&records);
-    records.extend(run(&TrainConfig { epochs: 5, resume: true, ..config(folder.path()) }, 1).remove(0).records);
+    records.extend(run(&TrainConfig { epochs: 5, resume: true.into(), ..config(folder.path()) }, 1).remove(0).records);
     assert_eq!(records.len(), 5);
     check(&records);
 }

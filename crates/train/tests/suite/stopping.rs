@@ -24,7 +24,7 @@ fn config(out: &Path, resume: bool) -> TrainConfig {
         size: Some(8),
         drop_last: true,
         out: Some(out.to_owned()),
-        resume,
+        resume: resume.into(),
         ..TrainConfig::default()
     }
 }

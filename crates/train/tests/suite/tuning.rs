@@ -131,14 +131,14 @@ fn a_resumed_run_reuses_its_choices_and_ends_with_the_same_bits() {
     assert_eq!(chosen.lines().filter(|line| line.starts_with("direct conv2d")).count(), 3, "{chosen}");
     // A device that would now measure other results has no effect.
     let winograd = device("winograd");
-    let tuning = fit(TrainConfig { resume: true, ..config(&cut) }, &winograd).unwrap().unwrap();
+    let tuning = fit(TrainConfig { resume: true.into(), ..config(&cut) }, &winograd).unwrap().unwrap();
     assert_eq!((tuning.measured, tuning.reused, tuning.changed), (0, 3, 3));
     assert_eq!(last(&cut).tensors, last(&whole).tensors);
     assert_eq!(std::fs::read_to_string(RunPaths::new(&cut).algorithms()).unwrap(), chosen);
 
     // A run may be tuned from its second part on.
     fit(TrainConfig { max_steps: Some(7), tune: false, ..config(&late) }, &direct).unwrap();
-    let tuning = fit(TrainConfig { resume: true, ..config(&late) }, &direct).unwrap().unwrap();
+    let tuning = fit(TrainConfig { resume: true.into(), ..config(&late) }, &direct).unwrap().unwrap();
     assert_eq!((tuning.measured, tuning.reused), (3, 0));
 }
 
@@ -176,7 +176,7 @@ fn choices_that_are_missing_or_damaged_end_a_resumed_run() {
     let file = RunPaths::new(&out).algorithms();
     let whole = std::fs::read_to_string(&file).unwrap();
     let resume = || {
-        let error = fit(TrainConfig { resume: true, max_steps: Some(3), ..config(&out) }, &direct).unwrap_err();
+        let error = fit(TrainConfig { resume: true.into(), max_steps: Some(3), ..config(&out) }, &direct).unwrap_err();
         let text = error.to_string();
         assert_eq!(text.lines().count(), 1, "{text}");
         text.replace(&file.display().to_string(), "FILE")
@@ -194,7 +194,7 @@ fn choices_that_are_missing_or_damaged_end_a_resumed_run() {
         "FILE: is missing, but holds the algorithms of the run: restore it, or continue with --tune=false"
     );
     assert_eq!(last(&out).meta.optimizer_step, 2, "nothing was trained in the meantime");
-    let without = TrainConfig { resume: true, max_steps: Some(3), tune: false, ..config(&out) };
+    let without = TrainConfig { resume: true.into(), max_steps: Some(3), tune: false, ..config(&out) };
     assert_eq!(fit(without, &direct).unwrap(), None);
 }
 

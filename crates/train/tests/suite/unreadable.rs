@@ -65,7 +65,7 @@ fn config(out: &Path) -> TrainConfig {
         size: Some(8),
         schedule: ScheduleKind::Constant,
         on_bad_sample: OnBadSample::Skip,
-        resume: out.exists(),
+        resume: out.exists().into(),
         out: Some(out.to_owned()),
         ..TrainConfig::default()
     }

@@ -53,8 +53,9 @@ pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
         .ok_or_else(|| Failure::Usage("the arguments of train must be UTF-8 text".to_owned()))?;
     let Some(train) = train_matches(&words)? else { return Ok(None) };
     let config = train_config(&train)?;
-    if config.resume && config.out.is_none() {
-        let message = "--resume: a new job has a new folder; name the run to resume with --out";
+    let folder = config.resume.run().or(config.out.as_deref());
+    if config.resume.is_on() && folder.is_none() {
+        let message = "--resume: a new job has a new folder; name the run, as in --resume RUN";
         return Err(Failure::Usage(message.to_owned()));
     }
     let sweep = sweep(matches, &words, &train)?;
@@ -102,7 +103,7 @@ pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
     if let Some(signal) = script.signal.as_ref().filter(|signal| signal.name() == "USR2") {
         script.program.push(format!("--requeue-signal={}", signal.name()));
     }
-    if let Some(out) = &config.out {
+    if let Some(out) = folder {
         let out = out.to_str().ok_or_else(|| Failure::Usage(format!("--out {}: must be UTF-8 text", out.display())))?;
         script.run = RunName::Fixed(out.to_owned());
     }
@@ -271,7 +272,7 @@ mod tests {
         check("--array lr=0.1 rate=3", "--array rate: enmasse train has no such setting");
         check("--array out=a,b", "--array out: the script decides this itself");
         check("--array lr=0.1,0.2 -- --lr 3", "--array lr: the arguments of train set it too; leave one of them out");
-        check("-- --resume", "--resume: a new job has a new folder; name the run to resume with --out");
+        check("-- --resume", "--resume: a new job has a new folder; name the run, as in --resume RUN");
         check("--array-limit 2", "--array-limit: there is no array; set one with --array");
         check(
             "-- --devices cpu:4",
