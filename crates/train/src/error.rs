@@ -76,7 +76,7 @@ pub enum TrainError {
     Choices(#[from] ChoicesError),
     /// A loss is not finite. Every rank stops at the same step.
     #[error(
-        "non-finite loss {loss} on rank {rank} at step {step} (epoch {}); the parameters are as before that step: {remedy}",
+        "non-finite loss {loss} on rank {rank} at step {step} (epoch {}): {remedy}",
         epoch + 1
     )]
     NonFinite {
@@ -88,8 +88,8 @@ pub enum TrainError {
         epoch: u64,
         /// The step of the run, from 1.
         step: u64,
-        /// What may help.
-        remedy: &'static str,
+        /// What becomes of the last checkpoint, and how the run can continue.
+        remedy: String,
     },
     /// The state, or the validation loss that it gives, is not finite. Nothing was saved.
     #[error("non-finite {found} after step {step} (epoch {}), so nothing was saved: {remedy}", epoch + 1)]

@@ -13,6 +13,7 @@
 //! | `charts/confusion_matrix.svg` | true and predicted classes in the validation of the best epoch |
 //! | `weights/model-{epoch}.pth` | weights for PyTorch, with `--export-every` |
 //! | `checkpoints/last.safetensors` | where `--resume` continues |
+//! | `checkpoints/previous.safetensors` | the one before it, until a step after the last one has a finite loss |
 //! | `checkpoints/best.safetensors` | the weights for eval and predict |
 //! | `checkpoints/epoch-{epoch}.safetensors` | checkpoints of single epochs, with `--keep` |
 //! | `logs/rank-R.log` | the messages of each rank, written by the rank itself |
@@ -184,6 +185,11 @@ impl RunPaths {
     /// The checkpoint to resume from.
     pub fn last_checkpoint(&self) -> PathBuf {
         self.checkpoints().join("last.safetensors")
+    }
+
+    /// The checkpoint before the last one, until a step after that has a finite loss.
+    pub fn previous_checkpoint(&self) -> PathBuf {
+        self.checkpoints().join("previous.safetensors")
     }
 
     /// The checkpoint of the best epoch.
@@ -434,6 +440,16 @@ impl RunFolder {
     /// Puts the checkpoint at `from` in the place of the one at `to`, and keeps both.
     pub(crate) fn copy_checkpoint(&self, from: &Path, to: &Path) -> Result<(), RunError> {
         Ok(self.staging().write_link(from, to)?)
+    }
+
+    /// Removes a checkpoint, if it is there.
+    pub(crate) fn remove_checkpoint(&self, path: &Path) -> Result<(), RunError> {
+        // A later start of the job keeps what it likes.
+        self.staging().check(path)?;
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(FileError::of("remove", path)(error).into()),
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     fn write_json(&self, path: &Path, value: &impl Serialize) -> Result<(), RunError> {

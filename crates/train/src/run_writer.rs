@@ -140,6 +140,7 @@ impl RunWriter {
         if config.resume == Resume::Best {
             // From here on it is the last one: a run that is killed goes on from it.
             self.folder.copy_checkpoint(&self.paths().best_checkpoint(), &self.paths().last_checkpoint())?;
+            self.remove_previous()?;
         }
         self.folder.write_config(config)?;
         self.folder.write_class_indices(&data.classes)?;
@@ -209,15 +210,44 @@ impl RunWriter {
         self.folder.paths()
     }
 
-    /// Writes the checkpoint to resume from, in the middle of an epoch.
-    pub fn save(&mut self, program: &mut dyn Program, position: &Position) -> Result<(), TrainError> {
+    /// Whether a checkpoint before the one that is resumed was kept.
+    pub fn has_previous(&self, config: &TrainConfig) -> bool {
+        config.resume != Resume::Best && self.paths().previous_checkpoint().exists()
+    }
+
+    /// Keeps the last checkpoint beside the one that is about to replace it. A run that is killed in between has both.
+    fn keep_last(&self) -> Result<(), TrainError> {
+        let paths = self.paths();
+        Ok(self.folder.copy_checkpoint(&paths.last_checkpoint(), &paths.previous_checkpoint())?)
+    }
+
+    /// Removes the checkpoint before the last one.
+    pub fn remove_previous(&self) -> Result<(), TrainError> {
+        Ok(self.folder.remove_checkpoint(&self.paths().previous_checkpoint())?)
+    }
+
+    /// Puts the checkpoint before the last one, if there is an `earlier` one, in its place again.
+    pub fn drop_last(&self, earlier: bool) -> Result<(), TrainError> {
+        let paths = self.folder.paths();
+        if !earlier {
+            return Ok(self.folder.remove_checkpoint(&paths.last_checkpoint())?);
+        }
+        self.folder.copy_checkpoint(&paths.previous_checkpoint(), &paths.last_checkpoint())?;
+        self.remove_previous()
+    }
+
+    /// Writes the checkpoint to resume from, in the middle of an epoch. `keeps_last`: the one so far stays beside it.
+    pub fn save(&mut self, program: &mut dyn Program, position: &Position, keeps_last: bool) -> Result<(), TrainError> {
+        if keeps_last {
+            self.keep_last()?;
+        }
         position.write_to(&mut self.meta, training_metrics(program.plans()));
         let (path, tensors) = (self.folder.paths().last_checkpoint(), StateTensors::all(program));
         self.folder.write_checkpoint(&path, &Draft::new(&path, &self.meta, &tensors)?)
     }
 
     /// Writes the files at the end of `epoch`: weights for PyTorch and a checkpoint of its own if these are wanted, the
-    /// best checkpoint if this is the best epoch, and last the checkpoint to resume from. A run killed in between therefore
+    /// best checkpoint if this is the best epoch, and last the checkpoint to resume from, as [`RunWriter::save`] does. A run killed in between therefore
     /// continues from the previous one, and writes all of them again. Only then older checkpoints are removed.
     pub fn save_epoch(
         &mut self,
@@ -225,6 +255,7 @@ impl RunWriter {
         position: &Position,
         epoch: u64,
         best: bool,
+        keeps_last: bool,
     ) -> Result<(), TrainError> {
         if self.export_every > 0 && (epoch + 1).is_multiple_of(self.export_every) {
             self.folder.write_epoch_weights(epoch, &StateTensors::judged(program), position.optimizer_step)?;
@@ -237,6 +268,9 @@ impl RunWriter {
         }
         if best {
             self.folder.write_checkpoint(&paths.best_checkpoint(), &checkpoint)?;
+        }
+        if keeps_last {
+            self.keep_last()?;
         }
         self.folder.write_checkpoint(&paths.last_checkpoint(), &checkpoint)?;
         Ok(self.folder.remove_epoch_checkpoints(self.keep, epoch)?)

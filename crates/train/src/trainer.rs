@@ -1,6 +1,7 @@
 //! The loop. This file shows the course of a run, from top to bottom: [`Trainer::fit`] prepares, then alternates epochs
 //! of training and validation, and saves their results.
 
+mod diverged;
 mod judge;
 mod prepare;
 mod save;
@@ -27,6 +28,8 @@ use crate::plans::{Objective, training_metrics};
 use crate::run_writer::RunWriter;
 use crate::stop::agree;
 use crate::trace::Tracer;
+use diverged::LastCheckpoint;
+
 use crate::{
     Attempt, Callback, DoneRecord, EpochRecord, Position, Preparation, Progress, RankKind, RankMemory, SaveReason,
     Schedule, StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
@@ -163,6 +166,7 @@ impl<'a> Trainer<'a> {
             }
         }
         session.write_trace(self.device, self.group.as_ref(), &mut self.callbacks, true)?;
+        session.prove_last()?;
         let run_bytes = session.writer.as_ref().map_or(0, |writer| writer.paths().bytes());
         // The last operation of all ranks comes after the last file, since no rank waits for another after it.
         let peak_rss_bytes = self.peak_rss_of_all()?;
@@ -269,8 +273,7 @@ struct Session {
     /// Whether a callback requested a checkpoint before the last step, and all ranks know it. By then the next step is
     /// in progress, so the checkpoint follows that step.
     saving: bool,
-    /// Whether there is a checkpoint to continue from.
-    has_checkpoint: bool,
+    last_checkpoint: LastCheckpoint,
     /// Only on the rank that writes files.
     writer: Option<RunWriter>,
 }
@@ -437,7 +440,7 @@ impl Session {
         let asked = self.saving;
         self.tracer.at(group, "waiting for the metrics of a step");
         let metrics = epoch.stopwatch.device(group, || self.program.metrics(ticket));
-        let metrics = self.count(metrics, samples)?;
+        let metrics = self.count(metrics, samples, config)?;
         let step = self.position.optimizer_step;
         if let (true, Some(group)) = (config.check_ranks, group) {
             check_ranks(group, self.program.as_mut(), step)?;

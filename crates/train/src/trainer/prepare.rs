@@ -9,6 +9,7 @@ use enmasse_device::Hosting;
 use enmasse_graph::{Arena, Plans};
 use enmasse_machine::resident_bytes;
 
+use super::diverged::LastCheckpoint;
 use super::{EvaluationInput, Session, Trainer, is_unfinished};
 use crate::agreement::{broadcast_state, compare_devices, compare_setup, compare_weights};
 use crate::bad_samples::BadSamples;
@@ -125,7 +126,9 @@ impl Session {
                 pretrained = Some(load_pretrained(program.as_mut(), weights, &config.prefix)?);
             }
         }
+        let mut has_previous = [i64::from(writer.as_ref().is_some_and(|writer| writer.has_previous(config)))];
         if let Some(group) = group {
+            group.broadcast(&mut has_previous, 0)?;
             // Weights of a fresh run are a pure function of the seed, and only compared; values from a
             // file come from rank 0.
             position = position.broadcast(group)?;
@@ -166,7 +169,11 @@ impl Session {
             tracer: Tracer::new(config.trace_steps.unwrap_or(0)),
             stopping: false,
             saving: false,
-            has_checkpoint: resumed.is_some(),
+            last_checkpoint: match resumed {
+                None => LastCheckpoint::Missing,
+                Some(_) if has_previous == [1] => LastCheckpoint::Unproven { earlier: true },
+                Some(_) => LastCheckpoint::Resumed,
+            },
             writer,
         };
         Ok((session, files))

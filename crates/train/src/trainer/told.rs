@@ -2,13 +2,13 @@
 
 use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, StepMetrics};
-use enmasse_graph::{LOSS_SCALE_PREFIX, Precision};
+use enmasse_graph::LOSS_SCALE_PREFIX;
 
 use super::Session;
-use crate::TrainError;
 use crate::callback::Callbacks;
 use crate::plans::training_metrics;
 use crate::trace::Traced;
+use crate::{TrainConfig, TrainError};
 
 impl Session {
     /// Adds a step's metrics to the epoch's, and returns them.
@@ -16,20 +16,13 @@ impl Session {
         &mut self,
         metrics: Result<StepMetrics, DeviceError>,
         samples: u64,
+        config: &TrainConfig,
     ) -> Result<StepMetrics, TrainError> {
-        let step = self.position.optimizer_step + 1;
         let metrics = metrics.map_err(|error| match error {
-            DeviceError::NonFinite { shard, loss } => {
-                let rank = (0..self.map.ranks()).find(|&rank| self.map.hosted(rank).contains(&shard)).unwrap_or(0);
-                let remedy = match self.program.plans().evaluate.precision {
-                    // Forward has no scale that could be lowered.
-                    Precision::F16 => "lower --lr, or use --precision bf16, since forward may have overflowed f16",
-                    Precision::F32 | Precision::Tf32 | Precision::Bf16 => "lower --lr, or add --warmup-epochs",
-                };
-                TrainError::NonFinite { rank, loss, epoch: self.position.epoch, step, remedy }
-            }
+            DeviceError::NonFinite { shard, loss } => self.non_finite_loss(config, shard, loss),
             other => other.into(),
         })?;
+        self.prove_last()?;
         self.position.count(&metrics, training_metrics(self.program.plans()), samples);
         self.stopping = metrics.stop;
         self.saving = metrics.save;

@@ -215,7 +215,7 @@ fn state_that_is_not_finite_replaces_no_checkpoint() {
         let remedy = match resumed {
             false => "there is no checkpoint yet; start again with a lower --lr, or with --warmup-epochs".to_owned(),
             true => format!(
-                "the previous checkpoint stays; continue from it at a lower rate with: enmasse train --resume --out '{}' --lr 1e-2",
+                "the previous checkpoint stays; continue from it, or from the best epoch by --resume best, at a lower rate with: enmasse train --resume --out '{}' --lr 1e-2",
                 out.display()
             ),
         };

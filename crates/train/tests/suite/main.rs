@@ -7,6 +7,7 @@ mod common;
 mod crops;
 mod data_parallel;
 mod data_wait;
+mod diverged;
 mod fit;
 mod hosting;
 mod initial_weights;
