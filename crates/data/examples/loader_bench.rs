@@ -186,7 +186,12 @@ fn copy(
     size: usize,
     passes: usize,
 ) -> Result<(), DataError> {
-    let loader = EvalLoader::new(pool, data.clone(), EvalTransform { size, resize: size }, Sharding::one(0, 1, 256))?;
+    let loader = EvalLoader::new(
+        pool,
+        data.clone(),
+        EvalTransform { resize: size, ..EvalTransform::new(size) },
+        Sharding::one(0, 1, 256),
+    )?;
     let bytes = size * size * 3;
     let mut rates = Vec::new();
     for _ in 0..=passes {

@@ -63,7 +63,7 @@ impl DataKind {
     /// byte); otherwise the central part after a resize in the proportion 256 : 224.
     pub fn eval_transform(self, size: usize) -> EvalTransform {
         match self.native_size() {
-            Some(_) => EvalTransform { size, resize: size },
+            Some(_) => EvalTransform { resize: size, ..EvalTransform::new(size) },
             None => EvalTransform::new(size),
         }
     }
@@ -116,13 +116,13 @@ impl Crop {
         match *self {
             Crop::Resized => list.then(RandomResizedCrop::new(size)),
             Crop::Padded { padding } => list.then(RandomCrop { size, padding }),
-            Crop::None { resize } => list.then(EvalTransform { size, resize }),
+            Crop::None { resize } => list.then(EvalTransform { resize, ..EvalTransform::new(size) }),
         }
     }
 }
 
-/// Mean and deviation per channel on the scale 0 to 1. Three entries, or one for grey pictures: these have equal bytes
-/// in all three channels of a batch, and the model sees one of them.
+/// Mean and standard deviation of each channel on the scale 0 to 1. Three entries, or one for grey images: these have equal bytes
+/// in all three channels of a batch, and the model sees one of them. [`Grayscale`](crate::Grayscale) makes colours grey.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Normalization {
     /// Subtracted from each value.

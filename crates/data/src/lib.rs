@@ -22,7 +22,7 @@
 //! }
 //!
 //! let pool = DecodePool::new(2)?;
-//! let loader = EvalLoader::new(&pool, Arc::new(Greys), EvalTransform { size: 8, resize: 8 }, Sharding::one(0, 1, 5))?;
+//! let loader = EvalLoader::new(&pool, Arc::new(Greys), EvalTransform { resize: 8, ..EvalTransform::new(8) }, Sharding::one(0, 1, 5))?;
 //! let mut seen = 0;
 //! for batch in loader.pass() {
 //!     seen += batch?.valid;
@@ -105,9 +105,9 @@ pub use split::{Split, SplitKind};
 pub use stage::{Stage, StageError, StageEvent, Staged};
 pub use transform::{
     Affine, AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, Canvas, ColorJitter, CropBox, ErasingValue,
-    EvalCrop, EvalTransform, GaussianBlur, Interpolation, Jitter, Mixing, Mixture, RandAugment, RandomAffine,
-    RandomCrop, RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomPerspective, RandomResizedCrop,
-    RandomRotation, RandomVerticalFlip, Stretch, TrainTransform, Transform, TrivialAugmentWide,
+    EvalCrop, EvalTransform, GaussianBlur, Grayscale, Interpolation, Jitter, Mixing, Mixture, RandAugment,
+    RandomAffine, RandomCrop, RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomPerspective,
+    RandomResizedCrop, RandomRotation, RandomVerticalFlip, Stretch, TrainTransform, Transform, TrivialAugmentWide,
 };
 pub use view::{View, Wanted};
 pub use warning::DataWarning;

@@ -278,7 +278,12 @@ impl Source {
             return Err(self.misfit(index, "the picture has no pixels"));
         }
         match self.direct(draw, view) {
-            Some((stretch, mirrored)) => canvas.stretch_to(view, (&stretch, mirrored), out),
+            Some((stretch, mirrored)) => {
+                canvas.stretch_to(view, (&stretch, mirrored), out);
+                if let Samples::Eval { transform, .. } = &self.samples {
+                    transform.finish(out);
+                }
+            }
             None => {
                 match &self.samples {
                     Samples::Train { transform, seed, epoch, .. } => {

@@ -64,7 +64,7 @@ impl Classifier {
                 choices,
                 model: meta.model,
                 classes: meta.classes,
-                transform: EvalTransform { size: meta.size, resize: meta.resize },
+                transform: EvalTransform { size: meta.size, resize: meta.resize, grayscale: meta.mean.len() == 1 },
                 normalization: Normalization { mean: meta.mean, deviation: meta.std },
                 tensors,
                 averaged,

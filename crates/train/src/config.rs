@@ -150,6 +150,9 @@ settings! {
         /// Height and width of the pictures
         /// This is what the model sees; pictures of other sizes are resized.
         size: Option<usize> = None => "the data set's own: 32 for CIFAR, 28 for MNIST, 64 for \"shapes\"; 224 for a folder", "PIXELS", at_least(1), Run;
+        /// Channels that the model sees
+        /// 1 converts colour images to grey, as torchvision's Grayscale does (Pillow's convert("L")). 3 repeats the grey of MNIST.
+        channels: Option<usize> = None => "1 for MNIST and Fashion-MNIST, 3 for other data, and where --mean or --std has three numbers", "1|3", ANY, Fixed;
         /// Mean of each colour channel
         /// On the scale 0 to 1; one number is for all channels.
         mean: Option<Vec<f64>> = None => "the data set's own", "R,G,B", between(0, 1), Fixed;

@@ -1,8 +1,8 @@
 //! How pictures are prepared for the model: the suggestions of the kind of data set, overridden by the configuration.
 
 use enmasse_data::{
-    AugMix, AutoAugment, ColorJitter, Crop, DataKind, Dataset, ErasingValue, EvalTransform, GaussianBlur, Mixing,
-    Normalization, OpenOptions, RandAugment, RandomErasing, RandomGrayscale, RandomPerspective, RandomRotation,
+    AugMix, AutoAugment, ColorJitter, Crop, DataKind, Dataset, ErasingValue, EvalTransform, GaussianBlur, Grayscale,
+    Mixing, Normalization, OpenOptions, RandAugment, RandomErasing, RandomGrayscale, RandomPerspective, RandomRotation,
     RandomVerticalFlip, ReadOptions, RemoteOptions, Sampler, SplitKind, TrainTransform, TrivialAugmentWide,
 };
 
@@ -26,7 +26,10 @@ impl Preparation {
     /// The preparation that `config` requests for pictures of `kind`.
     pub fn new(config: &TrainConfig, kind: DataKind) -> Self {
         let size = config.picture_size(kind.native_size());
-        let evaluation = kind.eval_transform(size);
+        let own = kind.normalization();
+        let (mean, deviation) = config.normalization(&own.mean, &own.deviation);
+        let normalization = Normalization { mean, deviation };
+        let evaluation = EvalTransform { grayscale: normalization.channels() == 1, ..kind.eval_transform(size) };
         let crop = match config.augment {
             None => match kind.crop(size) {
                 Crop::Padded { .. } => Crop::Padded { padding: config.crop_padding },
@@ -36,17 +39,18 @@ impl Preparation {
             Some(Augmentation::Crop) => Crop::Padded { padding: config.crop_padding },
             Some(Augmentation::None) => Crop::None { resize: evaluation.resize },
         };
-        let own = kind.normalization();
-        let (mean, deviation) = config.normalization(&own.mean, &own.deviation);
-        let normalization = Normalization { mean, deviation };
         let squares = TrainTransform::usual(size, &crop, config.flip.unwrap_or(kind.flip()));
-        Preparation { train: augmented(squares, config, &normalization), evaluation, normalization }
+        let train = augmented(squares, config, &normalization, normalization.channels() < own.channels());
+        Preparation { train, evaluation, normalization }
     }
 
     /// The preparation that `config` requests for `data`, with the transforms that the program adds.
     pub fn of(config: &TrainConfig, data: &TrainingData) -> Self {
         let usual = Self::new(config, data.kind);
+        let is_converted = usual.normalization.channels() < data.kind.normalization().channels();
         let train = match &data.augment {
+            // The program may have begun a new list. Grey images stay as they are.
+            Some(augment) if is_converted => augment(usual.train).then_keyed("one channel", Grayscale),
             Some(augment) => augment(usual.train),
             None => usual.train,
         };
@@ -55,7 +59,13 @@ impl Preparation {
 }
 
 /// Crop and flip, followed by the other transforms that `config` requests, in the order of torchvision's and timm's scripts.
-fn augmented(mut list: TrainTransform, config: &TrainConfig, normalization: &Normalization) -> TrainTransform {
+/// Colours are converted to grey after the transforms of colours if the model sees one channel of them.
+fn augmented(
+    mut list: TrainTransform,
+    config: &TrainConfig,
+    normalization: &Normalization,
+    to_grey: bool,
+) -> TrainTransform {
     let size = list.size();
     if config.vertical_flip > 0.0 {
         list = list.then(RandomVerticalFlip { probability: config.vertical_flip });
@@ -85,6 +95,9 @@ fn augmented(mut list: TrainTransform, config: &TrainConfig, normalization: &Nor
     }
     if config.gaussian_blur > 0.0 {
         list = list.then(GaussianBlur::new(size, config.gaussian_blur));
+    }
+    if to_grey {
+        list = list.then(Grayscale);
     }
     if config.random_erasing > 0.0 {
         let value = match config.erasing_value {
@@ -254,6 +267,16 @@ mod tests {
         check(&[], DataKind::Mnist, whole, 28, 1);
         check(&[("flip", "0.5")], DataKind::Mnist, &flips(whole), 28, 1);
         check(&[("std", "0.2,0.2,0.2")], DataKind::Mnist, whole, 28, 3);
+        // One number for each list made a model of one channel, which saw the red of colour images.
+        check(&[("mean", "0.5"), ("std", "0.5")], DataKind::Folder, &resized(224), 256, 3);
+        check(&[("mean", "0.5"), ("std", "0.5")], DataKind::Mnist, whole, 28, 1);
+        check(&[("channels", "3")], DataKind::Mnist, whole, 28, 3);
+        let grey = |squares: &str| format!("{squares}; grayscale");
+        check(&[("channels", "1")], DataKind::Folder, &grey(&resized(224)), 256, 1);
+        check(&[("channels", "1")], DataKind::Mnist, whole, 28, 1);
+        let erased = "random_erasing probability=1 scale=0.02..0.33 ratio=0.3..3.3 value=mean [0.5]";
+        let settings = [("channels", "1"), ("mean", "0.5"), ("random_erasing", "1")];
+        check(&settings, DataKind::Cifar10, &format!("{}; {erased}", grey(&padded(32, 4))), 32, 1);
         let all = [
             ("vertical_flip", "0.1"),
             ("rotation", "15"),

@@ -195,7 +195,11 @@ impl PackForm {
             PackForm::Raw { size } => {
                 dataset.read_part(index, &Wanted::whole, view)?;
                 let mut pixels = vec![0; size * size * 3];
-                EvalTransform { size, resize: size }.fit(&view.picture, &mut Resizer::new(), &mut pixels);
+                EvalTransform { resize: size, ..EvalTransform::new(size) }.fit(
+                    &view.picture,
+                    &mut Resizer::new(),
+                    &mut pixels,
+                );
                 Ok(pixels)
             }
             PackForm::Files { resize, quality } => {
@@ -215,7 +219,8 @@ impl PackForm {
                     None if is_file => Ok(fast(file, decoder)),
                     None => jpeg(picture, quality, decoder).map_err(|error| problem(&error)),
                     Some(resize) => {
-                        let (width, height) = EvalTransform { size: resize, resize }.resized(width, height);
+                        let (width, height) =
+                            EvalTransform { resize, ..EvalTransform::new(resize) }.resized(width, height);
                         let mut pixels = vec![0; width * height * 3];
                         let whole = CropBox::whole(picture.width(), picture.height());
                         Resizer::new().resize(picture, whole, width, height, &mut pixels);

@@ -9,7 +9,7 @@ use super::point::{blend, luminance};
 impl Canvas {
     /// Replaces each pixel by its luminance, in all three channels.
     pub fn rgb_to_grayscale(&mut self) {
-        self.map_pixels(|pixel| [luminance(pixel); 3]);
+        rgb_to_grayscale(self.pixels_mut());
     }
 
     /// Moves the pixels away from their luminance: a factor of 0 gives a grey picture, 1 the same one.
@@ -36,6 +36,11 @@ impl Canvas {
         let (pixels, _) = self.pixels_mut().as_chunks_mut::<3>();
         pixels.iter_mut().for_each(|pixel| *pixel = new(*pixel));
     }
+}
+
+/// Replaces each pixel of three bytes by its luminance.
+pub(super) fn rgb_to_grayscale(pixels: &mut [u8]) {
+    pixels.as_chunks_mut::<3>().0.iter_mut().for_each(|pixel| *pixel = [luminance(*pixel); 3]);
 }
 
 /// Hue, saturation and value as bytes. The types and the order of the operations are Pillow's (`rgb2hsv_row`), since they decide

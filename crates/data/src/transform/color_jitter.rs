@@ -124,6 +124,24 @@ impl Transform for RandomGrayscale {
     }
 }
 
+/// Grayscale: converts every image to the luminance of ITU-R 601, as Pillow's `convert("L")` does, in all three channels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grayscale;
+
+impl Transform for Grayscale {
+    fn name(&self) -> &str {
+        "grayscale"
+    }
+
+    fn parameters(&self) -> String {
+        String::new()
+    }
+
+    fn apply(&self, canvas: &mut Canvas, _: &mut RandomStream) {
+        canvas.rgb_to_grayscale();
+    }
+}
+
 /// GaussianBlur of some pictures, as by `RandomApply([GaussianBlur(kernel_size, sigma)], p)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GaussianBlur {

@@ -139,7 +139,7 @@ impl RandomCrop {
     pub fn cut(&self, canvas: &mut Canvas, square: CropBox) {
         let RandomCrop { size, padding } = *self;
         if (canvas.picture().width(), canvas.picture().height()) != (size, size) {
-            EvalTransform { size, resize: size }.show(canvas);
+            EvalTransform { resize: size, ..EvalTransform::new(size) }.show(canvas);
         }
         // Along a side: the number of black pixels before the picture, where the picture begins, and the number of its
         // pixels.

@@ -4,6 +4,7 @@ use enmasse_tensor::RandomStream;
 use serde::{Deserialize, Serialize};
 
 use super::check_size;
+use super::color::rgb_to_grayscale;
 use crate::{Canvas, CropBox, DataError, Picture, Resizer, Stretch, Transform};
 
 /// For evaluation: Resize of the shorter side, then CenterCrop.
@@ -13,12 +14,14 @@ pub struct EvalTransform {
     pub size: usize,
     /// Length to which the picture's shorter side is resized.
     pub resize: usize,
+    /// Whether the result is grey, as by [`Grayscale`](crate::Grayscale).
+    pub grayscale: bool,
 }
 
 impl EvalTransform {
     /// The usual proportion: the shorter side becomes round(size · 256 / 224).
     pub fn new(size: usize) -> Self {
-        EvalTransform { size, resize: (size as f64 * 256.0 / 224.0).round() as usize }
+        EvalTransform { size, resize: (size as f64 * 256.0 / 224.0).round() as usize, grayscale: false }
     }
 
     /// Dimensions after Resize: the longer side is truncated to a whole number, as in torchvision.
@@ -75,7 +78,8 @@ impl EvalTransform {
     pub fn fit(&self, picture: &Picture, resizer: &mut Resizer, out: &mut [u8]) {
         let Stretch { crop, full, part } = self.cut(EvalCrop::CENTER, picture.width(), picture.height());
         if (part.width, part.height) == (self.size, self.size) {
-            return resizer.resize_part(picture, crop, full, part, out);
+            resizer.resize_part(picture, crop, full, part, out);
+            return self.finish(out);
         }
         let mut unpadded = std::mem::take(&mut resizer.unpadded);
         unpadded.resize(part.width * part.height * 3, 0);
@@ -87,6 +91,14 @@ impl EvalTransform {
             row[margin(full.0) * 3..][..source.len()].copy_from_slice(source);
         }
         resizer.unpadded = unpadded;
+        self.finish(out);
+    }
+
+    /// What follows the crop.
+    pub(crate) fn finish(&self, out: &mut [u8]) {
+        if self.grayscale {
+            rgb_to_grayscale(out);
+        }
     }
 
     /// The same on a canvas.
@@ -153,7 +165,8 @@ impl Transform for EvalTransform {
     }
 
     fn parameters(&self) -> String {
-        format!("size={} resize={}", self.size, self.resize)
+        let grayscale = if self.grayscale { " grayscale" } else { "" };
+        format!("size={} resize={}{grayscale}", self.size, self.resize)
     }
 
     fn check(&self) -> Result<(), DataError> {
@@ -161,7 +174,7 @@ impl Transform for EvalTransform {
     }
 
     fn stretch(&self, _: &mut RandomStream, width: usize, height: usize) -> Option<Stretch> {
-        EvalTransform::stretch(self, EvalCrop::CENTER, width, height)
+        if self.grayscale { None } else { EvalTransform::stretch(self, EvalCrop::CENTER, width, height) }
     }
 
     fn apply(&self, canvas: &mut Canvas, _: &mut RandomStream) {

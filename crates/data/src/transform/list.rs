@@ -155,7 +155,9 @@ impl fmt::Display for TrainTransform {
         for (number, Step { key, transform, .. }) in self.steps.iter().enumerate() {
             let separator = if number == 0 { "" } else { "; " };
             let own = if key == transform.name() { String::new() } else { format!("{key}: ") };
-            write!(f, "{separator}{own}{} {}", transform.name(), transform.parameters())?;
+            let parameters = transform.parameters();
+            let gap = if parameters.is_empty() { "" } else { " " };
+            write!(f, "{separator}{own}{}{gap}{parameters}", transform.name())?;
         }
         if let Some(Mixing { mixup_alpha, cutmix_alpha }) = self.mixing {
             let separator = if self.steps.is_empty() { "" } else { "; " };

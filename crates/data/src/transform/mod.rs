@@ -22,7 +22,7 @@ mod warp;
 
 pub use auto::{AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, RandAugment, TrivialAugmentWide};
 pub use canvas::Canvas;
-pub use color_jitter::{ColorJitter, GaussianBlur, Jitter, RandomGrayscale};
+pub use color_jitter::{ColorJitter, GaussianBlur, Grayscale, Jitter, RandomGrayscale};
 pub use crop::{CropBox, RandomCrop, RandomResizedCrop};
 pub use erasing::{ErasingValue, RandomErasing};
 pub use evaluate::{EvalCrop, EvalTransform};

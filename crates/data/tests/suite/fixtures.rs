@@ -120,7 +120,7 @@ fn evaluates_as_torchvision_does() {
     let mut resizer = Resizer::new();
     for case in cases("eval") {
         let source = pixels(text(&case, "source"));
-        let transform = EvalTransform { size: number(&case, "size"), resize: number(&case, "resize") };
+        let transform = EvalTransform { resize: number(&case, "resize"), ..EvalTransform::new(number(&case, "size")) };
         let mut ours = vec![77; transform.size * transform.size * 3];
         transform.fit(&source, &mut resizer, &mut ours);
         assert_eq!(crc32(&ours) as usize, number(&case, "expected"), "{case}");
@@ -149,7 +149,7 @@ fn ten_crops_as_torchvision_does() {
     for case in cases("eval") {
         let Some(expected) = case["crops"].as_array() else { continue };
         let source = Arc::new(Source(pixels(text(&case, "source"))));
-        let transform = EvalTransform { size: number(&case, "size"), resize: number(&case, "resize") };
+        let transform = EvalTransform { resize: number(&case, "resize"), ..EvalTransform::new(number(&case, "size")) };
         let loader = EvalLoader::new(&pool, source, transform, Sharding::one(0, 1, 1)).unwrap();
         let found = loader.cropped(&EvalCrop::several(10).unwrap()).unwrap().pass();
         let found: Vec<u64> = found.map(|batch| crc32(&batch.unwrap().images).into()).collect();

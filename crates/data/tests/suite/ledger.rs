@@ -238,7 +238,7 @@ fn evaluation_sees_each_sample_once() {
             for rank in 0..ranks {
                 let pool = DecodePool::new(2).unwrap();
                 let sharding = Sharding::one(rank, ranks, batch);
-                let transform = EvalTransform { size: SIZE, resize: SIZE };
+                let transform = EvalTransform { resize: SIZE, ..EvalTransform::new(SIZE) };
                 let pass = EvalLoader::new(&pool, data.clone(), transform, sharding).unwrap();
                 for batch in pass.pass() {
                     let batch = batch.unwrap();

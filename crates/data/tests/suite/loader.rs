@@ -10,11 +10,11 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use enmasse_data::{
-    AugMix, AutoAugment, AutoAugmentPolicy, Batch, Canvas, ColorJitter, Crop, CropBox, DataError, DataKind, Dataset,
-    DecodePool, EvalCrop, EvalLoader, EvalTransform, GaussianBlur, Picture, RandAugment, RandomAffine, RandomCrop,
-    RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomPerspective, RandomResizedCrop, RandomRotation,
-    RandomStream, RandomVerticalFlip, Sampler, Sharding, TrainLoader, TrainOrder, TrainTransform, Transform,
-    TrivialAugmentWide,
+    AugMix, AutoAugment, AutoAugmentPolicy, Batch, Batches, Canvas, ColorJitter, Crop, CropBox, DataError, DataKind,
+    Dataset, DecodePool, EvalCrop, EvalLoader, EvalTransform, GaussianBlur, Grayscale, Picture, RandAugment,
+    RandomAffine, RandomCrop, RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomPerspective,
+    RandomResizedCrop, RandomRotation, RandomStream, RandomVerticalFlip, Sampler, Sharding, TrainLoader, TrainOrder,
+    TrainTransform, Transform, TrivialAugmentWide,
 };
 use enmasse_tensor::{HostBuffer, HostMemory, SystemMemory};
 
@@ -156,8 +156,8 @@ fn batches_hold_what_the_transforms_make_of_each_sample() {
     check(crop());
     check(TrainTransform::new(8));
     check(TrainTransform::new(8).then_keyed("once more", flip.clone()));
-    check(TrainTransform::empty(8).then(EvalTransform { size: 8, resize: 8 }).then(flip.clone()));
-    check(TrainTransform::empty(8).then(EvalTransform { size: 8, resize: 5 }).then(flip.clone()));
+    check(TrainTransform::empty(8).then(EvalTransform { resize: 8, ..EvalTransform::new(8) }).then(flip.clone()));
+    check(TrainTransform::empty(8).then(EvalTransform { resize: 5, ..EvalTransform::new(8) }).then(flip.clone()));
     check(TrainTransform::empty(8).then(flip.clone()).then(RandomResizedCrop::new(8)));
     check(crop().then(RandomVerticalFlip { probability: 0.5 }).then(flip.clone()));
     check(TrainTransform::empty(8).then(RandomCrop { size: 8, padding: 2 }).then(flip));
@@ -521,7 +521,7 @@ fn usual_transforms_keep_their_bits() {
 fn crops_of_corners_are_parts_of_the_resized_picture() {
     const SIZE: usize = 5;
     let (data, pool) = (Arc::new(coded(20)), DecodePool::new(2).unwrap());
-    let transform = EvalTransform { size: SIZE, resize: 8 };
+    let transform = EvalTransform { resize: 8, ..EvalTransform::new(SIZE) };
     let loader = EvalLoader::new(&pool, data.clone(), transform, Sharding::one(0, 1, 8)).unwrap();
     let batches: Vec<Batch> =
         loader.cropped(&EvalCrop::several(10).unwrap()).unwrap().pass().map(Result::unwrap).collect();
@@ -553,9 +553,36 @@ fn crops_of_corners_are_parts_of_the_resized_picture() {
             assert_eq!(found, expected, "crop {number} of picture {index}");
         }
     }
-    let small = EvalLoader::new(&pool, data, EvalTransform { size: 5, resize: 4 }, ALONE).unwrap();
+    let small = EvalLoader::new(&pool, data, EvalTransform { resize: 4, ..EvalTransform::new(5) }, ALONE).unwrap();
     let error = small.cropped(&EvalCrop::several(5).unwrap()).err().unwrap().to_string();
     let expected =
         "pictures whose shorter side is resized to 4 pixels have no crops of 5 in their corners; take the middle alone";
     assert_eq!(error, expected);
+}
+
+/// A model of one channel saw the red of colour images.
+#[test]
+fn an_image_of_one_channel_is_the_luminance_of_its_colours() {
+    let pool = DecodePool::new(2).unwrap();
+    let images = |batches: Batches| batches.flat_map(|batch| content(batch).0).collect::<Vec<u8>>();
+    let grey_of = |colours: &[u8]| {
+        let grey = |&[red, green, blue]: &[u8; 3]| {
+            [((u32::from(red) * 19595 + u32::from(green) * 38470 + u32::from(blue) * 7471 + 0x8000) >> 16) as u8; 3]
+        };
+        colours.as_chunks().0.iter().flat_map(grey).collect::<Vec<u8>>()
+    };
+    // With margins, and without them.
+    for resize in [4, 9] {
+        let pass = |grayscale| {
+            let transform = EvalTransform { size: 8, resize, grayscale };
+            images(EvalLoader::new(&pool, Arc::new(coded(23)), transform, ALONE).unwrap().pass())
+        };
+        let (colours, grey) = (pass(false), pass(true));
+        assert!(colours != grey && grey == grey_of(&colours), "{resize}");
+    }
+    let epoch = |transform: TrainTransform| {
+        images(TrainLoader::new(&pool, Arc::new(coded(23)), transform, ALONE, 5).unwrap().epoch(0, 0))
+    };
+    let (colours, grey) = (epoch(TrainTransform::new(8)), epoch(TrainTransform::new(8).then(Grayscale)));
+    assert!(colours != grey && grey == grey_of(&colours));
 }

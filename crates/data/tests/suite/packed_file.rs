@@ -224,7 +224,7 @@ proptest! {
                 prop_assert_eq!(own.label(index), source.label(index));
                 prop_assert_eq!(own.name(index), format!("{}/{}", path.display(), source.name(index)));
                 let mut expected = vec![0; size * size * 3];
-                let fit = EvalTransform { size, resize: size };
+                let fit = EvalTransform { resize: size, ..EvalTransform::new(size) };
                 fit.fit(&source.read(index).unwrap(), &mut Resizer::new(), &mut expected);
                 // Before and after its record was checked.
                 for _ in 0..2 {

@@ -174,7 +174,7 @@ fn squares_lie_anywhere_in_the_margins() {
 fn pictures_of_the_right_size_are_copied() {
     let picture = noise(32, 32, 5);
     let (mut resizer, mut out) = (Resizer::new(), vec![0; 32 * 32 * 3]);
-    EvalTransform { size: 32, resize: 32 }.fit(&picture, &mut resizer, &mut out);
+    EvalTransform { resize: 32, ..EvalTransform::new(32) }.fit(&picture, &mut resizer, &mut out);
     assert_eq!(out, picture.pixels());
     let mut canvas = Canvas::new(picture.clone());
     canvas.resize(CropBox::whole(32, 32), 32, 32);

@@ -44,7 +44,9 @@ fn the_same_bytes_everywhere() {
 fn pixels(folder: Folder) -> (Vec<Vec<f32>>, Vec<usize>) {
     let sharding = Sharding::one(0, 1, 100);
     let pool = DecodePool::new(2).unwrap();
-    let loader = EvalLoader::new(&pool, Arc::new(folder), EvalTransform { size: 32, resize: 32 }, sharding).unwrap();
+    let loader =
+        EvalLoader::new(&pool, Arc::new(folder), EvalTransform { resize: 32, ..EvalTransform::new(32) }, sharding)
+            .unwrap();
     let batches: Vec<Batch> = loader.pass().collect::<Result<_, DataError>>().unwrap();
     let samples =
         batches.iter().flat_map(|batch| batch.images.chunks_exact(32 * 32 * 3).zip(&batch.labels).take(batch.valid));

@@ -139,9 +139,11 @@ fn parts_give_the_batches_of_whole_pictures() {
             assert!(epochs(joined.clone()) == expected, "{list} {exif_transpose}");
         }
         // The last one adds margins.
-        for transform in
-            [EvalTransform::new(24), EvalTransform { size: 8, resize: 40 }, EvalTransform { size: 24, resize: 8 }]
-        {
+        for transform in [
+            EvalTransform::new(24),
+            EvalTransform { resize: 40, ..EvalTransform::new(8) },
+            EvalTransform { resize: 8, ..EvalTransform::new(24) },
+        ] {
             let pass = |data: Arc<dyn Dataset>| {
                 pictures(EvalLoader::new(&pool, data, transform.clone(), sharding.clone()).unwrap().pass())
             };

@@ -36,6 +36,7 @@ const EVALUATION: &[&str] = &[
     "model",
     "prefix",
     "size",
+    "channels",
     "mean",
     "std",
     "batch",

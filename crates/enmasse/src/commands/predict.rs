@@ -23,6 +23,7 @@ const PREDICTION: &[&str] = &[
     "model",
     "prefix",
     "size",
+    "channels",
     "mean",
     "std",
     "batch",

@@ -24,7 +24,7 @@ pub struct Weights {
 }
 
 /// Settings that a run has and bare weights lack: how the model's pictures are prepared.
-pub const PREPARATION: &[&str] = &["size", "mean", "std"];
+pub const PREPARATION: &[&str] = &["size", "channels", "mean", "std"];
 
 /// Settings of a run that later uses of its weights default to, so that they get the same digits and accept the same files.
 const AS_TRAINED: &[&str] = &["precision", "exact", "isa", "convert_rgb", "exif_transpose", "on_bad_sample", "metrics"];
@@ -34,6 +34,7 @@ pub const OF_A_RUN: &[(&str, &str)] = &[
     ("model", "the run's; a weights file of other programs needs it"),
     ("prefix", "none; a run has its model's names"),
     ("size", "the run's; for other weights the data set's own, 224 for a folder"),
+    ("channels", "the run's; for other weights the data set's own"),
     ("mean", "the run's; for other weights the data set's own"),
     ("std", "the run's; for other weights the data set's own"),
     ("batch", "a global batch of 64, divided over the ranks; as in the run, if that was tuned"),
@@ -63,7 +64,7 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns:
     if let Some(name) = PREPARATION.iter().find(of_its_own) {
         let value = config.get(name).unwrap_or_default();
         return Err(Failure::Usage(format!(
-            "--{name} {value}: a run is used as it was trained, at its own size and constants; leave --{name} out"
+            "--{name} {value}: a run is used as it was trained, at its own size, channels and constants; leave --{name} out"
         )));
     }
     if !is_bare && path.exists() && given("prefix") {

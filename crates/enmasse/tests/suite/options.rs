@@ -226,3 +226,39 @@ fn a_missing_level_is_reported() {
     }
     has_fate(&enmasse(&["predict", &run, &picture, "--isa", "portable"]), &Warned(&[]), "another level");
 }
+
+/// A single number for each of --mean and --std trained a model of one channel on colour images.
+#[test]
+fn channels_come_from_the_data_or_from_their_setting() {
+    let mut place = Place::new();
+    let mut check = |data: &str, options: &str, channels: usize, mean: &[f32]| {
+        place.train(data, &[], &format!("--devices cpu:1 {options}")).well();
+        let run = place.path(&format!("run-{}", place.runs));
+        let checkpoint = Checkpoint::load(&run.join("checkpoints/last.safetensors")).unwrap();
+        let size = if data == "mnist" { 28 } else { 8 };
+        let inputs = checkpoint.tensors.iter().find(|tensor| tensor.shape.len() == 2).unwrap().shape[1];
+        assert_eq!((inputs, &checkpoint.meta.mean[..]), (channels * size * size, mean), "{data} {options}");
+        // Every later use takes the channels of the run.
+        let (run, data) = (run.display().to_string(), place.path(data).display().to_string());
+        enmasse(&["eval", &run, &data, "--devices", "cpu:1", "--batch", "4"]).well();
+        let resumed = ["train", "--resume", "--out", &run, "--max-steps", "2", "--json"];
+        enmasse(&resumed).well();
+    };
+    let imagenet = [0.485, 0.456, 0.406];
+    check("pictures", "", 3, &imagenet);
+    check("pictures", "--mean 0.5 --std 0.5", 3, &[0.5; 3]);
+    check("pictures", "--mean 0.5 --std 0.5 --channels 1", 1, &[0.5]);
+    check("pictures", "--channels 1", 1, &[0.299 * imagenet[0] + 0.587 * imagenet[1] + 0.114 * imagenet[2]]);
+    check("mnist", "", 1, &[0.1307]);
+    check("mnist", "--mean 0.5", 1, &[0.5]);
+    check("mnist", "--channels 3", 3, &[0.1307; 3]);
+    let refused = |place: &mut Place, options: &str, expected: &str| {
+        let ended = place.train("pictures", &[], options);
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(2), expected));
+    };
+    let several = "--channels 1 takes one number; use one of them";
+    refused(&mut place, "--channels 1 --mean 0.5,0.5,0.5", &format!("error: --mean 0.5,0.5,0.5: {several}\n"));
+    refused(&mut place, "--channels 1 --std 0.5,0.5,0.5", &format!("error: --std 0.5,0.5,0.5: {several}\n"));
+    refused(&mut place, "--channels 2", "error: --channels 2: must be 1 or 3\n");
+    refused(&mut place, "--channels 4", "error: --channels 4: must be 1 or 3\n");
+}

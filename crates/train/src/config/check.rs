@@ -50,9 +50,14 @@ impl TrainConfig {
             format!("the run goes on in its own folder; leave out --out {}", out.display())
         });
         together("resume", other.is_some(), reason)?;
-        let channels = |list: &Option<Vec<f64>>| list.as_ref().is_some_and(|list| ![1, 3].contains(&list.len()));
+        let wrong = self.channels.is_some_and(|channels| ![1, 3].contains(&channels));
+        together("channels", wrong, "must be 1 or 3".to_owned())?;
         for (name, list) in [("mean", &self.mean), ("std", &self.std)] {
-            together(name, channels(list), "must be 1 number, or 3 separated by commas".to_owned())?;
+            let Some(list) = list else { continue };
+            let wrong = ![1, 3].contains(&list.len());
+            together(name, wrong, "must be 1 number, or 3 separated by commas".to_owned())?;
+            let several = self.channels == Some(1) && list.len() > 1;
+            together(name, several, "--channels 1 takes one number; use one of them".to_owned())?;
         }
         let jitter = self.color_jitter.as_ref();
         let count = jitter.is_some_and(|numbers| ![1, 3, 4].contains(&numbers.len()));

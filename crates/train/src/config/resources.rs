@@ -22,17 +22,16 @@ impl TrainConfig {
         self.size.or(own).unwrap_or(USUAL_SIZE)
     }
 
-    /// Mean and deviation per channel: `--mean` and `--std`, or the data set's own. A single number applies to every
-    /// channel if the other list has three. Three numbers for grey pictures make a model of three channels.
-    pub fn normalization(&self, mean: &[f32], deviation: &[f32]) -> (Vec<f32>, Vec<f32>) {
-        let given = |list: &Option<Vec<f64>>, own: &[f32]| match list {
+    /// Mean and standard deviation of each channel: `--mean` and `--std`, or the data set's own. A single number is for all
+    /// channels. There are `--channels` of them, or three if `--mean` or `--std` has three, or as many as the data set has.
+    pub fn normalization(&self, mean: &[f32], std: &[f32]) -> (Vec<f32>, Vec<f32>) {
+        let given = [&self.mean, &self.std].map(|list| list.as_ref().map_or(1, Vec::len));
+        let channels = self.channels.unwrap_or(mean.len().max(given[0]).max(given[1]));
+        let numbers = |list: &Option<Vec<f64>>, own: &[f32]| match list {
             Some(list) => list.iter().map(|&number| number as f32).collect(),
             None => own.to_vec(),
         };
-        let (mean, deviation) = (given(&self.mean, mean), given(&self.std, deviation));
-        let channels = mean.len().max(deviation.len());
-        let spread = |list: Vec<f32>| if list.len() == 1 { vec![list[0]; channels] } else { list };
-        (spread(mean), spread(deviation))
+        (in_channels(numbers(&self.mean, mean), channels), in_channels(numbers(&self.std, std), channels))
     }
 
     /// Shards of the global batch on `world_size` ranks: `--shards`, or `--accumulate` for each rank.
@@ -63,6 +62,16 @@ impl TrainConfig {
     /// Decoding threads of the rank at `local_rank`: `--loader-threads`, or its share of the node's cores.
     pub fn loader_threads_of_rank(&self, cores: usize, local_rank: usize, local_ranks: usize) -> usize {
         self.loader_threads.unwrap_or(share(cores, local_rank, local_ranks))
+    }
+}
+
+/// Constants of one or three channels for as many `channels`. Those of grey are the luminance of the colours' constants: of a
+/// mean exactly, of a standard deviation as far as the three channels vary together.
+fn in_channels(numbers: Vec<f32>, channels: usize) -> Vec<f32> {
+    match (&numbers[..], channels) {
+        (&[red, green, blue], 1) => vec![0.299 * red + 0.587 * green + 0.114 * blue],
+        (&[all], channels) => vec![all; channels],
+        _ => numbers,
     }
 }
 
@@ -104,10 +113,10 @@ mod tests {
         config.set("size", "48").unwrap();
         assert_eq!((config.picture_size(None), config.picture_size(Some(32))), (48, 48));
 
-        let check = |mean: Option<&str>, std: Option<&str>, own: Lists, expected: (&[f32], &[f32])| {
+        let check = |settings: &str, own: Lists, expected: (&[f32], &[f32])| {
             let mut config = TrainConfig::default();
-            for (name, value) in [("mean", mean), ("std", std)] {
-                value.into_iter().for_each(|value| config.set(name, value).unwrap());
+            for (name, value) in settings.split_whitespace().filter_map(|setting| setting.split_once('=')) {
+                config.set(name, value).unwrap();
             }
             let (mean, deviation) = config.normalization(own.0, own.1);
             assert_eq!((mean.as_slice(), deviation.as_slice()), expected);
@@ -115,12 +124,21 @@ mod tests {
         type Lists = (&'static [f32], &'static [f32]);
         const COLOUR: Lists = (&[0.1, 0.2, 0.3], &[0.4, 0.5, 0.6]);
         const GREY: Lists = (&[0.1], &[0.2]);
-        check(None, None, COLOUR, COLOUR);
-        check(None, None, GREY, GREY);
-        check(Some("0.5"), None, GREY, (&[0.5], GREY.1));
-        check(Some("0.5"), None, COLOUR, (&[0.5, 0.5, 0.5], COLOUR.1));
-        check(None, Some("0.7,0.8,0.9"), COLOUR, (COLOUR.0, &[0.7, 0.8, 0.9]));
-        check(None, Some("0.7,0.8,0.9"), GREY, (&[0.1, 0.1, 0.1], &[0.7, 0.8, 0.9]));
+        check("", COLOUR, COLOUR);
+        check("", GREY, GREY);
+        check("mean=0.5", GREY, (&[0.5], GREY.1));
+        check("mean=0.5", COLOUR, (&[0.5; 3], COLOUR.1));
+        check("std=0.7,0.8,0.9", COLOUR, (COLOUR.0, &[0.7, 0.8, 0.9]));
+        check("std=0.7,0.8,0.9", GREY, (&[0.1; 3], &[0.7, 0.8, 0.9]));
+        // Two single numbers made a model of one channel, whatever the images were.
+        check("mean=0.5 std=0.25", COLOUR, (&[0.5; 3], &[0.25; 3]));
+        check("mean=0.5 std=0.25", GREY, (&[0.5], &[0.25]));
+        check("mean=0.5 std=0.25 channels=1", COLOUR, (&[0.5], &[0.25]));
+        check("channels=3", GREY, (&[0.1; 3], &[0.2; 3]));
+        check("channels=3 mean=0.5", GREY, (&[0.5; 3], &[0.2; 3]));
+        check("channels=3", COLOUR, COLOUR);
+        check("channels=1", (&[0.5, 0.5, 0.5], &[0.25, 0.25, 0.25]), (&[0.5], &[0.25]));
+        check("channels=1", (&[1.0, 0.0, 0.0], &[0.0, 1.0, 0.0]), (&[0.299], &[0.587]));
     }
 
     #[test]

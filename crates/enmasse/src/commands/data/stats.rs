@@ -19,6 +19,7 @@ use crate::skipped::Skipped;
 /// The settings that apply to it.
 const SETTINGS: &[&str] = &[
     "size",
+    "channels",
     "convert_rgb",
     "exif_transpose",
     "on_bad_sample",
@@ -51,12 +52,11 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let Opened { config, root, data, .. } = &opened;
     warn_of_left_out(&data.left_out);
     let size = config.picture_size(data.kind.native_size());
-    let transform = data.kind.eval_transform(size);
+    let channels = config.channels.unwrap_or(data.kind.normalization().channels());
+    let transform = EvalTransform { grayscale: channels == 1, ..data.kind.eval_transform(size) };
     transform.check().map_err(Failure::error)?;
     let found = look(&opened, &transform)?;
 
-    // The channels that the model sees of pictures of this kind.
-    let channels = data.kind.normalization().channels();
     let [mean, deviation] = [found.moments.mean(), found.moments.deviation()].map(|values| values[..channels].to_vec());
     let mut output = Output::new(config.json);
     match output.is_json() {
