@@ -44,7 +44,8 @@ pub fn count(name: &'static str, placeholder: &'static str, help: &'static str) 
     Arg::new(name).long(name).value_name(placeholder).value_parser(count_value).help(help)
 }
 
-fn count_value(text: &str) -> Result<usize, String> {
+/// A positive number of a flag.
+pub fn count_value(text: &str) -> Result<usize, String> {
     let count = text.parse().ok().filter(|count| (1..=MOST_COUNT).contains(count));
     count.ok_or_else(|| format!("must be a whole number from 1 to {MOST_COUNT}"))
 }

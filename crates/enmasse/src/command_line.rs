@@ -10,7 +10,7 @@ use enmasse_train::{Kind, RUNS, Resume, RunPaths, answer, is_near};
 
 use crate::arguments::is_of_kind;
 use crate::failure::Failure;
-use crate::output::{Output, say};
+use crate::output::{Output, say_block};
 
 /// Parses the arguments of a command, whose name comes first. Help and the version have been printed: they return
 /// `None`.
@@ -22,12 +22,12 @@ pub fn parse(command: Command, arguments: impl IntoIterator<Item = OsString>) ->
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let mut output = Output::new(false);
-            output.text(error.render().to_string().trim_end());
+            output.block(error.render().to_string().trim_end());
             output.finish().map(|()| None)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
             // A user who names no command wants to see the commands.
-            say(error.render().to_string().trim_end());
+            say_block(error.render().to_string().trim_end());
             Err(Failure::Told(2))
         }
         _ => Err(Failure::Usage(usage_line(&error))),

@@ -1,10 +1,13 @@
 //! The output of a command: figures for scripts on standard output, and text for people.
+//!
+//! Class names, file names and members of archives are other people's text. Whatever is printed for people passes
+//! [`one_line`] or [`block`] here, so none of it can move the cursor or pass for a line of its own. In JSON it is escaped.
 
 use std::fmt;
 use std::io::ErrorKind;
 
 use enmasse_data::{DataWarning, LeftOut};
-use enmasse_wording::one_line;
+use enmasse_wording::{block, one_line};
 
 use crate::failure::Failure;
 use crate::screen;
@@ -32,12 +35,21 @@ impl Output {
         say(line);
     }
 
-    /// A line for people.
+    /// A line for people. A line break in it becomes a blank.
     pub fn text(&mut self, line: impl fmt::Display) {
         if self.json {
             say(line);
         } else {
-            self.write(line);
+            self.write(one_line(&line.to_string()));
+        }
+    }
+
+    /// Lines for people, of the program's own text: a foreign word in it must have passed [`one_line`].
+    pub fn block(&mut self, text: impl fmt::Display) {
+        if self.json {
+            say_block(text);
+        } else {
+            self.write(block(&text.to_string()));
         }
     }
 
@@ -64,9 +76,14 @@ impl Output {
     }
 }
 
-/// Prints a line on standard error in one piece, since other ranks may write there too.
+/// Prints a line on standard error in one piece, since other ranks may write there too. A line break in it becomes a blank.
 pub fn say(line: impl fmt::Display) {
-    screen::say(&line.to_string());
+    screen::say(&one_line(&line.to_string()));
+}
+
+/// Prints lines on standard error in one piece, as [`Output::block`] does.
+pub fn say_block(text: impl fmt::Display) {
+    screen::say(&block(&text.to_string()));
 }
 
 /// Warns of faults of the data that do not keep them from being used.
@@ -77,6 +94,6 @@ pub fn warn_of_data(warnings: &[DataWarning]) {
 /// Warns of what a scan of the data left out, if anything.
 pub fn warn_of_left_out(left_out: &LeftOut) {
     if !left_out.is_empty() {
-        say(format_args!("warning: {}", one_line(&left_out.to_string())));
+        say(format_args!("warning: {left_out}"));
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use enmasse_wording::utc_time;
+use enmasse_wording::{one_line, utc_time};
 
 use crate::output::say;
 
@@ -38,7 +38,7 @@ impl RankLog {
         let Some(file) = &mut self.file else { return };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // In one piece, so that a killed rank leaves only whole lines.
-        let line = format!("{} {text}\n", utc_time(now.as_secs()));
+        let line = format!("{} {}\n", utc_time(now.as_secs()), one_line(text));
         if let Err(error) = file.write_all(line.as_bytes()) {
             self.lose(&error);
         }

@@ -21,7 +21,7 @@ use crate::failure_record;
 use crate::flight;
 use crate::interrupt::Interrupts;
 use crate::launched::Launched;
-use crate::output::say;
+use crate::output::say_block;
 use crate::screen;
 use crate::settings::{self, cores};
 use crate::writer;
@@ -287,7 +287,7 @@ fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Optio
         failure_record::keep(&record, folder);
     }
     if let Some(story) = story(&outcome) {
-        say(story);
+        say_block(story);
     }
     match exit_code(&outcome) {
         0 => Ok(()),

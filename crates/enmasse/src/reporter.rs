@@ -7,16 +7,17 @@ use std::time::Instant;
 use enmasse_data::BadSample;
 use enmasse_machine::ProcessorTime;
 use enmasse_train::{
-    Callback, CallbackResult, Control, DoneRecord, EpochRecord, Progress, RunEvent, RunPaths, SaveReason, Saved,
-    StartRecord, Started, StepRecord, StoppedRecord, Straggler, Traced, TrainConfig,
+    Callback, CallbackResult, Control, DoneRecord, EpochRecord, Evaluation, Progress, RunEvent, RunPaths, SaveReason,
+    Saved, StartRecord, Started, StepRecord, StoppedRecord, Straggler, Traced, TrainConfig,
 };
 use enmasse_wording::{counted, duration, mebibytes, one_line, shell_word};
 
+use crate::balance::Validations;
 use crate::data_bound::DataBound;
 use crate::facts::{self, facts};
 use crate::failure::Failure;
 use crate::loss_scale::Skips;
-use crate::output::{Output, say};
+use crate::output::{Output, say, say_block};
 use crate::progress::{Course, Meter, REDRAW, waiting};
 use crate::rank_log::RankLog;
 use crate::screen;
@@ -38,6 +39,7 @@ pub struct Reporter {
     /// How long training waits for pictures.
     data_bound: DataBound,
     stragglers: Stragglers,
+    validations: Validations,
     /// The steps that loss scaling skips.
     skips: Skips,
     /// How long the run is, as far as the configuration says.
@@ -74,6 +76,7 @@ impl Reporter {
             skipped: Skipped::default(),
             data_bound: DataBound::default(),
             stragglers: Stragglers::default(),
+            validations: Validations::default(),
             skips: Skips::default(),
             course: Course::default(),
             world_size: 1,
@@ -102,6 +105,9 @@ impl Reporter {
     /// The end of the run, with suggested commands.
     pub fn done(mut self, done: &DoneRecord) -> Result<(), Failure> {
         self.tell_skipped();
+        if let Some(warning) = self.validations.warning(done) {
+            self.line(Line::Fact, warning);
+        }
         if let Audience::Everybody(output) = &mut self.audience {
             let run = shell_word(&done.run);
             output.text(format_args!("evaluate: enmasse eval {run}"));
@@ -114,7 +120,10 @@ impl Reporter {
         }
         let best = match done.best_val_accuracy.is_nan() {
             true => "no whole epoch yet".to_owned(),
-            false => format!("best validation accuracy {}", percent(done.best_val_accuracy)),
+            false => {
+                let balanced = self.validations.beside_best(done);
+                format!("best validation accuracy {}{balanced}", percent(done.best_val_accuracy))
+            }
         };
         let run = done.run.display();
         self.line(Line::Figure, format!("done in {:.1} s: {best}; peak memory {memory}; {run}: {files}", done.seconds));
@@ -147,7 +156,7 @@ impl Reporter {
     pub fn failed(&mut self, failure: &Failure) {
         screen::clear();
         if let Some(log) = &mut self.log {
-            log.line(&format!("error: {}", one_line(failure.message())));
+            log.line(&format!("error: {}", failure.message()));
         }
     }
 
@@ -176,10 +185,10 @@ impl Reporter {
             log.line(&text);
         }
         match (&mut self.audience, kind) {
-            (Audience::Everybody(output), Line::Fact) => output.fact(fitted(text, screen::width())),
+            (Audience::Everybody(_), Line::Fact) => say_block(fitted(&text, screen::width())),
             (Audience::Everybody(output), Line::Figure) => {
                 let width = screen::width().filter(|_| output.is_json() || io::stdout().is_terminal());
-                output.text(fitted(text, width));
+                output.block(fitted(&text, width));
             }
             (Audience::Everybody(output), Line::Command) => output.text(text),
             (Audience::Marked(rank), _) => say(format_args!("[rank {rank}] {text}")),
@@ -204,7 +213,8 @@ impl Reporter {
 }
 
 /// A line in the width of a terminal.
-fn fitted(text: String, width: Option<usize>) -> String {
+fn fitted(text: &str, width: Option<usize>) -> String {
+    let text = one_line(text);
     match width {
         Some(width) => screen::wrap(&text, width),
         None => text,
@@ -228,6 +238,7 @@ impl Callback for Reporter {
         let lines = self.introduction.drain(..).chain(facts(started)).chain(self.settings.take()).collect::<Vec<_>>();
         lines.into_iter().for_each(|line| self.line(Line::Fact, line));
         let (global_batch, validation) = (started.global_batch as u64, started.validation_samples as u64);
+        self.validations.begin(&started.classes);
         self.world_size = started.world_size;
         self.course = Course { global_batch, validation, ..self.course };
         self.meter = Meter::new(self.course);
@@ -247,7 +258,7 @@ impl Callback for Reporter {
     fn on_bad_sample(&mut self, sample: &BadSample, _: &mut Control) -> CallbackResult {
         let warning = self.skipped.add(sample);
         if let Some(log) = &mut self.log {
-            log.line(&format!("skipped {}", one_line(&sample.to_string())));
+            log.line(&format!("skipped {sample}"));
         }
         match (&self.audience, warning) {
             (Audience::Everybody(_), Some(line)) => say(line),
@@ -287,6 +298,11 @@ impl Callback for Reporter {
         Ok(())
     }
 
+    fn on_validation_end(&mut self, found: &Evaluation, _: &mut Control) -> CallbackResult {
+        self.validations.add(found);
+        Ok(())
+    }
+
     /// Prints an epoch's line once its checkpoint is written, so that a run killed after the line resumes after that epoch.
     fn on_checkpoint(&mut self, saved: &Saved, _: &mut Control) -> CallbackResult {
         if let SaveReason::EpochEnd(record) = saved.reason {
@@ -311,7 +327,8 @@ impl Reporter {
 
     fn epoch(&mut self, record: &EpochRecord) {
         let epochs = self.course.epochs;
-        epoch_lines(record, epochs).into_iter().for_each(|line| self.line(Line::Figure, line));
+        let balanced = self.validations.epoch(record);
+        epoch_lines(record, balanced, epochs).into_iter().for_each(|line| self.line(Line::Figure, line));
         if let Some(line) = self.data_bound.epoch(record, ProcessorTime::gather()) {
             self.line(Line::Fact, line);
         }
@@ -327,8 +344,8 @@ impl Reporter {
     }
 }
 
-/// An epoch in a line of 80 characters, further metrics and skipped steps in other ones, and whether it is a part of an epoch.
-fn epoch_lines(record: &EpochRecord, epochs: u64) -> Vec<String> {
+/// An epoch in a line of 80 characters, the balanced accuracy and further metrics and skipped steps in other ones, and whether it is a part of an epoch.
+fn epoch_lines(record: &EpochRecord, balanced: Option<String>, epochs: u64) -> Vec<String> {
     let line = format!(
         "epoch {:>width$}/{epochs}  loss {:.4}  val {:.4}  acc {}  lr {}  {:.0} img/s  {}",
         record.epoch + 1,
@@ -340,7 +357,8 @@ fn epoch_lines(record: &EpochRecord, epochs: u64) -> Vec<String> {
         duration(record.seconds),
         width = epochs.to_string().len(),
     );
-    let metrics: String = record.metrics.iter().map(|(name, value)| format!("  {name} {value:.4}")).collect();
+    let metrics = record.metrics.iter().map(|(name, value)| format!("{name} {value:.4}"));
+    let metrics: String = balanced.into_iter().chain(metrics).map(|figure| format!("  {figure}")).collect();
     let metrics = (!metrics.is_empty()).then(|| format!("  {metrics}"));
     let part = record.partial.then(|| "    a part of the epoch, up to --max-steps".to_owned());
     let skipped = record.loss_scale.filter(|_| record.skipped_steps > 0).map(|scale| {
@@ -384,7 +402,7 @@ mod tests {
             ..EpochRecord::default()
         };
         let check = |record: &EpochRecord, epochs: u64, expected: &[&str]| {
-            let lines = epoch_lines(record, epochs);
+            let lines = epoch_lines(record, None, epochs);
             assert_eq!(lines, expected);
             assert!(lines.iter().all(|line| line.chars().count() <= 80), "{lines:?}");
         };
@@ -400,6 +418,10 @@ mod tests {
         let partial = EpochRecord { metrics, partial: true, ..usual.clone() };
         check(&EpochRecord { partial: false, ..partial.clone() }, 9, &[line, more]);
         check(&partial, 9, &[line, more, "    a part of the epoch, up to --max-steps"]);
+        let unequal = |record: &EpochRecord| epoch_lines(record, Some("balanced accuracy 50.00 %".to_owned()), 9);
+        assert_eq!(unequal(&usual), [line, "    balanced accuracy 50.00 %"]);
+        let both = "    balanced accuracy 50.00 %  train_top5 0.2500  val_top5 0.7500";
+        assert_eq!(unequal(&EpochRecord { partial: false, ..partial }), [line, both]);
         let metrics = || [("train_top5".to_owned(), 0.25)].into();
         let scaled = |skipped_steps| EpochRecord {
             loss_scale: Some(8192.0),

@@ -2,7 +2,6 @@
 
 use enmasse_charts::confusion_matrix;
 use enmasse_comm::Group;
-use enmasse_graph::Plan;
 
 use crate::TrainError;
 
@@ -19,9 +18,8 @@ pub struct Confusion {
 }
 
 impl Confusion {
-    /// The empty matrix for the logits of a plan. None for more than 1024 classes.
-    pub(crate) fn of_plan(plan: &Plan) -> Option<Self> {
-        let classes = plan.shape(plan.logits)[1];
+    /// The empty matrix. None for more than 1024 classes.
+    pub(crate) fn new(classes: usize) -> Option<Self> {
         (classes <= MOST_CLASSES).then(|| Confusion { classes, counts: vec![0; classes * classes] })
     }
 
@@ -50,6 +48,19 @@ impl Confusion {
     /// [`Confusion::classes`].
     pub fn count(&self, truth: usize, predicted: usize) -> u64 {
         self.counts[truth * self.classes + predicted].unsigned_abs()
+    }
+
+    /// The pairs of a class and another one that its samples were predicted as, with their number, the most frequent first.
+    pub fn most_confused(&self) -> Vec<(usize, usize, u64)> {
+        let pairs = (0..self.classes).flat_map(|truth| (0..self.classes).map(move |predicted| (truth, predicted)));
+        let wrong = pairs.filter(|(truth, predicted)| truth != predicted);
+        let mut found: Vec<_> = wrong
+            .map(|(truth, predicted)| (truth, predicted, self.count(truth, predicted)))
+            .filter(|&(.., count)| count > 0)
+            .collect();
+        // Stable, so that equals keep the order of labels.
+        found.sort_by_key(|&(.., count)| std::cmp::Reverse(count));
+        found
     }
 
     /// An SVG of it. Fails if there is not one name for each class.
@@ -86,5 +97,11 @@ mod tests {
         confusion.add(&[1], &[0.0, 1.0, 0.0, 1.0]);
         confusion.add(&[], &[0.0, 1.0]);
         assert_eq!(confusion.counts, [1, 0, 1, 1]);
+    }
+
+    #[test]
+    fn the_most_confused_come_first() {
+        let confusion = Confusion { classes: 3, counts: vec![9, 1, 0, 2, 9, 1, 0, 0, 9] };
+        assert_eq!(confusion.most_confused(), [(1, 0, 2), (0, 1, 1), (1, 2, 1)]);
     }
 }

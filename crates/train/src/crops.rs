@@ -7,8 +7,9 @@ use enmasse_device::{Program, StepMetrics};
 use crate::bad_samples::BadSamples;
 use crate::callback::Callbacks;
 use crate::confusion::largest;
-use crate::evaluation::{EpochPosition, Pass, Sums, at, submit};
-use crate::{Callback, Confusion, Evaluation, TrainError};
+use crate::evaluation::{Pass, Sums, at, submit};
+use crate::tally::Tally;
+use crate::{Callback, Evaluation, TrainError};
 
 /// A batch of which all crops have been judged.
 pub(crate) struct Judged {
@@ -80,15 +81,13 @@ impl Crops {
 pub(crate) fn evaluate_crops(
     program: &mut dyn Program,
     loader: &EvalLoader,
-    total: u64,
+    pass: Pass,
     group: Option<&Group>,
-    position: EpochPosition,
+    mut tally: Tally,
     callback: &mut dyn Callback,
 ) -> Result<Evaluation, TrainError> {
     let (mut callbacks, mut bad) = (Callbacks::one(callback), BadSamples::default());
-    let pass = Pass::begin(total, group, position);
     let mut sums = Sums::default();
-    let mut confusion = Confusion::of_plan(&program.plans().evaluate);
     let mut batches = Crops::begin(loader);
     at(group, "reading a batch to evaluate");
     // Every rank has the same number of batches.
@@ -102,14 +101,12 @@ pub(crate) fn evaluate_crops(
             metrics.loss += cross_entropy(logits, label);
             metrics.correct += u64::from(largest(logits) == Some(label));
         }
-        if let Some(confusion) = &mut confusion {
-            confusion.add(&judged.labels, &judged.logits);
-        }
+        tally.add(&judged.labels, &judged.indices, &judged.logits);
         sums.add(metrics, samples, &pass, &mut callbacks)?;
     }
-    let (found, _) = sums.over_ranks(confusion, &[], false, total, group)?;
+    let (found, _) = sums.over_ranks(tally, &[], false, pass.total, group)?;
     callbacks.on_bad_samples(&bad.exchange(group)?)?;
-    if found.samples == 0 && total > 0 { Err(TrainError::NothingReadable(total)) } else { Ok(found) }
+    if found.samples == 0 && pass.total > 0 { Err(TrainError::NothingReadable(pass.total)) } else { Ok(found) }
 }
 
 fn cross_entropy(logits: &[f64], label: usize) -> f64 {

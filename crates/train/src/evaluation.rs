@@ -15,7 +15,8 @@ use crate::callback::{Callbacks, Request};
 use crate::crops::evaluate_crops;
 use crate::loaded::LoadedBatch;
 use crate::stop::agree;
-use crate::{Callback, Confusion, Progress, TrainError};
+use crate::tally::Tally;
+use crate::{Callback, Confusion, Mistake, PerClass, Progress, TrainError};
 
 /// The results of an evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -24,6 +25,8 @@ pub struct Evaluation {
     pub loss: f64,
     /// Share of samples whose largest logit is at their label.
     pub accuracy: f64,
+    /// The mean of the classes' own accuracies, over those that have samples. NaN if none has.
+    pub balanced_accuracy: f64,
     /// Number of samples that were judged.
     pub samples: u64,
     /// Number of samples that were left out because they cannot be read.
@@ -31,9 +34,15 @@ pub struct Evaluation {
     /// Means over the samples of the plan's further metrics, by their names.
     #[serde(flatten)]
     pub metrics: BTreeMap<String, f64>,
+    /// The counts of each class.
+    #[serde(skip)]
+    pub per_class: PerClass,
     /// The samples by their true and predicted classes. None for more than 1024 classes.
     #[serde(skip)]
     pub confusion: Option<Confusion>,
+    /// The mistakes, the most certain first. None unless [`evaluate_with_mistakes`] was asked for them.
+    #[serde(skip)]
+    pub mistakes: Option<Vec<Mistake>>,
 }
 
 /// The epoch that an evaluation belongs to, for callbacks.
@@ -57,12 +66,37 @@ pub fn evaluate(
     position: EpochPosition,
     callback: &mut dyn Callback,
 ) -> Result<Evaluation, TrainError> {
+    let tally = Tally::of_plan(&program.plans().evaluate);
+    evaluate_into(program, loader, Pass::begin(total, group, position), group, tally, callback)
+}
+
+/// The same, with [`Evaluation::mistakes`]. Ranks exchange 32 bytes for each sample.
+pub fn evaluate_with_mistakes(
+    program: &mut dyn Program,
+    loader: &EvalLoader,
+    total: u64,
+    group: Option<&Group>,
+    position: EpochPosition,
+    callback: &mut dyn Callback,
+) -> Result<Evaluation, TrainError> {
+    let tally = Tally::of_plan(&program.plans().evaluate).list_mistakes(total);
+    evaluate_into(program, loader, Pass::begin(total, group, position), group, tally, callback)
+}
+
+fn evaluate_into(
+    program: &mut dyn Program,
+    loader: &EvalLoader,
+    pass: Pass,
+    group: Option<&Group>,
+    tally: Tally,
+    callback: &mut dyn Callback,
+) -> Result<Evaluation, TrainError> {
     if loader.crops() > 1 {
-        return evaluate_crops(program, loader, total, group, position, callback);
+        return evaluate_crops(program, loader, pass, group, tally, callback);
     }
     // A list with only this callback has no requests to stop, except from the callback, and those do not end validation.
     let (mut callbacks, mut bad) = (Callbacks::one(callback), BadSamples::default());
-    evaluate_until(program, loader, total, group, position, &mut callbacks, &mut bad).map(|(found, _)| found)
+    evaluate_pass(program, loader, pass, group, tally, &mut callbacks, &mut bad).map(|(found, _)| found)
 }
 
 /// The same, but ends early if a rank is asked to stop: all ranks agree before each batch, so that none waits for the
@@ -77,11 +111,22 @@ pub(crate) fn evaluate_until(
     callbacks: &mut Callbacks,
     bad: &mut BadSamples,
 ) -> Result<(Evaluation, bool), TrainError> {
+    let tally = Tally::of_plan(&program.plans().evaluate);
+    evaluate_pass(program, loader, Pass::begin(total, group, position), group, tally, callbacks, bad)
+}
+
+fn evaluate_pass(
+    program: &mut dyn Program,
+    loader: &EvalLoader,
+    pass: Pass,
+    group: Option<&Group>,
+    mut tally: Tally,
+    callbacks: &mut Callbacks,
+    bad: &mut BadSamples,
+) -> Result<(Evaluation, bool), TrainError> {
     let is_stopped = |request: Option<Request>| matches!(request, Some(Request::Stop(_)));
-    let pass = Pass::begin(total, group, position);
     let mut sums = Sums::default();
     let mut stopped = false;
-    let mut confusion = Confusion::of_plan(&program.plans().evaluate);
     // The batch last submitted: the device continues with it while this thread reads the metrics of the one before.
     let mut in_flight: Option<Submitted> = None;
     at(group, "reading a batch to evaluate");
@@ -95,25 +140,26 @@ pub(crate) fn evaluate_until(
             break;
         }
         // Logits are those of the batch last submitted, so they are read before the next one, which is ready by now.
-        count_last(program, &mut confusion, in_flight.as_ref())?;
+        count_last(program, &mut tally, in_flight.as_ref())?;
         let (labels, samples) = (batch.labels.clone(), batch.valid as u64);
-        let ticket = submit(program, batch, position.epoch)?;
-        if let Some(earlier) = in_flight.replace(Submitted { ticket, labels, samples }) {
+        let indices = batch.indices.clone();
+        let ticket = submit(program, batch, pass.position.epoch)?;
+        if let Some(earlier) = in_flight.replace(Submitted { ticket, labels, indices, samples }) {
             sums.add(program.metrics(earlier.ticket)?, earlier.samples, &pass, callbacks)?;
         }
         at(group, "reading a batch to evaluate");
     }
     // Requests that arrived while the last batch was submitted count as well.
     stopped |= is_stopped(callbacks.request());
-    count_last(program, &mut confusion, in_flight.as_ref())?;
+    count_last(program, &mut tally, in_flight.as_ref())?;
     if let Some(last) = in_flight {
         sums.add(program.metrics(last.ticket)?, last.samples, &pass, callbacks)?;
     }
     let names: Vec<String> = program.plans().evaluate.measured.iter().map(|metric| metric.name.clone()).collect();
-    let found = sums.over_ranks(confusion, &names, stopped, total, group)?;
+    let found = sums.over_ranks(tally, &names, stopped, pass.total, group)?;
     callbacks.on_bad_samples(&bad.exchange(group)?)?;
     match found {
-        (Evaluation { samples: 0, .. }, false) if total > 0 => Err(TrainError::NothingReadable(total)),
+        (Evaluation { samples: 0, .. }, false) if pass.total > 0 => Err(TrainError::NothingReadable(pass.total)),
         found => Ok(found),
     }
 }
@@ -122,6 +168,7 @@ pub(crate) fn evaluate_until(
 struct Submitted {
     ticket: Ticket,
     labels: Vec<i32>,
+    indices: Vec<u64>,
     samples: u64,
 }
 
@@ -129,7 +176,7 @@ struct Submitted {
 pub(crate) struct Pass {
     began: Instant,
     ranks: u64,
-    total: u64,
+    pub total: u64,
     position: EpochPosition,
 }
 
@@ -181,7 +228,7 @@ impl Sums {
     /// The results of all ranks, with the means of the measured `names`, and whether any rank has stopped. All ranks must call it.
     pub fn over_ranks(
         mut self,
-        mut confusion: Option<Confusion>,
+        mut tally: Tally,
         names: &[String],
         stopped: bool,
         total: u64,
@@ -191,7 +238,7 @@ impl Sums {
         if let Some(group) = group {
             group.all_reduce(&mut totals)?;
             group.all_reduce(&mut self.measured)?;
-            confusion.as_mut().map_or(Ok(()), |confusion| confusion.sum_over(group))?;
+            tally.sum_over(group)?;
         }
         let [loss, correct, samples, stopped] = totals;
         let mean = |sum: f64| sum / samples.max(1.0);
@@ -199,10 +246,13 @@ impl Sums {
         let found = Evaluation {
             loss: mean(loss),
             accuracy: mean(correct),
+            balanced_accuracy: tally.per_class.balanced_accuracy(),
             samples: samples as u64,
             unreadable: total.saturating_sub(samples as u64),
             metrics,
-            confusion,
+            mistakes: tally.mistakes(),
+            per_class: tally.per_class,
+            confusion: tally.confusion,
         };
         Ok((found, stopped > 0.0))
     }
@@ -216,13 +266,9 @@ pub(crate) fn at(group: Option<&Group>, activity: &'static str) {
 }
 
 /// Counts the predictions of the batch last submitted, and waits for it.
-fn count_last(
-    program: &mut dyn Program,
-    confusion: &mut Option<Confusion>,
-    last: Option<&Submitted>,
-) -> Result<(), DeviceError> {
-    if let (Some(confusion), Some(last)) = (confusion, last) {
-        confusion.add(&last.labels, &program.store("logits")?);
+fn count_last(program: &mut dyn Program, tally: &mut Tally, last: Option<&Submitted>) -> Result<(), DeviceError> {
+    if let Some(last) = last {
+        tally.add(&last.labels, &last.indices, &program.store("logits")?);
     }
     Ok(())
 }

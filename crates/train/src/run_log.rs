@@ -24,6 +24,8 @@ pub struct EpochRecord {
     pub val_loss: f64,
     /// Share of hits in the validation set, 0 to 1.
     pub val_accuracy: f64,
+    /// The mean of the classes' own accuracies in the validation set, over the classes that have samples there.
+    pub balanced_accuracy: f64,
     /// The learning rate that the epoch used.
     pub learning_rate: f64,
     /// Over all ranks, training only.
@@ -59,13 +61,14 @@ pub struct EpochRecord {
 }
 
 /// The keys that every epoch's record has, including that of its event.
-pub(crate) const EPOCH_RECORD_NAMES: [&str; 17] = [
+pub(crate) const EPOCH_RECORD_NAMES: [&str; 18] = [
     "event",
     "epoch",
     "train_loss",
     "train_accuracy",
     "val_loss",
     "val_accuracy",
+    "balanced_accuracy",
     "learning_rate",
     "images_per_second",
     "data_wait",
@@ -157,6 +160,7 @@ mod tests {
             train_accuracy: 0.25,
             val_loss: f64::NAN,
             val_accuracy: 0.5,
+            balanced_accuracy: 0.375,
             learning_rate: 1e-3,
             images_per_second: 100.5,
             data_wait: 0.125,
@@ -185,7 +189,7 @@ mod tests {
     fn lines_are_the_contract() {
         let epoch =
             r#"{"event":"epoch","epoch":3,"train_loss":0.30000000000000004,"train_accuracy":0.25,"val_loss":null,"#;
-        let rest = r#""val_accuracy":0.5,"learning_rate":0.001,"images_per_second":100.5,"data_wait":0.125,"rank_wait":0.25,"seconds":2.0,"world_size":2}"#;
+        let rest = r#""val_accuracy":0.5,"balanced_accuracy":0.375,"learning_rate":0.001,"images_per_second":100.5,"data_wait":0.125,"rank_wait":0.25,"seconds":2.0,"world_size":2}"#;
         assert_eq!(RunEvent::Epoch(&record(3)).to_line(), format!("{epoch}{rest}"));
         let logged = EpochRecord { metrics: [("val_top5".to_owned(), 0.75)].into(), ..record(3) };
         let rest = rest.replace('}', r#","val_top5":0.75}"#);

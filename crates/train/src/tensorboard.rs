@@ -224,6 +224,7 @@ mod tests {
             train_accuracy: 0.25,
             val_loss: 0.75,
             val_accuracy: 0.125,
+            balanced_accuracy: 0.0625,
             learning_rate: 2.0,
             images_per_second: 1.0,
             data_wait: 0.375,

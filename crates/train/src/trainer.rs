@@ -321,6 +321,7 @@ impl Session {
             train_accuracy: self.position.accuracy(),
             val_loss: validation.loss,
             val_accuracy: validation.accuracy,
+            balanced_accuracy: validation.balanced_accuracy,
             learning_rate: times.learning_rate,
             images_per_second: times.images_per_second,
             // Every step waits for the slowest rank, so a mean would hide one slow disk among many ranks.

@@ -52,9 +52,34 @@ pub fn counted(count: usize, noun: &str) -> String {
     format!("{} {noun}{plural}", grouped(count as u64))
 }
 
-/// Messages quote text from users, files and other machines, which must not break the line or move the cursor.
+/// Messages quote text from users, files and other machines, which must not break the line, move the cursor, or show its
+/// characters in another order than they have.
 pub fn one_line(text: &str) -> String {
-    text.split(char::is_control).filter(|piece| !piece.is_empty()).collect::<Vec<_>>().join(" ")
+    blanked(text, misleads)
+}
+
+/// The same for a text of several lines, which stay as they are, and so do tabs.
+pub fn block(text: &str) -> String {
+    let lines = text.split('\n').map(|line| blanked(line, |c| c != '\t' && misleads(c)));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A blank in place of each run of characters that `misleads` names.
+fn blanked(text: &str, misleads: impl Fn(char) -> bool) -> String {
+    text.split(misleads).filter(|piece| !piece.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// Control characters, line and paragraph separators, and Unicode's overrides of the direction of text.
+fn misleads(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The first `limit` names, each on one line, and how many more there are: `a, b and 3 more`.
+pub fn listed(names: impl ExactSizeIterator<Item: AsRef<str>>, limit: usize) -> String {
+    let more = names.len().saturating_sub(limit);
+    let shown = names.take(limit).map(|name| one_line(name.as_ref())).collect::<Vec<_>>().join(", ");
+    if more > 0 { format!("{shown} and {} more", grouped(more as u64)) } else { shown }
 }
 
 /// A path or other text as one word of a shell's command line.
@@ -109,6 +134,27 @@ mod tests {
         check(1, "class", "1 class");
         check(0, "class", "0 classes");
         check(1500, "rank", "1,500 ranks");
+    }
+
+    #[test]
+    fn foreign_text_stays_on_its_line() {
+        let check = |text: &str, expected: &str| assert_eq!(one_line(text), expected);
+        check("two words, \u{e9} \u{1f33c}", "two words, \u{e9} \u{1f33c}");
+        check("a\nerror: b\r\n", "a error: b");
+        check("\x1b]0;title\x07\x1b[2J\u{9b}31mred", "]0;title [2J 31mred");
+        check("gpj.\u{202e}exe\u{2028}\u{2066}x", "gpj. exe x");
+        check("\t\u{7f}", "");
+        let check = |text: &str, expected: &str| assert_eq!(block(text), expected);
+        check("a\n\n\tb\x1b[2J\rc\n", "a\n\n\tb [2J c\n");
+    }
+
+    #[test]
+    fn lists_are_bounded() {
+        let check = |names: &[&str], limit, expected: &str| assert_eq!(listed(names.iter(), limit), expected);
+        check(&[], 2, "");
+        check(&["a", "b"], 2, "a, b");
+        check(&["a", "b\nerror: c", "d"], 2, "a, b error: c and 1 more");
+        check(&["a"; 1500], 1, "a and 1,499 more");
     }
 
     #[test]

@@ -140,7 +140,7 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
         )),
     }
     if let Some(profile) = profile.filter(|_| !output.is_json()) {
-        output.text(profile.table().trim_end());
+        output.block(profile.table().trim_end());
     }
     output.finish()
 }

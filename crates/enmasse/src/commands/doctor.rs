@@ -7,7 +7,7 @@ use enmasse_doctor::{SELF_TEST, SelfTestError, examine, play};
 
 use crate::arguments::path;
 use crate::failure::Failure;
-use crate::output::{Output, say};
+use crate::output::{Output, say_block};
 
 /// The command line of `enmasse doctor`.
 pub fn command() -> Command {
@@ -40,7 +40,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut output = Output::new(matches.get_flag("json"));
     match output.is_json() {
         true => output.json(report.to_json()),
-        false => output.text(&report),
+        false => output.block(&report),
     }
     output.finish()?;
     if report.has_problems() { Err(Failure::Told(1)) } else { Ok(()) }
@@ -52,7 +52,7 @@ fn self_test(part: &str) -> Result<(), Failure> {
         SelfTestError::UnknownPart(_) => Failure::Usage(error.to_string()),
         SelfTestError::Failed(_) => Failure::error(error),
         SelfTestError::Ranks(report) => {
-            say(report);
+            say_block(report);
             Failure::Told(1)
         }
     })?;

@@ -1,5 +1,7 @@
 //! `enmasse eval RUN|WEIGHTS DATA`: loss and accuracy, exact at any number of ranks.
 
+mod report;
+
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,13 +14,15 @@ use enmasse_data::{
 };
 use enmasse_files::write_whole;
 use enmasse_train::{
-    Confusion, EpochPosition, Evaluation, LayeredConfig, MetricName, OnBadSample, RunPaths, Setting, Source,
-    Surroundings, TrainConfig, TrainingData, compare_devices, compare_judged, evaluate,
+    EpochPosition, Evaluation, LayeredConfig, MetricName, OnBadSample, RunPaths, Setting, Source, Surroundings,
+    TrainConfig, TrainingData, compare_devices, compare_judged, evaluate, evaluate_with_mistakes,
 };
 use enmasse_wording::counted;
+use report::Report;
 use serde_json::json;
 
 use crate::arguments::{self, DECIDED};
+use crate::balance;
 use crate::commands::weights::{self, OF_A_RUN, PREPARATION, Weights};
 use crate::data_of_run::check_data_of_run;
 use crate::failure::Failure;
@@ -30,6 +34,9 @@ use crate::reporter::{Audience, Reporter, percent};
 use crate::settings::{self, Ranks, cores};
 use crate::staging::{Copier, stage};
 use crate::without_data::shapes;
+
+/// Mistakes that `--mistakes` lists on the screen, unless it says how many.
+const MISTAKES: usize = 20;
 
 /// Settings that apply to evaluation.
 const EVALUATION: &[&str] = &[
@@ -66,7 +73,7 @@ const EVALUATION: &[&str] = &[
 /// The command line of `enmasse eval`.
 pub fn command() -> Command {
     Command::new("eval")
-        .about("Loss and accuracy of a run's best checkpoint, or of a weights file")
+        .about("Loss and accuracy of a run's best checkpoint or of a weights file; precision, recall and F1 of each class")
         .arg(arguments::source())
         .arg(arguments::data_as(
             "Data as for train, but of a folder with train/ and val/ one of these; of CIFAR and MNIST the test part, of a packed file the validation part. Without it, the data of the run",
@@ -85,6 +92,17 @@ pub fn command() -> Command {
                 .value_parser(arguments::path)
                 .help("Draw the true and the predicted classes as an SVG file"),
         )
+        .arg(
+            Arg::new("mistakes")
+                .long("mistakes")
+                .value_name("N")
+                .num_args(0..=1)
+                .value_parser(arguments::count_value)
+                .help("List the images that were predicted as another class, the most certain first, with the probabilities of both classes [default of N: 20, with --csv and --json all]"),
+        )
+        .arg(Arg::new("csv").long("csv").action(ArgAction::SetTrue).help(
+            "Print a table: label, class, images, predicted, precision, recall, f1, confused_with, confused. With --mistakes: path, class, predicted, probability, class_probability",
+        ))
         .arg(arguments::crops())
         .arg(Arg::new(DECIDED).long(DECIDED).action(ArgAction::SetTrue).hide(true))
         .args(arguments::settings_with(EVALUATION, OF_A_RUN))
@@ -148,6 +166,11 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         let reason = "--metrics: cannot be combined with --crops, which gives loss and accuracy; use one of them";
         return Err(Failure::Usage(reason.to_owned()));
     }
+    let csv = matches.get_flag("csv");
+    if csv && layers.config().json {
+        return Err(Failure::Usage("--csv: cannot be combined with --json; use one of them".to_owned()));
+    }
+    let mistakes = matches.contains_id("mistakes").then(|| matches.get_one::<usize>("mistakes").copied());
     let ranks = match &launched {
         Some(launched) => Ranks::Launched { local_rank: launched.place.local_rank, speaks: warns },
         None => Ranks::OfMachine,
@@ -171,7 +194,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     };
     let validates = form == Form::Other && (asked == Some("val") || (asked.is_none() && is_own));
     let confusion = matches.get_one::<PathBuf>("confusion").cloned();
-    let request = Request { weights, saved, root, form, validates, options, config, confusion, crops };
+    let shown = Shown { confusion, mistakes, csv };
+    let request = Request { weights, saved, root, form, validates, options, config, shown, crops };
     // The process that started this one has checked the flags, and copied the data.
     let is_decided = settings::is_decided(matches);
     match launched {
@@ -234,14 +258,42 @@ struct Request {
     validates: bool,
     options: OpenOptions,
     config: TrainConfig,
-    confusion: Option<PathBuf>,
+    shown: Shown,
     crops: Vec<EvalCrop>,
+}
+
+/// What is made of the results.
+struct Shown {
+    /// Where to draw the confusion matrix.
+    confusion: Option<PathBuf>,
+    /// Whether to list mistakes, and how many.
+    mistakes: Option<Option<usize>>,
+    /// Whether to print a table for other programs.
+    csv: bool,
+}
+
+impl Shown {
+    /// The flags of a rank.
+    fn flags(&self) -> Vec<OsString> {
+        let mut flags: Vec<OsString> = Vec::new();
+        if let Some(path) = &self.confusion {
+            flags.extend(["--confusion".into(), path.into()]);
+        }
+        if self.csv {
+            flags.push("--csv".into());
+        }
+        flags.extend(self.mistakes.map(|count| match count {
+            Some(count) => format!("--mistakes={count}").into(),
+            None => "--mistakes".into(),
+        }));
+        flags
+    }
 }
 
 impl Request {
     /// Copies the data, if that is asked for, and opens them. Warns of settings of `judged` that have no effect on them.
     fn open(self, copier: Copier, judged: Option<&LayeredConfig>, is_launched: bool) -> Result<Task, Failure> {
-        let Request { weights, saved, root, form, validates, options, config, confusion, crops } = self;
+        let Request { weights, saved, root, form, validates, options, config, shown, crops } = self;
         let (root, not_copied) = stage(&config, &root, copier)?;
         let found = match form.held_out() {
             Some(part) => {
@@ -272,7 +324,7 @@ impl Request {
             let idle = layers.without_effect(&surroundings, |setting| weights::judges(EVALUATION, setting));
             idle.iter().for_each(|line| say(format_args!("warning: {line}")));
         }
-        Ok(Task { weights, data, left_out, warnings, part, config, confusion, crops })
+        Ok(Task { weights, data, left_out, warnings, part, config, shown, crops })
     }
 }
 
@@ -326,8 +378,7 @@ struct Task {
     warnings: Vec<DataWarning>,
     part: Part,
     config: TrainConfig,
-    /// Where to draw the confusion matrix.
-    confusion: Option<PathBuf>,
+    shown: Shown,
     /// Those by which each picture is judged.
     crops: Vec<EvalCrop>,
 }
@@ -335,7 +386,7 @@ struct Task {
 impl Task {
     /// One rank of the evaluation; the first one prints.
     fn evaluate(&self, rank: &Rank) -> Result<(), Failure> {
-        let Task { weights, data, left_out, warnings, part, config, crops, .. } = self;
+        let Task { weights, data, left_out, warnings, part, config, shown, crops } = self;
         if rank.is_first() {
             weights.report();
             warn_of_left_out(left_out);
@@ -364,40 +415,59 @@ impl Task {
         let audience = if rank.is_first() { Audience::Everybody(Output::new(config.json)) } else { Audience::Nobody };
         let mut reporter = Reporter::new(audience);
         let position = EpochPosition::default();
+        let evaluate = if shown.mistakes.is_some() { evaluate_with_mistakes } else { evaluate };
         let found = evaluate(program.as_mut(), &loader, total, group, position, &mut reporter)?;
-        let Evaluation { loss, accuracy, samples, unreadable, metrics, confusion } = found;
-        if let (true, Some(path)) = (rank.is_first(), &self.confusion) {
-            self.draw(path, confusion)?;
+        if let (true, Some(path)) = (rank.is_first(), &shown.confusion) {
+            self.draw(path, &found)?;
         }
+        let everything = config.json || shown.csv;
+        let mistakes = shown.mistakes.map(|count| count.unwrap_or(if everything { usize::MAX } else { MISTAKES }));
+        let classes = &weights.classifier.classes;
+        let report = Report { found: &found, classes, data: data.as_ref(), mistakes };
+        let Evaluation { loss, accuracy, balanced_accuracy, samples, unreadable, metrics, per_class, .. } = &found;
         reporter.finish(|output| match output.is_json() {
             true => {
                 let mut event = json!({
-                    "event": "eval", "loss": loss, "accuracy": accuracy, "samples": samples, "unreadable": unreadable,
+                    "event": "eval", "loss": loss, "accuracy": accuracy, "balanced_accuracy": balanced_accuracy,
+                    "samples": samples, "unreadable": unreadable,
                     "averaged": weights.classifier.averaged, "part": part.word(), "crops": crops.len()
                 });
-                metrics.into_iter().for_each(|(name, mean)| event[name] = mean.into());
+                metrics.iter().for_each(|(name, mean)| event[name] = (*mean).into());
+                report.add_to(&mut event);
                 output.json(event);
             }
             false => {
-                let skipped = if unreadable > 0 { format!(", {unreadable} unreadable") } else { String::new() };
-                let pictures = counted(samples as usize, "picture") + &skipped;
+                let skipped = if *unreadable > 0 { format!(", {unreadable} unreadable") } else { String::new() };
+                let pictures = counted(*samples as usize, "picture") + &skipped;
                 let averaged = if weights.classifier.averaged { ", with the averages of --ema" } else { "" };
                 let crops = if crops.len() > 1 { format!(", by {} crops of each", crops.len()) } else { String::new() };
                 let metrics = metrics.iter().map(|(name, mean)| format!(", {name} {mean:.4}")).collect::<String>();
-                output.text(format_args!(
-                    "{}, {pictures}{crops}: accuracy {}, loss {loss:.4}{metrics}{averaged}",
+                let summary = format!(
+                    "{}, {pictures}{crops}: accuracy {}{}, loss {loss:.4}{metrics}{averaged}",
                     part.describe(),
-                    percent(accuracy)
-                ));
+                    percent(*accuracy),
+                    balance::beside(per_class)
+                );
+                match shown.csv {
+                    true => {
+                        output.fact(summary);
+                        report.csv().into_iter().for_each(|line| output.text(line));
+                    }
+                    false => {
+                        output.text(summary);
+                        report.lines().into_iter().for_each(|line| output.text(line));
+                    }
+                }
             }
         })
     }
 
     /// Writes the confusion matrix.
-    fn draw(&self, path: &Path, confusion: Option<Confusion>) -> Result<(), Failure> {
+    fn draw(&self, path: &Path, found: &Evaluation) -> Result<(), Failure> {
         let none = || Failure::Error("--confusion: more than 1024 classes make too large a matrix".to_owned());
         let title = format!("confusion matrix, {}", self.part.describe());
-        let svg = confusion.ok_or_else(none)?.draw(&title, &self.weights.classifier.classes)?;
+        let confusion = found.confusion.as_ref().ok_or_else(none)?;
+        let svg = confusion.draw(&title, &self.weights.classifier.classes)?;
         write_whole(path, |file| file.write_all(svg.as_bytes())).map_err(Failure::error)
     }
 
@@ -410,9 +480,7 @@ impl Task {
         arguments.extend(settings::rank_flags(&self.config, names.filter_map(|name| Setting::find(name))));
         arguments.push(if self.part == Part::Validation { "--split=val" } else { "--split=all" }.into());
         arguments.push(format!("--crops={}", self.crops.len()).into());
-        if let Some(path) = &self.confusion {
-            arguments.extend(["--confusion".into(), path.into()]);
-        }
+        arguments.extend(self.shown.flags());
         arguments.extend(["--".into(), self.weights.path.as_os_str().to_owned(), root.into()]);
         arguments
     }

@@ -71,7 +71,7 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
     let mut output = Output::new(false);
     if let Some(card) = matches.get_one::<String>("roofline").and_then(|name| Card::find(name)) {
         let plans = compiled(&config, classes, config.shard_count(1), &target())?;
-        output.text(roofline::table(printed(&plans, evaluates), card).map_err(Failure::error)?);
+        output.block(roofline::table(printed(&plans, evaluates), card).map_err(Failure::error)?);
         return output.finish();
     }
     let world_size = config.rank_count(cores());
@@ -90,10 +90,10 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
     let memory = device.memory(&plans, &hosting).map_err(Failure::error)?;
     let memory = memory_table(plan, &plans, memory);
     let work = device.work(&plans, &hosting, plan.mode).map_err(Failure::error)?;
-    output.text(format_args!("{text}\n{memory}\n{}", bucket_table(plan)));
+    output.block(format_args!("{text}\n{memory}\n{}", bucket_table(plan)));
     if let Some((sum, pieces)) = work.split_first() {
         let pieces: String = pieces.iter().map(|piece| format!("\n  {piece}")).collect();
-        output.text(format_args!("\nwork of {}: {sum}{pieces}", device.name()));
+        output.block(format_args!("\nwork of {}: {sum}{pieces}", device.name()));
     }
     output.finish()
 }

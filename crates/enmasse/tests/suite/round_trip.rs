@@ -36,6 +36,7 @@ fn train_eval_predict() {
             "train_accuracy",
             "val_loss",
             "val_accuracy",
+            "balanced_accuracy",
             "learning_rate",
             "images_per_second",
             "data_wait",
@@ -79,7 +80,11 @@ fn train_eval_predict() {
         let evaluated =
             enmasse(&[&["eval", &run_text, "--devices", "cpu:1", "--batch", "4", "--json"], arguments].concat()).well();
         let [found] = &evaluated.json()[..] else { panic!("{evaluated:?}") };
-        assert_eq!(keys(found), ["event", "loss", "accuracy", "samples", "unreadable", "averaged", "part", "crops"]);
+        let expected =
+            "event loss accuracy balanced_accuracy samples unreadable averaged part crops per_class macro confused";
+        assert_eq!(keys(found), expected.split(' ').collect::<Vec<_>>());
+        // The classes have the same number of pictures.
+        assert!((found["balanced_accuracy"].as_f64().unwrap() - best).abs() < 1e-12);
         assert_eq!(found["part"], "val");
         assert_eq!((&found["event"], &found["accuracy"], &found["samples"]), (&"eval".into(), &best.into(), &9.into()));
         let of_best = [first, second].into_iter().find(|epoch| epoch["val_accuracy"] == best).unwrap();

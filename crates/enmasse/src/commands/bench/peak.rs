@@ -31,7 +31,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut output = Output::new(config.json);
     match output.is_json() {
         true => peaks.iter().for_each(|peaks| output.json(object(peaks))),
-        false => output.text(table(&peaks).trim_end()),
+        false => output.block(table(&peaks).trim_end()),
     }
     output.finish()
 }

@@ -7,7 +7,7 @@ use enmasse_launch::{Elastic, Job, Timing, launch_elastic};
 
 use super::options::Meeting;
 use crate::failure::Failure;
-use crate::output::say;
+use crate::output::say_block;
 use crate::writer;
 
 /// The variable with the text that proves, on all nodes, that they belong to the job.
@@ -26,9 +26,9 @@ pub fn run(job: &Job, meeting: Meeting, shutdown_timeout: Duration) -> Result<()
     let elastic = Elastic { least, most, endpoint, token, local_address, timing };
     // The ranks write to the same streams.
     let _ = writer::finish();
-    let ending = launch_elastic(job, &elastic, |line| say(format_args!("{line}"))).map_err(Failure::error)?;
+    let ending = launch_elastic(job, &elastic, |line| say_block(format_args!("{line}"))).map_err(Failure::error)?;
     if let Some(report) = ending.report {
-        say(format_args!("{report}"));
+        say_block(format_args!("{report}"));
     }
     match ending.code {
         0 => Ok(()),

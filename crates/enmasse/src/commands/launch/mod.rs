@@ -17,7 +17,7 @@ pub use flags::command;
 use self::flags::Given;
 use self::options::{Options, Topology};
 use crate::failure::Failure;
-use crate::output::say;
+use crate::output::{say, say_block};
 use crate::writer;
 
 /// Tells enmasse's ranks for how many seconds they wait for all to join.
@@ -63,7 +63,7 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
     let result = match options.topology {
         Topology::Static(nodes) => {
             if nodes.count > 1 {
-                say(nodes::announcement(&given, &nodes, options.join_timeout));
+                say_block(nodes::announcement(&given, &nodes, options.join_timeout));
             }
             follow(&job, options.max_restarts)
         }
@@ -101,12 +101,12 @@ fn follow(job: &Job, max_restarts: usize) -> Result<(), Failure> {
     // The ranks write to the same streams.
     let _ = writer::finish();
     let outcome = enmasse_launch::launch_telling(job, |failure, attempt| {
-        say(format_args!("error: {failure}\nrestarting all ranks: attempt {attempt} of {max_restarts}"));
+        say_block(format_args!("error: {failure}\nrestarting all ranks: attempt {attempt} of {max_restarts}"));
     });
     let outcome = outcome.map_err(Failure::error)?;
     if let Some(report) = outcome.report() {
         let prefix = if matches!(outcome, Outcome::Failed(_)) { "error: " } else { "" };
-        say(format_args!("{prefix}{report}"));
+        say_block(format_args!("{prefix}{report}"));
     }
     let code = outcome.exit_code();
     if let Outcome::Failed(failure) = &outcome {

@@ -22,7 +22,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         output.json(
             json!({"event": "finding", "file": file.to_string(), "line": line, "problem": problem, "mend": mend}),
         );
-        output.text(format_args!("{file}:{line}: {problem}\n    mend: {mend}"));
+        output.text(format_args!("{file}:{line}: {problem}"));
+        output.text(format_args!("    mend: {mend}"));
     }
     output.json(json!({"event": "done", "file": file.to_string(), "findings": findings.len()}));
     output.text(match findings.len() {

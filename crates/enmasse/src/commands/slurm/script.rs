@@ -31,7 +31,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             write_new(path, &text)?;
             output.text(format_args!("submit with: sbatch {}", path.display()));
         }
-        None => output.text(text.trim_end()),
+        None => output.block(text.trim_end()),
     }
     output.finish()
 }

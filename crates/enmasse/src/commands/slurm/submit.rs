@@ -42,7 +42,8 @@ fn submit_written(matches: &ArgMatches) -> Result<(), Failure> {
     let mut output = Output::new(matches.get_flag("json"));
     if matches.get_flag("dry-run") {
         output.json(json!({"event": "dry_run", "command": ["sbatch", "--parsable"], "script": text}));
-        output.text(format_args!("# would be passed to: sbatch --parsable\n{}", text.trim_end()));
+        output.text("# would be passed to: sbatch --parsable");
+        output.block(text.trim_end());
         return output.finish();
     }
     let files = [Some(script.output_file()), script.error.clone()];

@@ -151,7 +151,7 @@ fn host(matches: &ArgMatches, layers: LayeredConfig, steps: usize) -> Result<(),
     };
     if !output.is_json() {
         output.text(workload.describe());
-        output.text(table::text(&rows));
+        output.block(table::text(&rows));
         if matches.contains_id("simulate") {
             output.text("The rows after the first are predicted.");
         }

@@ -17,7 +17,7 @@ use serde_json::json;
 use super::opened::Opened;
 use super::scan::Scan;
 use crate::arguments::{SOURCE, path, settings};
-use crate::csv::field;
+use crate::csv::exact;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::{Output, warn_of_left_out};
@@ -159,7 +159,7 @@ fn write_list(out: &Path, entries: &[Entry]) -> Result<(), Failure> {
         writeln!(file, "path,label,split")?;
         for Entry { file: path, class, part, .. } in entries {
             let path = path.strip_prefix(&folder).unwrap_or(path);
-            writeln!(file, "{},{},{}", field(&path.display().to_string()), field(class), part.word())?;
+            writeln!(file, "{},{},{}", exact(&path.display().to_string()), exact(class), part.word())?;
         }
         Ok(())
     })

@@ -1,0 +1,174 @@
+//! What `eval` prints: the figures of each class, the pairs that are confused most, and the mistakes, as text, JSON and CSV.
+
+use enmasse_data::Dataset;
+use enmasse_train::{ClassCounts, Evaluation, MacroAverages, Mistake};
+use enmasse_wording::{counted, grouped, one_line};
+use serde_json::{Value, json};
+
+use crate::balance;
+use crate::csv::field;
+use crate::reporter::percent;
+
+/// Classes in the table on the screen, at most; of more, those with the lowest F1.
+const MAX_ROWS: usize = 20;
+/// Confused pairs on the screen, at most.
+const MAX_PAIRS: usize = 5;
+/// Confused pairs in JSON, at most: there may be a million.
+const MAX_JSON_PAIRS: usize = 100;
+/// Characters of a class's name in the table, at most.
+const MAX_WIDTH: usize = 40;
+
+/// The results of an evaluation, with the names of classes and images.
+pub struct Report<'a> {
+    pub found: &'a Evaluation,
+    pub classes: &'a [String],
+    pub data: &'a dyn Dataset,
+    /// Mistakes to list, at most.
+    pub mistakes: Option<usize>,
+}
+
+impl Report<'_> {
+    fn class(&self, label: usize) -> String {
+        self.classes.get(label).cloned().unwrap_or_else(|| label.to_string())
+    }
+
+    /// The class that most images of this one were predicted as instead, with their number.
+    fn confused_with(&self, pairs: &[(usize, usize, u64)], label: usize) -> Option<(String, u64)> {
+        let pair = pairs.iter().find(|&&(truth, ..)| truth == label);
+        pair.map(|&(_, predicted, images)| (self.class(predicted), images))
+    }
+
+    fn pairs(&self) -> Vec<(usize, usize, u64)> {
+        self.found.confusion.as_ref().map(|confusion| confusion.most_confused()).unwrap_or_default()
+    }
+
+    /// The mistakes to list, and how many there are.
+    fn listed(&self, limit: usize) -> (&[Mistake], usize) {
+        let all = self.found.mistakes.as_deref().unwrap_or_default();
+        (&all[..all.len().min(limit)], all.len())
+    }
+
+    /// The table of classes, the averages, the confused pairs and the mistakes, for the screen.
+    pub fn lines(&self) -> Vec<String> {
+        let per_class = &self.found.per_class;
+        let mut rows: Vec<(usize, ClassCounts)> = per_class.classes().enumerate().collect();
+        let is_cut = rows.len() > MAX_ROWS;
+        if is_cut {
+            rows.sort_by(|(_, a), (_, b)| a.f1().total_cmp(&b.f1()));
+            rows.truncate(MAX_ROWS);
+        }
+        let name = |label| one_line(&self.class(label)).chars().take(MAX_WIDTH).collect::<String>();
+        let average = "macro average";
+        let widest = rows.iter().map(|&(label, _)| name(label).chars().count()).chain([average.len()]).max();
+        let widest = widest.unwrap_or_default();
+        let row = |name: &str, images: &str, figures: [String; 3]| {
+            let [precision, recall, f1] = figures;
+            format!("{name:<widest$}  {images:>9}  {precision:>9}  {recall:>9}  {f1:>9}")
+        };
+        let mut lines = vec![row("class", "images", ["precision", "recall", "F1"].map(str::to_owned))];
+        lines.extend(rows.iter().map(|&(label, class)| {
+            let figures = [class.precision(), class.recall(), class.f1()].map(percent);
+            row(&name(label), &grouped(class.images), figures)
+        }));
+        let MacroAverages { precision, recall, f1 } = per_class.macro_averages();
+        lines.push(row(average, &grouped(self.found.samples), [precision, recall, f1].map(percent)));
+        if is_cut {
+            let all = counted(per_class.classes().len(), "class");
+            lines.push(format!("these are the {MAX_ROWS} with the lowest F1 of {all}; --csv and --json have all"));
+        }
+        lines.extend(balance::never_predicted(per_class, self.classes));
+        lines.extend(self.confused_line());
+        lines.extend(self.mistakes.into_iter().flat_map(|limit| self.mistake_lines(limit)));
+        lines
+    }
+
+    fn confused_line(&self) -> Option<String> {
+        if self.found.confusion.is_none() {
+            return Some("most confused: not counted, since there are more than 1024 classes".to_owned());
+        }
+        let pairs = self.pairs();
+        let pair = |&(truth, predicted, images): &(usize, usize, u64)| {
+            format!("{} predicted as {} ({})", self.class(truth), self.class(predicted), grouped(images))
+        };
+        let shown = enmasse_wording::listed(pairs.iter().map(pair), MAX_PAIRS);
+        (!pairs.is_empty()).then(|| format!("most confused: {shown}"))
+    }
+
+    fn mistake_lines(&self, limit: usize) -> Vec<String> {
+        let (listed, all) = self.listed(limit);
+        let of = counted(self.found.samples as usize, "image");
+        let mut lines = vec![format!("mistakes: {} of {of}, the most certain first", grouped(all as u64))];
+        lines.extend(listed.iter().map(|mistake| {
+            let predicted = mistake.predicted.map_or("nothing".to_owned(), |label| self.class(label));
+            let (probability, of_truth) = (percent(mistake.probability), percent(mistake.probability_of_truth));
+            let (file, truth) = (self.data.name(mistake.index), self.class(mistake.truth));
+            format!("  {file}: {truth} ({of_truth}) predicted as {predicted} ({probability})")
+        }));
+        if all > listed.len() {
+            let more = grouped((all - listed.len()) as u64);
+            lines.push(format!("  and {more} more; --mistakes {all} lists all, as do --csv and --json"));
+        }
+        lines
+    }
+
+    /// Adds the keys of classes, averages, pairs and mistakes.
+    pub fn add_to(&self, event: &mut Value) {
+        let per_class = self.found.per_class.classes().enumerate().map(|(label, class)| {
+            json!({
+                "class": self.class(label), "images": class.images, "predicted": class.predicted,
+                "precision": class.precision(), "recall": class.recall(), "f1": class.f1()
+            })
+        });
+        event["per_class"] = per_class.collect();
+        let MacroAverages { precision, recall, f1 } = self.found.per_class.macro_averages();
+        event["macro"] = json!({ "precision": precision, "recall": recall, "f1": f1 });
+        let pairs = self.pairs();
+        let pairs = pairs.iter().take(MAX_JSON_PAIRS).map(|&(truth, predicted, images)| {
+            json!({ "class": self.class(truth), "predicted": self.class(predicted), "images": images })
+        });
+        event["confused"] = if self.found.confusion.is_some() { pairs.collect() } else { Value::Null };
+        if let Some(limit) = self.mistakes {
+            let mistakes = self.listed(limit).0.iter().map(|mistake| {
+                json!({
+                    "image": self.data.name(mistake.index), "class": self.class(mistake.truth),
+                    "predicted": mistake.predicted.map(|label| self.class(label)),
+                    "probability": mistake.probability, "class_probability": mistake.probability_of_truth
+                })
+            });
+            event["mistakes"] = mistakes.collect();
+        }
+    }
+
+    /// The table of mistakes if these are to be listed, otherwise that of classes. Its last row has the averages, and no label.
+    pub fn csv(&self) -> Vec<String> {
+        match self.mistakes {
+            Some(limit) => self.csv_of_mistakes(limit),
+            None => self.csv_of_classes(),
+        }
+    }
+
+    fn csv_of_classes(&self) -> Vec<String> {
+        let pairs = self.pairs();
+        let mut lines = vec!["label,class,images,predicted,precision,recall,f1,confused_with,confused".to_owned()];
+        lines.extend(self.found.per_class.classes().enumerate().map(|(label, class)| {
+            let (precision, recall, f1) = (class.precision(), class.recall(), class.f1());
+            let (other, images) = self.confused_with(&pairs, label).unwrap_or_default();
+            let (name, other) = (field(&self.class(label)), field(&other));
+            format!("{label},{name},{},{},{precision},{recall},{f1},{other},{images}", class.images, class.predicted)
+        }));
+        let MacroAverages { precision, recall, f1 } = self.found.per_class.macro_averages();
+        lines.push(format!(",macro average,{},,{precision},{recall},{f1},,", self.found.samples));
+        lines
+    }
+
+    fn csv_of_mistakes(&self, limit: usize) -> Vec<String> {
+        let mut lines = vec!["path,class,predicted,probability,class_probability".to_owned()];
+        lines.extend(self.listed(limit).0.iter().map(|mistake| {
+            let predicted = mistake.predicted.map(|label| self.class(label)).unwrap_or_default();
+            let (path, class) = (field(&self.data.name(mistake.index)), field(&self.class(mistake.truth)));
+            let (probability, of_truth) = (mistake.probability, mistake.probability_of_truth);
+            format!("{path},{class},{},{probability},{of_truth}", field(&predicted))
+        }));
+        lines
+    }
+}

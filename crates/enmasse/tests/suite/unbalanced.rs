@@ -1,0 +1,140 @@
+//! Classes of different sizes: figures that accuracy alone hides, and what is said of a model that predicts one class for all.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::common::{Ended, enmasse, metrics, pictures, refused};
+use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
+use serde_json::{Value, json};
+
+/// 25 dark pictures, 25 light ones and 5 red ones.
+pub fn unequal(root: &Path) -> PathBuf {
+    let data = pictures(root, 25);
+    for entry in fs::read_dir(data.join("red")).unwrap().skip(5) {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    data
+}
+
+/// The weights of an MLP for three classes that predicts the first one for every picture, whatever is in it.
+pub fn one_class_for_all(root: &Path, data: &str) -> String {
+    let (run, path) = (root.join("short").display().to_string(), root.join("one.safetensors"));
+    let short = ["train", data, "--model", "mlp", "--size", "12", "--devices", "cpu:1", "--max-steps", "1"];
+    enmasse(&[&short[..], &["--out", &run]].concat()).well();
+    let bytes = fs::read(Path::new(&run).join("checkpoints/last.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let own: Vec<_> = tensors.tensors().into_iter().filter(|(name, _)| !name.starts_with("optimizer.")).collect();
+    let bias: Vec<u8> = [1e3f32, 0.0, 0.0].into_iter().flat_map(f32::to_le_bytes).collect();
+    let changed = own.iter().map(|(name, tensor)| {
+        let data = if tensor.shape() == [3] { &bias } else { tensor.data() };
+        (name.clone(), TensorView::new(tensor.dtype(), tensor.shape().to_vec(), data).unwrap())
+    });
+    fs::write(&path, safetensors::serialize(changed, None).unwrap()).unwrap();
+    path.display().to_string()
+}
+
+/// Regression test: nothing said which pictures were predicted wrong, and how certainly.
+#[test]
+fn mistakes_are_listed_once_at_any_number_of_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = unequal(folder.path()).display().to_string();
+    let weights = one_class_for_all(folder.path(), &data);
+    let eval = |others: &[&str]| {
+        let fixed = ["eval", &weights, &data, "--model", "mlp", "--size", "12"];
+        enmasse(&[&fixed[..], others].concat()).well()
+    };
+    let found = |ranks: &str| eval(&["--devices", ranks, "--json", "--mistakes"]).json().remove(0);
+    let one = found("cpu:1");
+    let mistakes = one["mistakes"].as_array().unwrap();
+    let mut names: Vec<&str> = mistakes.iter().map(|mistake| mistake["image"].as_str().unwrap()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), 30, "each once");
+    for mistake in mistakes {
+        let class = if mistake["image"].as_str().unwrap().contains("light") { "1" } else { "2" };
+        assert_eq!((&mistake["class"], &mistake["predicted"]), (&class.into(), &"0".into()), "{mistake}");
+        assert!(mistake["probability"].as_f64().unwrap() > mistake["class_probability"].as_f64().unwrap(), "{mistake}");
+    }
+    let two = found("cpu:2");
+    for key in ["per_class", "macro", "confused", "mistakes"] {
+        let names = |found: &Value| match key {
+            // Batches of other sizes round differently.
+            "mistakes" => found[key].as_array().unwrap().iter().map(|mistake| mistake["class"].clone()).collect(),
+            _ => found[key].clone(),
+        };
+        assert_eq!(names(&two), names(&one), "{key}");
+    }
+
+    let check = |others: &[&str], lines: usize, last: &str| {
+        let said = eval(&[&["--devices", "cpu:1"], others].concat()).stdout;
+        let listed: Vec<&str> = said.lines().skip_while(|line| !line.starts_with("mistakes: 30 of 55")).collect();
+        assert_eq!(listed.len(), lines, "{said}");
+        assert!(listed.last().unwrap().contains(last), "{said}");
+    };
+    check(&["--mistakes"], 22, "  and 10 more; --mistakes 30 lists all, as do --csv and --json");
+    check(&["--mistakes", "30"], 31, "predicted as 0 (100.00 %)");
+    let table = eval(&["--devices", "cpu:1", "--csv", "--mistakes"]).stdout;
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!((lines[0], lines.len()), ("path,class,predicted,probability,class_probability", 31));
+    refused(&enmasse(&["eval", &weights, &data, "--csv", "--json"]), 2, &["--csv: cannot be combined with --json"]);
+}
+
+fn on_one_device(arguments: &[&str]) -> Ended {
+    enmasse(&[arguments, &["--devices", "cpu:1", "--size", "12"]].concat()).well()
+}
+
+/// Regression test: "accuracy 45.45 %" was all that was said of a model that predicts one class of three for all.
+#[test]
+fn one_class_for_all_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = unequal(folder.path()).display().to_string();
+    let weights = one_class_for_all(folder.path(), &data);
+
+    let eval = ["eval", &weights, &data, "--model", "mlp"];
+    let said = on_one_device(&eval).stdout;
+    assert!(said.contains("accuracy 45.45 %, balanced accuracy 33.33 %, loss "), "{said}");
+    let rows = [
+        "class             images  precision     recall         F1",
+        "0                     25    45.45 %   100.00 %    62.50 %",
+        "1                     25     0.00 %     0.00 %     0.00 %",
+        "2                      5     0.00 %     0.00 %     0.00 %",
+        "macro average         55    15.15 %    33.33 %    20.83 %",
+        "2 of 3 classes were never predicted: 1, 2",
+        "most confused: 1 predicted as 0 (25), 2 predicted as 0 (5)",
+    ];
+    assert_eq!(said.lines().skip(1).collect::<Vec<_>>(), rows);
+    let found = &on_one_device(&[&eval[..], &["--json"]].concat()).json()[0];
+    assert_eq!(found["balanced_accuracy"], 1.0 / 3.0);
+    let class = json!({"class": "0", "images": 25, "predicted": 55, "precision": 25.0 / 55.0, "recall": 1.0, "f1": 50.0 / 80.0});
+    assert_eq!(found["per_class"][0], class);
+    let confused =
+        json!([{"class": "1", "predicted": "0", "images": 25}, {"class": "2", "predicted": "0", "images": 5}]);
+    assert_eq!((&found["confused"], &found["mistakes"]), (&confused, &json!(null)));
+    assert_eq!(found["macro"], json!({"precision": 25.0 / 55.0 / 3.0, "recall": 1.0 / 3.0, "f1": 50.0 / 80.0 / 3.0}));
+    let table = on_one_device(&[&eval[..], &["--csv"]].concat());
+    let rows = [
+        "label,class,images,predicted,precision,recall,f1,confused_with,confused",
+        "0,0,25,55,0.45454545454545453,1,0.625,,0",
+        "1,1,25,0,0,0,0,0,25",
+        "2,2,5,0,0,0,0,0,5",
+        ",macro average,55,,0.15151515151515152,0.3333333333333333,0.20833333333333334,,",
+    ];
+    assert_eq!(table.stdout.lines().collect::<Vec<_>>(), rows);
+    assert!(table.stderr.contains("balanced accuracy 33.33 %"), "{}", table.stderr);
+
+    let run = folder.path().join("run");
+    let train = ["train", &data, "--model", "mlp", "--weights", &weights, "--lr", "1e-9", "--epochs", "1"];
+    let trained = on_one_device(&[&train[..], &["--out", &run.display().to_string()]].concat());
+    let (said, told) = (&trained.stdout, &trained.stderr);
+    assert!(said.contains("\n    balanced accuracy 33.33 %\n"), "{said}");
+    assert!(said.contains("best validation accuracy 45.45 %, balanced accuracy 33.33 %; peak"), "{said}");
+    let warning = "warning: in the validation of epoch 1, the best, 2 of 3 classes were never predicted: light, red\n";
+    assert!(told.contains(warning), "{told}");
+    assert_eq!(metrics(&run)[0]["balanced_accuracy"], 1.0 / 3.0);
+
+    // Classes of about the same size: nothing is added.
+    let equal = pictures(&folder.path().join("equal"), 5).display().to_string();
+    let said = on_one_device(&["eval", &weights, &equal, "--model", "mlp"]).stdout;
+    assert!(said.contains("accuracy 33.33 %, loss "), "{said}");
+}

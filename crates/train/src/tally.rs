@@ -1,0 +1,140 @@
+//! What is counted of the predictions of an evaluation, and the mistakes among them.
+
+use enmasse_comm::Group;
+use enmasse_graph::Plan;
+
+use crate::confusion::largest;
+use crate::evaluation::softmax;
+use crate::{Confusion, PerClass, TrainError};
+
+/// A sample that was predicted as another class than its own.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mistake {
+    /// Its number in the data set.
+    pub index: usize,
+    /// Its class.
+    pub truth: usize,
+    /// The class of the largest logit; `None` if no logit is a number.
+    pub predicted: Option<usize>,
+    /// The probability of the predicted class.
+    pub probability: f64,
+    /// The probability of its own class.
+    pub probability_of_truth: f64,
+}
+
+/// The counts of a pass.
+pub(crate) struct Tally {
+    pub per_class: PerClass,
+    /// None for too many classes.
+    pub confusion: Option<Confusion>,
+    /// None unless mistakes are to be listed.
+    outcomes: Option<Outcomes>,
+}
+
+impl Tally {
+    /// Nothing is counted yet of the logits of a plan.
+    pub fn of_plan(plan: &Plan) -> Self {
+        let classes = plan.shape(plan.logits)[1];
+        Tally { per_class: PerClass::new(classes), confusion: Confusion::new(classes), outcomes: None }
+    }
+
+    /// Also lists the mistakes among `total` samples.
+    pub fn list_mistakes(self, total: u64) -> Self {
+        Tally { outcomes: Some(Outcomes { rows: vec![[0.0; ROW]; total as usize] }), ..self }
+    }
+
+    /// Counts samples by their labels, their numbers in the data set and their logits `[samples, classes]`. Logits without a
+    /// label are padding.
+    pub fn add(&mut self, labels: &[i32], indices: &[u64], logits: &[f64]) {
+        self.per_class.add(labels, logits);
+        if let Some(confusion) = &mut self.confusion {
+            confusion.add(labels, logits);
+        }
+        if let Some(outcomes) = &mut self.outcomes {
+            outcomes.add(labels, indices, logits);
+        }
+    }
+
+    /// Adds the counts of all ranks.
+    pub fn sum_over(&mut self, group: &Group) -> Result<(), TrainError> {
+        self.per_class.sum_over(group)?;
+        self.confusion.as_mut().map_or(Ok(()), |confusion| confusion.sum_over(group))?;
+        self.outcomes.as_mut().map_or(Ok(()), |outcomes| outcomes.sum_over(group))
+    }
+
+    /// The mistakes, the most certain first. None unless they were to be listed.
+    pub fn mistakes(&self) -> Option<Vec<Mistake>> {
+        self.outcomes.as_ref().map(Outcomes::mistakes)
+    }
+}
+
+/// Numbers kept for each sample.
+const ROW: usize = 4;
+
+/// For each sample of the data set: its class and the predicted one, both from 1, and their probabilities. All are zero for
+/// a sample that was predicted well, cannot be read, or is another rank's, so that sums over ranks are exact.
+struct Outcomes {
+    rows: Vec<[f64; ROW]>,
+}
+
+impl Outcomes {
+    fn add(&mut self, labels: &[i32], indices: &[u64], logits: &[f64]) {
+        let classes = logits.len() / labels.len().max(1);
+        for ((&label, &index), logits) in labels.iter().zip(indices).zip(logits.chunks_exact(classes)) {
+            let (Ok(truth), Some(row)) = (usize::try_from(label), self.rows.get_mut(index as usize)) else { continue };
+            let predicted = largest(logits);
+            if predicted != Some(truth) && truth < classes {
+                let probabilities = softmax(logits);
+                let probability = predicted.map_or(f64::NAN, |predicted| probabilities[predicted]);
+                let from_one = |class: usize| (class + 1) as f64;
+                *row = [from_one(truth), predicted.map_or(0.0, from_one), probability, probabilities[truth]];
+            }
+        }
+    }
+
+    fn sum_over(&mut self, group: &Group) -> Result<(), TrainError> {
+        Ok(group.all_reduce(self.rows.as_flattened_mut())?)
+    }
+
+    fn mistakes(&self) -> Vec<Mistake> {
+        let mistake = |(index, row): (usize, &[f64; ROW])| {
+            let [truth, predicted, probability, probability_of_truth] = *row;
+            let class = |from_one: f64| (from_one as usize).checked_sub(1);
+            class(truth).map(|truth| Mistake {
+                index,
+                truth,
+                predicted: class(predicted),
+                probability,
+                probability_of_truth,
+            })
+        };
+        let mut mistakes: Vec<Mistake> = self.rows.iter().enumerate().filter_map(mistake).collect();
+        // Stable, so that equals keep the order of the data set. What is not a number comes last.
+        let certainty = |mistake: &Mistake| if mistake.probability.is_nan() { -1.0 } else { mistake.probability };
+        mistakes.sort_by(|a, b| certainty(b).total_cmp(&certainty(a)));
+        mistakes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_are_the_most_certain_first() {
+        let mut outcomes = Outcomes { rows: vec![[0.0; ROW]; 6] };
+        let (half, nan) = (0.5f64.ln(), f64::NAN);
+        // In the order of a batch: right, wrong by a half, padding, no number.
+        outcomes.add(&[0, 1, -1, 1], &[3, 4, u64::MAX, 0], &[1.0, 0.0, half, half, 1.0, 0.0, nan, nan]);
+        outcomes.add(&[1, 0], &[5, 1], &[0.75f64.ln(), 0.25f64.ln(), half, 0.25f64.ln()]);
+        let found: Vec<_> = outcomes
+            .mistakes()
+            .iter()
+            .map(|m| {
+                (m.index, m.truth, m.predicted, (m.probability * 1e6).round(), (m.probability_of_truth * 1e6).round())
+            })
+            .map(|(index, truth, predicted, p, t)| format!("{index} {truth} {predicted:?} {p} {t}"))
+            .collect();
+        assert_eq!(found, ["5 1 Some(0) 750000 250000", "4 1 Some(0) 500000 500000", "0 1 None NaN NaN"]);
+    }
+}
