@@ -3,13 +3,17 @@
 use std::path::Path;
 
 use enmasse_data::DataKind;
-use enmasse_device::{DeviceRequest, Program};
-use enmasse_train::{Classifier, ModelFn, Prediction, Preparation, TrainConfig, TrainError};
+use enmasse_device::{Device, DeviceRequest, Program};
+use enmasse_graph::Tensor;
+use enmasse_train::{Classifier, Image, Prediction, Preparation, TrainConfig, TrainError};
 
 /// The classes that [`TrainedModel::predict`] names, at most.
 const NAMED: usize = 5;
 
-/// The best weights of a run on a device, ready for one picture at a time.
+/// Images that are computed at once, at most.
+const MAX_BATCH: usize = 64;
+
+/// The best weights of a run on a device. Images are files, or the bytes of files in memory.
 ///
 /// ```no_run
 /// use enmasse::prelude::*;
@@ -17,11 +21,20 @@ const NAMED: usize = 5;
 /// for guess in model.predict("rose.jpg")?.top {
 ///     println!("{:5.1} %  {}", 100.0 * guess.probability, guess.class);
 /// }
+/// let received: Vec<Vec<u8>> = vec![std::fs::read("rose.jpg").unwrap(), std::fs::read("tulip.png").unwrap()];
+/// for prediction in model.predict_batch(&received)? {
+///     println!("{}", prediction.top[0].class);
+/// }
 /// # Ok::<(), enmasse::train::TrainError>(())
 /// ```
 pub struct TrainedModel {
     classifier: Classifier,
+    device: Box<dyn Device>,
+    model: Box<dyn Fn(Tensor, usize) -> Tensor>,
+    /// For one image.
     program: Box<dyn Program>,
+    /// For several, once there were several.
+    batched: Option<Box<dyn Program>>,
 }
 
 impl TrainedModel {
@@ -35,21 +48,24 @@ impl TrainedModel {
                 classifier.model
             )));
         };
-        Self::compile(classifier, &|x, classes| model.forward(x, classes))
+        Self::compile(classifier, Box::new(move |x, classes| model.forward(x, classes)))
     }
 
     /// Opens a run of a program's own model, given the function that it was trained with.
-    pub fn open_own(run: impl AsRef<Path>, model: &ModelFn) -> Result<Self, TrainError> {
-        Self::compile(open(run.as_ref())?, model)
+    pub fn open_own(
+        run: impl AsRef<Path>,
+        model: impl Fn(Tensor, usize) -> Tensor + 'static,
+    ) -> Result<Self, TrainError> {
+        Self::compile(open(run.as_ref())?, Box::new(model))
     }
 
-    fn compile(classifier: Classifier, model: &ModelFn) -> Result<Self, TrainError> {
+    fn compile(classifier: Classifier, model: Box<dyn Fn(Tensor, usize) -> Tensor>) -> Result<Self, TrainError> {
         let TrainConfig { devices, isa, exact, .. } = &classifier.configuration;
         let kind = devices.as_ref().map_or(enmasse_devices::KINDS[0].name, |devices| devices.kind.as_str());
         let request = DeviceRequest { isa: isa.clone(), exact: *exact, ..DeviceRequest::default() };
         let device = enmasse_devices::open(kind, &request)?;
-        let program = classifier.program(model, device.as_ref(), 1)?;
-        Ok(TrainedModel { classifier, program })
+        let program = classifier.program(&model, device.as_ref(), 1)?;
+        Ok(TrainedModel { classifier, device, model, program, batched: None })
     }
 
     /// The names of the classes, by label.
@@ -57,11 +73,29 @@ impl TrainedModel {
         &self.classifier.classes
     }
 
-    /// The most probable classes of a picture file, at most five. The picture is prepared as validation pictures were.
-    pub fn predict(&mut self, picture: impl AsRef<Path>) -> Result<Prediction, TrainError> {
+    /// The most probable classes of an image, at most five. It is a path, or the bytes of a file, and is prepared as validation
+    /// images were.
+    pub fn predict<'a>(&mut self, image: impl Into<Image<'a>>) -> Result<Prediction, TrainError> {
         let reading = self.classifier.configuration.reading();
-        let mut predictions = self.classifier.predict(self.program.as_mut(), &[picture], NAMED, reading)?;
+        let mut predictions = self.classifier.predict(self.program.as_mut(), &[image.into()], NAMED, reading)?;
         predictions.pop().ok_or(TrainError::NotFitted)
+    }
+
+    /// The same for several images, in their order, which are computed in batches of up to 64. An image that cannot be read is an
+    /// error. The first call, and one with more images than all before, compiles the model for its batch, which holds the
+    /// weights once more.
+    pub fn predict_batch<'a>(
+        &mut self,
+        images: impl IntoIterator<Item = impl Into<Image<'a>>>,
+    ) -> Result<Vec<Prediction>, TrainError> {
+        let images: Vec<Image> = images.into_iter().map(Into::into).collect();
+        let wanted = images.len().next_power_of_two().min(MAX_BATCH);
+        let program = match &mut self.batched {
+            _ if wanted == 1 => &mut self.program,
+            Some(program) if program.plans().evaluate.batch >= wanted => program,
+            batched => batched.insert(self.classifier.program(&self.model, self.device.as_ref(), wanted)?),
+        };
+        self.classifier.predict(program.as_mut(), &images, NAMED, self.classifier.configuration.reading())
     }
 }
 

@@ -15,6 +15,7 @@ mod error;
 mod evaluation;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod image;
 mod loaded;
 mod memory;
 mod pace;
@@ -57,6 +58,7 @@ pub use confusion::Confusion;
 pub use engine::Engine;
 pub use error::TrainError;
 pub use evaluation::{EpochPosition, Evaluation, evaluate, evaluate_with_mistakes};
+pub use image::Image;
 pub use memory::{RankMemory, require_memory};
 pub use pace::{Straggler, Work};
 pub use per_class::{ClassCounts, MacroAverages, PerClass};

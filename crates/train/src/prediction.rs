@@ -1,6 +1,6 @@
 //! The likeliest classes of pictures: of a few, one after another, or of many, which threads read ahead.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use enmasse_data::{
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::crops::Crops;
 use crate::evaluation::softmax;
-use crate::{Classifier, TrainError};
+use crate::{Classifier, Image, TrainError};
 
 /// A class with its probability.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -29,18 +29,19 @@ pub struct Guess {
 /// The likeliest classes of a picture.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
-    /// The picture's path, as given.
+    /// The image's path, as given, or `image 3` for the bytes at place 3 of a list.
     pub image: String,
     /// The classes, likeliest first.
     pub top: Vec<Guess>,
 }
 
 impl Classifier {
-    /// The `top` likeliest classes of each picture, in the order of `images`. A picture that cannot be read is an error.
+    /// The `top` likeliest classes of each image, in the order of `images`, which fill the batches of `program`. An image that
+    /// cannot be read is an error.
     pub fn predict(
         &self,
         program: &mut dyn Program,
-        images: &[impl AsRef<Path>],
+        images: &[Image],
         top: usize,
         reading: ReadOptions,
     ) -> Result<Vec<Prediction>, TrainError> {
@@ -49,11 +50,11 @@ impl Classifier {
         let bytes = height * width * channels;
         let mut resizer = Resizer::default();
         let mut predictions = Vec::with_capacity(images.len());
-        for chunk in images.chunks(batch) {
+        for (number, chunk) in images.chunks(batch).enumerate() {
+            let first = number * batch;
             let mut pixels = vec![0; batch * bytes];
-            for (image, place) in chunk.iter().zip(pixels.chunks_exact_mut(bytes)) {
-                let picture = decode::open(image.as_ref(), reading)?;
-                self.transform.fit(&picture, &mut resizer, place);
+            for ((image, pixels), place) in chunk.iter().zip(pixels.chunks_exact_mut(bytes)).zip(first..) {
+                self.transform.fit(&image.read(place, reading)?, &mut resizer, pixels);
             }
             let (labels, sample_indices) = (vec![-1; batch], vec![0; batch]);
             let pictures = HostBatch { images: pixels, labels, sample_indices, ..HostBatch::default() };
@@ -62,12 +63,8 @@ impl Classifier {
             program.metrics(ticket)?;
             let logits = program.store("logits")?;
             let rows = logits.chunks_exact(self.classes.len());
-            predictions.extend(
-                chunk
-                    .iter()
-                    .zip(rows)
-                    .map(|(image, logits)| self.prediction(image.as_ref().display().to_string(), logits, top)),
-            );
+            let images = chunk.iter().zip(rows).zip(first..);
+            predictions.extend(images.map(|((image, logits), place)| self.prediction(image.name(place), logits, top)));
         }
         Ok(predictions)
     }
@@ -118,6 +115,8 @@ pub struct Pictures {
 
 enum Source {
     File(PathBuf),
+    /// The content of a file, and its name.
+    Bytes(Vec<u8>, String),
     Part(Arc<dyn Dataset>),
 }
 
@@ -130,6 +129,11 @@ impl Pictures {
     /// Adds a picture file.
     pub fn add_file(&mut self, path: PathBuf) {
         self.sources.push((Source::File(path), self.len() + 1));
+    }
+
+    /// Adds the content of an image file, under a name.
+    pub fn add_bytes(&mut self, bytes: Vec<u8>, name: String) {
+        self.sources.push((Source::Bytes(bytes, name), self.len() + 1));
     }
 
     /// Adds all pictures of a data set.
@@ -158,6 +162,7 @@ impl Dataset for Pictures {
     fn read(&self, index: usize) -> Result<Picture, DataError> {
         match self.source(index) {
             (Source::File(path), _) => decode::open(path, self.reading),
+            (Source::Bytes(bytes, name), _) => decode::open_bytes(bytes, || name.clone(), self.reading),
             (Source::Part(part), index) => part.read(index),
         }
     }
@@ -170,6 +175,7 @@ impl Dataset for Pictures {
     ) -> Result<(), DataError> {
         match self.source(index) {
             (Source::File(path), _) => decode::read_part(path, self.reading, wanted, view),
+            (Source::Bytes(bytes, name), _) => decode::read_part_of(bytes, || name.clone(), self.reading, wanted, view),
             (Source::Part(part), index) => part.read_part(index, wanted, view),
         }
     }
@@ -177,6 +183,7 @@ impl Dataset for Pictures {
     fn name(&self, index: usize) -> String {
         match self.source(index) {
             (Source::File(path), _) => path.display().to_string(),
+            (Source::Bytes(_, name), _) => name.clone(),
             (Source::Part(part), index) => part.name(index),
         }
     }
@@ -187,7 +194,7 @@ impl Dataset for Pictures {
 
     fn extent(&self, index: usize) -> Option<Extent> {
         match self.source(index) {
-            (Source::File(_), _) => None,
+            (Source::File(_) | Source::Bytes(..), _) => None,
             (Source::Part(part), index) => part.extent(index),
         }
     }

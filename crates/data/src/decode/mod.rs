@@ -29,7 +29,7 @@ use orientation::Turn;
 const MAX_PIXELS: usize = 89_478_485;
 
 /// Limit of a picture file's bytes.
-pub(crate) const MAX_FILE_BYTES: u64 = 512 << 20;
+pub const MAX_FILE_BYTES: u64 = 512 << 20;
 
 /// How picture files become RGB pixels. The default refuses pictures that are not RGB, and takes them as stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +46,13 @@ pub struct ReadOptions {
 pub fn open(path: impl AsRef<Path>, options: ReadOptions) -> Result<Picture, DataError> {
     let mut view = View::default();
     read_part(path.as_ref(), options, &Wanted::whole, &mut view)?;
+    Ok(view.picture)
+}
+
+/// [`open`] for a picture file that lies in memory. `name` is for error messages.
+pub fn open_bytes(bytes: &[u8], name: impl FnOnce() -> String, options: ReadOptions) -> Result<Picture, DataError> {
+    let mut view = View::default();
+    read_part_of(bytes, name, options, &Wanted::whole, &mut view)?;
     Ok(view.picture)
 }
 

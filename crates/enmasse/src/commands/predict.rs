@@ -1,12 +1,14 @@
 //! `enmasse predict RUN|WEIGHTS PATH…`: the most probable classes of pictures, and of all pictures in folders.
 
-use std::path::PathBuf;
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use enmasse_data::{
-    BadSample, DataKind, DataLayout, Dataset, DecodePool, LeftOut, holds_unlabelled, list_pictures, open_unlabelled,
+    BadSample, DataKind, DataLayout, Dataset, DecodePool, LeftOut, decode::MAX_FILE_BYTES, holds_unlabelled,
+    list_pictures, open_unlabelled,
 };
-use enmasse_train::{LayeredConfig, Pictures, Prediction, Surroundings, TrainConfig};
+use enmasse_train::{Guess, LayeredConfig, Pictures, Prediction, Surroundings, TrainConfig};
 
 use crate::arguments::{self, ONE_DEVICE};
 use crate::commands::weights::{self, OF_A_RUN};
@@ -48,6 +50,7 @@ Examples:
   enmasse predict runs/a photos --csv > classes.csv
   enmasse predict runs/a new.csv --path-column file
   enmasse predict runs/a 'shards/new-{000..009}.tar' data/test-00000-of-00001.parquet
+  curl -s https://example.org/rose.jpg | enmasse predict runs/a -
   enmasse predict resnet34.pth photos --model resnet34 --top 1";
 
 /// The command line of `enmasse predict`.
@@ -62,7 +65,7 @@ pub fn command() -> Command {
                 .required(true)
                 .num_args(1..)
                 .value_parser(value_parser!(PathBuf))
-                .help("Picture files, folders (all pictures in them, at any depth, in the order of their paths), manifests, WebDataset archives, Parquet files and packed files. Labels do not count"),
+                .help("Picture files, folders (all pictures in them, at any depth, in the order of their paths), manifests, WebDataset archives, Parquet files and packed files. Labels do not count. - reads one image from standard input"),
         )
         .arg(arguments::count("top", "K", "Classes to tell of each picture [default: 5, with --csv 1]"))
         .arg(
@@ -115,7 +118,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         Ok(prediction) => match form {
             Form::Json => output.json(serde_json::json!(prediction)),
             Form::Csv => output.text(row(&prediction)),
-            Form::Text => output.text(lines(&prediction)),
+            Form::Text => lines(&prediction).into_iter().for_each(|line| output.text(line)),
         },
         Err(BadSample { name, problem }) => {
             Failure::Error(format!("{name}: {problem}")).say();
@@ -139,12 +142,42 @@ enum Form {
 enum Image {
     Picture(PathBuf),
     DataSet(PathBuf),
+    /// The bytes of standard input.
+    Input(Vec<u8>),
+}
+
+/// The path that means standard input.
+const INPUT: &str = "-";
+
+/// An image from standard input.
+fn input() -> Result<Image, Failure> {
+    let stdin = io::stdin();
+    if stdin.is_terminal() {
+        let reason = "-: standard input is a terminal; pipe an image into it, or name a file";
+        return Err(Failure::Usage(reason.to_owned()));
+    }
+    let mut bytes = Vec::new();
+    let read = stdin.lock().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|error| Failure::Error(format!("-: cannot read standard input: {error}")))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        let limit = MAX_FILE_BYTES >> 20;
+        return Err(Failure::Error(format!("-: standard input is longer than {limit} MiB, the limit of an image")));
+    }
+    Ok(Image::Input(bytes))
 }
 
 /// The given files, and the pictures in the given folders.
 fn images<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<Image>, Failure> {
     let (mut all, mut left_out) = (Vec::new(), LeftOut::default());
+    let mut reads_input = false;
     for path in paths {
+        if path == Path::new(INPUT) {
+            if std::mem::replace(&mut reads_input, true) {
+                return Err(Failure::Usage("-: standard input holds one image; name it once".to_owned()));
+            }
+            all.push(input()?);
+            continue;
+        }
         if !path.is_dir() {
             let is_data_set = holds_unlabelled(path);
             all.push(if is_data_set { Image::DataSet(path.clone()) } else { Image::Picture(path.clone()) });
@@ -170,6 +203,10 @@ fn pictures(images: Vec<Image>, config: &TrainConfig, layers: &LayeredConfig) ->
                 pictures.add_file(path);
                 (DataKind::Folder, DataLayout::ClassFolders)
             }
+            Image::Input(bytes) => {
+                pictures.add_bytes(bytes, INPUT.to_owned());
+                (DataKind::Folder, DataLayout::ClassFolders)
+            }
             Image::DataSet(path) => {
                 let data = open_unlabelled(&path, &config.open_options()).map_err(Failure::error)?;
                 warn_of_data(&data.warnings);
@@ -191,12 +228,9 @@ fn pictures(images: Vec<Image>, config: &TrainConfig, layers: &LayeredConfig) ->
 }
 
 /// The picture, and one line per class.
-fn lines(prediction: &Prediction) -> String {
-    let mut text = prediction.image.clone();
-    for guess in &prediction.top {
-        text.push_str(&format!("\n  {:>8}  {} ({})", percent(guess.probability), guess.class, guess.index));
-    }
-    text
+fn lines(prediction: &Prediction) -> Vec<String> {
+    let line = |guess: &Guess| format!("  {:>8}  {} ({})", percent(guess.probability), guess.class, guess.index);
+    std::iter::once(prediction.image.clone()).chain(prediction.top.iter().map(line)).collect()
 }
 
 /// The names of the columns.
@@ -212,8 +246,6 @@ fn row(prediction: &Prediction) -> String {
 
 #[cfg(test)]
 mod tests {
-    use enmasse_train::Guess;
-
     use super::*;
 
     #[test]
@@ -226,7 +258,7 @@ mod tests {
         check("a/b.jpg", &["rose"], "a/b.jpg,rose,0.25");
         check("a b.jpg", &["rose", "lily"], "a b.jpg,rose,0.25,lily,0.25");
         check("a,b.jpg", &["red, white"], "\"a,b.jpg\",\"red, white\",0.25");
-        check("a\"b\".jpg", &["rose\nlily"], "\"a\"\"b\"\".jpg\",\"rose\nlily\",0.25");
+        check("a\"b\".jpg", &["rose\nlily"], "\"a\"\"b\"\".jpg\",rose lily,0.25");
         assert_eq!(header(1), "path,class,probability");
         assert_eq!(header(3), "path,class,probability,class_2,probability_2,class_3,probability_3");
     }

@@ -1,9 +1,12 @@
 //! The library beside the program: inference by a run, and errors as a user's `main` prints them.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use crate::common::{enmasse, finish, pictures, program};
+use crate::common::{enmasse, finish, pictures, plain_environment, program, refused};
 use enmasse::prelude::*;
+use enmasse::train::Prediction;
 
 #[test]
 fn a_program_predicts_as_the_command_does() {
@@ -27,6 +30,57 @@ fn a_program_predicts_as_the_command_does() {
     assert!(model.predict(folder.path().join("none.jpg")).unwrap_err().to_string().contains("none.jpg"));
 }
 
+/// Regression test: a program that received its images over a network had to write each to a file, and predict it alone.
+#[test]
+fn bytes_and_batches_are_predicted_as_files_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    let [data_text, text] = [&data, &run].map(|path| path.display().to_string());
+    enmasse(&["train", &data_text, "--model", "mlp", "--size", "12", "--batch", "4", "--epochs", "1", "--out", &text])
+        .well();
+    let mut model = TrainedModel::open(&run).unwrap();
+    let paths: Vec<PathBuf> = ["red/001.jpg", "dark/000.png", "light/003.jpg"].map(|name| data.join(name)).into();
+    let bytes: Vec<Vec<u8>> = paths.iter().map(|path| fs::read(path).unwrap()).collect();
+    let tops = |found: Vec<Prediction>| found.into_iter().map(|one| one.top).collect::<Vec<_>>();
+    let alone: Vec<Prediction> = paths.iter().map(|path| model.predict(path).unwrap()).collect();
+    let of_bytes: Vec<Prediction> = bytes.iter().map(|bytes| model.predict(bytes).unwrap()).collect();
+    assert_eq!(of_bytes[1].image, "image 0");
+    assert_eq!(tops(of_bytes), tops(alone.clone()));
+
+    let batch = model.predict_batch(&bytes).unwrap();
+    assert_eq!(batch.iter().map(|one| one.image.as_str()).collect::<Vec<_>>(), ["image 0", "image 1", "image 2"]);
+    assert_eq!(tops(batch.clone()), tops(model.predict_batch(&paths).unwrap()));
+    for (one, other) in alone.iter().zip(&batch) {
+        for (one, other) in one.top.iter().zip(&other.top) {
+            assert_eq!(one.class, other.class);
+            assert!((one.probability - other.probability).abs() < 1e-6, "{one:?} {other:?}");
+        }
+    }
+    // More than fit a batch, and none.
+    let many: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).cycle().take(70).collect();
+    let found = model.predict_batch(many).unwrap();
+    assert_eq!((found.len(), &found[69].image[..], &found[69].top[0].class), (70, "image 69", &batch[0].top[0].class));
+    assert_eq!(model.predict_batch([] as [&Path; 0]).unwrap(), []);
+    let error = model.predict_batch([&bytes[0][..], b"no image"]).unwrap_err().to_string();
+    assert!(error.contains("image 1"), "{error}");
+
+    // The program reads the same bytes from standard input.
+    let predict = |path: &str, input: &Path, others: &[&str]| {
+        let command = format!("exec \"$0\" \"$@\" < '{}'", input.display());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &command, env!("CARGO_BIN_EXE_enmasse"), "predict", &text, path]).args(others);
+        plain_environment(&mut shell);
+        finish(&mut shell)
+    };
+    let file = predict(&paths[0].display().to_string(), Path::new("/dev/null"), &["--json"]).well().json();
+    let piped = predict("-", &paths[0], &["--json"]).well().json();
+    assert_eq!((&piped[0]["image"], &piped[0]["top"]), (&"-".into(), &file[0]["top"]));
+    let broken = predict("-", &run.join("config.toml"), &["--csv"]);
+    assert_eq!((broken.code, broken.stdout.as_str()), (Some(1), "path,class,probability\n"));
+    assert!(broken.stderr.starts_with("error: -: "), "{}", broken.stderr);
+    refused(&predict("-", &paths[0], &["-"]), 2, &["-: standard input holds one image; name it once"]);
+}
+
 #[test]
 fn a_run_of_an_own_model_is_for_its_own_program() {
     let folder = tempfile::tempdir().unwrap();
@@ -44,7 +98,7 @@ fn a_run_of_an_own_model_is_for_its_own_program() {
     let data = TrainingData::open(&data, &config.open_options()).unwrap();
     let device = device("cpu", 1).unwrap();
     Trainer::new(config, device.as_ref()).fit(&own, &data).unwrap();
-    assert_eq!(TrainedModel::open_own(&run, &own).unwrap().predict(&picture).unwrap().top.len(), 3);
+    assert_eq!(TrainedModel::open_own(&run, own).unwrap().predict(&picture).unwrap().top.len(), 3);
     let error = TrainedModel::open(&run).err().unwrap();
     // What `main() -> Result<(), TrainError>` prints.
     let printed = format!("{error:?}");
@@ -67,5 +121,5 @@ fn a_run_of_an_own_model_is_for_its_own_program() {
     let file = folder.path().join("own.safetensors");
     let ended = finish(program().arg("export").arg(&run).args(["--to", "safetensors", "--out"]).arg(&file)).well();
     assert!(ended.stdout.starts_with("wrote ") && ended.stdout.contains("2 tensors"), "{ended:?}");
-    assert!(TrainedModel::open_own(&run, &|x, classes| x.flatten().linear("other", classes)).is_err());
+    assert!(TrainedModel::open_own(&run, |x: Tensor, classes| x.flatten().linear("other", classes)).is_err());
 }
