@@ -4,9 +4,10 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::cause::Cause;
+use crate::cause::{Cause, host_name};
 use crate::token::UserSecretError;
 
 /// Why a rank could not join its group.
@@ -141,10 +142,20 @@ pub enum JoinError {
         source: io::Error,
     },
     /// The kernel refuses a thread or a descriptor.
-    #[error("cannot start a thread of the group: {source}; is a limit reached (ulimit -u, ulimit -n)?")]
+    #[error("{}", refused(source))]
     Thread {
         /// The kernel's refusal.
         source: io::Error,
+    },
+    /// This rank lacked a thread or a descriptor before it met the others.
+    #[error("rank {rank} on host {host} failed: {why}")]
+    Limit {
+        /// This rank.
+        rank: usize,
+        /// This machine.
+        host: String,
+        /// What it lacked, and what to do.
+        why: String,
     },
     /// The group cannot be split.
     #[error("the group cannot be split: {why}")]
@@ -163,6 +174,49 @@ pub enum JoinError {
         /// The store's error.
         why: String,
     },
+}
+
+impl JoinError {
+    /// The limit that this process or its machine has reached, and what to do, if that is the reason. It concerns one
+    /// rank alone, which a message must name.
+    pub(crate) fn limit(&self) -> Option<String> {
+        match self {
+            JoinError::Thread { source } => Some(refused(source)),
+            JoinError::TokenFile { source, .. }
+            | JoinError::UserSecret(UserSecretError { source, .. })
+            | JoinError::Bind { source, .. }
+            | JoinError::SharedMemory { source } => files_limit(source).map(str::to_owned),
+            _ => None,
+        }
+    }
+
+    /// Names the rank that has reached a limit.
+    pub(crate) fn of_rank_here(self, rank: usize) -> Self {
+        match self.limit() {
+            Some(why) => JoinError::Limit { rank, host: host_name(), why },
+            None => self,
+        }
+    }
+}
+
+/// What to do if this process, or its machine, has no descriptor left.
+pub(crate) fn files_limit(error: &io::Error) -> Option<&'static str> {
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE) => Some("too many open files: raise the limit (ulimit -n)"),
+        Some(Errno::NFILE) => Some("too many open files on this machine: raise its limit (sysctl fs.file-max)"),
+        _ => None,
+    }
+}
+
+/// The refusal of a thread, or of a descriptor that the thread needs.
+pub(crate) fn refused(source: &io::Error) -> String {
+    match (files_limit(source), Errno::from_io_error(source)) {
+        (Some(why), _) => why.to_owned(),
+        (None, Some(Errno::AGAIN)) => {
+            format!("cannot start a thread of the group: {source}; raise the limit on processes (ulimit -u)")
+        }
+        (None, _) => format!("cannot start a thread of the group: {source}"),
+    }
 }
 
 /// The text of [`std::fmt::Display`]: a `main` that returns the error prints this.

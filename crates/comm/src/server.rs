@@ -1,6 +1,7 @@
 //! Rank 0's server: admits ranks, keeps the store, watches every rank, and decides which cause was the first.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::TcpListener;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::arrivals::{Arrivals, Question};
 use crate::cause::{Cause, CauseKind};
 use crate::control::{ANSWER, LINGER, Line, Message, VERDICT};
-use crate::error::JoinError;
+use crate::error::{JoinError, refused};
 use crate::failure::{Failure, Relay};
 use crate::flight::{FlightRecorder, Standing};
 use crate::net::acceptor::{Acceptor, Door};
@@ -156,8 +157,8 @@ impl Door for Hall {
     }
 
     /// A rank that has been refused cannot come back later, and one that waits to be accepted would wait for ever.
-    fn has_no_room(&self, why: &str) {
-        self.failure.raise(Cause::new(CauseKind::Error, why).of_rank_here(0));
+    fn has_no_room(&self, refusal: io::Error) {
+        self.failure.raise(Cause::new(CauseKind::Error, refused(&refusal)).of_rank_here(0));
     }
 }
 

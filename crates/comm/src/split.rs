@@ -46,11 +46,7 @@ impl Group {
             Some(own) => self.form_child(first + own, &board).map(Some),
             None => Ok(None),
         };
-        let group = group.map_err(|error| {
-            let cause = self.own_cause(CauseKind::Error, error.to_string()).during("a group split", 0);
-            self.abort(cause.clone());
-            self.cause().unwrap_or_else(|| Arc::new(cause))
-        })?;
+        let group = group.map_err(|error| board.abort(&error))?;
         board.wait_for_all()?;
         Ok(group)
     }
@@ -108,6 +104,13 @@ struct ParentBoard<'a> {
 }
 
 impl ParentBoard<'_> {
+    /// Ends the job because of this rank's error, and returns its first cause.
+    fn abort(&self, error: &JoinError) -> Arc<Cause> {
+        let cause = self.parent.own_cause(CauseKind::Error, error.to_string()).during("a group split", 0);
+        self.parent.abort(cause.clone());
+        self.parent.cause().unwrap_or_else(|| Arc::new(cause))
+    }
+
     /// Takes part in the other ranks' rounds.
     fn wait_for_all(&self) -> Result<(), Arc<Cause>> {
         loop {
@@ -135,6 +138,10 @@ impl Board for ParentBoard<'_> {
 
     fn nonsense(&self, why: &str) -> JoinError {
         JoinError::Split { why: why.to_owned() }
+    }
+
+    fn fail(&self, error: JoinError) -> JoinError {
+        JoinError::Cause(self.abort(&error))
     }
 }
 

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::handshake::{Introduction, Reception, answer};
 use super::link::Link;
-use crate::error::JoinError;
+use crate::error::{files_limit, refused};
 use crate::token::{Token, random};
 
 /// Limit of connections that are proving the token at the same time, in addition to one for each expected rank.
@@ -33,7 +33,7 @@ pub(crate) trait Door: Send + Sync {
     fn admit(&self, link: Link, introduction: Introduction);
 
     /// This process lacks a thread for a connection, which has been told why, or a descriptor for those that come.
-    fn has_no_room(&self, _why: &str) {}
+    fn has_no_room(&self, _refusal: io::Error) {}
 }
 
 impl<F: Fn(Link, Introduction) + Send + Sync> Door for F {
@@ -183,8 +183,8 @@ fn serve(listener: &TcpListener, wake: &OwnedFd, mut lobby: Lobby, token: &Token
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
                     // Those that wait here become ranks, or leave soon. Without them nothing gives a descriptor back.
-                    if is_short_of_files(&error) && lobby.waiting.is_empty() {
-                        door.has_no_room("too many open files: raise the limit (ulimit -n)");
+                    if files_limit(&error).is_some() && lobby.waiting.is_empty() {
+                        door.has_no_room(error);
                     }
                     // The connection may be gone again. A short pause keeps this loop from spinning.
                     std::thread::sleep(Duration::from_millis(1));
@@ -192,10 +192,6 @@ fn serve(listener: &TcpListener, wake: &OwnedFd, mut lobby: Lobby, token: &Token
             }
         }
     }
-}
-
-fn is_short_of_files(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// Hands over a connection in a thread of its own.
@@ -215,9 +211,8 @@ fn admit(door: &Arc<dyn Door>, link: Link, introduction: Introduction) {
     if let Err(source) = thread
         && let Some((link, _)) = take(&visit)
     {
-        let why = JoinError::Thread { source }.to_string();
-        let _ = answer(&link, Some(&why));
-        door.has_no_room(&why);
+        let _ = answer(&link, Some(&refused(&source)));
+        door.has_no_room(source);
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::whereabouts::Whereabouts;
 use super::{Rendezvous, Secret};
-use crate::error::JoinError;
+use crate::error::{JoinError, files_limit};
 use crate::failure::Failure;
 use crate::net::handshake::{HandshakeError, Introduction, Purpose, introduce};
 use crate::net::link::Link;
@@ -51,6 +51,10 @@ pub(super) fn to_rank_0(
         for target in targets {
             match attempt(rendezvous, secret, &target, purpose, left().min(ATTEMPT)) {
                 Ok(connection) => return Ok(connection),
+                // Waiting gives no descriptor back.
+                Err(HandshakeError::Io(source)) if files_limit(&source).is_some() => {
+                    return Err(JoinError::Thread { source });
+                }
                 // The last attempt runs out of time, and its error says less than the earlier ones.
                 Err(HandshakeError::Io(error)) if error.kind() == io::ErrorKind::TimedOut && why != UNTRIED => {}
                 Err(HandshakeError::Io(error)) => {
@@ -112,6 +116,9 @@ pub(super) fn to_rank(
         let stream = TcpStream::connect_timeout(&address, left()).map_err(HandshakeError::from);
         let error = match stream.and_then(|stream| introduce(stream, token, introduction, left())) {
             Ok(link) => return Ok(Ok(link)),
+            Err(HandshakeError::Io(source)) if files_limit(&source).is_some() => {
+                return Err(JoinError::Thread { source });
+            }
             Err(error) => error,
         };
         match &error {

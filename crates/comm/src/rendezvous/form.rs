@@ -5,6 +5,7 @@
 //! operations. Everything else is the same for both.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use super::{JoinError, TransportChoice, connect};
 use crate::cause::host_name;
+use crate::error::files_limit;
 use crate::group_path::GroupPath;
-use crate::net::acceptor::Acceptor;
+use crate::net::acceptor::{Acceptor, Door};
 use crate::net::handshake::{Introduction, Purpose, answer};
 use crate::net::link::Link;
 use crate::operation::Identity;
@@ -38,6 +40,10 @@ pub(crate) trait Board {
 
     /// The error for a malformed value.
     fn nonsense(&self, why: &str) -> JoinError;
+
+    /// Tells the other ranks of this rank's error, so that they need not wait for their deadlines. Returns the group's first
+    /// cause, or this error if that is the cause.
+    fn fail(&self, error: JoinError) -> JoinError;
 }
 
 /// Where a rank is, and how others reach it; kept for groups split later from its first group.
@@ -95,17 +101,21 @@ pub(super) struct Card {
 }
 
 impl Card {
-    fn own(reach: &Reach) -> Self {
-        let machine = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    fn own(reach: &Reach) -> Result<Self, JoinError> {
+        let machine = match std::fs::read_to_string("/proc/sys/kernel/random/boot_id") {
+            // Without its name this machine would count as another one.
+            Err(source) if files_limit(&source).is_some() => return Err(JoinError::Thread { source }),
+            read => read.unwrap_or_default(),
+        };
         let namespace = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap_or_default();
         let (user, node) = (rustix::process::geteuid().as_raw(), reach.node.as_deref().unwrap_or_default());
-        Card {
+        Ok(Card {
             host: host_name(),
             machine: machine.trim().to_owned(),
             place: format!("{} {user}", namespace("pid").display()),
             network: format!("{} {}", namespace("net").display(), node.replace('\n', " ")),
             transport: reach.transport.to_string(),
-        }
+        })
     }
 
     /// Equal for ranks of one node.
@@ -147,7 +157,7 @@ impl Seat<'_> {
     /// Every step from ranks that can communicate to the first operation.
     pub(crate) fn form(&self, board: &dyn Board) -> Result<Formed, JoinError> {
         let choice = self.reach.transport;
-        let cards = board.exchange("card", &Card::own(self.reach).to_text())?;
+        let cards = board.exchange("card", &Card::own(self.reach)?.to_text())?;
         let cards = cards.iter().map(|text| Card::from_text(text)).collect::<Option<Vec<_>>>();
         let cards = cards.ok_or_else(|| board.nonsense("a malformed card"))?;
         if let Some(rank) = cards.iter().position(|card| card.transport != cards[0].transport) {
@@ -221,7 +231,11 @@ impl Seat<'_> {
         };
         // The first rank of a node keeps the file open until all have mapped it. Afterwards only the mappings hold it, so
         // the memory disappears with the last rank, however that rank ends.
-        let created = (mates[0] == self.rank && mates.len() > 1).then(|| Region::create(layout));
+        let created = match (mates[0] == self.rank && mates.len() > 1).then(|| Region::create(layout)) {
+            // A rank that lacks a descriptor for memory lacks those for connections, too.
+            Some(Err(source)) if files_limit(&source).is_some() => return Err(JoinError::SharedMemory { source }),
+            created => created,
+        };
         let path = match &created {
             Some(Ok((_, file))) => Region::path_of(file),
             Some(Err(_)) | None => String::new(),
@@ -232,9 +246,12 @@ impl Seat<'_> {
             Some(Ok(_)) => Ok(None),
             Some(Err(error)) => Err(error.to_string()),
             None if mates.len() == 1 => Ok(None),
-            None => Region::open(Path::new(path), layout)
-                .map(Some)
-                .map_err(|error| format!("rank {} cannot map {path}: {error}", self.job_ranks[self.rank])),
+            None => match Region::open(Path::new(path), layout) {
+                Err(source) if files_limit(&source).is_some() => return Err(JoinError::SharedMemory { source }),
+                opened => opened
+                    .map(Some)
+                    .map_err(|error| format!("rank {} cannot map {path}: {error}", self.job_ranks[self.rank])),
+            },
         };
         let told = board.exchange("mapped", region.as_ref().err().map_or("", String::as_str))?;
         let is_told = |rank: &usize| told.get(*rank).is_some_and(|problem| !problem.is_empty());
@@ -278,7 +295,7 @@ impl Seat<'_> {
         let expected = higher.len();
         let arrivals = Arc::<Arrivals>::default();
         let (job_ranks, arrived) = (self.job_ranks.clone(), arrivals.clone());
-        let door = Arc::new(move |link: Link, who: Introduction| {
+        let admit = move |link: Link, who: Introduction| {
             let ours = who.purpose == Purpose::Data && who.identity == identity && who.world_size == ranks;
             let other = higher.iter().find(|&&other| job_ranks[other] == who.rank);
             match other.filter(|_| ours && who.target == job_rank) {
@@ -286,12 +303,39 @@ impl Seat<'_> {
                 // The end of the connection tells the other side as much.
                 None => drop(answer(&link, Some(&format!("rank {job_rank} expects another rank")))),
             }
-        });
+        };
+        let door = Arc::new(Gate { admit, arrivals: arrivals.clone() });
         let thread = |source| JoinError::Thread { source };
         let listener = TcpListener::bind((network.ip, 0)).map_err(thread)?;
         let acceptor = Acceptor::start(listener, token.clone(), ranks, door).map_err(thread)?;
-        let addresses = board.exchange("address", &acceptor.address().to_string())?;
+        // Ranks that meet a closed socket would blame themselves, so they hear of an error before the acceptor is dropped.
+        let seat = Connecting { seat: self, board, network, token: &token, arrivals: &arrivals };
+        let links = seat.links(lower, expected, acceptor.address()).map_err(|error| board.fail(error))?;
+        drop(acceptor);
+        Ok(links)
+    }
 
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+}
+
+/// A rank that listens for the higher ones of its peers, and connects to the lower ones.
+struct Connecting<'a> {
+    seat: &'a Seat<'a>,
+    board: &'a dyn Board,
+    network: &'a Network,
+    token: &'a Token,
+    arrivals: &'a Arrivals,
+}
+
+impl Connecting<'_> {
+    /// The connections to `lower` ranks and those from `expected` others, once all ranks have theirs. This rank listens at
+    /// `own`.
+    fn links(&self, lower: Vec<usize>, expected: usize, own: SocketAddr) -> Result<Vec<(usize, Link)>, JoinError> {
+        let Connecting { seat, board, network, token, arrivals } = *self;
+        let (job_rank, ranks, identity) = (seat.job_ranks[seat.rank], seat.job_ranks.len(), seat.identity);
+        let addresses = board.exchange("address", &own.to_string())?;
         let mut links = vec![];
         let (purpose, host) = (Purpose::Data, host_name());
         let mut introduction = Introduction { purpose, rank: job_rank, target: 0, world_size: ranks, identity, host };
@@ -303,53 +347,76 @@ impl Seat<'_> {
                 // rank 0.
                 address.set_ip(network.ip_of_rank_0);
             }
-            introduction.target = self.job_ranks[other];
-            let link = connect::to_rank(address, &token, &introduction, self.deadline, || board.go_on_waiting())?
+            introduction.target = seat.job_ranks[other];
+            let link = connect::to_rank(address, token, &introduction, seat.deadline, || board.go_on_waiting())?
                 .map_err(|why| JoinError::Refused { rank: job_rank, address: text.clone(), why })?;
             links.push((other, link));
         }
-        while !arrivals.are(expected, self.left().min(LOOK)) {
+        while !arrivals.are(expected, seat.left().min(LOOK)) {
+            if let Some(source) = arrivals.arrived().refused.take() {
+                return Err(JoinError::Thread { source });
+            }
             board.go_on_waiting()?;
         }
         // Until every rank has its connections, one that heard no answer may come again.
         board.exchange("ready", "")?;
-        drop(acceptor);
-        links.extend(std::mem::take(&mut *arrivals.links()));
+        links.extend(std::mem::take(&mut arrivals.arrived().links));
         Ok(links)
-    }
-
-    fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
     }
 }
 
 /// Connections from higher ranks, by their places in the group.
 #[derive(Default)]
 struct Arrivals {
-    links: Mutex<BTreeMap<usize, Link>>,
+    arrived: Mutex<Arrived>,
     changed: Condvar,
+}
+
+#[derive(Default)]
+struct Arrived {
+    links: BTreeMap<usize, Link>,
+    /// The kernel's refusal of a thread or a descriptor for one more.
+    refused: Option<io::Error>,
+}
+
+/// The door for the connections of a group's data.
+struct Gate<F> {
+    admit: F,
+    arrivals: Arc<Arrivals>,
+}
+
+impl<F: Fn(Link, Introduction) + Send + Sync> Door for Gate<F> {
+    fn admit(&self, link: Link, introduction: Introduction) {
+        (self.admit)(link, introduction);
+    }
+
+    /// A rank that waits to be accepted would wait until its deadline.
+    fn has_no_room(&self, refusal: io::Error) {
+        self.arrivals.arrived().refused = Some(refusal);
+        self.arrivals.changed.notify_one();
+    }
 }
 
 impl Arrivals {
     /// Answers a rank, and keeps its latest connection: a rank that comes again has given up the one before. The answer
     /// is sent under the lock, so a thread that knows of it finds the connection here.
     fn admit(&self, other: usize, link: Link) {
-        let mut links = self.links();
+        let mut arrived = self.arrived();
         if answer(&link, None).is_ok() {
-            links.insert(other, link);
+            arrived.links.insert(other, link);
             self.changed.notify_one();
         }
     }
 
-    /// Whether so many have arrived within `limit`.
+    /// Whether so many have arrived; waits at most `limit`, and ends early if one is refused.
     fn are(&self, expected: usize, limit: Duration) -> bool {
-        let few = |links: &mut BTreeMap<_, _>| links.len() < expected;
-        let waited = self.changed.wait_timeout_while(self.links(), limit, few).unwrap_or_else(PoisonError::into_inner);
-        !waited.1.timed_out()
+        let wait = |arrived: &mut Arrived| arrived.links.len() < expected && arrived.refused.is_none();
+        let waited = self.changed.wait_timeout_while(self.arrived(), limit, wait);
+        waited.unwrap_or_else(PoisonError::into_inner).0.links.len() >= expected
     }
 
-    fn links(&self) -> MutexGuard<'_, BTreeMap<usize, Link>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    fn arrived(&self) -> MutexGuard<'_, Arrived> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -361,7 +428,7 @@ mod tests {
 
     #[test]
     fn cards_round_trip() {
-        let card = Card::own(&Reach { node: Some("a\nb".into()), ..Reach::within_process() });
+        let card = Card::own(&Reach { node: Some("a\nb".into()), ..Reach::within_process() }).unwrap();
         assert!(card.network.ends_with(" a b"), "{card:?}");
         assert_eq!(Card::from_text(&card.to_text()), Some(card));
         assert_eq!(Card::from_text("host\nmachine\nplace\nnetwork"), None);

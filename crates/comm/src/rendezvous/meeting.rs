@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::form::Board;
 use super::{JoinError, Rendezvous, Store, StoreError};
+use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
 
 /// How long a rank that lost the store waits for the cause on its control connection.
@@ -70,5 +71,20 @@ impl Board for Meeting<'_> {
 
     fn nonsense(&self, why: &str) -> JoinError {
         JoinError::Store { address: self.rendezvous.address.clone(), why: why.to_owned() }
+    }
+
+    fn fail(&self, error: JoinError) -> JoinError {
+        let limit = error.limit();
+        let is_limit = limit.is_some();
+        let cause = Cause::new(CauseKind::Error, limit.unwrap_or_else(|| error.to_string()));
+        self.failure.raise(match error {
+            JoinError::Missing { .. } => cause,
+            _ => cause.of_rank_here(self.rendezvous.rank),
+        });
+        match self.failure.cause() {
+            // The group's first cause is a better answer than this rank's own observation.
+            Some(first) if is_limit || first.message != error.to_string() => JoinError::Cause(first),
+            _ => error,
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cause::{Cause, CauseKind, host_name};
+use crate::cause::host_name;
 use crate::control::Control;
 use crate::error::JoinError;
 use crate::failure::Failure;
@@ -33,7 +33,7 @@ pub(crate) mod liaison;
 mod meeting;
 pub(crate) mod whereabouts;
 
-use form::{Formed, Network, Reach, Seat};
+use form::{Board, Formed, Network, Reach, Seat};
 use liaison::Liaison;
 use meeting::Meeting;
 use whereabouts::Whereabouts;
@@ -174,38 +174,28 @@ impl Rendezvous {
         let whereabouts = self.whereabouts(deadline)?;
         let secret = self.secret()?;
         let (failure, recorder) = (Arc::new(Failure::default()), FlightRecorder::default());
-        let entrance = if self.rank == 0 {
-            self.open(whereabouts, secret, &failure, &recorder)?
+        let rank = self.rank;
+        let entrance = if rank == 0 {
+            self.open(whereabouts, secret, &failure, &recorder)
         } else {
-            self.enter(whereabouts, &secret, deadline, &failure, &recorder)?
+            self.enter(whereabouts, &secret, deadline, &failure, &recorder)
         };
+        let entrance = entrance.map_err(|error| error.of_rank_here(rank))?;
         let Entrance { ip, store_ip: ip_of_rank_0, .. } = entrance;
         let network = Network { token: entrance.token.clone(), ip, ip_of_rank_0 };
         let reach = Reach { transport: self.transport, node: self.node.clone(), network: Some(network) };
         let (job_ranks, path, address) = ((0..self.world_size).collect(), GroupPath::default(), &*self.address);
-        let (rank, identity) = (self.rank, self.identity());
+        let identity = self.identity();
         let seat = Seat { rank, job_ranks, path, identity, reach: &reach, address, deadline };
         let meeting = Meeting { rendezvous: &self, store: &entrance.store, failure: &failure, deadline };
-        let Formed { members, hosts, ways, transport } = seat.form(&meeting).map_err(|error| {
-            // Tells the other ranks at once, so that they need not wait for their deadlines.
-            let cause = Cause::new(CauseKind::Error, error.to_string());
-            failure.raise(match error {
-                JoinError::Missing { .. } => cause,
-                _ => cause.of_rank_here(self.rank),
-            });
-            match failure.cause() {
-                // The group's first cause is a better answer than this rank's own observation.
-                Some(first) if first.message != error.to_string() => JoinError::Cause(first),
-                _ => error,
-            }
-        })?;
+        let Formed { members, hosts, ways, transport } = seat.form(&meeting).map_err(|error| meeting.fail(error))?;
         failure.set_hosts(hosts);
         let mut liaison = entrance.liaison;
         if let Liaison::Server(server) = &mut liaison {
             server.shut_the_door();
         }
-        let ties = Ties::new(failure, recorder, self.options, reach, Some(Arc::new(liaison)));
-        Group::new(members, Some(transport), ways, ties)
+        let ties = Ties::new(failure.clone(), recorder, self.options, reach, Some(Arc::new(liaison)));
+        Group::new(members, Some(transport), ways, ties.clone()).map_err(|error| meeting.fail(error))
     }
 
     fn identity(&self) -> Identity {

@@ -29,7 +29,7 @@ const USABLE: u32 = 0o077;
 )]
 pub struct UserSecretError {
     path: PathBuf,
-    source: io::Error,
+    pub(crate) source: io::Error,
 }
 
 impl Token {
