@@ -101,6 +101,25 @@ struct State {
     early: Vec<i32>,
 }
 
+impl State {
+    /// What a request that the run heeds says at once, before the other ranks know of it.
+    fn announcement(&self, signal: i32, again: bool) -> Option<&'static str> {
+        let is_launched = self.launched.is_some();
+        // Rank 0 speaks for all ranks. After a failure nothing is saved, and the cause is told instead.
+        if again || self.launched.is_some_and(|rank| rank > 0) || is_launched && self.part.is_over() {
+            return None;
+        }
+        match signal {
+            // After a failure of one rank the launcher sends this to the others, often before they know of it. If the run
+            // does stop, its last line says so.
+            SIGTERM if is_launched && self.part.has_others() => None,
+            SIGTERM if is_launched => Some("terminated: saving at the end of this step"),
+            SIGTERM => Some("terminated: saving at the end of this step; send it again to end at once"),
+            _ => Some("interrupted: saving at the end of this step; press Ctrl-C again to end at once"),
+        }
+    }
+}
+
 /// The part of a launched rank in its run.
 #[derive(Default)]
 enum Part {
@@ -121,6 +140,11 @@ impl Part {
             Part::Runs(Some(group)) => group.cause().is_some(),
             Part::Over => true,
         }
+    }
+
+    /// Whether the failure of another rank can be the reason for a request. Before the ranks have met, nobody knows.
+    fn has_others(&self) -> bool {
+        !matches!(self, Part::Runs(None))
     }
 }
 
@@ -186,9 +210,9 @@ impl RunSignals {
     fn stop(&self, signal: i32, stop: Stop) {
         let again = self.requests.asked() >= Some(Stop::Interrupt);
         let heeded = self.requests.ask(stop);
-        let (launched, is_over) = {
+        let (launched, announcement) = {
             let state = self.state();
-            (state.launched, state.part.is_over())
+            (state.launched, state.announcement(signal, again))
         };
         match launched {
             _ if !heeded => {
@@ -200,17 +224,7 @@ impl RunSignals {
                 }
             }
             None if again => end(signal),
-            // The launcher stops the ranks that are left. Nothing is saved, and the cause is told instead.
-            Some(_) if is_over => {}
-            None | Some(0) if !again => {
-                let (word, again) = match signal {
-                    SIGTERM if launched.is_some() => ("terminated", ""),
-                    SIGTERM => ("terminated", "; send it again to end at once"),
-                    _ => ("interrupted", "; press Ctrl-C again to end at once"),
-                };
-                say(format_args!("{word}: saving at the end of this step{again}"));
-            }
-            _ => {}
+            _ => announcement.iter().for_each(say),
         }
     }
 
@@ -236,6 +250,36 @@ fn default(signal: i32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression test: after SIGKILL of a rank, the launcher's SIGTERM to rank 0 often came before rank 0's group had failed,
+    /// and rank 0 said that it was saving.
+    #[test]
+    fn a_rank_that_is_stopped_after_anothers_failure_said_that_it_was_saving() {
+        use enmasse_comm::{Cause, CauseKind};
+        let pair = Group::threads(2).unwrap();
+        let failed = Group::threads(2).unwrap();
+        failed[0].abort(Cause::new(CauseKind::Exited, "").of_rank(1));
+        let check = |launched: Option<usize>, part: Part, signal: i32, again: bool, expected: Option<&str>| {
+            let state = State { launched, part, ..State::default() };
+            assert_eq!(state.announcement(signal, again), expected, "{launched:?} {signal} {again}");
+        };
+        let runs = |group: &Group| Part::Runs(Some(group.clone()));
+        let terminated = "terminated: saving at the end of this step";
+        let interrupted = "interrupted: saving at the end of this step; press Ctrl-C again to end at once";
+        check(Some(0), runs(&pair[0]), SIGTERM, false, None);
+        check(Some(1), runs(&pair[1]), SIGTERM, false, None);
+        check(Some(0), runs(&failed[0]), SIGTERM, false, None);
+        check(Some(0), Part::Over, SIGTERM, false, None);
+        check(Some(0), Part::Ahead, SIGTERM, false, None);
+        check(Some(0), Part::Runs(None), SIGTERM, false, Some(terminated));
+        check(None, Part::Runs(None), SIGTERM, false, Some(&format!("{terminated}; send it again to end at once")));
+        check(None, Part::Runs(None), SIGTERM, true, None);
+        check(Some(0), runs(&pair[0]), SIGINT, false, Some(interrupted));
+        check(Some(1), runs(&pair[1]), SIGINT, false, None);
+        check(Some(0), runs(&failed[0]), SIGINT, false, None);
+        check(Some(0), runs(&pair[0]), SIGINT, true, None);
+        check(None, Part::Ahead, SIGINT, false, Some(interrupted));
+    }
 
     #[test]
     fn early_requeue_signals_are_kept() {
