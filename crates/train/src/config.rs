@@ -391,7 +391,7 @@ settings! {
         /// The last and the best always stay. N keeps those of the N newest epochs too, as checkpoints/epoch-E.safetensors; all keeps those of every epoch.
         keep: Keep = Keep::Newest(0), "last,best|N|all", ANY, Run;
         /// Epochs between weights for PyTorch
-        /// Writes weights/model-E.pth after every N epochs. These files all stay. 0: never.
+        /// Writes weights/model-E.pth after every N epochs, with the preparation of images as JSON beside it. These files all stay. 0: never.
         export_every: u64 = 0, "EPOCHS", ANY, Run;
         /// Steps between lines about steps
         /// They have loss, learning rate and images per second. 0: none.

@@ -11,7 +11,7 @@
 //! | `charts/class_distribution.svg`, `charts/augmented.svg` | charts of the training data |
 //! | `charts/training_curves.svg` | loss, accuracy and learning rate of all epochs |
 //! | `charts/confusion_matrix.svg` | true and predicted classes in the validation of the best epoch |
-//! | `weights/model-{epoch}.pth` | weights for PyTorch, with `--export-every` |
+//! | `weights/model-{epoch}.pth`, `.json` | weights for PyTorch, and how images are prepared for them, with `--export-every` |
 //! | `checkpoints/last.safetensors` | where `--resume` continues |
 //! | `checkpoints/previous.safetensors` | the one before it, until a step after the last one has a finite loss |
 //! | `checkpoints/best.safetensors` | the weights for eval and predict |

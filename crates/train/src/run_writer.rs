@@ -16,8 +16,8 @@ use crate::run_log::RunLog;
 use crate::state::StateTensors;
 use crate::training_data::Listing;
 use crate::{
-    Attempt, Callback, Change, CheckpointMeta, Keep, Position, Preparation, Resume, RunFolder, RunPaths, TensorBoard,
-    TrainConfig, TrainError, TrainingData, locate_run, remove_unbegun,
+    Attempt, Callback, Change, CheckpointMeta, Keep, Position, Preparation, Preprocessing, Resume, RunFolder, RunPaths,
+    TensorBoard, TrainConfig, TrainError, TrainingData, locate_run, remove_unbegun,
 };
 
 /// An open run folder.
@@ -258,7 +258,8 @@ impl RunWriter {
         keeps_last: bool,
     ) -> Result<(), TrainError> {
         if self.export_every > 0 && (epoch + 1).is_multiple_of(self.export_every) {
-            self.folder.write_epoch_weights(epoch, &StateTensors::judged(program), position.optimizer_step)?;
+            let (weights, updates) = (StateTensors::judged(program), position.optimizer_step);
+            self.folder.write_epoch_weights(epoch, &weights, updates, &Preprocessing::of(&self.meta)?)?;
         }
         position.write_to(&mut self.meta, training_metrics(program.plans()));
         let (paths, tensors) = (self.folder.paths(), StateTensors::all(program));

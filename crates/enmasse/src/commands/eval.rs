@@ -422,8 +422,8 @@ impl Task {
         }
         let everything = config.json || shown.csv;
         let mistakes = shown.mistakes.map(|count| count.unwrap_or(if everything { usize::MAX } else { MISTAKES }));
-        let classes = &weights.classifier.classes;
-        let report = Report { found: &found, classes, data: data.as_ref(), mistakes };
+        let classes = self.classes();
+        let report = Report { found: &found, classes: &classes, data: data.as_ref(), mistakes };
         let Evaluation { loss, accuracy, balanced_accuracy, samples, unreadable, metrics, per_class, .. } = &found;
         reporter.finish(|output| match output.is_json() {
             true => {
@@ -462,12 +462,17 @@ impl Task {
         })
     }
 
+    /// Names of the classes. Bare weights know only their number.
+    fn classes(&self) -> Vec<String> {
+        if self.weights.is_bare { self.data.class_names() } else { self.weights.classifier.classes.clone() }
+    }
+
     /// Writes the confusion matrix.
     fn draw(&self, path: &Path, found: &Evaluation) -> Result<(), Failure> {
         let none = || Failure::Error("--confusion: more than 1024 classes make too large a matrix".to_owned());
         let title = format!("confusion matrix, {}", self.part.describe());
         let confusion = found.confusion.as_ref().ok_or_else(none)?;
-        let svg = confusion.draw(&title, &self.weights.classifier.classes)?;
+        let svg = confusion.draw(&title, &self.classes())?;
         write_whole(path, |file| file.write_all(svg.as_bytes())).map_err(Failure::error)
     }
 

@@ -2,18 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::fs::create_dir_all;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use enmasse_files::write_whole;
-use enmasse_train::{Checkpoint, Judged, RunPaths, is_checkpoint, load_weights};
+use enmasse_files::{read_regular, write_whole};
+use enmasse_train::{Checkpoint, Judged, Preprocessing, RunPaths, is_checkpoint, load_weights};
 use enmasse_weights::{NamedTensor, pth, safetensors};
 use enmasse_wording::{counted, grouped};
-use serde_json::json;
+use serde_json::{Value, from_slice, json};
 
 use crate::arguments::{path, source};
 use crate::failure::Failure;
 use crate::output::Output;
+
+/// Bytes of a file of the preparation, at most: it names up to some thousand classes.
+const MAX_PREPROCESSING_BYTES: u64 = 64 << 20;
 
 /// A value of `--to`.
 #[derive(Clone, Copy)]
@@ -38,7 +42,7 @@ impl Format {
 /// The command line of `enmasse export`.
 pub fn command() -> Command {
     Command::new("export")
-        .about("A run's best weights as a file for PyTorch and others")
+        .about("A run's best weights as a file for PyTorch and others, with the preparation of images as JSON beside a .pth")
         .arg(source())
         .arg(
             Arg::new("to")
@@ -68,6 +72,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         None => weights.usual_place(&source, format)?,
     };
     weights.check_out(&out)?;
+    let preprocessing = weights.preprocessing.as_ref().filter(|_| matches!(format, Format::Pth));
+    let preprocessing = preprocessing.map(|found| beside(&out).map(|file| (file, found))).transpose()?;
 
     let Weights { tensors, averaged, steps, .. } = &weights;
     write_whole(&out, |file| match format {
@@ -79,22 +85,43 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         }
     })
     .map_err(Failure::error)?;
+    if let Some((file, found)) = &preprocessing {
+        write_whole(file, |file| file.write_all(found.to_json().as_bytes())).map_err(Failure::error)?;
+    }
 
     let elements: usize = tensors.iter().map(|tensor| tensor.values.len()).sum();
     let mut output = Output::new(matches.get_flag("json"));
     match output.is_json() {
         true => output.json(json!({
             "event": "export", "file": out, "format": format.extension(), "tensors": tensors.len(), "elements": elements,
-            "averaged": averaged
+            "averaged": averaged, "preprocessing": preprocessing.as_ref().map(|(file, _)| file)
         })),
         false => {
             let what = counted(tensors.len(), "tensor");
             let numbers = grouped(elements as u64);
             let averaged = if *averaged { ", the averages of --ema" } else { "" };
             output.text(format_args!("wrote {}: {what}, {numbers} numbers{averaged}", out.display()));
+            if let Some((file, _)) = &preprocessing {
+                output.text(format_args!("wrote {}: how images are prepared for them", file.display()));
+            }
         }
     }
     output.finish()
+}
+
+/// The file of the preparation beside the weights `out`. It must not overwrite a file that is no such one.
+fn beside(out: &Path) -> Result<PathBuf, Failure> {
+    let file = Preprocessing::beside(out);
+    let is_ours =
+        || read_regular(&file, MAX_PREPROCESSING_BYTES).ok().and_then(|bytes| from_slice::<Value>(&bytes).ok());
+    let is_other = file == out || file.exists() && is_ours().is_none_or(|found| found.get("transform").is_none());
+    match is_other {
+        true => Err(Failure::Usage(format!(
+            "{}: the preparation of images would be written there, over another file; choose another --out",
+            file.display()
+        ))),
+        false => Ok(file),
+    }
 }
 
 /// A model's parameters and running statistics.
@@ -106,6 +133,8 @@ struct Weights {
     averaged: bool,
     /// Number of updates, for PyTorch's counters; 0 if the file does not have it.
     steps: i64,
+    /// How images are prepared for them; a weights file does not say it.
+    preprocessing: Option<Preprocessing>,
 }
 
 impl Weights {
@@ -115,16 +144,16 @@ impl Weights {
             true => RunPaths::new(source).require_weights().map_err(Failure::error)?,
             false => source.to_owned(),
         };
-        let (tensors, steps) = match is_checkpoint(&file).map_err(Failure::error)? {
+        let (tensors, steps, preprocessing) = match is_checkpoint(&file).map_err(Failure::error)? {
             true => {
                 let Checkpoint { meta, tensors } = Checkpoint::load(&file).map_err(Failure::error)?;
-                (tensors, meta.optimizer_step as i64)
+                (tensors, meta.optimizer_step as i64, Some(Preprocessing::of(&meta)?))
             }
-            false => (load_weights(&file).map_err(Failure::error)?, 0),
+            false => (load_weights(&file).map_err(Failure::error)?, 0, None),
         };
         // Other programs do not need the optimiser's state.
         let Judged { weights: tensors, averaged, .. } = Judged::of(tensors);
-        Ok(Weights { file, tensors, averaged, steps })
+        Ok(Weights { file, tensors, averaged, steps, preprocessing })
     }
 
     /// The default path: among a run's weights, or next to the file.

@@ -21,6 +21,7 @@ mod mixing;
 mod mpi;
 mod options;
 mod predict;
+mod preprocessing;
 mod ranks;
 mod remote;
 mod requeue;

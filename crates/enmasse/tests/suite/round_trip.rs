@@ -383,7 +383,9 @@ fn exported_weights_are_the_runs() {
         let file = exported[0]["file"].as_str().unwrap();
         assert_eq!(file, format!("{run}/weights/best.{format}"));
         assert_eq!(enmasse_weights::read(Path::new(file)).unwrap().tensors, expected);
-        assert_eq!(keys(&exported[0]), ["event", "file", "format", "tensors", "elements", "averaged"]);
+        assert_eq!(keys(&exported[0]), ["event", "file", "format", "tensors", "elements", "averaged", "preprocessing"]);
+        let beside = if format == "pth" { format!("{run}/weights/best.json").into() } else { Value::Null };
+        assert_eq!(exported[0]["preprocessing"], beside);
         assert_eq!(exported[0]["tensors"], expected.len());
         assert_eq!(evaluate(file), evaluate(&run));
         // Only the weights, without anything specific to this program.

@@ -52,8 +52,8 @@ fn mistakes_are_listed_once_at_any_number_of_ranks() {
     names.dedup();
     assert_eq!(names.len(), 30, "each once");
     for mistake in mistakes {
-        let class = if mistake["image"].as_str().unwrap().contains("light") { "1" } else { "2" };
-        assert_eq!((&mistake["class"], &mistake["predicted"]), (&class.into(), &"0".into()), "{mistake}");
+        let class = if mistake["image"].as_str().unwrap().contains("light") { "light" } else { "red" };
+        assert_eq!((&mistake["class"], &mistake["predicted"]), (&class.into(), &"dark".into()), "{mistake}");
         assert!(mistake["probability"].as_f64().unwrap() > mistake["class_probability"].as_f64().unwrap(), "{mistake}");
     }
     let two = found("cpu:2");
@@ -73,7 +73,7 @@ fn mistakes_are_listed_once_at_any_number_of_ranks() {
         assert!(listed.last().unwrap().contains(last), "{said}");
     };
     check(&["--mistakes"], 22, "  and 10 more; --mistakes 30 lists all, as do --csv and --json");
-    check(&["--mistakes", "30"], 31, "predicted as 0 (100.00 %)");
+    check(&["--mistakes", "30"], 31, "predicted as dark (100.00 %)");
     let table = eval(&["--devices", "cpu:1", "--csv", "--mistakes"]).stdout;
     let lines: Vec<&str> = table.lines().collect();
     assert_eq!((lines[0], lines.len()), ("path,class,predicted,probability,class_probability", 31));
@@ -96,28 +96,27 @@ fn one_class_for_all_is_told() {
     assert!(said.contains("accuracy 45.45 %, balanced accuracy 33.33 %, loss "), "{said}");
     let rows = [
         "class             images  precision     recall         F1",
-        "0                     25    45.45 %   100.00 %    62.50 %",
-        "1                     25     0.00 %     0.00 %     0.00 %",
-        "2                      5     0.00 %     0.00 %     0.00 %",
+        "dark                  25    45.45 %   100.00 %    62.50 %",
+        "light                 25     0.00 %     0.00 %     0.00 %",
+        "red                    5     0.00 %     0.00 %     0.00 %",
         "macro average         55    15.15 %    33.33 %    20.83 %",
-        "2 of 3 classes were never predicted: 1, 2",
-        "most confused: 1 predicted as 0 (25), 2 predicted as 0 (5)",
+        "2 of 3 classes were never predicted: light, red",
+        "most confused: light predicted as dark (25), red predicted as dark (5)",
     ];
     assert_eq!(said.lines().skip(1).collect::<Vec<_>>(), rows);
     let found = &on_one_device(&[&eval[..], &["--json"]].concat()).json()[0];
     assert_eq!(found["balanced_accuracy"], 1.0 / 3.0);
-    let class = json!({"class": "0", "images": 25, "predicted": 55, "precision": 25.0 / 55.0, "recall": 1.0, "f1": 50.0 / 80.0});
+    let class = json!({"class": "dark", "images": 25, "predicted": 55, "precision": 25.0 / 55.0, "recall": 1.0, "f1": 50.0 / 80.0});
     assert_eq!(found["per_class"][0], class);
-    let confused =
-        json!([{"class": "1", "predicted": "0", "images": 25}, {"class": "2", "predicted": "0", "images": 5}]);
+    let confused = json!([{"class": "light", "predicted": "dark", "images": 25}, {"class": "red", "predicted": "dark", "images": 5}]);
     assert_eq!((&found["confused"], &found["mistakes"]), (&confused, &json!(null)));
     assert_eq!(found["macro"], json!({"precision": 25.0 / 55.0 / 3.0, "recall": 1.0 / 3.0, "f1": 50.0 / 80.0 / 3.0}));
     let table = on_one_device(&[&eval[..], &["--csv"]].concat());
     let rows = [
         "label,class,images,predicted,precision,recall,f1,confused_with,confused",
-        "0,0,25,55,0.45454545454545453,1,0.625,,0",
-        "1,1,25,0,0,0,0,0,25",
-        "2,2,5,0,0,0,0,0,5",
+        "0,dark,25,55,0.45454545454545453,1,0.625,,0",
+        "1,light,25,0,0,0,0,dark,25",
+        "2,red,5,0,0,0,0,dark,5",
         ",macro average,55,,0.15151515151515152,0.3333333333333333,0.20833333333333334,,",
     ];
     assert_eq!(table.stdout.lines().collect::<Vec<_>>(), rows);

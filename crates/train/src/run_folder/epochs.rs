@@ -1,12 +1,13 @@
 //! The files of single epochs: their checkpoints, of which a run keeps some, and weights for PyTorch.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use enmasse_files::FileError;
 use enmasse_weights::{Tensors, pth};
 
 use super::{RunError, RunFolder, RunPaths, create_folder_of};
-use crate::Keep;
+use crate::{Keep, Preprocessing};
 
 /// The names of epoch checkpoints, around the epoch's number.
 const CHECKPOINT: (&str, &str) = ("epoch-", ".safetensors");
@@ -29,10 +30,19 @@ impl RunPaths {
 }
 
 impl RunFolder {
-    /// Writes the weights at the end of an epoch. `updates` is how many steps batch norms have seen.
-    pub fn write_epoch_weights(&self, epoch: u64, tensors: &impl Tensors, updates: u64) -> Result<(), RunError> {
+    /// Writes the weights at the end of an epoch, and how images are prepared for them. `updates` is how many steps batch norms
+    /// have seen.
+    pub fn write_epoch_weights(
+        &self,
+        epoch: u64,
+        tensors: &impl Tensors,
+        updates: u64,
+        preprocessing: &Preprocessing,
+    ) -> Result<(), RunError> {
         let path = self.paths.epoch_weights(epoch);
         create_folder_of(&path)?;
+        let text = preprocessing.to_json();
+        self.staging().write_whole(&Preprocessing::beside(&path), |file| file.write_all(text.as_bytes()))?;
         Ok(self.staging().write_whole(&path, |mut file| pth::write(&mut file, tensors, updates as i64))?)
     }
 

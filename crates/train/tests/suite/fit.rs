@@ -247,7 +247,8 @@ fn the_checkpoints_that_are_asked_for_are_kept() {
         assert_eq!(names, [&["best.safetensors"], expected].concat(), "{name}");
     };
     check("usual", Keep::Newest(0), 0, &["last.safetensors"]);
-    let two = ["epoch-2.safetensors", "epoch-3.safetensors", "last.safetensors", "model-1.pth", "model-3.pth"];
+    let weights = ["model-1.json", "model-1.pth", "model-3.json", "model-3.pth"];
+    let two = [&["epoch-2.safetensors", "epoch-3.safetensors", "last.safetensors"], &weights[..]].concat();
     check("two", Keep::Newest(2), 2, &two);
     let all = ["epoch-0.safetensors", "epoch-1.safetensors", "epoch-2.safetensors", "epoch-3.safetensors"];
     check("all", Keep::All, 0, &[&all[..], &["last.safetensors"]].concat());
