@@ -19,7 +19,6 @@ pub fn facts(started: &Started) -> Vec<String> {
                 false => format!(", {} of them trained", grouped(started.trainable as u64)),
             }
         ),
-        memory(&started.memory),
         format!(
             "data:     {}, {} found in {}: {} for training, {} for validation",
             started.data,
@@ -36,6 +35,7 @@ pub fn facts(started: &Started) -> Vec<String> {
         format!("augment:  {}", started.augmentation),
         format!("loader:   {} in every process", counted(started.loader_threads, "thread")),
     ];
+    lines.splice(1..1, memory(&started.memory));
     let (batch, global_batch) = (grouped(started.batch as u64), grouped(started.global_batch as u64));
     let mut batch = match started.shards == started.world_size {
         true => format!("batch:    {batch} per rank, {global_batch} in all"),
@@ -87,24 +87,27 @@ pub fn tuned(tuning: &Tuning) -> impl Iterator<Item = String> + use<> {
     std::iter::once(format!("tuned:    {tuning}")).chain(warning)
 }
 
-/// What a rank takes, and the parts of it, in one unit. "base" is the program with its data's index and buffers.
-fn memory(memory: &RankMemory) -> String {
+/// What a rank takes, and the parts of it, in one unit. "base" is the program with its data's index and buffers. A device with memory
+/// of its own has a line before that of the process.
+fn memory(memory: &RankMemory) -> Vec<String> {
     // Numbers of up to four digits fit 80 columns.
     const MIB: usize = 1 << 20;
-    let RankMemory { activations, weights, batches, base, on_device } = *memory;
-    let total = if on_device { activations + weights } else { memory.total() };
-    let (unit, name, decimals) = if total < 9999 * MIB { (MIB, "MiB", 0) } else { (1024 * MIB, "GiB", 1) };
-    let [total, activations, weights, batches, base] =
-        [total, activations, weights, batches, base].map(|bytes| format!("{:.decimals$}", bytes as f64 / unit as f64));
+    let RankMemory { activations, weights, libraries, batches, base, on_device } = *memory;
+    let line = |label: &str, total: usize, owner: &str, parts: &[(usize, &str)]| {
+        let (unit, name, decimals) = if total < 9999 * MIB { (MIB, "MiB", 0) } else { (1024 * MIB, "GiB", 1) };
+        let number = |bytes: usize| format!("{:.decimals$}", bytes as f64 / unit as f64);
+        let parts: Vec<String> = parts.iter().map(|(bytes, name)| format!("{} {name}", number(*bytes))).collect();
+        format!("{label:<9} {} {name} {owner}: {}", number(total), parts.join(", "))
+    };
+    let program = [(activations, "activations"), (weights, "weights")];
+    let process = [(batches, "batches"), (base, "base")];
     if on_device {
-        let process = memory.total() / MIB;
-        return format!(
-            "memory:   {total} {name} on the device: {activations} activations, {weights} weights; {process} MiB here"
-        );
+        let libraries = Some((libraries, "libraries")).filter(|(bytes, _)| *bytes > 0);
+        let parts: Vec<_> = program.into_iter().chain(libraries).collect();
+        let device = line("memory:", memory.on_device(), "on the device", &parts);
+        return vec![device, line("host:", memory.total(), "a rank", &process)];
     }
-    format!(
-        "memory:   {total} {name} a rank: {activations} activations, {weights} weights, {batches} batches, {base} base"
-    )
+    vec![line("memory:", memory.total(), "a rank", &[program, process].concat())]
 }
 
 /// The settings that differ from their defaults, in one line, and where all of them are. The run folder has a line of its own.
@@ -151,6 +154,7 @@ mod tests {
                 on_device: false,
                 activations: 180 << 20,
                 weights: 170 << 20,
+                libraries: 0,
                 batches: 60 << 20,
                 base: 102 << 20,
             },
@@ -196,19 +200,34 @@ metrics:  metrics.jsonl lacks 1 record of the 2 epochs before; the charts lack t
         assert!(lines[6].starts_with("batch:    16 per shard, 64 in all, of 4 shards on 2 ranks; "), "{}", lines[6]);
     }
 
+    /// Regression test: what libraries take was among the activations.
     #[test]
     fn memory_fits_a_line() {
-        let check_on = |on_device: bool, [activations, weights, batches, base]: [usize; 4], expected: &str| {
-            let parts = RankMemory { on_device, activations, weights, batches, base };
-            assert_eq!(memory(&parts), expected);
-            assert!(expected.len() <= 80, "{} columns", expected.len());
+        let check_on =
+            |on_device: bool, [activations, weights, libraries, batches, base]: [usize; 5], expected: &[&str]| {
+                let parts = RankMemory { on_device, activations, weights, libraries, batches, base };
+                assert_eq!(memory(&parts), expected);
+                assert!(expected.iter().all(|line| line.len() <= 80), "{expected:?}");
+            };
+        let check = |[activations, weights, batches, base]: [usize; 4], expected: &str| {
+            check_on(false, [activations, weights, 0, batches, base], &[expected]);
         };
-        let check = |parts: [usize; 4], expected: &str| check_on(false, parts, expected);
         let mib = |count: usize| count << 20;
         check_on(
             true,
-            [mib(80_000), mib(15_000), mib(600), mib(100)],
-            "memory:   92.8 GiB on the device: 78.1 activations, 14.6 weights; 700 MiB here",
+            [mib(80_000), mib(15_000), mib(640), mib(600), mib(100)],
+            &[
+                "memory:   93.4 GiB on the device: 78.1 activations, 14.6 weights, 0.6 libraries",
+                "host:     700 MiB a rank: 600 batches, 100 base",
+            ],
+        );
+        check_on(
+            true,
+            [mib(9), mib(1), mib(256), mib(1), mib(100)],
+            &[
+                "memory:   266 MiB on the device: 9 activations, 1 weights, 256 libraries",
+                "host:     101 MiB a rank: 1 batches, 100 base",
+            ],
         );
         check([0, mib(1), mib(1) / 2, mib(9)], "memory:   10 MiB a rank: 0 activations, 1 weights, 0 batches, 9 base");
         check(

@@ -14,12 +14,14 @@ use crate::TrainError;
 /// What a rank takes at its peak, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RankMemory {
-    /// Whether activations and weights are in the device's own memory, and not in the process.
+    /// Whether activations, weights and libraries are in the device's own memory, and not in the process.
     pub on_device: bool,
-    /// Values of a step, the device's scratch, and what its libraries take.
+    /// Values of a step, and the device's scratch.
     pub activations: usize,
     /// Parameters, running statistics, gradients, the optimiser's state, averages.
     pub weights: usize,
+    /// An allowance for what libraries take on the device by themselves, such as cuDNN and NCCL.
+    pub libraries: usize,
     /// Batches that are made ahead of their use.
     pub batches: usize,
     /// The program itself, the index of its data, decoders, buffers of files and of other ranks.
@@ -29,9 +31,17 @@ pub struct RankMemory {
 impl RankMemory {
     /// The sum of all parts in the memory of the process.
     pub fn total(&self) -> usize {
-        let Self { activations, weights, batches, base, on_device } = *self;
-        let program = if on_device { 0 } else { activations.saturating_add(weights) };
-        [program, batches, base].into_iter().fold(0, usize::saturating_add)
+        let program = if self.on_device { 0 } else { self.program() };
+        [program, self.batches, self.base].into_iter().fold(0, usize::saturating_add)
+    }
+
+    /// The sum of all parts on the device, or the same of a device that takes memory of the process.
+    pub fn on_device(&self) -> usize {
+        if self.on_device { self.program() } else { self.total() }
+    }
+
+    fn program(&self) -> usize {
+        [self.activations, self.weights, self.libraries].into_iter().fold(0, usize::saturating_add)
     }
 
     /// Of a program and its batches in a process that already has `resident` bytes, shared by `sharers` ranks.
@@ -42,8 +52,9 @@ impl RankMemory {
         let later = if on_device { batches } else { activations + scratch + gradients + batches };
         RankMemory {
             on_device,
-            activations: activations + scratch + library,
+            activations: activations + scratch,
             weights,
+            libraries: library,
             batches,
             base: process.bytes() + staging + process.loading.saturating_sub(later),
         }

@@ -191,8 +191,7 @@ impl Watch {
     }
 
     fn memory_bytes(&self) -> usize {
-        let RankMemory { on_device, activations, weights, .. } = self.memory;
-        if on_device { activations + weights } else { self.memory.total() }
+        self.memory.on_device()
     }
 }
 
