@@ -23,6 +23,7 @@ struct Convolution {
     Type maps, weights;
     bool rounds;      // operands to tf32
     bool accumulate;  // the result is added to what is there
+    bool wrong;       // the result is a hundredth too large
     void *x_at, *w_at, *y_at;
     const float *bias;  // or null
     void *workspace;
@@ -144,6 +145,7 @@ inline void run(const Convolution *call) {
                     const size_t first = pixel * (c.direction == BACKWARD_DATA ? channels : outputs_all) + group * width;
                     for (int64_t i = 0; i < width; i++) {
                         float value = float(sum[i]);
+                        if (c.wrong) value *= 1.01f;
                         if (c.bias) value += c.bias[group * width + i];
                         if (c.accumulate) value += load(to, first + i, c.maps);
                         store(to, first + i, c.maps, value);
@@ -151,7 +153,7 @@ inline void run(const Convolution *call) {
                 }
     if (c.direction == BACKWARD_WEIGHTS) {
         flush();
-        for (size_t at = 0; at < weights.size(); at++) store(c.w_at, at, c.weights, float(weights[at]));
+        for (size_t at = 0; at < weights.size(); at++) store(c.w_at, at, c.weights, float(weights[at]) * (c.wrong ? 1.01f : 1.0f));
     }
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "stream.h"
+#include "uuid.h"
 
 // In host.cpp.
 extern "C" int emulation_run(void (*kernel)(const void *), const unsigned grid[3], unsigned block, const void *arguments,
@@ -168,6 +169,15 @@ int emulation_enqueue(void *stream, void (*function)(const void *), const void *
     return enqueue(stream, [function, copy] { function(copy->data()); });
 }
 
+// Whether the card of the current context computes this wrongly: EMULATED_WRONG=CARD:WHAT says so.
+int emulation_is_wrong(const char *what) {
+    const char *text = getenv("EMULATED_WRONG");
+    const char *named = text ? strchr(text, ':') : nullptr;
+    auto current = static_cast<int *>(context);
+    if (!named || !current || strcmp(named + 1, what)) return 0;
+    return visible()[size_t(current - device_contexts)] == atoi(text);
+}
+
 int emulation_is_capturing(void *handle) {
     LOCKED;
     auto *stream = static_cast<Stream *>(handle);
@@ -227,8 +237,7 @@ int cuDeviceGetPCIBusId(char *text, int length, int device) {
 }
 
 int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
-    memset(uuid, 0xEE, 16);
-    uuid[15] = (unsigned char)visible()[size_t(device)];
+    emulation::write_uuid(visible()[size_t(device)], uuid);
     return SUCCESS;
 }
 
@@ -448,7 +457,10 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     }
     auto begin = static_cast<const char *>(parameters[0]);
     auto copy = std::make_shared<std::vector<char>>(begin, begin + kernel->bytes);
+    // A wrong kernel does nothing.
+    const bool is_wrong = emulation_is_wrong(kernel->name.c_str());
     return enqueue(stream, [=] {
+        if (is_wrong) return;
         const unsigned grid[3] = {gx, gy, gz};
         char message[512] = "";
         if (failed || emulation_run(kernel->body, grid, bx, copy->data(), copy->size(), 0, message, sizeof(message)) == 0) return;

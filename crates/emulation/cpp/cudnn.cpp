@@ -481,6 +481,8 @@ int cudnnBackendExecute(Handle *handle, void *plan, void *pack) {
     call.w_at = addresses[1];
     call.y_at = addresses[2];
     call.bias = static_cast<const float *>(addresses[3]);
+    const char *directions[] = {"convolution", "its data gradient", "its weight gradient"};
+    call.wrong = emulation_is_wrong(directions[call.direction]);
     call.workspace_bytes = what->workspace;
     call.workspace = what->workspace ? where->one<void *>(1003) : nullptr;
     if (what->workspace && !call.workspace) return fail(NULL_POINTER, "workspace");

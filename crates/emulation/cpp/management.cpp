@@ -2,9 +2,12 @@
 // cards of the emulated driver, whether or not CUDA_VISIBLE_DEVICES hides them.
 //
 // EMULATED_BUSY=CARD:PID:BYTES lists a process on a card, EMULATED_BUSY_COUNT times if that is set, and EMULATED_SLOW=CARD:BITS
-// says why the card lowers its clocks. EMULATED_NVML_ERROR is the status that a question about processes gets.
+// says why the card lowers its clocks. EMULATED_NVML_ERROR is the status that a question about processes gets, and
+// EMULATED_DRIVER the version of the driver.
 #include <cstdio>
 #include <cstdlib>
+
+#include "uuid.h"
 
 namespace {
 
@@ -41,7 +44,19 @@ EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *address, void **device) 
 }
 
 EXPORT int nvmlDeviceGetUUID(void *device, char *text, unsigned length) {
-    int written = snprintf(text, length, "GPU-eeeeeeee-eeee-eeee-eeee-eeeeeeeeee%02x", unsigned(card_of(device)));
+    unsigned char uuid[16];
+    emulation::write_uuid(card_of(device), uuid);
+    int written = snprintf(text, length, "GPU-");
+    for (int byte = 0; byte < 16 && written < int(length); ++byte) {
+        const bool begins = byte == 4 || byte == 6 || byte == 8 || byte == 10;
+        written += snprintf(text + written, length - unsigned(written), begins ? "-%02x" : "%02x", uuid[byte]);
+    }
+    return written < int(length) ? SUCCESS : INSUFFICIENT_SIZE;
+}
+
+EXPORT int nvmlSystemGetDriverVersion(char *text, unsigned length) {
+    const char *version = getenv("EMULATED_DRIVER");
+    int written = snprintf(text, length, "%s", version ? version : "570.86.10");
     return written < int(length) ? SUCCESS : INSUFFICIENT_SIZE;
 }
 

@@ -31,6 +31,7 @@ mod round_trip;
 mod screen;
 mod settings;
 mod slurm;
+mod slurm_gpus;
 mod slurm_script;
 mod sources;
 mod stage;

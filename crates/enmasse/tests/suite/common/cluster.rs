@@ -27,6 +27,11 @@ impl Cluster {
     /// Starts nodes named `node1` and so on, with 8 processors each, and a host `head`. Waits for the cluster of another
     /// test to end. `None` if the test is skipped.
     pub fn start(nodes: usize) -> Option<Self> {
+        Self::start_with_gpus(nodes, 0)
+    }
+
+    /// The same with this number of GPUs on each node, which Slurm counts and gives to tasks; they are files that hold nothing.
+    pub fn start_with_gpus(nodes: usize, gpus: usize) -> Option<Self> {
         if !needs::time() {
             return None;
         }
@@ -46,7 +51,7 @@ impl Cluster {
         let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
         let network = Network::up(&[&["head"], &nodes[..]].concat())?;
         let cluster = Cluster { network, folder: tempfile::tempdir().expect("a folder"), _one: one };
-        cluster.configure(&nodes);
+        cluster.configure(&nodes, gpus);
         cluster.head(&["slurmctld"]).well();
         for node in &nodes {
             finish(cluster.on(node, "slurmd").args(["-N", node])).well();
@@ -59,7 +64,7 @@ impl Cluster {
     }
 
     /// Writes `slurm.conf`. Time limits are shorter than Slurm's defaults: a silent node is down after 10 to 20 s.
-    fn configure(&self, nodes: &[&str]) {
+    fn configure(&self, nodes: &[&str], gpus: usize) {
         let folder = self.folder.path().display();
         for name in ["state", "spool", "tmp"] {
             fs::create_dir(self.folder.path().join(name)).expect("creates");
@@ -99,8 +104,20 @@ impl Cluster {
             "UnkillableStepTimeout=15".into(),
             "SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0".into(),
         ];
+        let mut devices = String::new();
+        for gpu in 0..gpus {
+            let file = self.folder.path().join(format!("nvidia{gpu}"));
+            finish(Command::new("mknod").arg(&file).args(["c", "1", "3"])).well();
+            devices.push_str(&format!("Name=gpu File={}\n", file.display()));
+        }
+        fs::write(self.folder.path().join("gres.conf"), devices).expect("writes");
+        if gpus > 0 {
+            lines.push("GresTypes=gpu".into());
+        }
+        let resources = if gpus > 0 { format!(" Gres=gpu:{gpus}") } else { String::new() };
         for node in nodes {
-            lines.push(format!("NodeName={node} NodeAddr={} CPUs=8 RealMemory=4000", self.network.address(node)));
+            let address = self.network.address(node);
+            lines.push(format!("NodeName={node} NodeAddr={address} CPUs=8 RealMemory=4000{resources}"));
         }
         lines.push(format!("PartitionName=main Nodes={} Default=YES MaxTime=60", nodes.join(",")));
         fs::write(self.configuration(), lines.join("\n") + "\n").expect("writes");
