@@ -119,6 +119,10 @@ pub struct Script {
     pub cpus_per_task: usize,
     /// Devices of each node, such as `gpu:4`.
     pub gres: Option<String>,
+    /// GPUs of each node, such as `4` or `a100:4`.
+    pub gpus_per_node: Option<String>,
+    /// GPUs of each rank, which then sees no other.
+    pub gpus_per_task: Option<String>,
     /// Memory of each node, such as `64G`.
     pub memory: Option<String>,
     /// The time limit.
@@ -169,6 +173,8 @@ impl Script {
             ntasks_per_node: 1,
             cpus_per_task: 1,
             gres: None,
+            gpus_per_node: None,
+            gpus_per_task: None,
             memory: None,
             time: None,
             output: None,
@@ -253,6 +259,8 @@ impl Script {
             ("ntasks-per-node", count(self.ntasks_per_node)),
             ("cpus-per-task", count(self.cpus_per_task)),
             ("gres", self.gres.clone()),
+            ("gpus-per-node", self.gpus_per_node.clone()),
+            ("gpus-per-task", self.gpus_per_task.clone()),
             ("mem", self.memory.clone()),
             ("time", self.time.as_ref().map(TimeLimit::to_string)),
             ("array", array),
@@ -278,7 +286,9 @@ impl Script {
             if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
                 return Err(malformed());
             }
-            if options.iter().any(|(own, _)| *own == name) || ["requeue", "no-requeue", "ntasks"].contains(&name) {
+            if options.iter().any(|(own, _)| *own == name)
+                || ["requeue", "no-requeue", "ntasks", "gpus"].contains(&name)
+            {
                 return Err(ScriptError::ExtraTwice(extra.clone()));
             }
             lines.push(match value {
@@ -360,7 +370,8 @@ impl Script {
             ContainerRuntime::Singularity => "singularity",
         };
         let mut words = vec![program.to_owned(), "exec".to_owned()];
-        if self.gres.as_ref().is_some_and(|gres| gres.starts_with("gpu")) {
+        let gres = self.gres.as_ref().is_some_and(|gres| gres.starts_with("gpu"));
+        if gres || self.gpus_per_node.is_some() || self.gpus_per_task.is_some() {
             words.push("--nv".to_owned());
         }
         words.extend(["--bind".to_owned(), "\"$PWD\"".to_owned()]);

@@ -131,6 +131,30 @@ impl Command {
     }
 }
 
+/// A training with enmasse itself.
+pub(super) struct Training<'a> {
+    /// What it is told of devices.
+    pub(super) devices: Option<&'a str>,
+}
+
+impl Command {
+    /// The training with enmasse among its words.
+    fn training(&self) -> Option<Training<'_>> {
+        let begins = |pair: &[String]| base_name(&pair[0]) == "enmasse" && pair[1] == "train";
+        let start = self.words.windows(2).position(begins)?;
+        let mut words = self.words[start..].iter().map(String::as_str);
+        let mut devices = None;
+        while let Some(word) = words.next() {
+            devices = match word {
+                "--" => break,
+                "--devices" | "--device" => words.next(),
+                _ => word.strip_prefix("--devices=").or_else(|| word.strip_prefix("--device=")).or(devices),
+            };
+        }
+        Some(Training { devices })
+    }
+}
+
 /// All commands of a body.
 pub(super) struct Body {
     commands: Vec<Command>,
@@ -194,6 +218,11 @@ impl Body {
     /// The commands started with srun.
     pub(super) fn sruns(&self) -> impl Iterator<Item = &Command> {
         self.commands.iter().filter(|command| command.program() == "srun")
+    }
+
+    /// The commands that train with enmasse.
+    pub(super) fn trainings(&self) -> impl Iterator<Item = (&Command, Training<'_>)> {
+        self.commands.iter().filter_map(|command| Some((command, command.training()?)))
     }
 
     /// Whether the script creates this folder.

@@ -10,6 +10,7 @@ pub(super) fn check(directives: &Directives, body: &Body, findings: &mut Vec<Fin
     tasks.check_product(directives, findings);
     check_cpus(directives, body, findings);
     check_gpus(directives, body, &tasks, findings);
+    check_use(directives, body, &tasks, findings);
     check_srun(&tasks, body, findings);
     check_folders(directives, body, findings);
     for srun in body.sruns().filter(|srun| tasks.total() == 1 || !srun.is_single()) {
@@ -104,8 +105,51 @@ fn check_folders(directives: &Directives, body: &Body, findings: &mut Vec<Findin
     }
 }
 
+/// GPUs that are booked and not used, or used and not booked.
+fn check_use(directives: &Directives, body: &Body, tasks: &Tasks, findings: &mut Vec<Finding>) {
+    let booked = GPU_OPTIONS.iter().find_map(|&name| {
+        let directive = directives.get(name)?;
+        Some((directive, gpus_of(&directive.value, name)?))
+    });
+    for (command, training) in body.trainings() {
+        let on_cpus = training.devices.is_some_and(|devices| devices == "cpu" || devices.starts_with("cpu:"));
+        let on_gpus = training.devices.is_some_and(|devices| devices.starts_with("gpu") || devices.starts_with("cuda"));
+        let on_srun =
+            GPU_OPTIONS.iter().any(|name| command.has_option(&[&format!("--{name}")])) || command.has_option(&["-G"]);
+        match booked {
+            Some((Directive { name, value, .. }, _)) if on_cpus => {
+                let problem = format!("--{name}={} books GPUs, and this computes on CPUs", quoted(value));
+                find(findings, command.line, problem, "leave --devices out: auto takes the GPUs that work");
+            }
+            None if on_gpus && !on_srun && directives.get("exclusive").is_none() => {
+                let problem = "this computes on GPUs, and the job books none";
+                find(findings, command.line, problem, "#SBATCH --gpus-per-task=1, or --gres=gpu:N for each node");
+            }
+            _ => {}
+        }
+    }
+    let is_own = body.trainings().next().is_some();
+    let Some((Directive { line, name, value, .. }, gpus)) = booked.filter(|_| is_own) else { return };
+    let launched = body.sruns().any(|srun| srun.node_launcher().is_some());
+    match (name.as_str(), tasks.total()) {
+        ("gpus-per-task", _) if gpus > 1 => {
+            let problem = format!("--{name}={}: {gpus} GPUs for each task, and a rank computes on one", quoted(value));
+            find(findings, *line, problem, format!("#SBATCH --gpus-per-task=1, and {gpus} times the tasks"));
+        }
+        ("gpus", all @ 2..) if all != gpus && !launched => {
+            let problem = format!("--{name}={}: {gpus} GPUs for {all} tasks", quoted(value));
+            find(findings, *line, problem, format!("one task per GPU: #SBATCH --ntasks={gpus}"));
+        }
+        _ => {}
+    }
+}
+
+/// The options that book GPUs.
+const GPU_OPTIONS: [&str; 4] = ["gres", "gpus-per-node", "gpus-per-task", "gpus"];
+
 fn check_gpus(directives: &Directives, body: &Body, tasks: &Tasks, findings: &mut Vec<Finding>) {
-    let per_node = |name| directives.get(name).and_then(|directive| Some((directive, gpus(&directive.value, name)?)));
+    let per_node =
+        |name| directives.get(name).and_then(|directive| Some((directive, gpus_of(&directive.value, name)?)));
     let Some((directive, gpus)) = per_node("gres").or_else(|| per_node("gpus-per-node")) else { return };
     // One task can use all devices of its node, and a launcher starts further processes.
     let launched = body.sruns().any(|srun| srun.node_launcher().is_some());
@@ -116,8 +160,8 @@ fn check_gpus(directives: &Directives, body: &Body, tasks: &Tasks, findings: &mu
     }
 }
 
-/// The number of GPUs in `gpu:4`, `gpu:a100:4` or, for `--gpus-per-node`, `4` or `a100:4`.
-fn gpus(value: &str, option: &str) -> Option<u64> {
+/// The number of GPUs in `gpu:4`, `gpu:a100:4` or, for other options of sbatch than `gres`, `4` or `a100:4`.
+pub fn gpus_of(value: &str, option: &str) -> Option<u64> {
     let value = match option {
         "gres" => value.split(',').find_map(|part| part.strip_prefix("gpu").filter(|rest| !rest.starts_with('_')))?,
         _ => value,

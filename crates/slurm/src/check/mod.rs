@@ -8,6 +8,7 @@ mod source;
 
 use commands::Body;
 use directives::Directives;
+pub use layout::gpus_of;
 use source::Source;
 
 /// Limit of a script's size, in bytes. Slurm's own default limit is 4 MiB.

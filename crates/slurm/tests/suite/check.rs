@@ -188,6 +188,39 @@ fn tasks_and_devices() {
     }
 }
 
+/// A job could book GPUs and train on CPUs, or the other way round.
+#[test]
+fn gpus_that_are_booked_and_not_used() {
+    let check = |head: &str, command: &str, expected: Expected| {
+        finds(&format!("#!/bin/bash\n#SBATCH {head} -c 8\nsrun -K -c 8 {command}\n"), expected);
+    };
+    let idle = "--gres=gpu:4 books GPUs, and this computes on CPUs";
+    let mend = "leave --devices out";
+    check("--gres=gpu:4 --ntasks-per-node=4", "enmasse train data --devices cpu", &[(3, idle, mend)]);
+    check("--gres=gpu:4 --ntasks-per-node=4", "/opt/enmasse train --devices=cpu:1 data", &[(3, idle, mend)]);
+    check("--gres=gpu:4 --ntasks-per-node=4", "enmasse train --device cpu data", &[(3, idle, mend)]);
+    let none = [(3, "this computes on GPUs, and the job books none", "#SBATCH --gpus-per-task=1")];
+    check("-n1", "enmasse train data --devices gpu", &none);
+    check("-n1", "enmasse train data --device cuda", &none);
+    let four = [(2, "--gpus-per-task=4: 4 GPUs for each task", "#SBATCH --gpus-per-task=1")];
+    check("--gpus-per-task=4 -n2", "enmasse train data", &four);
+    let few = [(2, "--gpus=4: 4 GPUs for 2 tasks", "#SBATCH --ntasks=4")];
+    check("--gpus=4 -n2", "enmasse train data", &few);
+    check("-G 4 -n2", "enmasse train data", &few);
+    for (head, command) in [
+        ("--gres=gpu:4 --ntasks-per-node=4", "enmasse train data"),
+        ("--gres=gpu:4", "enmasse train data"),
+        ("--gpus=4 -n4", "enmasse train data --devices gpu"),
+        ("--gpus-per-task=1 -n4", "enmasse train -- --devices=cpu"),
+        ("-n1", "--gres=gpu:1 enmasse train data --devices gpu"),
+        ("-n1 --exclusive", "enmasse train data --devices gpu"),
+        ("-n1", "enmasse train data --devices cpu:4"),
+        ("--gpus=4 -n2", "python train.py"),
+    ] {
+        check(head, command, &[]);
+    }
+}
+
 #[test]
 fn lines_of_directives() {
     let blank = |says, mend| [(2, says, mend)];

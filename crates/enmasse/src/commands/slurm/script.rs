@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{ArgMatches, Command};
-use enmasse_slurm::{Axis, Container, ContainerRuntime, RunName, Script, ScriptError, SignalAhead, Sweep};
+use enmasse_slurm::{Axis, Container, ContainerRuntime, RunName, Script, ScriptError, SignalAhead, Sweep, gpus_of};
 use enmasse_train::{Setting, TrainConfig};
 
 use crate::arguments::given;
@@ -19,6 +19,8 @@ use crate::settings;
 
 /// Default time between the warning to the ranks and the time limit.
 const SECONDS_AHEAD: u64 = 90;
+/// Cores of a rank with a GPU, which decode its images.
+const CORES_OF_A_GPU: usize = 8;
 /// Settings that differ for each element, or that the job decides.
 const NOT_SWEPT: [&str; 4] = ["out", "devices", "ranks", "resume"];
 
@@ -64,16 +66,19 @@ pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
     let texts = |name: &str| matches.get_many::<String>(name).into_iter().flatten().cloned().collect::<Vec<_>>();
     let count = |name: &str| matches.get_one::<usize>(name).copied();
     let job_name = text("job-name").unwrap_or_else(|| config.model.clone());
+    let layout = Layout::of(matches, &config)?;
     let time = text("time").map(|time| time.parse()).transpose().map_err(usage)?;
     let requeue = !matches.get_flag("no-requeue");
     let mut script = Script {
         partition: text("partition"),
         account: text("account"),
         qos: text("qos"),
-        nodes: count("nodes").unwrap_or(1),
-        ntasks_per_node: count("ntasks-per-node").unwrap_or(1),
-        cpus_per_task: count("cpus-per-task").unwrap_or(1),
+        nodes: layout.nodes,
+        ntasks_per_node: layout.tasks,
+        cpus_per_task: count("cpus-per-task").unwrap_or(if layout.has_gpus { CORES_OF_A_GPU } else { 1 }),
         gres: text("gres"),
+        gpus_per_node: layout.gpus_per_node,
+        gpus_per_task: text("gpus-per-task"),
         memory: text("mem"),
         output: text("output"),
         error: text("error"),
@@ -111,6 +116,76 @@ pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
         return Err(Failure::Usage("--array-limit: there is no array; set one with --array".to_owned()));
     }
     Ok(Some(script))
+}
+
+/// Nodes, ranks and GPUs that fit each other.
+struct Layout {
+    nodes: usize,
+    /// Ranks of each node.
+    tasks: usize,
+    has_gpus: bool,
+    /// The value of this option of sbatch, if `--gres` or `--gpus-per-task` does not give the GPUs.
+    gpus_per_node: Option<String>,
+}
+
+impl Layout {
+    /// What the options ask for. A rank computes on one GPU.
+    fn of(matches: &ArgMatches, config: &TrainConfig) -> Result<Self, Failure> {
+        let count = |name: &str| matches.get_one::<usize>(name).copied();
+        let text = |name: &str| matches.get_one::<String>(name).map(|text| (format!("--{name} {text}"), text.as_str()));
+        let refuse = |why: String| Err(Failure::Usage(why));
+        let nodes = count("nodes").unwrap_or(1);
+        let each = |said: &str, all: usize| match all % nodes {
+            0 => Ok(all / nodes),
+            _ => Err(Failure::Usage(format!("{said}: must be a multiple of --nodes {nodes}: all nodes are alike"))),
+        };
+        let given =
+            ["gres", "gpus-per-node", "gpus", "gpus-per-task"].into_iter().find_map(|name| Some((name, text(name)?)));
+        let gpus = given.as_ref().and_then(|(name, (said, value))| Some((*name, said, *value, gpus_of(value, name)?)));
+        let of_gpus = match (&given, &gpus) {
+            (Some((name, (said, _))), None) if *name != "gres" => {
+                return refuse(format!("{said}: must be a number of GPUs, or TYPE:N"));
+            }
+            (_, Some((name @ "gpus-per-task", said, _, gpus @ 2..))) => {
+                return refuse(format!(
+                    "{said}: a rank computes on one GPU; use --{name} 1, and {gpus} times the tasks"
+                ));
+            }
+            (_, None | Some(("gpus-per-task", ..))) => None,
+            (_, Some(("gpus", said, _, all))) => Some(each(said, *all as usize)?),
+            (_, Some((.., all))) => Some(*all as usize),
+        };
+        let tasks = match count("ntasks") {
+            Some(all) => Some(each(&format!("--ntasks {all}"), all)?),
+            None => count("ntasks-per-node"),
+        };
+        if let (Some(gpus), Some(tasks), Some((_, said, ..))) = (of_gpus, tasks, &gpus)
+            && gpus != tasks
+        {
+            return refuse(format!(
+                "{said}: each node has {gpus} of them for {tasks} ranks, and a rank computes on one; ask for as many of both"
+            ));
+        }
+        match (&gpus, config.devices.as_ref().map(|devices| devices.kind.as_str())) {
+            (Some((_, said, ..)), Some("cpu")) => {
+                return refuse(format!("{said}: --devices cpu leaves the GPUs idle; leave one of them out"));
+            }
+            (None, Some("gpu")) => {
+                return refuse(
+                    "--devices gpu: the job has no GPU; ask for one with --gres gpu:N or --gpus-per-task 1".to_owned(),
+                );
+            }
+            _ => {}
+        }
+        let gpus_per_node = match &gpus {
+            Some(("gpus", _, value, _)) => {
+                let kind = value.rsplit_once(':').map_or(String::new(), |(kind, _)| format!("{kind}:"));
+                of_gpus.map(|gpus| format!("{kind}{gpus}"))
+            }
+            _ => text("gpus-per-node").map(|(_, value)| value.to_owned()),
+        };
+        Ok(Layout { nodes, tasks: tasks.or(of_gpus).unwrap_or(1), has_gpus: gpus.is_some(), gpus_per_node })
+    }
 }
 
 fn usage(error: ScriptError) -> Failure {
@@ -263,6 +338,41 @@ mod tests {
         assert!(written("--signal USR2@60").unwrap().contains("train --requeue-signal=USR2 --out=\"$run\""));
         let kept = without_out(["--epochs", "3", "--out", "a", "--out=b", "--", "--out"].map(str::to_owned).into());
         assert_eq!(kept, ["--epochs", "3", "--", "--out"]);
+    }
+
+    /// These booked GPUs, and one core for the only rank, which trained on it.
+    #[test]
+    fn booked_gpus_have_a_rank_each_and_its_cores() {
+        let check = |line: &str, expected: &[&str]| {
+            let text = written(line).unwrap();
+            let missing: Vec<_> = expected.iter().filter(|line| !text.lines().any(|found| found == **line)).collect();
+            assert!(missing.is_empty(), "{line}: {missing:?} not in\n{text}");
+            assert_eq!(enmasse_slurm::check(&text), [], "{text}");
+        };
+        let (four, cores) = ("#SBATCH --ntasks-per-node=4", "#SBATCH --cpus-per-task=8");
+        check("--gres gpu:4", &["#SBATCH --gres=gpu:4", four, cores]);
+        check("--gres gpu:a100:4,nvme:1 -c 3", &[four, "#SBATCH --cpus-per-task=3"]);
+        check("--gpus-per-node 4", &["#SBATCH --gpus-per-node=4", four, cores]);
+        check("--gpus a100:8 -N 2", &["#SBATCH --gpus-per-node=a100:4", "#SBATCH --nodes=2", four, cores]);
+        check("--gpus-per-task 1 -n 8 -N 2", &["#SBATCH --gpus-per-task=1", four, cores]);
+        check("-n 4", &[four, "#SBATCH --cpus-per-task=1"]);
+        check("--gres gpu:1 -- --devices gpu", &["#SBATCH --ntasks-per-node=1", cores]);
+        let refused = |line: &str, expected: &str| assert_eq!(written(line).unwrap_err(), expected, "{line}");
+        refused("-n 5 -N 2", "--ntasks 5: must be a multiple of --nodes 2: all nodes are alike");
+        refused("--gpus 5 -N 2", "--gpus 5: must be a multiple of --nodes 2: all nodes are alike");
+        refused("--gpus x", "--gpus x: must be a number of GPUs, or TYPE:N");
+        refused(
+            "--gpus-per-task 2",
+            "--gpus-per-task 2: a rank computes on one GPU; use --gpus-per-task 1, and 2 times the tasks",
+        );
+        refused(
+            "--gres gpu:4 --ntasks-per-node 2",
+            "--gres gpu:4: each node has 4 of them for 2 ranks, and a rank computes on one; ask for as many of both",
+        );
+        let idle = "--gres gpu:4: --devices cpu leaves the GPUs idle; leave one of them out";
+        refused("--gres gpu:4 -- --devices cpu", idle);
+        let none = "--devices gpu: the job has no GPU; ask for one with --gres gpu:N or --gpus-per-task 1";
+        refused("-- --devices gpu", none);
     }
 
     #[test]
