@@ -62,7 +62,8 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
     let job = job.logs(logs.clone());
     let result = match options.topology {
         Topology::Static(nodes) => {
-            if nodes.count > 1 {
+            // Slurm starts the others.
+            if nodes.count > 1 && !options.is_of_step {
                 say_block(nodes::announcement(&given, &nodes, options.join_timeout));
             }
             follow(&job, options.max_restarts)

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use enmasse_launch::{Binding, Logs, Nodes, Selection, Timing};
+use enmasse_launch::{Binding, LaunchedRank, Logs, MASTER_ADDR, MASTER_PORT, Nodes, Selection, Timing};
 
 use super::flags::Given;
 use super::{ineffective, timing};
@@ -50,6 +50,8 @@ pub struct Options {
     pub topology: Topology,
     pub local_world_size: usize,
     pub run_id: Option<String>,
+    /// Whether Slurm has started this launcher as one of several, each on a node of its own.
+    pub is_of_step: bool,
     pub role: Option<String>,
     pub max_restarts: usize,
     /// Names of signals; `None` for the default ones.
@@ -86,12 +88,19 @@ impl Options {
             None => shutdown_timeout_of_torch(given)?,
         };
         let (timing, keys) = timing::read(given)?;
-        let topology = topology(given, timing)?;
+        let step = of_slurm(given)?;
+        let topology = match &step {
+            Some(place) => {
+                Topology::Static(Nodes { rank: place.rank, count: place.world_size, master: place.master.clone() })
+            }
+            None => topology(given, timing)?,
+        };
         let flags = ineffective::without_effect(given, &topology)?;
         Ok(Options {
             topology,
             local_world_size: local_world_size(given)?,
-            run_id: given.value("rdzv-id", "a name", word)?,
+            run_id: given.value("rdzv-id", "a name", word)?.or_else(|| step.as_ref().map(|place| place.run_id.clone())),
+            is_of_step: step.is_some(),
             role: given.value("role", "a name", word)?,
             max_restarts: restarts.unwrap_or(0),
             stop_signals: given.value("signals-to-handle", "comma-separated names of signals", |text| {
@@ -187,6 +196,38 @@ fn gpus(given: &Given<'_>) -> usize {
         }
         None => all(),
     }
+}
+
+/// The flags that say which nodes there are.
+const OF_NODES: [&str; 6] = ["nnodes", "node-rank", "master-addr", "master-port", "rdzv-backend", "rdzv-endpoint"];
+
+/// The place of this launcher among the tasks of a Slurm step, which start the job's ranks each on its node; `None` outside of such a
+/// step, in a step of one task, and if a flag says which nodes there are.
+fn of_slurm(given: &Given<'_>) -> Result<Option<LaunchedRank>, Failure> {
+    for name in OF_NODES {
+        if given.text(name)?.is_some() {
+            return Ok(None);
+        }
+    }
+    if given.is_on("standalone")? {
+        return Ok(None);
+    }
+    let is_slurms = |name: &&str| name.starts_with("SLURM") || [MASTER_ADDR, MASTER_PORT].contains(name);
+    let variable = |name: &str| Some(name).filter(is_slurms).and_then(|name| (given.environment)(name));
+    // A batch script is no task of a step, whatever else Slurm says there.
+    if variable("SLURM_STEP_ID").is_none() {
+        return Ok(None);
+    }
+    let found = LaunchedRank::interpret(variable).map_err(|error| Failure::Usage(error.to_string()))?;
+    let Some(place) = found.place.filter(|place| place.world_size > 1) else { return Ok(None) };
+    if place.local_world_size > 1 {
+        return Err(Failure::Usage(format!(
+            "Slurm has started {} launchers on this node, and one starts all ranks of a node: srun --ntasks-per-node=1 enmasse launch ..., or \
+             --standalone for a job of each",
+            place.local_world_size
+        )));
+    }
+    Ok(Some(place))
 }
 
 fn topology(given: &Given<'_>, timing: Timing) -> Result<Topology, Failure> {
@@ -337,6 +378,37 @@ mod tests {
         check("--nnodes 2 --node-rank=1 --master-addr=[::1] --master-port=9", nodes(1, 2, Some(("::1", 9))));
         check("--nnodes 2 --node-rank 1 --rdzv-endpoint n0:77", nodes(1, 2, Some(("n0", 77))));
         check("--nnodes 2 --rdzv-backend static --rdzv-endpoint n0", nodes(0, 2, Some(("n0", 29500))));
+    }
+
+    /// Each of these launchers started a job of its own.
+    #[test]
+    fn launchers_that_slurm_starts_are_the_nodes_of_one_job() {
+        let step = |tasks: &'static str, per_node: &'static str, procid: &'static str| {
+            [
+                ("SLURM_JOB_ID", "7"),
+                ("SLURM_STEP_ID", "0"),
+                ("SLURM_PROCID", procid),
+                ("SLURM_NODEID", procid),
+                ("SLURM_NTASKS", tasks),
+                ("SLURM_STEP_TASKS_PER_NODE", per_node),
+                ("SLURM_STEP_NODELIST", "node[1-2]"),
+            ]
+        };
+        let check = |line: &str, variables: &[(&str, &str)], expected: Option<(usize, usize, Option<&str>)>| {
+            let options = read(line, variables).unwrap();
+            let Topology::Static(nodes) = options.topology else { panic!("{line}") };
+            let host = nodes.master.as_ref().map(|(host, _)| host.as_str());
+            assert_eq!((nodes.rank, nodes.count, host), expected.unwrap_or((0, 1, None)), "{line}");
+            assert_eq!((options.is_of_step, options.run_id.is_some()), (expected.is_some(), expected.is_some()));
+        };
+        check("-n 2", &step("2", "1(x2)", "1"), Some((1, 2, Some("node1"))));
+        check("-n 2 --standalone", &step("2", "1(x2)", "1"), None);
+        check("-n 2 --nnodes 1", &step("2", "1(x2)", "1"), None);
+        check("-n 2", &step("1", "1", "0"), None);
+        // A batch script.
+        check("-n 2", &[("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2")], None);
+        let twice = read("-n 2", &step("4", "2(x2)", "1")).unwrap_err();
+        assert!(twice.starts_with("Slurm has started 2 launchers on this node"), "{twice}");
     }
 
     #[test]
