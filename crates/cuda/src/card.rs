@@ -19,6 +19,39 @@ const OLDEST_DRIVER: i32 = 12_000;
 /// The oldest compute capability: that of our kernels' PTX.
 pub(crate) const OLDEST_CAPABILITY: [u32; 2] = [7, 5];
 
+/// The libraries without which no card computes.
+pub(crate) struct Loaded {
+    pub driver: Arc<Functions>,
+    pub cudnn: Cudnn,
+    pub cublas_lt: CublasLt,
+}
+
+impl Loaded {
+    /// Loads them. No card is opened.
+    pub fn of(libraries: &Libraries) -> Result<Self, CudaError> {
+        let driver = Arc::new(Functions::load(libraries.load(Library::Driver)?)?);
+        let version = driver.version()?;
+        if version < OLDEST_DRIVER {
+            let (path, version) = (driver.path.clone(), format!("{}.{}", version / 1000, version % 1000 / 10));
+            let why = "and 12.0 is the oldest that works".to_owned();
+            return Err(CudaError::Version { library: Library::Driver, path, version, why });
+        }
+        let newest = u32::try_from(version / 1000).unwrap_or(0);
+        Ok(Loaded { driver, cudnn: Cudnn::load(libraries, newest)?, cublas_lt: CublasLt::load(libraries, newest)? })
+    }
+}
+
+/// Refuses a card that our kernels cannot run on.
+pub(crate) fn check_capability(card: &Properties) -> Result<(), CudaError> {
+    if card.capability >= OLDEST_CAPABILITY {
+        return Ok(());
+    }
+    let ([[major, minor], [oldest, of]], name) = ([card.capability, OLDEST_CAPABILITY], &card.name);
+    Err(CudaError::Unsupported(format!(
+        "{name} (compute capability {major}.{minor}): {oldest}.{of} (Turing, 2018) is the oldest that works; use --devices cpu:N"
+    )))
+}
+
 /// A card that programs compute on.
 pub(crate) struct Card {
     pub context: Arc<Context>,
@@ -36,26 +69,9 @@ pub(crate) struct Card {
 impl Card {
     /// Opens the card with this number. `exact` leaves out the algorithms of convolutions that round more than direct sums.
     pub fn open(libraries: &Libraries, ordinal: usize, exact: bool) -> Result<Arc<Self>, CudaError> {
-        let functions = Arc::new(Functions::load(libraries.load(Library::Driver)?)?);
-        let mut version = 0;
-        // SAFETY: the place is valid.
-        functions.check("cuDriverGetVersion", unsafe { (functions.cuDriverGetVersion)(&mut version) })?;
-        if version < OLDEST_DRIVER {
-            let (path, version) = (functions.path.clone(), format!("{}.{}", version / 1000, version % 1000 / 10));
-            let why = "and 12.0 is the oldest that works".to_owned();
-            return Err(CudaError::Version { library: Library::Driver, path, version, why });
-        }
-        let newest = u32::try_from(version / 1000).unwrap_or(0);
-        let cudnn = Cudnn::load(libraries, newest)?;
-        let cublas_lt = CublasLt::load(libraries, newest)?;
-        let found = Found::look(functions, ordinal)?;
-        let Properties { name, capability, .. } = &found.properties;
-        if *capability < OLDEST_CAPABILITY {
-            let [[major, minor], [oldest, of]] = [*capability, OLDEST_CAPABILITY];
-            return Err(CudaError::Unsupported(format!(
-                "{name} (compute capability {major}.{minor}): {oldest}.{of} (Turing, 2018) is the oldest that works; use --devices cpu:N"
-            )));
-        }
+        let Loaded { driver, cudnn, cublas_lt } = Loaded::of(libraries)?;
+        let found = Found::look(driver, ordinal)?;
+        check_capability(&found.properties)?;
         let management = Management::of(libraries, &found.properties);
         let others = management.as_ref().and_then(Management::others);
         let context = Context::open(found)?;

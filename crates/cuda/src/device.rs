@@ -51,19 +51,7 @@ pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
     Ok(Box::new(Cuda::new(card, request)))
 }
 
-/// Whether the GPU of a rank can be opened. The machine's only one stays open, since this process then computes on it; any other
-/// may be another rank's.
-///
-/// # Errors
-/// As [`open`].
-pub fn works(request: &DeviceRequest) -> Result<(), DeviceError> {
-    match count() {
-        Some(1) => open(request).map(drop),
-        _ => open_with(&Libraries::gather(), request).map(drop),
-    }
-}
-
-/// The same anew, with libraries from certain places.
+/// As [`open`], anew, with libraries from certain places.
 ///
 /// # Errors
 /// As [`open`].
@@ -133,9 +121,7 @@ impl Device for Cuda {
     }
 
     fn unit(&self) -> Option<String> {
-        let Properties { name, address, uuid, .. } = &self.card.context.properties;
-        let uuid: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-        Some(format!("{name} at {address}, GPU-{uuid}"))
+        Some(self.card.context.properties.unit())
     }
 
     fn bus_address(&self) -> Option<String> {

@@ -18,6 +18,7 @@ mod management;
 mod nccl;
 mod program;
 pub mod roofline;
+mod seen;
 mod sequence;
 #[cfg(test)]
 mod test_support;
@@ -25,5 +26,6 @@ mod tune;
 mod way;
 mod work;
 
-pub use device::{count, idle, is_there, open, open_with, works};
+pub use device::{count, idle, is_there, open, open_with};
 pub use error::CudaError;
+pub use seen::seen;

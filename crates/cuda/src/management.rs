@@ -25,6 +25,7 @@ functions! {
     /// What enmasse calls of NVML. A status is 0, or an error's number.
     struct Functions {
         fn nvmlInit_v2() -> c_int;
+        fn nvmlSystemGetDriverVersion(text: *mut c_char, length: c_uint) -> c_int;
         fn nvmlDeviceGetHandleByPciBusId_v2(address: *const c_char, device: *mut *mut c_void) -> c_int;
         fn nvmlDeviceGetUUID(device: *mut c_void, text: *mut c_char, length: c_uint) -> c_int;
         fn nvmlDeviceGetComputeRunningProcesses_v3(
@@ -85,11 +86,18 @@ impl Management {
                 && (functions.nvmlDeviceGetHandleByPciBusId_v2)(address.as_ptr(), &mut device) == 0
                 && (functions.nvmlDeviceGetUUID)(device, uuid.as_mut_ptr(), uuid.len() as c_uint) == 0
         };
-        let text: String =
-            uuid.iter().map(|byte| char::from(byte.to_ne_bytes()[0])).take_while(|letter| *letter != '\0').collect();
-        let digits = text.trim_start_matches("GPU-").replace('-', "");
-        let own: String = card.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-        (found && digits == own).then_some(Management { functions, device })
+        let uuid = text(&uuid);
+        let digits = uuid.trim_start_matches("GPU-").replace('-', "");
+        (found && digits == card.digits()).then_some(Management { functions, device })
+    }
+
+    /// The driver's version, such as `570.86.10`.
+    pub fn driver_version(&self) -> Option<String> {
+        let mut version = [0 as c_char; 96];
+        // SAFETY: the place is valid for as many bytes as NVML may write.
+        let result =
+            unsafe { (self.functions.nvmlSystemGetDriverVersion)(version.as_mut_ptr(), version.len() as c_uint) };
+        (result == 0).then(|| text(&version))
     }
 
     /// Whether no process computes on the card; `None` if the driver does not tell.
@@ -138,12 +146,27 @@ impl Management {
 
     /// Why the card is slower than it could be; `None` if it is not.
     pub fn slowdown(&self) -> Option<&'static str> {
+        let reasons = self.slowdowns();
+        SLOWDOWNS.iter().find(|(bits, _)| reasons & bits != 0).map(|(_, why)| *why)
+    }
+
+    /// Why the card is too hot to be chosen; `None` if it is not.
+    pub fn overheating(&self) -> Option<&'static str> {
+        let (bits, why) = SLOWDOWNS[0];
+        (self.slowdowns() & bits != 0).then_some(why)
+    }
+
+    fn slowdowns(&self) -> u64 {
         let mut reasons = 0;
         // SAFETY: the place is valid.
         let result = unsafe { (self.functions.nvmlDeviceGetCurrentClocksThrottleReasons)(self.device, &mut reasons) };
-        let reasons = if result == 0 { reasons } else { 0 };
-        SLOWDOWNS.iter().find(|(bits, _)| reasons & bits != 0).map(|(_, why)| *why)
+        if result == 0 { reasons } else { 0 }
     }
+}
+
+/// What NVML wrote, up to the zero.
+fn text(written: &[c_char]) -> String {
+    written.iter().map(|byte| char::from(byte.to_ne_bytes()[0])).take_while(|letter| *letter != '\0').collect()
 }
 
 /// `python (pid 4242) with 8192 MiB`.

@@ -13,6 +13,7 @@ mod metrics;
 mod program;
 mod request;
 mod schedule;
+mod seen;
 mod tensors;
 
 pub use batch::{Batch, HostBatch, check_batch};
@@ -23,4 +24,5 @@ pub use metrics::{LossScale, StepMetrics, first_non_finite, step_metrics};
 pub use program::{Device, Fill, InstructionSpan, Memory, Program, Read, StepInputs, Tuned, Which};
 pub use request::{DeviceRequest, Summation};
 pub use schedule::Schedule;
+pub use seen::Seen;
 pub use tensors::{Tensor, check_same_state, find_tensor, from_torch, to_torch};

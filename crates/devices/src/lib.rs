@@ -10,7 +10,13 @@
 //! # Ok::<(), enmasse_device::DeviceError>(())
 //! ```
 
-use enmasse_device::{Device, DeviceError, DeviceRequest};
+mod self_test;
+
+use std::sync::OnceLock;
+
+use enmasse_device::{Device, DeviceError, DeviceRequest, Seen};
+
+pub use self_test::{has_passed, self_test};
 
 /// A kind of device, as named in `--devices KIND:N`.
 #[derive(Clone, Copy)]
@@ -31,8 +37,8 @@ struct Numbered {
     count: fn() -> Option<usize>,
     /// The numbers of those on which no program computes; `None` if that cannot be found out.
     idle: fn() -> Option<Vec<usize>>,
-    /// Whether the device of a request can be opened.
-    works: fn(&DeviceRequest) -> Result<(), DeviceError>,
+    /// All that this process may use, which are not opened.
+    seen: fn() -> Result<Vec<Seen>, DeviceError>,
 }
 
 /// All kinds. The first is the default.
@@ -45,36 +51,52 @@ pub static KINDS: &[DeviceKind] = &[
             is_there: enmasse_cuda::is_there,
             count: enmasse_cuda::count,
             idle: enmasse_cuda::idle,
-            works: enmasse_cuda::works,
+            seen: enmasse_cuda::seen,
         }),
     },
     DeviceKind { name: "reference", open: enmasse_reference::open, numbered: None },
 ];
 
-/// The word that stands for the kind of [`automatic`].
+/// The word that leaves the choice of devices to the program: those of [`preferred`] that pass their self-test, otherwise the default.
 pub const AUTO: &str = "auto";
 
-/// What `auto` takes.
+/// The devices that `auto` prefers to the default.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Automatic {
-    /// The kind.
+pub struct Preferred {
+    /// Their kind.
     pub kind: &'static str,
-    /// Why it is the default kind, where the machine has a better device.
-    pub unusable: Option<String>,
+    /// All that this process may use, as seen when it first asked. An error says why there are none.
+    pub seen: Result<Vec<Seen>, String>,
 }
 
-/// The kind that `auto` takes for the rank of a request: a GPU if it opens, otherwise the default.
-pub fn automatic(request: &DeviceRequest) -> Automatic {
-    let mut unusable = None;
-    for kind in KINDS {
-        let Some(Numbered { is_there, works, .. }) = kind.numbered else { continue };
-        match works(request) {
-            Ok(()) => return Automatic { kind: kind.name, unusable: None },
-            Err(error) if unusable.is_none() && is_there() => unusable = Some(error.to_string()),
-            Err(_) => {}
-        }
+/// The devices that `auto` prefers to the default; `None` on a machine without any, even one that cannot be used.
+pub fn preferred() -> Option<&'static Preferred> {
+    static PREFERRED: OnceLock<Option<Preferred>> = OnceLock::new();
+    let look = || {
+        KINDS.iter().find_map(|kind| {
+            let Numbered { is_there, seen, .. } = kind.numbered?;
+            match seen() {
+                Ok(seen) => Some(Preferred { kind: kind.name, seen: Ok(seen) }),
+                Err(error) => is_there().then(|| Preferred { kind: kind.name, seen: Err(error.to_string()) }),
+            }
+        })
+    };
+    PREFERRED.get_or_init(look).as_ref()
+}
+
+/// Opens one of the [`preferred`] devices in this process and tests it, unless it is known to have passed.
+///
+/// # Errors
+/// It cannot be opened, or it computes wrongly.
+pub fn test(kind: &str, seen: &Seen) -> Result<(), String> {
+    if has_passed(&seen.key) {
+        return Ok(());
     }
-    Automatic { kind: KINDS[0].name, unusable }
+    let request = DeviceRequest { ordinal: Some(seen.number), threads: vec![1], ..DeviceRequest::default() };
+    let device = open(kind, &request).map_err(|error| error.to_string())?;
+    self_test(device.as_ref())?;
+    self_test::remember(&seen.key);
+    Ok(())
 }
 
 /// The number of devices of a kind that this process may use, where devices have numbers and can be counted.
@@ -97,10 +119,20 @@ pub fn find(kind: &str) -> Result<&'static DeviceKind, DeviceError> {
     })
 }
 
-/// A device of a kind, for one rank. `auto` opens what [`automatic`] says.
+/// A device of a kind, for one rank. `auto` opens the first idle one of the [`preferred`] that passes its self-test, which may run in this
+/// process.
 pub fn open(kind: &str, request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
-    let kind = if kind == AUTO { automatic(request).kind } else { kind };
-    (find(kind)?.open)(request)
+    if kind != AUTO {
+        return (find(kind)?.open)(request);
+    }
+    // A request for instruction-set levels is one for cores.
+    let preferred = preferred().filter(|_| request.isa.is_none());
+    for (kind, seen) in preferred.iter().flat_map(|found| found.seen.iter().flatten().map(|seen| (found.kind, seen))) {
+        if seen.unusable.is_none() && seen.busy.is_none() && test(kind, seen).is_ok() {
+            return open(kind, &DeviceRequest { ordinal: Some(seen.number), ..request.clone() });
+        }
+    }
+    (KINDS[0].open)(request)
 }
 
 /// A device of a kind with this many computing threads, for programs other than `enmasse`.

@@ -13,7 +13,8 @@ use enmasse_train::{Kind, SETTINGS, Setting};
 const DATA_PATH: &str = "data-path";
 
 /// The defaults of commands that compute on one device, in this process.
-pub const ONE_DEVICE: &[(&str, &str)] = &[("devices", "cpu:1"), ("threads", "one for each core")];
+pub const ONE_DEVICE: &[(&str, &str)] =
+    &[("devices", "auto: one GPU, otherwise cpu:1"), ("threads", "one for each core")];
 
 /// The settings that say where classes are found, for commands that open data as `train` does.
 pub const SOURCE: &[&str] =

@@ -9,6 +9,7 @@ use enmasse_comm::{Cause, CauseKind, Group, GroupOptions, JoinError, TransportCh
 use enmasse_launch::{EnvironmentError, Interpretation, LaunchedRank, Launcher, process_variable, report_cause};
 use enmasse_train::{Devices, LayeredConfig, TransportKind};
 
+use crate::automatic;
 use crate::failure::Failure;
 
 /// Holds the secret of ranks that were given none, until all have joined.
@@ -33,6 +34,15 @@ impl Launched {
         environment: impl Fn(&str) -> Option<OsString>,
         layers: &LayeredConfig,
     ) -> Result<Option<Self>, Failure> {
+        Self::find_beside(environment, layers, automatic::visible)
+    }
+
+    /// The same on a machine that shows this process a number of GPUs.
+    fn find_beside(
+        environment: impl Fn(&str) -> Option<OsString>,
+        layers: &LayeredConfig,
+        gpus: impl Fn() -> usize,
+    ) -> Result<Option<Self>, Failure> {
         let interpretation = LaunchedRank::interpret(environment).map_err(usage)?;
         let own_ranks = layers.config().devices.as_ref().and_then(Devices::asked);
         match (&interpretation.warning, &interpretation.place) {
@@ -40,6 +50,12 @@ impl Launched {
             (Some(warning), _) if own_ranks.is_none() => Err(usage(warning.clone())),
             // A step of one task is a machine to run ranks on, like a batch script.
             (_, Some(place)) if is_slurm(&interpretation) && place.world_size == 1 && own_ranks > Some(1) => Ok(None),
+            // So is one of several GPUs, unless the user wants less.
+            (_, Some(place))
+                if is_slurm(&interpretation) && place.world_size == 1 && is_automatic(layers) && gpus() > 1 =>
+            {
+                Ok(None)
+            }
             (_, Some(place)) => Ok(Some(Launched { place: place.clone(), interpretation })),
             (_, None) => Ok(None),
         }
@@ -135,6 +151,12 @@ pub fn not_of_mpi(launcher: Launcher) -> Failure {
     ))
 }
 
+/// Whether the devices are the program's choice.
+fn is_automatic(layers: &LayeredConfig) -> bool {
+    let devices = layers.config().devices.as_ref();
+    devices.map_or(layers.given_device_kind().is_none(), Devices::is_undecided)
+}
+
 fn is_slurm(interpretation: &Interpretation) -> bool {
     interpretation.launcher == Launcher::Slurm
 }
@@ -149,6 +171,11 @@ mod tests {
 
     /// The result of variables and `--devices`: the rank, no rank, or the message.
     fn check(variables: &str, devices: Option<&str>, expected: Result<Option<usize>, &str>) {
+        check_beside(0, variables, devices, expected);
+    }
+
+    /// The same on a machine with this number of GPUs.
+    fn check_beside(gpus: usize, variables: &str, devices: Option<&str>, expected: Result<Option<usize>, &str>) {
         let mut layers = LayeredConfig::new();
         if let Some(devices) = devices {
             layers.argument("devices", devices).unwrap();
@@ -157,7 +184,7 @@ mod tests {
             let mut pairs = variables.split(' ').filter_map(|pair| pair.split_once('='));
             pairs.find(|(key, _)| *key == name).map(|(_, value)| value.into())
         };
-        let found = Launched::find(environment, &layers).and_then(|launched| match launched {
+        let found = Launched::find_beside(environment, &layers, || gpus).and_then(|launched| match launched {
             Some(launched) => launched.check_devices(&layers).map(|()| Some(launched.place.rank)),
             None => Ok(None),
         });
@@ -183,6 +210,12 @@ mod tests {
         let one = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=1";
         check(one, None, Ok(Some(0)));
         check(one, Some("cpu:4"), Ok(None));
+        // It trained on one of its four GPUs.
+        check_beside(4, one, None, Ok(None));
+        check_beside(4, one, Some("auto"), Ok(None));
+        check_beside(4, one, Some("cpu:1"), Ok(Some(0)));
+        check_beside(1, one, None, Ok(Some(0)));
+        check_beside(4, step, None, Ok(Some(3)));
         // A batch script.
         let batch = "SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=4";
         check(batch, None, Err("SLURM_NTASKS is 4, but no launcher started this process"));

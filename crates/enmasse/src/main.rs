@@ -2,6 +2,7 @@
 
 mod arguments;
 mod attempt;
+mod automatic;
 mod balance;
 mod command_line;
 mod commands;

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use clap::ArgMatches;
 use enmasse_device::{Device, DeviceRequest, Summation};
-use enmasse_devices::{AUTO, Automatic};
 use enmasse_train::{
     DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, Kind, LayeredConfig, ReducePrecision, Setting, SumOrder,
     TrainConfig,
@@ -13,8 +12,10 @@ use enmasse_train::{
 use enmasse_wording::counted;
 
 use crate::arguments::{DECIDED, given};
+use crate::automatic::{self, Candidate, number_of_rank};
 use crate::failure::Failure;
 use crate::output::say;
+use crate::ranks::Rank;
 
 const MOST_PIXELS: usize = 1 << 40;
 const MOST_RANKS: usize = 1 << 10;
@@ -52,10 +53,11 @@ pub enum Ranks {
     Launched { local_rank: usize, speaks: bool },
 }
 
-/// The configuration with the devices of `auto`, unless it exceeds every machine: beyond these limits sizes could not even be
-/// computed.
+/// The configuration with the devices of `auto`, which is the default, unless it exceeds every machine: beyond these limits sizes could not even be
+/// computed. A launched rank takes its device later: see [`settle`].
 pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<TrainConfig, Failure> {
     let source = layers.source("devices").cloned();
+    let given_kind = layers.given_device_kind().map(str::to_owned);
     let mut config = layers.finish()?;
     let batch = config.batch.unwrap_or(DEFAULT_GLOBAL_BATCH);
     let size = config.picture_size(None);
@@ -65,12 +67,21 @@ pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<TrainConfig, Failur
             "--batch {batch} of --size {size}: a batch may have {MOST_PIXELS} pixels at most; use a smaller --batch or --size"
         )));
     }
-    take_words(&mut config, ranks)?;
+    let said = |devices: &Devices| {
+        let setting = Setting::find("devices").zip(source.as_ref());
+        setting.map_or(String::new(), |(setting, source)| source.describe(setting, &devices.to_string()))
+    };
+    if config.devices.is_none() && given_kind.is_none() {
+        // A rank that a launcher started, and the default of all others.
+        config.devices = take(&config, ranks, false);
+    } else {
+        take_words(&mut config, ranks)?;
+    }
+    if is_undecided(&config, given_kind.as_deref(), ranks) {
+        return Ok(config);
+    }
     if let Some(devices) = &config.devices {
-        let said = Setting::find("devices")
-            .zip(source)
-            .map(|(setting, source)| source.describe(setting, &devices.to_string()));
-        let refuse = |why: String| Err(Failure::Usage(format!("{}: {why}", said.unwrap_or_default())));
+        let refuse = |why: String| Err(Failure::Usage(format!("{}: {why}", said(devices))));
         if let Err(error) = enmasse_devices::find(&devices.kind) {
             return refuse(error.to_string());
         }
@@ -107,21 +118,70 @@ fn too_few(devices: &Devices) -> Option<String> {
     (devices.count() > 1).then(|| format!("there is no number {lacking}: this machine has {visible}; check {mask}"))
 }
 
-/// Puts devices in the place of words. `auto` is all GPUs if they work, and otherwise CPUs as by default. Says why a GPU that is
-/// there is not taken. A launched rank takes one of its machine.
+/// Says which GPUs stay idle because the user named CPUs.
+pub fn tell_of_idle_devices(layers: &LayeredConfig) {
+    let said = match (&layers.config().devices, layers.given_device_kind()) {
+        (None, Some(kind)) => format!("--device {kind}"),
+        (Some(devices), _) if devices.kind == usual_kind() => {
+            let named = Setting::find("devices").zip(layers.source("devices"));
+            named.map_or(String::new(), |(setting, source)| source.describe(setting, &devices.to_string()))
+        }
+        _ => return,
+    };
+    automatic::idle_by_request(&said).iter().for_each(say);
+}
+
+/// Whether a launched rank has yet to take its device, with the others.
+fn is_undecided(config: &TrainConfig, given_kind: Option<&str>, ranks: Ranks) -> bool {
+    let leaves_it = config.devices.as_ref().map_or(given_kind.is_none(), Devices::is_undecided);
+    leaves_it && matches!(ranks, Ranks::Launched { .. })
+}
+
+/// What `auto` takes: GPUs if some pass their self-test, otherwise CPUs as by default, and says which GPUs stay idle. `None` for these
+/// CPUs if the user did not ask for the word.
+fn take(config: &TrainConfig, ranks: Ranks, is_asked: bool) -> Option<Devices> {
+    let (most, ranks_of_cpus) = match ranks {
+        Ranks::One => (1, 1),
+        Ranks::OfMachine => (MOST_RANKS, TrainConfig::default().rank_count(cores())),
+        Ranks::Launched { .. } => return config.devices.clone(),
+    };
+    let taken = automatic::of_machine(config, most);
+    taken.lines.iter().for_each(say);
+    let cpus = || is_asked.then(|| Devices::taken(usual_kind(), DeviceSelection::Count(ranks_of_cpus)));
+    let gpus = taken.devices.map(|(kind, numbers)| Devices::taken(kind, DeviceSelection::List(numbers)));
+    gpus.or_else(cpus)
+}
+
+/// Lets a launched rank that was told no devices, or `auto`, take one together with the others: its GPU, if every rank has one of its
+/// own that works, otherwise a CPU, and `speaks` for all why. All ranks must call it.
+pub fn settle(config: &mut TrainConfig, layers: &LayeredConfig, rank: &Rank, speaks: bool) -> Result<(), Failure> {
+    let ranks = Ranks::Launched { local_rank: rank.local_rank(), speaks };
+    if !is_undecided(config, layers.given_device_kind(), ranks) {
+        return Ok(());
+    }
+    let is_asked = config.devices.is_some();
+    let own = Candidate::of_rank(config, rank.local_rank());
+    let all = rank.gather(own.to_text())?;
+    let all: Vec<Candidate> = all.iter().map(|text| Candidate::from_text(text)).collect();
+    config.devices = match automatic::together(&all, config.share_devices) {
+        Ok(kind) => Some(Devices::taken(kind, DeviceSelection::Count(1))),
+        Err(line) => {
+            line.filter(|_| speaks).iter().for_each(say);
+            is_asked.then(|| Devices::taken(usual_kind(), DeviceSelection::Count(1)))
+        }
+    };
+    // If the CPU refuses a setting, it does so here, as in `finish`.
+    if kind(config) == usual_kind() { device(config, alone()).map(drop) } else { Ok(()) }
+}
+
+/// Puts devices in the place of words.
 fn take_words(config: &mut TrainConfig, ranks: Ranks) -> Result<(), Failure> {
     let Some(devices) = config.devices.clone() else { return Ok(()) };
-    let speaks = !matches!(ranks, Ranks::Launched { speaks: false, .. });
-    let kind = match devices.automatic {
-        true => {
-            let Automatic { kind, unusable } = automatic(config, ranks);
-            if let Some(why) = unusable.filter(|_| speaks) {
-                say(format_args!("warning: --devices auto takes {kind}, not the machine's GPU: {why}"));
-            }
-            kind.to_owned()
-        }
-        false => devices.kind.clone(),
-    };
+    if devices.is_undecided() {
+        config.devices = take(config, ranks, true);
+        return Ok(());
+    }
+    let kind = devices.kind.clone();
     if let DeviceSelection::Free(wanted, _) = devices.selection {
         let idle = match enmasse_devices::idle(&kind) {
             Some(idle) if idle.len() >= wanted => idle.into_iter().take(wanted).collect(),
@@ -130,20 +190,14 @@ fn take_words(config: &mut TrainConfig, ranks: Ranks) -> Result<(), Failure> {
         config.devices = Some(Devices { selection: DeviceSelection::Free(wanted, idle), ..devices });
         return Ok(());
     }
-    if !devices.automatic && !matches!(devices.selection, DeviceSelection::All(_)) {
-        return Ok(());
+    if matches!(devices.selection, DeviceSelection::All(_)) {
+        let count = match (ranks, enmasse_devices::count(&kind)) {
+            (Ranks::OfMachine, Some(there)) => there.max(1),
+            (Ranks::OfMachine, None) => cores(),
+            (Ranks::One | Ranks::Launched { .. }, _) => 1,
+        };
+        config.devices = Some(Devices { kind, selection: DeviceSelection::All(count), ..devices });
     }
-    let count = match (ranks, enmasse_devices::count(&kind)) {
-        (Ranks::OfMachine, Some(there)) => there.max(1),
-        (Ranks::OfMachine, None) if devices.automatic => TrainConfig::default().rank_count(cores()),
-        (Ranks::OfMachine, None) => cores(),
-        (Ranks::One | Ranks::Launched { .. }, _) => 1,
-    };
-    let selection = match devices.automatic {
-        true => DeviceSelection::Count(count),
-        false => DeviceSelection::All(count),
-    };
-    config.devices = Some(Devices { kind, selection, ..devices });
     Ok(())
 }
 
@@ -161,21 +215,18 @@ pub fn usual_kind() -> &'static str {
     enmasse_devices::KINDS[0].name
 }
 
-/// The kind of device in a configuration, or the default one; of `auto` the kind that one rank would take here.
+/// The kind of device in a configuration; CPUs if it names none.
 pub fn kind(config: &TrainConfig) -> &str {
-    match &config.devices {
-        None => usual_kind(),
-        Some(devices) if devices.kind == AUTO => automatic(config, Ranks::One).kind,
-        Some(devices) => &devices.kind,
-    }
+    config.devices.as_ref().map_or(usual_kind(), |devices| &devices.kind)
 }
 
-fn automatic(config: &TrainConfig, ranks: Ranks) -> Automatic {
-    let local_rank = match ranks {
-        Ranks::Launched { local_rank, .. } => local_rank,
-        Ranks::One | Ranks::OfMachine => 0,
-    };
-    enmasse_devices::automatic(&request(config, DeviceRequest { local_rank, ..alone() }))
+/// The kind of device on which one rank computes here with these settings, which are not finished.
+pub fn kind_here(config: &TrainConfig, given_kind: Option<&str>) -> String {
+    match &config.devices {
+        Some(devices) if !devices.is_undecided() => devices.kind.clone(),
+        None if given_kind.is_some() => usual_kind().to_owned(),
+        _ => automatic::of_machine(config, 1).devices.map_or(usual_kind(), |(kind, _)| kind).to_owned(),
+    }
 }
 
 /// One device of the default kind.
@@ -185,7 +236,11 @@ fn usual_device() -> Devices {
 
 /// The device of a rank with this place on its machine.
 pub fn device(config: &TrainConfig, place: DeviceRequest) -> Result<Box<dyn Device>, Failure> {
-    let ordinal = config.devices.as_ref().and_then(|devices| devices.ordinal(place.local_rank));
+    let ordinal = config.devices.as_ref().and_then(|devices| {
+        // More ranks than devices, which the user lets share them.
+        let shared = || number_of_rank(enmasse_devices::count(&devices.kind)?, place.local_rank, true);
+        devices.ordinal(place.local_rank).or_else(|| (devices.automatic && config.share_devices).then(shared)?)
+    });
     let request = request(config, DeviceRequest { ordinal, ..place });
     enmasse_devices::open(kind(config), &request).map_err(|error| Failure::Usage(error.to_string()))
 }
@@ -217,7 +272,7 @@ pub fn rank_flags<'a>(
 ) -> impl Iterator<Item = OsString> {
     settings.into_iter().filter_map(|setting| {
         let value = match setting.name {
-            "devices" => config.devices.as_ref().map_or_else(usual_device, Devices::of_ranks).to_string(),
+            "devices" => config.devices.as_ref().map_or_else(usual_device, Devices::of_ranks).argument(),
             name => config.get(name)?,
         };
         // An empty list was not given by the user.

@@ -337,8 +337,8 @@ settings! {
     }
     Devices {
         /// Devices of this machine, one per rank
-        /// KIND:N, such as cpu:2 or gpu:1, KIND:all, KIND:free:N for those that nobody uses, or KIND:LIST where they have numbers. "auto" takes all GPUs if they work, otherwise CPUs as by default; a resumed run looks again.
-        devices: Option<Devices> = None => "one cpu rank for each core, at most 8", "KIND:N", ANY, Run;
+        /// KIND:N, such as cpu:2 or gpu:1, KIND:all, KIND:free:N for those that nobody uses, or KIND:LIST where they have numbers. "auto" takes the GPUs that pass a self-test and that nobody uses, otherwise one CPU rank for each core, at most 8; several launched ranks take one GPU each. A resumed run looks again.
+        devices: Option<Devices> = None => "auto", "KIND:N", ANY, Run;
         /// Let several ranks compute on one GPU
         /// Otherwise that is an error, since it is mostly a mistake: such ranks take turns, and share its memory.
         share_devices: bool = false, "", ANY, Run;

@@ -23,6 +23,18 @@ pub(crate) struct Properties {
     pub multiprocessors: u32,
 }
 
+impl Properties {
+    /// A name that no other card has.
+    pub fn unit(&self) -> String {
+        format!("{} at {}, GPU-{}", self.name, self.address, self.digits())
+    }
+
+    /// The digits of its UUID.
+    pub fn digits(&self) -> String {
+        self.uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
 /// The primary context of a card. Its owner keeps it alive.
 pub(crate) struct Context {
     pub(super) functions: Arc<Functions>,

@@ -91,6 +91,14 @@ impl Functions {
         Err(CudaError::Call { library: Library::Driver, function, why })
     }
 
+    /// The newest CUDA that the driver supports: 12080 is 12.8.
+    pub fn version(&self) -> Result<i32, CudaError> {
+        let mut version = 0;
+        // SAFETY: the place is valid.
+        self.check("cuDriverGetVersion", unsafe { (self.cuDriverGetVersion)(&mut version) })?;
+        Ok(version)
+    }
+
     /// The number of visible cards; 0 also where the driver does not start.
     pub fn cards(&self) -> usize {
         let mut count = 0;

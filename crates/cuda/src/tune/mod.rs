@@ -24,6 +24,7 @@ use crate::lower::convolution_of;
 use contest::fastest;
 use operands::Operands;
 use record::Record;
+pub(crate) use record::file_name;
 
 /// The most engines that are measured for a problem. cuDNN names the best by its estimate first.
 const CANDIDATES: usize = 8;

@@ -76,7 +76,7 @@ impl Record {
 }
 
 /// `cudnn-9.28.0-on-nvidia-h200-9.0.txt`, for example.
-fn file_name(title: &str) -> String {
+pub(crate) fn file_name(title: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c.to_ascii_lowercase() } else { ' ' };
     let words: String = title.chars().map(plain).collect();
     format!("{}.txt", words.split_whitespace().collect::<Vec<_>>().join("-"))

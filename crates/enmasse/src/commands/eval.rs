@@ -172,12 +172,14 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
     let mistakes = matches.contains_id("mistakes").then(|| matches.get_one::<usize>("mistakes").copied());
     let ranks = match &launched {
-        Some(launched) => Ranks::Launched { local_rank: launched.place.local_rank, speaks: warns },
+        Some(launched) => {
+            Ranks::Launched { local_rank: launched.place.local_rank, speaks: warns && !settings::is_decided(matches) }
+        }
         None => Ranks::OfMachine,
     };
     // Ranks that are processes get the values decided here.
     let mut config = weights.compute_as_trained(settings::finish(layers.clone(), ranks)?)?;
-    config.devices.iter_mut().for_each(|devices| devices.automatic = false);
+    config.devices.iter_mut().filter(|devices| !devices.is_undecided()).for_each(|devices| devices.automatic = false);
     let asked = matches.get_one::<String>("part").map(String::as_str);
     if let (Some(part), Some("all"), false) = (form.held_out(), asked, settings::is_decided(matches)) {
         return Err(Failure::Usage(format!(
@@ -202,6 +204,9 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         Some(launched) => {
             let config = request.config.clone();
             ranks::as_rank(&launched, &config, None, |rank| {
+                let mut request = request;
+                settings::settle(&mut request.config, &layers, rank, !is_decided && rank.is_first())?;
+                request.config.devices.iter_mut().for_each(|devices| devices.automatic = false);
                 let copier = if is_decided { Copier::Others } else { Copier::Rank(rank) };
                 let judging = (!is_decided && rank.is_first()).then_some(&layers);
                 request.open(copier, judging, true)?.evaluate(rank)
@@ -293,6 +298,7 @@ impl Shown {
 impl Request {
     /// Copies the data, if that is asked for, and opens them. Warns of settings of `judged` that have no effect on them.
     fn open(self, copier: Copier, judged: Option<&LayeredConfig>, is_launched: bool) -> Result<Task, Failure> {
+        judged.into_iter().for_each(settings::tell_of_idle_devices);
         let Request { weights, saved, root, form, validates, options, config, shown, crops } = self;
         let (root, not_copied) = stage(&config, &root, copier)?;
         let found = match form.held_out() {

@@ -9,6 +9,7 @@ mod launch;
 mod models;
 mod plan;
 mod predict;
+mod self_test;
 mod slurm;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ mod weights;
 use clap::{ArgMatches, Command};
 
 use crate::failure::Failure;
+pub use self_test::SELF_TEST;
 
 /// PyTorch's launcher before torchrun, as in `python -m torch.distributed.launch`: like `launch`, but ranks get
 /// `--local-rank=N`.
@@ -50,6 +52,7 @@ pub fn command() -> Command {
         .subcommand(launch::command(OLD_LAUNCH).hide(true))
         .subcommand(slurm::command())
         .subcommand(doctor::command())
+        .subcommand(self_test::command())
 }
 
 /// Runs the requested command; help has already been printed.
@@ -67,6 +70,7 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
         Some((OLD_LAUNCH, matches)) => launch::run(matches, false),
         Some(("slurm", matches)) => slurm::run(matches),
         Some(("doctor", matches)) => doctor::run(matches),
+        Some((SELF_TEST, matches)) => self_test::run(matches),
         _ => Ok(()),
     }
 }

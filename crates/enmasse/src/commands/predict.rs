@@ -101,6 +101,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let top = top.min(weights.classifier.classes.len());
 
     let pictures = pictures(images, &config, &layers)?;
+    settings::tell_of_idle_devices(&layers);
     let rank = Rank::alone();
     let device = rank.device(&config)?;
     let batch = config.batch_per_shard(1).min(pictures.len());

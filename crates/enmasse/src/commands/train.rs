@@ -134,6 +134,7 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
     {
         return Ok(());
     }
+    settings::tell_of_idle_devices(&layers);
     warn(&layers, &run, false, world_size);
     // The folder comes last: a run that is refused before leaves nothing behind.
     let paths = match located {
@@ -184,6 +185,7 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, judges: bool, signals: &RunS
     }
     let ranks = Ranks::Launched { local_rank: rank.local_rank(), speaks: warns };
     let mut config = settings::finish(layers.clone(), ranks)?;
+    settings::settle(&mut config, &layers, rank, warns)?;
     signals.requeue_on(config.requeue_signal);
     config.out = Some(out);
     // A rank of a job computes on one device; the run's record has the number of devices.
@@ -199,6 +201,7 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, judges: bool, signals: &RunS
         return Ok(());
     }
     if warns {
+        settings::tell_of_idle_devices(&layers);
         warn(&layers, &run, true, rank.sharers());
     }
     train(&run, rank, &signals.requests)

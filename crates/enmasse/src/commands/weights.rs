@@ -108,7 +108,9 @@ impl Weights {
 /// decided settings.
 fn adopt(classifier: &mut Classifier, layers: &LayeredConfig) -> Result<Vec<&'static str>, Failure> {
     let (config, run) = (layers.config(), &mut classifier.configuration);
-    if settings::kind(config) != settings::kind(run) {
+    let here = settings::kind_here(config, layers.given_device_kind());
+    let of_run = settings::kind_here(run, Some(settings::usual_kind()));
+    if here != of_run {
         // These values belong to the run's own device.
         (run.exact, run.isa, run.tune) = (false, None, false);
     }

@@ -1,15 +1,24 @@
 //! `--devices auto` in the whole program: with a GPU that works, with one that does not, and without one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::common::runs::arguments;
-use crate::common::{Ended, finish, pictures, program};
+use crate::common::{Ended, files, finish, pictures, program};
 
-/// The program with NVIDIA's libraries in a folder alone, and this number of emulated GPUs.
-fn with_gpus(libraries: &Path, gpus: &str, arguments: &[impl AsRef<str>]) -> Ended {
+/// The program with NVIDIA's libraries in a folder alone, this number of emulated GPUs, and a cache of its own.
+fn command_with_gpus(libraries: &Path, gpus: &str) -> Command {
+    static CACHE: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let cache = CACHE.get_or_init(|| tempfile::tempdir().unwrap());
     let mut command = program();
-    command.env("ENMASSE_CUDA_LIBRARIES", libraries).env("EMULATED_GPUS", gpus);
-    finish(command.args(arguments.iter().map(AsRef::as_ref)))
+    command.env_remove("CUDA_VISIBLE_DEVICES").env("ENMASSE_CUDA_LIBRARIES", libraries).env("EMULATED_GPUS", gpus);
+    command.env("ENMASSE_CACHE", cache.path());
+    command
+}
+
+fn with_gpus(libraries: &Path, gpus: &str, arguments: &[impl AsRef<str>]) -> Ended {
+    finish(command_with_gpus(libraries, gpus).args(arguments.iter().map(AsRef::as_ref)))
 }
 
 /// What a run said about its device, and its warnings.
@@ -93,4 +102,148 @@ fn launched_ranks_decide_alike() {
     let (on_gpu, warnings) = said(&none);
     let expected = "takes cpu, not the machine's GPU: cuDNN is missing";
     assert!(!on_gpu && matches!(warnings[..], [line] if line.contains(expected)), "{warnings:?}");
+}
+
+/// The numbers of the GPUs on which a run's ranks computed.
+fn gpus(ended: &Ended) -> Vec<usize> {
+    let number = |line: &str| line.split_once(", gpu ")?.1.split_once(" (Emulated GPU")?.0.parse().ok();
+    ended.stderr.lines().filter_map(number).collect()
+}
+
+/// The lines about GPUs that stay idle.
+fn idle(ended: &Ended) -> Vec<&str> {
+    ended.stderr.lines().filter(|line| line.contains("idle") || line.starts_with("warning: --devices auto")).collect()
+}
+
+/// Images, and runs on GPUs that are taken without a word.
+struct Place {
+    folder: tempfile::TempDir,
+    data: PathBuf,
+    emulation: &'static Path,
+}
+
+impl Place {
+    fn new() -> Option<Self> {
+        let emulation = enmasse_emulation::folder()?;
+        let folder = tempfile::tempdir().unwrap();
+        Some(Place { data: pictures(folder.path(), 8), folder, emulation })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A run of one epoch, started by these words, on a machine with this number of GPUs.
+    fn train(&self, name: &str, count: &str, environment: &[(&str, &str)], start: &[&str], others: &[&str]) -> Ended {
+        let train = arguments(&self.data, &self.path(name), &[&["--epochs", "1"], others].concat());
+        let mut command = command_with_gpus(self.emulation, count);
+        finish(command.envs(environment.iter().copied()).args(start).args(train))
+    }
+}
+
+const LAUNCH: [&str; 4] = ["launch", "-n", "2", env!("CARGO_BIN_EXE_enmasse")];
+
+/// On a machine with eight GPUs these trained on CPUs, without a word.
+#[test]
+fn gpus_were_idle_unless_they_were_named() {
+    let Some(place) = Place::new() else { return };
+    let all = place.train("all", "8", &[], &[], &[]).well();
+    assert_eq!((gpus(&all), idle(&all)), ((0..8).collect(), vec![]));
+    let kept = std::fs::read_to_string(place.path("all/config.toml")).unwrap();
+    assert!(kept.contains("devices = \"auto\""), "{kept}");
+    let launched = place.train("launched", "8", &[], &LAUNCH, &[]).well();
+    assert_eq!((gpus(&launched), idle(&launched)), (vec![0, 1], vec![]));
+    let run = place.path("launched").display().to_string();
+    let evaluate = |others: &[&str]| {
+        let ended = with_gpus(place.emulation, "2", &[&["eval", &run, "--json"], others].concat()).well();
+        (ended.json()[0]["loss"].clone(), idle(&ended).len())
+    };
+    assert_eq!(evaluate(&[]), evaluate(&["--devices", "gpu:2"]));
+    assert_eq!(evaluate(&["--devices", "cpu:2"]).1, 1);
+    let image = files(&place.data)[0].display().to_string();
+    assert_eq!(idle(&with_gpus(place.emulation, "2", &["predict", &run, &image]).well()), [""; 0]);
+    let bench = ["bench", "step", "--model", "mlp", "--size", "8", "--batch", "2", "--steps", "1"];
+    let timed = with_gpus(place.emulation, "2", &bench).well().stdout;
+    assert!(timed.contains("gpu 0 (Emulated GPU 0"), "{timed}");
+    for (name, start, devices) in [("cpus", &[][..], "cpu:2"), ("ranks", &LAUNCH, "cpu")] {
+        let asked = place.train(name, "8", &[], start, &["--devices", devices]).well();
+        let said = format!("--devices {}", if devices == "cpu" { "cpu:1" } else { devices });
+        let line = format!("8 GPUs stay idle, by {said}; --devices auto takes them");
+        assert_eq!((gpus(&asked), idle(&asked)), (vec![], vec![line.as_str()]));
+    }
+}
+
+#[test]
+fn a_gpu_that_computes_wrongly_is_named_and_left() {
+    let Some(place) = Place::new() else { return };
+    let check = |what: &str, expected: &str| {
+        let cache = place.path(&format!("cache of {what}")).display().to_string();
+        let environment = |wrong| [("EMULATED_WRONG", wrong), ("ENMASSE_CACHE", cache.as_str())];
+        let (first, second) = (format!("0:{what}"), format!("1:{what}"));
+        let two = place.train(&format!("two {what}"), "2", &environment(&second), &[], &[]).well();
+        assert_eq!(gpus(&two), [0], "{}", two.stderr);
+        let line =
+            format!("warning: gpu 1 (Emulated GPU 1, 0000:11:00.0) fails its self-test: in training, {expected}");
+        assert!(matches!(idle(&two)[..], [found] if found.starts_with(&line)), "{}", two.stderr);
+        // The one that passed is known; no other is.
+        let one = place.train(&format!("one {what}"), "1", &environment(&first), &[], &[]).well();
+        assert_eq!((gpus(&one), idle(&one)), (vec![0], vec![]));
+        let other = [&environment(&first)[..], &[("EMULATED_DRIVER", "575.1")]].concat();
+        let one = place.train(&format!("other driver {what}"), "1", &other, &[], &[]).well();
+        assert!(gpus(&one).is_empty(), "{}", one.stderr);
+        assert!(
+            matches!(idle(&one)[..], [found] if found.ends_with("it stays idle, and the cpu is used")),
+            "{}",
+            one.stderr
+        );
+    };
+    // A batch norm after it hides the factor from the loss.
+    check("convolution", "gradient.");
+    check("its weight gradient", "gradient.");
+    check("its data gradient", "gradient.");
+    check("descent", "conv1.weight is off by ");
+}
+
+#[test]
+fn only_whole_verdicts_of_this_version_count() {
+    let Some(place) = Place::new() else { return };
+    let cache = place.path("cache");
+    let environment = |wrong| [("EMULATED_WRONG", wrong), ("ENMASSE_CACHE", cache.to_str().unwrap())];
+    let passed = place.train("passed", "1", &environment(""), &[], &[]).well();
+    assert_eq!(gpus(&passed), [0]);
+    let [verdict] = &files(&cache.join("self-tests"))[..] else { panic!("one file in {}", cache.display()) };
+    let text = std::fs::read_to_string(verdict).unwrap();
+    let check = |number: usize, text: &str, expected: &[usize]| {
+        std::fs::write(verdict, text).unwrap();
+        let ended = place.train(&format!("run {number}"), "1", &environment("0:convolution"), &[], &[]).well();
+        assert_eq!(gpus(&ended), expected, "{text}");
+    };
+    check(0, &text, &[0]);
+    check(1, &text.replace("enmasse ", "enmasse 9"), &[]);
+    check(2, &text[..text.len() - 3], &[]);
+    check(3, "", &[]);
+}
+
+#[test]
+fn gpus_of_other_jobs_and_hot_ones_are_left() {
+    let Some(place) = Place::new() else { return };
+    let environment = [("EMULATED_BUSY", "0:1:8589934592"), ("EMULATED_SLOW", "1:0x44")];
+    let three = place.train("three", "3", &environment, &[], &[]).well();
+    assert_eq!(gpus(&three), [2]);
+    let lines = idle(&three);
+    assert!(lines[0].ends_with(" (pid 1) with 8192 MiB computes on it; --devices gpu:all takes it"), "{lines:?}");
+    let hot = "warning: gpu 1 (Emulated GPU 1, 0000:11:00.0) stays idle: it is too hot; check its cooling; --devices gpu:all takes it";
+    assert_eq!(lines[1..], [hot]);
+}
+
+#[test]
+fn more_ranks_than_gpus() {
+    let Some(place) = Place::new() else { return };
+    let go = |name: &str, count: &str, others: &[&str]| place.train(name, count, &[], &LAUNCH, others).well();
+    let alone = go("cpus", "1", &[]);
+    let line = "not the machine's GPU: it has the same as rank 0 (Emulated GPU 0 at 0000:10:00.0";
+    assert!(gpus(&alone).is_empty() && matches!(idle(&alone)[..], [found] if found.contains(line)), "{}", alone.stderr);
+    assert!(idle(&alone)[0].contains("or let them share with --share-devices"));
+    let shared = go("shared", "1", &["--share-devices"]);
+    assert_eq!((gpus(&shared), idle(&shared)), (vec![0, 0], vec![]));
 }

@@ -12,7 +12,10 @@ use crate::common::{Ended, assert_whole, enmasse, failed, finish, pictures, plai
 /// The program with NVIDIA's libraries in a folder alone.
 fn with_libraries<S: AsRef<str>>(folder: &Path, arguments: &[S]) -> Ended {
     let mut command = program();
-    command.env("ENMASSE_CUDA_LIBRARIES", folder).args(arguments.iter().map(AsRef::as_ref));
+    command
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .env("ENMASSE_CUDA_LIBRARIES", folder)
+        .args(arguments.iter().map(AsRef::as_ref));
     finish(&mut command)
 }
 
@@ -177,7 +180,10 @@ fn what_a_gpu_lacks_is_said_in_one_line() {
 fn print_on_card(capability: &str, devices: &str, precision: &str) -> Option<Ended> {
     let plan = ["plan", "print", "--model", "lenet", "--size", "32", "--devices", devices, "--precision", precision];
     let mut command = program();
-    command.env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?).env("EMULATED_CAPABILITY", capability);
+    command
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?)
+        .env("EMULATED_CAPABILITY", capability);
     Some(finish(command.args(plan)))
 }
 
@@ -236,7 +242,7 @@ fn the_largest_batch_leaves_memory_for_the_kernels_of_libraries() {
 fn page_locked_memory_that_the_driver_refuses_is_the_hosts() {
     let mut command = program();
     let Some(emulation) = enmasse_emulation::folder() else { return };
-    command.env("ENMASSE_CUDA_LIBRARIES", emulation).env("EMULATED_PINNED_MIB", "0");
+    command.env_remove("CUDA_VISIBLE_DEVICES").env("ENMASSE_CUDA_LIBRARIES", emulation).env("EMULATED_PINNED_MIB", "0");
     let bench =
         ["bench", "step", "--devices", "gpu:1", "--model", "lenet", "--size", "32", "--steps", "1", "--batch", "2"];
     let ended = finish(command.args(bench));
@@ -248,7 +254,7 @@ fn page_locked_memory_that_the_driver_refuses_is_the_hosts() {
 /// A step of lenet in 32 x 32 pixels on a card with this much memory.
 fn bench_with_memory(mebibytes: u64, batch: usize) -> Option<Ended> {
     let mut command = program();
-    command.env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?);
+    command.env_remove("CUDA_VISIBLE_DEVICES").env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?);
     command.env("EMULATED_GPU_MIB", mebibytes.to_string());
     let bench = ["bench", "step", "--devices", "gpu:1", "--model", "lenet", "--size", "32", "--steps", "1", "--batch"];
     Some(finish(command.args(bench).arg(batch.to_string())))
@@ -264,7 +270,10 @@ fn engines_are_measured_once() {
     let go = |run: &Path, others: &[&str]| {
         let own = ["--model", "lenet", "--size", "16", "--tune", "--precision", "bf16", "--devices", "gpu:1"];
         let mut command = program();
-        command.env("ENMASSE_CUDA_LIBRARIES", emulation).env("ENMASSE_CACHE", &cache);
+        command
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .env("ENMASSE_CUDA_LIBRARIES", emulation)
+            .env("ENMASSE_CACHE", &cache);
         finish(command.args(arguments(&data, run, &[&own[..], others].concat())))
     };
     let tuned = |ended: Ended| {
@@ -322,7 +331,12 @@ fn gpu_check_ends_in_time_and_fails_without_a_figure_of_ours() {
         }
         let mut command = Command::new("python3");
         plain_environment(&mut command);
-        command.env("ENMASSE_CUDA_LIBRARIES", emulation).arg(&script).arg("run").arg(&out);
+        command
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .env("ENMASSE_CUDA_LIBRARIES", emulation)
+            .arg(&script)
+            .arg("run")
+            .arg(&out);
         // A peer that gives no figure.
         let ended = finish(command.args(["--small", "--peer", "/bin/false", "--minutes", minutes]));
         assert_eq!(ended.code, Some(code), "{ended:?}");

@@ -10,7 +10,10 @@ use crate::common::{Ended, Running, failed, finish, pictures, program, refused};
 /// The program on a machine with this number of GPUs, of which a mask may hide some.
 fn on_gpus(gpus: &str, mask: Option<&str>, arguments: &[impl AsRef<str>]) -> Option<Ended> {
     let mut command = program();
-    command.env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?).env("EMULATED_GPUS", gpus);
+    command
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?)
+        .env("EMULATED_GPUS", gpus);
     command.envs(mask.map(|mask| ("CUDA_VISIBLE_DEVICES", mask)));
     Some(finish(command.args(arguments.iter().map(AsRef::as_ref))))
 }
@@ -99,7 +102,10 @@ fn gpus_that_are_not_there() {
 /// The same on a machine where another process computes on GPU 0, and GPU 1 is too hot, in an environment.
 fn train_beside_others(data: &Path, run: &Path, environment: &[(&str, &str)], others: &[&str]) -> Option<Ended> {
     let mut command = program();
-    command.env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?).env("EMULATED_GPUS", "3");
+    command
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?)
+        .env("EMULATED_GPUS", "3");
     // The first process of the machine is nobody's rank.
     command.env("EMULATED_BUSY", "0:1:8589934592").env("EMULATED_SLOW", "1:0x44");
     command.envs(environment.iter().copied());
@@ -179,7 +185,11 @@ fn gpus_that_are_shared_or_hot_are_named() {
 /// A run on two of three GPUs, in an environment.
 fn two(data: &Path, run: &Path, libraries: &Path, environment: &[(&str, &str)], others: &[&str]) -> Ended {
     let mut command = program();
-    command.env("ENMASSE_CUDA_LIBRARIES", libraries).env("EMULATED_GPUS", "3").envs(environment.iter().copied());
+    command
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .env("ENMASSE_CUDA_LIBRARIES", libraries)
+        .env("EMULATED_GPUS", "3")
+        .envs(environment.iter().copied());
     let fixed = ["--epochs", "1", "--shards", "2", "--devices", "gpu:2"];
     finish(command.args(arguments(data, run, &[&fixed[..], others].concat())))
 }

@@ -19,6 +19,9 @@ pub struct Devices {
 /// The word that leaves the kind to the program.
 const AUTO: &str = "auto";
 
+/// Stands before what the process that starts the ranks has taken for `auto`, in their arguments.
+const DECIDED: &str = "auto=";
+
 /// The word for all devices of a kind.
 const ALL: &str = "all";
 
@@ -42,6 +45,24 @@ impl Devices {
     /// `count` devices of a kind.
     pub fn new(kind: impl Into<String>, count: usize) -> Self {
         Devices { kind: kind.into(), selection: DeviceSelection::Count(count), automatic: false }
+    }
+
+    /// Devices that the program took for `auto`.
+    pub fn taken(kind: impl Into<String>, selection: DeviceSelection) -> Self {
+        Devices { kind: kind.into(), selection, automatic: true }
+    }
+
+    /// Whether the program has yet to look at the machine.
+    pub fn is_undecided(&self) -> bool {
+        self.kind == AUTO
+    }
+
+    /// The argument of a rank that is to take these without another look at the machine. [`SettingValue::parse`] reads it.
+    pub fn argument(&self) -> String {
+        match self.automatic && !self.is_undecided() {
+            true => format!("{DECIDED}{}", Devices { automatic: false, ..self.clone() }),
+            false => self.to_string(),
+        }
     }
 
     /// The number of devices that the user asked for; `None` for `auto` and all.
@@ -129,6 +150,9 @@ impl SettingValue for Devices {
     fn parse(text: &str) -> Result<Self, String> {
         if text == AUTO {
             return Ok(Devices { automatic: true, ..Devices::new(AUTO, 1) });
+        }
+        if let Some(taken) = text.strip_prefix(DECIDED) {
+            return Ok(Devices { automatic: true, ..Devices::parse(taken)? });
         }
         let refuse = || {
             "must be auto, or KIND:N with N ranks, 1 or more, KIND:all, KIND:free:N or KIND:LIST, such as cpu:2, gpu:all or gpu:0,3"
@@ -225,5 +249,10 @@ mod tests {
         let taken = Devices { automatic: true, ..four.clone() };
         assert_eq!((taken.to_string(), taken.of_ranks().to_string(), taken.count()), ("auto".into(), "auto".into(), 4));
         assert_eq!((taken.asked(), four.asked()), (None, Some(4)));
+        // Its ranks are told what it took.
+        let taken = Devices::taken("gpu", DeviceSelection::List(vec![2]));
+        assert_eq!((taken.to_string(), taken.argument()), ("auto".into(), "auto=gpu:2,".into()));
+        assert_eq!((Devices::parse(&taken.argument()), four.argument()), (Ok(taken), "cpu:4".into()));
+        assert_eq!(Devices::parse("auto").unwrap().argument(), "auto");
     }
 }

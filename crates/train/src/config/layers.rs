@@ -136,6 +136,11 @@ impl LayeredConfig {
         self.config.devices = self.config.devices.take().and_then(|devices| devices.on(kind));
     }
 
+    /// What [`LayeredConfig::device_kind`] added.
+    pub fn given_device_kind(&self) -> Option<&str> {
+        self.device_kind.as_deref()
+    }
+
     /// The configuration so far. It has `out` and `resume`, for example, which locate a saved run.
     pub fn config(&self) -> &TrainConfig {
         &self.config

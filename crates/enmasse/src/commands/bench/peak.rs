@@ -9,7 +9,7 @@ use crate::arguments;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::Output;
-use crate::settings::{self, Ranks, cores};
+use crate::settings::{self, cores};
 
 /// The command line of `enmasse bench peak`.
 pub fn command() -> Command {
@@ -19,7 +19,7 @@ pub fn command() -> Command {
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let config = settings::finish(settings::layers(matches)?, Ranks::One)?;
+    let config = settings::layers(matches)?.finish()?;
     let threads = config.threads_of_rank(cores(), 0, 1);
     let _interrupts = Interrupts::watch()?;
     let mut peaks = Vec::new();

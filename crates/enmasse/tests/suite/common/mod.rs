@@ -70,8 +70,9 @@ pub fn program() -> Command {
     command
 }
 
-/// Removes variables that a launcher around the tests, or a user, may have set.
+/// Removes variables that a launcher around the tests, or a user, may have set, and hides the machine's own GPUs.
 pub fn plain_environment(command: &mut Command) {
+    command.env("CUDA_VISIBLE_DEVICES", "");
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         let launcher = [

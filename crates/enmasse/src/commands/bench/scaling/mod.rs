@@ -113,8 +113,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 
 /// One rank of a row.
 fn join(launched: &Launched, layers: LayeredConfig, steps: usize, result: &Path) -> Result<(), Failure> {
-    let speaks = launched.place.rank == 0;
-    let ranks = Ranks::Launched { local_rank: launched.place.local_rank, speaks };
+    // The process that started the ranks has spoken.
+    let ranks = Ranks::Launched { local_rank: launched.place.local_rank, speaks: false };
     let mut config = settings::finish(layers, ranks)?;
     let one = config.devices.unwrap_or_else(|| Devices::new(settings::usual_kind(), 1));
     config.devices = Some(one.of_run(launched.place.world_size));
