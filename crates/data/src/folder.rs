@@ -28,10 +28,14 @@ impl Folder {
     /// Lists the class folders of `root` and the pictures inside them, at any depth. Hidden entries are skipped. A class
     /// folder without a picture is an error.
     pub fn scan(root: impl AsRef<Path>) -> Result<Self, DataError> {
-        Self::scan_below(root.as_ref(), "")
+        let root = root.as_ref();
+        let folder = Self::scan_below(root, "")?;
+        require_pictures(root, &[("", &folder)])?;
+        Ok(folder)
     }
 
-    /// The same for the class folders in `root`/`part`; the relative paths then begin with `part`.
+    /// The same for the class folders in `root`/`part`; the relative paths then begin with `part`. A class may have no picture:
+    /// see [`require_pictures`].
     pub(crate) fn scan_below(root: &Path, part: &str) -> Result<Self, DataError> {
         let top = if part.is_empty() { root.to_owned() } else { root.join(part) };
         let mut left_out = LeftOut::default();
@@ -39,7 +43,7 @@ impl Folder {
         let mut files = FileList::default();
         for (label, class) in (0..).zip(&classes) {
             let relative = if part.is_empty() { class.clone() } else { format!("{part}/{class}") };
-            let pictures = pictures_of_class(&root.join(&relative), &mut left_out)?;
+            let pictures = pictures_below(&root.join(&relative), &mut left_out)?;
             pictures.iter().for_each(|file| files.push(&format!("{relative}/{file}"), label));
         }
         Ok(Folder { left_out, ..Self::of_files(root, classes, files) })
@@ -206,16 +210,41 @@ fn class_folders(root: &Path, left_out: &mut LeftOut) -> Result<Vec<String>, Dat
     Ok(classes)
 }
 
-fn pictures_of_class(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<String>, DataError> {
-    let mut own = LeftOut::default();
-    let files = pictures_below(folder, &mut own)?;
-    if files.is_empty() {
-        let problem = match own.is_empty() {
-            false => format!("this class folder holds no pictures: {own}"),
-            true => format!("this class folder holds no pictures ({}); fill it or remove it", EXTENSIONS.join(", ")),
-        };
-        return Err(DataError::layout(folder, problem));
-    }
-    left_out.append(own);
-    Ok(files)
+/// Fails if class folders of a part hold no picture, and names all of them. Each part has the name of its folder in `root`; that of
+/// `root` itself is empty.
+pub(crate) fn require_pictures(root: &Path, parts: &[(&str, &Folder)]) -> Result<(), DataError> {
+    let of_part = |&(part, folder): &(&str, &Folder)| {
+        let classes = folder.counts().into_iter().zip(folder.classes().to_vec());
+        let path = Path::new(part).to_owned();
+        classes.filter(|(count, _)| *count == 0).map(move |(_, class)| path.join(class))
+    };
+    let empty: Vec<PathBuf> = parts.iter().flat_map(of_part).collect();
+    let formats = EXTENSIONS.join(", ");
+    let (place, problem) = match empty.as_slice() {
+        [] => return Ok(()),
+        [class] => {
+            let (class, mut left_out) = (root.join(class), LeftOut::default());
+            // What lies there instead.
+            pictures_below(&class, &mut left_out)?;
+            let problem = match left_out.is_empty() {
+                false => format!("this class folder holds no pictures: {left_out}"),
+                true => format!("this class folder holds no pictures ({formats}); fill it or remove it"),
+            };
+            (class, problem)
+        }
+        classes => {
+            let mut names = classes.iter().take(MAX_NAMED).map(|class| class.display().to_string()).collect::<Vec<_>>();
+            if classes.len() > MAX_NAMED {
+                names.push(format!("{} more", classes.len() - MAX_NAMED));
+            }
+            let (count, names) = (classes.len(), names.join(", "));
+            let problem =
+                format!("{count} class folders hold no pictures ({formats}): {names}; fill them or remove them");
+            (root.to_owned(), problem)
+        }
+    };
+    Err(DataError::layout(place, problem))
 }
+
+/// Class folders that an error names, at most.
+const MAX_NAMED: usize = 100;

@@ -100,7 +100,7 @@ pub use packed_file::{PackForm, PackOptions, Packed, Unpacked, is_packed, pack};
 pub use pool::DecodePool;
 pub use relabel::relabel;
 pub use resize::Resizer;
-pub use scan::list_pictures;
+pub use scan::{is_clutter, list_pictures};
 pub use split::{Split, SplitKind};
 pub use stage::{Stage, StageError, StageEvent, Staged};
 pub use transform::{

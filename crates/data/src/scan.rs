@@ -1,7 +1,9 @@
-//! Which pictures lie in folders. Hidden entries are skipped, links are followed, and what is neither a file nor a folder is
-//! counted. Entries are sorted by the bytes of their names, so every machine and locale agrees on labels and indices.
+//! Which pictures lie in folders. Hidden entries and those of file managers are skipped, links are followed, and what is neither
+//! a file nor a folder is counted. Entries are sorted by the bytes of their names, so every machine and locale agrees on labels and indices.
 
-use std::fs::{self, FileType};
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::fs::{self, FileType, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +17,18 @@ pub(crate) const EXTENSIONS: [&str; 6] = ["jpg", "jpeg", "png", "webp", "bmp", "
 
 /// Folders in folders that are followed. Paths have at most 4096 bytes; this bounds the stack.
 const MAX_DEPTH: usize = 256;
+
+/// How often links lead into the same folder. Two links in each of twenty folders lead a million times into the last one.
+const MAX_ENTRIES: usize = 100;
+
+/// What file managers leave in folders, besides hidden files such as `.DS_Store` and the `._` files of AppleDouble.
+const CLUTTER: [&str; 4] = ["__MACOSX", "Thumbs.db", "ehthumbs.db", "desktop.ini"];
+
+/// Whether an entry of a folder is hidden, or left there by a file manager: scans skip it without a word.
+pub fn is_clutter(name: &OsStr) -> bool {
+    let is_known = |known: &&str| name.eq_ignore_ascii_case(known);
+    name.as_encoded_bytes().starts_with(b".") || CLUTTER.iter().any(is_known)
+}
 
 /// All pictures in a folder and in its folders, at any depth, sorted by path. Hidden entries are skipped, and so is a link
 /// to a folder that it lies in. What is neither a file nor a folder is added to `left_out`. A folder without a picture is an
@@ -41,21 +55,23 @@ pub(crate) fn files_below(
     left_out: &mut LeftOut,
 ) -> Result<Vec<String>, DataError> {
     let mut found = Vec::new();
-    add_files(folder, "", extensions, &mut Vec::new(), &mut found, left_out)?;
+    add_files(folder, "", extensions, &mut Entered::default(), &mut found, left_out)?;
     found.sort_unstable();
     Ok(found)
 }
 
-/// Adds the files in `folder`, whose paths begin with `prefix`. `above` are the folders that it lies in.
+/// Adds the files in `folder`, whose paths begin with `prefix`.
 fn add_files(
     folder: &Path,
     prefix: &str,
     extensions: &[&str],
-    above: &mut Vec<(u64, u64)>,
+    entered: &mut Entered,
     found: &mut Vec<String>,
     left_out: &mut LeftOut,
 ) -> Result<(), DataError> {
-    let Some(identity) = identity_below(folder, above)? else { return Ok(()) };
+    if !entered.enter(folder, &metadata_of(folder)?)? {
+        return Ok(());
+    }
     let mut folders = Vec::new();
     for (name, kind) in entries(folder, left_out)? {
         if kind.is_dir() {
@@ -64,15 +80,14 @@ fn add_files(
             found.push(format!("{prefix}{name}"));
         }
     }
-    above.push(identity);
     for inner in folders {
-        add_files(&folder.join(&inner), &format!("{prefix}{inner}/"), extensions, above, found, left_out)?;
+        add_files(&folder.join(&inner), &format!("{prefix}{inner}/"), extensions, entered, found, left_out)?;
     }
-    above.pop();
+    entered.leave();
     Ok(())
 }
 
-/// The files and folders in `folder` without hidden ones, in the order of the file system. What is neither is added to
+/// The files and folders in `folder` without clutter, in the order of the file system. What is neither is added to
 /// `left_out`.
 fn entries(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<(String, FileType)>, DataError> {
     let failed = |source| DataError::read(folder, source);
@@ -80,7 +95,7 @@ fn entries(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<(String, FileTyp
     for entry in fs::read_dir(folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let name = entry.file_name();
-        if name.as_encoded_bytes().starts_with(b".") {
+        if is_clutter(&name) {
             continue;
         }
         // Links are followed. A broken link is neither a picture nor a class, and neither is a pipe or a device.
@@ -141,31 +156,76 @@ pub(crate) fn has_extension(name: &str, extensions: &[&str]) -> bool {
 
 /// Whether there is a picture in or below a folder of `root`. Stops at the first one.
 pub(crate) fn holds_pictures(root: &Path) -> Result<bool, DataError> {
-    fn has_some(folder: &Path, above: &mut Vec<(u64, u64)>) -> Result<bool, DataError> {
-        let Some(identity) = identity_below(folder, above)? else { return Ok(false) };
+    fn has_some(folder: &Path, depth: usize, seen: &mut HashSet<Identity>) -> Result<bool, DataError> {
+        check_depth(folder, depth)?;
+        // A folder that was seen has no picture.
+        if !seen.insert(identity(&metadata_of(folder)?)) {
+            return Ok(false);
+        }
         // The scan that follows tells what is left out.
         let found = entries(folder, &mut LeftOut::default())?;
-        if !above.is_empty() && found.iter().any(|(name, kind)| kind.is_file() && is_picture(name)) {
+        if depth > 0 && found.iter().any(|(name, kind)| kind.is_file() && is_picture(name)) {
             return Ok(true);
         }
-        above.push(identity);
         for (inner, _) in found.iter().filter(|(_, kind)| kind.is_dir()) {
-            if has_some(&folder.join(inner), above)? {
+            if has_some(&folder.join(inner), depth + 1, seen)? {
                 return Ok(true);
             }
         }
-        above.pop();
         Ok(false)
     }
-    has_some(root, &mut Vec::new())
+    has_some(root, 0, &mut HashSet::new())
 }
 
-/// What tells a folder from all others; `None` for a link to one of the folders `above` it.
-fn identity_below(folder: &Path, above: &[(u64, u64)]) -> Result<Option<(u64, u64)>, DataError> {
-    let metadata = fs::metadata(folder).map_err(|source| DataError::read(folder, source))?;
-    let identity = (metadata.dev(), metadata.ino());
-    if above.len() == MAX_DEPTH {
-        return Err(DataError::layout(folder, format!("it lies more than {MAX_DEPTH} folders deep")));
+/// What tells a folder from all others: its device and its number there.
+type Identity = (u64, u64);
+
+fn identity(metadata: &Metadata) -> Identity {
+    (metadata.dev(), metadata.ino())
+}
+
+fn metadata_of(folder: &Path) -> Result<Metadata, DataError> {
+    fs::metadata(folder).map_err(|source| DataError::read(folder, source))
+}
+
+fn check_depth(folder: &Path, depth: usize) -> Result<(), DataError> {
+    match depth {
+        MAX_DEPTH => Err(DataError::layout(folder, format!("it lies more than {MAX_DEPTH} folders deep"))),
+        _ => Ok(()),
     }
-    Ok((!above.contains(&identity)).then_some(identity))
+}
+
+/// The folders that a scan has entered. Links are followed, and a scan must end all the same.
+#[derive(Debug, Default)]
+pub(crate) struct Entered {
+    /// Those that the scan is in, outermost first.
+    above: Vec<Identity>,
+    /// How often it has entered each.
+    times: HashMap<Identity, usize>,
+}
+
+impl Entered {
+    /// Enters a folder. Returns false for a link to one that the scan is in. Fails if links lead too often into the same one.
+    pub fn enter(&mut self, folder: &Path, metadata: &Metadata) -> Result<bool, DataError> {
+        check_depth(folder, self.above.len())?;
+        let identity = identity(metadata);
+        if self.above.contains(&identity) {
+            return Ok(false);
+        }
+        let times = self.times.entry(identity).or_default();
+        *times += 1;
+        if *times > MAX_ENTRIES {
+            let problem = format!(
+                "links lead into this folder more than {MAX_ENTRIES} times; remove links that repeat its images"
+            );
+            return Err(DataError::layout(folder, problem));
+        }
+        self.above.push(identity);
+        Ok(true)
+    }
+
+    /// Leaves the folder that was entered last.
+    pub fn leave(&mut self) {
+        self.above.pop();
+    }
 }

@@ -1,12 +1,12 @@
 //! Pictures in class folders, or labelled by their own names; in parts, if there are folders for these.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use super::imagenet;
 use super::parts::{PartFolders, part_folders};
 use crate::file_list::FileList;
-use crate::folder::check_folder;
+use crate::folder::{check_folder, require_pictures};
 use crate::pattern::LabelPattern;
 use crate::scan::{folders, pictures_below};
 use crate::split::Scanned;
@@ -19,9 +19,14 @@ pub(crate) fn scan(root: &Path) -> Result<Scanned<Folder>, DataError> {
     let layout = DataLayout::ClassFolders;
     let mut scanned = match part_folders(root, has_folders)? {
         None => Scanned::whole(layout, Folder::scan(root)?),
-        Some(PartFolders { train, held_out: None }) => Scanned::whole(layout, Folder::scan_below(root, &train)?),
+        Some(PartFolders { train, held_out: None }) => {
+            let training = Folder::scan_below(root, &train)?;
+            require_pictures(root, &[(&train, &training)])?;
+            Scanned::whole(layout, training)
+        }
         Some(PartFolders { train, held_out: Some(held_out) }) => {
             let (training, validation) = (Folder::scan_below(root, &train)?, Folder::scan_below(root, &held_out)?);
+            require_pictures(root, &[(&train, &training), (&held_out, &validation)])?;
             same_classes(&training, &validation, root, [&train, &held_out])?;
             let folders = Some([train, held_out]);
             Scanned { held_out: Some(validation), folders, ..Scanned::whole(layout, training) }
@@ -71,21 +76,30 @@ fn by_name(root: &Path, part: &str, pattern: &LabelPattern) -> Result<Folder, Da
     Ok(Folder::of_files(root, classes, files).with_left_out(left_out))
 }
 
-/// Fails if a class is in one part only. `names` are the folders of both.
+/// Fails if classes are in one part only. `names` are the folders of both.
 pub(crate) fn same_classes(
     train: &Folder,
     val: &Folder,
     root: &Path,
     [train_name, val_name]: [&str; 2],
 ) -> Result<(), DataError> {
-    let lacking =
-        |these: &Folder, those: &Folder| these.classes().iter().find(|c| !those.classes().contains(c)).cloned();
-    let problem = if let Some(class) = lacking(train, val) {
-        format!("the class {class:?} is in {train_name}/ but not in {val_name}/; both need the same classes")
-    } else if let Some(class) = lacking(val, train) {
-        format!("the class {class:?} is in {val_name}/ but not in {train_name}/; both need the same classes")
-    } else {
-        return Ok(());
+    let lacking = |(these, name): (&Folder, &str), (those, other): (&Folder, &str)| {
+        let known: HashSet<&String> = those.classes().iter().collect();
+        let lacking: Vec<&String> = these.classes().iter().filter(|class| !known.contains(class)).collect();
+        let names = lacking.iter().map(|class| format!("{class:?}")).collect::<Vec<_>>().join(", ");
+        match lacking.len() {
+            0 => None,
+            1 => Some(format!("the class {names} is in {name}/ but not in {other}/")),
+            _ => Some(format!("the classes {names} are in {name}/ but not in {other}/")),
+        }
     };
-    Err(DataError::layout(root, problem))
+    let (train, val) = ((train, train_name), (val, val_name));
+    let problems: Vec<String> = [lacking(train, val), lacking(val, train)].into_iter().flatten().collect();
+    match problems.is_empty() {
+        true => Ok(()),
+        false => {
+            let problem = format!("{}; both need the same classes", problems.join(", and "));
+            Err(DataError::layout(root, problem))
+        }
+    }
 }

@@ -11,6 +11,7 @@ use enmasse_files::read_regular;
 use enmasse_wording::grouped;
 
 use crate::file_list::FileList;
+use crate::folder::require_pictures;
 use crate::scan::{EXTENSIONS, files, folders};
 use crate::split::Scanned;
 use crate::{DataError, DataLayout, DataWarning, Dataset, Folder, LeftOut};
@@ -38,6 +39,7 @@ pub(crate) fn scan_kaggle(folder: &Path) -> Result<Scanned<Folder>, DataError> {
         return super::class_folders::scan(folder);
     }
     let train = Folder::scan_below(folder, "train")?;
+    require_pictures(folder, &[("train", &train)])?;
     if let Some(names) = find_table(folder, NAMES) {
         check_classes(&train, &read_names(&names)?, &names, folder)?;
     }

@@ -185,12 +185,22 @@ impl Metadata {
             Ok(true)
         })?;
         let rows = groups.iter().map(|group: &RowGroup| u64::from(group.rows)).sum::<u64>();
+        let are_shared =
+            overlap(groups.iter().map(|group| group.pictures)) || overlap(groups.iter().map(|group| group.labels));
         match fault {
             Some(problem) => Err(problem),
+            None if are_shared => Err("two groups of rows are said to have the same bytes: damaged".to_owned()),
             None if rows > length => Err(format!("it is said to have {rows} rows, in {length} bytes")),
             None => Ok(groups),
         }
     }
+}
+
+/// Whether some of the chunks share bytes. Reading all of them would then take more than the length of the file.
+fn overlap(chunks: impl Iterator<Item = Chunk>) -> bool {
+    let mut ranges: Vec<(u64, u64)> = chunks.map(|chunk| (chunk.offset, chunk.offset + chunk.length)).collect();
+    ranges.sort_unstable();
+    ranges.windows(2).any(|pair| pair[1].0 < pair[0].1)
 }
 
 impl Element {
@@ -322,4 +332,26 @@ fn names_of_features(text: &[u8]) -> Vec<(String, Vec<String>)> {
         Some((column.clone(), names))
     });
     named.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Groups of rows that share a chunk took the time of all of them, from a file of the size of one.
+    #[test]
+    fn groups_of_rows_with_the_same_bytes_are_refused() {
+        let check = |ranges: &[(u64, u64)], expected: bool| {
+            let chunk = |&(offset, length): &(u64, u64)| Chunk { offset, length, unpacked: length, codec: Codec::None };
+            assert_eq!(overlap(ranges.iter().map(chunk)), expected, "{ranges:?}");
+        };
+        check(&[], false);
+        check(&[(4, 10)], false);
+        check(&[(14, 10), (4, 10)], false);
+        check(&[(4, 10), (4, 10)], true);
+        check(&[(4, 10), (13, 10)], true);
+        check(&[(20, 5), (4, 17)], true);
+        // A chunk of no bytes has no page.
+        check(&[(4, 10), (4, 0)], false);
+    }
 }

@@ -158,6 +158,100 @@ fn problems_are_named() {
     assert!(fraction.contains("validation fraction"), "{fraction}");
 }
 
+/// Only the first of them was named, so that a folder was mended class by class.
+#[test]
+fn all_empty_classes_are_named_at_once() {
+    let check = |paths: &[&str], expected: &str| {
+        let root = tree(paths);
+        let error = Split::open(root.path(), 0, 0.2).unwrap_err().to_string();
+        let root = root.path().display();
+        assert_eq!(error, format!("{root}: {expected}; fill them or remove them"));
+    };
+    let formats = "(jpg, jpeg, png, webp, bmp, gif)";
+    let two = format!("2 class folders hold no pictures {formats}: bird, dog");
+    check(&["bird/", "cat/1.jpg", "dog/notes.txt", "emu/1.jpg"], &two);
+    let parts = format!("3 class folders hold no pictures {formats}: train/bird, train/dog, val/dog");
+    check(&["train/bird/", "train/cat/1.jpg", "train/dog/", "val/bird/1.jpg", "val/cat/1.jpg", "val/dog/"], &parts);
+    let many: Vec<String> = (0..102).map(|class| format!("{class:03}/")).collect();
+    let names: Vec<String> = (0..100).map(|class| format!("{class:03}")).collect();
+    let all = format!("102 class folders hold no pictures {formats}: {}, 2 more", names.join(", "));
+    check(&many.iter().map(String::as_str).collect::<Vec<_>>(), &all);
+}
+
+/// Every class in one part alone is named, too.
+#[test]
+fn all_classes_that_a_part_lacks_are_named_at_once() {
+    let check = |paths: &[&str], expected: &str| {
+        let root = tree(paths);
+        let error = Split::open(root.path(), 0, 0.2).unwrap_err().to_string();
+        assert_eq!(error, format!("{}: {expected}; both need the same classes", root.path().display()));
+    };
+    let train = ["train/a/1.jpg", "train/b/1.jpg", "train/c/1.jpg"];
+    let of = |others: &[&'static str]| [&train[..], others].concat();
+    check(&of(&["val/a/1.jpg", "val/b/1.jpg"]), "the class \"c\" is in train/ but not in val/");
+    check(&of(&["val/a/1.jpg"]), "the classes \"b\", \"c\" are in train/ but not in val/");
+    let both =
+        "the classes \"b\", \"c\" are in train/ but not in val/, and the class \"d\" is in val/ but not in train/";
+    check(&of(&["val/a/1.jpg", "val/d/1.jpg"]), both);
+}
+
+/// Such a folder was a class without pictures, and an error.
+#[test]
+fn what_file_managers_leave_is_skipped_without_a_word() {
+    let root = tree(&[
+        "__MACOSX/a/._1.jpg",
+        ".DS_Store",
+        "Thumbs.db",
+        "desktop.ini",
+        "a/1.jpg",
+        "a/._1.jpg",
+        "a/.DS_Store",
+        "a/Thumbs.db",
+        "a/__MACOSX/2.jpg",
+        "b/1.jpg",
+        "b/Desktop.ini",
+    ]);
+    let folder = Folder::scan(root.path()).unwrap();
+    assert_eq!((files(&folder), folder.left_out().is_empty()), (vec!["a/1.jpg", "b/1.jpg"], true));
+    assert!(!enmasse_data::is_clutter("thumbs.png".as_ref()));
+}
+
+/// Two links in each of 18 folders lead 262,144 times into the last one, which took 24 seconds.
+#[test]
+fn branching_links_end_a_scan() {
+    let chain = |levels: usize, links: usize| {
+        let root = tree(&["class/", &format!("{levels}/1.jpg")]);
+        for level in 0..levels {
+            let folder = root.path().join(level.to_string());
+            fs::create_dir_all(&folder).unwrap();
+            let link = |name: &str, to: &Path| std::os::unix::fs::symlink(to, folder.join(name)).unwrap();
+            (0..links).for_each(|number| link(&number.to_string(), &root.path().join((level + 1).to_string())));
+            // Counts how often the folder is listed.
+            link("counted", Path::new("/nowhere"));
+        }
+        root
+    };
+    let list = |root: &tempfile::TempDir| {
+        let mut left_out = LeftOut::default();
+        let found = list_pictures(&root.path().join("0"), &mut left_out).map(|found| found.len());
+        (found.map_err(|error| error.to_string()), left_out.count())
+    };
+    assert_eq!(list(&chain(5, 2)), (Ok(32), 31));
+    // A path may lead over forty links.
+    assert_eq!(list(&chain(30, 1)), (Ok(1), 30));
+    for levels in [18, 30] {
+        let root = chain(levels, 2);
+        let (found, listed) = list(&root);
+        let error = found.unwrap_err();
+        assert!(error.contains("links lead into this folder more than 100 times; remove links"), "{error}");
+        assert!(error.starts_with(&root.path().display().to_string()) && listed <= 100 * levels, "{listed}: {error}");
+    }
+    // What finds out whether a folder has pictures at all looks into each folder once.
+    let root = chain(30, 2);
+    fs::remove_file(root.path().join("30/1.jpg")).unwrap();
+    assert!(open(root.path(), &OpenOptions::default()).is_err());
+}
+
 #[test]
 fn splits_by_folders() {
     let check = |paths: &[&str], train: &[&str], val: &[&str]| {

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::fs::read_dir;
 use std::path::{Path, PathBuf};
 
-use enmasse_data::LeftOut;
+use enmasse_data::{LeftOut, is_clutter};
 use enmasse_wording::counted;
 
 use super::finding::{Finding, Item};
@@ -15,7 +15,7 @@ pub fn left_out(left_out: &LeftOut) -> Finding {
     Finding::told("left_out", left_out.to_string(), left_out.count())
 }
 
-/// Files and folders beside the pictures that are none of them, without hidden ones.
+/// Files and folders beside the pictures that are none of them, without clutter.
 pub fn files(parts: &[Part]) -> Finding {
     let paths =
         |part: &Part| (0..part.dataset.len()).filter_map(|index| part.dataset.file_path(index)).collect::<Vec<_>>();
@@ -26,8 +26,10 @@ pub fn files(parts: &[Part]) -> Finding {
     // A folder that cannot be listed any more has lost its pictures too, which are told.
     for entry in folders.iter().filter_map(|folder| read_dir(folder).ok()).flatten().flatten() {
         let (path, name) = (entry.path(), entry.file_name());
-        let is_hidden = name.as_encoded_bytes().starts_with(b".");
-        if !is_hidden && !known.contains(&path) && !above.contains(path.as_path()) && (path.is_file() || path.is_dir())
+        if !is_clutter(&name)
+            && !known.contains(&path)
+            && !above.contains(path.as_path())
+            && (path.is_file() || path.is_dir())
         {
             beside.insert(path);
         }
