@@ -64,6 +64,7 @@ pub fn facts(started: &Started) -> Vec<String> {
     if let Some((epoch, samples)) = started.resumed {
         lines.push(format!("resume:   epoch {}, after {}", epoch + 1, counted(samples as usize, "picture")));
         lines.extend(started.changes.iter().map(ToString::to_string));
+        lines.extend(started.rescheduled.iter().map(|line| format!("schedule: {line}")));
         let lost = started.lost_best.iter();
         lines.extend(lost.map(|why| format!("best:     {why}; the best of the epochs to come replaces it")));
         if started.lost_records > 0 {
@@ -172,6 +173,7 @@ mod tests {
             resumed: Some((2, 64)),
             unreadable: Vec::new(),
             changes: vec![Change { name: "lr", from: Some("0.1".into()), to: Some("0.01".into()) }],
+            rescheduled: Some("the cosine now spans 4 epochs".to_owned()),
             lost_best: Some("best.safetensors: it is gone".to_owned()),
             lost_records: 1,
         };
@@ -192,6 +194,7 @@ weights:  loaded 1 of 3 tensors from w.pth
 weights:  fc begins anew: 1000 classes in the file, 5 here
 resume:   epoch 3, after 64 pictures
 lr: 0.1 -> 0.01
+schedule: the cosine now spans 4 epochs
 best:     best.safetensors: it is gone; the best of the epochs to come replaces it
 metrics:  metrics.jsonl lacks 1 record of the 2 epochs before; the charts lack them too";
         assert_eq!(facts(&started).join("\n"), expected);

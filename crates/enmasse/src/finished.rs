@@ -41,7 +41,7 @@ fn nothing_left(config: &TrainConfig, meta: &CheckpointMeta, paths: &RunPaths) -
     let (epochs, is_validated) = (config.epochs as u64, Position::from_meta(meta, &[]).is_validated());
     match config.max_steps {
         _ if meta.epoch >= epochs => say(meta.epoch, epochs, "epochs", "--epochs"),
-        Some(most) if meta.optimizer_step >= most && is_validated => {
+        Some(most) if meta.optimizer_step > most || (meta.optimizer_step == most && is_validated) => {
             say(meta.optimizer_step, most, "steps", "--max-steps")
         }
         _ => None,
@@ -73,6 +73,16 @@ mod tests {
         let steps = "nothing left to do in runs/a: 7 of 7 steps are done; use --max-steps 14 to continue";
         check(10, Some(7), 0, 7, Some(steps));
         check(10, Some(8), 0, 7, None);
+    }
+
+    /// Regression test: such a run was validated once more, and printed "0 img/s".
+    #[test]
+    fn a_run_that_is_beyond_its_steps_has_nothing_left() {
+        let config = TrainConfig { max_steps: Some(6), ..TrainConfig::default() };
+        let mut meta = CheckpointMeta::default();
+        Position { samples: 14, optimizer_step: 7, ..Position::default() }.write_to(&mut meta, &[]);
+        let expected = "nothing left to do in runs/a: 7 of 6 steps are done; use --max-steps 14 to continue";
+        assert_eq!(nothing_left(&config, &meta, &RunPaths::new("runs/a")).as_deref(), Some(expected));
     }
 
     /// Regression test: a run that had stopped in its last validation never had one.

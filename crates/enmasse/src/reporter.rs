@@ -8,7 +8,7 @@ use enmasse_data::BadSample;
 use enmasse_machine::ProcessorTime;
 use enmasse_train::{
     Callback, CallbackResult, Control, DoneRecord, EpochRecord, Evaluation, Progress, RunEvent, RunPaths, SaveReason,
-    Saved, StartRecord, Started, StepRecord, StoppedRecord, Straggler, Traced, TrainConfig,
+    Saved, StartRecord, Started, StepRecord, StoppedRecord, Straggler, Traced, TrainConfig, short,
 };
 use enmasse_wording::{counted, duration, mebibytes, one_line, shell_word};
 
@@ -316,10 +316,7 @@ impl Reporter {
     fn step(&mut self, record: &StepRecord) {
         let StepRecord { epoch, step, loss, learning_rate, images_per_second, .. } = *record;
         let (place, rate) = (format!("epoch {}/{}", epoch + 1, self.course.epochs), short(learning_rate));
-        self.line(
-            Line::Figure,
-            format!("{place}  step {step}  loss {loss:.4}  lr {rate}  {images_per_second:.0} img/s"),
-        );
+        self.line(Line::Figure, format!("{place}  step {step}  loss {loss:.4}  lr {rate}{}", speed(images_per_second)));
         if let Audience::Everybody(output) = &mut self.audience {
             output.json(RunEvent::Step(record).to_line());
         }
@@ -347,13 +344,13 @@ impl Reporter {
 /// An epoch in a line of 80 characters, the balanced accuracy and further metrics and skipped steps in other ones, and whether it is a part of an epoch.
 fn epoch_lines(record: &EpochRecord, balanced: Option<String>, epochs: u64) -> Vec<String> {
     let line = format!(
-        "epoch {:>width$}/{epochs}  loss {:.4}  val {:.4}  acc {}  lr {}  {:.0} img/s  {}",
+        "epoch {:>width$}/{epochs}  loss {:.4}  val {:.4}  acc {}  lr {}{}  {}",
         record.epoch + 1,
         record.train_loss,
         record.val_loss,
         percent(record.val_accuracy),
         short(record.learning_rate),
-        record.images_per_second,
+        speed(record.images_per_second),
         duration(record.seconds),
         width = epochs.to_string().len(),
     );
@@ -369,10 +366,13 @@ fn epoch_lines(record: &EpochRecord, balanced: Option<String>, epochs: u64) -> V
     std::iter::once(line).chain(metrics).chain(skipped).chain(part).collect()
 }
 
-/// A rate in three digits: `0.03`, `0.0299`, `3e-5`.
-fn short(rate: f64) -> String {
-    let rounded: f64 = format!("{rate:.2e}").parse().unwrap_or(rate);
-    if rounded == 0.0 || rounded >= 1e-3 { rounded.to_string() } else { format!("{rounded:e}") }
+/// Images per second, as a part of a line; nothing where no step was trained.
+fn speed(images_per_second: f64) -> String {
+    match images_per_second {
+        0.0 => String::new(),
+        slow if slow < 9.5 => format!("  {slow:.2} img/s"),
+        fast => format!("  {fast:.0} img/s"),
+    }
 }
 
 /// The command that continues a run, with the settings that the run folder keeps.
@@ -412,6 +412,11 @@ mod tests {
             EpochRecord { epoch: 89, seconds: 3723.0, images_per_second: 35.0, learning_rate: 2.5e-5, ..usual.clone() };
         let line = "epoch 90/90  loss 1.0986  val 0.9877  acc 98.77 %  lr 2.5e-5  35 img/s  1:02:03";
         check(&long, 90, &[line]);
+        // Of a slow run, and of one that only had to validate: "0 img/s" was printed.
+        let slow = EpochRecord { images_per_second: 0.049, ..usual.clone() };
+        check(&slow, 10, &["epoch  9/10  loss 1.0986  val 0.9877  acc 98.77 %  lr 0.0299  0.05 img/s  12 s"]);
+        let none = EpochRecord { images_per_second: 0.0, ..usual.clone() };
+        check(&none, 10, &["epoch  9/10  loss 1.0986  val 0.9877  acc 98.77 %  lr 0.0299  12 s"]);
         let metrics = [("train_top5".to_owned(), 0.25), ("val_top5".to_owned(), 0.75)].into();
         let line = "epoch 9/9  loss 1.0986  val 0.9877  acc 98.77 %  lr 0.0299  812 img/s  12 s";
         let more = "    train_top5 0.2500  val_top5 0.7500";

@@ -4,7 +4,7 @@ use std::fmt;
 
 use enmasse_wording::counted;
 
-use crate::{CheckpointMeta, SETTINGS, Scope, TrainConfig};
+use crate::{CheckpointMeta, Position, SETTINGS, Schedule, ScheduleKind, Scope, TrainConfig};
 
 /// Classes that an error lists by name.
 const SHOWN: usize = 5;
@@ -41,6 +41,35 @@ pub fn changes(saved: &CheckpointMeta, config: &TrainConfig) -> Vec<Change> {
         Change { name: setting.name, from, to }
     });
     change.filter(|change| change.from != change.to).collect()
+}
+
+/// What a cosine does that is stretched over another number of epochs, by the `changes` that a run resumed at `position` makes.
+pub(crate) fn rescheduled(
+    changes: &[Change],
+    config: &TrainConfig,
+    shards: usize,
+    position: &Position,
+) -> Option<String> {
+    let epochs = changes.iter().find(|change| change.name == "epochs")?;
+    if !matches!(config.schedule, ScheduleKind::Cosine | ScheduleKind::CosineAnnealing) {
+        return None;
+    }
+    let mut earlier = config.clone();
+    for Change { name, from, .. } in changes {
+        from.iter().try_for_each(|from| earlier.set(name, from)).ok()?;
+    }
+    // The epoch of the last step so far.
+    let last = if position.samples == 0 { position.epoch.checked_sub(1)? } else { position.epoch };
+    let rate = |config: &TrainConfig, epoch: u64| short(Schedule::new(config, shards).learning_rate(epoch as f64));
+    let (before, now) = (rate(&earlier, last), rate(config, position.epoch));
+    let from = epochs.from.as_deref()?;
+    Some(format!("the cosine now spans {} epochs, not {from}: lr goes from {before} to {now}", config.epochs))
+}
+
+/// A rate in three digits: `0.03`, `0.0299`, `3e-5`.
+pub fn short(rate: f64) -> String {
+    let rounded: f64 = format!("{rate:.2e}").parse().unwrap_or(rate);
+    if rounded == 0.0 || rounded >= 1e-3 { rounded.to_string() } else { format!("{rounded:e}") }
 }
 
 /// Why a run cannot go on as `now`: the end of a sentence about it, with what it was and what it would be.
@@ -88,6 +117,27 @@ mod tests {
         check(&[("batch", "8")], &[("freeze", "a,b")], &["freeze: none -> a,b", "batch: 8 -> none"]);
         // They end with the invocation.
         check(&[("json", "true"), ("max_steps", "5")], &[("resume", "true"), ("out", "a")], &[]);
+    }
+
+    /// Regression test: nobody said that the rate rises again.
+    #[test]
+    fn a_cosine_over_more_epochs_is_told() {
+        let check = |now: &[(&str, &str)], epoch: u64, samples: u64, expected: Option<&str>| {
+            let saved = CheckpointMeta { configuration: TrainConfig::default().to_toml(), ..CheckpointMeta::default() };
+            let mut config = TrainConfig::default();
+            now.iter().for_each(|(name, value)| config.set(name, value).unwrap());
+            let position = Position { epoch, samples, ..Position::default() };
+            assert_eq!(rescheduled(&changes(&saved, &config), &config, 1, &position).as_deref(), expected, "{now:?}");
+        };
+        let spans = "the cosine now spans 20 epochs, not 10: lr goes from 0.00103 to 0.0152";
+        check(&[("epochs", "20")], 10, 0, Some(spans));
+        let spans = "the cosine now spans 20 epochs, not 10: lr goes from 0.0152 to 0.0257";
+        check(&[("epochs", "20")], 5, 9, Some(spans));
+        let spans = "the cosine now spans 5 epochs, not 10: lr goes from 0.0239 to 2.09e-4";
+        check(&[("epochs", "5"), ("lr", "0.002")], 4, 0, Some(spans));
+        check(&[("lr", "0.002")], 5, 0, None);
+        check(&[("epochs", "20"), ("schedule", "constant")], 5, 0, None);
+        check(&[("epochs", "20"), ("schedule", "step")], 5, 0, None);
     }
 
     #[test]

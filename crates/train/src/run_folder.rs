@@ -242,6 +242,13 @@ impl RunPaths {
         if epochs > 1 { Err(RunError::LostCheckpoint { path: self.root.clone(), epochs }) } else { Ok(()) }
     }
 
+    /// Whether the run that was begun here has left nothing to go on from, nor any other result.
+    fn is_barren(&self) -> Result<bool, RunError> {
+        let has_files = |folder: &Path| std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
+        let has_records = self.metrics().exists() && !read(&self.metrics())?.is_empty();
+        Ok(!has_records && !has_files(&self.checkpoints()) && !has_files(&self.weights()))
+    }
+
     /// The configuration of the run that was begun here, as TOML; `None` if there is no run. A run that ended before its first
     /// checkpoint starts fresh, with the same settings.
     pub fn saved_config(&self) -> Result<Option<String>, RunError> {
@@ -365,7 +372,7 @@ pub struct RunFolder {
 
 impl RunFolder {
     /// Creates the folder if it does not exist, claims it, and removes incomplete files that a killed writer left. A
-    /// folder that holds a run is refused unless it is resumed. A folder that another process writes to is refused, unless
+    /// folder that holds a run with any result is refused unless it is resumed. A folder that another process writes to is refused, unless
     /// that is an earlier start of this job.
     pub fn open(paths: RunPaths, resume: impl Into<Resume>, attempt: &Attempt) -> Result<Self, RunError> {
         let (root, resume) = (paths.root(), resume.into());
@@ -377,7 +384,7 @@ impl RunFolder {
         let attempt = &claim::as_named(attempt);
         let lock = Claim::lock(root, attempt)?;
         // Checked under the lock, so that a run that began a moment ago counts.
-        if paths.holds_run() && !resume.is_on() {
+        if paths.holds_run() && !resume.is_on() && !paths.is_barren()? {
             let error = if paths.is_resumable() { RunError::HoldsRun } else { RunError::HoldsNoCheckpoint };
             return Err(error(root.to_owned()));
         }
@@ -400,6 +407,12 @@ impl RunFolder {
     /// Where files of the run are written before they are renamed.
     pub(crate) fn staging(&self) -> &Staging {
         self.claim.staging()
+    }
+
+    /// Removes what another run would not replace of one that left no checkpoint.
+    pub(crate) fn clear(&self) -> Result<(), RunError> {
+        let paths = [self.paths.split(), self.paths.algorithms(), self.paths.unreadable()];
+        paths.iter().try_for_each(|path| self.remove(path))
     }
 
     /// Writes the effective configuration.
@@ -442,8 +455,8 @@ impl RunFolder {
         Ok(self.staging().write_link(from, to)?)
     }
 
-    /// Removes a checkpoint, if it is there.
-    pub(crate) fn remove_checkpoint(&self, path: &Path) -> Result<(), RunError> {
+    /// Removes a file, if it is there.
+    pub(crate) fn remove(&self, path: &Path) -> Result<(), RunError> {
         // A later start of the job keeps what it likes.
         self.staging().check(path)?;
         match std::fs::remove_file(path) {

@@ -142,6 +142,9 @@ impl RunWriter {
             self.folder.copy_checkpoint(&self.paths().best_checkpoint(), &self.paths().last_checkpoint())?;
             self.remove_previous()?;
         }
+        if !position.is_resumed() {
+            self.folder.clear()?;
+        }
         self.folder.write_config(config)?;
         self.folder.write_class_indices(&data.classes)?;
         if let Some(split) = &data.split {
@@ -223,14 +226,14 @@ impl RunWriter {
 
     /// Removes the checkpoint before the last one.
     pub fn remove_previous(&self) -> Result<(), TrainError> {
-        Ok(self.folder.remove_checkpoint(&self.paths().previous_checkpoint())?)
+        Ok(self.folder.remove(&self.paths().previous_checkpoint())?)
     }
 
     /// Puts the checkpoint before the last one, if there is an `earlier` one, in its place again.
     pub fn drop_last(&self, earlier: bool) -> Result<(), TrainError> {
         let paths = self.folder.paths();
         if !earlier {
-            return Ok(self.folder.remove_checkpoint(&paths.last_checkpoint())?);
+            return Ok(self.folder.remove(&paths.last_checkpoint())?);
         }
         self.folder.copy_checkpoint(&paths.previous_checkpoint(), &paths.last_checkpoint())?;
         self.remove_previous()

@@ -7,6 +7,7 @@ mod prepare;
 mod save;
 mod told;
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -193,8 +194,12 @@ impl<'a> Trainer<'a> {
 
 /// Whether epochs and steps remain to be trained, or the validation after the last of them.
 fn is_unfinished(config: &TrainConfig, position: &Position) -> bool {
-    let is_last = config.max_steps.is_some_and(|most| position.optimizer_step >= most);
-    position.epoch < config.epochs as u64 && !(is_last && position.is_validated())
+    let is_over = config.max_steps.is_some_and(|most| match position.optimizer_step.cmp(&most) {
+        Ordering::Less => false,
+        Ordering::Equal => position.is_validated(),
+        Ordering::Greater => true,
+    });
+    position.epoch < config.epochs as u64 && !is_over
 }
 
 /// The current epoch of training.

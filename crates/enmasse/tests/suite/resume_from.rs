@@ -106,3 +106,34 @@ fn a_run_goes_on_from_its_best_checkpoint() {
     let ended = enmasse(&["train", "--out", &none, "--resume", "best"]);
     refused(&ended, 2, &["has no checkpoints/best.safetensors: no epoch of the run has ended; use --resume"]);
 }
+
+/// Regression test: the second line was refused, since the first had left a run without a checkpoint.
+#[test]
+fn a_line_that_failed_before_a_checkpoint_may_be_typed_again() {
+    let folder = Folder::new("1");
+    let place = folder.path("");
+    let bad = folder.data.join("red/001.jpg");
+    let whole = fs::read(&bad).unwrap();
+    for out in [&["--out", "run"][..], &[]] {
+        fs::write(&bad, &whole[..whole.len() / 4]).unwrap();
+        let line = ["train", "pictures", "--model", "mlp", "--size", "8", "--epochs", "1", "--devices", "cpu:1"];
+        let line = [&line[..], out].concat();
+        let failed = within(&place, &[&line[..], &["--on-bad-sample", "error"]].concat());
+        assert_eq!(failed.code, Some(1), "{failed:?}");
+        fs::write(&bad, &whole).unwrap();
+        let ended = within(&place, &[&line[..], &["--lr", "0.01"]].concat()).well();
+        assert!(resumed(&ended).is_empty(), "{}", ended.stderr);
+    }
+}
+
+/// Regression test: the epochs to come had a line of "0 img/s", and nobody said that the rate rises again.
+#[test]
+fn more_epochs_say_what_the_rate_does() {
+    let folder = Folder::new("2");
+    let run = folder.path("run");
+    enmasse(&folder.arguments(&run, &["--devices", "cpu:1"])).well();
+    let ended = enmasse(&["train", "--resume", &run.display().to_string(), "--epochs", "4"]).well();
+    let line = "schedule: the cosine now spans 4 epochs, not 2: lr goes from 5.05e-4 to 5.05e-4";
+    assert!(ended.stderr.lines().any(|found| found == line), "{}", ended.stderr);
+    assert!(!ended.stdout.contains(" 0 img/s"), "{}", ended.stdout);
+}

@@ -58,6 +58,8 @@ pub struct Started {
     pub unreadable: Vec<BadSample>,
     /// The settings that a resumed run changes from now on. Only on rank 0.
     pub changes: Vec<Change>,
+    /// What the schedule does from here on, if a resumed run has another number of epochs.
+    pub rescheduled: Option<String>,
     /// Why the best checkpoint of a resumed run cannot be read: the best of the epochs to come replaces it. Only on rank 0.
     pub lost_best: Option<String>,
     /// Epochs before those to come whose records in `metrics.jsonl` are missing or malformed. Only on rank 0.

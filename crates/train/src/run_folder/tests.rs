@@ -41,8 +41,10 @@ fn contents_of_a_folder_decide_whether_it_opens() {
     check(&[], true, Ok(false));
     check(&["slurm-1.out"], false, Ok(false));
     let unsaved = "RUN: holds a run that ended before its first checkpoint; start it again with --resume, or choose another --out";
-    check(&["config.toml"], false, Err(unsaved));
-    check(&["metrics.jsonl"], false, Err(unsaved));
+    // Regression test: the line that failed before its first step, typed again, was refused.
+    check(&["config.toml", "split.json", "metrics.jsonl", "logs/failure.json"], false, Ok(false));
+    check(&["config.toml", "checkpoints/best.safetensors"], false, Err(unsaved));
+    check(&["config.toml", "weights/model-0.pth"], false, Err(unsaved));
     check(&["checkpoints/last.safetensors"], false, refused);
     check(&["config.toml", "metrics.jsonl"], true, Ok(false));
     check(&["config.toml", "checkpoints/last.safetensors"], true, Ok(true));

@@ -16,6 +16,7 @@ use crate::bad_samples::BadSamples;
 use crate::memory::{Process, RankMemory, check_device_memory, check_memory};
 use crate::pace::Paces;
 use crate::plans::{compile_plans, initialize, training_metrics};
+use crate::resumption::rescheduled;
 use crate::run_writer::RunWriter;
 use crate::trace::Tracer;
 use crate::tuning::agree_on_algorithms;
@@ -217,6 +218,10 @@ impl Session {
             resumed: self.resumed,
             unreadable: self.writer.as_ref().map_or(Vec::new(), |writer| writer.unreadable().into_iter().collect()),
             changes: self.writer.as_ref().map_or(Vec::new(), |writer| writer.changes().to_vec()),
+            rescheduled: self
+                .writer
+                .as_ref()
+                .and_then(|writer| rescheduled(writer.changes(), &trainer.config, self.map.shards(), &self.position)),
             lost_best: self.writer.as_ref().and_then(RunWriter::lost_best).map(str::to_owned),
             lost_records: self.writer.as_ref().map_or(0, RunWriter::lost_records),
         })
