@@ -122,7 +122,7 @@ fn pack_all(pool: &DecodePool, data: Arc<dyn Dataset>, form: PackForm, file: &Pa
     let parts = [data.clone(), Arc::new(First(data)) as Arc<dyn Dataset>];
     let unpacked = Unpacked { root: "/".into(), kind: DataKind::Folder, classes, parts };
     let began = Instant::now();
-    let packed = pack(&unpacked, &PackOptions { form, skips: false }, pool, file, |_| {})?;
+    let packed = pack(&unpacked, &PackOptions { form, most_skipped: 0 }, pool, file, |_| {})?;
     let seconds = began.elapsed().as_secs_f64();
     println!(r#"{{"samples":{},"bytes":{},"seconds":{seconds:.1}}}"#, packed.samples[0], packed.bytes);
     Ok(())

@@ -7,6 +7,12 @@ use crate::DataError;
 /// So many unreadable samples in a row end a training epoch.
 pub(crate) const MOST_IN_A_ROW: usize = 100;
 
+/// How many unreadable samples of a data set of `samples` are skipped: ten, or one percent. More are no exception but a fault of
+/// the data set.
+pub fn skip_limit(samples: usize) -> usize {
+    (samples / 100).max(10)
+}
+
 /// A sample that a loader skipped because it cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BadSample {
@@ -27,5 +33,28 @@ impl BadSample {
 impl fmt::Display for BadSample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.name, self.problem)
+    }
+}
+
+/// The first of `samples`, and how many more there are.
+pub(crate) fn name_some(samples: &[BadSample], count: usize) -> String {
+    let names = samples.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    match count - samples.len() {
+        0 => names,
+        more => format!("{names} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_samples_or_one_percent() {
+        let check = |samples: usize, expected: usize| assert_eq!(skip_limit(samples), expected, "{samples}");
+        check(0, 10);
+        check(1099, 10);
+        check(1100, 11);
+        check(1_281_167, 12_811);
     }
 }

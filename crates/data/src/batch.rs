@@ -46,6 +46,8 @@ pub struct Batch {
     pub valid: usize,
     /// The samples that were skipped in making this batch because they cannot be read, each once.
     pub unreadable: Vec<BadSample>,
+    /// How many samples have images that were converted to RGB ([`View::converted_from`](crate::View::converted_from)).
+    pub converted: usize,
     home: Arc<Recycler>,
 }
 
@@ -103,6 +105,8 @@ pub(crate) struct Made {
     pub other_label: i32,
     /// The share of its own label.
     pub share: f32,
+    /// Whether its image was converted to RGB.
+    pub converted: bool,
 }
 
 /// Samples that cannot be read, by their index.
@@ -178,6 +182,7 @@ struct State {
     /// Places.
     unfinished: BTreeSet<usize>,
     unreadable: Unreadable,
+    converted: usize,
     /// The error of the earliest place with an error, whose own sample it may not be: pairs fail together.
     failed: Option<(usize, DataError)>,
 }
@@ -204,6 +209,7 @@ impl Pending {
             pieces: pieces.into_iter().map(Some).collect(),
             unfinished: (0..places.len()).collect(),
             unreadable: Unreadable::new(),
+            converted: 0,
             failed: None,
         });
         Ok(Pending { places, loss_weight, state, done: Condvar::new(), home: home.clone() })
@@ -229,7 +235,8 @@ impl Pending {
         let mut state = lock(&self.state);
         state.unreadable.append(&mut unreadable);
         match result {
-            Ok(Some(Made { index, draw, label, other_label, share })) => {
+            Ok(Some(Made { index, draw, label, other_label, share, converted })) => {
+                state.converted += usize::from(converted && label != NO_LABEL);
                 let buffers = &mut state.buffers;
                 buffers.labels[place] = label;
                 buffers.indices[place] = index as u64;
@@ -281,7 +288,19 @@ impl Pending {
         let valid = state.buffers.labels.iter().filter(|label| **label >= 0).count();
         let Buffers { images, labels, indices, draws, other_labels, shares } = std::mem::take(&mut state.buffers);
         let unreadable = std::mem::take(&mut state.unreadable).into_values().collect();
-        let (loss_weight, home) = (self.loss_weight, self.home.clone());
-        Ok(Batch { images, labels, indices, draws, other_labels, shares, loss_weight, valid, unreadable, home })
+        let (loss_weight, converted, home) = (self.loss_weight, state.converted, self.home.clone());
+        Ok(Batch {
+            images,
+            labels,
+            indices,
+            draws,
+            other_labels,
+            shares,
+            loss_weight,
+            valid,
+            unreadable,
+            converted,
+            home,
+        })
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use enmasse_files::FileError;
 use enmasse_remote::RemoteError;
 
+use crate::bad_sample::name_some;
 use crate::{BadSample, Dataset};
 
 /// An error of a data set, a picture, or the loader.
@@ -67,6 +68,20 @@ pub enum DataError {
         count: usize,
         /// The last one.
         last: BadSample,
+    },
+    /// More samples cannot be read than may be skipped.
+    #[error(
+        "{count} images cannot be read, and at most {limit} are skipped (1 % of the data set, at least 10): {}; \
+         mend or remove them (enmasse data check names all), or skip any number with --on-bad-sample substitute",
+        name_some(.first, *.count)
+    )]
+    TooManyUnreadable {
+        /// Their number, as far as they are known.
+        count: usize,
+        /// How many may be skipped.
+        limit: usize,
+        /// The first ones.
+        first: Vec<BadSample>,
     },
     /// A file system does not answer.
     #[error(
@@ -175,6 +190,14 @@ impl DataError {
             DataError::Picture { problem, .. } | DataError::Sample { problem, .. } => problem.clone(),
             other => other.to_string(),
         }
+    }
+
+    /// The error of more unreadable samples than `limit`.
+    pub fn too_many_unreadable<'a>(samples: impl Iterator<Item = &'a BadSample> + Clone, limit: usize) -> Self {
+        /// Samples that the error names.
+        const NAMED: usize = 3;
+        let first = samples.clone().take(NAMED).cloned().collect();
+        DataError::TooManyUnreadable { count: samples.count(), limit, first }
     }
 
     /// The error of a sample that does not fit: it is named by its index, and by the data set's own name if that is another.

@@ -78,7 +78,7 @@ mod transform;
 mod view;
 mod warning;
 
-pub use bad_sample::BadSample;
+pub use bad_sample::{BadSample, skip_limit};
 pub use batch::Batch;
 pub use container::Container;
 pub use dataset::{Dataset, Picture};

@@ -194,7 +194,8 @@ impl Source {
                         // Nothing is drawn.
                         Samples::Eval { .. } => index as u64,
                     };
-                    return Ok(Some(Made { index, draw, label, other_label: label, share: 1.0 }));
+                    let converted = scratch.view.mode.is_some();
+                    return Ok(Some(Made { index, draw, label, other_label: label, share: 1.0, converted }));
                 }
                 Err(error) if self.skips && error.is_unreadable() => {
                     let sample = BadSample::new(self.dataset.name(index), &error);

@@ -30,6 +30,8 @@ pub struct View {
     pub(crate) top: usize,
     /// Edge of the squares.
     pub(crate) shrink: usize,
+    /// Pillow's name of the mode of a file that is not RGB.
+    pub(crate) mode: Option<&'static str>,
     pub(crate) decoder: enmasse_jpeg::Decoder,
     /// A picture file from a container.
     file: Vec<u8>,
@@ -38,6 +40,7 @@ pub struct View {
 impl View {
     /// Shows the whole picture that `read` reads.
     pub fn whole<E>(&mut self, read: impl FnOnce(&mut Picture) -> Result<(), E>) -> Result<(), E> {
+        self.mode = None;
         read(&mut self.picture)?;
         self.is_whole();
         Ok(())
@@ -54,6 +57,11 @@ impl View {
     /// The pixels that were read: of a whole picture all of them.
     pub fn picture(&self) -> &Picture {
         &self.picture
+    }
+
+    /// Pillow's name of the mode of the image's file, such as `L (grayscale)`, if the pixels were converted to RGB from another one.
+    pub fn converted_from(&self) -> Option<&'static str> {
+        self.mode
     }
 
     /// Notes that `picture` is a whole picture.

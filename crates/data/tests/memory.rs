@@ -113,7 +113,7 @@ fn a_packed_file_takes_few_bytes_for_a_sample() {
         classes: (0..10).map(|class| class.to_string()).collect(),
         parts: [SAMPLES, 1].map(|samples| Arc::new(Dots(samples)) as Arc<dyn Dataset>),
     };
-    let options = PackOptions { form: PackForm::Raw { size: 1 }, skips: false };
+    let options = PackOptions { form: PackForm::Raw { size: 1 }, most_skipped: 0 };
     pack(&data, &options, &DecodePool::new(2).unwrap(), &path, |_| {}).unwrap();
     let (file, held) = held_after(|| open(&path, &OpenOptions::default()).unwrap());
     assert_eq!(file.train.len(), SAMPLES);

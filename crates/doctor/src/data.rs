@@ -101,11 +101,7 @@ fn readable(data: &OpenData) -> Finding {
             let named = bad.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join("; ");
             let more = if count > NAMED { "; ..." } else { "" };
             let text = format!("{count} of {read} sampled pictures cannot be used: {named}{more}");
-            Finding::problem(
-                "pictures",
-                text,
-                "repair or remove these files; --convert-rgb takes pictures of other colours",
-            )
+            Finding::problem("pictures", text, "repair or remove these files")
         }
     };
     finding.fact("read", read).fact("unreadable", bad.len()).fact("seconds", seconds)

@@ -36,7 +36,7 @@ pub fn parse(command: Command, arguments: impl IntoIterator<Item = OsString>) ->
 
 /// Switches stand alone or have a value after `=`. A `True` or `False` that follows as a separate word, as in Python's
 /// scripts, is joined to the switch. Any other word that follows is not its value: in `--sync-bn photos`, the word
-/// names the data. After `--resume` a word that names a checkpoint or a run is its value.
+/// names the data. `--no-` in front of a switch's name turns it off. After `--resume` a word that names a checkpoint or a run is its value.
 fn join_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments = arguments.into_iter().peekable();
     let mut joined = Vec::new();
@@ -44,6 +44,9 @@ fn join_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString>
         // Another program's arguments are left alone, and the 1 after --json is a job.
         let others =
             argument == "--" || (joined.len() == 1 && ["launch", "slurm"].iter().any(|name| argument == *name));
+        if let Some(switch) = turned_off(&argument) {
+            argument = format!("--{switch}=false").into();
+        }
         let is_value = |word: &OsString| match word.to_str() {
             Some(word) if is_flag(&argument, Kind::Switch) => is_truth(word),
             Some(word) if is_flag(&argument, Kind::Optional) => is_checkpoint(word),
@@ -63,6 +66,12 @@ fn join_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString>
 
 fn is_flag(argument: &OsStr, kind: Kind) -> bool {
     argument.to_str().and_then(|text| text.strip_prefix("--")).is_some_and(|flag| is_of_kind(flag, kind))
+}
+
+/// The switch that a flag such as `--no-convert-rgb` turns off.
+fn turned_off(argument: &OsStr) -> Option<&str> {
+    let flag = argument.to_str()?.strip_prefix("--no")?;
+    flag.strip_prefix(['-', '_']).filter(|switch| is_of_kind(switch, Kind::Switch))
 }
 
 /// Whether a word after `--resume` says from where to go on: `best`, or a run folder. What exists and is no run is DATA, except
@@ -110,6 +119,21 @@ fn usage_line(error: &clap::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_switch_is_turned_off_by_no() {
+        let check = |argument: &str, expected: &str| {
+            assert_eq!(join_switches(["enmasse", "train", argument].map(OsString::from))[2], expected);
+        };
+        check("--no-convert-rgb", "--convert-rgb=false");
+        check("--no_convert_rgb", "--convert_rgb=false");
+        check("--no-sync-bn", "--sync-bn=false");
+        // A switch of its own, and what is no switch.
+        check("--no-decay-norm-bias", "--no-decay-norm-bias");
+        check("--no-epochs", "--no-epochs");
+        check("--no", "--no");
+        assert_eq!(join_switches(["enmasse", "launch", "a", "--no-json"].map(OsString::from))[3], "--no-json");
+    }
 
     #[test]
     fn another_programs_arguments_are_its_own() {

@@ -36,6 +36,8 @@ pub struct Reporter {
     log: Option<RankLog>,
     /// The pictures that cannot be read.
     skipped: Skipped,
+    /// Whether it said how many images were converted to RGB.
+    told_converted: bool,
     /// How long training waits for pictures.
     data_bound: DataBound,
     stragglers: Stragglers,
@@ -74,6 +76,7 @@ impl Reporter {
             settings: None,
             log: None,
             skipped: Skipped::default(),
+            told_converted: false,
             data_bound: DataBound::default(),
             stragglers: Stragglers::default(),
             validations: Validations::default(),
@@ -326,6 +329,12 @@ impl Reporter {
         let epochs = self.course.epochs;
         let balanced = self.validations.epoch(record);
         epoch_lines(record, balanced, epochs).into_iter().for_each(|line| self.line(Line::Figure, line));
+        if record.converted > 0 && !std::mem::replace(&mut self.told_converted, true) {
+            let images = counted(record.converted as usize, "image");
+            let line =
+                format!("converted: {images} of this epoch to RGB; --no-convert-rgb refuses images that are not RGB");
+            self.line(Line::Fact, line);
+        }
         if let Some(line) = self.data_bound.epoch(record, ProcessorTime::gather()) {
             self.line(Line::Fact, line);
         }

@@ -1,4 +1,5 @@
-//! The samples that a run skipped because they cannot be read: those of all ranks together, each once.
+//! The samples that a run skipped because they cannot be read, those of all ranks together, each once; and how many images were
+//! converted to RGB.
 //!
 //! A rank notes the samples of its own batches. At the end of each validation, and where a run stops, the ranks exchange
 //! what they met, so that the list is the same on any number of ranks. Rank 0 keeps it as a file of the run.
@@ -6,10 +7,11 @@
 use std::collections::BTreeSet;
 
 use enmasse_comm::Group;
-use enmasse_data::BadSample;
+use enmasse_data::{BadSample, Batch, DataError};
 use enmasse_wording::one_line;
 
 use crate::TrainError;
+use crate::callback::Callbacks;
 
 /// The skipped samples of a run.
 #[derive(Debug, Default)]
@@ -18,12 +20,32 @@ pub(crate) struct BadSamples {
     known: BTreeSet<BadSample>,
     /// Those that this rank has met since the last exchange, and did not know.
     met: BTreeSet<BadSample>,
+    /// How many may be skipped; `None` for any number.
+    limit: Option<usize>,
+    /// Images that this rank has seen converted since the last exchange.
+    converted_here: u64,
+    /// Images that were converted on all ranks before.
+    converted: u64,
 }
 
 impl BadSamples {
     /// Begins with the samples of an earlier part of the run, which one rank has read.
     pub fn resumed(listed: BTreeSet<BadSample>) -> Self {
-        BadSamples { known: BTreeSet::new(), met: listed }
+        BadSamples { met: listed, ..BadSamples::default() }
+    }
+
+    /// Makes more samples than `limit` an error.
+    pub fn limited(self, limit: Option<usize>) -> Self {
+        BadSamples { limit, ..self }
+    }
+
+    /// Notes the samples of a batch that were skipped, and its images that were converted. Returns the samples that this rank had
+    /// not met. Fails if there are too many: what a rank finds alone ends the run at once, and what ranks find together at the next
+    /// exchange.
+    pub fn meet_batch(&mut self, batch: &Batch, callbacks: &mut Callbacks) -> Result<(), TrainError> {
+        self.converted_here += batch.converted as u64;
+        callbacks.on_bad_samples(&self.meet(&batch.unreadable))?;
+        self.check()
     }
 
     /// Notes the skipped samples of a batch, and returns those that this rank had not met.
@@ -40,8 +62,9 @@ impl BadSamples {
         let own = std::mem::take(&mut self.met);
         let mut learned = Vec::new();
         if let Some(group) = group {
-            let mut met = [own.len() as i64];
+            let mut met = [own.len() as i64, self.converted_here as i64];
             group.all_reduce(&mut met)?;
+            self.converted_here = met[1] as u64;
             // Nearly always: there is nothing to exchange.
             let texts = if met[0] > 0 { group.all_gather_bytes(to_lines(&own).as_bytes())? } else { Vec::new() };
             for sample in texts.iter().flat_map(|text| from_lines(&String::from_utf8_lossy(text))) {
@@ -51,7 +74,22 @@ impl BadSamples {
             }
         }
         self.known.extend(own);
+        self.converted += std::mem::take(&mut self.converted_here);
         Ok(learned)
+    }
+
+    /// Fails if there are more samples than may be skipped. After an [`exchange`](Self::exchange) all ranks decide alike.
+    pub fn check(&self) -> Result<(), TrainError> {
+        let samples = self.known.union(&self.met);
+        match self.limit.filter(|&limit| samples.clone().count() > limit) {
+            Some(limit) => Err(DataError::too_many_unreadable(samples, limit).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// The images that were converted on all ranks since the last call, up to the last exchange.
+    pub fn take_converted(&mut self) -> u64 {
+        std::mem::take(&mut self.converted)
     }
 
     /// The samples that all ranks know.
@@ -111,6 +149,41 @@ mod tests {
         check("", &[[["a b", "a b", ""], ["b", "b", "a"]]], "a b");
         check("", &[[["a", "a", "c"], ["c", "c", "a"]], [["c", "", "b"], ["b a", "b", ""]]], "a b c");
         check("a", &[[["a", "", "b"], ["b", "b", "a"]]], "a b");
+    }
+
+    /// Any number was skipped, so that a run could train on a tenth of its data.
+    #[test]
+    fn all_ranks_end_at_the_same_limit() {
+        // What each rank meets; whether it fails alone, and after the exchange.
+        let check = |met: [&str; 2], limit: Option<usize>, alone: [bool; 2], expected: Option<&str>| {
+            let ranks = Group::threads(2).unwrap().into_iter().map(|group| {
+                let (met, alone) = (samples(met[group.rank()]), alone[group.rank()]);
+                std::thread::spawn(move || {
+                    let mut bad = BadSamples::default().limited(limit);
+                    bad.meet(&met);
+                    assert_eq!(bad.check().is_err(), alone, "rank {}", group.rank());
+                    bad.exchange(Some(&group)).unwrap();
+                    bad.check().err().map(|error| error.to_string())
+                })
+            });
+            for rank in ranks.collect::<Vec<_>>() {
+                assert_eq!(rank.join().unwrap().as_deref(), expected);
+            }
+        };
+        check(["a b", "c"], None, [false; 2], None);
+        check(["a b", "c"], Some(3), [false; 2], None);
+        check(["a b", "b a"], Some(2), [false; 2], None);
+        let error = |count: usize, limit: usize, names: &str| {
+            format!(
+                "{count} images cannot be read, and at most {limit} are skipped (1 % of the data set, at least 10): {names}; \
+                 mend or remove them (enmasse data check names all), or skip any number with --on-bad-sample substitute"
+            )
+        };
+        let three = error(3, 2, "a (broken), b (broken), c (broken)");
+        check(["a b", "c"], Some(2), [false; 2], Some(&three));
+        check(["a b c", ""], Some(2), [true, false], Some(&three));
+        let four = error(4, 1, "a (broken), b (broken), c (broken) and 1 more");
+        check(["a b", "c d"], Some(1), [true; 2], Some(&four));
     }
 
     #[test]

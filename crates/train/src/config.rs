@@ -210,18 +210,18 @@ settings! {
         /// Exchange parts of pictures
         /// As torchvision's CutMix: two pictures of a batch exchange a rectangle, whose area is drawn from Beta(ALPHA, ALPHA), usually with 1; 0 is none. Their labels are mixed by the area.
         cutmix: f64 = 0.0, "ALPHA", at_least(0), Run;
-        /// Convert pictures that are not RGB
-        /// Such pictures are errors otherwise.
-        convert_rgb: bool = false, "", ANY, Run;
+        /// Convert images that are not RGB
+        /// Grey, CMYK, palette, transparent and 16-bit ones, as torchvision's ImageFolder does by Pillow's convert("RGB"). With --no-convert-rgb such images cannot be read.
+        convert_rgb: bool = true => "true", "", ANY, Run;
         /// Turn pictures by their EXIF orientation
         /// As Pillow's ImageOps.exif_transpose does, in JPEG, PNG and WebP files. Pictures are taken as stored otherwise, as by torchvision.
         exif_transpose: bool = false, "", ANY, Run;
         /// Size of decoded pictures
         /// "exact" decodes at full size, as validation and prediction always do. "fast" decodes a JPEG for training at 1/2, 1/4 or 1/8 of its size where a crop is at least that much larger than --size in both directions, which may cost accuracy.
         decode: Decoding = Decoding::Exact, "RULE", ANY, Run;
-        /// Pictures that cannot be read
-        /// "error" ends the run. "skip" trains on the next picture of the epoch instead, and leaves it out of validation; the run names all of them at its end and in logs/unreadable.txt.
-        on_bad_sample: OnBadSample = OnBadSample::Error, "RULE", ANY, Run;
+        /// Images that cannot be read
+        /// "error" ends the run. "skip" trains on the next image of the epoch instead, and leaves it out of validation; the run names all of them at its end and in logs/unreadable.txt. More than 1 % of the data set, and more than 10, are an error. "substitute" is the same for any number.
+        on_bad_sample: Option<OnBadSample> = None => "skip; error with --no-convert-rgb", "RULE", ANY, Run;
         /// Rule of the 80/20 split
         /// How a folder without a validation part is split: by enmasse's own rule, or by Python's random.sample per class.
         split: SplitRule = SplitRule::Seeded, "RULE", ANY, Fixed;

@@ -132,7 +132,7 @@ fn evaluate_pass(
     at(group, "reading a batch to evaluate");
     for batch in loader.pass() {
         let batch = batch.map_err(TrainError::of_batch)?;
-        callbacks.on_bad_samples(&bad.meet(&batch.unreadable))?;
+        bad.meet_batch(&batch, callbacks)?;
         at(group, "evaluating a batch");
         // Every rank has the same number of batches.
         stopped = is_stopped(agree(callbacks.request(), group)?);

@@ -18,7 +18,7 @@
 //! | `checkpoints/epoch-{epoch}.safetensors` | checkpoints of single epochs, with `--keep` |
 //! | `logs/rank-R.log` | the messages of each rank, written by the rank itself |
 //! | `logs/trace.json` | with `--trace-steps`: a timeline of some steps on all ranks |
-//! | `logs/unreadable.txt` | the pictures that the run skipped, with `--on-bad-sample skip`: a path, a tab and the reason per line |
+//! | `logs/unreadable.txt` | the images that the run skipped because they cannot be read: a path, a tab and the reason per line |
 //! | `logs/failure.json` | why the latest failed attempt ended, for `doctor` |
 //! | `.lock` | empty; locked by the process that writes |
 //! | `.attempt-JOB-…` | where the writer writes files before renaming them; without it the writer cannot write |

@@ -46,6 +46,9 @@ pub struct EpochRecord {
     /// Different samples that the run has skipped so far because they cannot be read. The JSON object lacks it if it is 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub unreadable: u64,
+    /// Images of the epoch and of its validation that were converted to RGB. The JSON object lacks it if it is 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub converted: u64,
     /// The rank that the others waited for. The JSON object lacks it if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub straggler: Option<Straggler>,
@@ -61,7 +64,7 @@ pub struct EpochRecord {
 }
 
 /// The keys that every epoch's record has, including that of its event.
-pub(crate) const EPOCH_RECORD_NAMES: [&str; 18] = [
+pub(crate) const EPOCH_RECORD_NAMES: [&str; 19] = [
     "event",
     "epoch",
     "train_loss",
@@ -77,6 +80,7 @@ pub(crate) const EPOCH_RECORD_NAMES: [&str; 18] = [
     "world_size",
     "partial",
     "unreadable",
+    "converted",
     "straggler",
     "loss_scale",
     "skipped_steps",
@@ -169,6 +173,7 @@ mod tests {
             world_size: 2,
             partial: false,
             unreadable: 0,
+            converted: 0,
             straggler: None,
             loss_scale: None,
             skipped_steps: 0,
@@ -195,9 +200,9 @@ mod tests {
         let rest = rest.replace('}', r#","val_top5":0.75}"#);
         assert_eq!(RunEvent::Epoch(&logged).to_line(), format!("{epoch}{rest}"));
         let straggler = Some(straggler());
-        let partial = EpochRecord { partial: true, unreadable: 2, straggler, ..logged };
+        let partial = EpochRecord { partial: true, unreadable: 2, converted: 4, straggler, ..logged };
         let slow = r#""straggler":{"rank":1,"host":"b","work":"data","times":1.5,"waited":0.25,"past":1.25}"#;
-        let more = format!(",\"partial\":true,\"unreadable\":2,{slow},\"val_top5\"");
+        let more = format!(",\"partial\":true,\"unreadable\":2,\"converted\":4,{slow},\"val_top5\"");
         let rest = rest.replace(",\"val_top5\"", &more);
         assert_eq!(RunEvent::Epoch(&partial).to_line(), format!("{epoch}{rest}"));
         let scaled = EpochRecord { loss_scale: Some(512.0), skipped_steps: 3, ..partial };
@@ -210,6 +215,7 @@ mod tests {
         let full = EpochRecord {
             partial: true,
             unreadable: 1,
+            converted: 1,
             straggler: Some(straggler()),
             loss_scale: Some(1.0),
             skipped_steps: 1,

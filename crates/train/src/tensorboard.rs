@@ -233,6 +233,7 @@ mod tests {
             world_size: 1,
             partial: false,
             unreadable: 0,
+            converted: 0,
             straggler: None,
             loss_scale: Some(512.0),
             skipped_steps: 3,

@@ -314,6 +314,7 @@ impl Session {
         if !validation.loss.is_finite() {
             return Err(self.non_finite_validation(config, validation.loss)?);
         }
+        self.bad_samples.check()?;
         self.list_bad_samples()?;
         callbacks.on_validation_end(&validation)?;
         let loss_scale = self.loss_scale()?;
@@ -336,6 +337,7 @@ impl Session {
             world_size: self.map.ranks(),
             partial: self.rest_of_epoch() > 0,
             unreadable: self.bad_samples.known().len() as u64,
+            converted: self.bad_samples.take_converted(),
             straggler: times.pace.straggler,
             loss_scale,
             skipped_steps: self.position.skipped_steps,
@@ -401,7 +403,7 @@ impl Session {
             self.tracer.end_step();
             self.tracer.at(group, "calling callbacks");
             callbacks.on_batch(&batch)?;
-            callbacks.on_bad_samples(&self.bad_samples.meet(&batch.unreadable))?;
+            self.bad_samples.meet_batch(&batch, callbacks)?;
             let step =
                 Submitted { ticket, learning_rate, samples: global_batch.min(epoch.total.saturating_sub(samples)) };
             if let Some(earlier) = in_flight.replace(step) {

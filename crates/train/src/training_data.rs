@@ -120,6 +120,15 @@ impl TrainingData {
         Ok(TrainingData { split: Some(split), layout, ..parts })
     }
 
+    /// The classes without an image in the validation part, which nothing evaluates.
+    pub fn unvalidated_classes(&self) -> Vec<&str> {
+        let mut counts = vec![0; self.classes.len()];
+        let labels = (0..self.validation.len()).map(|index| self.validation.label(index));
+        labels.for_each(|label| counts.get_mut(label).into_iter().for_each(|count| *count += 1));
+        let classes = counts.into_iter().zip(&self.classes);
+        classes.filter(|(count, _)| *count == 0).map(|(_, class)| class.as_str()).collect()
+    }
+
     /// What decides which settings have an effect on these data.
     pub fn surroundings(&self, is_padded: bool, is_launched: bool) -> Surroundings {
         let has_blocks = self.train.blocks().is_some();

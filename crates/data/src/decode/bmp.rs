@@ -2,7 +2,7 @@
 
 use enmasse_files::reserve;
 
-use super::{Fault, check_dimensions, not_rgb};
+use super::{Fault, Mode, check_dimensions, convertible};
 use crate::Picture;
 
 /// A pixel takes at least one bit.
@@ -38,13 +38,11 @@ struct Header {
     start: usize,
 }
 
-pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), Fault> {
+pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<Mode, Fault> {
     let Header { width, height, bottom_up, bits, palette, mode, pixels, start } = header(bytes)?;
     let densest = if matches!(pixels, Pixels::Runs) { DENSEST_RUNS } else { DENSEST };
     check_dimensions(width, height, bytes.len(), densest)?;
-    if mode != "RGB" && !convert_rgb {
-        return Err(not_rgb(mode));
-    }
+    let mode = convertible(mode, convert_rgb)?;
     let data = bytes.get(start..).ok_or(CUT_SHORT)?;
     let unpacked = match pixels {
         Pixels::Runs => Some(runs(bytes, start, bits == 4, width, height)?),
@@ -75,7 +73,7 @@ pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> 
             }),
         }
     }
-    Ok(())
+    Ok(mode)
 }
 
 fn header(bytes: &[u8]) -> Result<Header, Fault> {

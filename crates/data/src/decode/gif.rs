@@ -3,13 +3,13 @@
 use enmasse_files::reserve;
 use gif::{ColorOutput, DecodeOptions, DecodingError, MemoryLimit};
 
-use super::{Fault, check_dimensions, not_rgb};
+use super::{Fault, Mode, check_dimensions, convertible};
 use crate::Picture;
 
 /// A code of 12 bits stands for at most 4096 pixels, and a shorter code for fewer per bit.
 const DENSEST: usize = 4096 * 8 / 12;
 
-pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), Fault> {
+pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<Mode, Fault> {
     let damaged = |error: DecodingError| format!("a damaged or truncated GIF: {error}");
     let mut options = DecodeOptions::new();
     options.set_color_output(ColorOutput::Indexed);
@@ -30,9 +30,7 @@ pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> 
     let (entries, _) = palette.as_chunks::<3>();
     // Pillow drops a palette whose entries are their own numbers.
     let is_gray = entries.iter().zip(0..=u8::MAX).all(|(&entry, gray)| entry == [gray; 3]);
-    if !convert_rgb {
-        return Err(not_rgb(if is_gray { "L (grayscale)" } else { "P (palette)" }));
-    }
+    let mode = convertible(if is_gray { "L (grayscale)" } else { "P (palette)" }, convert_rgb)?;
     let mut colors = [[0; 3]; 256];
     if is_gray {
         colors = std::array::from_fn(|gray| [gray as u8; 3]);
@@ -52,5 +50,5 @@ pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> 
             *pixel = colors[usize::from(index)];
         }
     }
-    Ok(())
+    Ok(mode)
 }

@@ -14,7 +14,7 @@ use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::orientation::{Turn, transpose};
-use super::{Fault, ReadOptions, check_dimensions, not_rgb};
+use super::{Fault, Mode, ReadOptions, check_dimensions, convertible};
 use crate::{Picture, View, Wanted};
 
 /// A block of 64 pixels takes at least one bit.
@@ -27,22 +27,23 @@ pub(super) fn decode(
     turn: Turn,
     wanted: &dyn Fn(usize, usize) -> Wanted,
     view: &mut View,
-) -> Result<(), Fault> {
+) -> Result<Mode, Fault> {
     if let Ok(jpeg) = Jpeg::parse(bytes)
         && jpeg.color() != Color::Inks
     {
         check_dimensions(jpeg.width(), jpeg.height(), bytes.len(), DENSEST)?;
-        if jpeg.color() == Color::Gray && !options.convert_rgb {
-            return Err(not_rgb("L (grayscale)"));
-        }
+        let mode = if jpeg.color() == Color::Gray { "L (grayscale)" } else { "RGB" };
+        let mode = convertible(mode, options.convert_rgb)?;
         if decode_part(&jpeg, options, turn, wanted, view)? {
-            return Ok(());
+            return Ok(mode);
         }
     }
+    let mut mode = None;
     view.whole(|picture| {
-        decode_whole(bytes, options.convert_rgb, picture)?;
-        Ok(transpose(picture, turn)?)
-    })
+        mode = decode_whole(bytes, options.convert_rgb, picture)?;
+        Ok::<(), Fault>(transpose(picture, turn)?)
+    })?;
+    Ok(mode)
 }
 
 /// The same by our own decoder. Returns whether it can.
@@ -79,7 +80,7 @@ fn decode_part(
 }
 
 /// Decodes a whole picture by the other decoder.
-fn decode_whole(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), Fault> {
+fn decode_whole(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<Mode, Fault> {
     match decode_with(bytes, true, convert_rgb, picture) {
         // Cameras leave stray bytes between headers, which libjpeg skips with a warning. The lenient decoder skips them
         // too, but would also fill up a truncated picture, so the end marker is required.
@@ -114,7 +115,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-fn decode_with(bytes: &[u8], strict: bool, convert_rgb: bool, picture: &mut Picture) -> Result<(), Failure> {
+fn decode_with(bytes: &[u8], strict: bool, convert_rgb: bool, picture: &mut Picture) -> Result<Mode, Failure> {
     let options = DecoderOptions::default()
         .set_max_width(usize::from(u16::MAX))
         .set_max_height(usize::from(u16::MAX))
@@ -134,9 +135,7 @@ fn decode_with(bytes: &[u8], strict: bool, convert_rgb: bool, picture: &mut Pict
         4 => "CMYK",
         _ => return Err(refused(format!("a JPEG of {} components", info.components))),
     };
-    if mode != "RGB" && !convert_rgb {
-        return Err(Failure::Refused(not_rgb(mode)));
-    }
+    let mode = convertible(mode, convert_rgb).map_err(Failure::Refused)?;
     // The decoder takes them without asking, unless all components are in one scan, where a row is enough.
     require(coefficient_bytes(width, height, usize::from(info.components)))?;
     if space == ColorSpace::CMYK && info.components == 4 {
@@ -146,9 +145,10 @@ fn decode_with(bytes: &[u8], strict: bool, convert_rgb: bool, picture: &mut Pict
         inks.resize(width * height * 4, 0);
         decoder.decode_into(&mut inks)?;
         cmyk_to_rgb(&inks, has_adobe_marker(bytes), picture.reshape(width, height)?);
-        return Ok(());
+        return Ok(mode);
     }
-    Ok(decoder.decode_into(picture.reshape(width, height)?)?)
+    decoder.decode_into(picture.reshape(width, height)?)?;
+    Ok(mode)
 }
 
 /// Bytes of a picture's coefficients: two each, in blocks that four of a component may share along each side.

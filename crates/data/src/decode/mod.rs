@@ -31,16 +31,26 @@ const MAX_PIXELS: usize = 89_478_485;
 /// Limit of a picture file's bytes.
 pub const MAX_FILE_BYTES: u64 = 512 << 20;
 
-/// How picture files become RGB pixels. The default refuses pictures that are not RGB, and takes them as stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How picture files become RGB pixels. The default converts images that are not RGB, as torchvision's loader does, and takes
+/// them as stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// Whether pictures that are not RGB are converted as by Pillow's `convert("RGB")`; otherwise they are errors.
+    /// Whether images that are not RGB are converted as by Pillow's `convert("RGB")`; otherwise they are errors.
     pub convert_rgb: bool,
     /// Whether pictures are turned and mirrored by their EXIF orientation, as by Pillow's `ImageOps.exif_transpose`.
     pub exif_transpose: bool,
     /// Whether JPEG pictures are decoded at a smaller size where that would do ([`Wanted::shrink`]), instead of at full size.
     pub fast: bool,
 }
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        ReadOptions { convert_rgb: true, exif_transpose: false, fast: false }
+    }
+}
+
+/// Pillow's name of the mode of an image that is not RGB.
+type Mode = Option<&'static str>;
 
 /// Reads and decodes one picture file. See [`decode`].
 pub fn open(path: impl AsRef<Path>, options: ReadOptions) -> Result<Picture, DataError> {
@@ -110,8 +120,8 @@ impl From<io::Error> for Fault {
 
 /// Decodes the bytes of a JPEG, PNG, WebP, BMP or GIF file to RGB; of an animation the first frame.
 ///
-/// A picture that is not RGB (grayscale, CMYK, palette, alpha) is an error with Pillow's name of its mode, unless
-/// [`ReadOptions::convert_rgb`] asks to convert it. The error is a sentence without the file's name.
+/// A picture that is not RGB (grayscale, CMYK, palette, alpha) is converted, or without [`ReadOptions::convert_rgb`] an error with
+/// Pillow's name of its mode. The error is a sentence without the file's name.
 ///
 /// Decoding P pixels takes 3 P bytes for the picture and, while it lasts, at most 6 P for the coefficients of a JPEG of several
 /// scans (12 P with CMYK's inks), 4 P for the samples of a PNG that is converted, 1 P for the numbers of a GIF's or BMP's
@@ -144,12 +154,15 @@ fn decode_checked(
             Format::Bmp => bmp::decode,
             Format::Gif => gif::decode,
         };
+        let mut mode = None;
         view.whole(|picture| {
-            decode(bytes, options.convert_rgb, picture)?;
-            Ok(orientation::transpose(picture, turn)?)
-        })
+            mode = decode(bytes, options.convert_rgb, picture)?;
+            Ok::<(), Fault>(orientation::transpose(picture, turn)?)
+        })?;
+        Ok(mode)
     }));
-    result.unwrap_or_else(|_| Err("the picture is damaged (its decoder panicked)".into()))
+    view.mode = result.unwrap_or_else(|_| Err("the picture is damaged (its decoder panicked)".into()))?;
+    Ok(())
 }
 
 /// The error for what is no picture, or of a format that is not read.
@@ -186,9 +199,16 @@ fn check_dimensions(width: usize, height: usize, bytes: usize, densest: usize) -
     }
 }
 
-/// The error for a picture of another mode.
-fn not_rgb(mode: &str) -> Fault {
-    Fault::Picture(format!("not an RGB picture but of mode {mode}; convert it, or pass --convert-rgb"))
+/// The mode of an image that is not RGB, if it may be converted.
+fn convertible(mode: &'static str, convert_rgb: bool) -> Result<Mode, Fault> {
+    match (mode, convert_rgb) {
+        ("RGB", _) => Ok(None),
+        (_, true) => Ok(Some(mode)),
+        (_, false) => {
+            let problem = format!("not an RGB picture but of mode {mode}; convert it, or leave out --no-convert-rgb");
+            Err(Fault::Picture(problem))
+        }
+    }
 }
 
 #[cfg(test)]

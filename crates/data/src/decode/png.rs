@@ -5,13 +5,13 @@ use std::io::Cursor;
 use enmasse_files::reserve;
 use png::{ColorType, Decoder, Limits, Transformations};
 
-use super::{Fault, MAX_PIXELS, check_dimensions, not_rgb};
+use super::{Fault, MAX_PIXELS, Mode, check_dimensions, convertible};
 use crate::Picture;
 
 /// A pixel takes at least one bit, and Deflate makes 258 bytes from two bits at most.
 const DENSEST: usize = 8 * 1032;
 
-pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), Fault> {
+pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<Mode, Fault> {
     let damaged = |error: png::DecodingError| format!("a damaged or truncated PNG: {error}");
     let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), Limits { bytes: MAX_PIXELS * 8 });
     // Colour profiles and comments are not used, and some decompress to hundreds of times their size.
@@ -36,15 +36,13 @@ pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> 
         ColorType::Grayscale if depth == 1 => "1 (black and white)",
         ColorType::Grayscale => "L (grayscale)",
     };
-    if mode != "RGB" && !convert_rgb {
-        return Err(not_rgb(mode));
-    }
+    let mode = convertible(mode, convert_rgb)?;
     let mut reader = decoder.read_info().map_err(damaged)?;
     let samples = reader.output_color_type().0.samples();
     let bytes = reader.output_buffer_size().ok_or("its dimensions overflow")?;
     if samples == 3 {
         reader.next_frame(picture.reshape(width, height)?).map_err(damaged)?;
-        return Ok(());
+        return Ok(mode);
     }
     let mut raw = Vec::new();
     reserve(&mut raw, bytes)?;
@@ -58,7 +56,7 @@ pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> 
         2 => convert::<2>(pixels, &raw, |[gray, _]| [gray; 3]),
         _ => convert::<4>(pixels, &raw, |[r, g, b, _]| [r, g, b]),
     }
-    Ok(())
+    Ok(mode)
 }
 
 fn convert<const N: usize>(pixels: &mut [[u8; 3]], raw: &[u8], rgb: impl Fn([u8; N]) -> [u8; 3]) {

@@ -9,7 +9,7 @@ use std::io::Cursor;
 use enmasse_files::{require, reserve};
 use image_webp::{DecodingError, WebPDecoder};
 
-use super::{Fault, check_dimensions, not_rgb};
+use super::{Fault, Mode, check_dimensions, convertible};
 use crate::Picture;
 
 /// A lossy picture takes at least one bit for each block of 16 by 16 pixels. A lossless one of a single colour takes none.
@@ -30,7 +30,7 @@ struct Parts<'a> {
     bitstream: Chunk<'a>,
 }
 
-pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<(), Fault> {
+pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<Mode, Fault> {
     let damaged = |error: DecodingError| format!("a damaged or truncated WebP: {error}");
     let parts = parts(bytes)?;
     let alone = alone(parts.bitstream)?;
@@ -48,13 +48,13 @@ pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> 
     let densest = if decoder.is_lossy() { DENSEST_LOSSY } else { usize::MAX };
     check_dimensions(columns, rows, bytes.len(), densest)?;
     check_dimensions(width, height, bytes.len(), usize::MAX)?;
-    if (parts.alpha || decoder.has_alpha()) && !convert_rgb {
-        return Err(not_rgb("RGBA (with alpha)"));
-    }
+    let mode = if parts.alpha || decoder.has_alpha() { "RGBA (with alpha)" } else { "RGB" };
+    let mode = convertible(mode, convert_rgb)?;
     // Lossless pixels with alpha, or a lossy picture's three planes.
     require(columns * rows * 4)?;
     if !decoder.has_alpha() && (columns, rows) == (width, height) {
-        return Ok(decoder.read_image(picture.reshape(width, height)?).map_err(damaged)?);
+        decoder.read_image(picture.reshape(width, height)?).map_err(damaged)?;
+        return Ok(mode);
     }
     let samples = if decoder.has_alpha() { 4 } else { 3 };
     let mut raw = Vec::new();
@@ -69,7 +69,7 @@ pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> 
             pixel.copy_from_slice(&sample[..3]);
         }
     }
-    Ok(())
+    Ok(mode)
 }
 
 fn parts(bytes: &[u8]) -> Result<Parts<'_>, Fault> {

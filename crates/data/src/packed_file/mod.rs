@@ -188,6 +188,7 @@ impl Part {
             })
         })?;
         (view.width, view.height, view.left, view.top, view.shrink) = (edge, edge, 0, part.top, 1);
+        view.mode = None;
         Ok(())
     }
 

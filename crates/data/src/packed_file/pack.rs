@@ -41,8 +41,8 @@ pub enum PackForm {
 pub struct PackOptions {
     /// What becomes of the pictures.
     pub form: PackForm,
-    /// Whether samples that cannot be read are left out instead of being errors.
-    pub skips: bool,
+    /// How many samples that cannot be read are left out ([`skip_limit`](crate::skip_limit)). More are an error.
+    pub most_skipped: usize,
 }
 
 /// The data set to pack.
@@ -84,7 +84,7 @@ pub fn pack(
         return Err(DataError::write(path, source));
     }
     require_space(path, needed_bytes(data, options.form, pool)?).map_err(|source| DataError::write(path, source))?;
-    let mut packed = Packed::default();
+    let (mut packed, mut left_out) = (Packed::default(), Vec::new());
     // The data's fault, which must pass through the writer of files.
     let mut failed = None;
     let wrote = write_whole(path, |file| {
@@ -99,8 +99,13 @@ pub fn pack(
                         writer.add(part, label, &name, &picture)?;
                         None
                     }
-                    Err(error) if options.skips && error.is_unreadable() => {
-                        Some(BadSample::new(dataset.name(index), &error))
+                    Err(error) if options.most_skipped > 0 && error.is_unreadable() => {
+                        let sample = BadSample::new(dataset.name(index), &error);
+                        left_out.push(sample.clone());
+                        if left_out.len() > options.most_skipped {
+                            return Err(DataError::too_many_unreadable(left_out.iter(), options.most_skipped).into());
+                        }
+                        Some(sample)
                     }
                     Err(error) => return Err(error.into()),
                 };

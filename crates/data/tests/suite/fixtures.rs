@@ -80,7 +80,7 @@ fn turns_pictures_as_pillow_does() {
 }
 
 #[test]
-fn other_modes_are_errors_by_default() {
+fn other_modes_are_errors_without_conversion() {
     for case in cases("decode") {
         let (file, mode) = (text(&case, "file"), text(&case, "mode"));
         let result = decode::open(fixture(file), PLAIN);
@@ -88,7 +88,7 @@ fn other_modes_are_errors_by_default() {
         if let Err(error) = result {
             let error = error.to_string();
             assert!(error.contains(file) && error.contains(&format!("of mode {mode}")), "{error}");
-            assert!(error.contains("--convert-rgb") && !error.contains('\n'), "{error}");
+            assert!(error.contains("--no-convert-rgb") && !error.contains('\n'), "{error}");
         }
     }
 }

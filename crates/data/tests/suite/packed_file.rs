@@ -30,7 +30,7 @@ fn unpacked(root: &Path, data: &OpenData) -> Unpacked {
 
 pub fn packed(data: &Unpacked, form: PackForm, path: &Path) -> Result<Packed, DataError> {
     let pool = DecodePool::new(2).unwrap();
-    let options = PackOptions { form, skips: false };
+    let options = PackOptions { form, most_skipped: 0 };
     pack(data, &options, &pool, path, |_| {})
 }
 
@@ -343,7 +343,7 @@ fn a_file_appears_whole_or_not_at_all() {
     let path = out.path().join("packed");
     let data = || unpacked(root.path(), &open(root.path(), &OpenOptions::default()).unwrap());
     let entries = || fs::read_dir(out.path()).unwrap().count();
-    let (pool, strict) = (DecodePool::new(2).unwrap(), PackOptions { form: AS_THEY_ARE, skips: false });
+    let (pool, strict) = (DecodePool::new(2).unwrap(), PackOptions { form: AS_THEY_ARE, most_skipped: 0 });
 
     let broken = root.path().join("val/ü, é/picture.420.jpg");
     fs::write(&broken, b"no picture").unwrap();
@@ -352,7 +352,7 @@ fn a_file_appears_whole_or_not_at_all() {
     assert_eq!(error, format!("{}: {problem}", broken.display()));
     assert_eq!(entries(), 0);
 
-    let lenient = PackOptions { skips: true, ..strict };
+    let lenient = PackOptions { most_skipped: usize::MAX, ..strict };
     let mut skipped = Vec::new();
     let done = pack(&data(), &lenient, &pool, &path, |bad| {
         skipped.extend(bad);

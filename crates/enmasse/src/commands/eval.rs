@@ -405,7 +405,7 @@ impl Task {
         let pool = pool.patience(config.patience(rank.world_size()));
         let transform = weights.classifier.transform.clone();
         let loader = EvalLoader::new(&pool, data.clone(), transform, sharding).map_err(Failure::error)?;
-        let loader = loader.skip_unreadable(config.on_bad_sample == OnBadSample::Skip);
+        let loader = loader.skip_unreadable(config.bad_samples() != OnBadSample::Error);
         let loader = loader.cropped(crops).map_err(Failure::error)?;
         let device = rank.device(config)?;
         if let Some(group) = &rank.group {

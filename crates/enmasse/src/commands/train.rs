@@ -13,7 +13,7 @@ use enmasse_train::{
     Devices, LayeredConfig, Objective, Preparation, RUNS, Resume, RunFolder, RunPaths, SETTINGS, Source, Stop,
     StopRequests, TrainConfig, TrainError, Trainer, TrainingData, TransportKind, compile_plans, locate_run,
 };
-use enmasse_wording::counted;
+use enmasse_wording::{counted, grouped, one_line};
 
 use crate::arguments::{DECIDED, data, flag, path};
 use crate::attempt::attempt;
@@ -321,12 +321,29 @@ fn warn(layers: &LayeredConfig, run: &Run, is_launched: bool, local_ranks: usize
     let surroundings = data.surroundings(is_padded, is_launched);
     warn_of_left_out(&data.left_out);
     warn_of_data(&data.warnings);
+    if let Some(line) = unvalidated(&data.unvalidated_classes()) {
+        say(format_args!("warning: {line}"));
+    }
     for line in layers.without_effect(&surroundings, |_| true) {
         say(format_args!("warning: {line}"));
     }
     if let Some(line) = too_many_threads(config, local_ranks, cores()) {
         say(format_args!("warning: {line}"));
     }
+}
+
+/// The warning of classes that no validation image has.
+fn unvalidated(classes: &[&str]) -> Option<String> {
+    const NAMED: usize = 5;
+    let names = classes.iter().take(NAMED).map(|class| one_line(class)).collect::<Vec<_>>().join(", ");
+    let more = match classes.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {} more", grouped(more as u64)),
+    };
+    let (verb, them) = if classes.len() == 1 { ("has", "it") } else { ("have", "them") };
+    let count = counted(classes.len(), "class");
+    (!classes.is_empty())
+        .then(|| format!("{count} {verb} no image for validation, so nothing evaluates {them}: {names}{more}"))
 }
 
 /// The warning if ranks that share some cores have more computing threads than these.
@@ -424,6 +441,21 @@ fn command_line(config: &TrainConfig) -> Vec<OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn classes_without_a_validation_image_are_named() {
+        let check = |classes: usize, expected: Option<&str>| {
+            let names: Vec<String> = (0..classes).map(|class| format!("c{class}")).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            assert_eq!(unvalidated(&names).as_deref(), expected);
+        };
+        check(0, None);
+        check(1, Some("1 class has no image for validation, so nothing evaluates it: c0"));
+        check(2, Some("2 classes have no image for validation, so nothing evaluates them: c0, c1"));
+        let many =
+            "1,005 classes have no image for validation, so nothing evaluates them: c0, c1, c2, c3, c4 and 1,000 more";
+        check(1005, Some(many));
+    }
 
     #[test]
     fn more_threads_than_cores_are_a_warning() {

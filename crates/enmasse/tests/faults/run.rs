@@ -177,6 +177,7 @@ impl Reference {
         command
             .args(["--model", "mlp", "--size", "8", "--batch", "2", "--shards", "2", "--lr", "0.01", "--epochs", "3"]);
         command.args(["--threads", "1", "--loader-threads", "1", "--save-every", "5", "--log-every", "1", "--json"]);
+        command.args(["--on-bad-sample", "error"]);
         command
     }
 

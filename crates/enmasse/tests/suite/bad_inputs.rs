@@ -6,8 +6,8 @@ use std::process::Command;
 
 use crate::common::runs::Folder;
 use crate::common::{
-    Ended, assert_whole, enmasse, failed, finish, pictures, plain_environment, program, refused, strip_metadata,
-    write_jpeg,
+    Ended, assert_whole, enmasse, failed, finish, metrics, pictures, plain_environment, program, refused,
+    strip_metadata, write_jpeg,
 };
 use jpeg_encoder::ColorType;
 use needs::Need;
@@ -170,9 +170,9 @@ fn invalid_pictures() {
         (
             "grayscale",
             &|path| write_jpeg(path, 12, 14, &grey, ColorType::Luma),
-            &["not an RGB picture", "--convert-rgb"],
+            &["not an RGB picture", "--no-convert-rgb"],
         ),
-        ("CMYK", &|path| write_jpeg(path, 12, 14, &cmyk, ColorType::Cmyk), &["not an RGB picture", "--convert-rgb"]),
+        ("CMYK", &|path| write_jpeg(path, 12, 14, &cmyk, ColorType::Cmyk), &["not an RGB picture", "--no-convert-rgb"]),
         (
             "truncated",
             &|path| {
@@ -187,17 +187,23 @@ fn invalid_pictures() {
         let picture = place.data.join("light/001.jpg");
         spoil(&picture);
         let picture = picture.display().to_string();
+        let is_mode = mentions.contains(&"--no-convert-rgb");
+        let strict = if is_mode { "--no-convert-rgb" } else { "--on-bad-sample=error" };
         for devices in ["cpu:1", "cpu:2"] {
             let out = place.path(devices);
-            let ended = place.train(&["--devices", devices, "--out", &out]);
+            let ended = place.train(&["--devices", devices, "--out", &out, strict]);
             failed(&ended, 1, &[&[picture.as_str()], mentions].concat());
             assert_whole(Path::new(&out));
             assert!(!Path::new(&out).join("checkpoints/best.safetensors").exists(), "{name}");
         }
-        // Any real picture can be converted.
-        if mentions.contains(&"--convert-rgb") {
-            place.train(&["--convert-rgb"]).well();
-        }
+        // Any image is converted, and any other file skipped.
+        let out = place.path("default");
+        let ended = place.train(&["--devices", "cpu:2", "--out", &out]).well();
+        let epoch = &metrics(Path::new(&out))[0];
+        let counts = ["converted", "unreadable"].map(|count| epoch[count].as_u64().unwrap_or(0));
+        assert_eq!(counts, if is_mode { [1, 0] } else { [0, 1] }, "{name}");
+        let lines = ended.stderr.lines().filter(|line| line.starts_with("converted: 1 image of this epoch to RGB; "));
+        assert_eq!(lines.count(), usize::from(is_mode), "{name}: {ended:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! `--on-bad-sample skip` on files that are damaged or gone: the same weights and the same list on any number of ranks.
+//! `--on-bad-sample` on files that are damaged or gone: the same weights and the same list on any number of ranks.
 
 use std::fs;
 use std::path::Path;
@@ -58,6 +58,44 @@ fn damaged_pictures_are_skipped_and_listed() {
         let refusal = "; to go on without such pictures, use --on-bad-sample skip";
         assert!(ended.code == Some(1) && ended.stderr.contains(refusal), "{ended:?}");
     }
+}
+
+/// Any number of images was skipped, so that a run could go on with a tenth of its data.
+#[test]
+fn too_many_unreadable_images_end_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 20);
+    let run = |spoiled: usize, out: &str, others: &[&str]| {
+        // Every other image is a JPEG.
+        let names =
+            ["dark", "light"].map(|class| (1..20).step_by(2).map(move |number| format!("{class}/{number:03}.jpg")));
+        names.into_iter().flatten().take(spoiled).for_each(|name| fs::write(data.join(name), "").unwrap());
+        let fixed = ["--epochs", "1", "--lr", "0.001"];
+        enmasse(&arguments(&data, &folder.path().join(out), &[&fixed, others].concat()))
+    };
+    // Ten of sixty images.
+    let ended = run(10, "ten", &["--devices", "cpu:2"]).well();
+    assert!(ended.stderr.contains("unreadable: 10 pictures were skipped: "), "{ended:?}");
+    for devices in ["cpu:1", "cpu:3", "cpu:3 --ranks thread"] {
+        let flags: Vec<&str> = ["--devices"].into_iter().chain(devices.split(' ')).collect();
+        let ended = run(11, devices, &flags);
+        let limit = "11 images cannot be read, and at most 10 are skipped (1 % of the data set, at least 10): ";
+        failed(&ended, 1, &[limit, " and 8 more; mend or remove them", "--on-bad-sample substitute"]);
+    }
+    let ended = run(11, "any", &["--devices", "cpu:1", "--on-bad-sample", "substitute"]).well();
+    assert!(ended.stderr.contains("unreadable: 11 pictures were skipped: "), "{ended:?}");
+}
+
+/// Nothing evaluated such a class, and nobody was told.
+#[test]
+fn a_class_without_a_validation_image_is_named_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = pictures(folder.path(), 20);
+    fs::create_dir(data.join("rare")).unwrap();
+    fs::copy(data.join("red/001.jpg"), data.join("rare/1.jpg")).unwrap();
+    let ended = enmasse(&arguments(&data, &folder.path().join("run"), &["--epochs", "1", "--devices", "cpu:2"])).well();
+    let lines: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("no image for validation")).collect();
+    assert_eq!(lines, ["warning: 1 class has no image for validation, so nothing evaluates it: rare"]);
 }
 
 /// A file that vanishes after the run has listed it is skipped by the part of the run that follows.
@@ -123,7 +161,7 @@ fn a_pipe_in_the_place_of_a_picture_is_no_picture() {
         fs::remove_file(data.join(name)).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, data.join(name), rustix::fs::Mode::RWXU).unwrap();
     }
-    let ended = run(&["--epochs", "2", "--resume"]);
+    let ended = run(&["--epochs", "2", "--resume", "--on-bad-sample", "error"]);
     let problem = "001.jpg: it is a pipe, not a file";
     assert!(ended.code == Some(1) && ended.stderr.contains(problem), "{ended:?}");
     run(&["--epochs", "2", "--resume", "--on-bad-sample", "skip"]).well();

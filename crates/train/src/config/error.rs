@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use super::Setting;
 use super::layers::VARIABLE_PREFIX;
 use super::words::{answer, nearest};
+use super::{Kind, Setting};
 
 /// The source of a value. Later variants take precedence over earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,6 +44,9 @@ impl Source {
             Source::File(path) => format!("{name} = {text} in {}", path.display()),
             Source::Environment => format!("{}={text}", setting.variable()),
             Source::CommandLine if setting.kind.stands_alone() && text == "true" => setting.flag(),
+            Source::CommandLine if setting.kind == Kind::Switch && text == "false" => {
+                setting.flag().replacen("--", "--no-", 1)
+            }
             Source::CommandLine => format!("{} {text}", setting.flag()),
         }
     }

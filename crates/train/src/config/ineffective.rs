@@ -175,7 +175,7 @@ impl LayeredConfig {
         })
     }
 
-    /// The setting with this name if a user gave it a value. A switch that is off requests nothing.
+    /// The setting with this name if a user gave it a value. A switch that is off as by default requests nothing.
     fn given(&self, name: &str) -> Option<&'static Setting> {
         let setting = SETTINGS.iter().find(|setting| setting.name == name)?;
         let is_off = setting.kind.stands_alone() && self.text(setting) == "false";
@@ -335,7 +335,7 @@ mod tests {
         let all = "crop_padding=2 split=python split_seed=1 convert_rgb=true exif_transpose=true on_bad_sample=skip ranks=thread";
         check(all, Surroundings { is_padded: true, ..FOLDER }, &[]);
         check(
-            "ranks=process convert_rgb=false",
+            "ranks=process exif_transpose=false",
             Surroundings { is_launched: true, kind: DataKind::Mnist, ..FOLDER },
             &[],
         );
@@ -361,6 +361,8 @@ mod tests {
         for kind in [DataKind::Cifar10, DataKind::Cifar100, DataKind::Mnist, DataKind::FashionMnist] {
             let converted = "--convert-rgb has no effect on CIFAR and MNIST: only pictures in folders are converted";
             check("convert_rgb=true", Surroundings { kind, ..FOLDER }, &[converted]);
+            let refused = converted.replace("--convert-rgb", "--no-convert-rgb");
+            check("convert_rgb=false", Surroundings { kind, ..FOLDER }, &[&refused]);
             let turned =
                 "--exif-transpose has no effect on CIFAR and MNIST: only pictures in folders have an orientation";
             check("exif_transpose=true", Surroundings { kind, ..FOLDER }, &[turned]);

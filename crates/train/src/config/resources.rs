@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{DEFAULT_GLOBAL_BATCH, Devices, TrainConfig};
+use super::{DEFAULT_GLOBAL_BATCH, Devices, OnBadSample, TrainConfig};
 
 /// Height and width of pictures if the data set has no size of its own: the training size of torchvision's models.
 const USUAL_SIZE: usize = 224;
@@ -32,6 +32,13 @@ impl TrainConfig {
             None => own.to_vec(),
         };
         (in_channels(numbers(&self.mean, mean), channels), in_channels(numbers(&self.std, std), channels))
+    }
+
+    /// What becomes of samples that cannot be read: `--on-bad-sample`, or they are skipped. With `--no-convert-rgb` they are errors,
+    /// since that asks for a strict look at the images.
+    pub fn bad_samples(&self) -> OnBadSample {
+        let default = if self.convert_rgb { OnBadSample::Skip } else { OnBadSample::Error };
+        self.on_bad_sample.unwrap_or(default)
     }
 
     /// Shards of the global batch on `world_size` ranks: `--shards`, or `--accumulate` for each rank.
@@ -139,6 +146,20 @@ mod tests {
         check("channels=3", COLOUR, COLOUR);
         check("channels=1", (&[0.5, 0.5, 0.5], &[0.25, 0.25, 0.25]), (&[0.5], &[0.25]));
         check("channels=1", (&[1.0, 0.0, 0.0], &[0.0, 1.0, 0.0]), (&[0.299], &[0.587]));
+    }
+
+    #[test]
+    fn unreadable_samples_are_skipped_unless_the_images_are_to_be_rgb() {
+        let check = |settings: &[(&str, &str)], expected: OnBadSample| {
+            let mut config = TrainConfig::default();
+            settings.iter().for_each(|(name, value)| config.set(name, value).unwrap());
+            assert_eq!(config.bad_samples(), expected, "{settings:?}");
+        };
+        check(&[], OnBadSample::Skip);
+        check(&[("on_bad_sample", "error")], OnBadSample::Error);
+        check(&[("on_bad_sample", "substitute")], OnBadSample::Substitute);
+        check(&[("convert_rgb", "false")], OnBadSample::Error);
+        check(&[("convert_rgb", "false"), ("on_bad_sample", "skip")], OnBadSample::Skip);
     }
 
     #[test]

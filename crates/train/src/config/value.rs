@@ -394,8 +394,10 @@ choices! {
     OnBadSample {
         /// End the run, naming the file.
         Error = "error",
-        /// Train on the next sample instead, and evaluate without it.
+        /// Train on the next sample instead, and evaluate without it; too many such samples end the run.
         Skip = "skip",
+        /// The same for any number of samples.
+        Substitute = "substitute",
     }
     /// The size at which JPEG pictures for training are decoded.
     Decoding {

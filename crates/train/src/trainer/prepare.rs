@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use enmasse_comm::{Group, ShardMap};
-use enmasse_data::{DecodePool, Sharding, TrainLoader};
+use enmasse_data::{DecodePool, Sharding, TrainLoader, skip_limit};
 use enmasse_device::Hosting;
 use enmasse_graph::{Arena, Plans};
 use enmasse_machine::resident_bytes;
@@ -44,7 +44,7 @@ impl Session {
         let preparation = Preparation::of(config, data);
         let (transform, sampler) = (preparation.train.clone(), config.training_sampler(data.train.as_ref()));
         let (pictures, seed) = (data.train.clone(), config.seed);
-        let skips = config.on_bad_sample == OnBadSample::Skip;
+        let skips = config.bad_samples() != OnBadSample::Error;
         let train = TrainLoader::with_sampler(&pool, pictures, transform, sharding.clone(), seed, sampler)?
             .drop_last(config.drop_last)?
             .in_memory(trainer.device.host_memory())
@@ -147,7 +147,12 @@ impl Session {
             }
             _ => Vec::new(),
         };
-        let bad_samples = BadSamples::resumed(writer.as_ref().map_or_else(Default::default, RunWriter::unreadable));
+        let limit = match config.bad_samples() {
+            OnBadSample::Skip => Some(skip_limit(data.train.len() + data.validation.len())),
+            OnBadSample::Error | OnBadSample::Substitute => None,
+        };
+        let earlier = writer.as_ref().map_or_else(Default::default, RunWriter::unreadable);
+        let bad_samples = BadSamples::resumed(earlier).limited(limit);
         let schedule = Schedule::new(config, shards);
         let resumed = position.is_resumed().then_some((position.epoch, position.samples));
         let session = Session {

@@ -64,7 +64,7 @@ fn config(out: &Path) -> TrainConfig {
         batch: Some(4),
         size: Some(8),
         schedule: ScheduleKind::Constant,
-        on_bad_sample: OnBadSample::Skip,
+        on_bad_sample: Some(OnBadSample::Skip),
         resume: out.exists().into(),
         out: Some(out.to_owned()),
         ..TrainConfig::default()
@@ -170,7 +170,7 @@ fn errors_name_the_sample_and_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let check = |skips: OnBadSample, train: Arc<dyn Dataset>, validation: Arc<dyn Dataset>, expected: &str| {
         let folder = tempfile::tempdir().unwrap();
-        let config = TrainConfig { on_bad_sample: skips, ..config(&folder.path().join("run")) };
+        let config = TrainConfig { on_bad_sample: Some(skips), ..config(&folder.path().join("run")) };
         let error = Trainer::new(config, &cpu()).fit(&net, &TrainingData::new(train, validation)).unwrap_err();
         assert_eq!(error.to_string(), expected);
     };

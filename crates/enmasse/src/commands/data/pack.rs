@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValue;
 use clap::{Arg, ArgMatches, Command};
-use enmasse_data::{BadSample, PackForm, PackOptions, Packed, Unpacked, pack};
+use enmasse_data::{BadSample, PackForm, PackOptions, Packed, Unpacked, pack, skip_limit};
 use enmasse_files::folder_of;
 use enmasse_train::{OnBadSample, TrainError};
 use enmasse_wording::{counted, grouped, mebibytes};
@@ -90,9 +90,14 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let opened = Opened::new(matches)?;
     let (form, pool) = (form(matches, &opened)?, opened.pool()?);
     let Opened { config, root, data, .. } = opened;
-    let options = PackOptions { form, skips: config.on_bad_sample == OnBadSample::Skip };
     let (parts, classes) = ([data.train, data.validation], data.classes);
     let total = parts.iter().map(|part| part.len()).sum();
+    let most_skipped = match config.bad_samples() {
+        OnBadSample::Error => 0,
+        OnBadSample::Skip => skip_limit(total),
+        OnBadSample::Substitute => usize::MAX,
+    };
+    let options = PackOptions { form, most_skipped };
     let unpacked = Unpacked { root: root.clone(), kind: data.kind, classes, parts };
 
     let (mut skipped, mut scan) = (Skipped::default(), Scan::new("packing", total));

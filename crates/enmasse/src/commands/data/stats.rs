@@ -125,7 +125,7 @@ fn look(opened: &Opened, transform: &EvalTransform) -> Result<Found, Failure> {
         transform.fit(picture, &mut Resizer::default(), &mut shown);
         Ok(((picture.width(), picture.height()), Moments::of(&shown)))
     };
-    let skips = config.on_bad_sample == OnBadSample::Skip;
+    let skips = config.bad_samples() != OnBadSample::Error;
     let (mut found, mut scan) = (Found::default(), Scan::new("reading", data.train.len()));
     let take = |index: usize, look: Look| {
         scan.step();

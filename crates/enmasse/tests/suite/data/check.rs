@@ -88,6 +88,25 @@ fn each_fault_has_its_line() {
     );
     check(
         &|root| {
+            ["a", "b"]
+                .iter()
+                .for_each(|name| super::grey(&root.join(format!("train/red/{name}.jpg")), name.as_bytes()[0]));
+        },
+        0,
+        &[
+            "note:    2 images are not RGB and are converted: train/red/a.jpg (L (grayscale)), train/red/b.jpg (L (grayscale))",
+        ],
+    );
+    check(
+        &|root| {
+            fs::write(root.join("train/red/Thumbs.db"), "").unwrap();
+            fs::create_dir_all(root.join("train/__MACOSX/red")).unwrap();
+        },
+        0,
+        &[],
+    );
+    check(
+        &|root| {
             fs::write(root.join("train/red/notes.txt"), "").unwrap();
             fs::write(root.join("train/red/.hidden"), "").unwrap();
             fs::create_dir(root.join("val/green/more")).unwrap();

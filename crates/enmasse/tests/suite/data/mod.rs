@@ -10,13 +10,21 @@ mod stats;
 use std::fs::create_dir_all;
 use std::path::{Path, PathBuf};
 
-use crate::common::write_png;
+use jpeg_encoder::ColorType;
+
+use crate::common::{write_jpeg, write_png};
 
 /// Writes a PNG of `width` x `height` pixels of one colour into a folder that is made for it.
 fn plain(path: &Path, width: u16, height: u16, colour: [u8; 3]) -> PathBuf {
     create_dir_all(path.parent().expect("a folder")).expect("creates");
     write_png(path, width, height, &colour.repeat(usize::from(width) * usize::from(height)));
     path.to_owned()
+}
+
+/// Writes a grey JPEG of 16 x 16 pixels.
+fn grey(path: &Path, seed: u8) {
+    let pixels: Vec<u8> = (0..256usize).map(|pixel| (pixel * pixel * usize::from(seed) % 251) as u8).collect();
+    write_jpeg(path, 16, 16, &pixels, ColorType::Luma);
 }
 
 /// Writes a PNG of 18 x 16 pixels that looks like no other of these.

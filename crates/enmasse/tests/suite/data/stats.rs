@@ -67,7 +67,7 @@ fn no_readable_picture_is_an_error() {
     for path in files(&folder.path().join("train")) {
         fs::write(path, "").unwrap();
     }
-    let ended = enmasse(&["data", "stats", &data, "--size", "8", "--json", "--on-bad-sample", "skip"]);
+    let ended = enmasse(&["data", "stats", &data, "--size", "8", "--json"]);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
     let error = format!("error: {data}: none of its pictures for training can be read\n");
     assert!(ended.stderr.ends_with(&error), "{ended:?}");

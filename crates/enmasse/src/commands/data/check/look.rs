@@ -21,6 +21,8 @@ pub struct Look {
     pub likeness: Option<Likeness>,
     /// The format of its content, if its extension is that of another one.
     pub misnamed: Option<Format>,
+    /// Pillow's name of its mode, if it is not RGB and is converted.
+    pub converted: Option<&'static str>,
 }
 
 /// A part of a data set, and a look at each of its pictures.
@@ -90,6 +92,7 @@ fn look_at(dataset: &dyn Dataset, index: usize, reading: ReadOptions, view: &mut
         content: Some(u128::from_le_bytes(*content)),
         likeness: Likeness::of(picture, &mut Resizer::default()),
         misnamed: misnamed(dataset.file_path(index).as_deref(), &bytes),
+        converted: view.converted_from(),
     })
 }
 

@@ -81,7 +81,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 /// What is wrong, and what is merely worth knowing.
 fn findings(opened: &Opened, parts: &[Part]) -> (Vec<Finding>, Vec<Finding>) {
     let mut problems = vec![unreadable(parts), lacking(&opened.data.classes, parts)];
-    let mut notes = vec![misnamed(parts), beside::left_out(&opened.data.left_out), beside::files(parts)];
+    let mut notes =
+        vec![misnamed(parts), converted(parts), beside::left_out(&opened.data.left_out), beside::files(parts)];
     let alike = alike::find(&opened.data.classes, parts);
     problems.extend([alike.of_two_classes, alike.in_two_parts]);
     notes.extend([alike.repeated, alike.near]);
@@ -120,6 +121,17 @@ fn misnamed(parts: &[Part]) -> Finding {
     let items: Vec<Item> = parts.iter().flat_map(of_part).collect();
     let of_another = " by another format's name; its content counts";
     Finding::new("misnamed", counted(items.len(), "picture") + of_another, items)
+}
+
+/// Images that are not RGB, which a run converts.
+fn converted(parts: &[Part]) -> Finding {
+    let of_part = |part: &Part| {
+        let modes = part.looks.iter().enumerate().filter_map(|(index, look)| Some((index, look.converted?)));
+        modes.map(|(index, mode)| Item::of_file(part.name(index), mode.to_owned())).collect::<Vec<_>>()
+    };
+    let items: Vec<Item> = parts.iter().flat_map(of_part).collect();
+    let verb = if items.len() == 1 { "is not RGB and is" } else { "are not RGB and are" };
+    Finding::new("converted", format!("{} {verb} converted", counted(items.len(), "image")), items)
 }
 
 /// The number of pictures of each class in each part; of many classes the range alone.
