@@ -110,6 +110,10 @@ pub fn command() -> Command {
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let layers = settings::layers(matches)?;
+    let csv = matches.get_flag("csv");
+    if csv && layers.config().json {
+        return Err(Failure::Usage("--csv: cannot be combined with --json; use one of them".to_owned()));
+    }
     let launched = Launched::from_environment(&layers)?;
     let interrupts = match &launched {
         // A rank's launcher handles its signals.
@@ -165,10 +169,6 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     if crops.len() > 1 && launched.is_none() && layers.source("metrics") == Some(&Source::CommandLine) {
         let reason = "--metrics: cannot be combined with --crops, which gives loss and accuracy; use one of them";
         return Err(Failure::Usage(reason.to_owned()));
-    }
-    let csv = matches.get_flag("csv");
-    if csv && layers.config().json {
-        return Err(Failure::Usage("--csv: cannot be combined with --json; use one of them".to_owned()));
     }
     let mistakes = matches.contains_id("mistakes").then(|| matches.get_one::<usize>("mistakes").copied());
     let ranks = match &launched {

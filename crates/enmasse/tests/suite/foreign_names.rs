@@ -57,7 +57,7 @@ fn foreign_names_neither_steer_the_terminal_nor_forge_lines() {
     assert!(table.contains("\n1,'=1+1,10,"), "{table}");
     use_of("eval", &[&whole[..], &["--csv", "--mistakes"]].concat());
     let text = use_of("predict", &[&path, "--top", "3"]);
-    assert!(text.contains("  [2J ]0;owned red (0)"), "{text}");
+    assert!(text.contains("[2J ]0;owned red  (0)"), "{text}");
     let table = use_of("predict", &[&path, "--csv", "--top", "3"]);
     assert!(table.contains(",'=1+1,") && !table.contains(",=1+1,"), "{table}");
 
