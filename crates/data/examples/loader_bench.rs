@@ -120,7 +120,7 @@ fn pack_all(pool: &DecodePool, data: Arc<dyn Dataset>, form: PackForm, file: &Pa
     }
     let classes = data.class_names();
     let parts = [data.clone(), Arc::new(First(data)) as Arc<dyn Dataset>];
-    let unpacked = Unpacked { root: "/".into(), kind: DataKind::Folder, classes, parts };
+    let unpacked = Unpacked { root: "/".into(), kind: DataKind::Folder, classes, parts, test: None };
     let began = Instant::now();
     let packed = pack(&unpacked, &PackOptions { form, most_skipped: 0 }, pool, file, |_| {})?;
     let seconds = began.elapsed().as_secs_f64();

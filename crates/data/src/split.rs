@@ -1,4 +1,4 @@
-//! Training and validation parts of one data set: a random draw per class, and what both parts must fulfil.
+//! The parts of one data set: a random draw per class, and what the parts must fulfil.
 
 use std::path::Path;
 
@@ -22,13 +22,15 @@ pub enum SplitKind {
     Python,
 }
 
-/// The two parts of a data set, with the same classes.
+/// The parts of a data set, with the same classes.
 #[derive(Clone, Debug)]
 pub struct Split {
     /// The training part.
     pub train: Folder,
     /// The validation part.
     pub val: Folder,
+    /// The test part, if the data have one besides the validation part.
+    pub test: Option<Folder>,
 }
 
 impl Split {
@@ -41,24 +43,27 @@ impl Split {
     /// The same with all options. Folders `train/` and `val/` are used as they are, whatever the requested split.
     pub fn open_with(root: &Path, options: &OpenOptions) -> Result<Split, DataError> {
         let parts = class_folders::scan(root)?.in_parts(root, options)?;
-        Ok(Split { train: parts.train, val: parts.validation })
+        Ok(Split { train: parts.train, val: parts.validation, test: parts.test })
     }
 
-    /// How the files of both parts become RGB pixels.
+    /// How the files of all parts become RGB pixels.
     pub fn read_with(self, options: ReadOptions) -> Self {
-        Split { train: self.train.read_with(options), val: self.val.read_with(options) }
+        let [train, val] = [self.train, self.val].map(|part| part.read_with(options));
+        Split { train, val, test: self.test.map(|test| test.read_with(options)) }
     }
 
-    /// What the scan of both parts found and could not use.
+    /// What the scan of all parts found and could not use.
     pub fn left_out(&self) -> LeftOut {
         let mut left_out = self.train.left_out().clone();
-        left_out.append(self.val.left_out().clone());
+        for part in std::iter::once(&self.val).chain(&self.test) {
+            left_out.append(part.left_out().clone());
+        }
         left_out
     }
 }
 
-/// The lists of both parts, as a run keeps them: `classes`, `train` and `validation`, and the labels of both parts unless
-/// each picture's last folder has the name of its class. Nothing is copied for it.
+/// The lists of all parts, as a run keeps them: `classes`, `train`, `validation` and, if there is one, `test`; and the labels of
+/// a part unless each picture's last folder has the name of its class. Nothing is copied for it.
 impl Serialize for Split {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         struct Files<'a>(&'a Folder);
@@ -68,9 +73,10 @@ impl Serialize for Split {
             }
         }
         let parts = [("train", "train_labels", &self.train), ("validation", "validation_labels", &self.val)];
-        let mut split = serializer.serialize_struct("Split", 5)?;
+        let test = self.test.iter().map(|test| ("test", "test_labels", test));
+        let mut split = serializer.serialize_struct("Split", 7)?;
         split.serialize_field("classes", self.train.classes())?;
-        for (files, labels, part) in parts {
+        for (files, labels, part) in parts.into_iter().chain(test) {
             split.serialize_field(files, &Files(part))?;
             if !part.is_labelled_by_folders() {
                 split.serialize_field(labels, part.labels())?;
@@ -101,8 +107,8 @@ pub(crate) trait Divide: Dataset + Clone {
         self
     }
 
-    /// Both parts as lists of files, if that is what they are.
-    fn lists(_train: &Self, _validation: &Self) -> Option<Split> {
+    /// The parts as lists of files, if that is what they are.
+    fn lists(_parts: &Parts<Self>) -> Option<Split> {
         None
     }
 }
@@ -129,28 +135,32 @@ impl Divide for Folder {
         self.with_left_out(LeftOut::default())
     }
 
-    fn lists(train: &Self, validation: &Self) -> Option<Split> {
-        Some(Split { train: train.clone(), val: validation.clone() })
+    fn lists(parts: &Parts<Self>) -> Option<Split> {
+        let Parts { train, validation, test, .. } = parts;
+        Some(Split { train: train.clone(), val: validation.clone(), test: test.clone() })
     }
 }
 
-/// What lies at a path: one data set, or two parts of it.
+/// What lies at a path: one data set, or its parts.
 pub(crate) struct Scanned<S> {
     /// The training part, or everything.
     pub train: S,
     /// The part for validation, if there is one of its own.
     pub held_out: Option<S>,
-    /// The folders of both parts, if these can be named instead.
-    pub folders: Option<[String; 2]>,
+    /// The part for tests, if there is one besides the part for validation.
+    pub test: Option<S>,
+    /// The folders of the parts, if these can be named instead: first that of the training part.
+    pub folders: Vec<String>,
     pub layout: DataLayout,
     /// What the user should know about the data.
     pub warnings: Vec<DataWarning>,
 }
 
-/// Both parts of a data set.
+/// The parts of a data set.
 pub(crate) struct Parts<S> {
     pub train: S,
     pub validation: S,
+    pub test: Option<S>,
     /// Whether the validation part was drawn from the training part.
     pub drawn: bool,
 }
@@ -158,10 +168,10 @@ pub(crate) struct Parts<S> {
 impl<S: Divide> Scanned<S> {
     /// A data set that does not come in parts.
     pub fn whole(layout: DataLayout, train: S) -> Self {
-        Scanned { train, held_out: None, folders: None, layout, warnings: Vec::new() }
+        Scanned { train, held_out: None, test: None, folders: Vec::new(), layout, warnings: Vec::new() }
     }
 
-    /// Both parts, one of them drawn if need be. Fails with fewer than two classes, or if nothing would be left for validation.
+    /// The parts; that for validation is drawn if need be. Fails with fewer than two classes, or if nothing would be left for validation.
     pub fn in_parts(self, root: &Path, options: &OpenOptions) -> Result<Parts<S>, DataError> {
         let drawn = self.held_out.is_none();
         let (train, validation) = match self.held_out {
@@ -187,8 +197,8 @@ impl<S: Divide> Scanned<S> {
             );
             return Err(DataError::layout(root, problem));
         }
-        let reading = options.reading;
-        Ok(Parts { train: train.read_with(reading), validation: validation.read_with(reading), drawn })
+        let [train, validation] = [train, validation].map(|part| part.read_with(options.reading));
+        Ok(Parts { train, validation, test: self.test.map(|test| test.read_with(options.reading)), drawn })
     }
 }
 
@@ -239,7 +249,7 @@ impl Folder {
     /// Holds out ⌊n · `val_fraction`⌋ of each class's n pictures. The draw depends on `split_seed` and the class's name
     /// alone, not on other classes, the training seed or the machine. A class with one picture keeps it for training.
     pub fn split(&self, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
-        draw_seeded(self, split_seed, val_fraction).map(|(train, val)| Split { train, val })
+        draw_seeded(self, split_seed, val_fraction).map(|(train, val)| Split { train, val, test: None })
     }
 
     /// The split of `random.seed(split_seed)` followed by `random.sample(pictures, int(n * val_fraction))` for each
@@ -248,6 +258,6 @@ impl Folder {
     ///
     /// Hidden files and folders are skipped here, as everywhere; Python's `os.listdir` would include them.
     pub fn split_as_python(&self, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
-        draw_as_python(self, split_seed, val_fraction).map(|(train, val)| Split { train, val })
+        draw_as_python(self, split_seed, val_fraction).map(|(train, val)| Split { train, val, test: None })
     }
 }

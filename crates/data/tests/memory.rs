@@ -112,6 +112,7 @@ fn a_packed_file_takes_few_bytes_for_a_sample() {
         kind: DataKind::Folder,
         classes: (0..10).map(|class| class.to_string()).collect(),
         parts: [SAMPLES, 1].map(|samples| Arc::new(Dots(samples)) as Arc<dyn Dataset>),
+        test: None,
     };
     let options = PackOptions { form: PackForm::Raw { size: 1 }, most_skipped: 0 };
     pack(&data, &options, &DecodePool::new(2).unwrap(), &path, |_| {}).unwrap();

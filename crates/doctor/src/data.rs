@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use enmasse_data::{DataWarning, OpenData, OpenOptions, open};
+use enmasse_data::{DataWarning, Dataset, OpenData, OpenOptions, open};
 
 use crate::report::{Finding, Section};
 use enmasse_wording::counted;
@@ -39,11 +39,16 @@ fn look(root: &Path) -> Vec<Finding> {
 }
 
 fn what(root: &Path, data: &OpenData) -> Finding {
-    let (train, validation) = (data.train.len(), data.validation.len());
-    let pictures = counted(train + validation, "picture");
+    let total: usize = sets(data).iter().map(|set| set.len()).sum();
+    let pictures = counted(total, "picture");
     let classes = counted(data.classes.len(), "class");
     let text = format!("{}: {}, {pictures} in {classes}", root.display(), data.layout.name());
-    Finding::ok("folder", text).fact("pictures", train + validation).fact("classes", data.classes.len())
+    Finding::ok("folder", text).fact("pictures", total).fact("classes", data.classes.len())
+}
+
+/// All parts.
+fn sets(data: &OpenData) -> Vec<&dyn Dataset> {
+    [&data.train, &data.validation].into_iter().chain(&data.test).map(AsRef::as_ref).collect()
 }
 
 /// What a run would warn of.
@@ -62,7 +67,7 @@ fn left_out(data: &OpenData) -> Option<Finding> {
 fn uneven(data: &OpenData) -> Option<Finding> {
     const RATIO: usize = 10;
     let mut counts = vec![0usize; data.classes.len()];
-    for set in [&data.train, &data.validation] {
+    for set in sets(data) {
         for index in 0..set.len() {
             *counts.get_mut(set.label(index))? += 1;
         }
@@ -77,7 +82,7 @@ fn uneven(data: &OpenData) -> Option<Finding> {
 /// Reads a sample of the pictures.
 fn readable(data: &OpenData) -> Finding {
     let began = Instant::now();
-    let sets = [&data.train, &data.validation];
+    let sets = sets(data);
     let total: usize = sets.iter().map(|set| set.len()).sum();
     let picked =
         (0..SAMPLES.min(total)).map(|sample| (sample as u128 * total as u128 / SAMPLES.min(total) as u128) as usize);
@@ -86,13 +91,14 @@ fn readable(data: &OpenData) -> Finding {
         if began.elapsed() > TIME {
             break;
         }
-        let set = if index < data.train.len() {
-            data.train.read(index)
-        } else {
-            data.validation.read(index - data.train.len())
-        };
+        let mut place = index;
+        let holder = sets.iter().find(|set| {
+            let is_here = place < set.len();
+            place -= if is_here { 0 } else { set.len() };
+            is_here
+        });
         read += 1;
-        bad.extend(set.err().map(|error| error.to_string()));
+        bad.extend(holder.and_then(|set| set.read(place).err()).map(|error| error.to_string()));
     }
     let seconds = began.elapsed().as_secs_f64();
     let finding = match bad.len() {

@@ -7,7 +7,7 @@ use enmasse_wording::{counted, grouped, shell_word};
 
 /// The facts known before the first step, one line each.
 pub fn facts(started: &Started) -> Vec<String> {
-    let Started { train_samples, validation_samples, size, ref normalization, .. } = *started;
+    let Started { train_samples, validation_samples, test_samples, size, ref normalization, .. } = *started;
     let list = |numbers: &[f32]| numbers.iter().map(f32::to_string).collect::<Vec<_>>().join(" ");
     let mut lines = vec![
         format!(
@@ -20,12 +20,16 @@ pub fn facts(started: &Started) -> Vec<String> {
             }
         ),
         format!(
-            "data:     {}, {} found in {}: {} for training, {} for validation",
+            "data:     {}, {} found in {}: {} for training, {} for validation{}",
             started.data,
-            counted(train_samples + validation_samples, "picture"),
+            counted(train_samples + validation_samples + test_samples, "picture"),
             counted(started.classes.len(), "class"),
             grouped(train_samples as u64),
-            grouped(validation_samples as u64)
+            grouped(validation_samples as u64),
+            match test_samples {
+                0 => String::new(),
+                samples => format!(", {} for test", grouped(samples as u64)),
+            }
         ),
         format!(
             "input:    {size} x {size} pixels, mean {}, deviation {}",
@@ -145,6 +149,7 @@ mod tests {
             train_samples: 2400,
             dropped_samples: 32,
             validation_samples: 600,
+            test_samples: 0,
             batch: 32,
             global_batch: 64,
             world_size: 2,

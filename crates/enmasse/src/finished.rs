@@ -7,13 +7,15 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::ranks::Rank;
 
-/// Whether the run at `paths` has nothing left to do. All ranks must ask.
-pub fn is_finished(config: &TrainConfig, paths: &RunPaths, rank: &Rank) -> Result<bool, Failure> {
+/// Whether the run at `paths` has nothing left to do. All ranks must ask. `has_test` says whether its data have a test part.
+pub fn is_finished(config: &TrainConfig, paths: &RunPaths, rank: &Rank, has_test: bool) -> Result<bool, Failure> {
     let meta = match rank.is_first() {
         true => Some(CheckpointMeta::load(&paths.resumed_checkpoint(&config.resume)).map_err(Failure::error)?),
         false => None,
     };
-    let own = meta.as_ref().and_then(|meta| nothing_left(config, meta, paths));
+    // A run that ended before the evaluation of its test part makes up for it.
+    let is_tested = !has_test || paths.test_record().exists();
+    let own = meta.as_ref().filter(|_| is_tested).and_then(|meta| nothing_left(config, meta, paths));
     let said = rank.agree(own.unwrap_or_default())?;
     if let Some(meta) = meta.filter(|_| !said.is_empty()) {
         let mut output = Output::new(config.json);

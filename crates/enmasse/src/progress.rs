@@ -31,8 +31,8 @@ pub struct Course {
 #[derive(Debug, Default)]
 pub struct Meter {
     course: Course,
-    /// The part under way: epoch, and whether it validates.
-    part: Option<(u64, bool)>,
+    /// The part under way.
+    part: Option<Part>,
     /// When its first step was done, and the pictures done by then.
     first: Option<(Instant, u64)>,
     /// Pictures of an epoch's training.
@@ -40,6 +40,21 @@ pub struct Meter {
     /// Latest pictures per second of training and of validation.
     training: Option<f64>,
     validation: Option<f64>,
+}
+
+/// A part of a run: an epoch, its validation, or an evaluation that belongs to no epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    epoch: u64,
+    is_of_epochs: bool,
+    validating: bool,
+}
+
+impl Part {
+    fn of(progress: &Progress) -> Self {
+        let Progress { epoch, epochs, validating, .. } = *progress;
+        Part { epoch, is_of_epochs: epochs > 0, validating }
+    }
 }
 
 /// What the line shows.
@@ -72,13 +87,13 @@ impl Meter {
 
     /// Whether this step is the first one of a part.
     pub fn is_new_part(&self, progress: &Progress) -> bool {
-        self.part != Some((progress.epoch, progress.validating))
+        self.part != Some(Part::of(progress))
     }
 
     /// Takes in a step that was done at `now`.
     pub fn step(&mut self, progress: &Progress, now: Instant) -> View {
         if self.is_new_part(progress) {
-            self.part = Some((progress.epoch, progress.validating));
+            self.part = Some(Part::of(progress));
             self.first = None;
         }
         let known = if progress.validating { &mut self.validation } else { &mut self.training };
@@ -100,7 +115,9 @@ impl Meter {
         let rest = progress.total.saturating_sub(progress.samples);
         let rest = if progress.validating { rest } else { rest.min(allowed) };
         let pace = rate.map(|rate| (rate, rest as f64 / rate));
-        let run_left = pace.filter(|_| epochs > 0).map(|(_, left)| left + self.after(progress, rest, allowed));
+        let run_left = pace
+            .filter(|_| epochs > 0 && progress.epochs > 0)
+            .map(|(_, left)| left + self.after(progress, rest, allowed));
         View {
             what: self.what(),
             share: progress.samples as f64 / progress.total.max(1) as f64,
@@ -124,7 +141,8 @@ impl Meter {
     }
 
     fn what(&self) -> String {
-        let Some((epoch, validating)) = self.part.filter(|_| self.course.epochs > 0) else {
+        let of_epochs = |part: &Part| part.is_of_epochs && self.course.epochs > 0;
+        let Some(Part { epoch, validating, .. }) = self.part.filter(of_epochs) else {
             return "evaluation".to_owned();
         };
         format!("epoch {}/{}{}", epoch + 1, self.course.epochs, if validating { " validation" } else { "" })

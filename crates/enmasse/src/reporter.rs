@@ -8,7 +8,7 @@ use enmasse_data::BadSample;
 use enmasse_machine::ProcessorTime;
 use enmasse_train::{
     Callback, CallbackResult, Control, DoneRecord, EpochRecord, Evaluation, Progress, RunEvent, RunPaths, SaveReason,
-    Saved, StartRecord, Started, StepRecord, StoppedRecord, Straggler, Traced, TrainConfig, short,
+    Saved, StartRecord, Started, StepRecord, StoppedRecord, Straggler, TestRecord, Traced, TrainConfig, short,
 };
 use enmasse_wording::{counted, duration, mebibytes, one_line, shell_word};
 
@@ -144,7 +144,10 @@ impl Reporter {
         self.tell_skipped();
         let run = run.unwrap_or(Path::new(""));
         let (pictures, command) = (counted(samples as usize, "picture"), resume_command(run));
-        let text = format!("stopped in epoch {}, after {pictures}; continue with: {command}", epoch + 1);
+        let text = match epoch < self.course.epochs {
+            true => format!("stopped in epoch {}, after {pictures}; continue with: {command}", epoch + 1),
+            false => format!("stopped in the test at the end; continue with: {command}"),
+        };
         self.line(Line::Command, text);
         match self.audience {
             Audience::Everybody(mut output) => {
@@ -306,6 +309,14 @@ impl Callback for Reporter {
         Ok(())
     }
 
+    fn on_test_end(&mut self, record: &TestRecord, _: &mut Control) -> CallbackResult {
+        self.line(Line::Figure, test_line(record));
+        if let Audience::Everybody(output) = &mut self.audience {
+            output.json(RunEvent::Test(record).to_line());
+        }
+        Ok(())
+    }
+
     /// Prints an epoch's line once its checkpoint is written, so that a run killed after the line resumes after that epoch.
     fn on_checkpoint(&mut self, saved: &Saved, _: &mut Control) -> CallbackResult {
         if let SaveReason::EpochEnd(record) = saved.reason {
@@ -373,6 +384,19 @@ fn epoch_lines(record: &EpochRecord, balanced: Option<String>, epochs: u64) -> V
         format!("    {steps} {verb} skipped: gradients overflowed f16; loss scale now {scale}")
     });
     std::iter::once(line).chain(metrics).chain(skipped).chain(part).collect()
+}
+
+/// `test: loss 0.4321  acc 88.12 %  500 images, best weights, of epoch 7`.
+fn test_line(record: &TestRecord) -> String {
+    let Evaluation { loss, accuracy, samples, unreadable, metrics, .. } = &record.evaluation;
+    let metrics: String = metrics.iter().map(|(name, value)| format!("  {name} {value:.4}")).collect();
+    let skipped = if *unreadable > 0 { format!(", {unreadable} unreadable") } else { String::new() };
+    let weights = match record.epoch {
+        Some(epoch) => format!("best weights, of epoch {}", epoch + 1),
+        None => "last weights: no whole epoch yet".to_owned(),
+    };
+    let images = counted(*samples as usize, "image");
+    format!("test: loss {loss:.4}  acc {}{metrics}  {images}{skipped}, {weights}", percent(*accuracy))
 }
 
 /// Images per second, as a part of a line; nothing where no step was trained.

@@ -9,7 +9,7 @@ use std::error::Error;
 
 use enmasse_data::{BadSample, Batch};
 
-use crate::{EpochRecord, Evaluation, Straggler, Traced, TrainError};
+use crate::{EpochRecord, Evaluation, Straggler, TestRecord, Traced, TrainError};
 
 pub(crate) use control::Request;
 pub use control::{Control, LogError};
@@ -81,6 +81,11 @@ pub trait Callback: Send {
         Ok(())
     }
 
+    /// After an evaluation of the test part ([`crate::Trainer::test`]). Every rank knows its result.
+    fn on_test_end(&mut self, _record: &TestRecord, _control: &mut Control) -> CallbackResult {
+        Ok(())
+    }
+
     /// After a checkpoint.
     fn on_checkpoint(&mut self, _saved: &Saved, _control: &mut Control) -> CallbackResult {
         Ok(())
@@ -124,6 +129,10 @@ impl<C: Callback + ?Sized> Callback for &mut C {
 
     fn on_epoch_end(&mut self, record: &EpochRecord, control: &mut Control) -> CallbackResult {
         (**self).on_epoch_end(record, control)
+    }
+
+    fn on_test_end(&mut self, record: &TestRecord, control: &mut Control) -> CallbackResult {
+        (**self).on_test_end(record, control)
     }
 
     fn on_checkpoint(&mut self, saved: &Saved, control: &mut Control) -> CallbackResult {

@@ -121,7 +121,7 @@ macro_rules! settings {
 settings! {
     Data {
         /// Folder of pictures, manifest, archives, Parquet or packed file
-        /// A folder of class folders, of which a fifth validates; or one with train/ and val/ (or test/); or a manifest (.csv, .tsv, .jsonl) that lists pictures and their classes; or WebDataset's archives (.tar) or Hugging Face's Parquet files: a folder of them, one, or a pattern such as train-{000..099}.tar; or a packed file of "enmasse data pack"; or ImageNet as Kaggle packs it; or the files of CIFAR-10, CIFAR-100, MNIST or Fashion-MNIST. Archives, Parquet files and packed files may lie on a server: s3://BUCKET/KEY or https://HOST/FILE.
+        /// A folder of class folders, of which a fifth validates; or one with train/, val/ and perhaps test/, which is evaluated at the end; or a manifest (.csv, .tsv, .jsonl) that lists pictures and their classes; or WebDataset's archives (.tar) or Hugging Face's Parquet files: a folder of them, one, or a pattern such as train-{000..099}.tar; or a packed file of "enmasse data pack"; or ImageNet as Kaggle packs it; or the files of CIFAR-10, CIFAR-100, MNIST or Fashion-MNIST. Archives, Parquet files and packed files may lie on a server: s3://BUCKET/KEY or https://HOST/FILE.
         data: Option<PathBuf> = None => "the embedded data set \"shapes\"", "DATA", ANY, Run;
         /// Folder for a copy of the data
         /// On a disk of the node, such as $SLURM_TMPDIR. The data is copied there once for all ranks of the node, and again only when it has changed. The run reads the copy, with the same results, and keeps the path of the original.

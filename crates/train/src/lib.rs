@@ -70,7 +70,7 @@ pub use preparation::Preparation;
 pub use preprocessing::Preprocessing;
 pub use pretrained::load_pretrained;
 pub use resumption::{Change, short};
-pub use run_event::{DoneRecord, Resumed, RunEvent, StartRecord, StepRecord, StoppedRecord};
+pub use run_event::{DoneRecord, Resumed, RunEvent, StartRecord, StepRecord, StoppedRecord, TestRecord};
 pub use run_folder::{RUNS, RunError, RunFolder, RunPaths, locate_run, remove_unbegun};
 pub use run_log::EpochRecord;
 pub use schedule::Schedule;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::{EpochRecord, Progress, RankMemory, Started};
+use crate::{EpochRecord, Evaluation, Progress, RankMemory, Started};
 
 /// The facts that are known before the first step. The keys of its JSON form, in this order, are a contract with scripts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -27,6 +27,8 @@ pub struct StartRecord<'a> {
     pub dropped_samples: usize,
     /// Pictures to validate on.
     pub validation_samples: usize,
+    /// Images of the test part; 0 without one.
+    pub test_samples: usize,
     /// Samples per shard and step.
     pub batch: usize,
     /// Samples per step over all shards.
@@ -68,6 +70,7 @@ impl<'a> From<&'a Started> for StartRecord<'a> {
             train_samples: started.train_samples,
             dropped_samples: started.dropped_samples,
             validation_samples: started.validation_samples,
+            test_samples: started.test_samples,
             batch: started.batch,
             global_batch: started.global_batch,
             world_size: started.world_size,
@@ -126,6 +129,17 @@ pub struct DoneRecord {
     pub run_bytes: u64,
 }
 
+/// The evaluation of the test part. The keys of its JSON form, in this order, are a contract with scripts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TestRecord {
+    /// The epoch, from 0, whose weights were evaluated: that of the best checkpoint. `None` (in JSON `null`) stands for the last
+    /// weights of a run that has no best checkpoint.
+    pub epoch: Option<u64>,
+    /// The results.
+    #[serde(flatten)]
+    pub evaluation: Evaluation,
+}
+
 /// A run that stopped before its end, as requested. The keys of its JSON form, in this order, are a contract with scripts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StoppedRecord {
@@ -154,6 +168,8 @@ pub enum RunEvent<'a> {
     Step(&'a StepRecord),
     /// After each epoch.
     Epoch(&'a EpochRecord),
+    /// After training, for data with a test part.
+    Test(&'a TestRecord),
     /// The last line.
     Done(&'a DoneRecord),
     /// The last line of a run that stopped before its end.

@@ -7,7 +7,8 @@
 //! | `events.out.tfevents.*` | the same for TensorBoard |
 //! | `class_indices.json` | class names by label, as the tutorials write them |
 //! | `algorithms.txt` | the algorithms that a tuned run uses, which `--resume` reuses |
-//! | `split.json` | the files for training and for validation |
+//! | `split.json` | the files of each part |
+//! | `test.json` | the evaluation of the test part at the end, if the data have one |
 //! | `charts/class_distribution.svg`, `charts/augmented.svg` | charts of the training data |
 //! | `charts/training_curves.svg` | loss, accuracy and learning rate of all epochs |
 //! | `charts/confusion_matrix.svg` | true and predicted classes in the validation of the best epoch |
@@ -43,7 +44,7 @@ use serde_json::ser::{PrettyFormatter, Serializer};
 use thiserror::Error;
 
 use crate::checkpoint::Draft;
-use crate::{Attempt, CheckpointMeta, Resume, TrainConfig, TrainError};
+use crate::{Attempt, CheckpointMeta, Resume, RunEvent, TestRecord, TrainConfig, TrainError};
 use claim::Claim;
 pub use unbegun::remove_unbegun;
 
@@ -143,12 +144,17 @@ impl RunPaths {
         self.root.join("metrics.jsonl")
     }
 
+    /// The evaluation of the test part at the end of the run.
+    pub fn test_record(&self) -> PathBuf {
+        self.root.join("test.json")
+    }
+
     /// Class names by label.
     pub fn class_indices(&self) -> PathBuf {
         self.root.join("class_indices.json")
     }
 
-    /// The files for training and for validation.
+    /// The files of each part.
     pub fn split(&self) -> PathBuf {
         self.root.join("split.json")
     }
@@ -429,9 +435,25 @@ impl RunFolder {
         self.write_json(&self.paths.class_indices(), &by_label)
     }
 
-    /// Writes the lists of files for training and for validation.
+    /// Writes the lists of files of each part.
     pub fn write_split(&self, split: &impl Serialize) -> Result<(), RunError> {
         self.write_json(&self.paths.split(), split)
+    }
+
+    /// Writes the evaluation of the test part: its event, as one line.
+    pub(crate) fn write_test(&self, record: &TestRecord) -> Result<(), RunError> {
+        self.write(&self.paths.test_record(), (RunEvent::Test(record).to_line() + "\n").as_bytes())
+    }
+
+    /// Removes the evaluation of the test part: training goes on, so other weights may become the best.
+    pub(crate) fn remove_test(&self) -> Result<(), RunError> {
+        let path = self.paths.test_record();
+        // A later start of the job may have written it.
+        self.staging().check(self.paths.root())?;
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(FileError::of("remove", &path)(error).into()),
+            _ => Ok(()),
+        }
     }
 
     /// Writes the algorithms that a tuned run uses.

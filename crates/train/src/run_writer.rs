@@ -74,7 +74,7 @@ impl RunWriter {
             mean: preparation.normalization.mean.clone(),
             std: preparation.normalization.deviation.clone(),
             configuration: config.to_toml(),
-            split: Listing::of(data).hash(),
+            split: Listing::of_training(data).hash(),
             seed: config.seed,
             ..CheckpointMeta::default()
         };
@@ -137,6 +137,7 @@ impl RunWriter {
         position: &Position,
         size: usize,
     ) -> Result<Vec<Box<dyn Callback>>, TrainError> {
+        self.folder.remove_test()?;
         if config.resume == Resume::Best {
             // From here on it is the last one: a run that is killed goes on from it.
             self.folder.copy_checkpoint(&self.paths().best_checkpoint(), &self.paths().last_checkpoint())?;

@@ -6,6 +6,7 @@ mod judge;
 mod prepare;
 mod save;
 mod told;
+mod trained;
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use crate::run_writer::RunWriter;
 use crate::stop::agree;
 use crate::trace::Tracer;
 use diverged::LastCheckpoint;
+use trained::Trained;
 
 use crate::{
     Attempt, Callback, DoneRecord, EpochRecord, Position, Preparation, Progress, RankKind, RankMemory, SaveReason,
@@ -178,7 +180,14 @@ impl<'a> Trainer<'a> {
             run: session.run_folder().or_else(|| self.config.out.clone()).unwrap_or_default(),
             run_bytes,
         };
-        self.trained = Some(Trained { program: session.program, evaluation: session.evaluation });
+        self.trained = Some(Trained {
+            run: session.run_folder(),
+            ended: (session.position.epoch, session.position.samples),
+            has_best: session.position.best_val_accuracy.is_some(),
+            best: None,
+            program: session.program,
+            evaluation: session.evaluation,
+        });
         Ok(done)
     }
 
@@ -227,12 +236,6 @@ struct EpochTimes {
     images_per_second: f64,
     pace: EpochPace,
     seconds: f64,
-}
-
-/// A program with its weights, and how pictures reach it.
-struct Trained {
-    program: Box<dyn Program>,
-    evaluation: EvaluationInput,
 }
 
 /// How this rank reads pictures for evaluation.

@@ -1,4 +1,4 @@
-//! The data of a run: training and validation data sets with the same classes.
+//! The data of a run: data sets for training, validation and perhaps a test, with the same classes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::{Surroundings, TrainError};
 /// Turns the usual transforms of training pictures into those of a program.
 pub type Augment = Arc<dyn Fn(TrainTransform) -> TrainTransform + Send + Sync>;
 
-/// Training and validation pictures.
+/// Images to train on, to validate with, and perhaps to test with.
 #[derive(Clone)]
 pub struct TrainingData {
     /// The pictures that the model learns from.
     pub train: Arc<dyn Dataset>,
     /// The pictures that judge the model after each epoch.
     pub validation: Arc<dyn Dataset>,
-    /// The test part, which is not used before the end, if there is one.
+    /// The test part, if there is one besides the validation part. It is evaluated once, at the end of training.
     pub test: Option<Arc<dyn Dataset>>,
     /// Names of the classes, by label.
     pub classes: Vec<String>,
@@ -58,6 +58,12 @@ pub struct SplitRecord {
     /// Their labels, unless these are the names of their last folders.
     #[serde(default)]
     pub validation_labels: Option<Vec<u32>>,
+    /// Files of the test part, if the run has one.
+    #[serde(default)]
+    pub test: Option<Vec<String>>,
+    /// Their labels, unless these are the names of their last folders.
+    #[serde(default)]
+    pub test_labels: Option<Vec<u32>>,
 }
 
 impl TrainingData {
@@ -101,6 +107,7 @@ impl TrainingData {
             left_out: opened.split.as_ref().map(Split::left_out).unwrap_or_default(),
             split: opened.split,
             warnings: opened.warnings,
+            test: opened.test,
             ..Self::new(opened.train, opened.validation)
         })
     }
@@ -109,15 +116,24 @@ impl TrainingData {
     pub fn from_record(root: &Path, record: SplitRecord, options: &OpenOptions) -> Result<Self, TrainError> {
         let (is_manifest, root) = (root.is_file(), folder_of(root, options));
         let part = |files, labels| Folder::from_lists(&root, record.classes.clone(), files, labels);
-        let train = part(record.train, record.train_labels)?;
-        let split = Split { train, val: part(record.validation, record.validation_labels)? }.read_with(options.reading);
-        let parts = Self::new(Arc::new(split.train.clone()), Arc::new(split.val.clone()));
+        let (train, val) =
+            (part(record.train, record.train_labels)?, part(record.validation, record.validation_labels)?);
+        let test = record.test.map(|files| part(files, record.test_labels)).transpose()?;
+        let split = Split { train, val, test }.read_with(options.reading);
+        let mut parts = Self::new(Arc::new(split.train.clone()), Arc::new(split.val.clone()));
+        parts.test = split.test.clone().map(|test| Arc::new(test) as Arc<dyn Dataset>);
         let layout = match &options.label_pattern {
             Some(_) => DataLayout::NamedPictures,
             None if is_manifest => DataLayout::Manifest,
             None => DataLayout::ClassFolders,
         };
         Ok(TrainingData { split: Some(split), layout, ..parts })
+    }
+
+    /// The parts with their names: `training`, `validation` and, if there is one, `test`.
+    pub fn parts(&self) -> impl Iterator<Item = (&'static str, &Arc<dyn Dataset>)> {
+        let test = self.test.iter().map(|test| ("test", test));
+        [("training", &self.train), ("validation", &self.validation)].into_iter().chain(test)
     }
 
     /// The classes without an image in the validation part, which nothing evaluates.
@@ -157,18 +173,17 @@ impl TrainingData {
 
     /// Bytes that reading a picture of any part takes at its peak.
     pub(crate) fn reading_bytes(&self, pool: &DecodePool) -> Result<usize, DataError> {
-        Ok(pool.reading_bytes(&self.train)?.max(pool.reading_bytes(&self.validation)?))
+        self.parts().try_fold(0, |most, (_, part)| Ok(most.max(pool.reading_bytes(part)?)))
     }
 
     /// Bytes that the data set keeps of what it has read. The parts of one keep it together.
     pub(crate) fn kept_bytes(&self) -> usize {
-        self.train.kept_bytes().max(self.validation.kept_bytes())
+        self.parts().map(|(_, part)| part.kept_bytes()).max().unwrap_or(0)
     }
 
     /// Bytes that loaders fetch ahead at a time.
     pub(crate) fn ahead_bytes(&self) -> usize {
-        let is_remote = self.train.is_remote() || self.validation.is_remote();
-        if is_remote { AHEAD_BYTES } else { 0 }
+        if self.parts().any(|(_, part)| part.is_remote()) { AHEAD_BYTES } else { 0 }
     }
 }
 
@@ -179,8 +194,15 @@ pub(crate) struct Listing<'a> {
 }
 
 impl<'a> Listing<'a> {
-    /// Both parts of a run's data.
+    /// All parts of a run's data.
     pub fn of(data: &'a TrainingData) -> Self {
+        let mut listing = Self::of_training(data);
+        listing.parts.extend(data.test.iter().map(|test| ("test", test.as_ref())));
+        listing
+    }
+
+    /// The parts that decide what a run learns. A resumed run must have the same; a test part may be added later.
+    pub fn of_training(data: &'a TrainingData) -> Self {
         let parts = vec![("train", data.train.as_ref()), ("validation", data.validation.as_ref())];
         Listing { classes: data.classes.clone(), parts }
     }

@@ -19,18 +19,7 @@ pub(crate) fn scan(root: &Path) -> Result<Scanned<Folder>, DataError> {
     let layout = DataLayout::ClassFolders;
     let mut scanned = match part_folders(root, has_folders)? {
         None => Scanned::whole(layout, Folder::scan(root)?),
-        Some(PartFolders { train, held_out: None }) => {
-            let training = Folder::scan_below(root, &train)?;
-            require_pictures(root, &[(&train, &training)])?;
-            Scanned::whole(layout, training)
-        }
-        Some(PartFolders { train, held_out: Some(held_out) }) => {
-            let (training, validation) = (Folder::scan_below(root, &train)?, Folder::scan_below(root, &held_out)?);
-            require_pictures(root, &[(&train, &training), (&held_out, &validation)])?;
-            same_classes(&training, &validation, root, [&train, &held_out])?;
-            let folders = Some([train, held_out]);
-            Scanned { held_out: Some(validation), folders, ..Scanned::whole(layout, training) }
-        }
+        Some(parts) => scan_parts(root, layout, parts, |part| Folder::scan_below(root, part))?,
     };
     imagenet::describe(&mut scanned, root)?;
     Ok(scanned)
@@ -43,14 +32,31 @@ pub(crate) fn scan_names(root: &Path, pattern: &str) -> Result<Scanned<Folder>, 
     // Without folders, there is no telling which parts have labels: a name that has none is an error below.
     Ok(match part_folders(root, |_| true)? {
         None => Scanned::whole(layout, by_name(root, "", &pattern)?),
-        Some(PartFolders { train, held_out: None }) => Scanned::whole(layout, by_name(root, &train, &pattern)?),
-        Some(PartFolders { train, held_out: Some(held_out) }) => {
-            let (training, validation) = (by_name(root, &train, &pattern)?, by_name(root, &held_out, &pattern)?);
-            same_classes(&training, &validation, root, [&train, &held_out])?;
-            let folders = Some([train, held_out]);
-            Scanned { held_out: Some(validation), folders, ..Scanned::whole(layout, training) }
-        }
+        Some(parts) => scan_parts(root, layout, parts, |part| by_name(root, part, &pattern))?,
     })
+}
+
+/// Lists each part by `list`, and checks that they have the same classes.
+fn scan_parts(
+    root: &Path,
+    layout: DataLayout,
+    parts: PartFolders,
+    list: impl Fn(&str) -> Result<Folder, DataError>,
+) -> Result<Scanned<Folder>, DataError> {
+    let train = list(&parts.train)?;
+    let beside = |name: &Option<String>| name.as_deref().map(&list).transpose();
+    let (held_out, test) = (beside(&parts.held_out)?, beside(&parts.test)?);
+    let others = [(&parts.held_out, &held_out), (&parts.test, &test)];
+    let others: Vec<(&str, &Folder)> =
+        others.into_iter().filter_map(|(name, part)| Some((name.as_deref()?, part.as_ref()?))).collect();
+    require_pictures(root, &[&[(parts.train.as_str(), &train)], others.as_slice()].concat())?;
+    for (name, part) in others {
+        same_classes(&train, part, root, [&parts.train, name])?;
+    }
+    let (warnings, folders) = (parts.warning.iter().cloned().collect(), parts.names());
+    // A training part without another one is the whole of what the user named.
+    let folders = if held_out.is_some() { folders } else { Vec::new() };
+    Ok(Scanned { held_out, test, folders, warnings, ..Scanned::whole(layout, train) })
 }
 
 fn by_name(root: &Path, part: &str, pattern: &LabelPattern) -> Result<Folder, DataError> {

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use crate::{DataError, Dataset};
+
 /// Names under which people keep the class of a picture.
 pub(super) const LABELS: [&str; 8] =
     ["label", "class", "target", "category", "labels", "class_name", "label_name", "class_id"];
@@ -23,6 +25,26 @@ pub(super) fn sort_classes(found: &[String]) -> Result<(Vec<String>, Vec<u32>), 
     let labels: HashMap<&String, u32> = classes.iter().zip(0..).collect();
     let labels = found.iter().map(|class| labels[class]).collect();
     Ok((classes, labels))
+}
+
+/// Fails if a sample of the `test` part has a class that no sample of the training part has: where the samples themselves say which
+/// classes there are, the model would have an output that it never learns.
+pub(super) fn check_test_classes(
+    train: &dyn Dataset,
+    test: Option<&dyn Dataset>,
+    classes: &[String],
+) -> Result<(), DataError> {
+    let Some(test) = test else { return Ok(()) };
+    let mut is_known = vec![false; classes.len()];
+    (0..train.len()).for_each(|index| is_known[train.label(index)] = true);
+    match (0..test.len()).find(|&index| !is_known[test.label(index)]) {
+        None => Ok(()),
+        Some(index) => {
+            let class = &classes[test.label(index)];
+            let problem = format!("the class {class:?} is in the test part but not in the training part");
+            Err(DataError::layout(test.name(index), problem))
+        }
+    }
 }
 
 /// Distinct texts, numbered in the order in which they come.

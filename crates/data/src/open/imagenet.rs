@@ -55,7 +55,7 @@ pub(crate) fn scan_kaggle(folder: &Path) -> Result<Scanned<Folder>, DataError> {
 
 /// If the classes are ImageNet's: names them, where a table does, and warns of missing pictures.
 pub(crate) fn describe(scanned: &mut Scanned<Folder>, root: &Path) -> Result<(), DataError> {
-    let Scanned { train, held_out, warnings, .. } = scanned;
+    let Scanned { train, held_out, test, warnings, .. } = scanned;
     if !train.classes().iter().all(|class| is_number(class)) {
         return Ok(());
     }
@@ -72,7 +72,7 @@ pub(crate) fn describe(scanned: &mut Scanned<Folder>, root: &Path) -> Result<(),
     }
     if let Some(table) = find_table(root, NAMES) {
         let names: HashMap<String, String> = read_names(&table)?.into_iter().collect();
-        for part in [Some(train), held_out.as_mut()].into_iter().flatten() {
+        for part in [Some(train), held_out.as_mut(), test.as_mut()].into_iter().flatten() {
             let name = |class: &String| match names.get(class) {
                 Some(name) => format!("{class} {name}"),
                 None => class.clone(),

@@ -6,12 +6,12 @@
 use std::path::{Path, PathBuf};
 
 use super::OpenOptions;
-use super::classes::{Distinct, LABELS, sort_classes};
+use super::classes::{Distinct, LABELS, check_test_classes, sort_classes};
 use super::parts::PartName;
 use super::table::{Rows, Value};
 use crate::file_list::FileList;
 use crate::split::Scanned;
-use crate::{DataError, DataLayout, Folder};
+use crate::{DataError, DataLayout, DataWarning, Dataset, Folder};
 
 /// Extensions of manifests.
 pub(crate) const EXTENSIONS: [&str; 4] = ["csv", "tsv", "jsonl", "ndjson"];
@@ -33,7 +33,7 @@ pub(crate) fn folder_of(manifest: &Path, options: &OpenOptions) -> PathBuf {
     }
 }
 
-/// Reads a manifest: everything, or its two parts if it has a column for these.
+/// Reads a manifest: everything, or its parts if it has a column for these.
 pub(crate) fn scan(manifest: &Path, options: &OpenOptions) -> Result<Scanned<Folder>, DataError> {
     let rows = Rows::open(manifest)?;
     let columns = Columns::find(rows.columns(), options).map_err(|problem| DataError::layout(manifest, problem))?;
@@ -58,10 +58,16 @@ pub(crate) fn scan(manifest: &Path, options: &OpenOptions) -> Result<Scanned<Fol
         let problem = format!("its column {:?} has no rows for training", columns.split.unwrap_or_default());
         return Err(DataError::layout(manifest, problem));
     }
-    let validation = part(&|part| part == Some(held_out));
+    let rows_for = |wanted: PartName| part(&|part| part == Some(wanted));
+    let has_test = held_out != PartName::Test && has(PartName::Test);
+    let warning = (held_out == PartName::Test).then(|| DataWarning::test_validates(manifest, "its test part"));
+    let (train, test) = (rows_for(PartName::Train), has_test.then(|| rows_for(PartName::Test)));
+    check_test_classes(&train, test.as_ref().map(|test| test as &dyn Dataset), &classes)?;
     Ok(Scanned {
-        held_out: Some(validation),
-        ..Scanned::whole(DataLayout::Manifest, part(&|part| part == Some(PartName::Train)))
+        held_out: Some(rows_for(held_out)),
+        test,
+        warnings: warning.into_iter().collect(),
+        ..Scanned::whole(DataLayout::Manifest, train)
     })
 }
 

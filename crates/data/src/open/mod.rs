@@ -73,7 +73,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// An opened data set in its two parts.
+/// An opened data set in its parts.
 #[derive(Clone)]
 pub struct OpenData {
     /// The kind of data set.
@@ -86,11 +86,13 @@ pub struct OpenData {
     pub train: Arc<dyn Dataset>,
     /// The validation part; of CIFAR and MNIST the test part.
     pub validation: Arc<dyn Dataset>,
+    /// The test part, if the data have one besides the validation part.
+    pub test: Option<Arc<dyn Dataset>>,
     /// Names of the classes, by label.
     pub classes: Vec<String>,
     /// Whether the validation part is the data's own; otherwise it was drawn from the training part.
     pub has_parts: bool,
-    /// The two parts as lists of files, if that is what they are.
+    /// The parts as lists of files, if that is what they are.
     pub split: Option<Split>,
     /// What the user should know about the data.
     pub warnings: Vec<DataWarning>,
@@ -269,6 +271,7 @@ fn open_known(layout: &Layout, folder: PathBuf) -> Result<OpenData, DataError> {
         classes: train.class_names(),
         train: Arc::new(train),
         validation: Arc::new(validation),
+        test: None,
         has_parts: true,
         split: None,
         warnings: Vec::new(),
@@ -293,25 +296,27 @@ fn opened<S: Divide + 'static>(
     options: &OpenOptions,
 ) -> Result<OpenData, DataError> {
     let (layout, warnings) = (scanned.layout, std::mem::take(&mut scanned.warnings));
-    let Parts { train, validation, drawn } = scanned.in_parts(&folder, options)?;
+    let parts = scanned.in_parts(&folder, options)?;
+    let split = S::lists(&parts);
+    let Parts { train, validation, test, drawn } = parts;
     Ok(OpenData {
         kind: DataKind::Folder,
         layout,
         folder,
         classes: train.classes().to_vec(),
-        split: S::lists(&train, &validation),
+        split,
         train: Arc::new(train),
         validation: Arc::new(validation),
+        test: test.map(|test| Arc::new(test) as Arc<dyn Dataset>),
         has_parts: !drawn,
         warnings,
     })
 }
 
 fn whole<S: Divide + 'static>(root: &Path, scanned: Scanned<S>, options: &OpenOptions) -> Result<WholeData, DataError> {
-    if let Some([train, held_out]) = &scanned.folders {
-        let example = root.join(held_out);
-        let problem =
-            format!("holds {train}/ and {held_out}/; name the one to evaluate, such as {}", example.display());
+    if let [others @ .., last] = scanned.folders.as_slice() {
+        let (others, example) = (others.join("/, "), root.join(scanned.folders.get(1).unwrap_or(last)));
+        let problem = format!("holds {others}/ and {last}/; name the one to evaluate, such as {}", example.display());
         return Err(DataError::layout(root, problem));
     }
     let (is_held_out, layout, warnings) = (scanned.held_out.is_some(), scanned.layout, scanned.warnings);

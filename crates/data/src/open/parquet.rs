@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use super::OpenOptions;
-use super::classes::{Distinct, LABELS, sort_classes};
+use super::classes::{Distinct, LABELS, check_test_classes, sort_classes};
 use super::manifest::{PATHS, plain};
 use super::parts::PartName;
 use super::pieces::{Pieces, read_all};
 use crate::parquet::{Builder, Column, Metadata, Opened, Parquet, Physical, RowGroup, each_label};
 use crate::split::Scanned;
 use crate::storage::Storage;
-use crate::{DataError, DataLayout};
+use crate::{DataError, DataLayout, DataWarning, Dataset};
 
 /// The extension of their names.
 pub(super) const EXTENSION: &str = "parquet";
@@ -28,22 +28,25 @@ pub(super) fn scan(
     options: &OpenOptions,
 ) -> Result<Scanned<Parquet>, DataError> {
     let pieces = Pieces::new(paths.clone(), root, &[])?;
-    let tables = read_all(storage, &pieces.files, |path| Table::read(storage, path, options))?;
-    let is_held_out = |place: usize| pieces.files[place].1;
-    let mut held_out = tables.iter().enumerate().filter(|(place, _)| is_held_out(*place));
+    let has_test = pieces.has_test();
+    let read = |path: &Path, part: PartName| Table::read(storage, path, options, has_test && part == PartName::Test);
+    let tables = read_all(storage, &pieces.files, read)?;
+    let mut tests = tables.iter().zip(&pieces.files).filter(|(_, (_, part))| *part == PartName::Test);
     // Tests are often published without labels.
-    if pieces.held_out == Some(PartName::Test) && held_out.all(|(_, table)| table.is_unlabelled()) {
+    if (has_test || pieces.held_out == Some(PartName::Test)) && tests.all(|(table, _)| table.is_unlabelled()) {
         let pieces = Pieces::new(paths, root, &[PartName::Test])?;
         let used = tables.into_iter().filter(|table| pieces.files.iter().any(|(path, _)| *path == table.path));
-        return join(storage, used.collect(), &pieces, root);
+        let mut scanned = join(storage, used.collect(), &pieces, root)?;
+        scanned.warnings.push(DataWarning::unlabelled_test(root, "its rows have no labels"));
+        return Ok(scanned);
     }
     join(storage, tables, &pieces, root)
 }
 
 /// The pictures in files, whatever their labels.
 pub(super) fn list(storage: &Storage, paths: Vec<PathBuf>, options: &OpenOptions) -> Result<Parquet, DataError> {
-    let files: Vec<(PathBuf, bool)> = paths.into_iter().map(|path| (path, false)).collect();
-    let read = |path: &Path| -> Result<(Column, Vec<RowGroup>), DataError> {
+    let files: Vec<(PathBuf, PartName)> = paths.into_iter().map(|path| (path, PartName::Train)).collect();
+    let read = |path: &Path, _: PartName| -> Result<(Column, Vec<RowGroup>), DataError> {
         let opened = Opened::read(storage.open(path)?)?;
         let columns = &opened.metadata.columns;
         let pictures = column_of_pictures(columns, options.path_column.as_deref());
@@ -75,13 +78,21 @@ struct Table {
 const NO_LABEL: &str = "";
 
 impl Table {
-    fn read(storage: &Storage, path: &Path, options: &OpenOptions) -> Result<Self, DataError> {
+    /// Reads the labels of a file. With `is_test`, it need have no column of labels.
+    fn read(storage: &Storage, path: &Path, options: &OpenOptions, is_test: bool) -> Result<Self, DataError> {
         let opened = Opened::read(storage.open(path)?)?;
         let Metadata { columns, class_names } = &opened.metadata;
         let refused = |problem: String| DataError::layout(path, problem);
         let pictures = column_of_pictures(columns, options.path_column.as_deref()).map_err(refused)?;
         let names: Vec<&str> = class_names.iter().map(|(column, _)| column.as_str()).collect();
-        let label = column_of_labels(columns, pictures, &names, options.label_column.as_deref()).map_err(refused)?;
+        let label = match column_of_labels(columns, pictures, &names, options.label_column.as_deref()) {
+            Err(_) if is_test => {
+                let (path, pictures) = (path.to_owned(), columns[pictures].clone());
+                let (groups, labels, distinct) = (Vec::new(), Vec::new(), vec![NO_LABEL.to_owned()]);
+                return Ok(Table { path, pictures, groups, labels, distinct, names: None });
+            }
+            label => label.map_err(refused)?,
+        };
         let groups = opened.row_groups(pictures, label)?;
         let (mut distinct, mut labels) = (Distinct::default(), Vec::new());
         let column = &columns[label];
@@ -134,6 +145,7 @@ fn join(storage: &Storage, tables: Vec<Table>, pieces: &Pieces, root: &Path) -> 
             }
         }
     }
+    let is_derived = names.is_none();
     let (classes, labels) = match names {
         Some(names) => {
             let label = |(text, &(place, label)): (&String, &(usize, usize))| {
@@ -150,20 +162,24 @@ fn join(storage: &Storage, tables: Vec<Table>, pieces: &Pieces, root: &Path) -> 
         })?,
     };
     let mut builder = Builder::default();
-    let mut parts = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
-    for (table, (_, is_held_out)) in tables.into_iter().zip(&pieces.files) {
+    let mut parts: [(Vec<u32>, Vec<u32>); 3] = Default::default();
+    for (table, (_, part)) in tables.into_iter().zip(&pieces.files) {
         let own: Vec<u32> = table.distinct.iter().map(|text| labels[distinct.number(text) as usize]).collect();
         let first = builder.add(table.path, table.pictures, &table.groups)?;
-        let (rows, part_labels) = &mut parts[usize::from(*is_held_out)];
+        let (rows, part_labels) = &mut parts[pieces.place_of(*part)];
         rows.extend((first..).take(table.labels.len()));
         part_labels.extend(table.labels.iter().map(|&label| own[label as usize]));
     }
     if parts[0].0.is_empty() {
         return Err(DataError::layout(root, "there are no rows in its Parquet files"));
     }
-    let [train, validation] = builder.finish(storage, &classes, parts);
-    let held_out = pieces.held_out.map(|_| validation);
-    Ok(Scanned { held_out, ..Scanned::whole(DataLayout::Parquet, train) })
+    let [train, validation, test] = builder.finish(storage, &classes, parts);
+    let (held_out, test) = (pieces.held_out.map(|_| validation), pieces.has_test().then_some(test));
+    if is_derived {
+        check_test_classes(&train, test.as_ref().map(|test| test as &dyn Dataset), &classes)?;
+    }
+    let warnings = pieces.warning(root).into_iter().collect();
+    Ok(Scanned { held_out, test, warnings, ..Scanned::whole(DataLayout::Parquet, train) })
 }
 
 /// A label as text.

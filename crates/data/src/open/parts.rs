@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::scan::folders;
-use crate::{DataError, LeftOut};
+use crate::{DataError, DataWarning, LeftOut};
 
 const TRAIN: &[&str] = &["train", "training"];
 const VALIDATION: &[&str] = &["val", "valid", "validation", "dev"];
@@ -16,7 +16,7 @@ pub(crate) enum PartName {
     Train,
     /// For validation.
     Validation,
-    /// For testing: it validates if nothing else does.
+    /// For tests: it validates if nothing else does.
     Test,
 }
 
@@ -40,11 +40,22 @@ pub(crate) struct PartFolders {
     pub train: String,
     /// The folder for validation; without one, a part of the other is drawn.
     pub held_out: Option<String>,
+    /// The folder for tests, besides that for validation.
+    pub test: Option<String>,
+    /// What the user should know about them.
+    pub warning: Option<DataWarning>,
+}
+
+impl PartFolders {
+    /// The folders' names, that of the training part first.
+    pub fn names(self) -> Vec<String> {
+        [Some(self.train), self.held_out, self.test].into_iter().flatten().collect()
+    }
 }
 
 /// The folders in `root` that hold parts; `None` if it does not come in parts. The folder for training is one only if
 /// there is another part, or if nothing else is in `root`: `train` may be a class. `is_usable` tells whether a folder holds
-/// labelled pictures: a test part often has no labels, and is left alone then.
+/// labelled pictures: a test part often has no labels, and is left alone then, with a warning.
 pub(crate) fn part_folders(root: &Path, is_usable: impl Fn(&Path) -> bool) -> Result<Option<PartFolders>, DataError> {
     let found = folders(root, &mut LeftOut::default())?;
     let find = |part: PartName| {
@@ -58,9 +69,21 @@ pub(crate) fn part_folders(root: &Path, is_usable: impl Fn(&Path) -> bool) -> Re
         }
     };
     let Some(train) = find(PartName::Train)? else { return Ok(None) };
-    let test = find(PartName::Test)?.filter(|test| is_usable(&root.join(test)));
-    let held_out = find(PartName::Validation)?.or(test);
+    let test = find(PartName::Test)?;
+    let usable = test.clone().filter(|test| is_usable(&root.join(test)));
+    let (held_out, test, warning) = match (find(PartName::Validation)?, usable, test) {
+        (validation, None, Some(test)) => {
+            let warning = DataWarning::unlabelled_test(&root.join(test), "it has no class folders");
+            (validation, None, Some(warning))
+        }
+        (Some(validation), test, _) => (Some(validation), test, None),
+        (None, Some(test), _) => {
+            let warning = DataWarning::test_validates(root, &format!("{test}/"));
+            (Some(test), None, Some(warning))
+        }
+        (None, None, None) => (None, None, None),
+    };
     let is_class =
         held_out.is_none() && (!is_usable(&root.join(&train)) || found.iter().any(|name| PartName::of(name).is_none()));
-    Ok((!is_class).then_some(PartFolders { train, held_out }))
+    Ok((!is_class).then_some(PartFolders { train, held_out, test, warning }))
 }

@@ -9,7 +9,7 @@ use std::thread;
 use super::parts::PartName;
 use crate::scan::files_below;
 use crate::storage::Storage;
-use crate::{DataError, LeftOut};
+use crate::{DataError, DataWarning, LeftOut};
 
 /// Files that are opened at a time: most of the time is a file server's.
 const THREADS: usize = 16;
@@ -96,9 +96,9 @@ pub(super) fn in_folder(root: &Path, extension: &str) -> Result<Vec<PathBuf>, Da
 
 /// Files, each for one part or for all.
 pub(super) struct Pieces {
-    /// Those that are used, and whether each is for the part that is held out.
-    pub files: Vec<(PathBuf, bool)>,
-    /// The part that is held out, if it is one of its own.
+    /// Those that are used, and what each is for: [`PartName::Train`] if they do not come in parts.
+    pub files: Vec<(PathBuf, PartName)>,
+    /// The part that validates, if it is one of its own.
     pub held_out: Option<PartName>,
 }
 
@@ -116,14 +116,30 @@ impl Pieces {
             );
             return Err(DataError::layout(&files[place], problem));
         }
-        // Files for tests beside those for validation are for later.
-        let is_used = |part: &Option<PartName>| match held_out {
-            Some(_) => *part == Some(PartName::Train) || *part == held_out,
-            None => part.is_none_or(|part| !unlabelled.contains(&part)),
-        };
-        let used = files.into_iter().zip(parts).filter(|(_, part)| is_used(part));
-        let files = used.map(|(path, part)| (path, held_out.is_some() && part == held_out)).collect();
+        let used = files.into_iter().zip(parts).filter(|(_, part)| part.is_none_or(|part| !unlabelled.contains(&part)));
+        let of_part = |part: Option<PartName>| part.filter(|_| held_out.is_some()).unwrap_or(PartName::Train);
+        let files = used.map(|(path, part)| (path, of_part(part))).collect();
         Ok(Pieces { files, held_out })
+    }
+
+    /// Whether there are files for tests besides those for validation.
+    pub fn has_test(&self) -> bool {
+        self.held_out == Some(PartName::Validation) && self.files.iter().any(|(_, part)| *part == PartName::Test)
+    }
+
+    /// The place of a file's part among the three of a data set: training, validation, test.
+    pub fn place_of(&self, part: PartName) -> usize {
+        match part {
+            PartName::Train => 0,
+            part if Some(part) == self.held_out => 1,
+            PartName::Validation | PartName::Test => 2,
+        }
+    }
+
+    /// A warning if the files for tests validate.
+    pub fn warning(&self, root: &Path) -> Option<DataWarning> {
+        let warn = || DataWarning::test_validates(root, "its test part");
+        (self.held_out == Some(PartName::Test)).then(warn)
     }
 }
 
@@ -136,21 +152,21 @@ fn part_of(path: &Path) -> Option<PartName> {
 /// What `read` makes of each file, in their order, or the error of the first one that has one. Several are read at a time.
 pub(super) fn read_all<T: Send>(
     storage: &Storage,
-    files: &[(PathBuf, bool)],
-    read: impl Fn(&Path) -> Result<T, DataError> + Sync,
+    files: &[(PathBuf, PartName)],
+    read: impl Fn(&Path, PartName) -> Result<T, DataError> + Sync,
 ) -> Result<Vec<T>, DataError> {
     if storage.is_remote() {
         // An object that is missing is an error before anything of the others is fetched.
-        each(files, LOOKS, |path| storage.open(path).map(drop))?;
+        each(files, LOOKS, |path, _| storage.open(path).map(drop))?;
     }
     each(files, THREADS, read)
 }
 
 /// The same for so many files at a time. None is begun after one with an error.
 fn each<T: Send>(
-    files: &[(PathBuf, bool)],
+    files: &[(PathBuf, PartName)],
     threads: usize,
-    read: impl Fn(&Path) -> Result<T, DataError> + Sync,
+    read: impl Fn(&Path, PartName) -> Result<T, DataError> + Sync,
 ) -> Result<Vec<T>, DataError> {
     let (next, end) = (AtomicUsize::new(0), AtomicUsize::new(files.len()));
     let found = Mutex::new(Vec::with_capacity(files.len()));
@@ -160,7 +176,8 @@ fn each<T: Send>(
             if number >= end.load(Ordering::Relaxed) {
                 break;
             }
-            let made = read(&files[number].0);
+            let (path, part) = &files[number];
+            let made = read(path, *part);
             if made.is_err() {
                 end.fetch_min(number, Ordering::Relaxed);
             }
@@ -233,10 +250,11 @@ mod tests {
 
     #[test]
     fn the_first_error_ends_it() {
-        let files: Vec<(PathBuf, bool)> = (0..9).map(|number| (PathBuf::from(number.to_string()), false)).collect();
+        let files: Vec<(PathBuf, PartName)> =
+            (0..9).map(|number| (PathBuf::from(number.to_string()), PartName::Train)).collect();
         let check = |threads: usize, bad: &[&str], expected: Result<usize, &str>, most: usize| {
             let read = AtomicUsize::new(0);
-            let found = each(&files, threads, |path| {
+            let found = each(&files, threads, |path, _| {
                 read.fetch_add(1, Ordering::Relaxed);
                 let is_bad = bad.iter().any(|bad| Path::new(bad) == path);
                 if is_bad { Err(DataError::layout(path, "bad")) } else { Ok(path.to_owned()) }

@@ -49,7 +49,7 @@ pub fn open_unlabelled(path: &Path, options: &OpenOptions) -> Result<Unlabelled,
     let files = match path.metadata() {
         _ if is_packed(path) => {
             let data = packed_file::open(storage.open(path)?, options.reading)?;
-            let parts = vec![data.train, data.validation];
+            let parts = [data.train, data.validation].into_iter().chain(data.test).collect();
             return Ok(Unlabelled { kind: data.kind, layout: data.layout, parts, warnings: storage.warnings() });
         }
         _ if storage.is_remote() => objects::files(storage, path)?,

@@ -15,6 +15,9 @@ pub(super) const BYTES: usize = 512;
 const HASHED: usize = BYTES - HASH;
 const HASH: usize = 32;
 
+/// The parts of a data set. Programs that know two of them read zeros in the place of the third, and ignore it.
+pub(super) const PARTS: usize = 3;
+
 /// Bytes of a sample's label.
 pub(super) const LABEL: usize = 4;
 /// Bytes of an offset in the index.
@@ -35,8 +38,8 @@ pub(super) struct Header {
     /// Offset and length of the metadata.
     pub metadata: (u64, u64),
     pub metadata_hash: Hash,
-    /// Training and validation.
-    pub parts: [Part; 2],
+    /// Training, validation and test. That for tests has no samples, and all zeros, if the data have none.
+    pub parts: [Part; PARTS],
 }
 
 /// A part of the data set.
@@ -216,7 +219,7 @@ mod tests {
             length: 1000,
             metadata: (600, 100),
             metadata_hash: [2; HASH],
-            parts: [part(5, 700, 720), part(2, 768, 776)],
+            parts: [part(5, 700, 720), part(2, 768, 776), Part::default()],
         }
     }
 
@@ -244,6 +247,8 @@ mod tests {
         check(&|header| header.parts[1].index = 976, true);
         check(&|header| header.parts[1].index = 977, false);
         check(&|header| header.parts[1].index = u64::MAX, false);
+        check(&|header| header.parts[2] = Part { samples: 3, ..header.parts[1].clone() }, true);
+        check(&|header| header.parts[2].labels = 1001, false);
     }
 
     /// Its pictures are read as those of later ones.

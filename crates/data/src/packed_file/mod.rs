@@ -1,4 +1,4 @@
-//! A data set in one file: both parts, the names of classes and samples, and the pictures. `docs/packed-file.md` describes it
+//! A data set in one file: its parts, the names of classes and samples, and the pictures. `docs/packed-file.md` describes it
 //! byte by byte.
 //!
 //! Opening reads the header, the classes and the labels, but neither the index nor a record. A record is checked against its hash
@@ -50,7 +50,7 @@ pub(crate) fn open(container: Container, reading: ReadOptions) -> Result<OpenDat
     let header = Header::parse(&bytes, container.length()).map_err(fault)?;
     let metadata = hashed(&container, header.metadata, &header.metadata_hash, "metadata")?;
     let metadata = Metadata::parse(&metadata).map_err(fault)?;
-    let [train, validation] = [0, 1].map(|part| {
+    let lists = |part: usize| {
         let own = &header.parts[part];
         let labels = hashed(&container, (own.labels, own.samples * LABEL as u64), &own.labels_hash, "list of labels")?;
         let largest = labels.as_chunks().0.iter().map(|label| u32::from_le_bytes(*label)).max();
@@ -64,11 +64,15 @@ pub(crate) fn open(container: Container, reading: ReadOptions) -> Result<OpenDat
         }
         let checked = (0..own.samples.div_ceil(64)).map(|_| AtomicU64::default()).collect();
         Ok((labels, checked))
-    });
-    let (train, validation) = (train?, validation?);
+    };
+    let (train, validation) = (lists(TRAINING)?, lists(VALIDATION)?);
+    let test = if header.parts[TEST].samples > 0 { Some(lists(TEST)?) } else { None };
     let file = Arc::new(File { container, header, metadata, reading });
-    let [train, validation] = [(0, train), (1, validation)]
-        .map(|(part, (labels, checked))| Arc::new(Part { file: file.clone(), part, labels, checked }));
+    let open = |part: usize, (labels, checked)| -> Arc<dyn Dataset> {
+        Arc::new(Part { file: file.clone(), part, labels, checked })
+    };
+    let (train, validation, test) =
+        (open(TRAINING, train), open(VALIDATION, validation), test.map(|test| open(TEST, test)));
     Ok(OpenData {
         kind: file.metadata.kind,
         layout: DataLayout::PackedFile,
@@ -76,6 +80,7 @@ pub(crate) fn open(container: Container, reading: ReadOptions) -> Result<OpenDat
         classes: file.metadata.classes.clone(),
         train,
         validation,
+        test,
         has_parts: true,
         split: None,
         warnings: Vec::new(),
@@ -100,9 +105,13 @@ fn hashed(
 }
 
 /// The names of the parts in messages.
-const PARTS: [&str; 2] = ["training", "validation"];
+const PARTS: [&str; header::PARTS] = ["training", "validation", "test"];
+/// The numbers of the parts. A file may lack that for tests.
+const TRAINING: usize = 0;
+const VALIDATION: usize = 1;
+const TEST: usize = 2;
 
-/// What both parts share.
+/// What all parts share.
 struct File {
     container: Container,
     header: Header,

@@ -56,18 +56,20 @@ pub struct Unpacked {
     pub classes: Vec<String>,
     /// The training and the validation part, labelled by these classes.
     pub parts: [Arc<dyn Dataset>; 2],
+    /// The test part, if there is one.
+    pub test: Option<Arc<dyn Dataset>>,
 }
 
 /// What was packed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packed {
-    /// Samples of the training and the validation part.
-    pub samples: [usize; 2],
+    /// Samples of the training, the validation and the test part.
+    pub samples: [usize; 3],
     /// Bytes of the file.
     pub bytes: u64,
 }
 
-/// Packs both parts of `data` into the new file `path`, which appears whole or not at all. Before that, about as much space
+/// Packs all parts of `data` into the new file `path`, which appears whole or not at all. Before that, about as much space
 /// must be free as the file needs.
 ///
 /// `each` is told of every sample that is done, with its fault if it is left out.
@@ -89,13 +91,13 @@ pub fn pack(
     let mut failed = None;
     let wrote = write_whole(path, |file| {
         let mut writer = Writer::new(file)?;
-        for (part, dataset) in data.parts.iter().enumerate() {
+        for (part, dataset) in data.all_parts().enumerate() {
             let (read, form) = (dataset.clone(), options.form);
             let make = move |index: usize, scratch: &mut Scratch| form.picture(read.as_ref(), index, scratch);
             let take = |index: usize, picture: Result<Vec<u8>, DataError>| {
                 let skipped = match picture {
                     Ok(picture) => {
-                        let (label, name) = data.label_and_name(part, index)?;
+                        let (label, name) = data.label_and_name(dataset.as_ref(), index)?;
                         writer.add(part, label, &name, &picture)?;
                         None
                     }
@@ -172,9 +174,13 @@ fn pictures(form: PackForm) -> Result<Pictures, DataError> {
 }
 
 impl Unpacked {
+    /// The parts in the order of their numbers.
+    fn all_parts(&self) -> impl Iterator<Item = &Arc<dyn Dataset>> {
+        self.parts.iter().chain(&self.test)
+    }
+
     /// A sample's label and the name under which it is stored.
-    fn label_and_name(&self, part: usize, index: usize) -> Result<(u32, String), DataError> {
-        let dataset = self.parts[part].as_ref();
+    fn label_and_name(&self, dataset: &dyn Dataset, index: usize) -> Result<(u32, String), DataError> {
         let (label, classes) = (dataset.label(index), self.classes.len());
         let Some(known) = u32::try_from(label).ok().filter(|_| label < classes) else {
             let problem = format!("its label is {label}, but there are {classes} classes, from 0");
@@ -261,7 +267,7 @@ fn needed_bytes(data: &Unpacked, form: PackForm, pool: &DecodePool) -> Result<u6
     /// Pictures that are looked at in each part, evenly distributed.
     const SAMPLES: usize = 32;
     let mut needed = 0;
-    for dataset in &data.parts {
+    for dataset in data.all_parts() {
         let read = dataset.clone();
         let lengths = pool.ask(dataset, move |scratch| {
             let length = |index: usize| Some(form.picture(read.as_ref(), index, scratch).ok()?.len() as u64);

@@ -12,7 +12,7 @@ const HASHED_FROM: usize = 32;
 /// The place of a record in the data set. A record at another place is damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// 0 for training, 1 for validation.
+    /// 0 for training, 1 for validation, 2 for test.
     pub part: usize,
     pub index: usize,
     pub label: usize,

@@ -5,13 +5,13 @@ use std::io::{self, Seek, SeekFrom, Write};
 use super::header::{self, Header, Metadata};
 use super::record::{self, Place};
 
-/// A packed file being written. Records of both parts come in their order.
+/// A packed file being written. Records of all parts come in their order.
 pub(super) struct Writer<W> {
     file: W,
     /// Bytes so far.
     length: u64,
     header: Header,
-    parts: [Part; 2],
+    parts: [Part; header::PARTS],
     record: Vec<u8>,
 }
 
@@ -32,7 +32,7 @@ impl<W: Write + Seek> Writer<W> {
         Ok(Writer { file, length, header, parts, record: Vec::new() })
     }
 
-    /// Adds a record to a part, 0 or 1. The second one begins when the first is complete.
+    /// Adds a record to a part, by its number. A part begins when the one before is complete.
     pub fn add(&mut self, part: usize, label: u32, name: &str, picture: &[u8]) -> io::Result<()> {
         let own = &mut self.parts[part];
         let place = Place { part, index: own.labels.len() / header::LABEL, label: label as usize };
@@ -56,6 +56,9 @@ impl<W: Write + Seek> Writer<W> {
     /// Writes what follows the records, and then the header. Returns the bytes of the file.
     pub fn finish(mut self, metadata: &Metadata) -> io::Result<u64> {
         for (part, own) in std::mem::take(&mut self.parts).into_iter().enumerate() {
+            if own.labels.is_empty() {
+                continue;
+            }
             let offsets: Vec<u8> = own.offsets.iter().flat_map(|offset| offset.to_le_bytes()).collect();
             let (index, labels) = (self.append(&offsets)?, self.append(&own.labels)?);
             self.header.parts[part] = header::Part {

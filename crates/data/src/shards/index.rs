@@ -50,15 +50,52 @@ struct Group {
     label: Option<String>,
 }
 
-/// Lists the samples of the archive at `path`. `fields` are the names of a label in a `.json` member; without them labels do not
-/// count, and a sample need have none.
-pub(crate) fn index(storage: &Storage, path: &Path, fields: Option<&[&str]>) -> Result<Indexed, DataError> {
-    let container = storage.open(path)?;
-    let hash = blake3::hash(fields.map(|fields| fields.join("\n")).unwrap_or_default().as_bytes());
-    container.known(&format!("samples-{}", &hash.to_hex()[..16]), || list(&container, fields))
+/// Whether labels count, and their names in a `.json` member.
+#[derive(Clone, Copy)]
+pub(crate) enum Labels<'a> {
+    /// They do not count.
+    Ignored,
+    /// A sample may lack one: its label is empty.
+    Optional(&'a [&'a str]),
+    /// A sample without one is an error.
+    Needed(&'a [&'a str]),
 }
 
-fn list(container: &Container, fields: Option<&[&str]>) -> Result<Indexed, DataError> {
+impl<'a> Labels<'a> {
+    fn fields(self) -> Option<&'a [&'a str]> {
+        match self {
+            Labels::Ignored => None,
+            Labels::Optional(fields) | Labels::Needed(fields) => Some(fields),
+        }
+    }
+
+    fn are_needed(self) -> bool {
+        matches!(self, Labels::Needed(_))
+    }
+}
+
+/// Lists the samples of the archive at `path`.
+pub(crate) fn index(storage: &Storage, path: &Path, labels: Labels) -> Result<Indexed, DataError> {
+    let container = storage.open(path)?;
+    let mut key = labels.fields().map(|fields| fields.join("\n")).unwrap_or_default();
+    if let Labels::Optional(_) = labels {
+        key.push_str("\n?");
+    }
+    let hash = blake3::hash(key.as_bytes());
+    container.known(&format!("samples-{}", &hash.to_hex()[..16]), || list(&container, labels))
+}
+
+/// The end of a sentence about an archive whose picture `name` has no label.
+pub(crate) fn no_label(name: &str) -> String {
+    let key = split_name(name).map_or(name, |(key, _)| key);
+    format!(
+        "its picture {name} has no label: a member {key}.cls, or {key}.json with a field \"label\". An archive of class \
+         folders must be extracted"
+    )
+}
+
+fn list(container: &Container, labels: Labels) -> Result<Indexed, DataError> {
+    let (fields, needs_label) = (labels.fields(), labels.are_needed());
     let (path, length) = (container.path(), container.length());
     let refused = |problem: String| DataError::layout(path, problem);
     let damaged = |error: io::Error| match error.downcast::<RemoteError>() {
@@ -87,7 +124,7 @@ fn list(container: &Container, fields: Option<&[&str]>) -> Result<Indexed, DataE
             return Err(refused(format!("its member {name} is a link, or otherwise no file of its own")));
         }
         if key != group.key {
-            found.samples.extend(std::mem::take(&mut group).finish(fields.is_some()).map_err(refused)?);
+            found.samples.extend(std::mem::take(&mut group).finish(needs_label).map_err(refused)?);
             group.key = key.to_owned();
         }
         let extension = extension.to_ascii_lowercase();
@@ -109,7 +146,7 @@ fn list(container: &Container, fields: Option<&[&str]>) -> Result<Indexed, DataE
             group.label = label.or(group.label);
         }
     }
-    found.samples.extend(group.finish(fields.is_some()).map_err(refused)?);
+    found.samples.extend(group.finish(needs_label).map_err(refused)?);
     // Two blocks of zeros end an archive.
     found.is_complete = length >= end.next_multiple_of(512).saturating_add(1024);
     Ok(found)
@@ -149,11 +186,8 @@ impl Group {
         match (picture, label) {
             (picture, None) if !needs_label => Ok(picture.map(|(_, picture)| picture)),
             (Some((_, picture)), Some(label)) if !label.is_empty() => Ok(Some(Sample { label, ..picture })),
-            (Some((_, picture)), _) => Err(format!(
-                "its picture {} has no label: a member {key}.cls, or {key}.json with a field \"label\". An archive of class \
-                 folders must be extracted",
-                picture.name
-            )),
+            (Some((_, picture)), _) if !needs_label => Ok(Some(picture)),
+            (Some((_, picture)), _) => Err(no_label(&picture.name)),
             (None, Some(_)) => Err(format!("its sample {key} has a label and no picture ({})", EXTENSIONS.join(", "))),
             (None, None) => Ok(None),
         }

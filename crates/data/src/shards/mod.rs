@@ -13,7 +13,7 @@ use crate::file_list::FileList;
 use crate::open_files::OpenFiles;
 use crate::split::Divide;
 use crate::{DataError, Dataset, Extent, Picture, View, Wanted};
-pub(crate) use index::{Indexed, Sample, index};
+pub(crate) use index::{Indexed, Labels, Sample, index, no_label};
 
 /// Bytes of an archive that are read together ([`Dataset::blocks`]).
 const BLOCK: u64 = 8 << 20;

@@ -69,7 +69,7 @@ fn the_python_split_is_cpython_s() {
     }
     let root = tree(&paths.iter().map(String::as_str).collect::<Vec<_>>());
     let options = OpenOptions { split: SplitKind::Python, ..OpenOptions::default() };
-    let Split { train, val } = Split::open_with(root.path(), &options).unwrap();
+    let Split { train, val, .. } = Split::open_with(root.path(), &options).unwrap();
     assert_eq!((train.len(), val.len()), (2939, 731));
     let document: serde_json::Value = serde_json::from_str(include_str!("../fixtures/orders.json")).unwrap();
     for ((class, n), case) in SIZES.into_iter().zip(document["flowers"].as_array().unwrap()) {
@@ -380,6 +380,43 @@ fn parts_by_their_names() {
     let twice = tree(&["train/a/1.jpg", "val/a/1.jpg", "Val/a/1.jpg"]);
     let error = Split::open(twice.path(), 0, 0.2).unwrap_err().to_string();
     assert!(error.ends_with("it has both Val/ and val/: rename or remove one of them"), "{error}");
+}
+
+/// Regression test: a folder for tests beside that for validation was not opened.
+#[test]
+fn a_test_part_beside_validation_was_ignored() {
+    let check = |paths: &[&str], expected: [usize; 3], warnings: &[&str]| {
+        let root = tree(paths);
+        let data = open(root.path(), &OpenOptions::default()).unwrap_or_else(|error| panic!("{paths:?}: {error}"));
+        let test = data.test.as_ref().map_or(0, |test| test.len());
+        assert_eq!([data.train.len(), data.validation.len(), test], expected, "{paths:?}");
+        let place = root.path().display().to_string();
+        let found: Vec<String> = data.warnings.iter().map(|found| found.problem.replace(&place, "D")).collect();
+        assert_eq!(found, warnings, "{paths:?}");
+        let split = data.split.unwrap();
+        assert_eq!(split.test.as_ref().map_or(0, Folder::len), expected[2]);
+        let record = serde_json::to_value(&split).unwrap();
+        assert_eq!(record.get("test").and_then(|files| files.as_array()).map_or(0, Vec::len), expected[2]);
+    };
+    let train = ["train/a/1.jpg", "train/a/2.jpg", "train/b/1.jpg"];
+    let with = |more: &[&'static str]| [&train[..], more].concat();
+    for [val, test] in [["val", "test"], ["valid", "Test"], ["validation", "testing"]] {
+        let more = [(val, "a/3"), (val, "b/3"), (test, "a/4"), (test, "a/5"), (test, "b/4")];
+        let more = more.map(|(part, file)| format!("{part}/{file}.png"));
+        check(&[&train[..], &more.iter().map(String::as_str).collect::<Vec<_>>()].concat(), [3, 2, 3], &[]);
+    }
+    let validates = "D: there is no validation part, so test/ is used for validation";
+    check(&with(&["test/a/4.jpg", "test/b/4.jpg"]), [3, 2, 0], &[validates]);
+    let unlabelled = "D/test: the test part is not used: it has no class folders";
+    check(&with(&["val/a/3.jpg", "val/b/3.jpg", "test/4.jpg"]), [3, 2, 0], &[unlabelled]);
+    // Both parts need the classes of the training part.
+    let refuse = |more: &[&'static str], expected: &str| {
+        let error = open(tree(&with(more)).path(), &OpenOptions::default()).err().unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let val = ["val/a/3.jpg", "val/b/3.jpg", "test/a/4.jpg"];
+    refuse(&val, "the class \"b\" is in train/ but not in test/; both need the same classes");
+    refuse(&[&val[..], &["test/b/4.jpg", "test/c/4.jpg"]].concat(), "the class \"c\" is in test/ but not in train/");
 }
 
 /// Dogs vs. Cats: the class is in the name of the file.

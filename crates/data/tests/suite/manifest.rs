@@ -80,6 +80,25 @@ fn columns_under_their_usual_names() {
     check("m.csv", text, chosen, &["x", "y"], &[("a.jpg", 0)], &[("d.jpg", 1)]);
 }
 
+/// Regression test: rows for tests beside those for validation were not opened.
+#[test]
+fn a_test_part_beside_validation_was_ignored() {
+    let rows = "path,label,split\na.jpg,x,train\nb.jpg,y,train\nc.jpg,x,val\nd.jpg,y,test\ne.jpg,x,testing\n";
+    let root = folder("m.csv", rows.as_bytes());
+    let data = opened(&root.path().join("m.csv"), OpenOptions::default()).unwrap();
+    let test = data.test.unwrap();
+    assert_eq!(samples(root.path(), test.as_ref()), [("d.jpg".to_owned(), 1), ("e.jpg".to_owned(), 0)]);
+    assert_eq!((data.validation.len(), data.warnings), (1, Vec::new()));
+    let record = serde_json::to_value(data.split.unwrap()).unwrap();
+    assert_eq!(
+        [&record["test"], &record["test_labels"]],
+        [&serde_json::json!(["d.jpg", "e.jpg"]), &serde_json::json!([1, 0])]
+    );
+    let other = folder("m.csv", rows.replace("y,test", "z,test").as_bytes());
+    let error = opened(&other.path().join("m.csv"), OpenOptions::default()).err().unwrap();
+    assert!(error.ends_with("d.jpg: the class \"z\" is in the test part but not in the training part"), "{error}");
+}
+
 /// Labels that are numbers are sorted as numbers.
 #[test]
 fn classes_are_sorted() {

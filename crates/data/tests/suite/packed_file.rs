@@ -25,6 +25,7 @@ fn unpacked(root: &Path, data: &OpenData) -> Unpacked {
         kind: data.kind,
         classes: data.classes.clone(),
         parts: [data.train.clone(), data.validation.clone()],
+        test: data.test.clone(),
     }
 }
 
@@ -76,7 +77,7 @@ fn a_packed_folder_trains_like_the_folder() {
     let done = packed(&unpacked(root.path(), &plain), AS_THEY_ARE, &path).unwrap();
     assert_eq!(
         done,
-        Packed { samples: [plain.train.len(), plain.validation.len()], bytes: fs::metadata(&path).unwrap().len() }
+        Packed { samples: [plain.train.len(), plain.validation.len(), 0], bytes: fs::metadata(&path).unwrap().len() }
     );
     for exif_transpose in [false, true] {
         let options = reading(ReadOptions { convert_rgb: true, exif_transpose, fast: true });
@@ -199,7 +200,34 @@ pub fn of_memory(kind: DataKind, parts: [&[(usize, usize, usize, String)]; 2]) -
         kind,
         classes: ["a", "", "ü\n"].map(str::to_owned).to_vec(),
         parts: parts.map(|samples| Arc::new(memory(samples)) as Arc<dyn Dataset>),
+        test: None,
     }
+}
+
+/// Regression test: a packed file had no place for a test part.
+#[test]
+fn a_test_part_was_not_packed() {
+    let root = tempdir().unwrap();
+    let samples = |count: usize| (0..count).map(|at| (9 + at, 8, at % 3, format!("{at}"))).collect::<Vec<_>>();
+    let check = |test: Option<usize>| {
+        let path = root.path().join(format!("{test:?}"));
+        let own = test.map(|count| Arc::new(memory(&samples(count))) as Arc<dyn Dataset>);
+        let data = Unpacked { test: own.clone(), ..of_memory(DataKind::Folder, [&samples(5), &samples(4)]) };
+        let done = packed(&data, PackForm::Raw { size: 8 }, &path).unwrap();
+        assert_eq!(done.samples, [5, 4, test.unwrap_or(0)]);
+        let file = open(&path, &OpenOptions::default()).unwrap();
+        assert_eq!(file.test.as_ref().map(|test| test.len()), test);
+        let (Some(read), Some(source)) = (file.test, own) else { return };
+        for index in 0..read.len() {
+            assert_eq!(read.label(index), source.label(index));
+            assert_eq!(read.name(index), format!("{}/{}", path.display(), source.name(index)));
+            read.read(index).unwrap();
+        }
+        assert_ne!(read.fingerprint(), file.validation.fingerprint());
+    };
+    check(None);
+    check(Some(1));
+    check(Some(7));
 }
 
 proptest! {
@@ -358,7 +386,7 @@ fn a_file_appears_whole_or_not_at_all() {
         skipped.extend(bad);
     });
     let samples = data().parts.map(|part| part.len());
-    assert_eq!(done.unwrap().samples, [samples[0], samples[1] - 1]);
+    assert_eq!(done.unwrap().samples, [samples[0], samples[1] - 1, 0]);
     assert_eq!(
         skipped.iter().map(ToString::to_string).collect::<Vec<_>>(),
         [format!("{} ({problem})", broken.display())]

@@ -65,19 +65,19 @@ fn every_form_of_file() {
 
 #[test]
 fn files_by_folders_patterns_and_parts() {
-    let check = |files: &[(&str, &str)], given: &str, expected: [usize; 2], has_parts: bool| {
+    let check = |files: &[(&str, &str)], given: &str, expected: [usize; 3], has_parts: bool| {
         let root = folder(files);
         let data = open(&root.path().join(given), &OpenOptions::default()).map_err(|error| error.to_string()).unwrap();
-        let OpenData { train, validation, layout, .. } = &data;
+        let OpenData { train, validation, test, layout, .. } = &data;
         assert_eq!(
-            ([train.len(), validation.len()], data.has_parts, *layout),
+            ([train.len(), validation.len(), test.as_ref().map_or(0, |test| test.len())], data.has_parts, *layout),
             (expected, has_parts, DataLayout::Parquet),
             "{given}"
         );
         let read = |part: &Arc<dyn Dataset>| {
             (0..part.len()).map(|i| (part.label(i), part.read(i).unwrap())).collect::<Vec<_>>()
         };
-        let all = read(train).into_iter().chain(read(validation));
+        let all = read(train).into_iter().chain(read(validation)).chain(test.iter().flat_map(read));
         assert!(all.into_iter().all(|(label, own)| (0..20).any(|i| i % 3 == label && picture(i) == own)));
     };
     let parts = [
@@ -86,15 +86,19 @@ fn files_by_folders_patterns_and_parts() {
         ("data/validation-00000-of-00001.parquet", "version-2"),
         ("data/test-00000-of-00001.parquet", "unlabelled"),
     ];
-    check(&parts, "", [40, 20], true);
-    check(&parts, "data", [40, 20], true);
-    check(&parts, "data/train-*.parquet", [34, 6], false);
-    check(&parts, "data/{train,validation}-*.parquet", [40, 20], true);
-    check(&parts, "data/train-00000-of-00002.parquet", [17, 3], false);
+    check(&parts, "", [40, 20, 0], true);
+    check(&parts, "data", [40, 20, 0], true);
+    check(&parts, "data/train-*.parquet", [34, 6, 0], false);
+    check(&parts, "data/{train,validation}-*.parquet", [40, 20, 0], true);
+    check(&parts, "data/train-00000-of-00002.parquet", [17, 3, 0], false);
     // A test part without labels is left alone, one with labels validates.
-    check(&[parts[0], parts[3]], "", [17, 3], false);
-    check(&[parts[0], ("data/test-0.parquet", "gzip")], "", [20, 20], true);
-    check(&[("default/train/0000.parquet", "gzip"), ("default/val/0000.parquet", "gzip")], "", [20, 20], true);
+    check(&[parts[0], parts[3]], "", [17, 3, 0], false);
+    check(&[parts[0], ("data/test-0.parquet", "gzip")], "", [20, 20, 0], true);
+    check(&[("default/train/0000.parquet", "gzip"), ("default/val/0000.parquet", "gzip")], "", [20, 20, 0], true);
+    // Regression test: files for tests beside those for validation were not opened.
+    let test = ("data/test-00000-of-00001.parquet", "gzip");
+    check(&[parts[0], parts[2], test], "", [20, 20, 20], true);
+    check(&[parts[0], parts[2], test], "data/*.parquet", [20, 20, 20], true);
 }
 
 #[test]

@@ -100,26 +100,55 @@ fn samples_are_members_with_one_key() {
     assert!(whole.reading_bytes() > PICTURE.len());
 }
 
+/// Regression test: archives for tests beside those for validation were not opened.
+#[test]
+fn a_test_part_beside_validation_was_ignored() {
+    let check = |test: Vec<u8>, expected: Result<(usize, Option<&str>), &str>| {
+        let part = || numbered(0, 4, &["a", "b"]);
+        let root = folder(&[("train-0.tar", part()), ("val-0.tar", part()), ("test-0.tar", test)]);
+        let expected = expected.map(|(samples, warning)| (samples, warning.map(str::to_owned)));
+        let found = opened(root.path()).map(|data| {
+            assert_eq!((data.train.len(), data.validation.len()), (4, 4));
+            (data.test.map_or(0, |test| test.len()), data.warnings.first().map(|warning| warning.problem.clone()))
+        });
+        let place = root.path().display().to_string();
+        let found = found.map(|(samples, warning)| (samples, warning.map(|warning| warning.replace(&place, "D"))));
+        assert_eq!(found.map_err(|error| error.replace(&place, "D")), expected.map_err(str::to_owned));
+    };
+    check(numbered(0, 3, &["b"]), Ok((3, None)));
+    // Tests are often published without labels. Where only some are missing, that is a mistake.
+    check(
+        archive(&[("0.jpg", PICTURE), ("1.jpg", PICTURE)]),
+        Ok((0, Some("D: the test part is not used: its samples have no labels"))),
+    );
+    let some = archive(&[("0.jpg", PICTURE), ("1.jpg", PICTURE), ("1.cls", b"a")]);
+    let problem = "D/test-0.tar: its picture 0.jpg has no label: a member 0.cls, or 0.json with a field \"label\". An archive of class folders must be extracted";
+    check(some, Err(problem));
+    let class = "D/test-0.tar/000000.jpg: the class \"c\" is in the test part but not in the training part";
+    check(numbered(0, 2, &["c"]), Err(class));
+}
+
 #[test]
 fn archives_by_patterns_folders_and_parts() {
-    let check = |files: &[&str], given: &str, expected: [usize; 2], has_parts: bool| {
+    let check = |files: &[&str], given: &str, expected: [usize; 3], has_parts: bool| {
         let files: Vec<(&str, Vec<u8>)> = files.iter().map(|name| (*name, numbered(0, 10, &["10", "9"]))).collect();
         let root = folder(&files);
         let data = opened(root.path().join(given)).unwrap();
-        assert_eq!([data.train.len(), data.validation.len()], expected, "{given}");
+        let test = data.test.as_ref().map_or(0, |test| test.len());
+        assert_eq!([data.train.len(), data.validation.len(), test], expected, "{given}");
         assert_eq!((data.classes.concat().as_str(), data.has_parts), ("910", has_parts));
         assert_eq!(data.layout, DataLayout::Archives);
         let files = |dataset: &dyn Dataset| (0..dataset.len()).map(|index| dataset.name(index)).collect::<Vec<_>>();
         assert!(files(data.train.as_ref()).iter().all(|name| !files(data.validation.as_ref()).contains(name)));
     };
     let four = ["train-000.tar", "train-001.tar", "val-000.tar", "test-000.tar"];
-    check(&four, "", [20, 10], true);
-    check(&four, "train-{000..001}.tar", [16, 4], false);
-    check(&four, "{train,test}-00*.tar", [20, 10], true);
-    check(&four, "train-001.tar", [8, 2], false);
-    check(&["train/0.tar", "valid/0.tar"], "", [10, 10], true);
-    check(&["a.tar", "b.tar"], "", [16, 4], false);
-    check(&["a.tar", "b.tar"], "*.tar", [16, 4], false);
+    check(&four, "", [20, 10, 10], true);
+    check(&four, "train-{000..001}.tar", [16, 4, 0], false);
+    check(&four, "{train,test}-00*.tar", [20, 10, 0], true);
+    check(&four, "train-001.tar", [8, 2, 0], false);
+    check(&["train/0.tar", "valid/0.tar"], "", [10, 10, 0], true);
+    check(&["a.tar", "b.tar"], "", [16, 4, 0], false);
+    check(&["a.tar", "b.tar"], "*.tar", [16, 4, 0], false);
 }
 
 #[test]

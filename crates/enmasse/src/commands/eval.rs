@@ -14,8 +14,8 @@ use enmasse_data::{
 };
 use enmasse_files::write_whole;
 use enmasse_train::{
-    EpochPosition, Evaluation, LayeredConfig, MetricName, OnBadSample, RunPaths, Setting, Source, Surroundings,
-    TrainConfig, TrainingData, compare_devices, compare_judged, evaluate, evaluate_with_mistakes,
+    EpochPosition, Evaluation, LayeredConfig, MetricName, OnBadSample, RunPaths, Setting, Source, SplitRecord,
+    Surroundings, TrainConfig, TrainingData, compare_devices, compare_judged, evaluate, evaluate_with_mistakes,
 };
 use enmasse_wording::counted;
 use report::Report;
@@ -70,6 +70,9 @@ const EVALUATION: &[&str] = &[
     "json",
 ];
 
+/// The name of [`test_command`].
+pub const TEST: &str = "test";
+
 /// The command line of `enmasse eval`.
 pub fn command() -> Command {
     Command::new("eval")
@@ -82,8 +85,8 @@ pub fn command() -> Command {
             Arg::new("part")
                 .long("split")
                 .value_name("PART")
-                .value_parser(["all", "val"])
-                .help("\"val\" takes the validation part of the run, \"all\" every picture of DATA [default: val on the data of the run, all on other data]"),
+                .value_parser(["all", "val", "test"])
+                .help("\"val\" takes the validation part of the run, \"test\" the test part of the data, \"all\" every picture of DATA [default: val on the data of the run, all on other data]"),
         )
         .arg(
             Arg::new("confusion")
@@ -106,6 +109,15 @@ pub fn command() -> Command {
         .arg(arguments::crops())
         .arg(Arg::new(DECIDED).long(DECIDED).action(ArgAction::SetTrue).hide(true))
         .args(arguments::settings_with(EVALUATION, OF_A_RUN))
+}
+
+/// The same for the test part, as users of Lightning know it.
+pub fn test_command() -> Command {
+    command()
+        .name(TEST)
+        .about("The test part of a run's data: eval --split test")
+        .hide(true)
+        .mut_arg("part", |part| part.default_value("test").hide(true))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -194,10 +206,16 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         }
         _ => config.open_options(),
     };
-    let validates = form == Form::Other && (asked == Some("val") || (asked.is_none() && is_own));
+    let asked = match asked {
+        Some("test") => Asked::Test,
+        Some("val") if form == Form::Other => Asked::Validation,
+        None if form == Form::Other && is_own => Asked::Validation,
+        _ => Asked::Whole,
+    };
     let confusion = matches.get_one::<PathBuf>("confusion").cloned();
     let shown = Shown { confusion, mistakes, csv };
-    let request = Request { weights, saved, root, form, validates, options, config, shown, crops };
+    let saved = saved.map(|saved| Saved { config: saved, is_own });
+    let request = Request { weights, saved, root, form, asked, options, config, shown, crops };
     // The process that started this one has checked the flags, and copied the data.
     let is_decided = settings::is_decided(matches);
     match launched {
@@ -255,12 +273,11 @@ impl Form {
 /// What is to be evaluated, before the data are opened.
 struct Request {
     weights: Weights,
-    /// The configuration of the run.
-    saved: Option<TrainConfig>,
+    /// The run.
+    saved: Option<Saved>,
     root: PathBuf,
     form: Form,
-    /// Whether the pictures are those on which the run validated.
-    validates: bool,
+    asked: Asked,
     options: OpenOptions,
     config: TrainConfig,
     shown: Shown,
@@ -299,19 +316,30 @@ impl Request {
     /// Copies the data, if that is asked for, and opens them. Warns of settings of `judged` that have no effect on them.
     fn open(self, copier: Copier, judged: Option<&LayeredConfig>, is_launched: bool) -> Result<Task, Failure> {
         judged.into_iter().for_each(settings::tell_of_idle_devices);
-        let Request { weights, saved, root, form, validates, options, config, shown, crops } = self;
+        let Request { weights, saved, root, form, asked, options, config, shown, crops } = self;
         let (root, not_copied) = stage(&config, &root, copier)?;
         let found = match form.held_out() {
             Some(part) => {
-                let opened = enmasse_data::open(&root, &options).map_err(Failure::error)?;
+                let mut opened = enmasse_data::open(&root, &options).map_err(Failure::error)?;
+                let mut part = part;
+                if asked == Asked::Test && part != Part::Test {
+                    opened.validation = opened.test.take().ok_or_else(|| no_test_part(&root))?;
+                    part = Part::Test;
+                }
                 let (kind, layout) = (opened.kind, opened.layout);
                 let warnings = opened.warnings.clone();
                 let data = held_out(&weights, opened, &root)?;
                 Found { part, data, kind, layout, left_out: LeftOut::default(), warnings }
             }
-            None if validates => {
+            None if asked == Asked::Test => {
+                let opened = test_part(&weights, saved.as_ref(), &root, &options)?;
+                let TrainingData { kind, layout, left_out, warnings, test, .. } = opened;
+                let data = label_as(&weights, test.ok_or_else(|| no_test_part(&root))?, &root)?;
+                Found { part: Part::Test, data, kind, layout, left_out, warnings }
+            }
+            None if asked == Asked::Validation => {
                 let TrainingData { validation: data, kind, layout, left_out, warnings, .. } =
-                    validation_part(&weights, saved.as_ref(), &root, &options)?;
+                    validation_part(&weights, saved.as_ref().map(|saved| &saved.config), &root, &options)?;
                 Found { part: Part::Validation, data, kind, layout, left_out, warnings }
             }
             None => {
@@ -330,7 +358,35 @@ impl Request {
             let idle = layers.without_effect(&surroundings, |setting| weights::judges(EVALUATION, setting));
             idle.iter().for_each(|line| say(format_args!("warning: {line}")));
         }
-        Ok(Task { weights, data, left_out, warnings, part, config, shown, crops })
+        Ok(Task { weights, data, left_out, warnings, asked, part, config, shown, crops })
+    }
+}
+
+/// The configuration of a run, and whether its data are those to evaluate.
+struct Saved {
+    config: TrainConfig,
+    is_own: bool,
+}
+
+/// What `--split` asks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// All of DATA, or the part that it holds out itself.
+    Whole,
+    /// The part on which the run validated.
+    Validation,
+    /// The test part.
+    Test,
+}
+
+impl Asked {
+    /// Its value of `--split`.
+    fn word(self) -> &'static str {
+        match self {
+            Asked::Whole => "all",
+            Asked::Validation => "val",
+            Asked::Test => "test",
+        }
     }
 }
 
@@ -351,7 +407,7 @@ enum Part {
     Whole,
     /// The pictures on which the run validated.
     Validation,
-    /// The part that DATA holds out itself: the test part of a known data set.
+    /// The test part, or the part that DATA holds out itself.
     Test,
 }
 
@@ -382,6 +438,7 @@ struct Task {
     left_out: LeftOut,
     /// What the user should know about the data.
     warnings: Vec<DataWarning>,
+    asked: Asked,
     part: Part,
     config: TrainConfig,
     shown: Shown,
@@ -392,7 +449,7 @@ struct Task {
 impl Task {
     /// One rank of the evaluation; the first one prints.
     fn evaluate(&self, rank: &Rank) -> Result<(), Failure> {
-        let Task { weights, data, left_out, warnings, part, config, shown, crops } = self;
+        let Task { weights, data, left_out, warnings, part, config, shown, crops, .. } = self;
         if rank.is_first() {
             weights.report();
             warn_of_left_out(left_out);
@@ -489,7 +546,7 @@ impl Task {
         let names = EVALUATION.iter().filter(|name| !is_own(name));
         let mut arguments = vec!["eval".into(), format!("--{DECIDED}").into()];
         arguments.extend(settings::rank_flags(&self.config, names.filter_map(|name| Setting::find(name))));
-        arguments.push(if self.part == Part::Validation { "--split=val" } else { "--split=all" }.into());
+        arguments.push(format!("--split={}", self.asked.word()).into());
         arguments.push(format!("--crops={}", self.crops.len()).into());
         arguments.extend(self.shown.flags());
         arguments.extend(["--".into(), self.weights.path.as_os_str().to_owned(), root.into()]);
@@ -542,6 +599,32 @@ fn validation_part(
         }
         false => Ok(TrainingData::open(root, &options)?),
     }
+}
+
+/// The data of a run with the test part of its split, or DATA in its parts.
+fn test_part(
+    weights: &Weights,
+    saved: Option<&Saved>,
+    root: &Path,
+    options: &OpenOptions,
+) -> Result<TrainingData, Failure> {
+    let paths = RunPaths::new(&weights.path);
+    if saved.is_some_and(|saved| saved.is_own) && paths.split().exists() {
+        let split: SplitRecord = paths.read_split().map_err(Failure::error)?;
+        if split.test.is_some() {
+            return Ok(TrainingData::from_record(root, split, options)?);
+        }
+    }
+    // A test part may have been added since.
+    Ok(TrainingData::open(root, options)?)
+}
+
+fn no_test_part(root: &Path) -> Failure {
+    Failure::Error(format!(
+        "{}: there is no test part besides the one for validation: add one (test/ beside train/ and val/, or files or rows named \
+         test), or evaluate the validation part with --split val",
+        root.display()
+    ))
 }
 
 /// Whether both paths lead to the same folder.

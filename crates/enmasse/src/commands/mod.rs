@@ -42,6 +42,7 @@ pub fn command() -> Command {
         .after_help(EXAMPLES)
         .subcommand(train::command())
         .subcommand(eval::command())
+        .subcommand(eval::test_command())
         .subcommand(predict::command())
         .subcommand(export::command())
         .subcommand(data::command())
@@ -59,7 +60,7 @@ pub fn command() -> Command {
 pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
     match matches.as_ref().and_then(ArgMatches::subcommand) {
         Some(("train", matches)) => train::run(matches),
-        Some(("eval", matches)) => eval::run(matches),
+        Some(("eval" | eval::TEST, matches)) => eval::run(matches),
         Some(("predict", matches)) => predict::run(matches),
         Some(("export", matches)) => export::run(matches),
         Some(("data", matches)) => data::run(matches),

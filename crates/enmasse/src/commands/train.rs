@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_comm::{Group, ShardMap};
@@ -10,8 +11,8 @@ use enmasse_graph::Target;
 use enmasse_launch::{Launcher, process_variable};
 use enmasse_models::Model;
 use enmasse_train::{
-    Devices, LayeredConfig, Objective, Preparation, RUNS, Resume, RunFolder, RunPaths, SETTINGS, Source, Stop,
-    StopRequests, TrainConfig, TrainError, Trainer, TrainingData, TransportKind, compile_plans, locate_run,
+    Devices, DoneRecord, LayeredConfig, Objective, Preparation, RUNS, Resume, RunFolder, RunPaths, SETTINGS, Source,
+    Stop, StopRequests, TrainConfig, TrainError, Trainer, TrainingData, TransportKind, compile_plans, locate_run,
 };
 use enmasse_wording::{counted, grouped, one_line};
 
@@ -130,7 +131,7 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
     let resumed = located.as_ref().filter(|paths| paths.resumed_checkpoint(&config.resume).exists());
     let mut run = prepare(config, resumed, world_size, Copier::Alone)?;
     if let Some(paths) = resumed
-        && is_finished(&run.config, paths, &Rank::alone())?
+        && is_finished(&run.config, paths, &Rank::alone(), run.data.test.is_some())?
     {
         return Ok(());
     }
@@ -196,7 +197,7 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, judges: bool, signals: &RunS
     let copier = if judges { Copier::Rank(rank) } else { Copier::Others };
     let run = prepare(config, resumed, rank.world_size(), copier)?;
     if let Some(paths) = resumed
-        && is_finished(&run.config, paths, rank)?
+        && is_finished(&run.config, paths, rank, run.data.test.is_some())?
     {
         return Ok(());
     }
@@ -393,7 +394,14 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
         };
         let trainer = trainer.loader_threads(loader_threads).attempt(attempt());
         let mut trainer = trainer.stop_on(requests.clone());
-        trainer.fit(&|x, classes| model.forward(x, classes), data)
+        let began = Instant::now();
+        let done = trainer.fit(&|x, classes| model.forward(x, classes), data)?;
+        if data.test.is_none() {
+            return Ok(done);
+        }
+        trainer.test(data)?;
+        let run_bytes = RunPaths::new(&done.run).bytes();
+        Ok(DoneRecord { seconds: began.elapsed().as_secs_f64(), run_bytes, ..done })
     };
     let number = rank.group.as_ref().map_or(0, Group::rank);
     let audience = match rank.is_first() {

@@ -37,6 +37,7 @@ mod sources;
 mod stage;
 mod stopping;
 mod terminal;
+mod test_part;
 mod torchrun;
 mod trace;
 mod tutorials;

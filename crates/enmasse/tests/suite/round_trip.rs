@@ -155,6 +155,7 @@ fn the_start_and_steps_are_events() {
         "train_samples",
         "dropped_samples",
         "validation_samples",
+        "test_samples",
         "batch",
         "global_batch",
         "world_size",

@@ -32,6 +32,8 @@ pub struct Started {
     pub dropped_samples: usize,
     /// Pictures to validate on.
     pub validation_samples: usize,
+    /// Images of the test part; 0 without one.
+    pub test_samples: usize,
     /// Samples per shard and step.
     pub batch: usize,
     /// Samples per step over all shards.

@@ -3,7 +3,7 @@
 use enmasse_data::{BadSample, Batch};
 
 use super::{Callback, CallbackResult, Control, Progress, Request, Saved, Started};
-use crate::{EpochRecord, Evaluation, StopRequests, Straggler, Traced, TrainError};
+use crate::{EpochRecord, Evaluation, StopRequests, Straggler, TestRecord, Traced, TrainError};
 
 /// The callbacks of a trainer: first the user's, then those that write the files of a run on rank 0. Therefore the
 /// files hold the values that users logged.
@@ -96,6 +96,10 @@ impl<'a> Callbacks<'a> {
         })?;
         self.control.end_epoch();
         Ok(())
+    }
+
+    pub fn on_test_end(&mut self, record: &TestRecord) -> Result<(), TrainError> {
+        self.each("on_test_end", |callback, control| callback.on_test_end(record, control))
     }
 
     pub fn on_checkpoint(&mut self, saved: &Saved) -> Result<(), TrainError> {

@@ -1,26 +1,69 @@
-//! What a trained model is worth: loss and accuracy on a part of the data, and the classes of pictures, with the weights of the last
-//! fit.
+//! What a trained model is worth: loss and accuracy on a part of the data, and the classes of images.
 
 use std::sync::Arc;
 
 use enmasse_data::Dataset;
 
 use super::Trainer;
+use super::trained::Weights;
 use crate::bad_samples::BadSamples;
+use crate::callback::Request;
 use crate::evaluation::{EpochPosition, Evaluation, evaluate_until, predict};
-use crate::{TrainError, TrainingData};
+use crate::stop::agree;
+use crate::{RunFolder, RunPaths, TestRecord, TrainError, TrainingData};
 
 impl Trainer<'_> {
     /// Loss and accuracy on the validation part, with the weights that [`Trainer::fit`] ended with. Every sample counts
     /// once, for any number of ranks, and every rank has the result. A request to stop ends it as
     /// [`TrainError::Interrupted`] on all of them.
     pub fn validate(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
-        self.as_one(|trainer| trainer.judge("validation", &data.validation, data))
+        self.as_one(|trainer| {
+            trainer.hold(Weights::Last)?;
+            match trainer.judge("validation", &data.validation, data)? {
+                (_, true) => Err(TrainError::Interrupted),
+                (found, false) => Ok(found),
+            }
+        })
     }
 
-    /// The same on the test part. An error if the data have none.
+    /// Loss and accuracy on the test part, with the weights of the run's best checkpoint, as Lightning's
+    /// `trainer.test(ckpt_path="best")`. Every sample counts once, for any number of ranks, and every rank has the result.
+    /// Where the run has no best checkpoint (no whole epoch has ended, or the folder is gone), the weights that
+    /// [`Trainer::fit`] ended with are evaluated.
+    ///
+    /// The run folder keeps the result in `test.json` ([`RunPaths::test_record`]), and callbacks are told
+    /// ([`crate::Callback::on_test_end`]). Data without a test part are [`TrainError::NoTestPart`]. A request to stop ends it as
+    /// [`TrainError::Stopped`] on all ranks.
     pub fn test(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
-        self.as_one(|trainer| trainer.judge("test", data.test.as_ref().ok_or(TrainError::NoTestPart)?, data))
+        self.callbacks.requests().heed(true);
+        let result = self.as_one(|trainer| trainer.try_test(data));
+        self.callbacks.requests().heed(result.is_err());
+        if let Err(error) = &result {
+            self.callbacks.on_exception(error);
+        }
+        result
+    }
+
+    fn try_test(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
+        let images = data.test.as_ref().ok_or(TrainError::NoTestPart)?;
+        self.hold(Weights::Best)?;
+        let (evaluation, stopped) = self.judge("test", images, data)?;
+        let trained = self.trained.as_ref().ok_or(TrainError::NotFitted)?;
+        if stopped {
+            return Err(match agree(self.callbacks.request(), self.group.as_ref())? {
+                Some(Request::Stop(stop)) => {
+                    let (epoch, samples) = trained.ended;
+                    TrainError::Stopped { stop, epoch, samples }
+                }
+                Some(Request::Finish) | None => TrainError::Interrupted,
+            });
+        }
+        let record = TestRecord { epoch: trained.best, evaluation };
+        if let Some(run) = trained.run.as_deref().filter(|run| run.is_dir()) {
+            RunFolder::open(RunPaths::new(run), true, &self.attempt)?.write_test(&record)?;
+        }
+        self.callbacks.on_test_end(&record)?;
+        Ok(record.evaluation)
     }
 
     /// The probability of each class for every sample of `pictures`, `[samples][classes]` in the order of the data set,
@@ -28,26 +71,30 @@ impl Trainer<'_> {
     /// that cannot be read is an error.
     pub fn predict(&mut self, pictures: &Arc<dyn Dataset>) -> Result<Vec<Vec<f64>>, TrainError> {
         self.as_one(|trainer| {
+            trainer.hold(Weights::Last)?;
             let (trained, group) = (trainer.trained.as_mut().ok_or(TrainError::NotFitted)?, trainer.group.as_ref());
             let loader = trained.evaluation.loader(pictures)?.skip_unreadable(false);
             predict(trained.program.as_mut(), &loader, pictures.len(), group)
         })
     }
 
+    /// Makes the program hold these weights of the run.
+    fn hold(&mut self, weights: Weights) -> Result<(), TrainError> {
+        self.trained.as_mut().ok_or(TrainError::NotFitted)?.hold(weights, self.group.as_ref())
+    }
+
+    /// The results on a part, and whether a rank was asked to stop before its end.
     fn judge(
         &mut self,
         part: &str,
         pictures: &Arc<dyn Dataset>,
         data: &TrainingData,
-    ) -> Result<Evaluation, TrainError> {
+    ) -> Result<(Evaluation, bool), TrainError> {
         data.check_labels(part, pictures.as_ref())?;
         let (trained, group) = (self.trained.as_mut().ok_or(TrainError::NotFitted)?, self.group.as_ref());
         let (loader, total) = (trained.evaluation.loader(pictures)?, pictures.len() as u64);
         let (program, position) = (trained.program.as_mut(), EpochPosition::default());
         let (callbacks, mut bad) = (&mut self.callbacks, BadSamples::default());
-        match evaluate_until(program, &loader, total, group, position, callbacks, &mut bad)? {
-            (_, true) => Err(TrainError::Interrupted),
-            (found, false) => Ok(found),
-        }
+        evaluate_until(program, &loader, total, group, position, callbacks, &mut bad)
     }
 }

@@ -35,8 +35,7 @@ impl Session {
     ) -> Result<(Self, Vec<Box<dyn Callback>>), TrainError> {
         let (config, group) = (&trainer.config, trainer.group.as_ref());
         let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
-        data.check_labels("training", data.train.as_ref())?;
-        data.check_labels("validation", data.validation.as_ref())?;
+        data.parts().try_for_each(|(part, dataset)| data.check_labels(part, dataset.as_ref()))?;
         let map = ShardMap::new(config.shard_count(world_size), world_size)?;
         let shards = map.shards();
         let sharding = Sharding { hosted: map.hosted(rank), shards, batch: config.batch_per_shard(shards) };
@@ -210,6 +209,7 @@ impl Session {
             train_samples: data.train.len(),
             dropped_samples: self.train.dropped(),
             validation_samples: data.validation.len(),
+            test_samples: data.test.as_ref().map_or(0, |test| test.len()),
             batch: self.sharding.batch,
             global_batch: self.sharding.global_batch(),
             world_size: self.map.ranks(),

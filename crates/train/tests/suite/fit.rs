@@ -122,17 +122,17 @@ fn a_trainer_validates_tests_and_predicts_with_what_it_trained() {
                 .callback(Records(&mut records));
             trainer.fit(&net, &data)?;
             let (validation, test) = (trainer.validate(&data)?, trainer.test(&data)?);
-            let rows = trainer.predict(data.test.as_ref().unwrap())?;
+            let rows = trainer.predict(&data.validation)?;
             drop(trainer);
             Ok::<_, TrainError>((records.pop().unwrap(), validation, test, rows))
         });
         for (last, validation, test, rows) in results.unwrap() {
             assert_eq!((validation.loss, validation.accuracy), (last.val_loss, last.val_accuracy));
-            assert_eq!((validation.samples, test.samples, rows.len()), (17, 11, 11));
+            assert_eq!((validation.samples, test.samples, rows.len()), (17, 11, 17));
             assert!(rows.iter().all(|row| (row.iter().sum::<f64>() - 1.0).abs() < 1e-6), "{rows:?}");
             let hit = |(index, row): (usize, &Vec<f64>)| row.iter().all(|p| *p <= row[index % 3]);
             let hits = rows.iter().enumerate().filter(|&row| hit(row)).count();
-            assert_eq!(hits as f64 / 11.0, test.accuracy);
+            assert_eq!(hits as f64 / 17.0, validation.accuracy);
         }
     }
 }

@@ -19,6 +19,7 @@ mod prediction;
 mod pretrained;
 mod progress;
 mod stopping;
+mod test_part;
 mod trace;
 mod tuning;
 mod unreadable;

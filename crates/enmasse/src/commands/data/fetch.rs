@@ -116,7 +116,7 @@ fn check(set: &KnownSet, target: &Path) -> Result<usize, Failure> {
     let advice = format!("remove {} to fetch it again, or name another DIR", target.display());
     let opened = open(target, &OpenOptions::default());
     let opened = opened.map_err(|error| Failure::Error(format!("{error}; {advice}")))?;
-    let pictures = opened.train.len() + opened.validation.len();
+    let pictures = opened.train.len() + opened.validation.len() + opened.test.map_or(0, |test| test.len());
     if pictures != set.pictures {
         let (found, expected) = (counted(pictures, "picture"), set.pictures);
         return Err(Failure::Error(format!("{}: it has {found}, not {expected}; {advice}", target.display())));

@@ -35,7 +35,7 @@ const SETTINGS: &[&str] = &[
 const QUALITY: usize = 90;
 
 const ABOUT: &str = "\
-The file has both parts of the data set, and the names of its classes and pictures. Pass it to train, eval and predict \
+The file has all parts of the data set, and the names of its classes and pictures. Pass it to train, eval and predict \
 in the place of DATA. Picture files keep their pixels, so training gives the same bits as with the folder. JPEG files are \
 recoded without loss: they take a quarter more bytes, and are decoded in half the time or less. Smaller pictures (--resize, \
 --form raw) are read faster still, and are other pictures: crops have less detail.
@@ -90,15 +90,16 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let opened = Opened::new(matches)?;
     let (form, pool) = (form(matches, &opened)?, opened.pool()?);
     let Opened { config, root, data, .. } = opened;
-    let (parts, classes) = ([data.train, data.validation], data.classes);
-    let total = parts.iter().map(|part| part.len()).sum();
+    let total = data.parts().map(|(_, part)| part.len()).sum();
+    let has_test = data.test.is_some();
+    let (parts, test, classes) = ([data.train, data.validation], data.test, data.classes);
     let most_skipped = match config.bad_samples() {
         OnBadSample::Error => 0,
         OnBadSample::Skip => skip_limit(total),
         OnBadSample::Substitute => usize::MAX,
     };
     let options = PackOptions { form, most_skipped };
-    let unpacked = Unpacked { root: root.clone(), kind: data.kind, classes, parts };
+    let unpacked = Unpacked { root: root.clone(), kind: data.kind, classes, parts, test };
 
     let (mut skipped, mut scan) = (Skipped::default(), Scan::new("packing", total));
     let each = |bad: Option<BadSample>| {
@@ -109,18 +110,22 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         true => TrainError::BadSample(error),
         false => TrainError::Data(error),
     })?;
-    let Packed { samples: [train, validation], bytes } = packed;
+    let Packed { samples: [train, validation, test], bytes } = packed;
+    let others = match has_test {
+        true => format!(", {} for validation and {} for test", grouped(validation as u64), grouped(test as u64)),
+        false => format!(" and {} for validation", grouped(validation as u64)),
+    };
     let mut output = Output::new(config.json);
     match output.is_json() {
         true => output.json(json!({
             "event": "pack", "data": root, "file": path, "kind": unpacked.kind, "classes": unpacked.classes.len(),
-            "train": train, "validation": validation, "unreadable": total - train - validation, "bytes": bytes
+            "train": train, "validation": validation, "test": test,
+            "unreadable": total - train - validation - test, "bytes": bytes
         })),
         false => output.text(format_args!(
-            "{}: {} for training and {} for validation, in {}; {}",
+            "{}: {} for training{others}, in {}; {}",
             path.display(),
             counted(train, "picture"),
-            grouped(validation as u64),
             counted(unpacked.classes.len(), "class"),
             mebibytes(bytes as usize)
         )),

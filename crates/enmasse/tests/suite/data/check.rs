@@ -71,6 +71,26 @@ fn each_fault_has_its_line() {
         1,
         &["problem: 1 picture is in two parts: train/red/0.png = val/red/0.png"],
     );
+    // Regression test: a test part was not looked at.
+    let with_test = |root: &Path| {
+        for (label, class) in ["green", "red"].into_iter().enumerate() {
+            fs::create_dir_all(root.join(format!("test/{class}"))).unwrap();
+            textured(&root.join(format!("test/{class}/4.png")), (label * 10 + 4) as u64);
+        }
+    };
+    check(
+        &|root| {
+            with_test(root);
+            copy("train/red/0.png", "test/red/5.png")(root);
+            copy("val/green/3.png", "test/green/6.png")(root);
+            fs::write(root.join("test/red/9.jpg"), "").unwrap();
+        },
+        1,
+        &[
+            "problem: 1 picture cannot be read: test/red/9.jpg (the file is empty)",
+            "problem: 2 pictures are in two parts: train/red/0.png = test/red/5.png, val/green/3.png = test/green/6.png",
+        ],
+    );
     check(
         &copy("train/red/0.png", "train/green/7.png"),
         1,

@@ -30,7 +30,7 @@ fn folders_are_the_parts_of_a_run() {
     let data = data(folder.path());
     let text = data.display().to_string();
     let drawn = |seed: u64, val: f64| -> BTreeSet<String> {
-        let Split { train, val } = Split::open(&data, seed, val).unwrap();
+        let Split { train, val, .. } = Split::open(&data, seed, val).unwrap();
         let train = train.files().map(|file| format!("train/{file}")).collect::<Vec<_>>();
         train.into_iter().chain(val.files().map(|file| format!("val/{file}"))).collect()
     };
@@ -86,7 +86,7 @@ fn a_table_has_relative_paths_below_its_folder() {
         let text = fs::read_to_string(&table).unwrap();
         let (head, rows) = text.split_once('\n').unwrap();
         assert_eq!((head, rows.lines().count()), ("path,label,split", 15));
-        let Split { train, val } = Split::open(&data, 0, 0.2).unwrap();
+        let Split { train, val, .. } = Split::open(&data, 0, 0.2).unwrap();
         for (file, part) in train.files().map(|file| (file, "train")).chain(val.files().map(|file| (file, "val"))) {
             let row = match file.starts_with("many") {
                 true => format!("{},many,{part}", path(file)),

@@ -53,12 +53,10 @@ impl Part {
 /// Reads every picture of every part.
 pub fn look(opened: &Opened) -> Result<Vec<Part>, Failure> {
     let Opened { config, root, data, .. } = opened;
-    let parts = [("training", Some(&data.train)), ("validation", Some(&data.validation)), ("test", data.test.as_ref())];
-    let parts: Vec<_> = parts.into_iter().filter_map(|(name, dataset)| Some((name, dataset?.clone()))).collect();
-    let mut scan = Scan::new("checking", parts.iter().map(|(_, dataset)| dataset.len()).sum());
+    let mut scan = Scan::new("checking", data.parts().map(|(_, dataset)| dataset.len()).sum());
     let (pool, reading) = (opened.pool()?, config.reading());
     let mut looked = Vec::new();
-    for (name, dataset) in parts {
+    for (name, dataset) in data.parts().map(|(name, dataset)| (name, dataset.clone())) {
         let mut looks: Vec<Look> = (0..dataset.len()).map(|_| Look::default()).collect();
         let read = dataset.clone();
         let look = move |index: usize, view: &mut View| look_at(read.as_ref(), index, reading, view);
