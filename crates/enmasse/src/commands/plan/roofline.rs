@@ -50,7 +50,7 @@ pub fn table(plan: &Plan, card: &Card) -> Result<String, CudaError> {
     }
     let _ = write!(
         text,
-        "\nroofline of the step on an {} with {} GB/s: at least {:.3} ms, at most {} images/s; launches cost nothing here",
+        "\nroofline of the step on an {} with {} GB/s: at least {:.3} ms, at most {} images/s; the cost of launches is not counted",
         card.name,
         card.gigabytes,
         total * 1e3,
