@@ -166,6 +166,8 @@ mod tests {
         check(&[[0, 0, 0], [0, 0, 0]], f64::NAN, false, &[]);
     }
 
+    type Figure = fn(&ClassCounts) -> f64;
+
     #[test]
     fn figures_are_those_of_scikit_learn() {
         let fixture: Value = serde_json::from_str(include_str!("../../../fixtures/scores.json")).unwrap();
@@ -181,7 +183,7 @@ mod tests {
             let is_near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-12;
             assert!(own.iter().zip(expected).all(is_near), "{what}: {own:?} {expected:?}");
         };
-        let figures: [(&str, fn(&ClassCounts) -> f64); 4] = [
+        let figures: [(&str, Figure); 4] = [
             ("precision", ClassCounts::precision),
             ("recall", ClassCounts::recall),
             ("f1", ClassCounts::f1),

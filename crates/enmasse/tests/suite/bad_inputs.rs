@@ -227,8 +227,8 @@ fn invalid_outputs() {
     let before = fs::read(format!("{run}/metrics.jsonl")).unwrap();
     check(&run, &["already holds a run", "--resume"]);
     assert_eq!(fs::read(format!("{run}/metrics.jsonl")).unwrap(), before);
-    // `--resume RUN` names RUN as data, but it is a run.
-    refused(&enmasse(&["train", "--resume", &run]), 2, &["is a run, not data", &format!("--out {run} --resume")]);
+    // A run in the place of data.
+    refused(&enmasse(&["train", &run]), 2, &["is a run, not data", &format!("pass --resume {run}")]);
     // Another model cannot resume it.
     let resumed = place.train(&["--out", &run, "--resume", "--model", "lenet"]);
     refused(&resumed, 2, &["--model lenet", "mlp", &run]);
