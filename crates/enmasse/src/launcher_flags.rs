@@ -14,16 +14,22 @@ use crate::failure::Failure;
 use crate::launched::Launched;
 use crate::settings;
 
-const HEADING: &str = "Known from PyTorch's scripts";
+pub const HEADING: &str = "Known from PyTorch's scripts";
 
 /// The definitions of the flags.
-pub fn arguments() -> [Arg; 5] {
+pub fn arguments() -> [Arg; 6] {
     let flags = [
         Arg::new("device")
             .long("device")
             .value_name("cpu|cuda")
             .help("What a rank computes on: cpu, or cuda")
             .long_help("What a rank computes on: cpu; cuda, as --devices gpu:1; cuda:N, as --devices gpu:N,; 0,1 as --devices gpu:0,1; or auto"),
+        Arg::new("gpus")
+            .long("gpus")
+            .value_name("N")
+            .allow_negative_numbers(true)
+            .help("GPUs, as Lightning's flag: a number, or a list")
+            .long_help("GPUs, as Lightning's flag: N, as --devices gpu:N; -1, as --devices gpu:all; 0,1 as --devices gpu:0,1; 0: CPUs"),
         count("world-size", "N", "Ranks on this machine, as --devices cpu:N")
             .alias("world_size")
             .long_help("Ranks on this machine, as --devices cpu:N. In a launched rank: what WORLD_SIZE must be"),
@@ -63,6 +69,7 @@ pub fn arguments() -> [Arg; 5] {
 #[derive(Clone, Debug, Default)]
 pub struct LauncherFlags {
     device: Option<String>,
+    gpus: Option<String>,
     world_size: Option<usize>,
     dist_url: Option<String>,
     rank: Option<usize>,
@@ -74,6 +81,7 @@ impl LauncherFlags {
     pub fn of(matches: &ArgMatches) -> Self {
         LauncherFlags {
             device: matches.get_one("device").cloned(),
+            gpus: matches.get_one("gpus").cloned(),
             world_size: matches.get_one("world-size").copied(),
             dist_url: matches.get_one("dist-url").cloned(),
             rank: said(matches.get_one("rank")),
@@ -115,18 +123,30 @@ impl LauncherFlags {
         Ok(launched)
     }
 
-    /// Puts `--device` into `layers`, as `--devices`. For CPUs the number of ranks stays as it is, also where the environment, a file or
+    /// Puts `--device` or `--gpus` into `layers`, as `--devices`. For CPUs the number of ranks stays as it is, also where the environment, a file or
     /// a saved run names GPUs.
     fn take_device(&self, layers: &mut LayeredConfig) -> Result<(), Failure> {
-        let Some(device) = &self.device else { return Ok(()) };
-        let refuse = |reason: &str| Err(Failure::Usage(format!("--device {device}: {reason}")));
-        let devices = match device.split_once(':') {
-            None if device == "cpu" => None,
-            None if device == "cuda" || device == "gpu" => Some("gpu:1".to_owned()),
-            None if device == AUTO => Some(device.clone()),
+        let (flag, asked) = match (&self.device, &self.gpus) {
+            (None, None) => return Ok(()),
+            (Some(device), None) => ("--device", device),
+            (None, Some(gpus)) => ("--gpus", gpus),
+            (Some(device), Some(gpus)) => {
+                let why = "both name devices; leave one of them out";
+                return Err(Failure::Usage(format!("--device {device} and --gpus {gpus}: {why}")));
+            }
+        };
+        let refuse = |reason: &str| Err(Failure::Usage(format!("{flag} {asked}: {reason}")));
+        let devices = match asked.split_once(':') {
+            _ if flag == "--gpus" => match lightning_gpus(asked) {
+                Some(devices) => devices,
+                None => return refuse("must be a number of GPUs, -1 for all, or a list such as 0,1"),
+            },
+            None if asked == "cpu" => None,
+            None if asked == "cuda" || asked == "gpu" => Some("gpu:1".to_owned()),
+            None if asked == AUTO => Some(asked.clone()),
             Some(("cuda", number)) if number.parse::<usize>().is_ok() => Some(format!("gpu:{number},")),
-            None if device.split(',').all(|number| number.parse::<usize>().is_ok()) => {
-                Some(if device.contains(',') { format!("gpu:{device}") } else { format!("gpu:{device},") })
+            None if asked.split(',').all(|number| number.parse::<usize>().is_ok()) => {
+                Some(if asked.contains(',') { format!("gpu:{asked}") } else { format!("gpu:{asked},") })
             }
             Some(("cpu", _)) => return refuse("must be cpu alone; set the number of ranks with --devices cpu:N"),
             _ => return refuse("must be cpu, cuda, cuda:N, a list of GPUs such as 0,1, or auto"),
@@ -203,6 +223,27 @@ impl LauncherFlags {
                 "--world-size {ranks}: --devices {given} asks for another number of ranks; leave one of them out"
             ))),
             _ => Ok(layers.argument("devices", &devices)?),
+        }
+    }
+}
+
+/// The devices that Lightning's `--gpus` means: a number of GPUs, all for -1, or a list. `None` inside for 0, which is CPUs;
+/// `None` for anything else.
+fn lightning_gpus(text: &str) -> Option<Option<String>> {
+    match text.parse::<i64>() {
+        Ok(-1) => Some(Some("gpu:all".to_owned())),
+        Ok(0) => Some(None),
+        Ok(count) if count > 0 => Some(Some(format!("gpu:{count}"))),
+        Ok(_) => None,
+        Err(_) => {
+            let numbers: Vec<usize> = text
+                .strip_suffix(',')
+                .unwrap_or(text)
+                .split(',')
+                .map(|number| number.trim().parse().ok())
+                .collect::<Option<_>>()?;
+            let numbers: Vec<String> = numbers.iter().map(usize::to_string).collect();
+            Some(Some(format!("gpu:{}{}", numbers.join(","), if numbers.len() == 1 { "," } else { "" })))
         }
     }
 }
@@ -382,6 +423,23 @@ mod tests {
         check("--device 2,0", "gpu:2,0");
         check("--device auto", "auto");
         check("--device cpu --devices cpu:1", "cpu:1");
+        // Lightning's flag.
+        check("--gpus -1", "gpu:all");
+        check("--gpus=-1", "gpu:all");
+        check("--gpus 2", "gpu:2");
+        check("--gpus 0,1", "gpu:0,1");
+        check("--gpus 3,", "gpu:3,");
+        check("--gpus 0 --devices cpu:1", "cpu:1");
+        check("--gpus 2 --devices gpu:2", "gpu:2");
+        for gpus in ["-2", "x", "", "1,,2", "0,x"] {
+            let line = format!("--gpus={gpus}");
+            let expected = format!("--gpus {gpus}: must be a number of GPUs, -1 for all, or a list such as 0,1");
+            assert_eq!(place(&line, &[]).unwrap_err(), expected);
+        }
+        let both = "--device cuda and --gpus 2: both name devices; leave one of them out";
+        assert_eq!(place("--device cuda --gpus 2", &[]).unwrap_err(), both);
+        let other = "--gpus -1: --devices cpu:1 says otherwise; leave one of them out";
+        assert_eq!(place("--gpus -1 --devices cpu:1", &[]).unwrap_err(), other);
         let without = |flags: &str| place(flags, &[]).map(|(_, devices)| devices.unwrap_or_default());
         assert_eq!(without("--device auto --world-size 1"), Ok("auto".into()));
         assert_eq!(without("--device auto --world-size 2"), Ok("cpu:2".into()));

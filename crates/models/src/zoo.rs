@@ -9,16 +9,47 @@ use crate::{AlexNet, MobileNetV2, ResNet, Vgg, lenet, mlp};
 #[derive(Clone, Error, PartialEq, Eq)]
 pub enum ModelError {
     /// No model of the zoo has this name.
-    #[error("no model is named {name:?}; the nearest is {nearest} (there are {})", known.join(", "))]
+    #[error("no model is named {name:?}; {}{nearest} (there are {})", nearest_is(family), known.join(", "))]
     Unknown {
         /// The requested name.
         name: String,
-        /// The most similar existing name.
+        /// The kind of network that has such names, if it is known and not in the zoo.
+        family: Option<&'static str>,
+        /// The existing model for the same purpose, or otherwise the one with the most similar name.
         nearest: &'static str,
         /// Every name.
         known: Vec<&'static str>,
     },
 }
+
+fn nearest_is(family: &Option<&str>) -> String {
+    match family {
+        Some(family) => format!("there is no {family} yet; for the same purpose there is "),
+        None => "the nearest is ".to_owned(),
+    }
+}
+
+/// Beginnings of the names of other networks, the kind of each, and a model of the zoo for the same purpose.
+const FAMILIES: &[(&[&str], &str, &str)] = &[
+    (&["vit", "swin", "deit", "beit", "maxvit", "cait", "eva", "coatnet", "mvit"], "vision transformer", "resnet50"),
+    (&["convnext"], "ConvNeXt", "resnext50_32x4d"),
+    (&["efficientnet", "tf_efficientnet", "efficientnetv2"], "EfficientNet", "mobilenet_v2"),
+    (
+        &["mobilenet_v3", "mobilenetv3", "mobilenet_v1", "mobilenetv1", "mobilenetv4"],
+        "other MobileNet than V2",
+        "mobilenet_v2",
+    ),
+    (&["shufflenet"], "ShuffleNet", "mobilenet_v2"),
+    (&["squeezenet"], "SqueezeNet", "mobilenet_v2"),
+    (&["mnasnet"], "MNASNet", "mobilenet_v2"),
+    (&["ghostnet"], "GhostNet", "mobilenet_v2"),
+    (&["densenet"], "DenseNet", "resnet50"),
+    (&["inception", "googlenet", "xception"], "Inception network", "resnet50"),
+    (&["regnet"], "RegNet", "resnext50_32x4d"),
+    (&["seresnet", "se_resnet", "resnest", "senet", "nfnet"], "network of this kind", "resnext50_32x4d"),
+    (&["yolo", "ssd", "fasterrcnn", "faster_rcnn", "maskrcnn", "retinanet", "fcos", "detr"], "detector", "resnet50"),
+    (&["unet", "u_net", "deeplab", "fcn", "segformer"], "network for segmentation", "resnet50"),
+];
 
 /// The text of [`std::fmt::Display`]: a `main` that returns the error prints this.
 impl std::fmt::Debug for ModelError {
@@ -112,10 +143,20 @@ pub fn find(name: &str) -> Result<Model, ModelError> {
         return Ok(*model);
     }
     let lower = name.to_lowercase();
-    let nearest = MODELS.iter().map(|model| model.name).min_by_key(|known| distance(&lower, known));
+    let underscored = lower.replace('-', "_");
+    let of_family =
+        |(beginnings, ..): &&(&[&str], &str, &str)| beginnings.iter().any(|one| underscored.starts_with(one));
+    let (family, nearest) = match FAMILIES.iter().find(of_family) {
+        Some(&(_, family, nearest)) => (Some(family), nearest),
+        None => {
+            let names = MODELS.iter().map(|model| model.name);
+            (None, names.min_by_key(|known| distance(&lower, known)).unwrap_or_default())
+        }
+    };
     Err(ModelError::Unknown {
         name: name.into(),
-        nearest: nearest.unwrap_or_default(),
+        family,
+        nearest,
         known: MODELS.iter().map(|model| model.name).collect(),
     })
 }
@@ -165,6 +206,37 @@ mod tests {
         check("resnext50", "resnet50");
         check("resnet20-cifar", "resnet50-cifar");
         check("", "mlp");
+    }
+
+    /// Regression test: the nearest to vit_b_16 was vgg16, and to densenet121 lenet.
+    #[test]
+    fn the_nearest_to_a_missing_network_has_the_same_purpose() {
+        let check = |name: &str, expected: &str| {
+            let text = find(name).unwrap_err().to_string();
+            assert!(text.contains(expected) && text.contains("resnet18, resnet34"), "{text}");
+        };
+        check(
+            "vit_b_16",
+            "no model is named \"vit_b_16\"; there is no vision transformer yet; for the same purpose there is resnet50 (",
+        );
+        check("swin-t", "no vision transformer yet");
+        check("efficientnet_b0", "no EfficientNet yet; for the same purpose there is mobilenet_v2 (");
+        check("EfficientNet-B0", "no EfficientNet yet");
+        check("convnext_tiny", "no ConvNeXt yet; for the same purpose there is resnext50_32x4d (");
+        check("densenet121", "no DenseNet yet; for the same purpose there is resnet50 (");
+        check("inception_v3", "no Inception network yet; for the same purpose there is resnet50 (");
+        check("mobilenet_v3_small", "no other MobileNet than V2 yet; for the same purpose there is mobilenet_v2 (");
+        check("shufflenet_v2_x1_0", "no ShuffleNet yet; for the same purpose there is mobilenet_v2 (");
+        check("regnet_y_400mf", "no RegNet yet; for the same purpose there is resnext50_32x4d (");
+        // Mistyped names have the nearest by letters.
+        check("resnet81", "; the nearest is resnet18 (");
+        check("vgg61", "; the nearest is vgg16 (");
+        for (beginnings, _, nearest) in FAMILIES {
+            assert!(find(nearest).is_ok(), "{nearest}");
+            for model in models() {
+                assert!(!beginnings.iter().any(|one| model.name.starts_with(one)), "{}", model.name);
+            }
+        }
     }
 
     #[test]

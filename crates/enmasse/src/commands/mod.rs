@@ -19,6 +19,7 @@ mod weights;
 use clap::{ArgMatches, Command};
 
 use crate::failure::Failure;
+use crate::output::Output;
 pub use self_test::SELF_TEST;
 
 /// PyTorch's launcher before torchrun, as in `python -m torch.distributed.launch`: like `launch`, but ranks get
@@ -54,6 +55,7 @@ pub fn command() -> Command {
         .subcommand(slurm::command())
         .subcommand(doctor::command())
         .subcommand(self_test::command())
+        .subcommand(Command::new("version").about("Print the version").hide(true))
 }
 
 /// Runs the requested command; help has already been printed.
@@ -72,6 +74,11 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
         Some(("slurm", matches)) => slurm::run(matches),
         Some(("doctor", matches)) => doctor::run(matches),
         Some((SELF_TEST, matches)) => self_test::run(matches),
+        Some(("version", _)) => {
+            let mut output = Output::new(false);
+            output.block(concat!("enmasse ", env!("CARGO_PKG_VERSION")));
+            output.finish()
+        }
         _ => Ok(()),
     }
 }

@@ -89,8 +89,9 @@ fn other_tools_words() {
                     }
                     // Flags that repeat a launcher's variables are read in launcher_flags.rs.
                     Meaning::Answer(_) if read(&line).is_ok() => {
-                        let launched = ["device", "world_size", "dist_url", "init_method", "rank", "local_rank"];
-                        assert!(launched.contains(word), "{line}");
+                        let launched =
+                            ["device", "gpus", "world_size", "dist_url", "init_method", "rank", "local_rank"];
+                        assert!(launched.contains(word) || ["project", "name"].contains(word), "{line}");
                     }
                     Meaning::Answer(answer) => {
                         assert_eq!(read(&line).unwrap_err(), Failure::Usage(format!("{flag}: {answer}")), "{line}");

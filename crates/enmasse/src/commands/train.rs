@@ -58,6 +58,7 @@ pub fn command() -> Command {
         .args(data())
         .args(flags)
         .args(launcher_flags::arguments())
+        .args(run_names())
         .arg(Arg::new(DECIDED).long(DECIDED).action(ArgAction::SetTrue).hide(true))
         .arg(
             Arg::new("config")
@@ -68,11 +69,47 @@ pub fn command() -> Command {
         )
 }
 
+/// The flags by which YOLO's scripts name a run's folder in two parts.
+fn run_names() -> [Arg; 2] {
+    let flag = |name: &'static str, placeholder: &'static str, help: &'static str| {
+        let arg = Arg::new(name).long(name).value_name(placeholder).value_parser(path).overrides_with(name);
+        arg.help(help).help_heading(launcher_flags::HEADING)
+    };
+    [
+        flag("project", "DIR", "The folder of --name [default: runs]"),
+        flag("name", "NAME", "A name for the run: --project P --name N is --out P/N"),
+    ]
+}
+
+/// Takes `--project` and `--name` as `--out`.
+fn name_run(matches: &ArgMatches, layers: &mut LayeredConfig) -> Result<(), Failure> {
+    let given = |name: &str| matches.get_one::<PathBuf>(name);
+    let (project, name) = match (given("project"), given("name")) {
+        (None, None) => return Ok(()),
+        (Some(project), None) => {
+            let why = "the run has no name there; give --name NAME too, or --out DIR alone";
+            return Err(Failure::Usage(format!("--project {}: {why}", project.display())));
+        }
+        (project, Some(name)) => (project.map_or(Path::new(RUNS), PathBuf::as_path), name),
+    };
+    if name.as_os_str().is_empty() {
+        return Err(Failure::Usage("--name is empty; give a name for the run".to_owned()));
+    }
+    if let (Some(out), Some(&Source::CommandLine)) = (&layers.config().out, layers.source("out")) {
+        let why = format!("--out {} names the run's folder; leave one of them out", out.display());
+        return Err(Failure::Usage(format!("--name {}: {why}", name.display())));
+    }
+    let out = project.join(name);
+    let text = out.to_str().ok_or_else(|| Failure::Usage(format!("--name {}: must be UTF-8 text", name.display())))?;
+    Ok(layers.argument("out", text)?)
+}
+
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     // First of all: a warning before the time limit must not end this process.
     let signals = RunSignals::default();
     let interrupts = Interrupts::watch_run(&signals)?;
     let mut layers = settings::layers(matches)?;
+    name_run(matches, &mut layers)?;
     name_resumed(&mut layers)?;
     let launched = LauncherFlags::of(matches).place(process_variable, &mut layers)?;
     if let (Some(out), None | Some(0)) = (&layers.config().out, launched.as_ref().map(|launched| launched.place.rank))
@@ -362,8 +399,21 @@ fn check_weights(path: &Path) -> Result<(), Failure> {
     match std::fs::metadata(path) {
         Ok(found) if found.is_file() => Ok(()),
         Ok(_) => Err(Failure::Error(format!("--weights {}: is not a file", path.display()))),
+        Err(_) if path.to_str().is_some_and(is_published) => {
+            let why =
+                "enmasse comes without weights; give a file, such as the .pth file that torchvision downloads for it";
+            Err(Failure::Usage(format!("--weights {}: {why}", path.display())))
+        }
         Err(error) => Err(Failure::Error(format!("--weights {}: cannot be read: {error}", path.display()))),
     }
+}
+
+/// Whether a word names published weights, as in torchvision's `DEFAULT`, `IMAGENET1K_V2` and `ResNet50_Weights.DEFAULT`.
+fn is_published(word: &str) -> bool {
+    let word = word.to_ascii_lowercase();
+    ["default", "true", "pretrained", "coco"].contains(&&*word)
+        || word.starts_with("imagenet")
+        || word.contains("_weights.")
 }
 
 /// The number of classes that the user expects must match the data.
@@ -463,6 +513,45 @@ mod tests {
         let many =
             "1,005 classes have no image for validation, so nothing evaluates them: c0, c1, c2, c3, c4 and 1,000 more";
         check(1005, Some(many));
+    }
+
+    #[test]
+    fn the_folder_of_a_run_may_be_named_in_two_parts() {
+        let named = |line: &str| {
+            let matches = command().try_get_matches_from(std::iter::once("train").chain(line.split(' '))).unwrap();
+            let mut layers = LayeredConfig::new();
+            for (name, value) in crate::arguments::given(&matches) {
+                layers.argument(name, &value).unwrap();
+            }
+            let named = name_run(&matches, &mut layers);
+            named.map(|()| layers.config().out.clone()).map_err(|failure| failure.message().to_owned())
+        };
+        let check =
+            |line: &str, expected: Option<&str>| assert_eq!(named(line), Ok(expected.map(PathBuf::from)), "{line}");
+        check("--epochs 1", None);
+        check("--name a", Some("runs/a"));
+        check("--project p/q --name a", Some("p/q/a"));
+        check("--project p --name a --name b", Some("p/b"));
+        let alone = "--project p: the run has no name there; give --name NAME too, or --out DIR alone";
+        assert_eq!(named("--project p").unwrap_err(), alone);
+        let both = "--name a: --out o names the run's folder; leave one of them out";
+        assert_eq!(named("--out o --project p --name a").unwrap_err(), both);
+    }
+
+    #[test]
+    fn words_for_published_weights_have_an_answer() {
+        let check = |word: &str, expected: bool| assert_eq!(is_published(word), expected, "{word}");
+        check("imagenet", true);
+        check("DEFAULT", true);
+        check("IMAGENET1K_V2", true);
+        check("ResNet50_Weights.DEFAULT", true);
+        check("resnet34.pth", false);
+        check("", false);
+        let failure = check_weights(Path::new("IMAGENET1K_V1")).unwrap_err();
+        assert!(
+            failure.message().starts_with("--weights IMAGENET1K_V1: enmasse comes without weights; "),
+            "{failure:?}"
+        );
     }
 
     #[test]

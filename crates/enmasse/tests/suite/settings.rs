@@ -9,6 +9,9 @@ use enmasse_train::{SETTINGS, Setting};
 #[test]
 fn help_and_version() {
     let version = enmasse(&["--version"]).well();
+    for word in ["version", "-V"] {
+        assert_eq!(enmasse(&[word]).well().stdout, version.stdout, "{word}");
+    }
     assert_eq!(version.stdout, format!("enmasse {}\n", env!("CARGO_PKG_VERSION")));
     let help = enmasse(&["--help"]).well().stdout;
     for command in ["train", "eval", "predict", "data", "models", "plan", "bench", "launch"] {

@@ -194,6 +194,11 @@ impl LayeredConfig {
 }
 
 fn assign(config: &mut TrainConfig, setting: &Setting, text: &str, source: &Source) -> Result<(), ConfigError> {
+    if setting.name == "weights" && text.is_empty() {
+        // Scripts that begin with weights by default, as YOLO's do, are told so to begin without.
+        config.weights = None;
+        return Ok(());
+    }
     config.parse(setting, text).map_err(|reason| ConfigError::value(setting, text, source, reason))
 }
 

@@ -241,6 +241,17 @@ fn precedence_in_any_order() {
     }
 }
 
+/// Regression test: YOLO's `--weights ""` was a file without a name.
+#[test]
+fn weights_without_a_name_are_none() {
+    let mut layers = LayeredConfig::new();
+    layers.environment([("ENMASSE_WEIGHTS".into(), "a.pth".into())]).unwrap();
+    assert_eq!(layers.config().weights.as_deref(), Some(Path::new("a.pth")));
+    layers.argument("weights", "").unwrap();
+    assert_eq!(layers.config().weights, None);
+    assert!(LayeredConfig::new().argument("out", "").is_err());
+}
+
 #[test]
 fn errors_say_where_a_value_came_from() {
     let folder = tempfile::tempdir().unwrap();

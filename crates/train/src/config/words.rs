@@ -22,7 +22,7 @@ pub enum Meaning {
 pub const WORDS: &[(&[&str], Meaning)] = &[
     // Data.
     (&["data_path", "data_dir", "data_root"], Alias("data")),
-    (&["img_size", "image_size"], Alias("size")),
+    (&["img_size", "image_size", "imgsz"], Alias("size")),
     (&["hflip"], Alias("flip")),
     (&["nb_classes"], Alias("num_classes")),
     (&["dataset"], Answer("the data set is recognised by its files; give its folder as DATA")),
@@ -138,7 +138,28 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
         &["gradient_clip_algorithm", "clip_mode"],
         Answer("gradients are clipped by their norm over all parameters, with --clip-norm; leave it out"),
     ),
-    (&["patience", "patience_epochs"], Answer("there is no early stopping yet; leave it out")),
+    (
+        &["patience", "patience_epochs", "early_stopping", "early_stop", "early_stopping_patience"],
+        Answer("there is no early stopping yet; leave it out: the best epoch's weights are kept in any case"),
+    ),
+    (
+        &["monitor", "metric_for_best_model", "eval_metric"],
+        Answer("the best epoch is that of the highest validation accuracy; leave it out"),
+    ),
+    (
+        &["class_weights", "class_weight", "weighted_loss"],
+        Answer("there are no weights of classes in the loss; --balance classes shows all classes equally often"),
+    ),
+    (
+        &["max_time", "time_limit", "max_duration"],
+        Answer(
+            "there is no limit of time; give --max-steps STEPS, or stop the run by Ctrl-C, which saves it for --resume",
+        ),
+    ),
+    (
+        &["find_lr", "lr_find", "lr_finder", "auto_lr_find"],
+        Answer("there is no search for a rate; give --lr RATE, and try several with --max-steps STEPS"),
+    ),
     (
         &["amp", "fp16", "bf16", "amp_dtype", "native_amp", "apex_amp"],
         Answer("give --precision bf16, which needs no loss scaling, or f16, on a GPU"),
@@ -170,7 +191,7 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
         Answer("training is always data-parallel; the number of ranks is --devices gpu:N or cpu:N"),
     ),
     (
-        &["parallel", "zero", "tensor_parallel", "pipeline_parallel"],
+        &["parallel", "zero", "tensor_parallel", "pipeline_parallel", "model_parallel", "fsdp", "deepspeed"],
         Answer("there is only data parallelism so far; leave it out"),
     ),
     (&["device"], Answer("--devices names the kind too, as in auto, gpu:1 and cpu:4")),
@@ -194,7 +215,14 @@ pub const WORDS: &[(&[&str], Meaning)] = &[
     (&["cache_dataset"], Answer("pictures are read anew in each epoch; leave it out")),
     // Output.
     (&["output_dir"], Alias("out")),
-    (&["output", "default_root_dir", "log_dir", "experiment"], Answer("give --out DIR, which holds only this run")),
+    (
+        &["compress", "compression", "gradient_compression", "fp16_allreduce"],
+        Answer("give --reduce-precision bf16, which halves what travels between ranks"),
+    ),
+    (
+        &["output", "default_root_dir", "log_dir", "experiment", "project", "name", "run_name", "exist_ok"],
+        Answer("give --out DIR, which holds only this run"),
+    ),
     (&["print_freq", "p", "log_interval", "log_every_n_steps"], Alias("log_every")),
     (
         &["logger", "log_wandb", "wandb", "report_to"],

@@ -9,7 +9,8 @@ use rustix::fs::{Access, access};
 use super::flags::Given;
 use crate::failure::Failure;
 
-/// Adds program and arguments to a job of `ranks`. Unless `use_env`, every rank gets `--local-rank=N`.
+/// Adds program and arguments to a job of `ranks`. Unless `use_env`, every rank gets `--local-rank=N` as its script's first
+/// argument.
 pub fn job(given: &Given<'_>, ranks: usize, use_env: bool) -> Result<Job, Failure> {
     let mut words = given.matches.get_many::<OsString>("program").into_iter().flatten().cloned();
     let program = words.next().unwrap_or_default();
@@ -28,8 +29,12 @@ pub fn job(given: &Given<'_>, ranks: usize, use_env: bool) -> Result<Job, Failur
         let line = format!("enmasse launch … enmasse {command} …");
         return Err(Failure::Usage(format!("there is no program {command}; it is a command of enmasse: {line}")));
     }
+    let mut words: Vec<OsString> = words.collect();
     let job = match (module, script) {
-        (false, false) => Job::new(program, ranks),
+        (false, false) => {
+            let script = words.drain(..words_before_arguments(&program, &words)).collect::<Vec<_>>();
+            Job::new(program, ranks).args(script)
+        }
         (module, _) => {
             // Unbuffered, as under torchrun: a rank's output appears at once.
             let job = Job::new(python(given.environment)?, ranks).args(["-u"]);
@@ -37,6 +42,29 @@ pub fn job(given: &Given<'_>, ranks: usize, use_env: bool) -> Result<Job, Failur
         }
     };
     Ok(if use_env { job } else { job.local_rank_argument() }.args(words))
+}
+
+/// How many words after a program belong to it rather than to the script's arguments: of a Python its own options and the
+/// script, of enmasse the command.
+fn words_before_arguments(program: &OsStr, words: &[OsString]) -> usize {
+    let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
+    if name == "enmasse" {
+        return usize::from(words.first().is_some_and(|word| !word.as_encoded_bytes().starts_with(b"-")));
+    }
+    if !name.starts_with("python") {
+        return 0;
+    }
+    let mut at = 0;
+    while let Some(word) = words.get(at) {
+        match word.to_str() {
+            // A module or a text instead of a script.
+            Some("-m" | "-c") => return (at + 2).min(words.len()),
+            Some("-W" | "-X" | "--check-hash-based-pycs") => at += 2,
+            Some(option) if option.starts_with('-') && option != "-" => at += 1,
+            _ => return at + 1,
+        }
+    }
+    words.len()
 }
 
 /// A command of enmasse in place of a program: `enmasse launch train`.
@@ -108,6 +136,16 @@ mod tests {
         check("-m train", true, "py -u -m train");
         check("-m package.train", false, "py -u -m package.train --local-rank=1");
         check("prog -x", false, "prog --local-rank=1 -x");
+        // Regression test: it stood before the script, as an option of Python, and before enmasse's command.
+        check("python3 train.py --lr 1", false, "python3 train.py --local-rank=1 --lr 1");
+        check("/a/python3.12 -u -W error train.py -x", false, "/a/python3.12 -u -W error train.py --local-rank=1 -x");
+        check("python -m package.train -x", false, "python -m package.train --local-rank=1 -x");
+        check("python -u", false, "python -u --local-rank=1");
+        check("python -W", false, "python -W --local-rank=1");
+        check("./enmasse train photos --lr 1", false, "./enmasse train --local-rank=1 photos --lr 1");
+        check("enmasse --version", false, "enmasse --local-rank=1 --version");
+        check("enmasse", false, "enmasse --local-rank=1");
+        check("enmasse train photos", true, "enmasse train photos");
     }
 
     #[test]
