@@ -39,7 +39,7 @@ pub enum JoinError {
     },
     /// The group would be reachable from other machines without a token.
     #[error(
-        "{address} is reachable from other machines, so the ranks need a token: set ENMASSE_TOKEN to the same secret text for all of them"
+        "{address} is reachable from other machines, so the ranks need a token: set ENMASSE_TOKEN to the same secret text for all of them, or ENMASSE_TOKEN_FILE to a file with it"
     )]
     TokenRequired {
         /// Where rank 0 would listen.

@@ -8,12 +8,17 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use rustix::fs::CWD;
 use thiserror::Error;
 
+use self::private::{read_text, read_token};
+use crate::error::JoinError;
+
+mod private;
 mod user;
 
 pub use user::UserSecretError;
@@ -126,17 +131,27 @@ impl Token {
 
     /// Reads a file that [`Token::write_file`] wrote. A missing file is an error like any other.
     pub(crate) fn read_file(path: &Path) -> io::Result<Self> {
-        let mut file = File::open(path)?;
-        let metadata = file.metadata()?;
-        if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.permissions().mode() & 0o077 != 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                "it must belong to this user and be readable by nobody else (mode 0600)",
-            ));
+        read_token(CWD, path)
+    }
+
+    /// The token that variables give: the text in ENMASSE_TOKEN, or that in the file that ENMASSE_TOKEN_FILE names. The file must
+    /// be this user's and of no use to others (mode 0600), and no link. Both may be given if they hold the same token.
+    pub fn from_variables(variable: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, JoinError> {
+        const TEXT: &str = "ENMASSE_TOKEN";
+        const FILE: &str = "ENMASSE_TOKEN_FILE";
+        let refuse = |name: &'static str, problem: String| JoinError::Variable { name, problem };
+        let given = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
+        let text = given(TEXT).map(|text| Token::from_text(&text).map_err(|weak| refuse(TEXT, weak.to_string())));
+        let file = given(FILE).map(|path| {
+            let text = read_text(Path::new(&path)).map_err(|error| refuse(FILE, format!("{path}: {error}")))?;
+            Token::from_text(&text).map_err(|weak| refuse(FILE, format!("{path}: its text {weak}")))
+        });
+        match (text.transpose()?, file.transpose()?) {
+            (Some(text), Some(file)) if blake3::Hash::from(text.0) != blake3::Hash::from(file.0) => {
+                Err(refuse(TEXT, format!("and {FILE} hold different tokens: leave one of them out")))
+            }
+            (text, file) => Ok(text.or(file)),
         }
-        let mut bytes = [0; TOKEN_BYTES];
-        file.read_exact(&mut bytes)?;
-        Ok(Token(bytes))
     }
 
     /// The proof of `side`. Compare proofs with `==`, which takes the same time wherever they differ.
@@ -190,6 +205,7 @@ pub(crate) fn random() -> io::Result<[u8; TOKEN_BYTES]> {
 mod tests {
     use super::*;
     use std::os::fd::AsFd;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
     fn files_are_private_and_replaced_whole() {
@@ -205,6 +221,90 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         assert_eq!(Token::read_file(&path).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    /// Regression test: the file of a run followed links, was waited for if it was a FIFO, and could be longer.
+    #[test]
+    fn files_that_others_may_have_made_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let token = Token::generate().unwrap();
+        let refused = |expected: &str| {
+            let error = Token::read_file(&path).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error:?} lacks {expected:?}");
+            fs::remove_file(&path).unwrap();
+        };
+        let other = folder.path().join("other");
+        token.write_file(&other).unwrap();
+        symlink(&other, &path).unwrap();
+        refused("symbolic link");
+        rustix::fs::mknodat(CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        refused("it is not a regular file");
+        for length in [0, TOKEN_BYTES - 1, TOKEN_BYTES + 1] {
+            token.write_file(&path).unwrap();
+            fs::write(&path, vec![7; length]).unwrap();
+            refused(&format!("it has {length} bytes instead of 32"));
+        }
+        token.write_file(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o604)).unwrap();
+        refused("other users may use it (mode 0604)");
+        // A link in its place is replaced, and not followed.
+        symlink(&other, &path).unwrap();
+        let new = Token::generate().unwrap();
+        new.write_file(&path).unwrap();
+        assert_eq!((Token::read_file(&path).unwrap().0, Token::read_file(&other).unwrap().0), (new.0, token.0));
+    }
+
+    #[test]
+    fn variables_hold_a_text_or_name_a_file() {
+        const TEXT: &str = "a text that is long enough";
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str, text: &[u8], mode: u32| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let own = path("own", b"a text that is long enough\n", 0o600);
+        let read = |text: Option<&str>, file: Option<&str>| {
+            let found = Token::from_variables(&|name: &str| match name {
+                "ENMASSE_TOKEN" => text.map(str::to_owned),
+                "ENMASSE_TOKEN_FILE" => file.map(str::to_owned),
+                _ => None,
+            });
+            found.map(|token| token.map(|token| token.0)).map_err(|error| error.to_string())
+        };
+        let expected = Some(Token::from_text(TEXT).unwrap().0);
+        assert_eq!(read(None, None), Ok(None));
+        assert_eq!(read(Some(" "), Some("")), Ok(None));
+        assert_eq!(read(Some(TEXT), None), Ok(expected));
+        assert_eq!(read(None, Some(&own)), Ok(expected));
+        assert_eq!(read(Some(TEXT), Some(&own)), Ok(expected));
+        let refused = |text: Option<&str>, file: &str, says: &str| {
+            assert_eq!(read(text, Some(file)).unwrap_err(), says);
+        };
+        let different = "ENMASSE_TOKEN and ENMASSE_TOKEN_FILE hold different tokens: leave one of them out";
+        refused(Some("another text, as long"), &own, different);
+        let open = path("open", TEXT.as_bytes(), 0o640);
+        let says = "other users may use it (mode 0640): chmod go= it";
+        refused(None, &open, &format!("ENMASSE_TOKEN_FILE {open}: {says}"));
+        let short = path("short", b"short", 0o600);
+        let starts = |file: &str, says: &str| {
+            let error = read(None, Some(file)).unwrap_err();
+            assert!(
+                error.starts_with(&format!("ENMASSE_TOKEN_FILE {file}: {says}")) && !error.contains('\n'),
+                "{error}"
+            );
+        };
+        starts(&short, "its text is shorter than 16 bytes: make a secret with");
+        let long = path("long", &[b'a'; 5000], 0o600);
+        starts(&long, "it has 5000 bytes, and a token has at most 4096");
+        starts(&path("bytes", &[0xff; 32], 0o600), "");
+        starts(folder.path().to_str().unwrap(), "it is not a regular file");
+        let link = folder.path().join("link");
+        symlink(&own, &link).unwrap();
+        assert!(read(None, link.to_str()).unwrap_err().contains("symbolic link"));
+        starts("/no/such/file", "No such file");
     }
 
     #[test]

@@ -83,6 +83,7 @@ pub const LAUNCHER_VARIABLES: &[&str] = &[
     "ENMASSE_JOB",
     "ENMASSE_TOKEN",
     "ENMASSE_TOKEN_FD",
+    "ENMASSE_TOKEN_FILE",
     "ENMASSE_STORE_FD",
     "ENMASSE_CAUSE_FD",
 ];

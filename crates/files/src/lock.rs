@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
@@ -12,10 +13,10 @@ use rustix::io::Errno;
 pub struct Lock(File);
 
 impl Lock {
-    /// Locks a file, which is created if there is none. `None` if another process, or another lock of this one, has locked it.
+    /// Locks a file, which is created for this user alone if there is none. `None` if another process, or another lock of this one, has locked it.
     /// Waits for nothing. On a file system that knows no locks everybody gets it.
     pub fn take(path: &Path) -> io::Result<Option<Lock>> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) | Err(Errno::NOSYS | Errno::NOTSUP | Errno::NOLCK) => Ok(Some(Lock(file))),
             Err(Errno::WOULDBLOCK) => Ok(None),
@@ -39,6 +40,8 @@ mod tests {
         let path = folder.path().join("lock");
         let lock = Lock::take(&path).unwrap().unwrap();
         assert!(Lock::take(&path).unwrap().is_none());
+        // Regression test: other users could open the file, and hold its lock for ever.
+        assert_eq!(std::os::unix::fs::MetadataExt::mode(&lock.file().metadata().unwrap()) & 0o777, 0o600);
         drop(lock);
         assert!(Lock::take(&path).unwrap().is_some());
         assert!(Lock::take(&folder.path().join("none/lock")).is_err());

@@ -9,8 +9,8 @@ use rustix::process::geteuid;
 
 use crate::FileError;
 
-/// Creates a folder that only this user may read, or takes one that is there. A link, or a folder of another user, is an
-/// error: what is written below it would end elsewhere.
+/// Creates a folder that only this user may read, or takes one that is there. A link, a folder of another user, or one that
+/// others may write to is an error: what is written below it could end elsewhere, or be replaced.
 pub fn make_own_folder(folder: &Path) -> Result<(), FileError> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -18,7 +18,13 @@ pub fn make_own_folder(folder: &Path) -> Result<(), FileError> {
     }
     let found = fs::symlink_metadata(folder).map_err(FileError::of("read", folder))?;
     if found.is_dir() && found.uid() == geteuid().as_raw() {
-        return Ok(());
+        return match found.mode() & 0o022 {
+            0 => Ok(()),
+            _ => {
+                let why = format!("other users may write to it (mode {:04o}): chmod go-w it", found.mode() & 0o7777);
+                Err(FileError::of("write", folder)(io::Error::new(ErrorKind::PermissionDenied, why)))
+            }
+        };
     }
     Err(FileError::of("write", folder)(io::Error::other("it is another user's, or no folder; choose another place")))
 }
@@ -26,6 +32,7 @@ pub fn make_own_folder(folder: &Path) -> Result<(), FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn no_link_and_no_file() {
@@ -42,5 +49,12 @@ mod tests {
             assert!(error.ends_with("it is another user's, or no folder; choose another place"), "{error}");
         }
         assert!(make_own_folder(&path("none/own")).is_err());
+        // Regression test: the owner alone was checked.
+        for (mode, refused) in [(0o755, false), (0o720, true), (0o702, true), (0o1777, true)] {
+            fs::set_permissions(path("own"), PermissionsExt::from_mode(mode)).unwrap();
+            let error = make_own_folder(&path("own")).err().map(|error| error.to_string());
+            let says = format!("other users may write to it (mode {mode:04o}): chmod go-w it");
+            assert_eq!(error.as_ref().is_some_and(|error| error.contains(&says)), refused, "{mode:o} {error:?}");
+        }
     }
 }

@@ -230,7 +230,7 @@ mod tests {
         check("regnet_y_400mf", "no RegNet yet; for the same purpose there is resnext50_32x4d (");
         // Mistyped names have the nearest by letters.
         check("resnet81", "; the nearest is resnet18 (");
-        check("vgg61", "; the nearest is vgg16 (");
+        check("vgg116", "; the nearest is vgg11 (");
         for (beginnings, _, nearest) in FAMILIES {
             assert!(find(nearest).is_ok(), "{nearest}");
             for model in models() {

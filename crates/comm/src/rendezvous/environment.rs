@@ -8,13 +8,13 @@ use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
 
 use super::{MeetingPoint, Rendezvous};
 use crate::error::JoinError;
-use crate::token::{Token, WeakToken};
+use crate::token::Token;
 
 impl Rendezvous {
     /// `env://`: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. All are required; an empty one counts as missing.
     ///
-    /// The launcher may add ENMASSE_TOKEN_FD, a descriptor from which the token is read, or ENMASSE_TOKEN, a text. For
-    /// rank 0, ENMASSE_STORE_FD is the descriptor of a listening socket. ENMASSE_JOB, or else torchrun's
+    /// The launcher may add ENMASSE_TOKEN_FD, a descriptor from which the token is read. Otherwise see
+    /// [`Token::from_variables`]. For rank 0, ENMASSE_STORE_FD is the descriptor of a listening socket. ENMASSE_JOB, or else torchrun's
     /// TORCHELASTIC_RUN_ID, is the job's name; TORCHELASTIC_RESTART_COUNT is its attempt. ENMASSE_JOIN_TIMEOUT is how many
     /// seconds ranks wait for all to join, ENMASSE_HEARTBEAT after how many seconds without a sign of life a rank is
     /// declared silent.
@@ -63,9 +63,8 @@ impl Rendezvous {
             let descriptor = inherited(NAME, &text)?;
             let token = Token::from_descriptor(std::os::fd::AsFd::as_fd(&descriptor));
             rendezvous.token = Some(token.map_err(|error| unusable(NAME, &text, &error))?);
-        } else if let Some(text) = variable("ENMASSE_TOKEN") {
-            let refusal = |weak: WeakToken| JoinError::Variable { name: "ENMASSE_TOKEN", problem: weak.to_string() };
-            rendezvous.token = Some(Token::from_text(&text).map_err(refusal)?);
+        } else {
+            rendezvous.token = Token::from_variables(&variable)?;
         }
         if let Some(text) = variable("ENMASSE_STORE_FD").filter(|_| rank == 0 && world_size > 1) {
             const NAME: &str = "ENMASSE_STORE_FD";

@@ -3,23 +3,20 @@
 //! The first job makes the file, and every later one reads it. The folder is `$XDG_RUNTIME_DIR/enmasse`, or else
 //! `/tmp/enmasse-UID`. Other users share `/tmp`, so what lies there is used only after its owner and mode are checked.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, linkat, mkdirat, openat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, linkat, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use thiserror::Error;
 
-use super::{TOKEN_BYTES, Token, random};
+use super::private::{WRITABLE, check, read_token};
+use super::{Token, random};
 
 /// The file in the folder.
 const FILE: &str = "secret";
-/// Permissions of others to change an entry.
-const WRITABLE: u32 = 0o022;
-/// Permissions of others to use an entry in any way.
-const USABLE: u32 = 0o077;
 
 /// Why a user's secret cannot be used.
 #[derive(Debug, Error)]
@@ -42,8 +39,9 @@ impl Token {
 
     fn of_user_in(path: &Path) -> Result<Self, UserSecretError> {
         let folder = open_folder(path).map_err(|source| UserSecretError { path: path.to_owned(), source })?;
-        let found = match read(&folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => make(&folder).and_then(|()| read(&folder)),
+        let read = || read_token(&folder, Path::new(FILE));
+        let found = match read() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => make(&folder).and_then(|()| read()),
             found => found,
         };
         found.map_err(|source| UserSecretError { path: path.join(FILE), source })
@@ -89,33 +87,9 @@ fn make(folder: &OwnedFd) -> io::Result<()> {
     written
 }
 
-fn read(folder: &OwnedFd) -> io::Result<Token> {
-    // A FIFO in place of the file must not block.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let mut file = std::fs::File::from(openat(folder, FILE, flags, Mode::empty())?);
-    let stat = fstat(&file)?;
-    check(&stat, USABLE)?;
-    if stat.st_size != TOKEN_BYTES as i64 {
-        return Err(io::Error::other(format!("it has {} bytes instead of {TOKEN_BYTES}: remove it", stat.st_size)));
-    }
-    let mut bytes = [0; TOKEN_BYTES];
-    file.read_exact(&mut bytes)?;
-    Ok(Token(bytes))
-}
-
-/// Refuses an entry of another user, and one for which others have any of the permissions `forbidden`.
-fn check(stat: &Stat, forbidden: u32) -> io::Result<()> {
-    let own = geteuid().as_raw();
-    let why = match stat.st_mode & forbidden {
-        _ if stat.st_uid != own => format!("it belongs to user {}, and this is user {own}", stat.st_uid),
-        0 => return Ok(()),
-        _ => format!("other users may use it (mode {:04o})", stat.st_mode & 0o7777),
-    };
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::private::USABLE;
     use super::*;
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -37,7 +38,8 @@ fn ensure_within(
     }
     fs::create_dir_all(cache).map_err(|source| DataError::write(cache, source))?;
     let path = cache.join(format!(".{name}.lock"));
-    let lock = File::create(&path).map_err(|source| DataError::write(path, source))?;
+    let lock = File::options().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let lock = lock.map_err(|source| DataError::write(path, source))?;
     if wait_for(&lock, patience, || is_whole(&folder)) {
         // No other process builds while this one holds the lock: temporary files were left by a process that died.
         remove_temporaries(cache, name);

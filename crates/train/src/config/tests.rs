@@ -65,7 +65,6 @@ fn refused_values_say_what_is_allowed() {
     check("repeat_augment", "0", "--repeat-augment 0: must be 1 or more");
     check("sampler", "random", "--sampler random: must be shuffle or distributed");
     check("split", "cpython", "--split cpython: must be seeded or python");
-    check("weights", "", "--weights \"\": must not be empty");
     check("model", "", "--model \"\": must not be empty");
     let devices = "must be auto, or KIND:N with N ranks, 1 or more, KIND:all, KIND:free:N or KIND:LIST, such as cpu:2, gpu:all or gpu:0,3";
     check("devices", "cpu:0", &format!("--devices cpu:0: {devices}"));

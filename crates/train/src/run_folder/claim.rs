@@ -8,7 +8,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -49,7 +49,7 @@ impl Claim {
     pub(super) fn lock(root: &Path, attempt: &Attempt) -> Result<Option<File>, RunError> {
         loop {
             let path = root.join(LOCK);
-            let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+            let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
             let file = file.map_err(FileError::of("write to", root))?;
             let held = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => false,

@@ -10,17 +10,13 @@ use crate::failure::Failure;
 use crate::output::say_block;
 use crate::writer;
 
-/// The variable with the text that proves, on all nodes, that they belong to the job.
-const TOKEN: &str = "ENMASSE_TOKEN";
 /// How much longer than its workers' time limit an agent may take to stop.
 const STOP_MARGIN: Duration = Duration::from_secs(30);
 
 /// Runs this node's part of the job.
 pub fn run(job: &Job, meeting: Meeting, shutdown_timeout: Duration) -> Result<(), Failure> {
-    let token = match std::env::var(TOKEN) {
-        Ok(text) => Some(Token::from_text(&text).map_err(|weak| Failure::Usage(format!("{TOKEN} {weak}")))?),
-        Err(_) => None,
-    };
+    let token = Token::from_variables(&|name| std::env::var(name).ok());
+    let token = token.map_err(|error| Failure::Usage(error.to_string()))?;
     let Meeting { least, most, endpoint, local_address, timing } = meeting;
     let timing = Timing { stop: shutdown_timeout + STOP_MARGIN, ..timing };
     let elastic = Elastic { least, most, endpoint, token, local_address, timing };
