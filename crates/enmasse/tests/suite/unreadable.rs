@@ -181,7 +181,7 @@ fn a_failure_is_told_as_no_request_to_stop() {
     fs::write(data.join("dark/003.jpg"), "").unwrap();
     for number in 0..4 {
         let out = folder.path().join(number.to_string());
-        let ended = enmasse(&arguments(&data, &out, &["--devices", "cpu:2"]));
+        let ended = enmasse(&arguments(&data, &out, &["--devices", "cpu:2", "--on-bad-sample", "error"]));
         failed(&ended, 1, &["dark/003.jpg"]);
         assert!(!ended.stderr.contains("terminated"), "{}", ended.stderr);
     }
