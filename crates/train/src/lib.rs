@@ -78,7 +78,7 @@ pub use stop::{Stop, StopRequests};
 pub use tally::Mistake;
 pub use tensorboard::TensorBoard;
 pub use trace::{Overlap, Traced};
-pub use trainer::{ModelFn, Trainer};
+pub use trainer::{CALLERS_SETTINGS, ModelFn, Trainer};
 pub use training_data::{Augment, SplitRecord, TrainingData};
 pub use tuning::{Tuning, tune};
 pub use weights::{Judged, read_tensors};

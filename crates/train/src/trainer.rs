@@ -7,6 +7,7 @@ mod prepare;
 mod save;
 mod told;
 mod trained;
+mod used;
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use crate::stop::agree;
 use crate::trace::Tracer;
 use diverged::LastCheckpoint;
 use trained::Trained;
+pub use used::CALLERS_SETTINGS;
 
 use crate::{
     Attempt, Callback, DoneRecord, EpochRecord, Position, Preparation, Progress, RankKind, RankMemory, SaveReason,
@@ -57,7 +59,10 @@ pub struct Trainer<'a> {
     config: TrainConfig,
     device: &'a dyn Device,
     group: Option<Group>,
-    loader_threads: usize,
+    /// Threads that decode images, if the caller has decided.
+    loader_threads: Option<usize>,
+    /// The settings that the caller obeys.
+    callers: &'static [&'static str],
     objective: Objective,
     callbacks: Callbacks<'a>,
     attempt: Attempt,
@@ -68,12 +73,12 @@ pub struct Trainer<'a> {
 impl<'a> Trainer<'a> {
     /// A trainer without a group or callbacks.
     pub fn new(config: TrainConfig, device: &'a dyn Device) -> Self {
-        let loader_threads = config.loader_threads.unwrap_or(1);
         Trainer {
             config,
             device,
             group: None,
-            loader_threads,
+            loader_threads: None,
+            callers: &[],
             objective: Objective::default(),
             callbacks: Callbacks::default(),
             attempt: Attempt::default(),
@@ -111,9 +116,22 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Sets the number of threads that decode pictures for this rank.
+    /// Sets the number of threads that decode images for this rank. The default is `loader_threads` of the configuration, or this
+    /// rank's share of the cores, as of one of the group's ranks on this machine.
     pub fn loader_threads(self, threads: usize) -> Self {
-        Trainer { loader_threads: threads.max(1), ..self }
+        Trainer { loader_threads: Some(threads.max(1)), ..self }
+    }
+
+    /// Says which of [`CALLERS_SETTINGS`] the caller obeys. Any other of them is an error in [`Trainer::fit`].
+    pub fn obeys(self, settings: &'static [&'static str]) -> Self {
+        Trainer { callers: settings, ..self }
+    }
+
+    /// The number of threads that decode images for this rank.
+    fn decoders(&self) -> usize {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (rank, ranks) = self.group.as_ref().map_or((0, 1), |group| (group.rank(), group.world_size()));
+        self.loader_threads.unwrap_or_else(|| self.config.loader_threads_of_rank(cores, rank, ranks))
     }
 
     /// Sets the source of requests to stop from outside, such as signals.
@@ -127,11 +145,20 @@ impl<'a> Trainer<'a> {
         Trainer { attempt, ..self }
     }
 
+    /// Checks the configuration as the command line does, and against the device, the group and the data. The run records what is
+    /// used. A model is recorded under the name `model` of the configuration; one that has the name of a model of the zoo, but other
+    /// tensors, as `own`.
+    ///
     /// Trains for the configured epochs, from the start or from the run folder's last checkpoint. With a group, an
     /// error on this rank ends the others with the same cause. [`TrainError::Stopped`] does not count as one, and is
     /// returned on all ranks.
     pub fn fit(&mut self, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
-        let result = self.as_one(|trainer| trainer.try_fit(model, data));
+        let given = self.config.clone();
+        let result = self.as_one(|trainer| {
+            trainer.config = trainer.used(model, data)?;
+            trainer.try_fit(model, data)
+        });
+        self.config = given;
         // A run that ends in an error is stopping anyway, so requests to stop count as heeded.
         self.callbacks.requests().heed(result.is_err());
         if let Err(error) = &result {

@@ -11,8 +11,9 @@ use enmasse_graph::Target;
 use enmasse_launch::{Launcher, process_variable};
 use enmasse_models::Model;
 use enmasse_train::{
-    Devices, DoneRecord, LayeredConfig, Objective, Preparation, RUNS, Resume, RunFolder, RunPaths, SETTINGS, Source,
-    Stop, StopRequests, TrainConfig, TrainError, Trainer, TrainingData, TransportKind, compile_plans, locate_run,
+    CALLERS_SETTINGS, Devices, DoneRecord, LayeredConfig, Objective, Preparation, RUNS, Resume, RunFolder, RunPaths,
+    SETTINGS, Source, Stop, StopRequests, TrainConfig, TrainError, Trainer, TrainingData, TransportKind, compile_plans,
+    locate_run,
 };
 use enmasse_wording::{counted, grouped, one_line};
 
@@ -442,7 +443,7 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
             Some(group) => trainer.group(group.clone()),
             None => trainer,
         };
-        let trainer = trainer.loader_threads(loader_threads).attempt(attempt());
+        let trainer = trainer.loader_threads(loader_threads).obeys(CALLERS_SETTINGS).attempt(attempt());
         let mut trainer = trainer.stop_on(requests.clone());
         let began = Instant::now();
         let done = trainer.fit(&|x, classes| model.forward(x, classes), data)?;

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::layers::VARIABLE_PREFIX;
 use super::words::{answer, nearest};
-use super::{Kind, Setting};
+use super::{Kind, Setting, TrainConfig};
 
 /// The source of a value. Later variants take precedence over earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,6 +106,12 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
+    /// A value of a configuration in code that is not allowed.
+    pub(crate) fn setting(config: &TrainConfig, name: &str, reason: String) -> Self {
+        let text = config.get(name).unwrap_or_default();
+        ConfigError::Value { what: format!("{name} {}", one_line(&text)), reason }
+    }
+
     pub(super) fn value(setting: &Setting, text: &str, source: &Source, reason: String) -> Self {
         ConfigError::Value { what: source.describe(setting, &one_line(text)), reason }
     }

@@ -39,7 +39,7 @@ impl Session {
         let map = ShardMap::new(config.shard_count(world_size), world_size)?;
         let shards = map.shards();
         let sharding = Sharding { hosted: map.hosted(rank), shards, batch: config.batch_per_shard(shards) };
-        let pool = DecodePool::new(trainer.loader_threads)?.patience(config.patience(world_size));
+        let pool = DecodePool::new(trainer.decoders())?.patience(config.patience(world_size));
         let preparation = Preparation::of(config, data);
         let (transform, sampler) = (preparation.train.clone(), config.training_sampler(data.train.as_ref()));
         let (pictures, seed) = (data.train.clone(), config.seed);
@@ -83,7 +83,7 @@ impl Session {
                 RankKind::Process => 1,
             },
             exchange: group.map_or(0, Group::buffer_bytes),
-            decoders: [trainer.loader_threads, data.reading_bytes(&evaluation.pool)?],
+            decoders: [trainer.decoders(), data.reading_bytes(&evaluation.pool)?],
             kept: data.kept_bytes(),
             ahead: data.ahead_bytes(),
             loading: loaded_at_a_time(config, &plans),
@@ -215,7 +215,7 @@ impl Session {
             world_size: self.map.ranks(),
             shards: self.map.shards(),
             device: trainer.device.name(),
-            loader_threads: trainer.loader_threads,
+            loader_threads: trainer.decoders(),
             memory: self.memory,
             tuning: self.tuning.clone(),
             pretrained: self.pretrained.as_ref().map(ToString::to_string),

@@ -18,6 +18,7 @@ mod objective;
 mod prediction;
 mod pretrained;
 mod progress;
+mod settings;
 mod stopping;
 mod test_part;
 mod trace;

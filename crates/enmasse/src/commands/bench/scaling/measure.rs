@@ -10,8 +10,8 @@ use enmasse_files::{read_regular, write_whole};
 use enmasse_graph::{Mode, Plans, Target};
 use enmasse_models::Model;
 use enmasse_train::{
-    Callback, CallbackResult, Control, Devices, EpochRecord, Objective, Preparation, RankMemory, Started, TrainConfig,
-    Trainer, TrainingData, compile_plans,
+    CALLERS_SETTINGS, Callback, CallbackResult, Control, Devices, EpochRecord, Objective, Preparation, RankMemory,
+    Started, TrainConfig, Trainer, TrainingData, compile_plans,
 };
 use serde_json::json;
 
@@ -158,7 +158,9 @@ impl Workload {
         let (train, validation) = (part(&data.train, *steps), part(&data.validation, 1));
         let data = TrainingData { train, validation, split: None, ..data.clone() };
         let mut watch = Watch::default();
-        let trainer = Trainer::new(config.clone(), device.as_ref()).loader_threads(rank.loader_threads(config));
+        let trainer = Trainer::new(config.clone(), device.as_ref())
+            .obeys(CALLERS_SETTINGS)
+            .loader_threads(rank.loader_threads(config));
         let trainer = match &rank.group {
             Some(group) => trainer.group(group.clone()),
             None => trainer,

@@ -1,0 +1,72 @@
+//! Settings as fields of a configuration: the trainer obeys them, or says that it cannot.
+
+use std::sync::Arc;
+
+use crate::common::Colours;
+use crate::fit::{cpu, net};
+use enmasse_graph::Tensor;
+use enmasse_train::{ModelFn, OptimizerKind, RunPaths, TrainConfig, TrainError, Trainer, TrainingData};
+
+fn data() -> TrainingData {
+    TrainingData::new(Arc::new(Colours(10)), Arc::new(Colours(5)))
+}
+
+fn config() -> TrainConfig {
+    TrainConfig { epochs: 1, batch: Some(5), size: Some(8), ..TrainConfig::default() }
+}
+
+fn fit(config: TrainConfig, model: &ModelFn) -> Result<(), TrainError> {
+    Trainer::new(config, &cpu(1)).fit(model, &data()).map(drop)
+}
+
+/// Regression test: such values were taken without a word, and the run trained on, with or without them.
+#[test]
+fn values_that_cannot_be_obeyed_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |change: &dyn Fn(&mut TrainConfig), expected: &str| {
+        let mut config = TrainConfig { out: Some(folder.path().join("run")), ..config() };
+        change(&mut config);
+        let error = fit(config, &net).unwrap_err();
+        assert!(matches!(error, TrainError::Config(_)), "{error}");
+        assert!(error.to_string().starts_with(expected), "{error}");
+        assert!(!folder.path().join("run").exists());
+    };
+    check(&|config| config.lr = -1.0, "lr -1: must be a finite number, above 0");
+    check(&|config| config.lr = f64::NAN, "lr NaN: must be a finite number, above 0");
+    check(&|config| config.epochs = 0, "epochs 0: must be 1 or more");
+    check(&|config| config.momentum = 5.0, "momentum 5: must be a finite number, from 0 to below 1");
+    check(&|config| config.timeout = -1.0, "timeout -1: must be a finite number, above 0");
+    check(&|config| config.num_classes = Some(99), "num_classes 99: the data have 3 classes");
+    let set = |name: &'static str, text: &'static str| move |config: &mut TrainConfig| config.set(name, text).unwrap();
+    check(&set("devices", "gpu:7"), "devices gpu:7: the trainer was given cpu (");
+    check(&set("devices", "gpu:1"), "devices gpu:1: the trainer was given cpu (");
+    check(&set("devices", "cpu:2"), "devices cpu:2: the trainer was given cpu (");
+    for (name, text) in
+        [("isa", "nonsense"), ("threads", "3"), ("stage", "/tmp"), ("json", "true"), ("transport", "mpi")]
+    {
+        check(&set(name, text), &format!("{name} {text}: the trainer cannot obey it"));
+    }
+}
+
+/// Regression test: the run of an own model was recorded as one of resnet18, and could not be opened.
+#[test]
+fn a_run_records_what_was_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |name: &str, config: TrainConfig, model: &ModelFn, expected: &str| {
+        let out = folder.path().join(name);
+        fit(TrainConfig { out: Some(out.clone()), ..config }, model).unwrap();
+        let text = RunPaths::new(&out).saved_config().unwrap().unwrap();
+        let found = TrainConfig::from_toml(&text).unwrap();
+        assert_eq!((found.model.as_str(), found.size), (expected, Some(8)), "{name}");
+        assert_eq!(found.get("devices").as_deref(), Some("cpu:1"));
+    };
+    check("unnamed", config(), &net, "own");
+    check("named", TrainConfig { model: "net".into(), ..config() }, &net, "net");
+    let mlp = |x: Tensor, classes| enmasse_models::find("mlp").unwrap().forward(x, classes);
+    check("zoo", TrainConfig { model: "mlp".into(), optimizer: OptimizerKind::AdamW, ..config() }, &mlp, "mlp");
+    check("another", TrainConfig { model: "lenet".into(), ..config() }, &mlp, "own");
+    // Such a name says which device is used.
+    let mut named = config();
+    named.set("devices", "cpu:1").unwrap();
+    check("device", named, &net, "own");
+}
