@@ -228,7 +228,9 @@ fn metrics_of_a_run_are_in_its_records_and_evaluations() {
     assert_eq!(found[0]["top2"], lines[0]["val_top2"]);
     assert_eq!(
         keys(&found[0]),
-        ["event", "loss", "accuracy", "samples", "unreadable", "averaged", "part", "crops", "top2"]
+        "event loss accuracy balanced_accuracy samples unreadable averaged part crops top2 per_class macro confused"
+            .split(' ')
+            .collect::<Vec<_>>()
     );
     assert!(keys(&eval(&["--metrics", "top3"]).well().json()[0]).contains(&"top3"));
     let refused = eval(&["--metrics", "gradient_norm"]);

@@ -80,6 +80,36 @@ fn mistakes_are_listed_once_at_any_number_of_ranks() {
     refused(&enmasse(&["eval", &weights, &data, "--csv", "--json"]), 2, &["--csv: cannot be combined with --json"]);
 }
 
+/// Regression test: the table of a thousand classes would fill the screen.
+#[test]
+fn many_classes_take_a_short_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let (three, data) = (pictures(folder.path(), 5), folder.path().join("many"));
+    for class in 0..30 {
+        let to = data.join(format!("class-{class:02}"));
+        fs::create_dir_all(&to).unwrap();
+        for (number, from) in (0..5).flat_map(|number| ["dark", "red"].map(|class| (number, class))) {
+            let name = format!("{number:03}.{}", if number % 2 == 0 { "png" } else { "jpg" });
+            fs::copy(three.join(from).join(&name), to.join(format!("{from}-{name}"))).unwrap();
+        }
+    }
+    let (data, run) = (data.display().to_string(), folder.path().join("run").display().to_string());
+    enmasse(&["train", &data, "--model", "mlp", "--size", "12", "--devices", "cpu:1", "--epochs", "1", "--out", &run])
+        .well();
+    let eval = |others: &[&str]| {
+        let fixed = ["eval", &run, &data, "--split", "all", "--devices", "cpu:1"];
+        enmasse(&[&fixed[..], others].concat()).well().stdout
+    };
+    let said = eval(&[]);
+    assert_eq!(said.lines().filter(|line| line.starts_with("class-")).count(), 20, "{said}");
+    assert!(
+        said.contains("\nthese are the 20 with the lowest F1 of 30 classes; --csv and --json have all\n"),
+        "{said}"
+    );
+    assert!(said.lines().count() < 30, "{said}");
+    assert_eq!(eval(&["--csv"]).lines().count(), 32);
+}
+
 fn on_one_device(arguments: &[&str]) -> Ended {
     enmasse(&[arguments, &["--devices", "cpu:1", "--size", "12"]].concat()).well()
 }
