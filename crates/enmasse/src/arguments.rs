@@ -157,9 +157,10 @@ fn choices(setting: &Setting) -> Vec<&'static str> {
     }
 }
 
-/// The default to be shown; `None` for a switch, which is off, and for a list, which is empty.
+/// The default to be shown; `None` for a switch that is off, and for a list, which is empty.
 fn shown_default(setting: &Setting) -> Option<String> {
-    setting.default_text().filter(|text| !setting.kind.stands_alone() && !text.is_empty())
+    let is_told = |text: &String| !text.is_empty() && (!setting.kind.stands_alone() || text == "true");
+    setting.default_text().filter(is_told)
 }
 
 /// A word as a flag: `--batch-size`, `-b`.

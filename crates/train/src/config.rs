@@ -212,7 +212,7 @@ settings! {
         cutmix: f64 = 0.0, "ALPHA", at_least(0), Run;
         /// Convert images that are not RGB
         /// Grey, CMYK, palette, transparent and 16-bit ones, as torchvision's ImageFolder does by Pillow's convert("RGB"). With --no-convert-rgb such images cannot be read.
-        convert_rgb: bool = true => "true", "", ANY, Run;
+        convert_rgb: bool = true, "", ANY, Run;
         /// Turn pictures by their EXIF orientation
         /// As Pillow's ImageOps.exif_transpose does, in JPEG, PNG and WebP files. Pictures are taken as stored otherwise, as by torchvision.
         exif_transpose: bool = false, "", ANY, Run;

@@ -178,7 +178,10 @@ impl LayeredConfig {
     /// The setting with this name if a user gave it a value. A switch that is off as by default requests nothing.
     fn given(&self, name: &str) -> Option<&'static Setting> {
         let setting = SETTINGS.iter().find(|setting| setting.name == name)?;
-        let is_off = setting.kind.stands_alone() && self.text(setting) == "false";
+        // What is on by default is turned off for a reason.
+        let is_off = setting.kind.stands_alone()
+            && self.text(setting) == "false"
+            && setting.default_text().is_none_or(|default| default == "false");
         match self.source(name)? {
             Source::File(_) | Source::Environment | Source::CommandLine => Some(setting).filter(|_| !is_off),
             Source::Default | Source::Saved(_) => None,
