@@ -4,8 +4,10 @@
     .ci/advisories.py read CLONE      makes .ci/advisories.json from a clone of RustSec's advisory-db
     .ci/advisories.py write FOLDER    makes a database of that table, in the form in which cargo-deny reads one
 """
+import datetime
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -54,10 +56,15 @@ def write(folder):
         file = database / "crates" / row["package"] / f"{row['id']}.md"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("\n".join(entry))
-    # cargo-deny takes this file's time as that of the last download, and wants it to be recent.
+    # cargo-deny takes this file's time as that of the last download.
     (database / ".git").mkdir(exist_ok=True)
-    (database / ".git/FETCH_HEAD").write_text("")
-    print(f"{len(table['advisories'])} advisories of {table['date']}")
+    fetched = database / ".git/FETCH_HEAD"
+    fetched.write_text("")
+    date = datetime.date.fromisoformat(table["date"])
+    time = datetime.datetime.combine(date, datetime.time(), datetime.UTC).timestamp()
+    os.utime(fetched, (time, time))
+    age = (datetime.datetime.now(datetime.UTC).date() - date).days
+    print(f"advisories: a copy of {date}, {age} days old, since RustSec's database cannot be reached: later ones are not checked")
 
 
 def main():
