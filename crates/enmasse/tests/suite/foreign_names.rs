@@ -72,7 +72,9 @@ fn foreign_names_neither_steer_the_terminal_nor_forge_lines() {
 
     clean(enmasse(&["data", "check", &path]));
     clean(enmasse(&["data", "stats", &path, "--on-bad-sample", "skip"]));
-    clean(enmasse(&["train", &path, "--model", "mlp", "--size", "12", "--epochs", "1", "--devices", "cpu:1"]));
+    let strict = format!("{run}-strict");
+    let strict = [&model[..8], &["--out", &strict, "--on-bad-sample", "error"]].concat();
+    clean(enmasse(&[&["train", &path], &strict[..]].concat()));
     clean(enmasse(&["launch", "--dry-run", "-n", "2", "./train\x1b[2J", "a\nerror: forged"]));
     clean(enmasse(&["eval", "no\x1b[2J\nerror: forged"]));
     clean(enmasse(&["predict", &run, "no\x1b[2J\nerror: forged"]));
