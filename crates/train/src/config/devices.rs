@@ -57,7 +57,7 @@ impl Devices {
         self.kind == AUTO
     }
 
-    /// The argument of a rank that is to take these without another look at the machine. [`SettingValue::parse`] reads it.
+    /// The argument of a rank that is to take these without another look at the machine. `TrainConfig::set` reads it.
     pub fn argument(&self) -> String {
         match self.automatic && !self.is_undecided() {
             true => format!("{DECIDED}{}", Devices { automatic: false, ..self.clone() }),
