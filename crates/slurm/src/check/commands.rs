@@ -133,7 +133,7 @@ impl Command {
 
 /// A training with enmasse itself.
 pub(super) struct Training<'a> {
-    /// What it is told of devices.
+    /// The devices that its flags name.
     pub(super) devices: Option<&'a str>,
 }
 

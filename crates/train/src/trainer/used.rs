@@ -9,7 +9,7 @@ use crate::plans::compile_plans;
 use crate::{ConfigError, Devices, Preparation, TrainConfig, TrainError, TrainingData};
 
 /// The settings that [`Trainer::fit`] cannot obey, since they concern the device that it is given, the group, the terminal or the job.
-/// Whoever sets one must obey it, and say so by [`Trainer::obeys`].
+/// A caller that sets one must obey it, and says so by [`Trainer::obeys`].
 pub const CALLERS_SETTINGS: &[&str] = &[
     "devices",
     "isa",
