@@ -7,9 +7,11 @@ something lie beside them under names of their own. Pictures, Parquet files and 
 """
 import collections
 import gzip
+import io
 import json
 import pickle
 import struct
+import tarfile
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -268,7 +270,68 @@ def slurm():
     yield b"--model=a,b\n1-12:30\nUNLIMITED\nTERM@65535\n"
 
 
+def card():
+    yield b"node1\n8f2c\npid:[4026531836] 0\nnet:[4026531840] \nauto"
+
+
+def classifier():
+    metadata = {
+        "model": "lenet", "classes": '["a", "b"]', "size": "28", "resize": "28", "mean": "[0.5]", "std": "[0.25]",
+        "configuration": 'model = "lenet"\nmetrics = "top5"\n', "split": "0", "seed": "1", "epoch": "0", "samples_consumed": "0",
+        "epoch_sums": "0 0 0", "optimizer_step": "3", "best_val_accuracy": "0.5",
+    }
+    for change in [{}, {"model": "resnet18", "size": "224", "resize": "256", "mean": "[0.5, 0.5, 0.5]", "std": "[1, 1, 1]"},
+                   {"size": "0"}, {"size": "18446744073709551615"}, {"resize": "18446744073709551615"}]:
+        yield "\0".join(f"{key}={value}" for key, value in (metadata | change).items()).encode()
+
+
+def resize():
+    for numbers in [(9, 7, 0, 8, 0, 6, 223, 223, 0, 200, 0, 200), (299, 0, 5, 200, 0, 0, 7, 99_999, 0, 6, 50_000, 2)]:
+        yield struct.pack("<12I", *numbers) + bytes(range(256))
+
+
+def http():
+    part = b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-9/10\r\nETag: \"1\"\r\nContent-Length: 10\r\n\r\n0123456789"
+    yield part
+    yield part.replace(b"Content-Length: 10\r\n\r\n0123456789", b"Transfer-Encoding: chunked\r\n\r\na\r\n0123456789\r\n0\r\n\r\n")
+    yield b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/other\r\nContent-Length: 0\r\n\r\n"
+    yield b"HTTP/1.1 503 Slow Down\r\nRetry-After: 1\r\nContent-Length: 4\r\n\r\nbusy"
+
+
+def profile():
+    credentials = b"[default]\naws_access_key_id = A\naws_secret_access_key=B=\naws_session_token = C\n"
+    yield b"s3://bucket/key\0" + credentials + b"\0[default]\nregion = eu-west-1\nendpoint_url = http://127.0.0.1:9000\n"
+    yield b"https://host/path\0\0"
+
+
+def cache():
+    about = b"http://host/object\nhttp://host\n10 bytes, version \"1\"\n"
+    for which in range(3):
+        yield bytes([which]) + about
+
+
+def archive():
+    for labels in ["cls", "json"]:
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+            for index in range(4):
+                label = str(index % 2) if labels == "cls" else json.dumps({"label": index % 2})
+                for name, content in [(f"{index}.png", b"png"), (f"{index}.{labels}", label.encode())]:
+                    member = tarfile.TarInfo(name)
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+        yield file.getvalue()[:7168]
+
+
+def table():
+    yield b"\0path,label,split\na.png,cat,train\na.png,dog,train\n\"a.png\",cat,val\n"
+    yield b"\1file\tclass\na.png\t1\na.png\t0\n"
+    yield b'\2{"image": "a.png", "label": "cat"}\n{"image": "a.png", "label": 1}\n'
+
+
 TARGETS = {
+    "archive": archive, "cache": cache, "card": card, "classifier": classifier, "http": http, "profile": profile,
+    "resize": resize, "table": table,
     "agent_store": agent_store, "cause": causes, "checkpoint": checkpoint, "collective": collective,
     "configuration": configuration, "control": control, "dataset": dataset, "elastic": elastic, "environment": environment,
     "error_file": error_file, "frames": frames, "handshake": handshake, "header": header, "introduction": introduction,

@@ -15,6 +15,7 @@ use crate::net::link::{FRAME_LIMIT, read_frame, write_frame};
 use crate::net::mac::{Altered, Inbound, Outbound};
 use crate::operation::{HEADER_BYTES, Header};
 use crate::rendezvous::agent_store::AgentStore;
+use crate::rendezvous::form::Card;
 use crate::rendezvous::whereabouts::Notice;
 use crate::store::split_key;
 use crate::token::{TOKEN_BYTES, Token};
@@ -71,6 +72,15 @@ pub fn store(bytes: &[u8]) {
     }
     if let Some(notice) = std::str::from_utf8(bytes).ok().and_then(Notice::from_text) {
         assert_eq!(Notice::from_text(&notice.to_text()), Some(notice));
+    }
+}
+
+/// A rank's card is written as it was read.
+pub fn card(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && let Some(card) = Card::from_text(text)
+    {
+        assert_eq!(card.to_text(), text);
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use enmasse_files::FileError;
 use enmasse_remote::RemoteError;
+use enmasse_wording::one_line;
 
 use crate::bad_sample::name_some;
 use crate::{BadSample, Dataset};
@@ -16,7 +17,7 @@ use crate::{BadSample, Dataset};
 #[non_exhaustive]
 pub enum DataError {
     /// A file or folder could not be opened, listed or read.
-    #[error("cannot read {}: {}", .path.display(), describe(.source))]
+    #[error("cannot read {}: {}", one_line(&.path.to_string_lossy()), describe(.source))]
     Read {
         /// The path.
         path: PathBuf,
@@ -24,7 +25,7 @@ pub enum DataError {
         source: io::Error,
     },
     /// A file or folder could not be written.
-    #[error("cannot write {}: {}", .path.display(), describe(.source))]
+    #[error("cannot write {}: {}", one_line(&.path.to_string_lossy()), describe(.source))]
     Write {
         /// The path.
         path: PathBuf,
@@ -38,7 +39,7 @@ pub enum DataError {
     #[error(transparent)]
     Remote(#[from] RemoteError),
     /// A folder does not have the layout of a data set.
-    #[error("{}: {problem}", .path.display())]
+    #[error("{}: {}", one_line(&.path.to_string_lossy()), one_line(problem))]
     Layout {
         /// The folder or file at fault.
         path: PathBuf,
@@ -46,7 +47,7 @@ pub enum DataError {
         problem: String,
     },
     /// A picture cannot be used.
-    #[error("{name}: {problem}")]
+    #[error("{}: {problem}", one_line(name))]
     Picture {
         /// The file, or the data set's own name for the sample.
         name: String,
@@ -54,7 +55,7 @@ pub enum DataError {
         problem: String,
     },
     /// A sample does not fit the run: the data set or a transform is wrong.
-    #[error("{name}: {problem}")]
+    #[error("{}: {problem}", one_line(name))]
     Sample {
         /// The sample, by its index and the data set's own name.
         name: String,
@@ -241,5 +242,20 @@ fn describe(error: &io::Error) -> String {
     match text.find(" (os error") {
         Some(end) => text[..end].to_lowercase(),
         None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression test: a path of a table, or a member of an archive, with a line break made an error of two lines.
+    #[test]
+    fn errors_that_quote_a_line_break_are_one_line() {
+        let check = |error: DataError, expected: &str| assert_eq!(error.to_string(), expected);
+        check(DataError::layout("a\nb", "there is no c\nd"), "a b: there is no c d");
+        check(DataError::picture("a\nb", "damaged\nhere"), "a b: damaged here");
+        check(DataError::read("a\nb", io::ErrorKind::NotFound.into()), "cannot read a b: entity not found");
+        check(DataError::write("a\nb", io::ErrorKind::NotFound.into()), "cannot write a b: entity not found");
     }
 }

@@ -42,6 +42,8 @@ mod drawn;
 mod error;
 mod file_list;
 mod folder;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod idx;
 mod kind;
 mod layout;

@@ -44,6 +44,12 @@ impl Resizer {
         Self::default()
     }
 
+    /// A resizer that uses the kernels of a level.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn at(level: crate::level::Level) -> Self {
+        Resizer { passes: Passes::at(level), ..Self::default() }
+    }
+
     /// Crops `from` to `crop` and resizes that to `width` × `height` into `out` (`width * height * 3` bytes).
     ///
     /// As in Pillow, pixels outside the crop have no influence, and an axis that keeps its length is copied exactly.
@@ -158,7 +164,7 @@ mod tests {
             let crop = CropBox::whole(width, height);
             let run = |level: Level| {
                 let mut out = vec![0; part.width * part.height * 3];
-                let mut resizer = Resizer { passes: Passes::at(level), ..Resizer::default() };
+                let mut resizer = Resizer::at(level);
                 resizer.resize_part(&picture, crop, (to_width, to_height), part, &mut out);
                 out
             };

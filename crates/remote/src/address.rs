@@ -77,6 +77,13 @@ impl Address {
 mod tests {
     use super::*;
 
+    /// Regression test: an address that was none was quoted with its line breaks.
+    #[test]
+    fn an_address_of_two_lines_is_refused_in_one() {
+        let error = Address::parse("a\nb").unwrap_err().to_string();
+        assert_eq!(error, "a b: it is no address: s3://bucket/key or https://host/path");
+    }
+
     #[test]
     fn addresses() {
         let s3 = |bucket: &str, key: &str| Ok(Place::S3 { bucket: bucket.to_owned(), key: key.to_owned() });

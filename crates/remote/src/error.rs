@@ -1,6 +1,7 @@
 //! Why an object cannot be read.
 
 use enmasse_files::FileError;
+use enmasse_wording::one_line;
 use thiserror::Error;
 
 /// The reason, in one line that says what to do if that is known. No secret is part of it.
@@ -37,7 +38,8 @@ pub enum RemoteError {
 
 impl RemoteError {
     pub(crate) fn address(address: &str, problem: impl Into<String>) -> Self {
-        RemoteError::Object { address: address.to_owned(), problem: problem.into() }
+        // Both may quote what a user or a server wrote.
+        RemoteError::Object { address: one_line(address), problem: one_line(&problem.into()) }
     }
 
     /// The fault, without the address.

@@ -7,6 +7,8 @@ mod address;
 mod ahead;
 mod cache;
 mod error;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod http;
 mod object;
 mod options;

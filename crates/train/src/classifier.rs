@@ -48,29 +48,16 @@ impl Classifier {
         let file = if path.is_dir() { RunPaths::new(path).require_weights()? } else { path.to_owned() };
         let origin = file.display().to_string();
         if is_checkpoint(&file)? {
-            let Checkpoint { meta, tensors } = Checkpoint::load(&file)?;
-            let Judged { weights: tensors, averaged, .. } = Judged::of(tensors);
-            if let Some(given) = model.filter(|given| *given != meta.model) {
-                let reason = format!("{origin} holds a {}, not a {given}: leave --model out", meta.model);
+            let checkpoint = Checkpoint::load(&file)?;
+            if let Some(given) = model.filter(|given| *given != checkpoint.meta.model) {
+                let reason = format!("{origin} holds a {}, not a {given}: leave --model out", checkpoint.meta.model);
                 return Err(TrainError::Weights(reason));
             }
-            let configuration = TrainConfig::from_toml(&meta.configuration)?;
-            let choices = match configuration.tune && path.is_dir() {
-                true => RunPaths::new(path).read_algorithms()?.unwrap_or_default(),
-                false => Choices::default(),
-            };
-            return Ok(Classifier {
-                configuration,
-                choices,
-                model: meta.model,
-                classes: meta.classes,
-                transform: EvalTransform { size: meta.size, resize: meta.resize, grayscale: meta.mean.len() == 1 },
-                normalization: Normalization { mean: meta.mean, deviation: meta.std },
-                tensors,
-                averaged,
-                pretrained: None,
-                origin,
-            });
+            let mut classifier = Self::of(checkpoint, origin)?;
+            if classifier.configuration.tune && path.is_dir() {
+                classifier.choices = RunPaths::new(path).read_algorithms()?.unwrap_or_default();
+            }
+            return Ok(classifier);
         }
         let Some(model) = model else {
             return Err(TrainError::Weights(format!(
@@ -95,22 +82,44 @@ impl Classifier {
         })
     }
 
+    /// The classifier of a checkpoint, which `origin` names in errors. It has no choices of algorithms.
+    pub(crate) fn of(checkpoint: Checkpoint, origin: String) -> Result<Self, TrainError> {
+        let Checkpoint { meta, tensors } = checkpoint;
+        let Judged { weights: tensors, averaged, .. } = Judged::of(tensors);
+        Ok(Classifier {
+            configuration: TrainConfig::from_toml(&meta.configuration)?,
+            choices: Choices::default(),
+            model: meta.model,
+            classes: meta.classes,
+            transform: EvalTransform { size: meta.size, resize: meta.resize, grayscale: meta.mean.len() == 1 },
+            normalization: Normalization { mean: meta.mean, deviation: meta.std },
+            tensors,
+            averaged,
+            pretrained: None,
+            origin,
+        })
+    }
+
     /// Whether its run measured which algorithms are the fastest. Such choices are for batches of the run's size.
     pub fn is_tuned(&self) -> bool {
         self.configuration.tune && !self.choices.is_empty()
     }
 
-    /// A program with these weights, for batches of `batch`. It uses the algorithms of a tuned run for the same
-    /// operations. It needs no group: ranks exchange only the sums of [`crate::evaluate`].
-    pub fn program(&self, model: &ModelFn, device: &dyn Device, batch: usize) -> Result<Box<dyn Program>, TrainError> {
-        let options = CompileOptions {
+    /// How its evaluation is compiled, for batches of `batch`.
+    pub(crate) fn options(&self, batch: usize) -> CompileOptions {
+        CompileOptions {
             mean: self.normalization.mean.clone(),
             deviation: self.normalization.deviation.clone(),
             precision: self.configuration.precision,
             metrics: self.configuration.metrics.iter().copied().map(Metric::from).collect(),
             ..CompileOptions::new(self.model.clone(), batch, self.transform.size, self.classes.len())
-        };
-        let classes = self.classes.len();
+        }
+    }
+
+    /// A program with these weights, for batches of `batch`. It uses the algorithms of a tuned run for the same
+    /// operations. It needs no group: ranks exchange only the sums of [`crate::evaluate`].
+    pub fn program(&self, model: &ModelFn, device: &dyn Device, batch: usize) -> Result<Box<dyn Program>, TrainError> {
+        let (options, classes) = (self.options(batch), self.classes.len());
         let mut plans = device.target().compile_evaluation(&|x| model(x, classes), &options)?;
         if self.is_tuned() && !self.configuration.exact {
             plans.choose(&self.choices);

@@ -3,10 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use enmasse_graph::Choices;
+use enmasse_data::{Picture, Resizer};
+use enmasse_graph::{Choices, compile_evaluation};
 
 use crate::bad_samples::{from_lines, to_lines};
-use crate::{CheckpointMeta, TrainConfig};
+use crate::{Checkpoint, CheckpointMeta, Classifier, TrainConfig};
+
+/// Longest side of an image that is prepared.
+const MAX_SIZE: usize = 2048;
 
 /// A configuration reads back as it was written, and a message about one is a line.
 pub fn configuration(bytes: &[u8]) {
@@ -30,6 +34,29 @@ pub fn checkpoint(bytes: &[u8]) {
         let written = meta.to_map();
         let again = CheckpointMeta::from_map(&written).expect("it wrote the map itself");
         assert_eq!(again.to_map(), written);
+    }
+}
+
+/// A classifier of the same metadata, without tensors, compiles for any of its models, or is refused in one line. Then it prepares
+/// images.
+pub fn classifier(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let map = text.split('\0').filter_map(|entry| entry.split_once('='));
+    let map: BTreeMap<_, _> = map.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    let Ok(meta) = CheckpointMeta::from_map(&map) else { return };
+    let Ok(classifier) = Classifier::of(Checkpoint { meta, tensors: Vec::new() }, "input".to_owned()) else { return };
+    let Ok(model) = enmasse_models::find(&classifier.model) else { return };
+    let classes = classifier.classes.len();
+    match compile_evaluation(&|x| model.forward(x, classes), &classifier.options(1)) {
+        Ok(_) => {
+            let transform = &classifier.transform;
+            let image = Picture::new(3, 2, (0..18).collect()).expect("its length is right");
+            if transform.size <= MAX_SIZE {
+                let mut fitted = vec![0; transform.size * transform.size * 3];
+                transform.fit(&image, &mut Resizer::new(), &mut fitted);
+            }
+        }
+        Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
     }
 }
 

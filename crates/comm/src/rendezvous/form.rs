@@ -88,7 +88,7 @@ pub(crate) struct Seat<'a> {
 
 /// The card that every rank publishes about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Card {
+pub(crate) struct Card {
     pub host: String,
     /// The running kernel.
     pub machine: String,
@@ -123,11 +123,11 @@ impl Card {
         [&self.machine, &self.place, &self.network]
     }
 
-    fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         [&*self.host, &self.machine, &self.place, &self.network, &self.transport].join("\n")
     }
 
-    fn from_text(text: &str) -> Option<Self> {
+    pub(crate) fn from_text(text: &str) -> Option<Self> {
         let mut lines = text.splitn(5, '\n').map(str::to_owned);
         let mut line = || lines.next();
         Some(Card { host: line()?, machine: line()?, place: line()?, network: line()?, transport: line()? })

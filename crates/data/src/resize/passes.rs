@@ -34,7 +34,7 @@ pub(super) struct Passes {
 }
 
 impl Passes {
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub fn at(level: Level) -> Self {
         Passes {
             level,
