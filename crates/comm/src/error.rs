@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::cause::{Cause, host_name};
+use crate::net::refused::Refused;
 use crate::token::UserSecretError;
 
 /// Why a rank could not join its group.
@@ -110,8 +111,9 @@ pub enum JoinError {
     },
     /// Some ranks did not join.
     #[error(
-        "{} of {world_size} did not join at {address} within {seconds} s: were they started, with this address?",
-        list(missing)
+        "{} of {world_size} did not join at {address} within {seconds} s: were they started, with this address?{}",
+        list(missing),
+        .refused.iter().map(|refused| format!("; {refused}")).collect::<String>()
     )]
     Missing {
         /// The missing ranks.
@@ -122,6 +124,8 @@ pub enum JoinError {
         address: String,
         /// The deadline.
         seconds: f64,
+        /// The connections that this rank's ports have refused meanwhile: those of the missing ranks may be among them.
+        refused: Vec<Refused>,
     },
     /// The requested transport does not work here.
     #[error("ranks cannot share memory: {why}; use the transport auto or tcp")]
@@ -188,6 +192,14 @@ impl JoinError {
             | JoinError::SharedMemory { source } => files_limit(source).map(str::to_owned),
             _ => None,
         }
+    }
+
+    /// Adds the connections that a port of this rank has refused, if ranks are missing.
+    pub(crate) fn beside(mut self, strangers: Option<Refused>) -> Self {
+        if let JoinError::Missing { refused, .. } = &mut self {
+            refused.extend(strangers);
+        }
+        self
     }
 
     /// Names the rank that has reached a limit.

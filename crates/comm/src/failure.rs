@@ -13,12 +13,17 @@ use std::time::{Duration, Instant};
 
 use crate::arrivals::{Arrivals, Question};
 use crate::cause::Cause;
+use crate::net::refused::Refused;
 
 /// How long a rank that proposed a cause waits for the verdict before it settles for its own.
 const VERDICT_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The number of stalls remembered, so that each is reported only once.
 const STALLS_KEPT: usize = 16;
+
+/// The number of ports whose refused connections are remembered for observers that come later: a job's group is formed
+/// before it can have any.
+const REFUSED_KEPT: usize = 16;
 
 /// Carries proposals to the place where the group decides.
 pub(crate) trait Relay: Send + Sync {
@@ -41,6 +46,9 @@ pub enum GroupEvent {
     Stalled(Arc<Cause>),
     /// The group has failed. Reported once to every rank.
     Failed(Arc<Cause>),
+    /// A port has refused connections that did not prove the token, while a group formed. Reported to the rank that listened
+    /// there, once for each port.
+    Refused(Arc<Refused>),
 }
 
 /// Never sent: the channel closes when the observers of an event have been told.
@@ -69,6 +77,8 @@ struct State {
     observers: Vec<(usize, Arc<Observer>)>,
     /// The latest operations in which ranks waited and which observers were told about.
     stalls: VecDeque<(String, u64)>,
+    /// Refused connections, each with the rank at whose port they came.
+    refused: Vec<(usize, Arc<Refused>)>,
 }
 
 impl Failure {
@@ -135,16 +145,32 @@ impl Failure {
         self.tell(observers.into_iter().map(|(_, observer)| observer).collect(), GroupEvent::Failed(cause));
     }
 
-    /// Registers an observer of the events that concern `rank`. It is called at once if the group has already failed.
+    /// Registers an observer of the events that concern `rank`. It is called at once if connections were refused before, or
+    /// the group has already failed.
     pub(crate) fn observe(&self, rank: usize, observer: Arc<Observer>) {
         let mut state = self.lock();
+        let refused = state.refused.iter().filter(|(of, _)| *of == rank).map(|(_, refused)| refused.clone());
+        let mut events: Vec<_> = refused.map(GroupEvent::Refused).collect();
         match state.verdict.clone() {
-            None => state.observers.push((rank, observer)),
-            Some(cause) => {
-                drop(state);
-                call(&observer, &GroupEvent::Failed(cause));
-            }
+            None => state.observers.push((rank, observer.clone())),
+            Some(cause) => events.push(GroupEvent::Failed(cause)),
         }
+        drop(state);
+        events.iter().for_each(|event| call(&observer, event));
+    }
+
+    /// Tells the observers of `rank`, those of later too, that its port has refused connections.
+    pub(crate) fn refused(&self, rank: usize, refused: Refused) {
+        let refused = Arc::new(refused);
+        let observers = {
+            let mut state = self.lock();
+            if state.refused.len() < REFUSED_KEPT {
+                state.refused.push((rank, refused.clone()));
+            }
+            state.observers.clone()
+        };
+        let own = observers.into_iter().filter(|(of, _)| *of == rank).map(|(_, observer)| observer);
+        self.tell(own.collect(), GroupEvent::Refused(refused));
     }
 
     /// Reports to rank 0 that this rank waits.
@@ -313,6 +339,7 @@ mod tests {
             Arc::new(move |event: &GroupEvent| match event {
                 GroupEvent::Failed(cause) => heard.lock().unwrap().push(format!("{name}: {}", cause.message)),
                 GroupEvent::Stalled(stall) => heard.lock().unwrap().push(format!("{name} waits: {}", stall.message)),
+                GroupEvent::Refused(refused) => heard.lock().unwrap().push(format!("{name}: {refused}")),
             })
         };
         failure.observe(0, observer("before"));

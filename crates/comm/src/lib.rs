@@ -55,6 +55,7 @@ pub use flight::{FlightFollower, FlightOperation, FlightRecord, FlightRecorder, 
 pub use group::Group;
 pub use mpi::MpiFamily;
 pub use net::channel::{Channel, ChannelError, ChannelListener};
+pub use net::refused::Refused;
 pub use options::GroupOptions;
 pub use rendezvous::{MeetingPoint, Rendezvous, TransportChoice};
 pub use shards::{Fold, HostedShard, ShardMap, ShardsError};

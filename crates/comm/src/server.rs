@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::TcpListener;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -14,10 +14,11 @@ use crate::control::{ANSWER, LINGER, Line, Message, VERDICT};
 use crate::error::{JoinError, refused};
 use crate::failure::{Failure, Relay};
 use crate::flight::{FlightRecorder, Standing};
-use crate::net::acceptor::{Acceptor, Door};
+use crate::net::acceptor::{Acceptor, Door, Refusals};
 use crate::net::handshake::{Introduction, Purpose, answer};
 use crate::net::link::Link;
 use crate::net::mac::Altered;
+use crate::net::refused::Refused;
 use crate::operation::Identity;
 use crate::store::{KeyValues, Store};
 use crate::token::Token;
@@ -40,6 +41,8 @@ struct Hall {
     recorder: FlightRecorder,
     seats: Mutex<Seats>,
     emptied: Condvar,
+    /// Set once the acceptor has started.
+    refusals: OnceLock<Arc<Refusals>>,
 }
 
 #[derive(Default)]
@@ -76,11 +79,13 @@ impl Server {
             recorder: recorder.clone(),
             seats: Mutex::default(),
             emptied: Condvar::new(),
+            refusals: OnceLock::new(),
         });
         failure.set_relay(Arc::new(ToHall { hall: Arc::downgrade(&hall) }));
         allow_many_files();
         let acceptor = Acceptor::start(listener, token, world_size, hall.clone())
             .map_err(|source| JoinError::Thread { source })?;
+        let _ = hall.refusals.set(acceptor.refusals().clone());
         Ok(Server { hall, acceptor: Some(acceptor) })
     }
 
@@ -89,9 +94,14 @@ impl Server {
         Store::Here(self.hall.store.clone())
     }
 
-    /// Stops listening, since every rank has joined.
-    pub(crate) fn shut_the_door(&mut self) {
-        self.acceptor = None;
+    /// The connections that have been refused so far.
+    pub(crate) fn refusals(&self) -> Option<Arc<Refusals>> {
+        self.hall.refusals.get().cloned()
+    }
+
+    /// Stops listening, since every rank has joined. Returns the connections that have been refused.
+    pub(crate) fn shut_the_door(&mut self) -> Option<Refused> {
+        self.acceptor.take()?.close()
     }
 }
 
@@ -220,7 +230,7 @@ impl Hall {
         let end = line.listen(self.heartbeat, None, |message| match message {
             Message::Standing(Some(standing)) => drop(self.seats().standings.insert(who.rank, standing)),
             Message::Standing(None) => drop(self.seats().standings.remove(&who.rank)),
-            Message::Raise(cause) => self.decide(&cause),
+            Message::Raise(cause) => self.decide(&self.beside_refused(cause)),
             Message::Stall(stall) => self.failure.stalled(self.told_more(&stall)),
             Message::Question(question) => {
                 // A rank that cannot be told is gone or hangs.
@@ -270,6 +280,17 @@ impl Hall {
                 Arc::new(Cause { message, ..(**cause).clone() })
             }
             None => cause.clone(),
+        }
+    }
+
+    /// Adds the connections that were refused here to the cause of a rank that has waited for others in vain: those may be
+    /// the others.
+    fn beside_refused(&self, cause: Arc<Cause>) -> Arc<Cause> {
+        let is_forming = self.seats().taken.len() + 1 < self.world_size;
+        let refused = self.refusals.get().filter(|_| is_forming && cause.rank.is_none()).and_then(|all| all.so_far());
+        match refused {
+            Some(refused) => Arc::new(Cause { message: format!("{}; {refused}", cause.message), ..(*cause).clone() }),
+            None => cause,
         }
     }
 

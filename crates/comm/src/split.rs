@@ -66,7 +66,10 @@ impl Group {
         let Ties { reach, options, .. } = self.ties();
         let (identity, address, deadline) = (members.identity, "their group", deadline_after(options.timeout));
         let seat = Seat { rank, job_ranks, path, identity, reach, address, deadline };
-        let Formed { members, ways, transport, .. } = seat.form(board)?;
+        let Formed { members, ways, transport, refused, .. } = seat.form(board)?;
+        if let Some(refused) = refused {
+            self.ties().failure.refused(members.job_ranks[members.rank], refused);
+        }
         Group::new(members, Some(transport), ways, self.ties().clone())
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, join_all, rendezvous, run_ranks};
-use enmasse_comm::{Rendezvous, TransportChoice};
+use enmasse_comm::{GroupEvent, Rendezvous, TransportChoice};
 use enmasse_heap::peak_of_all_threads;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -186,6 +186,20 @@ fn form_and_run(ranks: Vec<Rendezvous>, flood: &Arc<Flood>) -> usize {
             let flood = flood.clone();
             move |group| {
                 let mut data = vec![0f32; 1000];
+                // Strangers that came to rank 0 before it had formed the group.
+                if flood.is_wanted.load(Ordering::Relaxed) && group.rank() == 0 {
+                    let told = Arc::<AtomicUsize>::default();
+                    let count = told.clone();
+                    group.observe(move |event| {
+                        if let GroupEvent::Refused(refused) = event {
+                            assert!(refused.to_string().len() < 1024);
+                            println!("{refused}");
+                            count.fetch_add(refused.connections() as usize, Ordering::Relaxed);
+                        }
+                    });
+                    let told = told.load(Ordering::Relaxed);
+                    assert!(told > 0 && told <= flood.opened.load(Ordering::Relaxed), "{told} strangers were counted");
+                }
                 for step in 0..4 {
                     if group.rank() == 0 {
                         flood.reaches(&flood.tried, flood.tried.load(Ordering::Relaxed) + WAVE);

@@ -1,4 +1,4 @@
-//! Writes a rank's latest operations when its group fails, and warns when ranks wait long.
+//! Writes a rank's latest operations when its group fails, and warns when ranks wait long or strangers came.
 //!
 //! A rank whose own code is stuck writes them too, from the thread that learns of the failure. `enmasse doctor RUN`
 //! lays the records of all ranks side by side.
@@ -12,12 +12,12 @@ use enmasse_files::write_whole;
 
 use crate::output::say;
 
-/// Warns on rank 0 that ranks wait for another.
-pub fn warn_of_stalls(group: &Group) {
-    group.observe(|event| {
-        if let GroupEvent::Stalled(stall) = event {
-            say(format_args!("warning: {stall}"));
-        }
+/// Warns on rank 0 that ranks wait for another, and on every rank of connections that its ports have refused.
+pub fn warn(group: &Group) {
+    group.observe(|event| match event {
+        GroupEvent::Stalled(stall) => say(format_args!("warning: {stall}")),
+        GroupEvent::Refused(refused) => say(format_args!("warning: {refused}")),
+        _ => {}
     });
 }
 

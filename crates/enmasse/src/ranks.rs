@@ -182,7 +182,7 @@ pub fn as_rank(
         )));
     }
     let group = launched.join(folder, seconds(config.heartbeat), config.transport, options(config))?;
-    group.iter().for_each(flight::warn_of_stalls);
+    group.iter().for_each(flight::warn);
     // Rank 0's attempt counts: the launchers of several nodes may each count their restarts separately.
     let attempt = group.as_ref().map_or(launched.place.restart_count, |group| group.attempt() as usize);
     let share = group.as_ref().map_or(Ok(Rank::alone().share), |group| share(group, launched.place.node));
@@ -234,7 +234,7 @@ fn threads(
     body: impl Fn(&Rank) -> Result<(), Failure> + Sync,
 ) -> Result<(), Failure> {
     let run = |group: Group| {
-        flight::warn_of_stalls(&group);
+        flight::warn(&group);
         let share = Share { local_rank: group.rank(), sharer: group.rank(), sharers: ranks };
         let rank = Rank { group: Some(group.clone()), share, attempt: 0 };
         match body(&rank) {

@@ -3,19 +3,22 @@
 //! One thread takes all connections through their handshake, as their bytes arrive. Their number and their time are
 //! limited. When one more arrives, what the others have sent is read first; then one of them makes room, drawn at random
 //! and if possible among those that have said nothing. A rank can be that one, and tries again: a flood delays it.
+//!
+//! Connections that are sent away are counted ([`Refused`]).
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
-use super::handshake::{Introduction, Reception, answer};
+use super::handshake::{HandshakeError, Introduction, Reception, answer};
 use super::link::Link;
+use super::refused::{Reason, Refused};
 use crate::error::{files_limit, refused};
 use crate::token::{Token, random};
 
@@ -47,6 +50,7 @@ pub(crate) struct Acceptor {
     address: SocketAddr,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
+    refusals: Arc<Refusals>,
 }
 
 impl Acceptor {
@@ -56,21 +60,31 @@ impl Acceptor {
         listener.set_nonblocking(true)?;
         rustix::net::listen(&listener, BACKLOG)?;
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        let lobby = Lobby::new(expected)?;
+        let refusals = Arc::new(Refusals(Mutex::new(Refused::new(address))));
+        let lobby = Lobby::new(expected, refusals.clone())?;
         let thread = std::thread::Builder::new().name("enmasse-accept".into()).spawn({
             let wake = wake.clone();
             move || serve(&listener, &wake, lobby, &token, &door)
         })?;
-        Ok(Acceptor { address, wake, thread: Some(thread) })
+        Ok(Acceptor { address, wake, thread: Some(thread), refusals })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
-}
 
-impl Drop for Acceptor {
-    fn drop(&mut self) {
+    /// The connections that have been refused so far.
+    pub(crate) fn refusals(&self) -> &Arc<Refusals> {
+        &self.refusals
+    }
+
+    /// Closes the socket. The counts no longer change then.
+    pub(crate) fn close(mut self) -> Option<Refused> {
+        self.stop();
+        self.refusals.so_far()
+    }
+
+    fn stop(&mut self) {
         // An event counter accepts any number below its maximum.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
@@ -80,28 +94,56 @@ impl Drop for Acceptor {
     }
 }
 
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The connections that a port has refused so far.
+pub(crate) struct Refusals(Mutex<Refused>);
+
+impl Refusals {
+    /// `None` if there were none.
+    pub(crate) fn so_far(&self) -> Option<Refused> {
+        let refused = self.lock();
+        (refused.connections() > 0).then(|| refused.clone())
+    }
+
+    fn count(&self, from: IpAddr, reason: Reason) {
+        self.lock().count(from, reason);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Refused> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Connections that have not proved the token yet.
 struct Lobby {
     room: usize,
     waiting: Vec<Waiting>,
     /// State of the random numbers that choose who makes room.
     draws: u64,
+    refusals: Arc<Refusals>,
 }
 
 struct Waiting {
     until: Instant,
+    from: IpAddr,
     reception: Reception,
 }
 
 impl Lobby {
-    fn new(expected: usize) -> io::Result<Self> {
+    fn new(expected: usize, refusals: Arc<Refusals>) -> io::Result<Self> {
         let [a, b, c, d, e, f, g, h, ..] = random()?;
-        Ok(Lobby { room: PENDING + expected, waiting: vec![], draws: u64::from_le_bytes([a, b, c, d, e, f, g, h]) })
+        let draws = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        Ok(Lobby { room: PENDING + expected, waiting: vec![], draws, refusals })
     }
 
     /// Lets a connection in. Where there is no room, another one goes, if possible one that has not said hello: a rank
     /// does that at once.
-    fn enter(&mut self, stream: TcpStream) {
+    fn enter(&mut self, stream: TcpStream, from: IpAddr) {
         // A connection that cannot be kept is dropped; a rank tries again.
         let Ok(reception) = Reception::new(stream) else { return };
         if self.waiting.len() >= self.room {
@@ -111,9 +153,10 @@ impl Lobby {
                 0 => draw % self.waiting.len(),
                 count => silent[draw % count],
             };
+            self.refusals.count(self.waiting[place].from, Reason::Crowded);
             self.waiting.swap_remove(place);
         }
-        self.waiting.push(Waiting { until: Instant::now() + HANDSHAKE, reception });
+        self.waiting.push(Waiting { until: Instant::now() + HANDSHAKE, from, reception });
     }
 
     fn draw(&mut self) -> usize {
@@ -143,13 +186,19 @@ impl Lobby {
         for mut one in std::mem::take(&mut self.waiting) {
             let advanced = if ready.next() == Some(true) { one.reception.advance(token) } else { Ok(false) };
             match advanced {
-                Ok(true) => proved.push(one.reception),
+                Ok(true) => proved.push((one.reception, one.from)),
                 Ok(false) if now < one.until => self.waiting.push(one),
-                // Late, or not a rank.
-                Ok(false) | Err(_) => {}
+                Ok(false) => self.refusals.count(one.from, Reason::Late),
+                Err(error) => self.refuse(one.from, &error, one.reception.is_greeted()),
             }
         }
         Ok(Event { calls, stops, proved })
+    }
+
+    fn refuse(&self, from: IpAddr, error: &HandshakeError, is_greeted: bool) {
+        if let Some(reason) = Reason::of(error, is_greeted) {
+            self.refusals.count(from, reason);
+        }
     }
 }
 
@@ -158,7 +207,7 @@ struct Event {
     calls: bool,
     stops: bool,
     /// Connections whose introduction and proof are complete.
-    proved: Vec<Reception>,
+    proved: Vec<(Reception, IpAddr)>,
 }
 
 fn serve(listener: &TcpListener, wake: &OwnedFd, mut lobby: Lobby, token: &Token, door: &Arc<dyn Door>) {
@@ -171,15 +220,16 @@ fn serve(listener: &TcpListener, wake: &OwnedFd, mut lobby: Lobby, token: &Token
         if event.stops {
             return;
         }
-        for reception in event.proved {
-            if let Ok((link, introduction)) = reception.end(token, HANDSHAKE) {
-                admit(door, link, introduction);
+        for (reception, from) in event.proved {
+            match reception.end(token, HANDSHAKE) {
+                Ok((link, introduction)) => admit(door, link, introduction),
+                Err(error) => lobby.refuse(from, &error, true),
             }
         }
         // One at a time, so that a rank is not sent away while its bytes wait to be read.
         if event.calls {
             match listener.accept() {
-                Ok((stream, _)) => lobby.enter(stream),
+                Ok((stream, from)) => lobby.enter(stream, from.ip()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
                     // Those that wait here become ranks, or leave soon. Without them nothing gives a descriptor back.
@@ -219,7 +269,7 @@ fn admit(door: &Arc<dyn Door>, link: Link, introduction: Introduction) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::handshake::{Purpose, introduce};
+    use crate::net::handshake::{Purpose, hello, introduce};
     use crate::operation::Identity;
     use std::io::{Read, Write};
     use std::sync::mpsc::{Receiver, channel};
@@ -264,20 +314,100 @@ mod tests {
         }
     }
 
+    fn introduction() -> Introduction {
+        let (identity, host) = (Identity::default(), "h".to_owned());
+        Introduction { purpose: Purpose::Data, rank: 1, target: 0, world_size: 2, identity, host }
+    }
+
+    /// What the port says of those that connect, say `said` and no more, and of ranks with tokens.
+    fn check_refused(said: &[&[u8]], ranks: &[Option<Token>], expected: Option<&str>) {
+        let (acceptor, token, receiver) = open();
+        let address = acceptor.address();
+        for bytes in said {
+            let mut stranger = TcpStream::connect(address).unwrap();
+            stranger.set_read_timeout(Some(LIMIT)).unwrap();
+            stranger.write_all(bytes).unwrap();
+            // A reset is equivalent to an end of file.
+            let _ = stranger.shutdown(std::net::Shutdown::Write);
+            let _ = stranger.read_to_end(&mut vec![]);
+        }
+        for other in ranks {
+            let stream = TcpStream::connect(address).unwrap();
+            let introduced = introduce(stream, other.as_ref().unwrap_or(&token), &introduction(), LIMIT);
+            assert_eq!(introduced.is_ok(), other.is_none());
+            assert!(other.is_some() || receiver.recv_timeout(LIMIT).is_ok());
+        }
+        // Connections are taken in turn, so those before this one have been refused once it is admitted.
+        introduce(TcpStream::connect(address).unwrap(), &token, &introduction(), LIMIT).unwrap();
+        receiver.recv_timeout(LIMIT).unwrap();
+        let refused = acceptor.close().map(|refused| refused.to_string());
+        assert_eq!(refused, expected.map(|expected| format!("refused at {address}: {expected}")));
+    }
+
+    #[test]
+    fn refused_connections_were_dropped_without_a_word() {
+        let greeting = hello(&[1; 32]);
+        let after_hello = |rest: &[u8]| [&greeting[..], rest].concat();
+        let (own, stolen) = (introduction().to_bytes(), [0; 32]);
+        let length = (own.len() as u16).to_le_bytes();
+        let wrong_proof = after_hello(&[&length[..], &own, &stolen].concat());
+        let mut newer = greeting.clone();
+        newer[7] += 1;
+
+        check_refused(&[], &[], None);
+        check_refused(&[], &[None, None], None);
+        // A probe of the port, which its own side ends.
+        check_refused(&[b""], &[], None);
+        check_refused(&[b"enm"], &[], None);
+        let token = "1 connection from 127.0.0.1, without the token of this run";
+        check_refused(&[&greeting], &[], Some(token));
+        check_refused(&[&wrong_proof], &[], Some(token));
+        check_refused(&[], &[Some(Token::generate().unwrap())], Some(token));
+        let program = "1 connection from 127.0.0.1, of another program";
+        check_refused(&[b"GET / HTTP/1.1\r\n\r\n"], &[], Some(program));
+        check_refused(&[b"x"], &[], Some(program));
+        check_refused(&[&after_hello(&[0xff; 2])], &[], Some(program));
+        check_refused(&[&newer], &[], Some("1 connection from 127.0.0.1, of another version of enmasse"));
+        check_refused(
+            &[b"x", &greeting, b"", &wrong_proof, b"x"],
+            &[Some(Token::generate().unwrap()), None],
+            Some(
+                "3 connections from 127.0.0.1, without the token of this run; 2 connections from 127.0.0.1, of another program",
+            ),
+        );
+    }
+
+    #[test]
+    fn connections_without_a_proof_in_time_are_counted() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let refusals = Arc::new(Refusals(Mutex::new(Refused::new(address))));
+        let mut lobby = Lobby::new(2, refusals.clone()).unwrap();
+        let _silent = TcpStream::connect(address).unwrap();
+        let (stream, from) = listener.accept().unwrap();
+        lobby.enter(stream, from.ip());
+        lobby.waiting[0].until = Instant::now();
+        let wake = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        lobby.attend(&listener, &wake, &Token::from_bytes([1; 32])).unwrap();
+        let expected =
+            format!("refused at {address}: 1 connection from 127.0.0.1, without a proof of the token in time");
+        assert_eq!(refusals.so_far().map(|refused| refused.to_string()), Some(expected));
+    }
+
     /// A rank that had said hello was the oldest connection once 64 strangers had come, and was closed.
     #[test]
     fn silent_strangers_evicted_a_rank_that_had_said_hello() {
         let (acceptor, _, _receiver) = open();
         let mut rank = TcpStream::connect(acceptor.address()).unwrap();
         rank.set_read_timeout(Some(LIMIT)).unwrap();
-        rank.write_all(&crate::net::handshake::hello(&[1; 32])).unwrap();
+        rank.write_all(&hello(&[1; 32])).unwrap();
         let mut heard = [0; 72];
         rank.read_exact(&mut heard).unwrap();
         let mut strangers: Vec<_> = (0..4 * PENDING).map(|_| TcpStream::connect(acceptor.address()).unwrap()).collect();
         // The last one knows that all before it were accepted.
         let mut last = strangers.pop().unwrap();
         last.set_read_timeout(Some(LIMIT)).unwrap();
-        last.write_all(&crate::net::handshake::hello(&[2; 32])).unwrap();
+        last.write_all(&hello(&[2; 32])).unwrap();
         last.read_exact(&mut heard).unwrap();
         let open = |stream: &mut TcpStream| {
             stream.set_nonblocking(true).unwrap();
@@ -286,5 +416,9 @@ mod tests {
         assert!(open(&mut rank));
         let left = strangers.iter_mut().filter_map(|stranger| open(stranger).then_some(())).count();
         assert!(left <= PENDING + 2, "{left} strangers");
+        // The rank is the one more.
+        let (address, sent_away) = (acceptor.address(), 4 * PENDING + 1 - (PENDING + 2));
+        let expected = format!("refused at {address}: {sent_away} connections from 127.0.0.1, to make room for others");
+        assert_eq!(acceptor.refusals().so_far().map(|refused| refused.to_string()), Some(expected));
     }
 }

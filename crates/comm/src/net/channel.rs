@@ -12,6 +12,7 @@ use super::acceptor::Acceptor;
 use super::configure;
 use super::handshake::{HandshakeError, Introduction, Purpose, answer, introduce};
 use super::link::Link;
+use super::refused::Refused;
 use crate::cause::host_name;
 use crate::operation::Identity;
 use crate::token::Token;
@@ -95,7 +96,7 @@ impl Channel {
 
 /// Listens for channels. Dropping it closes the socket; channels stay open.
 pub struct ChannelListener {
-    _acceptor: Acceptor,
+    acceptor: Acceptor,
 }
 
 impl ChannelListener {
@@ -120,7 +121,13 @@ impl ChannelListener {
                 admit(channel);
             }
         });
-        Ok(ChannelListener { _acceptor: Acceptor::start(listener, token, 0, door)? })
+        Ok(ChannelListener { acceptor: Acceptor::start(listener, token, 0, door)? })
+    }
+
+    /// Closes the socket. Returns the connections that were refused because they did not prove the token; `None` if there
+    /// were none.
+    pub fn close(self) -> Option<Refused> {
+        self.acceptor.close()
     }
 }
 
@@ -155,7 +162,9 @@ mod tests {
         assert!(refused.to_string().starts_with("it belongs to another job"), "{refused}");
         let stranger = Channel::connect(address, &Token::generate().unwrap(), "job", LIMIT).unwrap_err();
         assert!(matches!(stranger, ChannelError::Token), "{stranger}");
-        drop(listener);
+        let refused = listener.close().map(|refused| refused.to_string());
+        let expected = format!("refused at {address}: 1 connection from 127.0.0.1, without the token of this run");
+        assert_eq!(refused, Some(expected));
         assert!(Channel::connect(address, &token, "job", LIMIT).is_err());
     }
 }

@@ -13,6 +13,7 @@ pub(crate) mod channel;
 pub(crate) mod handshake;
 pub(crate) mod link;
 pub(crate) mod mac;
+pub(crate) mod refused;
 
 /// Waits until the descriptor is readable or at its end; false after `limit`.
 pub(crate) fn readable(descriptor: impl AsFd, limit: Duration) -> io::Result<bool> {

@@ -18,6 +18,7 @@ use crate::group_path::GroupPath;
 use crate::net::acceptor::{Acceptor, Door};
 use crate::net::handshake::{Introduction, Purpose, answer};
 use crate::net::link::Link;
+use crate::net::refused::Refused;
 use crate::operation::Identity;
 use crate::token::Token;
 use crate::topology::Topology;
@@ -142,7 +143,12 @@ pub(crate) struct Formed {
     /// How they exchange data, and why some do not share memory: lines for people.
     pub ways: Vec<String>,
     pub transport: Box<dyn Transport>,
+    /// Strangers at this rank's own port.
+    pub refused: Option<Refused>,
 }
+
+/// A connection to each of a rank's peers, and the strangers that came to its port meanwhile.
+type Connections = (Vec<(usize, Link)>, Option<Refused>);
 
 /// Which ranks of a forming group share memory.
 struct Sharing {
@@ -176,6 +182,7 @@ impl Seat<'_> {
             TransportChoice::Auto | TransportChoice::Shared | TransportChoice::Mpi(_) => self.share(board, &cards)?,
         };
         let mut way = topology.describe("TCP");
+        let mut refused = None;
         let network = self.reach.network.as_ref().filter(|_| choice != TransportChoice::Shared);
         let transport: Box<dyn Transport> = match (region, network) {
             (Some(region), _) if topology.nodes().len() == 1 => {
@@ -205,7 +212,11 @@ impl Seat<'_> {
                         way = topology.describe(&library);
                         links
                     }
-                    _ => Box::new(Sockets::new(self.connect_all(board, network, &topology)?).map_err(thread)?),
+                    _ => {
+                        let (links, strangers) = self.connect_all(board, network, &topology)?;
+                        refused = strangers;
+                        Box::new(Sockets::new(links).map_err(thread)?)
+                    }
                 };
                 let transport = HierarchicalTransport::new(members.clone(), topology, Arc::new(region), links);
                 Box::new(transport.map_err(memory)?)
@@ -213,7 +224,7 @@ impl Seat<'_> {
         };
         let ways = [way].into_iter().chain(problems).collect();
         let hosts = cards.into_iter().map(|card| card.host).collect();
-        Ok(Formed { members, hosts, ways, transport })
+        Ok(Formed { members, hosts, ways, transport, refused })
     }
 
     /// Shared memory for the ranks of each node. The ranks of a node share it all or not at all.
@@ -276,14 +287,9 @@ impl Seat<'_> {
         cards.iter().enumerate().filter_map(stranger).collect()
     }
 
-    /// A connection to each of this rank's peers, once all ranks have theirs: this rank connects to the lower ones, and
-    /// accepts connections from the higher ones.
-    fn connect_all(
-        &self,
-        board: &dyn Board,
-        network: &Network,
-        topology: &Topology,
-    ) -> Result<Vec<(usize, Link)>, JoinError> {
+    /// Connects this rank to all its peers, once all ranks have theirs: it connects to the lower ones, and accepts connections
+    /// from the higher ones.
+    fn connect_all(&self, board: &dyn Board, network: &Network, topology: &Topology) -> Result<Connections, JoinError> {
         let (rank, ranks, identity) = (self.rank, self.job_ranks.len(), self.identity);
         let job_rank = self.job_ranks[rank];
         // A rank that looks for another group of the job holds another token.
@@ -310,9 +316,9 @@ impl Seat<'_> {
         let acceptor = Acceptor::start(listener, token.clone(), ranks, door).map_err(thread)?;
         // Ranks that meet a closed socket would blame themselves, so they hear of an error before the acceptor is dropped.
         let seat = Connecting { seat: self, board, network, token: &token, arrivals: &arrivals };
-        let links = seat.links(lower, expected, acceptor.address()).map_err(|error| board.fail(error))?;
-        drop(acceptor);
-        Ok(links)
+        let links = seat.links(lower, expected, acceptor.address());
+        let links = links.map_err(|error| board.fail(error.beside(acceptor.refusals().so_far())))?;
+        Ok((links, acceptor.close()))
     }
 
     fn left(&self) -> Duration {
@@ -452,7 +458,8 @@ mod tests {
             std::thread::spawn(move || {
                 let rendezvous = &Rendezvous::tcp("tcp://127.0.0.1:1", rank, 3).unwrap();
                 let deadline = Instant::now() + Duration::from_secs(60);
-                let meeting = Meeting { rendezvous, store: &store, failure: &Failure::default(), deadline };
+                let failure = &Failure::default();
+                let meeting = Meeting { rendezvous, store: &store, failure, deadline, refusals: None };
                 let (reach, identity, path) = (&Reach::within_process(), Identity::default(), GroupPath::default());
                 let seat = Seat { rank, job_ranks: vec![0, 1, 2], path, identity, reach, address: "", deadline };
                 let Sharing { topology, region, problems } = seat.share(&meeting, &cards.map(card)).unwrap();

@@ -10,3 +10,12 @@ pub(crate) enum Liaison {
     /// Of every other rank.
     Control(#[expect(dead_code, reason = "held for its drop")] Control),
 }
+
+impl Liaison {
+    pub(crate) fn server(&self) -> Option<&Server> {
+        match self {
+            Liaison::Server(server) => Some(server),
+            Liaison::Control(_) => None,
+        }
+    }
+}

@@ -6,6 +6,7 @@ use super::form::Board;
 use super::{JoinError, Rendezvous, Store, StoreError};
 use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
+use crate::net::acceptor::Refusals;
 
 /// How long a rank that lost the store waits for the cause on its control connection.
 const GRACE: Duration = Duration::from_secs(1);
@@ -16,6 +17,8 @@ pub(super) struct Meeting<'a> {
     pub store: &'a Store,
     pub failure: &'a Failure,
     pub deadline: Instant,
+    /// Those at rank 0's port; `None` on other ranks.
+    pub refusals: Option<&'a Refusals>,
 }
 
 impl Meeting<'_> {
@@ -41,6 +44,7 @@ impl Meeting<'_> {
             world_size: *world_size,
             address: address.clone(),
             seconds: join_timeout.as_secs_f64(),
+            refused: self.refusals.and_then(Refusals::so_far).into_iter().collect(),
         }
     }
 

@@ -187,12 +187,24 @@ impl Rendezvous {
         let (job_ranks, path, address) = ((0..self.world_size).collect(), GroupPath::default(), &*self.address);
         let identity = self.identity();
         let seat = Seat { rank, job_ranks, path, identity, reach: &reach, address, deadline };
-        let meeting = Meeting { rendezvous: &self, store: &entrance.store, failure: &failure, deadline };
-        let Formed { members, hosts, ways, transport } = seat.form(&meeting).map_err(|error| meeting.fail(error))?;
+        let refusals = entrance.liaison.server().and_then(Server::refusals);
+        let meeting = Meeting {
+            rendezvous: &self,
+            store: &entrance.store,
+            failure: &failure,
+            deadline,
+            refusals: refusals.as_deref(),
+        };
+        let Formed { members, hosts, ways, transport, refused } =
+            seat.form(&meeting).map_err(|error| meeting.fail(error))?;
         failure.set_hosts(hosts);
         let mut liaison = entrance.liaison;
-        if let Liaison::Server(server) = &mut liaison {
-            server.shut_the_door();
+        let refused_by_server = match &mut liaison {
+            Liaison::Server(server) => server.shut_the_door(),
+            Liaison::Control(_) => None,
+        };
+        for refused in [refused_by_server, refused].into_iter().flatten() {
+            failure.refused(rank, refused);
         }
         let ties = Ties::new(failure.clone(), recorder, self.options, reach, Some(Arc::new(liaison)));
         Group::new(members, Some(transport), ways, ties.clone()).map_err(|error| meeting.fail(error))

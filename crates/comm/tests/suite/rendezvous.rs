@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use crate::common::{DEADLINE, groups, join_all, joined, rendezvous, rendezvous_over, run_all, run_ranks};
-use enmasse_comm::{CauseKind, Group, JoinError, Rendezvous, Token, TransportChoice};
+use enmasse_comm::{CauseKind, Group, GroupEvent, JoinError, Rendezvous, Token, TransportChoice};
 
 /// Ways in which ranks of several processes share data.
 const PROCESSES: [&str; 4] = ["shared", "tcp", "pairs", "cyclic"];
@@ -196,6 +196,52 @@ fn strangers_learn_nothing_and_disturb_no_rank() {
     let _ = rude.read_to_end(&mut heard);
     assert_eq!(heard, []);
     drop(silent);
+}
+
+/// Two connections of another program to the port at which rank 0 will listen, and what is said of them.
+fn strangers(ranks: &[Rendezvous]) -> (Vec<TcpStream>, String) {
+    let address = ranks[0].listener.as_ref().unwrap().local_addr().unwrap();
+    let mut strangers: Vec<_> = (0..2).map(|_| TcpStream::connect(address).unwrap()).collect();
+    strangers.iter_mut().for_each(|stranger| stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap());
+    (strangers, format!("refused at {address}: 2 connections from 127.0.0.1, of another program"))
+}
+
+/// Observers come later than the strangers, and hear of them even so.
+#[test]
+fn refused_strangers_were_not_told_to_the_rank_that_listened() {
+    for transport in [TransportChoice::Auto, TransportChoice::Tcp] {
+        let ranks = rendezvous(3, transport);
+        let (_strangers, expected) = strangers(&ranks);
+        let groups = join_all(ranks).into_iter().map(Result::unwrap).collect();
+        let told = run_ranks(groups, |group| {
+            let (sender, receiver) = channel();
+            let sender = std::sync::Mutex::new(sender);
+            group.observe(move |event| {
+                if let GroupEvent::Refused(refused) = event {
+                    sender.lock().unwrap().send(refused.to_string()).unwrap();
+                }
+            });
+            group.barrier().unwrap();
+            receiver.try_iter().collect::<Vec<_>>()
+        });
+        assert_eq!(told, [vec![expected], vec![], vec![]]);
+    }
+}
+
+/// The ranks that are missing may be those that were refused. The first rank that ends its wait tells all.
+#[test]
+fn refused_strangers_are_named_where_ranks_are_missing() {
+    let limit = Duration::from_secs(2);
+    for [first, second] in [[limit, DEADLINE], [DEADLINE, limit]] {
+        let mut ranks = rendezvous(3, TransportChoice::Auto);
+        let (_strangers, expected) = strangers(&ranks);
+        ranks.remove(2);
+        (ranks[0].join_timeout, ranks[1].join_timeout) = (first, second);
+        for text in errors(ranks) {
+            assert_contains(&text, "rank 2 of 3 did not join at 127.0.0.1:");
+            assert_contains(&text, &format!("with this address?; {expected}"));
+        }
+    }
 }
 
 #[test]

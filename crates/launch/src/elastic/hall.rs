@@ -106,7 +106,9 @@ impl Hall {
 
 impl Drop for Hall {
     fn drop(&mut self) {
-        self.listener = None;
+        let refused = self.listener.take().and_then(ChannelListener::close);
+        // Where too few agents came, the others may be among these.
+        refused.into_iter().for_each(|refused| (self.shared.tell)(&refused.to_string()));
         {
             let mut state = self.shared.state();
             state.closing = true;

@@ -50,7 +50,10 @@ impl Reception {
             match (&self.stream).take(missing).read_to_end(&mut self.received) {
                 // Everything that was missing has arrived.
                 Ok(read) if read as u64 == missing => {}
-                Ok(_) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(_) => {
+                    self.check_magic()?;
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.check_magic()?;
                     return Ok(false);
