@@ -113,7 +113,7 @@ pub enum JoinError {
     #[error(
         "{} of {world_size} did not join at {address} within {seconds} s: were they started, with this address?{}",
         list(missing),
-        .refused.iter().map(|refused| format!("; {refused}")).collect::<String>()
+        .refused.iter().map(|refused| format!(" ({refused})")).collect::<String>()
     )]
     Missing {
         /// The missing ranks.

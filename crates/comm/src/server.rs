@@ -289,7 +289,7 @@ impl Hall {
         let is_forming = self.seats().taken.len() + 1 < self.world_size;
         let refused = self.refusals.get().filter(|_| is_forming && cause.rank.is_none()).and_then(|all| all.so_far());
         match refused {
-            Some(refused) => Arc::new(Cause { message: format!("{}; {refused}", cause.message), ..(*cause).clone() }),
+            Some(refused) => Arc::new(Cause { message: format!("{} ({refused})", cause.message), ..(*cause).clone() }),
             None => cause,
         }
     }

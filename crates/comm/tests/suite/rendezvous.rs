@@ -239,7 +239,7 @@ fn refused_strangers_are_named_where_ranks_are_missing() {
         (ranks[0].join_timeout, ranks[1].join_timeout) = (first, second);
         for text in errors(ranks) {
             assert_contains(&text, "rank 2 of 3 did not join at 127.0.0.1:");
-            assert_contains(&text, &format!("with this address?; {expected}"));
+            assert_contains(&text, &format!("with this address? ({expected})"));
         }
     }
 }
