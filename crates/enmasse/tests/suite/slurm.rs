@@ -100,7 +100,7 @@ fn mistakes(cluster: &Cluster, data: &Path, folder: &Path) {
 
     let bare = [ENMASSE, "train", &data.display().to_string(), "--model", "mlp"].map(str::to_owned);
     let ended = srun(cluster, &["--nodes=2", "--kill-on-bad-exit=1"], &bare);
-    said(&ended, "set ENMASSE_TOKEN to the same secret text for all of them, or name a run folder");
+    said(&ended, "so the ranks need a token: set ENMASSE_TOKEN to the same secret text for all of them, or");
 
     // Rank 0 on the second node of the list.
     let hosts = folder.join("hosts");

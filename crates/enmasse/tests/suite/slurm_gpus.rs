@@ -92,8 +92,8 @@ fn two_nodes_of_two_gpus_give_the_bits_of_one_machine() {
     check("tree", &node, &["--shards", "4", "--sum", "tree"], 1);
     check("joint tree", &task, &["--shards", "4", "--sum", "tree", "--sync-bn"], 1);
 
-    // One task has all GPUs of its step.
-    let single = place.srun("single", &["--nodes=1", "--ntasks=1", "--gres=gpu:2"], &[], &[]);
+    // One task has all GPUs of its step. Batch norm over its two images, which end as one pixel, would overflow.
+    let single = place.srun("single", &["--nodes=1", "--ntasks=1", "--gres=gpu:2"], &[], &["--model", "mlp"]);
     assert_eq!(gpus(&single), FOUR[..2], "{}", single.stderr);
 
     // Each launcher made a job of its own, of one node.
