@@ -37,7 +37,7 @@ impl Algorithm {
             let names = Algorithm::ALL.map(Algorithm::name).join(", ");
             DeviceError::Unsupported(format!(
                 "the cpu has no algorithm {name:?} for {signature}: it has {names}; a run that was tuned on another device \
-                 continues with --tune=false"
+                 continues with `tune = false`"
             ))
         })
     }

@@ -11,7 +11,7 @@ pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
         return Err(DeviceError::Unsupported("cores have no numbers here: use cpu:N".into()));
     }
     if *summation == Summation::Bf16 {
-        let reason = "--reduce-precision bf16: ranks on CPUs sum f32; use f32";
+        let reason = "`reduce_precision = bf16`: ranks on CPUs sum f32; use f32";
         return Err(DeviceError::Unsupported(reason.into()));
     }
     let options = CpuOptions {
@@ -28,12 +28,12 @@ fn level(name: Option<&str>) -> Result<Isa, DeviceError> {
     let (best, Some(name)) = (Isa::detect(), name) else { return Ok(Isa::detect()) };
     match Isa::ALL.into_iter().find(|isa| isa.name() == name) {
         Some(isa) if isa.available() => Ok(isa),
-        Some(isa) => {
-            Err(DeviceError::Unsupported(format!("--isa {isa}: this machine has no {isa}; its best is --isa {best}")))
-        }
+        Some(isa) => Err(DeviceError::Unsupported(format!(
+            "`isa = {isa}`: this machine has no {isa}; its best is `isa = {best}`"
+        ))),
         None => {
             let names = Isa::ALL.map(Isa::name).join(" or ");
-            Err(DeviceError::Unsupported(format!("--isa {}: must be {names}", name.escape_default())))
+            Err(DeviceError::Unsupported(format!("`isa = {}`: must be {names}", name.escape_default())))
         }
     }
 }
@@ -62,13 +62,13 @@ mod tests {
             (found, _) => panic!("{name:?}: {found:?}"),
         };
         for isa in Isa::ALL {
-            let lacking = format!("--isa {isa}: this machine has no {isa}; its best is --isa {}", Isa::detect());
+            let lacking = format!("`isa = {isa}`: this machine has no {isa}; its best is `isa = {}`", Isa::detect());
             check(Some(isa.name()), if isa.available() { Ok(isa) } else { Err(&lacking) });
         }
         check(None, Ok(Isa::detect()));
-        check(Some("sse2"), Err("--isa sse2: must be portable or avx2"));
-        check(Some("AVX2"), Err("--isa AVX2: must be portable or avx2"));
-        check(Some("avx\n"), Err("--isa avx\\n: must be portable or avx2"));
+        check(Some("sse2"), Err("`isa = sse2`: must be portable or avx2"));
+        check(Some("AVX2"), Err("`isa = AVX2`: must be portable or avx2"));
+        check(Some("avx\n"), Err("`isa = avx\\n`: must be portable or avx2"));
     }
 
     #[test]

@@ -264,7 +264,7 @@ mod tests {
                 Threads { count: 1, cores: None },
                 KernelOptions { isa: Isa::Portable, exact: false },
             );
-            let expected = "the cpu has no algorithm \"fft\" for conv2d of another batch: it has direct, depthwise, grouped, winograd; a run that was tuned on another device continues with --tune=false";
+            let expected = "the cpu has no algorithm \"fft\" for conv2d of another batch: it has direct, depthwise, grouped, winograd; a run that was tuned on another device continues with `tune = false`";
             assert_eq!(refused.unwrap_err().to_string(), expected);
             // With direct sums only, there is nothing to choose.
             assert_eq!(tune(&Choices::default(), true), Choices::default());

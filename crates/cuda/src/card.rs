@@ -48,7 +48,7 @@ pub(crate) fn check_capability(card: &Properties) -> Result<(), CudaError> {
     }
     let ([[major, minor], [oldest, of]], name) = ([card.capability, OLDEST_CAPABILITY], &card.name);
     Err(CudaError::Unsupported(format!(
-        "{name} (compute capability {major}.{minor}): {oldest}.{of} (Turing, 2018) is the oldest that works; use --devices cpu:N"
+        "{name} (compute capability {major}.{minor}): {oldest}.{of} (Turing, 2018) is the oldest that works; use `devices = cpu:N`"
     )))
 }
 

@@ -62,7 +62,7 @@ pub fn open_with(libraries: &Libraries, request: &DeviceRequest) -> Result<Box<d
 /// The number of the GPU that a request is for. A rank whose launcher leaves it one card takes that card.
 fn number(libraries: &Libraries, request: &DeviceRequest) -> Result<usize, DeviceError> {
     if let Some(isa) = &request.isa {
-        let reason = format!("--isa {}: a GPU has no instruction-set levels; leave it out", isa.escape_default());
+        let reason = format!("`isa = {}`: a GPU has no instruction-set levels; leave it out", isa.escape_default());
         return Err(DeviceError::Unsupported(reason));
     }
     let only = || cards(libraries).filter(|cards| *cards == 1).map(|_| 0);

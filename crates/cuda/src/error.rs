@@ -72,7 +72,7 @@ pub enum CudaError {
         why: String,
     },
     /// The card has too little memory.
-    #[error("no memory for {bytes} bytes of {what} on the GPU: use a smaller --batch or --size")]
+    #[error("no memory for {bytes} bytes of {what} on the GPU: use a smaller `batch` or `size`")]
     Memory {
         /// What was being allocated.
         what: String,

@@ -90,7 +90,7 @@ impl Card {
     pub fn roofline(&self, plan: &Plan) -> Result<Vec<Option<Time>>, CudaError> {
         if plan.shards > 1 {
             return Err(CudaError::Unsupported(
-                "a roofline is that of one shard: leave --shards and --accumulate out".into(),
+                "a roofline is that of one shard: leave `shards` and `accumulate` out".into(),
             ));
         }
         plan.instructions.iter().map(|node| self.time(plan, node)).collect()
@@ -110,7 +110,7 @@ impl Card {
         let work = plan.work(node);
         let rate = self.rate(plan, node).ok_or_else(|| {
             let (name, precision) = (self.name, plan.precision.name());
-            CudaError::Unsupported(format!("{name} has no {precision}: use --precision f16 or f32"))
+            CudaError::Unsupported(format!("{name} has no {precision}: use `precision = f16` or f32"))
         })?;
         let (moving, multiplying) = (work.bytes as f64 / (self.gigabytes * 1e9), work.flops as f64 / rate);
         let (bound, seconds) =
@@ -187,8 +187,8 @@ mod tests {
             let found = Card::find(card).unwrap().roofline(&plan).unwrap_err().to_string();
             assert!(found.contains(expected), "{found}");
         };
-        check(Precision::Bf16, 1, "t4", "t4 has no bf16: use --precision f16 or f32");
-        check(Precision::Tf32, 1, "t4", "t4 has no tf32: use --precision f16 or f32");
+        check(Precision::Bf16, 1, "t4", "t4 has no bf16: use `precision = f16` or f32");
+        check(Precision::Tf32, 1, "t4", "t4 has no tf32: use `precision = f16` or f32");
         check(Precision::F32, 2, "h200", "a roofline is that of one shard");
         assert_eq!(Card::find("h300"), None);
     }

@@ -28,7 +28,7 @@ impl Way {
         let all: Vec<Candidate> = all.iter().map(|text| Candidate::from_text(&String::from_utf8_lossy(text))).collect();
         if let Some(why) = against_nccl(&all) {
             if summation == Summation::Bf16 {
-                return Err(DeviceError::Unsupported(format!("--reduce-precision bf16 needs NCCL: {why}")));
+                return Err(DeviceError::Unsupported(format!("`reduce_precision = bf16` needs NCCL: {why}")));
             }
             return Ok((Way::Host, format!("gradients go by way of the hosts, not by NCCL: {why}")));
         }

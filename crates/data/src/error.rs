@@ -73,7 +73,7 @@ pub enum DataError {
     /// More samples cannot be read than may be skipped.
     #[error(
         "{count} images cannot be read, and at most {limit} are skipped (1 % of the data set, at least 10): {}; \
-         mend or remove them (enmasse data check names all), or skip any number with --on-bad-sample substitute",
+         mend or remove them (enmasse data check names all), or skip any number with `on_bad_sample = substitute`",
         name_some(.first, *.count)
     )]
     TooManyUnreadable {

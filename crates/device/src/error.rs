@@ -9,7 +9,7 @@ use thiserror::Error;
 #[derive(Error)]
 pub enum DeviceError {
     /// The device has too little memory.
-    #[error("no memory for {bytes} bytes of {arena}: use a smaller --batch or --size")]
+    #[error("no memory for {bytes} bytes of {arena}: use a smaller `batch` or `size`")]
     Memory {
         /// The arena or buffer that was being allocated.
         arena: String,

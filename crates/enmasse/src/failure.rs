@@ -5,6 +5,7 @@ use std::fmt;
 use enmasse_train::{ConfigError, Stop, TrainError};
 use enmasse_wording::one_line;
 
+use crate::flag_names::with_flags;
 use crate::output::say;
 
 /// Exit code of a run that was saved and is to be restarted: `EX_TEMPFAIL` of sysexits.h.
@@ -36,7 +37,7 @@ pub enum Failure {
 impl Failure {
     /// An error with the text of `error`.
     pub fn error(error: impl fmt::Display) -> Self {
-        Failure::Error(error.to_string())
+        Failure::Error(with_flags(&error.to_string()))
     }
 
     /// The error's text, as far as this process is to print it.
@@ -91,7 +92,7 @@ impl From<TrainError> for Failure {
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
-        Failure::Usage(error.to_string())
+        Failure::Usage(with_flags(&error.to_string()))
     }
 }
 
@@ -106,6 +107,7 @@ mod tests {
         };
         check(Failure::error("a\nb\x1b[2J"), 1, Some("error: a b [2J"));
         check(Failure::Usage("no".into()), 2, Some("error: no"));
+        check(Failure::error("use a smaller `batch`"), 1, Some("error: use a smaller --batch"));
         check(Failure::Interrupted, 130, Some("interrupted"));
         check(Failure::Terminated, 143, Some("terminated"));
         check(Failure::Stopped(Stop::End), 143, None);

@@ -14,6 +14,7 @@ mod facts;
 mod failure;
 mod failure_record;
 mod finished;
+mod flag_names;
 mod flight;
 mod interrupt;
 mod launched;

@@ -1,7 +1,8 @@
 //! The output of a command: figures for scripts on standard output, and text for people.
 //!
 //! Class names, file names and members of archives are other people's text. Whatever is printed for people passes
-//! [`one_line`] or [`block`] here, so none of it can move the cursor or pass for a line of its own. In JSON it is escaped.
+//! [`one_line`] or [`block`] here, so none of it can move the cursor or pass for a line of its own. In JSON it is escaped. The settings
+//! that libraries name become flags here too, by [`with_flags`].
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -10,6 +11,7 @@ use enmasse_data::{DataWarning, LeftOut};
 use enmasse_wording::{block, one_line};
 
 use crate::failure::Failure;
+use crate::flag_names::with_flags;
 use crate::screen;
 use crate::writer::{self, Stream};
 
@@ -40,7 +42,7 @@ impl Output {
         if self.json {
             say(line);
         } else {
-            self.write(one_line(&line.to_string()));
+            self.write(one_line(&with_flags(&line.to_string())));
         }
     }
 
@@ -49,14 +51,14 @@ impl Output {
         if self.json {
             say_block(text);
         } else {
-            self.write(block(&text.to_string()));
+            self.write(block(&with_flags(&text.to_string())));
         }
     }
 
     /// A JSON object for scripts; ignored without `--json`.
     pub fn json(&mut self, object: impl fmt::Display) {
         if self.json {
-            self.write(object);
+            self.write(with_flags(&object.to_string()));
         }
     }
 
@@ -78,12 +80,12 @@ impl Output {
 
 /// Prints a line on standard error in one piece, since other ranks may write there too. A line break in it becomes a blank.
 pub fn say(line: impl fmt::Display) {
-    screen::say(&one_line(&line.to_string()));
+    screen::say(&one_line(&with_flags(&line.to_string())));
 }
 
 /// Prints lines on standard error in one piece, as [`Output::block`] does.
 pub fn say_block(text: impl fmt::Display) {
-    screen::say(&block(&text.to_string()));
+    screen::say(&block(&with_flags(&text.to_string())));
 }
 
 /// Warns of faults of the data that do not keep them from being used.

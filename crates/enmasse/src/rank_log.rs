@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use enmasse_wording::{one_line, utc_time};
 
+use crate::flag_names::with_flags;
 use crate::output::say;
 
 /// The log of a rank. A run goes on without it, but reports that once.
@@ -38,7 +39,7 @@ impl RankLog {
         let Some(file) = &mut self.file else { return };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // In one piece, so that a killed rank leaves only whole lines.
-        let line = format!("{} {}\n", utc_time(now.as_secs()), one_line(text));
+        let line = format!("{} {}\n", utc_time(now.as_secs()), one_line(&with_flags(text)));
         if let Err(error) = file.write_all(line.as_bytes()) {
             self.lose(&error);
         }

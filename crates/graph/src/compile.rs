@@ -198,7 +198,7 @@ fn check_statistics(graph: &Graph, options: &CompileOptions) -> Result<(), Graph
             return Err(GraphError::Shape {
                 place: Place { operation: "batch_norm", layer, relation: Relation::Layer },
                 shape: shape.clone(),
-                reason: "training needs more than one value per channel: use a larger --batch or --size".into(),
+                reason: "training needs more than one value per channel: use a larger `batch` or `size`".into(),
             });
         }
     }

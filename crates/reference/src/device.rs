@@ -15,13 +15,13 @@ pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
         return refuse("the reference device has no numbers: use reference:N".to_owned());
     }
     if let Some(isa) = isa {
-        return refuse(format!("--isa {}: the reference device has no levels; leave it out", isa.escape_default()));
+        return refuse(format!("`isa = {}`: the reference device has no levels; leave it out", isa.escape_default()));
     }
     if *exact {
-        return refuse("--exact: the reference device has no other algorithms; leave it out".to_owned());
+        return refuse("`exact`: the reference device has no other algorithms; leave it out".to_owned());
     }
     if *summation == Summation::Bf16 {
-        return refuse("--reduce-precision bf16: the reference device sums f64; use f32".to_owned());
+        return refuse("`reduce_precision = bf16`: the reference device sums f64; use f32".to_owned());
     }
     Ok(Box::new(Reference))
 }

@@ -21,7 +21,7 @@ pub enum RemoteError {
     File(#[from] FileError),
     /// There is no room for the cache.
     #[error(
-        "{folder}: {free} MB are free for the cache of remote data, and it needs {needed} MB; free some space, or name another folder with --cache-dir"
+        "{folder}: {free} MB are free for the cache of remote data, and it needs {needed} MB; free some space, or name another folder with `cache_dir`"
     )]
     Room {
         /// Its folder.

@@ -107,7 +107,7 @@ impl Remote {
             let [total, kept] = [total, kept].map(|bytes| bytes.div_ceil(1_000_000));
             let problem =
                 format!("the cache keeps {kept} MB of the data's {total} MB, so each epoch fetches the rest again");
-            warnings.push((problem, "raise --cache-limit if the disk has room"));
+            warnings.push((problem, "raise `cache_limit` if the disk has room"));
         }
         warnings
     }

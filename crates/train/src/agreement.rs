@@ -21,8 +21,8 @@ pub fn compare_devices(group: &Group, device: &dyn Device, config: &TrainConfig)
     let own: Vec<&Vec<u8>> = units.iter().collect();
     let Some((first, second)) = same_unit(&own) else { return Ok(()) };
     let message = format!(
-        "ranks {first} and {second} would both compute on {}: give each rank a GPU of its own (--devices gpu:N with a card for each, \
-         Slurm's --gpus-per-task=1, or another CUDA_VISIBLE_DEVICES for each), or let them take turns with --share-devices",
+        "ranks {first} and {second} would both compute on {}: give each rank a GPU of its own (`devices = gpu:N` with a card for each, \
+         Slurm's --gpus-per-task=1, or another CUDA_VISIBLE_DEVICES for each), or let them take turns with `share_devices`",
         String::from_utf8_lossy(&units[second])
     );
     fail(group, Cause::new(CauseKind::Error, message).of_rank(second))
@@ -59,7 +59,7 @@ fn different_levels(levels: &[Vec<&str>]) -> Option<(usize, String)> {
     let common =
         (0..).take_while(|&at| levels.iter().all(|own| own.get(at).is_some_and(|level| first.get(at) == Some(level))));
     let advice = match common.last() {
-        Some(last) => format!("start all ranks with --isa {}", first[last]),
+        Some(last) => format!("start all ranks with `isa = {}`", first[last]),
         None => "run all ranks on devices of one kind".to_owned(),
     };
     let name = |rank: usize| levels[rank].last().copied().unwrap_or("no level");

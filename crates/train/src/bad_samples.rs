@@ -176,7 +176,7 @@ mod tests {
         let error = |count: usize, limit: usize, names: &str| {
             format!(
                 "{count} images cannot be read, and at most {limit} are skipped (1 % of the data set, at least 10): {names}; \
-                 mend or remove them (enmasse data check names all), or skip any number with --on-bad-sample substitute"
+                 mend or remove them (enmasse data check names all), or skip any number with `on_bad_sample = substitute`"
             )
         };
         let three = error(3, 2, "a (broken), b (broken), c (broken)");

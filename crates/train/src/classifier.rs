@@ -50,7 +50,7 @@ impl Classifier {
         if is_checkpoint(&file)? {
             let checkpoint = Checkpoint::load(&file)?;
             if let Some(given) = model.filter(|given| *given != checkpoint.meta.model) {
-                let reason = format!("{origin} holds a {}, not a {given}: leave --model out", checkpoint.meta.model);
+                let reason = format!("{origin} holds a {}, not a {given}: leave `model` out", checkpoint.meta.model);
                 return Err(TrainError::Weights(reason));
             }
             let mut classifier = Self::of(checkpoint, origin)?;
@@ -61,7 +61,7 @@ impl Classifier {
         }
         let Some(model) = model else {
             return Err(TrainError::Weights(format!(
-                "{origin} holds weights that do not name their model: give --model"
+                "{origin} holds weights that do not name their model: give `model`"
             )));
         };
         let plans = any_classes(model, preparation)?;

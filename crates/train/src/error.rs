@@ -24,7 +24,7 @@ pub enum TrainError {
     #[error(transparent)]
     Data(#[from] DataError),
     /// A sample cannot be read, and the run is not to go on without it.
-    #[error("{0}; to go on without such pictures, use --on-bad-sample skip")]
+    #[error("{0}; to go on without such pictures, use `on_bad_sample = skip`")]
     BadSample(DataError),
     /// No sample of an evaluation could be read.
     #[error("none of the {0} pictures to evaluate can be read: check the data set")]
@@ -104,7 +104,7 @@ pub enum TrainError {
         remedy: String,
     },
     /// All ranks stopped at the same step, because one of them was asked to, and a checkpoint of that step is written.
-    #[error("stopped as requested in epoch {}, after {samples} of its pictures: continue with --resume", epoch + 1)]
+    #[error("stopped as requested in epoch {}, after {samples} of its pictures: continue with `resume`", epoch + 1)]
     Stopped {
         /// The request.
         stop: Stop,
@@ -164,8 +164,8 @@ fn of_what(limited: bool) -> &'static str {
 fn too_little_memory(who: &str, needed: u64, free: u64, limit: &str, batch: Option<usize>) -> String {
     let gibibytes = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
     let remedy = match batch {
-        Some(batch) => format!("use --batch {batch}"),
-        None => "even --batch 1 needs more; use a smaller --size or --model".to_owned(),
+        Some(batch) => format!("use `batch = {batch}`"),
+        None => "even `batch = 1` needs more; use a smaller `size` or `model`".to_owned(),
     };
     format!("{who} {}, {} are free ({limit}): {remedy}", gibibytes(needed), gibibytes(free))
 }

@@ -25,7 +25,7 @@ impl Objective {
             None => Ok(Loss::CrossEntropy { smoothing }),
             Some(function) if smoothing == 0.0 => Ok(Loss::Own(function.clone())),
             Some(_) => Err(TrainError::Graph(GraphError::Option(format!(
-                "--label-smoothing {smoothing} has no effect on this program's own loss: leave it out"
+                "`label_smoothing = {smoothing}` has no effect on this program's own loss: leave it out"
             )))),
         }
     }
@@ -135,7 +135,7 @@ mod tests {
         check(0.0, None, Ok("cross_entropy {scale 0.25 smoothing 0}"));
         check(0.125, None, Ok("cross_entropy {scale 0.25 smoothing 0.125}"));
         check(0.0, Some(function.clone()), Ok("sample_sum {scale 0.25}"));
-        let refused = "--label-smoothing 0.125 has no effect on this program's own loss: leave it out";
+        let refused = "`label_smoothing = 0.125` has no effect on this program's own loss: leave it out";
         check(0.125, Some(function), Err(refused));
     }
 }

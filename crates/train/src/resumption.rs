@@ -86,7 +86,9 @@ pub fn contradiction(saved: &CheckpointMeta, now: &CheckpointMeta) -> Option<Str
     // The position in an epoch counts samples in the order that the seed gives them.
     (saved.samples_consumed > 0 && saved.seed != now.seed).then(|| {
         let (saved, now) = (saved.seed, now.seed);
-        format!("is within an epoch in the order of --seed {saved}, and takes --seed {now} only where an epoch begins")
+        format!(
+            "is within an epoch in the order of `seed = {saved}`, and takes `seed = {now}` only where an epoch begins"
+        )
     })
 }
 
@@ -167,6 +169,10 @@ mod tests {
         check(0, 3, None);
         check(0, 4, None);
         check(6, 3, None);
-        check(6, 4, Some("is within an epoch in the order of --seed 3, and takes --seed 4 only where an epoch begins"));
+        check(
+            6,
+            4,
+            Some("is within an epoch in the order of `seed = 3`, and takes `seed = 4` only where an epoch begins"),
+        );
     }
 }

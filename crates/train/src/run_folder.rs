@@ -58,21 +58,21 @@ pub enum RunError {
     #[error(transparent)]
     File(#[from] FileError),
     /// There is a file where the folder should be.
-    #[error("{}: is a file; a run needs a folder, so choose another --out", .0.display())]
+    #[error("{}: is a file; a run needs a folder, so choose another `out`", .0.display())]
     IsFile(PathBuf),
     /// The folder holds a run, and `--resume` was not given.
-    #[error("{}: already holds a run; continue it with --resume, or choose another --out", .0.display())]
+    #[error("{}: already holds a run; continue it with `resume`, or choose another `out`", .0.display())]
     HoldsRun(PathBuf),
     /// The folder holds a run that has nothing to continue, and `--resume` was not given.
     #[error(
-        "{}: holds a run that ended before its first checkpoint; start it again with --resume, or choose another --out",
+        "{}: holds a run that ended before its first checkpoint; start it again with `resume`, or choose another `out`",
         .0.display()
     )]
     HoldsNoCheckpoint(PathBuf),
     /// `--resume` was given, and epochs were saved, but the checkpoint is gone.
     #[error(
-        "{}: checkpoints/last.safetensors is gone, though {epochs} epochs are recorded; go on with --resume best, copy another \
-         checkpoint of the run there and resume, or choose another --out",
+        "{}: checkpoints/last.safetensors is gone, though {epochs} epochs are recorded; go on with `resume = best`, copy another \
+         checkpoint of the run there and resume, or choose another `out`",
         path.display()
     )]
     LostCheckpoint {
@@ -85,10 +85,10 @@ pub enum RunError {
     #[error("{}: {}", .0.display(), no_run(.0))]
     NoRun(PathBuf),
     /// The run to be resumed has no checkpoint of a best epoch.
-    #[error("{}: has no checkpoints/best.safetensors: no epoch of the run has ended; use --resume", .0.display())]
+    #[error("{}: has no checkpoints/best.safetensors: no epoch of the run has ended; use `resume`", .0.display())]
     NoBest(PathBuf),
     /// Another process writes to the folder.
-    #[error("{}: another process is training there; wait until it ends, or choose another --out", .0.display())]
+    #[error("{}: another process is training there; wait until it ends, or choose another `out`", .0.display())]
     Busy(PathBuf),
     /// A later start of the same job writes to the folder.
     #[error("{}: {by} has taken over the run, so {own} may no longer write to it", path.display())]

@@ -81,7 +81,7 @@ impl RunWriter {
         let earlier = saved.as_ref().map(|checkpoint| &checkpoint.meta);
         if let Some(reason) = earlier.and_then(|earlier| contradiction(earlier, &meta)) {
             let run = folder.paths().root().display();
-            let remedy = "resume it as it was started, or choose another --out";
+            let remedy = "resume it as it was started, or choose another `out`";
             return Err(TrainError::Resume(format!("{run} {reason}: {remedy}")));
         }
         let changes = earlier.map_or(Vec::new(), |earlier| changes(earlier, config));
@@ -288,7 +288,7 @@ fn known_choices(paths: &RunPaths, meta: &CheckpointMeta) -> Result<Choices, Tra
     match paths.read_algorithms()? {
         Some(choices) => Ok(choices),
         None if was_tuned() => Err(TrainError::Resume(format!(
-            "{}: is missing, but holds the algorithms of the run: restore it, or continue with --tune=false",
+            "{}: is missing, but holds the algorithms of the run: restore it, or continue with `tune = false`",
             paths.algorithms().display()
         ))),
         None => Ok(Choices::default()),

@@ -110,8 +110,8 @@ pub fn write_tensors<'a>(
             return match optimized(&own.name) {
                 // Only a run that is resumed has an optimiser.
                 Some(parameter) => Err(TrainError::Resume(format!(
-                    "{origin} has no optimiser state for {parameter}, because --optimizer, --freeze or --freeze-layers has \
-                     changed: resume it as it was, or begin a new run from its weights with --weights {}",
+                    "{origin} has no optimiser state for {parameter}, because `optimizer`, `freeze` or `freeze_layers` has \
+                     changed: resume it as it was, or begin a new run from its weights with `weights = {}`",
                     shell_word(RunPaths::new(origin).last_checkpoint())
                 ))),
                 None => refuse(format!("it has no tensor {}", own.name)),

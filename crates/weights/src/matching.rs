@@ -81,7 +81,7 @@ pub struct Matching {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum MatchError {
     /// No name has the prefix that a rename replaces.
-    #[error("--prefix {rename}: no name in {} begins so; the first are {names}", path.display())]
+    #[error("`prefix = {rename}`: no name in {} begins so; the first are {names}", path.display())]
     IdleRename {
         /// The rename.
         rename: Rename,
@@ -91,7 +91,7 @@ pub enum MatchError {
         names: String,
     },
     /// Two tensors have the same name once prefixes are replaced.
-    #[error("{}: two tensors are named {name} once --prefix is applied", path.display())]
+    #[error("{}: two tensors are named {name} once `prefix` is applied", path.display())]
     Twice {
         /// The file.
         path: PathBuf,
@@ -100,7 +100,7 @@ pub enum MatchError {
     },
     /// The whole model is there more than once.
     #[error(
-        "{} holds the model {model} more than once, after {}; choose one, such as --prefix {}=",
+        "{} holds the model {model} more than once, after {}; choose one, such as `prefix = {}=`",
         path.display(), prefixes.join(" and "), prefixes.first().map_or("", String::as_str)
     )]
     Ambiguous {
@@ -364,16 +364,15 @@ mod tests {
         let report = "loaded 3 of 3 tensors from F\nprefix encoder. removed from 1 name\nprefix head. replaced by fc. in 2 names";
         check(other, &["encoder.=", "head.=fc."], Ok(report));
         let names = "the first are encoder.conv.weight, head.weight, head.bias";
-        check(other, &["backbone.="], Err(&format!("--prefix backbone.=: no name in F begins so; {names}")));
-        let twice = "F: two tensors are named conv.weight once --prefix is applied";
+        check(other, &["backbone.="], Err(&format!("`prefix = backbone.=`: no name in F begins so; {names}")));
+        let twice = "F: two tensors are named conv.weight once `prefix` is applied";
         check(&[CONV, ("a.conv.weight", &[4, 3])], &["a.="], Err(twice));
         // A layer that is given a name without meaning begins anew.
         let set_aside = "loaded 2 of 3 tensors from F\nprefix conv. replaced by old.conv. in 1 name\n\
                          missing in the file: conv.weight\nnot used: old.conv.weight";
         check(&[("conv.weight", &[9, 9]), WEIGHT, BIAS], &["conv.=old.conv."], Ok(set_aside));
         let teacher: Shapes = &[("teacher.conv.weight", &[4, 3]), ("student.conv.weight", &[4, 3])];
-        let choose =
-            "F holds the model net more than once, after student. and teacher.; choose one, such as --prefix student.=";
+        let choose = "F holds the model net more than once, after student. and teacher.; choose one, such as `prefix = student.=`";
         check(teacher, &[], Err(choose));
         let chosen = "loaded 1 of 3 tensors from F\nprefix teacher. removed from 1 name\n\
                       missing in the file: fc.weight, fc.bias\nnot used: student.conv.weight";

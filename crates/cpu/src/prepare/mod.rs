@@ -84,7 +84,7 @@ impl<'a> Preparation<'a> {
             return Err(DeviceError::Unsupported(reason));
         }
         if let Precision::Tf32 | Precision::F16 = plan.precision {
-            let reason = format!("the cpu has no {}: use --precision bf16 or f32", plan.precision);
+            let reason = format!("the cpu has no {}: use `precision = bf16` or f32", plan.precision);
             return Err(DeviceError::Unsupported(reason));
         }
         let prepare = |hosted: usize, index: usize, node: &Node| {

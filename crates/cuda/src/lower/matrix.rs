@@ -114,7 +114,7 @@ impl Convolved<'_> {
             let (layer, name) = (&self.node.layer, name.escape_default());
             CudaError::Unsupported(format!(
                 "layer {layer}: the engine {name} was chosen on another card or by another cuDNN, and is refused here \
-                 ({error}): continue with --tune=false, or start a new run"
+                 ({error}): continue with `tune = false`, or start a new run"
             ))
         })?;
         Ok((problem, plan))

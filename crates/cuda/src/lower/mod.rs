@@ -48,7 +48,7 @@ pub(crate) fn lower(
     if matches!(plan.precision, Precision::Tf32 | Precision::Bf16) && *major < 8 {
         let precision = plan.precision;
         let reason =
-            format!("{name} (compute capability {major}.{minor}) has no {precision}: use --precision f16 or f32");
+            format!("{name} (compute capability {major}.{minor}) has no {precision}: use `precision = f16` or f32");
         return Err(CudaError::Unsupported(reason));
     }
     let places = Places { plans, schedule };

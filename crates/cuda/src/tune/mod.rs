@@ -72,7 +72,7 @@ fn check(name: &str, signature: &str) -> Result<(), CudaError> {
     name.parse::<Engine>().map(drop).map_err(|()| {
         let name = name.escape_default();
         CudaError::Unsupported(format!(
-            "the gpu has no engine \"{name}\" for {signature}: the run was tuned on another device; continue with --tune=false"
+            "the gpu has no engine \"{name}\" for {signature}: the run was tuned on another device; continue with `tune = false`"
         ))
     })
 }

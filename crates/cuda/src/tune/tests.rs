@@ -119,7 +119,7 @@ fn choices_that_cannot_be_obeyed_are_one_line() {
         let compiled = device.compile(plans, None);
         refused(compiled.map(|_| Vec::new()), expected);
     };
-    let remedy = "continue with --tune=false, or start a new run";
+    let remedy = "continue with `tune = false`, or start a new run";
     check(
         "conv2d",
         "eng9",
@@ -133,6 +133,6 @@ fn choices_that_cannot_be_obeyed_are_one_line() {
     let plans = plans(device.as_ref(), Precision::Bf16);
     let error = tune(&plans, &foreign, &card, None::<&Path>).unwrap_err().to_string();
     let expected = "the gpu has no engine \"winograd\" for conv2d of another batch: the run was tuned on another device; \
-                    continue with --tune=false";
+                    continue with `tune = false`";
     assert_eq!(error, expected);
 }

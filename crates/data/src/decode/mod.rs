@@ -205,7 +205,8 @@ fn convertible(mode: &'static str, convert_rgb: bool) -> Result<Mode, Fault> {
         ("RGB", _) => Ok(None),
         (_, true) => Ok(Some(mode)),
         (_, false) => {
-            let problem = format!("not an RGB picture but of mode {mode}; convert it, or leave out --no-convert-rgb");
+            let problem =
+                format!("not an RGB picture but of mode {mode}; convert it, or leave out `convert_rgb = false`");
             Err(Fault::Picture(problem))
         }
     }

@@ -92,14 +92,14 @@ struct Columns {
 impl Columns {
     fn find(columns: &[String], options: &OpenOptions) -> Result<Self, String> {
         let paths = Self::of_paths(columns, options)?;
-        let label = find(columns, &LABELS, options.label_column.as_deref(), "label", "--label-column")?;
+        let label = find(columns, &LABELS, options.label_column.as_deref(), "label", "`label_column`")?;
         let split = columns.iter().find(|column| SPLITS.contains(&plain(column).as_str()));
         Ok(Columns { label: Some(label), split: split.cloned(), ..paths })
     }
 
     /// The column of paths alone.
     fn of_paths(columns: &[String], options: &OpenOptions) -> Result<Self, String> {
-        let path = find(columns, &PATHS, options.path_column.as_deref(), "path", "--path-column")?;
+        let path = find(columns, &PATHS, options.path_column.as_deref(), "path", "`path_column`")?;
         Ok(Columns { path, label: None, split: None })
     }
 }
@@ -194,7 +194,7 @@ impl List {
             true => Ok(()),
             false => {
                 let problem = format!(
-                    "there is no {}; relative paths begin from the manifest's folder, or from --manifest-root",
+                    "there is no {}; relative paths begin from the manifest's folder, or from `manifest_root`",
                     path.display()
                 );
                 Err(self.error(manifest, 0, &problem))

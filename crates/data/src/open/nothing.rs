@@ -22,7 +22,7 @@ pub(super) fn nothing_found(root: &Path) -> DataError {
     if let Some(picture) = find(root, is_picture) {
         let problem = format!(
             "it has pictures, such as {picture}, but no class folders; put those of each class into a folder of its own, or give \
-             --label-pattern if their names have the class, such as '{{class}}.{{number}}.jpg'"
+             `label_pattern` if their names have the class, such as '{{class}}.{{number}}.jpg'"
         );
         return DataError::layout(root, problem);
     }

@@ -232,10 +232,10 @@ fn column_of_pictures(columns: &[Column], chosen: Option<&str>) -> Result<usize,
             Err(format!("it has no column {chosen:?} with pictures' bytes; its columns are {}", all()))
         }
         ([], None) => {
-            Err(format!("none of its columns ({}) is known for pictures' bytes; choose one with --path-column", all()))
+            Err(format!("none of its columns ({}) is known for pictures' bytes; choose one with `path_column`", all()))
         }
         (_, None) => {
-            Err(format!("several of its columns ({}) have pictures' bytes; choose one with --path-column", all()))
+            Err(format!("several of its columns ({}) have pictures' bytes; choose one with `path_column`", all()))
         }
     }
 }
@@ -266,14 +266,14 @@ fn column_of_labels(
         ([], None) => {
             let problem = "none of its other columns";
             return Err(format!(
-                "{problem} ({}) is known for the class of a picture; choose one with --label-column",
+                "{problem} ({}) is known for the class of a picture; choose one with `label_column`",
                 all()
             ));
         }
         (several, None) => {
             let names = several.iter().map(|&place| full_name(&columns[place])).collect::<Vec<_>>().join(", ");
             return Err(format!(
-                "it has several columns for the class of a picture ({names}); choose one with --label-column"
+                "it has several columns for the class of a picture ({names}); choose one with `label_column`"
             ));
         }
     };

@@ -88,7 +88,7 @@ fn other_modes_are_errors_without_conversion() {
         if let Err(error) = result {
             let error = error.to_string();
             assert!(error.contains(file) && error.contains(&format!("of mode {mode}")), "{error}");
-            assert!(error.contains("--no-convert-rgb") && !error.contains('\n'), "{error}");
+            assert!(error.contains("`convert_rgb = false`") && !error.contains('\n'), "{error}");
         }
     }
 }

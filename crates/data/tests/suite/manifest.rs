@@ -118,7 +118,7 @@ fn a_part_is_drawn_where_none_is_named() {
     let elsewhere = tempdir().unwrap();
     let options = OpenOptions { manifest_root: Some(elsewhere.path().to_owned()), ..OpenOptions::default() };
     let error = opened(&manifest, options.clone()).err().unwrap();
-    assert!(error.contains("m.csv: line 2: there is no ") && error.contains("or from --manifest-root"), "{error}");
+    assert!(error.contains("m.csv: line 2: there is no ") && error.contains("or from `manifest_root`"), "{error}");
     fs::write(elsewhere.path().join("0.jpg"), b"").unwrap();
     let data = opened(&manifest, options.clone()).unwrap();
     assert_eq!((data.train.len(), data.validation.len(), data.has_parts), (8, 2, false));

@@ -216,7 +216,7 @@ fn folders_without_data() {
     refused(root.path(), &looked_for);
     // As in Kaggle's Dogs vs. Cats. The files of CIFAR and MNIST are no help here.
     write(root.path(), "cat.0.JPG", b"");
-    refused(root.path(), &["it has pictures, such as cat.0.JPG, but no class folders; put", "--label-pattern"]);
+    refused(root.path(), &["it has pictures, such as cat.0.JPG, but no class folders; put", "`label_pattern`"]);
     write(root.path(), "flower_photos.tgz", b"");
     refused(root.path(), &["the archive flower_photos.tgz: extract it there first"]);
     refused(&root.path().join("flower_photos.tgz"), &["this is a file", "must be extracted first"]);

@@ -294,11 +294,11 @@ fn engines_are_measured_once() {
     let path = first.join("algorithms.txt");
     std::fs::write(&path, chosen(&first).replace("eng", "eng7")).unwrap();
     let refused = go(&first, &["--epochs", "3", "--resume"]);
-    failed(&refused, 1, &["layer ", ": the engine eng7", "chosen on another card", "continue with --tune=false"]);
+    failed(&refused, 1, &["layer ", ": the engine eng7", "chosen on another card", "continue with --no-tune"]);
     // So is any engine on a CPU.
     std::fs::write(&path, chosen(&second)).unwrap();
     let refused = go(&first, &["--epochs", "3", "--resume", "--devices", "cpu:1"]);
-    failed(&refused, 1, &["the cpu has no algorithm \"eng", "continues with --tune=false"]);
+    failed(&refused, 1, &["the cpu has no algorithm \"eng", "continues with --no-tune"]);
     go(&first, &["--epochs", "3", "--resume", "--devices", "cpu:1", "--tune=false"]).well();
 }
 

@@ -91,7 +91,7 @@ impl Tensor {
         let dims = window.output(0, size[0]).zip(window.output(1, size[1]));
         if dims.is_none() {
             let [h, w] = [0, 1].map(|axis| window.least(axis));
-            let reason = format!("a window of {window} needs a map of at least {h}x{w}: use larger pictures (--size)");
+            let reason = format!("a window of {window} needs a map of at least {h}x{w}: use larger pictures (`size`)");
             self.set_error(GraphError::Shape { place, shape: shape.clone(), reason });
         }
         dims.map(|(h, w)| [h, w])
@@ -119,7 +119,7 @@ mod tests {
         let check = |model: &dyn Fn(Tensor) -> Tensor, expected: &str| assert_eq!(error_of(model), expected);
 
         // Named layers.
-        let larger = "use larger pictures (--size)";
+        let larger = "use larger pictures (`size`)";
         let kernel = format!("a window of kernel 9x9 needs a map of at least 9x9: {larger}");
         check(&|x| x.conv2d("stem", Conv::new(4, 9)), &format!("layer stem: conv2d got [2,8,8,3], but {kernel}"));
         let window = format!("a window of kernel 5x5 padding 1x1 dilation 3x3 needs a map of at least 11x11: {larger}");

@@ -43,7 +43,7 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) -> Result<(), GraphErro
             Op::BatchNormStatistics | Op::BatchNormReduce { .. } => {}
             op if op.is_of_batch() => {
                 let place = Place { operation: op.name(), layer: node.layer, relation: Relation::After };
-                let reason = "has no rule for statistics over all shards: leave out --sync-bn".to_owned();
+                let reason = "has no rule for statistics over all shards: leave out `sync_bn`".to_owned();
                 return Err(GraphError::Attribute { place, reason });
             }
             _ => {}

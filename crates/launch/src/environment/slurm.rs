@@ -77,7 +77,7 @@ pub(super) fn without_srun(
     let warning = (tasks > 1).then(|| EnvironmentError::NotLaunched {
         variable: TASKS,
         value: tasks.to_string(),
-        mend: "start it with srun, as in `srun enmasse train ...`; or pass --devices cpu:N for N ranks on this node alone",
+        mend: "start it with srun, as in `srun enmasse train ...`; or pass `devices = cpu:N` for N ranks on this node alone",
     });
     let why = format!("inside a Slurm job but not in a task of a step ({STEP} is not set): a single process");
     Ok(Some((why, warning)))

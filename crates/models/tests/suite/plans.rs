@@ -71,7 +71,7 @@ fn pictures_too_small_to_train_are_refused() {
     let too_small = |name: &str, size: usize, expected: &str| {
         let small = error(name, 4, size);
         assert!(matches!(&small, GraphError::Shape { place, .. } if place.layer == expected), "{small}");
-        assert!(small.to_string().contains("--size"), "{small}");
+        assert!(small.to_string().contains("`size`"), "{small}");
     };
     too_small("lenet", 15, "conv2");
     too_small("alexnet", 62, "features.10");

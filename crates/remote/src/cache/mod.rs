@@ -52,7 +52,7 @@ impl Cache {
             Some(folder) => folder.clone(),
             None => cache_folder().map(|cache| cache.join("objects")).ok_or_else(|| {
                 RemoteError::Setting(
-                    "there is no home folder for the cache of remote data; name one with --cache-dir".to_owned(),
+                    "there is no home folder for the cache of remote data; name one with `cache_dir`".to_owned(),
                 )
             })?,
         };

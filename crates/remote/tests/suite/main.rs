@@ -233,7 +233,7 @@ fn the_cache_is_bounded() {
         }
     }
     let warning = "the cache keeps 5 MB of the data's 13 MB, so each epoch fetches the rest again";
-    assert_eq!(remote.warnings(), [(warning.to_owned(), "raise --cache-limit if the disk has room")]);
+    assert_eq!(remote.warnings(), [(warning.to_owned(), "raise `cache_limit` if the disk has room")]);
 }
 
 #[test]

@@ -136,11 +136,11 @@ fn levels_in_common() {
     check(&["a"], None);
     check(&["", ""], None);
     check(&["a b", "a b", "a b"], None);
-    check(&["a b c", "a b"], Some((1, "rank 0 computes at c and rank 1 at b: start all ranks with --isa b")));
-    check(&["a b", "a b", "a"], Some((2, "rank 0 computes at b and rank 2 at a: start all ranks with --isa a")));
+    check(&["a b c", "a b"], Some((1, "rank 0 computes at c and rank 1 at b: start all ranks with `isa = b`")));
+    check(&["a b", "a b", "a"], Some((2, "rank 0 computes at b and rank 2 at a: start all ranks with `isa = a`")));
     // The first difference is named, and the advice is the level that suits all three.
-    check(&["a b c", "a b", "a"], Some((1, "rank 0 computes at c and rank 1 at b: start all ranks with --isa a")));
-    check(&["a n", "a x y"], Some((1, "rank 0 computes at n and rank 1 at y: start all ranks with --isa a")));
+    check(&["a b c", "a b", "a"], Some((1, "rank 0 computes at c and rank 1 at b: start all ranks with `isa = a`")));
+    check(&["a n", "a x y"], Some((1, "rank 0 computes at n and rank 1 at y: start all ranks with `isa = a`")));
     let apart = "rank 0 computes at b and rank 1 at no level: run all ranks on devices of one kind";
     check(&["a b", ""], Some((1, apart)));
 }

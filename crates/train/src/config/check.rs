@@ -21,33 +21,33 @@ impl TrainConfig {
             Some(setting) if wrong => refuse(setting, reason),
             _ => Ok(()),
         };
-        together("tune", self.tune && self.exact, "--exact leaves nothing to choose; use one of them".to_owned())?;
+        together("tune", self.tune && self.exact, "`exact` leaves nothing to choose; use one of them".to_owned())?;
         let both = self.shards.is_some() && self.accumulate > 1;
-        together("accumulate", both, "--shards already sets the number of shards; use one of them".to_owned())?;
+        together("accumulate", both, "`shards` already sets the number of shards; use one of them".to_owned())?;
         let nesterov = self.nesterov && self.optimizer == OptimizerKind::Sgd && self.momentum == 0.0;
-        together("nesterov", nesterov, "needs a --momentum above 0".to_owned())?;
+        together("nesterov", nesterov, "needs a `momentum` above 0".to_owned())?;
         let blocks = self.shuffle == Some(Shuffling::Block);
         let balanced = blocks && self.balance == Balance::Classes;
-        together("shuffle", balanced, "--balance classes draws from all samples; use one of them".to_owned())?;
+        together("shuffle", balanced, "`balance = classes` draws from all samples; use one of them".to_owned())?;
         let repeated = blocks && self.repeat_augment > 1;
-        together("shuffle", repeated, "--repeat-augment draws from all samples; use one of them".to_owned())?;
+        together("shuffle", repeated, "`repeat_augment` draws from all samples; use one of them".to_owned())?;
         let adapts = self.optimizer == OptimizerKind::Lars;
         let decay = self.no_decay_norm_bias && self.weight_decay == 0.0 && !adapts;
-        together("no_decay_norm_bias", decay, "needs a --weight-decay above 0".to_owned())?;
+        together("no_decay_norm_bias", decay, "needs a `weight_decay` above 0".to_owned())?;
         let both = self.reduce_precision == ReducePrecision::Bf16 && self.sum == SumOrder::Tree;
-        together("reduce_precision", both, "--sum tree sums f32 alone; use one of them".to_owned())?;
+        together("reduce_precision", both, "`sum = tree` sums f32 alone; use one of them".to_owned())?;
         let dp = self.strategy == StrategyKind::Dp;
-        together("strategy", dp && self.sync_bn, "--sync-bn needs --strategy ddp, as in PyTorch".to_owned())?;
-        together("sum", dp && self.sum == SumOrder::Tree, "needs --strategy ddp".to_owned())?;
+        together("strategy", dp && self.sync_bn, "`sync_bn` needs `strategy = ddp`, as in PyTorch".to_owned())?;
+        together("sum", dp && self.sum == SumOrder::Tree, "needs `strategy = ddp`".to_owned())?;
         let narrow = self.reduce_precision == ReducePrecision::Bf16;
-        together("reduce_precision", dp && narrow, "needs --strategy ddp".to_owned())?;
+        together("reduce_precision", dp && narrow, "needs `strategy = ddp`".to_owned())?;
         let processes =
             dp && self.ranks == RankKind::Process && Setting::find("ranks").map(&source).is_some_and(is_given);
-        let reason = "has ranks that are threads of one process; leave out --ranks process, or use --strategy ddp";
+        let reason = "has ranks that are threads of one process; leave out `ranks = process`, or use `strategy = ddp`";
         together("strategy", processes, reason.to_owned())?;
         let other = self.resume.run().zip(self.out.as_deref()).filter(|(run, out)| run != out);
         let reason = other.map_or(String::new(), |(_, out)| {
-            format!("the run goes on in its own folder; leave out --out {}", out.display())
+            format!("the run goes on in its own folder; leave out `out = {}`", out.display())
         });
         together("resume", other.is_some(), reason)?;
         let wrong = self.channels.is_some_and(|channels| ![1, 3].contains(&channels));
@@ -57,7 +57,7 @@ impl TrainConfig {
             let wrong = ![1, 3].contains(&list.len());
             together(name, wrong, "must be 1 number, or 3 separated by commas".to_owned())?;
             let several = self.channels == Some(1) && list.len() > 1;
-            together(name, several, "--channels 1 takes one number; use one of them".to_owned())?;
+            together(name, several, "`channels = 1` takes one number; use one of them".to_owned())?;
         }
         let jitter = self.color_jitter.as_ref();
         let count = jitter.is_some_and(|numbers| ![1, 3, 4].contains(&numbers.len()));

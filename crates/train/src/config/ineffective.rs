@@ -65,11 +65,11 @@ const RULES: &[(&str, Effect)] = &[
 ];
 
 fn usual_augmentation(config: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
-    (config.augment.is_none() && !surroundings.is_padded).then_some("on this data set without --augment crop")
+    (config.augment.is_none() && !surroundings.is_padded).then_some("on this data set without `augment = crop`")
 }
 
 fn whole_pictures(config: &TrainConfig, _: &Surroundings) -> Option<&'static str> {
-    (config.random_erasing == 0.0).then_some("without --random-erasing")
+    (config.random_erasing == 0.0).then_some("without `random_erasing`")
 }
 
 fn no_names(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
@@ -101,7 +101,7 @@ fn parts(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
 }
 
 fn random_weights(config: &TrainConfig, _: &Surroundings) -> Option<&'static str> {
-    config.weights.is_none().then_some("without --weights")
+    config.weights.is_none().then_some("without `weights`")
 }
 
 fn known_pictures(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
@@ -149,7 +149,7 @@ impl LayeredConfig {
     /// A line for each setting that a user gave and that has no effect, as far as the command `takes` it.
     pub fn without_effect(&self, surroundings: &Surroundings, takes: impl Fn(&Setting) -> bool) -> Vec<String> {
         let beside = self.beside_others().map(|Idle { setting, decided_by, .. }| {
-            (setting, format!("with {}", Source::CommandLine.describe(decided_by, &self.text(decided_by))))
+            (setting, format!("with `{} = {}`", decided_by.name, self.text(decided_by)))
         });
         let unless = RULES.iter().filter_map(|(name, effect)| match effect {
             Effect::Beside(..) => None,
@@ -281,12 +281,12 @@ mod tests {
         // The values of a saved run are a mixture of given and default ones.
         check("", "", "optimizer=adamw momentum=0.5", &[]);
         check("optimizer=adamw", "", "momentum=0.5", &[]);
-        check("momentum=0.5", "", "optimizer=adamw", &["--momentum 0.5 has no effect with --optimizer adamw"]);
+        check("momentum=0.5", "", "optimizer=adamw", &["--momentum 0.5 has no effect with `optimizer = adamw`"]);
         // A leftover in the environment must not end a run.
-        check("optimizer=adamw", "momentum=0.5", "", &["ENMASSE_MOMENTUM=0.5 has no effect with --optimizer adamw"]);
-        check("", "gamma=0.5 schedule=constant", "", &["ENMASSE_GAMMA=0.5 has no effect with --schedule constant"]);
-        check("gamma=0.5", "", "", &["--gamma 0.5 has no effect with --schedule cosine"]);
-        let order = "ENMASSE_REPEAT_AUGMENT=2 has no effect with --sampler distributed";
+        check("optimizer=adamw", "momentum=0.5", "", &["ENMASSE_MOMENTUM=0.5 has no effect with `optimizer = adamw`"]);
+        check("", "gamma=0.5 schedule=constant", "", &["ENMASSE_GAMMA=0.5 has no effect with `schedule = constant`"]);
+        check("gamma=0.5", "", "", &["--gamma 0.5 has no effect with `schedule = cosine`"]);
+        let order = "ENMASSE_REPEAT_AUGMENT=2 has no effect with `sampler = distributed`";
         check("sampler=distributed", "repeat_augment=2", "", &[order]);
     }
 
@@ -323,7 +323,7 @@ mod tests {
         // What the command does not take is none of its business.
         let foreign =
             layers("", "manifest_root=a gamma=0.5", "").without_effect(&FOLDER, |setting| setting.name == "gamma");
-        assert_eq!(foreign, ["ENMASSE_GAMMA=0.5 has no effect with --schedule cosine"]);
+        assert_eq!(foreign, ["ENMASSE_GAMMA=0.5 has no effect with `schedule = cosine`"]);
     }
 
     #[test]
@@ -342,16 +342,16 @@ mod tests {
             Surroundings { is_launched: true, kind: DataKind::Mnist, ..FOLDER },
             &[],
         );
-        check("crop_padding=2", FOLDER, &["--crop-padding 2 has no effect on this data set without --augment crop"]);
+        check("crop_padding=2", FOLDER, &["--crop-padding 2 has no effect on this data set without `augment = crop`"]);
         check("prefix=model.= weights=a.ckpt", FOLDER, &[]);
-        check("prefix=model.=", FOLDER, &["--prefix model.= has no effect without --weights"]);
-        check("augment=none crop_padding=2", FOLDER, &["--crop-padding 2 has no effect with --augment none"]);
-        let strength = "--ra-magnitude 5 has no effect with --auto-augment none";
+        check("prefix=model.=", FOLDER, &["--prefix model.= has no effect without `weights`"]);
+        check("augment=none crop_padding=2", FOLDER, &["--crop-padding 2 has no effect with `augment = none`"]);
+        let strength = "--ra-magnitude 5 has no effect with `auto_augment = none`";
         check("ra_magnitude=5", FOLDER, &[strength]);
         check("ra_magnitude=5 ra_num_ops=1 auto_augment=ra", FOLDER, &[]);
         check("augmix_severity=5 auto_augment=augmix", FOLDER, &[]);
         check("erasing_value=random random_erasing=0.1", FOLDER, &[]);
-        check("erasing_value=random", FOLDER, &["--erasing-value random has no effect without --random-erasing"]);
+        check("erasing_value=random", FOLDER, &["--erasing-value random has no effect without `random_erasing`"]);
         let parts = Surroundings { has_parts: true, ..FOLDER };
         let because = "has no effect on a data set that comes in parts for training and validation";
         check(

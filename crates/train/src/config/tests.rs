@@ -84,15 +84,15 @@ fn settings_that_contradict_each_other() {
         }
         assert_eq!(config.check().err().map(|error| error.to_string()).as_deref(), expected);
     };
-    let refused = Some("nesterov true: needs a --momentum above 0");
+    let refused = Some("nesterov true: needs a `momentum` above 0");
     check(&[("nesterov", "true")], None);
     check(&[("nesterov", "true"), ("momentum", "0")], refused);
     check(&[("nesterov", "true"), ("momentum", "0"), ("optimizer", "adamw")], None);
-    let refused = Some("no_decay_norm_bias true: needs a --weight-decay above 0");
+    let refused = Some("no_decay_norm_bias true: needs a `weight_decay` above 0");
     check(&[("no_decay_norm_bias", "true")], None);
     check(&[("no_decay_norm_bias", "true"), ("weight_decay", "0")], refused);
     check(&[("no_decay_norm_bias", "true"), ("weight_decay", "0"), ("optimizer", "lars")], None);
-    let refused = Some("tune true: --exact leaves nothing to choose; use one of them");
+    let refused = Some("tune true: `exact` leaves nothing to choose; use one of them");
     check(&[("tune", "true")], None);
     check(&[("tune", "true"), ("exact", "true")], refused);
     let infinite = TrainConfig { lr: f64::INFINITY, ..TrainConfig::default() };
@@ -294,7 +294,7 @@ fn errors_say_where_a_value_came_from() {
     let mut layers = LayeredConfig::new();
     let given = [("ENMASSE_SHARDS", "4"), ("ENMASSE_ACCUMULATE", "2")];
     layers.environment(given.map(|(name, value)| (name.into(), value.into()))).unwrap();
-    let twice = "ENMASSE_ACCUMULATE=2: --shards already sets the number of shards; use one of them";
+    let twice = "ENMASSE_ACCUMULATE=2: `shards` already sets the number of shards; use one of them";
     assert_eq!(layers.finish().unwrap_err().to_string(), twice);
 }
 

@@ -36,11 +36,11 @@ fn contents_of_a_folder_decide_whether_it_opens() {
         let found = found.map_err(|error| error.to_string().replace(&root.display().to_string(), "RUN"));
         assert_eq!(found.as_ref().map_err(String::as_str), expected.as_ref().map_err(|text| *text), "{held:?}");
     };
-    let refused = Err("RUN: already holds a run; continue it with --resume, or choose another --out");
+    let refused = Err("RUN: already holds a run; continue it with `resume`, or choose another `out`");
     check(&[], false, Ok(false));
     check(&[], true, Ok(false));
     check(&["slurm-1.out"], false, Ok(false));
-    let unsaved = "RUN: holds a run that ended before its first checkpoint; start it again with --resume, or choose another --out";
+    let unsaved = "RUN: holds a run that ended before its first checkpoint; start it again with `resume`, or choose another `out`";
     // Regression test: the line that failed before its first step, typed again, was refused.
     check(&["config.toml", "split.json", "metrics.jsonl", "logs/failure.json"], false, Ok(false));
     check(&["config.toml", "checkpoints/best.safetensors"], false, Err(unsaved));
@@ -62,8 +62,8 @@ fn a_run_whose_last_checkpoint_is_gone_is_not_started_anew() {
     check("", None);
     // Killed between the record of the first epoch and its checkpoint.
     check("{}\n", None);
-    let lost = "RUN: checkpoints/last.safetensors is gone, though 2 epochs are recorded; go on with --resume best, copy \
-                another checkpoint of the run there and resume, or choose another --out";
+    let lost = "RUN: checkpoints/last.safetensors is gone, though 2 epochs are recorded; go on with `resume = best`, copy \
+                another checkpoint of the run there and resume, or choose another `out`";
     check("{}\n{}\n", Some(lost));
 }
 
@@ -76,7 +76,7 @@ fn impossible_folders() {
         let message = open(path, true).unwrap_err().to_string();
         assert_eq!(message.replace(&folder.path().display().to_string(), "DIR"), expected);
     };
-    check(&file, "DIR/file: is a file; a run needs a folder, so choose another --out");
+    check(&file, "DIR/file: is a file; a run needs a folder, so choose another `out`");
     check(&file.join("below"), "cannot create DIR/file/below: Not a directory (os error 20)");
     // A location where even root cannot write.
     check(Path::new("/proc/enmasse"), "cannot create /proc/enmasse: it does not exist");
@@ -123,7 +123,7 @@ fn later_starts_of_a_job_take_its_run_over() {
         assert_eq!(open(&held).is_err(), is_stale, "{held} after {asked}");
     };
     let restart = |requeues, restarts| Attempt { restarts, ..start_of("7", requeues) };
-    let busy = Err("RUN: another process is training there; wait until it ends, or choose another --out");
+    let busy = Err("RUN: another process is training there; wait until it ends, or choose another `out`");
     let late = Err("RUN: start 3 of 7 has taken over the run, so start 2 of 7 may no longer write to it");
     check(start_of("7", 0), start_of("7", 1), Ok(()));
     check(restart(1, 5), restart(2, 0), Ok(()));

@@ -87,7 +87,7 @@ impl Session {
         let mut remedy = format!("{outcome}; {}", self.way_on(config));
         if self.program.plans().evaluate.precision == Precision::F16 {
             // Forward has no scale that could be lowered.
-            remedy = format!("forward may have overflowed f16, so try --precision bf16; {remedy}");
+            remedy = format!("forward may have overflowed f16, so try `precision = bf16`; {remedy}");
         }
         TrainError::NonFinite { rank, loss, epoch: self.position.epoch, step: self.position.optimizer_step + 1, remedy }
     }
@@ -127,16 +127,16 @@ impl Session {
         let has_best = self.position.best_val_accuracy.is_some();
         match self.last_checkpoint {
             LastCheckpoint::Missing => {
-                "there is no checkpoint yet; start again with a lower --lr, or with --warmup-epochs".to_owned()
+                "there is no checkpoint yet; start again with a lower `lr`, or with `warmup_epochs`".to_owned()
             }
             LastCheckpoint::Resumed if has_best && config.resume != Resume::Best => {
                 format!("go back to the best epoch with: {}", command("=best"))
             }
             LastCheckpoint::Resumed => {
-                "start again with another --out and a lower --lr, or with --warmup-epochs".to_owned()
+                "start again with another `out` and a lower `lr`, or with `warmup_epochs`".to_owned()
             }
             LastCheckpoint::Unproven { .. } | LastCheckpoint::Proven => {
-                let best = if has_best { ", or from the best epoch by --resume best," } else { "" };
+                let best = if has_best { ", or from the best epoch by `resume = best`," } else { "" };
                 format!("continue from it{best} at a lower rate with: {}", command(""))
             }
         }

@@ -116,7 +116,7 @@ impl Session {
                 let (before, now) = (checkpoint.meta.size, preparation.evaluation.size);
                 loaded.map_err(|error| match error {
                     TrainError::Weights(reason) if before != now => TrainError::Resume(format!(
-                        "the run was trained with --size {before}, and its weights do not fit --size {now}: {reason}"
+                        "the run was trained with `size = {before}`, and its weights do not fit `size = {now}`: {reason}"
                     )),
                     other => other,
                 })?;

@@ -62,7 +62,7 @@ fn ruined_weights_are_not_the_last_checkpoint() {
     let error = run(each_step(&out, RUINOUS, Resume::Last), NEVER).unwrap();
     let onward = format!(
         "the checkpoint of the step before is no better and gives way to the one before it; continue from it, or from the \
-         best epoch by --resume best, at a lower rate with: enmasse train --resume --out {} --lr 1e-2",
+         best epoch by `resume = best`, at a lower rate with: enmasse train --resume --out {} --lr 1e-2",
         out.display()
     );
     assert!(error.starts_with("non-finite loss") && error.ends_with(&onward), "{error}");
@@ -76,7 +76,7 @@ fn a_first_checkpoint_of_ruined_weights_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let error = run(each_step(folder.path(), RUINOUS, Resume::No), NEVER).unwrap();
     let onward = "the only checkpoint, of the step before, is no better and is removed; there is no checkpoint yet; start again \
-                  with a lower --lr, or with --warmup-epochs";
+                  with a lower `lr`, or with `warmup_epochs`";
     assert!(error.ends_with(onward), "{error}");
     assert!(held(folder.path()) == (None, None));
 }

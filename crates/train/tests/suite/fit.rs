@@ -173,7 +173,7 @@ fn a_run_is_not_overwritten_nor_resumed_with_other_data() {
     let again = |config: TrainConfig, data: &TrainingData| {
         Trainer::new(config, &cpu(2)).fit(&net, data).unwrap_err().to_string()
     };
-    assert!(again(config(&out), &data()).contains("--resume"));
+    assert!(again(config(&out), &data()).contains("`resume`"));
     let fewer = TrainingData::new(Arc::new(Colours(49)), Arc::new(Colours(17)));
     assert!(again(TrainConfig { resume: true.into(), ..config(&out) }, &fewer).contains("other pictures"));
     let small = TrainingData::new(Arc::new(Colours(5)), Arc::new(Colours(17)));
@@ -213,9 +213,9 @@ fn state_that_is_not_finite_replaces_no_checkpoint() {
         assert!(matches!(error, TrainError::NonFiniteState { .. }), "{name}: {error}");
         let (epoch, step) = (1 + u64::from(resumed), steps + 1);
         let remedy = match resumed {
-            false => "there is no checkpoint yet; start again with a lower --lr, or with --warmup-epochs".to_owned(),
+            false => "there is no checkpoint yet; start again with a lower `lr`, or with `warmup_epochs`".to_owned(),
             true => format!(
-                "the previous checkpoint stays; continue from it, or from the best epoch by --resume best, at a lower rate with: enmasse train --resume --out '{}' --lr 1e-2",
+                "the previous checkpoint stays; continue from it, or from the best epoch by `resume = best`, at a lower rate with: enmasse train --resume --out '{}' --lr 1e-2",
                 out.display()
             ),
         };

@@ -108,6 +108,6 @@ fn label_smoothing_belongs_to_cross_entropy() {
     let folder = tempfile::tempdir().unwrap();
     let config = TrainConfig { label_smoothing: 0.1, ..config(&folder.path().join("run")) };
     let error = fit(&config, 1, Some(root)).unwrap_err();
-    assert!(error.contains("--label-smoothing 0.1 has no effect on this program's own loss: leave it out"), "{error}");
+    assert!(error.contains("`label_smoothing = 0.1` has no effect on this program's own loss: leave it out"), "{error}");
     assert!(!folder.path().join("run").exists());
 }

@@ -191,7 +191,7 @@ fn choices_that_are_missing_or_damaged_end_a_resumed_run() {
     std::fs::remove_file(&file).unwrap();
     assert_eq!(
         resume(),
-        "FILE: is missing, but holds the algorithms of the run: restore it, or continue with --tune=false"
+        "FILE: is missing, but holds the algorithms of the run: restore it, or continue with `tune = false`"
     );
     assert_eq!(last(&out).meta.optimizer_step, 2, "nothing was trained in the meantime");
     let without = TrainConfig { resume: true.into(), max_steps: Some(3), tune: false, ..config(&out) };

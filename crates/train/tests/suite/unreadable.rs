@@ -176,7 +176,7 @@ fn errors_name_the_sample_and_the_remedy() {
     };
     let good = || part("val", 17, &[]);
     let labelled = |name, extra| Arc::new(Spoiled { part: name, colours: Colours(9), bad: Vec::new(), extra });
-    let remedy = "to go on without such pictures, use --on-bad-sample skip";
+    let remedy = "to go on without such pictures, use `on_bad_sample = skip`";
     let all: Vec<usize> = (0..50).collect();
     check(OnBadSample::Error, part("train", 8, &[3]), good(), &format!("train/3.jpg: truncated; {remedy}"));
     check(OnBadSample::Error, part("train", 8, &[]), part("val", 9, &[8]), &format!("val/8.jpg: truncated; {remedy}"));
