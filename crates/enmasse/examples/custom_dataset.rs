@@ -57,10 +57,9 @@ impl Dataset for Waves {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let data = TrainingData::new(Arc::new(Waves { seed: 1, count: 2000 }), Arc::new(Waves { seed: 2, count: 400 }));
-    let config =
-        TrainConfig { model: "lenet".to_owned(), epochs: 6, size: Some(SIDE), lr: 0.02, ..TrainConfig::default() };
+    let config = TrainConfig { epochs: 6, size: Some(SIDE), lr: 0.02, ..TrainConfig::default() };
     let device = device("cpu", 2)?;
-    let done = Trainer::new(config, device.as_ref()).loader_threads(2).fit(&models::lenet, &data)?;
+    let done = Trainer::new(config, device.as_ref()).loader_threads(2).fit("lenet", &models::lenet, &data)?;
     println!("best {:.3} in {:.0} s, kept in {}", done.best_val_accuracy, done.seconds, done.run.display());
     Ok(())
 }

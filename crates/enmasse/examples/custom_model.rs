@@ -43,14 +43,8 @@ impl Callback for Lines {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let config = TrainConfig {
-        model: "custom".to_owned(),
-        epochs: 5,
-        size: Some(48),
-        optimizer: OptimizerKind::AdamW,
-        lr: 0.002,
-        ..TrainConfig::default()
-    };
+    let config =
+        TrainConfig { epochs: 5, size: Some(48), optimizer: OptimizerKind::AdamW, lr: 0.002, ..TrainConfig::default() };
     let folder = shapes::ensure(&shapes::default_cache()?)?;
     let data = TrainingData::open(&folder, &config.open_options())?;
 
@@ -65,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if is_first {
         trainer = trainer.callback(Lines);
     }
-    let done = trainer.fit(&model, &data)?;
+    let done = trainer.fit("custom", &model, &data)?;
     if is_first {
         println!("best {:.3} in {:.0} s, kept in {}", done.best_val_accuracy, done.seconds, done.run.display());
     }

@@ -28,11 +28,11 @@ impl Transform for Darken {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let config = TrainConfig { model: "lenet".to_owned(), epochs: 3, size: Some(32), ..TrainConfig::default() };
+    let config = TrainConfig { epochs: 3, size: Some(32), ..TrainConfig::default() };
     let data = TrainingData::open(&shapes::ensure(&shapes::default_cache()?)?, &config.open_options())?
         .with_augmentation(|usual| usual.then(Darken { least: 0.5 }));
     let device = device("cpu", 2)?;
-    let done = Trainer::new(config, device.as_ref()).fit(&enmasse::models::lenet, &data)?;
+    let done = Trainer::new(config, device.as_ref()).fit("lenet", &enmasse::models::lenet, &data)?;
     println!("best {:.3}, kept in {}", done.best_val_accuracy, done.run.display());
     Ok(())
 }

@@ -44,7 +44,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (devices, max_epochs) = (2, 5);
     let data = data_module()?;
     let config = TrainConfig {
-        model: "module".to_owned(),
         epochs: max_epochs,
         size: Some(64),
         batch: Some(32),
@@ -62,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         if is_main {
             trainer = trainer.callback(Lines);
         }
-        trainer.fit(&module, &data)?;
+        trainer.fit("module", &module, &data)?;
         let test = trainer.test(&data)?;
         let rows = match &data.test {
             Some(pictures) => trainer.predict(pictures)?,

@@ -50,7 +50,7 @@ pub type ModelFn<'a> = dyn Fn(Tensor, usize) -> Tensor + 'a;
 /// # fn example(device: &dyn enmasse_device::Device) -> Result<(), enmasse_train::TrainError> {
 /// let config = TrainConfig { epochs: 3, ..TrainConfig::default() };
 /// let data = TrainingData::open("flower_photos".as_ref(), &config.open_options())?;
-/// let done = Trainer::new(config, device).fit(&|x, classes| x.flatten().linear("fc", classes), &data)?;
+/// let done = Trainer::new(config, device).fit("linear", &|x, classes| x.flatten().linear("fc", classes), &data)?;
 /// println!("{:.3}", done.best_val_accuracy);
 /// # Ok(())
 /// # }
@@ -145,17 +145,16 @@ impl<'a> Trainer<'a> {
         Trainer { attempt, ..self }
     }
 
-    /// Checks the configuration as the command line does, and against the device, the group and the data. The run records what is
-    /// used. A model is recorded under the name `model` of the configuration; one that has the name of a model of the zoo, but other
-    /// tensors, as `own`.
+    /// Checks the configuration as the command line does, and against the model, the device, the group and the data. The run records
+    /// what is used, and the model under this name. The name of a model of the zoo is an error for one that has other tensors.
     ///
     /// Trains for the configured epochs, from the start or from the run folder's last checkpoint. With a group, an
     /// error on this rank ends the others with the same cause. [`TrainError::Stopped`] does not count as one, and is
     /// returned on all ranks.
-    pub fn fit(&mut self, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
+    pub fn fit(&mut self, name: &str, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
         let given = self.config.clone();
         let result = self.as_one(|trainer| {
-            trainer.config = trainer.used(model, data)?;
+            trainer.config = trainer.used(name, model, data)?;
             trainer.try_fit(model, data)
         });
         self.config = given;

@@ -37,7 +37,7 @@ fn files_take_no_second_copy_of_the_weights() {
             ..TrainConfig::default()
         };
         // Arenas do not lie on the heap.
-        let (_, taken) = peak_of_all_threads(|| Trainer::new(config, &cpu).fit(&net, &data).unwrap());
+        let (_, taken) = peak_of_all_threads(|| Trainer::new(config, &cpu).fit("net", &net, &data).unwrap());
         // Weights, momentum and averages.
         let state = std::fs::metadata(RunPaths::new(&out).last_checkpoint()).unwrap().len() as usize;
         assert!(state > 90 << 20, "{state} bytes");

@@ -446,7 +446,7 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
         let trainer = trainer.loader_threads(loader_threads).obeys(CALLERS_SETTINGS).attempt(attempt());
         let mut trainer = trainer.stop_on(requests.clone());
         let began = Instant::now();
-        let done = trainer.fit(&|x, classes| model.forward(x, classes), data)?;
+        let done = trainer.fit(model.name(), &|x, classes| model.forward(x, classes), data)?;
         if data.test.is_none() {
             return Ok(done);
         }

@@ -86,18 +86,12 @@ fn a_run_of_an_own_model_is_for_its_own_program() {
     let folder = tempfile::tempdir().unwrap();
     let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
     let own = |x: Tensor, classes: usize| x.flatten().linear("own", classes);
-    let config = TrainConfig {
-        model: "own".to_owned(),
-        epochs: 1,
-        size: Some(12),
-        batch: Some(8),
-        out: Some(run.clone()),
-        ..TrainConfig::default()
-    };
+    let config =
+        TrainConfig { epochs: 1, size: Some(12), batch: Some(8), out: Some(run.clone()), ..TrainConfig::default() };
     let picture = data.join("red/001.jpg");
     let data = TrainingData::open(&data, &config.open_options()).unwrap();
     let device = device("cpu", 1).unwrap();
-    Trainer::new(config, device.as_ref()).fit(&own, &data).unwrap();
+    Trainer::new(config, device.as_ref()).fit("own", &own, &data).unwrap();
     assert_eq!(TrainedModel::open_own(&run, own).unwrap().predict(&picture).unwrap().top.len(), 3);
     let error = TrainedModel::open(&run).err().unwrap();
     // What `main() -> Result<(), TrainError>` prints.

@@ -26,12 +26,9 @@ pub const CALLERS_SETTINGS: &[&str] = &[
     "json",
 ];
 
-/// The name in the records of a model that has none of its own.
-const OWN_MODEL: &str = "own";
-
 impl Trainer<'_> {
-    /// The configuration for a fit on these data.
-    pub(super) fn used(&self, model: &ModelFn, data: &TrainingData) -> Result<TrainConfig, TrainError> {
+    /// The configuration for a fit of the model with this name on these data.
+    pub(super) fn used(&self, name: &str, model: &ModelFn, data: &TrainingData) -> Result<TrainConfig, TrainError> {
         let mut config = self.config.clone();
         config.check()?;
         let refuse = |name: &str, reason: String| Err(ConfigError::setting(&self.config, name, reason).into());
@@ -59,21 +56,26 @@ impl Trainer<'_> {
                 return refuse(name, reason.to_owned());
             }
         }
+        if config.model != name && config.model != defaults.model {
+            return refuse("model", format!("the trainer was given {name}"));
+        }
+        config.model = name.to_owned();
         // A caller that obeys the settings has found the model by its name.
-        if self.callers.is_empty() && !self.is_of_zoo(model, data)? {
-            config.model = OWN_MODEL.to_owned();
+        if self.callers.is_empty() && !self.is_its_own(&config, model, data)? {
+            let reason = "the zoo has a model of this name with other tensors; give this one a name of its own";
+            return Err(ConfigError::setting(&config, "model", reason.to_owned()).into());
         }
         config.size = Some(Preparation::of(&config, data).train.size());
         Ok(config)
     }
 
-    /// Whether the name of the model says what it is: a name that the zoo lacks, or that of the same tensors.
-    fn is_of_zoo(&self, model: &ModelFn, data: &TrainingData) -> Result<bool, TrainError> {
-        let Ok(known) = enmasse_models::find(&self.config.model) else { return Ok(true) };
-        let preparation = Preparation::of(&self.config, data);
+    /// Whether the model may bear its name: the zoo has none of this name, or one of the same tensors.
+    fn is_its_own(&self, config: &TrainConfig, model: &ModelFn, data: &TrainingData) -> Result<bool, TrainError> {
+        let Ok(known) = enmasse_models::find(&config.model) else { return Ok(true) };
+        let preparation = Preparation::of(config, data);
         let plans = |model: &ModelFn| {
             let (objective, classes) = (&self.objective, data.classes.len());
-            compile_plans(&self.config, &preparation, model, objective, classes, 1, &self.device.target())
+            compile_plans(config, &preparation, model, objective, classes, 1, &self.device.target())
         };
         // A model of the zoo may not fit these images.
         let Ok(expected) = plans(&|x, classes| known.forward(x, classes)) else { return Ok(false) };

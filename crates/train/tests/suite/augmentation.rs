@@ -36,7 +36,6 @@ fn data(strength: usize, seen: &Arc<AtomicUsize>) -> TrainingData {
 
 fn config(out: &Path) -> TrainConfig {
     TrainConfig {
-        model: "net".into(),
         epochs: 2,
         batch: Some(8),
         size: Some(8),
@@ -65,7 +64,7 @@ fn a_run_applies_and_names_the_program_s_transforms() {
     let (seen, told) = (Arc::new(AtomicUsize::new(0)), Arc::default());
     let device = cpu();
     let mut trainer = Trainer::new(config(&folder.path().join("run")), &device).callback(Told(Arc::clone(&told)));
-    trainer.fit(&|x, classes| x.flatten().linear("fc", classes), &data(3, &seen)).unwrap();
+    trainer.fit("linear", &|x, classes| x.flatten().linear("fc", classes), &data(3, &seen)).unwrap();
     // Six batches of eight in each of two epochs; validation is not augmented.
     assert_eq!(seen.load(Ordering::Relaxed), 96);
     assert_eq!(
@@ -85,7 +84,7 @@ fn ranks_with_different_transforms_are_refused() {
             std::thread::spawn(move || {
                 let (device, data) = (cpu(), data(group.rank(), &Arc::default()));
                 let mut trainer = Trainer::new(config(&out), &device).group(group);
-                trainer.fit(&|x, classes| x.flatten().linear("fc", classes), &data).unwrap_err().to_string()
+                trainer.fit("linear", &|x, classes| x.flatten().linear("fc", classes), &data).unwrap_err().to_string()
             })
         })
         .collect();

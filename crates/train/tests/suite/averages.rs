@@ -20,7 +20,6 @@ fn net(x: Tensor, classes: usize) -> Tensor {
 
 fn config(out: &Path) -> TrainConfig {
     TrainConfig {
-        model: "net".into(),
         epochs: 2,
         batch: Some(4),
         size: Some(8),
@@ -48,7 +47,7 @@ fn fit(config: &TrainConfig) -> Vec<EpochRecord> {
         let mut records = Vec::new();
         let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
         let mut trainer = Trainer::new(config.clone(), &cpu).group(group).callback(Records(&mut records));
-        let done = trainer.fit(&net, &data);
+        let done = trainer.fit("net", &net, &data);
         drop(trainer);
         done.map(|_| records)
     });

@@ -19,7 +19,6 @@ fn net(x: Tensor, classes: usize) -> Tensor {
 /// On 2 ranks, an epoch has 6 steps of 8 samples, and validation 3 batches on each rank.
 fn config(out: &Path) -> TrainConfig {
     TrainConfig {
-        model: "net".into(),
         epochs: 3,
         batch: Some(4),
         size: Some(8),
@@ -102,7 +101,7 @@ fn run(config: &TrainConfig, script: &Script) -> Vec<Told> {
             own.fails_at = "nothing";
         }
         let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
-        let result = Trainer::new(config.clone(), &device).group(group).callback(&mut own).fit(&net, &data);
+        let result = Trainer::new(config.clone(), &device).group(group).callback(&mut own).fit("net", &net, &data);
         Ok::<_, String>((result.map_err(|error| error.to_string()), own.events))
     });
     ranks.unwrap()
@@ -240,7 +239,7 @@ fn logged_values_are_in_the_record_of_their_epoch() {
     let config = TrainConfig { epochs: 2, batch: Some(8), ..config(folder.path()) };
     let (mut records, mut later) = (Vec::new(), Vec::new());
     let mut trainer = Trainer::new(config, &device).callback(Logs(&mut records)).callback(Logs(&mut later));
-    trainer.fit(&net, &data).unwrap();
+    trainer.fit("net", &net, &data).unwrap();
     drop(trainer);
     let metrics = |record: &EpochRecord| -> Vec<_> {
         record.metrics.iter().map(|(name, value)| format!("{name}={value}")).collect()

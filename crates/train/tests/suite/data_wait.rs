@@ -80,7 +80,6 @@ fn every_rank_knows_how_long_all_waited() {
     let folder = tempfile::tempdir().unwrap();
     let check = |ranks: usize, slow: Range<usize>| {
         let config = TrainConfig {
-            model: "net".into(),
             epochs: 1,
             batch: Some(BATCH),
             size: Some(8),
@@ -102,7 +101,7 @@ fn every_rank_knows_how_long_all_waited() {
             let mut shares = Shares([f64::NAN; 2]);
             let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
             let trainer = Trainer::new(config.clone(), &device).group(group).loader_threads(2);
-            trainer.callback(&mut shares).fit(&net, &data)?;
+            trainer.callback(&mut shares).fit("net", &net, &data)?;
             Ok::<_, TrainError>(shares.0)
         });
         let (shares, whole) = (shares.unwrap(), began.elapsed());

@@ -32,7 +32,6 @@ pub(crate) fn net(x: Tensor, classes: usize) -> Tensor {
 
 pub(crate) fn config(out: &Path) -> TrainConfig {
     TrainConfig {
-        model: "net".into(),
         epochs: 3,
         batch: Some(8),
         size: Some(8),
@@ -55,7 +54,7 @@ impl Callback for Records<'_> {
 
 pub(crate) fn fit(config: TrainConfig) -> Vec<EpochRecord> {
     let mut records = Vec::new();
-    Trainer::new(config, &cpu(2)).callback(Records(&mut records)).fit(&net, &data()).unwrap();
+    Trainer::new(config, &cpu(2)).callback(Records(&mut records)).fit("net", &net, &data()).unwrap();
     records
 }
 
@@ -120,7 +119,7 @@ fn a_trainer_validates_tests_and_predicts_with_what_it_trained() {
             let mut trainer = Trainer::new(TrainConfig { batch: Some(4), ..config(&out) }, &device)
                 .group(group)
                 .callback(Records(&mut records));
-            trainer.fit(&net, &data)?;
+            trainer.fit("net", &net, &data)?;
             let (validation, test) = (trainer.validate(&data)?, trainer.test(&data)?);
             let rows = trainer.predict(&data.validation)?;
             drop(trainer);
@@ -171,7 +170,7 @@ fn a_run_is_not_overwritten_nor_resumed_with_other_data() {
     let out = folder.path().join("run");
     fit(TrainConfig { epochs: 1, ..config(&out) });
     let again = |config: TrainConfig, data: &TrainingData| {
-        Trainer::new(config, &cpu(2)).fit(&net, data).unwrap_err().to_string()
+        Trainer::new(config, &cpu(2)).fit("net", &net, data).unwrap_err().to_string()
     };
     assert!(again(config(&out), &data()).contains("`resume`"));
     let fewer = TrainingData::new(Arc::new(Colours(49)), Arc::new(Colours(17)));
@@ -186,7 +185,7 @@ fn a_run_is_not_overwritten_nor_resumed_with_other_data() {
 fn non_finite_losses_stop_the_run_and_name_the_step() {
     let folder = tempfile::tempdir().unwrap();
     let config = TrainConfig { lr: 1e30, warmup_epochs: 0.0, ..config(&folder.path().join("run")) };
-    let error = Trainer::new(config, &cpu(2)).fit(&net, &data()).unwrap_err();
+    let error = Trainer::new(config, &cpu(2)).fit("net", &net, &data()).unwrap_err();
     assert!(matches!(error, TrainError::NonFinite { rank: 0, .. }), "{error}");
 }
 
@@ -209,7 +208,7 @@ fn state_that_is_not_finite_replaces_no_checkpoint() {
         let before = files(&out);
         let max_steps = Some(steps + 1);
         let config = TrainConfig { resume: resumed.into(), max_steps, keep: Keep::All, lr, save_every, ..usual };
-        let error = Trainer::new(config, &cpu(2)).fit(&net, &data()).unwrap_err();
+        let error = Trainer::new(config, &cpu(2)).fit("net", &net, &data()).unwrap_err();
         assert!(matches!(error, TrainError::NonFiniteState { .. }), "{name}: {error}");
         let (epoch, step) = (1 + u64::from(resumed), steps + 1);
         let remedy = match resumed {
@@ -338,7 +337,7 @@ fn progress_counts_every_sample_once() {
     let folder = tempfile::tempdir().unwrap();
     let mut seen = Vec::new();
     let config = TrainConfig { epochs: 1, ..config(&folder.path().join("run")) };
-    Trainer::new(config, &cpu(2)).callback(Count(&mut seen)).fit(&net, &data()).unwrap();
+    Trainer::new(config, &cpu(2)).callback(Count(&mut seen)).fit("net", &net, &data()).unwrap();
     let training = [8, 16, 24, 32, 40, 48, 50].map(|samples| (false, samples));
     assert_eq!(seen, [&training[..], &[(true, 8), (true, 16), (true, 17)]].concat());
 }
@@ -359,8 +358,10 @@ fn pretrained_weights_come_by_name_and_shape_on_every_rank() {
         out: Some(second.clone()),
         ..config(&second)
     };
-    enmasse_launch::spawn(2, |group| Trainer::new(config.clone(), &cpu(1)).group(group).fit(&net, &fewer).map(drop))
-        .unwrap();
+    enmasse_launch::spawn(2, |group| {
+        Trainer::new(config.clone(), &cpu(1)).group(group).fit("net", &net, &fewer).map(drop)
+    })
+    .unwrap();
     let tensor = |checkpoint: &Checkpoint, name: &str| {
         checkpoint.tensors.iter().find(|tensor| tensor.name == name).unwrap().values.clone()
     };

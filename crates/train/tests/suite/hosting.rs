@@ -27,7 +27,6 @@ fn resnet(x: Tensor, classes: usize) -> Tensor {
 
 fn config(out: &Path, sync_bn: bool, epochs: usize) -> TrainConfig {
     TrainConfig {
-        model: "resnet".into(),
         epochs,
         shards: Some(4),
         // The learning rate at a step must not depend on where the run ends.
@@ -68,7 +67,10 @@ fn train(out: &Path, groups: Vec<Group>, sync_bn: bool, epochs: usize) -> String
             scope.spawn(move || -> Result<(), TrainError> {
                 let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)));
                 let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
-                Trainer::new(config(out, sync_bn, epochs), &device).group(group).fit(&resnet, &data).map(|_| ())
+                Trainer::new(config(out, sync_bn, epochs), &device)
+                    .group(group)
+                    .fit("resnet", &resnet, &data)
+                    .map(|_| ())
             })
         };
         let ranks: Vec<_> = groups.into_iter().map(rank).collect();
@@ -114,6 +116,6 @@ fn more_ranks_than_shards_are_refused() {
     let group = Group::threads(5).unwrap().remove(0);
     let device = Cpu::new(CpuOptions::default()).unwrap();
     let config = config(&folder.path().join("run"), false, 1);
-    let error = Trainer::new(config, &device).group(group).fit(&resnet, &data).unwrap_err();
+    let error = Trainer::new(config, &device).group(group).fit("resnet", &resnet, &data).unwrap_err();
     assert_eq!(error.to_string(), "4 shards cannot be divided among 5 ranks: every rank hosts at least one");
 }

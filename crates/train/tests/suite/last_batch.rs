@@ -18,7 +18,6 @@ fn net(x: Tensor, classes: usize) -> Tensor {
 /// Fifty samples in batches of twelve: two are left, for four shards.
 fn config(out: &Path) -> TrainConfig {
     TrainConfig {
-        model: "net".into(),
         epochs: 2,
         batch: Some(3),
         shards: Some(4),
@@ -66,7 +65,7 @@ fn fit_on(samples: usize, config: &TrainConfig, ranks: usize) -> Result<(Watch, 
         let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
         let mut watch = Watch::default();
         let done: Result<_, TrainError> =
-            Trainer::new(config.clone(), &device).group(group).callback(&mut watch).fit(&net, &data);
+            Trainer::new(config.clone(), &device).group(group).callback(&mut watch).fit("net", &net, &data);
         done.map(|_| watch)
     });
     let paths = RunPaths::new(config.out.as_ref().unwrap());

@@ -23,7 +23,6 @@ fn cpu() -> Cpu {
 
 fn config(out: &Path) -> TrainConfig {
     TrainConfig {
-        model: "net".into(),
         epochs: 2,
         batch: Some(4),
         shards: Some(2),
@@ -67,7 +66,7 @@ fn run(config: &TrainConfig, ranks: usize, stop_at: Option<u64>) -> Vec<EpochRec
         let mut watch = Watch { records: Vec::new(), requests: requests.clone(), stop_at };
         let device = cpu();
         let trainer = Trainer::new(config.clone(), &device).group(group).stop_on(requests);
-        let result = trainer.callback(&mut watch).fit(&net, &data);
+        let result = trainer.callback(&mut watch).fit("net", &net, &data);
         match result {
             Ok(_) | Err(TrainError::Stopped { .. }) => Ok(watch.records),
             Err(error) => Err(error),

@@ -20,7 +20,6 @@ fn net(x: Tensor, classes: usize) -> Tensor {
 /// Four shards of three samples: pairs cross from one shard to the next.
 fn config(out: &Path) -> TrainConfig {
     TrainConfig {
-        model: "net".into(),
         epochs: 2,
         batch: Some(3),
         shards: Some(4),
@@ -58,7 +57,7 @@ fn fit(config: &TrainConfig, ranks: usize) -> Result<(Vec<EpochRecord>, Checkpoi
         let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
         let mut watch = Watch { records: Vec::new(), mixed: mixed.clone() };
         let result: Result<_, TrainError> =
-            Trainer::new(config.clone(), &device).group(group).callback(&mut watch).fit(&net, &data);
+            Trainer::new(config.clone(), &device).group(group).callback(&mut watch).fit("net", &net, &data);
         result.map(|_| watch.records)
     });
     let records = records.map_err(|error| error.to_string())?.remove(0);

@@ -26,7 +26,6 @@ fn root(logits: Tensor, targets: Tensor) -> Tensor {
 
 fn config(out: &Path) -> TrainConfig {
     TrainConfig {
-        model: "net".into(),
         epochs: 2,
         batch: Some(3),
         shards: Some(3),
@@ -57,7 +56,7 @@ fn fit(config: &TrainConfig, ranks: usize, loss: Option<PerSample>) -> Result<(V
         if let Some(loss) = loss {
             trainer = trainer.loss(loss);
         }
-        let result: Result<_, TrainError> = trainer.callback(&mut records).fit(&net, &data);
+        let result: Result<_, TrainError> = trainer.callback(&mut records).fit("net", &net, &data);
         result.map(|_| records.0)
     });
     let records = records.map_err(|error| error.to_string())?.remove(0);
@@ -108,6 +107,9 @@ fn label_smoothing_belongs_to_cross_entropy() {
     let folder = tempfile::tempdir().unwrap();
     let config = TrainConfig { label_smoothing: 0.1, ..config(&folder.path().join("run")) };
     let error = fit(&config, 1, Some(root)).unwrap_err();
-    assert!(error.contains("`label_smoothing = 0.1` has no effect on this program's own loss: leave it out"), "{error}");
+    assert!(
+        error.contains("`label_smoothing = 0.1` has no effect on this program's own loss: leave it out"),
+        "{error}"
+    );
     assert!(!folder.path().join("run").exists());
 }

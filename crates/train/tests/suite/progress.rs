@@ -20,7 +20,6 @@ fn net(x: Tensor, classes: usize) -> Tensor {
 
 fn config(out: &Path) -> TrainConfig {
     TrainConfig {
-        model: "net".into(),
         epochs: 3,
         batch: Some(2),
         shards: Some(3),
@@ -56,7 +55,7 @@ fn run(config: &TrainConfig, ranks: usize) -> Vec<Watch> {
     let told = enmasse_launch::spawn(ranks, |group| {
         let mut watch = Watch::default();
         let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
-        let result = Trainer::new(config.clone(), &device).group(group).callback(&mut watch).fit(&net, &data);
+        let result = Trainer::new(config.clone(), &device).group(group).callback(&mut watch).fit("net", &net, &data);
         result.map(|_| watch)
     });
     told.unwrap()

@@ -15,8 +15,8 @@ fn config() -> TrainConfig {
     TrainConfig { epochs: 1, batch: Some(5), size: Some(8), ..TrainConfig::default() }
 }
 
-fn fit(config: TrainConfig, model: &ModelFn) -> Result<(), TrainError> {
-    Trainer::new(config, &cpu(1)).fit(model, &data()).map(drop)
+fn fit(config: TrainConfig, name: &str, model: &ModelFn) -> Result<(), TrainError> {
+    Trainer::new(config, &cpu(1)).fit(name, model, &data()).map(drop)
 }
 
 /// Regression test: such values were taken without a word, and the run trained on, with or without them.
@@ -26,7 +26,7 @@ fn values_that_cannot_be_obeyed_are_errors() {
     let check = |change: &dyn Fn(&mut TrainConfig), expected: &str| {
         let mut config = TrainConfig { out: Some(folder.path().join("run")), ..config() };
         change(&mut config);
-        let error = fit(config, &net).unwrap_err();
+        let error = fit(config, "net", &net).unwrap_err();
         assert!(matches!(error, TrainError::Config(_)), "{error}");
         assert!(error.to_string().starts_with(expected), "{error}");
         assert!(!folder.path().join("run").exists());
@@ -48,25 +48,31 @@ fn values_that_cannot_be_obeyed_are_errors() {
     }
 }
 
-/// Regression test: the run of an own model was recorded as one of resnet18, and could not be opened.
+/// Regression test: the run of a model of the caller's was recorded as one of resnet18, and could not be opened.
 #[test]
 fn a_run_records_what_was_used() {
     let folder = tempfile::tempdir().unwrap();
-    let check = |name: &str, config: TrainConfig, model: &ModelFn, expected: &str| {
-        let out = folder.path().join(name);
-        fit(TrainConfig { out: Some(out.clone()), ..config }, model).unwrap();
-        let text = RunPaths::new(&out).saved_config().unwrap().unwrap();
-        let found = TrainConfig::from_toml(&text).unwrap();
-        assert_eq!((found.model.as_str(), found.size), (expected, Some(8)), "{name}");
-        assert_eq!(found.get("devices").as_deref(), Some("cpu:1"));
-    };
-    check("unnamed", config(), &net, "own");
-    check("named", TrainConfig { model: "net".into(), ..config() }, &net, "net");
     let mlp = |x: Tensor, classes| enmasse_models::find("mlp").unwrap().forward(x, classes);
-    check("zoo", TrainConfig { model: "mlp".into(), optimizer: OptimizerKind::AdamW, ..config() }, &mlp, "mlp");
-    check("another", TrainConfig { model: "lenet".into(), ..config() }, &mlp, "own");
+    let check = |config: TrainConfig, name: &str, model: &ModelFn, expected: Result<(), &str>| {
+        let out = folder.path().join(format!("{name}-{}", config.model));
+        let fitted = fit(TrainConfig { out: Some(out.clone()), ..config }, name, model);
+        assert_eq!(fitted.map_err(|error| error.to_string()), expected.map_err(str::to_owned), "{name}");
+        assert_eq!(out.exists(), expected.is_ok(), "{name}");
+        if expected.is_ok() {
+            let text = RunPaths::new(&out).saved_config().unwrap().unwrap();
+            let found = TrainConfig::from_toml(&text).unwrap();
+            assert_eq!((found.model.as_str(), found.size), (name, Some(8)));
+            assert_eq!(found.get("devices").as_deref(), Some("cpu:1"));
+        }
+    };
+    check(config(), "net", &net, Ok(()));
+    check(TrainConfig { model: "mlp".into(), optimizer: OptimizerKind::AdamW, ..config() }, "mlp", &mlp, Ok(()));
+    let other = "model lenet: the zoo has a model of this name with other tensors; give this one a name of its own";
+    check(config(), "lenet", &mlp, Err(other));
+    let contradiction = TrainConfig { model: "lenet".into(), ..config() };
+    check(contradiction, "mlp", &mlp, Err("model lenet: the trainer was given mlp"));
     // Such a name says which device is used.
     let mut named = config();
     named.set("devices", "cpu:1").unwrap();
-    check("device", named, &net, "own");
+    check(named, "device", &net, Ok(()));
 }

@@ -18,7 +18,6 @@ fn net(x: Tensor, classes: usize) -> Tensor {
 
 fn config(out: &Path, resume: bool) -> TrainConfig {
     TrainConfig {
-        model: "net".into(),
         epochs: 3,
         batch: Some(2),
         size: Some(8),
@@ -73,7 +72,7 @@ fn run_on(
         let mut asks = Asks { requests: requests.clone(), at, records: Vec::new(), validated: 0 };
         let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
         let trainer = Trainer::new(config.clone(), &device).group(group).stop_on(requests);
-        let stopped = match trainer.callback(&mut asks).fit(&net, &data) {
+        let stopped = match trainer.callback(&mut asks).fit("net", &net, &data) {
             Ok(_) => None,
             Err(TrainError::Stopped { stop, epoch, samples }) => Some((stop, epoch, samples)),
             Err(error) => return Err(error),
@@ -173,7 +172,7 @@ fn an_evaluation_that_is_asked_to_stop_has_no_result() {
             let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
             let rank = group.rank();
             let mut trainer = Trainer::new(config.clone(), &device).group(group).stop_on(requests.clone());
-            trainer.fit(&net, &data)?;
+            trainer.fit("net", &net, &data)?;
             assert_eq!(trainer.validate(&data)?.samples, 17);
             if rank == ranks - 1 {
                 assert!(!requests.ask(Stop::End), "there is nothing to save");
@@ -211,7 +210,7 @@ fn a_request_to_end_outweighs_one_to_requeue() {
             }
             let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
             let mut trainer = Trainer::new(config(&out, false), &device).group(group).stop_on(requests.clone());
-            match trainer.fit(&net, &data) {
+            match trainer.fit("net", &net, &data) {
                 Err(TrainError::Stopped { stop, epoch, samples }) => {
                     assert!(requests.ask(Stop::End), "it is stopping anyway");
                     Ok((stop, epoch, samples))

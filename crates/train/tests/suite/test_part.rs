@@ -48,7 +48,7 @@ fn the_test_took_the_last_weights_instead_of_the_best() {
         let results = enmasse_launch::spawn(ranks, |group| {
             let (device, mut told) = (cpu(1), Vec::new());
             let mut trainer = Trainer::new(config.clone(), &device).group(group).callback(Tests(&mut told));
-            trainer.fit(&net, &data)?;
+            trainer.fit("net", &net, &data)?;
             let before = trainer.validate(&data)?;
             let found = trainer.test(&data)?;
             // The last weights are there again.
@@ -84,7 +84,7 @@ fn without_a_best_checkpoint_the_weights_at_hand_count() {
         let mut told = Vec::new();
         let mut trainer = Trainer::new(config.clone(), &device).callback(Tests(&mut told));
         assert!(matches!(trainer.test(&data), Err(TrainError::NotFitted)));
-        trainer.fit(&net, &data).unwrap();
+        trainer.fit("net", &net, &data).unwrap();
         let paths = RunPaths::new(&out);
         let expected = by(&paths.last_checkpoint(), &config);
         spoil(&paths);

@@ -31,7 +31,6 @@ impl Callback for Told {
 /// Eight steps an epoch. What each rank was told.
 fn run(out: &Path, ranks: usize, trace_steps: Option<u64>, steps: u64) -> Vec<Traced> {
     let config = TrainConfig {
-        model: "net".into(),
         epochs: 9,
         batch: Some(2),
         shards: Some(3),
@@ -46,7 +45,7 @@ fn run(out: &Path, ranks: usize, trace_steps: Option<u64>, steps: u64) -> Vec<Tr
     let told = enmasse_launch::spawn(ranks, |group| {
         let mut told = Told::default();
         let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
-        let result = Trainer::new(config.clone(), &device).group(group).callback(&mut told).fit(&net, &data);
+        let result = Trainer::new(config.clone(), &device).group(group).callback(&mut told).fit("net", &net, &data);
         result.map(|_| told)
     });
     told.unwrap().into_iter().flat_map(|told| told.0).collect()

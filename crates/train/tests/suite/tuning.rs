@@ -83,7 +83,6 @@ fn net(x: Tensor, classes: usize) -> Tensor {
 
 fn config(out: &Path) -> TrainConfig {
     TrainConfig {
-        model: "net".into(),
         epochs: 2,
         batch: Some(8),
         size: Some(8),
@@ -105,7 +104,7 @@ impl Callback for Tuned<'_> {
 
 fn fit(config: TrainConfig, device: &Opinionated) -> Result<Option<Tuning>, TrainError> {
     let mut tuning = None;
-    Trainer::new(config, device).callback(Tuned(&mut tuning)).fit(&net, &data())?;
+    Trainer::new(config, device).callback(Tuned(&mut tuning)).fit("net", &net, &data())?;
     Ok(tuning)
 }
 
@@ -207,7 +206,7 @@ fn all_ranks_use_the_choices_of_rank_0() {
             let rank = group.rank();
             let device = device(favourites[rank]);
             let config = TrainConfig { batch: Some(4), check_ranks: true, tune: tune[rank], ..config(&out) };
-            Trainer::new(config, &device).group(group).fit(&net, &data())?;
+            Trainer::new(config, &device).group(group).fit("net", &net, &data())?;
             Ok::<_, TrainError>(device.asked.load(Ordering::Relaxed))
         })
         .map(|asked| (asked, last(&out).tensors))

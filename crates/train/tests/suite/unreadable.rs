@@ -58,7 +58,6 @@ fn cpu() -> Cpu {
 
 fn config(out: &Path) -> TrainConfig {
     TrainConfig {
-        model: "net".into(),
         epochs: 3,
         shards: Some(2),
         batch: Some(4),
@@ -98,7 +97,7 @@ fn fit(config: &TrainConfig, ranks: usize) -> Result<Vec<(Told, [u64; 2])>, Trai
     let told = enmasse_launch::spawn(ranks, |group| {
         let (device, data, mut told) = (cpu(), data(), Told::default());
         let mut trainer = Trainer::new(config.clone(), &device).group(group).callback(&mut told);
-        trainer.fit(&net, &data)?;
+        trainer.fit("net", &net, &data)?;
         let found = trainer.validate(&data)?;
         drop(trainer);
         Ok::<_, TrainError>((told, [found.samples, found.unreadable]))
@@ -142,7 +141,7 @@ fn any_number_of_ranks_skips_the_same() {
     let out = folder.path().join("good");
     let whole = TrainingData::new(part("train", 50, &[]), part("val", 17, &[]));
     let mut told = Told::default();
-    Trainer::new(config(&out), &cpu()).callback(&mut told).fit(&net, &whole).unwrap();
+    Trainer::new(config(&out), &cpu()).callback(&mut told).fit("net", &net, &whole).unwrap();
     assert_eq!((told.samples.len(), told.records[2].unreadable), (0, 0));
     assert!(!RunPaths::new(&out).unreadable().exists());
     assert!(!std::fs::read_to_string(RunPaths::new(&out).metrics()).unwrap().contains("unreadable"));
@@ -171,7 +170,7 @@ fn errors_name_the_sample_and_the_remedy() {
     let check = |skips: OnBadSample, train: Arc<dyn Dataset>, validation: Arc<dyn Dataset>, expected: &str| {
         let folder = tempfile::tempdir().unwrap();
         let config = TrainConfig { on_bad_sample: Some(skips), ..config(&folder.path().join("run")) };
-        let error = Trainer::new(config, &cpu()).fit(&net, &TrainingData::new(train, validation)).unwrap_err();
+        let error = Trainer::new(config, &cpu()).fit("net", &net, &TrainingData::new(train, validation)).unwrap_err();
         assert_eq!(error.to_string(), expected);
     };
     let good = || part("val", 17, &[]);
@@ -201,7 +200,7 @@ fn errors_name_the_sample_and_the_remedy() {
 
     let out = folder.path().join("all");
     let nothing = TrainingData::new(part("train", 50, &all), good());
-    let error = Trainer::new(config(&out), &cpu()).fit(&net, &nothing).unwrap_err().to_string();
+    let error = Trainer::new(config(&out), &cpu()).fit("net", &net, &nothing).unwrap_err().to_string();
     let (count, rest) = error.split_once(" samples in a row cannot be read, the last one train/").unwrap();
     assert!(count == "50" && rest.ends_with(".jpg (truncated); this is no exception: check the data set"), "{error}");
 
@@ -209,7 +208,7 @@ fn errors_name_the_sample_and_the_remedy() {
     let out = folder.path().join("predicted");
     let device = cpu();
     let mut trainer = Trainer::new(TrainConfig { epochs: 1, ..config(&out) }, &device);
-    trainer.fit(&net, &data()).unwrap();
+    trainer.fit("net", &net, &data()).unwrap();
     let error = trainer.predict(&part("val", 9, &[2])).unwrap_err().to_string();
     assert_eq!(error, "val/2.jpg: truncated");
 }

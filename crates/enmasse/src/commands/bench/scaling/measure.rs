@@ -166,7 +166,7 @@ impl Workload {
             None => trainer,
         };
         let near = rank.near(device.as_ref());
-        trainer.callback(&mut watch).fit(&|x, classes| model.forward(x, classes), &data)?;
+        trainer.callback(&mut watch).fit(model.name(), &|x, classes| model.forward(x, classes), &data)?;
         drop(near);
         let memory = rank.gather(watch.memory_bytes().to_string())?;
         let last = memory.last().and_then(|bytes| bytes.parse().ok()).unwrap_or_default();
