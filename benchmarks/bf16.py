@@ -5,7 +5,7 @@
 
 Tasks: stem (ResNet-18 with the CIFAR stem on CIFAR-10), cifar (torchvision's ResNet-18 on CIFAR-10), flowers (ResNet-18 on
 photographs of 128 pixels). DIR holds cifar-10-batches-bin and flower_photos. For a short run use fewer --epochs, --seeds and
-tasks, and limit the training pictures of CIFAR-10 with --train; the test part is always complete.
+tasks, and limit the training images of CIFAR-10 with --train; the test part is always complete.
 
 Recipes. CIFAR-10: batch 128, RandomCrop(32, padding=4), flip, SGD 0.1 with momentum 0.9 and weight decay 5e-4, cosine annealing per
 epoch to 0. Flowers: batch 16, RandomResizedCrop, flip, SGD 0.01, the rest as above; a fifth is held out, the same files on both
@@ -39,7 +39,7 @@ TASKS = {
 
 
 def png(record):
-    """The picture of a record of CIFAR-10's binary files, as PNG."""
+    """The image of a record of CIFAR-10's binary files, as PNG."""
     planes = [record[1 + 1024 * c : 1 + 1024 * (c + 1)] for c in range(3)]
     rows = b"".join(b"\0" + bytes(v for rgb in zip(*(p[y * 32 : y * 32 + 32] for p in planes)) for v in rgb) for y in range(32))
 
@@ -51,7 +51,7 @@ def png(record):
 
 
 def prepare(source, folder, count):
-    """Writes `count` training pictures, the first ones of each file, and all test pictures: binary files for us, PNGs for
+    """Writes `count` training images, the first ones of each file, and all test images: binary files for us, PNGs for
     PyTorch."""
     if (folder / "done").exists():
         return
@@ -67,24 +67,24 @@ def prepare(source, folder, count):
         (ours / name).write_bytes(data)
         for start in range(0, len(data), RECORD):
             record = data[start : start + RECORD]
-            pictures = folder / "files" / ("test" if name == TEST else "train") / CLASSES[record[0]]
-            pictures.mkdir(parents=True, exist_ok=True)
-            (pictures / f"{number:05}.png").write_bytes(png(record))
+            images = folder / "files" / ("test" if name == TEST else "train") / CLASSES[record[0]]
+            images.mkdir(parents=True, exist_ok=True)
+            (images / f"{number:05}.png").write_bytes(png(record))
             number += 1
     (folder / "done").touch()
 
 
 def runs(a):
     """Every run, in the form of tutorials.py: (task, name, program, command, the folder it reads)."""
-    pictures = a.cache / f"cifar10-{a.train}"
-    binaries, files, photos = pictures / "cifar-10-batches-bin", pictures / "files", a.data / "flower_photos"
+    images = a.cache / f"cifar10-{a.train}"
+    binaries, files, photos = images / "cifar-10-batches-bin", images / "files", a.data / "flower_photos"
     sgd = ["--optimizer", "sgd", "--momentum", "0.9", "--weight-decay", "5e-4", "--schedule", "cosine-annealing"]
     end = [*sgd, "--devices", "cpu:1", "--threads", "2", "--loader-threads", "2", "--out", "RUN", "--json"]
     crop = ["--augment", "crop", "--crop-padding", "4", "--flip", "0.5", "--mean", MEAN, "--std", STD, "--lr", "0.1", "--batch", "128"]
     split = ["--split", "python", "--lr", "0.01", "--size", "128", "--batch", "16"]
     for task in a.only:
         epochs = a.epochs or (10 if task == "flowers" else 5)
-        setup = f"{epochs} epochs" if task == "flowers" else f"{epochs} epochs of {a.train} pictures"
+        setup = f"{epochs} epochs" if task == "flowers" else f"{epochs} epochs of {a.train} images"
         for seed in a.seeds:
             for variant in a.variants:
                 flags = [f"--{setting}" for setting in variant.split(",")]
@@ -150,7 +150,7 @@ def main():
     p.add_argument("--variants", nargs="+", default=["precision=f32", "precision=bf16"], metavar="SETTINGS", help="settings of enmasse, one variant each")
     p.add_argument("--seeds", nargs="+", default=["0", "1", "2"], metavar="SEED")
     p.add_argument("--epochs", type=int, metavar="N", help="default 5, for flowers 10")
-    p.add_argument("--train", type=int, default=50_000, metavar="PICTURES", help="number of CIFAR-10 training pictures")
+    p.add_argument("--train", type=int, default=50_000, metavar="IMAGES", help="number of CIFAR-10 training images")
     p.add_argument("--cache", type=Path, default=Path("target/bf16"), metavar="DIR", help="folder for copies of CIFAR-10")
     p.add_argument("--results", type=Path, default=Path("target/bf16.jsonl"), metavar="FILE")
     p.add_argument("--tables", action="store_true", help="print the tables, run nothing")

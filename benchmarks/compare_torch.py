@@ -2,7 +2,7 @@
 
     python benchmarks/compare_torch.py --models resnet18 resnet34 resnet50 --size 224 --batch 4 --device cpu
 
-Needs torch, torchvision and numpy. The truth is PyTorch in f64; PyTorch also runs in f32. Pictures and labels are
+Needs torch, torchvision and numpy. The truth is PyTorch in f64; PyTorch also runs in f32. Images and labels are
 random. Weights are torchvision's initial ones, except the biases of batch norms, which keep the inputs of ReLUs away
 from zero: gradients jump at zero, and among millions of inputs some are so near to it that rounding decides. One such
 element of the last stage changes every gradient by up to 1e-2, in our f32 run or in PyTorch's, and would dominate the

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Pictures through the loader, compared with torchvision's: read, decoded, cropped, resized, batched.
+"""Images through the loader, compared with torchvision's: read, decoded, cropped, resized, batched.
 
     python benchmarks/loader.py --data FLOWER_PHOTOS --peer PYTHON [--rounds 3]
 
 PYTHON has PyTorch, torchvision and Pillow. The transforms are train (RandomResizedCrop 224 and flip) and eval (Resize 256, CenterCrop 224).
-The data are a folder of photographs, and 200 pictures of 1024x768 that the peer makes of them (enlarged, with noise, 4:2:0, quality 90).
+The data are a folder of photographs, and 200 images of 1024x768 that the peer makes of them (enlarged, with noise, 4:2:0, quality 90).
 Each is also packed into one file: as it is, as JPEG of 256 pixels and as raw squares of 224. The peers read the folder.
 
-Two figures each. Processor time per picture: ours of all threads, the peers' of one process without workers, so that they pay for
-no communication. Pictures per second: ours with a thread for each core, the peers' with as many workers. The programs run in turns,
+Two figures each. Processor time per image: ours of all threads, the peers' of one process without workers, so that they pay for
+no communication. Images per second: ours with a thread for each core, the peers' with as many workers. The programs run in turns,
 --rounds times, and the medians count. The first figure also holds where other programs run.
 """
 import argparse
@@ -90,7 +90,7 @@ def main():
     p.add_argument("--peer", default=sys.executable, help="a Python with torchvision")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--passes", type=int, default=3, help="over the data, of which the first does not count")
-    p.add_argument("--large", type=Path, default=Path("target/loader-1024x768"), help="where the larger pictures are kept")
+    p.add_argument("--large", type=Path, default=Path("target/loader-1024x768"), help="where the larger images are kept")
     p.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     a = p.parse_args()
     if a.child:
@@ -144,7 +144,7 @@ def main():
     for name in PEERS.values():
         heads += [f"{name}: ms", "ratio", "/s", "ratio"]
     print(f"{datetime.date.today()}, commit {commit()}; {hardware()}")
-    table("Processor time per picture, and pictures per second", heads, rows)
+    table("Processor time per image, and images per second", heads, rows)
     figure = lambda key, name: f"{median(key, name):.2f}"
     table("A packed file of 1.3 million samples", ["open, ms", "start of an epoch to its first batch, ms"], [[figure("start", "open_ms"), figure("start", "first_batch_ms")]])
     heads = ["batches, GB/s", "copies in memory, GB/s", "share"]

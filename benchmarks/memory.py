@@ -3,7 +3,7 @@
 
     python benchmarks/memory.py [--enmasse target/release/enmasse] [--batch 8] [--sizes 64 0] [--models vgg11 resnet34]
 
-Each run trains two steps on pictures made here, validates, and writes its checkpoints. What is stated is `memory_bytes` of the event
+Each run trains two steps on images made here, validates, and writes its checkpoints. What is stated is `memory_bytes` of the event
 `start` times the number of ranks (which host as many shards each), the peak is `peak_rss_bytes` of `done` (VmHWM, the sum over ranks). Size 0 is the model's own.
 Nothing else needs to be idle.
 """
@@ -36,7 +36,7 @@ MIB = 1 << 20
 
 
 def png(path, size):
-    """A picture of noise, which decoders cannot shorten."""
+    """An image of noise, which decoders cannot shorten."""
     rows = b"".join(b"\0" + random.randbytes(3 * size) for _ in range(size))
 
     def chunk(kind, data):
@@ -46,7 +46,7 @@ def png(path, size):
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows, 1)) + chunk(b"IEND", b""))
 
 
-def pictures(folder, count):
+def images(folder, count):
     for kind in ("a", "b"):
         (folder / kind).mkdir(parents=True)
         for number in range(count):
@@ -85,7 +85,7 @@ def main():
     print("| run | stated, MiB | peak, MiB | peak ÷ stated | activations, weights, batches, base |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        pictures(folder / "data", 5 * a.batch)
+        images(folder / "data", 5 * a.batch)
         for words in cases:
             usual = [] if "--devices" in words else ["--devices", "cpu:1"]
             usual += [] if "--max-steps" in words else ["--max-steps", "2"]

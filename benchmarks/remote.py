@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Pictures of data on a server through the loader, for servers of several latencies: with a cache that has nothing, and with all of it.
+"""Images of data on a server through the loader, for servers of several latencies: with a cache that has nothing, and with all of it.
 
     python benchmarks/remote.py --data FLOWER_PHOTOS [--copies 4] [--threads 2] [--rounds 3] [--program loader_bench]
 
 Serves the photographs, each as often as --copies says, as a packed file, as eight archives and as one. The server, on loopback, waits
-before each answer, as one that is far away. The data are opened for the first time. Then all pictures are removed from the cache, and an
+before each answer, as one that is far away. The data are opened for the first time. Then all images are removed from the cache, and an
 epoch of training (RandomResizedCrop 224 and flip) follows, then two more. --program is another build to measure. The programs run in turns,
 --rounds times, and the medians count.
 """
@@ -70,11 +70,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def write_archives(pictures, names):
-    """Each picture with its class, in turns into each archive."""
+def write_archives(images, names):
+    """Each image with its class, in turns into each archive."""
     archives = [tarfile.open(name, "w") for name in names]
-    for number, picture in enumerate(pictures):
-        members = {f"{number:06}.jpg": picture.read_bytes(), f"{number:06}.cls": picture.parent.name.encode()}
+    for number, image in enumerate(images):
+        members = {f"{number:06}.jpg": image.read_bytes(), f"{number:06}.cls": image.parent.name.encode()}
         for name, content in members.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
@@ -86,7 +86,7 @@ def write_archives(pictures, names):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--data", type=Path, required=True, help="a folder of class folders")
-    p.add_argument("--copies", type=int, default=4, help="of each picture")
+    p.add_argument("--copies", type=int, default=4, help="of each image")
     p.add_argument("--threads", type=int, default=2, help="of the loader")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--program", type=Path, help="an earlier build of loader_bench, to compare")
@@ -106,19 +106,19 @@ def main():
         place = Path(place)
         served = place / "served"
         served.mkdir()
-        for picture in sorted(a.data.glob("*/*.jpg")):
-            (place / "pictures" / picture.parent.name).mkdir(parents=True, exist_ok=True)
+        for image in sorted(a.data.glob("*/*.jpg")):
+            (place / "images" / image.parent.name).mkdir(parents=True, exist_ok=True)
             for number in range(a.copies):
-                (place / "pictures" / picture.parent.name / f"{number}-{picture.name}").symlink_to(picture.absolute())
-        run(programs[max(programs)], place / "pictures", "--pack", served / "pictures.packed")
-        pictures = sorted((place / "pictures").glob("*/*.jpg"))
-        write_archives(pictures, [served / f"{number}.tar" for number in range(SHARDS)])
-        write_archives(pictures, [served / "all.tar"])
+                (place / "images" / image.parent.name / f"{number}-{image.name}").symlink_to(image.absolute())
+        run(programs[max(programs)], place / "images", "--pack", served / "images.packed")
+        images = sorted((place / "images").glob("*/*.jpg"))
+        write_archives(images, [served / f"{number}.tar" for number in range(SHARDS)])
+        write_archives(images, [served / "all.tar"])
         server = Server(served)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
         names = {
-            "packed file": f"{address}/pictures.packed",
+            "packed file": f"{address}/images.packed",
             "archives": f"{address}/{{0..{SHARDS - 1}}}.tar",
             "one archive": f"{address}/all.tar",
         }
@@ -145,8 +145,8 @@ def main():
             rows.append([data, delay, *(f"{median((data, delay, title), figure):.0f}" for title in programs for figure in FIGURES)])
     heads = [f"{head}{title and f', {title}'}" for title in programs for head in FIGURES.values()]
     samples = next(iter(found.values()))[0]["samples"]
-    print(f"{datetime.date.today()}, commit {commit()}; {hardware()}; {samples} pictures of training, {size:.0f} MB in each form")
-    table("Pictures per second", ["data", "delay, ms", *heads], rows)
+    print(f"{datetime.date.today()}, commit {commit()}; {hardware()}; {samples} images of training, {size:.0f} MB in each form")
+    table("Images per second", ["data", "delay, ms", *heads], rows)
 
 
 if __name__ == "__main__":

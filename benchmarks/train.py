@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whole training runs, compared with PyTorch's: same pictures, same recipe, several seeds; final and best validation accuracy.
+"""Whole training runs, compared with PyTorch's: same images, same recipe, several seeds; final and best validation accuracy.
 
     python benchmarks/train.py DIR --enmasse target/release/enmasse [--model resnet18] [--size 128] [--epochs 10] [--seeds 0 1 2]
 

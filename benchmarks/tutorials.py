@@ -6,7 +6,7 @@
 Groups: colossalai (ResNet-34 on CIFAR-10, two epochs), flowers (ResNet-34 on photographs: one rank and two, spawned and launched,
 with and without SyncBatchNorm), freeze (training the classifier alone), mnist (LeNet), cifar (ResNet-18, five epochs, several
 seeds, with PyTorch's). DIR holds those that are available of flower_photos, cifar-10-batches-bin, mnist, and cifar10 with the
-pictures of cifar-10-batches-bin as files in train/CLASS and test/CLASS, which PyTorch reads.
+images of cifar-10-batches-bin as files in train/CLASS and test/CLASS, which PyTorch reads.
 
 Every run appends one line to --results, with its command, date, commit and hardware. A run with a line is not repeated, so a stopped
 script continues when it is started again. The tables are made from those lines: `--tables` prints them and runs nothing. Needs only
@@ -15,7 +15,7 @@ Nothing else should run at the same time.
 
 The recipes are the flags below. --peer-script has them as its recipe "cifar": RandomCrop(32, padding=4), flip, Normalize, the last
 incomplete batch left out, SGD with momentum 0.9 without Nesterov, weight decay on all parameters, cosine annealing per epoch to 0,
-evaluation of the unchanged pictures, each once. Only its stem for CIFAR is replaced here: both sides train torchvision's model,
+evaluation of the unchanged images, each once. Only its stem for CIFAR is replaced here: both sides train torchvision's model,
 from torchvision's initial distribution. Seeds have a different meaning on each side.
 """
 import argparse
@@ -253,7 +253,7 @@ def main():
     p.add_argument("--peer", metavar="PYTHON", help="an interpreter with PyTorch and torchvision")
     p.add_argument("--peer-script", metavar="FILE", help="train_ddp.py, which trains with PyTorch")
     p.add_argument("--peer-options", default="", metavar="FLAGS", help='further flags for it, such as "--channels-last --workers 1"')
-    p.add_argument("--size", type=int, default=96, metavar="PIXELS", help="size of the flower pictures")
+    p.add_argument("--size", type=int, default=96, metavar="PIXELS", help="size of the flower images")
     p.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of the group cifar")
     p.add_argument("--only", nargs="+", choices=GROUPS, default=GROUPS, metavar="GROUP")
     p.add_argument("--results", type=Path, default=Path("target/tutorials.jsonl"), metavar="FILE")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the first inputs of every fuzz target: valid ones, from which the fuzzer finds the others. Inputs that once broke
-something lie beside them under names of their own. Pictures, Parquet files and weights begin with the fixtures of `data` and
+something lie beside them under names of their own. Images, Parquet files and weights begin with the fixtures of `data` and
 `weights`.
 
     fuzz/corpus.py
@@ -207,8 +207,8 @@ def weights():
 
 
 def dataset():
-    def files(layout, pictures, labels):
-        return struct.pack("<BH", layout, len(pictures)) + pictures + labels
+    def files(layout, images, labels):
+        return struct.pack("<BH", layout, len(images)) + images + labels
 
     def idx(*dimensions):
         size = 1
@@ -233,12 +233,12 @@ def dataset():
 
 def packed():
     """Packed files without hashes, which the target adds: two samples for training and one for validation."""
-    def file(pictures, parts):
+    def file(images, parts):
         content, index, offset = b"", [[], []], 512
         for part, samples in enumerate(parts):
             index[part].append(offset)
-            for picture, name in samples:
-                record = bytes(32) + struct.pack("<II", len(picture), len(name)) + picture + name
+            for image, name in samples:
+                record = bytes(32) + struct.pack("<II", len(image), len(name)) + image + name
                 content += record + bytes(-len(record) % 8)
                 index[part].append(512 + len(content))
             offset = 512 + len(content)
@@ -248,7 +248,7 @@ def packed():
             content += struct.pack(f"<{len(index[part])}Q", *index[part]) + struct.pack(f"<{len(samples)}I", *range(len(samples)))
             content += bytes(-len(content) % 8)
             fields += struct.pack("<3Q", len(samples), begin + 8 * len(index[part]), begin) + bytes(64)
-        metadata = json.dumps({"kind": "folder", "pictures": pictures, "classes": ["a", "b"], "written_by": "x"}).encode()
+        metadata = json.dumps({"kind": "folder", "images": images, "classes": ["a", "b"], "written_by": "x"}).encode()
         begin, length = 512 + len(content), 512 + len(content) + len(metadata)
         header = b"\x89enmasse" + struct.pack("<IIQQQ", 1, 0, length, begin, len(metadata)) + bytes(32) + fields
         return header + bytes(512 - len(header)) + content + metadata

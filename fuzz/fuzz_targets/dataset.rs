@@ -28,16 +28,16 @@ const COMPRESSED: [&str; 4] = [
 ];
 const LAYOUTS: [&[&str]; 6] = [&CIFAR_10, &CIFAR_10_BINARY, &CIFAR_100, &CIFAR_100_BINARY, &MNIST, &COMPRESSED];
 
-// The first byte names the layout, and two more say where the files of pictures end, and those of labels or names begin.
+// The first byte names the layout, and two more say where the files of images end, and those of labels or names begin.
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let Some((&[layout, s0, s1], content)) = bytes.split_first_chunk() else { return };
     let files = LAYOUTS[usize::from(layout) % LAYOUTS.len()];
-    let (pictures, labels) = content.split_at(usize::from(u16::from_le_bytes([s0, s1])).min(content.len()));
+    let (images, labels) = content.split_at(usize::from(u16::from_le_bytes([s0, s1])).min(content.len()));
     let root = folder().join(files[0]);
     std::fs::create_dir_all(&root).expect("the folder for temporary files can be written");
     for name in files {
         let describes = ["label", "meta"].iter().any(|word| name.contains(word));
-        let part = if describes { labels } else { pictures };
+        let part = if describes { labels } else { images };
         std::fs::write(root.join(name), part).expect("the folder for temporary files can be written");
     }
     match open(&root, &OpenOptions::default()) {

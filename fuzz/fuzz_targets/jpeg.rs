@@ -1,11 +1,11 @@
-//! JPEG pictures, and parts of them at any scale. A picture that can be recoded has the same pixels then. Damaged streams are an error or pixels.
+//! JPEG images, and parts of them at any scale. An image that can be recoded has the same pixels then. Damaged streams are an error or pixels.
 
 #![no_main]
 
 use enmasse_heap::peak_of;
 use enmasse_jpeg::{Decoder, Jpeg, Region, Scale};
 
-/// Pixels of the largest picture that is decoded: a short file may claim many.
+/// Pixels of the largest image that is decoded: a short file may claim many.
 const MOST: usize = 1 << 20;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
@@ -24,9 +24,9 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         let blocks = jpeg.width().next_multiple_of(32) * jpeg.height().next_multiple_of(32);
         assert!(peak <= 6 * blocks + 512 * jpeg.width() + (1 << 16), "it took {peak} bytes");
         if let Ok(recoded) = &recoded {
-            let jpeg = Jpeg::parse(recoded).expect("a recoded picture has a header");
+            let jpeg = Jpeg::parse(recoded).expect("a recoded image has a header");
             let mut again = vec![0; width * height * 3];
-            decoder.decode(&jpeg, all, scale, &mut again).expect("a recoded picture can be decoded");
+            decoder.decode(&jpeg, all, scale, &mut again).expect("a recoded image can be decoded");
             assert!(result.is_ok() && pixels == again, "recoded pixels differ at {scale:?}");
         }
         if let Ok(mut damaged) = recoded.clone() {
@@ -52,7 +52,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         let part = Region { left, top, width: 1 + draw(2, width - left), height: 1 + draw(3, height - top) };
         let mut found = vec![0; part.width * part.height * 3];
         // What is not needed is not checked, so there may be an error less, but not one more.
-        decoder.decode(&jpeg, part, scale, &mut found).expect("the whole picture can be decoded");
+        decoder.decode(&jpeg, part, scale, &mut found).expect("the whole image can be decoded");
         let rows = pixels.chunks_exact(width * 3).skip(top);
         for (found, row) in found.chunks_exact(part.width * 3).zip(rows) {
             assert_eq!(found, &row[left * 3..][..part.width * 3], "{part:?} at {scale:?}");

@@ -1,4 +1,4 @@
-//! A run's lists of algorithms and of unreadable pictures.
+//! A run's lists of algorithms and of unreadable images.
 
 #![no_main]
 

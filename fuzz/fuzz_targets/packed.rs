@@ -67,8 +67,8 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
                     assert!(part.label(index) < data.classes.len());
                     // Whole, and once more as it was found.
                     for _ in 0..2 {
-                        if let Ok(picture) = part.read(index) {
-                            assert!(!picture.pixels().is_empty());
+                        if let Ok(image) = part.read(index) {
+                            assert!(!image.pixels().is_empty());
                         }
                     }
                     let _ = part.name(index);

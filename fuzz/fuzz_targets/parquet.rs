@@ -1,4 +1,4 @@
-//! Parquet files: their end, the heads of pages, levels, dictionaries, compressed values, labels and pictures.
+//! Parquet files: their end, the heads of pages, levels, dictionaries, compressed values, labels and images.
 
 #![no_main]
 

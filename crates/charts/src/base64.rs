@@ -1,4 +1,4 @@
-//! Base64 with padding (RFC 4648, section 4), for pictures inside an SVG.
+//! Base64 with padding (RFC 4648, section 4), for images inside an SVG.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

@@ -3,29 +3,29 @@
 use crate::ChartError;
 use crate::sheet::{enlarge, write_png};
 
-/// Gap between the pictures of a group, between groups, and around the sheet, in pixels.
+/// Gap between the images of a group, between groups, and around the sheet, in pixels.
 const GAP: usize = 4;
 const MARGIN: usize = 16;
-/// Width of the frame around a group's first picture.
+/// Width of the frame around a group's first image.
 const FRAME: usize = 2;
-/// Smaller pictures are enlarged by a whole factor up to about this size.
+/// Smaller images are enlarged by a whole factor up to about this size.
 const SMALLEST: usize = 96;
 
 const PAPER: [u8; 3] = [0xF4, 0xF4, 0xF2];
 /// The blue of the charts' training bars.
 const INK: [u8; 3] = [0x44, 0x77, 0xAA];
 
-/// A PNG of groups of square RGB pictures with edges of `size` pixels. The first picture of each group has a frame, and the others
+/// A PNG of groups of square RGB images with edges of `size` pixels. The first image of each group has a frame, and the others
 /// follow in its row. Groups are in reading order, in as many columns as make the sheet about as wide as high. Fails without
-/// pictures, or if a picture has another number of bytes.
+/// images, or if an image has another number of bytes.
 pub fn contact_sheet(size: usize, groups: &[Vec<Vec<u8>>]) -> Result<Vec<u8>, ChartError> {
     let each = groups.iter().map(Vec::len).max().unwrap_or(0);
     if each == 0 || size == 0 {
-        return Err(ChartError::NoPictures);
+        return Err(ChartError::NoImages);
     }
-    for (index, picture) in groups.iter().flatten().enumerate() {
-        if picture.len() != size * size * 3 {
-            let bytes = picture.len();
+    for (index, image) in groups.iter().flatten().enumerate() {
+        if image.len() != size * size * 3 {
+            let bytes = image.len();
             return Err(ChartError::Pixels { index, label: String::new(), width: size, height: size, bytes });
         }
     }
@@ -47,8 +47,8 @@ pub fn contact_sheet(size: usize, groups: &[Vec<Vec<u8>>]) -> Result<Vec<u8>, Ch
         let (left, top) = (MARGIN + number % columns * cell.0, MARGIN + number / columns * cell.1);
         let frame = edge + 2 * FRAME;
         put(left - FRAME, top - FRAME, frame, &INK.repeat(frame * frame));
-        for (place, picture) in group.iter().enumerate() {
-            put(left + place * (edge + GAP), top, edge, &enlarge(picture, size, factor));
+        for (place, image) in group.iter().enumerate() {
+            put(left + place * (edge + GAP), top, edge, &enlarge(image, size, factor));
         }
     }
     let failed = |source| ChartError::Png { index: 0, label: "contact sheet".to_owned(), source };

@@ -4,11 +4,11 @@
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChartError {
-    /// There are no pictures.
-    #[error("a sheet needs at least one picture")]
-    NoPictures,
-    /// A picture's number of bytes does not match its dimensions.
-    #[error("picture {index} ({label:?}) has {bytes} bytes, which does not match {width}x{height} RGB pixels")]
+    /// There are no images.
+    #[error("a sheet needs at least one image")]
+    NoImages,
+    /// An image's number of bytes does not match its dimensions.
+    #[error("image {index} ({label:?}) has {bytes} bytes, which does not match {width}x{height} RGB pixels")]
     Pixels {
         /// Its index in the list, from 0.
         index: usize,
@@ -29,8 +29,8 @@ pub enum ChartError {
         /// Number of counts given.
         counts: usize,
     },
-    /// A picture cannot be encoded.
-    #[error("picture {index} ({label:?}) cannot be written as PNG: {source}")]
+    /// An image cannot be encoded.
+    #[error("image {index} ({label:?}) cannot be written as PNG: {source}")]
     Png {
         /// Its index in the list, from 0.
         index: usize,

@@ -1,4 +1,4 @@
-//! Charts of a run as SVG, each one self-contained file: the number of samples per class, the model's input pictures,
+//! Charts of a run as SVG, each one self-contained file: the number of samples per class, the model's input images,
 //! its loss and accuracy over the epochs, the classes that it confuses, and the speed of several devices. They follow the
 //! viewer's preference for light or dark pages. A contact sheet of augmented samples is a PNG.
 //!
@@ -6,7 +6,7 @@
 //! bytes.
 //!
 //! ```
-//! use enmasse_charts::{LabelledPicture, class_distribution, confusion_matrix, picture_sheet};
+//! use enmasse_charts::{LabelledImage, class_distribution, confusion_matrix, image_sheet};
 //!
 //! let chart = class_distribution("classes", &[("daisy".into(), 507, 126), ("roses".into(), 513, 128)]);
 //! assert!(chart.starts_with("<svg ") && chart.contains(">507 + 126<"));
@@ -15,8 +15,8 @@
 //! let matrix = confusion_matrix("validation", &["daisy".into(), "roses".into()], &counts)?;
 //! assert!(matrix.contains("accuracy 94.1 %: 239 of 254 samples"));
 //!
-//! let red = LabelledPicture { width: 2, height: 1, pixels: &[255, 0, 0, 200, 0, 0], label: "red" };
-//! assert!(picture_sheet("augmented", &[red])?.contains("data:image/png;base64,"));
+//! let red = LabelledImage { width: 2, height: 1, pixels: &[255, 0, 0, 200, 0, 0], label: "red" };
+//! assert!(image_sheet("augmented", &[red])?.contains("data:image/png;base64,"));
 //! # Ok::<(), enmasse_charts::ChartError>(())
 //! ```
 
@@ -39,4 +39,4 @@ pub use curves::{EpochPoint, training_curves};
 pub use distribution::class_distribution;
 pub use error::ChartError;
 pub use scaling::{ScalingRow, scaling};
-pub use sheet::{LabelledPicture, picture_sheet};
+pub use sheet::{LabelledImage, image_sheet};

@@ -125,8 +125,8 @@ impl Page {
         let _ = writeln!(self.body, "{}</text>", escape(&shown));
     }
 
-    /// A PNG file. Pixels of an enlarged picture stay squares.
-    pub(crate) fn picture(&mut self, x: f64, y: f64, width: f64, height: f64, png: &[u8]) {
+    /// A PNG file. Pixels of an enlarged image stay squares.
+    pub(crate) fn image(&mut self, x: f64, y: f64, width: f64, height: f64, png: &[u8]) {
         let (x, y, width, height) = (short(x), short(y), short(width), short(height));
         let data = crate::base64::encode(png);
         let _ = writeln!(

@@ -1,69 +1,69 @@
-//! A sheet of labelled pictures: the model's input, before normalising.
+//! A sheet of labelled images: the model's input, before normalising.
 
 use crate::ChartError;
 use crate::page::{Label, MARGIN, Page, TEXT, TOP};
 
-/// Gap between pictures, in pixels.
+/// Gap between images, in pixels.
 const GAP: f64 = 12.0;
-/// Space for a label below its picture.
+/// Space for a label below its image.
 const LABEL: f64 = 22.0;
-/// Pictures whose longest side is shorter are enlarged by a whole factor up to about this size. Those whose longest side
+/// Images whose longest side is shorter are enlarged by a whole factor up to about this size. Those whose longest side
 /// exceeds `LARGEST` keep their pixels, and are shown smaller.
 const SMALLEST: f64 = 128.0;
 const LARGEST: f64 = 256.0;
 
-/// A picture and the name of its class.
+/// An image and the name of its class.
 #[derive(Clone, Copy, Debug)]
-pub struct LabelledPicture<'a> {
+pub struct LabelledImage<'a> {
     /// Pixels per row.
     pub width: usize,
     /// Number of rows.
     pub height: usize,
     /// RGB bytes, row by row: `width * height * 3` of them.
     pub pixels: &'a [u8],
-    /// Shown below the picture.
+    /// Shown below the image.
     pub label: &'a str,
 }
 
-/// An SVG of `pictures` in a grid, row by row, each with its label below. The pictures are embedded as PNG, all at the
-/// scale of the largest one. Fails if there are no pictures, or if the number of bytes of one does not match its
+/// An SVG of `images` in a grid, row by row, each with its label below. The images are embedded as PNG, all at the
+/// scale of the largest one. Fails if there are no images, or if the number of bytes of one does not match its
 /// dimensions.
-pub fn picture_sheet(title: &str, pictures: &[LabelledPicture]) -> Result<String, ChartError> {
-    let longest = |side: fn(&LabelledPicture) -> usize| pictures.iter().map(side).max().ok_or(ChartError::NoPictures);
-    let (widest, tallest) = (longest(|picture| picture.width)?, longest(|picture| picture.height)?);
+pub fn image_sheet(title: &str, images: &[LabelledImage]) -> Result<String, ChartError> {
+    let longest = |side: fn(&LabelledImage) -> usize| images.iter().map(side).max().ok_or(ChartError::NoImages);
+    let (widest, tallest) = (longest(|image| image.width)?, longest(|image| image.height)?);
     let scale = scale_of(widest.max(tallest) as f64);
     let (cell_width, cell_height) = (widest as f64 * scale + GAP, tallest as f64 * scale + LABEL + GAP);
 
-    let columns = (pictures.len() as f64).sqrt().ceil() as usize;
-    let rows = pictures.len().div_ceil(columns);
+    let columns = (images.len() as f64).sqrt().ceil() as usize;
+    let rows = images.len().div_ceil(columns);
     let width = columns as f64 * cell_width - GAP + 2.0 * MARGIN;
     let mut page = Page::new(title, width, TOP + rows as f64 * cell_height - GAP + MARGIN);
-    // A page may be wider than a few small pictures.
+    // A page may be wider than a few small images.
     let left = MARGIN.max((page.width() - width) / 2.0 + MARGIN);
-    for (index, picture) in pictures.iter().enumerate() {
+    for (index, image) in images.iter().enumerate() {
         let x = left + (index % columns) as f64 * cell_width;
         let y = TOP + (index / columns) as f64 * cell_height;
-        let png = encode(index, picture, scale.max(1.0) as usize)?;
-        let (shown_width, shown_height) = (picture.width as f64 * scale, picture.height as f64 * scale);
+        let png = encode(index, image, scale.max(1.0) as usize)?;
+        let (shown_width, shown_height) = (image.width as f64 * scale, image.height as f64 * scale);
         let middle = x + (cell_width - GAP) / 2.0;
         let start = middle - shown_width / 2.0;
-        // A frame, so that white pictures have visible edges.
+        // A frame, so that white images have visible edges.
         page.bar(start - 1.0, y - 1.0, shown_width + 2.0, shown_height + 2.0, "frame");
-        page.picture(start, y, shown_width, shown_height, &png);
+        page.image(start, y, shown_width, shown_height, &png);
         let label = Label::at(middle, y + shown_height + TEXT + 3.0);
-        page.text(Label { anchor: "middle", room: cell_width - 4.0, ..label }, picture.label);
+        page.text(Label { anchor: "middle", room: cell_width - 4.0, ..label }, image.label);
     }
     Ok(page.end())
 }
 
-/// Page pixels per pixel of a picture whose longest side is `longest`.
+/// Page pixels per pixel of an image whose longest side is `longest`.
 fn scale_of(longest: f64) -> f64 {
     if longest > LARGEST { LARGEST / longest } else { (SMALLEST / longest.max(1.0)).floor().max(1.0) }
 }
 
-/// A picture as PNG, enlarged here by `factor`, because some viewers smooth the pictures that they enlarge.
-fn encode(index: usize, picture: &LabelledPicture, factor: usize) -> Result<Vec<u8>, ChartError> {
-    let &LabelledPicture { width, height, pixels, label } = picture;
+/// An image as PNG, enlarged here by `factor`, because some viewers smooth the images that they enlarge.
+fn encode(index: usize, image: &LabelledImage, factor: usize) -> Result<Vec<u8>, ChartError> {
+    let &LabelledImage { width, height, pixels, label } = image;
     let wrong = || ChartError::Pixels { index, label: label.to_string(), width, height, bytes: pixels.len() };
     let expected = width.checked_mul(height).and_then(|pixels| pixels.checked_mul(3)).filter(|&bytes| bytes > 0);
     if expected != Some(pixels.len()) {

@@ -1,4 +1,4 @@
-//! Passes over single elements: pictures to f32, rectifiers, add, dropout, and the order of a flattened map.
+//! Passes over single elements: images to f32, rectifiers, add, dropout, and the order of a flattened map.
 
 use std::marker::PhantomData;
 
@@ -36,7 +36,7 @@ impl<E: Element> NormalizeTable<E> {
     }
 }
 
-/// Pictures `[..., 3]` of bytes to f32, or to their first channel.
+/// Images `[..., 3]` of bytes to f32, or to their first channel.
 ///
 /// # Safety
 /// Regions are valid, with equally many pixels; `y` has the table's channels and is written.

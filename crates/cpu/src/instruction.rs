@@ -9,7 +9,7 @@ use crate::scratch::{Context, Scratch};
 /// A step's inputs to instructions, apart from the program's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepValues {
-    /// The batch's pictures. The program holds these and the four fields below while the step runs.
+    /// The batch's images. The program holds these and the four fields below while the step runs.
     pub images: Region<u8>,
     pub labels: Region<i32>,
     pub sample_indices: Region<i64>,

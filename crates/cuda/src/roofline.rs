@@ -150,7 +150,7 @@ mod tests {
             assert_eq!((time.work, time.bound), (Work { bytes, flops }, bound), "{precision:?} {name} {layer} {card}");
             assert!((time.seconds / seconds - 1.0).abs() < 1e-12, "{precision:?} {name} {layer} {card}: {time:?}");
         };
-        // A map of 56 x 56 pixels of 64 channels for each of 256 pictures.
+        // A map of 56 x 56 pixels of 64 channels for each of 256 images.
         let map = 256 * 56 * 56 * 64;
         let (filters, products) = (64 * 9 * 64, 2 * map * 9 * 64);
         let (bf16, f32) = (2 * 2 * map + 4 * filters, 2 * 4 * map + 4 * filters);

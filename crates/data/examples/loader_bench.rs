@@ -1,18 +1,18 @@
-//! Measures how many pictures per second the loader makes from a folder of class folders, from a packed file, or from data on a
+//! Measures how many images per second the loader makes from a folder of class folders, from a packed file, or from data on a
 //! server, of which `--cache DIR` keeps what was fetched.
 //!
 //! `cargo run --release -p enmasse-data --example loader_bench -- DATA [--threads N] [--batch B] [--size PIXELS] [--passes P] [--fast]`
 //!
 //! Prints one JSON line each for the training and the evaluation transform. `images_per_second` is the median over the
-//! passes after the first, and `processor_ms` their processor time per picture, of all threads; `first_batch_ms` is the time from
+//! passes after the first, and `processor_ms` their processor time per image, of all threads; `first_batch_ms` is the time from
 //! requesting an iterator to holding its first batch. `--fast` decodes at a smaller size where that will do. `--difference` prints instead how far the
-//! training pictures are from those decoded at full size, in levels of 256.
+//! training images are from those decoded at full size, in levels of 256.
 //!
 //! `DATA --pack FILE [--resize PIXELS | --raw PIXELS]` packs a folder instead, all of it for training, and `FILE --make SAMPLES` a
-//! data set of pictures of one pixel. `FILE --start` prints the milliseconds in which a packed file opens and an epoch starts, and
+//! data set of images of one pixel. `FILE --start` prints the milliseconds in which a packed file opens and an epoch starts, and
 //! `DATA --open` those in which any data open.
 //! `DATA --ranks N` compares N ranks that have a thread each with N ranks that share a pool of N threads.
-//! `FILE --copy` makes batches of whole raw pictures of `--size`, and prints their bytes per second beside those that as many threads
+//! `FILE --copy` makes batches of whole raw images of `--size`, and prints their bytes per second beside those that as many threads
 //! copy in memory.
 
 use std::path::Path;
@@ -20,9 +20,9 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use enmasse_data::{
-    Batches, DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Folder, OpenOptions, PackForm,
-    PackOptions, Picture, ReadOptions, RemoteOptions, Sharding, TrainLoader, TrainTransform, Unpacked, is_packed,
-    is_remote, open, pack,
+    Batches, DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Folder, Image, OpenOptions, PackForm,
+    PackOptions, ReadOptions, RemoteOptions, Sharding, TrainLoader, TrainTransform, Unpacked, is_packed, is_remote,
+    open, pack,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -85,7 +85,7 @@ fn main() -> Result<(), DataError> {
     measure("eval", threads, passes, data.len(), |_| eval.pass())
 }
 
-/// Pictures of one pixel.
+/// Images of one pixel.
 struct Dots(usize);
 
 impl Dataset for Dots {
@@ -97,12 +97,12 @@ impl Dataset for Dots {
         index % 1000
     }
 
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
-        Picture::new(1, 1, vec![index as u8; 3])
+    fn read(&self, index: usize) -> Result<Image, DataError> {
+        Image::new(1, 1, vec![index as u8; 3])
     }
 }
 
-/// Packs a data set for training, and its first picture for validation.
+/// Packs a data set for training, and its first image for validation.
 fn pack_all(pool: &DecodePool, data: Arc<dyn Dataset>, form: PackForm, file: &Path) -> Result<(), DataError> {
     struct First(Arc<dyn Dataset>);
     impl Dataset for First {
@@ -114,7 +114,7 @@ fn pack_all(pool: &DecodePool, data: Arc<dyn Dataset>, form: PackForm, file: &Pa
             self.0.label(index)
         }
 
-        fn read(&self, index: usize) -> Result<Picture, DataError> {
+        fn read(&self, index: usize) -> Result<Image, DataError> {
             self.0.read(index)
         }
     }
@@ -178,7 +178,7 @@ fn start(pool: &DecodePool, file: &Path, size: usize, sharding: Sharding) -> Res
     Ok(())
 }
 
-/// Bytes per second of batches of whole pictures, and of copies in memory.
+/// Bytes per second of batches of whole images, and of copies in memory.
 fn copy(
     pool: &DecodePool,
     data: Arc<dyn Dataset>,
@@ -264,7 +264,7 @@ fn measure(
     Ok(())
 }
 
-/// Compares the pictures of an epoch, fast and exact.
+/// Compares the images of an epoch, fast and exact.
 fn difference(pool: &DecodePool, root: &Path, size: usize, sharding: Sharding) -> Result<(), DataError> {
     let folder = Folder::scan(root)?;
     let epoch = |fast: bool| -> Result<Batches, DataError> {
@@ -272,12 +272,12 @@ fn difference(pool: &DecodePool, root: &Path, size: usize, sharding: Sharding) -
         let data = Arc::new(folder.clone().read_with(reading));
         Ok(TrainLoader::new(pool, data, TrainTransform::new(size), sharding.clone(), 0)?.epoch(0, 0))
     };
-    let (mut counts, mut changed, mut pictures) = ([0u64; 256], 0, 0);
+    let (mut counts, mut changed, mut images) = ([0u64; 256], 0, 0);
     for (fast, exact) in epoch(true)?.zip(epoch(false)?) {
         let (fast, exact) = (fast?, exact?);
         let each = |images: &[u8]| images.chunks_exact(size * size * 3).map(<[u8]>::to_vec).collect::<Vec<_>>();
         for (fast, exact) in each(&fast.images).iter().zip(each(&exact.images)).take(exact.valid) {
-            pictures += 1;
+            images += 1;
             if *fast != exact {
                 changed += 1;
                 fast.iter().zip(&exact).for_each(|(a, b)| counts[usize::from(a.abs_diff(*b))] += 1);
@@ -288,7 +288,7 @@ fn difference(pool: &DecodePool, root: &Path, size: usize, sharding: Sharding) -
     let mean = counts.iter().zip(0u64..).map(|(count, level)| count * level).sum::<u64>() as f64 / all as f64;
     let within = |levels: usize| counts[..=levels].iter().sum::<u64>() as f64 / all as f64;
     println!(
-        r#"{{"size":{size},"pictures":{pictures},"decoded_smaller":{changed},"mean_difference":{mean:.3},"within_2":{:.4},"within_8":{:.4},"largest":{}}}"#,
+        r#"{{"size":{size},"images":{images},"decoded_smaller":{changed},"mean_difference":{mean:.3},"within_2":{:.4},"within_8":{:.4},"largest":{}}}"#,
         within(2),
         within(8),
         counts.iter().rposition(|&count| count > 0).unwrap_or(0),

@@ -1,6 +1,6 @@
 //! One batch: its memory, how many threads fill it, and how its memory returns to the loader.
 //!
-//! The device reads the buffer into which the pictures are written, so a [`HostMemory`] allocates it. The memory of
+//! The device reads the buffer into which the images are written, so a [`HostMemory`] allocates it. The memory of
 //! dropped batches serves later ones: a driver may take long to allocate more.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,18 +17,18 @@ use crate::{BadSample, DataError};
 /// The label of a place without a sample.
 pub(crate) const NO_LABEL: i32 = -1;
 
-/// The index of a place without a picture.
-const NO_PICTURE: u64 = u64::MAX;
+/// The index of a place without an image.
+const NO_IMAGE: u64 = u64::MAX;
 
 /// The hosted shards' pieces of a global batch, shard after shard. Dropping it returns its memory to the loader.
 #[derive(Debug)]
 pub struct Batch {
-    /// Pictures, `[hosted batch, size, size, 3]`. In evaluation they are zero for missing samples; in training they are those of other
+    /// Images, `[hosted batch, size, size, 3]`. In evaluation they are zero for missing samples; in training they are those of other
     /// samples, which batch norm sees.
     pub images: HostBuffer,
     /// Classes, `[hosted batch]`; -1 for missing samples.
     pub labels: Vec<i32>,
-    /// Indices of the pictures' samples, `[hosted batch]`; `u64::MAX` where there is none.
+    /// Indices of the images' samples, `[hosted batch]`; `u64::MAX` where there is none.
     pub indices: Vec<u64>,
     /// The numbers that key the random numbers of the samples, `[hosted batch]`: their indices, and others for the repetitions of a
     /// sample in an epoch.
@@ -69,7 +69,7 @@ impl Drop for Batch {
             shares: std::mem::take(&mut self.shares),
         };
         let mut spare = lock(&self.home.spare);
-        // The fields are public, so the owner may have kept the pictures.
+        // The fields are public, so the owner may have kept the images.
         if spare.len() < self.home.most && buffers.images.len() == self.home.bytes() {
             spare.push(buffers);
         }
@@ -87,10 +87,10 @@ struct Buffers {
 }
 
 impl Buffers {
-    /// Clears the places without a picture, whose memory may hold an earlier one.
-    fn clear_gaps(&mut self, picture: usize) {
-        let gaps = self.indices.iter().enumerate().filter(|(_, index)| **index == NO_PICTURE);
-        gaps.for_each(|(place, _)| self.images[place * picture..(place + 1) * picture].fill(0));
+    /// Clears the places without an image, whose memory may hold an earlier one.
+    fn clear_gaps(&mut self, image: usize) {
+        let gaps = self.indices.iter().enumerate().filter(|(_, index)| **index == NO_IMAGE);
+        gaps.for_each(|(place, _)| self.images[place * image..(place + 1) * image].fill(0));
     }
 }
 
@@ -117,23 +117,23 @@ pub(crate) struct Recycler {
     memory: Arc<dyn HostMemory>,
     /// Number of samples in a batch.
     batch: usize,
-    /// Bytes of a picture.
-    picture: usize,
-    /// Whether pictures are mixed.
+    /// Bytes of an image.
+    image: usize,
+    /// Whether images are mixed.
     mixed: bool,
     spare: Mutex<Vec<Buffers>>,
     most: usize,
 }
 
 impl Recycler {
-    /// For batches of `batch` pictures of `picture` bytes each, which may be mixed. Keeps the memory of at most `most` batches.
-    pub fn new(memory: Arc<dyn HostMemory>, batch: usize, picture: usize, mixed: bool, most: usize) -> Self {
-        Recycler { memory, batch, picture, mixed, spare: Mutex::default(), most }
+    /// For batches of `batch` images of `image` bytes each, which may be mixed. Keeps the memory of at most `most` batches.
+    pub fn new(memory: Arc<dyn HostMemory>, batch: usize, image: usize, mixed: bool, most: usize) -> Self {
+        Recycler { memory, batch, image, mixed, spare: Mutex::default(), most }
     }
 
-    /// Size of a batch's pictures, in bytes.
+    /// Size of a batch's images, in bytes.
     fn bytes(&self) -> usize {
-        self.batch.saturating_mul(self.picture)
+        self.batch.saturating_mul(self.image)
     }
 
     /// Bytes that a batch takes, its labels and indices among them.
@@ -156,11 +156,11 @@ impl Recycler {
 
 impl fmt::Debug for Recycler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} spare batches of {} pictures of {} bytes", lock(&self.spare).len(), self.batch, self.picture)
+        write!(f, "{} spare batches of {} images of {} bytes", lock(&self.spare).len(), self.batch, self.image)
     }
 }
 
-/// The longest piece in which time without a picture is counted.
+/// The longest piece in which time without an image is counted.
 const SLICE: Duration = Duration::from_secs(1);
 
 /// A batch that is being filled.
@@ -174,9 +174,9 @@ pub(crate) struct Pending {
 }
 
 struct State {
-    /// All but the pictures.
+    /// All but the images.
     buffers: Buffers,
-    /// The pictures, until the batch is handed over, and the pieces of those that nobody has begun.
+    /// The images, until the batch is handed over, and the pieces of those that nobody has begun.
     images: Option<Split>,
     pieces: Vec<Option<Piece>>,
     /// Places.
@@ -194,15 +194,15 @@ impl Pending {
         buffers.labels.clear();
         buffers.labels.resize(home.batch, NO_LABEL);
         buffers.indices.clear();
-        buffers.indices.resize(home.batch, NO_PICTURE);
+        buffers.indices.resize(home.batch, NO_IMAGE);
         buffers.draws.clear();
-        buffers.draws.resize(home.batch, NO_PICTURE);
+        buffers.draws.resize(home.batch, NO_IMAGE);
         let mixed = if home.mixed { home.batch } else { 0 };
         buffers.other_labels.clear();
         buffers.other_labels.resize(mixed, NO_LABEL);
         buffers.shares.clear();
         buffers.shares.resize(mixed, 1.0);
-        let (images, pieces) = split(std::mem::take(&mut buffers.images), home.picture);
+        let (images, pieces) = split(std::mem::take(&mut buffers.images), home.image);
         let state = Mutex::new(State {
             buffers,
             images: Some(images),
@@ -215,7 +215,7 @@ impl Pending {
         Ok(Pending { places, loss_weight, state, done: Condvar::new(), home: home.clone() })
     }
 
-    /// The memory for the picture of a place, which is begun once.
+    /// The memory for the image of a place, which is begun once.
     ///
     /// # Panics
     /// If it has been begun.
@@ -223,7 +223,7 @@ impl Pending {
         lock(&self.state).pieces[place].take().expect("each place has one task")
     }
 
-    /// Stores the sample of a place, if it has one, and those that were skipped on the way to it. Its picture is in `piece`.
+    /// Stores the sample of a place, if it has one, and those that were skipped on the way to it. Its image is in `piece`.
     pub fn finish(
         &self,
         place: usize,
@@ -284,7 +284,7 @@ impl Pending {
         state.pieces.clear();
         let images = state.images.take().and_then(Split::join);
         state.buffers.images = images.expect("a place is done when its piece is gone");
-        state.buffers.clear_gaps(self.home.picture);
+        state.buffers.clear_gaps(self.home.image);
         let valid = state.buffers.labels.iter().filter(|label| **label >= 0).count();
         let Buffers { images, labels, indices, draws, other_labels, shares } = std::mem::take(&mut state.buffers);
         let unreadable = std::mem::take(&mut state.unreadable).into_values().collect();

@@ -11,17 +11,17 @@ use crate::packed::{Packed, Records, append_file};
 /// Limit of a file of names, in bytes.
 const MAX_NAMES: u64 = 1 << 20;
 const EDGE: usize = 32;
-const PICTURE: usize = 3 * EDGE * EDGE;
+const IMAGE: usize = 3 * EDGE * EDGE;
 
-/// A part in the binary layout: records of `labels` bytes, of which the last one is the class, and the picture.
+/// A part in the binary layout: records of `labels` bytes, of which the last one is the class, and the image.
 pub(crate) fn binary(files: &[PathBuf], labels: usize, classes: &[String]) -> Result<Packed, DataError> {
-    let stride = labels + PICTURE;
+    let stride = labels + IMAGE;
     let (mut bytes, mut parts) = (Vec::new(), Vec::new());
     for file in files {
         let length = append_file(file, &mut bytes)?;
         if length == 0 || length % stride != 0 {
             let problem = format!(
-                "{length} bytes are not a multiple of {stride}, a picture's size: the file is damaged or not a CIFAR file"
+                "{length} bytes are not a multiple of {stride}, an image's size: the file is damaged or not a CIFAR file"
             );
             return Err(DataError::layout(file, problem));
         }
@@ -32,7 +32,7 @@ pub(crate) fn binary(files: &[PathBuf], labels: usize, classes: &[String]) -> Re
     Packed::new(bytes, records, classes_of, classes.to_vec(), parts)
 }
 
-/// A part in the Python layout: pickles of a dictionary with the pictures in an array `data`, and their classes in
+/// A part in the Python layout: pickles of a dictionary with the images in an array `data`, and their classes in
 /// `labels`.
 pub(crate) fn python(files: &[PathBuf], labels: &str, classes: &[String]) -> Result<Packed, DataError> {
     let (mut bytes, mut classes_of, mut parts) = (Vec::new(), Vec::new(), Vec::new());
@@ -41,20 +41,20 @@ pub(crate) fn python(files: &[PathBuf], labels: &str, classes: &[String]) -> Res
         let fail = |problem: String| DataError::layout(file, problem);
         let data = batch.get("data").ok_or_else(|| fail("not a CIFAR batch: it has no \"data\"".into()))?;
         let data = numpy::byte_array(data).map_err(|error| fail(format!("its \"data\" is {error}")))?;
-        let [count, PICTURE] = data.shape[..] else {
-            return Err(fail(format!("its \"data\" has the shape {:?}, not [n, {PICTURE}]", data.shape)));
+        let [count, IMAGE] = data.shape[..] else {
+            return Err(fail(format!("its \"data\" has the shape {:?}, not [n, {IMAGE}]", data.shape)));
         };
         let own = batch.get(labels).and_then(Object::as_slice).unwrap_or(&[]);
         let own: Option<Vec<u8>> = own.iter().map(|label| u8::try_from(label.as_int()?).ok()).collect();
         let Some(own) = own.filter(|own| own.len() == count) else {
-            return Err(fail(format!("its {labels:?} is not a list of {count} small numbers, one for each picture")));
+            return Err(fail(format!("its {labels:?} is not a list of {count} small numbers, one for each image")));
         };
         reserve(&mut bytes, data.bytes.len()).map_err(|source| DataError::read(file, source))?;
         bytes.extend_from_slice(&data.bytes);
         classes_of.extend(own);
         parts.push((file.clone(), classes_of.len()));
     }
-    let records = Records { edge: EDGE, planes: 3, first: 0, stride: PICTURE };
+    let records = Records { edge: EDGE, planes: 3, first: 0, stride: IMAGE };
     Packed::new(bytes, records, classes_of, classes.to_vec(), parts)
 }
 

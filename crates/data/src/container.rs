@@ -1,4 +1,4 @@
-//! A file, or an object on a server, that holds many pictures, of which each thread reads those that it needs.
+//! A file, or an object on a server, that holds many images, of which each thread reads those that it needs.
 //!
 //! Records are read, not mapped: a file that is cut short under a mapping kills the process, and a read of it is an error.
 //! The copy is into memory that a thread reuses, and takes hundredths of the time of decoding a JPEG.
@@ -79,7 +79,7 @@ impl Container {
         self.fill(offset, bytes)
     }
 
-    /// [`decode::read_part`] of the picture file that is the `length` bytes from `offset` on. `name` is for error messages.
+    /// [`decode::read_part`] of the image file that is the `length` bytes from `offset` on. `name` is for error messages.
     pub fn read_part(
         &self,
         (offset, length): (u64, usize),
@@ -89,7 +89,7 @@ impl Container {
         view: &mut View,
     ) -> Result<(), DataError> {
         if length as u64 > MAX_FILE_BYTES {
-            return Err(DataError::picture(name(), format!("it has more than {MAX_FILE_BYTES} bytes")));
+            return Err(DataError::image(name(), format!("it has more than {MAX_FILE_BYTES} bytes")));
         }
         view.with_file(|bytes, view| {
             self.read(offset, length, bytes)?;

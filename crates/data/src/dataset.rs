@@ -1,4 +1,4 @@
-//! The two central types: a picture, and a set of labelled pictures.
+//! The two central types: an image, and a set of labelled images.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,28 +6,28 @@ use std::path::PathBuf;
 use crate::refit::refit;
 use crate::{DataError, Extent, View, Wanted};
 
-/// An RGB picture: rows from the top, three bytes per pixel.
+/// An RGB image: rows from the top, three bytes per pixel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Picture {
+pub struct Image {
     width: usize,
     height: usize,
     pixels: Vec<u8>,
 }
 
-impl Picture {
-    /// A picture of `width` × `height` from its `width * height * 3` bytes.
+impl Image {
+    /// An image of `width` × `height` from its `width * height * 3` bytes.
     pub fn new(width: usize, height: usize, pixels: Vec<u8>) -> Result<Self, DataError> {
         match width.checked_mul(height).and_then(|n| n.checked_mul(3)) {
-            Some(bytes) if bytes == pixels.len() && bytes > 0 => Ok(Picture { width, height, pixels }),
+            Some(bytes) if bytes == pixels.len() && bytes > 0 => Ok(Image { width, height, pixels }),
             Some(bytes) if bytes > 0 => Err(DataError::Setting(format!(
-                "a picture of {width}x{height} RGB pixels has {bytes} bytes, not {}",
+                "an image of {width}x{height} RGB pixels has {bytes} bytes, not {}",
                 pixels.len()
             ))),
-            _ => Err(DataError::Setting(format!("there are no pictures of {width}x{height} pixels"))),
+            _ => Err(DataError::Setting(format!("there are no images of {width}x{height} pixels"))),
         }
     }
 
-    /// Pixels per row; 0 only for `Picture::default()`.
+    /// Pixels per row; 0 only for `Image::default()`.
     pub fn width(&self) -> usize {
         self.width
     }
@@ -48,7 +48,7 @@ impl Picture {
     }
 
     /// Changes the dimensions, in the same memory where that fits; the caller overwrites every byte. Fails without memory, and
-    /// leaves no picture then.
+    /// leaves no image then.
     pub(crate) fn reshape(&mut self, width: usize, height: usize) -> io::Result<&mut [u8]> {
         (self.width, self.height) = (0, 0);
         refit(&mut self.pixels, width * height * 3)?;
@@ -57,7 +57,7 @@ impl Picture {
     }
 }
 
-/// A set of labelled pictures. An implementation needs three methods; the loader calls them from several threads.
+/// A set of labelled images. An implementation needs three methods; the loader calls them from several threads.
 pub trait Dataset: Send + Sync {
     /// Number of samples.
     fn len(&self) -> usize;
@@ -65,34 +65,34 @@ pub trait Dataset: Send + Sync {
     /// The class of sample `index`, from 0. `index` is below [`len`](Dataset::len).
     fn label(&self, index: usize) -> usize;
 
-    /// The picture of sample `index`. The same index must always give the same picture. A loader may skip a sample whose
-    /// error is [`DataError::Picture`] or [`DataError::Read`] ([`DataError::is_unreadable`]); other errors end the run.
-    fn read(&self, index: usize) -> Result<Picture, DataError>;
+    /// The image of sample `index`. The same index must always give the same image. A loader may skip a sample whose
+    /// error is [`DataError::Image`] or [`DataError::Read`] ([`DataError::is_unreadable`]); other errors end the run.
+    fn read(&self, index: usize) -> Result<Image, DataError>;
 
-    /// [`read`](Dataset::read) into a picture whose memory is reused.
-    fn read_into(&self, index: usize, picture: &mut Picture) -> Result<(), DataError> {
-        *picture = self.read(index)?;
+    /// [`read`](Dataset::read) into an image whose memory is reused.
+    fn read_into(&self, index: usize, image: &mut Image) -> Result<(), DataError> {
+        *image = self.read(index)?;
         Ok(())
     }
 
-    /// [`read`](Dataset::read) of the part that `wanted` chooses for the picture's width and height, or of more. The default reads
-    /// the whole picture.
+    /// [`read`](Dataset::read) of the part that `wanted` chooses for the image's width and height, or of more. The default reads
+    /// the whole image.
     fn read_part(
         &self,
         index: usize,
         _wanted: &dyn Fn(usize, usize) -> Wanted,
         view: &mut View,
     ) -> Result<(), DataError> {
-        view.whole(|picture| self.read_into(index, picture))
+        view.whole(|image| self.read_into(index, image))
     }
 
-    /// Makes `bytes` the file of the picture of sample `index`, and returns true. The default is for pictures that are not
+    /// Makes `bytes` the file of the image of sample `index`, and returns true. The default is for images that are not
     /// files of their own, such as CIFAR's: it returns false.
     fn read_file(&self, _index: usize, _bytes: &mut Vec<u8>) -> Result<bool, DataError> {
         Ok(false)
     }
 
-    /// The path of the picture's own file, if it has one. The default is for pictures that are parts of a file, or of none.
+    /// The path of the image's own file, if it has one. The default is for images that are parts of a file, or of none.
     fn file_path(&self, _index: usize) -> Option<PathBuf> {
         None
     }
@@ -102,7 +102,7 @@ pub trait Dataset: Send + Sync {
         format!("sample {index}")
     }
 
-    /// Bytes that reading a picture takes at its peak, the picture itself among them, as far as a few samples tell. The
+    /// Bytes that reading an image takes at its peak, the image itself among them, as far as a few samples tell. The
     /// default is for data that lie in memory.
     fn reading_bytes(&self) -> usize {
         0
@@ -113,12 +113,12 @@ pub trait Dataset: Send + Sync {
         0
     }
 
-    /// Whether the pictures lie on servers. The default is for data on this machine.
+    /// Whether the images lie on servers. The default is for data on this machine.
     fn is_remote(&self) -> bool {
         false
     }
 
-    /// Where a picture on a server lies, as far as that is known, so that a loader can fetch it before it is read. May ask the server.
+    /// Where an image on a server lies, as far as that is known, so that a loader can fetch it before it is read. May ask the server.
     fn extent(&self, _index: usize) -> Option<Extent> {
         None
     }
@@ -153,13 +153,13 @@ pub trait Dataset: Send + Sync {
 }
 
 /// [`Dataset::read`] by way of [`Dataset::read_part`], for data sets that have their own.
-pub(crate) fn read_whole(dataset: &dyn Dataset, index: usize) -> Result<Picture, DataError> {
+pub(crate) fn read_whole(dataset: &dyn Dataset, index: usize) -> Result<Image, DataError> {
     let mut view = View::default();
     dataset.read_part(index, &Wanted::whole, &mut view)?;
-    Ok(view.picture)
+    Ok(view.image)
 }
 
-/// [`Dataset::reading_bytes`] of pictures that are files, given the length of each.
+/// [`Dataset::reading_bytes`] of images that are files, given the length of each.
 pub(crate) fn reading_bytes(dataset: &dyn Dataset, length: impl Fn(usize) -> Option<usize>) -> usize {
     /// Files whose sizes are looked at, evenly distributed over the data set.
     const SAMPLES: usize = 64;

@@ -12,7 +12,7 @@ use enmasse_wording::one_line;
 use crate::bad_sample::name_some;
 use crate::{BadSample, Dataset};
 
-/// An error of a data set, a picture, or the loader.
+/// An error of a data set, an image, or the loader.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -46,9 +46,9 @@ pub enum DataError {
         /// The fault, and what to do.
         problem: String,
     },
-    /// A picture cannot be used.
+    /// An image cannot be used.
     #[error("{}: {problem}", one_line(name))]
-    Picture {
+    Image {
         /// The file, or the data set's own name for the sample.
         name: String,
         /// The fault.
@@ -86,14 +86,14 @@ pub enum DataError {
     },
     /// A file system does not answer.
     #[error(
-        "{name}: neither this picture nor another could be read for {} s; check its disk or file server, or raise \
+        "{name}: neither this image nor another could be read for {} s; check its disk or file server, or raise \
          the timeout",
         .patience.as_secs_f64()
     )]
     Stalled {
         /// A sample that is being read, by its index and the data set's own name.
         name: String,
-        /// The longest time without a picture.
+        /// The longest time without an image.
         patience: Duration,
     },
     /// An epoch has no sample.
@@ -120,8 +120,8 @@ pub enum DataError {
         /// Samples per shard.
         batch: usize,
     },
-    /// There is no memory for the pictures of a batch.
-    #[error("cannot allocate {bytes} bytes for the pictures of a batch: {}; lower the batch size", describe(.source))]
+    /// There is no memory for the images of a batch.
+    #[error("cannot allocate {bytes} bytes for the images of a batch: {}; lower the batch size", describe(.source))]
     Memory {
         /// Size of the buffer.
         bytes: usize,
@@ -168,7 +168,7 @@ impl DataError {
     /// such as too many open files, do not count.
     pub fn is_unreadable(&self) -> bool {
         match self {
-            DataError::Picture { .. } => true,
+            DataError::Image { .. } => true,
             DataError::Read { source, .. } if source.raw_os_error().is_some_and(|code| LOST.contains(&code)) => true,
             DataError::Read { source, .. } => matches!(
                 source.kind(),
@@ -188,7 +188,7 @@ impl DataError {
     pub fn problem(&self) -> String {
         match self {
             DataError::Read { source, .. } => describe(source),
-            DataError::Picture { problem, .. } | DataError::Sample { problem, .. } => problem.clone(),
+            DataError::Image { problem, .. } | DataError::Sample { problem, .. } => problem.clone(),
             other => other.to_string(),
         }
     }
@@ -218,15 +218,15 @@ impl DataError {
         DataError::Panicked { name: name.into(), message }
     }
 
-    /// The error of data in `root` of which no picture for `purpose`, such as training, can be read.
+    /// The error of data in `root` of which no image for `purpose`, such as training, can be read.
     pub fn nothing_readable(root: impl Into<PathBuf>, purpose: &str) -> Self {
-        DataError::layout(root, format!("none of its pictures for {purpose} can be read"))
+        DataError::layout(root, format!("none of its images for {purpose} can be read"))
     }
 
-    pub(crate) fn picture(name: impl Into<String>, problem: impl ToString) -> Self {
+    pub(crate) fn image(name: impl Into<String>, problem: impl ToString) -> Self {
         // A decoder's message may span lines; these messages never do.
         let problem = problem.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-        DataError::Picture { name: name.into(), problem }
+        DataError::Image { name: name.into(), problem }
     }
 }
 
@@ -254,7 +254,7 @@ mod tests {
     fn errors_that_quote_a_line_break_are_one_line() {
         let check = |error: DataError, expected: &str| assert_eq!(error.to_string(), expected);
         check(DataError::layout("a\nb", "there is no c\nd"), "a b: there is no c d");
-        check(DataError::picture("a\nb", "damaged\nhere"), "a b: damaged here");
+        check(DataError::image("a\nb", "damaged\nhere"), "a b: damaged here");
         check(DataError::read("a\nb", io::ErrorKind::NotFound.into()), "cannot read a b: entity not found");
         check(DataError::write("a\nb", io::ErrorKind::NotFound.into()), "cannot write a b: entity not found");
     }

@@ -1,6 +1,6 @@
-//! The paths and labels of many pictures in little memory.
+//! The paths and labels of many images in little memory.
 
-/// Paths, each with a label. All paths lie in one string, so a picture takes its path and 12 bytes.
+/// Paths, each with a label. All paths lie in one string, so an image takes its path and 12 bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileList {
     text: String,

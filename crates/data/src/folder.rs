@@ -1,4 +1,4 @@
-//! Labelled picture files below a folder: those of class folders `DIR/<class>/…`, or those of a list.
+//! Labelled image files below a folder: those of class folders `DIR/<class>/…`, or those of a list.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,10 +10,10 @@ use enmasse_files::append_regular;
 use crate::dataset::reading_bytes;
 use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use crate::file_list::FileList;
-use crate::scan::{EXTENSIONS, folders, pictures_below};
-use crate::{DataError, Dataset, LeftOut, Picture, View, Wanted};
+use crate::scan::{EXTENSIONS, folders, images_below};
+use crate::{DataError, Dataset, Image, LeftOut, View, Wanted};
 
-/// Labelled picture files, or a part of them.
+/// Labelled image files, or a part of them.
 #[derive(Clone, Debug)]
 pub struct Folder {
     root: PathBuf,
@@ -25,17 +25,17 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Lists the class folders of `root` and the pictures inside them, at any depth. Hidden entries are skipped. A class
-    /// folder without a picture is an error.
+    /// Lists the class folders of `root` and the images inside them, at any depth. Hidden entries are skipped. A class
+    /// folder without an image is an error.
     pub fn scan(root: impl AsRef<Path>) -> Result<Self, DataError> {
         let root = root.as_ref();
         let folder = Self::scan_below(root, "")?;
-        require_pictures(root, &[("", &folder)])?;
+        require_images(root, &[("", &folder)])?;
         Ok(folder)
     }
 
-    /// The same for the class folders in `root`/`part`; the relative paths then begin with `part`. A class may have no picture:
-    /// see [`require_pictures`].
+    /// The same for the class folders in `root`/`part`; the relative paths then begin with `part`. A class may have no image:
+    /// see [`require_images`].
     pub(crate) fn scan_below(root: &Path, part: &str) -> Result<Self, DataError> {
         let top = if part.is_empty() { root.to_owned() } else { root.join(part) };
         let mut left_out = LeftOut::default();
@@ -43,8 +43,8 @@ impl Folder {
         let mut files = FileList::default();
         for (label, class) in (0..).zip(&classes) {
             let relative = if part.is_empty() { class.clone() } else { format!("{part}/{class}") };
-            let pictures = pictures_below(&root.join(&relative), &mut left_out)?;
-            pictures.iter().for_each(|file| files.push(&format!("{relative}/{file}"), label));
+            let images = images_below(&root.join(&relative), &mut left_out)?;
+            images.iter().for_each(|file| files.push(&format!("{relative}/{file}"), label));
         }
         Ok(Folder { left_out, ..Self::of_files(root, classes, files) })
     }
@@ -106,7 +106,7 @@ impl Folder {
         self.files.labels()
     }
 
-    /// Whether each picture's last folder has the name of its class.
+    /// Whether each image's last folder has the name of its class.
     pub fn is_labelled_by_folders(&self) -> bool {
         let class = |index: usize| self.classes[self.label(index)].as_str();
         self.files().enumerate().all(|(index, file)| last_folder(file) == Some(class(index)))
@@ -127,7 +127,7 @@ impl Folder {
         Folder { left_out, ..self }
     }
 
-    /// Number of pictures of each class.
+    /// Number of images of each class.
     pub fn counts(&self) -> Vec<usize> {
         let mut counts = vec![0; self.classes.len()];
         self.labels().iter().for_each(|&label| counts[label as usize] += 1);
@@ -149,7 +149,7 @@ impl Dataset for Folder {
         self.files.label(index) as usize
     }
 
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         decode::open(self.path(index), self.options)
     }
 
@@ -205,14 +205,14 @@ fn class_folders(root: &Path, left_out: &mut LeftOut) -> Result<Vec<String>, Dat
     check_folder(root)?;
     let classes = folders(root, left_out)?;
     if classes.is_empty() {
-        return Err(DataError::layout(root, "it has no class folders; put each class's pictures into its own folder"));
+        return Err(DataError::layout(root, "it has no class folders; put each class's images into its own folder"));
     }
     Ok(classes)
 }
 
-/// Fails if class folders of a part hold no picture, and names all of them. Each part has the name of its folder in `root`; that of
+/// Fails if class folders of a part hold no image, and names all of them. Each part has the name of its folder in `root`; that of
 /// `root` itself is empty.
-pub(crate) fn require_pictures(root: &Path, parts: &[(&str, &Folder)]) -> Result<(), DataError> {
+pub(crate) fn require_images(root: &Path, parts: &[(&str, &Folder)]) -> Result<(), DataError> {
     let of_part = |&(part, folder): &(&str, &Folder)| {
         let classes = folder.counts().into_iter().zip(folder.classes().to_vec());
         let path = Path::new(part).to_owned();
@@ -225,10 +225,10 @@ pub(crate) fn require_pictures(root: &Path, parts: &[(&str, &Folder)]) -> Result
         [class] => {
             let (class, mut left_out) = (root.join(class), LeftOut::default());
             // What lies there instead.
-            pictures_below(&class, &mut left_out)?;
+            images_below(&class, &mut left_out)?;
             let problem = match left_out.is_empty() {
-                false => format!("this class folder holds no pictures: {left_out}"),
-                true => format!("this class folder holds no pictures ({formats}); fill it or remove it"),
+                false => format!("this class folder holds no images: {left_out}"),
+                true => format!("this class folder holds no images ({formats}); fill it or remove it"),
             };
             (class, problem)
         }
@@ -239,7 +239,7 @@ pub(crate) fn require_pictures(root: &Path, parts: &[(&str, &Folder)]) -> Result
             }
             let (count, names) = (classes.len(), names.join(", "));
             let problem =
-                format!("{count} class folders hold no pictures ({formats}): {names}; fill them or remove them");
+                format!("{count} class folders hold no images ({formats}): {names}; fill them or remove them");
             (root.to_owned(), problem)
         }
     };

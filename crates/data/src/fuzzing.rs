@@ -1,7 +1,7 @@
 //! For fuzzing: resizing keeps its promises for any dimensions. Compiled with `--cfg fuzzing` alone.
 
 use crate::level::Level;
-use crate::{CropBox, EvalTransform, Picture, Resizer};
+use crate::{CropBox, EvalTransform, Image, Resizer};
 
 /// Longest side of an image, and of the part of a result that is computed.
 const MAX_SIDE: usize = 300;
@@ -16,7 +16,7 @@ pub fn resize(bytes: &[u8]) {
     let mut below = |limit: usize| numbers.next().unwrap_or(0) % limit;
     let (width, height) = (1 + below(MAX_SIDE), 1 + below(MAX_SIDE));
     let pixels = pixels.iter().chain([&0]).cycle().take(width * height * 3).copied().collect();
-    let image = Picture::new(width, height, pixels).expect("its length is right");
+    let image = Image::new(width, height, pixels).expect("its length is right");
     let mut span = |limit: usize, longest: usize| {
         let start = below(limit);
         (start, 1 + below((limit - start).min(longest)))

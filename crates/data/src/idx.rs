@@ -1,4 +1,4 @@
-//! MNIST and Fashion-MNIST: pictures and labels in idx files, plain or gzip-compressed.
+//! MNIST and Fashion-MNIST: images and labels in idx files, plain or gzip-compressed.
 //!
 //! The format is described at the end of <http://yann.lecun.com/exdb/mnist/>: two zero bytes, the element type (8:
 //! bytes), the number of dimensions, each dimension as a big-endian 32-bit number, then the elements.
@@ -14,7 +14,7 @@ use crate::{DataError, DataKind};
 
 const EDGE: usize = 28;
 
-/// Pictures and labels of the training part, then of the test part.
+/// Images and labels of the training part, then of the test part.
 pub(crate) const FILES: [&str; 4] =
     ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"];
 
@@ -51,15 +51,15 @@ pub(crate) fn read(paths: &[PathBuf], kind: DataKind) -> Result<(DataKind, Packe
 fn part(path: &Path, labels_path: &Path, labels: Idx, classes: &[String]) -> Result<Packed, DataError> {
     let images = Idx::read(path, 3)?;
     let [count, height, width] = images.dimensions[..] else {
-        return Err(DataError::layout(path, "it holds no pictures"));
+        return Err(DataError::layout(path, "it holds no images"));
     };
     if (height, width) != (EDGE, EDGE) {
-        let problem = format!("its pictures are {width}x{height}, not {EDGE}x{EDGE}");
+        let problem = format!("its images are {width}x{height}, not {EDGE}x{EDGE}");
         return Err(DataError::layout(path, problem));
     }
     let labels = labels.into_elements();
     if labels.len() != count {
-        let problem = format!("it holds {} labels, but there are {count} pictures in {}", labels.len(), path.display());
+        let problem = format!("it holds {} labels, but there are {count} images in {}", labels.len(), path.display());
         return Err(DataError::layout(labels_path, problem));
     }
     if let Some(index) = labels.iter().position(|&label| usize::from(label) >= classes.len()) {

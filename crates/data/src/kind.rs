@@ -8,15 +8,15 @@ use crate::{EvalTransform, RandomCrop, RandomResizedCrop, TrainTransform};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DataKind {
-    /// Pictures of any size in a folder per class.
+    /// Images of any size in a folder per class.
     Folder,
-    /// 50,000 + 10,000 colour pictures of 32 × 32 in 10 classes.
+    /// 50,000 + 10,000 colour images of 32 × 32 in 10 classes.
     Cifar10,
-    /// 50,000 + 10,000 colour pictures of 32 × 32 in 100 classes (the "fine" labels).
+    /// 50,000 + 10,000 colour images of 32 × 32 in 100 classes (the "fine" labels).
     Cifar100,
     /// 60,000 + 10,000 grey digits of 28 × 28.
     Mnist,
-    /// 60,000 + 10,000 grey pictures of clothing, 28 × 28.
+    /// 60,000 + 10,000 grey images of clothing, 28 × 28.
     FashionMnist,
 }
 
@@ -34,8 +34,8 @@ impl DataKind {
 
     /// The constants for normalising: mean and deviation of all pixels of the training part; ImageNet's for folders.
     ///
-    /// The tutorials' CIFAR-10 deviation (0.2023, 0.1994, 0.2010) differs: it is the mean over the pictures of each
-    /// picture's own deviation.
+    /// The tutorials' CIFAR-10 deviation (0.2023, 0.1994, 0.2010) differs: it is the mean over the images of each
+    /// image's own deviation.
     pub fn normalization(self) -> Normalization {
         // As published by several authors, computed over the training parts: CIFAR-10 0.49139968, 0.48215841,
         // 0.44653091 and 0.24703223, 0.24348513, 0.26158784; CIFAR-100 0.50707516, 0.48654887, 0.44091784 and
@@ -50,7 +50,7 @@ impl DataKind {
         Normalization { mean: mean.to_vec(), deviation: deviation.to_vec() }
     }
 
-    /// Width and height of all its pictures, in pixels; `None` for folders.
+    /// Width and height of all its images, in pixels; `None` for folders.
     pub fn native_size(self) -> Option<usize> {
         match self {
             DataKind::Folder => None,
@@ -59,7 +59,7 @@ impl DataKind {
         }
     }
 
-    /// The evaluation transform at `size`. If all pictures have one size they are used whole (at that size, byte for
+    /// The evaluation transform at `size`. If all images have one size they are used whole (at that size, byte for
     /// byte); otherwise the central part after a resize in the proportion 256 : 224.
     pub fn eval_transform(self, size: usize) -> EvalTransform {
         match self.native_size() {
@@ -68,7 +68,7 @@ impl DataKind {
         }
     }
 
-    /// How training pictures become squares of `size` by default: random resized crops for folders, RandomCrop with 4
+    /// How training images become squares of `size` by default: random resized crops for folders, RandomCrop with 4
     /// pixels of padding for CIFAR, nothing random for MNIST and Fashion-MNIST.
     pub fn crop(self, size: usize) -> Crop {
         match self {
@@ -92,7 +92,7 @@ impl DataKind {
     }
 }
 
-/// How training pictures become squares.
+/// How training images become squares.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Crop {
     /// [`RandomResizedCrop`] with torchvision's defaults.
@@ -104,7 +104,7 @@ pub enum Crop {
     },
     /// Nothing random: like [`EvalTransform`] with this `resize`.
     None {
-        /// Length to which the picture's shorter side is resized.
+        /// Length to which the image's shorter side is resized.
         resize: usize,
     },
 }

@@ -7,9 +7,9 @@ use crate::DataKind;
 pub enum DataLayout {
     /// A folder for each class, perhaps in folders for parts.
     ClassFolders,
-    /// Pictures whose names have their classes.
-    NamedPictures,
-    /// A table that lists pictures.
+    /// Images whose names have their classes.
+    NamedImages,
+    /// A table that lists images.
     Manifest,
     /// ImageNet as Kaggle packs it.
     KaggleImageNet,
@@ -28,7 +28,7 @@ impl DataLayout {
     pub fn name(self) -> &'static str {
         match self {
             DataLayout::ClassFolders => DataKind::Folder.name(),
-            DataLayout::NamedPictures => "pictures labelled by their names",
+            DataLayout::NamedImages => "images labelled by their names",
             DataLayout::Manifest => "manifest",
             DataLayout::KaggleImageNet => "ImageNet in Kaggle's layout",
             DataLayout::Archives => "WebDataset archives",

@@ -1,4 +1,4 @@
-//! What a scan of folders leaves out, counted and named, since a picture that is missing without a word is missed late.
+//! What a scan of folders leaves out, counted and named, since an image that is missing without a word is missed late.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,14 +1,14 @@
-//! Pictures: data sets, decoding, transforms, sampling and the loader.
+//! Images: data sets, decoding, transforms, sampling and the loader.
 //!
-//! A [`Dataset`] gives labels and RGB pictures; [`TrainLoader`] and [`EvalLoader`] turn it into `u8` batches on a few
+//! A [`Dataset`] gives labels and RGB images; [`TrainLoader`] and [`EvalLoader`] turn it into `u8` batches on a few
 //! threads. The content of a batch is a function of (seed, epoch, sample index) alone: threads, timing and the number
 //! of ranks never change it.
 //!
 //! ```
-//! use enmasse_data::{DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sharding};
+//! use enmasse_data::{DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Image, Sharding};
 //! use std::sync::Arc;
 //!
-//! struct Greys; // a data set of one's own: sixteen plain pictures, dark ones and light ones
+//! struct Greys; // a data set of one's own: sixteen plain images, dark ones and light ones
 //! impl Dataset for Greys {
 //!     fn len(&self) -> usize {
 //!         16
@@ -16,8 +16,8 @@
 //!     fn label(&self, index: usize) -> usize {
 //!         index / 8
 //!     }
-//!     fn read(&self, index: usize) -> Result<Picture, DataError> {
-//!         Picture::new(8, 8, vec![index as u8 * 16; 8 * 8 * 3])
+//!     fn read(&self, index: usize) -> Result<Image, DataError> {
+//!         Image::new(8, 8, vec![index as u8 * 16; 8 * 8 * 3])
 //!     }
 //! }
 //!
@@ -83,7 +83,7 @@ mod warning;
 pub use bad_sample::{BadSample, skip_limit};
 pub use batch::Batch;
 pub use container::Container;
-pub use dataset::{Dataset, Picture};
+pub use dataset::{Dataset, Image};
 pub use decode::{Format, ReadOptions};
 pub use error::DataError;
 pub use folder::Folder;
@@ -102,7 +102,7 @@ pub use packed_file::{PackForm, PackOptions, Packed, Unpacked, is_packed, pack};
 pub use pool::DecodePool;
 pub use relabel::relabel;
 pub use resize::Resizer;
-pub use scan::{is_clutter, list_pictures};
+pub use scan::{is_clutter, list_images};
 pub use split::{Split, SplitKind};
 pub use stage::{Stage, StageError, StageEvent, Staged};
 pub use transform::{
@@ -114,7 +114,7 @@ pub use transform::{
 pub use view::{View, Wanted};
 pub use warning::DataWarning;
 
-/// How objects on servers are read, and where in them a picture lies.
+/// How objects on servers are read, and where in them an image lies.
 pub use enmasse_remote::{Extent, RemoteOptions, is_remote};
 /// The random numbers of transforms.
 pub use enmasse_tensor::RandomStream;

@@ -1,23 +1,23 @@
-//! Pictures that look alike: a small grey copy and a hash of 64 bits, which survive scaling and compression, and the search for
+//! Images that look alike: a small grey copy and a hash of 64 bits, which survive scaling and compression, and the search for
 //! near ones.
 //!
-//! The hash is the "difference hash" of N. Krawetz ("Kind of Like That", 2013): whether the picture, reduced to 9 x 8 greys, becomes
-//! lighter from each pixel to the next one in its row. Smooth pictures have equal hashes by chance, so the greys are compared as well.
+//! The hash is the "difference hash" of N. Krawetz ("Kind of Like That", 2013): whether the image, reduced to 9 x 8 greys, becomes
+//! lighter from each pixel to the next one in its row. Smooth images have equal hashes by chance, so the greys are compared as well.
 
 use std::collections::HashMap;
 
-use crate::{CropBox, Picture, Resizer};
+use crate::{CropBox, Image, Resizer};
 
 const COLUMNS: usize = 9;
 const ROWS: usize = 8;
 
-/// A picture whose reduced greys differ less than this has no likeness: its bits would be noise, and any plain picture near it.
+/// An image whose reduced greys differ less than this has no likeness: its bits would be noise, and any plain image near it.
 const PLAIN: u8 = 16;
 
-/// Two pictures look alike if their greys differ by at most so many levels on average, apart from a difference in brightness.
+/// Two images look alike if their greys differ by at most so many levels on average, apart from a difference in brightness.
 const LEVELS: i32 = 6;
 
-/// What a picture looks like.
+/// What an image looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Likeness {
     bits: u64,
@@ -25,14 +25,14 @@ pub struct Likeness {
 }
 
 impl Likeness {
-    /// The likeness of a picture; `None` if it is plain, or has no pixels.
-    pub fn of(picture: &Picture, resizer: &mut Resizer) -> Option<Self> {
-        if picture.pixels().is_empty() {
+    /// The likeness of an image; `None` if it is plain, or has no pixels.
+    pub fn of(image: &Image, resizer: &mut Resizer) -> Option<Self> {
+        if image.pixels().is_empty() {
             return None;
         }
         let mut reduced = [0; COLUMNS * ROWS * 3];
-        let whole = CropBox::whole(picture.width(), picture.height());
-        resizer.resize(picture, whole, COLUMNS, ROWS, &mut reduced);
+        let whole = CropBox::whole(image.width(), image.height());
+        resizer.resize(image, whole, COLUMNS, ROWS, &mut reduced);
         // As in Pillow's convert("L"), from ITU-R 601-2.
         let luma = |place: usize| {
             let [red, green, blue] = [0, 1, 2].map(|channel| u32::from(reduced[place * 3 + channel]));
@@ -48,7 +48,7 @@ impl Likeness {
         Some(Likeness { bits, greys })
     }
 
-    /// The number of bits in which the hashes differ; `None` if the greys differ more than those of pictures that look alike.
+    /// The number of bits in which the hashes differ; `None` if the greys differ more than those of images that look alike.
     fn distance(&self, other: &Likeness) -> Option<u32> {
         let distance = (self.bits ^ other.bits).count_ones();
         if distance > Nearest::WITHIN {
@@ -64,24 +64,24 @@ impl Likeness {
     }
 }
 
-/// Finds the nearest of many pictures: the one whose hash differs least, in at most [`Nearest::WITHIN`] bits.
+/// Finds the nearest of many images: the one whose hash differs least, in at most [`Nearest::WITHIN`] bits.
 ///
 /// The 64 bits are cut into one band more than may differ, so two near ones agree in at least one whole band: none is missed.
 pub struct Nearest {
-    /// Each with the number of its picture.
+    /// Each with the number of its image.
     known: Vec<(Likeness, usize)>,
     /// For each band, the places of those with these bits in it.
     bands: [HashMap<u64, Vec<u32>>; Self::BANDS],
 }
 
 impl Nearest {
-    /// The hashes of pictures that look alike differ in at most so many of their 64 bits.
+    /// The hashes of images that look alike differ in at most so many of their 64 bits.
     pub const WITHIN: u32 = 4;
     const BANDS: usize = Self::WITHIN as usize + 1;
 
-    /// Takes likenesses, each with the number of its picture.
-    pub fn new(pictures: impl IntoIterator<Item = (Likeness, usize)>) -> Self {
-        let known: Vec<(Likeness, usize)> = pictures.into_iter().collect();
+    /// Takes likenesses, each with the number of its image.
+    pub fn new(images: impl IntoIterator<Item = (Likeness, usize)>) -> Self {
+        let known: Vec<(Likeness, usize)> = images.into_iter().collect();
         let mut bands: [HashMap<u64, Vec<u32>>; Self::BANDS] = Default::default();
         for (place, (likeness, _)) in (0..).zip(&known) {
             for (number, band) in bands.iter_mut().enumerate() {
@@ -98,7 +98,7 @@ impl Nearest {
         bits >> edge(number) & ((1 << width) - 1)
     }
 
-    /// The nearest picture that looks like this one; of several the first one.
+    /// The nearest image that looks like this one; of several the first one.
     pub fn find(&self, likeness: &Likeness) -> Option<usize> {
         let bands = self.bands.iter().enumerate();
         let places = bands.filter_map(|(number, places)| places.get(&Self::band(likeness.bits, number))).flatten();
@@ -116,34 +116,34 @@ mod tests {
 
     use super::*;
 
-    fn picture(width: usize, height: usize, shade: impl Fn(usize, usize) -> u8) -> Picture {
+    fn image(width: usize, height: usize, shade: impl Fn(usize, usize) -> u8) -> Image {
         let pixels = (0..width * height).flat_map(|place| [shade(place % width, place / width); 3]).collect();
-        Picture::new(width, height, pixels).unwrap()
+        Image::new(width, height, pixels).unwrap()
     }
 
-    fn likeness(picture: &Picture) -> Option<Likeness> {
-        Likeness::of(picture, &mut Resizer::default())
+    fn likeness(image: &Image) -> Option<Likeness> {
+        Likeness::of(image, &mut Resizer::default())
     }
 
     #[test]
     fn bits_are_steps_along_rows() {
-        let check = |picture: Picture, expected: Option<u64>| {
-            assert_eq!(likeness(&picture).map(|likeness| likeness.bits), expected, "{picture:?}");
+        let check = |image: Image, expected: Option<u64>| {
+            assert_eq!(likeness(&image).map(|likeness| likeness.bits), expected, "{image:?}");
         };
-        check(picture(9, 8, |x, _| x as u8 * 20), Some(u64::MAX));
-        check(picture(9, 8, |x, _| 200 - x as u8 * 20), Some(0));
-        check(picture(9, 8, |x, y| if y == 7 { x as u8 * 20 } else { 200 - x as u8 * 20 }), Some(0xFF));
-        check(picture(90, 80, |x, _| x as u8), Some(u64::MAX));
+        check(image(9, 8, |x, _| x as u8 * 20), Some(u64::MAX));
+        check(image(9, 8, |x, _| 200 - x as u8 * 20), Some(0));
+        check(image(9, 8, |x, y| if y == 7 { x as u8 * 20 } else { 200 - x as u8 * 20 }), Some(0xFF));
+        check(image(90, 80, |x, _| x as u8), Some(u64::MAX));
         // Plain ones, of which the second has a step of 15 levels.
-        check(picture(5, 5, |_, _| 77), None);
-        check(picture(9, 8, |x, _| if x < 4 { 100 } else { 115 }), None);
-        check(picture(9, 8, |x, _| if x < 4 { 100 } else { 116 }), Some(0x1010_1010_1010_1010));
-        check(Picture::default(), None);
+        check(image(5, 5, |_, _| 77), None);
+        check(image(9, 8, |x, _| if x < 4 { 100 } else { 115 }), None);
+        check(image(9, 8, |x, _| if x < 4 { 100 } else { 116 }), Some(0x1010_1010_1010_1010));
+        check(Image::default(), None);
     }
 
     #[test]
     fn greys_decide_where_hashes_agree() {
-        let ramp = |scale: usize, lift: u8| likeness(&picture(9, 8, |x, y| lift + (x * scale + y) as u8)).unwrap();
+        let ramp = |scale: usize, lift: u8| likeness(&image(9, 8, |x, y| lift + (x * scale + y) as u8)).unwrap();
         let check = |scale: usize, lift: u8, expected: Option<u32>| {
             assert_eq!(ramp(8, 0).distance(&ramp(scale, lift)), expected, "{scale} {lift}");
         };

@@ -1,6 +1,6 @@
-//! Batches of pictures, made ahead of use by the threads of a [`DecodePool`].
+//! Batches of images, made ahead of use by the threads of a [`DecodePool`].
 //!
-//! One picture is one task. Only a few batches are being made at any time, so memory is bounded, and their buffers are
+//! One image is one task. Only a few batches are being made at any time, so memory is bounded, and their buffers are
 //! reused. The content of a batch depends on (seed, epoch, batch, shards) and the files alone, not on the number of
 //! threads: the substitute of a sample that is skipped is the next one in the order of the epoch.
 
@@ -59,7 +59,7 @@ impl TrainLoader {
         let mixed = transform.mixing().is_some();
         if mixed && sharding.global_batch() < 2 {
             return Err(DataError::Setting(
-                "a global batch of one picture has none to mix it with: use a larger batch, or no mixup and cutmix"
+                "a global batch of one image has none to mix it with: use a larger batch, or no mixup and cutmix"
                     .to_owned(),
             ));
         }
@@ -68,7 +68,7 @@ impl TrainLoader {
     }
 
     /// Whether an epoch leaves out its last global batch if that is not full. Otherwise the places of that batch that have no sample
-    /// show the pictures that follow, which are the first of the epoch: see [`Batch::loss_weight`]. Fails if an epoch has no full batch to
+    /// show the images that follow, which are the first of the epoch: see [`Batch::loss_weight`]. Fails if an epoch has no full batch to
     /// keep.
     pub fn drop_last(self, drops: bool) -> Result<Self, DataError> {
         Ok(TrainLoader { order: self.order.drop_last(drops)?, ..self })
@@ -162,7 +162,7 @@ impl EvalLoader {
         Ok(self)
     }
 
-    /// Number of crops of each picture.
+    /// Number of crops of each image.
     pub fn crops(&self) -> usize {
         self.crops.len()
     }
@@ -203,7 +203,7 @@ struct Core {
     dataset: Arc<dyn Dataset>,
     batch: usize,
     size: usize,
-    /// Whether pictures are mixed in pairs.
+    /// Whether images are mixed in pairs.
     mixed: bool,
     /// Number of batches being made at a time.
     ahead: usize,
@@ -213,10 +213,10 @@ struct Core {
 }
 
 impl Core {
-    /// For batches of `batch` pictures of `size` × `size`, which may be mixed.
+    /// For batches of `batch` images of `size` × `size`, which may be mixed.
     fn new(pool: &DecodePool, dataset: Arc<dyn Dataset>, batch: usize, size: usize, mixed: bool) -> Self {
         let tasks = if mixed { batch.div_ceil(2) } else { batch };
-        // Enough tasks to keep every thread busy while the last pictures of a batch are finished, and one batch of
+        // Enough tasks to keep every thread busy while the last images of a batch are finished, and one batch of
         // slack.
         let ahead = 1 + (2 * pool.threads()).div_ceil(tasks).max(1);
         let recycler = Arc::new(Recycler::new(Arc::new(SystemMemory), batch, size * size * 3, mixed, ahead + 2));
@@ -224,8 +224,8 @@ impl Core {
     }
 
     fn set_memory(&mut self, memory: Arc<dyn HostMemory>) {
-        let picture = self.size * self.size * 3;
-        self.recycler = Arc::new(Recycler::new(memory, self.batch, picture, self.mixed, self.ahead + 2));
+        let image = self.size * self.size * 3;
+        self.recycler = Arc::new(Recycler::new(memory, self.batch, image, self.mixed, self.ahead + 2));
     }
 
     /// Bytes of the batches that exist at a time in a pass over `batches`: those being made, one that is handed over, and one
@@ -273,7 +273,7 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Total time that [`next`](Iterator::next) has taken. It waits for pictures, and does hardly anything else.
+    /// Total time that [`next`](Iterator::next) has taken. It waits for images, and does hardly anything else.
     pub fn waited(&self) -> Duration {
         self.waited
     }

@@ -1,4 +1,4 @@
-//! Mean and deviation of pixels, from exact sums: neither the order of pictures nor the number of threads changes a bit.
+//! Mean and deviation of pixels, from exact sums: neither the order of images nor the number of threads changes a bit.
 
 /// The numbers of pixels, and the sums of their values and squares, per channel. 2^48 pixels fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

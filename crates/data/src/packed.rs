@@ -1,50 +1,50 @@
-//! Pictures of one size, in memory in the format of their files.
+//! Images of one size, in memory in the format of their files.
 
 use std::path::{Path, PathBuf};
 
 use enmasse_files::append_regular;
 
-use crate::{DataError, Dataset, Picture};
+use crate::{DataError, Dataset, Image};
 
 /// Limit of the size of a file that is read whole, and of a decompressed file, in bytes.
 pub(crate) const MAX_BYTES: u64 = 512 << 20;
 
-/// Square pictures one after another. Each is a record of planes (red, green, blue; or only grey) with rows from the
+/// Square images one after another. Each is a record of planes (red, green, blue; or only grey) with rows from the
 /// top.
 ///
-/// The records stay as they were read, including labels; a picture's bytes are rearranged when it is read.
+/// The records stay as they were read, including labels; an image's bytes are rearranged when it is read.
 #[derive(Debug)]
 pub(crate) struct Packed {
     bytes: Vec<u8>,
     records: Records,
     labels: Vec<u8>,
     classes: Vec<String>,
-    /// The files, each with the index after its last picture.
+    /// The files, each with the index after its last image.
     files: Vec<(PathBuf, usize)>,
 }
 
-/// The position of the pictures in the bytes.
+/// The position of the images in the bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Records {
     /// Pixels per row, and number of rows.
     pub edge: usize,
     /// 3 or 1.
     pub planes: usize,
-    /// Bytes before the first picture.
+    /// Bytes before the first image.
     pub first: usize,
-    /// Bytes from one picture to the next.
+    /// Bytes from one image to the next.
     pub stride: usize,
 }
 
 impl Records {
-    /// Bytes of a picture.
-    pub fn picture(&self) -> usize {
+    /// Bytes of an image.
+    pub fn image(&self) -> usize {
         self.planes * self.edge * self.edge
     }
 }
 
 impl Packed {
-    /// Pictures with a label each. Fails if a label is not one of the classes, or bytes are missing.
+    /// Images with a label each. Fails if a label is not one of the classes, or bytes are missing.
     pub fn new(
         bytes: Vec<u8>,
         records: Records,
@@ -54,9 +54,9 @@ impl Packed {
     ) -> Result<Self, DataError> {
         let packed = Packed { bytes, records, labels, classes, files };
         let last = packed.labels.len().checked_sub(1).map(|last| packed.pixels(last));
-        if last.is_none_or(|last| last.len() != records.picture()) {
+        if last.is_none_or(|last| last.len() != records.image()) {
             let path = packed.files.last().map(|(path, _)| path.clone()).unwrap_or_default();
-            return Err(DataError::layout(path, "it holds no pictures, or its last one is incomplete"));
+            return Err(DataError::layout(path, "it holds no images, or its last one is incomplete"));
         }
         let classes = packed.classes.len();
         match packed.labels.iter().position(|&label| usize::from(label) >= classes) {
@@ -65,14 +65,14 @@ impl Packed {
                 let label = packed.labels[index];
                 let (path, number) = packed.place(index);
                 let problem = format!(
-                    "picture {number} (from 0) has the label {label}, but there are {classes} classes: the file is damaged"
+                    "image {number} (from 0) has the label {label}, but there are {classes} classes: the file is damaged"
                 );
                 Err(DataError::layout(path, problem))
             }
         }
     }
 
-    /// The file of picture `index`, and its number in that file.
+    /// The file of image `index`, and its number in that file.
     fn place(&self, index: usize) -> (&Path, usize) {
         let mut begin = 0;
         for (path, end) in &self.files {
@@ -84,10 +84,10 @@ impl Packed {
         (Path::new(""), index)
     }
 
-    /// The bytes of a picture's planes; empty if the file ends before it.
+    /// The bytes of an image's planes; empty if the file ends before it.
     fn pixels(&self, index: usize) -> &[u8] {
         let start = self.records.first + index * self.records.stride;
-        self.bytes.get(start..start + self.records.picture()).unwrap_or(&[])
+        self.bytes.get(start..start + self.records.image()).unwrap_or(&[])
     }
 }
 
@@ -100,16 +100,16 @@ impl Dataset for Packed {
         usize::from(self.labels[index])
     }
 
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
-        let mut picture = Picture::default();
-        self.read_into(index, &mut picture)?;
-        Ok(picture)
+    fn read(&self, index: usize) -> Result<Image, DataError> {
+        let mut image = Image::default();
+        self.read_into(index, &mut image)?;
+        Ok(image)
     }
 
-    fn read_into(&self, index: usize, picture: &mut Picture) -> Result<(), DataError> {
+    fn read_into(&self, index: usize, image: &mut Image) -> Result<(), DataError> {
         let Records { edge, planes, .. } = self.records;
         let place = || self.place(index).0.to_owned();
-        let out = picture.reshape(edge, edge).map_err(|source| DataError::read(place(), source))?;
+        let out = image.reshape(edge, edge).map_err(|source| DataError::read(place(), source))?;
         let (out, _) = out.as_chunks_mut::<3>();
         let pixels = self.pixels(index);
         if planes == 1 {
@@ -128,7 +128,7 @@ impl Dataset for Packed {
 
     fn name(&self, index: usize) -> String {
         let (path, number) = self.place(index);
-        format!("{}, picture {number}", path.display())
+        format!("{}, image {number}", path.display())
     }
 
     fn class_names(&self) -> Vec<String> {

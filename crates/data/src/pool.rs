@@ -1,4 +1,4 @@
-//! The threads that read, decode and transform pictures. They are started once, and end when the last loader that uses
+//! The threads that read, decode and transform images. They are started once, and end when the last loader that uses
 //! them is dropped.
 
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::{Canvas, DataError, Dataset, Picture, View};
+use crate::{Canvas, DataError, Dataset, Image, View};
 
 /// Decode threads, shared by any number of loaders. Clones are the same pool.
 #[derive(Clone)]
@@ -33,11 +33,11 @@ impl DecodePool {
         Ok(DecodePool { threads: Arc::new(pool), patience: Self::PATIENCE })
     }
 
-    /// How long a batch waits for a picture unless [`patience`](Self::patience) says otherwise: ten minutes, as ranks wait
+    /// How long a batch waits for an image unless [`patience`](Self::patience) says otherwise: ten minutes, as ranks wait
     /// for each other.
     pub const PATIENCE: Duration = Duration::from_secs(600);
 
-    /// Sets how long a batch waits while none of its pictures is finished. After that the loader ends with an error that names
+    /// Sets how long a batch waits while none of its images is finished. After that the loader ends with an error that names
     /// one: the file system does not answer. Time in which the whole process is stopped does not count.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -54,7 +54,7 @@ impl DecodePool {
     }
 
     /// [`Dataset::reading_bytes`], which may open files, on a thread of the pool. Fails if there is no answer for the longest
-    /// time that a batch waits for a picture.
+    /// time that a batch waits for an image.
     pub fn reading_bytes(&self, dataset: &Arc<dyn Dataset>) -> Result<usize, DataError> {
         let asked = dataset.clone();
         self.ask(dataset, move |_| asked.reading_bytes())
@@ -100,17 +100,17 @@ pub(crate) struct Job {
 /// A task, given its number.
 type Run = Arc<dyn Fn(usize, &mut Scratch) + Send + Sync>;
 
-/// Memory that a thread reuses for every picture.
+/// Memory that a thread reuses for every image.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// What is read of a picture.
+    /// What is read of an image.
     pub view: View,
     pub canvas: Canvas,
-    /// The pictures of a pair that is mixed.
-    pub pair: [Picture; 2],
+    /// The images of a pair that is mixed.
+    pub pair: [Image; 2],
 }
 
-/// How long the end of a pool waits for its threads: far longer than a picture takes, unless a file server hangs.
+/// How long the end of a pool waits for its threads: far longer than an image takes, unless a file server hangs.
 const FAREWELL: Duration = Duration::from_secs(10);
 
 struct Threads {
@@ -165,7 +165,7 @@ impl Shared {
 }
 
 impl Threads {
-    /// Ends the threads, each after its current picture. One that hangs in a read is left behind after `limit`: it owns
+    /// Ends the threads, each after its current image. One that hangs in a read is left behind after `limit`: it owns
     /// everything that it uses.
     fn end(&mut self, limit: Duration) {
         let deadline = Instant::now() + limit;
@@ -202,7 +202,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    /// The end of a pool waited for ever for a picture whose file server was gone.
+    /// The end of a pool waited for ever for an image whose file server was gone.
     #[test]
     fn a_read_that_hangs_does_not_hold_up_the_end() {
         let pool = DecodePool::new(2).unwrap();

@@ -1,15 +1,15 @@
-//! Buffers that serve one picture after another.
+//! Buffers that serve one image after another.
 
 use std::io;
 
 use enmasse_files::reserve;
 
-/// A buffer up to this size is kept whatever the next picture needs, in bytes: in a folder of mixed sizes, freeing it and
+/// A buffer up to this size is kept whatever the next image needs, in bytes: in a folder of mixed sizes, freeing it and
 /// filling new memory would take longer than it is worth.
 const SMALL: usize = 4 << 20;
 
 /// Sets the length of a buffer whose content no longer counts. It gets exactly the memory that it needs, and a buffer of more
-/// than twice that is freed: one unusually large picture does not take memory for the rest of a run.
+/// than twice that is freed: one unusually large image does not take memory for the rest of a run.
 pub(crate) fn refit(buffer: &mut Vec<u8>, length: usize) -> io::Result<()> {
     let capacity = buffer.capacity();
     if capacity < length || capacity > SMALL.max(length.saturating_mul(2)) {
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_follows_the_pictures() {
+    fn memory_follows_the_images() {
         let check = |sizes: &[usize], expected: usize| {
             let mut buffer = Vec::new();
             for &size in sizes {

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::open::is_same_class;
-use crate::{DataError, Dataset, Extent, Picture, View, Wanted};
+use crate::{DataError, Dataset, Extent, Image, View, Wanted};
 
-/// Labels the pictures of `dataset`, which was opened at `root`, by `classes`, which must contain every class of it.
+/// Labels the images of `dataset`, which was opened at `root`, by `classes`, which must contain every class of it.
 pub fn relabel(dataset: Arc<dyn Dataset>, root: &Path, classes: &[String]) -> Result<Arc<dyn Dataset>, DataError> {
     let own = dataset.class_names();
     if own == classes {
@@ -39,12 +39,12 @@ impl Dataset for Relabelled {
         self.labels[self.dataset.label(index)]
     }
 
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         self.dataset.read(index)
     }
 
-    fn read_into(&self, index: usize, picture: &mut Picture) -> Result<(), DataError> {
-        self.dataset.read_into(index, picture)
+    fn read_into(&self, index: usize, image: &mut Image) -> Result<(), DataError> {
+        self.dataset.read_into(index, image)
     }
 
     fn read_part(

@@ -1,4 +1,4 @@
-//! Antialiased bilinear resize of RGB pictures: Pillow's algorithm with the same bits, which torchvision also uses.
+//! Antialiased bilinear resize of RGB images: Pillow's algorithm with the same bits, which torchvision also uses.
 //!
 //! Two passes, along rows and across them, each rounded to bytes; weights are fixed-point numbers of 22 bits. Pillow
 //! does the same (`Resample.c`), so rounding cannot differ. Weights of the triangle filter are never negative, so sums
@@ -18,7 +18,7 @@ use passes::{Pass, Passes};
 use taps::{Axis, Taps};
 
 use crate::refit::refit;
-use crate::{CropBox, Picture, Stretch, View};
+use crate::{CropBox, Image, Stretch, View};
 
 pub(crate) use taps::span;
 
@@ -26,7 +26,7 @@ pub(crate) use taps::span;
 const BITS: u32 = 22;
 const HALF: u32 = 1 << (BITS - 1);
 
-/// Resizes pictures; keeps its scratch memory between calls.
+/// Resizes images; keeps its scratch memory between calls.
 #[derive(Default)]
 pub struct Resizer {
     /// The result of the first pass.
@@ -34,7 +34,7 @@ pub struct Resizer {
     columns: Taps,
     rows: Taps,
     passes: Passes,
-    /// A picture that is padded afterwards.
+    /// An image that is padded afterwards.
     pub(crate) unpadded: Vec<u8>,
 }
 
@@ -55,8 +55,8 @@ impl Resizer {
     /// As in Pillow, pixels outside the crop have no influence, and an axis that keeps its length is copied exactly.
     ///
     /// # Panics
-    /// If `crop` leaves the picture, `out` has another length, or without memory.
-    pub fn resize(&mut self, from: &Picture, crop: CropBox, width: usize, height: usize, out: &mut [u8]) {
+    /// If `crop` leaves the image, `out` has another length, or without memory.
+    pub fn resize(&mut self, from: &Image, crop: CropBox, width: usize, height: usize, out: &mut [u8]) {
         self.resize_part(from, crop, (width, height), CropBox::whole(width, height), out);
     }
 
@@ -64,22 +64,22 @@ impl Resizer {
     /// computing the rest. `out` has `part.width * part.height * 3` bytes.
     ///
     /// # Panics
-    /// If `crop` leaves the picture, `part` leaves `full`, `out` has another length, or without memory.
-    pub fn resize_part(&mut self, from: &Picture, crop: CropBox, full: (usize, usize), part: CropBox, out: &mut [u8]) {
+    /// If `crop` leaves the image, `part` leaves `full`, `out` has another length, or without memory.
+    pub fn resize_part(&mut self, from: &Image, crop: CropBox, full: (usize, usize), part: CropBox, out: &mut [u8]) {
         assert!(crop.fits(from.width(), from.height()), "{crop:?} leaves {}x{}", from.width(), from.height());
         self.exactly(from, (0, 0), &Stretch { crop, full, part }, out);
     }
 
-    /// The result of `stretch` for the picture of which `view` holds what is needed, in `out` (three bytes for each pixel of its
+    /// The result of `stretch` for the image of which `view` holds what is needed, in `out` (three bytes for each pixel of its
     /// part).
     ///
     /// # Panics
-    /// If the stretch leaves the picture, `out` has another length, or without memory.
+    /// If the stretch leaves the image, `out` has another length, or without memory.
     pub fn stretch(&mut self, view: &View, stretch: &Stretch, out: &mut [u8]) {
         if view.shrink == 1 {
-            return self.exactly(&view.picture, (view.left, view.top), stretch, out);
+            return self.exactly(&view.image, (view.left, view.top), stretch, out);
         }
-        // The crop has edges between the pixels of the shrunk picture. Beyond these pixels nothing has an influence.
+        // The crop has edges between the pixels of the shrunk image. Beyond these pixels nothing has an influence.
         let Stretch { crop, full, part } = *stretch;
         let shrunk = |length: usize| length as f64 / view.shrink as f64;
         let axis = |start: usize, length: usize, skipped: usize, limit: usize, full: usize| Axis {
@@ -88,16 +88,16 @@ impl Resizer {
             limit,
             full,
         };
-        let columns = axis(crop.left, crop.width, view.left, view.picture.width(), full.0);
-        let rows = axis(crop.top, crop.height, view.top, view.picture.height(), full.1);
+        let columns = axis(crop.left, crop.width, view.left, view.image.width(), full.0);
+        let rows = axis(crop.top, crop.height, view.top, view.image.height(), full.1);
         self.columns.compute(&columns, part.left, part.width);
         self.rows.compute(&rows, part.top, part.height);
         let order = vertical_first((crop.width / view.shrink, crop.height / view.shrink), full);
-        self.passes(&view.picture, self.columns.span().0, self.rows.span().0, order, part, out);
+        self.passes(&view.image, self.columns.span().0, self.rows.span().0, order, part, out);
     }
 
-    /// The result of `stretch` for a picture of which `from` lacks columns on the left and rows above.
-    fn exactly(&mut self, from: &Picture, lacking: (usize, usize), stretch: &Stretch, out: &mut [u8]) {
+    /// The result of `stretch` for an image of which `from` lacks columns on the left and rows above.
+    fn exactly(&mut self, from: &Image, lacking: (usize, usize), stretch: &Stretch, out: &mut [u8]) {
         let Stretch { crop, full, part } = *stretch;
         assert!(part.fits(full.0, full.1), "{part:?} leaves {full:?}");
         self.columns.compute(&Axis::whole(crop.width, full.0), part.left, part.width);
@@ -107,7 +107,7 @@ impl Resizer {
     }
 
     /// Both passes, from the pixels of `from` right of `left` and below `top`.
-    fn passes(&mut self, from: &Picture, left: usize, top: usize, vertical_first: bool, part: CropBox, out: &mut [u8]) {
+    fn passes(&mut self, from: &Image, left: usize, top: usize, vertical_first: bool, part: CropBox, out: &mut [u8]) {
         assert_eq!(out.len(), part.width * part.height * 3);
         let (first_column, end_column) = self.columns.span();
         let (first_row, end_row) = self.rows.span();
@@ -158,14 +158,14 @@ mod tests {
             bytes in prop::collection::vec(any::<u8>(), 260 * 3),
         ) {
             let pixels = bytes.iter().cycle().enumerate().map(|(at, &byte)| byte ^ (at / 780) as u8);
-            let picture = Picture::new(width, height, pixels.take(width * height * 3).collect()).unwrap();
+            let image = Image::new(width, height, pixels.take(width * height * 3).collect()).unwrap();
             let left = left % to_width;
             let part = CropBox { left, top: 0, width: 1 + right % (to_width - left), height: to_height };
             let crop = CropBox::whole(width, height);
             let run = |level: Level| {
                 let mut out = vec![0; part.width * part.height * 3];
                 let mut resizer = Resizer::at(level);
-                resizer.resize_part(&picture, crop, (to_width, to_height), part, &mut out);
+                resizer.resize_part(&image, crop, (to_width, to_height), part, &mut out);
                 out
             };
             let plain = run(Level::Plain);

@@ -1,4 +1,4 @@
-//! Which pictures lie in folders. Hidden entries and those of file managers are skipped, links are followed, and what is neither
+//! Which images lie in folders. Hidden entries and those of file managers are skipped, links are followed, and what is neither
 //! a file nor a folder is counted. Entries are sorted by the bytes of their names, so every machine and locale agrees on labels and indices.
 
 use std::collections::{HashMap, HashSet};
@@ -12,7 +12,7 @@ use enmasse_files::name_of;
 
 use crate::{DataError, LeftOut};
 
-/// Extensions of picture files, in any case. The content decides which format a file has.
+/// Extensions of image files, in any case. The content decides which format a file has.
 pub(crate) const EXTENSIONS: [&str; 6] = ["jpg", "jpeg", "png", "webp", "bmp", "gif"];
 
 /// Folders in folders that are followed. Paths have at most 4096 bytes; this bounds the stack.
@@ -30,21 +30,21 @@ pub fn is_clutter(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".") || CLUTTER.iter().any(is_known)
 }
 
-/// All pictures in a folder and in its folders, at any depth, sorted by path. Hidden entries are skipped, and so is a link
-/// to a folder that it lies in. What is neither a file nor a folder is added to `left_out`. A folder without a picture is an
+/// All images in a folder and in its folders, at any depth, sorted by path. Hidden entries are skipped, and so is a link
+/// to a folder that it lies in. What is neither a file nor a folder is added to `left_out`. A folder without an image is an
 /// error.
-pub fn list_pictures(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>, DataError> {
+pub fn list_images(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>, DataError> {
     let mut found: Vec<PathBuf> =
-        pictures_below(folder, left_out)?.into_iter().map(|relative| folder.join(relative)).collect();
+        images_below(folder, left_out)?.into_iter().map(|relative| folder.join(relative)).collect();
     if found.is_empty() {
-        return Err(DataError::layout(folder, format!("there are no pictures ({}) in it", EXTENSIONS.join(", "))));
+        return Err(DataError::layout(folder, format!("there are no images ({}) in it", EXTENSIONS.join(", "))));
     }
     found.sort_unstable();
     Ok(found)
 }
 
-/// The paths of the same pictures relative to `folder`, sorted by their bytes; perhaps none.
-pub(crate) fn pictures_below(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<String>, DataError> {
+/// The paths of the same images relative to `folder`, sorted by their bytes; perhaps none.
+pub(crate) fn images_below(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<String>, DataError> {
     files_below(folder, &EXTENSIONS, left_out)
 }
 
@@ -98,7 +98,7 @@ fn entries(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<(String, FileTyp
         if is_clutter(&name) {
             continue;
         }
-        // Links are followed. A broken link is neither a picture nor a class, and neither is a pipe or a device.
+        // Links are followed. A broken link is neither an image nor a class, and neither is a pipe or a device.
         let kind = match entry.file_type() {
             Ok(kind) if !kind.is_symlink() => kind,
             _ => match fs::metadata(entry.path()) {
@@ -144,8 +144,8 @@ fn names(
     Ok(names)
 }
 
-/// Whether a file's name ends as those of pictures do.
-pub(crate) fn is_picture(name: &str) -> bool {
+/// Whether a file's name ends as those of images do.
+pub(crate) fn is_image(name: &str) -> bool {
     has_extension(name, &EXTENSIONS)
 }
 
@@ -154,17 +154,17 @@ pub(crate) fn has_extension(name: &str, extensions: &[&str]) -> bool {
     extensions.iter().any(|known| extension.eq_ignore_ascii_case(known))
 }
 
-/// Whether there is a picture in or below a folder of `root`. Stops at the first one.
-pub(crate) fn holds_pictures(root: &Path) -> Result<bool, DataError> {
+/// Whether there is an image in or below a folder of `root`. Stops at the first one.
+pub(crate) fn holds_images(root: &Path) -> Result<bool, DataError> {
     fn has_some(folder: &Path, depth: usize, seen: &mut HashSet<Identity>) -> Result<bool, DataError> {
         check_depth(folder, depth)?;
-        // A folder that was seen has no picture.
+        // A folder that was seen has no image.
         if !seen.insert(identity(&metadata_of(folder)?)) {
             return Ok(false);
         }
         // The scan that follows tells what is left out.
         let found = entries(folder, &mut LeftOut::default())?;
-        if depth > 0 && found.iter().any(|(name, kind)| kind.is_file() && is_picture(name)) {
+        if depth > 0 && found.iter().any(|(name, kind)| kind.is_file() && is_image(name)) {
             return Ok(true);
         }
         for (inner, _) in found.iter().filter(|(_, kind)| kind.is_dir()) {

@@ -1,4 +1,4 @@
-//! Where the pictures of a batch come from: the samples of an epoch or of a pass, and how a thread makes each of them.
+//! Where the images of a batch come from: the samples of an epoch or of a pass, and how a thread makes each of them.
 //!
 //! What is made depends on the task, the order and the files alone. A sample is read, transformed, and perhaps replaced or mixed with
 //! another one, in memory of the thread.
@@ -13,7 +13,7 @@ use crate::error::describe_sample;
 use crate::pool::Scratch;
 use crate::task::Task;
 use crate::{
-    BadSample, DataError, Dataset, EpochOrder, EvalCrop, EvalOrder, EvalTransform, Extent, Picture, Sharding, Stretch,
+    BadSample, DataError, Dataset, EpochOrder, EvalCrop, EvalOrder, EvalTransform, Extent, Image, Sharding, Stretch,
     TrainTransform, View, Wanted,
 };
 
@@ -54,7 +54,7 @@ impl Samples {
         }
     }
 
-    /// Whether a place has a sample. Otherwise its picture is there for batch norm alone.
+    /// Whether a place has a sample. Otherwise its image is there for batch norm alone.
     fn has_sample(&self, place: usize) -> bool {
         match self {
             Samples::Train { order, .. } => place < order.entries(),
@@ -100,7 +100,7 @@ struct Candidate {
 pub(crate) struct Source {
     pub samples: Samples,
     pub dataset: Arc<dyn Dataset>,
-    /// Edge of the pictures.
+    /// Edge of the images.
     pub size: usize,
     /// Whether unreadable samples are skipped.
     pub skips: bool,
@@ -130,40 +130,40 @@ impl Source {
             }
             Task::Pair(pair) => {
                 let positions = pair.map(|place| place.position);
-                let mut pictures = std::mem::take(&mut scratch.pair);
-                let (made, mut error) = match self.fill_pair(positions, scratch, &mut pictures, &mut unreadable) {
+                let mut images = std::mem::take(&mut scratch.pair);
+                let (made, mut error) = match self.fill_pair(positions, scratch, &mut images, &mut unreadable) {
                     Ok(made) => (made, None),
                     Err(error) => (None, Some(error)),
                 };
-                for (number, picture) in pictures.iter().enumerate() {
+                for (number, image) in images.iter().enumerate() {
                     let Some(place) = pair[number].hosted else { continue };
                     let mut piece = batch.begin(place);
                     let made = made.map(|made| made[number]);
                     if made.is_some() {
-                        piece.copy_from_slice(picture.pixels());
+                        piece.copy_from_slice(image.pixels());
                     }
                     let result = error.take().map_or(Ok(made), Err);
                     batch.finish(place, result, piece, std::mem::take(&mut unreadable));
                 }
-                scratch.pair = pictures;
+                scratch.pair = images;
             }
         }
     }
 
-    /// Makes the samples of two places in `pictures`, as [`fill`](Self::fill) does, and mixes them.
+    /// Makes the samples of two places in `images`, as [`fill`](Self::fill) does, and mixes them.
     fn fill_pair(
         &self,
         [first, second]: [usize; 2],
         scratch: &mut Scratch,
-        pictures: &mut [Picture; 2],
+        images: &mut [Image; 2],
         unreadable: &mut Unreadable,
     ) -> Result<Option<[Made; 2]>, DataError> {
         let Samples::Train { transform, seed, epoch, .. } = &self.samples else { return Ok(None) };
         let bytes = self.size * self.size * 3;
-        for picture in pictures.iter_mut() {
-            picture.reshape(self.size, self.size).map_err(|source| DataError::Memory { bytes, source })?;
+        for image in images.iter_mut() {
+            image.reshape(self.size, self.size).map_err(|source| DataError::Memory { bytes, source })?;
         }
-        let [one, other] = pictures.each_mut().map(Picture::pixels_mut);
+        let [one, other] = images.each_mut().map(Image::pixels_mut);
         let Some(first) = self.fill(first, scratch, one, unreadable)? else { return Ok(None) };
         let Some(second) = self.fill(second, scratch, other, unreadable)? else { return Ok(None) };
         let share = transform.mix([one, other], *seed, *epoch, first.draw) as f32;
@@ -223,7 +223,7 @@ impl Source {
         })
     }
 
-    /// What a sample's transforms need of a picture of `width` × `height`. Only training pictures may be shrunk.
+    /// What a sample's transforms need of an image of `width` × `height`. Only training images may be shrunk.
     fn wanted(&self, draw: u64, width: usize, height: usize) -> Wanted {
         let wanted = match &self.samples {
             Samples::Train { transform, seed, epoch, .. } => {
@@ -237,7 +237,7 @@ impl Source {
         wanted.unwrap_or_else(|| Wanted::whole(width, height))
     }
 
-    /// What all transforms do to the picture of `view`, if one pass makes the result: then it needs no canvas.
+    /// What all transforms do to the image of `view`, if one pass makes the result: then it needs no canvas.
     fn direct(&self, draw: u64, view: &View) -> Option<(Stretch, bool)> {
         let (width, height) = (view.width, view.height);
         let direct = match &self.samples {
@@ -275,8 +275,8 @@ impl Source {
             DataError::Setting(problem) => self.misfit(index, problem),
             other => other,
         })?;
-        if view.picture.pixels().is_empty() {
-            return Err(self.misfit(index, "the picture has no pixels"));
+        if view.image.pixels().is_empty() {
+            return Err(self.misfit(index, "the image has no pixels"));
         }
         match self.direct(draw, view) {
             Some((stretch, mirrored)) => {
@@ -296,12 +296,12 @@ impl Source {
                         transform.show(canvas);
                     }
                 }
-                let (width, height) = (canvas.picture().width(), canvas.picture().height());
+                let (width, height) = (canvas.image().width(), canvas.image().height());
                 if (width, height) != (self.size, self.size) {
                     let problem = format!("the transforms leave {width}x{height} pixels instead of {0}x{0}", self.size);
                     return Err(self.misfit(index, problem));
                 }
-                out.copy_from_slice(canvas.picture().pixels());
+                out.copy_from_slice(canvas.image().pixels());
             }
         }
         let label = self.dataset.label(index);

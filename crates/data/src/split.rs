@@ -11,7 +11,7 @@ use crate::mt19937::PythonRandom;
 use crate::open::{class_folders, find_manifest};
 use crate::{DataError, DataLayout, DataWarning, Dataset, Folder, LeftOut, OpenOptions};
 
-/// Whose random draw decides which pictures of a folder are for validation.
+/// Whose random draw decides which images of a folder are for validation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SplitKind {
@@ -63,7 +63,7 @@ impl Split {
 }
 
 /// The lists of all parts, as a run keeps them: `classes`, `train`, `validation` and, if there is one, `test`; and the labels of
-/// a part unless each picture's last folder has the name of its class. Nothing is copied for it.
+/// a part unless each image's last folder has the name of its class. Nothing is copied for it.
 impl Serialize for Split {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         struct Files<'a>(&'a Folder);
@@ -94,10 +94,10 @@ pub(crate) trait Divide: Dataset + Clone {
     /// The samples for which `keep` returns true, in the same order.
     fn part(&self, keep: impl Fn(usize) -> bool) -> Self;
 
-    /// How picture files become RGB pixels.
+    /// How image files become RGB pixels.
     fn read_with(self, options: ReadOptions) -> Self;
 
-    /// Whether the tutorials' split takes sample `index` for a picture.
+    /// Whether the tutorials' split takes sample `index` for an image.
     fn is_known_to_python(&self, _index: usize) -> bool {
         true
     }
@@ -184,7 +184,7 @@ impl<S: Divide> Scanned<S> {
                 _ if inside.is_dir() && class_folders::scan(&inside).is_ok() => {
                     format!("; if its folders are the classes, name {}", inside.display())
                 }
-                Some(table) => format!("; if {table} lists pictures and their classes, name it"),
+                Some(table) => format!("; if {table} lists images and their classes, name it"),
                 None => String::new(),
             };
             let problem = format!("only one class ({only}); a classifier needs at least two{hint}");
@@ -192,7 +192,7 @@ impl<S: Divide> Scanned<S> {
         }
         if validation.is_empty() {
             let problem = format!(
-                "too few pictures per class to hold out {} of them for validation; add pictures, or a validation part of its own",
+                "too few images per class to hold out {} of them for validation; add images, or a validation part of its own",
                 options.val_fraction
             );
             return Err(DataError::layout(root, problem));
@@ -222,7 +222,7 @@ fn draw_as_python<S: Divide>(whole: &S, split_seed: u64, val_fraction: f64) -> R
     hold_out(&known, val_fraction, |_, own, count| random.sample(own, count))
 }
 
-/// `draw` gets a class's name, its number of pictures, and the number of positions to return.
+/// `draw` gets a class's name, its number of images, and the number of positions to return.
 fn hold_out<S: Divide>(
     whole: &S,
     val_fraction: f64,
@@ -246,14 +246,14 @@ fn hold_out<S: Divide>(
 }
 
 impl Folder {
-    /// Holds out ⌊n · `val_fraction`⌋ of each class's n pictures. The draw depends on `split_seed` and the class's name
-    /// alone, not on other classes, the training seed or the machine. A class with one picture keeps it for training.
+    /// Holds out ⌊n · `val_fraction`⌋ of each class's n images. The draw depends on `split_seed` and the class's name
+    /// alone, not on other classes, the training seed or the machine. A class with one image keeps it for training.
     pub fn split(&self, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
         draw_seeded(self, split_seed, val_fraction).map(|(train, val)| Split { train, val, test: None })
     }
 
-    /// The split of `random.seed(split_seed)` followed by `random.sample(pictures, int(n * val_fraction))` for each
-    /// class in turn, over sorted names. It considers only pictures with the extensions `.jpg`, `.JPG`, `.png` and
+    /// The split of `random.seed(split_seed)` followed by `random.sample(images, int(n * val_fraction))` for each
+    /// class in turn, over sorted names. It considers only images with the extensions `.jpg`, `.JPG`, `.png` and
     /// `.PNG`; others are in neither part.
     ///
     /// Hidden files and folders are skipped here, as everywhere; Python's `os.listdir` would include them.

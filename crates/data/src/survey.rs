@@ -22,7 +22,7 @@ impl DecodePool {
     /// the results on the calling thread, in the order of the samples. Only a few exist at a time.
     ///
     /// Fails with the first error of `take`, if `look` panics, or if no result comes for the longest time that a batch waits
-    /// for a picture.
+    /// for an image.
     pub fn survey<T: Send + 'static>(
         &self,
         dataset: &Arc<dyn Dataset>,
@@ -103,7 +103,7 @@ fn receive<T>(results: &Receiver<T>, patience: Duration) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Picture, Wanted};
+    use crate::{Image, Wanted};
 
     struct Numbers(usize);
 
@@ -116,8 +116,8 @@ mod tests {
             index
         }
 
-        fn read(&self, index: usize) -> Result<Picture, DataError> {
-            Picture::new(1, 1, vec![index as u8; 3])
+        fn read(&self, index: usize) -> Result<Image, DataError> {
+            Image::new(1, 1, vec![index as u8; 3])
         }
     }
 
@@ -128,7 +128,7 @@ mod tests {
         let (read, mut found) = (dataset.clone(), Vec::new());
         let look = move |index: usize, view: &mut View| {
             assert!(index != panics_at, "a fault");
-            read.read_part(index, &Wanted::whole, view).map(|()| view.picture().pixels()[2])
+            read.read_part(index, &Wanted::whole, view).map(|()| view.image().pixels()[2])
         };
         let result = pool.survey(&dataset, look, |index, shade| {
             assert_eq!(usize::from(shade?), index);

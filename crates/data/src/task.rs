@@ -1,4 +1,4 @@
-//! What one task of a loader makes: the picture of a place in a batch, or the two pictures of a pair that is mixed. A pair is
+//! What one task of a loader makes: the image of a place in a batch, or the two images of a pair that is mixed. A pair is
 //! one task, so no thread waits for another.
 
 use crate::{EpochOrder, Sharding};
@@ -20,7 +20,7 @@ pub(crate) struct Half {
 }
 
 impl Task {
-    /// The tasks of the hosted part of a global batch whose pictures are mixed in pairs. Where the shards of two ranks share a
+    /// The tasks of the hosted part of a global batch whose images are mixed in pairs. Where the shards of two ranks share a
     /// pair, both make it.
     pub fn pairs(order: &EpochOrder, batch: usize, sharding: &Sharding) -> Vec<Task> {
         let hosted = sharding.hosted_samples();

@@ -1,8 +1,8 @@
-//! A part of a picture: what a loader reads of one whose crop is known before it is decoded.
+//! A part of an image: what a loader reads of one whose crop is known before it is decoded.
 
-use crate::{CropBox, Picture};
+use crate::{CropBox, Image};
 
-/// What is needed of a picture.
+/// What is needed of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// The pixels that have an influence.
@@ -12,20 +12,20 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// All of a picture of `width` × `height`.
+    /// All of an image of `width` × `height`.
     pub fn whole(width: usize, height: usize) -> Self {
         Wanted { part: CropBox::whole(width, height), shrink: 1 }
     }
 }
 
-/// A part of a picture, or all of it, perhaps with one pixel for each square of them. Its memory is reused.
+/// A part of an image, or all of it, perhaps with one pixel for each square of them. Its memory is reused.
 #[derive(Debug, Default)]
 pub struct View {
-    pub(crate) picture: Picture,
-    /// Pixels of the picture that it is a part of.
+    pub(crate) image: Image,
+    /// Pixels of the image that it is a part of.
     pub(crate) width: usize,
     pub(crate) height: usize,
-    /// Columns to the left of the part and rows above it, in pixels of the shrunk picture.
+    /// Columns to the left of the part and rows above it, in pixels of the shrunk image.
     pub(crate) left: usize,
     pub(crate) top: usize,
     /// Edge of the squares.
@@ -33,20 +33,20 @@ pub struct View {
     /// Pillow's name of the mode of a file that is not RGB.
     pub(crate) mode: Option<&'static str>,
     pub(crate) decoder: enmasse_jpeg::Decoder,
-    /// A picture file from a container.
+    /// An image file from a container.
     file: Vec<u8>,
 }
 
 impl View {
-    /// Shows the whole picture that `read` reads.
-    pub fn whole<E>(&mut self, read: impl FnOnce(&mut Picture) -> Result<(), E>) -> Result<(), E> {
+    /// Shows the whole image that `read` reads.
+    pub fn whole<E>(&mut self, read: impl FnOnce(&mut Image) -> Result<(), E>) -> Result<(), E> {
         self.mode = None;
-        read(&mut self.picture)?;
+        read(&mut self.image)?;
         self.is_whole();
         Ok(())
     }
 
-    /// Lends `read` the memory for a picture file.
+    /// Lends `read` the memory for an image file.
     pub(crate) fn with_file<T>(&mut self, read: impl FnOnce(&mut Vec<u8>, &mut View) -> T) -> T {
         let mut file = std::mem::take(&mut self.file);
         let result = read(&mut file, self);
@@ -54,9 +54,9 @@ impl View {
         result
     }
 
-    /// The pixels that were read: of a whole picture all of them.
-    pub fn picture(&self) -> &Picture {
-        &self.picture
+    /// The pixels that were read: of a whole image all of them.
+    pub fn image(&self) -> &Image {
+        &self.image
     }
 
     /// Pillow's name of the mode of the image's file, such as `L (grayscale)`, if the pixels were converted to RGB from another one.
@@ -64,9 +64,9 @@ impl View {
         self.mode
     }
 
-    /// Notes that `picture` is a whole picture.
+    /// Notes that `image` is a whole image.
     pub(crate) fn is_whole(&mut self) {
-        (self.width, self.height) = (self.picture.width(), self.picture.height());
+        (self.width, self.height) = (self.image.width(), self.image.height());
         (self.left, self.top, self.shrink) = (0, 0, 1);
     }
 }

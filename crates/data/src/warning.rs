@@ -31,7 +31,7 @@ impl DataWarning {
     }
 }
 
-/// `ImageNet has 50,000 validation pictures, and this copy has 7; compare the copy with its source, or get it again`.
+/// `ImageNet has 50,000 validation images, and this copy has 7; compare the copy with its source, or get it again`.
 impl fmt::Display for DataWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; {}", self.problem, self.remedy)

@@ -1,10 +1,10 @@
-//! Decoding takes memory by a picture's true size, whatever a file claims.
+//! Decoding takes memory by an image's true size, whatever a file claims.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use enmasse_data::{
-    DataError, DataKind, Dataset, DecodePool, Folder, OpenOptions, PackForm, PackOptions, Picture, ReadOptions,
+    DataError, DataKind, Dataset, DecodePool, Folder, Image, OpenOptions, PackForm, PackOptions, ReadOptions,
     TrainOrder, Unpacked, decode, open, open_whole, pack,
 };
 use enmasse_heap::{held_after, peak_of};
@@ -14,7 +14,7 @@ const CONVERTING: ReadOptions = ReadOptions { convert_rgb: true, exif_transpose:
 
 /// The decoder's answer, and the greatest number of bytes that it held.
 fn decoded(bytes: &[u8]) -> (Result<(), String>, usize) {
-    peak_of(|| decode::decode(bytes, CONVERTING, &mut Picture::default()))
+    peak_of(|| decode::decode(bytes, CONVERTING, &mut Image::default()))
 }
 
 /// A PNG of 8x8 pixels whose header may claim more.
@@ -38,13 +38,13 @@ fn square(edge: u16, progressive: bool) -> Vec<u8> {
     bytes
 }
 
-/// One large picture took its memory from each loader thread for the rest of a run, and up to twice as much as it needs.
+/// One large image took its memory from each loader thread for the rest of a run, and up to twice as much as it needs.
 #[test]
-fn the_next_picture_frees_a_large_one() {
-    let mut picture = Picture::default();
+fn the_next_image_frees_a_large_one() {
+    let mut image = Image::default();
     let mut held = |edge: u16| {
         let bytes = square(edge, false);
-        let ((), more) = held_after(|| decode::decode(&bytes, CONVERTING, &mut picture).unwrap());
+        let ((), more) = held_after(|| decode::decode(&bytes, CONVERTING, &mut image).unwrap());
         more
     };
     let pixels = |edge: isize| edge * edge * 3;
@@ -58,9 +58,9 @@ fn the_next_picture_frees_a_large_one() {
     assert_eq!(held(16), 0);
 }
 
-/// The memory line of a run counted four pictures that might all be small ones.
+/// The memory line of a run counted four images that might all be small ones.
 #[test]
-fn stated_bytes_are_those_of_the_largest_picture() {
+fn stated_bytes_are_those_of_the_largest_image() {
     let root = tempfile::tempdir().unwrap();
     let class = root.path().join("a");
     std::fs::create_dir(&class).unwrap();
@@ -78,7 +78,7 @@ fn stated_bytes_are_those_of_the_largest_picture() {
 
 /// The coefficients that our own decoder had read stayed while the other one took the same again.
 #[test]
-fn a_damaged_picture_took_the_memory_of_two_decoders() {
+fn a_damaged_image_took_the_memory_of_two_decoders() {
     let mut bytes = square(1024, true);
     bytes.truncate(bytes.len() * 3 / 4);
     let (result, peak) = decoded(&bytes);
@@ -97,8 +97,8 @@ impl Dataset for Dots {
     fn label(&self, index: usize) -> usize {
         index % 10
     }
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
-        Picture::new(1, 1, vec![index as u8; 3])
+    fn read(&self, index: usize) -> Result<Image, DataError> {
+        Image::new(1, 1, vec![index as u8; 3])
     }
 }
 

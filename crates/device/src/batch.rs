@@ -9,7 +9,7 @@ use crate::DeviceError;
 /// Samples in memory that does not change while a program holds them. The program copies them to a device or reads them in
 /// place.
 pub trait Batch: Send + Sync {
-    /// Pictures, `[samples, height, width, 3]`, as the loader decoded them.
+    /// Images, `[samples, height, width, 3]`, as the loader decoded them.
     fn images(&self) -> &[u8];
 
     /// Class labels, `[samples]`; below 0 for a place without a sample.

@@ -1,4 +1,4 @@
-//! Whether a data set is usable: recognised, with pictures in every class, and readable.
+//! Whether a data set is usable: recognised, with images in every class, and readable.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use enmasse_data::{DataWarning, Dataset, OpenData, OpenOptions, open};
 use crate::report::{Finding, Section};
 use enmasse_wording::counted;
 
-/// Number of pictures that are read, evenly distributed over the data set.
+/// Number of images that are read, evenly distributed over the data set.
 const SAMPLES: usize = 256;
 /// Time limit for reading them.
 const TIME: Duration = Duration::from_secs(10);
-/// Number of unreadable pictures that are named.
+/// Number of unreadable images that are named.
 const NAMED: usize = 5;
 
 pub fn section(root: &Path) -> Section {
@@ -40,10 +40,10 @@ fn look(root: &Path) -> Vec<Finding> {
 
 fn what(root: &Path, data: &OpenData) -> Finding {
     let total: usize = sets(data).iter().map(|set| set.len()).sum();
-    let pictures = counted(total, "picture");
+    let images = counted(total, "image");
     let classes = counted(data.classes.len(), "class");
-    let text = format!("{}: {}, {pictures} in {classes}", root.display(), data.layout.name());
-    Finding::ok("folder", text).fact("pictures", total).fact("classes", data.classes.len())
+    let text = format!("{}: {}, {images} in {classes}", root.display(), data.layout.name());
+    Finding::ok("folder", text).fact("images", total).fact("classes", data.classes.len())
 }
 
 /// All parts.
@@ -56,14 +56,14 @@ fn warned(DataWarning { problem, remedy }: &DataWarning) -> Finding {
     Finding::note("warning", problem, remedy)
 }
 
-/// A note if the folders hold what can be no picture.
+/// A note if the folders hold what can be no image.
 fn left_out(data: &OpenData) -> Option<Finding> {
     let left_out = data.split.as_ref()?.left_out();
     let remedy = "remove these, or give the links their targets back";
     (!left_out.is_empty()).then(|| Finding::note("left out", &left_out, remedy).fact("left_out", left_out.count()))
 }
 
-/// A note if a class has far fewer pictures than another, since the overall accuracy then hides its results.
+/// A note if a class has far fewer images than another, since the overall accuracy then hides its results.
 fn uneven(data: &OpenData) -> Option<Finding> {
     const RATIO: usize = 10;
     let mut counts = vec![0usize; data.classes.len()];
@@ -79,7 +79,7 @@ fn uneven(data: &OpenData) -> Option<Finding> {
     (least * RATIO < *most).then(|| Finding::note("balance", text, remedy))
 }
 
-/// Reads a sample of the pictures.
+/// Reads a sample of the images.
 fn readable(data: &OpenData) -> Finding {
     let began = Instant::now();
     let sets = sets(data);
@@ -102,12 +102,12 @@ fn readable(data: &OpenData) -> Finding {
     }
     let seconds = began.elapsed().as_secs_f64();
     let finding = match bad.len() {
-        0 => Finding::ok("pictures", format!("{read} of {total} were read in {seconds:.1} s, on one thread")),
+        0 => Finding::ok("images", format!("{read} of {total} were read in {seconds:.1} s, on one thread")),
         count => {
             let named = bad.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join("; ");
             let more = if count > NAMED { "; ..." } else { "" };
-            let text = format!("{count} of {read} sampled pictures cannot be used: {named}{more}");
-            Finding::problem("pictures", text, "repair or remove these files")
+            let text = format!("{count} of {read} sampled images cannot be used: {named}{more}");
+            Finding::problem("images", text, "repair or remove these files")
         }
     };
     finding.fact("read", read).fact("unreadable", bad.len()).fact("seconds", seconds)
@@ -135,7 +135,7 @@ mod tests {
     fn folders() {
         let check = |counts: &[(&str, usize)], broken: Option<&str>, expected: &[Status]| {
             let root = folder(counts);
-            broken.into_iter().for_each(|file| std::fs::write(root.path().join(file), "no picture").unwrap());
+            broken.into_iter().for_each(|file| std::fs::write(root.path().join(file), "no image").unwrap());
             let found: Vec<Status> = look(root.path()).iter().map(|finding| finding.status).collect();
             assert_eq!(found, expected, "{counts:?} {broken:?}");
         };
@@ -148,11 +148,11 @@ mod tests {
     }
 
     #[test]
-    fn every_broken_picture_is_counted() {
+    fn every_broken_image_is_counted() {
         let root = folder(&[("a", 10), ("b", 10)]);
         (0..8).for_each(|number| std::fs::write(root.path().join(format!("a/{number}.jpg")), "").unwrap());
         let finding = look(root.path()).pop().unwrap();
-        assert!(finding.text.starts_with("8 of 20 sampled pictures cannot be used: "), "{}", finding.text);
+        assert!(finding.text.starts_with("8 of 20 sampled images cannot be used: "), "{}", finding.text);
         assert!(finding.text.ends_with("; ...") && finding.text.matches(".jpg").count() >= NAMED, "{}", finding.text);
     }
 }

@@ -127,7 +127,7 @@ fn straggler(metrics: &str) -> Option<Finding> {
     let (rank, host) = (straggler["rank"].as_u64()?, straggler["host"].as_str()?);
     let (times, waited) = (straggler["times"].as_f64()?, straggler["waited"].as_f64()?);
     let work = match straggler["work"].as_str()? {
-        "data" => "waiting for pictures",
+        "data" => "waiting for images",
         "compute" => "computing",
         _ => "with checkpoints or callbacks",
     };
@@ -199,7 +199,7 @@ mod tests {
         check(&slow("compute").replace("1.84", "null"), None);
         let line = "in the last epoch rank 3 on b took 1.8 times as long as the others, computing; they waited 40 % of the time for it";
         check(&slow("compute"), Some(line));
-        check(&slow("data"), Some(&line.replace("computing", "waiting for pictures")));
+        check(&slow("data"), Some(&line.replace("computing", "waiting for images")));
         check(&(slow("data") + "\n{\"epoch\":2}\n"), None);
     }
 

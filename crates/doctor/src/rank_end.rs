@@ -128,7 +128,7 @@ mod tests {
         check(0, &log(&failed), ["00", "03"], Some(2), "node1:11", error);
         let again = [&failed[..], &SETUP, &["resume: epoch 2"]].concat();
         check(0, &log(&again), ["04", "07"], Some(2), "node1:11", End::Silent);
-        let stopped = "stopped in epoch 3, after 10 pictures: continue with --resume --out r";
+        let stopped = "stopped in epoch 3, after 10 images: continue with --resume --out r";
         let alone = ["not distributed: my:host:7, cpu", stopped];
         check(0, &log(&alone), ["00", "01"], Some(1), "my:host:7", End::Stopped(stopped.to_owned()));
         // The beginning is cut off; one line is incomplete, and one is another program's.

@@ -286,7 +286,7 @@ fn remedy(kind: &str, signal: Option<i32>) -> &'static str {
             "that process ended without a message: see its standard error, its machine's log (dmesg), or the batch system's"
         }
         ("timeout", _) => {
-            "check what that rank was doing (a disk or network that hangs, a picture that cannot be read?); if it is only \
+            "check what that rank was doing (a disk or network that hangs, an image that cannot be read?); if it is only \
              slow, raise --timeout"
         }
         ("silent", _) => "check whether that machine still answers, and whether its process hangs or is stopped",
@@ -397,7 +397,7 @@ mod tests {
     #[test]
     fn runs_that_have_not_failed() {
         check(None, &[End::Done, End::Done], Status::Ok, "the run has ended successfully");
-        let stopped = "stopped in epoch 1, after 8 pictures: continue with --resume --out r";
+        let stopped = "stopped in epoch 1, after 8 images: continue with --resume --out r";
         check(None, &[End::Stopped(stopped.to_owned()), End::Silent], Status::Ok, stopped);
         check(None, &[], Status::Note, "no rank has begun to train here");
         let working = Evidence { writer: Some(7), ends: vec![end(0, End::Silent)], ..Evidence::default() }.findings();

@@ -1,4 +1,4 @@
-//! A custom data set: length, label, picture. Here the pictures are computed; they could as well come from a database.
+//! A custom data set: length, label, image. Here the images are computed; they could as well come from a database.
 //!
 //! ```text
 //! cargo run --release --example custom_dataset
@@ -13,7 +13,7 @@ use enmasse::models;
 use enmasse::prelude::*;
 use enmasse::tensor::RandomStream;
 
-/// Noisy waves in four patterns. None is another one's mirror image, since training mirrors pictures.
+/// Noisy waves in four patterns. None is another one's mirror image, since training mirrors images.
 struct Waves {
     seed: u64,
     count: usize,
@@ -31,8 +31,8 @@ impl Dataset for Waves {
         index % PATTERNS.len()
     }
 
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
-        // The same index must always give the same picture: the random numbers are a function of seed and index.
+    fn read(&self, index: usize) -> Result<Image, DataError> {
+        // The same index must always give the same image: the random numbers are a function of seed and index.
         let mut random = RandomStream::new(self.seed, "waves", 0, index as u64);
         let (length, phase) = (random.uniform(5.0, 12.0), random.uniform(0.0, 12.0));
         let wave = |along: f64| (std::f64::consts::TAU * (along + phase) / length).sin();
@@ -47,7 +47,7 @@ impl Dataset for Waves {
             };
             pixels.extend((0..3).map(|_| (128.0 + 50.0 * height + 50.0 * random.normal()) as u8));
         }
-        Picture::new(SIDE, SIDE, pixels)
+        Image::new(SIDE, SIDE, pixels)
     }
 
     fn class_names(&self) -> Vec<String> {

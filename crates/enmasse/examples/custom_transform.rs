@@ -1,4 +1,4 @@
-//! A custom transform: training pictures become darker at random, after the usual crops and flips.
+//! A custom transform: training images become darker at random, after the usual crops and flips.
 //!
 //! ```text
 //! cargo run --release --example custom_transform
@@ -21,7 +21,7 @@ impl Transform for Darken {
     }
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
-        // All draws come from `random`, so every start, with any number of ranks and threads, makes the same pictures.
+        // All draws come from `random`, so every start, with any number of ranks and threads, makes the same images.
         let factor = self.least + (1.0 - self.least) * random.unit();
         canvas.pixels_mut().iter_mut().for_each(|byte| *byte = (f64::from(*byte) * factor) as u8);
     }

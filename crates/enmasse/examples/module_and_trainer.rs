@@ -64,11 +64,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         trainer.fit("module", &module, &data)?;
         let test = trainer.test(&data)?;
         let rows = match &data.test {
-            Some(pictures) => trainer.predict(pictures)?,
+            Some(images) => trainer.predict(images)?,
             None => Vec::new(),
         };
         if is_main {
-            println!("test: loss {:.3}, accuracy {:.3} over {} pictures", test.loss, test.accuracy, test.samples);
+            println!("test: loss {:.3}, accuracy {:.3} over {} images", test.loss, test.accuracy, test.samples);
             println!("probabilities of the first: {:.2?}", rows.first());
         }
         Ok::<_, Box<dyn Error>>(())

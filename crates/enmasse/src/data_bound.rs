@@ -1,4 +1,4 @@
-//! What a run says of training that waits for pictures: how much of its time, and what would help.
+//! What a run says of training that waits for images: how much of its time, and what would help.
 
 use enmasse_machine::ProcessorTime;
 use enmasse_train::{EpochRecord, Started};
@@ -16,14 +16,14 @@ const SECONDS: f64 = 3.0;
 /// Below this share of idle processor time there is no core for another loader thread.
 const IDLE: f64 = 0.1;
 
-/// Judges how long training waits for pictures, epoch by epoch.
+/// Judges how long training waits for images, epoch by epoch.
 #[derive(Debug, Default)]
 pub struct DataBound {
     /// Cores for each rank of this machine, at least.
     cores: usize,
     /// Loader threads of each rank.
     threads: usize,
-    /// Height and width of the pictures that the model sees.
+    /// Height and width of the images that the model sees.
     size: usize,
     /// The machine's processor time when the epoch began.
     began: Option<ProcessorTime>,
@@ -55,7 +55,7 @@ impl DataBound {
         self.told = Some(share);
         let who = if record.world_size > 1 { "the slowest rank" } else { "training" };
         let (epoch, percent, remedy) = (record.epoch + 1, share * 100.0, self.remedy(idle));
-        Some(format!("data-bound: in epoch {epoch}, {who} waited for pictures {percent:.0} % of the time; {remedy}"))
+        Some(format!("data-bound: in epoch {epoch}, {who} waited for images {percent:.0} % of the time; {remedy}"))
     }
 
     /// More loader threads decode faster only on cores that were idle, as those of a rank are that waits. The idle share of the
@@ -93,19 +93,19 @@ mod tests {
             // What was idle in the epoch before does not count.
             assert_eq!(bound.began, time(600, 400 + idle));
         };
-        let more = "data-bound: in epoch 12, training waited for pictures 38 % of the time; each\n            \
+        let more = "data-bound: in epoch 12, training waited for images 38 % of the time; each\n            \
                     rank has 4 cores and 1 loader thread: try --loader-threads 4";
         check(4, 1, 1, 10, more);
-        let smaller = "data-bound: in epoch 12, training waited for pictures 38 % of the time; every\n            \
+        let smaller = "data-bound: in epoch 12, training waited for images 38 % of the time; every\n            \
                        core has a loader thread: if the files are much larger than 224 x\n            \
                        224 pixels, shrink them beforehand";
         check(4, 4, 1, 90, smaller);
         check(4, 9, 1, 90, smaller);
         check(0, 1, 1, 90, smaller);
-        let ranks = "data-bound: in epoch 12, the slowest rank waited for pictures 38 % of the time;\n            \
+        let ranks = "data-bound: in epoch 12, the slowest rank waited for images 38 % of the time;\n            \
                      each rank has 8 cores and 2 loader threads: try --loader-threads 8";
         check(8, 2, 16, 90, ranks);
-        let busy = "data-bound: in epoch 12, training waited for pictures 38 % of the time; every\n            \
+        let busy = "data-bound: in epoch 12, training waited for images 38 % of the time; every\n            \
                     core is busy: if the files are much larger than 224 x 224 pixels,\n            \
                     shrink them beforehand";
         check(4, 1, 1, 9, busy);

@@ -6,7 +6,7 @@ use enmasse_data::{is_remote, is_self_contained};
 
 use crate::failure::Failure;
 
-/// An error if the data on which `run` was trained are gone. Without it each picture would be said to be unreadable.
+/// An error if the data on which `run` was trained are gone. Without it each image would be said to be unreadable.
 pub fn check_data_of_run(root: &Path, run: &Path) -> Result<(), Failure> {
     if root.exists() || is_remote(root) || !is_self_contained(root) {
         return Ok(());

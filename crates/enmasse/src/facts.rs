@@ -22,7 +22,7 @@ pub fn facts(started: &Started) -> Vec<String> {
         format!(
             "data:     {}, {} found in {}: {} for training, {} for validation{}",
             started.data,
-            counted(train_samples + validation_samples + test_samples, "picture"),
+            counted(train_samples + validation_samples + test_samples, "image"),
             counted(started.classes.len(), "class"),
             grouped(train_samples as u64),
             grouped(validation_samples as u64),
@@ -50,7 +50,7 @@ pub fn facts(started: &Started) -> Vec<String> {
         ),
     };
     if started.dropped_samples > 0 {
-        let dropped = counted(started.dropped_samples, "picture");
+        let dropped = counted(started.dropped_samples, "image");
         batch.push_str(&format!("; each epoch leaves out the {dropped} of the last incomplete one"));
     }
     lines.push(batch);
@@ -66,7 +66,7 @@ pub fn facts(started: &Started) -> Vec<String> {
     lines.extend(started.tuning.iter().flat_map(tuned));
     lines.extend(started.pretrained.iter().flat_map(|report| from_file(report)));
     if let Some((epoch, samples)) = started.resumed {
-        lines.push(format!("resume:   epoch {}, after {}", epoch + 1, counted(samples as usize, "picture")));
+        lines.push(format!("resume:   epoch {}, after {}", epoch + 1, counted(samples as usize, "image")));
         lines.extend(started.changes.iter().map(ToString::to_string));
         lines.extend(started.rescheduled.iter().map(|line| format!("schedule: {line}")));
         let lost = started.lost_best.iter();
@@ -185,11 +185,11 @@ mod tests {
         let expected = "\
 model:    resnet18, 11,181,642 parameters, 5,130 of them trained
 memory:   512 MiB a rank: 180 activations, 170 weights, 60 batches, 102 base
-data:     folder of class folders, 3,000 pictures found in 2 classes: 2,400 for training, 600 for validation
+data:     folder of class folders, 3,000 images found in 2 classes: 2,400 for training, 600 for validation
 input:    64 x 64 pixels, mean 0.5 0.5 0.5, deviation 0.25 0.25 0.25
 augment:  random_crop size=64 padding=4
 loader:   1 thread in every process
-batch:    32 per rank, 64 in all; each epoch leaves out the 32 pictures of the last incomplete one
+batch:    32 per rank, 64 in all; each epoch leaves out the 32 images of the last incomplete one
 run:      runs/a
 charts:   class_distribution.svg and augmented.svg in runs/a/charts
 curves:   tensorboard --logdir=runs/a, then open http://localhost:6006/
@@ -197,7 +197,7 @@ tuned:    12 operations measured in 2.0 s; another algorithm than untuned: 5 in 
 warning: a.txt: it is damaged
 weights:  loaded 1 of 3 tensors from w.pth
 weights:  fc begins anew: 1000 classes in the file, 5 here
-resume:   epoch 3, after 64 pictures
+resume:   epoch 3, after 64 images
 lr: 0.1 -> 0.01
 schedule: the cosine now spans 4 epochs
 best:     best.safetensors: it is gone; the best of the epochs to come replaces it

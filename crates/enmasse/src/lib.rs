@@ -44,7 +44,7 @@ pub use trained_model::TrainedModel;
 /// The items that a training program usually needs.
 pub mod prelude {
     pub use enmasse_comm::{Group, Reduce, Rendezvous};
-    pub use enmasse_data::{DataError, Dataset, Picture, shapes};
+    pub use enmasse_data::{DataError, Dataset, Image, shapes};
     pub use enmasse_device::{Device, Program};
     pub use enmasse_devices::with_threads as device;
     pub use enmasse_graph::{Conv, Pool, Tensor};

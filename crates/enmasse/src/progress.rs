@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use enmasse_train::Progress;
 use enmasse_wording::{clock, grouped, mebibytes};
 
-/// A picture takes about a third of a training step's arithmetic to validate. Used until a validation was measured.
+/// An image takes about a third of a training step's arithmetic to validate. Used until a validation was measured.
 const VALIDATION_SPEEDUP: f64 = 3.0;
 
 /// The line of progress is replaced no more often than this.
@@ -21,9 +21,9 @@ pub struct Course {
     pub epochs: u64,
     /// The optimiser step after which the run ends early.
     pub max_steps: Option<u64>,
-    /// Pictures of an optimiser step.
+    /// Images of an optimiser step.
     pub global_batch: u64,
-    /// Pictures of a validation.
+    /// Images of a validation.
     pub validation: u64,
 }
 
@@ -33,11 +33,11 @@ pub struct Meter {
     course: Course,
     /// The part under way.
     part: Option<Part>,
-    /// When its first step was done, and the pictures done by then.
+    /// When its first step was done, and the images done by then.
     first: Option<(Instant, u64)>,
-    /// Pictures of an epoch's training.
+    /// Images of an epoch's training.
     epoch: u64,
-    /// Latest pictures per second of training and of validation.
+    /// Latest images per second of training and of validation.
     training: Option<f64>,
     validation: Option<f64>,
 }
@@ -64,7 +64,7 @@ pub struct View {
     /// From 0 to 1.
     share: f64,
     unit: Unit,
-    /// Pictures or bytes per second, and seconds until the end of the part; unknown after the first step.
+    /// Images or bytes per second, and seconds until the end of the part; unknown after the first step.
     pace: Option<(f64, f64)>,
     /// That of training or validation.
     loss: Option<f64>,
@@ -75,7 +75,7 @@ pub struct View {
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
-    Pictures,
+    Images,
     Bytes,
 }
 
@@ -121,14 +121,14 @@ impl Meter {
         View {
             what: self.what(),
             share: progress.samples as f64 / progress.total.max(1) as f64,
-            unit: Unit::Pictures,
+            unit: Unit::Images,
             pace,
             loss: Some(progress.loss),
             run_left: run_left.filter(|run| pace.is_some_and(|(_, left)| *run > left)),
         }
     }
 
-    /// Seconds from the end of the part to the end of the run, where training may still take so many pictures.
+    /// Seconds from the end of the part to the end of the run, where training may still take so many images.
     fn after(&self, progress: &Progress, rest: u64, allowed: u64) -> f64 {
         let further = self.course.epochs.saturating_sub(progress.epoch + 1).saturating_mul(self.epoch);
         let to_train = further.min(if progress.validating { allowed } else { allowed - rest });
@@ -150,13 +150,13 @@ impl Meter {
 }
 
 impl View {
-    /// A look at pictures, of which `done` of `total` took so many seconds.
+    /// A look at images, of which `done` of `total` took so many seconds.
     pub fn of_scan(what: &str, done: usize, total: usize, seconds: f64) -> Self {
         let rate = done as f64 / seconds.max(1e-9);
         View {
             what: what.to_owned(),
             share: done as f64 / total.max(1) as f64,
-            unit: Unit::Pictures,
+            unit: Unit::Images,
             pace: Some((rate, (total - done) as f64 / rate)),
             loss: None,
             run_left: None,
@@ -190,7 +190,7 @@ impl View {
             (Some((rate, left)), run) => {
                 let run = run.map_or(String::new(), |run| format!(", run {}", clock(run)));
                 let rate = match self.unit {
-                    Unit::Pictures => format!("{} images/s", grouped(rate.round() as u64)),
+                    Unit::Images => format!("{} images/s", grouped(rate.round() as u64)),
                     Unit::Bytes => format!("{}/s", mebibytes(rate as usize)),
                 };
                 (rate, format!("{} left{run}", clock(left)))
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// Three epochs of 100 pictures, each in ten steps, and of 30 to validate on.
+    /// Three epochs of 100 images, each in ten steps, and of 30 to validate on.
     const COURSE: Course = Course { epochs: 3, max_steps: None, global_batch: 10, validation: 30 };
 
     #[test]
@@ -264,7 +264,7 @@ mod tests {
             let view = meter.step(&progress, began + Duration::from_secs(seconds));
             assert_eq!((view.pace, view.run_left), (pace, run_left), "{progress:?}");
         };
-        // The first step takes ten seconds, every other one a second; a validation of 30 pictures is guessed at a second.
+        // The first step takes ten seconds, every other one a second; a validation of 30 images is guessed at a second.
         check(10, progress(0, false, 1, 10), None, None);
         check(11, progress(0, false, 2, 20), Some((10.0, 8.0)), Some(8.0 + 20.0 + 3.0));
         check(19, progress(0, false, 10, 100), Some((10.0, 0.0)), Some(20.0 + 3.0));
@@ -297,7 +297,7 @@ mod tests {
         let view = View {
             what: "epoch 3/10".to_owned(),
             share: 0.537,
-            unit: Unit::Pictures,
+            unit: Unit::Images,
             pace: Some((812.4, 5.4)),
             loss: Some(0.4312),
             run_left: Some(80.0),

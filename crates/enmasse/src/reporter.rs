@@ -34,11 +34,11 @@ pub struct Reporter {
     /// Printed after the other facts.
     settings: Option<String>,
     log: Option<RankLog>,
-    /// The pictures that cannot be read.
+    /// The images that cannot be read.
     skipped: Skipped,
     /// Whether it said how many images were converted to RGB.
     told_converted: bool,
-    /// How long training waits for pictures.
+    /// How long training waits for images.
     data_bound: DataBound,
     stragglers: Stragglers,
     validations: Validations,
@@ -143,9 +143,9 @@ impl Reporter {
     pub fn stopped(mut self, run: Option<&Path>, epoch: u64, samples: u64) -> Result<(), Failure> {
         self.tell_skipped();
         let run = run.unwrap_or(Path::new(""));
-        let (pictures, command) = (counted(samples as usize, "picture"), resume_command(run));
+        let (images, command) = (counted(samples as usize, "image"), resume_command(run));
         let text = match epoch < self.course.epochs {
-            true => format!("stopped in epoch {}, after {pictures}; continue with: {command}", epoch + 1),
+            true => format!("stopped in epoch {}, after {images}; continue with: {command}", epoch + 1),
             false => format!("stopped in the test at the end; continue with: {command}"),
         };
         self.line(Line::Command, text);
@@ -166,7 +166,7 @@ impl Reporter {
         }
     }
 
-    /// Prints the pictures that were skipped, if there are any.
+    /// Prints the images that were skipped, if there are any.
     fn tell_skipped(&mut self) {
         if let Some(line) = self.skipped.line() {
             self.line(Line::Fact, line);
@@ -260,7 +260,7 @@ impl Callback for Reporter {
         Ok(())
     }
 
-    /// The log has every picture; the screen a warning, and a few names at the end.
+    /// The log has every image; the screen a warning, and a few names at the end.
     fn on_bad_sample(&mut self, sample: &BadSample, _: &mut Control) -> CallbackResult {
         let warning = self.skipped.add(sample);
         if let Some(log) = &mut self.log {

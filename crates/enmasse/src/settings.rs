@@ -60,7 +60,7 @@ pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<TrainConfig, Failur
     let given_kind = layers.given_device_kind().map(str::to_owned);
     let mut config = layers.finish()?;
     let batch = config.batch.unwrap_or(DEFAULT_GLOBAL_BATCH);
-    let size = config.picture_size(None);
+    let size = config.image_size(None);
     let pixels = size.checked_mul(size).and_then(|pixels| pixels.checked_mul(batch));
     if pixels.is_none_or(|pixels| pixels > MOST_PIXELS) {
         return Err(Failure::Usage(format!(

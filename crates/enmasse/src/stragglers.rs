@@ -25,7 +25,7 @@ impl Stragglers {
         self.told = Some(straggler.clone());
         let Straggler { rank, host, work, times, waited, past } = straggler;
         let (work, remedy) = match work {
-            Work::Data => ("waiting for pictures", "its loader threads and the disk that it reads from"),
+            Work::Data => ("waiting for images", "its loader threads and the disk that it reads from"),
             Work::Compute => ("computing", "other programs on its cores or its card, and at their clock rates"),
             Work::Other => ("with checkpoints or callbacks", "the disk of the run folder, and at its callbacks"),
         };
@@ -64,7 +64,7 @@ mod tests {
         check(Work::Compute, Some(1.81), slower);
         let always = "straggler: in epoch 4, rank 5 on node7 took 1.8 times as long as the others, who
            waited 44 % of the time for it; it lost the time waiting for
-           pictures, and was never faster: look at its loader threads and the
+           images, and was never faster: look at its loader threads and the
            disk that it reads from";
         check(Work::Data, Some(1.05), always);
         let first = "straggler: in epoch 4, rank 5 on node7 took 1.8 times as long as the others, who

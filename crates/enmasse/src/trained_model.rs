@@ -1,11 +1,11 @@
-//! A trained model for programs that classify pictures: a run folder in, classes with their probabilities out.
+//! A trained model for programs that classify images: a run folder in, classes with their probabilities out.
 
 use std::path::Path;
 
 use enmasse_data::DataKind;
 use enmasse_device::{Device, DeviceRequest, Program};
 use enmasse_graph::Tensor;
-use enmasse_train::{Classifier, Image, Prediction, Preparation, TrainConfig, TrainError};
+use enmasse_train::{Classifier, ImageSource, Prediction, Preparation, TrainConfig, TrainError};
 
 /// The classes that [`TrainedModel::predict`] names, at most.
 const NAMED: usize = 5;
@@ -75,7 +75,7 @@ impl TrainedModel {
 
     /// The most probable classes of an image, at most five. It is a path, or the bytes of a file, and is prepared as validation
     /// images were.
-    pub fn predict<'a>(&mut self, image: impl Into<Image<'a>>) -> Result<Prediction, TrainError> {
+    pub fn predict<'a>(&mut self, image: impl Into<ImageSource<'a>>) -> Result<Prediction, TrainError> {
         let reading = self.classifier.configuration.reading();
         let mut predictions = self.classifier.predict(self.program.as_mut(), &[image.into()], NAMED, reading)?;
         predictions.pop().ok_or(TrainError::NotFitted)
@@ -86,9 +86,9 @@ impl TrainedModel {
     /// weights once more.
     pub fn predict_batch<'a>(
         &mut self,
-        images: impl IntoIterator<Item = impl Into<Image<'a>>>,
+        images: impl IntoIterator<Item = impl Into<ImageSource<'a>>>,
     ) -> Result<Vec<Prediction>, TrainError> {
-        let images: Vec<Image> = images.into_iter().map(Into::into).collect();
+        let images: Vec<ImageSource> = images.into_iter().map(Into::into).collect();
         let wanted = images.len().next_power_of_two().min(MAX_BATCH);
         let program = match &mut self.batched {
             _ if wanted == 1 => &mut self.program,
@@ -100,6 +100,6 @@ impl TrainedModel {
 }
 
 fn open(run: &Path) -> Result<Classifier, TrainError> {
-    // A run says how its pictures were prepared; bare weights, which do not, are refused for lack of a model.
+    // A run says how its images were prepared; bare weights, which do not, are refused for lack of a model.
     Classifier::open(run, None, &Preparation::new(&TrainConfig::default(), DataKind::Folder), &[])
 }

@@ -9,7 +9,7 @@ use enmasse_train::TrainConfig;
 use crate::failure::Failure;
 use crate::settings::{self, Ranks};
 
-/// Height and width of the embedded data set's pictures, and the input size of a model without data.
+/// Height and width of the embedded data set's images, and the input size of a model without data.
 pub const SHAPES_SIZE: usize = 64;
 
 /// The defaults of commands that examine a model without data.
@@ -19,13 +19,13 @@ pub const WITHOUT_DATA: &[(&str, &str)] = &[("size", "64")];
 /// data sets of that size.
 pub fn without_data(matches: &ArgMatches, ranks: Ranks) -> Result<(TrainConfig, usize), Failure> {
     let mut config = settings::finish(settings::layers(matches)?, ranks)?;
-    let size = config.picture_size(Some(SHAPES_SIZE));
+    let size = config.image_size(Some(SHAPES_SIZE));
     config.size = Some(size);
     let classes = matches.get_one("classes").copied().unwrap_or(usual_classes(size));
     Ok((config, classes))
 }
 
-/// The usual number of classes of data sets with pictures of this size: CIFAR and MNIST, or ImageNet.
+/// The usual number of classes of data sets with images of this size: CIFAR and MNIST, or ImageNet.
 pub fn usual_classes(size: usize) -> usize {
     if size <= SHAPES_SIZE { 10 } else { 1000 }
 }

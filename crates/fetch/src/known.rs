@@ -9,8 +9,8 @@ pub struct KnownSet {
     pub title: &'static str,
     /// The folder that its files lie in: torchvision's, or the archive's own.
     pub folder: &'static str,
-    /// Pictures in both parts together.
-    pub pictures: usize,
+    /// Images in both parts together.
+    pub images: usize,
     /// Folders on servers that hold all archives, in the order in which they are asked.
     pub mirrors: &'static [&'static str],
     /// The archives.
@@ -49,7 +49,7 @@ pub static SETS: &[KnownSet] = &[
         name: "cifar10",
         title: "CIFAR-10",
         folder: "cifar-10-batches-py",
-        pictures: 60_000,
+        images: 60_000,
         mirrors: CIFAR,
         archives: &[Archive {
             name: "cifar-10-python.tar.gz",
@@ -63,7 +63,7 @@ pub static SETS: &[KnownSet] = &[
         name: "cifar100",
         title: "CIFAR-100",
         folder: "cifar-100-python",
-        pictures: 60_000,
+        images: 60_000,
         mirrors: CIFAR,
         archives: &[Archive {
             name: "cifar-100-python.tar.gz",
@@ -77,7 +77,7 @@ pub static SETS: &[KnownSet] = &[
         name: "mnist",
         title: "MNIST",
         folder: "MNIST",
-        pictures: 70_000,
+        images: 70_000,
         mirrors: &[
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -117,7 +117,7 @@ pub static SETS: &[KnownSet] = &[
         name: "fashion-mnist",
         title: "Fashion-MNIST",
         folder: "FashionMNIST",
-        pictures: 70_000,
+        images: 70_000,
         mirrors: &[
             "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
             "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
@@ -158,7 +158,7 @@ pub static SETS: &[KnownSet] = &[
         name: "flower-photos",
         title: "flower_photos",
         folder: "flower_photos",
-        pictures: 3_670,
+        images: 3_670,
         mirrors: &[
             "https://storage.googleapis.com/download.tensorflow.org/example_images/",
             "http://download.tensorflow.org/example_images/",

@@ -165,7 +165,7 @@ impl Backward<'_> {
             Op::ScaleClasses { .. } => self.emit_gradient(x, node.op.clone(), vec![dy]),
             Op::MaskSamples => self.emit_gradient(x, Op::MaskSamples, vec![dy, node.inputs[1]]),
             Op::SumClasses => self.emit_gradient(x, Op::SumClassesBackward, vec![dy]),
-            // No gradient reaches the pictures, the results of the loss, or the statistics, which batch norm's rule covers.
+            // No gradient reaches the images, the results of the loss, or the statistics, which batch norm's rule covers.
             // The other operations do not occur in a forward pass.
             Op::Normalize { .. }
             | Op::BatchNormStatistics

@@ -83,7 +83,7 @@ const LABELS: ValueId = ValueId(1);
 const SAMPLE_INDICES: ValueId = ValueId(2);
 
 impl Builder {
-    /// Starts a graph for `batch` pictures of `[height, width]`. The seed is that of dropout.
+    /// Starts a graph for `batch` images of `[height, width]`. The seed is that of dropout.
     pub fn new(batch: usize, size: [usize; 2], mode: Mode, seed: u64) -> Self {
         let mut graph = Graph::default();
         graph.add_value("images", [batch, size[0], size[1], 3].into(), DType::U8, Role::Input);
@@ -101,13 +101,13 @@ impl Builder {
         self
     }
 
-    /// The pictures, normalised per channel by mean and deviation on the scale 0 to 1. With one mean and deviation instead
-    /// of three, the result has one channel, for grey pictures.
+    /// The images, normalised per channel by mean and deviation on the scale 0 to 1. With one mean and deviation instead
+    /// of three, the result has one channel, for grey images.
     pub fn pixels(&self, mean: &[f32], deviation: &[f32]) -> Tensor {
         let images = Tensor { state: self.state.clone(), id: IMAGES };
         let (channels, deviations) = (mean.len(), deviation.len());
         if ![1, 3].contains(&channels) || deviations != channels {
-            let reason = format!("pictures have 3 channels or 1, got {channels} means and {deviations} deviations");
+            let reason = format!("images have 3 channels or 1, got {channels} means and {deviations} deviations");
             return images.fail(GraphError::Option(reason));
         }
         if let Some(mean) = mean.iter().find(|mean| !mean.is_finite()) {
@@ -217,7 +217,7 @@ impl Tensor {
     pub fn conv2d(self, name: &str, conv: Conv) -> Tensor {
         self.enter(name);
         let (shape, window) = (self.shape(), conv.window);
-        let Some([n, h, w, c]) = self.picture_dims(self.layer("conv2d"), &shape) else { return self };
+        let Some([n, h, w, c]) = self.image_dims(self.layer("conv2d"), &shape) else { return self };
         if conv.groups == 0 || c % conv.groups != 0 || conv.channels == 0 || !conv.channels.is_multiple_of(conv.groups)
         {
             let (groups, outputs) = (conv.groups, conv.channels);
@@ -336,7 +336,7 @@ impl Tensor {
     /// Average pooling to a fixed `[height, width]`, independent of the input's size.
     pub fn adaptive_avg_pool(self, output: [usize; 2]) -> Tensor {
         let shape = self.shape();
-        let Some([n, _, _, c]) = self.picture_dims(self.place("adaptive_avg_pool"), &shape) else { return self };
+        let Some([n, _, _, c]) = self.image_dims(self.place("adaptive_avg_pool"), &shape) else { return self };
         if output.contains(&0) {
             let reason = format!("needs an output of at least 1x1, got {}x{}", output[0], output[1]);
             return self.fail(GraphError::Attribute { place: self.place("adaptive_avg_pool"), reason });
@@ -367,7 +367,7 @@ impl Tensor {
     /// Flattens to `[batch, features]` in PyTorch's order: channels first.
     pub fn flatten(self) -> Tensor {
         let shape = self.shape();
-        let Some([n, h, w, c]) = self.picture_dims(self.place("flatten"), &shape) else { return self };
+        let Some([n, h, w, c]) = self.image_dims(self.place("flatten"), &shape) else { return self };
         self.record_as(false, Op::Flatten, &[], [n, h * w * c].into())
     }
 
@@ -463,7 +463,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pictures_have_one_channel_or_three() {
+    fn images_have_one_channel_or_three() {
         let check = |mean: &[f32], deviation: &[f32], expected: Result<usize, &str>| {
             let builder = Builder::new(2, [8, 8], Mode::Train, 0);
             let x = builder.pixels(mean, deviation);

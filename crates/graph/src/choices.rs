@@ -162,7 +162,7 @@ mod tests {
                 assert_eq!(rounding, single);
             }
         }
-        // The layers `a` and `b` share theirs, and the pictures have no gradient.
+        // The layers `a` and `b` share theirs, and the images have no gradient.
         assert_eq!(choices.len(), 4 * 3 - 1);
 
         let mut tuned = rounding.clone();

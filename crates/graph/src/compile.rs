@@ -21,7 +21,7 @@ pub struct CompileOptions {
     pub model: String,
     /// Samples per shard.
     pub batch: usize,
-    /// Height and width of the pictures.
+    /// Height and width of the images.
     pub size: [usize; 2],
     /// Number of classes.
     pub classes: usize,
@@ -50,10 +50,10 @@ pub struct CompileOptions {
     pub average: Option<f32>,
     /// The seed of dropout.
     pub seed: u64,
-    /// Normalisation of the pictures: the mean of each channel that the model sees. With one mean instead of three the model
+    /// Normalisation of the images: the mean of each channel that the model sees. With one mean instead of three the model
     /// sees one channel.
     pub mean: Vec<f32>,
-    /// Normalisation of the pictures: the deviation of each channel, one for each mean.
+    /// Normalisation of the images: the deviation of each channel, one for each mean.
     pub deviation: Vec<f32>,
     /// The precision in which the maps between layers are stored.
     pub precision: Precision,

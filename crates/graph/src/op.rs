@@ -25,7 +25,7 @@ use crate::{AdaptiveAvgPool, Conv2d, Function, NormStatistics, Rectifier, Window
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
     /// `(images u8 [N,H,W,3]) -> (y)`: `(x / 255 - mean) / deviation` per channel. With one mean and deviation the result has
-    /// one channel, computed from the pictures' first channel. In grey pictures all channels are equal.
+    /// one channel, computed from the images' first channel. In grey images all channels are equal.
     Normalize {
         /// Mean of each of the 1 or 3 channels, on the scale 0 to 1.
         mean: Vec<f32>,

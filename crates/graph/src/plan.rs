@@ -238,8 +238,8 @@ impl Plan {
         &self.instructions[start..end]
     }
 
-    /// Height, width and channels of a picture.
-    pub fn picture(&self) -> [usize; 3] {
+    /// Height, width and channels of an image.
+    pub fn image(&self) -> [usize; 3] {
         let shape = self.shape(self.images);
         [shape[1], shape[2], shape[3]]
     }
@@ -312,7 +312,7 @@ impl Plan {
             Mode::Train => "train",
             Mode::Evaluate => "evaluate",
         };
-        let [height, width, channels] = self.picture();
+        let [height, width, channels] = self.image();
         writeln!(
             f,
             "plan {} {mode}: batch {} x {height}x{width}x{channels}, classes {}, shards {}, precision {}, filters {}",

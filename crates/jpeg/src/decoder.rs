@@ -1,4 +1,4 @@
-//! Decodes regions, and keeps the memory for the next picture.
+//! Decodes regions, and keeps the memory for the next image.
 
 use crate::huffman::{Huffman, Kind};
 use crate::layout::Layout;
@@ -10,13 +10,13 @@ use crate::tables::Tables;
 use crate::transform::Group;
 use crate::{Color, Error, Jpeg, Region, Scale};
 
-/// Decodes pictures one after the other, in the same memory. A thread should have one of its own.
+/// Decodes images one after the other, in the same memory. A thread should have one of its own.
 #[derive(Debug)]
 pub struct Decoder {
     pub(crate) memory: Memory,
 }
 
-/// What serves all pictures.
+/// What serves all images.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub level: Level,
@@ -24,7 +24,7 @@ pub(crate) struct Memory {
     pub ac: [Huffman; 4],
     pub group: Box<Group>,
     pub strip: Strip,
-    /// Of pictures whose scans must all be read before the first pixel.
+    /// Of images whose scans must all be read before the first pixel.
     pub coefficients: Vec<[i16; 64]>,
 }
 
@@ -35,7 +35,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// A decoder without memory for pictures so far.
+    /// A decoder without memory for images so far.
     pub fn new() -> Self {
         Self::at(Level::best())
     }
@@ -46,28 +46,28 @@ impl Decoder {
         Decoder { memory: Memory { level, dc: tables(), ac: tables(), group, strip, coefficients: Vec::new() } }
     }
 
-    /// Decodes `region` of the picture at `scale` to RGB: rows from the top, three bytes a pixel. The bytes are those of the
-    /// region in a picture decoded as a whole. Grey pictures give three equal bytes. After an error the content of `out` is
+    /// Decodes `region` of the image at `scale` to RGB: rows from the top, three bytes a pixel. The bytes are those of the
+    /// region in an image decoded as a whole. Grey images give three equal bytes. After an error the content of `out` is
     /// undefined.
     ///
-    /// Beside `out` it takes memory for one row of MCUs; for a picture of several scans also two bytes for each coefficient down
+    /// Beside `out` it takes memory for one row of MCUs; for an image of several scans also two bytes for each coefficient down
     /// to the end of the region.
     ///
     /// # Panics
-    /// If the region is empty or leaves the picture ([`Jpeg::scaled`]), or if `out` does not have three bytes for each of
+    /// If the region is empty or leaves the image ([`Jpeg::scaled`]), or if `out` does not have three bytes for each of
     /// its pixels.
     pub fn decode(&mut self, jpeg: &Jpeg, region: Region, scale: Scale, out: &mut [u8]) -> Result<(), Error> {
         assert_eq!(out.len(), region.width * region.height * 3);
         if jpeg.color == Color::Inks {
-            return Err(Error::Unsupported("decoding a picture of four inks"));
+            return Err(Error::Unsupported("decoding an image of four inks"));
         }
         let layout = Layout::new(jpeg, region, scale)?;
-        // An earlier picture's error may have left an unfinished block.
+        // An earlier image's error may have left an unfinished block.
         *self.memory.group = Group::ZERO;
         self.memory.decode(jpeg, &layout, out)
     }
 
-    /// Bytes that it holds for the next picture.
+    /// Bytes that it holds for the next image.
     pub fn held_bytes(&self) -> usize {
         self.memory.strip.held() + self.memory.coefficients.capacity() * size_of::<[i16; 64]>()
     }
@@ -108,7 +108,7 @@ impl Memory {
     }
 }
 
-/// Sets the length of a buffer whose content no longer counts. Memory is kept for the next picture unless it is much more
+/// Sets the length of a buffer whose content no longer counts. Memory is kept for the next image unless it is much more
 /// than this one needs.
 pub(crate) fn fit<T: Copy>(buffer: &mut Vec<T>, length: usize, value: T) -> Result<(), Error> {
     /// Bytes that are not worth freeing.

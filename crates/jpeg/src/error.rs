@@ -9,8 +9,8 @@ pub enum Error {
     /// The file contradicts the standard.
     #[error("{0}")]
     Damaged(&'static str),
-    /// The data end before the picture does.
-    #[error("the data end before the picture")]
+    /// The data end before the image does.
+    #[error("the data end before the image")]
     Truncated,
     /// There is no memory for this many bytes of the decoder's own.
     #[error("there is no memory for {0} bytes of it")]

@@ -8,7 +8,7 @@ use crate::{Error, Scale};
 /// Most blocks of one MCU (B.2.3).
 pub(crate) const MOST_BLOCKS: usize = 10;
 
-/// How a picture's components stand for colours.
+/// How an image's components stand for colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Color {
     /// One component.
@@ -17,7 +17,7 @@ pub enum Color {
     YCbCr,
     /// Red, green and blue.
     Rgb,
-    /// Four inks, in any form. Only the header of such a picture is read.
+    /// Four inks, in any form. Only the header of such an image is read.
     Inks,
 }
 
@@ -109,7 +109,7 @@ impl<'a> Jpeg<'a> {
         self.color
     }
 
-    /// Whether its coefficients come in several scans over the whole picture, so that decoding must keep them all.
+    /// Whether its coefficients come in several scans over the whole image, so that decoding must keep them all.
     pub fn progressive(&self) -> bool {
         self.progressive
     }
@@ -151,7 +151,7 @@ impl Frame {
             return Err(Error::Unsupported("a frame without dimensions"));
         }
         if !matches!(count, 1 | 3 | 4) {
-            return Err(Error::Unsupported("a picture of neither one, three nor four components"));
+            return Err(Error::Unsupported("an image of neither one, three nor four components"));
         }
         if listed.len() != 3 * count {
             return Err(Error::Damaged("its frame has a wrong length"));

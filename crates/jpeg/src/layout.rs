@@ -1,4 +1,4 @@
-//! Where the parts of a picture lie: which MCUs a region needs at a scale, and how large their samples are.
+//! Where the parts of an image lie: which MCUs a region needs at a scale, and how large their samples are.
 //!
 //! libjpeg scales by shorter inverse transforms, and gives a component of half the resolution a transform of twice the
 //! length if that makes up for it (`jdmaster.c`).
@@ -6,10 +6,10 @@
 use crate::header::Jpeg;
 use crate::{Error, Region, Scale};
 
-/// How a component's samples become those of the picture (`jdsample.c`).
+/// How a component's samples become those of the image (`jdsample.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upsampling {
-    /// They are the picture's.
+    /// They are the image's.
     None,
     /// Each stands for a rectangle of `across` × `down` pixels.
     Replicate { across: usize, down: usize },
@@ -47,20 +47,20 @@ pub(crate) struct Plane {
     pub down: usize,
     /// Samples along the edge of a block: 8, 4, 2 or 1.
     pub edge: usize,
-    /// Samples of the whole picture.
+    /// Samples of the whole image.
     pub width: usize,
     pub height: usize,
     pub upsampling: Upsampling,
 }
 
-/// The parts of a picture that a region needs.
+/// The parts of an image that a region needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub planes: [Plane; 3],
     pub count: usize,
-    /// MCUs of a row of the picture.
+    /// MCUs of a row of the image.
     pub mcus_across: usize,
-    /// Rows of MCUs of the picture.
+    /// Rows of MCUs of the image.
     pub mcus_down: usize,
     /// Blocks that an MCU is wide and high where there are most.
     most_across: usize,
@@ -77,10 +77,10 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// For a region of the picture at a scale.
+    /// For a region of the image at a scale.
     ///
     /// # Panics
-    /// If the region is empty or leaves the picture.
+    /// If the region is empty or leaves the image.
     pub fn new(jpeg: &Jpeg, region: Region, scale: Scale) -> Result<Self, Error> {
         let components = jpeg.components();
         let (width, height) = jpeg.scaled(scale);
@@ -150,7 +150,7 @@ impl Layout {
         (self.first_row..self.end_row).map(of_row).sum()
     }
 
-    /// Pixels of an MCU in the picture as stored.
+    /// Pixels of an MCU in the image as stored.
     pub fn mcu_edges(&self) -> (usize, usize) {
         (self.most_across * 8, self.most_down * 8)
     }

@@ -1,12 +1,12 @@
-//! JPEG for training: parts of pictures, at full size or scaled, with the bits of libjpeg-turbo.
+//! JPEG for training: parts of images, at full size or scaled, with the bits of libjpeg-turbo.
 //!
-//! [`Jpeg::parse`] reads a header. [`Decoder::decode`] decodes any [`Region`] of the picture at any [`Scale`] to RGB. What lies
+//! [`Jpeg::parse`] reads a header. [`Decoder::decode`] decodes any [`Region`] of the image at any [`Scale`] to RGB. What lies
 //! outside the region is skipped as far as the format allows, and rows below it are not looked at. The pixels are those that
 //! libjpeg-turbo gives by default (`JDCT_ISLOW`, fancy upsampling), as Pillow and torchvision use it; scaled ones are those of
-//! its `scale_denom`, as Pillow's `draft` uses it. [`Decoder::recode`] writes a picture again in the form that is decoded fastest.
+//! its `scale_denom`, as Pillow's `draft` uses it. [`Decoder::recode`] writes an image again in the form that is decoded fastest.
 //!
 //! Sequential and progressive Huffman coding with 8 bits are supported, for grey and three components of any sampling that
-//! libjpeg supports. The header of pictures with four inks is read as well. Damaged data give an [`Error`]: nothing panics,
+//! libjpeg supports. The header of images with four inks is read as well. Damaged data give an [`Error`]: nothing panics,
 //! and memory is bounded by the header's dimensions.
 
 mod bits;
@@ -31,7 +31,7 @@ pub use decoder::Decoder;
 pub use error::Error;
 pub use header::{Color, Jpeg};
 
-/// A rectangle of pixels of a picture at a scale.
+/// A rectangle of pixels of an image at a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     /// Columns to its left.
@@ -45,14 +45,14 @@ pub struct Region {
 }
 
 impl Region {
-    /// Whether it has pixels and lies inside a picture of `width` × `height`.
+    /// Whether it has pixels and lies inside an image of `width` × `height`.
     fn fits(&self, width: usize, height: usize) -> bool {
         let inside = |start: usize, length: usize, all: usize| length > 0 && length <= all && start <= all - length;
         inside(self.left, self.width, width) && inside(self.top, self.height, height)
     }
 }
 
-/// The size at which a picture is decoded. A smaller one takes less time, because the inverse transforms are shorter.
+/// The size at which an image is decoded. A smaller one takes less time, because the inverse transforms are shorter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scale {
     /// As stored.
@@ -70,7 +70,7 @@ impl Scale {
     /// All of them, the largest first.
     pub const ALL: [Scale; 4] = [Scale::Full, Scale::Half, Scale::Quarter, Scale::Eighth];
 
-    /// Pixels of the picture along the edge of one of these.
+    /// Pixels of the image along the edge of one of these.
     pub fn denominator(self) -> usize {
         8 / self.edge()
     }

@@ -1,4 +1,4 @@
-//! Pictures of several scans: progressive ones, and those whose components come one after the other. All coefficients are
+//! Images of several scans: progressive ones, and those whose components come one after the other. All coefficients are
 //! kept down to the end of the region, and become pixels after the last scan.
 
 use crate::Error;
@@ -13,7 +13,7 @@ use crate::scan::{Part, Progress, Scan};
 use crate::sequential::factors;
 use crate::transform::{Block, PLACES, Transforms};
 
-/// Most scans of a picture. Encoders use about ten; each may be short and still visit every block.
+/// Most scans of an image. Encoders use about ten; each may be short and still visit every block.
 const MOST_SCANS: usize = 100;
 
 /// The blocks of one component.

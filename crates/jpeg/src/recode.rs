@@ -1,4 +1,4 @@
-//! Writes a picture's coefficients again, in the form that is decoded fastest. No pixel changes.
+//! Writes an image's coefficients again, in the form that is decoded fastest. No pixel changes.
 
 use crate::decoder::{Decoder, fit};
 use crate::header::Jpeg;
@@ -14,19 +14,19 @@ use crate::{Color, Error, Region, Scale};
 const MOST_BITS: u32 = 10;
 
 impl Decoder {
-    /// The same picture in the form that is decoded fastest (`streams`). [`Jpeg::parse`] and [`decode`](Self::decode) read it like a
+    /// The same image in the form that is decoded fastest (`streams`). [`Jpeg::parse`] and [`decode`](Self::decode) read it like a
     /// JPEG, and no other program does. It takes about a third more bytes.
     ///
     /// The coefficients stay as they are, and so do all segments before the first scan but those with codes: orientation, colour
-    /// profile, comments. What follows the end of the picture is left out. The same picture always gives the same bytes, and a
-    /// picture in this form stays as it is. Fails for a picture that [`decode`](Self::decode) refuses, and for coefficients that no
-    /// picture has.
+    /// profile, comments. What follows the end of the image is left out. The same image always gives the same bytes, and a
+    /// image in this form stays as it is. Fails for an image that [`decode`](Self::decode) refuses, and for coefficients that no
+    /// image has.
     ///
     /// It takes memory for two bytes for each coefficient, and for the result.
     pub fn recode(&mut self, bytes: &[u8]) -> Result<Vec<u8>, Error> {
         let jpeg = Jpeg::parse(bytes)?;
         if jpeg.color == Color::Inks {
-            return Err(Error::Unsupported("decoding a picture of four inks"));
+            return Err(Error::Unsupported("decoding an image of four inks"));
         }
         if jpeg.has_streams()? {
             // Decoding looks at every block, at any scale.
@@ -44,23 +44,23 @@ impl Decoder {
                 return Err(Error::Unsupported("a quantization table after the first scan"));
             }
         }
-        let picture = Picture { layout: &layout, fields: &fields, coefficients: &self.memory.coefficients };
+        let image = Image { layout: &layout, fields: &fields, coefficients: &self.memory.coefficients };
         let mut out = Vec::with_capacity(bytes.len() * 3 / 2);
         write_header(bytes, &jpeg, &mut out)?;
-        picture.write()?.finish(&mut out);
+        image.write()?.finish(&mut out);
         out.extend([0xFF, 0xD9]);
         Ok(out)
     }
 }
 
 /// Coefficients in memory.
-struct Picture<'a> {
+struct Image<'a> {
     layout: &'a Layout,
     fields: &'a [Field; 3],
     coefficients: &'a [Block],
 }
 
-impl Picture<'_> {
+impl Image<'_> {
     fn write(&self) -> Result<Writer, Error> {
         let mut writer = Writer::new();
         for row in 0..self.layout.end_row {
@@ -104,7 +104,7 @@ fn write_header(bytes: &[u8], jpeg: &Jpeg, out: &mut Vec<u8>) -> Result<(), Erro
         match marker {
             0xDA => break,
             0xC4 | 0xDD => {}
-            // A baseline picture has divisors of eight bits.
+            // A baseline image has divisors of eight bits.
             0xC0..=0xC2 if jpeg.has_small_divisors() => write_segment(0xC0, content, out),
             0xC0..=0xC2 => write_segment(0xC1, content, out),
             _ => write_segment(marker, content, out),

@@ -52,7 +52,7 @@ impl<'a> Segments<'a> {
         self.rest = &self.rest[count..];
     }
 
-    /// Whether the next marker ends the picture.
+    /// Whether the next marker ends the image.
     pub fn at_end(&self) -> Result<bool, Error> {
         let mut rest = self.rest;
         loop {

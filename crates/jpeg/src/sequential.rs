@@ -1,4 +1,4 @@
-//! Pictures whose only scan has everything: each row of MCUs becomes pixels before the next one is decoded.
+//! Images whose only scan has everything: each row of MCUs becomes pixels before the next one is decoded.
 
 use crate::Error;
 use crate::block::{Coding, Zigzag};

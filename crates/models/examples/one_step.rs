@@ -1,4 +1,4 @@
-//! One training step on given weights and pictures, including all gradients, from file to file.
+//! One training step on given weights and images, including all gradients, from file to file.
 //!
 //!     one_step MODEL DEVICE INPUTS.safetensors OUTPUTS.safetensors
 //!

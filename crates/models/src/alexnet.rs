@@ -4,7 +4,7 @@
 
 use enmasse_graph::{Conv, Pool, Tensor};
 
-/// Five convolutions and three linear layers, for pictures from 63x63.
+/// Five convolutions and three linear layers, for images from 63x63.
 ///
 /// ```
 /// use enmasse_graph::{CompileOptions, compile};
@@ -41,7 +41,7 @@ impl AlexNet {
         AlexNet { dropout, ..self }
     }
 
-    /// Pictures to logits.
+    /// Images to logits.
     pub fn forward(&self, x: Tensor, classes: usize) -> Tensor {
         let pool = Pool::new(3).stride(2);
         let x = x.conv2d("features.0", Conv::new(self.width, 11).stride(4).padding(2)).relu().max_pool(pool);

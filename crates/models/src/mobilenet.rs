@@ -46,7 +46,7 @@ impl MobileNetV2 {
         MobileNetV2 { dropout, ..self }
     }
 
-    /// Pictures to logits.
+    /// Images to logits.
     pub fn forward(&self, x: Tensor, classes: usize) -> Tensor {
         let stem = Conv::new(channels(32.0 * self.width), 3).stride(2).padding(1);
         let mut x = conv_norm(x, "features.0.0", "features.0.1", stem).relu6();

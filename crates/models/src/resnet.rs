@@ -24,7 +24,7 @@ impl Block {
     }
 }
 
-/// The layers that turn pictures into the planes of the first stage.
+/// The layers that turn images into the planes of the first stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stem {
     /// 7x7 of stride 2, then 3x3 max pooling of stride 2: a quarter of the size.
@@ -42,7 +42,7 @@ fn conv_norm(x: Tensor, [conv, norm]: &[String; 2], window: Conv) -> Tensor {
     x.conv2d(conv, window.no_bias().kaiming_normal()).batch_norm(norm)
 }
 
-/// A residual network: stem, four stages of blocks, mean over the picture, one linear layer.
+/// A residual network: stem, four stages of blocks, mean over the image, one linear layer.
 ///
 /// ```
 /// use enmasse_graph::{CompileOptions, compile};
@@ -106,13 +106,13 @@ impl ResNet {
         ResNet { groups, width_per_group, ..self }
     }
 
-    /// The stem for pictures of 32x32: a 3x3 convolution of stride 1 and no pooling. The usual stem would leave a map
+    /// The stem for images of 32x32: a 3x3 convolution of stride 1 and no pooling. The usual stem would leave a map
     /// of 8x8 to the first stage, and one of a single pixel to the last.
     pub const fn cifar_stem(self) -> Self {
         ResNet { stem: Stem::Cifar, ..self }
     }
 
-    /// Pictures to logits.
+    /// Images to logits.
     pub fn forward(&self, x: Tensor, classes: usize) -> Tensor {
         let names = ["conv1".to_string(), "bn1".to_string()];
         let mut x = match self.stem {

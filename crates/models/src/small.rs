@@ -2,7 +2,7 @@
 
 use enmasse_graph::{Conv, Pool, Tensor};
 
-/// Two hidden layers on the flattened picture.
+/// Two hidden layers on the flattened image.
 pub fn mlp(x: Tensor, classes: usize) -> Tensor {
     x.flatten().linear("fc1", 256).relu().linear("fc2", 128).relu().linear("fc3", classes)
 }

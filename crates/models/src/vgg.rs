@@ -4,7 +4,7 @@
 
 use enmasse_graph::{Conv, Linear, Pool, Tensor};
 
-/// Five stages of 3x3 convolutions with max pooling after each, then three linear layers; for pictures from 32x32.
+/// Five stages of 3x3 convolutions with max pooling after each, then three linear layers; for images from 32x32.
 ///
 /// ```
 /// use enmasse_graph::{CompileOptions, compile};
@@ -68,7 +68,7 @@ impl Vgg {
         Vgg { dropout, ..self }
     }
 
-    /// Pictures to logits.
+    /// Images to logits.
     pub fn forward(&self, mut x: Tensor, classes: usize) -> Tensor {
         // torchvision counts every module of the stages, including those without parameters.
         let mut module = 0;

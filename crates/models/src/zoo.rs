@@ -73,12 +73,12 @@ impl Model {
         self.name
     }
 
-    /// Height and width of the pictures for which it was designed: ImageNet's, CIFAR's or MNIST's.
+    /// Height and width of the images for which it was designed: ImageNet's, CIFAR's or MNIST's.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Pictures to logits for `classes` classes.
+    /// Images to logits for `classes` classes.
     pub fn forward(&self, x: Tensor, classes: usize) -> Tensor {
         (self.forward)(x, classes)
     }

@@ -14,7 +14,7 @@ pub enum DType {
     F32,
     /// IEEE double precision: the reference device, and sums of metrics.
     F64,
-    /// Unsigned bytes: pictures, and positions inside a pooling window.
+    /// Unsigned bytes: images, and positions inside a pooling window.
     U8,
     /// 32-bit integers: class labels.
     I32,

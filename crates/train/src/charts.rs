@@ -1,4 +1,4 @@
-//! Charts in a run's folder: the tutorials' bar chart of classes and sheet of augmented pictures, and the progress of the run.
+//! Charts in a run's folder: the tutorials' bar chart of classes and sheet of augmented images, and the progress of the run.
 
 mod learning;
 
@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use enmasse_charts::{LabelledPicture, class_distribution, picture_sheet};
+use enmasse_charts::{LabelledImage, class_distribution, image_sheet};
 use enmasse_data::{Batch, Dataset};
 use enmasse_files::{FileError, Staging};
 
@@ -14,7 +14,7 @@ pub use learning::{BestConfusion, Curves};
 
 use crate::{Callback, CallbackResult, Control, EpochRecord, RunError, SaveReason, Saved, TrainError, TrainingData};
 
-/// Number of pictures on a sheet.
+/// Number of images on a sheet.
 const SHEET: usize = 16;
 
 /// The number of training and validation samples of each class, as SVG.
@@ -35,7 +35,7 @@ pub fn draw_classes(data: &TrainingData) -> String {
     class_distribution("class distribution", &classes)
 }
 
-/// The first pictures that this rank trains on, as the model sees them before normalisation. They are taken from the
+/// The first images that this rank trains on, as the model sees them before normalisation. They are taken from the
 /// training batches, so that nothing is decoded twice, and drawn by a separate thread, so that no step waits.
 pub struct Sheet {
     staging: Staging,
@@ -43,8 +43,8 @@ pub struct Sheet {
     size: usize,
     classes: Vec<String>,
     /// With what is written below each.
-    pictures: Vec<(Vec<u8>, String)>,
-    /// Whether it takes no more pictures, because it is being drawn or has been.
+    images: Vec<(Vec<u8>, String)>,
+    /// Whether it takes no more images, because it is being drawn or has been.
     is_full: bool,
     thread: Option<JoinHandle<Result<(), TrainError>>>,
 }
@@ -52,20 +52,20 @@ pub struct Sheet {
 impl Sheet {
     /// An empty sheet, to become the SVG file `path`.
     pub fn new(staging: Staging, path: PathBuf, size: usize, classes: &[String]) -> Self {
-        Sheet { staging, path, size, classes: classes.to_owned(), pictures: Vec::new(), is_full: false, thread: None }
+        Sheet { staging, path, size, classes: classes.to_owned(), images: Vec::new(), is_full: false, thread: None }
     }
 
-    /// Takes pictures from a batch until the sheet is full. Then draws it.
+    /// Takes images from a batch until the sheet is full. Then draws it.
     fn add(&mut self, batch: &Batch) -> Result<(), TrainError> {
         if self.is_full {
             return Ok(());
         }
         let bytes = self.size * self.size * 3;
-        let picture = |place: usize| batch.images[place * bytes..(place + 1) * bytes].to_vec();
-        let room = SHEET - self.pictures.len();
-        let added = batch.places().take(room).map(|place| (picture(place), self.caption(batch, place)));
-        self.pictures.extend(added.collect::<Vec<_>>());
-        if self.pictures.len() == SHEET { self.start() } else { Ok(()) }
+        let image = |place: usize| batch.images[place * bytes..(place + 1) * bytes].to_vec();
+        let room = SHEET - self.images.len();
+        let added = batch.places().take(room).map(|place| (image(place), self.caption(batch, place)));
+        self.images.extend(added.collect::<Vec<_>>());
+        if self.images.len() == SHEET { self.start() } else { Ok(()) }
     }
 
     /// The class of a place; of a mixture both classes with their shares.
@@ -81,7 +81,7 @@ impl Sheet {
         }
     }
 
-    /// Draws the pictures unless that is done, and waits for the file.
+    /// Draws the images unless that is done, and waits for the file.
     fn finish(&mut self) -> Result<(), TrainError> {
         if !self.is_full {
             self.start()?;
@@ -94,8 +94,8 @@ impl Sheet {
         self.is_full = true;
         let staging = self.staging.clone();
         let (path, size) = (self.path.clone(), self.size);
-        let pictures = std::mem::take(&mut self.pictures);
-        let draw = move || write(&staging, &path, &draw_sheet(size, &pictures)?);
+        let images = std::mem::take(&mut self.images);
+        let draw = move || write(&staging, &path, &draw_sheet(size, &images)?);
         let thread = std::thread::Builder::new().name("charts".to_owned()).spawn(draw);
         self.thread = Some(thread.map_err(FileError::of("draw", &self.path)).map_err(RunError::from)?);
         Ok(())
@@ -134,8 +134,8 @@ fn write(staging: &Staging, path: &Path, svg: &str) -> Result<(), TrainError> {
     written.map_err(|error| RunError::from(error).into())
 }
 
-fn draw_sheet(size: usize, pictures: &[(Vec<u8>, String)]) -> Result<String, TrainError> {
+fn draw_sheet(size: usize, images: &[(Vec<u8>, String)]) -> Result<String, TrainError> {
     let labelled: Vec<_> =
-        (pictures.iter()).map(|(pixels, label)| LabelledPicture { width: size, height: size, pixels, label }).collect();
-    Ok(picture_sheet("augmented training pictures", &labelled)?)
+        (images.iter()).map(|(pixels, label)| LabelledImage { width: size, height: size, pixels, label }).collect();
+    Ok(image_sheet("augmented training images", &labelled)?)
 }

@@ -20,7 +20,7 @@ pub struct Classifier {
     pub model: String,
     /// Names of the classes, by label.
     pub classes: Vec<String>,
-    /// How pictures are prepared.
+    /// How images are prepared.
     pub transform: EvalTransform,
     /// How it computes: the configuration of its run; for bare weights, the defaults.
     pub configuration: TrainConfig,
@@ -38,7 +38,7 @@ pub struct Classifier {
 
 impl Classifier {
     /// Opens a run folder (its best checkpoint), a checkpoint, or bare weights. A run contains everything that is
-    /// needed. The others are for bare weights: `model`, the `preparation` of their pictures, and other prefixes of names.
+    /// needed. The others are for bare weights: `model`, the `preparation` of their images, and other prefixes of names.
     pub fn open(
         path: &Path,
         model: Option<&str>,

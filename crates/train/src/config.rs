@@ -120,8 +120,8 @@ macro_rules! settings {
 
 settings! {
     Data {
-        /// Folder of pictures, manifest, archives, Parquet or packed file
-        /// A folder of class folders, of which a fifth validates; or one with train/, val/ and perhaps test/, which is evaluated at the end; or a manifest (.csv, .tsv, .jsonl) that lists pictures and their classes; or WebDataset's archives (.tar) or Hugging Face's Parquet files: a folder of them, one, or a pattern such as train-{000..099}.tar; or a packed file of "enmasse data pack"; or ImageNet as Kaggle packs it; or the files of CIFAR-10, CIFAR-100, MNIST or Fashion-MNIST. Archives, Parquet files and packed files may lie on a server: s3://BUCKET/KEY or https://HOST/FILE.
+        /// Folder of images, manifest, archives, Parquet or packed file
+        /// A folder of class folders, of which a fifth validates; or one with train/, val/ and perhaps test/, which is evaluated at the end; or a manifest (.csv, .tsv, .jsonl) that lists images and their classes; or WebDataset's archives (.tar) or Hugging Face's Parquet files: a folder of them, one, or a pattern such as train-{000..099}.tar; or a packed file of "enmasse data pack"; or ImageNet as Kaggle packs it; or the files of CIFAR-10, CIFAR-100, MNIST or Fashion-MNIST. Archives, Parquet files and packed files may lie on a server: s3://BUCKET/KEY or https://HOST/FILE.
         data: Option<PathBuf> = None => "the embedded data set \"shapes\"", "DATA", ANY, Run;
         /// Folder for a copy of the data
         /// On a disk of the node, such as $SLURM_TMPDIR. The data is copied there once for all ranks of the node, and again only when it has changed. The run reads the copy, with the same results, and keeps the path of the original.
@@ -133,9 +133,9 @@ settings! {
         /// Such as 200GB, 1.5TB or 512MiB. What does not fit is fetched again in each epoch.
         cache_limit: ByteCount = ByteCount(RemoteOptions::LIMIT), "SIZE", ANY, Invocation;
         /// Where files' names have their class
-        /// For pictures without class folders, such as {class}.{number}.jpg for cat.0.jpg. {class} takes as few characters as fit, {number} takes digits, and * anything. A pattern with a / is for paths below DATA, another for names.
+        /// For images without class folders, such as {class}.{number}.jpg for cat.0.jpg. {class} takes as few characters as fit, {number} takes digits, and * anything. A pattern with a / is for paths below DATA, another for names.
         label_pattern: Option<String> = None => "classes are folders", "PATTERN", ANY, Fixed;
-        /// Column of pictures in a table
+        /// Column of images in a table
         /// Of their paths in a manifest, or of their bytes in Parquet files. Found by its name if there is one: path, file, filename, image, image_path and alike.
         path_column: Option<String> = None => "found by its name", "NAME", ANY, Fixed;
         /// Column of classes in a table
@@ -147,8 +147,8 @@ settings! {
         /// Classes to expect in the data
         /// Another number is an error.
         num_classes: Option<usize> = None, "N", at_least(1), Run;
-        /// Height and width of the pictures
-        /// This is what the model sees; pictures of other sizes are resized.
+        /// Height and width of the images
+        /// This is what the model sees; images of other sizes are resized.
         size: Option<usize> = None => "the data set's own: 32 for CIFAR, 28 for MNIST, 64 for \"shapes\"; 224 for a folder", "PIXELS", at_least(1), Run;
         /// Channels that the model sees
         /// 1 converts colour images to grey, as torchvision's Grayscale does (Pillow's convert("L")). 3 repeats the grey of MNIST.
@@ -159,29 +159,29 @@ settings! {
         /// Deviation of each colour channel
         /// On the scale 0 to 1; one number is for all channels.
         std: Option<Vec<f64>> = None => "the data set's own", "R,G,B", above_to(0, 1), Fixed;
-        /// What is drawn of a training picture
-        /// A part of it that is resized, a crop of the padded picture, or always the same.
+        /// What is drawn of a training image
+        /// A part of it that is resized, a crop of the padded image, or always the same.
         augment: Option<Augmentation> = None => "crop for CIFAR, none for MNIST, resized-crop for a folder", "KIND", ANY, Run;
         /// Black border before a crop
-        /// Pixels around a picture before its crop is drawn.
+        /// Pixels around an image before its crop is drawn.
         crop_padding: usize = 4, "PIXELS", ANY, Run;
-        /// Probability of mirroring a picture
-        /// Validation pictures are never mirrored.
+        /// Probability of mirroring an image
+        /// Validation images are never mirrored.
         flip: Option<f64> = None => "0.5; 0 for MNIST", "CHANCE", between(0, 1), Run;
         /// Mirror top and bottom
-        /// The probability for a picture, which then stands upside down as in a mirror below it.
+        /// The probability for an image, which then stands upside down as in a mirror below it.
         vertical_flip: f64 = 0.0, "CHANCE", between(0, 1), Run;
-        /// Largest rotation of a picture
+        /// Largest rotation of an image
         /// The angle is drawn from both directions. Corners that come from outside are black.
         rotation: f64 = 0.0, "DEGREES", between(0, 180), Run;
         /// Change the perspective
-        /// The probability for a picture. Each of its corners moves towards the middle by up to a quarter of the picture.
+        /// The probability for an image. Each of its corners moves towards the middle by up to a quarter of the image.
         perspective: f64 = 0.0, "CHANCE", between(0, 1), Run;
         /// Automatic augmentation
         /// As by torchvision's classes RandAugment, TrivialAugmentWide and AugMix; imagenet, cifar10 and svhn are the policies of its AutoAugment.
         auto_augment: AutoAugmentation = AutoAugmentation::None, "METHOD", ANY, Run;
         /// Operations of randaugment
-        /// As many are drawn for each picture.
+        /// As many are drawn for each image.
         ra_num_ops: usize = 2, "N", between(1, 100), Run;
         /// Strength of randaugment
         /// Its operations have 31 strengths, from 0 to 30.
@@ -189,34 +189,34 @@ settings! {
         /// Strength of augmix
         /// An operation has one of its weakest LEVEL strengths, of ten.
         augmix_severity: usize = 3, "LEVEL", between(1, 10), Run;
-        /// Random colours of a picture
+        /// Random colours of an image
         /// Largest changes of brightness, contrast, saturation and hue. One number is for the first three; the hue's is at most 0.5.
         color_jitter: Option<Vec<f64>> = None => "no change", "B,C,S,H", at_least(0), Run;
-        /// Make pictures grey
-        /// The probability for a picture, which keeps three channels.
+        /// Make images grey
+        /// The probability for an image, which keeps three channels.
         grayscale: f64 = 0.0, "CHANCE", between(0, 1), Run;
-        /// Blur pictures
-        /// The probability for a picture. The Gaussian has a deviation between 0.1 and 2 pixels.
+        /// Blur images
+        /// The probability for an image. The Gaussian has a deviation between 0.1 and 2 pixels.
         gaussian_blur: f64 = 0.0, "CHANCE", between(0, 1), Run;
-        /// Erase a part of pictures
-        /// The probability for a picture. A rectangle of 2 to 33 % of it is painted over, after all other changes.
+        /// Erase a part of images
+        /// The probability for an image. A rectangle of 2 to 33 % of it is painted over, after all other changes.
         random_erasing: f64 = 0.0, "CHANCE", between(0, 1), Run;
         /// Colours of an erased part
         /// "mean" is the data set's mean colour, as torchvision's value 0. "random" draws each pixel.
         erasing_value: ErasingColors = ErasingColors::Mean, "COLOR", ANY, Run;
-        /// Mix pictures
-        /// As torchvision's MixUp: two pictures of a batch and their labels are mixed by a share that is drawn from Beta(ALPHA, ALPHA), usually with 0.2 or 0.8; 0 is none. With --cutmix too, each pair is mixed by one of them. The loss and the accuracy of training are those of mixtures.
+        /// Mix images
+        /// As torchvision's MixUp: two images of a batch and their labels are mixed by a share that is drawn from Beta(ALPHA, ALPHA), usually with 0.2 or 0.8; 0 is none. With --cutmix too, each pair is mixed by one of them. The loss and the accuracy of training are those of mixtures.
         mixup: f64 = 0.0, "ALPHA", at_least(0), Run;
-        /// Exchange parts of pictures
-        /// As torchvision's CutMix: two pictures of a batch exchange a rectangle, whose area is drawn from Beta(ALPHA, ALPHA), usually with 1; 0 is none. Their labels are mixed by the area.
+        /// Exchange parts of images
+        /// As torchvision's CutMix: two images of a batch exchange a rectangle, whose area is drawn from Beta(ALPHA, ALPHA), usually with 1; 0 is none. Their labels are mixed by the area.
         cutmix: f64 = 0.0, "ALPHA", at_least(0), Run;
         /// Convert images that are not RGB
         /// Grey, CMYK, palette, transparent and 16-bit ones, as torchvision's ImageFolder does by Pillow's convert("RGB"). With --no-convert-rgb such images cannot be read.
         convert_rgb: bool = true, "", ANY, Run;
-        /// Turn pictures by their EXIF orientation
-        /// As Pillow's ImageOps.exif_transpose does, in JPEG, PNG and WebP files. Pictures are taken as stored otherwise, as by torchvision.
+        /// Turn images by their EXIF orientation
+        /// As Pillow's ImageOps.exif_transpose does, in JPEG, PNG and WebP files. Images are taken as stored otherwise, as by torchvision.
         exif_transpose: bool = false, "", ANY, Run;
-        /// Size of decoded pictures
+        /// Size of decoded images
         /// "exact" decodes at full size, as validation and prediction always do. "fast" decodes a JPEG for training at 1/2, 1/4 or 1/8 of its size where a crop is at least that much larger than --size in both directions, which may cost accuracy.
         decode: Decoding = Decoding::Exact, "RULE", ANY, Run;
         /// Images that cannot be read
@@ -241,7 +241,7 @@ settings! {
         /// Repeated augmentation, as by torchvision's --ra-sampler: each sample comes N times in a row, on different shards and with another augmentation each time. An epoch has as many steps as otherwise and an N-th of the samples; N epochs have all.
         repeat_augment: usize = 1, "N", at_least(1), Fixed;
         /// Leave out a last batch that is not full
-        /// Of each epoch of training, as PyTorch's drop_last. Otherwise the last batch has the samples that are left, and its loss is the mean over these, on all ranks together. Its other places show the first pictures of the epoch again, for batch norm alone. Data smaller than one batch are one such batch, and with this flag an error.
+        /// Of each epoch of training, as PyTorch's drop_last. Otherwise the last batch has the samples that are left, and its loss is the mean over these, on all ranks together. Its other places show the first images of the epoch again, for batch norm alone. Data smaller than one batch are one such batch, and with this flag an error.
         drop_last: bool = false, "", ANY, Run;
     }
     Model {
@@ -350,7 +350,7 @@ settings! {
         ranks: RankKind = RankKind::Process, "KIND", ANY, Run;
         /// Computing threads per rank
         threads: Option<usize> = None => "the ranks share the cores", "N", at_least(1), Run;
-        /// Threads per rank that decode pictures
+        /// Threads per rank that decode images
         loader_threads: Option<usize> = None => "the ranks share the cores", "N", at_least(1), Run;
         /// Type of activations and products
         /// Activations and their gradients take half of the memory in bf16 and f16. f16 scales the loss. tf32 rounds only
@@ -366,7 +366,7 @@ settings! {
         /// Otherwise they follow from a convolution's shape, on a GPU by cuDNN's estimate. Rank 0 measures for all; --resume reuses what it chose.
         tune: bool = false, "", ANY, Run;
         /// Longest wait for a rank or disk
-        /// In seconds. After that the run fails, and names the rank that the others waited for, or the picture.
+        /// In seconds. After that the run fails, and names the rank that the others waited for, or the image.
         timeout: f64 = 600.0, "SECONDS", above(0), Run;
         /// Longest silence of a rank
         /// In seconds. A rank that hangs or is cut off ends the run after that; a run that is stopped as a whole goes on.

@@ -1,4 +1,4 @@
-//! Evaluation and prediction by several crops of each picture: the mean of their logits, as in the example of torchvision's FiveCrop.
+//! Evaluation and prediction by several crops of each image: the mean of their logits, as in the example of torchvision's FiveCrop.
 
 use enmasse_comm::Group;
 use enmasse_data::{BadSample, Batch, Batches, EvalLoader};
@@ -46,7 +46,7 @@ impl Judged {
     }
 }
 
-/// The batches of a pass, by all crops of their pictures.
+/// The batches of a pass, by all crops of their images.
 pub(crate) struct Crops {
     pass: Batches,
     /// Number of crops.
@@ -77,7 +77,7 @@ impl Crops {
     }
 }
 
-/// Evaluates by the mean of the logits of each picture's crops. The plan's further metrics are of single crops, so there are none.
+/// Evaluates by the mean of the logits of each image's crops. The plan's further metrics are of single crops, so there are none.
 pub(crate) fn evaluate_crops(
     program: &mut dyn Program,
     loader: &EvalLoader,

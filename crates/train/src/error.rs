@@ -24,10 +24,10 @@ pub enum TrainError {
     #[error(transparent)]
     Data(#[from] DataError),
     /// A sample cannot be read, and the run is not to go on without it.
-    #[error("{0}; to go on without such pictures, use `on_bad_sample = skip`")]
+    #[error("{0}; to go on without such images, use `on_bad_sample = skip`")]
     BadSample(DataError),
     /// No sample of an evaluation could be read.
-    #[error("none of the {0} pictures to evaluate can be read: check the data set")]
+    #[error("none of the {0} images to evaluate can be read: check the data set")]
     NothingReadable(u64),
     /// The device failed.
     #[error(transparent)]
@@ -65,8 +65,8 @@ pub enum TrainError {
     /// The run folder cannot be used.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// A picture of the data cannot be drawn.
-    #[error("cannot draw the pictures of the run folder: {0}")]
+    /// An image of the data cannot be drawn.
+    #[error("cannot draw the images of the run folder: {0}")]
     Chart(#[from] enmasse_charts::ChartError),
     /// Another rank failed, or ranks do not agree.
     #[error("{0}")]
@@ -104,13 +104,13 @@ pub enum TrainError {
         remedy: String,
     },
     /// All ranks stopped at the same step, because one of them was asked to, and a checkpoint of that step is written.
-    #[error("stopped as requested in epoch {}, after {samples} of its pictures: continue with `resume`", epoch + 1)]
+    #[error("stopped as requested in epoch {}, after {samples} of its images: continue with `resume`", epoch + 1)]
     Stopped {
         /// The request.
         stop: Stop,
         /// The current epoch, from 0.
         epoch: u64,
-        /// Number of its pictures that are done, over all ranks.
+        /// Number of its images that are done, over all ranks.
         samples: u64,
     },
     /// All ranks ended an evaluation early, because one of them was asked to stop.

@@ -56,7 +56,7 @@ pub struct EpochPosition {
     pub optimizer_step: u64,
 }
 
-/// Runs one pass of `loader`, which is this rank's part, and adds the results of all ranks. Sums are in f64. A picture of several
+/// Runs one pass of `loader`, which is this rank's part, and adds the results of all ranks. Sums are in f64. An image of several
 /// [crops](EvalLoader::cropped) is judged by the mean of their logits, and the plan's further metrics are left out.
 pub fn evaluate(
     program: &mut dyn Program,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use enmasse_data::{Picture, Resizer};
+use enmasse_data::{Image, Resizer};
 use enmasse_graph::{Choices, compile_evaluation};
 
 use crate::bad_samples::{from_lines, to_lines};
@@ -50,7 +50,7 @@ pub fn classifier(bytes: &[u8]) {
     match compile_evaluation(&|x| model.forward(x, classes), &classifier.options(1)) {
         Ok(_) => {
             let transform = &classifier.transform;
-            let image = Picture::new(3, 2, (0..18).collect()).expect("its length is right");
+            let image = Image::new(3, 2, (0..18).collect()).expect("its length is right");
             if transform.size <= MAX_SIZE {
                 let mut fitted = vec![0; transform.size * transform.size * 3];
                 transform.fit(&image, &mut Resizer::new(), &mut fitted);
@@ -60,7 +60,7 @@ pub fn classifier(bytes: &[u8]) {
     }
 }
 
-/// Lists of choices and of unreadable pictures read back as they were written.
+/// Lists of choices and of unreadable images read back as they were written.
 pub fn lists(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Ok(choices) = text.parse::<Choices>() {

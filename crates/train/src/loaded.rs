@@ -35,7 +35,7 @@ impl enmasse_device::Batch for LoadedBatch {
 mod tests {
     use std::collections::BTreeSet;
 
-    use enmasse_data::{DataError, Dataset, DecodePool, Picture, Sampler, Sharding, TrainLoader, TrainTransform};
+    use enmasse_data::{DataError, Dataset, DecodePool, Image, Sampler, Sharding, TrainLoader, TrainTransform};
     use enmasse_device::Batch as _;
 
     use super::*;
@@ -49,8 +49,8 @@ mod tests {
         fn label(&self, _: usize) -> usize {
             0
         }
-        fn read(&self, _: usize) -> Result<Picture, DataError> {
-            Picture::new(4, 4, vec![128; 48])
+        fn read(&self, _: usize) -> Result<Image, DataError> {
+            Image::new(4, 4, vec![128; 48])
         }
     }
 

@@ -193,7 +193,7 @@ pub(crate) fn check_memory(
     })
 }
 
-/// Checks that this process alone finds the memory for a program of `plans` and a batch of pictures. `compile` makes the plans
+/// Checks that this process alone finds the memory for a program of `plans` and a batch of images. `compile` makes the plans
 /// for other batches; the error names the largest that fits.
 pub fn require_memory(
     device: &dyn Device,
@@ -213,8 +213,8 @@ pub fn require_memory(
     check_device_memory(device, program(plans)?, plans.evaluate.batch, &|batch| program(&compile(batch)?))?;
     let on_device = device.free_memory()?.is_some();
     let total = |plans: &Plans| {
-        let pictures = plans.evaluate.shape(plans.evaluate.images).elements() * Hosting::new(plans, None)?.count();
-        Ok(RankMemory::new(program(plans)?, on_device, pictures, &process).total())
+        let images = plans.evaluate.shape(plans.evaluate.images).elements() * Hosting::new(plans, None)?.count();
+        Ok(RankMemory::new(program(plans)?, on_device, images, &process).total())
     };
     let with_batch = |batch: usize| total(&compile(batch)?);
     check_memory(None, total(plans)?, process.own_resident(), plans.evaluate.batch, &with_batch)

@@ -24,7 +24,7 @@ const SECONDS: f64 = 3.0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Work {
-    /// Waiting for pictures.
+    /// Waiting for images.
     Data,
     /// Computing.
     Compute,
@@ -97,7 +97,7 @@ impl Pace {
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
     began: Instant,
-    /// The waits for pictures and for ranks when it began.
+    /// The waits for images and for ranks when it began.
     data: Duration,
     ranks: Duration,
     /// Within the device, with and without waits for ranks.
@@ -106,7 +106,7 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Begins at a time at which training has waited `data` for pictures.
+    /// Begins at a time at which training has waited `data` for images.
     pub fn start(data: Duration, group: Option<&Group>) -> Self {
         let (device, device_ranks) = Default::default();
         Stopwatch { began: Instant::now(), data, ranks: waited(group), device, device_ranks }
@@ -157,7 +157,7 @@ struct RankPace {
 /// What the record of an epoch says of its paces.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct EpochPace {
-    /// The longest wait of a rank for pictures, as a share of its time.
+    /// The longest wait of a rank for images, as a share of its time.
     pub data_wait: f64,
     /// The mean over ranks of their wait for others, as a share of their time.
     pub rank_wait: f64,

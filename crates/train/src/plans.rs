@@ -31,7 +31,7 @@ impl Objective {
     }
 }
 
-/// The plans of a configuration, for this number of shards, the target of a device, and pictures prepared in this way.
+/// The plans of a configuration, for this number of shards, the target of a device, and images prepared in this way.
 pub fn compile_plans(
     config: &TrainConfig,
     preparation: &Preparation,

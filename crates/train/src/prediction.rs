@@ -1,10 +1,10 @@
-//! The likeliest classes of pictures: of a few, one after another, or of many, which threads read ahead.
+//! The likeliest classes of images: of a few, one after another, or of many, which threads read ahead.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use enmasse_data::{
-    BadSample, DataError, Dataset, DecodePool, EvalCrop, EvalLoader, Extent, Picture, ReadOptions, Resizer, Sharding,
+    BadSample, DataError, Dataset, DecodePool, EvalCrop, EvalLoader, Extent, Image, ReadOptions, Resizer, Sharding,
     View, Wanted, decode,
 };
 use enmasse_device::{HostBatch, Program, StepInputs};
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::crops::Crops;
 use crate::evaluation::softmax;
-use crate::{Classifier, Image, TrainError};
+use crate::{Classifier, ImageSource, TrainError};
 
 /// A class with its probability.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -26,7 +26,7 @@ pub struct Guess {
     pub probability: f64,
 }
 
-/// The likeliest classes of a picture.
+/// The likeliest classes of an image.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
     /// The image's path, as given, or `image 3` for the bytes at place 3 of a list.
@@ -41,12 +41,12 @@ impl Classifier {
     pub fn predict(
         &self,
         program: &mut dyn Program,
-        images: &[Image],
+        images: &[ImageSource],
         top: usize,
         reading: ReadOptions,
     ) -> Result<Vec<Prediction>, TrainError> {
         let plan = &program.plans().evaluate;
-        let (batch, [height, width, channels]) = (plan.batch, plan.picture());
+        let (batch, [height, width, channels]) = (plan.batch, plan.image());
         let bytes = height * width * channels;
         let mut resizer = Resizer::default();
         let mut predictions = Vec::with_capacity(images.len());
@@ -57,8 +57,8 @@ impl Classifier {
                 self.transform.fit(&image.read(place, reading)?, &mut resizer, pixels);
             }
             let (labels, sample_indices) = (vec![-1; batch], vec![0; batch]);
-            let pictures = HostBatch { images: pixels, labels, sample_indices, ..HostBatch::default() };
-            let inputs = StepInputs::evaluation(pictures.into());
+            let images = HostBatch { images: pixels, labels, sample_indices, ..HostBatch::default() };
+            let inputs = StepInputs::evaluation(images.into());
             let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs)?;
             program.metrics(ticket)?;
             let logits = program.store("logits")?;
@@ -69,27 +69,27 @@ impl Classifier {
         Ok(predictions)
     }
 
-    /// The same for many pictures, which the threads of `pool` read ahead, by the mean of the logits of `crops`. `each` gets the
-    /// predictions in the order of `pictures`, and before those of each batch the pictures of the batch that cannot be read.
+    /// The same for many images, which the threads of `pool` read ahead, by the mean of the logits of `crops`. `each` gets the
+    /// predictions in the order of `images`, and before those of each batch the images of the batch that cannot be read.
     pub fn predict_each(
         &self,
         program: &mut dyn Program,
         pool: &DecodePool,
-        pictures: Pictures,
+        images: Images,
         crops: &[EvalCrop],
         top: usize,
         mut each: impl FnMut(Result<Prediction, &BadSample>),
     ) -> Result<(), TrainError> {
-        let pictures = Arc::new(pictures);
+        let images = Arc::new(images);
         let sharding = Sharding::one(0, 1, program.plans().evaluate.batch);
-        let loader = EvalLoader::new(pool, pictures.clone(), self.transform.clone(), sharding)?;
+        let loader = EvalLoader::new(pool, images.clone(), self.transform.clone(), sharding)?;
         let mut batches = Crops::begin(&loader.skip_unreadable(true).cropped(crops)?);
         while let Some(judged) = batches.next(program)? {
             judged.unreadable.iter().for_each(|sample| each(Err(sample)));
             let classes = self.classes.len();
             for place in judged.places() {
                 let logits = &judged.logits[place * classes..(place + 1) * classes];
-                each(Ok(self.prediction(pictures.name(judged.indices[place] as usize), logits, top)));
+                each(Ok(self.prediction(images.name(judged.indices[place] as usize), logits, top)));
             }
         }
         Ok(())
@@ -105,11 +105,11 @@ impl Classifier {
     }
 }
 
-/// Pictures without labels: files, and parts of data sets.
+/// Images without labels: files, and parts of data sets.
 #[derive(Default)]
-pub struct Pictures {
+pub struct Images {
     reading: ReadOptions,
-    /// Each with the number of pictures up to its end.
+    /// Each with the number of images up to its end.
     sources: Vec<(Source, usize)>,
 }
 
@@ -120,13 +120,13 @@ enum Source {
     Part(Arc<dyn Dataset>),
 }
 
-impl Pictures {
-    /// No pictures yet. Files are to be read as `reading` says.
+impl Images {
+    /// No images yet. Files are to be read as `reading` says.
     pub fn new(reading: ReadOptions) -> Self {
-        Pictures { reading, sources: Vec::new() }
+        Images { reading, sources: Vec::new() }
     }
 
-    /// Adds a picture file.
+    /// Adds an image file.
     pub fn add_file(&mut self, path: PathBuf) {
         self.sources.push((Source::File(path), self.len() + 1));
     }
@@ -136,13 +136,13 @@ impl Pictures {
         self.sources.push((Source::Bytes(bytes, name), self.len() + 1));
     }
 
-    /// Adds all pictures of a data set.
+    /// Adds all images of a data set.
     pub fn add_part(&mut self, part: Arc<dyn Dataset>) {
         let end = self.len() + part.len();
         self.sources.push((Source::Part(part), end));
     }
 
-    /// The source of a picture, and its number there.
+    /// The source of an image, and its number there.
     fn source(&self, index: usize) -> (&Source, usize) {
         let at = self.sources.partition_point(|&(_, end)| end <= index);
         let before = at.checked_sub(1).map_or(0, |at| self.sources[at].1);
@@ -150,7 +150,7 @@ impl Pictures {
     }
 }
 
-impl Dataset for Pictures {
+impl Dataset for Images {
     fn len(&self) -> usize {
         self.sources.last().map_or(0, |&(_, end)| end)
     }
@@ -159,7 +159,7 @@ impl Dataset for Pictures {
         0
     }
 
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         match self.source(index) {
             (Source::File(path), _) => decode::open(path, self.reading),
             (Source::Bytes(bytes, name), _) => decode::open_bytes(bytes, || name.clone(), self.reading),

@@ -1,4 +1,4 @@
-//! How pictures are prepared for the model: the suggestions of the kind of data set, overridden by the configuration.
+//! How images are prepared for the model: the suggestions of the kind of data set, overridden by the configuration.
 
 use enmasse_data::{
     AugMix, AutoAugment, ColorJitter, Crop, DataKind, Dataset, ErasingValue, EvalTransform, GaussianBlur, Grayscale,
@@ -14,18 +14,18 @@ use crate::{
 /// The transforms of both parts, and the constants that the plan normalises by.
 #[derive(Clone, Debug)]
 pub struct Preparation {
-    /// Turns training pictures into squares.
+    /// Turns training images into squares.
     pub train: TrainTransform,
-    /// Turns pictures to validate, test and predict into squares.
+    /// Turns images to validate, test and predict into squares.
     pub evaluation: EvalTransform,
     /// The normalisation of the model's input, of three channels or one.
     pub normalization: Normalization,
 }
 
 impl Preparation {
-    /// The preparation that `config` requests for pictures of `kind`.
+    /// The preparation that `config` requests for images of `kind`.
     pub fn new(config: &TrainConfig, kind: DataKind) -> Self {
-        let size = config.picture_size(kind.native_size());
+        let size = config.image_size(kind.native_size());
         let own = kind.normalization();
         let (mean, deviation) = config.normalization(&own.mean, &own.deviation);
         let normalization = Normalization { mean, deviation };
@@ -152,7 +152,7 @@ impl TrainConfig {
         }
     }
 
-    /// How picture files become RGB pixels.
+    /// How image files become RGB pixels.
     pub fn reading(&self) -> ReadOptions {
         ReadOptions {
             convert_rgb: self.convert_rgb,
@@ -181,7 +181,7 @@ impl TrainConfig {
 
 #[cfg(test)]
 mod tests {
-    use enmasse_data::{DataError, Picture};
+    use enmasse_data::{DataError, Image};
 
     use super::*;
 
@@ -200,8 +200,8 @@ mod tests {
             0
         }
 
-        fn read(&self, _: usize) -> Result<Picture, DataError> {
-            Picture::new(1, 1, vec![0; 3])
+        fn read(&self, _: usize) -> Result<Image, DataError> {
+            Image::new(1, 1, vec![0; 3])
         }
 
         fn blocks(&self) -> Option<Vec<usize>> {

@@ -81,7 +81,7 @@ pub fn contradiction(saved: &CheckpointMeta, now: &CheckpointMeta) -> Option<Str
         return Some(format!("has {}, and the data have {}", listed(&saved.classes), listed(&now.classes)));
     }
     if saved.split != now.split {
-        return Some("is a run with other pictures than its split.json or the data have now".to_owned());
+        return Some("is a run with other images than its split.json or the data have now".to_owned());
     }
     // The position in an epoch counts samples in the order that the seed gives them.
     (saved.samples_consumed > 0 && saved.seed != now.seed).then(|| {
@@ -155,7 +155,7 @@ mod tests {
         let six = CheckpointMeta { classes: classes(&["a", "b", "c", "d", "e", "f"]), ..saved.clone() };
         check(six, Some("has 2 classes (a, b), and the data have 6 classes (a, b, c, d, e, ...)"));
         let split = CheckpointMeta { split: "x".into(), ..saved.clone() };
-        check(split, Some("is a run with other pictures than its split.json or the data have now"));
+        check(split, Some("is a run with other images than its split.json or the data have now"));
     }
 
     /// Regression test: the rest of the epoch repeated some samples and left out others.

@@ -15,17 +15,17 @@ pub struct StartRecord<'a> {
     pub parameters: usize,
     /// Elements that are trained.
     pub trainable: usize,
-    /// What the pictures are.
+    /// What the images are.
     pub data: &'a str,
     /// Names of the classes, by label.
     pub classes: &'a [String],
     /// Height and width of what the model sees.
     pub size: usize,
-    /// Pictures to train on.
+    /// Images to train on.
     pub train_samples: usize,
     /// Of these, how many each epoch leaves out.
     pub dropped_samples: usize,
-    /// Pictures to validate on.
+    /// Images to validate on.
     pub validation_samples: usize,
     /// Images of the test part; 0 without one.
     pub test_samples: usize,
@@ -145,7 +145,7 @@ pub struct TestRecord {
 pub struct StoppedRecord {
     /// The current epoch, from 0.
     pub epoch: u64,
-    /// Number of its pictures that are done, over all ranks.
+    /// Number of its images that are done, over all ranks.
     pub samples: u64,
     /// The run folder.
     pub run: PathBuf,

@@ -169,17 +169,17 @@ impl RunPaths {
         self.charts().join("class_distribution.svg")
     }
 
-    /// Some pictures as the model sees them in training.
+    /// Some images as the model sees them in training.
     pub fn augmented(&self) -> PathBuf {
         self.charts().join("augmented.svg")
     }
 
-    /// Loss, accuracy and learning rate of all epochs, as a picture.
+    /// Loss, accuracy and learning rate of all epochs, as an image.
     pub fn training_curves(&self) -> PathBuf {
         self.charts().join("training_curves.svg")
     }
 
-    /// The validation of the best epoch by true and predicted classes, as a picture.
+    /// The validation of the best epoch by true and predicted classes, as an image.
     pub fn confusion_matrix(&self) -> PathBuf {
         self.charts().join("confusion_matrix.svg")
     }

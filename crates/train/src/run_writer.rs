@@ -129,7 +129,7 @@ impl RunWriter {
 
     /// Writes the run's description, and returns the callbacks that write its other files. These are the logs and charts of
     /// the epochs from `position` (later records of an interrupted run are dropped) and, for a new run, charts of its data
-    /// with pictures of `size` pixels.
+    /// with images of `size` pixels.
     pub fn begin(
         &mut self,
         config: &TrainConfig,

@@ -40,7 +40,7 @@ use crate::{
     Schedule, StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
 };
 
-/// A model: turns pictures and the number of classes into logits.
+/// A model: turns images and the number of classes into logits.
 pub type ModelFn<'a> = dyn Fn(Tensor, usize) -> Tensor + 'a;
 
 /// Trains a model on a device, without a group or as one rank of a group.
@@ -264,7 +264,7 @@ struct EpochTimes {
     seconds: f64,
 }
 
-/// How this rank reads pictures for evaluation.
+/// How this rank reads images for evaluation.
 struct EvaluationInput {
     pool: DecodePool,
     transform: EvalTransform,
@@ -275,8 +275,8 @@ struct EvaluationInput {
 }
 
 impl EvaluationInput {
-    fn loader(&self, pictures: &Arc<dyn Dataset>) -> Result<EvalLoader, TrainError> {
-        let loader = EvalLoader::new(&self.pool, pictures.clone(), self.transform.clone(), self.sharding.clone())?;
+    fn loader(&self, images: &Arc<dyn Dataset>) -> Result<EvalLoader, TrainError> {
+        let loader = EvalLoader::new(&self.pool, images.clone(), self.transform.clone(), self.sharding.clone())?;
         Ok(loader.in_memory(self.memory.clone()).skip_unreadable(self.skips))
     }
 }

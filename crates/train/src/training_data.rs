@@ -12,21 +12,21 @@ use serde::Deserialize;
 
 use crate::{Surroundings, TrainError};
 
-/// Turns the usual transforms of training pictures into those of a program.
+/// Turns the usual transforms of training images into those of a program.
 pub type Augment = Arc<dyn Fn(TrainTransform) -> TrainTransform + Send + Sync>;
 
 /// Images to train on, to validate with, and perhaps to test with.
 #[derive(Clone)]
 pub struct TrainingData {
-    /// The pictures that the model learns from.
+    /// The images that the model learns from.
     pub train: Arc<dyn Dataset>,
-    /// The pictures that judge the model after each epoch.
+    /// The images that judge the model after each epoch.
     pub validation: Arc<dyn Dataset>,
     /// The test part, if there is one besides the validation part. It is evaluated once, at the end of training.
     pub test: Option<Arc<dyn Dataset>>,
     /// Names of the classes, by label.
     pub classes: Vec<String>,
-    /// The kind of pictures. Size, constants and augmentation follow from it unless the configuration overrides them.
+    /// The kind of images. Size, constants and augmentation follow from it unless the configuration overrides them.
     pub kind: DataKind,
     /// How the data lie in files.
     pub layout: DataLayout,
@@ -67,7 +67,7 @@ pub struct SplitRecord {
 }
 
 impl TrainingData {
-    /// A program's own data sets, treated like pictures in folders. Both must label by the same classes, whose names
+    /// A program's own data sets, treated like images in folders. Both must label by the same classes, whose names
     /// are those of the training part.
     pub fn new(train: Arc<dyn Dataset>, validation: Arc<dyn Dataset>) -> Self {
         let classes = train.class_names();
@@ -91,13 +91,13 @@ impl TrainingData {
         TrainingData { test: Some(test), ..self }
     }
 
-    /// The same with other transforms of training pictures. `augment` receives those of kind and configuration, and
+    /// The same with other transforms of training images. `augment` receives those of kind and configuration, and
     /// extends them or begins a new list.
     pub fn with_augmentation(self, augment: impl Fn(TrainTransform) -> TrainTransform + Send + Sync + 'static) -> Self {
         TrainingData { augment: Some(Arc::new(augment)), ..self }
     }
 
-    /// Opens the data in `root` ([`enmasse_data::open`]): a known data set, pictures to be split, or pictures in parts.
+    /// Opens the data in `root` ([`enmasse_data::open`]): a known data set, images to be split, or images in parts.
     pub fn open(root: &Path, options: &OpenOptions) -> Result<Self, TrainError> {
         let opened = enmasse_data::open(root, options)?;
         Ok(TrainingData {
@@ -123,7 +123,7 @@ impl TrainingData {
         let mut parts = Self::new(Arc::new(split.train.clone()), Arc::new(split.val.clone()));
         parts.test = split.test.clone().map(|test| Arc::new(test) as Arc<dyn Dataset>);
         let layout = match &options.label_pattern {
-            Some(_) => DataLayout::NamedPictures,
+            Some(_) => DataLayout::NamedImages,
             None if is_manifest => DataLayout::Manifest,
             None => DataLayout::ClassFolders,
         };
@@ -171,7 +171,7 @@ impl TrainingData {
         }
     }
 
-    /// Bytes that reading a picture of any part takes at its peak.
+    /// Bytes that reading an image of any part takes at its peak.
     pub(crate) fn reading_bytes(&self, pool: &DecodePool) -> Result<usize, DataError> {
         self.parts().try_fold(0, |most, (_, part)| Ok(most.max(pool.reading_bytes(part)?)))
     }

@@ -65,7 +65,7 @@ impl Tool {
         let mut changed = 0;
         for (name, tensor) in names.iter_mut().zip(tensors) {
             let Some(own) = name.strip_prefix(prefix) else { continue };
-            // A convolution over the whole picture: the elements are in the order of the linear layer's.
+            // A convolution over the whole image: the elements are in the order of the linear layer's.
             if let ([outputs, inputs, height, width], true) = (&tensor.shape[..], own.starts_with("pre_logits.")) {
                 tensor.shape = vec![*outputs, inputs * height * width];
             }

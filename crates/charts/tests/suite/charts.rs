@@ -1,9 +1,7 @@
 //! Charts of the data, parsed as an SVG viewer would.
 
 use crate::common::{Element, check_inside, of, parse, texts};
-use enmasse_charts::{
-    ChartError, LabelledPicture, ScalingRow, class_distribution, contact_sheet, picture_sheet, scaling,
-};
+use enmasse_charts::{ChartError, LabelledImage, ScalingRow, class_distribution, contact_sheet, image_sheet, scaling};
 use proptest::prelude::*;
 
 fn classes(counts: &[(&str, usize, usize)]) -> Vec<(String, usize, usize)> {
@@ -84,12 +82,12 @@ fn a_sheet_holds_the_pixels_that_went_in() {
     };
     let sides = [(32, 32), (1, 1), (7, 3), (3, 31), (32, 5)];
     let data: Vec<Vec<u8>> = sides.iter().enumerate().map(|(salt, &(w, h))| make(w, h, salt)).collect();
-    let pictures: Vec<_> = sides
+    let images: Vec<_> = sides
         .iter()
         .zip(&data)
-        .map(|(&(width, height), pixels)| LabelledPicture { width, height, pixels, label: "<tulips>" })
+        .map(|(&(width, height), pixels)| LabelledImage { width, height, pixels, label: "<tulips>" })
         .collect();
-    let elements = parse(&picture_sheet("augmented & labelled", &pictures).expect("draws"));
+    let elements = parse(&image_sheet("augmented & labelled", &images).expect("draws"));
     check_inside(&elements);
     let images = of(&elements, "image");
     assert_eq!(images.len(), sides.len());
@@ -106,7 +104,7 @@ fn a_sheet_holds_the_pixels_that_went_in() {
     }
 }
 
-/// The picture in an element: its sides, and its bytes.
+/// The image in an element: its sides, and its bytes.
 fn decode(image: &Element) -> (u32, u32, Vec<u8>) {
     let file = image.attribute("href").strip_prefix("data:image/png;base64,").expect("a PNG");
     let file = unbase64(file);
@@ -137,11 +135,11 @@ fn unbase64(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn pictures_are_shown_at_a_visible_size() {
+fn images_are_shown_at_a_visible_size() {
     let check = |side: usize, expected: f64, pixels_of_file: u32| {
         let pixels = vec![9; side * side * 3];
-        let picture = LabelledPicture { width: side, height: side, pixels: &pixels, label: "a" };
-        let elements = parse(&picture_sheet("one", &[picture]).expect("draws"));
+        let image = LabelledImage { width: side, height: side, pixels: &pixels, label: "a" };
+        let elements = parse(&image_sheet("one", &[image]).expect("draws"));
         check_inside(&elements);
         let image = of(&elements, "image")[0];
         assert_eq!(image.number("width"), expected, "{side}");
@@ -160,13 +158,13 @@ fn pictures_are_shown_at_a_visible_size() {
 fn bytes_that_do_not_match_the_dimensions_are_refused() {
     let check = |width: usize, height: usize, bytes: usize| {
         let pixels = vec![0; bytes];
-        let good = LabelledPicture { width: 1, height: 1, pixels: &[1, 2, 3], label: "good" };
-        let bad = LabelledPicture { width, height, pixels: &pixels, label: "bad\n" };
-        let error = picture_sheet("t", &[good, bad]).expect_err("refused");
+        let good = LabelledImage { width: 1, height: 1, pixels: &[1, 2, 3], label: "good" };
+        let bad = LabelledImage { width, height, pixels: &pixels, label: "bad\n" };
+        let error = image_sheet("t", &[good, bad]).expect_err("refused");
         assert!(matches!(error, ChartError::Pixels { index: 1, .. }), "{error:?}");
         let text = error.to_string();
         assert!(
-            text.contains("picture 1") && text.contains(&format!("{width}x{height}")) && !text.contains('\n'),
+            text.contains("image 1") && text.contains(&format!("{width}x{height}")) && !text.contains('\n'),
             "{text}"
         );
     };
@@ -176,7 +174,7 @@ fn bytes_that_do_not_match_the_dimensions_are_refused() {
     check(0, 5, 0);
     check(usize::MAX, usize::MAX, 3);
     check(1 << 33, 1, 3);
-    assert!(matches!(picture_sheet("t", &[]), Err(ChartError::NoPictures)));
+    assert!(matches!(image_sheet("t", &[]), Err(ChartError::NoImages)));
 }
 
 proptest! {
@@ -194,9 +192,9 @@ proptest! {
     #[test]
     fn any_labels_give_a_well_formed_sheet(title in ".*", labels in prop::collection::vec(".*", 1..30), width in 1usize..40) {
         let pixels = vec![77; width * 3];
-        let sheet = |label| LabelledPicture { width, height: 1, pixels: &pixels, label };
-        let pictures: Vec<_> = labels.iter().map(|label| sheet(label.as_str())).collect();
-        let elements = parse(&picture_sheet(&title, &pictures).expect("draws"));
+        let sheet = |label| LabelledImage { width, height: 1, pixels: &pixels, label };
+        let images: Vec<_> = labels.iter().map(|label| sheet(label.as_str())).collect();
+        let elements = parse(&image_sheet(&title, &images).expect("draws"));
         check_inside(&elements);
         prop_assert_eq!(of(&elements, "image").len(), labels.len());
     }
@@ -224,12 +222,12 @@ fn the_speed_of_several_devices_stands_before_the_ideal() {
     }
 }
 
-/// A sheet is about as wide as high, and small pictures are enlarged.
+/// A sheet is about as wide as high, and small images are enlarged.
 #[test]
 fn contact_sheets_have_their_groups_in_rows() {
     let check = |size: usize, groups: &[usize], expected: Result<(u32, u32), &str>| {
-        let picture = vec![9; size * size * 3];
-        let groups: Vec<Vec<Vec<u8>>> = groups.iter().map(|&count| vec![picture.clone(); count]).collect();
+        let image = vec![9; size * size * 3];
+        let groups: Vec<Vec<Vec<u8>>> = groups.iter().map(|&count| vec![image.clone(); count]).collect();
         match (contact_sheet(size, &groups), expected) {
             (Ok(png), Ok(expected)) => {
                 let info = png::Decoder::new(std::io::Cursor::new(png)).read_info().unwrap().info().size();
@@ -243,8 +241,8 @@ fn contact_sheets_have_their_groups_in_rows() {
     check(32, &[1; 9], Ok((16 + 3 * 112, 16 + 3 * 112)));
     check(200, &[3, 3, 2], Ok((16 + 608 + 16, 16 + 3 * 216)));
     check(96, &[2; 8], Ok((16 + 2 * 212, 16 + 4 * 112)));
-    check(96, &[], Err("a sheet needs at least one picture"));
-    check(96, &[0, 0], Err("a sheet needs at least one picture"));
+    check(96, &[], Err("a sheet needs at least one image"));
+    check(96, &[0, 0], Err("a sheet needs at least one image"));
     let wrong = contact_sheet(2, &[vec![vec![0; 12], vec![0; 11]]]).unwrap_err().to_string();
-    assert_eq!(wrong, "picture 1 (\"\") has 11 bytes, which does not match 2x2 RGB pixels");
+    assert_eq!(wrong, "image 1 (\"\") has 11 bytes, which does not match 2x2 RGB pixels");
 }

@@ -99,7 +99,7 @@ fn choices_in_a_plan_are_obeyed_or_refused() {
             let algorithms = cpu(false).algorithms(plans.train.as_ref().unwrap()).unwrap();
             algorithms.into_iter().filter(|algorithm| *algorithm == name).count()
         };
-        // Three convolutions and a linear layer, forward and two gradients, except the gradient of the pictures.
+        // Three convolutions and a linear layer, forward and two gradients, except the gradient of the images.
         assert_eq!((count(&direct, "winograd"), count(&direct, "direct")), (0, 11));
         assert_eq!((count(&plans, "winograd"), count(&plans, "direct")), (3, 8));
 

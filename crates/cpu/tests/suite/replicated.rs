@@ -37,10 +37,10 @@ fn plans(device: &dyn Device, shards: usize, strategy: Strategy) -> Plans {
 
 /// The inputs of the shards that a program hosts.
 fn inputs(step: u64, shards: std::ops::Range<usize>) -> StepInputs {
-    let picture = SIZE * SIZE * 3;
+    let image = SIZE * SIZE * 3;
     let of_shard = |shard: usize| {
         let mut noise = RandomStream::new(1, "pictures", step, shard as u64);
-        (0..BATCH * picture).map(move |_| noise.next_u32() as u8)
+        (0..BATCH * image).map(move |_| noise.next_u32() as u8)
     };
     let samples = shards.start * BATCH..shards.end * BATCH;
     let batch = HostBatch {

@@ -136,7 +136,7 @@ fn window(kernel: [usize; 2], stride: [usize; 2], padding: [usize; 2], dilation:
     Window { kernel, stride, padding, dilation }
 }
 
-/// Odd sizes, groups of one and of several channels, windows that leave pixels out, and ones larger than the picture.
+/// Odd sizes, groups of one and of several channels, windows that leave pixels out, and ones larger than the image.
 fn shapes() -> [([usize; 4], usize, usize, Window); 8] {
     [
         ([1, 1, 1, 1], 1, 1, window([1; 2], [1; 2], [0; 2], [1; 2])),

@@ -184,7 +184,7 @@ fn check_normalize<E: Element>(pixels: usize) {
 }
 
 #[test]
-fn pictures() {
+fn images() {
     for pixels in [1, 7, 1024, 30_001] {
         check_normalize::<f32>(pixels);
         check_normalize::<Bf16>(pixels);

@@ -16,7 +16,7 @@ use crate::sequence::Sequence;
 /// A step in flight, or the place for one.
 pub(super) struct Step {
     /// Indices and labels of the batch, what mixtures have besides, and the weight of the loss for each shard, for the card to copy.
-    /// The pictures are copied from the batch itself.
+    /// The images are copied from the batch itself.
     staging: HostBuffer,
     /// A `Failure`, then numbers.
     results: HostBuffer,

@@ -197,7 +197,7 @@ fn a_rank_that_fails_ends_the_others_in_mid_step() {
 fn a_loss_that_is_not_finite_is_found_by_all_ranks() {
     let found = on_ranks(&options(2, false), 2, |program, group, map| {
         let before = bits(program);
-        // Only the first shard's pictures and parameters are equal; a NaN of one rank alone reaches both.
+        // Only the first shard's images and parameters are equal; a NaN of one rank alone reaches both.
         if group.rank() == 1 {
             program.load("fc.bias", &[f64::NAN; 4]).unwrap();
         }

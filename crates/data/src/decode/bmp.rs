@@ -3,7 +3,7 @@
 use enmasse_files::reserve;
 
 use super::{Fault, Mode, check_dimensions, convertible};
-use crate::Picture;
+use crate::Image;
 
 /// A pixel takes at least one bit.
 const DENSEST: usize = 8;
@@ -38,7 +38,7 @@ struct Header {
     start: usize,
 }
 
-pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<Mode, Fault> {
+pub(super) fn decode(bytes: &[u8], convert_rgb: bool, image: &mut Image) -> Result<Mode, Fault> {
     let Header { width, height, bottom_up, bits, palette, mode, pixels, start } = header(bytes)?;
     let densest = if matches!(pixels, Pixels::Runs) { DENSEST_RUNS } else { DENSEST };
     check_dimensions(width, height, bytes.len(), densest)?;
@@ -54,7 +54,7 @@ pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> 
         None => (data, bits, (width * bits).div_ceil(32) * 4),
     };
     let data = data.get(..stride * height).ok_or(CUT_SHORT)?;
-    let (lines, _) = picture.reshape(width, height)?.as_chunks_mut::<3>();
+    let (lines, _) = image.reshape(width, height)?.as_chunks_mut::<3>();
     for (number, row) in data.chunks_exact(stride).enumerate() {
         let number = if bottom_up { height - 1 - number } else { number };
         let line = lines[number * width..][..width].iter_mut();
@@ -124,7 +124,7 @@ fn header(bytes: &[u8]) -> Result<Header, Fault> {
             true => "L (grayscale)",
             false => "P (palette)",
         };
-        // Of a grey picture Pillow takes the numbers themselves; other numbers without a colour are black.
+        // Of a grey image Pillow takes the numbers themselves; other numbers without a colour are black.
         let ramp = is_gray && colors > 2;
         let missing = (found.len()..256).map(|number| if ramp { [number as u8; 3] } else { [0; 3] });
         after = end.saturating_add(entry.saturating_mul(colors));

@@ -1,6 +1,6 @@
-//! The formats of pictures that are read, told by a file's first bytes.
+//! The formats of images that are read, told by a file's first bytes.
 
-/// A format of picture files.
+/// A format of image files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// JPEG (JFIF, EXIF).

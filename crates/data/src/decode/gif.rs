@@ -4,12 +4,12 @@ use enmasse_files::reserve;
 use gif::{ColorOutput, DecodeOptions, DecodingError, MemoryLimit};
 
 use super::{Fault, Mode, check_dimensions, convertible};
-use crate::Picture;
+use crate::Image;
 
 /// A code of 12 bits stands for at most 4096 pixels, and a shorter code for fewer per bit.
 const DENSEST: usize = 4096 * 8 / 12;
 
-pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<Mode, Fault> {
+pub(super) fn decode(bytes: &[u8], convert_rgb: bool, image: &mut Image) -> Result<Mode, Fault> {
     let damaged = |error: DecodingError| format!("a damaged or truncated GIF: {error}");
     let mut options = DecodeOptions::new();
     options.set_color_output(ColorOutput::Indexed);
@@ -17,7 +17,7 @@ pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> 
     options.set_memory_limit(MemoryLimit::Unlimited);
     let mut decoder = options.read_info(bytes).map_err(damaged)?;
     let (width, height) = (usize::from(decoder.width()), usize::from(decoder.height()));
-    let frame = decoder.next_frame_info().map_err(damaged)?.ok_or("a GIF without a picture")?;
+    let frame = decoder.next_frame_info().map_err(damaged)?.ok_or("a GIF without an image")?;
     let [left, top, columns, rows] = [frame.left, frame.top, frame.width, frame.height].map(usize::from);
     // Pillow leaves what the frame does not cover to the transparent colour, and otherwise to the first one.
     let background = frame.transparent.unwrap_or(0);
@@ -41,7 +41,7 @@ pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> 
     reserve(&mut indices, columns * rows)?;
     indices.resize(columns * rows, 0);
     decoder.read_into_buffer(&mut indices).map_err(damaged)?;
-    let (pixels, _) = picture.reshape(width, height)?.as_chunks_mut::<3>();
+    let (pixels, _) = image.reshape(width, height)?.as_chunks_mut::<3>();
     if (columns, rows) != (width, height) {
         pixels.fill(colors[usize::from(background)]);
     }

@@ -1,6 +1,6 @@
 //! JPEG: our own decoder where it can, which decodes only what is wanted; otherwise another one, which decodes all.
 //!
-//! The other one takes pictures of four inks and what damage leaves. So every file that was readable before there was a decoder
+//! The other one takes images of four inks and what damage leaves. So every file that was readable before there was a decoder
 //! of our own still is.
 
 use std::io;
@@ -15,12 +15,12 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::orientation::{Turn, transpose};
 use super::{Fault, Mode, ReadOptions, check_dimensions, convertible};
-use crate::{Picture, View, Wanted};
+use crate::{Image, View, Wanted};
 
 /// A block of 64 pixels takes at least one bit.
 const DENSEST: usize = 8 * 64;
 
-/// Decodes to `view` what is `wanted` of the picture as `turn` shows it.
+/// Decodes to `view` what is `wanted` of the image as `turn` shows it.
 pub(super) fn decode(
     bytes: &[u8],
     options: ReadOptions,
@@ -39,9 +39,9 @@ pub(super) fn decode(
         }
     }
     let mut mode = None;
-    view.whole(|picture| {
-        mode = decode_whole(bytes, options.convert_rgb, picture)?;
-        Ok::<(), Fault>(transpose(picture, turn)?)
+    view.whole(|image| {
+        mode = decode_whole(bytes, options.convert_rgb, image)?;
+        Ok::<(), Fault>(transpose(image, turn)?)
     })?;
     Ok(mode)
 }
@@ -64,7 +64,7 @@ fn decode_part(
     let (right, bottom) = ((part.left + part.width).div_ceil(shrink), (part.top + part.height).div_ceil(shrink));
     let shown = Region { left, top, width: right - left, height: bottom - top };
     let stored = turn.stored(shown, width, height);
-    let pixels = view.picture.reshape(stored.width, stored.height)?;
+    let pixels = view.image.reshape(stored.width, stored.height)?;
     match view.decoder.decode(jpeg, stored, scale, pixels) {
         Ok(()) => {}
         Err(enmasse_jpeg::Error::Memory(bytes)) => return Err(no_memory(bytes).into()),
@@ -74,21 +74,21 @@ fn decode_part(
             return Ok(false);
         }
     }
-    transpose(&mut view.picture, turn)?;
+    transpose(&mut view.image, turn)?;
     (view.width, view.height, view.left, view.top, view.shrink) = (width, height, left, top, shrink);
     Ok(true)
 }
 
-/// Decodes a whole picture by the other decoder.
-fn decode_whole(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<Mode, Fault> {
-    match decode_with(bytes, true, convert_rgb, picture) {
+/// Decodes a whole image by the other decoder.
+fn decode_whole(bytes: &[u8], convert_rgb: bool, image: &mut Image) -> Result<Mode, Fault> {
+    match decode_with(bytes, true, convert_rgb, image) {
         // Cameras leave stray bytes between headers, which libjpeg skips with a warning. The lenient decoder skips them
-        // too, but would also fill up a truncated picture, so the end marker is required.
+        // too, but would also fill up a truncated image, so the end marker is required.
         Err(Failure::Decoder(DecodeErrors::FormatStatic(text))) if text.contains("Extra bytes between headers") => {
             if !ends(bytes) {
                 return Err("a damaged or truncated JPEG: no end marker".into());
             }
-            decode_with(bytes, false, convert_rgb, picture)
+            decode_with(bytes, false, convert_rgb, image)
         }
         result => result,
     }
@@ -115,7 +115,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-fn decode_with(bytes: &[u8], strict: bool, convert_rgb: bool, picture: &mut Picture) -> Result<Mode, Failure> {
+fn decode_with(bytes: &[u8], strict: bool, convert_rgb: bool, image: &mut Image) -> Result<Mode, Failure> {
     let options = DecoderOptions::default()
         .set_max_width(usize::from(u16::MAX))
         .set_max_height(usize::from(u16::MAX))
@@ -124,7 +124,7 @@ fn decode_with(bytes: &[u8], strict: bool, convert_rgb: bool, picture: &mut Pict
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
     decoder.decode_headers()?;
     let (Some(info), Some(space)) = (decoder.info(), decoder.input_colorspace()) else {
-        return Err(Failure::Refused("a JPEG without a picture".into()));
+        return Err(Failure::Refused("a JPEG without an image".into()));
     };
     let refused = |problem: String| Failure::Refused(problem.into());
     let (width, height) = (usize::from(info.width), usize::from(info.height));
@@ -144,14 +144,14 @@ fn decode_with(bytes: &[u8], strict: bool, convert_rgb: bool, picture: &mut Pict
         reserve(&mut inks, width * height * 4)?;
         inks.resize(width * height * 4, 0);
         decoder.decode_into(&mut inks)?;
-        cmyk_to_rgb(&inks, has_adobe_marker(bytes), picture.reshape(width, height)?);
+        cmyk_to_rgb(&inks, has_adobe_marker(bytes), image.reshape(width, height)?);
         return Ok(mode);
     }
-    decoder.decode_into(picture.reshape(width, height)?)?;
+    decoder.decode_into(image.reshape(width, height)?)?;
     Ok(mode)
 }
 
-/// Bytes of a picture's coefficients: two each, in blocks that four of a component may share along each side.
+/// Bytes of an image's coefficients: two each, in blocks that four of a component may share along each side.
 fn coefficient_bytes(width: usize, height: usize, components: usize) -> usize {
     const EDGE: usize = 8 * 4;
     width.next_multiple_of(EDGE) * height.next_multiple_of(EDGE) * components * 2

@@ -1,6 +1,6 @@
 //! Decodes files to RGB pixels, with the same result as Pillow. A file's content decides its format, not its name.
 //!
-//! The only exceptions are JPEG pictures of four inks, which differ from Pillow's by at most a few levels, and damaged ones that
+//! The only exceptions are JPEG images of four inks, which differ from Pillow's by at most a few levels, and damaged ones that
 //! Pillow reads as well.
 //!
 //! Orientation tags are ignored, as by torchvision's loaders, unless [`ReadOptions`] asks for them. Nothing here panics on a
@@ -22,24 +22,24 @@ use enmasse_files::read_regular;
 
 pub use format::Format;
 
-use crate::{DataError, Picture, View, Wanted};
+use crate::{DataError, Image, View, Wanted};
 use orientation::Turn;
 
-/// Limit of a picture's pixels (beyond it Pillow warns of a "decompression bomb").
+/// Limit of an image's pixels (beyond it Pillow warns of a "decompression bomb").
 const MAX_PIXELS: usize = 89_478_485;
 
-/// Limit of a picture file's bytes.
+/// Limit of an image file's bytes.
 pub const MAX_FILE_BYTES: u64 = 512 << 20;
 
-/// How picture files become RGB pixels. The default converts images that are not RGB, as torchvision's loader does, and takes
+/// How image files become RGB pixels. The default converts images that are not RGB, as torchvision's loader does, and takes
 /// them as stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadOptions {
     /// Whether images that are not RGB are converted as by Pillow's `convert("RGB")`; otherwise they are errors.
     pub convert_rgb: bool,
-    /// Whether pictures are turned and mirrored by their EXIF orientation, as by Pillow's `ImageOps.exif_transpose`.
+    /// Whether images are turned and mirrored by their EXIF orientation, as by Pillow's `ImageOps.exif_transpose`.
     pub exif_transpose: bool,
-    /// Whether JPEG pictures are decoded at a smaller size where that would do ([`Wanted::shrink`]), instead of at full size.
+    /// Whether JPEG images are decoded at a smaller size where that would do ([`Wanted::shrink`]), instead of at full size.
     pub fast: bool,
 }
 
@@ -52,21 +52,21 @@ impl Default for ReadOptions {
 /// Pillow's name of the mode of an image that is not RGB.
 type Mode = Option<&'static str>;
 
-/// Reads and decodes one picture file. See [`decode`].
-pub fn open(path: impl AsRef<Path>, options: ReadOptions) -> Result<Picture, DataError> {
+/// Reads and decodes one image file. See [`decode`].
+pub fn open(path: impl AsRef<Path>, options: ReadOptions) -> Result<Image, DataError> {
     let mut view = View::default();
     read_part(path.as_ref(), options, &Wanted::whole, &mut view)?;
-    Ok(view.picture)
+    Ok(view.image)
 }
 
-/// [`open`] for a picture file that lies in memory. `name` is for error messages.
-pub fn open_bytes(bytes: &[u8], name: impl FnOnce() -> String, options: ReadOptions) -> Result<Picture, DataError> {
+/// [`open`] for an image file that lies in memory. `name` is for error messages.
+pub fn open_bytes(bytes: &[u8], name: impl FnOnce() -> String, options: ReadOptions) -> Result<Image, DataError> {
     let mut view = View::default();
     read_part_of(bytes, name, options, &Wanted::whole, &mut view)?;
-    Ok(view.picture)
+    Ok(view.image)
 }
 
-/// [`open`] for what is `wanted` of a picture with this width and height. Only JPEG files are decoded in part.
+/// [`open`] for what is `wanted` of an image with this width and height. Only JPEG files are decoded in part.
 pub fn read_part(
     path: &Path,
     options: ReadOptions,
@@ -77,7 +77,7 @@ pub fn read_part(
     read_part_of(&bytes, || path.display().to_string(), options, wanted, view)
 }
 
-/// [`read_part`] of a picture file that lies in memory. `name` is for error messages.
+/// [`read_part`] of an image file that lies in memory. `name` is for error messages.
 pub fn read_part_of(
     bytes: &[u8],
     name: impl FnOnce() -> String,
@@ -86,15 +86,15 @@ pub fn read_part_of(
     view: &mut View,
 ) -> Result<(), DataError> {
     decode_checked(bytes, options, wanted, view).map_err(|fault| match fault {
-        Fault::Picture(problem) => DataError::picture(name(), problem),
+        Fault::Image(problem) => DataError::image(name(), problem),
         Fault::Memory(source) => DataError::read(name(), source),
     })
 }
 
-/// The reasons why a picture cannot be decoded.
+/// The reasons why an image cannot be decoded.
 enum Fault {
-    /// The picture is at fault; the text does not name its file.
-    Picture(String),
+    /// The image is at fault; the text does not name its file.
+    Image(String),
     /// There is no memory for it here and now.
     Memory(io::Error),
 }
@@ -102,13 +102,13 @@ enum Fault {
 impl From<String> for Fault {
     fn from(problem: String) -> Self {
         // Decoders end some of their messages with a line break.
-        Fault::Picture(problem.split_whitespace().collect::<Vec<_>>().join(" "))
+        Fault::Image(problem.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 }
 
 impl From<&str> for Fault {
     fn from(problem: &str) -> Self {
-        Fault::Picture(problem.to_owned())
+        Fault::Image(problem.to_owned())
     }
 }
 
@@ -120,20 +120,20 @@ impl From<io::Error> for Fault {
 
 /// Decodes the bytes of a JPEG, PNG, WebP, BMP or GIF file to RGB; of an animation the first frame.
 ///
-/// A picture that is not RGB (grayscale, CMYK, palette, alpha) is converted, or without [`ReadOptions::convert_rgb`] an error with
+/// An image that is not RGB (grayscale, CMYK, palette, alpha) is converted, or without [`ReadOptions::convert_rgb`] an error with
 /// Pillow's name of its mode. The error is a sentence without the file's name.
 ///
-/// Decoding P pixels takes 3 P bytes for the picture and, while it lasts, at most 6 P for the coefficients of a JPEG of several
+/// Decoding P pixels takes 3 P bytes for the image and, while it lasts, at most 6 P for the coefficients of a JPEG of several
 /// scans (12 P with CMYK's inks), 4 P for the samples of a PNG that is converted, 1 P for the numbers of a GIF's or BMP's
 /// colours, 3 P to turn it, and for a WebP its file again with 4 P, or 7 P for an animation; P is at most 89,478,485. For a JPEG's
-/// coefficients and inks, each side of the picture counts as a multiple of 32.
-pub fn decode(bytes: &[u8], options: ReadOptions, picture: &mut Picture) -> Result<(), String> {
+/// coefficients and inks, each side of the image counts as a multiple of 32.
+pub fn decode(bytes: &[u8], options: ReadOptions, image: &mut Image) -> Result<(), String> {
     let mut view = View::default();
-    std::mem::swap(&mut view.picture, picture);
+    std::mem::swap(&mut view.image, image);
     let result = decode_checked(bytes, options, &Wanted::whole, &mut view);
-    *picture = view.picture;
+    *image = view.image;
     result.map_err(|fault| match fault {
-        Fault::Picture(problem) => problem,
+        Fault::Image(problem) => problem,
         Fault::Memory(error) => error.to_string(),
     })
 }
@@ -155,21 +155,21 @@ fn decode_checked(
             Format::Gif => gif::decode,
         };
         let mut mode = None;
-        view.whole(|picture| {
-            mode = decode(bytes, options.convert_rgb, picture)?;
-            Ok::<(), Fault>(orientation::transpose(picture, turn)?)
+        view.whole(|image| {
+            mode = decode(bytes, options.convert_rgb, image)?;
+            Ok::<(), Fault>(orientation::transpose(image, turn)?)
         })?;
         Ok(mode)
     }));
-    view.mode = result.unwrap_or_else(|_| Err("the picture is damaged (its decoder panicked)".into()))?;
+    view.mode = result.unwrap_or_else(|_| Err("the image is damaged (its decoder panicked)".into()))?;
     Ok(())
 }
 
-/// The error for what is no picture, or of a format that is not read.
+/// The error for what is no image, or of a format that is not read.
 fn unknown(bytes: &[u8]) -> Fault {
     match bytes {
         [] => "the file is empty".into(),
-        _ => format!("not a JPEG, PNG, WebP, BMP or GIF picture{}", seems(bytes)).into(),
+        _ => format!("not a JPEG, PNG, WebP, BMP or GIF image{}", seems(bytes)).into(),
     }
 }
 
@@ -206,8 +206,8 @@ fn convertible(mode: &'static str, convert_rgb: bool) -> Result<Mode, Fault> {
         (_, true) => Ok(Some(mode)),
         (_, false) => {
             let problem =
-                format!("not an RGB picture but of mode {mode}; convert it, or leave out `convert_rgb = false`");
-            Err(Fault::Picture(problem))
+                format!("not an RGB image but of mode {mode}; convert it, or leave out `convert_rgb = false`");
+            Err(Fault::Image(problem))
         }
     }
 }
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn a_problem_is_one_line() {
         let check = |bytes: &[u8], expected: &str| {
-            assert_eq!(decode(bytes, ReadOptions::default(), &mut Picture::default()).unwrap_err(), expected);
+            assert_eq!(decode(bytes, ReadOptions::default(), &mut Image::default()).unwrap_err(), expected);
         };
         let cut = "a damaged or truncated JPEG: I/O errors Not enough bytes, expected";
         check(&[0xFF, 0xD8], &format!("{cut} 1 but found 0"));

@@ -1,4 +1,4 @@
-//! The orientation that cameras record in EXIF (CIPA DC-008, 4.6.4), and pictures turned by it.
+//! The orientation that cameras record in EXIF (CIPA DC-008, 4.6.4), and images turned by it.
 //!
 //! Only the first directory of the EXIF data of a JPEG, PNG or WebP file is read, in one pass without allocation. Data that are
 //! cut short or make no sense count as no orientation, as in Pillow. An orientation that is in XMP alone is not read.
@@ -8,13 +8,13 @@ use std::io;
 use enmasse_jpeg::Region;
 
 use super::webp;
-use crate::Picture;
+use crate::Image;
 use crate::mirror::mirror;
 
 /// The tag of the orientation.
 const ORIENTATION: u16 = 0x0112;
 
-/// An orientation from 1 to 8: where the first row and the first column of a picture's pixels belong. The default is 1: as shown.
+/// An orientation from 1 to 8: where the first row and the first column of an image's pixels belong. The default is 1: as shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Turn(u8);
 
@@ -25,12 +25,12 @@ impl Default for Turn {
 }
 
 impl Turn {
-    /// Width and height of a picture of `width` × `height` when it has been turned.
+    /// Width and height of an image of `width` × `height` when it has been turned.
     pub fn shown(self, width: usize, height: usize) -> (usize, usize) {
         if self.0 >= 5 { (height, width) } else { (width, height) }
     }
 
-    /// Where a part of the turned picture of `width` × `height` is stored.
+    /// Where a part of the turned image of `width` × `height` is stored.
     pub fn stored(self, part: Region, width: usize, height: usize) -> Region {
         let Region { mut left, mut top, .. } = part;
         if matches!(self.0, 2 | 3 | 6 | 7) {
@@ -47,7 +47,7 @@ impl Turn {
     }
 }
 
-/// The orientation that a picture file states.
+/// The orientation that an image file states.
 pub(super) fn orientation(bytes: &[u8]) -> Turn {
     let exif = match bytes {
         [0xFF, 0xD8, ..] => of_jpeg(bytes),
@@ -134,14 +134,14 @@ fn of_exif(exif: &[u8]) -> Option<u8> {
     u8::try_from(value).ok().filter(|value| (1..=8).contains(value))
 }
 
-/// Turns and mirrors a picture as Pillow's `ImageOps.exif_transpose` does. Where rows become columns, the picture gets other
+/// Turns and mirrors an image as Pillow's `ImageOps.exif_transpose` does. Where rows become columns, the image gets other
 /// memory, and for a moment has both.
-pub(super) fn transpose(picture: &mut Picture, Turn(orientation): Turn) -> io::Result<()> {
-    let (width, height) = (picture.width(), picture.height());
+pub(super) fn transpose(image: &mut Image, Turn(orientation): Turn) -> io::Result<()> {
+    let (width, height) = (image.width(), image.height());
     if orientation >= 5 {
-        let stored = std::mem::take(picture);
+        let stored = std::mem::take(image);
         let (stored, _) = stored.pixels().as_chunks::<3>();
-        let (pixels, _) = picture.reshape(height, width)?.as_chunks_mut::<3>();
+        let (pixels, _) = image.reshape(height, width)?.as_chunks_mut::<3>();
         for (column, line) in pixels.chunks_exact_mut(height).enumerate() {
             let column = if orientation >= 7 { width - 1 - column } else { column };
             for (row, pixel) in line.iter_mut().enumerate() {
@@ -151,7 +151,7 @@ pub(super) fn transpose(picture: &mut Picture, Turn(orientation): Turn) -> io::R
         }
         return Ok(());
     }
-    let (pixels, row_bytes) = (picture.pixels_mut(), width * 3);
+    let (pixels, row_bytes) = (image.pixels_mut(), width * 3);
     match orientation {
         2 => mirror(pixels, row_bytes),
         // Both 2 and 4: every pixel in reverse order, as in one row of them all.

@@ -6,12 +6,12 @@ use enmasse_files::reserve;
 use png::{ColorType, Decoder, Limits, Transformations};
 
 use super::{Fault, MAX_PIXELS, Mode, check_dimensions, convertible};
-use crate::Picture;
+use crate::Image;
 
 /// A pixel takes at least one bit, and Deflate makes 258 bytes from two bits at most.
 const DENSEST: usize = 8 * 1032;
 
-pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<Mode, Fault> {
+pub(super) fn decode(bytes: &[u8], convert_rgb: bool, image: &mut Image) -> Result<Mode, Fault> {
     let damaged = |error: png::DecodingError| format!("a damaged or truncated PNG: {error}");
     let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), Limits { bytes: MAX_PIXELS * 8 });
     // Colour profiles and comments are not used, and some decompress to hundreds of times their size.
@@ -41,14 +41,14 @@ pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> 
     let samples = reader.output_color_type().0.samples();
     let bytes = reader.output_buffer_size().ok_or("its dimensions overflow")?;
     if samples == 3 {
-        reader.next_frame(picture.reshape(width, height)?).map_err(damaged)?;
+        reader.next_frame(image.reshape(width, height)?).map_err(damaged)?;
         return Ok(mode);
     }
     let mut raw = Vec::new();
     reserve(&mut raw, bytes)?;
     raw.resize(bytes, 0);
     reader.next_frame(&mut raw).map_err(damaged)?;
-    let (pixels, _) = picture.reshape(width, height)?.as_chunks_mut::<3>();
+    let (pixels, _) = image.reshape(width, height)?.as_chunks_mut::<3>();
     match samples {
         // Pillow clips 16-bit grays rather than scaling them.
         1 if wide_gray => convert::<2>(pixels, &raw, |[high, low]| [if high > 0 { 255 } else { low }; 3]),

@@ -10,15 +10,15 @@ use enmasse_files::{require, reserve};
 use image_webp::{DecodingError, WebPDecoder};
 
 use super::{Fault, Mode, check_dimensions, convertible};
-use crate::Picture;
+use crate::Image;
 
-/// A lossy picture takes at least one bit for each block of 16 by 16 pixels. A lossless one of a single colour takes none.
+/// A lossy image takes at least one bit for each block of 16 by 16 pixels. A lossless one of a single colour takes none.
 const DENSEST_LOSSY: usize = 16 * 16 * 8;
 
 /// A chunk's name and content.
 type Chunk<'a> = ([u8; 4], &'a [u8]);
 
-/// What the file holds of its first picture.
+/// What the file holds of its first image.
 struct Parts<'a> {
     /// Width and height that the file states; a plain file leaves that to the bitstream.
     canvas: Option<(usize, usize)>,
@@ -30,7 +30,7 @@ struct Parts<'a> {
     bitstream: Chunk<'a>,
 }
 
-pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> Result<Mode, Fault> {
+pub(super) fn decode(bytes: &[u8], convert_rgb: bool, image: &mut Image) -> Result<Mode, Fault> {
     let damaged = |error: DecodingError| format!("a damaged or truncated WebP: {error}");
     let parts = parts(bytes)?;
     let alone = alone(parts.bitstream)?;
@@ -50,10 +50,10 @@ pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> 
     check_dimensions(width, height, bytes.len(), usize::MAX)?;
     let mode = if parts.alpha || decoder.has_alpha() { "RGBA (with alpha)" } else { "RGB" };
     let mode = convertible(mode, convert_rgb)?;
-    // Lossless pixels with alpha, or a lossy picture's three planes.
+    // Lossless pixels with alpha, or a lossy image's three planes.
     require(columns * rows * 4)?;
     if !decoder.has_alpha() && (columns, rows) == (width, height) {
-        decoder.read_image(picture.reshape(width, height)?).map_err(damaged)?;
+        decoder.read_image(image.reshape(width, height)?).map_err(damaged)?;
         return Ok(mode);
     }
     let samples = if decoder.has_alpha() { 4 } else { 3 };
@@ -61,7 +61,7 @@ pub(super) fn decode(bytes: &[u8], convert_rgb: bool, picture: &mut Picture) -> 
     reserve(&mut raw, columns * rows * samples)?;
     raw.resize(columns * rows * samples, 0);
     decoder.read_image(&mut raw).map_err(damaged)?;
-    let (pixels, _) = picture.reshape(width, height)?.as_chunks_mut::<3>();
+    let (pixels, _) = image.reshape(width, height)?.as_chunks_mut::<3>();
     // The canvas is transparent black.
     pixels.fill([0; 3]);
     for (line, raw) in pixels.chunks_exact_mut(width).skip(top).zip(raw.chunks_exact(columns * samples)) {
@@ -90,7 +90,7 @@ fn parts(bytes: &[u8]) -> Result<Parts<'_>, Fault> {
             _ => {}
         }
     }
-    Err("a WebP without a picture".into())
+    Err("a WebP without an image".into())
 }
 
 /// The chunks of a file, without what follows the length that it states.

@@ -1,4 +1,4 @@
-//! Pictures in class folders, or labelled by their own names; in parts, if there are folders for these.
+//! Images in class folders, or labelled by their own names; in parts, if there are folders for these.
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
@@ -6,9 +6,9 @@ use std::path::Path;
 use super::imagenet;
 use super::parts::{PartFolders, part_folders};
 use crate::file_list::FileList;
-use crate::folder::{check_folder, require_pictures};
+use crate::folder::{check_folder, require_images};
 use crate::pattern::LabelPattern;
-use crate::scan::{folders, pictures_below};
+use crate::scan::{folders, images_below};
 use crate::split::Scanned;
 use crate::{DataError, DataLayout, Folder, LeftOut};
 
@@ -25,10 +25,10 @@ pub(crate) fn scan(root: &Path) -> Result<Scanned<Folder>, DataError> {
     Ok(scanned)
 }
 
-/// Lists the pictures in `root`, or in its folders for parts, each labelled by its name.
+/// Lists the images in `root`, or in its folders for parts, each labelled by its name.
 pub(crate) fn scan_names(root: &Path, pattern: &str) -> Result<Scanned<Folder>, DataError> {
     let pattern = LabelPattern::parse(pattern)?;
-    let layout = DataLayout::NamedPictures;
+    let layout = DataLayout::NamedImages;
     // Without folders, there is no telling which parts have labels: a name that has none is an error below.
     Ok(match part_folders(root, |_| true)? {
         None => Scanned::whole(layout, by_name(root, "", &pattern)?),
@@ -49,7 +49,7 @@ fn scan_parts(
     let others = [(&parts.held_out, &held_out), (&parts.test, &test)];
     let others: Vec<(&str, &Folder)> =
         others.into_iter().filter_map(|(name, part)| Some((name.as_deref()?, part.as_ref()?))).collect();
-    require_pictures(root, &[&[(parts.train.as_str(), &train)], others.as_slice()].concat())?;
+    require_images(root, &[&[(parts.train.as_str(), &train)], others.as_slice()].concat())?;
     for (name, part) in others {
         same_classes(&train, part, root, [&parts.train, name])?;
     }
@@ -61,22 +61,22 @@ fn scan_parts(
 
 fn by_name(root: &Path, part: &str, pattern: &LabelPattern) -> Result<Folder, DataError> {
     let mut left_out = LeftOut::default();
-    let pictures = pictures_below(&root.join(part), &mut left_out)?;
-    let class = |picture: &str| {
-        pattern.class(picture).map(str::to_owned).ok_or_else(|| {
-            let problem = "its name does not match the label pattern; name a folder in which all pictures have labels";
-            DataError::layout(root.join(part).join(picture), problem)
+    let images = images_below(&root.join(part), &mut left_out)?;
+    let class = |image: &str| {
+        pattern.class(image).map(str::to_owned).ok_or_else(|| {
+            let problem = "its name does not match the label pattern; name a folder in which all images have labels";
+            DataError::layout(root.join(part).join(image), problem)
         })
     };
-    let names = pictures.iter().map(|picture| class(picture)).collect::<Result<BTreeSet<String>, DataError>>()?;
+    let names = images.iter().map(|image| class(image)).collect::<Result<BTreeSet<String>, DataError>>()?;
     if names.is_empty() {
-        return Err(DataError::layout(root.join(part), "there are no pictures in it"));
+        return Err(DataError::layout(root.join(part), "there are no images in it"));
     }
     let classes: Vec<String> = names.into_iter().collect();
     let mut files = FileList::default();
-    for picture in &pictures {
-        let label = classes.binary_search(&class(picture)?).unwrap_or_default();
-        let path = if part.is_empty() { picture.clone() } else { format!("{part}/{picture}") };
+    for image in &images {
+        let label = classes.binary_search(&class(image)?).unwrap_or_default();
+        let path = if part.is_empty() { image.clone() } else { format!("{part}/{image}") };
         files.push(&path, label as u32);
     }
     Ok(Folder::of_files(root, classes, files).with_left_out(left_out))

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::{DataError, Dataset};
 
-/// Names under which people keep the class of a picture.
+/// Names under which people keep the class of an image.
 pub(super) const LABELS: [&str; 8] =
     ["label", "class", "target", "category", "labels", "class_name", "label_name", "class_id"];
 

@@ -1,6 +1,6 @@
 //! ImageNet (ILSVRC 2012): Kaggle's layout read in place, names of its classes, and whether a copy is complete.
 //!
-//! Its classes are folders named by WordNet's numbers, such as `n01440764`. Kaggle's archive has the validation pictures in
+//! Its classes are folders named by WordNet's numbers, such as `n01440764`. Kaggle's archive has the validation images in
 //! one folder, with their classes in `LOC_val_solution.csv`; `LOC_synset_mapping.txt` names the classes.
 
 use std::collections::HashMap;
@@ -11,14 +11,14 @@ use enmasse_files::read_regular;
 use enmasse_wording::grouped;
 
 use crate::file_list::FileList;
-use crate::folder::require_pictures;
+use crate::folder::require_images;
 use crate::scan::{EXTENSIONS, files, folders};
 use crate::split::Scanned;
 use crate::{DataError, DataLayout, DataWarning, Dataset, Folder, LeftOut};
 
 const CLASSES: usize = 1000;
-/// Pictures of the training part and of the validation part.
-const PICTURES: [usize; 2] = [1_281_167, 50_000];
+/// Images of the training part and of the validation part.
+const IMAGES: [usize; 2] = [1_281_167, 50_000];
 
 const NAMES: &str = "LOC_synset_mapping.txt";
 const LABELS: &str = "LOC_val_solution.csv";
@@ -34,17 +34,17 @@ pub(crate) fn kaggle_folder(root: &Path) -> Option<PathBuf> {
 
 /// Lists ImageNet in the folder that [`kaggle_folder`] found.
 pub(crate) fn scan_kaggle(folder: &Path) -> Result<Scanned<Folder>, DataError> {
-    // Many sort the validation pictures into folders of classes once they have extracted them.
+    // Many sort the validation images into folders of classes once they have extracted them.
     if !folders(&folder.join("val"), &mut LeftOut::default())?.is_empty() {
         return super::class_folders::scan(folder);
     }
     let train = Folder::scan_below(folder, "train")?;
-    require_pictures(folder, &[("train", &train)])?;
+    require_images(folder, &[("train", &train)])?;
     if let Some(names) = find_table(folder, NAMES) {
         check_classes(&train, &read_names(&names)?, &names, folder)?;
     }
     let Some(labels) = find_table(folder, LABELS) else {
-        let problem = format!("{LABELS} is not in a folder above it; it has the labels of the pictures in val/");
+        let problem = format!("{LABELS} is not in a folder above it; it has the labels of the images in val/");
         return Err(DataError::layout(folder, problem));
     };
     let validation = validation_part(folder, train.classes(), &labels)?;
@@ -53,17 +53,17 @@ pub(crate) fn scan_kaggle(folder: &Path) -> Result<Scanned<Folder>, DataError> {
     Ok(scanned)
 }
 
-/// If the classes are ImageNet's: names them, where a table does, and warns of missing pictures.
+/// If the classes are ImageNet's: names them, where a table does, and warns of missing images.
 pub(crate) fn describe(scanned: &mut Scanned<Folder>, root: &Path) -> Result<(), DataError> {
     let Scanned { train, held_out, test, warnings, .. } = scanned;
     if !train.classes().iter().all(|class| is_number(class)) {
         return Ok(());
     }
     if let (CLASSES, Some(validation)) = (train.classes().len(), held_out.as_ref()) {
-        let parts = [("training", train.len(), PICTURES[0]), ("validation", validation.len(), PICTURES[1])];
+        let parts = [("training", train.len(), IMAGES[0]), ("validation", validation.len(), IMAGES[1])];
         for (part, found, expected) in parts.into_iter().filter(|(_, found, expected)| found != expected) {
             warnings.push(DataWarning::incomplete(format!(
-                "{}: ImageNet has {} {part} pictures, and this copy has {}",
+                "{}: ImageNet has {} {part} images, and this copy has {}",
                 root.display(),
                 grouped(expected as u64),
                 grouped(found as u64)
@@ -148,20 +148,20 @@ fn check_classes(train: &Folder, names: &[(String, String)], table: &Path, folde
     }
 }
 
-/// The pictures in `val`, labelled by Kaggle's table.
+/// The images in `val`, labelled by Kaggle's table.
 fn validation_part(folder: &Path, classes: &[String], table: &Path) -> Result<Folder, DataError> {
     let text = read_table(table)?;
     let mut labels = HashMap::new();
     for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| !text.trim().is_empty()) {
-        // A class, and the corners of its box, for each object in the picture.
-        let Some((picture, class)) = text.split_once(',').map(|(picture, boxes)| (picture, first_word(boxes))) else {
+        // A class, and the corners of its box, for each object in the image.
+        let Some((image, class)) = text.split_once(',').map(|(image, boxes)| (image, first_word(boxes))) else {
             return Err(DataError::layout(table, format!("line {line} has no comma")));
         };
         if line == 1 && !is_number(class) {
             continue;
         }
         match classes.binary_search_by(|known| known.as_str().cmp(class)) {
-            Ok(label) => labels.insert(picture, label as u32),
+            Ok(label) => labels.insert(image, label as u32),
             Err(_) => {
                 let problem =
                     format!("line {line} has the class {class:?}, which is not in {}", folder.join("train").display());

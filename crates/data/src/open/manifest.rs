@@ -1,7 +1,7 @@
-//! Manifests: tables of pictures and their classes, as CSV, TSV or lines of JSON.
+//! Manifests: tables of images and their classes, as CSV, TSV or lines of JSON.
 //!
 //! Columns are found by the names that people give them, or by those that the user names. Only the list is read here; the
-//! pictures are files, which are read when their turn comes.
+//! images are files, which are read when their turn comes.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use crate::{DataError, DataLayout, DataWarning, Dataset, Folder};
 /// Extensions of manifests.
 pub(crate) const EXTENSIONS: [&str; 4] = ["csv", "tsv", "jsonl", "ndjson"];
 
-/// Names of the column that has the paths of pictures.
+/// Names of the column that has the paths of images.
 pub(super) const PATHS: [&str; 10] =
     ["path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img", "img_path"];
 /// Names of the column that says which part a row belongs to.
@@ -71,7 +71,7 @@ pub(crate) fn scan(manifest: &Path, options: &OpenOptions) -> Result<Scanned<Fol
     })
 }
 
-/// The pictures of a manifest, whatever their labels.
+/// The images of a manifest, whatever their labels.
 pub(super) fn list(manifest: &Path, options: &OpenOptions) -> Result<Folder, DataError> {
     let rows = Rows::open(manifest)?;
     let columns = Columns::of_paths(rows.columns(), options).map_err(|problem| DataError::layout(manifest, problem))?;
@@ -119,14 +119,14 @@ fn find(columns: &[String], known: &[&str], chosen: Option<&str>, what: &str, fl
         [one] => Ok((*one).clone()),
         [] => Err(format!(
             "none of its columns ({}) is called {} or alike; name the columns in the first line, or choose one with \
-             {flag}. A picture has one class: several labels, and numbers as targets, are not supported",
+             {flag}. An image has one class: several labels, and numbers as targets, are not supported",
             all(),
             known[..4].join(", "),
         )),
         several => {
             let names: Vec<&str> = several.iter().map(|name| name.as_str()).collect();
             let names = names.join(", ");
-            Err(format!("it has several columns for the {what} of a picture ({names}); choose one with {flag}"))
+            Err(format!("it has several columns for the {what} of an image ({names}); choose one with {flag}"))
         }
     }
 }
@@ -153,13 +153,13 @@ impl List {
         let mut list = List::default();
         let wanted = [Some(columns.path.as_str()), columns.label.as_deref(), columns.split.as_deref()];
         rows.each(wanted, |line, [path, label, split]| {
-            let path = path.text().filter(|path| !path.is_empty()).ok_or_else(|| "it names no picture".to_owned())?;
+            let path = path.text().filter(|path| !path.is_empty()).ok_or_else(|| "it names no image".to_owned())?;
             let class = match label {
                 _ if columns.label.is_none() => "",
                 Value::Text(class) if !class.trim().is_empty() => class.trim(),
                 Value::Text(_) | Value::Nothing => return Err(format!("{path} has no label")),
                 Value::Several => {
-                    return Err(format!("{path} has a list of labels: several labels of a picture are not supported"));
+                    return Err(format!("{path} has a list of labels: several labels of an image are not supported"));
                 }
             };
             let label = list.classes.number(class);
@@ -187,7 +187,7 @@ impl List {
         DataError::layout(manifest, format!("line {}: {problem}", self.lines[index]))
     }
 
-    /// A wrong root would make every picture unreadable.
+    /// A wrong root would make every image unreadable.
     fn check_first_file(&self, manifest: &Path, root: &Path) -> Result<(), DataError> {
         let path = root.join(self.files.path(0));
         match path.exists() {
@@ -202,7 +202,7 @@ impl List {
         }
     }
 
-    /// Fails if a picture is listed with two classes, as tables of several labels have it.
+    /// Fails if an image is listed with two classes, as tables of several labels have it.
     fn check_single_labels(&self, manifest: &Path) -> Result<(), DataError> {
         let mut order: Vec<usize> = (0..self.files.len()).collect();
         order.sort_unstable_by_key(|&index| (self.files.path(index), index));
@@ -211,7 +211,7 @@ impl List {
             if self.files.path(one) == self.files.path(two) && self.files.label(one) != self.files.label(two) {
                 let class = |index: usize| &self.classes.texts[self.files.label(index) as usize];
                 let problem = format!(
-                    "{} is of the class {:?}, and of {:?} in line {}: several labels of a picture are not supported",
+                    "{} is of the class {:?}, and of {:?} in line {}: several labels of an image are not supported",
                     self.files.path(two),
                     class(two),
                     class(one),

@@ -23,7 +23,7 @@ use enmasse_remote::RemoteOptions;
 use crate::decode::ReadOptions;
 use crate::packed_file::{self, is_packed};
 use crate::parquet::Parquet;
-use crate::scan::{has_extension, holds_pictures};
+use crate::scan::{has_extension, holds_images};
 use crate::shards::Shards;
 use crate::split::{Divide, Parts, Scanned};
 use crate::storage::Storage;
@@ -37,17 +37,17 @@ pub use unlabelled::{Unlabelled, holds_unlabelled, open_unlabelled};
 /// How [`open`] reads data that are not one of the known sets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenOptions {
-    /// Whose random draw decides which pictures are for validation, where these are no part of their own.
+    /// Whose random draw decides which images are for validation, where these are no part of their own.
     pub split: SplitKind,
     /// The seed of the draw.
     pub split_seed: u64,
     /// The fraction of each class for validation, in [0, 1).
     pub val_fraction: f64,
-    /// How picture files become RGB pixels.
+    /// How image files become RGB pixels.
     pub reading: ReadOptions,
     /// Where the names of the files have their classes: `{class}.{number}.jpg`. `None` takes the classes from folders.
     pub label_pattern: Option<String>,
-    /// The column of a manifest that has the paths of pictures, or of a Parquet file that has their bytes. `None` finds it by its name.
+    /// The column of a manifest that has the paths of images, or of a Parquet file that has their bytes. `None` finds it by its name.
     pub path_column: Option<String>,
     /// The column of a manifest or a Parquet file that has the classes. `None` finds it by its name.
     pub label_column: Option<String>,
@@ -129,7 +129,7 @@ enum Found {
 /// CIFAR-10 and CIFAR-100 (binary and Python layouts), MNIST and Fashion-MNIST (also compressed) are recognised by
 /// their files, in `root` itself or in the places below torchvision's `root`, and so is ImageNet in Kaggle's layout. Anything
 /// else is read as class folders ([`Split`]), unless [`OpenOptions::label_pattern`] says otherwise, and a file as a manifest.
-/// Pictures of CIFAR and MNIST are held in memory: 185 MB and 55 MB.
+/// Images of CIFAR and MNIST are held in memory: 185 MB and 55 MB.
 pub fn open(root: &Path, options: &OpenOptions) -> Result<OpenData, DataError> {
     let storage = Storage::of(root, &options.remote)?;
     let mut data = match find(&storage, root, options)? {
@@ -166,7 +166,7 @@ pub fn holds_known_set(root: &Path) -> bool {
     !recognise(root).is_empty()
 }
 
-/// Whether `root` is one file or folder with all of the data: not a manifest, whose pictures lie elsewhere, and not a pattern that
+/// Whether `root` is one file or folder with all of the data: not a manifest, whose images lie elsewhere, and not a pattern that
 /// names several archives.
 pub fn is_self_contained(root: &Path) -> bool {
     let is_manifest = root.is_file() && has_extension(&root.to_string_lossy(), &manifest::EXTENSIONS);
@@ -235,7 +235,7 @@ fn find_folders(storage: &Storage, root: &Path, options: &OpenOptions) -> Result
         let scanned = imagenet::scan_kaggle(&folder)?;
         return Ok(Found::Files(folder, Box::new(scanned)));
     }
-    if holds_pictures(root)? {
+    if holds_images(root)? {
         return Ok(Found::Files(root.to_owned(), Box::new(class_folders::scan(root)?)));
     }
     for extension in [shards::EXTENSION, parquet::EXTENSION] {

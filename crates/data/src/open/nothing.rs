@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::known::LAYOUTS;
-use crate::scan::is_picture;
+use crate::scan::is_image;
 use crate::{DataError, DataKind};
 
 /// The error that lists what was looked for, and where to get it.
@@ -15,13 +15,12 @@ pub(super) fn nothing_found(root: &Path) -> DataError {
         );
     }
     if let Some(table) = find_manifest(root) {
-        let problem =
-            format!("it has no class folders of pictures; if {table} lists pictures and their classes, name it");
+        let problem = format!("it has no class folders of images; if {table} lists images and their classes, name it");
         return DataError::layout(root, problem);
     }
-    if let Some(picture) = find(root, is_picture) {
+    if let Some(image) = find(root, is_image) {
         let problem = format!(
-            "it has pictures, such as {picture}, but no class folders; put those of each class into a folder of its own, or give \
+            "it has images, such as {image}, but no class folders; put those of each class into a folder of its own, or give \
              `label_pattern` if their names have the class, such as '{{class}}.{{number}}.jpg'"
         );
         return DataError::layout(root, problem);
@@ -34,7 +33,7 @@ pub(super) fn nothing_found(root: &Path) -> DataError {
         let page = layouts().next().map_or("", |layout| layout.page);
         format!("{} ({} …, here or in {}; {page})", kind.name(), files.join(" or "), places.join(" or "))
     });
-    let problem = format!("it has no class folders of pictures, and no {}", known.join(", no "));
+    let problem = format!("it has no class folders of images, and no {}", known.join(", no "));
     DataError::layout(root, problem)
 }
 

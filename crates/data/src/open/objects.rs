@@ -8,7 +8,7 @@ use crate::DataError;
 use crate::scan::has_extension;
 use crate::storage::Storage;
 
-/// Extensions of compressed files and pictures, which are not packed files.
+/// Extensions of compressed files and images, which are not packed files.
 const NEVER: [&str; 12] = ["zip", "gz", "tgz", "bz2", "xz", "zst", "jpg", "jpeg", "png", "webp", "bmp", "gif"];
 
 /// Whether an address is that of a packed file. These have any names, so it is one if nothing says otherwise.

@@ -15,12 +15,12 @@ use crate::{DataError, DataLayout, DataWarning, Dataset};
 /// The extension of their names.
 pub(super) const EXTENSION: &str = "parquet";
 
-/// The field of a struct that has a picture's bytes.
+/// The field of a struct that has an image's bytes.
 const BYTES: &str = "bytes";
 /// Of CIFAR-100's two columns of labels.
 const FINE_LABEL: &str = "fine_label";
 
-/// Lists the pictures in files, which are named relative to `root` to find out their parts.
+/// Lists the images in files, which are named relative to `root` to find out their parts.
 pub(super) fn scan(
     storage: &Storage,
     paths: Vec<PathBuf>,
@@ -43,15 +43,15 @@ pub(super) fn scan(
     join(storage, tables, &pieces, root)
 }
 
-/// The pictures in files, whatever their labels.
+/// The images in files, whatever their labels.
 pub(super) fn list(storage: &Storage, paths: Vec<PathBuf>, options: &OpenOptions) -> Result<Parquet, DataError> {
     let files: Vec<(PathBuf, PartName)> = paths.into_iter().map(|path| (path, PartName::Train)).collect();
     let read = |path: &Path, _: PartName| -> Result<(Column, Vec<RowGroup>), DataError> {
         let opened = Opened::read(storage.open(path)?)?;
         let columns = &opened.metadata.columns;
-        let pictures = column_of_pictures(columns, options.path_column.as_deref());
-        let pictures = pictures.map_err(|problem| DataError::layout(path, problem))?;
-        Ok((columns[pictures].clone(), opened.row_groups(pictures, pictures)?))
+        let images = column_of_images(columns, options.path_column.as_deref());
+        let images = images.map_err(|problem| DataError::layout(path, problem))?;
+        Ok((columns[images].clone(), opened.row_groups(images, images)?))
     };
     let (mut builder, mut rows) = (Builder::default(), 0);
     for ((path, _), (column, groups)) in files.iter().zip(read_all(storage, &files, read)?) {
@@ -65,7 +65,7 @@ pub(super) fn list(storage: &Storage, paths: Vec<PathBuf>, options: &OpenOptions
 /// A file's rows, with its own numbers for the labels.
 struct Table {
     path: PathBuf,
-    pictures: Column,
+    images: Column,
     groups: Vec<RowGroup>,
     /// Of each row, a place in `distinct`.
     labels: Vec<u32>,
@@ -83,17 +83,17 @@ impl Table {
         let opened = Opened::read(storage.open(path)?)?;
         let Metadata { columns, class_names } = &opened.metadata;
         let refused = |problem: String| DataError::layout(path, problem);
-        let pictures = column_of_pictures(columns, options.path_column.as_deref()).map_err(refused)?;
+        let images = column_of_images(columns, options.path_column.as_deref()).map_err(refused)?;
         let names: Vec<&str> = class_names.iter().map(|(column, _)| column.as_str()).collect();
-        let label = match column_of_labels(columns, pictures, &names, options.label_column.as_deref()) {
+        let label = match column_of_labels(columns, images, &names, options.label_column.as_deref()) {
             Err(_) if is_test => {
-                let (path, pictures) = (path.to_owned(), columns[pictures].clone());
+                let (path, images) = (path.to_owned(), columns[images].clone());
                 let (groups, labels, distinct) = (Vec::new(), Vec::new(), vec![NO_LABEL.to_owned()]);
-                return Ok(Table { path, pictures, groups, labels, distinct, names: None });
+                return Ok(Table { path, images, groups, labels, distinct, names: None });
             }
             label => label.map_err(refused)?,
         };
-        let groups = opened.row_groups(pictures, label)?;
+        let groups = opened.row_groups(images, label)?;
         let (mut distinct, mut labels) = (Distinct::default(), Vec::new());
         let column = &columns[label];
         for group in &groups {
@@ -106,8 +106,8 @@ impl Table {
         }
         let named = class_names.iter().find(|(named, _)| column.field.is_none() && *named == column.name);
         let names = named.filter(|_| column.physical != Physical::Bytes).map(|(_, names)| names.clone());
-        let (path, pictures) = (path.to_owned(), columns[pictures].clone());
-        Ok(Table { path, pictures, groups, labels, distinct: distinct.texts, names })
+        let (path, images) = (path.to_owned(), columns[images].clone());
+        Ok(Table { path, images, groups, labels, distinct: distinct.texts, names })
     }
 
     /// Whether a label is none: `datasets` writes -1 for it.
@@ -165,7 +165,7 @@ fn join(storage: &Storage, tables: Vec<Table>, pieces: &Pieces, root: &Path) -> 
     let mut parts: [(Vec<u32>, Vec<u32>); 3] = Default::default();
     for (table, (_, part)) in tables.into_iter().zip(&pieces.files) {
         let own: Vec<u32> = table.distinct.iter().map(|text| labels[distinct.number(text) as usize]).collect();
-        let first = builder.add(table.path, table.pictures, &table.groups)?;
+        let first = builder.add(table.path, table.images, &table.groups)?;
         let (rows, part_labels) = &mut parts[pieces.place_of(*part)];
         rows.extend((first..).take(table.labels.len()));
         part_labels.extend(table.labels.iter().map(|&label| own[label as usize]));
@@ -208,8 +208,8 @@ fn full_name(column: &Column) -> String {
     }
 }
 
-/// The place of the column that has the bytes of pictures.
-fn column_of_pictures(columns: &[Column], chosen: Option<&str>) -> Result<usize, String> {
+/// The place of the column that has the bytes of images.
+fn column_of_images(columns: &[Column], chosen: Option<&str>) -> Result<usize, String> {
     let has_bytes = |column: &Column| {
         let is_field = column.field.as_deref() == Some(BYTES);
         !column.is_list
@@ -228,14 +228,12 @@ fn column_of_pictures(columns: &[Column], chosen: Option<&str>) -> Result<usize,
     let all = || columns.iter().map(full_name).collect::<Vec<_>>().join(", ");
     match (named.as_slice(), chosen) {
         (&[one], _) => Ok(one),
-        (_, Some(chosen)) => {
-            Err(format!("it has no column {chosen:?} with pictures' bytes; its columns are {}", all()))
-        }
+        (_, Some(chosen)) => Err(format!("it has no column {chosen:?} with images' bytes; its columns are {}", all())),
         ([], None) => {
-            Err(format!("none of its columns ({}) is known for pictures' bytes; choose one with `path_column`", all()))
+            Err(format!("none of its columns ({}) is known for images' bytes; choose one with `path_column`", all()))
         }
         (_, None) => {
-            Err(format!("several of its columns ({}) have pictures' bytes; choose one with `path_column`", all()))
+            Err(format!("several of its columns ({}) have images' bytes; choose one with `path_column`", all()))
         }
     }
 }
@@ -243,11 +241,11 @@ fn column_of_pictures(columns: &[Column], chosen: Option<&str>) -> Result<usize,
 /// The place of the column that has the labels. `classes` are the columns whose classes have names.
 fn column_of_labels(
     columns: &[Column],
-    pictures: usize,
+    images: usize,
     classes: &[&str],
     chosen: Option<&str>,
 ) -> Result<usize, String> {
-    let beside = |place: &usize| columns[*place].name != columns[pictures].name;
+    let beside = |place: &usize| columns[*place].name != columns[images].name;
     let others: Vec<usize> = (0..columns.len()).filter(beside).collect();
     let of_names = |known: &dyn Fn(&str) -> bool| {
         others.iter().copied().filter(|&place| known(&full_name(&columns[place]))).collect::<Vec<usize>>()
@@ -266,21 +264,21 @@ fn column_of_labels(
         ([], None) => {
             let problem = "none of its other columns";
             return Err(format!(
-                "{problem} ({}) is known for the class of a picture; choose one with `label_column`",
+                "{problem} ({}) is known for the class of an image; choose one with `label_column`",
                 all()
             ));
         }
         (several, None) => {
             let names = several.iter().map(|&place| full_name(&columns[place])).collect::<Vec<_>>().join(", ");
             return Err(format!(
-                "it has several columns for the class of a picture ({names}); choose one with `label_column`"
+                "it has several columns for the class of an image ({names}); choose one with `label_column`"
             ));
         }
     };
     let Column { physical, is_list, .. } = &columns[column];
     let name = full_name(&columns[column]);
     match physical {
-        _ if *is_list => Err(format!("its column {name} has lists: several labels of a picture are not supported")),
+        _ if *is_list => Err(format!("its column {name} has lists: several labels of an image are not supported")),
         Physical::Other(what) => Err(format!("its column {name} has {what}: only whole numbers and texts are classes")),
         Physical::Bytes | Physical::Number { .. } => Ok(column),
     }

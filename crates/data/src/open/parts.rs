@@ -55,7 +55,7 @@ impl PartFolders {
 
 /// The folders in `root` that hold parts; `None` if it does not come in parts. The folder for training is one only if
 /// there is another part, or if nothing else is in `root`: `train` may be a class. `is_usable` tells whether a folder holds
-/// labelled pictures: a test part often has no labels, and is left alone then, with a warning.
+/// labelled images: a test part often has no labels, and is left alone then, with a warning.
 pub(crate) fn part_folders(root: &Path, is_usable: impl Fn(&Path) -> bool) -> Result<Option<PartFolders>, DataError> {
     let found = folders(root, &mut LeftOut::default())?;
     let find = |part: PartName| {

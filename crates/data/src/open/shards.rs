@@ -17,7 +17,7 @@ use crate::{DataError, DataLayout, DataWarning, Dataset};
 /// The extension of their names.
 pub(super) const EXTENSION: &str = "tar";
 
-/// The pictures in archives, whatever their labels.
+/// The images in archives, whatever their labels.
 pub(super) fn list(storage: &Storage, archives: Vec<PathBuf>) -> Result<Shards, DataError> {
     let files: Vec<(PathBuf, PartName)> = archives.iter().map(|path| (path.clone(), PartName::Train)).collect();
     let (mut names, mut places) = (FileList::default(), Vec::new());
@@ -31,7 +31,7 @@ pub(super) fn list(storage: &Storage, archives: Vec<PathBuf>) -> Result<Shards, 
     Ok(Shards::new(archives, vec![String::new()], names, places))
 }
 
-/// Lists the pictures in archives, which are named relative to `root` to find out their parts.
+/// Lists the images in archives, which are named relative to `root` to find out their parts.
 pub(crate) fn scan(
     storage: &Storage,
     archives: Vec<PathBuf>,

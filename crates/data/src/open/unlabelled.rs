@@ -1,4 +1,4 @@
-//! Pictures of data sets whose labels do not count, for predictions: they need have none.
+//! Images of data sets whose labels do not count, for predictions: they need have none.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use crate::split::Divide;
 use crate::storage::Storage;
 use crate::{DataError, DataKind, DataLayout, DataWarning, Dataset};
 
-/// The pictures of a data set.
+/// The images of a data set.
 #[derive(Clone)]
 pub struct Unlabelled {
     /// The kind of data set.
     pub kind: DataKind,
     /// How it lies in files.
     pub layout: DataLayout,
-    /// All of its pictures, or those of each part.
+    /// All of its images, or those of each part.
     pub parts: Vec<Arc<dyn Dataset>>,
     /// What the user should know about the data.
     pub warnings: Vec<DataWarning>,
 }
 
-/// Whether `path` names a data set rather than pictures: a packed file, a manifest, an archive, a Parquet file, a pattern of these,
+/// Whether `path` names a data set rather than images: a packed file, a manifest, an archive, a Parquet file, a pattern of these,
 /// a folder that holds archives or Parquet files, or an address.
 pub fn holds_unlabelled(path: &Path) -> bool {
     let is = |extensions: &[&str]| has_extension(&path.to_string_lossy(), extensions);
@@ -39,12 +39,12 @@ pub fn holds_unlabelled(path: &Path) -> bool {
     }
 }
 
-/// Opens all pictures of a data set for which [`holds_unlabelled`] holds.
+/// Opens all images of a data set for which [`holds_unlabelled`] holds.
 pub fn open_unlabelled(path: &Path, options: &OpenOptions) -> Result<Unlabelled, DataError> {
     let is = |path: &Path, extension: &str| has_extension(&path.to_string_lossy(), &[extension]);
     let storage = &Storage::of(path, &options.remote)?;
-    let of = |layout: DataLayout, pictures: Arc<dyn Dataset>| {
-        Ok(Unlabelled { kind: DataKind::Folder, layout, parts: vec![pictures], warnings: storage.warnings() })
+    let of = |layout: DataLayout, images: Arc<dyn Dataset>| {
+        Ok(Unlabelled { kind: DataKind::Folder, layout, parts: vec![images], warnings: storage.warnings() })
     };
     let files = match path.metadata() {
         _ if is_packed(path) => {

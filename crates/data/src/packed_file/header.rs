@@ -8,7 +8,7 @@ use crate::decode::MAX_FILE_BYTES;
 /// The first bytes. The first one is no text, so that a file that was converted as text is recognised.
 pub(super) const MAGIC: [u8; 8] = *b"\x89enmasse";
 const VERSION: u32 = 2;
-/// The oldest one that is read. Its pictures are JPEG files where those of later ones have streams.
+/// The oldest one that is read. Its images are JPEG files where those of later ones have streams.
 const OLDEST: u32 = 1;
 /// Bytes of the header. The last 32 are the hash of the others.
 pub(super) const BYTES: usize = 512;
@@ -22,7 +22,7 @@ pub(super) const PARTS: usize = 3;
 pub(super) const LABEL: usize = 4;
 /// Bytes of an offset in the index.
 pub(super) const OFFSET: usize = 8;
-/// The largest edge of squares of pixels, so that one takes no more bytes than a picture file may have.
+/// The largest edge of squares of pixels, so that one takes no more bytes than an image file may have.
 pub(super) const MAX_EDGE: usize = (MAX_FILE_BYTES as usize / 3).isqrt();
 
 /// Limit of the metadata's bytes: a million classes with long names.
@@ -167,7 +167,8 @@ impl Fields<'_> {
 pub(super) struct Metadata {
     /// The kind of data set that was packed: its constants and transforms apply.
     pub kind: DataKind,
-    pub pictures: Pictures,
+    #[serde(alias = "pictures")]
+    pub images: Images,
     /// Names of the classes, by label.
     pub classes: Vec<String>,
     /// The program that wrote it.
@@ -177,8 +178,8 @@ pub(super) struct Metadata {
 /// What the records hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Pictures {
-    /// Picture files.
+pub(super) enum Images {
+    /// Image files.
     Files,
     /// RGB pixels of squares with this edge.
     Raw(u16),
@@ -189,11 +190,11 @@ impl Metadata {
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let metadata: Metadata =
             serde_json::from_slice(bytes).map_err(|error| format!("its metadata cannot be read: {error}"))?;
-        match metadata.pictures {
-            Pictures::Raw(edge) if !(1..=MAX_EDGE).contains(&usize::from(edge)) => {
-                Err(format!("its metadata cannot be read: pictures of {edge} pixels"))
+        match metadata.images {
+            Images::Raw(edge) if !(1..=MAX_EDGE).contains(&usize::from(edge)) => {
+                Err(format!("its metadata cannot be read: images of {edge} pixels"))
             }
-            Pictures::Raw(_) | Pictures::Files => Ok(metadata),
+            Images::Raw(_) | Images::Files => Ok(metadata),
         }
     }
 
@@ -251,7 +252,7 @@ mod tests {
         check(&|header| header.parts[2].labels = 1001, false);
     }
 
-    /// Its pictures are read as those of later ones.
+    /// Its images are read as those of later ones.
     #[test]
     fn the_version_before_is_read() {
         let mut bytes = header().to_bytes();
@@ -291,21 +292,24 @@ mod tests {
     fn metadata_that_later_programs_extend() {
         let classes = vec!["rose".to_owned(), "日本".to_owned()];
         let written_by = "enmasse 0.1.0".to_owned();
-        let files = Metadata { kind: DataKind::Folder, pictures: Pictures::Files, classes, written_by };
-        let raw = Metadata { kind: DataKind::FashionMnist, pictures: Pictures::Raw(28), ..files.clone() };
+        let files = Metadata { kind: DataKind::Folder, images: Images::Files, classes, written_by };
+        let raw = Metadata { kind: DataKind::FashionMnist, images: Images::Raw(28), ..files.clone() };
         for metadata in [&files, &raw] {
             assert_eq!(Metadata::parse(&metadata.to_bytes()).as_ref(), Ok(metadata));
         }
-        let text = r#"{"kind":"fashion-mnist","pictures":{"raw":28},"classes":["rose","日本"],"written_by":"enmasse 0.1.0","later":[1]}"#;
-        assert_eq!(Metadata::parse(text.as_bytes()), Ok(raw));
+        let text = r#"{"kind":"fashion-mnist","images":{"raw":28},"classes":["rose","日本"],"written_by":"enmasse 0.1.0","later":[1]}"#;
+        assert_eq!(Metadata::parse(text.as_bytes()).as_ref(), Ok(&raw));
+        // The key of earlier programs.
+        let earlier = text.replace("images", "pictures");
+        assert_eq!(Metadata::parse(earlier.as_bytes()), Ok(raw));
         let check = |edge: &str, expected: Option<&str>| {
             let error = Metadata::parse(text.replace("28", edge).as_bytes()).err();
             assert_eq!(error, expected.map(|problem| format!("its metadata cannot be read: {problem}")));
         };
         check("1", None);
         check("13377", None);
-        check("0", Some("pictures of 0 pixels"));
-        check("13378", Some("pictures of 13378 pixels"));
+        check("0", Some("images of 0 pixels"));
+        check("13378", Some("images of 13378 pixels"));
         assert!(Metadata::parse(b"{}").unwrap_err().starts_with("its metadata cannot be read: missing field"));
     }
 }

@@ -1,4 +1,4 @@
-//! A data set in one file: its parts, the names of classes and samples, and the pictures. `docs/packed-file.md` describes it
+//! A data set in one file: its parts, the names of classes and samples, and the images. `docs/packed-file.md` describes it
 //! byte by byte.
 //!
 //! Opening reads the header, the classes and the labels, but neither the index nor a record. A record is checked against its hash
@@ -20,15 +20,15 @@ use crate::container::Container;
 use crate::dataset::{read_whole, reading_bytes};
 use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use crate::open::objects;
-use crate::{CropBox, DataError, DataLayout, Dataset, Extent, OpenData, Picture, View, Wanted};
-use header::{Header, LABEL, MAGIC, Metadata, OFFSET, Pictures};
+use crate::{CropBox, DataError, DataLayout, Dataset, Extent, Image, OpenData, View, Wanted};
+use header::{Header, Images, LABEL, MAGIC, Metadata, OFFSET};
 use record::{HEAD, Place};
 
 pub use pack::{PackForm, PackOptions, Packed, Unpacked, pack};
 
 /// Limit of a name's bytes.
 const MAX_NAME: usize = 1 << 16;
-/// Limit of a record's bytes: its head, a picture, a name.
+/// Limit of a record's bytes: its head, an image, a name.
 const MAX_RECORD: usize = HEAD + MAX_FILE_BYTES as usize + MAX_NAME + 8;
 
 /// Whether `path` leads to a packed file, of any version. An address does unless it says otherwise; no server is asked.
@@ -41,7 +41,7 @@ pub fn is_packed(path: &Path) -> bool {
     open_regular(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == MAGIC
 }
 
-/// Opens a packed file. Its picture files are read as `reading` says.
+/// Opens a packed file. Its image files are read as `reading` says.
 pub(crate) fn open(container: Container, reading: ReadOptions) -> Result<OpenData, DataError> {
     let path = container.path().to_owned();
     let fault = |problem: String| DataError::layout(&path, problem);
@@ -55,7 +55,7 @@ pub(crate) fn open(container: Container, reading: ReadOptions) -> Result<OpenDat
         let labels = hashed(&container, (own.labels, own.samples * LABEL as u64), &own.labels_hash, "list of labels")?;
         let largest = labels.as_chunks().0.iter().map(|label| u32::from_le_bytes(*label)).max();
         match largest {
-            None => return Err(fault(format!("it has no pictures for {}", PARTS[part]))),
+            None => return Err(fault(format!("it has no images for {}", PARTS[part]))),
             Some(label) if label as usize >= metadata.classes.len() => {
                 let classes = metadata.classes.len();
                 return Err(fault(format!("it has the label {label}, but there are {classes} classes, from 0")));
@@ -144,8 +144,8 @@ impl Part {
         }
     }
 
-    /// Reads a record, and calls `then` with its picture.
-    fn with_picture<T>(
+    /// Reads a record, and calls `then` with its image.
+    fn with_image<T>(
         &self,
         index: usize,
         bytes: &mut Vec<u8>,
@@ -159,15 +159,15 @@ impl Part {
             }
             self.checked[index / 64].fetch_or(1 << (index % 64), Ordering::Relaxed);
         }
-        let (picture, _) = record::content(bytes).ok_or_else(|| self.damaged(index))?;
-        then(picture)
+        let (image, _) = record::content(bytes).ok_or_else(|| self.damaged(index))?;
+        then(image)
     }
 
     fn is_checked(&self, index: usize) -> bool {
         self.checked[index / 64].load(Ordering::Relaxed) >> (index % 64) & 1 == 1
     }
 
-    /// Reads the rows of a picture that are wanted. Columns beside the part come with them.
+    /// Reads the rows of an image that are wanted. Columns beside the part come with them.
     fn read_rows(
         &self,
         index: usize,
@@ -185,13 +185,13 @@ impl Part {
         }
         view.with_file(|bytes, view| {
             let failed = |source| DataError::read(self.file.container.path(), source);
-            let pixels = view.picture.reshape(edge, part.height).map_err(failed)?;
+            let pixels = view.image.reshape(edge, part.height).map_err(failed)?;
             if self.is_checked(index) {
                 // No more than these rows, and at once to where they are needed.
                 return self.file.container.fill(offset + (HEAD + rows.start) as u64, pixels);
             }
-            self.with_picture(index, bytes, |picture| {
-                let rows = picture.get(rows).filter(|_| picture.len() == edge * edge * 3);
+            self.with_image(index, bytes, |image| {
+                let rows = image.get(rows).filter(|_| image.len() == edge * edge * 3);
                 pixels.copy_from_slice(rows.ok_or_else(|| self.damaged(index))?);
                 Ok(())
             })
@@ -206,19 +206,19 @@ impl Part {
         let (offset, length) = self.place(index).ok()?;
         let mut head = [0; HEAD];
         self.file.container.fill(offset, &mut head).ok()?;
-        let (picture, name) = record::lengths(&head)?;
-        let end = HEAD.checked_add(picture)?.checked_add(name)?;
+        let (image, name) = record::lengths(&head)?;
+        let end = HEAD.checked_add(image)?.checked_add(name)?;
         if end > length || name > MAX_NAME {
             return None;
         }
         let mut bytes = Vec::new();
-        self.file.container.read(offset + (HEAD + picture) as u64, name, &mut bytes).ok()?;
+        self.file.container.read(offset + (HEAD + image) as u64, name, &mut bytes).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     fn damaged(&self, index: usize) -> DataError {
         let name = format!("{}, {} sample {index}", self.file.container.path().display(), PARTS[self.part]);
-        DataError::picture(name, "its record is damaged: copy the file again, or pack the data again")
+        DataError::image(name, "its record is damaged: copy the file again, or pack the data again")
     }
 }
 
@@ -231,7 +231,7 @@ impl Dataset for Part {
         u32::from_le_bytes(self.labels.as_chunks().0[index]) as usize
     }
 
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         read_whole(self, index)
     }
 
@@ -241,21 +241,21 @@ impl Dataset for Part {
         wanted: &dyn Fn(usize, usize) -> Wanted,
         view: &mut View,
     ) -> Result<(), DataError> {
-        match self.file.metadata.pictures {
-            Pictures::Raw(edge) => self.read_rows(index, usize::from(edge), wanted, view),
-            Pictures::Files => view.with_file(|bytes, view| {
-                self.with_picture(index, bytes, |picture| {
-                    decode::read_part_of(picture, || self.name(index), self.file.reading, wanted, view)
+        match self.file.metadata.images {
+            Images::Raw(edge) => self.read_rows(index, usize::from(edge), wanted, view),
+            Images::Files => view.with_file(|bytes, view| {
+                self.with_image(index, bytes, |image| {
+                    decode::read_part_of(image, || self.name(index), self.file.reading, wanted, view)
                 })
             }),
         }
     }
 
     fn read_file(&self, index: usize, bytes: &mut Vec<u8>) -> Result<bool, DataError> {
-        match self.file.metadata.pictures {
-            Pictures::Raw(_) => Ok(false),
-            Pictures::Files => {
-                let length = self.with_picture(index, bytes, |picture| Ok(picture.len()))?;
+        match self.file.metadata.images {
+            Images::Raw(_) => Ok(false),
+            Images::Files => {
+                let length = self.with_image(index, bytes, |image| Ok(image.len()))?;
                 bytes.truncate(HEAD + length);
                 bytes.drain(..HEAD);
                 Ok(true)
@@ -287,10 +287,10 @@ impl Dataset for Part {
     }
 
     fn reading_bytes(&self) -> usize {
-        match self.file.metadata.pictures {
+        match self.file.metadata.images {
             // A record and its rows.
-            Pictures::Raw(edge) => 2 * usize::from(edge).pow(2) * 3,
-            Pictures::Files => reading_bytes(self, |index| Some(self.place(index).ok()?.1)),
+            Images::Raw(edge) => 2 * usize::from(edge).pow(2) * 3,
+            Images::Files => reading_bytes(self, |index| Some(self.place(index).ok()?.1)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Packs an opened data set into one file: what becomes of each picture, and the order of the work.
+//! Packs an opened data set into one file: what becomes of each image, and the order of the work.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,25 +8,25 @@ use enmasse_files::{Space, folder_of, write_whole};
 use enmasse_jpeg::Decoder;
 use jpeg_encoder::{ChromaSubsamplingMethod, ColorType, Encoder, SamplingFactor};
 
-use super::header::{MAX_EDGE, Metadata, Pictures};
+use super::header::{Images, MAX_EDGE, Metadata};
 use super::write::Writer;
 use super::{MAX_NAME, PARTS};
 use crate::dataset::spread;
 use crate::decode::{self, ReadOptions};
 use crate::pool::Scratch;
 use crate::{
-    BadSample, CropBox, DataError, DataKind, Dataset, DecodePool, EvalTransform, Picture, Resizer, View, Wanted,
+    BadSample, CropBox, DataError, DataKind, Dataset, DecodePool, EvalTransform, Image, Resizer, View, Wanted,
 };
 
 /// What the records of a packed file hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PackForm {
-    /// Picture files. Those of the data set are decoded once as a check, and kept. JPEG files are kept in the form that is decoded
+    /// Image files. Those of the data set are decoded once as a check, and kept. JPEG files are kept in the form that is decoded
     /// fastest, with the same pixels ([`enmasse_jpeg::Decoder::recode`]); all others, and damaged ones, byte for byte.
     Files {
-        /// Pictures whose shorter side is longer are resized to this length and stored as JPEG files.
+        /// Images whose shorter side is longer are resized to this length and stored as JPEG files.
         resize: Option<usize>,
-        /// The quality of these JPEG files, from 1 to 100, and of pictures that are not files.
+        /// The quality of these JPEG files, from 1 to 100, and of images that are not files.
         quality: u8,
     },
     /// Pixels of squares. The shorter side is resized to this length, and the middle of the longer one kept.
@@ -39,7 +39,7 @@ pub enum PackForm {
 /// How a data set is packed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PackOptions {
-    /// What becomes of the pictures.
+    /// What becomes of the images.
     pub form: PackForm,
     /// How many samples that cannot be read are left out ([`skip_limit`](crate::skip_limit)). More are an error.
     pub most_skipped: usize,
@@ -80,7 +80,7 @@ pub fn pack(
     path: &Path,
     mut each: impl FnMut(Option<BadSample>),
 ) -> Result<Packed, DataError> {
-    let pictures = pictures(options.form)?;
+    let images = images(options.form)?;
     if path.symlink_metadata().is_ok() {
         let source = io::Error::new(io::ErrorKind::AlreadyExists, "it exists: remove it, or choose another name");
         return Err(DataError::write(path, source));
@@ -93,12 +93,12 @@ pub fn pack(
         let mut writer = Writer::new(file)?;
         for (part, dataset) in data.all_parts().enumerate() {
             let (read, form) = (dataset.clone(), options.form);
-            let make = move |index: usize, scratch: &mut Scratch| form.picture(read.as_ref(), index, scratch);
-            let take = |index: usize, picture: Result<Vec<u8>, DataError>| {
-                let skipped = match picture {
-                    Ok(picture) => {
+            let make = move |index: usize, scratch: &mut Scratch| form.image(read.as_ref(), index, scratch);
+            let take = |index: usize, image: Result<Vec<u8>, DataError>| {
+                let skipped = match image {
+                    Ok(image) => {
                         let (label, name) = data.label_and_name(dataset.as_ref(), index)?;
-                        writer.add(part, label, &name, &picture)?;
+                        writer.add(part, label, &name, &image)?;
                         None
                     }
                     Err(error) if options.most_skipped > 0 && error.is_unreadable() => {
@@ -127,7 +127,7 @@ pub fn pack(
             })?;
         }
         let written_by = concat!("enmasse ", env!("CARGO_PKG_VERSION")).to_owned();
-        let metadata = Metadata { kind: data.kind, pictures, classes: data.classes.clone(), written_by };
+        let metadata = Metadata { kind: data.kind, images, classes: data.classes.clone(), written_by };
         packed.bytes = writer.finish(&metadata)?;
         Ok(())
     });
@@ -158,7 +158,7 @@ impl From<io::Error> for Fault {
 }
 
 /// What the metadata say of the records. Fails if a number is out of range.
-fn pictures(form: PackForm) -> Result<Pictures, DataError> {
+fn images(form: PackForm) -> Result<Images, DataError> {
     let between = |what: &str, number: usize, least: usize, most: usize| match (least..=most).contains(&number) {
         true => Ok(()),
         false => Err(DataError::Setting(format!("a {what} of {number} is out of range: {least} to {most}"))),
@@ -167,9 +167,9 @@ fn pictures(form: PackForm) -> Result<Pictures, DataError> {
         PackForm::Files { resize, quality } => {
             between("quality", usize::from(quality), 1, 100)?;
             resize.map_or(Ok(()), |length| between("length", length, 1, MAX_EDGE))?;
-            Ok(Pictures::Files)
+            Ok(Images::Files)
         }
-        PackForm::Raw { size } => between("size", size, 1, MAX_EDGE).map(|()| Pictures::Raw(size as u16)),
+        PackForm::Raw { size } => between("size", size, 1, MAX_EDGE).map(|()| Images::Raw(size as u16)),
     }
 }
 
@@ -199,15 +199,15 @@ impl Unpacked {
 }
 
 impl PackForm {
-    /// The picture of a sample as it is stored.
-    fn picture(self, dataset: &dyn Dataset, index: usize, scratch: &mut Scratch) -> Result<Vec<u8>, DataError> {
+    /// The image of a sample as it is stored.
+    fn image(self, dataset: &dyn Dataset, index: usize, scratch: &mut Scratch) -> Result<Vec<u8>, DataError> {
         let view = &mut scratch.view;
         match self {
             PackForm::Raw { size } => {
                 dataset.read_part(index, &Wanted::whole, view)?;
                 let mut pixels = vec![0; size * size * 3];
                 EvalTransform { resize: size, ..EvalTransform::new(size) }.fit(
-                    &view.picture,
+                    &view.image,
                     &mut Resizer::new(),
                     &mut pixels,
                 );
@@ -223,20 +223,20 @@ impl PackForm {
                     return Ok(fast(file, &mut view.decoder));
                 }
                 dataset.read_part(index, &Wanted::whole, view)?;
-                let View { picture, decoder, .. } = view;
-                let (width, height) = (picture.width(), picture.height());
-                let problem = |problem: &dyn std::fmt::Display| DataError::picture(dataset.name(index), problem);
+                let View { image, decoder, .. } = view;
+                let (width, height) = (image.width(), image.height());
+                let problem = |problem: &dyn std::fmt::Display| DataError::image(dataset.name(index), problem);
                 match resize.filter(|&length| width.min(height) > length) {
                     None if is_file => Ok(fast(file, decoder)),
-                    None => jpeg(picture, quality, decoder).map_err(|error| problem(&error)),
+                    None => jpeg(image, quality, decoder).map_err(|error| problem(&error)),
                     Some(resize) => {
                         let (width, height) =
                             EvalTransform { resize, ..EvalTransform::new(resize) }.resized(width, height);
                         let mut pixels = vec![0; width * height * 3];
-                        let whole = CropBox::whole(picture.width(), picture.height());
-                        Resizer::new().resize(picture, whole, width, height, &mut pixels);
-                        let picture = Picture::new(width, height, pixels)?;
-                        jpeg(&picture, quality, decoder).map_err(|error| problem(&error))
+                        let whole = CropBox::whole(image.width(), image.height());
+                        Resizer::new().resize(image, whole, width, height, &mut pixels);
+                        let image = Image::new(width, height, pixels)?;
+                        jpeg(&image, quality, decoder).map_err(|error| problem(&error))
                     }
                 }
             }
@@ -250,27 +250,27 @@ fn fast(file: Vec<u8>, decoder: &mut Decoder) -> Vec<u8> {
 }
 
 /// A JPEG file with the resolution of colours with which Pillow saves it, the half (4:2:0).
-fn jpeg(picture: &Picture, quality: u8, decoder: &mut Decoder) -> Result<Vec<u8>, String> {
+fn jpeg(image: &Image, quality: u8, decoder: &mut Decoder) -> Result<Vec<u8>, String> {
     let side = |length: usize| u16::try_from(length).map_err(|_| format!("{length} pixels are too many for a JPEG"));
     let mut bytes = Vec::new();
     let mut encoder = Encoder::new(&mut bytes, quality);
     encoder.set_sampling_factor(SamplingFactor::R_4_2_0);
     encoder.set_chroma_subsampling_method(ChromaSubsamplingMethod::Average);
-    let (width, height) = (side(picture.width())?, side(picture.height())?);
-    let encoded = encoder.encode(picture.pixels(), width, height, ColorType::Rgb);
+    let (width, height) = (side(image.width())?, side(image.height())?);
+    let encoded = encoder.encode(image.pixels(), width, height, ColorType::Rgb);
     encoded.map_err(|error| format!("it cannot be encoded: {error}"))?;
     Ok(fast(bytes, decoder))
 }
 
-/// The bytes of all pictures, as far as a few tell.
+/// The bytes of all images, as far as a few tell.
 fn needed_bytes(data: &Unpacked, form: PackForm, pool: &DecodePool) -> Result<u64, DataError> {
-    /// Pictures that are looked at in each part, evenly distributed.
+    /// Images that are looked at in each part, evenly distributed.
     const SAMPLES: usize = 32;
     let mut needed = 0;
     for dataset in data.all_parts() {
         let read = dataset.clone();
         let lengths = pool.ask(dataset, move |scratch| {
-            let length = |index: usize| Some(form.picture(read.as_ref(), index, scratch).ok()?.len() as u64);
+            let length = |index: usize| Some(form.image(read.as_ref(), index, scratch).ok()?.len() as u64);
             spread(read.len(), SAMPLES).filter_map(length).collect::<Vec<u64>>()
         })?;
         needed += lengths.iter().sum::<u64>() * dataset.len() as u64 / lengths.len().max(1) as u64;

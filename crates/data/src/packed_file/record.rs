@@ -1,8 +1,8 @@
-//! A record of a packed file: a picture, its name, and a hash that also covers its place and label, without IO.
+//! A record of a packed file: an image, its name, and a hash that also covers its place and label, without IO.
 
 use super::header::Hash;
 
-/// Bytes before the picture: hash, length of the picture, length of the name.
+/// Bytes before the image: hash, length of the image, length of the name.
 pub(super) const HEAD: usize = 40;
 /// Records begin at multiples of it.
 const ALIGNMENT: usize = 8;
@@ -18,17 +18,17 @@ pub(super) struct Place {
     pub label: usize,
 }
 
-/// The picture and the name of a record.
+/// The image and the name of a record.
 pub(super) type Content<'a> = (&'a [u8], &'a [u8]);
 
 /// Makes `record` the bytes of a record.
-pub(super) fn write(place: Place, picture: &[u8], name: &str, record: &mut Vec<u8>) {
+pub(super) fn write(place: Place, image: &[u8], name: &str, record: &mut Vec<u8>) {
     record.clear();
     record.resize(HASHED_FROM, 0);
-    for length in [picture.len(), name.len()] {
+    for length in [image.len(), name.len()] {
         record.extend((length as u32).to_le_bytes());
     }
-    record.extend_from_slice(picture);
+    record.extend_from_slice(image);
     record.extend_from_slice(name.as_bytes());
     let hash = hash(place, record);
     record[..HASHED_FROM].copy_from_slice(&hash);
@@ -37,13 +37,13 @@ pub(super) fn write(place: Place, picture: &[u8], name: &str, record: &mut Vec<u
 
 /// Splits a record. `None` if its lengths do not fit.
 pub(super) fn content(record: &[u8]) -> Option<Content<'_>> {
-    let (picture, name) = lengths(record)?;
+    let (image, name) = lengths(record)?;
     let rest = &record[HEAD..];
-    let end = picture.checked_add(name).filter(|&end| end <= rest.len())?;
-    Some((&rest[..picture], &rest[picture..end]))
+    let end = image.checked_add(name).filter(|&end| end <= rest.len())?;
+    Some((&rest[..image], &rest[image..end]))
 }
 
-/// The lengths of picture and name from the head of a record.
+/// The lengths of image and name from the head of a record.
 pub(super) fn lengths(head: &[u8]) -> Option<(usize, usize)> {
     let length = |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?) as usize);
     Some((length(HASHED_FROM)?, length(HASHED_FROM + 4)?))
@@ -51,8 +51,8 @@ pub(super) fn lengths(head: &[u8]) -> Option<(usize, usize)> {
 
 /// Whether a record is as it was written, and at its place.
 pub(super) fn is_whole(place: Place, record: &[u8]) -> bool {
-    content(record).is_some_and(|(picture, name)| {
-        let end = HEAD + picture.len() + name.len();
+    content(record).is_some_and(|(image, name)| {
+        let end = HEAD + image.len() + name.len();
         let own: Option<&Hash> = record.first_chunk();
         own == Some(&hash(place, &record[..end]))
     })
@@ -73,27 +73,27 @@ mod tests {
 
     const PLACE: Place = Place { part: 1, index: 7, label: 3 };
 
-    fn record(picture: &[u8], name: &str) -> Vec<u8> {
+    fn record(image: &[u8], name: &str) -> Vec<u8> {
         let mut record = vec![9; 100];
-        write(PLACE, picture, name, &mut record);
+        write(PLACE, image, name, &mut record);
         record
     }
 
     #[test]
     fn records_are_read_as_they_were_written() {
-        for (picture, name, length) in
-            [(&b""[..], "", 40), (b"p", "", 48), (b"picture", "n", 48), (b"picture", "ü", 56), (b"", "a\n\"b\"", 48)]
+        for (image, name, length) in
+            [(&b""[..], "", 40), (b"p", "", 48), (b"content", "n", 48), (b"content", "ü", 56), (b"", "a\n\"b\"", 48)]
         {
-            let record = record(picture, name);
+            let record = record(image, name);
             assert_eq!(record.len(), length);
-            assert_eq!(content(&record), Some((picture, name.as_bytes())));
+            assert_eq!(content(&record), Some((image, name.as_bytes())));
             assert!(is_whole(PLACE, &record));
         }
     }
 
     #[test]
     fn every_byte_and_the_place_count() {
-        let whole = record(b"picture", "name");
+        let whole = record(b"content", "name");
         let end = HEAD + 11;
         for place in 0..end {
             let mut damaged = whole.clone();

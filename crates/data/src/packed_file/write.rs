@@ -33,10 +33,10 @@ impl<W: Write + Seek> Writer<W> {
     }
 
     /// Adds a record to a part, by its number. A part begins when the one before is complete.
-    pub fn add(&mut self, part: usize, label: u32, name: &str, picture: &[u8]) -> io::Result<()> {
+    pub fn add(&mut self, part: usize, label: u32, name: &str, image: &[u8]) -> io::Result<()> {
         let own = &mut self.parts[part];
         let place = Place { part, index: own.labels.len() / header::LABEL, label: label as usize };
-        record::write(place, picture, name, &mut self.record);
+        record::write(place, image, name, &mut self.record);
         self.file.write_all(&self.record)?;
         if own.offsets.is_empty() {
             own.offsets.push(self.length);

@@ -1,4 +1,4 @@
-//! Pages that were read lately, shared by all threads: a page holds many pictures, and each would read it anew.
+//! Pages that were read lately, shared by all threads: a page holds many images, and each would read it anew.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -52,9 +52,9 @@ impl Opened {
     }
 
     /// The groups of rows, of which two columns count.
-    pub fn row_groups(&self, pictures: usize, labels: usize) -> Result<Vec<RowGroup>, DataError> {
+    pub fn row_groups(&self, images: usize, labels: usize) -> Result<Vec<RowGroup>, DataError> {
         let length = self.container.length() - 8 - self.bytes.len() as u64;
-        let groups = self.metadata.row_groups(&self.bytes, length, pictures, labels);
+        let groups = self.metadata.row_groups(&self.bytes, length, images, labels);
         groups.map_err(|problem| DataError::layout(self.container.path(), problem))
     }
 }

@@ -68,7 +68,7 @@ pub(crate) struct Chunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowGroup {
     pub rows: u32,
-    pub pictures: Chunk,
+    pub images: Chunk,
     pub labels: Chunk,
 }
 
@@ -132,15 +132,9 @@ impl Metadata {
         Ok(Metadata { columns: columns(&elements)?, class_names })
     }
 
-    /// The groups of rows in the metadata of a file that has `length` bytes before them. `pictures` and `labels` are places in
+    /// The groups of rows in the metadata of a file that has `length` bytes before them. `images` and `labels` are places in
     /// [`Metadata::columns`].
-    pub fn row_groups(
-        &self,
-        bytes: &[u8],
-        length: u64,
-        pictures: usize,
-        labels: usize,
-    ) -> Result<Vec<RowGroup>, String> {
+    pub fn row_groups(&self, bytes: &[u8], length: u64, images: usize, labels: usize) -> Result<Vec<RowGroup>, String> {
         let mut groups = Vec::new();
         let mut fault = None;
         Reader::new(bytes).each_field(|reader, number, kind| {
@@ -153,7 +147,7 @@ impl Metadata {
                     match number {
                         1 => reader.each_struct(kind, |reader| {
                             let chunk = read_chunk(reader)?;
-                            for (place, chunks) in [pictures, labels].into_iter().zip(&mut chunks) {
+                            for (place, chunks) in [images, labels].into_iter().zip(&mut chunks) {
                                 if place == column {
                                     *chunks = Some(chunk);
                                 }
@@ -166,14 +160,14 @@ impl Metadata {
                     }
                     Ok(true)
                 })?;
-                let [Some(pictures), Some(labels)] = chunks else { return Err("a group of rows lacks a column") };
+                let [Some(images), Some(labels)] = chunks else { return Err("a group of rows lacks a column") };
                 let group = || {
-                    let (pictures, labels) = (pictures.checked(length)?, labels.checked(length)?);
-                    // Each row has a picture.
+                    let (images, labels) = (images.checked(length)?, labels.checked(length)?);
+                    // Each row has an image.
                     let possible = u32::try_from(rows).ok().filter(|&rows| u64::from(rows) <= length);
                     let rows =
                         possible.ok_or_else(|| format!("a group is said to have {rows} rows, in {length} bytes"))?;
-                    Ok(RowGroup { rows, pictures, labels })
+                    Ok(RowGroup { rows, images, labels })
                 };
                 match group() {
                     Ok(group) if group.rows > 0 => groups.push(group),
@@ -186,7 +180,7 @@ impl Metadata {
         })?;
         let rows = groups.iter().map(|group: &RowGroup| u64::from(group.rows)).sum::<u64>();
         let are_shared =
-            overlap(groups.iter().map(|group| group.pictures)) || overlap(groups.iter().map(|group| group.labels));
+            overlap(groups.iter().map(|group| group.images)) || overlap(groups.iter().map(|group| group.labels));
         match fault {
             Some(problem) => Err(problem),
             None if are_shared => Err("two groups of rows are said to have the same bytes: damaged".to_owned()),

@@ -1,6 +1,6 @@
-//! Pictures in Parquet files, as Hugging Face writes data sets: a column of pictures' bytes and one of labels, in groups of rows.
+//! Images in Parquet files, as Hugging Face writes data sets: a column of images' bytes and one of labels, in groups of rows.
 //!
-//! Labels are read once. A picture's page, which holds those of many rows, is read when the first of them is needed, and kept
+//! Labels are read once. An image's page, which holds those of many rows, is read when the first of them is needed, and kept
 //! for the others.
 
 mod cache;
@@ -18,7 +18,7 @@ use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use crate::open_files::OpenFiles;
 use crate::split::Divide;
 use crate::storage::Storage;
-use crate::{Container, DataError, Dataset, Extent, Picture, View, Wanted};
+use crate::{Container, DataError, Dataset, Extent, Image, View, Wanted};
 use cache::Cache;
 pub(crate) use file::{Opened, each_label};
 use file::{PageAt, PageError, Pages};
@@ -28,10 +28,10 @@ use page::Page;
 
 /// Limit of the pages that are kept, in bytes.
 const KEPT: usize = 384 << 20;
-/// Bytes of neighbouring pictures that are read together ([`Dataset::blocks`]): a few blocks fit into what is kept.
+/// Bytes of neighbouring images that are read together ([`Dataset::blocks`]): a few blocks fit into what is kept.
 const BLOCK: u64 = 16 << 20;
 
-/// Pictures in Parquet files, or a part of them. A sample takes 8 bytes.
+/// Images in Parquet files, or a part of them. A sample takes 8 bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Parquet {
     files: Arc<Files>,
@@ -60,10 +60,10 @@ struct Group {
     /// The first row's number among the rows of all files.
     first: u32,
     rows: u32,
-    pictures: Chunk,
-    /// The column of pictures, which may be another one in another file.
+    images: Chunk,
+    /// The column of images, which may be another one in another file.
     column: Arc<Column>,
-    /// Found when the first picture is read.
+    /// Found when the first image is read.
     pages: OnceLock<Arc<Pages>>,
 }
 
@@ -85,7 +85,7 @@ impl Builder {
                 first_in_file: self.rows - first,
                 first: self.rows,
                 rows: group.rows,
-                pictures: group.pictures,
+                images: group.images,
                 column: column.clone(),
                 pages: OnceLock::new(),
             });
@@ -136,7 +136,7 @@ impl Files {
         let place = pages.page_of(row);
         let page = self.cache.get((number, place as u32), || {
             let read = |page: &PageAt, dictionary: Option<&Page>| {
-                page.read(&container, group.pictures, &group.column, dictionary)
+                page.read(&container, group.images, &group.column, dictionary)
             };
             let dictionary = match &pages.dictionary {
                 Some(page) => Some(self.cache.get((number, u32::MAX), || read(page, None))?),
@@ -152,29 +152,29 @@ impl Files {
             return Ok(pages.clone());
         }
         // Two threads may look for them; both find the same.
-        let found = Arc::new(Pages::find(container, group.pictures, group.rows)?);
+        let found = Arc::new(Pages::find(container, group.images, group.rows)?);
         Ok(group.pages.get_or_init(|| found).clone())
     }
 }
 
 impl Parquet {
-    /// Calls `then` with the bytes of a picture.
-    fn with_picture<T>(&self, index: usize, then: impl FnOnce(&[u8]) -> Result<T, DataError>) -> Result<T, DataError> {
-        let refused = |problem: &str| DataError::picture(self.name(index), problem);
+    /// Calls `then` with the bytes of an image.
+    fn with_image<T>(&self, index: usize, then: impl FnOnce(&[u8]) -> Result<T, DataError>) -> Result<T, DataError> {
+        let refused = |problem: &str| DataError::image(self.name(index), problem);
         let (page, place) = self.files.page(self.rows[index]).map_err(|problem| match problem {
             PageError::Damaged(fault) => refused(fault),
             PageError::Read(error) => error,
         })?;
-        let bytes = page.value(place).ok_or_else(|| refused("the row has no picture's bytes"))?;
+        let bytes = page.value(place).ok_or_else(|| refused("the row has no image's bytes"))?;
         if bytes.len() as u64 > MAX_FILE_BYTES {
             return Err(refused(&format!("it has more than {MAX_FILE_BYTES} bytes")));
         }
         then(bytes)
     }
 
-    /// Mean bytes of a picture in its group.
+    /// Mean bytes of an image in its group.
     fn mean_bytes(group: &Group) -> u64 {
-        group.pictures.unpacked / u64::from(group.rows.max(1))
+        group.images.unpacked / u64::from(group.rows.max(1))
     }
 }
 
@@ -205,7 +205,7 @@ impl Dataset for Parquet {
         self.labels[index] as usize
     }
 
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         read_whole(self, index)
     }
 
@@ -215,13 +215,13 @@ impl Dataset for Parquet {
         wanted: &dyn Fn(usize, usize) -> Wanted,
         view: &mut View,
     ) -> Result<(), DataError> {
-        self.with_picture(index, |bytes| decode::read_part_of(bytes, || self.name(index), self.options, wanted, view))
+        self.with_image(index, |bytes| decode::read_part_of(bytes, || self.name(index), self.options, wanted, view))
     }
 
     fn read_file(&self, index: usize, bytes: &mut Vec<u8>) -> Result<bool, DataError> {
-        self.with_picture(index, |picture| {
+        self.with_image(index, |image| {
             bytes.clear();
-            bytes.extend_from_slice(picture);
+            bytes.extend_from_slice(image);
             Ok(true)
         })
     }
@@ -242,7 +242,7 @@ impl Dataset for Parquet {
     fn extent(&self, index: usize) -> Option<Extent> {
         let row = self.rows[index];
         let (_, group) = self.files.group(row);
-        let Chunk { offset, length, .. } = group.pictures;
+        let Chunk { offset, length, .. } = group.images;
         let bytes = match group.pages.get() {
             Some(pages) => pages.data[pages.page_of(row - group.first)].bytes(),
             None => offset..offset + length,
@@ -264,15 +264,14 @@ impl Dataset for Parquet {
     }
 
     fn reading_bytes(&self) -> usize {
-        let picture =
-            reading_bytes(self, |index| Some(Self::mean_bytes(self.files.group(self.rows[index]).1) as usize));
-        // Of the groups whose pictures were just read.
+        let image = reading_bytes(self, |index| Some(Self::mean_bytes(self.files.group(self.rows[index]).1) as usize));
+        // Of the groups whose images were just read.
         let pages = self.files.groups.iter().filter_map(|group| group.pages.get());
-        picture + pages.map(|pages| pages.reading_bytes()).max().unwrap_or(0)
+        image + pages.map(|pages| pages.reading_bytes()).max().unwrap_or(0)
     }
 
     fn kept_bytes(&self) -> usize {
-        let all = self.files.groups.iter().map(|group| group.pictures.unpacked).fold(0, u64::saturating_add);
+        let all = self.files.groups.iter().map(|group| group.images.unpacked).fold(0, u64::saturating_add);
         usize::try_from(all).map_or(KEPT, |all| all.min(KEPT))
     }
 

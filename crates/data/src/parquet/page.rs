@@ -12,7 +12,7 @@ use super::thrift::{Fault, Reader};
 
 /// Limit of a page's bytes, with and without compression.
 const MAX_BYTES: usize = 1 << 30;
-/// How many times as large a page may become, if it becomes larger than [`SMALL`]: pictures hardly shrink.
+/// How many times as large a page may become, if it becomes larger than [`SMALL`]: images hardly shrink.
 const MAX_EXPANSION: usize = 1000;
 const SMALL: usize = 1 << 20;
 /// Memory that Zstandard may ask for, if the page is smaller: writers that do not know a page's length ask for as much.

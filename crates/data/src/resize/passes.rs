@@ -4,7 +4,7 @@ use super::plain;
 use super::taps::Taps;
 use crate::level::Level;
 
-/// One pass over the rows of a picture.
+/// One pass over the rows of an image.
 #[derive(Clone, Copy)]
 pub(super) struct Pass<'a> {
     /// The rows, which begin `stride` bytes apart, from the first position on that the taps read.

@@ -1,8 +1,8 @@
-//! `shapes`: a small data set that needs no download. Ten figures, 300 JPEG pictures of each, drawn by this program.
+//! `shapes`: a small data set that needs no download. Ten figures, 300 JPEG images of each, drawn by this program.
 //!
 //! The figures vary in place, size, turn, colour and shading, on cluttered and noisy backgrounds, light on dark and
 //! dark on light. A linear classifier of the pixels therefore fails (a test proves it), while a convolutional network
-//! learns them in minutes. The pictures are the same bytes on every machine.
+//! learns them in minutes. The images are the same bytes on every machine.
 //!
 //! ```no_run
 //! let folder = enmasse_data::shapes::ensure(&enmasse_data::shapes::default_cache()?)?;
@@ -25,7 +25,7 @@ use crate::DataError;
 use crate::pool::lock;
 use figure::Figure;
 
-/// Pictures of each class.
+/// Images of each class.
 pub const PER_CLASS: usize = 300;
 
 /// Number of classes.
@@ -46,19 +46,19 @@ pub fn ensure(cache: &Path) -> Result<PathBuf, DataError> {
     publish::ensure(cache, FOLDER, is_whole, build)
 }
 
-/// Whether every picture exists. A user may have deleted a part of the cache.
+/// Whether every image exists. A user may have deleted a part of the cache.
 fn is_whole(folder: &Path) -> bool {
     let not_empty = |path: PathBuf| path.metadata().is_ok_and(|metadata| metadata.len() > 0);
     (0..CLASSES * PER_CLASS).all(|index| not_empty(folder.join(file(index))))
 }
 
-/// The relative path of picture `index` among all pictures.
+/// The relative path of image `index` among all images.
 fn file(index: usize) -> String {
     let class = Figure::ALL[index / PER_CLASS].name();
     format!("{class}/{class}-{:03}.jpg", index % PER_CLASS)
 }
 
-/// Draws all pictures into `folder`, on all cores.
+/// Draws all images into `folder`, on all cores.
 fn build(folder: &Path) -> Result<(), DataError> {
     for figure in Figure::ALL {
         let path = folder.join(figure.name());
@@ -73,14 +73,14 @@ fn build(folder: &Path) -> Result<(), DataError> {
                 return;
             }
             let path = folder.join(file(index));
-            if let Err(source) = std::fs::write(&path, picture(index)) {
+            if let Err(source) = std::fs::write(&path, image(index)) {
                 lock(&failed).get_or_insert(DataError::write(path, source));
                 next.store(CLASSES * PER_CLASS, Ordering::Relaxed);
             }
         }
     };
     std::thread::scope(|scope| {
-        // As many helpers as can be started: without any, this thread draws all pictures.
+        // As many helpers as can be started: without any, this thread draws all images.
         let helpers = (1..threads).map_while(|_| Builder::new().spawn_scoped(scope, draw).ok());
         helpers.for_each(drop);
         draw();
@@ -88,8 +88,8 @@ fn build(folder: &Path) -> Result<(), DataError> {
     failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
-/// The JPEG file of picture `index` among all pictures.
-fn picture(index: usize) -> Vec<u8> {
+/// The JPEG file of image `index` among all images.
+fn image(index: usize) -> Vec<u8> {
     let (class, number) = (index / PER_CLASS, index % PER_CLASS);
     let (pixels, width, height) = scene::draw(Figure::ALL[class], number as u64);
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! One picture: several copies of one figure, random in place, size, turn and colour, on a cluttered background.
+//! One image: several copies of one figure, random in place, size, turn and colour, on a cluttered background.
 
 use enmasse_tensor::RandomStream;
 
@@ -12,7 +12,7 @@ const SIDES: std::ops::Range<u64> = 80..161;
 /// Least distance between the colours of figure and background; the greatest possible is 442.
 const CONTRAST: f32 = 150.0;
 
-/// RGB bytes, width and height of picture `number` of `figure`.
+/// RGB bytes, width and height of image `number` of `figure`.
 pub(super) fn draw(figure: Figure, number: u64) -> (Vec<u8>, usize, usize) {
     let mut random = RandomStream::new(0, "shapes picture", number, figure as u64);
     let [width, height] = [(); 2].map(|()| (SIDES.start + random.below(SIDES.end - SIDES.start)) as usize);
@@ -67,7 +67,7 @@ fn cover(distance: f32) -> f32 {
     (0.5 - distance).clamp(0.0, 1.0)
 }
 
-/// Figures in the cells of a lattice; the picture is a window onto it, with two cells along its shorter side.
+/// Figures in the cells of a lattice; the image is a window onto it, with two cells along its shorter side.
 ///
 /// Any crop in training shows a figure or a large part of one, and evaluation's crop shows a whole figure. The window's
 /// origin varies by half a cell, so that no single pixel is predictable: a linear classifier relies on exactly that.
@@ -117,7 +117,7 @@ impl Lattice {
     }
 }
 
-/// A value that goes from 0 to 1 across the picture, in some direction.
+/// A value that goes from 0 to 1 across the image, in some direction.
 struct Ramp {
     start: Point,
     step: Point,

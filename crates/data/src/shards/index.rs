@@ -30,7 +30,7 @@ pub(crate) struct Indexed {
     pub is_complete: bool,
 }
 
-/// A picture in an archive.
+/// An image in an archive.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sample {
     /// The name of the member.
@@ -45,8 +45,8 @@ pub(crate) struct Sample {
 #[derive(Default)]
 struct Group {
     key: String,
-    /// The picture, and the place of its extension among ours.
-    picture: Option<(usize, Sample)>,
+    /// The image, and the place of its extension among ours.
+    image: Option<(usize, Sample)>,
     label: Option<String>,
 }
 
@@ -85,11 +85,11 @@ pub(crate) fn index(storage: &Storage, path: &Path, labels: Labels) -> Result<In
     container.known(&format!("samples-{}", &hash.to_hex()[..16]), || list(&container, labels))
 }
 
-/// The end of a sentence about an archive whose picture `name` has no label.
+/// The end of a sentence about an archive whose image `name` has no label.
 pub(crate) fn no_label(name: &str) -> String {
     let key = split_name(name).map_or(name, |(key, _)| key);
     format!(
-        "its picture {name} has no label: a member {key}.cls, or {key}.json with a field \"label\". An archive of class \
+        "its image {name} has no label: a member {key}.cls, or {key}.json with a field \"label\". An archive of class \
          folders must be extracted"
     )
 }
@@ -129,10 +129,10 @@ fn list(container: &Container, labels: Labels) -> Result<Indexed, DataError> {
         }
         let extension = extension.to_ascii_lowercase();
         if let Some(rank) = EXTENSIONS.iter().position(|known| *known == extension) {
-            if group.picture.as_ref().is_none_or(|(other, _)| rank < *other) {
+            if group.image.as_ref().is_none_or(|(other, _)| rank < *other) {
                 let (offset, label) = (entry.raw_file_position(), String::new());
                 let length = u32::try_from(size).map_err(|_| refused(format!("its member {name} has {size} bytes")))?;
-                group.picture = Some((rank, Sample { name, offset, length, label }));
+                group.image = Some((rank, Sample { name, offset, length, label }));
             }
         } else if let Some(fields) = fields
             && (extension == "cls" || (extension == "json" && group.label.is_none()))
@@ -182,13 +182,13 @@ impl<R: Seek> Seek for Limited<'_, R> {
 
 impl Group {
     fn finish(self, needs_label: bool) -> Result<Option<Sample>, String> {
-        let Group { key, picture, label } = self;
-        match (picture, label) {
-            (picture, None) if !needs_label => Ok(picture.map(|(_, picture)| picture)),
-            (Some((_, picture)), Some(label)) if !label.is_empty() => Ok(Some(Sample { label, ..picture })),
-            (Some((_, picture)), _) if !needs_label => Ok(Some(picture)),
-            (Some((_, picture)), _) => Err(no_label(&picture.name)),
-            (None, Some(_)) => Err(format!("its sample {key} has a label and no picture ({})", EXTENSIONS.join(", "))),
+        let Group { key, image, label } = self;
+        match (image, label) {
+            (image, None) if !needs_label => Ok(image.map(|(_, image)| image)),
+            (Some((_, image)), Some(label)) if !label.is_empty() => Ok(Some(Sample { label, ..image })),
+            (Some((_, image)), _) if !needs_label => Ok(Some(image)),
+            (Some((_, image)), _) => Err(no_label(&image.name)),
+            (None, Some(_)) => Err(format!("its sample {key} has a label and no image ({})", EXTENSIONS.join(", "))),
             (None, None) => Ok(None),
         }
     }
@@ -219,7 +219,7 @@ fn json_label(text: &str, fields: &[&str]) -> Result<Option<String>, String> {
         Some(Value::Number(label)) => Ok(Some(label.to_string())),
         Some(Value::Bool(label)) => Ok(Some(label.to_string())),
         Some(Value::Array(_) | Value::Object(_)) => {
-            Err("has a list of labels: several labels of a picture are not supported".to_owned())
+            Err("has a list of labels: several labels of an image are not supported".to_owned())
         }
     }
 }

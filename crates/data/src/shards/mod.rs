@@ -1,6 +1,6 @@
-//! Pictures in tar archives, as WebDataset writes them: members with one key are a sample, a picture and its label.
+//! Images in tar archives, as WebDataset writes them: members with one key are a sample, an image and its label.
 //!
-//! Where each picture lies is found out once, from the headers of the archives. After that each thread reads the pictures that
+//! Where each image lies is found out once, from the headers of the archives. After that each thread reads the images that
 //! it needs, in any order.
 
 mod index;
@@ -12,13 +12,13 @@ use crate::decode::ReadOptions;
 use crate::file_list::FileList;
 use crate::open_files::OpenFiles;
 use crate::split::Divide;
-use crate::{DataError, Dataset, Extent, Picture, View, Wanted};
+use crate::{DataError, Dataset, Extent, Image, View, Wanted};
 pub(crate) use index::{Indexed, Labels, Sample, index, no_label};
 
 /// Bytes of an archive that are read together ([`Dataset::blocks`]).
 const BLOCK: u64 = 8 << 20;
 
-/// Pictures in tar archives, or a part of them. A sample takes its name and 28 bytes.
+/// Images in tar archives, or a part of them. A sample takes its name and 28 bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Shards {
     archives: Arc<OpenFiles>,
@@ -30,14 +30,14 @@ pub(crate) struct Shards {
     options: ReadOptions,
 }
 
-/// Where a picture lies.
+/// Where an image lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// First byte in the archive.
     pub offset: u64,
     /// The archive.
     pub archive: u32,
-    /// Bytes of the picture.
+    /// Bytes of the image.
     pub length: u32,
 }
 
@@ -80,7 +80,7 @@ impl Dataset for Shards {
         self.names.label(index) as usize
     }
 
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         read_whole(self, index)
     }
 
@@ -122,7 +122,7 @@ impl Dataset for Shards {
     }
 
     fn reading_bytes(&self) -> usize {
-        // The file lies in memory beside its picture.
+        // The file lies in memory beside its image.
         reading_bytes(self, |index| Some(self.places[index].length as usize))
     }
 

@@ -32,7 +32,7 @@ pub(super) enum Entry {
 
 impl Tree {
     /// Lists `top`, a file or a folder, and all that is below it. Links are followed, except to a folder that they lie in, and
-    /// clutter is left out, as when pictures are listed. `tell` gets the number of entries so far.
+    /// clutter is left out, as when images are listed. `tell` gets the number of entries so far.
     pub fn of(top: &Path, tell: &mut dyn FnMut(usize)) -> Result<Self, DataError> {
         let mut tree = Tree::default();
         let name = top.file_name().map(PathBuf::from).unwrap_or_default();

@@ -1,54 +1,54 @@
-//! The working state of transforms: one picture, and the memory for making the next one from it.
+//! The working state of transforms: one image, and the memory for making the next one from it.
 
 use crate::mirror::mirror;
-use crate::{CropBox, Picture, Resizer, Stretch, View};
+use crate::{CropBox, Image, Resizer, Stretch, View};
 
-/// A picture that transforms change one after the other. Its memory is reused for every sample.
+/// An image that transforms change one after the other. Its memory is reused for every sample.
 ///
 /// ```
-/// use enmasse_data::{Canvas, Picture};
-/// let mut canvas = Canvas::new(Picture::new(1, 1, vec![10, 20, 30])?);
+/// use enmasse_data::{Canvas, Image};
+/// let mut canvas = Canvas::new(Image::new(1, 1, vec![10, 20, 30])?);
 /// canvas.pixels_mut()[0] = 11;
 /// canvas.replace(2, 1, |before, _, after| after[3..].copy_from_slice(before.pixels()));
-/// assert_eq!(canvas.picture().pixels(), [0, 0, 0, 11, 20, 30]);
+/// assert_eq!(canvas.image().pixels(), [0, 0, 0, 11, 20, 30]);
 /// # Ok::<(), enmasse_data::DataError>(())
 /// ```
 #[derive(Default)]
 pub struct Canvas {
-    /// A whole picture is exchanged with the first one, so only that one grows to its size.
-    pictures: [Picture; 2],
+    /// A whole image is exchanged with the first one, so only that one grows to its size.
+    images: [Image; 2],
     second: bool,
     /// Whether the first one is that of a view, which gets it back before the next sample.
     taken: bool,
     resizer: Resizer,
-    /// What a transform computes in between, and keeps of the picture that it changes.
+    /// What a transform computes in between, and keeps of the image that it changes.
     pub(super) floats: Vec<f32>,
     pub(super) kept: Vec<u8>,
 }
 
 impl Canvas {
-    /// A canvas that shows `picture`.
-    pub fn new(picture: Picture) -> Self {
-        Canvas { pictures: [picture, Picture::default()], ..Canvas::default() }
+    /// A canvas that shows `image`.
+    pub fn new(image: Image) -> Self {
+        Canvas { images: [image, Image::default()], ..Canvas::default() }
     }
 
-    /// The current picture.
-    pub fn picture(&self) -> &Picture {
-        &self.pictures[usize::from(self.second)]
+    /// The current image.
+    pub fn image(&self) -> &Image {
+        &self.images[usize::from(self.second)]
     }
 
     /// The bytes, `[height, width, 3]`, to change in place.
     pub fn pixels_mut(&mut self) -> &mut [u8] {
-        self.pictures[usize::from(self.second)].pixels_mut()
+        self.images[usize::from(self.second)].pixels_mut()
     }
 
-    /// Replaces the picture by one of `width` × `height`, which `paint` makes from the previous one. Before that it is
+    /// Replaces the image by one of `width` × `height`, which `paint` makes from the previous one. Before that it is
     /// black: it contains nothing of earlier samples.
     ///
     /// # Panics
     /// If there is no memory for it. A loader makes an error of that, which names the sample.
-    pub fn replace(&mut self, width: usize, height: usize, paint: impl FnOnce(&Picture, &mut Resizer, &mut [u8])) {
-        let [first, second] = &mut self.pictures;
+    pub fn replace(&mut self, width: usize, height: usize, paint: impl FnOnce(&Image, &mut Resizer, &mut [u8])) {
+        let [first, second] = &mut self.images;
         let (before, after) = if self.second { (second, first) } else { (first, second) };
         let pixels = after.reshape(width, height).unwrap_or_else(|error| panic!("{error}"));
         pixels.fill(0);
@@ -59,25 +59,25 @@ impl Canvas {
     /// Cuts out `part` and resizes it to `width` × `height`, as [`Resizer::resize`] does.
     ///
     /// # Panics
-    /// If `part` leaves the picture, or without memory.
+    /// If `part` leaves the image, or without memory.
     pub fn resize(&mut self, part: CropBox, width: usize, height: usize) {
         self.replace(width, height, |before, resizer, after| resizer.resize(before, part, width, height, after));
     }
 
-    /// Shows the whole picture of `view`, until [`give_back`](Self::give_back).
+    /// Shows the whole image of `view`, until [`give_back`](Self::give_back).
     pub(crate) fn take(&mut self, view: &mut View) {
-        std::mem::swap(&mut self.pictures[0], &mut view.picture);
+        std::mem::swap(&mut self.images[0], &mut view.image);
         (self.second, self.taken) = (false, true);
     }
 
-    /// Gives `view` its memory back, for the next sample: otherwise there would be two pictures of a sample's size.
+    /// Gives `view` its memory back, for the next sample: otherwise there would be two images of a sample's size.
     pub(crate) fn give_back(&mut self, view: &mut View) {
         if std::mem::take(&mut self.taken) {
-            std::mem::swap(&mut self.pictures[0], &mut view.picture);
+            std::mem::swap(&mut self.images[0], &mut view.image);
         }
     }
 
-    /// Makes `out` the result of `stretch` of the picture that `view` holds the needed part of, mirrored if so asked. What the canvas
+    /// Makes `out` the result of `stretch` of the image that `view` holds the needed part of, mirrored if so asked. What the canvas
     /// shows stays.
     pub(crate) fn stretch_to(&mut self, view: &View, (stretch, mirrored): (&Stretch, bool), out: &mut [u8]) {
         self.resizer.stretch(view, stretch, out);
@@ -86,11 +86,11 @@ impl Canvas {
         }
     }
 
-    /// Shows the result of `stretch` of the picture that `view` holds the needed part of.
+    /// Shows the result of `stretch` of the image that `view` holds the needed part of.
     pub(crate) fn stretch(&mut self, view: &View, stretch: &Stretch) {
         self.second = false;
         let (width, height) = (stretch.part.width, stretch.part.height);
-        let pixels = self.pictures[0].reshape(width, height).unwrap_or_else(|error| panic!("{error}"));
+        let pixels = self.images[0].reshape(width, height).unwrap_or_else(|error| panic!("{error}"));
         self.resizer.stretch(view, stretch, pixels);
     }
 }

@@ -1,6 +1,6 @@
 //! Operations on the colour of each pixel: grayscale, saturation, hue.
 //!
-//! The bytes are those of torchvision's functions of the same names on PIL pictures, which are Pillow's mode "L",
+//! The bytes are those of torchvision's functions of the same names on PIL images, which are Pillow's mode "L",
 //! `ImageEnhance.Color` and mode "HSV".
 
 use super::Canvas;
@@ -12,7 +12,7 @@ impl Canvas {
         rgb_to_grayscale(self.pixels_mut());
     }
 
-    /// Moves the pixels away from their luminance: a factor of 0 gives a grey picture, 1 the same one.
+    /// Moves the pixels away from their luminance: a factor of 0 gives a grey image, 1 the same one.
     pub fn adjust_saturation(&mut self, factor: f64) {
         let factor = factor as f32;
         self.map_pixels(|pixel| {
@@ -21,7 +21,7 @@ impl Canvas {
         });
     }
 
-    /// Turns the hue by `factor` of the whole circle, -0.5 to 0.5. Pictures change a little even with 0, since hue and saturation
+    /// Turns the hue by `factor` of the whole circle, -0.5 to 0.5. Images change a little even with 0, since hue and saturation
     /// are rounded to bytes.
     pub fn adjust_hue(&mut self, factor: f64) {
         // Bytes of hue overflow to the other end of the circle.

@@ -1,4 +1,4 @@
-//! torchvision's ColorJitter, RandomGrayscale, and GaussianBlur of some pictures.
+//! torchvision's ColorJitter, RandomGrayscale, and GaussianBlur of some images.
 
 use enmasse_tensor::RandomStream;
 
@@ -43,7 +43,7 @@ impl ColorJitter {
         }
     }
 
-    /// The changes of a picture, in order. Those whose range is the factor without effect are left out.
+    /// The changes of an image, in order. Those whose range is the factor without effect are left out.
     pub fn draw(&self, random: &mut RandomStream) -> [Option<Jitter>; 4] {
         let ColorJitter { brightness, contrast, saturation, hue } = *self;
         let factor = |random: &mut RandomStream, (low, high): (f64, f64), neutral: f64| {
@@ -97,10 +97,10 @@ impl Transform for ColorJitter {
     }
 }
 
-/// RandomGrayscale: makes some pictures grey.
+/// RandomGrayscale: makes some images grey.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomGrayscale {
-    /// The probability of making a picture grey.
+    /// The probability of making an image grey.
     pub probability: f64,
 }
 
@@ -142,19 +142,19 @@ impl Transform for Grayscale {
     }
 }
 
-/// GaussianBlur of some pictures, as by `RandomApply([GaussianBlur(kernel_size, sigma)], p)`.
+/// GaussianBlur of some images, as by `RandomApply([GaussianBlur(kernel_size, sigma)], p)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GaussianBlur {
-    /// The probability of blurring a picture; torchvision's own class blurs all.
+    /// The probability of blurring an image; torchvision's own class blurs all.
     pub probability: f64,
-    /// Pixels in each direction that make one of the new picture; odd.
+    /// Pixels in each direction that make one of the new image; odd.
     pub kernel_size: usize,
     /// Least and largest deviation, in pixels; drawn uniformly.
     pub sigma: (f64, f64),
 }
 
 impl GaussianBlur {
-    /// For pictures of `size` × `size`, as in SimCLR (Chen et al. 2020): over a tenth of the picture, with a deviation between 0.1
+    /// For images of `size` × `size`, as in SimCLR (Chen et al. 2020): over a tenth of the image, with a deviation between 0.1
     /// and 2 pixels, which is also torchvision's default.
     pub fn new(size: usize, probability: f64) -> Self {
         GaussianBlur { probability, kernel_size: (size / 10) | 1, sigma: (0.1, 2.0) }

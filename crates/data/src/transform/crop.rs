@@ -1,4 +1,4 @@
-//! Turns training pictures into squares: torchvision's RandomResizedCrop and RandomCrop.
+//! Turns training images into squares: torchvision's RandomResizedCrop and RandomCrop.
 //!
 //! Drawing a crop and cutting it out are separate, so that each can be compared with torchvision's.
 
@@ -7,7 +7,7 @@ use enmasse_tensor::RandomStream;
 use super::check_size;
 use crate::{Canvas, DataError, EvalTransform, Stretch, Transform};
 
-/// A rectangle of pixels inside a picture.
+/// A rectangle of pixels inside an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CropBox {
     /// Columns to its left.
@@ -21,12 +21,12 @@ pub struct CropBox {
 }
 
 impl CropBox {
-    /// The whole of a picture.
+    /// The whole of an image.
     pub fn whole(width: usize, height: usize) -> Self {
         CropBox { left: 0, top: 0, width, height }
     }
 
-    /// Whether it has pixels and lies inside a picture of `width` × `height`.
+    /// Whether it has pixels and lies inside an image of `width` × `height`.
     pub fn fits(&self, width: usize, height: usize) -> bool {
         let inside =
             |start: usize, length: usize, whole: usize| length > 0 && length <= whole && start <= whole - length;
@@ -34,12 +34,12 @@ impl CropBox {
     }
 }
 
-/// RandomResizedCrop: a random part of the picture, stretched to `size` × `size`.
+/// RandomResizedCrop: a random part of the image, stretched to `size` × `size`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomResizedCrop {
     /// Edge of the square result, in pixels.
     pub size: usize,
-    /// Least and largest fraction of the picture's area that a crop covers.
+    /// Least and largest fraction of the image's area that a crop covers.
     pub scale: (f64, f64),
     /// Least and largest width / height of a crop; drawn uniformly in the logarithm.
     pub ratio: (f64, f64),
@@ -51,7 +51,7 @@ impl RandomResizedCrop {
         RandomResizedCrop { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) }
     }
 
-    /// The crop of a picture of `width` × `height`: ten tries, then the largest central crop of an allowed ratio.
+    /// The crop of an image of `width` × `height`: ten tries, then the largest central crop of an allowed ratio.
     pub fn draw(&self, random: &mut RandomStream, width: usize, height: usize) -> CropBox {
         let (scale, ratio) = (self.scale, self.ratio);
         let area = (width * height) as f64;
@@ -98,7 +98,7 @@ impl Transform for RandomResizedCrop {
     }
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
-        let part = self.draw(random, canvas.picture().width(), canvas.picture().height());
+        let part = self.draw(random, canvas.image().width(), canvas.image().height());
         canvas.resize(part, self.size, self.size);
     }
 }
@@ -117,7 +117,7 @@ fn central_crop(ratio: (f64, f64), width: usize, height: usize) -> CropBox {
     CropBox { left: (width - w) / 2, top: (height - h) / 2, width: w, height: h }
 }
 
-/// RandomCrop: a square of the picture with black margins. A picture of another size is first resized as by
+/// RandomCrop: a square of the image with black margins. An image of another size is first resized as by
 /// [`EvalTransform`] with `resize` = `size`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomCrop {
@@ -128,7 +128,7 @@ pub struct RandomCrop {
 }
 
 impl RandomCrop {
-    /// The square to cut out of the picture with its margins.
+    /// The square to cut out of the image with its margins.
     pub fn draw(&self, random: &mut RandomStream) -> CropBox {
         let mut start = || random.below(2 * self.padding as u64 + 1) as usize;
         let (top, left) = (start(), start());
@@ -138,18 +138,18 @@ impl RandomCrop {
     /// Cuts out that square.
     pub fn cut(&self, canvas: &mut Canvas, square: CropBox) {
         let RandomCrop { size, padding } = *self;
-        if (canvas.picture().width(), canvas.picture().height()) != (size, size) {
+        if (canvas.image().width(), canvas.image().height()) != (size, size) {
             EvalTransform { resize: size, ..EvalTransform::new(size) }.show(canvas);
         }
-        // Along a side: the number of black pixels before the picture, where the picture begins, and the number of its
+        // Along a side: the number of black pixels before the image, where the image begins, and the number of its
         // pixels.
         let side = |start: usize| {
             let (before, from) = (padding.saturating_sub(start).min(size), start.saturating_sub(padding).min(size));
             (before, from, size - before.max(from))
         };
         let ((above, top, rows), (before, left, columns)) = (side(square.top), side(square.left));
-        canvas.replace(size, size, |picture, _, out| {
-            let source = picture.pixels().chunks_exact(size * 3).skip(top).take(rows);
+        canvas.replace(size, size, |image, _, out| {
+            let source = image.pixels().chunks_exact(size * 3).skip(top).take(rows);
             for (out, row) in out.chunks_exact_mut(size * 3).skip(above).zip(source) {
                 out[before * 3..][..columns * 3].copy_from_slice(&row[left * 3..][..columns * 3]);
             }
@@ -170,7 +170,7 @@ impl Transform for RandomCrop {
         check_size(self.size)?;
         if self.padding >= self.size {
             return Err(DataError::Setting(format!(
-                "margins of {} pixels are too wide for pictures of {1}: use fewer than {1}",
+                "margins of {} pixels are too wide for images of {1}: use fewer than {1}",
                 self.padding, self.size
             )));
         }

@@ -9,12 +9,12 @@ use enmasse_tensor::RandomStream;
 use super::{check_probability, check_range};
 use crate::{Canvas, CropBox, DataError, Normalization, Transform};
 
-/// RandomErasing: paints over a rectangle of some pictures (Zhong et al. 2020).
+/// RandomErasing: paints over a rectangle of some images (Zhong et al. 2020).
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomErasing {
-    /// The probability of erasing a part of a picture.
+    /// The probability of erasing a part of an image.
     pub probability: f64,
-    /// Least and largest fraction of the picture's area.
+    /// Least and largest fraction of the image's area.
     pub scale: (f64, f64),
     /// Least and largest height / width of the rectangle; drawn uniformly in the logarithm.
     pub ratio: (f64, f64),
@@ -40,7 +40,7 @@ impl RandomErasing {
         RandomErasing { probability, scale, ratio, value: ErasingValue::Mean, normalization }
     }
 
-    /// The rectangle of a picture of `width` × `height`: `None` if it is to stay whole, or if ten tries gave none that fits.
+    /// The rectangle of an image of `width` × `height`: `None` if it is to stay whole, or if ten tries gave none that fits.
     pub fn draw(&self, random: &mut RandomStream, width: usize, height: usize) -> Option<CropBox> {
         if random.unit() >= self.probability {
             return None;
@@ -84,7 +84,7 @@ impl Transform for RandomErasing {
     }
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
-        let (width, height) = (canvas.picture().width(), canvas.picture().height());
+        let (width, height) = (canvas.image().width(), canvas.image().height());
         let Some(part) = self.draw(random, width, height) else { return };
         let channel = |constants: &[f32], channel: usize| 255.0 * f64::from(constants[channel % constants.len()]);
         let Normalization { mean, deviation } = &self.normalization;
@@ -95,7 +95,7 @@ impl Transform for RandomErasing {
             for pixel in pixels {
                 let distances = match self.value {
                     ErasingValue::Mean => [0.0; 3],
-                    // The channels of a grey picture are equal.
+                    // The channels of a grey image are equal.
                     ErasingValue::Random if is_grey => [random.normal(); 3],
                     ErasingValue::Random => [(); 3].map(|()| random.normal()),
                 };

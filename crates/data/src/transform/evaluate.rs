@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 
 use super::check_size;
 use super::color::rgb_to_grayscale;
-use crate::{Canvas, CropBox, DataError, Picture, Resizer, Stretch, Transform};
+use crate::{Canvas, CropBox, DataError, Image, Resizer, Stretch, Transform};
 
 /// For evaluation: Resize of the shorter side, then CenterCrop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvalTransform {
     /// Edge of the square result, in pixels.
     pub size: usize,
-    /// Length to which the picture's shorter side is resized.
+    /// Length to which the image's shorter side is resized.
     pub resize: usize,
     /// Whether the result is grey, as by [`Grayscale`](crate::Grayscale).
     pub grayscale: bool,
@@ -41,7 +41,7 @@ impl EvalTransform {
         ((length - size) as f64 / 2.0).round_ties_even() as isize
     }
 
-    /// What it does to a picture of `width` × `height` before it adds black margins.
+    /// What it does to an image of `width` × `height` before it adds black margins.
     fn cut(&self, crop: EvalCrop, width: usize, height: usize) -> Stretch {
         let full = self.resized(width, height);
         let start = |length: usize, end: Option<End>| match end {
@@ -63,27 +63,27 @@ impl EvalTransform {
         Some(self.cut(crop, width, height)).filter(|cut| (cut.part.width, cut.part.height) == (self.size, self.size))
     }
 
-    /// Fails if some pictures do not have such a crop.
+    /// Fails if some images do not have such a crop.
     pub(crate) fn check_crop(&self, crop: EvalCrop) -> Result<(), DataError> {
         if crop == EvalCrop::CENTER || self.resize >= self.size {
             return Ok(());
         }
         Err(DataError::Setting(format!(
-            "pictures whose shorter side is resized to {} pixels have no crops of {} in their corners; take the middle alone",
+            "images whose shorter side is resized to {} pixels have no crops of {} in their corners; take the middle alone",
             self.resize, self.size
         )))
     }
 
-    /// Resizes and crops `picture` into `out` (`size * size * 3` bytes). Only the cropped part is computed.
-    pub fn fit(&self, picture: &Picture, resizer: &mut Resizer, out: &mut [u8]) {
-        let Stretch { crop, full, part } = self.cut(EvalCrop::CENTER, picture.width(), picture.height());
+    /// Resizes and crops `image` into `out` (`size * size * 3` bytes). Only the cropped part is computed.
+    pub fn fit(&self, image: &Image, resizer: &mut Resizer, out: &mut [u8]) {
+        let Stretch { crop, full, part } = self.cut(EvalCrop::CENTER, image.width(), image.height());
         if (part.width, part.height) == (self.size, self.size) {
-            resizer.resize_part(picture, crop, full, part, out);
+            resizer.resize_part(image, crop, full, part, out);
             return self.finish(out);
         }
         let mut unpadded = std::mem::take(&mut resizer.unpadded);
         unpadded.resize(part.width * part.height * 3, 0);
-        resizer.resize_part(picture, crop, full, part, &mut unpadded);
+        resizer.resize_part(image, crop, full, part, &mut unpadded);
         out.fill(0);
         let margin = |length: usize| (-self.crop_start(length)).max(0) as usize;
         let rows = out.chunks_exact_mut(self.size * 3).skip(margin(full.1));
@@ -107,7 +107,7 @@ impl EvalTransform {
     }
 }
 
-/// Which square of a resized picture is judged.
+/// Which square of a resized image is judged.
 ///
 /// ```
 /// use enmasse_data::EvalCrop;
@@ -122,7 +122,7 @@ pub struct EvalCrop {
     across: Option<End>,
     /// At the top or the bottom.
     down: Option<End>,
-    /// Whether the picture is mirrored left to right before.
+    /// Whether the image is mirrored left to right before.
     mirrored: bool,
 }
 
@@ -137,7 +137,7 @@ impl EvalCrop {
     /// The middle, as CenterCrop takes it.
     pub const CENTER: EvalCrop = EvalCrop { across: None, down: None, mirrored: false };
 
-    /// The middle alone, torchvision's FiveCrop (the corners and the middle), or its TenCrop (the same of the mirrored picture, too), in
+    /// The middle alone, torchvision's FiveCrop (the corners and the middle), or its TenCrop (the same of the mirrored image, too), in
     /// torchvision's order. `None` for other numbers.
     pub fn several(count: usize) -> Option<Vec<EvalCrop>> {
         let corner = |down: End, across: End| EvalCrop { across: Some(across), down: Some(down), mirrored: false };
@@ -152,7 +152,7 @@ impl EvalCrop {
         }
     }
 
-    /// Whether the picture is mirrored.
+    /// Whether the image is mirrored.
     pub(crate) fn is_mirrored(self) -> bool {
         self.mirrored
     }

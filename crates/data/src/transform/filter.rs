@@ -1,16 +1,16 @@
 //! Operations that combine the pixels around each one: sharpness and Gaussian blur.
 //!
-//! Sharpness has the bytes of torchvision's function on PIL pictures, which is Pillow's `ImageEnhance.Sharpness`. The blur is
+//! Sharpness has the bytes of torchvision's function on PIL images, which is Pillow's `ImageEnhance.Sharpness`. The blur is
 //! torchvision's, summed in another order: of some thousand bytes one differs, by one level.
 
 use super::Canvas;
 use super::point::blend;
 
 impl Canvas {
-    /// Moves the pixels away from a smoothed picture: a factor of 0 gives that one, 1 the same picture, and more sharpens it. The
+    /// Moves the pixels away from a smoothed image: a factor of 0 gives that one, 1 the same image, and more sharpens it. The
     /// pixels along the edges stay.
     pub fn adjust_sharpness(&mut self, factor: f64) {
-        let (width, height, factor) = (self.picture().width(), self.picture().height(), factor as f32);
+        let (width, height, factor) = (self.image().width(), self.image().height(), factor as f32);
         self.replace(width, height, |before, _, after| {
             let (before, row_bytes) = (before.pixels(), width * 3);
             after.copy_from_slice(before);
@@ -32,10 +32,10 @@ impl Canvas {
         });
     }
 
-    /// Blurs the picture by a Gaussian of deviation `sigma` over `kernel_size` pixels in both directions. The picture continues as
+    /// Blurs the image by a Gaussian of deviation `sigma` over `kernel_size` pixels in both directions. The image continues as
     /// its mirror image beyond its edges. An even size counts as the next larger one.
     pub fn gaussian_blur(&mut self, kernel_size: usize, sigma: f64) {
-        let (width, height) = (self.picture().width(), self.picture().height());
+        let (width, height) = (self.image().width(), self.image().height());
         let (radius, row) = (kernel_size / 2, width * 3);
         let (taps, padded) = (2 * radius + 1, (width + 2 * radius) * 3);
         let mut floats = std::mem::take(&mut self.floats);
@@ -46,7 +46,7 @@ impl Canvas {
         let (rows, sums) = rest.split_at_mut(row * height);
         gaussian(weights, sigma as f32);
 
-        for (pixels, sums) in self.picture().pixels().chunks_exact(row).zip(rows.chunks_exact_mut(row)) {
+        for (pixels, sums) in self.image().pixels().chunks_exact(row).zip(rows.chunks_exact_mut(row)) {
             for (place, three) in line.chunks_exact_mut(3).enumerate() {
                 let from = 3 * mirrored(place as isize - radius as isize, width);
                 three.iter_mut().zip(&pixels[from..]).for_each(|(float, &byte)| *float = f32::from(byte));

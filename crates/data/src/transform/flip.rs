@@ -6,15 +6,15 @@ use super::check_probability;
 use crate::mirror::mirror;
 use crate::{Canvas, DataError, Transform};
 
-/// RandomHorizontalFlip: mirrors some pictures.
+/// RandomHorizontalFlip: mirrors some images.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomHorizontalFlip {
-    /// The probability of mirroring a picture.
+    /// The probability of mirroring an image.
     pub probability: f64,
 }
 
 impl RandomHorizontalFlip {
-    /// Whether a picture is mirrored.
+    /// Whether an image is mirrored.
     pub fn draw(&self, random: &mut RandomStream) -> bool {
         random.unit() < self.probability
     }
@@ -39,16 +39,16 @@ impl Transform for RandomHorizontalFlip {
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
         if self.draw(random) {
-            let row_bytes = canvas.picture().width() * 3;
+            let row_bytes = canvas.image().width() * 3;
             mirror(canvas.pixels_mut(), row_bytes);
         }
     }
 }
 
-/// RandomVerticalFlip: turns some pictures upside down, as in a mirror below them.
+/// RandomVerticalFlip: turns some images upside down, as in a mirror below them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomVerticalFlip {
-    /// The probability of mirroring a picture.
+    /// The probability of mirroring an image.
     pub probability: f64,
 }
 
@@ -67,7 +67,7 @@ impl Transform for RandomVerticalFlip {
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
         if random.unit() < self.probability {
-            let (row_bytes, rows) = (canvas.picture().width() * 3, canvas.picture().height());
+            let (row_bytes, rows) = (canvas.image().width() * 3, canvas.image().height());
             let (upper, lower) = canvas.pixels_mut().split_at_mut(rows / 2 * row_bytes);
             let lower = lower.chunks_exact_mut(row_bytes).rev();
             upper.chunks_exact_mut(row_bytes).zip(lower).for_each(|(a, b)| a.swap_with_slice(b));

@@ -1,11 +1,11 @@
-//! torchvision's RandomRotation, RandomAffine and RandomPerspective. What comes from outside the picture is black.
+//! torchvision's RandomRotation, RandomAffine and RandomPerspective. What comes from outside the image is black.
 
 use enmasse_tensor::RandomStream;
 
 use super::{check_probability, check_range};
 use crate::{Affine, Canvas, DataError, Interpolation, Transform};
 
-/// RandomRotation: turns the picture about its middle.
+/// RandomRotation: turns the image about its middle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomRotation {
     /// Least and largest angle, counterclockwise; drawn uniformly.
@@ -39,14 +39,14 @@ impl Transform for RandomRotation {
     }
 }
 
-/// RandomAffine: turns, moves, scales and shears the picture.
+/// RandomAffine: turns, moves, scales and shears the image.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomAffine {
     /// Least and largest angle, clockwise.
     pub degrees: (f64, f64),
     /// Largest movements to the sides, and up and down, as fractions of width and height.
     pub translate: (f64, f64),
-    /// Least and largest factor of the picture's size.
+    /// Least and largest factor of the image's size.
     pub scale: (f64, f64),
     /// Least and largest angle of the shear along the x axis, and along the y axis.
     pub shear: ((f64, f64), (f64, f64)),
@@ -66,7 +66,7 @@ impl RandomAffine {
         }
     }
 
-    /// The map of a picture of `width` × `height`. It moves by whole pixels.
+    /// The map of an image of `width` × `height`. It moves by whole pixels.
     pub fn draw(&self, random: &mut RandomStream, width: usize, height: usize) -> Affine {
         let RandomAffine { degrees, translate, scale, shear, .. } = *self;
         let mut up_to = |fraction: f64, length: usize| {
@@ -111,17 +111,17 @@ impl Transform for RandomAffine {
     }
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
-        let map = self.draw(random, canvas.picture().width(), canvas.picture().height());
+        let map = self.draw(random, canvas.image().width(), canvas.image().height());
         canvas.affine(&map, self.interpolation);
     }
 }
 
-/// RandomPerspective: moves the corners of some pictures towards the middle.
+/// RandomPerspective: moves the corners of some images towards the middle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomPerspective {
-    /// The probability of changing a picture.
+    /// The probability of changing an image.
     pub probability: f64,
-    /// Largest movement of a corner in each direction, as a fraction of half the picture.
+    /// Largest movement of a corner in each direction, as a fraction of half the image.
     pub distortion_scale: f64,
     /// torchvision's default is [`Interpolation::Bilinear`].
     pub interpolation: Interpolation,
@@ -133,7 +133,7 @@ impl RandomPerspective {
         RandomPerspective { probability, distortion_scale: 0.5, interpolation: Interpolation::Bilinear }
     }
 
-    /// The new places of the corners of a picture of `width` × `height`, in the order of [`Canvas::perspective`].
+    /// The new places of the corners of an image of `width` × `height`, in the order of [`Canvas::perspective`].
     pub fn draw(&self, random: &mut RandomStream, width: usize, height: usize) -> [[f64; 2]; 4] {
         let mut movement = |length: usize| {
             let most = (self.distortion_scale * (length / 2) as f64) as u64;
@@ -166,7 +166,7 @@ impl Transform for RandomPerspective {
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
         if random.unit() < self.probability {
-            let corners = self.draw(random, canvas.picture().width(), canvas.picture().height());
+            let corners = self.draw(random, canvas.image().width(), canvas.image().height());
             canvas.perspective(corners, self.interpolation);
         }
     }

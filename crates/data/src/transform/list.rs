@@ -1,4 +1,4 @@
-//! The list of transforms applied to training pictures.
+//! The list of transforms applied to training images.
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl TrainTransform {
         if flip == 0.0 { squares } else { squares.then(RandomHorizontalFlip { probability: flip }) }
     }
 
-    /// An empty list, for transforms that turn pictures into squares of `size` pixels.
+    /// An empty list, for transforms that turn images into squares of `size` pixels.
     pub fn empty(size: usize) -> Self {
         TrainTransform { size, steps: Vec::new(), mixing: None }
     }
@@ -63,7 +63,7 @@ impl TrainTransform {
         self
     }
 
-    /// Mixes the results in pairs, after all transforms. A loader does that; [`apply`](Self::apply) has only one picture.
+    /// Mixes the results in pairs, after all transforms. A loader does that; [`apply`](Self::apply) has only one image.
     pub fn mixed(self, mixing: Mixing) -> Self {
         TrainTransform { mixing: Some(mixing), ..self }
     }
@@ -101,21 +101,21 @@ impl TrainTransform {
 
     /// Mixes the results of two samples in `epoch`, of which `index` is the first: a function of these and `seed`. Returns the
     /// share of its own that each keeps, from 0 to 1.
-    pub fn mix(&self, pictures: [&mut [u8]; 2], seed: u64, epoch: u64, index: u64) -> f64 {
+    pub fn mix(&self, images: [&mut [u8]; 2], seed: u64, epoch: u64, index: u64) -> f64 {
         let Some(mixing) = self.mixing else { return 1.0 };
         let mixture = mixing.draw(&mut RandomStream::new(seed, "mixed pictures", epoch, index), self.size);
-        mixture.apply(pictures, self.size);
+        mixture.apply(images, self.size);
         mixture.share(self.size)
     }
 
-    /// The first step for a picture of `width` × `height`, if it does nothing but cut out a part and resize it.
+    /// The first step for an image of `width` × `height`, if it does nothing but cut out a part and resize it.
     pub(crate) fn stretch(&self, sample: (u64, u64, u64), width: usize, height: usize) -> Option<Stretch> {
         let Step { purpose, transform, .. } = self.steps.first()?;
         let (seed, epoch, index) = sample;
         transform.stretch(&mut RandomStream::new(seed, purpose, epoch, index), width, height)
     }
 
-    /// What all steps do to a picture of `width` × `height`, and whether they mirror the result, if they do nothing but cut out a part,
+    /// What all steps do to an image of `width` × `height`, and whether they mirror the result, if they do nothing but cut out a part,
     /// resize it, and mirror it.
     pub(crate) fn direct(&self, sample: (u64, u64, u64), width: usize, height: usize) -> Option<(Stretch, bool)> {
         let (seed, epoch, index) = sample;
@@ -127,7 +127,7 @@ impl TrainTransform {
         Some((stretch, mirrored))
     }
 
-    /// The same as [`apply`](Self::apply) for the picture of `view`, which holds what [`stretch`](Self::stretch) needs.
+    /// The same as [`apply`](Self::apply) for the image of `view`, which holds what [`stretch`](Self::stretch) needs.
     pub(crate) fn apply_to_view(&self, view: &mut View, canvas: &mut Canvas, sample: (u64, u64, u64)) {
         let (seed, epoch, index) = sample;
         let rest = match self.stretch(sample, view.width, view.height) {

@@ -1,7 +1,7 @@
-//! torchvision's MixUp and CutMix, on the bytes of two pictures.
+//! torchvision's MixUp and CutMix, on the bytes of two images.
 //!
-//! torchvision mixes a batch with itself, moved by one place, by one draw. Here pictures are mixed in pairs, each pair by a draw of
-//! its own: the result is torchvision's for a batch of the two. So threads and ranks need no other pictures, and each sample
+//! torchvision mixes a batch with itself, moved by one place, by one draw. Here images are mixed in pairs, each pair by a draw of
+//! its own: the result is torchvision's for a batch of the two. So threads and ranks need no other images, and each sample
 //! keeps a weight of 1 in its batch.
 
 use enmasse_tensor::RandomStream;
@@ -12,7 +12,7 @@ use crate::{CropBox, DataError};
 /// Which mixtures are drawn. With both kinds, each pair is mixed by one of them, with equal probability.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mixing {
-    /// The parameter of Beta's distribution, from which MixUp draws the share of a picture (Zhang et al. 2018); 0 for none.
+    /// The parameter of Beta's distribution, from which MixUp draws the share of an image (Zhang et al. 2018); 0 for none.
     pub mixup_alpha: f64,
     /// The same for CutMix, where it is the share before the rectangle is cut at the edges (Yun et al. 2019); 0 for none.
     pub cutmix_alpha: f64,
@@ -21,13 +21,13 @@ pub struct Mixing {
 /// A share is a multiple of 1 in so many: a smaller difference would hardly change a byte.
 const LEVELS: u16 = 256;
 
-/// How the two pictures of a pair are mixed.
+/// How the two images of a pair are mixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mixture(Kind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The weight of the own picture in both, of [`LEVELS`].
+    /// The weight of the own image in both, of [`LEVELS`].
     MixUp { weight: u16 },
     /// The part that is exchanged.
     CutMix { part: CropBox },
@@ -44,12 +44,12 @@ impl Mixing {
             }
         }
         if self.mixup_alpha == 0.0 && self.cutmix_alpha == 0.0 {
-            return Err(DataError::Setting("pictures are to be mixed, but neither by mixup nor by cutmix".to_owned()));
+            return Err(DataError::Setting("images are to be mixed, but neither by mixup nor by cutmix".to_owned()));
         }
         Ok(())
     }
 
-    /// The mixture of two pictures of `size` × `size`.
+    /// The mixture of two images of `size` × `size`.
     pub fn draw(&self, random: &mut RandomStream, size: usize) -> Mixture {
         let is_mixup = match (self.mixup_alpha > 0.0, self.cutmix_alpha > 0.0) {
             (true, true) => random.unit() < 0.5,
@@ -66,12 +66,12 @@ impl Mixing {
 }
 
 impl Mixture {
-    /// Of each picture the share of its own, from 0 to 1 and rounded to 1/256, and the rest of the other one.
+    /// Of each image the share of its own, from 0 to 1 and rounded to 1/256, and the rest of the other one.
     pub fn mixup(share: f64) -> Self {
         Mixture(Kind::MixUp { weight: (share * f64::from(LEVELS)).round() as u16 })
     }
 
-    /// Pictures of `size` × `size` that exchange a square of the area `1 - share` about `centre`, as far as it is inside.
+    /// Images of `size` × `size` that exchange a square of the area `1 - share` about `centre`, as far as it is inside.
     pub fn cutmix(share: f64, centre: (usize, usize), size: usize) -> Self {
         let half = (0.5 * (1.0 - share).sqrt() * size as f64) as usize;
         let range = |centre: usize| (centre.saturating_sub(half), (centre + half).min(size));
@@ -79,7 +79,7 @@ impl Mixture {
         Mixture(Kind::CutMix { part: CropBox { left, top, width: right - left, height: bottom - top } })
     }
 
-    /// The share of its own that each of the two pictures of `size` × `size` keeps, from 0 to 1.
+    /// The share of its own that each of the two images of `size` × `size` keeps, from 0 to 1.
     pub fn share(&self, size: usize) -> f64 {
         match self.0 {
             Kind::MixUp { weight } => f64::from(weight) / f64::from(LEVELS),
@@ -87,7 +87,7 @@ impl Mixture {
         }
     }
 
-    /// Mixes two pictures, `[size, size, 3]` each. Bytes are rounded to the nearest level.
+    /// Mixes two images, `[size, size, 3]` each. Bytes are rounded to the nearest level.
     pub fn apply(&self, [first, second]: [&mut [u8]; 2], size: usize) {
         match self.0 {
             Kind::MixUp { weight } => {

@@ -1,6 +1,6 @@
-//! torchvision's transforms for training and evaluation, on `u8` pictures. The device normalises.
+//! torchvision's transforms for training and evaluation, on `u8` images. The device normalises.
 //!
-//! Training pictures go through a list of [`Transform`]s. Each draws its random numbers under its own key, as a pure
+//! Training images go through a list of [`Transform`]s. Each draws its random numbers under its own key, as a pure
 //! function of (seed, key, epoch, sample index), so adding one leaves the draws of the others unchanged.
 
 mod auto;
@@ -37,15 +37,15 @@ use enmasse_tensor::RandomStream;
 
 use crate::DataError;
 
-/// Largest edge of a batch's pictures, in pixels.
+/// Largest edge of a batch's images, in pixels.
 const MAX_SIZE: usize = 16_384;
 
-/// One operation on a training picture. Threads share it, so its effect may depend only on its arguments.
+/// One operation on a training image. Threads share it, so its effect may depend only on its arguments.
 ///
 /// ```
 /// use enmasse_data::{Canvas, RandomStream, TrainTransform, Transform};
 ///
-/// struct Invert(f64); // some pictures become their negatives
+/// struct Invert(f64); // some images become their negatives
 /// impl Transform for Invert {
 ///     fn name(&self) -> &str {
 ///         "invert"
@@ -75,27 +75,27 @@ pub trait Transform: Send + Sync {
         Ok(())
     }
 
-    /// What [`apply`](Transform::apply) does to a picture of `width` × `height`, if it does nothing but cut out a part and resize
+    /// What [`apply`](Transform::apply) does to an image of `width` × `height`, if it does nothing but cut out a part and resize
     /// it, given the same random numbers. A loader then reads that part alone, and makes the result from it, if this is the first
-    /// transform of its list. The default is for transforms that need the whole picture.
+    /// transform of its list. The default is for transforms that need the whole image.
     fn stretch(&self, _random: &mut RandomStream, _width: usize, _height: usize) -> Option<Stretch> {
         None
     }
 
-    /// Whether [`apply`](Transform::apply) mirrors the picture left to right, if it does nothing else, given the same random numbers. A
-    /// loader then makes the picture where it is needed, if the first transform has a [`stretch`](Transform::stretch), and all others
+    /// Whether [`apply`](Transform::apply) mirrors the image left to right, if it does nothing else, given the same random numbers. A
+    /// loader then makes the image where it is needed, if the first transform has a [`stretch`](Transform::stretch), and all others
     /// only mirror. The default is for transforms that do anything else.
     fn mirrors(&self, _random: &mut RandomStream) -> Option<bool> {
         None
     }
 
-    /// Changes the picture. All randomness comes from `random`: the numbers of this transform, epoch and sample.
+    /// Changes the image. All randomness comes from `random`: the numbers of this transform, epoch and sample.
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream);
 }
 
 fn check_size(size: usize) -> Result<(), DataError> {
     if !(1..=MAX_SIZE).contains(&size) {
-        return Err(DataError::Setting(format!("a picture size of {size} pixels is out of range: 1 to {MAX_SIZE}")));
+        return Err(DataError::Setting(format!("an image size of {size} pixels is out of range: 1 to {MAX_SIZE}")));
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Operations that change each byte by a table: brightness, contrast, posterize, solarize, autocontrast, equalize, invert.
 //!
-//! The bytes are those of torchvision's functions of the same names on PIL pictures, which are Pillow's `ImageEnhance` and
+//! The bytes are those of torchvision's functions of the same names on PIL images, which are Pillow's `ImageEnhance` and
 //! `ImageOps`.
 
 use super::Canvas;
@@ -31,9 +31,9 @@ impl Canvas {
         self.map(&table(|byte| blend(0, byte, factor as f32)));
     }
 
-    /// Moves the bytes away from the picture's mean luminance: a factor of 0 gives that grey, 1 the same picture.
+    /// Moves the bytes away from the image's mean luminance: a factor of 0 gives that grey, 1 the same image.
     pub fn adjust_contrast(&mut self, factor: f64) {
-        let (pixels, _) = self.picture().pixels().as_chunks::<3>();
+        let (pixels, _) = self.image().pixels().as_chunks::<3>();
         let sum: u64 = pixels.iter().map(|&pixel| u64::from(luminance(pixel))).sum();
         let mean = (sum as f64 / pixels.len() as f64 + 0.5) as u8;
         self.map(&table(|byte| blend(mean, byte, factor as f32)));
@@ -96,7 +96,7 @@ impl Canvas {
     /// How often each byte occurs in each channel.
     fn histograms(&self) -> [[u32; 256]; 3] {
         let mut histograms = [[0; 256]; 3];
-        let (pixels, _) = self.picture().pixels().as_chunks::<3>();
+        let (pixels, _) = self.image().pixels().as_chunks::<3>();
         for pixel in pixels {
             for (histogram, &byte) in histograms.iter_mut().zip(pixel) {
                 histogram[usize::from(byte)] += 1;

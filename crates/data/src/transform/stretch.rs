@@ -1,13 +1,13 @@
-//! A crop that is resized: the part of a picture that it needs, and at which scale.
+//! A crop that is resized: the part of an image that it needs, and at which scale.
 
 use super::CropBox;
 use crate::Wanted;
 use crate::resize::span;
 
-/// The part `crop` of a picture, resized to `full`, and of the result the part `part`.
+/// The part `crop` of an image, resized to `full`, and of the result the part `part`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
-    /// Inside the picture.
+    /// Inside the image.
     pub crop: CropBox,
     /// Width and height to which the crop is resized.
     pub full: (usize, usize),

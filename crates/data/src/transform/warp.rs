@@ -1,12 +1,12 @@
-//! Operations that move pixels: affine maps, rotation, perspective. What comes from outside the picture is black.
+//! Operations that move pixels: affine maps, rotation, perspective. What comes from outside the image is black.
 //!
-//! The bytes are those of torchvision's functions of the same names on PIL pictures. That is Pillow's `Image.transform`, whose order of
+//! The bytes are those of torchvision's functions of the same names on PIL images. That is Pillow's `Image.transform`, whose order of
 //! operations is kept, since it decides which of two pixels is the nearest.
 
 use std::fmt;
 
 use super::Canvas;
-use crate::Picture;
+use crate::Image;
 
 /// The colour of a place between pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +26,10 @@ impl fmt::Display for Interpolation {
     }
 }
 
-/// An affine map of a picture, by the parameters of torchvision's `affine`.
+/// An affine map of an image, by the parameters of torchvision's `affine`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Affine {
-    /// Degrees by which the picture turns clockwise.
+    /// Degrees by which the image turns clockwise.
     pub angle: f64,
     /// Pixels by which it moves to the right and down.
     pub translate: (f64, f64),
@@ -48,7 +48,7 @@ impl Default for Affine {
 }
 
 impl Affine {
-    /// The map from the new picture to the previous one, of `width` × `height` pixels (torchvision's
+    /// The map from the new image to the previous one, of `width` × `height` pixels (torchvision's
     /// `_get_inverse_affine_matrix`).
     fn inverse(&self, width: usize, height: usize) -> [f64; 6] {
         let Affine { angle, translate, scale, shear, center } = *self;
@@ -69,15 +69,15 @@ impl Affine {
 }
 
 impl Canvas {
-    /// Maps the picture by `affine`. Its dimensions stay.
+    /// Maps the image by `affine`. Its dimensions stay.
     pub fn affine(&mut self, affine: &Affine, interpolation: Interpolation) {
-        let map = affine.inverse(self.picture().width(), self.picture().height());
+        let map = affine.inverse(self.image().width(), self.image().height());
         self.transform(map, interpolation);
     }
 
-    /// Turns the picture about its middle by `angle` degrees, counterclockwise. Its dimensions stay.
+    /// Turns the image about its middle by `angle` degrees, counterclockwise. Its dimensions stay.
     pub fn rotate(&mut self, angle: f64, interpolation: Interpolation) {
-        let (cx, cy) = (self.picture().width() as f64 / 2.0, self.picture().height() as f64 / 2.0);
+        let (cx, cy) = (self.image().width() as f64 / 2.0, self.image().height() as f64 / 2.0);
         let angle = -angle.rem_euclid(360.0).to_radians();
         // Right angles are exact.
         let rounded = |number: f64| (number * 1e15).round_ties_even() / 1e15;
@@ -86,10 +86,10 @@ impl Canvas {
         self.transform([cos, sin, x + cx, minus_sin, cos, y + cy], interpolation);
     }
 
-    /// Moves the corners of the picture (top left, top right, bottom right, bottom left) to `corners`, each as x and y, and its
-    /// other pixels in perspective. The picture stays as it is if there is no such map, because corners coincide.
+    /// Moves the corners of the image (top left, top right, bottom right, bottom left) to `corners`, each as x and y, and its
+    /// other pixels in perspective. The image stays as it is if there is no such map, because corners coincide.
     pub fn perspective(&mut self, corners: [[f64; 2]; 4], interpolation: Interpolation) {
-        let (width, height) = (self.picture().width(), self.picture().height());
+        let (width, height) = (self.image().width(), self.image().height());
         let Some([a, b, c, d, e, f, g, h]) = perspective_map(corners, width, height) else { return };
         self.replace(width, height, |before, _, after| {
             paint(before, after, interpolation, |x, y| {
@@ -101,7 +101,7 @@ impl Canvas {
 
     /// Takes each pixel from where `map` leads.
     fn transform(&mut self, map: [f64; 6], interpolation: Interpolation) {
-        let (width, height) = (self.picture().width(), self.picture().height());
+        let (width, height) = (self.image().width(), self.image().height());
         let [a, b, c, d, e, f] = map;
         self.replace(width, height, |before, _, after| match interpolation {
             Interpolation::Nearest => paint_nearest(before, after, map),
@@ -113,7 +113,7 @@ impl Canvas {
 }
 
 /// Pillow's affine transform of the nearest pixel: in 16.16 fixed point if the map needs both coordinates and its numbers fit.
-fn paint_nearest(before: &Picture, after: &mut [u8], [a, b, c, d, e, f]: [f64; 6]) {
+fn paint_nearest(before: &Image, after: &mut [u8], [a, b, c, d, e, f]: [f64; 6]) {
     let (width, height) = (before.width() as f64, before.height() as f64);
     let fits = |x: f64, y: f64| (x * a + y * b + c).abs() < 32768.0 && (x * d + y * e + f).abs() < 32768.0;
     let is_fixed = fits(0.0, 0.0) && fits(width, height) && fits(0.0, height) && fits(width, 0.0);
@@ -133,7 +133,7 @@ fn paint_nearest(before: &Picture, after: &mut [u8], [a, b, c, d, e, f]: [f64; 6
 
 /// Copies pixels: `start` leads to that of the first one, `column` and `row` go on from one to the next.
 fn step_through<P: Copy>(
-    before: &Picture,
+    before: &Image,
     after: &mut [u8],
     mut start: P,
     column: impl Fn(P) -> P,
@@ -157,7 +157,7 @@ fn step_through<P: Copy>(
 }
 
 /// Paints each pixel with the colour at `source` of its middle.
-fn paint(before: &Picture, after: &mut [u8], interpolation: Interpolation, source: impl Fn(f64, f64) -> (f64, f64)) {
+fn paint(before: &Image, after: &mut [u8], interpolation: Interpolation, source: impl Fn(f64, f64) -> (f64, f64)) {
     let (width, height) = (before.width(), before.height());
     let (pixels, _) = before.pixels().as_chunks::<3>();
     for (number, line) in after.chunks_exact_mut(width * 3).enumerate() {
@@ -190,7 +190,7 @@ fn neighbours(place: f64, length: usize) -> (usize, usize, f64) {
     (first.max(0.0) as usize, ((first + 1.0) as usize).min(length - 1), place - first)
 }
 
-/// The coefficients by which places of the new picture lead to the previous one, of `width` × `height`: the solution of eight
+/// The coefficients by which places of the new image lead to the previous one, of `width` × `height`: the solution of eight
 /// equations, by elimination. `None` without one.
 fn perspective_map(corners: [[f64; 2]; 4], width: usize, height: usize) -> Option<[f64; 8]> {
     let (right, bottom) = (width as f64 - 1.0, height as f64 - 1.0);

@@ -1,4 +1,4 @@
-//! Augmentation compared with torchvision's on PIL pictures (`fixtures/augment.py`), its draws, and its limits.
+//! Augmentation compared with torchvision's on PIL images (`fixtures/augment.py`), its draws, and its limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use crate::fixtures::{crc32, fixture};
 use enmasse_data::{
     Affine, AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, Canvas, ColorJitter, DataKind, ErasingValue,
-    GaussianBlur, Interpolation, Jitter, Picture, RandAugment, RandomAffine, RandomErasing, RandomGrayscale,
+    GaussianBlur, Image, Interpolation, Jitter, RandAugment, RandomAffine, RandomErasing, RandomGrayscale,
     RandomPerspective, RandomRotation, RandomStream, RandomVerticalFlip, Transform, TrivialAugmentWide,
 };
 
@@ -26,16 +26,16 @@ fn number<T: FromStr<Err: Debug>>(word: &str) -> T {
 }
 
 /// Pseudo-random bytes, shifted to the right by some bits, and a number added.
-fn picture(width: usize, height: usize, shift: u32, base: u8) -> Picture {
+fn image(width: usize, height: usize, shift: u32, base: u8) -> Image {
     let mut state = 1u32;
     let mut byte = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (state >> 24 >> shift) as u8 + base
     };
-    Picture::new(width, height, (0..width * height * 3).map(|_| byte()).collect()).unwrap()
+    Image::new(width, height, (0..width * height * 3).map(|_| byte()).collect()).unwrap()
 }
 
-/// The arguments of [`picture`] in the script.
+/// The arguments of [`image`] in the script.
 const SOURCES: [(usize, usize, u32, u8); 12] = [
     (1, 1, 0, 0),
     (1, 4, 0, 0),
@@ -79,7 +79,7 @@ fn call(canvas: &mut Canvas, name: &str, arguments: &[String]) {
             canvas.affine(&affine, interpolation);
         }
         ("perspective", corners) => {
-            let last = [canvas.picture().width(), canvas.picture().height()].map(|length| (length - 1) as f64);
+            let last = [canvas.image().width(), canvas.image().height()].map(|length| (length - 1) as f64);
             let (corners, _) = corners.as_chunks::<2>();
             let places = corners.iter().map(|corner| [0, 1].map(|axis| (corner[axis] * last[axis]).trunc()));
             canvas.perspective(places.collect::<Vec<_>>().try_into().unwrap(), interpolation);
@@ -100,9 +100,9 @@ fn operations_have_the_bytes_of_torchvision() {
         for (width, height, shift, base) in SOURCES {
             // Places that coincide have no perspective.
             if name != "perspective" || width.min(height) > 8 {
-                let mut canvas = Canvas::new(picture(width, height, shift, base));
+                let mut canvas = Canvas::new(image(width, height, shift, base));
                 call(&mut canvas, name, arguments);
-                pixels.extend_from_slice(canvas.picture().pixels());
+                pixels.extend_from_slice(canvas.image().pixels());
             }
         }
         assert_eq!(crc32(&pixels), number::<u32>(expected), "{name} {arguments:?}");
@@ -116,22 +116,22 @@ fn blurs_differ_by_rounding_alone() {
         let [width, height, kernel_size, sigma, expected] = &case[..] else { panic!("{case:?}") };
         let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
         let expected: Vec<u8> = expected.as_bytes().chunks_exact(2).map(byte).collect();
-        let mut canvas = Canvas::new(picture(number(width), number(height), 0, 0));
+        let mut canvas = Canvas::new(image(number(width), number(height), 0, 0));
         canvas.gaussian_blur(number(kernel_size), number(sigma));
-        let found = canvas.picture().pixels();
+        let found = canvas.image().pixels();
         let off: Vec<u8> = found.iter().zip(&expected).map(|(a, b)| a.abs_diff(*b)).filter(|&d| d > 0).collect();
         assert!(found.len() == expected.len() && off.len() <= 1 && off.iter().all(|&d| d == 1), "{off:?} of {case:?}");
     }
 }
 
-/// A canvas may show pictures smaller than a kernel or a filter, and hold pixels of earlier ones.
+/// A canvas may show images smaller than a kernel or a filter, and hold pixels of earlier ones.
 #[test]
-fn operations_depend_on_the_picture_alone() {
-    let mut used = Canvas::new(picture(70, 50, 0, 0));
+fn operations_depend_on_the_image_alone() {
+    let mut used = Canvas::new(image(70, 50, 0, 0));
     for case in cases("operation") {
         let [name, arguments @ .., _] = &case[..] else { panic!("{case:?}") };
         for (width, height) in [(1, 1), (2, 9), (16, 16)] {
-            let source = picture(width, height, 0, 0);
+            let source = image(width, height, 0, 0);
             let mut fresh = Canvas::new(source.clone());
             used.replace(width, height, |_, _, after| after.copy_from_slice(source.pixels()));
             for canvas in [&mut fresh, &mut used] {
@@ -139,7 +139,7 @@ fn operations_depend_on_the_picture_alone() {
                 canvas.gaussian_blur(9, 1.5);
                 AugMix::default().apply(canvas, &mut stream(5));
             }
-            assert_eq!(fresh.picture(), used.picture(), "{name} {arguments:?}");
+            assert_eq!(fresh.image(), used.image(), "{name} {arguments:?}");
         }
     }
 }
@@ -263,10 +263,10 @@ fn erases_as_much_as_it_says() {
     assert_eq!(whole.draw(&mut stream(1), 64, 48), None);
 
     let colors = |value, normalization| {
-        let mut canvas = Canvas::new(picture(20, 20, 8, 255));
+        let mut canvas = Canvas::new(image(20, 20, 8, 255));
         let erasing = RandomErasing { value, normalization, ..all.clone() };
         erasing.apply(&mut canvas, &mut stream(1));
-        let (pixels, _) = canvas.picture().pixels().as_chunks::<3>();
+        let (pixels, _) = canvas.image().pixels().as_chunks::<3>();
         pixels.iter().copied().filter(|pixel| *pixel != [255; 3]).collect::<Vec<_>>()
     };
     let mean = colors(ErasingValue::Mean, DataKind::Cifar10.normalization());
@@ -301,11 +301,11 @@ fn moves_within_its_limits() {
         let starts = [(0.0, 0.0), (74.0, 0.0), (74.0, 15.0), (0.0, 15.0)];
         assert!(corners.iter().zip(starts).all(|(corner, (left, top))| inside(*corner, left, top)), "{corners:?}");
     }
-    let source = picture(9, 7, 0, 0);
+    let source = image(9, 7, 0, 0);
     let unchanged = |change: &dyn Fn(&mut Canvas)| {
         let mut canvas = Canvas::new(source.clone());
         change(&mut canvas);
-        assert_eq!(*canvas.picture(), source);
+        assert_eq!(*canvas.image(), source);
     };
     unchanged(&|canvas| RandomRotation::new(0.0).apply(canvas, &mut stream(0)));
     unchanged(&|canvas| RandomAffine::new(0.0).apply(canvas, &mut stream(0)));

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use enmasse_data::{
-    DataError, Dataset, DecodePool, Picture, RandomResizedCrop, Sampler, Sharding, TrainLoader, TrainOrder,
+    DataError, Dataset, DecodePool, Image, RandomResizedCrop, Sampler, Sharding, TrainLoader, TrainOrder,
     TrainTransform,
 };
 use proptest::prelude::*;
 
-/// Pictures of classes of these sizes, one class after the other.
+/// Images of classes of these sizes, one class after the other.
 struct Sized(Vec<usize>);
 
 impl Dataset for Sized {
@@ -28,8 +28,8 @@ impl Dataset for Sized {
             .unwrap()
     }
 
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
-        Picture::new(12, 12, (0..12 * 12 * 3).map(|byte| (byte * 7 + index * 31) as u8).collect())
+    fn read(&self, index: usize) -> Result<Image, DataError> {
+        Image::new(12, 12, (0..12 * 12 * 3).map(|byte| (byte * 7 + index * 31) as u8).collect())
     }
 }
 
@@ -159,8 +159,8 @@ fn ledger(hosted: std::ops::Range<usize>, consumed: usize, threads: usize) -> Ve
     let loader = TrainLoader::with_sampler(&pool, dataset, transform, sharding, 7, sampler).unwrap();
     let batches = loader.epoch(2, consumed).map(|batch| {
         let batch = batch.unwrap();
-        let picture = |place: usize| batch.images[place * 192..(place + 1) * 192].to_vec();
-        batch.places().map(|place| (batch.indices[place], picture(place))).collect()
+        let image = |place: usize| batch.images[place * 192..(place + 1) * 192].to_vec();
+        batch.places().map(|place| (batch.indices[place], image(place))).collect()
     });
     batches.collect()
 }
@@ -183,7 +183,7 @@ fn the_ledger_is_the_same_on_any_number_of_ranks_and_after_a_stop() {
     }
 }
 
-/// The repetitions of a sample were the same picture: its random numbers followed from its index and the epoch alone.
+/// The repetitions of a sample were the same image: its random numbers followed from its index and the epoch alone.
 #[test]
 fn repetitions_are_augmented_differently() {
     let mut versions: BTreeMap<u64, Vec<Vec<u8>>> = BTreeMap::new();
@@ -191,7 +191,7 @@ fn repetitions_are_augmented_differently() {
         versions.entry(index).or_default().push(pixels);
     }
     let most = versions.values().map(Vec::len).max().unwrap();
-    assert!(most >= 4, "a class of three pictures has a third of the epoch: {most}");
+    assert!(most >= 4, "a class of three images has a third of the epoch: {most}");
     for (index, mut pixels) in versions {
         let count = pixels.len();
         pixels.sort();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use enmasse_data::{
-    Canvas, CropBox, DataError, Dataset, DecodePool, EvalCrop, EvalLoader, EvalTransform, Picture, RandomCrop,
+    Canvas, CropBox, DataError, Dataset, DecodePool, EvalCrop, EvalLoader, EvalTransform, Image, RandomCrop,
     RandomHorizontalFlip, RandomResizedCrop, RandomStream, ReadOptions, Resizer, Sharding, Transform, decode,
 };
 use serde_json::Value;
@@ -36,13 +36,13 @@ fn crop_box(value: &Value) -> CropBox {
     CropBox { left, top, width, height }
 }
 
-/// A picture that Pillow wrote as an RGB PNG.
-fn pixels(name: &str) -> Picture {
+/// An image that Pillow wrote as an RGB PNG.
+fn pixels(name: &str) -> Image {
     decode::open(fixture(name), PLAIN).unwrap()
 }
 
 /// Mean difference, fraction of the values within two levels, and largest difference.
-fn difference(ours: &Picture, theirs: &Picture) -> (f64, f64, u8) {
+fn difference(ours: &Image, theirs: &Image) -> (f64, f64, u8) {
     assert_eq!((ours.width(), ours.height()), (theirs.width(), theirs.height()));
     let each: Vec<u8> = ours.pixels().iter().zip(theirs.pixels()).map(|(a, b)| a.abs_diff(*b)).collect();
     let mean = each.iter().map(|&d| f64::from(d)).sum::<f64>() / each.len() as f64;
@@ -68,7 +68,7 @@ fn decodes_as_pillow_does() {
 
 /// `ImageOps.exif_transpose`; without the option the orientation is ignored, as by torchvision.
 #[test]
-fn turns_pictures_as_pillow_does() {
+fn turns_images_as_pillow_does() {
     for case in cases("turned") {
         let (file, options) = (text(&case, "file"), ReadOptions { exif_transpose: true, ..PLAIN });
         let (_, _, largest) =
@@ -93,24 +93,24 @@ fn other_modes_are_errors_without_conversion() {
     }
 }
 
-/// A truncated picture is an error; a damaged one is an error or a picture, never a panic.
+/// A truncated image is an error; a damaged one is an error or an image, never a panic.
 #[test]
 fn truncated_and_damaged() {
     for case in cases("decode") {
         let file = text(&case, "file");
         let whole = std::fs::read(fixture(file)).unwrap();
-        let mut picture = Picture::default();
+        let mut image = Image::default();
         // Of an animated GIF nothing after the first frame is read.
-        let read = if file == "picture.animation.gif" { 50 } else { 97 };
+        let read = if file == "image.animation.gif" { 50 } else { 97 };
         for part in [1, 2, 9, 10, 30, 50, 70, 90, 97].into_iter().filter(|&part| part <= read) {
             let end = whole.len() * part / 100;
-            assert!(decode::decode(&whole[..end], CONVERTING, &mut picture).is_err(), "{file} cut at {part} %");
+            assert!(decode::decode(&whole[..end], CONVERTING, &mut image).is_err(), "{file} cut at {part} %");
         }
         for damage in 0..whole.len().min(1500) {
             let mut bytes = whole.clone();
             let at = damage * 7919 % bytes.len();
             bytes[at] ^= 1 << (damage % 8);
-            let _ = decode::decode(&bytes, CONVERTING, &mut picture);
+            let _ = decode::decode(&bytes, CONVERTING, &mut image);
         }
     }
 }
@@ -127,8 +127,8 @@ fn evaluates_as_torchvision_does() {
     }
 }
 
-/// A single picture.
-struct Source(Picture);
+/// A single image.
+struct Source(Image);
 
 impl Dataset for Source {
     fn len(&self) -> usize {
@@ -137,7 +137,7 @@ impl Dataset for Source {
     fn label(&self, _: usize) -> usize {
         0
     }
-    fn read(&self, _: usize) -> Result<Picture, DataError> {
+    fn read(&self, _: usize) -> Result<Image, DataError> {
         Ok(self.0.clone())
     }
 }
@@ -168,7 +168,7 @@ fn crops_and_flips_as_torchvision_does() {
         canvas.resize(crop_box(&case["box"]), size, size);
         let flip = if case["flip"].as_bool().unwrap() { 1.0 } else { 0.0 };
         RandomHorizontalFlip { probability: flip }.apply(&mut canvas, &mut RandomStream::new(0, "", 0, 0));
-        assert_eq!(crc32(canvas.picture().pixels()) as usize, number(&case, "expected"), "{case}");
+        assert_eq!(crc32(canvas.image().pixels()) as usize, number(&case, "expected"), "{case}");
     }
 }
 
@@ -178,7 +178,7 @@ fn cuts_squares_out_of_margins_as_torchvision_does() {
         let mut canvas = Canvas::new(pixels(text(&case, "source")));
         let transform = RandomCrop { size: number(&case, "size"), padding: number(&case, "padding") };
         transform.cut(&mut canvas, crop_box(&case["box"]));
-        assert_eq!(crc32(canvas.picture().pixels()) as usize, number(&case, "expected"), "{case}");
+        assert_eq!(crc32(canvas.image().pixels()) as usize, number(&case, "expected"), "{case}");
     }
 }
 
@@ -199,12 +199,12 @@ fn unusable_files() {
         let path = folder.path().join(name);
         std::fs::write(&path, content).unwrap();
         let error = decode::open(&path, PLAIN).unwrap_err();
-        assert!(matches!(error, DataError::Picture { .. }), "{error:?}");
+        assert!(matches!(error, DataError::Image { .. }), "{error:?}");
         let error = error.to_string();
         assert!(error.contains(name) && error.contains(expected) && !error.contains('\n'), "{error}");
     };
     check("empty.jpg", b"", "the file is empty");
-    check("text.jpg", b"no picture at all\n", "not a JPEG, PNG, WebP, BMP or GIF picture, but text");
+    check("text.jpg", b"no image at all\n", "not a JPEG, PNG, WebP, BMP or GIF image, but text");
     check("scan.png", b"II*\0\x08\0\0\0", "but a TIFF");
     check("plain.bmp", b"P6 1 1 255\n\0\0\0", "but a PPM");
     check("phone.jpg", b"\0\0\0\x18ftypheic", "but an AVIF or HEIC");
@@ -212,7 +212,7 @@ fn unusable_files() {
     check("start.png", b"\x89PNG\r\n\x1A\n", "damaged or truncated PNG");
 
     // A JPEG and a PNG whose headers claim dimensions beyond any memory.
-    let mut huge = std::fs::read(fixture("picture.420.jpg")).unwrap();
+    let mut huge = std::fs::read(fixture("image.420.jpg")).unwrap();
     let frame = huge.windows(2).position(|w| w == [0xFF, 0xC0]).unwrap();
     huge[frame + 5..frame + 9].fill(0xFF);
     check("huge.jpg", &huge, "65535x65535 exceed");
@@ -229,26 +229,26 @@ fn unusable_files() {
 #[test]
 fn misnamed_but_good() {
     let folder = tempfile::tempdir().unwrap();
-    for (from, name) in [("picture.rgb.png", "a.jpg"), ("picture.444.jpg", "b.png")] {
+    for (from, name) in [("image.rgb.png", "a.jpg"), ("image.444.jpg", "b.png")] {
         std::fs::copy(fixture(from), folder.path().join(name)).unwrap();
         assert_eq!(decode::open(folder.path().join(name), PLAIN).unwrap(), pixels_of(from));
     }
 }
 
-fn pixels_of(name: &str) -> Picture {
+fn pixels_of(name: &str) -> Image {
     decode::open(fixture(name), PLAIN).unwrap()
 }
 
-/// Stray bytes between headers are skipped, as by libjpeg, but a truncated picture is still not accepted as complete.
+/// Stray bytes between headers are skipped, as by libjpeg, but a truncated image is still not accepted as complete.
 #[test]
 fn stray_bytes_between_headers() {
-    let whole = std::fs::read(fixture("picture.420.jpg")).unwrap();
+    let whole = std::fs::read(fixture("image.420.jpg")).unwrap();
     let tables = whole.windows(2).position(|w| w == [0xFF, 0xDB]).unwrap();
     let stray = [&whole[..tables], &[0; 7], &whole[tables..]].concat();
-    let mut picture = Picture::default();
-    decode::decode(&stray, PLAIN, &mut picture).unwrap();
-    assert_eq!(picture, pixels_of("picture.420.jpg"));
-    let error = decode::decode(&stray[..stray.len() * 2 / 3], PLAIN, &mut picture).unwrap_err();
+    let mut image = Image::default();
+    decode::decode(&stray, PLAIN, &mut image).unwrap();
+    assert_eq!(image, pixels_of("image.420.jpg"));
+    let error = decode::decode(&stray[..stray.len() * 2 / 3], PLAIN, &mut image).unwrap_err();
     assert!(error.contains("no end marker"), "{error}");
 }
 

@@ -1,11 +1,11 @@
-//! Folders of class folders: which pictures are found, how they are split, and errors.
+//! Folders of class folders: which images are found, how they are split, and errors.
 
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_data::{Dataset, Folder, LeftOut, OpenOptions, Split, SplitKind, list_pictures, open, relabel};
+use enmasse_data::{Dataset, Folder, LeftOut, OpenOptions, Split, SplitKind, list_images, open, relabel};
 use rustix::fs::{CWD, Mode, mkfifoat};
 
 /// Creates empty files; a path that ends in `/` is a folder.
@@ -23,7 +23,7 @@ fn tree(paths: &[&str]) -> tempfile::TempDir {
     root
 }
 
-/// Classes `a` and `b` with the given numbers of pictures.
+/// Classes `a` and `b` with the given numbers of images.
 fn classes(a: usize, b: usize) -> tempfile::TempDir {
     let paths: Vec<String> = [("a", a), ("b", b)]
         .iter()
@@ -37,7 +37,7 @@ fn files(folder: &Folder) -> Vec<&str> {
 }
 
 #[test]
-fn finds_pictures_in_byte_order() {
+fn finds_images_in_byte_order() {
     let root = tree(&[
         "zebra/1.PNG",
         "Zoo/b.jpeg",
@@ -97,7 +97,7 @@ fn links_are_followed() {
 
 /// Pipes and broken links were left out without a word.
 #[test]
-fn what_is_no_picture_is_counted_and_named() {
+fn what_is_no_image_is_counted_and_named() {
     let root =
         tree(&["a/1.jpg", "a/2.jpg", "a/3.jpg", "a/4.jpg", "a/5.jpg", "b/1.jpg", "b/2.jpg", "b/notes.txt", "c/1.jpg"]);
     let path = |name: &str| root.path().join(name);
@@ -121,7 +121,7 @@ fn what_is_no_picture_is_counted_and_named() {
     let named = "ROOT/b/9.jpg (a broken link), ROOT/c/2.jpg (a pipe), ROOT/c/loop.jpg (a link that cannot be followed)";
     check(left_out(&format!("4 entries that are neither files nor folders: {named}"), " and 1 more"));
     let mut listed = LeftOut::default();
-    assert_eq!(list_pictures(root.path(), &mut listed).unwrap().len(), 8);
+    assert_eq!(list_images(root.path(), &mut listed).unwrap().len(), 8);
     assert_eq!(&listed, Folder::scan(root.path()).unwrap().left_out());
 
     // Two parts, each with its own.
@@ -134,7 +134,7 @@ fn what_is_no_picture_is_counted_and_named() {
     let only = tree(&["a/1.jpg", "b/"]);
     mkfifoat(CWD, only.path().join("b/1.jpg"), Mode::RWXU).unwrap();
     let error = Folder::scan(only.path()).unwrap_err().to_string();
-    let expected = "b: this class folder holds no pictures: left out 1 entry that is neither a file nor a folder: ";
+    let expected = "b: this class folder holds no images: left out 1 entry that is neither a file nor a folder: ";
     assert!(error.contains(expected) && error.ends_with("b/1.jpg (a pipe)"), "{error}");
 }
 
@@ -148,10 +148,10 @@ fn problems_are_named() {
     check(&some.path().join("nope"), &["nope: no such file or directory"]);
     check(&some.path().join("a/000.jpg"), &["a/000.jpg: this is a file"]);
     check(&some.path().join("a"), &["no class folders"]);
-    check(tree(&["a/1.jpg", "empty/"]).path(), &["empty: this class folder holds no pictures", "jpg, jpeg, png"]);
+    check(tree(&["a/1.jpg", "empty/"]).path(), &["empty: this class folder holds no images", "jpg, jpeg, png"]);
     check(tree(&["only/1.jpg", "only/2.jpg"]).path(), &["only one class (only); a classifier needs at least two"]);
     check(tree(&["flowers/a/1.jpg", "flowers/b/2.jpg"]).path(), &["if its folders are the classes, name ", "/flowers"]);
-    check(classes(4, 4).path(), &["too few pictures per class", "0.2"]);
+    check(classes(4, 4).path(), &["too few images per class", "0.2"]);
     check(tree(&["train/a/1.jpg", "train/b/1.jpg", "val/a/1.jpg"]).path(), &["\"b\" is in train/ but not in val/"]);
     check(tree(&["train/a/1.jpg", "test/a/1.jpg", "test/c/1.jpg"]).path(), &["\"c\" is in test/ but not in train/"]);
     let fraction = Split::open(some.path(), 0, 1.0).unwrap_err().to_string();
@@ -168,13 +168,13 @@ fn all_empty_classes_are_named_at_once() {
         assert_eq!(error, format!("{root}: {expected}; fill them or remove them"));
     };
     let formats = "(jpg, jpeg, png, webp, bmp, gif)";
-    let two = format!("2 class folders hold no pictures {formats}: bird, dog");
+    let two = format!("2 class folders hold no images {formats}: bird, dog");
     check(&["bird/", "cat/1.jpg", "dog/notes.txt", "emu/1.jpg"], &two);
-    let parts = format!("3 class folders hold no pictures {formats}: train/bird, train/dog, val/dog");
+    let parts = format!("3 class folders hold no images {formats}: train/bird, train/dog, val/dog");
     check(&["train/bird/", "train/cat/1.jpg", "train/dog/", "val/bird/1.jpg", "val/cat/1.jpg", "val/dog/"], &parts);
     let many: Vec<String> = (0..102).map(|class| format!("{class:03}/")).collect();
     let names: Vec<String> = (0..100).map(|class| format!("{class:03}")).collect();
-    let all = format!("102 class folders hold no pictures {formats}: {}, 2 more", names.join(", "));
+    let all = format!("102 class folders hold no images {formats}: {}, 2 more", names.join(", "));
     check(&many.iter().map(String::as_str).collect::<Vec<_>>(), &all);
 }
 
@@ -195,7 +195,7 @@ fn all_classes_that_a_part_lacks_are_named_at_once() {
     check(&of(&["val/a/1.jpg", "val/d/1.jpg"]), both);
 }
 
-/// Such a folder was a class without pictures, and an error.
+/// Such a folder was a class without images, and an error.
 #[test]
 fn what_file_managers_leave_is_skipped_without_a_word() {
     let root = tree(&[
@@ -233,7 +233,7 @@ fn branching_links_end_a_scan() {
     };
     let list = |root: &tempfile::TempDir| {
         let mut left_out = LeftOut::default();
-        let found = list_pictures(&root.path().join("0"), &mut left_out).map(|found| found.len());
+        let found = list_images(&root.path().join("0"), &mut left_out).map(|found| found.len());
         (found.map_err(|error| error.to_string()), left_out.count())
     };
     assert_eq!(list(&chain(5, 2)), (Ok(32), 31));
@@ -246,7 +246,7 @@ fn branching_links_end_a_scan() {
         assert!(error.contains("links lead into this folder more than 100 times; remove links"), "{error}");
         assert!(error.starts_with(&root.path().display().to_string()) && listed <= 100 * levels, "{listed}: {error}");
     }
-    // What finds out whether a folder has pictures at all looks into each folder once.
+    // What finds out whether a folder has images at all looks into each folder once.
     let root = chain(30, 2);
     fs::remove_file(root.path().join("30/1.jpg")).unwrap();
     assert!(open(root.path(), &OpenOptions::default()).is_err());
@@ -371,7 +371,7 @@ fn parts_by_their_names() {
     let all = |many: &[String], more: &[&str], expected: &[usize; 2]| {
         check(&[&many.iter().map(String::as_str).collect::<Vec<_>>(), more].concat(), expected);
     };
-    // Without another part, and beside test pictures without labels.
+    // Without another part, and beside test images without labels.
     all(&many, &[], &[8, 2]);
     all(&many, &["readme.txt", "test/1.jpg"], &[8, 2]);
     // A class that is called train.

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use enmasse_data::{
-    BadSample, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Folder, Picture, Sharding, Split,
-    TrainLoader, TrainTransform,
+    BadSample, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Folder, Image, Sharding, Split, TrainLoader,
+    TrainTransform,
 };
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::io::Errno;
@@ -18,9 +18,9 @@ fn fixture(name: &str) -> Vec<u8> {
     fs::read(PathBuf::from("tests/fixtures").join(name)).unwrap()
 }
 
-/// A good picture, changed at the place of its first marker of this kind.
+/// A good image, changed at the place of its first marker of this kind.
 fn with_marker(kind: u8, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
-    let mut bytes = fixture("picture.420.jpg");
+    let mut bytes = fixture("image.420.jpg");
     let place = bytes.windows(2).position(|pair| pair == [0xFF, kind]).unwrap();
     change(&mut bytes[place..]);
     bytes
@@ -39,7 +39,7 @@ fn tiny() -> Vec<u8> {
 fn an_epoch_passes_all_of_them() {
     let root = tempfile::tempdir().unwrap();
     let path = |name: &str| root.path().join("a").join(name);
-    let jpeg = fixture("picture.420.jpg");
+    let jpeg = fixture("image.420.jpg");
     let huge = with_marker(0xC0, |frame| frame[5..9].copy_from_slice(&[0xEA, 0x60, 0xEA, 0x60]));
     let files: &[(&str, Vec<u8>, Option<&str>)] = &[
         ("empty.jpg", Vec::new(), Some("the file is empty")),
@@ -53,8 +53,8 @@ fn an_epoch_passes_all_of_them() {
         ("pipe.jpg", jpeg.clone(), Some("it is a pipe, not a file")),
         ("loop.jpg", jpeg.clone(), Some("too many levels of symbolic links")),
         ("tiny.png", tiny(), None),
-        ("misnamed.jpg", fixture("picture.rgb.png"), None),
-        ("animated.gif", fixture("picture.animation.gif"), None),
+        ("misnamed.jpg", fixture("image.rgb.png"), None),
+        ("animated.gif", fixture("image.animation.gif"), None),
     ];
     for class in ["a", "b"] {
         fs::create_dir(root.path().join(class)).unwrap();
@@ -106,13 +106,13 @@ impl Dataset for Stale {
         index % 2
     }
 
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         let faults = [Errno::STALE, Errno::IO, Errno::LOOP];
         match faults.get(index) {
             Some(fault) => {
                 Err(DataError::Read { path: format!("{index}.jpg").into(), source: io::Error::from(*fault) })
             }
-            None => Picture::new(9, 9, vec![7; 9 * 9 * 3]),
+            None => Image::new(9, 9, vec![7; 9 * 9 * 3]),
         }
     }
 }

@@ -67,7 +67,7 @@ fn kaggle_s_layout_is_read_in_place() {
         let whole = open_whole(&given, &OpenOptions::default()).unwrap();
         assert_eq!((whole.dataset.len(), whole.is_held_out), (3, true));
     }
-    // Many sort the validation pictures into folders.
+    // Many sort the validation images into folders.
     for (i, number) in [(1, 2), (2, 0), (3, 1)].map(|(i, class)| (i, NUMBERS[class])) {
         let name = format!("ILSVRC2012_val_{i:08}.JPEG");
         fs::create_dir(below.join("val").join(number)).unwrap();
@@ -131,7 +131,7 @@ fn an_incomplete_copy_of_kaggle_s_is_refused() {
     check(&|root| fs::write(root.join("LOC_synset_mapping.txt"), b"n01440764 \xFF").unwrap(), "it is not valid UTF-8");
 }
 
-/// A thousand classes named by WordNet's numbers are ImageNet, whose pictures are counted; fewer are a part of it.
+/// A thousand classes named by WordNet's numbers are ImageNet, whose images are counted; fewer are a part of it.
 #[test]
 fn torchvision_s_layout() {
     let root = tempfile::tempdir().unwrap();
@@ -147,8 +147,8 @@ fn torchvision_s_layout() {
     let data = opened(root.path()).unwrap();
     let name = root.path().display();
     let expected = [
-        format!("{name}: ImageNet has 1,281,167 training pictures, and this copy has 1,000"),
-        format!("{name}: ImageNet has 50,000 validation pictures, and this copy has 1,000"),
+        format!("{name}: ImageNet has 1,281,167 training images, and this copy has 1,000"),
+        format!("{name}: ImageNet has 50,000 validation images, and this copy has 1,000"),
     ];
     assert_eq!(data.warnings.iter().map(|warning| &warning.problem).collect::<Vec<_>>(), expected.each_ref());
     assert_eq!((data.classes[0].as_str(), data.classes[999].as_str()), ("n00000000", "n00000999 tench"));

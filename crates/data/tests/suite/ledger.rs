@@ -8,17 +8,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use enmasse_data::{
-    DataError, Dataset, DecodePool, EvalLoader, EvalTransform, OpenOptions, Picture, RandomResizedCrop, Sampler,
+    DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Image, OpenOptions, RandomResizedCrop, Sampler,
     Sharding, TrainLoader, TrainOrder, TrainTransform, open_whole,
 };
 use proptest::prelude::*;
 
 const SIZE: usize = 8;
 
-/// An entry: sample, class, and pixels of the augmented picture.
+/// An entry: sample, class, and pixels of the augmented image.
 type Entry = (u64, i32, Vec<u8>);
 
-/// The same forty pictures from Parquet files, from archives, and from a folder by a manifest.
+/// The same forty images from Parquet files, from archives, and from a folder by a manifest.
 fn sources(root: &Path) -> Vec<(&'static str, Arc<dyn Dataset>)> {
     let whole = |path: &Path| open_whole(path, &OpenOptions::default()).unwrap().dataset;
     let parquet = root.join("parquet");
@@ -31,15 +31,15 @@ fn sources(root: &Path) -> Vec<(&'static str, Arc<dyn Dataset>)> {
     fs::create_dir(&shards).unwrap();
     fs::create_dir(&files).unwrap();
     let mut manifest = "path,label\n".to_owned();
-    let mut picture = Vec::new();
+    let mut image = Vec::new();
     for (number, samples) in (0..rows.len()).collect::<Vec<_>>().chunks(9).enumerate() {
         let mut archive = tar::Builder::new(File::create(shards.join(format!("{number}.tar"))).unwrap());
         for &i in samples {
-            assert!(rows.read_file(i, &mut picture).unwrap());
+            assert!(rows.read_file(i, &mut image).unwrap());
             let (name, label) = (format!("{i:02}.png"), rows.label(i).to_string());
-            fs::write(files.join(&name), &picture).unwrap();
+            fs::write(files.join(&name), &image).unwrap();
             manifest += &format!("{name},{label}\n");
-            for (name, bytes) in [(name, picture.as_slice()), (format!("{i:02}.cls"), label.as_bytes())] {
+            for (name, bytes) in [(name, image.as_slice()), (format!("{i:02}.cls"), label.as_bytes())] {
                 let mut header = tar::Header::new_gnu();
                 header.set_size(bytes.len() as u64);
                 archive.append_data(&mut header, name, bytes).unwrap();
@@ -64,7 +64,7 @@ fn loader(data: &Arc<dyn Dataset>, (sampler, drops): Order, sharding: Sharding, 
 /// Ranks, each by the end of its shards, which begin at the end of those before it.
 type Ranks = [usize];
 
-/// The batches of an epoch after its first `consumed` entries: each batch of all ranks together. Places without a sample have pictures,
+/// The batches of an epoch after its first `consumed` entries: each batch of all ranks together. Places without a sample have images,
 /// and the loss has the weight of those with one.
 fn batches(
     data: &Arc<dyn Dataset>,
@@ -81,8 +81,8 @@ fn batches(
         let own = loader(data, order, Sharding { hosted, shards, batch }, threads).epoch(epoch, consumed);
         for (step, own) in own.enumerate() {
             let own = own.unwrap();
-            let pictures = own.images.chunks_exact(SIZE * SIZE * 3).map(<[u8]>::to_vec);
-            let entries = own.indices.iter().copied().zip(own.labels.iter().copied()).zip(pictures);
+            let images = own.images.chunks_exact(SIZE * SIZE * 3).map(<[u8]>::to_vec);
+            let entries = own.indices.iter().copied().zip(own.labels.iter().copied()).zip(images);
             let entries = entries.map(|((index, label), pixels)| (index, label, pixels));
             let (counted, others): (Vec<Entry>, Vec<Entry>) = entries.partition(|(_, label, _)| *label >= 0);
             assert_eq!(counted.len(), own.valid);
@@ -184,7 +184,7 @@ fn data_smaller_than_a_global_batch_were_refused() {
         for sampler in [Sampler::Shuffle, drawn(true, 2), Sampler::Distributed { drop_last: true }] {
             let mut expected = entries(&data, sampler, 3);
             expected.sort();
-            // Of the second, places outnumber pictures by more than two to one. A shard of the last one has no sample, which PyTorch's
+            // Of the second, places outnumber images by more than two to one. A shard of the last one has no sample, which PyTorch's
             // sampler does not allow.
             let few: [(&Ranks, usize); 3] = [(&[1], 41), (&[2, 4], 25), (&[1, 41], 1)];
             let most = if sampler == (Sampler::Distributed { drop_last: true }) { 2 } else { 3 };
@@ -217,7 +217,7 @@ fn samplers_draw_as_they_say() {
             assert!(of_class.values().all(|count| classes.contains(count)), "{source} {sampler:?} {of_class:?}");
             assert_eq!(of_class.len(), 3);
         };
-        // Fourteen, fourteen and twelve pictures of the classes.
+        // Fourteen, fourteen and twelve images of the classes.
         check(Sampler::Shuffle, 1..2, 12..15);
         if data.blocks().is_some() {
             check(Sampler::Blocks, 1..2, 12..15);
@@ -269,8 +269,8 @@ impl Dataset for Blocky {
         0
     }
 
-    fn read(&self, _: usize) -> Result<Picture, DataError> {
-        Picture::new(1, 1, vec![0; 3])
+    fn read(&self, _: usize) -> Result<Image, DataError> {
+        Image::new(1, 1, vec![0; 3])
     }
 
     fn blocks(&self) -> Option<Vec<usize>> {
@@ -325,8 +325,8 @@ fn orders_of_blocks_that_cannot_be_made() {
         fn label(&self, _: usize) -> usize {
             0
         }
-        fn read(&self, _: usize) -> Result<Picture, DataError> {
-            Picture::new(1, 1, vec![0; 3])
+        fn read(&self, _: usize) -> Result<Image, DataError> {
+            Image::new(1, 1, vec![0; 3])
         }
         fn blocks(&self) -> Option<Vec<usize>> {
             self.0.clone()

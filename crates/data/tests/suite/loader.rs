@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use enmasse_data::{
     AugMix, AutoAugment, AutoAugmentPolicy, Batch, Batches, Canvas, ColorJitter, Crop, CropBox, DataError, DataKind,
-    Dataset, DecodePool, EvalCrop, EvalLoader, EvalTransform, GaussianBlur, Grayscale, Picture, RandAugment,
+    Dataset, DecodePool, EvalCrop, EvalLoader, EvalTransform, GaussianBlur, Grayscale, Image, RandAugment,
     RandomAffine, RandomCrop, RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomPerspective,
     RandomResizedCrop, RandomRotation, RandomStream, RandomVerticalFlip, Sampler, Sharding, TrainLoader, TrainOrder,
     TrainTransform, Transform, TrivialAugmentWide,
 };
 use enmasse_tensor::{HostBuffer, HostMemory, SystemMemory};
 
-/// Pictures whose pixels encode their index; some may be faulty.
+/// Images whose pixels encode their index; some may be faulty.
 struct Coded {
     len: usize,
     bad: Vec<usize>,
@@ -38,19 +38,19 @@ impl Dataset for Coded {
     fn label(&self, index: usize) -> usize {
         index % 3
     }
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.threads.lock().unwrap().insert(std::thread::current().id());
         if self.bad.contains(&index) {
             assert!(!self.panics, "no such thing as {index}");
-            return Err(DataError::Setting(format!("picture {index} is bad")));
+            return Err(DataError::Setting(format!("image {index} is bad")));
         }
         let (width, height) = (9 + index % 4, 8 + index % 5);
-        Picture::new(width, height, (0..width * height * 3).map(|i| (i * 7 + index * 31) as u8).collect())
+        Image::new(width, height, (0..width * height * 3).map(|i| (i * 7 + index * 31) as u8).collect())
     }
 }
 
-/// Its first picture is not read before the sender is gone.
+/// Its first image is not read before the sender is gone.
 struct Stalled(Mutex<Receiver<()>>);
 
 impl Dataset for Stalled {
@@ -63,11 +63,11 @@ impl Dataset for Stalled {
     fn name(&self, index: usize) -> String {
         format!("{index}.jpg")
     }
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         if index == 0 {
             let _ = self.0.lock().unwrap().recv();
         }
-        Picture::new(8, 8, vec![0; 192])
+        Image::new(8, 8, vec![0; 192])
     }
 }
 
@@ -83,7 +83,7 @@ fn a_loader_waited_for_ever_for_a_disk_that_does_not_answer() {
     drop(disk);
     assert_eq!(
         error.to_string(),
-        "sample 0 (0.jpg): neither this picture nor another could be read for 1.5 s; check its disk or file server, \
+        "sample 0 (0.jpg): neither this image nor another could be read for 1.5 s; check its disk or file server, \
          or raise the timeout"
     );
     assert!(batches.next().is_none());
@@ -137,7 +137,7 @@ fn threads_do_not_change_batches() {
     assert_eq!((run(2), run(5)), (expected.clone(), expected));
 }
 
-/// A picture is made in its batch where all transforms but the first only mirror, and on a canvas otherwise.
+/// An image is made in its batch where all transforms but the first only mirror, and on a canvas otherwise.
 #[test]
 fn batches_hold_what_the_transforms_make_of_each_sample() {
     let check = |list: TrainTransform| {
@@ -147,7 +147,7 @@ fn batches_hold_what_the_transforms_make_of_each_sample() {
             for (pixels, &index) in batch.images.chunks_exact(8 * 8 * 3).zip(&batch.indices) {
                 let mut canvas = Canvas::new(coded(23).read(index as usize).unwrap());
                 list.apply(&mut canvas, 5, 1, index);
-                assert!(pixels == canvas.picture().pixels(), "sample {index}, {list}");
+                assert!(pixels == canvas.image().pixels(), "sample {index}, {list}");
             }
         }
     };
@@ -309,11 +309,11 @@ fn batches_lie_in_the_given_memory() {
     };
     check(9, 0, Ok(6));
     check(9, 2, Ok(4));
-    check(1, 0, Err("cannot allocate 768 bytes for the pictures of a batch: out of memory; lower the batch size"));
+    check(1, 0, Err("cannot allocate 768 bytes for the images of a batch: out of memory; lower the batch size"));
 }
 
 #[test]
-fn a_batch_may_keep_its_pictures() {
+fn a_batch_may_keep_its_images() {
     let loader = eval(coded(16), 1, ALONE);
     for batch in loader.pass().chain(loader.pass()) {
         let mut batch = batch.unwrap();
@@ -334,7 +334,7 @@ fn errors_surface_at_their_batch() {
         // The pool survives, and a later pass fails at the same place.
         assert!(loader.pass().nth(1).unwrap().is_err());
     };
-    check(false, "picture 5 is bad");
+    check(false, "image 5 is bad");
     check(true, "sample 5: reading or transforming it panicked: no such thing as 5");
 }
 
@@ -366,10 +366,10 @@ impl Dataset for Gate {
     fn label(&self, _: usize) -> usize {
         0
     }
-    fn read(&self, _: usize) -> Result<Picture, DataError> {
+    fn read(&self, _: usize) -> Result<Image, DataError> {
         let open = self.opened.wait_while(self.open.lock().unwrap(), |open| !*open).unwrap();
         assert!(*open);
-        Picture::new(8, 8, vec![0; 192])
+        Image::new(8, 8, vec![0; 192])
     }
 }
 
@@ -406,7 +406,7 @@ fn settings_out_of_range() {
     check(TrainTransform::new(0), ALONE, "size of 0 pixels");
     check(list().then(part), ALONE, "scale must lie");
     check(usual(Crop::Resized, f64::NAN), ALONE, "use one in [0, 1]");
-    check(usual(Crop::Padded { padding: 8 }, 0.5), ALONE, "margins of 8 pixels are too wide for pictures of 8");
+    check(usual(Crop::Padded { padding: 8 }, 0.5), ALONE, "margins of 8 pixels are too wide for images of 8");
     check(usual(Crop::None { resize: 0 }, 0.5), ALONE, "size of 0 pixels");
     let twice = TrainTransform::new(8).then(RandomHorizontalFlip { probability: 0.1 });
     check(twice, ALONE, "two transforms draw under the key random_horizontal_flip: give one of them another");
@@ -466,7 +466,7 @@ fn transforms_that_leave_another_size() {
 /// A data set's own mistakes name the sample by its index and its name, and cannot be skipped.
 #[test]
 fn samples_that_do_not_fit() {
-    struct Wrong(fn() -> Result<Picture, DataError>);
+    struct Wrong(fn() -> Result<Image, DataError>);
     impl Dataset for Wrong {
         fn len(&self) -> usize {
             4
@@ -474,8 +474,8 @@ fn samples_that_do_not_fit() {
         fn label(&self, index: usize) -> usize {
             if index == 3 { usize::MAX } else { 0 }
         }
-        fn read(&self, index: usize) -> Result<Picture, DataError> {
-            if index == 2 { (self.0)() } else { Picture::new(8, 8, vec![0; 192]) }
+        fn read(&self, index: usize) -> Result<Image, DataError> {
+            if index == 2 { (self.0)() } else { Image::new(8, 8, vec![0; 192]) }
         }
         fn name(&self, index: usize) -> String {
             format!("{index}.raw")
@@ -487,16 +487,16 @@ fn samples_that_do_not_fit() {
         let error = loader.skip_unreadable(true).pass().next().unwrap().unwrap_err();
         assert_eq!(error.to_string(), expected);
     };
-    let wrong = "sample 2 (2.raw): a picture of 8x8 RGB pixels has 192 bytes, not 64";
-    check(|| Picture::new(8, 8, vec![0; 64]), wrong);
-    check(|| Picture::new(0, 8, vec![]), "sample 2 (2.raw): there are no pictures of 0x8 pixels");
+    let wrong = "sample 2 (2.raw): an image of 8x8 RGB pixels has 192 bytes, not 64";
+    check(|| Image::new(8, 8, vec![0; 64]), wrong);
+    check(|| Image::new(0, 8, vec![]), "sample 2 (2.raw): there are no images of 0x8 pixels");
     check(
-        || Picture::new(usize::MAX, 8, vec![]),
-        &format!("sample 2 (2.raw): there are no pictures of {}x8 pixels", usize::MAX),
+        || Image::new(usize::MAX, 8, vec![]),
+        &format!("sample 2 (2.raw): there are no images of {}x8 pixels", usize::MAX),
     );
-    check(|| Ok(Picture::default()), "sample 2 (2.raw): the picture has no pixels");
+    check(|| Ok(Image::default()), "sample 2 (2.raw): the image has no pixels");
     check(|| panic!("a bug"), "sample 2 (2.raw): reading or transforming it panicked: a bug");
-    check(|| Picture::new(8, 8, vec![0; 192]), &format!("sample 3 (3.raw): its label {} is too large", usize::MAX));
+    check(|| Image::new(8, 8, vec![0; 192]), &format!("sample 3 (3.raw): its label {} is too large", usize::MAX));
 }
 
 /// Draws and pixels of the default transforms, which a run resumed by a later version must reproduce.
@@ -516,9 +516,9 @@ fn usual_transforms_keep_their_bits() {
     check(DataKind::Mnist, 10, 0x7cc9c5774e45f83d);
 }
 
-/// In torchvision's order: the corners and the middle, then those of the mirrored picture.
+/// In torchvision's order: the corners and the middle, then those of the mirrored image.
 #[test]
-fn crops_of_corners_are_parts_of_the_resized_picture() {
+fn crops_of_corners_are_parts_of_the_resized_image() {
     const SIZE: usize = 5;
     let (data, pool) = (Arc::new(coded(20)), DecodePool::new(2).unwrap());
     let transform = EvalTransform { resize: 8, ..EvalTransform::new(SIZE) };
@@ -533,14 +533,14 @@ fn crops_of_corners_are_parts_of_the_resized_picture() {
             let index = batch.indices[place] as usize;
             assert_eq!((index, batch.labels[place]), (turn / 10 * 8 + place, (index % 3) as i32));
             let found = &batch.images[place * SIZE * SIZE * 3..][..SIZE * SIZE * 3];
-            let picture = data.read(index).unwrap();
-            let (width, height) = (picture.width(), picture.height());
+            let image = data.read(index).unwrap();
+            let (width, height) = (image.width(), image.height());
             let (short, long) = (width.min(height), 8 * width.max(height) / width.min(height));
             let (width, height) = if width == short { (8, long) } else { (long, 8) };
-            let mut canvas = Canvas::new(picture.clone());
-            canvas.resize(CropBox::whole(picture.width(), picture.height()), width, height);
+            let mut canvas = Canvas::new(image.clone());
+            canvas.resize(CropBox::whole(image.width(), image.height()), width, height);
             let mut rows: Vec<Vec<[u8; 3]>> =
-                canvas.picture().pixels().chunks_exact(width * 3).map(|row| row.as_chunks().0.to_vec()).collect();
+                canvas.image().pixels().chunks_exact(width * 3).map(|row| row.as_chunks().0.to_vec()).collect();
             if number >= 5 {
                 rows.iter_mut().for_each(|row| row.reverse());
             }
@@ -550,13 +550,13 @@ fn crops_of_corners_are_parts_of_the_resized_picture() {
                 corner => ((width - SIZE) * (corner % 2), (height - SIZE) * (corner / 2)),
             };
             let expected: Vec<u8> = rows[top..][..SIZE].iter().flat_map(|row| row[left..][..SIZE].concat()).collect();
-            assert_eq!(found, expected, "crop {number} of picture {index}");
+            assert_eq!(found, expected, "crop {number} of image {index}");
         }
     }
     let small = EvalLoader::new(&pool, data, EvalTransform { resize: 4, ..EvalTransform::new(5) }, ALONE).unwrap();
     let error = small.cropped(&EvalCrop::several(5).unwrap()).err().unwrap().to_string();
     let expected =
-        "pictures whose shorter side is resized to 4 pixels have no crops of 5 in their corners; take the middle alone";
+        "images whose shorter side is resized to 4 pixels have no crops of 5 in their corners; take the middle alone";
     assert_eq!(error, expected);
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use enmasse_data::{DataLayout, Dataset, OpenData, OpenOptions, folder_of, open, open_whole};
 use tempfile::{TempDir, tempdir};
 
-/// A folder with the manifest `name` and the picture `a.jpg`.
+/// A folder with the manifest `name` and the image `a.jpg`.
 fn folder(name: &str, text: &[u8]) -> TempDir {
     let root = tempdir().unwrap();
     fs::write(root.path().join(name), text).unwrap();
@@ -144,16 +144,12 @@ fn problems_name_file_and_line() {
         b"image,MEL,NV\na.jpg,1,0\n",
         "none of its columns (image, MEL, NV) is called label, class, target, ",
     );
-    check(
-        "m.csv",
-        b"path,label,class\na.jpg,1,2\n",
-        "it has several columns for the label of a picture (label, class)",
-    );
+    check("m.csv", b"path,label,class\na.jpg,1,2\n", "it has several columns for the label of an image (label, class)");
     check("m.csv", b"path,label\n", "it has no rows below");
     check("m.csv", b"path,label\na.jpg,x\nb.jpg\n", "line 3: it has 1 fields, and the first line names 2 columns");
     check("m.csv", b"path,label\na.jpg,x\nb.jpg,\xFF\n", "line 3: it is not valid UTF-8");
     check("m.csv", b"path,label\na.jpg,x\nb.jpg,\n", "line 3: b.jpg has no label");
-    check("m.csv", b"path,label\n,x\n", "line 2: it names no picture");
+    check("m.csv", b"path,label\n,x\n", "line 2: it names no image");
     check("m.csv", b"path,label\nz.jpg,x\n", "line 2: there is no ");
     check("m.csv", b"path,label,split\na.jpg,x,fold0\n", "line 2: its split is \"fold0\", which is none of train, val");
     check("m.csv", b"path,label,split\na.jpg,x,val\n", "its column \"split\" has no rows for training");
@@ -163,12 +159,12 @@ fn problems_name_file_and_line() {
         "line 3: its label is 0.5: numbers as targets are not supported",
     );
     let twice = b"path,label\na.jpg,x\nb.jpg,x\na.jpg,y\n";
-    check("m.csv", twice, "line 4: a.jpg is of the class \"y\", and of \"x\" in line 2: several labels of a picture");
+    check("m.csv", twice, "line 4: a.jpg is of the class \"y\", and of \"x\" in line 2: several labels of an image");
     check("m.jsonl", b"", "line 1: it is not JSON: EOF");
     check("m.jsonl", b"[1]", "line 1: it is not a JSON object");
     check("m.jsonl", b"{\"path\": \"a.jpg\", \"label\": 1}\n{", "line 2: it is not JSON");
     let list = b"{\"path\": \"a.jpg\", \"label\": [1, 2]}";
-    check("m.jsonl", list, "line 1: a.jpg has a list of labels: several labels of a picture are not supported");
+    check("m.jsonl", list, "line 1: a.jpg has a list of labels: several labels of an image are not supported");
     check("m.jsonl", b"{\"path\": \"a.jpg\", \"label\": null}", "line 1: a.jpg has no label");
     let column = OpenOptions { label_column: Some("kind".into()), ..OpenOptions::default() };
     let root = folder("m.csv", b"path,label\na.jpg,x\n");

@@ -1,4 +1,4 @@
-//! Mixed pictures compared with torchvision's (`fixtures/mix.py`), and a ledger of what is mixed with what.
+//! Mixed images compared with torchvision's (`fixtures/mix.py`), and a ledger of what is mixed with what.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::fixtures::{crc32, fixture};
 use enmasse_data::{
-    Batch, DataError, Dataset, DecodePool, Mixing, Mixture, Picture, RandomResizedCrop, RandomStream, Sampler,
-    Sharding, TrainLoader, TrainOrder, TrainTransform,
+    Batch, DataError, Dataset, DecodePool, Image, Mixing, Mixture, RandomResizedCrop, RandomStream, Sampler, Sharding,
+    TrainLoader, TrainOrder, TrainTransform,
 };
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ const MIXUP: Mixing = Mixing { cutmix_alpha: 0.0, ..BOTH };
 const CUTMIX: Mixing = Mixing { mixup_alpha: 0.0, ..BOTH };
 
 /// Pseudo-random bytes, shifted to the right by some bits, and a number added.
-fn picture(size: usize, shift: u32, base: u8) -> Vec<u8> {
+fn image(size: usize, shift: u32, base: u8) -> Vec<u8> {
     let mut state = 1u32;
     let mut byte = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -37,7 +37,7 @@ fn mixtures_are_those_of_torchvision() {
             "mixup" => Mixture::mixup(share),
             _ => Mixture::cutmix(share, (number(3) as usize, number(4) as usize), size),
         };
-        let (mut first, mut second) = (picture(size, 0, 0), picture(size, 2, 30));
+        let (mut first, mut second) = (image(size, 0, 0), image(size, 2, 30));
         mixture.apply([&mut first, &mut second], size);
         // torchvision's targets are floats of 32 bits.
         let own = expected[0].parse::<f64>().unwrap();
@@ -67,10 +67,10 @@ fn shares_have_their_distribution() {
     assert!((0.55..0.75).contains(&mean(&shares(CUTMIX))));
     // One of both kinds, each as often: only CutMix's shares are those of areas.
     let is_area = |index| {
-        let mut pictures = [vec![0; 64 * 64 * 3], vec![255; 64 * 64 * 3]];
-        let [first, second] = &mut pictures;
+        let mut images = [vec![0; 64 * 64 * 3], vec![255; 64 * 64 * 3]];
+        let [first, second] = &mut images;
         BOTH.draw(&mut RandomStream::new(7, "test", 1, index), 64).apply([first, second], 64);
-        pictures[0].contains(&255)
+        images[0].contains(&255)
     };
     let areas = (0..2000).filter(|&index| is_area(index)).count();
     assert!(areas.abs_diff(1000) < 120, "{areas} of 2000");
@@ -89,9 +89,9 @@ fn settings_out_of_range() {
     check(Mixing { mixup_alpha: -0.5, ..BOTH }, 2, &range("mixup", "-0.5"));
     check(Mixing { cutmix_alpha: f64::NAN, ..BOTH }, 2, &range("cutmix", "NaN"));
     check(Mixing { cutmix_alpha: f64::INFINITY, ..BOTH }, 2, &range("cutmix", "inf"));
-    let neither = "pictures are to be mixed, but neither by mixup nor by cutmix";
+    let neither = "images are to be mixed, but neither by mixup nor by cutmix";
     check(Mixing { mixup_alpha: 0.0, cutmix_alpha: 0.0 }, 2, neither);
-    let alone = "a global batch of one picture has none to mix it with: use a larger batch, or no mixup and cutmix";
+    let alone = "a global batch of one image has none to mix it with: use a larger batch, or no mixup and cutmix";
     check(BOTH, 1, alone);
 }
 
@@ -104,7 +104,7 @@ fn the_list_names_it() {
     check(crop, &expected);
 }
 
-/// Pictures of which all bytes are the index; some cannot be read. The label is the index.
+/// Images of which all bytes are the index; some cannot be read. The label is the index.
 struct Coded {
     len: usize,
     bad: Vec<usize>,
@@ -123,10 +123,10 @@ impl Dataset for Coded {
     fn label(&self, index: usize) -> usize {
         index
     }
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         match self.bad.contains(&index) {
-            true => Err(DataError::Picture { name: self.name(index), problem: "broken".to_owned() }),
-            false => Picture::new(8, 8, vec![index as u8; 192]),
+            true => Err(DataError::Image { name: self.name(index), problem: "broken".to_owned() }),
+            false => Image::new(8, 8, vec![index as u8; 192]),
         }
     }
     fn name(&self, index: usize) -> String {
@@ -229,7 +229,7 @@ proptest! {
         prop_assert_eq!(alone, global % 2);
     }
 
-    /// The ledger: over an epoch the shares of each sample add up to the number of its places, and pictures have what their
+    /// The ledger: over an epoch the shares of each sample add up to the number of its places, and images have what their
     /// labels say.
     #[test]
     fn every_sample_keeps_its_weight(
@@ -254,7 +254,7 @@ proptest! {
                     weights[label as usize] += f64::from(share);
                     weights[other as usize] += 1.0 - f64::from(share);
                     places[index as usize] += 1.0;
-                    // The mean of plain pictures is that of their labels, up to the rounding of bytes.
+                    // The mean of plain images is that of their labels, up to the rounding of bytes.
                     let mean = pixels.iter().map(|&byte| f64::from(byte)).sum::<f64>() / 192.0;
                     let expected = f64::from(share) * f64::from(label) + (1.0 - f64::from(share)) * f64::from(other);
                     prop_assert!((mean - expected).abs() <= 0.5 + 1e-4, "{mean}, not {expected}");

@@ -25,9 +25,9 @@ fn refused(root: &Path, expected: &[&str]) {
     assert!(!error.contains('\n') && expected.iter().all(|part| error.contains(part)), "{error}");
 }
 
-/// Byte `j` of a picture, as in `fixtures/cifar.py`.
-fn value(picture: usize, j: usize) -> u8 {
-    ((31 * picture + 7 * j) % 251) as u8
+/// Byte `j` of an image, as in `fixtures/cifar.py`.
+fn value(image: usize, j: usize) -> u8 {
+    ((31 * image + 7 * j) % 251) as u8
 }
 
 /// The two records of those fixtures in the binary layout.
@@ -71,7 +71,7 @@ fn idx(dimensions: &[u32], elements: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn grey_pictures(count: usize) -> Vec<u8> {
+fn grey_images(count: usize) -> Vec<u8> {
     let pixels: Vec<u8> = (0..count).flat_map(|i| (0..784).map(move |j| value(i, j))).collect();
     idx(&[count as u32, 28, 28], &pixels)
 }
@@ -88,9 +88,9 @@ fn mnist(root: &Path, train: &[u8], name: impl Fn(&str) -> String) {
         let name = name(file);
         write(root, &name, &if name.ends_with(".gz") { zipped(bytes) } else { bytes.to_vec() });
     };
-    put("train-images-idx3-ubyte", &grey_pictures(train.len()));
+    put("train-images-idx3-ubyte", &grey_images(train.len()));
     put("train-labels-idx1-ubyte", &idx(&[train.len() as u32], train));
-    put("t10k-images-idx3-ubyte", &grey_pictures(2));
+    put("t10k-images-idx3-ubyte", &grey_images(2));
     put("t10k-labels-idx1-ubyte", &idx(&[2], &[7, 0]));
 }
 
@@ -114,9 +114,9 @@ fn cifar_in_every_layout() {
             assert_eq!(labels(data.validation.as_ref()), [3, 5]);
             assert_eq!((data.classes.clone(), data.split.is_none()), (data.validation.class_names(), true));
             for (index, dataset) in (0..2 * parts).map(|index| (index, &data.train)).chain([(1, &data.validation)]) {
-                let picture = dataset.read(index).unwrap();
-                assert_eq!((picture.width(), picture.height()), (32, 32));
-                for (at, pixel) in picture.pixels().chunks_exact(3).enumerate() {
+                let image = dataset.read(index).unwrap();
+                assert_eq!((image.width(), image.height()), (32, 32));
+                for (at, pixel) in image.pixels().chunks_exact(3).enumerate() {
                     assert_eq!(pixel, [0, 1024, 2048].map(|plane| value(index % 2, plane + at)));
                 }
             }
@@ -133,7 +133,7 @@ fn names_and_classes() {
     let root = tempdir().unwrap();
     cifar10_binary(root.path());
     let data = opened(root.path());
-    assert_eq!(data.train.name(3), format!("{}, picture 1", root.path().join("data_batch_2.bin").display()));
+    assert_eq!(data.train.name(3), format!("{}, image 1", root.path().join("data_batch_2.bin").display()));
     assert_eq!((data.classes.len(), data.classes[9].as_str()), (10, "truck"));
     let hundred = tempdir().unwrap();
     cifar100_python(hundred.path());
@@ -159,10 +159,10 @@ fn mnist_in_every_spelling() {
                 assert_eq!((data.kind, data.classes.len()), (kind, 10));
             }
             for index in 0..train.len() {
-                let picture = data.train.read(index).unwrap();
-                assert_eq!((picture.width(), picture.height()), (28, 28));
+                let image = data.train.read(index).unwrap();
+                assert_eq!((image.width(), image.height()), (28, 28));
                 let expected: Vec<u8> = (0..784).flat_map(|j| [value(index, j); 3]).collect();
-                assert_eq!(picture.pixels(), expected);
+                assert_eq!(image.pixels(), expected);
             }
         }
     };
@@ -205,7 +205,7 @@ fn class_folders_stay_class_folders() {
 fn folders_without_data() {
     let root = tempdir().unwrap();
     let looked_for = [
-        "no class folders of pictures",
+        "no class folders of images",
         "CIFAR-10 (data_batch_1.bin or data_batch_1 …, here or in cifar-10-batches-bin or cifar-10-batches-py; https://",
         "CIFAR-100 (train.bin or train …",
         "MNIST (train-images-idx3-ubyte …, here or in raw or MNIST/raw; http",
@@ -216,19 +216,16 @@ fn folders_without_data() {
     refused(root.path(), &looked_for);
     // As in Kaggle's Dogs vs. Cats. The files of CIFAR and MNIST are no help here.
     write(root.path(), "cat.0.JPG", b"");
-    refused(root.path(), &["it has pictures, such as cat.0.JPG, but no class folders; put", "`label_pattern`"]);
+    refused(root.path(), &["it has images, such as cat.0.JPG, but no class folders; put", "`label_pattern`"]);
     write(root.path(), "flower_photos.tgz", b"");
     refused(root.path(), &["the archive flower_photos.tgz: extract it there first"]);
     refused(&root.path().join("flower_photos.tgz"), &["this is a file", "must be extracted first"]);
     refused(&root.path().join("nowhere"), &["cannot read", "nowhere: no such file or directory"]);
 
-    // A table of labels often lies beside the pictures.
+    // A table of labels often lies beside the images.
     let root = tempdir().unwrap();
     write(root.path(), "labels.csv", b"path,label\none.jpg,a");
-    refused(
-        root.path(),
-        &["it has no class folders of pictures; if labels.csv lists pictures and their classes, name it"],
-    );
+    refused(root.path(), &["it has no class folders of images; if labels.csv lists images and their classes, name it"]);
     write(root.path(), "images/one.jpg", b"");
     refused(root.path(), &["only one class (images); a classifier needs at least two; if labels.csv lists"]);
 }
@@ -256,11 +253,7 @@ fn damaged_cifar() {
     spoilt(cifar10_binary, &cut, &["data_batch_3.bin: 6145 bytes are not a multiple of 3073"]);
     spoilt(cifar10_binary, &put("test_batch.bin", b""), &["test_batch.bin: 0 bytes are not a multiple of 3073"]);
     let labelled = |root: &Path| write(root, "test_batch.bin", &cifar_records(&[[0, 3], [0, 10]], 1));
-    spoilt(
-        cifar10_binary,
-        &labelled,
-        &["test_batch.bin: picture 1 (from 0) has the label 10, but there are 10 classes"],
-    );
+    spoilt(cifar10_binary, &labelled, &["test_batch.bin: image 1 (from 0) has the label 10, but there are 10 classes"]);
     spoilt(cifar10_binary, &put("batches.meta.txt", b"cat\ndog\n"), &["it names 2 classes instead of 10"]);
     spoilt(cifar10_binary, &put("batches.meta.txt", b"\xFF\xFE"), &["batches.meta.txt: its names are not valid UTF-8"]);
     // A binary file of one set under the other set's name.
@@ -290,13 +283,13 @@ fn damaged_mnist() {
     let check = |name: &'static str, bytes: Vec<u8>, expected: &str| {
         spoilt(mnist_at, &|root| write(root, name, &bytes), &[name, expected]);
     };
-    check(TRAIN, grey_pictures(3), "not an idx file: it begins with [00 00 08 03], not [00 00 08 01]");
+    check(TRAIN, grey_images(3), "not an idx file: it begins with [00 00 08 03], not [00 00 08 01]");
     check(IMAGES, b"PK".to_vec(), "not an idx file: it begins with [50 4b], not [00 00 08 03]");
     check(IMAGES, idx(&[3, 28], &[0; 84]), "it begins with [00 00 08 02]");
     check(IMAGES, vec![0, 0, 8, 3, 0, 0], "it begins with [00 00 08 03]");
-    check(TEST, idx(&[3], &[7, 0, 1]), "it holds 3 labels, but there are 2 pictures in ");
-    check(IMAGES, idx(&[3, 32, 32], &[0; 3072]), "its pictures are 32x32, not 28x28");
-    check(IMAGES, grey_pictures(3)[..2000].to_vec(), "its header says 3 x 28 x 28 bytes, but 1984 follow");
+    check(TEST, idx(&[3], &[7, 0, 1]), "it holds 3 labels, but there are 2 images in ");
+    check(IMAGES, idx(&[3, 32, 32], &[0; 3072]), "its images are 32x32, not 28x28");
+    check(IMAGES, grey_images(3)[..2000].to_vec(), "its header says 3 x 28 x 28 bytes, but 1984 follow");
     check(IMAGES, idx(&[u32::MAX; 3], &[]), "its header says 4294967295 x 4294967295 x 4294967295 bytes, but 0");
     check(TEST, idx(&[2], &[7, 10]), "label 1 (from 0) is 10, but there are 10 classes");
     check(TEST, zipped(&idx(&[2], &[7, 1]))[..20].to_vec(), "it cannot be decompressed to its end");
@@ -305,19 +298,19 @@ fn damaged_mnist() {
         &|root| fs::remove_file(root.join(TEST)).unwrap(),
         &["MNIST is incomplete: t10k-labels-idx1-ubyte not found; get it from http"],
     );
-    // Files without content: zero labels and zero pictures.
+    // Files without content: zero labels and zero images.
     spoilt(
         mnist_at,
         &|root| {
-            write(root, "t10k-images-idx3-ubyte", &grey_pictures(0));
+            write(root, "t10k-images-idx3-ubyte", &grey_images(0));
             write(root, TEST, &idx(&[0], &[]));
         },
-        &["t10k-images-idx3-ubyte: it holds no pictures"],
+        &["t10k-images-idx3-ubyte: it holds no images"],
     );
 }
 
 proptest! {
-    /// For any content of a file: a data set whose pictures can all be read, or an error of one line.
+    /// For any content of a file: a data set whose images can all be read, or an error of one line.
     #[test]
     fn any_bytes_in_a_file(
         set in 0usize..4,

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use enmasse_data::{
-    Batches, DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, OpenData, OpenOptions, PackForm,
-    PackOptions, Packed, Picture, ReadOptions, Resizer, Sharding, TrainLoader, TrainTransform, Unpacked, is_packed,
+    Batches, DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Image, OpenData, OpenOptions,
+    PackForm, PackOptions, Packed, ReadOptions, Resizer, Sharding, TrainLoader, TrainTransform, Unpacked, is_packed,
     open, pack,
 };
 use enmasse_jpeg::Decoder;
@@ -41,7 +41,7 @@ fn folder(part: &str) -> TempDir {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     for entry in fs::read_dir(fixtures).unwrap().map(Result::unwrap) {
         let name = entry.file_name().into_string().unwrap();
-        if name.starts_with("picture.") && name.contains(part) {
+        if name.starts_with("image.") && name.contains(part) {
             for class in ["train/a \"b\"\n", "train/ü, é", "val/a \"b\"\n", "val/ü, é"] {
                 let class = root.path().join(class);
                 fs::create_dir_all(&class).unwrap();
@@ -113,7 +113,7 @@ fn a_packed_folder_trains_like_the_folder() {
 }
 
 #[test]
-fn larger_pictures_are_resized() {
+fn larger_images_are_resized() {
     let root = tempdir().unwrap();
     for (class, [width, height]) in [("a", [40, 64]), ("b", [200, 100]), ("c", [41, 500])] {
         for part in ["train", "val"] {
@@ -159,22 +159,22 @@ fn larger_pictures_are_resized() {
     assert!(!again.exists());
 }
 
-/// Pictures in memory.
+/// Images in memory.
 struct Memory {
-    pictures: Vec<Picture>,
+    images: Vec<Image>,
     labels: Vec<usize>,
     names: Vec<String>,
 }
 
 impl Dataset for Memory {
     fn len(&self) -> usize {
-        self.pictures.len()
+        self.images.len()
     }
     fn label(&self, index: usize) -> usize {
         self.labels[index]
     }
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
-        Ok(self.pictures[index].clone())
+    fn read(&self, index: usize) -> Result<Image, DataError> {
+        Ok(self.images[index].clone())
     }
     fn name(&self, index: usize) -> String {
         self.names[index].clone()
@@ -185,9 +185,9 @@ impl Dataset for Memory {
 fn memory(samples: &[(usize, usize, usize, String)]) -> Memory {
     let pixels = |width: usize, height: usize| (0..width * height * 3).map(|at| (at * 31 + width) as u8).collect();
     Memory {
-        pictures: samples
+        images: samples
             .iter()
-            .map(|&(width, height, ..)| Picture::new(width, height, pixels(width, height)).unwrap())
+            .map(|&(width, height, ..)| Image::new(width, height, pixels(width, height)).unwrap())
             .collect(),
         labels: samples.iter().map(|sample| sample.2).collect(),
         names: samples.iter().map(|sample| sample.3.clone()).collect(),
@@ -233,7 +233,7 @@ fn a_test_part_was_not_packed() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Any sizes, labels (so that classes may be empty) and names; raw pictures are those of Resize and CenterCrop.
+    /// Any sizes, labels (so that classes may be empty) and names; raw images are those of Resize and CenterCrop.
     #[test]
     fn pixels_and_names_are_kept(
         train in prop::collection::vec((1usize..40, 1usize..40, 0usize..3, ".{0,20}"), 1..70),
@@ -256,8 +256,8 @@ proptest! {
                 fit.fit(&source.read(index).unwrap(), &mut Resizer::new(), &mut expected);
                 // Before and after its record was checked.
                 for _ in 0..2 {
-                    let picture = own.read(index).unwrap();
-                    prop_assert_eq!(picture.pixels(), expected.as_slice());
+                    let image = own.read(index).unwrap();
+                    prop_assert_eq!(image.pixels(), expected.as_slice());
                 }
                 prop_assert!(!own.read_file(index, &mut Vec::new()).unwrap());
             }
@@ -265,9 +265,9 @@ proptest! {
     }
 }
 
-/// Loaders read rows; the batches are those of whole pictures.
+/// Loaders read rows; the batches are those of whole images.
 #[test]
-fn rows_give_the_batches_of_whole_pictures() {
+fn rows_give_the_batches_of_whole_images() {
     let root = tempdir().unwrap();
     let path = root.path().join("packed");
     let samples: Vec<_> = (0..20).map(|at| (30 + at, 50 - at, at % 3, at.to_string())).collect();
@@ -275,9 +275,9 @@ fn rows_give_the_batches_of_whole_pictures() {
     packed(&data, PackForm::Raw { size: 37 }, &path).unwrap();
     let file = open(&path, &OpenOptions::default()).unwrap();
     let whole = |part: &Arc<dyn Dataset>| {
-        let pictures = (0..part.len()).map(|index| part.read(index).unwrap()).collect();
+        let images = (0..part.len()).map(|index| part.read(index).unwrap()).collect();
         let labels = (0..part.len()).map(|index| part.label(index)).collect();
-        Arc::new(Memory { pictures, labels, names: vec![String::new(); part.len()] }) as Arc<dyn Dataset>
+        Arc::new(Memory { images, labels, names: vec![String::new(); part.len()] }) as Arc<dyn Dataset>
     };
     let whole = OpenData { train: whole(&file.train), validation: whole(&file.validation), ..file.clone() };
     let fresh = open(&path, &OpenOptions::default()).unwrap();
@@ -373,9 +373,9 @@ fn a_file_appears_whole_or_not_at_all() {
     let entries = || fs::read_dir(out.path()).unwrap().count();
     let (pool, strict) = (DecodePool::new(2).unwrap(), PackOptions { form: AS_THEY_ARE, most_skipped: 0 });
 
-    let broken = root.path().join("val/ü, é/picture.420.jpg");
-    fs::write(&broken, b"no picture").unwrap();
-    let problem = "not a JPEG, PNG, WebP, BMP or GIF picture, but text";
+    let broken = root.path().join("val/ü, é/image.420.jpg");
+    fs::write(&broken, b"no image").unwrap();
+    let problem = "not a JPEG, PNG, WebP, BMP or GIF image, but text";
     let error = packed(&data(), AS_THEY_ARE, &path).unwrap_err().to_string();
     assert_eq!(error, format!("{}: {problem}", broken.display()));
     assert_eq!(entries(), 0);

@@ -1,19 +1,19 @@
-//! Pictures in Parquet files: those that pyarrow writes in every form that is read, parts, labels, and files that are damaged.
+//! Images in Parquet files: those that pyarrow writes in every form that is read, parts, labels, and files that are damaged.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use enmasse_data::{DataLayout, Dataset, OpenData, OpenOptions, Picture, open, open_whole};
+use enmasse_data::{DataLayout, Dataset, Image, OpenData, OpenOptions, open, open_whole};
 use tempfile::{TempDir, tempdir};
 
 pub fn fixture(name: &str) -> PathBuf {
     PathBuf::from("tests/fixtures").join(format!("parquet.{name}.parquet"))
 }
 
-/// Picture `i` of the fixtures.
-fn picture(i: usize) -> Picture {
-    Picture::new(8, 8, (0..8 * 8 * 3).map(|j| ((31 * i + 7 * j) % 251) as u8).collect()).unwrap()
+/// Image `i` of the fixtures.
+fn image(i: usize) -> Image {
+    Image::new(8, 8, (0..8 * 8 * 3).map(|j| ((31 * i + 7 * j) % 251) as u8).collect()).unwrap()
 }
 
 fn whole(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Dataset>, String> {
@@ -42,7 +42,7 @@ fn every_form_of_file() {
         let mut bytes = Vec::new();
         // The last rows first: no page was read before.
         for i in (0..20).rev().chain(0..20) {
-            assert_eq!((data.read(i).unwrap(), data.label(i)), (picture(i), label(i)), "{name} {i}");
+            assert_eq!((data.read(i).unwrap(), data.label(i)), (image(i), label(i)), "{name} {i}");
             assert!(data.read_file(i, &mut bytes).unwrap() && bytes.starts_with(b"\x89PNG"));
             assert_eq!(data.name(i), format!("{}/{i}", fixture(name).display()));
         }
@@ -78,7 +78,7 @@ fn files_by_folders_patterns_and_parts() {
             (0..part.len()).map(|i| (part.label(i), part.read(i).unwrap())).collect::<Vec<_>>()
         };
         let all = read(train).into_iter().chain(read(validation)).chain(test.iter().flat_map(read));
-        assert!(all.into_iter().all(|(label, own)| (0..20).any(|i| i % 3 == label && picture(i) == own)));
+        assert!(all.into_iter().all(|(label, own)| (0..20).any(|i| i % 3 == label && image(i) == own)));
     };
     let parts = [
         ("data/train-00000-of-00002.parquet", "snappy"),
@@ -108,32 +108,29 @@ fn problems_are_named() {
         assert!(error.contains(expected) && !error.contains('\n'), "{error}");
     };
     let column = |label: &str| OpenOptions { label_column: Some(label.to_owned()), ..OpenOptions::default() };
-    let pictures = |path: &str| OpenOptions { path_column: Some(path.to_owned()), ..OpenOptions::default() };
+    let images = |path: &str| OpenOptions { path_column: Some(path.to_owned()), ..OpenOptions::default() };
     check("unlabelled", OpenOptions::default(), "parquet.unlabelled.parquet/0: the row has no label");
     check("null-label", OpenOptions::default(), "parquet.null-label.parquet/2: the row has no label");
     check("brotli", OpenOptions::default(), "it is compressed by Brotli; write it again with Snappy");
     check("snappy", column("class"), "it has no column \"class\"; its columns are label");
     check(
         "snappy",
-        pictures("label"),
-        "it has no column \"label\" with pictures' bytes; its columns are image.bytes, image.path, label",
+        images("label"),
+        "it has no column \"label\" with images' bytes; its columns are image.bytes, image.path, label",
     );
     let mixed = folder(&[("a.parquet", "snappy"), ("b.parquet", "zstd")]);
     let error = whole(mixed.path(), &OpenOptions::default()).err().unwrap();
     assert!(error.ends_with("b.parquet: its classes have other names than those of the files before it"), "{error}");
 }
 
-/// A row without a picture, or a page that is not read, is an unreadable sample, and others are read.
+/// A row without an image, or a page that is not read, is an unreadable sample, and others are read.
 #[test]
 fn rows_that_cannot_be_read() {
     let data = whole(&fixture("nulls"), &OpenOptions::default()).unwrap();
-    for (i, expected) in [Err(()), Err(()), Ok(picture(2)), Ok(picture(3))].into_iter().enumerate() {
+    for (i, expected) in [Err(()), Err(()), Ok(image(2)), Ok(image(3))].into_iter().enumerate() {
         let found = data.read(i).map_err(|error| {
             assert!(error.is_unreadable());
-            assert_eq!(
-                error.to_string(),
-                format!("{}/{i}: the row has no picture's bytes", fixture("nulls").display())
-            );
+            assert_eq!(error.to_string(), format!("{}/{i}: the row has no image's bytes", fixture("nulls").display()));
         });
         assert_eq!(found, expected);
     }
@@ -142,7 +139,7 @@ fn rows_that_cannot_be_read() {
     assert!(error.is_unreadable() && error.to_string().contains("in an encoding that is not read"), "{error}");
 }
 
-/// A file that ends anywhere, and one of which a byte is another: errors of one line, or pictures.
+/// A file that ends anywhere, and one of which a byte is another: errors of one line, or images.
 #[test]
 fn damaged_files() {
     let root = tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Data on a server: what is known of archives, their versions, and pictures that are fetched before they are needed.
+//! Data on a server: what is known of archives, their versions, and images that are fetched before they are needed.
 
 /// Of its answers, these tests need none.
 #[allow(dead_code)]
@@ -14,15 +14,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use enmasse_data::{
-    DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Extent, OpenData, OpenOptions, PackForm,
-    Picture, RemoteOptions, Sharding, TrainLoader, TrainOrder, TrainTransform, open,
+    DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Extent, Image, OpenData, OpenOptions,
+    PackForm, RemoteOptions, Sharding, TrainLoader, TrainOrder, TrainTransform, open,
 };
 use server::Server;
 use tempfile::{TempDir, tempdir};
 
 use crate::packed_file::{batches, of_memory, packed};
 use crate::parquet::fixture;
-use crate::shards::{PICTURE, archive, numbered};
+use crate::shards::{IMAGE, archive, numbered};
 
 /// Bytes of a piece.
 const PIECE: u64 = 1 << 20;
@@ -83,13 +83,13 @@ fn what_the_search_fetches_serves_the_first_epoch() {
     /// Bytes of a request.
     const RUN: usize = 8 << 20;
     let (cache, server) = (tempdir().unwrap(), Server::start(&[]));
-    // Members that are no pictures make archives of three requests.
+    // Members that are no images make archives of three requests.
     let filler = vec![7; 2 << 20];
     let archives = ["0", "1"].map(|class| {
         let names: Vec<_> = (0..10).map(|i| ["jpg", "cls", "bin"].map(|end| format!("{class}{i}.{end}"))).collect();
-        let members = names.iter().flat_map(|[picture, label, other]| {
-            [(picture.as_str(), PICTURE), (label, class.as_bytes()), (other, &filler)]
-        });
+        let members = names
+            .iter()
+            .flat_map(|[image, label, other]| [(image.as_str(), IMAGE), (label, class.as_bytes()), (other, &filler)]);
         let bytes = archive(&members.collect::<Vec<_>>());
         server.put(&format!("{class}.tar"), &bytes);
         bytes
@@ -147,7 +147,7 @@ struct Served {
 }
 
 impl Served {
-    /// Fifty pictures of 0.2 MB, in ten pieces.
+    /// Fifty images of 0.2 MB, in ten pieces.
     fn start() -> Self {
         let (folder, server) = (tempdir().unwrap(), Server::start(&[]));
         let sample = |number: usize| (256, 256, number % 2, format!("{number}"));
@@ -162,7 +162,7 @@ impl Served {
         open(&self.folder.path().join("packed"), &OpenOptions::default()).unwrap()
     }
 
-    /// Opens it with a cache that has nothing but the index, and gives also the pieces that the training pictures lack.
+    /// Opens it with a cache that has nothing but the index, and gives also the pieces that the training images lack.
     fn open(&self, limit: u64) -> (OpenData, Vec<u64>) {
         let cache = Some(self.folder.path().join("cache"));
         let remote = RemoteOptions { cache, limit, ..RemoteOptions::default() };
@@ -181,7 +181,7 @@ impl Served {
     }
 }
 
-/// The pieces in which a picture lies.
+/// The pieces in which an image lies.
 fn pieces(data: &dyn Dataset, index: usize) -> impl Iterator<Item = u64> {
     let Extent { bytes, .. } = data.extent(index).unwrap();
     bytes.start / PIECE..bytes.end.div_ceil(PIECE)
@@ -197,7 +197,7 @@ fn until_owners<T: ?Sized>(data: &Arc<T>, owners: usize) {
 }
 
 #[test]
-fn pictures_are_fetched_ahead_and_each_piece_once() {
+fn images_are_fetched_ahead_and_each_piece_once() {
     let served = Served::start();
     let (data, missing) = served.open(RemoteOptions::LIMIT);
     assert!(missing.len() >= 8 && data.train.is_remote(), "{missing:?}");
@@ -207,7 +207,7 @@ fn pictures_are_fetched_ahead_and_each_piece_once() {
         let transform = TrainTransform::new(24);
         TrainLoader::new(&pool, data.train.clone(), transform, ALONE, 3).unwrap()
     };
-    // It may ask for the first picture itself, and for no more than a piece.
+    // It may ask for the first image itself, and for no more than a piece.
     let first = TrainOrder::new(3, 50, 4).unwrap().epoch(0).global_batch(0)[0];
     assert_eq!(pieces(data.train.as_ref(), first).count(), 1);
     served.server.hold(true);
@@ -263,11 +263,11 @@ fn an_epoch_that_is_dropped_asks_for_nothing_more() {
     drop((loader, pool));
     until_owners(&data.train, owners - 1);
     let requests = served.server.requests();
-    // Besides, those of the picture that was being made, which may lie in two pieces.
+    // Besides, those of the image that was being made, which may lie in two pieces.
     assert!(requests.len() <= 6 && missing.len() > 6, "{requests:?}");
 }
 
-/// Pictures on this machine, and whether somebody has asked where they lie.
+/// Images on this machine, and whether somebody has asked where they lie.
 #[derive(Default)]
 struct Here(AtomicBool);
 
@@ -278,8 +278,8 @@ impl Dataset for Here {
     fn label(&self, _: usize) -> usize {
         0
     }
-    fn read(&self, _: usize) -> Result<Picture, DataError> {
-        Picture::new(8, 8, vec![0; 192])
+    fn read(&self, _: usize) -> Result<Image, DataError> {
+        Image::new(8, 8, vec![0; 192])
     }
     fn extent(&self, _: usize) -> Option<Extent> {
         self.0.store(true, Ordering::Relaxed);
@@ -303,7 +303,7 @@ fn nothing_on_this_machine_is_fetched_ahead() {
     assert!(!here.0.load(Ordering::Relaxed));
 }
 
-/// Until a picture was read, nobody knows which part of its group of rows has it.
+/// Until an image was read, nobody knows which part of its group of rows has it.
 #[test]
 fn pages_of_parquet_files_are_known_once_they_are_found() {
     let (cache, bytes) = (tempdir().unwrap(), fs::read(fixture("snappy")).unwrap());

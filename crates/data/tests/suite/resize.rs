@@ -1,35 +1,35 @@
 //! The resize compared with a plain twin, and the draws of random crops.
 
 use enmasse_data::{
-    Canvas, CropBox, DataKind, EvalTransform, Picture, RandomCrop, RandomHorizontalFlip, RandomResizedCrop,
-    RandomStream, Resizer, Transform,
+    Canvas, CropBox, DataKind, EvalTransform, Image, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, RandomStream,
+    Resizer, Transform,
 };
 use proptest::prelude::*;
 
-fn noise(width: usize, height: usize, seed: usize) -> Picture {
+fn noise(width: usize, height: usize, seed: usize) -> Image {
     let byte = |i: usize| ((i + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 29) as u8;
-    Picture::new(width, height, (0..width * height * 3).map(byte).collect()).unwrap()
+    Image::new(width, height, (0..width * height * 3).map(byte).collect()).unwrap()
 }
 
-/// A plain picture: columns of rows of channels.
+/// A plain image: columns of rows of channels.
 type Plain = Vec<Vec<[u8; 3]>>;
 
-fn plain(picture: &Picture, crop: CropBox) -> Plain {
-    let pixel = |x, y| [0, 1, 2].map(|c| picture.pixels()[(y * picture.width() + x) * 3 + c]);
+fn plain(image: &Image, crop: CropBox) -> Plain {
+    let pixel = |x, y| [0, 1, 2].map(|c| image.pixels()[(y * image.width() + x) * 3 + c]);
     (crop.top..crop.top + crop.height)
         .map(|y| (crop.left..crop.left + crop.width).map(|x| pixel(x, y)).collect())
         .collect()
 }
 
-fn transpose(picture: &Plain) -> Plain {
-    (0..picture[0].len()).map(|x| picture.iter().map(|row| row[x]).collect()).collect()
+fn transpose(image: &Plain) -> Plain {
+    (0..image[0].len()).map(|x| image.iter().map(|row| row[x]).collect()).collect()
 }
 
 /// Resizes every row to `target` pixels, by the formulas of Pillow's `precompute_coeffs` and `normalize_coeffs_8bpc`.
-fn resize_rows(picture: &Plain, target: usize) -> Plain {
-    let source = picture[0].len();
+fn resize_rows(image: &Plain, target: usize) -> Plain {
+    let source = image[0].len();
     if source == target {
-        return picture.clone();
+        return image.clone();
     }
     let scale = source as f64 / target as f64;
     let support = scale.max(1.0);
@@ -50,22 +50,22 @@ fn resize_rows(picture: &Plain, target: usize) -> Plain {
             })
             .collect()
     };
-    picture.iter().map(resize_row).collect()
+    image.iter().map(resize_row).collect()
 }
 
 /// Both passes, in the order that Pillow 13 chooses.
-fn resize_plainly(picture: &Plain, width: usize, height: usize) -> Plain {
-    let across = |picture: &Plain| transpose(&resize_rows(&transpose(picture), height));
-    let (saved_rows, saved_columns) = (picture.len() as i64 - height as i64, picture[0].len() as i64 - width as i64);
+fn resize_plainly(image: &Plain, width: usize, height: usize) -> Plain {
+    let across = |image: &Plain| transpose(&resize_rows(&transpose(image), height));
+    let (saved_rows, saved_columns) = (image.len() as i64 - height as i64, image[0].len() as i64 - width as i64);
     if saved_rows > 0 && saved_rows > 2 * saved_columns {
-        resize_rows(&across(picture), width)
+        resize_rows(&across(image), width)
     } else {
-        across(&resize_rows(picture, width))
+        across(&resize_rows(image, width))
     }
 }
 
-fn bytes(picture: &Plain, part: CropBox) -> Vec<u8> {
-    let rows = picture[part.top..part.top + part.height].iter();
+fn bytes(image: &Plain, part: CropBox) -> Vec<u8> {
+    let rows = image[part.top..part.top + part.height].iter();
     rows.flat_map(|row| row[part.left..part.left + part.width].concat()).collect()
 }
 
@@ -89,37 +89,37 @@ proptest! {
         part in prop::array::uniform4(0.0..1.0f64),
         seed in 0usize..1000,
     ) {
-        let picture = noise(width, height, seed);
+        let image = noise(width, height, seed);
         let (crop, part) = (inside(width, height, crop), inside(to_width, to_height, part));
-        let expected = bytes(&resize_plainly(&plain(&picture, crop), to_width, to_height), part);
+        let expected = bytes(&resize_plainly(&plain(&image, crop), to_width, to_height), part);
         let mut out = vec![0; part.width * part.height * 3];
-        Resizer::new().resize_part(&picture, crop, (to_width, to_height), part, &mut out);
+        Resizer::new().resize_part(&image, crop, (to_width, to_height), part, &mut out);
         prop_assert_eq!(out, expected);
     }
 
-    /// Every square of a picture with margins, compared with a pixel-by-pixel computation.
+    /// Every square of an image with margins, compared with a pixel-by-pixel computation.
     #[test]
-    fn squares_of_padded_pictures(size in 1usize..20, margin in 0usize..20, index in 0u64..1000, flip: bool) {
+    fn squares_of_padded_images(size in 1usize..20, margin in 0usize..20, index in 0u64..1000, flip: bool) {
         let padding = margin % size;
         let transform = RandomCrop { size, padding };
         transform.check().unwrap();
-        let picture = noise(size, size, index as usize);
+        let image = noise(size, size, index as usize);
         let crop = transform.draw(&mut draws(5, 1, index));
         prop_assert!(crop.left.max(crop.top) <= 2 * padding && (crop.width, crop.height) == (size, size));
-        let mut canvas = Canvas::new(picture.clone());
+        let mut canvas = Canvas::new(image.clone());
         transform.cut(&mut canvas, crop);
         let flips = RandomHorizontalFlip { probability: f64::from(u8::from(flip)) };
         flips.apply(&mut canvas, &mut draws(5, 1, index));
-        for (at, &byte) in canvas.picture().pixels().iter().enumerate() {
+        for (at, &byte) in canvas.image().pixels().iter().enumerate() {
             let (y, x, channel) = (at / 3 / size, at / 3 % size, at % 3);
             let x = if flip { size - 1 - x } else { x };
             let (x, y) = ((x + crop.left).wrapping_sub(padding), (y + crop.top).wrapping_sub(padding));
-            let expected = if x < size && y < size { picture.pixels()[(y * size + x) * 3 + channel] } else { 0 };
+            let expected = if x < size && y < size { image.pixels()[(y * size + x) * 3 + channel] } else { 0 };
             prop_assert_eq!(byte, expected);
         }
     }
 
-    /// Crops lie inside the picture; if the first draws fit (nearly always here), area and ratio are within their
+    /// Crops lie inside the image; if the first draws fit (nearly always here), area and ratio are within their
     /// limits.
     #[test]
     fn crops_are_within_limits(width in 40usize..400, height in 40usize..400, index in 0u64..1000) {
@@ -171,20 +171,20 @@ fn squares_lie_anywhere_in_the_margins() {
 }
 
 #[test]
-fn pictures_of_the_right_size_are_copied() {
-    let picture = noise(32, 32, 5);
+fn images_of_the_right_size_are_copied() {
+    let image = noise(32, 32, 5);
     let (mut resizer, mut out) = (Resizer::new(), vec![0; 32 * 32 * 3]);
-    EvalTransform { resize: 32, ..EvalTransform::new(32) }.fit(&picture, &mut resizer, &mut out);
-    assert_eq!(out, picture.pixels());
-    let mut canvas = Canvas::new(picture.clone());
+    EvalTransform { resize: 32, ..EvalTransform::new(32) }.fit(&image, &mut resizer, &mut out);
+    assert_eq!(out, image.pixels());
+    let mut canvas = Canvas::new(image.clone());
     canvas.resize(CropBox::whole(32, 32), 32, 32);
-    assert_eq!(canvas.picture(), &picture);
+    assert_eq!(canvas.image(), &image);
     for kind in [DataKind::Cifar10, DataKind::Cifar100] {
-        kind.eval_transform(32).fit(&picture, &mut resizer, &mut out);
-        assert_eq!(out, picture.pixels());
+        kind.eval_transform(32).fit(&image, &mut resizer, &mut out);
+        assert_eq!(out, image.pixels());
     }
     DataKind::Mnist.train_transform(32).apply(&mut canvas, 0, 0, 0);
-    assert_eq!(canvas.picture(), &picture);
+    assert_eq!(canvas.image(), &image);
 }
 
 #[test]
@@ -196,9 +196,9 @@ fn default_resize_is_in_proportion() {
     check(128, 146);
 }
 
-/// Extremely long pictures need no memory beyond the result's.
+/// Extremely long images need no memory beyond the result's.
 #[test]
-fn elongated_pictures() {
+fn elongated_images() {
     let mut out = vec![0; 64 * 64 * 3];
     for (width, height) in [(60_000, 1), (1, 60_000), (1, 1)] {
         EvalTransform::new(64).fit(&noise(width, height, 1), &mut Resizer::new(), &mut out);

@@ -19,7 +19,7 @@ fn data_set() -> &'static Path {
 }
 
 #[test]
-fn ten_classes_of_varied_pictures() {
+fn ten_classes_of_varied_images() {
     let folder = Folder::scan(data_set()).unwrap();
     assert_eq!((folder.classes().len(), folder.len()), (shapes::CLASSES, 3000));
     assert_eq!(folder.counts(), [shapes::PER_CLASS; 10]);
@@ -104,7 +104,7 @@ fn softmax_regression_fails() {
     let (train, val) = (pixels(split.train), pixels(split.val));
     let (learned, accuracy) = softmax_regression(&train, &val);
     println!("softmax regression on 32x32 pixels: {learned:.3} in training, {accuracy:.3} in validation");
-    // It learns its training pictures far better than chance, but that does not carry over to others.
+    // It learns its training images far better than chance, but that does not carry over to others.
     assert!(learned > 0.5, "{learned}");
     assert!(accuracy < 0.5, "{accuracy}");
 }

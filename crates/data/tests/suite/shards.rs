@@ -1,4 +1,4 @@
-//! Pictures in tar archives: samples, labels, parts, and archives that are damaged.
+//! Images in tar archives: samples, labels, parts, and archives that are damaged.
 
 use std::fs;
 use std::io::Write;
@@ -10,7 +10,7 @@ use flate2::write::GzEncoder;
 use tar::{Builder, EntryType, Header};
 use tempfile::{TempDir, tempdir};
 
-pub const PICTURE: &[u8] = include_bytes!("../fixtures/picture.420.jpg");
+pub const IMAGE: &[u8] = include_bytes!("../fixtures/image.420.jpg");
 
 fn header(kind: EntryType, size: usize) -> Header {
     let mut header = Header::new_gnu();
@@ -33,8 +33,8 @@ pub fn archive(members: &[(&str, &[u8])]) -> Vec<u8> {
 pub fn numbered(first: usize, count: usize, classes: &[&str]) -> Vec<u8> {
     let names: Vec<[String; 2]> =
         (first..first + count).map(|i| [format!("{i:06}.jpg"), format!("{i:06}.cls")]).collect();
-    let members = names.iter().enumerate().flat_map(|(i, [picture, label])| {
-        [(picture.as_str(), PICTURE), (label.as_str(), classes[i % classes.len()].as_bytes())]
+    let members = names.iter().enumerate().flat_map(|(i, [image, label])| {
+        [(image.as_str(), IMAGE), (label.as_str(), classes[i % classes.len()].as_bytes())]
     });
     archive(&members.collect::<Vec<_>>())
 }
@@ -68,18 +68,18 @@ fn samples_are_members_with_one_key() {
         "a.tar",
         archive(&[
             ("x/1.cls", b"dog\n"),
-            ("x/1.jpg", PICTURE),
-            // The label of a .cls counts, of two pictures the one whose extension comes first in our list.
+            ("x/1.jpg", IMAGE),
+            // The label of a .cls counts, of two images the one whose extension comes first in our list.
             ("x/2.json", br#"{"width": 3, "label": "bird"}"#),
             ("x/2.seg.png", b"mask"),
             ("x/2.png", b""),
             ("x/2.cls", b"cat"),
-            ("x/2.JPG", PICTURE),
+            ("x/2.JPG", IMAGE),
             ("readme", b""),
             ("x/._2.jpg", b"of a Mac"),
-            ("x/3.jpg", PICTURE),
+            ("x/3.jpg", IMAGE),
             ("x/3.json", br#"{"class": 7}"#),
-            (&long, PICTURE),
+            (&long, IMAGE),
             (&cls, b"dog"),
         ]),
     )]);
@@ -91,13 +91,13 @@ fn samples_are_members_with_one_key() {
     let mut bytes = Vec::new();
     for index in 0..whole.len() {
         assert!(whole.read_file(index, &mut bytes).unwrap());
-        assert_eq!(bytes, PICTURE);
+        assert_eq!(bytes, IMAGE);
     }
     assert_eq!(
         whole.read(3).unwrap(),
-        enmasse_data::decode::open("tests/fixtures/picture.420.jpg", Default::default()).unwrap()
+        enmasse_data::decode::open("tests/fixtures/image.420.jpg", Default::default()).unwrap()
     );
-    assert!(whole.reading_bytes() > PICTURE.len());
+    assert!(whole.reading_bytes() > IMAGE.len());
 }
 
 /// Regression test: archives for tests beside those for validation were not opened.
@@ -118,11 +118,11 @@ fn a_test_part_beside_validation_was_ignored() {
     check(numbered(0, 3, &["b"]), Ok((3, None)));
     // Tests are often published without labels. Where only some are missing, that is a mistake.
     check(
-        archive(&[("0.jpg", PICTURE), ("1.jpg", PICTURE)]),
+        archive(&[("0.jpg", IMAGE), ("1.jpg", IMAGE)]),
         Ok((0, Some("D: the test part is not used: its samples have no labels"))),
     );
-    let some = archive(&[("0.jpg", PICTURE), ("1.jpg", PICTURE), ("1.cls", b"a")]);
-    let problem = "D/test-0.tar: its picture 0.jpg has no label: a member 0.cls, or 0.json with a field \"label\". An archive of class folders must be extracted";
+    let some = archive(&[("0.jpg", IMAGE), ("1.jpg", IMAGE), ("1.cls", b"a")]);
+    let problem = "D/test-0.tar: its image 0.jpg has no label: a member 0.cls, or 0.json with a field \"label\". An archive of class folders must be extracted";
     check(some, Err(problem));
     let class = "D/test-0.tar/000000.jpg: the class \"c\" is in the test part but not in the training part";
     check(numbered(0, 2, &["c"]), Err(class));
@@ -166,7 +166,7 @@ fn problems_are_named() {
         fs::write(root.path().join("c.tar"), bytes).unwrap();
         refused("c.tar", expected);
     };
-    let sample = |label: (&str, &[u8])| archive(&[("1.jpg", PICTURE), (label.0, label.1)]);
+    let sample = |label: (&str, &[u8])| archive(&[("1.jpg", IMAGE), (label.0, label.1)]);
     check(archive(&[]), "there are no samples in its archives");
     check(
         b"no tar archive, but long enough for a header".repeat(20),
@@ -175,12 +175,9 @@ fn problems_are_named() {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
     gzip.write_all(&numbered(0, 3, &["a", "b"])).unwrap();
     check(gzip.finish().unwrap(), "c.tar: it is compressed by gzip: decompress it first (gunzip)");
-    check(
-        archive(&[("a/1.jpg", PICTURE)]),
-        "c.tar: its picture a/1.jpg has no label: a member a/1.cls, or a/1.json with",
-    );
-    check(archive(&[("1.cls", b"a"), ("2.jpg", PICTURE)]), "c.tar: its sample 1 has a label and no picture (jpg, ");
-    check(sample(("1.cls", b" ")), "its picture 1.jpg has no label");
+    check(archive(&[("a/1.jpg", IMAGE)]), "c.tar: its image a/1.jpg has no label: a member a/1.cls, or a/1.json with");
+    check(archive(&[("1.cls", b"a"), ("2.jpg", IMAGE)]), "c.tar: its sample 1 has a label and no image (jpg, ");
+    check(sample(("1.cls", b" ")), "its image 1.jpg has no label");
     check(sample(("1.cls", b"\xFF")), "its member 1.cls is not valid UTF-8");
     check(sample(("1.json", b"{")), "its member 1.json is not JSON");
     check(sample(("1.json", b"{\"label\": [1]}")), "its member 1.json has a list of labels: several labels");
@@ -215,7 +212,7 @@ fn headers_without_end() {
     check(EntryType::XHeader);
     // Neither of these is one, and neither is read.
     let large = vec![b' '; 3 << 20];
-    let members = [("1.jpg", PICTURE), ("1.cls", b"a"), ("1.txt", &large), ("2.jpg", PICTURE), ("2.cls", b"b")];
+    let members = [("1.jpg", IMAGE), ("1.cls", b"a"), ("1.txt", &large), ("2.jpg", IMAGE), ("2.cls", b"b")];
     fs::write(&path, archive(&members)).unwrap();
     assert_eq!(samples(&path).map(|samples| samples.len()), Ok(2));
 }
@@ -231,11 +228,11 @@ fn archives_that_were_cut_short() {
     for end in ends {
         fs::write(&path, &whole[..end]).unwrap();
         match opened(&path) {
-            Ok(_) => panic!("two pictures make no data set of two parts"),
+            Ok(_) => panic!("two images make no data set of two parts"),
             Err(error) => assert!(!error.contains('\n'), "{error}"),
         }
         if let Ok(found) = samples(&path) {
-            assert!(!found.is_empty() && end >= PICTURE.len());
+            assert!(!found.is_empty() && end >= IMAGE.len());
             warned += 1;
         }
     }

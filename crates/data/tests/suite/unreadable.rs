@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use enmasse_data::{
-    Batch, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sampler, Sharding, TrainLoader,
+    Batch, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Image, Sampler, Sharding, TrainLoader,
     TrainOrder, TrainTransform,
 };
 
@@ -12,7 +12,7 @@ const SEED: u64 = 5;
 const EPOCH: u64 = 3;
 const PYTORCH: Sampler = Sampler::Distributed { drop_last: false };
 
-/// Pictures whose pixels encode their index, some of which cannot be read.
+/// Images whose pixels encode their index, some of which cannot be read.
 #[derive(Clone)]
 struct Coded {
     len: usize,
@@ -26,10 +26,10 @@ impl Dataset for Coded {
     fn label(&self, index: usize) -> usize {
         index
     }
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         match self.bad.contains(&index) {
-            true => Err(DataError::Picture { name: self.name(index), problem: "broken".to_owned() }),
-            false => Picture::new(9, 8, (0..216).map(|i| (i * 7 + index * 31) as u8).collect()),
+            true => Err(DataError::Image { name: self.name(index), problem: "broken".to_owned() }),
+            false => Image::new(9, 8, (0..216).map(|i| (i * 7 + index * 31) as u8).collect()),
         }
     }
     fn name(&self, index: usize) -> String {
@@ -192,7 +192,7 @@ fn evaluation_leaves_them_out() {
 fn errors_that_can_be_skipped() {
     let read = |kind| DataError::Read { path: "a.jpg".into(), source: io::Error::from(kind) };
     let check = |error: DataError, expected: bool| assert_eq!(error.is_unreadable(), expected, "{error}");
-    check(DataError::Picture { name: "a.jpg".to_owned(), problem: "broken".to_owned() }, true);
+    check(DataError::Image { name: "a.jpg".to_owned(), problem: "broken".to_owned() }, true);
     check(read(io::ErrorKind::NotFound), true);
     check(read(io::ErrorKind::PermissionDenied), true);
     check(read(io::ErrorKind::IsADirectory), true);

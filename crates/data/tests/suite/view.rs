@@ -1,17 +1,17 @@
-//! Loaders that decode only what they need: the same batches as from whole pictures.
+//! Loaders that decode only what they need: the same batches as from whole images.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use enmasse_data::{
-    Batches, Canvas, Container, CropBox, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Folder, Picture,
+    Batches, Canvas, Container, CropBox, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Folder, Image,
     RandomHorizontalFlip, RandomResizedCrop, ReadOptions, Resizer, Sharding, Stretch, TrainLoader, TrainTransform,
     View, Wanted, decode,
 };
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use proptest::prelude::*;
 
-/// The same pictures, always read as a whole.
+/// The same images, always read as a whole.
 struct Whole(Arc<Folder>);
 
 impl Dataset for Whole {
@@ -23,7 +23,7 @@ impl Dataset for Whole {
         self.0.label(index)
     }
 
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         self.0.read(index)
     }
 }
@@ -57,7 +57,7 @@ impl Dataset for Joined {
         0
     }
 
-    fn read(&self, _: usize) -> Result<Picture, DataError> {
+    fn read(&self, _: usize) -> Result<Image, DataError> {
         unreachable!("a loader reads parts")
     }
 
@@ -71,12 +71,12 @@ impl Dataset for Joined {
     }
 }
 
-fn pictures(batches: Batches) -> Vec<u8> {
+fn images(batches: Batches) -> Vec<u8> {
     batches.flat_map(|batch| batch.unwrap().images.to_vec()).collect()
 }
 
-/// A photograph-like picture: smooth colours, an edge, and texture.
-fn picture(width: usize, height: usize) -> Vec<u8> {
+/// A photograph-like image: smooth colours, an edge, and texture.
+fn image(width: usize, height: usize) -> Vec<u8> {
     let pixel = |x: usize, y: usize| {
         let (x, y) = (x as f64 / width as f64, y as f64 / height as f64);
         let texture = 12.0 * (90.0 * x).sin() * (70.0 * y).cos();
@@ -91,18 +91,18 @@ fn write(path: &Path, width: usize, height: usize, sampling: SamplingFactor, pro
     let mut encoder = Encoder::new(&mut bytes, 90);
     encoder.set_sampling_factor(sampling);
     encoder.set_progressive(progressive);
-    encoder.encode(&picture(width, height), width as u16, height as u16, ColorType::Rgb).unwrap();
+    encoder.encode(&image(width, height), width as u16, height as u16, ColorType::Rgb).unwrap();
     std::fs::write(path, bytes).unwrap();
 }
 
-/// A folder of one class: the fixtures of every format and orientation, and larger pictures.
+/// A folder of one class: the fixtures of every format and orientation, and larger images.
 fn folder(root: &Path, options: ReadOptions) -> Arc<Folder> {
     let class = root.join("class");
     std::fs::create_dir(&class).unwrap();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     for entry in std::fs::read_dir(fixtures).unwrap().map(Result::unwrap) {
         let name = entry.file_name().into_string().unwrap();
-        if name.starts_with("picture.") {
+        if name.starts_with("image.") {
             std::fs::copy(entry.path(), class.join(name)).unwrap();
         }
     }
@@ -115,7 +115,7 @@ fn folder(root: &Path, options: ReadOptions) -> Arc<Folder> {
 }
 
 #[test]
-fn parts_give_the_batches_of_whole_pictures() {
+fn parts_give_the_batches_of_whole_images() {
     let pool = DecodePool::new(2).unwrap();
     for exif_transpose in [false, true] {
         let root = tempfile::tempdir().unwrap();
@@ -132,7 +132,7 @@ fn parts_give_the_batches_of_whole_pictures() {
         for list in lists {
             let epochs = |data: Arc<dyn Dataset>| {
                 let loader = TrainLoader::new(&pool, data, list.clone(), sharding.clone(), 3).unwrap();
-                (0..4).flat_map(|epoch| pictures(loader.epoch(epoch, 0))).collect::<Vec<u8>>()
+                (0..4).flat_map(|epoch| images(loader.epoch(epoch, 0))).collect::<Vec<u8>>()
             };
             let expected = epochs(whole.clone());
             assert!(epochs(parts.clone()) == expected, "{list} {exif_transpose}");
@@ -145,16 +145,16 @@ fn parts_give_the_batches_of_whole_pictures() {
             EvalTransform { resize: 8, ..EvalTransform::new(24) },
         ] {
             let pass = |data: Arc<dyn Dataset>| {
-                pictures(EvalLoader::new(&pool, data, transform.clone(), sharding.clone()).unwrap().pass())
+                images(EvalLoader::new(&pool, data, transform.clone(), sharding.clone()).unwrap().pass())
             };
             assert!(pass(parts.clone()) == pass(whole.clone()), "{transform:?} {exif_transpose}");
         }
     }
 }
 
-/// The part of a large picture at a smaller scale, compared with the part at full size: levels of difference.
+/// The part of a large image at a smaller scale, compared with the part at full size: levels of difference.
 #[test]
-fn shrunk_pictures_are_near_those_at_full_size() {
+fn shrunk_images_are_near_those_at_full_size() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("large.jpg");
     write(&path, 1024, 768, SamplingFactor::R_4_2_0, false);
@@ -171,7 +171,7 @@ fn shrunk_pictures_are_near_those_at_full_size() {
         let (fast, exact) = (cut(true), cut(false));
         let mut canvas = Canvas::new(decode::open(&path, ReadOptions::default()).unwrap());
         canvas.resize(crop, size, size);
-        assert!(exact == canvas.picture().pixels(), "{stretch:?}");
+        assert!(exact == canvas.image().pixels(), "{stretch:?}");
         let each = || fast.iter().zip(&exact).map(|(a, b)| a.abs_diff(*b));
         let mean = each().map(f64::from).sum::<f64>() / fast.len() as f64;
         assert_eq!(fast == exact, shrink == 1);
@@ -206,9 +206,9 @@ proptest! {
                 (wanted.left..wanted.left + wanted.width).contains(&x) && (wanted.top..wanted.top + wanted.height).contains(&y)
             };
             let pixels = (0..height).flat_map(|y| (0..width).flat_map(move |x| [if is_in(x, y) { inner } else { outer }; 3]));
-            let picture = Picture::new(width, height, pixels.collect()).unwrap();
+            let image = Image::new(width, height, pixels.collect()).unwrap();
             let mut out = vec![0; across * down * 3];
-            Resizer::new().resize_part(&picture, stretch.crop, stretch.full, part, &mut out);
+            Resizer::new().resize_part(&image, stretch.crop, stretch.full, part, &mut out);
             out
         };
         prop_assert!(result(100, 0).iter().all(|&byte| byte == 100));

@@ -1,4 +1,4 @@
-//! `enmasse bench`; and its `step`: the time of a training step, or of a forward pass, on synthetic pictures.
+//! `enmasse bench`; and its `step`: the time of a training step, or of a forward pass, on synthetic images.
 
 mod peak;
 mod process_age;
@@ -62,7 +62,7 @@ pub fn command() -> Command {
 
 fn step_command() -> Command {
     Command::new("step")
-        .about("Time steps on synthetic pictures: forward, loss, backward, SGD with momentum and weight decay")
+        .about("Time steps on synthetic images: forward, loss, backward, SGD with momentum and weight decay")
         .args(settings_with(SETTINGS, &[ONE_DEVICE, WITHOUT_DATA].concat()))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(count("steps", "N", "Steps to time, after three to warm up").default_value("10"))
@@ -136,7 +136,7 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
             device.name(),
             share.map_or(String::new(), |share| format!(" ({:.0} % of the peak of direct products)", 100.0 * share)),
             mebibytes(peak as usize),
-            size = config.picture_size(None),
+            size = config.image_size(None),
         )),
     }
     if let Some(profile) = profile.filter(|_| !output.is_json()) {
@@ -169,7 +169,7 @@ fn program(
         if evaluate {
             let options = CompileOptions {
                 precision: config.precision,
-                ..CompileOptions::new(config.model.clone(), batch, config.picture_size(None), classes)
+                ..CompileOptions::new(config.model.clone(), batch, config.image_size(None), classes)
             };
             return Ok(device.target().compile_evaluation(&|x| model.forward(x, classes), &options)?);
         }
@@ -208,7 +208,7 @@ fn time_steps(
     profiled: bool,
 ) -> Result<Times, Failure> {
     let mut random = RandomStream::new(config.seed, "bench", 0, 0);
-    let size = config.picture_size(None);
+    let size = config.image_size(None);
     let words = (0..(batch * size * size * 3).div_ceil(4)).flat_map(|_| random.next_u32().to_le_bytes());
     let images = words.take(batch * size * size * 3).collect();
     let labels = (0..batch).map(|sample| (sample % classes) as i32).collect();

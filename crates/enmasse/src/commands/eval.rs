@@ -86,7 +86,7 @@ pub fn command() -> Command {
                 .long("split")
                 .value_name("PART")
                 .value_parser(["all", "val", "test"])
-                .help("\"val\" takes the validation part of the run, \"test\" the test part of the data, \"all\" every picture of DATA [default: val on the data of the run, all on other data]"),
+                .help("\"val\" takes the validation part of the run, \"test\" the test part of the data, \"all\" every image of DATA [default: val on the data of the run, all on other data]"),
         )
         .arg(
             Arg::new("confusion")
@@ -390,7 +390,7 @@ impl Asked {
     }
 }
 
-/// The pictures of a request.
+/// The images of a request.
 struct Found {
     part: Part,
     data: Arc<dyn Dataset>,
@@ -405,7 +405,7 @@ struct Found {
 enum Part {
     /// All of DATA.
     Whole,
-    /// The pictures on which the run validated.
+    /// The images on which the run validated.
     Validation,
     /// The test part, or the part that DATA holds out itself.
     Test,
@@ -423,18 +423,18 @@ impl Part {
 
     fn describe(self) -> &'static str {
         match self {
-            Part::Whole => "all pictures",
+            Part::Whole => "all images",
             Part::Validation => "validation part",
             Part::Test => "test part",
         }
     }
 }
 
-/// An evaluation: the weights, the pictures, the settings.
+/// An evaluation: the weights, the images, the settings.
 struct Task {
     weights: Weights,
     data: Arc<dyn Dataset>,
-    /// What is no picture in its folders.
+    /// What is no image in its folders.
     left_out: LeftOut,
     /// What the user should know about the data.
     warnings: Vec<DataWarning>,
@@ -442,7 +442,7 @@ struct Task {
     part: Part,
     config: TrainConfig,
     shown: Shown,
-    /// Those by which each picture is judged.
+    /// Those by which each image is judged.
     crops: Vec<EvalCrop>,
 }
 
@@ -501,12 +501,12 @@ impl Task {
             }
             false => {
                 let skipped = if *unreadable > 0 { format!(", {unreadable} unreadable") } else { String::new() };
-                let pictures = counted(*samples as usize, "picture") + &skipped;
+                let images = counted(*samples as usize, "image") + &skipped;
                 let averaged = if weights.classifier.averaged { ", with the averages of --ema" } else { "" };
                 let crops = if crops.len() > 1 { format!(", by {} crops of each", crops.len()) } else { String::new() };
                 let metrics = metrics.iter().map(|(name, mean)| format!(", {name} {mean:.4}")).collect::<String>();
                 let summary = format!(
-                    "{}, {pictures}{crops}: accuracy {}{}, loss {loss:.4}{metrics}{averaged}",
+                    "{}, {images}{crops}: accuracy {}{}, loss {loss:.4}{metrics}{averaged}",
                     part.describe(),
                     percent(*accuracy),
                     balance::beside(per_class)
@@ -632,7 +632,7 @@ fn is_same(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// The same pictures, labelled by the classes of the weights.
+/// The same images, labelled by the classes of the weights.
 fn label_as(weights: &Weights, dataset: Arc<dyn Dataset>, root: &Path) -> Result<Arc<dyn Dataset>, Failure> {
     let (found, known) = (dataset.class_names().len(), weights.classifier.classes.len());
     match weights.is_bare {

@@ -30,7 +30,7 @@ const EXAMPLES: &str = "\
 Examples:
   enmasse train                        train on a small embedded data set
   enmasse train photos --out runs/a    train on a folder with one folder per class
-  enmasse predict runs/a one.jpg       classify a picture by that run
+  enmasse predict runs/a one.jpg       classify an image by that run
   enmasse help train                   all about a command";
 
 /// The whole command line.

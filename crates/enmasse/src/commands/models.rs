@@ -34,7 +34,7 @@ pub fn command() -> Command {
             Arg::new("bench")
                 .long("bench")
                 .action(ArgAction::SetTrue)
-                .help("Measure images per second in training, on synthetic pictures"),
+                .help("Measure images per second in training, on synthetic images"),
         )
         .args(settings_with(SETTINGS, &[USUAL, ONE_DEVICE].concat()))
 }
@@ -51,7 +51,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut output = Output::new(config.json);
     if !output.is_json() {
         let rate = if matches.get_flag("bench") { "  images/s" } else { "" };
-        output.text(format_args!("{:<18} {:>12}  pictures{rate}", "model", "parameters"));
+        output.text(format_args!("{:<18} {:>12}  images{rate}", "model", "parameters"));
     }
     for model in models {
         let size = config.size.unwrap_or(model.size());
@@ -69,8 +69,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
                 "model": model.name(), "parameters": parameters, "size": size, "images_per_second": rate
             })),
             false => {
-                let (parameters, pictures) = (grouped(parameters as u64), format!("{size}x{size}"));
-                let row = format!("{:<18} {parameters:>12}  {pictures:<8}", model.name());
+                let (parameters, images) = (grouped(parameters as u64), format!("{size}x{size}"));
+                let row = format!("{:<18} {parameters:>12}  {images:<8}", model.name());
                 output.text(match rate {
                     Some(rate) => format!("{row}  {rate:>8.1}"),
                     None => row.trim_end().to_owned(),

@@ -1,4 +1,4 @@
-//! `enmasse predict RUN|WEIGHTS PATH…`: the most probable classes of pictures, and of all pictures in folders.
+//! `enmasse predict RUN|WEIGHTS PATH…`: the most probable classes of images, and of all images in folders.
 
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use enmasse_data::{
     BadSample, DataKind, DataLayout, Dataset, DecodePool, LeftOut, decode::MAX_FILE_BYTES, holds_unlabelled,
-    list_pictures, open_unlabelled,
+    list_images, open_unlabelled,
 };
-use enmasse_train::{Guess, LayeredConfig, Pictures, Prediction, Surroundings, TrainConfig};
+use enmasse_train::{Guess, Images, LayeredConfig, Prediction, Surroundings, TrainConfig};
 
 use crate::arguments::{self, ONE_DEVICE};
 use crate::commands::weights::{self, OF_A_RUN};
@@ -56,7 +56,7 @@ Examples:
 /// The command line of `enmasse predict`.
 pub fn command() -> Command {
     Command::new("predict")
-        .about("The most probable classes of pictures")
+        .about("The most probable classes of images")
         .after_help(EXAMPLES)
         .arg(arguments::source())
         .arg(
@@ -65,9 +65,9 @@ pub fn command() -> Command {
                 .required(true)
                 .num_args(1..)
                 .value_parser(value_parser!(PathBuf))
-                .help("Picture files, folders (all pictures in them, at any depth, in the order of their paths), manifests, WebDataset archives, Parquet files and packed files. Labels do not count. - reads one image from standard input"),
+                .help("Image files, folders (all images in them, at any depth, in the order of their paths), manifests, WebDataset archives, Parquet files and packed files. Labels do not count. - reads one image from standard input"),
         )
-        .arg(arguments::count("top", "K", "Classes to tell of each picture [default: 5, with --csv 1]"))
+        .arg(arguments::count("top", "K", "Classes to tell of each image [default: 5, with --csv 1]"))
         .arg(
             Arg::new("csv")
                 .long("csv")
@@ -90,7 +90,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         (false, false) => Form::Text,
     };
     // Folders are listed before the weights, which may be large, are read.
-    let images = images(matches.get_many("images").into_iter().flatten())?;
+    let given = given_paths(matches.get_many("images").into_iter().flatten())?;
     let weights = weights::open(matches, &layers, DataKind::Folder, true)?;
     weights.report();
     if weights.classifier.averaged {
@@ -100,11 +100,11 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let top = matches.get_one("top").copied().unwrap_or(if form == Form::Csv { 1 } else { 5 });
     let top = top.min(weights.classifier.classes.len());
 
-    let pictures = pictures(images, &config, &layers)?;
+    let images = images(given, &config, &layers)?;
     settings::tell_of_idle_devices(&layers);
     let rank = Rank::alone();
     let device = rank.device(&config)?;
-    let batch = config.batch_per_shard(1).min(pictures.len());
+    let batch = config.batch_per_shard(1).min(images.len());
     let forward = |x, classes| weights.model.forward(x, classes);
     let mut program = weights.classifier.program(&forward, device.as_ref(), batch)?;
     let pool = DecodePool::new(rank.loader_threads(&config)).map_err(Failure::error)?;
@@ -115,7 +115,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
     let mut unreadable = 0;
     let crops = arguments::given_crops(matches);
-    weights.classifier.predict_each(program.as_mut(), &pool, pictures, &crops, top, |found| match found {
+    weights.classifier.predict_each(program.as_mut(), &pool, images, &crops, top, |found| match found {
         Ok(prediction) => match form {
             Form::Json => output.json(serde_json::json!(prediction)),
             Form::Csv => output.text(row(&prediction)),
@@ -127,7 +127,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         }
     })?;
     output.finish()?;
-    // Each of these pictures has its own line.
+    // Each of these images has its own line.
     if unreadable > 0 { Err(Failure::Told(1)) } else { Ok(()) }
 }
 
@@ -140,8 +140,8 @@ enum Form {
 }
 
 /// What is named by a path.
-enum Image {
-    Picture(PathBuf),
+enum Given {
+    Image(PathBuf),
     DataSet(PathBuf),
     /// The bytes of standard input.
     Input(Vec<u8>),
@@ -151,7 +151,7 @@ enum Image {
 const INPUT: &str = "-";
 
 /// An image from standard input.
-fn input() -> Result<Image, Failure> {
+fn input() -> Result<Given, Failure> {
     let stdin = io::stdin();
     if stdin.is_terminal() {
         let reason = "-: standard input is a terminal; pipe an image into it, or name a file";
@@ -164,11 +164,11 @@ fn input() -> Result<Image, Failure> {
         let limit = MAX_FILE_BYTES >> 20;
         return Err(Failure::Error(format!("-: standard input is longer than {limit} MiB, the limit of an image")));
     }
-    Ok(Image::Input(bytes))
+    Ok(Given::Input(bytes))
 }
 
-/// The given files, and the pictures in the given folders.
-fn images<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<Image>, Failure> {
+/// The given files, and the images in the given folders.
+fn given_paths<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<Given>, Failure> {
     let (mut all, mut left_out) = (Vec::new(), LeftOut::default());
     let mut reads_input = false;
     for path in paths {
@@ -181,12 +181,12 @@ fn images<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<Image>, Fa
         }
         if !path.is_dir() {
             let is_data_set = holds_unlabelled(path);
-            all.push(if is_data_set { Image::DataSet(path.clone()) } else { Image::Picture(path.clone()) });
+            all.push(if is_data_set { Given::DataSet(path.clone()) } else { Given::Image(path.clone()) });
             continue;
         }
-        match list_pictures(path, &mut left_out) {
-            Ok(inside) => all.extend(inside.into_iter().map(Image::Picture)),
-            Err(_) if holds_unlabelled(path) => all.push(Image::DataSet(path.clone())),
+        match list_images(path, &mut left_out) {
+            Ok(inside) => all.extend(inside.into_iter().map(Given::Image)),
+            Err(_) if holds_unlabelled(path) => all.push(Given::DataSet(path.clone())),
             Err(error) => return Err(Failure::error(error)),
         }
     }
@@ -194,24 +194,24 @@ fn images<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<Image>, Fa
     Ok(all)
 }
 
-/// The pictures to read, of which data sets have many. Warns of settings that have no effect on any of them.
-fn pictures(images: Vec<Image>, config: &TrainConfig, layers: &LayeredConfig) -> Result<Pictures, Failure> {
-    let mut pictures = Pictures::new(config.reading());
+/// The images to read, of which data sets have many. Warns of settings that have no effect on any of them.
+fn images(given: Vec<Given>, config: &TrainConfig, layers: &LayeredConfig) -> Result<Images, Failure> {
+    let mut images = Images::new(config.reading());
     let mut found: Vec<(DataKind, DataLayout)> = Vec::new();
-    for image in images {
-        found.push(match image {
-            Image::Picture(path) => {
-                pictures.add_file(path);
+    for given in given {
+        found.push(match given {
+            Given::Image(path) => {
+                images.add_file(path);
                 (DataKind::Folder, DataLayout::ClassFolders)
             }
-            Image::Input(bytes) => {
-                pictures.add_bytes(bytes, INPUT.to_owned());
+            Given::Input(bytes) => {
+                images.add_bytes(bytes, INPUT.to_owned());
                 (DataKind::Folder, DataLayout::ClassFolders)
             }
-            Image::DataSet(path) => {
+            Given::DataSet(path) => {
                 let data = open_unlabelled(&path, &config.open_options()).map_err(Failure::error)?;
                 warn_of_data(&data.warnings);
-                data.parts.into_iter().for_each(|part| pictures.add_part(part));
+                data.parts.into_iter().for_each(|part| images.add_part(part));
                 (data.kind, data.layout)
             }
         });
@@ -225,10 +225,10 @@ fn pictures(images: Vec<Image>, config: &TrainConfig, layers: &LayeredConfig) ->
     let lines =
         found.iter().map(idle).reduce(|idle, more| idle.into_iter().filter(|line| more.contains(line)).collect());
     lines.into_iter().flatten().for_each(|line| say(format_args!("warning: {line}")));
-    Ok(pictures)
+    Ok(images)
 }
 
-/// The picture, and one line per class.
+/// The image, and one line per class.
 fn lines(prediction: &Prediction) -> Vec<String> {
     let line = |guess: &Guess| format!("  {:>8}  {} ({})", percent(guess.probability), guess.class, guess.index);
     std::iter::once(prediction.image.clone()).chain(prediction.top.iter().map(line)).collect()

@@ -49,7 +49,7 @@ Examples:
 pub fn command() -> Command {
     let flags = SETTINGS.iter().filter(|setting| setting.name != "data").map(flag);
     Command::new("train")
-        .about("Train a model on pictures: a folder of class folders, CIFAR, MNIST")
+        .about("Train a model on images: a folder of class folders, CIFAR, MNIST")
         .after_help(EXAMPLES)
         .after_long_help(format!(
             "Every setting is also a key of --config FILE and a variable ENMASSE_NAME. The flags --config, --data-path and those known \
@@ -331,7 +331,7 @@ fn prepare(
     // A resumed run keeps its split, so repeating the option is not a mistake.
     data.has_parts &= resumed.is_none();
     check_classes(&config, &root, &data.classes)?;
-    config.size = Some(config.picture_size(data.kind.native_size()));
+    config.size = Some(config.image_size(data.kind.native_size()));
     let preparation = Preparation::new(&config, data.kind);
     let shards = config.shard_count(world_size);
     ShardMap::new(shards, world_size).map_err(|error| Failure::Usage(format!("--shards {shards}: {error}")))?;
@@ -355,7 +355,7 @@ fn prepare(
 /// Warns of what is left out of the data, of options that have no effect, and of more computing threads than cores.
 fn warn(layers: &LayeredConfig, run: &Run, is_launched: bool, local_ranks: usize) {
     let Run { config, data, .. } = run;
-    let size = config.picture_size(data.kind.native_size());
+    let size = config.image_size(data.kind.native_size());
     let is_padded = matches!(data.kind.crop(size), Crop::Padded { .. });
     let surroundings = data.surroundings(is_padded, is_launched);
     warn_of_left_out(&data.left_out);

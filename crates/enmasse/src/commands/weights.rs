@@ -23,7 +23,7 @@ pub struct Weights {
     as_trained: Vec<&'static str>,
 }
 
-/// Settings that a run has and bare weights lack: how the model's pictures are prepared.
+/// Settings that a run has and bare weights lack: how the model's images are prepared.
 pub const PREPARATION: &[&str] = &["size", "channels", "mean", "std"];
 
 /// Settings of a run that later uses of its weights default to, so that they get the same digits and accept the same files.
@@ -54,7 +54,7 @@ pub fn judges(names: &[&str], setting: &Setting) -> bool {
 }
 
 /// Opens `RUN|WEIGHTS` of a command line. A run has its model and transform; for bare weights they are given, or follow
-/// from the `kind` of the pictures. `warns` is false if another process tells the user.
+/// from the `kind` of the images. `warns` is false if another process tells the user.
 pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns: bool) -> Result<Weights, Failure> {
     let path = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();
     let config = layers.config();

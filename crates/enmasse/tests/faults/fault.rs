@@ -8,8 +8,8 @@ use rustix::process::Signal;
 /// What a call of a rank is about. Moments are counted in such calls, because time would make no seed repeatable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// Reading a picture: moments all over the epochs, in any rank.
-    Pictures,
+    /// Reading an image: moments all over the epochs, in any rank.
+    Images,
     /// A file of the run folder other than logs, which rank 0 writes: moments within checkpoints, mostly.
     Run,
     /// A rank's own log.
@@ -113,7 +113,7 @@ pub enum Kind {
     AskToStop,
     Hang,
     Freeze,
-    UnreadablePicture,
+    UnreadableImage,
     FailedCall,
     FullDisk,
     ShortWrite,
@@ -134,7 +134,7 @@ impl Kind {
         (Kind::AskToStop, 12),
         (Kind::Hang, 4),
         (Kind::Freeze, 2),
-        (Kind::UnreadablePicture, 4),
+        (Kind::UnreadableImage, 4),
         (Kind::FailedCall, 14),
         (Kind::FullDisk, 8),
         (Kind::ShortWrite, 4),
@@ -157,7 +157,7 @@ impl fmt::Display for Kind {
             Kind::AskToStop => "SIGINT or SIGTERM",
             Kind::Hang => "one rank stopped for good",
             Kind::Freeze => "whole job stopped for a while",
-            Kind::UnreadablePicture => "picture unreadable",
+            Kind::UnreadableImage => "image unreadable",
             Kind::FailedCall => "system call fails",
             Kind::FullDisk => "disk full from a call on",
             Kind::ShortWrite => "write takes half",
@@ -246,10 +246,10 @@ impl Fault {
             Kind::CutLink | Kind::FlippedLink => (draws.below(2) as usize, Place::Link),
             Kind::FailedCall if draws.below(8) == 0 => (draws.below(2) as usize, Place::Log),
             Kind::FailedCall | Kind::FullDisk | Kind::ShortWrite => (0, Place::Run),
-            Kind::UnreadablePicture => (draws.below(2) as usize, Place::Pictures),
+            Kind::UnreadableImage => (draws.below(2) as usize, Place::Images),
             // Half of the moments lie within a write to the run folder.
             _ if draws.below(2) == 0 => (0, Place::Run),
-            _ => (draws.below(2) as usize, Place::Pictures),
+            _ => (draws.below(2) as usize, Place::Images),
         };
         let nth = 1 + draws.below(calls[&(rank, place)]);
         let errors = [Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS];
@@ -264,7 +264,7 @@ impl Fault {
             }
             Kind::Hang => Act::Hang,
             Kind::Freeze => Act::Freeze,
-            Kind::UnreadablePicture => Act::Fail(Errno::IO),
+            Kind::UnreadableImage => Act::Fail(Errno::IO),
             Kind::FailedCall => Act::Fail(errors[draws.below(errors.len() as u64) as usize]),
             Kind::FullDisk => Act::FillDisk,
             Kind::ShortWrite => Act::Shorten,

@@ -70,7 +70,7 @@ impl Injector {
         } else if object.starts_with(&self.run) {
             Place::Run
         } else if object.starts_with(&self.data) && call.name == "openat" {
-            Place::Pictures
+            Place::Images
         } else if object.to_str().is_some_and(|name| name.starts_with("socket:[")) {
             Place::Link
         } else {
@@ -81,7 +81,7 @@ impl Injector {
         match place {
             Place::Run if rank != 0 => None,
             Place::Link if !is_tcp(call) => None,
-            Place::Pictures | Place::Run | Place::Log | Place::Link => Some((process, rank, place)),
+            Place::Images | Place::Run | Place::Log | Place::Link => Some((process, rank, place)),
         }
     }
 

@@ -112,7 +112,7 @@ fn a_rank_that_stands_still_at_its_last_file_is_named() {
 fn a_save_that_fails_after_a_request_to_stop_is_told() {
     let Some(reference) = Reference::open() else { return };
     // In the middle of the run.
-    let moment = Moment { rank: 0, place: Place::Pictures, nth: reference.calls[0][&(0, Place::Pictures)] / 2 };
+    let moment = Moment { rank: 0, place: Place::Images, nth: reference.calls[0][&(0, Place::Images)] / 2 };
     let fault = Fault { moment, act: Act::AskAndFillDisk };
     survive(&reference, &[("the last save".to_owned(), Scenario::of_fault(Kind::FullDisk, fault))]);
 }

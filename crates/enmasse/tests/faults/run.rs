@@ -26,7 +26,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// For all processes to end after their launcher has.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Pictures of each of the three classes, of which a fifth validates.
+/// Images of each of the three classes, of which a fifth validates.
 const EACH: usize = 20;
 
 /// A variable that all processes of one job have, and no others.
@@ -114,7 +114,7 @@ fn tensors(path: &Path) -> Result<Vec<(String, Vec<u32>)>, String> {
     Ok(checkpoint.tensors.into_iter().map(bits).collect())
 }
 
-/// Pictures, and the run without a fault to which all others are compared.
+/// Images, and the run without a fault to which all others are compared.
 pub struct Reference {
     folder: tempfile::TempDir,
     pub losses: BTreeMap<u64, String>,
@@ -130,7 +130,7 @@ impl Reference {
     /// `None` if the kernel holds no calls for other processes; the test is then in the table.
     pub fn open() -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
-        write_pictures(&folder.path().join("pictures"));
+        write_images(&folder.path().join("images"));
         let calls = [Calls::new(), Calls::new()];
         let (losses, next) = (BTreeMap::new(), AtomicU64::new(0));
         let mut reference = Reference { folder, losses, state: State::default(), calls, writes: vec![], next };
@@ -156,7 +156,7 @@ impl Reference {
     }
 
     fn data(&self) -> PathBuf {
-        self.folder.path().join("pictures")
+        self.folder.path().join("images")
     }
 
     /// A folder for a new run.
@@ -287,7 +287,7 @@ fn marked(mark: &str) -> Vec<i32> {
 }
 
 /// Three classes that differ in brightness and colour.
-fn write_pictures(folder: &Path) {
+fn write_images(folder: &Path) {
     for (label, class) in ["dark", "light", "red"].into_iter().enumerate() {
         fs::create_dir_all(folder.join(class)).expect("creates");
         for number in 0..EACH {

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::common::runs::arguments;
-use crate::common::{Ended, files, finish, pictures, program};
+use crate::common::{Ended, files, finish, images, program};
 
 /// The program with NVIDIA's libraries in a folder alone, this number of emulated GPUs, and a cache of its own.
 fn command_with_gpus(libraries: &Path, gpus: &str) -> Command {
@@ -38,7 +38,7 @@ fn driver_alone(folder: &Path, emulation: &Path) {
 fn a_run_takes_what_its_machine_has_at_each_start() {
     let Some(emulation) = enmasse_emulation::folder() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (data, run, driver) = (pictures(folder.path(), 8), folder.path().join("run"), folder.path().join("driver"));
+    let (data, run, driver) = (images(folder.path(), 8), folder.path().join("run"), folder.path().join("driver"));
     driver_alone(&driver, emulation);
     let mut epochs = 0;
     let mut go = |libraries: &Path, gpus: &str, devices: &[&str]| {
@@ -87,7 +87,7 @@ fn commands_of_one_device_take_auto() {
 fn launched_ranks_decide_alike() {
     let Some(emulation) = enmasse_emulation::folder() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
     let driver = folder.path().join("driver");
     driver_alone(&driver, emulation);
     let go = |libraries: &Path, epochs: &str| {
@@ -126,7 +126,7 @@ impl Place {
     fn new() -> Option<Self> {
         let emulation = enmasse_emulation::folder()?;
         let folder = tempfile::tempdir().unwrap();
-        Some(Place { data: pictures(folder.path(), 8), folder, emulation })
+        Some(Place { data: images(folder.path(), 8), folder, emulation })
     }
 
     fn path(&self, name: &str) -> PathBuf {

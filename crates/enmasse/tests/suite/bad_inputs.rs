@@ -6,13 +6,13 @@ use std::process::Command;
 
 use crate::common::runs::Folder;
 use crate::common::{
-    Ended, assert_whole, enmasse, failed, finish, metrics, pictures, plain_environment, program, refused,
-    strip_metadata, write_jpeg,
+    Ended, assert_whole, enmasse, failed, finish, images, metrics, plain_environment, program, refused, strip_metadata,
+    write_jpeg,
 };
 use jpeg_encoder::ColorType;
 use needs::Need;
 
-/// A folder with good pictures, and a place for a run.
+/// A folder with good images, and a place for a run.
 struct Place {
     folder: tempfile::TempDir,
     data: PathBuf,
@@ -21,7 +21,7 @@ struct Place {
 impl Place {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let data = pictures(folder.path(), 5);
+        let data = images(folder.path(), 5);
         Place { folder, data }
     }
 
@@ -29,7 +29,7 @@ impl Place {
         self.folder.path().join(name).display().to_string()
     }
 
-    /// A short training run on the pictures with further arguments, which take precedence.
+    /// A short training run on the images with further arguments, which take precedence.
     fn train(&self, others: &[&str]) -> Ended {
         enmasse(&self.arguments(others))
     }
@@ -101,7 +101,7 @@ fn invalid_values() {
     check(&["--size", "4294967296"], 2, &["--size 4294967296", "smaller"]);
     check(&["--devices", "cpu:1000000000"], 2, &["cpu:1000000000", "1024 ranks"]);
     check(&["--size", "1", "--model", "lenet"], 1, &["conv1", "--size"]);
-    check(&["--num-classes", "5"], 2, &["--num-classes 5", "pictures has 3 classes (dark, light, red)"]);
+    check(&["--num-classes", "5"], 2, &["--num-classes 5", "images has 3 classes (dark, light, red)"]);
     check(&["--nesterov", "--momentum", "0"], 2, &["nesterov", "--momentum"]);
 }
 
@@ -124,7 +124,7 @@ fn invalid_data() {
             fs::create_dir(place.data.join("blue")).unwrap();
             same(place)
         },
-        &["blue", "no pictures"],
+        &["blue", "no images"],
     );
     check(
         "one class",
@@ -135,14 +135,10 @@ fn invalid_data() {
         },
         &["only one class", "light"],
     );
-    check(
-        "pictures without class folders",
-        &|place| place.data.join("red").display().to_string(),
-        &["no class folders"],
-    );
+    check("images without class folders", &|place| place.data.join("red").display().to_string(), &["no class folders"]);
 
     let place = Place::new();
-    // Twelve pictures train: 5 per class, one of which is held out.
+    // Twelve images train: 5 per class, one of which is held out.
     let drops = |others: &[&str]| place.train(&[&["--drop-last"], others].concat());
     refused(&drops(&["--devices", "cpu:64"]), 1, &["12 samples", "global batch of 128", "64 shards of 2", "drop_last"]);
     refused(&drops(&["--batch", "13"]), 1, &["12 samples", "global batch of 13", "drop_last"]);
@@ -160,19 +156,19 @@ fn non_finite_losses() {
 }
 
 #[test]
-fn invalid_pictures() {
+fn invalid_images() {
     let grey = vec![90; 12 * 14];
     let cmyk = vec![90; 12 * 14 * 4];
     type Spoil<'a> = (&'a str, &'a dyn Fn(&Path), &'a [&'a str]);
     let spoil: [Spoil; 5] = [
         ("zero bytes", &|path| drop(File::create(path).unwrap()), &["empty"]),
-        ("text", &|path| fs::write(path, "not a picture").unwrap(), &["not a JPEG, PNG"]),
+        ("text", &|path| fs::write(path, "not an image").unwrap(), &["not a JPEG, PNG"]),
         (
             "grayscale",
             &|path| write_jpeg(path, 12, 14, &grey, ColorType::Luma),
-            &["not an RGB picture", "--no-convert-rgb"],
+            &["not an RGB image", "--no-convert-rgb"],
         ),
-        ("CMYK", &|path| write_jpeg(path, 12, 14, &cmyk, ColorType::Cmyk), &["not an RGB picture", "--no-convert-rgb"]),
+        ("CMYK", &|path| write_jpeg(path, 12, 14, &cmyk, ColorType::Cmyk), &["not an RGB image", "--no-convert-rgb"]),
         (
             "truncated",
             &|path| {
@@ -184,15 +180,15 @@ fn invalid_pictures() {
     ];
     for (name, spoil, mentions) in spoil {
         let place = Place::new();
-        let picture = place.data.join("light/001.jpg");
-        spoil(&picture);
-        let picture = picture.display().to_string();
+        let image = place.data.join("light/001.jpg");
+        spoil(&image);
+        let image = image.display().to_string();
         let is_mode = mentions.contains(&"--no-convert-rgb");
         let strict = if is_mode { "--no-convert-rgb" } else { "--on-bad-sample=error" };
         for devices in ["cpu:1", "cpu:2"] {
             let out = place.path(devices);
             let ended = place.train(&["--devices", devices, "--out", &out, strict]);
-            failed(&ended, 1, &[&[picture.as_str()], mentions].concat());
+            failed(&ended, 1, &[&[image.as_str()], mentions].concat());
             assert_whole(Path::new(&out));
             assert!(!Path::new(&out).join("checkpoints/best.safetensors").exists(), "{name}");
         }
@@ -247,7 +243,7 @@ fn invalid_weights() {
     let (run, data) = (place.trained("run"), place.data.display().to_string());
     let best = format!("{run}/checkpoints/best.safetensors");
     let last = format!("{run}/checkpoints/last.safetensors");
-    let picture = place.data.join("red/000.png").display().to_string();
+    let image = place.data.join("red/000.png").display().to_string();
 
     let bare = place.path("bare.safetensors");
     strip_metadata(&best, &bare);
@@ -258,9 +254,9 @@ fn invalid_weights() {
     refused(&enmasse(&["eval", &best, &data, "--size", "9"]), 2, &["--size 9"]);
     refused(&enmasse(&["eval", &best, &data, "--crops", "4"]), 2, &["--crops", "1, 5", "10"]);
     refused(&enmasse(&["eval", &best, &data, "--crops", "5", "--metrics", "top2"]), 2, &["--metrics", "--crops"]);
-    refused(&enmasse(&["predict", &place.path("nowhere"), &picture]), 1, &[&place.path("nowhere"), "does not exist"]);
-    refused(&enmasse(&["predict", &data, &picture]), 1, &[&data, "not a run"]);
-    refused(&enmasse(&["predict", &picture, &picture]), 1, &[&picture, "not a safetensors file"]);
+    refused(&enmasse(&["predict", &place.path("nowhere"), &image]), 1, &[&place.path("nowhere"), "does not exist"]);
+    refused(&enmasse(&["predict", &data, &image]), 1, &[&data, "not a run"]);
+    refused(&enmasse(&["predict", &image, &image]), 1, &[&image, "not a safetensors file"]);
     refused(&enmasse(&["predict", &run, &place.path("no.jpg")]), 1, &[&place.path("no.jpg")]);
     refused(&enmasse(&["eval", &best]), 2, &["DATA", &best]);
     refused(&enmasse(&["eval", &run, &data, "--size", "9"]), 2, &["--size 9"]);
@@ -283,7 +279,7 @@ fn invalid_weights() {
     // A truncated file.
     let bytes = fs::read(&best).unwrap();
     fs::write(&best, &bytes[..bytes.len() / 3]).unwrap();
-    refused(&enmasse(&["predict", &run, &picture]), 1, &[&best]);
+    refused(&enmasse(&["predict", &run, &image]), 1, &[&best]);
 }
 
 /// A command that read a pipe waited for ever.
@@ -291,12 +287,12 @@ fn invalid_weights() {
 fn pipes_in_the_place_of_files() {
     let place = Place::new();
     let (run, data) = (place.trained("run"), place.data.display().to_string());
-    let (pipe, picture) = (place.path("pipe.jpg"), place.path("pictures/red/000.jpg"));
+    let (pipe, image) = (place.path("pipe.jpg"), place.path("images/red/000.jpg"));
     let make = |path: &str| rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RWXU).unwrap();
     make(&pipe);
     let problem = "it is a pipe, not a file";
     refused(&enmasse(&["eval", &pipe, &data, "--model", "mlp"]), 1, &[&pipe, problem]);
-    refused(&enmasse(&["predict", &pipe, &picture, "--model", "mlp"]), 1, &[&pipe, problem]);
+    refused(&enmasse(&["predict", &pipe, &image, "--model", "mlp"]), 1, &[&pipe, problem]);
     refused(&place.train(&["--config", &pipe]), 2, &[&pipe, problem]);
     refused(&place.train(&["--out", &place.path("new"), "--weights", &pipe]), 1, &[&pipe, "is not a file"]);
     for file in ["config.toml", "split.json", "metrics.jsonl", "checkpoints/last.safetensors"] {
@@ -352,17 +348,16 @@ fn a_full_disk_and_one_that_cannot_be_written() {
     }
 }
 
-/// Regression test: each picture was said to be unreadable, and skipping it was advised.
+/// Regression test: each image was said to be unreadable, and skipping it was advised.
 #[test]
 fn data_of_a_run_that_have_moved_are_named() {
     let folder = Folder::new("1");
     let run = folder.path("run").display().to_string();
     let words =
-        ["train", "pictures", "--model", "mlp", "--size", "8", "--epochs", "1", "--devices", "cpu:1", "--out", &run];
+        ["train", "images", "--model", "mlp", "--size", "8", "--epochs", "1", "--devices", "cpu:1", "--out", &run];
     finish(program().args(words).current_dir(folder.path(""))).well();
     let elsewhere = tempfile::tempdir().unwrap();
-    let expected =
-        format!("pictures: it does not exist; {run} read its data there from the folder where it was started");
+    let expected = format!("images: it does not exist; {run} read its data there from the folder where it was started");
     for words in [&["eval", &run][..], &["train", "--resume", "--epochs", "2", "--out", &run]] {
         let ended = finish(program().args(words).current_dir(elsewhere.path()));
         refused(&ended, 1, &[&expected, "name the DATA"]);

@@ -1,12 +1,12 @@
 //! Kinds of devices and shards in the whole program: the f64 reference trains a LeNet, and `--shards` fixes the bits.
 
 use crate::common::runs::{arguments, tensors};
-use crate::common::{assert_whole, enmasse, pictures};
+use crate::common::{assert_whole, enmasse, images};
 
 #[test]
 fn the_reference_device_trains_evaluates_predicts_prints_and_is_timed() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
     let devices = ["--devices", "reference:2"];
     let lenet = ["--model", "lenet", "--size", "16"];
     let fixed = [&lenet[..], &["--epochs", "1", "--batch", "4"], &devices].concat();
@@ -22,11 +22,11 @@ fn the_reference_device_trains_evaluates_predicts_prints_and_is_timed() {
     let (data, run) = (data.display().to_string(), run.display().to_string());
     let evaluated = enmasse(&["eval", &run, &data, "--devices", "reference:2", "--json"]).well();
     assert_eq!(evaluated.json()[0]["samples"], 3);
-    let picture = std::fs::read_dir(&data).unwrap().flatten().find_map(|class| {
-        let mut pictures = std::fs::read_dir(class.path()).ok()?.flatten();
-        pictures.next().map(|picture| picture.path().display().to_string())
+    let image = std::fs::read_dir(&data).unwrap().flatten().find_map(|class| {
+        let mut images = std::fs::read_dir(class.path()).ok()?.flatten();
+        images.next().map(|image| image.path().display().to_string())
     });
-    let predicted = enmasse(&["predict", &run, &picture.unwrap(), "--devices", "reference"]).well();
+    let predicted = enmasse(&["predict", &run, &image.unwrap(), "--devices", "reference"]).well();
     assert!(predicted.stdout.contains('%'), "{}", predicted.stdout);
     let printed = enmasse(&[&["plan", "print"], &lenet[..], &devices].concat()).well();
     assert!(printed.stdout.contains("shards 2") && printed.stdout.contains("memory of a rank:"), "{}", printed.stdout);
@@ -39,7 +39,7 @@ fn the_reference_device_trains_evaluates_predicts_prints_and_is_timed() {
 #[test]
 fn unsupported_requests_are_refused_before_anything_is_written() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
     let check = |others: &[&str], expected: &str| {
         let ended = enmasse(&arguments(&data, &run, others));
         assert_eq!(ended.code, Some(2), "{ended:?}");
@@ -59,7 +59,7 @@ fn unsupported_requests_are_refused_before_anything_is_written() {
 #[test]
 fn shards_fix_the_weights_on_any_number_of_processes() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     let run = |devices: &str, others: &[&str]| {
         let out = folder.path().join(format!("{devices}{}", others.join("")));
         let fixed = "--model mobilenet_v2 --size 32 --lr 0.001 --epochs 1 --max-steps 2 --devices".split(' ');

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Ended, Running, enmasse, finish, pictures, plain_environment, program, send};
+use crate::common::{Ended, Running, enmasse, finish, images, plain_environment, program, send};
 use enmasse_train::CheckpointMeta;
 use needs::Need;
 use rustix::process::Signal;
@@ -35,7 +35,7 @@ fn report(ended: &Ended) -> Value {
 #[test]
 fn the_report_is_complete() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     let ended = finish(program().args(["doctor", "--json", "--data"]).arg(&data).current_dir(folder.path()));
     let report = report(&ended);
     for section in ["processor", "memory and limits", "GPUs", "network", "launcher and environment", "disk"] {
@@ -47,8 +47,8 @@ fn the_report_is_complete() {
         assert!(["join_s", "small_s", "large_s"].iter().all(|time| test["facts"][time].as_f64() > Some(0.0)), "{test}");
     }
     assert!(finding(&report, "processor", "cores")["facts"]["used"].as_u64() >= Some(1));
-    assert_eq!(finding(&report, "data", "folder")["facts"]["pictures"], 30);
-    assert_eq!(finding(&report, "data", "pictures")["facts"]["unreadable"], 0);
+    assert_eq!(finding(&report, "data", "folder")["facts"]["images"], 30);
+    assert_eq!(finding(&report, "data", "images")["facts"]["unreadable"], 0);
     assert!(finding(&report, "disk", "runs")["facts"]["free_bytes"].as_u64() > Some(0));
     // The examination leaves nothing behind.
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -71,8 +71,8 @@ fn a_launchers_variables_are_reported_and_do_not_reach_the_test() {
 #[test]
 fn problems_have_an_exit_code_and_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
-    std::fs::write(data.join("dark/000.png"), "no picture").unwrap();
+    let data = images(folder.path(), 10);
+    std::fs::write(data.join("dark/000.png"), "no image").unwrap();
     let check = |command: &mut std::process::Command, mention: &str| {
         let ended = finish(command);
         assert_eq!(ended.code, Some(1), "{ended:?}");
@@ -86,8 +86,8 @@ fn problems_have_an_exit_code_and_what_to_do() {
         );
     };
     check(program().arg("doctor").env("RANK", "1"), "WORLD_SIZE is not set although RANK is");
-    check(program().args(["doctor", "--data"]).arg(&data), "1 of 30 sampled pictures cannot be used");
-    check(program().args(["doctor", "--data", "/nowhere/pictures"]), "/nowhere/pictures");
+    check(program().args(["doctor", "--data"]).arg(&data), "1 of 30 sampled images cannot be used");
+    check(program().args(["doctor", "--data", "/nowhere/images"]), "/nowhere/images");
 }
 
 /// Threads watch other programs, and calls that may hang.
@@ -148,7 +148,7 @@ const ENDLESS: [&str; 4] = ["--epochs", "1000000", "--save-every", "1"];
 #[test]
 fn a_killed_rank_is_the_root_cause() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
     let arguments = |others: &[&str]| train(&data, &run, others);
     let mut running = Running::start(program().args(arguments(&[&ENDLESS[..], &["--devices", "cpu:3"]].concat())));
     running.line();
@@ -182,7 +182,7 @@ fn a_killed_rank_is_the_root_cause() {
 #[test]
 fn ranks_of_other_launchers_leave_a_record_or_their_logs() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     for victim in 0..2 {
         let run = folder.path().join(format!("run{victim}"));
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -207,7 +207,7 @@ fn ranks_of_other_launchers_leave_a_record_or_their_logs() {
 #[test]
 fn a_loss_that_is_not_finite_is_told_in_its_own_words() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     for kind in ["process", "thread"] {
         let run = folder.path().join(kind);
         let ended = enmasse(&train(&data, &run, &["--lr", "1e30", "--devices", "cpu:2", "--ranks", kind]));

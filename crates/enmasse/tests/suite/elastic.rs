@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use crate::common::network::Network;
-use crate::common::{DEADLINE, enmasse, exists, metrics, pictures, plain_environment, program, send, until};
+use crate::common::{DEADLINE, enmasse, exists, images, metrics, plain_environment, program, send, until};
 use enmasse_train::Checkpoint;
 use rustix::process::Signal;
 
@@ -318,7 +318,7 @@ fn first_loss(run: &Path) -> f64 {
 #[test]
 fn training_goes_on_in_mid_epoch_at_another_world_size() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run, alone) = (pictures(folder.path(), 20), folder.path().join("run"), folder.path().join("alone"));
+    let (data, run, alone) = (images(folder.path(), 20), folder.path().join("run"), folder.path().join("alone"));
     let (endpoint, gate) = (endpoint(), Gate::new(folder.path()));
     // At such a small rate no weight changes, so the mean loss of an epoch shows which samples were in it, and how
     // often.

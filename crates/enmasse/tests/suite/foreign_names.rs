@@ -3,21 +3,21 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::common::{Ended, enmasse, pictures, write_archive};
+use crate::common::{Ended, enmasse, images, write_archive};
 
 /// Classes in the order of their labels.
 const CLASSES: [&str; 3] = ["\x1b[2J\x1b]0;owned\x07red\u{202e}", "=1+1", "light\nerror: forged"];
 const FILE: &str = "-evil\x1b[31m\r\nerror: forged\u{9b}.png";
 const BROKEN: &str = "broken\x1b[2J\nwarning: forged.jpg";
 
-/// A folder of hostile names, with a picture that cannot be read and a link that leads nowhere.
+/// A folder of hostile names, with an image that cannot be read and a link that leads nowhere.
 fn hostile(root: &Path) -> PathBuf {
-    let data = pictures(root, 10);
+    let data = images(root, 10);
     for (from, to) in ["red", "dark", "light"].into_iter().zip(CLASSES) {
         fs::rename(data.join(from), data.join(to)).unwrap();
         fs::rename(data.join(to).join("000.png"), data.join(to).join(FILE)).unwrap();
     }
-    fs::write(data.join(CLASSES[1]).join(BROKEN), "no picture").unwrap();
+    fs::write(data.join(CLASSES[1]).join(BROKEN), "no image").unwrap();
     std::os::unix::fs::symlink("/nowhere", data.join("\x1b[2Jlink\nerror: forged")).unwrap();
     data
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use enmasse_train::Checkpoint;
 
 use crate::common::runs::{arguments, assert_same, tensors};
-use crate::common::{Ended, assert_whole, enmasse, failed, finish, pictures, plain_environment, program, refused};
+use crate::common::{Ended, assert_whole, enmasse, failed, finish, images, plain_environment, program, refused};
 
 /// The program with NVIDIA's libraries in a folder alone.
 fn with_libraries<S: AsRef<str>>(folder: &Path, arguments: &[S]) -> Ended {
@@ -29,7 +29,7 @@ const MODEL: [&str; 6] = ["--model", "resnet18-cifar", "--size", "8", "--epochs"
 #[test]
 fn a_gpu_trains_evaluates_predicts_prints_and_is_timed() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
     let [data, run] = [&data, &run].map(|path| path.display().to_string());
     for precision in ["tf32", "bf16"] {
         let fixed = ["--devices", "gpu:1", "--batch", "4", "--precision", precision, "--json", "--out", &run];
@@ -44,8 +44,8 @@ fn a_gpu_trains_evaluates_predicts_prints_and_is_timed() {
             on_gpu(&evaluation).json()[0]["accuracy"].clone()
         };
         assert_eq!(accuracy("gpu:1", precision), accuracy("cpu:1", "f32"));
-        let picture = crate::common::files(Path::new(&data))[0].display().to_string();
-        let predicted = on_gpu(&["predict", &run, &picture, "--devices", "gpu:1"]);
+        let image = crate::common::files(Path::new(&data))[0].display().to_string();
+        let predicted = on_gpu(&["predict", &run, &image, "--devices", "gpu:1"]);
         assert!(predicted.stdout.contains('%'), "{}", predicted.stdout);
         let printed = on_gpu(&[&["plan", "print", "--devices", "gpu:1"], &MODEL[..4], &fixed[4..6]].concat());
         let plan = &printed.stdout;
@@ -63,7 +63,7 @@ fn a_gpu_trains_evaluates_predicts_prints_and_is_timed() {
 #[test]
 fn a_run_changes_its_device_at_a_resume() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
     let mut devices = ["cpu:1", "gpu:1", "cpu:1"].into_iter().zip(1..);
     let go = |devices: &str, epochs: i32, others: &[&str]| {
         let epochs = epochs.to_string();
@@ -83,7 +83,7 @@ fn a_run_changes_its_device_at_a_resume() {
 #[test]
 fn a_resume_looked_for_the_runs_gpu_in_spite_of_device_cpu() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run, nothing) = (pictures(folder.path(), 8), folder.path().join("run"), folder.path().join("nothing"));
+    let (data, run, nothing) = (images(folder.path(), 8), folder.path().join("run"), folder.path().join("nothing"));
     std::fs::create_dir(&nothing).unwrap();
     let Some(begun) = on_gpu(&arguments(&data, &run, &["--epochs", "1", "--devices", "gpu:1"])) else { return };
     begun.well();
@@ -92,8 +92,8 @@ fn a_resume_looked_for_the_runs_gpu_in_spite_of_device_cpu() {
         let ended = with_libraries(&nothing, &arguments(&data, &run, &others)).well();
         assert!(ended.stderr.contains(" devices=cpu:1 "), "{devices:?}: {}", ended.stderr);
     }
-    let [run, picture] = [run, crate::common::files(&data)[0].clone()].map(|path| path.display().to_string());
-    for command in [&["eval", &run][..], &["predict", &run, &picture]] {
+    let [run, image] = [run, crate::common::files(&data)[0].clone()].map(|path| path.display().to_string());
+    for command in [&["eval", &run][..], &["predict", &run, &image]] {
         with_libraries(&nothing, &[command, &["--devices", "cpu:1"]].concat()).well();
     }
 }
@@ -102,7 +102,7 @@ fn a_resume_looked_for_the_runs_gpu_in_spite_of_device_cpu() {
 #[test]
 fn a_run_in_f16_keeps_its_loss_scale() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 8);
+    let data = images(folder.path(), 8);
     let [whole, parts] = ["whole", "parts"].map(|name| folder.path().join(name));
     let go = |run: &Path, device: &str, precision: &str, others: &[&str]| {
         let fixed = ["--model", "lenet", "--size", "20", "--devices", device, "--precision", precision];
@@ -133,7 +133,7 @@ fn a_run_in_f16_keeps_its_loss_scale() {
     let before = weights();
     let ended = go(&parts, "gpu:1", "f16", &["--epochs", "4", "--resume"]).unwrap().well();
     assert!(weights() == before);
-    // 21 pictures to train on, in steps of four, the last one of one.
+    // 21 images to train on, in steps of four, the last one of one.
     let skipped: Vec<_> = epochs(&parts).iter().map(|epoch| epoch["skipped_steps"].as_u64()).collect();
     assert_eq!(skipped[2..], [Some(6), Some(6)]);
     let line = format!("6 steps were skipped: gradients overflowed f16; loss scale now {}", 2f64.powi(108));
@@ -156,7 +156,7 @@ fn a_run_in_f16_keeps_its_loss_scale() {
 #[test]
 fn what_a_gpu_lacks_is_said_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run, nothing) = (pictures(folder.path(), 8), folder.path().join("run"), folder.path().join("nothing"));
+    let (data, run, nothing) = (images(folder.path(), 8), folder.path().join("run"), folder.path().join("nothing"));
     std::fs::create_dir(&nothing).unwrap();
     let gpu = |others: &[&str]| arguments(&data, &run, &[&["--devices", "gpu:1"], others].concat());
     let missing = with_libraries(&nothing, &gpu(&[]));
@@ -265,7 +265,7 @@ fn bench_with_memory(mebibytes: u64, batch: usize) -> Option<Ended> {
 fn engines_are_measured_once() {
     let Some(emulation) = enmasse_emulation::folder() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (data, cache) = (pictures(folder.path(), 8), folder.path().join("cache"));
+    let (data, cache) = (images(folder.path(), 8), folder.path().join("cache"));
     let [first, second] = ["first", "second"].map(|name| folder.path().join(name));
     let go = |run: &Path, others: &[&str]| {
         let own = ["--model", "lenet", "--size", "16", "--tune", "--precision", "bf16", "--devices", "gpu:1"];

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::runs::{arguments, assert_same};
-use crate::common::{Ended, Running, failed, finish, pictures, program, refused};
+use crate::common::{Ended, Running, failed, finish, images, program, refused};
 
 /// The program on a machine with this number of GPUs, of which a mask may hide some.
 fn on_gpus(gpus: &str, mask: Option<&str>, arguments: &[impl AsRef<str>]) -> Option<Ended> {
@@ -32,7 +32,7 @@ fn cards(ended: &Ended) -> Vec<String> {
 #[test]
 fn ranks_on_gpus_give_the_bits_of_one() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (pictures(folder.path(), 8), |name: &str| folder.path().join(name));
+    let (data, place) = (images(folder.path(), 8), |name: &str| folder.path().join(name));
     let run = |name: &str, devices: &str, mask: Option<&str>| {
         let run = place(name);
         let ended = train(&data, &run, mask, &["--shards", "2", "--devices", devices])?.well();
@@ -53,7 +53,7 @@ fn ranks_on_gpus_give_the_bits_of_one() {
 #[test]
 fn with_dp_the_first_gpu_updates_for_all() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (pictures(folder.path(), 8), |name: &str| folder.path().join(name));
+    let (data, place) = (images(folder.path(), 8), |name: &str| folder.path().join(name));
     for devices in ["gpu:2", "gpu:2,0"] {
         let run = |strategy: &str| {
             let others = ["--devices", devices, "--strategy", strategy, "--check-ranks"];
@@ -72,7 +72,7 @@ fn with_dp_the_first_gpu_updates_for_all() {
 #[test]
 fn two_ranks_on_one_card_by_mistake() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
     let launch = ["launch", "--nproc-per-node", "2", env!("CARGO_BIN_EXE_enmasse")].map(str::to_owned);
     let go = |others: &[&str]| {
         let train = arguments(&data, &run, &[&["--epochs", "1", "--devices", "gpu:1"], others].concat());
@@ -89,7 +89,7 @@ fn two_ranks_on_one_card_by_mistake() {
 #[test]
 fn gpus_that_are_not_there() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
     let check = |mask: Option<&str>, devices: &str, expected: &str| {
         let Some(ended) = train(&data, &run, mask, &["--devices", devices]) else { return };
         refused(&ended, 2, &[&format!("--devices {devices}: {expected}")]);
@@ -115,7 +115,7 @@ fn train_beside_others(data: &Path, run: &Path, environment: &[(&str, &str)], ot
 #[test]
 fn idle_gpus_are_taken() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
     let go = |environment: &[(&str, &str)], devices: &str| {
         train_beside_others(&data, &run, environment, &["--devices", devices])
     };
@@ -138,7 +138,7 @@ fn idle_gpus_are_taken() {
 #[test]
 fn a_gpu_is_not_idle_when_the_driver_does_not_list_its_processes() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
     let check = |setting: &str, value: &str, expected: &str| {
         let environment = [("CUDA_VISIBLE_DEVICES", "0"), (setting, value)];
         let go = train_beside_others(&data, &run, &environment, &["--devices", "gpu:free:1"]);
@@ -156,7 +156,7 @@ fn a_gpu_is_not_idle_when_the_driver_does_not_list_its_processes() {
 #[test]
 fn gpus_that_are_shared_or_hot_are_named() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (pictures(folder.path(), 8), |name: &str| folder.path().join(name));
+    let (data, place) = (images(folder.path(), 8), |name: &str| folder.path().join(name));
     let check = |name: &str, environment: &[(&str, &str)], devices: &str, expected: &[&str]| {
         let go = train_beside_others(&data, &place(name), environment, &["--devices", devices]);
         let Some(ended) = go else { return };
@@ -197,7 +197,7 @@ fn two(data: &Path, run: &Path, libraries: &Path, environment: &[(&str, &str)], 
 #[test]
 fn gradients_go_by_nccl_or_by_way_of_the_hosts_with_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (pictures(folder.path(), 8), |name: &str| folder.path().join(name));
+    let (data, place) = (images(folder.path(), 8), |name: &str| folder.path().join(name));
     let Some(emulation) = enmasse_emulation::folder() else { return };
     let run = |name: &str, libraries: &Path, environment: &[(&str, &str)], line: &str| {
         let ended = two(&data, &place(name), libraries, environment, &[]).well();
@@ -236,7 +236,7 @@ fn gradients_go_by_nccl_or_by_way_of_the_hosts_with_the_same_bits() {
 #[test]
 fn errors_of_nccl_are_causes_of_all_ranks() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
     let Some(emulation) = enmasse_emulation::folder() else { return };
     let check = |environment: (&str, &str), others: &[&str], expected: &str| {
         let ended = two(&data, &run, emulation, &[environment], others);
@@ -256,7 +256,7 @@ fn errors_of_nccl_are_causes_of_all_ranks() {
 #[test]
 fn a_rank_that_is_killed_within_a_sum_by_nccl_is_named_by_all() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (pictures(folder.path(), 8), |name: &str| folder.path().join(name));
+    let (data, place) = (images(folder.path(), 8), |name: &str| folder.path().join(name));
     let Some(emulation) = enmasse_emulation::folder() else { return };
     for (victim, other) in [(1, 0), (0, 1)] {
         let run = place(&format!("killed {victim}"));
@@ -278,7 +278,7 @@ fn a_rank_that_is_killed_within_a_sum_by_nccl_is_named_by_all() {
 #[test]
 fn lines_of_nccl_are_in_a_file_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 8), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
     let Some(emulation) = enmasse_emulation::folder() else { return };
     two(&data, &run, emulation, &[("NCCL_DEBUG", "INFO")], &[]).well().json();
     let logs = std::fs::read_dir(run.join("logs")).unwrap().map(|entry| entry.unwrap().path());
@@ -290,7 +290,7 @@ fn lines_of_nccl_are_in_a_file_of_the_run() {
 #[test]
 fn the_tree_of_shards_by_nccl_gives_the_bits_of_one_gpu() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (pictures(folder.path(), 8), |name: &str| folder.path().join(name));
+    let (data, place) = (images(folder.path(), 8), |name: &str| folder.path().join(name));
     let run = |name: &str, others: &[&str]| train(&data, &place(name), None, &[&["--shards", "3"], others].concat());
     let Some(alone) = run("one", &["--devices", "gpu:1"]) else { return };
     alone.well();

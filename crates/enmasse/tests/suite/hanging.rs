@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::lease::Lease;
 use crate::common::runs::{Folder, arguments, assert_same};
-use crate::common::{Running, enmasse, exists, failed, files, pictures, program, send};
+use crate::common::{Running, enmasse, exists, failed, files, images, program, send};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
@@ -17,7 +17,7 @@ fn a_rank_that_waits_for_its_disk_is_named() {
     let (data, run) = (temporary.path().join("data"), temporary.path().join("run"));
     fs::create_dir(&data).unwrap();
     for part in ["train", "val"] {
-        fs::rename(pictures(temporary.path(), 8), data.join(part)).unwrap();
+        fs::rename(images(temporary.path(), 8), data.join(part)).unwrap();
     }
     // Longer than a heartbeat of five seconds, so that the late rank has reported its activity.
     let others = ["--epochs", "1000000", "--devices", "cpu:2", "--timeout", "12"];
@@ -53,7 +53,7 @@ fn a_disk_that_answers_no_rank_ends_the_run() {
     let (data, run) = (temporary.path().join("data"), temporary.path().join("run"));
     fs::create_dir(&data).unwrap();
     for part in ["train", "val"] {
-        fs::rename(pictures(temporary.path(), 8), data.join(part)).unwrap();
+        fs::rename(images(temporary.path(), 8), data.join(part)).unwrap();
     }
     let (one, two) = (["--devices", "cpu:1", "--timeout", "2"], ["--devices", "cpu:2", "--timeout", "2"]);
     enmasse(&arguments(&data, &run, &["--epochs", "1", "--devices", "cpu:1"])).well();

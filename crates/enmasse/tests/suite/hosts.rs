@@ -38,7 +38,7 @@ fn start(network: &Network, host: &str, line: &str) -> Running {
 fn two_hosts_train_as_one_and_send_every_gradient_once() {
     let Some(network) = Network::up(&["h1", "h2"]) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let data = crate::common::pictures(folder.path(), 10).display().to_string();
+    let data = crate::common::images(folder.path(), 10).display().to_string();
     let run = |name: &str| folder.path().join(name).display().to_string();
     let fixed = ["train", &data, "--model", "mlp", "--size", "48", "--batch", "1", "--threads", "1", "--epochs", "9"];
     let train = |name: &str, steps: usize| {
@@ -85,7 +85,7 @@ fn hosts_whose_own_names_are_loopback_meet() {
         network.resolve_own_name_to_loopback(host);
     }
     let folder = tempfile::tempdir().unwrap();
-    let data = crate::common::pictures(folder.path(), 10).display().to_string();
+    let data = crate::common::images(folder.path(), 10).display().to_string();
     for nodes in [["--nnodes", "2", "--master-addr", "h1"], ["--nnodes", "2:2", "--rdzv-endpoint", "h1:29400"]] {
         let out = folder.path().join(nodes[1]).display().to_string();
         let train =
@@ -105,7 +105,7 @@ fn hosts_whose_own_names_are_loopback_meet() {
 fn a_rank_of_another_host_is_named_with_its_own_host() {
     let Some(network) = Network::up(&["h1", "h2"]) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (crate::common::pictures(folder.path(), 10), folder.path().join("run"));
+    let (data, out) = (crate::common::images(folder.path(), 10), folder.path().join("run"));
     let own = env!("CARGO_BIN_EXE_enmasse");
     let host = |rank: &str, host: &str, options: &[&str]| {
         let mut command = network.command(host, own);

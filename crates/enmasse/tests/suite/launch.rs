@@ -247,7 +247,7 @@ fn free_port() -> String {
 #[test]
 fn training_under_the_launcher() {
     let folder = tempfile::tempdir().unwrap();
-    let data = crate::common::pictures(folder.path(), 10).display().to_string();
+    let data = crate::common::images(folder.path(), 10).display().to_string();
     let run = |name: &str| folder.path().join(name).display().to_string();
     let fixed = ["train", &data, "--model", "mlp", "--size", "8", "--batch", "2", "--epochs", "2", "--json", "--out"];
     let own = env!("CARGO_BIN_EXE_enmasse");
@@ -265,7 +265,7 @@ fn training_under_the_launcher() {
 #[test]
 fn a_node_that_waits_for_another_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let data = crate::common::pictures(folder.path(), 10).display().to_string();
+    let data = crate::common::images(folder.path(), 10).display().to_string();
     let (port, own) = (free_port(), env!("CARGO_BIN_EXE_enmasse"));
     let flags = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", &port];
     let conf = ["--rdzv-conf", "join_timeout=0.5"];

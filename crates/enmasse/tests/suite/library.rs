@@ -4,23 +4,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{enmasse, finish, pictures, plain_environment, program, refused};
+use crate::common::{enmasse, finish, images, plain_environment, program, refused};
 use enmasse::prelude::*;
 use enmasse::train::Prediction;
 
 #[test]
 fn a_program_predicts_as_the_command_does() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
-    let picture = data.join("red/001.jpg");
-    let [data, text, image] = [&data, &run, &picture].map(|path| path.display().to_string());
+    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
+    let image = data.join("red/001.jpg");
+    let [data, text, image] = [&data, &run, &image].map(|path| path.display().to_string());
     enmasse(&["train", &data, "--model", "mlp", "--size", "12", "--batch", "4", "--epochs", "1", "--out", &text])
         .well();
     let mut model = TrainedModel::open(&run).unwrap();
     assert_eq!(model.classes(), ["dark", "light", "red"]);
     let command = enmasse(&["predict", &text, &image, "--json"]).well().json().remove(0);
     for _ in 0..2 {
-        let found = model.predict(&picture).unwrap();
+        let found = model.predict(&image).unwrap();
         let probabilities = |top: &serde_json::Value| -> Vec<f64> {
             top.as_array().unwrap().iter().map(|guess| guess["probability"].as_f64().unwrap()).collect()
         };
@@ -34,7 +34,7 @@ fn a_program_predicts_as_the_command_does() {
 #[test]
 fn bytes_and_batches_are_predicted_as_files_are() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
     let [data_text, text] = [&data, &run].map(|path| path.display().to_string());
     enmasse(&["train", &data_text, "--model", "mlp", "--size", "12", "--batch", "4", "--epochs", "1", "--out", &text])
         .well();
@@ -84,15 +84,15 @@ fn bytes_and_batches_are_predicted_as_files_are() {
 #[test]
 fn a_run_of_an_own_model_is_for_its_own_program() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
     let own = |x: Tensor, classes: usize| x.flatten().linear("own", classes);
     let config =
         TrainConfig { epochs: 1, size: Some(12), batch: Some(8), out: Some(run.clone()), ..TrainConfig::default() };
-    let picture = data.join("red/001.jpg");
+    let image = data.join("red/001.jpg");
     let data = TrainingData::open(&data, &config.open_options()).unwrap();
     let device = device("cpu", 1).unwrap();
     Trainer::new(config, device.as_ref()).fit("own", &own, &data).unwrap();
-    assert_eq!(TrainedModel::open_own(&run, own).unwrap().predict(&picture).unwrap().top.len(), 3);
+    assert_eq!(TrainedModel::open_own(&run, own).unwrap().predict(&image).unwrap().top.len(), 3);
     let error = TrainedModel::open(&run).err().unwrap();
     // What `main() -> Result<(), TrainError>` prints.
     let printed = format!("{error:?}");
@@ -107,8 +107,8 @@ fn a_run_of_an_own_model_is_for_its_own_program() {
         );
         assert_eq!((ended.code, ended.stdout, ended.stderr), (Some(1), String::new(), line), "{command}");
     };
-    refused("predict", &[&picture]);
-    refused("eval", &[&folder.path().join("pictures")]);
+    refused("predict", &[&image]);
+    refused("eval", &[&folder.path().join("images")]);
     // The configuration names no data, and the run's own are not the embedded ones.
     refused("eval", &[]);
     // Weights need no model to be written.

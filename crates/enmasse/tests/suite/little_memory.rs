@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Ended, enmasse, finish, pictures, plain_environment};
+use crate::common::{Ended, enmasse, finish, images, plain_environment};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use jpeg_encoder::{ColorType, Encoder};
@@ -14,7 +14,7 @@ use jpeg_encoder::{ColorType, Encoder};
 const LIMIT: usize = 300 << 10;
 /// Bytes of a file that does not fit. It has no content and takes no space on the disk.
 const LARGE: u64 = 450 << 20;
-/// Edge of a square picture that does not fit.
+/// Edge of a square image that does not fit.
 const EDGE: u16 = 9216;
 
 /// Runs the program with little memory.
@@ -54,7 +54,7 @@ struct Place {
 impl Place {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let data = pictures(folder.path(), 5);
+        let data = images(folder.path(), 5);
         Place { folder, data }
     }
 
@@ -77,7 +77,7 @@ impl Place {
     }
 }
 
-/// A small JPEG whose header claims a large picture, as long as such a file must be.
+/// A small JPEG whose header claims a large image, as long as such a file must be.
 fn large_jpeg(progressive: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut encoder = Encoder::new(&mut bytes, 90);
@@ -106,7 +106,7 @@ fn large_png() -> Vec<u8> {
 }
 
 #[test]
-fn pictures_that_do_not_fit() {
+fn images_that_do_not_fit() {
     let place = Place::new();
     // The limit itself is no hindrance, and the run serves for predictions.
     limited(&place.arguments(&place.data, &[])).well();
@@ -114,23 +114,19 @@ fn pictures_that_do_not_fit() {
     for (name, bytes) in
         [("baseline.jpg", large_jpeg(false)), ("progressive.jpg", large_jpeg(true)), ("large.png", large_png())]
     {
-        let picture = place.data.join("red").join(name);
-        fs::write(&picture, bytes).unwrap();
-        // Lack of memory is no fault of the picture, which is not skipped for it.
+        let image = place.data.join("red").join(name);
+        fs::write(&image, bytes).unwrap();
+        // Lack of memory is no fault of the image, which is not skipped for it.
         for policy in ["error", "skip"] {
             let out = place.path(&format!("{name}-{policy}")).display().to_string();
-            place.check_train(&place.data, &["--out", &out, "--batch", "13", "--on-bad-sample", policy], 1, &picture);
+            place.check_train(&place.data, &["--out", &out, "--batch", "13", "--on-bad-sample", policy], 1, &image);
         }
-        check(
-            &["predict", &run, &picture.display().to_string(), "--threads", "1", "--loader-threads", "1"],
-            1,
-            &picture,
-        );
-        fs::remove_file(&picture).unwrap();
+        check(&["predict", &run, &image.display().to_string(), "--threads", "1", "--loader-threads", "1"], 1, &image);
+        fs::remove_file(&image).unwrap();
     }
-    let picture = place.data.join("red/file.jpg");
-    sparse(&picture, &[0xFF, 0xD8], LARGE);
-    place.check_train(&place.data, &["--out", &place.path("file").display().to_string(), "--batch", "13"], 1, &picture);
+    let image = place.data.join("red/file.jpg");
+    sparse(&image, &[0xFF, 0xD8], LARGE);
+    place.check_train(&place.data, &["--out", &place.path("file").display().to_string(), "--batch", "13"], 1, &image);
 }
 
 #[test]
@@ -203,8 +199,8 @@ fn weights_and_texts_that_do_not_fit() {
     for file in [&safetensors, &pth] {
         let name = file.display().to_string();
         place.check_train(&place.data, &["--weights", &name], 1, file);
-        let picture = place.data.join("red/000.jpg").display().to_string();
-        let words = ["predict", &name, &picture, "--model", "mlp", "--size", "8", "--threads", "1"];
+        let image = place.data.join("red/000.jpg").display().to_string();
+        let words = ["predict", &name, &image, "--model", "mlp", "--size", "8", "--threads", "1"];
         check(&words, 1, file);
         // With memory they are read, and are of another model.
         let ended = enmasse(&words);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{enmasse, pictures};
+use crate::common::{enmasse, images};
 use serde_json::Value;
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -37,7 +37,7 @@ fn check(data: &Path, run: &Path, words: &str) {
 #[test]
 fn stated_memory_is_the_peak() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 12);
+    let data = images(folder.path(), 12);
     let mut cases = vec![
         "--model resnet18 --size 96 --devices cpu:1 --precision bf16 --accumulate 2",
         "--model resnet18 --size 64 --devices cpu:2 --keep 1",
@@ -61,7 +61,7 @@ fn stated_memory_is_the_peak() {
 #[test]
 fn a_run_that_does_not_fit_ends_before_its_first_step() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 130);
+    let data = images(folder.path(), 130);
     let run = folder.path().join("run").display().to_string();
     let data = data.display().to_string();
     let check = |words: &str, who: &str| {

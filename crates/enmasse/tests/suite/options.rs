@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::runs::tensors;
-use crate::common::{Ended, enmasse, finish, metrics, pictures, program};
+use crate::common::{Ended, enmasse, finish, images, metrics, program};
 use enmasse_train::{Checkpoint, TrainConfig};
 
 /// The expected outcome of options.
@@ -25,10 +25,10 @@ struct Place {
 impl Place {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let (data, parts) = (pictures(folder.path(), 5), folder.path().join("parts"));
+        let (data, parts) = (images(folder.path(), 5), folder.path().join("parts"));
         for part in ["train", "val"] {
             fs::create_dir_all(&parts).unwrap();
-            let made = pictures(&folder.path().join(part), 5);
+            let made = images(&folder.path().join(part), 5);
             fs::rename(made, parts.join(part)).unwrap();
         }
         assert!(data.is_dir());
@@ -52,7 +52,7 @@ impl Place {
     }
 }
 
-/// Grey pictures in the files of MNIST.
+/// Grey images in the files of MNIST.
 fn write_mnist(folder: &Path, count: u8) {
     fs::create_dir(folder).unwrap();
     for part in ["train", "t10k"] {
@@ -92,44 +92,44 @@ fn options_of_a_run() {
             assert!(ended.code != Some(0) || json() > 0, "{options}");
         }
     };
-    check("pictures", &[], "", Warned(&[]));
+    check("images", &[], "", Warned(&[]));
     // Options of the optimiser.
     let adamw = "has no effect with --optimizer adamw; leave it out, or use --optimizer sgd";
-    check("pictures", &[], "--optimizer adamw --momentum 0.9", Refused(&format!("--momentum 0.9: {adamw} or lars")));
-    check("pictures", &[], "--optimizer adamw --nesterov", Refused(&format!("--nesterov: {adamw}")));
-    check("pictures", &[], "--nesterov --momentum 0", Refused("--nesterov: needs a --momentum above 0"));
+    check("images", &[], "--optimizer adamw --momentum 0.9", Refused(&format!("--momentum 0.9: {adamw} or lars")));
+    check("images", &[], "--optimizer adamw --nesterov", Refused(&format!("--nesterov: {adamw}")));
+    check("images", &[], "--nesterov --momentum 0", Refused("--nesterov: needs a --momentum above 0"));
     let momentum = "ENMASSE_MOMENTUM=0.5 has no effect with --optimizer adamw";
-    check("pictures", &[("ENMASSE_MOMENTUM", "0.5")], "--optimizer adamw", Warned(&[momentum]));
+    check("images", &[("ENMASSE_MOMENTUM", "0.5")], "--optimizer adamw", Warned(&[momentum]));
     // Options of the schedule.
     let cosine = "--step-size 3: has no effect with --schedule cosine; leave it out, or use --schedule step";
-    check("pictures", &[], "--schedule cosine --step-size 3", Refused(cosine));
+    check("images", &[], "--schedule cosine --step-size 3", Refused(cosine));
     let step = "--lrf 0.1: has no effect with --schedule step; leave it out, or use --schedule cosine";
-    check("pictures", &[], "--lrf 0.1 --schedule step", Refused(step));
-    check("pictures", &[], "--gamma 0.5", Warned(&["--gamma 0.5 has no effect with --schedule cosine"]));
-    check("pictures", &[], "--gamma 0.5 --step-size 3 --schedule step", Warned(&[]));
+    check("images", &[], "--lrf 0.1 --schedule step", Refused(step));
+    check("images", &[], "--gamma 0.5", Warned(&["--gamma 0.5 has no effect with --schedule cosine"]));
+    check("images", &[], "--gamma 0.5 --step-size 3 --schedule step", Warned(&[]));
     // Options of the augmentation.
     let padding = "--crop-padding 2: has no effect with --augment none; leave it out, or use --augment crop";
-    check("pictures", &[], "--augment none --crop-padding 2", Refused(padding));
+    check("images", &[], "--augment none --crop-padding 2", Refused(padding));
     let padding = "--crop-padding 2 has no effect on this data set without --augment crop";
-    check("pictures", &[], "--crop-padding 2", Warned(&[padding]));
-    check("pictures", &[], "--crop-padding 2 --augment crop", Warned(&[]));
+    check("images", &[], "--crop-padding 2", Warned(&[padding]));
+    check("images", &[], "--crop-padding 2 --augment crop", Warned(&[]));
     // Options of the data set.
-    check("pictures", &[], "--split python --split-seed 3 --convert-rgb", Warned(&[]));
+    check("images", &[], "--split python --split-seed 3 --convert-rgb", Warned(&[]));
     let parts = ["--split python", "--split-seed 3"]
         .map(|given| format!("{given} has no effect on a data set that comes in parts for training and validation"));
     let parts = parts.each_ref().map(String::as_str);
     check("parts", &[], "--split python --split-seed 3 --convert-rgb", Warned(&parts));
     check("mnist", &[], "--split python --split-seed 3", Warned(&parts));
-    let converted = "--convert-rgb has no effect on CIFAR and MNIST: only pictures in folders are converted";
+    let converted = "--convert-rgb has no effect on CIFAR and MNIST: only images in folders are converted";
     check("mnist", &[], "--convert-rgb", Warned(&[converted]));
-    let turned = "--exif-transpose has no effect on CIFAR and MNIST: only pictures in folders have an orientation";
+    let turned = "--exif-transpose has no effect on CIFAR and MNIST: only images in folders have an orientation";
     check("mnist", &[], "--exif-transpose", Warned(&[turned]));
 }
 
 #[test]
 fn options_of_a_resumed_run() {
     let mut place = Place::new();
-    place.train("pictures", &[("ENMASSE_GAMMA", "0.5")], "--devices cpu:1 --optimizer adamw").well();
+    place.train("images", &[("ENMASSE_GAMMA", "0.5")], "--devices cpu:1 --optimizer adamw").well();
     let run = place.path("run-1").display().to_string();
     let check = |options: &str, fate: Fate| {
         let options = ["train", "--out", &run, "--resume", "--json"].into_iter().chain(options.split_whitespace());
@@ -149,7 +149,7 @@ fn options_of_a_resumed_run() {
 #[test]
 fn options_of_ranks_that_a_launcher_starts() {
     let place = Place::new();
-    let (data, run) = (place.path("pictures").display().to_string(), place.path("run").display().to_string());
+    let (data, run) = (place.path("images").display().to_string(), place.path("run").display().to_string());
     let check = |flags: &str, options: &str, fate: Fate| {
         let _ = fs::remove_dir_all(&run);
         let mut command = program();
@@ -180,7 +180,7 @@ fn options_of_ranks_that_a_launcher_starts() {
 fn frozen_by_name_and_all_but_the_classifier() {
     let mut place = Place::new();
     let options = "--devices cpu:1 --freeze-layers --freeze fc3.bias --weight-decay 0";
-    place.train("pictures", &[], &format!("{options} --model lenet --size 32")).well();
+    place.train("images", &[], &format!("{options} --model lenet --size 32")).well();
     let trained = |(name, _): &(String, Vec<u32>)| name.starts_with("optimizer.");
     let state = tensors(&place.path("run-1"), "last.safetensors");
     assert_eq!(state.iter().filter(|tensor| trained(tensor)).count(), 1, "the classifier's weight alone is trained");
@@ -191,7 +191,7 @@ fn frozen_by_name_and_all_but_the_classifier() {
 fn eval_computes_as_the_run_did() {
     let mut place = Place::new();
     let options = "--devices cpu:1 --batch 3 --epochs 1 --max-steps 4 --lr 0.001 --isa portable --exact";
-    place.train("pictures", &[], &format!("{options} --model resnet18-cifar --size 16")).well();
+    place.train("images", &[], &format!("{options} --model resnet18-cifar --size 16")).well();
     let run = place.path("run-1");
     let own = &metrics(&run)[0]["val_loss"];
     let run = run.display().to_string();
@@ -209,7 +209,7 @@ fn a_missing_level_is_reported() {
     let lacking = ["avx2", "avx512", "avx512_bf16", "amx"].into_iter().find(|level| !levels.contains(level));
     let Some(lacking) = lacking else { return };
     let mut place = Place::new();
-    place.train("pictures", &[], "--devices cpu:1").well();
+    place.train("images", &[], "--devices cpu:1").well();
     let run = place.path("run-1");
     let file = run.join("checkpoints/best.safetensors");
     fs::copy(run.join("checkpoints/last.safetensors"), &file).unwrap();
@@ -219,12 +219,12 @@ fn a_missing_level_is_reported() {
     checkpoint.save(&file).unwrap();
     let best = levels.last().unwrap();
     let line = format!("the run used --isa {lacking}, which this machine lacks; it now uses {best}");
-    let (run, picture) = (run.display().to_string(), place.path("pictures/red/000.png").display().to_string());
-    has_fate(&enmasse(&["predict", &run, &picture]), &Warned(&[&line]), "predict");
+    let (run, image) = (run.display().to_string(), place.path("images/red/000.png").display().to_string());
+    has_fate(&enmasse(&["predict", &run, &image]), &Warned(&[&line]), "predict");
     for devices in ["cpu:1", "cpu:2"] {
         has_fate(&enmasse(&["eval", &run, "--split", "val", "--devices", devices]), &Warned(&[&line]), devices);
     }
-    has_fate(&enmasse(&["predict", &run, &picture, "--isa", "portable"]), &Warned(&[]), "another level");
+    has_fate(&enmasse(&["predict", &run, &image, "--isa", "portable"]), &Warned(&[]), "another level");
 }
 
 /// A single number for each of --mean and --std trained a model of one channel on colour images.
@@ -245,15 +245,15 @@ fn channels_come_from_the_data_or_from_their_setting() {
         enmasse(&resumed).well();
     };
     let imagenet = [0.485, 0.456, 0.406];
-    check("pictures", "", 3, &imagenet);
-    check("pictures", "--mean 0.5 --std 0.5", 3, &[0.5; 3]);
-    check("pictures", "--mean 0.5 --std 0.5 --channels 1", 1, &[0.5]);
-    check("pictures", "--channels 1", 1, &[0.299 * imagenet[0] + 0.587 * imagenet[1] + 0.114 * imagenet[2]]);
+    check("images", "", 3, &imagenet);
+    check("images", "--mean 0.5 --std 0.5", 3, &[0.5; 3]);
+    check("images", "--mean 0.5 --std 0.5 --channels 1", 1, &[0.5]);
+    check("images", "--channels 1", 1, &[0.299 * imagenet[0] + 0.587 * imagenet[1] + 0.114 * imagenet[2]]);
     check("mnist", "", 1, &[0.1307]);
     check("mnist", "--mean 0.5", 1, &[0.5]);
     check("mnist", "--channels 3", 3, &[0.1307; 3]);
     let refused = |place: &mut Place, options: &str, expected: &str| {
-        let ended = place.train("pictures", &[], options);
+        let ended = place.train("images", &[], options);
         assert_eq!((ended.code, ended.stderr.as_str()), (Some(2), expected));
     };
     let several = "--channels 1 takes one number; use one of them";

@@ -1,9 +1,9 @@
-//! Predictions of folders and as a table: order, pictures that cannot be read, and the exit code.
+//! Predictions of folders and as a table: order, images that cannot be read, and the exit code.
 
 use std::fs;
 use std::path::Path;
 
-use crate::common::{enmasse, failed, pictures};
+use crate::common::{enmasse, failed, images};
 
 fn run_of(data: &Path, run: &Path) {
     let (data, run) = (data.display().to_string(), run.display().to_string());
@@ -15,10 +15,10 @@ fn run_of(data: &Path, run: &Path) {
 fn folders_and_tables() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let data = pictures(folder.path(), 5);
+    let data = images(folder.path(), 5);
     let run = path("run");
     run_of(&data, Path::new(&run));
-    // Another tree, with a picture at the top, one in an inner folder, and files that are not pictures.
+    // Another tree, with an image at the top, one in an inner folder, and files that are not images.
     let tree = folder.path().join("tree");
     fs::create_dir_all(tree.join("b/inner")).unwrap();
     fs::create_dir_all(tree.join(".hidden")).unwrap();
@@ -26,7 +26,7 @@ fn folders_and_tables() {
         fs::copy(data.join(from), tree.join(to)).unwrap();
     }
     fs::copy(data.join("red/000.png"), tree.join(".hidden/no.png")).unwrap();
-    fs::write(tree.join("notes.txt"), "no picture").unwrap();
+    fs::write(tree.join("notes.txt"), "no image").unwrap();
     std::os::unix::fs::symlink(&tree, tree.join("b/again")).unwrap();
     let tree_text = tree.display().to_string();
     let names = ["a.png", "b/inner/x,y.jpg", "c.PNG"].map(|name| tree.join(name).display().to_string());
@@ -67,10 +67,10 @@ fn folders_and_tables() {
 
 /// Manifests, archives, Parquet files and packed files, with labels and without.
 #[test]
-fn pictures_of_data_sets() {
+fn images_of_data_sets() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let data = pictures(folder.path(), 5);
+    let data = images(folder.path(), 5);
     let run = path("run");
     run_of(&data, Path::new(&run));
     let files = ["red/000.png", "dark/000.png", "light/000.png"];
@@ -114,10 +114,10 @@ fn pictures_of_data_sets() {
 }
 
 #[test]
-fn pictures_that_cannot_be_read_are_named() {
+fn images_that_cannot_be_read_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let data = pictures(folder.path(), 5);
+    let data = images(folder.path(), 5);
     let run = path("run");
     run_of(&data, Path::new(&run));
     fs::write(data.join("dark/damaged.jpg"), b"\xff\xd8\xff\xe0 cut short").unwrap();
@@ -141,7 +141,7 @@ fn pictures_that_cannot_be_read_are_named() {
     check(
         &[&path("empty")],
         1,
-        &format!("{}: there are no pictures (jpg, jpeg, png, webp, bmp, gif) in it", path("empty")),
+        &format!("{}: there are no images (jpg, jpeg, png, webp, bmp, gif) in it", path("empty")),
     );
     check(&[&path("empty"), "--csv", "--json"], 2, "--csv: cannot be combined with --json; use one of them");
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{enmasse, finish, metrics, pictures, refused, write_png};
+use crate::common::{enmasse, finish, images, metrics, refused, write_png};
 use serde_json::Value;
 
 /// Predicts images by torchvision's model, from the weights and the file beside them.
@@ -30,7 +30,7 @@ for image in images:
 #[test]
 fn torchvisions_compose_prepares_images_as_the_run_does() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 6);
+    let data = images(folder.path(), 6);
     let wide = folder.path().join("wide.png");
     let pixels: Vec<u8> = (0..150 * 90 * 3).map(|place: usize| (place * 7 + place / 450 * 31) as u8).collect();
     write_png(&wide, 150, 90, &pixels);
@@ -74,8 +74,7 @@ fn torchvisions_compose_prepares_images_as_the_run_does() {
 #[test]
 fn the_preparation_overwrites_no_other_file() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) =
-        (pictures(folder.path(), 5).display().to_string(), folder.path().join("run").display().to_string());
+    let (data, run) = (images(folder.path(), 5).display().to_string(), folder.path().join("run").display().to_string());
     let train =
         ["train", &data, "--model", "mlp", "--size", "12", "--epochs", "1", "--devices", "cpu:1", "--out", &run];
     enmasse(&train).well();

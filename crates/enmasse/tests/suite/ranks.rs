@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::runs::{arguments, assert_same, figures, tensors};
 use crate::common::{
-    Ended, Running, assert_whole, enmasse, exists, finish, metrics, pictures, plain_environment, program, refused,
-    send, until,
+    Ended, Running, assert_whole, enmasse, exists, finish, images, metrics, plain_environment, program, refused, send,
+    until,
 };
 use enmasse_cpu::Isa;
 use enmasse_train::Checkpoint;
@@ -23,7 +23,7 @@ const SOON: Duration = Duration::from_secs(10);
 #[test]
 fn processes_and_threads_give_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     let check = |ranks: usize, others: &[&str]| {
         let run = |kind: &str| {
             let out = folder.path().join(format!("{kind}{ranks}{}", others.len()));
@@ -50,7 +50,7 @@ fn processes_and_threads_give_the_same_bits() {
 #[test]
 fn with_dp_the_first_device_updates_for_all() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, place) = (pictures(folder.path(), 10), |name: &str| folder.path().join(name));
+    let (data, place) = (images(folder.path(), 10), |name: &str| folder.path().join(name));
     let run = |name: &str, others: &[&str]| {
         let fixed = ["--epochs", "2", "--optimizer", "adamw", "--clip-norm", "0.5", "--ema", "0.5", "--check-ranks"];
         enmasse(&arguments(&data, &place(name), &[&fixed, others].concat()))
@@ -86,10 +86,10 @@ fn with_dp_the_first_device_updates_for_all() {
 #[test]
 fn evaluation_is_exact_at_any_number_of_ranks() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 9), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 9), folder.path().join("run"));
     enmasse(&arguments(&data, &run, &["--epochs", "1", "--lr", "0.001", "--devices", "cpu:1"])).well();
     let (data, run) = (data.display().to_string(), run.display().to_string());
-    // 27 pictures in batches of 4 per rank: some ranks get few or no pictures of the last global batch.
+    // 27 images in batches of 4 per rank: some ranks get few or no images of the last global batch.
     let found: Vec<_> = ["cpu:1", "cpu:2", "cpu:3", "cpu:5"]
         .into_iter()
         .map(|devices| {
@@ -132,7 +132,7 @@ fn ends_soon(running: Running, ranks: &[i32]) -> Ended {
 #[test]
 fn a_killed_rank_ends_all_with_its_story() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     for victim in 0..3 {
         let run = folder.path().join(format!("run{victim}"));
         let running = endless(&data, &run, &["--devices", "cpu:3", "--save-every", "1", "--log-ranks"]);
@@ -155,7 +155,7 @@ fn a_killed_rank_ends_all_with_its_story() {
 #[test]
 fn an_interrupt_ends_all() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     let mut number = 0;
     let mut check = |others: &[&str], ranks: usize, signal: Signal, code: i32| {
         number += 1;
@@ -178,7 +178,7 @@ fn an_interrupt_ends_all() {
 #[test]
 fn a_killed_launcher_takes_its_ranks_along() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     let running = endless(&data, &folder.path().join("run"), &["--devices", "cpu:2"]);
     let ranks = running.children();
     running.signal(Signal::KILL);
@@ -194,7 +194,7 @@ fn a_killed_launcher_takes_its_ranks_along() {
 #[test]
 fn a_run_killed_in_mid_epoch_resumes_with_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 40);
+    let data = images(folder.path(), 40);
     let check = |name: &str, others: &[&str], victim: usize| {
         let fixed = ["--epochs", "3", "--save-every", "1", "--momentum", "0.8"];
         let others = [&fixed, others].concat();
@@ -229,7 +229,7 @@ fn a_run_killed_in_mid_epoch_resumes_with_the_same_bits() {
 #[test]
 fn resume_starts_fresh_without_a_run_and_continues_an_existing_one() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
     // The same command serves both. When the run is complete, it prints the results.
     let go =
         |epochs: &str| enmasse(&arguments(&data, &run, &["--devices", "cpu:1", "--resume", "--epochs", epochs])).well();
@@ -263,7 +263,7 @@ fn by_hand(rank: usize, world_size: usize, port: u16, arguments: &[String]) -> R
 #[test]
 fn ranks_that_were_launched_by_hand_or_by_launch() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     let own = folder.path().join("own");
     let expected = figures(&enmasse(&arguments(&data, &own, &["--epochs", "2", "--devices", "cpu:2"])).well());
 
@@ -306,7 +306,7 @@ fn a_rank_that_can_start_no_thread_was_silent() {
     }
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let words = arguments(&pictures(folder.path(), 10), &folder.path().join("run"), &["--max-steps", "1"]);
+    let words = arguments(&images(folder.path(), 10), &folder.path().join("run"), &["--max-steps", "1"]);
     let limits = (1..).map_while(|limit| {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let with_token = |mut command: Command| {
@@ -338,10 +338,10 @@ fn a_rank_that_can_start_no_thread_was_silent() {
 #[test]
 fn ranks_that_disagree_say_so_before_the_first_step() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
     let other = folder.path().join("other");
     fs::create_dir(&other).unwrap();
-    let fewer = pictures(&other, 9);
+    let fewer = images(&other, 9);
     let check = |differing: Vec<String>, mentions: &[&str]| {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let same = arguments(&data, &run, &["--epochs", "1"]);
@@ -359,14 +359,14 @@ fn ranks_that_disagree_say_so_before_the_first_step() {
         arguments(&data, &run, &["--epochs", "1", "--model", "lenet", "--size", "28"]),
         &["configuration", "size = 28"],
     );
-    // With the same command, other pictures under the same path would be reported in the same way.
+    // With the same command, other images under the same path would be reported in the same way.
     check(arguments(&fewer, &run, &["--epochs", "1"]), &["configuration", "data"]);
 }
 
 #[test]
 fn ranks_compute_at_one_level() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     let levels: Vec<&str> = Isa::ALL.into_iter().filter(|isa| isa.available()).map(Isa::name).collect();
     let run = |name: &str, levels: [&str; 2]| {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -400,7 +400,7 @@ fn ranks_compute_at_one_level() {
 #[test]
 fn a_restarted_rank_resumes() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
     let words = arguments(&data, &run, &["--epochs", "2"]);
     let place = |restarts: &str| {
         let mut command = program();
@@ -416,7 +416,7 @@ fn a_restarted_rank_resumes() {
 #[test]
 fn launched_ranks_agree_on_a_folder_and_evaluate() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10).display().to_string();
+    let data = images(folder.path(), 10).display().to_string();
     let launch = |arguments: &[&str]| {
         let fixed = ["launch", "-n", "2", "--", env!("CARGO_BIN_EXE_enmasse")];
         finish(program().args(fixed).args(arguments).current_dir(folder.path())).well()

@@ -13,10 +13,10 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 
 use crate::common::runs::{arguments, assert_same};
-use crate::common::{Ended, enmasse, failed, files, finish, pictures, program, write_archive};
+use crate::common::{Ended, enmasse, failed, files, finish, images, program, write_archive};
 use server::{Answer, Server};
 
-/// The same pictures in a packed file and in archives, and a folder for runs. It is removed on drop.
+/// The same images in a packed file and in archives, and a folder for runs. It is removed on drop.
 struct Data {
     folder: tempfile::TempDir,
 }
@@ -24,7 +24,7 @@ struct Data {
 impl Data {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let data = pictures(folder.path(), 20);
+        let data = images(folder.path(), 20);
         let own = Data { folder };
         fs::create_dir_all(own.served().join("shards")).unwrap();
         enmasse(&["data", "pack", &data.display().to_string(), &own.local("flowers.enmasse")]).well();

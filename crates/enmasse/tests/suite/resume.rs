@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::common::runs::{Folder, tensors};
-use crate::common::{Ended, enmasse, failed, files, finish, pictures, program, refused};
+use crate::common::{Ended, enmasse, failed, files, finish, images, program, refused};
 
 /// Every file of a run, with its content and the time of its last change.
 fn state(run: &Path) -> Vec<(PathBuf, Vec<u8>, SystemTime)> {
@@ -176,7 +176,7 @@ fn a_change_that_needs_other_optimiser_state_is_named() {
     check(&["--freeze-layers"], &["--freeze-layers=false"], "fc1.weight");
 }
 
-/// Regression test: the rest of the epoch repeated some pictures and left out others.
+/// Regression test: the rest of the epoch repeated some images and left out others.
 #[test]
 fn a_seed_changes_only_between_epochs() {
     let folder = Folder::new("2");
@@ -213,8 +213,8 @@ fn settings_that_do_not_fit_the_run_are_refused() {
     };
     check(&["--size", "12"], 1, &["--size 8", "--size 12", "fc1.weight"]);
     check(&["--model", "lenet"], 2, &["--model lenet", "mlp"]);
-    // Pictures of fewer classes.
-    let other = pictures(&folder.path("other"), 20);
+    // Images of fewer classes.
+    let other = images(&folder.path("other"), 20);
     fs::remove_dir_all(other.join("red")).unwrap();
     fs::remove_file(run.join("split.json")).unwrap();
     check(&[&other.display().to_string()], 1, &["3 classes (dark, light, red)", "2 classes (dark, light)"]);

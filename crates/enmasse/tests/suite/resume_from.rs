@@ -29,13 +29,13 @@ fn a_run_that_is_missing_is_not_replaced_by_the_newest() {
         assert_eq!(files(&place), before);
     };
     check(&["--resume", "runs/foo"], "--resume runs/foo: there is no such folder to resume");
-    check(&["pictures", "--resume", "runs/foo"], "--resume runs/foo: there is no such folder to resume");
-    check(&["--resume=runs/foo", "pictures"], "--resume runs/foo: there is no such folder to resume");
+    check(&["images", "--resume", "runs/foo"], "--resume runs/foo: there is no such folder to resume");
+    check(&["--resume=runs/foo", "images"], "--resume runs/foo: there is no such folder to resume");
     check(&["--resume", "runs/empty"], "--resume runs/empty: holds no run to resume");
-    check(&["--resume=pictures"], "--resume pictures: holds no run to resume");
+    check(&["--resume=images"], "--resume images: holds no run to resume");
     check(&["--resume", "runs/a", "--out", "runs/b"], "leave out --out runs/b");
     check(&["--out", "runs/empty", "--resume", "best"], "runs/empty holds no run to resume");
-    check(&["pictures", "--out", "runs/empty", "--resume", "best"], "runs/empty holds no run to resume");
+    check(&["images", "--out", "runs/empty", "--resume", "best"], "runs/empty holds no run to resume");
     check(&["runs/a"], "runs/a is a run, not data: to resume it, pass --resume runs/a");
 }
 
@@ -86,7 +86,7 @@ fn a_run_goes_on_from_its_best_checkpoint() {
     let name = run.display().to_string();
     let resume = |words: &[&str]| enmasse(&[&["train", "--out", &name], words].concat());
     let ended = resume(&["--resume", "best"]).well();
-    assert_eq!(resumed(&ended), "resume:   epoch 2, after 0 pictures");
+    assert_eq!(resumed(&ended), "resume:   epoch 2, after 0 images");
     assert!(tensors(&whole, "last.safetensors") == tensors(&run, "last.safetensors"));
     assert_eq!(fs::read_to_string(run.join("metrics.jsonl")).unwrap().lines().count(), 3);
 
@@ -95,10 +95,10 @@ fn a_run_goes_on_from_its_best_checkpoint() {
     fs::remove_file(run.join("checkpoints/last.safetensors")).unwrap();
     refused(&resume(&["--resume"]), 1, &["go on with --resume best"]);
     let ended = resume(&["--resume", "best", "--max-steps", "45"]).well();
-    assert_eq!(resumed(&ended), "resume:   epoch 3, after 0 pictures");
+    assert_eq!(resumed(&ended), "resume:   epoch 3, after 0 images");
     // Killed here, it would go on from its last checkpoint.
     let ended = resume(&["--resume"]).well();
-    assert!(!resumed(&ended).ends_with(" 0 pictures"), "{}", ended.stderr);
+    assert!(!resumed(&ended).ends_with(" 0 images"), "{}", ended.stderr);
     assert!(tensors(&whole, "last.safetensors") == tensors(&run, "last.safetensors"));
 
     let none = folder.path("none").display().to_string();
@@ -116,7 +116,7 @@ fn a_line_that_failed_before_a_checkpoint_may_be_typed_again() {
     let whole = fs::read(&bad).unwrap();
     for out in [&["--out", "run"][..], &[]] {
         fs::write(&bad, &whole[..whole.len() / 4]).unwrap();
-        let line = ["train", "pictures", "--model", "mlp", "--size", "8", "--epochs", "1", "--devices", "cpu:1"];
+        let line = ["train", "images", "--model", "mlp", "--size", "8", "--epochs", "1", "--devices", "cpu:1"];
         let line = [&line[..], out].concat();
         let failed = within(&place, &[&line[..], &["--on-bad-sample", "error"]].concat());
         assert_eq!(failed.code, Some(1), "{failed:?}");

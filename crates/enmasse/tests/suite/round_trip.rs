@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::{Ended, assert_whole, enmasse, files, finish, metrics, pictures, program, strip_metadata};
+use crate::common::{Ended, assert_whole, enmasse, files, finish, images, metrics, program, strip_metadata};
 use enmasse_train::Checkpoint;
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ fn keys(object: &Value) -> Vec<&str> {
 #[test]
 fn train_eval_predict() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 15), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 15), folder.path().join("run"));
     let (data_text, run_text) = (data.display().to_string(), run.display().to_string());
     let trained = train(&data, &run, &["--devices", "cpu:1", "--lr", "0.02", "--json"]).well();
 
@@ -62,8 +62,7 @@ fn train_eval_predict() {
     assert!((bytes - 1000..=bytes).contains(&done["run_bytes"].as_u64().unwrap()), "{bytes}: {done}");
     assert_eq!(metrics(&run), [first.clone(), second.clone()]);
     // Text for people is on standard error.
-    for fact in ["45 pictures found in 3 classes: 36 for training, 9 for validation", "epoch 2/2", "done in", &run_text]
-    {
+    for fact in ["45 images found in 3 classes: 36 for training, 9 for validation", "epoch 2/2", "done in", &run_text] {
         assert!(trained.stderr.contains(fact), "{fact}: {}", trained.stderr);
     }
 
@@ -83,7 +82,7 @@ fn train_eval_predict() {
         let expected =
             "event loss accuracy balanced_accuracy samples unreadable averaged part crops per_class macro confused";
         assert_eq!(keys(found), expected.split(' ').collect::<Vec<_>>());
-        // The classes have the same number of pictures.
+        // The classes have the same number of images.
         assert!((found["balanced_accuracy"].as_f64().unwrap() - best).abs() < 1e-12);
         assert_eq!(found["part"], "val");
         assert_eq!((&found["event"], &found["accuracy"], &found["samples"]), (&"eval".into(), &best.into(), &9.into()));
@@ -95,7 +94,7 @@ fn train_eval_predict() {
     assert_eq!((&whole.json()[0]["samples"], &whole.json()[0]["part"]), (&45.into(), &"all".into()));
     let matrix = folder.path().join("matrix.svg").display().to_string();
     let said = enmasse(&["eval", &run_text, "--devices", "cpu:1", "--confusion", &matrix]).well().stdout;
-    assert!(said.starts_with("validation part, 9 pictures: accuracy "), "{said}");
+    assert!(said.starts_with("validation part, 9 images: accuracy "), "{said}");
     let drawn = fs::read_to_string(&matrix).unwrap();
     assert!(drawn.contains("confusion matrix, validation part") && drawn.contains(" of 9 samples"), "{drawn}");
 
@@ -109,7 +108,7 @@ fn train_eval_predict() {
     let loss = |found: &[Value]| found[0]["loss"].as_f64().unwrap();
     assert!((loss(&alone) - loss(&two)).abs() < 1e-6, "{alone:?} {two:?}");
     let said = crops(&["--crops", "5", "--devices", "cpu:1"]).stdout;
-    assert!(said.starts_with("validation part, 9 pictures, by 5 crops of each: accuracy "), "{said}");
+    assert!(said.starts_with("validation part, 9 images, by 5 crops of each: accuracy "), "{said}");
 
     // In the given order, which is not the order of names.
     let images = ["red/001.jpg", "dark/000.png", "light/002.png"].map(|image| data.join(image).display().to_string());
@@ -139,7 +138,7 @@ fn train_eval_predict() {
 #[test]
 fn the_start_and_steps_are_events() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 15), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 15), folder.path().join("run"));
     let others = ["--devices", "cpu:1", "--log-every", "4", "--max-steps", "13", "--json"];
     let ended = train(&data, &run, &others).well();
     let start = |ended: &Ended| serde_json::from_str::<Value>(ended.stdout.lines().next().unwrap()).unwrap();
@@ -188,7 +187,7 @@ fn the_start_and_steps_are_events() {
 #[test]
 fn a_run_in_bf16_is_evaluated_in_bf16() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 15), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 15), folder.path().join("run"));
     let trained = train(&data, &run, &["--devices", "cpu:2", "--lr", "0.02", "--precision", "bf16-mixed", "--json"]);
     let lines = trained.well().json();
     let configuration = fs::read_to_string(run.join("config.toml")).unwrap();
@@ -216,7 +215,7 @@ fn a_run_in_bf16_is_evaluated_in_bf16() {
 #[test]
 fn metrics_of_a_run_are_in_its_records_and_evaluations() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 15), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 15), folder.path().join("run"));
     let lines = train(&data, &run, &["--metrics", "top2,gradient_norm", "--epochs", "1", "--json"]).well().json();
     assert_eq!(keys(&lines[0])[13..], ["train_gradient_norm", "train_top2", "val_top2"]);
     assert_eq!(metrics(&run), lines[..1]);
@@ -243,7 +242,7 @@ fn metrics_of_a_run_are_in_its_records_and_evaluations() {
 #[test]
 fn the_same_seed_gives_the_same_losses_to_the_last_digit() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     let losses = |run: &str, others: &[&str]| {
         let lines =
             train(&data, &folder.path().join(run), &[&["--devices", "cpu:1", "--json"], others].concat()).well().json();
@@ -268,13 +267,13 @@ fn a_run_without_arguments_makes_its_own_data_once() {
         finish(program().args(arguments).env("ENMASSE_CACHE", &cache).current_dir(folder.path())).well()
     };
     let said = go();
-    assert!(said.stderr.contains("3,000 pictures found in 10 classes"), "{}", said.stderr);
+    assert!(said.stderr.contains("3,000 images found in 10 classes"), "{}", said.stderr);
     assert!(said.stderr.contains(" size=8 "), "{}", said.stderr);
     let made = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
-    let pictures = crate::common::files(&cache);
-    let times: Vec<_> = pictures.iter().map(|path| made(path)).collect();
+    let images = crate::common::files(&cache);
+    let times: Vec<_> = images.iter().map(|path| made(path)).collect();
     go();
-    assert_eq!(pictures.iter().map(|path| made(path)).collect::<Vec<_>>(), times);
+    assert_eq!(images.iter().map(|path| made(path)).collect::<Vec<_>>(), times);
     // Each run has its own folder, by time and model.
     let runs: Vec<_> =
         fs::read_dir(folder.path().join("runs")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -314,7 +313,7 @@ fn bench_and_plan_give_figures() {
 #[test]
 fn bench_scaling_compares_one_device_with_several() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, svg) = (pictures(folder.path(), 12), folder.path().join("rows.svg"));
+    let (data, svg) = (images(folder.path(), 12), folder.path().join("rows.svg"));
     let (data, svg) = (data.display().to_string(), svg.display().to_string());
     let lenet = ["bench", "scaling", "--model", "lenet", "--size", "32", "--batch", "2", "--steps", "2", "--json"];
     let check = |others: &[&str], expected: &[(&str, u64, bool)]| {
@@ -352,7 +351,7 @@ fn bench_scaling_compares_one_device_with_several() {
 #[test]
 fn bench_scaling_takes_classes_from_the_names_of_files() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 8);
+    let data = images(folder.path(), 8);
     let named = folder.path().join("named");
     fs::create_dir(&named).unwrap();
     for path in files(&data) {
@@ -370,7 +369,7 @@ fn bench_scaling_takes_classes_from_the_names_of_files() {
 #[test]
 fn exported_weights_are_the_runs() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
     train(&data, &run, &["--devices", "cpu:1", "--lr", "0.01"]).well();
     let best = run.join("checkpoints/best.safetensors");
     let mut expected = Checkpoint::load(&best).unwrap().tensors;

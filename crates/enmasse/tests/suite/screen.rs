@@ -3,7 +3,7 @@
 use std::process::{Command, ExitStatus};
 
 use crate::common::terminal::Terminal;
-use crate::common::{pictures, program};
+use crate::common::{images, program};
 
 /// What a command wrote to a terminal, byte by byte, and what is left to be seen.
 struct Seen {
@@ -56,14 +56,14 @@ fn screen(bytes: &str, width: usize) -> (Vec<String>, Vec<String>) {
 #[test]
 fn a_run_fits_any_terminal() {
     let folder = tempfile::tempdir().unwrap();
-    pictures(folder.path(), 20);
+    images(folder.path(), 20);
     for width in [80, 40] {
         for (out, others) in
             [("a", "--devices cpu:1"), ("b", "--devices cpu:2 --metrics top2,gradient_norm"), ("c", "--json")]
         {
             let mut command = program();
             let fixed =
-                ["train", "pictures", "--model", "mlp", "--size", "8", "--batch", "2", "--epochs", "2", "--out", out];
+                ["train", "images", "--model", "mlp", "--size", "8", "--batch", "2", "--epochs", "2", "--out", out];
             command.args(fixed).args(others.split_whitespace()).current_dir(folder.path());
             let seen = on_terminal(&mut command, width);
             std::fs::remove_dir_all(folder.path().join(out)).unwrap();
@@ -88,23 +88,11 @@ fn a_run_fits_any_terminal() {
 #[test]
 fn an_error_replaces_the_line_of_progress() {
     let folder = tempfile::tempdir().unwrap();
-    pictures(folder.path(), 20);
+    images(folder.path(), 20);
     for devices in ["cpu:1", "cpu:2"] {
         let mut command = program();
-        let fixed = [
-            "train",
-            "pictures",
-            "--model",
-            "mlp",
-            "--size",
-            "8",
-            "--batch",
-            "2",
-            "--lr",
-            "1e30",
-            "--devices",
-            devices,
-        ];
+        let fixed =
+            ["train", "images", "--model", "mlp", "--size", "8", "--batch", "2", "--lr", "1e30", "--devices", devices];
         let seen = on_terminal(command.args(fixed).current_dir(folder.path()), 80);
         let text = seen.lines.join("\n");
         assert!(seen.status.code() == Some(1) && seen.bytes.contains("first step…"), "{text}");

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::{Ended, enmasse, finish, pictures, program};
+use crate::common::{Ended, enmasse, finish, images, program};
 use enmasse_train::{SETTINGS, Setting};
 
 #[test]
@@ -151,7 +151,7 @@ fn models_are_listed() {
 #[test]
 fn later_sources_take_precedence() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 5).display().to_string();
+    let data = images(folder.path(), 5).display().to_string();
     let file = folder.path().join("x.toml");
     let text =
         "model = \"mlp\"\nsize = 8\nbatch = 2\nepochs = 1\nlr = 0.01\nseed = 1\ndevices = \"cpu:1\"\nmomentum = 0.5\n";

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::cluster::Cluster;
-use crate::common::{Ended, assert_whole, enmasse, exists, metrics, pictures, until};
+use crate::common::{Ended, assert_whole, enmasse, exists, images, metrics, until};
 use enmasse_train::{Checkpoint, NamedTensor};
 
 const ENMASSE: &str = env!("CARGO_BIN_EXE_enmasse");
@@ -43,7 +43,7 @@ fn tensors(run: &Path) -> Vec<(String, Vec<u32>)> {
 fn two_nodes_of_two_tasks_give_the_bits_of_four_local_ranks() {
     let Some(cluster) = Cluster::start(2) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 12);
+    let data = images(folder.path(), 12);
     let two_by_two = ["--nodes=2", "--ntasks-per-node=2"];
     let check = |name: &str, others: &[&str]| {
         let (own, run) = (folder.path().join(format!("{name}-own")), folder.path().join(name));
@@ -146,7 +146,7 @@ fn ended_batch(cluster: &Cluster, script: &Path, options: &[&str]) -> String {
 fn scancel_leaves_nothing() {
     let Some(cluster) = Cluster::start(2) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
     let script =
         batch(folder.path(), &format!("srun {}", line(&train(&data, &run, &["--epochs", "1000000", "--lr", "0.001"]))));
     let output = folder.path().join("job.out").display().to_string();

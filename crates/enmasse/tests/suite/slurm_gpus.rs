@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::cluster::Cluster;
 use crate::common::runs::{arguments, assert_same};
-use crate::common::{Ended, finish, pictures, program};
+use crate::common::{Ended, finish, images, program};
 
 const ENMASSE: &str = env!("CARGO_BIN_EXE_enmasse");
 
@@ -21,7 +21,7 @@ impl Place {
         let emulation = enmasse_emulation::folder()?;
         let cluster = Cluster::start_with_gpus(2, 2)?;
         let folder = tempfile::tempdir().unwrap();
-        Some(Place { cluster, data: pictures(folder.path(), 8), folder, emulation })
+        Some(Place { cluster, data: images(folder.path(), 8), folder, emulation })
     }
 
     fn path(&self, name: &str) -> PathBuf {

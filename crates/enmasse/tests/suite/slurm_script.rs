@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::common::cluster::Cluster;
-use crate::common::{Ended, assert_whole, finish, metrics, pictures, program};
+use crate::common::{Ended, assert_whole, finish, images, metrics, program};
 use serde_json::{Value, json};
 
 /// A working folder whose `bin` comes first in the search path.
@@ -198,7 +198,7 @@ fn status_joins_what_slurm_knows_with_the_run() {
 fn an_array_trains_on_a_real_cluster() {
     let Some(cluster) = Cluster::start(2) else { return };
     let place = Place::new();
-    let data = pictures(place.folder.path(), 8);
+    let data = images(place.folder.path(), 8);
     let slurm = |arguments: &[&str]| {
         let command = [&[env!("CARGO_BIN_EXE_enmasse"), "slurm"], arguments].concat();
         finish(cluster.head_command(&command).current_dir(place.folder.path()))
@@ -250,7 +250,7 @@ fn an_array_trains_on_a_real_cluster() {
 fn a_written_script_trains_on_two_nodes() {
     let Some(cluster) = Cluster::start(2) else { return };
     let place = Place::new();
-    let data = pictures(place.folder.path(), 8).display().to_string();
+    let data = images(place.folder.path(), 8).display().to_string();
     let slurm = |arguments: &[&str]| {
         let command = [&[env!("CARGO_BIN_EXE_enmasse"), "slurm"], arguments].concat();
         finish(cluster.head_command(&command).current_dir(place.folder.path()))

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::common::runs::{arguments, tensors};
-use crate::common::{enmasse, failed, pictures, write_archive};
+use crate::common::{enmasse, failed, images, write_archive};
 
 const MODEL: [&str; 8] = ["--model", "mlp", "--size", "12", "--epochs", "1", "--batch", "4"];
 
 /// Trains on `data` with `flags` for one epoch, resumes for a second one, and evaluates: the run's own validation part, of
-/// `validation` pictures, and all of `other`, of `all` pictures.
+/// `validation` images, and all of `other`, of `all` images.
 fn check(folder: &Path, data: &str, flags: &[&str], [validation, all]: [u64; 2], other: &str) {
     let run = folder.join("run").display().to_string();
     let train = [&["train", data, "--out", &run, "--devices", "cpu:2", "--json"], &MODEL[..], flags].concat();
@@ -74,8 +74,8 @@ fn an_order_by_blocks_is_the_same_on_any_number_of_ranks() {
 #[test]
 fn every_source_is_trained_on_and_evaluated() {
     let folder = tempfile::tempdir().unwrap();
-    // Three classes of ten pictures.
-    let data = pictures(folder.path(), 10);
+    // Three classes of ten images.
+    let data = images(folder.path(), 10);
     let classes = ["dark", "light", "red"];
     let mut files: Vec<(String, String)> = Vec::new();
     for class in classes {

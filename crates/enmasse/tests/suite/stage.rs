@@ -14,9 +14,9 @@ fn told(ended: &Ended) -> Vec<String> {
         .collect()
 }
 
-/// The pictures of the only copy in a folder.
+/// The images of the only copy in a folder.
 fn copies(scratch: &Path) -> Vec<PathBuf> {
-    files(scratch).into_iter().filter(|path| path.components().any(|part| part.as_os_str() == "pictures")).collect()
+    files(scratch).into_iter().filter(|path| path.components().any(|part| part.as_os_str() == "images")).collect()
 }
 
 #[test]

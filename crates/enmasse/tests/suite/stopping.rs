@@ -149,7 +149,7 @@ fn a_run_that_is_stopped_before_it_begins_leaves_no_folder() {
     }
 }
 
-/// While it reads a picture that does not arrive, no step ends.
+/// While it reads an image that does not arrive, no step ends.
 #[test]
 fn asked_twice_it_ends_at_once() {
     let folder = Folder::new(EPOCHS);

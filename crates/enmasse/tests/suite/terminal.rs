@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 
 use crate::common::terminal::Terminal;
-use crate::common::{pictures, program, send, until};
+use crate::common::{images, program, send, until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
@@ -23,9 +23,9 @@ struct Run {
 impl Run {
     fn start(start: impl FnOnce(&mut Command) -> Child) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        pictures(folder.path(), 20);
+        images(folder.path(), 20);
         let fixed =
-            ["train", "pictures", "--model", "mlp", "--size", "8", "--batch", "2", "--threads", "1", "--out", "run"];
+            ["train", "images", "--model", "mlp", "--size", "8", "--batch", "2", "--threads", "1", "--out", "run"];
         let mut command = program();
         command.args(fixed).args(["--devices", "cpu:2", "--epochs", &EPOCHS.to_string()]);
         command.args(["--heartbeat", &HEARTBEAT.to_string()]).current_dir(folder.path());

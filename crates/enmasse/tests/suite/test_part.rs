@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::common::runs::arguments;
-use crate::common::{Ended, enmasse, failed, metrics, pictures};
+use crate::common::{Ended, enmasse, failed, images, metrics};
 
 /// Tiny images in three parts: 36 for training, 12 for validation, 12 for the test.
 fn parts(root: &Path) -> PathBuf {
-    let (whole, out) = (pictures(root, 20), root.join("parts"));
+    let (whole, out) = (images(root, 20), root.join("parts"));
     let words = [&whole, &out].map(|path| path.display().to_string());
     enmasse(&["data", "split", &words[0], &words[1], "--val", "0.2", "--test", "0.2"]).well();
     out
@@ -37,7 +37,7 @@ fn a_test_part_was_ignored() {
     ] {
         let run = folder.path().join(name);
         let ended = train(&data, &run, others).well();
-        let facts = "60 pictures found in 3 classes: 36 for training, 12 for validation, 12 for test";
+        let facts = "60 images found in 3 classes: 36 for training, 12 for validation, 12 for test";
         assert!(ended.stderr.contains(facts), "{}", ended.stderr);
         assert!(ended.stdout.lines().next().unwrap().contains("\"test_samples\":12"));
         let [test] = &tests(&ended)[..] else { panic!("{ended:?}") };
@@ -116,7 +116,7 @@ fn a_test_part_was_not_packed() {
     let file = folder.path().join("packed");
     let words = [&data, &file, &run].map(|path| path.display().to_string());
     let packed = enmasse(&["data", "pack", &words[0], &words[1]]).well().stdout;
-    assert!(packed.contains("36 pictures for training, 12 for validation and 12 for test, in 3 classes"), "{packed}");
+    assert!(packed.contains("36 images for training, 12 for validation and 12 for test, in 3 classes"), "{packed}");
     let ended = train(&file, &run, &["--devices", "cpu:1"]).well();
     let [test] = &tests(&ended)[..] else { panic!("{ended:?}") };
     for of in [&words[0], &words[1]] {

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Ended, Running, assert_whole, enmasse, finish, metrics, pictures, plain_environment};
+use crate::common::{Ended, Running, assert_whole, enmasse, finish, images, metrics, plain_environment};
 
 /// `torchrun` with these options, if it is installed.
 fn torchrun(options: &[&str]) -> Option<Command> {
@@ -38,7 +38,7 @@ fn losses(run: &Path) -> Vec<String> {
 #[test]
 fn one_agent() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     let own = folder.path().join("own");
     enmasse(&train(&data, &own, &["--epochs", "2", "--devices", "cpu:2"])).well();
     let port = free_port().to_string();
@@ -75,7 +75,7 @@ fn one_agent() {
 #[test]
 fn a_restarted_job_without_a_name_finds_its_run() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     let words = |run: &str, epochs: &str| train(&data, Path::new(run), &["--epochs", epochs]);
     let in_folder = |command: &mut Command| finish(command.current_dir(folder.path())).well();
     in_folder(Command::new(ENMASSE).args(words("runs/zoo", "1")).args(["--devices", "cpu:1"]));
@@ -105,7 +105,7 @@ fn a_restarted_job_without_a_name_finds_its_run() {
 #[test]
 fn two_agents_and_a_restart() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     let (own, run) = (folder.path().join("own"), folder.path().join("run"));
     enmasse(&train(&data, &own, &["--epochs", "1", "--devices", "cpu:2"])).well();
     enmasse(&train(&data, &own, &["--epochs", "2", "--devices", "cpu:2", "--resume"])).well();
@@ -153,7 +153,7 @@ fn two_agents_and_a_restart() {
 #[test]
 fn several_machines_need_a_token() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 5);
+    let data = images(folder.path(), 5);
     let mut command = crate::common::program();
     let words = ["train", &data.display().to_string(), "--model", "mlp"];
     command.args(words).current_dir(folder.path()).env("RANK", "1").env("WORLD_SIZE", "2");

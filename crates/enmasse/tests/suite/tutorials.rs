@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Ended, Running, assert_whole, enmasse, files, finish, metrics, pictures, program};
+use crate::common::{Ended, Running, assert_whole, enmasse, files, finish, images, metrics, program};
 use enmasse_tensor::RandomStream;
 
 /// The arguments of a short run on `data` into `run`, as one text.
@@ -46,7 +46,7 @@ fn free_port() -> u16 {
 #[test]
 fn false_means_false() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 5);
+    let data = images(folder.path(), 5);
     let mut number = 0;
     let mut check = |flags: &str, sync_bn: &str| {
         number += 1;
@@ -63,7 +63,7 @@ fn false_means_false() {
 #[test]
 fn a_mistyped_weights_path_never_trains_from_scratch() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 5), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 5), folder.path().join("run"));
     let weights = folder.path().join("resNet43.pth").display().to_string();
     for ranks in ["cpu:1", "cpu:2", "cpu:2 --ranks thread"] {
         let ended = train(&data, &run, &format!("--weights {weights} --devices {ranks}"));
@@ -86,7 +86,7 @@ fn a_mistyped_weights_path_never_trains_from_scratch() {
 #[test]
 fn a_device_by_its_number_is_one_of_the_gpus() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 5), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 5), folder.path().join("run"));
     for device in ["0", "0,1"] {
         let ended = train(&data, &run, &format!("--device {device} --devices cpu:1"));
         refused(&ended, &run, 2, &["error: ", &format!("--device {device}"), "--devices cpu:1 says otherwise"]);
@@ -96,7 +96,7 @@ fn a_device_by_its_number_is_one_of_the_gpus() {
 #[test]
 fn contradicting_the_launcher_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 5), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 5), folder.path().join("run"));
     let check = |flags: &str, mentions: &[&str]| {
         let mut command = command(&data, &run, flags);
         command.env("RANK", "1").env("WORLD_SIZE", "2").env("LOCAL_RANK", "1").env("LOCAL_WORLD_SIZE", "2");
@@ -116,7 +116,7 @@ fn contradicting_the_launcher_is_an_error() {
 #[test]
 fn an_address_a_rank_and_a_world_size_are_enough() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     let local = folder.path().join("local");
     train(&data, &local, "--devices cpu:2").well();
     for spelling in ["--init-method", "--dist-url"] {
@@ -138,7 +138,7 @@ fn an_address_a_rank_and_a_world_size_are_enough() {
 #[test]
 fn one_writer_of_class_indices() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     let port = free_port();
     let start = |rank: usize| {
         let own = folder.path().join(rank.to_string());
@@ -169,7 +169,7 @@ fn one_writer_of_class_indices() {
 #[test]
 fn the_logged_rate_is_the_one_used() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, run) = (pictures(folder.path(), 10), folder.path().join("run"));
+    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
     let schedule = "--epochs 3 --devices cpu:1 --momentum 0 --lr 0.015 --schedule step --step-size 1 --gamma 0";
     let ended = train(&data, &run, schedule).well();
     let records = metrics(&run);
@@ -191,13 +191,13 @@ fn the_logged_rate_is_the_one_used() {
 #[test]
 fn the_last_batchs_loss_is_not_the_epochs() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     let loss = |batch: usize| {
         let run = folder.path().join(batch.to_string());
         train(&data, &run, &format!("--devices cpu:1 --momentum 0 --lr 1e-30 --batch {batch}")).well();
         metrics(&run)[0]["train_loss"].as_f64().unwrap()
     };
-    // 24 pictures train, and no batch is incomplete.
+    // 24 images train, and no batch is incomplete.
     let whole = loss(24);
     for batch in [1, 3, 8] {
         let found = loss(batch);
@@ -209,7 +209,7 @@ fn the_last_batchs_loss_is_not_the_epochs() {
 #[test]
 fn two_jobs_at_once_do_not_collide() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, temporary) = (pictures(folder.path(), 10), folder.path().join("tmp"));
+    let (data, temporary) = (images(folder.path(), 10), folder.path().join("tmp"));
     fs::create_dir(&temporary).unwrap();
     let job = |name: &str, seed: usize| {
         let others = format!("--epochs 2 --devices cpu:2 --check-ranks --json --seed {seed}");
@@ -230,7 +230,7 @@ fn two_jobs_at_once_do_not_collide() {
 #[test]
 fn output_before_the_first_epoch_and_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     let check = |others: &str, ranks: &[&str], facts: &[&str]| {
         let run = folder.path().join(others.replace([' ', ':'], "-"));
         let ended = train(&data, &run, &format!("--epochs 2 {others}")).well();
@@ -258,7 +258,7 @@ fn output_before_the_first_epoch_and_at_the_end() {
         }
         assert!(last.starts_with("done in ") && last.contains(" s: "), "{last}");
     };
-    let data = "30 pictures found in 3 classes: 24 for training, 6 for validation";
+    let data = "30 images found in 3 classes: 24 for training, 6 for validation";
     let common = [data, "1 thread in every process"];
     let alone = [&common[..], &["batch:    2 per rank, 2 in all"]].concat();
     check("--devices cpu:1 --loader-threads 1", &["not distributed: "], &alone);
@@ -269,7 +269,7 @@ fn output_before_the_first_epoch_and_at_the_end() {
 #[test]
 fn every_rank_has_its_log_and_prints_if_asked() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 10);
+    let data = images(folder.path(), 10);
     for kind in ["process", "thread"] {
         for speaks in [false, true] {
             let run = folder.path().join(format!("{kind}-{speaks}"));
@@ -300,9 +300,9 @@ fn every_rank_has_its_log_and_prints_if_asked() {
 #[test]
 fn the_home_folder_is_found_where_no_shell_expands_it() {
     let home = tempfile::tempdir().unwrap();
-    pictures(home.path(), 5);
+    images(home.path(), 5);
     let elsewhere = tempfile::tempdir().unwrap();
-    fs::write(home.path().join("x.toml"), "data = \"~/pictures\"\n").unwrap();
+    fs::write(home.path().join("x.toml"), "data = \"~/images\"\n").unwrap();
     let check = |number: usize, arguments: &[&str]| {
         let mut command = program();
         command.args(["train", "--model", "mlp", "--size", "8", "--batch", "2", "--epochs", "1", "--devices", "cpu:1"]);
@@ -311,11 +311,11 @@ fn the_home_folder_is_found_where_no_shell_expands_it() {
         assert_whole(&home.path().join(format!("run{number}")));
         assert!(home.path().join(format!("run{number}/metrics.jsonl")).exists());
     };
-    check(1, &["~/pictures"]);
-    check(2, &["--data-path=~/pictures"]);
+    check(1, &["~/images"]);
+    check(2, &["--data-path=~/images"]);
     check(3, &["--config=~/x.toml"]);
     let mut eval = program();
-    eval.args(["eval", "~/run1", "~/pictures", "--split", "all", "--devices", "cpu:1", "--json"]);
+    eval.args(["eval", "~/run1", "~/images", "--split", "all", "--devices", "cpu:1", "--json"]);
     let found = finish(eval.env("HOME", home.path()).current_dir(elsewhere.path())).well();
     assert_eq!(found.json()[0]["samples"], 15);
     assert_eq!(files(elsewhere.path()), Vec::<std::path::PathBuf>::new());
@@ -324,7 +324,7 @@ fn the_home_folder_is_found_where_no_shell_expands_it() {
 #[test]
 fn launched_ranks_meet_at_an_address_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, port) = (pictures(folder.path(), 10), free_port());
+    let (data, port) = (images(folder.path(), 10), free_port());
     let run = folder.path().join("run");
     let rank = |rank: usize| {
         // As older launchers pass it, besides the variables.
@@ -342,7 +342,7 @@ fn launched_ranks_meet_at_an_address_of_their_own() {
 #[test]
 fn a_run_starts_from_the_given_weights() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, first) = (pictures(folder.path(), 10), folder.path().join("first"));
+    let (data, first) = (images(folder.path(), 10), folder.path().join("first"));
     train(&data, &first, "--devices cpu:1 --lr 0.01 --export-every 1").well();
     let best = metrics(&first)[0]["val_loss"].as_f64().unwrap();
     let weights = folder.path().join("weights.pth");
@@ -392,17 +392,17 @@ fn digits(folder: &Path) {
         let mut random = RandomStream::new(seed, "digits", 0, 0);
         let (mut images, mut labels) = (Vec::new(), Vec::new());
         for index in 0..count {
-            let mut picture = [0u8; 28 * 28];
+            let mut image = [0u8; 28 * 28];
             let (left, top) = (2 + random.below(16) as usize, 1 + random.below(10) as usize);
             let ink = 150 + random.below(100) as u8;
             // The order of classes must carry no information.
             let digit = index * 7 % 10;
             for [x, y, width, height] in (0..7).filter(|bar| SEGMENTS[digit] >> bar & 1 == 1).map(|bar| BARS[bar]) {
                 for row in top + y..top + y + height {
-                    picture[row * 28 + left + x..][..width].fill(ink);
+                    image[row * 28 + left + x..][..width].fill(ink);
                 }
             }
-            images.extend(picture);
+            images.extend(image);
             labels.push(digit as u8);
         }
         let file = |name: &str, magic: u32, dimensions: &[u32], bytes: &[u8]| {
@@ -427,7 +427,7 @@ fn mnist_is_recognised_by_its_files_and_read_as_one_channel() {
         command
     };
     let ended = finish(&mut arguments("--epochs 8 --export-every 8")).well();
-    for said in ["MNIST, 950 pictures found in 10 classes", "28 x 28 pixels, mean 0.1307, deviation 0.3081"] {
+    for said in ["MNIST, 950 images found in 10 classes", "28 x 28 pixels, mean 0.1307, deviation 0.3081"] {
         assert!(ended.stderr.contains(said), "{said:?} is not in {}", ended.stderr);
     }
     let accuracy = metrics(&run).last().unwrap()["val_accuracy"].as_f64().unwrap();
@@ -438,7 +438,7 @@ fn mnist_is_recognised_by_its_files_and_read_as_one_channel() {
     };
     assert_eq!((shape("conv1.weight"), shape("fc1.weight")), (vec![6, 1, 5, 5], vec![120, 256]));
 
-    // Bare weights do not say how pictures are prepared; the data set decides.
+    // Bare weights do not say how images are prepared; the data set decides.
     let bare =
         finish(program().args(["eval", "--model", "lenet", "--json"]).arg(run.join("weights/model-7.pth")).arg(&data));
     assert_eq!(bare.well().json()[0]["accuracy"], accuracy);

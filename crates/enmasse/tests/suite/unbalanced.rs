@@ -3,21 +3,21 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::common::{Ended, enmasse, metrics, pictures, refused};
+use crate::common::{Ended, enmasse, images, metrics, refused};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 
-/// 25 dark pictures, 25 light ones and 5 red ones.
+/// 25 dark images, 25 light ones and 5 red ones.
 pub fn unequal(root: &Path) -> PathBuf {
-    let data = pictures(root, 25);
+    let data = images(root, 25);
     for entry in fs::read_dir(data.join("red")).unwrap().skip(5) {
         fs::remove_file(entry.unwrap().path()).unwrap();
     }
     data
 }
 
-/// The weights of an MLP for three classes that predicts the first one for every picture, whatever is in it.
+/// The weights of an MLP for three classes that predicts the first one for every image, whatever is in it.
 pub fn one_class_for_all(root: &Path, data: &str) -> String {
     let (run, path) = (root.join("short").display().to_string(), root.join("one.safetensors"));
     let short = ["train", data, "--model", "mlp", "--size", "12", "--devices", "cpu:1", "--max-steps", "1"];
@@ -34,7 +34,7 @@ pub fn one_class_for_all(root: &Path, data: &str) -> String {
     path.display().to_string()
 }
 
-/// Regression test: nothing said which pictures were predicted wrong, and how certainly.
+/// Regression test: nothing said which images were predicted wrong, and how certainly.
 #[test]
 fn mistakes_are_listed_once_at_any_number_of_ranks() {
     let folder = tempfile::tempdir().unwrap();
@@ -84,7 +84,7 @@ fn mistakes_are_listed_once_at_any_number_of_ranks() {
 #[test]
 fn many_classes_take_a_short_table() {
     let folder = tempfile::tempdir().unwrap();
-    let (three, data) = (pictures(folder.path(), 5), folder.path().join("many"));
+    let (three, data) = (images(folder.path(), 5), folder.path().join("many"));
     for class in 0..30 {
         let to = data.join(format!("class-{class:02}"));
         fs::create_dir_all(&to).unwrap();
@@ -163,7 +163,7 @@ fn one_class_for_all_is_told() {
     assert_eq!(metrics(&run)[0]["balanced_accuracy"], 1.0 / 3.0);
 
     // Classes of about the same size: nothing is added.
-    let equal = pictures(&folder.path().join("equal"), 5).display().to_string();
+    let equal = images(&folder.path().join("equal"), 5).display().to_string();
     let said = on_one_device(&["eval", &weights, &equal, "--model", "mlp"]).stdout;
     assert!(said.contains("accuracy 33.33 %, loss "), "{said}");
 }

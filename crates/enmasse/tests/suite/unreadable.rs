@@ -4,12 +4,12 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::runs::{arguments, figures, tensors};
-use crate::common::{Ended, enmasse, failed, metrics, pictures};
+use crate::common::{Ended, enmasse, failed, images, metrics};
 
 #[test]
-fn damaged_pictures_are_skipped_and_listed() {
+fn damaged_images_are_skipped_and_listed() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 20);
+    let data = images(folder.path(), 20);
     let spoil = |name: &str, bytes: &dyn Fn(Vec<u8>) -> Vec<u8>| {
         let path = data.join(name);
         let whole = fs::read(&path).unwrap();
@@ -35,9 +35,9 @@ fn damaged_pictures_are_skipped_and_listed() {
     assert_eq!(metrics(&together)[1]["unreadable"], 2);
     for (ended, out) in [(&one, &alone), (&two, &together)] {
         let warnings = ended.stderr.lines().filter(|line| line.starts_with("warning: ")).collect::<Vec<_>>();
-        assert!(warnings.len() == 1 && warnings[0].contains("skipped a picture that cannot be read: "), "{warnings:?}");
+        assert!(warnings.len() == 1 && warnings[0].contains("skipped an image that cannot be read: "), "{warnings:?}");
         let last = ended.stderr.lines().find(|line| line.starts_with("unreadable: ")).unwrap();
-        let begin = format!("unreadable: 2 pictures were skipped: {empty} (the file is empty), {cut} (");
+        let begin = format!("unreadable: 2 images were skipped: {empty} (the file is empty), {cut} (");
         let end = format!("; listed in {}", out.join("logs/unreadable.txt").display());
         assert!(last.starts_with(&begin) && last.ends_with(&end), "{last}");
     }
@@ -52,10 +52,10 @@ fn damaged_pictures_are_skipped_and_listed() {
         let ended = eval(&["--json"]).well();
         assert_eq!((&ended.json()[0]["samples"], &ended.json()[0]["unreadable"]), (&58.into(), &2.into()));
         let ended = eval(&[]).well();
-        assert!(ended.stdout.starts_with("all pictures, 58 pictures, 2 unreadable: accuracy "), "{ended:?}");
-        assert!(ended.stderr.contains("unreadable: 2 pictures were skipped: "), "{ended:?}");
+        assert!(ended.stdout.starts_with("all images, 58 images, 2 unreadable: accuracy "), "{ended:?}");
+        assert!(ended.stderr.contains("unreadable: 2 images were skipped: "), "{ended:?}");
         let ended = eval(&["--on-bad-sample", "error"]);
-        let refusal = "; to go on without such pictures, use --on-bad-sample skip";
+        let refusal = "; to go on without such images, use --on-bad-sample skip";
         assert!(ended.code == Some(1) && ended.stderr.contains(refusal), "{ended:?}");
     }
 }
@@ -64,7 +64,7 @@ fn damaged_pictures_are_skipped_and_listed() {
 #[test]
 fn too_many_unreadable_images_end_the_run() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 20);
+    let data = images(folder.path(), 20);
     let run = |spoiled: usize, out: &str, others: &[&str]| {
         // Every other image is a JPEG.
         let names =
@@ -75,7 +75,7 @@ fn too_many_unreadable_images_end_the_run() {
     };
     // Ten of sixty images.
     let ended = run(10, "ten", &["--devices", "cpu:2"]).well();
-    assert!(ended.stderr.contains("unreadable: 10 pictures were skipped: "), "{ended:?}");
+    assert!(ended.stderr.contains("unreadable: 10 images were skipped: "), "{ended:?}");
     for devices in ["cpu:1", "cpu:3", "cpu:3 --ranks thread"] {
         let flags: Vec<&str> = ["--devices"].into_iter().chain(devices.split(' ')).collect();
         let ended = run(11, devices, &flags);
@@ -83,14 +83,14 @@ fn too_many_unreadable_images_end_the_run() {
         failed(&ended, 1, &[limit, " and 8 more; mend or remove them", "--on-bad-sample substitute"]);
     }
     let ended = run(11, "any", &["--devices", "cpu:1", "--on-bad-sample", "substitute"]).well();
-    assert!(ended.stderr.contains("unreadable: 11 pictures were skipped: "), "{ended:?}");
+    assert!(ended.stderr.contains("unreadable: 11 images were skipped: "), "{ended:?}");
 }
 
 /// Nothing evaluated such a class, and nobody was told.
 #[test]
 fn a_class_without_a_validation_image_is_named_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 20);
+    let data = images(folder.path(), 20);
     fs::create_dir(data.join("rare")).unwrap();
     fs::copy(data.join("red/001.jpg"), data.join("rare/1.jpg")).unwrap();
     let ended = enmasse(&arguments(&data, &folder.path().join("run"), &["--epochs", "1", "--devices", "cpu:2"])).well();
@@ -102,7 +102,7 @@ fn a_class_without_a_validation_image_is_named_at_the_start() {
 #[test]
 fn a_resumed_run_goes_on_with_its_list() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 20);
+    let data = images(folder.path(), 20);
     let out = folder.path().join("run");
     let fixed = ["--lr", "0.001", "--devices", "cpu:1", "--on-bad-sample", "skip"];
     let run = |others: &[&str]| enmasse(&arguments(&data, &out, &[&fixed, others].concat())).well();
@@ -112,18 +112,18 @@ fn a_resumed_run_goes_on_with_its_list() {
     let part = fs::read_to_string(out.join("split.json")).unwrap();
     assert!(part.contains("dark/001.jpg"));
     let ended = run(&["--epochs", "2", "--resume"]);
-    assert!(ended.stderr.contains("unreadable: 2 pictures were skipped: "), "{ended:?}");
+    assert!(ended.stderr.contains("unreadable: 2 images were skipped: "), "{ended:?}");
     let list = fs::read_to_string(out.join("logs/unreadable.txt")).unwrap();
     assert!(list.contains("dark/001.jpg\tno such file or directory\n"), "{list}");
-    assert!(list.contains("red/001.jpg\tnot a JPEG, PNG, WebP, BMP or GIF picture, but text\n"), "{list}");
+    assert!(list.contains("red/001.jpg\tnot a JPEG, PNG, WebP, BMP or GIF image, but text\n"), "{list}");
     assert_eq!(metrics(&out).iter().map(|epoch| epoch["unreadable"].clone()).collect::<Vec<_>>(), [1, 2]);
 }
 
 /// Training left out pipes and broken links without a word.
 #[test]
-fn what_is_no_picture_is_told_at_the_start() {
+fn what_is_no_image_is_told_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 20);
+    let data = images(folder.path(), 20);
     let out = folder.path().join("run");
     let (link, pipe) = (data.join("dark/lost.jpg"), data.join("red/pipe.jpg"));
     std::os::unix::fs::symlink("nowhere", &link).unwrap();
@@ -146,11 +146,11 @@ fn what_is_no_picture_is_told_at_the_start() {
     assert!(page.contains("left out 2 entries that are neither files nor folders: "), "{page}");
 }
 
-/// A pipe that took the place of a picture after the scan stopped a loader thread for ever.
+/// A pipe that took the place of an image after the scan stopped a loader thread for ever.
 #[test]
-fn a_pipe_in_the_place_of_a_picture_is_no_picture() {
+fn a_pipe_in_the_place_of_an_image_is_no_image() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 20);
+    let data = images(folder.path(), 20);
     let out = folder.path().join("run");
     let run = |others: &[&str]| {
         enmasse(&arguments(&data, &out, &[&["--lr", "0.001", "--devices", "cpu:1"], others].concat()))
@@ -177,7 +177,7 @@ fn a_pipe_in_the_place_of_a_picture_is_no_picture() {
 #[test]
 fn a_failure_is_told_as_no_request_to_stop() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 20);
+    let data = images(folder.path(), 20);
     fs::write(data.join("dark/003.jpg"), "").unwrap();
     for number in 0..4 {
         let out = folder.path().join(number.to_string());

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use crate::common::{Ended, enmasse, failed, pictures, refused};
+use crate::common::{Ended, enmasse, failed, images, refused};
 use enmasse_weights::{NamedTensor, pth, read};
 
 /// A file as Lightning names the tensors of `run`, beside those of a loss.
@@ -19,7 +19,7 @@ fn write_prefixed(run: &Path, path: &Path) {
 fn training_and_evaluation_read_files_alike() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let data = pictures(folder.path(), 5).display().to_string();
+    let data = images(folder.path(), 5).display().to_string();
     let (run, weights) = (path("run"), path("lightning.ckpt"));
     let model = ["--model", "mlp", "--size", "12", "--devices", "cpu:1"];
     let train = |out: &str, others: &[&str]| -> Ended {
@@ -39,8 +39,8 @@ fn training_and_evaluation_read_files_alike() {
     assert_eq!(evaluated.well().json()[0]["accuracy"], own.json()[0]["accuracy"]);
     // Once, at any number of ranks.
     assert_eq!(eval(&["--devices", "cpu:2", "--json"]).stderr, report);
-    let picture = format!("{data}/red/000.png");
-    let predicted = enmasse(&["predict", &weights, &picture, "--model", "mlp", "--size", "12"]);
+    let image = format!("{data}/red/000.png");
+    let predicted = enmasse(&["predict", &weights, &image, "--model", "mlp", "--size", "12"]);
     assert_eq!(predicted.stderr, report);
     predicted.well();
     let trained = train(&path("second"), &["--weights", &weights]);

@@ -44,7 +44,7 @@ fn set(form: Form, bytes: &[u8], unpacked: u64) -> &'static KnownSet {
     let sha256: String = digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     let archive = Archive { name: "a.gz", bytes: bytes.len() as u64, sha256: sha256.leak(), form, unpacked };
     let archives = Box::leak(Box::new([archive]));
-    Box::leak(Box::new(KnownSet { name: "test", title: "Test", folder: "top", pictures: 1, mirrors: &[], archives }))
+    Box::leak(Box::new(KnownSet { name: "test", title: "Test", folder: "top", images: 1, mirrors: &[], archives }))
 }
 
 /// Bytes that do not get much smaller when they are compressed.
@@ -268,7 +268,7 @@ fn archives_are_extracted_within_their_folder() {
         assert_eq!(below(folder.path()).iter().filter(|name| !name.starts_with("inner")).count(), 0);
     };
     let three: &[(&str, _, &[u8])] =
-        &[("top/", Directory, b""), ("./top/a/b.jpg", Regular, b"picture"), ("other", Regular, b"")];
+        &[("top/", Directory, b""), ("./top/a/b.jpg", Regular, b"image"), ("other", Regular, b"")];
     check(three, 1 << 20, Ok(&["top", "top/a", "top/a/b.jpg"]));
     check(&[("other", Regular, b"")], 1 << 20, Err("it has no folder top"));
     check(&[("top/../../x", Regular, b"")], 1 << 20, Err("top/../../x leads out of the folder"));

@@ -42,7 +42,7 @@ impl Tensor {
     /// The shape after pooling; sets an error if the window does not fit.
     pub(super) fn pooled(&self, operation: &'static str, window: Window) -> Option<Shape> {
         let shape = self.shape();
-        let [n, h, w, c] = self.picture_dims(self.place(operation), &shape)?;
+        let [n, h, w, c] = self.image_dims(self.place(operation), &shape)?;
         if (0..2).any(|axis| window.padding[axis] * 2 > window.kernel[axis]) {
             let reason = format!("has a window of {window}, whose padding is more than half the kernel");
             self.set_error(GraphError::Attribute { place: self.place(operation), reason });
@@ -53,7 +53,7 @@ impl Tensor {
     }
 
     /// The dimensions of a map; sets an error if it is none.
-    pub(super) fn picture_dims(&self, place: Place, shape: &Shape) -> Option<[usize; 4]> {
+    pub(super) fn image_dims(&self, place: Place, shape: &Shape) -> Option<[usize; 4]> {
         let dims = <[usize; 4]>::try_from(&shape[..]).ok();
         if dims.is_none() {
             let reason = "it needs [batch,height,width,channels], as before flatten".into();
@@ -91,7 +91,7 @@ impl Tensor {
         let dims = window.output(0, size[0]).zip(window.output(1, size[1]));
         if dims.is_none() {
             let [h, w] = [0, 1].map(|axis| window.least(axis));
-            let reason = format!("a window of {window} needs a map of at least {h}x{w}: use larger pictures (`size`)");
+            let reason = format!("a window of {window} needs a map of at least {h}x{w}: use larger images (`size`)");
             self.set_error(GraphError::Shape { place, shape: shape.clone(), reason });
         }
         dims.map(|(h, w)| [h, w])
@@ -119,7 +119,7 @@ mod tests {
         let check = |model: &dyn Fn(Tensor) -> Tensor, expected: &str| assert_eq!(error_of(model), expected);
 
         // Named layers.
-        let larger = "use larger pictures (`size`)";
+        let larger = "use larger images (`size`)";
         let kernel = format!("a window of kernel 9x9 needs a map of at least 9x9: {larger}");
         check(&|x| x.conv2d("stem", Conv::new(4, 9)), &format!("layer stem: conv2d got [2,8,8,3], but {kernel}"));
         let window = format!("a window of kernel 5x5 padding 1x1 dilation 3x3 needs a map of at least 11x11: {larger}");

@@ -132,8 +132,8 @@ mod tests {
             let instructions = |plan: &Plan| -> Vec<Op> { plan.instructions.iter().map(|n| n.op.clone()).collect() };
             assert_eq!(instructions(&single), instructions(&half));
             for (single, half) in single.values.iter().zip(&half.values) {
-                let picture = single.role == Role::Activation && single.shape.len() == 4;
-                assert_eq!(single.map, picture && single.dtype == DType::F32, "{}", single.name);
+                let image = single.role == Role::Activation && single.shape.len() == 4;
+                assert_eq!(single.map, image && single.dtype == DType::F32, "{}", single.name);
                 assert_eq!(half.dtype, if single.map { DType::Bf16 } else { single.dtype }, "{}", half.name);
             }
             let activations = |plan: &Plan| (plan.arena_bytes(Arena::Activations), plan.unshared_activations);

@@ -18,7 +18,7 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) -> Result<(), GraphErro
     // From a layer's own sums to the sums over all shards. Only the gradient of the layer's input uses the latter.
     let mut summed: HashMap<ValueId, ValueId> = HashMap::new();
     let nodes = std::mem::take(&mut graph.nodes);
-    // A layer directly after the pictures needs no gradient of its input, so its sums are not exchanged.
+    // A layer directly after the images needs no gradient of its input, so its sums are not exchanged.
     let wanted: HashSet<ValueId> = (nodes.iter())
         .filter(|node| matches!(node.op, Op::BatchNormBackward { .. }))
         .flat_map(|node| node.inputs.iter().copied())

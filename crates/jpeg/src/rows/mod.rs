@@ -20,7 +20,7 @@ struct Area {
     /// Index of the first sample of the row above.
     start: usize,
     stride: usize,
-    /// Samples that a row has, up to the end of the needed MCUs or of the picture.
+    /// Samples that a row has, up to the end of the needed MCUs or of the image.
     width: usize,
 }
 
@@ -31,11 +31,11 @@ pub(crate) struct Rows<'a> {
     areas: [Area; 3],
     level: Level,
     color: Color,
-    /// The next row of the region, in the picture.
+    /// The next row of the region, in the image.
     next: usize,
 }
 
-/// Memory for the samples of a row of MCUs and for three rows of them at the picture's width.
+/// Memory for the samples of a row of MCUs and for three rows of them at the image's width.
 #[derive(Debug, Default)]
 pub(crate) struct Strip {
     pub samples: Vec<u8>,
@@ -79,7 +79,7 @@ impl<'a> Rows<'a> {
         (samples + 2 * BESIDE, mcus * self.layout.mcu_width + 2 * BESIDE)
     }
 
-    /// Where the samples of a block go: that of component `component` in column `column` of the picture's blocks and row `row` of
+    /// Where the samples of a block go: that of component `component` in column `column` of the image's blocks and row `row` of
     /// those of its MCU.
     #[inline(always)]
     pub fn target(&self, component: usize, column: usize, row: usize) -> Target {

@@ -1,4 +1,4 @@
-//! A picture's coefficients in the form that is decoded fastest.
+//! An image's coefficients in the form that is decoded fastest.
 //!
 //! The Huffman codes of a JPEG must be read one after the other, from the first one on. Here a block says which of its coefficients are
 //! not zero, and which of these are larger than one, in a mask each; rows of MCUs can be entered anywhere, and blocks are left out by
@@ -209,7 +209,7 @@ fn bits(data: &[u8; SLACK], from: usize, count: u32) -> u64 {
     (low >> (from % 8)) as u64 & !(u64::MAX << (count / 2) << (count - count / 2))
 }
 
-/// The rows of a picture.
+/// The rows of an image.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Streams<'a> {
     data: &'a [u8],
@@ -217,13 +217,13 @@ pub(crate) struct Streams<'a> {
 }
 
 impl<'a> Streams<'a> {
-    /// Those of a picture with so many of them, given the content of the segment and the data after it.
+    /// Those of an image with so many of them, given the content of the segment and the data after it.
     pub fn new(content: &[u8], data: &'a [u8], rows: usize) -> Result<Self, Error> {
         if content != SIGNATURE {
             return Err(Error::Unsupported("this extension of JPEG, or its version,"));
         }
         let streams = Streams { data, rows };
-        // A picture that was cut is an error wherever its region is.
+        // An image that was cut is an error wherever its region is.
         if streams.start(rows)?.saturating_add(SLACK) > data.len() {
             return Err(Error::Truncated);
         }

@@ -2,7 +2,7 @@
 
 use super::{MOST_SMALL, SLACK, WIDE, WIDE_FIRSTS};
 
-/// Writes the rows of a picture.
+/// Writes the rows of an image.
 pub(crate) struct Writer {
     row: RowWriter,
     starts: Vec<u32>,

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Small coefficients, as in pictures, and any at all.
+        /// Small coefficients, as in images, and any at all.
         #[test]
         fn levels_agree(
             coefficients in prop::collection::vec(any::<i16>(), 6 * 64),

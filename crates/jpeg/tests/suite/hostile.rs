@@ -5,7 +5,7 @@ use enmasse_jpeg::{Color, Decoder, Error, Jpeg, Region, Scale};
 use jpeg_encoder::SamplingFactor;
 use proptest::prelude::*;
 
-use crate::pictures::Coding;
+use crate::images::Coding;
 use crate::whole;
 
 const PLAIN: Coding = Coding {
@@ -69,7 +69,7 @@ fn a_cut_file_is_truncated() {
     }
 }
 
-/// A picture whose header claims 89 megapixels takes memory for a row of blocks of the region.
+/// An image whose header claims 89 megapixels takes memory for a row of blocks of the region.
 #[test]
 fn memory_follows_the_region() {
     let mut bytes = Coding { restarts: 2, ..PLAIN }.encode();
@@ -87,7 +87,7 @@ fn memory_follows_the_region() {
     assert!(decoder.held_bytes() <= peak, "{} of {peak} bytes", decoder.held_bytes());
 }
 
-/// A large picture's memory is freed by the next one.
+/// A large image's memory is freed by the next one.
 #[test]
 fn memory_is_kept_within_reason() {
     let mut decoder = Decoder::new();
@@ -135,7 +135,7 @@ fn what_is_not_supported_is_named() {
     let mut inks = Vec::new();
     jpeg_encoder::Encoder::new(&mut inks, 90).encode(&[7; 16 * 4], 4, 4, jpeg_encoder::ColorType::Cmyk).unwrap();
     assert_eq!(Jpeg::parse(&inks).map(|jpeg| jpeg.color()), Ok(Color::Inks));
-    let expected = Error::Unsupported("decoding a picture of four inks");
+    let expected = Error::Unsupported("decoding an image of four inks");
     assert_eq!(whole(&mut Decoder::new(), &inks, Scale::Full).map(|_| ()), Err(expected));
     assert_eq!(Jpeg::parse(b"GIF89a").map(|_| ()), Err(Error::Damaged("it does not begin like a JPEG")));
     assert_eq!(Jpeg::parse(&[0xFF, 0xD8]).map(|_| ()), Err(Error::Truncated));
@@ -143,7 +143,7 @@ fn what_is_not_supported_is_named() {
 
 /// Wherever the file before was cut.
 #[test]
-fn a_damaged_picture_changed_the_next_one() {
+fn a_damaged_image_changed_the_next_one() {
     let mut decoder = Decoder::new();
     for number in 0..40 {
         let bytes = Coding::of(number).encode();

@@ -1,14 +1,14 @@
 //! Tests of the decoder through its interface.
 
 mod hostile;
-mod pictures;
+mod images;
 mod pillow;
 mod recode;
 mod regions;
 
 use enmasse_jpeg::{Decoder, Error, Jpeg, Region, Scale};
 
-/// The whole picture at a scale: width, height and pixels.
+/// The whole image at a scale: width, height and pixels.
 fn whole(decoder: &mut Decoder, bytes: &[u8], scale: Scale) -> Result<(usize, usize, Vec<u8>), Error> {
     let jpeg = Jpeg::parse(bytes)?;
     let (width, height) = jpeg.scaled(scale);

@@ -3,7 +3,7 @@
 use crc32fast::Hasher;
 use enmasse_jpeg::{Decoder, Scale};
 
-use crate::pictures::{Coding, NUMBER};
+use crate::images::{Coding, NUMBER};
 use crate::whole;
 
 #[test]

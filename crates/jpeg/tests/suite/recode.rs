@@ -1,8 +1,8 @@
-//! A recoded picture has the same pixels, and decoding skips what lies beside a region.
+//! A recoded image has the same pixels, and decoding skips what lies beside a region.
 
 use enmasse_jpeg::{Decoder, Error, Jpeg, Scale};
 
-use crate::pictures::{Coding, NUMBER};
+use crate::images::{Coding, NUMBER};
 use crate::whole;
 
 #[test]
@@ -64,13 +64,13 @@ fn what_cannot_be_recoded_is_named() {
     }
     let mut inks = Vec::new();
     jpeg_encoder::Encoder::new(&mut inks, 90).encode(&[7; 16 * 4], 4, 4, jpeg_encoder::ColorType::Cmyk).unwrap();
-    check(&inks, Error::Unsupported("decoding a picture of four inks"));
+    check(&inks, Error::Unsupported("decoding an image of four inks"));
     // Other divisors for the components whose scans come later.
     let second = markers(&bytes, 0xDA)[1];
     let table = [&[0xFF, 0xDB, 0, 67, 1][..], &[9; 64]].concat();
     let changed = [&bytes[..second], &table, &bytes[second..]].concat();
     check(&changed, Error::Unsupported("a quantization table after the first scan"));
-    // A coefficient of a picture that no encoder writes: 15 bits.
+    // A coefficient of an image that no encoder writes: 15 bits.
     let wide =
         Coding { gray: true, width: 8, height: 8, optimized: false, progressive: false, restarts: 0, ..Coding::of(0) };
     let bytes = wide.encode();

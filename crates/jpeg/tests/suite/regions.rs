@@ -1,4 +1,4 @@
-//! A region has the pixels of the whole picture, and these are near another decoder's.
+//! A region has the pixels of the whole image, and these are near another decoder's.
 
 use enmasse_jpeg::{Color, Decoder, Jpeg, Region, Scale};
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use crate::pictures::{Coding, SAMPLINGS};
+use crate::images::{Coding, SAMPLINGS};
 use crate::whole;
 
 /// A region from four fractions.
@@ -42,7 +42,7 @@ proptest! {
 
 /// So much is left out that tables for it are made.
 #[test]
-fn far_regions_of_large_pictures() {
+fn far_regions_of_large_images() {
     let mut decoder = Decoder::new();
     for number in 0..24 {
         let coding = Coding { width: 500, height: 300, ..Coding::of(number) };
@@ -65,7 +65,7 @@ pub fn by_zune(bytes: &[u8]) -> Vec<u8> {
     JpegDecoder::new_with_options(ZCursor::new(bytes), options).decode().unwrap()
 }
 
-/// The other decoder rounds differently, interpolates differently between rows of colour, and does not know sequential pictures
+/// The other decoder rounds differently, interpolates differently between rows of colour, and does not know sequential images
 /// of several scans.
 #[test]
 fn pixels_are_near_another_decoder_s() {
@@ -86,7 +86,7 @@ fn pixels_are_near_another_decoder_s() {
 }
 
 #[test]
-fn headers_say_what_a_picture_is() {
+fn headers_say_what_an_image_is() {
     let check = |number: usize| {
         let coding = Coding::of(number);
         let bytes = coding.encode();

@@ -60,7 +60,7 @@ proptest! {
 }
 
 #[test]
-fn pictures_too_small_to_train_are_refused() {
+fn images_too_small_to_train_are_refused() {
     let error = |name: &str, batch: usize, size: usize| {
         let model = find(name).unwrap();
         compile(&|x| model.forward(x, 10), &CompileOptions::new(name, batch, size, 10)).unwrap_err()
@@ -76,7 +76,7 @@ fn pictures_too_small_to_train_are_refused() {
     too_small("lenet", 15, "conv2");
     too_small("alexnet", 62, "features.10");
     too_small("vgg16", 31, "features.28");
-    // The CIFAR stem and MobileNetV2 accept pictures of 32 and smaller ones.
+    // The CIFAR stem and MobileNetV2 accept images of 32 and smaller ones.
     for (name, size) in [("resnet18_cifar", 8), ("mobilenet_v2", 17), ("vgg19_bn", 32), ("lenet", 16)] {
         let model = find(name).unwrap();
         assert!(compile(&|x| model.forward(x, 10), &CompileOptions::new(name, 4, size, 10)).is_ok(), "{name}");

@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn flatten_is_channels_first() {
-        // Two pictures of 1x2 pixels and three channels: hundreds number the picture, tens the pixel, ones the channel.
+        // Two images of 1x2 pixels and three channels: hundreds number the image, tens the pixel, ones the channel.
         let x = [0., 1., 2., 10., 11., 12., 100., 101., 102., 110., 111., 112.];
         let y = [0., 10., 1., 11., 2., 12., 100., 110., 101., 111., 102., 112.];
         assert_eq!(flatten(&x, [2, 1, 2, 3]), y);

@@ -133,7 +133,7 @@ mod tests {
         check(&NINE, &[1., 2., 3., 4.], None, one, two, [1, 2, 2, 1], conv([2, 2], 1, 0, 1, 1), &[37., 47., 67., 77.]);
         let biased: &[f64] = &[38., 48., 68., 78.];
         check(&NINE, &[1., 2., 3., 4.], Some(&[1.]), one, two, [1, 2, 2, 1], conv([2, 2], 1, 0, 1, 1), biased);
-        // Padding 1, stride 2: the windows hold 1, 2, 2 and 4 elements of the picture.
+        // Padding 1, stride 2: the windows hold 1, 2, 2 and 4 elements of the image.
         let padded: &[f64] = &[4. * 1., 3. * 2. + 4. * 3., 2. * 4. + 4. * 7., 1. * 5. + 2. * 6. + 3. * 8. + 4. * 9.];
         check(&NINE, &[1., 2., 3., 4.], None, one, two, [1, 2, 2, 1], conv([2, 2], 2, 1, 1, 1), padded);
         // Dilation 2: the corners 1, 3, 7, 9.
@@ -163,7 +163,7 @@ mod tests {
             grouped,
             &[2., 4., 9., 12.],
         );
-        // A kernel that is not square: 1x2, on two pictures of 1x2.
+        // A kernel that is not square: 1x2, on two images of 1x2.
         let wide = conv([1, 2], 1, 0, 1, 1);
         check(&[1., 2., 3., 4.], &[10., 1.], None, [2, 1, 2, 1], [1, 2, 1, 1], [2, 1, 1, 1], wide, &[12., 34.]);
     }

@@ -1,6 +1,6 @@
-//! Pictures: from bytes to the numbers that the first layer takes.
+//! Images: from bytes to the numbers that the first layer takes.
 
-/// `(x / 255 - mean) / deviation` of pictures with three channels. The result has the first channels, one for each mean.
+/// `(x / 255 - mean) / deviation` of images with three channels. The result has the first channels, one for each mean.
 pub fn normalize(x: &[f64], mean: &[f32], deviation: &[f32]) -> Vec<f64> {
     let by = || mean.iter().zip(deviation).map(|(&mean, &deviation)| (f64::from(mean), f64::from(deviation)));
     let pixel = |x: &[f64]| x.iter().zip(by()).map(|(x, (mean, deviation))| (x / 255.0 - mean) / deviation).collect();

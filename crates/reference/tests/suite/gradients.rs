@@ -55,7 +55,7 @@ fn check_batch(model: Model, options: &CompileOptions, change: impl Fn(&mut Batc
     }
 }
 
-/// Pictures of 7x9 pixels, three samples, four classes.
+/// Images of 7x9 pixels, three samples, four classes.
 fn options() -> CompileOptions {
     CompileOptions { size: [7, 9], ..CompileOptions::new("net", 3, 7, 4) }
 }

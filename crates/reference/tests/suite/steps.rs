@@ -142,7 +142,7 @@ fn a_batch_that_is_not_full_counts_by_its_samples() {
     }
 }
 
-/// With the weights of the last layer, only a picture of zeros keeps its shard's loss finite.
+/// With the weights of the last layer, only an image of zeros keeps its shard's loss finite.
 #[test]
 fn a_loss_that_is_not_finite_stops_the_step_and_names_the_shard() {
     let net = |x: Tensor| x.clone().batch_norm("bn").flatten().linear("side", 3) + x.flatten().linear("fc", 3);

@@ -18,7 +18,7 @@ use crate::source::Version;
 use crate::{RemoteError, RemoteOptions};
 use room::Room;
 
-/// Bytes of a piece; the last one of an object may be shorter. Small, since the order of training is random: a picture that
+/// Bytes of a piece; the last one of an object may be shorter. Small, since the order of training is random: an image that
 /// is not in the cache costs a piece.
 pub(crate) const PIECE: u64 = 1 << 20;
 

@@ -1,7 +1,7 @@
 //! Two ranks with the same state, and one that differs; levels that ranks have in common.
 
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{DataError, Picture};
+use enmasse_data::{DataError, Image};
 use enmasse_device::Device;
 use enmasse_graph::{CompileOptions, Conv, Tensor, compile};
 
@@ -75,7 +75,7 @@ fn the_first_tensor_that_differs_is_named() {
     check(Some(momentum), false, [None, Some(momentum)]);
 }
 
-/// Pictures that have only names.
+/// Images that have only names.
 struct Names(Vec<&'static str>);
 
 impl Dataset for Names {
@@ -85,15 +85,15 @@ impl Dataset for Names {
     fn label(&self, _: usize) -> usize {
         0
     }
-    fn read(&self, _: usize) -> Result<Picture, DataError> {
-        Ok(Picture::default())
+    fn read(&self, _: usize) -> Result<Image, DataError> {
+        Ok(Image::default())
     }
     fn name(&self, index: usize) -> String {
         self.0[index].to_owned()
     }
 }
 
-/// Regression test: `eval` added up the sums of ranks with other pictures or weights.
+/// Regression test: `eval` added up the sums of ranks with other images or weights.
 #[test]
 fn what_ranks_judge_is_compared() {
     let check = |of_rank_1: &[&'static str], changed: Option<&str>, expected: Option<&str>| {

@@ -16,21 +16,21 @@ pub struct Started {
     pub parameters: usize,
     /// Elements that are trained.
     pub trainable: usize,
-    /// The kind of pictures.
+    /// The kind of images.
     pub data: &'static str,
     /// The constants of normalisation.
     pub normalization: Normalization,
-    /// Height and width of the pictures that the model sees.
+    /// Height and width of the images that the model sees.
     pub size: usize,
-    /// The transforms of training pictures.
+    /// The transforms of training images.
     pub augmentation: String,
     /// Names of the classes, by label.
     pub classes: Vec<String>,
-    /// Pictures to train on.
+    /// Images to train on.
     pub train_samples: usize,
     /// How many of these each epoch leaves out: with `drop_last` those of the last incomplete global batch.
     pub dropped_samples: usize,
-    /// Pictures to validate on.
+    /// Images to validate on.
     pub validation_samples: usize,
     /// Images of the test part; 0 without one.
     pub test_samples: usize,
@@ -89,7 +89,7 @@ pub struct Progress {
     pub total: u64,
     /// Mean loss over the samples done.
     pub loss: f64,
-    /// Pictures per second over all ranks, since the epoch or its validation began.
+    /// Images per second over all ranks, since the epoch or its validation began.
     pub images_per_second: f64,
     /// What became of a training step whose loss is scaled.
     pub loss_scale: Option<LossScale>,

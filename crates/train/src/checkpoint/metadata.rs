@@ -125,11 +125,11 @@ metadata! {
     model: String,
     /// Names of the classes, by label.
     classes: Vec<String>,
-    /// Height and width of the pictures that the model sees.
+    /// Height and width of the images that the model sees.
     size: usize,
     /// Evaluation resizes the shorter side to this before it cuts out the centre.
     resize: usize,
-    /// Mean of each channel (3, or 1 for grey pictures), of pixels from 0 to 1, that normalisation subtracts.
+    /// Mean of each channel (3, or 1 for grey images), of pixels from 0 to 1, that normalisation subtracts.
     mean: Vec<f32>,
     /// Deviation of each channel, by which normalisation divides.
     std: Vec<f32>,

@@ -1,4 +1,4 @@
-//! `--auto-augment METHOD`: how operations for a training picture are chosen, in the words of torchvision's scripts too.
+//! `--auto-augment METHOD`: how operations for a training image are chosen, in the words of torchvision's scripts too.
 
 use enmasse_data::AutoAugmentPolicy;
 
@@ -13,7 +13,7 @@ pub enum AutoAugmentation {
     RandAugment,
     /// One operation of any strength.
     TrivialAugment,
-    /// A mixture of the picture with chains of operations on it.
+    /// A mixture of the image with chains of operations on it.
     AugMix,
     /// Pairs of operations that were found for a data set.
     AutoAugment(AutoAugmentPolicy),

@@ -11,7 +11,7 @@ use super::{ConfigError, LayeredConfig, RankKind, SETTINGS, Setting, Shuffling, 
 /// The circumstances of a run that settings depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Surroundings {
-    /// The kind of pictures.
+    /// The kind of images.
     pub kind: DataKind,
     /// How the data lie in files.
     pub layout: DataLayout,
@@ -19,7 +19,7 @@ pub struct Surroundings {
     pub has_blocks: bool,
     /// Whether the data set comes in two parts, so that it is not split.
     pub has_parts: bool,
-    /// Whether the data set's usual training pictures are crops of padded ones.
+    /// Whether the data set's usual training images are crops of padded ones.
     pub is_padded: bool,
     /// Whether a launcher started the ranks.
     pub is_launched: bool,
@@ -45,7 +45,7 @@ const RULES: &[(&str, Effect)] = &[
     ("ra_num_ops", Effect::Beside("auto_augment", &["randaugment"])),
     ("ra_magnitude", Effect::Beside("auto_augment", &["randaugment"])),
     ("augmix_severity", Effect::Beside("auto_augment", &["augmix"])),
-    ("erasing_value", Effect::Unless(whole_pictures)),
+    ("erasing_value", Effect::Unless(whole_images)),
     ("label_pattern", Effect::Unless(no_names)),
     ("path_column", Effect::Unless(no_paths)),
     ("label_column", Effect::Unless(no_labels)),
@@ -57,7 +57,7 @@ const RULES: &[(&str, Effect)] = &[
     ("split", Effect::Unless(parts)),
     ("split_seed", Effect::Unless(parts)),
     ("prefix", Effect::Unless(random_weights)),
-    ("convert_rgb", Effect::Unless(known_pictures)),
+    ("convert_rgb", Effect::Unless(known_images)),
     ("exif_transpose", Effect::Unless(no_files)),
     ("decode", Effect::Unless(no_jpeg)),
     ("on_bad_sample", Effect::Unless(whole_files)),
@@ -68,13 +68,13 @@ fn usual_augmentation(config: &TrainConfig, surroundings: &Surroundings) -> Opti
     (config.augment.is_none() && !surroundings.is_padded).then_some("on this data set without `augment = crop`")
 }
 
-fn whole_pictures(config: &TrainConfig, _: &Surroundings) -> Option<&'static str> {
+fn whole_images(config: &TrainConfig, _: &Surroundings) -> Option<&'static str> {
     (config.random_erasing == 0.0).then_some("without `random_erasing`")
 }
 
 fn no_names(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
-    let is_read = surroundings.layout == DataLayout::NamedPictures;
-    (!is_read).then_some("on data other than folders of pictures")
+    let is_read = surroundings.layout == DataLayout::NamedImages;
+    (!is_read).then_some("on data other than folders of images")
 }
 
 fn no_paths(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
@@ -104,12 +104,12 @@ fn random_weights(config: &TrainConfig, _: &Surroundings) -> Option<&'static str
     config.weights.is_none().then_some("without `weights`")
 }
 
-fn known_pictures(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
-    is_known(surroundings.kind).then_some("on CIFAR and MNIST: only pictures in folders are converted")
+fn known_images(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
+    is_known(surroundings.kind).then_some("on CIFAR and MNIST: only images in folders are converted")
 }
 
 fn no_files(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
-    is_known(surroundings.kind).then_some("on CIFAR and MNIST: only pictures in folders have an orientation")
+    is_known(surroundings.kind).then_some("on CIFAR and MNIST: only images in folders have an orientation")
 }
 
 fn no_jpeg(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
@@ -292,10 +292,10 @@ mod tests {
 
     #[test]
     fn settings_of_some_layouts() {
-        use DataLayout::{Archives, ClassFolders, KaggleImageNet, Known, Manifest, NamedPictures, PackedFile, Parquet};
+        use DataLayout::{Archives, ClassFolders, KaggleImageNet, Known, Manifest, NamedImages, PackedFile, Parquet};
         const ALL: [DataLayout; 8] = [
             ClassFolders,
-            NamedPictures,
+            NamedImages,
             Manifest,
             KaggleImageNet,
             Archives,
@@ -313,7 +313,7 @@ mod tests {
             }
         };
         let path = "--label-pattern {class}.jpg";
-        check("label_pattern={class}.jpg", path, &[NamedPictures], "folders of pictures");
+        check("label_pattern={class}.jpg", path, &[NamedImages], "folders of images");
         check("path_column=a", "--path-column a", &[Manifest, Parquet], "manifests and Parquet files");
         let tables = "manifests, WebDataset archives and Parquet files";
         check("label_column=a", "--label-column a", &[Manifest, Archives, Parquet], tables);
@@ -362,12 +362,12 @@ mod tests {
         let launched = Surroundings { is_launched: true, ..FOLDER };
         check("ranks=thread", launched, &["--ranks thread has no effect in ranks that a launcher has started"]);
         for kind in [DataKind::Cifar10, DataKind::Cifar100, DataKind::Mnist, DataKind::FashionMnist] {
-            let converted = "--convert-rgb has no effect on CIFAR and MNIST: only pictures in folders are converted";
+            let converted = "--convert-rgb has no effect on CIFAR and MNIST: only images in folders are converted";
             check("convert_rgb=true", Surroundings { kind, ..FOLDER }, &[converted]);
             let refused = converted.replace("--convert-rgb", "--no-convert-rgb");
             check("convert_rgb=false", Surroundings { kind, ..FOLDER }, &[&refused]);
             let turned =
-                "--exif-transpose has no effect on CIFAR and MNIST: only pictures in folders have an orientation";
+                "--exif-transpose has no effect on CIFAR and MNIST: only images in folders have an orientation";
             check("exif_transpose=true", Surroundings { kind, ..FOLDER }, &[turned]);
             let stored = "--decode fast has no effect on CIFAR and MNIST, which are not stored as JPEG";
             check("decode=fast", Surroundings { kind, ..FOLDER }, &[stored]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{DEFAULT_GLOBAL_BATCH, Devices, OnBadSample, TrainConfig};
 
-/// Height and width of pictures if the data set has no size of its own: the training size of torchvision's models.
+/// Height and width of images if the data set has no size of its own: the training size of torchvision's models.
 const USUAL_SIZE: usize = 224;
 
 /// Maximum number of ranks on a machine without `--devices`.
@@ -17,8 +17,8 @@ impl TrainConfig {
         self.devices.as_ref().map_or(cores.clamp(1, MOST_RANKS), Devices::count)
     }
 
-    /// Height and width of the pictures that the model sees: `--size`, or the data set's own if it has one, or 224.
-    pub fn picture_size(&self, own: Option<usize>) -> usize {
+    /// Height and width of the images that the model sees: `--size`, or the data set's own if it has one, or 224.
+    pub fn image_size(&self, own: Option<usize>) -> usize {
         self.size.or(own).unwrap_or(USUAL_SIZE)
     }
 
@@ -53,9 +53,9 @@ impl TrainConfig {
         self.batch.unwrap_or(((DEFAULT_GLOBAL_BATCH + shards / 2) / shards).max(1))
     }
 
-    /// How long a rank waits for pictures (`DecodePool::patience`): `--timeout`, or twice that where other ranks wait for it,
+    /// How long a rank waits for images (`DecodePool::patience`): `--timeout`, or twice that where other ranks wait for it,
     /// since those end the run after `--timeout` with a cause that names the rank. Nobody else does if all ranks wait for
-    /// their pictures.
+    /// their images.
     pub fn patience(&self, world_size: usize) -> Duration {
         let limits = if world_size > 1 { 2.0 } else { 1.0 };
         Duration::try_from_secs_f64(limits * self.timeout).unwrap_or(Duration::MAX)
@@ -114,11 +114,11 @@ mod tests {
     }
 
     #[test]
-    fn picture_size_and_constants_follow_the_data_set() {
+    fn image_size_and_constants_follow_the_data_set() {
         let mut config = TrainConfig::default();
-        assert_eq!((config.picture_size(None), config.picture_size(Some(32))), (224, 32));
+        assert_eq!((config.image_size(None), config.image_size(Some(32))), (224, 32));
         config.set("size", "48").unwrap();
-        assert_eq!((config.picture_size(None), config.picture_size(Some(32))), (48, 48));
+        assert_eq!((config.image_size(None), config.image_size(Some(32))), (48, 48));
 
         let check = |settings: &str, own: Lists, expected: (&[f32], &[f32])| {
             let mut config = TrainConfig::default();

@@ -20,7 +20,7 @@ pub enum Scope {
 /// The section of the help that a setting belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// Pictures, and how they reach the model.
+    /// Images, and how they reach the model.
     Data,
     /// The model and its parameters.
     Model,

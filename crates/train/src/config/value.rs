@@ -374,18 +374,18 @@ choices! {
         /// Proportionally.
         Linear = "linear",
     }
-    /// The random transform of a training picture.
+    /// The random transform of a training image.
     Augmentation {
         /// A part of random position, area and shape, resized: torchvision's `RandomResizedCrop`.
         ResizedCrop = "resized-crop",
-        /// A crop at a random position of the picture with a black border: torchvision's `RandomCrop(size, padding)`.
+        /// A crop at a random position of the image with a black border: torchvision's `RandomCrop(size, padding)`.
         Crop = "crop",
         /// No random transform: the same as in validation.
         None = "none",
     }
     /// The colours of the part that random erasing paints over.
     ErasingColors {
-        /// The data set's mean: torchvision's `value=0` on normalised pictures.
+        /// The data set's mean: torchvision's `value=0` on normalised images.
         Mean = "mean",
         /// Drawn for each pixel from a normal distribution about the mean: torchvision's `value="random"`.
         Random = "random",
@@ -399,7 +399,7 @@ choices! {
         /// The same for any number of samples.
         Substitute = "substitute",
     }
-    /// The size at which JPEG pictures for training are decoded.
+    /// The size at which JPEG images for training are decoded.
     Decoding {
         /// That at which they are stored.
         Exact = "exact",

@@ -1,4 +1,4 @@
-//! The list of pictures that a run skipped because they cannot be read. A resumed run goes on with it.
+//! The list of images that a run skipped because they cannot be read. A resumed run goes on with it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::{RunError, RunFolder, RunPaths, read};
 use crate::bad_samples::{from_lines, to_lines};
 
 impl RunPaths {
-    /// The pictures that the run skipped: a path, a tab and the reason per line.
+    /// The images that the run skipped: a path, a tab and the reason per line.
     pub fn unreadable(&self) -> PathBuf {
         self.root().join("logs/unreadable.txt")
     }
@@ -22,7 +22,7 @@ impl RunPaths {
 }
 
 impl RunFolder {
-    /// Writes the pictures that the run skipped.
+    /// Writes the images that the run skipped.
     pub(crate) fn write_unreadable(&self, samples: &BTreeSet<BadSample>) -> Result<(), RunError> {
         self.write(&self.paths.unreadable(), to_lines(samples).as_bytes())
     }

@@ -66,15 +66,15 @@ impl Trainer<'_> {
         Ok(record.evaluation)
     }
 
-    /// The probability of each class for every sample of `pictures`, `[samples][classes]` in the order of the data set,
+    /// The probability of each class for every sample of `images`, `[samples][classes]` in the order of the data set,
     /// with the weights that [`Trainer::fit`] ended with. Ranks share the work, and each has the complete result. A sample
     /// that cannot be read is an error.
-    pub fn predict(&mut self, pictures: &Arc<dyn Dataset>) -> Result<Vec<Vec<f64>>, TrainError> {
+    pub fn predict(&mut self, images: &Arc<dyn Dataset>) -> Result<Vec<Vec<f64>>, TrainError> {
         self.as_one(|trainer| {
             trainer.hold(Weights::Last)?;
             let (trained, group) = (trainer.trained.as_mut().ok_or(TrainError::NotFitted)?, trainer.group.as_ref());
-            let loader = trained.evaluation.loader(pictures)?.skip_unreadable(false);
-            predict(trained.program.as_mut(), &loader, pictures.len(), group)
+            let loader = trained.evaluation.loader(images)?.skip_unreadable(false);
+            predict(trained.program.as_mut(), &loader, images.len(), group)
         })
     }
 
@@ -87,12 +87,12 @@ impl Trainer<'_> {
     fn judge(
         &mut self,
         part: &str,
-        pictures: &Arc<dyn Dataset>,
+        images: &Arc<dyn Dataset>,
         data: &TrainingData,
     ) -> Result<(Evaluation, bool), TrainError> {
-        data.check_labels(part, pictures.as_ref())?;
+        data.check_labels(part, images.as_ref())?;
         let (trained, group) = (self.trained.as_mut().ok_or(TrainError::NotFitted)?, self.group.as_ref());
-        let (loader, total) = (trained.evaluation.loader(pictures)?, pictures.len() as u64);
+        let (loader, total) = (trained.evaluation.loader(images)?, images.len() as u64);
         let (program, position) = (trained.program.as_mut(), EpochPosition::default());
         let (callbacks, mut bad) = (&mut self.callbacks, BadSamples::default());
         evaluate_until(program, &loader, total, group, position, callbacks, &mut bad)

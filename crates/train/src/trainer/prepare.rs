@@ -42,9 +42,9 @@ impl Session {
         let pool = DecodePool::new(trainer.decoders())?.patience(config.patience(world_size));
         let preparation = Preparation::of(config, data);
         let (transform, sampler) = (preparation.train.clone(), config.training_sampler(data.train.as_ref()));
-        let (pictures, seed) = (data.train.clone(), config.seed);
+        let (images, seed) = (data.train.clone(), config.seed);
         let skips = config.bad_samples() != OnBadSample::Error;
-        let train = TrainLoader::with_sampler(&pool, pictures, transform, sharding.clone(), seed, sampler)?
+        let train = TrainLoader::with_sampler(&pool, images, transform, sharding.clone(), seed, sampler)?
             .drop_last(config.drop_last)?
             .in_memory(trainer.device.host_memory())
             .skip_unreadable(skips);

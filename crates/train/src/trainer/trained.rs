@@ -21,7 +21,7 @@ pub(super) enum Weights {
     Best,
 }
 
-/// A program with its weights, and how pictures reach it.
+/// A program with its weights, and how images reach it.
 pub(super) struct Trained {
     pub program: Box<dyn Program>,
     pub evaluation: EvaluationInput,

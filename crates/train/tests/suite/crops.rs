@@ -1,16 +1,16 @@
-//! Evaluation and prediction by several crops of each picture.
+//! Evaluation and prediction by several crops of each image.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::fit::{config, cpu, fit, net};
 use enmasse_data::{
-    BadSample, DataError, DataKind, Dataset, DecodePool, EvalCrop, EvalLoader, Picture, ReadOptions, Sharding, View,
+    BadSample, DataError, DataKind, Dataset, DecodePool, EvalCrop, EvalLoader, Image, ReadOptions, Sharding, View,
     Wanted,
 };
-use enmasse_train::{Classifier, EpochPosition, Evaluation, Pictures, Prediction, Preparation, evaluate};
+use enmasse_train::{Classifier, EpochPosition, Evaluation, Images, Prediction, Preparation, evaluate};
 
-/// Pictures whose corners differ. Those that are `damaged` cannot be read in their last row.
+/// Images whose corners differ. Those that are `damaged` cannot be read in their last row.
 struct Slopes {
     numbers: Vec<usize>,
     damaged: fn(usize) -> bool,
@@ -32,10 +32,10 @@ impl Dataset for Slopes {
     fn label(&self, index: usize) -> usize {
         self.numbers[index] % 3
     }
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         let number = self.numbers[index];
         let byte = |at: usize| (at * (number + 1) + at % 36 * 5) as u8;
-        Picture::new(12, 10, (0..360).map(byte).collect())
+        Image::new(12, 10, (0..360).map(byte).collect())
     }
     fn read_part(
         &self,
@@ -45,13 +45,13 @@ impl Dataset for Slopes {
     ) -> Result<(), DataError> {
         let part = wanted(12, 10).part;
         match (self.damaged)(self.numbers[index]) && part.top + part.height == 10 {
-            true => Err(DataError::Picture { name: self.name(index), problem: "it is cut off".to_owned() }),
-            false => view.whole(|picture| self.read_into(index, picture)),
+            true => Err(DataError::Image { name: self.name(index), problem: "it is cut off".to_owned() }),
+            false => view.whole(|image| self.read_into(index, image)),
         }
     }
 }
 
-/// A run's model, which takes crops of the pictures.
+/// A run's model, which takes crops of the images.
 fn classifier(out: &Path) -> Classifier {
     fit(config(out));
     let mut classifier = Classifier::open(out, None, &Preparation::new(&config(out), DataKind::Folder), &[]).unwrap();
@@ -61,21 +61,21 @@ fn classifier(out: &Path) -> Classifier {
 
 /// Logarithms of probabilities are logits but for a number that is the same for all classes.
 #[test]
-fn pictures_are_judged_by_the_mean_of_the_logits_of_their_crops() {
+fn images_are_judged_by_the_mean_of_the_logits_of_their_crops() {
     let folder = tempfile::tempdir().unwrap();
     let classifier = classifier(&folder.path().join("run"));
     let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
     let pool = DecodePool::new(1).unwrap();
     let loader = || EvalLoader::new(&pool, whole(), classifier.transform.clone(), Sharding::one(0, 1, 5));
     let mut logarithms = |crops: &[EvalCrop]| {
-        let (mut pictures, mut rows) = (Pictures::new(ReadOptions::default()), Vec::new());
-        pictures.add_part(whole());
+        let (mut images, mut rows) = (Images::new(ReadOptions::default()), Vec::new());
+        images.add_part(whole());
         let each = |found: Result<Prediction, &BadSample>| {
             let mut row = [0f64; 3];
             found.unwrap().top.iter().for_each(|guess| row[guess.index] = guess.probability.ln());
             rows.push(row);
         };
-        classifier.predict_each(program.as_mut(), &pool, pictures, crops, 3, each).unwrap();
+        classifier.predict_each(program.as_mut(), &pool, images, crops, 3, each).unwrap();
         rows
     };
     let mut losses = Vec::new();
@@ -107,9 +107,9 @@ fn pictures_are_judged_by_the_mean_of_the_logits_of_their_crops() {
     assert!(losses[0].0 != losses[1].0 && losses[1].0 != losses[2].0, "{losses:?}");
 }
 
-/// Regression test: crops that cannot be read were judged as black pictures, and only the first crop told of damage.
+/// Regression test: crops that cannot be read were judged as black images, and only the first crop told of damage.
 #[test]
-fn a_picture_counts_only_if_all_of_its_crops_can_be_read() {
+fn an_image_counts_only_if_all_of_its_crops_can_be_read() {
     let folder = tempfile::tempdir().unwrap();
     let classifier = classifier(&folder.path().join("run"));
     let mut program = classifier.program(&net, &cpu(2), 5).unwrap();

@@ -51,9 +51,9 @@ impl Samples {
     /// The inputs of one shard.
     fn shard(&self, shard: usize, shards: usize, step: u64) -> StepInputs {
         let batch = GLOBAL_BATCH / shards;
-        let (range, picture) = (shard * batch..(shard + 1) * batch, SIZE * SIZE * 3);
+        let (range, image) = (shard * batch..(shard + 1) * batch, SIZE * SIZE * 3);
         let batch = HostBatch {
-            images: self.images[range.start * picture..range.end * picture].to_vec(),
+            images: self.images[range.start * image..range.end * image].to_vec(),
             labels: self.labels[range.clone()].to_vec(),
             sample_indices: self.indices[range].to_vec(),
             ..HostBatch::default()

@@ -1,4 +1,4 @@
-//! The shares of training that wait for pictures, and for other ranks.
+//! The shares of training that wait for images, and for other ranks.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
@@ -6,29 +6,29 @@ use std::time::{Duration, Instant};
 
 use crate::common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{DataError, Dataset, Picture, Sharding, TrainOrder};
+use enmasse_data::{DataError, Dataset, Image, Sharding, TrainOrder};
 use enmasse_graph::Tensor;
 use enmasse_train::{Callback, CallbackResult, Control, EpochRecord, TrainConfig, TrainError, Trainer, TrainingData};
 
 /// Per rank and step. Two loader threads then make two batches ahead.
 const BATCH: usize = 4;
 
-/// Pictures of which a few come late.
-struct Pictures {
+/// Images of which a few come late.
+struct Images {
     colours: Colours,
     late: Vec<Late>,
 }
 
-/// A picture whose batch keeps training of a rank waiting for three times as long as the test has run before.
+/// An image whose batch keeps training of a rank waiting for three times as long as the test has run before.
 struct Late {
-    /// A picture of the second batch.
+    /// An image of the second batch.
     index: usize,
-    /// Pictures of the fourth batch, which is ordered when training asks for the second one.
+    /// Images of the fourth batch, which is ordered when training asks for the second one.
     ordered: Vec<usize>,
     began: Instant,
     asked: Mutex<Option<Instant>>,
     is_asked: Condvar,
-    /// How long training has waited for the picture, at least.
+    /// How long training has waited for the image, at least.
     held: Mutex<Duration>,
 }
 
@@ -48,20 +48,20 @@ impl Late {
     }
 }
 
-impl Dataset for Pictures {
+impl Dataset for Images {
     fn len(&self) -> usize {
         self.colours.len()
     }
     fn label(&self, index: usize) -> usize {
         self.colours.label(index)
     }
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         self.late.iter().for_each(|late| late.meet(index));
         self.colours.read(index)
     }
 }
 
-/// Keeps the shares of the last epoch: the wait for pictures, and that for ranks.
+/// Keeps the shares of the last epoch: the wait for images, and that for ranks.
 struct Shares([f64; 2]);
 
 impl Callback for Shares {
@@ -95,7 +95,7 @@ fn every_rank_knows_how_long_all_waited() {
             let (asked, is_asked, held) = Default::default();
             Late { index, ordered, began, asked, is_asked, held }
         });
-        let train = Arc::new(Pictures { colours: Colours(samples), late: late.collect() });
+        let train = Arc::new(Images { colours: Colours(samples), late: late.collect() });
         let data = TrainingData::new(train.clone(), Arc::new(Colours(8)));
         let shares = enmasse_launch::spawn(ranks, |group| {
             let mut shares = Shares([f64::NAN; 2]);

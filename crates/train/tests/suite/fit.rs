@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_data::{
-    DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Picture, Sharding, TrainLoader, TrainTransform,
+    DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Image, Sharding, TrainLoader, TrainTransform,
 };
 use enmasse_device::Device;
 use enmasse_graph::{Conv, Target, Tensor};
@@ -174,7 +174,7 @@ fn a_run_is_not_overwritten_nor_resumed_with_other_data() {
     };
     assert!(again(config(&out), &data()).contains("`resume`"));
     let fewer = TrainingData::new(Arc::new(Colours(49)), Arc::new(Colours(17)));
-    assert!(again(TrainConfig { resume: true.into(), ..config(&out) }, &fewer).contains("other pictures"));
+    assert!(again(TrainConfig { resume: true.into(), ..config(&out) }, &fewer).contains("other images"));
     let small = TrainingData::new(Arc::new(Colours(5)), Arc::new(Colours(17)));
     let text = again(TrainConfig { drop_last: true, ..config(&folder.path().join("small")) }, &small);
     assert!(text.contains('5') && text.contains('8'), "{text}");
@@ -385,7 +385,7 @@ impl Dataset for TwoColours {
     fn label(&self, index: usize) -> usize {
         index % 2
     }
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         Colours(usize::MAX).read(index / 2 * 3 + index % 2)
     }
 }

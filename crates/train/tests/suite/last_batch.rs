@@ -73,7 +73,7 @@ fn fit_on(samples: usize, config: &TrainConfig, ranks: usize) -> Result<(Watch, 
     Ok((watch, Checkpoint::load(&paths.last_checkpoint()).unwrap()))
 }
 
-/// Hardly anything is learnt here, so training sees the loss that validation sees, on the same pictures.
+/// Hardly anything is learnt here, so training sees the loss that validation sees, on the same images.
 #[test]
 fn the_loss_of_an_epoch_is_the_mean_over_all_samples() {
     let folder = tempfile::tempdir().unwrap();

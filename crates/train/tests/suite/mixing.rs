@@ -93,7 +93,7 @@ fn a_batch_of_one_has_no_partner() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
     let error = fit(&TrainConfig { batch: Some(1), shards: Some(1), ..config(&out) }, 1).unwrap_err();
-    let expected = "a global batch of one picture has none to mix it with: use a larger batch, or no mixup and cutmix";
+    let expected = "a global batch of one image has none to mix it with: use a larger batch, or no mixup and cutmix";
     assert!(error.contains(expected), "{error}");
     assert!(!out.exists());
 }

@@ -1,4 +1,4 @@
-//! Pictures to predict, from files and from servers.
+//! Images to predict, from files and from servers.
 
 /// Of its answers, these tests need none.
 #[allow(dead_code)]
@@ -13,14 +13,14 @@ use enmasse_data::{
     CropBox, DataKind, Dataset, DecodePool, OpenOptions, PackForm, PackOptions, ReadOptions, RemoteOptions, Unpacked,
     View, Wanted, decode, open, pack,
 };
-use enmasse_train::Pictures;
+use enmasse_train::Images;
 use server::Server;
 
 use crate::common::Colours;
 
-/// Pictures on a server were fetched one after another, and a loader decoded all pictures as a whole.
+/// Images on a server were fetched one after another, and a loader decoded all images as a whole.
 #[test]
-fn pictures_are_read_ahead_and_in_part_as_their_sources_are() {
+fn images_are_read_ahead_and_in_part_as_their_sources_are() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("packed");
     let parts = [6, 3].map(|count| Arc::new(Colours(count)) as Arc<dyn Dataset>);
@@ -33,14 +33,14 @@ fn pictures_are_read_ahead_and_in_part_as_their_sources_are() {
     let options = OpenOptions { remote, ..OpenOptions::default() };
     let part = open(Path::new(&format!("{}/packed", server.address)), &options).unwrap().train;
 
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/tests/fixtures/picture.420.jpg");
-    let mut pictures = Pictures::new(ReadOptions::default());
-    pictures.add_file(file.clone());
-    assert!(!pictures.is_remote());
-    pictures.add_part(part.clone());
-    assert!(pictures.is_remote() && pictures.extent(0).is_none());
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/tests/fixtures/image.420.jpg");
+    let mut images = Images::new(ReadOptions::default());
+    images.add_file(file.clone());
+    assert!(!images.is_remote());
+    images.add_part(part.clone());
+    assert!(images.is_remote() && images.extent(0).is_none());
     for index in 0..part.len() {
-        let [own, expected] = [pictures.extent(index + 1), part.extent(index)].map(Option::unwrap);
+        let [own, expected] = [images.extent(index + 1), part.extent(index)].map(Option::unwrap);
         assert_eq!((own.object.address(), own.bytes), (expected.object.address(), expected.bytes));
     }
 
@@ -49,15 +49,15 @@ fn pictures_are_read_ahead_and_in_part_as_their_sources_are() {
         shrink: 1,
     };
     let (mut own, mut expected) = (View::default(), View::default());
-    for index in 0..pictures.len() {
-        pictures.read_part(index, &Wanted::whole, &mut own).unwrap();
-        assert_eq!(*own.picture(), pictures.read(index).unwrap(), "{index}");
-        pictures.read_part(index, &corner, &mut own).unwrap();
+    for index in 0..images.len() {
+        images.read_part(index, &Wanted::whole, &mut own).unwrap();
+        assert_eq!(*own.image(), images.read(index).unwrap(), "{index}");
+        images.read_part(index, &corner, &mut own).unwrap();
         match index {
             0 => decode::read_part(&file, ReadOptions::default(), &corner, &mut expected).unwrap(),
             _ => part.read_part(index - 1, &corner, &mut expected).unwrap(),
         }
-        assert_eq!(own.picture(), expected.picture(), "{index}");
-        assert!(own.picture().height() < pictures.read(index).unwrap().height(), "{index}");
+        assert_eq!(own.image(), expected.image(), "{index}");
+        assert!(own.image().height() < images.read(index).unwrap().height(), "{index}");
     }
 }

@@ -11,7 +11,7 @@ use enmasse_train::{
     Callback, CallbackResult, Confusion, Control, EpochRecord, Evaluation, RunPaths, TrainConfig, Trainer, TrainingData,
 };
 
-/// Pictures to validate on. Classes take turns, so that three classes have 6, 6 and 5 of them.
+/// Images to validate on. Classes take turns, so that three classes have 6, 6 and 5 of them.
 const VALIDATION: usize = 17;
 
 fn net(x: Tensor, classes: usize) -> Tensor {

@@ -160,7 +160,7 @@ fn a_run_of_few_steps_that_stops_in_its_validation_is_validated_when_it_is_resum
     check(5);
 }
 
-/// Regression test: the figures were those of no picture, or of some.
+/// Regression test: the figures were those of no image, or of some.
 #[test]
 fn an_evaluation_that_is_asked_to_stop_has_no_result() {
     let folder = tempfile::tempdir().unwrap();

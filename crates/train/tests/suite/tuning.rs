@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{DataError, DataKind, Dataset, Picture};
+use enmasse_data::{DataError, DataKind, Dataset, Image};
 use enmasse_device::{Device, DeviceError, Hosting, Memory, Program};
 use enmasse_graph::{Choices, Conv, Plan, Plans, Tensor};
 use enmasse_train::{
@@ -64,9 +64,9 @@ impl Dataset for Noise {
     fn label(&self, index: usize) -> usize {
         index % 2
     }
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         let pixel = |i: usize| (index % 2 * 80 + (index * 7919 + i * 104_729) % 97) as u8;
-        Picture::new(8, 8, (0..192).map(pixel).collect())
+        Image::new(8, 8, (0..192).map(pixel).collect())
     }
 }
 

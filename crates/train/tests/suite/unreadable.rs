@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{BadSample, DataError, Dataset, Picture};
+use enmasse_data::{BadSample, DataError, Dataset, Image};
 use enmasse_graph::{Conv, Tensor};
 use enmasse_train::{
     Callback, CallbackResult, Checkpoint, Control, EpochRecord, NamedTensor, OnBadSample, RunPaths, ScheduleKind,
@@ -33,9 +33,9 @@ impl Dataset for Spoiled {
     fn label(&self, index: usize) -> usize {
         self.colours.label(index) + if index + 1 == self.len() { self.extra } else { 0 }
     }
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         match self.bad.contains(&index) {
-            true => Err(DataError::Picture { name: self.name(index), problem: "truncated".to_owned() }),
+            true => Err(DataError::Image { name: self.name(index), problem: "truncated".to_owned() }),
             false => self.colours.read(index),
         }
     }
@@ -175,7 +175,7 @@ fn errors_name_the_sample_and_the_remedy() {
     };
     let good = || part("val", 17, &[]);
     let labelled = |name, extra| Arc::new(Spoiled { part: name, colours: Colours(9), bad: Vec::new(), extra });
-    let remedy = "to go on without such pictures, use `on_bad_sample = skip`";
+    let remedy = "to go on without such images, use `on_bad_sample = skip`";
     let all: Vec<usize> = (0..50).collect();
     check(OnBadSample::Error, part("train", 8, &[3]), good(), &format!("train/3.jpg: truncated; {remedy}"));
     check(OnBadSample::Error, part("train", 8, &[]), part("val", 9, &[8]), &format!("val/8.jpg: truncated; {remedy}"));
@@ -183,7 +183,7 @@ fn errors_name_the_sample_and_the_remedy() {
         OnBadSample::Skip,
         part("train", 8, &[]),
         part("val", 9, &all),
-        "none of the 9 pictures to evaluate can be read: check the data set",
+        "none of the 9 images to evaluate can be read: check the data set",
     );
     check(
         OnBadSample::Error,

@@ -67,7 +67,7 @@ pub fn of<'a>(elements: &'a [Element], name: &str) -> Vec<&'a Element> {
     elements.iter().filter(|element| element.name == name).collect()
 }
 
-/// No bar, picture, line or dot leaves the page, and no text begins or ends outside of it.
+/// No bar, image, line or dot leaves the page, and no text begins or ends outside of it.
 pub fn check_inside(elements: &[Element]) {
     let (width, height) = (elements[0].number("width"), elements[0].number("height"));
     let check = |element: &Element, x: f64, y: f64| {

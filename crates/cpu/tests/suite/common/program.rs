@@ -26,7 +26,7 @@ pub fn fill(program: &mut dyn Program) {
     }
 }
 
-/// A batch of random pictures, with labels and sample indices; of mixtures if the training plan takes them. If it takes a weight of
+/// A batch of random images, with labels and sample indices; of mixtures if the training plan takes them. If it takes a weight of
 /// the loss, the last two places have no sample.
 #[derive(Clone)]
 pub struct Batch {

@@ -1,4 +1,4 @@
-//! torchvision's AugMix: a mixture of a picture with several chains of operations on it.
+//! torchvision's AugMix: a mixture of an image with several chains of operations on it.
 //!
 //! torchvision's AugMix computes its operations on tensors, which round some of them otherwise than PIL does. Here they are those of
 //! the other automatic methods, and the mixture is torchvision's: in f32, without the fraction.
@@ -20,7 +20,7 @@ pub struct AugMix {
     pub mixture_width: usize,
     /// Number of operations in a chain, up to 16; 0 draws 1 to 3.
     pub chain_depth: usize,
-    /// Parameter of the distributions of the weights: that of the picture and all chains, and those of the chains.
+    /// Parameter of the distributions of the weights: that of the image and all chains, and those of the chains.
     pub alpha: f64,
     /// Whether brightness, colour, contrast and sharpness are among the operations.
     pub all_ops: bool,
@@ -107,10 +107,10 @@ impl Transform for AugMix {
     }
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
-        let (width, height) = (canvas.picture().width(), canvas.picture().height());
+        let (width, height) = (canvas.image().width(), canvas.image().height());
         let (mut original, mut sums) = (std::mem::take(&mut canvas.kept), std::mem::take(&mut canvas.floats));
         original.clear();
-        original.extend_from_slice(canvas.picture().pixels());
+        original.extend_from_slice(canvas.image().pixels());
         let mut shares = [0.0; 2];
         dirichlet(random, self.alpha, &mut shares);
         let mut weights = [0.0; MOST];
@@ -127,7 +127,7 @@ impl Transform for AugMix {
                 operation.apply(canvas, magnitude, self.interpolation);
             }
             let weight = *weight as f32 * shares[1] as f32;
-            sums.iter_mut().zip(canvas.picture().pixels()).for_each(|(sum, &byte)| *sum += weight * f32::from(byte));
+            sums.iter_mut().zip(canvas.image().pixels()).for_each(|(sum, &byte)| *sum += weight * f32::from(byte));
         }
         canvas.pixels_mut().iter_mut().zip(&sums).for_each(|(byte, sum)| *byte = *sum as u8);
         (canvas.kept, canvas.floats) = (original, sums);

@@ -70,7 +70,7 @@ impl AutoOperation {
         }
     }
 
-    /// Changes the picture as torchvision's `_apply_op` does.
+    /// Changes the image as torchvision's `_apply_op` does.
     pub fn apply(self, canvas: &mut Canvas, magnitude: f64, interpolation: Interpolation) {
         let degrees = magnitude.atan().to_degrees();
         let corner = Some((0.0, 0.0));
@@ -111,7 +111,7 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Number `bin` of the `bins` magnitudes of an operation on a picture of `width` × `height`, without its sign. The arithmetic is
+    /// Number `bin` of the `bins` magnitudes of an operation on an image of `width` × `height`, without its sign. The arithmetic is
     /// torchvision's, in f32: it decides at which whole pixel a movement ends.
     pub fn magnitude(&self, operation: AutoOperation, bin: usize, bins: usize, width: usize, height: usize) -> f64 {
         let linear = |start: f32, end: f32| f64::from(linspace(start, end, bin, bins));

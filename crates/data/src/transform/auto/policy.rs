@@ -60,7 +60,7 @@ impl AutoAugment {
         AutoAugment { policy, interpolation: Interpolation::Nearest }
     }
 
-    /// The operations on a picture of `width` × `height`, in order, with their magnitudes.
+    /// The operations on an image of `width` × `height`, in order, with their magnitudes.
     pub fn draw(&self, random: &mut RandomStream, width: usize, height: usize) -> [Option<(AutoOperation, f64)>; 2] {
         let pairs = self.policy.pairs();
         let pair = pairs[random.below(pairs.len() as u64) as usize];
@@ -82,7 +82,7 @@ impl Transform for AutoAugment {
     }
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
-        let (width, height) = (canvas.picture().width(), canvas.picture().height());
+        let (width, height) = (canvas.image().width(), canvas.image().height());
         for (operation, magnitude) in self.draw(random, width, height).into_iter().flatten() {
             operation.apply(canvas, magnitude, self.interpolation);
         }

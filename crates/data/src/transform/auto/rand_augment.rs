@@ -35,7 +35,7 @@ impl RandAugment {
         posterize: (8.0, 4.0),
     };
 
-    /// The next operation on a picture of `width` × `height`, and its magnitude.
+    /// The next operation on an image of `width` × `height`, and its magnitude.
     pub fn draw(&self, random: &mut RandomStream, width: usize, height: usize) -> (AutoOperation, f64) {
         let operation = USUAL[random.below(USUAL.len() as u64) as usize];
         let bins = self.num_magnitude_bins;
@@ -69,7 +69,7 @@ impl Transform for RandAugment {
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
         for _ in 0..self.num_ops {
-            let (operation, magnitude) = self.draw(random, canvas.picture().width(), canvas.picture().height());
+            let (operation, magnitude) = self.draw(random, canvas.image().width(), canvas.image().height());
             operation.apply(canvas, magnitude, self.interpolation);
         }
     }
@@ -95,12 +95,12 @@ impl TrivialAugmentWide {
     const SPACE: Space =
         Space { shear: 0.99, translate: |_| 32.0, rotate: 135.0, enhance: 0.99, posterize: (8.0, 2.0) };
 
-    /// The operation on a picture, and its magnitude.
+    /// The operation on an image, and its magnitude.
     pub fn draw(&self, random: &mut RandomStream) -> (AutoOperation, f64) {
         let operation = USUAL[random.below(USUAL.len() as u64) as usize];
         let bins = self.num_magnitude_bins;
         let bin = random.below(bins as u64) as usize;
-        // No magnitude depends on the picture.
+        // No magnitude depends on the image.
         let magnitude = Self::SPACE.magnitude(operation, bin, bins, 0, 0);
         (operation, signed(random, operation, magnitude))
     }

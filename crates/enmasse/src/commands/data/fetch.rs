@@ -31,7 +31,7 @@ ImageNet (ILSVRC 2012) is given only to people who have registered, and accepted
   2. Download ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar from image-net.org, or
      imagenet-object-localization-challenge.zip by Kaggle's own program:
        kaggle competitions download -c imagenet-object-localization-challenge
-  3. Extract it. Kaggle's folder is read as it is, with ILSVRC/ and LOC_val_solution.csv. Pictures from image-net.org go into
+  3. Extract it. Kaggle's folder is read as it is, with ILSVRC/ and LOC_val_solution.csv. Images from image-net.org go into
      train/ and val/ of one folder, each with a folder per class (n01440764 and so on), as torchvision reads them.
   4. enmasse train FOLDER --num-classes 1000";
 
@@ -78,16 +78,11 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
     let mut output = Output::new(config.json);
     output.json(json!({
-        "event": "fetch", "data": target, "name": set.name, "samples": set.pictures, "classes": classes,
+        "event": "fetch", "data": target, "name": set.name, "samples": set.images, "classes": classes,
         "fetched": !was_there
     }));
     if !output.is_json() {
-        output.text(format_args!(
-            "{}: {} in {}",
-            set.title,
-            counted(set.pictures, "picture"),
-            counted(classes, "class")
-        ));
+        output.text(format_args!("{}: {} in {}", set.title, counted(set.images, "image"), counted(classes, "class")));
         output.text(format_args!("enmasse train {}", shell_word(&target)));
     }
     output.finish()
@@ -116,9 +111,9 @@ fn check(set: &KnownSet, target: &Path) -> Result<usize, Failure> {
     let advice = format!("remove {} to fetch it again, or name another DIR", target.display());
     let opened = open(target, &OpenOptions::default());
     let opened = opened.map_err(|error| Failure::Error(format!("{error}; {advice}")))?;
-    let pictures = opened.train.len() + opened.validation.len() + opened.test.map_or(0, |test| test.len());
-    if pictures != set.pictures {
-        let (found, expected) = (counted(pictures, "picture"), set.pictures);
+    let images = opened.train.len() + opened.validation.len() + opened.test.map_or(0, |test| test.len());
+    if images != set.images {
+        let (found, expected) = (counted(images, "image"), set.images);
         return Err(Failure::Error(format!("{}: it has {found}, not {expected}; {advice}", target.display())));
     }
     Ok(opened.classes.len())

@@ -41,7 +41,7 @@ impl Opened {
         };
         let data = TrainingData::open(&root, &OpenOptions { val_fraction, ..config.open_options() })?;
         warn_of_data(&data.warnings);
-        let is_padded = matches!(data.kind.crop(config.picture_size(data.kind.native_size())), Crop::Padded { .. });
+        let is_padded = matches!(data.kind.crop(config.image_size(data.kind.native_size())), Crop::Padded { .. });
         let surroundings = data.surroundings(is_padded, false);
         layers.without_effect(&surroundings, |_| true).iter().for_each(|line| say(format_args!("warning: {line}")));
         Ok(Opened { config, root, data })

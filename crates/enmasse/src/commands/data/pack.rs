@@ -35,10 +35,10 @@ const SETTINGS: &[&str] = &[
 const QUALITY: usize = 90;
 
 const ABOUT: &str = "\
-The file has all parts of the data set, and the names of its classes and pictures. Pass it to train, eval and predict \
-in the place of DATA. Picture files keep their pixels, so training gives the same bits as with the folder. JPEG files are \
-recoded without loss: they take a quarter more bytes, and are decoded in half the time or less. Smaller pictures (--resize, \
---form raw) are read faster still, and are other pictures: crops have less detail.
+The file has all parts of the data set, and the names of its classes and images. Pass it to train, eval and predict \
+in the place of DATA. Image files keep their pixels, so training gives the same bits as with the folder. JPEG files are \
+recoded without loss: they take a quarter more bytes, and are decoded in half the time or less. Smaller images (--resize, \
+--form raw) are read faster still, and are other images: crops have less detail.
 
 Examples:
   enmasse data pack flower_photos flowers.enmasse
@@ -49,7 +49,7 @@ Examples:
 /// The command line of `enmasse data pack`.
 pub fn command() -> Command {
     let form = [
-        PossibleValue::new("jpeg").alias("jpg").help("Picture files, with their own pixels or with --resize"),
+        PossibleValue::new("jpeg").alias("jpg").help("Image files, with their own pixels or with --resize"),
         PossibleValue::new("raw")
             .help("Squares of pixels with the edge --size: the shorter side is resized, the middle kept"),
     ];
@@ -71,10 +71,10 @@ pub fn command() -> Command {
                 .aliases(["write-mode", "write_mode"])
                 .value_name("FORM")
                 .value_parser(form)
-                .help("What is stored of a picture [default: jpeg; raw for CIFAR and MNIST]"),
+                .help("What is stored of an image [default: jpeg; raw for CIFAR and MNIST]"),
         )
         .arg(
-            count("resize", "PIXELS", "Resize pictures whose shorter side is longer than this, and store them as JPEG")
+            count("resize", "PIXELS", "Resize images whose shorter side is longer than this, and store them as JPEG")
                 .aliases(["max-resolution", "max_resolution"]),
         )
         .arg(
@@ -125,7 +125,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         false => output.text(format_args!(
             "{}: {} for training{others}, in {}; {}",
             path.display(),
-            counted(train, "picture"),
+            counted(train, "image"),
             counted(unpacked.classes.len(), "class"),
             mebibytes(bytes as usize)
         )),
@@ -134,7 +134,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     output.finish()
 }
 
-/// What becomes of the pictures. Fails if a flag has no effect beside another one.
+/// What becomes of the images. Fails if a flag has no effect beside another one.
 fn form(matches: &ArgMatches, opened: &Opened) -> Result<PackForm, Failure> {
     let Opened { config, data, .. } = opened;
     let native = data.kind.native_size();
@@ -147,14 +147,14 @@ fn form(matches: &ArgMatches, opened: &Opened) -> Result<PackForm, Failure> {
             (Some(_), ..) => refuse("resize", "has no effect with --form raw, whose squares have the edge --size"),
             (None, Some(_), _) => refuse("quality", "has no effect with --form raw; leave it out, or use --form jpeg"),
             (None, None, Some(size)) => Ok(PackForm::Raw { size }),
-            (None, None, None) => refuse("form raw", "pictures in folders have many sizes; add --size PIXELS"),
+            (None, None, None) => refuse("form raw", "images in folders have many sizes; add --size PIXELS"),
         };
     }
     if matches.contains_id("size") {
-        return refuse("size", "has no effect with --form jpeg; --resize makes large pictures smaller");
+        return refuse("size", "has no effect with --form jpeg; --resize makes large images smaller");
     }
     if quality.is_some() && resize.is_none() && native.is_none() {
-        return refuse("quality", "has no effect without --resize: picture files keep their pixels");
+        return refuse("quality", "has no effect without --resize: image files keep their pixels");
     }
     let quality = u8::try_from(quality.unwrap_or(QUALITY)).unwrap_or(u8::MAX);
     Ok(PackForm::Files { resize, quality })

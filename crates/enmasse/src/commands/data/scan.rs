@@ -1,11 +1,11 @@
-//! The line of progress of a command that looks at every picture.
+//! The line of progress of a command that looks at every image.
 
 use std::time::Instant;
 
 use crate::progress::{REDRAW, View};
 use crate::screen;
 
-/// Counts the pictures of a scan.
+/// Counts the images of a scan.
 pub struct Scan {
     what: &'static str,
     total: usize,
@@ -16,13 +16,13 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// A scan of `total` pictures that begins now. `what` is the line's first word, such as "checking".
+    /// A scan of `total` images that begins now. `what` is the line's first word, such as "checking".
     pub fn new(what: &'static str, total: usize) -> Self {
         let now = Instant::now();
         Scan { what, total, done: 0, began: now, drawn: now }
     }
 
-    /// Counts a picture, and shows the line where there is somebody to see it.
+    /// Counts an image, and shows the line where there is somebody to see it.
     pub fn step(&mut self) {
         self.done += 1;
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! `enmasse data show DATA`: what training makes of the pictures, to be looked at before a run.
+//! `enmasse data show DATA`: what training makes of the images, to be looked at before a run.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgMatches, Command};
 use enmasse_charts::contact_sheet;
 use enmasse_data::{
-    Canvas, Dataset, EvalTransform, Picture, Resizer, Sampler, Sharding, TrainOrder, TrainTransform, Transform, View,
+    Canvas, Dataset, EvalTransform, Image, Resizer, Sampler, Sharding, TrainOrder, TrainTransform, Transform, View,
     Wanted,
 };
 use enmasse_files::write_whole;
@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::output::{Output, warn_of_left_out};
 
-/// Settings of the data that change nothing on the sheet: its pictures are read once, at full size, and must be readable.
+/// Settings of the data that change nothing on the sheet: its images are read once, at full size, and must be readable.
 const WITHOUT_EFFECT: &[&str] = &["data", "num_classes", "decode", "on_bad_sample", "stage"];
 
 const ABOUT: &str = "\
@@ -41,7 +41,7 @@ pub fn command() -> Command {
         .after_help(ABOUT)
         .args(data())
         .arg(file("sheet", "augmented.png", "Where to draw the samples, as PNG"))
-        .arg(file("classes", "classes.svg", "Where to draw the number of pictures of each class, as SVG"))
+        .arg(file("classes", "classes.svg", "Where to draw the number of images of each class, as SVG"))
         .arg(count("samples", "N", "Samples on the sheet").default_value("32"))
         .arg(count("versions", "N", "Augmented versions of each sample").default_value("4"))
         .arg(count("epoch", "N", "The epoch of the first version, counted from 1").default_value("1"))
@@ -138,25 +138,25 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     write_whole(path, |file| file.write_all(bytes)).map_err(Failure::error)
 }
 
-/// Makes the pictures of the sheet.
+/// Makes the images of the sheet.
 struct Samples<'a> {
     dataset: &'a dyn Dataset,
     validation: EvalTransform,
     training: TrainTransform,
     seed: u64,
-    /// With the pairs of each, if pictures are mixed.
+    /// With the pairs of each, if images are mixed.
     epochs: Vec<(u64, Pairs)>,
 }
 
 impl Samples<'_> {
     /// A sample as validation sees it, and as training sees it in each epoch.
     fn group(&self, index: usize) -> Result<Vec<Vec<u8>>, Failure> {
-        let picture = self.read(index)?;
+        let image = self.read(index)?;
         let size = self.training.size();
         let mut group = vec![vec![0; size * size * 3]];
-        self.validation.fit(&picture, &mut Resizer::default(), &mut group[0]);
+        self.validation.fit(&image, &mut Resizer::default(), &mut group[0]);
         for (epoch, pairs) in &self.epochs {
-            let own = self.augmented(&picture, index, *epoch);
+            let own = self.augmented(&image, index, *epoch);
             group.push(match pairs.get(&index) {
                 None => own,
                 Some(&pair) => self.mixed(own, index, pair, *epoch)?,
@@ -165,16 +165,16 @@ impl Samples<'_> {
         Ok(group)
     }
 
-    fn read(&self, index: usize) -> Result<Picture, Failure> {
+    fn read(&self, index: usize) -> Result<Image, Failure> {
         let mut view = View::default();
         self.dataset.read_part(index, &Wanted::whole, &mut view).map_err(Failure::error)?;
-        Ok(view.picture().clone())
+        Ok(view.image().clone())
     }
 
-    fn augmented(&self, picture: &Picture, index: usize, epoch: u64) -> Vec<u8> {
-        let mut canvas = Canvas::new(picture.clone());
+    fn augmented(&self, image: &Image, index: usize, epoch: u64) -> Vec<u8> {
+        let mut canvas = Canvas::new(image.clone());
         self.training.apply(&mut canvas, self.seed, epoch, index as u64);
-        canvas.picture().pixels().to_vec()
+        canvas.image().pixels().to_vec()
     }
 
     /// A sample's augmented pixels mixed with those of the other one of its pair.
@@ -183,8 +183,8 @@ impl Samples<'_> {
         let is_first = index == first;
         let partner = if is_first { second } else { first };
         let mut other = self.augmented(&self.read(partner)?, partner, epoch);
-        let pictures = if is_first { [&mut own[..], &mut other] } else { [&mut other[..], &mut own] };
-        self.training.mix(pictures, self.seed, epoch, first as u64);
+        let images = if is_first { [&mut own[..], &mut other] } else { [&mut other[..], &mut own] };
+        self.training.mix(images, self.seed, epoch, first as u64);
         Ok(own)
     }
 }

@@ -1,4 +1,4 @@
-//! `enmasse data stats DATA`: mean and deviation per channel of the training part, and its pictures' sizes.
+//! `enmasse data stats DATA`: mean and deviation per channel of the training part, and its images' sizes.
 
 use std::collections::BTreeMap;
 
@@ -31,16 +31,16 @@ const SETTINGS: &[&str] = &[
 ];
 
 const ABOUT: &str = "\
-The numbers are those of --mean and --std: over all pixels of the training part, on the scale 0 to 1. Pictures of a \
+The numbers are those of --mean and --std: over all pixels of the training part, on the scale 0 to 1. Images of a \
 folder count as validation shows them to the model, at --size, so each has the same weight.";
 
-/// The most frequent size is told if at least this share of the pictures has it, in percent.
+/// The most frequent size is told if at least this share of the images has it, in percent.
 const TELLING: usize = 5;
 
 /// The command line of `enmasse data stats`.
 pub fn command() -> Command {
     Command::new("stats")
-        .about("Mean and deviation of the training pictures, and their sizes")
+        .about("Mean and deviation of the training images, and their sizes")
         .after_help(ABOUT)
         .args(data())
         .args(settings_with(&[SETTINGS, SOURCE].concat(), WHOLE_MACHINE))
@@ -51,7 +51,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let opened = Opened::new(matches)?;
     let Opened { config, root, data, .. } = &opened;
     warn_of_left_out(&data.left_out);
-    let size = config.picture_size(data.kind.native_size());
+    let size = config.image_size(data.kind.native_size());
     let channels = config.channels.unwrap_or(data.kind.normalization().channels());
     let transform = EvalTransform { grayscale: channels == 1, ..data.kind.eval_transform(size) };
     transform.check().map_err(Failure::error)?;
@@ -66,7 +66,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             "sizes": found.sizes.iter().map(|((width, height), count)| [width, height, count]).collect::<Vec<_>>()
         })),
         false => {
-            let (samples, classes) = (counted(found.samples, "picture"), counted(data.classes.len(), "class"));
+            let (samples, classes) = (counted(found.samples, "image"), counted(data.classes.len(), "class"));
             output.text(format_args!("training: {samples} in {classes}"));
             output.text(format_args!("sizes:    {}", found.sizes_in_words()));
             let whole = if data.kind == DataKind::Folder { format!(" at {size}x{size}") } else { String::new() };
@@ -86,10 +86,10 @@ fn list(values: &[f64]) -> String {
 #[derive(Default)]
 struct Found {
     moments: Moments,
-    /// The readable pictures.
+    /// The readable images.
     samples: usize,
     skipped: Skipped,
-    /// The pictures of each width and height.
+    /// The images of each width and height.
     sizes: BTreeMap<(usize, usize), usize>,
 }
 
@@ -106,12 +106,12 @@ impl Found {
                 let usual = format!(", most often {usual_width}x{usual_height} ({percent} %)");
                 format!("{w}x{h} to {width}x{height}{}", if percent >= TELLING { &usual } else { "" })
             }
-            _ => "no pictures".to_owned(),
+            _ => "no images".to_owned(),
         }
     }
 }
 
-/// A picture's size, and the sums over its pixels.
+/// An image's size, and the sums over its pixels.
 type Look = Result<((usize, usize), Moments), DataError>;
 
 /// Reads the training part.
@@ -120,10 +120,10 @@ fn look(opened: &Opened, transform: &EvalTransform) -> Result<Found, Failure> {
     let (train, transform) = (data.train.clone(), transform.clone());
     let look = move |index: usize, view: &mut View| -> Look {
         train.read_part(index, &Wanted::whole, view)?;
-        let picture = view.picture();
+        let image = view.image();
         let mut shown = vec![0; transform.size * transform.size * 3];
-        transform.fit(picture, &mut Resizer::default(), &mut shown);
-        Ok(((picture.width(), picture.height()), Moments::of(&shown)))
+        transform.fit(image, &mut Resizer::default(), &mut shown);
+        Ok(((image.width(), image.height()), Moments::of(&shown)))
     };
     let skips = config.bad_samples() != OnBadSample::Error;
     let (mut found, mut scan) = (Found::default(), Scan::new("reading", data.train.len()));
@@ -165,7 +165,7 @@ mod tests {
             let sizes = sizes.iter().map(|&(width, height, count)| ((width, height), count)).collect();
             assert_eq!(Found { samples, sizes, ..Found::default() }.sizes_in_words(), expected);
         };
-        check(&[], "no pictures");
+        check(&[], "no images");
         check(&[(32, 32, 7)], "32x32");
         check(&[(9, 20, 1), (10, 10, 2), (500, 375, 5)], "10x10 to 500x375, most often 500x375 (63 %)");
         check(&[(10, 10, 1), (11, 10, 40)], "10x10 to 11x10, most often 11x10 (98 %)");

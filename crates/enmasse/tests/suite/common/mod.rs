@@ -1,4 +1,4 @@
-//! Runs the real program on tiny pictures, always with a deadline.
+//! Runs the real program on tiny images, always with a deadline.
 
 pub mod cluster;
 pub mod lease;
@@ -234,9 +234,9 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A folder of three class folders with `each` pictures: dark, light, and red ones, alternately PNG and JPEG.
-pub fn pictures(root: &Path, each: usize) -> PathBuf {
-    let data = root.join("pictures");
+/// A folder of three class folders with `each` images: dark, light, and red ones, alternately PNG and JPEG.
+pub fn images(root: &Path, each: usize) -> PathBuf {
+    let data = root.join("images");
     for (label, class) in ["dark", "light", "red"].into_iter().enumerate() {
         let folder = data.join(class);
         fs::create_dir_all(&folder).expect("creates");
@@ -259,7 +259,7 @@ pub fn pictures(root: &Path, each: usize) -> PathBuf {
     data
 }
 
-/// Writes a tar archive as WebDataset's are: of each `(class, name)` in `files` the picture below `data`, and its label.
+/// Writes a tar archive as WebDataset's are: of each `(class, name)` in `files` the image below `data`, and its label.
 pub fn write_archive(path: &Path, data: &Path, files: &[(String, String)]) {
     let mut archive = tar::Builder::new(fs::File::create(path).expect("creates"));
     for (class, name) in files {

@@ -1,10 +1,10 @@
-//! Runs on tiny pictures: their arguments, and comparisons between two runs.
+//! Runs on tiny images: their arguments, and comparisons between two runs.
 
 use std::path::{Path, PathBuf};
 
 use enmasse_train::{Checkpoint, NamedTensor};
 
-use super::{Ended, metrics, pictures};
+use super::{Ended, images, metrics};
 
 /// The arguments of a run on `data` into `run`, and further ones.
 pub fn arguments(data: &Path, run: &Path, others: &[&str]) -> Vec<String> {
@@ -15,7 +15,7 @@ pub fn arguments(data: &Path, run: &Path, others: &[&str]) -> Vec<String> {
     arguments
 }
 
-/// Pictures and runs, in a folder that is removed on drop.
+/// Images and runs, in a folder that is removed on drop.
 pub struct Folder {
     temporary: tempfile::TempDir,
     pub data: PathBuf,
@@ -25,7 +25,7 @@ pub struct Folder {
 impl Folder {
     pub fn new(epochs: &'static str) -> Self {
         let temporary = tempfile::tempdir().unwrap();
-        let data = pictures(temporary.path(), 20);
+        let data = images(temporary.path(), 20);
         Folder { temporary, data, epochs }
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::textured;
 use crate::common::{enmasse, failed};
 
-/// Two classes of different pictures, three of each in training and one in validation.
+/// Two classes of different images, three of each in training and one in validation.
 fn sound(root: &Path) {
     for (label, class) in ["green", "red"].into_iter().enumerate() {
         for number in 0..3 {
@@ -54,7 +54,7 @@ fn each_fault_has_its_line() {
     check(
         &|root| fs::write(root.join("val/red/9.jpg"), "").unwrap(),
         1,
-        &["problem: 1 picture cannot be read: val/red/9.jpg (the file is empty)"],
+        &["problem: 1 image cannot be read: val/red/9.jpg (the file is empty)"],
     );
     check(
         &|root| {
@@ -62,14 +62,14 @@ fn each_fault_has_its_line() {
             (4..9).for_each(|number| fs::write(root.join(format!("train/red/{number}.png")), &whole[..40]).unwrap());
         },
         1,
-        &["problem: 5 pictures cannot be read: train/red/4.png (a damaged or truncated PNG: unexpected end of file), \
+        &["problem: 5 images cannot be read: train/red/4.png (a damaged or truncated PNG: unexpected end of file), \
            train/red/5.png (a damaged or truncated PNG: unexpected end of file), train/red/6.png (a damaged or truncated PNG: unexpected end of file) \
            and 2 more"],
     );
     check(
         &copy("train/red/0.png", "val/red/0.png"),
         1,
-        &["problem: 1 picture is in two parts: train/red/0.png = val/red/0.png"],
+        &["problem: 1 image is in two parts: train/red/0.png = val/red/0.png"],
     );
     // Regression test: a test part was not looked at.
     let with_test = |root: &Path| {
@@ -87,24 +87,24 @@ fn each_fault_has_its_line() {
         },
         1,
         &[
-            "problem: 1 picture cannot be read: test/red/9.jpg (the file is empty)",
-            "problem: 2 pictures are in two parts: train/red/0.png = test/red/5.png, val/green/3.png = test/green/6.png",
+            "problem: 1 image cannot be read: test/red/9.jpg (the file is empty)",
+            "problem: 2 images are in two parts: train/red/0.png = test/red/5.png, val/green/3.png = test/green/6.png",
         ],
     );
     check(
         &copy("train/red/0.png", "train/green/7.png"),
         1,
-        &["problem: 1 picture has two classes: train/green/7.png (green) = train/red/0.png (red)"],
+        &["problem: 1 image has two classes: train/green/7.png (green) = train/red/0.png (red)"],
     );
     check(
         &copy("train/red/0.png", "train/red/7.png"),
         0,
-        &["note:    1 picture is more than once in a part: train/red/0.png = train/red/7.png"],
+        &["note:    1 image is more than once in a part: train/red/0.png = train/red/7.png"],
     );
     check(
         &|root| fs::rename(root.join("train/red/0.png"), root.join("train/red/0.JPG")).unwrap(),
         0,
-        &["note:    1 picture by another format's name; its content counts: train/red/0.JPG (PNG)"],
+        &["note:    1 image by another format's name; its content counts: train/red/0.JPG (PNG)"],
     );
     check(
         &|root| {
@@ -132,23 +132,23 @@ fn each_fault_has_its_line() {
             fs::create_dir(root.join("val/green/more")).unwrap();
         },
         0,
-        &["note:    2 paths beside the pictures are in no part: train/red/notes.txt, val/green/more"],
+        &["note:    2 paths beside the images are in no part: train/red/notes.txt, val/green/more"],
     );
     check(
         &|root| std::os::unix::fs::symlink("nowhere", root.join("train/red/5.png")).unwrap(),
         0,
         &["note:    left out 1 entry that is neither a file nor a folder: train/red/5.png (a broken link)"],
     );
-    // The same picture in another file looks alike; only its brightness differs.
+    // The same image in another file looks alike; only its brightness differs.
     check(
         &|root| super::brighter(&root.join("val/red/8.png"), 10, 20),
         0,
-        &["note:    1 picture outside training looks like a training picture (at most 4 of 64 bits differ): \
+        &["note:    1 image outside training looks like a training image (at most 4 of 64 bits differ): \
            val/red/8.png = train/red/0.png"],
     );
 }
 
-/// The seeded split leaves nothing of a class with one picture for validation.
+/// The seeded split leaves nothing of a class with one image for validation.
 #[test]
 fn a_class_that_lacks_a_part() {
     let folder = tempfile::tempdir().unwrap();
@@ -158,7 +158,7 @@ fn a_class_that_lacks_a_part() {
     let ended = enmasse(&["data", "check", &data, "--json"]);
     assert_eq!(ended.code, Some(1));
     let expected = json!([{
-        "kind": "lacking", "what": "1 class lacks pictures in a part", "count": 1,
+        "kind": "lacking", "what": "1 class lacks images in a part", "count": 1,
         "items": [{ "class": "one", "part": "validation" }]
     }]);
     assert_eq!(ended.json()[0]["problems"], expected);

@@ -73,9 +73,9 @@ fn sets_that_are_not_fetched() {
 }
 
 /// Files of zeros with the sizes of MNIST's.
-fn mnist(folder: &Path, pictures: u32) {
+fn mnist(folder: &Path, images: u32) {
     create_dir_all(folder).unwrap();
-    for (part, count) in [("train", pictures), ("t10k", 10_000)] {
+    for (part, count) in [("train", images), ("t10k", 10_000)] {
         let file = |kind: &str, head: &[u32], bytes: u64| {
             let mut file = File::create(folder.join(format!("{part}-{kind}-ubyte"))).unwrap();
             head.iter().for_each(|number| file.write_all(&number.to_be_bytes()).unwrap());
@@ -94,7 +94,7 @@ fn what_is_there_is_told_and_checked() {
     mnist(&raw, 60_000);
     let ended = enmasse(&["data", "fetch", "mnist", &place]).well();
     assert_eq!(ended.stderr, format!("{place}/MNIST is there already\n"));
-    assert_eq!(ended.stdout, format!("MNIST: 70,000 pictures in 10 classes\nenmasse train {place}/MNIST\n"));
+    assert_eq!(ended.stdout, format!("MNIST: 70,000 images in 10 classes\nenmasse train {place}/MNIST\n"));
     let ended = enmasse(&["data", "fetch", "mnist", &place, "--json"]).well();
     let data = format!("{place}/MNIST");
     let object = json!({
@@ -103,7 +103,7 @@ fn what_is_there_is_told_and_checked() {
     assert_eq!(ended.json(), [object]);
     mnist(&raw, 50_000);
     let advice =
-        format!("it has 60,000 pictures, not 70000; remove {place}/MNIST to fetch it again, or name another DIR");
+        format!("it has 60,000 images, not 70000; remove {place}/MNIST to fetch it again, or name another DIR");
     refused(&enmasse(&["data", "fetch", "mnist", &place]), 1, &[&advice]);
     std::fs::remove_file(raw.join("train-labels-idx1-ubyte")).unwrap();
     refused(&enmasse(&["data", "fetch", "mnist", &place]), 1, &["train-labels-idx1-ubyte", "to fetch it again"]);

@@ -1,4 +1,4 @@
-//! `enmasse data`: each command on small folders of pictures.
+//! `enmasse data`: each command on small folders of images.
 
 mod check;
 mod fetch;

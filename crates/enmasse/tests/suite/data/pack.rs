@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::common::lease::Lease;
 use crate::common::runs::{arguments, figures, tensors};
-use crate::common::{Ended, Running, enmasse, pictures, program, refused, until};
+use crate::common::{Ended, Running, enmasse, images, program, refused, until};
 
 fn pack(data: &Path, file: &Path, others: &[&str]) -> Ended {
     let (data, file) = (data.display().to_string(), file.display().to_string());
@@ -18,7 +18,7 @@ fn pack(data: &Path, file: &Path, others: &[&str]) -> Ended {
 #[test]
 fn a_packed_file_gives_the_bits_of_its_folder() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, file) = (pictures(folder.path(), 10), folder.path().join("photos.enmasse"));
+    let (data, file) = (images(folder.path(), 10), folder.path().join("photos.enmasse"));
     let ended = pack(&data, &file, &["--json"]).well();
     let object = ended.json().remove(0);
     for (name, value) in [
@@ -59,7 +59,7 @@ fn a_packed_file_gives_the_bits_of_its_folder() {
     for found in [eval("folder-cpu:1", &[&file]), eval("file-cpu:1", &[]), eval("file-cpu:1", &[&file])] {
         assert_eq!(found, own);
     }
-    // All pictures of the file, those of training first.
+    // All images of the file, those of training first.
     let predict = |images: &Path| {
         let (run, images) = (folder.path().join("file-cpu:1").display().to_string(), images.display().to_string());
         let lines = enmasse(&["predict", &run, &images, "--json"]).well().json();
@@ -78,15 +78,15 @@ fn a_packed_file_gives_the_bits_of_its_folder() {
 #[test]
 fn forms_and_their_flags() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, file) = (pictures(folder.path(), 5), folder.path().join("photos.enmasse"));
+    let (data, file) = (images(folder.path(), 5), folder.path().join("photos.enmasse"));
     let check = |others: &[&str], code: i32, mention: &str| {
         refused(&pack(&data, &file, others), code, &[mention]);
         assert!(!file.exists());
     };
-    check(&["--form", "raw"], 2, "--form raw: pictures in folders have many sizes; add --size PIXELS");
+    check(&["--form", "raw"], 2, "--form raw: images in folders have many sizes; add --size PIXELS");
     check(&["--form", "raw", "--size", "8", "--resize", "8"], 2, "--resize: has no effect with --form raw");
     check(&["--form", "raw", "--size", "8", "--quality", "8"], 2, "--quality: has no effect with --form raw");
-    check(&["--size", "8"], 2, "--size: has no effect with --form jpeg; --resize makes large pictures smaller");
+    check(&["--size", "8"], 2, "--size: has no effect with --form jpeg; --resize makes large images smaller");
     check(&["--quality", "8"], 2, "--quality: has no effect without --resize");
     check(&["--resize", "8", "--quality", "101"], 1, "a quality of 101 is out of range: 1 to 100");
     check(&["--form", "png"], 2, "invalid value 'png' for '--form <FORM>' [possible values: jpeg, raw]");
@@ -94,21 +94,21 @@ fn forms_and_their_flags() {
     // The tutorials' words of other tools.
     let ended = pack(&data, &file, &["--write_mode", "jpg", "--max_resolution", "8", "--jpeg_quality", "80"]).well();
     assert!(
-        ended.stdout.contains(": 12 pictures for training and 3 for validation, in 3 classes; 0.0 MiB\n"),
+        ended.stdout.contains(": 12 images for training and 3 for validation, in 3 classes; 0.0 MiB\n"),
         "{ended:?}"
     );
     refused(&pack(&data, &file, &[]), 1, &["photos.enmasse: it exists: remove it, or choose another name"]);
     let stats = enmasse(&["data", "stats", &file.display().to_string(), "--size", "8", "--split-seed", "3"]).well();
-    assert!(stats.stdout.starts_with("training: 12 pictures in 3 classes\n"), "{stats:?}");
+    assert!(stats.stdout.starts_with("training: 12 images in 3 classes\n"), "{stats:?}");
     let warning = "--split-seed 3 has no effect on a data set that comes in parts for training and validation";
     assert_eq!(stats.stderr, format!("warning: {warning}\n"));
 }
 
 /// The flags that say where classes are found were unknown, so such data could not be packed.
 #[test]
-fn named_pictures_and_manifests() {
+fn named_images_and_manifests() {
     let folder = tempfile::tempdir().unwrap();
-    let data = pictures(folder.path(), 5);
+    let data = images(folder.path(), 5);
     let (flat, list) = (folder.path().join("flat"), folder.path().join("list.csv"));
     fs::create_dir(&flat).unwrap();
     let mut rows = "one,other,label\n".to_owned();
@@ -131,15 +131,15 @@ fn named_pictures_and_manifests() {
 }
 
 #[test]
-fn bad_pictures_and_damaged_files() {
+fn bad_images_and_damaged_files() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, file) = (pictures(folder.path(), 5), folder.path().join("photos.enmasse"));
+    let (data, file) = (images(folder.path(), 5), folder.path().join("photos.enmasse"));
     fs::write(data.join("red/000.png"), "").unwrap();
     let strict = pack(&data, &file, &["--on-bad-sample", "error"]);
     refused(&strict, 1, &["red/000.png: the file is empty; to go on", "--on-bad-sample skip"]);
     let ended = pack(&data, &file, &["--json"]).well();
     assert_eq!(ended.json()[0]["unreadable"], 1);
-    assert!(ended.stderr.contains("unreadable: 1 picture was skipped: "), "{ended:?}");
+    assert!(ended.stderr.contains("unreadable: 1 image was skipped: "), "{ended:?}");
 
     let text = file.display().to_string();
     let check = |bytes: &[u8], mention: &str| {
@@ -158,7 +158,7 @@ fn bad_pictures_and_damaged_files() {
 #[test]
 fn an_interrupted_one_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, out) = (pictures(folder.path(), 5), folder.path().join("out"));
+    let (data, out) = (images(folder.path(), 5), folder.path().join("out"));
     fs::create_dir(&out).unwrap();
     let lease = Lease::replace(&data.join("red/003.jpg"));
     let running = Running::start(program().args(["data", "pack"]).arg(&data).arg(out.join("photos.enmasse")));

@@ -1,4 +1,4 @@
-//! `enmasse data show`: the sheet has the pictures of validation and training.
+//! `enmasse data show`: the sheet has the images of validation and training.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn read(path: &Path) -> (usize, Vec<u8>) {
     (info.width as usize, pixels)
 }
 
-/// The rows of an enlarged picture on a sheet.
+/// The rows of an enlarged image on a sheet.
 fn cut(sheet: &(usize, Vec<u8>), left: usize, top: usize, edge: usize) -> Vec<Vec<[u8; 3]>> {
     let row = |row: usize| {
         let start = ((top + row) * sheet.0 + left) * 3;

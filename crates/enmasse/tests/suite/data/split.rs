@@ -10,7 +10,7 @@ use enmasse_data::Split;
 use super::textured;
 use crate::common::{enmasse, failed, files, refused};
 
-/// Ten pictures of one class, and five of another.
+/// Ten images of one class, and five of another.
 fn data(root: &Path) -> PathBuf {
     let data = root.join("data");
     (0..10).for_each(|number| textured(&data.join(format!("many/{number}.png")), number));
@@ -81,7 +81,7 @@ fn a_table_has_relative_paths_below_its_folder() {
     let check = |table: PathBuf, path: &dyn Fn(&str) -> String| {
         let ended =
             enmasse(&["data", "split", &data.display().to_string(), &table.display().to_string(), "--list"]).well();
-        let said = format!("wrote {}: 12 pictures for training, 3 pictures for validation\n", table.display());
+        let said = format!("wrote {}: 12 images for training, 3 images for validation\n", table.display());
         assert_eq!(ended.stdout, said);
         let text = fs::read_to_string(&table).unwrap();
         let (head, rows) = text.split_once('\n').unwrap();
@@ -125,7 +125,7 @@ fn refusals_leave_nothing_behind() {
     failed(&split(&data, &["--val", "0.6", "--test", "0.4"]), 2, &["--val and --test", "nothing would be left"]);
     failed(&split(&data, &["--val", "1"]), 2, &["--val", "must be at least 0 and below 1"]);
     refused(&split(&data, &["--list", "--link", "copy"]), 2, &["--list", "--link"]);
-    let few = "the class \"some, few\" has too few pictures for a part for validation: raise --val, or add pictures";
+    let few = "the class \"some, few\" has too few images for a part for validation: raise --val, or add images";
     failed(&split(&data, &["--val", "0.15"]), 1, &[few]);
     failed(&split(&folder.path().join("none"), &[]), 1, &["none"]);
     fs::create_dir(&out).unwrap();

@@ -9,9 +9,9 @@ use needs::Need;
 use serde_json::json;
 
 use super::plain;
-use crate::common::{enmasse, failed, files, finish, pictures, plain_environment, write_archive};
+use crate::common::{enmasse, failed, files, finish, images, plain_environment, write_archive};
 
-/// Three training pictures of two classes, and validation pictures that do not count.
+/// Three training images of two classes, and validation images that do not count.
 fn two_classes(root: &Path) -> String {
     plain(&root.join("train/black/0.png"), 8, 8, [0, 0, 51]);
     plain(&root.join("train/black/1.png"), 16, 8, [0, 0, 51]);
@@ -27,7 +27,7 @@ fn numbers_of_the_training_part() {
     let data = two_classes(folder.path());
     let text =
         |threads: &str| enmasse(&["data", "stats", &data, "--size", "8", "--loader-threads", threads]).well().stdout;
-    let expected = "training: 3 pictures in 2 classes\nsizes:    4x12 to 16x8, most often 16x8 (33 %)\n\
+    let expected = "training: 3 images in 2 classes\nsizes:    4x12 to 16x8, most often 16x8 (33 %)\n\
                     pixels at 8x8: --mean 0.3333,0.0000,0.2000 --std 0.4714,0.0000,0.0000\n";
     assert_eq!((text("1").as_str(), text("3").as_str()), (expected, expected));
 
@@ -48,7 +48,7 @@ fn numbers_of_the_training_part() {
 }
 
 #[test]
-fn unreadable_pictures() {
+fn unreadable_images() {
     let folder = tempfile::tempdir().unwrap();
     let data = two_classes(folder.path());
     fs::write(folder.path().join("train/black/2.png"), "").unwrap();
@@ -56,12 +56,12 @@ fn unreadable_pictures() {
     failed(&stats("error"), 1, &["black/2.png: the file is empty; to go on", "--on-bad-sample skip"]);
     let ended = stats("skip").well();
     assert_eq!((&ended.json()[0]["samples"], &ended.json()[0]["unreadable"]), (&json!(3), &json!(1)));
-    assert!(ended.stderr.contains("unreadable: 1 picture was skipped: "), "{ended:?}");
+    assert!(ended.stderr.contains("unreadable: 1 image was skipped: "), "{ended:?}");
 }
 
-/// The mean over no picture was printed: NaN, and null in JSON.
+/// The mean over no image was printed: NaN, and null in JSON.
 #[test]
-fn no_readable_picture_is_an_error() {
+fn no_readable_image_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let data = two_classes(folder.path());
     for path in files(&folder.path().join("train")) {
@@ -69,7 +69,7 @@ fn no_readable_picture_is_an_error() {
     }
     let ended = enmasse(&["data", "stats", &data, "--size", "8", "--json"]);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
-    let error = format!("error: {data}: none of its pictures for training can be read\n");
+    let error = format!("error: {data}: none of its images for training can be read\n");
     assert!(ended.stderr.ends_with(&error), "{ended:?}");
 }
 
@@ -81,7 +81,7 @@ fn archives_are_opened_by_the_threads_that_there_are() {
     }
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let data = pictures(folder.path(), 1);
+    let data = images(folder.path(), 1);
     for number in 0..20 {
         let name = |class: &str| (class.to_owned(), "000.png".to_owned());
         write_archive(&folder.path().join(format!("{number}.tar")), &data, &["dark", "light"].map(name));
@@ -98,10 +98,10 @@ fn archives_are_opened_by_the_threads_that_there_are() {
         assert!(ended.code == Some(0) || (ended.code == Some(1) && says), "limit {limit}: {ended:?}");
         (ended.code == Some(0)).then_some(ended)
     });
-    assert!(ended.unwrap().stdout.starts_with("training: 32 pictures in 2 classes\n"));
+    assert!(ended.unwrap().stdout.starts_with("training: 32 images in 2 classes\n"));
 }
 
-/// The constants that are published for CIFAR-10 are over all pixels, so a set of one size counts its pictures as they are.
+/// The constants that are published for CIFAR-10 are over all pixels, so a set of one size counts its images as they are.
 #[test]
 fn known_sets_have_their_own_channels() {
     let folder = tempfile::tempdir().unwrap();

@@ -404,7 +404,7 @@ impl Case {
 
     fn batch(&self, step: u64) -> HostBatch {
         let len = self.batch * self.size[0] * self.size[1] * 3;
-        let images = formula::pictures(self.seed, step, len);
+        let images = formula::images(self.seed, step, len);
         let labels = formula::labels(self.seed, step, self.batch, CLASSES);
         // No case has dropout, the only reader of the indices.
         HostBatch { images, labels, sample_indices: vec![0; self.batch], ..HostBatch::default() }

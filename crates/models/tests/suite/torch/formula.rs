@@ -1,4 +1,4 @@
-//! Weights, pictures and labels of the fixtures, and the form in which they store large tensors: `fixtures/make.py` in
+//! Weights, images and labels of the fixtures, and the form in which they store large tensors: `fixtures/make.py` in
 //! Rust.
 
 use enmasse_tensor::RandomStream;
@@ -29,8 +29,8 @@ pub fn initial(seed: u64, name: &str, shape: &[usize], centres: Option<[f64; 2]>
         .collect()
 }
 
-/// The pictures of a step.
-pub fn pictures(seed: u64, step: u64, len: usize) -> Vec<u8> {
+/// The images of a step.
+pub fn images(seed: u64, step: u64, len: usize) -> Vec<u8> {
     words(seed, &format!("fixture images {step}"), len).map(|word| (word >> 24) as u8).collect()
 }
 

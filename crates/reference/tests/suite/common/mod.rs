@@ -49,7 +49,7 @@ pub fn program_for(target: &Target, model: Model, options: &CompileOptions) -> R
     program
 }
 
-/// A batch of random pictures, with labels and sample indices; of mixtures if the training plan takes them. If it takes a weight of
+/// A batch of random images, with labels and sample indices; of mixtures if the training plan takes them. If it takes a weight of
 /// the loss, the last two places have no sample.
 #[derive(Clone)]
 pub struct Batch {

@@ -1,8 +1,8 @@
 //! A small data set for tests of whole runs.
 
-use enmasse_data::{DataError, Dataset, Picture};
+use enmasse_data::{DataError, Dataset, Image};
 
-/// A number of pictures of three classes of noisy colours.
+/// A number of images of three classes of noisy colours.
 pub struct Colours(pub usize);
 
 impl Dataset for Colours {
@@ -12,11 +12,11 @@ impl Dataset for Colours {
     fn label(&self, index: usize) -> usize {
         index % 3
     }
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         let pixel = |i: usize| {
             let noise = (index * 7919 + i * 104_729) % 97;
             if i % 3 == index % 3 { 150 + noise } else { 40 + noise }
         };
-        Picture::new(10, 8, (0..240).map(|i| pixel(i) as u8).collect())
+        Image::new(10, 8, (0..240).map(|i| pixel(i) as u8).collect())
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_data::{DataError, Dataset, Picture, RandomStream, TrainTransform, View, Wanted};
+use enmasse_data::{DataError, Dataset, Image, RandomStream, TrainTransform, View, Wanted};
 use enmasse_files::{read_regular, write_whole};
 use enmasse_graph::{Mode, Plans, Target};
 use enmasse_models::Model;
@@ -60,7 +60,7 @@ impl Measured {
     }
 }
 
-/// What all rows train: a model on some pictures.
+/// What all rows train: a model on some images.
 #[derive(Clone)]
 pub struct Workload {
     config: TrainConfig,
@@ -70,20 +70,20 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// The workload of a configuration. Without DATA its pictures are noise in memory.
+    /// The workload of a configuration. Without DATA its images are noise in memory.
     pub fn open(mut config: TrainConfig, steps: usize) -> Result<Self, Failure> {
         let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
         let data = match &config.data {
             Some(root) => {
                 let data = TrainingData::open(root, &config.open_options())?;
-                config.size = Some(config.picture_size(data.kind.native_size()));
+                config.size = Some(config.image_size(data.kind.native_size()));
                 data
             }
             None => {
-                let size = config.picture_size(Some(SHAPES_SIZE));
+                let size = config.image_size(Some(SHAPES_SIZE));
                 config.size = Some(size);
                 let noise = Arc::new(Noise::new(size).map_err(Failure::error)?);
-                // The pictures are squares of the right size already.
+                // The images are squares of the right size already.
                 TrainingData::new(noise.clone(), noise).with_augmentation(move |_| TrainTransform::empty(size))
             }
         };
@@ -137,12 +137,12 @@ impl Workload {
     /// One line that says what is trained.
     pub fn describe(&self) -> String {
         let TrainConfig { model, precision, .. } = &self.config;
-        let (size, batch) = (self.config.picture_size(None), self.config.batch_per_shard(1));
-        let pictures = match &self.config.data {
+        let (size, batch) = (self.config.image_size(None), self.config.batch_per_shard(1));
+        let images = match &self.config.data {
             Some(data) => format!("{} of {}", self.data.kind.name(), data.display()),
-            None => "synthetic pictures".to_owned(),
+            None => "synthetic images".to_owned(),
         };
-        format!("{model}, {batch} x {size}x{size} per device, {precision}, {pictures}")
+        format!("{model}, {batch} x {size}x{size} per device, {precision}, {images}")
     }
 
     /// Trains as one rank. The first one writes what it measured to `result`, and the run beside it.
@@ -209,9 +209,9 @@ impl Callback for Watch {
     }
 }
 
-/// Square pictures of noise, all of which share their memory.
+/// Square images of noise, all of which share their memory.
 struct Noise {
-    picture: Picture,
+    image: Image,
     classes: usize,
 }
 
@@ -219,8 +219,8 @@ impl Noise {
     fn new(size: usize) -> Result<Self, DataError> {
         let mut random = RandomStream::new(0, "noise", 0, 0);
         let bytes = (0..(size * size * 3).div_ceil(4)).flat_map(|_| random.next_u32().to_le_bytes());
-        let picture = Picture::new(size, size, bytes.take(size * size * 3).collect())?;
-        Ok(Noise { picture, classes: usual_classes(size) })
+        let image = Image::new(size, size, bytes.take(size * size * 3).collect())?;
+        Ok(Noise { image, classes: usual_classes(size) })
     }
 }
 
@@ -234,8 +234,8 @@ impl Dataset for Noise {
         index % self.classes
     }
 
-    fn read(&self, _index: usize) -> Result<Picture, DataError> {
-        Ok(self.picture.clone())
+    fn read(&self, _index: usize) -> Result<Image, DataError> {
+        Ok(self.image.clone())
     }
 
     fn class_names(&self) -> Vec<String> {
@@ -265,12 +265,12 @@ impl Dataset for Part {
         self.whole.label(self.place(index))
     }
 
-    fn read(&self, index: usize) -> Result<Picture, DataError> {
+    fn read(&self, index: usize) -> Result<Image, DataError> {
         self.whole.read(self.place(index))
     }
 
-    fn read_into(&self, index: usize, picture: &mut Picture) -> Result<(), DataError> {
-        self.whole.read_into(self.place(index), picture)
+    fn read_into(&self, index: usize, image: &mut Image) -> Result<(), DataError> {
+        self.whole.read_into(self.place(index), image)
     }
 
     fn read_part(

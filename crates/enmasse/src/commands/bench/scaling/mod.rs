@@ -64,7 +64,7 @@ The rows are one device; then DataParallel (dp: one process, whose first device 
 over 2, 4, 8, ... and all devices, ddp without and with SyncBatchNorm if the model has batch norm. --batch is that of a device, so the global batch grows with their number. A device of a CPU is a share \
 of its cores, which is the same in all rows.
 
-Waits are shares of the time: the mean over ranks for gradients, the longest of a rank for pictures. Memory is that of the first device.";
+Waits are shares of the time: the mean over ranks for gradients, the longest of a rank for images. Memory is that of the first device.";
 
 const SIMULATE: &str = "\
 Measure one device, and predict a cluster: nodes=N,gpus=N,link=RATE,bus=RATE,latency=TIME. The rows after the first are then \
@@ -78,7 +78,7 @@ pub fn command() -> Command {
         .about("Compare one device with several: speed, efficiency, waits, memory")
         .after_long_help(DETAILS)
         .args(data().into_iter().map(|arg| match arg.get_id() == "data" {
-            true => data_as("Pictures to train on [default: synthetic ones]"),
+            true => data_as("Images to train on [default: synthetic ones]"),
             false => arg,
         }))
         .args(settings_with(&[SETTINGS, SOURCE].concat(), USUAL))

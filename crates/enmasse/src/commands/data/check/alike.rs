@@ -1,4 +1,4 @@
-//! Pictures that occur twice: the same file in two parts or two classes, and validation pictures that look like training ones.
+//! Images that occur twice: the same file in two parts or two classes, and validation images that look like training ones.
 
 use std::collections::HashMap;
 
@@ -10,20 +10,20 @@ use super::look::Part;
 
 /// What occurs twice.
 pub struct Alike {
-    /// The same picture with two labels.
+    /// The same image with two labels.
     pub of_two_classes: Finding,
-    /// The same picture in two parts.
+    /// The same image in two parts.
     pub in_two_parts: Finding,
-    /// The same picture twice in a class of a part.
+    /// The same image twice in a class of a part.
     pub repeated: Finding,
-    /// Pictures of other parts that look like a training picture.
+    /// Images of other parts that look like a training image.
     pub near: Finding,
 }
 
-/// A picture: its part, and its number there.
+/// An image: its part, and its number there.
 type Place = (usize, usize);
 
-/// Compares all pictures with each other.
+/// Compares all images with each other.
 pub fn find(classes: &[String], parts: &[Part]) -> Alike {
     let mut places: HashMap<u128, Vec<Place>> = HashMap::new();
     for (number, part) in parts.iter().enumerate() {
@@ -51,29 +51,29 @@ pub fn find(classes: &[String], parts: &[Part]) -> Alike {
     let others = same.iter().filter(|places| !has_two_labels(places) && !has_two_parts(places));
     let repeated: Vec<Item> = others.map(item).collect();
     let near = near(parts);
-    let pictures = |items: &[Item]| counted(items.len(), "picture");
+    let images = |items: &[Item]| counted(items.len(), "image");
     let verb = |items: &[Item], one: &'static str, more: &'static str| if items.len() == 1 { one } else { more };
     Alike {
         of_two_classes: Finding::new(
             "of_two_classes",
-            format!("{} {} two classes", pictures(&two_labels), verb(&two_labels, "has", "have")),
+            format!("{} {} two classes", images(&two_labels), verb(&two_labels, "has", "have")),
             two_labels,
         ),
         in_two_parts: Finding::new(
             "in_two_parts",
-            format!("{} {} in two parts", pictures(&two_parts), verb(&two_parts, "is", "are")),
+            format!("{} {} in two parts", images(&two_parts), verb(&two_parts, "is", "are")),
             two_parts,
         ),
         repeated: Finding::new(
             "repeated",
-            format!("{} {} more than once in a part", pictures(&repeated), verb(&repeated, "is", "are")),
+            format!("{} {} more than once in a part", images(&repeated), verb(&repeated, "is", "are")),
             repeated,
         ),
         near: Finding::new(
             "near",
             format!(
-                "{} outside training {} a training picture (at most {} of 64 bits differ)",
-                pictures(&near),
+                "{} outside training {} a training image (at most {} of 64 bits differ)",
+                images(&near),
                 verb(&near, "looks like", "look like"),
                 Nearest::WITHIN
             ),
@@ -82,7 +82,7 @@ pub fn find(classes: &[String], parts: &[Part]) -> Alike {
     }
 }
 
-/// Pictures of other parts that look like a training picture and are not the same file, each with the nearest.
+/// Images of other parts that look like a training image and are not the same file, each with the nearest.
 fn near(parts: &[Part]) -> Vec<Item> {
     let Some((train, others)) = parts.split_first() else { return Vec::new() };
     let known = train.looks.iter().enumerate().filter_map(|(index, look)| Some((look.likeness?, index)));

@@ -1,4 +1,4 @@
-//! What lies beside the pictures and is in no part: a picture that is missing without a word is missed late.
+//! What lies beside the images and is in no part: an image that is missing without a word is missed late.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::read_dir;
@@ -15,7 +15,7 @@ pub fn left_out(left_out: &LeftOut) -> Finding {
     Finding::told("left_out", left_out.to_string(), left_out.count())
 }
 
-/// Files and folders beside the pictures that are none of them, without clutter.
+/// Files and folders beside the images that are none of them, without clutter.
 pub fn files(parts: &[Part]) -> Finding {
     let paths =
         |part: &Part| (0..part.dataset.len()).filter_map(|index| part.dataset.file_path(index)).collect::<Vec<_>>();
@@ -23,7 +23,7 @@ pub fn files(parts: &[Part]) -> Finding {
     let folders: BTreeSet<&Path> = known.iter().filter_map(|path| path.parent()).collect();
     let above: HashSet<&Path> = folders.iter().flat_map(|folder| folder.ancestors()).collect();
     let mut beside = BTreeSet::new();
-    // A folder that cannot be listed any more has lost its pictures too, which are told.
+    // A folder that cannot be listed any more has lost its images too, which are told.
     for entry in folders.iter().filter_map(|folder| read_dir(folder).ok()).flatten().flatten() {
         let (path, name) = (entry.path(), entry.file_name());
         if !is_clutter(&name)
@@ -36,5 +36,5 @@ pub fn files(parts: &[Part]) -> Finding {
     }
     let items: Vec<Item> = beside.iter().map(|path| Item::file(path.display().to_string())).collect();
     let verb = if items.len() == 1 { "is" } else { "are" };
-    Finding::new("beside", format!("{} beside the pictures {verb} in no part", counted(items.len(), "path")), items)
+    Finding::new("beside", format!("{} beside the images {verb} in no part", counted(items.len(), "path")), items)
 }

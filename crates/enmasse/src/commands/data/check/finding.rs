@@ -41,7 +41,7 @@ impl Finding {
     }
 }
 
-/// `2 pictures cannot be read: red/7.jpg (the file is empty), red/8.jpg (truncated)`.
+/// `2 images cannot be read: red/7.jpg (the file is empty), red/8.jpg (truncated)`.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&one_line(&self.what))?;
@@ -72,14 +72,14 @@ impl Item {
         Item { text: format!("{class} ({part})"), json: json!({ "class": class, "part": part }) }
     }
 
-    /// The same picture in several classes: its files, each with the class.
+    /// The same image in several classes: its files, each with the class.
     pub fn of_classes(files: &[(String, &str)]) -> Self {
         let text: Vec<String> = files.iter().map(|(file, class)| format!("{file} ({class})")).collect();
         let files: Vec<Value> = files.iter().map(|(file, class)| json!({ "file": file, "class": class })).collect();
         Item { text: text.join(" = "), json: json!({ "files": files }) }
     }
 
-    /// Files that are the same picture, or look alike.
+    /// Files that are the same image, or look alike.
     pub fn of_files(files: Vec<String>) -> Self {
         Item { text: files.join(" = "), json: json!({ "files": files }) }
     }
@@ -102,9 +102,6 @@ mod tests {
         check(3, "3 unreadable: 0.jpg (cut), 1.jpg (cut), 2.jpg (cut)");
         check(1003, "1003 unreadable: 0.jpg (cut), 1.jpg (cut), 2.jpg (cut) and 1,000 more");
         let same = Item::of_files(vec!["a\n.jpg".to_owned(), "b.jpg".to_owned()]);
-        assert_eq!(
-            Finding::new("repeated", "1 picture".to_owned(), vec![same]).to_string(),
-            "1 picture: a .jpg = b.jpg"
-        );
+        assert_eq!(Finding::new("repeated", "1 image".to_owned(), vec![same]).to_string(), "1 image: a .jpg = b.jpg");
     }
 }

@@ -1,4 +1,4 @@
-//! A look at every picture: whether it can be read, its size, its content, and what it looks like.
+//! A look at every image: whether it can be read, its size, its content, and what it looks like.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::commands::data::opened::Opened;
 use crate::commands::data::scan::Scan;
 use crate::failure::Failure;
 
-/// What is known of a picture.
+/// What is known of an image.
 #[derive(Default)]
 pub struct Look {
     /// Why it cannot be read; nothing else but its name is known then.
@@ -25,7 +25,7 @@ pub struct Look {
     pub converted: Option<&'static str>,
 }
 
-/// A part of a data set, and a look at each of its pictures.
+/// A part of a data set, and a look at each of its images.
 pub struct Part {
     pub name: &'static str,
     pub dataset: Arc<dyn Dataset>,
@@ -34,7 +34,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// The name of a picture: its path below the data set's folder if it has one.
+    /// The name of an image: its path below the data set's folder if it has one.
     pub fn name(&self, index: usize) -> String {
         match self.dataset.file_path(index) {
             Some(path) => path.strip_prefix(&self.root).unwrap_or(&path).display().to_string(),
@@ -42,7 +42,7 @@ impl Part {
         }
     }
 
-    /// The number of pictures of each class.
+    /// The number of images of each class.
     pub fn counts(&self, classes: usize) -> Vec<usize> {
         let mut counts = vec![0; classes];
         (0..self.dataset.len()).for_each(|index| counts[self.dataset.label(index)] += 1);
@@ -50,7 +50,7 @@ impl Part {
     }
 }
 
-/// Reads every picture of every part.
+/// Reads every image of every part.
 pub fn look(opened: &Opened) -> Result<Vec<Part>, Failure> {
     let Opened { config, root, data, .. } = opened;
     let mut scan = Scan::new("checking", data.parts().map(|(_, dataset)| dataset.len()).sum());
@@ -81,14 +81,14 @@ fn look_at(dataset: &dyn Dataset, index: usize, reading: ReadOptions, view: &mut
         true => decode::read_part_of(&bytes, || dataset.name(index), reading, &Wanted::whole, view)?,
         false => dataset.read_part(index, &Wanted::whole, view)?,
     }
-    let picture = view.picture();
-    let hash = blake3::hash(if has_file { &bytes } else { picture.pixels() });
+    let image = view.image();
+    let hash = blake3::hash(if has_file { &bytes } else { image.pixels() });
     let (content, _) = hash.as_bytes().split_first_chunk().unwrap_or((&[0; 16], &[]));
     Ok(Look {
         fault: None,
-        size: Some((picture.width(), picture.height())),
+        size: Some((image.width(), image.height())),
         content: Some(u128::from_le_bytes(*content)),
-        likeness: Likeness::of(picture, &mut Resizer::default()),
+        likeness: Likeness::of(image, &mut Resizer::default()),
         misnamed: misnamed(dataset.file_path(index).as_deref(), &bytes),
         converted: view.converted_from(),
     })

@@ -1,4 +1,4 @@
-//! `enmasse data check DATA`: reads every picture of every part, and tells what is wrong with the data set.
+//! `enmasse data check DATA`: reads every image of every part, and tells what is wrong with the data set.
 
 mod alike;
 mod beside;
@@ -24,8 +24,8 @@ const SETTINGS: &[&str] =
     &["convert_rgb", "exif_transpose", "split", "split_seed", "loader_threads", "timeout", "json"];
 
 const ABOUT: &str = "\
-A problem is what ends a run, or makes its figures wrong: pictures that cannot be read, a class without pictures in a \
-part, the same picture in two parts or in two classes. All else is a note.
+A problem is what ends a run, or makes its figures wrong: images that cannot be read, a class without images in a \
+part, the same image in two parts or in two classes. All else is a note.
 Exit code 0: no problems; 1: some.";
 
 /// A table of classes has at most so many rows.
@@ -37,7 +37,7 @@ const WIDEST: usize = 40;
 /// The command line of `enmasse data check`.
 pub fn command() -> Command {
     Command::new("check")
-        .about("Read every picture, and tell what is wrong; the exit code is 1 where something is")
+        .about("Read every image, and tell what is wrong; the exit code is 1 where something is")
         .after_help(ABOUT)
         .args(data())
         .args(settings_with(&[SETTINGS, SOURCE].concat(), WHOLE_MACHINE))
@@ -90,17 +90,17 @@ fn findings(opened: &Opened, parts: &[Part]) -> (Vec<Finding>, Vec<Finding>) {
     (some(problems), some(notes))
 }
 
-/// Pictures that cannot be read.
+/// Images that cannot be read.
 fn unreadable(parts: &[Part]) -> Finding {
     let of_part = |part: &Part| {
         let faults = part.looks.iter().enumerate().filter_map(|(index, look)| Some((index, look.fault.clone()?)));
         faults.map(|(index, fault)| Item::of_file(part.name(index), fault)).collect::<Vec<_>>()
     };
     let items: Vec<Item> = parts.iter().flat_map(of_part).collect();
-    Finding::new("unreadable", counted(items.len(), "picture") + " cannot be read", items)
+    Finding::new("unreadable", counted(items.len(), "image") + " cannot be read", items)
 }
 
-/// Classes that have no pictures in a part.
+/// Classes that have no images in a part.
 fn lacking(classes: &[String], parts: &[Part]) -> Finding {
     let of_part = |part: &Part| {
         let counts = part.counts(classes.len());
@@ -109,10 +109,10 @@ fn lacking(classes: &[String], parts: &[Part]) -> Finding {
     };
     let items: Vec<Item> = parts.iter().flat_map(of_part).collect();
     let verb = if items.len() == 1 { "lacks" } else { "lack" };
-    Finding::new("lacking", format!("{} {verb} pictures in a part", counted(items.len(), "class")), items)
+    Finding::new("lacking", format!("{} {verb} images in a part", counted(items.len(), "class")), items)
 }
 
-/// Pictures whose extension is that of another format.
+/// Images whose extension is that of another format.
 fn misnamed(parts: &[Part]) -> Finding {
     let of_part = |part: &Part| {
         let formats = part.looks.iter().enumerate().filter_map(|(index, look)| Some((index, look.misnamed?)));
@@ -120,7 +120,7 @@ fn misnamed(parts: &[Part]) -> Finding {
     };
     let items: Vec<Item> = parts.iter().flat_map(of_part).collect();
     let of_another = " by another format's name; its content counts";
-    Finding::new("misnamed", counted(items.len(), "picture") + of_another, items)
+    Finding::new("misnamed", counted(items.len(), "image") + of_another, items)
 }
 
 /// Images that are not RGB, which a run converts.
@@ -134,14 +134,14 @@ fn converted(parts: &[Part]) -> Finding {
     Finding::new("converted", format!("{} {verb} converted", counted(items.len(), "image")), items)
 }
 
-/// The number of pictures of each class in each part; of many classes the range alone.
+/// The number of images of each class in each part; of many classes the range alone.
 fn table(classes: &[String], parts: &[Part]) -> Vec<String> {
     let counts: Vec<Vec<usize>> = parts.iter().map(|part| part.counts(classes.len())).collect();
     if classes.len() > ROWS {
         let range = |(part, counts): (&Part, &Vec<usize>)| {
             let (least, most) = (counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0));
-            let (pictures, classes) = (counted(part.looks.len(), "picture"), counted(classes.len(), "class"));
-            format!("{}: {pictures} in {classes}, {least} to {most} of each", part.name)
+            let (images, classes) = (counted(part.looks.len(), "image"), counted(classes.len(), "class"));
+            format!("{}: {images} in {classes}, {least} to {most} of each", part.name)
         };
         return parts.iter().zip(&counts).map(range).collect();
     }

@@ -1,16 +1,16 @@
-//! The sizes of pictures in words: the extremes, and how many have a shorter side of which length.
+//! The sizes of images in words: the extremes, and how many have a shorter side of which length.
 
 use std::collections::BTreeMap;
 
 use enmasse_wording::grouped;
 use serde_json::{Value, json};
 
-/// The sizes of some pictures.
+/// The sizes of some images.
 pub struct Sizes {
     /// By number of pixels.
     smallest: (usize, usize),
     largest: (usize, usize),
-    /// Pictures whose shorter side has this power of two, and not the next one.
+    /// Images whose shorter side has this power of two, and not the next one.
     shorter: BTreeMap<usize, usize>,
 }
 

@@ -11,7 +11,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with, syncfs};
 use super::parts::{Entry, Part};
 use crate::failure::Failure;
 
-/// How a picture comes into the folder.
+/// How an image comes into the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// Another name of the same file.
@@ -78,7 +78,7 @@ impl Fresh {
         Ok(())
     }
 
-    /// Adds a picture.
+    /// Adds an image.
     pub fn add(&self, entry: &Entry, link: Link) -> Result<(), Failure> {
         let folder = self.temporary.join(entry.part.word()).join(&entry.class);
         let add = || {

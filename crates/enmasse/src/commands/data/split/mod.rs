@@ -30,12 +30,12 @@ pub fn command() -> Command {
     Command::new("split")
         .about("Write the parts of a data set as folders train/ and val/, or as a table")
         .after_help(
-            "A run on DATA with the same --split and --split-seed draws the same validation part. The pictures of test/ are \
+            "A run on DATA with the same --split and --split-seed draws the same validation part. The images of test/ are \
              taken from the training part, so that part stays the same with and without them.",
         )
         .arg(
             Arg::new("data").value_name("DATA").required(true).help(
-                "Class folders, pictures with --label-pattern, or a manifest: each picture must be a file of its own",
+                "Class folders, images with --label-pattern, or a manifest: each image must be a file of its own",
             ),
         )
         .arg(
@@ -52,13 +52,13 @@ pub fn command() -> Command {
                 .value_parser(Link::ALL.map(Link::word))
                 .default_value(Link::Hard.word())
                 .conflicts_with("list")
-                .help("How pictures come into OUT: links of either kind, or copies"),
+                .help("How images come into OUT: links of either kind, or copies"),
         )
         .arg(
             Arg::new("list")
                 .long("list")
                 .action(ArgAction::SetTrue)
-                .help("Write a CSV table of path, label and split instead, and no pictures"),
+                .help("Write a CSV table of path, label and split instead, and no images"),
         )
         .arg(fraction("val", "Share of each class for validation [default: 0.2, as in training]"))
         .arg(fraction("test", "Share of each class for a test part [default: 0]"))
@@ -117,7 +117,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         })),
         false => {
             let parts = Part::ALL.iter().zip(counts).filter(|(_, count)| *count > 0);
-            let parts = parts.map(|(part, count)| format!("{} for {}", counted(count, "picture"), part.purpose()));
+            let parts = parts.map(|(part, count)| format!("{} for {}", counted(count, "image"), part.purpose()));
             output.text(format_args!("wrote {}: {}", out.display(), parts.collect::<Vec<_>>().join(", ")));
         }
     }
@@ -131,7 +131,7 @@ fn check_classes(classes: &[String], entries: &[Entry]) -> Result<(), Failure> {
     for part in parts {
         if let Some(class) = classes.iter().find(|class| !found.contains(&(part, class.as_str()))) {
             return Err(Failure::Error(format!(
-                "the class {class:?} has too few pictures for a part for {}: raise --{}, or add pictures",
+                "the class {class:?} has too few images for a part for {}: raise --{}, or add images",
                 part.purpose(),
                 part.word()
             )));
@@ -140,7 +140,7 @@ fn check_classes(classes: &[String], entries: &[Entry]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes `OUT/PART/CLASS/PICTURE`.
+/// Writes `OUT/PART/CLASS/IMAGE`.
 fn write_folders(out: &Path, entries: &[Entry], link: Link) -> Result<(), Failure> {
     let fresh = Fresh::begin(out)?;
     let mut scan = Scan::new("writing", entries.len());
@@ -151,7 +151,7 @@ fn write_folders(out: &Path, entries: &[Entry], link: Link) -> Result<(), Failur
     fresh.finish()
 }
 
-/// Writes a row for each picture: its path, its class and its part. Paths of pictures below the table's folder are relative to it.
+/// Writes a row for each image: its path, its class and its part. Paths of images below the table's folder are relative to it.
 fn write_list(out: &Path, entries: &[Entry]) -> Result<(), Failure> {
     let parent = out.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
     let folder = parent.canonicalize().map_err(|error| Failure::Error(format!("{}: {error}", parent.display())))?;

@@ -1,4 +1,4 @@
-//! The pictures of each part. A test part is drawn from what training draws for itself.
+//! The images of each part. A test part is drawn from what training draws for itself.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ impl Part {
     }
 }
 
-/// A picture and its place.
+/// An image and its place.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Entry {
     pub part: Part,
@@ -48,7 +48,7 @@ pub struct Entry {
     pub file: PathBuf,
 }
 
-/// All pictures: those that training and validation draw, and of the former a share of each class for a test part.
+/// All images: those that training and validation draw, and of the former a share of each class for a test part.
 pub fn entries(opened: &Opened, test: f64) -> Result<Vec<Entry>, Failure> {
     let Opened { config, data, .. } = opened;
     let held_out = testing(data.train.as_ref(), data.validation.as_ref(), &data.classes, config.split_seed, test);
@@ -70,7 +70,7 @@ pub fn entries(opened: &Opened, test: f64) -> Result<Vec<Entry>, Failure> {
     Ok(entries)
 }
 
-/// The samples of the training part that are held out for testing: ⌊n · `share`⌋ of each class's n pictures in both parts. The
+/// The samples of the training part that are held out for testing: ⌊n · `share`⌋ of each class's n images in both parts. The
 /// draw depends on the seed and the class's name alone.
 fn testing(train: &dyn Dataset, validation: &dyn Dataset, classes: &[String], seed: u64, share: f64) -> HashSet<usize> {
     let mut own = vec![Vec::new(); classes.len()];

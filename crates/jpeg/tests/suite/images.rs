@@ -1,4 +1,4 @@
-//! Pictures of every coding that the encoder has, with contents drawn from a number.
+//! Images of every coding that the encoder has, with contents drawn from a number.
 
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 
@@ -14,10 +14,10 @@ pub const SAMPLINGS: [SamplingFactor; 8] = [
     SamplingFactor::F_2_4,
 ];
 
-/// Pictures that are compared with Pillow.
+/// Images that are compared with Pillow.
 pub const NUMBER: usize = 120;
 
-/// How a picture is written.
+/// How an image is written.
 #[derive(Clone, Copy, Debug)]
 pub struct Coding {
     pub width: u16,
