@@ -1,12 +1,12 @@
-//! Batch norm: statistics, normalisation with residual and rectifier, and its gradients.
+//! Batch norm: statistics, normalisation with residual and activation, and its gradients.
 
 use std::marker::PhantomData;
 
-use enmasse_graph::Rectifier;
+use enmasse_graph::Activation;
 
+use crate::activation::{ActivationFunction, with_activation};
 use crate::element::Element;
 use crate::isa::{Simd, values_ahead};
-use crate::rectify::{Rectify, with_rectifier};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 use crate::statistics::Moments;
@@ -33,7 +33,7 @@ pub(crate) unsafe fn bias_backward<E: Element>(context: &mut Context, size: Rows
     }
 }
 
-/// The forward pass up to the residual. Gradients recompute the rectifier's input with it, and get the same bits: the
+/// The forward pass up to the residual. Gradients recompute the activation's input with it, and get the same bits: the
 /// operations and operands are the same, and in every pass a channel is either in a vector or in the tail after the
 /// vectors.
 #[derive(Clone, Copy)]
@@ -57,13 +57,13 @@ impl<E: Element> Affine<E> {
 }
 
 struct Normalize<E, R, const RESIDUAL: bool> {
-    rectifier: PhantomData<R>,
+    activation: PhantomData<R>,
     affine: Affine<E>,
     residual: Region<E>,
     y: Region<E>,
 }
 
-impl<E: Element, R: Rectify, const RESIDUAL: bool> Pass for Normalize<E, R, RESIDUAL> {
+impl<E: Element, R: ActivationFunction, const RESIDUAL: bool> Pass for Normalize<E, R, RESIDUAL> {
     const BF16: bool = E::BF16;
 
     #[inline(always)]
@@ -91,10 +91,10 @@ pub(crate) struct Forward<E> {
     pub residual: Option<Region<E>>,
     pub y: Region<E>,
     pub epsilon: f32,
-    pub rectifier: Option<Rectifier>,
+    pub activation: Option<Activation>,
 }
 
-/// `y = (x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the residual, then the rectifier.
+/// `y = (x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the residual, then the activation.
 ///
 /// # Safety
 /// Regions are valid, of `size`; `y` is written, and overlaps no operand, or exactly coincides with one.
@@ -104,17 +104,17 @@ pub(crate) unsafe fn normalize<E: Element>(context: &mut Context, f: &Forward<E>
     // SAFETY: the scratch is this instruction's; operands as promised.
     unsafe { scales(f.moments.variance, f.weight, f.epsilon, scale) };
     let affine = Affine { x: f.x, mean: f.moments.mean, scale, bias: f.bias };
-    with_rectifier!(f.rectifier, R => {
-        let rectifier = PhantomData::<R>;
+    with_activation!(f.activation, R => {
+        let activation = PhantomData::<R>;
         // SAFETY: the caller's promise.
         unsafe {
             match f.residual {
                 None => {
-                    let pass = Normalize::<E, R, false> { rectifier, affine, residual: f.x, y: f.y };
+                    let pass = Normalize::<E, R, false> { activation, affine, residual: f.x, y: f.y };
                     sweep::by_channel(context, rows, channels, &pass);
                 }
                 Some(residual) => {
-                    let pass = Normalize::<E, R, true> { rectifier, affine, residual, y: f.y };
+                    let pass = Normalize::<E, R, true> { activation, affine, residual, y: f.y };
                     sweep::by_channel(context, rows, channels, &pass);
                 }
             }
@@ -137,7 +137,7 @@ fn deviation_inverse(variance: f32, epsilon: f32) -> f32 {
     (1.0 / (f64::from(variance) + f64::from(epsilon)).sqrt()) as f32
 }
 
-/// How a gradient finds out what the forward's rectifier let pass.
+/// How a gradient finds out what the forward's activation let pass.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Gate<E> {
     /// From the stored result.
@@ -146,16 +146,16 @@ pub(crate) enum Gate<E> {
     Recomputed { weight: Region<f32>, bias: Region<f32> },
 }
 
-/// dy where the rectifier let the forward's result pass, else 0.
+/// dy where the activation let the forward's result pass, else 0.
 #[derive(Clone, Copy)]
 struct Gated<E, R, const STORED: bool> {
-    rectifier: PhantomData<R>,
+    activation: PhantomData<R>,
     dy: Region<E>,
     y: Region<E>,
     affine: Affine<E>,
 }
 
-impl<E: Element, R: Rectify, const STORED: bool> Gated<E, R, STORED> {
+impl<E: Element, R: ActivationFunction, const STORED: bool> Gated<E, R, STORED> {
     /// The gate that `g` describes; `scale` is scratch for one value per channel.
     ///
     /// # Safety
@@ -171,7 +171,7 @@ impl<E: Element, R: Rectify, const STORED: bool> Gated<E, R, STORED> {
             }
             None => (x, mean),
         };
-        Gated { rectifier: PhantomData, dy: g.dy, y, affine: Affine { x, mean, scale, bias } }
+        Gated { activation: PhantomData, dy: g.dy, y, affine: Affine { x, mean, scale, bias } }
     }
 
     #[inline(always)]
@@ -203,7 +203,7 @@ struct ReduceTerms<E, R, const STORED: bool> {
     mean: Region<f32>,
 }
 
-impl<E: Element, R: Rectify, const STORED: bool> Terms<2> for ReduceTerms<E, R, STORED> {
+impl<E: Element, R: ActivationFunction, const STORED: bool> Terms<2> for ReduceTerms<E, R, STORED> {
     const BF16: bool = E::BF16;
 
     #[inline(always)]
@@ -231,14 +231,14 @@ pub(crate) struct Gradient<E> {
     pub dy: Region<E>,
     pub x: Region<E>,
     pub moments: Moments,
-    /// The forward's rectifier, if it had one.
-    pub gate: Option<(Rectifier, Gate<E>)>,
+    /// The forward's activation, if it had one.
+    pub gate: Option<(Activation, Gate<E>)>,
     pub epsilon: f32,
 }
 
 impl<E> Gradient<E> {
-    fn rectifier(&self) -> Option<Rectifier> {
-        self.gate.as_ref().map(|(rectifier, _)| *rectifier)
+    fn activation(&self) -> Option<Activation> {
+        self.gate.as_ref().map(|(activation, _)| *activation)
     }
 
     fn is_stored(&self) -> bool {
@@ -246,7 +246,7 @@ impl<E> Gradient<E> {
     }
 }
 
-/// Sums of dy and of `dy * (x - mean) / sqrt(variance + epsilon)`, where dy counts only if the rectifier let the result
+/// Sums of dy and of `dy * (x - mean) / sqrt(variance + epsilon)`, where dy counts only if the activation let the result
 /// pass.
 ///
 /// # Safety
@@ -270,7 +270,7 @@ pub(crate) unsafe fn reduce<E: Element>(
     macro_rules! run {
         ($stored:literal) => {
             // SAFETY: the caller's promise; the scratch is this instruction's.
-            with_rectifier!(g.rectifier(), R => unsafe {
+            with_activation!(g.activation(), R => unsafe {
                 let terms = ReduceTerms::<E, R, $stored> { dy: Gated::new(g, scale), x, mean };
                 sweep::sum(context, rows, channels, &terms, finish)
             })
@@ -291,7 +291,7 @@ struct Backward<E, R, const RESIDUAL: bool, const SUMS: bool, const STORED: bool
     slope: Region<f32>,
 }
 
-impl<E: Element, R: Rectify, const RESIDUAL: bool, const SUMS: bool, const STORED: bool> Pass
+impl<E: Element, R: ActivationFunction, const RESIDUAL: bool, const SUMS: bool, const STORED: bool> Pass
     for Backward<E, R, RESIDUAL, SUMS, STORED>
 {
     const BF16: bool = E::BF16;
@@ -349,7 +349,7 @@ pub(crate) unsafe fn backward<E: Element>(
     macro_rules! run {
         ($residual:literal, $sums:literal, $stored:literal) => {
             // SAFETY: the caller's promise; the scratch is this instruction's.
-            with_rectifier!(g.rectifier(), R => unsafe {
+            with_activation!(g.activation(), R => unsafe {
                 let dy = Gated::new(g, gate);
                 let pass =
                     Backward::<E, R, $residual, $sums, $stored> { dy, x, dx, dresidual, mean, scale, shift, slope };

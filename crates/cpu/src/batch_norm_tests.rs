@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::activation::plain;
 use crate::guard::{Edge, Guarded, GuardedContext};
 use crate::isa::Isa;
-use crate::rectify::plain;
 use crate::statistics::statistics;
 use crate::test_support::{assert_near, available, noise};
 
@@ -34,7 +34,7 @@ struct Input {
     dy: Vec<f32>,
     weight: Vec<f32>,
     bias: Vec<f32>,
-    rectifier: Option<Rectifier>,
+    activation: Option<Activation>,
     with_residual: bool,
 }
 
@@ -52,13 +52,13 @@ fn run(input: &Input, isa: Isa, threads: usize) -> Results {
     let mut dresidual = Guarded::new(edge, &dy);
     let moments = Moments { mean: Region::of_mut(&mut mean), variance: Region::of_mut(&mut variance) };
     let residual = input.with_residual.then(|| Region::of(&residual));
-    let rectifier = input.rectifier;
+    let activation = input.activation;
     // SAFETY: every region is a live buffer of the right size.
     unsafe {
         let (x, weight, y_over) = (Region::of(&x), Region::of(&weight), Region::of_mut(&mut y));
         statistics(context, size, x, moments);
         let bias = Region::of(&bias);
-        let forward = Forward { size, x, moments, weight, bias, residual, y: y_over, epsilon: EPSILON, rectifier };
+        let forward = Forward { size, x, moments, weight, bias, residual, y: y_over, epsilon: EPSILON, activation };
         normalize(context, &forward);
         bias_backward(context, size, Region::of(&dy), Region::of_mut(&mut channel_sums));
         let over = Region::of_mut(&mut dresidual);
@@ -67,7 +67,7 @@ fn run(input: &Input, isa: Isa, threads: usize) -> Results {
             dy: over,
             x,
             moments,
-            gate: rectifier.map(|r| (r, Gate::Stored(y_over))),
+            gate: activation.map(|r| (r, Gate::Stored(y_over))),
             epsilon: EPSILON,
         };
         let sums = (Region::of_mut(&mut dbias), Region::of_mut(&mut dweight));
@@ -90,12 +90,12 @@ fn run(input: &Input, isa: Isa, threads: usize) -> Results {
     }
 }
 
-fn check(rows: usize, channels: usize, rectifier: Option<Rectifier>, with_residual: bool, offset: f32) {
+fn check(rows: usize, channels: usize, activation: Option<Activation>, with_residual: bool, offset: f32) {
     let size = Rows { rows, channels };
     let n = rows * channels;
     let x: Vec<f32> = noise(1, n).iter().map(|v| v + offset).collect();
     let (weight, bias) = (noise(4, channels), noise(5, channels));
-    let input = Input { size, x, residual: noise(2, n), dy: noise(3, n), weight, bias, rectifier, with_residual };
+    let input = Input { size, x, residual: noise(2, n), dy: noise(3, n), weight, bias, activation, with_residual };
     let (x, residual, dy) = (wide(&input.x), wide(&input.residual), wide(&input.dy));
     let (weight, bias) = (wide(&input.weight), wide(&input.bias));
     let of = |values: &[f64], c: usize| values.iter().skip(c).step_by(channels).copied().collect::<Vec<_>>();
@@ -120,11 +120,11 @@ fn check(rows: usize, channels: usize, rectifier: Option<Rectifier>, with_residu
         let hat = |i: usize| (x[i] - mean[i % channels]) * inverse(i % channels);
         let y: Vec<f64> = (0..n)
             .map(|i| hat(i) * weight[i % channels] + bias[i % channels] + if with_residual { residual[i] } else { 0.0 })
-            .map(|y| plain(rectifier, y).0)
+            .map(|y| plain(activation, y).0)
             .collect();
         assert_near(&what("y"), &r.y, &y, 3e-6);
         let masked: Vec<f64> =
-            (0..n).map(|i| if plain(rectifier, f64::from(r.y[i])).1 { dy[i] } else { 0.0 }).collect();
+            (0..n).map(|i| if plain(activation, f64::from(r.y[i])).1 { dy[i] } else { 0.0 }).collect();
         let sums = |values: &[f64]| (0..channels).map(|c| of(values, c).iter().sum()).collect::<Vec<f64>>();
         let products: Vec<f64> = (0..n).map(|i| masked[i] * hat(i)).collect();
         assert_near(&what("sums"), &r.sums, &sums(&dy), 1e-5);
@@ -149,16 +149,16 @@ fn check(rows: usize, channels: usize, rectifier: Option<Rectifier>, with_residu
 
 #[test]
 fn large_means_cost_no_accuracy() {
-    check(5000, 3, Some(Rectifier::Relu), true, 100.0);
+    check(5000, 3, Some(Activation::Relu), true, 100.0);
     check(300, 70, None, false, -30.0);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
-    fn any_size(rows in 2usize..700, channels in 1usize..70, rectifier in 0usize..3, with_residual: bool) {
-        let rectifier = [None, Some(Rectifier::Relu), Some(Rectifier::Relu6)][rectifier];
-        check(rows, channels, rectifier, with_residual, 0.5);
+    fn any_size(rows in 2usize..700, channels in 1usize..70, activation in 0usize..3, with_residual: bool) {
+        let activation = [None, Some(Activation::Relu), Some(Activation::Relu6)][activation];
+        check(rows, channels, activation, with_residual, 0.5);
     }
 }
 
@@ -166,7 +166,7 @@ proptest! {
 fn gradients<E: Element>(
     isa: Isa,
     size: Rows,
-    rectifier: Rectifier,
+    activation: Activation,
     [x, dy, weight, bias]: &[Vec<f32>; 4],
     recomputed: bool,
 ) -> Vec<u32> {
@@ -182,10 +182,10 @@ fn gradients<E: Element>(
     // SAFETY: every region is a live buffer of the right size.
     unsafe {
         statistics(context, size, x, moments);
-        let rectifier = Some(rectifier);
-        normalize(context, &Forward { size, x, moments, weight, bias, residual: None, y, epsilon, rectifier });
+        let activation = Some(activation);
+        normalize(context, &Forward { size, x, moments, weight, bias, residual: None, y, epsilon, activation });
         let gate = if recomputed { Gate::Recomputed { weight, bias } } else { Gate::Stored(y) };
-        let g = Gradient { size, dy, x, moments, gate: rectifier.map(|r| (r, gate)), epsilon };
+        let g = Gradient { size, dy, x, moments, gate: activation.map(|r| (r, gate)), epsilon };
         reduce(context, &g, dbias, dweight);
         backward(context, &g, weight, Some((dbias, dweight, size.rows)), dx, None);
         backward(context, &g, weight, None, constant_dx, None);
@@ -194,7 +194,7 @@ fn gradients<E: Element>(
     sums[2..].iter().flatten().copied().chain(maps).map(f32::to_bits).collect()
 }
 
-fn check_gates<E: Element>(rows: usize, channels: usize, rectifier: Rectifier) {
+fn check_gates<E: Element>(rows: usize, channels: usize, activation: Activation) {
     let n = rows * channels;
     // Results around 0 and 6, normal and denormal: in bf16 rounding decides at both limits.
     let at =
@@ -203,17 +203,17 @@ fn check_gates<E: Element>(rows: usize, channels: usize, rectifier: Rectifier) {
     let operands = [noise(1, n), noise(2, n), weight, bias];
     let size = Rows { rows, channels };
     for isa in available() {
-        let [stored, recomputed] = [false, true].map(|by| gradients::<E>(isa, size, rectifier, &operands, by));
+        let [stored, recomputed] = [false, true].map(|by| gradients::<E>(isa, size, activation, &operands, by));
         assert_eq!(stored, recomputed, "{isa} {} {rows}x{channels}", E::DTYPE);
     }
 }
 
 #[test]
 fn recomputed_gates_equal_stored_ones() {
-    for rectifier in [Rectifier::Relu, Rectifier::Relu6] {
+    for activation in [Activation::Relu, Activation::Relu6] {
         for (rows, channels) in [(500, 64), (301, 37), (7, 3)] {
-            check_gates::<f32>(rows, channels, rectifier);
-            check_gates::<enmasse_tensor::Bf16>(rows, channels, rectifier);
+            check_gates::<f32>(rows, channels, activation);
+            check_gates::<enmasse_tensor::Bf16>(rows, channels, activation);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Maps in bf16 equal the rounded maps in f32: every kernel on elements loads f32, computes in f32 and rounds once.
 //! (Matrix products differ, and are compared with f64.)
 
-use enmasse_graph::{Conv2d, Rectifier, Window};
+use enmasse_graph::{Activation, Conv2d, Window};
 use proptest::prelude::*;
 
 use super::*;
@@ -44,7 +44,7 @@ fn map<E: Element>(edge: Edge, key: u64, n: usize) -> Guarded<E> {
     Guarded::new(edge, &values)
 }
 
-fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, rectifier: Option<Rectifier>) -> Results {
+fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, activation: Option<Activation>) -> Results {
     let Sizes(batch, height, width, channels) = sizes;
     let (rows, n) = (batch * height * width, batch * height * width * channels);
     let size = Rows { rows, channels };
@@ -96,10 +96,10 @@ fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, rectifier: Option<Rectifi
     out!(map "normalize" [out: 3 * rows] {
         elementwise::normalize(context, &table, Region::of(&bytes), Region::of_mut(&mut out))
     });
-    let chosen = rectifier.unwrap_or(Rectifier::Relu);
-    out!(map "rectify" [out: n] elementwise::rectify(context, chosen, x, Region::of_mut(&mut out)));
-    out!(map "rectify backward" [out: n] {
-        elementwise::rectify_backward(context, chosen, x, y, Region::of_mut(&mut out))
+    let chosen = activation.unwrap_or(Activation::Relu);
+    out!(map "activation" [out: n] elementwise::activate(context, chosen, x, Region::of_mut(&mut out)));
+    out!(map "activation backward" [out: n] {
+        elementwise::activate_backward(context, chosen, x, y, Region::of_mut(&mut out))
     });
     out!(map "add" [out: n] elementwise::add(context, x, y, Region::of_mut(&mut out)));
     out!(map "dropout" [out: n] {
@@ -117,11 +117,11 @@ fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, rectifier: Option<Rectifi
     for residual in [None, Some(res)] {
         out!(map "batch norm" [out: n] {
             let y = Region::of_mut(&mut out);
-            let forward = Forward { size, x, moments, weight, bias, residual, y, epsilon: 1e-3, rectifier };
+            let forward = Forward { size, x, moments, weight, bias, residual, y, epsilon: 1e-3, activation };
             batch_norm::normalize(context, &forward)
         });
     }
-    let gate = rectifier.map(|rectifier| (rectifier, Gate::Stored(y)));
+    let gate = activation.map(|activation| (activation, Gate::Stored(y)));
     let norm = Gradient { size, dy: res, x, moments, gate, epsilon: 1e-3 };
     out!(value "batch norm reduce" [dbias: channels, dweight: channels] {
         batch_norm::reduce(context, &norm, Region::of_mut(&mut dbias), Region::of_mut(&mut dweight))
@@ -159,11 +159,11 @@ proptest! {
         batch in 1usize..3,
         size in [1usize..9, 1usize..9],
         channels in 2usize..70,
-        rectifier in prop::sample::select(vec![None, Some(Rectifier::Relu), Some(Rectifier::Relu6)]),
+        activation in prop::sample::select(vec![None, Some(Activation::Relu), Some(Activation::Relu6)]),
     ) {
         let sizes = Sizes(batch, size[0], size[1], channels);
         for (isa, edge) in available().flat_map(|isa| Edge::BOTH.map(|edge| (isa, edge))) {
-            let (wide, narrow) = (run::<f32>(isa, edge, sizes, rectifier), run::<Bf16>(isa, edge, sizes, rectifier));
+            let (wide, narrow) = (run::<f32>(isa, edge, sizes, activation), run::<Bf16>(isa, edge, sizes, activation));
             for ((name, wide), (_, narrow)) in wide.maps.iter().zip(&narrow.maps) {
                 let rounded: Vec<f32> = wide.iter().map(|&value| Bf16::from_f32(value).to_f32()).collect();
                 prop_assert_eq!(&rounded, narrow, "{} {}", isa, name);

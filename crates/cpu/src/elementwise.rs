@@ -1,13 +1,13 @@
-//! Passes over single elements: images to f32, rectifiers, add, dropout, and the order of a flattened map.
+//! Passes over single elements: images to f32, activations, add, dropout, and the order of a flattened map.
 
 use std::marker::PhantomData;
 
-use enmasse_graph::Rectifier;
+use enmasse_graph::Activation;
 use enmasse_tensor::random::{philox, unit_f32};
 
+use crate::activation::{ActivationFunction, with_activation};
 use crate::element::Element;
 use crate::isa::Simd;
-use crate::rectify::{Rectify, with_rectifier};
 use crate::region::Region;
 use crate::scratch::Context;
 use crate::sweep::{self, Pass};
@@ -68,10 +68,10 @@ pub(crate) unsafe fn normalize<E: Element>(
 struct Apply<E, R> {
     x: Region<E>,
     y: Region<E>,
-    rectifier: PhantomData<R>,
+    activation: PhantomData<R>,
 }
 
-impl<E: Element, R: Rectify> Pass for Apply<E, R> {
+impl<E: Element, R: ActivationFunction> Pass for Apply<E, R> {
     const BF16: bool = E::BF16;
 
     #[inline(always)]
@@ -85,11 +85,11 @@ impl<E: Element, R: Rectify> Pass for Apply<E, R> {
 ///
 /// # Safety
 /// Regions are valid and equally long; `y` is written, and may coincide with `x`.
-pub(crate) unsafe fn rectify<E: Element>(context: &mut Context, rectifier: Rectifier, x: Region<E>, y: Region<E>) {
+pub(crate) unsafe fn activate<E: Element>(context: &mut Context, activation: Activation, x: Region<E>, y: Region<E>) {
     // SAFETY: the caller's promise.
     unsafe {
-        with_rectifier!(Some(rectifier), R => {
-            sweep::flat(context, y.len(), &Apply { x, y, rectifier: PhantomData::<R> });
+        with_activation!(Some(activation), R => {
+            sweep::flat(context, y.len(), &Apply { x, y, activation: PhantomData::<R> });
         });
     }
 }
@@ -98,10 +98,10 @@ struct Gate<E, R> {
     dy: Region<E>,
     y: Region<E>,
     dx: Region<E>,
-    rectifier: PhantomData<R>,
+    activation: PhantomData<R>,
 }
 
-impl<E: Element, R: Rectify> Pass for Gate<E, R> {
+impl<E: Element, R: ActivationFunction> Pass for Gate<E, R> {
     const BF16: bool = E::BF16;
 
     #[inline(always)]
@@ -115,21 +115,21 @@ impl<E: Element, R: Rectify> Pass for Gate<E, R> {
     }
 }
 
-/// dy where the rectifier let `y` pass, else 0.
+/// dy where the activation let `y` pass, else 0.
 ///
 /// # Safety
 /// Regions are valid and equally long; `dx` is written, and may coincide with `dy`.
-pub(crate) unsafe fn rectify_backward<E: Element>(
+pub(crate) unsafe fn activate_backward<E: Element>(
     context: &mut Context,
-    rectifier: Rectifier,
+    activation: Activation,
     dy: Region<E>,
     y: Region<E>,
     dx: Region<E>,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        with_rectifier!(Some(rectifier), R => {
-            sweep::flat(context, dx.len(), &Gate { dy, y, dx, rectifier: PhantomData::<R> });
+        with_activation!(Some(activation), R => {
+            sweep::flat(context, dx.len(), &Gate { dy, y, dx, activation: PhantomData::<R> });
         });
     }
 }

@@ -50,10 +50,10 @@ fn passes_in_place_of_their_operands() {
         let w = Region::of_mut(&mut sixth);
         // SAFETY: live buffers of equal length.
         unsafe {
-            rectify(context, Rectifier::Relu, x, x);
-            rectify_backward(context, Rectifier::Relu, y, Region::of(&b), y);
-            rectify(context, Rectifier::Relu6, u, u);
-            rectify_backward(context, Rectifier::Relu6, v, Region::of(&b), v);
+            activate(context, Activation::Relu, x, x);
+            activate_backward(context, Activation::Relu, y, Region::of(&b), y);
+            activate(context, Activation::Relu6, u, u);
+            activate_backward(context, Activation::Relu6, v, Region::of(&b), v);
             add(context, z, Region::of(&b), z);
             multiply(context, w, Region::of(&b), w);
         }

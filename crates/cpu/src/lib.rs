@@ -21,6 +21,7 @@
 //! depends only on the problem's size, and every sum has one order, so **bits do not depend on the number of threads**.
 //! A step allocates nothing: arenas and scratch are sized when the plans are compiled.
 
+mod activation;
 mod affinity;
 mod algorithm;
 mod average;
@@ -47,7 +48,6 @@ mod pool;
 mod pooling;
 mod prepare;
 mod program;
-mod rectify;
 mod region;
 mod samples;
 mod scratch;

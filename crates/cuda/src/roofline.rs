@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    /// A convolution, batch norm and rectifier of ResNet's first stage, after a cheap stem.
+    /// A convolution, batch norm and activation of ResNet's first stage, after a cheap stem.
     fn plans(precision: Precision, shards: usize) -> Plans {
         let model = |x: Tensor| {
             let x = x.conv2d("stem", Conv::new(64, 1).no_bias());

@@ -70,7 +70,7 @@ fn compare(device: &dyn Device) -> Result<Result<(), String>, DeviceError> {
     Ok(Ok(()))
 }
 
-/// Convolutions: dense, strided, depthwise, grouped and of one pixel; batch norms; pooling of every kind; sums; two rectifiers; dropout;
+/// Convolutions: dense, strided, depthwise, grouped and of one pixel; batch norms; pooling of every kind; sums; two activations; dropout;
 /// linear layers.
 fn net(x: Tensor) -> Tensor {
     let x = x.conv2d("conv1", Conv::new(16, 3).padding(1)).batch_norm("bn1").relu();

@@ -1,4 +1,4 @@
-//! Attributes of operations: windows, groups, statistics, rectifiers, functions.
+//! Attributes of operations: windows, groups, statistics, activations, functions.
 
 use std::fmt;
 
@@ -100,7 +100,7 @@ impl fmt::Display for NormStatistics {
 /// An activation whose gradient follows from its result `y`: ReLU passes the gradient where `0 < y`, ReLU6 where
 /// `0 < y < 6` (as PyTorch's `ReLU` and `ReLU6` do; NaN stays NaN).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rectifier {
+pub enum Activation {
     /// `max(x, 0)`.
     Relu,
     /// `min(max(x, 0), 6)`.

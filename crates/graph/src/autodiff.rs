@@ -4,7 +4,7 @@
 //! want one. A value wants a gradient if it is a trainable parameter or depends on one, so frozen parts cost nothing. If a
 //! value has several gradients, they are added. A convolution adds the earlier gradients of its input itself.
 
-use crate::{Graph, GraphError, Node, NormStatistics, Op, Phase, Rectifier, Role, ValueId};
+use crate::{Activation, Graph, GraphError, Node, NormStatistics, Op, Phase, Role, ValueId};
 
 /// Appends backward nodes for `loss_node`, an [`Op::CrossEntropy`] or [`Op::SampleSum`]. Returns `(parameter, gradient)` for
 /// each trainable parameter, in the order in which backward completes the gradients. Those gradients have the role
@@ -141,11 +141,11 @@ impl Backward<'_> {
                 self.emit_gradient(node.inputs[2], Op::BiasBackward, vec![dy]);
                 self.emit_gradient(x, Op::LinearBackwardData, vec![dy, node.inputs[1]]);
             }
-            Op::BatchNormNormalize { epsilon, statistics, rectifier } => {
-                self.batch_norm(node, dy, epsilon, statistics, rectifier)
+            Op::BatchNormNormalize { epsilon, statistics, activation } => {
+                self.batch_norm(node, dy, epsilon, statistics, activation)
             }
-            Op::Rectify(rectifier) => {
-                self.emit_gradient(x, Op::RectifyBackward(rectifier), vec![dy, node.outputs[0]]);
+            Op::Activation(activation) => {
+                self.emit_gradient(x, Op::ActivationBackward(activation), vec![dy, node.outputs[0]]);
             }
             Op::MaxPool(window) => self.emit_gradient(x, Op::MaxPoolBackward(window), vec![dy, node.outputs[1]]),
             Op::AvgPool(window) => self.emit_gradient(x, Op::AvgPoolBackward(window), vec![dy]),
@@ -182,7 +182,7 @@ impl Backward<'_> {
             | Op::BiasBackward
             | Op::BatchNormReduce { .. }
             | Op::BatchNormBackward { .. }
-            | Op::RectifyBackward(_)
+            | Op::ActivationBackward(_)
             | Op::MaxPoolBackward(_)
             | Op::AvgPoolBackward(_)
             | Op::AdaptiveAvgPoolBackward(_)
@@ -219,12 +219,12 @@ impl Backward<'_> {
         dy: ValueId,
         epsilon: f32,
         statistics: NormStatistics,
-        rectifier: Option<Rectifier>,
+        activation: Option<Activation>,
     ) {
         let [x, mean, variance, weight, bias] = [0, 1, 2, 3, 4].map(|i| node.inputs[i]);
         let residual = node.inputs.get(5).copied();
         // Without a residual, y follows from x, which is an operand already, so y need not be read.
-        let gate = match (rectifier, residual) {
+        let gate = match (activation, residual) {
             (None, _) => vec![],
             (Some(_), Some(_)) => vec![node.outputs[0]],
             (Some(_), None) => vec![weight, bias],
@@ -234,22 +234,22 @@ impl Backward<'_> {
         let mut sums = Vec::new();
         if self.wants[weight.0] || self.wants[bias.0] || (batch && through_x) {
             let inputs = [dy, x, mean, variance].iter().chain(&gate).copied().collect();
-            let outputs = self.emit(Op::BatchNormReduce { epsilon, rectifier }, inputs, &[bias, weight]);
+            let outputs = self.emit(Op::BatchNormReduce { epsilon, activation }, inputs, &[bias, weight]);
             self.add_gradient(bias, outputs[0]);
             self.add_gradient(weight, outputs[1]);
             sums = if batch { outputs } else { Vec::new() };
         }
-        let masked_residual = rectifier.is_some() && residual.is_some_and(|r| self.wants[r.0]);
+        let masked_residual = activation.is_some() && residual.is_some_and(|r| self.wants[r.0]);
         if through_x || masked_residual {
             let inputs = [dy, x, mean, variance, weight].into_iter().chain(sums).chain(gate).collect();
-            let op = Op::BatchNormBackward { epsilon, statistics, rectifier, residual: masked_residual };
+            let op = Op::BatchNormBackward { epsilon, statistics, activation, residual: masked_residual };
             let outputs = self.emit(op, inputs, &[x, x][..1 + usize::from(masked_residual)]);
             self.add_gradient(x, outputs[0]);
             if let (Some(residual), Some(&gradient)) = (residual, outputs.get(1)) {
                 self.add_gradient(residual, gradient);
             }
         }
-        if let (Some(residual), None) = (residual, rectifier) {
+        if let (Some(residual), None) = (residual, activation) {
             self.add_gradient(residual, dy);
         }
     }
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
     use crate::{Builder, Conv, Mode};
 
-    /// A model with `x + relu(x)` and a loss, in which `op` replaces the rectifier.
+    /// A model with `x + relu(x)` and a loss, in which `op` replaces the activation.
     fn beside_a_shortcut(op: Op) -> (Graph, usize) {
         let builder = Builder::new(2, [4, 4], Mode::Train, 0);
         let x = builder.pixels(&[0.0; 3], &[1.0; 3]).conv2d("conv", Conv::new(4, 1));
@@ -282,8 +282,8 @@ mod tests {
             let refusal = |operation| GraphError::NotDifferentiable { layer: "conv".into(), operation };
             assert_eq!(found, refused.map_or(Ok(4), |operation| Err(refusal(operation))));
         };
-        check(Op::Rectify(Rectifier::Relu), None);
-        check(Op::RectifyBackward(Rectifier::Relu), Some("relu_backward"));
+        check(Op::Activation(Activation::Relu), None);
+        check(Op::ActivationBackward(Activation::Relu), Some("relu_backward"));
         check(Op::BatchNormStatistics, Some("batch_norm_statistics"));
         check(Op::SyncSum, Some("sync_sum"));
     }

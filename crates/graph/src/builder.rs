@@ -27,8 +27,8 @@ use enmasse_tensor::{DType, Shape};
 
 use crate::layer::{Conv, Linear, Pool};
 use crate::{
-    AdaptiveAvgPool, Conv2d, FilterOrder, Graph, GraphError, Init, Layout, Mixture, Mode, Node, NormStatistics, Op,
-    Parameter, PerSample, Phase, Place, Rectifier, Relation, Role, ValueId,
+    Activation, AdaptiveAvgPool, Conv2d, FilterOrder, Graph, GraphError, Init, Layout, Mixture, Mode, Node,
+    NormStatistics, Op, Parameter, PerSample, Phase, Place, Relation, Role, ValueId,
 };
 
 #[derive(Debug)]
@@ -263,7 +263,7 @@ impl Tensor {
         let running_var = self.buffer(format!("{name}.running_var"), channels, 1.0);
         if !training {
             let statistics = NormStatistics::Running;
-            let op = Op::BatchNormNormalize { epsilon: EPSILON, statistics, rectifier: None };
+            let op = Op::BatchNormNormalize { epsilon: EPSILON, statistics, activation: None };
             return self.record(op, &[running_mean, running_var, weight, bias], shape);
         }
         let (mean, variance) = {
@@ -288,20 +288,20 @@ impl Tensor {
             (mean, variance)
         };
         let statistics = NormStatistics::Batch { count };
-        let op = Op::BatchNormNormalize { epsilon: EPSILON, statistics, rectifier: None };
+        let op = Op::BatchNormNormalize { epsilon: EPSILON, statistics, activation: None };
         self.record(op, &[mean, variance, weight, bias], shape)
     }
 
     /// `max(x, 0)`.
     pub fn relu(self) -> Tensor {
         let shape = self.shape();
-        self.record(Op::Rectify(Rectifier::Relu), &[], shape)
+        self.record(Op::Activation(Activation::Relu), &[], shape)
     }
 
     /// `min(max(x, 0), 6)`.
     pub fn relu6(self) -> Tensor {
         let shape = self.shape();
-        self.record(Op::Rectify(Rectifier::Relu6), &[], shape)
+        self.record(Op::Activation(Activation::Relu6), &[], shape)
     }
 
     /// Max pooling.

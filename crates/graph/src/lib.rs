@@ -26,7 +26,7 @@ mod plan;
 mod target;
 mod work;
 
-pub use attributes::{AdaptiveAvgPool, Conv2d, Function, NormStatistics, Rectifier, Window};
+pub use attributes::{Activation, AdaptiveAvgPool, Conv2d, Function, NormStatistics, Window};
 pub use builder::{Builder, Tensor};
 pub use choices::{Choices, ChoicesError};
 pub use compile::{CompileOptions, compile, compile_evaluation};

@@ -6,7 +6,7 @@
 //!
 //! Element types: operands are f32 unless stated otherwise. In a plan of [`crate::Precision::Bf16`] every map (an activation
 //! or gradient `[N,H,W,C]`) is bf16. All other operands stay f32: weights, biases, statistics, sums per channel, gradients of
-//! parameters, and matrices `[N,K]`. Batch norm, rectifiers, dropout, addition, multiplication, functions and
+//! parameters, and matrices `[N,K]`. Batch norm, activations, dropout, addition, multiplication, functions and
 //! [`Op::BiasBackward`] work on matrices as well as on maps. Some operations therefore mix types. Convolutions take
 //! `bf16 x, f32 w, f32 bias -> bf16 y`, their gradients `bf16 dy, f32 w, bf16 base -> bf16 dx` and
 //! `bf16 x, bf16 dy -> f32 dw`. [`Op::Normalize`] and [`Op::FlattenBackward`] write bf16, [`Op::Flatten`] reads it. All maps
@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use crate::Update;
 
-use crate::{AdaptiveAvgPool, Conv2d, Function, NormStatistics, Rectifier, Window};
+use crate::{Activation, AdaptiveAvgPool, Conv2d, Function, NormStatistics, Window};
 
 /// One operation. N = batch, C = channels of the named value, K = classes.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,26 +50,26 @@ pub enum Op {
     /// deviations.
     BatchNormStatistics,
     /// `(x, mean, variance, weight, bias, [residual]) -> (y)`: `(x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the
-    /// residual, then the rectifier.
+    /// residual, then the activation.
     BatchNormNormalize {
         /// Added to the variance.
         epsilon: f32,
         /// The kind of statistics among the operands.
         statistics: NormStatistics,
-        /// The rectifier, which is applied last.
-        rectifier: Option<Rectifier>,
+        /// The activation, which is applied last.
+        activation: Option<Activation>,
     },
     /// `(dy, x, mean, variance, [gate]) -> (dbias [C], dweight [C])`: sums of `dy` and of
-    /// `dy * (x - mean) / sqrt(variance + epsilon)`. With a rectifier `dy` counts only where the rectifier passed the
+    /// `dy * (x - mean) / sqrt(variance + epsilon)`. With an activation `dy` counts only where the activation passed the
     /// forward's result. The gate is that result, `y`. If there was no residual, the gate is `weight, bias`, from which `y`
     /// follows.
     BatchNormReduce {
         /// Added to the variance.
         epsilon: f32,
-        /// The rectifier of the forward. If there is one, the gate is an operand.
-        rectifier: Option<Rectifier>,
+        /// The activation of the forward. If there is one, the gate is an operand.
+        activation: Option<Activation>,
     },
-    /// `(dy, x, mean, variance, weight, dbias, dweight, [gate]) -> (dx, [dresidual])`: with a rectifier `dy` is first masked
+    /// `(dy, x, mean, variance, weight, dbias, dweight, [gate]) -> (dx, [dresidual])`: with an activation `dy` is first masked
     /// by the gate of [`Op::BatchNormReduce`]. With `residual` the masked `dy` is stored too (over `dy` if the memory pass
     /// chooses so). With running statistics `dx = dy * weight / sqrt(variance + epsilon)`, and the operands lack the sums:
     /// `(dy, x, mean, variance, weight, [gate])`.
@@ -78,9 +78,9 @@ pub enum Op {
         epsilon: f32,
         /// The kind of statistics among the operands.
         statistics: NormStatistics,
-        /// The rectifier of the forward. If there is one, the gate is an operand.
-        rectifier: Option<Rectifier>,
-        /// Whether the forward had a residual before its rectifier, whose gradient is an output.
+        /// The activation of the forward. If there is one, the gate is an operand.
+        activation: Option<Activation>,
+        /// Whether the forward had a residual before its activation, whose gradient is an output.
         residual: bool,
     },
     /// `(mean, variance) -> (update [2,C])`: this shard's share of the running statistics. Row 0 is the mean, row 1 the
@@ -93,9 +93,9 @@ pub enum Op {
         shards: usize,
     },
     /// `(x) -> (y)`; `y` may lie over `x`.
-    Rectify(Rectifier),
-    /// `(dy, y) -> (dx)`: dy where the rectifier passed `y`, else 0; `dx` may lie over `dy`.
-    RectifyBackward(Rectifier),
+    Activation(Activation),
+    /// `(dy, y) -> (dx)`: dy where the activation passed `y`, else 0; `dx` may lie over `dy`.
+    ActivationBackward(Activation),
     /// `(x) -> (y, position u8)`: `position` is the index of the winning element in the window,
     /// `row * kernel width + column`. The first of equal elements wins, and NaN wins over numbers, as in PyTorch.
     MaxPool(Window),
@@ -356,10 +356,10 @@ impl Op {
             Op::BatchNormBackward { residual: true, .. } => named("batch_norm_backward").of_batch().in_place(1, 0),
             Op::BatchNormBackward { residual: false, .. } => named("batch_norm_backward").of_batch(),
             Op::RunningShare { .. } => named("running_share").of_batch(),
-            Op::Rectify(Rectifier::Relu) => named("relu").in_place(0, 0),
-            Op::Rectify(Rectifier::Relu6) => named("relu6").in_place(0, 0),
-            Op::RectifyBackward(Rectifier::Relu) => named("relu_backward").in_place(0, 0),
-            Op::RectifyBackward(Rectifier::Relu6) => named("relu6_backward").in_place(0, 0),
+            Op::Activation(Activation::Relu) => named("relu").in_place(0, 0),
+            Op::Activation(Activation::Relu6) => named("relu6").in_place(0, 0),
+            Op::ActivationBackward(Activation::Relu) => named("relu_backward").in_place(0, 0),
+            Op::ActivationBackward(Activation::Relu6) => named("relu6_backward").in_place(0, 0),
             Op::MaxPool(_) => named("max_pool"),
             Op::MaxPoolBackward(_) => named("max_pool_backward"),
             Op::AvgPool(_) => named("avg_pool"),
@@ -449,13 +449,13 @@ impl fmt::Display for Op {
             Op::Conv2d(conv) | Op::Conv2dBackwardData(conv) | Op::Conv2dBackwardWeights(conv) => {
                 write!(f, " {{{conv}}}")
             }
-            Op::BatchNormNormalize { epsilon, statistics, rectifier } => {
-                write!(f, " {{epsilon {epsilon} {statistics}{}}}", suffix(*rectifier))
+            Op::BatchNormNormalize { epsilon, statistics, activation } => {
+                write!(f, " {{epsilon {epsilon} {statistics}{}}}", suffix(*activation))
             }
-            Op::BatchNormReduce { epsilon, rectifier } => write!(f, " {{epsilon {epsilon}{}}}", suffix(*rectifier)),
-            Op::BatchNormBackward { epsilon, statistics, rectifier, residual } => {
+            Op::BatchNormReduce { epsilon, activation } => write!(f, " {{epsilon {epsilon}{}}}", suffix(*activation)),
+            Op::BatchNormBackward { epsilon, statistics, activation, residual } => {
                 let residual = if *residual { " residual" } else { "" };
-                write!(f, " {{epsilon {epsilon} {statistics}{}{residual}}}", suffix(*rectifier))
+                write!(f, " {{epsilon {epsilon} {statistics}{}{residual}}}", suffix(*activation))
             }
             Op::RunningShare { count, shards } => write!(f, " {{count {count} shards {shards}}}"),
             Op::MaxPool(window) | Op::MaxPoolBackward(window) | Op::AvgPool(window) | Op::AvgPoolBackward(window) => {
@@ -496,8 +496,8 @@ impl fmt::Display for Op {
             | Op::Scale
             | Op::Unscale
             | Op::BatchNormStatistics
-            | Op::Rectify(_)
-            | Op::RectifyBackward(_)
+            | Op::Activation(_)
+            | Op::ActivationBackward(_)
             | Op::Add
             | Op::Multiply
             | Op::Flatten
@@ -515,11 +515,11 @@ impl fmt::Display for Op {
     }
 }
 
-/// A fused rectifier in the text of an operation.
-fn suffix(rectifier: Option<Rectifier>) -> &'static str {
-    match rectifier {
+/// A fused activation in the text of an operation.
+fn suffix(activation: Option<Activation>) -> &'static str {
+    match activation {
         None => "",
-        Some(Rectifier::Relu) => " relu",
-        Some(Rectifier::Relu6) => " relu6",
+        Some(Activation::Relu) => " relu",
+        Some(Activation::Relu6) => " relu6",
     }
 }

@@ -8,7 +8,7 @@ use enmasse_graph::{Conv, Linear, Tensor};
 const STAGES: [(usize, usize, usize); 7] =
     [(1, 16, 1), (6, 24, 2), (6, 32, 2), (6, 64, 2), (6, 96, 1), (6, 160, 2), (6, 320, 1)];
 
-/// Inverted residuals: 1x1 up, 3x3 depthwise, 1x1 down without a rectifier.
+/// Inverted residuals: 1x1 up, 3x3 depthwise, 1x1 down without an activation.
 ///
 /// ```
 /// use enmasse_graph::{CompileOptions, compile};

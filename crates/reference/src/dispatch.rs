@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use enmasse_device::DeviceError;
-use enmasse_graph::{Node, NormStatistics, Op, Plan, Rectifier, ValueId};
+use enmasse_graph::{Activation, Node, NormStatistics, Op, Plan, ValueId};
 
 use crate::kernels::batch_norm::{self, Normalizer};
 use crate::kernels::conv2d::{self, Shapes};
@@ -42,17 +42,17 @@ pub(crate) fn run(
         (Op::LinearBackwardWeights, [x, dy]) => vec![linear::backward_weights(x, dy, last(0), last(1))],
         (Op::BiasBackward, [dy]) => vec![linear::bias_backward(dy, last(0))],
         (Op::BatchNormStatistics, [x]) => pair(batch_norm::statistics(x, last(0))),
-        (&Op::BatchNormNormalize { epsilon, rectifier, .. }, [x, mean, variance, weight, bias, residual @ ..]) => {
+        (&Op::BatchNormNormalize { epsilon, activation, .. }, [x, mean, variance, weight, bias, residual @ ..]) => {
             let by = Normalizer { mean, variance, epsilon };
-            vec![batch_norm::normalize(x, &by, weight, bias, residual.first().copied(), rectifier)]
+            vec![batch_norm::normalize(x, &by, weight, bias, residual.first().copied(), activation)]
         }
-        (&Op::BatchNormReduce { epsilon, rectifier }, [dy, x, mean, variance, rest @ ..]) => {
+        (&Op::BatchNormReduce { epsilon, activation }, [dy, x, mean, variance, rest @ ..]) => {
             let by = Normalizer { mean, variance, epsilon };
-            let y = rectified(node, rectifier, x, &by, rest)?;
-            pair(batch_norm::reduce(dy, x, &by, rectifier.zip(y.as_deref())))
+            let y = activated(node, activation, x, &by, rest)?;
+            pair(batch_norm::reduce(dy, x, &by, activation.zip(y.as_deref())))
         }
         (
-            &Op::BatchNormBackward { epsilon, statistics, rectifier, residual },
+            &Op::BatchNormBackward { epsilon, statistics, activation, residual },
             [dy, x, mean, variance, weight, rest @ ..],
         ) => {
             let by = Normalizer { mean, variance, epsilon };
@@ -63,8 +63,8 @@ pub(crate) fn run(
                 (NormStatistics::Running, rest) => (None, rest),
                 _ => return Err(unsupported(node)),
             };
-            let y = rectified(node, rectifier, x, &by, rest)?;
-            let gate = rectifier.zip(y.as_deref());
+            let y = activated(node, activation, x, &by, rest)?;
+            let gate = activation.zip(y.as_deref());
             let dx = match sums {
                 Some(sums) => batch_norm::backward(dy, x, &by, weight, sums, gate),
                 None => batch_norm::backward_running(dy, &by, weight, gate),
@@ -74,8 +74,8 @@ pub(crate) fn run(
         (&Op::RunningShare { count, shards }, [mean, variance]) => {
             vec![batch_norm::running_share(mean, variance, count, shards)]
         }
-        (&Op::Rectify(rectifier), [x]) => vec![activation::rectify(x, rectifier)],
-        (&Op::RectifyBackward(rectifier), [dy, y]) => vec![activation::rectify_backward(dy, y, rectifier)],
+        (&Op::Activation(activation), [x]) => vec![activation::activate(x, activation)],
+        (&Op::ActivationBackward(activation), [dy, y]) => vec![activation::activate_backward(dy, y, activation)],
         (Op::MaxPool(window), [x]) => pair(pool::max(x, input(0)?, output(0)?, window)),
         (Op::MaxPoolBackward(window), [dy, position]) => {
             vec![pool::max_backward(dy, position, output(0)?, input(0)?, window)]
@@ -136,8 +136,8 @@ pub(crate) fn run(
             | Op::BatchNormReduce { .. }
             | Op::BatchNormBackward { .. }
             | Op::RunningShare { .. }
-            | Op::Rectify(_)
-            | Op::RectifyBackward(_)
+            | Op::Activation(_)
+            | Op::ActivationBackward(_)
             | Op::MaxPool(_)
             | Op::MaxPoolBackward(_)
             | Op::AvgPool(_)
@@ -202,18 +202,18 @@ fn mixed<'a>(node: &Node, operands: &[&'a [f64]]) -> Result<Option<[&'a [f64]; 2
     }
 }
 
-/// The result of a batch norm's fused rectifier, if it has one: either an operand, or computed from x, weight and bias.
-fn rectified<'a>(
+/// The result of a batch norm's fused activation, if it has one: either an operand, or computed from x, weight and bias.
+fn activated<'a>(
     node: &Node,
-    rectifier: Option<Rectifier>,
+    activation: Option<Activation>,
     x: &[f64],
     by: &Normalizer,
     gate: &[&'a [f64]],
 ) -> Result<Option<Cow<'a, [f64]>>, DeviceError> {
-    match (rectifier, gate) {
+    match (activation, gate) {
         (None, []) => Ok(None),
         (Some(_), &[y]) => Ok(Some(Cow::Borrowed(y))),
-        (Some(_), [weight, bias]) => Ok(Some(Cow::Owned(batch_norm::normalize(x, by, weight, bias, None, rectifier)))),
+        (Some(_), [weight, bias]) => Ok(Some(Cow::Owned(batch_norm::normalize(x, by, weight, bias, None, activation)))),
         _ => Err(unsupported(node)),
     }
 }

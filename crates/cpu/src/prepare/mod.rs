@@ -161,23 +161,23 @@ impl<'a> Preparation<'a> {
                 let (size, x) = (o.rows(0)?, o.input::<E>(0)?);
                 kernel!(size.scratch(), c => statistics::statistics(c, size, x, moments))
             }
-            &Op::BatchNormNormalize { epsilon, rectifier, .. } => {
+            &Op::BatchNormNormalize { epsilon, activation, .. } => {
                 let (moments, weight, bias, residual) = (o.moments(1)?, o.input(3)?, o.input(4)?, o.optional(5)?);
                 let (size, x, y) = (o.rows(0)?, o.input::<E>(0)?, o.output(0)?);
-                let forward = Forward { size, x, moments, weight, bias, residual, y, epsilon, rectifier };
+                let forward = Forward { size, x, moments, weight, bias, residual, y, epsilon, activation };
                 kernel!(size.scratch(), c => batch_norm::normalize(c, &forward))
             }
-            &Op::BatchNormReduce { epsilon, rectifier } => {
-                let gradient = o.gradient::<E>(epsilon, rectifier, 4)?;
+            &Op::BatchNormReduce { epsilon, activation } => {
+                let gradient = o.gradient::<E>(epsilon, activation, 4)?;
                 let (dbias, dweight) = (o.output(0)?, o.output(1)?);
                 kernel!(gradient.size.scratch(), c => batch_norm::reduce(c, &gradient, dbias, dweight))
             }
-            &Op::BatchNormBackward { epsilon, statistics, rectifier, residual } => {
+            &Op::BatchNormBackward { epsilon, statistics, activation, residual } => {
                 let (sums, gate) = match statistics {
                     NormStatistics::Batch { count } => (Some((o.input(5)?, o.input(6)?, count)), 7),
                     NormStatistics::Running => (None, 5),
                 };
-                let gradient = o.gradient::<E>(epsilon, rectifier, gate)?;
+                let gradient = o.gradient::<E>(epsilon, activation, gate)?;
                 let (weight, dx) = (o.input(4)?, o.output(0)?);
                 let dresidual = if residual { Some(o.output(1)?) } else { None };
                 kernel!(gradient.size.scratch(), c => {
@@ -197,13 +197,13 @@ impl<'a> Preparation<'a> {
                     batch_norm::running_update(variances, variance, momentum);
                 })
             }
-            &Op::Rectify(rectifier) => {
+            &Op::Activation(activation) => {
                 let (x, y) = (o.input::<E>(0)?, o.output(0)?);
-                kernel!(none, c => elementwise::rectify(c, rectifier, x, y))
+                kernel!(none, c => elementwise::activate(c, activation, x, y))
             }
-            &Op::RectifyBackward(rectifier) => {
+            &Op::ActivationBackward(activation) => {
                 let (dy, y, dx) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
-                kernel!(none, c => elementwise::rectify_backward(c, rectifier, dy, y, dx))
+                kernel!(none, c => elementwise::activate_backward(c, activation, dy, y, dx))
             }
             Op::MaxPool(window) => {
                 let shape = o.pool(o.input_size(0)?, o.output_size(0)?);

@@ -1,7 +1,7 @@
 //! The operands of one node: checked shapes and element types, and addresses.
 
 use enmasse_device::DeviceError;
-use enmasse_graph::{Node, Op, Rectifier, Role, ValueId};
+use enmasse_graph::{Activation, Node, Op, Role, ValueId};
 use enmasse_tensor::DType;
 
 use super::Preparation;
@@ -181,13 +181,13 @@ impl Operand<'_> {
     pub(super) fn gradient<E: Element>(
         &self,
         epsilon: f32,
-        rectifier: Option<Rectifier>,
+        activation: Option<Activation>,
         gate: usize,
     ) -> Result<Gradient<E>, DeviceError> {
-        let gate = match (rectifier, self.optional(gate + 1)?) {
+        let gate = match (activation, self.optional(gate + 1)?) {
             (None, _) => None,
-            (Some(rectifier), None) => Some((rectifier, Gate::Stored(self.input(gate)?))),
-            (Some(rectifier), Some(bias)) => Some((rectifier, Gate::Recomputed { weight: self.input(gate)?, bias })),
+            (Some(activation), None) => Some((activation, Gate::Stored(self.input(gate)?))),
+            (Some(activation), Some(bias)) => Some((activation, Gate::Recomputed { weight: self.input(gate)?, bias })),
         };
         let (size, moments) = (self.rows(0)?, self.moments(2)?);
         Ok(Gradient { size, dy: self.input(0)?, x: self.input(1)?, moments, gate, epsilon })

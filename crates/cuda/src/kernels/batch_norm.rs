@@ -1,8 +1,8 @@
-//! Batch norm: statistics, normalisation with residual and rectifier, and its gradients.
+//! Batch norm: statistics, normalisation with residual and activation, and its gradients.
 //!
 //! Weight, bias, statistics and sums have one f32 for each channel. Maps have the size that each function takes.
 
-use enmasse_graph::Rectifier;
+use enmasse_graph::Activation;
 use enmasse_tensor::DType;
 
 use crate::kernels::rows::{Reduction, Rows};
@@ -44,7 +44,7 @@ pub(crate) fn statistics(size: Rows, x: Span, mean: Span, variance: Span, share:
     Reduction::new(size).kernels(names, &[Argument::Read(x)], &[], &results, 2)
 }
 
-/// `y = (x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the residual, then the rectifier.
+/// `y = (x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the residual, then the activation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Forward {
     pub x: Span,
@@ -53,16 +53,16 @@ pub(crate) struct Forward {
     pub bias: Span,
     pub residual: Option<Span>,
     pub y: Span,
-    pub rectifier: Option<Rectifier>,
+    pub activation: Option<Activation>,
 }
 
 /// The forward pass.
 pub(crate) fn normalize(size: Rows, forward: &Forward) -> Kernel {
-    let Forward { x, by, weight, bias, residual, y, rectifier } = *forward;
-    let floor = rectifier.map_or(f32::NEG_INFINITY, |_| 0.0);
+    let Forward { x, by, weight, bias, residual, y, activation } = *forward;
+    let floor = activation.map_or(f32::NEG_INFINITY, |_| 0.0);
     let reads = [x, by.mean, by.variance, weight, bias].map(Argument::Read);
     let others = [Argument::optional(residual), Argument::Write(y)];
-    let numbers = [by.epsilon, floor, ceiling(rectifier)].map(Argument::F32);
+    let numbers = [by.epsilon, floor, ceiling(activation)].map(Argument::F32);
     Kernel {
         name: named("batch_norm_normalize", size.dtype),
         grid: size.pass(),
@@ -71,12 +71,12 @@ pub(crate) fn normalize(size: Rows, forward: &Forward) -> Kernel {
     }
 }
 
-/// The value at which the rectifier cuts off, if there is one.
-fn ceiling(rectifier: Option<Rectifier>) -> f32 {
-    rectifier.map_or(f32::INFINITY, elementwise::ceiling)
+/// The value at which the activation cuts off, if there is one.
+fn ceiling(activation: Option<Activation>) -> f32 {
+    activation.map_or(f32::INFINITY, elementwise::ceiling)
 }
 
-/// How a gradient finds out what the forward's rectifier let pass.
+/// How a gradient finds out what the forward's activation let pass.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Gate {
     /// From the stored result.
@@ -91,8 +91,8 @@ pub(crate) struct Gradient {
     pub dy: Span,
     pub x: Span,
     pub by: Normalizer,
-    /// The forward's rectifier, if it had one.
-    pub gate: Option<(Rectifier, Gate)>,
+    /// The forward's activation, if it had one.
+    pub gate: Option<(Activation, Gate)>,
 }
 
 impl Gradient {
@@ -105,7 +105,7 @@ impl Gradient {
     }
 
     fn ceiling(&self) -> Argument {
-        Argument::F32(ceiling(self.gate.map(|(rectifier, _)| rectifier)))
+        Argument::F32(ceiling(self.gate.map(|(activation, _)| activation)))
     }
 
     /// The stored result.
@@ -125,7 +125,7 @@ impl Gradient {
     }
 }
 
-/// Sums of dy and of `dy * (x - mean) / sqrt(variance + epsilon)`, where dy counts only if the rectifier let the result
+/// Sums of dy and of `dy * (x - mean) / sqrt(variance + epsilon)`, where dy counts only if the activation let the result
 /// pass.
 pub(crate) fn reduce(size: Rows, gradient: &Gradient, dbias: Span, dweight: Span) -> Vec<Kernel> {
     let Gradient { dy, x, by, .. } = *gradient;

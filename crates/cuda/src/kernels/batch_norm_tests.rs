@@ -8,7 +8,7 @@ use crate::test_support::{Bench, Element, ROWS, assert_rounded, noise, wide};
 
 const EPSILON: f32 = 1e-5;
 
-const RECTIFIERS: [Option<Rectifier>; 3] = [None, Some(Rectifier::Relu), Some(Rectifier::Relu6)];
+const ACTIVATIONS: [Option<Activation>; 3] = [None, Some(Activation::Relu), Some(Activation::Relu6)];
 
 fn check_statistics<E: Element>(rows: usize, channels: usize, offset: f64, tolerance: f64) {
     let Some(mut bench) = Bench::new() else { return };
@@ -81,7 +81,7 @@ impl<E: Element> Operands<E> {
     }
 }
 
-fn check<E: Element>(rows: usize, channels: usize, rectifier: Option<Rectifier>, with_residual: bool) {
+fn check<E: Element>(rows: usize, channels: usize, activation: Option<Activation>, with_residual: bool) {
     let Some(mut bench) = Bench::new() else { return };
     let size = Rows { rows, channels, dtype: E::DTYPE };
     let operands = Operands::<E>::new(rows, channels, with_residual);
@@ -91,7 +91,7 @@ fn check<E: Element>(rows: usize, channels: usize, rectifier: Option<Rectifier>,
     let by = Normalizer { mean: bench.put(&operands.mean), variance: bench.put(&operands.variance), epsilon: EPSILON };
     let [y, dx, dresidual] = [(); 3].map(|()| bench.room::<E>(rows * channels));
     let [dbias, dweight] = [(); 2].map(|()| bench.room::<f32>(channels));
-    let what = |name: &str| format!("{name} {} {rows}x{channels} {rectifier:?} {with_residual}", E::DTYPE);
+    let what = |name: &str| format!("{name} {} {rows}x{channels} {activation:?} {with_residual}", E::DTYPE);
 
     let [wide_mean, wide_variance] = [&operands.mean, &operands.variance].map(|values| wide(values));
     let [wide_weight, wide_bias] = [&operands.weight, &operands.bias].map(|values| wide(values));
@@ -99,18 +99,18 @@ fn check<E: Element>(rows: usize, channels: usize, rectifier: Option<Rectifier>,
     let wide_residual = operands.residual.as_ref().map(|values| wide(values));
     let wide_by = reference::Normalizer { mean: &wide_mean, variance: &wide_variance, epsilon: EPSILON };
 
-    bench.run(&normalize(size, &Forward { x, by, weight, bias, residual, y, rectifier }));
+    bench.run(&normalize(size, &Forward { x, by, weight, bias, residual, y, activation }));
     let found = bench.get::<E>(y);
     let expected =
-        reference::normalize(&wide_x, &wide_by, &wide_weight, &wide_bias, wide_residual.as_deref(), rectifier);
+        reference::normalize(&wide_x, &wide_by, &wide_weight, &wide_bias, wide_residual.as_deref(), activation);
     assert_rounded(&what("y"), &found, &expected, 1e-6);
     // From here on with the result as it was stored, which is the gate.
     let wide_y = wide(&found);
-    let wide_gate = rectifier.map(|rectifier| (rectifier, &wide_y[..]));
+    let wide_gate = activation.map(|activation| (activation, &wide_y[..]));
 
-    let stored = rectifier.map(|rectifier| (rectifier, Gate::Stored(y)));
-    let recomputed = rectifier.map(|rectifier| (rectifier, Gate::Recomputed { weight, bias }));
-    let gates = if with_residual || rectifier.is_none() { vec![stored] } else { vec![stored, recomputed] };
+    let stored = activation.map(|activation| (activation, Gate::Stored(y)));
+    let recomputed = activation.map(|activation| (activation, Gate::Recomputed { weight, bias }));
+    let gates = if with_residual || activation.is_none() { vec![stored] } else { vec![stored, recomputed] };
     for gate in gates {
         let gradient = Gradient { dy, x, by, gate };
         bench.run_all(&reduce(size, &gradient, dbias, dweight));
@@ -142,11 +142,11 @@ fn check<E: Element>(rows: usize, channels: usize, rectifier: Option<Rectifier>,
 #[test]
 fn passes_and_gradients() {
     for (rows, channels) in ROWS {
-        for rectifier in RECTIFIERS {
+        for activation in ACTIVATIONS {
             for with_residual in [false, true] {
-                check::<f32>(rows, channels, rectifier, with_residual);
-                check::<Bf16>(rows, channels, rectifier, with_residual);
-                check::<F16>(rows, channels, rectifier, with_residual);
+                check::<f32>(rows, channels, activation, with_residual);
+                check::<Bf16>(rows, channels, activation, with_residual);
+                check::<F16>(rows, channels, activation, with_residual);
             }
         }
     }
@@ -167,7 +167,7 @@ fn check_gates<E: Element>(rows: usize, channels: usize) {
         [(1.0, 0.0), (1e-38, 0.0), (1e-38, 1e-38), (0.03, 6.0), (0.0, 0.0), (-4.0, 3.0), (1e-8, 3e-8), (20.0, 65510.0)]
             [c % 8]
     };
-    for rectifier in [Rectifier::Relu, Rectifier::Relu6] {
+    for activation in [Activation::Relu, Activation::Relu6] {
         let Some(mut bench) = Bench::new() else { return };
         let size = Rows { rows, channels, dtype: E::DTYPE };
         let mut operands = Operands::<E>::new(rows, channels, false);
@@ -178,14 +178,14 @@ fn check_gates<E: Element>(rows: usize, channels: usize) {
             Normalizer { mean: bench.put(&operands.mean), variance: bench.put(&operands.variance), epsilon: EPSILON };
         let [y, dx] = [(); 2].map(|()| bench.room::<E>(rows * channels));
         let [dbias, dweight] = [(); 2].map(|()| bench.room::<f32>(channels));
-        bench.run(&normalize(size, &Forward { x, by, weight, bias, residual: None, y, rectifier: Some(rectifier) }));
+        bench.run(&normalize(size, &Forward { x, by, weight, bias, residual: None, y, activation: Some(activation) }));
         let results = [Gate::Stored(y), Gate::Recomputed { weight, bias }].map(|gate| {
-            let gradient = Gradient { dy, x, by, gate: Some((rectifier, gate)) };
+            let gradient = Gradient { dy, x, by, gate: Some((activation, gate)) };
             bench.run_all(&reduce(size, &gradient, dbias, dweight));
             bench.run(&backward(size, &gradient, weight, None, dx, None));
             (bench.get::<f32>(dbias), bench.get::<f32>(dweight), bench.get::<E>(dx))
         });
-        assert_eq!(results[0], results[1], "{} {rectifier:?}", E::DTYPE);
+        assert_eq!(results[0], results[1], "{} {activation:?}", E::DTYPE);
     }
 }
 

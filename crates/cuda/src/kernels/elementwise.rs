@@ -1,6 +1,6 @@
 //! Passes over all elements of maps or matrices.
 
-use enmasse_graph::{Function, Rectifier};
+use enmasse_graph::{Activation, Function};
 use enmasse_tensor::DType;
 
 use crate::kernels::operands::STEP;
@@ -44,23 +44,23 @@ pub(crate) fn multiply(dtype: DType, a: Span, b: Span, c: Span) -> Kernel {
     each(named("multiply", dtype), dtype, &[a, b], c, c.bytes / dtype.size(), &[])
 }
 
-/// The rectifier of `x`; `y` may lie over it.
-pub(crate) fn rectify(dtype: DType, rectifier: Rectifier, x: Span, y: Span) -> Kernel {
-    let ceiling = Argument::F32(ceiling(rectifier));
+/// The activation of `x`; `y` may lie over it.
+pub(crate) fn activate(dtype: DType, activation: Activation, x: Span, y: Span) -> Kernel {
+    let ceiling = Argument::F32(ceiling(activation));
     each(named("rectify", dtype), dtype, &[x], y, y.bytes / dtype.size(), &[ceiling])
 }
 
-/// `dy` where the rectifier passed `y`, else 0; `dx` may lie over `dy`.
-pub(crate) fn rectify_backward(dtype: DType, rectifier: Rectifier, dy: Span, y: Span, dx: Span) -> Kernel {
-    let ceiling = Argument::F32(ceiling(rectifier));
+/// `dy` where the activation passed `y`, else 0; `dx` may lie over `dy`.
+pub(crate) fn activate_backward(dtype: DType, activation: Activation, dy: Span, y: Span, dx: Span) -> Kernel {
+    let ceiling = Argument::F32(ceiling(activation));
     each(named("rectify_backward", dtype), dtype, &[dy, y], dx, dx.bytes / dtype.size(), &[ceiling])
 }
 
-/// The value at which a rectifier cuts off.
-pub(super) fn ceiling(rectifier: Rectifier) -> f32 {
-    match rectifier {
-        Rectifier::Relu => f32::INFINITY,
-        Rectifier::Relu6 => 6.0,
+/// The value at which an activation cuts off.
+pub(super) fn ceiling(activation: Activation) -> f32 {
+    match activation {
+        Activation::Relu => f32::INFINITY,
+        Activation::Relu6 => 6.0,
     }
 }
 

@@ -42,12 +42,12 @@ fn check<E: Element>() {
         let (x, y) = (wide(&a), wide(&b));
         check_two("add", [&a, &b], &activation::add(&x, &y), 1e-7, |a, b, c| add(E::DTYPE, a, b, c));
         check_two("multiply", [&a, &b], &activation::multiply(&x, &y), 1e-7, |a, b, c| multiply(E::DTYPE, a, b, c));
-        for rectifier in [Rectifier::Relu, Rectifier::Relu6] {
-            let expected = activation::rectify(&x, rectifier);
-            check_one("rectify", &a, &expected, 0.0, |x, y| rectify(E::DTYPE, rectifier, x, y));
-            let expected = activation::rectify_backward(&x, &y, rectifier);
-            check_two("rectify backward", [&a, &b], &expected, 0.0, |dy, y, dx| {
-                rectify_backward(E::DTYPE, rectifier, dy, y, dx)
+        for activation in [Activation::Relu, Activation::Relu6] {
+            let expected = activation::activate(&x, activation);
+            check_one("activation", &a, &expected, 0.0, |x, y| activate(E::DTYPE, activation, x, y));
+            let expected = activation::activate_backward(&x, &y, activation);
+            check_two("activation backward", [&a, &b], &expected, 0.0, |dy, y, dx| {
+                activate_backward(E::DTYPE, activation, dy, y, dx)
             });
         }
     }
@@ -69,15 +69,15 @@ fn more_elements_than_threads_take_at_once() {
 }
 
 #[test]
-fn rectifiers_at_their_limits() {
+fn activations_at_their_limits() {
     let x = [-1.0, -0.0, 0.0, 1e-45, 6.0, 7.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
-    for rectifier in [Rectifier::Relu, Rectifier::Relu6] {
-        let expected = activation::rectify(&wide(&x), rectifier);
-        check_one("rectify", &x, &expected, 0.0, |x, y| rectify(DType::F32, rectifier, x, y));
+    for activation in [Activation::Relu, Activation::Relu6] {
+        let expected = activation::activate(&wide(&x), activation);
+        check_one("activation", &x, &expected, 0.0, |x, y| activate(DType::F32, activation, x, y));
         let dy = [f32::NAN; 9];
-        let expected = activation::rectify_backward(&wide(&dy), &wide(&x), rectifier);
-        check_two("rectify backward", [&dy, &x], &expected, 0.0, |dy, y, dx| {
-            rectify_backward(DType::F32, rectifier, dy, y, dx)
+        let expected = activation::activate_backward(&wide(&dy), &wide(&x), activation);
+        check_two("activation backward", [&dy, &x], &expected, 0.0, |dy, y, dx| {
+            activate_backward(DType::F32, activation, dy, y, dx)
         });
     }
 }

@@ -204,31 +204,31 @@ impl Lowering<'_> {
             }
             Op::BiasBackward => bias::bias_backward(o.rows(0)?, o.input(0)?, o.output(0)?),
             Op::BatchNormStatistics => o.statistics()?,
-            &Op::BatchNormNormalize { epsilon, rectifier, .. } => {
+            &Op::BatchNormNormalize { epsilon, activation, .. } => {
                 let (x, by, y) = (o.input(0)?, o.normalizer(1, epsilon)?, o.output(0)?);
                 let (weight, bias, residual) = (o.input(3)?, o.input(4)?, o.optional(5));
-                let forward = batch_norm::Forward { x, by, weight, bias, residual, y, rectifier };
+                let forward = batch_norm::Forward { x, by, weight, bias, residual, y, activation };
                 vec![batch_norm::normalize(o.rows(0)?, &forward)]
             }
-            &Op::BatchNormReduce { epsilon, rectifier } => {
-                let gradient = o.gradient(epsilon, rectifier, 4)?;
+            &Op::BatchNormReduce { epsilon, activation } => {
+                let gradient = o.gradient(epsilon, activation, 4)?;
                 batch_norm::reduce(o.rows(0)?, &gradient, o.output(0)?, o.output(1)?)
             }
-            &Op::BatchNormBackward { epsilon, statistics, rectifier, residual } => {
+            &Op::BatchNormBackward { epsilon, statistics, activation, residual } => {
                 let (sums, gate) = match statistics {
                     NormStatistics::Batch { count } => {
                         (Some(batch_norm::BatchSums { dbias: o.input(5)?, dweight: o.input(6)?, count }), 7)
                     }
                     NormStatistics::Running => (None, 5),
                 };
-                let gradient = o.gradient(epsilon, rectifier, gate)?;
+                let gradient = o.gradient(epsilon, activation, gate)?;
                 let dresidual = if residual { Some(o.output(1)?) } else { None };
                 vec![batch_norm::backward(o.rows(0)?, &gradient, o.input(4)?, sums, o.output(0)?, dresidual)]
             }
             Op::RunningShare { .. } => o.running_share()?,
-            &Op::Rectify(rectifier) => vec![elementwise::rectify(maps, rectifier, o.input(0)?, o.output(0)?)],
-            &Op::RectifyBackward(rectifier) => {
-                vec![elementwise::rectify_backward(maps, rectifier, o.input(0)?, o.input(1)?, o.output(0)?)]
+            &Op::Activation(activation) => vec![elementwise::activate(maps, activation, o.input(0)?, o.output(0)?)],
+            &Op::ActivationBackward(activation) => {
+                vec![elementwise::activate_backward(maps, activation, o.input(0)?, o.input(1)?, o.output(0)?)]
             }
             Op::MaxPool(window) => {
                 let shape = [o.input_dimensions(0)?, o.output_dimensions(0)?];

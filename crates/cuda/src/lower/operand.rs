@@ -1,7 +1,7 @@
 //! The operands of an instruction as places on the card, for one hosted shard.
 
 use enmasse_device::Schedule;
-use enmasse_graph::{Arena, Node, Plan, Plans, Rectifier, ValueId};
+use enmasse_graph::{Activation, Arena, Node, Plan, Plans, ValueId};
 use enmasse_tensor::DType;
 
 use crate::CudaError;
@@ -187,11 +187,11 @@ impl Operands<'_> {
     }
 
     /// The operands of a batch norm's gradient; `gate` is the index of the first operand of its gate, if it has one.
-    pub fn gradient(&self, epsilon: f32, rectifier: Option<Rectifier>, gate: usize) -> Result<Gradient, CudaError> {
-        let gate = match (rectifier, self.optional(gate + 1)) {
+    pub fn gradient(&self, epsilon: f32, activation: Option<Activation>, gate: usize) -> Result<Gradient, CudaError> {
+        let gate = match (activation, self.optional(gate + 1)) {
             (None, _) => None,
-            (Some(rectifier), None) => Some((rectifier, Gate::Stored(self.input(gate)?))),
-            (Some(rectifier), Some(bias)) => Some((rectifier, Gate::Recomputed { weight: self.input(gate)?, bias })),
+            (Some(activation), None) => Some((activation, Gate::Stored(self.input(gate)?))),
+            (Some(activation), Some(bias)) => Some((activation, Gate::Recomputed { weight: self.input(gate)?, bias })),
         };
         Ok(Gradient { dy: self.input(0)?, x: self.input(1)?, by: self.normalizer(2, epsilon)?, gate })
     }

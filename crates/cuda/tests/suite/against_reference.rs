@@ -136,7 +136,7 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
     norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied())
 }
 
-/// Convolutions and linear layers between smooth functions: no value is close to where a rectifier or a maximum decides.
+/// Convolutions and linear layers between smooth functions: no value is close to where an activation or a maximum decides.
 fn smooth(x: Tensor) -> Tensor {
     let x = x.conv2d("conv1", Conv::new(18, 3).padding(1)).batch_norm("bn1");
     let y = x.clone().conv2d("conv2", Conv::new(18, 3).padding(1).groups(2).no_bias()).batch_norm("bn2");
@@ -220,7 +220,7 @@ fn any_order_of_layers() {
 }
 
 /// Both round to the same values, except where a sum lies close to the midpoint between two: such a value may decide about a
-/// maximum or a rectifier.
+/// maximum or an activation.
 #[test]
 fn any_order_of_layers_in_16_bits() {
     for (seed, precision) in (0..10).flat_map(|seed| [(seed, Precision::Bf16), (seed, Precision::F16)]) {

@@ -1,6 +1,6 @@
-//! Fuses batch norm, residual addition and rectifier into one pass over memory.
+//! Fuses batch norm, residual addition and activation into one pass over memory.
 
-use crate::{Graph, Op, Rectifier, ValueId};
+use crate::{Activation, Graph, Op, ValueId};
 
 /// Fuses `batch_norm -> relu`, `batch_norm -> add` and `batch_norm -> add -> relu` (or relu6) in a forward graph if no other
 /// node uses the intermediate values. The values in `keep`, such as the logits, must stay.
@@ -11,7 +11,7 @@ pub fn fuse(graph: &mut Graph, keep: &[ValueId]) {
     while index < graph.nodes.len() {
         let taken = match graph.nodes[index].op {
             Op::Add => fuse_residual(graph, &uses, index),
-            Op::Rectify(rectifier) => fuse_rectifier(graph, &uses, index, rectifier),
+            Op::Activation(activation) => fuse_activation(graph, &uses, index, activation),
             _ => None,
         };
         match taken {
@@ -24,10 +24,10 @@ pub fn fuse(graph: &mut Graph, keep: &[ValueId]) {
     }
 }
 
-/// The index of the batch norm without rectifier that produces `value`, if `value` has only one use.
+/// The index of the batch norm without activation that produces `value`, if `value` has only one use.
 fn batch_norm_of(graph: &Graph, uses: &[usize], value: ValueId) -> Option<usize> {
     let index = graph.nodes.iter().position(|node| node.outputs.contains(&value))?;
-    let plain = matches!(graph.nodes[index].op, Op::BatchNormNormalize { rectifier: None, .. });
+    let plain = matches!(graph.nodes[index].op, Op::BatchNormNormalize { activation: None, .. });
     (plain && uses[value.0] == 1).then_some(index)
 }
 
@@ -44,11 +44,11 @@ fn fuse_residual(graph: &mut Graph, uses: &[usize], add: usize) -> Option<usize>
     Some(norm)
 }
 
-fn fuse_rectifier(graph: &mut Graph, uses: &[usize], index: usize, by: Rectifier) -> Option<usize> {
+fn fuse_activation(graph: &mut Graph, uses: &[usize], index: usize, by: Activation) -> Option<usize> {
     let norm = batch_norm_of(graph, uses, graph.nodes[index].inputs[0])?;
     let mut fused = graph.nodes[norm].clone();
-    if let Op::BatchNormNormalize { rectifier, .. } = &mut fused.op {
-        *rectifier = Some(by);
+    if let Op::BatchNormNormalize { activation, .. } = &mut fused.op {
+        *activation = Some(by);
     }
     fused.outputs.clone_from(&graph.nodes[index].outputs);
     graph.nodes[index] = fused;
@@ -68,9 +68,9 @@ mod tests {
         fuse(&mut forward.graph, &[forward.logits]);
         let names: Vec<String> = (forward.graph.nodes.iter())
             .map(|node| match node.op {
-                Op::BatchNormNormalize { rectifier, .. } => {
-                    let rectifier = rectifier.map_or("", |r| if r == Rectifier::Relu { "r" } else { "6" });
-                    format!("bn{}{rectifier}", if node.inputs.len() > 5 { "+" } else { "" })
+                Op::BatchNormNormalize { activation, .. } => {
+                    let activation = activation.map_or("", |r| if r == Activation::Relu { "r" } else { "6" });
+                    format!("bn{}{activation}", if node.inputs.len() > 5 { "+" } else { "" })
                 }
                 _ => node.op.name().into(),
             })

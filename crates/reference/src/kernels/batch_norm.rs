@@ -1,9 +1,9 @@
-//! Batch norm, divided as in the plan: statistics, normalisation (with residual and rectifier), the two sums, the input's
+//! Batch norm, divided as in the plan: statistics, normalisation (with residual and activation), the two sums, the input's
 //! gradient, and the running statistics. Channels are the last dimension; all others count as pixels.
 
-use enmasse_graph::Rectifier;
+use enmasse_graph::Activation;
 
-use super::activation::{rectify, rectify_backward};
+use super::activation::{activate, activate_backward};
 
 /// Mean and biased variance per channel.
 pub fn statistics(x: &[f64], channels: usize) -> (Vec<f64>, Vec<f64>) {
@@ -47,32 +47,32 @@ impl Normalizer<'_> {
     }
 }
 
-/// `normalised x * weight + bias`, plus the residual, then the rectifier.
+/// `normalised x * weight + bias`, plus the residual, then the activation.
 pub fn normalize(
     x: &[f64],
     by: &Normalizer,
     weight: &[f64],
     bias: &[f64],
     residual: Option<&[f64]>,
-    rectifier: Option<Rectifier>,
+    activation: Option<Activation>,
 ) -> Vec<f64> {
     let element = |(i, &x): (usize, &f64)| {
         let c = i % by.channels();
         by.apply(c, x) * weight[c] + bias[c] + residual.map_or(0.0, |residual| residual[i])
     };
     let y: Vec<f64> = x.iter().enumerate().map(element).collect();
-    match rectifier {
-        Some(rectifier) => rectify(&y, rectifier),
+    match activation {
+        Some(activation) => activate(&y, activation),
         None => y,
     }
 }
 
-/// The rectifier of the forward and its result, if it had one.
-pub type Gate<'a> = Option<(Rectifier, &'a [f64])>;
+/// The activation of the forward and its result, if it had one.
+pub type Gate<'a> = Option<(Activation, &'a [f64])>;
 
-/// `dy`, masked by the forward's rectifier.
+/// `dy`, masked by the forward's activation.
 pub fn masked(dy: &[f64], gate: Gate) -> Vec<f64> {
-    gate.map_or_else(|| dy.to_vec(), |(rectifier, y)| rectify_backward(dy, y, rectifier))
+    gate.map_or_else(|| dy.to_vec(), |(activation, y)| activate_backward(dy, y, activation))
 }
 
 /// The gradients of bias and weight: sums of masked `dy` and of masked `dy` times the normalised x.
@@ -136,7 +136,7 @@ mod tests {
     /// Without epsilon the deviation of channel 1 is exactly 2. Channel 0 is given a variance of 1 instead of 5.
     const BY: Normalizer = Normalizer { mean: &[4.0, 2.0], variance: &[1.0, 4.0], epsilon: 0.0 };
 
-    const RELU: Option<Rectifier> = Some(Rectifier::Relu);
+    const RELU: Option<Activation> = Some(Activation::Relu);
 
     #[test]
     fn statistics_by_hand() {
@@ -150,7 +150,7 @@ mod tests {
         let plain = [-5.0, -9.5, -1.0, -9.5, 3.0, 10.5, 7.0, 10.5];
         assert_eq!(normalize(&X, &BY, &weight, &bias, None, None), plain);
         assert_eq!(normalize(&X, &BY, &weight, &bias, None, RELU), plain.map(|v: f64| v.max(0.0)));
-        let relu6 = normalize(&X, &BY, &weight, &bias, None, Some(Rectifier::Relu6));
+        let relu6 = normalize(&X, &BY, &weight, &bias, None, Some(Activation::Relu6));
         assert_eq!(relu6, plain.map(|v: f64| v.clamp(0.0, 6.0)));
         let residual = [6.0, 0.0, 0.0, 0.0, -4.0, 0.0, 0.0, 0.0];
         let expected = [1.0, 0.0, 0.0, 0.0, 0.0, 10.5, 7.0, 10.5];
@@ -166,10 +166,10 @@ mod tests {
         // Normalised channel 0: -3, -1, 1, 3; channel 1: -1, -1, 1, 1.
         assert_eq!(reduce(&dy, &X, &BY, None), (vec![1111., 1111.], vec![3087., 1089.]));
         let y = [0., 1., 1., 0., 1., 1., 1., 1.];
-        assert_eq!(reduce(&dy, &X, &BY, Some((Rectifier::Relu, &y))), (vec![1110., 1101.], vec![3090., 1099.]));
-        assert_eq!(masked(&dy, Some((Rectifier::Relu, &y))), [0., 1., 10., 0., 100., 100., 1000., 1000.]);
+        assert_eq!(reduce(&dy, &X, &BY, Some((Activation::Relu, &y))), (vec![1110., 1101.], vec![3090., 1099.]));
+        assert_eq!(masked(&dy, Some((Activation::Relu, &y))), [0., 1., 10., 0., 100., 100., 1000., 1000.]);
         let y = [0., 1., 6., 0., 1., 6., 1., 1.];
-        assert_eq!(reduce(&dy, &X, &BY, Some((Rectifier::Relu6, &y))), (vec![1100., 1001.], vec![3100., 999.]));
+        assert_eq!(reduce(&dy, &X, &BY, Some((Activation::Relu6, &y))), (vec![1100., 1001.], vec![3100., 999.]));
     }
 
     #[test]
@@ -187,14 +187,14 @@ mod tests {
         assert_close(&dx, &[0.5, 2.5, 1.5, 7.5]);
         assert_close(&backward_running(&dy, &by, &[4.0], None), &[2.0, 4.0, 6.0, 12.0]);
         assert_close(
-            &backward_running(&dy, &by, &[4.0], Some((Rectifier::Relu, &[0.0, 1.0, 1.0, 0.0]))),
+            &backward_running(&dy, &by, &[4.0], Some((Activation::Relu, &[0.0, 1.0, 1.0, 0.0]))),
             &[0.0, 4.0, 6.0, 0.0],
         );
         // The mask comes before everything else.
         let y = [0.0, 1.0, 1.0, 1.0];
-        let (dbias, dweight) = reduce(&dy, &x, &by, Some((Rectifier::Relu, &y)));
+        let (dbias, dweight) = reduce(&dy, &x, &by, Some((Activation::Relu, &y)));
         let masked_dy = backward(&[0., 2., 3., 6.], &x, &by, &[4.0], (&dbias, &dweight, 4), None);
-        assert_eq!(backward(&dy, &x, &by, &[4.0], (&dbias, &dweight, 4), Some((Rectifier::Relu, &y))), masked_dy);
+        assert_eq!(backward(&dy, &x, &by, &[4.0], (&dbias, &dweight, 4), Some((Activation::Relu, &y))), masked_dy);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The last operation of a pass: nothing, or a rectifier, whose gradient can be computed from its result.
+//! The last operation of a pass: nothing, or an activation, whose gradient can be computed from its result.
 
 use crate::element::Element;
 use crate::isa::Simd;
@@ -6,19 +6,19 @@ use crate::isa::Simd;
 /// The upper limit of a ReLU6.
 const SIX: f32 = 6.0;
 
-/// A rectifier as a type, so that loops contain no branches on its kind. The methods have the conditions of those of
+/// An activation as a type, so that loops contain no branches on its kind. The methods have the conditions of those of
 /// [`Simd`].
-pub(crate) trait Rectify: Copy + Sync + 'static {
-    /// Whether [`Rectify::gate`] reads the result.
+pub(crate) trait ActivationFunction: Copy + Sync + 'static {
+    /// Whether [`ActivationFunction::gate`] reads the result.
     const GATES: bool;
     /// The result.
     unsafe fn apply<S: Simd>(x: S::V) -> S::V;
     /// `dy` where the result, once stored as `E`, lets it pass, else 0. `y` is the stored result or the input of
-    /// [`Rectify::apply`]: both give the same gate, because the limits are the values that round to 0 and to 6.
+    /// [`ActivationFunction::apply`]: both give the same gate, because the limits are the values that round to 0 and to 6.
     unsafe fn gate<S: Simd, E: Element>(dy: S::V, y: S::V) -> S::V;
 }
 
-/// No rectifier.
+/// No activation.
 #[derive(Clone, Copy)]
 pub(crate) struct Identity;
 /// `max(x, 0)`.
@@ -28,7 +28,7 @@ pub(crate) struct Relu;
 #[derive(Clone, Copy)]
 pub(crate) struct Relu6;
 
-impl Rectify for Identity {
+impl ActivationFunction for Identity {
     const GATES: bool = false;
     #[inline(always)]
     unsafe fn apply<S: Simd>(x: S::V) -> S::V {
@@ -40,7 +40,7 @@ impl Rectify for Identity {
     }
 }
 
-impl Rectify for Relu {
+impl ActivationFunction for Relu {
     const GATES: bool = true;
     #[inline(always)]
     unsafe fn apply<S: Simd>(x: S::V) -> S::V {
@@ -54,7 +54,7 @@ impl Rectify for Relu {
     }
 }
 
-impl Rectify for Relu6 {
+impl ActivationFunction for Relu6 {
     const GATES: bool = true;
     #[inline(always)]
     unsafe fn apply<S: Simd>(x: S::V) -> S::V {
@@ -68,35 +68,35 @@ impl Rectify for Relu6 {
     }
 }
 
-/// Evaluates `$body` with `$name` as the type of a rectifier that is known only at run time.
-macro_rules! with_rectifier {
-    ($rectifier:expr, $name:ident => $body:expr) => {
-        match $rectifier {
+/// Evaluates `$body` with `$name` as the type of an activation that is known only at run time.
+macro_rules! with_activation {
+    ($activation:expr, $name:ident => $body:expr) => {
+        match $activation {
             None => {
-                type $name = $crate::rectify::Identity;
+                type $name = $crate::activation::Identity;
                 $body
             }
-            Some(enmasse_graph::Rectifier::Relu) => {
-                type $name = $crate::rectify::Relu;
+            Some(enmasse_graph::Activation::Relu) => {
+                type $name = $crate::activation::Relu;
                 $body
             }
-            Some(enmasse_graph::Rectifier::Relu6) => {
-                type $name = $crate::rectify::Relu6;
+            Some(enmasse_graph::Activation::Relu6) => {
+                type $name = $crate::activation::Relu6;
                 $body
             }
         }
     };
 }
-pub(crate) use with_rectifier;
+pub(crate) use with_activation;
 
-/// The rectifier's result for one value, and whether it lets the value's gradient pass: the plain twin of the types
+/// The activation's result for one value, and whether it lets the value's gradient pass: the plain twin of the types
 /// above.
 #[cfg(test)]
-pub(crate) fn plain(rectifier: Option<enmasse_graph::Rectifier>, x: f64) -> (f64, bool) {
-    use enmasse_graph::Rectifier;
-    match rectifier {
+pub(crate) fn plain(activation: Option<enmasse_graph::Activation>, x: f64) -> (f64, bool) {
+    use enmasse_graph::Activation;
+    match activation {
         None => (x, true),
-        Some(Rectifier::Relu) => (x.max(0.0), x > 0.0),
-        Some(Rectifier::Relu6) => (x.clamp(0.0, 6.0), x > 0.0 && x < 6.0),
+        Some(Activation::Relu) => (x.max(0.0), x > 0.0),
+        Some(Activation::Relu6) => (x.clamp(0.0, 6.0), x > 0.0 && x < 6.0),
     }
 }
