@@ -68,10 +68,10 @@ def keep_from_kinks(model):
 def step(model, images, labels, dtype):
     """Logits, loss and gradients of one step."""
     model = model.to(dtype).train()
-    mean, deviation = (
+    mean, std = (
         torch.tensor(np.float32(c), dtype=dtype).view(3, 1, 1) for c in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     )
-    x = (torch.from_numpy(images).permute(0, 3, 1, 2).to(dtype) / 255 - mean) / deviation
+    x = (torch.from_numpy(images).permute(0, 3, 1, 2).to(dtype) / 255 - mean) / std
     logits = model(x.contiguous())
     loss = F.cross_entropy(logits, torch.from_numpy(labels).long())
     loss.backward()

@@ -128,12 +128,12 @@ unsafe fn scales(variance: Region<f32>, weight: Region<f32>, epsilon: f32, scale
     unsafe {
         let (variance, weight) = (variance.slice(0, scale.len()), weight.slice(0, scale.len()));
         for ((scale, variance), weight) in scale.slice_mut(0, scale.len()).iter_mut().zip(variance).zip(weight) {
-            *scale = weight * deviation_inverse(*variance, epsilon);
+            *scale = weight * inverse_std(*variance, epsilon);
         }
     }
 }
 
-fn deviation_inverse(variance: f32, epsilon: f32) -> f32 {
+fn inverse_std(variance: f32, epsilon: f32) -> f32 {
     (1.0 / (f64::from(variance) + f64::from(epsilon)).sqrt()) as f32
 }
 
@@ -339,7 +339,7 @@ pub(crate) unsafe fn backward<E: Element>(
         scales(g.moments.variance, weight, g.epsilon, scale);
         if let Some((dbias, dweight, count)) = sums {
             for channel in 0..channels {
-                let inverse = deviation_inverse(*g.moments.variance.at(channel, 1), g.epsilon);
+                let inverse = inverse_std(*g.moments.variance.at(channel, 1), g.epsilon);
                 *shift.at(channel, 1) = *dbias.at(channel, 1) / count as f32;
                 *slope.at(channel, 1) = *dweight.at(channel, 1) * inverse / count as f32;
             }

@@ -15,7 +15,7 @@ use crate::sweep::{self, Pass};
 /// Values per task of the passes that use no vectors.
 const TASK_VALUES: usize = 1 << 14;
 
-/// `(x / 255 - mean) / deviation` for every byte value and channel. There are at most three channels.
+/// `(x / 255 - mean) / std` for every byte value and channel. There are at most three channels.
 #[derive(Clone, Debug)]
 pub(crate) struct NormalizeTable<E> {
     values: Box<[[E; 3]; 256]>,
@@ -23,14 +23,14 @@ pub(crate) struct NormalizeTable<E> {
 }
 
 impl<E: Element> NormalizeTable<E> {
-    /// The table of [`normalize`]; `None` unless the numbers of means and deviations are equal, and one or three.
-    pub(crate) fn new(mean: &[f32], deviation: &[f32]) -> Option<Self> {
+    /// The table of [`normalize`]; `None` unless the numbers of means and stds are equal, and one or three.
+    pub(crate) fn new(mean: &[f32], std: &[f32]) -> Option<Self> {
         let channels = mean.len();
-        if deviation.len() != channels || ![1, 3].contains(&channels) {
+        if std.len() != channels || ![1, 3].contains(&channels) {
             return None;
         }
         // With one channel, the entries of the other two are never read.
-        let value = |byte: usize, c: usize| (byte as f32 / 255.0 - mean[c % channels]) / deviation[c % channels];
+        let value = |byte: usize, c: usize| (byte as f32 / 255.0 - mean[c % channels]) / std[c % channels];
         let values = Box::new(std::array::from_fn(|byte| std::array::from_fn(|c| E::of(value(byte, c)))));
         Some(NormalizeTable { values, channels })
     }

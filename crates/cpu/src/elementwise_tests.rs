@@ -10,23 +10,22 @@ use crate::test_support::{assert_near, available, noise};
 
 #[test]
 fn normalize_is_a_table() {
-    let (mean, deviation) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
+    let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
     let bytes: Vec<u8> = (0..3 * 30_001).map(|i| (i * 31 % 256) as u8).collect();
     for (isa, channels, edge) in available().flat_map(|isa| [(isa, 1, Edge::First), (isa, 3, Edge::Last)]) {
         let bytes = Guarded::new(edge, &bytes);
         let mut y = Guarded::filled(edge, 0.0, bytes.len() / 3 * channels);
         let context = &mut Context::new(2, isa, Scratch::default()).unwrap();
-        let table = NormalizeTable::new(&mean[..channels], &deviation[..channels]).unwrap();
+        let table = NormalizeTable::new(&mean[..channels], &std[..channels]).unwrap();
         // SAFETY: live buffers with equally many pixels.
         unsafe { normalize(context, &table, Region::of(&bytes), Region::of_mut(&mut y)) };
-        let channel =
-            |i: usize, byte: u8| (f64::from(byte) / 255.0 - f64::from(mean[i % 3])) / f64::from(deviation[i % 3]);
+        let channel = |i: usize, byte: u8| (f64::from(byte) / 255.0 - f64::from(mean[i % 3])) / f64::from(std[i % 3]);
         let values = bytes.iter().enumerate().filter(|(i, _)| i % 3 < channels);
         let expected: Vec<f64> = values.map(|(i, &byte)| channel(i, byte)).collect();
         assert_near("normalize", &y, &expected, 1e-6);
     }
-    assert!(NormalizeTable::<f32>::new(&mean[..2], &deviation[..2]).is_none());
-    assert!(NormalizeTable::<f32>::new(&mean[..1], &deviation).is_none());
+    assert!(NormalizeTable::<f32>::new(&mean[..2], &std[..2]).is_none());
+    assert!(NormalizeTable::<f32>::new(&mean[..1], &std).is_none());
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl DataKind {
         }
     }
 
-    /// The constants for normalising: mean and deviation of all pixels of the training part; ImageNet's for folders.
+    /// The constants for normalising: mean and std of all pixels of the training part; ImageNet's for folders.
     ///
     /// The tutorials' CIFAR-10 deviation (0.2023, 0.1994, 0.2010) differs: it is the mean over the images of each
     /// image's own deviation.
@@ -40,14 +40,14 @@ impl DataKind {
         // As published by several authors, computed over the training parts: CIFAR-10 0.49139968, 0.48215841,
         // 0.44653091 and 0.24703223, 0.24348513, 0.26158784; CIFAR-100 0.50707516, 0.48654887, 0.44091784 and
         // 0.26733429, 0.25643846, 0.27615047; Fashion-MNIST 0.2860402 and 0.3530239; MNIST as in PyTorch's examples.
-        let (mean, deviation): (&[f32], &[f32]) = match self {
+        let (mean, std): (&[f32], &[f32]) = match self {
             DataKind::Folder => (&[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225]),
             DataKind::Cifar10 => (&[0.4914, 0.4822, 0.4465], &[0.2470, 0.2435, 0.2616]),
             DataKind::Cifar100 => (&[0.5071, 0.4865, 0.4409], &[0.2673, 0.2564, 0.2762]),
             DataKind::Mnist => (&[0.1307], &[0.3081]),
             DataKind::FashionMnist => (&[0.2860], &[0.3530]),
         };
-        Normalization { mean: mean.to_vec(), deviation: deviation.to_vec() }
+        Normalization { mean: mean.to_vec(), std: std.to_vec() }
     }
 
     /// Width and height of all its images, in pixels; `None` for folders.
@@ -128,7 +128,8 @@ pub struct Normalization {
     /// Subtracted from each value.
     pub mean: Vec<f32>,
     /// Divides the result.
-    pub deviation: Vec<f32>,
+    #[serde(alias = "deviation")]
+    pub std: Vec<f32>,
 }
 
 impl Normalization {

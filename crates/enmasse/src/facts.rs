@@ -32,9 +32,9 @@ pub fn facts(started: &Started) -> Vec<String> {
             }
         ),
         format!(
-            "input:    {size} x {size} pixels, mean {}, deviation {}",
+            "input:    {size} x {size} pixels, mean {}, std {}",
             list(&normalization.mean),
-            list(&normalization.deviation)
+            list(&normalization.std)
         ),
         format!("augment:  {}", started.augmentation),
         format!("loader:   {} in every process", counted(started.loader_threads, "thread")),
@@ -142,7 +142,7 @@ mod tests {
             parameters: 11_181_642,
             trainable: 5130,
             data: "folder of class folders",
-            normalization: Normalization { mean: vec![0.5; 3], deviation: vec![0.25; 3] },
+            normalization: Normalization { mean: vec![0.5; 3], std: vec![0.25; 3] },
             size: 64,
             augmentation: "random_crop size=64 padding=4".to_owned(),
             classes: vec!["a".to_owned(), "b".to_owned()],
@@ -186,7 +186,7 @@ mod tests {
 model:    resnet18, 11,181,642 parameters, 5,130 of them trained
 memory:   512 MiB a rank: 180 activations, 170 weights, 60 batches, 102 base
 data:     folder of class folders, 3,000 images found in 2 classes: 2,400 for training, 600 for validation
-input:    64 x 64 pixels, mean 0.5 0.5 0.5, deviation 0.25 0.25 0.25
+input:    64 x 64 pixels, mean 0.5 0.5 0.5, std 0.25 0.25 0.25
 augment:  random_crop size=64 padding=4
 loader:   1 thread in every process
 batch:    32 per rank, 64 in all; each epoch leaves out the 32 images of the last incomplete one

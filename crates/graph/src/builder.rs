@@ -101,23 +101,23 @@ impl Builder {
         self
     }
 
-    /// The images, normalised per channel by mean and deviation on the scale 0 to 1. With one mean and deviation instead
+    /// The images, normalised per channel by mean and std on the scale 0 to 1. With one mean and std instead
     /// of three, the result has one channel, for grey images.
-    pub fn pixels(&self, mean: &[f32], deviation: &[f32]) -> Tensor {
+    pub fn pixels(&self, mean: &[f32], std: &[f32]) -> Tensor {
         let images = Tensor { state: self.state.clone(), id: IMAGES };
-        let (channels, deviations) = (mean.len(), deviation.len());
-        if ![1, 3].contains(&channels) || deviations != channels {
-            let reason = format!("images have 3 channels or 1, got {channels} means and {deviations} deviations");
+        let (channels, stds) = (mean.len(), std.len());
+        if ![1, 3].contains(&channels) || stds != channels {
+            let reason = format!("images have 3 channels or 1, got {channels} means and {stds} stds");
             return images.fail(GraphError::Option(reason));
         }
         if let Some(mean) = mean.iter().find(|mean| !mean.is_finite()) {
             return images.fail(GraphError::Option(format!("mean {mean} is not finite")));
         }
-        if let Some(deviation) = deviation.iter().find(|&&deviation| !(deviation.is_finite() && deviation > 0.0)) {
-            return images.fail(GraphError::Option(format!("deviation {deviation} must be above 0")));
+        if let Some(std) = std.iter().find(|&&std| !(std.is_finite() && std > 0.0)) {
+            return images.fail(GraphError::Option(format!("std {std} must be above 0")));
         }
         let shape = Shape::from([self.batch, self.size[0], self.size[1], channels]);
-        let op = Op::Normalize { mean: mean.into(), deviation: deviation.into() };
+        let op = Op::Normalize { mean: mean.into(), std: std.into() };
         images.record_as(true, op, &[], shape)
     }
 
@@ -228,7 +228,7 @@ impl Tensor {
         let taps = window.kernel[0] * window.kernel[1];
         let bound = 1.0 / ((c / conv.groups * taps) as f32).sqrt();
         let init = match conv.kaiming {
-            true => Init::Normal { deviation: (2.0 / (conv.channels * taps) as f32).sqrt() },
+            true => Init::Normal { std: (2.0 / (conv.channels * taps) as f32).sqrt() },
             false => Init::Uniform { bound },
         };
         let filters = self.state.borrow().filters;
@@ -373,7 +373,7 @@ impl Tensor {
 
     /// A linear layer with bias, with parameters `NAME.weight` and `NAME.bias`.
     pub fn linear(self, name: &str, linear: impl Into<Linear>) -> Tensor {
-        let Linear { outputs, deviation } = linear.into();
+        let Linear { outputs, std } = linear.into();
         self.enter(name);
         let shape = self.shape();
         let &[n, inputs] = &shape[..] else {
@@ -384,8 +384,8 @@ impl Tensor {
             return self.fail(GraphError::Attribute { place: self.layer("linear"), reason: "has no outputs".into() });
         }
         let uniform = Init::Uniform { bound: 1.0 / (inputs as f32).sqrt() };
-        let (weight, bias) = match deviation {
-            Some(deviation) => (Init::Normal { deviation }, Init::Constant(0.0)),
+        let (weight, bias) = match std {
+            Some(std) => (Init::Normal { std }, Init::Constant(0.0)),
             None => (uniform, uniform),
         };
         let weight = self.parameter(format!("{name}.weight"), [inputs, outputs].into(), Layout::Linear, weight);
@@ -464,24 +464,24 @@ mod tests {
 
     #[test]
     fn images_have_one_channel_or_three() {
-        let check = |mean: &[f32], deviation: &[f32], expected: Result<usize, &str>| {
+        let check = |mean: &[f32], std: &[f32], expected: Result<usize, &str>| {
             let builder = Builder::new(2, [8, 8], Mode::Train, 0);
-            let x = builder.pixels(mean, deviation);
+            let x = builder.pixels(mean, std);
             let channels = x.shape().last();
             let found = builder.finish(&x.flatten().linear("fc", 10), 10).map(|_| channels).map_err(|e| e.to_string());
             match (&found, expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(*found, expected),
                 (Err(found), Err(expected)) => assert!(found.contains(expected) && !found.contains('\n'), "{found}"),
-                _ => panic!("{mean:?} {deviation:?}: {found:?}"),
+                _ => panic!("{mean:?} {std:?}: {found:?}"),
             }
         };
         check(&[0.5; 3], &[0.25; 3], Ok(3));
         check(&[0.1307], &[0.3081], Ok(1));
-        check(&[0.5; 2], &[0.25; 2], Err("2 means and 2 deviations"));
-        check(&[0.5], &[0.25; 3], Err("1 means and 3 deviations"));
+        check(&[0.5; 2], &[0.25; 2], Err("2 means and 2 stds"));
+        check(&[0.5], &[0.25; 3], Err("1 means and 3 stds"));
         check(&[], &[], Err("0 means"));
         check(&[f32::NAN], &[1.0], Err("mean NaN"));
-        check(&[0.5; 3], &[0.25, 0.0, 0.25], Err("deviation 0 must be above 0"));
-        check(&[0.5; 3], &[0.25, 0.25, f32::INFINITY], Err("deviation inf"));
+        check(&[0.5; 3], &[0.25, 0.0, 0.25], Err("std 0 must be above 0"));
+        check(&[0.5; 3], &[0.25, 0.25, f32::INFINITY], Err("std inf"));
     }
 }

@@ -53,8 +53,8 @@ pub struct CompileOptions {
     /// Normalisation of the images: the mean of each channel that the model sees. With one mean instead of three the model
     /// sees one channel.
     pub mean: Vec<f32>,
-    /// Normalisation of the images: the deviation of each channel, one for each mean.
-    pub deviation: Vec<f32>,
+    /// Normalisation of the images: the std of each channel, one for each mean.
+    pub std: Vec<f32>,
     /// The precision in which the maps between layers are stored.
     pub precision: Precision,
     /// How gradients reach the update.
@@ -87,7 +87,7 @@ impl CompileOptions {
             average: None,
             seed: 0,
             mean: vec![0.485, 0.456, 0.406],
-            deviation: vec![0.229, 0.224, 0.225],
+            std: vec![0.229, 0.224, 0.225],
             precision: Precision::default(),
             strategy: Strategy::default(),
             buckets: BucketSizes::default(),
@@ -174,7 +174,7 @@ impl Target<'_> {
         mode: Mode,
     ) -> Result<Forward, GraphError> {
         let builder = Builder::new(options.batch, options.size, mode, options.seed).filters(self.filters);
-        let logits = model(builder.pixels(&options.mean, &options.deviation));
+        let logits = model(builder.pixels(&options.mean, &options.std));
         let mut forward = builder.finish(&logits, options.classes)?;
         if mode == Mode::Train {
             freeze(&mut forward.graph, &options.freeze)?;

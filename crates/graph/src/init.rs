@@ -13,7 +13,7 @@ pub enum Init {
     /// Normal with mean 0 and this deviation (Kaiming's rule for ReLU: `sqrt(2 / fan)`).
     Normal {
         /// Standard deviation.
-        deviation: f32,
+        std: f32,
     },
     /// Uniform in `[-bound, bound)` (PyTorch's default for linear and convolution layers: `1 / sqrt(fan in)`).
     Uniform {
@@ -43,7 +43,7 @@ impl Init {
     fn run(self, key: [u32; 2], first: usize, stride: usize, values: &mut [f32]) {
         let distribution = match self {
             Init::Constant(value) => return values.fill(value),
-            Init::Normal { deviation } => Distribution::Normal { deviation },
+            Init::Normal { std } => Distribution::Normal { std },
             Init::Uniform { bound } => Distribution::Uniform { bound },
         };
         distribution.fill(key, first as u64, stride as u64, values);
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_pure_function_of_seed_name_and_element() {
-        let init = Init::Normal { deviation: 2.0 };
+        let init = Init::Normal { std: 2.0 };
         let all = init.values(5, "conv1.weight", 0..100);
         assert_eq!(all[42], init.values(5, "conv1.weight", 42..43)[0]);
         assert_ne!(all[42], init.values(6, "conv1.weight", 42..43)[0]);
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn stored_order_has_the_same_values() {
         let check = |layout: Layout, shape: Shape, piece: usize| {
-            let init = Init::Normal { deviation: 1.0 };
+            let init = Init::Normal { std: 1.0 };
             let values = init.values(1, "w", 0..shape.elements());
             let mut expected = vec![0.0; shape.elements()];
             layout.for_each(&shape, |stored, torch| expected[stored] = values[torch]);

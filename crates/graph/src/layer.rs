@@ -63,19 +63,19 @@ impl Conv {
 #[derive(Clone, Copy, Debug)]
 pub struct Linear {
     pub(crate) outputs: usize,
-    pub(crate) deviation: Option<f32>,
+    pub(crate) std: Option<f32>,
 }
 
 impl Linear {
     /// Weights and bias are initialised as in PyTorch's `Linear`: uniform within `1 / sqrt(inputs)`.
     pub fn new(outputs: usize) -> Self {
-        Linear { outputs, deviation: None }
+        Linear { outputs, std: None }
     }
 
     /// Initialises the weights from a normal distribution with this deviation, and the bias to 0, as in torchvision's VGG
     /// and MobileNetV2.
-    pub fn normal(self, deviation: f32) -> Self {
-        Linear { deviation: Some(deviation), ..self }
+    pub fn normal(self, std: f32) -> Self {
+        Linear { std: Some(std), ..self }
     }
 }
 

@@ -24,13 +24,13 @@ use crate::{Activation, AdaptiveAvgPool, Conv2d, Function, NormStatistics, Windo
 /// One operation. N = batch, C = channels of the named value, K = classes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
-    /// `(images u8 [N,H,W,3]) -> (y)`: `(x / 255 - mean) / deviation` per channel. With one mean and deviation the result has
+    /// `(images u8 [N,H,W,3]) -> (y)`: `(x / 255 - mean) / std` per channel. With one mean and std the result has
     /// one channel, computed from the images' first channel. In grey images all channels are equal.
     Normalize {
         /// Mean of each of the 1 or 3 channels, on the scale 0 to 1.
         mean: Vec<f32>,
-        /// Deviation of each of these channels, on the scale 0 to 1.
-        deviation: Vec<f32>,
+        /// Std of each of these channels, on the scale 0 to 1.
+        std: Vec<f32>,
     },
     /// `(x, w, [bias]) -> (y)`.
     Conv2d(Conv2d),
@@ -445,7 +445,7 @@ impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
         match self {
-            Op::Normalize { mean, deviation } => write!(f, " {{mean {mean:?} deviation {deviation:?}}}"),
+            Op::Normalize { mean, std } => write!(f, " {{mean {mean:?} std {std:?}}}"),
             Op::Conv2d(conv) | Op::Conv2dBackwardData(conv) | Op::Conv2dBackwardWeights(conv) => {
                 write!(f, " {{{conv}}}")
             }

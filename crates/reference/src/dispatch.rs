@@ -24,7 +24,7 @@ pub(crate) fn run(
     let last = |i: usize| node.inputs.get(i).map_or(1, |&id| plan.shape(id).last());
     let classes = node.outputs.first().map_or(1, |&id| plan.shape(id).last());
     let outputs = match (&node.op, operands) {
-        (Op::Normalize { mean, deviation }, [x]) => vec![image::normalize(x, mean, deviation)],
+        (Op::Normalize { mean, std }, [x]) => vec![image::normalize(x, mean, std)],
         (Op::Conv2d(conv), [x, w, bias @ ..]) => {
             let shapes = Shapes { x: input(0)?, w: input(1)?, y: output(0)?, filters: plan.filters };
             vec![conv2d::forward(x, w, bias.first().copied(), &shapes, conv)]

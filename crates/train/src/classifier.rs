@@ -92,7 +92,7 @@ impl Classifier {
             model: meta.model,
             classes: meta.classes,
             transform: EvalTransform { size: meta.size, resize: meta.resize, grayscale: meta.mean.len() == 1 },
-            normalization: Normalization { mean: meta.mean, deviation: meta.std },
+            normalization: Normalization { mean: meta.mean, std: meta.std },
             tensors,
             averaged,
             pretrained: None,
@@ -109,7 +109,7 @@ impl Classifier {
     pub(crate) fn options(&self, batch: usize) -> CompileOptions {
         CompileOptions {
             mean: self.normalization.mean.clone(),
-            deviation: self.normalization.deviation.clone(),
+            std: self.normalization.std.clone(),
             precision: self.configuration.precision,
             metrics: self.configuration.metrics.iter().copied().map(Metric::from).collect(),
             ..CompileOptions::new(self.model.clone(), batch, self.transform.size, self.classes.len())
@@ -139,7 +139,7 @@ fn any_classes(model: &str, preparation: &Preparation) -> Result<Plans, TrainErr
     let Preparation { evaluation, normalization, .. } = preparation;
     let options = CompileOptions {
         mean: normalization.mean.clone(),
-        deviation: normalization.deviation.clone(),
+        std: normalization.std.clone(),
         ..CompileOptions::new(model.name(), 1, evaluation.size, ANY)
     };
     Ok(compile_evaluation(&|x| model.forward(x, ANY), &options)?)

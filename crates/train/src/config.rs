@@ -156,7 +156,7 @@ settings! {
         /// Mean of each colour channel
         /// On the scale 0 to 1; one number is for all channels.
         mean: Option<Vec<f64>> = None => "the data set's own", "R,G,B", between(0, 1), Fixed;
-        /// Deviation of each colour channel
+        /// Std of each colour channel
         /// On the scale 0 to 1; one number is for all channels.
         std: Option<Vec<f64>> = None => "the data set's own", "R,G,B", above_to(0, 1), Fixed;
         /// What is drawn of a training image

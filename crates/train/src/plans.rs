@@ -75,7 +75,7 @@ pub fn compile_plans(
         seed: config.seed,
         precision: config.precision,
         mean: preparation.normalization.mean.clone(),
-        deviation: preparation.normalization.deviation.clone(),
+        std: preparation.normalization.std.clone(),
         allow_unused: config.unused_parameters == UnusedParameters::Zero,
         ..CompileOptions::new(config.model.clone(), config.batch_per_shard(shards), preparation.train.size(), classes)
     };

@@ -27,8 +27,8 @@ impl Preparation {
     pub fn new(config: &TrainConfig, kind: DataKind) -> Self {
         let size = config.image_size(kind.native_size());
         let own = kind.normalization();
-        let (mean, deviation) = config.normalization(&own.mean, &own.deviation);
-        let normalization = Normalization { mean, deviation };
+        let (mean, std) = config.normalization(&own.mean, &own.std);
+        let normalization = Normalization { mean, std };
         let evaluation = EvalTransform { grayscale: normalization.channels() == 1, ..kind.eval_transform(size) };
         let crop = match config.augment {
             None => match kind.crop(size) {

@@ -72,7 +72,7 @@ impl RunWriter {
             size: preparation.evaluation.size,
             resize: preparation.evaluation.resize,
             mean: preparation.normalization.mean.clone(),
-            std: preparation.normalization.deviation.clone(),
+            std: preparation.normalization.std.clone(),
             configuration: config.to_toml(),
             split: Listing::of_training(data).hash(),
             seed: config.seed,

@@ -141,8 +141,8 @@ impl<'a> Preparation<'a> {
     fn instruction<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let none = Scratch::default();
         let instruction = match &o.node.op {
-            Op::Normalize { mean, deviation } => {
-                let table = NormalizeTable::new(mean, deviation).ok_or_else(|| o.unsupported())?;
+            Op::Normalize { mean, std } => {
+                let table = NormalizeTable::new(mean, std).ok_or_else(|| o.unsupported())?;
                 if (o.input_size(0)?[2], o.output_size(0)?[2]) != (3, mean.len()) {
                     return Err(o.unsupported());
                 }

@@ -7,15 +7,15 @@ use crate::kernels::operands::STEP;
 use crate::kernels::{THREADS, blocks, named, pass};
 use crate::work::{Argument, Kernel, Span};
 
-/// `(images / 255 - mean) / deviation` for each channel of `[pixels, 3]` bytes. With one mean and deviation the result is
+/// `(images / 255 - mean) / std` for each channel of `[pixels, 3]` bytes. With one mean and std the result is
 /// `[pixels, 1]`, from the first channel.
-pub(crate) fn normalize(dtype: DType, images: Span, y: Span, mean: &[f32], deviation: &[f32]) -> Kernel {
+pub(crate) fn normalize(dtype: DType, images: Span, y: Span, mean: &[f32], std: &[f32]) -> Kernel {
     let elements = y.bytes / dtype.size();
     // The same line through two points; a single channel's factors stand for all.
     let of = |i: usize| {
         let i = i.min(mean.len() - 1);
-        let (mean, deviation) = (f64::from(mean[i]), f64::from(deviation[i]));
-        [1.0 / (255.0 * deviation), -mean / deviation].map(|factor| Argument::F32(factor as f32))
+        let (mean, std) = (f64::from(mean[i]), f64::from(std[i]));
+        [1.0 / (255.0 * std), -mean / std].map(|factor| Argument::F32(factor as f32))
     };
     let [[scale0, shift0], [scale1, shift1], [scale2, shift2]] = [0, 1, 2].map(of);
     let name = if mean.len() == 1 { "normalize_grey" } else { "normalize" };

@@ -171,14 +171,14 @@ fn rounding_to_16_bits_is_that_of_the_cpu() {
 }
 
 fn check_normalize<E: Element>(pixels: usize) {
-    let (mean, deviation) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
+    let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
     let images: Vec<u8> = (0..3 * pixels).map(|i| (i * 31 % 256) as u8).collect();
     let wide: Vec<f64> = images.iter().map(|&byte| byte.into()).collect();
     for channels in [1, 3] {
         let Some(mut bench) = Bench::new() else { return };
         let (from, to) = (bench.put(&images), bench.room::<E>(pixels * channels));
-        bench.run(&normalize(E::DTYPE, from, to, &mean[..channels], &deviation[..channels]));
-        let expected = image::normalize(&wide, &mean[..channels], &deviation[..channels]);
+        bench.run(&normalize(E::DTYPE, from, to, &mean[..channels], &std[..channels]));
+        let expected = image::normalize(&wide, &mean[..channels], &std[..channels]);
         assert_rounded(&format!("{pixels} pixels"), &bench.get::<E>(to), &expected, 3e-7);
     }
 }

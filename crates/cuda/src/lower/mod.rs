@@ -199,8 +199,8 @@ impl Lowering<'_> {
             Op::Linear | Op::LinearBackwardData | Op::LinearBackwardWeights => {
                 return Ok(computed(o.product(&self.card.products)?));
             }
-            Op::Normalize { mean, deviation } => {
-                vec![elementwise::normalize(maps, o.input(0)?, o.output(0)?, mean, deviation)]
+            Op::Normalize { mean, std } => {
+                vec![elementwise::normalize(maps, o.input(0)?, o.output(0)?, mean, std)]
             }
             Op::BiasBackward => bias::bias_backward(o.rows(0)?, o.input(0)?, o.output(0)?),
             Op::BatchNormStatistics => o.statistics()?,

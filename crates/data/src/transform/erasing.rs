@@ -69,10 +69,10 @@ impl Transform for RandomErasing {
 
     fn parameters(&self) -> String {
         let RandomErasing { probability, scale, ratio, value, normalization } = self;
-        let Normalization { mean, deviation } = normalization;
+        let Normalization { mean, std } = normalization;
         let value = match value {
             ErasingValue::Mean => format!("mean {mean:?}"),
-            ErasingValue::Random => format!("random {mean:?} {deviation:?}"),
+            ErasingValue::Random => format!("random {mean:?} {std:?}"),
         };
         format!("probability={probability} scale={}..{} ratio={}..{} value={value}", scale.0, scale.1, ratio.0, ratio.1)
     }
@@ -87,9 +87,9 @@ impl Transform for RandomErasing {
         let (width, height) = (canvas.image().width(), canvas.image().height());
         let Some(part) = self.draw(random, width, height) else { return };
         let channel = |constants: &[f32], channel: usize| 255.0 * f64::from(constants[channel % constants.len()]);
-        let Normalization { mean, deviation } = &self.normalization;
+        let Normalization { mean, std } = &self.normalization;
         let is_grey = self.normalization.channels() == 1;
-        let [mean, deviation] = [mean, deviation].map(|constants| [0, 1, 2].map(|place| channel(constants, place)));
+        let [mean, std] = [mean, std].map(|constants| [0, 1, 2].map(|place| channel(constants, place)));
         for row in canvas.pixels_mut().chunks_exact_mut(width * 3).skip(part.top).take(part.height) {
             let (pixels, _) = row[part.left * 3..][..part.width * 3].as_chunks_mut::<3>();
             for pixel in pixels {
@@ -99,8 +99,7 @@ impl Transform for RandomErasing {
                     ErasingValue::Random if is_grey => [random.normal(); 3],
                     ErasingValue::Random => [(); 3].map(|()| random.normal()),
                 };
-                *pixel =
-                    [0, 1, 2].map(|channel| (mean[channel] + distances[channel] * deviation[channel]).round() as u8);
+                *pixel = [0, 1, 2].map(|channel| (mean[channel] + distances[channel] * std[channel]).round() as u8);
             }
         }
     }

@@ -427,7 +427,7 @@ fn mnist_is_recognised_by_its_files_and_read_as_one_channel() {
         command
     };
     let ended = finish(&mut arguments("--epochs 8 --export-every 8")).well();
-    for said in ["MNIST, 950 images found in 10 classes", "28 x 28 pixels, mean 0.1307, deviation 0.3081"] {
+    for said in ["MNIST, 950 images found in 10 classes", "28 x 28 pixels, mean 0.1307, std 0.3081"] {
         assert!(ended.stderr.contains(said), "{said:?} is not in {}", ended.stderr);
     }
     let accuracy = metrics(&run).last().unwrap()["val_accuracy"].as_f64().unwrap();

@@ -33,7 +33,7 @@ fn torchvision() -> BTreeMap<String, Vec<[String; 4]>> {
 fn starts_alike(init: Init, elements: usize, distribution: &str, found: f64) -> bool {
     let (ours, expected) = match init {
         Init::Constant(value) => ("constant", f64::from(value)),
-        Init::Normal { deviation } => ("normal", f64::from(deviation)),
+        Init::Normal { std } => ("normal", f64::from(std)),
         Init::Uniform { bound } => ("uniform", f64::from(bound) / 3f64.sqrt()),
     };
     // Five standard errors of the sample deviation, and the file's rounding to three digits.

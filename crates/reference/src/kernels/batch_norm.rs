@@ -33,13 +33,13 @@ pub struct Normalizer<'a> {
 }
 
 impl Normalizer<'_> {
-    fn inverse_deviation(&self, channel: usize) -> f64 {
+    fn inverse_std(&self, channel: usize) -> f64 {
         1.0 / (self.variance[channel] + f64::from(self.epsilon)).sqrt()
     }
 
     /// `(x - mean) / sqrt(variance + epsilon)`.
     fn apply(&self, channel: usize, x: f64) -> f64 {
-        (x - self.mean[channel]) * self.inverse_deviation(channel)
+        (x - self.mean[channel]) * self.inverse_std(channel)
     }
 
     fn channels(&self) -> usize {
@@ -101,14 +101,14 @@ pub fn backward(
     let count = count as f64;
     let element = |(i, (dy, &x)): (usize, (&f64, &f64))| {
         let c = i % by.channels();
-        weight[c] * by.inverse_deviation(c) * (dy - dbias[c] / count - by.apply(c, x) * dweight[c] / count)
+        weight[c] * by.inverse_std(c) * (dy - dbias[c] / count - by.apply(c, x) * dweight[c] / count)
     };
     masked(dy, gate).iter().zip(x).enumerate().map(element).collect()
 }
 
 /// The gradient of x for running statistics, which do not depend on x.
 pub fn backward_running(dy: &[f64], by: &Normalizer, weight: &[f64], gate: Gate) -> Vec<f64> {
-    let element = |(i, dy): (usize, &f64)| dy * weight[i % by.channels()] * by.inverse_deviation(i % by.channels());
+    let element = |(i, dy): (usize, &f64)| dy * weight[i % by.channels()] * by.inverse_std(i % by.channels());
     masked(dy, gate).iter().enumerate().map(element).collect()
 }
 

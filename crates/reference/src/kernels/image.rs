@@ -1,9 +1,9 @@
 //! Images: from bytes to the numbers that the first layer takes.
 
-/// `(x / 255 - mean) / deviation` of images with three channels. The result has the first channels, one for each mean.
-pub fn normalize(x: &[f64], mean: &[f32], deviation: &[f32]) -> Vec<f64> {
-    let by = || mean.iter().zip(deviation).map(|(&mean, &deviation)| (f64::from(mean), f64::from(deviation)));
-    let pixel = |x: &[f64]| x.iter().zip(by()).map(|(x, (mean, deviation))| (x / 255.0 - mean) / deviation).collect();
+/// `(x / 255 - mean) / std` of images with three channels. The result has the first channels, one for each mean.
+pub fn normalize(x: &[f64], mean: &[f32], std: &[f32]) -> Vec<f64> {
+    let by = || mean.iter().zip(std).map(|(&mean, &std)| (f64::from(mean), f64::from(std)));
+    let pixel = |x: &[f64]| x.iter().zip(by()).map(|(x, (mean, std))| (x / 255.0 - mean) / std).collect();
     x.chunks(3).flat_map(|x| -> Vec<f64> { pixel(x) }).collect()
 }
 

@@ -46,8 +46,8 @@ impl Rule {
                     *w *= 1.0 - learning_rate * weight_decay;
                     first[i] = betas[0] * first[i] + (1.0 - betas[0]) * g;
                     second[i] = betas[1] * second[i] + (1.0 - betas[1]) * g * g;
-                    let deviation = (second[i] / correction[1]).sqrt() + epsilon;
-                    *w -= learning_rate * (first[i] / correction[0]) / deviation;
+                    let std = (second[i] / correction[1]).sqrt() + epsilon;
+                    *w -= learning_rate * (first[i] / correction[0]) / std;
                 }
             }
         }

@@ -65,8 +65,8 @@ fn the_rounding_reference_stores_maps_as_the_plan_says() {
     let bytes = [200, 37, 111];
     let pixel = |channel: usize| (f64::from(bytes[channel]) / 255.0 - 0.25) / 0.3;
     let check = |precision, rounds: bool, expected: &dyn Fn(usize) -> f64| {
-        let (mean, deviation) = (vec![0.25; 3], vec![0.3; 3]);
-        let options = CompileOptions { precision, mean, deviation, ..CompileOptions::new("net", 1, 1, 3) };
+        let (mean, std) = (vec![0.25; 3], vec![0.3; 3]);
+        let options = CompileOptions { precision, mean, std, ..CompileOptions::new("net", 1, 1, 3) };
         let plans = compile_evaluation(&net, &options).unwrap();
         let program = if rounds { ReferenceProgram::rounding(plans, None) } else { ReferenceProgram::new(plans, None) };
         let mut program = program.unwrap();
@@ -146,7 +146,7 @@ fn a_batch_that_is_not_full_counts_by_its_samples() {
 #[test]
 fn a_loss_that_is_not_finite_stops_the_step_and_names_the_shard() {
     let net = |x: Tensor| x.clone().batch_norm("bn").flatten().linear("side", 3) + x.flatten().linear("fc", 3);
-    let options = CompileOptions { mean: vec![0.0; 3], deviation: vec![1.0; 3], ..options(3) };
+    let options = CompileOptions { mean: vec![0.0; 3], std: vec![1.0; 3], ..options(3) };
     for (bad, expected) in [(0, Some(0)), (1, Some(0)), (2, Some(1)), (5, Some(2)), (6, None)] {
         let mut program = program(&net, &options);
         let weights = program.store("fc.weight").unwrap();
@@ -314,7 +314,7 @@ fn the_device_makes_programs() {
 #[test]
 fn tensors_are_in_pytorchs_order() {
     let net = |x: Tensor| x.conv2d("conv", Conv::new(2, 6)).flatten().linear("fc", 3);
-    let mut program = program(&net, &CompileOptions { mean: vec![0.0; 3], deviation: vec![1.0; 3], ..options(1) });
+    let mut program = program(&net, &CompileOptions { mean: vec![0.0; 3], std: vec![1.0; 3], ..options(1) });
     let mut weight = vec![0.0; 2 * 3 * 36];
     weight[(3 + 2) * 36 + 7] = 3.0; // output 1, input 2, row 1, column 1
     program.load("conv.weight", &weight).unwrap();

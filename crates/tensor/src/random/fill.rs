@@ -16,7 +16,7 @@ pub enum Distribution {
     /// Normal around 0.
     Normal {
         /// Standard deviation.
-        deviation: f32,
+        std: f32,
     },
     /// Uniform in `[-bound, bound)`.
     Uniform {
@@ -44,7 +44,7 @@ impl Distribution {
     fn draw(self, key: [u32; 2], element: u64) -> f32 {
         let mut stream = RandomStream::with_key(key, 0, element);
         match self {
-            Distribution::Normal { deviation } => (stream.normal() * f64::from(deviation)) as f32,
+            Distribution::Normal { std } => (stream.normal() * f64::from(std)) as f32,
             Distribution::Uniform { bound } => stream.uniform(-f64::from(bound), f64::from(bound)) as f32,
         }
     }
@@ -89,11 +89,11 @@ fn fill(distribution: Distribution, Elements { key, first, stride }: Elements, v
                     *value = (-bound + (bound - -bound) * unit) as f32;
                 }
             }
-            Distribution::Normal { deviation } => {
-                let deviation = f64::from(deviation);
+            Distribution::Normal { std } => {
+                let std = f64::from(std);
                 let mut unsure = 0;
                 for (j, value) in block.iter_mut().enumerate() {
-                    let near = normal(units(key, element(j))) * deviation;
+                    let near = normal(units(key, element(j))) * std;
                     let (low, high) = ((near * (1.0 - MARGIN)) as f32, (near * (1.0 + MARGIN)) as f32);
                     // Rounding is monotonic: if both ends round alike, so does everything between them.
                     unsure |= low.to_bits() ^ high.to_bits();
@@ -190,8 +190,8 @@ mod tests {
     use super::*;
 
     const DISTRIBUTIONS: [Distribution; 3] = [
-        Distribution::Normal { deviation: 1.0 },
-        Distribution::Normal { deviation: 0.058_925_565 },
+        Distribution::Normal { std: 1.0 },
+        Distribution::Normal { std: 0.058_925_565 },
         Distribution::Uniform { bound: 0.044_194_173 },
     ];
 

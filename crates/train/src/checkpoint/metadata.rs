@@ -131,7 +131,7 @@ metadata! {
     resize: usize,
     /// Mean of each channel (3, or 1 for grey images), of pixels from 0 to 1, that normalisation subtracts.
     mean: Vec<f32>,
-    /// Deviation of each channel, by which normalisation divides.
+    /// Std of each channel, by which normalisation divides.
     std: Vec<f32>,
     /// The effective configuration, as TOML.
     configuration: String,

@@ -125,8 +125,8 @@ mod tests {
             for (name, value) in settings.split_whitespace().filter_map(|setting| setting.split_once('=')) {
                 config.set(name, value).unwrap();
             }
-            let (mean, deviation) = config.normalization(own.0, own.1);
-            assert_eq!((mean.as_slice(), deviation.as_slice()), expected);
+            let (mean, std) = config.normalization(own.0, own.1);
+            assert_eq!((mean.as_slice(), std.as_slice()), expected);
         };
         type Lists = (&'static [f32], &'static [f32]);
         const COLOUR: Lists = (&[0.1, 0.2, 0.3], &[0.4, 0.5, 0.6]);

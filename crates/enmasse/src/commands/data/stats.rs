@@ -1,4 +1,4 @@
-//! `enmasse data stats DATA`: mean and deviation per channel of the training part, and its images' sizes.
+//! `enmasse data stats DATA`: mean and std per channel of the training part, and its images' sizes.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ const TELLING: usize = 5;
 /// The command line of `enmasse data stats`.
 pub fn command() -> Command {
     Command::new("stats")
-        .about("Mean and deviation of the training images, and their sizes")
+        .about("Mean and std of the training images, and their sizes")
         .after_help(ABOUT)
         .args(data())
         .args(settings_with(&[SETTINGS, SOURCE].concat(), WHOLE_MACHINE))
@@ -57,12 +57,12 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     transform.check().map_err(Failure::error)?;
     let found = look(&opened, &transform)?;
 
-    let [mean, deviation] = [found.moments.mean(), found.moments.deviation()].map(|values| values[..channels].to_vec());
+    let [mean, std] = [found.moments.mean(), found.moments.std()].map(|values| values[..channels].to_vec());
     let mut output = Output::new(config.json);
     match output.is_json() {
         true => output.json(json!({
             "event": "stats", "data": root, "kind": data.kind, "classes": data.classes.len(), "samples": found.samples,
-            "unreadable": data.train.len() - found.samples, "size": size, "mean": mean, "std": deviation,
+            "unreadable": data.train.len() - found.samples, "size": size, "mean": mean, "std": std,
             "sizes": found.sizes.iter().map(|((width, height), count)| [width, height, count]).collect::<Vec<_>>()
         })),
         false => {
@@ -70,7 +70,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             output.text(format_args!("training: {samples} in {classes}"));
             output.text(format_args!("sizes:    {}", found.sizes_in_words()));
             let whole = if data.kind == DataKind::Folder { format!(" at {size}x{size}") } else { String::new() };
-            output.text(format_args!("pixels{whole}: --mean {} --std {}", list(&mean), list(&deviation)));
+            output.text(format_args!("pixels{whole}: --mean {} --std {}", list(&mean), list(&std)));
         }
     }
     found.skipped.line().into_iter().for_each(say);

@@ -37,7 +37,7 @@ pub struct Case {
     /// Whether training is on mixtures of two samples.
     pub mixed: bool,
     pub freeze: &'static [&'static str],
-    /// Mean and deviation per channel.
+    /// Mean and std per channel.
     pub normalization: (&'static [f32], &'static [f32]),
     /// The element type in which maps are stored.
     pub precision: Precision,
@@ -324,7 +324,7 @@ impl Case {
             clip_norm: self.clip_norm,
             average: self.average,
             mean: self.normalization.0.into(),
-            deviation: self.normalization.1.into(),
+            std: self.normalization.1.into(),
             precision: self.precision,
             freeze: Freeze::Patterns(self.freeze.iter().map(|pattern| pattern.to_string()).collect()),
             ..CompileOptions::new(self.name, self.batch / shards, 1, CLASSES)
