@@ -10,7 +10,7 @@ use crate::flight::Watched;
 use crate::group_path::GroupPath;
 
 /// How long a rank waits for an answer. It comes at once from a rank 0 that is alive.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// The most late ranks that an answer names.
 const MOST_LATE: usize = 256;
 /// Bytes of a question.
@@ -104,7 +104,7 @@ impl Answers {
         let is_other =
             |latest: &mut Option<(Question, Arrivals)>| latest.as_ref().is_none_or(|(of, _)| *of != question);
         let (mut latest, _) =
-            (self.arrived).wait_timeout_while(latest, PATIENCE, is_other).unwrap_or_else(PoisonError::into_inner);
+            (self.arrived).wait_timeout_while(latest, TIMEOUT, is_other).unwrap_or_else(PoisonError::into_inner);
         // The next time rank 0 may know more.
         latest.take_if(|(of, _)| *of == question).map(|(_, arrivals)| arrivals)
     }

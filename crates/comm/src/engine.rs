@@ -175,7 +175,7 @@ impl Shared {
     /// Carries out the operation whose turn it is. The caller has set `running`.
     fn carry_out(&self, operation: &Operation) {
         self.recorder.started(operation.flight);
-        let (delay, patience) = (self.options.delay_per_operation, self.options.patience());
+        let (delay, timeouts) = (self.options.delay_per_operation, self.options.timeouts());
         let result = catch_unwind(AssertUnwindSafe(|| {
             if !delay.is_zero() {
                 self.failure.fails_within(delay);
@@ -183,7 +183,7 @@ impl Shared {
             if self.failure.is_stopping() {
                 return Err(Stop::Failed);
             }
-            self.transport().execute(&Turn::new(operation, &self.failure, patience))
+            self.transport().execute(&Turn::new(operation, &self.failure, timeouts))
         }));
         let result = result.unwrap_or_else(|_| {
             let cause = Cause::new(CauseKind::Error, "the communication thread panicked; see its message above");

@@ -159,7 +159,7 @@ impl Group {
         ties: Ties,
     ) -> Self {
         ties.recorder.joins(members.path);
-        let scene = Arc::new(Scene::new(members.clone(), region, ties.options.patience()));
+        let scene = Arc::new(Scene::new(members.clone(), region, ties.options.timeouts()));
         Group { core: Arc::new(Core { members, engine, children: AtomicU64::new(0), scene, ways, ties }) }
     }
 

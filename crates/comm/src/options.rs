@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::transport::Patience;
+use crate::transport::Timeouts;
 
 /// A group's options besides its members and transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(crate) fn deadline_after(limit: Duration) -> Instant {
 }
 
 impl GroupOptions {
-    pub(crate) fn patience(&self) -> Patience {
-        Patience { timeout: self.timeout, warning: self.stall_warning }
+    pub(crate) fn timeouts(&self) -> Timeouts {
+        Timeouts { timeout: self.timeout, warning: self.stall_warning }
     }
 }

@@ -17,7 +17,7 @@ use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
 use crate::flight::Watched;
 use crate::transport::region::Region;
-use crate::transport::{Members, Patience};
+use crate::transport::{Members, Timeouts};
 
 /// Number of operations in progress for which there is room from the start.
 const CAPACITY: usize = 64;
@@ -30,12 +30,12 @@ pub(crate) struct Scene {
     members: Members,
     /// Where ranks see the progress of the others; `None` if they share no memory.
     region: Option<Arc<Region>>,
-    patience: Patience,
+    timeouts: Timeouts,
 }
 
 impl Scene {
-    pub(crate) fn new(members: Members, region: Option<Arc<Region>>, patience: Patience) -> Self {
-        Scene { members, region, patience }
+    pub(crate) fn new(members: Members, region: Option<Arc<Region>>, timeouts: Timeouts) -> Self {
+        Scene { members, region, timeouts }
     }
 
     /// Shows the others that this rank has joined an operation.
@@ -216,7 +216,7 @@ impl State {
         let now = Instant::now();
         let place = self.entries.iter().position(|entry| entry.looks_at().is_some_and(|at| at <= now))?;
         let entry = &mut self.entries[place];
-        if now.duration_since(entry.began) >= entry.scene.patience.timeout {
+        if now.duration_since(entry.began) >= entry.scene.timeouts.timeout {
             return Some(Due::End(self.entries.swap_remove(place)));
         }
         entry.has_warned = true;
@@ -227,7 +227,7 @@ impl State {
 impl Entry {
     /// When the operation needs attention, unless it has ended; `None` if that time is unrepresentable.
     fn looks_at(&self) -> Option<Instant> {
-        let Patience { timeout, warning } = self.scene.patience;
+        let Timeouts { timeout, warning } = self.scene.timeouts;
         self.began.checked_add(if self.has_warned { timeout } else { warning.min(timeout) })
     }
 
@@ -244,9 +244,9 @@ mod tests {
 
     #[test]
     fn time_in_which_the_process_was_stopped_is_no_wait() {
-        let patience = Patience { timeout: Duration::from_secs(600), warning: Duration::from_secs(30) };
+        let timeouts = Timeouts { timeout: Duration::from_secs(600), warning: Duration::from_secs(30) };
         let members = Members::of_job(0, 2, Identity::default());
-        let scene = Arc::new(Scene::new(members, None, patience));
+        let scene = Arc::new(Scene::new(members, None, timeouts));
         let operation = Watched { name: "all_reduce", bytes: 4, group: GroupPath::default(), sequence: 1 };
         let began = Instant::now();
         let entry = Entry { number: 1, operation, scene, began, has_warned: false };

@@ -259,13 +259,13 @@ impl Pending {
     }
 
     /// The batch, once all its samples are done; the error of the earliest failed place. If none becomes done for
-    /// `patience`, the place of one that is not.
-    pub fn wait(&self, patience: Duration) -> Result<Result<Batch, DataError>, usize> {
+    /// `timeout`, the place of one that is not.
+    pub fn wait(&self, timeout: Duration) -> Result<Result<Batch, DataError>, usize> {
         let mut state = lock(&self.state);
         // Counted in slices: while the process is stopped, at most one of them passes.
         let mut waited = Duration::ZERO;
         while let Some(&place) = state.unfinished.first() {
-            let slice = patience.saturating_sub(waited).min(SLICE);
+            let slice = timeout.saturating_sub(waited).min(SLICE);
             if slice.is_zero() {
                 return Err(self.places[place]);
             }

@@ -88,13 +88,13 @@ pub enum DataError {
     #[error(
         "{name}: neither this image nor another could be read for {} s; check its disk or file server, or raise \
          the timeout",
-        .patience.as_secs_f64()
+        .timeout.as_secs_f64()
     )]
     Stalled {
         /// A sample that is being read, by its index and the data set's own name.
         name: String,
         /// The longest time without an image.
-        patience: Duration,
+        timeout: Duration,
     },
     /// An epoch has no sample.
     #[error("the training data hold {samples} samples, too few for {shards} shards")]
@@ -206,9 +206,9 @@ impl DataError {
         DataError::Sample { name: describe_sample(dataset, index), problem: problem.into() }
     }
 
-    /// The error of a sample that is not read for `patience`.
-    pub(crate) fn stalled(dataset: &dyn Dataset, index: usize, patience: Duration) -> Self {
-        DataError::Stalled { name: describe_sample(dataset, index), patience }
+    /// The error of a sample that is not read for `timeout`.
+    pub(crate) fn stalled(dataset: &dyn Dataset, index: usize, timeout: Duration) -> Self {
+        DataError::Stalled { name: describe_sample(dataset, index), timeout }
     }
 
     /// The error of a custom data set or transform that panicked.

@@ -308,10 +308,9 @@ impl Iterator for Batches {
         let began = Instant::now();
         let pending = self.under_way.pop_front()?;
         self.submit_next();
-        let patience = self.pool.longest_wait();
-        let result = pending.and_then(|pending| {
-            pending.wait(patience).unwrap_or_else(|place| Err(self.source.stalled(place, patience)))
-        });
+        let timeout = self.pool.longest_wait();
+        let result = pending
+            .and_then(|pending| pending.wait(timeout).unwrap_or_else(|place| Err(self.source.stalled(place, timeout))));
         self.waited += began.elapsed();
         if result.is_err() {
             self.cancelled.store(true, Ordering::Relaxed);

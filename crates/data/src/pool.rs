@@ -15,7 +15,7 @@ use crate::{Canvas, DataError, Dataset, Image, View};
 #[derive(Clone)]
 pub struct DecodePool {
     threads: Arc<Threads>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl DecodePool {
@@ -30,17 +30,17 @@ impl DecodePool {
             })?;
             pool.handles.push(handle);
         }
-        Ok(DecodePool { threads: Arc::new(pool), patience: Self::PATIENCE })
+        Ok(DecodePool { threads: Arc::new(pool), timeout: Self::TIMEOUT })
     }
 
-    /// How long a batch waits for an image unless [`patience`](Self::patience) says otherwise: ten minutes, as ranks wait
+    /// How long a batch waits for an image unless [`timeout`](Self::timeout) says otherwise: ten minutes, as ranks wait
     /// for each other.
-    pub const PATIENCE: Duration = Duration::from_secs(600);
+    pub const TIMEOUT: Duration = Duration::from_secs(600);
 
     /// Sets how long a batch waits while none of its images is finished. After that the loader ends with an error that names
     /// one: the file system does not answer. Time in which the whole process is stopped does not count.
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -50,7 +50,7 @@ impl DecodePool {
     }
 
     pub(crate) fn longest_wait(&self) -> Duration {
-        self.patience
+        self.timeout
     }
 
     /// [`Dataset::reading_bytes`], which may open files, on a thread of the pool. Fails if there is no answer for the longest
@@ -73,9 +73,9 @@ impl DecodePool {
             let _ = send.send(catch_unwind(AssertUnwindSafe(|| question(scratch))));
         });
         self.submit(Job { tasks: 1, cancelled: Arc::default(), run });
-        match answer.recv_timeout(self.patience) {
+        match answer.recv_timeout(self.timeout) {
             Ok(result) => result.map_err(|panic| DataError::panicked("the data set", &*panic)),
-            Err(_) => Err(DataError::stalled(dataset.as_ref(), 0, self.patience)),
+            Err(_) => Err(DataError::stalled(dataset.as_ref(), 0, self.timeout)),
         }
     }
 

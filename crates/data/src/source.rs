@@ -251,9 +251,9 @@ impl Source {
     }
 
     /// The error of a place whose sample is not read for too long.
-    pub fn stalled(&self, place: usize, patience: Duration) -> DataError {
+    pub fn stalled(&self, place: usize, timeout: Duration) -> DataError {
         let index = self.samples.candidates(place).next().map_or(place, |candidate| candidate.index);
-        DataError::stalled(self.dataset.as_ref(), index, patience)
+        DataError::stalled(self.dataset.as_ref(), index, timeout)
     }
 
     /// The error of a sample that does not fit.

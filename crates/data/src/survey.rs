@@ -85,11 +85,11 @@ impl Drop for Cancel {
     }
 }
 
-/// The next result; `None` if there is none for `patience`.
-fn receive<T>(results: &Receiver<T>, patience: Duration) -> Option<T> {
+/// The next result; `None` if there is none for `timeout`.
+fn receive<T>(results: &Receiver<T>, timeout: Duration) -> Option<T> {
     let mut waited = Duration::ZERO;
-    while waited < patience {
-        let slice = SLICE.min(patience - waited);
+    while waited < timeout {
+        let slice = SLICE.min(timeout - waited);
         match results.recv_timeout(slice) {
             Ok(result) => return Some(result),
             Err(RecvTimeoutError::Timeout) => waited += slice,
@@ -123,7 +123,7 @@ mod tests {
 
     /// The samples that were taken, and the error at which that ended.
     fn taken(samples: usize, threads: usize, panics_at: usize, ends_at: usize) -> (Vec<usize>, Option<String>) {
-        let pool = DecodePool::new(threads).unwrap().patience(Duration::from_secs(60));
+        let pool = DecodePool::new(threads).unwrap().timeout(Duration::from_secs(60));
         let dataset: Arc<dyn Dataset> = Arc::new(Numbers(samples));
         let (read, mut found) = (dataset.clone(), Vec::new());
         let look = move |index: usize, view: &mut View| {

@@ -17,7 +17,7 @@ const LEAST: u64 = 400 * MIB;
 const LITTLE: u64 = 4096 * MIB;
 
 /// A file system that takes longer counts as unresponsive.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Examines the file systems of `places`, each once.
 pub fn section(places: &[(&str, PathBuf)]) -> Section {
@@ -28,8 +28,8 @@ pub fn section(places: &[(&str, PathBuf)]) -> Section {
 
 fn patient_look(name: &str, place: &Path, mounts: &str) -> Finding {
     let own = (name.to_owned(), place.to_owned(), mounts.to_owned());
-    within(PATIENCE, move || look(&own.0, &own.1, &own.2)).unwrap_or_else(|| {
-        let text = format!("{}: no answer within {} s", place.display(), PATIENCE.as_secs());
+    within(TIMEOUT, move || look(&own.0, &own.1, &own.2)).unwrap_or_else(|| {
+        let text = format!("{}: no answer within {} s", place.display(), TIMEOUT.as_secs());
         Finding::problem(name, text, "its file server does not answer: check it, or choose another folder")
     })
 }

@@ -14,7 +14,7 @@ use enmasse_cuda::libraries::machine_folders;
 use enmasse_wording::counted;
 
 /// `nvidia-smi` wakes the driver, which may take seconds; beyond this it hangs.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 const AMD: &str = "0x1002";
 
@@ -162,7 +162,7 @@ fn names(folder: &Path) -> impl Iterator<Item = String> {
 
 /// Queries `nvidia-smi` for its GPUs, and for the CUDA version.
 fn smi() -> (Option<Result<String, String>>, Option<String>) {
-    let ask = |arguments: &[&str]| bounded::run(Command::new("nvidia-smi").args(arguments), PATIENCE);
+    let ask = |arguments: &[&str]| bounded::run(Command::new("nvidia-smi").args(arguments), TIMEOUT);
     let list = ["--query-gpu=index,name,memory.total,compute_cap", "--format=csv,noheader,nounits"];
     match ask(&list) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => (None, None),
@@ -172,7 +172,7 @@ fn smi() -> (Option<Result<String, String>>, Option<String>) {
             (Some(Ok(ended.stdout)), cuda)
         }
         Ok(ended) => {
-            let late = format!("no answer within {} s", PATIENCE.as_secs());
+            let late = format!("no answer within {} s", TIMEOUT.as_secs());
             let why = if ended.status.is_none() { late } else { ended.last_line().unwrap_or("no output").to_owned() };
             (Some(Err(why)), None)
         }
@@ -182,7 +182,7 @@ fn smi() -> (Option<Result<String, String>>, Option<String>) {
 /// Queries `nvidia-smi` for the paths between the GPUs that it listed, if these are several.
 fn topology(list: &str) -> Option<String> {
     let several = parse_gpus(list).len() > 1;
-    let asked = several.then(|| bounded::run(Command::new("nvidia-smi").args(["topo", "-m"]), PATIENCE));
+    let asked = several.then(|| bounded::run(Command::new("nvidia-smi").args(["topo", "-m"]), TIMEOUT));
     asked?.ok().filter(|ended| ended.is_success()).map(|ended| ended.stdout)
 }
 

@@ -41,7 +41,7 @@ pub use self_test::{FLAG as SELF_TEST, SelfTestError, play};
 use report::{Finding, Section};
 
 /// Listing a large data set takes a while; beyond this it is a fault.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Examines everything, the most informative first: a failed run and a data set, if given, then this machine. The
 /// report holds no secret of the environment.
@@ -67,8 +67,8 @@ pub fn examine(run: Option<&Path>, data: Option<&Path>) -> Report {
 /// The findings of `look` in a folder that the user has named, whose file server may be slow, or gone.
 fn patiently(title: &'static str, folder: &Path, look: fn(&Path) -> Section) -> Section {
     let own = folder.to_owned();
-    bounded::within(PATIENCE, move || look(&own)).unwrap_or_else(|| {
-        let text = format!("{}: not read within {} s", folder.display(), PATIENCE.as_secs());
+    bounded::within(TIMEOUT, move || look(&own)).unwrap_or_else(|| {
+        let text = format!("{}: not read within {} s", folder.display(), TIMEOUT.as_secs());
         Section { title, findings: vec![Finding::problem(title, text, "check whether its file server answers")] }
     })
 }

@@ -9,7 +9,7 @@ use crate::bounded::within;
 use crate::report::{Finding, Section};
 
 /// An unresponsive name service would take longer.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 pub fn section(host: &str) -> Section {
     let read = |path: &str| read_to_string(path).unwrap_or_default();
@@ -179,11 +179,11 @@ fn infiniband() -> Option<Finding> {
 fn resolve(host: &str) -> Result<Vec<IpAddr>, String> {
     let name = host.to_owned();
     // The library call has no deadline.
-    let addresses = within(PATIENCE, move || {
+    let addresses = within(TIMEOUT, move || {
         let addresses = (name.as_str(), 0).to_socket_addrs().map_err(|error| error.to_string())?;
         Ok(addresses.map(|address| address.ip()).collect())
     });
-    addresses.unwrap_or_else(|| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+    addresses.unwrap_or_else(|| Err(format!("no answer within {} s", TIMEOUT.as_secs())))
 }
 
 fn own_name(host: &str, addresses: Result<Vec<IpAddr>, String>) -> Finding {

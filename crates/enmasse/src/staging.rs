@@ -42,7 +42,7 @@ pub fn stage(config: &TrainConfig, root: &Path, copier: Copier) -> Result<(PathB
             "--stage: copies one folder or file, and {root} names others; leave it out"
         )));
     }
-    let stage = Stage::new(root, folder).map_err(failure)?.patience(config.patience(1));
+    let stage = Stage::new(root, folder).map_err(failure)?.timeout(config.timeout(1));
     let staged = match copier {
         Copier::Others => return Ok((stage.made().map_err(failure)?, LeftOut::default())),
         Copier::Alone => {
@@ -50,7 +50,7 @@ pub fn stage(config: &TrainConfig, root: &Path, copier: Copier) -> Result<(PathB
             told(&staged);
             staged
         }
-        Copier::Rank(rank) => with_ranks(stage, ROUND.min(config.patience(1) / 4), rank)?,
+        Copier::Rank(rank) => with_ranks(stage, ROUND.min(config.timeout(1) / 4), rank)?,
     };
     Ok((staged.root, staged.left_out))
 }

@@ -21,17 +21,17 @@ pub(crate) struct Opened {
 pub(crate) struct Client(enmasse_http::Client);
 
 impl Client {
-    /// A client whose every wait ends after `patience`. It trusts the authorities in the file `trusted`, or Mozilla's, which are
+    /// A client whose every wait ends after `timeout`. It trusts the authorities in the file `trusted`, or Mozilla's, which are
     /// part of the program. Proxies are those of the usual variables (`https_proxy`, `no_proxy`).
-    pub fn new(patience: Duration, trusted: Option<&Path>) -> Result<Self, FetchError> {
+    pub fn new(timeout: Duration, trusted: Option<&Path>) -> Result<Self, FetchError> {
         let refuse = |path: &Path, problem| FetchError::Authorities { path: path.display().to_string(), problem };
         let trusted = trusted.map(|path| authorities(path).map_err(|problem| refuse(path, problem))).transpose()?;
-        Ok(Client(enmasse_http::Client::new(patience, trusted)))
+        Ok(Client(enmasse_http::Client::new(timeout, trusted)))
     }
 
     /// Window of time in which a body must go on, too.
-    pub fn patience(&self) -> Duration {
-        self.0.patience()
+    pub fn timeout(&self) -> Duration {
+        self.0.timeout()
     }
 
     /// Asks for a file of `length` bytes, from a byte on. Another length is a lasting fault, before anything is read.

@@ -109,7 +109,7 @@ fn from_server(
                 }
                 // A cut connection is taken up again at once. A server that gave nothing gets some time.
                 if arrived == 0 {
-                    std::thread::sleep(client.patience() / 120 * (1 << attempts));
+                    std::thread::sleep(client.timeout() / 120 * (1 << attempts));
                 }
             }
             Err(failure) => return Err(failure),
@@ -130,7 +130,7 @@ fn transfer(
     let mut have = opened.from;
     set_length(file, part, have)?;
     file.seek(SeekFrom::Start(have)).map_err(FileError::of("write", part))?;
-    let mut pace = Pace::new(client.patience(), Instant::now());
+    let mut pace = Pace::new(client.timeout(), Instant::now());
     let mut chunk = vec![0; CHUNK];
     let told = |bytes: u64| Event::Received { archive: archive.name, bytes, total: archive.bytes };
     tell(told(have));
@@ -145,7 +145,7 @@ fn transfer(
         have += wanted as u64;
         tell(told(have));
         if !pace.goes_on(read as u64, Instant::now()) {
-            let seconds = client.patience().as_secs_f64();
+            let seconds = client.timeout().as_secs_f64();
             return Err(Fault::Passing(format!("it sends less than 64 KiB in {seconds} s")).into());
         }
     }

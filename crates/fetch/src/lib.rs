@@ -56,13 +56,13 @@ pub enum Event<'a> {
 #[derive(Clone, Debug)]
 pub struct Fetcher {
     mirrors: Vec<String>,
-    patience: Duration,
+    timeout: Duration,
     trusted: Option<PathBuf>,
 }
 
 impl Default for Fetcher {
     fn default() -> Self {
-        Fetcher { mirrors: Vec::new(), patience: Duration::from_secs(30), trusted: None }
+        Fetcher { mirrors: Vec::new(), timeout: Duration::from_secs(30), trusted: None }
     }
 }
 
@@ -73,8 +73,8 @@ impl Fetcher {
     }
 
     /// How long a server may take to accept a connection, to answer, or to send a little more. 30 seconds by default.
-    pub fn patience(self, patience: Duration) -> Self {
-        Fetcher { patience, ..self }
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Fetcher { timeout, ..self }
     }
 
     /// Trusts the authorities whose certificates are in this PEM file, instead of Mozilla's.
@@ -100,7 +100,7 @@ impl Fetcher {
             return Ok(target);
         }
         place.require_space(set)?;
-        let client = Client::new(self.patience, self.trusted.as_deref())?;
+        let client = Client::new(self.timeout, self.trusted.as_deref())?;
         let usual = set.mirrors.iter().map(|mirror| mirror.to_string());
         let mirrors = if self.mirrors.is_empty() { usual.collect() } else { self.mirrors.clone() };
         for archive in set.archives {

@@ -23,15 +23,15 @@ pub enum Redirects {
 #[derive(Clone, Debug)]
 pub struct Client {
     agent: Agent,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Client {
-    /// A client that waits no longer than `patience` for each of these: a name, a connection, an answer, a piece of a body. It
+    /// A client that waits no longer than `timeout` for each of these: a name, a connection, an answer, a piece of a body. It
     /// trusts the given authorities, or Mozilla's, which are part of the program. Proxies are those of the usual variables
     /// (`https_proxy`, `no_proxy`), except to this machine itself.
-    pub fn new(patience: Duration, trusted: Option<Authorities>) -> Self {
-        let limit = Some(patience);
+    pub fn new(timeout: Duration, trusted: Option<Authorities>) -> Self {
+        let limit = Some(timeout);
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .user_agent(concat!("enmasse/", env!("CARGO_PKG_VERSION")))
@@ -44,12 +44,12 @@ impl Client {
             .timeout_per_read(limit)
             .timeout_per_write(limit)
             .tls_config(TlsConfig::builder().root_certs(trusted.map_or(RootCerts::WebPki, |own| own.0)).build());
-        Client { agent: config.build().into(), patience }
+        Client { agent: config.build().into(), timeout }
     }
 
     /// The longest wait.
-    pub fn patience(&self) -> Duration {
-        self.patience
+    pub fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Sends a request, and returns the head of the answer, whatever its status. The body is to be read within `whole` since
@@ -68,12 +68,12 @@ impl Client {
             Redirects::Follow => config.build(),
             Redirects::Return => config.max_redirects(0).max_redirects_will_error(false).build(),
         };
-        self.agent.run(request).map_err(|error| fault::of(error, whole.unwrap_or(self.patience).min(self.patience)))
+        self.agent.run(request).map_err(|error| fault::of(error, whole.unwrap_or(self.timeout).min(self.timeout)))
     }
 
     /// The fault behind an error of a body's reader.
     pub fn fault(&self, error: &std::io::Error) -> Fault {
-        fault::of_body(error, self.patience)
+        fault::of_body(error, self.timeout)
     }
 }
 

@@ -74,11 +74,7 @@ pub fn cache(bytes: &[u8], folder: &Path) {
 }
 
 fn options() -> RemoteOptions {
-    RemoteOptions {
-        variables: Variables::new(Vec::new()),
-        patience: Duration::from_secs(2),
-        ..RemoteOptions::default()
-    }
+    RemoteOptions { variables: Variables::new(Vec::new()), timeout: Duration::from_secs(2), ..RemoteOptions::default() }
 }
 
 fn transport() -> Transport {

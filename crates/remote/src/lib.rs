@@ -72,7 +72,7 @@ impl Remote {
             Place::S3 { bucket, key } if !key.is_empty() => Box::new(self.bucket(address, &bucket)?.object(&key)?),
             Place::S3 { .. } => return Err(RemoteError::address(address, "it names a bucket, and no object in it")),
         };
-        let opened = Object::open(address, source, self.cache.clone(), self.options.patience, self.permits.clone())?;
+        let opened = Object::open(address, source, self.cache.clone(), self.options.timeout, self.permits.clone())?;
         // Another thread may have looked it up meanwhile.
         Ok(lock(&self.objects).entry(address.to_owned()).or_insert(Arc::new(opened)).clone())
     }

@@ -31,7 +31,7 @@ pub struct Object {
     source: Box<dyn Source>,
     version: Version,
     pieces: Pieces,
-    patience: Duration,
+    timeout: Duration,
     permits: Permits,
     /// Why the server could not be asked for the version, which is that of the cache then.
     unseen: Option<String>,
@@ -44,10 +44,10 @@ impl Object {
         address: &str,
         source: Box<dyn Source>,
         cache: Arc<Cache>,
-        patience: Duration,
+        timeout: Duration,
         permits: Permits,
     ) -> Result<Self, RemoteError> {
-        let limits = Limits { attempts: LOOKS, patience };
+        let limits = Limits { attempts: LOOKS, timeout };
         let found = retried(limits, source.advice(), || source.read(0..1, None));
         let (version, unseen) = match found {
             Ok(part) => (part.version, None),
@@ -62,7 +62,7 @@ impl Object {
             return Err(failed(address, source.as_ref(), &words));
         }
         let pieces = Pieces::open(cache, address, source.server(), &version)?;
-        Ok(Object { address: address.to_owned(), source, version, pieces, patience, permits, unseen })
+        Ok(Object { address: address.to_owned(), source, version, pieces, timeout, permits, unseen })
     }
 
     /// The address, as it was given.
@@ -112,7 +112,7 @@ impl Object {
             }
             let claim = self.pieces.claim(piece);
             // A process that does not go on is waited for no longer than a server.
-            if claim.is_some() || began.elapsed() >= self.patience {
+            if claim.is_some() || began.elapsed() >= self.timeout {
                 // It may have come between the look and the claim.
                 return self.pieces.load(piece).map_or_else(|| self.fetch(piece, last, u32::MAX), Ok);
             }
@@ -152,7 +152,7 @@ impl Object {
         }
         let end = piece + 1 + claims.len() as u64;
         let range = piece * PIECE..(end * PIECE).min(self.length());
-        let limits = Limits { attempts, patience: self.patience };
+        let limits = Limits { attempts, timeout: self.timeout };
         let found = retried(limits, self.source.advice(), || self.source.read(range.clone(), Some(&self.version)));
         let found = found.map_err(|fault| failed(&self.address, self.source.as_ref(), fault.words()))?.bytes;
         for (number, bytes) in (piece..).zip(found.chunks(PIECE as usize)) {

@@ -13,7 +13,7 @@ pub struct RemoteOptions {
     /// Bytes that the cache may take.
     pub limit: u64,
     /// How long the attempts to read a part may take together, once the object has been found.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// What S3's users expect to be read from the environment.
     pub variables: Variables,
 }
@@ -23,7 +23,7 @@ impl Default for RemoteOptions {
         RemoteOptions {
             cache: None,
             limit: RemoteOptions::LIMIT,
-            patience: Duration::from_secs(300),
+            timeout: Duration::from_secs(300),
             variables: Variables::default(),
         }
     }

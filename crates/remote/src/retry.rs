@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 pub(crate) struct Limits {
     pub attempts: u32,
     /// Time in which an attempt may begin.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// Calls `attempt` until it succeeds, fails for good, or reaches a limit. A passing fault says how often it was tried. The words
@@ -36,7 +36,7 @@ pub(crate) fn retried<T>(
             Err(Fault::Passing(words)) => words,
         };
         let pause = pause(number);
-        if number >= limits.attempts || began.elapsed() + pause >= limits.patience {
+        if number >= limits.attempts || began.elapsed() + pause >= limits.timeout {
             let seconds = began.elapsed().as_secs_f64();
             let times = if number == 1 { "once".to_owned() } else { format!("{number} times") };
             return Err(Fault::Passing(format!("{words}, {times} in {seconds:.1} s; {advice}")));
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn attempts_end() {
         let check = |faults: &[Fault], attempts: u32, expected: Result<usize, &str>| {
-            let limits = Limits { attempts, patience: Duration::from_secs(60) };
+            let limits = Limits { attempts, timeout: Duration::from_secs(60) };
             let mut tried = 0;
             let found = retried(limits, "check it", || {
                 tried += 1;

@@ -33,8 +33,8 @@ impl Transport {
             authorities(Path::new(path))
                 .map_err(|problem| RemoteError::Setting(format!("AWS_CA_BUNDLE={path}: {problem}")))
         });
-        let silence = SILENCE.min(options.patience);
-        Ok(Transport { client: Client::new(silence, trusted.transpose()?), answer: ANSWER.min(options.patience) })
+        let silence = SILENCE.min(options.timeout);
+        Ok(Transport { client: Client::new(silence, trusted.transpose()?), answer: ANSWER.min(options.timeout) })
     }
 
     /// The same for answers that take no longer than this.

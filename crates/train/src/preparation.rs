@@ -147,7 +147,7 @@ impl TrainConfig {
             cache: self.cache_dir.clone(),
             limit: self.cache_limit.0,
             // Its own error comes before that of a loader which waits for it.
-            patience: self.patience(1) / 3,
+            timeout: self.timeout(1) / 3,
             ..RemoteOptions::default()
         }
     }

@@ -272,12 +272,12 @@ impl<H: Handle> Links for Messages<H> {
         true
     }
 
-    fn close(&mut self, _: &mut [Peer], with_word: bool, failure: &Failure, patience: Duration) {
+    fn close(&mut self, _: &mut [Peer], with_word: bool, failure: &Failure, timeout: Duration) {
         let parting = with_word.then(|| Goodbyes::say(self.mpi.clone(), self.tag, &self.lines));
         Process::leave(
             parting.and_then(Result::ok).map(|parting| Box::new(parting) as Box<dyn Parting>),
             failure,
-            patience,
+            timeout,
         );
     }
 

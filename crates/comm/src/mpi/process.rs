@@ -130,8 +130,8 @@ impl Process {
     }
 
     /// A transport closes, with its last messages, or without if it did so in the middle of an operation. The last one to
-    /// close ends MPI, once all ranks have come as far, or the group has failed, or `patience` is over.
-    pub(super) fn leave(parting: Option<Box<dyn Parting>>, failure: &Failure, patience: Duration) {
+    /// close ends MPI, once all ranks have come as far, or the group has failed, or `timeout` is over.
+    pub(super) fn leave(parting: Option<Box<dyn Parting>>, failure: &Failure, timeout: Duration) {
         let mut process = lock();
         let Process::Started(started) = &mut *process else { return };
         started.users -= 1;
@@ -144,19 +144,19 @@ impl Process {
             && let Process::Started(started) = replace(&mut *process, Process::Over)
         {
             drop(process);
-            started.finish(failure, patience);
+            started.finish(failure, timeout);
         }
     }
 }
 
 impl Started {
-    fn finish(self, failure: &Failure, patience: Duration) {
+    fn finish(self, failure: &Failure, timeout: Duration) {
         let began = Instant::now();
         let Some(mut partings) = self.partings else { return };
         while let Some(parting) = partings.last_mut() {
             match parting.is_over() {
                 Ok(true) => drop(partings.pop()),
-                Ok(false) if !failure.is_stopping() && began.elapsed() < patience => std::thread::sleep(NAP),
+                Ok(false) if !failure.is_stopping() && began.elapsed() < timeout => std::thread::sleep(NAP),
                 Ok(false) | Err(_) => return forget(partings),
             }
         }

@@ -47,8 +47,8 @@ pub(crate) trait Transport: Send {
     fn lend(&mut self, _: &Arc<AlignedBuffer>) {}
 
     /// Tells the other ranks that this one leaves, and takes part in no further operation. A transport that must not leave
-    /// before the others waits for them until the group fails, or for as long as `patience`.
-    fn close(&mut self, failure: &Failure, patience: Duration);
+    /// before the others waits for them until the group fails, or for as long as `timeouts`.
+    fn close(&mut self, failure: &Failure, timeout: Duration);
 }
 
 /// Reasons why an operation was not carried out.
@@ -64,7 +64,7 @@ pub(crate) enum Stop {
 pub(crate) struct Turn<'a> {
     pub operation: &'a Operation,
     pub failure: &'a Failure,
-    patience: Patience,
+    timeouts: Timeouts,
     /// When the wait began, moved forward by the time in which this rank was stopped itself.
     began: Cell<Instant>,
     awake: Cell<Awake>,
@@ -75,7 +75,7 @@ pub(crate) struct Turn<'a> {
 
 /// How long a rank waits for others in an operation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct Timeouts {
     /// Until the group fails.
     pub timeout: Duration,
     /// Until observers are told.
@@ -83,10 +83,10 @@ pub(crate) struct Patience {
 }
 
 impl<'a> Turn<'a> {
-    pub(crate) fn new(operation: &'a Operation, failure: &'a Failure, patience: Patience) -> Self {
+    pub(crate) fn new(operation: &'a Operation, failure: &'a Failure, timeouts: Timeouts) -> Self {
         let (has_warned, agreed, now) = (Cell::new(false), Cell::new(false), Instant::now());
         let (began, awake) = (Cell::new(now), Cell::new(Awake::new(LONGEST_ROUND, now)));
-        Turn { operation, failure, patience, began, awake, has_warned, agreed }
+        Turn { operation, failure, timeouts, began, awake, has_warned, agreed }
     }
 
     /// Called now and then by a waiting rank; `late` returns the ranks that it waits for.
@@ -95,10 +95,10 @@ impl<'a> Turn<'a> {
             return Err(Stop::Failed);
         }
         let waited = self.waited(Instant::now());
-        if waited >= self.patience.timeout {
+        if waited >= self.timeouts.timeout {
             return Err(members.late(&late(), self, waited).map_or(Stop::Failed, Stop::Raise));
         }
-        if waited >= self.patience.warning && !self.has_warned.replace(true) {
+        if waited >= self.timeouts.warning && !self.has_warned.replace(true) {
             let late = late();
             // Of all waiting ranks, the lowest one reports.
             if (0..members.world_size()).find(|rank| !late.contains(rank)) == Some(members.rank)
@@ -227,9 +227,9 @@ mod tests {
     fn late_ranks_are_named_with_their_omission() {
         let members = Members::of_job(0, 4, Identity::default());
         let (operation, failure) = (Operation::barrier(), Failure::default());
-        let patience = Patience { timeout: Duration::MAX, warning: Duration::MAX };
+        let timeouts = Timeouts { timeout: Duration::MAX, warning: Duration::MAX };
         let check = |late: &[usize], agreed: bool, expected: &str| {
-            let turn = Turn::new(&operation, &failure, patience);
+            let turn = Turn::new(&operation, &failure, timeouts);
             if agreed {
                 members.compare(&turn, |_| operation.header(members.identity)).unwrap();
             }
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn time_in_which_a_rank_was_stopped_is_no_wait() {
         let (operation, failure) = (Operation::barrier(), Failure::default());
-        let turn = Turn::new(&operation, &failure, Patience { timeout: Duration::MAX, warning: Duration::MAX });
+        let turn = Turn::new(&operation, &failure, Timeouts { timeout: Duration::MAX, warning: Duration::MAX });
         let began = turn.began.get();
         // Looks, and how long the rank has waited by then, in milliseconds.
         for (look, waited) in [(500, 500), (1500, 1500), (61_500, 1500), (62_000, 2000), (63_001, 2000), (63_020, 2019)]

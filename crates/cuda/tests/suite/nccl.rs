@@ -189,8 +189,8 @@ fn a_rank_that_stays_away_from_a_capture_is_named() {
     if env::var_os("ENMASSE_TEST_GPU").is_some() || !has_cards("nccl::a_rank_that_stays_away_from_a_capture_is_named") {
         return;
     }
-    let patience = GroupOptions { timeout: Duration::from_secs(5), ..GroupOptions::default() };
-    let groups = Group::threads_with(2, patience).unwrap();
+    let timeout = GroupOptions { timeout: Duration::from_secs(5), ..GroupOptions::default() };
+    let groups = Group::threads_with(2, timeout).unwrap();
     let card = |rank| gpu_with(&DeviceRequest { ordinal: Some(rank), ..DeviceRequest::default() });
     on_groups(&options(2, false), groups, card, |program, group, map| {
         let mut step = |number: u64| {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::DataError;
 
 /// How long to wait for another process that is building the folder, before building it too.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The folder `name` in `cache`: unchanged if `is_whole`, otherwise built in a temporary sibling and renamed.
 ///
@@ -22,11 +22,11 @@ pub(super) fn ensure(
     is_whole: impl Fn(&Path) -> bool,
     build: impl Fn(&Path) -> Result<(), DataError>,
 ) -> Result<PathBuf, DataError> {
-    ensure_within(PATIENCE, cache, name, is_whole, build)
+    ensure_within(TIMEOUT, cache, name, is_whole, build)
 }
 
 fn ensure_within(
-    patience: Duration,
+    timeout: Duration,
     cache: &Path,
     name: &str,
     is_whole: impl Fn(&Path) -> bool,
@@ -40,7 +40,7 @@ fn ensure_within(
     let path = cache.join(format!(".{name}.lock"));
     let lock = File::options().write(true).create(true).truncate(false).mode(0o600).open(&path);
     let lock = lock.map_err(|source| DataError::write(path, source))?;
-    if wait_for(&lock, patience, || is_whole(&folder)) {
+    if wait_for(&lock, timeout, || is_whole(&folder)) {
         // No other process builds while this one holds the lock: temporary files were left by a process that died.
         remove_temporaries(cache, name);
     }
@@ -62,8 +62,8 @@ fn ensure_within(
 }
 
 /// Waits for the lock; false if it is unavailable, or no longer needed.
-fn wait_for(lock: &File, patience: Duration, finished: impl Fn() -> bool) -> bool {
-    let deadline = Instant::now() + patience;
+fn wait_for(lock: &File, timeout: Duration, finished: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + timeout;
     loop {
         match lock.try_lock() {
             Ok(()) => return true,

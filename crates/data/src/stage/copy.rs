@@ -33,11 +33,11 @@ struct Work {
 }
 
 /// Copies the files of `tree`, which lies in `from`, below `to`, where its folders are. `tell` gets the number of bytes so far, at
-/// least every half second. Fails if no byte comes for `patience`.
+/// least every half second. Fails if no byte comes for `timeout`.
 pub(super) fn copy(
     tree: &Tree,
     (from, to): (&Path, &Path),
-    patience: Duration,
+    timeout: Duration,
     tell: &mut dyn FnMut(u64),
 ) -> Result<(), StageError> {
     let files = tree.entries.iter().filter_map(|(path, entry)| match *entry {
@@ -58,7 +58,7 @@ pub(super) fn copy(
     drop(send);
     let (mut bytes, mut done) = (0, 0);
     while done < count {
-        match receive(&events, patience, &mut || tell(bytes)) {
+        match receive(&events, timeout, &mut || tell(bytes)) {
             Some(Event::Bytes(more)) => bytes += more,
             Some(Event::Done) => done += 1,
             Some(Event::Failed(error)) => return Err(error),
@@ -67,7 +67,7 @@ pub(super) fn copy(
                 let name = work.from.join(&work.files[at].0).display().to_string();
                 return Err(StageError::Stalled {
                     what: format!("{name}: no more bytes of this file or others came"),
-                    patience,
+                    timeout,
                 });
             }
         }
@@ -138,11 +138,11 @@ impl Work {
     }
 }
 
-/// The next event; `None` if there is none for `patience`. Calls `tell` while it waits.
-fn receive(events: &Receiver<Event>, patience: Duration, tell: &mut dyn FnMut()) -> Option<Event> {
+/// The next event; `None` if there is none for `timeout`. Calls `tell` while it waits.
+fn receive(events: &Receiver<Event>, timeout: Duration, tell: &mut dyn FnMut()) -> Option<Event> {
     let mut waited = Duration::ZERO;
-    while waited < patience {
-        let slice = SLICE.min(patience - waited);
+    while waited < timeout {
+        let slice = SLICE.min(timeout - waited);
         match events.recv_timeout(slice) {
             Ok(event) => return Some(event),
             Err(RecvTimeoutError::Timeout) => waited += slice,

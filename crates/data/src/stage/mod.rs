@@ -54,12 +54,12 @@ pub enum StageError {
         free_files: Option<u64>,
     },
     /// Nothing goes on.
-    #[error("{what} for {} s; check the disk or file server, or raise the timeout", .patience.as_secs_f64())]
+    #[error("{what} for {} s; check the disk or file server, or raise the timeout", .timeout.as_secs_f64())]
     Stalled {
         /// What does not go on.
         what: String,
         /// How long.
-        patience: Duration,
+        timeout: Duration,
     },
     /// A thread could not be started.
     #[error("cannot start a thread: {0}; check the limit on processes (ulimit -u)")]
@@ -88,7 +88,7 @@ pub struct Stage {
     /// Files in folders above it that belong to it. Their copies lie beside that of `source`, which is above it too.
     above: Vec<PathBuf>,
     place: PathBuf,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// A copy that is there.
@@ -110,12 +110,12 @@ impl Stage {
         // Data of the same name lie side by side.
         name.push(format!("-{}", &blake3::hash(source.as_os_str().as_bytes()).to_hex()[..12]));
         let above = tables_above(&source);
-        Ok(Stage { place: folder.join(name), source, above, patience: Duration::from_secs(600) })
+        Ok(Stage { place: folder.join(name), source, above, timeout: Duration::from_secs(600) })
     }
 
     /// How long nothing may go on, 600 seconds by default.
-    pub fn patience(self, patience: Duration) -> Self {
-        Stage { patience, ..self }
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Stage { timeout, ..self }
     }
 
     /// The path of the copy.
@@ -174,7 +174,7 @@ impl Stage {
         let total = source.bytes();
         for (path, tree) in [(&self.source, &source)].into_iter().chain(self.above.iter().zip(&above)) {
             let parent = path.parent().unwrap_or(path);
-            copy::copy(tree, (parent, &copying), self.patience, &mut |bytes| {
+            copy::copy(tree, (parent, &copying), self.timeout, &mut |bytes| {
                 sign();
                 tell(StageEvent::Copied(bytes, total));
             })?;
@@ -228,7 +228,7 @@ impl Stage {
         Ok(write_whole(&self.place.join(MARKER), |file| file.write_all(marker.as_bytes()))?)
     }
 
-    /// Waits until no other process has the lock. One that shows no progress for [`Stage::patience`] is an error.
+    /// Waits until no other process has the lock. One that shows no progress for [`Stage::timeout`] is an error.
     fn lock(&self, tell: &mut dyn FnMut(StageEvent)) -> Result<Lock, StageError> {
         let path = self.place.join(LOCK);
         let (mut last, mut waited) = (String::new(), Duration::ZERO);
@@ -241,10 +241,10 @@ impl Stage {
             let now = read_text(&path).unwrap_or_default();
             waited = if now == last { waited + POLL } else { Duration::ZERO };
             last = now;
-            if waited >= self.patience {
+            if waited >= self.timeout {
                 let owner = last.split(' ').next().unwrap_or_default();
                 let what = format!("process {owner}, which copies to {}, does not go on", self.place.display());
-                return Err(StageError::Stalled { what, patience: self.patience });
+                return Err(StageError::Stalled { what, timeout: self.timeout });
             }
             std::thread::sleep(POLL);
         }

@@ -75,7 +75,7 @@ impl Dataset for Stalled {
 #[test]
 fn a_loader_waited_for_ever_for_a_disk_that_does_not_answer() {
     let (disk, answer) = channel::<()>();
-    let pool = DecodePool::new(2).unwrap().patience(Duration::from_millis(1500));
+    let pool = DecodePool::new(2).unwrap().timeout(Duration::from_millis(1500));
     let dataset = Arc::new(Stalled(Mutex::new(answer)));
     let loader = EvalLoader::new(&pool, dataset, EvalTransform::new(8), ALONE).unwrap();
     let mut batches = loader.pass();

@@ -153,8 +153,8 @@ fn a_process_that_does_not_go_on_is_named() {
     let lock = root.parent().unwrap().join("lock");
     let held = Lock::take(&lock).unwrap().unwrap();
     fs::write(&lock, "4711 00000000000000000007").unwrap();
-    let (mut waited, patience) = (0, Duration::from_millis(250));
-    let stage = Stage::new(&data, &place).unwrap().patience(patience);
+    let (mut waited, timeout) = (0, Duration::from_millis(250));
+    let stage = Stage::new(&data, &place).unwrap().timeout(timeout);
     let error = stage.make(&mut |event| waited += usize::from(event == StageEvent::Waiting)).unwrap_err().to_string();
     let place = root.parent().unwrap().display();
     let remedy = "for 0.25 s; check the disk or file server, or raise the timeout";

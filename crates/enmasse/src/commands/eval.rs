@@ -459,7 +459,7 @@ impl Task {
         let shard = rank.group.as_ref().map_or(0, |group| group.rank());
         let sharding = Sharding::one(shard, rank.world_size(), batch);
         let pool = DecodePool::new(rank.loader_threads(config)).map_err(Failure::error)?;
-        let pool = pool.patience(config.patience(rank.world_size()));
+        let pool = pool.timeout(config.timeout(rank.world_size()));
         let transform = weights.classifier.transform.clone();
         let loader = EvalLoader::new(&pool, data.clone(), transform, sharding).map_err(Failure::error)?;
         let loader = loader.skip_unreadable(config.bad_samples() != OnBadSample::Error);

@@ -62,9 +62,9 @@ fn fetch(set: &KnownSet, mirrors: &[&Server], folder: &Path) -> Result<PathBuf, 
     fetch_within(Duration::from_secs(10), set, mirrors, folder)
 }
 
-fn fetch_within(patience: Duration, set: &KnownSet, mirrors: &[&Server], folder: &Path) -> Result<PathBuf, FetchError> {
+fn fetch_within(timeout: Duration, set: &KnownSet, mirrors: &[&Server], folder: &Path) -> Result<PathBuf, FetchError> {
     let mirrors = mirrors.iter().map(|server| server.address.clone()).collect();
-    Fetcher::default().mirrors(mirrors).patience(patience).fetch(set, folder, &mut |_| {})
+    Fetcher::default().mirrors(mirrors).timeout(timeout).fetch(set, folder, &mut |_| {})
 }
 
 /// Every file and folder below `folder`, sorted.

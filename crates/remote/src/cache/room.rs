@@ -28,7 +28,7 @@ const FREE: u64 = 64 << 20;
 const LEAST: u64 = 64 << 20;
 
 /// How long to wait for the lock of the file. After that a piece is not kept.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time between two looks at the lock.
 const POLL: Duration = Duration::from_millis(1);
@@ -114,7 +114,7 @@ impl Room {
 
     fn locked(&self) -> Option<Lock> {
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < TIMEOUT {
             if let Some(lock) = Lock::take(&self.folder.join(SIZE)).ok()? {
                 return Some(lock);
             }

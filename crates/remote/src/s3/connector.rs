@@ -16,7 +16,7 @@ use crate::transport::Transport;
 const METADATA: &str = "169.254.169.254";
 
 /// How long it may take to answer: where there is none, nobody refuses either.
-const METADATA_PATIENCE: Duration = Duration::from_secs(2);
+const METADATA_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Gives the transport to a bucket.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Service {
     fn answer(&self, request: HttpRequest) -> Result<HttpResponse, Fault> {
         let (parts, body) = request.into_parts();
         let is_metadata = parts.uri.host() == Some(METADATA);
-        let transport = if is_metadata { &self.0.within(METADATA_PATIENCE) } else { &self.0 };
+        let transport = if is_metadata { &self.0.within(METADATA_TIMEOUT) } else { &self.0 };
         let answer = match parts.method {
             Method::GET | Method::HEAD => transport.send(Request::from_parts(parts, ()), Redirects::Return),
             _ => {

@@ -82,7 +82,7 @@ impl Bucket {
     /// The names of the objects directly below a folder, in order.
     pub fn list(&self, address: &str, folder: &str) -> Result<Vec<String>, RemoteError> {
         let path = Path::parse(folder).map_err(|error| RemoteError::address(address, error.to_string()))?;
-        let limits = Limits { attempts: LISTS, patience: std::time::Duration::from_secs(60) };
+        let limits = Limits { attempts: LISTS, timeout: std::time::Duration::from_secs(60) };
         let found = retried(limits, ADVICE, || wait(self.store.list_with_delimiter(Some(&path))).map_err(fault));
         let found = found.map_err(|fault| RemoteError::address(address, format!("{}: {fault}", self.server)))?;
         let mut names: Vec<String> =

@@ -26,7 +26,7 @@ fn options(cache: &Path) -> RemoteOptions {
     RemoteOptions {
         cache: Some(cache.to_owned()),
         limit: 1 << 30,
-        patience: Duration::from_secs(20),
+        timeout: Duration::from_secs(20),
         variables: Variables::new([]),
     }
 }
@@ -173,7 +173,7 @@ fn an_object_that_changes_ends_the_run() {
 fn no_server_is_waited_for_without_end() {
     let (cache, bytes) = (tempdir().unwrap(), noise(PIECE));
     let server = Server::start(&[("a", &bytes)]);
-    let remote = Remote::new(&RemoteOptions { patience: Duration::from_millis(300), ..options(cache.path()) }).unwrap();
+    let remote = Remote::new(&RemoteOptions { timeout: Duration::from_millis(300), ..options(cache.path()) }).unwrap();
     let object = remote.object(&format!("{}/a", server.address)).unwrap();
     server.answers(&vec![Answer::Silent; 9]);
     let error = object.fill(0, &mut [0; 10]).unwrap_err().to_string();
@@ -189,8 +189,8 @@ fn what_the_cache_has_is_read_without_a_server() {
     let (cache, bytes) = (tempdir().unwrap(), noise(2 * PIECE));
     let server = Server::start(&[("a", &bytes)]);
     let address = format!("{}/a", server.address);
-    let open = |patience: u64| {
-        let options = RemoteOptions { patience: Duration::from_millis(patience), ..options(cache.path()) };
+    let open = |timeout: u64| {
+        let options = RemoteOptions { timeout: Duration::from_millis(timeout), ..options(cache.path()) };
         let remote = Remote::new(&options).unwrap();
         let object = remote.object(&address).unwrap();
         (remote, object)

@@ -53,10 +53,10 @@ impl TrainConfig {
         self.batch.unwrap_or(((DEFAULT_GLOBAL_BATCH + shards / 2) / shards).max(1))
     }
 
-    /// How long a rank waits for images (`DecodePool::patience`): `--timeout`, or twice that where other ranks wait for it,
+    /// How long a rank waits for images (`DecodePool::timeout`): `--timeout`, or twice that where other ranks wait for it,
     /// since those end the run after `--timeout` with a cause that names the rank. Nobody else does if all ranks wait for
     /// their images.
-    pub fn patience(&self, world_size: usize) -> Duration {
+    pub fn timeout(&self, world_size: usize) -> Duration {
         let limits = if world_size > 1 { 2.0 } else { 1.0 };
         Duration::try_from_secs_f64(limits * self.timeout).unwrap_or(Duration::MAX)
     }

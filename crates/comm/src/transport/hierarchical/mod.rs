@@ -405,9 +405,9 @@ impl Transport for HierarchicalTransport {
         self.lent.push(Arc::downgrade(memory));
     }
 
-    fn close(&mut self, failure: &Failure, patience: Duration) {
+    fn close(&mut self, failure: &Failure, timeout: Duration) {
         self.own().leave();
-        self.peers.close(self.is_between, failure, patience);
+        self.peers.close(self.is_between, failure, timeout);
     }
 }
 

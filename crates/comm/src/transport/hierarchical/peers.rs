@@ -20,7 +20,7 @@ pub(crate) trait Links: Send {
 
     /// Ends all links. `with_word` says that this rank leaves; in the middle of an operation, the others would take the word
     /// for data. The rest is as for [`crate::transport::Transport::close`].
-    fn close(&mut self, peers: &mut [Peer], with_word: bool, failure: &Failure, patience: Duration);
+    fn close(&mut self, peers: &mut [Peer], with_word: bool, failure: &Failure, timeout: Duration);
 
     /// Whether messages may still be written to the transport's own memory and to what is lent to it, which then must stay
     /// valid for ever.
@@ -116,8 +116,8 @@ impl Peers {
     }
 
     /// See [`Links::close`].
-    pub(super) fn close(&mut self, with_word: bool, failure: &Failure, patience: Duration) {
-        self.links.close(&mut self.all, with_word, failure, patience);
+    pub(super) fn close(&mut self, with_word: bool, failure: &Failure, timeout: Duration) {
+        self.links.close(&mut self.all, with_word, failure, timeout);
     }
 
     /// See [`Links::portions`].

@@ -50,6 +50,6 @@ impl Opened {
     /// Threads that decode: all cores of the machine unless `--loader-threads` says otherwise.
     pub fn pool(&self) -> Result<DecodePool, Failure> {
         let threads = self.config.loader_threads_of_rank(cores(), 0, 1);
-        Ok(DecodePool::new(threads).map_err(Failure::error)?.patience(self.config.patience(1)))
+        Ok(DecodePool::new(threads).map_err(Failure::error)?.timeout(self.config.timeout(1)))
     }
 }
