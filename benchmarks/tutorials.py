@@ -34,8 +34,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MEAN, STD, TUTORIAL_STD = "0.4914,0.4822,0.4465", "0.2470,0.2435,0.2616", "0.2023,0.1994,0.2010"
 
-# The tutorial's output: seconds of ResNet-34, flowers, ten epochs, batch 16 per card (TITAN Xp).
-FLOWERS_TUTORIAL = {"1 card": 141.53, "launch, 5 cards": 84.19, "torchrun, 6 cards": 77.93, "spawn, 5 cards": 81.20}
+# The tutorial's output: seconds of ResNet-34, flowers, ten epochs, batch 16 per GPU (TITAN Xp).
+FLOWERS_TUTORIAL = {"1 GPU": 141.53, "launch, 5 GPUs": 84.19, "torchrun, 6 GPUs": 77.93, "spawn, 5 GPUs": 81.20}
 
 
 def recipes(a):
@@ -196,7 +196,7 @@ def tables(results):
         table("ResNet-34 on CIFAR-10, two epochs", columns, rows)
     if found := groups["flowers"]:
         alone = {name.rpartition("size ")[2]: record["seconds"] for name, _, record in found if name.startswith("1 rank")}
-        rows = [(f"tutorial, {name}", f"{s:.1f}", f"{FLOWERS_TUTORIAL['1 card'] / s:.2f}", "", "", "") for name, s in FLOWERS_TUTORIAL.items()]
+        rows = [(f"tutorial, {name}", f"{s:.1f}", f"{FLOWERS_TUTORIAL['1 GPU'] / s:.2f}", "", "", "") for name, s in FLOWERS_TUTORIAL.items()]
         for name, _, record in found:
             _, accuracy, best, rate = figures(record)
             base = alone.get(name.rpartition("size ")[2])

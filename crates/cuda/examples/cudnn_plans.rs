@@ -1,4 +1,4 @@
-//! Which convolutions of the zoo cuDNN takes on cards that need not be here: prints `docs/cudnn-plans.md`.
+//! Which convolutions of the zoo cuDNN takes on GPUs that need not be here: prints `docs/cudnn-plans.md`.
 //!
 //!     cargo run -p enmasse-cuda --example cudnn_plans "$(.ci/cuda target/cuda)" > docs/cudnn-plans.md
 //!
@@ -37,18 +37,18 @@ fn main() -> Result<()> {
         zoo::OPTIONS.workspace >> 30,
     );
     println!(
-        "Every convolution of a training step is planned by cuDNN itself, for a card that is described to it. \"Taken\" means that\n\
+        "Every convolution of a training step is planned by cuDNN itself, for a GPU that is described to it. \"Taken\" means that\n\
          cuDNN finalized a plan. Nothing was run. An engine that is compiled at run time counts as taken once NVRTC has compiled\n\
          it: a stand-in for the driver then says that the kernel is loaded. A refusal is no proof, since it may be due to the\n\
          missing driver. The models have {} distinct convolutions and gradients together.\n",
         distinct.len(),
     );
-    let cards = zoo::cards();
+    let gpus = zoo::gpus();
     // The graphs of each reason.
     let mut refused: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for arithmetic in zoo::ARITHMETICS {
         let mut answers: Vec<BTreeMap<&String, Answer>> = Vec::new();
-        for (name, json) in &cards {
+        for (name, json) in &gpus {
             let device = cudnn.device(json).context(name.clone())?;
             let ask = |problem: &Problem| {
                 let problem = Problem { arithmetic, ..*problem };
@@ -59,7 +59,7 @@ fn main() -> Result<()> {
             eprintln!("{name}, {}", arithmetic.name());
         }
         println!("## {}\n\nGraphs taken, of those of each model's training step.\n", arithmetic.name());
-        let names: Vec<&str> = cards.iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<&str> = gpus.iter().map(|(name, _)| name.as_str()).collect();
         println!("| model | {} |\n|---|{}", names.join(" | "), "---|".repeat(names.len()));
         for (model, problems) in &models {
             let cells = answers.iter().map(|answers| {
@@ -82,7 +82,7 @@ fn main() -> Result<()> {
             types.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
         });
         println!();
-        for ((name, _), answers) in cards.iter().zip(answers) {
+        for ((name, _), answers) in gpus.iter().zip(answers) {
             for error in answers.into_values().filter_map(Result::err) {
                 let (operation, why) = match error {
                     CudaError::Refused { operation, why, .. } => (operation, why),

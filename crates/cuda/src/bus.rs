@@ -1,4 +1,4 @@
-//! The graphics cards on the bus, whether or not their driver is there. Only files are read.
+//! The GPU on the bus, whether or not their driver is there. Only files are read.
 
 use std::fs::{read_dir, read_to_string};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The device: a card that programs are compiled for.
+//! The device: a GPU that programs are compiled for.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,8 +9,8 @@ use enmasse_graph::{Choices, FilterOrder, Mode, Plan, Plans};
 use enmasse_tensor::HostMemory;
 
 use crate::bus;
-use crate::card::Card;
 use crate::driver::{Found, Functions, PinnedMemory, Properties};
+use crate::gpu::Gpu;
 use crate::libraries::{Libraries, Library};
 use crate::lower::engine_of;
 use crate::management::Management;
@@ -20,18 +20,18 @@ use crate::sequence::Sequence;
 use crate::tune::tune;
 use crate::way::Way;
 
-/// The cards that this process has opened, by number and `exact`. They stay open until it ends: opening one takes seconds, and a
-/// program first checks its settings on the card that it computes on later.
-static CARDS: Mutex<Vec<(usize, bool, Arc<Card>)>> = Mutex::new(Vec::new());
+/// The GPUs that this process has opened, by number and `exact`. They stay open until it ends: opening one takes seconds, and a
+/// program first checks its settings on the GPU that it computes on later.
+static GPUS: Mutex<Vec<(usize, bool, Arc<Gpu>)>> = Mutex::new(Vec::new());
 
-/// Bytes that the first steps may take on the card beside the program's regions: kernels of cuDNN and cuBLASLt, which the driver
+/// Bytes that the first steps may take on the GPU beside the program's regions: kernels of cuDNN and cuBLASLt, which the driver
 /// loads when they first run, and graphs. An estimate, until it is measured.
 const ALLOWANCE: usize = 256 << 20;
 
 /// Whether this machine has a GPU of NVIDIA's, even one that cannot be used.
 pub fn is_there() -> bool {
     let on_bus = || bus::vendors().iter().any(|vendor| vendor == bus::NVIDIA);
-    on_bus() || count().is_some_and(|cards| cards > 0)
+    on_bus() || count().is_some_and(|gpus| gpus > 0)
 }
 
 /// Opens the GPU of a rank: the one with the requested number, the only one, or the one with the rank's own number among the
@@ -42,13 +42,13 @@ pub fn is_there() -> bool {
 pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
     let libraries = Libraries::gather();
     let (ordinal, exact) = (number(&libraries, request)?, request.exact);
-    let mut cards = CARDS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((.., card)) = cards.iter().find(|(number, kind, _)| (*number, *kind) == (ordinal, exact)) {
-        return Ok(Box::new(Cuda::new(card.clone(), request)));
+    let mut gpus = GPUS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((.., gpu)) = gpus.iter().find(|(number, kind, _)| (*number, *kind) == (ordinal, exact)) {
+        return Ok(Box::new(Cuda::new(gpu.clone(), request)));
     }
-    let card = Card::open(&libraries, ordinal, exact)?;
-    cards.push((ordinal, exact, card.clone()));
-    Ok(Box::new(Cuda::new(card, request)))
+    let gpu = Gpu::open(&libraries, ordinal, exact)?;
+    gpus.push((ordinal, exact, gpu.clone()));
+    Ok(Box::new(Cuda::new(gpu, request)))
 }
 
 /// As [`open`], anew, with libraries from certain places.
@@ -56,22 +56,22 @@ pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
 /// # Errors
 /// As [`open`].
 pub fn open_with(libraries: &Libraries, request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
-    Ok(Box::new(Cuda::new(Card::open(libraries, number(libraries, request)?, request.exact)?, request)))
+    Ok(Box::new(Cuda::new(Gpu::open(libraries, number(libraries, request)?, request.exact)?, request)))
 }
 
-/// The number of the GPU that a request is for. A rank whose launcher leaves it one card takes that card.
+/// The number of the GPU that a request is for. A rank whose launcher leaves it one GPU takes that GPU.
 fn number(libraries: &Libraries, request: &DeviceRequest) -> Result<usize, DeviceError> {
     if let Some(isa) = &request.isa {
         let reason = format!("`isa = {}`: a GPU has no instruction-set levels; leave it out", isa.escape_default());
         return Err(DeviceError::Unsupported(reason));
     }
-    let only = || cards(libraries).filter(|cards| *cards == 1).map(|_| 0);
+    let only = || gpus(libraries).filter(|gpus| *gpus == 1).map(|_| 0);
     Ok(request.ordinal.or_else(only).unwrap_or(request.local_rank))
 }
 
 /// The number of GPUs that this process may use; `None` without a driver.
 pub fn count() -> Option<usize> {
-    cards(&Libraries::gather())
+    gpus(&Libraries::gather())
 }
 
 /// The numbers of the GPUs on which no process computes; `None` if the driver does not tell.
@@ -82,25 +82,25 @@ pub fn idle() -> Option<Vec<usize>> {
         let found = Found::look(driver.clone(), ordinal).ok()?;
         Management::of(&libraries, &found.properties)?.is_idle()
     };
-    let all: Vec<bool> = (0..driver.cards()).map(is_idle).collect::<Option<_>>()?;
+    let all: Vec<bool> = (0..driver.gpus()).map(is_idle).collect::<Option<_>>()?;
     Some((0..all.len()).filter(|ordinal| all[*ordinal]).collect())
 }
 
-fn cards(libraries: &Libraries) -> Option<usize> {
-    libraries.load(Library::Driver).and_then(Functions::load).map(|driver| driver.cards()).ok()
+fn gpus(libraries: &Libraries) -> Option<usize> {
+    libraries.load(Library::Driver).and_then(Functions::load).map(|driver| driver.gpus()).ok()
 }
 
-/// A card.
+/// A GPU.
 struct Cuda {
-    card: Arc<Card>,
+    gpu: Arc<Gpu>,
     summation: Summation,
     /// What the ranks have agreed on.
     way: Mutex<Option<Way>>,
 }
 
 impl Cuda {
-    fn new(card: Arc<Card>, request: &DeviceRequest) -> Self {
-        Cuda { card, summation: request.summation, way: Mutex::default() }
+    fn new(gpu: Arc<Gpu>, request: &DeviceRequest) -> Self {
+        Cuda { gpu, summation: request.summation, way: Mutex::default() }
     }
 
     /// How a rank exchanges numbers with others, as far as is known.
@@ -108,29 +108,29 @@ impl Cuda {
         let agreed = *self.way.lock().unwrap_or_else(PoisonError::into_inner);
         match hosting.map().ranks() {
             0 | 1 => Way::Host,
-            _ => agreed.unwrap_or_else(|| Way::expected(&self.card, self.summation)),
+            _ => agreed.unwrap_or_else(|| Way::expected(&self.gpu, self.summation)),
         }
     }
 }
 
 impl Device for Cuda {
     fn name(&self) -> String {
-        let properties = &self.card.context.properties;
+        let properties = &self.gpu.context.properties;
         let Properties { ordinal, name, address, .. } = properties;
-        format!("gpu {ordinal} ({name}, {address}, cuDNN {})", self.card.engines.version())
+        format!("gpu {ordinal} ({name}, {address}, cuDNN {})", self.gpu.engines.version())
     }
 
     fn unit(&self) -> Option<String> {
-        Some(self.card.context.properties.unit())
+        Some(self.gpu.context.properties.unit())
     }
 
     fn bus_address(&self) -> Option<String> {
-        Some(self.card.context.properties.address.clone())
+        Some(self.gpu.context.properties.address.clone())
     }
 
     fn warnings(&self) -> Vec<String> {
-        let Card { management, others, .. } = self.card.as_ref();
-        let ordinal = self.card.context.properties.ordinal;
+        let Gpu { management, others, .. } = self.gpu.as_ref();
+        let ordinal = self.gpu.context.properties.ordinal;
         let shared = others.as_ref().map(|others| format!("gpu {ordinal} is shared with {others}; both are slower"));
         let slowdown = management.as_ref().and_then(Management::slowdown);
         let slowed = slowdown.map(|why| format!("gpu {ordinal} is slowed down: {why}"));
@@ -138,7 +138,7 @@ impl Device for Cuda {
     }
 
     fn ways(&self, group: &Group) -> Result<Vec<String>, DeviceError> {
-        let (way, line) = Way::agree(&self.card, group, self.summation)?;
+        let (way, line) = Way::agree(&self.gpu, group, self.summation)?;
         *self.way.lock().unwrap_or_else(PoisonError::into_inner) = Some(way);
         Ok([group.ways(), &[line]].concat())
     }
@@ -148,35 +148,35 @@ impl Device for Cuda {
     }
 
     fn algorithms(&self, plan: &Plan) -> Result<Vec<String>, DeviceError> {
-        self.card.context.enter()?;
+        self.gpu.context.enter()?;
         let indices = 0..plan.instructions.len();
-        Ok(indices.map(|index| engine_of(plan, index, &self.card)).collect::<Result<_, _>>()?)
+        Ok(indices.map(|index| engine_of(plan, index, &self.gpu)).collect::<Result<_, _>>()?)
     }
 
     fn tune(&self, plans: &Plans, known: &Choices) -> Result<Tuned, DeviceError> {
         let folder = cache_folder().map(|cache| cache.join("engines"));
-        Ok(tune(plans, known, &self.card, folder.as_deref())?)
+        Ok(tune(plans, known, &self.gpu, folder.as_deref())?)
     }
 
     fn work(&self, plans: &Plans, hosting: &Hosting, mode: Mode) -> Result<Vec<String>, DeviceError> {
         let schedule = Schedule::new(hosting, plans.train.as_ref());
-        let sequences = Sequences::new(plans, hosting, &schedule, (&self.card, self.way(hosting)))?;
+        let sequences = Sequences::new(plans, hosting, &schedule, (&self.gpu, self.way(hosting)))?;
         Ok(sequences.of_mode(mode).map(Sequence::lines).unwrap_or_default())
     }
 
     fn host_memory(&self) -> Arc<dyn HostMemory> {
-        Arc::new(PinnedMemory { context: self.card.context.clone() })
+        Arc::new(PinnedMemory { context: self.gpu.context.clone() })
     }
 
     fn free_memory(&self) -> Result<Option<usize>, DeviceError> {
-        let [free, _] = self.card.context.memory()?;
+        let [free, _] = self.gpu.context.memory()?;
         Ok(Some(free))
     }
 
     fn memory(&self, plans: &Plans, hosting: &Hosting) -> Result<Memory, DeviceError> {
         let schedule = Schedule::new(hosting, plans.train.as_ref());
         let way = self.way(hosting);
-        let sequences = Sequences::new(plans, hosting, &schedule, (&self.card, way))?;
+        let sequences = Sequences::new(plans, hosting, &schedule, (&self.gpu, way))?;
         let of_ranks = match way {
             Way::Nccl(_) => nccl::ALLOWANCE,
             Way::Host => 0,
@@ -186,6 +186,6 @@ impl Device for Cuda {
     }
 
     fn compile(&self, plans: Plans, group: Option<Group>) -> Result<Box<dyn Program>, DeviceError> {
-        Ok(Box::new(CudaProgram::new(plans, group.as_ref(), self.card.clone(), self.summation)?))
+        Ok(Box::new(CudaProgram::new(plans, group.as_ref(), self.gpu.clone(), self.summation)?))
     }
 }

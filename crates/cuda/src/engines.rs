@@ -1,4 +1,4 @@
-//! The engines of cuDNN that a card's convolutions use, and cuBLASLt's algorithms for its products of matrices: each problem
+//! The engines of cuDNN that a GPU's convolutions use, and cuBLASLt's algorithms for its products of matrices: each problem
 //! is planned once.
 
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ const WORKSPACE: [u64; 2] = [1 << 30, 4 << 30];
 /// What cuDNN said to a problem, or to an engine's name for it.
 type Answer = Result<Arc<ConvolutionPlan>, CudaError>;
 
-/// cuDNN on one card, and its answers so far.
+/// cuDNN on one GPU, and its answers so far.
 pub(crate) struct Engines {
     cudnn: Cudnn,
     pub handle: Mutex<Handle>,
@@ -24,7 +24,7 @@ pub(crate) struct Engines {
 }
 
 impl Engines {
-    /// Without answers. The context of `cudnn`'s card must be current. `exact` leaves out the algorithms that round more than
+    /// Without answers. The context of `cudnn`'s GPU must be current. `exact` leaves out the algorithms that round more than
     /// direct sums.
     pub fn new(cudnn: Cudnn, exact: bool) -> Result<Self, CudaError> {
         let handle = Mutex::new(cudnn.handle()?);
@@ -89,7 +89,7 @@ const WORKSPACE_OF_PRODUCT: u64 = 32 << 20;
 /// What cuBLASLt said to a product. A plan keeps the place of the bias, so only one thread runs it at a time.
 type ProductAnswer = Result<Arc<Mutex<ProductPlan>>, CudaError>;
 
-/// cuBLASLt on one card, and its answers so far.
+/// cuBLASLt on one GPU, and its answers so far.
 pub(crate) struct Products {
     library: CublasLt,
     pub handle: Mutex<LtHandle>,

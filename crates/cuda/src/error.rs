@@ -71,7 +71,7 @@ pub enum CudaError {
         /// The reason.
         why: String,
     },
-    /// The card has too little memory.
+    /// The GPU has too little memory.
     #[error("no memory for {bytes} bytes of {what} on the GPU: use a smaller `batch` or `size`")]
     Memory {
         /// What was being allocated.

@@ -1,9 +1,8 @@
-//! NVIDIA's GPUs: a plan becomes CUDA work, which is planned without a card, printed, and checked.
+//! NVIDIA's GPUs: a plan becomes CUDA work, which is planned without a GPU, printed, and checked.
 //!
 //! The kernels are in `kernels/`, in CUDA C++ that also compiles for the host, where tests run them.
 
 pub mod bus;
-mod card;
 mod check;
 pub mod cublas_lt;
 pub mod cudnn;
@@ -11,6 +10,7 @@ mod device;
 mod driver;
 mod engines;
 mod error;
+mod gpu;
 mod kernels;
 pub mod libraries;
 mod lower;

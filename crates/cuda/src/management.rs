@@ -1,4 +1,4 @@
-//! What NVIDIA's management library (NVML) knows of a card, and CUDA does not: who else computes on it, and whether it is slowed
+//! What NVIDIA's management library (NVML) knows of a GPU, and CUDA does not: who else computes on it, and whether it is slowed
 //! down.
 //!
 //! The library is a part of the driver. Where it is missing, or does not answer, nothing is said: no run depends on it.
@@ -41,19 +41,19 @@ const UNKNOWN: u64 = u64::MAX;
 /// `NVML_ERROR_INSUFFICIENT_SIZE`: there are more processes than were asked for.
 const INSUFFICIENT_SIZE: c_int = 7;
 
-/// Processes that are asked for. A card with more is busy all the same.
+/// Processes that are asked for. A GPU with more is busy all the same.
 const MOST_PROCESSES: usize = 64;
 
-/// The processes that compute on a card.
+/// The processes that compute on a GPU.
 #[derive(Debug, PartialEq, Eq)]
 enum Processes {
-    /// Their numbers, and the bytes of the card that each has, where that is known.
+    /// Their numbers, and the bytes of the GPU that each has, where that is known.
     Few(Vec<(u32, Option<u64>)>),
     /// More than [`MOST_PROCESSES`], whose numbers the driver does not tell.
     Many,
 }
 
-/// Why a card lowers its clocks, by bits of `nvmlClocksEventReasons`. Idle cards and those at their power limit, where a card
+/// Why a GPU lowers its clocks, by bits of `nvmlClocksEventReasons`. Idle GPUs and those at their power limit, where a GPU
 /// in full use mostly is, are left out.
 const SLOWDOWNS: [(u64, &str); 3] = [
     (0x20 | 0x40, "it is too hot; check its cooling"),
@@ -61,7 +61,7 @@ const SLOWDOWNS: [(u64, &str); 3] = [
     (0x08, "its hardware lowers the clocks; see nvidia-smi -q -d PERFORMANCE"),
 ];
 
-/// A whole card, as NVML sees it.
+/// A whole GPU, as NVML sees it.
 #[derive(Debug)]
 pub(crate) struct Management {
     functions: Functions,
@@ -74,11 +74,11 @@ unsafe impl Send for Management {}
 unsafe impl Sync for Management {}
 
 impl Management {
-    /// The card with these properties. `None` without NVML, and for an instance of a divided card (MIG): NVML's figures are then
-    /// those of the whole card.
-    pub fn of(libraries: &Libraries, card: &Properties) -> Option<Self> {
+    /// The GPU with these properties. `None` without NVML, and for an instance of a divided GPU (MIG): NVML's figures are then
+    /// those of the whole GPU.
+    pub fn of(libraries: &Libraries, gpu: &Properties) -> Option<Self> {
         let functions = Functions::load(libraries.load(Library::Management).ok()?).ok()?;
-        let (address, mut device) = (CString::new(card.address.as_str()).ok()?, null_mut());
+        let (address, mut device) = (CString::new(gpu.address.as_str()).ok()?, null_mut());
         let mut uuid = [0 as c_char; 96];
         // SAFETY: the text ends in a zero, and each place is valid for the result that NVML writes.
         let found = unsafe {
@@ -88,7 +88,7 @@ impl Management {
         };
         let uuid = text(&uuid);
         let digits = uuid.trim_start_matches("GPU-").replace('-', "");
-        (found && digits == card.digits()).then_some(Management { functions, device })
+        (found && digits == gpu.digits()).then_some(Management { functions, device })
     }
 
     /// The driver's version, such as `570.86.10`.
@@ -100,7 +100,7 @@ impl Management {
         (result == 0).then(|| text(&version))
     }
 
-    /// Whether no process computes on the card; `None` if the driver does not tell.
+    /// Whether no process computes on the GPU; `None` if the driver does not tell.
     pub fn is_idle(&self) -> Option<bool> {
         self.processes().map(|processes| processes == Processes::Few(Vec::new()))
     }
@@ -120,8 +120,8 @@ impl Management {
         }
     }
 
-    /// The processes of other jobs that compute on the card, in words; `None` if none are known. Ranks that the same launcher
-    /// has started are no others: they run the same program. This process must not compute on the card yet: inside a container
+    /// The processes of other jobs that compute on the GPU, in words; `None` if none are known. Ranks that the same launcher
+    /// has started are no others: they run the same program. This process must not compute on the GPU yet: inside a container
     /// it may not know the number under which NVML lists it.
     pub fn others(&self) -> Option<String> {
         let parent = |pid: u32| {
@@ -144,13 +144,13 @@ impl Management {
         (!words.is_empty()).then(|| words.join(", "))
     }
 
-    /// Why the card is slower than it could be; `None` if it is not.
+    /// Why the GPU is slower than it could be; `None` if it is not.
     pub fn slowdown(&self) -> Option<&'static str> {
         let reasons = self.slowdowns();
         SLOWDOWNS.iter().find(|(bits, _)| reasons & bits != 0).map(|(_, why)| *why)
     }
 
-    /// Why the card is too hot to be chosen; `None` if it is not.
+    /// Why the GPU is too hot to be chosen; `None` if it is not.
     pub fn overheating(&self) -> Option<&'static str> {
         let (bits, why) = SLOWDOWNS[0];
         (self.slowdowns() & bits != 0).then_some(why)

@@ -1,19 +1,19 @@
-//! The roofline of a plan on a card: the least time of each instruction by the card's public figures. It needs no card.
+//! The roofline of a plan on a GPU: the least time of each instruction by the GPU's public figures. It needs no GPU.
 //!
 //! An instruction takes at least as long as its operands and results need to cross the memory bus, each once, and at least as
-//! long as its products need at the card's peak rate. A launch costs nothing here, and a cache saves nothing.
+//! long as its products need at the GPU's peak rate. A launch costs nothing here, and a cache saves nothing.
 
 use enmasse_graph::{FilterOrder, Node, Op, Plan, Precision, Target, Work};
 
 use crate::CudaError;
 
-/// The public figures of a card.
+/// The public figures of a GPU.
 ///
 /// Sources: NVIDIA's data sheets of H200, H100, A100 80GB and T4; "NVIDIA Ada GPU architecture" for the RTX 4090; "NVIDIA
 /// Blackwell architecture technical brief" for the B200. Rates are those without sparsity: half of what the sheets with an
 /// asterisk say.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Card {
+pub struct Gpu {
     /// The name in commands.
     pub name: &'static str,
     /// Of its memory, in 10^9 bytes a second.
@@ -28,14 +28,14 @@ pub struct Card {
     pub f16: f64,
 }
 
-/// The cards with figures. Those with several forms are SXM modules.
-pub static CARDS: [Card; 6] = [
-    Card { name: "h200", gigabytes: 4800.0, f32: 67.0, tf32: Some(494.5), bf16: Some(989.5), f16: 989.5 },
-    Card { name: "h100", gigabytes: 3350.0, f32: 67.0, tf32: Some(494.5), bf16: Some(989.5), f16: 989.5 },
-    Card { name: "a100", gigabytes: 2039.0, f32: 19.5, tf32: Some(156.0), bf16: Some(312.0), f16: 312.0 },
-    Card { name: "rtx4090", gigabytes: 1008.0, f32: 82.6, tf32: Some(82.6), bf16: Some(165.2), f16: 165.2 },
-    Card { name: "t4", gigabytes: 320.0, f32: 8.1, tf32: None, bf16: None, f16: 65.0 },
-    Card { name: "b200", gigabytes: 8000.0, f32: 80.0, tf32: Some(1100.0), bf16: Some(2250.0), f16: 2250.0 },
+/// The GPUs with figures. Those with several forms are SXM modules.
+pub static GPUS: [Gpu; 6] = [
+    Gpu { name: "h200", gigabytes: 4800.0, f32: 67.0, tf32: Some(494.5), bf16: Some(989.5), f16: 989.5 },
+    Gpu { name: "h100", gigabytes: 3350.0, f32: 67.0, tf32: Some(494.5), bf16: Some(989.5), f16: 989.5 },
+    Gpu { name: "a100", gigabytes: 2039.0, f32: 19.5, tf32: Some(156.0), bf16: Some(312.0), f16: 312.0 },
+    Gpu { name: "rtx4090", gigabytes: 1008.0, f32: 82.6, tf32: Some(82.6), bf16: Some(165.2), f16: 165.2 },
+    Gpu { name: "t4", gigabytes: 320.0, f32: 8.1, tf32: None, bf16: None, f16: 65.0 },
+    Gpu { name: "b200", gigabytes: 8000.0, f32: 80.0, tf32: Some(1100.0), bf16: Some(2250.0), f16: 2250.0 },
 ];
 
 /// What a plan must be compiled for, as a GPU's `Device::target` says without a GPU.
@@ -63,10 +63,10 @@ pub struct Time {
     pub seconds: f64,
 }
 
-impl Card {
-    /// The card of that name.
-    pub fn find(name: &str) -> Option<&'static Card> {
-        CARDS.iter().find(|card| card.name == name)
+impl Gpu {
+    /// The GPU of that name.
+    pub fn find(name: &str) -> Option<&'static Gpu> {
+        GPUS.iter().find(|gpu| gpu.name == name)
     }
 
     /// The rate of an instruction's products, in operations a second. Linear layers multiply matrices in f32 under any
@@ -86,7 +86,7 @@ impl Card {
     /// sums over shards.
     ///
     /// # Errors
-    /// The card has no products in the plan's precision, or the plan has several shards.
+    /// The GPU has no products in the plan's precision, or the plan has several shards.
     pub fn roofline(&self, plan: &Plan) -> Result<Vec<Option<Time>>, CudaError> {
         if plan.shards > 1 {
             return Err(CudaError::Unsupported(
@@ -141,14 +141,14 @@ mod tests {
         let check = |precision,
                      name: &str,
                      layer: &str,
-                     card: &str,
+                     gpu: &str,
                      (bytes, flops, bound, seconds): (u64, u64, Bound, f64)| {
             let plan = plans(precision, 1).train.unwrap();
             let at = |node: &Node| node.op.name() == name && node.layer == layer;
             let at = plan.instructions.iter().position(at).unwrap();
-            let time = Card::find(card).unwrap().roofline(&plan).unwrap()[at].unwrap();
-            assert_eq!((time.work, time.bound), (Work { bytes, flops }, bound), "{precision:?} {name} {layer} {card}");
-            assert!((time.seconds / seconds - 1.0).abs() < 1e-12, "{precision:?} {name} {layer} {card}: {time:?}");
+            let time = Gpu::find(gpu).unwrap().roofline(&plan).unwrap()[at].unwrap();
+            assert_eq!((time.work, time.bound), (Work { bytes, flops }, bound), "{precision:?} {name} {layer} {gpu}");
+            assert!((time.seconds / seconds - 1.0).abs() < 1e-12, "{precision:?} {name} {layer} {gpu}: {time:?}");
         };
         // A map of 56 x 56 pixels of 64 channels for each of 256 images.
         let map = 256 * 56 * 56 * 64;
@@ -182,14 +182,14 @@ mod tests {
 
     #[test]
     fn what_has_no_roofline() {
-        let check = |precision, shards, card: &str, expected: &str| {
+        let check = |precision, shards, gpu: &str, expected: &str| {
             let plan = plans(precision, shards).train.unwrap();
-            let found = Card::find(card).unwrap().roofline(&plan).unwrap_err().to_string();
+            let found = Gpu::find(gpu).unwrap().roofline(&plan).unwrap_err().to_string();
             assert!(found.contains(expected), "{found}");
         };
         check(Precision::Bf16, 1, "t4", "t4 has no bf16: use `precision = f16` or f32");
         check(Precision::Tf32, 1, "t4", "t4 has no tf32: use `precision = f16` or f32");
         check(Precision::F32, 2, "h200", "a roofline is that of one shard");
-        assert_eq!(Card::find("h300"), None);
+        assert_eq!(Gpu::find("h300"), None);
     }
 }

@@ -3,8 +3,8 @@
 use enmasse_device::{DeviceError, Seen};
 
 use crate::CudaError;
-use crate::card::{Loaded, check_capability};
 use crate::driver::Found;
+use crate::gpu::{Loaded, check_capability};
 use crate::libraries::Libraries;
 use crate::management::Management;
 use crate::tune::file_name;
@@ -18,21 +18,21 @@ pub fn seen() -> Result<Vec<Seen>, DeviceError> {
     let Loaded { driver, cudnn, cublas_lt } = Loaded::of(&libraries)?;
     let cuda = driver.version()?;
     // The driver's error, if there is none to see.
-    let count = driver.cards().max(1);
+    let count = driver.gpus().max(1);
     let look = |number: usize| -> Result<Seen, CudaError> {
-        let card = Found::look(driver.clone(), number)?.properties;
-        let management = Management::of(&libraries, &card);
+        let gpu = Found::look(driver.clone(), number)?.properties;
+        let management = Management::of(&libraries, &gpu);
         let others = management.as_ref().and_then(Management::others).map(|others| format!("{others} computes on it"));
         let heat = || management.as_ref().and_then(Management::overheating).map(str::to_owned);
         let version = management.as_ref().and_then(Management::driver_version).unwrap_or_default();
         let (cudnn, cublas_lt) = (cudnn.version(), cublas_lt.version());
-        let title = format!("GPU-{} driver {version} CUDA {cuda} cuDNN {cudnn} cuBLASLt {cublas_lt}", card.digits());
+        let title = format!("GPU-{} driver {version} CUDA {cuda} cuDNN {cudnn} cuBLASLt {cublas_lt}", gpu.digits());
         Ok(Seen {
             number,
-            name: format!("gpu {number} ({}, {})", card.name, card.address),
-            unit: card.unit(),
+            name: format!("gpu {number} ({}, {})", gpu.name, gpu.address),
+            unit: gpu.unit(),
             key: file_name(&title),
-            unusable: check_capability(&card).err().map(|error| error.to_string()),
+            unusable: check_capability(&gpu).err().map(|error| error.to_string()),
             busy: others.or_else(heat),
         })
     };

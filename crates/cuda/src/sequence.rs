@@ -22,7 +22,7 @@ pub(crate) enum Call {
     Convolution(Convolution),
     /// A product of matrices by cuBLASLt. One of x, w and y is its result.
     Product(MatrixProduct),
-    /// A copy on the card.
+    /// A copy on the GPU.
     Copy { from: Span, to: Span },
     /// A copy to byte `to` of the host's memory for the results of a step.
     Read { from: Span, to: usize },

@@ -12,14 +12,14 @@ use crate::kernels::step::{self, StepValues};
 use crate::libraries::{Libraries, Library};
 use crate::work::{Argument, Constants, Kernel, Memory, Place, Span};
 
-/// The emulated card 0 with a stream, under the driver's ABI.
-pub(crate) struct EmulatedCard {
+/// The emulated GPU 0 with a stream, under the driver's ABI.
+pub(crate) struct EmulatedGpu {
     pub libraries: Libraries,
     pub context: Arc<Context>,
     pub stream: Stream,
 }
 
-impl EmulatedCard {
+impl EmulatedGpu {
     /// The emulated libraries. `None` without a compiler: the test is then in the table.
     pub(crate) fn libraries() -> Option<Libraries> {
         Some(Libraries::in_folders(&[enmasse_emulation::folder()?.to_owned()]))
@@ -35,10 +35,10 @@ impl EmulatedCard {
         let context = Context::open(Found::look(Self::driver(&libraries), 0).unwrap()).unwrap();
         context.enter().unwrap();
         let stream = Stream::new(&context).unwrap();
-        Some(EmulatedCard { libraries, context, stream })
+        Some(EmulatedGpu { libraries, context, stream })
     }
 
-    /// Memory of the card with these bytes.
+    /// Memory of the GPU with these bytes.
     pub(crate) fn buffer(&self, bytes: &[u8]) -> Buffer {
         let buffer = Buffer::new(&self.context, "operand", bytes.len().max(16)).unwrap();
         buffer.write(&self.stream, 0, bytes).unwrap();

@@ -3,27 +3,27 @@
 use enmasse_comm::Group;
 use enmasse_device::{DeviceError, Summation};
 
-use crate::card::Card;
 use crate::driver::Properties;
+use crate::gpu::Gpu;
 
 /// How ranks exchange numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// Through page-locked memory, by the group.
     Host,
-    /// From card to card, by NCCL.
+    /// From GPU to GPU, by NCCL.
     Nccl(Summation),
 }
 
 impl Way {
-    /// What the ranks of programs on such cards take, as far as one rank knows.
-    pub fn expected(card: &Card, summation: Summation) -> Way {
-        if card.nccl().is_ok() { Way::Nccl(summation) } else { Way::Host }
+    /// What the ranks of programs on such GPUs take, as far as one rank knows.
+    pub fn expected(gpu: &Gpu, summation: Summation) -> Way {
+        if gpu.nccl().is_ok() { Way::Nccl(summation) } else { Way::Host }
     }
 
     /// The same for all ranks of a group, which all call this, with a line that says it to people.
-    pub fn agree(card: &Card, group: &Group, summation: Summation) -> Result<(Way, String), DeviceError> {
-        let own = Candidate::of(card, group).to_text();
+    pub fn agree(gpu: &Gpu, group: &Group, summation: Summation) -> Result<(Way, String), DeviceError> {
+        let own = Candidate::of(gpu, group).to_text();
         let all = group.all_gather_bytes(own.as_bytes())?;
         let all: Vec<Candidate> = all.iter().map(|text| Candidate::from_text(&String::from_utf8_lossy(text))).collect();
         if let Some(why) = against_nccl(&all) {
@@ -45,17 +45,17 @@ impl Way {
 /// What a rank has for NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Candidate {
-    /// The card, as in [`place`].
-    card: String,
+    /// The GPU, as in [`place`].
+    gpu: String,
     /// Its version of NCCL, or why there is none.
     nccl: Result<String, String>,
 }
 
 impl Candidate {
-    fn of(card: &Card, group: &Group) -> Self {
+    fn of(gpu: &Gpu, group: &Group) -> Self {
         let host = group.host(group.rank()).unwrap_or_default();
-        let nccl = card.nccl().map(|nccl| nccl.version().to_string()).map_err(|error| error.to_string());
-        Candidate { card: place(&card.context.properties, host), nccl }
+        let nccl = gpu.nccl().map(|nccl| nccl.version().to_string()).map_err(|error| error.to_string());
+        Candidate { gpu: place(&gpu.context.properties, host), nccl }
     }
 
     fn to_text(&self) -> String {
@@ -63,18 +63,18 @@ impl Candidate {
             Ok(version) => ("has", version),
             Err(why) => ("lacks", why),
         };
-        [&self.card, mark, text].join("\n")
+        [&self.gpu, mark, text].join("\n")
     }
 
     fn from_text(text: &str) -> Self {
         let mut lines = text.splitn(3, '\n').map(str::to_owned);
-        let (card, mark, text) = (lines.next(), lines.next(), lines.next().unwrap_or_default());
+        let (gpu, mark, text) = (lines.next(), lines.next(), lines.next().unwrap_or_default());
         let nccl = if mark.as_deref() == Some("has") { Ok(text) } else { Err(text) };
-        Candidate { card: card.unwrap_or_default(), nccl }
+        Candidate { gpu: gpu.unwrap_or_default(), nccl }
     }
 }
 
-/// Where a card is, which parts of it (MIG) have in common, unlike their names: NCCL takes one rank on each card.
+/// Where a GPU is, which parts of it (MIG) have in common, unlike their names: NCCL takes one rank on each GPU.
 fn place(properties: &Properties, host: &str) -> String {
     format!("{} of {host}", properties.address)
 }
@@ -90,8 +90,8 @@ fn against_nccl(ranks: &[Candidate]) -> Option<String> {
         if own != first {
             return Some(format!("rank 0 has version {first}, and rank {rank} has {own}"));
         }
-        let other = ranks[..rank].iter().position(|other| other.card == ranks[rank].card)?;
-        Some(format!("ranks {other} and {rank} share {}", ranks[rank].card))
+        let other = ranks[..rank].iter().position(|other| other.gpu == ranks[rank].gpu)?;
+        Some(format!("ranks {other} and {rank} share {}", ranks[rank].gpu))
     })
 }
 
@@ -100,10 +100,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_ranks_need_one_version_and_a_card_of_their_own() {
+    fn all_ranks_need_one_version_and_a_gpu_of_their_own() {
         let check = |ranks: &[(&str, Result<&str, &str>)], expected: Option<&str>| {
-            let candidate = |&(card, nccl): &(&str, Result<&str, &str>)| Candidate {
-                card: card.to_owned(),
+            let candidate = |&(gpu, nccl): &(&str, Result<&str, &str>)| Candidate {
+                gpu: gpu.to_owned(),
                 nccl: nccl.map(str::to_owned).map_err(str::to_owned),
             };
             let ranks: Vec<Candidate> = ranks.iter().map(candidate).collect();
@@ -113,7 +113,7 @@ mod tests {
         };
         check(&[("a", Ok("2.27.3")), ("b", Ok("2.27.3"))], None);
         check(&[("a", Ok("2.27.3")), ("a", Ok("2.27.3"))], Some("ranks 0 and 1 share a"));
-        // Parts of one card, whose names end in their profiles.
+        // Parts of one GPU, whose names end in their profiles.
         let [large, small] = ["3g.71gb", "1g.18gb"].map(|profile| {
             let (name, address) = (format!("NVIDIA H200 MIG {profile}"), "0000:1b:00.0".to_owned());
             let (ordinal, uuid, capability, multiprocessors) = (0, [0; 16], [9, 0], 16);

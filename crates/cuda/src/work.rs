@@ -7,7 +7,7 @@ use std::fmt;
 
 use enmasse_graph::Arena;
 
-/// A region of the card's memory.
+/// A region of the GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Memory {
     /// An arena of the plan.

@@ -1,5 +1,5 @@
-//! Steps take no more memory of the card as a run goes on. All tests of a process share its free bytes, so there is one. It also
-//! runs on a real card, as `scripts/gpu-check` does, there for a thousand steps.
+//! Steps take no more memory of the GPU as a run goes on. All tests of a process share its free bytes, so there is one. It also
+//! runs on a real GPU, as `scripts/gpu-check` does, there for a thousand steps.
 
 use enmasse_cuda::libraries::Libraries;
 use enmasse_device::{DeviceRequest, HostBatch, StepInputs};

@@ -1,4 +1,4 @@
-//! The memory of a program on the emulated card, whose free bytes all tests of a process share, and what a step allocates on
+//! The memory of a program on the emulated GPU, whose free bytes all tests of a process share, and what a step allocates on
 //! the host, which counts for all threads: so there is one test.
 
 use enmasse_cuda::libraries::Libraries;
@@ -82,7 +82,7 @@ fn steps_allocate_nothing(device: &dyn Device, shards: usize) {
     }
 }
 
-/// A program that takes more than half of the card's memory joins another group, with its state.
+/// A program that takes more than half of the GPU's memory joins another group, with its state.
 fn rejoining_holds_memory_once(device: &dyn Device) {
     let larger = plans(device, 1, 1 << 16);
     let plans = plans(device, 1, 64);

@@ -2,7 +2,7 @@
 //
 // A stream is a queue. Nothing in it runs before the host waits for it, or another stream that the host waits for depends on
 // it. So a missing event, or host memory that is reused too early, gives wrong results here every time, and not only on a
-// card on a bad day. Memory is filled with NaN when it is allocated.
+// GPU on a bad day. Memory is filled with NaN when it is allocated.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -69,14 +69,14 @@ struct Kernel {
 };
 
 bool initialized = false;
-// The first error of any work. As on a card, everything fails after it.
+// The first error of any work. As on a GPU, everything fails after it.
 int failed = SUCCESS;
 std::map<Address, size_t> allocated;
 size_t used = 0;
 std::set<Stream *> streams;
 std::map<std::string, Kernel> kernels;
 thread_local void *context = nullptr;
-// One for each card.
+// One for each GPU.
 int device_contexts[64];
 
 long setting(const char *name, long usual) {
@@ -84,23 +84,23 @@ long setting(const char *name, long usual) {
     return text ? atol(text) : usual;
 }
 
-// The cards that CUDA_VISIBLE_DEVICES leaves visible, by their numbers on the machine.
+// The GPUs that CUDA_VISIBLE_DEVICES leaves visible, by their numbers on the machine.
 std::vector<int> visible() {
-    std::vector<int> cards;
+    std::vector<int> gpus;
     long count = setting("EMULATED_GPUS", 1);
     const char *mask = getenv("CUDA_VISIBLE_DEVICES");
     if (!mask) {
-        for (int card = 0; card < count; ++card) cards.push_back(card);
-        return cards;
+        for (int gpu = 0; gpu < count; ++gpu) gpus.push_back(gpu);
+        return gpus;
     }
     std::stringstream words(mask);
-    // As with the real driver, a number that no card has hides those after it.
+    // As with the real driver, a number that no GPU has hides those after it.
     for (std::string word; std::getline(words, word, ',');) {
-        int card = word.empty() ? -1 : atoi(word.c_str());
-        if (card < 0 || card >= count) break;
-        cards.push_back(card);
+        int gpu = word.empty() ? -1 : atoi(word.c_str());
+        if (gpu < 0 || gpu >= count) break;
+        gpus.push_back(gpu);
     }
-    return cards;
+    return gpus;
 }
 
 long devices() { return long(visible().size()); }
@@ -135,7 +135,7 @@ void *own_symbol(const std::string &name) {
     return self ? dlsym(self, name.c_str()) : nullptr;
 }
 
-// As on a card: work that may use memory or a graph ends before that goes.
+// As on a GPU: work that may use memory or a graph ends before that goes.
 void run_all() {
     const std::vector<Stream *> present(streams.begin(), streams.end());
     for (Stream *stream : present) {
@@ -169,7 +169,7 @@ int emulation_enqueue(void *stream, void (*function)(const void *), const void *
     return enqueue(stream, [function, copy] { function(copy->data()); });
 }
 
-// Whether the card of the current context computes this wrongly: EMULATED_WRONG=CARD:WHAT says so.
+// Whether the GPU of the current context computes this wrongly: EMULATED_WRONG=GPU:WHAT says so.
 int emulation_is_wrong(const char *what) {
     const char *text = getenv("EMULATED_WRONG");
     const char *named = text ? strchr(text, ':') : nullptr;
@@ -360,7 +360,7 @@ int cuStreamSynchronize(void *handle) {
     return failed;
 }
 
-// A card would have run what is in the stream by now.
+// A GPU would have run what is in the stream by now.
 int cuStreamQuery(void *handle) { return cuStreamSynchronize(handle); }
 
 int cuEventCreate(void **made, unsigned) {

@@ -249,7 +249,7 @@ int supports(const Content &graph, int64_t engine, size_t *workspace) {
         bool is_cast = call.weights != call.maps;
         return is_cast ? fail(UNSUPPORTED_TYPE, "a gradient of weights of another type than the maps") : int(SUCCESS);
     }
-    // As on a card, an engine takes some gradients of weights as f32, and some fusions not.
+    // As on a GPU, an engine takes some gradients of weights as f32, and some fusions not.
     if (call.weights != call.maps && call.x[3] % 8) return fail(NOT_SUPPORTED, "fewer than 8 channels");
     if (call.accumulate && call.stride[0] > 1) return fail(NOT_SUPPORTED, "adding with strides");
     *workspace = 1024;

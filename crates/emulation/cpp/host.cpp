@@ -3,7 +3,7 @@
 // A fiber runs one thread after another and lends its stack to them in turn, until a thread waits. That fiber then stays
 // with its thread, and another takes over the rest. So a kernel which never waits uses a single fiber and no switches.
 // When no thread can go on, the waiting ones are matched: lanes of a warp first, then the whole block. What does not
-// match would be undefined on a card, and is an error here. Results that depend on the order of threads show in a second run,
+// match would be undefined on a GPU, and is an error here. Results that depend on the order of threads show in a second run,
 // which takes them backwards.
 #include "host.h"
 
@@ -253,7 +253,7 @@ void *emulation::shared(size_t bytes, size_t align) {
     size_t &used = r->thread[r->current].shared;
     size_t start = (used + align - 1) / align * align;
     used = start + bytes;
-    if (used > SHARED_BYTES) fail("the block shares %zu bytes, more than a card has for it", used);
+    if (used > SHARED_BYTES) fail("the block shares %zu bytes, more than a GPU has for it", used);
     if (used > r->shared_used) r->shared_used = used;
     return r->shared + start;
 }

@@ -1,7 +1,7 @@
 // CUDA C++ on a CPU: what the kernels in crates/cuda/kernels use of the language, in terms of host.cpp.
 //
 // Kernels keep to a plain subset. Threads of a block have one dimension. Shared memory is declared by SHARED, so that its
-// contents can be made NaN before each block. Floats are rounded after every operation, as on a card (see make_ptx.py).
+// contents can be made NaN before each block. Floats are rounded after every operation, as on a GPU (see make_ptx.py).
 #pragma once
 
 #include <math.h>
@@ -17,7 +17,7 @@ struct uint3 {
     unsigned x, y, z;
 };
 
-// Vectors which a card moves by one instruction.
+// Vectors which a GPU moves by one instruction.
 struct alignas(8) uint2 {
     unsigned x, y;
 };
@@ -94,7 +94,7 @@ static inline unsigned within(unsigned lane, unsigned source, unsigned width) {
 // Memory that a block shares: SHARED(float[32][33], tile). It stands before any branch, and comes to at most 48 KiB.
 #define SHARED(T, name) auto &name = emulation::shared<T>()
 
-// An access of several values at once, which a card refuses at any other address.
+// An access of several values at once, which a GPU refuses at any other address.
 #define CHECK_ALIGNED(address, bytes)                                              \
     do {                                                                           \
         if ((uintptr_t)(address) % (bytes) != 0) emulation::misaligned(SITE, bytes); \
@@ -123,7 +123,7 @@ static inline float __uint_as_float(unsigned bits) {
 
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 
-// Of integers: a card's functions of floats drop NaN.
+// Of integers: a GPU's functions of floats drop NaN.
 template <class T> static inline T min(T a, T b) {
     static_assert(T(1) / 2 == 0, "fminf says what it does");
     return b < a ? b : a;

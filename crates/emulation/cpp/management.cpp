@@ -1,8 +1,8 @@
 // NVIDIA's management library over nothing: the functions of libnvidia-ml.so.1 that enmasse uses, with their ABI. It shows the
-// cards of the emulated driver, whether or not CUDA_VISIBLE_DEVICES hides them.
+// GPUs of the emulated driver, whether or not CUDA_VISIBLE_DEVICES hides them.
 //
-// EMULATED_BUSY=CARD:PID:BYTES lists a process on a card, EMULATED_BUSY_COUNT times if that is set, and EMULATED_SLOW=CARD:BITS
-// says why the card lowers its clocks. EMULATED_NVML_ERROR is the status that a question about processes gets, and
+// EMULATED_BUSY=GPU:PID:BYTES lists a process on a GPU, EMULATED_BUSY_COUNT times if that is set, and EMULATED_SLOW=GPU:BITS
+// says why the GPU lowers its clocks. EMULATED_NVML_ERROR is the status that a question about processes gets, and
 // EMULATED_DRIVER the version of the driver.
 #include <cstdio>
 #include <cstdlib>
@@ -19,14 +19,14 @@ struct Process {
     unsigned gpu_instance, compute_instance;
 };
 
-// A handle is the card's number, plus one.
-int card_of(void *device) { return int(reinterpret_cast<long>(device)) - 1; }
+// A handle is the GPU's number, plus one.
+int gpu_of(void *device) { return int(reinterpret_cast<long>(device)) - 1; }
 
-// The numbers of a variable, if its first one is this card's.
-bool of_card(const char *variable, int card, unsigned long long &first, unsigned long long &second) {
+// The numbers of a variable, if its first one is this GPU's.
+bool of_gpu(const char *variable, int gpu, unsigned long long &first, unsigned long long &second) {
     const char *text = getenv(variable);
     int named = 0;
-    return text && sscanf(text, "%d:%lli:%lli", &named, (long long *)&first, (long long *)&second) >= 2 && named == card;
+    return text && sscanf(text, "%d:%lli:%lli", &named, (long long *)&first, (long long *)&second) >= 2 && named == gpu;
 }
 
 }  // namespace
@@ -37,15 +37,15 @@ EXPORT int nvmlInit_v2() { return SUCCESS; }
 
 EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *address, void **device) {
     unsigned bus = 0;
-    const char *cards = getenv("EMULATED_GPUS");
-    if (sscanf(address, "0000:%02x:00.0", &bus) != 1 || bus < 16 || int(bus - 16) >= (cards ? atoi(cards) : 1)) return NOT_FOUND;
+    const char *gpus = getenv("EMULATED_GPUS");
+    if (sscanf(address, "0000:%02x:00.0", &bus) != 1 || bus < 16 || int(bus - 16) >= (gpus ? atoi(gpus) : 1)) return NOT_FOUND;
     *device = reinterpret_cast<void *>(long(bus - 16 + 1));
     return SUCCESS;
 }
 
 EXPORT int nvmlDeviceGetUUID(void *device, char *text, unsigned length) {
     unsigned char uuid[16];
-    emulation::write_uuid(card_of(device), uuid);
+    emulation::write_uuid(gpu_of(device), uuid);
     int written = snprintf(text, length, "GPU-");
     for (int byte = 0; byte < 16 && written < int(length); ++byte) {
         const bool begins = byte == 4 || byte == 6 || byte == 8 || byte == 10;
@@ -65,7 +65,7 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count
     unsigned room = *count;
     const char *error = getenv("EMULATED_NVML_ERROR"), *times = getenv("EMULATED_BUSY_COUNT");
     if (error) return atoi(error);
-    *count = of_card("EMULATED_BUSY", card_of(device), pid, bytes) ? times ? atoi(times) : 1 : 0;
+    *count = of_gpu("EMULATED_BUSY", gpu_of(device), pid, bytes) ? times ? atoi(times) : 1 : 0;
     if (*count > room) return INSUFFICIENT_SIZE;
     for (unsigned i = 0; i < *count; ++i) processes[i] = {unsigned(pid), bytes, ~0u, ~0u};
     return SUCCESS;
@@ -73,7 +73,7 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count
 
 EXPORT int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *reasons) {
     unsigned long long none = 0;
-    // The first reason is an idle card.
-    if (!of_card("EMULATED_SLOW", card_of(device), *reasons, none)) *reasons = 1;
+    // The first reason is an idle GPU.
+    if (!of_gpu("EMULATED_SLOW", gpu_of(device), *reasons, none)) *reasons = 1;
     return SUCCESS;
 }

@@ -1,7 +1,7 @@
 // NCCL over memory that processes share: the functions of libnccl.so.2 that enmasse uses, with their ABI.
 //
 // The identifier of a world is the path of a memory file without a name. An operation is work of its stream in the emulated
-// driver, and waits there for the other ranks, as a kernel of NCCL's does on a card. Sums are in the order of ranks, each rounded
+// driver, and waits there for the other ranks, as a kernel of NCCL's does on a GPU. Sums are in the order of ranks, each rounded
 // to the element type. EMULATED_NCCL is the version, EMULATED_NCCL_ABSENT a rank that never joins, and EMULATED_NCCL_FAILURE
 // "RANK OPERATION RESULT" an asynchronous error of a rank: from that operation on it hangs until it is aborted. A negative RESULT
 // is a signal that ends the rank's process there. With EMULATED_NCCL_STUCK an abort does not return. An operation that is
@@ -32,7 +32,7 @@ constexpr size_t CHUNK = 1 << 16;
 
 enum Kind { ALL_REDUCE, ALL_GATHER, REDUCE, BROADCAST };
 
-// What a rank is about to do. Ranks that differ would hang on a card.
+// What a rank is about to do. Ranks that differ would hang on a GPU.
 struct Operation {
     int kind, type;
     size_t count;

@@ -39,17 +39,17 @@ const CUDNN_GRAPH: Library =
 const CUBLAS_LT: Library =
     Library { name: "libcublasLt.so.12", sources: &["cublas_lt.cpp"], kernels: false, driver: true };
 
-/// The part of the driver that knows about other programs on a card.
+/// The part of the driver that knows about other programs on a GPU.
 const MANAGEMENT: Library =
     Library { name: "libnvidia-ml.so.1", sources: &["management.cpp"], kernels: false, driver: false };
 
-/// NVIDIA's library for exchanges between cards.
+/// NVIDIA's library for exchanges between GPUs.
 const NCCL: Library = Library { name: "libnccl.so.2", sources: &["nccl.cpp"], kernels: false, driver: true };
 
 /// All that [`folder`] holds.
 const LIBRARIES: [Library; 6] = [DRIVER, CUDNN, CUDNN_GRAPH, CUBLAS_LT, MANAGEMENT, NCCL];
 
-/// No contraction: the kernels say where they want a fused product, here as on a card.
+/// No contraction: the kernels say where they want a fused product, here as on a GPU.
 const FLAGS: [&str; 10] = [
     "-std=c++17",
     "-O2",

@@ -26,7 +26,7 @@ impl Stragglers {
         let Straggler { rank, host, work, times, waited, past } = straggler;
         let (work, remedy) = match work {
             Work::Data => ("waiting for images", "its loader threads and the disk that it reads from"),
-            Work::Compute => ("computing", "other programs on its cores or its card, and at their clock rates"),
+            Work::Compute => ("computing", "other programs on its cores or its GPU, and at their clock rates"),
             Work::Other => ("with checkpoints or callbacks", "the disk of the run folder, and at its callbacks"),
         };
         let history = match past {
@@ -60,7 +60,7 @@ mod tests {
         let slower = "straggler: in epoch 4, rank 5 on node7 took 1.8 times as long as the others, who
            waited 44 % of the time for it; it lost the time computing, and was
            1.8 times faster before: look at other programs on its cores or its
-           card, and at their clock rates";
+           GPU, and at their clock rates";
         check(Work::Compute, Some(1.81), slower);
         let always = "straggler: in epoch 4, rank 5 on node7 took 1.8 times as long as the others, who
            waited 44 % of the time for it; it lost the time waiting for

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processors_of_the_cards_node() {
+    fn processors_of_the_gpus_node() {
         let sys = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = sys.path().join(path);

@@ -16,7 +16,7 @@ pub enum Need {
     Time,
     /// A Python with PyTorch and torchvision.
     PyTorch,
-    /// NVIDIA's libraries, which need no card.
+    /// NVIDIA's libraries, which need no GPU.
     Cuda,
     /// A server that speaks S3's protocol.
     S3,

@@ -21,7 +21,7 @@ pub fn compare_devices(group: &Group, device: &dyn Device, config: &TrainConfig)
     let own: Vec<&Vec<u8>> = units.iter().collect();
     let Some((first, second)) = same_unit(&own) else { return Ok(()) };
     let message = format!(
-        "ranks {first} and {second} would both compute on {}: give each rank a GPU of its own (`devices = gpu:N` with a card for each, \
+        "ranks {first} and {second} would both compute on {}: give each rank a GPU of its own (`devices = gpu:N` with a GPU for each, \
          Slurm's --gpus-per-task=1, or another CUDA_VISIBLE_DEVICES for each), or let them take turns with `share_devices`",
         String::from_utf8_lossy(&units[second])
     );

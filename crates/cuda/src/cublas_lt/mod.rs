@@ -264,7 +264,7 @@ impl Drop for Object {
     }
 }
 
-/// A handle: cuBLASLt on one card.
+/// A handle: cuBLASLt on one GPU.
 #[derive(Debug)]
 pub struct LtHandle {
     object: Object,
@@ -284,7 +284,7 @@ pub struct ProductPlan {
     algorithm: sys::Algorithm,
 }
 
-/// Addresses in the card's memory.
+/// Addresses in the GPU's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct ProductOperands {
     /// The input, or its gradient.
@@ -311,7 +311,7 @@ impl ProductPlan {
     /// [`CudaError::Call`].
     ///
     /// # Safety
-    /// The plan was made with this handle, and the stream belongs to its context. The operands are memory of its card, as large as
+    /// The plan was made with this handle, and the stream belongs to its context. The operands are memory of its GPU, as large as
     /// the problem and the workspace say, multiples of 16, and stay until the stream has done the work. What is written overlaps
     /// nothing else.
     pub unsafe fn execute(

@@ -5,21 +5,21 @@ use enmasse_tensor::RandomStream;
 
 use super::*;
 use crate::driver::Buffer;
-use crate::test_support::EmulatedCard;
+use crate::test_support::EmulatedGpu;
 
-/// The emulated card.
-struct Card {
-    emulated: EmulatedCard,
+/// The emulated GPU.
+struct Gpu {
+    emulated: EmulatedGpu,
     handle: LtHandle,
     library: CublasLt,
 }
 
-impl Card {
+impl Gpu {
     /// `None` without a compiler: the test is then in the table.
     fn open() -> Option<Self> {
-        let emulated = EmulatedCard::open()?;
+        let emulated = EmulatedGpu::open()?;
         let library = CublasLt::load(&emulated.libraries, 13).unwrap();
-        Some(Card { emulated, handle: library.handle().unwrap(), library })
+        Some(Gpu { emulated, handle: library.handle().unwrap(), library })
     }
 
     fn buffer(&self, values: &[f64]) -> Buffer {
@@ -42,22 +42,22 @@ const PRODUCTS: [Product; 4] = [
 
 #[test]
 fn products_equal_the_reference() {
-    let Some(card) = Card::open() else { return };
+    let Some(gpu) = Gpu::open() else { return };
     for (rows, inputs, outputs) in [(1, 1, 1), (2, 3, 5), (7, 33, 10), (16, 8, 8), (5, 128, 1), (1, 64, 100)] {
         let (x, w, y) = (values(0, rows * inputs), values(1, inputs * outputs), values(2, rows * outputs));
         let bias = values(3, outputs);
         for product in PRODUCTS {
             for (tf32, room) in [(false, 0), (false, 1 << 20), (true, 1 << 20)] {
                 let problem = ProductProblem { product, rows, inputs, outputs, tf32 };
-                let mut plan = card.library.plan(&card.handle, &problem, room).unwrap();
+                let mut plan = gpu.library.plan(&gpu.handle, &problem, room).unwrap();
                 assert!(
                     plan.workspace <= room && (plan.name == "algo1_tile0_splitk1_stages0") == (room > 0),
                     "{}",
                     plan.name
                 );
-                let [x_at, w_at, y_at, bias_at] = [&x, &w, &y, &bias].map(|values| card.buffer(values));
+                let [x_at, w_at, y_at, bias_at] = [&x, &w, &y, &bias].map(|values| gpu.buffer(values));
                 let workspace =
-                    Buffer::new(&card.emulated.context, "workspace", plan.workspace.max(1) as usize).unwrap();
+                    Buffer::new(&gpu.emulated.context, "workspace", plan.workspace.max(1) as usize).unwrap();
                 let operands = ProductOperands {
                     x: x_at.address(),
                     w: w_at.address(),
@@ -66,7 +66,7 @@ fn products_equal_the_reference() {
                     workspace: workspace.address(),
                 };
                 // SAFETY: the buffers are as large as the problem says, and are read below, after the stream's work.
-                unsafe { plan.execute(&card.handle, &operands, card.emulated.stream.raw()) }.unwrap();
+                unsafe { plan.execute(&gpu.handle, &operands, gpu.emulated.stream.raw()) }.unwrap();
                 let (expected, result) = match product {
                     Product::Forward { bias: has } => {
                         (linear::forward(&x, &w, has.then_some(bias.as_slice()), inputs, outputs), y_at)
@@ -75,7 +75,7 @@ fn products_equal_the_reference() {
                     Product::BackwardWeights => (linear::backward_weights(&x, &y, inputs, outputs), w_at),
                 };
                 let mut bytes = vec![0; 4 * expected.len()];
-                result.read(&card.emulated.stream, 0, &mut bytes).unwrap();
+                result.read(&gpu.emulated.stream, 0, &mut bytes).unwrap();
                 let found = bytes.chunks_exact(4).map(|word| f32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
                 // tf32 has 10 bits of mantissa.
                 let tolerance = if tf32 { 2f64.powi(-9) } else { 2f64.powi(-20) }
@@ -93,18 +93,18 @@ fn products_equal_the_reference() {
 
 #[test]
 fn what_is_refused_is_one_line() {
-    let Some(card) = Card::open() else { return };
+    let Some(gpu) = Gpu::open() else { return };
     let problem =
         ProductProblem { product: Product::Forward { bias: true }, rows: 2, inputs: 3, outputs: 5, tf32: false };
-    let mut plan = card.library.plan(&card.handle, &problem, 0).unwrap();
+    let mut plan = gpu.library.plan(&gpu.handle, &problem, 0).unwrap();
     let operands = ProductOperands { x: 16, w: 24, y: 32, bias: 48, workspace: 0 };
     // SAFETY: the emulation refuses the addresses before it uses them.
-    let error = unsafe { plan.execute(&card.handle, &operands, card.emulated.stream.raw()) }.unwrap_err().to_string();
+    let error = unsafe { plan.execute(&gpu.handle, &operands, gpu.emulated.stream.raw()) }.unwrap_err().to_string();
     assert_eq!(
         error,
         "cuBLASLt: cublasLtMatmul failed: CUBLAS_STATUS_INVALID_VALUE: product with bias f32 x[2,3] w[3,5]"
     );
     let empty = ProductProblem { rows: 0, ..problem };
-    let error = card.library.plan(&card.handle, &empty, 0).unwrap_err().to_string();
+    let error = gpu.library.plan(&gpu.handle, &empty, 0).unwrap_err().to_string();
     assert_eq!(error, "cuBLASLt takes no product with bias f32 x[0,3] w[3,5]: CUBLAS_STATUS_INVALID_VALUE");
 }

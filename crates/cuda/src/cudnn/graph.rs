@@ -76,7 +76,7 @@ impl Parts<'_> {
 }
 
 impl OperationGraph {
-    /// `weights` is the type of the weights, or of their gradient. With a handle, the graph is for its card.
+    /// `weights` is the type of the weights, or of their gradient. With a handle, the graph is for its GPU.
     pub fn new(
         functions: &Arc<Functions>,
         handle: Option<*mut c_void>,

@@ -1,5 +1,5 @@
-//! Convolutions by cuDNN 9's backend API: operation graphs in NHWC with filters in KRSC, planned for the card of a handle, or
-//! for a card that is only described.
+//! Convolutions by cuDNN 9's backend API: operation graphs in NHWC with filters in KRSC, planned for the GPU of a handle, or
+//! for a GPU that is only described.
 //!
 //! [`Cudnn::plans`] asks cuDNN's heuristics for engines, leaves out those whose arithmetic was not asked for, and returns those
 //! that cuDNN finalizes. An engine's name makes its plan again ([`Cudnn::plan`]), so that choices can be printed and stored.
@@ -107,7 +107,7 @@ impl Cudnn {
         self.version
     }
 
-    /// A handle for the current context, whose card and driver must be there.
+    /// A handle for the current context, whose GPU and driver must be there.
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -119,13 +119,13 @@ impl Cudnn {
         Ok(Handle { functions: self.functions.clone(), raw })
     }
 
-    /// A card by its properties, as a JSON text in cuDNN's own form.
+    /// A GPU by its properties, as a JSON text in cuDNN's own form.
     ///
     /// # Errors
     /// cuDNN is older than 9.8, or misses a property.
     pub fn device(&self, json: &str) -> Result<Device, CudaError> {
         if self.version < DESCRIBES {
-            let why = format!("which is older than {DESCRIBES}, the first that plans for a described card");
+            let why = format!("which is older than {DESCRIBES}, the first that plans for a described GPU");
             let (library, path) = (Library::Cudnn, self.functions.path.clone());
             return Err(CudaError::Version { library, path, version: self.version.to_string(), why });
         }
@@ -135,7 +135,7 @@ impl Cudnn {
     }
 }
 
-/// A handle: cuDNN on one card, with the stream that it submits to.
+/// A handle: cuDNN on one GPU, with the stream that it submits to.
 #[derive(Debug)]
 pub struct Handle {
     functions: Arc<Functions>,
@@ -171,7 +171,7 @@ impl Drop for Handle {
     }
 }
 
-/// A card that need not be there.
+/// A GPU that need not be there.
 #[derive(Debug)]
 pub struct Device {
     descriptor: Descriptor,
@@ -180,9 +180,9 @@ pub struct Device {
 /// What a plan is made for.
 #[derive(Debug)]
 pub enum Target<'a> {
-    /// The card of a handle. Such a plan can be run.
+    /// The GPU of a handle. Such a plan can be run.
     Handle(&'a Handle),
-    /// A described card. Such a plan says that there is one.
+    /// A described GPU. Such a plan says that there is one.
     Device(&'a Device),
 }
 

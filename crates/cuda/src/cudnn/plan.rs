@@ -57,7 +57,7 @@ unsafe impl Sync for OperationGraph {}
 // SAFETY: as above; a plan is run with a handle, which only one thread has at a time.
 unsafe impl Sync for ConvolutionPlan {}
 
-/// Addresses in the card's memory.
+/// Addresses in the GPU's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
     /// The input, or its gradient.
@@ -288,7 +288,7 @@ impl ConvolutionPlan {
     /// [`CudaError::Call`].
     ///
     /// # Safety
-    /// The plan was made for this handle. The operands are memory of its card, as large as the problem's shapes and the workspace
+    /// The plan was made for this handle. The operands are memory of its GPU, as large as the problem's shapes and the workspace
     /// say, multiples of 16, and stay until the stream has done the work. What is written overlaps nothing else. If the stream is
     /// captured, plan and handle live as long as the graph.
     pub unsafe fn execute(&self, handle: &Handle, operands: &Operands) -> Result<(), CudaError> {

@@ -201,7 +201,7 @@ pub(super) struct RawDescriptor(pub *mut c_void);
 #[repr(transparent)]
 pub(super) struct RawHandle(pub *mut c_void);
 
-/// An address in the card's memory.
+/// An address in the GPU's memory.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(super) struct Address(pub u64);

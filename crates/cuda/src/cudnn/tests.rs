@@ -6,24 +6,24 @@ use enmasse_tensor::{Bf16, RandomStream};
 
 use super::*;
 use crate::driver::{Buffer, Graph};
-use crate::test_support::EmulatedCard;
+use crate::test_support::EmulatedGpu;
 
-/// The emulated card, with a handle that submits to its stream.
-struct Card {
-    emulated: EmulatedCard,
+/// The emulated GPU, with a handle that submits to its stream.
+struct Gpu {
+    emulated: EmulatedGpu,
     handle: Handle,
     cudnn: Cudnn,
 }
 
-impl Card {
+impl Gpu {
     /// `None` without a compiler: the test is then in the table.
     fn open() -> Option<Self> {
-        let emulated = EmulatedCard::open()?;
+        let emulated = EmulatedGpu::open()?;
         let cudnn = Cudnn::load(&emulated.libraries, 12).unwrap();
         let mut handle = cudnn.handle().unwrap();
         // SAFETY: the stream is of the handle's context, and lives as long.
         unsafe { handle.set_stream(emulated.stream.raw()) }.unwrap();
-        Some(Card { emulated, handle, cudnn })
+        Some(Gpu { emulated, handle, cudnn })
     }
 
     fn plans(&self, problem: &Problem, options: &Options) -> Result<Vec<ConvolutionPlan>, CudaError> {
@@ -152,7 +152,7 @@ fn shapes() -> [([usize; 4], usize, usize, Window); 8] {
 
 #[test]
 fn convolutions_equal_the_reference() {
-    let Some(card) = Card::open() else { return };
+    let Some(gpu) = Gpu::open() else { return };
     let mut types_of_weights = Vec::new();
     for (index, (x, outputs, groups, window)) in shapes().into_iter().enumerate() {
         for arithmetic in ARITHMETICS {
@@ -172,9 +172,9 @@ fn convolutions_equal_the_reference() {
                     Direction::BackwardWeights => conv2d::backward_weights(&x, &y, &shapes, &problem.conv),
                 };
                 let largest = expected.iter().fold(0f64, |most, value| most.max(value.abs()));
-                let plans = card.plans(&problem, &ANY).unwrap();
+                let plans = gpu.plans(&problem, &ANY).unwrap();
                 for plan in &plans {
-                    let found = card.run(plan, [&x, &w, &y, &bias]);
+                    let found = gpu.run(plan, [&x, &w, &y, &bias]);
                     let unit = match direction {
                         Direction::BackwardWeights => unit(plan.weights),
                         _ => unit(problem.arithmetic.data_type()),
@@ -189,8 +189,8 @@ fn convolutions_equal_the_reference() {
                         );
                     }
                     // The name makes the plan again, which gives the same bits.
-                    let again = card.cudnn.plan(&Target::Handle(&card.handle), &problem, &plan.name(), &ANY).unwrap();
-                    assert_eq!(card.run(&again, [&x, &w, &y, &bias]), found, "{problem}, {}", plan.name());
+                    let again = gpu.cudnn.plan(&Target::Handle(&gpu.handle), &problem, &plan.name(), &ANY).unwrap();
+                    assert_eq!(gpu.run(&again, [&x, &w, &y, &bias]), found, "{problem}, {}", plan.name());
                 }
                 types_of_weights.push((direction, arithmetic, plans[0].weights));
             }
@@ -202,15 +202,15 @@ fn convolutions_equal_the_reference() {
 
 #[test]
 fn f32_does_not_round_to_tf32() {
-    let Some(card) = Card::open() else { return };
+    let Some(gpu) = Gpu::open() else { return };
     let window = window([1; 2], [1; 2], [0; 2], [1; 2]);
     // More bits than tf32 has.
     let exact = 2f64.powi(-11) + 2f64.powi(-13);
     let (x, w) = ([1.0 + exact, 1.0], [1.0, -1.0]);
     let check = |arithmetic, is_exact: bool| {
         let problem = problem([1, 1, 1, 2], 1, 1, window, arithmetic);
-        for plan in card.plans(&problem, &ANY).unwrap() {
-            let found = card.run(&plan, [&x, &w, &[0.0], &[0.0]])[0];
+        for plan in gpu.plans(&problem, &ANY).unwrap() {
+            let found = gpu.run(&plan, [&x, &w, &[0.0], &[0.0]])[0];
             let engine = plan.name();
             assert_eq!(found == exact, is_exact || !engine.starts_with("eng1"), "{engine}: {found}");
         }
@@ -221,10 +221,10 @@ fn f32_does_not_round_to_tf32() {
 
 #[test]
 fn options_choose_engines() {
-    let Some(card) = Card::open() else { return };
+    let Some(gpu) = Gpu::open() else { return };
     let (x, outputs, groups, window) = shapes()[1];
     let check = |arithmetic, options: Options, expected: &[&str]| {
-        let plans = card.plans(&problem(x, outputs, groups, window, arithmetic), &options).unwrap();
+        let plans = gpu.plans(&problem(x, outputs, groups, window, arithmetic), &options).unwrap();
         let names: Vec<String> = plans.iter().map(ConvolutionPlan::name).collect();
         assert_eq!(names, expected, "{arithmetic:?}, {options:?}");
     };
@@ -238,12 +238,12 @@ fn options_choose_engines() {
 
 #[test]
 fn what_is_refused_is_one_line() {
-    let Some(card) = Card::open() else { return };
+    let Some(gpu) = Gpu::open() else { return };
     let (x, outputs, groups, window) = shapes()[1];
     let problem = problem(x, outputs, groups, window, Arithmetic::F32);
-    let target = Target::Handle(&card.handle);
+    let target = Target::Handle(&gpu.handle);
     let refused = |problem: &Problem, options: &Options, why: &str| {
-        let error = card.plans(problem, options).unwrap_err().to_string();
+        let error = gpu.plans(problem, options).unwrap_err().to_string();
         assert_eq!(error, format!("cuDNN takes no {problem}: {why}"));
     };
     let call = "cudnnBackendFinalize failed: CUDNN_STATUS";
@@ -256,46 +256,46 @@ fn what_is_refused_is_one_line() {
     let grouped = self::problem(grouped.0, grouped.1, grouped.2, grouped.3, Arithmetic::Bf16);
     let weights = Problem { direction: Direction::BackwardWeights, ..grouped };
     let small = Options { deterministic: true, workspace: 0, ..ANY };
-    assert_eq!(card.plans(&weights, &small).unwrap()[0].name(), "eng0_bf16");
+    assert_eq!(gpu.plans(&weights, &small).unwrap()[0].name(), "eng0_bf16");
     let large = Problem {
         direction: Direction::Forward { bias: true },
         ..self::problem([1, 9, 9, 8], 8, 1, self::window([8; 2], [1; 2], [0; 2], [1; 2]), Arithmetic::F32)
     };
-    let error = card.plans(&large, &ANY).unwrap_err().to_string();
+    let error = gpu.plans(&large, &ANY).unwrap_err().to_string();
     assert!(
         error.ends_with("_NOT_SUPPORTED_GRAPH_PATTERN; a bias after so large a window; EngineHeuristics"),
         "{error}"
     );
     let named = |name: &str, why: &str| {
-        let error = card.cudnn.plan(&target, &problem, name, &ANY).unwrap_err().to_string();
+        let error = gpu.cudnn.plan(&target, &problem, name, &ANY).unwrap_err().to_string();
         assert_eq!(error, format!("cuDNN takes no {problem}: {why}"));
     };
     named("fast", "\"fast\" names no engine");
     named("eng0_f32", "\"eng0_f32\" is an engine of another problem");
     named("eng9", &format!("eng9: cuDNN: {call}_BAD_PARAM_OUT_OF_BOUND; there is no engine 9; Engine"));
     named("eng1_k2=7", &format!("eng1_k2=7: cuDNN: {call}_BAD_PARAM; engine 1 has no such knob; ExecutionPlan"));
-    let plan = &card.plans(&problem, &ANY).unwrap()[0];
+    let plan = &gpu.plans(&problem, &ANY).unwrap()[0];
     let operands = Operands { x: 16, w: 24, y: 32, bias: 0, workspace: 0 };
     // SAFETY: the emulation refuses the addresses before it uses them.
-    let error = unsafe { plan.execute(&card.handle, &operands) }.unwrap_err().to_string();
+    let error = unsafe { plan.execute(&gpu.handle, &operands) }.unwrap_err().to_string();
     let expected =
         "cuDNN: cudnnBackendExecute failed: CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER; tensor 2; eng2 for convolution";
     assert!(error.starts_with(expected), "{error}");
 }
 
 #[test]
-fn a_described_card_has_plans_that_do_not_run() {
-    let Some(card) = Card::open() else { return };
+fn a_described_gpu_has_plans_that_do_not_run() {
+    let Some(gpu) = Gpu::open() else { return };
     let (x, outputs, groups, window) = shapes()[1];
     let problem = problem(x, outputs, groups, window, Arithmetic::Bf16);
-    let device = card.cudnn.device(r#"{"deviceVer": 900}"#).unwrap();
-    let plans = card.cudnn.plans(&Target::Device(&device), &problem, &ANY).unwrap();
+    let device = gpu.cudnn.device(r#"{"deviceVer": 900}"#).unwrap();
+    let plans = gpu.cudnn.plans(&Target::Device(&device), &problem, &ANY).unwrap();
     assert_eq!(plans[0].name(), "eng1_k2=1");
     let operands = Operands { x: 16, w: 16, y: 16, bias: 0, workspace: 16 };
     // SAFETY: the emulation refuses the plan before it uses the addresses.
-    let error = unsafe { plans[0].execute(&card.handle, &operands) }.unwrap_err().to_string();
+    let error = unsafe { plans[0].execute(&gpu.handle, &operands) }.unwrap_err().to_string();
     assert!(error.contains("the plan is for a described device"), "{error}");
-    let error = card.cudnn.device("{}").unwrap_err().to_string();
+    let error = gpu.cudnn.device("{}").unwrap_err().to_string();
     assert_eq!(
         error,
         "cuDNN: cudnnBackendFinalize failed: CUDNN_STATUS_BAD_PARAM; deviceVer is missing; DeviceProperties"
@@ -320,19 +320,19 @@ fn versions() {
 
 #[test]
 fn a_captured_convolution_runs_at_each_launch() {
-    let Some(card) = Card::open() else { return };
+    let Some(gpu) = Gpu::open() else { return };
     let direction = Direction::BackwardData { accumulate: true };
     let problem = problem([1, 1, 1, 1], 1, 1, window([1; 2], [1; 2], [0; 2], [1; 2]), Arithmetic::F32);
-    let plan = &card.plans(&Problem { direction, ..problem }, &ANY).unwrap()[0];
-    let [x, w, y] = [1.0, 2.0, 3.0].map(|value| card.emulated.buffer(&encode(&[value], DataType::F32)));
+    let plan = &gpu.plans(&Problem { direction, ..problem }, &ANY).unwrap()[0];
+    let [x, w, y] = [1.0, 2.0, 3.0].map(|value| gpu.emulated.buffer(&encode(&[value], DataType::F32)));
     let operands = Operands { x: x.address(), w: w.address(), y: y.address(), bias: 0, workspace: 0 };
     // SAFETY: the buffers are as large as the problem's shapes, and live longer than the graph.
-    let graph = Graph::capture(&card.emulated.stream, |_| unsafe { plan.execute(&card.handle, &operands) }).unwrap();
+    let graph = Graph::capture(&gpu.emulated.stream, |_| unsafe { plan.execute(&gpu.handle, &operands) }).unwrap();
     for expected in [1.0, 7.0, 13.0] {
         let mut bytes = [0; 4];
-        x.read(&card.emulated.stream, 0, &mut bytes).unwrap();
+        x.read(&gpu.emulated.stream, 0, &mut bytes).unwrap();
         assert_eq!(decode(&bytes, DataType::F32), [expected]);
-        graph.launch(&card.emulated.stream).unwrap();
+        graph.launch(&gpu.emulated.stream).unwrap();
     }
 }
 

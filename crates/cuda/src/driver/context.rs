@@ -1,4 +1,4 @@
-//! A card, opened: the primary context, which this process shares with libraries.
+//! A GPU, opened: the primary context, which this process shares with libraries.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use super::Functions;
 use crate::CudaError;
 
-/// What a card is.
+/// What a GPU is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Properties {
-    /// Its number among the visible cards.
+    /// Its number among the visible GPUs.
     pub ordinal: usize,
     pub name: String,
     /// Its address on the PCI bus, such as `0000:1b:00.0`.
     pub address: String,
-    /// A number that no other card has, nor another instance of a divided card (MIG).
+    /// A number that no other GPU has, nor another instance of a divided GPU (MIG).
     pub uuid: [u8; 16],
     /// Compute capability, such as 9 and 0.
     pub capability: [u32; 2],
@@ -24,7 +24,7 @@ pub(crate) struct Properties {
 }
 
 impl Properties {
-    /// A name that no other card has.
+    /// A name that no other GPU has.
     pub fn unit(&self) -> String {
         format!("{} at {}, GPU-{}", self.name, self.address, self.digits())
     }
@@ -35,7 +35,7 @@ impl Properties {
     }
 }
 
-/// The primary context of a card. Its owner keeps it alive.
+/// The primary context of a GPU. Its owner keeps it alive.
 pub(crate) struct Context {
     pub(super) functions: Arc<Functions>,
     raw: *mut c_void,
@@ -53,7 +53,7 @@ const MULTIPROCESSOR_COUNT: c_int = 16;
 const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 const COMPUTE_CAPABILITY_MINOR: c_int = 76;
 
-/// A card that is not open yet.
+/// A GPU that is not open yet.
 pub(crate) struct Found {
     functions: Arc<Functions>,
     device: c_int,
@@ -61,7 +61,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Looks at the card with this number among those that `CUDA_VISIBLE_DEVICES` leaves visible.
+    /// Looks at the GPU with this number among those that `CUDA_VISIBLE_DEVICES` leaves visible.
     pub fn look(functions: Arc<Functions>, ordinal: usize) -> Result<Self, CudaError> {
         let (mut count, mut device) = (0, 0);
         // SAFETY: each place is valid for the result that the driver writes.
@@ -86,7 +86,7 @@ impl Found {
 }
 
 impl Context {
-    /// Opens a card, which takes some of its memory.
+    /// Opens a GPU, which takes some of its memory.
     pub fn open(found: Found) -> Result<Arc<Self>, CudaError> {
         let Found { functions, device, properties } = found;
         let mut raw = null_mut();
@@ -103,7 +103,7 @@ impl Context {
         self.functions.check("cuCtxSetCurrent", unsafe { (self.functions.cuCtxSetCurrent)(self.raw) })
     }
 
-    /// Free and total bytes of the card's memory.
+    /// Free and total bytes of the GPU's memory.
     pub fn memory(&self) -> Result<[usize; 2], CudaError> {
         self.enter()?;
         let (mut free, mut total) = (0, 0);

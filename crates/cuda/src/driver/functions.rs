@@ -99,8 +99,8 @@ impl Functions {
         Ok(version)
     }
 
-    /// The number of visible cards; 0 also where the driver does not start.
-    pub fn cards(&self) -> usize {
+    /// The number of visible GPUs; 0 also where the driver does not start.
+    pub fn gpus(&self) -> usize {
         let mut count = 0;
         // SAFETY: the place is valid.
         let ends = unsafe { [(self.cuInit)(0), (self.cuDeviceGetCount)(&mut count)] };

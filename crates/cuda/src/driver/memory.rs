@@ -1,4 +1,4 @@
-//! Memory of the card, and page-locked memory of the host, which the card copies by itself.
+//! Memory of the GPU, and page-locked memory of the host, which the GPU copies by itself.
 
 use std::ffi::c_void;
 use std::io;
@@ -10,7 +10,7 @@ use enmasse_tensor::{HostBuffer, HostMemory, HostRegion};
 use super::{Context, Stream};
 use crate::CudaError;
 
-/// Bytes on the card.
+/// Bytes on the GPU.
 pub(crate) struct Buffer {
     context: Arc<Context>,
     address: u64,
@@ -36,7 +36,7 @@ impl Buffer {
         Ok(Buffer { context: context.clone(), address, bytes })
     }
 
-    /// Its address on the card.
+    /// Its address on the GPU.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -50,7 +50,7 @@ impl Buffer {
         unsafe { stream.fill(self.address, 0, self.bytes) }
     }
 
-    /// Copies `from` to the card, after all work of the stream, and waits for that.
+    /// Copies `from` to the GPU, after all work of the stream, and waits for that.
     pub fn write(&self, stream: &Stream, offset: usize, from: &[u8]) -> Result<(), CudaError> {
         self.within(offset, from.len())?;
         if from.is_empty() {
@@ -61,7 +61,7 @@ impl Buffer {
         stream.wait()
     }
 
-    /// Copies from the card to `to`, after all work of the stream, and waits for that.
+    /// Copies from the GPU to `to`, after all work of the stream, and waits for that.
     pub fn read(&self, stream: &Stream, offset: usize, to: &mut [u8]) -> Result<(), CudaError> {
         self.within(offset, to.len())?;
         // SAFETY: the range lies in the allocation, and the target lives until the stream has been waited for.

@@ -1,4 +1,4 @@
-//! Kernels, loaded from PTX, which the driver compiles for the card, and keeps.
+//! Kernels, loaded from PTX, which the driver compiles for the GPU, and keeps.
 
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;

@@ -61,7 +61,7 @@ impl Stream {
         }
     }
 
-    /// Copies from the host to the card, in the order of the stream.
+    /// Copies from the host to the GPU, in the order of the stream.
     ///
     /// # Safety
     /// Both ranges must be valid, and the source must stay as it is, until the stream has copied them.
@@ -73,7 +73,7 @@ impl Stream {
         })
     }
 
-    /// Copies from the card to the host, in the order of the stream.
+    /// Copies from the GPU to the host, in the order of the stream.
     ///
     /// # Safety
     /// Both ranges must be valid, and nobody may use the target, until the stream has copied them.
@@ -85,7 +85,7 @@ impl Stream {
         })
     }
 
-    /// Copies on the card, in the order of the stream.
+    /// Copies on the GPU, in the order of the stream.
     ///
     /// # Safety
     /// Both ranges must be valid until the stream has copied them.
@@ -97,7 +97,7 @@ impl Stream {
         })
     }
 
-    /// Sets all bytes of a range on the card, in the order of the stream.
+    /// Sets all bytes of a range on the GPU, in the order of the stream.
     ///
     /// # Safety
     /// The range must be valid until the stream has set it.

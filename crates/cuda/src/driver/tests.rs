@@ -7,15 +7,15 @@ use enmasse_tensor::HostMemory;
 use super::{Buffer, Context, Event, Found, Functions, Graph, Module, PinnedMemory, Stream};
 use crate::CudaError;
 use crate::kernels::step::{BYTES, StepValues, set_step};
-use crate::test_support::EmulatedCard;
+use crate::test_support::EmulatedGpu;
 
-/// The emulated card 0. `None` without a compiler: the test is then in the table.
+/// The emulated GPU 0. `None` without a compiler: the test is then in the table.
 fn context() -> Option<Arc<Context>> {
     Some(Context::open(Found::look(functions()?, 0).unwrap()).unwrap())
 }
 
 fn functions() -> Option<Arc<Functions>> {
-    Some(EmulatedCard::driver(&EmulatedCard::libraries()?))
+    Some(EmulatedGpu::driver(&EmulatedGpu::libraries()?))
 }
 
 fn bytes(buffer: &Buffer, stream: &Stream, count: usize) -> Vec<u8> {
@@ -49,7 +49,7 @@ fn too_much_memory_is_named() {
 }
 
 #[test]
-fn cards_that_are_not_there() {
+fn gpus_that_are_not_there() {
     let Some(functions) = functions() else { return };
     let error = Found::look(functions, 7).err().unwrap().to_string();
     assert_eq!(error, "there is no GPU 7: the visible ones are 0 to 0; check CUDA_VISIBLE_DEVICES");

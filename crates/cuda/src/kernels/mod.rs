@@ -27,8 +27,8 @@ use enmasse_tensor::DType;
 /// Threads of a block.
 const THREADS: u32 = 256;
 
-/// The most blocks of a kernel that loops over its work. It is a constant, so that results do not depend on the card: it
-/// fills the largest card eight times over.
+/// The most blocks of a kernel that loops over its work. It is a constant, so that results do not depend on the GPU: it
+/// fills the largest GPU eight times over.
 const BLOCKS: usize = 132 * 8;
 
 /// Blocks for `items`, one for each thread; further ones are a loop's.

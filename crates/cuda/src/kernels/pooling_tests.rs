@@ -146,7 +146,7 @@ fn regions() {
 }
 
 #[test]
-fn lanes_have_work_and_fill_a_card() {
+fn lanes_have_work_and_fill_a_gpu() {
     let check = |results, width, expected| assert_eq!(lanes(results, width), expected, "{results} of {width}");
     check(1, 1, 1);
     check(1, 7, 1);

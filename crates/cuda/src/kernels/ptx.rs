@@ -1,4 +1,4 @@
-//! The kernels in the form that the program carries: PTX, which a driver compiles for its card.
+//! The kernels in the form that the program carries: PTX, which a driver compiles for its GPU.
 
 /// All kernels, made from the sources by `kernels/make_ptx.py`.
 pub(crate) const PTX: &str = include_str!("../../kernels/kernels.ptx");
@@ -32,8 +32,8 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_card_is_that_of_the_ptx() {
-        let [major, minor] = crate::card::OLDEST_CAPABILITY;
+    fn the_oldest_gpu_is_that_of_the_ptx() {
+        let [major, minor] = crate::gpu::OLDEST_CAPABILITY;
         assert!(PTX.lines().any(|line| line == format!(".target sm_{major}{minor}")));
     }
 

@@ -37,7 +37,7 @@ impl Rows {
     }
 }
 
-/// Blocks of a reduction, of which each leaves a result to be combined. They fill the largest card four times over.
+/// Blocks of a reduction, of which each leaves a result to be combined. They fill the largest GPU four times over.
 const REDUCTION_BLOCKS: usize = 132 * 4;
 
 /// Packets of a row for each block: 512 bytes, if the row has as many.

@@ -18,7 +18,7 @@ pub(crate) struct StepValues {
     pub save: bool,
 }
 
-/// Writes the numbers to the card.
+/// Writes the numbers to the GPU.
 pub(crate) fn set_step(values: &StepValues) -> Kernel {
     Kernel { name: "set_step".into(), grid: [1; 3], block: 32, arguments: arguments(values).to_vec() }
 }

@@ -27,7 +27,7 @@ use places::{Machine, Origin, Place, places};
 pub enum Library {
     /// The driver: CUDA's driver API.
     Driver,
-    /// The part of the driver that knows about other programs on a card (NVML).
+    /// The part of the driver that knows about other programs on a GPU (NVML).
     Management,
     /// cuDNN 9.
     Cudnn,

@@ -8,10 +8,10 @@ use enmasse_tensor::DType;
 use super::operand::{Operands, unsupported};
 use super::{rounded, scratch};
 use crate::CudaError;
-use crate::card::Card;
 use crate::cublas_lt::{Product, ProductProblem};
 use crate::cudnn::{Arithmetic, ConvolutionPlan, DataType, Direction, Problem};
 use crate::engines::{Engines, Products};
+use crate::gpu::Gpu;
 use crate::kernels::rows::Rows;
 use crate::kernels::{bias, elementwise};
 use crate::sequence::{Call, Convolution, MatrixProduct};
@@ -21,12 +21,12 @@ use crate::work::Span;
 const ALIGNMENT: usize = 256;
 
 /// The name of the engine for an instruction; "" if none computes it.
-pub(crate) fn engine_of(plan: &Plan, index: usize, card: &Card) -> Result<String, CudaError> {
+pub(crate) fn engine_of(plan: &Plan, index: usize, gpu: &Gpu) -> Result<String, CudaError> {
     let (node, chosen) = (&plan.instructions[index], chosen(plan, index)?);
     if matches!(node.op, Op::Linear | Op::LinearBackwardData | Op::LinearBackwardWeights) {
-        return Ok(card.products.facts(&product_problem(plan, node)?)?.0);
+        return Ok(gpu.products.facts(&product_problem(plan, node)?)?.0);
     }
-    let engine = convolution_of(plan, node, chosen, &card.engines)?;
+    let engine = convolution_of(plan, node, chosen, &gpu.engines)?;
     Ok(engine.map_or_else(String::new, |(_, engine)| engine.name()))
 }
 
@@ -113,7 +113,7 @@ impl Convolved<'_> {
         let plan = engines.named(&problem, name).map_err(|error| {
             let (layer, name) = (&self.node.layer, name.escape_default());
             CudaError::Unsupported(format!(
-                "layer {layer}: the engine {name} was chosen on another card or by another cuDNN, and is refused here \
+                "layer {layer}: the engine {name} was chosen on another GPU or by another cuDNN, and is refused here \
                  ({error}): continue with `tune = false`, or start a new run"
             ))
         })?;

@@ -1,6 +1,6 @@
 //! Turns a plan into a sequence of CUDA work: the one table from operations to kernels and calls of libraries.
 //!
-//! Nothing here runs on the card. The engines that libraries choose for it decide the work around them.
+//! Nothing here runs on the GPU. The engines that libraries choose for it decide the work around them.
 
 mod collectives;
 mod matrix;
@@ -17,9 +17,9 @@ use enmasse_tensor::DType;
 use enmasse_tensor::random::key;
 
 use crate::CudaError;
-use crate::card::Card;
 use crate::check::check;
 use crate::driver::Properties;
+use crate::gpu::Gpu;
 use crate::kernels::step::FAILURE_BYTES;
 use crate::kernels::{batch_norm, bias, elementwise, layout, loss, loss_scale, metrics, pooling, samples};
 use crate::sequence::{Call, Convolution, Joins, Lane, MatrixProduct, Number, Part, Sequence, Work};
@@ -37,14 +37,14 @@ pub(crate) fn lower(
     plan: &Plan,
     hosting: &Hosting,
     schedule: &Schedule,
-    (card, way): (&Card, Way),
+    (gpu, way): (&Gpu, Way),
 ) -> Result<Sequence, CudaError> {
     if plan.filters != FilterOrder::Ohwi {
         let (found, own) = (plan.filters, FilterOrder::Ohwi);
         let reason = format!("the gpu keeps filters in the order {own}, not {found}: compile for the gpu's target");
         return Err(CudaError::Unsupported(reason));
     }
-    let Properties { name, capability: [major, minor], .. } = &card.context.properties;
+    let Properties { name, capability: [major, minor], .. } = &gpu.context.properties;
     if matches!(plan.precision, Precision::Tf32 | Precision::Bf16) && *major < 8 {
         let precision = plan.precision;
         let reason =
@@ -52,7 +52,7 @@ pub(crate) fn lower(
         return Err(CudaError::Unsupported(reason));
     }
     let places = Places { plans, schedule };
-    let mut lowering = Lowering { plan, places, hosting, card, way, sequence: Sequence::default() };
+    let mut lowering = Lowering { plan, places, hosting, gpu, way, sequence: Sequence::default() };
     // A failure comes before the numbers.
     lowering.sequence.results = FAILURE_BYTES;
     let of_shards = || Phase::ALL.into_iter().filter(|phase| phase.is_of_a_shard());
@@ -87,7 +87,7 @@ struct Lowering<'a> {
     plan: &'a Plan,
     places: Places<'a>,
     hosting: &'a Hosting,
-    card: &'a Card,
+    gpu: &'a Gpu,
     way: Way,
     sequence: Sequence,
 }
@@ -194,10 +194,10 @@ impl Lowering<'_> {
         let mut ranks = Ranks { hosting: self.hosting, way: self.way, staging, events };
         let kernels: Vec<Kernel> = match &o.node.op {
             Op::Conv2d(_) | Op::Conv2dBackwardData(_) | Op::Conv2dBackwardWeights(_) => {
-                return Ok(computed(o.convolution(&self.card.engines)?));
+                return Ok(computed(o.convolution(&self.gpu.engines)?));
             }
             Op::Linear | Op::LinearBackwardData | Op::LinearBackwardWeights => {
-                return Ok(computed(o.product(&self.card.products)?));
+                return Ok(computed(o.product(&self.gpu.products)?));
             }
             Op::Normalize { mean, std } => {
                 vec![elementwise::normalize(maps, o.input(0)?, o.output(0)?, mean, std)]

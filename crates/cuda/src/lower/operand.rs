@@ -1,4 +1,4 @@
-//! The operands of an instruction as places on the card, for one hosted shard.
+//! The operands of an instruction as places on the GPU, for one hosted shard.
 
 use enmasse_device::Schedule;
 use enmasse_graph::{Activation, Arena, Node, Plan, Plans, ValueId};
@@ -28,7 +28,7 @@ pub(super) struct Operands<'a> {
     pub chosen: Option<&'a str>,
 }
 
-/// Where the values of a plan are on the card.
+/// Where the values of a plan are on the GPU.
 #[derive(Clone, Copy)]
 pub(crate) struct Places<'a> {
     pub plans: &'a Plans,

@@ -25,13 +25,13 @@ const POLL: Duration = Duration::from_millis(1);
 const GRACE: Duration = Duration::from_millis(500);
 /// How long the other ranks may take to end a communicator that has nothing left to do.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// How long what comes before an abort may take. The card may be unable to do it: until the abort it can be full of work that waits
+/// How long what comes before an abort may take. The GPU may be unable to do it: until the abort it can be full of work that waits
 /// for other ranks.
 const PREPARATION: Duration = Duration::from_secs(1);
 /// How long a communicator may take to end. NCCL may stay in an abort for ever, and its thread is left behind then.
 const END: Duration = Duration::from_secs(10);
 
-/// All ranks of a group, each with a card of its own. Its operations are work of streams.
+/// All ranks of a group, each with a GPU of its own. Its operations are work of streams.
 ///
 /// NCCL waits for graphs that have its operations before it ends, so graphs are dropped before it.
 pub(crate) struct Communicator {
@@ -117,7 +117,7 @@ impl Communicator {
     /// Sums `count` numbers at an address over all ranks, in the order of a stream. They are bf16, or else f32.
     ///
     /// # Safety
-    /// The memory is this card's, and valid until the stream has run this.
+    /// The memory is this GPU's, and valid until the stream has run this.
     pub unsafe fn all_reduce(&self, at: u64, count: usize, dtype: DType, stream: &Stream) -> Result<(), DeviceError> {
         let number = if dtype == DType::Bf16 { BFLOAT16 } else { FLOAT32 };
         self.shared.call("ncclAllReduce", |functions, raw| {

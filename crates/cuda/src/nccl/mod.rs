@@ -1,4 +1,4 @@
-//! NCCL: sums and gathers over the cards of several ranks, as work of a stream.
+//! NCCL: sums and gathers over the GPUs of several ranks, as work of a stream.
 //!
 //! Every call returns before it has ended. A thread of each [`Communicator`] asks NCCL for errors that come later, makes them
 //! causes of the group, and aborts NCCL once the group has failed, so that no rank waits for one that is gone.
@@ -19,8 +19,8 @@ use sys::{Functions, SUCCESS, UniqueId};
 /// Source: <https://github.com/NVIDIA/nccl/issues/992>.
 const OLDEST: Version = Version([2, 19, 0]);
 
-/// Bytes that a communicator may take on its card. NCCL has buffers for each channel of each connection, of up to 32 channels: in a
-/// ring 10 MiB for what comes and 2 MiB for what goes. How many it opens depends on the links between the cards.
+/// Bytes that a communicator may take on its GPU. NCCL has buffers for each channel of each connection, of up to 32 channels: in a
+/// ring 10 MiB for what comes and 2 MiB for what goes. How many it opens depends on the links between the GPUs.
 ///
 /// Source: the allocations that <https://github.com/NVIDIA/nccl/issues/1685> lists.
 pub(crate) const ALLOWANCE: usize = 32 * (12 << 20);

@@ -12,7 +12,7 @@ use super::sys::{API_MAGIC, BFLOAT16, Config, FLOAT32, IN_PROGRESS, REMOTE_ERROR
 use super::*;
 use crate::driver::{Buffer, Context, Event, Found, Graph, Stream};
 
-/// The first card with its libraries: the machine's own with `ENMASSE_TEST_GPU=1`. `None` without a compiler: the test is then in
+/// The first GPU with its libraries: the machine's own with `ENMASSE_TEST_GPU=1`. `None` without a compiler: the test is then in
 /// the table.
 fn libraries() -> Option<Libraries> {
     match std::env::var_os("ENMASSE_TEST_GPU") {
@@ -21,7 +21,7 @@ fn libraries() -> Option<Libraries> {
     }
 }
 
-fn card(libraries: &Libraries) -> Arc<Context> {
+fn gpu(libraries: &Libraries) -> Arc<Context> {
     let driver = crate::driver::Functions::load(libraries.load(Library::Driver).unwrap()).unwrap();
     Context::open(Found::look(Arc::new(driver), 0).unwrap()).unwrap()
 }
@@ -50,7 +50,7 @@ fn a_library_that_is_not_nccl_is_one_line() {
 #[test]
 fn a_world_of_one_sums_within_a_graph() {
     let Some(libraries) = libraries() else { return };
-    let (context, nccl) = (card(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
+    let (context, nccl) = (gpu(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
     let communicator = Communicator::new(&nccl, &context, &Group::single(), || true).unwrap();
     let [compute, beside] = [(); 2].map(|()| Stream::new(&context).unwrap());
     let [begin, end] = [(); 2].map(|()| Event::new(&context).unwrap());
@@ -85,7 +85,7 @@ fn a_world_of_one_sums_within_a_graph() {
 #[test]
 fn a_rank_that_leaves_before_it_joins_is_the_cause() {
     let Some(libraries) = libraries().filter(|_| std::env::var_os("ENMASSE_TEST_GPU").is_none()) else { return };
-    let (context, nccl) = (card(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
+    let (context, nccl) = (gpu(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
     let [first, second] = Group::threads(2).unwrap().try_into().unwrap();
     let (sender, failing) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -107,9 +107,9 @@ fn a_rank_that_leaves_before_it_joins_is_the_cause() {
 }
 
 #[test]
-fn an_abort_waited_for_ever_for_a_card_that_was_full() {
+fn an_abort_waited_for_ever_for_a_gpu_that_was_full() {
     let Some(libraries) = libraries() else { return };
-    let (context, nccl) = (card(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
+    let (context, nccl) = (gpu(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
     let group = Group::single();
     let communicator = Communicator::new(&nccl, &context, &group, || false).unwrap();
     let (stream, number) = (Stream::new(&context).unwrap(), Buffer::new(&context, "a number", 4).unwrap());
@@ -137,7 +137,7 @@ fn an_abort_that_never_returned_kept_the_rank() {
         return;
     }
     let libraries = libraries().unwrap();
-    let (context, nccl) = (card(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
+    let (context, nccl) = (gpu(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
     let group = Group::single();
     let communicator = Communicator::new(&nccl, &context, &group, || true).unwrap();
     group.abort(group.own_cause(enmasse_comm::CauseKind::Error, "the disk is full"));

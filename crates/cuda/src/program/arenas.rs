@@ -1,4 +1,4 @@
-//! The card's memory of a program: what outlives a step, what all steps share, and what each of two steps has for itself.
+//! The GPU's memory of a program: what outlives a step, what all steps share, and what each of two steps has for itself.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::kernels::step;
 use crate::lower::Places;
 use crate::work::{Constants, Memory, Place};
 
-/// Steps whose inputs the card holds at a time: while it computes one, it copies the next.
+/// Steps whose inputs the GPU holds at a time: while it computes one, it copies the next.
 pub(crate) const STEPS: usize = 2;
 
 /// The constants of each sequence begin at a multiple of this many bytes.

@@ -11,10 +11,10 @@ use super::arenas::{Arenas, STEPS, State};
 use super::collectives::{BoundCollective, Collectives};
 use super::exchange::{BoundExchange, Ranks};
 use crate::CudaError;
-use crate::card::Card;
 use crate::cublas_lt::{ProductOperands, ProductPlan};
 use crate::cudnn::{ConvolutionPlan, Operands};
 use crate::driver::{Event, Function, Graph, Stream};
+use crate::gpu::Gpu;
 use crate::kernels::step::{StepValues, change_step, set_step};
 use crate::sequence::{Call, Convolution, Lane, MatrixProduct, Part, Sequence, Stretch, Work, stretches};
 use crate::work::{Kernel, Memory, Place};
@@ -43,8 +43,8 @@ pub(super) struct Launch {
 }
 
 impl Launch {
-    pub fn new(card: &Card, kernel: &Kernel, address: &dyn Fn(Place) -> u64) -> Result<Self, CudaError> {
-        let function = card.function(&kernel.name)?;
+    pub fn new(gpu: &Gpu, kernel: &Kernel, address: &dyn Fn(Place) -> u64) -> Result<Self, CudaError> {
+        let function = gpu.function(&kernel.name)?;
         Ok(Launch { function, grid: kernel.grid, block: kernel.block, argument: kernel.pack(address) })
     }
 
@@ -65,9 +65,9 @@ pub(super) struct SetStep {
 }
 
 impl SetStep {
-    pub fn new(card: &Card, address: u64) -> Result<Self, CudaError> {
+    pub fn new(gpu: &Gpu, address: u64) -> Result<Self, CudaError> {
         let kernel = set_step(&StepValues::default());
-        let launch = Launch::new(card, &kernel, &|_| address)?;
+        let launch = Launch::new(gpu, &kernel, &|_| address)?;
         Ok(SetStep { kernel, address, launch })
     }
 
@@ -105,7 +105,7 @@ impl Prepared {
         mode: Mode,
         sequence: &Sequence,
         constants: usize,
-        card: &Card,
+        gpu: &Gpu,
         arenas: &Arenas,
         state: &State,
         results: [*mut u8; STEPS],
@@ -115,7 +115,7 @@ impl Prepared {
                 let before = if place.memory == Memory::Constants { constants } else { 0 };
                 arenas.address(state, step, Place { offset: before + place.offset, ..place })
             };
-            let bind = |work: &Work| Ok((work.lane, bind(&work.call, card, &address, results[step])?));
+            let bind = |work: &Work| Ok((work.lane, bind(&work.call, gpu, &address, results[step])?));
             let calls = sequence.work.iter().map(bind);
             calls.collect::<Result<Vec<_>, CudaError>>()
         };
@@ -151,7 +151,7 @@ impl Prepared {
     /// The regions and the host's memory that the sequence was bound to live until the stream has run it.
     pub unsafe fn run(
         &mut self,
-        card: &Card,
+        gpu: &Gpu,
         stream: &Stream,
         ranks: &mut Ranks,
         step: usize,
@@ -161,13 +161,13 @@ impl Prepared {
         if !is_whole || !self.warm {
             self.warm |= is_whole;
             // SAFETY: the caller's promise.
-            return self.ranges(phases).try_for_each(|range| unsafe { self.work(card, stream, ranks, step, range) });
+            return self.ranges(phases).try_for_each(|range| unsafe { self.work(gpu, stream, ranks, step, range) });
         }
         if self.captures(step, phases) {
             let own = self.whole.iter().filter(|stretch| !stretch.is_of_ranks).map(|stretch| stretch.work.clone());
             // SAFETY: the caller's promise, which also holds for launches of the graph: it lives as long as `self`.
             let capture =
-                |work| Graph::capture(stream, |stream| unsafe { self.launch(card, stream, ranks, step, work) });
+                |work| Graph::capture(stream, |stream| unsafe { self.launch(gpu, stream, ranks, step, work) });
             self.graphs[step] = own.map(capture).collect::<Result<_, DeviceError>>()?;
         }
         let mut graphs = self.graphs[step].iter();
@@ -188,7 +188,7 @@ impl Prepared {
     /// As for [`Prepared::run`].
     unsafe fn work(
         &self,
-        card: &Card,
+        gpu: &Gpu,
         stream: &Stream,
         ranks: &mut Ranks,
         step: usize,
@@ -200,7 +200,7 @@ impl Prepared {
                 unsafe { self.exchange(stream, ranks, step, work.start) }?;
             } else {
                 // SAFETY: the caller's promise.
-                unsafe { self.launch(card, stream, ranks, step, work) }?;
+                unsafe { self.launch(gpu, stream, ranks, step, work) }?;
             }
         }
         Ok(())
@@ -229,20 +229,20 @@ impl Prepared {
     /// As for [`Prepared::run`].
     pub unsafe fn profile(
         &self,
-        card: &Card,
+        gpu: &Gpu,
         stream: &Stream,
         ranks: &mut Ranks,
         step: usize,
         phases: &[Phase],
         times: &mut [Duration],
     ) -> Result<(), DeviceError> {
-        let mut events = vec![Event::new(&card.context)?];
+        let mut events = vec![Event::new(&gpu.context)?];
         events[0].record(stream)?;
         let work: Vec<usize> = self.ranges(phases).flatten().collect();
         for &work in &work {
             // SAFETY: the caller's promise.
-            unsafe { self.work(card, stream, ranks, step, work..work + 1) }?;
-            let event = Event::new(&card.context)?;
+            unsafe { self.work(gpu, stream, ranks, step, work..work + 1) }?;
+            let event = Event::new(&gpu.context)?;
             event.record(stream)?;
             events.push(event);
         }
@@ -262,13 +262,13 @@ impl Prepared {
     /// As for [`Prepared::run`].
     unsafe fn launch(
         &self,
-        card: &Card,
+        gpu: &Gpu,
         compute: &Stream,
         ranks: &Ranks,
         step: usize,
         range: Range<usize>,
     ) -> Result<(), DeviceError> {
-        let mut handle = card.engines.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handle = gpu.engines.handle.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the stream is the program's, which outlives this call, and every call sets its own.
         unsafe { handle.set_stream(compute.raw()) }?;
         let collectives = match ranks {
@@ -284,7 +284,7 @@ impl Prepared {
                 Bound::Convolution(plan, operands) => unsafe { plan.execute(&handle, operands) }?,
                 Bound::Product(plan, operands) => {
                     let mut plan = plan.lock().unwrap_or_else(PoisonError::into_inner);
-                    let handle = card.products.handle.lock().unwrap_or_else(PoisonError::into_inner);
+                    let handle = gpu.products.handle.lock().unwrap_or_else(PoisonError::into_inner);
                     // SAFETY: the caller's promise; the operands have the sizes of the product.
                     unsafe { plan.execute(&handle, operands, stream.raw()) }?;
                 }
@@ -319,7 +319,7 @@ unsafe fn collective(collectives: &Collectives, bound: &Bound, stream: &Stream) 
 
 fn bind(
     call: &Call,
-    card: &Card,
+    gpu: &Gpu,
     at: &dyn Fn(Place) -> Result<u64, CudaError>,
     results: *mut u8,
 ) -> Result<Bound, CudaError> {
@@ -330,7 +330,7 @@ fn bind(
                 .iter()
                 .chain(&crate::check::writes(call))
                 .try_for_each(|span| at(span.place).map(drop))?;
-            Bound::Kernel(Launch::new(card, kernel, &|place| at(place).unwrap_or(0))?)
+            Bound::Kernel(Launch::new(gpu, kernel, &|place| at(place).unwrap_or(0))?)
         }
         Call::Convolution(Convolution { problem, x, w, y, bias, workspace, .. }) => {
             let operands = Operands {
@@ -340,7 +340,7 @@ fn bind(
                 bias: bias.map_or(Ok(0), |bias| at(bias.place))?,
                 workspace: at(workspace.place)?,
             };
-            Bound::Convolution(card.engines.convolution(problem)?, operands)
+            Bound::Convolution(gpu.engines.convolution(problem)?, operands)
         }
         Call::Product(MatrixProduct { problem, x, w, y, bias, workspace, .. }) => {
             let operands = ProductOperands {
@@ -350,7 +350,7 @@ fn bind(
                 bias: bias.map_or(Ok(0), |bias| at(bias.place))?,
                 workspace: at(workspace.place)?,
             };
-            Bound::Product(card.products.plan(problem)?, operands)
+            Bound::Product(gpu.products.plan(problem)?, operands)
         }
         Call::Copy { from, to } => Bound::Copy { from: at(from.place)?, to: at(to.place)?, bytes: from.bytes },
         Call::Read { from, to } => {

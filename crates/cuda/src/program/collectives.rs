@@ -9,8 +9,8 @@ use enmasse_tensor::DType;
 
 use super::arenas::STEPS;
 use crate::CudaError;
-use crate::card::Card;
 use crate::driver::{Event, Stream};
+use crate::gpu::Gpu;
 use crate::kernels::step::FAILURE_BYTES;
 use crate::nccl::Communicator;
 use crate::sequence::{Collective, Lane};
@@ -58,18 +58,18 @@ pub(super) struct Collectives {
 
 impl Collectives {
     /// For sequences with this number of events. If NCCL is aborted, the 8 bytes at `failure` first say that the step is void.
-    pub fn new(card: &Card, group: &Group, events: usize, failure: u64) -> Result<Self, DeviceError> {
-        let context = &card.context;
+    pub fn new(gpu: &Gpu, group: &Group, events: usize, failure: u64) -> Result<Self, DeviceError> {
+        let context = &gpu.context;
         let (marks, stream) = (Stream::new(context)?, Stream::new(context)?);
         let events = (0..events).map(|_| Event::new(context)).collect::<Result<_, CudaError>>()?;
         let mut filled = None;
         let is_void = move || {
             // SAFETY: the communicator calls this while it lives, and so does the failure's memory. An error leaves the numbers
-            // undefined, as in a program whose card is lost.
+            // undefined, as in a program whose GPU is lost.
             let filled = filled.get_or_insert_with(|| unsafe { marks.fill(failure, 0xFF, FAILURE_BYTES) }.is_ok());
             !*filled || marks.is_done().unwrap_or(true)
         };
-        let communicator = Communicator::new(&card.nccl()?, context, group, is_void)?;
+        let communicator = Communicator::new(&gpu.nccl()?, context, group, is_void)?;
         let group = group.clone();
         Ok(Collectives { communicator, stream, events, group, in_flight: [false; STEPS], connected: false })
     }
@@ -102,13 +102,13 @@ impl Collectives {
         }
         let watch = self.group.watch("a step's collectives by NCCL", 0)?;
         let waited = wait();
-        // After an abort the step's numbers mean nothing, nor does what the card says of them.
+        // After an abort the step's numbers mean nothing, nor does what the GPU says of them.
         watch.done()?;
         self.in_flight[steps].fill(false);
         waited
     }
 
-    /// An error if NCCL was aborted before the card could say that the steps in flight are void: they may have changed the state
+    /// An error if NCCL was aborted before the GPU could say that the steps in flight are void: they may have changed the state
     /// with undefined numbers.
     pub fn check_state(&self) -> Result<(), DeviceError> {
         if self.in_flight.contains(&true) && self.communicator.is_aborted_unready() {

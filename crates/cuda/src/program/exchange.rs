@@ -1,7 +1,7 @@
-//! Exchanges of ranks by way of the host: the card copies its numbers to page-locked memory, the group combines them there,
-//! and the card copies the result back.
+//! Exchanges of ranks by way of the host: the GPU copies its numbers to page-locked memory, the group combines them there,
+//! and the GPU copies the result back.
 //!
-//! A bucket is copied by a stream of its own as soon as it is complete. The group then sums it while the card goes on with
+//! A bucket is copied by a stream of its own as soon as it is complete. The group then sums it while the GPU goes on with
 //! backward. All ranks begin the operations of the group in the order of the sequence, which is the same on all of them.
 
 use std::collections::VecDeque;
@@ -13,15 +13,15 @@ use enmasse_tensor::HostBuffer;
 
 use super::collectives::Collectives;
 use crate::CudaError;
-use crate::card::Card;
 use crate::driver::{Event, PinnedMemory, Stream};
+use crate::gpu::Gpu;
 use crate::sequence::{Exchange, Joins};
 use crate::work::Place;
 
 /// An exchange with addresses.
 pub(super) struct BoundExchange {
     joins: Joins,
-    /// The first byte on the card, and the bytes, of each piece.
+    /// The first byte on the GPU, and the bytes, of each piece.
     from: Vec<(u64, usize)>,
     to: (u64, usize),
     staging: usize,
@@ -35,7 +35,7 @@ impl BoundExchange {
     }
 }
 
-/// The host's memory for exchanges. The card and the group's thread use parts of it while this thread uses others, so there is
+/// The host's memory for exchanges. The GPU and the group's thread use parts of it while this thread uses others, so there is
 /// no reference to it.
 struct Staging {
     start: *mut u8,
@@ -47,8 +47,8 @@ struct Staging {
 unsafe impl Send for Staging {}
 
 impl Staging {
-    fn new(card: &Card, bytes: usize) -> Result<Self, CudaError> {
-        let pinned = PinnedMemory { context: card.context.clone() };
+    fn new(gpu: &Gpu, bytes: usize) -> Result<Self, CudaError> {
+        let pinned = PinnedMemory { context: gpu.context.clone() };
         let mut memory = pinned.allocate_for("the sums over ranks", bytes)?;
         Ok(Staging { start: memory.as_mut_ptr(), bytes, _memory: memory })
     }
@@ -79,7 +79,7 @@ impl Staging {
 enum Stage {
     /// It is in the gradient arena.
     Done,
-    /// The card copies the rank's numbers to the host.
+    /// The GPU copies the rank's numbers to the host.
     Copying { staging: usize, bytes: usize, joins: Joins },
     /// The group sums them, for this rank too if the sum `is_ours`.
     Summing { sum: Handle, staging: usize, bytes: usize, is_ours: bool },
@@ -114,14 +114,14 @@ pub(super) struct Exchanges {
 
 impl Exchanges {
     /// For sequences of a plan that take `staging` bytes of the host's memory.
-    pub fn new(card: &Card, group: Group, plan: &Plan, staging: usize) -> Result<Self, CudaError> {
-        let bucket = |_| Ok(Bucket { stage: Stage::Done, passed: Event::new(&card.context)? });
+    pub fn new(gpu: &Gpu, group: Group, plan: &Plan, staging: usize) -> Result<Self, CudaError> {
+        let bucket = |_| Ok(Bucket { stage: Stage::Done, passed: Event::new(&gpu.context)? });
         Ok(Exchanges {
             buckets: plan.buckets.iter().map(bucket).collect::<Result<_, CudaError>>()?,
             waiting: VecDeque::with_capacity(plan.buckets.len()),
-            arrived: Event::new(&card.context)?,
-            copies: Stream::new(&card.context)?,
-            staging: Staging::new(card, staging)?,
+            arrived: Event::new(&gpu.context)?,
+            copies: Stream::new(&gpu.context)?,
+            staging: Staging::new(gpu, staging)?,
             group,
             shards: plan.shards,
         })
@@ -141,7 +141,7 @@ impl Exchanges {
         let (to, bytes) = exchange.to;
         let received = match exchange.joins {
             Joins::Sum | Joins::Reduce => {
-                // SAFETY: the range is this exchange's, and the card has copied to it.
+                // SAFETY: the range is this exchange's, and the GPU has copied to it.
                 let numbers = unsafe { self.staging.floats(exchange.staging, sent) }?;
                 let len = bytes / size_of::<f32>();
                 self.group.all_reduce_shards(numbers, len, len, self.shards)?;
@@ -195,7 +195,7 @@ impl Exchanges {
         Ok(())
     }
 
-    /// Lets the work that follows in the stream wait for the sum of a bucket, which goes to an address on the card.
+    /// Lets the work that follows in the stream wait for the sum of a bucket, which goes to an address on the GPU.
     ///
     /// # Safety
     /// As for [`Exchanges::exchange`].

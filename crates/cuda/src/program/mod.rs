@@ -1,7 +1,7 @@
-//! The program: plans bound to the memory of a card, and the steps in flight.
+//! The program: plans bound to the memory of a GPU, and the steps in flight.
 //!
-//! Work goes into one stream, copies of batches into another. While the card computes a step, it copies the batch of the
-//! next, so each of two steps has its own inputs and results. The host waits for the card only where it reads: the metrics
+//! Work goes into one stream, copies of batches into another. While the GPU computes a step, it copies the batch of the
+//! next, so each of two steps has its own inputs and results. The host waits for the GPU only where it reads: the metrics
 //! of a step, or a tensor.
 
 mod arenas;
@@ -22,8 +22,8 @@ use enmasse_device::{
 use enmasse_graph::{Arena, Init, Mode, Phase, Plan, Plans, ValueId};
 
 use crate::CudaError;
-use crate::card::Card;
 use crate::driver::Stream;
+use crate::gpu::Gpu;
 use crate::kernels::step::StepValues;
 use crate::lower::{Places, lower};
 use crate::sequence::Sequence;
@@ -36,7 +36,7 @@ use collectives::Collectives;
 use exchange::{Exchanges, Ranks};
 use step::Step;
 
-/// Plans bound to a card. The fields are dropped in this order: streams wait for their work before its memory goes, and the card
+/// Plans bound to a GPU. The fields are dropped in this order: streams wait for their work before its memory goes, and the GPU
 /// goes last.
 pub(crate) struct CudaProgram {
     plans: Plans,
@@ -51,7 +51,7 @@ pub(crate) struct CudaProgram {
     cleared: u64,
     profile: Option<[Vec<Duration>; 2]>,
     summation: Summation,
-    card: Arc<Card>,
+    gpu: Arc<Gpu>,
 }
 
 /// The part that a program makes anew when it joins another group.
@@ -76,15 +76,15 @@ struct Work {
 }
 
 impl Work {
-    fn new(plans: &Plans, group: Option<&Group>, card: &Card, summation: Summation) -> Result<Self, DeviceError> {
+    fn new(plans: &Plans, group: Option<&Group>, gpu: &Gpu, summation: Summation) -> Result<Self, DeviceError> {
         let hosting = Hosting::new(plans, group)?;
         let schedule = Schedule::new(&hosting, plans.train.as_ref());
         let group = group.filter(|_| hosting.map().ranks() > 1).cloned();
         let way = match &group {
-            Some(group) => Way::agree(card, group, summation)?.0,
+            Some(group) => Way::agree(gpu, group, summation)?.0,
             None => Way::Host,
         };
-        let sequences = Sequences::new(plans, &hosting, &schedule, (card, way))?;
+        let sequences = Sequences::new(plans, &hosting, &schedule, (gpu, way))?;
         Ok(Work { schedule, sequences, group, way })
     }
 }
@@ -96,15 +96,15 @@ pub(crate) struct Sequences {
 }
 
 impl Sequences {
-    /// The work of plans on a card, whose rank exchanges numbers with others in this way.
+    /// The work of plans on a GPU, whose rank exchanges numbers with others in this way.
     pub fn new(
         plans: &Plans,
         hosting: &Hosting,
         schedule: &Schedule,
-        (card, way): (&Card, Way),
+        (gpu, way): (&Gpu, Way),
     ) -> Result<Self, CudaError> {
-        card.context.enter()?;
-        let lower = |plan: &Plan| lower(plans, plan, hosting, schedule, (card, way));
+        gpu.context.enter()?;
+        let lower = |plan: &Plan| lower(plans, plan, hosting, schedule, (gpu, way));
         Ok(Sequences { train: plans.train.as_ref().map(lower).transpose()?, evaluate: lower(&plans.evaluate)? })
     }
 
@@ -130,14 +130,14 @@ impl Sequences {
 }
 
 impl Bound {
-    fn new(work: Work, plans: &Plans, card: &Card, compute: &Stream, state: &State) -> Result<Self, DeviceError> {
+    fn new(work: Work, plans: &Plans, gpu: &Gpu, compute: &Stream, state: &State) -> Result<Self, DeviceError> {
         let Work { schedule, sequences, group, way } = work;
-        let arenas = Arenas::new(&card.context, &sequences.sizes(plans, &schedule), compute)?;
+        let arenas = Arenas::new(&gpu.context, &sequences.sizes(plans, &schedule), compute)?;
         let results = sequences.all().map(|sequence| sequence.results).max().unwrap_or(0);
-        let steps = [Step::new(card, plans, &schedule, results)?, Step::new(card, plans, &schedule, results)?];
+        let steps = [Step::new(gpu, plans, &schedule, results)?, Step::new(gpu, plans, &schedule, results)?];
         let places = [steps[0].results(), steps[1].results()];
         let bind = |mode: Mode, sequence: &Sequence, constants: usize| {
-            Prepared::new(mode, sequence, constants, card, &arenas, state, places)
+            Prepared::new(mode, sequence, constants, gpu, &arenas, state, places)
         };
         let constants: Vec<&Constants> = sequences.all().map(|sequence| &sequence.constants).collect();
         let of_train = if sequences.train.is_some() { constants[0].bytes().len() } else { 0 };
@@ -146,16 +146,16 @@ impl Bound {
         arenas.fill_constants(compute, &constants)?;
         let numbers = |step: usize| {
             let place = Place { memory: Memory::Step, offset: 0 };
-            SetStep::new(card, arenas.address(state, step, place)?)
+            SetStep::new(gpu, arenas.address(state, step, place)?)
         };
         let set_steps = [numbers(0)?, numbers(1)?];
         let ranks = match (group, &plans.train, &sequences.train) {
             (Some(group), Some(plan), Some(sequence)) if way == Way::Host => {
-                Ranks::Host(Exchanges::new(card, group, plan, sequence.staging)?)
+                Ranks::Host(Exchanges::new(gpu, group, plan, sequence.staging)?)
             }
             (Some(group), Some(_), Some(sequence)) => {
                 let failure = arenas.address(state, 0, Place { memory: Memory::Failure, offset: 0 })?;
-                Ranks::Nccl(Collectives::new(card, &group, sequence.events, failure)?)
+                Ranks::Nccl(Collectives::new(gpu, &group, sequence.events, failure)?)
             }
             _ => Ranks::Alone,
         };
@@ -164,16 +164,11 @@ impl Bound {
 }
 
 impl CudaProgram {
-    /// Allocates everything that the plans need on the card. Parameters and the optimiser's state are zero.
-    pub fn new(
-        plans: Plans,
-        group: Option<&Group>,
-        card: Arc<Card>,
-        summation: Summation,
-    ) -> Result<Self, DeviceError> {
-        let (compute, copies) = (Stream::new(&card.context)?, Stream::new(&card.context)?);
-        let state = State::new(&card.context, &plans, &compute)?;
-        let bound = Bound::new(Work::new(&plans, group, &card, summation)?, &plans, &card, &compute, &state)?;
+    /// Allocates everything that the plans need on the GPU. Parameters and the optimiser's state are zero.
+    pub fn new(plans: Plans, group: Option<&Group>, gpu: Arc<Gpu>, summation: Summation) -> Result<Self, DeviceError> {
+        let (compute, copies) = (Stream::new(&gpu.context)?, Stream::new(&gpu.context)?);
+        let state = State::new(&gpu.context, &plans, &compute)?;
+        let bound = Bound::new(Work::new(&plans, group, &gpu, summation)?, &plans, &gpu, &compute, &state)?;
         let mut program = CudaProgram {
             plans,
             compute,
@@ -185,7 +180,7 @@ impl CudaProgram {
             cleared: 0,
             profile: None,
             summation,
-            card,
+            gpu,
         };
         program.set_buffers()?;
         Ok(program)
@@ -261,9 +256,9 @@ impl CudaProgram {
             match &mut self.profile {
                 Some(times) => {
                     let times = &mut times[usize::from(mode == Mode::Evaluate)];
-                    prepared.profile(&self.card, &self.compute, ranks, place, phases, times)?;
+                    prepared.profile(&self.gpu, &self.compute, ranks, place, phases, times)?;
                 }
-                None => prepared.run(&self.card, &self.compute, ranks, place, phases)?,
+                None => prepared.run(&self.gpu, &self.compute, ranks, place, phases)?,
             }
         }
         connecting.map_or(Ok(()), Watch::done)?;
@@ -440,14 +435,14 @@ impl Program for CudaProgram {
         if let Ranks::Nccl(collectives) = &self.bound.ranks {
             collectives.check_state()?;
         }
-        let work = Work::new(&plans, group.as_ref(), &self.card, self.summation)?;
-        // The card may have no room for both. Should the new memory fail, no step begins without it, and none is there to go on.
+        let work = Work::new(&plans, group.as_ref(), &self.gpu, self.summation)?;
+        // The GPU may have no room for both. Should the new memory fail, no step begins without it, and none is there to go on.
         self.ledger = Ledger::default();
         // NCCL waits for its graphs.
         self.bound.train = None;
         self.bound.ranks = Ranks::Alone;
         self.bound.arenas.free();
-        self.bound = Bound::new(work, &plans, &self.card, &self.compute, &self.state)?;
+        self.bound = Bound::new(work, &plans, &self.gpu, &self.compute, &self.state)?;
         self.plans = plans;
         Ok(())
     }

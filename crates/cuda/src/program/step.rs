@@ -1,4 +1,4 @@
-//! One of the steps that may be in flight: its batch, its results on the host, and where the card is with it.
+//! One of the steps that may be in flight: its batch, its results on the host, and where the GPU is with it.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use enmasse_graph::{Mode, Plan, Plans, ValueId};
 use enmasse_tensor::HostBuffer;
 
 use crate::CudaError;
-use crate::card::Card;
 use crate::driver::{Buffer, Event, PinnedMemory, Stream};
+use crate::gpu::Gpu;
 use crate::kernels::step::FAILURE_BYTES;
 use crate::lower::Places;
 use crate::sequence::Sequence;
 
 /// A step in flight, or the place for one.
 pub(super) struct Step {
-    /// Indices and labels of the batch, what mixtures have besides, and the weight of the loss for each shard, for the card to copy.
+    /// Indices and labels of the batch, what mixtures have besides, and the weight of the loss for each shard, for the GPU to copy.
     /// The images are copied from the batch itself.
     staging: HostBuffer,
     /// A `Failure`, then numbers.
@@ -33,7 +33,7 @@ struct Running {
     epoch: u64,
     /// Whether the phases that measure it have been submitted.
     measured: bool,
-    /// Held until the card has copied it.
+    /// Held until the GPU has copied it.
     batch: Option<Arc<dyn Batch>>,
 }
 
@@ -63,8 +63,8 @@ fn stage<'a, T: Copy, const BYTES: usize>(
 }
 
 impl Step {
-    pub fn new(card: &Card, plans: &Plans, schedule: &Schedule, results: usize) -> Result<Self, CudaError> {
-        let memory = PinnedMemory { context: card.context.clone() };
+    pub fn new(gpu: &Gpu, plans: &Plans, schedule: &Schedule, results: usize) -> Result<Self, CudaError> {
+        let memory = PinnedMemory { context: gpu.context.clone() };
         let allocate = |bytes: usize| memory.allocate_for("the inputs and results of steps", bytes);
         let shards = schedule.shards.len();
         let samples = plans.evaluate.batch * shards;
@@ -73,18 +73,18 @@ impl Step {
         Ok(Step {
             staging: allocate(samples * of_a_sample + shards * size_of::<f32>())?,
             results: allocate(results)?,
-            copied: Event::new(&card.context)?,
-            done: Event::new(&card.context)?,
+            copied: Event::new(&gpu.context)?,
+            done: Event::new(&gpu.context)?,
             running: None,
         })
     }
 
-    /// Where the card writes the results.
+    /// Where the GPU writes the results.
     pub fn results(&self) -> *mut u8 {
         self.results.as_ptr().cast_mut()
     }
 
-    /// Passed once the card has the batch.
+    /// Passed once the GPU has the batch.
     pub fn copied(&self) -> &Event {
         &self.copied
     }
@@ -140,7 +140,7 @@ impl Step {
         Ok(())
     }
 
-    /// Waits until the card has copied the batch, and lets go of it.
+    /// Waits until the GPU has copied the batch, and lets go of it.
     pub fn release_batch(&mut self) -> Result<(), CudaError> {
         if let Some(running) = &mut self.running {
             self.copied.wait()?;

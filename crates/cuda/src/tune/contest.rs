@@ -12,7 +12,7 @@ const MOST_ROUNDS: usize = 50;
 const ENOUGH: Duration = Duration::from_millis(50);
 /// The most time for all runs, but for the last round.
 const MOST_TIME: Duration = Duration::from_secs(1);
-/// The usual engine stays unless another takes less than this fraction of its time, so that runs on the same card choose alike.
+/// The usual engine stays unless another takes less than this fraction of its time, so that runs on the same GPU choose alike.
 const CLEARLY: f64 = 0.95;
 
 /// The fastest of `engines`, by the median of its runs. The first engine is the usual one. `measure` runs the engine with the given
@@ -42,7 +42,7 @@ pub(super) fn fastest<E>(
         if spent >= MOST_TIME || (round >= LEAST_ROUNDS && spent >= ENOUGH) {
             break;
         }
-        // In turn, so that other work on the card affects all engines.
+        // In turn, so that other work on the GPU affects all engines.
         left.retain_mut(|(engine, times)| {
             let time = measure(*engine).ok();
             times.extend(time);

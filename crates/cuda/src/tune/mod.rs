@@ -1,4 +1,4 @@
-//! The fastest engine for each convolution: from the card's record, or by running each candidate alone.
+//! The fastest engine for each convolution: from the GPU's record, or by running each candidate alone.
 //!
 //! Only engines that a plan may have are candidates: those that give the same bits each time, in the plan's arithmetic, within
 //! the workspace of an untuned plan. Products of matrices keep the algorithm of cuBLASLt's own estimate, which has no name that
@@ -18,8 +18,8 @@ use enmasse_device::Tuned;
 use enmasse_graph::{Choices, Plans};
 
 use crate::CudaError;
-use crate::card::Card;
 use crate::cudnn::{ConvolutionPlan, Engine, Problem};
+use crate::gpu::Gpu;
 use crate::lower::convolution_of;
 use contest::fastest;
 use operands::Operands;
@@ -29,13 +29,13 @@ pub(crate) use record::file_name;
 /// The most engines that are measured for a problem. cuDNN names the best by its estimate first.
 const CANDIDATES: usize = 8;
 
-/// Chooses the engines of the plans' convolutions, except those in `known`. `folder` has the records of cards.
-pub(crate) fn tune(plans: &Plans, known: &Choices, card: &Card, folder: Option<&Path>) -> Result<Tuned, CudaError> {
-    card.context.enter()?;
+/// Chooses the engines of the plans' convolutions, except those in `known`. `folder` has the records of GPUs.
+pub(crate) fn tune(plans: &Plans, known: &Choices, gpu: &Gpu, folder: Option<&Path>) -> Result<Tuned, CudaError> {
+    gpu.context.enter()?;
     // Includes choices made for other plans, since a run keeps all its choices.
     known.iter().try_for_each(|(signature, name)| check(name, signature))?;
-    let operations = operations(plans, known, card)?;
-    let mut record = Record::open(folder, card);
+    let operations = operations(plans, known, gpu)?;
+    let mut record = Record::open(folder, gpu);
     let mut tuned = Tuned { warning: record.warning.clone(), ..Tuned::default() };
     let (mut engines, mut candidates) = (HashMap::new(), Vec::new());
     for problem in operations.values().flatten() {
@@ -43,18 +43,18 @@ pub(crate) fn tune(plans: &Plans, known: &Choices, card: &Card, folder: Option<&
             continue;
         }
         // An engine that no longer works is measured against the others again.
-        let recorded = record.get(problem).and_then(|name| card.engines.named(problem, name).ok());
+        let recorded = record.get(problem).and_then(|name| gpu.engines.named(problem, name).ok());
         if recorded.is_none() {
-            let plans = card.engines.candidates(problem, CANDIDATES)?;
+            let plans = gpu.engines.candidates(problem, CANDIDATES)?;
             if plans.len() > 1 {
                 candidates.push(plans);
             }
         }
         engines.insert(*problem, recorded.map(|plan| (plan, true)));
     }
-    for (problem, plan) in measure(&candidates, card)? {
+    for (problem, plan) in measure(&candidates, gpu)? {
         record.insert(&problem, &plan.name());
-        card.engines.keep(&plan);
+        gpu.engines.keep(&plan);
         engines.insert(problem, Some((plan, false)));
     }
     record.write();
@@ -79,13 +79,13 @@ fn check(name: &str, signature: &str) -> Result<(), CudaError> {
 
 /// The problem of each operation that has no known choice, by signature; `None` if operations of one signature have different
 /// problems, since a choice is for all of them.
-fn operations(plans: &Plans, known: &Choices, card: &Card) -> Result<BTreeMap<String, Option<Problem>>, CudaError> {
+fn operations(plans: &Plans, known: &Choices, gpu: &Gpu) -> Result<BTreeMap<String, Option<Problem>>, CudaError> {
     let mut operations = BTreeMap::new();
     for plan in plans.train.iter().chain([&plans.evaluate]) {
         for node in &plan.instructions {
             let signature = plan.signature(node);
             let chosen = known.get(&signature);
-            let Some((problem, _)) = convolution_of(plan, node, chosen, &card.engines)? else { continue };
+            let Some((problem, _)) = convolution_of(plan, node, chosen, &gpu.engines)? else { continue };
             if chosen.is_none() {
                 let entry = operations.entry(signature).or_insert(Some(problem));
                 *entry = entry.filter(|other| *other == problem);
@@ -98,16 +98,16 @@ fn operations(plans: &Plans, known: &Choices, card: &Card) -> Result<BTreeMap<St
 /// The fastest of each problem's candidates.
 fn measure(
     candidates: &[Vec<Arc<ConvolutionPlan>>],
-    card: &Card,
+    gpu: &Gpu,
 ) -> Result<Vec<(Problem, Arc<ConvolutionPlan>)>, CudaError> {
     if candidates.is_empty() {
         return Ok(Vec::new());
     }
-    let operands = Operands::new(card, candidates.iter().flatten().map(Arc::as_ref))?;
+    let operands = Operands::new(gpu, candidates.iter().flatten().map(Arc::as_ref))?;
     let mut found = Vec::new();
     for plans in candidates {
         operands.fill(&plans[0])?;
-        if let Some(index) = fastest(plans.len(), &mut |index| operands.time(card, &plans[index]))? {
+        if let Some(index) = fastest(plans.len(), &mut |index| operands.time(gpu, &plans[index]))? {
             found.push((*plans[index].problem(), plans[index].clone()));
         }
     }

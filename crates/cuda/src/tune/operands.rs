@@ -1,4 +1,4 @@
-//! Memory on the card to run a single convolution on, and the time that a run takes.
+//! Memory on the GPU to run a single convolution on, and the time that a run takes.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use enmasse_tensor::{Bf16, RandomStream};
 
 use crate::CudaError;
-use crate::card::Card;
 use crate::cudnn::{self, ConvolutionPlan, Problem};
 use crate::driver::{Buffer, Event, Stream};
+use crate::gpu::Gpu;
 
 /// Room for the operands of any of some convolutions, a stream, and events around a run.
 pub(super) struct Operands {
@@ -30,17 +30,17 @@ fn sizes(plan: &ConvolutionPlan) -> [usize; 5] {
 }
 
 impl Operands {
-    /// Room for each of these engines. The card's context must be current.
-    pub fn new<'a>(card: &Card, plans: impl Iterator<Item = &'a ConvolutionPlan>) -> Result<Self, CudaError> {
+    /// Room for each of these engines. The GPU's context must be current.
+    pub fn new<'a>(gpu: &Gpu, plans: impl Iterator<Item = &'a ConvolutionPlan>) -> Result<Self, CudaError> {
         let larger = |a: [usize; 5], b: [usize; 5]| std::array::from_fn(|operand| a[operand].max(b[operand]));
         let largest: [usize; 5] = plans.map(sizes).fold([0; 5], larger);
-        let buffer = |operand: usize| Buffer::new(&card.context, "operands to measure with", largest[operand]);
+        let buffer = |operand: usize| Buffer::new(&gpu.context, "operands to measure with", largest[operand]);
         Ok(Operands {
             buffers: [buffer(0)?, buffer(1)?, buffer(2)?, buffer(3)?, buffer(4)?],
             pattern: pattern(),
-            before: Event::new(&card.context)?,
-            after: Event::new(&card.context)?,
-            stream: Stream::new(&card.context)?,
+            before: Event::new(&gpu.context)?,
+            after: Event::new(&gpu.context)?,
+            stream: Stream::new(&gpu.context)?,
         })
     }
 
@@ -60,14 +60,14 @@ impl Operands {
         self.stream.wait()
     }
 
-    /// Runs an engine once, alone. Its time on the card.
-    pub fn time(&self, card: &Card, plan: &ConvolutionPlan) -> Result<Duration, CudaError> {
+    /// Runs an engine once, alone. Its time on the GPU.
+    pub fn time(&self, gpu: &Gpu, plan: &ConvolutionPlan) -> Result<Duration, CudaError> {
         let [x, w, y, bias, workspace] = self.buffers.each_ref().map(Buffer::address);
-        let mut handle = card.engines.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handle = gpu.engines.handle.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the next user of the handle sets another stream first.
         unsafe { handle.set_stream(self.stream.raw()) }?;
         self.before.record(&self.stream)?;
-        // SAFETY: the plan is for this handle's card, and the buffers have room for its operands until the stream has been
+        // SAFETY: the plan is for this handle's GPU, and the buffers have room for its operands until the stream has been
         // waited for.
         unsafe { plan.execute(&handle, &cudnn::Operands { x, w, y, bias, workspace }) }?;
         self.after.record(&self.stream)?;

@@ -1,4 +1,4 @@
-//! What earlier processes measured on a card: a file in the user's cache, one for each card and version of cuDNN.
+//! What earlier processes measured on a GPU: a file in the user's cache, one for each GPU and version of cuDNN.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use enmasse_files::{read_regular, write_whole};
 use enmasse_graph::Choices;
 
-use crate::card::Card;
 use crate::cudnn::Problem;
+use crate::gpu::Gpu;
 
 /// The largest file that is read or written: some ten thousand problems.
 const MOST_BYTES: usize = 4 << 20;
 
-/// The fastest engines of a card, by problem.
+/// The fastest engines of a GPU, by problem.
 pub(super) struct Record {
     /// `None` without a home folder.
     path: Option<PathBuf>,
@@ -27,11 +27,11 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Reads the record of a card in `folder`. One that is damaged is ignored, and later replaced.
-    pub fn open(folder: Option<&Path>, card: &Card) -> Self {
-        let properties = &card.context.properties;
+    /// Reads the record of a GPU in `folder`. One that is damaged is ignored, and later replaced.
+    pub fn open(folder: Option<&Path>, gpu: &Gpu) -> Self {
+        let properties = &gpu.context.properties;
         let [major, minor] = properties.capability;
-        let title = format!("cuDNN {} on {} ({major}.{minor})", card.engines.version(), properties.name);
+        let title = format!("cuDNN {} on {} ({major}.{minor})", gpu.engines.version(), properties.name);
         let path = folder.map(|folder| folder.join(file_name(&title)));
         let read = path.as_ref().map_or_else(|| Ok(Choices::default()), |path| read(path, &title));
         let (engines, warning) = match read {
@@ -41,7 +41,7 @@ impl Record {
                 (Choices::default(), Some(format!("{}: {why}; it is ignored, and made again", path.display())))
             }
         };
-        Record { path, title, engines, measured: Choices::default(), exact: card.engines.exact(), warning }
+        Record { path, title, engines, measured: Choices::default(), exact: gpu.engines.exact(), warning }
     }
 
     /// The engine for a problem, if it was measured.
@@ -54,7 +54,7 @@ impl Record {
         self.measured.insert(self.text(problem), engine);
     }
 
-    /// A card's problem, with what else decides which engines are candidates.
+    /// A GPU's problem, with what else decides which engines are candidates.
     fn text(&self, problem: &Problem) -> String {
         format!("{problem}{}", if self.exact { " exact" } else { "" })
     }
@@ -109,19 +109,19 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_records_of_the_card_are_read() {
+    fn only_whole_records_of_the_gpu_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.txt");
         let check = |content: &[u8], expected: Result<usize, &str>| {
             std::fs::write(&path, content).unwrap();
-            let found = read(&path, "cuDNN 9 on a card").map(|engines| engines.len());
+            let found = read(&path, "cuDNN 9 on a GPU").map(|engines| engines.len());
             assert_eq!(found.as_ref().map_err(String::as_str), expected.as_ref().map_err(|why| *why));
         };
-        check(b"cuDNN 9 on a card\n1 chosen by measuring\neng1 conv a\n", Ok(1));
+        check(b"cuDNN 9 on a GPU\n1 chosen by measuring\neng1 conv a\n", Ok(1));
         let cut = "after its first line, line 1 counts 1 operations, but there are 0 whole lines after it";
-        check(b"cuDNN 9 on a card\n1 chosen by measuring\n", Err(cut));
-        check(b"cuDNN 8 on a card\n0 chosen by measuring\n", Err("it is no list of the engines of cuDNN 9 on a card"));
-        check(b"", Err("it is no list of the engines of cuDNN 9 on a card"));
+        check(b"cuDNN 9 on a GPU\n1 chosen by measuring\n", Err(cut));
+        check(b"cuDNN 8 on a GPU\n0 chosen by measuring\n", Err("it is no list of the engines of cuDNN 9 on a GPU"));
+        check(b"", Err("it is no list of the engines of cuDNN 9 on a GPU"));
         check(b"\xff", Err("it is not text in UTF-8"));
         check(&vec![b'a'; MOST_BYTES + 1], Err("it has more than 4194304 bytes"));
         std::fs::remove_file(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Tuning on the emulated card, whose cuDNN has two engines for bf16 that give the same bits each time.
+//! Tuning on the emulated GPU, whose cuDNN has two engines for bf16 that give the same bits each time.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,7 +7,7 @@ use enmasse_device::{Device, DeviceError, DeviceRequest};
 use enmasse_graph::{CompileOptions, Conv, Precision, Tensor};
 
 use super::*;
-use crate::test_support::EmulatedCard;
+use crate::test_support::EmulatedGpu;
 
 /// Layers that share problems, and one of its own.
 fn net(x: Tensor) -> Tensor {
@@ -22,16 +22,16 @@ fn plans(device: &dyn Device, precision: Precision) -> Plans {
     device.target().compile(&net, &options).unwrap()
 }
 
-/// A card of its own, so that it has no answers of other tests.
-fn card() -> Option<(Box<dyn Device>, Arc<Card>)> {
-    let libraries = EmulatedCard::libraries()?;
+/// A GPU of its own, so that it has no answers of other tests.
+fn gpu() -> Option<(Box<dyn Device>, Arc<Gpu>)> {
+    let libraries = EmulatedGpu::libraries()?;
     let device = crate::open_with(&libraries, &DeviceRequest::default()).unwrap();
-    Some((device, Card::open(&libraries, 0, false).unwrap()))
+    Some((device, Gpu::open(&libraries, 0, false).unwrap()))
 }
 
 #[test]
 fn every_convolution_with_a_choice_gets_one_and_the_record_keeps_it() {
-    let Some((device, card)) = card() else { return };
+    let Some((device, gpu)) = gpu() else { return };
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("cache/engines");
     let mut plans = plans(device.as_ref(), Precision::Bf16);
@@ -44,21 +44,21 @@ fn every_convolution_with_a_choice_gets_one_and_the_record_keeps_it() {
         signatures.extend(nodes.map(|(node, _)| plan.signature(node)));
     }
     assert!(signatures.len() > 4, "{signatures:?}");
-    let tune = |known: &Choices, card: &Card| tune(&plans, known, card, Some(&folder)).unwrap();
-    let first = tune(&Choices::default(), &card);
+    let tune = |known: &Choices, gpu: &Gpu| tune(&plans, known, gpu, Some(&folder)).unwrap();
+    let first = tune(&Choices::default(), &gpu);
     assert!(first.choices.iter().map(|(signature, _)| signature).eq(signatures.iter().map(String::as_str)));
     assert_eq!((first.reused, &first.warning), (0, &None));
     // Another process measures nothing, and takes the same.
-    let again = tune(&Choices::default(), &self::card().unwrap().1);
+    let again = tune(&Choices::default(), &self::gpu().unwrap().1);
     assert_eq!(again, Tuned { reused: signatures.len(), ..first.clone() });
     // What a run knows is left alone.
-    assert_eq!(tune(&first.choices, &card), Tuned::default());
+    assert_eq!(tune(&first.choices, &gpu), Tuned::default());
 
     // A damaged record is ignored, and replaced; one with an engine that is refused now loses only that.
     let path = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
     let whole = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
-    let damaged = tune(&Choices::default(), &card);
+    let damaged = tune(&Choices::default(), &gpu);
     let warning = damaged.warning.unwrap();
     assert!(warning.starts_with(&format!("{}: after its first line", path.display())), "{warning}");
     assert_eq!((damaged.reused, damaged.choices.len()), (0, signatures.len()));
@@ -66,7 +66,7 @@ fn every_convolution_with_a_choice_gets_one_and_the_record_keeps_it() {
     let engine = line.lines().last().unwrap();
     let problem = format!("{engine} gradient of a convolution's weights");
     std::fs::write(&path, whole.replacen(&problem, "eng99_bf16 gradient of a convolution's weights", 1)).unwrap();
-    let partly = tune(&Choices::default(), &card);
+    let partly = tune(&Choices::default(), &gpu);
     assert_eq!(
         (partly.warning, partly.choices.len(), partly.reused < signatures.len()),
         (None, signatures.len(), true)
@@ -75,7 +75,7 @@ fn every_convolution_with_a_choice_gets_one_and_the_record_keeps_it() {
 
     // A folder that cannot be written is no error.
     let blocked = path.join("below a file");
-    let unwritten = super::tune(&plans, &Choices::default(), &card, Some(&blocked)).unwrap();
+    let unwritten = super::tune(&plans, &Choices::default(), &gpu, Some(&blocked)).unwrap();
     assert_eq!((unwritten.reused, unwritten.warning), (0, None));
 
     // The program runs what was chosen, whatever cuDNN's estimate is.
@@ -96,14 +96,14 @@ fn every_convolution_with_a_choice_gets_one_and_the_record_keeps_it() {
 /// In f32 the emulation has one engine that gives the same bits each time.
 #[test]
 fn one_engine_is_no_choice() {
-    let Some((device, card)) = card() else { return };
+    let Some((device, gpu)) = gpu() else { return };
     let plans = plans(device.as_ref(), Precision::F32);
-    assert_eq!(tune(&plans, &Choices::default(), &card, None).unwrap(), Tuned::default());
+    assert_eq!(tune(&plans, &Choices::default(), &gpu, None).unwrap(), Tuned::default());
 }
 
 #[test]
 fn choices_that_cannot_be_obeyed_are_one_line() {
-    let Some((device, card)) = card() else { return };
+    let Some((device, gpu)) = gpu() else { return };
     let refused = |result: Result<Vec<String>, DeviceError>, expected: &[&str]| {
         let error = result.unwrap_err().to_string();
         assert!(!error.contains('\n') && expected.iter().all(|part| error.contains(part)), "{error}");
@@ -123,7 +123,7 @@ fn choices_that_cannot_be_obeyed_are_one_line() {
     check(
         "conv2d",
         "eng9",
-        &["layer first: the engine eng9 was chosen on another card", "there is no engine 9", remedy],
+        &["layer first: the engine eng9 was chosen on another GPU", "there is no engine 9", remedy],
     );
     check("conv2d", "eng2", &["layer first: the engine eng2 was", "it computes otherwise than asked", remedy]);
     check("conv2d", "winograd", &["layer first: the engine winograd was", "names no engine", remedy]);
@@ -131,7 +131,7 @@ fn choices_that_cannot_be_obeyed_are_one_line() {
     let mut foreign = Choices::default();
     foreign.insert("conv2d of another batch", "winograd");
     let plans = plans(device.as_ref(), Precision::Bf16);
-    let error = tune(&plans, &foreign, &card, None::<&Path>).unwrap_err().to_string();
+    let error = tune(&plans, &foreign, &gpu, None::<&Path>).unwrap_err().to_string();
     let expected = "the gpu has no engine \"winograd\" for conv2d of another batch: the run was tuned on another device; \
                     continue with `tune = false`";
     assert_eq!(error, expected);

@@ -1,4 +1,4 @@
-//! cuDNN itself judges the graphs of every model, on cards that are described to it.
+//! cuDNN itself judges the graphs of every model, on GPUs that are described to it.
 //!
 //! A program of its own: what it loads is not the emulation that other tests load under the same names.
 
@@ -39,12 +39,12 @@ fn cudnn_takes_every_convolution_of_the_zoo() {
     let models = enmasse_models::models().iter();
     let all = models.flat_map(|model| zoo::convolutions(model, Arithmetic::F32));
     let distinct: BTreeMap<String, Problem> = all.map(|problem| (problem.to_string(), problem)).collect();
-    // Each card and precision has other ones, so that all have their turn.
+    // Each GPU and precision has other ones, so that all have their turn.
     let step = if needs::time() { 10 } else { 40 };
-    for (card, (name, json)) in zoo::cards().into_iter().enumerate() {
+    for (gpu, (name, json)) in zoo::gpus().into_iter().enumerate() {
         let device = cudnn.device(&json).unwrap();
         for (precision, arithmetic) in zoo::ARITHMETICS.into_iter().enumerate() {
-            for problem in distinct.values().skip((4 * card + precision) % step).step_by(step) {
+            for problem in distinct.values().skip((4 * gpu + precision) % step).step_by(step) {
                 let problem = Problem { arithmetic, ..*problem };
                 let target = Target::Device(&device);
                 let asked = if compiled(&problem) { alone(&problem) } else { problem };
@@ -73,7 +73,7 @@ fn cudnn_takes_every_convolution_of_the_zoo() {
 #[test]
 fn options_leave_engines_out() {
     let Some(cudnn) = cudnn() else { return };
-    let (_, json) = zoo::cards().into_iter().find(|(name, _)| name == "A100").unwrap();
+    let (_, json) = zoo::gpus().into_iter().find(|(name, _)| name == "A100").unwrap();
     let device = cudnn.device(&json).unwrap();
     let target = Target::Device(&device);
     let model = enmasse_models::find("resnet18").unwrap();
@@ -111,7 +111,7 @@ fn errors_have_cudnns_words() {
     let check = |error: String, mentions: &[&str]| {
         assert!(!error.contains('\n') && mentions.iter().all(|mention| error.contains(mention)), "{error}");
     };
-    let (_, json) = zoo::cards().swap_remove(0);
+    let (_, json) = zoo::gpus().swap_remove(0);
     check(
         cudnn.device("{}").unwrap_err().to_string(),
         &["cuDNN: cudnnBackendFinalize failed: CUDNN_STATUS_", "DeviceProperties"],
@@ -148,7 +148,7 @@ fn cublas_lt_has_our_functions() {
     let Some(folder) = needs::cuda() else { return };
     let library = CublasLt::load(&Libraries::in_folders(&[folder]), u32::MAX).unwrap();
     assert!(library.version() / 10_000 >= 12, "{}", library.version());
-    // Without a card it says so.
+    // Without a GPU it says so.
     if let Err(error) = library.handle() {
         assert_eq!(error.to_string(), "cuBLASLt: cublasLtCreate failed: CUBLAS_STATUS_NOT_INITIALIZED");
     }

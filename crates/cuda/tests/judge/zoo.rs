@@ -1,4 +1,4 @@
-//! The convolutions of every model's training step, and the cards for which they are planned.
+//! The convolutions of every model's training step, and the GPUs for which they are planned.
 
 use std::collections::BTreeSet;
 
@@ -16,11 +16,11 @@ pub const OPTIONS: Options = Options { deterministic: true, exact: false, worksp
 /// All precisions of a step.
 pub const ARITHMETICS: [Arithmetic; 4] = [Arithmetic::F32, Arithmetic::Tf32, Arithmetic::Bf16, Arithmetic::F16];
 
-/// Every card, by name, as cuDNN wants it described.
-pub fn cards() -> Vec<(String, String)> {
-    let cards: Map<String, Value> = serde_json::from_str(include_str!("cards.json")).expect("an object of cards");
-    let usual = &cards["every card"];
-    let described = cards.iter().filter(|(name, _)| *name != "every card").map(|(name, own)| {
+/// Every GPU, by name, as cuDNN wants it described.
+pub fn gpus() -> Vec<(String, String)> {
+    let gpus: Map<String, Value> = serde_json::from_str(include_str!("gpus.json")).expect("an object of GPUs");
+    let usual = &gpus["every GPU"];
+    let described = gpus.iter().filter(|(name, _)| *name != "every GPU").map(|(name, own)| {
         let mut properties = usual.as_object().expect("properties").clone();
         properties.extend(own.as_object().expect("properties").clone());
         (name.clone(), Value::Object(properties).to_string())

@@ -25,31 +25,31 @@ fn set_scale(program: &mut dyn Program) {
     }
 }
 
-/// Compares the card with the reference, which rounds maps as the plan stores them.
+/// Compares the GPU with the reference, which rounds maps as the plan stores them.
 fn check(name: &str, plans: &Plans, steps: u64, tolerance: f64) {
     let Some(device) = gpu() else { return };
-    let mut card = device.compile(plans.clone(), None).unwrap();
+    let mut gpu = device.compile(plans.clone(), None).unwrap();
     let mut reference = ReferenceProgram::rounding(plans.clone(), None).unwrap();
-    fill(&mut *card);
+    fill(&mut *gpu);
     fill(&mut reference);
-    set_scale(&mut *card);
+    set_scale(&mut *gpu);
     set_scale(&mut reference);
     for step in 1..=steps {
         let mut batch = Batch::random(plans, step);
-        let (a, b) = (run(&mut *card, Mode::Train, &batch, step), run(&mut reference, Mode::Train, &batch, step));
+        let (a, b) = (run(&mut *gpu, Mode::Train, &batch, step), run(&mut reference, Mode::Train, &batch, step));
         assert!((a.loss - b.loss).abs() <= tolerance * b.loss.abs().max(1.0), "{name} step {step}: {a:?} {b:?}");
         if step == 1 {
-            assert_agree(name, &gradients(plans), &mut *card, &mut reference, tolerance);
+            assert_agree(name, &gradients(plans), &mut *gpu, &mut reference, tolerance);
         }
         // Later gradients are taken at parameters that already differ: rounding errors grow from step to step.
         let tolerance = tolerance * 10f64.powi(step as i32 - 1);
         batch.labels[0] = -1;
         batch.for_evaluation();
-        let (a, b) = (run(&mut *card, Mode::Evaluate, &batch, step), run(&mut reference, Mode::Evaluate, &batch, step));
+        let (a, b) = (run(&mut *gpu, Mode::Evaluate, &batch, step), run(&mut reference, Mode::Evaluate, &batch, step));
         assert!((a.loss - b.loss).abs() <= tolerance * b.loss.abs().max(1.0), "{name}: {a:?} {b:?}");
-        assert_agree(name, &["logits".into(), "loss".into()], &mut *card, &mut reference, tolerance);
+        assert_agree(name, &["logits".into(), "loss".into()], &mut *gpu, &mut reference, tolerance);
     }
-    assert_agree(&format!("{name} state"), &state(plans), &mut *card, &mut reference, tolerance * 100.0);
+    assert_agree(&format!("{name} state"), &state(plans), &mut *gpu, &mut reference, tolerance * 100.0);
 }
 
 fn compile(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions) -> Option<Plans> {
@@ -247,18 +247,18 @@ fn check_zoo(models: &[Narrow]) {
         let options = CompileOptions::new(name, 4, size, 5);
         let Some(plans) = compile(&|x: Tensor| model(x, 5), &options) else { return };
         let Some(device) = gpu() else { return };
-        let mut card = device.compile(plans.clone(), None).unwrap();
+        let mut gpu = device.compile(plans.clone(), None).unwrap();
         let mut reference = ReferenceProgram::new(plans.clone(), None).unwrap();
-        fill(&mut *card);
+        fill(&mut *gpu);
         fill(&mut reference);
         let batch = Batch::random(&plans, 1);
         for mode in [Mode::Evaluate, Mode::Train] {
-            let (a, b) = (run(&mut *card, mode, &batch, 1), run(&mut reference, mode, &batch, 1));
+            let (a, b) = (run(&mut *gpu, mode, &batch, 1), run(&mut reference, mode, &batch, 1));
             assert!((a.loss - b.loss).abs() <= 1e-3 * b.loss.abs().max(1.0), "{name} {mode:?}: {a:?} {b:?}");
         }
-        assert_agree(name, &gradients(&plans), &mut *card, &mut reference, tolerance);
+        assert_agree(name, &gradients(&plans), &mut *gpu, &mut reference, tolerance);
         // Among it is the optimiser's momentum, which is the gradient.
-        assert_agree(&format!("{name} state"), &state(&plans), &mut *card, &mut reference, tolerance);
+        assert_agree(&format!("{name} state"), &state(&plans), &mut *gpu, &mut reference, tolerance);
     }
 }
 

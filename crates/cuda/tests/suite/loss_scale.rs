@@ -1,4 +1,4 @@
-//! Loss scaling on the card and in the reference: steps that are skipped, and what they leave as it was.
+//! Loss scaling on the GPU and in the reference: steps that are skipped, and what they leave as it was.
 
 use enmasse_device::{LossScale, Program};
 use enmasse_graph::{Arena, CompileOptions, Conv, Metric, Mode, Optimizer, Phase, Plans, Precision, Tensor};
@@ -32,11 +32,11 @@ fn plans(shards: usize, change: impl Fn(CompileOptions) -> CompileOptions) -> Op
     Some(gpu()?.target().compile(&net, &change(options)).unwrap())
 }
 
-/// The plans on the card, and in the reference.
+/// The plans on the GPU, and in the reference.
 fn programs(plans: &Plans) -> [Box<dyn Program>; 2] {
-    let card = gpu().unwrap().compile(plans.clone(), None).unwrap();
+    let gpu = gpu().unwrap().compile(plans.clone(), None).unwrap();
     let reference = ReferenceProgram::rounding(plans.clone(), None).unwrap();
-    let mut programs: [Box<dyn Program>; 2] = [card, Box::new(reference)];
+    let mut programs: [Box<dyn Program>; 2] = [gpu, Box::new(reference)];
     programs.iter_mut().for_each(|program| fill(&mut **program));
     programs
 }
@@ -127,10 +127,10 @@ fn updates_do_not_depend_on_the_scale() {
     let lars = Optimizer::Lars { momentum: 0.9, trust_coefficient: 0.01, epsilon: 1e-8 };
     for optimizer in [Optimizer::Sgd { momentum: 0.9, nesterov: false }, lars] {
         let Some(plans) = plans(1, |options| CompileOptions { optimizer, ..change(options) }) else { return };
-        let [mut card, mut reference] = programs(&plans);
+        let [mut gpu, mut reference] = programs(&plans);
         let mut norms = Vec::new();
         for scale in [4096.0, 16384.0] {
-            for program in [&mut card, &mut reference] {
+            for program in [&mut gpu, &mut reference] {
                 fill(&mut **program);
                 for name in state(&plans).iter().filter(|name| name.contains("momentum")) {
                     let zeros = vec![0.0; program.store(name).unwrap().len()];
@@ -140,7 +140,7 @@ fn updates_do_not_depend_on_the_scale() {
                 assert!(!step(&mut **program, 1, 1).skipped);
                 norms.push(number(&mut **program, "gradient_norm"));
             }
-            assert_agree(&format!("{optimizer}"), &state(&plans), &mut *card, &mut *reference, 2e-3);
+            assert_agree(&format!("{optimizer}"), &state(&plans), &mut *gpu, &mut *reference, 2e-3);
         }
         assert!(norms.iter().all(|norm| (norm / norms[0] - 1.0).abs() < 2e-3), "{norms:?}");
     }

@@ -1,4 +1,4 @@
-//! Whole steps on the emulated card, our kernels compiled for the host, under the driver's and the libraries' ABI; or on a
+//! Whole steps on the emulated GPU, our kernels compiled for the host, under the driver's and the libraries' ABI; or on a
 //! real one, as `scripts/gpu-check` runs these tests.
 
 #[path = "../../../cpu/tests/suite/common/models.rs"]
@@ -16,7 +16,7 @@ mod zoo;
 use enmasse_cuda::libraries::Libraries;
 use enmasse_device::{Device, DeviceRequest};
 
-/// The emulated card, or the machine's own with `ENMASSE_TEST_GPU=1`. `None` without a compiler: the test is then in the
+/// The emulated GPU, or the machine's own with `ENMASSE_TEST_GPU=1`. `None` without a compiler: the test is then in the
 /// table.
 fn gpu() -> Option<Box<dyn Device>> {
     gpu_with(&DeviceRequest::default())

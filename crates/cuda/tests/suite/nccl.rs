@@ -1,4 +1,4 @@
-//! Ranks with a card each, which exchange by NCCL within the graph of a step.
+//! Ranks with a GPU each, which exchange by NCCL within the graph of a step.
 
 use std::env;
 use std::process::Command;
@@ -9,14 +9,14 @@ use enmasse_comm::{Cause, CauseKind, Group, GroupOptions, ShardMap};
 use enmasse_device::{DeviceError, DeviceRequest, Program, StepMetrics, Summation};
 use enmasse_graph::{CompileOptions, Mode, Phase, Precision};
 
-use crate::ranks::{batch, check_replicas, on_cards, on_groups, options, replicated, three_steps};
+use crate::ranks::{batch, check_replicas, on_gpus, on_groups, options, replicated, three_steps};
 use crate::steps::bits;
 use crate::{gpu, gpu_with};
 
-/// Whether this process has four cards. If not, it runs the test in one that has.
-fn has_cards(test: &str) -> bool {
+/// Whether this process has four GPUs. If not, it runs the test in one that has.
+fn has_gpus(test: &str) -> bool {
     if env::var_os("ENMASSE_TEST_GPU").is_some() {
-        return enmasse_cuda::count().is_some_and(|cards| cards >= 4);
+        return enmasse_cuda::count().is_some_and(|gpus| gpus >= 4);
     }
     let has = env::var_os("EMULATED_GPUS").is_some();
     if !has && gpu().is_some() {
@@ -42,8 +42,8 @@ fn reduced<T: Send>(
     ranks: usize,
     job: impl Fn(&mut dyn Program, &Group, &ShardMap) -> T + Sync,
 ) -> Vec<T> {
-    let card = |rank| gpu_with(&DeviceRequest { ordinal: Some(rank), summation, ..DeviceRequest::default() });
-    on_cards(options, ranks, card, job).unwrap()
+    let gpu = |rank| gpu_with(&DeviceRequest { ordinal: Some(rank), summation, ..DeviceRequest::default() });
+    on_gpus(options, ranks, gpu, job).unwrap()
 }
 
 /// Four steps, two of which may be in flight: their metrics, and the bits of the state.
@@ -72,7 +72,7 @@ fn steps_by(
 
 #[test]
 fn a_first_rank_that_alone_updates_has_the_bits_of_ranks_that_all_do() {
-    if !has_cards("nccl::a_first_rank_that_alone_updates_has_the_bits_of_ranks_that_all_do") {
+    if !has_gpus("nccl::a_first_rank_that_alone_updates_has_the_bits_of_ranks_that_all_do") {
         return;
     }
     for (ranks, precision) in [(2, Precision::F32), (3, Precision::F16)] {
@@ -83,7 +83,7 @@ fn a_first_rank_that_alone_updates_has_the_bits_of_ranks_that_all_do() {
 
 #[test]
 fn sums_of_two_ranks_have_the_bits_of_one() {
-    if !has_cards("nccl::sums_of_two_ranks_have_the_bits_of_one") {
+    if !has_gpus("nccl::sums_of_two_ranks_have_the_bits_of_one") {
         return;
     }
     let check = |shards: usize, sync_batch_norm: bool, submissions: &[&[Phase]]| {
@@ -102,7 +102,7 @@ fn sums_of_two_ranks_have_the_bits_of_one() {
 
 #[test]
 fn sums_of_four_ranks_are_equal_on_all() {
-    if !has_cards("nccl::sums_of_four_ranks_are_equal_on_all") {
+    if !has_gpus("nccl::sums_of_four_ranks_are_equal_on_all") {
         return;
     }
     // Ranks 0 and 1 host two shards, which on rank 1 belong to different subtrees.
@@ -120,7 +120,7 @@ fn distance(one: &[Vec<u64>], other: &[Vec<u64>]) -> f64 {
 
 #[test]
 fn the_tree_has_the_bits_of_one_rank() {
-    if !has_cards("nccl::the_tree_has_the_bits_of_one_rank") {
+    if !has_gpus("nccl::the_tree_has_the_bits_of_one_rank") {
         return;
     }
     let check = |shards: usize, ranks: usize| {
@@ -138,7 +138,7 @@ fn the_tree_has_the_bits_of_one_rank() {
 
 #[test]
 fn gradients_in_bf16_are_near_those_in_f32() {
-    if !has_cards("nccl::gradients_in_bf16_are_near_those_in_f32") {
+    if !has_gpus("nccl::gradients_in_bf16_are_near_those_in_f32") {
         return;
     }
     let options = options(3, false);
@@ -153,7 +153,7 @@ fn gradients_in_bf16_are_near_those_in_f32() {
 
 #[test]
 fn a_failure_in_mid_step_ends_every_wait_and_changes_nothing() {
-    if !has_cards("nccl::a_failure_in_mid_step_ends_every_wait_and_changes_nothing") {
+    if !has_gpus("nccl::a_failure_in_mid_step_ends_every_wait_and_changes_nothing") {
         return;
     }
     let (options, both) = (options(2, true), Barrier::new(2));
@@ -186,13 +186,13 @@ fn a_failure_in_mid_step_ends_every_wait_and_changes_nothing() {
 /// NCCL exchanges buffers of the ranks while it is captured, and the wait for a rank that had stopped was without a deadline.
 #[test]
 fn a_rank_that_stays_away_from_a_capture_is_named() {
-    if env::var_os("ENMASSE_TEST_GPU").is_some() || !has_cards("nccl::a_rank_that_stays_away_from_a_capture_is_named") {
+    if env::var_os("ENMASSE_TEST_GPU").is_some() || !has_gpus("nccl::a_rank_that_stays_away_from_a_capture_is_named") {
         return;
     }
     let timeout = GroupOptions { timeout: Duration::from_secs(5), ..GroupOptions::default() };
     let groups = Group::threads_with(2, timeout).unwrap();
-    let card = |rank| gpu_with(&DeviceRequest { ordinal: Some(rank), ..DeviceRequest::default() });
-    on_groups(&options(2, false), groups, card, |program, group, map| {
+    let gpu = |rank| gpu_with(&DeviceRequest { ordinal: Some(rank), ..DeviceRequest::default() });
+    on_groups(&options(2, false), groups, gpu, |program, group, map| {
         let mut step = |number: u64| {
             let inputs = batch(program.plans(), map, group.rank(), number).inputs(number);
             let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs)?;

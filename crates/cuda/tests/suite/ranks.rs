@@ -1,4 +1,4 @@
-//! Ranks that compute on GPUs and exchange by way of the host, since they share a card here.
+//! Ranks that compute on GPUs and exchange by way of the host, since they share a GPU here.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -31,31 +31,31 @@ fn on_ranks<T: Send>(
     ranks: usize,
     job: impl Fn(&mut dyn Program, &Group, &ShardMap) -> T + Sync,
 ) -> Option<Vec<T>> {
-    on_cards(options, ranks, |_| gpu(), job)
+    on_gpus(options, ranks, |_| gpu(), job)
 }
 
-/// The same, on the card of each rank.
-pub fn on_cards<T: Send>(
+/// The same, on the GPU of each rank.
+pub fn on_gpus<T: Send>(
     options: &CompileOptions,
     ranks: usize,
-    card: impl Fn(usize) -> Option<Box<dyn Device>> + Sync,
+    gpu: impl Fn(usize) -> Option<Box<dyn Device>> + Sync,
     job: impl Fn(&mut dyn Program, &Group, &ShardMap) -> T + Sync,
 ) -> Option<Vec<T>> {
-    on_groups(options, Group::threads(ranks).unwrap(), card, job)
+    on_groups(options, Group::threads(ranks).unwrap(), gpu, job)
 }
 
 /// The same for ranks with these groups.
 pub fn on_groups<T: Send>(
     options: &CompileOptions,
     groups: Vec<Group>,
-    card: impl Fn(usize) -> Option<Box<dyn Device>> + Sync,
+    gpu: impl Fn(usize) -> Option<Box<dyn Device>> + Sync,
     job: impl Fn(&mut dyn Program, &Group, &ShardMap) -> T + Sync,
 ) -> Option<Vec<T>> {
     let ranks = groups.len();
     let map = ShardMap::new(options.shards, ranks).unwrap();
     let compiled = AtomicUsize::new(0);
     let rank = |group: Group| {
-        let device = card(group.rank())?;
+        let device = gpu(group.rank())?;
         let plans = device.target().compile(&net, options).unwrap().of_rank(group.rank());
         let mut program = device.compile(plans, Some(group.clone())).unwrap();
         fill(&mut *program);

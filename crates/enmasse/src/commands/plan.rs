@@ -7,7 +7,7 @@ use std::fmt::Write;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_comm::ShardMap;
-use enmasse_cuda::roofline::{CARDS, Card, target};
+use enmasse_cuda::roofline::{GPUS, Gpu, target};
 use enmasse_data::DataKind;
 use enmasse_device::{Hosting, Memory};
 use enmasse_graph::{Arena, Choices, Plan, Plans, Target};
@@ -45,8 +45,8 @@ pub fn command() -> Command {
         .arg(
             Arg::new("roofline")
                 .long("roofline")
-                .value_name("CARD")
-                .value_parser(PossibleValuesParser::new(CARDS.iter().map(|card| card.name)))
+                .value_name("GPU")
+                .value_parser(PossibleValuesParser::new(GPUS.iter().map(|gpu| gpu.name)))
                 .conflicts_with_all(["devices", "tune"])
                 .help("Instead, the least time of each instruction on an NVIDIA GPU by its public figures; needs none"),
         );
@@ -69,9 +69,9 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
     let (config, classes) = without_data(matches, Ranks::OfMachine)?;
     let evaluates = matches.get_flag("eval");
     let mut output = Output::new(false);
-    if let Some(card) = matches.get_one::<String>("roofline").and_then(|name| Card::find(name)) {
+    if let Some(gpu) = matches.get_one::<String>("roofline").and_then(|name| Gpu::find(name)) {
         let plans = compiled(&config, classes, config.shard_count(1), &target())?;
-        output.block(roofline::table(printed(&plans, evaluates), card).map_err(Failure::error)?);
+        output.block(roofline::table(printed(&plans, evaluates), gpu).map_err(Failure::error)?);
         return output.finish();
     }
     let world_size = config.rank_count(cores());

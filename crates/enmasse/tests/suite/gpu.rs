@@ -79,7 +79,7 @@ fn a_run_changes_its_device_at_a_resume() {
     }
 }
 
-/// A run that was trained on a card goes on where there is none, if the command line says so.
+/// A run that was trained on a GPU goes on where there is none, if the command line says so.
 #[test]
 fn a_resume_looked_for_the_runs_gpu_in_spite_of_device_cpu() {
     let folder = tempfile::tempdir().unwrap();
@@ -176,8 +176,8 @@ fn what_a_gpu_lacks_is_said_in_one_line() {
     check(&["--devices", "gpu:1", "--isa", "avx2"], 2, &["--isa avx2: a GPU has no instruction-set levels"]);
 }
 
-/// A plan on a card of this compute capability.
-fn print_on_card(capability: &str, devices: &str, precision: &str) -> Option<Ended> {
+/// A plan on a GPU of this compute capability.
+fn print_on_gpu(capability: &str, devices: &str, precision: &str) -> Option<Ended> {
     let plan = ["plan", "print", "--model", "lenet", "--size", "32", "--devices", devices, "--precision", precision];
     let mut command = program();
     command
@@ -187,19 +187,19 @@ fn print_on_card(capability: &str, devices: &str, precision: &str) -> Option<End
     Some(finish(command.args(plan)))
 }
 
-/// It was refused by the driver, which cannot compile the kernels for it, in words that name no card.
+/// It was refused by the driver, which cannot compile the kernels for it, in words that name no GPU.
 #[test]
-fn a_card_older_than_the_kernels_is_named() {
-    let Some(ended) = print_on_card("7.0", "gpu:1", "f32") else { return };
+fn a_gpu_older_than_the_kernels_is_named() {
+    let Some(ended) = print_on_gpu("7.0", "gpu:1", "f32") else { return };
     let old =
         "Emulated GPU 0 (compute capability 7.0): 7.5 (Turing, 2018) is the oldest that works; use --devices cpu:N";
     refused(&ended, 2, &[old]);
-    print_on_card("7.0", "auto", "f32").unwrap().well();
+    print_on_gpu("7.0", "auto", "f32").unwrap().well();
 }
 
 #[test]
 fn precisions_that_a_device_lacks() {
-    let print = |devices: &str, precision: &str| print_on_card("7.5", devices, precision);
+    let print = |devices: &str, precision: &str| print_on_gpu("7.5", devices, precision);
     for precision in ["bf16", "tf32"] {
         let Some(ended) = print("gpu:1", precision) else { return };
         let lacks = format!("Emulated GPU 0 (compute capability 7.5) has no {precision}: use --precision f16 or f32");
@@ -214,7 +214,7 @@ fn precisions_that_a_device_lacks() {
 
 /// The largest batch that fits is named before anything is allocated.
 #[test]
-fn a_batch_that_does_not_fit_on_the_card() {
+fn a_batch_that_does_not_fit_on_the_gpu() {
     let Some(ended) = bench_with_memory(320, 4096) else { return };
     failed(&ended, 1, &["the run needs ", " are free (on the device): use --batch "]);
     let fits: usize = ended.stderr.trim_end().rsplit(' ').next().unwrap().parse().unwrap();
@@ -251,7 +251,7 @@ fn page_locked_memory_that_the_driver_refuses_is_the_hosts() {
     assert!(!ended.stderr.contains("on the GPU"), "{}", ended.stderr);
 }
 
-/// A step of lenet in 32 x 32 pixels on a card with this much memory.
+/// A step of lenet in 32 x 32 pixels on a GPU with this much memory.
 fn bench_with_memory(mebibytes: u64, batch: usize) -> Option<Ended> {
     let mut command = program();
     command.env_remove("CUDA_VISIBLE_DEVICES").env("ENMASSE_CUDA_LIBRARIES", enmasse_emulation::folder()?);
@@ -260,7 +260,7 @@ fn bench_with_memory(mebibytes: u64, batch: usize) -> Option<Ended> {
     Some(finish(command.args(bench).arg(batch.to_string())))
 }
 
-/// A run keeps its engines in algorithms.txt. Another run on the card takes them from the user's cache, and measures nothing.
+/// A run keeps its engines in algorithms.txt. Another run on the GPU takes them from the user's cache, and measures nothing.
 #[test]
 fn engines_are_measured_once() {
     let Some(emulation) = enmasse_emulation::folder() else { return };
@@ -290,11 +290,11 @@ fn engines_are_measured_once() {
     // A resumed run takes its own, also where the cache is gone.
     std::fs::remove_dir_all(&cache).unwrap();
     assert!(tuned(go(&first, &["--epochs", "2", "--resume"])).starts_with(&reused));
-    // An engine of another card is refused by the layer's name.
+    // An engine of another GPU is refused by the layer's name.
     let path = first.join("algorithms.txt");
     std::fs::write(&path, chosen(&first).replace("eng", "eng7")).unwrap();
     let refused = go(&first, &["--epochs", "3", "--resume"]);
-    failed(&refused, 1, &["layer ", ": the engine eng7", "chosen on another card", "continue with --no-tune"]);
+    failed(&refused, 1, &["layer ", ": the engine eng7", "chosen on another GPU", "continue with --no-tune"]);
     // So is any engine on a CPU.
     std::fs::write(&path, chosen(&second)).unwrap();
     let refused = go(&first, &["--epochs", "3", "--resume", "--devices", "cpu:1"]);
@@ -312,7 +312,7 @@ fn a_roofline_needs_no_gpu() {
     assert!(!print(&["a100", "--eval"]).well().stdout.contains("update"));
     refused(&print(&["t4", "--precision", "bf16"]), 1, &["t4 has no bf16: use --precision f16 or f32"]);
     refused(&print(&["h200", "--accumulate", "2"]), 1, &["a roofline is that of one shard"]);
-    refused(&print(&["h200", "--devices", "cpu:1"]), 2, &["'--roofline <CARD>' cannot be used with '--devices"]);
+    refused(&print(&["h200", "--devices", "cpu:1"]), 2, &["'--roofline <GPU>' cannot be used with '--devices"]);
 }
 
 /// Programs of tests beside the program itself, as `scripts/gpu-check pack` arranges them.

@@ -1,4 +1,4 @@
-//! Several ranks on emulated GPUs: which card each takes, and the same bits as on one.
+//! Several ranks on emulated GPUs: which GPU each takes, and the same bits as on one.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,10 +23,10 @@ fn train(data: &Path, run: &Path, mask: Option<&str>, others: &[&str]) -> Option
     on_gpus("3", mask, &arguments(data, run, &[&["--epochs", "1"], others].concat()))
 }
 
-/// The lines of ranks about their cards.
-fn cards(ended: &Ended) -> Vec<String> {
-    let card = |line: &str| Some(line.split_once(", gpu ")?.1.split_once(", cuDNN")?.0.to_owned());
-    ended.stderr.lines().filter_map(card).collect()
+/// The lines of ranks about their GPUs.
+fn gpus(ended: &Ended) -> Vec<String> {
+    let gpu = |line: &str| Some(line.split_once(", gpu ")?.1.split_once(", cuDNN")?.0.to_owned());
+    ended.stderr.lines().filter_map(gpu).collect()
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn ranks_on_gpus_give_the_bits_of_one() {
     let run = |name: &str, devices: &str, mask: Option<&str>| {
         let run = place(name);
         let ended = train(&data, &run, mask, &["--shards", "2", "--devices", devices])?.well();
-        Some((cards(&ended), run))
+        Some((gpus(&ended), run))
     };
     let Some((one, expected)) = run("one", "gpu:1", None) else { return };
     assert_eq!(one, ["0 (Emulated GPU 0, 0000:10:00.0"]);
@@ -60,7 +60,7 @@ fn with_dp_the_first_gpu_updates_for_all() {
             train(&data, &place(&format!("{devices} {strategy}")), None, &others)
         };
         let [Some(ddp), Some(dp)] = ["ddp", "dp"].map(run) else { return };
-        assert_eq!(cards(&dp.well()), cards(&ddp.well()));
+        assert_eq!(gpus(&dp.well()), gpus(&ddp.well()));
         assert_same(&place(&format!("{devices} dp")), &place(&format!("{devices} ddp")));
     }
     for others in [["--sum", "tree"], ["--reduce-precision", "bf16"]] {
@@ -70,7 +70,7 @@ fn with_dp_the_first_gpu_updates_for_all() {
 }
 
 #[test]
-fn two_ranks_on_one_card_by_mistake() {
+fn two_ranks_on_one_gpu_by_mistake() {
     let folder = tempfile::tempdir().unwrap();
     let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
     let launch = ["launch", "--nproc-per-node", "2", env!("CARGO_BIN_EXE_enmasse")].map(str::to_owned);
@@ -83,7 +83,7 @@ fn two_ranks_on_one_card_by_mistake() {
     assert_eq!(mistake.code, Some(1));
     assert!([both, "--share-devices"].iter().all(|part| mistake.stderr.contains(part)), "{}", mistake.stderr);
     assert!(!run.exists());
-    assert_eq!(cards(&go(&["--share-devices"]).unwrap().well()), ["0 (Emulated GPU 1, 0000:11:00.0"; 2]);
+    assert_eq!(gpus(&go(&["--share-devices"]).unwrap().well()), ["0 (Emulated GPU 1, 0000:11:00.0"; 2]);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn idle_gpus_are_taken() {
         train_beside_others(&data, &run, environment, &["--devices", devices])
     };
     let Some(two) = go(&[], "gpu:free:2") else { return };
-    assert_eq!(cards(&two.well()), ["1 (Emulated GPU 1, 0000:11:00.0", "2 (Emulated GPU 2, 0000:12:00.0"]);
+    assert_eq!(gpus(&two.well()), ["1 (Emulated GPU 1, 0000:11:00.0", "2 (Emulated GPU 2, 0000:12:00.0"]);
     let config = std::fs::read_to_string(run.join("config.toml")).unwrap();
     // A resumed run takes the same ones.
     assert!(config.contains("devices = \"gpu:1,2\""), "{config}");
@@ -134,7 +134,7 @@ fn idle_gpus_are_taken() {
     assert!(!run.exists());
 }
 
-/// Any error of the driver read as an empty list of processes, and thus as an idle card.
+/// Any error of the driver read as an empty list of processes, and thus as an idle GPU.
 #[test]
 fn a_gpu_is_not_idle_when_the_driver_does_not_list_its_processes() {
     let folder = tempfile::tempdir().unwrap();

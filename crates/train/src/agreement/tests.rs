@@ -115,7 +115,7 @@ fn what_ranks_judge_is_compared() {
 }
 
 #[test]
-fn ranks_on_one_card() {
+fn ranks_on_one_gpu() {
     let check = |units: &[&str], expected: Option<(usize, usize)>| {
         let units: Vec<Vec<u8>> = units.iter().map(|unit| unit.as_bytes().to_vec()).collect();
         assert_eq!(same_unit(&units.iter().collect::<Vec<_>>()), expected, "{units:?}");

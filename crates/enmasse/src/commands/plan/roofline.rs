@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use enmasse_cuda::CudaError;
-use enmasse_cuda::roofline::{Bound, Card, Time};
+use enmasse_cuda::roofline::{Bound, Gpu, Time};
 use enmasse_graph::Plan;
 
 /// The instructions of one kind.
@@ -14,10 +14,10 @@ struct Kind {
     seconds: f64,
 }
 
-/// The roofline of a plan on a card. The line of a kind has the images per second without it, which is the most that fusing it
+/// The roofline of a plan on a GPU. The line of a kind has the images per second without it, which is the most that fusing it
 /// into others can give, and the number of its instructions that products bound.
-pub fn table(plan: &Plan, card: &Card) -> Result<String, CudaError> {
-    let times = card.roofline(plan)?;
+pub fn table(plan: &Plan, gpu: &Gpu) -> Result<String, CudaError> {
+    let times = gpu.roofline(plan)?;
     let mut text = format!("{:>9} {:>9} {:>9}  {:<8}\n", "us", "MB", "GFLOP", "bound");
     let mut kinds: Vec<Kind> = Vec::new();
     for ((node, time), index) in plan.instructions.iter().zip(times).zip(0..) {
@@ -51,8 +51,8 @@ pub fn table(plan: &Plan, card: &Card) -> Result<String, CudaError> {
     let _ = write!(
         text,
         "\nroofline of the step on an {} with {} GB/s: at least {:.3} ms, at most {} images/s; the cost of launches is not counted",
-        card.name,
-        card.gigabytes,
+        gpu.name,
+        gpu.gigabytes,
         total * 1e3,
         images(total),
     );

@@ -1,4 +1,4 @@
-//! A card, opened for programs: its context, our kernels, and the libraries with their handles.
+//! A GPU, opened for programs: its context, our kernels, and the libraries with their handles.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -19,7 +19,7 @@ const OLDEST_DRIVER: i32 = 12_000;
 /// The oldest compute capability: that of our kernels' PTX.
 pub(crate) const OLDEST_CAPABILITY: [u32; 2] = [7, 5];
 
-/// The libraries without which no card computes.
+/// The libraries without which no GPU computes.
 pub(crate) struct Loaded {
     pub driver: Arc<Functions>,
     pub cudnn: Cudnn,
@@ -27,7 +27,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Loads them. No card is opened.
+    /// Loads them. No GPU is opened.
     pub fn of(libraries: &Libraries) -> Result<Self, CudaError> {
         let driver = Arc::new(Functions::load(libraries.load(Library::Driver)?)?);
         let version = driver.version()?;
@@ -41,24 +41,24 @@ impl Loaded {
     }
 }
 
-/// Refuses a card that our kernels cannot run on.
-pub(crate) fn check_capability(card: &Properties) -> Result<(), CudaError> {
-    if card.capability >= OLDEST_CAPABILITY {
+/// Refuses a GPU that our kernels cannot run on.
+pub(crate) fn check_capability(gpu: &Properties) -> Result<(), CudaError> {
+    if gpu.capability >= OLDEST_CAPABILITY {
         return Ok(());
     }
-    let ([[major, minor], [oldest, of]], name) = ([card.capability, OLDEST_CAPABILITY], &card.name);
+    let ([[major, minor], [oldest, of]], name) = ([gpu.capability, OLDEST_CAPABILITY], &gpu.name);
     Err(CudaError::Unsupported(format!(
         "{name} (compute capability {major}.{minor}): {oldest}.{of} (Turing, 2018) is the oldest that works; use `devices = cpu:N`"
     )))
 }
 
-/// A card that programs compute on.
-pub(crate) struct Card {
+/// A GPU that programs compute on.
+pub(crate) struct Gpu {
     pub context: Arc<Context>,
     pub engines: Engines,
     pub products: Products,
     pub management: Option<Management>,
-    /// Who else computed on the card when it was opened, in words.
+    /// Who else computed on the GPU when it was opened, in words.
     pub others: Option<String>,
     module: Arc<Module>,
     functions: Mutex<HashMap<String, Function>>,
@@ -66,8 +66,8 @@ pub(crate) struct Card {
     nccl: OnceLock<Result<Arc<Nccl>, CudaError>>,
 }
 
-impl Card {
-    /// Opens the card with this number. `exact` leaves out the algorithms of convolutions that round more than direct sums.
+impl Gpu {
+    /// Opens the GPU with this number. `exact` leaves out the algorithms of convolutions that round more than direct sums.
     pub fn open(libraries: &Libraries, ordinal: usize, exact: bool) -> Result<Arc<Self>, CudaError> {
         let Loaded { driver, cudnn, cublas_lt } = Loaded::of(libraries)?;
         let found = Found::look(driver, ordinal)?;
@@ -79,7 +79,7 @@ impl Card {
         context.enter()?;
         let (engines, products) = (Engines::new(cudnn, exact)?, Products::new(cublas_lt)?);
         let (functions, libraries, nccl) = (Mutex::default(), libraries.clone(), OnceLock::new());
-        Ok(Arc::new(Card { context, engines, products, management, others, module, functions, libraries, nccl }))
+        Ok(Arc::new(Gpu { context, engines, products, management, others, module, functions, libraries, nccl }))
     }
 
     /// NCCL, or why it cannot be used. It is loaded when it is first asked for: a single rank does without.
@@ -99,7 +99,7 @@ impl Card {
     }
 }
 
-impl Drop for Card {
+impl Drop for Gpu {
     fn drop(&mut self) {
         // The handles of libraries are destroyed in their context. An error has nobody to go to.
         let _ = self.context.enter();
