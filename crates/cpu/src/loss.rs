@@ -161,14 +161,14 @@ mod tests {
             // Exact shares: all, none, and parts.
             let shares: Vec<f32> = (0..samples).map(|i| (i * 5 % 9) as f32 / 8.0).collect();
             let c = CrossEntropy { samples, classes, scale: 0.25, smoothing };
-            let (mut expected, mut gradient, mut hits) = (0.0, Vec::new(), 0.0);
+            let (mut expected, mut gradient, mut top_k_correct) = (0.0, Vec::new(), 0.0);
             let mut softmax = Vec::new();
             for (sample, (row, &label)) in logits.chunks(classes).zip(&labels).enumerate() {
                 let share = if mixed { f64::from(shares[sample]) } else { 1.0 };
                 let e: Vec<f64> = row.iter().map(|&v| (f64::from(v) - 500.0).exp()).collect();
                 let sum: f64 = e.iter().sum();
                 let best = (0..classes).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
-                hits += f64::from(u8::from(best as i32 == label));
+                top_k_correct += f64::from(u8::from(best as i32 == label));
                 for (class, e) in e.iter().enumerate() {
                     let smoothing = f64::from(smoothing);
                     let at = |label: i32| f64::from(u8::from(class as i32 == label));
@@ -194,7 +194,7 @@ mod tests {
                 }
                 assert_near("probabilities", &p, &softmax, 1e-6);
                 assert_near("loss", &loss, &[expected], 1e-6);
-                assert_near("correct", &correct, &[hits], 0.0);
+                assert_near("correct", &correct, &[top_k_correct], 0.0);
                 let over = Region::of_mut(&mut p);
                 // SAFETY: as above; the gradient coincides with the probabilities.
                 unsafe { backward(context, &c, over, y, over) };

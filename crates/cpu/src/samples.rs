@@ -23,35 +23,35 @@ pub(crate) unsafe fn targets(context: &mut Context, labels: Labels, targets: Reg
     });
 }
 
-/// 1 for each sample whose label is among the `among` largest logits, else 0.
+/// 1 for each sample whose label is among the `k` largest logits, else 0.
 ///
 /// # Safety
 /// Regions are valid: for each label a row of logits and a hit. Labels are below the number of classes; the hits are
 /// written.
-pub(crate) unsafe fn hits(
+pub(crate) unsafe fn top_k_correct(
     context: &mut Context,
-    among: usize,
+    k: usize,
     logits: Region<f32>,
     labels: Region<i32>,
-    hits: Region<f32>,
+    top_k_correct: Region<f32>,
 ) {
     let classes = logits.len() / labels.len().max(1);
     context.pool.run(labels.len(), |sample, _| {
         // SAFETY: the caller's promise; each task has its own sample.
         unsafe {
             let (row, label) = (logits.slice(sample * classes, classes), *labels.at(sample, 1));
-            let hit = usize::try_from(label).is_ok_and(|label| is_hit(row, label, among));
-            *hits.at(sample, 1) = f32::from(u8::from(hit));
+            let hit = usize::try_from(label).is_ok_and(|label| is_top_k_correct(row, label, k));
+            *top_k_correct.at(sample, 1) = f32::from(u8::from(hit));
         }
     });
 }
 
-/// Whether fewer than `among` logits rank before the label's: larger ones, and equal ones of lower classes.
-fn is_hit(row: &[f32], label: usize, among: usize) -> bool {
+/// Whether fewer than `k` logits rank before the label's: larger ones, and equal ones of lower classes.
+fn is_top_k_correct(row: &[f32], label: usize, k: usize) -> bool {
     let own = row[label];
     let is_before = |(class, &other): (usize, &f32)| other > own || (other == own && class < label);
     let before = row.iter().enumerate().filter(|&logit| is_before(logit)).count();
-    !own.is_nan() && before < among
+    !own.is_nan() && before < k
 }
 
 /// The sum over samples, times `scale`.

@@ -47,11 +47,11 @@ fn equal_the_reference() {
                 unsafe { targets(c, Labels { own: Region::of(&labels), mixture }, found) };
             });
         }
-        for among in 1..=classes.min(6) {
-            check("hits", samples, &reference::hits(&x, &y, classes, among), |c, edge, found| {
+        for k in 1..=classes.min(6) {
+            check("top_k_correct", samples, &reference::top_k_correct(&x, &y, classes, k), |c, edge, found| {
                 let (logits, labels) = (place(edge, &logits), Guarded::new(edge, &labels));
                 // SAFETY: as above.
-                unsafe { hits(c, among, Region::of(&logits), Region::of(&labels), found) };
+                unsafe { top_k_correct(c, k, Region::of(&logits), Region::of(&labels), found) };
             });
         }
         check("sum_classes", samples, &reference::sum_classes(&x, classes), |c, edge, found| {
@@ -120,8 +120,8 @@ fn equal_the_reference() {
 fn hits_with_non_finite_logits_equal_the_reference() {
     const SPECIAL: [f32; 5] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0];
     let row = |code: usize| [code % 5, code / 5 % 5, code / 25].map(|at| SPECIAL[at]);
-    for (row, label, among) in (0..125).flat_map(|code| (0..9).map(move |at| (row(code), at % 3, 1 + at / 3))) {
-        let expected = reference::hits(&wide(&row), &[label as f64], 3, among)[0];
-        assert_eq!(f64::from(u8::from(is_hit(&row, label, among))), expected, "{row:?} {label} {among}");
+    for (row, label, k) in (0..125).flat_map(|code| (0..9).map(move |at| (row(code), at % 3, 1 + at / 3))) {
+        let expected = reference::top_k_correct(&wide(&row), &[label as f64], 3, k)[0];
+        assert_eq!(f64::from(u8::from(is_top_k_correct(&row, label, k))), expected, "{row:?} {label} {k}");
     }
 }

@@ -172,7 +172,7 @@ impl Backward<'_> {
             | Op::RunningShare { .. }
             | Op::CrossEntropy { .. }
             | Op::Targets
-            | Op::Hits { .. }
+            | Op::TopKCorrect { .. }
             | Op::SampleSum { .. }
             | Op::ShareMetrics { .. }
             | Op::Conv2dBackwardData(_)

@@ -1,7 +1,7 @@
 //! Losses: cross-entropy, or a function on the builder.
 
 use crate::builder::Forward;
-use crate::metric::{append, hits, sample_sum};
+use crate::metric::{append, sample_sum, top_k_correct};
 use crate::{GraphError, Mode, Node, Op, PerSample, Phase, ValueId};
 
 /// The loss of a sample; a training step minimises its mean over the global batch.
@@ -83,8 +83,8 @@ fn own_loss(forward: &mut Forward, function: &PerSample, scale: f32, mode: Mode)
     let values = forward.record("the loss", "loss", logits, function)?;
     let loss = sample_sum(forward, "loss", values, scale);
     let node = forward.graph.nodes.len() - 1;
-    let hits = hits(forward, "correct", 1);
-    let correct = sample_sum(forward, "correct", hits, 1.0);
+    let top_k_correct = top_k_correct(forward, "correct", 1);
+    let correct = sample_sum(forward, "correct", top_k_correct, 1.0);
     Ok(AddedLoss { node, loss, correct })
 }
 
@@ -153,7 +153,7 @@ mod tests {
     fn both_plans_have_the_function_and_count_hits() {
         let plans = compile(&net, &options(|x, y| (x.log_softmax() * y).sum_classes().affine(-1.0, 0.0))).unwrap();
         let function = ["targets", "log_softmax", "multiply", "sum_classes", "affine", "sample_sum"];
-        let correct = ["hits", "sample_sum"];
+        let correct = ["top_k_correct", "sample_sum"];
         let [loss, backward] = names(&plans.train.unwrap());
         assert_eq!(loss, [&["mask_samples"], &function[..], &correct, &["share_metrics"]].concat());
         let gradients = ["sample_sum", "affine", "sum_classes", "multiply", "log_softmax", "mask_samples"];

@@ -67,7 +67,7 @@ impl Metric {
     /// The name in records, charts and messages.
     pub fn name(&self) -> String {
         match self {
-            Metric::Top(among) => format!("top{among}"),
+            Metric::Top(k) => format!("top{k}"),
             Metric::GradientNorm => "gradient_norm".into(),
             Metric::Own { name, .. } => name.clone(),
         }
@@ -114,8 +114,8 @@ pub(crate) fn check(metrics: &[Metric], classes: usize) -> Result<(), GraphError
         if metrics[..index].iter().any(|other| other.name() == name) {
             return refuse(format!("metric {name}: another metric has the same name"));
         }
-        if let Metric::Top(among) = metric
-            && !(1..=classes).contains(among)
+        if let Metric::Top(k) = metric
+            && !(1..=classes).contains(k)
         {
             return refuse(format!("metric {name}: the number must be from 2 to the {classes} classes"));
         }
@@ -129,7 +129,7 @@ pub(crate) fn add_metrics(forward: &mut Forward, metrics: &[Metric]) -> Result<V
     for metric in metrics {
         let name = metric.name();
         let values = match metric {
-            Metric::Top(among) => hits(forward, &name, *among),
+            Metric::Top(k) => top_k_correct(forward, &name, *k),
             Metric::GradientNorm => continue,
             Metric::Own { function, .. } => {
                 forward.record(&format!("metric {name}"), &name, forward.logits, function)?
@@ -140,12 +140,12 @@ pub(crate) fn add_metrics(forward: &mut Forward, metrics: &[Metric]) -> Result<V
     Ok(measured)
 }
 
-/// Appends the hits of each sample, `[N]`: whether its label is among the `among` largest logits.
-pub(crate) fn hits(forward: &mut Forward, layer: &str, among: usize) -> ValueId {
+/// Appends the top-k correctness of each sample, `[N]`: whether its label is among the `k` largest logits.
+pub(crate) fn top_k_correct(forward: &mut Forward, layer: &str, k: usize) -> ValueId {
     let samples = forward.graph.shape(forward.labels).clone();
-    let hits = forward.graph.add_activation(format!("{layer}.hits"), samples);
-    append(forward, Op::Hits { among }, vec![forward.logits, forward.labels], hits, layer);
-    hits
+    let top_k_correct = forward.graph.add_activation(format!("{layer}.top_k_correct"), samples);
+    append(forward, Op::TopKCorrect { k }, vec![forward.logits, forward.labels], top_k_correct, layer);
+    top_k_correct
 }
 
 /// Appends the sum over samples, times `scale`, `[1]`.

@@ -167,12 +167,12 @@ pub enum Op {
     /// `(labels i32 [N], [other_labels i32 [N], shares [N]]) -> (targets [N,K])`: 1 at the label, 0 elsewhere; all zeros where
     /// there is no sample. Of a mixture `share` at the label plus `1 - share` at the other one.
     Targets,
-    /// `(logits [N,K], labels i32 [N]) -> (hits [N])`: 1 where the label's logit is one of the `among` largest of its sample,
+    /// `(logits [N,K], labels i32 [N]) -> (top_k_correct [N])`: 1 where the label's logit is one of the `k` largest of its sample,
     /// else 0, and 0 where there is no sample. Of equal logits the first counts as the largest, as in [`Op::CrossEntropy`],
-    /// whose hits are those with `among` = 1. It is no hit if the label's logit is NaN; other NaN logits are ignored.
-    Hits {
+    /// whose correct ones are those with `k` = 1. It is not correct if the label's logit is NaN; other NaN logits are ignored.
+    TopKCorrect {
         /// The number of largest logits that count.
-        among: usize,
+        k: usize,
     },
     /// `(values [N], labels i32 [N]) -> (sum [1])`: the sum over samples, times `scale`. Values at places without a sample
     /// are left out, even if they are NaN.
@@ -381,7 +381,7 @@ impl Op {
             Op::SumClasses => named("sum_classes"),
             Op::SumClassesBackward => named("sum_classes_backward"),
             Op::Targets => named("targets"),
-            Op::Hits { .. } => named("hits"),
+            Op::TopKCorrect { .. } => named("top_k_correct"),
             Op::SampleSum { .. } => named("sample_sum"),
             Op::SampleSumBackward { .. } => named("sample_sum_backward"),
             Op::MaskSamples => named("mask_samples").in_place(0, 0),
@@ -470,7 +470,7 @@ impl fmt::Display for Op {
             Op::CrossEntropy { scale, smoothing } | Op::CrossEntropyBackward { scale, smoothing } => {
                 write!(f, " {{scale {scale} smoothing {smoothing}}}")
             }
-            Op::Hits { among } => write!(f, " {{among {among}}}"),
+            Op::TopKCorrect { k } => write!(f, " {{k {k}}}"),
             Op::Map(function) | Op::MapBackward(function) => write!(f, "{function}"),
             Op::ScaleClasses { factors } => write!(f, " {{factors {factors:?}}}"),
             Op::SampleSum { scale } | Op::SampleSumBackward { scale } => write!(f, " {{scale {scale}}}"),

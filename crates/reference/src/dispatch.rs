@@ -110,7 +110,7 @@ pub(crate) fn run(
         (Op::SumClasses, [x]) => vec![samples::sum_classes(x, last(0))],
         (Op::SumClassesBackward, [dy]) => vec![samples::sum_classes_backward(dy, classes)],
         (Op::Targets, [labels, mixture @ ..]) => vec![samples::targets(labels, mixed(node, mixture)?, classes)],
-        (&Op::Hits { among }, [logits, labels]) => vec![samples::hits(logits, labels, last(0), among)],
+        (&Op::TopKCorrect { k }, [logits, labels]) => vec![samples::top_k_correct(logits, labels, last(0), k)],
         (&Op::SampleSum { scale }, [values, labels]) => vec![vec![samples::sample_sum(values, labels, scale)]],
         (Op::GradientNorm { scaled: false }, gradients) => vec![vec![update::norm(&gradients.concat())]],
         (Op::GradientNorm { scaled: true }, [gradients @ .., [scale]]) => {
@@ -159,7 +159,7 @@ pub(crate) fn run(
             | Op::SumClasses
             | Op::SumClassesBackward
             | Op::Targets
-            | Op::Hits { .. }
+            | Op::TopKCorrect { .. }
             | Op::SampleSum { .. }
             | Op::SampleSumBackward { .. }
             | Op::MaskSamples

@@ -314,10 +314,10 @@ impl<'a> Preparation<'a> {
                 let (labels, targets) = (o.labels(0)?, o.output(0)?);
                 kernel!(none, (c, step) => samples::targets(c, labels.of(step), targets))
             }
-            &Op::Hits { among } => {
+            &Op::TopKCorrect { k } => {
                 let (logits, labels) = (o.input(0)?, o.batch_input(1, |step| step.labels)?);
-                let hits = o.output(0)?;
-                kernel!(none, (c, step) => samples::hits(c, among, logits, labels.of(step), hits))
+                let top_k_correct = o.output(0)?;
+                kernel!(none, (c, step) => samples::top_k_correct(c, k, logits, labels.of(step), top_k_correct))
             }
             &Op::SampleSum { scale } => {
                 let (values, labels) = (o.input(0)?, o.batch_input(1, |step| step.labels)?);

@@ -23,14 +23,14 @@ impl CrossEntropy {
     pub fn forward(&self, logits: Span, labels: Labels, probabilities: Span, loss: Span, correct: Span) -> [Kernel; 2] {
         let samples = labels.samples();
         let classes = float_count(logits) / samples.max(1);
-        let [losses, hits] = [0, samples].map(|start| floats(SCRATCH, start, samples));
+        let [losses, top_k_correct] = [0, samples].map(|start| floats(SCRATCH, start, samples));
         let [everywhere, extra] = self.target(classes);
-        let results = [probabilities, losses, hits].map(Argument::Write);
+        let results = [probabilities, losses, top_k_correct].map(Argument::Write);
         let numbers = [count(samples), count(classes), everywhere, extra];
         let of_samples = [&[Argument::Read(logits)], &labels.arguments()[..], &results, &numbers].concat();
         let sums = vec![
             Argument::Read(losses),
-            Argument::Read(hits),
+            Argument::Read(top_k_correct),
             Argument::Write(loss),
             Argument::Write(correct),
             count(samples),

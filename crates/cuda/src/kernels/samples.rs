@@ -48,12 +48,12 @@ pub(crate) fn targets(labels: Labels, targets: Span) -> Kernel {
     by_sample("targets", &operands, samples, float_count(targets) / samples.max(1))
 }
 
-/// 1 for each sample whose label is among its `among` largest logits, else 0.
-pub(crate) fn hits(among: usize, logits: Span, labels: Span, hits: Span) -> Kernel {
+/// 1 for each sample whose label is among its `k` largest logits, else 0.
+pub(crate) fn top_k_correct(k: usize, logits: Span, labels: Span, top_k_correct: Span) -> Kernel {
     let samples = float_count(labels);
-    let operands = [Argument::Read(logits), Argument::Read(labels), Argument::Write(hits)];
+    let operands = [Argument::Read(logits), Argument::Read(labels), Argument::Write(top_k_correct)];
     let mut kernel = by_sample("hits", &operands, samples, float_count(logits) / samples.max(1));
-    kernel.arguments.push(count(among));
+    kernel.arguments.push(count(k));
     kernel
 }
 

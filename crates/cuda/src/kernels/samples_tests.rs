@@ -50,8 +50,10 @@ fn equal_the_reference() {
         let mixed = Labels { mixture: Some([bench.put_in(INPUT, &others), bench.put_in(INPUT, &shares)]), ..unmixed };
         let mixture = Some([&classes_of(&others)[..], &wide(&shares)]);
         check(bench, &reference::targets(&y, mixture, classes), |_, to| targets(mixed, to));
-        for among in 1..=classes.min(6) {
-            check(bench, &reference::hits(&x, &y, classes, among), |_, to| hits(among, at_logits, at_labels, to));
+        for k in 1..=classes.min(6) {
+            check(bench, &reference::top_k_correct(&x, &y, classes, k), |_, to| {
+                top_k_correct(k, at_logits, at_labels, to)
+            });
         }
         check(bench, &reference::sum_classes(&x, classes), |_, to| sum_classes(at_logits, to));
         let at_dy = bench.put_in(ACTIVATIONS, &logits[..samples]);
@@ -117,10 +119,10 @@ fn hits_with_non_finite_logits_equal_the_reference() {
     let logits: Vec<f32> =
         (0..125).flat_map(|code| [code % 5, code / 5 % 5, code / 25].map(|at| SPECIAL[at])).collect();
     let at_logits = bench.put_in(ACTIVATIONS, &logits);
-    for (label, among) in (0..3).flat_map(|label| (1..=3).map(move |among| (label, among))) {
+    for (label, k) in (0..3).flat_map(|label| (1..=3).map(move |k| (label, k))) {
         let labels = vec![label; 125];
         let at_labels = bench.put_in(INPUT, &labels);
-        let expected = reference::hits(&wide(&logits), &classes_of(&labels), 3, among);
-        check(&mut bench, &expected, |_, to| hits(among, at_logits, at_labels, to));
+        let expected = reference::top_k_correct(&wide(&logits), &classes_of(&labels), 3, k);
+        check(&mut bench, &expected, |_, to| top_k_correct(k, at_logits, at_labels, to));
     }
 }

@@ -289,7 +289,7 @@ impl Lowering<'_> {
             Op::SumClasses => vec![samples::sum_classes(o.input(0)?, o.output(0)?)],
             Op::SumClassesBackward => vec![samples::sum_classes_backward(o.input(0)?, o.output(0)?)],
             Op::Targets => vec![samples::targets(o.labels(0)?, o.output(0)?)],
-            &Op::Hits { among } => vec![samples::hits(among, o.input(0)?, o.input(1)?, o.output(0)?)],
+            &Op::TopKCorrect { k } => vec![samples::top_k_correct(k, o.input(0)?, o.input(1)?, o.output(0)?)],
             &Op::SampleSum { scale } => vec![samples::sample_sum(scale, o.input(0)?, o.input(1)?, o.output(0)?)],
             &Op::SampleSumBackward { scale } => vec![samples::sample_sum_backward(scale, o.input(0)?, o.output(0)?)],
             Op::MaskSamples => vec![samples::mask_samples(o.input(0)?, o.input(1)?, o.output(0)?)],

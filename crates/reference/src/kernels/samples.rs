@@ -14,16 +14,16 @@ pub fn targets(labels: &[f64], mixture: Option<[&[f64]; 2]>, classes: usize) -> 
     labels.iter().enumerate().flat_map(of_sample).collect()
 }
 
-/// 1 for each sample whose label is among the `among` largest logits, else 0. The first of equal logits counts as the
+/// 1 for each sample whose label is among the `k` largest logits, else 0. The first of equal logits counts as the
 /// largest, and NaN logits are ignored.
-pub fn hits(logits: &[f64], labels: &[f64], classes: usize, among: usize) -> Vec<f64> {
-    let is_hit = |(row, &label): (&[f64], &f64)| {
+pub fn top_k_correct(logits: &[f64], labels: &[f64], classes: usize, k: usize) -> Vec<f64> {
+    let is_top_k_correct = |(row, &label): (&[f64], &f64)| {
         let mut order: Vec<usize> = (0..classes).filter(|&class| !row[class].is_nan()).collect();
         // A stable sort keeps equal logits in the order of classes.
         order.sort_by(|&a, &b| row[b].partial_cmp(&row[a]).unwrap_or(Ordering::Equal));
-        order.iter().take(among).any(|&class| class as f64 == label)
+        order.iter().take(k).any(|&class| class as f64 == label)
     };
-    logits.chunks(classes).zip(labels).map(|sample| f64::from(u8::from(is_hit(sample)))).collect()
+    logits.chunks(classes).zip(labels).map(|sample| f64::from(u8::from(is_top_k_correct(sample)))).collect()
 }
 
 /// The sum over samples, times `scale`.
@@ -94,7 +94,7 @@ mod tests {
     fn hits_by_hand() {
         const NAN: f64 = f64::NAN;
         let check = |row: [f64; 4], label: f64, expected: [f64; 4]| {
-            let found: Vec<f64> = (1..=4).flat_map(|among| hits(&row, &[label], 4, among)).collect();
+            let found: Vec<f64> = (1..=4).flat_map(|k| top_k_correct(&row, &[label], 4, k)).collect();
             assert_eq!(found, expected, "{row:?} {label}");
         };
         check([3.0, 1.0, 4.0, 2.0], 2.0, [1.0, 1.0, 1.0, 1.0]);

@@ -93,16 +93,17 @@ fn images_are_judged_by_the_mean_of_the_logits_of_their_crops() {
         }
         let own = |index: usize| means[index][index % 3];
         let loss = |index: usize| means[index].iter().map(|log| (log - own(index)).exp()).sum::<f64>().ln() / 17.0;
-        let hits = (0..17).filter(|&index| means[index].iter().all(|log| *log <= own(index))).count();
-        losses.push(((0..17).map(loss).sum::<f64>(), hits));
+        let top_k_correct = (0..17).filter(|&index| means[index].iter().all(|log| *log <= own(index))).count();
+        losses.push(((0..17).map(loss).sum::<f64>(), top_k_correct));
     }
-    for (crops, (loss, hits)) in [1, 5, 10].map(|count| EvalCrop::several(count).unwrap()).iter().zip(&losses) {
+    for (crops, (loss, top_k_correct)) in [1, 5, 10].map(|count| EvalCrop::several(count).unwrap()).iter().zip(&losses)
+    {
         let loader = loader().unwrap().cropped(crops).unwrap();
         let found = evaluate(program.as_mut(), &loader, 17, None, EpochPosition::default(), &mut ()).unwrap();
         // The loss of single crops is the plan's, whose logarithms are of 32 bits and differ with the kernels.
         let tolerance = if crops.len() == 1 { 1e-6 } else { 1e-9 };
         assert!((found.loss - loss).abs() < tolerance, "{} crops: {} for {loss}", crops.len(), found.loss);
-        assert_eq!((found.accuracy, found.samples), (*hits as f64 / 17.0, 17));
+        assert_eq!((found.accuracy, found.samples), (*top_k_correct as f64 / 17.0, 17));
     }
     assert!(losses[0].0 != losses[1].0 && losses[1].0 != losses[2].0, "{losses:?}");
 }

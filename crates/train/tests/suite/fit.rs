@@ -130,8 +130,8 @@ fn a_trainer_validates_tests_and_predicts_with_what_it_trained() {
             assert_eq!((validation.samples, test.samples, rows.len()), (17, 11, 17));
             assert!(rows.iter().all(|row| (row.iter().sum::<f64>() - 1.0).abs() < 1e-6), "{rows:?}");
             let hit = |(index, row): (usize, &Vec<f64>)| row.iter().all(|p| *p <= row[index % 3]);
-            let hits = rows.iter().enumerate().filter(|&row| hit(row)).count();
-            assert_eq!(hits as f64 / 17.0, validation.accuracy);
+            let top_k_correct = rows.iter().enumerate().filter(|&row| hit(row)).count();
+            assert_eq!(top_k_correct as f64 / 17.0, validation.accuracy);
         }
     }
 }
