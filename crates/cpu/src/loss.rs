@@ -29,7 +29,7 @@ impl CrossEntropy {
     }
 }
 
-/// Writes probabilities, the scaled sum of losses, and the number of hits.
+/// Writes probabilities, the scaled sum of losses, and the number of correct samples.
 ///
 /// # Safety
 /// Regions are valid: `samples * classes` logits and probabilities, labels below `classes`, one loss and one count.

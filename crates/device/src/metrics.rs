@@ -8,7 +8,7 @@ use enmasse_graph::{MOST_METRICS, Per, Plan, ValueId};
 pub struct StepMetrics {
     /// Training: mean loss over the global batch. Evaluation: sum of the losses of this program's samples.
     pub loss: f64,
-    /// Training: hits in the global batch. Evaluation: hits among this program's samples.
+    /// Training: correct samples in the global batch. Evaluation: correct samples among this program's samples.
     pub correct: u64,
     /// The metrics of [`Plan::measured`], in that order, followed by zeros. Per-sample metrics are sums: in training over the
     /// global batch, in evaluation over this program's samples.
@@ -76,7 +76,7 @@ mod tests {
     /// Plans of three shards with a per-sample metric, one of the whole step, and another per-sample metric.
     fn plans() -> Plans {
         let sum = |logits: Tensor, _| logits.sum_classes();
-        let own = |name: &str| Metric::Own { name: name.into(), function: PerSample::new(sum) };
+        let own = |name: &str| Metric::Custom { name: name.into(), function: PerSample::new(sum) };
         let metrics = vec![own("a"), Metric::GradientNorm, own("b")];
         let options = CompileOptions { shards: 3, metrics, ..CompileOptions::new("net", 2, 4, 10) };
         compile(&|x: Tensor| x.flatten().linear("fc", 10), &options).unwrap()

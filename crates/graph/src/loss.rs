@@ -13,7 +13,7 @@ use crate::{GraphError, Mode, Node, Op, PerSample, Phase, ValueId};
 ///     let log_p = (logits.log_softmax() * targets).sum_classes();
 ///     log_p.clone().exp().affine(-1.0, 1.0).power(2.0) * log_p.affine(-1.0, 0.0)
 /// });
-/// let options = CompileOptions { loss: Loss::Own(focal), ..CompileOptions::new("softmax", 8, 16, 10) };
+/// let options = CompileOptions { loss: Loss::Custom(focal), ..CompileOptions::new("softmax", 8, 16, 10) };
 /// compile(&|x: Tensor| x.flatten().linear("fc", 10), &options).unwrap();
 /// ```
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub enum Loss {
     },
     /// A function of logits and targets, the same in evaluation. A place without a sample adds nothing and has no gradient.
     /// Targets of mixtures have the shares of both labels.
-    Own(PerSample),
+    Custom(PerSample),
 }
 
 impl Default for Loss {
@@ -52,7 +52,7 @@ pub(crate) fn add_loss(forward: &mut Forward, loss: &Loss, scale: f32, mode: Mod
             let smoothing = if mode == Mode::Train { *smoothing } else { 0.0 };
             Ok(cross_entropy(forward, scale, smoothing))
         }
-        Loss::Own(function) => own_loss(forward, function, scale, mode),
+        Loss::Custom(function) => own_loss(forward, function, scale, mode),
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
     use crate::{CompileOptions, Mixture, Plan, Tensor, compile};
 
     fn options(function: fn(Tensor, Tensor) -> Tensor) -> CompileOptions {
-        CompileOptions { loss: Loss::Own(PerSample::new(function)), ..CompileOptions::new("net", 4, 8, 10) }
+        CompileOptions { loss: Loss::Custom(PerSample::new(function)), ..CompileOptions::new("net", 4, 8, 10) }
     }
 
     fn net(x: Tensor) -> Tensor {
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn only_training_takes_mixtures() {
-        let own = Loss::Own(PerSample::new(|x: Tensor, y: Tensor| (x.log_softmax() * y).sum_classes()));
+        let own = Loss::Custom(PerSample::new(|x: Tensor, y: Tensor| (x.log_softmax() * y).sum_classes()));
         for (loss, taking) in
             [(Loss::default(), &["cross_entropy", "cross_entropy_backward"][..]), (own, &["targets"][..])]
         {

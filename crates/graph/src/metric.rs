@@ -20,7 +20,7 @@ pub const MOST_METRICS: usize = 8;
 /// ```
 /// use enmasse_graph::{CompileOptions, Metric, PerSample, Tensor, compile};
 /// let function = PerSample::new(|logits: Tensor, targets: Tensor| (logits * targets).sum_classes());
-/// let metrics = vec![Metric::Top(5), Metric::Own { name: "label_logit".into(), function }];
+/// let metrics = vec![Metric::Top(5), Metric::Custom { name: "label_logit".into(), function }];
 /// let options = CompileOptions { metrics, ..CompileOptions::new("softmax", 8, 16, 10) };
 /// let plans = compile(&|x: Tensor| x.flatten().linear("fc", 10), &options).unwrap();
 /// let names: Vec<String> = plans.evaluate.measured.into_iter().map(|measured| measured.name).collect();
@@ -55,7 +55,7 @@ pub enum Metric {
     /// The norm of all gradients before clipping, named `gradient_norm`. Only training has it.
     GradientNorm,
     /// The mean of a function over samples.
-    Own {
+    Custom {
         /// Its name: lower-case letters, digits and `_`.
         name: String,
         /// Computes the value of each sample.
@@ -69,7 +69,7 @@ impl Metric {
         match self {
             Metric::Top(k) => format!("top{k}"),
             Metric::GradientNorm => "gradient_norm".into(),
-            Metric::Own { name, .. } => name.clone(),
+            Metric::Custom { name, .. } => name.clone(),
         }
     }
 }
@@ -131,7 +131,7 @@ pub(crate) fn add_metrics(forward: &mut Forward, metrics: &[Metric]) -> Result<V
         let values = match metric {
             Metric::Top(k) => top_k_correct(forward, &name, *k),
             Metric::GradientNorm => continue,
-            Metric::Own { function, .. } => {
+            Metric::Custom { function, .. } => {
                 forward.record(&format!("metric {name}"), &name, forward.logits, function)?
             }
         };
@@ -177,7 +177,7 @@ mod tests {
     use crate::{CompileOptions, Plan, compile};
 
     fn own(name: &str, function: impl Fn(Tensor, Tensor) -> Tensor + Send + Sync + 'static) -> Metric {
-        Metric::Own { name: name.into(), function: PerSample::new(function) }
+        Metric::Custom { name: name.into(), function: PerSample::new(function) }
     }
 
     fn label_logit(logits: Tensor, targets: Tensor) -> Tensor {

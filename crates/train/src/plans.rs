@@ -23,7 +23,7 @@ impl Objective {
         let smoothing = config.label_smoothing as f32;
         match &self.loss {
             None => Ok(Loss::CrossEntropy { smoothing }),
-            Some(function) if smoothing == 0.0 => Ok(Loss::Own(function.clone())),
+            Some(function) if smoothing == 0.0 => Ok(Loss::Custom(function.clone())),
             Some(_) => Err(TrainError::Graph(GraphError::Option(format!(
                 "`label_smoothing = {smoothing}` has no effect on this program's own loss: leave it out"
             )))),

@@ -106,7 +106,7 @@ impl<'a> Trainer<'a> {
         name: impl Into<String>,
         function: impl Fn(Tensor, Tensor) -> Tensor + Send + Sync + 'static,
     ) -> Self {
-        self.objective.metrics.push(Metric::Own { name: name.into(), function: PerSample::new(function) });
+        self.objective.metrics.push(Metric::Custom { name: name.into(), function: PerSample::new(function) });
         self
     }
 

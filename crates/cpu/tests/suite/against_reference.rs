@@ -87,7 +87,7 @@ fn a_small_residual_network() {
 #[test]
 fn a_loss_of_functions() {
     for shards in [1, 3] {
-        let loss = Loss::Own(PerSample::new(focal));
+        let loss = Loss::Custom(PerSample::new(focal));
         let options = CompileOptions { loss, shards, ..CompileOptions::new("residual", 4, 32, 7) };
         check("focal", &compile(&residual, &options).unwrap(), Isa::detect(), 3, 2e-5);
     }
@@ -95,7 +95,7 @@ fn a_loss_of_functions() {
 
 #[test]
 fn global_batches_that_are_not_full() {
-    for loss in [Loss::CrossEntropy { smoothing: 0.1 }, Loss::Own(PerSample::new(focal))] {
+    for loss in [Loss::CrossEntropy { smoothing: 0.1 }, Loss::Custom(PerSample::new(focal))] {
         for shards in [1, 3] {
             let loss = loss.clone();
             let options =
@@ -107,7 +107,7 @@ fn global_batches_that_are_not_full() {
 
 #[test]
 fn mixtures_of_two_samples() {
-    for loss in [Loss::CrossEntropy { smoothing: 0.1 }, Loss::Own(PerSample::new(focal))] {
+    for loss in [Loss::CrossEntropy { smoothing: 0.1 }, Loss::Custom(PerSample::new(focal))] {
         for shards in [1, 3] {
             let loss = loss.clone();
             let options = CompileOptions { loss, shards, mixed: true, ..CompileOptions::new("residual", 5, 32, 7) };

@@ -15,10 +15,10 @@ fn model(x: Tensor) -> Tensor {
     x.conv2d("conv", Conv::new(6, 3).no_bias()).batch_norm("bn").relu().flatten().linear("fc", CLASSES)
 }
 
-/// Three shards of four samples, which measure top-2 hits, the norm of gradients, and the label's squared logit.
+/// Three shards of four samples, which measure top-2 correct, the norm of gradients, and the label's squared logit.
 fn plans(sync_batch_norm: bool, clip_norm: Option<f32>) -> Plans {
     let squared = |logits: Tensor, targets: Tensor| (logits.clone() * logits * targets).sum_classes();
-    let own = Metric::Own { name: "squared".into(), function: PerSample::new(squared) };
+    let own = Metric::Custom { name: "squared".into(), function: PerSample::new(squared) };
     let metrics = vec![Metric::Top(2), Metric::GradientNorm, own];
     let options = CompileOptions {
         shards: SHARDS,
@@ -42,7 +42,7 @@ fn inputs(batch: &Batch, hosted: &Range<usize>) -> StepInputs {
     StepInputs { save: hosted.contains(&(SHARDS - 1)), ..batch.hosted(hosted.clone(), SHARDS).inputs(1) }
 }
 
-/// Top-2 hits and squared logits, summed over samples.
+/// Top-2 correct and squared logits, summed over samples.
 fn plain(logits: &[f64], labels: &[i32]) -> [f64; 2] {
     let rows = logits.chunks(CLASSES).zip(labels).filter(|(_, label)| **label >= 0);
     rows.fold([0.0; 2], |[hits, squares], (row, &label)| {

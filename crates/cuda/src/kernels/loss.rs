@@ -19,7 +19,7 @@ impl CrossEntropy {
         [smoothing / classes as f64, 1.0 - smoothing].map(|share| Argument::F32(share as f32))
     }
 
-    /// The probabilities of `logits` `[N,K]`, the scaled sum of the losses, and the number of hits.
+    /// The probabilities of `logits` `[N,K]`, the scaled sum of the losses, and the number of correct samples.
     pub fn forward(&self, logits: Span, labels: Labels, probabilities: Span, loss: Span, correct: Span) -> [Kernel; 2] {
         let samples = labels.samples();
         let classes = float_count(logits) / samples.max(1);

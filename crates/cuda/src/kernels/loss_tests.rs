@@ -22,7 +22,7 @@ fn check(logits: &[f32], labels: &[i32], scale: f32, smoothing: f32) {
     check_mixture(logits, labels, Some((&others, &shares)), scale, smoothing);
 }
 
-/// Probabilities, loss and hits on the bench, against those of the reference. The gradient in place and elsewhere, too.
+/// Probabilities, loss and correct samples on the bench, against those of the reference. The gradient in place and elsewhere, too.
 #[track_caller]
 fn check_mixture(logits: &[f32], labels: &[i32], mixture: Option<(&[i32], &[f32])>, scale: f32, smoothing: f32) {
     let Some(mut bench) = Bench::new() else { return };

@@ -81,7 +81,7 @@ fn a_small_residual_network() {
 
 #[test]
 fn global_batches_that_are_not_full() {
-    for loss in [Loss::CrossEntropy { smoothing: 0.1 }, Loss::Own(PerSample::new(focal))] {
+    for loss in [Loss::CrossEntropy { smoothing: 0.1 }, Loss::Custom(PerSample::new(focal))] {
         for shards in [1, 3] {
             let loss = loss.clone();
             let size = [37, 30];
@@ -95,7 +95,7 @@ fn global_batches_that_are_not_full() {
 
 #[test]
 fn mixtures_of_two_samples() {
-    for loss in [Loss::CrossEntropy { smoothing: 0.1 }, Loss::Own(PerSample::new(focal))] {
+    for loss in [Loss::CrossEntropy { smoothing: 0.1 }, Loss::Custom(PerSample::new(focal))] {
         for shards in [1, 3] {
             let loss = loss.clone();
             let size = [37, 30];
@@ -192,7 +192,7 @@ fn the_error_of_f16() {
 
 #[test]
 fn a_loss_of_functions() {
-    let loss = Loss::Own(PerSample::new(focal));
+    let loss = Loss::Custom(PerSample::new(focal));
     let options = CompileOptions { loss, ..CompileOptions::new("residual", 4, 32, 7) };
     let Some(plans) = compile(&residual, &options) else { return };
     check("focal", &plans, 2, 2e-5);

@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn the_first_gradient_is_scaled() {
         let own = PerSample::new(|logits: Tensor, targets: Tensor| (logits.log_softmax() * targets).sum_classes());
-        for loss in [Loss::default(), Loss::Own(own)] {
+        for loss in [Loss::default(), Loss::Custom(own)] {
             let plan = plans(|options| CompileOptions { loss, ..options }).train.unwrap();
             let [seed, scale, next] = &plan.phase(Phase::Backward)[..3] else { panic!("{plan}") };
             assert_eq!((&scale.op, scale.inputs[0], plan.value(scale.inputs[1]).name.as_str()), {

@@ -59,7 +59,7 @@ mod tests {
             assert!(plans.evaluate.loss_weight.is_none() && !plans.evaluate.to_string().contains("weighted"));
         };
         check(Loss::default(), "loss.cross_entropy_backward");
-        check(Loss::Own(own), "loss.sample_sum_backward");
+        check(Loss::Custom(own), "loss.sample_sum_backward");
         let plain = compile(&net, &CompileOptions::new("net", 4, 8, 10)).unwrap().train.unwrap();
         assert!(plain.loss_weight.is_none() && scaled(&plain, Phase::Loss).is_empty());
     }

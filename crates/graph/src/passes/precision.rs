@@ -163,8 +163,8 @@ mod tests {
             let y = logits.log_softmax().scale_classes(&[0.5; 10]) * targets;
             y.exp().log().sum_classes().power(2.0).clamp_min(0.5).affine(-1.0, 1.0)
         });
-        let own = Metric::Own { name: "own".into(), function: function.clone() };
-        let (loss, metrics) = (Loss::Own(function), vec![Metric::Top(5), own]);
+        let own = Metric::Custom { name: "own".into(), function: function.clone() };
+        let (loss, metrics) = (Loss::Custom(function), vec![Metric::Top(5), own]);
         let options =
             CompileOptions { loss, metrics, precision: Precision::Bf16, ..CompileOptions::new("net", 4, 16, 10) };
         let plans = compile(&net, &options).unwrap();

@@ -247,7 +247,7 @@ fn global_batches_that_are_not_full() {
     let weighted = CompileOptions { weighted_loss: true, shards: 2, ..options() };
     check_batch(&residual_net, &weighted, |_| {});
     let log_p = |x: Tensor, y: Tensor| (x.log_softmax() * y).sum_classes().affine(-1.0, 0.0);
-    let loss = Loss::Own(PerSample::new(log_p));
+    let loss = Loss::Custom(PerSample::new(log_p));
     check_batch(&residual_net, &CompileOptions { loss, ..weighted }, |_| {});
 }
 
@@ -257,7 +257,7 @@ fn mixtures_of_two_samples() {
     check_batch(&residual_net, &mixed, |_| {});
     check_batch(&residual_net, &CompileOptions { shards: 3, ..mixed.clone() }, |batch| batch.labels[1] = -1);
     let log_p = |x: Tensor, y: Tensor| (x.log_softmax() * y).sum_classes().affine(-1.0, 0.0);
-    let loss = Loss::Own(PerSample::new(log_p));
+    let loss = Loss::Custom(PerSample::new(log_p));
     check_batch(&residual_net, &CompileOptions { loss, ..mixed }, |batch| batch.labels[2] = -1);
 }
 
@@ -265,7 +265,7 @@ fn mixtures_of_two_samples() {
 #[test]
 fn losses_of_functions() {
     let check = |function: fn(Tensor, Tensor) -> Tensor| {
-        let options = CompileOptions { loss: Loss::Own(PerSample::new(function)), ..options() };
+        let options = CompileOptions { loss: Loss::Custom(PerSample::new(function)), ..options() };
         let model = |x: Tensor| head(stem(x, 3).relu());
         check_batch(&model, &options, |_| {});
         check_batch(&model, &options, |batch| batch.labels[1] = -1);

@@ -315,7 +315,7 @@ impl Case {
             sync_batch_norm: shards > 1,
             size: self.size,
             loss: match self.loss {
-                Some(function) => Loss::Own(PerSample::new(function)),
+                Some(function) => Loss::Custom(PerSample::new(function)),
                 None => Loss::CrossEntropy { smoothing: self.label_smoothing },
             },
             mixed: self.mixed,
