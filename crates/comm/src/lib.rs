@@ -58,7 +58,7 @@ pub use net::channel::{Channel, ChannelError, ChannelListener};
 pub use net::refused::Refused;
 pub use options::GroupOptions;
 pub use rendezvous::{MeetingPoint, Rendezvous, TransportChoice};
-pub use shards::{Fold, HostedShard, ShardMap, ShardsError};
+pub use shards::{Fold, LocalShard, ShardMap, ShardsError};
 pub use token::{TOKEN_BYTES, Token, UserSecretError, WeakToken};
 pub use tree::tree_fold;
 pub use watch::Watch;

@@ -21,7 +21,7 @@ pub(crate) const PARTIALS_LIMIT: usize = 2 * usize::BITS as usize;
 /// ```
 /// use enmasse_comm::ShardMap;
 /// let map = ShardMap::new(6, 2)?;
-/// assert_eq!((map.hosted(0), map.hosted(1)), (0..3, 3..6));
+/// assert_eq!((map.local(0), map.local(1)), (0..3, 3..6));
 /// // The tree over six shards is ((0+1)+(2+3)) + (4+5), so 2 and 3 meet only in the sum over ranks.
 /// assert_eq!(map.partials(0).collect::<Vec<_>>(), [0..2, 2..3]);
 /// assert_eq!(map.partials(1).collect::<Vec<_>>(), [3..4, 4..6]);
@@ -49,7 +49,7 @@ pub struct ShardsError {
 
 /// One shard that a rank hosts, in [`ShardMap::schedule`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostedShard {
+pub struct LocalShard {
     /// Its number among all shards.
     pub shard: usize,
     /// The slot for its values.
@@ -93,7 +93,7 @@ impl ShardMap {
     }
 
     /// The shards of a rank; empty for a rank that does not exist.
-    pub fn hosted(&self, rank: usize) -> Range<usize> {
+    pub fn local(&self, rank: usize) -> Range<usize> {
         let start = |rank: usize| (rank * self.each + rank.min(self.larger)).min(self.shards);
         start(rank.min(self.ranks))..start(rank.saturating_add(1).min(self.ranks))
     }
@@ -102,24 +102,24 @@ impl ShardMap {
     /// partial sums that the rank passes to the group: a single one if both numbers are powers of two, and at most 2
     /// log2(shards).
     pub fn partials(&self, rank: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-        self.subtrees(self.hosted(rank))
+        self.subtrees(self.local(rank))
     }
 
     /// The shards of adjacent ranks.
-    pub(crate) fn hosted_by(&self, ranks: &Range<usize>) -> Range<usize> {
-        self.hosted(ranks.start).start..self.hosted(ranks.end - 1).end
+    pub(crate) fn local_by(&self, ranks: &Range<usize>) -> Range<usize> {
+        self.local(ranks.start).start..self.local(ranks.end - 1).end
     }
 
-    /// The largest subtrees of the tree over all shards that lie within `hosted`, in order.
-    pub(crate) fn subtrees(&self, hosted: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+    /// The largest subtrees of the tree over all shards that lie within `local`, in order.
+    pub(crate) fn subtrees(&self, local: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
         let shards = self.shards;
-        let mut next = hosted.start;
+        let mut next = local.start;
         std::iter::from_fn(move || {
-            if next == hosted.end {
+            if next == local.end {
                 return None;
             }
             let mut node = 0..shards;
-            while node.start < hosted.start || node.end > hosted.end {
+            while node.start < local.start || node.end > local.end {
                 let middle = node.start + split(node.len());
                 node = if next < middle { node.start..middle } else { middle..node.end };
             }
@@ -148,8 +148,8 @@ impl ShardMap {
     /// assert_eq!(steps, [(0, 0, &[][..]), (1, 1, &[left]), (2, 1, &[]), (3, 2, &[right, left])]);
     /// # Ok::<(), enmasse_comm::ShardsError>(())
     /// ```
-    pub fn schedule(&self, rank: usize) -> Vec<HostedShard> {
-        let mut steps = Vec::with_capacity(self.hosted(rank).len());
+    pub fn schedule(&self, rank: usize) -> Vec<LocalShard> {
+        let mut steps = Vec::with_capacity(self.local(rank).len());
         for (slot, partial) in self.partials(rank).enumerate() {
             append(&mut steps, partial, slot);
         }
@@ -173,14 +173,14 @@ impl ShardMap {
     /// The same from one partial sum of a rank on.
     pub(crate) fn walk_from(&self, rank: usize, partial: usize) -> Walk<impl Fn(usize) -> usize + Copy + use<>> {
         let map = *self;
-        Walk::new(rank, partial, move |rank| map.hosted(rank).end)
+        Walk::new(rank, partial, move |rank| map.local(rank).end)
     }
 }
 
 /// Appends the steps of a subtree whose sum goes into `slot`.
-fn append(steps: &mut Vec<HostedShard>, node: Range<usize>, slot: usize) {
+fn append(steps: &mut Vec<LocalShard>, node: Range<usize>, slot: usize) {
     if node.len() == 1 {
-        return steps.push(HostedShard { shard: node.start, slot, folds: vec![] });
+        return steps.push(LocalShard { shard: node.start, slot, folds: vec![] });
     }
     let middle = node.start + split(node.len());
     append(steps, node.start..middle, slot);
@@ -236,9 +236,9 @@ mod tests {
     fn ranks_host_shards_in_order() {
         let check = |shards: usize, ranks: usize, expected: &[[usize; 2]]| {
             let map = ShardMap::new(shards, ranks).unwrap();
-            let hosted: Vec<_> = (0..ranks).map(|rank| [map.hosted(rank).start, map.hosted(rank).end]).collect();
-            assert_eq!(hosted, expected, "{shards} on {ranks}");
-            assert!(map.hosted(ranks).is_empty() && map.hosted(usize::MAX).is_empty());
+            let local: Vec<_> = (0..ranks).map(|rank| [map.local(rank).start, map.local(rank).end]).collect();
+            assert_eq!(local, expected, "{shards} on {ranks}");
+            assert!(map.local(ranks).is_empty() && map.local(usize::MAX).is_empty());
         };
         check(1, 1, &[[0, 1]]);
         check(4, 4, &[[0, 1], [1, 2], [2, 3], [3, 4]]);

@@ -20,9 +20,9 @@ type F32 = Region<f32>;
 #[derive(Debug)]
 pub(crate) struct StatisticsExchange {
     count: usize,
-    /// The moments of each hosted shard.
+    /// The moments of each local shard.
     own: Vec<Moments>,
-    /// Where each hosted shard stores the result.
+    /// Where each local shard stores the result.
     all: Vec<Moments>,
     /// Number of shards that the first rank hosts. No rank hosts more.
     most: usize,
@@ -33,8 +33,8 @@ pub(crate) struct StatisticsExchange {
 
 impl StatisticsExchange {
     pub(crate) fn new(map: &ShardMap, count: usize, own: Vec<Moments>, all: Vec<Moments>) -> Self {
-        let (ranks, most) = (map.ranks(), map.hosted(0).len());
-        let places = (0..ranks).flat_map(|rank| (0..map.hosted(rank).len()).map(move |hosted| rank * most + hosted));
+        let (ranks, most) = (map.ranks(), map.local(0).len());
+        let places = (0..ranks).flat_map(|rank| (0..map.local(rank).len()).map(move |local| rank * most + local));
         StatisticsExchange { count, own, all, most, ranks, places: places.collect() }
     }
 
@@ -100,11 +100,11 @@ impl StatisticsExchange {
 #[derive(Debug)]
 pub(crate) struct SumExchange {
     pub shards: usize,
-    /// The hosted shards of each partial sum that this rank contributes, as indices among the hosted shards.
+    /// The local shards of each partial sum that this rank contributes, as indices among the local shards.
     pub partials: Vec<Range<usize>>,
-    /// Both tensors of each hosted shard.
+    /// Both tensors of each local shard.
     pub values: [Vec<F32>; 2],
-    /// Where each hosted shard stores the results.
+    /// Where each local shard stores the results.
     pub sums: [Vec<F32>; 2],
 }
 
@@ -149,7 +149,7 @@ impl SumExchange {
     }
 }
 
-/// A hosted shard's part in the sum of one bucket over all shards.
+/// A local shard's part in the sum of one bucket over all shards.
 #[derive(Debug)]
 pub(crate) struct BucketSum {
     pub bucket: usize,
@@ -162,12 +162,12 @@ pub(crate) struct BucketSum {
     pub is_for_all: bool,
     /// The additions that become possible once this shard's gradients are complete.
     pub folds: Vec<Fold>,
-    /// Whether this is the last hosted shard.
+    /// Whether this is the last local shard.
     pub is_last: bool,
 }
 
 impl BucketSum {
-    /// Adds up the complete subtrees, and after the last hosted shard starts the sum over all ranks.
+    /// Adds up the complete subtrees, and after the last local shard starts the sum over all ranks.
     ///
     /// # Safety
     /// Gradient arenas are valid; no instruction touches the range before [`all_reduce_wait`].

@@ -84,7 +84,7 @@ impl CpuProgram {
     /// Begins a step, if the batch fits the plan.
     fn begin(&mut self, mode: Mode, inputs: &StepInputs) -> Result<(), DeviceError> {
         let plan = self.plans.plan(mode).ok_or_else(not_compiled)?;
-        check_batch(plan, self.bound.hosted(), inputs.batch.as_ref())?;
+        check_batch(plan, self.bound.local(), inputs.batch.as_ref())?;
         // A step that was abandoned in the middle may have sums in progress.
         self.bound.drain();
         let values = StepValues { epoch: inputs.epoch, ..StepValues::of(inputs.batch.as_ref()) };
@@ -205,7 +205,7 @@ impl Program for CpuProgram {
 
     fn start_timeline(&mut self, steps: usize) {
         let instructions = self.plans.train.as_ref().map_or(0, |plan| plan.instructions.len());
-        self.observed.start_spans(steps * instructions * self.bound.hosted());
+        self.observed.start_spans(steps * instructions * self.bound.local());
     }
 
     fn take_timeline(&mut self) -> Vec<InstructionSpan> {

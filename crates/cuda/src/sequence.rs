@@ -169,8 +169,8 @@ pub(crate) struct Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Number {
     pub value: ValueId,
-    /// The hosted shard, by its index; 0 for values that all shards share.
-    pub hosted: usize,
+    /// The local shard, by its index; 0 for values that all shards share.
+    pub local: usize,
     /// Its first byte among the results.
     pub at: usize,
 }

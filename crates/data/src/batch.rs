@@ -20,22 +20,22 @@ pub(crate) const NO_LABEL: i32 = -1;
 /// The index of a place without an image.
 const NO_IMAGE: u64 = u64::MAX;
 
-/// The hosted shards' pieces of a global batch, shard after shard. Dropping it returns its memory to the loader.
+/// The local shards' pieces of a global batch, shard after shard. Dropping it returns its memory to the loader.
 #[derive(Debug)]
 pub struct Batch {
-    /// Images, `[hosted batch, size, size, 3]`. In evaluation they are zero for missing samples; in training they are those of other
+    /// Images, `[local batch, size, size, 3]`. In evaluation they are zero for missing samples; in training they are those of other
     /// samples, which batch norm sees.
     pub images: HostBuffer,
-    /// Classes, `[hosted batch]`; -1 for missing samples.
+    /// Classes, `[local batch]`; -1 for missing samples.
     pub labels: Vec<i32>,
-    /// Indices of the images' samples, `[hosted batch]`; `u64::MAX` where there is none.
+    /// Indices of the images' samples, `[local batch]`; `u64::MAX` where there is none.
     pub indices: Vec<u64>,
-    /// The numbers that key the random numbers of the samples, `[hosted batch]`: their indices, and others for the repetitions of a
+    /// The numbers that key the random numbers of the samples, `[local batch]`: their indices, and others for the repetitions of a
     /// sample in an epoch.
     pub draws: Vec<u64>,
-    /// Of mixtures the classes of the other samples, `[hosted batch]`; empty otherwise. See [`shares`](Self::shares).
+    /// Of mixtures the classes of the other samples, `[local batch]`; empty otherwise. See [`shares`](Self::shares).
     pub other_labels: Vec<i32>,
-    /// Of mixtures the share of each label, `[hosted batch]`; empty otherwise. It is at least a half: if the other sample has
+    /// Of mixtures the share of each label, `[local batch]`; empty otherwise. It is at least a half: if the other sample has
     /// the larger share, the two labels are exchanged.
     pub shares: Vec<f32>,
     /// The places of the global batch by its samples, which makes a mean over all places one over the samples; above 1 only in the last

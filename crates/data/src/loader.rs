@@ -23,7 +23,7 @@ use crate::{
 /// Bytes that a loader of data on servers fetches ahead at a time, besides its batches.
 pub const AHEAD_BYTES: usize = Ahead::BYTES as usize;
 
-/// Training batches of the hosted shards: shuffled and augmented.
+/// Training batches of the local shards: shuffled and augmented.
 pub struct TrainLoader {
     order: TrainOrder,
     sharding: Sharding,
@@ -63,7 +63,7 @@ impl TrainLoader {
                     .to_owned(),
             ));
         }
-        let core = Core::new(pool, dataset, sharding.hosted_batch(), transform.size(), mixed);
+        let core = Core::new(pool, dataset, sharding.local_batch(), transform.size(), mixed);
         Ok(TrainLoader { order, sharding, transform: Arc::new(transform), seed, core })
     }
 
@@ -129,7 +129,7 @@ impl TrainLoader {
     }
 }
 
-/// Evaluation batches of the hosted shards: in index order, each sample exactly once over all shards.
+/// Evaluation batches of the local shards: in index order, each sample exactly once over all shards.
 pub struct EvalLoader {
     order: EvalOrder,
     transform: Arc<EvalTransform>,
@@ -147,7 +147,7 @@ impl EvalLoader {
     ) -> Result<Self, DataError> {
         transform.check()?;
         let order = EvalOrder::new(dataset.len(), sharding.clone())?;
-        let core = Core::new(pool, dataset, sharding.hosted_batch(), transform.size, false);
+        let core = Core::new(pool, dataset, sharding.local_batch(), transform.size, false);
         Ok(EvalLoader { order, transform: Arc::new(transform), crops: [EvalCrop::CENTER].into(), core })
     }
 

@@ -15,8 +15,8 @@ use crate::{DataError, Dataset};
 /// The pieces of each global batch that a loader serves: those of the shards that its program hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sharding {
-    /// The hosted shards, a non-empty part of `0..shards`.
-    pub hosted: Range<usize>,
+    /// The local shards, a non-empty part of `0..shards`.
+    pub local: Range<usize>,
     /// Number of shards into which a global batch is cut.
     pub shards: usize,
     /// Samples per shard.
@@ -24,9 +24,9 @@ pub struct Sharding {
 }
 
 impl Sharding {
-    /// One hosted shard of `shards`.
+    /// One local shard of `shards`.
     pub fn one(shard: usize, shards: usize, batch: usize) -> Self {
-        Sharding { hosted: shard..shard.saturating_add(1), shards, batch }
+        Sharding { local: shard..shard.saturating_add(1), shards, batch }
     }
 
     /// Samples per global batch.
@@ -34,29 +34,29 @@ impl Sharding {
         self.shards * self.batch
     }
 
-    /// Samples of each global batch that belong to hosted shards.
-    pub fn hosted_batch(&self) -> usize {
-        self.hosted.len() * self.batch
+    /// Samples of each global batch that belong to local shards.
+    pub fn local_batch(&self) -> usize {
+        self.local.len() * self.batch
     }
 
     /// The place of the hosted samples in a global batch.
-    pub(crate) fn hosted_samples(&self) -> Range<usize> {
-        self.hosted.start.saturating_mul(self.batch)..self.hosted.end.saturating_mul(self.batch)
+    pub(crate) fn local_samples(&self) -> Range<usize> {
+        self.local.start.saturating_mul(self.batch)..self.local.end.saturating_mul(self.batch)
     }
 
     /// Fails if a number is zero or out of range.
     pub fn check(&self) -> Result<(), DataError> {
-        let Sharding { hosted, shards, batch } = self;
+        let Sharding { local, shards, batch } = self;
         if *batch == 0 || *shards == 0 {
             return Err(DataError::Setting(format!(
                 "{shards} shards of {batch} samples make no batch; both must be at least 1"
             )));
         }
-        if hosted.is_empty() {
+        if local.is_empty() {
             return Err(DataError::Setting(format!("none of {shards} shards is hosted; at least one must be")));
         }
-        if hosted.end > *shards {
-            let last = hosted.end - 1;
+        if local.end > *shards {
+            let last = local.end - 1;
             return Err(DataError::Setting(format!("shard {last} does not exist: there are {shards}, counted from 0")));
         }
         if shards.checked_mul(*batch).is_none() {
@@ -309,14 +309,14 @@ impl EpochOrder {
         self.entries_of(self.positions(batch, 0..self.global_batch))
     }
 
-    /// The part of that batch that belongs to the hosted shards of `sharding`, shard after shard.
-    pub fn hosted(&self, batch: usize, sharding: &Sharding) -> Vec<usize> {
-        self.entries_of(self.hosted_positions(batch, sharding))
+    /// The part of that batch that belongs to the local shards of `sharding`, shard after shard.
+    pub fn local(&self, batch: usize, sharding: &Sharding) -> Vec<usize> {
+        self.entries_of(self.local_positions(batch, sharding))
     }
 
     /// The positions of the places of that part. Those from [`entries`](Self::entries) on are of places without a sample.
-    pub(crate) fn hosted_positions(&self, batch: usize, sharding: &Sharding) -> impl Iterator<Item = usize> {
-        self.positions(batch, sharding.hosted_samples())
+    pub(crate) fn local_positions(&self, batch: usize, sharding: &Sharding) -> impl Iterator<Item = usize> {
+        self.positions(batch, sharding.local_samples())
     }
 
     /// The position of a place of a global batch; `None` past the last one.
@@ -413,7 +413,7 @@ pub struct EvalOrder {
 }
 
 impl EvalOrder {
-    /// The order of `samples` samples for the hosted shards.
+    /// The order of `samples` samples for the local shards.
     pub fn new(samples: usize, sharding: Sharding) -> Result<Self, DataError> {
         sharding.check()?;
         Ok(EvalOrder { samples, sharding })
@@ -424,10 +424,10 @@ impl EvalOrder {
         self.samples.div_ceil(self.sharding.global_batch())
     }
 
-    /// The sample indices of the hosted shards in global batch `batch`; at the end fewer than a full batch, or none.
+    /// The sample indices of the local shards in global batch `batch`; at the end fewer than a full batch, or none.
     pub fn indices(&self, batch: usize) -> Range<usize> {
         let first = batch * self.sharding.global_batch();
-        let Range { start, end } = self.sharding.hosted_samples();
+        let Range { start, end } = self.sharding.local_samples();
         (first + start).min(self.samples)..(first + end).min(self.samples)
     }
 }

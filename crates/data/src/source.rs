@@ -38,7 +38,7 @@ impl Samples {
     /// The places of a batch: positions in the order of the epoch, or numbers of indices and crops.
     pub fn places(&self, batch: usize) -> Vec<usize> {
         match self {
-            Samples::Train { order, sharding, .. } => order.hosted_positions(batch, sharding).collect(),
+            Samples::Train { order, sharding, .. } => order.local_positions(batch, sharding).collect(),
             Samples::Eval { order, crops, .. } => {
                 let (batch, crop) = (batch / crops.len(), batch % crops.len());
                 order.indices(batch).map(|index| index * crops.len() + crop).collect()
@@ -136,7 +136,7 @@ impl Source {
                     Err(error) => (None, Some(error)),
                 };
                 for (number, image) in images.iter().enumerate() {
-                    let Some(place) = pair[number].hosted else { continue };
+                    let Some(place) = pair[number].local else { continue };
                     let mut piece = batch.begin(place);
                     let made = made.map(|made| made[number]);
                     if made.is_some() {

@@ -16,25 +16,25 @@ pub(crate) enum Task {
 pub(crate) struct Half {
     pub position: usize,
     /// Its place in the batch, unless another rank hosts it.
-    pub hosted: Option<usize>,
+    pub local: Option<usize>,
 }
 
 impl Task {
     /// The tasks of the hosted part of a global batch whose images are mixed in pairs. Where the shards of two ranks share a
     /// pair, both make it.
     pub fn pairs(order: &EpochOrder, batch: usize, sharding: &Sharding) -> Vec<Task> {
-        let hosted = sharding.hosted_samples();
+        let local = sharding.local_samples();
         let half = |number: usize| {
             let position = order.position(batch, number)?;
-            Some(Half { position, hosted: hosted.contains(&number).then(|| number - hosted.start) })
+            Some(Half { position, local: local.contains(&number).then(|| number - local.start) })
         };
         let task = |number: usize| match order.partner(batch, number) {
-            None => Some(Task::One { place: number - hosted.start, position: order.position(batch, number)? }),
+            None => Some(Task::One { place: number - local.start, position: order.position(batch, number)? }),
             // The partner's turn was before.
-            Some(partner) if partner < number && hosted.contains(&partner) => None,
+            Some(partner) if partner < number && local.contains(&partner) => None,
             Some(partner) => Some(Task::Pair([half(number.min(partner))?, half(number.max(partner))?])),
         };
-        hosted.clone().filter_map(task).collect()
+        local.clone().filter_map(task).collect()
     }
 
     /// The positions of its samples.

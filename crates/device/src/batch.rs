@@ -85,13 +85,13 @@ impl From<HostBatch> for Arc<dyn Batch> {
     }
 }
 
-/// Checks that a batch has the sizes for `hosted` shards of the plan, that every label is a class or below 0, every share of a
+/// Checks that a batch has the sizes for `local` shards of the plan, that every label is a class or below 0, every share of a
 /// mixture from 0 to 1, and that the plan takes the weight of its loss.
-pub fn check_batch(plan: &Plan, hosted: usize, batch: &dyn Batch) -> Result<(), DeviceError> {
-    let samples = hosted * plan.batch;
+pub fn check_batch(plan: &Plan, local: usize, batch: &dyn Batch) -> Result<(), DeviceError> {
+    let samples = local * plan.batch;
     let mixed = if plan.mixture.is_some() { samples } else { 0 };
     let sizes = [
-        ("image bytes", batch.images().len(), hosted * plan.shape(plan.images).elements()),
+        ("image bytes", batch.images().len(), local * plan.shape(plan.images).elements()),
         ("labels", batch.labels().len(), samples),
         ("sample indices", batch.sample_indices().len(), samples),
         ("other labels", batch.other_labels().len(), mixed),

@@ -36,7 +36,7 @@ impl Hosting {
 
     /// The shards that this program hosts.
     pub fn shards(&self) -> Range<usize> {
-        self.map.hosted(self.rank)
+        self.map.local(self.rank)
     }
 
     /// The number of shards that this program hosts.

@@ -41,7 +41,7 @@ pub struct Memory {
     pub state: usize,
     /// Gradients. A program that hosts several shards may need several arenas of them.
     pub gradients: usize,
-    /// Values of a step; of every hosted shard if all shards run at once.
+    /// Values of a step; of every local shard if all shards run at once.
     pub activations: usize,
     /// Additional memory of the device: packed weights, per-thread scratch.
     pub scratch: usize,
@@ -187,7 +187,7 @@ pub type Read<'a> = dyn Fn(usize, &StateTensor, &[f32]) + Sync + 'a;
 ///
 /// Tensor names are those of [`enmasse_graph::StateTensor`], `gradient.NAME` for the gradient of a trainable parameter,
 /// `gradient_norm` if gradients are clipped or it is a metric, and `logits`, `loss` and `correct` of the latest step. `logits`
-/// are those of the hosted shards, concatenated; `loss` and `correct` are sums over these shards. Elements are in PyTorch's
+/// are those of the local shards, concatenated; `loss` and `correct` are sums over these shards. Elements are in PyTorch's
 /// order, except in [`Program::fill_state`] and [`Program::read_state`], which access a whole model in stored order. Methods
 /// that read or set a tensor first wait for submitted work.
 pub trait Program: Send {

@@ -2,28 +2,28 @@
 
 use std::ops::Range;
 
-use enmasse_comm::{Fold, HostedShard};
+use enmasse_comm::{Fold, LocalShard};
 use enmasse_graph::Plan;
 
 use crate::Hosting;
 
-/// The hosted shards in execution order, and what the program holds for them.
+/// The local shards in execution order, and what the program holds for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// The shards, in the order in which they run.
-    pub shards: Vec<HostedShard>,
+    pub shards: Vec<LocalShard>,
     /// Whether all shards run each instruction before any shard runs the next. This is so if they exchange statistics
     /// in the middle of a pass, and each shard then has its own activations. Otherwise they run one after another and
     /// share one arena of activations.
     pub lockstep: bool,
     /// Number of gradient arenas.
     pub slots: usize,
-    /// The shards of each partial sum that this rank contributes, as indices among the hosted shards.
+    /// The shards of each partial sum that this rank contributes, as indices among the local shards.
     pub partials: Vec<Range<usize>>,
 }
 
 impl Schedule {
-    /// The schedule of a program's hosted shards; `train` is its training plan, if it has one.
+    /// The schedule of a program's local shards; `train` is its training plan, if it has one.
     pub fn new(hosting: &Hosting, train: Option<&Plan>) -> Self {
         let exchanges = |plan: &Plan| plan.instructions.iter().any(|node| node.op.is_joint());
         let lockstep = hosting.count() > 1 && train.is_some_and(exchanges);
@@ -36,7 +36,7 @@ impl Schedule {
 
     /// One shard that represents all, for inspecting or measuring instructions.
     pub fn sample() -> Self {
-        let shard = HostedShard { shard: 0, slot: 0, folds: Vec::new() };
+        let shard = LocalShard { shard: 0, slot: 0, folds: Vec::new() };
         Schedule { shards: vec![shard], lockstep: false, slots: 1, partials: std::iter::once(0..1).collect() }
     }
 
@@ -47,14 +47,14 @@ impl Schedule {
 }
 
 /// Every shard has a gradient arena, partial sum j begins in arena j, and all sums come after the last shard.
-fn together(hosting: &Hosting) -> Vec<HostedShard> {
+fn together(hosting: &Hosting) -> Vec<LocalShard> {
     let partials: Vec<_> = hosting.map().partials(hosting.rank()).collect();
     let mut others = partials.len()..;
-    let mut shards: Vec<HostedShard> = (hosting.shards())
+    let mut shards: Vec<LocalShard> = (hosting.shards())
         .map(|shard| {
             let first_of = partials.iter().position(|partial| partial.start == shard);
             let slot = first_of.or_else(|| others.next()).unwrap_or(0);
-            HostedShard { shard, slot, folds: Vec::new() }
+            LocalShard { shard, slot, folds: Vec::new() }
         })
         .collect();
     let first = hosting.shards().start;

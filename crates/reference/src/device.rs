@@ -35,7 +35,7 @@ pub struct Reference;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundingReference;
 
-/// The state and every value of both plans in f64, for each hosted shard. No two values share memory.
+/// The state and every value of both plans in f64, for each local shard. No two values share memory.
 fn memory(plans: &Plans, hosting: &Hosting) -> Memory {
     let mut memory = Memory { state: 0, gradients: 0, activations: 0, scratch: 0, library: 0, staging: 0 };
     for value in plans.train.iter().chain([&plans.evaluate]).flat_map(|plan| &plan.values) {

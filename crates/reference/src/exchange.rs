@@ -3,7 +3,7 @@
 use enmasse_comm::Group;
 use enmasse_device::{DeviceError, Hosting};
 
-/// Turns the values of the hosted shards into those of all shards.
+/// Turns the values of the local shards into those of all shards.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub hosting: Hosting,
@@ -11,17 +11,17 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// One value of every shard, in the order of the shards, given those of the hosted shards. All have the same length.
+    /// One value of every shard, in the order of the shards, given those of the local shards. All have the same length.
     pub fn all(&self, own: Vec<Vec<f64>>) -> Result<Vec<Vec<f64>>, DeviceError> {
         let Some(group) = &self.group else { return Ok(own) };
         let map = self.hosting.map();
-        let (len, most) = (own.first().map_or(0, Vec::len), map.hosted(0).len());
+        let (len, most) = (own.first().map_or(0, Vec::len), map.local(0).len());
         // No rank hosts more shards than the first. The others pad their input with zeros that are ignored.
         let mut input = own.concat();
         input.resize(most * len, 0.0);
         let mut gathered = vec![0.0; map.ranks() * input.len()];
         group.all_gather(&input, &mut gathered)?;
-        let of_rank = |rank: usize| map.hosted(rank).enumerate().map(move |(hosted, _)| rank * most + hosted);
+        let of_rank = |rank: usize| map.local(rank).enumerate().map(move |(local, _)| rank * most + local);
         let places = (0..map.ranks()).flat_map(of_rank);
         Ok(places.map(|place| gathered[place * len..(place + 1) * len].to_vec()).collect())
     }

@@ -1,4 +1,4 @@
-//! The reference program: plans bound to the memory of the hosted shards.
+//! The reference program: plans bound to the memory of the local shards.
 
 use enmasse_comm::Group;
 use enmasse_device::{
@@ -14,8 +14,8 @@ use crate::step::Step;
 /// Runs plans in f64, independent of the element types in the plan: for all shards in one process, or for a rank's part of
 /// them.
 ///
-/// [`Program::submit`] takes the samples of the hosted shards. The s-th of these shards gets the s-th contiguous piece.
-/// [`Program::store`] reads state and gradients from the first hosted shard. `logits` are those of all hosted shards, in the
+/// [`Program::submit`] takes the samples of the local shards. The s-th of these shards gets the s-th contiguous piece.
+/// [`Program::store`] reads state and gradients from the first local shard. `logits` are those of all local shards, in the
 /// order of the batch; `loss` and `correct` are sums over these shards.
 #[derive(Debug)]
 pub struct ReferenceProgram {
@@ -70,7 +70,7 @@ impl ReferenceProgram {
         })
     }
 
-    /// Reads a tensor of one hosted shard, by any name that [`Program::store`] accepts, without summing over shards.
+    /// Reads a tensor of one local shard, by any name that [`Program::store`] accepts, without summing over shards.
     pub fn store_shard(&self, shard: usize, name: &str) -> Result<Vec<f64>, DeviceError> {
         let unknown = || DeviceError::Name(name.into());
         let memory = self.shards.get(shard).ok_or_else(unknown)?;

@@ -1,4 +1,4 @@
-//! One step over the hosted shards in lock-step: instructions, collectives, and updates of state.
+//! One step over the local shards in lock-step: instructions, collectives, and updates of state.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Begins a step: gives each hosted shard its piece of the batch, which must fit the plan.
+    /// Begins a step: gives each local shard its piece of the batch, which must fit the plan.
     pub fn begin(plan: &Plan, shards: &mut [Shard], inputs: &StepInputs) -> Result<Step, DeviceError> {
         let batch = inputs.batch.as_ref();
         check_batch(plan, shards.len(), batch)?;
@@ -256,7 +256,7 @@ fn update_parameters(
     Ok(())
 }
 
-/// The metrics of the step: in training the values that all shards share, in evaluation sums over the hosted shards.
+/// The metrics of the step: in training the values that all shards share, in evaluation sums over the local shards.
 fn measure(plan: &Plan, shards: &[Shard]) -> Result<StepMetrics, DeviceError> {
     let mut values = HashMap::new();
     let measured = plan.measured.iter().map(|metric| metric.value).chain(plan.unscale());

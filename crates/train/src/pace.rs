@@ -169,7 +169,7 @@ impl Paces {
         let host = |rank: usize| group.and_then(|group| group.host(rank)).unwrap_or_default().to_owned();
         let rank = |rank: usize| RankPace {
             host: host(rank),
-            shards: map.hosted(rank).len() as f64,
+            shards: map.local(rank).len() as f64,
             epoch: Pace::default(),
             best: None,
         };

@@ -41,7 +41,7 @@ pub(crate) struct KernelOptions {
 
 /// A plan ready to run.
 pub(crate) struct Prepared {
-    /// The instructions of each hosted shard, parallel to those of the plan. An instruction that runs once for all
+    /// The instructions of each local shard, parallel to those of the plan. An instruction that runs once for all
     /// shards is in the first shard's list, and the other lists have an empty one in its place.
     pub shards: Vec<Vec<Instruction>>,
     /// The instructions of each phase, in the order of [`Phase::ALL`].
@@ -75,7 +75,7 @@ impl<'a> Preparation<'a> {
         Ok(Preparation { plan, start, kernels, schedule, strides: [0; 2], map })
     }
 
-    /// Prepares every instruction of the plan for every hosted shard.
+    /// Prepares every instruction of the plan for every local shard.
     pub(crate) fn run(&self) -> Result<Prepared, DeviceError> {
         let plan = self.plan;
         if plan.filters != FilterOrder::Hwio {
@@ -87,12 +87,12 @@ impl<'a> Preparation<'a> {
             let reason = format!("the cpu has no {}: use `precision = bf16` or f32", plan.precision);
             return Err(DeviceError::Unsupported(reason));
         }
-        let prepare = |hosted: usize, index: usize, node: &Node| {
-            if hosted > 0 && (node.op.is_joint() || !node.phase.is_of_a_shard()) {
+        let prepare = |local: usize, index: usize, node: &Node| {
+            if local > 0 && (node.op.is_joint() || !node.phase.is_of_a_shard()) {
                 return Ok(Instruction::nothing());
             }
             let chosen = Algorithm::chosen(plan, index)?;
-            let operand = Operand { preparation: self, hosted, node, chosen };
+            let operand = Operand { preparation: self, local, node, chosen };
             let instruction = match operand.stores(DType::Bf16) {
                 true => self.instruction::<Bf16>(&operand),
                 false => self.instruction::<f32>(&operand),
@@ -102,11 +102,11 @@ impl<'a> Preparation<'a> {
                 _ => Ok(instruction),
             }
         };
-        let of_shard = |hosted: usize| {
+        let of_shard = |local: usize| {
             let nodes = plan.instructions.iter().enumerate();
-            nodes.map(|(index, node)| prepare(hosted, index, node)).collect::<Result<Vec<_>, _>>()
+            nodes.map(|(index, node)| prepare(local, index, node)).collect::<Result<Vec<_>, _>>()
         };
-        let shards = self.hosted().map(of_shard).collect::<Result<Vec<_>, _>>()?;
+        let shards = self.local().map(of_shard).collect::<Result<Vec<_>, _>>()?;
         let scratch = shards.iter().flatten().fold(Scratch::default(), |scratch, i| scratch.max(i.scratch));
         let phases = Phase::ALL.map(|phase| {
             let start = plan.instructions.partition_point(|node| node.phase < phase);
@@ -115,26 +115,26 @@ impl<'a> Preparation<'a> {
         Ok(Prepared { shards, phases, scratch })
     }
 
-    /// The hosted shards, as indices into the schedule.
-    fn hosted(&self) -> Range<usize> {
+    /// The local shards, as indices into the schedule.
+    fn local(&self) -> Range<usize> {
         0..self.schedule.shards.len()
     }
 
-    /// Where an arena of a hosted shard begins.
-    fn arena(&self, arena: Arena, hosted: usize) -> *mut u8 {
+    /// Where an arena of a local shard begins.
+    fn arena(&self, arena: Arena, local: usize) -> *mut u8 {
         let [gradients, activations] = self.strides;
         let offset = match arena {
-            Arena::Gradients => gradients * self.schedule.shards[hosted].slot,
-            Arena::Activations if self.schedule.lockstep => activations * hosted,
+            Arena::Gradients => gradients * self.schedule.shards[local].slot,
+            Arena::Activations if self.schedule.lockstep => activations * local,
             Arena::Activations | Arena::Input => 0,
             Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average | Arena::LossScale => 0,
         };
         (self.start)(arena).wrapping_add(offset)
     }
 
-    /// `elements` f32 values of a hosted shard's arena, from `start`.
-    fn range(&self, arena: Arena, hosted: usize, start: usize, elements: usize) -> Region<f32> {
-        Region::new(self.arena(arena, hosted).cast::<f32>().wrapping_add(start), elements)
+    /// `elements` f32 values of a local shard's arena, from `start`.
+    fn range(&self, arena: Arena, local: usize, start: usize, elements: usize) -> Region<f32> {
+        Region::new(self.arena(arena, local).cast::<f32>().wrapping_add(start), elements)
     }
 
     /// The instruction of a node whose maps are stored as `E`.
@@ -335,7 +335,7 @@ impl<'a> Preparation<'a> {
             Op::ShareMetrics { .. } => {
                 let numbers = (1..o.node.inputs.len()).map(|index| o.input(index)).collect::<Result<Vec<_>, _>>()?;
                 let (loss, metrics) = (o.input(0)?, o.output(0)?);
-                let shard = self.schedule.shards[o.hosted].shard;
+                let shard = self.schedule.shards[o.local].shard;
                 kernel!(none, (_c, step) => loss::share(shard, loss, &numbers, [step.stop, step.save], metrics))
             }
             &Op::SyncStatistics { count } => {
@@ -370,8 +370,8 @@ impl<'a> Preparation<'a> {
                     stride: self.strides[0] / size_of::<f32>(),
                     shards: self.map.shards(),
                     is_for_all: matches!(o.node.op, Op::AllReduceStart { .. }),
-                    folds: self.schedule.shards[o.hosted].folds.clone(),
-                    is_last: o.hosted + 1 == self.schedule.shards.len(),
+                    folds: self.schedule.shards[o.local].folds.clone(),
+                    is_last: o.local + 1 == self.schedule.shards.len(),
                 };
                 Instruction::fallible(none, move |machine| {
                     // SAFETY: the plan does not touch the range until it waits; see `Instruction::execute`.

@@ -27,8 +27,8 @@ pub(super) enum Side {
 /// A node, with the plan that it belongs to.
 pub(super) struct Operand<'a> {
     pub preparation: &'a Preparation<'a>,
-    /// The index of the hosted shard.
-    pub hosted: usize,
+    /// The index of the local shard.
+    pub local: usize,
     pub node: &'a Node,
     /// The algorithm that the plan chose for it.
     pub chosen: Option<Algorithm>,
@@ -58,11 +58,11 @@ impl Operand<'_> {
 
     /// The memory of an operand, which must be stored as `T`.
     fn region<T: Stored>(&self, side: Side) -> Result<Region<T>, DeviceError> {
-        self.region_of(self.hosted, side)
+        self.region_of(self.local, side)
     }
 
-    /// The memory of an operand of another hosted shard.
-    fn region_of<T: Stored>(&self, hosted: usize, side: Side) -> Result<Region<T>, DeviceError> {
+    /// The memory of an operand of another local shard.
+    fn region_of<T: Stored>(&self, local: usize, side: Side) -> Result<Region<T>, DeviceError> {
         let (id, plan) = (self.id(side)?, self.preparation.plan);
         let value = plan.value(id);
         // Operands that come with a batch are elsewhere in each step.
@@ -70,7 +70,7 @@ impl Operand<'_> {
             return Err(self.unsupported());
         }
         let slot = plan.slot(id);
-        let start = self.preparation.arena(slot.arena, hosted).wrapping_add(slot.offset);
+        let start = self.preparation.arena(slot.arena, local).wrapping_add(slot.offset);
         Ok(Region::new(start.cast(), plan.shape(id).elements()))
     }
 
@@ -86,7 +86,7 @@ impl Operand<'_> {
             return Err(self.unsupported());
         }
         let len = value.shape.elements();
-        Ok(FromBatch { all, start: self.hosted * len, len })
+        Ok(FromBatch { all, start: self.local * len, len })
     }
 
     /// Whether the operand at `index` is the weight of the loss, which comes with each batch.
@@ -107,14 +107,14 @@ impl Operand<'_> {
         Ok(BatchLabels { own, mixture })
     }
 
-    /// An operand of every hosted shard.
+    /// An operand of every local shard.
     pub(super) fn input_of_all(&self, index: usize) -> Result<Vec<Region<f32>>, DeviceError> {
-        self.preparation.hosted().map(|hosted| self.region_of(hosted, Side::Input(index))).collect()
+        self.preparation.local().map(|local| self.region_of(local, Side::Input(index))).collect()
     }
 
-    /// A result of every hosted shard.
+    /// A result of every local shard.
     pub(super) fn output_of_all(&self, index: usize) -> Result<Vec<Region<f32>>, DeviceError> {
-        self.preparation.hosted().map(|hosted| self.region_of(hosted, Side::Output(index))).collect()
+        self.preparation.local().map(|local| self.region_of(local, Side::Output(index))).collect()
     }
 
     pub(super) fn input<T: Stored>(&self, index: usize) -> Result<Region<T>, DeviceError> {

@@ -17,7 +17,7 @@ impl Operand<'_> {
             DeviceError::Unsupported(format!("layer {layer}: the cpu cannot run update {{{optimizer}}}: {problem}"))
         };
         let (operands, end) = update.in_plan(self.preparation.plan, &self.node.inputs).map_err(|why| refuse(&why))?;
-        let region = |arena| self.preparation.range(arena, self.hosted, 0, end);
+        let region = |arena| self.preparation.range(arena, self.local, 0, end);
         let state: Vec<_> = (0..operands.state.len()).map(|slot| region(Arena::Optimizer(slot))).collect();
         let last = self.node.inputs.len() - 1;
         let clip = update.clip_norm.map(|limit| self.input(last).map(|norm| Clip { limit, norm })).transpose()?;

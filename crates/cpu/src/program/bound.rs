@@ -28,7 +28,7 @@ pub(super) struct Bound {
     arenas: Vec<(Arena, Arc<AlignedBuffer>)>,
     /// Bytes from one arena of gradients, and of activations, to the next.
     strides: [usize; 2],
-    /// Results of each hosted shard, if the next shard overwrites them.
+    /// Results of each local shard, if the next shard overwrites them.
     saved: Vec<ShardResults>,
 }
 
@@ -118,8 +118,8 @@ impl Bound {
         Ok(Bound { train, evaluate, schedule, machine, arenas, strides, saved })
     }
 
-    /// Number of hosted shards.
-    pub(super) fn hosted(&self) -> usize {
+    /// Number of local shards.
+    pub(super) fn local(&self) -> usize {
         self.schedule.shards.len()
     }
 
@@ -214,24 +214,24 @@ impl Bound {
         })
     }
 
-    /// A value of a plan in an arena of the step, for the first hosted shard, from byte `offset`.
+    /// A value of a plan in an arena of the step, for the first local shard, from byte `offset`.
     pub(super) fn read(&self, plan: &Plan, id: ValueId, offset: usize) -> &[f32] {
         read(&self.arenas, plan, id, offset)
     }
 
-    /// Results of the step last run: the logits of all hosted shards, one after another; any other value summed over them.
+    /// Results of the step last run: the logits of all local shards, one after another; any other value summed over them.
     pub(super) fn results(&self, plan: &Plan, id: ValueId) -> Vec<f64> {
         if id != plan.logits {
             return vec![self.sum(plan, id)];
         }
         let logits = |shard| self.result(plan, id, shard).iter().map(|&logit| logit.into());
-        (0..self.hosted()).flat_map(logits).collect()
+        (0..self.local()).flat_map(logits).collect()
     }
 
     /// A result with one value per shard, summed over the hosted ones.
     fn sum(&self, plan: &Plan, id: ValueId) -> f64 {
         let value = &mut |shard| f64::from(self.result(plan, id, shard)[0]);
-        tree_fold(self.hosted(), value, &mut |a, b| a + b).unwrap_or(0.0)
+        tree_fold(self.local(), value, &mut |a, b| a + b).unwrap_or(0.0)
     }
 
     fn result(&self, plan: &Plan, id: ValueId, shard: usize) -> &[f32] {

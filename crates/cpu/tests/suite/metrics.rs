@@ -38,8 +38,8 @@ fn batch(plans: &Plans) -> Batch {
 }
 
 /// The inputs that a rank submits: the rank that hosts the last shard is asked for a checkpoint.
-fn inputs(batch: &Batch, hosted: &Range<usize>) -> StepInputs {
-    StepInputs { save: hosted.contains(&(SHARDS - 1)), ..batch.hosted(hosted.clone(), SHARDS).inputs(1) }
+fn inputs(batch: &Batch, local: &Range<usize>) -> StepInputs {
+    StepInputs { save: local.contains(&(SHARDS - 1)), ..batch.local(local.clone(), SHARDS).inputs(1) }
 }
 
 /// Top-2 correct and squared logits, summed over samples.
@@ -58,12 +58,12 @@ fn assert_near(found: f64, expected: f64) {
 }
 
 #[test]
-fn training_measures_the_global_batch_wherever_shards_are_hosted() {
+fn training_measures_the_global_batch_wherever_shards_are_local() {
     for (sync, clip_norm) in [(false, Some(0.5)), (true, None)] {
         let plans = plans(sync, clip_norm);
         let batch = batch(&plans);
-        let step = |program: &mut dyn Program, hosted: Range<usize>| -> StepMetrics {
-            let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs(&batch, &hosted)).unwrap();
+        let step = |program: &mut dyn Program, local: Range<usize>| -> StepMetrics {
+            let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs(&batch, &local)).unwrap();
             let metrics = program.metrics(ticket).unwrap();
             // The same value as clipping reports. Requesting it changes nothing else.
             assert_eq!(program.store("gradient_norm").unwrap(), [metrics.measured[1]]);
@@ -84,21 +84,21 @@ fn training_measures_the_global_batch_wherever_shards_are_hosted() {
         assert!(in_f64.save && !in_f64.stop);
 
         for ranks in 1..=SHARDS {
-            let found = on_some_ranks(&plans, ranks, |mut program, hosted| step(&mut *program, hosted));
+            let found = on_some_ranks(&plans, ranks, |mut program, local| step(&mut *program, local));
             assert!(found.iter().all(|found| *found == expected), "{ranks} ranks: {found:?} {expected:?}");
         }
     }
 }
 
 #[test]
-fn evaluation_measures_the_hosted_samples() {
+fn evaluation_measures_the_local_samples() {
     let phases = [Phase::Forward, Phase::Loss];
     for sync in [false, true] {
         let plans = plans(sync, None);
         let batch = batch(&plans);
         for ranks in 1..=SHARDS {
-            on_some_ranks(&plans, ranks, |mut program, hosted| {
-                let part = batch.hosted(hosted, SHARDS);
+            on_some_ranks(&plans, ranks, |mut program, local| {
+                let part = batch.local(local, SHARDS);
                 let mut reference = None;
                 if ranks == 1 {
                     let mut program = ReferenceProgram::new(plans.clone(), None).unwrap();

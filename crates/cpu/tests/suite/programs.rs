@@ -236,11 +236,11 @@ fn memory_is_not_touched_while_gradients_are_being_summed() {
 }
 
 /// Bits of all state after each of some steps of a program that hosts its part of all batches.
-fn history(program: &mut dyn Program, hosted: Range<usize>, steps: RangeInclusive<u64>) -> Vec<Vec<u64>> {
+fn history(program: &mut dyn Program, local: Range<usize>, steps: RangeInclusive<u64>) -> Vec<Vec<u64>> {
     let (plans, shards) = (program.plans().clone(), program.plans().evaluate.shards);
     let mut losses = Vec::new();
     for step in steps {
-        let batch = Batch::random(&plans, step).hosted(hosted.clone(), shards);
+        let batch = Batch::random(&plans, step).local(local.clone(), shards);
         let ticket = program.submit(Mode::Train, &Phase::ALL, &batch.inputs(step)).unwrap();
         losses.push(program.metrics(ticket).unwrap().loss.to_bits());
     }
@@ -254,7 +254,7 @@ fn bits_depend_on_the_shards_and_not_on_the_ranks_that_host_them() {
         let plans = compile(&model, &options(shards, sync)).unwrap();
         let alone = history(&mut *cpu_program(&plans, 2, Isa::detect(), None), 0..shards, 1..=3);
         for ranks in 1..=most_ranks {
-            for found in on_some_ranks(&plans, ranks, |mut program, hosted| history(&mut *program, hosted, 1..=3)) {
+            for found in on_some_ranks(&plans, ranks, |mut program, local| history(&mut *program, local, 1..=3)) {
                 assert!(found == alone, "{shards} shards on {ranks} ranks, SyncBatchNorm {sync}");
             }
         }
@@ -294,13 +294,13 @@ fn a_program_continues_with_fewer_ranks_without_a_file() {
     let expected = history(&mut *cpu_program(&plans, 2, Isa::detect(), None), 0..4, 1..=4)[1..].to_vec();
     let smaller = Mutex::new(Group::threads(2).unwrap().into_iter().map(Some).collect::<Vec<_>>());
     let map = ShardMap::new(4, 2).unwrap();
-    let found = on_some_ranks(&plans, 4, |mut program, hosted| {
-        history(&mut *program, hosted.clone(), 1..=2);
+    let found = on_some_ranks(&plans, 4, |mut program, local| {
+        history(&mut *program, local.clone(), 1..=2);
         // Ranks 0 and 1 continue as a group of two; the others leave.
-        let group = smaller.lock().unwrap().get_mut(hosted.start)?.take()?;
-        let hosted = map.hosted(group.rank());
+        let group = smaller.lock().unwrap().get_mut(local.start)?.take()?;
+        let local = map.local(group.rank());
         program.rejoin(plans.clone(), Some(group)).unwrap();
-        Some(history(&mut *program, hosted, 3..=4)[1..].to_vec())
+        Some(history(&mut *program, local, 3..=4)[1..].to_vec())
     });
     assert_eq!(found.iter().flatten().count(), 2);
     assert!(found.into_iter().flatten().all(|bits| bits == expected));

@@ -75,8 +75,8 @@ fn train(program: &mut dyn Program, shards: std::ops::Range<usize>, steps: u64) 
 fn ranks(device: &dyn Device, ranks: usize, shards: usize, strategy: Strategy, steps: u64) -> Vec<Seen> {
     let rank = |group: Group| {
         let plans = plans(device, shards, strategy).of_rank(group.rank());
-        let hosted = Hosting::new(&plans, Some(&group)).unwrap().shards();
-        train(device.compile(plans, Some(group)).unwrap().as_mut(), hosted, steps)
+        let local = Hosting::new(&plans, Some(&group)).unwrap().shards();
+        train(device.compile(plans, Some(group)).unwrap().as_mut(), local, steps)
     };
     let groups = Group::threads(ranks).unwrap();
     thread::scope(|scope| {

@@ -60,8 +60,8 @@ pub(crate) fn lower(
     if schedule.lockstep {
         of_shards().try_for_each(|phase| lowering.phase(phase, shards.clone()))?;
     } else {
-        let one = |hosted: usize| of_shards().map(move |phase| (phase, hosted..hosted + 1));
-        shards.flat_map(one).try_for_each(|(phase, hosted)| lowering.phase(phase, hosted))?;
+        let one = |local: usize| of_shards().map(move |phase| (phase, local..local + 1));
+        shards.flat_map(one).try_for_each(|(phase, local)| lowering.phase(phase, local))?;
     }
     for phase in Phase::ALL.into_iter().filter(|phase| !phase.is_of_a_shard()) {
         lowering.phase(phase, 0..1)?;
@@ -93,7 +93,7 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// Adds the work of a phase: of one hosted shard, or of several that run each instruction together.
+    /// Adds the work of a phase: of one local shard, or of several that run each instruction together.
     fn phase(&mut self, phase: Phase, shards: Range<usize>) -> Result<(), CudaError> {
         let start = self.sequence.work.len();
         let mut last = 0;
@@ -104,15 +104,15 @@ impl Lowering<'_> {
             // A joint operation is one piece of work for all shards.
             let shards = if node.op.is_joint() { shards.start..shards.start + 1 } else { shards.clone() };
             let chosen = chosen(self.plan, index)?;
-            for hosted in shards {
-                let operands = Operands { plan: self.plan, places: self.places, hosted, node, chosen };
+            for local in shards {
+                let operands = Operands { plan: self.plan, places: self.places, local, node, chosen };
                 let calls = self.instruction(&operands)?;
                 calls.into_iter().for_each(|(lane, call)| self.push_to(lane, index, call));
             }
             last = index;
         }
-        for hosted in shards {
-            self.read_results(phase, hosted, last);
+        for local in shards {
+            self.read_results(phase, local, last);
         }
         if self.sequence.work.len() > start {
             self.sequence.parts.push(Part { phase, work: start..self.sequence.work.len() });
@@ -155,7 +155,7 @@ impl Lowering<'_> {
     }
 
     /// Copies what the host reads, after the phase that completes it.
-    fn read_results(&mut self, phase: Phase, hosted: usize, index: usize) {
+    fn read_results(&mut self, phase: Phase, local: usize, index: usize) {
         let plan = self.plan;
         let values: Vec<ValueId> = match (plan.mode, phase) {
             (Mode::Train, Phase::Reduce) => {
@@ -170,18 +170,18 @@ impl Lowering<'_> {
             }
             _ => Vec::new(),
         };
-        let number_of = if plan.mode == Mode::Train { 0 } else { hosted };
+        let number_of = if plan.mode == Mode::Train { 0 } else { local };
         for value in values {
-            let from = self.places.span(plan, value, hosted);
+            let from = self.places.span(plan, value, local);
             let at = self.sequence.results;
             self.sequence.results += from.bytes;
-            self.sequence.numbers.push(Number { value, hosted: number_of, at });
+            self.sequence.numbers.push(Number { value, local: number_of, at });
             self.push(index, Call::Read { from, to: at });
         }
         // The next shard overwrites what callers may ask for.
         if phase == Phase::Loss && self.places.saves() {
             for value in std::iter::once(plan.logits).chain(plan.of_samples()) {
-                let (from, to) = (self.places.span(plan, value, hosted), self.places.saved(plan, value, hosted));
+                let (from, to) = (self.places.span(plan, value, local), self.places.saved(plan, value, local));
                 self.push(index, Call::Copy { from, to });
             }
         }
@@ -295,7 +295,7 @@ impl Lowering<'_> {
             Op::MaskSamples => vec![samples::mask_samples(o.input(0)?, o.input(1)?, o.output(0)?)],
             &Op::ShareMetrics { shards } => {
                 let numbers = (1..o.node.inputs.len()).map(|index| o.input(index)).collect::<Result<Vec<_>, _>>()?;
-                let shard = self.places.schedule.shards[o.hosted].shard;
+                let shard = self.places.schedule.shards[o.local].shard;
                 metrics::share_metrics(shard, shards, o.input(0)?, &numbers, o.output(0)?)
             }
             &Op::AllReduceStart { bucket } => return ranks.start(o, bucket, Joins::Sum),

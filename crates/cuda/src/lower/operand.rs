@@ -1,4 +1,4 @@
-//! The operands of an instruction as places on the GPU, for one hosted shard.
+//! The operands of an instruction as places on the GPU, for one local shard.
 
 use enmasse_device::Schedule;
 use enmasse_graph::{Activation, Arena, Node, Plan, Plans, ValueId};
@@ -21,8 +21,8 @@ pub(super) fn unsupported(plan: &Plan, node: &Node) -> CudaError {
 pub(super) struct Operands<'a> {
     pub plan: &'a Plan,
     pub places: Places<'a>,
-    /// The hosted shard, by its index.
-    pub hosted: usize,
+    /// The local shard, by its index.
+    pub local: usize,
     pub node: &'a Node,
     /// The engine that the plan chooses for it.
     pub chosen: Option<&'a str>,
@@ -36,14 +36,14 @@ pub(crate) struct Places<'a> {
 }
 
 impl Places<'_> {
-    /// The place of a value of a hosted shard.
-    pub fn of(&self, plan: &Plan, value: ValueId, hosted: usize) -> Place {
+    /// The place of a value of a local shard.
+    pub fn of(&self, plan: &Plan, value: ValueId, local: usize) -> Place {
         let slot = plan.slot(value);
         let stride = self.plans.arena_bytes(slot.arena);
         let before = match slot.arena {
-            Arena::Gradients => stride * self.schedule.shards[hosted].slot,
-            Arena::Activations if self.schedule.lockstep => stride * hosted,
-            Arena::Input => stride * hosted,
+            Arena::Gradients => stride * self.schedule.shards[local].slot,
+            Arena::Activations if self.schedule.lockstep => stride * local,
+            Arena::Input => stride * local,
             Arena::Activations | Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) => 0,
             Arena::Average | Arena::LossScale => 0,
         };
@@ -51,9 +51,9 @@ impl Places<'_> {
     }
 
     /// Its bytes.
-    pub fn span(&self, plan: &Plan, value: ValueId, hosted: usize) -> Span {
+    pub fn span(&self, plan: &Plan, value: ValueId, local: usize) -> Span {
         let bytes = plan.shape(value).elements() * plan.value(value).dtype.size();
-        Span { place: self.of(plan, value, hosted), bytes }
+        Span { place: self.of(plan, value, local), bytes }
     }
 }
 
@@ -71,13 +71,13 @@ impl Places<'_> {
     }
 
     /// Where a result of a shard is saved.
-    pub fn saved(&self, plan: &Plan, value: ValueId, hosted: usize) -> Span {
+    pub fn saved(&self, plan: &Plan, value: ValueId, local: usize) -> Span {
         let bytes = plan.shape(value).elements() * size_of::<f32>();
         let within = match plan.of_samples().position(|other| other == value) {
             Some(number) => (plan.shape(plan.logits).elements() + number) * size_of::<f32>(),
             None => 0,
         };
-        Span { place: Place { memory: Memory::Saved, offset: hosted * self.saved_bytes() + within }, bytes }
+        Span { place: Place { memory: Memory::Saved, offset: local * self.saved_bytes() + within }, bytes }
     }
 
     /// What has contents before each step: state, the batch, gradients that no instruction writes, tables.
@@ -102,9 +102,9 @@ impl Places<'_> {
     }
 
     /// Where a value of a shard is after a step: a result where it is saved, if it is.
-    pub fn after(&self, plan: &Plan, value: ValueId, hosted: usize) -> Span {
+    pub fn after(&self, plan: &Plan, value: ValueId, local: usize) -> Span {
         let is_result = value == plan.logits || plan.of_samples().any(|other| other == value);
-        if self.saves() && is_result { self.saved(plan, value, hosted) } else { self.span(plan, value, hosted) }
+        if self.saves() && is_result { self.saved(plan, value, local) } else { self.span(plan, value, local) }
     }
 }
 
@@ -118,7 +118,7 @@ impl Operands<'_> {
     }
 
     pub fn input(&self, index: usize) -> Result<Span, CudaError> {
-        Ok(self.places.span(self.plan, self.id(&self.node.inputs, index)?, self.hosted))
+        Ok(self.places.span(self.plan, self.id(&self.node.inputs, index)?, self.local))
     }
 
     /// The labels, which are the operand at `index`. Of mixtures the other labels and the shares follow.
@@ -131,13 +131,13 @@ impl Operands<'_> {
     }
 
     pub fn output(&self, index: usize) -> Result<Span, CudaError> {
-        Ok(self.places.span(self.plan, self.id(&self.node.outputs, index)?, self.hosted))
+        Ok(self.places.span(self.plan, self.id(&self.node.outputs, index)?, self.local))
     }
 
-    /// The first two operands, or results, of every hosted shard.
+    /// The first two operands, or results, of every local shard.
     pub fn pairs_of_all(&self, operands: bool) -> Result<Vec<[Span; 2]>, CudaError> {
         let shards = 0..self.places.schedule.shards.len();
-        let of_all = shards.map(|hosted| Operands { hosted, ..*self });
+        let of_all = shards.map(|local| Operands { local, ..*self });
         let pair = |o: Operands| match operands {
             true => Ok([o.input(0)?, o.input(1)?]),
             false => Ok([o.output(0)?, o.output(1)?]),
@@ -147,7 +147,7 @@ impl Operands<'_> {
 
     /// An operand that may be left out.
     pub fn optional(&self, index: usize) -> Option<Span> {
-        self.node.inputs.get(index).map(|&id| self.places.span(self.plan, id, self.hosted))
+        self.node.inputs.get(index).map(|&id| self.places.span(self.plan, id, self.local))
     }
 
     /// The element type of the instruction's maps, or f32.

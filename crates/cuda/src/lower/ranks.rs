@@ -68,11 +68,11 @@ impl Ranks<'_> {
         [(Lane::Compute, Call::Record(begin))].into_iter().chain(beside).collect()
     }
 
-    /// Work at the end of a bucket, for one hosted shard: its folds, and after the last shard the start of the sum, for all ranks or
+    /// Work at the end of a bucket, for one local shard: its folds, and after the last shard the start of the sum, for all ranks or
     /// the first one.
     pub fn start(&mut self, o: &Operands, bucket: usize, joins: Joins) -> Result<Vec<Placed>, CudaError> {
         let mut calls = computed(o.folds(bucket)?.into_iter().map(Call::Kernel));
-        if !self.are_several() || o.hosted + 1 < o.places.schedule.shards.len() {
+        if !self.are_several() || o.local + 1 < o.places.schedule.shards.len() {
             return Ok(calls);
         }
         let partials = 0..o.places.schedule.partials.len();
@@ -167,12 +167,12 @@ impl Ranks<'_> {
             return Ok(kernels(&own));
         }
         let (map, channels) = (*self.map(), channels(&own));
-        let (ranks, most) = (map.ranks(), map.hosted(0).len());
+        let (ranks, most) = (map.ranks(), map.local(0).len());
         let all = floats(SCRATCH, scratch_floats(map.shards(), channels), ranks * most * 2 * channels);
-        let place = |rank: usize, hosted: usize| 2 * channels * (rank * most + hosted);
-        let of_shards = (0..ranks).flat_map(|rank| (0..map.hosted(rank).len()).map(move |hosted| (rank, hosted)));
+        let place = |rank: usize, local: usize| 2 * channels * (rank * most + local);
+        let of_shards = (0..ranks).flat_map(|rank| (0..map.local(rank).len()).map(move |local| (rank, local)));
         let of_shards: Vec<[Span; 2]> =
-            of_shards.map(|(rank, hosted)| pair(all, place(rank, hosted), channels)).collect();
+            of_shards.map(|(rank, local)| pair(all, place(rank, local), channels)).collect();
         let mut calls = match self.way {
             Way::Host => {
                 let each = most * 2 * channels * size_of::<f32>();

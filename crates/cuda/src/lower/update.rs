@@ -30,7 +30,7 @@ impl Operands<'_> {
 
     /// The additions of a bucket that become possible once this shard's gradients are complete.
     pub fn folds(&self, bucket: usize) -> Result<Vec<Kernel>, CudaError> {
-        let folds = self.places.schedule.shards[self.hosted].folds.iter();
+        let folds = self.places.schedule.shards[self.local].folds.iter();
         let fold = |fold: &enmasse_comm::Fold| {
             let (into, from) = (self.bucket(bucket, fold.into)?, self.bucket(bucket, fold.from)?);
             Ok(elementwise::add(DType::F32, into, from, into))
@@ -73,7 +73,7 @@ impl Operands<'_> {
             weights: start(Arena::Parameters),
             gradients: start(Arena::Gradients),
             state: (0..operands.state.len()).map(|slot| start(Arena::Optimizer(slot))).collect(),
-            norm: operands.norm.map(|norm| self.places.span(self.plan, norm, self.hosted)),
+            norm: operands.norm.map(|norm| self.places.span(self.plan, norm, self.local)),
             scaling: operands.scaling.map(|scaling| self.scaling(scaling)),
         };
         let other = || refuse("its state is that of another optimiser".into());
@@ -81,7 +81,7 @@ impl Operands<'_> {
     }
 
     fn scaling(&self, Scaling { unscale, skipped_steps }: Scaling<ValueId>) -> Scaling<Span> {
-        let span = |value| self.places.span(self.plan, value, self.hosted);
+        let span = |value| self.places.span(self.plan, value, self.local);
         Scaling { unscale: span(unscale), skipped_steps: span(skipped_steps) }
     }
 

@@ -210,8 +210,8 @@ impl CudaProgram {
     /// Begins a step, if the batch fits the plan: copies the batch, as soon as the step before the last has ended.
     fn begin(&mut self, mode: Mode, inputs: &StepInputs) -> Result<(), DeviceError> {
         let plan = self.plans.plan(mode).ok_or_else(not_compiled)?;
-        let hosted = self.bound.schedule.shards.len();
-        check_batch(plan, hosted, inputs.batch.as_ref())?;
+        let local = self.bound.schedule.shards.len();
+        check_batch(plan, local, inputs.batch.as_ref())?;
         // The copy of the latest batch had the time of a step, so this hardly waits; the caller may reuse the memory.
         let latest = self.latest();
         self.bound.steps[latest].release_batch()?;
@@ -282,12 +282,12 @@ impl CudaProgram {
         let plan = self.plans.plan(ended.mode).ok_or_else(not_compiled)?;
         let sequence = self.bound.sequences.of_mode(ended.mode).ok_or_else(not_compiled)?;
         let step = &self.bound.steps[place];
-        let hosted = self.bound.schedule.shards.len();
+        let local = self.bound.schedule.shards.len();
         let read = |value: ValueId, at: usize| {
-            let number = |hosted| step.number(sequence, value, hosted, at);
+            let number = |local| step.number(sequence, value, local, at);
             match ended.mode {
                 Mode::Train => number(0),
-                Mode::Evaluate => tree_fold(hosted, &mut |hosted| number(hosted), &mut |a, b| a + b).unwrap_or(0.0),
+                Mode::Evaluate => tree_fold(local, &mut |local| number(local), &mut |a, b| a + b).unwrap_or(0.0),
             }
         };
         self.ledger.settle(ended.ticket, Ok(step_metrics(plan, &read)));
@@ -302,10 +302,10 @@ impl CudaProgram {
         }
     }
 
-    /// Reads a value of the step last begun, for the first hosted shard or for another.
-    fn read(&self, plan: &Plan, value: ValueId, hosted: usize) -> Result<Vec<f32>, DeviceError> {
+    /// Reads a value of the step last begun, for the first local shard or for another.
+    fn read(&self, plan: &Plan, value: ValueId, local: usize) -> Result<Vec<f32>, DeviceError> {
         let places = Places { plans: &self.plans, schedule: &self.bound.schedule };
-        let span = places.after(plan, value, hosted);
+        let span = places.after(plan, value, local);
         let region = self.bound.arenas.region(&self.state, self.latest(), span.place.memory)?;
         let mut bytes = vec![0; span.bytes];
         region.read(&self.compute, span.place.offset, &mut bytes)?;
@@ -366,11 +366,11 @@ impl Program for CudaProgram {
             }
             Tensor::Result { plan, value } => {
                 let shards = 0..self.bound.schedule.shards.len();
-                let shards = shards.map(|hosted| self.read(plan, value, hosted)).collect::<Result<Vec<_>, _>>()?;
+                let shards = shards.map(|local| self.read(plan, value, local)).collect::<Result<Vec<_>, _>>()?;
                 if value == plan.logits {
                     return Ok(shards.into_iter().flatten().map(f64::from).collect());
                 }
-                let number = &mut |hosted: usize| f64::from(shards[hosted][0]);
+                let number = &mut |local: usize| f64::from(shards[local][0]);
                 Ok(vec![tree_fold(shards.len(), number, &mut |a, b| a + b).unwrap_or(0.0)])
             }
         }

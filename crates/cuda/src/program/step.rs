@@ -110,12 +110,12 @@ impl Step {
         copies: &Stream,
     ) -> Result<(), CudaError> {
         let batch = inputs.batch.clone();
-        let (mode, hosted) = (plan.mode, places.schedule.shards.len());
+        let (mode, local) = (plan.mode, places.schedule.shards.len());
         let (indices, rest) = stage(&mut self.staging, batch.sample_indices(), u64::to_ne_bytes);
         let (labels, rest) = stage(rest, batch.labels(), i32::to_ne_bytes);
         let (others, rest) = stage(rest, batch.other_labels(), i32::to_ne_bytes);
         let (shares, rest) = stage(rest, batch.shares(), f32::to_ne_bytes);
-        let weights = &mut rest[..hosted * size_of::<f32>()];
+        let weights = &mut rest[..local * size_of::<f32>()];
         weights.as_chunks_mut().0.fill(batch.loss_weight().to_ne_bytes());
         self.results[..FAILURE_BYTES].fill(0);
         let sources = [
@@ -127,7 +127,7 @@ impl Step {
             (plan.loss_weight, weights),
         ];
         for (value, source) in sources.into_iter().filter_map(|(value, source)| Some((value?, source))) {
-            let bytes = source.len() / hosted.max(1);
+            let bytes = source.len() / local.max(1);
             for (shard, piece) in source.chunks_exact(bytes.max(1)).enumerate() {
                 let offset = places.of(plan, value, shard).offset;
                 // SAFETY: the place lies in the arena of inputs. The batch and the staging memory stay as they are until the
@@ -169,8 +169,8 @@ impl Step {
     }
 
     /// Element `at` of a value among the results of a step that has ended.
-    pub fn number(&self, sequence: &Sequence, value: ValueId, hosted: usize, at: usize) -> f64 {
-        let number = sequence.numbers.iter().find(|number| number.value == value && number.hosted == hosted);
+    pub fn number(&self, sequence: &Sequence, value: ValueId, local: usize, at: usize) -> f64 {
+        let number = sequence.numbers.iter().find(|number| number.value == value && number.local == local);
         let start = number.map_or(usize::MAX, |number| number.at.saturating_add(at * size_of::<f32>()));
         let bytes = self.results.get(start..start.saturating_add(4)).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(f64::NAN, |bytes| f32::from_ne_bytes(bytes).into())

@@ -76,7 +76,7 @@ pub fn on_groups<T: Send>(
 }
 
 pub fn batch(plans: &Plans, map: &ShardMap, rank: usize, number: u64) -> Batch {
-    Batch::random(plans, number).hosted(map.hosted(rank), map.shards())
+    Batch::random(plans, number).local(map.local(rank), map.shards())
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn an_overflow_on_one_rank_skips_the_step_of_all() {
                 program.load("optimizer.loss_scale.scale", &[scale]).unwrap();
                 let mut all = Batch::random(program.plans(), step);
                 all.labels[2..].fill(-1);
-                let inputs = all.hosted(map.hosted(group.rank()), map.shards()).inputs(step);
+                let inputs = all.local(map.local(group.rank()), map.shards()).inputs(step);
                 let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs).unwrap();
                 program.metrics(ticket).unwrap().loss_scale.map(|loss_scale| loss_scale.skipped)
             });

@@ -133,7 +133,7 @@ proptest! {
             let global = all[step * shards * batch..].chunks(shards * batch).next().unwrap_or_default();
             let (few, longer) = (global.len() / shards, global.len() % shards);
             for shard in 0..shards {
-                let own = epoch.hosted(step, &Sharding::one(shard, shards, batch));
+                let own = epoch.local(step, &Sharding::one(shard, shards, batch));
                 let expected: Vec<usize> = match repeats {
                     1 => global[shard * few + shard.min(longer)..][..few + usize::from(shard < longer)].to_vec(),
                     _ => global.iter().skip(shard).step_by(shards).copied().collect(),
@@ -150,9 +150,9 @@ proptest! {
 }
 
 /// One rank's batches, for each of its shards in turn: index and pixels.
-fn ledger(hosted: std::ops::Range<usize>, consumed: usize, threads: usize) -> Vec<Vec<(u64, Vec<u8>)>> {
+fn ledger(local: std::ops::Range<usize>, consumed: usize, threads: usize) -> Vec<Vec<(u64, Vec<u8>)>> {
     let sampler = Sampler::Drawn { balanced: true, repeats: 2 };
-    let sharding = Sharding { hosted, shards: 4, batch: 2 };
+    let sharding = Sharding { local, shards: 4, batch: 2 };
     let transform = TrainTransform::empty(8).then(RandomResizedCrop::new(8));
     let pool = DecodePool::new(threads).unwrap();
     let dataset = Arc::new(Sized(vec![25, 5, 3]));
@@ -170,14 +170,14 @@ fn the_ledger_is_the_same_on_any_number_of_ranks_and_after_a_stop() {
     let alone = ledger(0..4, 0, 2);
     assert_eq!(alone.iter().map(Vec::len).collect::<Vec<_>>(), [8, 8, 8, 8, 1]);
     for ranks in [vec![0..1, 1..2, 2..3, 3..4], vec![0..2, 2..4], vec![0..3, 3..4]] {
-        let pieces: Vec<_> = ranks.into_iter().map(|hosted| ledger(hosted, 0, 1)).collect();
+        let pieces: Vec<_> = ranks.into_iter().map(|local| ledger(local, 0, 1)).collect();
         for (step, batch) in alone.iter().enumerate() {
             let together: Vec<_> = pieces.iter().flat_map(|piece| piece[step].clone()).collect();
             assert!(together == *batch, "step {step}");
         }
     }
     // Stopped after two of the batches, and gone on with another number of ranks.
-    let rests: Vec<_> = [0..2, 2..4].into_iter().map(|hosted| ledger(hosted, 16, 1)).collect();
+    let rests: Vec<_> = [0..2, 2..4].into_iter().map(|local| ledger(local, 16, 1)).collect();
     for (step, batch) in alone[2..].iter().enumerate() {
         assert!([rests[0][step].clone(), rests[1][step].clone()].concat() == *batch, "step {step} after the stop");
     }

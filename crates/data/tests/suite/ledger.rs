@@ -76,9 +76,9 @@ fn batches(
     let mut together: Vec<Vec<Entry>> = Vec::new();
     let mut weights = Vec::new();
     for (rank, &end) in ranks.iter().enumerate() {
-        let hosted = rank.checked_sub(1).map_or(0, |before| ranks[before])..end;
-        let threads = 1 + hosted.len() % 2;
-        let own = loader(data, order, Sharding { hosted, shards, batch }, threads).epoch(epoch, consumed);
+        let local = rank.checked_sub(1).map_or(0, |before| ranks[before])..end;
+        let threads = 1 + local.len() % 2;
+        let own = loader(data, order, Sharding { local, shards, batch }, threads).epoch(epoch, consumed);
         for (step, own) in own.enumerate() {
             let own = own.unwrap();
             let images = own.images.chunks_exact(SIZE * SIZE * 3).map(<[u8]>::to_vec);

@@ -89,7 +89,7 @@ fn a_loader_waited_for_ever_for_a_disk_that_does_not_answer() {
     assert!(batches.next().is_none());
 }
 
-const ALONE: Sharding = Sharding { hosted: 0..1, shards: 1, batch: 4 };
+const ALONE: Sharding = Sharding { local: 0..1, shards: 1, batch: 4 };
 
 fn train(dataset: Coded, threads: usize, sharding: Sharding) -> TrainLoader {
     let pool = DecodePool::new(threads).unwrap();
@@ -199,12 +199,12 @@ fn hosts_together_equal_a_single_host() {
         loader.pass().map(content).collect()
     };
     let check = |shards: usize, batches: &dyn Fn(&Sharding) -> Vec<Content>| {
-        let host = |hosted| batches(&Sharding { hosted, shards, batch: 2 });
+        let host = |local| batches(&Sharding { local, shards, batch: 2 });
         let whole = host(0..shards);
         for hosting in hostings(shards) {
             let mut together: Vec<Content> = vec![Default::default(); whole.len()];
-            for hosted in &hosting {
-                let part = host(hosted.clone());
+            for local in &hosting {
+                let part = host(local.clone());
                 assert_eq!(part.len(), whole.len());
                 for (all, (images, labels, indices, valid)) in together.iter_mut().zip(part) {
                     assert_eq!(labels.iter().filter(|label| **label >= 0).count(), valid);
@@ -233,7 +233,7 @@ fn batches_follow_the_sampler() {
         let pool = DecodePool::new(2).unwrap();
         let data = Arc::new(coded(3));
         let order = TrainOrder::with_sampler(sampler, 5, 3, &sharding).unwrap().epoch(2);
-        let expected = [order.hosted(0, &sharding)[0] as u64];
+        let expected = [order.local(0, &sharding)[0] as u64];
         let loader = TrainLoader::with_sampler(&pool, data, TrainTransform::new(8), sharding, 5, sampler).unwrap();
         let batches: Vec<Content> = loader.epoch(2, 0).map(content).collect();
         assert_eq!((batches.len(), loader.batches(), loader.batches_after(0), loader.dropped()), (1, 1, 1, 0));

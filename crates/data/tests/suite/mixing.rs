@@ -167,8 +167,8 @@ fn shards(ends: &[usize]) -> impl Iterator<Item = Range<usize>> {
 fn together(ranks: &[usize], batch: usize, sampler: Sampler, threads: usize, consumed: usize) -> Vec<Vec<Seen>> {
     let count = *ranks.last().unwrap();
     let mut all: Vec<Vec<Seen>> = Vec::new();
-    for hosted in shards(ranks) {
-        let sharding = Sharding { hosted, shards: count, batch };
+    for local in shards(ranks) {
+        let sharding = Sharding { local, shards: count, batch };
         let loader = loader(Coded::new(61), LIST[1](8), sharding, sampler, threads);
         for (step, batch) in loader.epoch(EPOCH, consumed).map(seen).enumerate() {
             if all.len() == step {
@@ -275,8 +275,8 @@ fn an_unreadable_partner_is_replaced() {
     let entries: Vec<usize> = (0..2).flat_map(|batch| order.global_batch(batch)).collect();
     let run = |ranks: &[usize], bad: &[usize]| {
         let (mut all, mut skipped) = (Vec::new(), Vec::new());
-        for hosted in shards(ranks) {
-            let sharding = Sharding { hosted, shards: 2, batch: 3 };
+        for local in shards(ranks) {
+            let sharding = Sharding { local, shards: 2, batch: 3 };
             let data = Coded { len: 13, bad: bad.to_vec() };
             let batch = loader(data, LIST[0](8), sharding, Sampler::Shuffle, 2).epoch(EPOCH, 0).next().unwrap();
             skipped.push(batch.as_ref().unwrap().unreadable.iter().map(ToString::to_string).collect::<Vec<_>>());

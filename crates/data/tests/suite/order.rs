@@ -40,10 +40,10 @@ fn too_many_samples() {
 
 #[test]
 fn sharding_limits() {
-    let check = |hosted, shards, batch, expected: Result<usize, &str>| {
-        let sharding = Sharding { hosted, shards, batch };
+    let check = |local, shards, batch, expected: Result<usize, &str>| {
+        let sharding = Sharding { local, shards, batch };
         match (sharding.check(), expected) {
-            (Ok(()), Ok(expected)) => assert_eq!(sharding.hosted_batch(), expected),
+            (Ok(()), Ok(expected)) => assert_eq!(sharding.local_batch(), expected),
             (Err(error), Err(expected)) => assert_eq!(error.to_string(), expected),
             (other, expected) => panic!("{other:?} instead of {expected:?}"),
         }
@@ -74,7 +74,7 @@ fn the_distributed_sampler_is_pytorch_s() {
             let Ok(order) = order.clone().drop_last(drops) else { panic!("{case}") };
             let epoch = order.epoch(epoch as u64);
             let batches = |shard| {
-                let own = |step| epoch.hosted(step, &Sharding::one(shard, shards, batch));
+                let own = |step| epoch.local(step, &Sharding::one(shard, shards, batch));
                 (0..order.batches()).map(own).collect::<Vec<Vec<usize>>>()
             };
             let ours: Vec<_> = (0..shards).map(batches).collect();
@@ -139,7 +139,7 @@ proptest! {
         prop_assert_eq!(epoch.batches(), rest.len().div_ceil(shards * batch));
         for shard in 0..shards {
             let theirs: Vec<usize> = rest[shard.min(rest.len())..].iter().step_by(shards).copied().collect();
-            let ours = (0..epoch.batches()).map(|step| epoch.hosted(step, &Sharding::one(shard, shards, batch)));
+            let ours = (0..epoch.batches()).map(|step| epoch.local(step, &Sharding::one(shard, shards, batch)));
             let ours: Vec<_> = ours.filter(|own| !own.is_empty()).collect();
             prop_assert!(ours.iter().map(Vec::as_slice).eq(theirs.chunks(batch)));
         }
@@ -163,7 +163,7 @@ proptest! {
         let mut seen = vec![0; samples];
         for step in 0..order.batches() {
             let pieces: Vec<Vec<usize>> =
-                (0..shards).map(|shard| epoch.hosted(step, &Sharding::one(shard, shards, batch))).collect();
+                (0..shards).map(|shard| epoch.local(step, &Sharding::one(shard, shards, batch))).collect();
             prop_assert!(pieces.is_sorted_by(|one, next| (next.len()..=next.len() + 1).contains(&one.len())));
             prop_assert!(pieces[0].len() <= pieces[shards - 1].len() + 1);
             let together = pieces.concat();

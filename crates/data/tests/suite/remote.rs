@@ -27,7 +27,7 @@ use crate::shards::{IMAGE, archive, numbered};
 /// Bytes of a piece.
 const PIECE: u64 = 1 << 20;
 
-const ALONE: Sharding = Sharding { hosted: 0..1, shards: 1, batch: 4 };
+const ALONE: Sharding = Sharding { local: 0..1, shards: 1, batch: 4 };
 
 /// The files below a folder with this extension.
 fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {

@@ -51,7 +51,7 @@ fn train(data: &Coded, sharding: Sharding, sampler: Sampler) -> TrainLoader {
 
 /// The shards of each of `ranks` ranks.
 fn shares(shards: usize, ranks: usize, batch: usize) -> impl Iterator<Item = Sharding> {
-    (0..ranks).map(move |rank| Sharding { hosted: rank * shards / ranks..(rank + 1) * shards / ranks, shards, batch })
+    (0..ranks).map(move |rank| Sharding { local: rank * shards / ranks..(rank + 1) * shards / ranks, shards, batch })
 }
 
 /// What all ranks see: the samples, their labels and pixels, batch after batch and rank after rank, and the samples that

@@ -38,7 +38,7 @@ impl Session {
         data.parts().try_for_each(|(part, dataset)| data.check_labels(part, dataset.as_ref()))?;
         let map = ShardMap::new(config.shard_count(world_size), world_size)?;
         let shards = map.shards();
-        let sharding = Sharding { hosted: map.hosted(rank), shards, batch: config.batch_per_shard(shards) };
+        let sharding = Sharding { local: map.local(rank), shards, batch: config.batch_per_shard(shards) };
         let pool = DecodePool::new(trainer.decoders())?.timeout(config.timeout(world_size));
         let preparation = Preparation::of(config, data);
         let (transform, sampler) = (preparation.train.clone(), config.training_sampler(data.train.as_ref()));

@@ -102,7 +102,7 @@ impl HierarchicalTransport {
         self.partials.fill(0);
         for (run, first) in self.topology.runs().iter().zip(&mut self.firsts) {
             *first = self.partials[run.node];
-            self.partials[run.node] += shards.subtrees(shards.hosted_by(&run.ranks)).count();
+            self.partials[run.node] += shards.subtrees(shards.local_by(&run.ranks)).count();
         }
         let most = self.partials.iter().copied().fold(shards.most_partials(), usize::max);
         if operation.kind == Kind::ReduceScatter {
@@ -218,8 +218,8 @@ impl HierarchicalTransport {
                 if share.is_empty() || self.topology.runs()[run].node != self.topology.node_of(self.members.rank) {
                     continue;
                 }
-                let hosted = round.turn.operation.shards.hosted_by(&self.topology.runs()[run].ranks);
-                for (partial, node) in round.turn.operation.shards.subtrees(hosted).enumerate() {
+                let local = round.turn.operation.shards.local_by(&self.topology.runs()[run].ranks);
+                for (partial, node) in round.turn.operation.shards.subtrees(local).enumerate() {
                     let message = if self.is_alone() {
                         let data =
                             round.turn.operation.output.cast::<T>().wrapping_add(partial * round.turn.operation.stride);
@@ -257,7 +257,7 @@ impl HierarchicalTransport {
         let Operation { shards, reduction, .. } = *round.turn.operation;
         // The first partial sum below the node is one of the rank that hosts the node's first shard.
         let mut ranks = self.topology.runs()[run].ranks.clone();
-        let first = ranks.find(|&rank| shards.hosted(rank).contains(&node.start)).unwrap_or(0);
+        let first = ranks.find(|&rank| shards.local(rank).contains(&node.start)).unwrap_or(0);
         let partial = shards.partials(first).take_while(|partial| partial.start < node.start).count();
         let source = |rank, partial, range: Range<usize>| {
             self.of_mate::<T>(round, owner, rank, partial, part.start + range.start..part.start + range.end)
@@ -300,8 +300,8 @@ impl HierarchicalTransport {
                 if self.topology.runs()[run].node != self.topology.node_of(self.peers.all[at].rank) {
                     continue;
                 }
-                let hosted = round.turn.operation.shards.hosted_by(&self.topology.runs()[run].ranks);
-                for _ in round.turn.operation.shards.subtrees(hosted) {
+                let local = round.turn.operation.shards.local_by(&self.topology.runs()[run].ranks);
+                for _ in round.turn.operation.shards.subtrees(local) {
                     // SAFETY: the transport's memory, whose earlier messages have been added up. Any bytes are a valid value.
                     unsafe { self.peers.all[at].receiving.begin(Bytes::own(taken, end..end + share.len())) };
                     end += share.len();
@@ -357,8 +357,8 @@ impl HierarchicalTransport {
         let Operation { shards, reduction, .. } = *round.turn.operation;
         let (rank, number) = (self.members.rank, self.number(round));
         let ends = |host: usize| match self.hosts.get(host) {
-            Some(&Host::Mate(mate)) => shards.hosted(mate).end,
-            Some(&Host::Run(run)) => shards.hosted_by(&self.topology.runs()[run].ranks).end,
+            Some(&Host::Mate(mate)) => shards.local(mate).end,
+            Some(&Host::Run(run)) => shards.local_by(&self.topology.runs()[run].ranks).end,
             None => shards.shards(),
         };
         let source = |host: usize, partial: usize, range: Range<usize>| {

@@ -83,21 +83,21 @@ impl Batch {
 
     /// The samples of one shard.
     pub fn shard(&self, shard: usize, shards: usize) -> Batch {
-        self.hosted(shard..shard + 1, shards)
+        self.local(shard..shard + 1, shards)
     }
 
     /// The samples of some shards.
-    pub fn hosted(&self, hosted: Range<usize>, shards: usize) -> Batch {
-        fn piece<T: Clone>(all: &[T], hosted: &Range<usize>, shards: usize) -> Vec<T> {
+    pub fn local(&self, local: Range<usize>, shards: usize) -> Batch {
+        fn piece<T: Clone>(all: &[T], local: &Range<usize>, shards: usize) -> Vec<T> {
             let len = all.len() / shards;
-            all[hosted.start * len..hosted.end * len].to_vec()
+            all[local.start * len..local.end * len].to_vec()
         }
         Batch {
-            images: piece(&self.images, &hosted, shards),
-            labels: piece(&self.labels, &hosted, shards),
-            sample_indices: piece(&self.sample_indices, &hosted, shards),
-            other_labels: piece(&self.other_labels, &hosted, shards),
-            shares: piece(&self.shares, &hosted, shards),
+            images: piece(&self.images, &local, shards),
+            labels: piece(&self.labels, &local, shards),
+            sample_indices: piece(&self.sample_indices, &local, shards),
+            other_labels: piece(&self.other_labels, &local, shards),
+            shares: piece(&self.shares, &local, shards),
             loss_weight: self.loss_weight,
         }
     }
