@@ -63,7 +63,7 @@ impl Way {
 fn measure(group: &Group, bare: &Bare, bytes: usize) -> Result<(), Box<dyn Error>> {
     // As a program's gradients are.
     let memory = Arc::new(AlignedBuffer::zeroed(bytes)?);
-    group.lend(&memory);
+    group.register_memory(&memory);
     // SAFETY: nothing else uses the memory, which is zeroed.
     let data = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().cast::<f32>(), bytes / size_of::<f32>()) };
     let mut block = |way: Way, calls: i64| -> Result<f64, Box<dyn Error>> {

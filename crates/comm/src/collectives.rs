@@ -46,9 +46,9 @@ impl Group {
 
     /// Gives the group a share of memory on which operations will work. Then MPI receives into it without a detour, because the
     /// memory outlives an operation that has failed while data still come. The group does not keep it otherwise.
-    pub fn lend(&self, memory: &Arc<AlignedBuffer>) {
+    pub fn register_memory(&self, memory: &Arc<AlignedBuffer>) {
         if let Some(engine) = self.engine() {
-            engine.lend(memory);
+            engine.register_memory(memory);
         }
     }
 

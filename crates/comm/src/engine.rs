@@ -121,9 +121,9 @@ impl Engine {
         self.shared.transport().buffer_bytes()
     }
 
-    /// See [`Transport::lend`].
-    pub(crate) fn lend(&self, memory: &Arc<AlignedBuffer>) {
-        self.shared.transport().lend(memory);
+    /// See [`Transport::register_memory`].
+    pub(crate) fn register_memory(&self, memory: &Arc<AlignedBuffer>) {
+        self.shared.transport().register_memory(memory);
     }
 
     /// Total time that callers have waited for operations.

@@ -5,7 +5,7 @@
 //!
 //! MPI may write to memory that it was given to receive into until the message is complete, even if the operation has
 //! failed and its caller has the memory back. So MPI receives into memory that is kept for ever if need be: the
-//! transport's own, or what is lent to it. What belongs elsewhere is copied from there. What is sent is only read.
+//! transport's own, or what is registered with it. What belongs elsewhere is copied from there. What is sent is only read.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -30,7 +30,7 @@ use crate::transport::queue::{Bytes, Queue};
 const AT_ONCE: usize = 16;
 /// Bytes of a round: long messages, because each costs several exchanges between the ranks.
 const ROUND: usize = 4 << 20;
-/// Room for what a peer sends to an operation's memory that is not lent: the largest message.
+/// Room for what a peer sends to an operation's memory that is not registered: the largest message.
 const STAGED: usize = ROUND;
 /// Bytes that come to a node directly: long enough that the saved exchange counts, short enough to be added up twice.
 const DIRECT: usize = 256 << 10;

@@ -44,7 +44,7 @@ pub(crate) trait Transport: Send {
 
     /// Takes a share of memory for the time of each operation that works on it, and for ever if the operation fails while
     /// something may still be written there. No operation is under way.
-    fn lend(&mut self, _: &Arc<AlignedBuffer>) {}
+    fn register_memory(&mut self, _: &Arc<AlignedBuffer>) {}
 
     /// Tells the other ranks that this one leaves, and takes part in no further operation. A transport that must not leave
     /// before the others waits for them until the group fails, or for as long as `timeouts`.

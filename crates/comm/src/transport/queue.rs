@@ -12,7 +12,7 @@ use std::ops::Range;
 pub(crate) struct Bytes {
     pub start: *mut u8,
     pub len: usize,
-    /// Whether it stays valid even if the operation fails: it is the transport's, or lent to it.
+    /// Whether it stays valid even if the operation fails: it is the transport's, or registered with it.
     pub is_lasting: bool,
 }
 

@@ -48,21 +48,21 @@ fn one_type<T: Element>(
     assert!(same, "{group:?}: other bits, {len} elements of {}, seed {seed}", T::DTYPE.name());
 }
 
-/// Sums and copies on memory that is lent have the same bits as on other memory.
+/// Sums and copies on memory that is registered have the same bits as on other memory.
 pub fn on_lent_memory(group: &Group, len: usize) {
     let (rank, ranks) = (group.rank(), group.world_size());
     let memory = Arc::new(AlignedBuffer::zeroed(len * size_of::<f32>()).unwrap());
-    group.lend(&memory);
+    group.register_memory(&memory);
     // SAFETY: the buffer is zeroed, and this function alone uses it.
-    let lent = unsafe { slice::from_raw_parts_mut(memory.as_ptr().cast::<f32>(), len) };
+    let registered = unsafe { slice::from_raw_parts_mut(memory.as_ptr().cast::<f32>(), len) };
     let own = |i| value(len as u64, rank, i) as f32;
     let mut other: Vec<f32> = (0..len).map(own).collect();
-    lent.copy_from_slice(&other);
-    group.all_reduce(lent).unwrap();
+    registered.copy_from_slice(&other);
+    group.all_reduce(registered).unwrap();
     group.all_reduce(&mut other).unwrap();
-    assert!(lent.iter().map(|x| x.to_bits()).eq(other.iter().map(|x| x.to_bits())), "{group:?}, {len}");
+    assert!(registered.iter().map(|x| x.to_bits()).eq(other.iter().map(|x| x.to_bits())), "{group:?}, {len}");
     // A part of the memory.
-    let part = &mut lent[len / 3..];
+    let part = &mut registered[len / 3..];
     part.iter_mut().enumerate().for_each(|(i, x)| *x = (i % 1000 * (rank + 1)) as f32);
     group.broadcast(part, ranks - 1).unwrap();
     assert!(part.iter().enumerate().all(|(i, &x)| x == (i % 1000 * ranks) as f32), "{group:?}, {len}");

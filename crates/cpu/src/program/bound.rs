@@ -95,7 +95,7 @@ impl Bound {
         let mut arenas = Vec::new();
         for (arena, count) in [(Arena::Gradients, schedule.slots), (Arena::Activations, schedule.activations())] {
             let memory = Arc::new(allocate(arena, count * plans.arena_bytes(arena))?);
-            group.iter().for_each(|group| group.lend(&memory));
+            group.iter().for_each(|group| group.register_memory(&memory));
             arenas.push((arena, memory));
         }
         let start = |arena: Arena| {

@@ -76,8 +76,8 @@ pub(crate) struct HierarchicalTransport {
     /// Bytes of a part of `scratch`.
     room: usize,
     portions: Portions,
-    /// What has been lent, and the memory that the current operation receives into, if that is among it.
-    lent: Vec<Weak<AlignedBuffer>>,
+    /// What has been registered, and the memory that the current operation receives into, if that is among it.
+    registered: Vec<Weak<AlignedBuffer>>,
     held: Option<Arc<AlignedBuffer>>,
     /// Number of rounds done in all operations; equal on all ranks of the node between operations.
     round: u64,
@@ -144,7 +144,7 @@ impl HierarchicalTransport {
             scratch: ManuallyDrop::new(AlignedBuffer::zeroed(2 * WINDOWS * room)?),
             room,
             portions,
-            lent: Vec::new(),
+            registered: Vec::new(),
             held: None,
             round: 0,
             // With fewer cores than ranks, spinning only takes the core from the awaited rank.
@@ -159,7 +159,7 @@ impl HierarchicalTransport {
         })
     }
 
-    /// The lent memory that the operation's output is in.
+    /// The registered memory that the operation's output is in.
     fn lender(&self, operation: &Operation) -> Option<Arc<AlignedBuffer>> {
         let ranks = self.members.world_size();
         let start = operation.output.addr();
@@ -168,7 +168,7 @@ impl HierarchicalTransport {
             let first = memory.as_ptr().addr();
             first <= start && end <= first + memory.len()
         };
-        self.lent.iter().filter_map(Weak::upgrade).find(holds)
+        self.registered.iter().filter_map(Weak::upgrade).find(holds)
     }
 
     /// A part of the output, to be received.
@@ -400,9 +400,9 @@ impl Transport for HierarchicalTransport {
         None
     }
 
-    fn lend(&mut self, memory: &Arc<AlignedBuffer>) {
-        self.lent.retain(|lent| lent.strong_count() > 0);
-        self.lent.push(Arc::downgrade(memory));
+    fn register_memory(&mut self, memory: &Arc<AlignedBuffer>) {
+        self.registered.retain(|registered| registered.strong_count() > 0);
+        self.registered.push(Arc::downgrade(memory));
     }
 
     fn close(&mut self, failure: &Failure, timeout: Duration) {
@@ -414,7 +414,7 @@ impl Transport for HierarchicalTransport {
 /// Memory to which something may still be written after its transport has gone.
 static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 
-/// The headers, the scratch, and what was lent for the operation that failed.
+/// The headers, the scratch, and what was registered for the operation that failed.
 #[expect(dead_code, reason = "held for ever")]
 struct Kept(Vec<[u8; HEADER_BYTES]>, AlignedBuffer, Option<Arc<AlignedBuffer>>);
 

@@ -22,7 +22,7 @@ pub(crate) trait Links: Send {
     /// for data. The rest is as for [`crate::transport::Transport::close`].
     fn close(&mut self, peers: &mut [Peer], with_word: bool, failure: &Failure, timeout: Duration);
 
-    /// Whether messages may still be written to the transport's own memory and to what is lent to it, which then must stay
+    /// Whether messages may still be written to the transport's own memory and to what is registered with it, which then must stay
     /// valid for ever.
     fn keeps_memory(&self) -> bool;
 

@@ -132,12 +132,12 @@ fn a_short_sum_waits_until_the_own_values_have_been_sent() {
 fn sums_arrive_in_lent_memory() {
     const COUNT: usize = 10_000;
     // Where the header, the other rank's values and the sum of the other half go.
-    let check = |lends: bool, from: usize, expected: [bool; 3]| {
+    let check = |registers: bool, from: usize, expected: [bool; 3]| {
         let ([first, second], lasting) = pair(Manner::Fast);
         let other = sum(second, COUNT);
         let memory = Arc::new(AlignedBuffer::zeroed((COUNT + 8) * size_of::<f32>()).unwrap());
-        if lends {
-            first.lend(&memory);
+        if registers {
+            first.register_memory(&memory);
         }
         // SAFETY: it ends within the memory, where its user has room for it, and nothing else uses it.
         let data = unsafe { slice::from_raw_parts_mut(memory.as_ptr().cast::<f32>().wrapping_add(from), COUNT) };
@@ -145,7 +145,7 @@ fn sums_arrive_in_lent_memory() {
         first.all_reduce(data).unwrap();
         assert!(data.iter().all(|&value| value == 3.0));
         assert_eq!(other.join().unwrap().map(|sum| sum.len()), Some(COUNT));
-        assert_eq!(*lasting.lock().unwrap(), expected, "{lends} {from}");
+        assert_eq!(*lasting.lock().unwrap(), expected, "{registers} {from}");
         drop(first);
         assert_eq!(Arc::strong_count(&memory), 1);
     };
@@ -158,12 +158,12 @@ fn sums_arrive_in_lent_memory() {
 #[test]
 fn lent_memory_outlives_a_failed_operation() {
     const COUNT: usize = 10_000;
-    let check = |lends: bool, expected: usize| {
+    let check = |registers: bool, expected: usize| {
         let ([first, second], _) = pair(Manner::Breaking);
         let other = sum(second, COUNT);
         let memory = Arc::new(AlignedBuffer::zeroed(COUNT * size_of::<f32>()).unwrap());
-        if lends {
-            first.lend(&memory);
+        if registers {
+            first.register_memory(&memory);
         }
         // SAFETY: nothing else uses the memory, which is zeroed.
         let data = unsafe { slice::from_raw_parts_mut(memory.as_ptr().cast::<f32>(), COUNT) };
@@ -173,7 +173,7 @@ fn lent_memory_outlives_a_failed_operation() {
         drop(first);
         let kept = Arc::downgrade(&memory);
         drop(memory);
-        assert_eq!(kept.strong_count(), expected, "{lends}");
+        assert_eq!(kept.strong_count(), expected, "{registers}");
     };
     check(false, 0);
     check(true, 1);
