@@ -6,11 +6,11 @@ use enmasse_heap::peak_of;
 use enmasse_jpeg::{Decoder, Jpeg, Region, Scale};
 
 /// Pixels of the largest image that is decoded: a short file may claim many.
-const MOST: usize = 1 << 20;
+const MAX: usize = 1 << 20;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let Ok(jpeg) = Jpeg::parse(bytes) else { return };
-    if jpeg.width() * jpeg.height() > MOST {
+    if jpeg.width() * jpeg.height() > MAX {
         return;
     }
     let mut decoder = Decoder::new();

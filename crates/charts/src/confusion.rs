@@ -9,18 +9,18 @@ use crate::style::STRONG;
 use crate::text::width;
 
 /// Up to this number of classes, squares hold numbers.
-const MOST_WITH_NUMBERS: usize = 20;
+const MAX_WITH_NUMBERS: usize = 20;
 /// Up to this number of classes, there is a heat map.
-const MOST_WITH_SQUARES: usize = 100;
+const MAX_WITH_SQUARES: usize = 100;
 /// Pairs in the table for more classes.
 const PAIRS: usize = 40;
 
 /// Names wider than this many pixels are truncated.
-const LONGEST_NAME: f64 = 160.0;
-const LONGEST_NAME_OF_PAIR: f64 = 280.0;
-/// Squares with numbers are this wide, and wider for long counts, up to `WIDEST`.
+const MAX_NAME: f64 = 160.0;
+const MAX_NAME_OF_PAIR: f64 = 280.0;
+/// Squares with numbers are this wide, and wider for long counts, up to `MAX_WIDTH`.
 const NARROWEST: f64 = 34.0;
-const WIDEST: f64 = 60.0;
+const MAX_WIDTH: f64 = 60.0;
 /// Gap between a name and its squares.
 const GAP: f64 = 8.0;
 /// Height of a line of text.
@@ -37,7 +37,7 @@ pub fn confusion_matrix(title: &str, classes: &[String], counts: &[u64]) -> Resu
         return Err(ChartError::Counts { classes: classes.len(), counts: counts.len() });
     }
     let matrix = Matrix { classes, counts };
-    Ok(if classes.len() <= MOST_WITH_SQUARES { matrix.map(title) } else { matrix.table(title) })
+    Ok(if classes.len() <= MAX_WITH_SQUARES { matrix.map(title) } else { matrix.table(title) })
 }
 
 #[derive(Clone, Copy)]
@@ -122,13 +122,13 @@ impl Matrix<'_> {
     fn grid(&self) -> Grid {
         let largest = self.counts.iter().max().map_or(0.0, |count| width(&count.to_string(), TEXT) + 10.0);
         let (square, text, numbers) = match self.classes.len() {
-            0..=MOST_WITH_NUMBERS if largest > WIDEST => (WIDEST, TEXT, Numbers::Shares),
-            0..=MOST_WITH_NUMBERS => (largest.max(NARROWEST), TEXT, Numbers::Counts),
+            0..=MAX_WITH_NUMBERS if largest > MAX_WIDTH => (MAX_WIDTH, TEXT, Numbers::Shares),
+            0..=MAX_WITH_NUMBERS => (largest.max(NARROWEST), TEXT, Numbers::Counts),
             21..=50 => (18.0, TEXT, Numbers::Nothing),
             _ => (12.0, 10.0, Numbers::Nothing),
         };
         let widest = self.classes.iter().map(|name| width(name, text)).fold(0.0, f64::max);
-        let names_room = widest.min(LONGEST_NAME);
+        let names_room = widest.min(MAX_NAME);
         let is_upright = widest > square - 4.0;
         let head = if is_upright { names_room } else { text };
         Grid {
@@ -206,7 +206,7 @@ impl Matrix<'_> {
             })
             .collect();
         let heads = ["true class", "predicted class", "samples", "of the class"].map(str::to_string);
-        let longest = [LONGEST_NAME_OF_PAIR, LONGEST_NAME_OF_PAIR, f64::INFINITY, f64::INFINITY];
+        let longest = [MAX_NAME_OF_PAIR, MAX_NAME_OF_PAIR, f64::INFINITY, f64::INFINITY];
         let rooms: [f64; 4] = std::array::from_fn(|column| {
             let texts = rows.iter().chain([&heads]).map(|row| width(&row[column], TEXT));
             texts.fold(0.0, f64::max).min(longest[column])

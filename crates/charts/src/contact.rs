@@ -9,7 +9,7 @@ const MARGIN: usize = 16;
 /// Width of the frame around a group's first image.
 const FRAME: usize = 2;
 /// Smaller images are enlarged by a whole factor up to about this size.
-const SMALLEST: usize = 96;
+const MIN: usize = 96;
 
 const PAPER: [u8; 3] = [0xF4, 0xF4, 0xF2];
 /// The blue of the charts' training bars.
@@ -29,7 +29,7 @@ pub fn contact_sheet(size: usize, groups: &[Vec<Vec<u8>>]) -> Result<Vec<u8>, Ch
             return Err(ChartError::Pixels { index, label: String::new(), width: size, height: size, bytes });
         }
     }
-    let factor = (SMALLEST / size).max(1);
+    let factor = (MIN / size).max(1);
     let edge = size * factor;
     let (group_width, group_height) = (each * (edge + GAP) - GAP, edge);
     let cell = (group_width + MARGIN, group_height + MARGIN);

@@ -9,8 +9,8 @@ const BAR: f64 = 14.0;
 /// Gap between a name, its bar and its counts.
 const GAP: f64 = 8.0;
 /// Names wider than this many pixels are truncated.
-const LONGEST_NAME: f64 = 240.0;
-const LONGEST_BAR: f64 = 320.0;
+const MAX_NAME: f64 = 240.0;
+const MAX_BAR: f64 = 320.0;
 /// Distance from the title to the legend's baseline, and from there to the first row.
 const LEGEND: f64 = 12.0;
 const HEAD: f64 = TOP + 32.0;
@@ -21,9 +21,9 @@ const HEAD: f64 = TOP + 32.0;
 pub fn class_distribution(title: &str, classes: &[(String, usize, usize)]) -> String {
     let counts: Vec<String> = classes.iter().map(|(_, train, validation)| format!("{train} + {validation}")).collect();
     let widest = |texts: &mut dyn Iterator<Item = &String>| texts.map(|text| width(text, TEXT)).fold(0.0, f64::max);
-    let names_room = widest(&mut classes.iter().map(|(name, ..)| name)).min(LONGEST_NAME);
+    let names_room = widest(&mut classes.iter().map(|(name, ..)| name)).min(MAX_NAME);
     let counts_room = widest(&mut counts.iter());
-    let column = names_room + GAP + LONGEST_BAR + GAP + counts_room;
+    let column = names_room + GAP + MAX_BAR + GAP + counts_room;
 
     let (columns, rows) = grid(classes.len(), column + 2.0 * MARGIN);
     let page_width = MARGIN + columns as f64 * (column + 2.0 * MARGIN) - MARGIN;
@@ -31,7 +31,7 @@ pub fn class_distribution(title: &str, classes: &[(String, usize, usize)]) -> St
     legend(&mut page, classes);
 
     let largest = classes.iter().map(|(_, train, validation)| *train as f64 + *validation as f64).fold(0.0, f64::max);
-    let scale = if largest > 0.0 { LONGEST_BAR / largest } else { 0.0 };
+    let scale = if largest > 0.0 { MAX_BAR / largest } else { 0.0 };
     for (index, ((name, train, validation), counts)) in classes.iter().zip(&counts).enumerate() {
         let left = MARGIN + (index / rows) as f64 * (column + 2.0 * MARGIN);
         let top = HEAD + (index % rows) as f64 * ROW;

@@ -14,7 +14,7 @@ pub(crate) const TOP: f64 = 48.0;
 
 const TITLE: f64 = 17.0;
 /// Width up to which a page grows to fit its title, in pixels.
-const WIDEST_FOR_TITLE: f64 = 720.0;
+const MAX_WIDTH_FOR_TITLE: f64 = 720.0;
 
 /// Position and appearance of a text.
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ impl Page {
     pub(crate) fn new(title: &str, width: f64, height: f64) -> Self {
         // Bold letters are wider than those that `text::width` assumes.
         let title_size = TITLE * 1.12;
-        let width = width.max((text::width(title, title_size) + 2.0 * MARGIN).ceil().min(WIDEST_FOR_TITLE));
+        let width = width.max((text::width(title, title_size) + 2.0 * MARGIN).ceil().min(MAX_WIDTH_FOR_TITLE));
         let mut body = String::new();
         let _ = write!(
             body,

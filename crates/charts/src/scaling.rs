@@ -9,8 +9,8 @@ const BAR: f64 = 16.0;
 /// Gap between a name, its bar and its figures.
 const GAP: f64 = 8.0;
 /// Names wider than this many pixels are truncated.
-const LONGEST_NAME: f64 = 300.0;
-const LONGEST_BAR: f64 = 320.0;
+const MAX_NAME: f64 = 300.0;
+const MAX_BAR: f64 = 320.0;
 /// Distance from the title to the legend's baseline, and from there to the first row.
 const LEGEND: f64 = 12.0;
 const HEAD: f64 = TOP + 32.0;
@@ -37,11 +37,11 @@ pub fn scaling(title: &str, rows: &[ScalingRow]) -> String {
     };
     let figures: Vec<String> = rows.iter().map(figures).collect();
     let widest = |texts: &mut dyn Iterator<Item = &str>| texts.map(|text| width(text, TEXT)).fold(0.0, f64::max);
-    let names_room = widest(&mut rows.iter().map(|row| row.name)).min(LONGEST_NAME);
+    let names_room = widest(&mut rows.iter().map(|row| row.name)).min(MAX_NAME);
     let figures_room = widest(&mut figures.iter().map(String::as_str));
     let start = MARGIN + names_room + GAP;
     let mut page =
-        Page::new(title, start + LONGEST_BAR + GAP + figures_room + MARGIN, HEAD + rows.len() as f64 * ROW + MARGIN);
+        Page::new(title, start + MAX_BAR + GAP + figures_room + MARGIN, HEAD + rows.len() as f64 * ROW + MARGIN);
     let mut x = MARGIN;
     for (class, text) in [("train", "measured"), ("frame", "as many times the speed of one device")] {
         page.bar(x, TOP + LEGEND - 11.0, 12.0, 12.0, class);
@@ -49,7 +49,7 @@ pub fn scaling(title: &str, rows: &[ScalingRow]) -> String {
         x += 18.0 + width(text, TEXT) + 2.0 * GAP;
     }
     let longest = rows.iter().map(|row| ideal(row).max(row.images_per_second)).fold(0.0, f64::max);
-    let scale = if longest > 0.0 { LONGEST_BAR / longest } else { 0.0 };
+    let scale = if longest > 0.0 { MAX_BAR / longest } else { 0.0 };
     for (number, (row, figures)) in rows.iter().zip(&figures).enumerate() {
         let top = HEAD + number as f64 * ROW;
         let baseline = top + BAR - 3.5;

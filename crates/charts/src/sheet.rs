@@ -8,9 +8,9 @@ const GAP: f64 = 12.0;
 /// Space for a label below its image.
 const LABEL: f64 = 22.0;
 /// Images whose longest side is shorter are enlarged by a whole factor up to about this size. Those whose longest side
-/// exceeds `LARGEST` keep their pixels, and are shown smaller.
-const SMALLEST: f64 = 128.0;
-const LARGEST: f64 = 256.0;
+/// exceeds `MAX` keep their pixels, and are shown smaller.
+const MIN: f64 = 128.0;
+const MAX: f64 = 256.0;
 
 /// An image and the name of its class.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,7 @@ pub fn image_sheet(title: &str, images: &[LabelledImage]) -> Result<String, Char
 
 /// Page pixels per pixel of an image whose longest side is `longest`.
 fn scale_of(longest: f64) -> f64 {
-    if longest > LARGEST { LARGEST / longest } else { (SMALLEST / longest.max(1.0)).floor().max(1.0) }
+    if longest > MAX { MAX / longest } else { (MIN / longest.max(1.0)).floor().max(1.0) }
 }
 
 /// An image as PNG, enlarged here by `factor`, because some viewers smooth the images that they enlarge.

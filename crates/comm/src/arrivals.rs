@@ -12,7 +12,7 @@ use crate::group_path::GroupPath;
 /// How long a rank waits for an answer. It comes at once from a rank 0 that is alive.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// The most late ranks that an answer names.
-const MOST_LATE: usize = 256;
+const MAX_LATE: usize = 256;
 /// Bytes of a question.
 const QUESTION: usize = 16;
 
@@ -64,7 +64,7 @@ impl Arrivals {
             }
         }
         arrivals.late.sort_unstable();
-        arrivals.late.truncate(MOST_LATE);
+        arrivals.late.truncate(MAX_LATE);
         arrivals
     }
 
@@ -81,7 +81,7 @@ impl Arrivals {
         let mut numbers = numbers.iter().map(|number| u32::from_le_bytes(*number) as usize);
         let (joined, late) = (numbers.next()?, numbers.collect::<Vec<_>>());
         let question = Question::from_bytes(question)?;
-        (late.len() <= MOST_LATE).then_some((question, Arrivals { joined, late }))
+        (late.len() <= MAX_LATE).then_some((question, Arrivals { joined, late }))
     }
 }
 
@@ -130,8 +130,8 @@ mod tests {
         };
         check(vec![], true);
         check(vec![3, 9], true);
-        check(vec![1; MOST_LATE], true);
-        check(vec![1; MOST_LATE + 1], false);
+        check(vec![1; MAX_LATE], true);
+        check(vec![1; MAX_LATE + 1], false);
     }
 
     #[test]

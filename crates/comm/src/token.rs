@@ -26,9 +26,9 @@ pub use user::UserSecretError;
 /// Bytes of a token, of a random number in a handshake, and of a proof.
 pub const TOKEN_BYTES: usize = 32;
 /// Shortest text accepted as a token.
-const SHORTEST_TEXT: usize = 16;
+const MIN_TEXT: usize = 16;
 /// Fewest different bytes in a text accepted as a token.
-const FEWEST_BYTES: usize = 6;
+const MIN_BYTES: usize = 6;
 
 /// 32 secret bytes. Never printed.
 #[derive(Clone)]
@@ -82,10 +82,10 @@ impl Token {
     /// or has fewer than 6 different ones. What it accepts may still be easy to guess.
     pub fn from_text(text: &str) -> Result<Self, WeakToken> {
         let text = text.trim().as_bytes();
-        if text.len() < SHORTEST_TEXT {
+        if text.len() < MIN_TEXT {
             return Err(WeakToken::Short);
         }
-        if (0..=u8::MAX).filter(|byte| text.contains(byte)).count() < FEWEST_BYTES {
+        if (0..=u8::MAX).filter(|byte| text.contains(byte)).count() < MIN_BYTES {
             return Err(WeakToken::Plain);
         }
         Ok(Token(blake3::derive_key("enmasse token of a text", text)))

@@ -7,7 +7,7 @@ use std::ops::Range;
 pub(crate) use weights::{PackWeights, WeightPanels};
 
 use crate::element::{Element, copy};
-use crate::gemm::WIDEST_PANEL;
+use crate::gemm::MAX_PANEL_WIDTH;
 use crate::isa::{Kernel, Simd, values_ahead};
 use crate::region::Region;
 
@@ -315,7 +315,7 @@ impl<E: Element> Kernel for PackPixelPanels<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Map { data, height, width, channels, first } = self.source;
-        let (zeros, ahead) = ([E::ZERO; WIDEST_PANEL], self.source.ahead(1));
+        let (zeros, ahead) = ([E::ZERO; MAX_PANEL_WIDTH], self.source.ahead(1));
         let mut point = self.lattice.point(self.points.start);
         let mut left = self.points.len();
         for row in 0..left.div_ceil(E::PER_WORD) {

@@ -15,7 +15,7 @@ use crate::prepare::Preparation;
 use crate::scratch::{Context, Scratch};
 
 /// Minimum number of runs of each algorithm. The first has cold caches and untouched memory.
-const LEAST_ROUNDS: usize = 5;
+const MIN_ROUNDS: usize = 5;
 /// Total time for all algorithms of an operation, if they are fast enough for more than the minimum number of runs.
 const ENOUGH: Duration = Duration::from_millis(100);
 /// The usual algorithm stays unless another takes less than this fraction of its time, so that runs on the same machine
@@ -156,7 +156,7 @@ fn make_up(values: &mut [f32]) {
 fn measure(ways: &mut [(Algorithm, Instruction, Duration)], machine: &mut Machine) -> Result<(), DeviceError> {
     let began = Instant::now();
     for round in 0.. {
-        if round >= LEAST_ROUNDS && began.elapsed() >= ENOUGH {
+        if round >= MIN_ROUNDS && began.elapsed() >= ENOUGH {
             break;
         }
         for (_, instruction, least) in &mut *ways {

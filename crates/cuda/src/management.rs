@@ -42,14 +42,14 @@ const UNKNOWN: u64 = u64::MAX;
 const INSUFFICIENT_SIZE: c_int = 7;
 
 /// Processes that are asked for. A GPU with more is busy all the same.
-const MOST_PROCESSES: usize = 64;
+const MAX_PROCESSES: usize = 64;
 
 /// The processes that compute on a GPU.
 #[derive(Debug, PartialEq, Eq)]
 enum Processes {
     /// Their numbers, and the bytes of the GPU that each has, where that is known.
     Few(Vec<(u32, Option<u64>)>),
-    /// More than [`MOST_PROCESSES`], whose numbers the driver does not tell.
+    /// More than [`MAX_PROCESSES`], whose numbers the driver does not tell.
     Many,
 }
 
@@ -106,8 +106,8 @@ impl Management {
     }
 
     fn processes(&self) -> Option<Processes> {
-        let mut processes = [Process::default(); MOST_PROCESSES];
-        let mut count = MOST_PROCESSES as c_uint;
+        let mut processes = [Process::default(); MAX_PROCESSES];
+        let mut count = MAX_PROCESSES as c_uint;
         // SAFETY: NVML writes at most `count` processes.
         let result = unsafe {
             (self.functions.nvmlDeviceGetComputeRunningProcesses_v3)(self.device, &mut count, processes.as_mut_ptr())
@@ -137,7 +137,7 @@ impl Management {
         };
         let processes = match self.processes()? {
             Processes::Few(processes) => processes,
-            Processes::Many => return Some(format!("more than {MOST_PROCESSES} processes")),
+            Processes::Many => return Some(format!("more than {MAX_PROCESSES} processes")),
         };
         let others = processes.into_iter().filter(|(pid, _)| !is_rank(*pid));
         let words: Vec<String> = others.map(|(pid, bytes)| describe(pid, bytes)).collect();

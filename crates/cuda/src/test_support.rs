@@ -67,7 +67,7 @@ pub(crate) trait Element: Plain + PartialEq + std::fmt::Debug {
     /// The distance from 1 to the next value, halved: the error of rounding.
     const UNIT: f64;
     /// The error of rounding below the normal values.
-    const LEAST: f64 = 0.0;
+    const MIN: f64 = 0.0;
     fn of(value: f64) -> Self;
     fn get(self) -> f64;
 }
@@ -97,7 +97,7 @@ impl Element for Bf16 {
 impl Element for F16 {
     const DTYPE: DType = DType::F16;
     const UNIT: f64 = 1.0 / 2048.0;
-    const LEAST: f64 = 1.0 / (1 << 25) as f64;
+    const MIN: f64 = 1.0 / (1 << 25) as f64;
     fn of(value: f64) -> Self {
         F16::from_f32(value as f32)
     }
@@ -129,7 +129,7 @@ pub(crate) fn assert_rounded<E: Element>(what: &str, found: &[E], expected: &[f6
     let finite = expected.iter().filter(|value| value.is_finite());
     let error = tolerance * finite.fold(1e-30f64, |most, value| most.max(value.abs()));
     for (i, (a, b)) in found.iter().zip(expected).enumerate() {
-        let near = (a.get() - b).abs() <= error + (E::UNIT * b.abs()).max(E::LEAST);
+        let near = (a.get() - b).abs() <= error + (E::UNIT * b.abs()).max(E::MIN);
         assert!(near || a.get() == *b || (a.get().is_nan() && b.is_nan()), "{what} [{i}]: {a:?} instead of {b}");
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::DataError;
 
 /// So many unreadable samples in a row end a training epoch.
-pub(crate) const MOST_IN_A_ROW: usize = 100;
+pub(crate) const MAX_IN_A_ROW: usize = 100;
 
 /// How many unreadable samples of a data set of `samples` are skipped: ten, or one percent. More are no exception but a fault of
 /// the data set.

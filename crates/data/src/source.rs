@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::bad_sample::MOST_IN_A_ROW;
+use crate::bad_sample::MAX_IN_A_ROW;
 use crate::batch::{Made, NO_LABEL, Pending, Unreadable};
 use crate::error::describe_sample;
 use crate::pool::Scratch;
@@ -75,7 +75,7 @@ impl Samples {
     /// The samples for a place, in the order in which they are tried.
     fn candidates(&self, place: usize) -> impl Iterator<Item = Candidate> {
         let tries = match self {
-            Samples::Train { order, .. } => MOST_IN_A_ROW.min(order.entries()),
+            Samples::Train { order, .. } => MAX_IN_A_ROW.min(order.entries()),
             Samples::Eval { .. } => 1,
         };
         (place..place + tries).map(move |place| match self {

@@ -1,7 +1,7 @@
 //! The metrics of a step, and how they are read from the values of a plan.
 
 use enmasse_comm::tree_fold;
-use enmasse_graph::{MOST_METRICS, Per, Plan, ValueId};
+use enmasse_graph::{MAX_METRICS, Per, Plan, ValueId};
 
 /// The metrics of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -12,7 +12,7 @@ pub struct StepMetrics {
     pub correct: u64,
     /// The metrics of [`Plan::measured`], in that order, followed by zeros. Per-sample metrics are sums: in training over the
     /// global batch, in evaluation over this program's samples.
-    pub measured: [f64; MOST_METRICS],
+    pub measured: [f64; MAX_METRICS],
     /// Training: whether any rank was asked to stop ([`crate::StepInputs::stop`]). The request travels with the last bucket,
     /// at no cost.
     pub stop: bool,
@@ -34,7 +34,7 @@ pub struct LossScale {
 /// Computes the metrics of a step. `read` returns an element of a value. In training it reads the value of any shard after
 /// the reduce phase; in evaluation it returns the sum over the shards that the program hosts.
 pub fn step_metrics(plan: &Plan, read: &dyn Fn(ValueId, usize) -> f64) -> StepMetrics {
-    let mut measured = [0.0; MOST_METRICS];
+    let mut measured = [0.0; MAX_METRICS];
     let Some(metrics) = plan.metrics else {
         let values = plan.measured.iter().map(|metric| read(metric.value, 0));
         measured.iter_mut().zip(values).for_each(|(place, value)| *place = value);

@@ -12,7 +12,7 @@ use crate::report::{Finding, Section};
 const MIB: u64 = 1 << 20;
 
 /// Too little for one checkpoint of resnet34 with its optimiser state, and its successor.
-const LEAST: u64 = 400 * MIB;
+const MIN: u64 = 400 * MIB;
 /// Little enough to be used up soon by each epoch's weights.
 const LITTLE: u64 = 4096 * MIB;
 
@@ -74,7 +74,7 @@ impl Space {
         let finding = if !writable {
             let remedy = "choose a folder of your own, or mount it for writing";
             Finding::problem(name, format!("{text}, which this user may not write to"), remedy)
-        } else if free < LEAST {
+        } else if free < MIN {
             Finding::problem(name, text, "free some space: a checkpoint and its successor do not fit")
         } else if files.is_some_and(|files| files < 1000) {
             let text = format!("{text}, but only {} more files", files.unwrap_or(0));

@@ -107,7 +107,7 @@ const OTHERS: &[&str] = &[
 const SECRET: &[&str] = &["ENMASSE_TOKEN"];
 
 /// Longest value shown, in characters.
-const LONGEST: usize = 200;
+const MAX: usize = 200;
 
 /// A source of variables.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
@@ -164,7 +164,7 @@ fn value_of(name: &str, value: OsString) -> String {
         return "(secret)".to_owned();
     }
     let value = value.to_string_lossy();
-    match value.char_indices().nth(LONGEST) {
+    match value.char_indices().nth(MAX) {
         Some((end, _)) => format!("{}...", &value[..end]),
         None => value.into_owned(),
     }
@@ -173,13 +173,13 @@ fn value_of(name: &str, value: OsString) -> String {
 /// Values that must not appear in a report: those of every variable whose name suggests a secret.
 pub fn secrets(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
     /// A shorter value would occur in unrelated texts.
-    const SHORTEST: usize = 6;
+    const MIN: usize = 6;
     const WORDS: [&str; 9] =
         ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY", "JWT"];
     let is_secret = |name: &str| !name.ends_with("_FD") && WORDS.iter().any(|word| name.to_uppercase().contains(word));
     let secret = variables.filter(|(name, _)| is_secret(&name.to_string_lossy()));
     let values = secret.map(|(_, value)| value.to_string_lossy().trim().to_owned());
-    let mut values: Vec<String> = values.filter(|value| value.len() >= SHORTEST).collect();
+    let mut values: Vec<String> = values.filter(|value| value.len() >= MIN).collect();
     // Longest first: removing a part of a longer value would leave its rest.
     values.sort_unstable_by_key(|value| std::cmp::Reverse(value.len()));
     values

@@ -3,12 +3,12 @@
 /// The numbers of a list, in order; `None` if it is malformed. An empty list has no numbers.
 pub fn parse_list(text: &str) -> Option<Vec<usize>> {
     /// More cores than any machine has; a longer list is not a list of cores.
-    const MOST: usize = 1 << 16;
+    const MAX: usize = 1 << 16;
     let mut numbers = Vec::new();
     for piece in text.trim().split(',').filter(|piece| !piece.is_empty()) {
         let (first, last) = piece.split_once('-').unwrap_or((piece, piece));
         let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        if last < first || last - first >= MOST || numbers.len() + (last - first) >= MOST {
+        if last < first || last - first >= MAX || numbers.len() + (last - first) >= MAX {
             return None;
         }
         numbers.extend(first..=last);

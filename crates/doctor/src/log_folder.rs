@@ -14,7 +14,7 @@ use enmasse_wording::counted;
 use enmasse_wording::one_line;
 
 /// Size limit of an error file, which holds a traceback or the like.
-const LONGEST: u64 = 1 << 20;
+const MAX: u64 = 1 << 20;
 /// Lines shown of the failed rank's standard error.
 const LINES: usize = 10;
 /// Depth of the attempts below the given folder.
@@ -66,8 +66,8 @@ impl RankFiles {
     fn read(folder: &Path) -> Option<Self> {
         let rank = folder.file_name()?.to_str()?.parse().ok()?;
         let file = folder.join("error.json");
-        let error = || Some((modified(Some(&file))?, message(&tail(&file, LONGEST)?)?));
-        let text = tail(&folder.join("stderr.log"), LONGEST).unwrap_or_default();
+        let error = || Some((modified(Some(&file))?, message(&tail(&file, MAX)?)?));
+        let text = tail(&folder.join("stderr.log"), MAX).unwrap_or_default();
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         let stderr = lines[lines.len().saturating_sub(LINES)..].iter().map(|line| one_line(line)).collect();
         Some(RankFiles { rank, error: error(), stderr })

@@ -12,7 +12,7 @@ use crate::report::{Finding, Section};
 const MIB: u64 = 1 << 20;
 
 /// Too little for any training.
-const LEAST: u64 = 256 * MIB;
+const MIN: u64 = 256 * MIB;
 /// Too little for resnet34 in batches of 32 at 224 pixels.
 const LITTLE: u64 = 2048 * MIB;
 /// A rank opens tens of files: those of its data set, sockets to other ranks, logs.
@@ -45,8 +45,8 @@ fn finding(machine: &MemInfo, limits: &Limits) -> Finding {
         _ => format!("; {} of swap", size(swap)),
     });
     let finding = match left {
-        0..LEAST => Finding::problem("memory", text, "end other programs, or ask for more memory (Slurm: --mem)"),
-        LEAST..LITTLE => Finding::note("memory", text, "choose a small --batch, or ask for more memory (Slurm: --mem)"),
+        0..MIN => Finding::problem("memory", text, "end other programs, or ask for more memory (Slurm: --mem)"),
+        MIN..LITTLE => Finding::note("memory", text, "choose a small --batch, or ask for more memory (Slurm: --mem)"),
         _ => Finding::ok("memory", text),
     };
     finding.fact("total_bytes", total).fact("available_bytes", available).fact("left_bytes", left)

@@ -21,7 +21,7 @@ const LOG_TAIL: u64 = 1 << 20;
 /// A failure record has a few KiB, a flight record some hundred bytes for each of 512 operations.
 const RECORD: u64 = 1 << 20;
 /// Logs of further ranks are left out.
-const MOST_LOGS: usize = 4096;
+const MAX_LOGS: usize = 4096;
 
 pub fn section(run: &Path) -> Section {
     let is_run = RunPaths::new(run).holds_run();
@@ -69,7 +69,7 @@ fn ends(logs: &Path) -> Vec<RankEnd> {
     let rank = |name: &str| name.strip_prefix("rank-")?.strip_suffix(".log")?.parse::<usize>().ok();
     let mut ranks: Vec<usize> = names.filter_map(|name| rank(&name)).collect();
     ranks.sort_unstable();
-    ranks.truncate(MOST_LOGS);
+    ranks.truncate(MAX_LOGS);
     let read = |rank: usize| read_log(rank, &tail(&logs.join(format!("rank-{rank}.log")), LOG_TAIL)?);
     ranks.into_iter().filter_map(read).collect()
 }

@@ -27,7 +27,7 @@ namespace {
 enum Result { SUCCESS = 0, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6, IN_PROGRESS = 7 };
 enum Type { FLOAT32 = 7, BFLOAT16 = 9 };
 
-constexpr int MOST_RANKS = 16;
+constexpr int MAX_RANKS = 16;
 constexpr size_t CHUNK = 1 << 16;
 
 enum Kind { ALL_REDUCE, ALL_GATHER, REDUCE, BROADCAST };
@@ -41,11 +41,11 @@ struct Operation {
 struct World {
     std::atomic<int> joined;
     // How often each rank has arrived at a place where all wait for each other.
-    std::atomic<unsigned long> arrived[MOST_RANKS];
+    std::atomic<unsigned long> arrived[MAX_RANKS];
     // How many operations each rank has captured.
-    std::atomic<unsigned long> captured[MOST_RANKS];
-    Operation operations[MOST_RANKS];
-    unsigned char data[MOST_RANKS][CHUNK];
+    std::atomic<unsigned long> captured[MAX_RANKS];
+    Operation operations[MAX_RANKS];
+    unsigned char data[MAX_RANKS][CHUNK];
 };
 
 struct Communicator {
@@ -213,7 +213,7 @@ int ncclGetUniqueId(Identifier *id) {
 
 int ncclCommInitRankConfig(void **made, int ranks, Identifier id, int rank, const Config *config) {
     if (config->magic != 0xcafebeef || config->size < sizeof(Config) || config->blocking != 0) return INVALID_ARGUMENT;
-    if (ranks > MOST_RANKS) return INVALID_ARGUMENT;
+    if (ranks > MAX_RANKS) return INVALID_ARGUMENT;
     int file = open(id.path, O_RDWR | O_CLOEXEC);
     void *memory = file < 0 ? MAP_FAILED : mmap(nullptr, sizeof(World), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (file >= 0) close(file);

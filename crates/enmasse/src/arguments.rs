@@ -24,7 +24,7 @@ pub const SOURCE: &[&str] =
 pub const DECIDED: &str = "decided";
 
 /// Largest number that is accepted for a count.
-const MOST_COUNT: usize = 1_000_000;
+const MAX_COUNT: usize = 1_000_000;
 
 /// A run folder or a weights file.
 pub fn source() -> Arg {
@@ -47,8 +47,8 @@ pub fn count(name: &'static str, placeholder: &'static str, help: &'static str) 
 
 /// A positive number of a flag.
 pub fn count_value(text: &str) -> Result<usize, String> {
-    let count = text.parse().ok().filter(|count| (1..=MOST_COUNT).contains(count));
-    count.ok_or_else(|| format!("must be a whole number from 1 to {MOST_COUNT}"))
+    let count = text.parse().ok().filter(|count| (1..=MAX_COUNT).contains(count));
+    count.ok_or_else(|| format!("must be a whole number from 1 to {MAX_COUNT}"))
 }
 
 /// The number of crops by which images are judged.

@@ -17,8 +17,8 @@ use crate::failure::Failure;
 use crate::output::say;
 use crate::ranks::Rank;
 
-const MOST_PIXELS: usize = 1 << 40;
-const MOST_RANKS: usize = 1 << 10;
+const MAX_PIXELS: usize = 1 << 40;
+const MAX_RANKS: usize = 1 << 10;
 
 /// Everything except a saved run: `--config`, then the environment, then the flags of this command, checked together.
 pub fn layers(matches: &ArgMatches) -> Result<LayeredConfig, Failure> {
@@ -62,9 +62,9 @@ pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<TrainConfig, Failur
     let batch = config.batch.unwrap_or(DEFAULT_GLOBAL_BATCH);
     let size = config.image_size(None);
     let pixels = size.checked_mul(size).and_then(|pixels| pixels.checked_mul(batch));
-    if pixels.is_none_or(|pixels| pixels > MOST_PIXELS) {
+    if pixels.is_none_or(|pixels| pixels > MAX_PIXELS) {
         return Err(Failure::Usage(format!(
-            "--batch {batch} of --size {size}: a batch may have {MOST_PIXELS} pixels at most; use a smaller --batch or --size"
+            "--batch {batch} of --size {size}: a batch may have {MAX_PIXELS} pixels at most; use a smaller --batch or --size"
         )));
     }
     let said = |devices: &Devices| {
@@ -85,8 +85,8 @@ pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<TrainConfig, Failur
         if let Err(error) = enmasse_devices::find(&devices.kind) {
             return refuse(error.to_string());
         }
-        if devices.count() > MOST_RANKS {
-            return refuse(format!("one machine hosts at most {MOST_RANKS} ranks"));
+        if devices.count() > MAX_RANKS {
+            return refuse(format!("one machine hosts at most {MAX_RANKS} ranks"));
         }
         if let (Some(why), Ranks::One | Ranks::OfMachine) = (too_few(devices), ranks) {
             return refuse(why);
@@ -142,7 +142,7 @@ fn is_undecided(config: &TrainConfig, given_kind: Option<&str>, ranks: Ranks) ->
 fn take(config: &TrainConfig, ranks: Ranks, is_asked: bool) -> Option<Devices> {
     let (most, ranks_of_cpus) = match ranks {
         Ranks::One => (1, 1),
-        Ranks::OfMachine => (MOST_RANKS, TrainConfig::default().rank_count(cores())),
+        Ranks::OfMachine => (MAX_RANKS, TrainConfig::default().rank_count(cores())),
         Ranks::Launched { .. } => return config.devices.clone(),
     };
     let taken = automatic::of_machine(config, most);

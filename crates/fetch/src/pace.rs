@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// Bytes that must arrive in each window of time.
-const LEAST: u64 = 64 << 10;
+const MIN: u64 = 64 << 10;
 
 /// Counts what arrives.
 pub(crate) struct Pace {
@@ -23,7 +23,7 @@ impl Pace {
         if now.saturating_duration_since(self.began) < self.window {
             return true;
         }
-        let enough = self.bytes >= LEAST;
+        let enough = self.bytes >= MIN;
         *self = Pace::new(self.window, now);
         enough
     }
@@ -41,13 +41,13 @@ mod tests {
             assert_eq!(pace.goes_on(bytes, began + Duration::from_secs(second)), expected, "{second}");
         };
         check(1, 1, true);
-        check(29, LEAST, true);
+        check(29, MIN, true);
         // A window ends with enough; the next one begins there, with nothing.
         check(31, 1, true);
         check(60, 1, true);
         check(61, 1, false);
-        check(90, LEAST - 1, true);
+        check(90, MIN - 1, true);
         check(91, 1, true);
-        check(121, LEAST - 1, false);
+        check(121, MIN - 1, false);
     }
 }

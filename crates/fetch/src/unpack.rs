@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::{Archive, FetchError, Form};
 
 /// Limit of the number of entries of a tar file.
-const MOST_ENTRIES: usize = 100_000;
+const MAX_ENTRIES: usize = 100_000;
 
 /// Extracts the archive in the file `part` below `folder`/`top`.
 pub(crate) fn unpack(archive: &Archive, top: &str, part: &Path, folder: &Path) -> Result<(), FetchError> {
@@ -32,8 +32,8 @@ fn unpack_tar(archive: &Archive, top: &str, content: impl Read, folder: &Path) -
     for (number, entry) in content.entries().map_err(damaged)?.enumerate() {
         let mut entry = entry.map_err(damaged)?;
         let path = entry.path().map_err(damaged)?.into_owned();
-        if number >= MOST_ENTRIES {
-            return Err(refuse(format!("it has more than {MOST_ENTRIES} entries")));
+        if number >= MAX_ENTRIES {
+            return Err(refuse(format!("it has more than {MAX_ENTRIES} entries")));
         }
         let inside = inside(&path).ok_or_else(|| refuse(format!("{} leads out of the folder", path.display())))?;
         if inside.components().next().map(Component::as_os_str) != Some(OsStr::new(top)) {

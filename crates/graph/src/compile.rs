@@ -37,7 +37,7 @@ pub struct CompileOptions {
     pub mixed: bool,
     /// Whether a global batch of training may have fewer samples than places: see [`Plan::loss_weight`].
     pub weighted_loss: bool,
-    /// Metrics besides loss and accuracy, at most [`crate::MOST_METRICS`].
+    /// Metrics besides loss and accuracy, at most [`crate::MAX_METRICS`].
     pub metrics: Vec<Metric>,
     /// The optimiser.
     pub optimizer: Optimizer,
@@ -101,10 +101,10 @@ impl CompileOptions {
             return Err(GraphError::Option(format!("{name} must be at least 1")));
         }
         // Larger batches would overflow the computation of sizes.
-        const MOST_PIXELS: usize = 1 << 40;
+        const MAX_PIXELS: usize = 1 << 40;
         let pixels = [self.batch, self.size[0], self.size[1], self.shards].into_iter().fold(1, usize::saturating_mul);
-        if pixels > MOST_PIXELS {
-            let reason = format!("a global batch may have {MOST_PIXELS} pixels at most: use a smaller batch or size");
+        if pixels > MAX_PIXELS {
+            let reason = format!("a global batch may have {MAX_PIXELS} pixels at most: use a smaller batch or size");
             return Err(GraphError::Option(reason));
         }
         if self.strategy == Strategy::Replicated && self.sync_batch_norm {

@@ -37,7 +37,7 @@ pub use init::Init;
 pub use layer::{Conv, Linear, Pool};
 pub use layout::Layout;
 pub use loss::Loss;
-pub use metric::{MOST_METRICS, Measured, Metric, Per, PerSample};
+pub use metric::{MAX_METRICS, Measured, Metric, Per, PerSample};
 pub use op::Op;
 pub use optimizer::{Optimizer, Scaling, Update, UpdateOperands, UpdateRange};
 pub use passes::{

@@ -9,7 +9,7 @@ use crate::builder::Forward;
 use crate::{GraphError, Node, Op, Phase, Tensor, ValueId};
 
 /// The maximum number of metrics of a plan. The results of a step have a fixed size, so reading them allocates nothing.
-pub const MOST_METRICS: usize = 8;
+pub const MAX_METRICS: usize = 8;
 
 /// A function on the builder that returns a number for each sample.
 ///
@@ -99,8 +99,8 @@ pub(crate) fn check(metrics: &[Metric], classes: usize) -> Result<(), GraphError
     /// Names of results that every step has.
     const TAKEN: [&str; 4] = ["loss", "accuracy", "top1", "correct"];
     let refuse = |reason: String| Err(GraphError::Option(reason));
-    if metrics.len() > MOST_METRICS {
-        return refuse(format!("a step has at most {MOST_METRICS} metrics, got {}", metrics.len()));
+    if metrics.len() > MAX_METRICS {
+        return refuse(format!("a step has at most {MAX_METRICS} metrics, got {}", metrics.len()));
     }
     for (index, metric) in metrics.iter().enumerate() {
         let name = metric.name();

@@ -6,7 +6,7 @@ use crate::tables::Tables;
 use crate::{Error, Scale};
 
 /// Most blocks of one MCU (B.2.3).
-pub(crate) const MOST_BLOCKS: usize = 10;
+pub(crate) const MAX_BLOCKS: usize = 10;
 
 /// How an image's components stand for colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl Frame {
         if let [alone] = listed {
             (alone.across, alone.down) = (1, 1);
         }
-        if listed.iter().map(|component| component.across * component.down).sum::<usize>() > MOST_BLOCKS {
+        if listed.iter().map(|component| component.across * component.down).sum::<usize>() > MAX_BLOCKS {
             return Err(Error::Unsupported("an MCU of more than ten blocks"));
         }
         Ok(Frame { width, height, progressive, components, count })

@@ -14,7 +14,7 @@ use crate::sequential::factors;
 use crate::transform::{Block, PLACES, Transforms};
 
 /// Most scans of an image. Encoders use about ten; each may be short and still visit every block.
-const MOST_SCANS: usize = 100;
+const MAX_SCANS: usize = 100;
 
 /// The blocks of one component.
 #[derive(Clone, Copy, Default)]
@@ -69,7 +69,7 @@ impl Memory {
         while !segments.at_end()? {
             let (marker, content) = segments.next()?;
             match marker {
-                0xDA if scans == MOST_SCANS => return Err(Error::Damaged("it has more than 100 scans")),
+                0xDA if scans == MAX_SCANS => return Err(Error::Damaged("it has more than 100 scans")),
                 0xDA => scans += 1,
                 0xC0..=0xC3 | 0xC5..=0xC7 | 0xC9..=0xCB | 0xCD..=0xCF => {
                     return Err(Error::Damaged("it has two frames"));

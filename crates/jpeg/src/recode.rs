@@ -11,7 +11,7 @@ use crate::transform::{Block, PLACES};
 use crate::{Color, Error, Region, Scale};
 
 /// Most bits of a coefficient of 8-bit samples, and of the difference of two first ones (F.1.2).
-const MOST_BITS: u32 = 10;
+const MAX_BITS: u32 = 10;
 
 impl Decoder {
     /// The same image in the form that is decoded fastest (`streams`). [`Jpeg::parse`] and [`decode`](Self::decode) read it like a
@@ -88,7 +88,7 @@ fn coded(block: &Block, previous: &mut i16) -> Result<Block, Error> {
     coded[0] = block[0].wrapping_sub(std::mem::replace(previous, block[0]));
     let fits = |value: i16, most: u32| 16 - value.unsigned_abs().leading_zeros() <= most;
     match coded.split_first() {
-        Some((&first, rest)) if fits(first, MOST_BITS + 1) && rest.iter().all(|&value| fits(value, MOST_BITS)) => {
+        Some((&first, rest)) if fits(first, MAX_BITS + 1) && rest.iter().all(|&value| fits(value, MAX_BITS)) => {
             Ok(coded)
         }
         _ => Err(Error::Unsupported("a coefficient of more than eight bits of precision")),

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use crate::elastic::message::{ToLeader, ToMember};
-use crate::environment::node_list::{MOST_NODES, expand_node_list};
+use crate::environment::node_list::{MAX_NODES, expand_node_list};
 use crate::error_file::ErrorRecord;
 use crate::{LaunchedRank, python_exception};
 
@@ -35,10 +35,10 @@ pub fn environment(bytes: &[u8]) {
     assert_eq!((again.local_rank, again.local_world_size), (place.local_rank, place.local_world_size));
 }
 
-/// A list of nodes stands for at most [`MOST_NODES`], none of them empty.
+/// A list of nodes stands for at most [`MAX_NODES`], none of them empty.
 pub fn node_list(bytes: &[u8]) {
     if let Ok(nodes) = expand_node_list(&String::from_utf8_lossy(bytes)) {
-        assert!((1..=MOST_NODES).contains(&nodes.len()) && nodes.iter().all(|node| !node.is_empty()));
+        assert!((1..=MAX_NODES).contains(&nodes.len()) && nodes.iter().all(|node| !node.is_empty()));
     }
 }
 

@@ -182,7 +182,7 @@ const START_OF_PHRASES: &[u8] = b"(cbuiltins\nset\nq\x01ccollections\nOrderedDic
 /// which multiplies anything that some opcode makes expensive.
 #[test]
 fn a_search_for_the_most_expensive_program_stays_within_the_bound() {
-    const LONGEST: usize = 1500;
+    const MAX: usize = 1500;
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut below = move |n: usize| {
         state ^= state << 13;
@@ -215,7 +215,7 @@ fn a_search_for_the_most_expensive_program_stays_within_the_bound() {
                     next.splice(at..at, run.repeat(times));
                 }
             }
-            next.truncate(LONGEST);
+            next.truncate(MAX);
             // A program that is as expensive may lead to one that is more so.
             let found = cost(&next);
             if found >= highest {

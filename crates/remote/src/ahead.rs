@@ -19,7 +19,7 @@ use crate::retry::pause;
 const REQUESTS: usize = 16;
 
 /// Limit of the bytes that are fetched ahead. The cache may set a lower one.
-const MOST: u64 = 256 << 20;
+const MAX: u64 = 256 << 20;
 
 /// Turns that are looked at ahead. Where all is in the cache, that is the only limit.
 const FAR: usize = 4096;
@@ -151,7 +151,7 @@ fn plan(needs: impl Iterator<Item = Vec<Extent>>, turns: &Turns) -> Option<()> {
             while ahead.front().is_some_and(|(first, _)| *first < begun) {
                 ahead.pop_front();
             }
-            if (ahead.len() as u64) < piece.object.room_ahead().min(MOST) / PIECE {
+            if (ahead.len() as u64) < piece.object.room_ahead().min(MAX) / PIECE {
                 ahead.push_back((turn, piece.clone()));
                 fetchers.get_or_insert_with(|| start(turns)).send(piece).ok()?;
                 break;

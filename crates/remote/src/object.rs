@@ -16,7 +16,7 @@ use crate::{Reader, RemoteError};
 pub(crate) const RUN: u64 = 8;
 
 /// Limit of an object's bytes: far more than any storage takes. The length is what a server says, and memory is allocated by it.
-const MOST: u64 = 1 << 50;
+const MAX: u64 = 1 << 50;
 
 /// Attempts to find an object. A wrong address must not take minutes.
 const LOOKS: u32 = 3;
@@ -57,8 +57,8 @@ impl Object {
             },
             Err(Fault::Lasting(words)) => return Err(failed(address, source.as_ref(), &words)),
         };
-        if version.length > MOST {
-            let words = format!("it says that the object has {} bytes, and the limit is {MOST}", version.length);
+        if version.length > MAX {
+            let words = format!("it says that the object has {} bytes, and the limit is {MAX}", version.length);
             return Err(failed(address, source.as_ref(), &words));
         }
         let pieces = Pieces::open(cache, address, source.server(), &version)?;

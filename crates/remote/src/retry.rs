@@ -9,7 +9,7 @@ use enmasse_http::Fault;
 const FIRST: Duration = Duration::from_millis(200);
 
 /// The longest wait between two attempts.
-const LONGEST: Duration = Duration::from_secs(10);
+const MAX: Duration = Duration::from_secs(10);
 
 /// When to give up.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ pub(crate) fn retried<T>(
 
 /// The wait after an attempt: at random between the half and the whole, so that many ranks do not ask all at once.
 pub(crate) fn pause(number: u32) -> Duration {
-    let whole = FIRST.saturating_mul(1 << (number - 1).min(16)).min(LONGEST);
+    let whole = FIRST.saturating_mul(1 << (number - 1).min(16)).min(MAX);
     let random = RandomState::new().hash_one(number) % 1024;
     whole / 2 + whole.mul_f64(random as f64 / 2048.0)
 }
@@ -65,8 +65,8 @@ mod tests {
         check(1, FIRST);
         check(2, FIRST * 2);
         check(5, FIRST * 16);
-        check(9, LONGEST);
-        check(u32::MAX, LONGEST);
+        check(9, MAX);
+        check(u32::MAX, MAX);
     }
 
     #[test]

@@ -17,7 +17,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 const ANSWER: Duration = Duration::from_secs(120);
 
 /// Limit of an answer's bytes: more than any part, or page of a list.
-const LARGEST: u64 = 32 << 20;
+const MAX: u64 = 32 << 20;
 
 /// Sends requests. Clones share connections.
 #[derive(Clone, Debug)]
@@ -51,15 +51,14 @@ impl Transport {
             return Err(whole_files());
         }
         let mut bytes = Vec::new();
-        let read =
-            body.into_reader().take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| self.client.fault(&error));
+        let read = body.into_reader().take(MAX + 1).read_to_end(&mut bytes).map_err(|error| self.client.fault(&error));
         if !parts.status.is_success() {
             // What could be read of the body may say more than the status.
             return Err(refusal(parts.status, &parts.headers, &bytes));
         }
         read?;
-        match bytes.len() as u64 > LARGEST {
-            true => Err(Fault::Lasting(format!("it sends more than {LARGEST} bytes"))),
+        match bytes.len() as u64 > MAX {
+            true => Err(Fault::Lasting(format!("it sends more than {MAX} bytes"))),
             false => Ok(Response::from_parts(parts, bytes)),
         }
     }

@@ -21,7 +21,7 @@ mod shell;
 mod sweep;
 mod value;
 
-pub use check::{Finding, MOST_SCRIPT_BYTES, check, gpus_of};
+pub use check::{Finding, MAX_SCRIPT_BYTES, check, gpus_of};
 pub use job::{JobId, SlurmJob, job_ids, jobs, submitted};
 pub use script::{Container, ContainerRuntime, RunName, Script, ScriptError, run_folder};
 pub use sweep::{Axis, Sweep, SweepElement};

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::job::SlurmJob;
 use crate::shell::{Token, expand, quote, tokens};
-use crate::sweep::{MOST_ELEMENTS, Sweep};
+use crate::sweep::{MAX_ELEMENTS, Sweep};
 use crate::value::{SignalAhead, TimeLimit, number};
 
 /// Line width of the script, as far as words allow.
@@ -59,7 +59,7 @@ pub enum ScriptError {
     #[error("--array {0}: is given twice; list all its values once")]
     AxisTwice(String),
     /// There are more elements than Slurm accepts.
-    #[error("--array: more than {MOST_ELEMENTS} combinations, which is Slurm's limit; use fewer values")]
+    #[error("--array: more than {MAX_ELEMENTS} combinations, which is Slurm's limit; use fewer values")]
     TooManyElements,
     /// An extra option is malformed.
     #[error("--sbatch {0}: must be one long option of sbatch, --NAME or --NAME=VALUE")]

@@ -3,9 +3,9 @@
 use crate::ScriptError;
 
 /// Slurm's default `MaxArraySize` is 1001: indices 0 to 1000.
-pub const MOST_ELEMENTS: usize = 1001;
+pub const MAX_ELEMENTS: usize = 1001;
 /// Length limit of a value in a folder's name.
-const MOST_NAME: usize = 40;
+const MAX_NAME: usize = 40;
 
 /// A setting and its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl SweepElement {
         let mut folder = self.index.to_string();
         for (name, value) in &self.values {
             let kept = |c: char| if c.is_ascii_alphanumeric() || ".+-_".contains(c) { c } else { '_' };
-            folder.push_str(&format!("-{name}={}", value.chars().take(MOST_NAME).map(kept).collect::<String>()));
+            folder.push_str(&format!("-{name}={}", value.chars().take(MAX_NAME).map(kept).collect::<String>()));
         }
         folder
     }
@@ -78,7 +78,7 @@ impl Sweep {
         }
         let count = axes.iter().try_fold(1usize, |product, axis| product.checked_mul(axis.values.len()));
         match count {
-            Some(..=MOST_ELEMENTS) => Ok(Sweep { axes }),
+            Some(..=MAX_ELEMENTS) => Ok(Sweep { axes }),
             _ => Err(ScriptError::TooManyElements),
         }
     }
@@ -139,7 +139,7 @@ mod tests {
     fn folders_are_plain_names() {
         let value = format!("../a b/{}", "x".repeat(99));
         let element = SweepElement { index: 3, values: vec![("weights".into(), value)] };
-        assert_eq!(element.folder(), format!("3-weights=.._a_b_{}", "x".repeat(MOST_NAME - 7)));
+        assert_eq!(element.folder(), format!("3-weights=.._a_b_{}", "x".repeat(MAX_NAME - 7)));
     }
 
     #[test]

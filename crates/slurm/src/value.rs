@@ -78,7 +78,7 @@ pub struct SignalAhead {
 /// Signals on which a rank saves.
 const SIGNALS: [&str; 3] = ["USR1", "USR2", "TERM"];
 /// Slurm's own limit.
-const MOST_SECONDS: u64 = 65_535;
+const MAX_SECONDS: u64 = 65_535;
 
 impl SignalAhead {
     /// The signal's name without `SIG`.
@@ -101,7 +101,7 @@ impl FromStr for SignalAhead {
         let name = name.to_ascii_uppercase();
         let name = name.strip_prefix("SIG").unwrap_or(&name);
         match number(seconds) {
-            Some(seconds @ 1..=MOST_SECONDS) if SIGNALS.contains(&name) => {
+            Some(seconds @ 1..=MAX_SECONDS) if SIGNALS.contains(&name) => {
                 Ok(SignalAhead { name: name.to_owned(), seconds })
             }
             _ => Err(ScriptError::Signal(text.to_owned())),

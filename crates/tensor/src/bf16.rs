@@ -70,7 +70,7 @@ impl fmt::Debug for Bf16 {
 mod tests {
     use super::*;
 
-    const SMALLEST: f32 = f32::from_bits(0x0001_0000);
+    const MIN: f32 = f32::from_bits(0x0001_0000);
 
     #[test]
     fn known_answers() {
@@ -95,8 +95,8 @@ mod tests {
         check(f32::MAX, 0x7f80);
         check(f32::INFINITY, 0x7f80);
         // Denormals: the smallest, its half (to even zero), a bit more; the largest becomes the smallest normal one.
-        check(SMALLEST, 0x0001);
-        check(SMALLEST / 2.0, 0x0000);
+        check(MIN, 0x0001);
+        check(MIN / 2.0, 0x0000);
         check(f32::from_bits(0x0000_8001), 0x0001);
         check(f32::from_bits(1), 0x0000);
         check(f32::from_bits(0x007f_ffff), 0x0080);

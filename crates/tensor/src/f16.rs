@@ -86,7 +86,7 @@ impl fmt::Debug for F16 {
 mod tests {
     use super::*;
 
-    const SMALLEST: f32 = 1.0 / (1 << 24) as f32;
+    const MIN: f32 = 1.0 / (1 << 24) as f32;
 
     #[test]
     fn known_answers() {
@@ -112,12 +112,12 @@ mod tests {
         check(f32::MAX, 0x7c00);
         check(f32::INFINITY, 0x7c00);
         // Denormals: the smallest, its half (to even zero), a bit more; the largest becomes the smallest normal one.
-        check(SMALLEST, 0x0001);
-        check(SMALLEST / 2.0, 0x0000);
-        check(f32::from_bits((SMALLEST / 2.0).to_bits() + 1), 0x0001);
-        check(1.5 * SMALLEST, 0x0002);
+        check(MIN, 0x0001);
+        check(MIN / 2.0, 0x0000);
+        check(f32::from_bits((MIN / 2.0).to_bits() + 1), 0x0001);
+        check(1.5 * MIN, 0x0002);
         check(f32::from_bits(1), 0x0000);
-        check(1023.75 * SMALLEST, 0x0400);
+        check(1023.75 * MIN, 0x0400);
     }
 
     #[test]

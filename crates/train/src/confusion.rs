@@ -6,7 +6,7 @@ use enmasse_comm::Group;
 use crate::TrainError;
 
 /// Larger matrices are not counted: ranks exchange 8 bytes for each pair of classes.
-const MOST_CLASSES: usize = 1024;
+const MAX_CLASSES: usize = 1024;
 
 /// The number of samples of each class that were predicted as each class. The predicted class has the largest logit, the
 /// first of equals. A sample whose logits are all NaN is not counted.
@@ -20,7 +20,7 @@ pub struct Confusion {
 impl Confusion {
     /// The empty matrix. None for more than 1024 classes.
     pub(crate) fn new(classes: usize) -> Option<Self> {
-        (classes <= MOST_CLASSES).then(|| Confusion { classes, counts: vec![0; classes * classes] })
+        (classes <= MAX_CLASSES).then(|| Confusion { classes, counts: vec![0; classes * classes] })
     }
 
     /// Counts samples by their labels and their logits `[samples, classes]`. Logits without a label are padding.

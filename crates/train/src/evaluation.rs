@@ -7,7 +7,7 @@ use std::time::Instant;
 use enmasse_comm::Group;
 use enmasse_data::{Batch, EvalLoader};
 use enmasse_device::{DeviceError, Program, StepInputs, StepMetrics, Ticket};
-use enmasse_graph::{MOST_METRICS, Mode, Phase};
+use enmasse_graph::{MAX_METRICS, Mode, Phase};
 use serde::Serialize;
 
 use crate::bad_samples::BadSamples;
@@ -193,7 +193,7 @@ pub(crate) struct Sums {
     loss: f64,
     correct: f64,
     samples: u64,
-    measured: [f64; MOST_METRICS],
+    measured: [f64; MAX_METRICS],
 }
 
 impl Sums {

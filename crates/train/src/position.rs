@@ -3,7 +3,7 @@
 
 use enmasse_comm::Group;
 use enmasse_device::StepMetrics;
-use enmasse_graph::{MOST_METRICS, Measured, Per};
+use enmasse_graph::{MAX_METRICS, Measured, Per};
 
 use crate::{CheckpointMeta, EpochSums, TrainError};
 
@@ -22,7 +22,7 @@ pub struct Position {
     pub correct: u64,
     /// Sums over this epoch's samples of the plan's further metrics, in their order. A metric of the step counts once
     /// for each of its samples. NaN if the epoch began without the metric.
-    pub measured: [f64; MOST_METRICS],
+    pub measured: [f64; MAX_METRICS],
     /// Steps of this epoch that loss scaling skipped.
     pub skipped_steps: u64,
     /// The samples of these steps. They have no metrics of a step, since their gradients are not finite.
@@ -39,7 +39,7 @@ const COUNTS: [&str; 3] = ["skipped/steps", "skipped/samples", "validated/sample
 impl Position {
     /// The position that a checkpoint was saved at, for a plan with these metrics.
     pub fn from_meta(meta: &CheckpointMeta, metrics: &[Measured]) -> Self {
-        let mut measured = [0.0; MOST_METRICS];
+        let mut measured = [0.0; MAX_METRICS];
         for (sum, metric) in measured.iter_mut().zip(metrics) {
             let saved = meta.epoch_sums.metrics.get(&metric.name).copied();
             *sum = saved.unwrap_or(if meta.samples_consumed == 0 { 0.0 } else { f64::NAN });
@@ -131,7 +131,7 @@ impl Position {
             samples: 0,
             loss_sum: 0.0,
             correct: 0,
-            measured: [0.0; MOST_METRICS],
+            measured: [0.0; MAX_METRICS],
             skipped_steps: 0,
             skipped_samples: 0,
             validated_samples: 0,
@@ -213,7 +213,7 @@ mod tests {
             optimizer_step: 5,
             loss_sum: 2.0,
             correct: 1,
-            measured: [3.0; MOST_METRICS],
+            measured: [3.0; MAX_METRICS],
             skipped_steps: 2,
             skipped_samples: 64,
             validated_samples: 32,

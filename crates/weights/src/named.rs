@@ -13,7 +13,7 @@ const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 /// Number of elements that any file may have, however small it is.
 const ELEMENTS: u64 = 1 << 20;
 /// Longest accepted name.
-const LONGEST_NAME: usize = 1024;
+const MAX_NAME: usize = 1024;
 
 /// A tensor by its PyTorch name, its elements in PyTorch's order.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,7 +75,7 @@ impl<'a> Collector<'a> {
         }
         let mut names = HashSet::new();
         for NamedTensor { name, .. } in &self.tensors {
-            if name.len() > LONGEST_NAME || name.is_empty() || name.chars().any(char::is_control) {
+            if name.len() > MAX_NAME || name.is_empty() || name.chars().any(char::is_control) {
                 let shown: String = name.chars().take(60).collect();
                 return Err(self.source.refuse(format!("{shown:?} is not a valid tensor name")));
             }

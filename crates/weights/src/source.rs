@@ -14,7 +14,7 @@ use crate::{Format, WeightsError};
 const FILE_LIMIT: u64 = 16 << 30;
 /// Size of a single read, in bytes; every element size divides it.
 const PIECE: usize = 1 << 14;
-const LONGEST_REASON: usize = 500;
+const MAX_REASON: usize = 500;
 
 /// An open file of known length.
 pub(crate) struct Source {
@@ -46,7 +46,7 @@ impl Source {
     /// An error about the file's contents, in one line whatever names the file contains.
     pub fn refuse(&self, reason: impl AsRef<str>) -> WeightsError {
         let reason = reason.as_ref().chars().map(|letter| if letter.is_control() { '?' } else { letter });
-        WeightsError::Content { path: self.path.clone(), reason: reason.take(LONGEST_REASON).collect() }
+        WeightsError::Content { path: self.path.clone(), reason: reason.take(MAX_REASON).collect() }
     }
 
     /// An error about malformed bytes.

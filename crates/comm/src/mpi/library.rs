@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
 use super::error::MpiError;
-use super::sys::{GetLibraryVersion, LONGEST_VERSION};
+use super::sys::{GetLibraryVersion, MAX_VERSION};
 
 /// The variable that names the library's file, if the system's loader does not find it or finds another.
 pub(crate) const GIVEN: &str = "ENMASSE_MPI_LIBRARY";
@@ -86,7 +86,7 @@ impl Loaded {
         let address = loaded.address("MPI_Get_library_version")?;
         // SAFETY: all libraries declare this function alike; it may be called at any time.
         let get_version = unsafe { std::mem::transmute::<*mut c_void, GetLibraryVersion>(address) };
-        let (mut text, mut length): ([c_char; LONGEST_VERSION], c_int) = ([0; LONGEST_VERSION], 0);
+        let (mut text, mut length): ([c_char; MAX_VERSION], c_int) = ([0; MAX_VERSION], 0);
         // SAFETY: there is room for the longest text, which ends in a zero.
         let version = unsafe {
             get_version(text.as_mut_ptr(), &mut length);

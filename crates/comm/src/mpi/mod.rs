@@ -22,7 +22,7 @@ pub use library::MpiFamily;
 pub(crate) use library::hangs_between_hosts;
 use messages::Messages;
 pub(crate) use process::Process;
-use sys::{Functions, Handle, LONGEST_ERROR, Number, Objects, Pointer, SUCCESS, Status, THREAD_SERIALIZED};
+use sys::{Functions, Handle, MAX_ERROR, Number, Objects, Pointer, SUCCESS, Status, THREAD_SERIALIZED};
 
 /// A library, whatever its handles are.
 pub(crate) trait Runtime: Send + Sync {
@@ -116,7 +116,7 @@ impl<H: Handle> Mpi<H> {
     }
 
     fn error(&self, function: &'static str, code: c_int) -> MpiError {
-        let (mut text, mut length) = ([0u8; LONGEST_ERROR], 0);
+        let (mut text, mut length) = ([0u8; MAX_ERROR], 0);
         // SAFETY: there is room for the longest text.
         let _ = unsafe { (self.functions.MPI_Error_string)(code, text.as_mut_ptr().cast::<c_char>(), &mut length) };
         let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::error::MpiError;
 use super::library::MpiFamily;
-use super::sys::LARGEST_TAG;
+use super::sys::MAX_TAG;
 use super::{Runtime, load};
 use crate::failure::Failure;
 
@@ -115,7 +115,7 @@ impl Process {
     /// Takes a tag that no member of a new group has had.
     pub(crate) fn take_tag(tag: i32) -> Result<i32, MpiError> {
         match &mut *lock() {
-            Process::Started(started) if tag <= LARGEST_TAG => started.next_tag = tag + 1,
+            Process::Started(started) if tag <= MAX_TAG => started.next_tag = tag + 1,
             Process::Started(_) => return Err(MpiError::Tags),
             Process::Unused | Process::Over => return Err(MpiError::Over),
         }

@@ -80,11 +80,11 @@ pub(super) const SUCCESS: c_int = 0;
 /// `MPI_THREAD_SERIALIZED`.
 pub(super) const THREAD_SERIALIZED: c_int = 2;
 /// `MPI_MAX_LIBRARY_VERSION_STRING`, of MPICH; Open MPI's is smaller.
-pub(super) const LONGEST_VERSION: usize = 8192;
+pub(super) const MAX_VERSION: usize = 8192;
 /// `MPI_MAX_ERROR_STRING`, of MPICH; Open MPI's is smaller.
-pub(super) const LONGEST_ERROR: usize = 512;
+pub(super) const MAX_ERROR: usize = 512;
 /// The least that `MPI_TAG_UB` may be.
-pub(super) const LARGEST_TAG: c_int = 32767;
+pub(super) const MAX_TAG: c_int = 32767;
 
 /// An object of MPI.
 pub(super) trait Handle: Copy + Send + Sync + 'static {

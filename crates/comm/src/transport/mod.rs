@@ -28,7 +28,7 @@ const SPIN: Duration = Duration::from_micros(30);
 /// How long a rank sleeps before it checks whether the group has failed.
 const SLEEP: Duration = Duration::from_millis(20);
 /// Longest time between two looks at the clock of a rank that waits; it sleeps for a fiftieth of that.
-const LONGEST_ROUND: Duration = Duration::from_secs(1);
+const MAX_ROUND: Duration = Duration::from_secs(1);
 
 /// Carries out operations, one at a time, in the group's order.
 pub(crate) trait Transport: Send {
@@ -85,7 +85,7 @@ pub(crate) struct Timeouts {
 impl<'a> Turn<'a> {
     pub(crate) fn new(operation: &'a Operation, failure: &'a Failure, timeouts: Timeouts) -> Self {
         let (has_warned, agreed, now) = (Cell::new(false), Cell::new(false), Instant::now());
-        let (began, awake) = (Cell::new(now), Cell::new(Awake::new(LONGEST_ROUND, now)));
+        let (began, awake) = (Cell::new(now), Cell::new(Awake::new(MAX_ROUND, now)));
         Turn { operation, failure, timeouts, began, awake, has_warned, agreed }
     }
 

@@ -20,7 +20,7 @@ use crate::scratch::{Context, Scratch};
 const TILE: usize = 8;
 
 /// Lanes of the widest vectors.
-const MOST_LANES: usize = 16;
+const MAX_LANES: usize = 16;
 
 /// Whether vectors of this level hold whole groups of the layer, each with as many outputs as inputs.
 pub(crate) fn applies(shape: &ConvShape, isa: Isa) -> bool {
@@ -31,7 +31,7 @@ pub(crate) fn applies(shape: &ConvShape, isa: Isa) -> bool {
 }
 
 /// For each input of a group: the lane of a vector that each lane takes its input from.
-fn lanes(each: usize) -> Vec<[i32; MOST_LANES]> {
+fn lanes(each: usize) -> Vec<[i32; MAX_LANES]> {
     (0..each).map(|input| std::array::from_fn(|lane| (lane / each * each + input) as i32)).collect()
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Grouped {
     channels: usize,
     /// Channels of a group; for `lanes` see [`lanes`].
     each: usize,
-    lanes: Vec<[i32; MOST_LANES]>,
+    lanes: Vec<[i32; MAX_LANES]>,
     kernel: [usize; 2],
     /// Whether each group's inputs and outputs exchange their places in the weights.
     backward: bool,
@@ -261,7 +261,7 @@ pub(crate) struct GroupedGradient {
     isa: Isa,
     /// Channels of a group; for `lanes` see [`lanes`].
     each: usize,
-    lanes: Vec<[i32; MOST_LANES]>,
+    lanes: Vec<[i32; MAX_LANES]>,
     /// Rows of dy, of all images, per block.
     block_rows: usize,
     /// For each kernel row and column, its displacement and the outputs whose tap lies on the map.

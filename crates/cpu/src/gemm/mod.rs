@@ -47,7 +47,7 @@ fn tiles<E: Element, C: Element, const TRANSPOSED: bool>(isa: Isa) -> [Tiles<C>;
 }
 
 /// Columns of the widest panel of any level: two vectors of 16.
-pub(crate) const WIDEST_PANEL: usize = 32;
+pub(crate) const MAX_PANEL_WIDTH: usize = 32;
 
 /// Columns of a panel of B: two vectors.
 pub(crate) fn panel_width(isa: Isa) -> usize {

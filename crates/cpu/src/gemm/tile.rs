@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::{MAX_TILE_ROWS, WIDEST_PANEL};
+use super::{MAX_PANEL_WIDTH, MAX_TILE_ROWS};
 use crate::element::Element;
 use crate::isa::Simd;
 
@@ -34,7 +34,7 @@ where
     E: Element,
     C: Element,
 {
-    let mut sums = [MaybeUninit::<f32>::uninit(); MAX_TILE_ROWS * WIDEST_PANEL];
+    let mut sums = [MaybeUninit::<f32>::uninit(); MAX_TILE_ROWS * MAX_PANEL_WIDTH];
     let (row, column) = if TRANSPOSED { (1, tile.stride) } else { (tile.stride, 1) };
     let sums: *mut f32 = sums.as_mut_ptr().cast();
     // SAFETY: the caller's promise about A and B; `sums` holds M rows of W vectors.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::fill;
 use crate::element::Element;
-use crate::gemm::WIDEST_PANEL;
+use crate::gemm::MAX_PANEL_WIDTH;
 use crate::isa::{Kernel, Simd};
 use crate::region::Region;
 
@@ -114,9 +114,9 @@ impl<P: Element> Kernel for PackWeights<'_, P> {
         let column = panel * p.width;
         let columns = (p.columns() - column).min(p.width);
         let words = piece * PIECE_WORDS..p.words().min((piece + 1) * PIECE_WORDS);
-        let zeros = [0.0; WIDEST_PANEL];
+        let zeros = [0.0; MAX_PANEL_WIDTH];
         // The transposed weights of some depths, `[depth][width]`.
-        let mut block = [0.0f32; 2 * PACK_WORDS * WIDEST_PANEL];
+        let mut block = [0.0f32; 2 * PACK_WORDS * MAX_PANEL_WIDTH];
         for first in words.clone().step_by(PACK_WORDS) {
             let end = words.end.min(first + PACK_WORDS);
             if p.transposed {
@@ -136,7 +136,7 @@ impl<P: Element> Kernel for PackWeights<'_, P> {
                     let depth = word * P::PER_WORD + half;
                     match () {
                         () if depth >= p.depth() => zeros.as_ptr(),
-                        () if p.transposed => block[(depth - first * P::PER_WORD) * WIDEST_PANEL..].as_ptr(),
+                        () if p.transposed => block[(depth - first * P::PER_WORD) * MAX_PANEL_WIDTH..].as_ptr(),
                         () => self.weights.at(p.place(depth, group) + column, columns).cast_const(),
                     }
                 };
@@ -152,11 +152,11 @@ impl<P: Element> Kernel for PackWeights<'_, P> {
 }
 
 impl<P: Element> PackWeights<'_, P> {
-    /// Copies the weights of some depths, which run along the stored lines, to rows of `WIDEST_PANEL` columns.
+    /// Copies the weights of some depths, which run along the stored lines, to rows of `MAX_PANEL_WIDTH` columns.
     #[inline(always)]
     unsafe fn transpose(&self, depths: Range<usize>, group: usize, column: usize, columns: usize, block: &mut [f32]) {
         let p = self.panels;
-        for (row, depth) in block.chunks_exact_mut(WIDEST_PANEL).zip(depths) {
+        for (row, depth) in block.chunks_exact_mut(MAX_PANEL_WIDTH).zip(depths) {
             let start = p.place(depth, group);
             for (j, to) in row[..columns].iter_mut().enumerate() {
                 // SAFETY: the caller's promise.

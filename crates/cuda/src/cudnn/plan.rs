@@ -13,7 +13,7 @@ use crate::error::CudaError;
 use crate::libraries::Library;
 
 /// More knobs than a configuration sets: there are 46 kinds in cuDNN 9.28.
-const MOST_KNOBS: usize = 64;
+const MAX_KNOBS: usize = 64;
 
 /// Which engines may be taken.
 #[derive(Clone, Copy, Debug)]
@@ -348,7 +348,7 @@ fn read(configuration: &Descriptor) -> Result<(Engine, Vec<Note>), CudaError> {
     let index = engine.one::<i64>(Attribute::EngineIndex)?;
     let notes = engine.all::<Note>(Attribute::EngineNumericalNotes)?;
     // A configuration does not say how many knobs it has set, except by filling what there is room for.
-    let choices = configuration.descriptors(Attribute::ConfigurationKnobChoices, Kind::KnobChoice, MOST_KNOBS)?;
+    let choices = configuration.descriptors(Attribute::ConfigurationKnobChoices, Kind::KnobChoice, MAX_KNOBS)?;
     let knob = |choice: &Descriptor| {
         Ok((choice.one::<Knob>(Attribute::KnobType)?.0, choice.one::<i64>(Attribute::KnobValue)?))
     };

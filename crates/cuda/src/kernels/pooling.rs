@@ -100,13 +100,13 @@ fn packets(dtype: DType, channels: usize) -> usize {
 }
 
 /// Pixels of a row for each thread, so that sums over threads have some work behind them.
-const LEAST_PIXELS: usize = 4;
+const MIN_PIXELS: usize = 4;
 
 /// Threads that share a region whose rows have this width: as many as fill half of the largest grid, if there is work for
 /// them.
 fn lanes(results: usize, width: usize) -> usize {
     let wanted = (BLOCKS / 2 * THREADS as usize).div_ceil(results);
-    let most = (width / LEAST_PIXELS).clamp(1, THREADS as usize);
+    let most = (width / MIN_PIXELS).clamp(1, THREADS as usize);
     1 << wanted.min(most).ilog2()
 }
 

@@ -44,10 +44,10 @@ const REDUCTION_BLOCKS: usize = 132 * 4;
 const PACKETS: usize = 32;
 
 /// Rows for each thread, so that the table is small beside what is read.
-const LEAST_ROWS: usize = 4;
+const MIN_ROWS: usize = 4;
 
 /// Rows for each thread up to which a block takes all rows, with fewer packets of each: a second launch would take longer.
-const MOST_ROWS_AT_ONCE: usize = 8;
+const MAX_ROWS_AT_ONCE: usize = 8;
 
 /// Packets of a row for such a block: 64 bytes.
 const PACKETS_AT_ONCE: usize = 4;
@@ -70,14 +70,14 @@ impl Reduction {
         let row = size.channels / size.packet();
         let narrow = row.min(PACKETS_AT_ONCE);
         let lanes = THREADS as usize / narrow;
-        if size.rows <= MOST_ROWS_AT_ONCE * lanes {
+        if size.rows <= MAX_ROWS_AT_ONCE * lanes {
             return Reduction { size, slabs: row.div_ceil(narrow), packets: narrow, chunk: size.rows, chunks: 1 };
         }
         let slabs = row.div_ceil(PACKETS);
         let packets = row.div_ceil(slabs);
         let lanes = THREADS as usize / packets;
         let most = (REDUCTION_BLOCKS / slabs).max(1);
-        let chunk = size.rows.div_ceil(most).max(LEAST_ROWS * lanes).next_multiple_of(lanes);
+        let chunk = size.rows.div_ceil(most).max(MIN_ROWS * lanes).next_multiple_of(lanes);
         Reduction { size, slabs, packets, chunk, chunks: size.rows.div_ceil(chunk) }
     }
 

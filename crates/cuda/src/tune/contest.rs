@@ -4,14 +4,14 @@ use std::time::Duration;
 
 /// An engine is out if its first timed run takes this many times as long as the fastest one's.
 const HOPELESS: u32 = 2;
-/// Runs of each engine that is left, at least, unless they take [`MOST_TIME`] in all.
-const LEAST_ROUNDS: usize = 5;
+/// Runs of each engine that is left, at least, unless they take [`MAX_TIME`] in all.
+const MIN_ROUNDS: usize = 5;
 /// Runs of each engine that is left, at most.
-const MOST_ROUNDS: usize = 50;
+const MAX_ROUNDS: usize = 50;
 /// Enough time for all runs.
 const ENOUGH: Duration = Duration::from_millis(50);
 /// The most time for all runs, but for the last round.
-const MOST_TIME: Duration = Duration::from_secs(1);
+const MAX_TIME: Duration = Duration::from_secs(1);
 /// The usual engine stays unless another takes less than this fraction of its time, so that runs on the same GPU choose alike.
 const CLEARLY: f64 = 0.95;
 
@@ -37,9 +37,9 @@ pub(super) fn fastest<E>(
     let Some(best) = left.iter().map(|(_, times)| times[0]).min() else { return failure.map_or(Ok(None), Err) };
     left.retain(|(_, times)| times[0] <= best * HOPELESS);
     let mut spent = Duration::ZERO;
-    let rounds = if left.len() > 1 { MOST_ROUNDS } else { 0 };
+    let rounds = if left.len() > 1 { MAX_ROUNDS } else { 0 };
     for round in 0..rounds {
-        if spent >= MOST_TIME || (round >= LEAST_ROUNDS && spent >= ENOUGH) {
+        if spent >= MAX_TIME || (round >= MIN_ROUNDS && spent >= ENOUGH) {
             break;
         }
         // In turn, so that other work on the GPU affects all engines.
@@ -105,9 +105,9 @@ mod tests {
         // One engine needs no comparison, and a slow one is out after its first run.
         assert_eq!(runs(&[10]), [2]);
         assert_eq!(runs(&[10, 21]), [2, 2]);
-        assert_eq!(runs(&[10, 20, 21]), [2 + MOST_ROUNDS, 2 + MOST_ROUNDS, 2]);
+        assert_eq!(runs(&[10, 20, 21]), [2 + MAX_ROUNDS, 2 + MAX_ROUNDS, 2]);
         // 5 rounds of 20 ms are more than enough time.
-        assert_eq!(runs(&[10_000, 10_000]), [2 + LEAST_ROUNDS; 2]);
+        assert_eq!(runs(&[10_000, 10_000]), [2 + MIN_ROUNDS; 2]);
         // A round that takes seconds is the only one.
         assert_eq!(runs(&[3_000_000, 3_000_000]), [3, 3]);
     }

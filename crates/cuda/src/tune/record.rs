@@ -10,7 +10,7 @@ use crate::cudnn::Problem;
 use crate::gpu::Gpu;
 
 /// The largest file that is read or written: some ten thousand problems.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 
 /// The fastest engines of a GPU, by problem.
 pub(super) struct Record {
@@ -67,7 +67,7 @@ impl Record {
         engines.extend(self.measured.clone());
         let text = |engines: &Choices| format!("{}\n{engines}", self.title);
         let mut all = text(&engines);
-        if all.len() > MOST_BYTES {
+        if all.len() > MAX_BYTES {
             all = text(&self.measured);
         }
         let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
@@ -84,7 +84,7 @@ pub(crate) fn file_name(title: &str) -> String {
 
 /// The engines in a file; none if there is no file.
 fn read(path: &Path, title: &str) -> Result<Choices, String> {
-    let bytes = match read_regular(path, MOST_BYTES as u64) {
+    let bytes = match read_regular(path, MAX_BYTES as u64) {
         Ok(bytes) => bytes,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(Choices::default());
@@ -123,7 +123,7 @@ mod tests {
         check(b"cuDNN 8 on a GPU\n0 chosen by measuring\n", Err("it is no list of the engines of cuDNN 9 on a GPU"));
         check(b"", Err("it is no list of the engines of cuDNN 9 on a GPU"));
         check(b"\xff", Err("it is not text in UTF-8"));
-        check(&vec![b'a'; MOST_BYTES + 1], Err("it has more than 4194304 bytes"));
+        check(&vec![b'a'; MAX_BYTES + 1], Err("it has more than 4194304 bytes"));
         std::fs::remove_file(&path).unwrap();
         assert_eq!(read(&path, "any"), Ok(Choices::default()));
         std::fs::create_dir(&path).unwrap();

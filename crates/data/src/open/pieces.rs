@@ -16,7 +16,7 @@ const THREADS: usize = 16;
 /// Objects that are looked up at a time: of each a server sends a byte.
 const LOOKS: usize = 64;
 /// Files that a pattern may name.
-const MOST: usize = 100_000;
+const MAX: usize = 100_000;
 
 /// Whether a path that does not exist is a pattern, such as `train-{000..099}.tar`.
 pub(super) fn is_pattern(path: &Path) -> bool {
@@ -59,16 +59,16 @@ fn braces(pattern: &str) -> Result<Vec<String>, String> {
         Some((first, last)) => {
             let number = |text: &str| text.parse::<usize>().map_err(|_| format!("{{{inside}}} is no range of numbers"));
             let (from, to) = (number(first)?, number(last)?);
-            if from > to || to - from >= MOST {
-                return Err(format!("{{{inside}}} is no range of numbers, or one of more than {MOST}"));
+            if from > to || to - from >= MAX {
+                return Err(format!("{{{inside}}} is no range of numbers, or one of more than {MAX}"));
             }
             (from..=to).map(|number| format!("{number:0width$}", width = first.len())).collect()
         }
         None => inside.split(',').map(str::to_owned).collect(),
     };
     let rest = braces(rest)?;
-    if own.len().saturating_mul(rest.len()) > MOST {
-        return Err(format!("it stands for more than {MOST} files"));
+    if own.len().saturating_mul(rest.len()) > MAX {
+        return Err(format!("it stands for more than {MAX} files"));
     }
     Ok(own.iter().flat_map(|own| rest.iter().map(move |rest| format!("{}{own}{rest}", &pattern[..start]))).collect())
 }

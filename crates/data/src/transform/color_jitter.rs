@@ -173,9 +173,9 @@ impl Transform for GaussianBlur {
 
     fn check(&self) -> Result<(), DataError> {
         check_probability("a gaussian_blur", self.probability)?;
-        if self.kernel_size.is_multiple_of(2) || self.kernel_size > MOST_TAPS {
+        if self.kernel_size.is_multiple_of(2) || self.kernel_size > MAX_TAPS {
             return Err(DataError::Setting(format!(
-                "a kernel_size of {} is out of range: use an odd number up to {MOST_TAPS}",
+                "a kernel_size of {} is out of range: use an odd number up to {MAX_TAPS}",
                 self.kernel_size
             )));
         }
@@ -190,4 +190,4 @@ impl Transform for GaussianBlur {
 }
 
 /// Largest kernel of a blur, in pixels.
-const MOST_TAPS: usize = 1023;
+const MAX_TAPS: usize = 1023;

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Coded, MOST_SMALL};
+use super::{Coded, MAX_SMALL};
 use crate::level::Avx512;
 use crate::transform::{Block, PLACES};
 
@@ -37,7 +37,7 @@ fn spread(coded: &Coded, factors: &Block, into: &mut Block) {
     let small = _mm512_permutexvar_epi8(_mm512_add_epi8(numbers, byte(u8::from(coded.odd))), small);
     let (below, large) = (_pdep_u64(coded.below, coded.places), _pdep_u64(coded.large, coded.places));
     let small = _mm512_maskz_expand_epi8(large, small);
-    let left = _mm512_mask_cmpeq_epi8_mask(large, small, byte(MOST_SMALL as u8));
+    let left = _mm512_mask_cmpeq_epi8_mask(large, small, byte(MAX_SMALL as u8));
     let rest = _mm512_maskz_expand_epi8(left, rest);
     let sizes = _mm512_mask_add_epi8(small, coded.places, small, byte(1));
     let sizes = _mm512_mask_add_epi8(sizes, large, sizes, byte(1));

@@ -35,7 +35,7 @@ const WIDE: u8 = 1 << 6;
 const WIDE_FIRSTS: usize = 1 << 31;
 
 /// Where nothing is left of a large value, its four bits are less.
-const MOST_SMALL: u16 = 15;
+const MAX_SMALL: u16 = 15;
 
 const DAMAGED: Error = Error::Damaged("its coefficients are damaged");
 
@@ -48,7 +48,7 @@ pub(crate) struct Coded<'a> {
     pub below: u64,
     /// The values that are neither 1 nor -1: large ones.
     pub large: u64,
-    /// Their absolute values less two, four bits each and at most [`MOST_SMALL`]. The first four bits are another block's if it is `odd`.
+    /// Their absolute values less two, four bits each and at most [`MAX_SMALL`]. The first four bits are another block's if it is `odd`.
     pub small: &'a [u8; SLACK],
     pub odd: bool,
     /// What is left of the others.
@@ -87,7 +87,7 @@ impl Coded<'_> {
             // Without branches, since values are large at random.
             let is_large = (large & 1) as u16;
             let size = 1 + is_large * (1 + self.small(number));
-            let is_left = u16::from(size == 2 + MOST_SMALL);
+            let is_left = u16::from(size == 2 + MAX_SMALL);
             let byte = |at: usize| u16::from(self.rest[at % SLACK]);
             let rest = if self.wide { byte(2 * at) | byte(2 * at + 1) << 8 } else { byte(at) };
             let size = size.wrapping_add(is_left * rest) as i16;
@@ -108,7 +108,7 @@ impl Coded<'_> {
 /// - for each block a bit for each place from 1 to the last one, whether there is a value;
 /// - for each value a bit, whether it is below zero;
 /// - for each value a bit, whether it is large, neither 1 nor -1;
-/// - for each large value four bits, its absolute value less two if that is below [`MOST_SMALL`];
+/// - for each large value four bits, its absolute value less two if that is below [`MAX_SMALL`];
 /// - for each of the others what is left of it, one byte or two.
 #[derive(Clone, Debug)]
 pub(crate) struct Row<'a> {

@@ -3,7 +3,7 @@
 use super::{Coded, Streams};
 use crate::Error;
 use crate::decoder::Memory;
-use crate::header::{Jpeg, MOST_BLOCKS};
+use crate::header::{Jpeg, MAX_BLOCKS};
 use crate::layout::Layout;
 use crate::level::Level;
 use crate::rows::Rows;
@@ -29,7 +29,7 @@ impl Memory {
         self.strip.fit(&rows)?;
         let Memory { level, group, strip, .. } = self;
         // The components of the blocks of an MCU.
-        let (mut components, mut count) = ([0; MOST_BLOCKS], 0);
+        let (mut components, mut count) = ([0; MAX_BLOCKS], 0);
         for (component, plane) in layout.planes().iter().enumerate() {
             let blocks = plane.across * plane.down;
             components[count..count + blocks].fill(component as u8);

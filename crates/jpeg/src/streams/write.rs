@@ -1,6 +1,6 @@
 //! From coefficients to streams.
 
-use super::{MOST_SMALL, SLACK, WIDE, WIDE_FIRSTS};
+use super::{MAX_SMALL, SLACK, WIDE, WIDE_FIRSTS};
 
 /// Writes the rows of an image.
 pub(crate) struct Writer {
@@ -49,9 +49,9 @@ struct RowWriter {
 impl RowWriter {
     /// Adds a block with its coefficients in zigzag order, the first one as a difference.
     fn push(&mut self, block: &[i16; 64]) {
-        const LARGEST_SMALL: u16 = 2 + MOST_SMALL;
+        const MAX_SMALL_VALUE: u16 = 2 + MAX_SMALL;
         let places = (1..64).fold(0u64, |places, place| places | u64::from(block[place] != 0) << place);
-        let wide = block[1..].iter().any(|value| value.unsigned_abs() > LARGEST_SMALL + 255);
+        let wide = block[1..].iter().any(|value| value.unsigned_abs() > MAX_SMALL_VALUE + 255);
         let (mut below, mut large, mut values, mut left) = (0u64, 0u64, 0, places);
         while left > 0 {
             let value = block[left.trailing_zeros() as usize];
@@ -59,10 +59,10 @@ impl RowWriter {
             below |= u64::from(value < 0) << values;
             if size > 1 {
                 large |= 1 << values;
-                self.small.push(u64::from(size.min(LARGEST_SMALL) - 2), 4);
+                self.small.push(u64::from(size.min(MAX_SMALL_VALUE) - 2), 4);
             }
-            if size >= LARGEST_SMALL {
-                self.rest.extend(&(size - LARGEST_SMALL).to_le_bytes()[..if wide { 2 } else { 1 }]);
+            if size >= MAX_SMALL_VALUE {
+                self.rest.extend(&(size - MAX_SMALL_VALUE).to_le_bytes()[..if wide { 2 } else { 1 }]);
             }
             (values, left) = (values + 1, left & (left - 1));
         }

@@ -10,7 +10,7 @@ use super::message::{Assigned, ToLeader, ToMember, Verdict, WorkersEnd};
 use super::{Time, Timing};
 
 /// Limit of workers on a node.
-const MOST_LOCAL_RANKS: u32 = 1 << 12;
+const MAX_LOCAL_RANKS: u32 = 1 << 12;
 
 /// The user's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -272,7 +272,7 @@ impl Leader {
         };
         let is_late = self.visits.get(&agent).is_some_and(|&latest| latest >= visit);
         // An agent that has run the last number there is can run no further attempt.
-        let is_sensible = (1..=MOST_LOCAL_RANKS).contains(&local_world_size)
+        let is_sensible = (1..=MAX_LOCAL_RANKS).contains(&local_world_size)
             && next_attempt < u32::MAX
             && !self.peers.contains_key(&id);
         if is_late || !is_sensible {

@@ -7,9 +7,9 @@
 use thiserror::Error;
 
 /// Limit of the nodes in a list.
-pub(crate) const MOST_NODES: usize = 1 << 16;
+pub(crate) const MAX_NODES: usize = 1 << 16;
 /// Longest accepted name of a node.
-const LONGEST_NAME: usize = 255;
+const MAX_NAME: usize = 255;
 
 /// An error in a list of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -25,7 +25,7 @@ pub enum NodeListError {
         problem: &'static str,
     },
     /// A list of more nodes than any cluster has.
-    #[error("the node list {list:?} stands for more than {MOST_NODES} nodes")]
+    #[error("the node list {list:?} stands for more than {MAX_NODES} nodes")]
     TooMany {
         /// The list, shortened if it is long.
         list: String,
@@ -42,7 +42,7 @@ pub(crate) fn expand_node_list(list: &str) -> Result<Vec<String>, NodeListError>
     for part in split(list) {
         let malformed = |problem| NodeListError::Malformed { list: shown(), part: shortened(part), problem };
         let name = parse(part).map_err(malformed)?;
-        let limit = MOST_NODES - nodes.len();
+        let limit = MAX_NODES - nodes.len();
         // The product is checked before anything is allocated: a short text cannot request much memory.
         match name.iter().try_fold(1usize, |product, (_, numbers)| product.checked_mul(numbers.len())) {
             Some(count) if count <= limit => nodes.extend(expand(&name)),
@@ -91,7 +91,7 @@ fn parse(part: &str) -> Result<Pieces<'_>, &'static str> {
     }
     let longest: usize =
         pieces.iter().map(|(text, numbers)| text.len() + numbers.iter().map(String::len).max().unwrap_or(0)).sum();
-    if longest > LONGEST_NAME {
+    if longest > MAX_NAME {
         return Err("is longer than any host name");
     }
     if pieces[0].0.is_empty() && !part.starts_with('[') {
@@ -114,7 +114,7 @@ fn numbers(ranges: &str) -> Result<Vec<String>, &'static str> {
         if from > to {
             return Err(PROBLEM);
         }
-        if to - from >= (MOST_NODES - numbers.len().min(MOST_NODES)) as u64 {
+        if to - from >= (MAX_NODES - numbers.len().min(MAX_NODES)) as u64 {
             return Err("has more numbers between brackets than a cluster has nodes");
         }
         // "08-11" has two digits throughout, "8-11" as many as each number needs.

@@ -93,7 +93,7 @@ fn tasks_on_node(counts: &str, node: usize) -> Option<usize> {
         };
         before = before.checked_add(times)?;
         if node < before {
-            return count.parse().ok().filter(|count| (1..=super::variables::MOST_RANKS).contains(count));
+            return count.parse().ok().filter(|count| (1..=super::variables::MAX_RANKS).contains(count));
         }
     }
     None

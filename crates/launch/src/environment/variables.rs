@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use super::error::EnvironmentError;
 
 /// More ranks are a typing error rather than a cluster. The limit keeps later sizes within bounds.
-pub(super) const MOST_RANKS: usize = 1 << 20;
+pub(super) const MAX_RANKS: usize = 1 << 20;
 
 /// A source of variables.
 #[derive(Clone, Copy)]
@@ -51,12 +51,12 @@ impl Variables<'_> {
 
     /// An index, from 0.
     pub fn index(&self, name: &'static str) -> Result<Option<usize>, EnvironmentError> {
-        self.number(name, 0, MOST_RANKS - 1)
+        self.number(name, 0, MAX_RANKS - 1)
     }
 
     /// A count, from 1.
     pub fn count(&self, name: &'static str) -> Result<Option<usize>, EnvironmentError> {
-        self.number(name, 1, MOST_RANKS)
+        self.number(name, 1, MAX_RANKS)
     }
 
     /// A port.

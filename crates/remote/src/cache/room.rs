@@ -25,7 +25,7 @@ const SIZE: &str = ".enmasse-size";
 const FREE: u64 = 64 << 20;
 
 /// Bytes without which there is no use in a cache.
-const LEAST: u64 = 64 << 20;
+const MIN: u64 = 64 << 20;
 
 /// How long to wait for the lock of the file. After that a piece is not kept.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -66,13 +66,9 @@ impl Room {
     pub fn open(folder: &Path, limit: u64) -> Result<Self, RemoteError> {
         let room = Room { folder: folder.to_owned(), limit, used: Mutex::default() };
         let free = Space::of(folder).map_err(FileError::of("read", folder))?.bytes;
-        if room.capacity() < LEAST.min(limit) {
+        if room.capacity() < MIN.min(limit) {
             let folder = folder.display().to_string();
-            return Err(RemoteError::Room {
-                folder,
-                free: free / 1_000_000,
-                needed: (FREE + LEAST).div_ceil(1_000_000),
-            });
+            return Err(RemoteError::Room { folder, free: free / 1_000_000, needed: (FREE + MIN).div_ceil(1_000_000) });
         }
         Ok(room)
     }

@@ -8,7 +8,7 @@ use enmasse_files::read_regular;
 use crate::Variables;
 
 /// Limit of a file's bytes.
-const LARGEST: u64 = 1 << 20;
+const MAX: u64 = 1 << 20;
 
 /// What counts, and the variables that mean the same.
 const NAMES: [(&str, &str); 5] = [
@@ -37,7 +37,7 @@ impl Profile {
             (file("AWS_SHARED_CREDENTIALS_FILE", "credentials"), name.to_owned()),
         ];
         for (path, section) in files {
-            let text = path.and_then(|path| read_regular(&path, LARGEST).ok()).unwrap_or_default();
+            let text = path.and_then(|path| read_regular(&path, MAX).ok()).unwrap_or_default();
             let text = String::from_utf8_lossy(&text);
             is_there |= take(&text, &section, &mut found) | (name == "default" && take(&text, name, &mut found));
         }

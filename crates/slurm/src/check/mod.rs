@@ -12,11 +12,11 @@ pub use layout::gpus_of;
 use source::Source;
 
 /// Limit of a script's size, in bytes. Slurm's own default limit is 4 MiB.
-pub const MOST_SCRIPT_BYTES: usize = 1 << 20;
+pub const MAX_SCRIPT_BYTES: usize = 1 << 20;
 /// Further findings are left out.
-const MOST_FINDINGS: usize = 100;
+const MAX_FINDINGS: usize = 100;
 /// Limit of the characters of the script that a finding quotes.
-const MOST_QUOTED: usize = 60;
+const MAX_QUOTED: usize = 60;
 
 /// A mistake in a script.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,7 +41,7 @@ pub fn check(text: &str) -> Vec<Finding> {
     addresses::check(&source, &directives, &mut findings);
     findings.sort();
     findings.dedup();
-    findings.truncate(MOST_FINDINGS);
+    findings.truncate(MAX_FINDINGS);
     findings
 }
 
@@ -53,8 +53,8 @@ fn find(findings: &mut Vec<Finding>, line: usize, problem: impl Into<String>, me
 /// A piece of the script for a message: shortened, and without control characters.
 fn quoted(text: &str) -> String {
     let shown = |c: char| if c.is_control() { ' ' } else { c };
-    let mut short: String = text.trim().chars().map(shown).take(MOST_QUOTED).collect();
-    if text.trim().chars().nth(MOST_QUOTED).is_some() {
+    let mut short: String = text.trim().chars().map(shown).take(MAX_QUOTED).collect();
+    if text.trim().chars().nth(MAX_QUOTED).is_some() {
         short.push_str("...");
     }
     short

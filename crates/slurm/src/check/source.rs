@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{Finding, MOST_SCRIPT_BYTES, find, quoted};
+use super::{Finding, MAX_SCRIPT_BYTES, find, quoted};
 
 /// The kind of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ const PREFIX: &str = "#SBATCH";
 
 impl<'a> Source<'a> {
     pub(super) fn read(text: &'a str) -> Self {
-        let mut end = text.len().min(MOST_SCRIPT_BYTES);
+        let mut end = text.len().min(MAX_SCRIPT_BYTES);
         while !text.is_char_boundary(end) {
             end -= 1;
         }

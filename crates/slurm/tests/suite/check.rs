@@ -1,6 +1,6 @@
 //! Mistakes in scripts: each is found on its line, and correct lines are left alone.
 
-use enmasse_slurm::{Finding, MOST_SCRIPT_BYTES, check};
+use enmasse_slurm::{Finding, MAX_SCRIPT_BYTES, check};
 use proptest::prelude::*;
 
 /// The expected findings: lines, and parts of the problem and of the correction.
@@ -316,7 +316,7 @@ fn addresses_and_ports() {
 
 #[test]
 fn input_is_bounded() {
-    let long = format!("#!/bin/bash\n#SBATCH -c 1\n{}\n", "é".repeat(MOST_SCRIPT_BYTES));
+    let long = format!("#!/bin/bash\n#SBATCH -c 1\n{}\n", "é".repeat(MAX_SCRIPT_BYTES));
     finds(&format!("{long}#SBATCH -N 2"), &[]);
     let many = "#SBATCH -n=2\n".repeat(10_000);
     assert_eq!(check(&many).len(), 100);

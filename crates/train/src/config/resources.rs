@@ -9,12 +9,12 @@ use super::{DEFAULT_GLOBAL_BATCH, Devices, OnBadSample, TrainConfig};
 const USUAL_SIZE: usize = 224;
 
 /// Maximum number of ranks on a machine without `--devices`.
-const MOST_RANKS: usize = 8;
+const MAX_RANKS: usize = 8;
 
 impl TrainConfig {
     /// Ranks of a run on one machine: `--devices`, or one for each core up to 8.
     pub fn rank_count(&self, cores: usize) -> usize {
-        self.devices.as_ref().map_or(cores.clamp(1, MOST_RANKS), Devices::count)
+        self.devices.as_ref().map_or(cores.clamp(1, MAX_RANKS), Devices::count)
     }
 
     /// Height and width of the images that the model sees: `--size`, or the data set's own if it has one, or 224.

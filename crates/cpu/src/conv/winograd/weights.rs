@@ -8,7 +8,7 @@ use super::tiles::Planes;
 use super::transform;
 use super::{PLANES, odd_lines};
 use crate::element::Element;
-use crate::gemm::WIDEST_PANEL;
+use crate::gemm::MAX_PANEL_WIDTH;
 use crate::isa::{Kernel, Scalar, Simd};
 use crate::pack::pad_copy;
 use crate::region::Region;
@@ -84,7 +84,7 @@ impl<P: Element> Kernel for TransformWeights<P> {
         let WeightLayout { width, plane, .. } = self.layout;
         let words = self.depths.len().div_ceil(P::PER_WORD);
         let values = words * P::PER_WORD * width;
-        let mut taps = [MaybeUninit::<f32>::uninit(); TAPS * DEPTHS * WIDEST_PANEL];
+        let mut taps = [MaybeUninit::<f32>::uninit(); TAPS * DEPTHS * MAX_PANEL_WIDTH];
         let taps: *mut f32 = taps.as_mut_ptr().cast();
         // SAFETY: indices stay inside the stored weights, the rows of each plane, and the block of taps.
         unsafe {

@@ -54,7 +54,7 @@ const OPERATIONS: [AutoOperation; 13] = [
 ];
 
 /// Most chains, and most operations of one.
-const MOST: usize = 16;
+const MAX: usize = 16;
 
 /// Number of magnitudes.
 const BINS: usize = 10;
@@ -94,9 +94,9 @@ impl Transform for AugMix {
         let AugMix { severity, mixture_width, chain_depth, alpha, .. } = *self;
         let problem = if !(1..=BINS).contains(&severity) {
             format!("a severity of {severity} is out of range: use 1 to {BINS}")
-        } else if !(1..=MOST).contains(&mixture_width) || chain_depth > MOST {
+        } else if !(1..=MAX).contains(&mixture_width) || chain_depth > MAX {
             format!(
-                "{mixture_width} chains of {chain_depth} operations are out of range: use 1 to {MOST}, and up to {MOST}"
+                "{mixture_width} chains of {chain_depth} operations are out of range: use 1 to {MAX}, and up to {MAX}"
             )
         } else if !(alpha > 0.0 && alpha.is_finite()) {
             format!("an alpha of {alpha} is out of range: use a finite number above 0")
@@ -113,7 +113,7 @@ impl Transform for AugMix {
         original.extend_from_slice(canvas.image().pixels());
         let mut shares = [0.0; 2];
         dirichlet(random, self.alpha, &mut shares);
-        let mut weights = [0.0; MOST];
+        let mut weights = [0.0; MAX];
         let weights = &mut weights[..self.mixture_width];
         dirichlet(random, self.alpha, weights);
 

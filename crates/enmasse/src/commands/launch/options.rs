@@ -13,9 +13,9 @@ use crate::failure::Failure;
 use crate::settings::cores;
 
 /// Larger numbers are typing errors.
-const MOST_LOCAL_RANKS: usize = 1 << 10;
-const MOST_NODES: usize = 1 << 16;
-const MOST_SECONDS: u64 = 1 << 32;
+const MAX_LOCAL_RANKS: usize = 1 << 10;
+const MAX_NODES: usize = 1 << 16;
+const MAX_SECONDS: u64 = 1 << 32;
 
 /// Where rank 0 listens by default if there are several nodes, as in PyTorch.
 const DEFAULT_PORT: u16 = 29500;
@@ -80,9 +80,9 @@ impl Options {
         let binding = given.value("numa-binding", &format!("one of {modes}"), |text| {
             Binding::NAMES.iter().find(|(name, _)| *name == text).map(|(_, binding)| *binding)
         })?;
-        let whole = format!("a whole number from 0 to {MOST_SECONDS}");
-        let restarts = given.value("max-restarts", &whole, |text| number(text, 0, MOST_SECONDS as usize))?;
-        let timeout = given.value("shutdown-timeout", &whole, |text| number(text, 0, MOST_SECONDS as usize))?;
+        let whole = format!("a whole number from 0 to {MAX_SECONDS}");
+        let restarts = given.value("max-restarts", &whole, |text| number(text, 0, MAX_SECONDS as usize))?;
+        let timeout = given.value("shutdown-timeout", &whole, |text| number(text, 0, MAX_SECONDS as usize))?;
         let timeout = match timeout {
             Some(timeout) => timeout as u64,
             None => shutdown_timeout_of_torch(given)?,
@@ -156,13 +156,13 @@ pub fn logs(given: &Given<'_>, run_id: &str, ranks: usize) -> Result<Logs, Failu
 fn shutdown_timeout_of_torch(given: &Given<'_>) -> Result<u64, Failure> {
     const NAME: &str = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
     let Some(text) = (given.environment)(NAME) else { return Ok(30) };
-    let seconds = text.to_str().and_then(|text| number(text.trim(), 0, MOST_SECONDS as usize));
+    let seconds = text.to_str().and_then(|text| number(text.trim(), 0, MAX_SECONDS as usize));
     let refusal = || Failure::Usage(format!("{NAME}={}: must be a whole number of seconds", text.display()));
     seconds.map(|seconds| seconds as u64).ok_or_else(refusal)
 }
 
 fn local_world_size(given: &Given<'_>) -> Result<usize, Failure> {
-    let expected = format!("auto, cpu, gpu or a whole number from 1 to {MOST_LOCAL_RANKS}");
+    let expected = format!("auto, cpu, gpu or a whole number from 1 to {MAX_LOCAL_RANKS}");
     let read = |text: &str| match text {
         "auto" => Some(Ok(match gpus(given) {
             0 => cores(),
@@ -175,7 +175,7 @@ fn local_world_size(given: &Given<'_>) -> Result<usize, Failure> {
             }
             gpus => Ok(gpus),
         }),
-        text => number(text, 1, MOST_LOCAL_RANKS).map(Ok),
+        text => number(text, 1, MAX_LOCAL_RANKS).map(Ok),
     };
     given.value("nproc-per-node", &expected, read)?.unwrap_or(Ok(1))
 }
@@ -231,9 +231,9 @@ fn of_slurm(given: &Given<'_>) -> Result<Option<LaunchedRank>, Failure> {
 }
 
 fn topology(given: &Given<'_>, timing: Timing) -> Result<Topology, Failure> {
-    let expected = format!("N or MIN:MAX, whole numbers from 1 to {MOST_NODES}");
+    let expected = format!("N or MIN:MAX, whole numbers from 1 to {MAX_NODES}");
     let (least, most) = given.value("nnodes", &expected, range)?.unwrap_or((1, 1));
-    let node_rank = given.value("node-rank", "a node number from 0", |text| number(text, 0, MOST_NODES))?;
+    let node_rank = given.value("node-rank", "a node number from 0", |text| number(text, 0, MAX_NODES))?;
     let address = given.value("master-addr", "a host or an address", word)?;
     let port = given.value("master-port", "a port from 1 to 65535", |text| number(text, 1, 65535))?;
     let port = port.and_then(|port| u16::try_from(port).ok());
@@ -303,7 +303,7 @@ const DEFAULT_MEETING_PORT: u16 = 29400;
 
 fn range(text: &str) -> Option<(usize, usize)> {
     let (least, most) = text.split_once(':').unwrap_or((text, text));
-    let (least, most) = (number(least, 1, MOST_NODES)?, number(most, 1, MOST_NODES)?);
+    let (least, most) = (number(least, 1, MAX_NODES)?, number(most, 1, MAX_NODES)?);
     (least <= most).then_some((least, most))
 }
 

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
-use enmasse_slurm::{MOST_SCRIPT_BYTES, check};
+use enmasse_slurm::{MAX_SCRIPT_BYTES, check};
 use enmasse_wording::counted;
 use serde_json::json;
 
@@ -39,10 +39,10 @@ pub fn read(path: &Path) -> Result<String, Failure> {
     let refuse = |why: String| Failure::Error(format!("{}: {why}", path.display()));
     let file = File::open(path).map_err(|error| refuse(format!("cannot be read: {error}")))?;
     let mut bytes = Vec::new();
-    let limit = MOST_SCRIPT_BYTES as u64;
+    let limit = MAX_SCRIPT_BYTES as u64;
     file.take(limit + 1).read_to_end(&mut bytes).map_err(|error| refuse(format!("cannot be read: {error}")))?;
-    if bytes.len() > MOST_SCRIPT_BYTES {
-        return Err(refuse(format!("is longer than {MOST_SCRIPT_BYTES} bytes, too long for a batch script")));
+    if bytes.len() > MAX_SCRIPT_BYTES {
+        return Err(refuse(format!("is longer than {MAX_SCRIPT_BYTES} bytes, too long for a batch script")));
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

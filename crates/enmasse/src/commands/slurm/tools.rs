@@ -16,7 +16,7 @@ use crate::failure::Failure;
 /// The commands themselves give up on an unresponsive controller after some ten seconds and a few attempts.
 const DEADLINE: Duration = Duration::from_secs(100);
 /// Limit of a command's output, in bytes; a large cluster's queue is a tenth of it.
-const MOST_OUTPUT: u64 = 64 << 20;
+const MAX_OUTPUT: u64 = 64 << 20;
 
 /// Printed, among other lines, if a command reaches no controller: its input is not at fault.
 const UNREACHED: [&str; 2] = ["Unable to contact slurm controller", "Could not establish a configuration source"];
@@ -89,7 +89,7 @@ fn reader(stream: Option<impl Read + Send + 'static>) -> io::Result<Receiver<Str
         let mut bytes = Vec::new();
         if let Some(stream) = stream {
             // Data read before an error counts.
-            let _ = stream.take(MOST_OUTPUT).read_to_end(&mut bytes);
+            let _ = stream.take(MAX_OUTPUT).read_to_end(&mut bytes);
         }
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
     })?;

@@ -23,7 +23,7 @@ use crate::ranks::Rank;
 use crate::without_data::{SHAPES_SIZE, usual_classes};
 
 /// Larger than any file of [`Measured`].
-const MOST_BYTES: u64 = 1 << 16;
+const MAX_BYTES: u64 = 1 << 16;
 
 /// What the first rank of a row measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -42,7 +42,7 @@ pub struct Measured {
 impl Measured {
     /// Reads what [`Workload::measure`] wrote.
     pub fn read(path: &Path) -> Result<Self, Failure> {
-        let bytes = read_regular(path, MOST_BYTES);
+        let bytes = read_regular(path, MAX_BYTES);
         let failed = |error: &dyn std::fmt::Display| Failure::Error(format!("cannot read {}: {error}", path.display()));
         let bytes = bytes.map_err(|error| failed(&error))?;
         // The next row writes a file of the same name.

@@ -32,7 +32,7 @@ Exit code 0: no problems; 1: some.";
 const ROWS: usize = 40;
 
 /// Characters of a class's name for which there is room in the table.
-const WIDEST: usize = 40;
+const MAX_WIDTH: usize = 40;
 
 /// The command line of `enmasse data check`.
 pub fn command() -> Command {
@@ -145,7 +145,7 @@ fn table(classes: &[String], parts: &[Part]) -> Vec<String> {
         };
         return parts.iter().zip(&counts).map(range).collect();
     }
-    let widest = classes.iter().map(|class| class.chars().count()).max().unwrap_or(0).clamp(5, WIDEST);
+    let widest = classes.iter().map(|class| class.chars().count()).max().unwrap_or(0).clamp(5, MAX_WIDTH);
     let row = |name: &str, cells: &[String]| {
         let cells: String = cells.iter().map(|cell| format!("  {cell:>10}")).collect();
         format!("{:<widest$}{cells}", one_line(name))
