@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
-use crate::refit::refit;
+use crate::reuse::reuse;
 use crate::{DataError, Extent, View, Wanted};
 
 /// An open regular file, or an object. It stays the same one if another takes its path.
@@ -75,7 +75,7 @@ impl Container {
     /// compared with the file's length, so both numbers may come from the file.
     pub fn read(&self, offset: u64, length: usize, bytes: &mut Vec<u8>) -> Result<(), DataError> {
         self.end(offset, length)?;
-        refit(bytes, length).map_err(|source| DataError::read(&self.path, source))?;
+        reuse(bytes, length).map_err(|source| DataError::read(&self.path, source))?;
         self.fill(offset, bytes)
     }
 

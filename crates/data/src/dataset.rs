@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::refit::refit;
+use crate::reuse::reuse;
 use crate::{DataError, Extent, View, Wanted};
 
 /// An RGB image: rows from the top, three bytes per pixel.
@@ -51,7 +51,7 @@ impl Image {
     /// leaves no image then.
     pub(crate) fn reshape(&mut self, width: usize, height: usize) -> io::Result<&mut [u8]> {
         (self.width, self.height) = (0, 0);
-        refit(&mut self.pixels, width * height * 3)?;
+        reuse(&mut self.pixels, width * height * 3)?;
         (self.width, self.height) = (width, height);
         Ok(&mut self.pixels)
     }

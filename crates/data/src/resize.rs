@@ -17,7 +17,7 @@ mod taps;
 use passes::{Pass, Passes};
 use taps::{Axis, Taps};
 
-use crate::refit::refit;
+use crate::reuse::reuse;
 use crate::{CropBox, Image, Stretch, View};
 
 pub(crate) use taps::span;
@@ -130,7 +130,7 @@ impl Resizer {
 
 /// The buffer with this length.
 fn refitted(buffer: &mut Vec<u8>, length: usize) -> &mut [u8] {
-    refit(buffer, length).unwrap_or_else(|error| panic!("{error}"));
+    reuse(buffer, length).unwrap_or_else(|error| panic!("{error}"));
     buffer
 }
 

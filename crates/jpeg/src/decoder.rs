@@ -58,8 +58,8 @@ impl Decoder {
     /// its pixels.
     pub fn decode(&mut self, jpeg: &Jpeg, region: Region, scale: Scale, out: &mut [u8]) -> Result<(), Error> {
         assert_eq!(out.len(), region.width * region.height * 3);
-        if jpeg.color == Color::Inks {
-            return Err(Error::Unsupported("decoding an image of four inks"));
+        if jpeg.color == Color::Cmyk {
+            return Err(Error::Unsupported("decoding a CMYK image"));
         }
         let layout = Layout::new(jpeg, region, scale)?;
         // An earlier image's error may have left an unfinished block.

@@ -17,8 +17,8 @@ pub enum Color {
     YCbCr,
     /// Red, green and blue.
     Rgb,
-    /// Four inks, in any form. Only the header of such an image is read.
-    Inks,
+    /// CMYK, in any form. Only the header of such an image is read.
+    Cmyk,
 }
 
 /// One component of a frame.
@@ -191,7 +191,7 @@ impl Hints {
         let ids = || frame.components[..3].iter().map(|component| component.id);
         match (frame.count, self.adobe) {
             (1, _) => Color::Gray,
-            (4, _) => Color::Inks,
+            (4, _) => Color::Cmyk,
             _ if self.is_jfif => Color::YCbCr,
             (_, Some(0)) => Color::Rgb,
             (_, Some(_)) => Color::YCbCr,

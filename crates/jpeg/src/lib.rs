@@ -6,7 +6,7 @@
 //! its `scale_denom`, as Pillow's `draft` uses it. [`Decoder::recode`] writes an image again in the form that is decoded fastest.
 //!
 //! Sequential and progressive Huffman coding with 8 bits are supported, for grey and three components of any sampling that
-//! libjpeg supports. The header of images with four inks is read as well. Damaged data give an [`Error`]: nothing panics,
+//! libjpeg supports. The header of CMYK images is read as well. Damaged data give an [`Error`]: nothing panics,
 //! and memory is bounded by the header's dimensions.
 
 mod bits;

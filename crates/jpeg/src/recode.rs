@@ -25,8 +25,8 @@ impl Decoder {
     /// It takes memory for two bytes for each coefficient, and for the result.
     pub fn recode(&mut self, bytes: &[u8]) -> Result<Vec<u8>, Error> {
         let jpeg = Jpeg::parse(bytes)?;
-        if jpeg.color == Color::Inks {
-            return Err(Error::Unsupported("decoding an image of four inks"));
+        if jpeg.color == Color::Cmyk {
+            return Err(Error::Unsupported("decoding a CMYK image"));
         }
         if jpeg.has_streams()? {
             // Decoding looks at every block, at any scale.

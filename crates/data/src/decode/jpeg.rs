@@ -1,6 +1,6 @@
 //! JPEG: our own decoder where it can, which decodes only what is wanted; otherwise another one, which decodes all.
 //!
-//! The other one takes images of four inks and what damage leaves. So every file that was readable before there was a decoder
+//! The other one takes CMYK images and what damage leaves. So every file that was readable before there was a decoder
 //! of our own still is.
 
 use std::io;
@@ -29,7 +29,7 @@ pub(super) fn decode(
     view: &mut View,
 ) -> Result<Mode, Fault> {
     if let Ok(jpeg) = Jpeg::parse(bytes)
-        && jpeg.color() != Color::Inks
+        && jpeg.color() != Color::Cmyk
     {
         check_dimensions(jpeg.width(), jpeg.height(), bytes.len(), DENSEST)?;
         let mode = if jpeg.color() == Color::Gray { "L (grayscale)" } else { "RGB" };
@@ -140,11 +140,11 @@ fn decode_with(bytes: &[u8], strict: bool, convert_rgb: bool, image: &mut Image)
     require(coefficient_bytes(width, height, usize::from(info.components)))?;
     if space == ColorSpace::CMYK && info.components == 4 {
         decoder.set_options(options.jpeg_set_out_colorspace(ColorSpace::CMYK));
-        let mut inks = Vec::new();
-        reserve(&mut inks, width * height * 4)?;
-        inks.resize(width * height * 4, 0);
-        decoder.decode_into(&mut inks)?;
-        cmyk_to_rgb(&inks, has_adobe_marker(bytes), image.reshape(width, height)?);
+        let mut cmyk = Vec::new();
+        reserve(&mut cmyk, width * height * 4)?;
+        cmyk.resize(width * height * 4, 0);
+        decoder.decode_into(&mut cmyk)?;
+        cmyk_to_rgb(&cmyk, has_adobe_marker(bytes), image.reshape(width, height)?);
         return Ok(mode);
     }
     decoder.decode_into(image.reshape(width, height)?)?;
@@ -158,11 +158,11 @@ fn coefficient_bytes(width: usize, height: usize, components: usize) -> usize {
 }
 
 /// Like Pillow's conversion. Files with Adobe's marker store the inks inverted.
-fn cmyk_to_rgb(inks: &[u8], inverted: bool, rgb: &mut [u8]) {
+fn cmyk_to_rgb(cmyk: &[u8], inverted: bool, rgb: &mut [u8]) {
     let (pixels, _) = rgb.as_chunks_mut::<3>();
-    let (inks, _) = inks.as_chunks::<4>();
+    let (cmyk, _) = cmyk.as_chunks::<4>();
     let paper = |ink: u8| if inverted { ink } else { 255 - ink };
-    for (pixel, &[c, m, y, k]) in pixels.iter_mut().zip(inks) {
+    for (pixel, &[c, m, y, k]) in pixels.iter_mut().zip(cmyk) {
         let light = paper(k);
         *pixel = [c, m, y].map(|ink| light - divided_by_255(255 - paper(ink), light));
     }

@@ -1,6 +1,6 @@
 //! Decodes files to RGB pixels, with the same result as Pillow. A file's content decides its format, not its name.
 //!
-//! The only exceptions are JPEG images of four inks, which differ from Pillow's by at most a few levels, and damaged ones that
+//! The only exceptions are CMYK JPEG images, which differ from Pillow's by at most a few levels, and damaged ones that
 //! Pillow reads as well.
 //!
 //! Orientation tags are ignored, as by torchvision's loaders, unless [`ReadOptions`] asks for them. Nothing here panics on a

@@ -57,7 +57,7 @@ fn decodes_as_pillow_does() {
         let ours = decode::open(fixture(file), ReadOptions { convert_rgb: mode != "RGB", ..PLAIN }).unwrap();
         let (mean, near, largest) = difference(&ours, &pixels(text(&case, "expected")));
         println!("{file}: mean difference {mean:.4}, within two levels {near:.5}, largest {largest}");
-        // Four inks are another decoder's.
+        // CMYK images are another decoder's.
         if mode == "CMYK" {
             assert!(mean <= 0.5 && near >= 0.99 && largest <= 6, "{file}: {mean} {near} {largest}");
         } else {

@@ -95,7 +95,7 @@ fn a_packed_folder_trains_like_the_folder() {
                 assert!(of_file.read(index).unwrap() == of_folder.read(index).unwrap());
                 let (mut one, mut other) = (vec![7; 9], Vec::new());
                 assert!(of_file.read_file(index, &mut one).unwrap() && of_folder.read_file(index, &mut other).unwrap());
-                // Four inks are kept byte for byte, and so is what is no JPEG.
+                // CMYK images are kept byte for byte, and so is what is no JPEG.
                 let is_recoded = other.starts_with(&[0xFF, 0xD8]) && !of_folder.name(index).ends_with("cmyk.jpg");
                 assert!(one == fast(other.clone()) && (one != other) == is_recoded, "{}", of_folder.name(index));
             }

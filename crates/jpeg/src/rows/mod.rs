@@ -123,7 +123,7 @@ impl<'a> Rows<'a> {
                 Color::Gray => gray(row(0), out),
                 Color::YCbCr => ycc_to_rgb(self.level, [row(0), row(1), row(2)], out),
                 Color::Rgb => interleave(self.level, [row(0), row(1), row(2)], out),
-                Color::Inks => unreachable!("refused before"),
+                Color::Cmyk => unreachable!("refused before"),
             }
         }
         self.next = self.next.max(complete);

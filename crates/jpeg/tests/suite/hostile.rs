@@ -134,8 +134,8 @@ fn what_is_not_supported_is_named() {
     check(14, 0x31, Error::Unsupported("a component whose samples do not stand for whole numbers of pixels"));
     let mut inks = Vec::new();
     jpeg_encoder::Encoder::new(&mut inks, 90).encode(&[7; 16 * 4], 4, 4, jpeg_encoder::ColorType::Cmyk).unwrap();
-    assert_eq!(Jpeg::parse(&inks).map(|jpeg| jpeg.color()), Ok(Color::Inks));
-    let expected = Error::Unsupported("decoding an image of four inks");
+    assert_eq!(Jpeg::parse(&inks).map(|jpeg| jpeg.color()), Ok(Color::Cmyk));
+    let expected = Error::Unsupported("decoding a CMYK image");
     assert_eq!(whole(&mut Decoder::new(), &inks, Scale::Full).map(|_| ()), Err(expected));
     assert_eq!(Jpeg::parse(b"GIF89a").map(|_| ()), Err(Error::Damaged("it does not begin like a JPEG")));
     assert_eq!(Jpeg::parse(&[0xFF, 0xD8]).map(|_| ()), Err(Error::Truncated));

@@ -64,7 +64,7 @@ fn what_cannot_be_recoded_is_named() {
     }
     let mut inks = Vec::new();
     jpeg_encoder::Encoder::new(&mut inks, 90).encode(&[7; 16 * 4], 4, 4, jpeg_encoder::ColorType::Cmyk).unwrap();
-    check(&inks, Error::Unsupported("decoding an image of four inks"));
+    check(&inks, Error::Unsupported("decoding a CMYK image"));
     // Other divisors for the components whose scans come later.
     let second = markers(&bytes, 0xDA)[1];
     let table = [&[0xFF, 0xDB, 0, 67, 1][..], &[9; 64]].concat();

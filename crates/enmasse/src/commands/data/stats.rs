@@ -144,7 +144,7 @@ fn look(opened: &Opened, transform: &EvalTransform) -> Result<Found, Failure> {
         Ok(())
     };
     let pool = opened.pool()?;
-    pool.survey(&data.train, look, take).map_err(|error| match error.is_unreadable() {
+    pool.scan(&data.train, look, take).map_err(|error| match error.is_unreadable() {
         true => TrainError::BadSample(error),
         false => TrainError::Data(error),
     })?;

@@ -85,12 +85,12 @@ pub fn find(classes: &[String], parts: &[Part]) -> Alike {
 /// Images of other parts that look like a training image and are not the same file, each with the nearest.
 fn near(parts: &[Part]) -> Vec<Item> {
     let Some((train, others)) = parts.split_first() else { return Vec::new() };
-    let known = train.looks.iter().enumerate().filter_map(|(index, look)| Some((look.likeness?, index)));
+    let known = train.looks.iter().enumerate().filter_map(|(index, look)| Some((look.hash?, index)));
     let nearest = Nearest::new(known);
     let of_part = |part: &Part| {
         let looks = part.looks.iter().enumerate();
         let found = looks.filter_map(|(index, look)| {
-            let like = nearest.find(look.likeness.as_ref()?)?;
+            let like = nearest.find(look.hash.as_ref()?)?;
             (train.looks[like].content != look.content)
                 .then(|| Item::of_files(vec![part.name(index), train.name(like)]))
         });

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use enmasse_data::{DataError, Dataset, Format, Likeness, ReadOptions, Resizer, View, Wanted, decode};
+use enmasse_data::{DataError, Dataset, Format, PerceptualHash, ReadOptions, Resizer, View, Wanted, decode};
 
 use crate::commands::data::opened::Opened;
 use crate::commands::data::scan::Scan;
@@ -18,7 +18,7 @@ pub struct Look {
     pub size: Option<(usize, usize)>,
     /// The hash of its file, or of its pixels if it has none.
     pub content: Option<u128>,
-    pub likeness: Option<Likeness>,
+    pub hash: Option<PerceptualHash>,
     /// The format of its content, if its extension is that of another one.
     pub misnamed: Option<Format>,
     /// Pillow's name of its mode, if it is not RGB and is converted.
@@ -60,7 +60,7 @@ pub fn look(opened: &Opened) -> Result<Vec<Part>, Failure> {
         let mut looks: Vec<Look> = (0..dataset.len()).map(|_| Look::default()).collect();
         let read = dataset.clone();
         let look = move |index: usize, view: &mut View| look_at(read.as_ref(), index, reading, view);
-        pool.survey(&dataset, look, |index, look| {
+        pool.scan(&dataset, look, |index, look| {
             scan.step();
             looks[index] = match look {
                 Err(error) if error.is_unreadable() => Look { fault: Some(error.problem()), ..Look::default() },
@@ -88,7 +88,7 @@ fn look_at(dataset: &dyn Dataset, index: usize, reading: ReadOptions, view: &mut
         fault: None,
         size: Some((image.width(), image.height())),
         content: Some(u128::from_le_bytes(*content)),
-        likeness: Likeness::of(image, &mut Resizer::default()),
+        hash: PerceptualHash::of(image, &mut Resizer::default()),
         misnamed: misnamed(dataset.file_path(index).as_deref(), &bytes),
         converted: view.converted_from(),
     })

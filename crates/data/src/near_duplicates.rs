@@ -11,7 +11,7 @@ use crate::{CropBox, Image, Resizer};
 const COLUMNS: usize = 9;
 const ROWS: usize = 8;
 
-/// An image whose reduced greys differ less than this has no likeness: its bits would be noise, and any plain image near it.
+/// An image whose reduced greys differ less than this has no perceptual hash: its bits would be noise, and any plain image near it.
 const PLAIN: u8 = 16;
 
 /// Two images look alike if their greys differ by at most so many levels on average, apart from a difference in brightness.
@@ -19,13 +19,13 @@ const LEVELS: i32 = 6;
 
 /// What an image looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Likeness {
+pub struct PerceptualHash {
     bits: u64,
     greys: [u8; COLUMNS * ROWS],
 }
 
-impl Likeness {
-    /// The likeness of an image; `None` if it is plain, or has no pixels.
+impl PerceptualHash {
+    /// The perceptual hash of an image; `None` if it is plain, or has no pixels.
     pub fn of(image: &Image, resizer: &mut Resizer) -> Option<Self> {
         if image.pixels().is_empty() {
             return None;
@@ -45,11 +45,11 @@ impl Likeness {
         }
         let steps = greys.chunks_exact(COLUMNS).flat_map(|row| row.windows(2));
         let bits = steps.fold(0, |bits, step| bits << 1 | u64::from(step[1] > step[0]));
-        Some(Likeness { bits, greys })
+        Some(PerceptualHash { bits, greys })
     }
 
     /// The number of bits in which the hashes differ; `None` if the greys differ more than those of images that look alike.
-    fn distance(&self, other: &Likeness) -> Option<u32> {
+    fn distance(&self, other: &PerceptualHash) -> Option<u32> {
         let distance = (self.bits ^ other.bits).count_ones();
         if distance > Nearest::WITHIN {
             return None;
@@ -69,7 +69,7 @@ impl Likeness {
 /// The 64 bits are cut into one band more than may differ, so two near ones agree in at least one whole band: none is missed.
 pub struct Nearest {
     /// Each with the number of its image.
-    known: Vec<(Likeness, usize)>,
+    known: Vec<(PerceptualHash, usize)>,
     /// For each band, the places of those with these bits in it.
     bands: [HashMap<u64, Vec<u32>>; Self::BANDS],
 }
@@ -79,13 +79,13 @@ impl Nearest {
     pub const WITHIN: u32 = 4;
     const BANDS: usize = Self::WITHIN as usize + 1;
 
-    /// Takes likenesses, each with the number of its image.
-    pub fn new(images: impl IntoIterator<Item = (Likeness, usize)>) -> Self {
-        let known: Vec<(Likeness, usize)> = images.into_iter().collect();
+    /// Takes perceptual hashes, each with the number of its image.
+    pub fn new(images: impl IntoIterator<Item = (PerceptualHash, usize)>) -> Self {
+        let known: Vec<(PerceptualHash, usize)> = images.into_iter().collect();
         let mut bands: [HashMap<u64, Vec<u32>>; Self::BANDS] = Default::default();
-        for (place, (likeness, _)) in (0..).zip(&known) {
+        for (place, (hash, _)) in (0..).zip(&known) {
             for (number, band) in bands.iter_mut().enumerate() {
-                band.entry(Self::band(likeness.bits, number)).or_default().push(place);
+                band.entry(Self::band(hash.bits, number)).or_default().push(place);
             }
         }
         Nearest { known, bands }
@@ -99,12 +99,12 @@ impl Nearest {
     }
 
     /// The nearest image that looks like this one; of several the first one.
-    pub fn find(&self, likeness: &Likeness) -> Option<usize> {
+    pub fn find(&self, hash: &PerceptualHash) -> Option<usize> {
         let bands = self.bands.iter().enumerate();
-        let places = bands.filter_map(|(number, places)| places.get(&Self::band(likeness.bits, number))).flatten();
+        let places = bands.filter_map(|(number, places)| places.get(&Self::band(hash.bits, number))).flatten();
         let found = places.filter_map(|&place| {
             let (known, number) = &self.known[place as usize];
-            Some((known.distance(likeness)?, *number))
+            Some((known.distance(hash)?, *number))
         });
         found.min().map(|(_, number)| number)
     }
@@ -121,14 +121,14 @@ mod tests {
         Image::new(width, height, pixels).unwrap()
     }
 
-    fn likeness(image: &Image) -> Option<Likeness> {
-        Likeness::of(image, &mut Resizer::default())
+    fn hash(image: &Image) -> Option<PerceptualHash> {
+        PerceptualHash::of(image, &mut Resizer::default())
     }
 
     #[test]
     fn bits_are_steps_along_rows() {
         let check = |image: Image, expected: Option<u64>| {
-            assert_eq!(likeness(&image).map(|likeness| likeness.bits), expected, "{image:?}");
+            assert_eq!(hash(&image).map(|hash| hash.bits), expected, "{image:?}");
         };
         check(image(9, 8, |x, _| x as u8 * 20), Some(u64::MAX));
         check(image(9, 8, |x, _| 200 - x as u8 * 20), Some(0));
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn greys_decide_where_hashes_agree() {
-        let ramp = |scale: usize, lift: u8| likeness(&image(9, 8, |x, y| lift + (x * scale + y) as u8)).unwrap();
+        let ramp = |scale: usize, lift: u8| hash(&image(9, 8, |x, y| lift + (x * scale + y) as u8)).unwrap();
         let check = |scale: usize, lift: u8, expected: Option<u32>| {
             assert_eq!(ramp(8, 0).distance(&ramp(scale, lift)), expected, "{scale} {lift}");
         };
@@ -157,15 +157,15 @@ mod tests {
     #[test]
     fn the_search_misses_none() {
         let mut random = RandomStream::new(5, "likeness", 0, 0);
-        let of_bits = |bits: u64| Likeness { bits, greys: [9; COLUMNS * ROWS] };
-        let known: Vec<Likeness> = (0..300).map(|_| of_bits(random.next_u64())).collect();
+        let of_bits = |bits: u64| PerceptualHash { bits, greys: [9; COLUMNS * ROWS] };
+        let known: Vec<PerceptualHash> = (0..300).map(|_| of_bits(random.next_u64())).collect();
         let nearest = Nearest::new(known.iter().copied().zip(0..));
         let mut found = 0;
-        for (number, likeness) in known.iter().enumerate() {
+        for (number, hash) in known.iter().enumerate() {
             // Up to six bits are changed, at distances from each other that vary.
             for flips in 0..=6 {
                 let flip = |bits: u64, flip: usize| bits ^ 1 << ((number * 7 + flip * (number % 9 + 1)) % 64);
-                let changed = of_bits((0..flips).fold(likeness.bits, flip));
+                let changed = of_bits((0..flips).fold(hash.bits, flip));
                 let plain =
                     known.iter().zip(0..).filter_map(|(other, number)| Some((other.distance(&changed)?, number)));
                 let expected = plain.min().map(|(_, number)| number);
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn of_equal_ones_the_first_counts() {
-        let of_bits = |bits: u64| Likeness { bits, greys: [9; COLUMNS * ROWS] };
+        let of_bits = |bits: u64| PerceptualHash { bits, greys: [9; COLUMNS * ROWS] };
         let nearest = Nearest::new([(6, 3), (6, 4), (7, 5), (5, 6)].map(|(bits, number)| (of_bits(bits), number)));
         let check = |bits: u64, expected: Option<usize>| assert_eq!(nearest.find(&of_bits(bits)), expected);
         check(6, Some(3));

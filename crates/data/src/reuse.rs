@@ -10,7 +10,7 @@ const SMALL: usize = 4 << 20;
 
 /// Sets the length of a buffer whose content no longer counts. It gets exactly the memory that it needs, and a buffer of more
 /// than twice that is freed: one unusually large image does not take memory for the rest of a run.
-pub(crate) fn refit(buffer: &mut Vec<u8>, length: usize) -> io::Result<()> {
+pub(crate) fn reuse(buffer: &mut Vec<u8>, length: usize) -> io::Result<()> {
     let capacity = buffer.capacity();
     if capacity < length || capacity > SMALL.max(length.saturating_mul(2)) {
         // Before the new memory is taken.
@@ -30,7 +30,7 @@ mod tests {
         let check = |sizes: &[usize], expected: usize| {
             let mut buffer = Vec::new();
             for &size in sizes {
-                refit(&mut buffer, size).unwrap();
+                reuse(&mut buffer, size).unwrap();
                 assert_eq!(buffer.len(), size);
             }
             assert_eq!(buffer.capacity(), expected, "{sizes:?}");
@@ -43,7 +43,7 @@ mod tests {
         check(&[2 * SMALL, SMALL], 2 * SMALL);
         check(&[2 * SMALL + 1, SMALL], SMALL);
         let mut buffer = vec![1; 7];
-        refit(&mut buffer, usize::MAX).unwrap_err();
+        reuse(&mut buffer, usize::MAX).unwrap_err();
         assert_eq!(buffer.capacity(), 0);
     }
 }

@@ -23,7 +23,7 @@ impl DecodePool {
     ///
     /// Fails with the first error of `take`, if `look` panics, or if no result comes for the longest time that a batch waits
     /// for an image.
-    pub fn survey<T: Send + 'static>(
+    pub fn scan<T: Send + 'static>(
         &self,
         dataset: &Arc<dyn Dataset>,
         look: impl Fn(usize, &mut View) -> T + Send + Sync + 'static,
@@ -130,7 +130,7 @@ mod tests {
             assert!(index != panics_at, "a fault");
             read.read_part(index, &Wanted::whole, view).map(|()| view.image().pixels()[2])
         };
-        let result = pool.survey(&dataset, look, |index, shade| {
+        let result = pool.scan(&dataset, look, |index, shade| {
             assert_eq!(usize::from(shade?), index);
             found.push(index);
             if index == ends_at { Err(DataError::Setting("enough".to_owned())) } else { Ok(()) }
