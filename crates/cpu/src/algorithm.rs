@@ -6,13 +6,13 @@ use enmasse_graph::Plan;
 /// How to compute an operation for which there are several algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Algorithm {
-    /// Products over gathered pixels.
+    /// Matmuls over gathered pixels.
     Direct,
     /// Loops over pixels, for layers in which every channel has its own kernel.
     Depthwise,
     /// The same, for groups with few channels.
     Grouped,
-    /// Products between transformed tiles.
+    /// Matmuls between transformed tiles.
     Winograd,
 }
 

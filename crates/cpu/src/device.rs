@@ -6,7 +6,7 @@ use enmasse_graph::{Choices, Plan, Plans, Precision};
 
 use crate::affinity::Cores;
 use crate::isa::Isa;
-use crate::peak::{Product, peak_gflops};
+use crate::peak::{Matmul, peak_gflops};
 use crate::pool::{Pool, Threads};
 use crate::prepare::KernelOptions;
 use crate::prepare::Preparation;
@@ -94,16 +94,16 @@ impl Device for Cpu {
     }
 
     fn peak_gflops(&self, plan: &Plan) -> Result<Option<f64>, DeviceError> {
-        let products: &[Product] = match plan.precision {
-            Precision::F32 => &[Product::F32],
+        let matmuls: &[Matmul] = match plan.precision {
+            Precision::F32 => &[Matmul::F32],
             // A level without products of bf16 pairs computes in f32.
-            Precision::Bf16 => &[Product::Bf16, Product::F32],
+            Precision::Bf16 => &[Matmul::Bf16, Matmul::F32],
             // No plan of these runs on a CPU.
             Precision::Tf32 | Precision::F16 => &[],
         };
-        for &product in products {
+        for &matmul in matmuls {
             let failed = |error| DeviceError::Unsupported(format!("cannot measure the peak: {error}"));
-            if let Some(peak) = peak_gflops(self.isa(), product, self.threads()).map_err(failed)? {
+            if let Some(peak) = peak_gflops(self.isa(), matmul, self.threads()).map_err(failed)? {
                 return Ok(Some(peak));
             }
         }

@@ -1,7 +1,7 @@
 //! How maps are stored: in f32, or in bf16, which is widened to f32 for computation.
 //!
 //! Kernels are generic over the element type: they load f32 vectors, compute in f32, and store rounded to nearest (ties
-//! to even). Matrix products of bf16 maps multiply the stored values directly, two neighbours along the depth at a
+//! to even). Matmuls of bf16 maps multiply the stored values directly, two neighbours along the depth at a
 //! time.
 
 use enmasse_tensor::{Bf16, DType};
@@ -34,7 +34,7 @@ impl Stored for i64 {
 pub(crate) trait Element: Stored {
     /// Whether it is bf16, of which two fill a word.
     const BF16: bool = Self::PER_WORD == 2;
-    /// Elements in a word of 32 bits. Matrix products advance along the depth by one word at a time.
+    /// Elements in a word of 32 bits. Matmuls advance along the depth by one word at a time.
     const PER_WORD: usize;
     /// Zero.
     const ZERO: Self;

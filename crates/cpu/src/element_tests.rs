@@ -1,5 +1,5 @@
 //! Maps in bf16 equal the rounded maps in f32: every kernel on elements loads f32, computes in f32 and rounds once.
-//! (Matrix products differ, and are compared with f64.)
+//! (Matmuls differ, and are compared with f64.)
 
 use enmasse_graph::{Activation, Conv2d, Window};
 use proptest::prelude::*;

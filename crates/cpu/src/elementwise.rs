@@ -179,8 +179,8 @@ impl<E: Element> Pass for Multiply<E> {
         let n = S::LANES;
         // SAFETY: the caller's promise.
         unsafe {
-            let product = S::mul(E::load::<S>(self.a.at(index, n)), E::load::<S>(self.b.at(index, n)));
-            E::store::<S>(self.c.at(index, n), product);
+            let matmul = S::mul(E::load::<S>(self.a.at(index, n)), E::load::<S>(self.b.at(index, n)));
+            E::store::<S>(self.c.at(index, n), matmul);
         }
     }
 }

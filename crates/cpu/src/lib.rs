@@ -61,4 +61,4 @@ pub use affinity::{Cores, Pinned};
 pub use device::{Cpu, CpuOptions};
 pub use isa::Isa;
 pub use open::open;
-pub use peak::{Bandwidth, Peaks, Product, Rate, measure_peaks, peak_gflops};
+pub use peak::{Bandwidth, Matmul, Peaks, Rate, measure_peaks, peak_gflops};

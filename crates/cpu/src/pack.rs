@@ -1,4 +1,4 @@
-//! Copies into the layouts that the matrix product reads: rows of gathered pixels, and panels of weights or gradients.
+//! Copies into the layouts that the matmul reads: rows of gathered pixels, and panels of weights or gradients.
 
 mod weights;
 

@@ -19,26 +19,26 @@ use crate::region::Region;
 
 /// The type of values that are multiplied and then added in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Product {
+pub enum Matmul {
     /// f32 values.
     F32,
     /// Pairs of bf16 values, by `vdpbf16ps`, or by AMX tiles.
     Bf16,
 }
 
-impl Product {
+impl Matmul {
     /// The name of the value type: `f32` or `bf16`.
     pub fn name(self) -> &'static str {
         match self {
-            Product::F32 => "f32",
-            Product::Bf16 => "bf16",
+            Matmul::F32 => "f32",
+            Matmul::Bf16 => "bf16",
         }
     }
 
-    /// Whether `isa` has an instruction for the product on this machine. Without one, products of bf16 values use f32
+    /// Whether `isa` has an instruction for the matmul on this machine. Without one, products of bf16 values use f32
     /// instructions.
     pub fn available(self, isa: Isa) -> bool {
-        isa.available() && (self == Product::F32 || matches!(isa, Isa::Avx512Bf16 | Isa::Amx))
+        isa.available() && (self == Matmul::F32 || matches!(isa, Isa::Avx512Bf16 | Isa::Amx))
     }
 }
 
@@ -47,8 +47,8 @@ impl Product {
 pub struct Rate {
     /// The level.
     pub isa: Isa,
-    /// The type of product.
-    pub product: Product,
+    /// The type of matmul.
+    pub matmul: Matmul,
     /// Billions of operations per second; a multiplication and its addition count as two.
     pub gflops: f64,
 }
@@ -102,8 +102,8 @@ pub fn measure_peaks(threads: usize) -> std::io::Result<Peaks> {
     let (threads, _pinned) = (pool.threads(), pool.pin_caller());
     let mut rates = Vec::new();
     for isa in Isa::ALL {
-        for product in [Product::F32, Product::Bf16].into_iter().filter(|product| product.available(isa)) {
-            rates.push(Rate { isa, product, gflops: rate(&mut pool, isa, product, LONG) });
+        for matmul in [Matmul::F32, Matmul::Bf16].into_iter().filter(|matmul| matmul.available(isa)) {
+            rates.push(Rate { isa, matmul, gflops: rate(&mut pool, isa, matmul, LONG) });
         }
     }
     let bandwidths = bandwidths(&mut pool)?;
@@ -113,14 +113,14 @@ pub fn measure_peaks(threads: usize) -> std::io::Result<Peaks> {
 }
 
 /// The peak rate of `isa` with a number of threads, in GFLOP/s; `None` if this machine has no instruction for the
-/// product. Takes less than 0.1 s.
-pub fn peak_gflops(isa: Isa, product: Product, threads: usize) -> std::io::Result<Option<f64>> {
-    if !product.available(isa) {
+/// matmul. Takes less than 0.1 s.
+pub fn peak_gflops(isa: Isa, matmul: Matmul, threads: usize) -> std::io::Result<Option<f64>> {
+    if !matmul.available(isa) {
         return Ok(None);
     }
     let mut pool = pool(threads)?;
     let _pinned = pool.pin_caller();
-    Ok(Some(rate(&mut pool, isa, product, QUICK)))
+    Ok(Some(rate(&mut pool, isa, matmul, QUICK)))
 }
 
 /// Pins each of several threads to its own core, if there are enough: two threads on one core would look like one core
@@ -142,18 +142,18 @@ fn best_seconds(span: Duration, mut work: impl FnMut()) -> f64 {
     best
 }
 
-/// The rate in GFLOP/s. The product must be available.
-fn rate(pool: &mut Pool, isa: Isa, product: Product, span: Duration) -> f64 {
+/// The rate in GFLOP/s. The matmul must be available.
+fn rate(pool: &mut Pool, isa: Isa, matmul: Matmul, span: Duration) -> f64 {
     let threads = pool.threads();
     let mut rounds = 1 << 12;
     let mut run = |rounds: usize| {
         pool.run(threads, |_, _| {
-            // SAFETY: the product is available, and therefore the level.
+            // SAFETY: the matmul is available, and therefore the level.
             unsafe {
-                match (isa, product) {
+                match (isa, matmul) {
                     #[cfg(target_arch = "x86_64")]
-                    (Isa::Amx, Product::Bf16) => gemm::flood_registers(rounds),
-                    _ => dispatch(isa, Flood { product, rounds }),
+                    (Isa::Amx, Matmul::Bf16) => gemm::flood_registers(rounds),
+                    _ => dispatch(isa, Flood { matmul, rounds }),
                 }
             }
         });
@@ -166,7 +166,7 @@ fn rate(pool: &mut Pool, isa: Isa, product: Product, span: Duration) -> f64 {
         }
         rounds *= 2;
     }
-    let operations = (operations_per_round(isa, product) * rounds * threads) as f64;
+    let operations = (operations_per_round(isa, matmul) * rounds * threads) as f64;
     operations / best_seconds(span, || run(rounds)) / 1e9
 }
 
@@ -174,9 +174,9 @@ fn rate(pool: &mut Pool, isa: Isa, product: Product, span: Duration) -> f64 {
 const ACCUMULATORS: usize = 12;
 const MANY_ACCUMULATORS: usize = 24;
 
-fn operations_per_round(isa: Isa, product: Product) -> usize {
+fn operations_per_round(isa: Isa, matmul: Matmul) -> usize {
     #[cfg(target_arch = "x86_64")]
-    if (isa, product) == (Isa::Amx, Product::Bf16) {
+    if (isa, matmul) == (Isa::Amx, Matmul::Bf16) {
         return gemm::FLOOD_OPERATIONS;
     }
     struct Lanes<'a>(&'a mut usize);
@@ -191,7 +191,7 @@ fn operations_per_round(isa: Isa, product: Product) -> usize {
     let mut lanes = 0;
     // SAFETY: the caller has checked that the level is available; only the number is touched.
     unsafe { dispatch(isa, Lanes(&mut lanes)) };
-    let pairs = if product == Product::Bf16 { 2 } else { 1 };
+    let pairs = if matmul == Matmul::Bf16 { 2 } else { 1 };
     2 * pairs * lanes * accumulators(lanes)
 }
 
@@ -202,7 +202,7 @@ const fn accumulators(lanes: usize) -> usize {
 
 /// Rounds of independent products.
 struct Flood {
-    product: Product,
+    matmul: Matmul,
     rounds: usize,
 }
 
@@ -213,11 +213,11 @@ impl Kernel for Flood {
     unsafe fn run<S: Simd>(self) {
         // SAFETY: the caller's promise.
         unsafe {
-            match (accumulators(S::LANES), self.product) {
-                (MANY_ACCUMULATORS, Product::F32) => flood_f32::<S, MANY_ACCUMULATORS>(self.rounds),
-                (MANY_ACCUMULATORS, Product::Bf16) => flood_bf16::<S, MANY_ACCUMULATORS>(self.rounds),
-                (_, Product::F32) => flood_f32::<S, ACCUMULATORS>(self.rounds),
-                (_, Product::Bf16) => flood_bf16::<S, ACCUMULATORS>(self.rounds),
+            match (accumulators(S::LANES), self.matmul) {
+                (MANY_ACCUMULATORS, Matmul::F32) => flood_f32::<S, MANY_ACCUMULATORS>(self.rounds),
+                (MANY_ACCUMULATORS, Matmul::Bf16) => flood_bf16::<S, MANY_ACCUMULATORS>(self.rounds),
+                (_, Matmul::F32) => flood_f32::<S, ACCUMULATORS>(self.rounds),
+                (_, Matmul::Bf16) => flood_bf16::<S, ACCUMULATORS>(self.rounds),
             }
         }
     }
@@ -390,7 +390,7 @@ mod tests {
         let peaks = measure_peaks(2).unwrap();
         assert_eq!(peaks.threads, 2);
         for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-            let f32_rates = peaks.rates.iter().filter(|rate| rate.isa == isa && rate.product == Product::F32);
+            let f32_rates = peaks.rates.iter().filter(|rate| rate.isa == isa && rate.matmul == Matmul::F32);
             assert_eq!(f32_rates.count(), 1, "{isa}");
         }
         let figures = peaks.rates.iter().map(|rate| rate.gflops);
@@ -399,9 +399,9 @@ mod tests {
         let bytes: Vec<_> = peaks.bandwidths.iter().map(|bandwidth| bandwidth.bytes).collect();
         assert_eq!(bytes, [1 << 20, 8 << 20, 256 << 20]);
         for isa in Isa::ALL {
-            for product in [Product::F32, Product::Bf16] {
-                let quick = peak_gflops(isa, product, 1).unwrap();
-                assert_eq!(quick.is_some_and(|gflops| gflops > 0.0), product.available(isa), "{isa} {product:?}");
+            for matmul in [Matmul::F32, Matmul::Bf16] {
+                let quick = peak_gflops(isa, matmul, 1).unwrap();
+                assert_eq!(quick.is_some_and(|gflops| gflops > 0.0), matmul.available(isa), "{isa} {matmul:?}");
             }
         }
     }

@@ -116,7 +116,7 @@ pub(crate) fn reads(call: &Call) -> Vec<Span> {
             })
             .collect(),
         Call::Convolution(convolution) => convolution.accesses().0,
-        Call::Product(product) => product.accesses().0,
+        Call::Matmul(matmul) => matmul.accesses().0,
         Call::Copy { from, .. } | Call::Read { from, .. } => vec![*from],
         Call::Exchange(exchange) | Call::Start(_, exchange) => exchange.from.clone(),
         &Call::Collective(
@@ -142,7 +142,7 @@ pub(crate) fn writes(call: &Call) -> Vec<Span> {
             })
             .collect(),
         Call::Convolution(convolution) => vec![convolution.accesses().1],
-        Call::Product(product) => vec![product.accesses().1],
+        Call::Matmul(matmul) => vec![matmul.accesses().1],
         Call::Copy { to, .. } | Call::Exchange(Exchange { to, .. }) | Call::Finish(_, to) => vec![*to],
         &Call::Collective(
             Collective::AllReduce { at: to, .. }

@@ -1,11 +1,11 @@
-//! The engines of cuDNN that a GPU's convolutions use, and cuBLASLt's algorithms for its products of matrices: each problem
+//! The engines of cuDNN that a GPU's convolutions use, and cuBLASLt's algorithms for its matmuls: each problem
 //! is planned once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::CudaError;
-use crate::cublas_lt::{CublasLt, LtHandle, ProductPlan, ProductProblem};
+use crate::cublas_lt::{CublasLt, LtHandle, MatmulPlan, MatmulProblem};
 use crate::cudnn::{ConvolutionPlan, Cudnn, Handle, Options, Problem, Target, Version};
 
 /// The most workspace of an engine, in the order in which they are tried: every program holds the largest of its engines.
@@ -83,39 +83,39 @@ impl Engines {
     }
 }
 
-/// The most workspace of a product.
-const WORKSPACE_OF_PRODUCT: u64 = 32 << 20;
+/// The most workspace of a matmul.
+const WORKSPACE_OF_MATMUL: u64 = 32 << 20;
 
-/// What cuBLASLt said to a product. A plan keeps the place of the bias, so only one thread runs it at a time.
-type ProductAnswer = Result<Arc<Mutex<ProductPlan>>, CudaError>;
+/// What cuBLASLt said to a matmul. A plan keeps the place of the bias, so only one thread runs it at a time.
+type MatmulAnswer = Result<Arc<Mutex<MatmulPlan>>, CudaError>;
 
 /// cuBLASLt on one GPU, and its answers so far.
-pub(crate) struct Products {
+pub(crate) struct Matmuls {
     library: CublasLt,
     pub handle: Mutex<LtHandle>,
-    answers: Mutex<HashMap<ProductProblem, ProductAnswer>>,
+    answers: Mutex<HashMap<MatmulProblem, MatmulAnswer>>,
 }
 
-impl Products {
+impl Matmuls {
     /// Without answers. A context must be current.
     pub fn new(library: CublasLt) -> Result<Self, CudaError> {
         let handle = Mutex::new(library.handle()?);
-        Ok(Products { library, handle, answers: Mutex::default() })
+        Ok(Matmuls { library, handle, answers: Mutex::default() })
     }
 
-    /// The algorithm for a product: the best by cuBLASLt's estimate that gives the same bits each time.
-    pub fn plan(&self, problem: &ProductProblem) -> ProductAnswer {
+    /// The algorithm for a matmul: the best by cuBLASLt's estimate that gives the same bits each time.
+    pub fn plan(&self, problem: &MatmulProblem) -> MatmulAnswer {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         let ask = || {
             let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
-            let plan = self.library.plan(&handle, problem, WORKSPACE_OF_PRODUCT)?;
+            let plan = self.library.plan(&handle, problem, WORKSPACE_OF_MATMUL)?;
             Ok(Arc::new(Mutex::new(plan)))
         };
         answers.entry(*problem).or_insert_with(ask).clone()
     }
 
     /// The algorithm's name and bytes of workspace.
-    pub fn facts(&self, problem: &ProductProblem) -> Result<(String, usize), CudaError> {
+    pub fn facts(&self, problem: &MatmulProblem) -> Result<(String, usize), CudaError> {
         let plan = self.plan(problem)?;
         let plan = plan.lock().unwrap_or_else(PoisonError::into_inner);
         Ok((plan.name.clone(), usize::try_from(plan.workspace).unwrap_or(usize::MAX)))

@@ -7,7 +7,7 @@ use crate::CudaError;
 use crate::cublas_lt::CublasLt;
 use crate::cudnn::Cudnn;
 use crate::driver::{Context, Found, Function, Functions, Module, Properties};
-use crate::engines::{Engines, Products};
+use crate::engines::{Engines, Matmuls};
 use crate::kernels::ptx::PTX;
 use crate::libraries::{Libraries, Library};
 use crate::management::Management;
@@ -56,7 +56,7 @@ pub(crate) fn check_capability(gpu: &Properties) -> Result<(), CudaError> {
 pub(crate) struct Gpu {
     pub context: Arc<Context>,
     pub engines: Engines,
-    pub products: Products,
+    pub matmuls: Matmuls,
     pub management: Option<Management>,
     /// Who else computed on the GPU when it was opened, in words.
     pub others: Option<String>,
@@ -77,9 +77,9 @@ impl Gpu {
         let context = Context::open(found)?;
         let module = Module::new(&context, PTX)?;
         context.enter()?;
-        let (engines, products) = (Engines::new(cudnn, exact)?, Products::new(cublas_lt)?);
+        let (engines, matmuls) = (Engines::new(cudnn, exact)?, Matmuls::new(cublas_lt)?);
         let (functions, libraries, nccl) = (Mutex::default(), libraries.clone(), OnceLock::new());
-        Ok(Arc::new(Gpu { context, engines, products, management, others, module, functions, libraries, nccl }))
+        Ok(Arc::new(Gpu { context, engines, matmuls, management, others, module, functions, libraries, nccl }))
     }
 
     /// NCCL, or why it cannot be used. It is loaded when it is first asked for: a single rank does without.

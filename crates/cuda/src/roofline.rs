@@ -1,7 +1,7 @@
 //! The roofline of a plan on a GPU: the least time of each instruction by the GPU's public figures. It needs no GPU.
 //!
 //! An instruction takes at least as long as its operands and results need to cross the memory bus, each once, and at least as
-//! long as its products need at the GPU's peak rate. A launch costs nothing here, and a cache saves nothing.
+//! long as its matmuls need at the GPU's peak rate. A launch costs nothing here, and a cache saves nothing.
 
 use enmasse_graph::{FilterOrder, Node, Op, Plan, Precision, Target, Work};
 
@@ -18,13 +18,13 @@ pub struct Gpu {
     pub name: &'static str,
     /// Of its memory, in 10^9 bytes a second.
     pub gigabytes: f64,
-    /// Products in f32, in 10^12 operations a second. A product that is added to a sum is two operations.
+    /// Matmuls in f32, in 10^12 operations a second. A product that is added to a sum is two operations.
     pub f32: f64,
-    /// Products of operands rounded to tf32, if it has them.
+    /// Matmuls of operands rounded to tf32, if it has them.
     pub tf32: Option<f64>,
     /// Products of bf16 that are summed in f32, if it has them.
     pub bf16: Option<f64>,
-    /// Products of f16 that are summed in f32.
+    /// Matmuls of f16 that are summed in f32.
     pub f16: f64,
 }
 
@@ -48,8 +48,8 @@ pub fn target() -> Target<'static> {
 pub enum Bound {
     /// The bandwidth of memory.
     Memory,
-    /// The rate of products.
-    Products,
+    /// The rate of matmuls.
+    Matmuls,
 }
 
 /// The roofline of an instruction.
@@ -69,7 +69,7 @@ impl Gpu {
         GPUS.iter().find(|gpu| gpu.name == name)
     }
 
-    /// The rate of an instruction's products, in operations a second. Linear layers multiply matrices in f32 under any
+    /// The rate of an instruction's matmuls, in operations a second. Linear layers multiply matrices in f32 under any
     /// precision but tf32.
     fn rate(&self, plan: &Plan, node: &Node) -> Option<f64> {
         let is_of_maps = !matches!(node.op, Op::Linear | Op::LinearBackwardData | Op::LinearBackwardWeights);
@@ -86,7 +86,7 @@ impl Gpu {
     /// sums over shards.
     ///
     /// # Errors
-    /// The GPU has no products in the plan's precision, or the plan has several shards.
+    /// The GPU has no matmuls in the plan's precision, or the plan has several shards.
     pub fn roofline(&self, plan: &Plan) -> Result<Vec<Option<Time>>, CudaError> {
         if plan.shards > 1 {
             return Err(CudaError::Unsupported(
@@ -114,7 +114,7 @@ impl Gpu {
         })?;
         let (moving, multiplying) = (work.bytes as f64 / (self.gigabytes * 1e9), work.flops as f64 / rate);
         let (bound, seconds) =
-            if multiplying > moving { (Bound::Products, multiplying) } else { (Bound::Memory, moving) };
+            if multiplying > moving { (Bound::Matmuls, multiplying) } else { (Bound::Memory, moving) };
         Ok(Some(Time { work, bound, seconds }))
     }
 }
@@ -152,17 +152,17 @@ mod tests {
         };
         // A map of 56 x 56 pixels of 64 channels for each of 256 images.
         let map = 256 * 56 * 56 * 64;
-        let (filters, products) = (64 * 9 * 64, 2 * map * 9 * 64);
+        let (filters, matmuls) = (64 * 9 * 64, 2 * map * 9 * 64);
         let (bf16, f32) = (2 * 2 * map + 4 * filters, 2 * 4 * map + 4 * filters);
-        let seconds = |products: u64, rate: f64| products as f64 / (rate * 1e12);
-        let conv = |bytes, rate| (bytes, products, Bound::Products, seconds(products, rate));
+        let seconds = |matmuls: u64, rate: f64| matmuls as f64 / (rate * 1e12);
+        let conv = |bytes, rate| (bytes, matmuls, Bound::Matmuls, seconds(matmuls, rate));
         check(Precision::Bf16, "conv2d", "conv", "h200", conv(bf16, 989.5));
         check(
             Precision::Bf16,
             "conv2d_backward_weights",
             "conv",
             "h100",
-            (bf16, products, Bound::Memory, bf16 as f64 / 3350e9),
+            (bf16, matmuls, Bound::Memory, bf16 as f64 / 3350e9),
         );
         check(Precision::Tf32, "conv2d_backward_data", "conv", "a100", conv(f32, 156.0));
         check(Precision::F16, "conv2d", "conv", "t4", conv(bf16, 65.0));
@@ -177,7 +177,7 @@ mod tests {
         check(Precision::Bf16, "update", "step", "h200", pass(5 * 4 * parameters));
         // Linear layers stay f32.
         let linear = (4 * (256 * 64 + 64 * 1000 + 256 * 1000 + 1000), 2 * 256 * 64 * 1000);
-        check(Precision::Bf16, "linear", "fc", "h200", (linear.0, linear.1, Bound::Products, seconds(linear.1, 67.0)));
+        check(Precision::Bf16, "linear", "fc", "h200", (linear.0, linear.1, Bound::Matmuls, seconds(linear.1, 67.0)));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::ops::Range;
 use enmasse_graph::{Phase, ValueId};
 use enmasse_tensor::DType;
 
-use crate::cublas_lt::{Product, ProductProblem};
+use crate::cublas_lt::{Matmul, MatmulProblem};
 use crate::cudnn::{Direction, Problem};
 use crate::work::{Constants, Kernel, Span};
 
@@ -20,8 +20,8 @@ pub(crate) enum Call {
     Kernel(Kernel),
     /// A convolution by cuDNN. One of x, w and y is its result.
     Convolution(Convolution),
-    /// A product of matrices by cuBLASLt. One of x, w and y is its result.
-    Product(MatrixProduct),
+    /// A matmul by cuBLASLt. One of x, w and y is its result.
+    Matmul(MatmulCall),
     /// A copy on the GPU.
     Copy { from: Span, to: Span },
     /// A copy to byte `to` of the host's memory for the results of a step.
@@ -124,8 +124,8 @@ impl Convolution {
 
 /// A product of a linear layer's matrices with its operands.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct MatrixProduct {
-    pub problem: ProductProblem,
+pub(crate) struct MatmulCall {
+    pub problem: MatmulProblem,
     /// The algorithm's name.
     pub algorithm: String,
     pub x: Span,
@@ -136,14 +136,14 @@ pub(crate) struct MatrixProduct {
     pub workspace: Span,
 }
 
-impl MatrixProduct {
+impl MatmulCall {
     /// What it reads, and what it writes.
     pub fn accesses(&self) -> (Vec<Span>, Span) {
-        let MatrixProduct { x, w, y, bias, .. } = *self;
-        match self.problem.product {
-            Product::Forward { .. } => ([x, w].into_iter().chain(bias).collect(), y),
-            Product::BackwardData => (vec![y, w], x),
-            Product::BackwardWeights => (vec![x, y], w),
+        let MatmulCall { x, w, y, bias, .. } = *self;
+        match self.problem.matmul {
+            Matmul::Forward { .. } => ([x, w].into_iter().chain(bias).collect(), y),
+            Matmul::BackwardData => (vec![y, w], x),
+            Matmul::BackwardWeights => (vec![x, y], w),
         }
     }
 }
@@ -202,11 +202,11 @@ impl Sequence {
         let count = |is: fn(&Call) -> bool| self.work.iter().filter(|work| is(&work.call)).count();
         let kernels = count(|call| matches!(call, Call::Kernel(_)));
         let convolutions = count(|call| matches!(call, Call::Convolution(_)));
-        let products = count(|call| matches!(call, Call::Product(_)));
+        let matmuls = count(|call| matches!(call, Call::Matmul(_)));
         let exchanges = count(Call::is_of_ranks);
         let collectives = count(|call| matches!(call, Call::Collective(_)));
         let events = count(|call| matches!(call, Call::Record(_) | Call::Await(_)));
-        let copies = self.work.len() - kernels - convolutions - products - exchanges - collectives - events;
+        let copies = self.work.len() - kernels - convolutions - matmuls - exchanges - collectives - events;
         let is_of_ranks: Vec<bool> = self.work.iter().map(|work| work.call.is_of_ranks()).collect();
         let stretches = stretches(&is_of_ranks, 0..self.work.len());
         let graphs = match stretches.iter().filter(|stretch| !stretch.is_of_ranks).count() {
@@ -222,7 +222,7 @@ impl Sequence {
             _ => format!("; a stream beside it has {collectives} collectives of NCCL, and events order the two"),
         };
         let sum = format!(
-            "{graphs} in one stream{between}: {kernels} kernels, {convolutions} convolutions, {products} products, {copies} \
+            "{graphs} in one stream{between}: {kernels} kernels, {convolutions} convolutions, {matmuls} matmuls, {copies} \
              copies{beside}; another stream copies the batch, and an event lets the step wait for it"
         );
         let lane = |lane: Lane| if lane == Lane::Collectives { "beside: " } else { "" };
@@ -256,7 +256,7 @@ impl fmt::Display for Call {
         match self {
             Call::Kernel(kernel) => write!(f, "{kernel}"),
             Call::Convolution(call) => write_call(f, &call.problem, &call.engine, call.accesses(), call.workspace),
-            Call::Product(call) => write_call(f, &call.problem, &call.algorithm, call.accesses(), call.workspace),
+            Call::Matmul(call) => write_call(f, &call.problem, &call.algorithm, call.accesses(), call.workspace),
             Call::Copy { from, to } => write!(f, "copy ({from}) -> {to}"),
             Call::Read { from, to } => write!(f, "read ({from}) -> host+{to}"),
             Call::Exchange(exchange) => write!(f, "{exchange}"),

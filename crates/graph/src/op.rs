@@ -279,7 +279,7 @@ pub enum Op {
 struct Traits {
     name: &'static str,
     in_place: Option<(usize, usize)>,
-    products: Option<Products>,
+    matmuls: Option<Matmuls>,
     /// Whether it uses statistics of the batch, so that SyncBatchNorm needs a rule for it.
     of_batch: bool,
     /// Whether one instruction computes it for all shards of all ranks together.
@@ -291,10 +291,10 @@ struct Traits {
     others: usize,
 }
 
-/// The positions of a matrix product's result and weights in terms of the forward pass. Every element of the result is a
-/// sum of products, one for each weight of an output channel.
+/// The positions of a matmul's result and weights in terms of the forward pass. Every element of the result is a
+/// sum of matmuls, one for each weight of an output channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Products {
+pub(crate) struct Matmuls {
     /// The forward's result, or its gradient.
     pub result: Operand,
     /// The weights, or their gradient.
@@ -313,7 +313,7 @@ pub(crate) enum Operand {
 impl Traits {
     /// A pass over memory, whose results do not overlap its operands.
     const fn named(name: &'static str) -> Self {
-        Traits { name, in_place: None, products: None, of_batch: false, joint: false, parts: 1, others: 0 }
+        Traits { name, in_place: None, matmuls: None, of_batch: false, joint: false, parts: 1, others: 0 }
     }
 
     const fn in_place(self, output: usize, input: usize) -> Self {
@@ -332,8 +332,8 @@ impl Traits {
         Traits { parts, others, ..self }
     }
 
-    const fn products(self, result: Operand, weights: Operand) -> Self {
-        Traits { products: Some(Products { result, weights }), ..self }
+    const fn matmuls(self, result: Operand, weights: Operand) -> Self {
+        Traits { matmuls: Some(Matmuls { result, weights }), ..self }
     }
 }
 
@@ -343,12 +343,12 @@ impl Op {
         let named = Traits::named;
         match self {
             Op::Normalize { .. } => named("normalize"),
-            Op::Conv2d(_) => named("conv2d").products(Output(0), Input(1)),
-            Op::Conv2dBackwardData(_) => named("conv2d_backward_data").in_place(0, 2).products(Input(0), Input(1)),
-            Op::Conv2dBackwardWeights(_) => named("conv2d_backward_weights").products(Input(1), Output(0)),
-            Op::Linear => named("linear").products(Output(0), Input(1)),
-            Op::LinearBackwardData => named("linear_backward_data").products(Input(0), Input(1)),
-            Op::LinearBackwardWeights => named("linear_backward_weights").products(Input(1), Output(0)),
+            Op::Conv2d(_) => named("conv2d").matmuls(Output(0), Input(1)),
+            Op::Conv2dBackwardData(_) => named("conv2d_backward_data").in_place(0, 2).matmuls(Input(0), Input(1)),
+            Op::Conv2dBackwardWeights(_) => named("conv2d_backward_weights").matmuls(Input(1), Output(0)),
+            Op::Linear => named("linear").matmuls(Output(0), Input(1)),
+            Op::LinearBackwardData => named("linear_backward_data").matmuls(Input(0), Input(1)),
+            Op::LinearBackwardWeights => named("linear_backward_weights").matmuls(Input(1), Output(0)),
             Op::BiasBackward => named("bias_backward"),
             Op::BatchNormStatistics => named("batch_norm_statistics").of_batch(),
             Op::BatchNormNormalize { .. } => named("batch_norm_normalize").of_batch(),
@@ -415,9 +415,9 @@ impl Op {
         self.traits().in_place.filter(|&(_, input)| input < inputs)
     }
 
-    /// The matrix product that the operation computes, if any.
-    pub(crate) fn products(&self) -> Option<Products> {
-        self.traits().products
+    /// The matmul that the operation computes, if any.
+    pub(crate) fn matmuls(&self) -> Option<Matmuls> {
+        self.traits().matmuls
     }
 
     /// Whether it uses statistics of the batch.

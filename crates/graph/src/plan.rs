@@ -245,13 +245,13 @@ impl Plan {
     }
 
     /// Describes what a node of this plan computes, independent of its layer: its operation with the types of its operands
-    /// and results, and `in tf32` after a matrix product whose operands a device may round so.
+    /// and results, and `in tf32` after a matmul whose operands a device may round so.
     pub fn signature(&self, node: &Node) -> String {
         let types = |ids: &[ValueId]| {
             let types = ids.iter().map(|&id| format!("{}{}", self.value(id).dtype, self.shape(id)));
             types.collect::<Vec<_>>().join(", ")
         };
-        let rounds = self.precision == Precision::Tf32 && node.op.products().is_some();
+        let rounds = self.precision == Precision::Tf32 && node.op.matmuls().is_some();
         let precision = if rounds { " in tf32" } else { "" };
         format!("{} ({}) -> ({}){precision}", node.op, types(&node.inputs), types(&node.outputs))
     }

@@ -1,12 +1,12 @@
 //! The arithmetic and the memory traffic of an instruction, for profiles.
 
-use crate::op::{Operand, Products};
+use crate::op::{Matmuls, Operand};
 use crate::{Node, Plan, ValueId};
 
 /// The work of an instruction, independent of the algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Floating-point operations of the matrix products: two for each product of a direct convolution, including products
+    /// Floating-point operations of the matmuls: two for each product of a direct convolution, including matmuls
     /// with padding. Zero for passes over memory.
     pub flops: u64,
     /// Bytes of operands and results. Each is counted once, or twice if it is changed in place.
@@ -28,7 +28,7 @@ impl Plan {
             Operand::Input(index) => self.shape(node.inputs[index]),
             Operand::Output(index) => self.shape(node.outputs[index]),
         };
-        let flops = node.op.products().map_or(0, |Products { result, weights }| {
+        let flops = node.op.matmuls().map_or(0, |Matmuls { result, weights }| {
             let (result, weights) = (shape(result), shape(weights));
             2 * (result.elements() * (weights.elements() / result.last().max(1))) as u64
         });
@@ -52,7 +52,7 @@ mod tests {
     use crate::{CompileOptions, Conv, Tensor, compile};
 
     #[test]
-    fn products_and_bytes_of_a_small_net() {
+    fn matmuls_and_bytes_of_a_small_net() {
         let model = |x: Tensor| x.conv2d("c", Conv::new(8, 3).padding(1).no_bias()).relu().flatten().linear("fc", 10);
         let plan = compile(&model, &CompileOptions::new("net", 2, 4, 10)).unwrap().train.unwrap();
         let check = |name: &str, expected: (u64, u64)| {
@@ -60,7 +60,7 @@ mod tests {
             let Work { flops, bytes } = plan.work(node);
             assert_eq!((flops, bytes), expected, "{name}");
         };
-        // 2 x 4 x 4 pixels, with 27 products for each of 8 channels.
+        // 2 x 4 x 4 pixels, with 27 matmuls for each of 8 channels.
         let flops = 2 * 32 * 8 * 27;
         check("conv2d", (flops, 4 * (32 * 3 + 27 * 8 + 32 * 8)));
         check("conv2d_backward_weights", (flops, 4 * (32 * 3 + 27 * 8 + 32 * 8)));

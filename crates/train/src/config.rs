@@ -352,7 +352,7 @@ settings! {
         threads: Option<usize> = None => "the ranks share the cores", "N", at_least(1), Run;
         /// Threads per rank that decode images
         loader_threads: Option<usize> = None => "the ranks share the cores", "N", at_least(1), Run;
-        /// Type of activations and products
+        /// Type of activations and matmuls
         /// Activations and their gradients take half of the memory in bf16 and f16. f16 scales the loss. tf32 rounds only
         /// what convolutions and linear layers multiply. f16 and tf32 need a GPU. Weights and sums are always f32.
         precision: Precision = Precision::F32, "TYPE", ANY, Run;

@@ -1,7 +1,7 @@
 //! Blends groups of few channels: neighbouring groups become one, with zero weights between different original groups.
 //!
 //! A panel of weights has as many columns as fit in registers, whether or not a group has enough outputs to fill it.
-//! Blended groups fill it: the number of multiplications stays the same, but the products are fewer and longer. An
+//! Blended groups fill it: the number of multiplications stays the same, but the matmuls are fewer and longer. An
 //! infinite or NaN input of a group then also reaches the outputs of the blended neighbours, as NaN.
 
 use super::geometry::ConvShape;
@@ -24,7 +24,7 @@ pub(super) struct Blend {
 }
 
 impl Blend {
-    /// Blends the number of groups that fills a panel; `columns` is the number of columns of one group in the product.
+    /// Blends the number of groups that fills a panel; `columns` is the number of columns of one group in the matmul.
     pub(super) fn new(shape: &ConvShape, columns: usize, isa: Isa) -> Self {
         let groups = shape.conv.groups;
         let fits = |count: &usize| groups.is_multiple_of(*count) && count * columns <= panel_width(isa);

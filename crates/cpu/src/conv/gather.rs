@@ -1,4 +1,4 @@
-//! The product whose rows are pixels of the result: convolution, the gradient of its input, and linear layers.
+//! The matmul whose rows are pixels of the result: convolution, the gradient of its input, and linear layers.
 //!
 //! The result is divided into parts, which are lattices of pixels that meet the same taps. For each part the depth
 //! (tap, channel) is divided into chunks. A task gathers a block of pixels for a chunk, which stays in the second-level
@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::blend::Blend;
 use super::geometry::{self, ConvShape, PlacedTap, Stretch};
 use crate::element::{Element, copy};
-use crate::gemm::{Product, multiply, panel_width, tile_rows};
+use crate::gemm::{Matmul, multiply, panel_width, tile_rows};
 use crate::isa::{Isa, Kernel, Simd, dispatch};
 use crate::pack::{Lattice, Map, PackRows, PackWeights, Run, WeightPanels};
 use crate::region::Region;
@@ -27,7 +27,7 @@ const TASK_COLUMNS: usize = 256;
 /// Minimum number of tasks of a layer, where possible: enough for that many threads.
 const TASKS: usize = 16;
 
-/// The initial value that a product is added to.
+/// The initial value that a matmul is added to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Start<E> {
     /// Nothing.
@@ -67,7 +67,7 @@ struct Task {
     columns: Range<usize>,
 }
 
-/// A prepared product of maps that are stored as `E` and multiplied as `P`.
+/// A prepared matmul of maps that are stored as `E` and multiplied as `P`.
 pub(crate) struct Gather<E, P> {
     source: [usize; 3],
     result: [usize; 3],
@@ -228,10 +228,10 @@ impl<E: Element, P: Element> Gather<E, P> {
         self.scratch
     }
 
-    /// Computes the product.
+    /// Computes the matmul.
     ///
     /// # Safety
-    /// The regions are valid, of the shapes that the product was prepared for, and not written by other code; `result`
+    /// The regions are valid, of the shapes that the matmul was prepared for, and not written by other code; `result`
     /// overlaps no operand except the base.
     pub(crate) unsafe fn run(
         &self,
@@ -352,14 +352,12 @@ impl<E: Element, P: Element> Gather<E, P> {
             unsafe {
                 if index + 1 == part.chunks.len() {
                     let c_rows = targets.as_ptr();
-                    let product =
-                        Product { rows, columns, depth, a, stride, b, panel, c, c_rows, init, init_rows, far };
-                    multiply::<P, E, false>(self.isa, [product]);
+                    let matmul = Matmul { rows, columns, depth, a, stride, b, panel, c, c_rows, init, init_rows, far };
+                    multiply::<P, E, false>(self.isa, [matmul]);
                 } else {
                     let (c, c_rows) = sums;
-                    let product =
-                        Product { rows, columns, depth, a, stride, b, panel, c, c_rows, init, init_rows, far };
-                    multiply::<P, f32, false>(self.isa, [product]);
+                    let matmul = Matmul { rows, columns, depth, a, stride, b, panel, c, c_rows, init, init_rows, far };
+                    multiply::<P, f32, false>(self.isa, [matmul]);
                 }
             }
         }

@@ -33,7 +33,7 @@ impl ConvShape {
     }
 
     /// Whether to divide maps by the taps that meet them. This pays if the map is so small that a large part of the
-    /// products would be with padding, and if there are enough channels for products of only the remaining taps.
+    /// matmuls would be with padding, and if there are enough channels for matmuls of only the remaining taps.
     pub(crate) fn cut_at_borders(&self) -> bool {
         let channels = self.input[2].min(self.output[2]) / self.conv.groups;
         (0..2).any(|axis| self.output[axis] <= 8 && self.conv.window.kernel[axis] > 1) && channels >= 16

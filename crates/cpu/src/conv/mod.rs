@@ -1,7 +1,7 @@
-//! Convolution as matrix products over gathered pixels, or between Winograd's transforms. Groups of few channels, whose
-//! products are too small, are loops over pixels.
+//! Convolution as matmuls over gathered pixels, or between Winograd's transforms. Groups of few channels, whose
+//! matmuls are too small, are loops over pixels.
 //!
-//! Forward, the gradient of the input, and linear layers are one product ([`Gather`]): rows are pixels of the result,
+//! Forward, the gradient of the input, and linear layers are one matmul ([`Gather`]): rows are pixels of the result,
 //! the depth runs over (tap, channel), and B is the packed weights. The gradient of the weights ([`WeightGradient`])
 //! has rows (tap, channel), and its depth runs over pixels. [`winograd`] does all three for 3x3 taps with a quarter of
 //! the multiplications. Only `prepare` decides which algorithm a layer gets.

@@ -16,7 +16,7 @@ use crate::test_support::{assert_near, available, noise};
 
 /// Calls `visit(x index, w indices, y indices)` for all products of the convolution: those of one input with the outputs
 /// of its group, which lie side by side, in one call.
-fn for_each_product(shape: &ConvShape, mut visit: impl FnMut(usize, Range<usize>, Range<usize>)) {
+fn for_each_matmul(shape: &ConvShape, mut visit: impl FnMut(usize, Range<usize>, Range<usize>)) {
     let (window, groups) = (&shape.conv.window, shape.conv.groups);
     let ([h, w, c], [oh, ow, oc]) = (shape.input, shape.output);
     let (inputs, outputs) = (c / groups, oc / groups);
@@ -84,13 +84,13 @@ macro_rules! algorithm {
     }};
 }
 
-fn products<E: Element>(shape: &ConvShape, isa: Isa) -> Algorithm<E> {
+fn matmuls<E: Element>(shape: &ConvShape, isa: Isa) -> Algorithm<E> {
     const LIMITS: [f64; 2] = [1e-5, 5e-3];
     match (pairs(shape, false), pairs(shape, true)) {
-        (true, true) => algorithm!("products", shape, isa, LIMITS, Gather<E, E>, Gather<E, E>, WeightGradient<E>),
-        (true, _) => algorithm!("products", shape, isa, LIMITS, Gather<E, E>, Gather<E, f32>, WeightGradient<E>),
-        (_, true) => algorithm!("products", shape, isa, LIMITS, Gather<E, f32>, Gather<E, E>, WeightGradient<E>),
-        _ => algorithm!("products", shape, isa, LIMITS, Gather<E, f32>, Gather<E, f32>, WeightGradient<E>),
+        (true, true) => algorithm!("matmuls", shape, isa, LIMITS, Gather<E, E>, Gather<E, E>, WeightGradient<E>),
+        (true, _) => algorithm!("matmuls", shape, isa, LIMITS, Gather<E, E>, Gather<E, f32>, WeightGradient<E>),
+        (_, true) => algorithm!("matmuls", shape, isa, LIMITS, Gather<E, f32>, Gather<E, E>, WeightGradient<E>),
+        _ => algorithm!("matmuls", shape, isa, LIMITS, Gather<E, f32>, Gather<E, f32>, WeightGradient<E>),
     }
 }
 
@@ -164,7 +164,7 @@ fn check_stored<E: Element>(shape: &ConvShape, long: bool) {
     let base = stored(5, x.len());
     let mut y64 = Expected::new((0..dy.len()).map(|i| f64::from(bias[i % shape.output[2]])));
     let (mut dx64, mut dw64) = (Expected::new(x.iter().map(|_| 0.0)), Expected::new(w.iter().map(|_| 0.0)));
-    for_each_product(shape, |i, k, o| {
+    for_each_matmul(shape, |i, k, o| {
         let x = f64::from(x[i]);
         for (k, o) in k.zip(o) {
             let (w, dy) = (f64::from(w[k]), f64::from(dy[o]));
@@ -179,7 +179,7 @@ fn check_stored<E: Element>(shape: &ConvShape, long: bool) {
     let algorithms = |isa| {
         let grouped = grouped::applies(shape, isa).then(|| in_groups::<E>(shape, isa));
         let winograd = winograd::applies(shape).then(|| winograd::<E>(shape, isa));
-        [Some(products::<E>(shape, isa)), grouped, winograd]
+        [Some(matmuls::<E>(shape, isa)), grouped, winograd]
     };
     for (isa, algorithm) in available().flat_map(|isa| algorithms(isa).into_iter().flatten().map(move |a| (isa, a))) {
         let Algorithm { name, tolerance, scratch, forward, backward, gradient } = algorithm;
@@ -418,7 +418,7 @@ fn errors_of_layers<E: Element>(share: f64) {
         let weights = noise(2, 9 * channels * channels);
         let (mut y64, mut dx64, mut dw64) = (vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; weights.len()]);
         let value = |element: E| f64::from(element.get());
-        for_each_product(&shape, |i, k, o| {
+        for_each_matmul(&shape, |i, k, o| {
             let x = value(x[i]);
             for (k, o) in k.zip(o) {
                 y64[o] += x * f64::from(weights[k]);
@@ -427,7 +427,7 @@ fn errors_of_layers<E: Element>(share: f64) {
             }
         });
         for isa in available() {
-            for algorithm in [products::<E>(&shape, isa), winograd(&shape, isa)] {
+            for algorithm in [matmuls::<E>(&shape, isa), winograd(&shape, isa)] {
                 let [mut y, mut dx] = [dy.len(), x.len()].map(|len| vec![E::ZERO; len]);
                 let mut dw = vec![0.0; weights.len()];
                 let context = &mut GuardedContext::new(Edge::Last, 2, isa, algorithm.scratch);

@@ -1,8 +1,8 @@
-//! The product whose depth runs over pixels: the gradient of weights.
+//! The matmul whose depth runs over pixels: the gradient of weights.
 //!
 //! Each task owns some rows (tap, channel) and columns (output channels) and goes through its pixels in chunks. It
 //! gathers the pixels of x for its rows, and copies those of dy into panels. Both copies are small compared with the
-//! product as long as a task has many rows and columns. If that leaves few tasks, pixels are divided into parts, each
+//! matmul as long as a task has many rows and columns. If that leaves few tasks, pixels are divided into parts, each
 //! with its own gradient, which are added in order. The number of parts depends only on the layer. A pair of bf16
 //! values is two pixels of one channel.
 
@@ -13,7 +13,7 @@ use super::blend::Blend;
 use super::gather::row_stride;
 use super::geometry::{self, ConvShape, PlacedTap};
 use crate::element::Element;
-use crate::gemm::{Product, multiply, panel_width};
+use crate::gemm::{Matmul, multiply, panel_width};
 use crate::isa::{Isa, Simd, dispatch};
 use crate::pack::{Lattice, Map, PackPixelPanels, PackRowWords, PackRows, Run};
 use crate::region::Region;
@@ -234,7 +234,7 @@ impl<E: Element> WeightGradient<E> {
                 out: panels,
                 panel,
             };
-            let product = Product {
+            let matmul = Matmul {
                 rows: task.rows,
                 columns,
                 depth,
@@ -252,7 +252,7 @@ impl<E: Element> WeightGradient<E> {
             unsafe {
                 dispatch(isa, gathered);
                 dispatch(isa, gradients);
-                multiply::<E, f32, true>(isa, [product]);
+                multiply::<E, f32, true>(isa, [matmul]);
             }
         }
     }

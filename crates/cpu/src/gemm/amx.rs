@@ -5,7 +5,7 @@
 //! zeros, except for rows: the second register of a block ends at its last row and may share some rows with the first.
 //! If A's columns are contiguous, the rows of a block are copied in the order of registers first.
 //!
-//! The loops are generic over the registers, so that they are tested on any machine. Products of f32 use the code of the
+//! The loops are generic over the registers, so that they are tested on any machine. Matmuls of f32 use the code of the
 //! level below.
 
 #[cfg(test)]
@@ -16,7 +16,7 @@ mod registers;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::Product;
+use super::Matmul;
 use super::tile::{Tile, finish};
 use crate::element::Element;
 use crate::isa::Simd;
@@ -41,7 +41,7 @@ const B: [usize; 2] = [6, 7];
 
 /// Eight tile registers of 16 rows of 16 words. They belong to the thread, and may be used only while configured.
 pub(super) trait TileRegisters {
-    /// Vectors of 16 values, for the code that follows the products.
+    /// Vectors of 16 values, for the code that follows the matmuls.
     type Vectors: Simd;
     /// Acquires all registers, at full size.
     unsafe fn configure();
@@ -79,9 +79,9 @@ struct Scratch {
 /// As [`super::multiply`], for bf16.
 ///
 /// # Safety
-/// The registers and the level of their vectors are available; products are valid.
+/// The registers and the level of their vectors are available; matmuls are valid.
 #[inline(always)]
-pub(super) unsafe fn multiply<T, C, const TRANSPOSED: bool>(products: impl IntoIterator<Item = Product<C>>)
+pub(super) unsafe fn multiply<T, C, const TRANSPOSED: bool>(matmuls: impl IntoIterator<Item = Matmul<C>>)
 where
     T: TileRegisters,
     C: Element,
@@ -89,19 +89,19 @@ where
     // With A transposed, sums over a great depth are kept in C.
     const { assert!(!TRANSPOSED || C::PER_WORD == 1) };
     let mut scratch = MaybeUninit::uninit();
-    // SAFETY: the caller's promise; blocks lie inside their product.
+    // SAFETY: the caller's promise; blocks lie inside their matmul.
     unsafe {
         T::configure();
-        for product in products {
+        for matmul in matmuls {
             if TRANSPOSED {
-                for rows in blocks(product.rows) {
-                    transposed::<T, C>(&product, rows, &mut scratch);
+                for rows in blocks(matmul.rows) {
+                    transposed::<T, C>(&matmul, rows, &mut scratch);
                 }
                 continue;
             }
-            for column in (0..product.columns).step_by(COLUMNS) {
-                for rows in blocks(product.rows) {
-                    let tile = product.tile::<false>(rows.start, column, COLUMNS);
+            for column in (0..matmul.columns).step_by(COLUMNS) {
+                for rows in blocks(matmul.rows) {
+                    let tile = matmul.tile::<false>(rows.start, column, COLUMNS);
                     sized_block::<T, C>(&tile, rows.len(), &mut scratch);
                 }
             }
@@ -110,12 +110,12 @@ where
     }
 }
 
-/// Computes the rows of a block of a product with A transposed, over all columns.
+/// Computes the rows of a block of a matmul with A transposed, over all columns.
 ///
 /// # Safety
 /// As for [`multiply`]; registers are configured.
 #[inline(always)]
-unsafe fn transposed<T, C>(product: &Product<C>, rows: Range<usize>, scratch: &mut MaybeUninit<Scratch>)
+unsafe fn transposed<T, C>(matmul: &Matmul<C>, rows: Range<usize>, scratch: &mut MaybeUninit<Scratch>)
 where
     T: TileRegisters,
     C: Element,
@@ -124,15 +124,15 @@ where
     // SAFETY: the caller's promise; the copy lies in the scratch, and has the words that the tiles read.
     unsafe {
         let to = (&raw mut (*copy).rows).cast::<f32>();
-        for first in (0..product.depth).step_by(COPIED_WORDS) {
-            let depth = (product.depth - first).min(COPIED_WORDS);
+        for first in (0..matmul.depth).step_by(COPIED_WORDS) {
+            let depth = (matmul.depth - first).min(COPIED_WORDS);
             for word in (0..depth).step_by(SIDE) {
                 let words = (depth - word).min(SIDE);
                 for row in (0..rows.len()).step_by(SIDE) {
                     // The second register's rows, as in `block`.
                     let row = row.min(rows.len().saturating_sub(SIDE));
-                    let mut from = product.a.add((first + word) * product.stride + rows.start + row);
-                    let mut stride = product.stride;
+                    let mut from = matmul.a.add((first + word) * matmul.stride + rows.start + row);
+                    let mut stride = matmul.stride;
                     if words < SIDE || rows.len() < SIDE {
                         from = fill_up(from, stride, words, rows.len().min(SIDE), &mut (*copy).a[0]);
                         stride = SIDE;
@@ -140,8 +140,8 @@ where
                     T::transpose(from, stride, to.add(row * COPY_STRIDE + word), COPY_STRIDE);
                 }
             }
-            for column in (0..product.columns).step_by(COLUMNS) {
-                let mut tile = product.tile::<true>(rows.start, column, COLUMNS);
+            for column in (0..matmul.columns).step_by(COLUMNS) {
+                let mut tile = matmul.tile::<true>(rows.start, column, COLUMNS);
                 (tile.a, tile.stride, tile.depth) = (to, COPY_STRIDE, depth);
                 tile.b = tile.b.add(first * COLUMNS);
                 if first > 0 {
@@ -219,7 +219,7 @@ where
                 }
                 b_stride = SIDE;
             }
-            // A product takes as long as two loads, which run in parallel with it.
+            // A matmul takes as long as two loads, which run in parallel with it.
             T::load::<{ A[0] }>(a[0], a_stride);
             T::load::<{ B[0] }>(b[0], b_stride);
             T::multiply_add::<0, { A[0] }, { B[0] }>();

@@ -1,4 +1,4 @@
-//! The matrix product of convolution and linear layers: `C = init + A B` by register tiles.
+//! The matmul of convolution and linear layers: `C = init + A B` by register tiles.
 //!
 //! A is read in place or from a packed block, with either its rows or its columns contiguous. B comes in panels of
 //! [`panel_width`] columns, padded with zeros. Rows of C may be anywhere, given by a table of offsets. An element of C
@@ -75,8 +75,8 @@ pub(crate) fn tile_rows<E: Element>(isa: Isa) -> usize {
     }
 }
 
-/// One product. Strides of A and B, and the depth, are in words.
-pub(crate) struct Product<C> {
+/// One matmul. Strides of A and B, and the depth, are in words.
+pub(crate) struct Matmul<C> {
     /// Rows of A and C.
     pub rows: usize,
     /// Columns of B and C.
@@ -95,7 +95,7 @@ pub(crate) struct Product<C> {
     pub c: *mut C,
     /// See `c`.
     pub c_rows: *const usize,
-    /// The initial value that the product is added to: element (i, j) at `init_rows[i] + j`; null for
+    /// The initial value that the matmul is added to: element (i, j) at `init_rows[i] + j`; null for
     /// nothing. May be C itself.
     pub init: *const f32,
     /// See `init`.
@@ -104,7 +104,7 @@ pub(crate) struct Product<C> {
     pub far: bool,
 }
 
-impl<C> Product<C> {
+impl<C> Matmul<C> {
     /// Prefetches rows of C in the panel of `column`, and the initial values.
     ///
     /// # Safety
@@ -127,7 +127,7 @@ impl<C> Product<C> {
     /// The tile that begins at a row and at the first column of a panel; panels are `width` wide.
     ///
     /// # Safety
-    /// The tile begins inside the product, whose addresses are valid.
+    /// The tile begins inside the matmul, whose addresses are valid.
     #[inline(always)]
     unsafe fn tile<const TRANSPOSED: bool>(&self, row: usize, column: usize, width: usize) -> Tile<C> {
         // SAFETY: the caller's promise.
@@ -147,46 +147,46 @@ impl<C> Product<C> {
     }
 }
 
-/// Computes products of words of `E`, one after the other, and stores them as `C`. `TRANSPOSED`: A's columns are contiguous
-/// instead of its rows. Small products should be passed together: tile registers are set up once for all of them.
+/// Computes matmuls of words of `E`, one after the other, and stores them as `C`. `TRANSPOSED`: A's columns are contiguous
+/// instead of its rows. Small matmuls should be passed together: tile registers are set up once for all of them.
 ///
 /// # Safety
-/// `isa` runs here; every address in the products is valid, and no other code writes C or reads it in the meantime.
+/// `isa` runs here; every address in the matmuls is valid, and no other code writes C or reads it in the meantime.
 pub(crate) unsafe fn multiply<E: Element, C: Element, const TRANSPOSED: bool>(
     isa: Isa,
-    products: impl IntoIterator<Item = Product<C>>,
+    matmuls: impl IntoIterator<Item = Matmul<C>>,
 ) {
     if isa == Isa::Amx && E::PER_WORD > 1 {
         #[cfg(test)]
         if !isa.available() {
             // SAFETY: the caller's promise.
-            return unsafe { amx::multiply::<amx::Emulated, C, TRANSPOSED>(products) };
+            return unsafe { amx::multiply::<amx::Emulated, C, TRANSPOSED>(matmuls) };
         }
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the caller's promise.
-        return unsafe { amx::multiply_in_registers::<C, TRANSPOSED>(products) };
+        return unsafe { amx::multiply_in_registers::<C, TRANSPOSED>(matmuls) };
     }
     let tiles = tiles::<E, C, TRANSPOSED>(isa);
     let (height, width) = (tiles[1].len(), panel_width(isa));
-    for product in products {
-        let rows = product.rows;
+    for matmul in matmuls {
+        let rows = matmul.rows;
         // Tiles of nearly equal height: 16 rows are divided into 8 + 8, not 14 + 2.
         let count = rows.div_ceil(height);
-        for column in (0..product.columns).step_by(width) {
+        for column in (0..matmul.columns).step_by(width) {
             for i in 0..count {
                 let (first, end) = (rows * i / count, rows * (i + 1) / count);
-                // SAFETY: the caller's promise; the tile lies inside the product.
+                // SAFETY: the caller's promise; the tile lies inside the matmul.
                 unsafe {
-                    if product.far {
-                        product.prefetch_results(first..end, column, width);
+                    if matmul.far {
+                        matmul.prefetch_results(first..end, column, width);
                     }
-                    if product.far && !TRANSPOSED && column == 0 {
+                    if matmul.far && !TRANSPOSED && column == 0 {
                         // For the next tile; tiles of later panels find the rows in cache.
                         for row in end..rows * (i + 2).min(count) / count {
-                            prefetch(product.a.add(row * product.stride), product.depth * std::mem::size_of::<f32>());
+                            prefetch(matmul.a.add(row * matmul.stride), matmul.depth * std::mem::size_of::<f32>());
                         }
                     }
-                    let tile = product.tile::<TRANSPOSED>(first, column, width);
+                    let tile = matmul.tile::<TRANSPOSED>(first, column, width);
                     let tiles = tiles[usize::from(2 * tile.columns > width)];
                     tiles[end - first - 1](&tile);
                 }
@@ -207,14 +207,14 @@ mod tests {
     /// Words as f32 values, and the product of two of them in f64.
     trait Words: Element {
         fn next_word(values: &mut impl Iterator<Item = f32>) -> f32;
-        fn product(a: f32, b: f32) -> f64;
+        fn matmul(a: f32, b: f32) -> f64;
     }
 
     impl Words for f32 {
         fn next_word(values: &mut impl Iterator<Item = f32>) -> f32 {
             values.next().unwrap()
         }
-        fn product(a: f32, b: f32) -> f64 {
+        fn matmul(a: f32, b: f32) -> f64 {
             f64::from(a) * f64::from(b)
         }
     }
@@ -224,7 +224,7 @@ mod tests {
             let mut half = || u32::from(Bf16::from_f32(values.next().unwrap()).to_bits());
             f32::from_bits(half() | half() << 16)
         }
-        fn product(a: f32, b: f32) -> f64 {
+        fn matmul(a: f32, b: f32) -> f64 {
             let halves = |word: f32| [word.to_bits() << 16, word.to_bits() & 0xffff_0000].map(f32::from_bits);
             let ([a0, a1], [b0, b1]) = (halves(a), halves(b));
             f64::from(a0) * f64::from(b0) + f64::from(a1) * f64::from(b1)
@@ -254,7 +254,7 @@ mod tests {
         let before: Vec<C> = base.iter().map(|&v| C::of(v)).collect();
         let mut c = Guarded::new(edge, &before);
         let c_rows: Vec<usize> = (0..rows).map(|i| (rows - 1 - i) * ldc).collect();
-        let product = Product {
+        let matmul = Matmul {
             rows,
             columns,
             depth,
@@ -268,8 +268,8 @@ mod tests {
             init_rows: c_rows.as_ptr(),
             far: init,
         };
-        // SAFETY: the buffers above have the sizes that the product describes.
-        unsafe { multiply::<E, C, T>(isa, [product]) };
+        // SAFETY: the buffers above have the sizes that the matmul describes.
+        unsafe { multiply::<E, C, T>(isa, [matmul]) };
         // A bf16 result is off by up to half a unit in its last place.
         let rounding = if C::PER_WORD == 2 { 1.0 / 256.0 } else { 0.0 };
         for i in 0..rows {
@@ -282,7 +282,7 @@ mod tests {
                 }
                 let element = |p: usize| a[if T { i + p * stride } else { i * stride + p }];
                 let weight = |p: usize| b[j / width * depth * width + p * width + j % width];
-                let sum: f64 = (0..depth).map(|p| E::product(element(p), weight(p))).sum();
+                let sum: f64 = (0..depth).map(|p| E::matmul(element(p), weight(p))).sum();
                 let expected = sum + if init { f64::from(base[at]) } else { 0.0 };
                 let allowed = 2e-5 * (depth as f64).sqrt() + rounding * expected.abs();
                 assert!((f64::from(found) - expected).abs() < allowed, "{isa} row {i} column {j}");
@@ -290,7 +290,7 @@ mod tests {
         }
     }
 
-    /// The bits of a product that is added to initial values in C, with its rows divided among several products.
+    /// The bits of a matmul that is added to initial values in C, with its rows divided among several matmuls.
     fn in_place<E: Words, const T: bool>(isa: Isa, [rows, columns, depth]: [usize; 3], cuts: &[usize]) -> Vec<u32> {
         let width = panel_width(isa);
         let (a, b) = (words::<E>(1, rows * depth), words::<E>(2, columns.div_ceil(width) * depth * width));
@@ -299,7 +299,7 @@ mod tests {
         let to = c.as_mut_ptr();
         let part = |ends: &[usize]| {
             let (first, rows_of) = (ends[0], c_rows[ends[0]..ends[1]].as_ptr());
-            Product {
+            Matmul {
                 rows: ends[1] - first,
                 columns,
                 depth,
@@ -314,7 +314,7 @@ mod tests {
                 far: true,
             }
         };
-        // SAFETY: the buffers above have the sizes that the products describe.
+        // SAFETY: the buffers above have the sizes that the matmuls describe.
         unsafe { multiply::<E, f32, T>(isa, cuts.windows(2).filter(|ends| ends[0] < ends[1]).map(part)) };
         c.into_iter().map(f32::to_bits).collect()
     }
@@ -327,7 +327,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
         #[test]
-        fn equals_the_plain_product(
+        fn equals_the_plain_matmul(
             rows in 1usize..40,
             columns in 1usize..80,
             depth in 1usize..30,
@@ -345,7 +345,7 @@ mod tests {
 
         /// Runs on any machine.
         #[test]
-        fn equals_the_plain_product_on_emulated_tiles(
+        fn equals_the_plain_matmul_on_emulated_tiles(
             rows in 1usize..110,
             columns in 1usize..80,
             depth in 1usize..70,
@@ -371,9 +371,9 @@ mod tests {
         #[test]
         fn f32_equals_avx512_at_higher_levels(rows in 1usize..40, columns in 1usize..70, depth in 1usize..30) {
             for isa in available().filter(|&isa| isa > Isa::Avx512) {
-                let product = |isa| in_place::<f32, false>(isa, [rows, columns, depth], &[0, rows]);
+                let matmul = |isa| in_place::<f32, false>(isa, [rows, columns, depth], &[0, rows]);
                 assert_eq!(tile_rows::<f32>(isa), tile_rows::<f32>(Isa::Avx512));
-                assert_eq!(product(isa), product(Isa::Avx512), "{isa}");
+                assert_eq!(matmul(isa), matmul(Isa::Avx512), "{isa}");
             }
         }
     }

@@ -6,7 +6,7 @@ use super::{MAX_PANEL_WIDTH, MAX_TILE_ROWS};
 use crate::element::Element;
 use crate::isa::Simd;
 
-/// One tile of a [`super::Product`], with the same field names.
+/// One tile of a [`super::Matmul`], with the same field names.
 pub(super) struct Tile<C> {
     pub depth: usize,
     pub a: *const f32,

@@ -32,18 +32,18 @@ impl Operand<'_> {
     pub(super) fn forward<E: Element>(&self) -> Result<Instruction, DeviceError> {
         let shape = self.conv(Side::Input(0), Side::Output(0))?;
         let start = self.optional(2)?.map_or(Start::Zero, Start::Bias);
-        self.product::<E>(&shape, start, false)
+        self.matmul::<E>(&shape, start, false)
     }
 
     /// `(dy, w, [base]) -> (dx)`.
     pub(super) fn backward_data<E: Element>(&self) -> Result<Instruction, DeviceError> {
         let shape = self.conv(Side::Output(0), Side::Input(0))?;
         let start = self.optional(2)?.map_or(Start::Zero, Start::Base);
-        self.product::<E>(&shape, start, true)
+        self.matmul::<E>(&shape, start, true)
     }
 
     /// Either direction: the source, the weights and the result are the same operands in both.
-    fn product<E: Element>(
+    fn matmul<E: Element>(
         &self,
         shape: &ConvShape,
         start: Start<E>,

@@ -1,4 +1,4 @@
-//! Turns a plan into prepared instructions: operands become addresses, and every product is divided into tasks.
+//! Turns a plan into prepared instructions: operands become addresses, and every matmul is divided into tasks.
 //!
 //! This is the one table from operations to kernels. All maps of a node are stored as one element type, f32 or bf16, and its
 //! kernel is generic over that type. All other values (per-channel values, weights, matrices of a bf16 plan) are f32.
@@ -251,8 +251,8 @@ impl<'a> Preparation<'a> {
                 kernel!(none, c => elementwise::add(c, a, b, sum))
             }
             Op::Multiply => {
-                let (a, b, product) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
-                kernel!(none, c => elementwise::multiply(c, a, b, product))
+                let (a, b, matmul) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
+                kernel!(none, c => elementwise::multiply(c, a, b, matmul))
             }
             &Op::Map(function) => {
                 let (x, y) = (o.input::<E>(0)?, o.output(0)?);

@@ -1,7 +1,7 @@
-//! Products of f32 matrices for linear layers, by cuBLASLt.
+//! Matmuls of f32 matrices for linear layers, by cuBLASLt.
 //!
 //! Our matrices are row-major, cuBLASLt's column-major: each of ours is the transpose of what cuBLASLt sees at the same address.
-//! So it is asked for the transpose of each product, with the operands exchanged.
+//! So it is asked for the transpose of each matmul, with the operands exchanged.
 
 mod sys;
 
@@ -27,7 +27,7 @@ pub struct CublasLt {
 
 /// A product of a linear layer's matrices: `x [rows, inputs]`, `w [inputs, outputs]`, `y [rows, outputs]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Product {
+pub enum Matmul {
     /// `y = x w`, plus a bias for each output if there is one.
     Forward {
         /// Whether there is a bias.
@@ -39,29 +39,29 @@ pub enum Product {
     BackwardWeights,
 }
 
-/// A product with its sizes.
+/// A matmul with its sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ProductProblem {
+pub struct MatmulProblem {
     /// What is computed.
-    pub product: Product,
+    pub matmul: Matmul,
     /// Rows of x and y: samples.
     pub rows: usize,
     /// Columns of x.
     pub inputs: usize,
     /// Columns of y.
     pub outputs: usize,
-    /// Whether products may be of operands rounded to tf32. Sums are always f32.
+    /// Whether matmuls may be of operands rounded to tf32. Sums are always f32.
     pub tf32: bool,
 }
 
-impl fmt::Display for ProductProblem {
+impl fmt::Display for MatmulProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ProductProblem { product, rows, inputs, outputs, tf32 } = self;
-        f.write_str(match product {
-            Product::Forward { bias: false } => "product",
-            Product::Forward { bias: true } => "product with bias",
-            Product::BackwardData => "gradient of a product's input",
-            Product::BackwardWeights => "gradient of a product's weights",
+        let MatmulProblem { matmul, rows, inputs, outputs, tf32 } = self;
+        f.write_str(match matmul {
+            Matmul::Forward { bias: false } => "matmul",
+            Matmul::Forward { bias: true } => "matmul with bias",
+            Matmul::BackwardData => "gradient of a matmul's input",
+            Matmul::BackwardWeights => "gradient of a matmul's weights",
         })?;
         write!(f, " {} x[{rows},{inputs}] w[{inputs},{outputs}]", if *tf32 { "tf32" } else { "f32" })
     }
@@ -100,25 +100,25 @@ impl CublasLt {
     ///
     /// # Errors
     /// [`CudaError::Refused`] if there is none.
-    pub fn plan(&self, handle: &LtHandle, problem: &ProductProblem, workspace: u64) -> Result<ProductPlan, CudaError> {
+    pub fn plan(&self, handle: &LtHandle, problem: &MatmulProblem, workspace: u64) -> Result<MatmulPlan, CudaError> {
         let refused = |why| CudaError::Refused { library: self.library, operation: problem.to_string(), why };
-        let ProductProblem { product, rows, inputs, outputs, .. } = *problem;
+        let MatmulProblem { matmul, rows, inputs, outputs, .. } = *problem;
         // Shapes as cuBLASLt sees them: [columns, rows] of ours.
         let (x, w, y) = ([inputs, rows], [outputs, inputs], [outputs, rows]);
-        let (a, b, d, transpose) = match product {
-            Product::Forward { .. } => (w, x, y, None),
-            Product::BackwardData => (w, y, x, Some(OfProduct::TransposeA)),
-            Product::BackwardWeights => (y, x, w, Some(OfProduct::TransposeB)),
+        let (a, b, d, transpose) = match matmul {
+            Matmul::Forward { .. } => (w, x, y, None),
+            Matmul::BackwardData => (w, y, x, Some(OfProduct::TransposeA)),
+            Matmul::BackwardWeights => (y, x, w, Some(OfProduct::TransposeB)),
         };
         let descriptor = self.descriptor(problem.tf32)?;
         if let Some(operand) = transpose {
-            self.set_product(&descriptor, operand, sys::TRANSPOSED)?;
+            self.set_matmul(&descriptor, operand, sys::TRANSPOSED)?;
         }
-        let bias = product == Product::Forward { bias: true };
+        let bias = matmul == Matmul::Forward { bias: true };
         if bias {
-            self.set_product(&descriptor, OfProduct::Epilogue, sys::ADD_BIAS)?;
+            self.set_matmul(&descriptor, OfProduct::Epilogue, sys::ADD_BIAS)?;
             // The heuristics read the alignment of the bias from its address.
-            self.set_product(&descriptor, OfProduct::BiasPointer, u64::from(ALIGNMENT))?;
+            self.set_matmul(&descriptor, OfProduct::BiasPointer, u64::from(ALIGNMENT))?;
         }
         let [a, b, d] = [self.layout(a)?, self.layout(b)?, self.layout(d)?];
         let preference = self.preference(workspace)?;
@@ -142,7 +142,7 @@ impl CublasLt {
             let status = if status == 0 { proposal.state } else { status };
             return Err(refused(if count < 1 && status == 0 { "no algorithm".to_owned() } else { self.words(status) }));
         }
-        Ok(ProductPlan {
+        Ok(MatmulPlan {
             name: self.name(&proposal.algorithm)?,
             workspace: proposal.workspace as u64,
             problem: *problem,
@@ -187,7 +187,7 @@ impl CublasLt {
         Ok(preference)
     }
 
-    fn set_product<T: Copy>(&self, to: &Object, attribute: OfProduct, value: T) -> Result<(), CudaError> {
+    fn set_matmul<T: Copy>(&self, to: &Object, attribute: OfProduct, value: T) -> Result<(), CudaError> {
         let (value, bytes) = ((&raw const value).cast(), size_of::<T>());
         // SAFETY: the value is as large as said, and copied.
         let status =
@@ -272,12 +272,12 @@ pub struct LtHandle {
 
 /// An algorithm that is ready to run.
 #[derive(Debug)]
-pub struct ProductPlan {
+pub struct MatmulPlan {
     /// What the algorithm is, for people.
     pub name: String,
     /// Bytes of workspace.
     pub workspace: u64,
-    problem: ProductProblem,
+    problem: MatmulProblem,
     library: CublasLt,
     descriptor: Object,
     layouts: [Object; 3],
@@ -286,26 +286,26 @@ pub struct ProductPlan {
 
 /// Addresses in the GPU's memory.
 #[derive(Clone, Copy, Debug)]
-pub struct ProductOperands {
+pub struct MatmulOperands {
     /// The input, or its gradient.
     pub x: u64,
     /// The weights, or their gradient.
     pub w: u64,
     /// The output, or its gradient.
     pub y: u64,
-    /// The bias, for a product that has one.
+    /// The bias, for a matmul that has one.
     pub bias: u64,
-    /// At least [`ProductPlan::workspace`] bytes.
+    /// At least [`MatmulPlan::workspace`] bytes.
     pub workspace: u64,
 }
 
-impl ProductPlan {
+impl MatmulPlan {
     /// The problem that it solves.
-    pub fn problem(&self) -> &ProductProblem {
+    pub fn problem(&self) -> &MatmulProblem {
         &self.problem
     }
 
-    /// Submits the product to a stream (a `CUstream`).
+    /// Submits the matmul to a stream (a `CUstream`).
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -317,17 +317,17 @@ impl ProductPlan {
     pub unsafe fn execute(
         &mut self,
         handle: &LtHandle,
-        operands: &ProductOperands,
+        operands: &MatmulOperands,
         stream: *mut c_void,
     ) -> Result<(), CudaError> {
-        let ProductOperands { x, w, y, bias, workspace } = *operands;
-        let (a, b, d) = match self.problem.product {
-            Product::Forward { .. } => (w, x, y),
-            Product::BackwardData => (w, y, x),
-            Product::BackwardWeights => (y, x, w),
+        let MatmulOperands { x, w, y, bias, workspace } = *operands;
+        let (a, b, d) = match self.problem.matmul {
+            Matmul::Forward { .. } => (w, x, y),
+            Matmul::BackwardData => (w, y, x),
+            Matmul::BackwardWeights => (y, x, w),
         };
-        if self.problem.product == (Product::Forward { bias: true }) {
-            self.library.set_product(&self.descriptor, OfProduct::BiasPointer, bias)?;
+        if self.problem.matmul == (Matmul::Forward { bias: true }) {
+            self.library.set_matmul(&self.descriptor, OfProduct::BiasPointer, bias)?;
         }
         let (alpha, beta) = (1.0f32, 0.0f32);
         let [a_layout, b_layout, d_layout] = &self.layouts;

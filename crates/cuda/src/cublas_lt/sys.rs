@@ -66,7 +66,7 @@ pub(super) const F32: c_int = 0;
 pub(super) enum Compute {
     /// IEEE single precision.
     F32 = 68,
-    /// Products of operands rounded to tf32.
+    /// Matmuls of operands rounded to tf32.
     Tf32 = 77,
 }
 

@@ -1,4 +1,4 @@
-//! Products through the emulated cuBLASLt against the reference's loops, and what is refused.
+//! Matmuls through the emulated cuBLASLt against the reference's loops, and what is refused.
 
 use enmasse_reference::kernels::linear;
 use enmasse_tensor::RandomStream;
@@ -33,22 +33,18 @@ fn values(key: u64, count: usize) -> Vec<f64> {
     (0..count).map(|_| f64::from(stream.uniform(-1.0, 1.0) as f32)).collect()
 }
 
-const PRODUCTS: [Product; 4] = [
-    Product::Forward { bias: false },
-    Product::Forward { bias: true },
-    Product::BackwardData,
-    Product::BackwardWeights,
-];
+const MATMULS: [Matmul; 4] =
+    [Matmul::Forward { bias: false }, Matmul::Forward { bias: true }, Matmul::BackwardData, Matmul::BackwardWeights];
 
 #[test]
-fn products_equal_the_reference() {
+fn matmuls_equal_the_reference() {
     let Some(gpu) = Gpu::open() else { return };
     for (rows, inputs, outputs) in [(1, 1, 1), (2, 3, 5), (7, 33, 10), (16, 8, 8), (5, 128, 1), (1, 64, 100)] {
         let (x, w, y) = (values(0, rows * inputs), values(1, inputs * outputs), values(2, rows * outputs));
         let bias = values(3, outputs);
-        for product in PRODUCTS {
+        for matmul in MATMULS {
             for (tf32, room) in [(false, 0), (false, 1 << 20), (true, 1 << 20)] {
-                let problem = ProductProblem { product, rows, inputs, outputs, tf32 };
+                let problem = MatmulProblem { matmul, rows, inputs, outputs, tf32 };
                 let mut plan = gpu.library.plan(&gpu.handle, &problem, room).unwrap();
                 assert!(
                     plan.workspace <= room && (plan.name == "algo1_tile0_splitk1_stages0") == (room > 0),
@@ -58,7 +54,7 @@ fn products_equal_the_reference() {
                 let [x_at, w_at, y_at, bias_at] = [&x, &w, &y, &bias].map(|values| gpu.buffer(values));
                 let workspace =
                     Buffer::new(&gpu.emulated.context, "workspace", plan.workspace.max(1) as usize).unwrap();
-                let operands = ProductOperands {
+                let operands = MatmulOperands {
                     x: x_at.address(),
                     w: w_at.address(),
                     y: y_at.address(),
@@ -67,12 +63,12 @@ fn products_equal_the_reference() {
                 };
                 // SAFETY: the buffers are as large as the problem says, and are read below, after the stream's work.
                 unsafe { plan.execute(&gpu.handle, &operands, gpu.emulated.stream.raw()) }.unwrap();
-                let (expected, result) = match product {
-                    Product::Forward { bias: has } => {
+                let (expected, result) = match matmul {
+                    Matmul::Forward { bias: has } => {
                         (linear::forward(&x, &w, has.then_some(bias.as_slice()), inputs, outputs), y_at)
                     }
-                    Product::BackwardData => (linear::backward_data(&y, &w, outputs), x_at),
-                    Product::BackwardWeights => (linear::backward_weights(&x, &y, inputs, outputs), w_at),
+                    Matmul::BackwardData => (linear::backward_data(&y, &w, outputs), x_at),
+                    Matmul::BackwardWeights => (linear::backward_weights(&x, &y, inputs, outputs), w_at),
                 };
                 let mut bytes = vec![0; 4 * expected.len()];
                 result.read(&gpu.emulated.stream, 0, &mut bytes).unwrap();
@@ -94,17 +90,16 @@ fn products_equal_the_reference() {
 #[test]
 fn what_is_refused_is_one_line() {
     let Some(gpu) = Gpu::open() else { return };
-    let problem =
-        ProductProblem { product: Product::Forward { bias: true }, rows: 2, inputs: 3, outputs: 5, tf32: false };
+    let problem = MatmulProblem { matmul: Matmul::Forward { bias: true }, rows: 2, inputs: 3, outputs: 5, tf32: false };
     let mut plan = gpu.library.plan(&gpu.handle, &problem, 0).unwrap();
-    let operands = ProductOperands { x: 16, w: 24, y: 32, bias: 48, workspace: 0 };
+    let operands = MatmulOperands { x: 16, w: 24, y: 32, bias: 48, workspace: 0 };
     // SAFETY: the emulation refuses the addresses before it uses them.
     let error = unsafe { plan.execute(&gpu.handle, &operands, gpu.emulated.stream.raw()) }.unwrap_err().to_string();
     assert_eq!(
         error,
-        "cuBLASLt: cublasLtMatmul failed: CUBLAS_STATUS_INVALID_VALUE: product with bias f32 x[2,3] w[3,5]"
+        "cuBLASLt: cublasLtMatmul failed: CUBLAS_STATUS_INVALID_VALUE: matmul with bias f32 x[2,3] w[3,5]"
     );
-    let empty = ProductProblem { rows: 0, ..problem };
+    let empty = MatmulProblem { rows: 0, ..problem };
     let error = gpu.library.plan(&gpu.handle, &empty, 0).unwrap_err().to_string();
-    assert_eq!(error, "cuBLASLt takes no product with bias f32 x[0,3] w[3,5]: CUBLAS_STATUS_INVALID_VALUE");
+    assert_eq!(error, "cuBLASLt takes no matmul with bias f32 x[0,3] w[3,5]: CUBLAS_STATUS_INVALID_VALUE");
 }

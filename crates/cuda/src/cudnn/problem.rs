@@ -6,12 +6,12 @@ use enmasse_graph::Conv2d;
 
 use super::sys::DataType;
 
-/// The element type of maps and weights, and how products are computed. Sums are always f32.
+/// The element type of maps and weights, and how matmuls are computed. Sums are always f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Arithmetic {
     /// IEEE single precision throughout: no engine that uses tensor cores, which would round to tf32.
     F32,
-    /// f32 in memory, products of operands rounded to tf32 (10 bits of mantissa) on tensor cores.
+    /// f32 in memory, matmuls of operands rounded to tf32 (10 bits of mantissa) on tensor cores.
     Tf32,
     /// bf16 in memory.
     Bf16,

@@ -341,6 +341,6 @@ fn plans_and_handles_go_to_other_threads() {
     fn check<T: Send>() {}
     check::<ConvolutionPlan>();
     check::<Handle>();
-    check::<crate::cublas_lt::ProductPlan>();
+    check::<crate::cublas_lt::MatmulPlan>();
     check::<crate::cublas_lt::LtHandle>();
 }

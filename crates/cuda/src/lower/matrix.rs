@@ -8,13 +8,13 @@ use enmasse_tensor::DType;
 use super::operand::{Operands, unsupported};
 use super::{rounded, scratch};
 use crate::CudaError;
-use crate::cublas_lt::{Product, ProductProblem};
+use crate::cublas_lt::{Matmul, MatmulProblem};
 use crate::cudnn::{Arithmetic, ConvolutionPlan, DataType, Direction, Problem};
-use crate::engines::{Engines, Products};
+use crate::engines::{Engines, Matmuls};
 use crate::gpu::Gpu;
 use crate::kernels::rows::Rows;
 use crate::kernels::{bias, elementwise};
-use crate::sequence::{Call, Convolution, MatrixProduct};
+use crate::sequence::{Call, Convolution, MatmulCall};
 use crate::work::Span;
 
 /// Workspaces begin at multiples of this many bytes.
@@ -24,7 +24,7 @@ const ALIGNMENT: usize = 256;
 pub(crate) fn engine_of(plan: &Plan, index: usize, gpu: &Gpu) -> Result<String, CudaError> {
     let (node, chosen) = (&plan.instructions[index], chosen(plan, index)?);
     if matches!(node.op, Op::Linear | Op::LinearBackwardData | Op::LinearBackwardWeights) {
-        return Ok(gpu.products.facts(&product_problem(plan, node)?)?.0);
+        return Ok(gpu.matmuls.facts(&matmul_problem(plan, node)?)?.0);
     }
     let engine = convolution_of(plan, node, chosen, &gpu.engines)?;
     Ok(engine.map_or_else(String::new, |(_, engine)| engine.name()))
@@ -215,38 +215,38 @@ impl Operands<'_> {
 
 impl Operands<'_> {
     /// The work of a linear layer, or of one of its gradients.
-    pub fn product(&self, products: &Products) -> Result<Vec<Call>, CudaError> {
-        let problem = product_problem(self.plan, self.node)?;
+    pub fn matmul(&self, matmuls: &Matmuls) -> Result<Vec<Call>, CudaError> {
+        let problem = matmul_problem(self.plan, self.node)?;
         let (first, second, result) = (self.input(0)?, self.input(1)?, self.output(0)?);
-        let [x, w, y] = match problem.product {
-            Product::Forward { .. } => [first, second, result],
-            Product::BackwardData => [result, second, first],
-            Product::BackwardWeights => [first, result, second],
+        let [x, w, y] = match problem.matmul {
+            Matmul::Forward { .. } => [first, second, result],
+            Matmul::BackwardData => [result, second, first],
+            Matmul::BackwardWeights => [first, result, second],
         };
-        let (algorithm, workspace) = products.facts(&problem)?;
+        let (algorithm, workspace) = matmuls.facts(&problem)?;
         let bias = if self.node.op == Op::Linear { self.optional(2) } else { None };
-        Ok(vec![Call::Product(MatrixProduct { problem, algorithm, x, w, y, bias, workspace: scratch(0, workspace) })])
+        Ok(vec![Call::Matmul(MatmulCall { problem, algorithm, x, w, y, bias, workspace: scratch(0, workspace) })])
     }
 }
 
 /// A linear layer, or one of its gradients, as cuBLASLt states it.
-fn product_problem(plan: &Plan, node: &Node) -> Result<ProductProblem, CudaError> {
+fn matmul_problem(plan: &Plan, node: &Node) -> Result<MatmulProblem, CudaError> {
     let unsupported = || unsupported(plan, node);
     let shape = |id: Option<&ValueId>| match plan.shape(*id.ok_or_else(unsupported)?)[..] {
         [rows, columns] => Ok((rows, columns)),
         _ => Err(unsupported()),
     };
     let (rows, columns) = shape(node.inputs.first())?;
-    let (product, inputs, outputs) = match node.op {
+    let (matmul, inputs, outputs) = match node.op {
         Op::Linear => {
             let bias = node.inputs.len() > 2;
-            (Product::Forward { bias }, columns, shape(node.outputs.first())?.1)
+            (Matmul::Forward { bias }, columns, shape(node.outputs.first())?.1)
         }
-        Op::LinearBackwardData => (Product::BackwardData, shape(node.outputs.first())?.1, columns),
-        Op::LinearBackwardWeights => (Product::BackwardWeights, columns, shape(node.inputs.get(1))?.1),
+        Op::LinearBackwardData => (Matmul::BackwardData, shape(node.outputs.first())?.1, columns),
+        Op::LinearBackwardWeights => (Matmul::BackwardWeights, columns, shape(node.inputs.get(1))?.1),
         _ => return Err(unsupported()),
     };
-    Ok(ProductProblem { product, rows, inputs, outputs, tf32: plan.precision == Precision::Tf32 })
+    Ok(MatmulProblem { matmul, rows, inputs, outputs, tf32: plan.precision == Precision::Tf32 })
 }
 
 /// The call of an engine, whose workspace comes after `used` bytes of scratch.

@@ -22,7 +22,7 @@ use crate::driver::Properties;
 use crate::gpu::Gpu;
 use crate::kernels::step::FAILURE_BYTES;
 use crate::kernels::{batch_norm, bias, elementwise, layout, loss, loss_scale, metrics, pooling, samples};
-use crate::sequence::{Call, Convolution, Joins, Lane, MatrixProduct, Number, Part, Sequence, Work};
+use crate::sequence::{Call, Convolution, Joins, Lane, MatmulCall, Number, Part, Sequence, Work};
 use crate::way::Way;
 use crate::work::{Kernel, Memory, Place, Span};
 use matrix::chosen;
@@ -127,7 +127,7 @@ impl Lowering<'_> {
     fn push_to(&mut self, lane: Lane, instruction: usize, call: Call) {
         let touched = crate::check::reads(&call).into_iter().chain(crate::check::writes(&call));
         let workspace = match &call {
-            Call::Convolution(Convolution { workspace, .. }) | Call::Product(MatrixProduct { workspace, .. }) => {
+            Call::Convolution(Convolution { workspace, .. }) | Call::Matmul(MatmulCall { workspace, .. }) => {
                 Some(*workspace)
             }
             _ => None,
@@ -197,7 +197,7 @@ impl Lowering<'_> {
                 return Ok(computed(o.convolution(&self.gpu.engines)?));
             }
             Op::Linear | Op::LinearBackwardData | Op::LinearBackwardWeights => {
-                return Ok(computed(o.product(&self.gpu.products)?));
+                return Ok(computed(o.matmul(&self.gpu.matmuls)?));
             }
             Op::Normalize { mean, std } => {
                 vec![elementwise::normalize(maps, o.input(0)?, o.output(0)?, mean, std)]

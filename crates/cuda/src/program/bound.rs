@@ -11,19 +11,19 @@ use super::arenas::{Arenas, STEPS, State};
 use super::collectives::{BoundCollective, Collectives};
 use super::exchange::{BoundExchange, Ranks};
 use crate::CudaError;
-use crate::cublas_lt::{ProductOperands, ProductPlan};
+use crate::cublas_lt::{MatmulOperands, MatmulPlan};
 use crate::cudnn::{ConvolutionPlan, Operands};
 use crate::driver::{Event, Function, Graph, Stream};
 use crate::gpu::Gpu;
 use crate::kernels::step::{StepValues, change_step, set_step};
-use crate::sequence::{Call, Convolution, Lane, MatrixProduct, Part, Sequence, Stretch, Work, stretches};
+use crate::sequence::{Call, Convolution, Lane, MatmulCall, Part, Sequence, Stretch, Work, stretches};
 use crate::work::{Kernel, Memory, Place};
 
 /// A call with addresses.
 enum Bound {
     Kernel(Launch),
     Convolution(Arc<ConvolutionPlan>, Operands),
-    Product(Arc<Mutex<ProductPlan>>, ProductOperands),
+    Matmul(Arc<Mutex<MatmulPlan>>, MatmulOperands),
     Copy { from: u64, to: u64, bytes: usize },
     Read { from: u64, to: *mut u8, bytes: usize },
     Exchange(BoundExchange),
@@ -282,10 +282,10 @@ impl Prepared {
                 Bound::Kernel(launch) => unsafe { launch.run(stream) }?,
                 // SAFETY: the caller's promise; the operands have the sizes of the problem.
                 Bound::Convolution(plan, operands) => unsafe { plan.execute(&handle, operands) }?,
-                Bound::Product(plan, operands) => {
+                Bound::Matmul(plan, operands) => {
                     let mut plan = plan.lock().unwrap_or_else(PoisonError::into_inner);
-                    let handle = gpu.products.handle.lock().unwrap_or_else(PoisonError::into_inner);
-                    // SAFETY: the caller's promise; the operands have the sizes of the product.
+                    let handle = gpu.matmuls.handle.lock().unwrap_or_else(PoisonError::into_inner);
+                    // SAFETY: the caller's promise; the operands have the sizes of the matmul.
                     unsafe { plan.execute(&handle, operands, stream.raw()) }?;
                 }
                 // SAFETY: the caller's promise.
@@ -342,15 +342,15 @@ fn bind(
             };
             Bound::Convolution(gpu.engines.convolution(problem)?, operands)
         }
-        Call::Product(MatrixProduct { problem, x, w, y, bias, workspace, .. }) => {
-            let operands = ProductOperands {
+        Call::Matmul(MatmulCall { problem, x, w, y, bias, workspace, .. }) => {
+            let operands = MatmulOperands {
                 x: at(x.place)?,
                 w: at(w.place)?,
                 y: at(y.place)?,
                 bias: bias.map_or(Ok(0), |bias| at(bias.place))?,
                 workspace: at(workspace.place)?,
             };
-            Bound::Product(gpu.products.plan(problem)?, operands)
+            Bound::Matmul(gpu.matmuls.plan(problem)?, operands)
         }
         Call::Copy { from, to } => Bound::Copy { from: at(from.place)?, to: at(to.place)?, bytes: from.bytes },
         Call::Read { from, to } => {

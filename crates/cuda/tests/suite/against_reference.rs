@@ -144,9 +144,9 @@ fn smooth(x: Tensor) -> Tensor {
     x.linear("fc1", 20).batch_norm("bn3").linear("fc2", 7)
 }
 
-/// Operands of products are off by up to 2^-11 of their size. The reference rounds nothing.
+/// Operands of matmuls are off by up to 2^-11 of their size. The reference rounds nothing.
 #[test]
-fn products_in_tf32() {
+fn matmuls_in_tf32() {
     let Some(device) = gpu() else { return };
     let found = [Precision::F32, Precision::Tf32].map(|precision| {
         let options = CompileOptions { size: [13, 10], precision, ..CompileOptions::new("smooth", 6, 13, 7) };

@@ -134,7 +134,7 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
             if evaluate { "forward" } else { "training step" },
             config.precision,
             device.name(),
-            share.map_or(String::new(), |share| format!(" ({:.0} % of the peak of direct products)", 100.0 * share)),
+            share.map_or(String::new(), |share| format!(" ({:.0} % of the peak of direct matmuls)", 100.0 * share)),
             mebibytes(peak as usize),
             size = config.image_size(None),
         )),

@@ -9,7 +9,7 @@ use super::weights::{DEPTHS, Filters, TransformWeights, WeightLayout};
 use super::{PLANES, even_pieces, odd_lines, row_values};
 use crate::conv::{ConvShape, Start};
 use crate::element::Element;
-use crate::gemm::{Product, multiply, panel_width, tile_rows};
+use crate::gemm::{Matmul, multiply, panel_width, tile_rows};
 use crate::isa::{Isa, dispatch};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
@@ -21,11 +21,11 @@ const BLOCK_CHANNELS: usize = 256;
 const ALWAYS_BLOCKS: usize = 128;
 /// Number of tiles that counts as few, since they would make too few blocks.
 const FEW_TILES: usize = 84;
-/// Words of transformed patches and products that a thread processes at a time: most of a second-level cache of 1 MiB.
+/// Words of transformed patches and matmuls that a thread processes at a time: most of a second-level cache of 1 MiB.
 const BLOCK_WORDS: usize = 130_000;
 /// Words of the patches that threads share: half of a third-level cache of 32 MiB.
 const SHARED_WORDS: usize = 1 << 22;
-/// Tiles and columns of a piece. A piece transforms its own weights, which takes as long as the products
+/// Tiles and columns of a piece. A piece transforms its own weights, which takes as long as the matmuls
 /// of two or three tiles.
 const PIECE: [usize; 2] = [84, 32];
 /// Number of depths that a piece multiplies at a time.
@@ -66,9 +66,9 @@ pub(crate) struct Winograd<E> {
     blocks: Vec<Block>,
     /// Transformed patches of a block.
     patches: Layout,
-    /// Products of a piece.
-    products: Layout,
-    /// Where the rows of the products begin.
+    /// Matmuls of a piece.
+    matmuls: Layout,
+    /// Where the rows of the matmuls begin.
     rows: Vec<usize>,
     element: PhantomData<E>,
 }
@@ -103,7 +103,7 @@ impl<E: Element> Winograd<E> {
                 (weights, SHARED_WORDS / (PLANES * row_values(depth)))
             }
         };
-        // A block that one thread processes is of one class, so that its products have equally many rows.
+        // A block that one thread processes is of one class, so that its matmuls have equally many rows.
         let whole = 0..tiling.count();
         let runs: Vec<Range<usize>> = if work == Work::Blocks { tiling.classes().collect() } else { vec![whole] };
         let blocks: Vec<Block> = runs
@@ -117,8 +117,8 @@ impl<E: Element> Winograd<E> {
         let all = || blocks.iter().flat_map(|block| &block.pieces);
         let piece_tiles = all().map(|(tiles, _)| tiles.len()).max().unwrap_or(0);
         let piece_columns = all().map(|(_, columns)| columns.len()).max().unwrap_or(0);
-        let (patches, products) = (Layout::rows(block_tiles, depth), Layout::rows(piece_tiles, piece_columns));
-        let rows = (0..piece_tiles).map(|tile| tile * products.row).collect();
+        let (patches, matmuls) = (Layout::rows(block_tiles, depth), Layout::rows(piece_tiles, piece_columns));
+        let rows = (0..piece_tiles).map(|tile| tile * matmuls.row).collect();
         let element = PhantomData;
         Winograd {
             isa,
@@ -131,7 +131,7 @@ impl<E: Element> Winograd<E> {
             weights,
             blocks,
             patches,
-            products,
+            matmuls,
             rows,
             element,
         }
@@ -144,11 +144,11 @@ impl<E: Element> Winograd<E> {
 
     /// Scratch for [`Winograd::run`].
     pub(crate) fn scratch(&self) -> Scratch {
-        let (patches, products) = (self.patches.len(), self.products.len());
+        let (patches, matmuls) = (self.patches.len(), self.matmuls.len());
         let (zeros, weights) = (self.zeros(), self.weights.len());
         match self.work {
-            Work::Blocks => Scratch { shared: zeros + weights, private: patches + products },
-            Work::Pieces => Scratch { shared: zeros + patches, private: products + weights },
+            Work::Blocks => Scratch { shared: zeros + weights, private: patches + matmuls },
+            Work::Pieces => Scratch { shared: zeros + patches, private: matmuls + weights },
         }
     }
 
@@ -188,7 +188,7 @@ impl<E: Element> Winograd<E> {
                 // SAFETY: tasks write disjoint tiles of the result, and each thread its own scratch.
                 unsafe {
                     job.transform(block.tiles.clone(), patches);
-                    let rest = private[thread].part(patches.data.len(), self.products.len());
+                    let rest = private[thread].part(patches.data.len(), self.matmuls.len());
                     block.pieces.iter().for_each(|piece| job.multiply(block, piece, patches, rest));
                 }
             });
@@ -269,7 +269,7 @@ impl<E: Element> Job<'_, E> {
         scratch
     }
 
-    /// Products of a piece, and their transform. The scratch holds the products, then the weights.
+    /// Matmuls of a piece, and their transform. The scratch holds the matmuls, then the weights.
     unsafe fn multiply(
         &self,
         block: &Block,
@@ -277,9 +277,9 @@ impl<E: Element> Job<'_, E> {
         patches: Planes,
         scratch: Region<f32>,
     ) {
-        let Winograd { isa, ref tiling, ref filters, work, ref weights, products: to, ref rows, .. } = *self.conv;
+        let Winograd { isa, ref tiling, ref filters, work, ref weights, matmuls: to, ref rows, .. } = *self.conv;
         let own = block.tiles.start + tiles.start..block.tiles.start + tiles.end;
-        let products = Planes { data: scratch.part(0, to.len()), layout: to };
+        let matmuls = Planes { data: scratch.part(0, to.len()), layout: to };
         let scratch = scratch.part(to.len(), scratch.len() - to.len());
         let (from, depth) = (patches.layout, filters.depth());
         let step = if work == Work::Pieces { PIECE_DEPTHS } else { depth };
@@ -288,12 +288,12 @@ impl<E: Element> Job<'_, E> {
             // SAFETY: the caller's promise.
             let b = unsafe { self.weights(&depths, columns, scratch) };
             let words = depths.len().div_ceil(E::PER_WORD);
-            let product = |plane| {
+            let matmul = |plane| {
                 let needing = tiling.needing(plane, &own);
                 let last = needing.len().checked_sub(1)?;
                 let place = plane * from.plane + (tiles.start + needing.start) * from.row + first / E::PER_WORD;
-                let c = products.data.at(plane * to.plane + needing.start * to.row, last * to.row + columns.len());
-                Some(Product {
+                let c = matmuls.data.at(plane * to.plane + needing.start * to.row, last * to.row + columns.len());
+                Some(Matmul {
                     rows: needing.len(),
                     columns: columns.len(),
                     depth: words,
@@ -308,11 +308,11 @@ impl<E: Element> Job<'_, E> {
                     far: false,
                 })
             };
-            // SAFETY: addresses as computed above; the products belong to this thread.
-            unsafe { multiply::<E, f32, false>(isa, (0..PLANES).filter_map(product)) };
+            // SAFETY: addresses as computed above; the matmuls belong to this thread.
+            unsafe { multiply::<E, f32, false>(isa, (0..PLANES).filter_map(matmul)) };
         }
         let transform = TransformResult {
-            products,
+            matmuls,
             tiling,
             tiles: own,
             result: self.result,

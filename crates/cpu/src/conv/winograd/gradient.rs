@@ -1,6 +1,6 @@
 //! The gradient of the weights.
 //!
-//! Here tiles are the depth of the products. With few channels, tiles are divided into parts, each with its own
+//! Here tiles are the depth of the matmuls. With few channels, tiles are divided into parts, each with its own
 //! gradient, and these are added in order; each part is processed by one thread. With many channels, all threads work
 //! on the same tiles, and tasks own pieces of the gradient. In both cases a piece of the 36 matrices is transformed
 //! back while it is in the second-level cache, so that the matrices never exist as a whole.
@@ -15,7 +15,7 @@ use super::{PLANES, even_pieces, odd_lines, row_values};
 use crate::conv::ConvShape;
 use crate::conv::weight_gradient::AddParts;
 use crate::element::Element;
-use crate::gemm::{Product, multiply, panel_width, tile_rows};
+use crate::gemm::{Matmul, multiply, panel_width, tile_rows};
 use crate::isa::{Isa, dispatch};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
@@ -23,7 +23,7 @@ use crate::sweep;
 
 /// Maximum number of channels for which each thread has its own tiles.
 const ALONE_CHANNELS: usize = 128;
-/// Tiles processed at a time by a thread with its own tiles: enough that the products' depth outweighs their transform.
+/// Tiles processed at a time by a thread with its own tiles: enough that the matmuls' depth outweighs their transform.
 const BLOCK_TILES: usize = 56;
 /// Maximum number of parts that tiles are divided into.
 const PARTS: usize = 16;
@@ -51,8 +51,8 @@ pub(crate) struct WinogradGradient<E> {
     operands: [Layout; 2],
     /// Inputs and outputs of each piece.
     pieces: Vec<[Range<usize>; 2]>,
-    /// Products of a piece. Their rows are inputs.
-    products: Layout,
+    /// Matmuls of a piece. Their rows are inputs.
+    matmuls: Layout,
     /// Where these rows begin.
     rows: Vec<usize>,
     element: PhantomData<E>,
@@ -81,12 +81,12 @@ impl<E: Element> WinogradGradient<E> {
             .collect();
         let block_tiles = parts.iter().flatten().map(|block| block.len()).max().unwrap_or(0);
         let piece_inputs = pieces.iter().map(|[inputs, _]| inputs.len()).max().unwrap_or(0);
-        let products = Layout::rows(piece_inputs, step.min(outputs));
-        let rows = (0..piece_inputs).map(|input| input * products.row).collect();
+        let matmuls = Layout::rows(piece_inputs, step.min(outputs));
+        let rows = (0..piece_inputs).map(|input| input * matmuls.row).collect();
         let words = block_tiles.div_ceil(E::PER_WORD);
         let operands = [Layout::rows(words, inputs), Layout::panels(words, outputs, width)];
         let shape = *shape;
-        WinogradGradient { shape, isa, tiling, shared, parts, operands, pieces, products, rows, element: PhantomData }
+        WinogradGradient { shape, isa, tiling, shared, parts, operands, pieces, matmuls, rows, element: PhantomData }
     }
 
     /// Number of values of the gradient.
@@ -111,11 +111,11 @@ impl<E: Element> WinogradGradient<E> {
     /// Scratch for [`WinogradGradient::run`].
     pub(crate) fn scratch(&self) -> Scratch {
         let operands = self.operands.iter().map(Layout::len).sum::<usize>();
-        let products = self.products.len();
+        let matmuls = self.matmuls.len();
         let gradients = if self.parts.len() > 1 { self.parts.len() * self.len() } else { 0 };
         match self.shared {
-            true => Scratch { shared: self.zeros() + operands, private: products },
-            false => Scratch { shared: self.zeros() + gradients, private: products + operands },
+            true => Scratch { shared: self.zeros() + operands, private: matmuls },
+            false => Scratch { shared: self.zeros() + gradients, private: matmuls + operands },
         }
     }
 
@@ -129,8 +129,8 @@ impl<E: Element> WinogradGradient<E> {
         // SAFETY: the scratch is this instruction's.
         unsafe { zeros.slice_mut(0, zeros.len()) }.fill(0.0);
         let private = &context.private;
-        let products =
-            |thread: usize| Planes { data: private[thread].part(0, self.products.len()), layout: self.products };
+        let matmuls =
+            |thread: usize| Planes { data: private[thread].part(0, self.matmuls.len()), layout: self.matmuls };
         let job = Job { of: self, x, dy, zeros: zeros.cast() };
         if self.shared {
             let operands = self.operands(rest, 0);
@@ -143,22 +143,22 @@ impl<E: Element> WinogradGradient<E> {
                     unsafe { job.transform(block.start + first..block.start + end, operands) }
                 });
                 context.pool.run(self.pieces.len(), |task, thread| {
-                    let (piece, products) = (&self.pieces[task], products(thread));
+                    let (piece, matmuls) = (&self.pieces[task], matmuls(thread));
                     // SAFETY: tasks write disjoint pieces of the gradient, and each thread its own scratch.
-                    unsafe { job.multiply(piece, block, operands, products, dw, number > 0) }
+                    unsafe { job.multiply(piece, block, operands, matmuls, dw, number > 0) }
                 });
             }
             return;
         }
         context.pool.run(self.parts.len(), |part, thread| {
             let dw = if self.parts.len() > 1 { rest.part(part * self.len(), self.len()) } else { dw };
-            let operands = self.operands(private[thread], self.products.len());
+            let operands = self.operands(private[thread], self.matmuls.len());
             for (number, block) in self.parts[part].iter().enumerate() {
                 // SAFETY: each part has its own gradient, and each thread its own scratch.
                 unsafe {
                     job.transform(block.clone(), operands);
                     for piece in &self.pieces {
-                        job.multiply(piece, block, operands, products(thread), dw, number > 0);
+                        job.multiply(piece, block, operands, matmuls(thread), dw, number > 0);
                     }
                 }
             }
@@ -201,15 +201,15 @@ impl<E: Element> Job<'_, E> {
         [inputs, outputs]: &[Range<usize>; 2],
         tiles: &Range<usize>,
         [patches, gradients]: [Planes; 2],
-        products: Planes,
+        matmuls: Planes,
         dw: Region<f32>,
         add: bool,
     ) {
         let WinogradGradient { isa, ref shape, ref tiling, ref rows, .. } = *self.of;
         let width = panel_width(isa);
         let panels = outputs.len().div_ceil(width);
-        let (a, b, c) = (patches.layout, gradients.layout, products.layout);
-        let product = |plane| {
+        let (a, b, c) = (patches.layout, gradients.layout, matmuls.layout);
+        let matmul = |plane| {
             // Words of tiles that need the plane. Other tiles would add zeros: those that share a word with a tile that
             // needs the plane, and the one word that is used if no tile needs it.
             let needing = tiling.needing(plane, tiles);
@@ -219,7 +219,7 @@ impl<E: Element> Job<'_, E> {
             };
             let depth = words.len();
             let place = outputs.start / width * b.panel + words.start * width;
-            Product {
+            Matmul {
                 rows: inputs.len(),
                 columns: outputs.len(),
                 depth,
@@ -229,17 +229,17 @@ impl<E: Element> Job<'_, E> {
                 stride: a.row,
                 b: gradients.data.at(plane * b.plane + place, (panels - 1) * b.panel + depth * width),
                 panel: b.panel,
-                c: products.data.at(plane * c.plane, (inputs.len() - 1) * c.row + outputs.len()),
+                c: matmuls.data.at(plane * c.plane, (inputs.len() - 1) * c.row + outputs.len()),
                 c_rows: rows.as_ptr(),
                 init: std::ptr::null(),
                 init_rows: rows.as_ptr(),
                 far: false,
             }
         };
-        // SAFETY: addresses as computed above; the products belong to this thread.
-        unsafe { multiply::<E, f32, true>(isa, (0..PLANES).map(product)) };
+        // SAFETY: addresses as computed above; the matmuls belong to this thread.
+        unsafe { multiply::<E, f32, true>(isa, (0..PLANES).map(matmul)) };
         let transform = TransformGradient {
-            products,
+            matmuls,
             gradient: dw,
             size: [shape.input[2], shape.output[2]],
             inputs: inputs.clone(),

@@ -1,7 +1,7 @@
 //! Winograd's convolution F(4x4, 3x3): a 3x3 convolution of stride 1 with 36 products where direct sums take 144.
 //!
 //! A tile of 4x4 results is the transform of 36 products. Each of these is one value of a transformed 6x6 patch of the
-//! source times one value of the transformed filter, summed over channels. So the convolution is 36 matrix products
+//! source times one value of the transformed filter, summed over channels. So the convolution is 36 matmuls
 //! whose rows are tiles, between two transforms that work on vectors of channels. The gradient of the input is the same
 //! with the filter rotated by 180 degrees. The gradient of the filter sums products of transformed patches over tiles
 //! and transforms the sums back.
@@ -90,7 +90,7 @@ pub(crate) fn pays<E: Element>(shape: &ConvShape) -> bool {
     applies(shape)
         && channels >= CHANNELS
         && tiles >= TILES[0]
-        && 2 * shape.batch * direct >= (2 + E::PER_WORD) * tilings[0].products()
+        && 2 * shape.batch * direct >= (2 + E::PER_WORD) * tilings[0].matmuls()
 }
 
 /// The same for the gradient of the weights.

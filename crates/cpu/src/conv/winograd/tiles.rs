@@ -269,7 +269,7 @@ impl<E: Element, const N: usize> TransformTiles<'_, E, N> {
 /// Transforms products back to tiles of the result. Products that a tile does not need may have any value: they affect
 /// only results that the tile does not have.
 pub(super) struct TransformResult<'a, E> {
-    pub products: Planes,
+    pub matmuls: Planes,
     pub tiling: &'a Tiling,
     pub tiles: Range<usize>,
     pub result: Region<E>,
@@ -312,12 +312,12 @@ impl<E: Element> TransformResult<'_, E> {
         let [_, width, channels] = self.size;
         // SAFETY: the caller's promise.
         unsafe {
-            let from = self.products.at(row, channel - self.channels.start, S::LANES).cast_const();
+            let from = self.matmuls.at(row, channel - self.channels.start, S::LANES).cast_const();
             let mut half = [[S::splat(0.0); 6]; 4];
             for j in 0..6 {
                 let mut column = [S::splat(0.0); 6];
                 for i in 0..6 {
-                    column[i] = S::load(from.add((i * 6 + j) * self.products.layout.plane));
+                    column[i] = S::load(from.add((i * 6 + j) * self.matmuls.layout.plane));
                 }
                 let column = transform::result::<S>(column);
                 for y in 0..4 {

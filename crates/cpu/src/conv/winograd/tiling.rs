@@ -91,7 +91,7 @@ impl Tiling {
     }
 
     /// Number of products for one channel of the source and one of the result.
-    pub(super) fn products(&self) -> usize {
+    pub(super) fn matmuls(&self) -> usize {
         (0..PLANES).map(|plane| self.needing(plane, &(0..self.count())).len()).sum()
     }
 }
@@ -102,9 +102,9 @@ mod tests {
 
     #[test]
     fn sides_are_cut_evenly() {
-        let check = |[height, width]: [usize; 2], tiles: usize, products: usize| {
+        let check = |[height, width]: [usize; 2], tiles: usize, matmuls: usize| {
             let tiling = Tiling::new(1, [height, width, 1]);
-            assert_eq!((tiling.count(), tiling.products()), (tiles, products), "{height}x{width}");
+            assert_eq!((tiling.count(), tiling.matmuls()), (tiles, matmuls), "{height}x{width}");
         };
         check([4, 4], 1, 36);
         check([4, 3], 1, 30);

@@ -169,7 +169,7 @@ impl<P: Element> TransformWeights<P> {
 /// Transforms 36 matrices of products, `[plane][input][output]`, back to the gradient of the taps of
 /// some inputs and outputs.
 pub(super) struct TransformGradient {
-    pub products: Planes,
+    pub matmuls: Planes,
     /// The gradient, `[tap][inputs][outputs]`.
     pub gradient: Region<f32>,
     pub size: [usize; 2],
@@ -209,12 +209,12 @@ impl TransformGradient {
         // SAFETY: the caller's promise.
         unsafe {
             let (row, column) = (input - self.inputs.start, output - self.outputs.start);
-            let from = self.products.at(row, column, S::LANES).cast_const();
+            let from = self.matmuls.at(row, column, S::LANES).cast_const();
             let mut half = [[S::splat(0.0); 6]; 3];
             for j in 0..6 {
                 let mut column = [S::splat(0.0); 6];
                 for i in 0..6 {
-                    column[i] = S::load(from.add((i * 6 + j) * self.products.layout.plane));
+                    column[i] = S::load(from.add((i * 6 + j) * self.matmuls.layout.plane));
                 }
                 let column = transform::filter_gradient::<S>(column);
                 for y in 0..3 {

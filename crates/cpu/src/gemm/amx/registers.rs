@@ -10,7 +10,7 @@ use std::hint::black_box;
 
 use super::TileRegisters;
 use crate::element::Element;
-use crate::gemm::Product;
+use crate::gemm::Matmul;
 use crate::isa::Avx512Bf16;
 
 /// The operand of `ldtilecfg`.
@@ -127,13 +127,13 @@ unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_strid
 /// As [`super::multiply`], on the hardware registers.
 ///
 /// # Safety
-/// The level is available, and the products are valid.
+/// The level is available, and the matmuls are valid.
 #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 pub(in crate::gemm) unsafe fn multiply_in_registers<C: Element, const TRANSPOSED: bool>(
-    products: impl IntoIterator<Item = Product<C>>,
+    matmuls: impl IntoIterator<Item = Matmul<C>>,
 ) {
     // SAFETY: the caller's promise.
-    unsafe { super::multiply::<Registers, C, TRANSPOSED>(products) }
+    unsafe { super::multiply::<Registers, C, TRANSPOSED>(matmuls) }
 }
 
 /// Keeps the registers busy for `rounds` rounds.

@@ -37,7 +37,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 fn object(peaks: &Peaks) -> Value {
-    let rate = |rate: &enmasse_cpu::Rate| json!({"product": rate.product.name(), "isa": rate.isa.name(), "gflops": rate.gflops});
+    let rate =
+        |rate: &enmasse_cpu::Rate| json!({"matmul": rate.matmul.name(), "isa": rate.isa.name(), "gflops": rate.gflops});
     let bandwidth = |memory: &enmasse_cpu::Bandwidth| json!({"bytes": memory.bytes, "read": memory.read, "write": memory.write, "update": memory.update});
     json!({
         "threads": peaks.threads,
@@ -61,7 +62,7 @@ fn table(columns: &[Peaks]) -> String {
     };
     let Some(first) = columns.first() else { return text };
     for (index, rate) in first.rates.iter().enumerate() {
-        let name = format!("{} products, {}, GFLOP/s", rate.product.name(), rate.isa);
+        let name = format!("{} matmuls, {}, GFLOP/s", rate.matmul.name(), rate.isa);
         line(name, &|peaks| peaks.rates[index].gflops, 1);
     }
     for (index, set) in ["512 KiB per thread", "8 MiB", "256 MiB"].into_iter().enumerate() {

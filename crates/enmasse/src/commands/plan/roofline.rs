@@ -10,12 +10,12 @@ use enmasse_graph::Plan;
 struct Kind {
     name: &'static str,
     count: usize,
-    of_products: usize,
+    of_matmuls: usize,
     seconds: f64,
 }
 
 /// The roofline of a plan on a GPU. The line of a kind has the images per second without it, which is the most that fusing it
-/// into others can give, and the number of its instructions that products bound.
+/// into others can give, and the number of its instructions that matmuls bound.
 pub fn table(plan: &Plan, gpu: &Gpu) -> Result<String, CudaError> {
     let times = gpu.roofline(plan)?;
     let mut text = format!("{:>9} {:>9} {:>9}  {:<8}\n", "us", "MB", "GFLOP", "bound");
@@ -31,22 +31,22 @@ pub fn table(plan: &Plan, gpu: &Gpu) -> Result<String, CudaError> {
             node.op.name(),
             node.layer
         );
-        let of_products = usize::from(bound == Bound::Products);
+        let of_matmuls = usize::from(bound == Bound::Matmuls);
         match kinds.iter_mut().find(|kind| kind.name == node.op.name()) {
             Some(kind) => {
-                (kind.count, kind.of_products) = (kind.count + 1, kind.of_products + of_products);
+                (kind.count, kind.of_matmuls) = (kind.count + 1, kind.of_matmuls + of_matmuls);
                 kind.seconds += seconds;
             }
-            None => kinds.push(Kind { name: node.op.name(), count: 1, of_products, seconds }),
+            None => kinds.push(Kind { name: node.op.name(), count: 1, of_matmuls, seconds }),
         }
     }
     kinds.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     let total: f64 = kinds.iter().map(|kind| kind.seconds).sum();
     let images = |seconds: f64| if seconds > 0.0 { format!("{:.0}", plan.batch as f64 / seconds) } else { "-".into() };
-    let _ = writeln!(text, "\n{:>9} {:>6} {:>9} {:>6} {:>9}  kind", "us", "%", "without", "count", "products");
-    for Kind { name, count, of_products, seconds } in &kinds {
+    let _ = writeln!(text, "\n{:>9} {:>6} {:>9} {:>6} {:>9}  kind", "us", "%", "without", "count", "matmuls");
+    for Kind { name, count, of_matmuls, seconds } in &kinds {
         let (micros, percent, without) = (seconds * 1e6, 100.0 * seconds / total, images(total - seconds));
-        let _ = writeln!(text, "{micros:>9.1} {percent:>6.1} {without:>9} {count:>6} {of_products:>9}  {name}");
+        let _ = writeln!(text, "{micros:>9.1} {percent:>6.1} {without:>9} {count:>6} {of_matmuls:>9}  {name}");
     }
     let _ = write!(
         text,
@@ -62,6 +62,6 @@ pub fn table(plan: &Plan, gpu: &Gpu) -> Result<String, CudaError> {
 fn name(bound: Bound) -> &'static str {
     match bound {
         Bound::Memory => "memory",
-        Bound::Products => "products",
+        Bound::Matmuls => "matmuls",
     }
 }

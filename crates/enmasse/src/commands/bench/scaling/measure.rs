@@ -251,7 +251,7 @@ struct Part {
 
 impl Part {
     fn place(&self, index: usize) -> usize {
-        // The product may exceed 64 bits.
+        // The matmul may exceed 64 bits.
         (index as u128 * self.whole.len() as u128 / self.count as u128) as usize
     }
 }
