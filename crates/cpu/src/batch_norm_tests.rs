@@ -174,9 +174,9 @@ fn gradients<E: Element>(
     let stored = |values: &[f32]| values.iter().map(|&value| E::of(value)).collect::<Vec<E>>();
     let (x, dy) = (stored(x), stored(dy));
     let mut sums = [(); 4].map(|()| vec![0.0; size.channels]);
-    let mut maps = [(); 3].map(|()| vec![E::ZERO; x.len()]);
+    let mut activations = [(); 3].map(|()| vec![E::ZERO; x.len()]);
     let [mean, variance, dbias, dweight] = sums.each_mut().map(|values| Region::of_mut(values));
-    let [y, dx, constant_dx] = maps.each_mut().map(|values| Region::of_mut(values));
+    let [y, dx, constant_dx] = activations.each_mut().map(|values| Region::of_mut(values));
     let (x, dy, weight, bias) = (Region::of(&x), Region::of(&dy), Region::of(weight), Region::of(bias));
     let (moments, epsilon) = (Moments { mean, variance }, EPSILON);
     // SAFETY: every region is a live buffer of the right size.
@@ -190,8 +190,8 @@ fn gradients<E: Element>(
         backward(context, &g, weight, Some((dbias, dweight, size.rows)), dx, None);
         backward(context, &g, weight, None, constant_dx, None);
     }
-    let maps = maps[1..].iter().flatten().map(|value| value.get());
-    sums[2..].iter().flatten().copied().chain(maps).map(f32::to_bits).collect()
+    let activations = activations[1..].iter().flatten().map(|value| value.get());
+    sums[2..].iter().flatten().copied().chain(activations).map(f32::to_bits).collect()
 }
 
 fn check_gates<E: Element>(rows: usize, channels: usize, activation: Activation) {

@@ -1,7 +1,7 @@
-//! How maps are stored: in f32, or in bf16, which is widened to f32 for computation.
+//! How activations are stored: in f32, or in bf16, which is widened to f32 for computation.
 //!
 //! Kernels are generic over the element type: they load f32 vectors, compute in f32, and store rounded to nearest (ties
-//! to even). Matmuls of bf16 maps multiply the stored values directly, two neighbours along the depth at a
+//! to even). Matmuls of bf16 activations multiply the stored values directly, two neighbours along the depth at a
 //! time.
 
 use enmasse_tensor::{Bf16, DType};
@@ -30,7 +30,7 @@ impl Stored for i64 {
     const DTYPE: DType = DType::I64;
 }
 
-/// The element type of a map.
+/// The element type of a feature map.
 pub(crate) trait Element: Stored {
     /// Whether it is bf16, of which two fill a word.
     const BF16: bool = Self::PER_WORD == 2;

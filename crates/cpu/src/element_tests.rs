@@ -1,4 +1,4 @@
-//! Maps in bf16 equal the rounded maps in f32: every kernel on elements loads f32, computes in f32 and rounds once.
+//! Activations in bf16 equal the rounded activations in f32: every kernel on elements loads f32, computes in f32 and rounds once.
 //! (Matmuls differ, and are compared with f64.)
 
 use enmasse_graph::{Activation, Conv2d, Window};
@@ -17,16 +17,16 @@ use crate::statistics::{self, Moments};
 use crate::sweep::Rows;
 use crate::test_support::{available, noise};
 
-/// Results of kernels: maps, which are rounded to their element type, and values that are always f32.
+/// Results of kernels: activations, which are rounded to their element type, and values that are always f32.
 #[derive(Default)]
 struct Results {
-    maps: Vec<(&'static str, Vec<f32>)>,
+    activations: Vec<(&'static str, Vec<f32>)>,
     values: Vec<(&'static str, Vec<f32>)>,
 }
 
 impl Results {
     fn map<E: Element>(&mut self, name: &'static str, map: &Guarded<E>) {
-        self.maps.push((name, map.iter().map(|value| value.get()).collect()));
+        self.activations.push((name, map.iter().map(|value| value.get()).collect()));
     }
 
     fn value(&mut self, name: &'static str, values: &Guarded<f32>) {
@@ -38,7 +38,7 @@ impl Results {
 #[derive(Clone, Copy, Debug)]
 struct Sizes(usize, usize, usize, usize);
 
-/// A map of noise that bf16 represents exactly.
+/// A feature map of noise that bf16 represents exactly.
 fn map<E: Element>(edge: Edge, key: u64, n: usize) -> Guarded<E> {
     let values: Vec<E> = noise(key, n).into_iter().map(|value| E::of(Bf16::from_f32(4.0 * value).to_f32())).collect();
     Guarded::new(edge, &values)
@@ -164,7 +164,7 @@ proptest! {
         let sizes = Sizes(batch, size[0], size[1], channels);
         for (isa, edge) in available().flat_map(|isa| Edge::BOTH.map(|edge| (isa, edge))) {
             let (wide, narrow) = (run::<f32>(isa, edge, sizes, activation), run::<Bf16>(isa, edge, sizes, activation));
-            for ((name, wide), (_, narrow)) in wide.maps.iter().zip(&narrow.maps) {
+            for ((name, wide), (_, narrow)) in wide.activations.iter().zip(&narrow.activations) {
                 let rounded: Vec<f32> = wide.iter().map(|&value| Bf16::from_f32(value).to_f32()).collect();
                 prop_assert_eq!(&rounded, narrow, "{} {}", isa, name);
             }

@@ -1,4 +1,4 @@
-//! Passes over single elements: images to f32, activations, add, dropout, and the order of a flattened map.
+//! Passes over single elements: images to f32, activations, add, dropout, and the order of a flattened feature map.
 
 use std::marker::PhantomData;
 

@@ -13,7 +13,7 @@ use crate::region::Region;
 
 /// A tensor `[batch, height, width, channels]`, of which the channels from `first` are used (a group).
 #[derive(Clone, Copy)]
-pub(crate) struct Map<E> {
+pub(crate) struct FeatureMap<E> {
     pub data: Region<E>,
     pub height: usize,
     pub width: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Map<E> {
     pub first: usize,
 }
 
-impl<E> Map<E> {
+impl<E> FeatureMap<E> {
     /// The distance in values to prefetch ahead, for pixels that are `step` apart.
     #[inline(always)]
     fn ahead(&self, step: usize) -> usize {
@@ -31,7 +31,7 @@ impl<E> Map<E> {
 }
 
 /// The pixels of a regular lattice over every image of a batch, in row-major order. Lattice point (y, x) represents the
-/// pixel `(y * step + offset)` of a map; step and offset depend on the map.
+/// pixel `(y * step + offset)` of a feature map; step and offset depend on the feature map.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Lattice {
     /// Lattice rows.
@@ -105,9 +105,9 @@ pub(crate) struct Run {
     pub len: usize,
 }
 
-/// Packs one row per lattice point: the runs one after another, with zeros outside the map.
+/// Packs one row per lattice point: the runs one after another, with zeros outside the feature map.
 pub(crate) struct PackRows<'a, E, P> {
-    pub source: Map<E>,
+    pub source: FeatureMap<E>,
     pub lattice: &'a Lattice,
     pub points: Range<usize>,
     /// Pixels of the source between lattice points.
@@ -140,7 +140,7 @@ impl<E: Element, P: Element> Kernel for PackRows<'_, E, P> {
 }
 
 impl<E: Element, P: Element> PackRows<'_, E, P> {
-    /// Rows and columns of the pixels whose runs all stay inside the map.
+    /// Rows and columns of the pixels whose runs all stay inside the feature map.
     fn inside(&self) -> [Range<isize>; 2] {
         let [mut y, mut x] = [self.source.height, self.source.width].map(|size| 0..size as isize);
         for run in self.runs {
@@ -164,22 +164,22 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
         [(point.y * self.step[0]) as isize, (point.x * self.step[1]) as isize]
     }
 
-    /// Whether all runs of a point stay inside the map; `inside` comes from [`PackRows::inside`].
+    /// Whether all runs of a point stay inside the feature map; `inside` comes from [`PackRows::inside`].
     #[inline(always)]
     fn is_inside(&self, inside: &[Range<isize>; 2], point: Point) -> bool {
         let [y, x] = self.pixel(point);
         inside[0].contains(&y) && inside[1].contains(&x)
     }
 
-    /// The position of a channel of a pixel inside the map.
+    /// The position of a channel of a pixel inside the feature map.
     #[inline(always)]
     fn value(&self, image: usize, [y, x]: [isize; 2], channel: usize) -> usize {
-        let Map { height, width, channels, first, .. } = self.source;
+        let FeatureMap { height, width, channels, first, .. } = self.source;
         let pixel = ((image * height) as isize + y) * width as isize + x;
         (pixel * channels as isize + (first + channel) as isize) as usize
     }
 
-    /// Where a point's run begins. The run must stay inside the map.
+    /// Where a point's run begins. The run must stay inside the feature map.
     #[inline(always)]
     fn start(&self, point: Point, run: &Run) -> usize {
         let [y, x] = self.pixel(point);
@@ -189,7 +189,7 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
     /// Packs the row of a point; `inside` comes from [`PackRows::inside`].
     #[inline(always)]
     unsafe fn row<S: Simd>(&self, inside: &[Range<isize>; 2], point: Point, mut out: *mut P) {
-        let Map { data, height, width, channels, .. } = self.source;
+        let FeatureMap { data, height, width, channels, .. } = self.source;
         // Most pixels need no border checks; if runs are short, the checks cost as much as the copy.
         if self.is_inside(inside, point) {
             let ahead = self.ahead();
@@ -197,7 +197,7 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
                 if let Some(ahead) = ahead {
                     data.prefetch(self.start(point, run), ahead, run.len);
                 }
-                // SAFETY: the run lies inside the map, and `out` holds it.
+                // SAFETY: the run lies inside the feature map, and `out` holds it.
                 unsafe {
                     copy::<S, E, P>(data.at(self.start(point, run), run.len), out, run.len);
                     out = out.add(run.len);
@@ -208,11 +208,11 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
         let [y, x] = self.pixel(point);
         for run in self.runs {
             let (y, x) = (y + run.dy, x + run.dx);
-            // The number of values left of the map, and of values up to its right edge, in whole pixels.
+            // The number of values left of the feature map, and of values up to its right edge, in whole pixels.
             let limit = |pixels: isize| (pixels.max(0) as usize * channels).saturating_sub(run.skip).min(run.len);
             let outside = y < 0 || y >= height as isize;
             let (low, high) = if outside { (0, 0) } else { (limit(-x), limit(width as isize - x)) };
-            // SAFETY: values low..high of the run lie inside the map, and `out` holds the run.
+            // SAFETY: values low..high of the run lie inside the feature map, and `out` holds the run.
             unsafe {
                 if low > 0 || high < run.len {
                     std::ptr::write_bytes(out, 0, low);
@@ -268,7 +268,7 @@ impl<E: Element> Kernel for PackRowWords<'_, E> {
                         pair.iter().for_each(|&p| rows.source.data.prefetch(rows.start(p, run), ahead, run.len));
                     }
                     let from = pair.map(|point| rows.source.data.at(rows.start(point, run), run.len).cast_const());
-                    // SAFETY: the run lies inside the map for both points, and the output holds it.
+                    // SAFETY: the run lies inside the feature map for both points, and the output holds it.
                     unsafe {
                         E::words::<S>(from, run.len, out);
                         out = out.add(run.len);
@@ -298,7 +298,7 @@ impl<E: Element> Kernel for PackRowWords<'_, E> {
 
 /// Packs the pixels of lattice points, as the rows of a matrix, into panels of columns `[panel][words of points][width]`.
 pub(crate) struct PackPixelPanels<'a, E> {
-    pub source: Map<E>,
+    pub source: FeatureMap<E>,
     pub lattice: &'a Lattice,
     pub points: Range<usize>,
     /// Columns, counted from the source's first channel.
@@ -314,7 +314,7 @@ impl<E: Element> Kernel for PackPixelPanels<'_, E> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Map { data, height, width, channels, first } = self.source;
+        let FeatureMap { data, height, width, channels, first } = self.source;
         let (zeros, ahead) = ([E::ZERO; MAX_PANEL_WIDTH], self.source.ahead(1));
         let mut point = self.lattice.point(self.points.start);
         let mut left = self.points.len();

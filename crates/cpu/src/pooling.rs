@@ -24,7 +24,7 @@ const VECTORS: usize = 4;
 /// Channels that are averaged together.
 const STRIP: usize = 16;
 
-/// A max pooling: for each output, the elements of its window that lie in the map, and for each input, the outputs
+/// A max pooling: for each output, the elements of its window that lie in the feature map, and for each input, the outputs
 /// whose windows contain it, axis by axis. Each element is listed with its place in the window.
 #[derive(Clone, Debug)]
 pub(crate) struct Maximum {
@@ -144,7 +144,7 @@ impl<E: Element> MaximumRow<'_, E> {
         let Maximum { shape, kernel_width, inputs: [rows, columns], .. } = self.maximum;
         let ([height, width, channels], [out_height, out_width]) = (shape.input, shape.output);
         let image = self.row / out_height;
-        // SAFETY: pixels inside the map, and this task's row of the output.
+        // SAFETY: pixels inside the feature map, and this task's row of the output.
         unsafe {
             let mut best = [[S::splat(f32::NEG_INFINITY), S::splat(f32::from(u8::MAX))]; N];
             let mut is_first = true;
@@ -154,7 +154,7 @@ impl<E: Element> MaximumRow<'_, E> {
                     let from = self.x.at(((image * height + y) * width + x) * channels + channel, N * S::LANES);
                     for (i, best) in best.iter_mut().enumerate() {
                         let found = [E::load::<S>(from.add(i * S::LANES)), position];
-                        // The first element inside the map is always taken, so that there is a maximum even if all are
+                        // The first element inside the feature map is always taken, so that there is a maximum even if all are
                         // minus infinity.
                         *best = if is_first { found } else { S::greater(*best, found) };
                     }

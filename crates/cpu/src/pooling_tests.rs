@@ -12,7 +12,7 @@ fn context(isa: Isa) -> Context {
     Context::new(2, isa, Scratch::default()).unwrap()
 }
 
-/// `(input pixel, position in the window)` of every element of an output's window that lies in the map.
+/// `(input pixel, position in the window)` of every element of an output's window that lies in the feature map.
 fn elements(shape: &PoolShape, window: &Window, oy: usize, ox: usize) -> Vec<(usize, usize)> {
     let [h, w, _] = shape.input;
     let mut found = Vec::new();
@@ -32,7 +32,7 @@ fn check(batch: usize, size: [usize; 2], channels: usize, window: &Window) {
     let (Some(oh), Some(ow)) = (window.output(0, size[0]), window.output(1, size[1])) else { return };
     let shape = PoolShape { batch, input: [size[0], size[1], channels], output: [oh, ow] };
     if (0..oh * ow).any(|i| elements(&shape, window, i / ow, i % ow).is_empty()) {
-        return; // a dilated window may straddle the map, and then has no maximum
+        return; // a dilated window may straddle the feature map, and then has no maximum
     }
     // Few distinct values, so that there are ties.
     let mut x: Vec<f32> = noise(1, batch * size[0] * size[1] * channels).iter().map(|v| (v * 4.0).round()).collect();

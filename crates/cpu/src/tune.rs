@@ -145,7 +145,7 @@ fn make_up(values: &mut [f32]) {
         let bits = u32::from(Bf16::from_f32(random.uniform(-1.0, 1.0) as f32).to_bits());
         f32::from_bits(bits << 16 | bits)
     };
-    // A prime, so that rows of a map do not repeat each other.
+    // A prime, so that rows of a feature map do not repeat each other.
     const PERIOD: usize = 4099;
     let period: Vec<f32> = (0..PERIOD).map(|_| number()).collect();
     values.chunks_mut(PERIOD).for_each(|chunk| chunk.copy_from_slice(&period[..chunk.len()]));

@@ -150,7 +150,7 @@ mod tests {
             assert_eq!((time.work, time.bound), (Work { bytes, flops }, bound), "{precision:?} {name} {layer} {gpu}");
             assert!((time.seconds / seconds - 1.0).abs() < 1e-12, "{precision:?} {name} {layer} {gpu}: {time:?}");
         };
-        // A map of 56 x 56 pixels of 64 channels for each of 256 images.
+        // A feature map of 56 x 56 pixels of 64 channels for each of 256 images.
         let map = 256 * 56 * 56 * 64;
         let (filters, matmuls) = (64 * 9 * 64, 2 * map * 9 * 64);
         let (bf16, f32) = (2 * 2 * map + 4 * filters, 2 * 4 * map + 4 * filters);
@@ -168,7 +168,7 @@ mod tests {
         check(Precision::F16, "conv2d", "conv", "t4", conv(bf16, 65.0));
         check(Precision::F32, "conv2d", "conv", "h200", conv(f32, 67.0));
         check(Precision::F32, "conv2d", "conv", "t4", conv(f32, 8.1));
-        // A pass reads and writes the map; statistics only read it. Each channel has two statistics and two parameters.
+        // A pass reads and writes the feature map; statistics only read it. Each channel has two statistics and two parameters.
         let pass = |bytes: u64| (bytes, 0, Bound::Memory, bytes as f64 / 4800e9);
         check(Precision::Bf16, "batch_norm_statistics", "bn", "h200", pass(2 * map + 2 * 4 * 64));
         check(Precision::Bf16, "batch_norm_normalize", "bn", "h200", pass(2 * 2 * map + 4 * 4 * 64));

@@ -61,7 +61,7 @@ macro_rules! plain {
 
 plain!(u8 u16 u32 i32 u64 i64 f32 Bf16 F16);
 
-/// An element type of maps.
+/// An element type of activations.
 pub(crate) trait Element: Plain + PartialEq + std::fmt::Debug {
     const DTYPE: DType;
     /// The distance from 1 to the next value, halved: the error of rounding.

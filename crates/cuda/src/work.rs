@@ -12,7 +12,7 @@ use enmasse_graph::Arena;
 pub(crate) enum Memory {
     /// An arena of the plan.
     Arena(Arena),
-    /// The parameters as convolutions multiply them: in the element type of maps, at the index of the parameter.
+    /// The parameters as convolutions multiply them: in the element type of activations, at the index of the parameter.
     Rounded,
     /// What an instruction uses for itself alone.
     Scratch,

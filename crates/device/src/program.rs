@@ -149,7 +149,7 @@ pub trait Device: Send + Sync {
         Ok(Tuned::default())
     }
 
-    /// The peak rate of matmuls with maps of this plan's precision, in 10^9 floating-point operations per second;
+    /// The peak rate of matmuls with activations of this plan's precision, in 10^9 floating-point operations per second;
     /// `None` if unknown.
     fn peak_gflops(&self, _plan: &Plan) -> Result<Option<f64>, DeviceError> {
         Ok(None)

@@ -410,20 +410,20 @@ impl Tensor {
         state.graph.add_value(name, shape, DType::F32, role)
     }
 
-    /// Records an operation whose result is a map if this tensor is one.
+    /// Records an operation whose result is a feature map if this tensor is one.
     fn record(&self, op: Op, operands: &[ValueId], shape: Shape) -> Tensor {
-        let map = self.state.borrow().graph.value(self.id).map;
-        self.record_as(map, op, operands, shape)
+        let is_activation = self.state.borrow().graph.value(self.id).is_activation;
+        self.record_as(is_activation, op, operands, shape)
     }
 
-    fn record_as(&self, map: bool, op: Op, operands: &[ValueId], shape: Shape) -> Tensor {
+    fn record_as(&self, is_activation: bool, op: Op, operands: &[ValueId], shape: Shape) -> Tensor {
         let mut state = self.state.borrow_mut();
         if state.error.is_some() {
             return Tensor { state: self.state.clone(), id: self.id };
         }
         let layer = state.layer.clone();
         let id = state.graph.add_activation(format!("{layer}.{}", op.name()), shape);
-        state.graph.values[id.0].map = map;
+        state.graph.values[id.0].is_activation = is_activation;
         let (inputs, phase) = ([&[self.id], operands].concat(), state.phase);
         state.graph.nodes.push(Node { op, inputs, outputs: vec![id], phase, layer });
         Tensor { state: self.state.clone(), id }

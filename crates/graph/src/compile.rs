@@ -55,7 +55,7 @@ pub struct CompileOptions {
     pub mean: Vec<f32>,
     /// Normalisation of the images: the std of each channel, one for each mean.
     pub std: Vec<f32>,
-    /// The precision in which the maps between layers are stored.
+    /// The precision in which the activations between layers are stored.
     pub precision: Precision,
     /// How gradients reach the update.
     pub strategy: Strategy,

@@ -68,9 +68,9 @@ pub struct Value {
     pub shape: Shape,
     /// Element type.
     pub dtype: DType,
-    /// Whether it is a map between layers, `[batch, height, width, channels]`, or the gradient of one. The precision of a
-    /// plan is the element type of its maps.
-    pub map: bool,
+    /// Whether it is a feature map between layers, `[batch, height, width, channels]`, or the gradient of one. The precision of a
+    /// plan is the element type of its activations.
+    pub is_activation: bool,
     /// Its role in the step.
     pub role: Role,
 }
@@ -153,20 +153,20 @@ impl Graph {
         &self.values[id.0].shape
     }
 
-    /// Adds a value that is not a map.
+    /// Adds a value that is not a feature map.
     pub fn add_value(&mut self, name: impl Into<String>, shape: Shape, dtype: DType, role: Role) -> ValueId {
-        self.values.push(Value { name: name.into(), shape, dtype, map: false, role });
+        self.values.push(Value { name: name.into(), shape, dtype, is_activation: false, role });
         ValueId(self.values.len() - 1)
     }
 
-    /// Adds an activation with the shape and the type of another value; it is a map if the other value is.
+    /// Adds an activation with the shape and the type of another value; it is a feature map if the other value is.
     pub fn add_like(&mut self, name: impl Into<String>, other: ValueId) -> ValueId {
-        let Value { shape, dtype, map, .. } = self.value(other).clone();
-        self.values.push(Value { name: name.into(), shape, dtype, map, role: Role::Activation });
+        let Value { shape, dtype, is_activation, .. } = self.value(other).clone();
+        self.values.push(Value { name: name.into(), shape, dtype, is_activation, role: Role::Activation });
         ValueId(self.values.len() - 1)
     }
 
-    /// Adds an f32 activation that is not a map.
+    /// Adds an f32 activation that is not a feature map.
     pub fn add_activation(&mut self, name: impl Into<String>, shape: Shape) -> ValueId {
         self.add_value(name, shape, DType::F32, Role::Activation)
     }

@@ -7,9 +7,9 @@
 //! Element types: operands are f32 unless stated otherwise. In a plan of [`crate::Precision::Bf16`] every map (an activation
 //! or gradient `[N,H,W,C]`) is bf16. All other operands stay f32: weights, biases, statistics, sums per channel, gradients of
 //! parameters, and matrices `[N,K]`. Batch norm, activations, dropout, addition, multiplication, functions and
-//! [`Op::BiasBackward`] work on matrices as well as on maps. Some operations therefore mix types. Convolutions take
+//! [`Op::BiasBackward`] work on matrices as well as on activations. Some operations therefore mix types. Convolutions take
 //! `bf16 x, f32 w, f32 bias -> bf16 y`, their gradients `bf16 dy, f32 w, bf16 base -> bf16 dx` and
-//! `bf16 x, bf16 dy -> f32 dw`. [`Op::Normalize`] and [`Op::FlattenBackward`] write bf16, [`Op::Flatten`] reads it. All maps
+//! `bf16 x, bf16 dy -> f32 dw`. [`Op::Normalize`] and [`Op::FlattenBackward`] write bf16, [`Op::Flatten`] reads it. All activations
 //! of one operation have the same type. Every operation computes in f32 and rounds once, when it stores its result. Weights
 //! may be rounded to bf16 where they are multiplied. In a plan of [`crate::Precision::F16`] f16 takes the place of bf16, and
 //! the loss is scaled.

@@ -133,7 +133,7 @@ pub struct Plan {
     pub classes: usize,
     /// Shards of the global batch.
     pub shards: usize,
-    /// The precision in which maps are stored. The element type of each value reflects it.
+    /// The precision in which activations are stored. The element type of each value reflects it.
     pub precision: Precision,
     /// The order in which the weights of convolutions are stored. Their shapes reflect it.
     pub filters: FilterOrder,

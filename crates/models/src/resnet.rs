@@ -106,7 +106,7 @@ impl ResNet {
         ResNet { groups, width_per_group, ..self }
     }
 
-    /// The stem for images of 32x32: a 3x3 convolution of stride 1 and no pooling. The usual stem would leave a map
+    /// The stem for images of 32x32: a 3x3 convolution of stride 1 and no pooling. The usual stem would leave a feature map
     /// of 8x8 to the first stage, and one of a single pixel to the last.
     pub const fn cifar_stem(self) -> Self {
         ResNet { stem: Stem::Cifar, ..self }

@@ -31,7 +31,7 @@ pub fn open(request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
 pub struct Reference;
 
 /// The reference device with values rounded to bf16 or f16 if the plan stores them so ([`ReferenceProgram::rounding`]). It
-/// shows how much of an error comes from the storage of maps rather than from a device.
+/// shows how much of an error comes from the storage of activations rather than from a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundingReference;
 
@@ -68,7 +68,7 @@ impl Device for Reference {
 
 impl Device for RoundingReference {
     fn name(&self) -> String {
-        "reference (f64, maps as stored)".into()
+        "reference (f64, activations as stored)".into()
     }
 
     fn memory(&self, plans: &Plans, hosting: &Hosting) -> Result<Memory, DeviceError> {

@@ -44,7 +44,7 @@ impl ReferenceProgram {
         ReferenceProgram::with(plans, group, false)
     }
 
-    /// Makes a program that rounds values to bf16 or f16 if the plan stores them so, and also weights that multiply such maps.
+    /// Makes a program that rounds values to bf16 or f16 if the plan stores them so, and also weights that multiply such activations.
     /// It computes what a device with exact sums would.
     pub fn rounding(plans: Plans, group: Option<Group>) -> Result<Self, DeviceError> {
         ReferenceProgram::with(plans, group, true)

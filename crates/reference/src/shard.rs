@@ -101,11 +101,11 @@ impl Shard {
         }
     }
 
-    /// The weights of a convolution over 16-bit maps, rounded as devices round them; `None` for operands used unchanged.
+    /// The weights of a convolution over 16-bit activations, rounded as devices round them; `None` for operands used unchanged.
     pub fn rounded_operand(&self, plan: &Plan, node: &Node, operand: usize) -> Option<Vec<f64>> {
-        let maps = plan.value(*node.inputs.first()?).dtype;
+        let activations = plan.value(*node.inputs.first()?).dtype;
         let weights = operand == 1 && matches!(node.op, Op::Conv2d(_) | Op::Conv2dBackwardData(_));
-        if self.rounds && weights { rounded(maps, self.get(plan, node.inputs[operand])?) } else { None }
+        if self.rounds && weights { rounded(activations, self.get(plan, node.inputs[operand])?) } else { None }
     }
 
     /// Hands a value over to a collective. It cannot be read until it is written again.

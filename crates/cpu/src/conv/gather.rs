@@ -12,7 +12,7 @@ use super::geometry::{self, ConvShape, PlacedTap, Stretch};
 use crate::element::{Element, copy};
 use crate::gemm::{Matmul, multiply, panel_width, tile_rows};
 use crate::isa::{Isa, Kernel, Simd, dispatch};
-use crate::pack::{Lattice, Map, PackRows, PackWeights, Run, WeightPanels};
+use crate::pack::{FeatureMap, Lattice, PackRows, PackWeights, Run, WeightPanels};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 
@@ -67,7 +67,7 @@ struct Task {
     columns: Range<usize>,
 }
 
-/// A prepared matmul of maps that are stored as `E` and multiplied as `P`.
+/// A prepared matmul of activations that are stored as `E` and multiplied as `P`.
 pub(crate) struct Gather<E, P> {
     source: [usize; 3],
     result: [usize; 3],
@@ -314,7 +314,7 @@ impl<E: Element, P: Element> Gather<E, P> {
         let blocks = scratch.part(3 * self.tables + self.sums, scratch.len() - 3 * self.tables - self.sums);
         let channels = self.weights.depth_per_tap();
         let [height, width, all_channels] = self.source;
-        let map = Map { data: source, height, width, channels: all_channels, first: task.group * channels };
+        let map = FeatureMap { data: source, height, width, channels: all_channels, first: task.group * channels };
         let panels =
             (task.group * self.weights.panels() + task.columns.start / self.weights.width) * self.weights.panel();
         for (index, chunk) in part.chunks.iter().enumerate() {

@@ -32,7 +32,7 @@ impl ConvShape {
         self.conv.groups == self.input[2] && self.input[2] == self.output[2] && self.conv.groups > 1
     }
 
-    /// Whether to divide maps by the taps that meet them. This pays if the map is so small that a large part of the
+    /// Whether to divide activations by the taps that meet them. This pays if the feature map is so small that a large part of the
     /// matmuls would be with padding, and if there are enough channels for matmuls of only the remaining taps.
     pub(crate) fn cut_at_borders(&self) -> bool {
         let channels = self.input[2].min(self.output[2]) / self.conv.groups;
@@ -108,7 +108,7 @@ fn split(whole: Stretch, size: usize, cut: bool) -> Vec<Stretch> {
     stretches
 }
 
-/// Output points along an axis for which a tap displaced by `displacement` meets the map.
+/// Output points along an axis for which a tap displaced by `displacement` meets the feature map.
 pub(crate) fn met(shape: &ConvShape, axis: usize, displacement: isize) -> Range<usize> {
     let pixel = |point: usize| (point * shape.conv.window.stride[axis]) as isize + displacement;
     let inside = |point: &usize| (0..shape.input[axis] as isize).contains(&pixel(*point));
@@ -175,7 +175,7 @@ mod tests {
         let same = shape(4, 4, 3, 1, 1);
         assert_eq!(taps(forward(&same, 0, false)), [(0..4, vec![0, 1, 2])]);
         assert_eq!(taps(forward(&same, 0, true)), [(0..1, vec![1, 2]), (1..3, vec![0, 1, 2]), (3..4, vec![0, 1])]);
-        // A map of one pixel meets only the centre, cut or not.
+        // A feature map of one pixel meets only the centre, cut or not.
         assert_eq!(taps(forward(&shape(1, 1, 3, 1, 1), 0, false)), [(0..1, vec![1])]);
         // Stride 2: even pixels meet the centre tap, odd ones the outer two.
         assert_eq!(taps(backward(&shape(8, 4, 3, 2, 1), 0, false)), [(0..4, vec![1]), (0..4, vec![2, 0])]);

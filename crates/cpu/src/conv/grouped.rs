@@ -264,7 +264,7 @@ pub(crate) struct GroupedGradient {
     lanes: Vec<[i32; MAX_LANES]>,
     /// Rows of dy, of all images, per block.
     block_rows: usize,
-    /// For each kernel row and column, its displacement and the outputs whose tap lies on the map.
+    /// For each kernel row and column, its displacement and the outputs whose tap lies on the feature map.
     taps: [Vec<(isize, Range<usize>)>; 2],
 }
 
@@ -411,12 +411,12 @@ impl<E: Element> BlockTask<'_, E> {
         let taps = &self.gradient.taps[1][kx..kx + N];
         let first = taps.iter().map(|(_, met)| met.start).min().unwrap_or(0);
         let end = taps.iter().map(|(_, met)| met.end).max().unwrap_or(0);
-        // The pixels at which all taps lie on the map; the pixels on either side are processed one by one.
+        // The pixels at which all taps lie on the feature map; the pixels on either side are processed one by one.
         let low = taps.iter().map(|(_, met)| met.start).max().unwrap_or(0).clamp(first, end);
         let high = taps.iter().map(|(_, met)| met.end).min().unwrap_or(0).clamp(low, end);
         let step = stride_x * channels;
         let lanes = &self.gradient.lanes[input..input + K];
-        // SAFETY: a tap is read only at pixels where it lies on the map; the sums belong to this task.
+        // SAFETY: a tap is read only at pixels where it lies on the feature map; the sums belong to this task.
         unsafe {
             let pick = |x: S::V, k: usize| match K {
                 1 => x,

@@ -15,7 +15,7 @@ use super::geometry::{self, ConvShape, PlacedTap};
 use crate::element::Element;
 use crate::gemm::{Matmul, multiply, panel_width};
 use crate::isa::{Isa, Simd, dispatch};
-use crate::pack::{Lattice, Map, PackPixelPanels, PackRowWords, PackRows, Run};
+use crate::pack::{FeatureMap, Lattice, PackPixelPanels, PackRowWords, PackRows, Run};
 use crate::region::Region;
 use crate::scratch::{Context, Scratch};
 use crate::sweep::{self, Pass};
@@ -40,7 +40,7 @@ struct Task {
     rows: usize,
     /// Output channels within the group.
     columns: Range<usize>,
-    /// Output pixels that meet the map through the task's taps.
+    /// Output pixels that meet the feature map through the task's taps.
     lattice: Lattice,
     runs: Vec<Run>,
     /// The task's points of the lattice, over all images.
@@ -48,7 +48,7 @@ struct Task {
     part: usize,
 }
 
-/// A prepared gradient of weights, for maps stored as `E`.
+/// A prepared gradient of weights, for activations stored as `E`.
 pub(crate) struct WeightGradient<E> {
     shape: ConvShape,
     isa: Isa,
@@ -86,7 +86,7 @@ impl<E: Element> WeightGradient<E> {
         let taps: Vec<PlacedTap> = (0..kernel_height * kernel_width)
             .map(|tap| PlacedTap { position: tap, dy: dy[tap / kernel_width], dx: dx[tap % kernel_width] })
             .collect();
-        // On small maps each tap is processed separately, over the pixels that it meets; elsewhere all taps share the
+        // On small feature maps each tap is processed separately, over the pixels that it meets; elsewhere all taps share the
         // gathered pixels.
         let bands: Vec<&[PlacedTap]> = if shape.cut_at_borders() { taps.chunks(1).collect() } else { vec![&taps[..]] };
         let width = panel_width(isa);
@@ -188,7 +188,7 @@ impl<E: Element> WeightGradient<E> {
         let (groups, isa) = (self.shape.conv.groups, self.isa);
         let map = |data: Region<E>, [height, width, channels]: [usize; 3]| {
             let first = task.group * (channels / groups);
-            Map { data, height, width, channels, first }
+            FeatureMap { data, height, width, channels, first }
         };
         let (source, gradient) = (map(x, self.shape.input), map(dy, self.shape.output));
         let outputs = self.shape.output[2];

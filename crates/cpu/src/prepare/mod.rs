@@ -1,6 +1,6 @@
 //! Turns a plan into prepared instructions: operands become addresses, and every matmul is divided into tasks.
 //!
-//! This is the one table from operations to kernels. All maps of a node are stored as one element type, f32 or bf16, and its
+//! This is the one table from operations to kernels. All activations of a node are stored as one element type, f32 or bf16, and its
 //! kernel is generic over that type. All other values (per-channel values, weights, matrices of a bf16 plan) are f32.
 
 mod convolution;
@@ -137,7 +137,7 @@ impl<'a> Preparation<'a> {
         Region::new(self.arena(arena, local).cast::<f32>().wrapping_add(start), elements)
     }
 
-    /// The instruction of a node whose maps are stored as `E`.
+    /// The instruction of a node whose activations are stored as `E`.
     fn instruction<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let none = Scratch::default();
         let instruction = match &o.node.op {

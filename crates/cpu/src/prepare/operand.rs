@@ -130,7 +130,7 @@ impl Operand<'_> {
         if index < self.node.inputs.len() { self.input(index).map(Some) } else { Ok(None) }
     }
 
-    /// Height, width and channels; a matrix is a map of one pixel.
+    /// Height, width and channels; a matrix is a feature map of one pixel.
     fn size(&self, side: Side) -> Result<[usize; 3], DeviceError> {
         let plan = self.preparation.plan;
         match plan.shape(self.id(side)?)[..] {

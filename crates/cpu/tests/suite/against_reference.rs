@@ -142,7 +142,7 @@ fn small_models_of_the_zoo() {
     model("resnet18", 40, 4, 3, 5e-5);
 }
 
-/// Batch norm over the few pixels of the last maps magnifies rounding errors. In 50 layers it flips a few ReLUs, in PyTorch
+/// Batch norm over the few pixels of the last activations magnifies rounding errors. In 50 layers it flips a few ReLUs, in PyTorch
 /// in f32 as on this device: the gradients of both are off by some 2e-2 from those in f64.
 #[test]
 fn a_resnet_of_50_layers() {

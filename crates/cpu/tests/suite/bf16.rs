@@ -1,4 +1,4 @@
-//! Plans that store maps in bf16: layers in any order against the reference that rounds in the same way, and bits with
+//! Plans that store activations in bf16: layers in any order against the reference that rounds in the same way, and bits with
 //! any number of threads. The error of whole models is tested along with PyTorch, in `crates/models/tests/torch`.
 
 use crate::common::{Batch, fill, gradients, levels, program_with, state};

@@ -85,7 +85,7 @@ impl OperationGraph {
     ) -> Result<Self, CudaError> {
         use Attribute as A;
         let mut parts = Parts { functions, made: Vec::new() };
-        let maps = problem.arithmetic.data_type();
+        let activations = problem.arithmetic.data_type();
         let window = &problem.conv.window;
         let pair = |sizes: [usize; 2]| sizes.map(|size| size as i64);
         let descriptor = parts
@@ -98,9 +98,9 @@ impl OperationGraph {
             .set(A::ConvolutionStrides, &pair(window.stride))?
             .set(A::ConvolutionDilations, &pair(window.dilation))?;
         let descriptor = parts.keep(descriptor)?;
-        let x = parts.tensor(X, problem.x, maps)?;
+        let x = parts.tensor(X, problem.x, activations)?;
         let w = parts.tensor(W, problem.w, weights)?;
-        let y = parts.tensor(Y, problem.y, maps)?;
+        let y = parts.tensor(Y, problem.y, activations)?;
         let mut operations = Vec::new();
         match problem.direction {
             Direction::Forward { bias } => {

@@ -74,7 +74,7 @@ pub struct Operands {
 
 impl Cudnn {
     /// The engines that take a problem, the best first by cuDNN's estimate. There is at least one. The gradient of weights from
-    /// 16-bit maps is written as f32 if an engine does that, otherwise in the type of the maps.
+    /// 16-bit activations is written as f32 if an engine does that, otherwise in the type of the activations.
     ///
     /// # Errors
     /// [`CudaError::Refused`] with cuDNN's last reason if no engine takes it.

@@ -6,7 +6,7 @@ use enmasse_graph::Conv2d;
 
 use super::sys::DataType;
 
-/// The element type of maps and weights, and how matmuls are computed. Sums are always f32.
+/// The element type of activations and weights, and how matmuls are computed. Sums are always f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Arithmetic {
     /// IEEE single precision throughout: no engine that uses tensor cores, which would round to tf32.
@@ -57,7 +57,7 @@ pub enum Direction {
     BackwardWeights,
 }
 
-/// A convolution. Maps are dense NHWC, weights KRSC: `[output channels, kernel height, kernel width, input channels /
+/// A convolution. Activations are dense NHWC, weights KRSC: `[output channels, kernel height, kernel width, input channels /
 /// groups]`. All addresses are multiples of 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {

@@ -113,7 +113,7 @@ pub(super) enum Attribute {
     DeviceJson = 2702,
 }
 
-/// `cudnnDataType_t`: the types of maps and weights.
+/// `cudnnDataType_t`: the types of activations and weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum DataType {

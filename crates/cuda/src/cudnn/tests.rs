@@ -33,8 +33,8 @@ impl Gpu {
     /// The operand that the plan computes, when the others have these values.
     fn run(&self, plan: &ConvolutionPlan, [x, w, y, bias]: [&[f64]; 4]) -> Vec<f64> {
         let problem = plan.problem();
-        let maps = problem.arithmetic.data_type();
-        let [x, w, y] = [encode(x, maps), encode(w, plan.weights), encode(y, maps)];
+        let activations = problem.arithmetic.data_type();
+        let [x, w, y] = [encode(x, activations), encode(w, plan.weights), encode(y, activations)];
         let [x, w, y, bias] = [&x, &w, &y, &encode(bias, DataType::F32)].map(|bytes| self.emulated.buffer(bytes));
         let workspace = Buffer::new(&self.emulated.context, "workspace", plan.workspace.max(1) as usize).unwrap();
         let operands = Operands {
@@ -47,8 +47,8 @@ impl Gpu {
         // SAFETY: the buffers are as large as the problem's shapes, and are read below, after the stream's work.
         unsafe { plan.execute(&self.handle, &operands) }.unwrap();
         let (result, shape, data_type) = match problem.direction {
-            Direction::Forward { .. } => (y, problem.y, maps),
-            Direction::BackwardData { .. } => (x, problem.x, maps),
+            Direction::Forward { .. } => (y, problem.y, activations),
+            Direction::BackwardData { .. } => (x, problem.x, activations),
             Direction::BackwardWeights => (w, problem.w, plan.weights),
         };
         let mut bytes = vec![0; shape.iter().product::<usize>() * data_type.size()];

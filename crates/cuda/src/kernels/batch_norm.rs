@@ -1,6 +1,6 @@
 //! Batch norm: statistics, normalisation with residual and activation, and its gradients.
 //!
-//! Weight, bias, statistics and sums have one f32 for each channel. Maps have the size that each function takes.
+//! Weight, bias, statistics and sums have one f32 for each channel. Activations have the size that each function takes.
 
 use enmasse_graph::Activation;
 use enmasse_tensor::DType;

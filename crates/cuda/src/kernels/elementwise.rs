@@ -1,4 +1,4 @@
-//! Passes over all elements of maps or matrices.
+//! Passes over all elements of activations or matrices.
 
 use enmasse_graph::{Activation, Function};
 use enmasse_tensor::DType;

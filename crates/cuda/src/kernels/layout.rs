@@ -1,11 +1,11 @@
-//! Changes of order: maps have channels last, PyTorch flattens them with channels first.
+//! Changes of order: activations have channels last, PyTorch flattens them with channels first.
 
 use enmasse_tensor::DType;
 
 use crate::kernels::{BLOCKS, THREADS, elementwise, named};
 use crate::work::{Argument, Kernel, Span};
 
-/// A map `[N,H,W,C]` of this type to a matrix `[N, C*H*W]` of f32.
+/// A feature map `[N,H,W,C]` of this type to a matrix `[N, C*H*W]` of f32.
 pub(crate) fn flatten(dtype: DType, shape: [usize; 4], x: Span, y: Span) -> Kernel {
     let [samples, height, width, channels] = shape;
     match transpose("flatten", dtype, [samples, height * width, channels], x, y) {
@@ -14,7 +14,7 @@ pub(crate) fn flatten(dtype: DType, shape: [usize; 4], x: Span, y: Span) -> Kern
     }
 }
 
-/// A matrix `[N, C*H*W]` of f32 to a map `[N,H,W,C]` of this type.
+/// A matrix `[N, C*H*W]` of f32 to a feature map `[N,H,W,C]` of this type.
 pub(crate) fn flatten_backward(dtype: DType, shape: [usize; 4], dy: Span, dx: Span) -> Kernel {
     let [samples, height, width, channels] = shape;
     match transpose("flatten_backward", dtype, [samples, channels, height * width], dy, dx) {

@@ -6,7 +6,7 @@ use enmasse_tensor::{Bf16, F16};
 use super::*;
 use crate::test_support::{Bench, Element, assert_rounded, noise, wide};
 
-/// Maps whose pixels and channels fill tiles, fall short of them and go beyond, with one pixel, and with one channel.
+/// Activations whose pixels and channels fill tiles, fall short of them and go beyond, with one pixel, and with one channel.
 const SHAPES: [[usize; 4]; 10] = [
     [1, 1, 1, 1],
     [5, 1, 1, 521],

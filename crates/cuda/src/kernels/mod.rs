@@ -41,7 +41,7 @@ fn pass(elements: usize, dtype: DType) -> [u32; 3] {
     blocks(elements.div_ceil(16 / dtype.size()))
 }
 
-/// A kernel's name for maps of this type.
+/// A kernel's name for activations of this type.
 fn named(name: &str, dtype: DType) -> String {
     format!("{name}_{dtype}")
 }

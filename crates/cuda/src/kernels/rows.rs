@@ -1,4 +1,4 @@
-//! Maps as rows of channels: how passes and reductions over them are divided among threads.
+//! Activations as rows of channels: how passes and reductions over them are divided among threads.
 
 use enmasse_tensor::DType;
 
@@ -6,13 +6,13 @@ use crate::kernels::operands::SCRATCH;
 use crate::kernels::{BLOCKS, THREADS};
 use crate::work::{Argument, Kernel, Span};
 
-/// A map, or a matrix, whose dimensions but the last are taken together.
+/// A feature map, or a matrix, whose dimensions but the last are taken together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows {
     /// Pixels of all samples.
     pub rows: usize,
     pub channels: usize,
-    /// Of the map's elements.
+    /// Of the feature map's elements.
     pub dtype: DType,
 }
 

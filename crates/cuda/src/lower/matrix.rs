@@ -92,7 +92,7 @@ impl Convolved<'_> {
         Ok(Problem { direction, x: shape(x)?, w: shape(w)?, y: shape(y)?, conv: *conv, arithmetic })
     }
 
-    /// The forward's problem, and its engine: one that adds the bias, or else one without. For 16-bit maps cuDNN would compile
+    /// The forward's problem, and its engine: one that adds the bias, or else one without. For 16-bit activations cuDNN would compile
     /// the former for some seconds.
     fn forward_plan(&self, conv: &Conv2d, engines: &Engines) -> Result<(Problem, Arc<ConvolutionPlan>), CudaError> {
         let Node { inputs, outputs, .. } = self.node;
@@ -172,7 +172,7 @@ impl Operands<'_> {
 
     /// The weights as they are multiplied.
     fn multiplied(&self, weights: Span) -> Span {
-        if self.maps() == DType::F32 { weights } else { rounded(weights) }
+        if self.activations() == DType::F32 { weights } else { rounded(weights) }
     }
 
     fn forward(&self, conv: &Conv2d, engines: &Engines) -> Result<Vec<Call>, CudaError> {
@@ -184,7 +184,7 @@ impl Operands<'_> {
         let mut calls = vec![call(&plan, problem, [x, w, y], None, 0)];
         if let Some(bias) = bias {
             let [n, h, w, channels] = problem.y;
-            let size = Rows { rows: n * h * w, channels, dtype: self.maps() };
+            let size = Rows { rows: n * h * w, channels, dtype: self.activations() };
             calls.push(Call::Kernel(bias::bias(size, y, bias, y)));
         }
         Ok(calls)
@@ -197,7 +197,7 @@ impl Operands<'_> {
         let Some(base) = base.filter(|_| !adds) else { return Ok(vec![call(&plan, problem, [dx, w, dy], None, 0)]) };
         // The engine must not write over what is still to be added.
         let (alone, used) = if base.place == dx.place { (scratch(0, dx.bytes), dx.bytes) } else { (dx, 0) };
-        let add = elementwise::add(self.maps(), alone, base, dx);
+        let add = elementwise::add(self.activations(), alone, base, dx);
         Ok(vec![call(&plan, problem, [alone, w, dy], None, used), Call::Kernel(add)])
     }
 
@@ -208,7 +208,7 @@ impl Operands<'_> {
             return Ok(vec![call(&plan, problem, [x, dw, dy], None, 0)]);
         }
         let narrow = scratch(0, dw.bytes / 2);
-        let cast = elementwise::cast(self.maps(), narrow, DType::F32, dw);
+        let cast = elementwise::cast(self.activations(), narrow, DType::F32, dw);
         Ok(vec![call(&plan, problem, [x, narrow, dy], None, narrow.bytes), Call::Kernel(cast)])
     }
 }

@@ -141,16 +141,16 @@ impl Lowering<'_> {
         self.sequence.work.push(Work { instruction, lane, call });
     }
 
-    /// Rounds the weights that convolutions multiply with narrower maps, all at once.
+    /// Rounds the weights that convolutions multiply with narrower activations, all at once.
     fn round_weights(&mut self, index: usize) -> Result<(), CudaError> {
-        let maps = self.plan.precision.maps();
+        let activations = self.plan.precision.activations();
         let multiplied = self.plan.instructions.iter().filter_map(|node| match node.op {
-            Op::Conv2d(_) => node.inputs.get(1).filter(|_| maps != DType::F32),
+            Op::Conv2d(_) => node.inputs.get(1).filter(|_| activations != DType::F32),
             _ => None,
         });
         let weights = multiplied.map(|&id| self.places.span(self.plan, id, 0));
         let Some(whole) = weights.reduce(Span::hull) else { return Ok(()) };
-        self.push(index, Call::Kernel(elementwise::cast(DType::F32, whole, maps, rounded(whole))));
+        self.push(index, Call::Kernel(elementwise::cast(DType::F32, whole, activations, rounded(whole))));
         Ok(())
     }
 
@@ -189,7 +189,7 @@ impl Lowering<'_> {
 
     /// The work of one instruction.
     fn instruction(&mut self, o: &Operands) -> Result<Vec<Placed>, CudaError> {
-        let maps = o.maps();
+        let activations = o.activations();
         let Sequence { constants, staging, events, .. } = &mut self.sequence;
         let mut ranks = Ranks { hosting: self.hosting, way: self.way, staging, events };
         let kernels: Vec<Kernel> = match &o.node.op {
@@ -200,7 +200,7 @@ impl Lowering<'_> {
                 return Ok(computed(o.matmul(&self.gpu.matmuls)?));
             }
             Op::Normalize { mean, std } => {
-                vec![elementwise::normalize(maps, o.input(0)?, o.output(0)?, mean, std)]
+                vec![elementwise::normalize(activations, o.input(0)?, o.output(0)?, mean, std)]
             }
             Op::BiasBackward => bias::bias_backward(o.rows(0)?, o.input(0)?, o.output(0)?),
             Op::BatchNormStatistics => o.statistics()?,
@@ -226,47 +226,49 @@ impl Lowering<'_> {
                 vec![batch_norm::backward(o.rows(0)?, &gradient, o.input(4)?, sums, o.output(0)?, dresidual)]
             }
             Op::RunningShare { .. } => o.running_share()?,
-            &Op::Activation(activation) => vec![elementwise::activate(maps, activation, o.input(0)?, o.output(0)?)],
+            &Op::Activation(activation) => {
+                vec![elementwise::activate(activations, activation, o.input(0)?, o.output(0)?)]
+            }
             &Op::ActivationBackward(activation) => {
-                vec![elementwise::activate_backward(maps, activation, o.input(0)?, o.input(1)?, o.output(0)?)]
+                vec![elementwise::activate_backward(activations, activation, o.input(0)?, o.input(1)?, o.output(0)?)]
             }
             Op::MaxPool(window) => {
                 let shape = [o.input_dimensions(0)?, o.output_dimensions(0)?];
-                vec![pooling::max(maps, shape, window, o.input(0)?, o.output(0)?, o.output(1)?)]
+                vec![pooling::max(activations, shape, window, o.input(0)?, o.output(0)?, o.output(1)?)]
             }
             Op::MaxPoolBackward(window) => {
                 let shape = [o.output_dimensions(0)?, o.input_dimensions(0)?];
-                vec![pooling::max_backward(maps, shape, window, o.input(0)?, o.input(1)?, o.output(0)?)]
+                vec![pooling::max_backward(activations, shape, window, o.input(0)?, o.input(1)?, o.output(0)?)]
             }
             Op::AvgPool(window) => {
                 let shape = [o.input_dimensions(0)?, o.output_dimensions(0)?];
-                vec![pooling::average(maps, shape, window, o.input(0)?, o.output(0)?)]
+                vec![pooling::average(activations, shape, window, o.input(0)?, o.output(0)?)]
             }
             Op::AvgPoolBackward(window) => {
                 let shape = [o.output_dimensions(0)?, o.input_dimensions(0)?];
-                vec![pooling::average_backward(maps, shape, window, o.input(0)?, o.output(0)?)]
+                vec![pooling::average_backward(activations, shape, window, o.input(0)?, o.output(0)?)]
             }
             Op::AdaptiveAvgPool(_) => {
                 let shape = [o.input_dimensions(0)?, o.output_dimensions(0)?];
-                vec![pooling::adaptive_average(maps, shape, o.input(0)?, o.output(0)?)]
+                vec![pooling::adaptive_average(activations, shape, o.input(0)?, o.output(0)?)]
             }
             Op::AdaptiveAvgPoolBackward(_) => {
                 let shape = [o.output_dimensions(0)?, o.input_dimensions(0)?];
-                vec![pooling::adaptive_average_backward(maps, shape, o.input(0)?, o.output(0)?)]
+                vec![pooling::adaptive_average_backward(activations, shape, o.input(0)?, o.output(0)?)]
             }
             Op::Dropout { probability, seed, layer } => {
                 let key = key(*seed, &format!("dropout {layer}"));
-                vec![elementwise::dropout(maps, key, *probability, o.input(0)?, o.input(1)?, o.output(0)?)]
+                vec![elementwise::dropout(activations, key, *probability, o.input(0)?, o.input(1)?, o.output(0)?)]
             }
-            Op::Add => vec![elementwise::add(maps, o.input(0)?, o.input(1)?, o.output(0)?)],
-            Op::Multiply => vec![elementwise::multiply(maps, o.input(0)?, o.input(1)?, o.output(0)?)],
-            &Op::Map(function) => vec![elementwise::map(maps, function, o.input(0)?, o.output(0)?)],
+            Op::Add => vec![elementwise::add(activations, o.input(0)?, o.input(1)?, o.output(0)?)],
+            Op::Multiply => vec![elementwise::multiply(activations, o.input(0)?, o.input(1)?, o.output(0)?)],
+            &Op::Map(function) => vec![elementwise::map(activations, function, o.input(0)?, o.output(0)?)],
             &Op::MapBackward(function) => {
-                vec![elementwise::map_backward(maps, function, o.input(0)?, o.input(1)?, o.output(0)?)]
+                vec![elementwise::map_backward(activations, function, o.input(0)?, o.input(1)?, o.output(0)?)]
             }
-            Op::Flatten => vec![layout::flatten(maps, o.input_dimensions(0)?, o.input(0)?, o.output(0)?)],
+            Op::Flatten => vec![layout::flatten(activations, o.input_dimensions(0)?, o.input(0)?, o.output(0)?)],
             Op::FlattenBackward => {
-                vec![layout::flatten_backward(maps, o.output_dimensions(0)?, o.input(0)?, o.output(0)?)]
+                vec![layout::flatten_backward(activations, o.output_dimensions(0)?, o.input(0)?, o.output(0)?)]
             }
             &Op::CrossEntropy { scale, smoothing } => {
                 let entropy = loss::CrossEntropy { scale, smoothing };

@@ -150,14 +150,14 @@ impl Operands<'_> {
         self.node.inputs.get(index).map(|&id| self.places.span(self.plan, id, self.local))
     }
 
-    /// The element type of the instruction's maps, or f32.
-    pub fn maps(&self) -> DType {
+    /// The element type of the instruction's activations, or f32.
+    pub fn activations(&self) -> DType {
         let ids = self.node.inputs.iter().chain(&self.node.outputs);
         let mut types = ids.map(|&id| self.plan.value(id).dtype);
         types.find(|dtype| matches!(dtype, DType::Bf16 | DType::F16)).unwrap_or(DType::F32)
     }
 
-    /// The dimensions of a map `[N,H,W,C]`; a matrix is a map of one pixel.
+    /// The dimensions of a feature map `[N,H,W,C]`; a matrix is a feature map of one pixel.
     fn dimensions(&self, id: ValueId) -> Result<[usize; 4], CudaError> {
         match self.plan.shape(id)[..] {
             [n, h, w, c] => Ok([n, h, w, c]),
@@ -178,7 +178,7 @@ impl Operands<'_> {
     /// The size of an operand as rows of channels.
     pub fn rows(&self, index: usize) -> Result<Rows, CudaError> {
         let [n, h, w, channels] = self.input_dimensions(index)?;
-        Ok(Rows { rows: n * h * w, channels, dtype: self.maps() })
+        Ok(Rows { rows: n * h * w, channels, dtype: self.activations() })
     }
 
     /// Mean and variance, which are two neighbouring operands.

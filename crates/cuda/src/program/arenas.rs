@@ -37,7 +37,7 @@ impl Sizes {
     pub fn new(plans: &Plans, schedule: &Schedule, [scratch, collectives, constants, staging]: [usize; 4]) -> Self {
         let arena = |arena: Arena| (Memory::Arena(arena), plans.arena_bytes(arena));
         let times = |count: usize, (memory, bytes): (Memory, usize)| (memory, count * bytes);
-        let narrow = plans.evaluate.precision.maps() != DType::F32;
+        let narrow = plans.evaluate.precision.activations() != DType::F32;
         let rounded = if narrow { plans.arena_bytes(Arena::Parameters) / 2 } else { 0 };
         let saved = Places { plans, schedule }.saved_bytes() * schedule.shards.len();
         let shared = vec![

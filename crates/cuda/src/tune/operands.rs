@@ -24,7 +24,7 @@ pub(super) struct Operands {
 fn sizes(plan: &ConvolutionPlan) -> [usize; 5] {
     let Problem { x, w, y, arithmetic, .. } = plan.problem();
     let bytes = |shape: &[usize; 4]| shape.iter().product::<usize>() * arithmetic.data_type().size();
-    // Gradients of weights may be f32 although maps are narrower.
+    // Gradients of weights may be f32 although activations are narrower.
     let weights = w.iter().product::<usize>() * plan.weights.size();
     [bytes(x), weights, bytes(y), y[3] * size_of::<f32>(), usize::try_from(plan.workspace).unwrap_or(usize::MAX)]
 }
@@ -78,7 +78,7 @@ impl Operands {
 
 /// Numbers between -1 and 1, in f32 as in 16 bits: a pair of equal bf16 numbers reads as an f32 of nearly their value.
 fn pattern() -> Vec<u8> {
-    // A prime, so that rows of a map do not repeat each other.
+    // A prime, so that rows of a feature map do not repeat each other.
     const PERIOD: usize = 4099;
     let mut random = RandomStream::new(0, "tune", 0, 0);
     let pairs = (0..PERIOD).flat_map(|_| {

@@ -25,7 +25,7 @@ fn set_scale(program: &mut dyn Program) {
     }
 }
 
-/// Compares the GPU with the reference, which rounds maps as the plan stores them.
+/// Compares the GPU with the reference, which rounds activations as the plan stores them.
 fn check(name: &str, plans: &Plans, steps: u64, tolerance: f64) {
     let Some(device) = gpu() else { return };
     let mut gpu = device.compile(plans.clone(), None).unwrap();

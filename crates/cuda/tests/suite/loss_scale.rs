@@ -11,7 +11,7 @@ const SCALE: &str = "optimizer.loss_scale.scale";
 const GOOD: &str = "optimizer.loss_scale.good_steps";
 const SKIPPED: &str = "optimizer.loss_scale.skipped_steps";
 
-/// With this scale the gradients of maps overflow f16.
+/// With this scale the gradients of activations overflow f16.
 const HUGE: f64 = (1u64 << 40) as f64;
 
 fn net(x: Tensor) -> Tensor {
@@ -119,7 +119,7 @@ fn the_scale_grows_after_enough_good_steps() {
     }
 }
 
-/// The scale is a power of two, so that the update and the norm are the same with any, until maps leave the range of f16.
+/// The scale is a power of two, so that the update and the norm are the same with any, until activations leave the range of f16.
 #[test]
 fn updates_do_not_depend_on_the_scale() {
     let metrics = || vec![Metric::GradientNorm];

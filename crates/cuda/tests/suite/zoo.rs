@@ -5,7 +5,7 @@ use enmasse_models::{AlexNet, MobileNetV2, ResNet, Vgg, lenet, mlp};
 
 /// A model by its name, with the tolerance of its gradients.
 ///
-/// Batch norm over the few pixels of the last maps magnifies rounding errors, the more the deeper the model: in PyTorch in f32
+/// Batch norm over the few pixels of the last activations magnifies rounding errors, the more the deeper the model: in PyTorch in f32
 /// as here. Models without batch norm show that the rest is exact.
 pub type Narrow = (&'static str, f64, fn(Tensor, usize) -> Tensor);
 

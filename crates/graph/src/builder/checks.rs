@@ -52,7 +52,7 @@ impl Tensor {
         Some([n, oh, ow, c].into())
     }
 
-    /// The dimensions of a map; sets an error if it is none.
+    /// The dimensions of a feature map; sets an error if it is none.
     pub(super) fn image_dims(&self, place: Place, shape: &Shape) -> Option<[usize; 4]> {
         let dims = <[usize; 4]>::try_from(&shape[..]).ok();
         if dims.is_none() {
@@ -91,7 +91,8 @@ impl Tensor {
         let dims = window.output(0, size[0]).zip(window.output(1, size[1]));
         if dims.is_none() {
             let [h, w] = [0, 1].map(|axis| window.least(axis));
-            let reason = format!("a window of {window} needs a map of at least {h}x{w}: use larger images (`size`)");
+            let reason =
+                format!("a window of {window} needs a feature map of at least {h}x{w}: use larger images (`size`)");
             self.set_error(GraphError::Shape { place, shape: shape.clone(), reason });
         }
         dims.map(|(h, w)| [h, w])
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
     use crate::{Builder, Conv, Mode, Pool};
 
-    /// A branch of 3x3 convolutions without padding, so that maps of different depth have different shapes.
+    /// A branch of 3x3 convolutions without padding, so that activations of different depth have different shapes.
     fn conv(x: Tensor, name: &str, channels: usize) -> Tensor {
         x.conv2d(name, Conv::new(channels, 3)).relu()
     }
@@ -120,9 +121,10 @@ mod tests {
 
         // Named layers.
         let larger = "use larger images (`size`)";
-        let kernel = format!("a window of kernel 9x9 needs a map of at least 9x9: {larger}");
+        let kernel = format!("a window of kernel 9x9 needs a feature map of at least 9x9: {larger}");
         check(&|x| x.conv2d("stem", Conv::new(4, 9)), &format!("layer stem: conv2d got [2,8,8,3], but {kernel}"));
-        let window = format!("a window of kernel 5x5 padding 1x1 dilation 3x3 needs a map of at least 11x11: {larger}");
+        let window =
+            format!("a window of kernel 5x5 padding 1x1 dilation 3x3 needs a feature map of at least 11x11: {larger}");
         let dilated = Conv::new(4, 5).dilation(3).padding(1);
         check(&|x| x.conv2d("stem", dilated), &format!("layer stem: conv2d got [2,8,8,3], but {window}"));
         let groups = "its groups (2) must divide 3 input and 4 output channels";
@@ -178,7 +180,7 @@ mod tests {
         check(
             &|x| conv(x, "a", 4).max_pool(Pool::new(7)),
             &format!(
-                "max_pool after a got [2,6,6,4], but a window of kernel 7x7 stride 7x7 needs a map of at least 7x7: {larger}"
+                "max_pool after a got [2,6,6,4], but a window of kernel 7x7 stride 7x7 needs a feature map of at least 7x7: {larger}"
             ),
         );
         check(&|x| x.flatten().avg_pool(Pool::new(2)), &format!("avg_pool after the input got [2,192], but {map}"));

@@ -61,7 +61,7 @@ fn gradient_norm(graph: &mut Graph, gradients: &[(ValueId, ValueId)], scale: Opt
     norm
 }
 
-/// Adds the optimiser's state of each trainable parameter: a map from parameter to state for each state name.
+/// Adds the optimiser's state of each trainable parameter: a feature map from parameter to state for each state name.
 fn add_state(graph: &mut Graph, optimizer: Optimizer) -> Vec<HashMap<ValueId, ValueId>> {
     let trainable = graph.parameters().filter(|(_, _, parameter)| parameter.trainable);
     let trainable: Vec<_> = trainable.map(|(id, value, _)| (id, value.name.clone(), value.shape.clone())).collect();

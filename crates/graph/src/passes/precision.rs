@@ -1,6 +1,6 @@
 //! The precision of a plan: the element type in which activations are stored, and how products are computed.
 //!
-//! Devices follow the element types of their operands. They always compute and add in f32. bf16 halves the size of maps, and
+//! Devices follow the element types of their operands. They always compute and add in f32. bf16 halves the size of activations, and
 //! lets a device multiply pairs of elements. f16 does so too, with a smaller range, so its plans scale the loss. tf32 stores everything in f32, and lets a device round what it multiplies.
 
 use std::fmt;
@@ -9,7 +9,7 @@ use enmasse_tensor::DType;
 
 use crate::Graph;
 
-/// The element type in which the maps between layers are stored, and how convolutions and linear layers multiply.
+/// The element type in which the activations between layers are stored, and how convolutions and linear layers multiply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// IEEE single precision, like everything else.
@@ -19,9 +19,9 @@ pub enum Precision {
     /// fraction, as the tensor cores of NVIDIA's GPUs do. Sums are f32. Evaluation multiplies in the same way.
     Tf32,
     /// The 16-bit float with f32's range. Parameters, their gradients, the optimiser's state, statistics, and all other
-    /// values that are not maps (flattened features, logits, the loss) stay f32.
+    /// values that are not activations (flattened features, logits, the loss) stay f32.
     Bf16,
-    /// IEEE half precision, for the same values. Gradients of maps would vanish below its range, so the loss is scaled: see
+    /// IEEE half precision, for the same values. Gradients of activations would vanish below its range, so the loss is scaled: see
     /// [`crate::Op::UpdateScale`].
     F16,
 }
@@ -37,8 +37,8 @@ impl Precision {
         }
     }
 
-    /// The element type of maps.
-    pub const fn maps(self) -> DType {
+    /// The element type of activations.
+    pub const fn activations(self) -> DType {
         match self {
             Precision::F32 | Precision::Tf32 => DType::F32,
             Precision::Bf16 => DType::Bf16,
@@ -58,9 +58,9 @@ impl fmt::Display for Precision {
     }
 }
 
-/// Stores the maps of a graph and their gradients in `precision`. [`crate::Op`] documents the types of all operands.
+/// Stores the activations of a graph and their gradients in `precision`. [`crate::Op`] documents the types of all operands.
 pub fn precision(graph: &mut Graph, precision: Precision) {
-    graph.values.iter_mut().filter(|value| value.map).for_each(|value| value.dtype = precision.maps());
+    graph.values.iter_mut().filter(|value| value.is_activation).for_each(|value| value.dtype = precision.activations());
 }
 
 #[cfg(test)]
@@ -70,7 +70,7 @@ mod tests {
         Arena, CompileOptions, Conv, Loss, Metric, Mode, Op, PerSample, Plan, Pool, Role, Tensor, Value, compile,
     };
 
-    /// Every kind of operation that touches maps.
+    /// Every kind of operation that touches activations.
     fn net(x: Tensor) -> Tensor {
         let x = x.conv2d("stem", Conv::new(8, 3).padding(1).no_bias()).batch_norm("bn").relu();
         let y = x.clone().conv2d("a", Conv::new(8, 3).padding(1)).relu6().batch_norm("bn_a");
@@ -133,8 +133,8 @@ mod tests {
             assert_eq!(instructions(&single), instructions(&half));
             for (single, half) in single.values.iter().zip(&half.values) {
                 let image = single.role == Role::Activation && single.shape.len() == 4;
-                assert_eq!(single.map, image && single.dtype == DType::F32, "{}", single.name);
-                assert_eq!(half.dtype, if single.map { DType::Bf16 } else { single.dtype }, "{}", half.name);
+                assert_eq!(single.is_activation, image && single.dtype == DType::F32, "{}", single.name);
+                assert_eq!(half.dtype, if single.is_activation { DType::Bf16 } else { single.dtype }, "{}", half.name);
             }
             let activations = |plan: &Plan| (plan.arena_bytes(Arena::Activations), plan.unshared_activations);
             let ((arena, unshared), before) = (activations(&half), activations(&single));
@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    /// Logits, and values computed from them, are not maps.
+    /// Logits, and values computed from them, are not activations.
     #[test]
     fn functions_of_logits_stay_in_f32() {
         let function = PerSample::new(|logits: Tensor, targets: Tensor| {
@@ -172,7 +172,7 @@ mod tests {
             let of_loss = plan.instructions.iter().filter(|node| ["loss", "own", "top5"].contains(&&*node.layer));
             let values: Vec<&Value> = of_loss.flat_map(|node| &node.outputs).map(|&id| plan.value(id)).collect();
             assert!(values.len() > 20, "{plan}");
-            assert!(values.iter().all(|value| value.dtype == DType::F32 && !value.map), "{plan}");
+            assert!(values.iter().all(|value| value.dtype == DType::F32 && !value.is_activation), "{plan}");
         }
     }
 

@@ -92,7 +92,7 @@ fn a_run_learns_and_leaves_its_files() {
     let best = records.iter().map(|record| record.val_accuracy).fold(0.0, f64::max);
     assert_eq!((found.accuracy, found.samples), (best, 17));
 
-    // The element type of maps is the run's choice, which its checkpoint keeps.
+    // The element type of activations is the run's choice, which its checkpoint keeps.
     for precision in [Precision::F32, Precision::Bf16] {
         let mut changed = checkpoint.clone();
         changed.meta.configuration = TrainConfig { precision, ..config(&out) }.to_toml();

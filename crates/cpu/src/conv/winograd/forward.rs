@@ -52,7 +52,7 @@ enum Work {
     Pieces,
 }
 
-/// A prepared convolution of maps stored as `E`, whose transforms are rounded to `E` and multiplied as such.
+/// A prepared convolution of activations stored as `E`, whose transforms are rounded to `E` and multiplied as such.
 pub(crate) struct Winograd<E> {
     isa: Isa,
     source: [usize; 3],

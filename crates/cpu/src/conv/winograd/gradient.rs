@@ -38,7 +38,7 @@ const PIECE: [usize; 2] = [28, 128];
 /// Tiles per task if patches are shared.
 const PATCH_TILES: usize = 4;
 
-/// A prepared gradient of weights for maps stored as `E`, whose transforms are rounded to `E` and multiplied as such.
+/// A prepared gradient of weights for activations stored as `E`, whose transforms are rounded to `E` and multiplied as such.
 pub(crate) struct WinogradGradient<E> {
     shape: ConvShape,
     isa: Isa,

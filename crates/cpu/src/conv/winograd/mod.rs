@@ -20,7 +20,7 @@
 //! | 256, 14x14 | 1.7e-6, 2.0e-6, 1.0e-6 | 7.3e-7, 6.0e-7, 5.1e-7 |
 //! | 512, 7x7 | 1.8e-6, 1.6e-6, 7.1e-7 | 4.6e-7, 5.1e-7, 2.5e-7 |
 //!
-//! With maps in bf16 the transformed patches and filters are rounded to bf16 too, and multiplied as pairs. Transforms
+//! With activations in bf16 the transformed patches and filters are rounded to bf16 too, and multiplied as pairs. Transforms
 //! magnify that rounding: the root mean square of the error, relative to that of the values, is 1.2e-2 in each
 //! direction. Direct sums of bf16 products have 2.2e-3, nearly all of it from storing the result.
 
@@ -74,8 +74,8 @@ const CHANNELS: usize = 16;
 const TILES: [usize; 2] = [4, 32];
 
 /// Whether the algorithm is faster than direct sums, forward and for the gradient of the input. The rule follows
-/// measurements on AVX-512 (Zen 5), and with AVX2 and portable instructions on the same machine. On maps of 7x7 and
-/// more, or of 4x4, the algorithm is 2.5 to 3.5 times as fast. On 5x5 and 3x3, with maps in f32, it is 1.2 to 1.4 times
+/// measurements on AVX-512 (Zen 5), and with AVX2 and portable instructions on the same machine. On feature maps of 7x7 and
+/// more, or of 4x4, the algorithm is 2.5 to 3.5 times as fast. On 5x5 and 3x3, with activations in f32, it is 1.2 to 1.4 times
 /// as fast. On 2x2, where direct sums skip most taps, it is half as fast. Compared with products of pairs, transforms
 /// cost twice as much: in bf16, direct sums are as fast on 5x5 and 3x3, and round less.
 pub(crate) fn pays<E: Element>(shape: &ConvShape) -> bool {
@@ -98,7 +98,7 @@ pub(crate) fn gradient_pays<E: Element>(shape: &ConvShape) -> bool {
     pays::<E>(shape) && Tiling::new(shape.batch, shape.output).count() >= TILES[1]
 }
 
-/// The number of times that a tap meets the map along an axis, over all results.
+/// The number of times that a tap meets the feature map along an axis, over all results.
 fn met_taps(shape: &ConvShape, axis: usize) -> usize {
     let padding = shape.conv.window.padding[axis] as isize;
     (0..3).map(|tap| geometry::met(shape, axis, tap - padding).len()).sum()

@@ -84,12 +84,12 @@ pub(super) struct Patches<'a, E, const N: usize> {
     pub tiling: &'a Tiling,
     /// From a tile's first pixel to its patch's first pixel.
     pub offset: [isize; 2],
-    /// Zeros for pixels outside the map, one per channel.
+    /// Zeros for pixels outside the feature map, one per channel.
     pub zeros: Region<E>,
 }
 
 impl<E: Element, const N: usize> Patches<'_, E, N> {
-    /// The addresses of the pixels of a tile's patch. They point to zeros if there is no tile, outside the map, and
+    /// The addresses of the pixels of a tile's patch. They point to zeros if there is no tile, outside the feature map, and
     /// where a tile is not whole: its patch is smaller by as many pixels.
     #[inline(always)]
     fn pixels(&self, tile: Option<usize>) -> [[*const E; N]; N] {
@@ -290,7 +290,7 @@ impl<E: Element> Kernel for TransformResult<'_, E> {
             let Tile { image, corner: [top, left], size } = self.tiling.tiles[tile];
             let corner = ((image * height + top) * width + left) * channels;
             let mut channel = self.channels.start;
-            // SAFETY: tiles lie on the map.
+            // SAFETY: tiles lie on the feature map.
             unsafe {
                 while channel + S::LANES <= self.channels.end {
                     self.transform::<S>(row, corner, size, channel);

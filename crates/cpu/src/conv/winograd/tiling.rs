@@ -1,4 +1,4 @@
-//! The tiles of a map, and which of the 36 products each of them needs.
+//! The tiles of a feature map, and which of the 36 products each of them needs.
 //!
 //! The products at the point at infinity contribute only to the fourth result (in the gradient of the weights, their
 //! factor is only the fourth value), so a tile of three rows or columns does not need them. Therefore sides are divided

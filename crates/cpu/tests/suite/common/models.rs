@@ -28,7 +28,7 @@ pub fn residual(x: Tensor) -> Tensor {
 }
 
 /// Max pooling by windows of 16 x 16 elements, the most whose positions fit a byte. Of the first windows in a row or column only
-/// the second half lies in the map.
+/// the second half lies in the feature map.
 pub fn largest_windows(x: Tensor) -> Tensor {
     let x = x.conv2d("stem", Conv::new(18, 3).padding(1)).max_pool(Pool::new(16).stride(8).padding(8));
     x.flatten().linear("fc", 5)

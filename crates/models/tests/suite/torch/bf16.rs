@@ -1,4 +1,4 @@
-//! Steps that store maps in bf16: as close to the exact result as PyTorch's under autocast, tensor by tensor.
+//! Steps that store activations in bf16: as close to the exact result as PyTorch's under autocast, tensor by tensor.
 //!
 //! The test compares typical errors, geometric means over many seeds; `fixtures/make.py`, which measured PyTorch's,
 //! says why. All tensors have the same limit, including the loss and biases of six elements: over so many seeds the

@@ -39,7 +39,7 @@ pub struct Case {
     pub freeze: &'static [&'static str],
     /// Mean and std per channel.
     pub normalization: (&'static [f32], &'static [f32]),
-    /// The element type in which maps are stored.
+    /// The element type in which activations are stored.
     pub precision: Precision,
     /// The centres of batch norms' biases.
     pub centres: [f64; 2],

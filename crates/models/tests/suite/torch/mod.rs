@@ -87,7 +87,7 @@ fn check_in_bf16(case: &Case) {
             cpus.push((format!("{isa}{}", if exact { ", exact" } else { "" }), Cpu::new(options).unwrap(), limit));
         }
     }
-    // With exact sums first: the error of storing maps in bf16, independent of the device.
+    // With exact sums first: the error of storing activations in bf16, independent of the device.
     let reference = Candidate { name: "reference".into(), device: &RoundingReference, limit: BF16_LIMIT };
     let cpus = cpus.iter().map(|(name, cpu, limit)| Candidate { name: name.clone(), device: cpu, limit: *limit });
     bf16::check(case, &[reference].into_iter().chain(cpus).collect::<Vec<_>>());
