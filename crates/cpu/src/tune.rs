@@ -18,7 +18,7 @@ use crate::scratch::{Context, Scratch};
 const MIN_ROUNDS: usize = 5;
 /// Total time for all algorithms of an operation, if they are fast enough for more than the minimum number of runs.
 const ENOUGH: Duration = Duration::from_millis(100);
-/// The usual algorithm stays unless another takes less than this fraction of its time, so that runs on the same machine
+/// The default algorithm stays unless another takes less than this fraction of its time, so that runs on the same machine
 /// choose alike.
 const CLEARLY: f64 = 0.95;
 
@@ -28,7 +28,7 @@ struct Candidate {
     /// For each algorithm, a plan of the single instruction.
     ways: Vec<(Algorithm, Plan)>,
     /// The algorithm that is chosen without measuring.
-    usual: &'static str,
+    default: &'static str,
 }
 
 /// Measures the convolutions of the plans that have several algorithms, except those in `known`.
@@ -65,7 +65,7 @@ pub(crate) fn tune(
         let mut ways = candidate.ways.iter().map(prepare).collect::<Result<Vec<_>, DeviceError>>()?;
         measure(&mut ways, &mut machine)?;
         let least = |(algorithm, _, time): &(Algorithm, Instruction, Duration)| (*algorithm, time.as_secs_f64());
-        if let Some(algorithm) = fastest(ways.iter().map(least), candidate.usual) {
+        if let Some(algorithm) = fastest(ways.iter().map(least), candidate.default) {
             choices.insert(candidate.signature, algorithm.name());
         }
     }
@@ -79,16 +79,16 @@ fn candidates(plans: &Plans, known: &Choices, options: KernelOptions) -> Result<
     for plan in plans.train.iter().chain([&plans.evaluate]) {
         let whole = Preparation::sample(plan, &|_| std::ptr::null_mut(), options, &schedule)?.run()?;
         for (node, prepared) in plan.instructions.iter().zip(whole.shards.iter().flatten()) {
-            let (signature, usual) = (plan.signature(node), prepared.algorithm);
+            let (signature, default) = (plan.signature(node), prepared.algorithm);
             // An instruction names its algorithm only if there are alternatives.
-            if usual.is_empty() || known.get(&signature).is_some() || !seen.insert(signature.clone()) {
+            if default.is_empty() || known.get(&signature).is_some() || !seen.insert(signature.clone()) {
                 continue;
             }
             let ways = Algorithm::ALL.map(|algorithm| (algorithm, alone(plan, node, Some(algorithm)))).into_iter();
             // Preparing refuses algorithms that cannot compute the operation.
             let ways: Vec<_> = ways.filter(|(_, plan)| prepare(plan, None, options).is_ok()).collect();
             if ways.len() > 1 {
-                candidates.push(Candidate { signature, ways, usual });
+                candidates.push(Candidate { signature, ways, default });
             }
         }
     }
@@ -169,10 +169,10 @@ fn measure(ways: &mut [(Algorithm, Instruction, Duration)], machine: &mut Machin
     Ok(())
 }
 
-/// The fastest of the algorithms that are clearly faster than the usual one, or the usual one if there are none.
-fn fastest(seconds: impl Iterator<Item = (Algorithm, f64)>, usual: &str) -> Option<Algorithm> {
+/// The fastest of the algorithms that are clearly faster than the default one, or the default one if there are none.
+fn fastest(seconds: impl Iterator<Item = (Algorithm, f64)>, default: &str) -> Option<Algorithm> {
     let weighed = seconds.map(|(algorithm, seconds)| {
-        let part = if algorithm.name() == usual { CLEARLY } else { 1.0 };
+        let part = if algorithm.name() == default { CLEARLY } else { 1.0 };
         (algorithm, part * seconds)
     });
     weighed.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(algorithm, _)| algorithm)
@@ -187,9 +187,9 @@ mod tests {
 
     #[test]
     fn the_usual_algorithm_yields_to_a_clearly_faster_one() {
-        let check = |direct: f64, winograd: f64, usual: &str, expected: Algorithm| {
+        let check = |direct: f64, winograd: f64, default: &str, expected: Algorithm| {
             let seconds = [(Algorithm::Direct, direct), (Algorithm::Winograd, winograd)];
-            assert_eq!(fastest(seconds.into_iter(), usual), Some(expected), "{direct} {winograd} {usual}");
+            assert_eq!(fastest(seconds.into_iter(), default), Some(expected), "{direct} {winograd} {default}");
         };
         check(1.0, 2.0, "direct", Algorithm::Direct);
         check(1.0, 2.0, "winograd", Algorithm::Direct);

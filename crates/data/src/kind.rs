@@ -88,7 +88,7 @@ impl DataKind {
 
     /// The default augmentation at `size`.
     pub fn train_transform(self, size: usize) -> TrainTransform {
-        TrainTransform::usual(size, &self.crop(size), self.flip())
+        TrainTransform::crop_and_flip(size, &self.crop(size), self.flip())
     }
 }
 

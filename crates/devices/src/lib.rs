@@ -152,20 +152,24 @@ mod tests {
             let found = open(kind, &request).err().map(|error| error.to_string()).unwrap_or_default();
             assert!(found.starts_with(expected), "{found}");
         };
-        let usual = DeviceRequest::default;
-        check("tpu", usual(), "this build has no device of kind tpu; it has cpu, gpu and reference");
+        let default = DeviceRequest::default;
+        check("tpu", default(), "this build has no device of kind tpu; it has cpu, gpu and reference");
         check(
             "gpu",
-            DeviceRequest { isa: Some("avx2".into()), ..usual() },
+            DeviceRequest { isa: Some("avx2".into()), ..default() },
             "`isa = avx2`: a GPU has no instruction-set",
         );
-        check("cpu", DeviceRequest { isa: Some("sse2".into()), ..usual() }, "`isa = sse2`: must be portable or avx2");
-        check("cpu", DeviceRequest { ordinal: Some(1), ..usual() }, "cores have no numbers here: use cpu:N");
-        let narrow = || DeviceRequest { summation: Summation::Bf16, ..usual() };
+        check("cpu", DeviceRequest { isa: Some("sse2".into()), ..default() }, "`isa = sse2`: must be portable or avx2");
+        check("cpu", DeviceRequest { ordinal: Some(1), ..default() }, "cores have no numbers here: use cpu:N");
+        let narrow = || DeviceRequest { summation: Summation::Bf16, ..default() };
         check("cpu", narrow(), "`reduce_precision = bf16`: ranks on CPUs sum f32; use f32");
         check("reference", narrow(), "`reduce_precision = bf16`: the reference device");
-        check("reference", DeviceRequest { ordinal: Some(1), ..usual() }, "the reference device has no numbers");
-        check("reference", DeviceRequest { isa: Some("avx2".into()), ..usual() }, "`isa = avx2`: the reference device");
-        check("reference", DeviceRequest { exact: true, ..usual() }, "`exact`: the reference device");
+        check("reference", DeviceRequest { ordinal: Some(1), ..default() }, "the reference device has no numbers");
+        check(
+            "reference",
+            DeviceRequest { isa: Some("avx2".into()), ..default() },
+            "`isa = avx2`: the reference device",
+        );
+        check("reference", DeviceRequest { exact: true, ..default() }, "`exact`: the reference device");
     }
 }

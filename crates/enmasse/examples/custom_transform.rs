@@ -1,4 +1,4 @@
-//! A custom transform: training images become darker at random, after the usual crops and flips.
+//! A custom transform: training images become darker at random, after the default crops and flips.
 //!
 //! ```text
 //! cargo run --release --example custom_transform
@@ -30,7 +30,7 @@ impl Transform for Darken {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = TrainConfig { epochs: 3, size: Some(32), ..TrainConfig::default() };
     let data = TrainingData::open(&shapes::ensure(&shapes::default_cache()?)?, &config.open_options())?
-        .with_augmentation(|usual| usual.then(Darken { least: 0.5 }));
+        .with_augmentation(|default| default.then(Darken { least: 0.5 }));
     let device = device("cpu", 2)?;
     let done = Trainer::new(config, device.as_ref()).fit("lenet", &enmasse::models::lenet, &data)?;
     println!("best {:.3}, kept in {}", done.best_val_accuracy, done.run.display());

@@ -73,11 +73,12 @@ pub fn settings(names: &[&str]) -> Vec<Arg> {
     settings_with(names, &[])
 }
 
-/// The flags of the settings with these names. `usual` has the names of those with other defaults in this command, and these
+/// The flags of the settings with these names. `default` has the names of those with other defaults in this command, and these
 /// defaults.
-pub fn settings_with(names: &[&str], usual: &[(&str, &'static str)]) -> Vec<Arg> {
-    let usual = |setting: &Setting| usual.iter().find_map(|(name, usual)| (*name == setting.name).then_some(*usual));
-    names.iter().filter_map(|name| Setting::find(name)).map(|setting| flag_with(setting, usual(setting))).collect()
+pub fn settings_with(names: &[&str], default: &[(&str, &'static str)]) -> Vec<Arg> {
+    let default =
+        |setting: &Setting| default.iter().find_map(|(name, default)| (*name == setting.name).then_some(*default));
+    names.iter().filter_map(|name| Setting::find(name)).map(|setting| flag_with(setting, default(setting))).collect()
 }
 
 /// DATA, as an argument and as a flag.
@@ -107,12 +108,12 @@ pub fn flag(setting: &'static Setting) -> Arg {
     flag_with(setting, None)
 }
 
-fn flag_with(setting: &'static Setting, usual: Option<&'static str>) -> Arg {
+fn flag_with(setting: &'static Setting, default: Option<&'static str>) -> Arg {
     let long = setting.name.replace('_', "-");
     let arg = Arg::new(setting.name).aliases(spellings(setting).into_iter().filter(|spelling| *spelling != long));
     let arg = setting.aliases().filter_map(letter).fold(arg, Arg::short).long(long);
-    let arg = arg.help_heading(setting.group.to_string()).long_help(long_help(setting, usual));
-    let arg = match (usual, shown_default(setting)) {
+    let arg = arg.help_heading(setting.group.to_string()).long_help(long_help(setting, default));
+    let arg = match (default, shown_default(setting)) {
         (None, Some(default)) => arg.help(format!("{} [default: {default}]", setting.summary)),
         _ => arg.help(setting.summary),
     };
@@ -129,9 +130,9 @@ fn flag_with(setting: &'static Setting, usual: Option<&'static str>) -> Arg {
     }
 }
 
-/// The long help: sentences, the allowed values, the default (in the command's own words if `usual` has them), and other
+/// The long help: sentences, the allowed values, the default (in the command's own words if `default` has them), and other
 /// spellings.
-fn long_help(setting: &Setting, usual: Option<&str>) -> String {
+fn long_help(setting: &Setting, default: Option<&str>) -> String {
     let mut help = setting.summary.to_owned();
     if !setting.details.is_empty() {
         help.push_str(&format!(". {}", setting.details));
@@ -142,7 +143,7 @@ fn long_help(setting: &Setting, usual: Option<&str>) -> String {
         }
     };
     note("one of", &choices(setting).join(", "));
-    note("default", usual.unwrap_or(&shown_default(setting).unwrap_or_else(|| setting.usual.to_owned())));
+    note("default", default.unwrap_or(&shown_default(setting).unwrap_or_else(|| setting.default_words.to_owned())));
     let others = setting.aliases().map(as_flag).filter(|flag| flag[2..] != *DATA_PATH);
     note("also", &others.collect::<Vec<_>>().join(", "));
     help

@@ -159,9 +159,9 @@ fn among_equals(all: &[Vec<u8>], rank: usize) -> (usize, usize) {
 
 /// How long ranks wait for each other.
 fn options(config: &TrainConfig) -> GroupOptions {
-    let usual = GroupOptions::default();
+    let default = GroupOptions::default();
     let timeout = seconds(config.timeout);
-    GroupOptions { timeout, stall_warning: usual.stall_warning.min(timeout / 2), ..usual }
+    GroupOptions { timeout, stall_warning: default.stall_warning.min(timeout / 2), ..default }
 }
 
 fn seconds(seconds: f64) -> Duration {

@@ -15,7 +15,7 @@ pub const SHAPES_SIZE: usize = 64;
 /// The defaults of commands that examine a model without data.
 pub const WITHOUT_DATA: &[(&str, &str)] = &[("size", "64")];
 
-/// The configuration of a model without data on some ranks, and its number of classes: `--classes`, or the usual number for
+/// The configuration of a model without data on some ranks, and its number of classes: `--classes`, or the default number for
 /// data sets of that size.
 pub fn without_data(matches: &ArgMatches, ranks: Ranks) -> Result<(TrainConfig, usize), Failure> {
     let mut config = settings::finish(settings::layers(matches)?, ranks)?;
@@ -25,7 +25,7 @@ pub fn without_data(matches: &ArgMatches, ranks: Ranks) -> Result<(TrainConfig, 
     Ok((config, classes))
 }
 
-/// The usual number of classes of data sets with images of this size: CIFAR and MNIST, or ImageNet.
+/// The default number of classes of data sets with images of this size: CIFAR and MNIST, or ImageNet.
 pub fn usual_classes(size: usize) -> usize {
     if size <= SHAPES_SIZE { 10 } else { 1000 }
 }

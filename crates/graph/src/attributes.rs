@@ -37,10 +37,10 @@ impl Window {
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "kernel {}x{}", self.kernel[0], self.kernel[1])?;
-        for (name, value, usual) in
+        for (name, value, default) in
             [("stride", self.stride, 1), ("padding", self.padding, 0), ("dilation", self.dilation, 1)]
         {
-            if value != [usual; 2] {
+            if value != [default; 2] {
                 write!(f, " {name} {}x{}", value[0], value[1])?;
             }
         }

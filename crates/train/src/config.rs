@@ -60,11 +60,11 @@ use value::{ANY, Inspection, SettingValue, above, above_to, at_least, below, bet
 pub const DEFAULT_GLOBAL_BATCH: usize = 64;
 
 /// Defines [`TrainConfig`] and [`SETTINGS`] by one list: a section of the help, and in it the summary, more sentences,
-/// and `name: type = default => usual value, placeholder, range, scope;`.
+/// and `name: type = default => default value, placeholder, range, scope;`.
 macro_rules! settings {
     ($($group:ident {$(
         #[doc = $summary:literal] $(#[doc = $detail:literal])*
-        $name:ident: $type:ty = $default:expr $(=> $usual:literal)?, $placeholder:literal, $range:expr, $scope:ident;
+        $name:ident: $type:ty = $default:expr $(=> $default_words:literal)?, $placeholder:literal, $range:expr, $scope:ident;
     )+})+) => {
         /// All settings of a training run. Build one from [`TrainConfig::default`], or with [`LayeredConfig`].
         #[derive(Clone, Debug, PartialEq)]
@@ -84,7 +84,7 @@ macro_rules! settings {
             group: Group::$group,
             summary: $summary.trim_ascii(),
             details: concat!($($detail),*).trim_ascii(),
-            usual: concat!($($usual)?),
+            default_words: concat!($($default_words)?),
             placeholder: $placeholder,
             kind: <$type as SettingValue>::KIND,
             range: $range,

@@ -39,22 +39,22 @@ impl Preparation {
             Some(Augmentation::Crop) => Crop::Padded { padding: config.crop_padding },
             Some(Augmentation::None) => Crop::None { resize: evaluation.resize },
         };
-        let squares = TrainTransform::usual(size, &crop, config.flip.unwrap_or(kind.flip()));
+        let squares = TrainTransform::crop_and_flip(size, &crop, config.flip.unwrap_or(kind.flip()));
         let train = augmented(squares, config, &normalization, normalization.channels() < own.channels());
         Preparation { train, evaluation, normalization }
     }
 
     /// The preparation that `config` requests for `data`, with the transforms that the program adds.
     pub fn of(config: &TrainConfig, data: &TrainingData) -> Self {
-        let usual = Self::new(config, data.kind);
-        let is_converted = usual.normalization.channels() < data.kind.normalization().channels();
+        let default = Self::new(config, data.kind);
+        let is_converted = default.normalization.channels() < data.kind.normalization().channels();
         let train = match &data.augment {
             // The program may have begun a new list. Grey images stay as they are.
-            Some(augment) if is_converted => augment(usual.train).then_keyed("one channel", Grayscale),
-            Some(augment) => augment(usual.train),
-            None => usual.train,
+            Some(augment) if is_converted => augment(default.train).then_keyed("one channel", Grayscale),
+            Some(augment) => augment(default.train),
+            None => default.train,
         };
-        Preparation { train, ..usual }
+        Preparation { train, ..default }
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    /// Data in blocks, or not, for which an order by blocks is the usual one, or not.
+    /// Data in blocks, or not, for which an order by blocks is the default one, or not.
     struct Blocky {
         has: bool,
         prefers: bool,

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::{Surroundings, TrainError};
 
-/// Turns the usual transforms of training images into those of a program.
+/// Turns the default transforms of training images into those of a program.
 pub type Augment = Arc<dyn Fn(TrainTransform) -> TrainTransform + Send + Sync>;
 
 /// Images to train on, to validate with, and perhaps to test with.

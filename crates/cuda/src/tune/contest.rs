@@ -12,10 +12,10 @@ const MAX_ROUNDS: usize = 50;
 const ENOUGH: Duration = Duration::from_millis(50);
 /// The most time for all runs, but for the last round.
 const MAX_TIME: Duration = Duration::from_secs(1);
-/// The usual engine stays unless another takes less than this fraction of its time, so that runs on the same GPU choose alike.
+/// The default engine stays unless another takes less than this fraction of its time, so that runs on the same GPU choose alike.
 const CLEARLY: f64 = 0.95;
 
-/// The fastest of `engines`, by the median of its runs. The first engine is the usual one. `measure` runs the engine with the given
+/// The fastest of `engines`, by the median of its runs. The first engine is the default one. `measure` runs the engine with the given
 /// number once; one that fails is out.
 ///
 /// # Errors

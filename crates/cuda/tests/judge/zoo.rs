@@ -19,9 +19,9 @@ pub const ARITHMETICS: [Arithmetic; 4] = [Arithmetic::F32, Arithmetic::Tf32, Ari
 /// Every GPU, by name, as cuDNN wants it described.
 pub fn gpus() -> Vec<(String, String)> {
     let gpus: Map<String, Value> = serde_json::from_str(include_str!("gpus.json")).expect("an object of GPUs");
-    let usual = &gpus["every GPU"];
+    let default = &gpus["every GPU"];
     let described = gpus.iter().filter(|(name, _)| *name != "every GPU").map(|(name, own)| {
-        let mut properties = usual.as_object().expect("properties").clone();
+        let mut properties = default.as_object().expect("properties").clone();
         properties.extend(own.as_object().expect("properties").clone());
         (name.clone(), Value::Object(properties).to_string())
     });

@@ -40,7 +40,7 @@ impl TrainTransform {
     }
 
     /// Squares of `size` by `crop`, then flips with probability `flip` unless that is 0.
-    pub fn usual(size: usize, crop: &Crop, flip: f64) -> Self {
+    pub fn crop_and_flip(size: usize, crop: &Crop, flip: f64) -> Self {
         let squares = crop.add_to(Self::empty(size));
         if flip == 0.0 { squares } else { squares.then(RandomHorizontalFlip { probability: flip }) }
     }

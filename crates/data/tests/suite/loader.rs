@@ -400,14 +400,14 @@ fn settings_out_of_range() {
     };
     let two = Sharding::one(0, 2, 4);
     let list = || TrainTransform::empty(8);
-    let usual = |crop, flip| TrainTransform::usual(8, &crop, flip);
+    let default = |crop, flip| TrainTransform::crop_and_flip(8, &crop, flip);
     let part = RandomResizedCrop { scale: (0.5, 0.1), ..RandomResizedCrop::new(8) };
     check(TrainTransform::new(8), two, "7 samples, fewer than one global batch of 8 (2 shards of 4)");
     check(TrainTransform::new(0), ALONE, "size of 0 pixels");
     check(list().then(part), ALONE, "scale must lie");
-    check(usual(Crop::Resized, f64::NAN), ALONE, "use one in [0, 1]");
-    check(usual(Crop::Padded { padding: 8 }, 0.5), ALONE, "margins of 8 pixels are too wide for images of 8");
-    check(usual(Crop::None { resize: 0 }, 0.5), ALONE, "size of 0 pixels");
+    check(default(Crop::Resized, f64::NAN), ALONE, "use one in [0, 1]");
+    check(default(Crop::Padded { padding: 8 }, 0.5), ALONE, "margins of 8 pixels are too wide for images of 8");
+    check(default(Crop::None { resize: 0 }, 0.5), ALONE, "size of 0 pixels");
     let twice = TrainTransform::new(8).then(RandomHorizontalFlip { probability: 0.1 });
     check(twice, ALONE, "two transforms draw under the key random_horizontal_flip: give one of them another");
 }
@@ -437,11 +437,11 @@ fn each_transform_draws_for_itself() {
         let loader = TrainLoader::new(&pool, Arc::new(coded(8)), transform, ALONE, 5).unwrap();
         loader.epoch(3, 0).map(content).collect()
     };
-    let usual = contents(TrainTransform::new(8));
+    let default = contents(TrainTransform::new(8));
     let drawn = |key: &str, index: u64| RandomStream::new(5, &format!("augment {key}"), 3, index).below(256) as u8;
     let check = |transform: TrainTransform, keys: &[&str], text: &str| {
         assert!(transform.to_string().ends_with(text), "{transform}");
-        for ((found, _, indices, _), (before, ..)) in contents(transform).into_iter().zip(&usual) {
+        for ((found, _, indices, _), (before, ..)) in contents(transform).into_iter().zip(&default) {
             for (place, (found, before)) in found.chunks_exact(192).zip(before.chunks_exact(192)).enumerate() {
                 let more = keys.iter().fold(0u8, |sum, key| sum.wrapping_add(drawn(key, indices[place])));
                 assert!(found.iter().zip(before).all(|(&found, &before)| found == before.wrapping_add(more)));

@@ -44,38 +44,38 @@ fn check(
 
 #[test]
 fn columns_under_their_usual_names() {
-    let usual = OpenOptions::default;
+    let default = OpenOptions::default;
     let train = [("a.jpg", 1), ("b/c.png", 0)];
     let val = [("d.jpg", 0), ("e, f.jpg", 1)];
     let all =
         |text: &str| text.to_owned() + "a.jpg,dog,train\nb/c.png,cat,train\nd.jpg,cat,val\n\"e, f.jpg\",dog,val\n";
     for header in ["path,label,split", "File Name,Class,SET", "image_path,category,subset", "\u{FEFF}img,target,part"] {
-        check("m.csv", &all(&format!("{header}\n")), usual(), &["cat", "dog"], &train, &val);
+        check("m.csv", &all(&format!("{header}\n")), default(), &["cat", "dog"], &train, &val);
     }
     let other = |character: &str| {
         all("path,label,split\n").replace("e, f", "e; f").replace(',', character).replace("e; f", "e, f")
     };
-    check("m.csv", &other(";"), usual(), &["cat", "dog"], &train, &val);
-    check("m.tsv", &other("\t"), usual(), &["cat", "dog"], &train, &val);
+    check("m.csv", &other(";"), default(), &["cat", "dog"], &train, &val);
+    check("m.tsv", &other("\t"), default(), &["cat", "dog"], &train, &val);
     let lines = r#"{"file_name": "a.jpg", "label": "dog", "split": "Training", "more": [1]}
 {"file_name": "b/c.png", "label": "cat", "split": "train"}
 
 {"file_name": "d.jpg", "label": "cat", "split": "dev"}
 {"label": "dog", "split": "valid", "file_name": "e, f.jpg"}"#;
-    check("m.jsonl", lines, usual(), &["cat", "dog"], &train, &val);
+    check("m.jsonl", lines, default(), &["cat", "dog"], &train, &val);
     // Test rows validate only if no others do.
     let with_test = all("path,label,split\n") + "g.jpg,dog,test\n";
-    check("m.csv", &with_test, usual(), &["cat", "dog"], &train, &val);
+    check("m.csv", &with_test, default(), &["cat", "dog"], &train, &val);
     check(
         "m.csv",
         &with_test.replace(",val", ",test"),
-        usual(),
+        default(),
         &["cat", "dog"],
         &train,
         &[val[0], val[1], ("g.jpg", 1)],
     );
     // The user's choice, of which letters' case and blanks do not matter.
-    let chosen = OpenOptions { path_column: Some("Photo".into()), label_column: Some("kind".into()), ..usual() };
+    let chosen = OpenOptions { path_column: Some("Photo".into()), label_column: Some("kind".into()), ..default() };
     let text = "photo,label,kind,split\na.jpg,1,x,train\nd.jpg,2,y,test\n";
     check("m.csv", text, chosen, &["x", "y"], &[("a.jpg", 0)], &[("d.jpg", 1)]);
 }

@@ -49,17 +49,17 @@ fn every_form_of_file() {
         assert!(data.reading_bytes() > 8 * 8 * 3 && data.kept_bytes() > 1000);
         assert_eq!(data.blocks().unwrap().iter().sum::<usize>(), 20);
     };
-    let usual = OpenOptions::default;
+    let default = OpenOptions::default;
     let named = ["cat", "bird", "dog"];
-    check("snappy", usual(), &named, |i| i % 3);
-    check("gzip", usual(), &named, |i| i % 3);
-    check("version-2", usual(), &named, |i| i % 3);
-    check("none", usual(), &["0", "1", "2"], |i| i % 3);
-    check("zstd", usual(), &["bird", "cat", "dog"], |i| [1, 0, 2][i % 3]);
+    check("snappy", default(), &named, |i| i % 3);
+    check("gzip", default(), &named, |i| i % 3);
+    check("version-2", default(), &named, |i| i % 3);
+    check("none", default(), &["0", "1", "2"], |i| i % 3);
+    check("zstd", default(), &["bird", "cat", "dog"], |i| [1, 0, 2][i % 3]);
     let coarse =
-        OpenOptions { path_column: Some("img".to_owned()), label_column: Some("coarse_label".to_owned()), ..usual() };
+        OpenOptions { path_column: Some("img".to_owned()), label_column: Some("coarse_label".to_owned()), ..default() };
     check("none", coarse, &["0", "1", "2"], |i| i % 3);
-    let caption = OpenOptions { label_column: Some("Caption".to_owned()), ..usual() };
+    let caption = OpenOptions { label_column: Some("Caption".to_owned()), ..default() };
     check("zstd", caption, &["bird", "cat", "dog"], |i| [1, 0, 2][i % 3]);
 }
 

@@ -19,7 +19,7 @@ use crate::without_data::usual_classes;
 const SETTINGS: &[&str] = &["size", "batch", "devices", "threads", "precision", "isa", "exact", "tune", "json"];
 
 /// Defaults: some models would take minutes with training's default batch.
-const USUAL: &[(&str, &str)] = &[("size", "the size for which a model was designed"), ("batch", "16")];
+const DEFAULT: &[(&str, &str)] = &[("size", "the size for which a model was designed"), ("batch", "16")];
 const USUAL_BATCH: usize = 16;
 
 /// Number of timed steps per model.
@@ -36,7 +36,7 @@ pub fn command() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Measure images per second in training, on synthetic images"),
         )
-        .args(settings_with(SETTINGS, &[USUAL, ONE_DEVICE].concat()))
+        .args(settings_with(SETTINGS, &[DEFAULT, ONE_DEVICE].concat()))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {

@@ -22,7 +22,7 @@ fn help_and_version() {
     assert_eq!(enmasse(&["help", "train"]).well().stdout, train);
     let words = train.split_whitespace().collect::<Vec<_>>().join(" ");
     for setting in SETTINGS.iter().filter(|setting| setting.name != "data") {
-        let parts = [&setting.flag(), setting.summary, setting.details, setting.usual];
+        let parts = [&setting.flag(), setting.summary, setting.details, setting.default_words];
         assert!(parts.iter().all(|part| words.contains(*part)), "{}: {train}", setting.name);
         assert!(words.contains(&format!(" {}: ", setting.group)), "{}", setting.group);
     }

@@ -19,7 +19,7 @@ pub struct Surroundings {
     pub has_blocks: bool,
     /// Whether the data set comes in two parts, so that it is not split.
     pub has_parts: bool,
-    /// Whether the data set's usual training images are crops of padded ones.
+    /// Whether the data set's default training images are crops of padded ones.
     pub is_padded: bool,
     /// Whether a launcher started the ranks.
     pub is_launched: bool,

@@ -56,7 +56,7 @@ pub struct Setting {
     /// Sentences that continue the summary in the long help; may be empty.
     pub details: &'static str,
     /// The value that holds if the user gives none, for a setting whose default the program chooses; may be empty.
-    pub usual: &'static str,
+    pub default_words: &'static str,
     /// The placeholder of the value in the help, such as `PIXELS`. Empty for a switch.
     pub placeholder: &'static str,
     /// The type of the value.

@@ -174,7 +174,7 @@ fn every_setting_is_complete() {
         let is_sentences = setting.details.is_empty() || setting.details.ends_with('.');
         assert!(!setting.summary.is_empty() && !setting.summary.ends_with('.') && is_sentences, "{}", setting.name);
         // Otherwise the help would give two defaults.
-        assert!(setting.usual.is_empty() || setting.default_text().is_none(), "{}", setting.name);
+        assert!(setting.default_words.is_empty() || setting.default_text().is_none(), "{}", setting.name);
         assert_eq!(setting.placeholder.is_empty(), setting.kind == Kind::Switch, "{}", setting.name);
         assert!(!INTERNAL_VARIABLES.contains(&setting.variable().as_str()), "{}", setting.name);
         if let Some(text) = setting.default_text() {

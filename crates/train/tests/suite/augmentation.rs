@@ -31,7 +31,7 @@ impl Transform for Counting {
 fn data(strength: usize, seen: &Arc<AtomicUsize>) -> TrainingData {
     let seen = seen.clone();
     TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)))
-        .with_augmentation(move |usual| usual.then(Counting { strength, seen: seen.clone() }))
+        .with_augmentation(move |default| default.then(Counting { strength, seen: seen.clone() }))
 }
 
 fn config(out: &Path) -> TrainConfig {

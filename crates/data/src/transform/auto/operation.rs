@@ -40,7 +40,7 @@ pub enum AutoOperation {
 use AutoOperation::*;
 
 /// The operations of RandAugment and TrivialAugment: all but the last.
-pub(super) const USUAL: &[AutoOperation] = AutoOperation::ALL.split_at(AutoOperation::ALL.len() - 1).0;
+pub(super) const DEFAULT: &[AutoOperation] = AutoOperation::ALL.split_at(AutoOperation::ALL.len() - 1).0;
 
 impl AutoOperation {
     /// Every operation.

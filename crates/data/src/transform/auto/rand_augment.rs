@@ -2,7 +2,7 @@
 
 use enmasse_tensor::RandomStream;
 
-use super::operation::{Space, USUAL};
+use super::operation::{DEFAULT, Space};
 use super::{AutoOperation, check_bins};
 use crate::{Canvas, DataError, Interpolation, Transform};
 
@@ -37,7 +37,7 @@ impl RandAugment {
 
     /// The next operation on an image of `width` × `height`, and its magnitude.
     pub fn draw(&self, random: &mut RandomStream, width: usize, height: usize) -> (AutoOperation, f64) {
-        let operation = USUAL[random.below(USUAL.len() as u64) as usize];
+        let operation = DEFAULT[random.below(DEFAULT.len() as u64) as usize];
         let bins = self.num_magnitude_bins;
         let magnitude = Self::SPACE.magnitude(operation, self.magnitude, bins, width, height);
         (operation, signed(random, operation, magnitude))
@@ -97,7 +97,7 @@ impl TrivialAugmentWide {
 
     /// The operation on an image, and its magnitude.
     pub fn draw(&self, random: &mut RandomStream) -> (AutoOperation, f64) {
-        let operation = USUAL[random.below(USUAL.len() as u64) as usize];
+        let operation = DEFAULT[random.below(DEFAULT.len() as u64) as usize];
         let bins = self.num_magnitude_bins;
         let bin = random.below(bins as u64) as usize;
         // No magnitude depends on the image.

@@ -53,7 +53,7 @@ pub fn command() -> Command {
         PossibleValue::new("raw")
             .help("Squares of pixels with the edge --size: the shorter side is resized, the middle kept"),
     ];
-    let usual = [WHOLE_MACHINE, &[("size", "with --form raw the data set's own; a folder needs it")]].concat();
+    let default = [WHOLE_MACHINE, &[("size", "with --form raw the data set's own; a folder needs it")]].concat();
     Command::new("pack")
         .about("Pack a data set into one file, which is read faster")
         .after_help(ABOUT)
@@ -81,7 +81,7 @@ pub fn command() -> Command {
             count("quality", "Q", "Quality of the JPEG files that are written, up to 100 [default: 90]")
                 .aliases(["jpeg-quality", "jpeg_quality"]),
         )
-        .args(settings_with(&[SETTINGS, SOURCE].concat(), &usual))
+        .args(settings_with(&[SETTINGS, SOURCE].concat(), &default))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {

@@ -33,8 +33,8 @@ or --cutmix each is mixed with its neighbour in that order, as in training with 
 pub fn command() -> Command {
     let of_data = SETTINGS.iter().filter(|setting| setting.group == Group::Data).map(|setting| setting.name);
     let shown: Vec<&str> = of_data.filter(|name| !WITHOUT_EFFECT.contains(name)).chain(["seed", "json"]).collect();
-    let file = |name: &'static str, usual: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name("FILE").value_parser(path).default_value(usual).help(help)
+    let file = |name: &'static str, default: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name("FILE").value_parser(path).default_value(default).help(help)
     };
     Command::new("show")
         .about("Draw augmented training samples, and the sizes of the classes")

@@ -84,14 +84,17 @@ mod tests {
 
     #[test]
     fn durations() {
-        let usual = Timing::default();
+        let default = Timing::default();
         let check = |text: &str, expected: Timing| assert_eq!(of(text), Ok((expected, Vec::new())), "{text}");
         let seconds = Duration::from_secs_f64;
-        check("", usual);
-        check("join_timeout=7,last_call_timeout=0.5", Timing { join: seconds(7.0), last_call: seconds(0.5), ..usual });
-        check(" timeout = 5 ", Timing { join: seconds(5.0), ..usual });
-        check("keep_alive_interval=2", Timing { lease: seconds(6.0), ..usual });
-        check("keep_alive_interval=2,keep_alive_max_attempt=1", Timing { lease: seconds(2.0), ..usual });
+        check("", default);
+        check(
+            "join_timeout=7,last_call_timeout=0.5",
+            Timing { join: seconds(7.0), last_call: seconds(0.5), ..default },
+        );
+        check(" timeout = 5 ", Timing { join: seconds(5.0), ..default });
+        check("keep_alive_interval=2", Timing { lease: seconds(6.0), ..default });
+        check("keep_alive_interval=2,keep_alive_max_attempt=1", Timing { lease: seconds(2.0), ..default });
     }
 
     #[test]

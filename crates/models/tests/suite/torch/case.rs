@@ -75,7 +75,7 @@ const IMAGENET: (&[f32], &[f32]) = (&[0.485, 0.456, 0.406], &[0.229, 0.224, 0.22
 const MNIST: (&[f32], &[f32]) = (&[0.1307], &[0.3081]);
 
 /// The common settings of most cases.
-const USUAL: Case = Case {
+const DEFAULT: Case = Case {
     name: "",
     seed: 0,
     model: narrow_resnet18,
@@ -98,13 +98,13 @@ const USUAL: Case = Case {
 };
 
 pub static CASES: [Case; 15] = [
-    Case { name: "resnet18", seed: 49, size: [49, 41], ..USUAL },
+    Case { name: "resnet18", seed: 49, size: [49, 41], ..DEFAULT },
     Case {
         name: "resnet50",
         seed: 112,
         model: |x, classes| ResNet::resnet50().width(8).forward(x, classes),
         size: [48, 48],
-        ..USUAL
+        ..DEFAULT
     },
     Case {
         name: "resnet18_nesterov",
@@ -114,29 +114,35 @@ pub static CASES: [Case; 15] = [
         optimizer: sgd(0.9, true),
         weight_decay: 0.01,
         label_smoothing: 0.1,
-        ..USUAL
+        ..DEFAULT
     },
-    Case { name: "resnet18_frozen", seed: 45, size: [40, 40], freeze: &["conv1", "bn1", "layer1", "layer2"], ..USUAL },
+    Case {
+        name: "resnet18_frozen",
+        seed: 45,
+        size: [40, 40],
+        freeze: &["conv1", "bn1", "layer1", "layer2"],
+        ..DEFAULT
+    },
     Case {
         name: "resnet_cifar",
         seed: 3,
         model: |x, classes| ResNet::new(Block::Basic, [1; 4]).width(8).cifar_stem().forward(x, classes),
         size: [20, 27],
-        ..USUAL
+        ..DEFAULT
     },
     Case {
         name: "resnext",
         seed: 21,
         model: |x, classes| ResNet::new(Block::Bottleneck, [1; 4]).width(16).groups(32, 4).forward(x, classes),
         size: [40, 49],
-        ..USUAL
+        ..DEFAULT
     },
     Case {
         name: "wide_resnet",
         seed: 23,
         model: |x, classes| ResNet::new(Block::Bottleneck, [1; 4]).width(8).groups(1, 128).forward(x, classes),
         size: [48, 40],
-        ..USUAL
+        ..DEFAULT
     },
     Case {
         name: "alexnet",
@@ -144,7 +150,7 @@ pub static CASES: [Case; 15] = [
         model: |x, classes| AlexNet::new().width(8).hidden(48).dropout(0.0).forward(x, classes),
         size: [71, 63],
         learning_rate: 0.01,
-        ..USUAL
+        ..DEFAULT
     },
     Case {
         name: "vgg11",
@@ -152,7 +158,7 @@ pub static CASES: [Case; 15] = [
         model: |x, classes| Vgg::vgg11().width(4).hidden(48).dropout(0.0).forward(x, classes),
         size: [66, 40],
         learning_rate: 0.01,
-        ..USUAL
+        ..DEFAULT
     },
     Case {
         name: "vgg13_bn",
@@ -161,7 +167,7 @@ pub static CASES: [Case; 15] = [
         size: [40, 64],
         learning_rate: 0.01,
         weight_decay: 0.0,
-        ..USUAL
+        ..DEFAULT
     },
     Case {
         name: "mobilenet_v2",
@@ -172,7 +178,7 @@ pub static CASES: [Case; 15] = [
         size: [49, 33],
         learning_rate: 0.01,
         centres: [3.0, 3.0],
-        ..USUAL
+        ..DEFAULT
     },
     Case {
         name: "lenet",
@@ -183,7 +189,7 @@ pub static CASES: [Case; 15] = [
         learning_rate: 0.001,
         optimizer: ADAMW,
         weight_decay: 0.01,
-        ..USUAL
+        ..DEFAULT
     },
     Case {
         name: "lenet_grey",
@@ -194,7 +200,7 @@ pub static CASES: [Case; 15] = [
         learning_rate: 0.01,
         weight_decay: 0.0,
         normalization: MNIST,
-        ..USUAL
+        ..DEFAULT
     },
     Case {
         name: "mlp",
@@ -204,7 +210,7 @@ pub static CASES: [Case; 15] = [
         size: [9, 7],
         optimizer: sgd(0.0, false),
         weight_decay: 0.0,
-        ..USUAL
+        ..DEFAULT
     },
     Case {
         name: "grouped",
@@ -214,7 +220,7 @@ pub static CASES: [Case; 15] = [
         size: [27, 21],
         learning_rate: 0.01,
         label_smoothing: 0.2,
-        ..USUAL
+        ..DEFAULT
     },
 ];
 
@@ -244,7 +250,7 @@ pub static UPDATE_CASES: [Case; 4] = [
 ];
 
 /// The common settings of these cases.
-const UPDATED: Case = Case { model: grouped, batch: 3, size: [27, 21], ..USUAL };
+const UPDATED: Case = Case { model: grouped, batch: 3, size: [27, 21], ..DEFAULT };
 
 /// Losses as functions of logits and targets, and of mixtures. Forward is that of other cases.
 pub static LOSS_CASES: [Case; 4] = [
@@ -256,7 +262,7 @@ pub static LOSS_CASES: [Case; 4] = [
         size: [28, 30],
         learning_rate: 0.01,
         loss: Some(focal),
-        ..USUAL
+        ..DEFAULT
     },
     Case {
         name: "loss_weighted",
@@ -266,9 +272,9 @@ pub static LOSS_CASES: [Case; 4] = [
         size: [9, 7],
         weight_decay: 0.0,
         loss: Some(weighted),
-        ..USUAL
+        ..DEFAULT
     },
-    Case { name: "mixed", seed: 0, model: small, batch: 8, size: [9, 7], label_smoothing: 0.1, mixed: true, ..USUAL },
+    Case { name: "mixed", seed: 0, model: small, batch: 8, size: [9, 7], label_smoothing: 0.1, mixed: true, ..DEFAULT },
     Case {
         name: "mixed_weighted",
         seed: 0,
@@ -278,7 +284,7 @@ pub static LOSS_CASES: [Case; 4] = [
         weight_decay: 0.0,
         loss: Some(weighted),
         mixed: true,
-        ..USUAL
+        ..DEFAULT
     },
 ];
 

@@ -52,7 +52,7 @@ const RESULT: &str = "result";
 /// The settings in which rows differ. Users get all of their values.
 const OF_ROWS: &[&str] = &["sync_bn", "strategy"];
 
-const USUAL: &[(&str, &str)] = &[
+const DEFAULT: &[(&str, &str)] = &[
     ("size", "that of DATA; without DATA 64"),
     ("batch", "64"),
     ("threads", "the devices share the cores, also in rows with fewer devices"),
@@ -81,7 +81,7 @@ pub fn command() -> Command {
             true => data_as("Images to train on [default: synthetic ones]"),
             false => arg,
         }))
-        .args(settings_with(&[SETTINGS, SOURCE].concat(), USUAL))
+        .args(settings_with(&[SETTINGS, SOURCE].concat(), DEFAULT))
         .arg(count("steps", "N", "Steps of a row to time, after as many to warm up").default_value("10"))
         .arg(Arg::new("svg").long("svg").value_name("FILE").value_parser(path).help("Draw the rows as an SVG file"))
         .arg(

@@ -75,7 +75,7 @@ fn fraction(name: &'static str, help: &'static str) -> Arg {
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let _interrupts = Interrupts::watch()?;
-    let share = |name: &str, usual: f64| matches.get_one::<f64>(name).copied().unwrap_or(usual);
+    let share = |name: &str, default: f64| matches.get_one::<f64>(name).copied().unwrap_or(default);
     let (validation, test) = (share("val", 0.2), share("test", 0.0));
     if validation + test >= 1.0 {
         return Err(Failure::Usage(
