@@ -1,8 +1,8 @@
-//! Time that a judge of others has missed.
+//! Time that an observer of others has missed.
 //!
 //! A process that was stopped and continued (SIGSTOP, a frozen container, a suspended job) finds every deadline passed,
 //! although it has heard and seen nothing of the others meanwhile. It must not blame them for that. So every thread that
-//! judges looks at the clock at regular intervals, and does not count an interval in which it did not run itself.
+//! observes looks at the clock at regular intervals, and does not count an interval in which it did not run itself.
 
 use std::time::{Duration, Instant};
 
@@ -69,19 +69,19 @@ mod tests {
     use At::{Heard, Look};
 
     #[test]
-    fn only_a_listener_that_was_awake_judges() {
+    fn only_a_listener_that_was_awake_decides() {
         let origin = Instant::now();
-        // A limit of eight seconds, so a look every two. The result is when the other rank is judged silent.
+        // A limit of eight seconds, so a look every two. The result is when the other rank is taken for silent.
         let check = |name: &str, events: &[At], expected: Option<u64>| {
             let mut silence = Silence::new(Duration::from_secs(8), origin);
-            let judged = events.iter().find_map(|event| match *event {
+            let decided = events.iter().find_map(|event| match *event {
                 Look(second) => silence.is_over_limit(origin + Duration::from_secs(second)).then_some(second),
                 Heard(second) => {
                     silence.broken(origin + Duration::from_secs(second));
                     None
                 }
             });
-            assert_eq!(judged, expected, "{name}");
+            assert_eq!(decided, expected, "{name}");
         };
         check("silent from the start", &[Look(2), Look(4), Look(6), Look(8)], Some(8));
         check("heard once", &[Look(2), Heard(3), Look(4), Look(6), Look(8), Look(10), Look(12)], Some(12));

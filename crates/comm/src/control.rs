@@ -3,7 +3,7 @@
 //! Every rank but 0 keeps one connection to rank 0's [`crate::server::Server`]. A dedicated thread reads it, so that a
 //! busy rank is never taken for a dead one. The thread makes no other input or output, so that nothing delays it. End of
 //! file without goodbye means death; silence longer than the heartbeat, while this thread itself ran, is reported as
-//! silence. Every cause raised on any rank goes to the server. The first becomes the verdict, which the server sends to
+//! silence. Every cause raised on any rank goes to the server. The first becomes the decision, which the server sends to
 //! all.
 
 use std::io;
@@ -23,7 +23,7 @@ use crate::net::{configure, readable};
 
 const HEARTBEAT: u8 = 1;
 const RAISE: u8 = 2;
-pub(crate) const VERDICT: u8 = 3;
+pub(crate) const DECISION: u8 = 3;
 const GOODBYE: u8 = 4;
 const STALL: u8 = 5;
 const QUESTION: u8 = 6;
@@ -38,8 +38,8 @@ pub(crate) enum Message {
     Standing(Option<Standing>),
     /// A proposal for the cause of the group's failure.
     Raise(Arc<Cause>),
-    /// The verdict: the cause of the group's failure.
-    Verdict(Arc<Cause>),
+    /// The decision: the cause of the group's failure.
+    Decision(Arc<Cause>),
     /// An operation for which the sender has waited long.
     Stall(Arc<Cause>),
     /// Who has joined an operation of another library?
@@ -56,7 +56,7 @@ impl Message {
             HEARTBEAT if payload.is_empty() => Some(Message::Standing(None)),
             HEARTBEAT => Standing::from_bytes(payload).map(|standing| Message::Standing(Some(standing))),
             RAISE => cause().map(Message::Raise),
-            VERDICT => cause().map(Message::Verdict),
+            DECISION => cause().map(Message::Decision),
             STALL => cause().map(Message::Stall),
             QUESTION => Question::from_bytes(payload).map(Message::Question),
             ANSWER => Arrivals::from_bytes(payload).map(Message::Answer),
@@ -213,7 +213,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Takes over a connection that the server has admitted. From now on it delivers the verdict about `failure`.
+    /// Takes over a connection that the server has admitted. From now on it delivers the decision about `failure`.
     pub(crate) fn start(
         link: Link,
         server_host: String,
@@ -228,7 +228,7 @@ impl Control {
             let (line, failure, recorder) = (line.clone(), failure.clone(), recorder.clone());
             move || {
                 let end = line.listen(heartbeat, Some(&recorder), |message| match message {
-                    Message::Verdict(cause) => failure.settle(cause),
+                    Message::Decision(cause) => failure.settle(cause),
                     Message::Answer(answer) => answers.put(answer),
                     Message::Standing(_) | Message::Raise(_) | Message::Stall(_) | Message::Question(_) => {}
                 });
@@ -267,7 +267,7 @@ struct ToServer {
 impl Relay for ToServer {
     fn propose(&self, cause: &Arc<Cause>) {
         if let Some(line) = self.line.upgrade() {
-            // If rank 0 is gone, the listening thread reports it. Without any verdict, the proposal holds.
+            // If rank 0 is gone, the listening thread reports it. Without any decision, the proposal holds.
             let _ = line.send(RAISE, &cause.to_bytes());
         }
     }

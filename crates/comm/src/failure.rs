@@ -2,7 +2,7 @@
 //!
 //! Raising and deciding are separate. A rank that meets an error stops at once and *proposes* it as the cause. One
 //! place (the server at rank 0, or this very state where ranks are threads) decides which proposal is the first of the
-//! group, and returns it as the verdict. So all ranks report the same cause, even if several fail at the same time.
+//! group, and returns it as the decision. So all ranks report the same cause, even if several fail at the same time.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,8 +15,8 @@ use crate::arrivals::{Arrivals, Question};
 use crate::cause::Cause;
 use crate::net::refused::Refused;
 
-/// How long a rank that proposed a cause waits for the verdict before it settles for its own.
-const VERDICT_DEADLINE: Duration = Duration::from_secs(1);
+/// How long a rank that proposed a cause waits for the decision before it settles for its own.
+const DECISION_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The number of stalls remembered, so that each is reported only once.
 const STALLS_KEPT: usize = 16;
@@ -27,7 +27,7 @@ const REFUSED_KEPT: usize = 16;
 
 /// Carries proposals to the place where the group decides.
 pub(crate) trait Relay: Send + Sync {
-    /// Passes on a proposal; must not block for long. The verdict arrives through [`Failure::settle`].
+    /// Passes on a proposal; must not block for long. The decision arrives through [`Failure::settle`].
     fn propose(&self, cause: &Arc<Cause>);
 
     /// Reports that this rank waits for another. The report reaches rank 0 through [`Failure::stalled`].
@@ -72,7 +72,7 @@ pub(crate) struct Failure {
 #[derive(Default)]
 struct State {
     proposed: Option<(Arc<Cause>, Instant)>,
-    verdict: Option<Arc<Cause>>,
+    decision: Option<Arc<Cause>>,
     /// Observers, each with its rank: ranks that are threads share this state.
     observers: Vec<(usize, Arc<Observer>)>,
     /// The latest operations in which ranks waited and which observers were told about.
@@ -82,7 +82,7 @@ struct State {
 }
 
 impl Failure {
-    /// From now on proposals go through `relay`. Without a relay the first proposal is the verdict.
+    /// From now on proposals go through `relay`. Without a relay the first proposal is the decision.
     pub(crate) fn set_relay(&self, relay: Arc<dyn Relay>) {
         // Set once, by the constructor of the group.
         let _ = self.relay.set(relay);
@@ -119,7 +119,7 @@ impl Failure {
         let cause = Arc::new(self.placed(cause));
         {
             let mut state = self.lock();
-            if state.proposed.is_some() || state.verdict.is_some() {
+            if state.proposed.is_some() || state.decision.is_some() {
                 return;
             }
             state.proposed = Some((cause.clone(), Instant::now()));
@@ -131,13 +131,13 @@ impl Failure {
         }
     }
 
-    /// Settles the group's verdict; only the first one counts.
+    /// Settles the group's decision; only the first one counts.
     pub(crate) fn settle(&self, cause: Arc<Cause>) {
         let mut state = self.lock();
-        if state.verdict.is_some() {
+        if state.decision.is_some() {
             return;
         }
-        state.verdict = Some(cause.clone());
+        state.decision = Some(cause.clone());
         self.stopping.store(true, Ordering::Release);
         self.settled.notify_all();
         let observers = state.observers.clone();
@@ -151,7 +151,7 @@ impl Failure {
         let mut state = self.lock();
         let refused = state.refused.iter().filter(|(of, _)| *of == rank).map(|(_, refused)| refused.clone());
         let mut events: Vec<_> = refused.map(GroupEvent::Refused).collect();
-        match state.verdict.clone() {
+        match state.decision.clone() {
             None => state.observers.push((rank, observer.clone())),
             Some(cause) => events.push(GroupEvent::Failed(cause)),
         }
@@ -237,15 +237,15 @@ impl Failure {
         let _ = latest.map(|latest| latest.recv_timeout(limit));
     }
 
-    /// The cause of the failure, if the group has failed. May wait for the verdict, up to a second after the proposal.
+    /// The cause of the failure, if the group has failed. May wait for the decision, up to a second after the proposal.
     pub(crate) fn cause(&self) -> Option<Arc<Cause>> {
         let mut state = self.lock();
         loop {
-            if let Some(verdict) = &state.verdict {
-                return Some(verdict.clone());
+            if let Some(decision) = &state.decision {
+                return Some(decision.clone());
             }
             let (proposed, since) = state.proposed.clone()?;
-            let left = VERDICT_DEADLINE.saturating_sub(since.elapsed());
+            let left = DECISION_DEADLINE.saturating_sub(since.elapsed());
             if left.is_zero() {
                 drop(state);
                 self.settle(proposed);
@@ -262,12 +262,12 @@ impl Failure {
         if self.is_stopping() { self.cause().map_or(Ok(()), Err) } else { Ok(()) }
     }
 
-    /// Waits for a verdict from elsewhere, such as the server's about a peer whose connection just broke. True if the
+    /// Waits for a decision from elsewhere, such as the server's about a peer whose connection just broke. True if the
     /// group fails within `limit`.
     pub(crate) fn fails_within(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let mut state = self.lock();
-        while state.verdict.is_none() && state.proposed.is_none() {
+        while state.decision.is_none() && state.proposed.is_none() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
@@ -321,17 +321,17 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_overrules_the_own_proposal() {
+    fn the_decision_overrules_the_own_proposal() {
         let failure = Failure::default();
         failure.set_relay(Arc::new(Nowhere));
         failure.raise(cause("own"));
         assert!(failure.is_stopping());
-        failure.settle(Arc::new(cause("verdict")));
-        assert_eq!(failure.cause().unwrap().message, "verdict");
+        failure.settle(Arc::new(cause("decision")));
+        assert_eq!(failure.cause().unwrap().message, "decision");
     }
 
     #[test]
-    fn observers_are_told_the_verdict_once() {
+    fn observers_are_told_the_decision_once() {
         let failure = Failure::default();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let observer = |name: &'static str| -> Arc<Observer> {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_verdict_the_own_proposal_holds() {
+    fn without_a_decision_the_own_proposal_holds() {
         let failure = Failure::default();
         failure.set_relay(Arc::new(Nowhere));
         failure.raise(cause("own"));

@@ -42,7 +42,7 @@ pub fn control(bytes: &[u8]) {
             assert_eq!(Standing::from_bytes(&standing.to_bytes()).as_ref(), Some(&standing));
             assert!(standing.to_string().len() <= payload.len() + 64);
         }
-        Some(Message::Raise(_) | Message::Verdict(_) | Message::Stall(_)) => cause(payload),
+        Some(Message::Raise(_) | Message::Decision(_) | Message::Stall(_)) => cause(payload),
         Some(Message::Question(question)) => assert_eq!(question.to_bytes(), payload),
         Some(Message::Answer((question, arrivals))) => assert_eq!(arrivals.to_bytes(question), payload),
         Some(Message::Standing(None)) | None => {}

@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::arrivals::{Arrivals, Question};
 use crate::cause::{Cause, CauseKind};
-use crate::control::{ANSWER, LINGER, Line, Message, VERDICT};
+use crate::control::{ANSWER, DECISION, LINGER, Line, Message};
 use crate::error::{JoinError, refused};
 use crate::failure::{Failure, Relay};
 use crate::flight::{FlightRecorder, Standing};
@@ -35,7 +35,7 @@ struct Hall {
     identity: Identity,
     heartbeat: Duration,
     store: Arc<KeyValues>,
-    /// Rank 0's own state, which receives the verdict like every rank's.
+    /// Rank 0's own state, which receives the decision like every rank's.
     failure: Arc<Failure>,
     /// Rank 0's own recorder: no heartbeat reports its activity.
     recorder: FlightRecorder,
@@ -47,7 +47,7 @@ struct Hall {
 
 #[derive(Default)]
 struct Seats {
-    verdict: Option<Arc<Cause>>,
+    decision: Option<Arc<Cause>>,
     /// Control connections of the ranks that are connected; `None` for one that is being told that it is admitted.
     lines: HashMap<usize, Option<Arc<Line>>>,
     /// Long-lasting activities of ranks, by their latest heartbeats.
@@ -201,7 +201,7 @@ impl Hall {
         if who.purpose == Purpose::Control && seats.taken.contains(rank) {
             return Err(format!("rank {rank} has joined already: was it started twice?"));
         }
-        match &seats.verdict {
+        match &seats.decision {
             Some(cause) => return Err(format!("the group has failed: {cause}")),
             None if seats.closing => return Err("rank 0 is leaving".to_owned()),
             None => {}
@@ -219,8 +219,8 @@ impl Hall {
         {
             let mut seats = self.seats();
             seats.lines.insert(who.rank, Some(line.clone()));
-            if let Some(cause) = &seats.verdict {
-                let _ = line.send(VERDICT, &cause.to_bytes());
+            if let Some(cause) = &seats.decision {
+                let _ = line.send(DECISION, &cause.to_bytes());
             }
             // Rank 0 may have left since it admitted this one, which must hear of it in any case.
             if seats.closing {
@@ -236,7 +236,7 @@ impl Hall {
                 // A rank that cannot be told is gone or hangs.
                 let _ = line.send(ANSWER, &self.arrivals(question, who.rank).to_bytes(question));
             }
-            Message::Verdict(_) | Message::Answer(_) => {}
+            Message::Decision(_) | Message::Answer(_) => {}
         });
         if let Some(cause) = end.cause(who.rank, &who.host) {
             self.decide(&Arc::new(cause));
@@ -250,23 +250,23 @@ impl Hall {
         self.emptied.notify_all();
     }
 
-    /// Makes the first cause the verdict for all ranks.
+    /// Makes the first cause the decision for all ranks.
     fn decide(&self, cause: &Arc<Cause>) {
         let cause = &self.told_more(cause);
         let lines: Vec<_> = {
             let mut seats = self.seats();
-            if seats.verdict.is_some() {
+            if seats.decision.is_some() {
                 return;
             }
-            seats.verdict = Some(cause.clone());
+            seats.decision = Some(cause.clone());
             seats.lines.values().flatten().cloned().collect()
         };
         let bytes = cause.to_bytes();
         for line in lines {
             // A rank that cannot be told is gone or hangs; its own connection's thread notices that.
-            let _ = line.send(VERDICT, &bytes);
+            let _ = line.send(DECISION, &bytes);
         }
-        // Last, since this process may end as soon as rank 0 knows the verdict.
+        // Last, since this process may end as soon as rank 0 knows the decision.
         self.store.end(cause.to_string());
         self.failure.settle(cause.clone());
     }

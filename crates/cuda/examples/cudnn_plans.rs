@@ -11,7 +11,7 @@ use enmasse_cuda::CudaError;
 use enmasse_cuda::cudnn::{Arithmetic, ConvolutionPlan, Cudnn, Direction, Problem, Target};
 use enmasse_cuda::libraries::Libraries;
 
-#[path = "../tests/judge/zoo.rs"]
+#[path = "../tests/cudnn_support/zoo.rs"]
 mod zoo;
 
 /// cuDNN's answer for one convolution.

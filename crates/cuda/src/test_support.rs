@@ -1,4 +1,4 @@
-//! Runs kernels on vectors, and judges what they do to memory beside their results.
+//! Runs kernels on vectors, and checks what they do to memory beside their results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -48,7 +48,7 @@ impl Evidence {
         let ended_well = |end: &RankEnd| matches!(end.end, End::Done | End::Stopped(_));
         let is_before = |time: &str| time < &*first || (time == first && self.ends.iter().all(ended_well));
         let earlier = self.record.take_if(|record| is_before(&record.time));
-        let mut findings = vec![self.verdict()];
+        let mut findings = vec![self.conclusion()];
         if let Some(finding) = findings.first().filter(|finding| finding.name == ROOT_CAUSE) {
             let process = self.record.as_ref().and_then(|record| record.process);
             let told =
@@ -67,7 +67,7 @@ impl Evidence {
         findings
     }
 
-    fn verdict(&self) -> Finding {
+    fn conclusion(&self) -> Finding {
         if let Some(process) = self.writer {
             return Finding::ok("state", format!("the run is in progress: process {process} writes to its folder"))
                 .fact("writer", process);

@@ -51,7 +51,7 @@ pub fn count_value(text: &str) -> Result<usize, String> {
     count.ok_or_else(|| format!("must be a whole number from 1 to {MAX_COUNT}"))
 }
 
-/// The number of crops by which images are judged.
+/// The number of crops by which images are evaluated.
 pub fn crops() -> Arg {
     Arg::new("crops")
         .long("crops")
@@ -60,7 +60,7 @@ pub fn crops() -> Arg {
             let crops = text.parse().ok().and_then(EvalCrop::several);
             crops.ok_or("must be 1, 5 (torchvision's FiveCrop: corners and middle) or 10 (TenCrop: mirrored, too)")
         })
-        .help("Judge each image by the mean of the logits of 5 or 10 crops [default: 1, the middle]")
+        .help("Evaluate each image by the mean of the logits of 5 or 10 crops [default: 1, the middle]")
 }
 
 /// What [`crops`] was given.

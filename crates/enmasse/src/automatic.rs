@@ -33,7 +33,7 @@ pub fn of_machine(config: &TrainConfig, most: usize) -> Taken {
 }
 
 /// The same, with a test of a device.
-fn take(found: &Preferred, config: &TrainConfig, most: usize, test: &dyn Fn(&[&Seen]) -> Verdicts) -> Taken {
+fn take(found: &Preferred, config: &TrainConfig, most: usize, test: &dyn Fn(&[&Seen]) -> Outcomes) -> Taken {
     let seen = match (&found.seen, refusal(config)) {
         (Ok(seen), None) => seen,
         (Err(_), _) if is_hidden() => return Taken::default(),
@@ -58,8 +58,8 @@ fn take(found: &Preferred, config: &TrainConfig, most: usize, test: &dyn Fn(&[&S
         if numbers.len() >= most {
             break;
         }
-        for (device, verdict) in group.iter().zip(test(group)) {
-            match verdict {
+        for (device, outcome) in group.iter().zip(test(group)) {
+            match outcome {
                 Ok(()) => numbers.push(device.number),
                 Err(why) => lines.push(format!("warning: {} fails its self-test: {why}; it stays idle", device.name)),
             }
@@ -74,7 +74,7 @@ fn take(found: &Preferred, config: &TrainConfig, most: usize, test: &dyn Fn(&[&S
 }
 
 /// What tests say, for each device.
-type Verdicts = Vec<Result<(), String>>;
+type Outcomes = Vec<Result<(), String>>;
 
 /// Why a GPU cannot compute as the user asks.
 fn refusal(config: &TrainConfig) -> Option<String> {
@@ -133,11 +133,11 @@ impl Candidate {
                 "its machine has {devices} for more ranks; start one rank for each, or let them share with --share-devices"
             ));
         };
-        let verdict = match &device.unusable {
+        let outcome = match &device.unusable {
             Some(why) => Err(why.clone()),
             None => self_test(&[device]).remove(0).map_err(|why| format!("{} fails its self-test: {why}", device.name)),
         };
-        match verdict {
+        match outcome {
             Ok(()) => Candidate::Works { kind: found.kind.to_owned(), unit: device.unit.clone() },
             Err(why) => Candidate::Lacks(why),
         }
@@ -206,7 +206,7 @@ pub fn together(ranks: &[Candidate], shared: bool) -> Result<String, Option<Stri
 
 /// Tests devices, each in a process of its own and all at once: the process that starts ranks takes no memory of a GPU, and one that
 /// hangs or breaks its process does no harm. A device is tested once by a process.
-fn self_test(devices: &[&Seen]) -> Verdicts {
+fn self_test(devices: &[&Seen]) -> Outcomes {
     static TESTED: Mutex<Option<HashMap<String, Result<(), String>>>> = Mutex::new(None);
     let mut tested = TESTED.lock().unwrap_or_else(PoisonError::into_inner);
     let tested = tested.get_or_insert_default();
@@ -279,10 +279,10 @@ mod tests {
         let check = |all: &[Option<&str>], failing: &[usize], most: usize, numbers: &[usize], lines: &[&str]| {
             let all = all.iter().enumerate().map(|(number, busy)| seen(number, *busy)).collect();
             let found = Preferred { kind: "gpu", seen: Ok(all) };
-            let test = |devices: &[&Seen]| -> Verdicts {
-                let verdict =
+            let test = |devices: &[&Seen]| -> Outcomes {
+                let outcome =
                     |device: &&Seen| if failing.contains(&device.number) { Err("x is off".to_owned()) } else { Ok(()) };
-                devices.iter().map(verdict).collect()
+                devices.iter().map(outcome).collect()
             };
             let taken = take(&found, &TrainConfig::default(), most, &test);
             let expected = (!numbers.is_empty()).then(|| ("gpu", numbers.to_vec()));

@@ -16,7 +16,7 @@ const SECONDS: f64 = 3.0;
 /// Below this share of idle processor time there is no core for another loader thread.
 const IDLE: f64 = 0.1;
 
-/// Judges how long training waits for images, epoch by epoch.
+/// Watches how long training waits for images, epoch by epoch.
 #[derive(Debug, Default)]
 pub struct DataBound {
     /// Cores for each rank of this machine, at least.

@@ -5,7 +5,7 @@ use enmasse_device::LossScale;
 /// Steps in a row that are worth a line: the scale is then a thousandth of what it was.
 const MANY: u32 = 10;
 
-/// Judges the steps of a scaled loss.
+/// Watches the steps of a scaled loss.
 #[derive(Debug, Default)]
 pub struct Skips {
     in_a_row: u32,

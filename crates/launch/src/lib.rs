@@ -24,6 +24,7 @@ mod elastic;
 mod environment;
 mod error;
 mod error_file;
+mod first_failure;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod groups;
@@ -44,7 +45,6 @@ mod supervise;
 mod tail;
 mod threads;
 mod traceback;
-mod verdict;
 mod workers;
 
 pub use assignment::Assignment;

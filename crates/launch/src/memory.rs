@@ -28,13 +28,13 @@ impl MemoryKills {
     pub(crate) fn any_since(&self) -> Option<bool> {
         let group = self.group.as_ref().and_then(|(file, before)| count_in(file).map(|now| (*before, now)));
         let machine = self.machine.and_then(|before| count_in(Path::new(MACHINE)).map(|now| (before, now)));
-        judge(group, machine)
+        decide(group, machine)
     }
 }
 
-/// Judges the counts before and after. A kill anywhere on the machine may have hit one of the ranks, unless the count
+/// Compares the counts before and after. A kill anywhere on the machine may have hit one of the ranks, unless the count
 /// of their group, which includes them, says otherwise.
-fn judge(group: Option<(u64, u64)>, machine: Option<(u64, u64)>) -> Option<bool> {
+fn decide(group: Option<(u64, u64)>, machine: Option<(u64, u64)>) -> Option<bool> {
     match (group, machine) {
         (Some((before, now)), _) => Some(now > before),
         (None, Some((before, now))) if now == before => Some(false),
@@ -99,8 +99,8 @@ mod tests {
     }
 
     #[test]
-    fn judgements() {
-        let check = |group, machine, expected| assert_eq!(judge(group, machine), expected, "{group:?} {machine:?}");
+    fn decisions() {
+        let check = |group, machine, expected| assert_eq!(decide(group, machine), expected, "{group:?} {machine:?}");
         check(Some((1, 2)), None, Some(true));
         check(Some((1, 1)), Some((1, 2)), Some(false));
         check(None, Some((5, 5)), Some(false));

@@ -13,6 +13,7 @@ use signal_hook::consts::SIGKILL;
 
 use crate::error::LaunchError;
 use crate::error_file::ErrorRecord;
+use crate::first_failure::{Ended, first_failure, have_failed_while_stopping};
 use crate::groups::survivors;
 use crate::inherited::read_report;
 use crate::outcome::{Failure, Outcome, Overdue, Status};
@@ -21,7 +22,6 @@ use crate::routes::log_file;
 use crate::signals::{Signals, suspend_this_process};
 use crate::tail::Tail;
 use crate::traceback::uncaught;
-use crate::verdict::{Ended, first_failure, have_failed_while_stopping};
 use crate::workers::{Worker, Workers};
 
 /// Time limit for SIGKILL to take effect. Many GiB of memory take a while to free; beyond this the process hangs in the
@@ -296,7 +296,7 @@ impl Workers {
     }
 
     /// Stops the ranks and this process, until the process is continued (Ctrl-Z and `fg`). Other ranks than these may
-    /// run elsewhere; they judge by their own clocks.
+    /// run elsewhere; they go by their own clocks.
     fn suspend(&self, watch: &mut Watch<'_>) {
         let began = Instant::now();
         self.signal(Signal::STOP);

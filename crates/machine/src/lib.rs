@@ -1,6 +1,6 @@
 //! The memory and processor time that the kernel leaves to this process: what the machine has, the limits of its control
 //! groups, the use of the process itself, and the processors near a device. Files below `/proc` and `/sys` are read here;
-//! their texts are judged by pure functions.
+//! their texts are read by pure functions.
 
 mod cgroup;
 mod free;

@@ -94,13 +94,13 @@ pub fn compare_weights(group: &Group, program: &mut dyn Program, resumed: bool) 
     Ok(())
 }
 
-/// Compares what the ranks of an evaluation judge, and by which weights. Otherwise ranks with another copy of the data or of the
+/// Compares what the ranks of an evaluation evaluate, and by which weights. Otherwise ranks with another copy of the data or of the
 /// weights would add up to a number that is true of none. The error names two ranks and the first difference.
-pub fn compare_judged(group: &Group, program: &mut dyn Program, dataset: &dyn Dataset) -> Result<(), TrainError> {
+pub fn compare_evaluated(group: &Group, program: &mut dyn Program, dataset: &dyn Dataset) -> Result<(), TrainError> {
     let weights = lines(fingerprints(program, &|tensor| !is_optimizer(&tensor.name))?);
     group.compare(&[
         ("program version", &env!("CARGO_PKG_VERSION")),
-        ("classes and files", &Listing::judged(dataset)),
+        ("classes and files", &Listing::evaluated(dataset)),
         ("weights", &weights),
     ])?;
     Ok(())

@@ -29,7 +29,7 @@ use thiserror::Error;
 
 pub use metadata::{CheckpointMeta, EpochSums};
 
-use crate::weights::Judged;
+use crate::weights::EvaluatedWeights;
 
 /// The version that this build writes, and the only one that it reads so far.
 const FORMAT_VERSION: u64 = 1;
@@ -200,7 +200,7 @@ pub fn is_checkpoint(path: &Path) -> Result<bool, CheckpointError> {
 /// Reads the weights of a checkpoint, or of a file as users of PyTorch or torchvision write it. Optimiser state is left
 /// out. Other element types than f32 are converted to f32.
 pub fn load_weights(path: &Path) -> Result<Vec<NamedTensor>, CheckpointError> {
-    Ok(Judged::of(enmasse_weights::read(path)?.tensors).weights)
+    Ok(EvaluatedWeights::of(enmasse_weights::read(path)?.tensors).weights)
 }
 
 /// BLAKE3 over the metadata in the order of keys, without the checksum itself, then over each tensor in file order:

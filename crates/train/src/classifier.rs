@@ -8,7 +8,7 @@ use enmasse_device::{Device, Program};
 use enmasse_graph::{Choices, CompileOptions, Metric, Plans, compile_evaluation};
 
 use crate::pretrained::read_pretrained;
-use crate::weights::{Judged, write_tensors};
+use crate::weights::{EvaluatedWeights, write_tensors};
 use crate::{
     Checkpoint, Matching, ModelFn, NamedTensor, Preparation, Rename, RunPaths, TrainConfig, TrainError, is_checkpoint,
 };
@@ -85,7 +85,7 @@ impl Classifier {
     /// The classifier of a checkpoint, which `origin` names in errors. It has no choices of algorithms.
     pub(crate) fn of(checkpoint: Checkpoint, origin: String) -> Result<Self, TrainError> {
         let Checkpoint { meta, tensors } = checkpoint;
-        let Judged { weights: tensors, averaged, .. } = Judged::of(tensors);
+        let EvaluatedWeights { weights: tensors, averaged, .. } = EvaluatedWeights::of(tensors);
         Ok(Classifier {
             configuration: TrainConfig::from_toml(&meta.configuration)?,
             choices: Choices::default(),

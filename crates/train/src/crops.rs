@@ -11,8 +11,8 @@ use crate::evaluation::{Pass, Sums, at, submit};
 use crate::tally::Tally;
 use crate::{Callback, Evaluation, TrainError};
 
-/// A batch of which all crops have been judged.
-pub(crate) struct Judged {
+/// A batch of which all crops have been evaluated.
+pub(crate) struct EvaluatedBatch {
     /// Below 0 where there is no sample of which all crops can be read.
     pub labels: Vec<i32>,
     pub indices: Vec<u64>,
@@ -22,9 +22,9 @@ pub(crate) struct Judged {
     pub logits: Vec<f64>,
 }
 
-impl Judged {
+impl EvaluatedBatch {
     fn begin(batch: &Batch) -> Self {
-        Judged {
+        EvaluatedBatch {
             labels: batch.labels.clone(),
             indices: batch.indices.clone(),
             unreadable: Vec::new(),
@@ -60,20 +60,20 @@ impl Crops {
     }
 
     /// The next batch; `None` at the end.
-    pub fn next(&mut self, program: &mut dyn Program) -> Result<Option<Judged>, TrainError> {
-        let mut judged: Option<Judged> = None;
+    pub fn next(&mut self, program: &mut dyn Program) -> Result<Option<EvaluatedBatch>, TrainError> {
+        let mut evaluated: Option<EvaluatedBatch> = None;
         for batch in self.pass.by_ref().take(self.count) {
             let batch = batch.map_err(TrainError::of_batch)?;
-            let judged = judged.get_or_insert_with(|| Judged::begin(&batch));
-            judged.meet(&batch);
+            let evaluated = evaluated.get_or_insert_with(|| EvaluatedBatch::begin(&batch));
+            evaluated.meet(&batch);
             let ticket = submit(program, batch, 0)?;
             program.metrics(ticket)?;
             let logits = program.store("logits")?;
-            judged.logits.resize(logits.len(), 0.0);
+            evaluated.logits.resize(logits.len(), 0.0);
             let count = self.count as f64;
-            judged.logits.iter_mut().zip(logits).for_each(|(mean, logit)| *mean += logit / count);
+            evaluated.logits.iter_mut().zip(logits).for_each(|(mean, logit)| *mean += logit / count);
         }
-        Ok(judged)
+        Ok(evaluated)
     }
 }
 
@@ -91,17 +91,17 @@ pub(crate) fn evaluate_crops(
     let mut batches = Crops::begin(loader);
     at(group, "reading a batch to evaluate");
     // Every rank has the same number of batches.
-    while let Some(judged) = batches.next(program)? {
-        callbacks.on_bad_samples(&bad.meet(&judged.unreadable))?;
-        let classes = judged.logits.len() / judged.labels.len();
+    while let Some(evaluated) = batches.next(program)? {
+        callbacks.on_bad_samples(&bad.meet(&evaluated.unreadable))?;
+        let classes = evaluated.logits.len() / evaluated.labels.len();
         let (mut metrics, mut samples) = (StepMetrics::default(), 0);
-        for place in judged.places() {
+        for place in evaluated.places() {
             samples += 1;
-            let (logits, label) = (&judged.logits[place * classes..][..classes], judged.labels[place] as usize);
+            let (logits, label) = (&evaluated.logits[place * classes..][..classes], evaluated.labels[place] as usize);
             metrics.loss += cross_entropy(logits, label);
             metrics.correct += u64::from(largest(logits) == Some(label));
         }
-        tally.add(&judged.labels, &judged.indices, &judged.logits);
+        tally.add(&evaluated.labels, &evaluated.indices, &evaluated.logits);
         sums.add(metrics, samples, &pass, &mut callbacks)?;
     }
     let (found, _) = sums.over_ranks(tally, &[], false, pass.total, group)?;

@@ -27,7 +27,7 @@ pub struct Evaluation {
     pub accuracy: f64,
     /// The mean of the classes' own accuracies, over those that have samples. NaN if none has.
     pub balanced_accuracy: f64,
-    /// Number of samples that were judged.
+    /// Number of samples that were evaluated.
     pub samples: u64,
     /// Number of samples that were left out because they cannot be read.
     pub unreadable: u64,
@@ -57,7 +57,7 @@ pub struct EpochPosition {
 }
 
 /// Runs one pass of `loader`, which is this rank's part, and adds the results of all ranks. Sums are in f64. An image of several
-/// [crops](EvalLoader::cropped) is judged by the mean of their logits, and the plan's further metrics are left out.
+/// [crops](EvalLoader::cropped) is evaluated by the mean of their logits, and the plan's further metrics are left out.
 pub fn evaluate(
     program: &mut dyn Program,
     loader: &EvalLoader,

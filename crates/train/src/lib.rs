@@ -42,7 +42,7 @@ mod training_data;
 mod tuning;
 mod weights;
 
-pub use agreement::{compare_devices, compare_judged};
+pub use agreement::{compare_devices, compare_evaluated};
 pub use attempt::Attempt;
 pub use callback::{Callback, CallbackResult, Control, LogError, Progress, SaveReason, Saved, Started};
 pub use charts::draw_classes;
@@ -81,6 +81,6 @@ pub use trace::{Overlap, Traced};
 pub use trainer::{CALLERS_SETTINGS, ModelFn, Trainer};
 pub use training_data::{Augment, SplitRecord, TrainingData};
 pub use tuning::{Tuning, tune};
-pub use weights::{Judged, read_tensors};
+pub use weights::{EvaluatedWeights, read_tensors};
 
 pub use enmasse_weights::{Matching, NamedTensor, Rename};

@@ -84,12 +84,12 @@ impl Classifier {
         let sharding = Sharding::one(0, 1, program.plans().evaluate.batch);
         let loader = EvalLoader::new(pool, images.clone(), self.transform.clone(), sharding)?;
         let mut batches = Crops::begin(&loader.skip_unreadable(true).cropped(crops)?);
-        while let Some(judged) = batches.next(program)? {
-            judged.unreadable.iter().for_each(|sample| each(Err(sample)));
+        while let Some(evaluated) = batches.next(program)? {
+            evaluated.unreadable.iter().for_each(|sample| each(Err(sample)));
             let classes = self.classes.len();
-            for place in judged.places() {
-                let logits = &judged.logits[place * classes..(place + 1) * classes];
-                each(Ok(self.prediction(images.name(judged.indices[place] as usize), logits, top)));
+            for place in evaluated.places() {
+                let logits = &evaluated.logits[place * classes..(place + 1) * classes];
+                each(Ok(self.prediction(images.name(evaluated.indices[place] as usize), logits, top)));
             }
         }
         Ok(())

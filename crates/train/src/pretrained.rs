@@ -7,7 +7,7 @@ use enmasse_device::Program;
 use enmasse_graph::{Arena, Plans};
 use enmasse_weights::{MatchError, Matching, ModelTensors, NamedTensor, Rename, match_tensors};
 
-use crate::weights::{Judged, load_all, torch_shape};
+use crate::weights::{EvaluatedWeights, load_all, torch_shape};
 use crate::{CheckpointError, TrainError};
 
 /// The tensors of a file that fit the model of `plans`, under the model's names, and a report. With `any_classes` the
@@ -19,7 +19,7 @@ pub(crate) fn read_pretrained(
     any_classes: bool,
 ) -> Result<(Matching, Vec<NamedTensor>), TrainError> {
     let mut file = enmasse_weights::read(path).map_err(CheckpointError::from)?;
-    file.tensors = Judged::of(file.tensors).weights;
+    file.tensors = EvaluatedWeights::of(file.tensors).weights;
     let is_weight = |arena: Arena| matches!(arena, Arena::Parameters | Arena::Buffers);
     let weights = plans.state.iter().filter(|own| is_weight(own.slot.arena));
     let last = plans.state.iter().rfind(|own| own.slot.arena == Arena::Parameters);

@@ -262,7 +262,7 @@ impl RunWriter {
         keeps_last: bool,
     ) -> Result<(), TrainError> {
         if self.export_every > 0 && (epoch + 1).is_multiple_of(self.export_every) {
-            let (weights, updates) = (StateTensors::judged(program), position.optimizer_step);
+            let (weights, updates) = (StateTensors::evaluated(program), position.optimizer_step);
             self.folder.write_epoch_weights(epoch, &weights, updates, &Preprocessing::of(&self.meta)?)?;
         }
         position.write_to(&mut self.meta, training_metrics(program.plans()));

@@ -34,7 +34,7 @@ impl<'a> StateTensors<'a> {
 
     /// Parameters and running statistics; of a run that keeps averages, these, under the names of the tensors that they
     /// average.
-    pub fn judged(program: &'a mut dyn Program) -> Self {
+    pub fn evaluated(program: &'a mut dyn Program) -> Self {
         let averaged = program.plans().state.iter().any(|own| own.slot.arena == Arena::Average);
         Self::chosen(program, &|own| match own.slot.arena {
             Arena::Average => Some(own.name.strip_prefix(AVERAGE_PREFIX).unwrap_or(&own.name).to_owned()),

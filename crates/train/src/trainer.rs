@@ -2,7 +2,7 @@
 //! of training and validation, and saves their results.
 
 mod diverged;
-mod judge;
+mod evaluate;
 mod prepare;
 mod save;
 mod told;

@@ -20,7 +20,7 @@ pub type Augment = Arc<dyn Fn(TrainTransform) -> TrainTransform + Send + Sync>;
 pub struct TrainingData {
     /// The images that the model learns from.
     pub train: Arc<dyn Dataset>,
-    /// The images that judge the model after each epoch.
+    /// The images that evaluate the model after each epoch.
     pub validation: Arc<dyn Dataset>,
     /// The test part, if there is one besides the validation part. It is evaluated once, at the end of training.
     pub test: Option<Arc<dyn Dataset>>,
@@ -207,9 +207,9 @@ impl<'a> Listing<'a> {
         Listing { classes: data.classes.clone(), parts }
     }
 
-    /// The one part that is judged.
-    pub fn judged(dataset: &'a dyn Dataset) -> Self {
-        Listing { classes: dataset.class_names(), parts: vec![("judged", dataset)] }
+    /// The one part that is evaluated.
+    pub fn evaluated(dataset: &'a dyn Dataset) -> Self {
+        Listing { classes: dataset.class_names(), parts: vec![("evaluated", dataset)] }
     }
 
     /// The BLAKE3 hash of the text.

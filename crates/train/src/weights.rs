@@ -21,7 +21,7 @@ fn optimized(name: &str) -> Option<&str> {
 }
 
 /// The tensors of a run that evaluation uses.
-pub struct Judged {
+pub struct EvaluatedWeights {
     /// Parameters and running statistics. If the run kept averages, these are the averages, under the names of the
     /// tensors that they average.
     pub weights: Vec<NamedTensor>,
@@ -29,19 +29,19 @@ pub struct Judged {
     pub averaged: bool,
 }
 
-impl Judged {
+impl EvaluatedWeights {
     /// Those among the tensors of a run, or of any other file of weights. A tensor is an average only if the tensor that it
     /// averages is present.
     pub fn of(mut tensors: Vec<NamedTensor>) -> Self {
         let names: HashSet<String> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
         let is_average = |name: &str| name.strip_prefix(AVERAGE_PREFIX).is_some_and(|of| names.contains(of));
         let averaged = names.iter().any(|name| is_average(name));
-        let is_judged = |tensor: &NamedTensor| !is_optimizer(&tensor.name) && averaged == is_average(&tensor.name);
-        tensors.retain(is_judged);
+        let is_evaluated = |tensor: &NamedTensor| !is_optimizer(&tensor.name) && averaged == is_average(&tensor.name);
+        tensors.retain(is_evaluated);
         if averaged {
             tensors.iter_mut().for_each(|tensor| tensor.name.replace_range(..AVERAGE_PREFIX.len(), ""));
         }
-        Judged { weights: tensors, averaged }
+        EvaluatedWeights { weights: tensors, averaged }
     }
 }
 
@@ -172,9 +172,9 @@ mod tests {
                 values: vec![number as f32],
             };
             let tensors: Vec<NamedTensor> = names.iter().enumerate().map(tensor).collect();
-            let judged = Judged::of(tensors);
-            let found: Vec<(&str, f32)> = judged.weights.iter().map(|t| (t.name.as_str(), t.values[0])).collect();
-            assert_eq!((judged.averaged, &found[..]), (averaged, weights), "{names:?}");
+            let evaluated = EvaluatedWeights::of(tensors);
+            let found: Vec<(&str, f32)> = evaluated.weights.iter().map(|t| (t.name.as_str(), t.values[0])).collect();
+            assert_eq!((evaluated.averaged, &found[..]), (averaged, weights), "{names:?}");
         };
         check(&["fc.weight", "bn.running_mean"], false, &[("fc.weight", 0.0), ("bn.running_mean", 1.0)]);
         check(&["fc.weight", "optimizer.exp_avg.fc.weight"], false, &[("fc.weight", 0.0)]);

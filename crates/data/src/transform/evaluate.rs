@@ -107,7 +107,7 @@ impl EvalTransform {
     }
 }
 
-/// Which square of a resized image is judged.
+/// Which square of a resized image is evaluated.
 ///
 /// ```
 /// use enmasse_data::EvalCrop;

@@ -15,7 +15,7 @@ use enmasse_data::{
 use enmasse_files::write_whole;
 use enmasse_train::{
     EpochPosition, Evaluation, LayeredConfig, MetricName, OnBadSample, RunPaths, Setting, Source, SplitRecord,
-    Surroundings, TrainConfig, TrainingData, compare_devices, compare_judged, evaluate, evaluate_with_mistakes,
+    Surroundings, TrainConfig, TrainingData, compare_devices, compare_evaluated, evaluate, evaluate_with_mistakes,
 };
 use enmasse_wording::counted;
 use report::Report;
@@ -195,7 +195,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let asked = matches.get_one::<String>("part").map(String::as_str);
     if let (Some(part), Some("all"), false) = (form.held_out(), asked, settings::is_decided(matches)) {
         return Err(Failure::Usage(format!(
-            "--split all: {} comes in parts, of which the {} is judged; leave --split out",
+            "--split all: {} comes in parts, of which the {} is evaluated; leave --split out",
             root.display(),
             part.describe()
         )));
@@ -260,7 +260,7 @@ impl Form {
         }
     }
 
-    /// The part that is judged of data that always come in parts.
+    /// The part that is evaluated of data that always come in parts.
     fn held_out(self) -> Option<Part> {
         match self {
             Form::Packed => Some(Part::Validation),
@@ -313,9 +313,9 @@ impl Shown {
 }
 
 impl Request {
-    /// Copies the data, if that is asked for, and opens them. Warns of settings of `judged` that have no effect on them.
-    fn open(self, copier: Copier, judged: Option<&LayeredConfig>, is_launched: bool) -> Result<Task, Failure> {
-        judged.into_iter().for_each(settings::tell_of_idle_devices);
+    /// Copies the data, if that is asked for, and opens them. Warns of settings of `checked` that have no effect on them.
+    fn open(self, copier: Copier, checked: Option<&LayeredConfig>, is_launched: bool) -> Result<Task, Failure> {
+        checked.into_iter().for_each(settings::tell_of_idle_devices);
         let Request { weights, saved, root, form, asked, options, config, shown, crops } = self;
         let (root, not_copied) = stage(&config, &root, copier)?;
         let found = match form.held_out() {
@@ -351,11 +351,11 @@ impl Request {
         };
         let Found { part, data, kind, layout, mut left_out, warnings } = found;
         left_out.append(not_copied);
-        if let Some(layers) = judged {
+        if let Some(layers) = checked {
             let has_blocks = data.blocks().is_some();
             let surroundings =
                 Surroundings { kind, layout, has_blocks, has_parts: true, is_padded: false, is_launched };
-            let idle = layers.without_effect(&surroundings, |setting| weights::judges(EVALUATION, setting));
+            let idle = layers.without_effect(&surroundings, |setting| weights::is_checked(EVALUATION, setting));
             idle.iter().for_each(|line| say(format_args!("warning: {line}")));
         }
         Ok(Task { weights, data, left_out, warnings, asked, part, config, shown, crops })
@@ -442,7 +442,7 @@ struct Task {
     part: Part,
     config: TrainConfig,
     shown: Shown,
-    /// Those by which each image is judged.
+    /// Those by which each image is evaluated.
     crops: Vec<EvalCrop>,
 }
 
@@ -472,7 +472,7 @@ impl Task {
         // Evaluation has no collectives: the group only adds up the sums at its end.
         let mut program = weights.classifier.program(&forward, device.as_ref(), batch)?;
         if let Some(group) = &rank.group {
-            compare_judged(group, program.as_mut(), data.as_ref())?;
+            compare_evaluated(group, program.as_mut(), data.as_ref())?;
         }
         let (total, group) = (data.len() as u64, rank.group.as_ref());
         let audience = if rank.is_first() { Audience::Everybody(Output::new(config.json)) } else { Audience::Nobody };

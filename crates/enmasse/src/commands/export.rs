@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_files::{read_regular, write_whole};
-use enmasse_train::{Checkpoint, Judged, Preprocessing, RunPaths, is_checkpoint, load_weights};
+use enmasse_train::{Checkpoint, EvaluatedWeights, Preprocessing, RunPaths, is_checkpoint, load_weights};
 use enmasse_weights::{NamedTensor, pth, safetensors};
 use enmasse_wording::{counted, grouped};
 use serde_json::{Value, from_slice, json};
@@ -152,7 +152,7 @@ impl Weights {
             false => (load_weights(&file).map_err(Failure::error)?, 0, None),
         };
         // Other programs do not need the optimiser's state.
-        let Judged { weights: tensors, averaged, .. } = Judged::of(tensors);
+        let EvaluatedWeights { weights: tensors, averaged, .. } = EvaluatedWeights::of(tensors);
         Ok(Weights { file, tensors, averaged, steps, preprocessing })
     }
 

@@ -220,7 +220,7 @@ fn images(given: Vec<Given>, config: &TrainConfig, layers: &LayeredConfig) -> Re
     let idle = |&(kind, layout): &(DataKind, DataLayout)| {
         let surroundings =
             Surroundings { kind, layout, has_blocks: false, has_parts: true, is_padded: false, is_launched: false };
-        layers.without_effect(&surroundings, |setting| weights::judges(PREDICTION, setting))
+        layers.without_effect(&surroundings, |setting| weights::is_checked(PREDICTION, setting))
     };
     let lines =
         found.iter().map(idle).reduce(|idle, more| idle.into_iter().filter(|line| more.contains(line)).collect());

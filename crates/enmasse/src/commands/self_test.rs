@@ -18,11 +18,11 @@ pub fn command() -> Command {
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let number = matches.get_one::<usize>("number").copied().unwrap_or(0);
     let seen = preferred().and_then(|found| Some((found.kind, found.seen.as_ref().ok()?.get(number)?)));
-    let verdict = match seen {
+    let outcome = match seen {
         Some((kind, seen)) => enmasse_devices::test(kind, seen),
         None => Err(format!("there is no GPU {number}")),
     };
-    let Err(why) = verdict else { return Ok(()) };
+    let Err(why) = outcome else { return Ok(()) };
     let mut output = Output::new(false);
     output.text(why.replace('\n', " "));
     output.finish()?;

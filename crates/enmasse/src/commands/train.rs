@@ -123,8 +123,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             launched.check_devices(&layers)?;
             let asked = layers.config().clone();
             signals.launched(launched.place.rank);
-            let judges = !settings::is_decided(matches);
-            let join = |rank: &Rank| signals.within(rank.group.clone(), || join_run(layers, rank, judges, &signals));
+            let checks = !settings::is_decided(matches);
+            let join = |rank: &Rank| signals.within(rank.group.clone(), || join_run(layers, rank, checks, &signals));
             ranks::as_rank(&launched, &asked, asked.out.as_deref(), join)
         }
         None => start_run(layers, interrupts, &signals),
@@ -193,9 +193,9 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
 }
 
 /// For a rank of a launched job: takes part in the run that rank 0 decides on.
-/// `judges` if no process before has checked the flags, and copied the data.
-fn join_run(mut layers: LayeredConfig, rank: &Rank, judges: bool, signals: &RunSignals) -> Result<(), Failure> {
-    let warns = judges && rank.is_first();
+/// `checks` if no process before has checked the flags, and copied the data.
+fn join_run(mut layers: LayeredConfig, rank: &Rank, checks: bool, signals: &RunSignals) -> Result<(), Failure> {
+    let warns = checks && rank.is_first();
     let attempt = attempt();
     let asked = layers.config().clone();
     // The job's launcher, or Slurm, has restarted it: the run resumes.
@@ -232,7 +232,7 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, judges: bool, signals: &RunS
     config.devices = Some(one.of_run(rank.world_size()));
     let resumes = config.resume.is_on() && paths.resumed_checkpoint(&config.resume).exists();
     let resumed = Some(&paths).filter(|_| resumes);
-    let copier = if judges { Copier::Rank(rank) } else { Copier::Others };
+    let copier = if checks { Copier::Rank(rank) } else { Copier::Others };
     let run = prepare(config, resumed, rank.world_size(), copier)?;
     if let Some(paths) = resumed
         && is_finished(&run.config, paths, rank, run.data.test.is_some())?

@@ -47,9 +47,9 @@ pub const OF_A_RUN: &[(&str, &str)] = &[
     ("metrics", "as in the run"),
 ];
 
-/// Whether a command that uses weights and takes the settings `names` judges whether this one has an effect. A prefix always has
+/// Whether a command that uses weights and takes the settings `names` checks whether this one has an effect. A prefix always has
 /// one here: it is that of `RUN|WEIGHTS`.
-pub fn judges(names: &[&str], setting: &Setting) -> bool {
+pub fn is_checked(names: &[&str], setting: &Setting) -> bool {
     names.contains(&setting.name) && setting.name != "prefix"
 }
 

@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use crate::fault::{Act, Calls, Fault, Place, Victims};
 use crate::held_calls::{Answer, Call, status};
 
-/// The shortest heartbeat that the program takes, in seconds; for faults that are judged by it.
+/// The shortest heartbeat that the program takes, in seconds; for faults that are checked by it.
 pub const HEARTBEAT: i64 = 1;
 
 /// Calls that take space on a disk.

@@ -1,12 +1,12 @@
 //! Faults on schedule: real runs are killed, stopped, cut, corrupted and denied their disk, each at a system call that a
-//! seed draws. After each fault the exit code, the cause, the leftovers and the resumed bits are judged.
+//! seed draws. After each fault the exit code, the cause, the leftovers and the resumed bits are checked.
 //!
 //! `ENMASSE_TEST_FAULTS=0..1000` runs these seeds; a failure names the command that repeats it.
 
 mod fault;
 mod held_calls;
 mod injection;
-mod judge;
+mod outcome;
 mod run;
 mod table;
 
@@ -30,9 +30,9 @@ fn survive(reference: &Reference, scenarios: &[(String, Scenario)]) {
     let (next, table, problems) = (AtomicU64::new(0), Mutex::new(Table::default()), Mutex::new(Vec::new()));
     let work = || {
         while let Some((name, scenario)) = scenarios.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-            let verdict = judge::run(reference, scenario);
-            table.lock().expect("no panic").add(scenario.kind, &verdict);
-            if let Err(problem) = verdict {
+            let outcome = outcome::run(reference, scenario);
+            table.lock().expect("no panic").add(scenario.kind, &outcome);
+            if let Err(problem) = outcome {
                 println!("{name}: {problem}");
                 problems.lock().expect("no panic").push(format!("{name}: {problem}"));
             }

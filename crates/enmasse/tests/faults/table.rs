@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::fault::Kind;
-use crate::judge::Verdict;
+use crate::outcome::Outcome;
 
-/// Counts of verdicts.
+/// Counts of outcomes.
 #[derive(Default)]
 struct Row {
     runs: usize,
@@ -23,15 +23,15 @@ pub struct Table(BTreeMap<Kind, Row>);
 
 impl Table {
     /// Adds a scenario.
-    pub fn add(&mut self, kind: Kind, verdict: &Result<Verdict, String>) {
+    pub fn add(&mut self, kind: Kind, outcome: &Result<Outcome, String>) {
         let row = self.0.entry(kind).or_default();
         row.runs += 1;
-        match verdict {
-            Ok(verdict) => {
-                row.hit += usize::from(verdict.hit);
-                row.completed += usize::from(verdict.completed);
-                row.named += usize::from(verdict.named);
-                row.resumed += usize::from(verdict.resumed);
+        match outcome {
+            Ok(outcome) => {
+                row.hit += usize::from(outcome.hit);
+                row.completed += usize::from(outcome.completed);
+                row.named += usize::from(outcome.named);
+                row.resumed += usize::from(outcome.resumed);
             }
             Err(_) => row.failed += 1,
         }
@@ -40,7 +40,7 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "| fault | runs | fault came | run complete | cause named | resumed bit for bit | judged wrong |")?;
+        writeln!(f, "| fault | runs | fault came | run complete | cause named | resumed bit for bit | found wrong |")?;
         writeln!(f, "|---|---|---|---|---|---|---|")?;
         let rows = self.0.iter().map(|(kind, row)| (kind.to_string(), row));
         let sum = self.0.values().fold(Row::default(), |a, b| Row {

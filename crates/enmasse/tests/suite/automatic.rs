@@ -205,16 +205,16 @@ fn a_gpu_that_computes_wrongly_is_named_and_left() {
 }
 
 #[test]
-fn only_whole_verdicts_of_this_version_count() {
+fn only_whole_outcomes_of_this_version_count() {
     let Some(place) = Place::new() else { return };
     let cache = place.path("cache");
     let environment = |wrong| [("EMULATED_WRONG", wrong), ("ENMASSE_CACHE", cache.to_str().unwrap())];
     let passed = place.train("passed", "1", &environment(""), &[], &[]).well();
     assert_eq!(gpus(&passed), [0]);
-    let [verdict] = &files(&cache.join("self-tests"))[..] else { panic!("one file in {}", cache.display()) };
-    let text = std::fs::read_to_string(verdict).unwrap();
+    let [outcome] = &files(&cache.join("self-tests"))[..] else { panic!("one file in {}", cache.display()) };
+    let text = std::fs::read_to_string(outcome).unwrap();
     let check = |number: usize, text: &str, expected: &[usize]| {
-        std::fs::write(verdict, text).unwrap();
+        std::fs::write(outcome, text).unwrap();
         let ended = place.train(&format!("run {number}"), "1", &environment("0:convolution"), &[], &[]).well();
         assert_eq!(gpus(&ended), expected, "{text}");
     };

@@ -1,4 +1,4 @@
-//! Data in other forms than class folders: a run trains on them, finds its validation part again, and judges other data.
+//! Data in other forms than class folders: a run trains on them, finds its validation part again, and evaluates other data.
 
 use std::fs;
 use std::path::{Path, PathBuf};

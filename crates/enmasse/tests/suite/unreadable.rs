@@ -42,7 +42,7 @@ fn damaged_images_are_skipped_and_listed() {
         assert!(last.starts_with(&begin) && last.ends_with(&end), "{last}");
     }
 
-    // An evaluation of the run skips as the run did, and counts what it judged.
+    // An evaluation of the run skips as the run did, and counts what it evaluated.
     let (run, all) = (alone.display().to_string(), data.display().to_string());
     for devices in ["cpu:1", "cpu:3"] {
         let eval = |others: &[&str]| {

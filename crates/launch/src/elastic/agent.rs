@@ -13,7 +13,7 @@ use enmasse_comm::{Channel, ChannelError};
 use super::hall::{Hall, names_loopback};
 use super::leader::Rules;
 use super::member::{Member, MemberAction, MemberEvent, Myself};
-use super::message::{Assigned, ToMember, Verdict, WorkersEnd};
+use super::message::{Assigned, Decision, ToMember, WorkersEnd};
 use super::{Endpoint, Tell};
 
 /// Time limit of an attempt to reach a leader.
@@ -25,7 +25,7 @@ pub(super) enum Order {
     /// port of rank 0's store until then.
     Start { assigned: Assigned, recall: PipeReader, reserved: Option<TcpListener> },
     /// Exit.
-    Exit(Verdict),
+    Exit(Decision),
 }
 
 /// A notice to an agent. Connections are numbered, so that late notices of an older one can be told apart.
@@ -149,8 +149,8 @@ impl Agent {
                 MemberAction::Start(assigned) => self.start(assigned),
                 MemberAction::Stop { why } => self.recall(1, &why),
                 MemberAction::Kill { why } => self.recall(2, &why),
-                MemberAction::Exit(verdict) => {
-                    self.order(Order::Exit(verdict));
+                MemberAction::Exit(decision) => {
+                    self.order(Order::Exit(decision));
                     return false;
                 }
             }

@@ -87,14 +87,14 @@ impl Hall {
 
     /// Whether this leader's work is over.
     pub(super) fn is_over(&self) -> bool {
-        self.shared.state().leader.verdict().is_some()
+        self.shared.state().leader.decision().is_some()
     }
 
     /// Waits, for at most `limit`, until all agents have been told how the job ended and have disconnected.
     pub(super) fn linger(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         let mut state = self.shared.state();
-        while state.leader.has_peers() && state.leader.verdict().is_some() {
+        while state.leader.has_peers() && state.leader.decision().is_some() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;

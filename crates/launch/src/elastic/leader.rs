@@ -6,7 +6,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::message::{Assigned, ToLeader, ToMember, Verdict, WorkersEnd};
+use super::message::{Assigned, Decision, ToLeader, ToMember, WorkersEnd};
 use super::{Time, Timing};
 
 /// Limit of workers on a node.
@@ -109,14 +109,14 @@ enum Phase {
     Gathering { since: Time, enough_since: Option<Time> },
     Running { newcomers_since: Option<Time> },
     Stopping,
-    Over(Verdict),
+    Over(Decision),
 }
 
 /// A failure of workers; `own` if the blamed rank runs on the reporting node.
 #[derive(Debug)]
 struct Failed {
     own: bool,
-    verdict: Verdict,
+    decision: Decision,
 }
 
 /// See the module's documentation.
@@ -172,9 +172,9 @@ impl Leader {
                 self.say("another leader answers at the rendezvous endpoint; this one gives up".into());
                 let peers: Vec<u64> = std::mem::take(&mut self.peers).into_keys().collect();
                 self.actions.extend(peers.into_iter().map(|peer| LeaderAction::Close { peer }));
-                self.phase = Phase::Over(Verdict::NoLeader { why: "another leader has taken over".into() });
+                self.phase = Phase::Over(Decision::NoLeader { why: "another leader has taken over".into() });
             }
-            LeaderEvent::Shutdown { signal } => self.finish(Verdict::Interrupted { signal }),
+            LeaderEvent::Shutdown { signal } => self.finish(Decision::Interrupted { signal }),
             LeaderEvent::Tick => {}
         }
         self.proceed(now);
@@ -207,8 +207,8 @@ impl Leader {
     }
 
     /// How the job ended, if it has.
-    pub fn verdict(&self) -> Option<&Verdict> {
-        if let Phase::Over(verdict) = &self.phase { Some(verdict) } else { None }
+    pub fn decision(&self) -> Option<&Decision> {
+        if let Phase::Over(decision) = &self.phase { Some(decision) } else { None }
     }
 
     /// Whether any agents are still connected.
@@ -234,10 +234,10 @@ impl Leader {
                 WorkersEnd::Done => {}
                 WorkersEnd::Failed { rank, code, report } => {
                     let own = rank.is_some_and(|rank| peer.ranks.contains(&rank));
-                    let verdict = Verdict::Failed { host: peer.host.clone(), code, report };
+                    let decision = Decision::Failed { host: peer.host.clone(), code, report };
                     let is_better = self.failed.as_ref().is_none_or(|known| own && !known.own);
                     if is_better && peer.standing != Standing::Idle {
-                        self.failed = Some(Failed { own, verdict });
+                        self.failed = Some(Failed { own, decision });
                     }
                     if peer.standing == Standing::Running {
                         // Until the agent reports that it is ready for the next attempt.
@@ -279,9 +279,9 @@ impl Leader {
             // A late message on a connection that its agent has given up says nothing about the agent now.
             return self.close(id);
         }
-        if let Phase::Over(verdict) = &self.phase {
-            let verdict = verdict.clone();
-            return self.send(id, ToMember::Over(verdict));
+        if let Phase::Over(decision) = &self.phase {
+            let decision = decision.clone();
+            return self.send(id, ToMember::Over(decision));
         }
         self.visits.insert(agent, visit);
         // The agent is back, and none of its workers runs.
@@ -366,10 +366,10 @@ impl Leader {
             && !self.changed
         {
             if self.restarts == self.rules.max_restarts {
-                return self.finish(failed.verdict);
+                return self.finish(failed.decision);
             }
             self.restarts += 1;
-            if let Verdict::Failed { host, report, .. } = failed.verdict {
+            if let Decision::Failed { host, report, .. } = failed.decision {
                 let (restarts, most) = (self.restarts, self.rules.max_restarts);
                 self.say(format!("node {host}: {report}\nrestart {restarts} of {most}"));
             }
@@ -384,7 +384,7 @@ impl Leader {
         if here < self.rules.least {
             self.phase = Phase::Gathering { since, enough_since: None };
             if now >= since + join {
-                self.finish(Verdict::TooFew { here: here as u32, least: self.rules.least as u32 });
+                self.finish(Decision::TooFew { here: here as u32, least: self.rules.least as u32 });
             }
             return;
         }
@@ -410,7 +410,7 @@ impl Leader {
         let attempt = self.next_attempt.max(wanted);
         let Some(next_attempt) = attempt.checked_add(1) else {
             let (host, report) = (self.rules.endpoint_host.clone(), "the numbers of attempts are used up".into());
-            return self.finish(Verdict::Failed { host, code: 1, report });
+            return self.finish(Decision::Failed { host, code: 1, report });
         };
         let master = chosen.first().and_then(|id| self.peers.get(id));
         let Some((master_host, master_port)) = master.map(|peer| (peer.address.clone(), peer.port)) else { return };
@@ -450,7 +450,7 @@ impl Leader {
         let count = |standing| self.peers.values().filter(|peer| peer.standing == standing).count();
         let (idle, running, done) = (count(Standing::Idle), count(Standing::Running), count(Standing::Done));
         if running == 0 && done > 0 {
-            return self.finish(Verdict::Done);
+            return self.finish(Decision::Done);
         }
         // An agent that joins after some workers are done is too late.
         let welcome = idle > 0 && running < self.rules.most && done == 0;
@@ -462,14 +462,14 @@ impl Leader {
         }
     }
 
-    fn finish(&mut self, verdict: Verdict) {
+    fn finish(&mut self, decision: Decision) {
         if let Phase::Over(_) = self.phase {
             return;
         }
         for &id in self.peers.keys() {
-            self.actions.push(LeaderAction::Send { peer: id, message: ToMember::Over(verdict.clone()) });
+            self.actions.push(LeaderAction::Send { peer: id, message: ToMember::Over(decision.clone()) });
         }
-        self.phase = Phase::Over(verdict);
+        self.phase = Phase::Over(decision);
     }
 
     fn send(&mut self, peer: u64, message: ToMember) {

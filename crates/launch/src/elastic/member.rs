@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::message::{Assigned, ToLeader, ToMember, Verdict, WorkersEnd};
+use super::message::{Assigned, Decision, ToLeader, ToMember, WorkersEnd};
 use super::{Time, Timing};
 
 /// Pause between two attempts to reach a leader.
@@ -83,7 +83,7 @@ pub enum MemberAction {
         why: String,
     },
     /// Exit: no workers are left.
-    Exit(Verdict),
+    Exit(Decision),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,8 +97,8 @@ enum State {
     Running { attempt: u32 },
     /// The workers ended by themselves.
     Ended { attempt: u32 },
-    /// The workers were asked to stop. If `exit` is set, the agent exits afterwards with this verdict.
-    Stopping { attempt: u32, exit: Option<Verdict> },
+    /// The workers were asked to stop. If `exit` is set, the agent exits afterwards with this decision.
+    Stopping { attempt: u32, exit: Option<Decision> },
     /// The agent has exited.
     Over,
 }
@@ -163,7 +163,7 @@ impl Member {
             MemberEvent::Message(message) if self.linked => self.hear(now, message),
             MemberEvent::Message(_) => {}
             MemberEvent::WorkersEnded { end, port } => self.workers_ended(now, end, port),
-            MemberEvent::StopRequest { signal } => self.leave(Verdict::Interrupted { signal }),
+            MemberEvent::StopRequest { signal } => self.leave(Decision::Interrupted { signal }),
             MemberEvent::Tick => {}
         }
         self.proceed(now);
@@ -253,15 +253,15 @@ impl Member {
                 }
                 _ => {}
             },
-            ToMember::Over(verdict) => match self.state.clone() {
+            ToMember::Over(decision) => match self.state.clone() {
                 State::Running { attempt } => {
-                    self.state = State::Stopping { attempt, exit: Some(verdict) };
+                    self.state = State::Stopping { attempt, exit: Some(decision) };
                     self.actions.push(MemberAction::Stop { why: "the job is over".into() });
                 }
                 State::Stopping { attempt, exit } => {
-                    self.state = State::Stopping { attempt, exit: exit.or(Some(verdict)) };
+                    self.state = State::Stopping { attempt, exit: exit.or(Some(decision)) };
                 }
-                _ => self.exit(verdict),
+                _ => self.exit(decision),
             },
         }
     }
@@ -282,7 +282,7 @@ impl Member {
                     self.actions.push(MemberAction::Send(ToLeader::Stopped { attempt, port }));
                 }
                 match exit {
-                    Some(verdict) => self.exit(verdict),
+                    Some(decision) => self.exit(decision),
                     None if self.linked => self.state = State::Idle,
                     None => self.seek(now, "the leader was lost"),
                 }
@@ -292,36 +292,36 @@ impl Member {
     }
 
     /// Handles the user's request to stop this agent.
-    fn leave(&mut self, verdict: Verdict) {
+    fn leave(&mut self, decision: Decision) {
         if self.linked && !matches!(self.state, State::Stopping { exit: Some(_), .. } | State::Over) {
             self.actions.push(MemberAction::Send(ToLeader::Leave));
         }
         match self.state.clone() {
             State::Running { attempt } => {
-                self.state = State::Stopping { attempt, exit: Some(verdict) };
+                self.state = State::Stopping { attempt, exit: Some(decision) };
                 self.actions.push(MemberAction::Stop { why: "it was asked to stop".into() });
             }
             State::Stopping { attempt, exit: None } => {
-                self.state = State::Stopping { attempt, exit: Some(verdict) };
+                self.state = State::Stopping { attempt, exit: Some(decision) };
             }
             State::Ended { attempt } => {
                 if self.linked {
                     self.actions.push(MemberAction::Send(ToLeader::Stopped { attempt, port: self.port }));
                 }
-                self.exit(verdict);
+                self.exit(decision);
             }
-            State::Seeking { .. } | State::Idle => self.exit(verdict),
+            State::Seeking { .. } | State::Idle => self.exit(decision),
             State::Stopping { .. } | State::Over => {}
         }
     }
 
-    fn exit(&mut self, verdict: Verdict) {
+    fn exit(&mut self, decision: Decision) {
         if self.linked {
             self.actions.push(MemberAction::Disconnect);
         }
         self.linked = false;
         self.state = State::Over;
-        self.actions.push(MemberAction::Exit(verdict));
+        self.actions.push(MemberAction::Exit(decision));
     }
 
     fn kill(&mut self, why: &str) {
@@ -357,7 +357,7 @@ impl Member {
         if let State::Seeking { deadline, retry, why, .. } = &mut self.state {
             if now >= *deadline {
                 let why = std::mem::take(why);
-                self.exit(Verdict::NoLeader { why });
+                self.exit(Decision::NoLeader { why });
             } else if retry.is_some_and(|retry| now >= retry) {
                 *retry = None;
                 self.actions.push(MemberAction::Connect);

@@ -66,7 +66,7 @@ pub enum ToMember {
         why: String,
     },
     /// The job is over.
-    Over(Verdict),
+    Over(Decision),
 }
 
 /// A node's place in an attempt.
@@ -108,7 +108,7 @@ pub enum WorkersEnd {
 
 /// How the job ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Decision {
     /// Every worker succeeded.
     Done,
     /// Workers failed, and no restarts are left.
@@ -243,24 +243,24 @@ impl ToMember {
                 put_text(&mut bytes, why);
                 3
             }
-            ToMember::Over(verdict) => match verdict {
-                Verdict::Done => 4,
-                Verdict::Failed { host, code, report } => {
+            ToMember::Over(decision) => match decision {
+                Decision::Done => 4,
+                Decision::Failed { host, code, report } => {
                     put_text(&mut bytes, host);
                     bytes.push(*code);
                     put_text(&mut bytes, report);
                     5
                 }
-                Verdict::TooFew { here, least } => {
+                Decision::TooFew { here, least } => {
                     bytes.extend(here.to_le_bytes());
                     bytes.extend(least.to_le_bytes());
                     6
                 }
-                Verdict::Interrupted { signal } => {
+                Decision::Interrupted { signal } => {
                     bytes.extend(signal.to_le_bytes());
                     7
                 }
-                Verdict::NoLeader { why } => {
+                Decision::NoLeader { why } => {
                     put_text(&mut bytes, why);
                     8
                 }
@@ -285,11 +285,11 @@ impl ToMember {
                 master_port: rest.u16()?,
             }),
             3 => ToMember::Stop { attempt: rest.u32()?, why: rest.text()? },
-            4 => ToMember::Over(Verdict::Done),
-            5 => ToMember::Over(Verdict::Failed { host: rest.text()?, code: rest.u8()?, report: rest.text()? }),
-            6 => ToMember::Over(Verdict::TooFew { here: rest.u32()?, least: rest.u32()? }),
-            7 => ToMember::Over(Verdict::Interrupted { signal: rest.u32()? as i32 }),
-            8 => ToMember::Over(Verdict::NoLeader { why: rest.text()? }),
+            4 => ToMember::Over(Decision::Done),
+            5 => ToMember::Over(Decision::Failed { host: rest.text()?, code: rest.u8()?, report: rest.text()? }),
+            6 => ToMember::Over(Decision::TooFew { here: rest.u32()?, least: rest.u32()? }),
+            7 => ToMember::Over(Decision::Interrupted { signal: rest.u32()? as i32 }),
+            8 => ToMember::Over(Decision::NoLeader { why: rest.text()? }),
             _ => return Err(MalformedMessage),
         };
         rest.end(message)
@@ -385,11 +385,11 @@ mod tests {
             ToMember::Echo { number: 3 },
             ToMember::Run(assigned),
             ToMember::Stop { attempt: 5, why: "w".into() },
-            ToMember::Over(Verdict::Done),
-            ToMember::Over(Verdict::Failed { host: "h".into(), code: 1, report: "r".into() }),
-            ToMember::Over(Verdict::TooFew { here: 1, least: 2 }),
-            ToMember::Over(Verdict::Interrupted { signal: 15 }),
-            ToMember::Over(Verdict::NoLeader { why: "w".into() }),
+            ToMember::Over(Decision::Done),
+            ToMember::Over(Decision::Failed { host: "h".into(), code: 1, report: "r".into() }),
+            ToMember::Over(Decision::TooFew { here: 1, least: 2 }),
+            ToMember::Over(Decision::Interrupted { signal: 15 }),
+            ToMember::Over(Decision::NoLeader { why: "w".into() }),
         ];
         for message in to_member {
             let (kind, bytes) = message.encode();
@@ -401,8 +401,8 @@ mod tests {
 
     #[test]
     fn texts_are_bounded() {
-        let (kind, bytes) = ToMember::Over(Verdict::NoLeader { why: "é".repeat(TEXT_LIMIT) }).encode();
-        let Ok(ToMember::Over(Verdict::NoLeader { why })) = ToMember::decode(kind, &bytes) else { panic!() };
+        let (kind, bytes) = ToMember::Over(Decision::NoLeader { why: "é".repeat(TEXT_LIMIT) }).encode();
+        let Ok(ToMember::Over(Decision::NoLeader { why })) = ToMember::decode(kind, &bytes) else { panic!() };
         assert_eq!(why.len(), TEXT_LIMIT);
         assert!(ToMember::decode(8, &[0xff; 40]).is_err());
     }

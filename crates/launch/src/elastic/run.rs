@@ -13,7 +13,7 @@ use super::agent::{Agent, Notice, Order, Setting};
 use super::hall::names_loopback;
 use super::leader::Rules;
 use super::member::Myself;
-use super::message::{Assigned, Verdict, WorkersEnd};
+use super::message::{Assigned, Decision, WorkersEnd};
 use super::{Elastic, Endpoint, Tell};
 use crate::assignment::Assignment;
 use crate::error::LaunchError;
@@ -104,7 +104,7 @@ pub fn launch_elastic(
         .map_err(LaunchError::kernel("start a thread"))?;
 
     let mut node = Node { job, run_id, token: endpoint.token, tell, told: None };
-    let verdict = loop {
+    let decision = loop {
         match next_order(&desk, &wake, &mut signals)? {
             Next::Order(Order::Start { assigned, recall, reserved }) => {
                 // From here on the port is free for the store.
@@ -112,14 +112,14 @@ pub fn launch_elastic(
                 let end = node.attempt(&assigned, &mut signals, recall.as_fd());
                 let _ = notices.send(Notice::WorkersEnded(end));
             }
-            Next::Order(Order::Exit(verdict)) => break verdict,
+            Next::Order(Order::Exit(decision)) => break decision,
             Next::Signal(signal) => signals.request(signal),
         }
     };
     if let Some(hall) = hall.lock().unwrap_or_else(PoisonError::into_inner).take() {
         hall.linger(elastic.timing.stop);
     }
-    Ok(ending(verdict, node.told.as_ref(), elastic.timing.join.as_secs(), &place))
+    Ok(ending(decision, node.told.as_ref(), elastic.timing.join.as_secs(), &place))
 }
 
 enum Next {
@@ -136,7 +136,7 @@ fn next_order(desk: &Receiver<Order>, wake: &OwnedFd, signals: &mut Signals) -> 
             Ok(order) => return Ok(Next::Order(order)),
             Err(std::sync::mpsc::TryRecvError::Empty) => {}
             Err(std::sync::mpsc::TryRecvError::Disconnected) => {
-                return Ok(Next::Order(Order::Exit(Verdict::NoLeader { why: "the agent's thread ended".into() })));
+                return Ok(Next::Order(Order::Exit(Decision::NoLeader { why: "the agent's thread ended".into() })));
             }
         }
         if let Some(signal) = signals.pending() {
@@ -211,20 +211,20 @@ impl Node<'_> {
     }
 }
 
-fn ending(verdict: Verdict, told: Option<&String>, seconds: u64, place: &str) -> Ending {
-    let (code, report) = match verdict {
-        Verdict::Done => (0, None),
-        Verdict::Failed { code, report, .. } if Some(&report) == told => (code, None),
-        Verdict::Failed { host, code, report } => (code, Some(format!("error: node {host}: {report}"))),
-        Verdict::TooFew { here, least } => {
+fn ending(decision: Decision, told: Option<&String>, seconds: u64, place: &str) -> Ending {
+    let (code, report) = match decision {
+        Decision::Done => (0, None),
+        Decision::Failed { code, report, .. } if Some(&report) == told => (code, None),
+        Decision::Failed { host, code, report } => (code, Some(format!("error: node {host}: {report}"))),
+        Decision::TooFew { here, least } => {
             (1, Some(format!("error: only {here} of at least {least} nodes joined at {place} within {seconds} s")))
         }
-        Verdict::Interrupted { signal: SIGINT } => (130, Some("interrupted: the workers are stopped".into())),
-        Verdict::Interrupted { signal } => {
+        Decision::Interrupted { signal: SIGINT } => (130, Some("interrupted: the workers are stopped".into())),
+        Decision::Interrupted { signal } => {
             let outcome = Outcome::Interrupted { signal, overdue: None };
             (outcome.exit_code(), outcome.report())
         }
-        Verdict::NoLeader { why } => (1, Some(format!("error: no node leads at {place} within {seconds} s: {why}"))),
+        Decision::NoLeader { why } => (1, Some(format!("error: no node leads at {place} within {seconds} s: {why}"))),
     };
     Ending { code, report }
 }

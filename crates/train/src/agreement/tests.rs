@@ -95,12 +95,12 @@ impl Dataset for Names {
 
 /// Regression test: `eval` added up the sums of ranks with other images or weights.
 #[test]
-fn what_ranks_judge_is_compared() {
+fn what_ranks_evaluate_is_compared() {
     let check = |of_rank_1: &[&'static str], changed: Option<&str>, expected: Option<&str>| {
         let errors = on_two_ranks(|group, program| {
             changed.into_iter().for_each(|name| change(group, program, name));
             let names = if group.rank() == 0 { vec!["a", "b"] } else { of_rank_1.to_vec() };
-            compare_judged(group, program, &Names(names))
+            compare_evaluated(group, program, &Names(names))
         });
         for error in errors {
             let named = |error: &String| expected.is_some_and(|name| error.contains(name));
@@ -108,8 +108,8 @@ fn what_ranks_judge_is_compared() {
         }
     };
     check(&["a", "b"], None, None);
-    check(&["a"], None, Some("judged 0 b"));
-    check(&["a", "c"], None, Some("judged 0 c"));
+    check(&["a"], None, Some("evaluated 0 b"));
+    check(&["a", "c"], None, Some("evaluated 0 c"));
     check(&["a", "b"], Some("fc.bias"), Some("fc.bias"));
     check(&["a", "b"], Some("optimizer.momentum_buffer.conv.weight"), None);
 }

@@ -1,6 +1,6 @@
 //! Settings that have no effect with the value of another setting, or on a data set: one table of them.
 //!
-//! Only settings that a user gave are judged: on the command line, in the environment, in a file. Defaults and the
+//! Only settings that a user gave are checked: on the command line, in the environment, in a file. Defaults and the
 //! values of a saved run are not, so that every run can continue. A setting that is fulfilled anyway, such as
 //! SyncBatchNorm on a single rank, does not count as ineffective.
 
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_were_not_given_here_are_not_judged() {
+    fn values_that_were_not_given_here_are_not_checked() {
         let check = |flags: &str, variables: &str, saved: &str, expected: &[&str]| {
             let layers = layers(flags, variables, saved);
             layers.check_flags().unwrap();

@@ -67,7 +67,7 @@ fn tensors(all: &[NamedTensor], beginning: &str) -> Vec<NamedTensor> {
 }
 
 #[test]
-fn a_run_is_judged_by_its_averages_and_keeps_both() {
+fn a_run_is_evaluated_by_its_averages_and_keeps_both() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
     let records = fit(&TrainConfig { export_every: 1, ..config(&out) });

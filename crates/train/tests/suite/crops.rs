@@ -61,7 +61,7 @@ fn classifier(out: &Path) -> Classifier {
 
 /// Logarithms of probabilities are logits but for a number that is the same for all classes.
 #[test]
-fn images_are_judged_by_the_mean_of_the_logits_of_their_crops() {
+fn images_are_evaluated_by_the_mean_of_the_logits_of_their_crops() {
     let folder = tempfile::tempdir().unwrap();
     let classifier = classifier(&folder.path().join("run"));
     let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
@@ -108,22 +108,22 @@ fn images_are_judged_by_the_mean_of_the_logits_of_their_crops() {
     assert!(losses[0].0 != losses[1].0 && losses[1].0 != losses[2].0, "{losses:?}");
 }
 
-/// Regression test: crops that cannot be read were judged as black images, and only the first crop told of damage.
+/// Regression test: crops that cannot be read were evaluated as black images, and only the first crop told of damage.
 #[test]
 fn an_image_counts_only_if_all_of_its_crops_can_be_read() {
     let folder = tempfile::tempdir().unwrap();
     let classifier = classifier(&folder.path().join("run"));
     let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
     let pool = DecodePool::new(1).unwrap();
-    let mut judge = |data: Arc<dyn Dataset>| {
+    let mut evaluate_part = |data: Arc<dyn Dataset>| {
         let total = data.len() as u64;
         let loader = EvalLoader::new(&pool, data, classifier.transform.clone(), Sharding::one(0, 1, 5)).unwrap();
         let loader = loader.skip_unreadable(true).cropped(&EvalCrop::several(5).unwrap()).unwrap();
         evaluate(program.as_mut(), &loader, total, None, EpochPosition::default(), &mut ()).unwrap()
     };
-    let found = judge(slopes(0..17, |number| number % 4 == 0));
+    let found = evaluate_part(slopes(0..17, |number| number % 4 == 0));
     assert_eq!((found.samples, found.unreadable), (12, 5));
-    let whole = judge(slopes((0..17).filter(|number| number % 4 != 0), |_| false));
+    let whole = evaluate_part(slopes((0..17).filter(|number| number % 4 != 0), |_| false));
     assert!((found.loss - whole.loss).abs() < 1e-12 && found.accuracy == whole.accuracy, "{found:?} {whole:?}");
     let counts = |found: &Evaluation| found.confusion.clone().unwrap();
     assert!(counts(&found) == counts(&whole));

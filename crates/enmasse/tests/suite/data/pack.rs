@@ -46,7 +46,7 @@ fn a_packed_file_gives_the_bits_of_its_folder() {
         assert!(!by_file.0.is_empty());
     }
 
-    // Each run judges the validation part of either.
+    // Each run evaluates the validation part of either.
     let eval = |run: &str, data: &[&Path]| {
         let run = folder.path().join(run).display().to_string();
         let data: Vec<String> = data.iter().map(|data| data.display().to_string()).collect();

@@ -49,5 +49,5 @@ fn the_number_of_the_next_attempt_overflowed() {
     leader.next_attempt = u32::MAX;
     assert_eq!(ordered(&joined(&mut leader, 1, 0)), None);
     let report = "the numbers of attempts are used up".into();
-    assert_eq!(leader.verdict(), Some(&Verdict::Failed { host: "n".into(), code: 1, report }));
+    assert_eq!(leader.decision(), Some(&Decision::Failed { host: "n".into(), code: 1, report }));
 }

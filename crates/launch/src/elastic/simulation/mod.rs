@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use crate::elastic::Time;
 use crate::elastic::leader::{Leader, LeaderAction, LeaderEvent, Rules};
 use crate::elastic::member::{Member, MemberAction, MemberEvent, Myself};
-use crate::elastic::message::{Assigned, ToLeader, ToMember, Verdict, WorkersEnd};
+use crate::elastic::message::{Assigned, Decision, ToLeader, ToMember, WorkersEnd};
 
 /// Random numbers from a seed (SplitMix64).
 pub struct Random(pub u64);
@@ -55,7 +55,7 @@ struct Workers {
 
 pub struct Node {
     pub alive: bool,
-    pub exit: Option<Verdict>,
+    pub exit: Option<Decision>,
     pub leader: Option<Leader>,
     member: Member,
     agent: u64,
@@ -343,7 +343,7 @@ impl Simulation {
         match action {
             MemberAction::Wait { .. } => {}
             MemberAction::Connect => {
-                let is_over = |leader: &Leader| leader.verdict().is_some() && !leader.has_peers();
+                let is_over = |leader: &Leader| leader.decision().is_some() && !leader.has_peers();
                 if self.endpoint == node && self.nodes[node].leader.as_ref().is_none_or(is_over) {
                     let name = self.random.next();
                     self.nodes[node].leader = Some(Leader::new(name, self.rules.clone(), self.now));
@@ -378,9 +378,9 @@ impl Simulation {
                 let end = WorkersEnd::Failed { rank: None, code: 143, report: "stopped".into() };
                 self.schedule(self.now + after, Event::WorkersEnd(node, life, world, end));
             }
-            MemberAction::Exit(verdict) => {
+            MemberAction::Exit(decision) => {
                 assert!(self.nodes[node].workers.is_none(), "an agent exits while its workers run");
-                self.nodes[node].exit = Some(verdict);
+                self.nodes[node].exit = Some(decision);
                 let leads = self.nodes[node].leader.as_ref().is_some_and(Leader::has_peers);
                 if !leads {
                     self.crash(node, Crash::Process);

@@ -2,7 +2,7 @@
 
 use super::{Crash, Random, Simulation};
 use crate::elastic::leader::Rules;
-use crate::elastic::message::{Verdict, WorkersEnd};
+use crate::elastic::message::{Decision, WorkersEnd};
 use crate::elastic::{Time, Timing};
 
 const SCHEDULES: u64 = 1500;
@@ -83,7 +83,7 @@ fn settle(simulation: &mut Simulation, least: usize, most: usize) {
     simulation.run_until(simulation.now + seconds(30));
     for node in 0..simulation.nodes.len() {
         if !simulation.nodes[node].alive {
-            assert!(matches!(simulation.nodes[node].exit, None | Some(Verdict::Interrupted { .. })));
+            assert!(matches!(simulation.nodes[node].exit, None | Some(Decision::Interrupted { .. })));
             simulation.start(node);
         }
     }
@@ -106,7 +106,7 @@ fn settle(simulation: &mut Simulation, least: usize, most: usize) {
     }
     simulation.run_until(simulation.now + seconds(30));
     for (index, node) in simulation.nodes.iter().enumerate() {
-        assert_eq!(node.exit, Some(Verdict::Done), "node {index}");
+        assert_eq!(node.exit, Some(Decision::Done), "node {index}");
         assert!(!node.alive, "node {index}");
     }
 }
@@ -176,7 +176,7 @@ fn survivors_keep_their_order_and_spares_wait() {
     simulation.ask_to_stop(2);
     simulation.run_until(simulation.now + seconds(20));
     assert_eq!(places(&simulation), (vec![0, 3, 1], 2));
-    assert_eq!(simulation.nodes[2].exit, Some(Verdict::Interrupted { signal: 15 }));
+    assert_eq!(simulation.nodes[2].exit, Some(Decision::Interrupted { signal: 15 }));
 }
 
 #[test]
@@ -208,9 +208,9 @@ fn restarts_are_counted_and_the_last_failure_ends_the_job() {
     simulation.end_workers(0, failed(Some(2), 4));
     simulation.end_workers(1, failed(Some(2), 5));
     simulation.run_until(simulation.now + seconds(30));
-    let verdict = Verdict::Failed { host: "n1".into(), code: 5, report: "code 5".into() };
-    assert_eq!(simulation.nodes[0].exit, Some(verdict.clone()));
-    assert_eq!(simulation.nodes[1].exit, Some(verdict));
+    let decision = Decision::Failed { host: "n1".into(), code: 5, report: "code 5".into() };
+    assert_eq!(simulation.nodes[0].exit, Some(decision.clone()));
+    assert_eq!(simulation.nodes[1].exit, Some(decision));
 }
 
 #[test]
@@ -221,9 +221,9 @@ fn waiting_ends() {
         simulation.run_until(seconds(620));
         nodes.iter().map(|&node| simulation.nodes[node].exit.clone()).collect::<Vec<_>>()
     };
-    let too_few = Some(Verdict::TooFew { here: 2, least: 3 });
+    let too_few = Some(Decision::TooFew { here: 2, least: 3 });
     assert_eq!(wait(&[0, 1]), [too_few.clone(), too_few]);
-    assert_eq!(wait(&[2]), [Some(Verdict::NoLeader { why: "no listener".into() })]);
+    assert_eq!(wait(&[2]), [Some(Decision::NoLeader { why: "no listener".into() })]);
 }
 
 #[test]
@@ -232,6 +232,6 @@ fn a_stopped_leader_ends_the_job() {
     simulation.ask_to_stop(0);
     simulation.run_until(simulation.now + seconds(30));
     for node in &simulation.nodes {
-        assert_eq!((&node.exit, node.alive), (&Some(Verdict::Interrupted { signal: 15 }), false));
+        assert_eq!((&node.exit, node.alive), (&Some(Decision::Interrupted { signal: 15 }), false));
     }
 }

@@ -82,8 +82,8 @@ fn compare(
     ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (median, (worst, name)) = (ratios[ratios.len() / 2], ratios[ratios.len() - 1]);
     println!("{label}: errors relative to PyTorch's: median {:.2}, largest {worst:.2} of {name}", median.0);
-    let (judged, limit) = (if all { ratios } else { vec![median] }, candidate.limit);
-    (judged.iter().filter(|(ratio, _)| ratio.is_nan() || *ratio > limit))
+    let (compared, limit) = (if all { ratios } else { vec![median] }, candidate.limit);
+    (compared.iter().filter(|(ratio, _)| ratio.is_nan() || *ratio > limit))
         .map(|(ratio, name)| format!("{label}: {name} {ratio:.2} times as far off as PyTorch, limit {limit}"))
         .collect()
 }

@@ -19,7 +19,7 @@ impl Trainer<'_> {
     pub fn validate(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
         self.as_one(|trainer| {
             trainer.hold(Weights::Last)?;
-            match trainer.judge("validation", &data.validation, data)? {
+            match trainer.evaluate_part("validation", &data.validation, data)? {
                 (_, true) => Err(TrainError::Interrupted),
                 (found, false) => Ok(found),
             }
@@ -47,7 +47,7 @@ impl Trainer<'_> {
     fn try_test(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
         let images = data.test.as_ref().ok_or(TrainError::NoTestPart)?;
         self.hold(Weights::Best)?;
-        let (evaluation, stopped) = self.judge("test", images, data)?;
+        let (evaluation, stopped) = self.evaluate_part("test", images, data)?;
         let trained = self.trained.as_ref().ok_or(TrainError::NotFitted)?;
         if stopped {
             return Err(match agree(self.callbacks.request(), self.group.as_ref())? {
@@ -84,7 +84,7 @@ impl Trainer<'_> {
     }
 
     /// The results on a part, and whether a rank was asked to stop before its end.
-    fn judge(
+    fn evaluate_part(
         &mut self,
         part: &str,
         images: &Arc<dyn Dataset>,

@@ -1,4 +1,4 @@
-//! cuDNN itself judges the graphs of every model, on GPUs that are described to it.
+//! cuDNN itself checks the graphs of every model, on GPUs that are described to it.
 //!
 //! A program of its own: what it loads is not the emulation that other tests load under the same names.
 

@@ -10,7 +10,7 @@ use crate::fault::{Act, Damage, Fault, Kind, Scenario, Victim, Victims};
 use crate::run::{Ended, Reference, Start, State};
 
 /// How a scenario went.
-pub struct Verdict {
+pub struct Outcome {
     /// Whether the fault happened before the end of the run.
     pub hit: bool,
     /// Whether the disturbed run was complete.
@@ -22,23 +22,23 @@ pub struct Verdict {
 }
 
 /// Runs a scenario. The error is what did not hold.
-pub fn run(reference: &Reference, scenario: &Scenario) -> Result<Verdict, String> {
+pub fn run(reference: &Reference, scenario: &Scenario) -> Result<Outcome, String> {
     let run = reference.new_run();
-    let verdict = judge(reference, scenario, &run);
+    let outcome = assess(reference, scenario, &run);
     let _ = fs::remove_dir_all(&run);
-    verdict.map_err(|problem| format!("{problem}\n  {scenario:?}"))
+    outcome.map_err(|problem| format!("{problem}\n  {scenario:?}"))
 }
 
-fn judge(reference: &Reference, scenario: &Scenario, run: &Path) -> Result<Verdict, String> {
+fn assess(reference: &Reference, scenario: &Scenario, run: &Path) -> Result<Outcome, String> {
     let start = if scenario.kind == Kind::Restarted { Start::Restarting } else { Start::Fresh };
     let ended = disturb(reference, scenario.first, scenario.tcp, run, start)?;
     let (hit, completed, named) = (ended.hit.is_some(), ended.code == Some(0), ended.code == Some(1));
-    let verdict = Verdict { hit, completed, named, resumed: true };
+    let outcome = Outcome { hit, completed, named, resumed: true };
     if let Some((victim, damage)) = scenario.damage
         && apply(run, victim, damage)?
     {
-        let (named, resumed) = judge_damaged(reference, run, victim)?;
-        return Ok(Verdict { named, resumed, ..verdict });
+        let (named, resumed) = assess_damaged(reference, run, victim)?;
+        return Ok(Outcome { named, resumed, ..outcome });
     }
     if let Some(second) = scenario.second {
         disturb(reference, second, scenario.tcp, run, Start::Resumed)?;
@@ -49,13 +49,13 @@ fn judge(reference: &Reference, scenario: &Scenario, run: &Path) -> Result<Verdi
     check_losses(reference, &resumed).map_err(context)?;
     check_leftovers(run).map_err(context)?;
     check_state(reference, run).map_err(context)?;
-    Ok(verdict)
+    Ok(outcome)
 }
 
 /// Starts a run, or goes on with it, with a fault, and checks what must hold then.
 fn disturb(reference: &Reference, fault: Fault, tcp: bool, run: &Path, start: Start) -> Result<Ended, String> {
     let ended = reference.disturb(run, fault, tcp, start);
-    let judge = || {
+    let assess = || {
         match start {
             Start::Fresh | Start::Resumed => check_end(fault, &ended)?,
             Start::Restarting => {
@@ -72,7 +72,7 @@ fn disturb(reference: &Reference, fault: Fault, tcp: bool, run: &Path, start: St
         Ok(())
     };
     let hit = ended.hit.as_deref().unwrap_or("no call");
-    judge().map_err(|problem: String| format!("{problem}\n  {fault:?}\n  at {hit}: {}", ended.told()))?;
+    assess().map_err(|problem: String| format!("{problem}\n  {fault:?}\n  at {hit}: {}", ended.told()))?;
     Ok(ended)
 }
 
@@ -82,7 +82,7 @@ fn check(holds: bool, problem: impl FnOnce() -> String) -> Result<(), String> {
 
 /// Resumes a run in which a file is damaged. It never trains on the damage without a word: either it refuses, or it tells,
 /// or the file does not matter. Returns whether it told, and whether the run ended as an undisturbed one.
-fn judge_damaged(reference: &Reference, run: &Path, victim: Victim) -> Result<(bool, bool), String> {
+fn assess_damaged(reference: &Reference, run: &Path, victim: Victim) -> Result<(bool, bool), String> {
     // Where no checkpoint is left, the command names the settings, as that of any fresh start.
     let resumed = match run.join(Victim::Last.name()).exists() {
         true => reference.resume_bare(run),
