@@ -41,6 +41,7 @@ pub mod decode;
 mod drawn;
 mod error;
 mod file_list;
+mod flip_rows;
 mod folder;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -50,7 +51,6 @@ mod layout;
 mod left_out;
 mod level;
 mod loader;
-mod mirror;
 mod moments;
 mod mt19937;
 mod near_duplicates;

@@ -244,7 +244,7 @@ impl Source {
             Samples::Train { transform, seed, epoch, .. } => transform.direct((*seed, *epoch, draw), width, height),
             Samples::Eval { transform, crops, .. } => {
                 let crop = crops[draw as usize];
-                transform.stretch(crop, width, height).map(|stretch| (stretch, crop.is_mirrored()))
+                transform.stretch(crop, width, height).map(|stretch| (stretch, crop.is_flipped()))
             }
         };
         direct.filter(|(Stretch { part, .. }, _)| (part.width, part.height) == (self.size, self.size))
@@ -279,8 +279,8 @@ impl Source {
             return Err(self.misfit(index, "the image has no pixels"));
         }
         match self.direct(draw, view) {
-            Some((stretch, mirrored)) => {
-                canvas.stretch_to(view, (&stretch, mirrored), out);
+            Some((stretch, flipped)) => {
+                canvas.stretch_to(view, (&stretch, flipped), out);
                 if let Samples::Eval { transform, .. } = &self.samples {
                     transform.finish(out);
                 }

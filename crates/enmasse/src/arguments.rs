@@ -58,7 +58,7 @@ pub fn crops() -> Arg {
         .value_name("N")
         .value_parser(|text: &str| {
             let crops = text.parse().ok().and_then(EvalCrop::several);
-            crops.ok_or("must be 1, 5 (torchvision's FiveCrop: corners and middle) or 10 (TenCrop: mirrored, too)")
+            crops.ok_or("must be 1, 5 (torchvision's FiveCrop: corners and middle) or 10 (TenCrop: flipped, too)")
         })
         .help("Evaluate each image by the mean of the logits of 5 or 10 crops [default: 1, the middle]")
 }

@@ -166,9 +166,9 @@ settings! {
         /// Pixels around an image before its crop is drawn.
         crop_padding: usize = 4, "PIXELS", ANY, Run;
         /// Probability of mirroring an image
-        /// Validation images are never mirrored.
+        /// Validation images are never flipped.
         flip: Option<f64> = None => "0.5; 0 for MNIST", "CHANCE", between(0, 1), Run;
-        /// Mirror top and bottom
+        /// Flip top and bottom
         /// The probability for an image, which then stands upside down as in a mirror below it.
         vertical_flip: f64 = 0.0, "CHANCE", between(0, 1), Run;
         /// Largest rotation of an image

@@ -56,7 +56,7 @@ fn decode_part(
 ) -> Result<bool, Fault> {
     let (width, height) = turn.shown(jpeg.width(), jpeg.height());
     let Wanted { part, shrink } = wanted(width, height);
-    // A side that is mirrored would begin with the square that is not whole.
+    // A side that is flipped would begin with the square that is not whole.
     let may_shrink = options.fast && turn == Turn::default();
     let scale = Scale::ALL.into_iter().find(|scale| may_shrink && scale.denominator() == shrink).unwrap_or_default();
     let shrink = scale.denominator();

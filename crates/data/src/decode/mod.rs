@@ -37,7 +37,7 @@ pub const MAX_FILE_BYTES: u64 = 512 << 20;
 pub struct ReadOptions {
     /// Whether images that are not RGB are converted as by Pillow's `convert("RGB")`; otherwise they are errors.
     pub convert_rgb: bool,
-    /// Whether images are turned and mirrored by their EXIF orientation, as by Pillow's `ImageOps.exif_transpose`.
+    /// Whether images are turned and flipped by their EXIF orientation, as by Pillow's `ImageOps.exif_transpose`.
     pub exif_transpose: bool,
     /// Whether JPEG images are decoded at a smaller size where that would do ([`Wanted::shrink`]), instead of at full size.
     pub fast: bool,

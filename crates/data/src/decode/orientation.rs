@@ -9,7 +9,7 @@ use enmasse_jpeg::Region;
 
 use super::webp;
 use crate::Image;
-use crate::mirror::mirror;
+use crate::flip_rows::flip_rows;
 
 /// The tag of the orientation.
 const ORIENTATION: u16 = 0x0112;
@@ -134,7 +134,7 @@ fn of_exif(exif: &[u8]) -> Option<u8> {
     u8::try_from(value).ok().filter(|value| (1..=8).contains(value))
 }
 
-/// Turns and mirrors an image as Pillow's `ImageOps.exif_transpose` does. Where rows become columns, the image gets other
+/// Turns and flips an image as Pillow's `ImageOps.exif_transpose` does. Where rows become columns, the image gets other
 /// memory, and for a moment has both.
 pub(super) fn transpose(image: &mut Image, Turn(orientation): Turn) -> io::Result<()> {
     let (width, height) = (image.width(), image.height());
@@ -153,9 +153,9 @@ pub(super) fn transpose(image: &mut Image, Turn(orientation): Turn) -> io::Resul
     }
     let (pixels, row_bytes) = (image.pixels_mut(), width * 3);
     match orientation {
-        2 => mirror(pixels, row_bytes),
+        2 => flip_rows(pixels, row_bytes),
         // Both 2 and 4: every pixel in reverse order, as in one row of them all.
-        3 => mirror(pixels, pixels.len()),
+        3 => flip_rows(pixels, pixels.len()),
         4 => {
             let (upper, lower) = pixels.split_at_mut(height / 2 * row_bytes);
             let lower = lower.chunks_exact_mut(row_bytes).rev();

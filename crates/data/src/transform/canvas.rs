@@ -1,6 +1,6 @@
 //! The working state of transforms: one image, and the memory for making the next one from it.
 
-use crate::mirror::mirror;
+use crate::flip_rows::flip_rows;
 use crate::{CropBox, Image, Resizer, Stretch, View};
 
 /// An image that transforms change one after the other. Its memory is reused for every sample.
@@ -77,12 +77,12 @@ impl Canvas {
         }
     }
 
-    /// Makes `out` the result of `stretch` of the image that `view` holds the needed part of, mirrored if so asked. What the canvas
+    /// Makes `out` the result of `stretch` of the image that `view` holds the needed part of, flipped if so asked. What the canvas
     /// shows stays.
-    pub(crate) fn stretch_to(&mut self, view: &View, (stretch, mirrored): (&Stretch, bool), out: &mut [u8]) {
+    pub(crate) fn stretch_to(&mut self, view: &View, (stretch, flipped): (&Stretch, bool), out: &mut [u8]) {
         self.resizer.stretch(view, stretch, out);
-        if mirrored {
-            mirror(out, stretch.part.width * 3);
+        if flipped {
+            flip_rows(out, stretch.part.width * 3);
         }
     }
 

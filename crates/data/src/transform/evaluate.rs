@@ -51,7 +51,7 @@ impl EvalTransform {
         };
         let (mut left, top) = (start(full.0, crop.across), start(full.1, crop.down));
         let width_of_part = self.size.min(full.0);
-        if crop.mirrored {
+        if crop.flipped {
             left = full.0 - width_of_part - left;
         }
         let part = CropBox { left, top, width: width_of_part, height: self.size.min(full.1) };
@@ -122,8 +122,8 @@ pub struct EvalCrop {
     across: Option<End>,
     /// At the top or the bottom.
     down: Option<End>,
-    /// Whether the image is mirrored left to right before.
-    mirrored: bool,
+    /// Whether the image is flipped left to right before.
+    flipped: bool,
 }
 
 /// Of a side.
@@ -135,26 +135,26 @@ enum End {
 
 impl EvalCrop {
     /// The middle, as CenterCrop takes it.
-    pub const CENTER: EvalCrop = EvalCrop { across: None, down: None, mirrored: false };
+    pub const CENTER: EvalCrop = EvalCrop { across: None, down: None, flipped: false };
 
-    /// The middle alone, torchvision's FiveCrop (the corners and the middle), or its TenCrop (the same of the mirrored image, too), in
+    /// The middle alone, torchvision's FiveCrop (the corners and the middle), or its TenCrop (the same of the flipped image, too), in
     /// torchvision's order. `None` for other numbers.
     pub fn several(count: usize) -> Option<Vec<EvalCrop>> {
-        let corner = |down: End, across: End| EvalCrop { across: Some(across), down: Some(down), mirrored: false };
+        let corner = |down: End, across: End| EvalCrop { across: Some(across), down: Some(down), flipped: false };
         let (first, last) = (End::First, End::Last);
         let corners = [corner(first, first), corner(first, last), corner(last, first), corner(last, last)];
         let five = corners.into_iter().chain([EvalCrop::CENTER]);
         match count {
             1 => Some(vec![EvalCrop::CENTER]),
             5 => Some(five.collect()),
-            10 => Some(five.clone().chain(five.map(|crop| EvalCrop { mirrored: true, ..crop })).collect()),
+            10 => Some(five.clone().chain(five.map(|crop| EvalCrop { flipped: true, ..crop })).collect()),
             _ => None,
         }
     }
 
-    /// Whether the image is mirrored.
-    pub(crate) fn is_mirrored(self) -> bool {
-        self.mirrored
+    /// Whether the image is flipped.
+    pub(crate) fn is_flipped(self) -> bool {
+        self.flipped
     }
 }
 

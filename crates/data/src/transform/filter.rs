@@ -48,7 +48,7 @@ impl Canvas {
 
         for (pixels, sums) in self.image().pixels().chunks_exact(row).zip(rows.chunks_exact_mut(row)) {
             for (place, three) in line.chunks_exact_mut(3).enumerate() {
-                let from = 3 * mirrored(place as isize - radius as isize, width);
+                let from = 3 * reflected(place as isize - radius as isize, width);
                 three.iter_mut().zip(&pixels[from..]).for_each(|(float, &byte)| *float = f32::from(byte));
             }
             for (tap, &weight) in weights.iter().enumerate() {
@@ -58,7 +58,7 @@ impl Canvas {
         for (number, pixels) in self.pixels_mut().chunks_exact_mut(row).enumerate() {
             sums.fill(0.0);
             for (tap, &weight) in weights.iter().enumerate() {
-                let from = mirrored((number + tap) as isize - radius as isize, height);
+                let from = reflected((number + tap) as isize - radius as isize, height);
                 add_scaled(sums, weight, &rows[from * row..]);
             }
             pixels.iter_mut().zip(&*sums).for_each(|(byte, sum)| *byte = sum.round_ties_even() as u8);
@@ -78,7 +78,7 @@ fn gaussian(weights: &mut [f32], sigma: f32) {
 }
 
 /// The place in `0..length` that is seen at `place` in a row of mirrors. The first and the last place occur once.
-fn mirrored(place: isize, length: usize) -> usize {
+fn reflected(place: isize, length: usize) -> usize {
     if length == 1 {
         return 0;
     }
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn mirrors_at_both_ends() {
         let check = |length: usize, expected: &[usize]| {
-            let found: Vec<usize> = (-5..=5).map(|place| mirrored(place, length)).collect();
+            let found: Vec<usize> = (-5..=5).map(|place| reflected(place, length)).collect();
             assert_eq!(found, expected, "{length}");
         };
         check(1, &[0; 11]);

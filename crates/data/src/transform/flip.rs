@@ -3,10 +3,10 @@
 use enmasse_tensor::RandomStream;
 
 use super::check_probability;
-use crate::mirror::mirror;
+use crate::flip_rows::flip_rows;
 use crate::{Canvas, DataError, Transform};
 
-/// RandomHorizontalFlip: mirrors some images.
+/// RandomHorizontalFlip: flips some images.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomHorizontalFlip {
     /// The probability of mirroring an image.
@@ -14,7 +14,7 @@ pub struct RandomHorizontalFlip {
 }
 
 impl RandomHorizontalFlip {
-    /// Whether an image is mirrored.
+    /// Whether an image is flipped.
     pub fn draw(&self, random: &mut RandomStream) -> bool {
         random.unit() < self.probability
     }
@@ -33,14 +33,14 @@ impl Transform for RandomHorizontalFlip {
         check_probability("a flip", self.probability)
     }
 
-    fn mirrors(&self, random: &mut RandomStream) -> Option<bool> {
+    fn flips(&self, random: &mut RandomStream) -> Option<bool> {
         Some(self.draw(random))
     }
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
         if self.draw(random) {
             let row_bytes = canvas.image().width() * 3;
-            mirror(canvas.pixels_mut(), row_bytes);
+            flip_rows(canvas.pixels_mut(), row_bytes);
         }
     }
 }

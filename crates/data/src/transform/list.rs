@@ -115,16 +115,16 @@ impl TrainTransform {
         transform.stretch(&mut RandomStream::new(seed, purpose, epoch, index), width, height)
     }
 
-    /// What all steps do to an image of `width` × `height`, and whether they mirror the result, if they do nothing but cut out a part,
-    /// resize it, and mirror it.
+    /// What all steps do to an image of `width` × `height`, and whether they flip the result, if they do nothing but cut out a part,
+    /// resize it, and flip it.
     pub(crate) fn direct(&self, sample: (u64, u64, u64), width: usize, height: usize) -> Option<(Stretch, bool)> {
         let (seed, epoch, index) = sample;
         let stretch = self.stretch(sample, width, height)?;
-        let mut mirrored = false;
+        let mut flipped = false;
         for Step { purpose, transform, .. } in &self.steps[1..] {
-            mirrored ^= transform.mirrors(&mut RandomStream::new(seed, purpose, epoch, index))?;
+            flipped ^= transform.flips(&mut RandomStream::new(seed, purpose, epoch, index))?;
         }
-        Some((stretch, mirrored))
+        Some((stretch, flipped))
     }
 
     /// The same as [`apply`](Self::apply) for the image of `view`, which holds what [`stretch`](Self::stretch) needs.

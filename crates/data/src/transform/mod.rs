@@ -82,10 +82,10 @@ pub trait Transform: Send + Sync {
         None
     }
 
-    /// Whether [`apply`](Transform::apply) mirrors the image left to right, if it does nothing else, given the same random numbers. A
+    /// Whether [`apply`](Transform::apply) flips the image left to right, if it does nothing else, given the same random numbers. A
     /// loader then makes the image where it is needed, if the first transform has a [`stretch`](Transform::stretch), and all others
-    /// only mirror. The default is for transforms that do anything else.
-    fn mirrors(&self, _random: &mut RandomStream) -> Option<bool> {
+    /// only flip. The default is for transforms that do anything else.
+    fn flips(&self, _random: &mut RandomStream) -> Option<bool> {
         None
     }
 

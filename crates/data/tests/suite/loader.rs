@@ -137,7 +137,7 @@ fn threads_do_not_change_batches() {
     assert_eq!((run(2), run(5)), (expected.clone(), expected));
 }
 
-/// An image is made in its batch where all transforms but the first only mirror, and on a canvas otherwise.
+/// An image is made in its batch where all transforms but the first only flip, and on a canvas otherwise.
 #[test]
 fn batches_hold_what_the_transforms_make_of_each_sample() {
     let check = |list: TrainTransform| {
@@ -516,7 +516,7 @@ fn usual_transforms_keep_their_bits() {
     check(DataKind::Mnist, 10, 0x7cc9c5774e45f83d);
 }
 
-/// In torchvision's order: the corners and the middle, then those of the mirrored image.
+/// In torchvision's order: the corners and the middle, then those of the flipped image.
 #[test]
 fn crops_of_corners_are_parts_of_the_resized_image() {
     const SIZE: usize = 5;

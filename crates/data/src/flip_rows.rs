@@ -2,8 +2,8 @@
 
 use crate::level::Level;
 
-/// Mirrors each row of `row_bytes` bytes, left to right.
-pub(crate) fn mirror(pixels: &mut [u8], row_bytes: usize) {
+/// Flips each row of `row_bytes` bytes, left to right.
+pub(crate) fn flip_rows(pixels: &mut [u8], row_bytes: usize) {
     mirror_at(Level::default(), pixels, row_bytes);
 }
 
@@ -12,10 +12,10 @@ fn mirror_at(level: Level, pixels: &mut [u8], row_bytes: usize) {
     match level {
         Level::Plain => rows.for_each(plain),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2(has) => rows.for_each(|row| avx2::mirror(has, row)),
+        Level::Avx2(has) => rows.for_each(|row| avx2::flip_rows(has, row)),
         // Longer vectors save hardly more: each would still be stored across two lines of the cache.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512(has) => rows.for_each(|row| avx2::mirror(has.avx2(), row)),
+        Level::Avx512(has) => rows.for_each(|row| avx2::flip_rows(has.avx2(), row)),
     }
 }
 
@@ -34,8 +34,8 @@ mod avx2 {
     /// Bytes of the five pixels that a step takes from each end.
     const STEP: usize = 15;
 
-    /// Mirrors a row. `_has` proves that the processor has AVX2.
-    pub fn mirror(_has: Avx2, row: &mut [u8]) {
+    /// Flips a row. `_has` proves that the processor has AVX2.
+    pub fn flip_rows(_has: Avx2, row: &mut [u8]) {
         // As long as the vectors of both ends have no byte in common.
         let steps = row.len().saturating_sub(2 * (VECTOR - STEP)) / (2 * STEP);
         if steps > 0 {
@@ -86,14 +86,14 @@ mod tests {
         for width in 1..200 {
             let row_bytes = 3 * width;
             let before: Vec<u8> = (0..3 * row_bytes).map(|at| (at % 251) as u8).collect();
-            let mirrored: Vec<u8> = before
+            let flipped: Vec<u8> = before
                 .chunks_exact(row_bytes)
                 .flat_map(|row| row.chunks_exact(3).rev().flatten().copied().collect::<Vec<_>>())
                 .collect();
             for level in Level::all() {
                 let mut pixels = before.clone();
                 mirror_at(level, &mut pixels, row_bytes);
-                assert!(pixels == mirrored, "{level:?}, {width} pixels");
+                assert!(pixels == flipped, "{level:?}, {width} pixels");
             }
         }
     }
