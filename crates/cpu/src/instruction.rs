@@ -13,9 +13,9 @@ pub(crate) struct StepValues {
     pub images: Region<u8>,
     pub labels: Region<i32>,
     pub sample_indices: Region<i64>,
-    /// Of mixtures, as the shares; empty otherwise.
+    /// Of mixtures, as the lambdas; empty otherwise.
     pub other_labels: Region<i32>,
-    pub shares: Region<f32>,
+    pub lambdas: Region<f32>,
     pub loss_weight: f32,
     pub epoch: u64,
     pub learning_rate: f32,
@@ -32,7 +32,7 @@ impl StepValues {
             labels: Region::of(batch.labels()),
             sample_indices: Region::of(batch.sample_indices()).cast(),
             other_labels: Region::of(batch.other_labels()),
-            shares: Region::of(batch.shares()),
+            lambdas: Region::of(batch.lambdas()),
             loss_weight: batch.loss_weight(),
             epoch: 0,
             learning_rate: 0.0,

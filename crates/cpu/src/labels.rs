@@ -1,4 +1,4 @@
-//! The labels of a batch as losses and targets take them: one for each sample, or two of a mixture with their shares.
+//! The labels of a batch as losses and targets take them: one for each sample, or two of a mixture with their lambdas.
 
 use crate::instruction::{FromBatch, StepValues};
 use crate::region::Region;
@@ -7,14 +7,14 @@ use crate::region::Region;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchLabels {
     pub own: FromBatch<i32>,
-    /// Of mixtures: the other labels, and the shares of the own ones.
+    /// Of mixtures: the other labels, and the lambdas of the own ones.
     pub mixture: Option<(FromBatch<i32>, FromBatch<f32>)>,
 }
 
 impl BatchLabels {
     /// Those of this step's batch.
     pub(crate) fn of(&self, step: &StepValues) -> Labels {
-        let mixture = self.mixture.map(|(others, shares)| (others.of(step), shares.of(step)));
+        let mixture = self.mixture.map(|(others, lambdas)| (others.of(step), lambdas.of(step)));
         Labels { own: self.own.of(step), mixture }
     }
 }
@@ -35,8 +35,8 @@ impl Labels {
             let own = *self.own.at(sample, 1);
             match self.mixture {
                 None => SampleLabels { own, other: own, share: 1.0 },
-                Some((others, shares)) => {
-                    SampleLabels { own, other: *others.at(sample, 1), share: f64::from(*shares.at(sample, 1)) }
+                Some((others, lambdas)) => {
+                    SampleLabels { own, other: *others.at(sample, 1), share: f64::from(*lambdas.at(sample, 1)) }
                 }
             }
         }
@@ -54,8 +54,8 @@ pub(crate) struct SampleLabels {
 }
 
 impl SampleLabels {
-    /// Both labels with their shares. A place without a sample has none.
-    pub(crate) fn shares(self) -> impl Iterator<Item = (usize, f64)> {
+    /// Both labels with their lambdas. A place without a sample has none.
+    pub(crate) fn lambdas(self) -> impl Iterator<Item = (usize, f64)> {
         let both = [(self.own, self.share), (self.other, 1.0 - self.share)];
         let of_labels = move |(label, share)| Some((usize::try_from(label).ok()?, share));
         both.into_iter().filter(move |_| self.own >= 0).filter_map(of_labels)
@@ -63,6 +63,6 @@ impl SampleLabels {
 
     /// The share of a class, from 0 to 1.
     pub(crate) fn share_of(self, class: usize) -> f64 {
-        self.shares().filter(|&(label, _)| label == class).map(|(_, share)| share).sum()
+        self.lambdas().filter(|&(label, _)| label == class).map(|(_, share)| share).sum()
     }
 }

@@ -76,7 +76,7 @@ fn one(c: &CrossEntropy, logits: &[f32], labels: SampleLabels, probabilities: &m
     let Ok(label) = usize::try_from(labels.own) else { return [0.0; 2] };
     let (everywhere, extra) = c.target();
     let cross = |weight: f64, logit: f32| if weight == 0.0 { 0.0 } else { weight * (log_sum - f64::from(logit)) };
-    let mut loss: f64 = labels.shares().map(|(label, share)| cross(extra * share, logits[label])).sum();
+    let mut loss: f64 = labels.lambdas().map(|(label, share)| cross(extra * share, logits[label])).sum();
     if everywhere != 0.0 {
         loss += logits.iter().map(|&logit| cross(everywhere, logit)).sum::<f64>();
     }
@@ -158,13 +158,13 @@ mod tests {
             let logits: Vec<f32> = noise(1, samples * classes).iter().map(|v| v * 9.0 + 500.0).collect();
             let labels: Vec<i32> = (0..samples).map(|i| (i * 5 % (classes + 1)) as i32 - 1).collect();
             let others: Vec<i32> = (0..samples).map(|i| (i * 3 % classes) as i32).collect();
-            // Exact shares: all, none, and parts.
-            let shares: Vec<f32> = (0..samples).map(|i| (i * 5 % 9) as f32 / 8.0).collect();
+            // Exact lambdas: all, none, and parts.
+            let lambdas: Vec<f32> = (0..samples).map(|i| (i * 5 % 9) as f32 / 8.0).collect();
             let c = CrossEntropy { samples, classes, scale: 0.25, smoothing };
             let (mut expected, mut gradient, mut top_k_correct) = (0.0, Vec::new(), 0.0);
             let mut softmax = Vec::new();
             for (sample, (row, &label)) in logits.chunks(classes).zip(&labels).enumerate() {
-                let share = if mixed { f64::from(shares[sample]) } else { 1.0 };
+                let share = if mixed { f64::from(lambdas[sample]) } else { 1.0 };
                 let e: Vec<f64> = row.iter().map(|&v| (f64::from(v) - 500.0).exp()).collect();
                 let sum: f64 = e.iter().sum();
                 let best = (0..classes).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
@@ -182,8 +182,8 @@ mod tests {
             for (threads, edge) in [(1, Edge::First), (3, Edge::Last)] {
                 let context = &mut GuardedContext::new(edge, threads, Isa::Portable, c.scratch());
                 let (logits, labels) = (Guarded::new(edge, &logits), Guarded::new(edge, &labels));
-                let (others, shares) = (Guarded::new(edge, &others), Guarded::new(edge, &shares));
-                let mixture = mixed.then(|| (Region::of(&others), Region::of(&shares)));
+                let (others, lambdas) = (Guarded::new(edge, &others), Guarded::new(edge, &lambdas));
+                let mixture = mixed.then(|| (Region::of(&others), Region::of(&lambdas)));
                 let y = Labels { own: Region::of(&labels), mixture };
                 let (mut p, mut loss, mut correct) = (Guarded::filled(edge, 0.0, logits.len()), [0.0], [0.0]);
                 // SAFETY: live buffers of the right sizes.

@@ -8,7 +8,7 @@ use crate::scratch::Context;
 /// Values per task of a pass over single elements.
 const TASK_VALUES: usize = 1 << 14;
 
-/// 1 at each sample's label, 0 elsewhere; of a mixture the shares of both labels.
+/// 1 at each sample's label, 0 elsewhere; of a mixture the lambdas of both labels.
 ///
 /// # Safety
 /// Regions are valid: for each label a row of `targets`, which is written.

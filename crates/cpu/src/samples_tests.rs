@@ -35,14 +35,14 @@ fn equal_the_reference() {
         let (x, y) = (wide(&logits), wide(&labels));
         let place = |edge, values: &[f32]| Guarded::new(edge, values);
         let others: Vec<i32> = (0..samples).map(|sample| (sample * 3 % classes) as i32).collect();
-        let shares: Vec<f32> = (0..samples).map(|sample| (sample * 5 % 9) as f32 / 8.0).collect();
-        let mixture = [wide(&others), wide(&shares)];
+        let lambdas: Vec<f32> = (0..samples).map(|sample| (sample * 5 % 9) as f32 / 8.0).collect();
+        let mixture = [wide(&others), wide(&lambdas)];
         for mixture in [None, Some([&mixture[0][..], &mixture[1]])] {
             let expected = reference::targets(&y, mixture, classes);
             check("targets", samples * classes, &expected, |c, edge, found| {
                 let (labels, others) = (Guarded::new(edge, &labels), Guarded::new(edge, &others));
-                let shares = place(edge, &shares);
-                let mixture = mixture.map(|_| (Region::of(&others), Region::of(&shares)));
+                let lambdas = place(edge, &lambdas);
+                let mixture = mixture.map(|_| (Region::of(&others), Region::of(&lambdas)));
                 // SAFETY: live buffers of the right sizes, here and below.
                 unsafe { targets(c, Labels { own: Region::of(&labels), mixture }, found) };
             });

@@ -33,11 +33,11 @@ pub struct Batch {
     /// The numbers that key the random numbers of the samples, `[local batch]`: their indices, and others for the repetitions of a
     /// sample in an epoch.
     pub draws: Vec<u64>,
-    /// Of mixtures the classes of the other samples, `[local batch]`; empty otherwise. See [`shares`](Self::shares).
+    /// Of mixtures the classes of the other samples, `[local batch]`; empty otherwise. See [`lambdas`](Self::lambdas).
     pub other_labels: Vec<i32>,
     /// Of mixtures the share of each label, `[local batch]`; empty otherwise. It is at least a half: if the other sample has
     /// the larger share, the two labels are exchanged.
-    pub shares: Vec<f32>,
+    pub lambdas: Vec<f32>,
     /// The places of the global batch by its samples, which makes a mean over all places one over the samples; above 1 only in the last
     /// batch of an epoch of training, and 1 in evaluation.
     pub loss_weight: f32,
@@ -66,7 +66,7 @@ impl Drop for Batch {
             indices: std::mem::take(&mut self.indices),
             draws: std::mem::take(&mut self.draws),
             other_labels: std::mem::take(&mut self.other_labels),
-            shares: std::mem::take(&mut self.shares),
+            lambdas: std::mem::take(&mut self.lambdas),
         };
         let mut spare = lock(&self.home.spare);
         // The fields are public, so the owner may have kept the images.
@@ -83,7 +83,7 @@ struct Buffers {
     indices: Vec<u64>,
     draws: Vec<u64>,
     other_labels: Vec<i32>,
-    shares: Vec<f32>,
+    lambdas: Vec<f32>,
 }
 
 impl Buffers {
@@ -200,8 +200,8 @@ impl Pending {
         let mixed = if home.mixed { home.batch } else { 0 };
         buffers.other_labels.clear();
         buffers.other_labels.resize(mixed, NO_LABEL);
-        buffers.shares.clear();
-        buffers.shares.resize(mixed, 1.0);
+        buffers.lambdas.clear();
+        buffers.lambdas.resize(mixed, 1.0);
         let (images, pieces) = split(std::mem::take(&mut buffers.images), home.image);
         let state = Mutex::new(State {
             buffers,
@@ -243,7 +243,7 @@ impl Pending {
                 buffers.draws[place] = draw;
                 if self.home.mixed {
                     buffers.other_labels[place] = other_label;
-                    buffers.shares[place] = share;
+                    buffers.lambdas[place] = share;
                 }
             }
             Ok(None) => {}
@@ -286,7 +286,7 @@ impl Pending {
         state.buffers.images = images.expect("a place is done when its piece is gone");
         state.buffers.clear_gaps(self.home.image);
         let valid = state.buffers.labels.iter().filter(|label| **label >= 0).count();
-        let Buffers { images, labels, indices, draws, other_labels, shares } = std::mem::take(&mut state.buffers);
+        let Buffers { images, labels, indices, draws, other_labels, lambdas } = std::mem::take(&mut state.buffers);
         let unreadable = std::mem::take(&mut state.unreadable).into_values().collect();
         let (loss_weight, converted, home) = (self.loss_weight, state.converted, self.home.clone());
         Ok(Batch {
@@ -295,7 +295,7 @@ impl Pending {
             indices,
             draws,
             other_labels,
-            shares,
+            lambdas,
             loss_weight,
             valid,
             unreadable,

@@ -25,7 +25,7 @@ pub trait Batch: Send + Sync {
     }
 
     /// The share of each label in a mixture, `[samples]`, from 0 to 1; the other label has the rest. Empty if none are mixed.
-    fn shares(&self) -> &[f32] {
+    fn lambdas(&self) -> &[f32] {
         &[]
     }
 
@@ -47,8 +47,8 @@ pub struct HostBatch {
     pub sample_indices: Vec<u64>,
     /// See [`Batch::other_labels`].
     pub other_labels: Vec<i32>,
-    /// See [`Batch::shares`].
-    pub shares: Vec<f32>,
+    /// See [`Batch::lambdas`].
+    pub lambdas: Vec<f32>,
     /// See [`Batch::loss_weight`]. `None` for a full global batch.
     pub loss_weight: Option<f32>,
 }
@@ -70,8 +70,8 @@ impl Batch for HostBatch {
         &self.other_labels
     }
 
-    fn shares(&self) -> &[f32] {
-        &self.shares
+    fn lambdas(&self) -> &[f32] {
+        &self.lambdas
     }
 
     fn loss_weight(&self) -> f32 {
@@ -95,12 +95,12 @@ pub fn check_batch(plan: &Plan, local: usize, batch: &dyn Batch) -> Result<(), D
         ("labels", batch.labels().len(), samples),
         ("sample indices", batch.sample_indices().len(), samples),
         ("other labels", batch.other_labels().len(), mixed),
-        ("shares", batch.shares().len(), mixed),
+        ("lambdas", batch.lambdas().len(), mixed),
     ];
     if let Some((what, found, expected)) = sizes.into_iter().find(|(_, found, expected)| found != expected) {
         return Err(DeviceError::Batch(format!("{found} {what}, but {samples} samples take {expected}")));
     }
-    if let Some(share) = batch.shares().iter().find(|share| !(0.0..=1.0).contains(*share)) {
+    if let Some(share) = batch.lambdas().iter().find(|share| !(0.0..=1.0).contains(*share)) {
         return Err(DeviceError::Batch(format!("a label's share of {share} is out of range: 0 to 1")));
     }
     let weight = batch.loss_weight();

@@ -113,7 +113,7 @@ fn inputs(plans: &Plans) -> StepInputs {
         labels: (0..BATCH).map(|_| stream.below(CLASSES as u64) as i32).collect(),
         sample_indices: (0..BATCH as u64).collect(),
         other_labels: Vec::new(),
-        shares: Vec::new(),
+        lambdas: Vec::new(),
         loss_weight: None,
     };
     StepInputs { batch: batch.into(), epoch: 0, learning_rate: 0.1, optimizer_step: 1, stop: false, save: false }

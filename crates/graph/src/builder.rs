@@ -149,13 +149,13 @@ impl Forward {
     pub(crate) fn mix(&mut self) {
         let samples = self.graph.shape(self.labels).clone();
         let mut input = |name: &str, dtype| self.graph.add_value(name, samples.clone(), dtype, Role::Input);
-        let (other_labels, shares) = (input("other_labels", DType::I32), input("shares", DType::F32));
-        self.mixture = Some(Mixture { other_labels, shares });
+        let (other_labels, lambdas) = (input("other_labels", DType::I32), input("lambdas", DType::F32));
+        self.mixture = Some(Mixture { other_labels, lambdas });
     }
 
     /// The labels, and what mixtures have beside them: operands of a loss, and of targets.
     pub(crate) fn label_operands(&self) -> Vec<ValueId> {
-        let of_mixture = self.mixture.into_iter().flat_map(|Mixture { other_labels, shares }| [other_labels, shares]);
+        let of_mixture = self.mixture.into_iter().flat_map(|Mixture { other_labels, lambdas }| [other_labels, lambdas]);
         [self.labels].into_iter().chain(of_mixture).collect()
     }
 

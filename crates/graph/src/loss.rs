@@ -24,7 +24,7 @@ pub enum Loss {
         smoothing: f32,
     },
     /// A function of logits and targets, the same in evaluation. A place without a sample adds nothing and has no gradient.
-    /// Targets of mixtures have the shares of both labels.
+    /// Targets of mixtures have the lambdas of both labels.
     Custom(PerSample),
 }
 
@@ -140,12 +140,12 @@ mod tests {
             let mixed = CompileOptions { loss, mixed: true, ..CompileOptions::new("net", 4, 8, 10) };
             let plans = compile(&net, &mixed).unwrap();
             let train = plans.train.unwrap();
-            let Some(Mixture { other_labels, shares }) = train.mixture else { panic!("{train}") };
-            let takes = |node: &&Node| node.inputs.ends_with(&[train.labels, other_labels, shares]);
+            let Some(Mixture { other_labels, lambdas }) = train.mixture else { panic!("{train}") };
+            let takes = |node: &&Node| node.inputs.ends_with(&[train.labels, other_labels, lambdas]);
             let names: Vec<&str> = train.instructions.iter().filter(takes).map(|node| node.op.name()).collect();
             assert_eq!(names, taking);
             assert_eq!(plans.evaluate.mixture, None);
-            assert!(!plans.evaluate.to_string().contains("shares"), "{}", plans.evaluate);
+            assert!(!plans.evaluate.to_string().contains("lambdas"), "{}", plans.evaluate);
         }
     }
 

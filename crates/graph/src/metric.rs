@@ -14,7 +14,7 @@ pub const MAX_METRICS: usize = 8;
 /// A function on the builder that returns a number for each sample.
 ///
 /// It takes the logits `[N,K]` and the targets `[N,K]`, which are 1 at the label and 0 elsewhere, and returns `[N]`. All are
-/// f32. In training on mixtures of two samples the targets are the shares of both labels. The last batch may be padded with
+/// f32. In training on mixtures of two samples the targets are the lambdas of both labels. The last batch may be padded with
 /// places that hold no sample. There, all targets are 0 and the result is ignored.
 ///
 /// ```

@@ -132,7 +132,7 @@ pub enum Op {
     Flatten,
     /// `(dy [N, C*H*W]) -> (dx [N,H,W,C])`.
     FlattenBackward,
-    /// `(logits [N,K], labels i32 [N], [other_labels i32 [N], shares [N]]) -> (probabilities [N,K], loss [1], correct [1])`: the
+    /// `(logits [N,K], labels i32 [N], [other_labels i32 [N], lambdas [N]]) -> (probabilities [N,K], loss [1], correct [1])`: the
     /// sum over samples of the cross-entropy times `scale`, and the number of samples whose largest logit (the first of
     /// equals) is at the label. A label below 0 marks a place without a sample, which adds nothing. Label smoothing is as in
     /// PyTorch: the target is `1 - smoothing + smoothing/K` at the label, `smoothing/K` elsewhere. Of a mixture of two samples
@@ -143,7 +143,7 @@ pub enum Op {
         /// Label smoothing.
         smoothing: f32,
     },
-    /// `(probabilities [N,K], labels i32 [N], [other_labels i32 [N], shares [N]]) -> (dlogits [N,K])`:
+    /// `(probabilities [N,K], labels i32 [N], [other_labels i32 [N], lambdas [N]]) -> (dlogits [N,K])`:
     /// `scale * (probability - target)`, and 0 where there is no sample; `dlogits` may lie over `probabilities`.
     CrossEntropyBackward {
         /// As in the forward.
@@ -164,7 +164,7 @@ pub enum Op {
     SumClasses,
     /// `(dy [N]) -> (dx [N,K])`: dy at every class.
     SumClassesBackward,
-    /// `(labels i32 [N], [other_labels i32 [N], shares [N]]) -> (targets [N,K])`: 1 at the label, 0 elsewhere; all zeros where
+    /// `(labels i32 [N], [other_labels i32 [N], lambdas [N]]) -> (targets [N,K])`: 1 at the label, 0 elsewhere; all zeros where
     /// there is no sample. Of a mixture `share` at the label plus `1 - share` at the other one.
     Targets,
     /// `(logits [N,K], labels i32 [N]) -> (top_k_correct [N])`: 1 where the label's logit is one of the `k` largest of its sample,

@@ -117,7 +117,7 @@ pub struct Mixture {
     /// `i32 [batch]`: the class of the sample that is mixed into each place, which may be the label.
     pub other_labels: ValueId,
     /// `f32 [batch]`: the share of the label in each target, from 0 to 1. The other label has the rest.
-    pub shares: ValueId,
+    pub lambdas: ValueId,
 }
 
 /// A flat list of instructions over values whose places are known.

@@ -193,11 +193,11 @@ fn pair((a, b): (Vec<f64>, Vec<f64>)) -> Vec<Vec<f64>> {
     vec![a, b]
 }
 
-/// The other labels and the shares of mixtures, if there are any.
+/// The other labels and the lambdas of mixtures, if there are any.
 fn mixed<'a>(node: &Node, operands: &[&'a [f64]]) -> Result<Option<[&'a [f64]; 2]>, DeviceError> {
     match *operands {
         [] => Ok(None),
-        [others, shares] => Ok(Some([others, shares])),
+        [others, lambdas] => Ok(Some([others, lambdas])),
         _ => Err(unsupported(node)),
     }
 }

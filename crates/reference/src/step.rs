@@ -40,10 +40,10 @@ impl Step {
             shard.write(plan, plan.labels, labels.iter().map(|&label| f64::from(label)).collect());
             let indices = &batch.sample_indices()[samples.clone()];
             shard.write(plan, plan.sample_indices, indices.iter().map(|&index| index as f64).collect());
-            if let Some(Mixture { other_labels, shares }) = plan.mixture {
+            if let Some(Mixture { other_labels, lambdas }) = plan.mixture {
                 let others = &batch.other_labels()[samples.clone()];
                 shard.write(plan, other_labels, others.iter().map(|&label| f64::from(label)).collect());
-                shard.write(plan, shares, batch.shares()[samples].iter().map(|&share| f64::from(share)).collect());
+                shard.write(plan, lambdas, batch.lambdas()[samples].iter().map(|&share| f64::from(share)).collect());
             }
             if let Some(weight) = plan.loss_weight {
                 shard.write(plan, weight, vec![batch.loss_weight().into()]);

@@ -68,14 +68,14 @@ impl Sheet {
         if self.images.len() == SHEET { self.start() } else { Ok(()) }
     }
 
-    /// The class of a place; of a mixture both classes with their shares.
+    /// The class of a place; of a mixture both classes with their lambdas.
     fn caption(&self, batch: &Batch, place: usize) -> String {
         let name = |label: i32| {
             let class = usize::try_from(label).ok().and_then(|label| self.classes.get(label));
             class.map_or("?", String::as_str)
         };
         let own = name(batch.labels[place]);
-        match batch.other_labels.get(place).zip(batch.shares.get(place)) {
+        match batch.other_labels.get(place).zip(batch.lambdas.get(place)) {
             Some((&other, &share)) if share < 1.0 => format!("{own} {share:.2}, {} {:.2}", name(other), 1.0 - share),
             _ => own.to_owned(),
         }

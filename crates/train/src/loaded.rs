@@ -22,8 +22,8 @@ impl enmasse_device::Batch for LoadedBatch {
         &self.0.other_labels
     }
 
-    fn shares(&self) -> &[f32] {
-        &self.0.shares
+    fn lambdas(&self) -> &[f32] {
+        &self.0.lambdas
     }
 
     fn loss_weight(&self) -> f32 {

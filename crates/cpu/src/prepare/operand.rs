@@ -94,14 +94,14 @@ impl Operand<'_> {
         self.node.inputs.get(index).is_some_and(|id| self.preparation.plan.loss_weight == Some(*id))
     }
 
-    /// The labels, which are the operand at `index`. Of mixtures the other labels and the shares follow.
+    /// The labels, which are the operand at `index`. Of mixtures the other labels and the lambdas follow.
     pub(super) fn labels(&self, index: usize) -> Result<BatchLabels, DeviceError> {
         let own = self.batch_input(index, |step| step.labels)?;
         let mixture = match self.node.inputs.len() - index {
             1 => None,
             _ => {
                 let others = self.batch_input(index + 1, |step| step.other_labels)?;
-                Some((others, self.batch_input(index + 2, |step| step.shares)?))
+                Some((others, self.batch_input(index + 2, |step| step.lambdas)?))
             }
         };
         Ok(BatchLabels { own, mixture })

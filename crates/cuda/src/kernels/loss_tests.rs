@@ -18,8 +18,8 @@ fn check(logits: &[f32], labels: &[i32], scale: f32, smoothing: f32) {
     let classes = (logits.len() / labels.len()) as i32;
     let others: Vec<i32> = (0..labels.len() as i32).map(|sample| sample * 3 % classes).collect();
     // All, none, and parts.
-    let shares: Vec<f32> = (0..labels.len()).map(|sample| (sample * 5 % 9) as f32 / 8.0).collect();
-    check_mixture(logits, labels, Some((&others, &shares)), scale, smoothing);
+    let lambdas: Vec<f32> = (0..labels.len()).map(|sample| (sample * 5 % 9) as f32 / 8.0).collect();
+    check_mixture(logits, labels, Some((&others, &lambdas)), scale, smoothing);
 }
 
 /// Probabilities, loss and correct samples on the bench, against those of the reference. The gradient in place and elsewhere, too.
@@ -28,7 +28,7 @@ fn check_mixture(logits: &[f32], labels: &[i32], mixture: Option<(&[i32], &[f32]
     let Some(mut bench) = Bench::new() else { return };
     let classes = logits.len() / labels.len();
     let (at_logits, own) = (bench.put_in(ACTIVATIONS, logits), bench.put_in(INPUT, labels));
-    let placed = mixture.map(|(others, shares)| [bench.put_in(INPUT, others), bench.put_in(INPUT, shares)]);
+    let placed = mixture.map(|(others, lambdas)| [bench.put_in(INPUT, others), bench.put_in(INPUT, lambdas)]);
     let at_labels = Labels { own, mixture: placed };
     let mut room = |elements| bench.put_in(ACTIVATIONS, &vec![f32::NAN; elements]);
     let (p, dlogits, loss, correct) = (room(logits.len()), room(logits.len()), room(1), room(1));
@@ -37,8 +37,8 @@ fn check_mixture(logits: &[f32], labels: &[i32], mixture: Option<(&[i32], &[f32]
     let what = format!("{} x {classes}, smoothing {smoothing}", labels.len());
     let of_classes = |labels: &[i32]| labels.iter().map(|&label| label.into()).collect::<Vec<f64>>();
     let (x, y) = (wide(logits), of_classes(labels));
-    let mixture = mixture.map(|(others, shares)| [of_classes(others), wide(shares)]);
-    let mixture = mixture.as_ref().map(|[others, shares]| [&others[..], &shares[..]]);
+    let mixture = mixture.map(|(others, lambdas)| [of_classes(others), wide(lambdas)]);
+    let mixture = mixture.as_ref().map(|[others, lambdas]| [&others[..], &lambdas[..]]);
     let targets = targets(&y, mixture, classes);
     let expected = reference::cross_entropy(&x, &y, &targets, classes, scale, smoothing);
     let probabilities = bench.get::<f32>(p);

@@ -37,7 +37,7 @@ pub(super) fn float_count(span: Span) -> usize {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Labels {
     pub own: Span,
-    /// Of mixtures: the other labels, `i32 [N]`, and the shares of the own ones, `[N]`.
+    /// Of mixtures: the other labels, `i32 [N]`, and the lambdas of the own ones, `[N]`.
     pub mixture: Option<[Span; 2]>,
 }
 
@@ -47,8 +47,8 @@ impl Labels {
     }
 
     pub(super) fn arguments(&self) -> [Argument; 3] {
-        let [others, shares] = [0, 1].map(|at| Argument::optional(self.mixture.map(|mixture| mixture[at])));
-        [Argument::Read(self.own), others, shares]
+        let [others, lambdas] = [0, 1].map(|at| Argument::optional(self.mixture.map(|mixture| mixture[at])));
+        [Argument::Read(self.own), others, lambdas]
     }
 }
 

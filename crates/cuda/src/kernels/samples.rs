@@ -41,7 +41,7 @@ pub(crate) fn sum_classes_backward(dy: Span, dx: Span) -> Kernel {
     by_sample("sum_classes_backward", &operands, samples, float_count(dx) / samples.max(1))
 }
 
-/// 1 at each sample's label, 0 elsewhere; of mixtures the shares of both labels.
+/// 1 at each sample's label, 0 elsewhere; of mixtures the lambdas of both labels.
 pub(crate) fn targets(labels: Labels, targets: Span) -> Kernel {
     let samples = labels.samples();
     let operands = [&labels.arguments()[..], &[Argument::Write(targets)]].concat();

@@ -46,9 +46,9 @@ fn equal_the_reference() {
         let unmixed = Labels { own: at_labels, mixture: None };
         check(bench, &reference::targets(&y, None, classes), |_, to| targets(unmixed, to));
         let others: Vec<i32> = (0..samples).map(|sample| (sample * 3 % classes) as i32).collect();
-        let shares: Vec<f32> = (0..samples).map(|sample| (sample * 5 % 9) as f32 / 8.0).collect();
-        let mixed = Labels { mixture: Some([bench.put_in(INPUT, &others), bench.put_in(INPUT, &shares)]), ..unmixed };
-        let mixture = Some([&classes_of(&others)[..], &wide(&shares)]);
+        let lambdas: Vec<f32> = (0..samples).map(|sample| (sample * 5 % 9) as f32 / 8.0).collect();
+        let mixed = Labels { mixture: Some([bench.put_in(INPUT, &others), bench.put_in(INPUT, &lambdas)]), ..unmixed };
+        let mixture = Some([&classes_of(&others)[..], &wide(&lambdas)]);
         check(bench, &reference::targets(&y, mixture, classes), |_, to| targets(mixed, to));
         for k in 1..=classes.min(6) {
             check(bench, &reference::top_k_correct(&x, &y, classes, k), |_, to| {

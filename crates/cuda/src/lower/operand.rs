@@ -121,7 +121,7 @@ impl Operands<'_> {
         Ok(self.places.span(self.plan, self.id(&self.node.inputs, index)?, self.local))
     }
 
-    /// The labels, which are the operand at `index`. Of mixtures the other labels and the shares follow.
+    /// The labels, which are the operand at `index`. Of mixtures the other labels and the lambdas follow.
     pub fn labels(&self, index: usize) -> Result<Labels, CudaError> {
         let mixture = match self.node.inputs.len() - index {
             1 => None,

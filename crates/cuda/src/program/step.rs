@@ -114,7 +114,7 @@ impl Step {
         let (indices, rest) = stage(&mut self.staging, batch.sample_indices(), u64::to_ne_bytes);
         let (labels, rest) = stage(rest, batch.labels(), i32::to_ne_bytes);
         let (others, rest) = stage(rest, batch.other_labels(), i32::to_ne_bytes);
-        let (shares, rest) = stage(rest, batch.shares(), f32::to_ne_bytes);
+        let (lambdas, rest) = stage(rest, batch.lambdas(), f32::to_ne_bytes);
         let weights = &mut rest[..local * size_of::<f32>()];
         weights.as_chunks_mut().0.fill(batch.loss_weight().to_ne_bytes());
         self.results[..FAILURE_BYTES].fill(0);
@@ -123,7 +123,7 @@ impl Step {
             (Some(plan.sample_indices), indices),
             (Some(plan.labels), labels),
             (plan.mixture.map(|mixture| mixture.other_labels), others),
-            (plan.mixture.map(|mixture| mixture.shares), shares),
+            (plan.mixture.map(|mixture| mixture.lambdas), lambdas),
             (plan.loss_weight, weights),
         ];
         for (value, source) in sources.into_iter().filter_map(|(value, source)| Some((value?, source))) {

@@ -52,20 +52,20 @@ fn mixtures_are_those_of_torchvision() {
 #[test]
 fn shares_have_their_distribution() {
     const DRAWS: u64 = 8000;
-    let shares = |mixing: Mixing| -> Vec<f64> {
+    let lambdas = |mixing: Mixing| -> Vec<f64> {
         let draw = |index| mixing.draw(&mut RandomStream::new(7, "test", 0, index), 64).share(64);
         (0..DRAWS).map(draw).collect()
     };
-    let mean = |shares: &[f64]| shares.iter().sum::<f64>() / DRAWS as f64;
+    let mean = |lambdas: &[f64]| lambdas.iter().sum::<f64>() / DRAWS as f64;
     for alpha in [0.2, 1.0, 4.0] {
-        let shares = shares(Mixing { mixup_alpha: alpha, cutmix_alpha: 0.0 });
-        let variance = shares.iter().map(|share| (share - 0.5).powi(2)).sum::<f64>() / DRAWS as f64;
+        let lambdas = lambdas(Mixing { mixup_alpha: alpha, cutmix_alpha: 0.0 });
+        let variance = lambdas.iter().map(|share| (share - 0.5).powi(2)).sum::<f64>() / DRAWS as f64;
         let expected = 0.25 / (2.0 * alpha + 1.0);
-        assert!((mean(&shares) - 0.5).abs() < 0.02, "{alpha}: {}", mean(&shares));
+        assert!((mean(&lambdas) - 0.5).abs() < 0.02, "{alpha}: {}", mean(&lambdas));
         assert!((variance / expected - 1.0).abs() < 0.06, "{alpha}: {variance}, not {expected}");
     }
-    assert!((0.55..0.75).contains(&mean(&shares(CUTMIX))));
-    // One of both kinds, each as often: only CutMix's shares are those of areas.
+    assert!((0.55..0.75).contains(&mean(&lambdas(CUTMIX))));
+    // One of both kinds, each as often: only CutMix's lambdas are those of areas.
     let is_area = |index| {
         let mut images = [vec![0; 64 * 64 * 3], vec![255; 64 * 64 * 3]];
         let [first, second] = &mut images;
@@ -150,7 +150,7 @@ type Seen = (Vec<u8>, i32, u64, i32, f32);
 fn seen(batch: Result<Batch, DataError>) -> Vec<Seen> {
     let batch = batch.unwrap();
     let pixels = batch.images.chunks_exact(192).map(<[u8]>::to_vec);
-    let labels = batch.labels.iter().zip(&batch.indices).zip(batch.other_labels.iter().zip(&batch.shares));
+    let labels = batch.labels.iter().zip(&batch.indices).zip(batch.other_labels.iter().zip(&batch.lambdas));
     pixels
         .zip(labels)
         .map(|(pixels, ((&label, &index), (&other, &share)))| (pixels, label, index, other, share))
@@ -229,7 +229,7 @@ proptest! {
         prop_assert_eq!(alone, global % 2);
     }
 
-    /// The ledger: over an epoch the shares of each sample add up to the number of its places, and images have what their
+    /// The ledger: over an epoch the lambdas of each sample add up to the number of its places, and images have what their
     /// labels say.
     #[test]
     fn every_sample_keeps_its_weight(
@@ -322,6 +322,6 @@ fn without_mixing_there_are_no_shares() {
     let sharding = Sharding::one(0, 1, 4);
     for batch in loader(Coded::new(9), TrainTransform::new(8), sharding, Sampler::Shuffle, 2).epoch(0, 0) {
         let batch = batch.unwrap();
-        assert!(batch.other_labels.is_empty() && batch.shares.is_empty());
+        assert!(batch.other_labels.is_empty() && batch.lambdas.is_empty());
     }
 }

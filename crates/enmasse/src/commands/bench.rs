@@ -215,9 +215,9 @@ fn time_steps(
     let sample_indices = (0..batch as u64).collect();
     let mixture = program.plans().train.as_ref().and_then(|plan| plan.mixture);
     let mixed = mixture.map_or(0, |_| batch);
-    let (other_labels, shares) = (vec![0; mixed], vec![0.75; mixed]);
+    let (other_labels, lambdas) = (vec![0; mixed], vec![0.75; mixed]);
     let batch: Arc<dyn Batch> =
-        HostBatch { images, labels, sample_indices, other_labels, shares, loss_weight: None }.into();
+        HostBatch { images, labels, sample_indices, other_labels, lambdas, loss_weight: None }.into();
     let (mode, phases) = match program.plans().train {
         Some(_) => (Mode::Train, &Phase::ALL[..]),
         None => (Mode::Evaluate, &[Phase::Forward, Phase::Loss][..]),

@@ -136,7 +136,7 @@ mod tests {
         assert_close(&[result.loss, result.correct], &[loss, 2.0]);
         let gradient = cross_entropy_backward(&result.probabilities, &labels, &targets, 3, 1.0, 0.0);
         assert_close(&gradient, &[-0.125, 0.25, -0.125, -0.5, 0.25, 0.25]);
-        // Smoothing 0.75: 0.25 everywhere, and a quarter of the shares.
+        // Smoothing 0.75: 0.25 everywhere, and a quarter of the lambdas.
         let gradient = cross_entropy_backward(&result.probabilities, &labels, &targets, 3, 1.0, 0.75);
         assert_close(&gradient, &[-0.1875, 0.0, 0.1875, 0.0, 0.0, 0.0]);
     }

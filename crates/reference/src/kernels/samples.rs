@@ -2,11 +2,11 @@
 
 use std::cmp::Ordering;
 
-/// `[N,K]`: 1 at the label, 0 elsewhere. Of mixtures, which have other labels and shares, the share at the label plus the rest
+/// `[N,K]`: 1 at the label, 0 elsewhere. Of mixtures, which have other labels and lambdas, the share at the label plus the rest
 /// at the other one.
 pub fn targets(labels: &[f64], mixture: Option<[&[f64]; 2]>, classes: usize) -> Vec<f64> {
     let of_sample = |(sample, &label): (usize, &f64)| {
-        let (other, share) = mixture.map_or((label, 1.0), |[others, shares]| (others[sample], shares[sample]));
+        let (other, share) = mixture.map_or((label, 1.0), |[others, lambdas]| (others[sample], lambdas[sample]));
         let at = |class: usize, label: f64| f64::from(u8::from(class as f64 == label));
         let target = move |class| at(class, label) * share + at(class, other) * (1.0 - share);
         (0..classes).map(move |class| if label < 0.0 { 0.0 } else { target(class) })

@@ -348,7 +348,7 @@ fn mismatched_batches_and_tensors_are_refused() {
     check(&|b| b.sample_indices.clear(), "0 sample indices, but 4 samples take 4");
     check(&|b| b.labels[2] = 3, "sample 2 has the label 3, which is not one of the 3 classes");
 
-    check(&|b| b.shares.push(1.0), "1 shares, but 4 samples take 0");
+    check(&|b| b.lambdas.push(1.0), "1 lambdas, but 4 samples take 0");
     check(&|b| b.loss_weight = Some(1.5), "its loss has the weight 1.5, but this plan is for full batches");
     check(&|b| b.loss_weight = Some(f32::NAN), "its loss has the weight NaN, but this plan is for full batches");
     let mut weighted = self::program(&net, &CompileOptions { weighted_loss: true, ..options(2) });

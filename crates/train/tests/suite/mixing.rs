@@ -39,7 +39,7 @@ struct Watch {
 
 impl Callback for Watch {
     fn on_batch(&mut self, batch: &Batch, _: &mut Control) -> CallbackResult {
-        self.mixed.fetch_add(batch.shares.iter().filter(|&&share| share < 1.0).count(), Ordering::Relaxed);
+        self.mixed.fetch_add(batch.lambdas.iter().filter(|&&share| share < 1.0).count(), Ordering::Relaxed);
         Ok(())
     }
 

@@ -34,7 +34,7 @@ pub struct Batch {
     pub labels: Vec<i32>,
     pub sample_indices: Vec<u64>,
     pub other_labels: Vec<i32>,
-    pub shares: Vec<f32>,
+    pub lambdas: Vec<f32>,
     pub loss_weight: Option<f32>,
 }
 
@@ -54,7 +54,7 @@ impl Batch {
             labels: (0..samples).map(|_| stream.below(plan.classes as u64) as i32).collect(),
             sample_indices: (0..samples as u64).map(|i| number * 1000 + i).collect(),
             other_labels: (0..mixed).map(|_| stream.below(plan.classes as u64) as i32).collect(),
-            shares: (0..mixed).map(|_| stream.unit() as f32).collect(),
+            lambdas: (0..mixed).map(|_| stream.unit() as f32).collect(),
             loss_weight: weighted.then_some(samples as f32 / counted as f32),
         };
         batch.labels[counted..].fill(-1);
@@ -65,12 +65,12 @@ impl Batch {
     pub fn for_evaluation(&mut self) {
         self.loss_weight = None;
         self.other_labels.clear();
-        self.shares.clear();
+        self.lambdas.clear();
     }
 
     pub fn inputs(&self, step: u64) -> StepInputs {
-        let Batch { images, labels, sample_indices, other_labels, shares, loss_weight } = self.clone();
-        let batch = HostBatch { images, labels, sample_indices, other_labels, shares, loss_weight };
+        let Batch { images, labels, sample_indices, other_labels, lambdas, loss_weight } = self.clone();
+        let batch = HostBatch { images, labels, sample_indices, other_labels, lambdas, loss_weight };
         StepInputs {
             batch: batch.into(),
             epoch: 3,
@@ -97,7 +97,7 @@ impl Batch {
             labels: piece(&self.labels, &local, shards),
             sample_indices: piece(&self.sample_indices, &local, shards),
             other_labels: piece(&self.other_labels, &local, shards),
-            shares: piece(&self.shares, &local, shards),
+            lambdas: piece(&self.lambdas, &local, shards),
             loss_weight: self.loss_weight,
         }
     }

@@ -378,7 +378,7 @@ impl Case {
         let batch = self.batch(step);
         let mixed = if self.mixed { self.batch } else { 0 };
         let other_labels = formula::labels(self.seed, step + 10, mixed, CLASSES);
-        let inputs = self.inputs(step, HostBatch { other_labels, shares: formula::shares(step, mixed), ..batch });
+        let inputs = self.inputs(step, HostBatch { other_labels, lambdas: formula::lambdas(step, mixed), ..batch });
         let (update, phases) = Phase::ALL.split_last().unwrap();
         let ticket = program.submit(Mode::Train, phases, &inputs).unwrap();
         results.insert(format!("step{step}/loss"), vec![program.metrics(ticket).unwrap().loss]);

@@ -40,7 +40,7 @@ pub fn labels(seed: u64, step: u64, count: usize, classes: usize) -> Vec<i32> {
 }
 
 /// The share of each label in a mixture: none, all, and parts.
-pub fn shares(step: u64, count: usize) -> Vec<f32> {
+pub fn lambdas(step: u64, count: usize) -> Vec<f32> {
     (0..count as u64).map(|place| ((5 * place + step) % 9) as f32 / 8.0).collect()
 }
 

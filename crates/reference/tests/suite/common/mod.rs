@@ -57,7 +57,7 @@ pub struct Batch {
     pub labels: Vec<i32>,
     pub sample_indices: Vec<u64>,
     pub other_labels: Vec<i32>,
-    pub shares: Vec<f32>,
+    pub lambdas: Vec<f32>,
     pub loss_weight: Option<f32>,
 }
 
@@ -76,7 +76,7 @@ impl Batch {
             labels: (0..samples).map(|_| stream.below(plan.classes as u64) as i32).collect(),
             sample_indices: (0..samples as u64).map(|i| number * 1000 + i).collect(),
             other_labels: (0..mixed).map(|_| stream.below(plan.classes as u64) as i32).collect(),
-            shares: (0..mixed).map(|_| stream.unit() as f32).collect(),
+            lambdas: (0..mixed).map(|_| stream.unit() as f32).collect(),
             loss_weight: weighted.then_some(samples as f32 / counted as f32),
         };
         batch.labels[counted..].fill(-1);
@@ -84,8 +84,8 @@ impl Batch {
     }
 
     pub fn inputs(&self, optimizer_step: u64, learning_rate: f32) -> StepInputs {
-        let Batch { images, labels, sample_indices, other_labels, shares, loss_weight } = self.clone();
-        let batch = HostBatch { images, labels, sample_indices, other_labels, shares, loss_weight };
+        let Batch { images, labels, sample_indices, other_labels, lambdas, loss_weight } = self.clone();
+        let batch = HostBatch { images, labels, sample_indices, other_labels, lambdas, loss_weight };
         StepInputs { batch: batch.into(), epoch: 3, learning_rate, optimizer_step, stop: false, save: false }
     }
 
@@ -100,7 +100,7 @@ impl Batch {
             labels: piece(&self.labels, shard, shards),
             sample_indices: piece(&self.sample_indices, shard, shards),
             other_labels: piece(&self.other_labels, shard, shards),
-            shares: piece(&self.shares, shard, shards),
+            lambdas: piece(&self.lambdas, shard, shards),
             loss_weight: self.loss_weight,
         }
     }
