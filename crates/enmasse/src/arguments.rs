@@ -176,7 +176,7 @@ fn letter(word: &str) -> Option<char> {
     letters.next().filter(|_| letters.next().is_none())
 }
 
-/// All spellings of a setting's flag, without dashes and single letters: enmasse's own and other tools' words, each with `-`
+/// All spellings of a setting's flag, without dashes and single letters: enmasse's own and other tools' aliases, each with `-`
 /// and with `_`, as written and in lower case.
 fn spellings(setting: &'static Setting) -> Vec<String> {
     let words = std::iter::once(setting.name).chain(setting.aliases()).filter(|word| letter(word).is_none());

@@ -15,6 +15,7 @@
 //! # Ok::<(), enmasse_train::ConfigError>(())
 //! ```
 
+mod aliases;
 mod augmentation;
 mod bytes;
 mod check;
@@ -29,13 +30,13 @@ mod resources;
 mod resume;
 mod setting;
 mod value;
-mod words;
 
 use std::path::PathBuf;
 
 use enmasse_data::RemoteOptions;
 use enmasse_weights::Rename;
 
+pub use aliases::{ALIASES, Meaning, answer, is_near};
 pub use augmentation::AutoAugmentation;
 pub use bytes::ByteCount;
 pub use devices::{DeviceSelection, Devices};
@@ -52,7 +53,6 @@ pub use value::{
     ReducePrecision, RequeueSignal, SamplerKind, ScheduleKind, Shuffling, SplitRule, StrategyKind, SumOrder,
     TransportKind, UnusedParameters,
 };
-pub use words::{Meaning, WORDS, answer, is_near};
 
 use value::{ANY, Inspection, SettingValue, above, above_to, at_least, below, between};
 

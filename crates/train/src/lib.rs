@@ -49,11 +49,11 @@ pub use charts::draw_classes;
 pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_checkpoint, load_weights};
 pub use classifier::Classifier;
 pub use config::{
-    Augmentation, AutoAugmentation, Balance, ByteCount, ConfigError, DEFAULT_GLOBAL_BATCH, Decoding, DeviceSelection,
-    Devices, ErasingColors, Group, Keep, Kind, LayeredConfig, LrScaling, Meaning, MetricName, OnBadSample,
-    OptimizerKind, Precision, Range, RankKind, ReducePrecision, RequeueSignal, Resume, SETTINGS, SamplerKind,
-    ScheduleKind, Scope, Setting, Shuffling, Source, SplitRule, StrategyKind, SumOrder, Surroundings, TrainConfig,
-    TransportKind, UnusedParameters, WORDS, answer, is_near,
+    ALIASES, Augmentation, AutoAugmentation, Balance, ByteCount, ConfigError, DEFAULT_GLOBAL_BATCH, Decoding,
+    DeviceSelection, Devices, ErasingColors, Group, Keep, Kind, LayeredConfig, LrScaling, Meaning, MetricName,
+    OnBadSample, OptimizerKind, Precision, Range, RankKind, ReducePrecision, RequeueSignal, Resume, SETTINGS,
+    SamplerKind, ScheduleKind, Scope, Setting, Shuffling, Source, SplitRule, StrategyKind, SumOrder, Surroundings,
+    TrainConfig, TransportKind, UnusedParameters, answer, is_near,
 };
 pub use confusion::Confusion;
 pub use engine::Engine;

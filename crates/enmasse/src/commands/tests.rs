@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use clap::{ArgMatches, Command};
-use enmasse_train::{Kind, Meaning, SETTINGS, Setting, WORDS};
+use enmasse_train::{ALIASES, Kind, Meaning, SETTINGS, Setting};
 
 use super::command;
 use crate::arguments::given;
@@ -72,7 +72,7 @@ fn the_tutorials_spellings() {
 /// Words of other tools, with `-` and with `_`.
 #[test]
 fn other_tools_words() {
-    for (words, meaning) in WORDS {
+    for (words, meaning) in ALIASES {
         for word in *words {
             let dashes = if word.len() == 1 { "-" } else { "--" };
             for flag in [format!("{dashes}{word}"), format!("{dashes}{}", word.replace('_', "-"))] {

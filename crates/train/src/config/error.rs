@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::aliases::{answer, nearest};
 use super::layers::VARIABLE_PREFIX;
-use super::words::{answer, nearest};
 use super::{Kind, Setting, TrainConfig};
 
 /// The source of a value. Later variants take precedence over earlier ones.

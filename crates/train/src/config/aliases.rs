@@ -1,14 +1,14 @@
-//! The words of other tools: options of timm, PyTorch's ImageNet example, torchvision's reference scripts and
+//! Aliases from other tools: options of timm, PyTorch's ImageNet example, torchvision's reference scripts and
 //! Transformers, Lightning's `Trainer`, and the keys of ColossalAI's `config.py`. One table for command lines, files
 //! and the environment.
 //!
-//! A word is an alternative spelling of a setting only if it has the same meaning in that tool. Any other word has an
+//! An alias is an alternative spelling of a setting only if it has the same meaning in that tool. Any other word has an
 //! answer: what to give instead, or why there is no equivalent.
 
 use super::{SETTINGS, Setting};
 use Meaning::{Alias, Answer};
 
-/// The meaning of a word of another tool.
+/// The meaning of an option of another tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
     /// Another spelling of the setting with this name.
@@ -17,9 +17,9 @@ pub enum Meaning {
     Answer(&'static str),
 }
 
-/// All words, as their tools spell them. `-` and `_` are equivalent, case does not matter, and one letter is
+/// All of them, as their tools spell them. `-` and `_` are equivalent, case does not matter, and one letter is
 /// a flag such as `-b`.
-pub const WORDS: &[(&[&str], Meaning)] = &[
+pub const ALIASES: &[(&[&str], Meaning)] = &[
     // Data.
     (&["data_path", "data_dir", "data_root"], Alias("data")),
     (&["img_size", "image_size", "imgsz"], Alias("size")),
@@ -252,7 +252,7 @@ impl Setting {
     /// The words of other tools for this setting.
     pub fn aliases(&self) -> impl Iterator<Item = &'static str> + use<> {
         let name = self.name;
-        WORDS.iter().filter(move |(_, meaning)| *meaning == Alias(name)).flat_map(|(words, _)| *words).copied()
+        ALIASES.iter().filter(move |(_, meaning)| *meaning == Alias(name)).flat_map(|(words, _)| *words).copied()
     }
 }
 
@@ -266,7 +266,7 @@ pub fn answer(word: &str) -> Option<&'static str> {
 
 fn meaning(word: &str) -> Option<Meaning> {
     let known = |(words, _): &&(&[&str], Meaning)| words.iter().any(|known| is_same(known, word));
-    WORDS.iter().find(known).map(|(_, meaning)| *meaning)
+    ALIASES.iter().find(known).map(|(_, meaning)| *meaning)
 }
 
 /// Whether two spellings are of the same word.
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn every_word_has_one_meaning() {
         let mut seen = BTreeSet::new();
-        for (words, meaning) in WORDS {
+        for (words, meaning) in ALIASES {
             for word in *words {
                 assert!(Setting::find(word).is_none(), "{word} is a setting");
                 assert!(seen.insert(word.to_ascii_lowercase()), "{word} is there twice");
@@ -339,7 +339,7 @@ mod tests {
     /// Flags of other commands appear along with the command's name.
     #[test]
     fn answers_name_existing_settings() {
-        for (words, meaning) in WORDS {
+        for (words, meaning) in ALIASES {
             let Answer(answer) = meaning else { continue };
             assert!(!answer.ends_with('.'), "{answer}");
             for flag in answer.split([' ', ',', ';']).filter(|_| !answer.contains("enmasse launch")) {
