@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use enmasse_tensor::RandomStream;
 
-use crate::drawn::ORDER;
+use crate::resampled::ORDER;
 use crate::{DataError, Dataset};
 
 /// Blocks whose samples are shuffled among each other.

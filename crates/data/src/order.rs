@@ -7,9 +7,9 @@ use std::ops::Range;
 use enmasse_tensor::RandomStream;
 
 use crate::blocks::Blocks;
-use crate::drawn::{Classes, ORDER, draws};
 use crate::mt19937::{RANDPERM_END, torch_randperm};
 use crate::places::Places;
+use crate::resampled::{Classes, ORDER, draws};
 use crate::{DataError, Dataset};
 
 /// The pieces of each global batch that a loader serves: those of the shards that its program hosts.
@@ -86,8 +86,8 @@ pub enum Sampler {
     /// enmasse's own, with as many entries in an epoch as there are samples, but not each once. A sample returns only after all
     /// others (of its class) have had their turn, within an epoch and over epochs. Each occurrence in an epoch is augmented by
     /// random numbers of its own.
-    Drawn {
-        /// Whether each class is drawn equally often: small classes repeat their samples, large ones leave some to later epochs.
+    Resampled {
+        /// Whether each class is sampled equally often: small classes repeat their samples, large ones leave some to later epochs.
         balanced: bool,
         /// How often a sample is repeated in a row, at least 1, on as many shards as there are: torchvision's `RASampler`
         /// ("repeated augmentation"; Hoffer et al., "Augment your batch", 2020). An epoch has that many times fewer different
@@ -142,7 +142,7 @@ impl TrainOrder {
     /// labels, and one of blocks these: see [`TrainOrder::of`].
     pub fn with_sampler(sampler: Sampler, seed: u64, samples: usize, sharding: &Sharding) -> Result<Self, DataError> {
         match sampler {
-            Sampler::Drawn { balanced: true, .. } => {
+            Sampler::Resampled { balanced: true, .. } => {
                 Err(DataError::Setting("an order of balanced classes needs the labels of a data set".to_owned()))
             }
             Sampler::Blocks => Err(DataError::Setting("an order of blocks needs the blocks of a data set".to_owned())),
@@ -153,9 +153,9 @@ impl TrainOrder {
     /// The order of `sampler` for the samples of `dataset`.
     pub fn of(dataset: &dyn Dataset, sampler: Sampler, seed: u64, sharding: &Sharding) -> Result<Self, DataError> {
         let parts = match sampler {
-            Sampler::Drawn { balanced: true, .. } => Parts::Classes(Classes::of(dataset)),
+            Sampler::Resampled { balanced: true, .. } => Parts::Classes(Classes::of(dataset)),
             Sampler::Blocks => Parts::Blocks(Blocks::of(dataset)?),
-            Sampler::Shuffle | Sampler::Distributed { .. } | Sampler::Drawn { .. } => Parts::None,
+            Sampler::Shuffle | Sampler::Distributed { .. } | Sampler::Resampled { .. } => Parts::None,
         };
         Self::with_parts(sampler, parts, seed, dataset.len(), sharding)
     }
@@ -170,15 +170,15 @@ impl TrainOrder {
         sharding.check()?;
         let shards = sharding.shards;
         let entries = match sampler {
-            Sampler::Drawn { repeats: 0, .. } => {
+            Sampler::Resampled { repeats: 0, .. } => {
                 return Err(DataError::Setting("a sample is repeated at least once".to_owned()));
             }
-            Sampler::Shuffle | Sampler::Blocks | Sampler::Drawn { .. } if u32::try_from(samples).is_err() => {
+            Sampler::Shuffle | Sampler::Blocks | Sampler::Resampled { .. } if u32::try_from(samples).is_err() => {
                 return Err(DataError::Setting(format!(
                     "{samples} samples are too many: an order has fewer than 2^32"
                 )));
             }
-            Sampler::Shuffle | Sampler::Blocks | Sampler::Drawn { .. } => samples,
+            Sampler::Shuffle | Sampler::Blocks | Sampler::Resampled { .. } => samples,
             Sampler::Distributed { .. } if samples.max(shards) >= RANDPERM_END => {
                 return Err(DataError::Setting(format!(
                     "PyTorch's order of {samples} samples over {shards} shards: it is known for fewer than {RANDPERM_END} of each"
@@ -234,10 +234,12 @@ impl TrainOrder {
     /// [`Sampler::Distributed`] repeats).
     pub fn rest_of_epoch(&self, epoch: u64, consumed: usize) -> EpochOrder {
         let entries = match (self.sampler, &self.parts) {
-            (Sampler::Drawn { repeats, .. }, Parts::Classes(classes)) => {
+            (Sampler::Resampled { repeats, .. }, Parts::Classes(classes)) => {
                 Entries::Draws(draws(self.seed, epoch, self.samples, Some(classes), repeats))
             }
-            (Sampler::Drawn { repeats, .. }, _) => Entries::Draws(draws(self.seed, epoch, self.samples, None, repeats)),
+            (Sampler::Resampled { repeats, .. }, _) => {
+                Entries::Draws(draws(self.seed, epoch, self.samples, None, repeats))
+            }
             (Sampler::Distributed { .. }, _) => {
                 let mut indices = torch_randperm(self.samples, self.seed.wrapping_add(epoch));
                 indices.truncate(self.entries);
@@ -252,13 +254,13 @@ impl TrainOrder {
             }
         };
         let repeats = match self.sampler {
-            Sampler::Drawn { repeats, .. } => repeats,
+            Sampler::Resampled { repeats, .. } => repeats,
             Sampler::Shuffle | Sampler::Blocks | Sampler::Distributed { .. } => 1,
         };
         let stride = match self.sampler {
-            Sampler::Shuffle | Sampler::Blocks | Sampler::Drawn { repeats: 1, .. } => 1,
+            Sampler::Shuffle | Sampler::Blocks | Sampler::Resampled { repeats: 1, .. } => 1,
             // So that repetitions of a sample are on different shards, as torchvision's are on different ranks.
-            Sampler::Distributed { .. } | Sampler::Drawn { .. } => self.shards,
+            Sampler::Distributed { .. } | Sampler::Resampled { .. } => self.shards,
         };
         let consumed = consumed.min(self.entries);
         let end = consumed + self.entries_after(consumed);

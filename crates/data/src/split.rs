@@ -161,8 +161,8 @@ pub(crate) struct Parts<S> {
     pub train: S,
     pub validation: S,
     pub test: Option<S>,
-    /// Whether the validation part was drawn from the training part.
-    pub drawn: bool,
+    /// Whether the validation part was sampled from the training part.
+    pub sampled: bool,
 }
 
 impl<S: Divide> Scanned<S> {
@@ -171,9 +171,9 @@ impl<S: Divide> Scanned<S> {
         Scanned { train, held_out: None, test: None, folders: Vec::new(), layout, warnings: Vec::new() }
     }
 
-    /// The parts; that for validation is drawn if need be. Fails with fewer than two classes, or if nothing would be left for validation.
+    /// The parts; that for validation is sampled if need be. Fails with fewer than two classes, or if nothing would be left for validation.
     pub fn in_parts(self, root: &Path, options: &OpenOptions) -> Result<Parts<S>, DataError> {
-        let drawn = self.held_out.is_none();
+        let sampled = self.held_out.is_none();
         let (train, validation) = match self.held_out {
             Some(held_out) => (self.train, held_out),
             None => draw(self.train, options)?,
@@ -198,7 +198,7 @@ impl<S: Divide> Scanned<S> {
             return Err(DataError::layout(root, problem));
         }
         let [train, validation] = [train, validation].map(|part| part.read_with(options.reading));
-        Ok(Parts { train, validation, test: self.test.map(|test| test.read_with(options.reading)), drawn })
+        Ok(Parts { train, validation, test: self.test.map(|test| test.read_with(options.reading)), sampled })
     }
 }
 

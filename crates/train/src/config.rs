@@ -159,11 +159,11 @@ settings! {
         /// Std of each colour channel
         /// On the scale 0 to 1; one number is for all channels.
         std: Option<Vec<f64>> = None => "the data set's own", "R,G,B", above_to(0, 1), Fixed;
-        /// What is drawn of a training image
+        /// What is sampled of a training image
         /// A part of it that is resized, a crop of the padded image, or always the same.
         augment: Option<Augmentation> = None => "crop for CIFAR, none for MNIST, resized-crop for a folder", "KIND", ANY, Run;
         /// Black border before a crop
-        /// Pixels around an image before its crop is drawn.
+        /// Pixels around an image before its crop is sampled.
         crop_padding: usize = 4, "PIXELS", ANY, Run;
         /// Probability of mirroring an image
         /// Validation images are never flipped.
@@ -172,7 +172,7 @@ settings! {
         /// The probability for an image, which then stands upside down as in a mirror below it.
         vertical_flip: f64 = 0.0, "CHANCE", between(0, 1), Run;
         /// Largest rotation of an image
-        /// The angle is drawn from both directions. Corners that come from outside are black.
+        /// The angle is sampled from both directions. Corners that come from outside are black.
         rotation: f64 = 0.0, "DEGREES", between(0, 180), Run;
         /// Change the perspective
         /// The probability for an image. Each of its corners moves towards the middle by up to a quarter of the image.
@@ -181,7 +181,7 @@ settings! {
         /// As by torchvision's classes RandAugment, TrivialAugmentWide and AugMix; imagenet, cifar10 and svhn are the policies of its AutoAugment.
         auto_augment: AutoAugmentation = AutoAugmentation::None, "METHOD", ANY, Run;
         /// Operations of randaugment
-        /// As many are drawn for each image.
+        /// As many are sampled for each image.
         ra_num_ops: usize = 2, "N", between(1, 100), Run;
         /// Strength of randaugment
         /// Its operations have 31 strengths, from 0 to 30.
@@ -205,10 +205,10 @@ settings! {
         /// "mean" is the data set's mean colour, as torchvision's value 0. "random" draws each pixel.
         erasing_value: ErasingColors = ErasingColors::Mean, "COLOR", ANY, Run;
         /// Mix images
-        /// As torchvision's MixUp: two images of a batch and their labels are mixed by a share that is drawn from Beta(ALPHA, ALPHA), usually with 0.2 or 0.8; 0 is none. With --cutmix too, each pair is mixed by one of them. The loss and the accuracy of training are those of mixtures.
+        /// As torchvision's MixUp: two images of a batch and their labels are mixed by a share that is sampled from Beta(ALPHA, ALPHA), usually with 0.2 or 0.8; 0 is none. With --cutmix too, each pair is mixed by one of them. The loss and the accuracy of training are those of mixtures.
         mixup: f64 = 0.0, "ALPHA", at_least(0), Run;
         /// Exchange parts of images
-        /// As torchvision's CutMix: two images of a batch exchange a rectangle, whose area is drawn from Beta(ALPHA, ALPHA), usually with 1; 0 is none. Their labels are mixed by the area.
+        /// As torchvision's CutMix: two images of a batch exchange a rectangle, whose area is sampled from Beta(ALPHA, ALPHA), usually with 1; 0 is none. Their labels are mixed by the area.
         cutmix: f64 = 0.0, "ALPHA", at_least(0), Run;
         /// Convert images that are not RGB
         /// Grey, CMYK, palette, transparent and 16-bit ones, as torchvision's ImageFolder does by Pillow's convert("RGB"). With --no-convert-rgb such images cannot be read.

@@ -73,6 +73,6 @@ mod tests {
             assert_eq!((own.len(), samples.len()), (12, different));
         };
         check(Sampler::Shuffle, 12);
-        check(Sampler::Drawn { balanced: false, repeats: 2 }, 6);
+        check(Sampler::Resampled { balanced: false, repeats: 2 }, 6);
     }
 }

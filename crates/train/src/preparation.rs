@@ -172,7 +172,7 @@ impl TrainConfig {
             SamplerKind::Shuffle => match (self.balance, self.repeat_augment) {
                 (Balance::None, 1) if by_blocks() => Sampler::Blocks,
                 (Balance::None, 1) => Sampler::Shuffle,
-                (balance, repeats) => Sampler::Drawn { balanced: balance == Balance::Classes, repeats },
+                (balance, repeats) => Sampler::Resampled { balanced: balance == Balance::Classes, repeats },
             },
             SamplerKind::Distributed => Sampler::Distributed { drop_last: false },
         }
@@ -223,11 +223,11 @@ mod tests {
         let check = |settings: &[(&str, &str)], expected: Sampler| {
             assert_eq!(of(settings, Blocky { has: false, prefers: false }), expected, "{settings:?}");
         };
-        let drawn = |balanced, repeats| Sampler::Drawn { balanced, repeats };
+        let resampled = |balanced, repeats| Sampler::Resampled { balanced, repeats };
         check(&[], Sampler::Shuffle);
-        check(&[("balance", "classes")], drawn(true, 1));
-        check(&[("repeat_augment", "3")], drawn(false, 3));
-        check(&[("balance", "classes"), ("repeat_augment", "2")], drawn(true, 2));
+        check(&[("balance", "classes")], resampled(true, 1));
+        check(&[("repeat_augment", "3")], resampled(false, 3));
+        check(&[("balance", "classes"), ("repeat_augment", "2")], resampled(true, 2));
         let distributed = Sampler::Distributed { drop_last: false };
         check(&[("sampler", "distributed"), ("balance", "classes")], distributed);
         check(&[("shuffle", "block")], Sampler::Shuffle);
@@ -236,7 +236,7 @@ mod tests {
             (&[][..], Sampler::Shuffle, Sampler::Blocks),
             (&[("shuffle", "block")], Sampler::Blocks, Sampler::Blocks),
             (&[("shuffle", "full")], Sampler::Shuffle, Sampler::Shuffle),
-            (&[("balance", "classes")], drawn(true, 1), drawn(true, 1)),
+            (&[("balance", "classes")], resampled(true, 1), resampled(true, 1)),
             (&[("sampler", "distributed")], distributed, distributed),
         ] {
             assert_eq!([of(settings, archives()), of(settings, parquet())], [in_archives, in_parquet], "{settings:?}");

@@ -30,7 +30,7 @@ pub struct TrainingData {
     pub kind: DataKind,
     /// How the data lie in files.
     pub layout: DataLayout,
-    /// Whether the validation part is the data's own, so that none was drawn.
+    /// Whether the validation part is the data's own, so that none was sampled.
     pub has_parts: bool,
     /// The files of each part, for the run folder; `None` for data sets that are not lists of files.
     pub split: Option<Split>,

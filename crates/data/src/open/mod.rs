@@ -90,7 +90,7 @@ pub struct OpenData {
     pub test: Option<Arc<dyn Dataset>>,
     /// Names of the classes, by label.
     pub classes: Vec<String>,
-    /// Whether the validation part is the data's own; otherwise it was drawn from the training part.
+    /// Whether the validation part is the data's own; otherwise it was sampled from the training part.
     pub has_parts: bool,
     /// The parts as lists of files, if that is what they are.
     pub split: Option<Split>,
@@ -298,7 +298,7 @@ fn opened<S: Divide + 'static>(
     let (layout, warnings) = (scanned.layout, std::mem::take(&mut scanned.warnings));
     let parts = scanned.in_parts(&folder, options)?;
     let split = S::lists(&parts);
-    let Parts { train, validation, test, drawn } = parts;
+    let Parts { train, validation, test, sampled } = parts;
     Ok(OpenData {
         kind: DataKind::Folder,
         layout,
@@ -308,7 +308,7 @@ fn opened<S: Divide + 'static>(
         train: Arc::new(train),
         validation: Arc::new(validation),
         test: test.map(|test| Arc::new(test) as Arc<dyn Dataset>),
-        has_parts: !drawn,
+        has_parts: !sampled,
         warnings,
     })
 }

@@ -38,7 +38,7 @@ impl PartName {
 pub(crate) struct PartFolders {
     /// The folder for training.
     pub train: String,
-    /// The folder for validation; without one, a part of the other is drawn.
+    /// The folder for validation; without one, a part of the other is sampled.
     pub held_out: Option<String>,
     /// The folder for tests, besides that for validation.
     pub test: Option<String>,

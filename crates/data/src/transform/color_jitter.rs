@@ -5,7 +5,7 @@ use enmasse_tensor::RandomStream;
 use super::{check_probability, check_range};
 use crate::{Canvas, DataError, Transform};
 
-/// ColorJitter: changes brightness, contrast, saturation and hue, each by a factor drawn uniformly, in random order.
+/// ColorJitter: changes brightness, contrast, saturation and hue, each by a factor sampled uniformly, in random order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ColorJitter {
     /// Least and largest factor of [`Canvas::adjust_brightness`].
@@ -149,7 +149,7 @@ pub struct GaussianBlur {
     pub probability: f64,
     /// Pixels in each direction that make one of the new image; odd.
     pub kernel_size: usize,
-    /// Least and largest deviation, in pixels; drawn uniformly.
+    /// Least and largest deviation, in pixels; sampled uniformly.
     pub sigma: (f64, f64),
 }
 

@@ -41,7 +41,7 @@ pub struct RandomResizedCrop {
     pub size: usize,
     /// Least and largest fraction of the image's area that a crop covers.
     pub scale: (f64, f64),
-    /// Least and largest width / height of a crop; drawn uniformly in the logarithm.
+    /// Least and largest width / height of a crop; sampled uniformly in the logarithm.
     pub ratio: (f64, f64),
 }
 

@@ -16,7 +16,7 @@ pub struct RandomErasing {
     pub probability: f64,
     /// Least and largest fraction of the image's area.
     pub scale: (f64, f64),
-    /// Least and largest height / width of the rectangle; drawn uniformly in the logarithm.
+    /// Least and largest height / width of the rectangle; sampled uniformly in the logarithm.
     pub ratio: (f64, f64),
     /// The colours of the rectangle.
     pub value: ErasingValue,

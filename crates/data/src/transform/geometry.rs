@@ -8,7 +8,7 @@ use crate::{Affine, Canvas, DataError, Interpolation, Transform};
 /// RandomRotation: turns the image about its middle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomRotation {
-    /// Least and largest angle, counterclockwise; drawn uniformly.
+    /// Least and largest angle, counterclockwise; sampled uniformly.
     pub degrees: (f64, f64),
     /// torchvision's default is [`Interpolation::Nearest`].
     pub interpolation: Interpolation,

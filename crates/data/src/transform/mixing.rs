@@ -9,7 +9,7 @@ use enmasse_tensor::RandomStream;
 use super::dirichlet::dirichlet;
 use crate::{CropBox, DataError};
 
-/// Which mixtures are drawn. With both kinds, each pair is mixed by one of them, with equal probability.
+/// Which mixtures are sampled. With both kinds, each pair is mixed by one of them, with equal probability.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mixing {
     /// The parameter of Beta's distribution, from which MixUp draws the share of an image (Zhang et al. 2018); 0 for none.

@@ -107,8 +107,8 @@ fn entries(data: &Arc<dyn Dataset>, sampler: Sampler, epoch: u64) -> Vec<Entry> 
     batches(data, (sampler, false), (epoch, 0), (&[1], 1)).into_iter().flatten().collect()
 }
 
-fn drawn(balanced: bool, repeats: usize) -> Sampler {
-    Sampler::Drawn { balanced, repeats }
+fn resampled(balanced: bool, repeats: usize) -> Sampler {
+    Sampler::Resampled { balanced, repeats }
 }
 
 /// A run that stops twice, in the middle of an epoch, and goes on with other numbers of ranks, shards, and samples in a batch, with a
@@ -120,9 +120,9 @@ fn every_entry_is_trained_on_once_through_stops_and_changes_of_ranks() {
     let samplers = [
         Sampler::Shuffle,
         Sampler::Blocks,
-        drawn(true, 1),
-        drawn(false, 3),
-        drawn(true, 2),
+        resampled(true, 1),
+        resampled(false, 3),
+        resampled(true, 2),
         Sampler::Distributed { drop_last: false },
         Sampler::Distributed { drop_last: true },
     ];
@@ -153,7 +153,10 @@ fn every_entry_is_trained_on_once_through_stops_and_changes_of_ranks() {
                     for mut found in found.into_iter().take(steps) {
                         let end = expected[0].len().min(place + batch);
                         let mut expected = expected[0][place..end].to_vec();
-                        if !matches!(sampler, Sampler::Shuffle | Sampler::Blocks | Sampler::Drawn { repeats: 1, .. }) {
+                        if !matches!(
+                            sampler,
+                            Sampler::Shuffle | Sampler::Blocks | Sampler::Resampled { repeats: 1, .. }
+                        ) {
                             // The entries go round the shards.
                             found.sort();
                             expected.sort();
@@ -181,7 +184,7 @@ fn every_entry_is_trained_on_once_through_stops_and_changes_of_ranks() {
 fn data_smaller_than_a_global_batch_were_refused() {
     let root = tempfile::tempdir().unwrap();
     for (source, data) in sources(root.path()) {
-        for sampler in [Sampler::Shuffle, drawn(true, 2), Sampler::Distributed { drop_last: true }] {
+        for sampler in [Sampler::Shuffle, resampled(true, 2), Sampler::Distributed { drop_last: true }] {
             let mut expected = entries(&data, sampler, 3);
             expected.sort();
             // Of the second, places outnumber images by more than two to one. A shard of the last one has no sample, which PyTorch's
@@ -222,8 +225,8 @@ fn samplers_draw_as_they_say() {
         if data.blocks().is_some() {
             check(Sampler::Blocks, 1..2, 12..15);
         }
-        check(drawn(true, 1), 0..3, 13..15);
-        check(drawn(false, 4), 0..5, 0..41);
+        check(resampled(true, 1), 0..3, 13..15);
+        check(resampled(false, 4), 0..5, 0..41);
         check(Sampler::Distributed { drop_last: true }, 1..2, 12..15);
     }
 }

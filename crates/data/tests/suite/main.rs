@@ -1,7 +1,6 @@
 //! One program of tests: it is linked once, and its tests run side by side.
 
 mod augment;
-mod drawn;
 mod fixtures;
 mod folder;
 mod hostile;
@@ -15,6 +14,7 @@ mod order;
 mod packed_file;
 mod parquet;
 mod remote;
+mod resampled;
 mod resize;
 mod shapes;
 mod shards;

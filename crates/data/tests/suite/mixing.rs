@@ -183,7 +183,7 @@ fn together(ranks: &[usize], batch: usize, sampler: Sampler, threads: usize, con
 /// Places of one shard, and of several with one pair in two of them; any ranks, any threads, and after a stop.
 #[test]
 fn mixtures_depend_on_the_batch_alone() {
-    for sampler in [Sampler::Shuffle, Sampler::Drawn { balanced: true, repeats: 2 }] {
+    for sampler in [Sampler::Shuffle, Sampler::Resampled { balanced: true, repeats: 2 }] {
         let alone = together(&[1], 24, Sampler::Shuffle, 1, 0);
         assert_eq!(alone.len(), 3);
         let check = |batch: usize, divisions: &[&[usize]]| {
@@ -208,7 +208,7 @@ proptest! {
     #[test]
     fn partners(shards in 1usize..5, batch in 1usize..14, repeats in 1usize..4) {
         let global = shards * batch;
-        let sampler = Sampler::Drawn { balanced: false, repeats };
+        let sampler = Sampler::Resampled { balanced: false, repeats };
         let sharding = Sharding::one(0, shards, batch);
         let order = TrainOrder::with_sampler(sampler, SEED, global * 3, &sharding).unwrap().epoch(EPOCH);
         let samples = order.global_batch(1);

@@ -441,7 +441,7 @@ choices! {
         /// Blocks of neighbouring samples, and the samples of each few blocks.
         Block = "block",
     }
-    /// How often the samples of a class are drawn.
+    /// How often the samples of a class are sampled.
     Balance {
         /// As often as there are samples.
         None = "none",

@@ -9,7 +9,7 @@ use crate::{Canvas, DataError, Interpolation, Transform};
 /// RandAugment: some operations of one magnitude, one after another (Cubuk et al. 2020).
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandAugment {
-    /// Number of operations, 1 to 100. Each is drawn anew from fourteen.
+    /// Number of operations, 1 to 100. Each is sampled anew from fourteen.
     pub num_ops: usize,
     /// Number of the magnitude, from 0: below `num_magnitude_bins`.
     pub magnitude: usize,

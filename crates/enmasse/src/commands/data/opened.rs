@@ -28,7 +28,7 @@ impl Opened {
         Self::with_fraction(matches, OpenOptions::default().val_fraction)
     }
 
-    /// The same with another fraction of each class for validation, where that part is drawn.
+    /// The same with another fraction of each class for validation, where that part is sampled.
     pub fn with_fraction(matches: &ArgMatches, val_fraction: f64) -> Result<Self, Failure> {
         let layers = layers(matches)?;
         let mut config = layers.clone().finish()?;

@@ -118,7 +118,7 @@ fn pairs(dataset: &dyn Dataset, sampler: Sampler, seed: u64, epoch: u64, samples
     let wanted: HashSet<usize> = samples.iter().copied().collect();
     // The smallest batch that consists of whole pairs.
     let batch = match sampler {
-        Sampler::Drawn { repeats, .. } => 2 * repeats,
+        Sampler::Resampled { repeats, .. } => 2 * repeats,
         Sampler::Shuffle | Sampler::Blocks | Sampler::Distributed { .. } => 2,
     };
     let sharding = Sharding::one(0, 1, batch.min(dataset.len()));

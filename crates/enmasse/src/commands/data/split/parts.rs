@@ -1,4 +1,4 @@
-//! The images of each part. A test part is drawn from what training draws for itself.
+//! The images of each part. A test part is sampled from what training draws for itself.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Orders in which samples are drawn more or less often than once an epoch: each class equally often, or each sample several
+//! Orders in which samples are sampled more or less often than once an epoch: each class equally often, or each sample several
 //! times in a row (repeated augmentation).
 //!
 //! Samples come from endless streams: permutations, one after the other, so that a sample returns only after all others of its

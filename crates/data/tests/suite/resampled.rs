@@ -35,7 +35,7 @@ impl Dataset for Sized {
 
 fn order(sizes: &[usize], balanced: bool, repeats: usize, shards: usize, batch: usize) -> TrainOrder {
     let sharding = Sharding::one(0, shards, batch);
-    TrainOrder::of(&Sized(sizes.to_vec()), Sampler::Drawn { balanced, repeats }, 7, &sharding).unwrap()
+    TrainOrder::of(&Sized(sizes.to_vec()), Sampler::Resampled { balanced, repeats }, 7, &sharding).unwrap()
 }
 
 /// All entries of an epoch.
@@ -46,11 +46,11 @@ fn entries(order: &TrainOrder, epoch: u64) -> Vec<usize> {
 
 #[test]
 fn without_either_it_is_the_usual_order() {
-    let (usual, drawn) = (TrainOrder::new(7, 23, 4).unwrap(), order(&[20, 3], false, 1, 1, 4));
+    let (usual, resampled) = (TrainOrder::new(7, 23, 4).unwrap(), order(&[20, 3], false, 1, 1, 4));
     for epoch in [0, 1, 5] {
-        assert_eq!(entries(&usual, epoch), entries(&drawn, epoch));
+        assert_eq!(entries(&usual, epoch), entries(&resampled, epoch));
     }
-    assert_eq!((drawn.batches(), drawn.dropped()), (6, 0));
+    assert_eq!((resampled.batches(), resampled.dropped()), (6, 0));
 }
 
 #[test]
@@ -60,10 +60,10 @@ fn settings_out_of_range() {
         let error = TrainOrder::with_sampler(sampler, 0, 5, &sharding).unwrap_err();
         assert_eq!(error.to_string(), expected);
     };
-    check(Sampler::Drawn { balanced: false, repeats: 0 }, "a sample is repeated at least once");
+    check(Sampler::Resampled { balanced: false, repeats: 0 }, "a sample is repeated at least once");
     let labels = "an order of balanced classes needs the labels of a data set";
-    check(Sampler::Drawn { balanced: true, repeats: 1 }, labels);
-    let none = TrainOrder::of(&Sized(vec![]), Sampler::Drawn { balanced: true, repeats: 1 }, 0, &sharding);
+    check(Sampler::Resampled { balanced: true, repeats: 1 }, labels);
+    let none = TrainOrder::of(&Sized(vec![]), Sampler::Resampled { balanced: true, repeats: 1 }, 0, &sharding);
     assert!(none.unwrap_err().to_string().contains("hold 0 samples"));
 }
 
@@ -75,7 +75,7 @@ proptest! {
         let dataset = Sized(sizes.clone());
         prop_assume!(!dataset.is_empty());
         let order = order(&sizes, true, 1, 1, 1);
-        let mut drawn = vec![0; dataset.len()];
+        let mut resampled = vec![0; dataset.len()];
         let mut of_classes = vec![0; sizes.len()];
         for epoch in 0..epochs {
             let entries = entries(&order, epoch);
@@ -85,13 +85,13 @@ proptest! {
             for (class, count) in of_epoch.iter().enumerate() {
                 of_classes[class] += count;
             }
-            entries.iter().for_each(|&index| drawn[index] += 1);
+            entries.iter().for_each(|&index| resampled[index] += 1);
             let filled = |counts: &[usize]| counts.iter().zip(&sizes).filter(|(_, size)| **size > 0).map(|(count, _)| *count).collect::<Vec<_>>();
             for counts in [filled(&of_epoch), filled(&of_classes)] {
                 prop_assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1, "{counts:?}");
             }
             for class in 0..sizes.len() {
-                let counts: Vec<usize> = (0..dataset.len()).filter(|&index| dataset.label(index) == class).map(|index| drawn[index]).collect();
+                let counts: Vec<usize> = (0..dataset.len()).filter(|&index| dataset.label(index) == class).map(|index| resampled[index]).collect();
                 let (least, most) = (counts.iter().min(), counts.iter().max());
                 prop_assert!(most.unwrap_or(&0) - least.unwrap_or(&0) <= 1, "class {class}: {counts:?}");
             }
@@ -151,7 +151,7 @@ proptest! {
 
 /// One rank's batches, for each of its shards in turn: index and pixels.
 fn ledger(local: std::ops::Range<usize>, consumed: usize, threads: usize) -> Vec<Vec<(u64, Vec<u8>)>> {
-    let sampler = Sampler::Drawn { balanced: true, repeats: 2 };
+    let sampler = Sampler::Resampled { balanced: true, repeats: 2 };
     let sharding = Sharding { local, shards: 4, batch: 2 };
     let transform = TrainTransform::empty(8).then(RandomResizedCrop::new(8));
     let pool = DecodePool::new(threads).unwrap();
