@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::flight::FlightRecorder;
 use crate::operation::Operation;
 use crate::options::GroupOptions;
-use crate::transport::{Stop, Transport, Turn};
+use crate::transport::{RunningOperation, Stop, Transport};
 
 /// Limit of queued operations, beyond which starting another one waits; far above the buckets of any plan.
 const CAPACITY: usize = 256;
@@ -183,7 +183,7 @@ impl Shared {
             if self.failure.is_stopping() {
                 return Err(Stop::Failed);
             }
-            self.transport().execute(&Turn::new(operation, &self.failure, timeouts))
+            self.transport().execute(&RunningOperation::new(operation, &self.failure, timeouts))
         }));
         let result = result.unwrap_or_else(|_| {
             let cause = Cause::new(CauseKind::Error, "the communication thread panicked; see its message above");

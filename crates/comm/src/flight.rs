@@ -264,8 +264,8 @@ impl Standing {
         let activity = &self.activity[..self.activity.floor_char_boundary(ACTIVITY_LIMIT)];
         let mut bytes = (self.lasting.as_millis() as u64).to_le_bytes().to_vec();
         bytes.push(self.begun.len() as u8);
-        let words = self.begun.iter().flat_map(|(group, begun)| [group.to_word(), *begun]);
-        bytes.extend(words.flat_map(u64::to_le_bytes));
+        let counters = self.begun.iter().flat_map(|(group, begun)| [group.to_word(), *begun]);
+        bytes.extend(counters.flat_map(u64::to_le_bytes));
         bytes.extend(activity.as_bytes());
         bytes
     }
@@ -275,8 +275,8 @@ impl Standing {
         let (&groups, rest) = rest.split_first()?;
         let groups = usize::from(groups);
         let (begun, activity) = rest.split_at_checked(groups * GROUP_BYTES).filter(|_| groups <= GROUPS_LIMIT)?;
-        let words: Vec<u64> = begun.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        let begun = words.as_chunks().0.iter().map(|&[group, begun]| (GroupPath::from_word(group), begun)).collect();
+        let counters: Vec<u64> = begun.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let begun = counters.as_chunks().0.iter().map(|&[group, begun]| (GroupPath::from_word(group), begun)).collect();
         let activity = std::str::from_utf8(activity).ok().filter(|activity| activity.len() <= ACTIVITY_LIMIT)?;
         let lasting = Duration::from_millis(u64::from_le_bytes(*lasting));
         Some(Standing { activity: activity.to_owned(), lasting, begun })

@@ -15,8 +15,8 @@ use crate::net::link::{FRAME_LIMIT, read_frame, write_frame};
 use crate::net::mac::{Altered, Inbound, Outbound};
 use crate::operation::{HEADER_BYTES, Header};
 use crate::rendezvous::agent_store::AgentStore;
-use crate::rendezvous::form::Card;
-use crate::rendezvous::whereabouts::Notice;
+use crate::rendezvous::form::RankInfo;
+use crate::rendezvous::rank_zero_address::Notice;
 use crate::store::split_key;
 use crate::token::{TOKEN_BYTES, Token};
 use crate::transport::frames::{Receiving, Sending};
@@ -78,7 +78,7 @@ pub fn store(bytes: &[u8]) {
 /// A rank's card is written as it was read.
 pub fn card(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes)
-        && let Some(card) = Card::from_text(text)
+        && let Some(card) = RankInfo::from_text(text)
     {
         assert_eq!(card.to_text(), text);
     }

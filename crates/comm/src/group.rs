@@ -12,12 +12,12 @@ use crate::failure::{Failure, GroupEvent};
 use crate::flight::FlightRecorder;
 use crate::operation::{Identity, Operation};
 use crate::options::GroupOptions;
-use crate::rendezvous::form::Reach;
-use crate::rendezvous::liaison::Liaison;
+use crate::rendezvous::form::Connectivity;
+use crate::rendezvous::liveness::Liveness;
 use crate::transport::region::Region;
 use crate::transport::shared::SharedTransport;
 use crate::transport::{Members, Transport};
-use crate::watchdog::{Scene, Watchdog};
+use crate::watchdog::{GroupShared, Watchdog};
 
 /// One rank's handle of its group. Clones are the same member; the member leaves when the last one is dropped.
 ///
@@ -50,23 +50,23 @@ struct Core {
     /// Groups split from this one so far.
     children: AtomicU64,
     /// For operations that other libraries carry out.
-    scene: Arc<Scene>,
+    group_shared: Arc<GroupShared>,
     ways: Vec<String>,
     /// Dropped last, when this rank no longer waits for any other.
-    ties: Ties,
+    group_state: GroupState,
 }
 
 /// State that a group shares with the groups split from it.
 #[derive(Clone)]
-pub(crate) struct Ties {
+pub(crate) struct GroupState {
     pub failure: Arc<Failure>,
     pub recorder: FlightRecorder,
     pub options: GroupOptions,
     pub watchdog: Arc<Watchdog>,
-    pub reach: Reach,
+    pub connectivity: Connectivity,
     /// `None` in a job of one rank, and between threads.
     #[expect(dead_code, reason = "held for its drop")]
-    pub liaison: Option<Arc<Liaison>>,
+    pub liveness: Option<Arc<Liveness>>,
     #[expect(dead_code, reason = "held for its drop")]
     told: Arc<Told>,
 }
@@ -83,21 +83,21 @@ impl Drop for Told {
     }
 }
 
-impl Ties {
+impl GroupState {
     pub(crate) fn new(
         failure: Arc<Failure>,
         recorder: FlightRecorder,
         options: GroupOptions,
-        reach: Reach,
-        liaison: Option<Arc<Liaison>>,
+        connectivity: Connectivity,
+        liveness: Option<Arc<Liveness>>,
     ) -> Self {
         let watchdog = Arc::new(Watchdog::new(failure.clone()));
         let told = Arc::new(Told(failure.clone()));
-        Ties { failure, recorder, options, watchdog, reach, liaison, told }
+        GroupState { failure, recorder, options, watchdog, connectivity, liveness, told }
     }
 
     fn within_process(failure: Arc<Failure>, options: GroupOptions) -> Self {
-        Ties::new(failure, FlightRecorder::default(), options, Reach::within_process(), None)
+        GroupState::new(failure, FlightRecorder::default(), options, Connectivity::within_process(), None)
     }
 }
 
@@ -112,7 +112,7 @@ impl Group {
     /// A group of one rank, which opens no connection.
     pub fn single() -> Self {
         let members = Members::of_job(0, 1, Identity::default());
-        Self::of(members, None, None, vec![], Ties::within_process(failure_here(1), GroupOptions::default()))
+        Self::of(members, None, None, vec![], GroupState::within_process(failure_here(1), GroupOptions::default()))
     }
 
     /// A group of `n` ranks that are threads of this process; element r is the handle of rank r.
@@ -133,7 +133,7 @@ impl Group {
                 let members = Members::of_job(rank, n, Identity::default());
                 let transport = Box::new(SharedTransport::new(region.clone(), members.clone()));
                 let ways = vec!["ranks are threads, which share memory".to_owned()];
-                Self::new(members, Some(transport), ways, Ties::within_process(failure.clone(), options))
+                Self::new(members, Some(transport), ways, GroupState::within_process(failure.clone(), options))
             })
             .collect()
     }
@@ -143,12 +143,14 @@ impl Group {
         members: Members,
         transport: Option<Box<dyn Transport>>,
         ways: Vec<String>,
-        ties: Ties,
+        group_state: GroupState,
     ) -> Result<Self, JoinError> {
         let region = transport.as_ref().and_then(|transport| transport.region());
-        let start = |transport| Engine::start(transport, ties.failure.clone(), ties.recorder.clone(), ties.options);
+        let start = |transport| {
+            Engine::start(transport, group_state.failure.clone(), group_state.recorder.clone(), group_state.options)
+        };
         let engine = transport.map(start).transpose().map_err(|source| JoinError::Thread { source })?;
-        Ok(Self::of(members, engine, region, ways, ties))
+        Ok(Self::of(members, engine, region, ways, group_state))
     }
 
     fn of(
@@ -156,11 +158,11 @@ impl Group {
         engine: Option<Engine>,
         region: Option<Arc<Region>>,
         ways: Vec<String>,
-        ties: Ties,
+        group_state: GroupState,
     ) -> Self {
-        ties.recorder.joins(members.path);
-        let scene = Arc::new(Scene::new(members.clone(), region, ties.options.timeouts()));
-        Group { core: Arc::new(Core { members, engine, children: AtomicU64::new(0), scene, ways, ties }) }
+        group_state.recorder.joins(members.path);
+        let group_shared = Arc::new(GroupShared::new(members.clone(), region, group_state.options.timeouts()));
+        Group { core: Arc::new(Core { members, engine, children: AtomicU64::new(0), group_shared, ways, group_state }) }
     }
 
     /// This rank's number, from 0.
@@ -202,7 +204,7 @@ impl Group {
 
     /// The name of the machine of a rank of this group; `None` if there is no such rank.
     pub fn host(&self, rank: usize) -> Option<&str> {
-        self.core.ties.failure.host(*self.core.members.job_ranks.get(rank)?)
+        self.core.group_state.failure.host(*self.core.members.job_ranks.get(rank)?)
     }
 
     /// Total time that callers on this rank have waited for operations of this group to end, including the time in which they
@@ -214,7 +216,7 @@ impl Group {
     /// Ends the group: every pending or later operation on every rank fails with `cause` within a second, unless the
     /// group has failed before. May be called from any thread, at any time.
     pub fn abort(&self, cause: Cause) {
-        self.core.ties.failure.raise(cause);
+        self.core.group_state.failure.raise(cause);
     }
 
     /// A cause that names this rank and its host, for [`Group::abort`].
@@ -224,42 +226,42 @@ impl Group {
 
     /// A cause that names the given rank of the group and its host.
     pub(crate) fn cause_of(&self, rank: usize, kind: CauseKind, message: impl Into<String>) -> Cause {
-        self.core.ties.failure.placed(Cause::new(kind, message).of_rank(self.job_rank(rank)))
+        self.core.group_state.failure.placed(Cause::new(kind, message).of_rank(self.job_rank(rank)))
     }
 
     /// The recorder of this rank's operations. The activity set here tells the other ranks why they wait.
     pub fn flight_recorder(&self) -> &FlightRecorder {
-        &self.core.ties.recorder
+        &self.core.group_state.recorder
     }
 
     /// Registers an observer of the group's events. A thread of its own calls it, even while this rank's own code is
     /// stuck, so that an observer that hangs in its output delays no heartbeat. The observer must not hold the group, or
     /// use it.
     pub fn observe(&self, observer: impl Fn(&GroupEvent) + Send + Sync + 'static) {
-        self.core.ties.failure.observe(self.job_rank(self.rank()), Arc::new(observer));
+        self.core.group_state.failure.observe(self.job_rank(self.rank()), Arc::new(observer));
     }
 
     /// The cause of the failure, if the group has failed.
     pub fn cause(&self) -> Option<Arc<Cause>> {
-        self.core.ties.failure.cause()
+        self.core.group_state.failure.cause()
     }
 
     /// An error once the group has failed. Until then it costs one atomic load.
     #[inline]
     pub fn check(&self) -> Result<(), Arc<Cause>> {
-        self.core.ties.failure.check()
+        self.core.group_state.failure.check()
     }
 
     pub(crate) fn members(&self) -> &Members {
         &self.core.members
     }
 
-    pub(crate) fn scene(&self) -> &Arc<Scene> {
-        &self.core.scene
+    pub(crate) fn group_shared(&self) -> &Arc<GroupShared> {
+        &self.core.group_shared
     }
 
-    pub(crate) fn ties(&self) -> &Ties {
-        &self.core.ties
+    pub(crate) fn group_state(&self) -> &GroupState {
+        &self.core.group_state
     }
 
     /// Counts `children` more groups split from this one, and returns the number of earlier ones.
@@ -295,7 +297,7 @@ impl Drop for Core {
         if std::thread::panicking() {
             let Members { rank, job_ranks, .. } = &self.members;
             let cause = Cause::new(CauseKind::Error, "it panicked; see its standard error");
-            self.ties.failure.raise(cause.of_rank(job_ranks[*rank]));
+            self.group_state.failure.raise(cause.of_rank(job_ranks[*rank]));
         }
         if let Some(engine) = &mut self.engine {
             engine.close();

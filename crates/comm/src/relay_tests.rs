@@ -12,11 +12,11 @@ use proptest::prelude::*;
 use crate::cause::host_name;
 use crate::failure::Failure;
 use crate::flight::FlightRecorder;
-use crate::group::Ties;
+use crate::group::GroupState;
 use crate::net::handshake::{Introduction, Purpose, answer, introduce, receive};
 use crate::net::mac::MAC_BYTES;
 use crate::operation::{HEADER_BYTES, Identity};
-use crate::rendezvous::form::Reach;
+use crate::rendezvous::form::Connectivity;
 use crate::token::Side;
 use crate::topology::Topology;
 use crate::transport::Members;
@@ -236,9 +236,9 @@ fn errors_of_an_all_reduce(attack: Attack, count: usize) -> Vec<String> {
         let links = vec![(1 - rank, link)];
         let links = Box::new(Sockets::new(links).unwrap());
         let transport = HierarchicalTransport::new(members.clone(), topology, Arc::new(region), links).unwrap();
-        let (options, reach) = (GroupOptions::default(), Reach::within_process());
-        let ties = Ties::new(failure.clone(), FlightRecorder::default(), options, reach, None);
-        let group = Group::new(members, Some(Box::new(transport)), vec![], ties).unwrap();
+        let (options, connectivity) = (GroupOptions::default(), Connectivity::within_process());
+        let group_state = GroupState::new(failure.clone(), FlightRecorder::default(), options, connectivity, None);
+        let group = Group::new(members, Some(Box::new(transport)), vec![], group_state).unwrap();
         thread::spawn(move || {
             // The second call meets what was left out of the first.
             let call = || group.all_reduce(&mut vec![1f32; count]);

@@ -25,12 +25,12 @@ use crate::token::Token;
 
 /// See the module's documentation. Dropping the server says goodbye to all ranks.
 pub(crate) struct Server {
-    hall: Arc<Hall>,
+    server_state: Arc<ServerState>,
     acceptor: Option<Acceptor>,
 }
 
 /// State that the connections' threads share.
-struct Hall {
+struct ServerState {
     world_size: usize,
     identity: Identity,
     heartbeat: Duration,
@@ -70,7 +70,7 @@ impl Server {
         failure: &Arc<Failure>,
         recorder: &FlightRecorder,
     ) -> Result<Self, JoinError> {
-        let hall = Arc::new(Hall {
+        let server_state = Arc::new(ServerState {
             world_size,
             identity,
             heartbeat,
@@ -81,22 +81,22 @@ impl Server {
             emptied: Condvar::new(),
             refusals: OnceLock::new(),
         });
-        failure.set_relay(Arc::new(ToHall { hall: Arc::downgrade(&hall) }));
+        failure.set_relay(Arc::new(ToHall { server_state: Arc::downgrade(&server_state) }));
         allow_many_files();
-        let acceptor = Acceptor::start(listener, token, world_size, hall.clone())
+        let acceptor = Acceptor::start(listener, token, world_size, server_state.clone())
             .map_err(|source| JoinError::Thread { source })?;
-        let _ = hall.refusals.set(acceptor.refusals().clone());
-        Ok(Server { hall, acceptor: Some(acceptor) })
+        let _ = server_state.refusals.set(acceptor.refusals().clone());
+        Ok(Server { server_state, acceptor: Some(acceptor) })
     }
 
     /// Rank 0's access to the store.
     pub(crate) fn store(&self) -> Store {
-        Store::Here(self.hall.store.clone())
+        Store::Here(self.server_state.store.clone())
     }
 
     /// The connections that have been refused so far.
     pub(crate) fn refusals(&self) -> Option<Arc<Refusals>> {
-        self.hall.refusals.get().cloned()
+        self.server_state.refusals.get().cloned()
     }
 
     /// Stops listening, since every rank has joined. Returns the connections that have been refused.
@@ -108,9 +108,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shut_the_door();
-        self.hall.store.end("rank 0 has left".into());
+        self.server_state.store.end("rank 0 has left".into());
         let lines: Vec<_> = {
-            let mut seats = self.hall.seats();
+            let mut seats = self.server_state.seats();
             seats.closing = true;
             for link in seats.stores.drain(..) {
                 // Data sent before still arrives; the rank closes in return.
@@ -123,18 +123,18 @@ impl Drop for Server {
         }
         // The other ranks close in return. A rank that does not is stopped or hangs, which is no reason to wait long.
         let deadline = Instant::now() + LINGER;
-        let mut seats = self.hall.seats();
+        let mut seats = self.server_state.seats();
         while !seats.lines.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
-            seats = self.hall.emptied.wait_timeout(seats, left).unwrap_or_else(PoisonError::into_inner).0;
+            seats = self.server_state.emptied.wait_timeout(seats, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
-impl Door for Hall {
+impl Door for ServerState {
     fn admit(&self, link: Link, who: Introduction) {
         let who = &who;
         let refusal = self.seat(who).err();
@@ -172,7 +172,7 @@ impl Door for Hall {
     }
 }
 
-impl Hall {
+impl ServerState {
     /// Admits a connection, or gives the reason to refuse it. A control connection takes its rank's seat, so that of two
     /// that arrive together one is refused.
     fn seat(&self, who: &Introduction) -> Result<(), String> {
@@ -325,23 +325,23 @@ fn allow_many_files() {
 
 /// Weak, since the hall holds the failure state.
 struct ToHall {
-    hall: Weak<Hall>,
+    server_state: Weak<ServerState>,
 }
 
 impl Relay for ToHall {
     fn propose(&self, cause: &Arc<Cause>) {
-        if let Some(hall) = self.hall.upgrade() {
-            hall.decide(cause);
+        if let Some(server_state) = self.server_state.upgrade() {
+            server_state.decide(cause);
         }
     }
 
     fn warn(&self, stall: Arc<Cause>) {
-        if let Some(hall) = self.hall.upgrade() {
-            hall.failure.stalled(hall.told_more(&stall));
+        if let Some(server_state) = self.server_state.upgrade() {
+            server_state.failure.stalled(server_state.told_more(&stall));
         }
     }
 
     fn arrivals(&self, question: Question) -> Option<Arrivals> {
-        Some(self.hall.upgrade()?.arrivals(question, 0))
+        Some(self.server_state.upgrade()?.arrivals(question, 0))
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::cause::{Cause, CauseKind};
 use crate::error::JoinError;
-use crate::group::{Group, Ties};
+use crate::group::{Group, GroupState};
 use crate::options::deadline_after;
 use crate::rendezvous::form::{Board, Formed, Seat};
 use crate::transport::Members;
@@ -61,16 +61,16 @@ impl Group {
         let job_ranks: Vec<_> = board.members.iter().map(|&member| members.job_ranks[member]).collect();
         if let [_] = job_ranks[..] {
             let identity = members.identity;
-            return Group::new(Members { rank, job_ranks, identity, path }, None, vec![], self.ties().clone());
+            return Group::new(Members { rank, job_ranks, identity, path }, None, vec![], self.group_state().clone());
         }
-        let Ties { reach, options, .. } = self.ties();
+        let GroupState { connectivity, options, .. } = self.group_state();
         let (identity, address, deadline) = (members.identity, "their group", deadline_after(options.timeout));
-        let seat = Seat { rank, job_ranks, path, identity, reach, address, deadline };
+        let seat = Seat { rank, job_ranks, path, identity, connectivity, address, deadline };
         let Formed { members, ways, transport, refused, .. } = seat.form(board)?;
         if let Some(refused) = refused {
-            self.ties().failure.refused(members.job_ranks[members.rank], refused);
+            self.group_state().failure.refused(members.job_ranks[members.rank], refused);
         }
-        Group::new(members, Some(transport), ways, self.ties().clone())
+        Group::new(members, Some(transport), ways, self.group_state().clone())
     }
 }
 

@@ -50,16 +50,17 @@ impl Group {
     /// ```
     pub fn watch(&self, name: &'static str, bytes: usize) -> Result<Watch, Arc<Cause>> {
         self.check()?;
-        let (scene, ties) = (self.scene(), self.ties());
-        let (operation, flight) = ties.recorder.watched(self.members().path, name, bytes);
-        scene.joined(&operation);
-        let entry = ties.watchdog.enter(operation, scene.clone()).map_err(|error| {
+        let (group_shared, group_state) = (self.group_shared(), self.group_state());
+        let (operation, flight) = group_state.recorder.watched(self.members().path, name, bytes);
+        group_shared.joined(&operation);
+        let entry = group_state.watchdog.enter(operation, group_shared.clone()).map_err(|error| {
             let message = format!("cannot start the thread that watches it: {error}; is a limit reached (ulimit -u)?");
             let cause = self.own_cause(CauseKind::Error, message).during(operation.describe(), operation.sequence);
             self.abort(cause.clone());
             self.cause().unwrap_or_else(|| Arc::new(cause))
         })?;
-        let (failure, recorder, watchdog) = (ties.failure.clone(), ties.recorder.clone(), ties.watchdog.clone());
+        let (failure, recorder, watchdog) =
+            (group_state.failure.clone(), group_state.recorder.clone(), group_state.watchdog.clone());
         Ok(Watch { failure, recorder, watchdog, flight, entry })
     }
 }

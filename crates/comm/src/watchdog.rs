@@ -26,22 +26,22 @@ const CAPACITY: usize = 64;
 const ROUND: Duration = Duration::from_secs(1);
 
 /// State of a group whose watched operations are monitored.
-pub(crate) struct Scene {
+pub(crate) struct GroupShared {
     members: Members,
     /// Where ranks see the progress of the others; `None` if they share no memory.
     region: Option<Arc<Region>>,
     timeouts: Timeouts,
 }
 
-impl Scene {
+impl GroupShared {
     pub(crate) fn new(members: Members, region: Option<Arc<Region>>, timeouts: Timeouts) -> Self {
-        Scene { members, region, timeouts }
+        GroupShared { members, region, timeouts }
     }
 
     /// Shows the others that this rank has joined an operation.
     pub(crate) fn joined(&self, operation: &Watched) {
         if let Some(region) = &self.region {
-            region.words(self.members.rank).watched.fetch_max(operation.sequence, Ordering::Release);
+            region.counters(self.members.rank).watched.fetch_max(operation.sequence, Ordering::Release);
         }
     }
 
@@ -49,7 +49,7 @@ impl Scene {
     fn late(&self, operation: &Watched, failure: &Failure) -> (Vec<usize>, bool) {
         let Members { rank: own, job_ranks, .. } = &self.members;
         if let Some(region) = &self.region {
-            let has_come = |rank: usize| region.words(rank).watched.load(Ordering::Acquire) >= operation.sequence;
+            let has_come = |rank: usize| region.counters(rank).watched.load(Ordering::Acquire) >= operation.sequence;
             return ((0..job_ranks.len()).filter(|&rank| rank != *own && !has_come(rank)).collect(), true);
         }
         let Arrivals { joined, late } = failure.arrivals(Question::of(operation)).unwrap_or_default();
@@ -99,7 +99,7 @@ struct State {
 struct Entry {
     number: u64,
     operation: Watched,
-    scene: Arc<Scene>,
+    group_shared: Arc<GroupShared>,
     /// Moved forward by the time in which this process was stopped.
     began: Instant,
     has_warned: bool,
@@ -119,11 +119,11 @@ impl Watchdog {
     }
 
     /// Watches an operation from now on, until [`Watchdog::leave`] is called with the returned number.
-    pub(crate) fn enter(&self, operation: Watched, scene: Arc<Scene>) -> io::Result<u64> {
+    pub(crate) fn enter(&self, operation: Watched, group_shared: Arc<GroupShared>) -> io::Result<u64> {
         self.start()?;
         let mut state = self.shared.lock();
         state.entered += 1;
-        let entry = Entry { number: state.entered, operation, scene, began: Instant::now(), has_warned: false };
+        let entry = Entry { number: state.entered, operation, group_shared, began: Instant::now(), has_warned: false };
         let (number, looks_at) = (entry.number, entry.looks_at());
         state.entries.push(entry);
         if looks_at.is_some_and(|at| state.looks_at.is_none_or(|other| at < other)) {
@@ -216,7 +216,7 @@ impl State {
         let now = Instant::now();
         let place = self.entries.iter().position(|entry| entry.looks_at().is_some_and(|at| at <= now))?;
         let entry = &mut self.entries[place];
-        if now.duration_since(entry.began) >= entry.scene.timeouts.timeout {
+        if now.duration_since(entry.began) >= entry.group_shared.timeouts.timeout {
             return Some(Due::End(self.entries.swap_remove(place)));
         }
         entry.has_warned = true;
@@ -227,12 +227,12 @@ impl State {
 impl Entry {
     /// When the operation needs attention, unless it has ended; `None` if that time is unrepresentable.
     fn looks_at(&self) -> Option<Instant> {
-        let Timeouts { timeout, warning } = self.scene.timeouts;
+        let Timeouts { timeout, warning } = self.group_shared.timeouts;
         self.began.checked_add(if self.has_warned { timeout } else { warning.min(timeout) })
     }
 
     fn cause(&self, failure: &Failure) -> Cause {
-        self.scene.cause(&self.operation, self.began.elapsed(), failure)
+        self.group_shared.cause(&self.operation, self.began.elapsed(), failure)
     }
 }
 
@@ -246,10 +246,10 @@ mod tests {
     fn time_in_which_the_process_was_stopped_is_no_wait() {
         let timeouts = Timeouts { timeout: Duration::from_secs(600), warning: Duration::from_secs(30) };
         let members = Members::of_job(0, 2, Identity::default());
-        let scene = Arc::new(Scene::new(members, None, timeouts));
+        let group_shared = Arc::new(GroupShared::new(members, None, timeouts));
         let operation = Watched { name: "all_reduce", bytes: 4, group: GroupPath::default(), sequence: 1 };
         let began = Instant::now();
-        let entry = Entry { number: 1, operation, scene, began, has_warned: false };
+        let entry = Entry { number: 1, operation, group_shared, began, has_warned: false };
         let mut state = State { entries: vec![entry], entered: 1, looks_at: None, closing: false };
         let mut awake = Awake::new(2 * ROUND, began);
         // Looks, and when the warning is due as seen from there, in seconds.

@@ -2,8 +2,8 @@
 
 use crate::isa::Simd;
 use crate::region::Region;
-use crate::scratch::Context;
 use crate::sweep::{self, Pass, Piece};
+use crate::workspace::Context;
 
 struct Copy {
     values: Region<f32>,
@@ -83,8 +83,8 @@ impl Averages {
 mod tests {
     use super::*;
     use crate::guard::{Edge, Guarded};
-    use crate::scratch::Scratch;
     use crate::test_support::{assert_near, available, noise};
+    use crate::workspace::Workspace;
 
     #[test]
     fn three_steps_equal_the_formula() {
@@ -94,7 +94,7 @@ mod tests {
             // The contents before the first step are not read.
             let mut averages = sizes.map(|n| Guarded::filled(Edge::Last, f32::NAN, n));
             let mut expected = sizes.map(|n| vec![0.0; n]);
-            let context = &mut Context::new(2, isa, Scratch::default()).unwrap();
+            let context = &mut Context::new(2, isa, Workspace::default()).unwrap();
             for step in 1..=3 {
                 let values = sizes.map(|n| Guarded::new(Edge::Last, &noise(step, n)));
                 for (values, expected) in values.iter().zip(&mut expected) {

@@ -8,15 +8,15 @@ use crate::activation::{ActivationFunction, with_activation};
 use crate::element::Element;
 use crate::isa::{Simd, values_ahead};
 use crate::region::Region;
-use crate::scratch::{Context, Scratch};
 use crate::statistics::Moments;
 use crate::sweep::{self, Pass, Rows, Sum, Terms};
+use crate::workspace::{Context, Workspace};
 
 impl Rows {
-    /// Scratch for every function of this module.
-    pub(crate) fn scratch(self) -> Scratch {
-        let sums = sweep::sum_scratch(self.rows, self.channels, 2);
-        Scratch { shared: sums.max(3 * self.channels) + self.channels, private: self.channels }
+    /// Workspace for every function of this module.
+    pub(crate) fn workspace(self) -> Workspace {
+        let sums = sweep::sum_workspace(self.rows, self.channels, 2);
+        Workspace { shared: sums.max(3 * self.channels) + self.channels, private: self.channels }
     }
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Forward<E> {
 pub(crate) unsafe fn normalize<E: Element>(context: &mut Context, f: &Forward<E>) {
     let Rows { rows, channels } = f.size;
     let scale = context.shared.part(0, channels);
-    // SAFETY: the scratch is this instruction's; operands as promised.
+    // SAFETY: the workspace is this instruction's; operands as promised.
     unsafe { scales(f.moments.variance, f.weight, f.epsilon, scale) };
     let affine = Affine { x: f.x, mean: f.moments.mean, scale, bias: f.bias };
     with_activation!(f.activation, R => {
@@ -156,7 +156,7 @@ struct Gated<E, R, const STORED: bool> {
 }
 
 impl<E: Element, R: ActivationFunction, const STORED: bool> Gated<E, R, STORED> {
-    /// The gate that `g` describes; `scale` is scratch for one value per channel.
+    /// The gate that `g` describes; `scale` is workspace for one value per channel.
     ///
     /// # Safety
     /// Regions are valid.
@@ -266,10 +266,10 @@ pub(crate) unsafe fn reduce<E: Element>(
         *dweight.at(channel, 1) = (product * inverse) as f32;
     };
     let (x, mean) = (g.x, g.moments.mean);
-    let scale = context.shared.part(sweep::sum_scratch(rows, channels, 2), channels);
+    let scale = context.shared.part(sweep::sum_workspace(rows, channels, 2), channels);
     macro_rules! run {
         ($stored:literal) => {
-            // SAFETY: the caller's promise; the scratch is this instruction's.
+            // SAFETY: the caller's promise; the workspace is this instruction's.
             with_activation!(g.activation(), R => unsafe {
                 let terms = ReduceTerms::<E, R, $stored> { dy: Gated::new(g, scale), x, mean };
                 sweep::sum(context, rows, channels, &terms, finish)
@@ -334,7 +334,7 @@ pub(crate) unsafe fn backward<E: Element>(
     let Rows { rows, channels } = g.size;
     let coefficients = |i: usize| context.shared.part(i * channels, channels);
     let (scale, shift, slope, gate) = (coefficients(0), coefficients(1), coefficients(2), coefficients(3));
-    // SAFETY: the scratch is this instruction's; operands as promised.
+    // SAFETY: the workspace is this instruction's; operands as promised.
     unsafe {
         scales(g.moments.variance, weight, g.epsilon, scale);
         if let Some((dbias, dweight, count)) = sums {
@@ -348,7 +348,7 @@ pub(crate) unsafe fn backward<E: Element>(
     let (x, mean, dresidual, residual) = (g.x, g.moments.mean, dresidual.unwrap_or(dx), dresidual.is_some());
     macro_rules! run {
         ($residual:literal, $sums:literal, $stored:literal) => {
-            // SAFETY: the caller's promise; the scratch is this instruction's.
+            // SAFETY: the caller's promise; the workspace is this instruction's.
             with_activation!(g.activation(), R => unsafe {
                 let dy = Gated::new(g, gate);
                 let pass =

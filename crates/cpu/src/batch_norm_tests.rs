@@ -43,7 +43,7 @@ const EPSILON: f32 = 1e-3;
 fn run(input: &Input, isa: Isa, threads: usize) -> Results {
     let size = input.size;
     let edge = Edge::BOTH[threads % 2];
-    let context = &mut GuardedContext::new(edge, threads, isa, size.scratch());
+    let context = &mut GuardedContext::new(edge, threads, isa, size.workspace());
     let [x, residual, dy, weight, bias] =
         [&input.x, &input.residual, &input.dy, &input.weight, &input.bias].map(|values| Guarded::new(edge, values));
     let [mut mean, mut variance, mut dbias, mut dweight, mut channel_sums] =
@@ -170,7 +170,7 @@ fn gradients<E: Element>(
     [x, dy, weight, bias]: &[Vec<f32>; 4],
     recomputed: bool,
 ) -> Vec<u32> {
-    let context = &mut GuardedContext::new(Edge::BOTH[0], 2, isa, size.scratch());
+    let context = &mut GuardedContext::new(Edge::BOTH[0], 2, isa, size.workspace());
     let stored = |values: &[f32]| values.iter().map(|&value| E::of(value)).collect::<Vec<E>>();
     let (x, dy) = (stored(x), stored(dy));
     let mut sums = [(); 4].map(|()| vec![0.0; size.channels]);

@@ -10,9 +10,9 @@ use enmasse_graph::Plan;
 use crate::instruction::Machine;
 use crate::isa::Simd;
 use crate::region::Region;
-use crate::scratch::Scratch;
 use crate::statistics::Moments;
 use crate::sweep::{self, Pass};
+use crate::workspace::Workspace;
 
 type F32 = Region<f32>;
 
@@ -42,9 +42,9 @@ impl StatisticsExchange {
         self.own[0].mean.len()
     }
 
-    /// Scratch for the moments that this rank sends, and for those of all ranks.
-    pub(crate) fn scratch(&self) -> Scratch {
-        Scratch { shared: 2 * self.channels() * self.most * (1 + self.ranks), private: 0 }
+    /// Workspace for the moments that this rank sends, and for those of all ranks.
+    pub(crate) fn workspace(&self) -> Workspace {
+        Workspace { shared: 2 * self.channels() * self.most * (1 + self.ranks), private: 0 }
     }
 
     /// Exchanges the moments and combines them.
@@ -53,9 +53,9 @@ impl StatisticsExchange {
     /// Regions are valid, with the same number of channels; `all` is written.
     pub(crate) unsafe fn run(&self, machine: &Machine) -> Result<(), DeviceError> {
         let channels = self.channels();
-        let (size, scratch) = (2 * channels, machine.context.shared);
-        // SAFETY: the scratch is the running instruction's, and large enough.
-        let packed = unsafe { scratch.slice_mut(0, self.most * size) };
+        let (size, workspace) = (2 * channels, machine.context.shared);
+        // SAFETY: the workspace is the running instruction's, and large enough.
+        let packed = unsafe { workspace.slice_mut(0, self.most * size) };
         for (packed, own) in packed.chunks_exact_mut(size.max(1)).zip(&self.own) {
             // SAFETY: the caller's promise.
             unsafe { pack([own.mean, own.variance], packed) };
@@ -63,7 +63,7 @@ impl StatisticsExchange {
         let gathered: &[f32] = match &machine.group {
             Some(group) => {
                 // SAFETY: as above, after the sent part.
-                let gathered = unsafe { scratch.slice_mut(self.most * size, self.ranks * self.most * size) };
+                let gathered = unsafe { workspace.slice_mut(self.most * size, self.ranks * self.most * size) };
                 group.all_gather(packed, gathered)?;
                 gathered
             }
@@ -113,9 +113,9 @@ impl SumExchange {
         self.values[0][0].len()
     }
 
-    /// Scratch for both tensors, for each partial sum.
-    pub(crate) fn scratch(&self) -> Scratch {
-        Scratch { shared: 2 * self.channels() * self.partials.len(), private: 0 }
+    /// Workspace for both tensors, for each partial sum.
+    pub(crate) fn workspace(&self) -> Workspace {
+        Workspace { shared: 2 * self.channels() * self.partials.len(), private: 0 }
     }
 
     /// Exchanges the partial sums and adds them.
@@ -125,7 +125,7 @@ impl SumExchange {
     pub(crate) unsafe fn run(&self, machine: &Machine) -> Result<(), DeviceError> {
         let channels = self.channels();
         let size = 2 * channels;
-        // SAFETY: the scratch is the running instruction's, and large enough.
+        // SAFETY: the workspace is the running instruction's, and large enough.
         let packed = unsafe { machine.context.shared.slice_mut(0, self.partials.len() * size) };
         for (packed, partial) in packed.chunks_exact_mut(size.max(1)).zip(&self.partials) {
             for (row, packed) in packed.chunks_exact_mut(channels.max(1)).enumerate() {

@@ -12,10 +12,10 @@ use crate::guard::{Edge, Guarded, GuardedContext};
 use crate::isa::Isa;
 use crate::pooling::{Average, Maximum, PoolShape};
 use crate::region::Region;
-use crate::scratch::Scratch;
 use crate::statistics::{self, Moments};
 use crate::sweep::Rows;
 use crate::test_support::{available, noise};
+use crate::workspace::Workspace;
 
 /// Results of kernels: activations, which are rounded to their element type, and values that are always f32.
 #[derive(Default)]
@@ -64,8 +64,8 @@ fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, activation: Option<Activa
     let layer = Dropout { key: [1, 2], probability: 0.3 };
     let depthwise = [false, true].map(|backward| Grouped::new(&conv, isa, backward));
     let gradient = GroupedGradient::new(&conv, isa);
-    let scratch = size.scratch().max(gradient.scratch()).max(Scratch { shared: 64, private: 0 });
-    let context = &mut GuardedContext::new(edge, 2, isa, scratch);
+    let workspace = size.workspace().max(gradient.workspace()).max(Workspace { shared: 64, private: 0 });
+    let context = &mut GuardedContext::new(edge, 2, isa, workspace);
 
     let [a, b, residual] = [1, 2, 3].map(|key| map::<E>(edge, key, n));
     let dy = map::<E>(edge, 4, small);

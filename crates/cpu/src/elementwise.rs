@@ -9,8 +9,8 @@ use crate::activation::{ActivationFunction, with_activation};
 use crate::element::Element;
 use crate::isa::Simd;
 use crate::region::Region;
-use crate::scratch::Context;
 use crate::sweep::{self, Pass};
+use crate::workspace::Context;
 
 /// Values per task of the passes that use no vectors.
 const TASK_VALUES: usize = 1 << 14;

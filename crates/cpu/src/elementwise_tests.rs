@@ -5,8 +5,8 @@ use enmasse_tensor::random::{key, unit_f32};
 
 use super::*;
 use crate::guard::{Edge, Guarded};
-use crate::scratch::Scratch;
 use crate::test_support::{assert_near, available, noise};
+use crate::workspace::Workspace;
 
 #[test]
 fn normalize_is_a_table() {
@@ -15,7 +15,7 @@ fn normalize_is_a_table() {
     for (isa, channels, edge) in available().flat_map(|isa| [(isa, 1, Edge::First), (isa, 3, Edge::Last)]) {
         let bytes = Guarded::new(edge, &bytes);
         let mut y = Guarded::filled(edge, 0.0, bytes.len() / 3 * channels);
-        let context = &mut Context::new(2, isa, Scratch::default()).unwrap();
+        let context = &mut Context::new(2, isa, Workspace::default()).unwrap();
         let table = NormalizeTable::new(&mean[..channels], &std[..channels]).unwrap();
         // SAFETY: live buffers with equally many pixels.
         unsafe { normalize(context, &table, Region::of(&bytes), Region::of_mut(&mut y)) };
@@ -36,7 +36,7 @@ fn passes_in_place_of_their_operands() {
         let [a, b] = [1, 2].map(|key| noise(key, n).iter().map(|value| 8.0 * value).collect::<Vec<f32>>());
         let [a, b] = [a, b].map(|values| Guarded::new(edge, &values));
         let copy = || Guarded::new(edge, &a);
-        let context = &mut Context::new(3, isa, Scratch::default()).unwrap();
+        let context = &mut Context::new(3, isa, Workspace::default()).unwrap();
         let check = |over: &[f32], expected: &dyn Fn(f32, f32) -> f32| {
             let expected: Vec<f64> = a.iter().zip(&*b).map(|(&a, &b)| f64::from(expected(a, b))).collect();
             assert_near(&format!("{isa} {n}"), over, &expected, 0.0);
@@ -75,7 +75,7 @@ fn dropout_reads_the_samples_stream() {
         let layer = Dropout { key: key(seed, "dropout fc.1"), probability };
         for isa in available() {
             y.copy_from_slice(&x);
-            let context = &mut Context::new(2, isa, Scratch::default()).unwrap();
+            let context = &mut Context::new(2, isa, Workspace::default()).unwrap();
             let over = Region::of_mut(&mut y);
             // SAFETY: live buffers of the right sizes.
             unsafe { dropout(context, layer, epoch, Region::of(&samples), over, over) };
@@ -97,7 +97,7 @@ fn transpose_there_and_back() {
     for [samples, pixels, channels] in [[2, 6, 5], [3, 1, 4], [1, 4, 1]] {
         let x = Guarded::new(Edge::Last, &noise(1, samples * pixels * channels));
         let [mut y, mut back] = [0, 1].map(|_| Guarded::filled(Edge::Last, 0.0, x.len()));
-        let context = &mut Context::new(2, available().next().unwrap(), Scratch::default()).unwrap();
+        let context = &mut Context::new(2, available().next().unwrap(), Workspace::default()).unwrap();
         // SAFETY: live buffers of equal length.
         unsafe {
             transpose(context, [samples, pixels, channels], Region::of(&x), Region::of_mut(&mut y));

@@ -5,7 +5,7 @@ use enmasse_graph::Function;
 
 use crate::element::Element;
 use crate::region::Region;
-use crate::scratch::Context;
+use crate::workspace::Context;
 
 /// Values per task.
 const TASK_VALUES: usize = 1 << 12;
@@ -82,8 +82,8 @@ mod tests {
     use super::*;
     use crate::guard::{Edge, Guarded};
     use crate::isa::Isa;
-    use crate::scratch::Scratch;
     use crate::test_support::{assert_near, noise};
+    use crate::workspace::Workspace;
 
     const FUNCTIONS: [Function; 7] = [
         Function::Affine { scale: -2.0, shift: 0.25 },
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn functions_in_place_equal_the_reference() {
         for (edge, n) in Edge::BOTH.into_iter().flat_map(|edge| [1, 17, 10_001].map(|n| (edge, n))) {
-            let context = &mut Context::new(3, Isa::Portable, Scratch::default()).unwrap();
+            let context = &mut Context::new(3, Isa::Portable, Workspace::default()).unwrap();
             // Logarithms and roots need numbers above 0.
             let x: Vec<f32> = noise(1, n).iter().map(|x| x.abs() + 0.01).collect();
             let (x, dy) = (Guarded::new(edge, &x), Guarded::new(edge, &noise(2, n)));

@@ -8,7 +8,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 
 use crate::isa::Isa;
 use crate::region::Region;
-use crate::scratch::{Context, Scratch};
+use crate::workspace::{Context, Workspace};
 
 /// The edge of a buffer that coincides with an inaccessible page. At the other edge there may be room up to such a
 /// page. The room is filled with ones, which read as NaN in f32 and bf16, and a write there is detected when the buffer
@@ -118,21 +118,21 @@ impl<T> Drop for Guarded<T> {
     }
 }
 
-/// A context whose scratch consists of such buffers, all NaN, as an earlier instruction may have left them. This also
+/// A context whose workspace consists of such buffers, all NaN, as an earlier instruction may have left them. This also
 /// detects a kernel that reads a value before writing it.
 pub(crate) struct GuardedContext {
     context: Context,
-    _scratch: Vec<Guarded<f32>>,
+    _workspace: Vec<Guarded<f32>>,
 }
 
 impl GuardedContext {
-    pub(crate) fn new(edge: Edge, threads: usize, isa: Isa, scratch: Scratch) -> Self {
-        let mut context = Context::new(threads, isa, Scratch::default()).expect("threads");
-        let mut buffers: Vec<_> = (0..threads).map(|_| Guarded::filled(edge, f32::NAN, scratch.private)).collect();
+    pub(crate) fn new(edge: Edge, threads: usize, isa: Isa, workspace: Workspace) -> Self {
+        let mut context = Context::new(threads, isa, Workspace::default()).expect("threads");
+        let mut buffers: Vec<_> = (0..threads).map(|_| Guarded::filled(edge, f32::NAN, workspace.private)).collect();
         context.private = buffers.iter_mut().map(|buffer| Region::of_mut(buffer)).collect();
-        buffers.push(Guarded::filled(edge, f32::NAN, scratch.shared));
+        buffers.push(Guarded::filled(edge, f32::NAN, workspace.shared));
         context.shared = Region::of_mut(&mut buffers[threads]);
-        GuardedContext { context, _scratch: buffers }
+        GuardedContext { context, _workspace: buffers }
     }
 }
 

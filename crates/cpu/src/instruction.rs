@@ -4,7 +4,7 @@ use enmasse_comm::{Group, Handle};
 use enmasse_device::{Batch, DeviceError};
 
 use crate::region::Region;
-use crate::scratch::{Context, Scratch};
+use crate::workspace::{Context, Workspace};
 
 /// A step's inputs to instructions, apart from the program's memory.
 #[derive(Clone, Copy, Debug)]
@@ -72,33 +72,33 @@ type Run = dyn Fn(&mut Machine, &StepValues) -> Result<(), DeviceError> + Send;
 pub(crate) struct Instruction {
     /// The chosen algorithm; empty if there is no choice.
     pub algorithm: &'static str,
-    /// Required scratch.
-    pub scratch: Scratch,
+    /// Required workspace.
+    pub workspace: Workspace,
     /// Relies on the conditions of [`Instruction::execute`].
     run: Box<Run>,
 }
 
 impl Instruction {
     /// An instruction that runs kernels; see [`kernel`].
-    pub(crate) fn new(scratch: Scratch, run: impl Fn(&mut Context, &StepValues) + Send + 'static) -> Self {
+    pub(crate) fn new(workspace: Workspace, run: impl Fn(&mut Context, &StepValues) + Send + 'static) -> Self {
         let run = move |machine: &mut Machine, step: &StepValues| {
             run(&mut machine.context, step);
             Ok(())
         };
-        Instruction { algorithm: "", scratch, run: Box::new(run) }
+        Instruction { algorithm: "", workspace, run: Box::new(run) }
     }
 
     /// The instruction of a shard for which another shard acts on behalf of all that the program hosts.
     pub(crate) fn nothing() -> Self {
-        Instruction::fallible(Scratch::default(), |_| Ok(()))
+        Instruction::fallible(Workspace::default(), |_| Ok(()))
     }
 
     /// An instruction that can fail, or in which all shards take part.
     pub(crate) fn fallible(
-        scratch: Scratch,
+        workspace: Workspace,
         run: impl Fn(&mut Machine) -> Result<(), DeviceError> + Send + 'static,
     ) -> Self {
-        Instruction { algorithm: "", scratch, run: Box::new(move |machine, _| run(machine)) }
+        Instruction { algorithm: "", workspace, run: Box::new(move |machine, _| run(machine)) }
     }
 
     /// Sets the name of the algorithm that computes the instruction.
@@ -115,13 +115,13 @@ impl Instruction {
     }
 }
 
-/// An instruction that runs one kernel: `kernel!(scratch, context => unsafe call)`.
+/// An instruction that runs one kernel: `kernel!(workspace, context => unsafe call)`.
 macro_rules! kernel {
-    ($scratch:expr, $context:ident => $call:expr) => {
-        $crate::instruction::kernel!($scratch, ($context, _step) => $call)
+    ($workspace:expr, $context:ident => $call:expr) => {
+        $crate::instruction::kernel!($workspace, ($context, _step) => $call)
     };
-    ($scratch:expr, ($context:ident, $step:ident) => $call:expr) => {
-        $crate::instruction::Instruction::new($scratch, move |$context, $step| {
+    ($workspace:expr, ($context:ident, $step:ident) => $call:expr) => {
+        $crate::instruction::Instruction::new($workspace, move |$context, $step| {
             // SAFETY: the caller of `execute` is responsible for the memory; the plan separates operands that must not
             // overlap.
             unsafe { $call }

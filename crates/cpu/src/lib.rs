@@ -19,7 +19,7 @@
 //!
 //! Kernels are loop nests generic over an instruction-set level, chosen at run time. The division of work into tasks
 //! depends only on the problem's size, and every sum has one order, so **bits do not depend on the number of threads**.
-//! A step allocates nothing: arenas and scratch are sized when the plans are compiled.
+//! A step allocates nothing: arenas and workspace are sized when the plans are compiled.
 
 mod activation;
 mod affinity;
@@ -50,12 +50,12 @@ mod prepare;
 mod program;
 mod region;
 mod samples;
-mod scratch;
 mod statistics;
 mod sweep;
 #[cfg(test)]
 mod test_support;
 mod tune;
+mod workspace;
 
 pub use affinity::{Cores, Pinned};
 pub use device::{Cpu, CpuOptions};

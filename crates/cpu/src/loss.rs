@@ -2,7 +2,7 @@
 
 use crate::labels::{Labels, SampleLabels};
 use crate::region::Region;
-use crate::scratch::{Context, Scratch};
+use crate::workspace::{Context, Workspace};
 
 /// Attributes of the loss, and the sizes of its operands.
 #[derive(Clone, Copy, Debug)]
@@ -13,13 +13,13 @@ pub(crate) struct CrossEntropy {
     pub smoothing: f32,
 }
 
-/// f32 values of scratch for a sample's loss and hit, which are two f64 values.
+/// f32 values of workspace for a sample's loss and hit, which are two f64 values.
 const RECORD: usize = 4;
 
 impl CrossEntropy {
-    /// Scratch that [`forward`] needs.
-    pub(crate) fn scratch(&self) -> Scratch {
-        Scratch { shared: RECORD * self.samples, private: 0 }
+    /// Workspace that [`forward`] needs.
+    pub(crate) fn workspace(&self) -> Workspace {
+        Workspace { shared: RECORD * self.samples, private: 0 }
     }
 
     /// The smoothed target: the share of every class, and the additional share of the labels together.
@@ -180,7 +180,7 @@ mod tests {
                 }
             }
             for (threads, edge) in [(1, Edge::First), (3, Edge::Last)] {
-                let context = &mut GuardedContext::new(edge, threads, Isa::Portable, c.scratch());
+                let context = &mut GuardedContext::new(edge, threads, Isa::Portable, c.workspace());
                 let (logits, labels) = (Guarded::new(edge, &logits), Guarded::new(edge, &labels));
                 let (others, lambdas) = (Guarded::new(edge, &others), Guarded::new(edge, &lambdas));
                 let mixture = mixed.then(|| (Region::of(&others), Region::of(&lambdas)));

@@ -3,14 +3,14 @@
 
 use crate::isa::{Isa, Simd, values_ahead};
 use crate::region::Region;
-use crate::scratch::{Context, Scratch};
 use crate::sweep::{self, Piece, Terms};
+use crate::workspace::{Context, Workspace};
 
 /// Number of sums that are accumulated side by side, at every level: the number of lanes of the widest vector.
 const LANES: usize = 16;
 
-/// Scratch per thread for [`squares`].
-pub(crate) const SQUARES: Scratch = Scratch { shared: 0, private: LANES };
+/// Workspace per thread for [`squares`].
+pub(crate) const SQUARES: Workspace = Workspace { shared: 0, private: LANES };
 
 #[derive(Clone, Copy)]
 struct Squares {
@@ -35,7 +35,7 @@ impl Terms<1> for Squares {
 }
 
 /// The sum of the squares of a piece's elements. The piece begins at a multiple of 16. `lanes` is the calling thread's
-/// scratch.
+/// workspace.
 ///
 /// # Safety
 /// The piece lies in `x`, which is valid; no other code uses `lanes`.
@@ -64,19 +64,19 @@ impl Norm {
         Norm { x, pieces: Piece::cut(std::iter::once(0..x.len())) }
     }
 
-    /// Scratch for the partial sums of all pieces, in f64.
-    pub(crate) fn scratch(&self) -> Scratch {
-        SQUARES.max(Scratch { shared: 2 * self.pieces.len(), private: 0 })
+    /// Workspace for the partial sums of all pieces, in f64.
+    pub(crate) fn workspace(&self) -> Workspace {
+        SQUARES.max(Workspace { shared: 2 * self.pieces.len(), private: 0 })
     }
 
     /// Writes the norm to the single value of `norm`.
     ///
     /// # Safety
-    /// Regions are valid; the context has [`Norm::scratch`].
+    /// Regions are valid; the context has [`Norm::workspace`].
     pub(crate) unsafe fn run(&self, context: &mut Context, norm: Region<f32>) {
         let (isa, sums, private) = (context.isa, context.shared.cast::<f64>(), &context.private);
         context.pool.run(self.pieces.len(), |task, thread| {
-            // SAFETY: the caller's promise; each task has its own sum, and each thread its own scratch.
+            // SAFETY: the caller's promise; each task has its own sum, and each thread its own workspace.
             unsafe { *sums.at(task, 1) = squares(isa, self.x, &self.pieces[task], private[thread]) };
         });
         // SAFETY: the sums are complete.
@@ -102,7 +102,7 @@ mod tests {
                 for threads in [1, 3] {
                     let norm = Norm::new(Region::of(&x));
                     let mut found = [f32::NAN];
-                    let context = &mut Context::new(threads, isa, norm.scratch()).unwrap();
+                    let context = &mut Context::new(threads, isa, norm.workspace()).unwrap();
                     // SAFETY: live buffers.
                     unsafe { norm.run(context, Region::of_mut(&mut found)) };
                     let error = (f64::from(found[0]) - expected).abs() / expected;

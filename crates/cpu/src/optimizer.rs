@@ -5,8 +5,8 @@ use enmasse_graph::{Optimizer, Update, UpdateRange};
 use crate::isa::Simd;
 use crate::norm::{SQUARES, squares};
 use crate::region::Region;
-use crate::scratch::{Context, Scratch};
 use crate::sweep::{self, Pass, Piece};
+use crate::workspace::{Context, Workspace};
 
 /// `a * b + c`, rounded twice at every level so that all levels give the same bits. Memory bandwidth limits the speed
 /// here.
@@ -171,11 +171,11 @@ impl PreparedUpdate {
         Some(PreparedUpdate { weights, gradients, rule, clip, trust, ranges: update.ranges.clone(), pieces })
     }
 
-    /// Scratch for LARS: the squares of weights and gradients of every piece, in f64, and the trust of every range.
-    pub(crate) fn scratch(&self) -> Scratch {
+    /// Workspace for LARS: the squares of weights and gradients of every piece, in f64, and the trust of every range.
+    pub(crate) fn workspace(&self) -> Workspace {
         match self.trust {
-            Some(_) => SQUARES.max(Scratch { shared: 4 * self.pieces.len() + self.ranges.len(), private: 0 }),
-            None => Scratch::default(),
+            Some(_) => SQUARES.max(Workspace { shared: 4 * self.pieces.len() + self.ranges.len(), private: 0 }),
+            None => Workspace::default(),
         }
     }
 
@@ -183,7 +183,7 @@ impl PreparedUpdate {
     ///
     /// # Safety
     /// Regions are valid and contain every range; all of them except the gradients are written. The context has
-    /// [`PreparedUpdate::scratch`].
+    /// [`PreparedUpdate::workspace`].
     pub(crate) unsafe fn run(&self, context: &mut Context, learning_rate: f32, step: u64) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -249,7 +249,7 @@ impl PreparedUpdate {
         unsafe { self.sweep(context, pass) }
     }
 
-    /// LARS's factor for each range, in scratch.
+    /// LARS's factor for each range, in workspace.
     ///
     /// # Safety
     /// As for [`PreparedUpdate::run`].
@@ -260,7 +260,7 @@ impl PreparedUpdate {
         context.pool.run(self.pieces.len(), |task, thread| {
             let piece = &self.pieces[task];
             if self.ranges[piece.range].adaptive {
-                // SAFETY: the caller's promise; each task has its own sums, and each thread its own scratch.
+                // SAFETY: the caller's promise; each task has its own sums, and each thread its own workspace.
                 unsafe {
                     *sums.at(2 * task, 1) = squares(isa, self.weights, piece, private[thread]);
                     *sums.at(2 * task + 1, 1) = squares(isa, self.gradients, piece, private[thread]);
@@ -281,7 +281,7 @@ impl PreparedUpdate {
                 true => f64::from(coefficient) * w / (g + f64::from(range.group.weight_decay) * w + f64::from(epsilon)),
                 false => 1.0,
             };
-            // SAFETY: the scratch is this instruction's.
+            // SAFETY: the workspace is this instruction's.
             unsafe { *trust.at(number, 1) = factor as f32 };
         }
         trust

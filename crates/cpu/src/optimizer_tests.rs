@@ -96,7 +96,7 @@ fn three_steps(update: &Update, isa: Isa) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
         let (regions, norm): (Vec<_>, _) = (state.iter_mut().map(|s| Region::of_mut(s)).collect(), [norm as f32]);
         let clip = update.clip_norm.map(|limit| Clip { limit, norm: Region::of(&norm) });
         let prepared = PreparedUpdate::new(update, Region::of_mut(&mut w), Region::of(&g), &regions, clip).unwrap();
-        let context = &mut Context::new(2, isa, prepared.scratch()).unwrap();
+        let context = &mut Context::new(2, isa, prepared.workspace()).unwrap();
         // SAFETY: live buffers of equal length.
         unsafe { prepared.run(context, LEARNING_RATE, step) };
     }

@@ -7,7 +7,7 @@ use enmasse_graph::Window;
 use crate::element::Element;
 use crate::isa::{Kernel, Scalar, Simd, dispatch};
 use crate::region::Region;
-use crate::scratch::Context;
+use crate::workspace::Context;
 
 /// Sizes of a pooling layer.
 #[derive(Clone, Copy, Debug)]

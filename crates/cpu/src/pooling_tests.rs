@@ -5,11 +5,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::guard::{Edge, Guarded};
 use crate::isa::Isa;
-use crate::scratch::Scratch;
 use crate::test_support::{assert_near, available, noise};
+use crate::workspace::Workspace;
 
 fn context(isa: Isa) -> Context {
-    Context::new(2, isa, Scratch::default()).unwrap()
+    Context::new(2, isa, Workspace::default()).unwrap()
 }
 
 /// `(input pixel, position in the window)` of every element of an output's window that lies in the feature map.

@@ -3,7 +3,7 @@
 
 use crate::labels::Labels;
 use crate::region::Region;
-use crate::scratch::Context;
+use crate::workspace::Context;
 
 /// Values per task of a pass over single elements.
 const TASK_VALUES: usize = 1 << 14;

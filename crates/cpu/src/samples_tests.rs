@@ -5,8 +5,8 @@ use enmasse_reference::kernels::samples as reference;
 use super::*;
 use crate::guard::{Edge, Guarded, GuardedContext};
 use crate::isa::Isa;
-use crate::scratch::Scratch;
 use crate::test_support::{assert_near, noise};
+use crate::workspace::Workspace;
 
 /// Labels of all classes, places without a label, and logits with ties.
 fn batch(samples: usize, classes: usize) -> (Vec<f32>, Vec<i32>) {
@@ -21,7 +21,7 @@ fn wide<T: Copy + Into<f64>>(values: &[T]) -> Vec<f64> {
 /// Checks the `len` values that `kernel` writes, with one thread and with three, at either edge of accessible memory.
 fn check(what: &str, len: usize, expected: &[f64], kernel: impl Fn(&mut Context, Edge, Region<f32>)) {
     for (threads, edge) in [(1, Edge::First), (3, Edge::Last)] {
-        let context = &mut GuardedContext::new(edge, threads, Isa::Portable, Scratch::default());
+        let context = &mut GuardedContext::new(edge, threads, Isa::Portable, Workspace::default());
         let mut found = Guarded::filled(edge, f32::NAN, len);
         kernel(context, edge, Region::of_mut(&mut found));
         assert_near(what, &found, expected, 1e-6);

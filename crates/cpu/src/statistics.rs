@@ -3,8 +3,8 @@
 use crate::element::Element;
 use crate::isa::{Simd, values_ahead};
 use crate::region::Region;
-use crate::scratch::Context;
 use crate::sweep::{self, Rows, Sum, Terms};
+use crate::workspace::Context;
 
 /// Mean and variance of each channel.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +55,7 @@ pub(crate) unsafe fn statistics<E: Element>(context: &mut Context, size: Rows, x
     context.pool.run(blocks, |block, thread| {
         let (first, count) = (block * step, count(block));
         let (pivot, sums) = (private[thread].part(0, channels), partial.part(2 * block * channels, 2 * channels));
-        // SAFETY: the caller's promise; each block has its own place, and each thread its own scratch.
+        // SAFETY: the caller's promise; each block has its own place, and each thread its own workspace.
         unsafe {
             let pivots = count.min(PIVOT_ROWS);
             sweep::sum_block(isa, first..first + pivots, channels, &Sum { x }, pivot);

@@ -9,7 +9,7 @@ use crate::element::Element;
 use crate::isa::{Isa, Kernel, Scalar, Simd, dispatch, values_ahead};
 use crate::pool::Pool;
 use crate::region::Region;
-use crate::scratch::Context;
+use crate::workspace::Context;
 
 /// Values per task of an element-wise pass.
 const TASK_VALUES: usize = 1 << 14;
@@ -171,8 +171,8 @@ pub(crate) fn block_rows(channels: usize) -> usize {
     ((1 << 14) / channels.max(1)).clamp(16, 1024)
 }
 
-/// Values of scratch for `sums` sums over `rows` rows of `channels`.
-pub(crate) fn sum_scratch(rows: usize, channels: usize, sums: usize) -> usize {
+/// Values of workspace for `sums` sums over `rows` rows of `channels`.
+pub(crate) fn sum_workspace(rows: usize, channels: usize, sums: usize) -> usize {
     rows.div_ceil(block_rows(channels)) * sums * channels
 }
 
@@ -256,7 +256,7 @@ pub(crate) unsafe fn sum_block<const N: usize, T: Terms<N>>(
 /// Sums terms over `rows` rows of `channels`, and calls `finish` with each channel and its sums.
 ///
 /// # Safety
-/// As for [`Terms::at`]; the context's shared scratch holds [`sum_scratch`] values.
+/// As for [`Terms::at`]; the context's shared workspace holds [`sum_workspace`] values.
 pub(crate) unsafe fn sum<const N: usize, T: Terms<N>>(
     context: &mut Context,
     rows: usize,

@@ -12,7 +12,7 @@ use crate::instruction::{Instruction, Machine, StepValues};
 use crate::pool::Threads;
 use crate::prepare::KernelOptions;
 use crate::prepare::Preparation;
-use crate::scratch::{Context, Scratch};
+use crate::workspace::{Context, Workspace};
 
 /// Minimum number of runs of each algorithm. The first has cold caches and untouched memory.
 const MIN_ROUNDS: usize = 5;
@@ -45,17 +45,17 @@ pub(crate) fn tune(
     if candidates.is_empty() {
         return Ok(choices);
     }
-    let (mut scratch, mut bytes) = (Scratch::default(), [0; 2]);
+    let (mut workspace, mut bytes) = (Workspace::default(), [0; 2]);
     for (_, plan) in candidates.iter().flat_map(|candidate| &candidate.ways) {
-        scratch = scratch.max(prepare(plan, None, options)?.scratch);
+        workspace = workspace.max(prepare(plan, None, options)?.workspace);
         bytes = [0, 1].map(|side| plan.arena_bytes(SIDES[side]).max(bytes[side]));
     }
-    let bytes_in_all = bytes[0] + bytes[1] + scratch.bytes(threads.count);
+    let bytes_in_all = bytes[0] + bytes[1] + workspace.bytes(threads.count);
     let refused = |_| DeviceError::Memory { arena: "operands to measure with".into(), bytes: bytes_in_all };
     let mut operands = AlignedBuffer::zeroed(bytes[0]).map_err(refused)?;
     let results = AlignedBuffer::zeroed(bytes[1]).map_err(refused)?;
     make_up(operands.as_f32_mut());
-    let context = Context::new(threads, options.isa, scratch).map_err(refused)?;
+    let context = Context::new(threads, options.isa, workspace).map_err(refused)?;
     let mut machine = Machine { context, group: None, handles: Vec::new() };
     let _pinned = machine.context.pool.pin_caller();
     for candidate in candidates {

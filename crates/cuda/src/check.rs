@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::sequence::{Call, Collective, Exchange, Lane, Sequence};
+use crate::sequence::{Call, Collective, Exchange, Sequence, StreamKind};
 use crate::work::{Argument, Memory, Span};
 
 /// Checks a sequence; `written` is what has contents before a step. The error names the work and the bytes.
@@ -58,15 +58,15 @@ struct Streams<'a> {
     /// How much work of the other stream has ended before this stream's next work.
     follows: [usize; 2],
     /// The stream that recorded an event, and how much work it had.
-    events: HashMap<usize, (Lane, usize)>,
+    events: HashMap<usize, (StreamKind, usize)>,
 }
 
 impl<'a> Streams<'a> {
     /// Adds work to a stream; an error if it touches what the other may not have done with.
-    fn take(&mut self, lane: Lane, call: &'a Call) -> Result<(), String> {
+    fn take(&mut self, lane: StreamKind, call: &'a Call) -> Result<(), String> {
         let (own, other) = match lane {
-            Lane::Compute => (0, 1),
-            Lane::Collectives => (1, 0),
+            StreamKind::Compute => (0, 1),
+            StreamKind::Collectives => (1, 0),
         };
         match call {
             Call::Record(event) => drop(self.events.insert(*event, (lane, self.work[own].len()))),
@@ -197,7 +197,8 @@ mod tests {
     #[test]
     fn reads_follow_writes() {
         let (a, scratch) = (Memory::Rounded, Memory::Scratch);
-        let copy = |instruction, from, to| Work { instruction, lane: Lane::Compute, call: Call::Copy { from, to } };
+        let copy =
+            |instruction, from, to| Work { instruction, lane: StreamKind::Compute, call: Call::Copy { from, to } };
         let check = |work: &[Work], expected: Option<&str>| {
             let sequence = Sequence { work: work.to_vec(), ..Sequence::default() };
             let found = check(&sequence, &[span(a, 0..8)]).err();
@@ -225,8 +226,8 @@ mod tests {
             to: span(a, range),
             staging: 0,
         };
-        let start = |range| Work { instruction: 1, lane: Lane::Compute, call: Call::Start(0, of(range)) };
-        let finish = Work { instruction: 3, lane: Lane::Compute, call: Call::Finish(0, span(a, 0..4)) };
+        let start = |range| Work { instruction: 1, lane: StreamKind::Compute, call: Call::Start(0, of(range)) };
+        let finish = Work { instruction: 3, lane: StreamKind::Compute, call: Call::Finish(0, span(a, 0..4)) };
         let between = |from, to| vec![start(0..4), copy(2, from, to), finish.clone()];
         check(&between(span(a, 4..8), span(a, 8..12)), None);
         check(&between(span(a, 3..8), span(a, 8..13)), Some("touches rounded+3:5, which is being summed"));
@@ -236,14 +237,14 @@ mod tests {
         check(&[finish], Some("was not started"));
         let exchange = |from| Work {
             instruction: 1,
-            lane: Lane::Compute,
+            lane: StreamKind::Compute,
             call: Call::Exchange(Exchange { to: span(a, 8..12), ..of(from) }),
         };
         check(&[exchange(0..4), copy(2, span(a, 8..12), span(a, 0..4))], None);
         check(&[exchange(8..12)], Some("sum over ranks"));
         // Events order the streams.
         let at = |lane, call| Work { instruction: 1, lane, call };
-        let (own, beside) = (|call| at(Lane::Compute, call), |call| at(Lane::Collectives, call));
+        let (own, beside) = (|call| at(StreamKind::Compute, call), |call| at(StreamKind::Collectives, call));
         let write = own(Call::Copy { from: span(a, 0..4), to: span(a, 8..12) });
         let sum = beside(Call::Collective(Collective::AllReduce { at: span(a, 8..12), dtype: DType::F32 }));
         let read = own(Call::Copy { from: span(a, 8..12), to: span(a, 0..4) });

@@ -49,7 +49,7 @@ impl Call {
 
 /// The streams of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
+pub(crate) enum StreamKind {
     Compute,
     /// Collectives, which the other stream need not wait for at once.
     Collectives,
@@ -153,7 +153,7 @@ impl MatmulCall {
 pub(crate) struct Work {
     /// The instruction's index in the plan.
     pub instruction: usize,
-    pub lane: Lane,
+    pub lane: StreamKind,
     pub call: Call,
 }
 
@@ -208,8 +208,8 @@ impl Sequence {
         let events = count(|call| matches!(call, Call::Record(_) | Call::Await(_)));
         let copies = self.work.len() - kernels - convolutions - matmuls - exchanges - collectives - events;
         let is_of_ranks: Vec<bool> = self.work.iter().map(|work| work.call.is_of_ranks()).collect();
-        let stretches = stretches(&is_of_ranks, 0..self.work.len());
-        let graphs = match stretches.iter().filter(|stretch| !stretch.is_of_ranks).count() {
+        let work_ranges = work_ranges(&is_of_ranks, 0..self.work.len());
+        let graphs = match work_ranges.iter().filter(|work_range| !work_range.is_of_ranks).count() {
             1 => "one graph".to_owned(),
             graphs => format!("{graphs} graphs"),
         };
@@ -225,7 +225,7 @@ impl Sequence {
             "{graphs} in one stream{between}: {kernels} kernels, {convolutions} convolutions, {matmuls} matmuls, {copies} \
              copies{beside}; another stream copies the batch, and an event lets the step wait for it"
         );
-        let lane = |lane: Lane| if lane == Lane::Collectives { "beside: " } else { "" };
+        let lane = |lane: StreamKind| if lane == StreamKind::Collectives { "beside: " } else { "" };
         let piece = |work: &Work| format!("{:<4} {}{}", work.instruction, lane(work.lane), work.call);
         let pieces = self.work.iter().map(piece);
         std::iter::once(sum).chain(pieces).collect()
@@ -234,21 +234,21 @@ impl Sequence {
 
 /// Adjacent work of which either all or none is of several ranks, in which case it is one piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stretch {
+pub(crate) struct WorkRange {
     pub work: Range<usize>,
     pub is_of_ranks: bool,
 }
 
-/// Divides a range of work into stretches.
-pub(crate) fn stretches(is_of_ranks: &[bool], work: Range<usize>) -> Vec<Stretch> {
-    let mut stretches: Vec<Stretch> = Vec::new();
+/// Divides a range of work into ranges.
+pub(crate) fn work_ranges(is_of_ranks: &[bool], work: Range<usize>) -> Vec<WorkRange> {
+    let mut work_ranges: Vec<WorkRange> = Vec::new();
     for at in work {
-        match stretches.last_mut() {
+        match work_ranges.last_mut() {
             Some(last) if !last.is_of_ranks && !is_of_ranks[at] => last.work.end = at + 1,
-            _ => stretches.push(Stretch { work: at..at + 1, is_of_ranks: is_of_ranks[at] }),
+            _ => work_ranges.push(WorkRange { work: at..at + 1, is_of_ranks: is_of_ranks[at] }),
         }
     }
-    stretches
+    work_ranges
 }
 
 impl fmt::Display for Call {

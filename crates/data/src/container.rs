@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 
 use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use crate::reuse::reuse;
-use crate::{DataError, Extent, View, Wanted};
+use crate::{DataError, Extent, ImageRegion, RegionRequest};
 
 /// An open regular file, or an object. It stays the same one if another takes its path.
 #[derive(Debug)]
@@ -85,8 +85,8 @@ impl Container {
         (offset, length): (u64, usize),
         name: impl FnOnce() -> String,
         options: ReadOptions,
-        wanted: &dyn Fn(usize, usize) -> Wanted,
-        view: &mut View,
+        wanted: &dyn Fn(usize, usize) -> RegionRequest,
+        view: &mut ImageRegion,
     ) -> Result<(), DataError> {
         if length as u64 > MAX_FILE_BYTES {
             return Err(DataError::image(name(), format!("it has more than {MAX_FILE_BYTES} bytes")));

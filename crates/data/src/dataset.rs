@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::reuse::reuse;
-use crate::{DataError, Extent, View, Wanted};
+use crate::{DataError, Extent, ImageRegion, RegionRequest};
 
 /// An RGB image: rows from the top, three bytes per pixel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,8 +80,8 @@ pub trait Dataset: Send + Sync {
     fn read_part(
         &self,
         index: usize,
-        _wanted: &dyn Fn(usize, usize) -> Wanted,
-        view: &mut View,
+        _wanted: &dyn Fn(usize, usize) -> RegionRequest,
+        view: &mut ImageRegion,
     ) -> Result<(), DataError> {
         view.whole(|image| self.read_into(index, image))
     }
@@ -154,8 +154,8 @@ pub trait Dataset: Send + Sync {
 
 /// [`Dataset::read`] by way of [`Dataset::read_part`], for data sets that have their own.
 pub(crate) fn read_whole(dataset: &dyn Dataset, index: usize) -> Result<Image, DataError> {
-    let mut view = View::default();
-    dataset.read_part(index, &Wanted::whole, &mut view)?;
+    let mut view = ImageRegion::default();
+    dataset.read_part(index, &RegionRequest::whole, &mut view)?;
     Ok(view.image)
 }
 

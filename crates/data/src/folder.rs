@@ -11,7 +11,7 @@ use crate::dataset::reading_bytes;
 use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use crate::file_list::FileList;
 use crate::scan::{EXTENSIONS, folders, images_below};
-use crate::{DataError, Dataset, Image, LeftOut, View, Wanted};
+use crate::{DataError, Dataset, Image, ImageRegion, LeftOut, RegionRequest};
 
 /// Labelled image files, or a part of them.
 #[derive(Clone, Debug)]
@@ -156,8 +156,8 @@ impl Dataset for Folder {
     fn read_part(
         &self,
         index: usize,
-        wanted: &dyn Fn(usize, usize) -> Wanted,
-        view: &mut View,
+        wanted: &dyn Fn(usize, usize) -> RegionRequest,
+        view: &mut ImageRegion,
     ) -> Result<(), DataError> {
         decode::read_part(&self.path(index), self.options, wanted, view)
     }

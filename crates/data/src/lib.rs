@@ -45,6 +45,7 @@ mod folder;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod idx;
+mod image_region;
 mod kind;
 mod layout;
 mod left_out;
@@ -77,7 +78,6 @@ mod stage;
 mod storage;
 mod task;
 mod transform;
-mod view;
 mod warning;
 
 pub use bad_sample::{BadSample, skip_limit};
@@ -87,6 +87,7 @@ pub use dataset::{Dataset, Image};
 pub use decode::{Format, ReadOptions};
 pub use error::DataError;
 pub use folder::Folder;
+pub use image_region::{ImageRegion, RegionRequest};
 pub use kind::{Crop, DataKind, Normalization};
 pub use layout::DataLayout;
 pub use left_out::LeftOut;
@@ -106,12 +107,11 @@ pub use scan::{is_clutter, list_images};
 pub use split::{Split, SplitKind};
 pub use stage::{Stage, StageError, StageEvent, Staged};
 pub use transform::{
-    Affine, AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, Canvas, ColorJitter, CropBox, ErasingValue,
-    EvalCrop, EvalTransform, GaussianBlur, Grayscale, Interpolation, Jitter, Mixing, Mixture, RandAugment,
-    RandomAffine, RandomCrop, RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomPerspective,
-    RandomResizedCrop, RandomRotation, RandomVerticalFlip, Stretch, TrainTransform, Transform, TrivialAugmentWide,
+    Affine, AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, Canvas, ColorJitter, CropBox, CropResize,
+    ErasingValue, EvalCrop, EvalTransform, GaussianBlur, Grayscale, Interpolation, Jitter, Mixing, Mixture,
+    RandAugment, RandomAffine, RandomCrop, RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomPerspective,
+    RandomResizedCrop, RandomRotation, RandomVerticalFlip, TrainTransform, Transform, TrivialAugmentWide,
 };
-pub use view::{View, Wanted};
 pub use warning::DataWarning;
 
 /// How objects on servers are read, and where in them an image lies.

@@ -13,7 +13,7 @@ use enmasse_remote::{Ahead, Turns};
 use enmasse_tensor::{HostMemory, SystemMemory};
 
 use crate::batch::{Pending, Recycler};
-use crate::pool::{Job, Scratch};
+use crate::pool::{Job, ThreadBuffers};
 use crate::source::{Samples, Source};
 use crate::{
     Batch, DataError, Dataset, DecodePool, EvalCrop, EvalOrder, EvalTransform, Sampler, Sharding, TrainOrder,
@@ -293,7 +293,7 @@ impl Batches {
         self.under_way.push_back(Ok(pending.clone()));
         let (source, count) = (self.source.clone(), tasks.len());
         let turns = self.ahead.as_ref().map(Ahead::turns);
-        let run = Arc::new(move |task: usize, scratch: &mut Scratch| {
+        let run = Arc::new(move |task: usize, scratch: &mut ThreadBuffers| {
             turns.iter().for_each(Turns::advance);
             source.run(&tasks[task], scratch, &pending);
         });

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::{Canvas, DataError, Dataset, Image, View};
+use crate::{Canvas, DataError, Dataset, Image, ImageRegion};
 
 /// Decode threads, shared by any number of loaders. Clones are the same pool.
 #[derive(Clone)]
@@ -65,10 +65,10 @@ impl DecodePool {
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         dataset: &Arc<dyn Dataset>,
-        question: impl Fn(&mut Scratch) -> T + Send + Sync + 'static,
+        question: impl Fn(&mut ThreadBuffers) -> T + Send + Sync + 'static,
     ) -> Result<T, DataError> {
         let (send, answer) = channel();
-        let run = Arc::new(move |_: usize, scratch: &mut Scratch| {
+        let run = Arc::new(move |_: usize, scratch: &mut ThreadBuffers| {
             // Nobody waits any more after an earlier error.
             let _ = send.send(catch_unwind(AssertUnwindSafe(|| question(scratch))));
         });
@@ -98,13 +98,13 @@ pub(crate) struct Job {
 }
 
 /// A task, given its number.
-type Run = Arc<dyn Fn(usize, &mut Scratch) + Send + Sync>;
+type Run = Arc<dyn Fn(usize, &mut ThreadBuffers) + Send + Sync>;
 
 /// Memory that a thread reuses for every image.
 #[derive(Default)]
-pub(crate) struct Scratch {
+pub(crate) struct ThreadBuffers {
     /// What is read of an image.
-    pub view: View,
+    pub view: ImageRegion,
     pub canvas: Canvas,
     /// The images of a pair that is mixed.
     pub pair: [Image; 2],
@@ -135,7 +135,7 @@ struct Queue {
 
 impl Shared {
     fn serve(&self) {
-        let mut scratch = Scratch::default();
+        let mut scratch = ThreadBuffers::default();
         while let Some((run, task)) = self.claim() {
             run(task, &mut scratch);
         }

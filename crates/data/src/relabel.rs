@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::open::is_same_class;
-use crate::{DataError, Dataset, Extent, Image, View, Wanted};
+use crate::{DataError, Dataset, Extent, Image, ImageRegion, RegionRequest};
 
 /// Labels the images of `dataset`, which was opened at `root`, by `classes`, which must contain every class of it.
 pub fn relabel(dataset: Arc<dyn Dataset>, root: &Path, classes: &[String]) -> Result<Arc<dyn Dataset>, DataError> {
@@ -50,8 +50,8 @@ impl Dataset for Relabelled {
     fn read_part(
         &self,
         index: usize,
-        wanted: &dyn Fn(usize, usize) -> Wanted,
-        view: &mut View,
+        wanted: &dyn Fn(usize, usize) -> RegionRequest,
+        view: &mut ImageRegion,
     ) -> Result<(), DataError> {
         self.dataset.read_part(index, wanted, view)
     }

@@ -18,7 +18,7 @@ use passes::{Pass, Passes};
 use taps::{Axis, Taps};
 
 use crate::reuse::reuse;
-use crate::{CropBox, Image, Stretch, View};
+use crate::{CropBox, CropResize, Image, ImageRegion};
 
 pub(crate) use taps::span;
 
@@ -67,20 +67,20 @@ impl Resizer {
     /// If `crop` leaves the image, `part` leaves `full`, `out` has another length, or without memory.
     pub fn resize_part(&mut self, from: &Image, crop: CropBox, full: (usize, usize), part: CropBox, out: &mut [u8]) {
         assert!(crop.fits(from.width(), from.height()), "{crop:?} leaves {}x{}", from.width(), from.height());
-        self.exactly(from, (0, 0), &Stretch { crop, full, part }, out);
+        self.exactly(from, (0, 0), &CropResize { crop, full, part }, out);
     }
 
-    /// The result of `stretch` for the image of which `view` holds what is needed, in `out` (three bytes for each pixel of its
+    /// The result of `crop_resize` for the image of which `view` holds what is needed, in `out` (three bytes for each pixel of its
     /// part).
     ///
     /// # Panics
-    /// If the stretch leaves the image, `out` has another length, or without memory.
-    pub fn stretch(&mut self, view: &View, stretch: &Stretch, out: &mut [u8]) {
+    /// If the region leaves the image, `out` has another length, or without memory.
+    pub fn crop_resize(&mut self, view: &ImageRegion, crop_resize: &CropResize, out: &mut [u8]) {
         if view.shrink == 1 {
-            return self.exactly(&view.image, (view.left, view.top), stretch, out);
+            return self.exactly(&view.image, (view.left, view.top), crop_resize, out);
         }
         // The crop has edges between the pixels of the shrunk image. Beyond these pixels nothing has an influence.
-        let Stretch { crop, full, part } = *stretch;
+        let CropResize { crop, full, part } = *crop_resize;
         let shrunk = |length: usize| length as f64 / view.shrink as f64;
         let axis = |start: usize, length: usize, skipped: usize, limit: usize, full: usize| Axis {
             from: shrunk(start) - skipped as f64,
@@ -96,9 +96,9 @@ impl Resizer {
         self.passes(&view.image, self.columns.span().0, self.rows.span().0, order, part, out);
     }
 
-    /// The result of `stretch` for an image of which `from` lacks columns on the left and rows above.
-    fn exactly(&mut self, from: &Image, lacking: (usize, usize), stretch: &Stretch, out: &mut [u8]) {
-        let Stretch { crop, full, part } = *stretch;
+    /// The result of `crop_resize` for an image of which `from` lacks columns on the left and rows above.
+    fn exactly(&mut self, from: &Image, lacking: (usize, usize), crop_resize: &CropResize, out: &mut [u8]) {
+        let CropResize { crop, full, part } = *crop_resize;
         assert!(part.fits(full.0, full.1), "{part:?} leaves {full:?}");
         self.columns.compute(&Axis::whole(crop.width, full.0), part.left, part.width);
         self.rows.compute(&Axis::whole(crop.height, full.1), part.top, part.height);

@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use crate::error::describe_sample;
-use crate::pool::{Job, Scratch};
-use crate::{DataError, Dataset, DecodePool, View};
+use crate::pool::{Job, ThreadBuffers};
+use crate::{DataError, Dataset, DecodePool, ImageRegion};
 
 /// Samples of a job for each thread. Two jobs are under way, so this bounds the results that wait to be taken.
 const AHEAD: usize = 8;
@@ -26,7 +26,7 @@ impl DecodePool {
     pub fn scan<T: Send + 'static>(
         &self,
         dataset: &Arc<dyn Dataset>,
-        look: impl Fn(usize, &mut View) -> T + Send + Sync + 'static,
+        look: impl Fn(usize, &mut ImageRegion) -> T + Send + Sync + 'static,
         take: impl FnMut(usize, T) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
         self.in_order(dataset, move |index, scratch| look(index, &mut scratch.view), take)
@@ -36,7 +36,7 @@ impl DecodePool {
     pub(crate) fn in_order<T: Send + 'static, E: From<DataError>>(
         &self,
         dataset: &Arc<dyn Dataset>,
-        make: impl Fn(usize, &mut Scratch) -> T + Send + Sync + 'static,
+        make: impl Fn(usize, &mut ThreadBuffers) -> T + Send + Sync + 'static,
         mut take: impl FnMut(usize, T) -> Result<(), E>,
     ) -> Result<(), E> {
         let (send, results) = channel();
@@ -44,7 +44,7 @@ impl DecodePool {
         let (samples, job) = (dataset.len(), AHEAD * self.threads());
         let submit = |first: usize| {
             let (make, send) = (make.clone(), send.clone());
-            let run = Arc::new(move |task: usize, scratch: &mut Scratch| {
+            let run = Arc::new(move |task: usize, scratch: &mut ThreadBuffers| {
                 let index = first + task;
                 let result = catch_unwind(AssertUnwindSafe(|| make(index, scratch)));
                 // Nobody waits any more after an earlier error.
@@ -103,7 +103,7 @@ fn receive<T>(results: &Receiver<T>, timeout: Duration) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Image, Wanted};
+    use crate::{Image, RegionRequest};
 
     struct Numbers(usize);
 
@@ -126,9 +126,9 @@ mod tests {
         let pool = DecodePool::new(threads).unwrap().timeout(Duration::from_secs(60));
         let dataset: Arc<dyn Dataset> = Arc::new(Numbers(samples));
         let (read, mut found) = (dataset.clone(), Vec::new());
-        let look = move |index: usize, view: &mut View| {
+        let look = move |index: usize, view: &mut ImageRegion| {
             assert!(index != panics_at, "a fault");
-            read.read_part(index, &Wanted::whole, view).map(|()| view.image().pixels()[2])
+            read.read_part(index, &RegionRequest::whole, view).map(|()| view.image().pixels()[2])
         };
         let result = pool.scan(&dataset, look, |index, shade| {
             assert_eq!(usize::from(shade?), index);

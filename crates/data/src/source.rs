@@ -10,11 +10,11 @@ use std::time::Duration;
 use crate::bad_sample::MAX_IN_A_ROW;
 use crate::batch::{Made, NO_LABEL, Pending, Unreadable};
 use crate::error::describe_sample;
-use crate::pool::Scratch;
+use crate::pool::ThreadBuffers;
 use crate::task::Task;
 use crate::{
-    BadSample, DataError, Dataset, EpochOrder, EvalCrop, EvalOrder, EvalTransform, Extent, Image, Sharding, Stretch,
-    TrainTransform, View, Wanted,
+    BadSample, CropResize, DataError, Dataset, EpochOrder, EvalCrop, EvalOrder, EvalTransform, Extent, Image,
+    ImageRegion, RegionRequest, Sharding, TrainTransform,
 };
 
 /// The samples, and their processing.
@@ -120,7 +120,7 @@ impl Source {
     }
 
     /// Runs a task, and stores what it made in the places of its batch.
-    pub fn run(&self, task: &Task, scratch: &mut Scratch, batch: &Pending) {
+    pub fn run(&self, task: &Task, scratch: &mut ThreadBuffers, batch: &Pending) {
         let mut unreadable = Unreadable::new();
         match task {
             &Task::One { place, position } => {
@@ -154,7 +154,7 @@ impl Source {
     fn fill_pair(
         &self,
         [first, second]: [usize; 2],
-        scratch: &mut Scratch,
+        scratch: &mut ThreadBuffers,
         images: &mut [Image; 2],
         unreadable: &mut Unreadable,
     ) -> Result<Option<[Made; 2]>, DataError> {
@@ -179,7 +179,7 @@ impl Source {
     fn fill(
         &self,
         place: usize,
-        scratch: &mut Scratch,
+        scratch: &mut ThreadBuffers,
         out: &mut [u8],
         unreadable: &mut Unreadable,
     ) -> Result<Option<Made>, DataError> {
@@ -213,7 +213,7 @@ impl Source {
 
     /// Reads and transforms one sample into `out`; returns its label. A panic in the data set or a transform
     /// becomes an error.
-    fn make(&self, candidate: Candidate, scratch: &mut Scratch, out: &mut [u8]) -> Result<i32, DataError> {
+    fn make(&self, candidate: Candidate, scratch: &mut ThreadBuffers, out: &mut [u8]) -> Result<i32, DataError> {
         let result = catch_unwind(AssertUnwindSafe(|| self.try_make(candidate, scratch, out)));
         result.unwrap_or_else(|panic| {
             let index = candidate.index;
@@ -224,30 +224,30 @@ impl Source {
     }
 
     /// What a sample's transforms need of an image of `width` × `height`. Only training images may be shrunk.
-    fn wanted(&self, draw: u64, width: usize, height: usize) -> Wanted {
+    fn wanted(&self, draw: u64, width: usize, height: usize) -> RegionRequest {
         let wanted = match &self.samples {
             Samples::Train { transform, seed, epoch, .. } => {
-                transform.stretch((*seed, *epoch, draw), width, height).map(|stretch| stretch.wanted())
+                transform.crop_resize((*seed, *epoch, draw), width, height).map(|crop_resize| crop_resize.wanted())
             }
             Samples::Eval { transform, crops, .. } => {
-                let stretch = transform.stretch(crops[draw as usize], width, height);
-                stretch.map(|stretch| Wanted { shrink: 1, ..stretch.wanted() })
+                let crop_resize = transform.crop_resize(crops[draw as usize], width, height);
+                crop_resize.map(|crop_resize| RegionRequest { shrink: 1, ..crop_resize.wanted() })
             }
         };
-        wanted.unwrap_or_else(|| Wanted::whole(width, height))
+        wanted.unwrap_or_else(|| RegionRequest::whole(width, height))
     }
 
     /// What all transforms do to the image of `view`, if one pass makes the result: then it needs no canvas.
-    fn direct(&self, draw: u64, view: &View) -> Option<(Stretch, bool)> {
+    fn direct(&self, draw: u64, view: &ImageRegion) -> Option<(CropResize, bool)> {
         let (width, height) = (view.width, view.height);
         let direct = match &self.samples {
             Samples::Train { transform, seed, epoch, .. } => transform.direct((*seed, *epoch, draw), width, height),
             Samples::Eval { transform, crops, .. } => {
                 let crop = crops[draw as usize];
-                transform.stretch(crop, width, height).map(|stretch| (stretch, crop.is_flipped()))
+                transform.crop_resize(crop, width, height).map(|crop_resize| (crop_resize, crop.is_flipped()))
             }
         };
-        direct.filter(|(Stretch { part, .. }, _)| (part.width, part.height) == (self.size, self.size))
+        direct.filter(|(CropResize { part, .. }, _)| (part.width, part.height) == (self.size, self.size))
     }
 
     /// The error of a place whose sample is not read for too long.
@@ -264,10 +264,10 @@ impl Source {
     fn try_make(
         &self,
         Candidate { index, draw }: Candidate,
-        scratch: &mut Scratch,
+        scratch: &mut ThreadBuffers,
         out: &mut [u8],
     ) -> Result<i32, DataError> {
-        let Scratch { view, canvas, .. } = scratch;
+        let ThreadBuffers { view, canvas, .. } = scratch;
         canvas.give_back(view);
         let wanted = |width: usize, height: usize| self.wanted(draw, width, height);
         self.dataset.read_part(index, &wanted, view).map_err(|error| match error {
@@ -279,8 +279,8 @@ impl Source {
             return Err(self.misfit(index, "the image has no pixels"));
         }
         match self.direct(draw, view) {
-            Some((stretch, flipped)) => {
-                canvas.stretch_to(view, (&stretch, flipped), out);
+            Some((crop_resize, flipped)) => {
+                canvas.crop_resize_to(view, (&crop_resize, flipped), out);
                 if let Samples::Eval { transform, .. } = &self.samples {
                     transform.finish(out);
                 }

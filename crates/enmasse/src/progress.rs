@@ -59,7 +59,7 @@ impl Part {
 
 /// What the line shows.
 #[derive(Clone, Debug, PartialEq)]
-pub struct View {
+pub struct ProgressLine {
     what: String,
     /// From 0 to 1.
     share: f64,
@@ -91,7 +91,7 @@ impl Meter {
     }
 
     /// Takes in a step that was done at `now`.
-    pub fn step(&mut self, progress: &Progress, now: Instant) -> View {
+    pub fn step(&mut self, progress: &Progress, now: Instant) -> ProgressLine {
         if self.is_new_part(progress) {
             self.part = Some(Part::of(progress));
             self.first = None;
@@ -118,7 +118,7 @@ impl Meter {
         let run_left = pace
             .filter(|_| epochs > 0 && progress.epochs > 0)
             .map(|(_, left)| left + self.after(progress, rest, allowed));
-        View {
+        ProgressLine {
             what: self.what(),
             share: progress.samples as f64 / progress.total.max(1) as f64,
             unit: Unit::Images,
@@ -149,11 +149,11 @@ impl Meter {
     }
 }
 
-impl View {
+impl ProgressLine {
     /// A look at images, of which `done` of `total` took so many seconds.
     pub fn of_scan(what: &str, done: usize, total: usize, seconds: f64) -> Self {
         let rate = done as f64 / seconds.max(1e-9);
-        View {
+        ProgressLine {
             what: what.to_owned(),
             share: done as f64 / total.max(1) as f64,
             unit: Unit::Images,
@@ -166,7 +166,7 @@ impl View {
     /// A transfer of which `done` of `total` bytes are there; the last `recent` of them took so many seconds.
     pub fn of_transfer(what: &str, done: u64, total: u64, recent: u64, seconds: f64) -> Self {
         let rate = recent as f64 / seconds.max(1e-9);
-        View {
+        ProgressLine {
             what: what.to_owned(),
             share: done as f64 / total.max(1) as f64,
             unit: Unit::Bytes,
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn lines_of_any_width() {
-        let view = View {
+        let view = ProgressLine {
             what: "epoch 3/10".to_owned(),
             share: 0.537,
             unit: Unit::Images,
@@ -316,24 +316,24 @@ mod tests {
         for width in 0..200 {
             assert!(view.line(width).chars().count() <= width.saturating_sub(1), "{width}");
         }
-        let first = View { pace: None, run_left: None, ..view.clone() };
+        let first = ProgressLine { pace: None, run_left: None, ..view.clone() };
         assert_eq!(first.line(60), "epoch 3/10 [==============             ]  53 %  loss 0.4312");
-        let evaluation = View { what: "evaluation".to_owned(), run_left: None, ..view };
+        let evaluation = ProgressLine { what: "evaluation".to_owned(), run_left: None, ..view };
         assert_eq!(evaluation.line(40), "evaluation [====     ]  53 %  0:05 left");
     }
 
     #[test]
     fn a_scan() {
-        let view = View::of_scan("reading", 150, 600, 1.5);
+        let view = ProgressLine::of_scan("reading", 150, 600, 1.5);
         assert_eq!(view.line(60), "reading [====              ]  25 %  100 images/s  0:05 left");
     }
 
     #[test]
     fn a_transfer() {
         // The rest of a file of which half was there before.
-        let view = View::of_transfer("a.gz", 6 << 20, 8 << 20, 2 << 20, 4.0);
+        let view = ProgressLine::of_transfer("a.gz", 6 << 20, 8 << 20, 2 << 20, 4.0);
         assert_eq!(view.line(60), "a.gz [==================      ]  75 %  0.5 MiB/s  0:04 left");
-        assert_eq!(View::of_transfer("a.gz", 0, 8, 0, 0.0).line(20), "a.gz   0 %");
+        assert_eq!(ProgressLine::of_transfer("a.gz", 0, 8, 0, 0.0).line(20), "a.gz   0 %");
     }
 
     #[test]

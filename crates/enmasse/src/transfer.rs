@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::progress::{REDRAW, View};
+use crate::progress::{ProgressLine, REDRAW};
 use crate::screen;
 
 /// Bytes on their way.
@@ -36,7 +36,7 @@ impl Transfer {
         if let Some(width) = screen::width() {
             let seconds = now.saturating_duration_since(began).as_secs_f64();
             let recent = done.saturating_sub(first);
-            screen::show(&View::of_transfer(&self.what, done, total, recent, seconds).line(width));
+            screen::show(&ProgressLine::of_transfer(&self.what, done, total, recent, seconds).line(width));
         }
     }
 }

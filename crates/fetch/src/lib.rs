@@ -18,7 +18,7 @@ use std::time::Duration;
 use enmasse_files::FileError;
 
 use client::Client;
-use place::Place;
+use place::FetchLocation;
 
 pub use error::FetchError;
 pub use known::{Archive, Form, KnownSet, SETS, find};
@@ -93,7 +93,7 @@ impl Fetcher {
             return Ok(target);
         }
         fs::create_dir_all(folder).map_err(FileError::of("create", folder))?;
-        let place = Place::claim(folder, set)?;
+        let place = FetchLocation::claim(folder, set)?;
         // Another process may have finished it meanwhile.
         if target.exists() {
             place.remove()?;

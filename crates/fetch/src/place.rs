@@ -10,19 +10,19 @@ use rustix::fs::syncfs;
 use crate::{Archive, FetchError, KnownSet};
 
 /// Where one process fetches one set.
-pub(crate) struct Place {
+pub(crate) struct FetchLocation {
     folder: PathBuf,
     _lock: Lock,
 }
 
-impl Place {
+impl FetchLocation {
     /// Makes the folder, or takes over that of a process that has ended.
     pub fn claim(parent: &Path, set: &KnownSet) -> Result<Self, FetchError> {
         let folder = parent.join(format!(".enmasse-fetch-{}", set.name));
         make_own_folder(&folder)?;
         let lock = Lock::take(&folder.join("lock")).map_err(FileError::of("write", &folder))?;
         let lock = lock.ok_or_else(|| FetchError::Busy(parent.display().to_string()))?;
-        Ok(Place { folder, _lock: lock })
+        Ok(FetchLocation { folder, _lock: lock })
     }
 
     /// The file for an archive's bytes.

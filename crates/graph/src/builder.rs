@@ -28,7 +28,7 @@ use enmasse_tensor::{DType, Shape};
 use crate::layer::{Conv, Linear, Pool};
 use crate::{
     Activation, AdaptiveAvgPool, Conv2d, FilterOrder, Graph, GraphError, Init, Layout, Mixture, Mode, Node,
-    NormStatistics, Op, Parameter, PerSample, Phase, Place, Relation, Role, ValueId,
+    NormStatistics, Op, OperationLocation, Parameter, PerSample, Phase, Relation, Role, ValueId,
 };
 
 #[derive(Debug)]
@@ -186,7 +186,8 @@ impl Forward {
             let given = |id: ValueId| id == logits || id == targets;
             let made = |id: ValueId| id.0 >= values && self.graph.value(id).role == Role::Activation;
             if let Some(&other) = node.inputs.iter().find(|&&id| !given(id) && !made(id)) {
-                let place = Place { operation: node.op.name(), layer: what.to_owned(), relation: Relation::Inside };
+                let place =
+                    OperationLocation { operation: node.op.name(), layer: what.to_owned(), relation: Relation::Inside };
                 let name = &self.graph.value(other).name;
                 let reason = format!("takes {name}; a function of logits and targets takes nothing else");
                 return Err(GraphError::Attribute { place, reason });

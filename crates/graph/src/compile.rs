@@ -10,8 +10,8 @@ use crate::passes::{
 };
 use crate::placement::{bytes, gradient_arena, place, state_tensors};
 use crate::{
-    Builder, Graph, GraphError, Loss, Measured, Metric, Mode, Node, Op, Optimizer, ParameterGroups, Per, Phase, Place,
-    Plan, Plans, Relation, Role, StateTensor, Target, Tensor, ValueId,
+    Builder, Graph, GraphError, Loss, Measured, Metric, Mode, Node, Op, OperationLocation, Optimizer, ParameterGroups,
+    Per, Phase, Plan, Plans, Relation, Role, StateTensor, Target, Tensor, ValueId,
 };
 
 /// Options of a compilation.
@@ -196,7 +196,7 @@ fn check_statistics(graph: &Graph, options: &CompileOptions) -> Result<(), Graph
         if shape.elements() / shape.last() * shards < 2 {
             let layer = node.layer.clone();
             return Err(GraphError::Shape {
-                place: Place { operation: "batch_norm", layer, relation: Relation::Layer },
+                place: OperationLocation { operation: "batch_norm", layer, relation: Relation::Layer },
                 shape: shape.clone(),
                 reason: "training needs more than one value per channel: use a larger `batch` or `size`".into(),
             });

@@ -9,7 +9,7 @@ use crate::Arena;
 
 /// The operation of a model that an error is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct OperationLocation {
     /// The operation's name.
     pub operation: &'static str,
     /// The layer's name; for an operation without a name, the last named layer that its input comes from.
@@ -30,9 +30,9 @@ pub enum Relation {
 }
 
 /// `layer conv2: conv2d`, `max_pool after conv2`, `log_softmax in the loss`.
-impl fmt::Display for Place {
+impl fmt::Display for OperationLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { operation, layer, relation } = self;
+        let OperationLocation { operation, layer, relation } = self;
         match relation {
             Relation::Layer => write!(f, "layer {layer}: {operation}"),
             Relation::After => write!(f, "{operation} after {layer}"),
@@ -48,7 +48,7 @@ pub enum GraphError {
     #[error("{place} got {shape}, but {reason}")]
     Shape {
         /// The operation.
-        place: Place,
+        place: OperationLocation,
         /// The offending shape.
         shape: Shape,
         /// What it needs, or how to obtain it.
@@ -58,7 +58,7 @@ pub enum GraphError {
     #[error("{place}: {shape} and {other} must have the same shape")]
     Different {
         /// The operation, after the layer of its first operand.
-        place: Place,
+        place: OperationLocation,
         /// The first operand's shape.
         shape: Shape,
         /// The second operand's shape and, if it is another, its layer.
@@ -68,7 +68,7 @@ pub enum GraphError {
     #[error("{place} {reason}")]
     Attribute {
         /// The operation.
-        place: Place,
+        place: OperationLocation,
         /// Why it is invalid.
         reason: String,
     },

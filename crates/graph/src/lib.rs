@@ -30,7 +30,7 @@ pub use attributes::{Activation, AdaptiveAvgPool, Conv2d, Function, NormStatisti
 pub use builder::{Builder, Tensor};
 pub use choices::{Choices, ChoicesError};
 pub use compile::{CompileOptions, compile, compile_evaluation};
-pub use error::{GraphError, Place, Relation};
+pub use error::{GraphError, OperationLocation, Relation};
 pub use graph::{Graph, Node, Parameter, Phase, Role, Value, ValueId};
 pub use groups::{GroupRule, ParameterGroup, ParameterGroups};
 pub use init::Init;

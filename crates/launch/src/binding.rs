@@ -45,14 +45,14 @@ struct Processor {
 
 /// A rank's part of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct CpuShare {
     /// Numbers of the processors.
     pub processors: Vec<usize>,
     /// Threads to compute with, if the processors are shared with other ranks, or the machine with other programs.
     pub threads: usize,
 }
 
-impl Share {
+impl CpuShare {
     /// The kernel's representation.
     pub(crate) fn set(&self) -> CpuSet {
         let mut set = CpuSet::new();
@@ -63,7 +63,7 @@ impl Share {
 
 /// The share of each rank; `None` if ranks are not bound. A single rank has all processors, and more ranks than
 /// processors would wait for each other.
-pub(crate) fn shares(binding: Binding, ranks: usize) -> Option<Vec<Share>> {
+pub(crate) fn shares(binding: Binding, ranks: usize) -> Option<Vec<CpuShare>> {
     let allowed = sched_getaffinity(None).ok()?;
     let numbers = (0..CpuSet::MAX_CPU).filter(|&number| allowed.is_set(number));
     let nodes = nodes();
@@ -74,7 +74,7 @@ pub(crate) fn shares(binding: Binding, ranks: usize) -> Option<Vec<Share>> {
     deal(&processors, usable, binding, ranks)
 }
 
-fn deal(processors: &[Processor], usable: usize, binding: Binding, ranks: usize) -> Option<Vec<Share>> {
+fn deal(processors: &[Processor], usable: usize, binding: Binding, ranks: usize) -> Option<Vec<CpuShare>> {
     if ranks < 2 || processors.len() < ranks || binding == Binding::Free {
         return None;
     }
@@ -97,7 +97,7 @@ fn deal(processors: &[Processor], usable: usize, binding: Binding, ranks: usize)
         let sharers = (0..ranks).filter(|other| other * count / ranks == first).count().max(1);
         let processors: Vec<usize> = own.iter().copied().flatten().map(|processor| processor.number).collect();
         let threads = (processors.len() / sharers).min(usable / ranks).max(1);
-        Share { processors, threads }
+        CpuShare { processors, threads }
     };
     Some((0..ranks).map(share).collect())
 }
@@ -167,7 +167,7 @@ mod tests {
         let check = |binding: Binding, ranks: usize, expected: Option<&[(&str, usize)]>| {
             let shares = deal(&machine(2, 4), 16, binding, ranks);
             let expected = expected.map(|expected| {
-                let share = |&(processors, threads): &(&str, usize)| Share { processors: list(processors), threads };
+                let share = |&(processors, threads): &(&str, usize)| CpuShare { processors: list(processors), threads };
                 expected.iter().map(share).collect::<Vec<_>>()
             });
             let sorted = shares.map(|mut shares| {

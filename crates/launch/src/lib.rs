@@ -48,7 +48,7 @@ mod traceback;
 mod workers;
 
 pub use assignment::Assignment;
-pub use binding::{Binding, Share};
+pub use binding::{Binding, CpuShare};
 pub use elastic::{Elastic, ElasticError, Ending, Timing, launch_elastic};
 pub use environment::{
     EnvironmentError, GROUP_RANK, GROUP_WORLD_SIZE, Interpretation, LOCAL_RANK, LOCAL_WORLD_SIZE, LaunchedRank,

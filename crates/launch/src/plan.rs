@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use crate::assignment::Assignment;
-use crate::binding::{Share, shares};
+use crate::binding::{CpuShare, shares};
 use crate::error::LaunchError;
 use crate::job::Job;
 use crate::restarts::new_run_id;
@@ -22,7 +22,7 @@ pub struct RankPlan {
     /// The variables that it gets in addition to the inherited ones.
     pub variables: BTreeMap<OsString, OsString>,
     /// The processors that it would be bound to.
-    pub share: Option<Share>,
+    pub share: Option<CpuShare>,
 }
 
 /// The assignment of this node's first attempt, with a currently free port if none was given, and its ranks.

@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::assignment::Assignment;
-use crate::binding::{Share, shares};
+use crate::binding::{CpuShare, shares};
 use crate::environment::LOCAL_RANK;
 use crate::error::LaunchError;
 use crate::error_file::ERROR_FILE;
@@ -167,7 +167,7 @@ pub(crate) fn variables(
     job: &Job,
     assignment: &Assignment,
     local_rank: usize,
-    share: Option<&Share>,
+    share: Option<&CpuShare>,
 ) -> Result<Vec<(OsString, OsString)>, LaunchError> {
     let mut variables = job.variables.clone();
     let mut set = |name: &str, value: &OsStr| variables.push((name.into(), value.into()));
@@ -212,7 +212,7 @@ fn start(
     job: &Job,
     assignment: &Assignment,
     local_rank: usize,
-    share: Option<&Share>,
+    share: Option<&CpuShare>,
     Inherited { store, token, register }: Inherited,
     filters: &[Option<Filter>; 2],
 ) -> Result<Worker, LaunchError> {
@@ -234,7 +234,7 @@ fn start(
     // A separate process group: a Ctrl-C on the terminal reaches only the launcher, which then stops all ranks in
     // order. And one signal reaches all processes that the rank has started.
     command.process_group(0);
-    let cores = share.map(Share::set);
+    let cores = share.map(CpuShare::set);
     die_with_launcher(&mut command, store.into_iter().chain(token).chain([reporting]).collect(), register, cores);
 
     let spawn_error = |source| LaunchError::Spawn { program: job.program.clone(), rank, source };

@@ -47,7 +47,7 @@ pub use keep::Keep;
 pub use layers::LayeredConfig;
 pub use metrics::MetricName;
 pub use resume::Resume;
-pub use setting::{Group, Scope, Setting};
+pub use setting::{Scope, Setting, SettingGroup};
 pub use value::{
     Augmentation, Balance, Decoding, ErasingColors, Kind, LrScaling, OnBadSample, OptimizerKind, Range, RankKind,
     ReducePrecision, RequeueSignal, SamplerKind, ScheduleKind, Shuffling, SplitRule, StrategyKind, SumOrder,
@@ -81,7 +81,7 @@ macro_rules! settings {
         /// Every setting, in the order of the help.
         pub static SETTINGS: &[Setting] = &[$($(Setting {
             name: stringify!($name),
-            group: Group::$group,
+            group: SettingGroup::$group,
             summary: $summary.trim_ascii(),
             details: concat!($($detail),*).trim_ascii(),
             default_words: concat!($($default_words)?),

@@ -50,9 +50,9 @@ pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_
 pub use classifier::Classifier;
 pub use config::{
     ALIASES, Augmentation, AutoAugmentation, Balance, ByteCount, ConfigError, DEFAULT_GLOBAL_BATCH, Decoding,
-    DeviceSelection, Devices, ErasingColors, Group, Keep, Kind, LayeredConfig, LrScaling, Meaning, MetricName,
-    OnBadSample, OptimizerKind, Precision, Range, RankKind, ReducePrecision, RequeueSignal, Resume, SETTINGS,
-    SamplerKind, ScheduleKind, Scope, Setting, Shuffling, Source, SplitRule, StrategyKind, SumOrder, Surroundings,
+    DeviceSelection, Devices, ErasingColors, Keep, Kind, LayeredConfig, LrScaling, Meaning, MetricName, OnBadSample,
+    OptimizerKind, Precision, Range, RankKind, ReducePrecision, RequeueSignal, Resume, SETTINGS, SamplerKind,
+    ScheduleKind, Scope, Setting, SettingGroup, Shuffling, Source, SplitRule, StrategyKind, SumOrder, Surroundings,
     TrainConfig, TransportKind, UnusedParameters, answer, is_near,
 };
 pub use confusion::Confusion;

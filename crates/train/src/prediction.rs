@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use enmasse_data::{
-    BadSample, DataError, Dataset, DecodePool, EvalCrop, EvalLoader, Extent, Image, ReadOptions, Resizer, Sharding,
-    View, Wanted, decode,
+    BadSample, DataError, Dataset, DecodePool, EvalCrop, EvalLoader, Extent, Image, ImageRegion, ReadOptions,
+    RegionRequest, Resizer, Sharding, decode,
 };
 use enmasse_device::{HostBatch, Program, StepInputs};
 use enmasse_graph::{Mode, Phase};
@@ -170,8 +170,8 @@ impl Dataset for Images {
     fn read_part(
         &self,
         index: usize,
-        wanted: &dyn Fn(usize, usize) -> Wanted,
-        view: &mut View,
+        wanted: &dyn Fn(usize, usize) -> RegionRequest,
+        view: &mut ImageRegion,
     ) -> Result<(), DataError> {
         match self.source(index) {
             (Source::File(path), _) => decode::read_part(path, self.reading, wanted, view),

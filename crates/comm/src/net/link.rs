@@ -76,9 +76,9 @@ impl Link {
         if payload.len() > FRAME_LIMIT {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("a message of {} bytes", payload.len())));
         }
-        let mut turn = self.outbound.lock().unwrap_or_else(PoisonError::into_inner);
-        let outbound = turn.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        write_frame(&self.stream, outbound, kind, payload).inspect_err(|_| *turn = None)
+        let mut running = self.outbound.lock().unwrap_or_else(PoisonError::into_inner);
+        let outbound = running.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        write_frame(&self.stream, outbound, kind, payload).inspect_err(|_| *running = None)
     }
 
     /// Waits for a message with at most `limit` bytes of payload.

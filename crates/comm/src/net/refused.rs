@@ -40,7 +40,7 @@ impl Reason {
         }
     }
 
-    fn words(self) -> &'static str {
+    fn counters(self) -> &'static str {
         match self {
             Reason::Token => "without the token of this run",
             Reason::Version => "of another version of enmasse",
@@ -103,7 +103,7 @@ impl fmt::Display for Refused {
             let plural = if *count == 1 { "" } else { "s" };
             let addresses: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
             let more = if *are_more { " and other addresses" } else { "" };
-            write!(f, "{before}{count} connection{plural} from {}{more}, {}", addresses.join(", "), reason.words())?;
+            write!(f, "{before}{count} connection{plural} from {}{more}, {}", addresses.join(", "), reason.counters())?;
             before = "; ";
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::whereabouts::Whereabouts;
+use super::rank_zero_address::RankZeroAddress;
 use super::{Rendezvous, Secret};
 use crate::error::{JoinError, files_limit};
 use crate::failure::Failure;
@@ -29,20 +29,20 @@ const UNTRIED: &str = "no attempt was made";
 pub(super) fn to_rank_0(
     rendezvous: &mut Rendezvous,
     secret: &Secret,
-    whereabouts: &mut Whereabouts,
+    rank_zero_address: &mut RankZeroAddress,
     purpose: Purpose,
     deadline: Instant,
     failure: &Failure,
 ) -> Result<(Link, Token), JoinError> {
     let (rank, address) = (rendezvous.rank, rendezvous.address.clone());
     // With several ports, a stranger may hold one of them; and before a restart rank 0 had another port.
-    let is_certain = matches!(whereabouts, Whereabouts::Known(_)) && rendezvous.more_ports.is_empty();
+    let is_certain = matches!(rank_zero_address, RankZeroAddress::Known(_)) && rendezvous.more_ports.is_empty();
     let may_change = matches!(secret, Secret::InFile(_));
     let left = || deadline.saturating_duration_since(Instant::now());
     let (mut refusals, mut closings) = (0, 0);
     let mut why = String::from(UNTRIED);
     while !left().is_zero() && !failure.is_stopping() {
-        let targets = rendezvous.targets(whereabouts).unwrap_or_else(|problem| {
+        let targets = rendezvous.targets(rank_zero_address).unwrap_or_else(|problem| {
             why = problem;
             vec![]
         });

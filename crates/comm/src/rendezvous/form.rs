@@ -49,7 +49,7 @@ pub(crate) trait Board {
 
 /// Where a rank is, and how others reach it; kept for groups split later from its first group.
 #[derive(Clone)]
-pub(crate) struct Reach {
+pub(crate) struct Connectivity {
     pub transport: TransportChoice,
     /// See [`crate::Rendezvous::node`].
     pub node: Option<String>,
@@ -67,10 +67,10 @@ pub(crate) struct Network {
     pub ip_of_rank_0: IpAddr,
 }
 
-impl Reach {
+impl Connectivity {
     /// The reach of ranks that are threads of one process.
     pub(crate) fn within_process() -> Self {
-        Reach { transport: TransportChoice::Shared, node: None, network: None }
+        Connectivity { transport: TransportChoice::Shared, node: None, network: None }
     }
 }
 
@@ -81,15 +81,15 @@ pub(crate) struct Seat<'a> {
     pub job_ranks: Vec<usize>,
     pub path: GroupPath,
     pub identity: Identity,
-    pub reach: &'a Reach,
+    pub connectivity: &'a Connectivity,
     /// The ranks' meeting address, for messages.
     pub address: &'a str,
     pub deadline: Instant,
 }
 
-/// The card that every rank publishes about itself.
+/// What every rank publishes about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Card {
+pub(crate) struct RankInfo {
     pub host: String,
     /// The running kernel.
     pub machine: String,
@@ -101,21 +101,21 @@ pub(crate) struct Card {
     pub transport: String,
 }
 
-impl Card {
-    fn own(reach: &Reach) -> Result<Self, JoinError> {
+impl RankInfo {
+    fn own(connectivity: &Connectivity) -> Result<Self, JoinError> {
         let machine = match std::fs::read_to_string("/proc/sys/kernel/random/boot_id") {
             // Without its name this machine would count as another one.
             Err(source) if files_limit(&source).is_some() => return Err(JoinError::Thread { source }),
             read => read.unwrap_or_default(),
         };
         let namespace = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap_or_default();
-        let (user, node) = (rustix::process::geteuid().as_raw(), reach.node.as_deref().unwrap_or_default());
-        Ok(Card {
+        let (user, node) = (rustix::process::geteuid().as_raw(), connectivity.node.as_deref().unwrap_or_default());
+        Ok(RankInfo {
             host: host_name(),
             machine: machine.trim().to_owned(),
             place: format!("{} {user}", namespace("pid").display()),
             network: format!("{} {}", namespace("net").display(), node.replace('\n', " ")),
-            transport: reach.transport.to_string(),
+            transport: connectivity.transport.to_string(),
         })
     }
 
@@ -131,7 +131,7 @@ impl Card {
     pub(crate) fn from_text(text: &str) -> Option<Self> {
         let mut lines = text.splitn(5, '\n').map(str::to_owned);
         let mut line = || lines.next();
-        Some(Card { host: line()?, machine: line()?, place: line()?, network: line()?, transport: line()? })
+        Some(RankInfo { host: line()?, machine: line()?, place: line()?, network: line()?, transport: line()? })
     }
 }
 
@@ -162,14 +162,14 @@ struct Sharing {
 impl Seat<'_> {
     /// Every step from ranks that can communicate to the first operation.
     pub(crate) fn form(&self, board: &dyn Board) -> Result<Formed, JoinError> {
-        let choice = self.reach.transport;
-        let cards = board.exchange("card", &Card::own(self.reach)?.to_text())?;
-        let cards = cards.iter().map(|text| Card::from_text(text)).collect::<Option<Vec<_>>>();
-        let cards = cards.ok_or_else(|| board.nonsense("a malformed card"))?;
-        if let Some(rank) = cards.iter().position(|card| card.transport != cards[0].transport) {
+        let choice = self.connectivity.transport;
+        let infos = board.exchange("card", &RankInfo::own(self.connectivity)?.to_text())?;
+        let infos = infos.iter().map(|text| RankInfo::from_text(text)).collect::<Option<Vec<_>>>();
+        let infos = infos.ok_or_else(|| board.nonsense("a malformed description"))?;
+        if let Some(rank) = infos.iter().position(|info| info.transport != infos[0].transport) {
             let why = format!(
                 "the transport is {} on rank {} and {} on rank {}: start all ranks with the same options",
-                cards[0].transport, self.job_ranks[0], cards[rank].transport, self.job_ranks[rank]
+                infos[0].transport, self.job_ranks[0], infos[rank].transport, self.job_ranks[rank]
             );
             let rank = self.job_ranks[self.rank];
             return Err(JoinError::Refused { rank, address: self.address.to_owned(), why });
@@ -178,12 +178,12 @@ impl Seat<'_> {
             Members { rank: self.rank, job_ranks: self.job_ranks.clone(), identity: self.identity, path: self.path };
 
         let Sharing { topology, region, problems } = match choice {
-            TransportChoice::Tcp => Sharing { topology: Topology::apart(cards.len()), region: None, problems: vec![] },
-            TransportChoice::Auto | TransportChoice::Shared | TransportChoice::Mpi(_) => self.share(board, &cards)?,
+            TransportChoice::Tcp => Sharing { topology: Topology::apart(infos.len()), region: None, problems: vec![] },
+            TransportChoice::Auto | TransportChoice::Shared | TransportChoice::Mpi(_) => self.share(board, &infos)?,
         };
         let mut way = topology.describe("TCP");
         let mut refused = None;
-        let network = self.reach.network.as_ref().filter(|_| choice != TransportChoice::Shared);
+        let network = self.connectivity.network.as_ref().filter(|_| choice != TransportChoice::Shared);
         let transport: Box<dyn Transport> = match (region, network) {
             (Some(region), _) if topology.nodes().len() == 1 => {
                 board.exchange("ready", "")?;
@@ -207,7 +207,7 @@ impl Seat<'_> {
                 let thread = |source| JoinError::Thread { source };
                 let links: Box<dyn Links> = match choice {
                     TransportChoice::Mpi(family) => {
-                        let hosts: Vec<_> = cards.iter().map(|card| &*card.host).collect();
+                        let hosts: Vec<_> = infos.iter().map(|info| &*info.host).collect();
                         let (links, library) = self.connect_by_mpi(board, family, &topology, &hosts)?;
                         way = topology.describe(&library);
                         links
@@ -223,21 +223,21 @@ impl Seat<'_> {
             }
         };
         let ways = [way].into_iter().chain(problems).collect();
-        let hosts = cards.into_iter().map(|card| card.host).collect();
+        let hosts = infos.into_iter().map(|info| info.host).collect();
         Ok(Formed { members, hosts, ways, transport, refused })
     }
 
     /// Shared memory for the ranks of each node. The ranks of a node share it all or not at all.
-    fn share(&self, board: &dyn Board, cards: &[Card]) -> Result<Sharing, JoinError> {
-        let nodes: Vec<_> = cards.iter().map(Card::node).collect();
+    fn share(&self, board: &dyn Board, infos: &[RankInfo]) -> Result<Sharing, JoinError> {
+        let nodes: Vec<_> = infos.iter().map(RankInfo::node).collect();
         let topology = Topology::new(&nodes);
-        let mut problems = self.strangers(cards);
-        if topology.nodes().len() == cards.len() {
+        let mut problems = self.strangers(infos);
+        if topology.nodes().len() == infos.len() {
             return Ok(Sharing { topology, region: None, problems });
         }
         let mates = &topology.nodes()[topology.node_of(self.rank)];
         let layout = match topology.nodes().len() {
-            1 => SharedTransport::layout(cards.len()),
+            1 => SharedTransport::layout(infos.len()),
             _ => HierarchicalTransport::layout(&topology, topology.node_of(self.rank)),
         };
         // The first rank of a node keeps the file open until all have mapped it. Afterwards only the mappings hold it, so
@@ -271,20 +271,20 @@ impl Seat<'_> {
         let created = || created.and_then(Result::ok).map(|(region, _)| region);
         let region = if fails(self.rank) { None } else { region.ok().flatten().or_else(created) };
         // The ranks of a node where that failed become nodes of their own.
-        let names = (0..cards.len()).map(|rank| (nodes[rank], fails(rank).then_some(rank)));
+        let names = (0..infos.len()).map(|rank| (nodes[rank], fails(rank).then_some(rank)));
         Ok(Sharing { topology: Topology::new(&names.collect::<Vec<_>>()), region, problems })
     }
 
     /// Says which ranks of one machine cannot open each other's memory, and why.
-    fn strangers(&self, cards: &[Card]) -> Vec<String> {
-        let stranger = |(rank, card): (usize, &Card)| {
-            let first = cards[..rank].iter().position(|other| other.machine == card.machine)?;
-            (cards[first].place != card.place).then(|| {
+    fn strangers(&self, infos: &[RankInfo]) -> Vec<String> {
+        let stranger = |(rank, info): (usize, &RankInfo)| {
+            let first = infos[..rank].iter().position(|other| other.machine == info.machine)?;
+            (infos[first].place != info.place).then(|| {
                 let [rank, first] = [rank, first].map(|rank| self.job_ranks[rank]);
                 format!("rank {rank} is in another container or of another user than rank {first} on the same machine")
             })
         };
-        cards.iter().enumerate().filter_map(stranger).collect()
+        infos.iter().enumerate().filter_map(stranger).collect()
     }
 
     /// Connects this rank to all its peers, once all ranks have theirs: it connects to the lower ones, and accepts connections
@@ -434,21 +434,22 @@ mod tests {
 
     #[test]
     fn cards_round_trip() {
-        let card = Card::own(&Reach { node: Some("a\nb".into()), ..Reach::within_process() }).unwrap();
-        assert!(card.network.ends_with(" a b"), "{card:?}");
-        assert_eq!(Card::from_text(&card.to_text()), Some(card));
-        assert_eq!(Card::from_text("host\nmachine\nplace\nnetwork"), None);
+        let info =
+            RankInfo::own(&Connectivity { node: Some("a\nb".into()), ..Connectivity::within_process() }).unwrap();
+        assert!(info.network.ends_with(" a b"), "{info:?}");
+        assert_eq!(RankInfo::from_text(&info.to_text()), Some(info));
+        assert_eq!(RankInfo::from_text("host\nmachine\nplace\nnetwork"), None);
     }
 
-    /// A rank's card: the machine, the place there, and the network.
-    fn card([machine, place, network]: [&str; 3]) -> Card {
+    /// What a rank publishes: the machine, the place there, and the network.
+    fn info([machine, place, network]: [&str; 3]) -> RankInfo {
         let [machine, place, network] = [machine, place, network].map(str::to_owned);
-        Card { host: "h".into(), machine, place, network, transport: "auto".into() }
+        RankInfo { host: "h".into(), machine, place, network, transport: "auto".into() }
     }
 
     /// The node of each rank, whether it has memory, and the problems, as ranks 1 and 2 of 3 see them for the path that rank
     /// 0, played by the test, publishes.
-    fn share(path: &str, cards: [[&'static str; 3]; 3]) -> Vec<(Vec<usize>, bool, Vec<String>)> {
+    fn share(path: &str, infos: [[&'static str; 3]; 3]) -> Vec<(Vec<usize>, bool, Vec<String>)> {
         let values = Arc::<crate::store::KeyValues>::default();
         for (key, value) in [("memory/0", path), ("mapped/0", "")] {
             Store::Here(values.clone()).set(key, value.as_bytes()).unwrap();
@@ -460,9 +461,10 @@ mod tests {
                 let deadline = Instant::now() + Duration::from_secs(60);
                 let failure = &Failure::default();
                 let meeting = Meeting { rendezvous, store: &store, failure, deadline, refusals: None };
-                let (reach, identity, path) = (&Reach::within_process(), Identity::default(), GroupPath::default());
-                let seat = Seat { rank, job_ranks: vec![0, 1, 2], path, identity, reach, address: "", deadline };
-                let Sharing { topology, region, problems } = seat.share(&meeting, &cards.map(card)).unwrap();
+                let (connectivity, identity, path) =
+                    (&Connectivity::within_process(), Identity::default(), GroupPath::default());
+                let seat = Seat { rank, job_ranks: vec![0, 1, 2], path, identity, connectivity, address: "", deadline };
+                let Sharing { topology, region, problems } = seat.share(&meeting, &infos.map(info)).unwrap();
                 ((0..3).map(|rank| topology.node_of(rank)).collect(), region.is_some(), problems)
             })
         });

@@ -14,7 +14,7 @@ use crate::control::Control;
 use crate::error::JoinError;
 use crate::failure::Failure;
 use crate::flight::FlightRecorder;
-use crate::group::{Group, Ties};
+use crate::group::{Group, GroupState};
 use crate::group_path::GroupPath;
 use crate::mpi::MpiFamily;
 use crate::net::handshake::{Introduction, Purpose};
@@ -29,14 +29,14 @@ mod by_mpi;
 mod connect;
 mod environment;
 pub(crate) mod form;
-pub(crate) mod liaison;
+pub(crate) mod liveness;
 mod meeting;
-pub(crate) mod whereabouts;
+pub(crate) mod rank_zero_address;
 
-use form::{Board, Formed, Network, Reach, Seat};
-use liaison::Liaison;
+use form::{Board, Connectivity, Formed, Network, Seat};
+use liveness::Liveness;
 use meeting::Meeting;
-use whereabouts::Whereabouts;
+use rank_zero_address::RankZeroAddress;
 
 /// How long ranks wait for all to join unless something else is set: as long as torchrun's nodes.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(600);
@@ -171,23 +171,23 @@ impl Rendezvous {
             return Ok(Group::single());
         }
         let deadline = deadline_after(self.join_timeout);
-        let whereabouts = self.whereabouts(deadline)?;
+        let rank_zero_address = self.rank_zero_address(deadline)?;
         let secret = self.secret()?;
         let (failure, recorder) = (Arc::new(Failure::default()), FlightRecorder::default());
         let rank = self.rank;
         let entrance = if rank == 0 {
-            self.open(whereabouts, secret, &failure, &recorder)
+            self.open(rank_zero_address, secret, &failure, &recorder)
         } else {
-            self.enter(whereabouts, &secret, deadline, &failure, &recorder)
+            self.enter(rank_zero_address, &secret, deadline, &failure, &recorder)
         };
         let entrance = entrance.map_err(|error| error.of_rank_here(rank))?;
         let Entrance { ip, store_ip: ip_of_rank_0, .. } = entrance;
         let network = Network { token: entrance.token.clone(), ip, ip_of_rank_0 };
-        let reach = Reach { transport: self.transport, node: self.node.clone(), network: Some(network) };
+        let connectivity = Connectivity { transport: self.transport, node: self.node.clone(), network: Some(network) };
         let (job_ranks, path, address) = ((0..self.world_size).collect(), GroupPath::default(), &*self.address);
         let identity = self.identity();
-        let seat = Seat { rank, job_ranks, path, identity, reach: &reach, address, deadline };
-        let refusals = entrance.liaison.server().and_then(Server::refusals);
+        let seat = Seat { rank, job_ranks, path, identity, connectivity: &connectivity, address, deadline };
+        let refusals = entrance.liveness.server().and_then(Server::refusals);
         let meeting = Meeting {
             rendezvous: &self,
             store: &entrance.store,
@@ -198,16 +198,17 @@ impl Rendezvous {
         let Formed { members, hosts, ways, transport, refused } =
             seat.form(&meeting).map_err(|error| meeting.fail(error))?;
         failure.set_hosts(hosts);
-        let mut liaison = entrance.liaison;
-        let refused_by_server = match &mut liaison {
-            Liaison::Server(server) => server.shut_the_door(),
-            Liaison::Control(_) => None,
+        let mut liveness = entrance.liveness;
+        let refused_by_server = match &mut liveness {
+            Liveness::Server(server) => server.shut_the_door(),
+            Liveness::Control(_) => None,
         };
         for refused in [refused_by_server, refused].into_iter().flatten() {
             failure.refused(rank, refused);
         }
-        let ties = Ties::new(failure.clone(), recorder, self.options, reach, Some(Arc::new(liaison)));
-        Group::new(members, Some(transport), ways, ties.clone()).map_err(|error| meeting.fail(error))
+        let group_state =
+            GroupState::new(failure.clone(), recorder, self.options, connectivity, Some(Arc::new(liveness)));
+        Group::new(members, Some(transport), ways, group_state.clone()).map_err(|error| meeting.fail(error))
     }
 
     fn identity(&self) -> Identity {
@@ -231,12 +232,12 @@ impl Rendezvous {
     /// Rank 0's first step: listens.
     fn open(
         &mut self,
-        mut whereabouts: Whereabouts,
+        mut rank_zero_address: RankZeroAddress,
         secret: Secret,
         failure: &Arc<Failure>,
         recorder: &FlightRecorder,
     ) -> Result<Entrance, JoinError> {
-        let listener = self.listen(&mut whereabouts)?;
+        let listener = self.listen(&mut rank_zero_address)?;
         let (token, token_file) = match secret {
             Secret::Known(token) => (token, None),
             Secret::InFile(path) => {
@@ -249,30 +250,31 @@ impl Rendezvous {
         let (identity, heartbeat) = (self.identity(), self.heartbeat);
         let server = Server::start(listener, token.clone(), identity, self.world_size, heartbeat, failure, recorder)?;
         let store = server.store();
-        Ok(Entrance { store, token, ip, store_ip: ip, liaison: Liaison::Server(server), _token_file: token_file })
+        Ok(Entrance { store, token, ip, store_ip: ip, liveness: Liveness::Server(server), _token_file: token_file })
     }
 
     /// Every other rank's first step: connects to rank 0.
     fn enter(
         &mut self,
-        mut whereabouts: Whereabouts,
+        mut rank_zero_address: RankZeroAddress,
         secret: &Secret,
         deadline: Instant,
         failure: &Arc<Failure>,
         recorder: &FlightRecorder,
     ) -> Result<Entrance, JoinError> {
-        let (control, token) = connect::to_rank_0(self, secret, &mut whereabouts, Purpose::Control, deadline, failure)?;
+        let (control, token) =
+            connect::to_rank_0(self, secret, &mut rank_zero_address, Purpose::Control, deadline, failure)?;
         let thread = |source| JoinError::Thread { source };
         let ip = self.own_door(control.stream().local_addr().map_err(thread)?.ip());
         let reached = control.stream().peer_addr().map_err(thread)?;
         let store_ip = reached.ip();
         let control =
             Control::start(control, self.address.clone(), failure, recorder, self.heartbeat).map_err(thread)?;
-        let mut there = Whereabouts::Known(vec![reached]);
+        let mut there = RankZeroAddress::Known(vec![reached]);
         let (store, _) = connect::to_rank_0(self, secret, &mut there, Purpose::Store, deadline, failure)
             .map_err(|error| failure.cause().map_or(error, JoinError::Cause))?;
         let store = Store::There(store);
-        Ok(Entrance { store, token, ip, store_ip, liaison: Liaison::Control(control), _token_file: None })
+        Ok(Entrance { store, token, ip, store_ip, liveness: Liveness::Control(control), _token_file: None })
     }
 }
 
@@ -291,7 +293,7 @@ struct Entrance {
     ip: IpAddr,
     /// The address at which this rank reaches rank 0.
     store_ip: IpAddr,
-    liaison: Liaison,
+    liveness: Liveness,
     _token_file: Option<Removed>,
 }
 

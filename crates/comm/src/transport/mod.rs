@@ -34,7 +34,7 @@ const MAX_ROUND: Duration = Duration::from_secs(1);
 pub(crate) trait Transport: Send {
     /// Carries out one operation, to which every rank of the group contributes. Waits as long as the turn permits, and
     /// does not touch the operation's memory after it has returned.
-    fn execute(&mut self, turn: &Turn) -> Result<(), Stop>;
+    fn execute(&mut self, running: &RunningOperation) -> Result<(), Stop>;
 
     /// The memory that all ranks share, if any.
     fn region(&self) -> Option<Arc<Region>>;
@@ -61,7 +61,7 @@ pub(crate) enum Stop {
 }
 
 /// One operation being carried out.
-pub(crate) struct Turn<'a> {
+pub(crate) struct RunningOperation<'a> {
     pub operation: &'a Operation,
     pub failure: &'a Failure,
     timeouts: Timeouts,
@@ -82,11 +82,11 @@ pub(crate) struct Timeouts {
     pub warning: Duration,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> RunningOperation<'a> {
     pub(crate) fn new(operation: &'a Operation, failure: &'a Failure, timeouts: Timeouts) -> Self {
         let (has_warned, agreed, now) = (Cell::new(false), Cell::new(false), Instant::now());
         let (began, awake) = (Cell::new(now), Cell::new(Awake::new(MAX_ROUND, now)));
-        Turn { operation, failure, timeouts, began, awake, has_warned, agreed }
+        RunningOperation { operation, failure, timeouts, began, awake, has_warned, agreed }
     }
 
     /// Called now and then by a waiting rank; `late` returns the ranks that it waits for.
@@ -156,15 +156,15 @@ impl Members {
     }
 
     /// The cause if the ranks `late` keep the others waiting. The first of them is blamed.
-    fn late(&self, late: &[usize], turn: &Turn, waited: Duration) -> Option<Box<Cause>> {
+    fn late(&self, late: &[usize], running: &RunningOperation, waited: Duration) -> Option<Box<Cause>> {
         // Before agreement the culprit is mostly a rank's own code; afterwards it is its machine or the network.
-        let what = match (turn.agreed.get(), late) {
+        let what = match (running.agreed.get(), late) {
             (false, _) => "had not joined the operation",
             (true, [_]) => "had joined the operation, but not done its part",
             (true, _) => "had joined the operation, but not done their part",
         };
         let cause = self.blame_late(late, what, waited)?;
-        Some(Box::new(cause.during(turn.operation.describe(), turn.operation.sequence)))
+        Some(Box::new(cause.during(running.operation.describe(), running.operation.sequence)))
     }
 
     /// The same for a watched operation.
@@ -186,16 +186,16 @@ impl Members {
     }
 
     /// Compares the headers of all ranks. Every rank finds the same pair: rank 0 and the first rank that differs.
-    pub(crate) fn compare(&self, turn: &Turn, header: impl Fn(usize) -> Header) -> Result<(), Stop> {
-        self.compare_some(turn, 0..self.world_size(), header)?;
-        turn.agreed.set(true);
+    pub(crate) fn compare(&self, running: &RunningOperation, header: impl Fn(usize) -> Header) -> Result<(), Stop> {
+        self.compare_some(running, 0..self.world_size(), header)?;
+        running.agreed.set(true);
         Ok(())
     }
 
     /// Compares the headers of some ranks, with that of the first of them.
     pub(crate) fn compare_some(
         &self,
-        turn: &Turn,
+        running: &RunningOperation,
         mut ranks: impl Iterator<Item = usize>,
         header: impl Fn(usize) -> Header,
     ) -> Result<(), Stop> {
@@ -208,7 +208,7 @@ impl Members {
             self.job_ranks[other],
             header(other).describe_against(&first),
         );
-        Err(self.blame(other, CauseKind::Desync, turn.operation, message))
+        Err(self.blame(other, CauseKind::Desync, running.operation, message))
     }
 }
 
@@ -229,11 +229,11 @@ mod tests {
         let (operation, failure) = (Operation::barrier(), Failure::default());
         let timeouts = Timeouts { timeout: Duration::MAX, warning: Duration::MAX };
         let check = |late: &[usize], agreed: bool, expected: &str| {
-            let turn = Turn::new(&operation, &failure, timeouts);
+            let running = RunningOperation::new(&operation, &failure, timeouts);
             if agreed {
-                members.compare(&turn, |_| operation.header(members.identity)).unwrap();
+                members.compare(&running, |_| operation.header(members.identity)).unwrap();
             }
-            let cause = members.late(late, &turn, Duration::from_secs(30)).unwrap();
+            let cause = members.late(late, &running, Duration::from_secs(30)).unwrap();
             assert_eq!((cause.rank, cause.message.as_str()), (late.first().copied(), expected));
         };
         check(&[2], false, "it had not joined the operation after 30 s");
@@ -245,12 +245,13 @@ mod tests {
     #[test]
     fn time_in_which_a_rank_was_stopped_is_no_wait() {
         let (operation, failure) = (Operation::barrier(), Failure::default());
-        let turn = Turn::new(&operation, &failure, Timeouts { timeout: Duration::MAX, warning: Duration::MAX });
-        let began = turn.began.get();
+        let running =
+            RunningOperation::new(&operation, &failure, Timeouts { timeout: Duration::MAX, warning: Duration::MAX });
+        let began = running.began.get();
         // Looks, and how long the rank has waited by then, in milliseconds.
         for (look, waited) in [(500, 500), (1500, 1500), (61_500, 1500), (62_000, 2000), (63_001, 2000), (63_020, 2019)]
         {
-            let found = turn.waited(began + Duration::from_millis(look));
+            let found = running.waited(began + Duration::from_millis(look));
             assert_eq!(found, Duration::from_millis(waited), "at {look} ms");
         }
     }

@@ -30,7 +30,7 @@ const HEADERS: usize = 2;
 ///
 /// The counters grow over the life of the group and never decrease.
 #[repr(C, align(128))]
-pub(crate) struct Words {
+pub(crate) struct Counters {
     /// Operations whose header is published.
     pub entered: AtomicU64,
     /// Rounds whose data lies in the owner's slot.
@@ -54,8 +54,8 @@ pub(crate) struct Words {
     headers: [[AtomicU64; HEADER_WORDS]; HEADERS],
 }
 
-impl Words {
-    /// Publishes the header of operation `sequence`, which [`Words::entered`] announces.
+impl Counters {
+    /// Publishes the header of operation `sequence`, which [`Counters::entered`] announces.
     pub(crate) fn set_header(&self, sequence: u64, header: &[u64; HEADER_WORDS]) {
         for (place, &word) in self.headers[sequence as usize % HEADERS].iter().zip(header) {
             place.store(word, Ordering::Relaxed);
@@ -127,7 +127,7 @@ impl Layout {
     }
 
     fn marks_offset(&self) -> Option<usize> {
-        self.ranks.checked_mul(size_of::<Words>())
+        self.ranks.checked_mul(size_of::<Counters>())
     }
 
     fn slots_offset(&self) -> Option<usize> {
@@ -217,11 +217,11 @@ impl Region {
     }
 
     /// The control words of `rank`.
-    pub(crate) fn words(&self, rank: usize) -> &Words {
+    pub(crate) fn counters(&self, rank: usize) -> &Counters {
         assert!(rank < self.layout.ranks);
         // SAFETY: the region begins with `ranks` words, is page-aligned and zeroed at creation, and all words are
         // atomics.
-        unsafe { &*self.base().cast::<Words>().add(rank) }
+        unsafe { &*self.base().cast::<Counters>().add(rank) }
     }
 
     /// What `rank` last heard from rank `other` of the whole group: the number of an operation that it has joined.
@@ -313,10 +313,10 @@ mod tests {
         let another = Layout { ranks: 2, ..LAYOUT };
         assert!(Region::open(Path::new(&Region::path_of(&file)), another).is_err());
         drop(file);
-        first.words(2).set_header(5, &[1, 2, 3, 4, 5, 6, 7, 8]);
-        first.words(2).publish(&first.words(2).entered, 5);
-        assert_eq!(second.words(2).entered.load(Ordering::Acquire), 5);
-        assert_eq!(second.words(2).header(5), [1, 2, 3, 4, 5, 6, 7, 8]);
+        first.counters(2).set_header(5, &[1, 2, 3, 4, 5, 6, 7, 8]);
+        first.counters(2).publish(&first.counters(2).entered, 5);
+        assert_eq!(second.counters(2).entered.load(Ordering::Acquire), 5);
+        assert_eq!(second.counters(2).header(5), [1, 2, 3, 4, 5, 6, 7, 8]);
         first.mark(2, 6).store(9, Ordering::Relaxed);
         let marks = [(2, 6), (2, 5), (1, 6)].map(|(rank, other)| second.mark(rank, other).load(Ordering::Relaxed));
         assert_eq!(marks, [9, 0, 0]);

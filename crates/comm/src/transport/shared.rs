@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::region::{Layout, Region, SLOTS, Words};
-use super::{DIRECT_BYTES, Members, SLEEP, SPIN, Stop, Transport, Turn, copy};
+use super::region::{Counters, Layout, Region, SLOTS};
+use super::{DIRECT_BYTES, Members, RunningOperation, SLEEP, SPIN, Stop, Transport, copy};
 use crate::element::{Element, with_element};
 use crate::failure::Failure;
 use crate::operation::{Header, Kind, Operation};
@@ -48,25 +48,36 @@ impl SharedTransport {
         SharedTransport { region, members, round: 0, spin }
     }
 
-    fn own(&self) -> &Words {
-        self.region.words(self.members.rank)
+    fn own(&self) -> &Counters {
+        self.region.counters(self.members.rank)
     }
 
     /// Waits until every other rank's `counter` has reached `target`.
-    fn wait_for_all(&self, turn: &Turn, counter: fn(&Words) -> &AtomicU64, target: u64) -> Result<(), Stop> {
+    fn wait_for_all(
+        &self,
+        running: &RunningOperation,
+        counter: fn(&Counters) -> &AtomicU64,
+        target: u64,
+    ) -> Result<(), Stop> {
         // Starting after this rank's own index spreads the ranks over the words that they poll.
         let ranks = self.members.world_size();
-        (1..ranks).try_for_each(|step| self.wait_for(turn, (self.members.rank + step) % ranks, counter, target))
+        (1..ranks).try_for_each(|step| self.wait_for(running, (self.members.rank + step) % ranks, counter, target))
     }
 
-    fn wait_for(&self, turn: &Turn, rank: usize, counter: fn(&Words) -> &AtomicU64, target: u64) -> Result<(), Stop> {
-        let words = self.region.words(rank);
-        let reached = || counter(words).load(Ordering::Acquire) >= target;
+    fn wait_for(
+        &self,
+        running: &RunningOperation,
+        rank: usize,
+        counter: fn(&Counters) -> &AtomicU64,
+        target: u64,
+    ) -> Result<(), Stop> {
+        let counters = self.region.counters(rank);
+        let reached = || counter(counters).load(Ordering::Acquire) >= target;
         if reached() {
             return Ok(());
         }
         let began = Instant::now();
-        while began.elapsed() < self.spin && !words.shares_processor() {
+        while began.elapsed() < self.spin && !counters.shares_processor() {
             for _ in 0..32 {
                 std::hint::spin_loop();
                 if reached() {
@@ -75,50 +86,51 @@ impl SharedTransport {
             }
         }
         loop {
-            turn.go_on_waiting(&self.members, || self.late(turn, rank))?;
+            running.go_on_waiting(&self.members, || self.late(running, rank))?;
             // Read before the counter: work done before leaving still counts.
-            let left = words.left.load(Ordering::Acquire) != 0;
+            let left = counters.left.load(Ordering::Acquire) != 0;
             if reached() {
                 return Ok(());
             }
             if left {
-                return Err(self.members.left(rank, turn.operation));
+                return Err(self.members.left(rank, running.operation));
             }
-            words.sleep_unless(|| reached() || words.left.load(Ordering::Acquire) != 0, SLEEP);
+            counters.sleep_unless(|| reached() || counters.left.load(Ordering::Acquire) != 0, SLEEP);
         }
     }
 
     /// The ranks that have not entered the operation; if all have, the awaited rank.
-    fn late(&self, turn: &Turn, awaited: usize) -> Vec<usize> {
+    fn late(&self, running: &RunningOperation, awaited: usize) -> Vec<usize> {
         let has_entered =
-            |rank: usize| self.region.words(rank).entered.load(Ordering::Acquire) >= turn.operation.sequence;
+            |rank: usize| self.region.counters(rank).entered.load(Ordering::Acquire) >= running.operation.sequence;
         let late: Vec<_> =
             (0..self.members.world_size()).filter(|&rank| rank != self.members.rank && !has_entered(rank)).collect();
         if late.is_empty() { vec![awaited] } else { late }
     }
 
     /// Publishes this rank's operation.
-    fn enter(&self, turn: &Turn) {
-        let Header(header) = turn.operation.header(self.members.identity);
-        self.own().set_header(turn.operation.sequence, &header);
-        self.own().publish(&self.own().entered, turn.operation.sequence);
+    fn enter(&self, running: &RunningOperation) {
+        let Header(header) = running.operation.header(self.members.identity);
+        self.own().set_header(running.operation.sequence, &header);
+        self.own().publish(&self.own().entered, running.operation.sequence);
     }
 
     /// Waits until all have entered the operation, and compares their headers. No other data of a rank is read before.
-    fn agree(&self, turn: &Turn) -> Result<(), Stop> {
-        self.wait_for_all(turn, |words| &words.entered, turn.operation.sequence)?;
-        self.members.compare(turn, |rank| Header(self.region.words(rank).header(turn.operation.sequence)))
+    fn agree(&self, running: &RunningOperation) -> Result<(), Stop> {
+        self.wait_for_all(running, |counters| &counters.entered, running.operation.sequence)?;
+        self.members.compare(running, |rank| Header(self.region.counters(rank).header(running.operation.sequence)))
     }
 
     /// Waits until the slot of `round` may be overwritten.
-    fn wait_for_slot(&self, turn: &Turn, round: u64) -> Result<(), Stop> {
-        self.wait_for_all(turn, |words| &words.consumed, (round + 1).saturating_sub(SLOTS as u64))
+    fn wait_for_slot(&self, running: &RunningOperation, round: u64) -> Result<(), Stop> {
+        self.wait_for_all(running, |counters| &counters.consumed, (round + 1).saturating_sub(SLOTS as u64))
     }
 
-    fn all_reduce<T: Element>(&mut self, turn: &Turn) -> Result<(), Stop> {
-        let (count, ranks, rank) = (turn.operation.count, self.members.world_size(), self.members.rank);
-        let data = turn.operation.output.cast::<T>();
-        let (partials, most) = (turn.operation.shards.partials(rank).count(), turn.operation.shards.most_partials());
+    fn all_reduce<T: Element>(&mut self, running: &RunningOperation) -> Result<(), Stop> {
+        let (count, ranks, rank) = (running.operation.count, self.members.world_size(), self.members.rank);
+        let data = running.operation.output.cast::<T>();
+        let (partials, most) =
+            (running.operation.shards.partials(rank).count(), running.operation.shards.most_partials());
         let chunk = chunk(SLOT_BYTES, size_of::<T>(), most);
         let rounds = count.div_ceil(chunk);
         let direct = count * size_of::<T>() * most <= DIRECT_BYTES;
@@ -128,11 +140,11 @@ impl SharedTransport {
         for step in 0..rounds + 2 {
             if step < rounds {
                 let (round, range) = (self.round + step as u64, range(step));
-                self.wait_for_slot(turn, round)?;
+                self.wait_for_slot(running, round)?;
                 let slot = self.region.slot(rank, round).cast::<T>();
                 let own = if direct { 0..0 } else { own_piece(range.len()) };
                 for partial in 0..partials {
-                    let start = partial * turn.operation.stride + range.start;
+                    let start = partial * running.operation.stride + range.start;
                     for part in [0..own.start, own.end..range.len()] {
                         let staged = slot.wrapping_add(partial * chunk + part.start);
                         // SAFETY: inside this rank's slot, which no rank reads yet, and inside the caller's data.
@@ -141,24 +153,24 @@ impl SharedTransport {
                 }
                 self.own().publish(&self.own().staged, round + 1);
                 if step == 0 {
-                    self.enter(turn);
-                    self.agree(turn)?;
+                    self.enter(running);
+                    self.agree(running)?;
                 }
             }
             if let Some(step) = step.checked_sub(1).filter(|&step| step < rounds) {
                 let (round, range) = (self.round + step as u64, range(step));
-                self.wait_for_all(turn, |words| &words.staged, round + 1)?;
+                self.wait_for_all(running, |counters| &counters.staged, round + 1)?;
                 let own = own_piece(range.len());
                 // If every rank adds up everything, others still read the slot, so the result is not written to it.
                 let result = (!direct).then(|| self.region.slot(rank, round).cast::<T>().wrapping_add(own.start));
                 let part = range.start + own.start..range.start + own.end;
-                self.reduce::<T>(turn, round, part, |partial| partial * chunk + own.start, result);
+                self.reduce::<T>(running, round, part, |partial| partial * chunk + own.start, result);
                 self.own().publish(&self.own().reduced, round + 1);
             }
             if let Some(step) = step.checked_sub(2) {
                 let (round, range) = (self.round + step as u64, range(step));
                 for other in (1..ranks).map(|step| (rank + step) % ranks).filter(|_| !direct) {
-                    self.wait_for(turn, other, |words| &words.reduced, round + 1)?;
+                    self.wait_for(running, other, |counters| &counters.reduced, round + 1)?;
                     let part = piece(range.len(), size_of::<T>(), other, ranks);
                     let slot = self.region.slot(other, round).cast::<T>();
                     // SAFETY: the owner published its result, and keeps it until this rank has consumed it.
@@ -173,11 +185,11 @@ impl SharedTransport {
 
     /// Leaves each rank its part of the sum: a piece, or everything to one rank. A round moves some of every part; only the part's
     /// owner reads it.
-    fn reduce_to_owners<T: Element>(&mut self, turn: &Turn) -> Result<(), Stop> {
-        let Operation { shards, stride, .. } = *turn.operation;
+    fn reduce_to_owners<T: Element>(&mut self, running: &RunningOperation) -> Result<(), Stop> {
+        let Operation { shards, stride, .. } = *running.operation;
         let (ranks, rank, most) = (self.members.world_size(), self.members.rank, shards.most_partials());
-        let data = turn.operation.output.cast::<T>();
-        let pieces = |owner: usize| turn.operation.result_of(owner, ranks);
+        let data = running.operation.output.cast::<T>();
+        let pieces = |owner: usize| running.operation.result_of(owner, ranks);
         let owners = (0..ranks).filter(|&owner| !pieces(owner).is_empty());
         let longest = owners.clone().map(|owner| pieces(owner).len()).max().unwrap_or(0);
         let first = owners.clone().next().unwrap_or(0);
@@ -191,7 +203,7 @@ impl SharedTransport {
         for step in 0..rounds + 1 {
             if step < rounds {
                 let round = self.round + step as u64;
-                self.wait_for_slot(turn, round)?;
+                self.wait_for_slot(running, round)?;
                 let slot = self.region.slot(rank, round).cast::<T>();
                 for owner in owners.clone().filter(|&owner| owner != rank) {
                     let part = part(owner, step);
@@ -204,15 +216,15 @@ impl SharedTransport {
                 }
                 self.own().publish(&self.own().staged, round + 1);
                 if step == 0 {
-                    self.enter(turn);
-                    self.agree(turn)?;
+                    self.enter(running);
+                    self.agree(running)?;
                 }
             }
             if let Some(step) = step.checked_sub(1) {
                 let round = self.round + step as u64;
-                self.wait_for_all(turn, |words| &words.staged, round + 1)?;
+                self.wait_for_all(running, |counters| &counters.staged, round + 1)?;
                 if !pieces(rank).is_empty() {
-                    self.reduce::<T>(turn, round, part(rank, step), |partial| place(rank, partial), None);
+                    self.reduce::<T>(running, round, part(rank, step), |partial| place(rank, partial), None);
                 }
                 self.own().publish(&self.own().reduced, round + 1);
                 self.own().publish(&self.own().consumed, round + 1);
@@ -227,14 +239,14 @@ impl SharedTransport {
     /// own slot.
     fn reduce<T: Element>(
         &self,
-        turn: &Turn,
+        running: &RunningOperation,
         round: u64,
         part: Range<usize>,
         staged: impl Fn(usize) -> usize,
         result: Option<*mut T>,
     ) {
-        let Operation { shards, stride, reduction, .. } = *turn.operation;
-        let data = turn.operation.output.cast::<T>();
+        let Operation { shards, stride, reduction, .. } = *running.operation;
+        let data = running.operation.output.cast::<T>();
         let source = |rank: usize, partial: usize, range: Range<usize>| {
             let from = if rank == self.members.rank {
                 data.cast_const().wrapping_add(partial * stride + part.start)
@@ -257,32 +269,32 @@ impl SharedTransport {
     }
 
     /// Copies data from the slots of `senders` to its places in the output, where this rank's own data lies already.
-    fn gather(&mut self, turn: &Turn, senders: Range<usize>) -> Result<(), Stop> {
+    fn gather(&mut self, running: &RunningOperation, senders: Range<usize>) -> Result<(), Stop> {
         let (rank, ranks) = (self.members.rank, self.members.world_size());
-        let part = |sender: usize| turn.operation.part_from(sender, ranks);
+        let part = |sender: usize| running.operation.part_from(sender, ranks);
         let rounds = senders.clone().map(|sender| part(sender).len()).max().unwrap_or(0).div_ceil(SLOT_BYTES);
         let range = |sender: usize, step: usize| part_of(&part(sender), step * SLOT_BYTES, SLOT_BYTES);
-        let output = turn.operation.output;
+        let output = running.operation.output;
 
         for step in 0..rounds + 1 {
             if step < rounds {
                 let round = self.round + step as u64;
                 if senders.contains(&rank) {
-                    self.wait_for_slot(turn, round)?;
+                    self.wait_for_slot(running, round)?;
                     let range = range(rank, step);
                     // SAFETY: inside the caller's output, and this rank's own slot, which no rank reads yet.
                     unsafe { copy(output.add(range.start).cast_const(), self.region.slot(rank, round), range.len()) };
                 }
                 self.own().publish(&self.own().staged, round + 1);
                 if step == 0 {
-                    self.enter(turn);
-                    self.agree(turn)?;
+                    self.enter(running);
+                    self.agree(running)?;
                 }
             }
             if let Some(step) = step.checked_sub(1) {
                 let round = self.round + step as u64;
                 for sender in senders.clone().filter(|&sender| sender != rank) {
-                    self.wait_for(turn, sender, |words| &words.staged, round + 1)?;
+                    self.wait_for(running, sender, |counters| &counters.staged, round + 1)?;
                     let range = range(sender, step);
                     // SAFETY: inside a slot that its owner has staged and keeps until it is consumed, and inside the
                     // output.
@@ -298,21 +310,23 @@ impl SharedTransport {
 }
 
 impl Transport for SharedTransport {
-    fn execute(&mut self, turn: &Turn) -> Result<(), Stop> {
-        let operation = turn.operation;
+    fn execute(&mut self, running: &RunningOperation) -> Result<(), Stop> {
+        let operation = running.operation;
         if operation.count == 0 {
-            self.enter(turn);
-            return self.agree(turn);
+            self.enter(running);
+            return self.agree(running);
         }
         match operation.kind {
-            Kind::AllReduce => with_element!(operation.dtype, T => self.all_reduce::<T>(turn)),
-            Kind::Reduce | Kind::ReduceScatter => with_element!(operation.dtype, T => self.reduce_to_owners::<T>(turn)),
+            Kind::AllReduce => with_element!(operation.dtype, T => self.all_reduce::<T>(running)),
+            Kind::Reduce | Kind::ReduceScatter => {
+                with_element!(operation.dtype, T => self.reduce_to_owners::<T>(running))
+            }
             Kind::AllGather | Kind::AllGatherPieces => {
                 let ranks = self.members.world_size();
                 operation.place_own_part(self.members.rank, ranks);
-                self.gather(turn, 0..ranks)
+                self.gather(running, 0..ranks)
             }
-            Kind::Broadcast | Kind::Barrier => self.gather(turn, operation.root..operation.root + 1),
+            Kind::Broadcast | Kind::Barrier => self.gather(running, operation.root..operation.root + 1),
         }
     }
 

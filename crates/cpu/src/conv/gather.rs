@@ -8,13 +8,13 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::blend::Blend;
-use super::geometry::{self, ConvShape, PlacedTap, Stretch};
+use super::geometry::{self, ConvShape, PlacedTap, TapRun};
 use crate::element::{Element, copy};
 use crate::gemm::{Matmul, multiply, panel_width, tile_rows};
 use crate::isa::{Isa, Kernel, Simd, dispatch};
 use crate::pack::{FeatureMap, Lattice, PackRows, PackWeights, Run, WeightPanels};
 use crate::region::Region;
-use crate::scratch::{Context, Scratch};
+use crate::workspace::{Context, Workspace};
 
 /// Maximum depth of a chunk in words: at this depth 14 rows and a panel of 32 columns stream through the first-level cache.
 const CHUNK_WORDS: usize = 576;
@@ -76,8 +76,8 @@ pub(crate) struct Gather<E, P> {
     weights: WeightPanels,
     parts: Vec<Part>,
     tasks: Vec<Task>,
-    scratch: Scratch,
-    /// Division of a thread's scratch, in f32 values: three tables of row offsets, then the sums.
+    workspace: Workspace,
+    /// Division of a thread's workspace, in f32 values: three tables of row offsets, then the sums.
     tables: usize,
     sums: usize,
     elements: PhantomData<(E, P)>,
@@ -129,7 +129,7 @@ impl<E: Element, P: Element> Gather<E, P> {
             weights,
             parts: Vec::new(),
             tasks: Vec::new(),
-            scratch: Scratch::default(),
+            workspace: Workspace::default(),
             tables: 0,
             sums: 0,
             elements: PhantomData,
@@ -139,7 +139,7 @@ impl<E: Element, P: Element> Gather<E, P> {
         gather
     }
 
-    fn part(&self, y: &Stretch, x: &Stretch, shape: &ConvShape) -> Part {
+    fn part(&self, y: &TapRun, x: &TapRun, shape: &ConvShape) -> Part {
         let position = |tap| self.weights.order.iter().position(|&t| t == tap).unwrap_or(0);
         let mut taps: Vec<PlacedTap> = taps(y, x, shape.conv.window.kernel[1])
             .map(|(tap, dy, dx)| PlacedTap { position: position(tap), dy, dx })
@@ -218,14 +218,14 @@ impl<E: Element, P: Element> Gather<E, P> {
         }
         let words = std::mem::size_of::<usize>() / std::mem::size_of::<f32>();
         (self.tables, self.sums) = (tables * words, sums);
-        self.scratch =
-            Scratch { shared: self.weights.len() + self.blend.len(), private: 3 * self.tables + sums + private };
+        self.workspace =
+            Workspace { shared: self.weights.len() + self.blend.len(), private: 3 * self.tables + sums + private };
         self.tasks = tasks;
     }
 
-    /// Scratch that [`Gather::run`] needs.
-    pub(crate) fn scratch(&self) -> Scratch {
-        self.scratch
+    /// Workspace that [`Gather::run`] needs.
+    pub(crate) fn workspace(&self) -> Workspace {
+        self.workspace
     }
 
     /// Computes the matmul.
@@ -242,10 +242,10 @@ impl<E: Element, P: Element> Gather<E, P> {
         start: Start<E>,
     ) {
         let (packed, blended) = (context.shared, context.shared.part(self.weights.len(), self.blend.len()));
-        // SAFETY: the weights are valid, and the scratch is this instruction's.
+        // SAFETY: the weights are valid, and the workspace is this instruction's.
         let (weights, isa) = (unsafe { self.blend.spread(&mut context.pool, weights, blended) }, self.isa);
         context.pool.run(self.weights.tasks(), |task, _| {
-            // SAFETY: tasks write disjoint pieces of the scratch.
+            // SAFETY: tasks write disjoint pieces of the workspace.
             unsafe {
                 let (panels, element) = (&self.weights, PhantomData::<P>);
                 dispatch(isa, PackWeights { panels, weights, out: packed, task, element });
@@ -253,7 +253,7 @@ impl<E: Element, P: Element> Gather<E, P> {
         });
         let private = &context.private;
         context.pool.run(self.tasks.len(), |task, thread| {
-            // SAFETY: tasks write disjoint pieces of the result, and each thread its own scratch.
+            // SAFETY: tasks write disjoint pieces of the result, and each thread its own workspace.
             unsafe { self.task(&self.tasks[task], private[thread], source, packed, result, start) }
         });
     }
@@ -261,7 +261,7 @@ impl<E: Element, P: Element> Gather<E, P> {
     unsafe fn task(
         &self,
         task: &Task,
-        scratch: Region<f32>,
+        workspace: Region<f32>,
         source: Region<E>,
         packed: Region<f32>,
         result: Region<E>,
@@ -270,8 +270,8 @@ impl<E: Element, P: Element> Gather<E, P> {
         let part = &self.parts[task.part];
         let rows = task.points.len();
         let table = |index: usize| {
-            let words: *mut usize = scratch.at(index * self.tables, self.tables).cast();
-            // SAFETY: this thread's scratch begins with three tables of `tables` words; they do not overlap.
+            let words: *mut usize = workspace.at(index * self.tables, self.tables).cast();
+            // SAFETY: this thread's workspace begins with three tables of `tables` words; they do not overlap.
             unsafe { std::slice::from_raw_parts_mut(words, rows) }
         };
         let (targets, starts, sum_rows) = (table(0), table(1), table(2));
@@ -281,7 +281,7 @@ impl<E: Element, P: Element> Gather<E, P> {
         let end = targets.iter().max().copied().unwrap_or(0) + column + columns;
         let c = result.at(column, end - column);
         // Sums of chunks are kept in the result itself if it is f32.
-        let sums = scratch.part(3 * self.tables, self.sums);
+        let sums = workspace.part(3 * self.tables, self.sums);
         let sums: (*mut f32, *const usize) = if E::PER_WORD == 1 {
             (c.cast(), targets.as_ptr())
         } else {
@@ -311,7 +311,7 @@ impl<E: Element, P: Element> Gather<E, P> {
             unsafe { fill(columns, c, targets, init, init_rows) };
             return;
         }
-        let blocks = scratch.part(3 * self.tables + self.sums, scratch.len() - 3 * self.tables - self.sums);
+        let blocks = workspace.part(3 * self.tables + self.sums, workspace.len() - 3 * self.tables - self.sums);
         let channels = self.weights.depth_per_tap();
         let [height, width, all_channels] = self.source;
         let map = FeatureMap { data: source, height, width, channels: all_channels, first: task.group * channels };
@@ -385,7 +385,7 @@ impl<E: Element> Kernel for Widen<'_, E> {
 }
 
 /// Taps of a part in packing order: `(stored tap, dy, dx)`.
-fn taps<'a>(y: &'a Stretch, x: &'a Stretch, kernel: usize) -> impl Iterator<Item = (usize, isize, isize)> + 'a {
+fn taps<'a>(y: &'a TapRun, x: &'a TapRun, kernel: usize) -> impl Iterator<Item = (usize, isize, isize)> + 'a {
     y.taps.iter().flat_map(move |&(ky, dy)| x.taps.iter().map(move |&(kx, dx)| (ky * kernel + kx, dy, dx)))
 }
 

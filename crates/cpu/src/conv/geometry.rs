@@ -43,7 +43,7 @@ impl ConvShape {
 /// Some results along one axis, and the taps that meet the source for them. Lattice point j is pixel
 /// `j * step + offset` of the result, and tap (k, d) reads pixel `j * source_step + d`.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Stretch {
+pub(crate) struct TapRun {
     /// Lattice points.
     pub points: Range<usize>,
     /// Pixels of the result between points.
@@ -56,21 +56,21 @@ pub(crate) struct Stretch {
     pub taps: Vec<(usize, isize)>,
 }
 
-/// The stretches of the forward direction.
-pub(crate) fn forward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<Stretch> {
+/// The runs of the forward direction.
+pub(crate) fn forward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<TapRun> {
     let window = &shape.conv.window;
     let (stride, padding, dilation) = (window.stride[axis], window.padding[axis], window.dilation[axis]);
     let taps = (0..window.kernel[axis]).map(|k| (k, (k * dilation) as isize - padding as isize)).collect();
-    let whole = Stretch { points: 0..shape.output[axis], step: 1, offset: 0, source_step: stride, taps };
+    let whole = TapRun { points: 0..shape.output[axis], step: 1, offset: 0, source_step: stride, taps };
     split(whole, shape.input[axis], cut)
 }
 
-/// The stretches of the gradient of the input. With stride s, pixels with the same remainder modulo s meet the same
+/// The runs of the gradient of the input. With stride s, pixels with the same remainder modulo s meet the same
 /// taps, so each remainder has its own lattice and nothing is multiplied by inserted zeros.
-pub(crate) fn backward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<Stretch> {
+pub(crate) fn backward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<TapRun> {
     let window = &shape.conv.window;
     let (stride, padding, dilation) = (window.stride[axis], window.padding[axis], window.dilation[axis]);
-    let mut stretches = Vec::new();
+    let mut tap_runs = Vec::new();
     for phase in 0..stride.min(shape.input[axis]) {
         let displaced = |k: usize| (phase + padding) as isize - (k * dilation) as isize;
         let taps = (0..window.kernel[axis])
@@ -79,14 +79,14 @@ pub(crate) fn backward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<Stretch
             .map(|k| (k, displaced(k).div_euclid(stride as isize)))
             .collect();
         let points = 0..(shape.input[axis] - phase).div_ceil(stride);
-        let whole = Stretch { points, step: stride, offset: phase, source_step: 1, taps };
-        stretches.extend(split(whole, shape.output[axis], cut));
+        let whole = TapRun { points, step: stride, offset: phase, source_step: 1, taps };
+        tap_runs.extend(split(whole, shape.output[axis], cut));
     }
-    stretches
+    tap_runs
 }
 
-/// Drops taps that never meet a source of `size` pixels. If `cut`, points with different taps become different stretches.
-fn split(whole: Stretch, size: usize, cut: bool) -> Vec<Stretch> {
+/// Drops taps that never meet a source of `size` pixels. If `cut`, points with different taps become different runs.
+fn split(whole: TapRun, size: usize, cut: bool) -> Vec<TapRun> {
     let meets = |point: usize, displacement: isize| {
         let pixel = (point * whole.source_step) as isize + displacement;
         (0..size as isize).contains(&pixel)
@@ -94,18 +94,18 @@ fn split(whole: Stretch, size: usize, cut: bool) -> Vec<Stretch> {
     if !cut {
         let mut taps = whole.taps.clone();
         taps.retain(|&(_, d)| whole.points.clone().any(|point| meets(point, d)));
-        return vec![Stretch { taps, ..whole }];
+        return vec![TapRun { taps, ..whole }];
     }
-    let mut stretches: Vec<Stretch> = Vec::new();
+    let mut tap_runs: Vec<TapRun> = Vec::new();
     for point in whole.points.clone() {
         let mut taps = whole.taps.clone();
         taps.retain(|&(_, d)| meets(point, d));
-        match stretches.last_mut() {
+        match tap_runs.last_mut() {
             Some(last) if last.taps == taps => last.points.end = point + 1,
-            _ => stretches.push(Stretch { points: point..point + 1, taps, ..whole.clone() }),
+            _ => tap_runs.push(TapRun { points: point..point + 1, taps, ..whole.clone() }),
         }
     }
-    stretches
+    tap_runs
 }
 
 /// Output points along an axis for which a tap displaced by `displacement` meets the feature map.
@@ -169,8 +169,8 @@ mod tests {
 
     #[test]
     fn borders_have_fewer_taps() {
-        let taps = |stretches: Vec<Stretch>| -> Vec<(Range<usize>, Vec<usize>)> {
-            stretches.into_iter().map(|s| (s.points, s.taps.into_iter().map(|t| t.0).collect())).collect()
+        let taps = |tap_runs: Vec<TapRun>| -> Vec<(Range<usize>, Vec<usize>)> {
+            tap_runs.into_iter().map(|s| (s.points, s.taps.into_iter().map(|t| t.0).collect())).collect()
         };
         let same = shape(4, 4, 3, 1, 1);
         assert_eq!(taps(forward(&same, 0, false)), [(0..4, vec![0, 1, 2])]);

@@ -2,19 +2,19 @@
 //!
 //! A vector of channels holds whole groups. An input of a group meets all outputs of the group, so the vector of inputs
 //! is used once per channel of a group, each time with another input in every lane of its group. The forward direction
-//! and the gradient of the input are one loop nest ([`Grouped`]): rows of the result by stretches of pixels that meet
+//! and the gradient of the input are one loop nest ([`Grouped`]): rows of the result by runs of pixels that meet
 //! the same taps. The gradient of the weights ([`GroupedGradient`]) sums over pixels: each block of rows has its own
 //! sums in f32, which are added in block order in f64.
 
 use std::ops::Range;
 
 use super::gather::Start;
-use super::geometry::{self, ConvShape, Stretch, met};
+use super::geometry::{self, ConvShape, TapRun, met};
 use crate::element::Element;
 use crate::gemm::panel_width;
 use crate::isa::{Isa, Kernel, Scalar, Simd, dispatch};
 use crate::region::Region;
-use crate::scratch::{Context, Scratch};
+use crate::workspace::{Context, Workspace};
 
 /// Number of neighbouring results that are computed together.
 const TILE: usize = 8;
@@ -55,7 +55,7 @@ pub(crate) struct Grouped {
     backward: bool,
     isa: Isa,
     rows: Vec<Row>,
-    columns: Vec<Stretch>,
+    columns: Vec<TapRun>,
 }
 
 impl Grouped {
@@ -67,10 +67,10 @@ impl Grouped {
             true => geometry::backward(shape, axis, true),
         };
         let mut rows: Vec<Row> = (0..result[0]).map(|_| Row { taps: Vec::new() }).collect();
-        for stretch in axis(0) {
-            for point in stretch.points.clone() {
-                let row = |&(tap, d): &(usize, isize)| (tap, ((point * stretch.source_step) as isize + d) as usize);
-                rows[point * stretch.step + stretch.offset].taps = stretch.taps.iter().map(row).collect();
+        for tap_run in axis(0) {
+            for point in tap_run.points.clone() {
+                let row = |&(tap, d): &(usize, isize)| (tap, ((point * tap_run.source_step) as isize + d) as usize);
+                rows[point * tap_run.step + tap_run.offset].taps = tap_run.taps.iter().map(row).collect();
             }
         }
         Grouped {
@@ -88,9 +88,9 @@ impl Grouped {
         }
     }
 
-    /// Scratch for [`Grouped::run`].
-    pub(crate) fn scratch(&self) -> Scratch {
-        Scratch { shared: if self.is_turned() { self.weights() } else { 0 }, private: 0 }
+    /// Workspace for [`Grouped::run`].
+    pub(crate) fn workspace(&self) -> Workspace {
+        Workspace { shared: if self.is_turned() { self.weights() } else { 0 }, private: 0 }
     }
 
     /// Number of weights of all taps.
@@ -135,7 +135,7 @@ impl Grouped {
         let weights = match self.is_turned() {
             true => {
                 let turned = context.shared.part(0, self.weights());
-                // SAFETY: the weights are valid, and the scratch is this instruction's.
+                // SAFETY: the weights are valid, and the workspace is this instruction's.
                 unsafe { self.turn(context, weights, turned) };
                 turned
             }
@@ -183,33 +183,33 @@ impl<E: Element> Kernel for RowTask<'_, E> {
 impl<E: Element> RowTask<'_, E> {
     #[inline(always)]
     unsafe fn channels<S: Simd>(&self, channel: usize) {
-        for stretch in &self.conv.columns {
-            let mut point = stretch.points.start;
-            // SAFETY: points of the stretch.
+        for tap_run in &self.conv.columns {
+            let mut point = tap_run.points.start;
+            // SAFETY: points of the run.
             unsafe {
-                while point + TILE <= stretch.points.end {
-                    self.tile::<S, TILE>(stretch, point, channel);
+                while point + TILE <= tap_run.points.end {
+                    self.tile::<S, TILE>(tap_run, point, channel);
                     point += TILE;
                 }
-                while point < stretch.points.end {
-                    self.tile::<S, 1>(stretch, point, channel);
+                while point < tap_run.points.end {
+                    self.tile::<S, 1>(tap_run, point, channel);
                     point += 1;
                 }
             }
         }
     }
 
-    /// Computes `N` points of a stretch, starting at `point`. A result is one chain over the taps, for any `N`.
+    /// Computes `N` points of a run, starting at `point`. A result is one chain over the taps, for any `N`.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const N: usize>(&self, stretch: &Stretch, point: usize, channel: usize) {
+    unsafe fn tile<S: Simd, const N: usize>(&self, tap_run: &TapRun, point: usize, channel: usize) {
         let Grouped { source: [source_height, source_width], result: [height, width], channels, each, .. } = *self.conv;
         let image = self.row / height;
         let target = |i: usize| {
-            let column = (point + i) * stretch.step + stretch.offset;
+            let column = (point + i) * tap_run.step + tap_run.offset;
             (self.row * width + column) * channels + channel
         };
-        let from_step = stretch.source_step * channels;
-        // SAFETY: every tap of the stretch lies on the source for each of its points; the results belong to this task.
+        let from_step = tap_run.source_step * channels;
+        // SAFETY: every tap of the run lies on the source for each of its points; the results belong to this task.
         unsafe {
             let mut sums = [S::splat(0.0); N];
             match self.start {
@@ -219,10 +219,10 @@ impl<E: Element> RowTask<'_, E> {
             }
             for &(ky, y) in &self.conv.rows[self.row % height].taps {
                 let row = (image * source_height + y) * source_width;
-                for &(kx, d) in &stretch.taps {
+                for &(kx, d) in &tap_run.taps {
                     let weights = (ky * self.conv.kernel[1] + kx) * each * channels + channel;
                     let weight = |input: usize| S::load(self.weights.at(weights + input * channels, S::LANES));
-                    let x = ((point * stretch.source_step) as isize + d) as usize;
+                    let x = ((point * tap_run.source_step) as isize + d) as usize;
                     let from = (row + x) * channels + channel;
                     let x = |i: usize| E::load::<S>(self.source.at(from + i * from_step, S::LANES));
                     if each == 1 {
@@ -294,9 +294,9 @@ impl GroupedGradient {
         self.taps[0].len() * self.taps[1].len() * self.each * self.shape.input[2]
     }
 
-    /// Scratch for [`GroupedGradient::run`].
-    pub(crate) fn scratch(&self) -> Scratch {
-        Scratch { shared: self.blocks() * self.len(), private: 0 }
+    /// Workspace for [`GroupedGradient::run`].
+    pub(crate) fn workspace(&self) -> Workspace {
+        Workspace { shared: self.blocks() * self.len(), private: 0 }
     }
 
     /// Computes the gradient.

@@ -11,8 +11,8 @@ use crate::element::Element;
 use crate::guard::{Edge, Guarded, GuardedContext};
 use crate::isa::Isa;
 use crate::region::Region;
-use crate::scratch::{Context, Scratch};
 use crate::test_support::{assert_near, available, noise};
+use crate::workspace::{Context, Workspace};
 
 /// Calls `visit(x index, w indices, y indices)` for all products of the convolution: those of one input with the outputs
 /// of its group, which lie side by side, in one call.
@@ -60,7 +60,7 @@ struct Algorithm<E> {
     name: &'static str,
     /// Relative to the largest value in f32, to the root mean square in bf16.
     tolerance: f64,
-    scratch: Scratch,
+    workspace: Workspace,
     forward: Directed<E>,
     backward: Directed<E>,
     gradient: Gradient<E>,
@@ -73,7 +73,7 @@ macro_rules! algorithm {
         Algorithm {
             name: $name,
             tolerance: $limits[E::PER_WORD - 1],
-            scratch: forward.scratch().max(backward.scratch()).max(gradient.scratch()),
+            workspace: forward.workspace().max(backward.workspace()).max(gradient.workspace()),
             // SAFETY: here and below, every region is a live buffer of the shape's size.
             forward: Box::new(move |c, x, w, y, start| unsafe { forward.run(c, x, w, y, start) }),
             // SAFETY: as above.
@@ -182,11 +182,11 @@ fn check_stored<E: Element>(shape: &ConvShape, long: bool) {
         [Some(matmuls::<E>(shape, isa)), grouped, winograd]
     };
     for (isa, algorithm) in available().flat_map(|isa| algorithms(isa).into_iter().flatten().map(move |a| (isa, a))) {
-        let Algorithm { name, tolerance, scratch, forward, backward, gradient } = algorithm;
+        let Algorithm { name, tolerance, workspace, forward, backward, gradient } = algorithm;
         let name = |what: &str| format!("{isa} {} {name} {what} {shape:?}", E::DTYPE);
         let run = |threads| {
             let edge = Edge::BOTH[threads % 2];
-            let context = &mut GuardedContext::new(edge, threads, isa, scratch);
+            let context = &mut GuardedContext::new(edge, threads, isa, workspace);
             let [x, from] = [&x, &dy].map(|values| operand::<E>(edge, values));
             let [w, bias] = [&w, &bias].map(|values| operand::<f32>(edge, values));
             let [mut y, mut unbased] = [dy.len(), base.len()].map(|len| Guarded::filled(edge, E::of(f32::NAN), len));
@@ -430,7 +430,7 @@ fn errors_of_layers<E: Element>(share: f64) {
             for algorithm in [matmuls::<E>(&shape, isa), winograd(&shape, isa)] {
                 let [mut y, mut dx] = [dy.len(), x.len()].map(|len| vec![E::ZERO; len]);
                 let mut dw = vec![0.0; weights.len()];
-                let context = &mut GuardedContext::new(Edge::Last, 2, isa, algorithm.scratch);
+                let context = &mut GuardedContext::new(Edge::Last, 2, isa, algorithm.workspace);
                 let w = Region::of(&weights);
                 (algorithm.forward)(context, Region::of(&x), w, Region::of_mut(&mut y), Start::Zero);
                 (algorithm.backward)(context, Region::of(&dy), w, Region::of_mut(&mut dx), Start::Zero);

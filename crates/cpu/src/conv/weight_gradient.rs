@@ -17,8 +17,8 @@ use crate::gemm::{Matmul, multiply, panel_width};
 use crate::isa::{Isa, Simd, dispatch};
 use crate::pack::{FeatureMap, Lattice, PackPixelPanels, PackRowWords, PackRows, Run};
 use crate::region::Region;
-use crate::scratch::{Context, Scratch};
 use crate::sweep::{self, Pass};
+use crate::workspace::{Context, Workspace};
 
 /// Words of pixels per chunk: a panel of 32 columns at this depth is as large as the first-level cache.
 const CHUNK_WORDS: usize = 256;
@@ -59,12 +59,12 @@ pub(crate) struct WeightGradient<E> {
     parts: usize,
     /// Number of values of the gradient.
     len: usize,
-    /// Division of a thread's scratch, in words: the gathered block of x, then panels of dy, then the table of rows.
+    /// Division of a thread's workspace, in words: the gathered block of x, then panels of dy, then the table of rows.
     block: usize,
     panels: usize,
-    /// Values of a gathered row; two such rows end the scratch.
+    /// Values of a gathered row; two such rows end the workspace.
     row: usize,
-    scratch: Scratch,
+    workspace: Workspace,
     element: PhantomData<E>,
 }
 
@@ -133,7 +133,7 @@ impl<E: Element> WeightGradient<E> {
         let panels = panels.next_multiple_of(2);
         let shared = if parts > 1 { parts * len } else { 0 } + blend.len();
         let row = row_stride(rows);
-        let scratch = Scratch { shared, private: block + panels + (rows * words).next_multiple_of(16) + 2 * row };
+        let workspace = Workspace { shared, private: block + panels + (rows * words).next_multiple_of(16) + 2 * row };
         let shape = *shape;
         WeightGradient {
             shape,
@@ -146,14 +146,14 @@ impl<E: Element> WeightGradient<E> {
             block,
             panels,
             row,
-            scratch,
+            workspace,
             element: PhantomData,
         }
     }
 
-    /// Scratch for [`WeightGradient::run`].
-    pub(crate) fn scratch(&self) -> Scratch {
-        self.scratch
+    /// Workspace for [`WeightGradient::run`].
+    pub(crate) fn workspace(&self) -> Workspace {
+        self.workspace
     }
 
     /// Computes the gradient.
@@ -165,12 +165,12 @@ impl<E: Element> WeightGradient<E> {
         let gradient = dw;
         let dw = match self.blend.len() {
             0 => gradient,
-            len => shared.part(self.scratch.shared - len, len),
+            len => shared.part(self.workspace.shared - len, len),
         };
         context.pool.run(self.tasks.len(), |task, thread| {
             let task = &self.tasks[task];
             let dw = if self.parts > 1 { shared.part(task.part * self.len, self.len) } else { dw };
-            // SAFETY: tasks write disjoint pieces of the gradient, and each thread its own scratch.
+            // SAFETY: tasks write disjoint pieces of the gradient, and each thread its own workspace.
             unsafe { self.task(task, private[thread], x, dy, dw) }
         });
         if self.parts > 1 {
@@ -184,7 +184,7 @@ impl<E: Element> WeightGradient<E> {
         }
     }
 
-    unsafe fn task(&self, task: &Task, scratch: Region<f32>, x: Region<E>, dy: Region<E>, dw: Region<f32>) {
+    unsafe fn task(&self, task: &Task, workspace: Region<f32>, x: Region<E>, dy: Region<E>, dw: Region<f32>) {
         let (groups, isa) = (self.shape.conv.groups, self.isa);
         let map = |data: Region<E>, [height, width, channels]: [usize; 3]| {
             let first = task.group * (channels / groups);
@@ -192,8 +192,8 @@ impl<E: Element> WeightGradient<E> {
         };
         let (source, gradient) = (map(x, self.shape.input), map(dy, self.shape.output));
         let outputs = self.shape.output[2];
-        let words: *mut usize = scratch.at(self.block + self.panels, 0).cast();
-        // SAFETY: this thread's scratch ends with a table of the rows of the largest task.
+        let words: *mut usize = workspace.at(self.block + self.panels, 0).cast();
+        // SAFETY: this thread's workspace ends with a table of the rows of the largest task.
         let table = unsafe { std::slice::from_raw_parts_mut(words, task.rows) };
         for (i, row) in table.iter_mut().enumerate() {
             *row = i * outputs;
@@ -209,8 +209,8 @@ impl<E: Element> WeightGradient<E> {
         }
         let width = panel_width(isa);
         let stride = row_stride(task.rows);
-        let panels = scratch.part(self.block, self.panels);
-        let rows = scratch.at(self.scratch.private - 2 * self.row, 2 * self.row);
+        let panels = workspace.part(self.block, self.panels);
+        let rows = workspace.at(self.workspace.private - 2 * self.row, 2 * self.row);
         let rows = Region::<E>::new(rows.cast(), 2 * self.row);
         for start in task.points.clone().step_by(self.chunk.max(1)) {
             let points = start..(start + self.chunk).min(task.points.end);
@@ -224,7 +224,7 @@ impl<E: Element> WeightGradient<E> {
                 out: rows,
                 stride: self.row,
             };
-            let gathered = PackRowWords { rows: gathered, out: scratch, stride, columns: task.rows };
+            let gathered = PackRowWords { rows: gathered, out: workspace, stride, columns: task.rows };
             let gradients = PackPixelPanels {
                 source: gradient,
                 lattice: &task.lattice,
@@ -238,7 +238,7 @@ impl<E: Element> WeightGradient<E> {
                 rows: task.rows,
                 columns,
                 depth,
-                a: scratch.at(0, depth * stride),
+                a: workspace.at(0, depth * stride),
                 stride,
                 b: panels.at(0, columns.div_ceil(width) * panel),
                 panel,
@@ -248,7 +248,7 @@ impl<E: Element> WeightGradient<E> {
                 init_rows: table.as_ptr(),
                 far: true,
             };
-            // SAFETY: operands are valid, the scratch belongs to this thread, and this task owns its piece of the gradient.
+            // SAFETY: operands are valid, the workspace belongs to this thread, and this task owns its piece of the gradient.
             unsafe {
                 dispatch(isa, gathered);
                 dispatch(isa, gradients);

@@ -55,7 +55,7 @@ impl Operand<'_> {
         macro_rules! convolve {
             ($conv:ty) => {{
                 let conv = <$conv>::new(shape, isa, backward);
-                kernel!(conv.scratch(), c => conv.run(c, source, weights, result, start))
+                kernel!(conv.workspace(), c => conv.run(c, source, weights, result, start))
             }};
         }
         let instruction = match algorithm {
@@ -75,15 +75,15 @@ impl Operand<'_> {
         let instruction = match algorithm {
             Algorithm::Depthwise | Algorithm::Grouped => {
                 let gradient = GroupedGradient::new(&shape, isa);
-                kernel!(gradient.scratch(), c => gradient.run(c, x, dy, dw))
+                kernel!(gradient.workspace(), c => gradient.run(c, x, dy, dw))
             }
             Algorithm::Winograd => {
                 let gradient = WinogradGradient::<E>::new(&shape, isa);
-                kernel!(gradient.scratch(), c => gradient.run(c, x, dy, dw))
+                kernel!(gradient.workspace(), c => gradient.run(c, x, dy, dw))
             }
             Algorithm::Direct => {
                 let gradient = WeightGradient::<E>::new(&shape, isa);
-                kernel!(gradient.scratch(), c => gradient.run(c, x, dy, dw))
+                kernel!(gradient.workspace(), c => gradient.run(c, x, dy, dw))
             }
         };
         Ok(instruction.by(algorithm.name()))

@@ -27,8 +27,8 @@ use crate::loss;
 use crate::pooling::{Average, Maximum};
 use crate::region::Region;
 use crate::samples;
-use crate::scratch::Scratch;
 use crate::statistics::{self, Moments};
+use crate::workspace::Workspace;
 use operand::Operand;
 
 /// The options that decide which kernels a plan gets.
@@ -46,8 +46,8 @@ pub(crate) struct Prepared {
     pub shards: Vec<Vec<Instruction>>,
     /// The instructions of each phase, in the order of [`Phase::ALL`].
     pub phases: [Range<usize>; 6],
-    /// Scratch that is enough for any instruction.
-    pub scratch: Scratch,
+    /// Workspace that is enough for any instruction.
+    pub workspace: Workspace,
 }
 
 /// The data, apart from the plan, that determines an operand's address.
@@ -107,12 +107,12 @@ impl<'a> Preparation<'a> {
             nodes.map(|(index, node)| prepare(local, index, node)).collect::<Result<Vec<_>, _>>()
         };
         let shards = self.local().map(of_shard).collect::<Result<Vec<_>, _>>()?;
-        let scratch = shards.iter().flatten().fold(Scratch::default(), |scratch, i| scratch.max(i.scratch));
+        let workspace = shards.iter().flatten().fold(Workspace::default(), |workspace, i| workspace.max(i.workspace));
         let phases = Phase::ALL.map(|phase| {
             let start = plan.instructions.partition_point(|node| node.phase < phase);
             start..plan.instructions.partition_point(|node| node.phase <= phase)
         });
-        Ok(Prepared { shards, phases, scratch })
+        Ok(Prepared { shards, phases, workspace })
     }
 
     /// The local shards, as indices into the schedule.
@@ -139,7 +139,7 @@ impl<'a> Preparation<'a> {
 
     /// The instruction of a node whose activations are stored as `E`.
     fn instruction<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
-        let none = Scratch::default();
+        let none = Workspace::default();
         let instruction = match &o.node.op {
             Op::Normalize { mean, std } => {
                 let table = NormalizeTable::new(mean, std).ok_or_else(|| o.unsupported())?;
@@ -154,23 +154,23 @@ impl<'a> Preparation<'a> {
             Op::Conv2dBackwardWeights(_) | Op::LinearBackwardWeights => o.backward_weights::<E>()?,
             Op::BiasBackward => {
                 let (size, dy, sums) = (o.rows(0)?, o.input::<E>(0)?, o.output(0)?);
-                kernel!(size.scratch(), c => batch_norm::bias_backward(c, size, dy, sums))
+                kernel!(size.workspace(), c => batch_norm::bias_backward(c, size, dy, sums))
             }
             Op::BatchNormStatistics => {
                 let moments = Moments { mean: o.output(0)?, variance: o.output(1)? };
                 let (size, x) = (o.rows(0)?, o.input::<E>(0)?);
-                kernel!(size.scratch(), c => statistics::statistics(c, size, x, moments))
+                kernel!(size.workspace(), c => statistics::statistics(c, size, x, moments))
             }
             &Op::BatchNormNormalize { epsilon, activation, .. } => {
                 let (moments, weight, bias, residual) = (o.moments(1)?, o.input(3)?, o.input(4)?, o.optional(5)?);
                 let (size, x, y) = (o.rows(0)?, o.input::<E>(0)?, o.output(0)?);
                 let forward = Forward { size, x, moments, weight, bias, residual, y, epsilon, activation };
-                kernel!(size.scratch(), c => batch_norm::normalize(c, &forward))
+                kernel!(size.workspace(), c => batch_norm::normalize(c, &forward))
             }
             &Op::BatchNormReduce { epsilon, activation } => {
                 let gradient = o.gradient::<E>(epsilon, activation, 4)?;
                 let (dbias, dweight) = (o.output(0)?, o.output(1)?);
-                kernel!(gradient.size.scratch(), c => batch_norm::reduce(c, &gradient, dbias, dweight))
+                kernel!(gradient.size.workspace(), c => batch_norm::reduce(c, &gradient, dbias, dweight))
             }
             &Op::BatchNormBackward { epsilon, statistics, activation, residual } => {
                 let (sums, gate) = match statistics {
@@ -180,7 +180,7 @@ impl<'a> Preparation<'a> {
                 let gradient = o.gradient::<E>(epsilon, activation, gate)?;
                 let (weight, dx) = (o.input(4)?, o.output(0)?);
                 let dresidual = if residual { Some(o.output(1)?) } else { None };
-                kernel!(gradient.size.scratch(), c => {
+                kernel!(gradient.size.workspace(), c => {
                     batch_norm::backward(c, &gradient, weight, sums, dx, dresidual);
                 })
             }
@@ -278,7 +278,7 @@ impl<'a> Preparation<'a> {
                 let (entropy, logits) = (o.cross_entropy(scale, smoothing)?, o.input(0)?);
                 let labels = o.labels(1)?;
                 let (probabilities, loss, correct) = (o.output(0)?, o.output(1)?, o.output(2)?);
-                kernel!(entropy.scratch(), (c, step) => {
+                kernel!(entropy.workspace(), (c, step) => {
                     loss::forward(c, &entropy, logits, labels.of(step), probabilities, loss, correct);
                 })
             }
@@ -344,7 +344,7 @@ impl<'a> Preparation<'a> {
                 let [mean, variance] = [o.output_of_all(0)?, o.output_of_all(1)?];
                 let all = mean.into_iter().zip(variance).map(|(mean, variance)| Moments { mean, variance }).collect();
                 let exchange = StatisticsExchange::new(&self.map, count, own, all);
-                Instruction::fallible(exchange.scratch(), move |machine| {
+                Instruction::fallible(exchange.workspace(), move |machine| {
                     // SAFETY: see `Instruction::execute`.
                     unsafe { exchange.run(machine) }
                 })
@@ -354,7 +354,7 @@ impl<'a> Preparation<'a> {
                 let (shards, partials) = (self.map.shards(), self.schedule.partials.clone());
                 let sums = [o.output_of_all(0)?, o.output_of_all(1)?];
                 let exchange = SumExchange { shards, partials, values, sums };
-                Instruction::fallible(exchange.scratch(), move |machine| {
+                Instruction::fallible(exchange.workspace(), move |machine| {
                     // SAFETY: see `Instruction::execute`.
                     unsafe { exchange.run(machine) }
                 })
@@ -396,11 +396,11 @@ impl<'a> Preparation<'a> {
             }
             Op::GradientNorm { scaled: false } => {
                 let (norm, result) = (o.gradient_norm()?, o.output(0)?);
-                kernel!(norm.scratch(), c => norm.run(c, result))
+                kernel!(norm.workspace(), c => norm.run(c, result))
             }
             Op::Update(update) => {
                 let update = o.update(update)?;
-                kernel!(update.scratch(), (c, step) => update.run(c, step.learning_rate, step.optimizer_step))
+                kernel!(update.workspace(), (c, step) => update.run(c, step.learning_rate, step.optimizer_step))
             }
             &Op::Average { decay, scaled: false } => {
                 let averages = o.averages(decay)?;

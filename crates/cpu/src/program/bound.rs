@@ -16,7 +16,7 @@ use crate::instruction::{Machine, StepValues};
 use crate::pool::{Pool, Threads};
 use crate::prepare::{KernelOptions, Preparation, Prepared};
 use crate::region::Region;
-use crate::scratch::{Context, Scratch};
+use crate::workspace::{Context, Workspace};
 
 /// The part that [`super::CpuProgram`] rebuilds when it joins another group.
 pub(super) struct Bound {
@@ -47,32 +47,32 @@ pub(crate) fn memory(
 ) -> Result<Memory, DeviceError> {
     let schedule = Schedule::new(hosting, plans.train.as_ref());
     // Preparing touches no operand, so null addresses are enough.
-    let (_, _, scratch) = prepare(plans, hosting, &schedule, &|_| std::ptr::null_mut(), kernels)?;
+    let (_, _, workspace) = prepare(plans, hosting, &schedule, &|_| std::ptr::null_mut(), kernels)?;
     let state = plans.arenas().into_iter().filter(|&(arena, _)| arena.outlives_step()).map(|(_, bytes)| bytes).sum();
     Ok(Memory {
         state,
         gradients: schedule.slots * plans.arena_bytes(Arena::Gradients),
         activations: schedule.activations() * plans.arena_bytes(Arena::Activations),
-        scratch: scratch.bytes(threads.count),
+        scratch: workspace.bytes(threads.count),
         library: 0,
         staging: 0,
     })
 }
 
-/// The prepared plans for training and for evaluation, in arenas that begin at `start`, and the scratch of both.
+/// The prepared plans for training and for evaluation, in arenas that begin at `start`, and the workspace of both.
 fn prepare(
     plans: &Plans,
     hosting: &Hosting,
     schedule: &Schedule,
     start: &dyn Fn(Arena) -> *mut u8,
     kernels: KernelOptions,
-) -> Result<(Option<Prepared>, Prepared, Scratch), DeviceError> {
+) -> Result<(Option<Prepared>, Prepared, Workspace), DeviceError> {
     let (map, strides) = (*hosting.map(), strides(plans));
     let prepare = |plan| Preparation { plan, start, kernels, schedule, strides, map }.run();
     let train = plans.train.as_ref().map(prepare).transpose()?;
     let evaluate = prepare(&plans.evaluate)?;
-    let scratch = train.iter().fold(evaluate.scratch, |scratch, train| scratch.max(train.scratch));
-    Ok((train, evaluate, scratch))
+    let workspace = train.iter().fold(evaluate.workspace, |workspace, train| workspace.max(train.workspace));
+    Ok((train, evaluate, workspace))
 }
 
 /// Bytes of an arena of gradients, and of activations.
@@ -103,10 +103,10 @@ impl Bound {
             let mut all = state.iter().map(|(arena, memory)| (*arena, memory)).chain(of_step);
             all.find(|(other, _)| *other == arena).map_or(std::ptr::null_mut(), |(_, memory)| memory.as_ptr())
         };
-        let (train, evaluate, scratch) = prepare(plans, &hosting, &schedule, &start, kernels)?;
+        let (train, evaluate, workspace) = prepare(plans, &hosting, &schedule, &start, kernels)?;
         let memory =
-            |_| DeviceError::Memory { arena: "threads and scratch".into(), bytes: scratch.bytes(threads.count) };
-        let context = Context::new(threads, kernels.isa, scratch).map_err(memory)?;
+            |_| DeviceError::Memory { arena: "threads and workspace".into(), bytes: workspace.bytes(threads.count) };
+        let context = Context::new(threads, kernels.isa, workspace).map_err(memory)?;
         let buckets = plans.train.as_ref().map_or(0, |plan| plan.buckets.len());
         let machine = Machine { context, group, handles: (0..buckets).map(|_| None).collect() };
         let overwritten = schedule.activations() < schedule.shards.len();

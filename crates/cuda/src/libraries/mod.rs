@@ -20,7 +20,7 @@ use crate::error::CudaError;
 
 pub(crate) use functions::functions;
 pub use places::GIVEN;
-use places::{Machine, Origin, Place, places};
+use places::{LibraryFolder, Machine, Origin, places};
 
 /// A library of NVIDIA's, in the versions that this build can use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,7 +123,7 @@ pub fn machine_folders() -> Vec<PathBuf> {
 /// The places of this machine's libraries.
 #[derive(Clone, Debug)]
 pub struct Libraries {
-    places: Vec<Place>,
+    places: Vec<LibraryFolder>,
 }
 
 impl Libraries {
@@ -134,7 +134,7 @@ impl Libraries {
 
     /// Libraries in these folders alone.
     pub fn in_folders(folders: &[PathBuf]) -> Self {
-        let places = folders.iter().map(|folder| Place::new(Origin::Given, folder)).collect();
+        let places = folders.iter().map(|folder| LibraryFolder::new(Origin::Given, folder)).collect();
         Libraries { places }
     }
 

@@ -52,31 +52,32 @@ impl fmt::Display for Origin {
 
 /// A folder that may have libraries.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct LibraryFolder {
     /// Why it is searched.
     pub origin: Origin,
     /// The folder.
     pub folder: PathBuf,
 }
 
-impl Place {
+impl LibraryFolder {
     pub(super) fn new(origin: Origin, folder: impl Into<PathBuf>) -> Self {
-        Place { origin, folder: folder.into() }
+        LibraryFolder { origin, folder: folder.into() }
     }
 }
 
 /// All places of a machine, in the order of the search. A folder appears once.
-pub fn places(machine: &dyn Machine) -> Vec<Place> {
-    let given = listed(machine, GIVEN).into_iter().map(|folder| Place::new(Origin::Given, folder));
-    let loader = listed(machine, "LD_LIBRARY_PATH").into_iter().map(|folder| Place::new(Origin::LoaderPath, folder));
-    let system = system(machine).into_iter().map(|folder| Place::new(Origin::System, folder));
+pub fn places(machine: &dyn Machine) -> Vec<LibraryFolder> {
+    let given = listed(machine, GIVEN).into_iter().map(|folder| LibraryFolder::new(Origin::Given, folder));
+    let loader =
+        listed(machine, "LD_LIBRARY_PATH").into_iter().map(|folder| LibraryFolder::new(Origin::LoaderPath, folder));
+    let system = system(machine).into_iter().map(|folder| LibraryFolder::new(Origin::System, folder));
     let roots = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(|name| root(machine, name));
     let toolkit = roots
         .chain([PathBuf::from("/usr/local/cuda")])
-        .flat_map(|root| ["lib64", "lib"].map(|below| Place::new(Origin::Toolkit, root.join(below))));
-    let python = wheels(machine).into_iter().map(|folder| Place::new(Origin::Python, folder));
-    let conda = root(machine, "CONDA_PREFIX").map(|root| Place::new(Origin::Conda, root.join("lib")));
-    let mut places: Vec<Place> = Vec::new();
+        .flat_map(|root| ["lib64", "lib"].map(|below| LibraryFolder::new(Origin::Toolkit, root.join(below))));
+    let python = wheels(machine).into_iter().map(|folder| LibraryFolder::new(Origin::Python, folder));
+    let conda = root(machine, "CONDA_PREFIX").map(|root| LibraryFolder::new(Origin::Conda, root.join("lib")));
+    let mut places: Vec<LibraryFolder> = Vec::new();
     for place in given.chain(loader).chain(system).chain(toolkit).chain(python).chain(conda) {
         if !places.iter().any(|earlier| earlier.folder == place.folder) {
             places.push(place);
@@ -86,7 +87,7 @@ pub fn places(machine: &dyn Machine) -> Vec<Place> {
 }
 
 /// Every origin with its folders, for an error. The many folders of the system and of Python are left out.
-pub(super) fn describe(places: &[Place]) -> String {
+pub(super) fn describe(places: &[LibraryFolder]) -> String {
     use Origin::{Conda, Given, LoaderPath, Python, System, Toolkit};
     let texts = [Given, LoaderPath, System, Toolkit, Python, Conda].into_iter().filter_map(|origin| {
         let of_origin = || places.iter().filter(move |place| place.origin == origin);

@@ -120,7 +120,7 @@ fn files_of_the_versions_that_the_driver_takes() {
 #[test]
 fn a_missing_library_is_one_line() {
     let check = |origins: &[(Origin, &str)], library: Library, expected: &str| {
-        let places = origins.iter().map(|(origin, folder)| Place::new(*origin, *folder)).collect();
+        let places = origins.iter().map(|(origin, folder)| LibraryFolder::new(*origin, *folder)).collect();
         let error = Libraries { places }.load(library).unwrap_err().to_string();
         assert_eq!(error, expected);
     };

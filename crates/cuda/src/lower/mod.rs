@@ -22,7 +22,7 @@ use crate::driver::Properties;
 use crate::gpu::Gpu;
 use crate::kernels::step::FAILURE_BYTES;
 use crate::kernels::{batch_norm, bias, elementwise, layout, loss, loss_scale, metrics, pooling, samples};
-use crate::sequence::{Call, Convolution, Joins, Lane, MatmulCall, Number, Part, Sequence, Work};
+use crate::sequence::{Call, Convolution, Joins, MatmulCall, Number, Part, Sequence, StreamKind, Work};
 use crate::way::Way;
 use crate::work::{Kernel, Memory, Place, Span};
 use matrix::chosen;
@@ -121,10 +121,10 @@ impl Lowering<'_> {
     }
 
     fn push(&mut self, instruction: usize, call: Call) {
-        self.push_to(Lane::Compute, instruction, call);
+        self.push_to(StreamKind::Compute, instruction, call);
     }
 
-    fn push_to(&mut self, lane: Lane, instruction: usize, call: Call) {
+    fn push_to(&mut self, lane: StreamKind, instruction: usize, call: Call) {
         let touched = crate::check::reads(&call).into_iter().chain(crate::check::writes(&call));
         let workspace = match &call {
             Call::Convolution(Convolution { workspace, .. }) | Call::Matmul(MatmulCall { workspace, .. }) => {

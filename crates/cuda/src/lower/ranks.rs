@@ -14,16 +14,16 @@ use crate::CudaError;
 use crate::kernels::gather::gather_rows;
 use crate::kernels::operands::{SCRATCH, floats};
 use crate::kernels::sync::{scratch_floats, sync_statistics, sync_sum};
-use crate::sequence::{Call, Collective, Exchange, Joins, Lane};
+use crate::sequence::{Call, Collective, Exchange, Joins, StreamKind};
 use crate::way::Way;
 use crate::work::{Kernel, Span};
 
 /// A call in a stream.
-pub(super) type Placed = (Lane, Call);
+pub(super) type Placed = (StreamKind, Call);
 
 /// Calls in the stream of the step's own work.
 pub(super) fn computed(calls: impl IntoIterator<Item = Call>) -> Vec<Placed> {
-    calls.into_iter().map(|call| (Lane::Compute, call)).collect()
+    calls.into_iter().map(|call| (StreamKind::Compute, call)).collect()
 }
 
 /// Combines pairs of rows of several shards, and gives the result to others.
@@ -64,8 +64,8 @@ impl Ranks<'_> {
     fn aside(&mut self, [begin, end]: [usize; 2], calls: impl IntoIterator<Item = Call>) -> Vec<Placed> {
         *self.events = (*self.events).max(end + 1);
         let beside = [Call::Await(begin)].into_iter().chain(calls).chain([Call::Record(end)]);
-        let beside = beside.map(|call| (Lane::Collectives, call));
-        [(Lane::Compute, Call::Record(begin))].into_iter().chain(beside).collect()
+        let beside = beside.map(|call| (StreamKind::Collectives, call));
+        [(StreamKind::Compute, Call::Record(begin))].into_iter().chain(beside).collect()
     }
 
     /// Work at the end of a bucket, for one local shard: its folds, and after the last shard the start of the sum, for all ranks or

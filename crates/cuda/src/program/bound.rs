@@ -16,7 +16,7 @@ use crate::cudnn::{ConvolutionPlan, Operands};
 use crate::driver::{Event, Function, Graph, Stream};
 use crate::gpu::Gpu;
 use crate::kernels::step::{StepValues, change_step, set_step};
-use crate::sequence::{Call, Convolution, Lane, MatmulCall, Part, Sequence, Stretch, Work, stretches};
+use crate::sequence::{Call, Convolution, MatmulCall, Part, Sequence, StreamKind, Work, WorkRange, work_ranges};
 use crate::work::{Kernel, Memory, Place};
 
 /// A call with addresses.
@@ -88,9 +88,9 @@ pub(crate) struct Prepared {
     /// Whether each piece of work is of several ranks.
     is_of_ranks: Vec<bool>,
     /// A whole step.
-    whole: Vec<Stretch>,
-    steps: [Vec<(Lane, Bound)>; STEPS],
-    /// The stretches of a whole step that are the rank's own, once they have been captured.
+    whole: Vec<WorkRange>,
+    steps: [Vec<(StreamKind, Bound)>; STEPS],
+    /// The ranges of a whole step that are the rank's own, once they have been captured.
     graphs: [Vec<Graph>; STEPS],
     /// Whether a whole step has run. Libraries load their kernels when they first need them, which a capture does not allow.
     warm: bool,
@@ -122,7 +122,7 @@ impl Prepared {
         let is_of_ranks: Vec<bool> = sequence.work.iter().map(|work| work.call.is_of_ranks()).collect();
         Ok(Prepared {
             mode,
-            whole: stretches(&is_of_ranks, 0..is_of_ranks.len()),
+            whole: work_ranges(&is_of_ranks, 0..is_of_ranks.len()),
             parts: sequence.parts.clone(),
             instructions: sequence.work.iter().map(|work| work.instruction).collect(),
             is_of_ranks,
@@ -164,17 +164,21 @@ impl Prepared {
             return self.ranges(phases).try_for_each(|range| unsafe { self.work(gpu, stream, ranks, step, range) });
         }
         if self.captures(step, phases) {
-            let own = self.whole.iter().filter(|stretch| !stretch.is_of_ranks).map(|stretch| stretch.work.clone());
+            let own = self
+                .whole
+                .iter()
+                .filter(|work_range| !work_range.is_of_ranks)
+                .map(|work_range| work_range.work.clone());
             // SAFETY: the caller's promise, which also holds for launches of the graph: it lives as long as `self`.
             let capture =
                 |work| Graph::capture(stream, |stream| unsafe { self.launch(gpu, stream, ranks, step, work) });
             self.graphs[step] = own.map(capture).collect::<Result<_, DeviceError>>()?;
         }
         let mut graphs = self.graphs[step].iter();
-        for stretch in &self.whole {
-            if stretch.is_of_ranks {
+        for work_range in &self.whole {
+            if work_range.is_of_ranks {
                 // SAFETY: the caller's promise.
-                unsafe { self.exchange(stream, ranks, step, stretch.work.start) }?;
+                unsafe { self.exchange(stream, ranks, step, work_range.work.start) }?;
             } else if let Some(graph) = graphs.next() {
                 graph.launch(stream)?;
             }
@@ -194,7 +198,7 @@ impl Prepared {
         step: usize,
         range: Range<usize>,
     ) -> Result<(), DeviceError> {
-        for Stretch { work, is_of_ranks } in stretches(&self.is_of_ranks, range) {
+        for WorkRange { work, is_of_ranks } in work_ranges(&self.is_of_ranks, range) {
             if is_of_ranks {
                 // SAFETY: the caller's promise.
                 unsafe { self.exchange(stream, ranks, step, work.start) }?;
@@ -292,7 +296,7 @@ impl Prepared {
                 Bound::Copy { from, to, bytes } => unsafe { stream.copy(*from, *to, *bytes) }?,
                 // SAFETY: the caller's promise.
                 Bound::Read { from, to, bytes } => unsafe { stream.read(*from, *to, *bytes) }?,
-                // A stretch of the rank's own has none.
+                // A range of the rank's own has none.
                 Bound::Exchange(_) | Bound::Start(..) | Bound::Finish(..) => {}
                 Bound::Collective(_) | Bound::Record(_) | Bound::Await(_) => {
                     // SAFETY: the caller's promise.

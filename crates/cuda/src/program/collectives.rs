@@ -13,7 +13,7 @@ use crate::driver::{Event, Stream};
 use crate::gpu::Gpu;
 use crate::kernels::step::FAILURE_BYTES;
 use crate::nccl::Communicator;
-use crate::sequence::{Collective, Lane};
+use crate::sequence::{Collective, StreamKind};
 use crate::work::Place;
 
 /// A collective with addresses. Counts are of elements.
@@ -75,8 +75,8 @@ impl Collectives {
     }
 
     /// The stream of a lane.
-    pub fn stream<'a>(&'a self, lane: Lane, compute: &'a Stream) -> &'a Stream {
-        if lane == Lane::Compute { compute } else { &self.stream }
+    pub fn stream<'a>(&'a self, lane: StreamKind, compute: &'a Stream) -> &'a Stream {
+        if lane == StreamKind::Compute { compute } else { &self.stream }
     }
 
     /// Before phases of a training step go into the streams; an error once the group has failed. What the caller then waits for

@@ -13,9 +13,9 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use super::orientation::{Turn, transpose};
+use super::orientation::{Orientation, transpose};
 use super::{Fault, Mode, ReadOptions, check_dimensions, convertible};
-use crate::{Image, View, Wanted};
+use crate::{Image, ImageRegion, RegionRequest};
 
 /// A block of 64 pixels takes at least one bit.
 const DENSEST: usize = 8 * 64;
@@ -24,9 +24,9 @@ const DENSEST: usize = 8 * 64;
 pub(super) fn decode(
     bytes: &[u8],
     options: ReadOptions,
-    turn: Turn,
-    wanted: &dyn Fn(usize, usize) -> Wanted,
-    view: &mut View,
+    turn: Orientation,
+    wanted: &dyn Fn(usize, usize) -> RegionRequest,
+    view: &mut ImageRegion,
 ) -> Result<Mode, Fault> {
     if let Ok(jpeg) = Jpeg::parse(bytes)
         && jpeg.color() != Color::Cmyk
@@ -50,14 +50,14 @@ pub(super) fn decode(
 fn decode_part(
     jpeg: &Jpeg,
     options: ReadOptions,
-    turn: Turn,
-    wanted: &dyn Fn(usize, usize) -> Wanted,
-    view: &mut View,
+    turn: Orientation,
+    wanted: &dyn Fn(usize, usize) -> RegionRequest,
+    view: &mut ImageRegion,
 ) -> Result<bool, Fault> {
     let (width, height) = turn.shown(jpeg.width(), jpeg.height());
-    let Wanted { part, shrink } = wanted(width, height);
+    let RegionRequest { part, shrink } = wanted(width, height);
     // A side that is flipped would begin with the square that is not whole.
-    let may_shrink = options.fast && turn == Turn::default();
+    let may_shrink = options.fast && turn == Orientation::default();
     let scale = Scale::ALL.into_iter().find(|scale| may_shrink && scale.denominator() == shrink).unwrap_or_default();
     let shrink = scale.denominator();
     let (left, top) = (part.left / shrink, part.top / shrink);

@@ -22,8 +22,8 @@ use enmasse_files::read_regular;
 
 pub use format::Format;
 
-use crate::{DataError, Image, View, Wanted};
-use orientation::Turn;
+use crate::{DataError, Image, ImageRegion, RegionRequest};
+use orientation::Orientation;
 
 /// Limit of an image's pixels (beyond it Pillow warns of a "decompression bomb").
 const MAX_PIXELS: usize = 89_478_485;
@@ -39,7 +39,7 @@ pub struct ReadOptions {
     pub convert_rgb: bool,
     /// Whether images are turned and flipped by their EXIF orientation, as by Pillow's `ImageOps.exif_transpose`.
     pub exif_transpose: bool,
-    /// Whether JPEG images are decoded at a smaller size where that would do ([`Wanted::shrink`]), instead of at full size.
+    /// Whether JPEG images are decoded at a smaller size where that would do ([`RegionRequest::shrink`]), instead of at full size.
     pub fast: bool,
 }
 
@@ -54,15 +54,15 @@ type Mode = Option<&'static str>;
 
 /// Reads and decodes one image file. See [`decode`].
 pub fn open(path: impl AsRef<Path>, options: ReadOptions) -> Result<Image, DataError> {
-    let mut view = View::default();
-    read_part(path.as_ref(), options, &Wanted::whole, &mut view)?;
+    let mut view = ImageRegion::default();
+    read_part(path.as_ref(), options, &RegionRequest::whole, &mut view)?;
     Ok(view.image)
 }
 
 /// [`open`] for an image file that lies in memory. `name` is for error messages.
 pub fn open_bytes(bytes: &[u8], name: impl FnOnce() -> String, options: ReadOptions) -> Result<Image, DataError> {
-    let mut view = View::default();
-    read_part_of(bytes, name, options, &Wanted::whole, &mut view)?;
+    let mut view = ImageRegion::default();
+    read_part_of(bytes, name, options, &RegionRequest::whole, &mut view)?;
     Ok(view.image)
 }
 
@@ -70,8 +70,8 @@ pub fn open_bytes(bytes: &[u8], name: impl FnOnce() -> String, options: ReadOpti
 pub fn read_part(
     path: &Path,
     options: ReadOptions,
-    wanted: &dyn Fn(usize, usize) -> Wanted,
-    view: &mut View,
+    wanted: &dyn Fn(usize, usize) -> RegionRequest,
+    view: &mut ImageRegion,
 ) -> Result<(), DataError> {
     let bytes = read_regular(path, MAX_FILE_BYTES).map_err(|source| DataError::read(path, source))?;
     read_part_of(&bytes, || path.display().to_string(), options, wanted, view)
@@ -82,8 +82,8 @@ pub fn read_part_of(
     bytes: &[u8],
     name: impl FnOnce() -> String,
     options: ReadOptions,
-    wanted: &dyn Fn(usize, usize) -> Wanted,
-    view: &mut View,
+    wanted: &dyn Fn(usize, usize) -> RegionRequest,
+    view: &mut ImageRegion,
 ) -> Result<(), DataError> {
     decode_checked(bytes, options, wanted, view).map_err(|fault| match fault {
         Fault::Image(problem) => DataError::image(name(), problem),
@@ -128,9 +128,9 @@ impl From<io::Error> for Fault {
 /// colours, 3 P to turn it, and for a WebP its file again with 4 P, or 7 P for an animation; P is at most 89,478,485. For a JPEG's
 /// coefficients and inks, each side of the image counts as a multiple of 32.
 pub fn decode(bytes: &[u8], options: ReadOptions, image: &mut Image) -> Result<(), String> {
-    let mut view = View::default();
+    let mut view = ImageRegion::default();
     std::mem::swap(&mut view.image, image);
-    let result = decode_checked(bytes, options, &Wanted::whole, &mut view);
+    let result = decode_checked(bytes, options, &RegionRequest::whole, &mut view);
     *image = view.image;
     result.map_err(|fault| match fault {
         Fault::Image(problem) => problem,
@@ -141,10 +141,10 @@ pub fn decode(bytes: &[u8], options: ReadOptions, image: &mut Image) -> Result<(
 fn decode_checked(
     bytes: &[u8],
     options: ReadOptions,
-    wanted: &dyn Fn(usize, usize) -> Wanted,
-    view: &mut View,
+    wanted: &dyn Fn(usize, usize) -> RegionRequest,
+    view: &mut ImageRegion,
 ) -> Result<(), Fault> {
-    let turn = if options.exif_transpose { orientation::orientation(bytes) } else { Turn::default() };
+    let turn = if options.exif_transpose { orientation::orientation(bytes) } else { Orientation::default() };
     let format = Format::of(bytes).ok_or_else(|| unknown(bytes))?;
     let result = catch_unwind(AssertUnwindSafe(|| {
         let decode = match format {

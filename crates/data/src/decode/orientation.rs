@@ -16,15 +16,15 @@ const ORIENTATION: u16 = 0x0112;
 
 /// An orientation from 1 to 8: where the first row and the first column of an image's pixels belong. The default is 1: as shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Turn(u8);
+pub(super) struct Orientation(u8);
 
-impl Default for Turn {
+impl Default for Orientation {
     fn default() -> Self {
-        Turn(1)
+        Orientation(1)
     }
 }
 
-impl Turn {
+impl Orientation {
     /// Width and height of an image of `width` × `height` when it has been turned.
     pub fn shown(self, width: usize, height: usize) -> (usize, usize) {
         if self.0 >= 5 { (height, width) } else { (width, height) }
@@ -48,14 +48,14 @@ impl Turn {
 }
 
 /// The orientation that an image file states.
-pub(super) fn orientation(bytes: &[u8]) -> Turn {
+pub(super) fn orientation(bytes: &[u8]) -> Orientation {
     let exif = match bytes {
         [0xFF, 0xD8, ..] => of_jpeg(bytes),
         [0x89, b'P', b'N', b'G', ..] => of_png(bytes),
         [b'R', b'I', b'F', b'F', ..] => of_webp(bytes),
         _ => None,
     };
-    exif.and_then(of_exif).map_or(Turn::default(), Turn)
+    exif.and_then(of_exif).map_or(Orientation::default(), Orientation)
 }
 
 /// The first segment with EXIF data before the pixels.
@@ -136,7 +136,7 @@ fn of_exif(exif: &[u8]) -> Option<u8> {
 
 /// Turns and flips an image as Pillow's `ImageOps.exif_transpose` does. Where rows become columns, the image gets other
 /// memory, and for a moment has both.
-pub(super) fn transpose(image: &mut Image, Turn(orientation): Turn) -> io::Result<()> {
+pub(super) fn transpose(image: &mut Image, Orientation(orientation): Orientation) -> io::Result<()> {
     let (width, height) = (image.width(), image.height());
     if orientation >= 5 {
         let stored = std::mem::take(image);
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn orientations_of_exif_data() {
-        let check = |exif: &[u8], expected: u8| assert_eq!(orientation(&jpeg(exif)), Turn(expected), "{exif:?}");
+        let check = |exif: &[u8], expected: u8| assert_eq!(orientation(&jpeg(exif)), Orientation(expected), "{exif:?}");
         check(&exif(SIX), 6);
         let with = |place: usize, byte: u8| {
             let mut entry = SIX;
@@ -224,18 +224,18 @@ mod tests {
         let data = exif(SIX);
         for end in 0..data.len() {
             let expected = if end >= 22 { 6 } else { 1 };
-            assert_eq!(orientation(&jpeg(&data[..end])), Turn(expected), "{end} bytes");
+            assert_eq!(orientation(&jpeg(&data[..end])), Orientation(expected), "{end} bytes");
         }
         let whole = jpeg(&data);
         let end_of_exif = whole.len() - 2;
         for end in 0..end_of_exif {
-            assert_eq!(orientation(&whole[..end]), Turn(1), "{end} bytes");
+            assert_eq!(orientation(&whole[..end]), Orientation(1), "{end} bytes");
         }
-        assert_eq!(orientation(&whole[..end_of_exif]), Turn(6));
+        assert_eq!(orientation(&whole[..end_of_exif]), Orientation(6));
         for bytes in
             [b"\xFF\xD8\xFF\xE1\0\x01".as_slice(), b"\x89PNG\r\n\x1A\n\xFF\xFF\xFF\xFFeXIf", b"RIFF\xFF\xFF\xFF\xFF"]
         {
-            assert_eq!(orientation(bytes), Turn(1), "{bytes:?}");
+            assert_eq!(orientation(bytes), Orientation(1), "{bytes:?}");
         }
     }
 }

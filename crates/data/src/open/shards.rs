@@ -9,7 +9,7 @@ use super::parts::PartName;
 use super::pieces::{Pieces, read_all};
 use crate::file_list::FileList;
 use crate::open_files::OpenFiles;
-use crate::shards::{Indexed, Labels, Place, Sample, Shards, index, no_label};
+use crate::shards::{ImageLocation, Indexed, Labels, Sample, Shards, index, no_label};
 use crate::split::Scanned;
 use crate::storage::Storage;
 use crate::{DataError, DataLayout, DataWarning, Dataset};
@@ -24,7 +24,7 @@ pub(super) fn list(storage: &Storage, archives: Vec<PathBuf>) -> Result<Shards, 
     for (number, indexed) in (0..).zip(read_all(storage, &files, |path, _| index(storage, path, Labels::Ignored))?) {
         for Sample { name, offset, length, .. } in indexed.samples {
             names.push(&name, 0);
-            places.push(Place { offset, archive: number, length });
+            places.push(ImageLocation { offset, archive: number, length });
         }
     }
     let archives = Arc::new(OpenFiles::new(storage.clone(), archives));
@@ -45,7 +45,7 @@ pub(crate) fn scan(
     }
     let mut warnings = Vec::new();
     let (mut distinct, mut first) = (Distinct::default(), Vec::new());
-    let mut lists: [(FileList, Vec<Place>); 3] = Default::default();
+    let mut lists: [(FileList, Vec<ImageLocation>); 3] = Default::default();
     let has_test = pieces.has_test();
     let is_test = |part: PartName| has_test && part == PartName::Test;
     let mut indexed = read_all(storage, &pieces.files, |path, part| {
@@ -79,7 +79,7 @@ pub(crate) fn scan(
                 first.push((number, sample.name.clone()));
             }
             names.push(&sample.name, label);
-            places.push(Place { offset: sample.offset, archive: number as u32, length: sample.length });
+            places.push(ImageLocation { offset: sample.offset, archive: number as u32, length: sample.length });
         }
     }
     if lists[0].1.is_empty() {

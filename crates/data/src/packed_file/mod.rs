@@ -20,9 +20,9 @@ use crate::container::Container;
 use crate::dataset::{read_whole, reading_bytes};
 use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use crate::open::objects;
-use crate::{CropBox, DataError, DataLayout, Dataset, Extent, Image, OpenData, View, Wanted};
+use crate::{CropBox, DataError, DataLayout, Dataset, Extent, Image, ImageRegion, OpenData, RegionRequest};
 use header::{Header, Images, LABEL, MAGIC, Metadata, OFFSET};
-use record::{HEAD, Place};
+use record::{HEAD, RecordLocation};
 
 pub use pack::{PackForm, PackOptions, Packed, Unpacked, pack};
 
@@ -154,7 +154,7 @@ impl Part {
         let (offset, length) = self.place(index)?;
         self.file.container.read(offset, length, bytes)?;
         if !self.is_checked(index) {
-            if !record::is_whole(Place { part: self.part, index, label: self.label(index) }, bytes) {
+            if !record::is_whole(RecordLocation { part: self.part, index, label: self.label(index) }, bytes) {
                 return Err(self.damaged(index));
             }
             self.checked[index / 64].fetch_or(1 << (index % 64), Ordering::Relaxed);
@@ -172,10 +172,10 @@ impl Part {
         &self,
         index: usize,
         edge: usize,
-        wanted: &dyn Fn(usize, usize) -> Wanted,
-        view: &mut View,
+        wanted: &dyn Fn(usize, usize) -> RegionRequest,
+        view: &mut ImageRegion,
     ) -> Result<(), DataError> {
-        let Wanted { part, .. } = wanted(edge, edge);
+        let RegionRequest { part, .. } = wanted(edge, edge);
         let part = if part.fits(edge, edge) { part } else { CropBox::whole(edge, edge) };
         let rows = part.top * edge * 3..(part.top + part.height) * edge * 3;
         let (offset, length) = self.place(index)?;
@@ -238,8 +238,8 @@ impl Dataset for Part {
     fn read_part(
         &self,
         index: usize,
-        wanted: &dyn Fn(usize, usize) -> Wanted,
-        view: &mut View,
+        wanted: &dyn Fn(usize, usize) -> RegionRequest,
+        view: &mut ImageRegion,
     ) -> Result<(), DataError> {
         match self.file.metadata.images {
             Images::Raw(edge) => self.read_rows(index, usize::from(edge), wanted, view),

@@ -13,9 +13,10 @@ use super::write::Writer;
 use super::{MAX_NAME, PARTS};
 use crate::dataset::spread;
 use crate::decode::{self, ReadOptions};
-use crate::pool::Scratch;
+use crate::pool::ThreadBuffers;
 use crate::{
-    BadSample, CropBox, DataError, DataKind, Dataset, DecodePool, EvalTransform, Image, Resizer, View, Wanted,
+    BadSample, CropBox, DataError, DataKind, Dataset, DecodePool, EvalTransform, Image, ImageRegion, RegionRequest,
+    Resizer,
 };
 
 /// What the records of a packed file hold.
@@ -93,7 +94,7 @@ pub fn pack(
         let mut writer = Writer::new(file)?;
         for (part, dataset) in data.all_parts().enumerate() {
             let (read, form) = (dataset.clone(), options.form);
-            let make = move |index: usize, scratch: &mut Scratch| form.image(read.as_ref(), index, scratch);
+            let make = move |index: usize, scratch: &mut ThreadBuffers| form.image(read.as_ref(), index, scratch);
             let take = |index: usize, image: Result<Vec<u8>, DataError>| {
                 let skipped = match image {
                     Ok(image) => {
@@ -200,11 +201,11 @@ impl Unpacked {
 
 impl PackForm {
     /// The image of a sample as it is stored.
-    fn image(self, dataset: &dyn Dataset, index: usize, scratch: &mut Scratch) -> Result<Vec<u8>, DataError> {
+    fn image(self, dataset: &dyn Dataset, index: usize, scratch: &mut ThreadBuffers) -> Result<Vec<u8>, DataError> {
         let view = &mut scratch.view;
         match self {
             PackForm::Raw { size } => {
-                dataset.read_part(index, &Wanted::whole, view)?;
+                dataset.read_part(index, &RegionRequest::whole, view)?;
                 let mut pixels = vec![0; size * size * 3];
                 EvalTransform { resize: size, ..EvalTransform::new(size) }.fit(
                     &view.image,
@@ -219,11 +220,11 @@ impl PackForm {
                 if is_file && resize.is_none() {
                     // Whether other colours are converted is decided when the file is used.
                     let any = ReadOptions { convert_rgb: true, ..ReadOptions::default() };
-                    decode::read_part_of(&file, || dataset.name(index), any, &Wanted::whole, view)?;
+                    decode::read_part_of(&file, || dataset.name(index), any, &RegionRequest::whole, view)?;
                     return Ok(fast(file, &mut view.decoder));
                 }
-                dataset.read_part(index, &Wanted::whole, view)?;
-                let View { image, decoder, .. } = view;
+                dataset.read_part(index, &RegionRequest::whole, view)?;
+                let ImageRegion { image, decoder, .. } = view;
                 let (width, height) = (image.width(), image.height());
                 let problem = |problem: &dyn std::fmt::Display| DataError::image(dataset.name(index), problem);
                 match resize.filter(|&length| width.min(height) > length) {

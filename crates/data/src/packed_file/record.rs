@@ -11,7 +11,7 @@ const HASHED_FROM: usize = 32;
 
 /// The place of a record in the data set. A record at another place is damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RecordLocation {
     /// 0 for training, 1 for validation, 2 for test.
     pub part: usize,
     pub index: usize,
@@ -22,7 +22,7 @@ pub(super) struct Place {
 pub(super) type Content<'a> = (&'a [u8], &'a [u8]);
 
 /// Makes `record` the bytes of a record.
-pub(super) fn write(place: Place, image: &[u8], name: &str, record: &mut Vec<u8>) {
+pub(super) fn write(place: RecordLocation, image: &[u8], name: &str, record: &mut Vec<u8>) {
     record.clear();
     record.resize(HASHED_FROM, 0);
     for length in [image.len(), name.len()] {
@@ -50,7 +50,7 @@ pub(super) fn lengths(head: &[u8]) -> Option<(usize, usize)> {
 }
 
 /// Whether a record is as it was written, and at its place.
-pub(super) fn is_whole(place: Place, record: &[u8]) -> bool {
+pub(super) fn is_whole(place: RecordLocation, record: &[u8]) -> bool {
     content(record).is_some_and(|(image, name)| {
         let end = HEAD + image.len() + name.len();
         let own: Option<&Hash> = record.first_chunk();
@@ -59,7 +59,7 @@ pub(super) fn is_whole(place: Place, record: &[u8]) -> bool {
 }
 
 /// The hash of part, index and label, as eight bytes each, and of the record after its hash.
-fn hash(Place { part, index, label }: Place, record: &[u8]) -> Hash {
+fn hash(RecordLocation { part, index, label }: RecordLocation, record: &[u8]) -> Hash {
     let mut hasher = blake3::Hasher::new();
     for number in [part, index, label] {
         hasher.update(&(number as u64).to_le_bytes());
@@ -71,7 +71,7 @@ fn hash(Place { part, index, label }: Place, record: &[u8]) -> Hash {
 mod tests {
     use super::*;
 
-    const PLACE: Place = Place { part: 1, index: 7, label: 3 };
+    const PLACE: RecordLocation = RecordLocation { part: 1, index: 7, label: 3 };
 
     fn record(image: &[u8], name: &str) -> Vec<u8> {
         let mut record = vec![9; 100];
@@ -103,7 +103,11 @@ mod tests {
         for end in 0..end {
             assert!(!is_whole(PLACE, &whole[..end]), "{end} bytes");
         }
-        for place in [Place { part: 0, ..PLACE }, Place { index: 6, ..PLACE }, Place { label: 4, ..PLACE }] {
+        for place in [
+            RecordLocation { part: 0, ..PLACE },
+            RecordLocation { index: 6, ..PLACE },
+            RecordLocation { label: 4, ..PLACE },
+        ] {
             assert!(!is_whole(place, &whole), "{place:?}");
         }
         // The bytes up to the next record have no meaning.

@@ -3,7 +3,7 @@
 use std::io::{self, Seek, SeekFrom, Write};
 
 use super::header::{self, Header, Metadata};
-use super::record::{self, Place};
+use super::record::{self, RecordLocation};
 
 /// A packed file being written. Records of all parts come in their order.
 pub(super) struct Writer<W> {
@@ -35,7 +35,7 @@ impl<W: Write + Seek> Writer<W> {
     /// Adds a record to a part, by its number. A part begins when the one before is complete.
     pub fn add(&mut self, part: usize, label: u32, name: &str, image: &[u8]) -> io::Result<()> {
         let own = &mut self.parts[part];
-        let place = Place { part, index: own.labels.len() / header::LABEL, label: label as usize };
+        let place = RecordLocation { part, index: own.labels.len() / header::LABEL, label: label as usize };
         record::write(place, image, name, &mut self.record);
         self.file.write_all(&self.record)?;
         if own.offsets.is_empty() {

@@ -18,7 +18,7 @@ use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use crate::open_files::OpenFiles;
 use crate::split::Divide;
 use crate::storage::Storage;
-use crate::{Container, DataError, Dataset, Extent, Image, View, Wanted};
+use crate::{Container, DataError, Dataset, Extent, Image, ImageRegion, RegionRequest};
 use cache::Cache;
 pub(crate) use file::{Opened, each_label};
 use file::{PageAt, PageError, Pages};
@@ -212,8 +212,8 @@ impl Dataset for Parquet {
     fn read_part(
         &self,
         index: usize,
-        wanted: &dyn Fn(usize, usize) -> Wanted,
-        view: &mut View,
+        wanted: &dyn Fn(usize, usize) -> RegionRequest,
+        view: &mut ImageRegion,
     ) -> Result<(), DataError> {
         self.with_image(index, |bytes| decode::read_part_of(bytes, || self.name(index), self.options, wanted, view))
     }

@@ -12,7 +12,7 @@ use crate::decode::ReadOptions;
 use crate::file_list::FileList;
 use crate::open_files::OpenFiles;
 use crate::split::Divide;
-use crate::{DataError, Dataset, Extent, Image, View, Wanted};
+use crate::{DataError, Dataset, Extent, Image, ImageRegion, RegionRequest};
 pub(crate) use index::{Indexed, Labels, Sample, index, no_label};
 
 /// Bytes of an archive that are read together ([`Dataset::blocks`]).
@@ -26,13 +26,13 @@ pub(crate) struct Shards {
     /// The member's name and the label of each sample.
     names: Arc<FileList>,
     /// Parallel to `names`.
-    places: Arc<Vec<Place>>,
+    places: Arc<Vec<ImageLocation>>,
     options: ReadOptions,
 }
 
 /// Where an image lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ImageLocation {
     /// First byte in the archive.
     pub offset: u64,
     /// The archive.
@@ -42,7 +42,12 @@ pub(crate) struct Place {
 }
 
 impl Shards {
-    pub fn new(archives: Arc<OpenFiles>, classes: Vec<String>, names: FileList, mut places: Vec<Place>) -> Self {
+    pub fn new(
+        archives: Arc<OpenFiles>,
+        classes: Vec<String>,
+        names: FileList,
+        mut places: Vec<ImageLocation>,
+    ) -> Self {
         debug_assert_eq!(names.len(), places.len());
         places.shrink_to_fit();
         Shards {
@@ -87,16 +92,16 @@ impl Dataset for Shards {
     fn read_part(
         &self,
         index: usize,
-        wanted: &dyn Fn(usize, usize) -> Wanted,
-        view: &mut View,
+        wanted: &dyn Fn(usize, usize) -> RegionRequest,
+        view: &mut ImageRegion,
     ) -> Result<(), DataError> {
-        let Place { offset, archive, length } = self.places[index];
+        let ImageLocation { offset, archive, length } = self.places[index];
         let archive = self.archives.get(archive as usize)?;
         archive.read_part((offset, length as usize), || self.name(index), self.options, wanted, view)
     }
 
     fn read_file(&self, index: usize, bytes: &mut Vec<u8>) -> Result<bool, DataError> {
-        let Place { offset, archive, length } = self.places[index];
+        let ImageLocation { offset, archive, length } = self.places[index];
         self.archives.get(archive as usize)?.read(offset, length as usize, bytes)?;
         Ok(true)
     }
@@ -112,13 +117,13 @@ impl Dataset for Shards {
     }
 
     fn extent(&self, index: usize) -> Option<Extent> {
-        let Place { offset, archive, length } = self.places[index];
+        let ImageLocation { offset, archive, length } = self.places[index];
         self.archives.get(archive as usize).ok()?.extent(offset..offset + u64::from(length))
     }
 
     fn blocks(&self) -> Option<Vec<usize>> {
-        let block_of = |place: &Place| (place.archive, place.offset / BLOCK);
-        Some(self.places.chunk_by(|one, next| block_of(one) == block_of(next)).map(<[Place]>::len).collect())
+        let block_of = |place: &ImageLocation| (place.archive, place.offset / BLOCK);
+        Some(self.places.chunk_by(|one, next| block_of(one) == block_of(next)).map(<[ImageLocation]>::len).collect())
     }
 
     fn reading_bytes(&self) -> usize {

@@ -1,7 +1,7 @@
 //! The working state of transforms: one image, and the memory for making the next one from it.
 
 use crate::flip_rows::flip_rows;
-use crate::{CropBox, Image, Resizer, Stretch, View};
+use crate::{CropBox, CropResize, Image, ImageRegion, Resizer};
 
 /// An image that transforms change one after the other. Its memory is reused for every sample.
 ///
@@ -65,32 +65,37 @@ impl Canvas {
     }
 
     /// Shows the whole image of `view`, until [`give_back`](Self::give_back).
-    pub(crate) fn take(&mut self, view: &mut View) {
+    pub(crate) fn take(&mut self, view: &mut ImageRegion) {
         std::mem::swap(&mut self.images[0], &mut view.image);
         (self.second, self.taken) = (false, true);
     }
 
     /// Gives `view` its memory back, for the next sample: otherwise there would be two images of a sample's size.
-    pub(crate) fn give_back(&mut self, view: &mut View) {
+    pub(crate) fn give_back(&mut self, view: &mut ImageRegion) {
         if std::mem::take(&mut self.taken) {
             std::mem::swap(&mut self.images[0], &mut view.image);
         }
     }
 
-    /// Makes `out` the result of `stretch` of the image that `view` holds the needed part of, flipped if so asked. What the canvas
+    /// Makes `out` the result of `crop_resize` of the image that `view` holds the needed part of, flipped if so asked. What the canvas
     /// shows stays.
-    pub(crate) fn stretch_to(&mut self, view: &View, (stretch, flipped): (&Stretch, bool), out: &mut [u8]) {
-        self.resizer.stretch(view, stretch, out);
+    pub(crate) fn crop_resize_to(
+        &mut self,
+        view: &ImageRegion,
+        (crop_resize, flipped): (&CropResize, bool),
+        out: &mut [u8],
+    ) {
+        self.resizer.crop_resize(view, crop_resize, out);
         if flipped {
-            flip_rows(out, stretch.part.width * 3);
+            flip_rows(out, crop_resize.part.width * 3);
         }
     }
 
-    /// Shows the result of `stretch` of the image that `view` holds the needed part of.
-    pub(crate) fn stretch(&mut self, view: &View, stretch: &Stretch) {
+    /// Shows the result of `crop_resize` of the image that `view` holds the needed part of.
+    pub(crate) fn crop_resize(&mut self, view: &ImageRegion, crop_resize: &CropResize) {
         self.second = false;
-        let (width, height) = (stretch.part.width, stretch.part.height);
+        let (width, height) = (crop_resize.part.width, crop_resize.part.height);
         let pixels = self.images[0].reshape(width, height).unwrap_or_else(|error| panic!("{error}"));
-        self.resizer.stretch(view, stretch, pixels);
+        self.resizer.crop_resize(view, crop_resize, pixels);
     }
 }

@@ -5,7 +5,7 @@
 use enmasse_tensor::RandomStream;
 
 use super::check_size;
-use crate::{Canvas, DataError, EvalTransform, Stretch, Transform};
+use crate::{Canvas, CropResize, DataError, EvalTransform, Transform};
 
 /// A rectangle of pixels inside an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,9 +92,9 @@ impl Transform for RandomResizedCrop {
         check_size(size)
     }
 
-    fn stretch(&self, random: &mut RandomStream, width: usize, height: usize) -> Option<Stretch> {
+    fn crop_resize(&self, random: &mut RandomStream, width: usize, height: usize) -> Option<CropResize> {
         let full = (self.size, self.size);
-        Some(Stretch { crop: self.draw(random, width, height), full, part: CropBox::whole(full.0, full.1) })
+        Some(CropResize { crop: self.draw(random, width, height), full, part: CropBox::whole(full.0, full.1) })
     }
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check_size;
 use super::color::rgb_to_grayscale;
-use crate::{Canvas, CropBox, DataError, Image, Resizer, Stretch, Transform};
+use crate::{Canvas, CropBox, CropResize, DataError, Image, Resizer, Transform};
 
 /// For evaluation: Resize of the shorter side, then CenterCrop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ impl EvalTransform {
     }
 
     /// What it does to an image of `width` × `height` before it adds black margins.
-    fn cut(&self, crop: EvalCrop, width: usize, height: usize) -> Stretch {
+    fn cut(&self, crop: EvalCrop, width: usize, height: usize) -> CropResize {
         let full = self.resized(width, height);
         let start = |length: usize, end: Option<End>| match end {
             None => self.crop_start(length).max(0) as usize,
@@ -55,11 +55,11 @@ impl EvalTransform {
             left = full.0 - width_of_part - left;
         }
         let part = CropBox { left, top, width: width_of_part, height: self.size.min(full.1) };
-        Stretch { crop: CropBox::whole(width, height), full, part }
+        CropResize { crop: CropBox::whole(width, height), full, part }
     }
 
     /// The same if there are no margins.
-    pub(crate) fn stretch(&self, crop: EvalCrop, width: usize, height: usize) -> Option<Stretch> {
+    pub(crate) fn crop_resize(&self, crop: EvalCrop, width: usize, height: usize) -> Option<CropResize> {
         Some(self.cut(crop, width, height)).filter(|cut| (cut.part.width, cut.part.height) == (self.size, self.size))
     }
 
@@ -76,7 +76,7 @@ impl EvalTransform {
 
     /// Resizes and crops `image` into `out` (`size * size * 3` bytes). Only the cropped part is computed.
     pub fn fit(&self, image: &Image, resizer: &mut Resizer, out: &mut [u8]) {
-        let Stretch { crop, full, part } = self.cut(EvalCrop::CENTER, image.width(), image.height());
+        let CropResize { crop, full, part } = self.cut(EvalCrop::CENTER, image.width(), image.height());
         if (part.width, part.height) == (self.size, self.size) {
             resizer.resize_part(image, crop, full, part, out);
             return self.finish(out);
@@ -173,8 +173,8 @@ impl Transform for EvalTransform {
         check_size(self.size).and_then(|()| check_size(self.resize))
     }
 
-    fn stretch(&self, _: &mut RandomStream, width: usize, height: usize) -> Option<Stretch> {
-        if self.grayscale { None } else { EvalTransform::stretch(self, EvalCrop::CENTER, width, height) }
+    fn crop_resize(&self, _: &mut RandomStream, width: usize, height: usize) -> Option<CropResize> {
+        if self.grayscale { None } else { EvalTransform::crop_resize(self, EvalCrop::CENTER, width, height) }
     }
 
     fn apply(&self, canvas: &mut Canvas, _: &mut RandomStream) {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use enmasse_tensor::RandomStream;
 
 use super::check_size;
-use crate::{Canvas, Crop, DataError, Mixing, RandomHorizontalFlip, RandomResizedCrop, Stretch, Transform, View};
+use crate::{
+    Canvas, Crop, CropResize, DataError, ImageRegion, Mixing, RandomHorizontalFlip, RandomResizedCrop, Transform,
+};
 
 /// For training: transforms applied in order; the last one leaves a square, which may be mixed with that of another sample. Its
 /// text names all of them.
@@ -109,30 +111,30 @@ impl TrainTransform {
     }
 
     /// The first step for an image of `width` × `height`, if it does nothing but cut out a part and resize it.
-    pub(crate) fn stretch(&self, sample: (u64, u64, u64), width: usize, height: usize) -> Option<Stretch> {
+    pub(crate) fn crop_resize(&self, sample: (u64, u64, u64), width: usize, height: usize) -> Option<CropResize> {
         let Step { purpose, transform, .. } = self.steps.first()?;
         let (seed, epoch, index) = sample;
-        transform.stretch(&mut RandomStream::new(seed, purpose, epoch, index), width, height)
+        transform.crop_resize(&mut RandomStream::new(seed, purpose, epoch, index), width, height)
     }
 
     /// What all steps do to an image of `width` × `height`, and whether they flip the result, if they do nothing but cut out a part,
     /// resize it, and flip it.
-    pub(crate) fn direct(&self, sample: (u64, u64, u64), width: usize, height: usize) -> Option<(Stretch, bool)> {
+    pub(crate) fn direct(&self, sample: (u64, u64, u64), width: usize, height: usize) -> Option<(CropResize, bool)> {
         let (seed, epoch, index) = sample;
-        let stretch = self.stretch(sample, width, height)?;
+        let crop_resize = self.crop_resize(sample, width, height)?;
         let mut flipped = false;
         for Step { purpose, transform, .. } in &self.steps[1..] {
             flipped ^= transform.flips(&mut RandomStream::new(seed, purpose, epoch, index))?;
         }
-        Some((stretch, flipped))
+        Some((crop_resize, flipped))
     }
 
-    /// The same as [`apply`](Self::apply) for the image of `view`, which holds what [`stretch`](Self::stretch) needs.
-    pub(crate) fn apply_to_view(&self, view: &mut View, canvas: &mut Canvas, sample: (u64, u64, u64)) {
+    /// The same as [`apply`](Self::apply) for the image of `view`, which holds what [`crop_resize`](Self::crop_resize) needs.
+    pub(crate) fn apply_to_view(&self, view: &mut ImageRegion, canvas: &mut Canvas, sample: (u64, u64, u64)) {
         let (seed, epoch, index) = sample;
-        let rest = match self.stretch(sample, view.width, view.height) {
-            Some(stretch) => {
-                canvas.stretch(view, &stretch);
+        let rest = match self.crop_resize(sample, view.width, view.height) {
+            Some(crop_resize) => {
+                canvas.crop_resize(view, &crop_resize);
                 &self.steps[1..]
             }
             None => {

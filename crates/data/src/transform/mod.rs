@@ -8,6 +8,7 @@ mod canvas;
 mod color;
 mod color_jitter;
 mod crop;
+mod crop_resize;
 mod dirichlet;
 mod erasing;
 mod evaluate;
@@ -17,20 +18,19 @@ mod geometry;
 mod list;
 mod mixing;
 mod point;
-mod stretch;
 mod warp;
 
 pub use auto::{AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, RandAugment, TrivialAugmentWide};
 pub use canvas::Canvas;
 pub use color_jitter::{ColorJitter, GaussianBlur, Grayscale, Jitter, RandomGrayscale};
 pub use crop::{CropBox, RandomCrop, RandomResizedCrop};
+pub use crop_resize::CropResize;
 pub use erasing::{ErasingValue, RandomErasing};
 pub use evaluate::{EvalCrop, EvalTransform};
 pub use flip::{RandomHorizontalFlip, RandomVerticalFlip};
 pub use geometry::{RandomAffine, RandomPerspective, RandomRotation};
 pub use list::TrainTransform;
 pub use mixing::{Mixing, Mixture};
-pub use stretch::Stretch;
 pub use warp::{Affine, Interpolation};
 
 use enmasse_tensor::RandomStream;
@@ -78,12 +78,12 @@ pub trait Transform: Send + Sync {
     /// What [`apply`](Transform::apply) does to an image of `width` × `height`, if it does nothing but cut out a part and resize
     /// it, given the same random numbers. A loader then reads that part alone, and makes the result from it, if this is the first
     /// transform of its list. The default is for transforms that need the whole image.
-    fn stretch(&self, _random: &mut RandomStream, _width: usize, _height: usize) -> Option<Stretch> {
+    fn crop_resize(&self, _random: &mut RandomStream, _width: usize, _height: usize) -> Option<CropResize> {
         None
     }
 
     /// Whether [`apply`](Transform::apply) flips the image left to right, if it does nothing else, given the same random numbers. A
-    /// loader then makes the image where it is needed, if the first transform has a [`stretch`](Transform::stretch), and all others
+    /// loader then makes the image where it is needed, if the first transform has a [`crop_resize`](Transform::crop_resize), and all others
     /// only flip. The default is for transforms that do anything else.
     fn flips(&self, _random: &mut RandomStream) -> Option<bool> {
         None

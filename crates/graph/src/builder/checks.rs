@@ -4,19 +4,19 @@
 use enmasse_tensor::Shape;
 
 use super::Tensor;
-use crate::{GraphError, Op, Place, Relation, Window};
+use crate::{GraphError, Op, OperationLocation, Relation, Window};
 
 impl Tensor {
     /// The layer that is being recorded, as a place for errors.
-    pub(super) fn layer(&self, operation: &'static str) -> Place {
-        Place { operation, layer: self.state.borrow().layer.clone(), relation: Relation::Layer }
+    pub(super) fn layer(&self, operation: &'static str) -> OperationLocation {
+        OperationLocation { operation, layer: self.state.borrow().layer.clone(), relation: Relation::Layer }
     }
 
     /// An operation without a name on this tensor, as a place for errors.
-    pub(super) fn place(&self, operation: &'static str) -> Place {
+    pub(super) fn place(&self, operation: &'static str) -> OperationLocation {
         match &self.state.borrow().function {
-            Some(function) => Place { operation, layer: function.clone(), relation: Relation::Inside },
-            None => Place { operation, layer: self.origin(), relation: Relation::After },
+            Some(function) => OperationLocation { operation, layer: function.clone(), relation: Relation::Inside },
+            None => OperationLocation { operation, layer: self.origin(), relation: Relation::After },
         }
     }
 
@@ -53,7 +53,7 @@ impl Tensor {
     }
 
     /// The dimensions of a feature map; sets an error if it is none.
-    pub(super) fn image_dims(&self, place: Place, shape: &Shape) -> Option<[usize; 4]> {
+    pub(super) fn image_dims(&self, place: OperationLocation, shape: &Shape) -> Option<[usize; 4]> {
         let dims = <[usize; 4]>::try_from(&shape[..]).ok();
         if dims.is_none() {
             let reason = "it needs [batch,height,width,channels], as before flatten".into();
@@ -77,7 +77,7 @@ impl Tensor {
     /// Height and width after a window; sets an error if it does not fit.
     pub(super) fn window_dims(
         &self,
-        place: Place,
+        place: OperationLocation,
         shape: &Shape,
         window: &Window,
         size: [usize; 2],

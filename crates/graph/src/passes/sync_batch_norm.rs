@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::{Graph, GraphError, Node, NormStatistics, Op, Place, Relation, ValueId};
+use crate::{Graph, GraphError, Node, NormStatistics, Op, OperationLocation, Relation, ValueId};
 
 /// Inserts the collectives of SyncBatchNorm for `shards` shards into a graph with its backward nodes. Gradients of weight and
 /// bias remain those of this shard, since their bucket sums them.
@@ -42,7 +42,7 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) -> Result<(), GraphErro
             // The results of these are exchanged below.
             Op::BatchNormStatistics | Op::BatchNormReduce { .. } => {}
             op if op.is_of_batch() => {
-                let place = Place { operation: op.name(), layer: node.layer, relation: Relation::After };
+                let place = OperationLocation { operation: op.name(), layer: node.layer, relation: Relation::After };
                 let reason = "has no rule for statistics over all shards: leave out `sync_bn`".to_owned();
                 return Err(GraphError::Attribute { place, reason });
             }

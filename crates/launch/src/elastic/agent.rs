@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use enmasse_comm::{Channel, ChannelError};
 
-use super::hall::{Hall, names_loopback};
 use super::leader::Rules;
+use super::leader_server::{LeaderServer, names_loopback};
 use super::member::{Member, MemberAction, MemberEvent, Myself};
 use super::message::{Assigned, Decision, ToMember, WorkersEnd};
 use super::{Endpoint, Tell};
@@ -45,7 +45,7 @@ pub(super) struct Setting {
     pub(super) rules: Rules,
     pub(super) tell: Tell,
     /// The hall, while this agent leads.
-    pub(super) hall: Arc<Mutex<Option<Hall>>>,
+    pub(super) leader_server: Arc<Mutex<Option<LeaderServer>>>,
 }
 
 pub(super) struct Agent {
@@ -114,8 +114,8 @@ impl Agent {
             }
             Notice::StopRequest(signal) => {
                 // The leader ends the job.
-                if let Some(hall) = self.hall().as_ref() {
-                    hall.shut_down(signal);
+                if let Some(leader_server) = self.leader_server().as_ref() {
+                    leader_server.shut_down(signal);
                 }
                 MemberEvent::StopRequest { signal }
             }
@@ -161,11 +161,12 @@ impl Agent {
     /// Connects in a separate thread, since connecting takes time and signals must be handled meanwhile.
     fn connect(&self) {
         let (endpoint, job, notices) = (self.setting.endpoint.clone(), self.setting.job.clone(), self.notices.clone());
-        let (hall, rules, tell) = (self.setting.hall.clone(), self.setting.rules.clone(), self.setting.tell.clone());
+        let (leader_server, rules, tell) =
+            (self.setting.leader_server.clone(), self.setting.rules.clone(), self.setting.tell.clone());
         // As good as any other random number, and different at each attempt.
         let name = self.setting.myself.agent.wrapping_add(self.origin.elapsed().as_nanos() as u64);
         let connect = move || {
-            let result = open_hall(&hall, &endpoint, &job, rules, name, tell)
+            let result = open_leader_server(&leader_server, &endpoint, &job, rules, name, tell)
                 .map_err(|error| format!("cannot lead at {}:{}: {error}", endpoint.host, endpoint.port))
                 .and_then(|()| reach(&endpoint, &job));
             let _ = notices.send(Notice::Connected(result));
@@ -221,8 +222,8 @@ impl Agent {
         address.map_or(0, |address| address.port())
     }
 
-    fn hall(&self) -> MutexGuard<'_, Option<Hall>> {
-        self.setting.hall.lock().unwrap_or_else(PoisonError::into_inner)
+    fn leader_server(&self) -> MutexGuard<'_, Option<LeaderServer>> {
+        self.setting.leader_server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -238,20 +239,20 @@ fn read(channel: &Channel, link: u64, notices: &Sender<Notice>) {
 }
 
 /// Becomes the leader if there is none.
-fn open_hall(
-    hall: &Mutex<Option<Hall>>,
+fn open_leader_server(
+    leader_server: &Mutex<Option<LeaderServer>>,
     endpoint: &Endpoint,
     job: &str,
     rules: Rules,
     name: u64,
     tell: Tell,
 ) -> io::Result<()> {
-    let mut hall = hall.lock().unwrap_or_else(PoisonError::into_inner);
-    if hall.as_ref().is_some_and(Hall::is_over) {
-        *hall = None;
+    let mut leader_server = leader_server.lock().unwrap_or_else(PoisonError::into_inner);
+    if leader_server.as_ref().is_some_and(LeaderServer::is_over) {
+        *leader_server = None;
     }
-    if hall.is_none() {
-        *hall = Hall::open(endpoint, job, rules, name, tell)?;
+    if leader_server.is_none() {
+        *leader_server = LeaderServer::open(endpoint, job, rules, name, tell)?;
     }
     Ok(())
 }

@@ -20,8 +20,8 @@
 //! now sends [`message::ToMember::Stop`], with an epoch next to the attempt's number.
 
 mod agent;
-mod hall;
 mod leader;
+mod leader_server;
 mod member;
 pub(crate) mod message;
 mod run;

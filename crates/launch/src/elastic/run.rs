@@ -10,8 +10,8 @@ use signal_hook::consts::SIGINT;
 use thiserror::Error;
 
 use super::agent::{Agent, Notice, Order, Setting};
-use super::hall::names_loopback;
 use super::leader::Rules;
+use super::leader_server::names_loopback;
 use super::member::Myself;
 use super::message::{Assigned, Decision, WorkersEnd};
 use super::{Elastic, Endpoint, Tell};
@@ -85,9 +85,15 @@ pub fn launch_elastic(
     };
     let run_id = job.run_id.clone();
     let job_name = run_id.clone().unwrap_or_else(|| NAMELESS.to_owned());
-    let hall = Arc::new(Mutex::new(None));
-    let setting =
-        Setting { endpoint: endpoint.clone(), job: job_name, myself, rules, tell: tell.clone(), hall: hall.clone() };
+    let leader_server = Arc::new(Mutex::new(None));
+    let setting = Setting {
+        endpoint: endpoint.clone(),
+        job: job_name,
+        myself,
+        rules,
+        tell: tell.clone(),
+        leader_server: leader_server.clone(),
+    };
 
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let wake = Arc::new(wake.map_err(LaunchError::kernel("make an event counter"))?);
@@ -116,8 +122,8 @@ pub fn launch_elastic(
             Next::Signal(signal) => signals.request(signal),
         }
     };
-    if let Some(hall) = hall.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        hall.linger(elastic.timing.stop);
+    if let Some(leader_server) = leader_server.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        leader_server.linger(elastic.timing.stop);
     }
     Ok(ending(decision, node.told.as_ref(), elastic.timing.join.as_secs(), &place))
 }

@@ -19,7 +19,7 @@ pub enum Scope {
 
 /// The section of the help that a setting belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
+pub enum SettingGroup {
     /// Images, and how they reach the model.
     Data,
     /// The model and its parameters.
@@ -32,14 +32,14 @@ pub enum Group {
     Output,
 }
 
-impl fmt::Display for Group {
+impl fmt::Display for SettingGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Group::Data => "Data",
-            Group::Model => "Model",
-            Group::Training => "Training",
-            Group::Devices => "Devices",
-            Group::Output => "Output",
+            SettingGroup::Data => "Data",
+            SettingGroup::Model => "Model",
+            SettingGroup::Training => "Training",
+            SettingGroup::Devices => "Devices",
+            SettingGroup::Output => "Output",
         })
     }
 }
@@ -50,7 +50,7 @@ pub struct Setting {
     /// Key in TOML, field of [`TrainConfig`]: words joined by `_`.
     pub name: &'static str,
     /// Its section of the help.
-    pub group: Group,
+    pub group: SettingGroup,
     /// A few words, for the short help of the command line.
     pub summary: &'static str,
     /// Sentences that continue the summary in the long help; may be empty.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 /// The lanes of a rank, from the top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
+pub(super) enum Track {
     /// What the thread that trains does.
     Training,
     /// The instructions of a step.
@@ -15,14 +15,14 @@ pub(super) enum Lane {
     Communication,
 }
 
-impl Lane {
-    const ALL: [Lane; 3] = [Lane::Training, Lane::Instructions, Lane::Communication];
+impl Track {
+    const ALL: [Track; 3] = [Track::Training, Track::Instructions, Track::Communication];
 
     fn name(self) -> &'static str {
         match self {
-            Lane::Training => "training",
-            Lane::Instructions => "instructions",
-            Lane::Communication => "communication",
+            Track::Training => "training",
+            Track::Instructions => "instructions",
+            Track::Communication => "communication",
         }
     }
 }
@@ -43,7 +43,7 @@ impl Process {
         let id = process.id();
         process.push(&json!({"name": "process_name", "ph": "M", "pid": id, "args": {"name": name}}));
         process.push(&json!({"name": "process_sort_index", "ph": "M", "pid": id, "args": {"sort_index": rank}}));
-        for lane in Lane::ALL {
+        for lane in Track::ALL {
             let (thread, place) = (process.thread(lane), lane as usize);
             let args = json!({"name": lane.name()});
             process.push(&json!({"name": "thread_name", "ph": "M", "pid": id, "tid": thread, "args": args}));
@@ -54,7 +54,7 @@ impl Process {
     }
 
     /// Adds a span.
-    pub fn span(&mut self, lane: Lane, name: &str, [began, ended]: Times, args: &Value) {
+    pub fn span(&mut self, lane: Track, name: &str, [began, ended]: Times, args: &Value) {
         let (id, thread) = (self.id(), self.thread(lane));
         let (start, duration) = (microseconds(began), microseconds((ended - began).max(0)));
         self.push(&json!({
@@ -77,8 +77,8 @@ impl Process {
     }
 
     /// Some viewers tell threads of different processes apart by their numbers alone.
-    fn thread(&self, lane: Lane) -> usize {
-        self.rank * Lane::ALL.len() + lane as usize + 1
+    fn thread(&self, lane: Track) -> usize {
+        self.rank * Track::ALL.len() + lane as usize + 1
     }
 }
 
@@ -93,8 +93,8 @@ mod tests {
     #[test]
     fn events_are_json_with_microseconds() {
         let mut process = Process::new(3, "rank 3, \"node\"\n7, cpu");
-        process.span(Lane::Communication, "bucket 0", [1_234_567, 2_000_000], &json!({"bytes": 8}));
-        process.span(Lane::Instructions, "late", [5, 4], &Value::Null);
+        process.span(Track::Communication, "bucket 0", [1_234_567, 2_000_000], &json!({"bytes": 8}));
+        process.span(Track::Instructions, "late", [5, 4], &Value::Null);
         let events: Vec<Value> = serde_json::from_str(&format!("[{}]", process.text())).unwrap();
         let names: Vec<&str> = events.iter().filter_map(|event| event["args"]["name"].as_str()).collect();
         assert_eq!(names, ["rank 3, \"node\"\n7, cpu", "training", "instructions", "communication"]);

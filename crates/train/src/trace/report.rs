@@ -10,7 +10,7 @@ use enmasse_device::{DeviceError, Program};
 use enmasse_graph::{Op, Plan};
 use serde_json::{Value, json};
 
-use super::chrome::{Lane, Process, Times};
+use super::chrome::{Process, Times, Track};
 use super::overlap::{Overlap, Sum};
 use super::{Recording, compare_clocks};
 use crate::TrainError;
@@ -96,7 +96,7 @@ impl Recording {
                 ref other => format!("{} {}", other.name(), node.layer),
             };
             let args = json!({"phase": node.phase.name(), "instruction": span.instruction, "shard": span.shard});
-            process.span(Lane::Instructions, name.trim_end(), axis.span([span.began, span.ended]), &args);
+            process.span(Track::Instructions, name.trim_end(), axis.span([span.began, span.ended]), &args);
         }
         self.write_operations(&axis, &mut process);
 
@@ -186,7 +186,7 @@ impl Recording {
         let mut spans: Vec<(String, Times)> = activities.chain(waits).collect();
         // One that encloses others comes before them.
         spans.sort_by_key(|(_, [began, ended])| (*began, -ended));
-        spans.iter().for_each(|(name, times)| process.span(Lane::Training, name, *times, &json!({})));
+        spans.iter().for_each(|(name, times)| process.span(Track::Training, name, *times, &json!({})));
     }
 
     fn write_operations(&self, axis: &Axis, process: &mut Process) {
@@ -197,7 +197,7 @@ impl Recording {
                 "operation": operation.description(), "number": operation.sequence(), "bytes": operation.bytes,
                 "queued_us": queued,
             });
-            process.span(Lane::Communication, &name, times, &args);
+            process.span(Track::Communication, &name, times, &args);
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::fit::{config, cpu, fit, net};
 use enmasse_data::{
-    BadSample, DataError, DataKind, Dataset, DecodePool, EvalCrop, EvalLoader, Image, ReadOptions, Sharding, View,
-    Wanted,
+    BadSample, DataError, DataKind, Dataset, DecodePool, EvalCrop, EvalLoader, Image, ImageRegion, ReadOptions,
+    RegionRequest, Sharding,
 };
 use enmasse_train::{Classifier, EpochPosition, Evaluation, Images, Prediction, Preparation, evaluate};
 
@@ -40,8 +40,8 @@ impl Dataset for Slopes {
     fn read_part(
         &self,
         index: usize,
-        wanted: &dyn Fn(usize, usize) -> Wanted,
-        view: &mut View,
+        wanted: &dyn Fn(usize, usize) -> RegionRequest,
+        view: &mut ImageRegion,
     ) -> Result<(), DataError> {
         let part = wanted(12, 10).part;
         match (self.damaged)(self.numbers[index]) && part.top + part.height == 10 {

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use enmasse_data::{
-    CropBox, DataKind, Dataset, DecodePool, OpenOptions, PackForm, PackOptions, ReadOptions, RemoteOptions, Unpacked,
-    View, Wanted, decode, open, pack,
+    CropBox, DataKind, Dataset, DecodePool, ImageRegion, OpenOptions, PackForm, PackOptions, ReadOptions,
+    RegionRequest, RemoteOptions, Unpacked, decode, open, pack,
 };
 use enmasse_train::Images;
 use server::Server;
@@ -44,13 +44,13 @@ fn images_are_read_ahead_and_in_part_as_their_sources_are() {
         assert_eq!((own.object.address(), own.bytes), (expected.object.address(), expected.bytes));
     }
 
-    let corner = |width: usize, height: usize| Wanted {
+    let corner = |width: usize, height: usize| RegionRequest {
         part: CropBox { width: width / 3, height: height / 3, ..CropBox::whole(width, height) },
         shrink: 1,
     };
-    let (mut own, mut expected) = (View::default(), View::default());
+    let (mut own, mut expected) = (ImageRegion::default(), ImageRegion::default());
     for index in 0..images.len() {
-        images.read_part(index, &Wanted::whole, &mut own).unwrap();
+        images.read_part(index, &RegionRequest::whole, &mut own).unwrap();
         assert_eq!(*own.image(), images.read(index).unwrap(), "{index}");
         images.read_part(index, &corner, &mut own).unwrap();
         match index {

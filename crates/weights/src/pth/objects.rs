@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use enmasse_pickle::{Call, Object};
 
-use super::storage::View;
+use super::storage::TensorView;
 use crate::element::ElementType;
 
 /// The keys under which timm's and torchvision's scripts keep averages of a model's state, in the order in which timm's
@@ -36,7 +36,7 @@ pub(super) struct StorageKey {
 /// number.
 pub(super) enum Persistents {
     Inline,
-    Numbered { storages: HashMap<i64, StorageKey>, tensors: HashMap<i64, View> },
+    Numbered { storages: HashMap<i64, StorageKey>, tensors: HashMap<i64, TensorView> },
 }
 
 /// The dictionary of tensors in the object, extracted from the other data of a training script, and the key of the averages if
@@ -111,7 +111,7 @@ fn maker(call: &Call) -> Option<&str> {
 
 /// The view described by a value; `None` if it is not a tensor. An unsupported tensor is an error, whose text continues
 /// "tensor X …".
-pub(super) fn tensor(value: &Object, persistents: &Persistents) -> Result<Option<View>, String> {
+pub(super) fn tensor(value: &Object, persistents: &Persistents) -> Result<Option<TensorView>, String> {
     let call = match (value, persistents) {
         (Object::Persistent(key), Persistents::Numbered { tensors, .. }) => {
             let number = number(key).ok_or("is damaged: it has no number")?;
@@ -158,7 +158,7 @@ fn view(
     dtype: Option<&Object>,
     metadata: Option<&Object>,
     persistents: &Persistents,
-) -> Result<View, String> {
+) -> Result<TensorView, String> {
     // Lazily conjugated or negated: the bits differ from the values.
     if metadata.and_then(Object::as_dict).is_some_and(|metadata| !metadata.is_empty()) {
         return Err("has special bits (conj or neg), which are not supported; save it after .resolve_neg()".to_owned());
@@ -180,7 +180,7 @@ fn view(
     let shape = shape.into_iter().map(usize::try_from).collect::<Result<_, _>>().map_err(|_| damaged())?;
     let own = offset.as_int().and_then(|offset| u64::try_from(offset).ok()).ok_or_else(damaged)?;
     let offset = own.checked_add(storage.offset).ok_or_else(damaged)?;
-    Ok(View { storage: storage.key, element, offset, shape, stride })
+    Ok(TensorView { storage: storage.key, element, offset, shape, stride })
 }
 
 fn storage_key(value: &Object, persistents: &Persistents) -> Result<StorageKey, String> {
@@ -266,7 +266,7 @@ mod tests {
     fn every_way_to_make_a_tensor() {
         let check = |value: Object, element: ElementType| {
             let (storage, shape, stride) = ("7".to_owned(), vec![2, 3], vec![3, 1]);
-            let expected = View { storage, element, offset: 2, shape, stride };
+            let expected = TensorView { storage, element, offset: 2, shape, stride };
             assert!(is_tensor(&value));
             assert_eq!(tensor(&value, &Persistents::Inline), Ok(Some(expected)));
         };

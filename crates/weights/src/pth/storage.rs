@@ -9,7 +9,7 @@ use crate::source::Source;
 
 /// A tensor as a view of a storage.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct View {
+pub(super) struct TensorView {
     pub storage: String,
     pub element: ElementType,
     /// Number of storage elements before the tensor's first.
@@ -26,7 +26,7 @@ pub(super) struct Storages {
     pub places: HashMap<String, (u64, u64)>,
 }
 
-impl View {
+impl TensorView {
     /// The number of elements of the tensor, and of storage elements from its first to its last.
     fn extent(&self) -> Option<(usize, u64)> {
         let count = self.shape.iter().try_fold(1usize, |product, &len| product.checked_mul(len))?;
@@ -59,7 +59,7 @@ impl Storages {
         &self,
         source: &Source,
         name: &str,
-        view: &View,
+        view: &TensorView,
         collector: &mut Collector,
     ) -> Result<Vec<f32>, WeightsError> {
         let beyond = || source.damaged(&format!("tensor {name:?} lies beyond its storage"));
@@ -114,7 +114,7 @@ mod tests {
         let source = Source::open(&path).unwrap();
         let storages = Storages { order: ByteOrder::Big, places: HashMap::from([("0".to_owned(), (2, 24))]) };
         let (shape, stride) = (shape.to_vec(), stride.to_vec());
-        let view = View { storage: "0".to_owned(), element: ElementType::I16, offset, shape, stride };
+        let view = TensorView { storage: "0".to_owned(), element: ElementType::I16, offset, shape, stride };
         let found = storages.values(&source, "w", &view, &mut Collector::new(&source));
         found.map_err(|error| error.to_string().replace(&format!("{}: ", path.display()), ""))
     }

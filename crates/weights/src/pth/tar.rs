@@ -7,7 +7,7 @@ use super::Parts;
 use super::legacy::{byte_order, counted_storage};
 use super::objects::{Persistents, StorageKey, element_of_class, number};
 use super::pickles::Pickles;
-use super::storage::{Storages, View};
+use super::storage::{Storages, TensorView};
 use crate::WeightsError;
 use crate::element::ByteOrder;
 use crate::source::Source;
@@ -81,7 +81,7 @@ fn read_tensors(
     (start, end): (u64, u64),
     order: ByteOrder,
     storages: &HashMap<i64, StorageKey>,
-) -> Result<HashMap<i64, View>, WeightsError> {
+) -> Result<HashMap<i64, TensorView>, WeightsError> {
     let damaged = || source.damaged("its list of tensors is malformed");
     let mut pickles = Pickles::new(source, start, end);
     let mut tensors = HashMap::new();
@@ -109,7 +109,7 @@ fn read_tensors(
         let shape = (0..dimensions).map(|_| Ok(next(true)? as usize)).collect::<Result<_, WeightsError>>()?;
         let stride = (0..dimensions).map(|_| next(true)).collect::<Result<_, _>>()?;
         let offset = next(true)?.checked_add(storage.offset).ok_or_else(damaged)?;
-        tensors.insert(key, View { storage: storage.key.clone(), element, offset, shape, stride });
+        tensors.insert(key, TensorView { storage: storage.key.clone(), element, offset, shape, stride });
     }
     Ok(tensors)
 }

@@ -6,13 +6,13 @@ use super::{HierarchicalTransport, WINDOWS, copy};
 use crate::operation::{Kind, Operation};
 use crate::pieces::{intersection, piece};
 use crate::transport::queue::Bytes;
-use crate::transport::{Stop, Turn};
+use crate::transport::{RunningOperation, Stop};
 
 impl HierarchicalTransport {
     /// Copies the senders' parts of the output to all ranks, in rounds over the whole output. A rank stages its own part,
     /// sends its lanes of what its node has, and passes on to its node what comes in its lanes.
-    pub(super) fn gather(&mut self, turn: &Turn) -> Result<(), Stop> {
-        let operation = turn.operation;
+    pub(super) fn gather(&mut self, running: &RunningOperation) -> Result<(), Stop> {
+        let operation = running.operation;
         let (rank, ranks) = (self.members.rank, self.members.world_size());
         operation.place_own_part(rank, ranks);
         let total = operation.part_from(ranks - 1, ranks).end;
@@ -22,22 +22,22 @@ impl HierarchicalTransport {
 
         for step in 0..rounds + 2 {
             if step < rounds {
-                self.stage_part(turn, step, &range(step))?;
+                self.stage_part(running, step, &range(step))?;
                 if step == 0 {
-                    self.agree_on_node(turn)?;
+                    self.agree_on_node(running)?;
                 }
-                self.send_parts(turn, step, &range(step))?;
+                self.send_parts(running, step, &range(step))?;
                 if step == 0 {
-                    self.agree_with_peers(turn)?;
+                    self.agree_with_peers(running)?;
                 }
-                self.expect_parts(turn, step, &range(step));
+                self.expect_parts(running, step, &range(step));
             }
             if let Some(step) = step.checked_sub(1).filter(|&step| step < rounds) {
-                self.wait(turn, |own| own.peers.missing_in(step % WINDOWS))?;
+                self.wait(running, |own| own.peers.missing_in(step % WINDOWS))?;
                 self.pass_on(operation, step, &range(step));
             }
             if let Some(step) = step.checked_sub(2) {
-                self.collect_parts(turn, step, &range(step))?;
+                self.collect_parts(running, step, &range(step))?;
             }
         }
         self.round += rounds as u64;
@@ -45,34 +45,34 @@ impl HierarchicalTransport {
     }
 
     /// Copies this rank's part to its slot.
-    fn stage_part(&mut self, turn: &Turn, step: usize, range: &Range<usize>) -> Result<(), Stop> {
+    fn stage_part(&mut self, running: &RunningOperation, step: usize, range: &Range<usize>) -> Result<(), Stop> {
         if self.is_alone() {
             return Ok(());
         }
         let round = self.round + step as u64;
-        self.wait_for_slot(turn, round)?;
-        let part = intersection(&sent_by(turn.operation, self.members.rank, self.members.world_size()), range);
+        self.wait_for_slot(running, round)?;
+        let part = intersection(&sent_by(running.operation, self.members.rank, self.members.world_size()), range);
         let slot = self.slot(self.place, round).wrapping_add(part.start - range.start);
         // SAFETY: inside the caller's output, and this rank's own slot, which no rank reads yet.
-        unsafe { copy(turn.operation.output.wrapping_add(part.start).cast_const(), slot, part.len()) };
+        unsafe { copy(running.operation.output.wrapping_add(part.start).cast_const(), slot, part.len()) };
         self.own().publish(&self.own().staged, round + 1);
         Ok(())
     }
 
     /// Takes over what the node's ranks have staged, and sends this rank's lanes of it to the other nodes.
-    fn send_parts(&mut self, turn: &Turn, step: usize, range: &Range<usize>) -> Result<(), Stop> {
-        let (operation, round, ranks) = (turn.operation, self.round + step as u64, self.members.world_size());
+    fn send_parts(&mut self, running: &RunningOperation, step: usize, range: &Range<usize>) -> Result<(), Stop> {
+        let (operation, round, ranks) = (running.operation, self.round + step as u64, self.members.world_size());
         for mate in 0..self.mates.len() {
             let (rank, place) = self.mates[mate];
             let part = intersection(&sent_by(operation, rank, ranks), range);
             if !part.is_empty() {
-                self.wait_for_mate(turn, mate, |words| &words.staged, round + 1)?;
+                self.wait_for_mate(running, mate, |counters| &counters.staged, round + 1)?;
                 let slot = self.slot(place, round).wrapping_add(part.start - range.start);
                 // SAFETY: inside a slot that its owner has staged and keeps until it is consumed, and inside the output.
                 unsafe { copy(slot.cast_const(), operation.output.wrapping_add(part.start), part.len()) };
             }
         }
-        self.wait(turn, |own| own.peers.unsent_in(step % WINDOWS))?;
+        self.wait(running, |own| own.peers.unsent_in(step % WINDOWS))?;
         let node = self.topology.node_of(self.members.rank);
         for at in 0..self.peers.all.len() {
             let lanes = self.lanes_with(self.peers.all[at].rank, range);
@@ -86,18 +86,18 @@ impl HierarchicalTransport {
             let peer = &mut self.peers.all[at];
             peer.sent_at[step % WINDOWS] = peer.sending.begun();
         }
-        self.progress(turn)
+        self.progress(running)
     }
 
     /// Expects the other nodes' parts in this rank's lanes.
-    fn expect_parts(&mut self, turn: &Turn, step: usize, range: &Range<usize>) {
+    fn expect_parts(&mut self, running: &RunningOperation, step: usize, range: &Range<usize>) {
         for at in 0..self.peers.all.len() {
             let lanes = self.lanes_with(self.peers.all[at].rank, range);
             let node = self.topology.node_of(self.peers.all[at].rank);
             for run in 0..self.topology.runs().len() {
                 if self.topology.runs()[run].node == node {
-                    let part = intersection(&self.sent_by_run(turn.operation, run), &lanes);
-                    let part = self.received(turn.operation.output, part);
+                    let part = intersection(&self.sent_by_run(running.operation, run), &lanes);
+                    let part = self.received(running.operation.output, part);
                     // SAFETY: the caller's output, where no other code uses this part until it has come. Any bytes are a
                     // valid value.
                     unsafe { self.peers.all[at].receiving.begin(part) };
@@ -123,18 +123,18 @@ impl HierarchicalTransport {
     }
 
     /// Copies what has come to the other ranks of the node.
-    fn collect_parts(&mut self, turn: &Turn, step: usize, range: &Range<usize>) -> Result<(), Stop> {
+    fn collect_parts(&mut self, running: &RunningOperation, step: usize, range: &Range<usize>) -> Result<(), Stop> {
         if self.is_alone() {
             return Ok(());
         }
         let round = self.round + step as u64;
         for mate in 0..self.mates.len() {
             let (rank, place) = self.mates[mate];
-            self.wait_for_mate(turn, mate, |words| &words.reduced, round + 1)?;
-            self.copy_foreign(turn.operation, rank, range, |part| {
+            self.wait_for_mate(running, mate, |counters| &counters.reduced, round + 1)?;
+            self.copy_foreign(running.operation, rank, range, |part| {
                 let slot = self.slot(place, round).wrapping_add(part.start - range.start);
                 // SAFETY: inside the output, and inside a slot that its owner keeps until it is consumed.
-                unsafe { copy(slot.cast_const(), turn.operation.output.wrapping_add(part.start), part.len()) };
+                unsafe { copy(slot.cast_const(), running.operation.output.wrapping_add(part.start), part.len()) };
             });
         }
         self.own().publish(&self.own().consumed, round + 1);

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use enmasse_tensor::AlignedBuffer;
 
 use super::queue::Bytes;
-use super::region::{Layout, Region, SLOTS, Words};
-use super::{DIRECT_BYTES, Members, SLEEP, SPIN, Stop, Transport, Turn, copy};
+use super::region::{Counters, Layout, Region, SLOTS};
+use super::{DIRECT_BYTES, Members, RunningOperation, SLEEP, SPIN, Stop, Transport, copy};
 use crate::cause::CauseKind;
 use crate::element::with_element;
 use crate::failure::Failure;
@@ -180,8 +180,8 @@ impl HierarchicalTransport {
         self.mates.is_empty()
     }
 
-    fn own(&self) -> &Words {
-        self.region.words(self.place)
+    fn own(&self) -> &Counters {
+        self.region.counters(self.place)
     }
 
     fn slot(&self, place: usize, round: u64) -> *mut u8 {
@@ -199,78 +199,84 @@ impl HierarchicalTransport {
     }
 
     /// Lets the connections go on, and notes which ranks have joined the operation.
-    fn progress(&mut self, turn: &Turn) -> Result<(), Stop> {
+    fn progress(&mut self, running: &RunningOperation) -> Result<(), Stop> {
         if let Err((rank, error)) = self.peers.progress() {
-            return Err(lost(&self.members, turn, rank, &error));
+            return Err(lost(&self.members, running, rank, &error));
         }
         for peer in self.peers.all.iter_mut().filter(|peer| !peer.has_come) {
             if peer.receiving.complete() >= peer.header_at {
                 peer.has_come = true;
-                self.region.mark(self.place, peer.rank).store(turn.operation.sequence, Ordering::Release);
+                self.region.mark(self.place, peer.rank).store(running.operation.sequence, Ordering::Release);
             }
         }
         Ok(())
     }
 
     /// Waits until `awaited` names no rank any more.
-    fn wait(&mut self, turn: &Turn, awaited: impl Fn(&Self) -> Option<usize>) -> Result<(), Stop> {
+    fn wait(&mut self, running: &RunningOperation, awaited: impl Fn(&Self) -> Option<usize>) -> Result<(), Stop> {
         if awaited(self).is_none() {
             return Ok(());
         }
         let began = Instant::now();
         loop {
-            self.progress(turn)?;
+            self.progress(running)?;
             let Some(rank) = awaited(self) else { return Ok(()) };
-            turn.go_on_waiting(&self.members, || self.late(turn, rank))?;
+            running.go_on_waiting(&self.members, || self.late(running, rank))?;
             if self.topology.node_of(rank) != self.topology.node_of(self.members.rank) {
                 self.peers.sleep(SLEEP);
                 continue;
             }
-            let words = self.region.words(self.topology.place_of(rank));
+            let counters = self.region.counters(self.topology.place_of(rank));
             // Read before the counter: work done before leaving still counts.
-            let left = words.left.load(Ordering::Acquire) != 0;
+            let left = counters.left.load(Ordering::Acquire) != 0;
             if awaited(self) != Some(rank) {
                 continue;
             }
             if left {
-                return Err(self.members.left(rank, turn.operation));
+                return Err(self.members.left(rank, running.operation));
             }
-            if began.elapsed() < self.spin && !words.shares_processor() {
+            if began.elapsed() < self.spin && !counters.shares_processor() {
                 std::hint::spin_loop();
             } else if !self.peers.sleep(NAP) {
-                let words = self.region.words(self.topology.place_of(rank));
-                words.sleep_unless(|| awaited(self) != Some(rank) || words.left.load(Ordering::Acquire) != 0, SLEEP);
+                let counters = self.region.counters(self.topology.place_of(rank));
+                counters
+                    .sleep_unless(|| awaited(self) != Some(rank) || counters.left.load(Ordering::Acquire) != 0, SLEEP);
             }
         }
     }
 
     /// Waits until `counter` of every other rank of the node has reached `target`.
-    fn wait_for_mates(&mut self, turn: &Turn, counter: fn(&Words) -> &AtomicU64, target: u64) -> Result<(), Stop> {
-        (0..self.mates.len()).try_for_each(|mate| self.wait_for_mate(turn, mate, counter, target))
+    fn wait_for_mates(
+        &mut self,
+        running: &RunningOperation,
+        counter: fn(&Counters) -> &AtomicU64,
+        target: u64,
+    ) -> Result<(), Stop> {
+        (0..self.mates.len()).try_for_each(|mate| self.wait_for_mate(running, mate, counter, target))
     }
 
     fn wait_for_mate(
         &mut self,
-        turn: &Turn,
+        running: &RunningOperation,
         mate: usize,
-        counter: fn(&Words) -> &AtomicU64,
+        counter: fn(&Counters) -> &AtomicU64,
         target: u64,
     ) -> Result<(), Stop> {
         let (rank, place) = self.mates[mate];
-        self.wait(turn, |own| (counter(own.region.words(place)).load(Ordering::Acquire) < target).then_some(rank))
+        self.wait(running, |own| (counter(own.region.counters(place)).load(Ordering::Acquire) < target).then_some(rank))
     }
 
     /// Waits until the slot of `round` may be overwritten.
-    fn wait_for_slot(&mut self, turn: &Turn, round: u64) -> Result<(), Stop> {
-        self.wait_for_mates(turn, |words| &words.consumed, (round + 1).saturating_sub(SLOTS as u64))
+    fn wait_for_slot(&mut self, running: &RunningOperation, round: u64) -> Result<(), Stop> {
+        self.wait_for_mates(running, |counters| &counters.consumed, (round + 1).saturating_sub(SLOTS as u64))
     }
 
     /// The ranks that have not entered the operation, as far as this node knows; if there are none, the awaited rank.
-    fn late(&self, turn: &Turn, awaited: usize) -> Vec<usize> {
-        let (own, sequence) = (self.members.rank, turn.operation.sequence);
+    fn late(&self, running: &RunningOperation, awaited: usize) -> Vec<usize> {
+        let (own, sequence) = (self.members.rank, running.operation.sequence);
         let has_entered = |rank: usize| {
-            let words = || self.region.words(self.topology.place_of(rank));
-            rank == own || words().entered.load(Ordering::Acquire) >= sequence
+            let counters = || self.region.counters(self.topology.place_of(rank));
+            rank == own || counters().entered.load(Ordering::Acquire) >= sequence
         };
         let node = self.topology.node_of(own);
         // A rank that is late itself hears nothing.
@@ -284,16 +290,16 @@ impl HierarchicalTransport {
             false => self.topology.nodes()[node].iter().any(|&mate| misses(mate, rank)),
         };
         let late: Vec<_> = (0..self.members.world_size()).filter(is_late).collect();
-        turn.agreed.set(late.is_empty());
+        running.agreed.set(late.is_empty());
         if late.is_empty() { vec![awaited] } else { late }
     }
 
     /// Tells this rank's operation to its node and to all peers. A rank that is alone on its node tells them together with its
     /// first data.
-    fn enter(&mut self, turn: &Turn) -> Result<(), Stop> {
-        let header = turn.operation.header(self.members.identity);
-        self.own().set_header(turn.operation.sequence, &header.0);
-        self.own().publish(&self.own().entered, turn.operation.sequence);
+    fn enter(&mut self, running: &RunningOperation) -> Result<(), Stop> {
+        let header = running.operation.header(self.members.identity);
+        self.own().set_header(running.operation.sequence, &header.0);
+        self.own().publish(&self.own().entered, running.operation.sequence);
         self.headers[0] = header.to_bytes();
         let headers = self.headers.as_mut_ptr();
         for (at, peer) in self.peers.all.iter_mut().enumerate() {
@@ -304,32 +310,32 @@ impl HierarchicalTransport {
             }
             (peer.header_at, peer.has_come) = (peer.receiving.begun(), false);
         }
-        if self.is_alone() { Ok(()) } else { self.progress(turn) }
+        if self.is_alone() { Ok(()) } else { self.progress(running) }
     }
 
     /// Waits until all ranks of the node have entered the operation, and compares their headers. No other data of theirs is
     /// read before.
-    fn agree_on_node(&mut self, turn: &Turn) -> Result<(), Stop> {
-        let sequence = turn.operation.sequence;
-        self.wait_for_mates(turn, |words| &words.entered, sequence)?;
+    fn agree_on_node(&mut self, running: &RunningOperation) -> Result<(), Stop> {
+        let sequence = running.operation.sequence;
+        self.wait_for_mates(running, |counters| &counters.entered, sequence)?;
         let own = &self.topology.nodes()[self.topology.node_of(self.members.rank)];
-        let header = |rank: usize| Header(self.region.words(self.topology.place_of(rank)).header(sequence));
-        self.first_word(turn, self.members.compare_some(turn, own.iter().copied(), header))
+        let header = |rank: usize| Header(self.region.counters(self.topology.place_of(rank)).header(sequence));
+        self.first_word(running, self.members.compare_some(running, own.iter().copied(), header))
     }
 
     /// Leaves a difference to the node of rank 0 if that finds one soon: it compares with rank 0, as all ranks should.
-    fn first_word(&self, turn: &Turn, compared: Result<(), Stop>) -> Result<(), Stop> {
+    fn first_word(&self, running: &RunningOperation, compared: Result<(), Stop>) -> Result<(), Stop> {
         let is_first = self.topology.node_of(0) == self.topology.node_of(self.members.rank);
-        compared.map_err(|stop| if !is_first && turn.failure.fails_within(GRACE) { Stop::Failed } else { stop })
+        compared.map_err(|stop| if !is_first && running.failure.fails_within(GRACE) { Stop::Failed } else { stop })
     }
 
     /// Waits for the headers of all peers, and compares them with that of the node, which has agreed. No other data of
     /// theirs is accepted before.
-    fn agree_with_peers(&mut self, turn: &Turn) -> Result<(), Stop> {
-        self.wait(turn, |own| own.peers.all.iter().find(|peer| !peer.has_come).map(|peer| peer.rank))?;
+    fn agree_with_peers(&mut self, running: &RunningOperation) -> Result<(), Stop> {
+        self.wait(running, |own| own.peers.all.iter().find(|peer| !peer.has_come).map(|peer| peer.rank))?;
         let leaving = Header::LEAVING.to_bytes();
         if let Some(at) = self.headers[1..].iter().position(|header| *header == leaving) {
-            return Err(self.members.left(self.peers.all[at].rank, turn.operation));
+            return Err(self.members.left(self.peers.all[at].rank, running.operation));
         }
         let node = self.topology.node_of(self.members.rank);
         let first = self.topology.nodes()[node][0];
@@ -339,46 +345,46 @@ impl HierarchicalTransport {
         let at = |rank: usize| self.peers.all.binary_search_by_key(&rank, |peer| peer.rank).map_or(0, |at| at + 1);
         let header = |rank: usize| Header::from_bytes(&self.headers[at(rank)]);
         let ranks = [lowest].into_iter().chain(peers).chain([first]);
-        self.first_word(turn, self.members.compare_some(turn, ranks, header))?;
-        self.own().publish(&self.own().heard, turn.operation.sequence);
+        self.first_word(running, self.members.compare_some(running, ranks, header))?;
+        self.own().publish(&self.own().heard, running.operation.sequence);
         Ok(())
     }
 
     /// Waits until nobody uses the operation's memory any more, and all ranks have entered the operation.
-    fn finish(&mut self, turn: &Turn) -> Result<(), Stop> {
-        self.wait(turn, |own| own.peers.unsent())?;
-        self.wait_for_mates(turn, |words| &words.heard, turn.operation.sequence)
+    fn finish(&mut self, running: &RunningOperation) -> Result<(), Stop> {
+        self.wait(running, |own| own.peers.unsent())?;
+        self.wait_for_mates(running, |counters| &counters.heard, running.operation.sequence)
     }
 
-    fn carry_out(&mut self, turn: &Turn) -> Result<(), Stop> {
-        self.enter(turn)?;
-        match turn.operation.kind {
-            _ if turn.operation.count == 0 => {
-                self.agree_on_node(turn)?;
-                self.agree_with_peers(turn)?;
+    fn carry_out(&mut self, running: &RunningOperation) -> Result<(), Stop> {
+        self.enter(running)?;
+        match running.operation.kind {
+            _ if running.operation.count == 0 => {
+                self.agree_on_node(running)?;
+                self.agree_with_peers(running)?;
             }
             // A sum for one rank travels as one for all does.
             Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter => {
-                with_element!(turn.operation.dtype, T => self.reduce::<T>(turn))?
+                with_element!(running.operation.dtype, T => self.reduce::<T>(running))?
             }
-            Kind::AllGather | Kind::AllGatherPieces | Kind::Broadcast | Kind::Barrier => self.gather(turn)?,
+            Kind::AllGather | Kind::AllGatherPieces | Kind::Broadcast | Kind::Barrier => self.gather(running)?,
         }
-        self.finish(turn)
+        self.finish(running)
     }
 }
 
 impl Transport for HierarchicalTransport {
-    fn execute(&mut self, turn: &Turn) -> Result<(), Stop> {
+    fn execute(&mut self, running: &RunningOperation) -> Result<(), Stop> {
         self.is_between = false;
-        self.held = self.lender(turn.operation);
-        let result = self.carry_out(turn);
+        self.held = self.lender(running.operation);
+        let result = self.carry_out(running);
         if let Err(stop) = result {
             if !self.peers.keep_memory() {
                 return Err(stop);
             }
             // Ranks that have not heard of the failure may still read the memory of this one, which the caller may free.
             if let Stop::Raise(cause) = stop {
-                turn.failure.raise(*cause);
+                running.failure.raise(*cause);
             }
             std::thread::sleep(GRACE);
             return Err(Stop::Failed);
@@ -432,11 +438,11 @@ impl Drop for HierarchicalTransport {
 
 /// The cause if a peer's connection broke. The ranks' supervisor knows the reason better, and reports it within
 /// moments.
-fn lost(members: &Members, turn: &Turn, rank: usize, error: &io::Error) -> Stop {
+fn lost(members: &Members, running: &RunningOperation, rank: usize, error: &io::Error) -> Stop {
     if let Some(cause) = Altered::cause(error) {
-        return Stop::Raise(Box::new(cause.during(turn.operation.describe(), turn.operation.sequence)));
+        return Stop::Raise(Box::new(cause.during(running.operation.describe(), running.operation.sequence)));
     }
-    if turn.failure.fails_within(GRACE) {
+    if running.failure.fails_within(GRACE) {
         return Stop::Failed;
     }
     let how = match error.kind() {
@@ -444,5 +450,5 @@ fn lost(members: &Members, turn: &Turn, rank: usize, error: &io::Error) -> Stop 
         _ => format!("broke ({error})"),
     };
     let message = format!("its connection to rank {} {how}: see its own messages", members.job_ranks[members.rank]);
-    members.blame(rank, CauseKind::Exited, turn.operation, message)
+    members.blame(rank, CauseKind::Exited, running.operation, message)
 }

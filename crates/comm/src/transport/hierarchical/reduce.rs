@@ -12,7 +12,7 @@ use crate::operation::{Kind, Operation};
 use crate::pieces::{chunk, part_of, piece};
 use crate::shards::Walk;
 use crate::transport::queue::Bytes;
-use crate::transport::{Stop, Turn};
+use crate::transport::{RunningOperation, Stop};
 use crate::tree::tree_reduce;
 
 /// How the data of a reduction are divided into rounds, and a round among owners.
@@ -42,7 +42,7 @@ enum Way {
 /// One round of an operation.
 #[derive(Clone, Copy)]
 struct Round<'a> {
-    turn: &'a Turn<'a>,
+    running: &'a RunningOperation<'a>,
     cut: &'a Cut,
     /// From 0.
     step: usize,
@@ -61,18 +61,18 @@ impl Round<'_> {
 }
 
 impl HierarchicalTransport {
-    pub(super) fn reduce<T: Element>(&mut self, turn: &Turn) -> Result<(), Stop> {
-        let cut = self.cut(turn.operation);
+    pub(super) fn reduce<T: Element>(&mut self, running: &RunningOperation) -> Result<(), Stop> {
+        let cut = self.cut(running.operation);
         for step in 0..cut.rounds + 3 {
-            let round = Round { turn, cut: &cut, step };
+            let round = Round { running, cut: &cut, step };
             if step < cut.rounds {
                 self.stage::<T>(&round)?;
                 if step == 0 {
-                    self.agree_on_node(turn)?;
+                    self.agree_on_node(running)?;
                 }
                 self.give::<T>(&round)?;
                 if step == 0 {
-                    self.agree_with_peers(turn)?;
+                    self.agree_with_peers(running)?;
                 }
                 self.expect::<T>(&round);
             }
@@ -177,8 +177,8 @@ impl HierarchicalTransport {
         if self.is_alone() {
             return Ok(());
         }
-        let (operation, rank, number) = (round.turn.operation, self.members.rank, self.number(round));
-        self.wait_for_slot(round.turn, number)?;
+        let (operation, rank, number) = (round.running.operation, self.members.rank, self.number(round));
+        self.wait_for_slot(round.running, number)?;
         let (data, slot) = (operation.output.cast::<T>(), self.slot(self.place, number).cast::<T>());
         let partials = operation.shards.partials(rank).count();
         for owner in (0..self.members.world_size()).filter(|&owner| owner != rank) {
@@ -204,8 +204,8 @@ impl HierarchicalTransport {
     /// Adds up what the node has for each peer, and sends it.
     fn give<T: Element>(&mut self, round: &Round) -> Result<(), Stop> {
         let (number, window) = (self.number(round), round.window());
-        self.wait_for_mates(round.turn, |words| &words.staged, number + 1)?;
-        self.wait(round.turn, |own| own.peers.unsent_in(window))?;
+        self.wait_for_mates(round.running, |counters| &counters.staged, number + 1)?;
+        self.wait(round.running, |own| own.peers.unsent_in(window))?;
         let given = self.given(window).cast::<T>();
         let mut end = 0;
         for at in 0..self.peers.all.len() {
@@ -218,11 +218,15 @@ impl HierarchicalTransport {
                 if share.is_empty() || self.topology.runs()[run].node != self.topology.node_of(self.members.rank) {
                     continue;
                 }
-                let local = round.turn.operation.shards.local_by(&self.topology.runs()[run].ranks);
-                for (partial, node) in round.turn.operation.shards.subtrees(local).enumerate() {
+                let local = round.running.operation.shards.local_by(&self.topology.runs()[run].ranks);
+                for (partial, node) in round.running.operation.shards.subtrees(local).enumerate() {
                     let message = if self.is_alone() {
-                        let data =
-                            round.turn.operation.output.cast::<T>().wrapping_add(partial * round.turn.operation.stride);
+                        let data = round
+                            .running
+                            .operation
+                            .output
+                            .cast::<T>()
+                            .wrapping_add(partial * round.running.operation.stride);
                         Bytes::of(data, share.clone())
                     } else {
                         let sum = given.wrapping_add(to);
@@ -240,7 +244,7 @@ impl HierarchicalTransport {
             end = end.max(to);
             let peer = &mut self.peers.all[at];
             peer.sent_at[window] = peer.sending.begun();
-            self.progress(round.turn)?;
+            self.progress(round.running)?;
         }
         Ok(())
     }
@@ -254,7 +258,7 @@ impl HierarchicalTransport {
         part: &Range<usize>,
         sum: *mut T,
     ) {
-        let Operation { shards, reduction, .. } = *round.turn.operation;
+        let Operation { shards, reduction, .. } = *round.running.operation;
         // The first partial sum below the node is one of the rank that hosts the node's first shard.
         let mut ranks = self.topology.runs()[run].ranks.clone();
         let first = ranks.find(|&rank| shards.local(rank).contains(&node.start)).unwrap_or(0);
@@ -278,7 +282,12 @@ impl HierarchicalTransport {
         range: Range<usize>,
     ) -> &'a [T] {
         let from = if rank == self.members.rank {
-            round.turn.operation.output.cast::<T>().wrapping_add(partial * round.turn.operation.stride + range.start)
+            round
+                .running
+                .operation
+                .output
+                .cast::<T>()
+                .wrapping_add(partial * round.running.operation.stride + range.start)
         } else {
             let slot = self.slot(self.topology.place_of(rank), self.number(round)).cast::<T>();
             slot.wrapping_add(partial * round.cut.width + self.position(round, owner, range.start))
@@ -300,8 +309,8 @@ impl HierarchicalTransport {
                 if self.topology.runs()[run].node != self.topology.node_of(self.peers.all[at].rank) {
                     continue;
                 }
-                let local = round.turn.operation.shards.local_by(&self.topology.runs()[run].ranks);
-                for _ in round.turn.operation.shards.subtrees(local) {
+                let local = round.running.operation.shards.local_by(&self.topology.runs()[run].ranks);
+                for _ in round.running.operation.shards.subtrees(local) {
                     // SAFETY: the transport's memory, whose earlier messages have been added up. Any bytes are a valid value.
                     unsafe { self.peers.all[at].receiving.begin(Bytes::own(taken, end..end + share.len())) };
                     end += share.len();
@@ -315,10 +324,10 @@ impl HierarchicalTransport {
     /// Adds up what this rank owns once the other nodes' partial sums have come, and sends the sum back.
     fn add_up<T: Element>(&mut self, round: &Round) -> Result<(), Stop> {
         let (rank, window, number) = (self.members.rank, round.window(), self.number(round));
-        self.wait(round.turn, |own| own.peers.missing_in(window))?;
+        self.wait(round.running, |own| own.peers.missing_in(window))?;
         if round.cut.way == Way::Direct {
             // The sum replaces the values that this rank sends.
-            self.wait(round.turn, |own| own.peers.unsent_in(window))?;
+            self.wait(round.running, |own| own.peers.unsent_in(window))?;
         }
         let owned = self.owned(round, rank);
         match round.cut.way {
@@ -333,7 +342,7 @@ impl HierarchicalTransport {
         for at in 0..self.peers.all.len() {
             let other = self.peers.all[at].rank;
             let (sum, expected) = (self.returned(round, rank, other), self.returned(round, other, rank));
-            let data = round.turn.operation.output.cast::<T>();
+            let data = round.running.operation.output.cast::<T>();
             let (sum, expected) = (Bytes::of(data, sum), self.received(data, expected));
             let peer = &mut self.peers.all[at];
             // SAFETY: the caller's data. The sum remains unchanged. What is expected replaces this node's values, which the
@@ -349,12 +358,12 @@ impl HierarchicalTransport {
             self.own().publish(&self.own().reduced, number + 1);
             self.own().publish(&self.own().consumed, number + 1);
         }
-        self.progress(round.turn)
+        self.progress(round.running)
     }
 
     /// Adds up the part of one lane, for which one rank of every other node has sent that node's partial sums.
     fn add_up_lane<T: Element>(&self, round: &Round, lane: usize, part: Range<usize>) {
-        let Operation { shards, reduction, .. } = *round.turn.operation;
+        let Operation { shards, reduction, .. } = *round.running.operation;
         let (rank, number) = (self.members.rank, self.number(round));
         let ends = |host: usize| match self.hosts.get(host) {
             Some(&Host::Mate(mate)) => shards.local(mate).end,
@@ -376,7 +385,7 @@ impl HierarchicalTransport {
             // SAFETY: inside the transport's memory for this peer's partial sums, which have come.
             unsafe { std::slice::from_raw_parts(from, range.len()) }
         };
-        let data = round.turn.operation.output.cast::<T>();
+        let data = round.running.operation.output.cast::<T>();
         // Mates read the sum from the slot; directly and in slices, nobody stages data there.
         let slot = (!self.is_alone() && round.cut.way != Way::Pieces && !part.is_empty())
             .then(|| self.slot(self.place, number).cast::<T>().wrapping_add(self.position(round, rank, part.start)));
@@ -396,12 +405,12 @@ impl HierarchicalTransport {
         if round.cut.way == Way::Pieces {
             return Ok(());
         }
-        self.wait(round.turn, |own| own.peers.unreturned_in(round.window()))?;
+        self.wait(round.running, |own| own.peers.unreturned_in(round.window()))?;
         if self.is_alone() {
             return Ok(());
         }
         let number = self.number(round);
-        let (data, slot) = (round.turn.operation.output.cast::<T>(), self.slot(self.place, number).cast::<T>());
+        let (data, slot) = (round.running.operation.output.cast::<T>(), self.slot(self.place, number).cast::<T>());
         for peer in &self.peers.all {
             let part = self.returned(round, peer.rank, self.members.rank);
             if !part.is_empty() {
@@ -419,10 +428,10 @@ impl HierarchicalTransport {
         if self.is_alone() || round.cut.way == Way::Pieces {
             return Ok(());
         }
-        let (data, number) = (round.turn.operation.output.cast::<T>(), self.number(round));
+        let (data, number) = (round.running.operation.output.cast::<T>(), self.number(round));
         for mate in 0..self.mates.len() {
             let (rank, place) = self.mates[mate];
-            self.wait_for_mate(round.turn, mate, |words| &words.reduced, number + 1)?;
+            self.wait_for_mate(round.running, mate, |counters| &counters.reduced, number + 1)?;
             let slot = self.slot(place, number).cast::<T>();
             for owner in 0..self.members.world_size() {
                 let part = match owner {

@@ -11,9 +11,9 @@ use enmasse_tensor::AlignedBuffer;
 use super::{HierarchicalTransport, Links, Peer, Portions, SLOT_BYTES};
 use crate::failure::Failure;
 use crate::flight::FlightRecorder;
-use crate::group::Ties;
+use crate::group::GroupState;
 use crate::operation::Identity;
-use crate::rendezvous::form::Reach;
+use crate::rendezvous::form::Connectivity;
 use crate::topology::Topology;
 use crate::transport::region::Region;
 use crate::transport::{DIRECT_BYTES, Members};
@@ -102,9 +102,9 @@ fn pair(manner: Manner) -> ([Group; 2], Arc<Mutex<Vec<bool>>>) {
         let (members, topology) = (Members::of_job(rank, 2, Identity::default()), Topology::apart(2));
         let region = Region::private(HierarchicalTransport::layout(&topology, rank)).unwrap();
         let transport = HierarchicalTransport::new(members.clone(), topology, Arc::new(region), Box::new(end)).unwrap();
-        let (options, reach) = (GroupOptions::default(), Reach::within_process());
-        let ties = Ties::new(failure.clone(), FlightRecorder::default(), options, reach, None);
-        Group::new(members, Some(Box::new(transport)), vec![], ties).unwrap()
+        let (options, connectivity) = (GroupOptions::default(), Connectivity::within_process());
+        let group_state = GroupState::new(failure.clone(), FlightRecorder::default(), options, connectivity, None);
+        Group::new(members, Some(Box::new(transport)), vec![], group_state).unwrap()
     });
     (groups, lasting)
 }

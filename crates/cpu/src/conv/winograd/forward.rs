@@ -12,7 +12,7 @@ use crate::element::Element;
 use crate::gemm::{Matmul, multiply, panel_width, tile_rows};
 use crate::isa::{Isa, dispatch};
 use crate::region::Region;
-use crate::scratch::{Context, Scratch};
+use crate::workspace::{Context, Workspace};
 
 /// Maximum number of channels for which threads take blocks. With more, the transformed weights outgrow
 /// the third-level cache.
@@ -137,18 +137,18 @@ impl<E: Element> Winograd<E> {
         }
     }
 
-    /// Words of the zeros at the start of the scratch.
+    /// Words of the zeros at the start of the workspace.
     fn zeros(&self) -> usize {
         odd_lines(self.filters.depth())
     }
 
-    /// Scratch for [`Winograd::run`].
-    pub(crate) fn scratch(&self) -> Scratch {
+    /// Workspace for [`Winograd::run`].
+    pub(crate) fn workspace(&self) -> Workspace {
         let (patches, matmuls) = (self.patches.len(), self.matmuls.len());
         let (zeros, weights) = (self.zeros(), self.weights.len());
         match self.work {
-            Work::Blocks => Scratch { shared: zeros + weights, private: patches + matmuls },
-            Work::Pieces => Scratch { shared: zeros + patches, private: matmuls + weights },
+            Work::Blocks => Workspace { shared: zeros + weights, private: patches + matmuls },
+            Work::Pieces => Workspace { shared: zeros + patches, private: matmuls + weights },
         }
     }
 
@@ -166,7 +166,7 @@ impl<E: Element> Winograd<E> {
         start: Start<E>,
     ) {
         let zeros = context.shared.part(0, self.zeros());
-        // SAFETY: the scratch is this instruction's.
+        // SAFETY: the workspace is this instruction's.
         unsafe { zeros.slice_mut(0, zeros.len()) }.fill(0.0);
         let alone = self.work == Work::Blocks;
         let transformed = context.shared.part(zeros.len(), if alone { self.weights.len() } else { 0 });
@@ -179,13 +179,13 @@ impl<E: Element> Winograd<E> {
                 let depths = first..self.filters.depth().min(first + DEPTHS);
                 let place = panel * self.weights.panel + first / E::PER_WORD * self.weights.width;
                 let out = transformed.part(place, transformed.len() - place);
-                // SAFETY: tasks write disjoint pieces of the scratch.
+                // SAFETY: tasks write disjoint pieces of the workspace.
                 unsafe { job.transform_weights(depths, panel * self.weights.width, out) }
             });
             context.pool.run(self.blocks.len(), |task, thread| {
                 let block = &self.blocks[task];
                 let patches = Planes { data: private[thread].part(0, self.patches.len()), layout: self.patches };
-                // SAFETY: tasks write disjoint tiles of the result, and each thread its own scratch.
+                // SAFETY: tasks write disjoint tiles of the result, and each thread its own workspace.
                 unsafe {
                     job.transform(block.tiles.clone(), patches);
                     let rest = private[thread].part(patches.data.len(), self.matmuls.len());
@@ -204,7 +204,7 @@ impl<E: Element> Winograd<E> {
                 unsafe { job.transform(block.tiles.start + first..block.tiles.start + end, patches.starting_at(first)) }
             });
             context.pool.run(block.pieces.len(), |task, thread| {
-                // SAFETY: tasks write disjoint pieces of the result, and each thread its own scratch.
+                // SAFETY: tasks write disjoint pieces of the result, and each thread its own workspace.
                 unsafe { job.multiply(block, &block.pieces[task], patches, private[thread]) }
             });
         }
@@ -251,8 +251,8 @@ impl<E: Element> Job<'_, E> {
         unsafe { dispatch(isa, TransformWeights { filters, weights, depths, column, out, layout, element }) }
     }
 
-    /// The transformed weights of some depths and columns, computed in the scratch if they do not exist yet.
-    unsafe fn weights(&self, depths: &Range<usize>, columns: &Range<usize>, scratch: Region<f32>) -> Region<f32> {
+    /// The transformed weights of some depths and columns, computed in the workspace if they do not exist yet.
+    unsafe fn weights(&self, depths: &Range<usize>, columns: &Range<usize>, workspace: Region<f32>) -> Region<f32> {
         let WeightLayout { width, panel, .. } = self.conv.weights;
         if self.conv.work == Work::Blocks {
             let first = columns.start / width * panel + depths.start / E::PER_WORD * width;
@@ -261,32 +261,32 @@ impl<E: Element> Job<'_, E> {
         for (index, column) in columns.clone().step_by(width).enumerate() {
             for first in depths.clone().step_by(DEPTHS) {
                 let place = index * panel + (first - depths.start) / E::PER_WORD * width;
-                let out = scratch.part(place, self.conv.weights.len() - place);
-                // SAFETY: the caller's promise; the scratch belongs to this thread.
+                let out = workspace.part(place, self.conv.weights.len() - place);
+                // SAFETY: the caller's promise; the workspace belongs to this thread.
                 unsafe { self.transform_weights(first..depths.end.min(first + DEPTHS), column, out) }
             }
         }
-        scratch
+        workspace
     }
 
-    /// Matmuls of a piece, and their transform. The scratch holds the matmuls, then the weights.
+    /// Matmuls of a piece, and their transform. The workspace holds the matmuls, then the weights.
     unsafe fn multiply(
         &self,
         block: &Block,
         (tiles, columns): &(Range<usize>, Range<usize>),
         patches: Planes,
-        scratch: Region<f32>,
+        workspace: Region<f32>,
     ) {
         let Winograd { isa, ref tiling, ref filters, work, ref weights, matmuls: to, ref rows, .. } = *self.conv;
         let own = block.tiles.start + tiles.start..block.tiles.start + tiles.end;
-        let matmuls = Planes { data: scratch.part(0, to.len()), layout: to };
-        let scratch = scratch.part(to.len(), scratch.len() - to.len());
+        let matmuls = Planes { data: workspace.part(0, to.len()), layout: to };
+        let workspace = workspace.part(to.len(), workspace.len() - to.len());
         let (from, depth) = (patches.layout, filters.depth());
         let step = if work == Work::Pieces { PIECE_DEPTHS } else { depth };
         for first in (0..depth).step_by(step) {
             let depths = first..depth.min(first + step);
             // SAFETY: the caller's promise.
-            let b = unsafe { self.weights(&depths, columns, scratch) };
+            let b = unsafe { self.weights(&depths, columns, workspace) };
             let words = depths.len().div_ceil(E::PER_WORD);
             let matmul = |plane| {
                 let needing = tiling.needing(plane, &own);

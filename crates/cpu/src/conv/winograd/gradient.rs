@@ -18,8 +18,8 @@ use crate::element::Element;
 use crate::gemm::{Matmul, multiply, panel_width, tile_rows};
 use crate::isa::{Isa, dispatch};
 use crate::region::Region;
-use crate::scratch::{Context, Scratch};
 use crate::sweep;
+use crate::workspace::{Context, Workspace};
 
 /// Maximum number of channels for which each thread has its own tiles.
 const ALONE_CHANNELS: usize = 128;
@@ -94,28 +94,28 @@ impl<E: Element> WinogradGradient<E> {
         TAPS * self.shape.input[2] * self.shape.output[2]
     }
 
-    /// Number of zeros at the start of the scratch.
+    /// Number of zeros at the start of the workspace.
     fn zeros(&self) -> usize {
         odd_lines(self.shape.input[2].max(self.shape.output[2]))
     }
 
     /// The operands, one after the other from `first`.
-    fn operands(&self, scratch: Region<f32>, first: usize) -> [Planes; 2] {
+    fn operands(&self, workspace: Region<f32>, first: usize) -> [Planes; 2] {
         let [patches, gradients] = self.operands;
         [
-            Planes { data: scratch.part(first, patches.len()), layout: patches },
-            Planes { data: scratch.part(first + patches.len(), gradients.len()), layout: gradients },
+            Planes { data: workspace.part(first, patches.len()), layout: patches },
+            Planes { data: workspace.part(first + patches.len(), gradients.len()), layout: gradients },
         ]
     }
 
-    /// Scratch for [`WinogradGradient::run`].
-    pub(crate) fn scratch(&self) -> Scratch {
+    /// Workspace for [`WinogradGradient::run`].
+    pub(crate) fn workspace(&self) -> Workspace {
         let operands = self.operands.iter().map(Layout::len).sum::<usize>();
         let matmuls = self.matmuls.len();
         let gradients = if self.parts.len() > 1 { self.parts.len() * self.len() } else { 0 };
         match self.shared {
-            true => Scratch { shared: self.zeros() + operands, private: matmuls },
-            false => Scratch { shared: self.zeros() + gradients, private: matmuls + operands },
+            true => Workspace { shared: self.zeros() + operands, private: matmuls },
+            false => Workspace { shared: self.zeros() + gradients, private: matmuls + operands },
         }
     }
 
@@ -126,7 +126,7 @@ impl<E: Element> WinogradGradient<E> {
     pub(crate) unsafe fn run(&self, context: &mut Context, x: Region<E>, dy: Region<E>, dw: Region<f32>) {
         let zeros = context.shared.part(0, self.zeros());
         let rest = context.shared.part(zeros.len(), context.shared.len() - zeros.len());
-        // SAFETY: the scratch is this instruction's.
+        // SAFETY: the workspace is this instruction's.
         unsafe { zeros.slice_mut(0, zeros.len()) }.fill(0.0);
         let private = &context.private;
         let matmuls =
@@ -144,7 +144,7 @@ impl<E: Element> WinogradGradient<E> {
                 });
                 context.pool.run(self.pieces.len(), |task, thread| {
                     let (piece, matmuls) = (&self.pieces[task], matmuls(thread));
-                    // SAFETY: tasks write disjoint pieces of the gradient, and each thread its own scratch.
+                    // SAFETY: tasks write disjoint pieces of the gradient, and each thread its own workspace.
                     unsafe { job.multiply(piece, block, operands, matmuls, dw, number > 0) }
                 });
             }
@@ -154,7 +154,7 @@ impl<E: Element> WinogradGradient<E> {
             let dw = if self.parts.len() > 1 { rest.part(part * self.len(), self.len()) } else { dw };
             let operands = self.operands(private[thread], self.matmuls.len());
             for (number, block) in self.parts[part].iter().enumerate() {
-                // SAFETY: each part has its own gradient, and each thread its own scratch.
+                // SAFETY: each part has its own gradient, and each thread its own workspace.
                 unsafe {
                     job.transform(block.clone(), operands);
                     for piece in &self.pieces {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::progress::{REDRAW, View};
+use crate::progress::{ProgressLine, REDRAW};
 use crate::screen;
 
 /// Counts the images of a scan.
@@ -32,7 +32,7 @@ impl Scan {
         self.drawn = now;
         if let Some(width) = screen::width() {
             let seconds = now.saturating_duration_since(self.began).as_secs_f64();
-            screen::show(&View::of_scan(self.what, self.done, self.total, seconds).line(width));
+            screen::show(&ProgressLine::of_scan(self.what, self.done, self.total, seconds).line(width));
         }
     }
 }

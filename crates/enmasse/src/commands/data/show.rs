@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgMatches, Command};
 use enmasse_charts::contact_sheet;
 use enmasse_data::{
-    Canvas, Dataset, EvalTransform, Image, Resizer, Sampler, Sharding, TrainOrder, TrainTransform, Transform, View,
-    Wanted,
+    Canvas, Dataset, EvalTransform, Image, ImageRegion, RegionRequest, Resizer, Sampler, Sharding, TrainOrder,
+    TrainTransform, Transform,
 };
 use enmasse_files::write_whole;
-use enmasse_train::{Group, Preparation, SETTINGS, draw_classes};
+use enmasse_train::{Preparation, SETTINGS, SettingGroup, draw_classes};
 use enmasse_wording::counted;
 use serde_json::json;
 
@@ -31,7 +31,7 @@ or --cutmix each is mixed with its neighbour in that order, as in training with 
 
 /// The command line of `enmasse data show`.
 pub fn command() -> Command {
-    let of_data = SETTINGS.iter().filter(|setting| setting.group == Group::Data).map(|setting| setting.name);
+    let of_data = SETTINGS.iter().filter(|setting| setting.group == SettingGroup::Data).map(|setting| setting.name);
     let shown: Vec<&str> = of_data.filter(|name| !WITHOUT_EFFECT.contains(name)).chain(["seed", "json"]).collect();
     let file = |name: &'static str, default: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name("FILE").value_parser(path).default_value(default).help(help)
@@ -166,8 +166,8 @@ impl Samples<'_> {
     }
 
     fn read(&self, index: usize) -> Result<Image, Failure> {
-        let mut view = View::default();
-        self.dataset.read_part(index, &Wanted::whole, &mut view).map_err(Failure::error)?;
+        let mut view = ImageRegion::default();
+        self.dataset.read_part(index, &RegionRequest::whole, &mut view).map_err(Failure::error)?;
         Ok(view.image().clone())
     }
 

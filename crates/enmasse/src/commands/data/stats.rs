@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use clap::{ArgMatches, Command};
-use enmasse_data::{BadSample, DataError, DataKind, EvalTransform, Moments, Resizer, Transform, View, Wanted};
+use enmasse_data::{
+    BadSample, DataError, DataKind, EvalTransform, ImageRegion, Moments, RegionRequest, Resizer, Transform,
+};
 use enmasse_train::{OnBadSample, TrainError};
 use enmasse_wording::counted;
 use serde_json::json;
@@ -118,8 +120,8 @@ type Look = Result<((usize, usize), Moments), DataError>;
 fn look(opened: &Opened, transform: &EvalTransform) -> Result<Found, Failure> {
     let Opened { config, data, .. } = opened;
     let (train, transform) = (data.train.clone(), transform.clone());
-    let look = move |index: usize, view: &mut View| -> Look {
-        train.read_part(index, &Wanted::whole, view)?;
+    let look = move |index: usize, view: &mut ImageRegion| -> Look {
+        train.read_part(index, &RegionRequest::whole, view)?;
         let image = view.image();
         let mut shown = vec![0; transform.size * transform.size * 3];
         transform.fit(image, &mut Resizer::default(), &mut shown);

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_data::{DataError, Dataset, Image, RandomStream, TrainTransform, View, Wanted};
+use enmasse_data::{DataError, Dataset, Image, ImageRegion, RandomStream, RegionRequest, TrainTransform};
 use enmasse_files::{read_regular, write_whole};
 use enmasse_graph::{Mode, Plans, Target};
 use enmasse_models::Model;
@@ -276,8 +276,8 @@ impl Dataset for Part {
     fn read_part(
         &self,
         index: usize,
-        wanted: &dyn Fn(usize, usize) -> Wanted,
-        view: &mut View,
+        wanted: &dyn Fn(usize, usize) -> RegionRequest,
+        view: &mut ImageRegion,
     ) -> Result<(), DataError> {
         self.whole.read_part(self.place(index), wanted, view)
     }

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use enmasse_data::{DataError, Dataset, Format, PerceptualHash, ReadOptions, Resizer, View, Wanted, decode};
+use enmasse_data::{
+    DataError, Dataset, Format, ImageRegion, PerceptualHash, ReadOptions, RegionRequest, Resizer, decode,
+};
 
 use crate::commands::data::opened::Opened;
 use crate::commands::data::scan::Scan;
@@ -59,7 +61,7 @@ pub fn look(opened: &Opened) -> Result<Vec<Part>, Failure> {
     for (name, dataset) in data.parts().map(|(name, dataset)| (name, dataset.clone())) {
         let mut looks: Vec<Look> = (0..dataset.len()).map(|_| Look::default()).collect();
         let read = dataset.clone();
-        let look = move |index: usize, view: &mut View| look_at(read.as_ref(), index, reading, view);
+        let look = move |index: usize, view: &mut ImageRegion| look_at(read.as_ref(), index, reading, view);
         pool.scan(&dataset, look, |index, look| {
             scan.step();
             looks[index] = match look {
@@ -74,12 +76,17 @@ pub fn look(opened: &Opened) -> Result<Vec<Part>, Failure> {
     Ok(looked)
 }
 
-fn look_at(dataset: &dyn Dataset, index: usize, reading: ReadOptions, view: &mut View) -> Result<Look, DataError> {
+fn look_at(
+    dataset: &dyn Dataset,
+    index: usize,
+    reading: ReadOptions,
+    view: &mut ImageRegion,
+) -> Result<Look, DataError> {
     let mut bytes = Vec::new();
     let has_file = dataset.read_file(index, &mut bytes)?;
     match has_file {
-        true => decode::read_part_of(&bytes, || dataset.name(index), reading, &Wanted::whole, view)?,
-        false => dataset.read_part(index, &Wanted::whole, view)?,
+        true => decode::read_part_of(&bytes, || dataset.name(index), reading, &RegionRequest::whole, view)?,
+        false => dataset.read_part(index, &RegionRequest::whole, view)?,
     }
     let image = view.image();
     let hash = blake3::hash(if has_file { &bytes } else { image.pixels() });

@@ -6,19 +6,19 @@ use crate::isa::Isa;
 use crate::pool::{Pool, Threads};
 use crate::region::Region;
 
-/// Scratch that a kernel needs, in f32 values.
+/// Workspace that a kernel needs, in f32 values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Scratch {
+pub(crate) struct Workspace {
     /// Shared by all threads: packed weights, partial sums.
     pub shared: usize,
     /// Per thread: packed blocks of activations.
     pub private: usize,
 }
 
-impl Scratch {
-    /// Scratch that is enough for either, but not for both at once.
-    pub(crate) fn max(self, other: Scratch) -> Scratch {
-        Scratch { shared: self.shared.max(other.shared), private: self.private.max(other.private) }
+impl Workspace {
+    /// Workspace that is enough for either, but not for both at once.
+    pub(crate) fn max(self, other: Workspace) -> Workspace {
+        Workspace { shared: self.shared.max(other.shared), private: self.private.max(other.private) }
     }
 
     /// Bytes for a number of threads.
@@ -27,13 +27,13 @@ impl Scratch {
     }
 }
 
-/// The resources of every kernel: threads, instruction-set level, scratch.
+/// The resources of every kernel: threads, instruction-set level, workspace.
 pub(crate) struct Context {
     pub pool: Pool,
     pub isa: Isa,
-    /// See [`Scratch::shared`].
+    /// See [`Workspace::shared`].
     pub shared: Region<f32>,
-    /// See [`Scratch::private`]; one region per thread.
+    /// See [`Workspace::private`]; one region per thread.
     pub private: Vec<Region<f32>>,
     _buffers: Vec<AlignedBuffer>,
 }
@@ -42,12 +42,12 @@ pub(crate) struct Context {
 unsafe impl Send for Context {}
 
 impl Context {
-    /// Threads and scratch for kernels that need at most `scratch`.
-    pub(crate) fn new(threads: impl Into<Threads>, isa: Isa, scratch: Scratch) -> std::io::Result<Context> {
+    /// Threads and workspace for kernels that need at most `workspace`.
+    pub(crate) fn new(threads: impl Into<Threads>, isa: Isa, workspace: Workspace) -> std::io::Result<Context> {
         let pool = Pool::new(threads)?;
-        let mut buffers = vec![AlignedBuffer::zeroed(4 * scratch.shared)?];
+        let mut buffers = vec![AlignedBuffer::zeroed(4 * workspace.shared)?];
         for _ in 0..pool.threads() {
-            buffers.push(AlignedBuffer::zeroed(4 * scratch.private)?);
+            buffers.push(AlignedBuffer::zeroed(4 * workspace.private)?);
         }
         let regions: Vec<_> = buffers.iter_mut().map(|buffer| Region::of_mut(buffer.as_f32_mut())).collect();
         Ok(Context { pool, isa, shared: regions[0], private: regions[1..].to_vec(), _buffers: buffers })

@@ -4,18 +4,18 @@ use crate::control::Control;
 use crate::server::Server;
 
 /// A rank's connection for liveness, held as long as the group exists. Dropping it says goodbye.
-pub(crate) enum Liaison {
+pub(crate) enum Liveness {
     /// Of rank 0.
     Server(Server),
     /// Of every other rank.
     Control(#[expect(dead_code, reason = "held for its drop")] Control),
 }
 
-impl Liaison {
+impl Liveness {
     pub(crate) fn server(&self) -> Option<&Server> {
         match self {
-            Liaison::Server(server) => Some(server),
-            Liaison::Control(_) => None,
+            Liveness::Server(server) => Some(server),
+            Liveness::Control(_) => None,
         }
     }
 }

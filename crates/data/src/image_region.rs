@@ -4,23 +4,23 @@ use crate::{CropBox, Image};
 
 /// What is needed of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RegionRequest {
     /// The pixels that have an influence.
     pub part: CropBox,
     /// 1, or the edge of the squares of pixels that may be given as one: 2, 4 or 8.
     pub shrink: usize,
 }
 
-impl Wanted {
+impl RegionRequest {
     /// All of an image of `width` × `height`.
     pub fn whole(width: usize, height: usize) -> Self {
-        Wanted { part: CropBox::whole(width, height), shrink: 1 }
+        RegionRequest { part: CropBox::whole(width, height), shrink: 1 }
     }
 }
 
 /// A part of an image, or all of it, perhaps with one pixel for each square of them. Its memory is reused.
 #[derive(Debug, Default)]
-pub struct View {
+pub struct ImageRegion {
     pub(crate) image: Image,
     /// Pixels of the image that it is a part of.
     pub(crate) width: usize,
@@ -37,7 +37,7 @@ pub struct View {
     file: Vec<u8>,
 }
 
-impl View {
+impl ImageRegion {
     /// Shows the whole image that `read` reads.
     pub fn whole<E>(&mut self, read: impl FnOnce(&mut Image) -> Result<(), E>) -> Result<(), E> {
         self.mode = None;
@@ -47,7 +47,7 @@ impl View {
     }
 
     /// Lends `read` the memory for an image file.
-    pub(crate) fn with_file<T>(&mut self, read: impl FnOnce(&mut Vec<u8>, &mut View) -> T) -> T {
+    pub(crate) fn with_file<T>(&mut self, read: impl FnOnce(&mut Vec<u8>, &mut ImageRegion) -> T) -> T {
         let mut file = std::mem::take(&mut self.file);
         let result = read(&mut file, self);
         self.file = file;

@@ -11,7 +11,7 @@ use crate::cause::host_name;
 use crate::error::JoinError;
 
 /// Where this rank looks for rank 0.
-pub(super) enum Whereabouts {
+pub(super) enum RankZeroAddress {
     /// At any of these addresses.
     Known(Vec<SocketAddr>),
     /// At the address in the agent's store. It may still be the one from before a restart, so it is read before each
@@ -39,8 +39,8 @@ impl Notice {
     }
 
     pub(crate) fn from_text(text: &str) -> Option<Self> {
-        let mut words = text.split(' ');
-        let mut word = || words.next();
+        let mut counters = text.split(' ');
+        let mut word = || counters.next();
         let attempt = word()?.parse().ok()?;
         let ip = match word()? {
             "-" => None,
@@ -54,17 +54,17 @@ impl Notice {
 impl Rendezvous {
     /// Where to look for rank 0, or to listen as rank 0. First checks that strangers are kept out; only then asks the
     /// store.
-    pub(super) fn whereabouts(&self, deadline: Instant) -> Result<Whereabouts, JoinError> {
+    pub(super) fn rank_zero_address(&self, deadline: Instant) -> Result<RankZeroAddress, JoinError> {
         match self.meeting_point {
             MeetingPoint::Address => {
                 let addresses = self.resolve()?;
                 self.keep_out_strangers(addresses.iter().all(|address| address.ip().is_loopback()))?;
-                Ok(Whereabouts::Known(addresses))
+                Ok(RankZeroAddress::Known(addresses))
             }
             MeetingPoint::AgentStore { .. } => {
                 self.keep_out_strangers(self.is_within_machine())?;
                 let store = AgentStore::connect(&self.address, deadline).map_err(|error| self.mute(&error))?;
-                Ok(Whereabouts::Published { store, key: format!("enmasse/{}/rank 0", self.job) })
+                Ok(RankZeroAddress::Published { store, key: format!("enmasse/{}/rank 0", self.job) })
             }
         }
     }
@@ -114,12 +114,12 @@ impl Rendezvous {
     }
 
     /// As rank 0: listens, and publishes the address where needed.
-    pub(super) fn listen(&mut self, whereabouts: &mut Whereabouts) -> Result<TcpListener, JoinError> {
+    pub(super) fn listen(&mut self, rank_zero_address: &mut RankZeroAddress) -> Result<TcpListener, JoinError> {
         if let Some(listener) = self.listener.take() {
             return Ok(listener);
         }
-        match whereabouts {
-            Whereabouts::Known(addresses) => {
+        match rank_zero_address {
+            RankZeroAddress::Known(addresses) => {
                 TcpListener::bind(&self.doors(addresses)[..]).map_err(|source| JoinError::Bind {
                     address: match &self.more_ports[..] {
                         [] => self.address.clone(),
@@ -131,7 +131,7 @@ impl Rendezvous {
                     source,
                 })
             }
-            Whereabouts::Published { store, key } => {
+            RankZeroAddress::Published { store, key } => {
                 let (listener, notice) = open_and_count(store, key, self.is_within_machine(), self.attempt)
                     .map_err(|error| self.mute(&error))?;
                 self.attempt = notice.attempt;
@@ -143,11 +143,11 @@ impl Rendezvous {
 
     /// As another rank: the addresses to try now. Under torchrun the attempt is the one that rank 0 has begun, since
     /// each agent counts its restarts separately.
-    pub(super) fn targets(&mut self, whereabouts: &mut Whereabouts) -> Result<Vec<SocketAddr>, String> {
+    pub(super) fn targets(&mut self, rank_zero_address: &mut RankZeroAddress) -> Result<Vec<SocketAddr>, String> {
         let is_within_machine = self.is_within_machine();
-        let (store, key) = match whereabouts {
-            Whereabouts::Known(addresses) => return Ok(addresses.clone()),
-            Whereabouts::Published { store, key } => (store, key),
+        let (store, key) = match rank_zero_address {
+            RankZeroAddress::Known(addresses) => return Ok(addresses.clone()),
+            RankZeroAddress::Published { store, key } => (store, key),
         };
         let told = |error: io::Error| format!("the store of torchrun's agent does not answer: {error}");
         let text = store.get(key).map_err(told)?.ok_or("it has not published where it listens")?;

@@ -1,12 +1,12 @@
 //! A crop that is resized: the part of an image that it needs, and at which scale.
 
 use super::CropBox;
-use crate::Wanted;
+use crate::RegionRequest;
 use crate::resize::span;
 
 /// The part `crop` of an image, resized to `full`, and of the result the part `part`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct CropResize {
     /// Inside the image.
     pub crop: CropBox,
     /// Width and height to which the crop is resized.
@@ -15,14 +15,14 @@ pub struct Stretch {
     pub part: CropBox,
 }
 
-impl Stretch {
+impl CropResize {
     /// The pixels that have an influence. They may be shrunk while the crop keeps as many as its resized form has.
-    pub fn wanted(&self) -> Wanted {
-        let Stretch { crop, full, part } = *self;
+    pub fn wanted(&self) -> RegionRequest {
+        let CropResize { crop, full, part } = *self;
         let (left, right) = span(crop.width, full.0, part.left, part.width);
         let (top, bottom) = span(crop.height, full.1, part.top, part.height);
         let part = CropBox { left: crop.left + left, top: crop.top + top, width: right - left, height: bottom - top };
         let fits = |shrink: &usize| crop.width >= shrink * full.0 && crop.height >= shrink * full.1;
-        Wanted { part, shrink: [8, 4, 2].into_iter().find(fits).unwrap_or(1) }
+        RegionRequest { part, shrink: [8, 4, 2].into_iter().find(fits).unwrap_or(1) }
     }
 }

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use enmasse_data::{
-    Batches, Canvas, Container, CropBox, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Folder, Image,
-    RandomHorizontalFlip, RandomResizedCrop, ReadOptions, Resizer, Sharding, Stretch, TrainLoader, TrainTransform,
-    View, Wanted, decode,
+    Batches, Canvas, Container, CropBox, CropResize, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Folder,
+    Image, ImageRegion, RandomHorizontalFlip, RandomResizedCrop, ReadOptions, RegionRequest, Resizer, Sharding,
+    TrainLoader, TrainTransform, decode,
 };
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use proptest::prelude::*;
@@ -64,8 +64,8 @@ impl Dataset for Joined {
     fn read_part(
         &self,
         index: usize,
-        wanted: &dyn Fn(usize, usize) -> Wanted,
-        view: &mut View,
+        wanted: &dyn Fn(usize, usize) -> RegionRequest,
+        view: &mut ImageRegion,
     ) -> Result<(), DataError> {
         self.container.read_part(self.places[index], || self.name(index), self.options, wanted, view)
     }
@@ -159,23 +159,23 @@ fn shrunk_images_are_near_those_at_full_size() {
     let path = folder.path().join("large.jpg");
     write(&path, 1024, 768, SamplingFactor::R_4_2_0, false);
     let check = |size: usize, crop: CropBox, shrink: usize| {
-        let stretch = Stretch { crop, full: (size, size), part: CropBox::whole(size, size) };
-        assert_eq!(stretch.wanted(), Wanted { part: crop, shrink });
+        let crop_resize = CropResize { crop, full: (size, size), part: CropBox::whole(size, size) };
+        assert_eq!(crop_resize.wanted(), RegionRequest { part: crop, shrink });
         let cut = |fast: bool| {
             let options = ReadOptions { fast, ..ReadOptions::default() };
-            let (mut view, mut out) = (View::default(), vec![0; size * size * 3]);
-            decode::read_part(&path, options, &|_, _| stretch.wanted(), &mut view).unwrap();
-            Resizer::new().stretch(&view, &stretch, &mut out);
+            let (mut view, mut out) = (ImageRegion::default(), vec![0; size * size * 3]);
+            decode::read_part(&path, options, &|_, _| crop_resize.wanted(), &mut view).unwrap();
+            Resizer::new().crop_resize(&view, &crop_resize, &mut out);
             out
         };
         let (fast, exact) = (cut(true), cut(false));
         let mut canvas = Canvas::new(decode::open(&path, ReadOptions::default()).unwrap());
         canvas.resize(crop, size, size);
-        assert!(exact == canvas.image().pixels(), "{stretch:?}");
+        assert!(exact == canvas.image().pixels(), "{crop_resize:?}");
         let each = || fast.iter().zip(&exact).map(|(a, b)| a.abs_diff(*b));
         let mean = each().map(f64::from).sum::<f64>() / fast.len() as f64;
         assert_eq!(fast == exact, shrink == 1);
-        assert!(mean < 1.0 && each().max().unwrap() <= 24, "{stretch:?}: {mean} {:?}", each().max());
+        assert!(mean < 1.0 && each().max().unwrap() <= 24, "{crop_resize:?}: {mean} {:?}", each().max());
     };
     check(224, CropBox { left: 3, top: 5, width: 447, height: 700 }, 1);
     check(224, CropBox { left: 3, top: 5, width: 448, height: 700 }, 2);
@@ -198,8 +198,8 @@ proptest! {
         };
         let ((left, across), (top, down)) = (inside(to_width, part[0], part[1]), inside(to_height, part[2], part[3]));
         let part = CropBox { left, top, width: across, height: down };
-        let stretch = Stretch { crop: CropBox::whole(width, height), full: (to_width, to_height), part };
-        let wanted = stretch.wanted().part;
+        let crop_resize = CropResize { crop: CropBox::whole(width, height), full: (to_width, to_height), part };
+        let wanted = crop_resize.wanted().part;
         prop_assert!(wanted.fits(width, height), "{:?}", wanted);
         let result = |inner: u8, outer: u8| {
             let is_in = |x: usize, y: usize| {
@@ -208,7 +208,7 @@ proptest! {
             let pixels = (0..height).flat_map(|y| (0..width).flat_map(move |x| [if is_in(x, y) { inner } else { outer }; 3]));
             let image = Image::new(width, height, pixels.collect()).unwrap();
             let mut out = vec![0; across * down * 3];
-            Resizer::new().resize_part(&image, stretch.crop, stretch.full, part, &mut out);
+            Resizer::new().resize_part(&image, crop_resize.crop, crop_resize.full, part, &mut out);
             out
         };
         prop_assert!(result(100, 0).iter().all(|&byte| byte == 100));

@@ -17,7 +17,7 @@ use super::{Endpoint, Tell, Time};
 const PROBE_LIMIT: Duration = Duration::from_secs(3);
 
 /// A running leader. Dropping it closes all connections.
-pub(super) struct Hall {
+pub(super) struct LeaderServer {
     shared: Arc<Shared>,
     listener: Option<ChannelListener>,
     clock: Option<JoinHandle<()>>,
@@ -37,7 +37,7 @@ struct State {
     closing: bool,
 }
 
-impl Hall {
+impl LeaderServer {
     /// Opens the hall, if the endpoint is an address of this machine on which no other listens; otherwise `None`.
     pub(super) fn open(
         endpoint: &Endpoint,
@@ -64,7 +64,7 @@ impl Hall {
             move |channel| shared.serve(channel)
         };
         let listener = ChannelListener::start(listener, endpoint.token.clone(), job, admit)?;
-        let mut hall = Hall { shared: shared.clone(), listener: Some(listener), clock: None };
+        let mut leader_server = LeaderServer { shared: shared.clone(), listener: Some(listener), clock: None };
         let clock = {
             let shared = shared.clone();
             move || shared.keep_time()
@@ -74,10 +74,10 @@ impl Hall {
             move || shared.watch_for_rivals(&endpoint, &job, rules.timing.lease)
         };
         let spawn = |name: &str| std::thread::Builder::new().name(name.into());
-        hall.clock = Some(spawn("enmasse-leader").spawn(clock)?);
+        leader_server.clock = Some(spawn("enmasse-leader").spawn(clock)?);
         // Nobody waits for this thread: it resolves names, which has no deadline. It does nothing after the hall's end.
         spawn("enmasse-probe").spawn(watch)?;
-        Ok(Some(hall))
+        Ok(Some(leader_server))
     }
 
     /// Ends the job, because this leader's own agent was told to stop.
@@ -104,7 +104,7 @@ impl Hall {
     }
 }
 
-impl Drop for Hall {
+impl Drop for LeaderServer {
     fn drop(&mut self) {
         let refused = self.listener.take().and_then(ChannelListener::close);
         // Where too few agents came, the others may be among these.
