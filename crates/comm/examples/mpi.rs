@@ -87,11 +87,11 @@ fn measure(group: &Group, bare: &Bare, bytes: usize) -> Result<(), Box<dyn Error
     let mut calls = [(BLOCK.as_secs_f64() * 1e3 / slowest).clamp(1.0, 5000.0) as i64];
     group.broadcast(&mut calls, 0)?;
     let mut times = [vec![], vec![], vec![]];
-    for round in 0..BLOCKS {
+    for chunk in 0..BLOCKS {
         // Each way follows each other one as often.
         for turn in 0..3 {
-            let at = if round % 2 == 0 { turn } else { 2 - turn };
-            times[(at + round / 2) % 3].push(block(Way::ALL[(at + round / 2) % 3], calls[0])?);
+            let at = if chunk % 2 == 0 { turn } else { 2 - turn };
+            times[(at + chunk / 2) % 3].push(block(Way::ALL[(at + chunk / 2) % 3], calls[0])?);
         }
     }
     let [ours, blocking, non_blocking] = times.map(|mut times| {

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// Elements of each partial sum that a round of at most `bytes` moves, cut at cache lines.
-pub(crate) fn chunk(bytes: usize, size: usize, partials: usize) -> usize {
+/// Elements of each partial sum that a chunk of at most `bytes` moves, cut at cache lines.
+pub(crate) fn chunk_len(bytes: usize, size: usize, partials: usize) -> usize {
     bytes / partials / 64 * (64 / size)
 }
 

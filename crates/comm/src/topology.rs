@@ -1,7 +1,7 @@
 //! Which ranks of a group share memory, and which of them carry data between nodes.
 //!
-//! A *node* is a set of ranks that share memory. What travels between nodes is divided into *lanes*, as many as the largest
-//! node has ranks. On every node each lane has one rank that serves it, and the ranks that serve a lane are connected with
+//! A *node* is a set of ranks that share memory. What travels between nodes is divided into *channels*, as many as the largest
+//! node has ranks. On every node each channel has one rank that serves it, and the ranks that serve a channel are connected with
 //! each other. So every byte travels once between two nodes, and all ranks of a node take part. Everything here depends
 //! only on the node of each rank, so all ranks find the same.
 
@@ -18,7 +18,7 @@ pub(crate) struct Topology {
     nodes: Vec<Vec<usize>>,
     /// Ranges of adjacent ranks of one node, each as long as possible. Together they are all ranks, in order.
     runs: Vec<Run>,
-    lanes: usize,
+    channels: usize,
 }
 
 /// Adjacent ranks of one node. The sum of their shards travels as one wherever the tree over shards allows.
@@ -47,8 +47,8 @@ impl Topology {
                 None => runs.push(Run { node, ranks: rank..rank + 1 }),
             }
         }
-        let lanes = nodes.iter().map(Vec::len).max().unwrap_or(1);
-        Topology { seats, nodes, runs, lanes }
+        let channels = nodes.iter().map(Vec::len).max().unwrap_or(1);
+        Topology { seats, nodes, runs, channels }
     }
 
     /// Every rank on a node of its own.
@@ -89,20 +89,20 @@ impl Topology {
         (0..self.nodes.len()).map(runs).max().unwrap_or(1)
     }
 
-    pub(crate) fn lanes(&self) -> usize {
-        self.lanes
+    pub(crate) fn channels(&self) -> usize {
+        self.channels
     }
 
-    /// The lanes that a rank serves: at least one.
-    pub(crate) fn lanes_of(&self, rank: usize) -> Range<usize> {
+    /// The channels that a rank serves: at least one.
+    pub(crate) fn channels_of(&self, rank: usize) -> Range<usize> {
         let (node, place) = self.seats[rank];
-        let start = |place: usize| (place * self.lanes).div_ceil(self.nodes[node].len());
+        let start = |place: usize| (place * self.channels).div_ceil(self.nodes[node].len());
         start(place)..start(place + 1)
     }
 
-    /// The lanes that two ranks of different nodes have in common; empty for ranks of one node.
+    /// The channels that two ranks of different nodes have in common; empty for ranks of one node.
     pub(crate) fn common(&self, one: usize, other: usize) -> Range<usize> {
-        let (a, b) = (self.lanes_of(one), self.lanes_of(other));
+        let (a, b) = (self.channels_of(one), self.channels_of(other));
         let (start, end) = (a.start.max(b.start), a.end.min(b.end));
         if self.node_of(one) == self.node_of(other) { start..start } else { start..end.max(start) }
     }
@@ -112,10 +112,16 @@ impl Topology {
         (0..self.seats.len()).filter(move |&other| !self.common(rank, other).is_empty())
     }
 
-    /// The part of `owned`, a range of elements of `size` bytes that `owner` owns, that travels in one of its lanes.
-    pub(crate) fn part_of_lane(&self, owned: &Range<usize>, size: usize, owner: usize, lane: usize) -> Range<usize> {
-        let lanes = self.lanes_of(owner);
-        let part = piece(owned.len(), size, lane - lanes.start, lanes.len());
+    /// The part of `owned`, a range of elements of `size` bytes that `owner` owns, that travels in one of its channels.
+    pub(crate) fn part_of_channel(
+        &self,
+        owned: &Range<usize>,
+        size: usize,
+        owner: usize,
+        channel: usize,
+    ) -> Range<usize> {
+        let channels = self.channels_of(owner);
+        let part = piece(owned.len(), size, channel - channels.start, channels.len());
         owned.start + part.start..owned.start + part.end
     }
 
@@ -125,7 +131,7 @@ impl Topology {
         if common.is_empty() {
             return owned.start..owned.start;
         }
-        let part = |lane| self.part_of_lane(owned, size, owner, lane);
+        let part = |channel| self.part_of_channel(owned, size, owner, channel);
         part(common.start).start..part(common.end - 1).end
     }
 }
@@ -136,7 +142,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn nodes_are_served_by_lanes() {
+    fn nodes_are_served_by_channels() {
         let check = |names: &str, runs: usize, peers: &[&[usize]]| {
             let topology = Topology::new(&names.chars().collect::<Vec<_>>());
             let found: Vec<Vec<usize>> = (0..names.len()).map(|rank| topology.peers_of(rank).collect()).collect();

@@ -23,12 +23,12 @@ use super::sys::Handle;
 use crate::failure::Failure;
 use crate::operation::{HEADER_BYTES, Header};
 use crate::transport::DIRECT_BYTES;
-use crate::transport::hierarchical::{Links, Peer, Portions};
+use crate::transport::hierarchical::{Links, Peer, SegmentSizes};
 use crate::transport::queue::{Bytes, Queue};
 
 /// Messages of a direction that MPI knows of at a time; later ones wait in their queue.
 const AT_ONCE: usize = 16;
-/// Bytes of a round: long messages, because each costs several exchanges between the ranks.
+/// Bytes of a chunk: long messages, because each costs several exchanges between the ranks.
 const ROUND: usize = 4 << 20;
 /// Room for what a peer sends to an operation's memory that is not registered: the largest message.
 const STAGED: usize = ROUND;
@@ -191,7 +191,7 @@ impl<H: Handle> Line<H> {
                 _ if len <= PACK => (PACK, Destination::Pack),
                 true => (len, Destination::Itself),
                 false if self.staged + len <= STAGED => (len, Destination::Staging(self.staged)),
-                false if self.received.is_empty() => return Err(io::Error::other("a message is longer than a round")),
+                false if self.received.is_empty() => return Err(io::Error::other("a message is longer than a chunk")),
                 // There is room once earlier ones have ended.
                 false => return Ok(()),
             };
@@ -285,8 +285,8 @@ impl<H: Handle> Links for Messages<H> {
         !self.lines.iter().all(Line::is_quiet)
     }
 
-    fn portions(&self) -> Portions {
-        Portions { direct: DIRECT, round: ROUND }
+    fn segments(&self) -> SegmentSizes {
+        SegmentSizes { direct: DIRECT, chunk: ROUND }
     }
 
     /// Long messages come to the staging of one line at a time: those of the rank that sends its copy to all.

@@ -235,14 +235,14 @@ impl Seat<'_> {
         if topology.nodes().len() == infos.len() {
             return Ok(Sharing { topology, region: None, problems });
         }
-        let mates = &topology.nodes()[topology.node_of(self.rank)];
+        let local_peers = &topology.nodes()[topology.node_of(self.rank)];
         let layout = match topology.nodes().len() {
             1 => SharedTransport::layout(infos.len()),
             _ => HierarchicalTransport::layout(&topology, topology.node_of(self.rank)),
         };
         // The first rank of a node keeps the file open until all have mapped it. Afterwards only the mappings hold it, so
         // the memory disappears with the last rank, however that rank ends.
-        let created = match (mates[0] == self.rank && mates.len() > 1).then(|| Region::create(layout)) {
+        let created = match (local_peers[0] == self.rank && local_peers.len() > 1).then(|| Region::create(layout)) {
             // A rank that lacks a descriptor for memory lacks those for connections, too.
             Some(Err(source)) if files_limit(&source).is_some() => return Err(JoinError::SharedMemory { source }),
             created => created,
@@ -252,11 +252,11 @@ impl Seat<'_> {
             Some(Err(_)) | None => String::new(),
         };
         let told = board.exchange("memory", &path)?;
-        let path = told.get(mates[0]).map_or("", String::as_str);
+        let path = told.get(local_peers[0]).map_or("", String::as_str);
         let region = match &created {
             Some(Ok(_)) => Ok(None),
             Some(Err(error)) => Err(error.to_string()),
-            None if mates.len() == 1 => Ok(None),
+            None if local_peers.len() == 1 => Ok(None),
             None => match Region::open(Path::new(path), layout) {
                 Err(source) if files_limit(&source).is_some() => return Err(JoinError::SharedMemory { source }),
                 opened => opened

@@ -101,33 +101,33 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
-    /// A connection that takes and gives bytes in portions, and then blocks once.
+    /// A connection that takes and gives bytes in segments, and then blocks once.
     struct Pipe {
         bytes: VecDeque<u8>,
         /// In turns.
-        portions: VecDeque<usize>,
+        segments: VecDeque<usize>,
         closed: bool,
     }
 
     impl Pipe {
-        fn new(portions: &[usize]) -> Self {
-            Pipe { bytes: VecDeque::new(), portions: portions.to_vec().into(), closed: false }
+        fn new(segments: &[usize]) -> Self {
+            Pipe { bytes: VecDeque::new(), segments: segments.to_vec().into(), closed: false }
         }
 
-        fn portion(&mut self) -> io::Result<usize> {
-            self.portions.rotate_left(1);
-            match self.portions[0] {
+        fn segment(&mut self) -> io::Result<usize> {
+            self.segments.rotate_left(1);
+            match self.segments[0] {
                 0 => Err(ErrorKind::WouldBlock.into()),
-                portion => Ok(portion),
+                segment => Ok(segment),
             }
         }
     }
 
     impl Write for Pipe {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let portion = self.portion()?.min(bytes.len());
-            self.bytes.extend(&bytes[..portion]);
-            Ok(portion)
+            let segment = self.segment()?.min(bytes.len());
+            self.bytes.extend(&bytes[..segment]);
+            Ok(segment)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -137,18 +137,18 @@ mod tests {
 
     impl Read for Pipe {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-            let portion = self.portion()?.min(buffer.len()).min(self.bytes.len());
-            match portion {
+            let segment = self.segment()?.min(buffer.len()).min(self.bytes.len());
+            match segment {
                 0 if self.closed => Ok(0),
                 0 => Err(ErrorKind::WouldBlock.into()),
-                portion => self.bytes.read(&mut buffer[..portion]),
+                segment => self.bytes.read(&mut buffer[..segment]),
             }
         }
     }
 
-    /// The bytes of these messages on the wire, sent in portions.
-    fn wire(messages: &[Vec<u8>], portions: &[usize]) -> VecDeque<u8> {
-        let (mut pipe, mut sending) = (Pipe::new(portions), Sending::new(Outbound::new(&[1; 32])));
+    /// The bytes of these messages on the wire, sent in segments.
+    fn wire(messages: &[Vec<u8>], segments: &[usize]) -> VecDeque<u8> {
+        let (mut pipe, mut sending) = (Pipe::new(segments), Sending::new(Outbound::new(&[1; 32])));
         let mut queue = Queue::new(1);
         for message in messages {
             // SAFETY: the messages outlive the loop below, which completes them.
@@ -162,8 +162,8 @@ mod tests {
     }
 
     /// Receives messages of these lengths from these bytes, after which the connection ends.
-    fn receive(bytes: VecDeque<u8>, lengths: &[usize], portions: &[usize]) -> io::Result<Vec<Vec<u8>>> {
-        let mut pipe = Pipe { bytes, closed: true, ..Pipe::new(portions) };
+    fn receive(bytes: VecDeque<u8>, lengths: &[usize], segments: &[usize]) -> io::Result<Vec<Vec<u8>>> {
+        let mut pipe = Pipe { bytes, closed: true, ..Pipe::new(segments) };
         let mut receiving = Receiving::new(Inbound::new(&[1; 32], "link".into()));
         let mut queue = Queue::new(1);
         let mut messages: Vec<Vec<u8>> = lengths.iter().map(|&length| vec![0; length]).collect();
@@ -198,12 +198,12 @@ mod tests {
         fn messages_arrive_unchanged_or_fail(
             lengths in prop::collection::vec(prop_oneof![0usize..100, FRAME_BYTES - 9..2 * FRAME_BYTES + 9], 1..5),
             (sent, received) in {
-                let portions = || prop::collection::vec(prop_oneof![0usize..70, 1usize..1 << 20], 0..9);
-                (portions(), portions())
+                let segments = || prop::collection::vec(prop_oneof![0usize..70, 1usize..1 << 20], 0..9);
+                (segments(), segments())
             },
             (at, bit, other) in (any::<prop::sample::Index>(), 0u8..8, any::<prop::sample::Index>()),
         ) {
-            // Some portion is not empty.
+            // Some segment is not empty.
             let (sent, received) = ([&sent[..], &[FRAME_BYTES]].concat(), [&received[..], &[FRAME_BYTES]].concat());
             let message = |(i, &length): (usize, &usize)| (0..length).map(|j| (i * 31 + j * 7) as u8).collect();
             let messages: Vec<Vec<u8>> = lengths.iter().enumerate().map(message).collect();

@@ -33,11 +33,11 @@ const HEADERS: usize = 2;
 pub(crate) struct Counters {
     /// Operations whose header is published.
     pub entered: AtomicU64,
-    /// Rounds whose data lies in the owner's slot.
+    /// Chunks whose data lies in the owner's slot.
     pub staged: AtomicU64,
-    /// Rounds in which the owner's slot holds the result of its piece.
+    /// Chunks in which the owner's slot holds the result of its piece.
     pub reduced: AtomicU64,
-    /// Rounds after which the owner no longer reads any other rank's slot.
+    /// Chunks after which the owner no longer reads any other rank's slot.
     pub consumed: AtomicU64,
     /// Operations that all ranks have joined with which the owner has a connection.
     pub heard: AtomicU64,
@@ -113,7 +113,7 @@ impl Counters {
 pub(crate) struct Layout {
     /// The ranks that share it.
     pub ranks: usize,
-    /// Bytes of a slot, which one round of an operation moves: a multiple of 4096.
+    /// Bytes of a slot, which one chunk of an operation moves: a multiple of 4096.
     pub slot_bytes: usize,
     /// The ranks of the whole group if some are on other nodes, else 0. Each rank has a mark for each of them.
     pub marks: usize,
@@ -231,10 +231,10 @@ impl Region {
         unsafe { &*self.base().add(self.marks_offset).cast::<AtomicU64>().add(rank * self.layout.marks + other) }
     }
 
-    /// The slot in which `rank` stages round `round`, 4096-byte aligned.
-    pub(crate) fn slot(&self, rank: usize, round: u64) -> *mut u8 {
+    /// The slot in which `rank` stages chunk `chunk`, 4096-byte aligned.
+    pub(crate) fn slot(&self, rank: usize, chunk: u64) -> *mut u8 {
         assert!(rank < self.layout.ranks);
-        let slot = rank * SLOTS + (round % SLOTS as u64) as usize;
+        let slot = rank * SLOTS + (chunk % SLOTS as u64) as usize;
         // SAFETY: the slots lie after the marks, `ranks * SLOTS` of them.
         unsafe { self.base().add(self.slots_offset + slot * self.layout.slot_bytes) }
     }

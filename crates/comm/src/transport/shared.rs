@@ -1,13 +1,13 @@
 //! The fast transport: ranks that share memory, as threads or as processes of one host.
 //!
-//! Data moves in rounds of at most a slot. In a round of an all-reduce each rank stages the parts of its partial sums
+//! Data moves in chunks of at most a slot. In a chunk of an all-reduce each rank stages the parts of its partial sums
 //! that others own (one partial sum, unless ranks share the shards unevenly). It adds up its own piece from all slots
 //! in tree order, writes the result to its own slot, and collects the other pieces from their owners' slots. The
-//! traffic equals a ring's, without a ring's hops. Three rounds are in progress at a time, so that a rank seldom waits.
+//! traffic equals a ring's, without a ring's hops. Three chunks are in progress at a time, so that a rank seldom waits.
 //!
-//! No byte is read too early or overwritten too late. A rank reads a slot of round t only after its owner has published
-//! `staged` (or `reduced`) beyond t. It writes a slot for round t only after all others have published `consumed` for
-//! the round that last used the slot. Headers are compared before any other rank's data is read.
+//! No byte is read too early or overwritten too late. A rank reads a slot of chunk t only after its owner has published
+//! `staged` (or `reduced`) beyond t. It writes a slot for chunk t only after all others have published `consumed` for
+//! the chunk that last used the slot. Headers are compared before any other rank's data is read.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::{DIRECT_BYTES, Members, RunningOperation, SLEEP, SPIN, Stop, Transpor
 use crate::element::{Element, with_element};
 use crate::failure::Failure;
 use crate::operation::{Header, Kind, Operation};
-use crate::pieces::{chunk, part_of, piece};
+use crate::pieces::{chunk_len, part_of, piece};
 use crate::tree::tree_reduce;
 
 /// Bytes of a slot: small enough for all slots in use to stay in the caches.
@@ -29,8 +29,8 @@ const SLOT_BYTES: usize = 256 << 10;
 pub(crate) struct SharedTransport {
     region: Arc<Region>,
     members: Members,
-    /// Number of rounds done in all operations; equal on all ranks between operations.
-    round: u64,
+    /// Number of chunks done in all operations; equal on all ranks between operations.
+    chunk: u64,
     spin: Duration,
 }
 
@@ -45,7 +45,7 @@ impl SharedTransport {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         // With fewer cores than ranks, spinning only takes the core from the awaited rank.
         let spin = if members.world_size() <= cores { SPIN } else { Duration::ZERO };
-        SharedTransport { region, members, round: 0, spin }
+        SharedTransport { region, members, chunk: 0, spin }
     }
 
     fn own(&self) -> &Counters {
@@ -121,9 +121,9 @@ impl SharedTransport {
         self.members.compare(running, |rank| Header(self.region.counters(rank).header(running.operation.sequence)))
     }
 
-    /// Waits until the slot of `round` may be overwritten.
-    fn wait_for_slot(&self, running: &RunningOperation, round: u64) -> Result<(), Stop> {
-        self.wait_for_all(running, |counters| &counters.consumed, (round + 1).saturating_sub(SLOTS as u64))
+    /// Waits until the slot of `chunk` may be overwritten.
+    fn wait_for_slot(&self, running: &RunningOperation, chunk: u64) -> Result<(), Stop> {
+        self.wait_for_all(running, |counters| &counters.consumed, (chunk + 1).saturating_sub(SLOTS as u64))
     }
 
     fn all_reduce<T: Element>(&mut self, running: &RunningOperation) -> Result<(), Stop> {
@@ -131,59 +131,59 @@ impl SharedTransport {
         let data = running.operation.output.cast::<T>();
         let (partials, most) =
             (running.operation.shards.partials(rank).count(), running.operation.shards.most_partials());
-        let chunk = chunk(SLOT_BYTES, size_of::<T>(), most);
-        let rounds = count.div_ceil(chunk);
+        let chunk_len = chunk_len(SLOT_BYTES, size_of::<T>(), most);
+        let chunks = count.div_ceil(chunk_len);
         let direct = count * size_of::<T>() * most <= DIRECT_BYTES;
         let own_piece = |len: usize| if direct { 0..len } else { piece(len, size_of::<T>(), rank, ranks) };
-        let range = |step: usize| step * chunk..count.min((step + 1) * chunk);
+        let range = |step: usize| step * chunk_len..count.min((step + 1) * chunk_len);
 
-        for step in 0..rounds + 2 {
-            if step < rounds {
-                let (round, range) = (self.round + step as u64, range(step));
-                self.wait_for_slot(running, round)?;
-                let slot = self.region.slot(rank, round).cast::<T>();
+        for step in 0..chunks + 2 {
+            if step < chunks {
+                let (chunk, range) = (self.chunk + step as u64, range(step));
+                self.wait_for_slot(running, chunk)?;
+                let slot = self.region.slot(rank, chunk).cast::<T>();
                 let own = if direct { 0..0 } else { own_piece(range.len()) };
                 for partial in 0..partials {
                     let start = partial * running.operation.stride + range.start;
                     for part in [0..own.start, own.end..range.len()] {
-                        let staged = slot.wrapping_add(partial * chunk + part.start);
+                        let staged = slot.wrapping_add(partial * chunk_len + part.start);
                         // SAFETY: inside this rank's slot, which no rank reads yet, and inside the caller's data.
                         unsafe { copy(data.add(start + part.start), staged, part.len()) };
                     }
                 }
-                self.own().publish(&self.own().staged, round + 1);
+                self.own().publish(&self.own().staged, chunk + 1);
                 if step == 0 {
                     self.enter(running);
                     self.agree(running)?;
                 }
             }
-            if let Some(step) = step.checked_sub(1).filter(|&step| step < rounds) {
-                let (round, range) = (self.round + step as u64, range(step));
-                self.wait_for_all(running, |counters| &counters.staged, round + 1)?;
+            if let Some(step) = step.checked_sub(1).filter(|&step| step < chunks) {
+                let (chunk, range) = (self.chunk + step as u64, range(step));
+                self.wait_for_all(running, |counters| &counters.staged, chunk + 1)?;
                 let own = own_piece(range.len());
                 // If every rank adds up everything, others still read the slot, so the result is not written to it.
-                let result = (!direct).then(|| self.region.slot(rank, round).cast::<T>().wrapping_add(own.start));
+                let result = (!direct).then(|| self.region.slot(rank, chunk).cast::<T>().wrapping_add(own.start));
                 let part = range.start + own.start..range.start + own.end;
-                self.reduce::<T>(running, round, part, |partial| partial * chunk + own.start, result);
-                self.own().publish(&self.own().reduced, round + 1);
+                self.reduce::<T>(running, chunk, part, |partial| partial * chunk_len + own.start, result);
+                self.own().publish(&self.own().reduced, chunk + 1);
             }
             if let Some(step) = step.checked_sub(2) {
-                let (round, range) = (self.round + step as u64, range(step));
+                let (chunk, range) = (self.chunk + step as u64, range(step));
                 for other in (1..ranks).map(|step| (rank + step) % ranks).filter(|_| !direct) {
-                    self.wait_for(running, other, |counters| &counters.reduced, round + 1)?;
+                    self.wait_for(running, other, |counters| &counters.reduced, chunk + 1)?;
                     let part = piece(range.len(), size_of::<T>(), other, ranks);
-                    let slot = self.region.slot(other, round).cast::<T>();
+                    let slot = self.region.slot(other, chunk).cast::<T>();
                     // SAFETY: the owner published its result, and keeps it until this rank has consumed it.
                     unsafe { copy(slot.add(part.start), data.add(range.start + part.start), part.len()) };
                 }
-                self.own().publish(&self.own().consumed, round + 1);
+                self.own().publish(&self.own().consumed, chunk + 1);
             }
         }
-        self.round += rounds as u64;
+        self.chunk += chunks as u64;
         Ok(())
     }
 
-    /// Leaves each rank its part of the sum: a piece, or everything to one rank. A round moves some of every part; only the part's
+    /// Leaves each rank its part of the sum: a piece, or everything to one rank. A chunk moves some of every part; only the part's
     /// owner reads it.
     fn reduce_to_owners<T: Element>(&mut self, running: &RunningOperation) -> Result<(), Stop> {
         let Operation { shards, stride, .. } = *running.operation;
@@ -193,18 +193,18 @@ impl SharedTransport {
         let owners = (0..ranks).filter(|&owner| !pieces(owner).is_empty());
         let longest = owners.clone().map(|owner| pieces(owner).len()).max().unwrap_or(0);
         let first = owners.clone().next().unwrap_or(0);
-        let chunk = SLOT_BYTES / size_of::<T>() / (owners.clone().count().max(1) * most);
-        assert!(chunk > 0, "a slot cannot be divided among {ranks} ranks of one host");
-        let rounds = longest.div_ceil(chunk);
-        let part = |owner: usize, step: usize| part_of(&pieces(owner), step * chunk, chunk);
+        let chunk_len = SLOT_BYTES / size_of::<T>() / (owners.clone().count().max(1) * most);
+        assert!(chunk_len > 0, "a slot cannot be divided among {ranks} ranks of one host");
+        let chunks = longest.div_ceil(chunk_len);
+        let part = |owner: usize, step: usize| part_of(&pieces(owner), step * chunk_len, chunk_len);
         // The place in a slot of the data for `owner`.
-        let place = |owner: usize, partial: usize| ((owner - first) * most + partial) * chunk;
+        let place = |owner: usize, partial: usize| ((owner - first) * most + partial) * chunk_len;
 
-        for step in 0..rounds + 1 {
-            if step < rounds {
-                let round = self.round + step as u64;
-                self.wait_for_slot(running, round)?;
-                let slot = self.region.slot(rank, round).cast::<T>();
+        for step in 0..chunks + 1 {
+            if step < chunks {
+                let chunk = self.chunk + step as u64;
+                self.wait_for_slot(running, chunk)?;
+                let slot = self.region.slot(rank, chunk).cast::<T>();
                 for owner in owners.clone().filter(|&owner| owner != rank) {
                     let part = part(owner, step);
                     for partial in 0..shards.partials(rank).count() {
@@ -214,33 +214,33 @@ impl SharedTransport {
                         }
                     }
                 }
-                self.own().publish(&self.own().staged, round + 1);
+                self.own().publish(&self.own().staged, chunk + 1);
                 if step == 0 {
                     self.enter(running);
                     self.agree(running)?;
                 }
             }
             if let Some(step) = step.checked_sub(1) {
-                let round = self.round + step as u64;
-                self.wait_for_all(running, |counters| &counters.staged, round + 1)?;
+                let chunk = self.chunk + step as u64;
+                self.wait_for_all(running, |counters| &counters.staged, chunk + 1)?;
                 if !pieces(rank).is_empty() {
-                    self.reduce::<T>(running, round, part(rank, step), |partial| place(rank, partial), None);
+                    self.reduce::<T>(running, chunk, part(rank, step), |partial| place(rank, partial), None);
                 }
-                self.own().publish(&self.own().reduced, round + 1);
-                self.own().publish(&self.own().consumed, round + 1);
+                self.own().publish(&self.own().reduced, chunk + 1);
+                self.own().publish(&self.own().consumed, chunk + 1);
             }
         }
-        self.round += rounds as u64;
+        self.chunk += chunks as u64;
         Ok(())
     }
 
-    /// Adds up a part of the data in one round, from this rank's data and the others' slots, where partial sum j of the
+    /// Adds up a part of the data in one chunk, from this rank's data and the others' slots, where partial sum j of the
     /// part begins at `staged(j)`. The result goes to this rank's data and, if others collect it, to `result` in its
     /// own slot.
     fn reduce<T: Element>(
         &self,
         running: &RunningOperation,
-        round: u64,
+        chunk: u64,
         part: Range<usize>,
         staged: impl Fn(usize) -> usize,
         result: Option<*mut T>,
@@ -251,7 +251,7 @@ impl SharedTransport {
             let from = if rank == self.members.rank {
                 data.cast_const().wrapping_add(partial * stride + part.start)
             } else {
-                self.region.slot(rank, round).cast::<T>().cast_const().wrapping_add(staged(partial))
+                self.region.slot(rank, chunk).cast::<T>().cast_const().wrapping_add(staged(partial))
             };
             // SAFETY: inside the caller's data, or inside a slot that its owner has staged and not yet reused. Nothing
             // writes to it during the slice's lifetime: the sink below runs once a block is complete.
@@ -272,39 +272,39 @@ impl SharedTransport {
     fn gather(&mut self, running: &RunningOperation, senders: Range<usize>) -> Result<(), Stop> {
         let (rank, ranks) = (self.members.rank, self.members.world_size());
         let part = |sender: usize| running.operation.part_from(sender, ranks);
-        let rounds = senders.clone().map(|sender| part(sender).len()).max().unwrap_or(0).div_ceil(SLOT_BYTES);
+        let chunks = senders.clone().map(|sender| part(sender).len()).max().unwrap_or(0).div_ceil(SLOT_BYTES);
         let range = |sender: usize, step: usize| part_of(&part(sender), step * SLOT_BYTES, SLOT_BYTES);
         let output = running.operation.output;
 
-        for step in 0..rounds + 1 {
-            if step < rounds {
-                let round = self.round + step as u64;
+        for step in 0..chunks + 1 {
+            if step < chunks {
+                let chunk = self.chunk + step as u64;
                 if senders.contains(&rank) {
-                    self.wait_for_slot(running, round)?;
+                    self.wait_for_slot(running, chunk)?;
                     let range = range(rank, step);
                     // SAFETY: inside the caller's output, and this rank's own slot, which no rank reads yet.
-                    unsafe { copy(output.add(range.start).cast_const(), self.region.slot(rank, round), range.len()) };
+                    unsafe { copy(output.add(range.start).cast_const(), self.region.slot(rank, chunk), range.len()) };
                 }
-                self.own().publish(&self.own().staged, round + 1);
+                self.own().publish(&self.own().staged, chunk + 1);
                 if step == 0 {
                     self.enter(running);
                     self.agree(running)?;
                 }
             }
             if let Some(step) = step.checked_sub(1) {
-                let round = self.round + step as u64;
+                let chunk = self.chunk + step as u64;
                 for sender in senders.clone().filter(|&sender| sender != rank) {
-                    self.wait_for(running, sender, |counters| &counters.staged, round + 1)?;
+                    self.wait_for(running, sender, |counters| &counters.staged, chunk + 1)?;
                     let range = range(sender, step);
                     // SAFETY: inside a slot that its owner has staged and keeps until it is consumed, and inside the
                     // output.
-                    unsafe { copy(self.region.slot(sender, round), output.add(range.start), range.len()) };
+                    unsafe { copy(self.region.slot(sender, chunk), output.add(range.start), range.len()) };
                 }
-                self.own().publish(&self.own().reduced, round + 1);
-                self.own().publish(&self.own().consumed, round + 1);
+                self.own().publish(&self.own().reduced, chunk + 1);
+                self.own().publish(&self.own().consumed, chunk + 1);
             }
         }
-        self.round += rounds as u64;
+        self.chunk += chunks as u64;
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! All-gather and broadcast: every rank's part goes once to each other node, divided among the lanes.
+//! All-gather and broadcast: every rank's part goes once to each other node, divided among the channels.
 
 use std::ops::Range;
 
@@ -9,19 +9,19 @@ use crate::transport::queue::Bytes;
 use crate::transport::{RunningOperation, Stop};
 
 impl HierarchicalTransport {
-    /// Copies the senders' parts of the output to all ranks, in rounds over the whole output. A rank stages its own part,
-    /// sends its lanes of what its node has, and passes on to its node what comes in its lanes.
+    /// Copies the senders' parts of the output to all ranks, in chunks over the whole output. A rank stages its own part,
+    /// sends its channels of what its node has, and passes on to its node what comes in its channels.
     pub(super) fn gather(&mut self, running: &RunningOperation) -> Result<(), Stop> {
         let operation = running.operation;
         let (rank, ranks) = (self.members.rank, self.members.world_size());
         operation.place_own_part(rank, ranks);
         let total = operation.part_from(ranks - 1, ranks).end;
-        let chunk = self.portions.round;
-        let rounds = total.div_ceil(chunk);
-        let range = |step: usize| step * chunk..total.min((step + 1) * chunk);
+        let chunk_len = self.segments.chunk;
+        let chunks = total.div_ceil(chunk_len);
+        let range = |step: usize| step * chunk_len..total.min((step + 1) * chunk_len);
 
-        for step in 0..rounds + 2 {
-            if step < rounds {
+        for step in 0..chunks + 2 {
+            if step < chunks {
                 self.stage_part(running, step, &range(step))?;
                 if step == 0 {
                     self.agree_on_node(running)?;
@@ -32,7 +32,7 @@ impl HierarchicalTransport {
                 }
                 self.expect_parts(running, step, &range(step));
             }
-            if let Some(step) = step.checked_sub(1).filter(|&step| step < rounds) {
+            if let Some(step) = step.checked_sub(1).filter(|&step| step < chunks) {
                 self.wait(running, |own| own.peers.missing_in(step % WINDOWS))?;
                 self.pass_on(operation, step, &range(step));
             }
@@ -40,7 +40,7 @@ impl HierarchicalTransport {
                 self.collect_parts(running, step, &range(step))?;
             }
         }
-        self.round += rounds as u64;
+        self.chunk += chunks as u64;
         Ok(())
     }
 
@@ -49,25 +49,25 @@ impl HierarchicalTransport {
         if self.is_alone() {
             return Ok(());
         }
-        let round = self.round + step as u64;
-        self.wait_for_slot(running, round)?;
+        let chunk = self.chunk + step as u64;
+        self.wait_for_slot(running, chunk)?;
         let part = intersection(&sent_by(running.operation, self.members.rank, self.members.world_size()), range);
-        let slot = self.slot(self.place, round).wrapping_add(part.start - range.start);
+        let slot = self.slot(self.place, chunk).wrapping_add(part.start - range.start);
         // SAFETY: inside the caller's output, and this rank's own slot, which no rank reads yet.
         unsafe { copy(running.operation.output.wrapping_add(part.start).cast_const(), slot, part.len()) };
-        self.own().publish(&self.own().staged, round + 1);
+        self.own().publish(&self.own().staged, chunk + 1);
         Ok(())
     }
 
-    /// Takes over what the node's ranks have staged, and sends this rank's lanes of it to the other nodes.
+    /// Takes over what the node's ranks have staged, and sends this rank's channels of it to the other nodes.
     fn send_parts(&mut self, running: &RunningOperation, step: usize, range: &Range<usize>) -> Result<(), Stop> {
-        let (operation, round, ranks) = (running.operation, self.round + step as u64, self.members.world_size());
-        for mate in 0..self.mates.len() {
-            let (rank, place) = self.mates[mate];
+        let (operation, chunk, ranks) = (running.operation, self.chunk + step as u64, self.members.world_size());
+        for local_peer in 0..self.local_peers.len() {
+            let (rank, place) = self.local_peers[local_peer];
             let part = intersection(&sent_by(operation, rank, ranks), range);
             if !part.is_empty() {
-                self.wait_for_mate(running, mate, |counters| &counters.staged, round + 1)?;
-                let slot = self.slot(place, round).wrapping_add(part.start - range.start);
+                self.wait_for_local_peer(running, local_peer, |counters| &counters.staged, chunk + 1)?;
+                let slot = self.slot(place, chunk).wrapping_add(part.start - range.start);
                 // SAFETY: inside a slot that its owner has staged and keeps until it is consumed, and inside the output.
                 unsafe { copy(slot.cast_const(), operation.output.wrapping_add(part.start), part.len()) };
             }
@@ -75,10 +75,10 @@ impl HierarchicalTransport {
         self.wait(running, |own| own.peers.unsent_in(step % WINDOWS))?;
         let node = self.topology.node_of(self.members.rank);
         for at in 0..self.peers.all.len() {
-            let lanes = self.lanes_with(self.peers.all[at].rank, range);
+            let channels = self.channels_with(self.peers.all[at].rank, range);
             for run in 0..self.topology.runs().len() {
                 if self.topology.runs()[run].node == node {
-                    let part = intersection(&self.sent_by_run(operation, run), &lanes);
+                    let part = intersection(&self.sent_by_run(operation, run), &channels);
                     // SAFETY: the caller's output, where this part remains unchanged until the operation is done.
                     unsafe { self.peers.all[at].sending.begin(Bytes::of(operation.output, part)) };
                 }
@@ -89,14 +89,14 @@ impl HierarchicalTransport {
         self.progress(running)
     }
 
-    /// Expects the other nodes' parts in this rank's lanes.
+    /// Expects the other nodes' parts in this rank's channels.
     fn expect_parts(&mut self, running: &RunningOperation, step: usize, range: &Range<usize>) {
         for at in 0..self.peers.all.len() {
-            let lanes = self.lanes_with(self.peers.all[at].rank, range);
+            let channels = self.channels_with(self.peers.all[at].rank, range);
             let node = self.topology.node_of(self.peers.all[at].rank);
             for run in 0..self.topology.runs().len() {
                 if self.topology.runs()[run].node == node {
-                    let part = intersection(&self.sent_by_run(running.operation, run), &lanes);
+                    let part = intersection(&self.sent_by_run(running.operation, run), &channels);
                     let part = self.received(running.operation.output, part);
                     // SAFETY: the caller's output, where no other code uses this part until it has come. Any bytes are a
                     // valid value.
@@ -113,13 +113,13 @@ impl HierarchicalTransport {
         if self.is_alone() {
             return;
         }
-        let round = self.round + step as u64;
+        let chunk = self.chunk + step as u64;
         self.copy_foreign(operation, self.members.rank, range, |part| {
-            let slot = self.slot(self.place, round).wrapping_add(part.start - range.start);
+            let slot = self.slot(self.place, chunk).wrapping_add(part.start - range.start);
             // SAFETY: inside the caller's output, and inside this rank's own slot: the node's own parts lie elsewhere in it.
             unsafe { copy(operation.output.wrapping_add(part.start).cast_const(), slot, part.len()) };
         });
-        self.own().publish(&self.own().reduced, round + 1);
+        self.own().publish(&self.own().reduced, chunk + 1);
     }
 
     /// Copies what has come to the other ranks of the node.
@@ -127,36 +127,36 @@ impl HierarchicalTransport {
         if self.is_alone() {
             return Ok(());
         }
-        let round = self.round + step as u64;
-        for mate in 0..self.mates.len() {
-            let (rank, place) = self.mates[mate];
-            self.wait_for_mate(running, mate, |counters| &counters.reduced, round + 1)?;
+        let chunk = self.chunk + step as u64;
+        for local_peer in 0..self.local_peers.len() {
+            let (rank, place) = self.local_peers[local_peer];
+            self.wait_for_local_peer(running, local_peer, |counters| &counters.reduced, chunk + 1)?;
             self.copy_foreign(running.operation, rank, range, |part| {
-                let slot = self.slot(place, round).wrapping_add(part.start - range.start);
+                let slot = self.slot(place, chunk).wrapping_add(part.start - range.start);
                 // SAFETY: inside the output, and inside a slot that its owner keeps until it is consumed.
                 unsafe { copy(slot.cast_const(), running.operation.output.wrapping_add(part.start), part.len()) };
             });
         }
-        self.own().publish(&self.own().consumed, round + 1);
+        self.own().publish(&self.own().consumed, chunk + 1);
         Ok(())
     }
 
-    /// Calls `copy` with every part of the range that comes from another node in the lanes of `rank`.
+    /// Calls `copy` with every part of the range that comes from another node in the channels of `rank`.
     fn copy_foreign(&self, operation: &Operation, rank: usize, range: &Range<usize>, copy: impl Fn(Range<usize>)) {
-        let lanes = self.lanes_in(self.topology.lanes_of(rank), range);
+        let channels = self.channels_in(self.topology.channels_of(rank), range);
         let node = self.topology.node_of(rank);
         let foreign = self.topology.runs().iter().enumerate().filter(|(_, run)| run.node != node);
-        foreign.for_each(|(run, _)| copy(intersection(&self.sent_by_run(operation, run), &lanes)));
+        foreign.for_each(|(run, _)| copy(intersection(&self.sent_by_run(operation, run), &channels)));
     }
 
     /// The part of the range that travels between this rank and a peer.
-    fn lanes_with(&self, peer: usize, range: &Range<usize>) -> Range<usize> {
-        self.lanes_in(self.topology.common(self.members.rank, peer), range)
+    fn channels_with(&self, peer: usize, range: &Range<usize>) -> Range<usize> {
+        self.channels_in(self.topology.common(self.members.rank, peer), range)
     }
 
-    fn lanes_in(&self, lanes: Range<usize>, range: &Range<usize>) -> Range<usize> {
-        let cut = |lane: usize| range.start + piece(range.len(), 1, lane, self.topology.lanes()).start;
-        cut(lanes.start)..cut(lanes.end)
+    fn channels_in(&self, channels: Range<usize>, range: &Range<usize>) -> Range<usize> {
+        let cut = |channel: usize| range.start + piece(range.len(), 1, channel, self.topology.channels()).start;
+        cut(channels.start)..cut(channels.end)
     }
 
     /// What the ranks of a run send together.

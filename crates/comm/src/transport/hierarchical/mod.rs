@@ -5,7 +5,7 @@
 //! travels once, as if each node had one rank. [`Topology`] says which rank serves which part. A node may have one rank, so
 //! this is also the plain transport over either.
 //!
-//! Data moves in rounds, and three rounds are in progress at a time: while one is on the wire, the next is added up. A wait
+//! Data moves in chunks, and three chunks are in progress at a time: while one is on the wire, the next is added up. A wait
 //! for a rank of the node also lets the connections go on, since others may wait for what they carry. Within a node the
 //! protocol is that of [`super::shared`]. Between nodes the header of an operation is the first message on every connection,
 //! and data is accepted only if it is equal. No rank leaves an operation before all have entered it.
@@ -31,7 +31,7 @@ use crate::shards::PARTIALS_LIMIT;
 use crate::topology::Topology;
 
 use peers::Peers;
-pub(crate) use peers::{Links, Peer, Portions};
+pub(crate) use peers::{Links, Peer, SegmentSizes};
 
 mod gather;
 mod peers;
@@ -40,9 +40,9 @@ pub(crate) mod sockets;
 #[cfg(test)]
 mod tests;
 
-/// Bytes of a slot, and of what a round moves through slots: a rank's part of it is a few frames.
+/// Bytes of a slot, and of what a chunk moves through slots: a rank's part of it is a few frames.
 pub(crate) const SLOT_BYTES: usize = 512 << 10;
-/// Rounds whose messages may be under way at a time.
+/// Chunks whose messages may be under way at a time.
 const WINDOWS: usize = 2;
 /// How long a rank that waits for a rank of its node sleeps while its connections have something to do: no call waits for
 /// both.
@@ -57,11 +57,11 @@ pub(crate) struct HierarchicalTransport {
     /// Shared by the ranks of this node.
     region: Arc<Region>,
     /// The other ranks of this node, and their places in the region.
-    mates: Vec<(usize, usize)>,
+    local_peers: Vec<(usize, usize)>,
     /// This rank's place in the region.
     place: usize,
     peers: Peers,
-    /// The place in `peers` of the rank that serves a lane on a node, by `node * lanes + lane`.
+    /// The place in `peers` of the rank that serves a channel on a node, by `node * channels + channel`.
     servers: Vec<Option<usize>>,
     /// The ranks of this node and the runs of ranks on others, in shard order: what this rank adds up.
     hosts: Vec<Host>,
@@ -75,12 +75,12 @@ pub(crate) struct HierarchicalTransport {
     scratch: ManuallyDrop<AlignedBuffer>,
     /// Bytes of a part of `scratch`.
     room: usize,
-    portions: Portions,
+    segments: SegmentSizes,
     /// What has been registered, and the memory that the current operation receives into, if that is among it.
     registered: Vec<Weak<AlignedBuffer>>,
     held: Option<Arc<AlignedBuffer>>,
-    /// Number of rounds done in all operations; equal on all ranks of the node between operations.
-    round: u64,
+    /// Number of chunks done in all operations; equal on all ranks of the node between operations.
+    chunk: u64,
     spin: Duration,
     /// Whether every operation so far is complete, so that the next bytes on all connections belong to a header.
     is_between: bool,
@@ -90,7 +90,7 @@ pub(crate) struct HierarchicalTransport {
 #[derive(Clone, Copy)]
 enum Host {
     /// A rank of this node.
-    Mate(usize),
+    LocalPeer(usize),
     /// A run of ranks on another node, by its number.
     Run(usize),
 }
@@ -113,27 +113,32 @@ impl HierarchicalTransport {
     ) -> io::Result<Self> {
         let (rank, node) = (members.rank, topology.node_of(members.rank));
         let own = &topology.nodes()[node];
-        let mates: Vec<_> =
-            own.iter().enumerate().filter(|mate| *mate.1 != rank).map(|(at, &mate)| (mate, at)).collect();
+        let local_peers: Vec<_> = own
+            .iter()
+            .enumerate()
+            .filter(|local_peer| *local_peer.1 != rank)
+            .map(|(at, &local_peer)| (local_peer, at))
+            .collect();
         let most = PARTIALS_LIMIT * topology.most_runs();
         let peers = Peers::new(topology.peers_of(rank), links, WINDOWS * (most + 2) + 4);
-        let serves =
-            |rank: usize, node, lane| topology.node_of(rank) == node && topology.lanes_of(rank).contains(&lane);
-        let servers = (0..topology.nodes().len() * topology.lanes()).map(|at| {
-            let (node, lane) = (at / topology.lanes(), at % topology.lanes());
-            peers.all.iter().position(|peer| serves(peer.rank, node, lane))
+        let serves = |rank: usize, node, channel| {
+            topology.node_of(rank) == node && topology.channels_of(rank).contains(&channel)
+        };
+        let servers = (0..topology.nodes().len() * topology.channels()).map(|at| {
+            let (node, channel) = (at / topology.channels(), at % topology.channels());
+            peers.all.iter().position(|peer| serves(peer.rank, node, channel))
         });
         let hosts = topology.runs().iter().enumerate().flat_map(|(number, run)| {
             let is_own = run.node == node;
-            let mates = run.ranks.clone().filter(move |_| is_own).map(Host::Mate);
-            mates.chain((!is_own).then_some(Host::Run(number)))
+            let local_peers = run.ranks.clone().filter(move |_| is_own).map(Host::LocalPeer);
+            local_peers.chain((!is_own).then_some(Host::Run(number)))
         });
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let is_staged = topology.nodes().iter().any(|node| node.len() > 1);
-        let portions = peers.portions();
-        let portions = if is_staged { Portions { round: SLOT_BYTES, ..portions } } else { portions };
-        // Ranges are cut at cache lines, so their partial sums may exceed a round by a line each.
-        let room = portions.round + topology.nodes().len() * most * 64;
+        let segments = peers.segments();
+        let segments = if is_staged { SegmentSizes { chunk: SLOT_BYTES, ..segments } } else { segments };
+        // Ranges are cut at cache lines, so their partial sums may exceed a chunk by a line each.
+        let room = segments.chunk + topology.nodes().len() * most * 64;
         Ok(HierarchicalTransport {
             servers: servers.collect(),
             hosts: hosts.collect(),
@@ -143,10 +148,10 @@ impl HierarchicalTransport {
             // Pages that no operation touches use no memory.
             scratch: ManuallyDrop::new(AlignedBuffer::zeroed(2 * WINDOWS * room)?),
             room,
-            portions,
+            segments,
             registered: Vec::new(),
             held: None,
-            round: 0,
+            chunk: 0,
             // With fewer cores than ranks, spinning only takes the core from the awaited rank.
             spin: if own.len() <= cores { SPIN } else { Duration::ZERO },
             is_between: true,
@@ -154,7 +159,7 @@ impl HierarchicalTransport {
             members,
             topology,
             region,
-            mates,
+            local_peers,
             peers,
         })
     }
@@ -177,18 +182,18 @@ impl HierarchicalTransport {
     }
 
     fn is_alone(&self) -> bool {
-        self.mates.is_empty()
+        self.local_peers.is_empty()
     }
 
     fn own(&self) -> &Counters {
         self.region.counters(self.place)
     }
 
-    fn slot(&self, place: usize, round: u64) -> *mut u8 {
-        self.region.slot(place, round)
+    fn slot(&self, place: usize, chunk: u64) -> *mut u8 {
+        self.region.slot(place, chunk)
     }
 
-    /// The memory for this node's partial sums in the round of a window.
+    /// The memory for this node's partial sums in the chunk of a window.
     fn given(&self, window: usize) -> *mut u8 {
         self.scratch.as_ptr().wrapping_add(2 * window * self.room)
     }
@@ -246,29 +251,30 @@ impl HierarchicalTransport {
     }
 
     /// Waits until `counter` of every other rank of the node has reached `target`.
-    fn wait_for_mates(
+    fn wait_for_local_peers(
         &mut self,
         running: &RunningOperation,
         counter: fn(&Counters) -> &AtomicU64,
         target: u64,
     ) -> Result<(), Stop> {
-        (0..self.mates.len()).try_for_each(|mate| self.wait_for_mate(running, mate, counter, target))
+        (0..self.local_peers.len())
+            .try_for_each(|local_peer| self.wait_for_local_peer(running, local_peer, counter, target))
     }
 
-    fn wait_for_mate(
+    fn wait_for_local_peer(
         &mut self,
         running: &RunningOperation,
-        mate: usize,
+        local_peer: usize,
         counter: fn(&Counters) -> &AtomicU64,
         target: u64,
     ) -> Result<(), Stop> {
-        let (rank, place) = self.mates[mate];
+        let (rank, place) = self.local_peers[local_peer];
         self.wait(running, |own| (counter(own.region.counters(place)).load(Ordering::Acquire) < target).then_some(rank))
     }
 
-    /// Waits until the slot of `round` may be overwritten.
-    fn wait_for_slot(&mut self, running: &RunningOperation, round: u64) -> Result<(), Stop> {
-        self.wait_for_mates(running, |counters| &counters.consumed, (round + 1).saturating_sub(SLOTS as u64))
+    /// Waits until the slot of `chunk` may be overwritten.
+    fn wait_for_slot(&mut self, running: &RunningOperation, chunk: u64) -> Result<(), Stop> {
+        self.wait_for_local_peers(running, |counters| &counters.consumed, (chunk + 1).saturating_sub(SLOTS as u64))
     }
 
     /// The ranks that have not entered the operation, as far as this node knows; if there are none, the awaited rank.
@@ -280,14 +286,14 @@ impl HierarchicalTransport {
         };
         let node = self.topology.node_of(own);
         // A rank that is late itself hears nothing.
-        let misses = |mate: usize, rank: usize| {
-            !self.topology.common(mate, rank).is_empty()
-                && has_entered(mate)
-                && self.region.mark(self.topology.place_of(mate), rank).load(Ordering::Acquire) < sequence
+        let misses = |local_peer: usize, rank: usize| {
+            !self.topology.common(local_peer, rank).is_empty()
+                && has_entered(local_peer)
+                && self.region.mark(self.topology.place_of(local_peer), rank).load(Ordering::Acquire) < sequence
         };
         let is_late = |&rank: &usize| match self.topology.node_of(rank) == node {
             true => !has_entered(rank),
-            false => self.topology.nodes()[node].iter().any(|&mate| misses(mate, rank)),
+            false => self.topology.nodes()[node].iter().any(|&local_peer| misses(local_peer, rank)),
         };
         let late: Vec<_> = (0..self.members.world_size()).filter(is_late).collect();
         running.agreed.set(late.is_empty());
@@ -317,7 +323,7 @@ impl HierarchicalTransport {
     /// read before.
     fn agree_on_node(&mut self, running: &RunningOperation) -> Result<(), Stop> {
         let sequence = running.operation.sequence;
-        self.wait_for_mates(running, |counters| &counters.entered, sequence)?;
+        self.wait_for_local_peers(running, |counters| &counters.entered, sequence)?;
         let own = &self.topology.nodes()[self.topology.node_of(self.members.rank)];
         let header = |rank: usize| Header(self.region.counters(self.topology.place_of(rank)).header(sequence));
         self.first_word(running, self.members.compare_some(running, own.iter().copied(), header))
@@ -353,7 +359,7 @@ impl HierarchicalTransport {
     /// Waits until nobody uses the operation's memory any more, and all ranks have entered the operation.
     fn finish(&mut self, running: &RunningOperation) -> Result<(), Stop> {
         self.wait(running, |own| own.peers.unsent())?;
-        self.wait_for_mates(running, |counters| &counters.heard, running.operation.sequence)
+        self.wait_for_local_peers(running, |counters| &counters.heard, running.operation.sequence)
     }
 
     fn carry_out(&mut self, running: &RunningOperation) -> Result<(), Stop> {
@@ -397,7 +403,7 @@ impl Transport for HierarchicalTransport {
     fn buffer_bytes(&self) -> usize {
         let (slots, parts) = match self.is_alone() {
             true => (0, WINDOWS),
-            false => ((1 + self.mates.len()) * SLOTS, 2 * WINDOWS),
+            false => ((1 + self.local_peers.len()) * SLOTS, 2 * WINDOWS),
         };
         slots * SLOT_BYTES + parts * self.room + self.peers.buffer_bytes()
     }

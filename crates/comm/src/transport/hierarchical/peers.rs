@@ -27,7 +27,7 @@ pub(crate) trait Links: Send {
     fn keeps_memory(&self) -> bool;
 
     /// How much to send at a time.
-    fn portions(&self) -> Portions;
+    fn segments(&self) -> SegmentSizes;
 
     /// Bytes of the memory through which messages pass.
     fn buffer_bytes(&self) -> usize;
@@ -35,12 +35,12 @@ pub(crate) trait Links: Send {
 
 /// How an operation is divided into messages. All ranks have links of one kind, so they divide alike.
 #[derive(Clone, Copy)]
-pub(crate) struct Portions {
+pub(crate) struct SegmentSizes {
     /// Up to this many bytes come to a node directly, from all others together, even if a sum is longer than
     /// [`DIRECT_BYTES`](crate::transport::DIRECT_BYTES).
     pub direct: usize,
-    /// Bytes of a round, where every rank is a node of its own. Otherwise a round fills a slot.
-    pub round: usize,
+    /// Bytes of a chunk, where every rank is a node of its own. Otherwise a chunk fills a slot.
+    pub chunk: usize,
 }
 
 /// All peers of one rank.
@@ -59,12 +59,12 @@ pub(crate) struct Peer {
     pub(super) header_at: u64,
     /// Whether that header has come.
     pub(super) has_come: bool,
-    /// The number of the last message sent, and expected, in each of the latest rounds.
+    /// The number of the last message sent, and expected, in each of the latest chunks.
     pub(super) sent_at: [u64; WINDOWS],
     pub(super) come_at: [u64; WINDOWS],
     /// The same for the sums that come back.
     pub(super) returned_at: [u64; WINDOWS],
-    /// Where the partial sums expected in a round begin in the memory for them, in elements.
+    /// Where the partial sums expected in a chunk begin in the memory for them, in elements.
     pub(super) taken: [usize; WINDOWS],
 }
 
@@ -100,12 +100,12 @@ impl Peers {
         self.all.iter().find(|peer| !peer.sending.is_complete()).map(|peer| peer.rank)
     }
 
-    /// The first rank that has not taken everything sent to it in the round of this window.
+    /// The first rank that has not taken everything sent to it in the chunk of this window.
     pub(super) fn unsent_in(&self, window: usize) -> Option<usize> {
         self.all.iter().find(|peer| peer.sending.complete() < peer.sent_at[window]).map(|peer| peer.rank)
     }
 
-    /// The first rank that has not sent everything that is expected of it up to the round of this window.
+    /// The first rank that has not sent everything that is expected of it up to the chunk of this window.
     pub(super) fn missing_in(&self, window: usize) -> Option<usize> {
         self.all.iter().find(|peer| peer.receiving.complete() < peer.come_at[window]).map(|peer| peer.rank)
     }
@@ -120,9 +120,9 @@ impl Peers {
         self.links.close(&mut self.all, with_word, failure, timeout);
     }
 
-    /// See [`Links::portions`].
-    pub(super) fn portions(&self) -> Portions {
-        self.links.portions()
+    /// See [`Links::segments`].
+    pub(super) fn segments(&self) -> SegmentSizes {
+        self.links.segments()
     }
 
     /// See [`Links::buffer_bytes`].

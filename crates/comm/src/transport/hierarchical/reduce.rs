@@ -1,7 +1,7 @@
 //! All-reduce and reduce-scatter: a node adds up its ranks' values for every owner, and the owner adds up the nodes'.
 //!
-//! Each rank owns a part of every round, on behalf of its node. For an owner on another node, the rank of this node that
-//! serves the owner's lane adds up the node's partial sums, and sends them. The owner adds them to those of its own node in
+//! Each rank owns a part of every chunk, on behalf of its node. For an owner on another node, the rank of this node that
+//! serves the owner's channel adds up the node's partial sums, and sends them. The owner adds them to those of its own node in
 //! the order of the tree. In an all-reduce the sum goes back the same way.
 
 use std::ops::Range;
@@ -9,50 +9,50 @@ use std::ops::Range;
 use super::{DIRECT_BYTES, HierarchicalTransport, Host, WINDOWS, copy};
 use crate::element::Element;
 use crate::operation::{Kind, Operation};
-use crate::pieces::{chunk, part_of, piece};
+use crate::pieces::{chunk_len, part_of, piece};
 use crate::shards::Walk;
 use crate::transport::queue::Bytes;
 use crate::transport::{RunningOperation, Stop};
 use crate::tree::tree_reduce;
 
-/// How the data of a reduction are divided into rounds, and a round among owners.
+/// How the data of a reduction are divided into chunks, and a chunk among owners.
 #[derive(Clone, Copy)]
-struct Cut {
+struct Partition {
     way: Way,
     count: usize,
     /// Bytes of an element.
     size: usize,
-    /// Elements of each partial sum in a round; in pieces, of each owner's.
-    chunk: usize,
-    rounds: usize,
+    /// Elements of each partial sum in a chunk; in pieces, of each owner's.
+    chunk_len: usize,
+    chunks: usize,
     /// Elements from one partial sum in a slot to the next.
     width: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// A round is a part of the data, of which every rank owns a slice.
+    /// A chunk is a part of the data, of which every rank owns a slice.
     Slices,
-    /// All data in one round, owned by the first rank of every node, so that no sum travels.
+    /// All data in one chunk, owned by the first rank of every node, so that no sum travels.
     Direct,
-    /// A round is a part of every rank's piece of the data.
+    /// A chunk is a part of every rank's piece of the data.
     Pieces,
 }
 
-/// One round of an operation.
+/// One chunk of an operation.
 #[derive(Clone, Copy)]
-struct Round<'a> {
+struct Chunk<'a> {
     running: &'a RunningOperation<'a>,
-    cut: &'a Cut,
+    partition: &'a Partition,
     /// From 0.
     step: usize,
 }
 
-impl Round<'_> {
-    /// The round before this one by so many, if the operation has it.
+impl Chunk<'_> {
+    /// The chunk before this one by so many, if the operation has it.
     fn earlier(&self, by: usize) -> Option<Self> {
-        let step = self.step.checked_sub(by).filter(|&step| step < self.cut.rounds)?;
-        Some(Round { step, ..*self })
+        let step = self.step.checked_sub(by).filter(|&step| step < self.partition.chunks)?;
+        Some(Chunk { step, ..*self })
     }
 
     fn window(&self) -> usize {
@@ -62,41 +62,41 @@ impl Round<'_> {
 
 impl HierarchicalTransport {
     pub(super) fn reduce<T: Element>(&mut self, running: &RunningOperation) -> Result<(), Stop> {
-        let cut = self.cut(running.operation);
-        for step in 0..cut.rounds + 3 {
-            let round = Round { running, cut: &cut, step };
-            if step < cut.rounds {
-                self.stage::<T>(&round)?;
+        let partition = self.partition(running.operation);
+        for step in 0..partition.chunks + 3 {
+            let chunk = Chunk { running, partition: &partition, step };
+            if step < partition.chunks {
+                self.stage::<T>(&chunk)?;
                 if step == 0 {
                     self.agree_on_node(running)?;
                 }
-                self.give::<T>(&round)?;
+                self.give::<T>(&chunk)?;
                 if step == 0 {
                     self.agree_with_peers(running)?;
                 }
-                self.expect::<T>(&round);
+                self.expect::<T>(&chunk);
             }
-            if let Some(round) = round.earlier(1) {
-                self.add_up::<T>(&round)?;
+            if let Some(chunk) = chunk.earlier(1) {
+                self.add_up::<T>(&chunk)?;
             }
-            if let Some(round) = round.earlier(2) {
-                self.publish_sums::<T>(&round)?;
+            if let Some(chunk) = chunk.earlier(2) {
+                self.publish_sums::<T>(&chunk)?;
             }
-            if let Some(round) = round.earlier(3) {
-                self.collect_sums::<T>(&round)?;
+            if let Some(chunk) = chunk.earlier(3) {
+                self.collect_sums::<T>(&chunk)?;
             }
         }
-        self.round += cut.rounds as u64;
+        self.chunk += partition.chunks as u64;
         Ok(())
     }
 
-    /// The number of a round among those of all operations.
-    fn number(&self, round: &Round) -> u64 {
-        self.round + round.step as u64
+    /// The number of a chunk among those of all operations.
+    fn number(&self, chunk: &Chunk) -> u64 {
+        self.chunk + chunk.step as u64
     }
 
     /// The division of an operation; also counts the partial sums of each node.
-    fn cut(&mut self, operation: &Operation) -> Cut {
+    fn partition(&mut self, operation: &Operation) -> Partition {
         let Operation { count, shards, .. } = *operation;
         let (size, ranks) = (operation.dtype.size(), self.members.world_size());
         self.partials.fill(0);
@@ -106,64 +106,64 @@ impl HierarchicalTransport {
         }
         let most = self.partials.iter().copied().fold(shards.most_partials(), usize::max);
         if operation.kind == Kind::ReduceScatter {
-            let chunk = self.portions.round / size / (ranks * most);
-            assert!(chunk > 0, "a slot cannot be divided among {ranks} ranks");
+            let chunk_len = self.segments.chunk / size / (ranks * most);
+            assert!(chunk_len > 0, "a slot cannot be divided among {ranks} ranks");
             // Rank 0's piece is the largest.
-            let rounds = piece(count, size, 0, ranks).len().div_ceil(chunk);
-            return Cut { way: Way::Pieces, count, size, chunk, rounds, width: ranks * chunk };
+            let chunks = piece(count, size, 0, ranks).len().div_ceil(chunk_len);
+            return Partition { way: Way::Pieces, count, size, chunk_len, chunks, width: ranks * chunk_len };
         }
         let (bytes, others) = (count * size * most, self.topology.nodes().len() - 1);
-        let is_direct = bytes <= DIRECT_BYTES || bytes.saturating_mul(others) <= self.portions.direct;
+        let is_direct = bytes <= DIRECT_BYTES || bytes.saturating_mul(others) <= self.segments.direct;
         let way = if is_direct { Way::Direct } else { Way::Slices };
-        let chunk = chunk(self.portions.round, size, most);
-        Cut { way, count, size, chunk, rounds: count.div_ceil(chunk), width: chunk }
+        let chunk_len = chunk_len(self.segments.chunk, size, most);
+        Partition { way, count, size, chunk_len, chunks: count.div_ceil(chunk_len), width: chunk_len }
     }
 
-    /// The part of a round that a rank owns.
-    fn owned(&self, round: &Round, owner: usize) -> Range<usize> {
+    /// The part of a chunk that a rank owns.
+    fn owned(&self, chunk: &Chunk, owner: usize) -> Range<usize> {
         let (node, place) = (self.topology.node_of(owner), self.topology.place_of(owner));
-        match round.cut.way {
+        match chunk.partition.way {
             Way::Slices => {
-                let start = round.step * round.cut.chunk;
+                let start = chunk.step * chunk.partition.chunk_len;
                 let of_node = piece(
-                    round.cut.chunk.min(round.cut.count - start),
-                    round.cut.size,
+                    chunk.partition.chunk_len.min(chunk.partition.count - start),
+                    chunk.partition.size,
                     node,
                     self.topology.nodes().len(),
                 );
-                let slice = piece(of_node.len(), round.cut.size, place, self.topology.nodes()[node].len());
+                let slice = piece(of_node.len(), chunk.partition.size, place, self.topology.nodes()[node].len());
                 start + of_node.start + slice.start..start + of_node.start + slice.end
             }
-            Way::Direct => 0..if place == 0 { round.cut.count } else { 0 },
+            Way::Direct => 0..if place == 0 { chunk.partition.count } else { 0 },
             Way::Pieces => {
-                let piece = piece(round.cut.count, round.cut.size, owner, self.members.world_size());
-                part_of(&piece, round.step * round.cut.chunk, round.cut.chunk)
+                let piece = piece(chunk.partition.count, chunk.partition.size, owner, self.members.world_size());
+                part_of(&piece, chunk.step * chunk.partition.chunk_len, chunk.partition.chunk_len)
             }
         }
     }
 
     /// The place in a slot of an element of what `owner` owns.
-    fn position(&self, round: &Round, owner: usize, element: usize) -> usize {
-        match round.cut.way {
-            Way::Slices => element - round.step * round.cut.chunk,
+    fn position(&self, chunk: &Chunk, owner: usize, element: usize) -> usize {
+        match chunk.partition.way {
+            Way::Slices => element - chunk.step * chunk.partition.chunk_len,
             Way::Direct => element,
-            Way::Pieces => owner * round.cut.chunk + element - self.owned(round, owner).start,
+            Way::Pieces => owner * chunk.partition.chunk_len + element - self.owned(chunk, owner).start,
         }
     }
 
     /// The part of what `owner` owns that `other`, on another node, adds up for its node.
-    fn share(&self, round: &Round, owner: usize, other: usize) -> Range<usize> {
-        let owned = self.owned(round, owner);
-        match round.cut.way {
+    fn share(&self, chunk: &Chunk, owner: usize, other: usize) -> Range<usize> {
+        let owned = self.owned(chunk, owner);
+        match chunk.partition.way {
             Way::Direct => owned.start..if self.topology.place_of(other) == 0 { owned.end } else { owned.start },
-            Way::Slices | Way::Pieces => self.topology.share(&owned, round.cut.size, owner, other),
+            Way::Slices | Way::Pieces => self.topology.share(&owned, chunk.partition.size, owner, other),
         }
     }
 
     /// The part whose sum travels from `owner` to `other`, on another node.
-    fn returned(&self, round: &Round, owner: usize, other: usize) -> Range<usize> {
-        match round.cut.way {
-            Way::Slices => self.share(round, owner, other),
+    fn returned(&self, chunk: &Chunk, owner: usize, other: usize) -> Range<usize> {
+        match chunk.partition.way {
+            Way::Slices => self.share(chunk, owner, other),
             Way::Direct | Way::Pieces => 0..0,
         }
     }
@@ -173,27 +173,27 @@ impl HierarchicalTransport {
     }
 
     /// Copies what other ranks of the node add up to this rank's slot.
-    fn stage<T: Element>(&mut self, round: &Round) -> Result<(), Stop> {
+    fn stage<T: Element>(&mut self, chunk: &Chunk) -> Result<(), Stop> {
         if self.is_alone() {
             return Ok(());
         }
-        let (operation, rank, number) = (round.running.operation, self.members.rank, self.number(round));
-        self.wait_for_slot(round.running, number)?;
+        let (operation, rank, number) = (chunk.running.operation, self.members.rank, self.number(chunk));
+        self.wait_for_slot(chunk.running, number)?;
         let (data, slot) = (operation.output.cast::<T>(), self.slot(self.place, number).cast::<T>());
         let partials = operation.shards.partials(rank).count();
         for owner in (0..self.members.world_size()).filter(|&owner| owner != rank) {
-            let (owned, is_mate) = (self.owned(round, owner), self.is_on_node(owner));
+            let (owned, is_local_peer) = (self.owned(chunk, owner), self.is_on_node(owner));
             // Directly, the first rank of the node adds up for all of them.
-            if !is_mate && round.cut.way == Way::Direct {
+            if !is_local_peer && chunk.partition.way == Way::Direct {
                 continue;
             }
-            let own = if is_mate { owned.start..owned.start } else { self.share(round, owner, rank) };
+            let own = if is_local_peer { owned.start..owned.start } else { self.share(chunk, owner, rank) };
             for part in [owned.start..own.start, own.end..owned.end].into_iter().filter(|part| !part.is_empty()) {
-                let at = self.position(round, owner, part.start);
+                let at = self.position(chunk, owner, part.start);
                 for partial in 0..partials {
                     let from = data.wrapping_add(partial * operation.stride + part.start).cast_const();
                     // SAFETY: inside the caller's data, and this rank's slot, which no rank reads yet.
-                    unsafe { copy(from, slot.wrapping_add(partial * round.cut.width + at), part.len()) };
+                    unsafe { copy(from, slot.wrapping_add(partial * chunk.partition.width + at), part.len()) };
                 }
             }
         }
@@ -202,36 +202,36 @@ impl HierarchicalTransport {
     }
 
     /// Adds up what the node has for each peer, and sends it.
-    fn give<T: Element>(&mut self, round: &Round) -> Result<(), Stop> {
-        let (number, window) = (self.number(round), round.window());
-        self.wait_for_mates(round.running, |counters| &counters.staged, number + 1)?;
-        self.wait(round.running, |own| own.peers.unsent_in(window))?;
+    fn give<T: Element>(&mut self, chunk: &Chunk) -> Result<(), Stop> {
+        let (number, window) = (self.number(chunk), chunk.window());
+        self.wait_for_local_peers(chunk.running, |counters| &counters.staged, number + 1)?;
+        self.wait(chunk.running, |own| own.peers.unsent_in(window))?;
         let given = self.given(window).cast::<T>();
         let mut end = 0;
         for at in 0..self.peers.all.len() {
             let owner = self.peers.all[at].rank;
-            let share = self.share(round, owner, self.members.rank);
+            let share = self.share(chunk, owner, self.members.rank);
             // Directly, all peers get the same.
-            let is_known = round.cut.way == Way::Direct && end > 0;
+            let is_known = chunk.partition.way == Way::Direct && end > 0;
             let mut to = if is_known { 0 } else { end };
             for run in 0..self.topology.runs().len() {
                 if share.is_empty() || self.topology.runs()[run].node != self.topology.node_of(self.members.rank) {
                     continue;
                 }
-                let local = round.running.operation.shards.local_by(&self.topology.runs()[run].ranks);
-                for (partial, node) in round.running.operation.shards.subtrees(local).enumerate() {
+                let local = chunk.running.operation.shards.local_by(&self.topology.runs()[run].ranks);
+                for (partial, node) in chunk.running.operation.shards.subtrees(local).enumerate() {
                     let message = if self.is_alone() {
-                        let data = round
+                        let data = chunk
                             .running
                             .operation
                             .output
                             .cast::<T>()
-                            .wrapping_add(partial * round.running.operation.stride);
+                            .wrapping_add(partial * chunk.running.operation.stride);
                         Bytes::of(data, share.clone())
                     } else {
                         let sum = given.wrapping_add(to);
                         if !is_known {
-                            self.add_up_node::<T>(round, owner, (run, node), &share, sum);
+                            self.add_up_node::<T>(chunk, owner, (run, node), &share, sum);
                         }
                         to += share.len();
                         Bytes::of(sum, 0..share.len())
@@ -244,7 +244,7 @@ impl HierarchicalTransport {
             end = end.max(to);
             let peer = &mut self.peers.all[at];
             peer.sent_at[window] = peer.sending.begun();
-            self.progress(round.running)?;
+            self.progress(chunk.running)?;
         }
         Ok(())
     }
@@ -252,19 +252,19 @@ impl HierarchicalTransport {
     /// Adds up one partial sum of a run of this node, below a node of the tree, of a part of what `owner` owns.
     fn add_up_node<T: Element>(
         &self,
-        round: &Round,
+        chunk: &Chunk,
         owner: usize,
         (run, node): (usize, Range<usize>),
         part: &Range<usize>,
         sum: *mut T,
     ) {
-        let Operation { shards, reduction, .. } = *round.running.operation;
+        let Operation { shards, reduction, .. } = *chunk.running.operation;
         // The first partial sum below the node is one of the rank that hosts the node's first shard.
         let mut ranks = self.topology.runs()[run].ranks.clone();
         let first = ranks.find(|&rank| shards.local(rank).contains(&node.start)).unwrap_or(0);
         let partial = shards.partials(first).take_while(|partial| partial.start < node.start).count();
         let source = |rank, partial, range: Range<usize>| {
-            self.of_mate::<T>(round, owner, rank, partial, part.start + range.start..part.start + range.end)
+            self.of_local_peer::<T>(chunk, owner, rank, partial, part.start + range.start..part.start + range.end)
         };
         tree_reduce(node, shards.walk_from(first, partial), part.len(), reduction, source, |at, values| {
             // SAFETY: the transport's memory for this part, which only this thread uses.
@@ -273,24 +273,24 @@ impl HierarchicalTransport {
     }
 
     /// Values of a partial sum of a rank of this node: its own data, or what another has staged.
-    fn of_mate<'a, T: Element>(
+    fn of_local_peer<'a, T: Element>(
         &self,
-        round: &Round,
+        chunk: &Chunk,
         owner: usize,
         rank: usize,
         partial: usize,
         range: Range<usize>,
     ) -> &'a [T] {
         let from = if rank == self.members.rank {
-            round
+            chunk
                 .running
                 .operation
                 .output
                 .cast::<T>()
-                .wrapping_add(partial * round.running.operation.stride + range.start)
+                .wrapping_add(partial * chunk.running.operation.stride + range.start)
         } else {
-            let slot = self.slot(self.topology.place_of(rank), self.number(round)).cast::<T>();
-            slot.wrapping_add(partial * round.cut.width + self.position(round, owner, range.start))
+            let slot = self.slot(self.topology.place_of(rank), self.number(chunk)).cast::<T>();
+            slot.wrapping_add(partial * chunk.partition.width + self.position(chunk, owner, range.start))
         };
         // SAFETY: inside the caller's data, or inside a slot that its owner has staged and not yet reused. Nothing writes to
         // it during the slice's lifetime: a sum is written once its block is complete.
@@ -298,19 +298,19 @@ impl HierarchicalTransport {
     }
 
     /// Expects the other nodes' partial sums of what this rank owns.
-    fn expect<T: Element>(&mut self, round: &Round) {
-        let window = round.window();
+    fn expect<T: Element>(&mut self, chunk: &Chunk) {
+        let window = chunk.window();
         let taken = self.taken(window).cast::<T>();
         let mut end = 0;
         for at in 0..self.peers.all.len() {
-            let share = self.share(round, self.members.rank, self.peers.all[at].rank);
+            let share = self.share(chunk, self.members.rank, self.peers.all[at].rank);
             self.peers.all[at].taken[window] = end;
             for run in 0..self.topology.runs().len() {
                 if self.topology.runs()[run].node != self.topology.node_of(self.peers.all[at].rank) {
                     continue;
                 }
-                let local = round.running.operation.shards.local_by(&self.topology.runs()[run].ranks);
-                for _ in round.running.operation.shards.subtrees(local) {
+                let local = chunk.running.operation.shards.local_by(&self.topology.runs()[run].ranks);
+                for _ in chunk.running.operation.shards.subtrees(local) {
                     // SAFETY: the transport's memory, whose earlier messages have been added up. Any bytes are a valid value.
                     unsafe { self.peers.all[at].receiving.begin(Bytes::own(taken, end..end + share.len())) };
                     end += share.len();
@@ -322,27 +322,27 @@ impl HierarchicalTransport {
     }
 
     /// Adds up what this rank owns once the other nodes' partial sums have come, and sends the sum back.
-    fn add_up<T: Element>(&mut self, round: &Round) -> Result<(), Stop> {
-        let (rank, window, number) = (self.members.rank, round.window(), self.number(round));
-        self.wait(round.running, |own| own.peers.missing_in(window))?;
-        if round.cut.way == Way::Direct {
+    fn add_up<T: Element>(&mut self, chunk: &Chunk) -> Result<(), Stop> {
+        let (rank, window, number) = (self.members.rank, chunk.window(), self.number(chunk));
+        self.wait(chunk.running, |own| own.peers.missing_in(window))?;
+        if chunk.partition.way == Way::Direct {
             // The sum replaces the values that this rank sends.
-            self.wait(round.running, |own| own.peers.unsent_in(window))?;
+            self.wait(chunk.running, |own| own.peers.unsent_in(window))?;
         }
-        let owned = self.owned(round, rank);
-        match round.cut.way {
-            Way::Direct => self.add_up_lane::<T>(round, 0, owned),
+        let owned = self.owned(chunk, rank);
+        match chunk.partition.way {
+            Way::Direct => self.add_up_channel::<T>(chunk, 0, owned),
             Way::Slices | Way::Pieces => {
-                for lane in self.topology.lanes_of(rank) {
-                    let part = self.topology.part_of_lane(&owned, round.cut.size, rank, lane);
-                    self.add_up_lane::<T>(round, lane, part);
+                for channel in self.topology.channels_of(rank) {
+                    let part = self.topology.part_of_channel(&owned, chunk.partition.size, rank, channel);
+                    self.add_up_channel::<T>(chunk, channel, part);
                 }
             }
         }
         for at in 0..self.peers.all.len() {
             let other = self.peers.all[at].rank;
-            let (sum, expected) = (self.returned(round, rank, other), self.returned(round, other, rank));
-            let data = round.running.operation.output.cast::<T>();
+            let (sum, expected) = (self.returned(chunk, rank, other), self.returned(chunk, other, rank));
+            let data = chunk.running.operation.output.cast::<T>();
             let (sum, expected) = (Bytes::of(data, sum), self.received(data, expected));
             let peer = &mut self.peers.all[at];
             // SAFETY: the caller's data. The sum remains unchanged. What is expected replaces this node's values, which the
@@ -353,42 +353,42 @@ impl HierarchicalTransport {
             }
             peer.returned_at[window] = peer.receiving.begun();
         }
-        if round.cut.way == Way::Pieces && !self.is_alone() {
-            // Nobody reads the slots of this round any more.
+        if chunk.partition.way == Way::Pieces && !self.is_alone() {
+            // Nobody reads the slots of this chunk any more.
             self.own().publish(&self.own().reduced, number + 1);
             self.own().publish(&self.own().consumed, number + 1);
         }
-        self.progress(round.running)
+        self.progress(chunk.running)
     }
 
-    /// Adds up the part of one lane, for which one rank of every other node has sent that node's partial sums.
-    fn add_up_lane<T: Element>(&self, round: &Round, lane: usize, part: Range<usize>) {
-        let Operation { shards, reduction, .. } = *round.running.operation;
-        let (rank, number) = (self.members.rank, self.number(round));
+    /// Adds up the part of one channel, for which one rank of every other node has sent that node's partial sums.
+    fn add_up_channel<T: Element>(&self, chunk: &Chunk, channel: usize, part: Range<usize>) {
+        let Operation { shards, reduction, .. } = *chunk.running.operation;
+        let (rank, number) = (self.members.rank, self.number(chunk));
         let ends = |host: usize| match self.hosts.get(host) {
-            Some(&Host::Mate(mate)) => shards.local(mate).end,
+            Some(&Host::LocalPeer(local_peer)) => shards.local(local_peer).end,
             Some(&Host::Run(run)) => shards.local_by(&self.topology.runs()[run].ranks).end,
             None => shards.shards(),
         };
         let source = |host: usize, partial: usize, range: Range<usize>| {
             let range = part.start + range.start..part.start + range.end;
             let run = match self.hosts[host] {
-                Host::Mate(mate) => return self.of_mate(round, rank, mate, partial, range),
+                Host::LocalPeer(local_peer) => return self.of_local_peer(chunk, rank, local_peer, partial, range),
                 Host::Run(run) => run,
             };
-            let server = self.servers[self.topology.runs()[run].node * self.topology.lanes() + lane];
-            let peer = &self.peers.all[server.expect("a rank has a peer for each of its lanes on every other node")];
-            let share = self.share(round, rank, peer.rank);
+            let server = self.servers[self.topology.runs()[run].node * self.topology.channels() + channel];
+            let peer = &self.peers.all[server.expect("a rank has a peer for each of its channels on every other node")];
+            let share = self.share(chunk, rank, peer.rank);
             let at =
-                peer.taken[round.window()] + (self.firsts[run] + partial) * share.len() + range.start - share.start;
-            let from = self.taken(round.window()).cast::<T>().wrapping_add(at).cast_const();
+                peer.taken[chunk.window()] + (self.firsts[run] + partial) * share.len() + range.start - share.start;
+            let from = self.taken(chunk.window()).cast::<T>().wrapping_add(at).cast_const();
             // SAFETY: inside the transport's memory for this peer's partial sums, which have come.
             unsafe { std::slice::from_raw_parts(from, range.len()) }
         };
-        let data = round.running.operation.output.cast::<T>();
+        let data = chunk.running.operation.output.cast::<T>();
         // Mates read the sum from the slot; directly and in slices, nobody stages data there.
-        let slot = (!self.is_alone() && round.cut.way != Way::Pieces && !part.is_empty())
-            .then(|| self.slot(self.place, number).cast::<T>().wrapping_add(self.position(round, rank, part.start)));
+        let slot = (!self.is_alone() && chunk.partition.way != Way::Pieces && !part.is_empty())
+            .then(|| self.slot(self.place, number).cast::<T>().wrapping_add(self.position(chunk, rank, part.start)));
         tree_reduce(0..shards.shards(), Walk::new(0, 0, ends), part.len(), reduction, source, |at, values| {
             // SAFETY: inside the caller's data and this rank's own slot, at the part that only this rank writes.
             unsafe {
@@ -401,20 +401,20 @@ impl HierarchicalTransport {
     }
 
     /// Copies the sums that have come from other nodes to this rank's slot, next to its own.
-    fn publish_sums<T: Element>(&mut self, round: &Round) -> Result<(), Stop> {
-        if round.cut.way == Way::Pieces {
+    fn publish_sums<T: Element>(&mut self, chunk: &Chunk) -> Result<(), Stop> {
+        if chunk.partition.way == Way::Pieces {
             return Ok(());
         }
-        self.wait(round.running, |own| own.peers.unreturned_in(round.window()))?;
+        self.wait(chunk.running, |own| own.peers.unreturned_in(chunk.window()))?;
         if self.is_alone() {
             return Ok(());
         }
-        let number = self.number(round);
-        let (data, slot) = (round.running.operation.output.cast::<T>(), self.slot(self.place, number).cast::<T>());
+        let number = self.number(chunk);
+        let (data, slot) = (chunk.running.operation.output.cast::<T>(), self.slot(self.place, number).cast::<T>());
         for peer in &self.peers.all {
-            let part = self.returned(round, peer.rank, self.members.rank);
+            let part = self.returned(chunk, peer.rank, self.members.rank);
             if !part.is_empty() {
-                let to = slot.wrapping_add(self.position(round, peer.rank, part.start));
+                let to = slot.wrapping_add(self.position(chunk, peer.rank, part.start));
                 // SAFETY: inside the caller's data, and inside this rank's own slot, where it has staged nothing.
                 unsafe { copy(data.wrapping_add(part.start).cast_const(), to, part.len()) };
             }
@@ -424,23 +424,23 @@ impl HierarchicalTransport {
     }
 
     /// Copies the sums from the slots of the other ranks of the node.
-    fn collect_sums<T: Element>(&mut self, round: &Round) -> Result<(), Stop> {
-        if self.is_alone() || round.cut.way == Way::Pieces {
+    fn collect_sums<T: Element>(&mut self, chunk: &Chunk) -> Result<(), Stop> {
+        if self.is_alone() || chunk.partition.way == Way::Pieces {
             return Ok(());
         }
-        let (data, number) = (round.running.operation.output.cast::<T>(), self.number(round));
-        for mate in 0..self.mates.len() {
-            let (rank, place) = self.mates[mate];
-            self.wait_for_mate(round.running, mate, |counters| &counters.reduced, number + 1)?;
+        let (data, number) = (chunk.running.operation.output.cast::<T>(), self.number(chunk));
+        for local_peer in 0..self.local_peers.len() {
+            let (rank, place) = self.local_peers[local_peer];
+            self.wait_for_local_peer(chunk.running, local_peer, |counters| &counters.reduced, number + 1)?;
             let slot = self.slot(place, number).cast::<T>();
             for owner in 0..self.members.world_size() {
                 let part = match owner {
-                    _ if owner == rank => self.owned(round, owner),
+                    _ if owner == rank => self.owned(chunk, owner),
                     _ if self.is_on_node(owner) => continue,
-                    _ => self.returned(round, owner, rank),
+                    _ => self.returned(chunk, owner, rank),
                 };
                 if !part.is_empty() {
-                    let from = slot.wrapping_add(self.position(round, owner, part.start)).cast_const();
+                    let from = slot.wrapping_add(self.position(chunk, owner, part.start)).cast_const();
                     // SAFETY: inside a slot that its owner keeps until this rank has consumed it, and the caller's data.
                     unsafe { copy(from, data.wrapping_add(part.start), part.len()) };
                 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::SLOT_BYTES;
-use super::peers::{Links, Peer, Portions};
+use super::peers::{Links, Peer, SegmentSizes};
 use crate::failure::Failure;
 use crate::net::link::Link;
 use crate::operation::{HEADER_BYTES, Header};
@@ -88,8 +88,8 @@ impl Links for Sockets {
         false
     }
 
-    fn portions(&self) -> Portions {
-        Portions { direct: DIRECT_BYTES, round: SLOT_BYTES }
+    fn segments(&self) -> SegmentSizes {
+        SegmentSizes { direct: DIRECT_BYTES, chunk: SLOT_BYTES }
     }
 
     /// Bytes go straight from and to the memory of messages.

@@ -8,7 +8,7 @@ use std::{io, ptr, slice, thread};
 
 use enmasse_tensor::AlignedBuffer;
 
-use super::{HierarchicalTransport, Links, Peer, Portions, SLOT_BYTES};
+use super::{HierarchicalTransport, Links, Peer, SLOT_BYTES, SegmentSizes};
 use crate::failure::Failure;
 use crate::flight::FlightRecorder;
 use crate::group::GroupState;
@@ -79,8 +79,8 @@ impl Links for End {
         self.manner == Manner::Breaking
     }
 
-    fn portions(&self) -> Portions {
-        Portions { direct: DIRECT_BYTES, round: SLOT_BYTES }
+    fn segments(&self) -> SegmentSizes {
+        SegmentSizes { direct: DIRECT_BYTES, chunk: SLOT_BYTES }
     }
 
     fn buffer_bytes(&self) -> usize {
