@@ -93,21 +93,21 @@ mod tests {
             // What was idle in the epoch before does not count.
             assert_eq!(bound.began, time(600, 400 + idle));
         };
-        let more = "data-bound: in epoch 12, training waited for images 38 % of the time; each\n            \
-                    rank has 4 cores and 1 loader thread: try --loader-threads 4";
+        let more = "data-bound: in epoch 12, training waited for images 38 % of the time; each rank\n            \
+                    has 4 cores and 1 loader thread: try --loader-threads 4";
         check(4, 1, 1, 10, more);
-        let smaller = "data-bound: in epoch 12, training waited for images 38 % of the time; every\n            \
-                       core has a loader thread: if the files are much larger than 224 x\n            \
-                       224 pixels, shrink them beforehand";
+        let smaller = "data-bound: in epoch 12, training waited for images 38 % of the time; every core\n            \
+                       has a loader thread: if the files are much larger than 224 x 224\n            \
+                       pixels, shrink them beforehand";
         check(4, 4, 1, 90, smaller);
         check(4, 9, 1, 90, smaller);
         check(0, 1, 1, 90, smaller);
         let ranks = "data-bound: in epoch 12, the slowest rank waited for images 38 % of the time;\n            \
                      each rank has 8 cores and 2 loader threads: try --loader-threads 8";
         check(8, 2, 16, 90, ranks);
-        let busy = "data-bound: in epoch 12, training waited for images 38 % of the time; every\n            \
-                    core is busy: if the files are much larger than 224 x 224 pixels,\n            \
-                    shrink them beforehand";
+        let busy = "data-bound: in epoch 12, training waited for images 38 % of the time; every core\n            \
+                    is busy: if the files are much larger than 224 x 224 pixels, shrink\n            \
+                    them beforehand";
         check(4, 1, 1, 9, busy);
         let unknown = DataBound { threads: 1, ..DataBound::new(4) };
         assert_eq!(unknown.remedy(None), "each rank has 4 cores and 1 loader thread: try --loader-threads 4");

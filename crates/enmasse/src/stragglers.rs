@@ -63,9 +63,9 @@ mod tests {
            GPU, and at their clock rates";
         check(Work::Compute, Some(1.81), slower);
         let always = "straggler: in epoch 4, rank 5 on node7 took 1.8 times as long as the others, who
-           waited 44 % of the time for it; it lost the time waiting for
-           images, and was never faster: look at its loader threads and the
-           disk that it reads from";
+           waited 44 % of the time for it; it lost the time waiting for images,
+           and was never faster: look at its loader threads and the disk that it
+           reads from";
         check(Work::Data, Some(1.05), always);
         let first = "straggler: in epoch 4, rank 5 on node7 took 1.8 times as long as the others, who
            waited 44 % of the time for it; it lost the time with checkpoints or
