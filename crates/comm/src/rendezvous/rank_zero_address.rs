@@ -302,7 +302,7 @@ mod tests {
             return;
         }
         let mut command = inside(std::env::current_exe().unwrap().to_str().unwrap());
-        let name = "rendezvous::whereabouts::tests::ranks_meet_through_the_store_again_and_again";
+        let name = "rendezvous::rank_zero_address::tests::ranks_meet_through_the_store_again_and_again";
         let output = command.args(["--exact", name]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains("1 passed"), "{text}");
