@@ -195,7 +195,7 @@ mod tests {
         };
         check("a b/c.jpg", "the file is empty", "a b/c.jpg\tthe file is empty\n");
         assert_eq!(to_lines(&BTreeSet::new()), "");
-        let odd = BadSample { name: "a\tb\n.jpg".to_owned(), problem: "not\na image".to_owned() };
+        let odd = BadSample { name: "a\tb\n.jpg".to_owned(), problem: "not\nan image".to_owned() };
         let met = BadSamples::default().meet(&[odd.clone(), odd]);
         assert_eq!(to_lines(&met.into_iter().collect()), "a b .jpg\tnot an image\n");
         assert_eq!(to_lines(&from_lines("a.jpg")), "a.jpg\tunknown reason\n");
