@@ -34,8 +34,8 @@ impl DataKind {
 
     /// The constants for normalising: mean and std of all pixels of the training part; ImageNet's for folders.
     ///
-    /// The tutorials' CIFAR-10 deviation (0.2023, 0.1994, 0.2010) differs: it is the mean over the images of each
-    /// image's own deviation.
+    /// The tutorials' CIFAR-10 std (0.2023, 0.1994, 0.2010) differs: it is the mean over the images of each
+    /// image's own std.
     pub fn normalization(self) -> Normalization {
         // As published by several authors, computed over the training parts: CIFAR-10 0.49139968, 0.48215841,
         // 0.44653091 and 0.24703223, 0.24348513, 0.26158784; CIFAR-100 0.50707516, 0.48654887, 0.44091784 and

@@ -36,7 +36,7 @@ impl Moments {
         self.sums.map(|sum| sum as f64 / self.pixels as f64 / 255.0)
     }
 
-    /// The deviation of each channel, on the scale 0 to 1: the root of the mean square of the distances from the mean.
+    /// The std of each channel, on the scale 0 to 1: the root of the mean square of the distances from the mean.
     pub fn std(&self) -> [f64; 3] {
         let count = u128::from(self.pixels);
         std::array::from_fn(|channel| {

@@ -1,7 +1,7 @@
 //! Settings in messages, as the command line spells them.
 //!
-//! Libraries name a setting as code does, between backticks: `` `lr` ``, or with a value `` `devices = cpu:4` ``. Whoever reads
-//! the program's output has flags instead: `--lr`, `--devices cpu:4`.
+//! Libraries name a setting as code does, between backticks: `` `lr` ``, or with a value `` `devices = cpu:4` ``. The
+//! program prints flags instead: `--lr`, `--devices cpu:4`.
 
 use enmasse_train::{Setting, Source};
 

@@ -196,7 +196,7 @@ settings! {
         /// The probability for an image, which keeps three channels.
         grayscale: f64 = 0.0, "CHANCE", between(0, 1), Run;
         /// Blur images
-        /// The probability for an image. The Gaussian has a deviation between 0.1 and 2 pixels.
+        /// The probability for an image. The Gaussian has a std between 0.1 and 2 pixels.
         gaussian_blur: f64 = 0.0, "CHANCE", between(0, 1), Run;
         /// Erase a part of images
         /// The probability for an image. A rectangle of 2 to 33 % of it is painted over, after all other changes.

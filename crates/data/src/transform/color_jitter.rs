@@ -149,12 +149,12 @@ pub struct GaussianBlur {
     pub probability: f64,
     /// Pixels in each direction that make one of the new image; odd.
     pub kernel_size: usize,
-    /// Least and largest deviation, in pixels; sampled uniformly.
+    /// Least and largest std, in pixels; sampled uniformly.
     pub sigma: (f64, f64),
 }
 
 impl GaussianBlur {
-    /// For images of `size` × `size`, as in SimCLR (Chen et al. 2020): over a tenth of the image, with a deviation between 0.1
+    /// For images of `size` × `size`, as in SimCLR (Chen et al. 2020): over a tenth of the image, with a std between 0.1
     /// and 2 pixels, which is also torchvision's default.
     pub fn new(size: usize, probability: f64) -> Self {
         GaussianBlur { probability, kernel_size: (size / 10) | 1, sigma: (0.1, 2.0) }

@@ -32,7 +32,7 @@ impl Canvas {
         });
     }
 
-    /// Blurs the image by a Gaussian of deviation `sigma` over `kernel_size` pixels in both directions. The image continues as
+    /// Blurs the image by a Gaussian of std `sigma` over `kernel_size` pixels in both directions. The image continues as
     /// its mirror image beyond its edges. An even size counts as the next larger one.
     pub fn gaussian_blur(&mut self, kernel_size: usize, sigma: f64) {
         let (width, height) = (self.image().width(), self.image().height());

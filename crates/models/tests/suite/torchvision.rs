@@ -28,7 +28,7 @@ fn torchvision() -> BTreeMap<String, Vec<[String; 4]>> {
     list
 }
 
-/// Whether a tensor of `elements` is initialised like torchvision's: with the same distribution, and a deviation equal
+/// Whether a tensor of `elements` is initialised like torchvision's: with the same distribution, and a std equal
 /// to that of torchvision's values, up to chance.
 fn starts_alike(init: Init, elements: usize, distribution: &str, found: f64) -> bool {
     let (ours, expected) = match init {

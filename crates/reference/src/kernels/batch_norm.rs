@@ -133,7 +133,7 @@ mod tests {
     /// Two channels of four pixels: {1, 3, 5, 7} and {0, 0, 4, 4}; means 4 and 2, variances 5 and 4.
     const X: [f64; 8] = [1., 0., 3., 0., 5., 4., 7., 4.];
 
-    /// Without epsilon the deviation of channel 1 is exactly 2. Channel 0 is given a variance of 1 instead of 5.
+    /// Without epsilon the std of channel 1 is exactly 2. Channel 0 is given a variance of 1 instead of 5.
     const BY: Normalizer = Normalizer { mean: &[4.0, 2.0], variance: &[1.0, 4.0], epsilon: 0.0 };
 
     const RELU: Option<Activation> = Some(Activation::Relu);

@@ -165,7 +165,7 @@ impl HierarchicalTransport {
     }
 
     /// The registered memory that the operation's output is in.
-    fn lender(&self, operation: &Operation) -> Option<Arc<AlignedBuffer>> {
+    fn registered_memory(&self, operation: &Operation) -> Option<Arc<AlignedBuffer>> {
         let ranks = self.members.world_size();
         let start = operation.output.addr();
         let end = start + operation.part_from(ranks - 1, ranks).end;
@@ -382,7 +382,7 @@ impl HierarchicalTransport {
 impl Transport for HierarchicalTransport {
     fn execute(&mut self, running: &RunningOperation) -> Result<(), Stop> {
         self.is_between = false;
-        self.held = self.lender(running.operation);
+        self.held = self.registered_memory(running.operation);
         let result = self.carry_out(running);
         if let Err(stop) = result {
             if !self.peers.keep_memory() {
