@@ -21,13 +21,13 @@ RETIRED = [
     (r"(?<!kernels/image\.cu)(?<!fixtures/cifar\.py)$", r"(?i)(?<![a-z])pictures?(?![a-z])", "image"),
     (r"\.(rs|md)$", r"\b[Rr]ectifiers?\b|\bRectify", "activation, relu"),
     (r"\.rs$", r"\b(MOST|LONGEST|FEWEST|LEAST|SHORTEST|LARGEST|SMALLEST)_[A-Z]", "MAX_, MIN_"),
-    (r"^crates/(?!comm/).*\.rs$", r"\b[Gg]raphics cards?\b|\b(a|the|each|every|this) card\b", "GPU"),
+    (r"^crates/(?!cluster/comm/).*\.rs$", r"\b[Gg]raphics cards?\b|\b(a|the|each|every|this) card\b", "GPU"),
     (r"\.rs$", r"\bHostedShard\b|\.hosted\b", "local (shards)"),
     (r"\.rs$", r"\b(Metric|Loss)::Own\b", "Custom"),
     (r"\.rs$", r"\bfn lend\b|\.lend\(", "register_memory"),
     (r"\.(rs|md)$", r"(?i)\bmatrix products?\b", "matmul"),
     (r"\.(rs|md)$", r"(?i)\bverdicts?\b|\bjudge[sd]?\b", "evaluate, decide"),
-    (r"^crates/data/.*\.rs$", r"\b(likeness|refit|survey)\b", "near_duplicates, reuse, scan"),
+    (r"^crates/data/data/.*\.rs$", r"\b(likeness|refit|survey)\b", "near_duplicates, reuse, scan"),
     (r"\.rs$", r"\bSampler::Drawn\b", "Resampled"),
     (r"\.rs$", r"\b(struct|enum) (Turn|Scene|Ties|Reach|Liaison|Hall|Whereabouts|Stretch|Wanted|View|Cut|Round)\b", "the field's name"),
     (r"^crates/(?!.*(early_stopping|aliases)\.rs).*\.rs$", r"(?i)(?<![a-z])patience(?![a-z])", "timeout"),
@@ -87,7 +87,7 @@ def problems():
 
 def dependencies():
     """The crates of the workspace, each with its own crates as dependencies; dev-dependencies are left out."""
-    for manifest in sorted(ROOT.glob("crates/*/Cargo.toml")):
+    for manifest in sorted(ROOT.glob("crates/*/*/Cargo.toml")):
         names = tomllib.loads(manifest.read_text()).get("dependencies", {})
         own = {name.removeprefix("enmasse-") for name in names if name.startswith("enmasse-")}
         yield manifest.parent.name, own
@@ -124,7 +124,7 @@ def objects(text):
 def undocumented():
     """Events and keys that the program prints as JSON, and docs/json.md does not name."""
     page = (ROOT / "docs/json.md").read_text()
-    for path in sorted(path for path in tracked() if re.match(r"crates/(enmasse/src/.*|doctor/src/report)\.rs$", path)):
+    for path in sorted(path for path in tracked() if re.match(r"crates/program/(enmasse/src/.*|doctor/src/report)\.rs$", path)):
         written = "".join(objects((ROOT / path).read_text()))
         for word in sorted({*re.findall(r'"event": "(\w+)"', written), *re.findall(r'"(\w+)":', written)}):
             if f"`{word}`" not in page:

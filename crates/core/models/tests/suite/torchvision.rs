@@ -1,0 +1,122 @@
+//! The zoo's models equal torchvision's: names, shapes, order and initial values of everything in a weights file.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use enmasse_graph::{Arena, CompileOptions, Init, Plans, StateTensor, compile};
+use enmasse_models::{find, models};
+
+fn plans(name: &str) -> Plans {
+    let model = find(name).unwrap();
+    compile(&|x| model.forward(x, 1000), &CompileOptions::new(name, 2, 64, 1000)).unwrap()
+}
+
+/// The lines of `fixtures/torchvision_state.txt` by model: `NAME HxWx... DISTRIBUTION VALUE`.
+fn torchvision() -> BTreeMap<String, Vec<[String; 4]>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/torchvision_state.txt");
+    let mut list: BTreeMap<String, Vec<[String; 4]>> = BTreeMap::new();
+    let mut model = String::new();
+    for line in std::fs::read_to_string(path).unwrap().lines() {
+        match line.strip_prefix(' ') {
+            None => model = line.into(),
+            Some(tensor) => {
+                let fields: Vec<String> = tensor.split(' ').map(str::to_string).collect();
+                list.entry(model.clone()).or_default().push(fields.try_into().unwrap());
+            }
+        }
+    }
+    list
+}
+
+/// Whether a tensor of `elements` is initialised like torchvision's: with the same distribution, and a std equal
+/// to that of torchvision's values, up to chance.
+fn starts_alike(init: Init, elements: usize, distribution: &str, found: f64) -> bool {
+    let (ours, expected) = match init {
+        Init::Constant(value) => ("constant", f64::from(value)),
+        Init::Normal { std } => ("normal", f64::from(std)),
+        Init::Uniform { bound } => ("uniform", f64::from(bound) / 3f64.sqrt()),
+    };
+    // Five standard errors of the sample deviation, and the file's rounding to three digits.
+    let tolerance = if ours == "constant" { 0.0 } else { 5.0 / (2.0 * elements as f64).sqrt() + 0.005 };
+    ours == distribution && (found - expected).abs() <= tolerance * expected
+}
+
+fn check(tensor: &StateTensor, [name, shape, distribution, value]: &[String; 4], model: &str) {
+    let torch_shape = tensor.layout.torch_shape(&tensor.shape);
+    let dims: Vec<String> = torch_shape.iter().map(usize::to_string).collect();
+    assert_eq!((&tensor.name, &dims.join("x")), (name, shape), "{model}");
+    let alike = starts_alike(tensor.init, tensor.shape.elements(), distribution, value.parse().unwrap());
+    assert!(alike, "{model} {name}: {:?} is not {distribution} {value}", tensor.init);
+}
+
+#[test]
+fn names_shapes_order_and_first_values() {
+    for (model, theirs) in torchvision() {
+        let plans = plans(&model);
+        let (buffers, parameters): (Vec<_>, Vec<_>) = theirs.iter().partition(|line| line[0].contains(".running_"));
+        for (arena, lines) in [(Arena::Parameters, parameters), (Arena::Buffers, buffers)] {
+            let ours: Vec<&StateTensor> = plans.state.iter().filter(|tensor| tensor.slot.arena == arena).collect();
+            assert_eq!(ours.len(), lines.len(), "{model} {arena}");
+            ours.iter().zip(lines).for_each(|(tensor, line)| check(tensor, line, &model));
+        }
+    }
+}
+
+#[test]
+fn every_model_is_torchvisions_or_listed_as_our_own() {
+    let list = torchvision();
+    let own: Vec<&str> = models().iter().map(|model| model.name()).filter(|name| !list.contains_key(*name)).collect();
+    let cifar = ["resnet18-cifar", "resnet34-cifar", "resnet50-cifar", "resnet101-cifar", "resnet152-cifar"];
+    assert_eq!(own, [&cifar[..], &["lenet", "mlp"]].concat());
+    assert!(list.keys().all(|name| find(name).unwrap().name() == name));
+}
+
+#[test]
+fn parameter_counts() {
+    let check = |name: &str, expected: usize| {
+        let plans = plans(name);
+        let parameters = plans.state.iter().filter(|tensor| tensor.slot.arena == Arena::Parameters);
+        assert_eq!(parameters.map(|tensor| tensor.shape.elements()).sum::<usize>(), expected, "{name}");
+    };
+    // According to torchvision's documentation.
+    check("resnet18", 11_689_512);
+    check("resnet34", 21_797_672);
+    check("resnet50", 25_557_032);
+    check("resnet101", 44_549_160);
+    check("resnet152", 60_192_808);
+    check("resnext50_32x4d", 25_028_904);
+    check("resnext101_32x8d", 88_791_336);
+    check("resnext101_64x4d", 83_455_272);
+    check("wide_resnet50_2", 68_883_240);
+    check("wide_resnet101_2", 126_886_696);
+    check("alexnet", 61_100_840);
+    check("vgg11", 132_863_336);
+    check("vgg16", 138_357_544);
+    check("vgg16_bn", 138_365_992);
+    check("vgg19_bn", 143_678_248);
+    check("mobilenet_v2", 3_504_872);
+    // The stem has 3 x 3 instead of 7 x 7 taps, of 3 x 64 weights.
+    check("resnet18-cifar", 11_689_512 - 40 * 3 * 64);
+}
+
+#[test]
+fn the_classifier_is_the_last_module() {
+    let check = |name: &str, expected: &str| assert_eq!(plans(name).classifier(), Some(expected), "{name}");
+    check("resnet34", "fc");
+    check("resnet18-cifar", "fc");
+    check("alexnet", "classifier");
+    check("vgg11_bn", "classifier");
+    check("mobilenet_v2", "classifier");
+    check("lenet", "fc3");
+}
+
+#[test]
+fn dropout_is_where_the_model_says() {
+    for model in models() {
+        let plans = compile(&|x| model.forward(x, 10), &CompileOptions::new(model.name(), 2, 64, 10)).unwrap();
+        let text = plans.train.unwrap().to_string();
+        let stated = format!("{{probability {} ", model.dropout());
+        assert_eq!(text.contains("= dropout"), model.dropout() > 0.0, "{}", model.name());
+        assert!(model.dropout() == 0.0 || text.contains(&stated), "{}", model.name());
+    }
+}

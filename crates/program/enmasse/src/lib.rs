@@ -1,0 +1,58 @@
+//! Data-parallel training of image classifiers.
+//!
+//! A model is a function from a [`Tensor`](prelude::Tensor) to a tensor. The whole training step is compiled from it
+//! into a plan, which every rank runs. The underlying crates can be used alone, and are named here: [`comm`] and
+//! [`launch`] know no model, [`graph`] knows no device, [`train`] holds the loop. The program `enmasse` uses the same
+//! crates.
+//!
+//! ```no_run
+//! use enmasse::prelude::*;
+//!
+//! fn softmax(x: Tensor, classes: usize) -> Tensor {
+//!     x.flatten().linear("fc", classes)
+//! }
+//!
+//! let config = TrainConfig { epochs: 3, size: Some(32), ..TrainConfig::default() };
+//! let data = TrainingData::open("flower_photos".as_ref(), &config.open_options())?;
+//! let device = device("cpu", 2)?;
+//! let done = Trainer::new(config, device.as_ref()).fit("softmax", &softmax, &data)?;
+//! println!("best validation accuracy: {:.3}", done.best_val_accuracy);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `examples/` has a custom model, data set and transform, and the step taken apart.
+
+pub use enmasse_comm as comm;
+pub use enmasse_data as data;
+pub use enmasse_device as device;
+pub use enmasse_devices as devices;
+pub use enmasse_graph as graph;
+pub use enmasse_launch as launch;
+pub use enmasse_models as models;
+pub use enmasse_tensor as tensor;
+pub use enmasse_train as train;
+
+mod trained_model;
+
+/// The programs in the README, which compile as they stand.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../README.md")]
+struct Readme;
+
+pub use trained_model::TrainedModel;
+
+/// The items that a training program usually needs.
+pub mod prelude {
+    pub use enmasse_comm::{Group, Reduce, Rendezvous};
+    pub use enmasse_data::{DataError, Dataset, Image, shapes};
+    pub use enmasse_device::{Device, Program};
+    pub use enmasse_devices::with_threads as device;
+    pub use enmasse_graph::{Conv, Pool, Tensor};
+    pub use enmasse_launch::{spawn, spawn_processes};
+    pub use enmasse_train::{
+        Callback, CallbackResult, Control, DoneRecord, Engine, EpochRecord, OptimizerKind, RankKind, TrainConfig,
+        TrainError, Trainer, TrainingData,
+    };
+
+    pub use crate::TrainedModel;
+}
