@@ -86,25 +86,25 @@ def problems():
 
 
 def dependencies():
-    """The crates of the workspace, each with its own crates as dependencies; dev-dependencies are left out."""
+    """The crates of the workspace, each with its folder and its own crates as dependencies; dev-dependencies are left out."""
     for manifest in sorted(ROOT.glob("crates/*/*/Cargo.toml")):
         names = tomllib.loads(manifest.read_text()).get("dependencies", {})
         own = {name.removeprefix("enmasse-") for name in names if name.startswith("enmasse-")}
-        yield manifest.parent.name, own
+        yield manifest.parent.name, manifest.parent.parent.name, own
 
 
 def untruths():
     """Differences between the manifests and ARCHITECTURE.md's table and diagram of crates."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    cells = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|[^|]*\|$", text, re.MULTILINE)
-    table = {crate: set(re.findall(r"\w+", names)) for crate, names in cells}
+    cells = re.findall(r"^\| `([\w-]+)/([\w-]+)` \|[^|]*\|([^|]*)\|[^|]*\|$", text, re.MULTILINE)
+    table = {crate: (folder, set(re.findall(r"[\w-]+", names))) for folder, crate, names in cells}
     diagram = text.split("```")[1]
-    rows = {crate: row for row, line in enumerate(diagram.splitlines()) for crate in re.findall(r"\w+", line)}
-    actual = dict(dependencies())
+    rows = {crate: row for row, line in enumerate(diagram.splitlines()) for crate in re.findall(r"[\w-]+", line)}
+    actual = {crate: (folder, own) for crate, folder, own in dependencies()}
     for crate in sorted(actual.keys() | table.keys()):
-        expected, said = actual.get(crate, set()), table.get(crate)
-        if said != expected:
-            yield f"ARCHITECTURE.md: {crate} depends on {', '.join(sorted(expected)) or 'no other crate'}; the table says otherwise"
+        folder, expected = actual.get(crate, ("no folder", set()))
+        if table.get(crate) != (folder, expected):
+            yield f"ARCHITECTURE.md: {crate} lies in {folder} and depends on {', '.join(sorted(expected)) or 'no other crate'}; the table says otherwise"
         for other in sorted(expected):
             if rows.get(crate, -1) >= rows.get(other, -1):
                 yield f"ARCHITECTURE.md: {crate} depends on {other}, which must stand in a lower row of the diagram"

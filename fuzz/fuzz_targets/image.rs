@@ -3,7 +3,7 @@
 #![no_main]
 
 use enmasse_data::{Image, ReadOptions, decode};
-use enmasse_heap::peak_of;
+use test_support::heap::peak_of;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let strict = ReadOptions { convert_rgb: false, exif_transpose: true, fast: true };

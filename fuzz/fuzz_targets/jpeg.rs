@@ -2,8 +2,8 @@
 
 #![no_main]
 
-use enmasse_heap::peak_of;
 use enmasse_jpeg::{Decoder, Jpeg, Region, Scale};
+use test_support::heap::peak_of;
 
 /// Pixels of the largest image that is decoded: a short file may claim many.
 const MAX: usize = 1 << 20;

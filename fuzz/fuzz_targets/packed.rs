@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use enmasse_data::{OpenOptions, open};
 use enmasse_fuzz::folder;
-use enmasse_heap::peak_of;
+use test_support::heap::peak_of;
 
 /// The number at an offset.
 fn number(file: &[u8], at: usize) -> Option<usize> {

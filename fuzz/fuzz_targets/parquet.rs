@@ -4,7 +4,7 @@
 
 use enmasse_data::{OpenOptions, open_whole};
 use enmasse_fuzz::folder;
-use enmasse_heap::peak_of;
+use test_support::heap::peak_of;
 
 /// How many times as large a page may become.
 const EXPANSION: usize = 1000;

@@ -2,8 +2,8 @@
 
 #![no_main]
 
-use enmasse_heap::peak_of;
 use enmasse_pickle::{Limits, numpy, parse, write};
+use test_support::heap::peak_of;
 
 const LIMITS: Limits = Limits { values: 10_000, depth: 64 };
 /// What is written has no shared values, and more opcodes.

@@ -3,8 +3,8 @@
 #![no_main]
 
 use enmasse_fuzz::{file, folder};
-use enmasse_heap::peak_of;
 use enmasse_weights::{NamedTensor, WeightsFile, pth, read, safetensors};
+use test_support::heap::peak_of;
 
 /// Names, shapes and bits.
 fn content(tensors: &[NamedTensor]) -> Vec<(&str, &[usize], Vec<u32>)> {

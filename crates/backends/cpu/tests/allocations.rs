@@ -11,7 +11,7 @@ use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, Hosting, Program, StepInputs};
 use enmasse_graph::{Arena, CompileOptions, Metric, Mode, Phase, Tensor, compile};
-use enmasse_heap::allocations;
+use test_support::heap::allocations;
 
 /// Resident memory of this process in bytes.
 fn resident() -> usize {

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, DeviceRequest, Hosting, Memory, Program, Schedule, Summation, Tuned};
-use enmasse_files::cache_folder;
 use enmasse_graph::{Choices, FilterOrder, Mode, Plan, Plans};
+use enmasse_system::files::cache_folder;
 use enmasse_tensor::HostMemory;
 
 use crate::bus;

@@ -4,7 +4,7 @@
 use enmasse_cuda::libraries::Libraries;
 use enmasse_device::{Device, DeviceRequest, HostBatch, Hosting, StepInputs};
 use enmasse_graph::{CompileOptions, Conv, Metric, Mode, Phase, Plans, Tensor};
-use enmasse_heap::allocations;
+use test_support::heap::allocations;
 
 fn small(x: Tensor) -> Tensor {
     let x = x.conv2d("conv", Conv::new(6, 3).padding(1)).batch_norm("bn").relu();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use needs::Need;
+use test_support::Need;
 
 /// A shared object, by the name under which programs load it.
 struct Library {
@@ -112,7 +112,7 @@ pub(crate) fn compiler() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     let found = *FOUND.get_or_init(|| Command::new("c++").arg("--version").output().is_ok());
     if !found {
-        needs::skip(Need::Compiler, "there is no c++");
+        test_support::skip(Need::Compiler, "there is no c++");
     }
     found
 }

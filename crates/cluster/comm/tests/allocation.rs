@@ -8,7 +8,7 @@ use std::sync::{Arc, Barrier};
 
 use common::{groups, run_ranks};
 use enmasse_comm::Group;
-use enmasse_heap::allocations;
+use test_support::heap::allocations;
 
 /// A step as in training: buckets in flight, small sums in between.
 fn step(group: &Group, buckets: &mut [Vec<f32>; 3], gathered: &mut [i64]) {

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use common::{DEADLINE, join_all, rendezvous, run_ranks};
 use enmasse_comm::{GroupEvent, Rendezvous, TransportChoice};
-use enmasse_heap::peak_of_all_threads;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use test_support::heap::peak_of_all_threads;
 
 const RANKS: usize = 64;
 const STRANGERS: usize = 500;

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use cases::Shards;
 use enmasse_comm::{CauseKind, Group, GroupOptions, MpiFamily, Reduction, Rendezvous, TransportChoice};
-use needs::Need;
 use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
+use test_support::Need;
 
 /// Limit for a whole job.
 const DEADLINE: Duration = Duration::from_secs(240);
@@ -53,7 +53,8 @@ fn main() -> ExitCode {
         for (name, test) in tests {
             let name = format!("{of}::{name}");
             if name.contains(filter) {
-                let body = move || needs::mpirun(need).into_iter().for_each(|program| test(Mpirun { need, program }));
+                let body =
+                    move || test_support::mpirun(need).into_iter().for_each(|program| test(Mpirun { need, program }));
                 let thread = thread::Builder::new().name(name.clone()).spawn(body);
                 let passed = thread.is_ok_and(|thread| thread.join().is_ok());
                 println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
@@ -220,7 +221,7 @@ fn another_library(mpirun: Mpirun) {
         Need::OpenMpi => (Need::Mpich, "MPICH"),
         _ => (Need::OpenMpi, "Open MPI"),
     };
-    if needs::mpirun(other).is_none() {
+    if test_support::mpirun(other).is_none() {
         return;
     }
     let of =

@@ -29,7 +29,7 @@ pub(crate) struct ErrorRecord {
 impl ErrorRecord {
     /// The content of a file; `None` if it is missing or malformed.
     pub(crate) fn read(path: &Path) -> Option<Self> {
-        let file = enmasse_files::open_regular(path).ok()?;
+        let file = enmasse_system::files::open_regular(path).ok()?;
         let written = file.metadata().ok()?.modified().ok()?;
         let mut text = Vec::new();
         file.take(LIMIT).read_to_end(&mut text).ok()?;

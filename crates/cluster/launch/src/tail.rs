@@ -47,7 +47,7 @@ impl Tail {
             file.take((LINES * LINE_BYTES) as u64).read_to_end(&mut end)
         };
         // An unreadable file has no lines.
-        if enmasse_files::open_regular(path).and_then(read).is_ok() {
+        if enmasse_system::files::open_regular(path).and_then(read).is_ok() {
             tail.push(&end);
         }
         tail

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use enmasse_charts::{LabelledImage, class_distribution, image_sheet};
 use enmasse_data::{Batch, Dataset};
-use enmasse_files::{FileError, Staging};
+use enmasse_system::files::{FileError, Staging};
 
 pub use learning::{BestConfusion, Curves};
 

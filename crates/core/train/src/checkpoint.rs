@@ -22,7 +22,7 @@ use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
-use enmasse_files::{FileError, write_whole};
+use enmasse_system::files::{FileError, write_whole};
 use enmasse_weights::safetensors::{Entry, TensorFile, write};
 use enmasse_weights::{ElementType, Format, NamedTensor, Tensors, WeightsError, check_tensors, counter_names};
 use thiserror::Error;

@@ -6,7 +6,7 @@
 use enmasse_comm::Group;
 use enmasse_device::{Device, Hosting, Memory};
 use enmasse_graph::Plans;
-use enmasse_machine::{Bound, Free, resident_bytes};
+use enmasse_system::machine::{Bound, Free, resident_bytes};
 use serde::Serialize;
 
 use crate::TrainError;

@@ -34,8 +34,8 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use enmasse_files::{FileError, Staging, remove_temporaries};
 use enmasse_graph::Choices;
+use enmasse_system::files::{FileError, Staging, remove_temporaries};
 use enmasse_weights::Tensors;
 use enmasse_wording::utc_time;
 use serde::Serialize;
@@ -509,7 +509,7 @@ fn create_folder_of(path: &Path) -> Result<(), RunError> {
 }
 
 fn read(path: &Path) -> Result<String, RunError> {
-    Ok(enmasse_files::read_text(path).map_err(FileError::of("read", path))?)
+    Ok(enmasse_system::files::read_text(path).map_err(FileError::of("read", path))?)
 }
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RunError> {

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::ops::Not;
 use std::path::{Path, PathBuf};
 
-use enmasse_files::{FileError, Staging};
+use enmasse_system::files::{FileError, Staging};
 use serde::Serialize;
 
 use crate::{Callback, CallbackResult, Control, RunError, RunEvent, Straggler, TrainError};
@@ -105,7 +105,7 @@ impl RunLog {
     /// epochs are about to run (again). A last line that a killed writer left incomplete is dropped too. The log is a
     /// new file: an earlier start of the job that still has the old one open adds nothing here.
     pub(crate) fn open(staging: &Staging, path: &Path, first_epoch: u64) -> Result<Self, RunError> {
-        let text = match enmasse_files::read_regular(path, u64::MAX) {
+        let text = match enmasse_system::files::read_regular(path, u64::MAX) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(FileError::of("read", path)(error).into()),

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use enmasse_files::FileError;
+use enmasse_system::files::FileError;
 
 use crate::{Callback, CallbackResult, Control, EpochRecord, RunError, TrainError};
 

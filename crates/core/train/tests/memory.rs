@@ -8,8 +8,8 @@ use std::sync::Arc;
 use common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_graph::Tensor;
-use enmasse_heap::peak_of_all_threads;
 use enmasse_train::{Keep, RunPaths, TrainConfig, Trainer, TrainingData};
+use test_support::heap::peak_of_all_threads;
 
 /// Five layers, none of which has most of the weights.
 fn net(x: Tensor, classes: usize) -> Tensor {

@@ -28,7 +28,7 @@ fn a_start_is_cheap() {
     assert!(memory.total() <= 820_000_000, "{memory:?}");
     let mut program = cpu.compile(plans, None).unwrap();
     let before = computed();
-    let (initialized, bytes) = enmasse_heap::peak_of_all_threads(|| initialize(program.as_mut(), 0));
+    let (initialized, bytes) = test_support::heap::peak_of_all_threads(|| initialize(program.as_mut(), 0));
     initialized.unwrap();
     let milliseconds = computed() - before;
     // The weights are 87 MB.

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use enmasse_files::{read_regular, require, reserve};
 use enmasse_pickle::{Limits, Object, numpy, parse};
+use enmasse_system::files::{read_regular, require, reserve};
 
 use crate::DataError;
 use crate::packed::{Packed, Records, append_file};

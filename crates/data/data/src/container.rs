@@ -10,8 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use enmasse_files::open_regular;
 use enmasse_remote::Object;
+use enmasse_system::files::open_regular;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

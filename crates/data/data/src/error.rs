@@ -5,8 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use enmasse_files::FileError;
 use enmasse_remote::RemoteError;
+use enmasse_system::files::FileError;
 use enmasse_wording::one_line;
 
 use crate::bad_sample::name_some;

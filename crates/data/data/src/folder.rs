@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use enmasse_files::append_regular;
+use enmasse_system::files::append_regular;
 
 use crate::dataset::reading_bytes;
 use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};

@@ -6,7 +6,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use enmasse_files::append_limited;
+use enmasse_system::files::append_limited;
 use flate2::read::MultiGzDecoder;
 
 use crate::packed::{MAX_BYTES, Packed, Records, append_file};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use enmasse_files::append_regular;
+use enmasse_system::files::append_regular;
 
 use crate::{DataError, Dataset, Image};
 

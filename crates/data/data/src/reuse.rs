@@ -2,7 +2,7 @@
 
 use std::io;
 
-use enmasse_files::reserve;
+use enmasse_system::files::reserve;
 
 /// A buffer up to this size is kept whatever the next image needs, in bytes: in a folder of mixed sizes, freeing it and
 /// filling new memory would take longer than it is worth.

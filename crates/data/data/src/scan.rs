@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use enmasse_files::name_of;
+use enmasse_system::files::name_of;
 
 use crate::{DataError, LeftOut};
 

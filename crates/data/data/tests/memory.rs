@@ -7,8 +7,8 @@ use enmasse_data::{
     DataError, DataKind, Dataset, DecodePool, Folder, Image, OpenOptions, PackForm, PackOptions, ReadOptions,
     TrainOrder, Unpacked, decode, open, open_whole, pack,
 };
-use enmasse_heap::{held_after, peak_of};
 use png::{BitDepth, ColorType, Encoder, Info};
+use test_support::heap::{held_after, peak_of};
 
 const CONVERTING: ReadOptions = ReadOptions { convert_rgb: true, exif_transpose: true, fast: true };
 

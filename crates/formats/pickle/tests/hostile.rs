@@ -1,9 +1,9 @@
 //! Hostile pickles: for any bytes, reading ends in a value or an error, and takes no more memory than the limits say.
 
-use enmasse_heap::peak_of;
 use enmasse_pickle::numpy::byte_array;
 use enmasse_pickle::{Limits, PickleError, parse, write};
 use proptest::prelude::*;
+use test_support::heap::peak_of;
 
 const LIMITS: Limits = Limits { values: 10_000, depth: 64 };
 

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use enmasse_files::{open_regular, require, reserve};
+use enmasse_system::files::{open_regular, require, reserve};
 
 use crate::element::{ByteOrder, ElementType};
 use crate::{Format, WeightsError};

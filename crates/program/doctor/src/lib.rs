@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use enmasse_data::shapes;
-use enmasse_machine::Limits;
+use enmasse_system::machine::Limits;
 use enmasse_wording::utc_time;
 
 pub use failure_record::FailureRecord;

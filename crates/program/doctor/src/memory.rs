@@ -3,7 +3,7 @@
 use std::io::Error;
 use std::thread::Builder;
 
-use enmasse_machine::{Limits, MemInfo};
+use enmasse_system::machine::{Limits, MemInfo};
 use enmasse_wording::counted;
 use rustix::process::{Resource, getrlimit};
 

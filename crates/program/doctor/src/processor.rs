@@ -3,7 +3,7 @@
 use std::fs::read_to_string;
 
 use enmasse_cpu::{Cores, Isa};
-use enmasse_machine::Limits;
+use enmasse_system::machine::Limits;
 use enmasse_wording::counted;
 
 use crate::lists::parse_list;

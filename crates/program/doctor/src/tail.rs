@@ -3,7 +3,7 @@
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use enmasse_files::open_regular;
+use enmasse_system::files::open_regular;
 
 /// The last bytes of a file, as text.
 pub fn tail(path: &Path, most: u64) -> Option<String> {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches};
 use enmasse_data::EvalCrop;
-use enmasse_files::expand_home;
 use enmasse_models::{Model, models};
+use enmasse_system::files::expand_home;
 use enmasse_train::{Kind, SETTINGS, Setting};
 
 /// The flag with the same meaning as DATA.

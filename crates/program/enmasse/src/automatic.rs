@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
+use enmasse::devices::{KINDS, Preferred, has_passed, preferred};
 use enmasse_device::Seen;
-use enmasse_devices::{KINDS, Preferred, has_passed, preferred};
 use enmasse_train::TrainConfig;
 use enmasse_wording::counted;
 

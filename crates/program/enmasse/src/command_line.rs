@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
-use enmasse_files::expand_home;
+use enmasse_system::files::expand_home;
 use enmasse_train::{Kind, RUNS, Resume, RunPaths, answer, is_near};
 
 use crate::arguments::is_of_kind;

@@ -1,6 +1,6 @@
 //! What a run says of training that waits for images: how much of its time, and what would help.
 
-use enmasse_machine::ProcessorTime;
+use enmasse_system::machine::ProcessorTime;
 use enmasse_train::{EpochRecord, Started};
 use enmasse_wording::counted;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use enmasse_comm::{Cause, CauseKind, Group};
 use enmasse_doctor::FailureRecord;
-use enmasse_files::write_whole;
+use enmasse_system::files::write_whole;
 use enmasse_train::{RunError, RunFolder, RunPaths};
 
 use crate::attempt::attempt;

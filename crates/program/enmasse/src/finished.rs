@@ -1,6 +1,6 @@
 //! A run that is resumed with nothing left to do: the first rank says so, and no file is touched.
 
-use enmasse_machine::peak_rss_bytes;
+use enmasse_system::machine::peak_rss_bytes;
 use enmasse_train::{CheckpointMeta, DoneRecord, Position, RunEvent, RunPaths, TrainConfig};
 
 use crate::failure::Failure;

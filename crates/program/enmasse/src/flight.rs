@@ -8,7 +8,7 @@ use std::path::Path;
 
 use enmasse_comm::{CauseKind, Group, GroupEvent};
 use enmasse_doctor::flight_record;
-use enmasse_files::write_whole;
+use enmasse_system::files::write_whole;
 
 use crate::output::say;
 

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use enmasse_comm::Group;
-use enmasse_files::remove_own_temporaries;
+use enmasse_system::files::remove_own_temporaries;
 use enmasse_train::{RequeueSignal, Stop, StopRequests, remove_unbegun};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};

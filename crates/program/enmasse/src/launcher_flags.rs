@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 
 use clap::{Arg, ArgMatches, value_parser};
-use enmasse_devices::AUTO;
+use enmasse::devices::AUTO;
 use enmasse_launch::{LOCAL_RANK, LaunchedRank, MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE};
 use enmasse_train::{Devices, LayeredConfig, Source};
 

@@ -22,10 +22,11 @@
 //!
 //! `examples/` has a custom model, data set and transform, and the step taken apart.
 
+pub mod devices;
+
 pub use enmasse_comm as comm;
 pub use enmasse_data as data;
 pub use enmasse_device as device;
-pub use enmasse_devices as devices;
 pub use enmasse_graph as graph;
 pub use enmasse_launch as launch;
 pub use enmasse_models as models;
@@ -46,7 +47,6 @@ pub mod prelude {
     pub use enmasse_comm::{Group, Reduce, Rendezvous};
     pub use enmasse_data::{DataError, Dataset, Image, shapes};
     pub use enmasse_device::{Device, Program};
-    pub use enmasse_devices::with_threads as device;
     pub use enmasse_graph::{Conv, Pool, Tensor};
     pub use enmasse_launch::{spawn, spawn_processes};
     pub use enmasse_train::{
@@ -55,4 +55,5 @@ pub mod prelude {
     };
 
     pub use crate::TrainedModel;
+    pub use crate::devices::with_threads as device;
 }

@@ -11,7 +11,7 @@ use enmasse_cpu::{Cores, Pinned};
 use enmasse_device::{Device, DeviceRequest};
 use enmasse_doctor::FailureRecord;
 use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_threads};
-use enmasse_machine::NearProcessors;
+use enmasse_system::machine::NearProcessors;
 use enmasse_train::{RankKind, RunFolder, RunPaths, StrategyKind, TrainConfig};
 use enmasse_wording::counted;
 

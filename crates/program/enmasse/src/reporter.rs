@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use enmasse_data::BadSample;
-use enmasse_machine::ProcessorTime;
+use enmasse_system::machine::ProcessorTime;
 use enmasse_train::{
     Callback, CallbackResult, Control, DoneRecord, EpochRecord, Evaluation, Progress, RunEvent, RunPaths, SaveReason,
     Saved, StartRecord, Started, StepRecord, StoppedRecord, Straggler, TestRecord, Traced, TrainConfig, short,

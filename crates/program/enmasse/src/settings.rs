@@ -82,7 +82,7 @@ pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<TrainConfig, Failur
     }
     if let Some(devices) = &config.devices {
         let refuse = |why: String| Err(Failure::Usage(format!("{}: {why}", said(devices))));
-        if let Err(error) = enmasse_devices::find(&devices.kind) {
+        if let Err(error) = enmasse::devices::find(&devices.kind) {
             return refuse(error.to_string());
         }
         if devices.count() > MAX_RANKS {
@@ -94,7 +94,7 @@ pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<TrainConfig, Failur
     }
     // If the device refuses, it does so here, before anything is read or written. Numbered devices are opened by the ranks that
     // use them, and by no other process, since opening takes some of their memory.
-    let is_shared = ranks != Ranks::One && enmasse_devices::count(kind(&config)).is_some();
+    let is_shared = ranks != Ranks::One && enmasse::devices::count(kind(&config)).is_some();
     let is_another_ranks =
         matches!(ranks, Ranks::Launched { .. }) || config.devices.as_ref().is_some_and(|d| d.count() > 1);
     if !(is_shared && is_another_ranks) {
@@ -105,7 +105,7 @@ pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<TrainConfig, Failur
 
 /// Why the machine cannot give these devices, if they have numbers.
 fn too_few(devices: &Devices) -> Option<String> {
-    let there = enmasse_devices::count(&devices.kind)?;
+    let there = enmasse::devices::count(&devices.kind)?;
     let mask = "CUDA_VISIBLE_DEVICES";
     let visible = counted(there, &format!("visible {}", devices.kind.to_uppercase()));
     let lacking = match &devices.selection {
@@ -183,7 +183,7 @@ fn take_words(config: &mut TrainConfig, ranks: Ranks) -> Result<(), Failure> {
     }
     let kind = devices.kind.clone();
     if let DeviceSelection::Free(wanted, _) = devices.selection {
-        let idle = match enmasse_devices::idle(&kind) {
+        let idle = match enmasse::devices::idle(&kind) {
             Some(idle) if idle.len() >= wanted => idle.into_iter().take(wanted).collect(),
             found => return Err(Failure::Usage(format!("--devices {devices}: {}", too_few_idle(found, &kind)))),
         };
@@ -191,7 +191,7 @@ fn take_words(config: &mut TrainConfig, ranks: Ranks) -> Result<(), Failure> {
         return Ok(());
     }
     if matches!(devices.selection, DeviceSelection::All(_)) {
-        let count = match (ranks, enmasse_devices::count(&kind)) {
+        let count = match (ranks, enmasse::devices::count(&kind)) {
             (Ranks::OfMachine, Some(there)) => there.max(1),
             (Ranks::OfMachine, None) => cores(),
             (Ranks::One | Ranks::Launched { .. }, _) => 1,
@@ -206,13 +206,13 @@ fn too_few_idle(idle: Option<Vec<usize>>, kind: &str) -> String {
     let Some(idle) = idle else {
         return format!("which devices of kind {kind} are idle is not known here; name them, or set their number");
     };
-    let there = enmasse_devices::count(kind).unwrap_or(0);
+    let there = enmasse::devices::count(kind).unwrap_or(0);
     format!("programs compute on all but {} of the {there} visible; wait for them, or set fewer", idle.len())
 }
 
 /// The default kind of device.
 pub fn usual_kind() -> &'static str {
-    enmasse_devices::KINDS[0].name
+    enmasse::devices::KINDS[0].name
 }
 
 /// The kind of device in a configuration; CPUs if it names none.
@@ -238,11 +238,11 @@ fn usual_device() -> Devices {
 pub fn device(config: &TrainConfig, place: DeviceRequest) -> Result<Box<dyn Device>, Failure> {
     let ordinal = config.devices.as_ref().and_then(|devices| {
         // More ranks than devices, which the user lets share them.
-        let shared = || number_of_rank(enmasse_devices::count(&devices.kind)?, place.local_rank, true);
+        let shared = || number_of_rank(enmasse::devices::count(&devices.kind)?, place.local_rank, true);
         devices.ordinal(place.local_rank).or_else(|| (devices.automatic && config.share_devices).then(shared)?)
     });
     let request = request(config, DeviceRequest { ordinal, ..place });
-    enmasse_devices::open(kind(config), &request).map_err(|error| Failure::Usage(error.to_string()))
+    enmasse::devices::open(kind(config), &request).map_err(|error| Failure::Usage(error.to_string()))
 }
 
 /// A place with the user's choices of how to compute.

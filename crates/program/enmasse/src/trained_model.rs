@@ -61,9 +61,9 @@ impl TrainedModel {
 
     fn compile(classifier: Classifier, model: Box<dyn Fn(Tensor, usize) -> Tensor>) -> Result<Self, TrainError> {
         let TrainConfig { devices, isa, exact, .. } = &classifier.configuration;
-        let kind = devices.as_ref().map_or(enmasse_devices::KINDS[0].name, |devices| devices.kind.as_str());
+        let kind = devices.as_ref().map_or(crate::devices::KINDS[0].name, |devices| devices.kind.as_str());
         let request = DeviceRequest { isa: isa.clone(), exact: *exact, ..DeviceRequest::default() };
-        let device = enmasse_devices::open(kind, &request)?;
+        let device = crate::devices::open(kind, &request)?;
         let program = classifier.program(&model, device.as_ref(), 1)?;
         Ok(TrainedModel { classifier, device, model, program, batched: None })
     }

@@ -1,6 +1,6 @@
 //! Why an object cannot be read.
 
-use enmasse_files::FileError;
+use enmasse_system::files::FileError;
 use enmasse_wording::one_line;
 use thiserror::Error;
 

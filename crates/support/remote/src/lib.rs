@@ -7,9 +7,11 @@ mod address;
 mod ahead;
 mod cache;
 mod error;
+pub mod fetch;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod http;
+mod http_object;
 mod object;
 mod options;
 mod reader;
@@ -23,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use address::{Address, Place};
 use cache::Cache;
-use http::HttpObject;
+use http_object::HttpObject;
 use reader::Permits;
 use s3::Bucket;
 use source::Source;

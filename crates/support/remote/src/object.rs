@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use enmasse_http::Fault;
+use crate::http::Fault;
 
 use crate::cache::{Cache, PIECE, Pieces};
 use crate::reader::{Permit, Permits};

@@ -3,7 +3,7 @@
 use std::fmt::{self, Debug};
 use std::ops::Range;
 
-use enmasse_http::Fault;
+use crate::http::Fault;
 
 /// Which content an object has, as far as its server says so.
 #[derive(Clone, Debug, PartialEq, Eq)]

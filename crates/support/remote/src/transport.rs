@@ -4,9 +4,11 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-use enmasse_http::http::header::RANGE;
-use enmasse_http::http::{HeaderMap, Request, Response, StatusCode};
-use enmasse_http::{AsSendBody, Client, Fault, Redirects, authorities};
+use ureq::AsSendBody;
+use ureq::http::header::RANGE;
+use ureq::http::{HeaderMap, Request, Response, StatusCode};
+
+use crate::http::{Client, Fault, Redirects, authorities};
 
 use crate::{RemoteError, RemoteOptions};
 

@@ -149,7 +149,7 @@ fn root_mean_square(found: &[f32], expected: &[f64]) -> f64 {
 }
 
 fn check(shape: &ConvShape) {
-    let long = needs::time();
+    let long = test_support::time();
     check_stored::<f32>(shape, long);
     check_stored::<Bf16>(shape, long);
 }
@@ -336,7 +336,7 @@ fn a_linear_layer_is_a_convolution_of_one_pixel() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if needs::time() { 60 } else { 24 }))]
+    #![proptest_config(ProptestConfig::with_cases(if test_support::time() { 60 } else { 24 }))]
     #[test]
     fn any_convolution(
         batch in 1usize..4,
@@ -410,7 +410,7 @@ fn error<E: Element>(found: &[f32], expected: &[f64]) -> f64 {
 
 /// The figures in the documentation of `winograd` and `conv`; shown with `--nocapture`.
 fn errors_of_layers<E: Element>(share: f64) {
-    let layers: &[_] = if needs::time() { &[[64, 56], [128, 28], [256, 14], [512, 7]] } else { &[[256, 14]] };
+    let layers: &[_] = if test_support::time() { &[[64, 56], [128, 28], [256, 14], [512, 7]] } else { &[[256, 14]] };
     for &[channels, size] in layers {
         let shape = shape(Case(1, [size; 2], [channels; 2], [3; 2], [1; 2], [1; 2], [1; 2], 1)).unwrap();
         let stored = |key, n| noise(key, n).into_iter().map(E::of).collect::<Vec<E>>();

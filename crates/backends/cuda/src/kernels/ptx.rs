@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn the_ptx_is_what_nvrtc_makes() {
-        let Some(folder) = needs::cuda() else { return };
+        let Some(folder) = test_support::cuda() else { return };
         let path = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths(std::iter::once(folder.clone()).chain(std::env::split_paths(&path))).unwrap();
         let script = Path::new(SOURCES).join("make_ptx.py");

@@ -152,7 +152,7 @@ fn an_abort_that_never_returned_kept_the_rank() {
 /// The header comes with the library in NVIDIA's wheel. What it includes of CUDA are two types.
 #[test]
 fn declarations_are_those_of_the_header() {
-    let Some(folder) = needs::cuda() else { return };
+    let Some(folder) = test_support::cuda() else { return };
     let nccl = Nccl::load(&Libraries::in_folders(std::slice::from_ref(&folder))).unwrap();
     let includes = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(includes.path().join(name), text).unwrap();

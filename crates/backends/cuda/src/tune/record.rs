@@ -3,8 +3,8 @@
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use enmasse_files::{read_regular, write_whole};
 use enmasse_graph::Choices;
+use enmasse_system::files::{read_regular, write_whole};
 
 use crate::cudnn::Problem;
 use crate::gpu::Gpu;

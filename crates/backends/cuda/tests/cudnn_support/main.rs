@@ -13,7 +13,7 @@ mod zoo;
 
 /// The real cuDNN, if the machine has it.
 fn cudnn() -> Option<Cudnn> {
-    let folder = needs::cuda()?;
+    let folder = test_support::cuda()?;
     Some(Cudnn::load(&Libraries::in_folders(&[folder]), u32::MAX).unwrap())
 }
 
@@ -40,7 +40,7 @@ fn cudnn_takes_every_convolution_of_the_zoo() {
     let all = models.flat_map(|model| zoo::convolutions(model, Arithmetic::F32));
     let distinct: BTreeMap<String, Problem> = all.map(|problem| (problem.to_string(), problem)).collect();
     // Each GPU and precision has other ones, so that all have their turn.
-    let step = if needs::time() { 10 } else { 40 };
+    let step = if test_support::time() { 10 } else { 40 };
     for (gpu, (name, json)) in zoo::gpus().into_iter().enumerate() {
         let device = cudnn.device(&json).unwrap();
         for (precision, arithmetic) in zoo::ARITHMETICS.into_iter().enumerate() {
@@ -131,7 +131,7 @@ fn errors_have_cudnns_words() {
 
 #[test]
 fn a_part_of_cudnn_that_is_missing_or_broken_is_named() {
-    let Some(folder) = needs::cuda() else { return };
+    let Some(folder) = test_support::cuda() else { return };
     let other = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(folder.join("libcudnn.so.9"), other.path().join("libcudnn.so.9")).unwrap();
     let part = other.path().join("libcudnn_graph.so.9");
@@ -145,7 +145,7 @@ fn a_part_of_cudnn_that_is_missing_or_broken_is_named() {
 
 #[test]
 fn cublas_lt_has_our_functions() {
-    let Some(folder) = needs::cuda() else { return };
+    let Some(folder) = test_support::cuda() else { return };
     let library = CublasLt::load(&Libraries::in_folders(&[folder]), u32::MAX).unwrap();
     assert!(library.version() / 10_000 >= 12, "{}", library.version());
     // Without a GPU it says so.

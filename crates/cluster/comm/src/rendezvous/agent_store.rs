@@ -231,7 +231,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_protocol_as_pytorch_speaks_it() {
-        let Some(interpreter) = needs::pytorch() else { return };
+        let Some(interpreter) = test_support::pytorch() else { return };
         for backend in ["True", "False"] {
             let script = format!(
                 "import sys, torch.distributed as d\n\

@@ -20,7 +20,7 @@ proptest! {
 #[test]
 fn ranks_change_no_bit_through_many_rounds() {
     // One partial sum per rank, and up to three: several rounds of both transports.
-    let cases = if needs::time() { &[(4, 2), (6, 2), (16, 3), (9, 4)][..] } else { &[(4, 2), (16, 3)] };
+    let cases = if test_support::time() { &[(4, 2), (6, 2), (16, 3), (9, 4)][..] } else { &[(4, 2), (16, 3)] };
     for &(shards, ranks) in cases {
         let case = Shards { shards, len: 600_001, gap: 3, seed: 7 };
         for transport in transports(ranks) {

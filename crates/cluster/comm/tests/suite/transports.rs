@@ -22,7 +22,7 @@ proptest! {
 
 #[test]
 fn the_same_bits_through_many_rounds() {
-    let worlds = if needs::time() { &[2, 3, 4, 5][..] } else { &[2, 5] };
+    let worlds = if test_support::time() { &[2, 3, 4, 5][..] } else { &[2, 5] };
     for &ranks in worlds {
         for transport in transports(ranks) {
             check(ranks, transport, 7, 600_001, Reduction::Sum);

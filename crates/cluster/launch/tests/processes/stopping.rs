@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use needs::Need;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use test_support::Need;
 
 use crate::DEADLINE;
 use crate::parts::{Launcher, hangups_are_ignored, read_lines};
@@ -70,11 +70,11 @@ fn a_killed_launcher_leaves_no_grandchild() {
 /// Ranks receive it like any other request to stop.
 fn a_closed_terminal_leaves_nothing() {
     if hangups_are_ignored() {
-        needs::skip(Need::Terminal, "the tests run with SIGHUP ignored");
+        test_support::skip(Need::Terminal, "the tests run with SIGHUP ignored");
         return;
     }
     if std::process::Command::new("script").arg("--version").stdout(Stdio::null()).status().is_err() {
-        needs::skip(Need::Terminal, "there is no program \"script\"");
+        test_support::skip(Need::Terminal, "there is no program \"script\"");
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use enmasse_comm::TOKEN_BYTES;
 use enmasse_launch::{Binding, Job, Nodes, Outcome, Output, Status, Store, launch, launch_telling};
-use needs::Need;
+use test_support::Need;
 
 use crate::parts::{Launcher, rank_job};
 
@@ -225,7 +225,7 @@ fn memory_kills_are_told_apart() {
     let group = Path::new("/sys/fs/cgroup/memory").join(format!("enmasse-test-{}", std::process::id()));
     let limited = fs::create_dir(&group).and_then(|()| fs::write(group.join("memory.limit_in_bytes"), "64M"));
     if limited.is_err() {
-        needs::skip(Need::ControlGroup, "no control group can be made");
+        test_support::skip(Need::ControlGroup, "no control group can be made");
         return;
     }
     let program = std::env::current_exe().unwrap();
@@ -306,7 +306,7 @@ fn the_store_is_where_it_is_said() {
 
 /// An unchanged PyTorch program, if PyTorch is installed.
 fn pytorch_runs() {
-    let Some(python) = needs::pytorch() else { return };
+    let Some(python) = test_support::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
     let script = "
 import os, torch, torch.distributed as dist

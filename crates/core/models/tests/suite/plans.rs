@@ -23,7 +23,7 @@ fn check(model: &Model, options: &CompileOptions) {
 
 #[test]
 fn shards_sync_batch_norm_and_frozen_layers() {
-    let step = if needs::time() { 1 } else { 2 };
+    let step = if test_support::time() { 1 } else { 2 };
     let head = |plans: Plans| plans.state[0].name.split('.').next().unwrap_or_default().to_string();
     for model in models() {
         let alone =

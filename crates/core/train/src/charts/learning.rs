@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use enmasse_charts::{EpochPoint, training_curves};
-use enmasse_files::{FileError, Staging};
+use enmasse_system::files::{FileError, Staging};
 use serde_json::Value;
 
 use super::write;
@@ -19,7 +19,7 @@ pub struct Curves {
 impl Curves {
     /// Curves of the epochs in `metrics`, the run's `metrics.jsonl`, and of those that follow. The chart is the SVG file `path`.
     pub fn open(staging: Staging, path: PathBuf, metrics: &Path) -> Result<Self, RunError> {
-        let text = enmasse_files::read_text(metrics).map_err(FileError::of("read", metrics))?;
+        let text = enmasse_system::files::read_text(metrics).map_err(FileError::of("read", metrics))?;
         let records = text.lines().filter_map(|line| serde_json::from_str(line).ok());
         Ok(Curves { staging, path, epochs: records.filter_map(|record| recorded(&record)).collect() })
     }

@@ -97,7 +97,7 @@ impl LayeredConfig {
 
     /// Adds a TOML file, above the saved run. Relative paths in it are relative to the current directory.
     pub fn file(&mut self, path: &Path) -> Result<(), ConfigError> {
-        let text = enmasse_files::read_text(path).map_err(|error| ConfigError::File {
+        let text = enmasse_system::files::read_text(path).map_err(|error| ConfigError::File {
             path: path.display().to_string(),
             reason: format!("cannot read the configuration: {error}"),
         })?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use enmasse_files::expand_home;
+use enmasse_system::files::expand_home;
 
 use super::value::{Kind, SettingValue, quoted};
 

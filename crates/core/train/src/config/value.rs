@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use enmasse_files::expand_home;
 use enmasse_graph::Precision;
+use enmasse_system::files::expand_home;
 
 /// The kind of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

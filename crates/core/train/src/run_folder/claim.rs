@@ -12,7 +12,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use enmasse_files::{FileError, Staging};
+use enmasse_system::files::{FileError, Staging};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 

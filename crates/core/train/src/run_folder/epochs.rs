@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use enmasse_files::FileError;
+use enmasse_system::files::FileError;
 use enmasse_weights::{Tensors, pth};
 
 use super::{RunError, RunFolder, RunPaths, create_folder_of};

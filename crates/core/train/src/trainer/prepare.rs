@@ -7,7 +7,7 @@ use enmasse_comm::{Group, ShardMap};
 use enmasse_data::{DecodePool, Sharding, TrainLoader, skip_limit};
 use enmasse_device::Hosting;
 use enmasse_graph::{Arena, Plans};
-use enmasse_machine::resident_bytes;
+use enmasse_system::machine::resident_bytes;
 
 use super::diverged::LastCheckpoint;
 use super::{EvaluationInput, Session, Trainer, is_unfinished};

@@ -165,7 +165,7 @@ fn all_of_timms_mobilenet_is_loaded() {
 /// torchvision's ResNet-18, with statistics from a few batches, gives the same logits here, and is written back bit by bit.
 #[test]
 fn torchvision_weights_give_its_logits() {
-    let Some(interpreter) = needs::pytorch() else { return };
+    let Some(interpreter) = test_support::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
     let python = |script: &str| {
         let output =

@@ -1,6 +1,6 @@
 //! BMP: every header and bit depth that Pillow reads, and both forms of run lengths.
 
-use enmasse_files::reserve;
+use enmasse_system::files::reserve;
 
 use super::{Fault, Mode, check_dimensions, convertible};
 use crate::Image;

@@ -1,6 +1,6 @@
 //! GIF: the first frame, on a canvas of the size that the file states.
 
-use enmasse_files::reserve;
+use enmasse_system::files::reserve;
 use gif::{ColorOutput, DecodeOptions, DecodingError, MemoryLimit};
 
 use super::{Fault, Mode, check_dimensions, convertible};

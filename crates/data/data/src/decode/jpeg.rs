@@ -5,8 +5,8 @@
 
 use std::io;
 
-use enmasse_files::{no_memory, require, reserve};
 use enmasse_jpeg::{Color, Decoder, Jpeg, Region, Scale};
+use enmasse_system::files::{no_memory, require, reserve};
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::errors::DecodeErrors;
 use zune_jpeg::zune_core::bytestream::ZCursor;

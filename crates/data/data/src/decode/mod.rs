@@ -18,7 +18,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use enmasse_files::read_regular;
+use enmasse_system::files::read_regular;
 
 pub use format::Format;
 

@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use enmasse_files::reserve;
+use enmasse_system::files::reserve;
 use png::{ColorType, Decoder, Limits, Transformations};
 
 use super::{Fault, MAX_PIXELS, Mode, check_dimensions, convertible};

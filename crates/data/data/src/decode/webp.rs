@@ -6,7 +6,7 @@
 
 use std::io::Cursor;
 
-use enmasse_files::{require, reserve};
+use enmasse_system::files::{require, reserve};
 use image_webp::{DecodingError, WebPDecoder};
 
 use super::{Fault, Mode, check_dimensions, convertible};

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use enmasse_files::read_regular;
+use enmasse_system::files::read_regular;
 use enmasse_wording::grouped;
 
 use crate::file_list::FileList;

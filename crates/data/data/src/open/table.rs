@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
-use enmasse_files::open_regular;
+use enmasse_system::files::open_regular;
 use serde_json::{Map, Value as Json};
 
 use crate::DataError;

@@ -13,8 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use enmasse_files::open_regular;
 use enmasse_remote::is_remote;
+use enmasse_system::files::open_regular;
 
 use crate::container::Container;
 use crate::dataset::{read_whole, reading_bytes};

@@ -4,8 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use enmasse_files::{Space, folder_of, write_whole};
 use enmasse_jpeg::Decoder;
+use enmasse_system::files::{Space, folder_of, write_whole};
 use jpeg_encoder::{ChromaSubsamplingMethod, ColorType, Encoder, SamplingFactor};
 
 use super::header::{Images, MAX_EDGE, Metadata};

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use enmasse_files::reserve;
+use enmasse_system::files::reserve;
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
 use super::encoding::each_number;

@@ -36,7 +36,7 @@ const FOLDER: &str = "shapes-1";
 
 /// The folder for data sets: `$ENMASSE_CACHE`, else `$XDG_CACHE_HOME/enmasse`, else `~/.cache/enmasse`.
 pub fn default_cache() -> Result<PathBuf, DataError> {
-    enmasse_files::cache_folder()
+    enmasse_system::files::cache_folder()
         .ok_or_else(|| DataError::Setting("no cache folder: set ENMASSE_CACHE to a writable folder".into()))
 }
 

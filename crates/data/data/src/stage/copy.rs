@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, SystemTime};
 
-use enmasse_files::open_regular;
+use enmasse_system::files::open_regular;
 
 use super::StageError;
 use super::tree::{Entry, Tree};

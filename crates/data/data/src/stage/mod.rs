@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use enmasse_files::{FileError, Lock, Space, make_own_folder, read_text, write_whole};
+use enmasse_system::files::{FileError, Lock, Space, make_own_folder, read_text, write_whole};
 use rustix::fs::syncfs;
 
 use crate::open::tables_above;

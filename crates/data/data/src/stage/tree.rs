@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use enmasse_files::name_of;
+use enmasse_system::files::name_of;
 
 use crate::scan::Entered;
 use crate::{DataError, LeftOut, is_clutter};

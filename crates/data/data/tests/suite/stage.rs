@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use enmasse_data::{Stage, StageEvent, Staged};
-use enmasse_files::Lock;
+use enmasse_system::files::Lock;
 
 /// A folder with files in folders, an empty folder, a link, and things that are not copied.
 fn data(root: &Path) -> PathBuf {

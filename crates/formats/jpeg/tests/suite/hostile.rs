@@ -1,9 +1,9 @@
 //! Damaged files: an error or pixels, never a panic, in bounded memory and time.
 
-use enmasse_heap::peak_of;
 use enmasse_jpeg::{Color, Decoder, Error, Jpeg, Region, Scale};
 use jpeg_encoder::SamplingFactor;
 use proptest::prelude::*;
+use test_support::heap::peak_of;
 
 use crate::images::Coding;
 use crate::whole;

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use enmasse_heap::peak_of;
 use enmasse_weights::{NamedTensor, WeightsFile, pth, read, safetensors};
 use proptest::prelude::*;
+use test_support::heap::peak_of;
 
 /// According to the crate's documentation.
 fn bound(len: usize) -> usize {

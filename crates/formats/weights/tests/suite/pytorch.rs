@@ -9,7 +9,8 @@ use enmasse_weights::{Format, NamedTensor, pth, read, safetensors};
 
 /// Runs a script with the folder as its argument, and returns its output; `None` without an interpreter.
 fn python(script: &str, folder: &Path) -> Option<String> {
-    let output = Command::new(needs::pytorch()?).args(["-W", "ignore", "-c", script]).arg(folder).output().unwrap();
+    let output =
+        Command::new(test_support::pytorch()?).args(["-W", "ignore", "-c", script]).arg(folder).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(String::from_utf8(output.stdout).unwrap())
 }

@@ -12,7 +12,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_data::DataKind;
 use enmasse_device::{Batch, Device, HostBatch, Program, StepInputs};
 use enmasse_graph::{Choices, CompileOptions, Mode, Phase, Plans};
-use enmasse_machine::peak_rss_bytes;
+use enmasse_system::machine::peak_rss_bytes;
 use enmasse_tensor::RandomStream;
 use enmasse_train::{Objective, Preparation, TrainConfig, TrainError, compile_plans, initialize, require_memory, tune};
 use enmasse_wording::mebibytes;

@@ -12,7 +12,7 @@ use enmasse_data::{
     DataKind, DataLayout, DataWarning, Dataset, DecodePool, EvalCrop, EvalLoader, LeftOut, OpenData, OpenOptions,
     Sharding, WholeData, holds_known_set, is_packed, open_whole, relabel,
 };
-use enmasse_files::write_whole;
+use enmasse_system::files::write_whole;
 use enmasse_train::{
     EpochPosition, Evaluation, LayeredConfig, MetricName, OnBadSample, RunPaths, Setting, Source, SplitRecord,
     Surroundings, TrainConfig, TrainingData, compare_devices, compare_evaluated, evaluate, evaluate_with_mistakes,

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use enmasse_files::{read_regular, write_whole};
+use enmasse_system::files::{read_regular, write_whole};
 use enmasse_train::{Checkpoint, EvaluatedWeights, Preprocessing, RunPaths, is_checkpoint, load_weights};
 use enmasse_weights::{NamedTensor, pth, safetensors};
 use enmasse_wording::{counted, grouped};

@@ -1,7 +1,7 @@
 //! The hidden command that tests one GPU in a process of its own, for `--devices auto`.
 
 use clap::{Arg, ArgMatches, Command, value_parser};
-use enmasse_devices::preferred;
+use enmasse::devices::preferred;
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -19,7 +19,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let number = matches.get_one::<usize>("number").copied().unwrap_or(0);
     let seen = preferred().and_then(|found| Some((found.kind, found.seen.as_ref().ok()?.get(number)?)));
     let outcome = match seen {
-        Some((kind, seen)) => enmasse_devices::test(kind, seen),
+        Some((kind, seen)) => enmasse::devices::test(kind, seen),
         None => Err(format!("there is no GPU {number}")),
     };
     let Err(why) = outcome else { return Ok(()) };

@@ -73,7 +73,7 @@ fn every_call_of_a_checkpoint_may_fail_or_be_the_last() {
     let renames = (1..).zip(&reference.writes).filter(|(_, write)| is_checkpoint(write)).map(|(nth, _)| nth);
     let renames: Vec<u64> = renames.collect();
     // The folder is opened and synced after the rename.
-    let until = renames[if needs::time() { 2 } else { 1 }] + 2;
+    let until = renames[if test_support::time() { 2 } else { 1 }] + 2;
     let scenarios: Vec<_> = (renames[0] + 3..=until)
         .flat_map(|nth| {
             let moment = Moment { rank: 0, place: Place::Run, nth };
@@ -121,7 +121,7 @@ fn a_save_that_fails_after_a_request_to_stop_is_told() {
 fn runs_survive_the_faults_of_seeds() {
     let seeds = match named_seeds() {
         Some(seeds) => seeds,
-        None if needs::time() => 0..40,
+        None if test_support::time() => 0..40,
         None => return,
     };
     let Some(reference) = Reference::open() else { return };

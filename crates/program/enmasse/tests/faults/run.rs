@@ -11,10 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use enmasse_train::Checkpoint;
-use needs::Need;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde_json::Value;
+use test_support::Need;
 
 use crate::fault::{Act, Calls, Fault};
 use crate::held_calls;
@@ -139,7 +139,7 @@ impl Reference {
             let ended = match reference.start(&run, reference.train(RANKS, &run, &[]), tcp, None) {
                 Ok(ended) => ended,
                 Err(error) => {
-                    needs::skip(Need::HeldCalls, error);
+                    test_support::skip(Need::HeldCalls, error);
                     return None;
                 }
             };

@@ -10,7 +10,7 @@ use crate::common::{
     write_jpeg,
 };
 use jpeg_encoder::ColorType;
-use needs::Need;
+use test_support::Need;
 
 /// A folder with good images, and a place for a run.
 struct Place {
@@ -323,12 +323,12 @@ fn on_small_disk(place: &Place, options: &str) -> Option<Ended> {
         .status()
         .map_or(true, |s| !s.success())
     {
-        needs::skip(Need::Namespaces, "no mount namespace can be made");
+        test_support::skip(Need::Namespaces, "no mount namespace can be made");
         return None;
     }
     let ended = finish(&mut command);
     if ended.code == Some(77) {
-        needs::skip(Need::Namespaces, "no tmpfs can be mounted");
+        test_support::skip(Need::Namespaces, "no tmpfs can be mounted");
         return None;
     }
     Some(ended)

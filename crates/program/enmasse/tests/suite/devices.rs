@@ -68,7 +68,7 @@ fn shards_fix_the_weights_on_any_number_of_processes() {
         tensors(&out, "last.safetensors")
     };
     let all = &["cpu:2", "cpu:3", "cpu:4"][..];
-    let of_synchronised = if needs::time() { all } else { &["cpu:3"] };
+    let of_synchronised = if test_support::time() { all } else { &["cpu:3"] };
     let cases = [(&["--shards", "4"][..], all), (&["--shards", "4", "--sync-bn"], of_synchronised)];
     for (others, worlds) in cases {
         let alone = run("cpu:1", others);

@@ -6,9 +6,9 @@ use std::process::Command;
 
 use crate::common::{Ended, Running, enmasse, finish, images, plain_environment, program, send};
 use enmasse_train::CheckpointMeta;
-use needs::Need;
 use rustix::process::Signal;
 use serde_json::Value;
+use test_support::Need;
 
 /// The findings of a section.
 fn findings<'a>(report: &'a Value, section: &str) -> &'a [Value] {
@@ -102,7 +102,7 @@ fn without_a_thread_to_start_the_report_says_so() {
     }
     let ended = finish(command.args([env!("CARGO_BIN_EXE_enmasse"), "doctor", "--json"]));
     if ended.stdout.is_empty() && !ended.stderr.contains("panicked") {
-        needs::skip(Need::Limits, format_args!("the program does not start under the limit: {}", ended.stderr));
+        test_support::skip(Need::Limits, format_args!("the program does not start under the limit: {}", ended.stderr));
         return;
     }
     let report = report(&ended);

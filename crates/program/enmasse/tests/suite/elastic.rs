@@ -375,7 +375,7 @@ fn training_goes_on_in_mid_epoch_at_another_world_size() {
 /// An unmodified script of PyTorch, over gloo.
 #[test]
 fn a_pytorch_script_shrinks_too() {
-    let Some(python) = needs::pytorch() else { return };
+    let Some(python) = test_support::pytorch() else { return };
     let mut check = Command::new(&python);
     plain_environment(&mut check);
     let folder = tempfile::tempdir().unwrap();

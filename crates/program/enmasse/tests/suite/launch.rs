@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::{Ended, Running, enmasse, finish, plain_environment, program};
-use needs::Need;
 use rustix::process::Signal;
+use test_support::Need;
 
 /// Runs `enmasse launch` with these words in a folder.
 fn launch(folder: &Path, words: &[&str]) -> Ended {
@@ -74,7 +74,7 @@ fn an_unrecorded_exception_is_on_the_first_line() {
 fn ranks_that_could_never_meet_are_not_started() {
     let namespace = ["--user", "--map-root-user", "--net"];
     if Command::new("unshare").args(namespace).arg("true").status().map_or(true, |status| !status.success()) {
-        needs::skip(Need::Namespaces, "no network namespace can be made");
+        test_support::skip(Need::Namespaces, "no network namespace can be made");
         return;
     }
     let launch = |ranks: &str| {
@@ -204,7 +204,7 @@ if __name__ == '__main__':
 /// The same script, unmodified, as a file, as a module, and on two nodes.
 #[test]
 fn pytorch_scripts_run_unmodified() {
-    let Some(python) = needs::pytorch() else { return };
+    let Some(python) = test_support::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("train.py"), TORCH).unwrap();
     let run = |words: &[&str]| {

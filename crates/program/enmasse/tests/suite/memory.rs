@@ -43,7 +43,7 @@ fn stated_memory_is_the_peak() {
         "--model resnet18 --size 64 --devices cpu:2 --keep 1",
         "--model mlp --size 16 --devices cpu:1",
     ];
-    if needs::time() {
+    if test_support::time() {
         cases.extend([
             "--model resnet34 --size 64 --devices cpu:1 --loader-threads 3",
             "--model resnet18 --size 96 --devices cpu:1 --optimizer adamw --ema 0.9 --export-every 1",

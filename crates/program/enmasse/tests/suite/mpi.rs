@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use needs::Need;
+use test_support::Need;
 
 use crate::common::network::Network;
 use crate::common::runs::{Folder, assert_same};
@@ -36,7 +36,7 @@ fn mpirun(network: &Network, need: Need, program: &str, arguments: &[String]) ->
 
 #[test]
 fn the_weights_are_those_of_ranks_that_share_memory() {
-    let Some(program) = needs::mpirun(Need::OpenMpi) else { return };
+    let Some(program) = test_support::mpirun(Need::OpenMpi) else { return };
     let Some(network) = Network::up(&["h1", "h2"]) else { return };
     let runs = Folder::new("2");
     let (one, four) = (runs.path("one"), runs.path("four"));
@@ -52,7 +52,7 @@ fn the_weights_are_those_of_ranks_that_share_memory() {
 /// MPICH 4.0 hung in `MPI_Finalize`, most of the times.
 #[test]
 fn a_library_that_hangs_at_its_end_is_refused() {
-    let Some(program) = needs::mpirun(Need::Mpich) else { return };
+    let Some(program) = test_support::mpirun(Need::Mpich) else { return };
     let Some(network) = Network::up(&["h1", "h2"]) else { return };
     let runs = Folder::new("1");
     let arguments = runs.arguments(&runs.path("run"), &["--transport", "mpi"]);
@@ -69,7 +69,7 @@ fn a_library_that_hangs_at_its_end_is_refused() {
 /// mpirun then ends the other ranks, which must have named it before.
 #[test]
 fn a_rank_that_dies_is_named() {
-    let Some(program) = needs::mpirun(Need::OpenMpi) else { return };
+    let Some(program) = test_support::mpirun(Need::OpenMpi) else { return };
     let Some(network) = Network::up(&["h1", "h2"]) else { return };
     let runs = Folder::new("100000");
     let run = runs.path("run");

@@ -205,7 +205,7 @@ fn eval_computes_as_the_run_did() {
 
 #[test]
 fn a_missing_level_is_reported() {
-    let levels = enmasse_devices::with_threads("cpu", 1).unwrap().levels();
+    let levels = enmasse::devices::with_threads("cpu", 1).unwrap().levels();
     let lacking = ["avx2", "avx512", "avx512_bf16", "amx"].into_iter().find(|level| !levels.contains(level));
     let Some(lacking) = lacking else { return };
     let mut place = Place::new();

@@ -81,7 +81,8 @@ fn images_of_data_sets() {
     files.iter().for_each(|file| archive.append_path_with_name(data.join(file), file).unwrap());
     archive.finish().unwrap();
     fs::create_dir(path("parquet")).unwrap();
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/data/tests/fixtures/parquet.unlabelled.parquet");
+    let fixture =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/data/tests/fixtures/parquet.unlabelled.parquet");
     fs::copy(fixture, path("parquet/test-0.parquet")).unwrap();
     enmasse(&["data", "pack", &data.display().to_string(), &path("packed")]).well();
 

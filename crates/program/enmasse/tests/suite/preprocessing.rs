@@ -36,7 +36,7 @@ fn torchvisions_compose_prepares_images_as_the_run_does() {
     write_png(&wide, 150, 90, &pixels);
     let images = [wide, data.join("red/001.jpg"), data.join("light/000.png")].map(|path| path.display().to_string());
     let data = data.display().to_string();
-    let Some(python) = needs::pytorch() else { return };
+    let Some(python) = test_support::pytorch() else { return };
     for channels in [3, 1] {
         let run = folder.path().join(format!("run-{channels}"));
         let run_text = run.display().to_string();

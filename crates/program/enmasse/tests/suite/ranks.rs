@@ -14,8 +14,8 @@ use crate::common::{
 };
 use enmasse_cpu::Isa;
 use enmasse_train::Checkpoint;
-use needs::Need;
 use rustix::process::Signal;
+use test_support::Need;
 
 /// Time limit for all ranks to end; on a busy machine the kernel may schedule them late.
 const SOON: Duration = Duration::from_secs(10);
@@ -302,7 +302,7 @@ fn ranks_that_were_launched_by_hand_or_by_launch() {
 #[test]
 fn a_rank_that_can_start_no_thread_was_silent() {
     if !rustix::process::geteuid().is_root() {
-        return needs::skip(Need::Limits, "takes root");
+        return test_support::skip(Need::Limits, "takes root");
     }
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();

@@ -219,7 +219,7 @@ struct S3 {
 impl S3 {
     fn start(folder: &Path) -> Option<Self> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/s3.py");
-        let mut command = Command::new(needs::s3()?);
+        let mut command = Command::new(test_support::s3()?);
         let command =
             command.arg(script).arg(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();

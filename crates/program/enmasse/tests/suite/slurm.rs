@@ -72,7 +72,7 @@ fn two_nodes_of_two_tasks_give_the_bits_of_four_local_ranks() {
 /// torchrun as the task of each node: its ranks see the variables of both launchers, of which the inner one counts.
 /// They meet on a network through the store of torchrun's agents.
 fn agents_in_a_step(cluster: &Cluster, data: &Path, folder: &Path) {
-    let Some(interpreter) = needs::pytorch() else { return };
+    let Some(interpreter) = test_support::pytorch() else { return };
     let interpreter = interpreter.display().to_string();
     let (own, run) = (folder.join("mlp-own"), folder.join("agents"));
     let torchrun = [&interpreter, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "2"];

@@ -80,7 +80,7 @@ fn terminated_runs_resume_with_the_same_bits() {
     check("alone", &["--devices", "cpu:1"], &[To::Program]);
     check("threads", &["--devices", "cpu:3", "--ranks", "thread"], &[To::Program]);
     check("processes", &["--devices", "cpu:2"], &[To::Program, To::Rank(1)]);
-    if needs::time() {
+    if test_support::time() {
         check("others", &["--devices", "cpu:2"], &[To::Rank(0), To::Everybody]);
     }
 }
@@ -121,7 +121,7 @@ fn an_interrupted_run_is_saved_and_prints_the_command_that_continues_it() {
     check("alone", &[], &["--devices", "cpu:1"], &[To::Program]);
     check("processes", &[], &["--devices", "cpu:2"], &[To::Rank(1), To::Everybody]);
     check("launched", &launch, &["--devices", "cpu:2"], &[To::Program]);
-    if needs::time() {
+    if test_support::time() {
         check("threads", &[], &["--devices", "cpu:2", "--ranks", "thread"], &[To::Program]);
         check("from-outside", &[], &["--devices", "cpu:2"], &[To::Program]);
         check("launched-all", &launch, &["--devices", "cpu:2"], &[To::Everybody]);

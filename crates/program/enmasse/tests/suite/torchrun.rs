@@ -9,7 +9,7 @@ use crate::common::{Ended, Running, assert_whole, enmasse, finish, images, metri
 
 /// `torchrun` with these options, if it is installed.
 fn torchrun(options: &[&str]) -> Option<Command> {
-    let mut command = Command::new(needs::pytorch()?);
+    let mut command = Command::new(test_support::pytorch()?);
     plain_environment(&mut command);
     // No socket may be reachable from other machines.
     command.args(["-m", "torch.distributed.run"]).args(options);

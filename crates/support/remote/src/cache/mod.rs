@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use enmasse_files::{FileError, Lock, cache_folder, make_own_folder, open_regular, read_regular, write_unsynced};
+use enmasse_system::files::{
+    FileError, Lock, cache_folder, make_own_folder, open_regular, read_regular, write_unsynced,
+};
 
 use crate::source::Version;
 use crate::{RemoteError, RemoteOptions};
@@ -56,7 +58,7 @@ impl Cache {
                 )
             })?,
         };
-        let parent = enmasse_files::folder_of(&folder);
+        let parent = enmasse_system::files::folder_of(&folder);
         fs::create_dir_all(parent).map_err(FileError::of("create", parent))?;
         make_own_folder(&folder)?;
         let room = Room::open(&folder, options.limit)?;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
-use enmasse_files::{FileError, Lock, Space};
+use enmasse_system::files::{FileError, Lock, Space};
 
 use super::{ABOUT, EXTENSION, is_object, is_own};
 use crate::{RemoteError, lock};

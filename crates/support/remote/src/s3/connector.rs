@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use crate::http::{Fault, Redirects};
 use async_trait::async_trait;
-use enmasse_http::http::{Method, Request};
-use enmasse_http::{Fault, Redirects};
 use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
 };
+use ureq::http::{Method, Request};
 
 use crate::transport::Transport;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use enmasse_files::read_regular;
+use enmasse_system::files::read_regular;
 
 use crate::Variables;
 

@@ -1,6 +1,6 @@
 //! Values that requests can be made of. `object_store` panics on others.
 
-use enmasse_http::http::Uri;
+use ureq::http::Uri;
 use url::Url;
 
 use crate::RemoteError;

@@ -36,7 +36,7 @@ pub struct Candidate<'a> {
 /// Runs the first step of a case with bf16 plans on each device. No tensor's typical error may exceed the limit times
 /// that of PyTorch under autocast; both errors are against f64.
 pub fn check(case: &Case, candidates: &[Candidate]) {
-    let all = needs::time();
+    let all = test_support::time();
     let seeds = if all { SEEDS } else { SEEDS_OF_A_SHORT_RUN };
     let mut found = vec![Logarithms::new(); candidates.len()];
     for seed in 0..seeds {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use enmasse_cpu::{Cpu, CpuOptions, Isa};
 use enmasse_device::Device;
 use enmasse_reference::{Reference, RoundingReference};
-use needs::Need;
+use test_support::Need;
 
 use self::bf16::Candidate;
 use self::case::{CASES, Case, LOSS_CASES, UPDATE_CASES};
@@ -67,7 +67,7 @@ fn reference_in_shards() {
 fn cpu_at_every_level() {
     for isa in Isa::ALL {
         if !isa.available() {
-            needs::skip(Need::Level, format_args!("the processor has no {isa}"));
+            test_support::skip(Need::Level, format_args!("the processor has no {isa}"));
             continue;
         }
         // Direct sums, and Winograd, whose rounding is about twice as large.

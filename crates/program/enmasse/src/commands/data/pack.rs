@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::PossibleValue;
 use clap::{Arg, ArgMatches, Command};
 use enmasse_data::{BadSample, PackForm, PackOptions, Packed, Unpacked, pack, skip_limit};
-use enmasse_files::folder_of;
+use enmasse_system::files::folder_of;
 use enmasse_train::{OnBadSample, TrainError};
 use enmasse_wording::{counted, grouped, mebibytes};
 use serde_json::json;

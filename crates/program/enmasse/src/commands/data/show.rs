@@ -10,7 +10,7 @@ use enmasse_data::{
     Canvas, Dataset, EvalTransform, Image, ImageRegion, RegionRequest, Resizer, Sampler, Sharding, TrainOrder,
     TrainTransform, Transform,
 };
-use enmasse_files::write_whole;
+use enmasse_system::files::write_whole;
 use enmasse_train::{Preparation, SETTINGS, SettingGroup, draw_classes};
 use enmasse_wording::counted;
 use serde_json::json;

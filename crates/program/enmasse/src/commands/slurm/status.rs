@@ -5,8 +5,8 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
-use enmasse_files::open_regular;
 use enmasse_slurm::{JobId, SlurmJob, job_ids, jobs, run_folder};
+use enmasse_system::files::open_regular;
 use enmasse_train::{RunPaths, TrainConfig};
 use enmasse_wording::{counted, one_line};
 use serde_json::{Value, json};

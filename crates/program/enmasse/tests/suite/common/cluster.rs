@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use needs::Need;
 use tempfile::TempDir;
+use test_support::Need;
 
 use super::network::Network;
 use super::{Ended, finish, until};
@@ -32,18 +32,18 @@ impl Cluster {
 
     /// The same with this number of GPUs on each node, which Slurm counts and gives to tasks; they are files that hold nothing.
     pub fn start_with_gpus(nodes: usize, gpus: usize) -> Option<Self> {
-        if !needs::time() {
+        if !test_support::time() {
             return None;
         }
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         if !rustix::process::geteuid().is_root() {
-            needs::skip(Need::Slurm, "Slurm's daemons need root");
+            test_support::skip(Need::Slurm, "Slurm's daemons need root");
             return None;
         }
         for program in ["slurmctld", "slurmd", "srun"] {
             let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
             if !folders.iter().any(|folder| Path::new(folder).join(program).is_file()) {
-                needs::skip(Need::Slurm, format_args!("there is no {program}"));
+                test_support::skip(Need::Slurm, format_args!("there is no {program}"));
                 return None;
             }
         }

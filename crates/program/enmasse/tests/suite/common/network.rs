@@ -8,8 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use needs::Need;
 use tempfile::TempDir;
+use test_support::Need;
 
 use super::{Ended, Guard, finish, plain_environment};
 
@@ -43,7 +43,7 @@ pub struct Network {
 impl Network {
     /// Connects hosts of these names. `None` if the test is skipped.
     pub fn up(names: &[&str]) -> Option<Self> {
-        Self::connect(names).map_err(|reason| needs::skip(Need::Hosts, reason.trim())).ok()
+        Self::connect(names).map_err(|reason| test_support::skip(Need::Hosts, reason.trim())).ok()
     }
 
     fn connect(names: &[&str]) -> Result<Self, String> {

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use needs::Need;
 use serde_json::json;
+use test_support::Need;
 
 use super::plain;
 use crate::common::{enmasse, failed, files, finish, images, plain_environment, write_archive};
@@ -77,7 +77,7 @@ fn no_readable_image_is_an_error() {
 #[test]
 fn archives_are_opened_by_the_threads_that_there_are() {
     if !rustix::process::geteuid().is_root() {
-        return needs::skip(Need::Limits, "takes root");
+        return test_support::skip(Need::Limits, "takes root");
     }
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();

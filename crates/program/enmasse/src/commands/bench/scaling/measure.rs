@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use enmasse_data::{DataError, Dataset, Image, ImageRegion, RandomStream, RegionRequest, TrainTransform};
-use enmasse_files::{read_regular, write_whole};
 use enmasse_graph::{Mode, Plans, Target};
 use enmasse_models::Model;
+use enmasse_system::files::{read_regular, write_whole};
 use enmasse_train::{
     CALLERS_SETTINGS, Callback, CallbackResult, Control, Devices, EpochRecord, Objective, Preparation, RankMemory,
     Started, TrainConfig, Trainer, TrainingData, compile_plans,

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
 use enmasse_charts::{ScalingRow, scaling};
-use enmasse_files::write_whole;
+use enmasse_system::files::write_whole;
 use enmasse_train::{DeviceSelection, Devices, LayeredConfig, Setting, Source, StrategyKind, TrainConfig};
 
 use crate::arguments::{DECIDED, SOURCE, count, data, data_as, path, settings_with};

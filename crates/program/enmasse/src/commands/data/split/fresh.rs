@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use enmasse_files::make_own_folder;
+use enmasse_system::files::make_own_folder;
 use rustix::fs::{CWD, RenameFlags, renameat_with, syncfs};
 
 use super::parts::{Entry, Part};

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use enmasse_files::write_whole;
+use enmasse_system::files::write_whole;
 use enmasse_wording::counted;
 use fresh::{Fresh, Link};
 use parts::{Entry, Part, entries};
