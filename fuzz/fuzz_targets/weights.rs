@@ -1,4 +1,4 @@
-//! Files of weights: safetensors, and every form of `.pth`.
+//! Files of weights: safetensors and `.pth`.
 
 #![no_main]
 

@@ -1,8 +1,9 @@
 //! Named tensors in files: a model's weights on disk.
 //!
-//! [`read`] understands safetensors and every form of PyTorch's `.pth`, by content and not by name. [`pth::write`] and
-//! [`safetensors::write`] write files that PyTorch and torchvision open. [`match_tensors`] finds the tensors of a file
-//! that fit a model, also under the names of Lightning and timm.
+//! [`read`] understands safetensors and PyTorch's `.pth` since version 0.2, by content and not by
+//! name. [`pth::write`] and [`safetensors::write`] write files that PyTorch and torchvision open.
+//! [`match_tensors`] finds the tensors of a file that fit a model, also under the names of Lightning
+//! and timm.
 //!
 //! Files are untrusted, and nothing in them is executed. Reading a file of L bytes takes at most 4 max(L, 2^20) bytes
 //! for values, 256 min(L, 2^20) for the contents of pickles, 64 min(L, 2^26) for directories and texts, and 2^20 more.
@@ -51,8 +52,6 @@ pub enum Format {
     Zip,
     /// Written before PyTorch 1.6: pickles, then storages.
     Legacy,
-    /// Written before PyTorch 0.2: a tar file.
-    Tar,
 }
 
 impl fmt::Display for Format {
@@ -61,7 +60,6 @@ impl fmt::Display for Format {
             Format::Safetensors => "safetensors",
             Format::Zip => "PyTorch (zip)",
             Format::Legacy => "PyTorch (legacy)",
-            Format::Tar => "PyTorch (tar)",
         })
     }
 }
@@ -127,7 +125,7 @@ pub fn read(path: &Path) -> Result<WeightsFile, WeightsError> {
             safetensors::collect(&source, &mut collector)?;
             None
         }
-        Format::Zip | Format::Legacy | Format::Tar => pth::collect(&source, format, &mut collector)?,
+        Format::Zip | Format::Legacy => pth::collect(&source, format, &mut collector)?,
     };
     let (wrapper, tensors) = collector.finish()?;
     Ok(WeightsFile { path: path.to_owned(), format, wrapper, averages, tensors })

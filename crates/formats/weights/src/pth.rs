@@ -1,11 +1,10 @@
-//! PyTorch's `.pth` files: a pickle that describes the tensors, and storages with their elements. There have been three
-//! forms over the years. All are read; the zip form is written.
+//! PyTorch's `.pth` files: a pickle that describes the tensors, and storages with their elements. Two of its
+//! three forms are read, and the zip form is written; that from before PyTorch 0.2 is refused.
 
 mod legacy;
 mod objects;
 mod pickles;
 mod storage;
-mod tar;
 mod write;
 mod zip;
 
@@ -15,11 +14,9 @@ use crate::named::Collector;
 use crate::source::Source;
 use crate::{Format, WeightsError};
 
-/// The contents of a file in any of the forms: the pickled object, the meaning of its persistent keys, and the places
-/// of storages.
+/// The contents of a file in either form: the pickled object, and the places of storages.
 struct Parts {
     object: enmasse_pickle::Object,
-    persistents: objects::Persistents,
     storages: storage::Storages,
 }
 
@@ -29,15 +26,14 @@ pub(crate) fn collect(
     format: Format,
     collector: &mut Collector,
 ) -> Result<Option<&'static str>, WeightsError> {
-    let Parts { object, persistents, storages } = match format {
-        Format::Tar => tar::open(source)?,
+    let Parts { object, storages } = match format {
         Format::Legacy => legacy::open(source)?,
         Format::Zip | Format::Safetensors => zip::open(source)?,
     };
     let (state_dict, averages) = objects::state_dict(&object).map_err(|reason| source.refuse(reason))?;
     for (name, value) in state_dict {
         let Some(name) = name.as_str().filter(|name| !crate::named::is_counter(name)) else { continue };
-        let view = objects::tensor(value, &persistents);
+        let view = objects::tensor(value);
         let view = view.map_err(|problem| source.refuse(format!("tensor {name:?} {problem}")))?;
         if let Some(view) = view {
             let values = storages.values(source, name, &view, collector)?;

@@ -61,7 +61,10 @@ impl Source {
         if begins(0, b"PK\x03\x04") {
             Ok(Format::Zip)
         } else if begins(257, b"ustar") {
-            Ok(Format::Tar)
+            Err(self.refuse(
+                "is a tar file, as torch.save wrote before PyTorch 0.2; \
+                 load it and save it again with PyTorch 0.4 or later",
+            ))
         } else if begins(8, b"{") {
             Ok(Format::Safetensors)
         } else if begins(0, b"\x80") {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use enmasse_pickle::Object;
 
 use super::Parts;
-use super::objects::{Persistents, inline_storage};
+use super::objects::storage_key;
 use super::pickles::Pickles;
 use super::storage::Storages;
 use crate::WeightsError;
@@ -41,11 +41,11 @@ pub(super) fn open(source: &Source) -> Result<Parts, WeightsError> {
         places.insert(key.clone(), place);
         offset = next;
     }
-    Ok(Parts { object, persistents: Persistents::Inline, storages: Storages { order, places } })
+    Ok(Parts { object, storages: Storages { order, places } })
 }
 
 /// From the properties of the machine.
-pub(super) fn byte_order(system: &Object) -> ByteOrder {
+fn byte_order(system: &Object) -> ByteOrder {
     match system.get("little_endian").and_then(Object::as_bool) {
         Some(false) => ByteOrder::Big,
         _ => ByteOrder::Little,
@@ -53,7 +53,7 @@ pub(super) fn byte_order(system: &Object) -> ByteOrder {
 }
 
 /// A storage after the number of its elements: its place, and the offset of whatever follows.
-pub(super) fn counted_storage(
+fn counted_storage(
     source: &Source,
     offset: u64,
     element: Option<ElementType>,
@@ -75,7 +75,7 @@ fn find_storages(value: &Object, found: &mut HashMap<String, Option<ElementType>
     let mut each = |values: &[Object]| values.iter().try_for_each(|value| find_storages(value, found));
     match value {
         Object::Persistent(key) => {
-            if let Some(storage) = inline_storage(key)? {
+            if let Some(storage) = storage_key(key)? {
                 found.insert(storage.key, storage.element);
             }
             Ok(())

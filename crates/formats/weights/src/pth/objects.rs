@@ -1,8 +1,6 @@
 //! From the pickled object to named views: finds the dictionary with the state, and reads tensors as PyTorch pickles
 //! them.
 
-use std::collections::HashMap;
-
 use enmasse_pickle::{Call, Object};
 
 use super::storage::TensorView;
@@ -30,13 +28,6 @@ pub(super) struct StorageKey {
     pub element: Option<ElementType>,
     /// Number of elements (of the storage's type) before its first, if it is itself a part of another storage.
     pub offset: u64,
-}
-
-/// The meaning of persistent keys. In the newer forms the key itself describes a storage; in the tar form it is a
-/// number.
-pub(super) enum Persistents {
-    Inline,
-    Numbered { storages: HashMap<i64, StorageKey>, tensors: HashMap<i64, TensorView> },
 }
 
 /// The dictionary of tensors in the object, extracted from the other data of a training script, and the key of the averages if
@@ -96,7 +87,7 @@ fn what_it_is(object: &Object) -> String {
 }
 
 fn is_tensor(value: &Object) -> bool {
-    matches!(value, Object::Persistent(_)) || value.as_call().is_some_and(|call| maker(call).is_some())
+    value.as_call().is_some_and(|call| maker(call).is_some())
 }
 
 /// The function that makes a tensor, if this is a call of one.
@@ -111,36 +102,28 @@ fn maker(call: &Call) -> Option<&str> {
 
 /// The view described by a value; `None` if it is not a tensor. An unsupported tensor is an error, whose text continues
 /// "tensor X …".
-pub(super) fn tensor(value: &Object, persistents: &Persistents) -> Result<Option<TensorView>, String> {
-    let call = match (value, persistents) {
-        (Object::Persistent(key), Persistents::Numbered { tensors, .. }) => {
-            let number = number(key).ok_or("is damaged: it has no number")?;
-            // A number without a tensor is that of a storage.
-            return Ok(tensors.get(&number).cloned());
-        }
-        (Object::Call(call), _) => call,
-        _ => return Ok(None),
-    };
+pub(super) fn tensor(value: &Object) -> Result<Option<TensorView>, String> {
+    let Some(call) = value.as_call() else { return Ok(None) };
     let Some(maker) = maker(call) else { return Ok(None) };
     let arguments = call.arguments.as_slice().unwrap_or_default();
     let refuse = |what: &str| Err(format!("is {what}, which is not supported; save it as a plain tensor"));
     match (maker, arguments) {
         ("_rebuild_tensor", [storage, offset, shape, stride]) => {
-            view(storage, offset, shape, stride, None, None, persistents).map(Some)
+            view(storage, offset, shape, stride, None, None).map(Some)
         }
         ("_rebuild_tensor_v2", [storage, offset, shape, stride, _grad, _hooks, rest @ ..]) => {
-            view(storage, offset, shape, stride, None, rest.first(), persistents).map(Some)
+            view(storage, offset, shape, stride, None, rest.first()).map(Some)
         }
         ("_rebuild_tensor_v3", [storage, offset, shape, stride, _grad, _hooks, dtype, rest @ ..]) => {
-            view(storage, offset, shape, stride, Some(dtype), rest.first(), persistents).map(Some)
+            view(storage, offset, shape, stride, Some(dtype), rest.first()).map(Some)
         }
         ("_rebuild_parameter" | "_rebuild_parameter_with_state" | "Parameter" | "Buffer" | "Variable", [data, ..]) => {
-            tensor(data, persistents)
+            tensor(data)
         }
         // A subclass wraps the call that makes the tensor.
         ("_rebuild_from_type" | "_rebuild_from_type_v2", [function, _class, arguments, ..]) => {
             let inner = arguments.as_slice().unwrap_or_default().iter().cloned();
-            tensor(&Object::call(function.clone(), inner), persistents)
+            tensor(&Object::call(function.clone(), inner))
         }
         ("_rebuild_qtensor", _) => refuse("quantized"),
         ("_rebuild_sparse_tensor" | "_rebuild_sparse_csr_tensor", _) => refuse("sparse"),
@@ -157,13 +140,15 @@ fn view(
     stride: &Object,
     dtype: Option<&Object>,
     metadata: Option<&Object>,
-    persistents: &Persistents,
 ) -> Result<TensorView, String> {
     // Lazily conjugated or negated: the bits differ from the values.
     if metadata.and_then(Object::as_dict).is_some_and(|metadata| !metadata.is_empty()) {
         return Err("has special bits (conj or neg), which are not supported; save it after .resolve_neg()".to_owned());
     }
-    let storage = storage_key(storage, persistents)?;
+    let Object::Persistent(key) = storage else {
+        return Err("is damaged: it has no storage".to_owned());
+    };
+    let storage = storage_key(key)?.ok_or("is damaged: its storage is malformed")?;
     let element = match (dtype, storage.element) {
         (Some(dtype), _) => element_of_dtype(dtype)?,
         (None, Some(element)) => element,
@@ -183,22 +168,9 @@ fn view(
     Ok(TensorView { storage: storage.key, element, offset, shape, stride })
 }
 
-fn storage_key(value: &Object, persistents: &Persistents) -> Result<StorageKey, String> {
-    let Object::Persistent(key) = value else {
-        return Err("is damaged: it has no storage".to_owned());
-    };
-    match persistents {
-        Persistents::Inline => inline_storage(key)?.ok_or_else(|| "is damaged: its storage is malformed".to_owned()),
-        Persistents::Numbered { storages, .. } => {
-            let storage = number(key).and_then(|number| storages.get(&number));
-            storage.cloned().ok_or_else(|| "is damaged: its storage is missing".to_owned())
-        }
-    }
-}
-
-/// A storage in the newer forms: `("storage", class, key, device, elements)`. In the legacy form `None` follows, or the
-/// part of another storage that it is: `(key, offset, elements)`. `None` for anything that is not a storage.
-pub(super) fn inline_storage(key: &Object) -> Result<Option<StorageKey>, String> {
+/// The storage of a persistent key: `("storage", class, key, device, elements)`. In the legacy form `None` follows, or
+/// the part of another storage that it is: `(key, offset, elements)`. `None` for anything that is not a storage.
+pub(super) fn storage_key(key: &Object) -> Result<Option<StorageKey>, String> {
     let Some([kind, class, key, _device, _elements, rest @ ..]) = key.as_slice() else { return Ok(None) };
     if kind.as_str() != Some("storage") {
         return Ok(None);
@@ -212,7 +184,7 @@ pub(super) fn inline_storage(key: &Object) -> Result<Option<StorageKey>, String>
 }
 
 /// The element type of a storage of this class; `None` for bytes.
-pub(super) fn element_of_class(class: &Object) -> Result<Option<ElementType>, String> {
+fn element_of_class(class: &Object) -> Result<Option<ElementType>, String> {
     let (_module, name) = class.as_global().ok_or("is damaged: its storage has no class")?;
     if name == "UntypedStorage" {
         return Ok(None);
@@ -230,11 +202,6 @@ fn element_of_dtype(dtype: &Object) -> Result<ElementType, String> {
     let name = dtype.as_global().filter(|(module, _)| *module == "torch").map(|(_, name)| name);
     let name = name.ok_or("is damaged: its element type is missing")?;
     ElementType::of_torch(name).ok_or_else(|| format!("holds {name}; weights are floats of 16 to 64 bits, or integers"))
-}
-
-/// The tar form's keys are numbers, possibly as texts.
-pub(super) fn number(key: &Object) -> Option<i64> {
-    key.as_int().or_else(|| key.as_str()?.parse().ok())
 }
 
 #[cfg(test)]
@@ -268,7 +235,7 @@ mod tests {
             let (storage, shape, stride) = ("7".to_owned(), vec![2, 3], vec![3, 1]);
             let expected = TensorView { storage, element, offset: 2, shape, stride };
             assert!(is_tensor(&value));
-            assert_eq!(tensor(&value, &Persistents::Inline), Ok(Some(expected)));
+            assert_eq!(tensor(&value), Ok(Some(expected)));
         };
         check(rebuild("_rebuild_tensor", "FloatStorage", &[]), ElementType::F32);
         let plain = rebuild("_rebuild_tensor_v2", "HalfStorage", &NO_REST);
@@ -290,7 +257,7 @@ mod tests {
     #[test]
     fn tensors_that_are_refused() {
         let check = |value: Object, expected: &str| {
-            assert_eq!(tensor(&value, &Persistents::Inline), Err(expected.to_owned()));
+            assert_eq!(tensor(&value), Err(expected.to_owned()));
         };
         let plain = "which is not supported; save it as a plain tensor";
         let made = |name: &str| Object::call(global("torch._utils", name), []);

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 
 use super::Parts;
-use super::objects::Persistents;
 use super::pickles::Pickles;
 use super::storage::Storages;
 use crate::WeightsError;
@@ -53,7 +52,7 @@ pub(super) fn open(source: &Source) -> Result<Parts, WeightsError> {
             places.insert(key.to_owned(), entry.place(source, name)?);
         }
     }
-    Ok(Parts { object, persistents: Persistents::Inline, storages: Storages { order, places } })
+    Ok(Parts { object, storages: Storages { order, places } })
 }
 
 struct Entry {
