@@ -1,4 +1,4 @@
-// Dropout, by the random numbers of crates/tensor/src/random.rs: the same bits on every device.
+// Dropout, by the random numbers of crates/core/tensor/src/random.rs: the same bits on every device.
 #include "element.h"
 
 struct Words {
