@@ -8,13 +8,13 @@ use enmasse_graph::{Arena, Plan, Plans, StateTensor};
 
 use crate::training_data::Listing;
 use crate::weights::{is_optimizer, map_state};
-use crate::{Preparation, TrainConfig, TrainError, TrainingData};
+use crate::{Preparation, RunConfig, TrainError, TrainingData};
 
-/// Compares the devices of all ranks: their instruction-set levels and, unless ranks may share them, that each is a
+/// Compares the devices of all ranks: their instruction-set levels and, unless ranks `may_share` them, that each is a
 /// different one. The error names two ranks and what to do.
-pub fn compare_devices(group: &Group, device: &dyn Device, config: &TrainConfig) -> Result<(), TrainError> {
+pub fn compare_devices(group: &Group, device: &dyn Device, may_share: bool) -> Result<(), TrainError> {
     compare_levels(group, device)?;
-    if config.share_devices {
+    if may_share {
         return Ok(());
     }
     let units = group.all_gather_bytes(device.unit().unwrap_or_default().as_bytes())?;
@@ -68,18 +68,13 @@ fn different_levels(levels: &[Vec<&str>]) -> Option<(usize, String)> {
 
 /// Compares program version, configuration, plan, transforms, classes and files of all ranks. The error names the two
 /// ranks and the first difference.
-pub fn compare_setup(
-    group: &Group,
-    config: &TrainConfig,
-    data: &TrainingData,
-    plans: &Plans,
-) -> Result<(), TrainError> {
+pub fn compare_setup(group: &Group, config: &RunConfig, data: &TrainingData, plans: &Plans) -> Result<(), TrainError> {
     let plan = plans.train.as_ref().map(ToString::to_string).unwrap_or_default();
     group.compare(&[
         ("program version", &env!("CARGO_PKG_VERSION")),
         ("configuration", &config.to_toml()),
         ("plan", &plan),
-        ("transforms", &Preparation::of(config, data).train.to_string()),
+        ("transforms", &Preparation::of(&config.train, data).train.to_string()),
         ("classes and files", &Listing::of(data)),
     ])?;
     Ok(())

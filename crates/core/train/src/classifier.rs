@@ -10,7 +10,7 @@ use enmasse_graph::{Choices, CompileOptions, Metric, Plans, compile_evaluation};
 use crate::pretrained::read_pretrained;
 use crate::weights::{EvaluatedWeights, write_tensors};
 use crate::{
-    Checkpoint, Matching, ModelFn, NamedTensor, Preparation, Rename, RunPaths, TrainConfig, TrainError, is_checkpoint,
+    Checkpoint, Matching, ModelFn, NamedTensor, Preparation, Rename, RunConfig, RunPaths, TrainError, is_checkpoint,
 };
 
 /// Weights, and everything needed to use them.
@@ -23,7 +23,7 @@ pub struct Classifier {
     /// How images are prepared.
     pub transform: EvalTransform,
     /// How it computes: the configuration of its run; for bare weights, the defaults.
-    pub configuration: TrainConfig,
+    pub configuration: RunConfig,
     /// The algorithms that a tuned run used.
     choices: Choices,
     normalization: Normalization,
@@ -54,7 +54,7 @@ impl Classifier {
                 return Err(TrainError::Weights(reason));
             }
             let mut classifier = Self::of(checkpoint, origin)?;
-            if classifier.configuration.tune && path.is_dir() {
+            if classifier.configuration.train.tune && path.is_dir() {
                 classifier.choices = RunPaths::new(path).read_algorithms()?.unwrap_or_default();
             }
             return Ok(classifier);
@@ -72,7 +72,7 @@ impl Classifier {
             model: model.to_owned(),
             classes: (0..classes).map(|class| class.to_string()).collect(),
             transform: preparation.evaluation.clone(),
-            configuration: TrainConfig::default(),
+            configuration: RunConfig::default(),
             choices: Choices::default(),
             normalization: preparation.normalization.clone(),
             tensors,
@@ -87,7 +87,7 @@ impl Classifier {
         let Checkpoint { meta, tensors } = checkpoint;
         let EvaluatedWeights { weights: tensors, averaged, .. } = EvaluatedWeights::of(tensors);
         Ok(Classifier {
-            configuration: TrainConfig::from_toml(&meta.configuration)?,
+            configuration: RunConfig::from_toml(&meta.configuration)?,
             choices: Choices::default(),
             model: meta.model,
             classes: meta.classes,
@@ -102,7 +102,7 @@ impl Classifier {
 
     /// Whether its run measured which algorithms are the fastest. Such choices are for batches of the run's size.
     pub fn is_tuned(&self) -> bool {
-        self.configuration.tune && !self.choices.is_empty()
+        self.configuration.train.tune && !self.choices.is_empty()
     }
 
     /// How its evaluation is compiled, for batches of `batch`.
@@ -110,8 +110,8 @@ impl Classifier {
         CompileOptions {
             mean: self.normalization.mean.clone(),
             std: self.normalization.std.clone(),
-            precision: self.configuration.precision,
-            metrics: self.configuration.metrics.iter().copied().map(Metric::from).collect(),
+            precision: self.configuration.train.precision,
+            metrics: self.configuration.train.metrics.iter().copied().map(Metric::from).collect(),
             ..CompileOptions::new(self.model.clone(), batch, self.transform.size, self.classes.len())
         }
     }
@@ -121,7 +121,7 @@ impl Classifier {
     pub fn program(&self, model: &ModelFn, device: &dyn Device, batch: usize) -> Result<Box<dyn Program>, TrainError> {
         let (options, classes) = (self.options(batch), self.classes.len());
         let mut plans = device.target().compile_evaluation(&|x| model(x, classes), &options)?;
-        if self.is_tuned() && !self.configuration.exact {
+        if self.is_tuned() && !self.configuration.train.exact {
             plans.choose(&self.choices);
         }
         let mut program = device.compile(plans, None)?;

@@ -2,16 +2,18 @@
 //! help and type follow.
 //!
 //! A setting named `sync_bn` is the flag `--sync-bn`, the TOML key `sync_bn` (or `sync-bn`), the variable `ENMASSE_SYNC_BN`,
-//! and the field [`TrainConfig::sync_bn`]. [`SETTINGS`] lists them for builders of command lines. [`LayeredConfig`] combines
-//! defaults, a saved run, a file, the environment and the command line in order of precedence.
+//! and the field [`TrainConfig::sync_bn`]. [`SETTINGS`] lists them for builders of command lines. Those that concern devices, ranks and
+//! the terminal are fields of [`ProgramConfig`]: the trainer gets its device and its group from the program around it. [`LayeredConfig`]
+//! combines defaults, a saved run, a file, the environment and the command line in order of precedence.
 //!
 //! ```
-//! use enmasse_train::{OptimizerKind, TrainConfig};
+//! use enmasse_train::{OptimizerKind, RunConfig, TrainConfig};
 //! let mut config = TrainConfig { epochs: 3, ..TrainConfig::default() };
 //! config.set("optimizer", "adamw")?;
 //! assert_eq!(config.optimizer, OptimizerKind::AdamW);
 //! assert_eq!(config.set("batch", "0").unwrap_err().to_string(), "batch 0: must be 1 or more");
-//! assert_eq!(TrainConfig::from_toml(&config.to_toml())?, config);
+//! let run = RunConfig { train: config, ..RunConfig::default() };
+//! assert_eq!(RunConfig::from_toml(&run.to_toml())?, run);
 //! # Ok::<(), enmasse_train::ConfigError>(())
 //! ```
 
@@ -59,25 +61,15 @@ use value::{ANY, Inspection, SettingValue, above, above_to, at_least, below, bet
 /// Samples in a global batch if `--batch` is not given.
 pub const DEFAULT_GLOBAL_BATCH: usize = 64;
 
-/// Defines [`TrainConfig`] and [`SETTINGS`] by one list: a section of the help, and in it the summary, more sentences,
-/// and `name: type = default => default value, placeholder, range, scope;`.
+/// Defines [`SETTINGS`], and [`TrainConfig`] and [`ProgramConfig`] with their fields, by one list: a section of the help, and in it
+/// the summary, more sentences, and `name: type = default => default value, placeholder, range, scope;`. A row that ends with
+/// `program` is a field of [`ProgramConfig`].
 macro_rules! settings {
     ($($group:ident {$(
         #[doc = $summary:literal] $(#[doc = $detail:literal])*
-        $name:ident: $type:ty = $default:expr $(=> $default_words:literal)?, $placeholder:literal, $range:expr, $scope:ident;
+        $name:ident: $type:ty = $default:expr $(=> $default_words:literal)?, $placeholder:literal, $range:expr,
+            $scope:ident $(, $owner:ident)?;
     )+})+) => {
-        /// All settings of a training run. Build one from [`TrainConfig::default`], or with [`LayeredConfig`].
-        #[derive(Clone, Debug, PartialEq)]
-        pub struct TrainConfig {
-            $($(#[doc = $summary] #[doc = ""] $(#[doc = $detail])* pub $name: $type,)+)+
-        }
-
-        impl Default for TrainConfig {
-            fn default() -> Self {
-                TrainConfig { $($($name: $default,)+)+ }
-            }
-        }
-
         /// Every setting, in the order of the help.
         pub static SETTINGS: &[Setting] = &[$($(Setting {
             name: stringify!($name),
@@ -91,27 +83,54 @@ macro_rules! settings {
             scope: Scope::$scope,
         },)+)+];
 
-        impl TrainConfig {
-            /// Parses `text` into the field. The error says what is allowed, or which name is nearest.
-            fn parse(&mut self, setting: &Setting, text: &str) -> Result<(), String> {
+        settings! {
+            @sort [] []
+            $($([$($owner)?] { #[doc = $summary] #[doc = ""] $(#[doc = $detail])* $name: $type = $default; })+)+
+        }
+    };
+    // The fields of each struct, in the order of the list.
+    (@sort [$($train:tt)*] [$($program:tt)*] [] $row:tt $($rows:tt)*) => {
+        settings! { @sort [$($train)* $row] [$($program)*] $($rows)* }
+    };
+    (@sort [$($train:tt)*] [$($program:tt)*] [program] $row:tt $($rows:tt)*) => {
+        settings! { @sort [$($train)*] [$($program)* $row] $($rows)* }
+    };
+    (@sort [$($train:tt)*] [$($program:tt)*]) => {
+        settings! {
+            /// The settings that [`Trainer`](crate::Trainer) obeys.
+            @fields TrainConfig $($train)*
+        }
+        settings! {
+            /// The settings that the program around the trainer obeys: which devices and how many ranks it starts, how they meet, what
+            /// it prints. A program that obeys them lets the trainer record them ([`Trainer::program`](crate::Trainer::program)).
+            @fields ProgramConfig $($program)*
+        }
+    };
+    ($(#[$doc:meta])* @fields $config:ident $({ $(#[$field_doc:meta])* $name:ident: $type:ty = $default:expr; })+) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $config {
+            $($(#[$field_doc])* pub $name: $type,)+
+        }
+
+        impl Default for $config {
+            fn default() -> Self {
+                $config { $($name: $default,)+ }
+            }
+        }
+
+        impl Settings for $config {
+            fn parse(&mut self, setting: &Setting, text: &str) -> Option<Result<(), String>> {
                 match setting.name {
-                    $($(stringify!($name) => {
-                        let value = <$type as SettingValue>::parse(text).map_err(|reason| match setting.range.to_string() {
-                            range if range.is_empty() || matches!(setting.kind, Kind::Choice(_)) => reason,
-                            range => format!("{reason}, {range}"),
-                        })?;
-                        value.check(&setting.range)?;
-                        self.$name = value;
-                        Ok(())
-                    })+)+
-                    _ => Err("is not a setting".to_owned()),
+                    $(stringify!($name) => Some(value::parse(setting, text).map(|value| self.$name = value)),)+
+                    _ => None,
                 }
             }
 
-            fn inspect(&self, setting: &Setting) -> Inspection {
+            fn inspect(&self, setting: &Setting) -> Option<Inspection> {
                 match setting.name {
-                    $($(stringify!($name) => self.$name.inspection(&setting.range),)+)+
-                    _ => Inspection::default(),
+                    $(stringify!($name) => Some(self.$name.inspection(&setting.range)),)+
+                    _ => None,
                 }
             }
         }
@@ -125,7 +144,7 @@ settings! {
         data: Option<PathBuf> = None => "the embedded data set \"shapes\"", "DATA", ANY, Run;
         /// Folder for a copy of the data
         /// On a disk of the node, such as $SLURM_TMPDIR. The data is copied there once for all ranks of the node, and again only when it has changed. The run reads the copy, with the same results, and keeps the path of the original.
-        stage: Option<PathBuf> = None => "the data is read where it is", "DIR", ANY, Invocation;
+        stage: Option<PathBuf> = None => "the data is read where it is", "DIR", ANY, Invocation, program;
         /// Folder for what is read of servers
         /// What a run reads of a DATA on a server is kept here, up to --cache-limit, for its ranks on this node and for later runs. A disk of the node is best.
         cache_dir: Option<PathBuf> = None => "~/.cache/enmasse/objects", "DIR", ANY, Invocation;
@@ -321,10 +340,10 @@ settings! {
         shards: Option<usize> = None => "one per rank, or --accumulate", "S", at_least(1), Run;
         /// Order of sums by NCCL
         /// Where NCCL exchanges the gradients of GPUs. "auto" is its own order, which depends on the number of ranks. "tree" is the fixed tree, in which --shards give the same bits on any number of ranks: each rank gathers the gradients of all.
-        sum: SumOrder = SumOrder::Auto, "ORDER", ANY, Run;
+        sum: SumOrder = SumOrder::Auto, "ORDER", ANY, Run, program;
         /// Type that NCCL sums
         /// "bf16" halves what travels between GPUs, as bf16_compress_hook of PyTorch's DDP does. Losses and metrics stay f32.
-        reduce_precision: ReducePrecision = ReducePrecision::F32, "TYPE", ANY, Run;
+        reduce_precision: ReducePrecision = ReducePrecision::F32, "TYPE", ANY, Run, program;
         /// Metrics besides loss and accuracy
         /// Measured in training and validation: topK, such as top5, and gradient_norm.
         metrics: Vec<MetricName> = Vec::new(), "NAMES", ANY, Run;
@@ -338,10 +357,10 @@ settings! {
     Devices {
         /// Devices of this machine, one per rank
         /// KIND:N, such as cpu:2 or gpu:1, KIND:all, KIND:free:N for those that nobody uses, or KIND:LIST where they have numbers. "auto" takes the GPUs that pass a self-test and that nobody uses, otherwise one CPU rank for each core, at most 8; several launched ranks take one GPU each. A resumed run looks again.
-        devices: Option<Devices> = None => "auto", "KIND:N", ANY, Run;
+        devices: Option<Devices> = None => "auto", "KIND:N", ANY, Run, program;
         /// Let several ranks compute on one GPU
         /// Otherwise that is an error, since it is mostly a mistake: such ranks take turns, and share its memory.
-        share_devices: bool = false, "", ANY, Run;
+        share_devices: bool = false, "", ANY, Run, program;
         /// Where gradients are applied
         /// "ddp": every rank updates, after sums that overlap with backward, as PyTorch's DistributedDataParallel. "dp": as its DataParallel, to compare with. The ranks are threads of one process; after backward the first device sums all gradients, updates, and copies the parameters to the others.
         strategy: StrategyKind = StrategyKind::Ddp, "NAME", ANY, Run;
@@ -349,7 +368,7 @@ settings! {
         /// A process, or a thread (for tests and debuggers).
         ranks: RankKind = RankKind::Process, "KIND", ANY, Run;
         /// Computing threads per rank
-        threads: Option<usize> = None => "the ranks share the cores", "N", at_least(1), Run;
+        threads: Option<usize> = None => "the ranks share the cores", "N", at_least(1), Run, program;
         /// Threads per rank that decode images
         loader_threads: Option<usize> = None => "the ranks share the cores", "N", at_least(1), Run;
         /// Type of activations and matmuls
@@ -358,7 +377,7 @@ settings! {
         precision: Precision = Precision::F32, "TYPE", ANY, Run;
         /// Instruction-set level of the kernels
         /// portable, avx2, avx512, avx512_bf16 or amx. All ranks must have the same.
-        isa: Option<String> = None => "the machine's best", "LEVEL", ANY, Run;
+        isa: Option<String> = None => "the machine's best", "LEVEL", ANY, Run, program;
         /// Convolutions by direct sums only
         /// Leaves out Winograd, whose rounding is two to four times as large.
         exact: bool = false, "", ANY, Run;
@@ -370,10 +389,10 @@ settings! {
         timeout: f64 = 600.0, "SECONDS", above(0), Run;
         /// Longest silence of a rank
         /// In seconds. A rank that hangs or is cut off ends the run after that; a run that is stopped as a whole goes on.
-        heartbeat: f64 = 5.0, "SECONDS", above(0), Run;
+        heartbeat: f64 = 5.0, "SECONDS", above(0), Run, program;
         /// What carries data between nodes
         /// "auto" is TCP. "mpi" is the MPI library of the mpirun, mpiexec or srun that has started the ranks, and so the cluster's own network. Ranks of one node share memory with both, and the sums are the same bits.
-        transport: TransportKind = TransportKind::Auto, "KIND", ANY, Invocation;
+        transport: TransportKind = TransportKind::Auto, "KIND", ANY, Invocation, program;
         /// Compare parameters after every step
         /// The run fails at the first tensor that differs between ranks.
         check_ranks: bool = false, "", ANY, Run;
@@ -395,31 +414,49 @@ settings! {
         export_every: u64 = 0, "EPOCHS", ANY, Run;
         /// Steps between lines about steps
         /// They have loss, learning rate and images per second. 0: none.
-        log_every: u64 = 0, "STEPS", ANY, Run;
+        log_every: u64 = 0, "STEPS", ANY, Run, program;
         /// Steps to draw on a timeline
         /// As logs/trace.json of the run folder, for chrome://tracing and ui.perfetto.dev: this many steps of every rank after the first ten, on one clock.
         trace_steps: Option<u64> = None => "no timeline", "N", between(1, 100), Invocation;
         /// Signal to save and requeue
         /// At this signal the run is saved, its Slurm job requeued, and the program ends with code 75.
-        requeue_signal: RequeueSignal = RequeueSignal::Usr1, "SIGNAL", ANY, Run;
+        requeue_signal: RequeueSignal = RequeueSignal::Usr1, "SIGNAL", ANY, Run, program;
         /// Let every rank print
         /// To standard error. Otherwise only the first rank prints.
-        log_ranks: bool = false, "", ANY, Invocation;
+        log_ranks: bool = false, "", ANY, Invocation, program;
         /// Print JSON objects, one per line
         /// Standard output then holds nothing else.
-        json: bool = false, "", ANY, Invocation;
+        json: bool = false, "", ANY, Invocation, program;
     }
 }
 
-impl TrainConfig {
+/// A struct of settings, by their definitions.
+trait Settings {
+    /// Parses `text` into the field, if there is one. The error says what is allowed, or which name is nearest.
+    fn parse(&mut self, setting: &Setting, text: &str) -> Option<Result<(), String>>;
+
+    /// The value of the field, if there is one.
+    fn inspect(&self, setting: &Setting) -> Option<Inspection>;
+}
+
+/// All settings of a run, as they are saved with it. Build one with [`LayeredConfig`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunConfig {
+    /// What the trainer obeys.
+    pub train: TrainConfig,
+    /// What the program around it obeys.
+    pub program: ProgramConfig,
+}
+
+impl RunConfig {
     /// Sets a field, by name, from text. Lists are separated by commas and replace the previous value; switches take
     /// `true` or `false`.
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), ConfigError> {
         let setting = Setting::find(name).ok_or_else(|| error::unknown_key(name, "in the configuration"))?;
-        self.parse(setting, text).map_err(|reason| ConfigError::value(setting, text, &Source::Default, reason))
+        self.assign(setting, text, &Source::Default)
     }
 
-    /// A field as text, in the form that [`TrainConfig::set`] takes; `None` for an unknown name or if the program chooses.
+    /// A field as text, in the form that [`RunConfig::set`] takes; `None` for an unknown name or if the program chooses.
     pub fn get(&self, name: &str) -> Option<String> {
         self.inspect(Setting::find(name)?).text
     }
@@ -429,15 +466,35 @@ impl TrainConfig {
         SETTINGS.iter().filter_map(|s| self.inspect(s).toml.map(|value| format!("{} = {value}\n", s.name))).collect()
     }
 
-    /// Reads the output of [`TrainConfig::to_toml`]; missing keys have their defaults.
+    /// Reads the output of [`RunConfig::to_toml`]; missing keys have their defaults.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
-        let mut config = TrainConfig::default();
+        let mut config = RunConfig::default();
         for (setting, value) in layers::toml_settings(text, "the configuration")? {
-            config
-                .parse(setting, &value)
-                .map_err(|reason| ConfigError::value(setting, &value, &Source::Default, reason))?;
+            config.assign(setting, &value, &Source::Default)?;
         }
         Ok(config)
+    }
+
+    /// Parses `text` into the field of a setting. The error names the source of the text.
+    fn assign(&mut self, setting: &Setting, text: &str, source: &Source) -> Result<(), ConfigError> {
+        let parsed = self.train.parse(setting, text).or_else(|| self.program.parse(setting, text));
+        let parsed = parsed.unwrap_or_else(|| Err("is not a setting".to_owned()));
+        parsed.map_err(|reason| ConfigError::value(setting, text, source, reason))
+    }
+
+    fn inspect(&self, setting: &Setting) -> Inspection {
+        self.train.inspect(setting).or_else(|| self.program.inspect(setting)).unwrap_or_default()
+    }
+}
+
+impl TrainConfig {
+    /// Sets a field, by name, from text, as [`RunConfig::set`] does. A setting of the program is an error.
+    pub fn set(&mut self, name: &str, text: &str) -> Result<(), ConfigError> {
+        let setting = Setting::find(name).ok_or_else(|| error::unknown_key(name, "in the configuration"))?;
+        let parsed = self.parse(setting, text).unwrap_or_else(|| {
+            Err("a trainer does not obey it: it is given a device and a group, and a callback prints".to_owned())
+        });
+        parsed.map_err(|reason| ConfigError::value(setting, text, &Source::Default, reason))
     }
 
     /// What a rank is: with `--strategy dp` always a thread.
@@ -446,12 +503,6 @@ impl TrainConfig {
             StrategyKind::Ddp => self.ranks,
             StrategyKind::Dp => RankKind::Thread,
         }
-    }
-
-    /// Checks each value, and their combination. [`LayeredConfig::finish`] does the same and names the
-    /// source of a wrong value.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        self.check_with(|_| Source::Default)
     }
 }
 

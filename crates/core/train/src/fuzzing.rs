@@ -7,17 +7,17 @@ use enmasse_data::{Image, Resizer};
 use enmasse_graph::{Choices, compile_evaluation};
 
 use crate::bad_samples::{from_lines, to_lines};
-use crate::{Checkpoint, CheckpointMeta, Classifier, TrainConfig};
+use crate::{Checkpoint, CheckpointMeta, Classifier, RunConfig};
 
 /// Longest side of an image that is prepared.
 const MAX_SIZE: usize = 2048;
 
 /// A configuration reads back as it was written, and a message about one is a line.
 pub fn configuration(bytes: &[u8]) {
-    match TrainConfig::from_toml(&String::from_utf8_lossy(bytes)) {
+    match RunConfig::from_toml(&String::from_utf8_lossy(bytes)) {
         Ok(config) => {
             let text = config.to_toml();
-            let again = TrainConfig::from_toml(&text).expect("it wrote the text itself");
+            let again = RunConfig::from_toml(&text).expect("it wrote the text itself");
             assert_eq!(again.to_toml(), text);
             let _ = config.check();
         }

@@ -51,9 +51,9 @@ pub use classifier::Classifier;
 pub use config::{
     ALIASES, Augmentation, AutoAugmentation, Balance, ByteCount, ConfigError, DEFAULT_GLOBAL_BATCH, Decoding,
     DeviceSelection, Devices, ErasingColors, Keep, Kind, LayeredConfig, LrScaling, Meaning, MetricName, OnBadSample,
-    OptimizerKind, Precision, Range, RankKind, ReducePrecision, RequeueSignal, Resume, SETTINGS, SamplerKind,
-    ScheduleKind, Scope, Setting, SettingGroup, Shuffling, Source, SplitRule, StrategyKind, SumOrder, Surroundings,
-    TrainConfig, TransportKind, UnusedParameters, answer, is_near,
+    OptimizerKind, Precision, ProgramConfig, Range, RankKind, ReducePrecision, RequeueSignal, Resume, RunConfig,
+    SETTINGS, SamplerKind, ScheduleKind, Scope, Setting, SettingGroup, Shuffling, Source, SplitRule, StrategyKind,
+    SumOrder, Surroundings, TrainConfig, TransportKind, UnusedParameters, answer, is_near,
 };
 pub use confusion::Confusion;
 pub use engine::Engine;
@@ -78,7 +78,7 @@ pub use stop::{Stop, StopRequests};
 pub use tally::Mistake;
 pub use tensorboard::TensorBoard;
 pub use trace::{Overlap, Traced};
-pub use trainer::{CALLERS_SETTINGS, ModelFn, Trainer};
+pub use trainer::{ModelFn, Trainer};
 pub use training_data::{Augment, SplitRecord, TrainingData};
 pub use tuning::{Tuning, tune};
 pub use weights::{EvaluatedWeights, read_tensors};

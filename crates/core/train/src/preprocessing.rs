@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::{CheckpointMeta, TrainConfig, TrainError};
+use crate::{CheckpointMeta, RunConfig, TrainError};
 
 /// The preparation of images for a model. The keys of its JSON form are a contract with scripts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -40,7 +40,7 @@ pub struct Preprocessing {
 impl Preprocessing {
     /// The preparation of a checkpoint's model.
     pub fn of(meta: &CheckpointMeta) -> Result<Self, TrainError> {
-        let exif_transpose = TrainConfig::from_toml(&meta.configuration)?.exif_transpose;
+        let exif_transpose = RunConfig::from_toml(&meta.configuration)?.train.exif_transpose;
         let CheckpointMeta { model, classes, size, resize, mean, std, .. } = meta.clone();
         let (is_grey, mut imports) = (mean.len() == 1, "from torchvision import transforms".to_owned());
         let mut steps = Vec::new();

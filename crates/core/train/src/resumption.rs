@@ -4,7 +4,7 @@ use std::fmt;
 
 use enmasse_wording::counted;
 
-use crate::{CheckpointMeta, Position, SETTINGS, Schedule, ScheduleKind, Scope, TrainConfig};
+use crate::{CheckpointMeta, Position, RunConfig, SETTINGS, Schedule, ScheduleKind, Scope, TrainConfig};
 
 /// Classes that an error lists by name.
 const SHOWN: usize = 5;
@@ -33,8 +33,8 @@ impl fmt::Display for Change {
 
 /// The settings that differ from those that a run was saved with, as far as they last for the run. A configuration that this
 /// version cannot read, changes nothing.
-pub fn changes(saved: &CheckpointMeta, config: &TrainConfig) -> Vec<Change> {
-    let Ok(earlier) = TrainConfig::from_toml(&saved.configuration) else { return Vec::new() };
+pub fn changes(saved: &CheckpointMeta, config: &RunConfig) -> Vec<Change> {
+    let Ok(earlier) = RunConfig::from_toml(&saved.configuration) else { return Vec::new() };
     let lasting = SETTINGS.iter().filter(|setting| setting.scope == Scope::Run);
     let change = lasting.map(|setting| {
         let (from, to) = (earlier.get(setting.name), config.get(setting.name));
@@ -106,7 +106,7 @@ mod tests {
     fn changes_that_last_are_listed() {
         let check = |before: &[(&str, &str)], now: &[(&str, &str)], expected: &[&str]| {
             let config = |pairs: &[(&str, &str)]| {
-                let mut config = TrainConfig::default();
+                let mut config = RunConfig::default();
                 pairs.iter().for_each(|(name, value)| config.set(name, value).unwrap());
                 config
             };
@@ -125,11 +125,15 @@ mod tests {
     #[test]
     fn a_cosine_over_more_epochs_is_told() {
         let check = |now: &[(&str, &str)], epoch: u64, samples: u64, expected: Option<&str>| {
-            let saved = CheckpointMeta { configuration: TrainConfig::default().to_toml(), ..CheckpointMeta::default() };
-            let mut config = TrainConfig::default();
+            let saved = CheckpointMeta { configuration: RunConfig::default().to_toml(), ..CheckpointMeta::default() };
+            let mut config = RunConfig::default();
             now.iter().for_each(|(name, value)| config.set(name, value).unwrap());
             let position = Position { epoch, samples, ..Position::default() };
-            assert_eq!(rescheduled(&changes(&saved, &config), &config, 1, &position).as_deref(), expected, "{now:?}");
+            assert_eq!(
+                rescheduled(&changes(&saved, &config), &config.train, 1, &position).as_deref(),
+                expected,
+                "{now:?}"
+            );
         };
         let spans = "the cosine now spans 20 epochs, not 10: lr goes from 0.00103 to 0.0152";
         check(&[("epochs", "20")], 10, 0, Some(spans));

@@ -44,7 +44,7 @@ use serde_json::ser::{PrettyFormatter, Serializer};
 use thiserror::Error;
 
 use crate::checkpoint::Draft;
-use crate::{Attempt, CheckpointMeta, Resume, RunEvent, TestRecord, TrainConfig, TrainError};
+use crate::{Attempt, CheckpointMeta, Resume, RunConfig, RunEvent, TestRecord, TrainError};
 use claim::Claim;
 pub use unbegun::remove_unbegun;
 
@@ -422,7 +422,7 @@ impl RunFolder {
     }
 
     /// Writes the effective configuration.
-    pub fn write_config(&self, config: &TrainConfig) -> Result<(), RunError> {
+    pub fn write_config(&self, config: &RunConfig) -> Result<(), RunError> {
         // Callbacks draw there.
         create_folder_of(&self.paths.class_distribution())?;
         self.write(&self.paths.config(), config.to_toml().as_bytes())

@@ -16,8 +16,8 @@ use crate::run_log::RunLog;
 use crate::state::StateTensors;
 use crate::training_data::Listing;
 use crate::{
-    Attempt, Callback, Change, CheckpointMeta, Keep, Position, Preparation, Preprocessing, Resume, RunFolder, RunPaths,
-    TensorBoard, TrainConfig, TrainError, TrainingData, locate_run, remove_unbegun,
+    Attempt, Callback, Change, CheckpointMeta, Keep, Position, Preparation, Preprocessing, Resume, RunConfig,
+    RunFolder, RunPaths, TensorBoard, TrainConfig, TrainError, TrainingData, locate_run, remove_unbegun,
 };
 
 /// An open run folder.
@@ -55,11 +55,13 @@ impl Drop for RunWriter {
 impl RunWriter {
     /// Opens or creates the folder, and returns the last checkpoint if a run is resumed.
     pub fn open(
-        config: &TrainConfig,
+        config: &RunConfig,
         data: &TrainingData,
         preparation: &Preparation,
         attempt: &Attempt,
     ) -> Result<(Self, Option<CheckpointFile>), TrainError> {
+        let run = config;
+        let config = &run.train;
         let is_new = config.out.as_deref().is_none_or(|out| !out.exists());
         let named = config.resume.run().or(config.out.as_deref());
         let paths = locate_run(named, &config.model, config.resume.is_on(), attempt)?;
@@ -73,7 +75,7 @@ impl RunWriter {
             resize: preparation.evaluation.resize,
             mean: preparation.normalization.mean.clone(),
             std: preparation.normalization.std.clone(),
-            configuration: config.to_toml(),
+            configuration: run.to_toml(),
             split: Listing::of_training(data).hash(),
             seed: config.seed,
             ..CheckpointMeta::default()
@@ -84,7 +86,7 @@ impl RunWriter {
             let remedy = "resume it as it was started, or choose another `out`";
             return Err(TrainError::Resume(format!("{run} {reason}: {remedy}")));
         }
-        let changes = earlier.map_or(Vec::new(), |earlier| changes(earlier, config));
+        let changes = earlier.map_or(Vec::new(), |earlier| changes(earlier, run));
         let choices = match &saved {
             Some(checkpoint) if config.tune => known_choices(folder.paths(), &checkpoint.meta)?,
             _ => Choices::default(),
@@ -132,13 +134,14 @@ impl RunWriter {
     /// with images of `size` pixels.
     pub fn begin(
         &mut self,
-        config: &TrainConfig,
+        config: &RunConfig,
         data: &TrainingData,
         position: &Position,
         size: usize,
     ) -> Result<Vec<Box<dyn Callback>>, TrainError> {
+        let RunConfig { train, .. } = config;
         self.folder.remove_test()?;
-        if config.resume == Resume::Best {
+        if train.resume == Resume::Best {
             // From here on it is the last one: a run that is killed goes on from it.
             self.folder.copy_checkpoint(&self.paths().best_checkpoint(), &self.paths().last_checkpoint())?;
             self.remove_previous()?;
@@ -151,7 +154,7 @@ impl RunWriter {
         if let Some(split) = &data.split {
             self.folder.write_split(split)?;
         }
-        if config.tune {
+        if train.tune {
             self.folder.write_algorithms(&self.choices)?;
         }
         let (staging, paths) = (self.folder.staging(), self.folder.paths());
@@ -284,7 +287,7 @@ impl RunWriter {
 
 /// The choices of the resumed run; empty if it was not tuned. Other choices would give other bits.
 fn known_choices(paths: &RunPaths, meta: &CheckpointMeta) -> Result<Choices, TrainError> {
-    let was_tuned = || TrainConfig::from_toml(&meta.configuration).is_ok_and(|earlier| earlier.tune);
+    let was_tuned = || RunConfig::from_toml(&meta.configuration).is_ok_and(|earlier| earlier.train.tune);
     match paths.read_algorithms()? {
         Some(choices) => Ok(choices),
         None if was_tuned() => Err(TrainError::Resume(format!(

@@ -33,11 +33,10 @@ use crate::stop::agree;
 use crate::trace::Tracer;
 use diverged::LastCheckpoint;
 use trained::Trained;
-pub use used::CALLERS_SETTINGS;
 
 use crate::{
-    Attempt, Callback, DoneRecord, EpochRecord, Position, Preparation, Progress, RankKind, RankMemory, SaveReason,
-    Schedule, StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
+    Attempt, Callback, DoneRecord, EpochRecord, Position, Preparation, ProgramConfig, Progress, RankKind, RankMemory,
+    RunConfig, SaveReason, Schedule, StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
 };
 
 /// A model: turns images and the number of classes into logits.
@@ -61,8 +60,8 @@ pub struct Trainer<'a> {
     group: Option<Group>,
     /// Threads that decode images, if the caller has decided.
     loader_threads: Option<usize>,
-    /// The settings that the caller obeys.
-    callers: &'static [&'static str],
+    /// The settings that the program around this trainer obeys.
+    program: Option<ProgramConfig>,
     objective: Objective,
     callbacks: Callbacks<'a>,
     attempt: Attempt,
@@ -78,7 +77,7 @@ impl<'a> Trainer<'a> {
             device,
             group: None,
             loader_threads: None,
-            callers: &[],
+            program: None,
             objective: Objective::default(),
             callbacks: Callbacks::default(),
             attempt: Attempt::default(),
@@ -122,9 +121,10 @@ impl<'a> Trainer<'a> {
         Trainer { loader_threads: Some(threads.max(1)), ..self }
     }
 
-    /// Says which of [`CALLERS_SETTINGS`] the caller obeys. Any other of them is an error in [`Trainer::fit`].
-    pub fn obeys(self, settings: &'static [&'static str]) -> Self {
-        Trainer { callers: settings, ..self }
+    /// Records the settings that the program around this trainer obeys, and compares them with those of the other ranks. Otherwise the
+    /// run records the device and the ranks that this trainer was given.
+    pub fn program(self, config: ProgramConfig) -> Self {
+        Trainer { program: Some(config), ..self }
     }
 
     /// The number of threads that decode images for this rank.
@@ -154,8 +154,9 @@ impl<'a> Trainer<'a> {
     pub fn fit(&mut self, name: &str, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
         let given = self.config.clone();
         let result = self.as_one(|trainer| {
-            trainer.config = trainer.used(name, model, data)?;
-            trainer.try_fit(model, data)
+            let used = trainer.used(name, model, data)?;
+            trainer.config = used.train.clone();
+            trainer.try_fit(&used, model, data)
         });
         self.config = given;
         // A run that ends in an error is stopping anyway, so requests to stop count as heeded.
@@ -178,9 +179,9 @@ impl<'a> Trainer<'a> {
         result
     }
 
-    fn try_fit(&mut self, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
+    fn try_fit(&mut self, used: &RunConfig, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
         let began = Instant::now();
-        let (mut session, files) = Session::prepare(self, model, data)?;
+        let (mut session, files) = Session::prepare(self, used, model, data)?;
         self.callbacks.keep_files(files);
         session.announce(self, data)?;
         while is_unfinished(&self.config, &session.position) {

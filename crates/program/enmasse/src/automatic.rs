@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use enmasse::devices::{KINDS, Preferred, has_passed, preferred};
 use enmasse_device::Seen;
-use enmasse_train::TrainConfig;
+use enmasse_train::{ProgramConfig, RunConfig};
 use enmasse_wording::counted;
 
 use crate::commands::SELF_TEST;
@@ -27,13 +27,13 @@ pub struct Taken {
 }
 
 /// The devices of a process without a launcher: `most` at most.
-pub fn of_machine(config: &TrainConfig, most: usize) -> Taken {
+pub fn of_machine(config: &RunConfig, most: usize) -> Taken {
     let Some(found) = preferred() else { return Taken::default() };
-    take(found, config, most, &self_test)
+    take(found, &config.program, most, &self_test)
 }
 
 /// The same, with a test of a device.
-fn take(found: &Preferred, config: &TrainConfig, most: usize, test: &dyn Fn(&[&Seen]) -> Outcomes) -> Taken {
+fn take(found: &Preferred, config: &ProgramConfig, most: usize, test: &dyn Fn(&[&Seen]) -> Outcomes) -> Taken {
     let seen = match (&found.seen, refusal(config)) {
         (Ok(seen), None) => seen,
         (Err(_), _) if is_hidden() => return Taken::default(),
@@ -77,7 +77,7 @@ fn take(found: &Preferred, config: &TrainConfig, most: usize, test: &dyn Fn(&[&S
 type Outcomes = Vec<Result<(), String>>;
 
 /// Why a GPU cannot compute as the user asks.
-fn refusal(config: &TrainConfig) -> Option<String> {
+fn refusal(config: &ProgramConfig) -> Option<String> {
     let isa = config.isa.as_ref()?.escape_default();
     Some(format!("--isa {isa}: a GPU has no instruction-set levels; leave it out"))
 }
@@ -118,7 +118,7 @@ pub enum Candidate {
 
 impl Candidate {
     /// That of a rank: the only device that its launcher leaves it, or the one with its local rank.
-    pub fn of_rank(config: &TrainConfig, local_rank: usize) -> Self {
+    pub fn of_rank(config: &ProgramConfig, local_rank: usize) -> Self {
         let Some(found) = preferred() else { return Candidate::None };
         let seen = match (&found.seen, refusal(config)) {
             (Ok(seen), None) => seen,
@@ -284,7 +284,7 @@ mod tests {
                     |device: &&Seen| if failing.contains(&device.number) { Err("x is off".to_owned()) } else { Ok(()) };
                 devices.iter().map(outcome).collect()
             };
-            let taken = take(&found, &TrainConfig::default(), most, &test);
+            let taken = take(&found, &RunConfig::default().program, most, &test);
             let expected = (!numbers.is_empty()).then(|| ("gpu", numbers.to_vec()));
             assert_eq!((taken.devices, taken.lines), (expected, lines.iter().map(|line| line.to_string()).collect()));
         };

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use enmasse_train::{RankMemory, RunPaths, SETTINGS, Started, TrainConfig, Tuning};
+use enmasse_train::{RankMemory, RunConfig, RunPaths, SETTINGS, Started, Tuning};
 use enmasse_wording::{counted, grouped, shell_word};
 
 /// The facts known before the first step, one line each.
@@ -116,13 +116,13 @@ fn memory(memory: &RankMemory) -> Vec<String> {
 }
 
 /// The settings that differ from their defaults, in one line, and where all of them are. The run folder has a line of its own.
-pub fn settings(config: &TrainConfig) -> String {
+pub fn settings(config: &RunConfig) -> String {
     let changed = SETTINGS.iter().filter_map(|setting| {
         let value = config.get(setting.name).filter(|value| !value.is_empty())?;
         (setting.name != "out" && setting.default_text().as_ref() != Some(&value)).then_some((setting.name, value))
     });
     let pairs: String = changed.map(|(name, value)| format!("{name}={} ", shell_word(value))).collect();
-    match &config.out {
+    match &config.train.out {
         Some(out) => format!("settings: {pairs}(all of them: {})", RunPaths::new(out).config().display()),
         None => format!("settings: {pairs}").trim_end().to_owned(),
     }
@@ -251,7 +251,7 @@ metrics:  metrics.jsonl lacks 1 record of the 2 epochs before; the charts lack t
     #[test]
     fn settings_are_those_that_differ() {
         let check = |settings: &[(&str, &str)], expected: &str| {
-            let mut config = TrainConfig::default();
+            let mut config = RunConfig::default();
             settings.iter().for_each(|(name, value)| config.set(name, value).unwrap());
             assert_eq!(super::settings(&config), expected);
         };

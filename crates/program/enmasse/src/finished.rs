@@ -1,24 +1,24 @@
 //! A run that is resumed with nothing left to do: the first rank says so, and no file is touched.
 
 use enmasse_system::machine::peak_rss_bytes;
-use enmasse_train::{CheckpointMeta, DoneRecord, Position, RunEvent, RunPaths, TrainConfig};
+use enmasse_train::{CheckpointMeta, DoneRecord, Position, RunConfig, RunEvent, RunPaths, TrainConfig};
 
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::ranks::Rank;
 
 /// Whether the run at `paths` has nothing left to do. All ranks must ask. `has_test` says whether its data have a test part.
-pub fn is_finished(config: &TrainConfig, paths: &RunPaths, rank: &Rank, has_test: bool) -> Result<bool, Failure> {
+pub fn is_finished(config: &RunConfig, paths: &RunPaths, rank: &Rank, has_test: bool) -> Result<bool, Failure> {
     let meta = match rank.is_first() {
-        true => Some(CheckpointMeta::load(&paths.resumed_checkpoint(&config.resume)).map_err(Failure::error)?),
+        true => Some(CheckpointMeta::load(&paths.resumed_checkpoint(&config.train.resume)).map_err(Failure::error)?),
         false => None,
     };
     // A run that ended before the evaluation of its test part makes up for it.
     let is_tested = !has_test || paths.test_record().exists();
-    let own = meta.as_ref().filter(|_| is_tested).and_then(|meta| nothing_left(config, meta, paths));
+    let own = meta.as_ref().filter(|_| is_tested).and_then(|meta| nothing_left(&config.train, meta, paths));
     let said = rank.agree(own.unwrap_or_default())?;
     if let Some(meta) = meta.filter(|_| !said.is_empty()) {
-        let mut output = Output::new(config.json);
+        let mut output = Output::new(config.program.json);
         output.text(&said);
         let done = DoneRecord {
             best_val_accuracy: meta.best_val_accuracy.unwrap_or(f64::NAN),

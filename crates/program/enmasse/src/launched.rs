@@ -44,7 +44,7 @@ impl Launched {
         gpus: impl Fn() -> usize,
     ) -> Result<Option<Self>, Failure> {
         let interpretation = LaunchedRank::interpret(environment).map_err(usage)?;
-        let own_ranks = layers.config().devices.as_ref().and_then(Devices::asked);
+        let own_ranks = layers.config().program.devices.as_ref().and_then(Devices::asked);
         match (&interpretation.warning, &interpretation.place) {
             // A user who sets a number of ranks did so on purpose.
             (Some(warning), _) if own_ranks.is_none() => Err(usage(warning.clone())),
@@ -82,7 +82,7 @@ impl Launched {
     /// must equal the number of tasks on each node.
     pub fn check_devices(&self, layers: &LayeredConfig) -> Result<(), Failure> {
         let LaunchedRank { rank, world_size, local_world_size, .. } = self.place;
-        let Some(devices) = &layers.config().devices else { return Ok(()) };
+        let Some(devices) = &layers.config().program.devices else { return Ok(()) };
         let refuse = |why: String| Err(Failure::Usage(format!("--devices {devices}: {why}")));
         match (devices.count(), is_slurm(&self.interpretation)) {
             _ if devices.fits_ranks(local_world_size) => Ok(()),
@@ -153,7 +153,7 @@ pub fn not_of_mpi(launcher: Launcher) -> Failure {
 
 /// Whether the devices are the program's choice.
 fn is_automatic(layers: &LayeredConfig) -> bool {
-    let devices = layers.config().devices.as_ref();
+    let devices = layers.config().program.devices.as_ref();
     devices.map_or(layers.given_device_kind().is_none(), Devices::is_undecided)
 }
 

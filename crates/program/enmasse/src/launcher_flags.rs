@@ -151,7 +151,8 @@ impl LauncherFlags {
             Some(("cpu", _)) => return refuse("must be cpu alone; set the number of ranks with --devices cpu:N"),
             _ => return refuse("must be cpu, cuda, cuda:N, a list of GPUs such as 0,1, or auto"),
         };
-        let given = layers.config().devices.as_ref().filter(|_| layers.source("devices") == Some(&Source::CommandLine));
+        let given =
+            layers.config().program.devices.as_ref().filter(|_| layers.source("devices") == Some(&Source::CommandLine));
         let agrees = match (&devices, given) {
             (_, None) => true,
             (None, Some(given)) => given.kind == settings::usual_kind(),
@@ -214,7 +215,8 @@ impl LauncherFlags {
             )));
         }
         let Some(ranks) = self.world_size else { return Ok(()) };
-        let given = layers.config().devices.as_ref().filter(|_| layers.source("devices") == Some(&Source::CommandLine));
+        let given =
+            layers.config().program.devices.as_ref().filter(|_| layers.source("devices") == Some(&Source::CommandLine));
         let kind = given.filter(|given| !given.automatic).map_or(settings::usual_kind(), |given| &given.kind);
         let devices = Devices::new(kind, ranks).to_string();
         match given {

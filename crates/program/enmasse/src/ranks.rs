@@ -12,7 +12,7 @@ use enmasse_device::{Device, DeviceRequest};
 use enmasse_doctor::FailureRecord;
 use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_threads};
 use enmasse_system::machine::NearProcessors;
-use enmasse_train::{RankKind, RunFolder, RunPaths, StrategyKind, TrainConfig};
+use enmasse_train::{RankKind, RunConfig, RunFolder, RunPaths, StrategyKind, TrainConfig};
 use enmasse_wording::counted;
 
 use crate::attempt::attempt;
@@ -77,9 +77,9 @@ impl Rank {
     }
 
     /// This rank's share of the machine for computing.
-    pub fn device(&self, config: &TrainConfig) -> Result<Box<dyn Device>, Failure> {
+    pub fn device(&self, config: &RunConfig) -> Result<Box<dyn Device>, Failure> {
         let Share { local_rank, sharer, sharers } = self.share;
-        let threads = (0..sharers).map(|rank| config.threads_of_rank(cores(), rank, sharers)).collect();
+        let threads = (0..sharers).map(|rank| config.program.threads_of_rank(cores(), rank, sharers)).collect();
         settings::device(config, DeviceRequest { local_rank, threads, sharer, ..DeviceRequest::default() })
     }
 
@@ -171,17 +171,18 @@ fn seconds(seconds: f64) -> Duration {
 /// Runs `body` as the one rank of this process; `folder` is the run's folder, if it is known.
 pub fn as_rank(
     launched: &Launched,
-    config: &TrainConfig,
+    config: &RunConfig,
     folder: Option<&Path>,
     body: impl FnOnce(&Rank) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    if config.strategy == StrategyKind::Dp && launched.place.world_size > 1 {
+    if config.train.strategy == StrategyKind::Dp && launched.place.world_size > 1 {
         return Err(Failure::Usage(format!(
             "--strategy dp: its ranks are threads of one process, and a launcher has started {}; start one, or use --strategy ddp",
             counted(launched.place.world_size, "process")
         )));
     }
-    let group = launched.join(folder, seconds(config.heartbeat), config.transport, options(config))?;
+    let group =
+        launched.join(folder, seconds(config.program.heartbeat), config.program.transport, options(&config.train))?;
     group.iter().for_each(flight::warn);
     // Rank 0's attempt counts: the launchers of several nodes may each count their restarts separately.
     let attempt = group.as_ref().map_or(launched.place.restart_count, |group| group.attempt() as usize);
@@ -207,17 +208,17 @@ pub fn as_rank(
 /// program one of them. In every case no temporary file remains in `folder`.
 pub fn host(
     ranks: usize,
-    config: &TrainConfig,
+    config: &RunConfig,
     folder: Option<&Path>,
     command: impl FnOnce() -> Vec<OsString>,
     interrupts: Option<Interrupts>,
     body: impl Fn(&Rank) -> Result<(), Failure> + Sync,
 ) -> Result<(), Failure> {
     // The other ranks mark their lines.
-    let output = if config.log_ranks { Output::RankZeroAndErrors } else { Output::RankZero };
-    match (ranks, config.rank_kind()) {
+    let output = if config.program.log_ranks { Output::RankZeroAndErrors } else { Output::RankZero };
+    match (ranks, config.train.rank_kind()) {
         (1, _) => body(&Rank::alone()),
-        (_, RankKind::Thread) => threads(ranks, options(config), body),
+        (_, RankKind::Thread) => threads(ranks, options(&config.train), body),
         (_, RankKind::Process) => {
             // From here on the launcher handles signals, and stops the ranks.
             drop(interrupts);

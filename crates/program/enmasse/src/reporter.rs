@@ -7,8 +7,8 @@ use std::time::Instant;
 use enmasse_data::BadSample;
 use enmasse_system::machine::ProcessorTime;
 use enmasse_train::{
-    Callback, CallbackResult, Control, DoneRecord, EpochRecord, Evaluation, Progress, RunEvent, RunPaths, SaveReason,
-    Saved, StartRecord, Started, StepRecord, StoppedRecord, Straggler, TestRecord, Traced, TrainConfig, short,
+    Callback, CallbackResult, Control, DoneRecord, EpochRecord, Evaluation, Progress, RunConfig, RunEvent, RunPaths,
+    SaveReason, Saved, StartRecord, Started, StepRecord, StoppedRecord, Straggler, TestRecord, Traced, short,
 };
 use enmasse_wording::{counted, duration, mebibytes, one_line, shell_word};
 
@@ -92,9 +92,10 @@ impl Reporter {
 
     /// Makes it a run of this configuration, whose ranks have `cores` cores each, and adds the ranks and the settings to the
     /// facts.
-    pub fn introduce(self, ranks: Vec<String>, config: &TrainConfig, cores: usize) -> Self {
-        let course = Course { epochs: config.epochs as u64, max_steps: config.max_steps, ..Course::default() };
-        let (settings, log_every) = (Some(facts::settings(config)), config.log_every);
+    pub fn introduce(self, ranks: Vec<String>, config: &RunConfig, cores: usize) -> Self {
+        let course =
+            Course { epochs: config.train.epochs as u64, max_steps: config.train.max_steps, ..Course::default() };
+        let (settings, log_every) = (Some(facts::settings(config)), config.program.log_every);
         let data_bound = DataBound::new(cores);
         Reporter { introduction: ranks, settings, course, log_every, data_bound, ..self }
     }

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::ArgMatches;
 use enmasse_device::{Device, DeviceRequest, Summation};
 use enmasse_train::{
-    DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, Kind, LayeredConfig, ReducePrecision, Setting, SumOrder,
-    TrainConfig,
+    DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, Kind, LayeredConfig, ProgramConfig, ReducePrecision, RunConfig,
+    Setting, SumOrder,
 };
 use enmasse_wording::counted;
 
@@ -55,12 +55,12 @@ pub enum Ranks {
 
 /// The configuration with the devices of `auto`, which is the default, unless it exceeds every machine: beyond these limits sizes could not even be
 /// computed. A launched rank takes its device later: see [`settle`].
-pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<TrainConfig, Failure> {
+pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<RunConfig, Failure> {
     let source = layers.source("devices").cloned();
     let given_kind = layers.given_device_kind().map(str::to_owned);
     let mut config = layers.finish()?;
-    let batch = config.batch.unwrap_or(DEFAULT_GLOBAL_BATCH);
-    let size = config.image_size(None);
+    let batch = config.train.batch.unwrap_or(DEFAULT_GLOBAL_BATCH);
+    let size = config.train.image_size(None);
     let pixels = size.checked_mul(size).and_then(|pixels| pixels.checked_mul(batch));
     if pixels.is_none_or(|pixels| pixels > MAX_PIXELS) {
         return Err(Failure::Usage(format!(
@@ -71,16 +71,16 @@ pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<TrainConfig, Failur
         let setting = Setting::find("devices").zip(source.as_ref());
         setting.map_or(String::new(), |(setting, source)| source.describe(setting, &devices.to_string()))
     };
-    if config.devices.is_none() && given_kind.is_none() {
+    if config.program.devices.is_none() && given_kind.is_none() {
         // A rank that a launcher started, and the default of all others.
-        config.devices = take(&config, ranks, false);
+        config.program.devices = take(&config, ranks, false);
     } else {
         take_words(&mut config, ranks)?;
     }
-    if is_undecided(&config, given_kind.as_deref(), ranks) {
+    if is_undecided(&config.program, given_kind.as_deref(), ranks) {
         return Ok(config);
     }
-    if let Some(devices) = &config.devices {
+    if let Some(devices) = &config.program.devices {
         let refuse = |why: String| Err(Failure::Usage(format!("{}: {why}", said(devices))));
         if let Err(error) = enmasse::devices::find(&devices.kind) {
             return refuse(error.to_string());
@@ -94,9 +94,9 @@ pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<TrainConfig, Failur
     }
     // If the device refuses, it does so here, before anything is read or written. Numbered devices are opened by the ranks that
     // use them, and by no other process, since opening takes some of their memory.
-    let is_shared = ranks != Ranks::One && enmasse::devices::count(kind(&config)).is_some();
+    let is_shared = ranks != Ranks::One && enmasse::devices::count(kind(&config.program)).is_some();
     let is_another_ranks =
-        matches!(ranks, Ranks::Launched { .. }) || config.devices.as_ref().is_some_and(|d| d.count() > 1);
+        matches!(ranks, Ranks::Launched { .. }) || config.program.devices.as_ref().is_some_and(|d| d.count() > 1);
     if !(is_shared && is_another_ranks) {
         device(&config, alone())?;
     }
@@ -120,7 +120,7 @@ fn too_few(devices: &Devices) -> Option<String> {
 
 /// Says which GPUs stay idle because the user named CPUs.
 pub fn tell_of_idle_devices(layers: &LayeredConfig) {
-    let said = match (&layers.config().devices, layers.given_device_kind()) {
+    let said = match (&layers.config().program.devices, layers.given_device_kind()) {
         (None, Some(kind)) => format!("--device {kind}"),
         (Some(devices), _) if devices.kind == usual_kind() => {
             let named = Setting::find("devices").zip(layers.source("devices"));
@@ -132,18 +132,18 @@ pub fn tell_of_idle_devices(layers: &LayeredConfig) {
 }
 
 /// Whether a launched rank has yet to take its device, with the others.
-fn is_undecided(config: &TrainConfig, given_kind: Option<&str>, ranks: Ranks) -> bool {
+fn is_undecided(config: &ProgramConfig, given_kind: Option<&str>, ranks: Ranks) -> bool {
     let leaves_it = config.devices.as_ref().map_or(given_kind.is_none(), Devices::is_undecided);
     leaves_it && matches!(ranks, Ranks::Launched { .. })
 }
 
 /// What `auto` takes: GPUs if some pass their self-test, otherwise CPUs as by default, and says which GPUs stay idle. `None` for these
 /// CPUs if the user did not ask for the word.
-fn take(config: &TrainConfig, ranks: Ranks, is_asked: bool) -> Option<Devices> {
+fn take(config: &RunConfig, ranks: Ranks, is_asked: bool) -> Option<Devices> {
     let (most, ranks_of_cpus) = match ranks {
         Ranks::One => (1, 1),
-        Ranks::OfMachine => (MAX_RANKS, TrainConfig::default().rank_count(cores())),
-        Ranks::Launched { .. } => return config.devices.clone(),
+        Ranks::OfMachine => (MAX_RANKS, RunConfig::default().program.rank_count(cores())),
+        Ranks::Launched { .. } => return config.program.devices.clone(),
     };
     let taken = automatic::of_machine(config, most);
     taken.lines.iter().for_each(say);
@@ -154,16 +154,16 @@ fn take(config: &TrainConfig, ranks: Ranks, is_asked: bool) -> Option<Devices> {
 
 /// Lets a launched rank that was told no devices, or `auto`, take one together with the others: its GPU, if every rank has one of its
 /// own that works, otherwise a CPU, and `speaks` for all why. All ranks must call it.
-pub fn settle(config: &mut TrainConfig, layers: &LayeredConfig, rank: &Rank, speaks: bool) -> Result<(), Failure> {
+pub fn settle(config: &mut RunConfig, layers: &LayeredConfig, rank: &Rank, speaks: bool) -> Result<(), Failure> {
     let ranks = Ranks::Launched { local_rank: rank.local_rank(), speaks };
-    if !is_undecided(config, layers.given_device_kind(), ranks) {
+    if !is_undecided(&config.program, layers.given_device_kind(), ranks) {
         return Ok(());
     }
-    let is_asked = config.devices.is_some();
-    let own = Candidate::of_rank(config, rank.local_rank());
+    let is_asked = config.program.devices.is_some();
+    let own = Candidate::of_rank(&config.program, rank.local_rank());
     let all = rank.gather(own.to_text())?;
     let all: Vec<Candidate> = all.iter().map(|text| Candidate::from_text(text)).collect();
-    config.devices = match automatic::together(&all, config.share_devices) {
+    config.program.devices = match automatic::together(&all, config.program.share_devices) {
         Ok(kind) => Some(Devices::taken(kind, DeviceSelection::Count(1))),
         Err(line) => {
             line.filter(|_| speaks).iter().for_each(say);
@@ -171,14 +171,14 @@ pub fn settle(config: &mut TrainConfig, layers: &LayeredConfig, rank: &Rank, spe
         }
     };
     // If the CPU refuses a setting, it does so here, as in `finish`.
-    if kind(config) == usual_kind() { device(config, alone()).map(drop) } else { Ok(()) }
+    if kind(&config.program) == usual_kind() { device(config, alone()).map(drop) } else { Ok(()) }
 }
 
 /// Puts devices in the place of words.
-fn take_words(config: &mut TrainConfig, ranks: Ranks) -> Result<(), Failure> {
-    let Some(devices) = config.devices.clone() else { return Ok(()) };
+fn take_words(config: &mut RunConfig, ranks: Ranks) -> Result<(), Failure> {
+    let Some(devices) = config.program.devices.clone() else { return Ok(()) };
     if devices.is_undecided() {
-        config.devices = take(config, ranks, true);
+        config.program.devices = take(config, ranks, true);
         return Ok(());
     }
     let kind = devices.kind.clone();
@@ -187,7 +187,7 @@ fn take_words(config: &mut TrainConfig, ranks: Ranks) -> Result<(), Failure> {
             Some(idle) if idle.len() >= wanted => idle.into_iter().take(wanted).collect(),
             found => return Err(Failure::Usage(format!("--devices {devices}: {}", too_few_idle(found, &kind)))),
         };
-        config.devices = Some(Devices { selection: DeviceSelection::Free(wanted, idle), ..devices });
+        config.program.devices = Some(Devices { selection: DeviceSelection::Free(wanted, idle), ..devices });
         return Ok(());
     }
     if matches!(devices.selection, DeviceSelection::All(_)) {
@@ -196,7 +196,7 @@ fn take_words(config: &mut TrainConfig, ranks: Ranks) -> Result<(), Failure> {
             (Ranks::OfMachine, None) => cores(),
             (Ranks::One | Ranks::Launched { .. }, _) => 1,
         };
-        config.devices = Some(Devices { kind, selection: DeviceSelection::All(count), ..devices });
+        config.program.devices = Some(Devices { kind, selection: DeviceSelection::All(count), ..devices });
     }
     Ok(())
 }
@@ -216,13 +216,13 @@ pub fn usual_kind() -> &'static str {
 }
 
 /// The kind of device in a configuration; CPUs if it names none.
-pub fn kind(config: &TrainConfig) -> &str {
+pub fn kind(config: &ProgramConfig) -> &str {
     config.devices.as_ref().map_or(usual_kind(), |devices| &devices.kind)
 }
 
 /// The kind of device on which one rank computes here with these settings, which are not finished.
-pub fn kind_here(config: &TrainConfig, given_kind: Option<&str>) -> String {
-    match &config.devices {
+pub fn kind_here(config: &RunConfig, given_kind: Option<&str>) -> String {
+    match &config.program.devices {
         Some(devices) if !devices.is_undecided() => devices.kind.clone(),
         None if given_kind.is_some() => usual_kind().to_owned(),
         _ => automatic::of_machine(config, 1).devices.map_or(usual_kind(), |(kind, _)| kind).to_owned(),
@@ -235,24 +235,26 @@ fn usual_device() -> Devices {
 }
 
 /// The device of a rank with this place on its machine.
-pub fn device(config: &TrainConfig, place: DeviceRequest) -> Result<Box<dyn Device>, Failure> {
-    let ordinal = config.devices.as_ref().and_then(|devices| {
+pub fn device(config: &RunConfig, place: DeviceRequest) -> Result<Box<dyn Device>, Failure> {
+    let ordinal = config.program.devices.as_ref().and_then(|devices| {
         // More ranks than devices, which the user lets share them.
         let shared = || number_of_rank(enmasse::devices::count(&devices.kind)?, place.local_rank, true);
-        devices.ordinal(place.local_rank).or_else(|| (devices.automatic && config.share_devices).then(shared)?)
+        devices
+            .ordinal(place.local_rank)
+            .or_else(|| (devices.automatic && config.program.share_devices).then(shared)?)
     });
     let request = request(config, DeviceRequest { ordinal, ..place });
-    enmasse::devices::open(kind(config), &request).map_err(|error| Failure::Usage(error.to_string()))
+    enmasse::devices::open(kind(&config.program), &request).map_err(|error| Failure::Usage(error.to_string()))
 }
 
 /// A place with the user's choices of how to compute.
-fn request(config: &TrainConfig, place: DeviceRequest) -> DeviceRequest {
-    let summation = match (config.sum, config.reduce_precision) {
+fn request(config: &RunConfig, place: DeviceRequest) -> DeviceRequest {
+    let summation = match (config.program.sum, config.program.reduce_precision) {
         (SumOrder::Tree, _) => Summation::Tree,
         (SumOrder::Auto, ReducePrecision::Bf16) => Summation::Bf16,
         (SumOrder::Auto, ReducePrecision::F32) => Summation::Library,
     };
-    DeviceRequest { isa: config.isa.clone(), exact: config.exact, summation, ..place }
+    DeviceRequest { isa: config.program.isa.clone(), exact: config.train.exact, summation, ..place }
 }
 
 /// The place of the only rank of a machine, which computes with one thread.
@@ -267,12 +269,12 @@ pub fn cores() -> usize {
 
 /// The flags that give a rank these values of `config`; a rank is one device.
 pub fn rank_flags<'a>(
-    config: &'a TrainConfig,
+    config: &'a RunConfig,
     settings: impl IntoIterator<Item = &'a Setting>,
 ) -> impl Iterator<Item = OsString> {
     settings.into_iter().filter_map(|setting| {
         let value = match setting.name {
-            "devices" => config.devices.as_ref().map_or_else(usual_device, Devices::of_ranks).argument(),
+            "devices" => config.program.devices.as_ref().map_or_else(usual_device, Devices::of_ranks).argument(),
             name => config.get(name)?,
         };
         // An empty list was not given by the user.

@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use enmasse_data::{LeftOut, Stage, StageError, StageEvent, Staged, is_remote, is_self_contained};
-use enmasse_train::TrainConfig;
+use enmasse_train::RunConfig;
 use enmasse_wording::mebibytes;
 
 use crate::failure::Failure;
@@ -28,8 +28,8 @@ pub enum Copier<'a> {
 }
 
 /// The path to read the data in `root` from, and what of it is not in the copy: `root` itself without `--stage`.
-pub fn stage(config: &TrainConfig, root: &Path, copier: Copier) -> Result<(PathBuf, LeftOut), Failure> {
-    let Some(folder) = &config.stage else { return Ok((root.to_owned(), LeftOut::default())) };
+pub fn stage(config: &RunConfig, root: &Path, copier: Copier) -> Result<(PathBuf, LeftOut), Failure> {
+    let Some(folder) = &config.program.stage else { return Ok((root.to_owned(), LeftOut::default())) };
     if is_remote(root) {
         let root = root.display();
         return Err(Failure::Usage(format!(
@@ -42,7 +42,7 @@ pub fn stage(config: &TrainConfig, root: &Path, copier: Copier) -> Result<(PathB
             "--stage: copies one folder or file, and {root} names others; leave it out"
         )));
     }
-    let stage = Stage::new(root, folder).map_err(failure)?.timeout(config.timeout(1));
+    let stage = Stage::new(root, folder).map_err(failure)?.timeout(config.train.timeout(1));
     let staged = match copier {
         Copier::Others => return Ok((stage.made().map_err(failure)?, LeftOut::default())),
         Copier::Alone => {
@@ -50,7 +50,7 @@ pub fn stage(config: &TrainConfig, root: &Path, copier: Copier) -> Result<(PathB
             told(&staged);
             staged
         }
-        Copier::Rank(rank) => with_ranks(stage, ROUND.min(config.timeout(1) / 4), rank)?,
+        Copier::Rank(rank) => with_ranks(stage, ROUND.min(config.train.timeout(1) / 4), rank)?,
     };
     Ok((staged.root, staged.left_out))
 }

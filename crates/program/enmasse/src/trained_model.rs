@@ -5,7 +5,9 @@ use std::path::Path;
 use enmasse_data::DataKind;
 use enmasse_device::{Device, DeviceRequest, Program};
 use enmasse_graph::Tensor;
-use enmasse_train::{Classifier, ImageSource, Prediction, Preparation, TrainConfig, TrainError};
+use enmasse_train::{
+    Classifier, ImageSource, Prediction, Preparation, ProgramConfig, RunConfig, TrainConfig, TrainError,
+};
 
 /// The classes that [`TrainedModel::predict`] names, at most.
 const NAMED: usize = 5;
@@ -60,9 +62,9 @@ impl TrainedModel {
     }
 
     fn compile(classifier: Classifier, model: Box<dyn Fn(Tensor, usize) -> Tensor>) -> Result<Self, TrainError> {
-        let TrainConfig { devices, isa, exact, .. } = &classifier.configuration;
+        let RunConfig { train, program: ProgramConfig { devices, isa, .. } } = &classifier.configuration;
         let kind = devices.as_ref().map_or(crate::devices::KINDS[0].name, |devices| devices.kind.as_str());
-        let request = DeviceRequest { isa: isa.clone(), exact: *exact, ..DeviceRequest::default() };
+        let request = DeviceRequest { isa: isa.clone(), exact: train.exact, ..DeviceRequest::default() };
         let device = crate::devices::open(kind, &request)?;
         let program = classifier.program(&model, device.as_ref(), 1)?;
         Ok(TrainedModel { classifier, device, model, program, batched: None })
@@ -76,7 +78,7 @@ impl TrainedModel {
     /// The most probable classes of an image, at most five. It is a path, or the bytes of a file, and is prepared as validation
     /// images were.
     pub fn predict<'a>(&mut self, image: impl Into<ImageSource<'a>>) -> Result<Prediction, TrainError> {
-        let reading = self.classifier.configuration.reading();
+        let reading = self.classifier.configuration.train.reading();
         let mut predictions = self.classifier.predict(self.program.as_mut(), &[image.into()], NAMED, reading)?;
         predictions.pop().ok_or(TrainError::NotFitted)
     }
@@ -95,7 +97,7 @@ impl TrainedModel {
             Some(program) if program.plans().evaluate.batch >= wanted => program,
             batched => batched.insert(self.classifier.program(&self.model, self.device.as_ref(), wanted)?),
         };
-        self.classifier.predict(program.as_mut(), &images, NAMED, self.classifier.configuration.reading())
+        self.classifier.predict(program.as_mut(), &images, NAMED, self.classifier.configuration.train.reading())
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ArgMatches;
 use enmasse_data::{DataError, shapes};
-use enmasse_train::TrainConfig;
+use enmasse_train::RunConfig;
 
 use crate::failure::Failure;
 use crate::settings::{self, Ranks};
@@ -17,10 +17,10 @@ pub const WITHOUT_DATA: &[(&str, &str)] = &[("size", "64")];
 
 /// The configuration of a model without data on some ranks, and its number of classes: `--classes`, or the default number for
 /// data sets of that size.
-pub fn without_data(matches: &ArgMatches, ranks: Ranks) -> Result<(TrainConfig, usize), Failure> {
+pub fn without_data(matches: &ArgMatches, ranks: Ranks) -> Result<(RunConfig, usize), Failure> {
     let mut config = settings::finish(settings::layers(matches)?, ranks)?;
-    let size = config.image_size(Some(SHAPES_SIZE));
-    config.size = Some(size);
+    let size = config.train.image_size(Some(SHAPES_SIZE));
+    config.train.size = Some(size);
     let classes = matches.get_one("classes").copied().unwrap_or(usual_classes(size));
     Ok((config, classes))
 }

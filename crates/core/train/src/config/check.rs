@@ -1,11 +1,24 @@
 //! Values that are wrong, alone or together.
 
 use super::{
-    Balance, ConfigError, OptimizerKind, RankKind, ReducePrecision, SETTINGS, Setting, Shuffling, Source, StrategyKind,
-    SumOrder, TrainConfig,
+    Balance, ConfigError, OptimizerKind, RankKind, ReducePrecision, RunConfig, SETTINGS, Setting, Shuffling, Source,
+    StrategyKind, SumOrder, TrainConfig,
 };
 
 impl TrainConfig {
+    /// Checks each value, and their combination.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        RunConfig { train: self.clone(), ..RunConfig::default() }.check()
+    }
+}
+
+impl RunConfig {
+    /// Checks each value, and their combination. [`LayeredConfig::finish`](super::LayeredConfig::finish) does the same and names the
+    /// source of a wrong value.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.check_with(|_| Source::Default)
+    }
+
     /// Checks each value, and their combination. A wrong value is named with its source.
     pub(super) fn check_with(&self, source: impl Fn(&Setting) -> Source) -> Result<(), ConfigError> {
         let refuse = |setting: &Setting, reason: String| {
@@ -17,55 +30,56 @@ impl TrainConfig {
                 return refuse(setting, reason);
             }
         }
+        let RunConfig { train, program } = self;
         let together = |name: &str, wrong: bool, reason: String| match Setting::find(name) {
             Some(setting) if wrong => refuse(setting, reason),
             _ => Ok(()),
         };
-        together("tune", self.tune && self.exact, "`exact` leaves nothing to choose; use one of them".to_owned())?;
-        let both = self.shards.is_some() && self.accumulate > 1;
+        together("tune", train.tune && train.exact, "`exact` leaves nothing to choose; use one of them".to_owned())?;
+        let both = train.shards.is_some() && train.accumulate > 1;
         together("accumulate", both, "`shards` already sets the number of shards; use one of them".to_owned())?;
-        let nesterov = self.nesterov && self.optimizer == OptimizerKind::Sgd && self.momentum == 0.0;
+        let nesterov = train.nesterov && train.optimizer == OptimizerKind::Sgd && train.momentum == 0.0;
         together("nesterov", nesterov, "needs a `momentum` above 0".to_owned())?;
-        let blocks = self.shuffle == Some(Shuffling::Block);
-        let balanced = blocks && self.balance == Balance::Classes;
+        let blocks = train.shuffle == Some(Shuffling::Block);
+        let balanced = blocks && train.balance == Balance::Classes;
         together("shuffle", balanced, "`balance = classes` draws from all samples; use one of them".to_owned())?;
-        let repeated = blocks && self.repeat_augment > 1;
+        let repeated = blocks && train.repeat_augment > 1;
         together("shuffle", repeated, "`repeat_augment` draws from all samples; use one of them".to_owned())?;
-        let adapts = self.optimizer == OptimizerKind::Lars;
-        let decay = self.no_decay_norm_bias && self.weight_decay == 0.0 && !adapts;
+        let adapts = train.optimizer == OptimizerKind::Lars;
+        let decay = train.no_decay_norm_bias && train.weight_decay == 0.0 && !adapts;
         together("no_decay_norm_bias", decay, "needs a `weight_decay` above 0".to_owned())?;
-        let both = self.reduce_precision == ReducePrecision::Bf16 && self.sum == SumOrder::Tree;
+        let both = program.reduce_precision == ReducePrecision::Bf16 && program.sum == SumOrder::Tree;
         together("reduce_precision", both, "`sum = tree` sums f32 alone; use one of them".to_owned())?;
-        let dp = self.strategy == StrategyKind::Dp;
-        together("strategy", dp && self.sync_bn, "`sync_bn` needs `strategy = ddp`, as in PyTorch".to_owned())?;
-        together("sum", dp && self.sum == SumOrder::Tree, "needs `strategy = ddp`".to_owned())?;
-        let narrow = self.reduce_precision == ReducePrecision::Bf16;
+        let dp = train.strategy == StrategyKind::Dp;
+        together("strategy", dp && train.sync_bn, "`sync_bn` needs `strategy = ddp`, as in PyTorch".to_owned())?;
+        together("sum", dp && program.sum == SumOrder::Tree, "needs `strategy = ddp`".to_owned())?;
+        let narrow = program.reduce_precision == ReducePrecision::Bf16;
         together("reduce_precision", dp && narrow, "needs `strategy = ddp`".to_owned())?;
         let processes =
-            dp && self.ranks == RankKind::Process && Setting::find("ranks").map(&source).is_some_and(is_given);
+            dp && train.ranks == RankKind::Process && Setting::find("ranks").map(&source).is_some_and(is_given);
         let reason = "has ranks that are threads of one process; leave out `ranks = process`, or use `strategy = ddp`";
         together("strategy", processes, reason.to_owned())?;
-        let other = self.resume.run().zip(self.out.as_deref()).filter(|(run, out)| run != out);
+        let other = train.resume.run().zip(train.out.as_deref()).filter(|(run, out)| run != out);
         let reason = other.map_or(String::new(), |(_, out)| {
             format!("the run goes on in its own folder; leave out `out = {}`", out.display())
         });
         together("resume", other.is_some(), reason)?;
-        let wrong = self.channels.is_some_and(|channels| ![1, 3].contains(&channels));
+        let wrong = train.channels.is_some_and(|channels| ![1, 3].contains(&channels));
         together("channels", wrong, "must be 1 or 3".to_owned())?;
-        for (name, list) in [("mean", &self.mean), ("std", &self.std)] {
+        for (name, list) in [("mean", &train.mean), ("std", &train.std)] {
             let Some(list) = list else { continue };
             let wrong = ![1, 3].contains(&list.len());
             together(name, wrong, "must be 1 number, or 3 separated by commas".to_owned())?;
-            let several = self.channels == Some(1) && list.len() > 1;
+            let several = train.channels == Some(1) && list.len() > 1;
             together(name, several, "`channels = 1` takes one number; use one of them".to_owned())?;
         }
-        let jitter = self.color_jitter.as_ref();
+        let jitter = train.color_jitter.as_ref();
         let count = jitter.is_some_and(|numbers| ![1, 3, 4].contains(&numbers.len()));
         together("color_jitter", count, "must be 1, 3 or 4 numbers separated by commas".to_owned())?;
         let hue = jitter.is_some_and(|numbers| numbers.get(3).is_some_and(|hue| *hue > 0.5));
         together("color_jitter", hue, "the hue, its last number, must be at most 0.5".to_owned())?;
-        let warmup = self.warmup_epochs > self.epochs as f64;
-        together("warmup_epochs", warmup, format!("must not be more than the {} epochs of the run", self.epochs))
+        let warmup = train.warmup_epochs > train.epochs as f64;
+        together("warmup_epochs", warmup, format!("must not be more than the {} epochs of the run", train.epochs))
     }
 }
 

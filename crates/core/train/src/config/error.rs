@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::aliases::{answer, nearest};
 use super::layers::VARIABLE_PREFIX;
-use super::{Kind, Setting, TrainConfig};
+use super::{Kind, RunConfig, Setting};
 
 /// The source of a value. Later variants take precedence over earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,7 +107,7 @@ pub enum ConfigError {
 
 impl ConfigError {
     /// A value of a configuration in code that is not allowed.
-    pub(crate) fn setting(config: &TrainConfig, name: &str, reason: String) -> Self {
+    pub(crate) fn setting(config: &RunConfig, name: &str, reason: String) -> Self {
         let text = config.get(name).unwrap_or_default();
         ConfigError::Value { what: format!("{name} {}", one_line(&text)), reason }
     }

@@ -153,7 +153,9 @@ impl LayeredConfig {
         });
         let unless = RULES.iter().filter_map(|(name, effect)| match effect {
             Effect::Beside(..) => None,
-            Effect::Unless(why_not) => Some((self.given(name)?, why_not(self.config(), surroundings)?.to_owned())),
+            Effect::Unless(why_not) => {
+                Some((self.given(name)?, why_not(&self.config().train, surroundings)?.to_owned()))
+            }
         });
         let line = |(setting, why): (&'static Setting, String)| {
             let source = self.source(setting.name).unwrap_or(&Source::Default);
@@ -206,6 +208,7 @@ mod tests {
 
     use super::super::Kind;
     use super::*;
+    use crate::RunConfig;
 
     const FOLDER: Surroundings = Surroundings {
         kind: DataKind::Folder,
@@ -222,7 +225,7 @@ mod tests {
             text.split_whitespace().filter_map(|pair| pair.split_once('='))
         }
         let mut layers = LayeredConfig::new();
-        let mut run = TrainConfig::default();
+        let mut run = RunConfig::default();
         pairs(saved).for_each(|(name, value)| run.set(name, value).unwrap());
         if !saved.is_empty() {
             layers.saved_run(&run.to_toml(), Path::new("runs/a")).unwrap();

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use super::error::{unknown_key, unknown_variable};
-use super::{ConfigError, SETTINGS, Scope, Setting, Source, TrainConfig};
+use super::{ConfigError, RunConfig, SETTINGS, Scope, Setting, Source};
 use crate::RunPaths;
 
 pub(super) const VARIABLE_PREFIX: &str = "ENMASSE_";
@@ -40,18 +40,18 @@ pub const INTERNAL_VARIABLES: &[&str] = &[
 /// layers.argument("batch", "16")?;
 /// layers.environment([("ENMASSE_BATCH".into(), "32".into()), ("ENMASSE_EPOCHS".into(), "5".into())])?;
 /// let config = layers.finish()?;
-/// assert_eq!((config.batch, config.epochs), (Some(16), 5));
+/// assert_eq!((config.train.batch, config.train.epochs), (Some(16), 5));
 /// # Ok::<(), enmasse_train::ConfigError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct LayeredConfig {
-    config: TrainConfig,
+    config: RunConfig,
     /// Parallel to [`SETTINGS`].
     sources: Vec<Source>,
     /// What the command line says of the kind of devices alone.
     device_kind: Option<String>,
     /// The configuration of the run to be resumed, and its folder.
-    saved: Option<(Source, TrainConfig)>,
+    saved: Option<(Source, RunConfig)>,
 }
 
 impl Default for LayeredConfig {
@@ -64,7 +64,7 @@ impl LayeredConfig {
     /// The defaults.
     pub fn new() -> Self {
         LayeredConfig {
-            config: TrainConfig::default(),
+            config: RunConfig::default(),
             sources: vec![Source::Default; SETTINGS.len()],
             device_kind: None,
             saved: None,
@@ -83,9 +83,9 @@ impl LayeredConfig {
         self.begun(text, folder).map(drop)
     }
 
-    fn begun(&mut self, text: &str, folder: &Path) -> Result<(Source, TrainConfig), ConfigError> {
+    fn begun(&mut self, text: &str, folder: &Path) -> Result<(Source, RunConfig), ConfigError> {
         let source = Source::Saved(folder.to_owned());
-        let mut saved = TrainConfig::default();
+        let mut saved = RunConfig::default();
         for (setting, value) in toml_settings(text, &RunPaths::new(folder).config().display().to_string())? {
             if setting.scope != Scope::Invocation {
                 assign(&mut saved, setting, &value, &source)?;
@@ -134,7 +134,7 @@ impl LayeredConfig {
     /// names. Where their number is not known, the default does.
     pub fn device_kind(&mut self, kind: &str) {
         self.device_kind = Some(kind.to_owned());
-        self.config.devices = self.config.devices.take().and_then(|devices| devices.on(kind));
+        self.config.program.devices = self.config.program.devices.take().and_then(|devices| devices.on(kind));
     }
 
     /// What [`LayeredConfig::device_kind`] added.
@@ -143,7 +143,7 @@ impl LayeredConfig {
     }
 
     /// The configuration so far. It has `out` and `resume`, for example, which locate a saved run.
-    pub fn config(&self) -> &TrainConfig {
+    pub fn config(&self) -> &RunConfig {
         &self.config
     }
 
@@ -154,7 +154,7 @@ impl LayeredConfig {
     }
 
     /// The configuration, checked as a whole and against the saved run.
-    pub fn finish(self) -> Result<TrainConfig, ConfigError> {
+    pub fn finish(self) -> Result<RunConfig, ConfigError> {
         if let Some((Source::Saved(folder), saved)) = &self.saved {
             for setting in SETTINGS.iter().filter(|setting| setting.scope == Scope::Fixed) {
                 let (given, kept) = (self.config.get(setting.name), saved.get(setting.name));
@@ -181,7 +181,7 @@ impl LayeredConfig {
         let mut changed = self.config.clone();
         assign(&mut changed, setting, text, &source)?;
         if let Some(kind) = &self.device_kind {
-            changed.devices = changed.devices.and_then(|devices| devices.on(kind));
+            changed.program.devices = changed.program.devices.and_then(|devices| devices.on(kind));
         }
         let place = SETTINGS.iter().zip(&mut self.sources).find(|(known, _)| known.name == setting.name);
         if let Some((_, current)) = place
@@ -194,13 +194,13 @@ impl LayeredConfig {
     }
 }
 
-fn assign(config: &mut TrainConfig, setting: &Setting, text: &str, source: &Source) -> Result<(), ConfigError> {
+fn assign(config: &mut RunConfig, setting: &Setting, text: &str, source: &Source) -> Result<(), ConfigError> {
     if setting.name == "weights" && text.is_empty() {
         // Scripts that begin with weights by default, as YOLO's do, are told so to begin without.
-        config.weights = None;
+        config.train.weights = None;
         return Ok(());
     }
-    config.parse(setting, text).map_err(|reason| ConfigError::value(setting, text, source, reason))
+    config.assign(setting, text, source)
 }
 
 fn utf8(setting: &Setting, value: &OsStr, source: &Source) -> Result<String, ConfigError> {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{DEFAULT_GLOBAL_BATCH, Devices, OnBadSample, TrainConfig};
+use super::{DEFAULT_GLOBAL_BATCH, Devices, OnBadSample, ProgramConfig, TrainConfig};
 
 /// Height and width of images if the data set has no size of its own: the training size of torchvision's models.
 const USUAL_SIZE: usize = 224;
@@ -12,11 +12,6 @@ const USUAL_SIZE: usize = 224;
 const MAX_RANKS: usize = 8;
 
 impl TrainConfig {
-    /// Ranks of a run on one machine: `--devices`, or one for each core up to 8.
-    pub fn rank_count(&self, cores: usize) -> usize {
-        self.devices.as_ref().map_or(cores.clamp(1, MAX_RANKS), Devices::count)
-    }
-
     /// Height and width of the images that the model sees: `--size`, or the data set's own if it has one, or 224.
     pub fn image_size(&self, own: Option<usize>) -> usize {
         self.size.or(own).unwrap_or(USUAL_SIZE)
@@ -61,14 +56,21 @@ impl TrainConfig {
         Duration::try_from_secs_f64(limits * self.timeout).unwrap_or(Duration::MAX)
     }
 
-    /// Computing threads of the rank at `local_rank`: `--threads`, or its share of the node's cores.
-    pub fn threads_of_rank(&self, cores: usize, local_rank: usize, local_ranks: usize) -> usize {
-        self.threads.unwrap_or(share(cores, local_rank, local_ranks))
-    }
-
     /// Decoding threads of the rank at `local_rank`: `--loader-threads`, or its share of the node's cores.
     pub fn loader_threads_of_rank(&self, cores: usize, local_rank: usize, local_ranks: usize) -> usize {
         self.loader_threads.unwrap_or(share(cores, local_rank, local_ranks))
+    }
+}
+
+impl ProgramConfig {
+    /// Ranks of a run on one machine: `--devices`, or one for each core up to 8.
+    pub fn rank_count(&self, cores: usize) -> usize {
+        self.devices.as_ref().map_or(cores.clamp(1, MAX_RANKS), Devices::count)
+    }
+
+    /// Computing threads of the rank at `local_rank`: `--threads`, or its share of the node's cores.
+    pub fn threads_of_rank(&self, cores: usize, local_rank: usize, local_ranks: usize) -> usize {
+        self.threads.unwrap_or(share(cores, local_rank, local_ranks))
     }
 }
 
@@ -90,14 +92,15 @@ fn share(cores: usize, local_rank: usize, local_ranks: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::RunConfig;
     use super::*;
 
     #[test]
     fn ranks_share_the_machine() {
-        let config = TrainConfig::default();
+        let (config, program) = (TrainConfig::default(), ProgramConfig::default());
         let check = |cores, expected: (usize, usize, &[usize])| {
-            let ranks = config.rank_count(cores);
-            let threads: Vec<_> = (0..ranks).map(|rank| config.threads_of_rank(cores, rank, ranks)).collect();
+            let ranks = program.rank_count(cores);
+            let threads: Vec<_> = (0..ranks).map(|rank| program.threads_of_rank(cores, rank, ranks)).collect();
             let distinct = threads.iter().fold(Vec::new(), |mut seen, &count| {
                 if !seen.contains(&count) {
                     seen.push(count);
@@ -164,12 +167,13 @@ mod tests {
 
     #[test]
     fn given_values_win() {
-        let mut config = TrainConfig::default();
+        let mut config = RunConfig::default();
         for (name, value) in [("devices", "cpu:3"), ("batch", "5"), ("threads", "4"), ("loader_threads", "6")] {
             config.set(name, value).unwrap();
         }
-        let found = (config.rank_count(2), config.batch_per_shard(9), config.threads_of_rank(2, 0, 3));
-        assert_eq!((found, config.loader_threads_of_rank(2, 0, 3)), ((3, 5, 4), 6));
+        let RunConfig { train, program } = config;
+        let found = (program.rank_count(2), train.batch_per_shard(9), program.threads_of_rank(2, 0, 3));
+        assert_eq!((found, train.loader_threads_of_rank(2, 0, 3)), ((3, 5, 4), 6));
         assert_eq!(TrainConfig::default().batch_per_shard(200), 1);
     }
 }

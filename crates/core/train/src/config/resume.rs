@@ -81,15 +81,16 @@ impl SettingValue for Resume {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TrainConfig;
+    use crate::{RunConfig, TrainConfig};
 
     #[test]
     fn words_and_folders() {
         let check = |text: &str, expected: Resume| {
             assert_eq!(Resume::parse(text), Ok(expected.clone()), "{text}");
-            let config = TrainConfig { resume: expected, ..TrainConfig::default() };
-            assert_eq!(TrainConfig::from_toml(&config.to_toml()).unwrap(), config);
-            assert_eq!(Resume::is_word(text), config.resume.run().is_none());
+            let config =
+                RunConfig { train: TrainConfig { resume: expected, ..TrainConfig::default() }, ..RunConfig::default() };
+            assert_eq!(RunConfig::from_toml(&config.to_toml()).unwrap(), config);
+            assert_eq!(Resume::is_word(text), config.train.resume.run().is_none());
         };
         check("true", Resume::Last);
         check("True", Resume::Last);

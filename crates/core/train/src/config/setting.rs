@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::layers::VARIABLE_PREFIX;
-use super::{Kind, Range, SETTINGS, TrainConfig};
+use super::{Kind, Range, RunConfig, SETTINGS};
 
 /// Whether a setting's value is kept when a run is resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl fmt::Display for SettingGroup {
 /// The definition of one setting.
 #[derive(Debug)]
 pub struct Setting {
-    /// Key in TOML, field of [`TrainConfig`]: words joined by `_`.
+    /// Key in TOML, field of [`TrainConfig`](super::TrainConfig) or [`ProgramConfig`](super::ProgramConfig): words joined by `_`.
     pub name: &'static str,
     /// Its section of the help.
     pub group: SettingGroup,
@@ -86,6 +86,6 @@ impl Setting {
 
     /// The setting's default as text; `None` if the program chooses.
     pub fn default_text(&self) -> Option<String> {
-        TrainConfig::default().get(self.name)
+        RunConfig::default().get(self.name)
     }
 }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::layers::{INTERNAL_VARIABLES, VARIABLE_PREFIX};
 use super::*;
 
-fn set(name: &str, value: &str) -> Result<TrainConfig, ConfigError> {
+fn set(name: &str, value: &str) -> Result<RunConfig, ConfigError> {
     let mut layers = LayeredConfig::new();
     layers.argument(name, value)?;
     layers.finish()
@@ -78,7 +78,7 @@ fn refused_values_say_what_is_allowed() {
 #[test]
 fn settings_that_contradict_each_other() {
     let check = |settings: &[(&str, &str)], expected: Option<&str>| {
-        let mut config = TrainConfig::default();
+        let mut config = RunConfig::default();
         for (name, value) in settings {
             config.set(name, value).unwrap();
         }
@@ -138,7 +138,7 @@ fn false_means_false() {
     let check = |value: &str, expected: bool| {
         for name in ["sync_bn", "freeze_layers"] {
             assert_eq!(set(name, value).unwrap().get(name), Some(expected.to_string()), "{name} {value}");
-            let config = TrainConfig::from_toml(&format!("{name} = \"{value}\"")).unwrap();
+            let config = RunConfig::from_toml(&format!("{name} = \"{value}\"")).unwrap();
             assert_eq!(config.get(name), Some(expected.to_string()), "{name} = {value}");
         }
     };
@@ -153,7 +153,7 @@ fn the_home_folder_is_found_everywhere() {
         let check = |path: &str, expected: &Path| {
             let expected = Some(expected.display().to_string());
             assert_eq!(set(name, path).unwrap().get(name), expected, "{name} {path}");
-            let config = TrainConfig::from_toml(&format!("{name} = \"{path}\"")).unwrap();
+            let config = RunConfig::from_toml(&format!("{name} = \"{path}\"")).unwrap();
             assert_eq!(config.get(name), expected);
             let mut layers = LayeredConfig::new();
             let variable = Setting::find(name).unwrap().variable();
@@ -169,7 +169,7 @@ fn the_home_folder_is_found_everywhere() {
 /// Catches a table that does not match the fields: each setting's own text reads back, and names do not collide.
 #[test]
 fn every_setting_is_complete() {
-    let config = TrainConfig::default();
+    let config = RunConfig::default();
     for setting in SETTINGS {
         let is_sentences = setting.details.is_empty() || setting.details.ends_with('.');
         assert!(!setting.summary.is_empty() && !setting.summary.ends_with('.') && is_sentences, "{}", setting.name);
@@ -233,10 +233,13 @@ fn precedence_in_any_order() {
         assert_eq!(source("size"), Source::Saved("runs/a".into()));
         assert_eq!(source("json"), Source::Default);
         let config = layered.finish().unwrap();
-        assert_eq!((config.epochs, config.batch, config.lr, config.weight_decay), (4, Some(3), 2.0, 2.0));
+        assert_eq!(
+            (config.train.epochs, config.train.batch, config.train.lr, config.train.weight_decay),
+            (4, Some(3), 2.0, 2.0)
+        );
         // Settings of one invocation are not taken from the saved run.
-        assert_eq!((config.size, config.json, config.max_steps), (Some(1), false, None));
-        assert_eq!(config.freeze, ["a", "b"]);
+        assert_eq!((config.train.size, config.program.json, config.train.max_steps), (Some(1), false, None));
+        assert_eq!(config.train.freeze, ["a", "b"]);
     }
 }
 
@@ -245,9 +248,9 @@ fn precedence_in_any_order() {
 fn weights_without_a_name_are_none() {
     let mut layers = LayeredConfig::new();
     layers.environment([("ENMASSE_WEIGHTS".into(), "a.pth".into())]).unwrap();
-    assert_eq!(layers.config().weights.as_deref(), Some(Path::new("a.pth")));
+    assert_eq!(layers.config().train.weights.as_deref(), Some(Path::new("a.pth")));
     layers.argument("weights", "").unwrap();
-    assert_eq!(layers.config().weights, None);
+    assert_eq!(layers.config().train.weights, None);
     assert!(LayeredConfig::new().argument("out", "").is_err());
 }
 
@@ -303,7 +306,8 @@ fn a_resumed_run_keeps_model_first_weights_and_split() {
     let check = |name: &str, value: &str, expected: Result<&str, &str>| {
         let mut layers = LayeredConfig::new();
         layers.argument(name, value).unwrap();
-        let saved = TrainConfig { model: "resnet34".to_owned(), split_seed: 5, ..TrainConfig::default() };
+        let train = TrainConfig { model: "resnet34".to_owned(), split_seed: 5, ..TrainConfig::default() };
+        let saved = RunConfig { train, ..RunConfig::default() };
         layers.saved_run(&saved.to_toml(), Path::new("runs/a")).unwrap();
         let found = layers.finish().map(|config| config.get(name).unwrap()).map_err(|error| error.to_string());
         assert_eq!(found.as_ref().map(String::as_str).map_err(String::as_str), expected);
@@ -330,9 +334,10 @@ proptest! {
         let devices = batch.map(|count| Devices::new("cpu", count));
         let out = out.map(PathBuf::from);
         let precision = if bf16 { Precision::Bf16 } else { Precision::F32 };
-        let config = TrainConfig {
-            lr, seed, batch, sync_bn, model, out, freeze, devices, mean, flip, precision, ..TrainConfig::default()
+        let train = TrainConfig {
+            lr, seed, batch, sync_bn, model, out, freeze, mean, flip, precision, ..TrainConfig::default()
         };
-        prop_assert_eq!(TrainConfig::from_toml(&config.to_toml()).unwrap(), config);
+        let config = RunConfig { train, program: ProgramConfig { devices, ..ProgramConfig::default() } };
+        prop_assert_eq!(RunConfig::from_toml(&config.to_toml()).unwrap(), config);
     }
 }

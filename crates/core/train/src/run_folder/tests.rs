@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::EpochRecord;
 use crate::run_log::RunLog;
+use crate::{EpochRecord, TrainConfig};
 
 fn open(root: &Path, resume: bool) -> Result<RunFolder, RunError> {
     RunFolder::open(RunPaths::new(root), resume, &Attempt::default())
@@ -114,7 +114,7 @@ fn later_starts_of_a_job_take_its_run_over() {
                 assert!(wrote.unwrap_err().ends_with("so this one may no longer write to it"));
                 assert_eq!(classes, ["b"]);
                 // Nor after the other start has released it.
-                first.write_config(&TrainConfig::default()).unwrap_err();
+                first.write_config(&RunConfig::default()).unwrap_err();
             }
         }
         drop(first);
@@ -176,7 +176,7 @@ fn a_write_in_progress_is_lost_when_the_run_is_taken_over() {
     let paths = RunPaths::new(folder.path());
     let open = |requeues| RunFolder::open(paths.clone(), true, &start_of("7", requeues)).unwrap();
     let first = open(0);
-    first.write_config(&TrainConfig::default()).unwrap();
+    first.write_config(&RunConfig::default()).unwrap();
     let before = std::fs::read(paths.config()).unwrap();
     let mut log = RunLog::open(first.staging(), &paths.metrics(), 0).unwrap();
     let record = EpochRecord::default();
@@ -230,10 +230,10 @@ fn files_read_back() {
     run.write_split(&[("a/1.jpg", 0)]).unwrap();
     assert_eq!(paths.read_split::<Vec<(String, usize)>>().unwrap(), [("a/1.jpg".to_owned(), 0)]);
 
-    let config = TrainConfig { epochs: 3, ..TrainConfig::default() };
+    let config = RunConfig { train: TrainConfig { epochs: 3, ..TrainConfig::default() }, ..RunConfig::default() };
     run.write_config(&config).unwrap();
     // Before the first checkpoint and after it.
-    let saved = || TrainConfig::from_toml(&paths.saved_config().unwrap().unwrap()).unwrap();
+    let saved = || RunConfig::from_toml(&paths.saved_config().unwrap().unwrap()).unwrap();
     assert_eq!(saved(), config);
     std::fs::create_dir(paths.checkpoints()).unwrap();
     std::fs::write(paths.last_checkpoint(), "").unwrap();
@@ -264,7 +264,7 @@ fn the_weights_of_a_run_are_its_best_or_its_last() {
     };
     check("is not a run folder: it has no checkpoints/best.safetensors");
     let run = RunFolder::open(paths.clone(), false, &Attempt::default()).unwrap();
-    run.write_config(&TrainConfig::default()).unwrap();
+    run.write_config(&RunConfig::default()).unwrap();
     check("is a run without a checkpoint: it ended before the first one");
     std::fs::create_dir(paths.checkpoints()).unwrap();
     for path in [paths.last_checkpoint(), paths.best_checkpoint()] {

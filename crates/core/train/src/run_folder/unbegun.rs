@@ -24,7 +24,7 @@ pub fn remove_unbegun(root: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Attempt, RunFolder, TrainConfig};
+    use crate::{Attempt, RunConfig, RunFolder};
 
     #[test]
     fn only_folders_of_runs_that_never_began_are_removed() {
@@ -38,7 +38,7 @@ mod tests {
         };
         check("nothing", &|_, _| {}, false);
         check("token", &|root, _| std::fs::write(root.join(".token"), "").unwrap(), false);
-        check("begun", &|_, folder| folder.write_config(&TrainConfig::default()).unwrap(), true);
+        check("begun", &|_, folder| folder.write_config(&RunConfig::default()).unwrap(), true);
         check("other file", &|root, _| std::fs::write(root.join("notes"), "").unwrap(), true);
         check("other process", &|root, _| std::fs::create_dir(root.join(".attempt-a-0-0-1.5")).unwrap(), true);
         remove_unbegun(&place.path().join("nowhere"));

@@ -22,18 +22,19 @@ use crate::trace::Tracer;
 use crate::tuning::agree_on_algorithms;
 use crate::weights::write_tensors;
 use crate::{
-    Callback, ModelFn, OnBadSample, Position, Preparation, RankKind, Schedule, Started, TrainConfig, TrainError,
-    TrainingData, load_pretrained,
+    Callback, ModelFn, OnBadSample, Position, Preparation, RankKind, RunConfig, Schedule, Started, TrainConfig,
+    TrainError, TrainingData, load_pretrained,
 };
 
 impl Session {
     /// The session, and on rank 0 the callbacks that write the files of the run.
     pub(super) fn prepare(
         trainer: &Trainer,
+        run: &RunConfig,
         model: &ModelFn,
         data: &TrainingData,
     ) -> Result<(Self, Vec<Box<dyn Callback>>), TrainError> {
-        let (config, group) = (&trainer.config, trainer.group.as_ref());
+        let (config, group) = (&run.train, trainer.group.as_ref());
         let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
         data.parts().try_for_each(|(part, dataset)| data.check_labels(part, dataset.as_ref()))?;
         let map = ShardMap::new(config.shard_count(world_size), world_size)?;
@@ -63,16 +64,16 @@ impl Session {
         };
         let mut plans = compile(config)?;
         if let Some(group) = group {
-            compare_devices(group, trainer.device, config)?;
+            compare_devices(group, trainer.device, run.program.share_devices)?;
         }
         let (mut writer, saved) = match rank {
-            0 => RunWriter::open(config, data, &preparation, &trainer.attempt)
+            0 => RunWriter::open(run, data, &preparation, &trainer.attempt)
                 .map(|(writer, saved)| (Some(writer), saved))?,
             _ => (None, None),
         };
         let tuning = agree_on_algorithms(config, trainer.device, group, writer.as_mut(), &mut plans)?;
         if let Some(group) = group {
-            compare_setup(group, config, data, &plans)?;
+            compare_setup(group, run, data, &plans)?;
         }
         let plans = plans.of_rank(rank);
         let hosting = Hosting::of(map, rank);
@@ -142,7 +143,7 @@ impl Session {
         let files = match &mut writer {
             // A finished run stays as it is.
             Some(writer) if is_unfinished(config, &position) => {
-                writer.begin(config, data, &position, preparation.train.size())?
+                writer.begin(run, data, &position, preparation.train.size())?
             }
             _ => Vec::new(),
         };

@@ -6,67 +6,37 @@ use enmasse_wording::counted;
 
 use super::{ModelFn, Trainer};
 use crate::plans::compile_plans;
-use crate::{ConfigError, Devices, Preparation, TrainConfig, TrainError, TrainingData};
-
-/// The settings that [`Trainer::fit`] cannot obey, since they concern the device that it is given, the group, the terminal or the job.
-/// A caller that sets one must obey it, and says so by [`Trainer::obeys`].
-pub const CALLERS_SETTINGS: &[&str] = &[
-    "devices",
-    "isa",
-    "threads",
-    "share_devices",
-    "heartbeat",
-    "transport",
-    "sum",
-    "reduce_precision",
-    "stage",
-    "log_every",
-    "log_ranks",
-    "requeue_signal",
-    "json",
-];
+use crate::{ConfigError, Devices, Preparation, ProgramConfig, RunConfig, TrainConfig, TrainError, TrainingData};
 
 impl Trainer<'_> {
     /// The configuration for a fit of the model with this name on these data.
-    pub(super) fn used(&self, name: &str, model: &ModelFn, data: &TrainingData) -> Result<TrainConfig, TrainError> {
-        let mut config = self.config.clone();
+    pub(super) fn used(&self, name: &str, model: &ModelFn, data: &TrainingData) -> Result<RunConfig, TrainError> {
+        let program = self.program.clone().unwrap_or_else(|| self.own_program());
+        let mut config = RunConfig { train: self.config.clone(), program };
         config.check()?;
-        let refuse = |name: &str, reason: String| Err(ConfigError::setting(&self.config, name, reason).into());
-        if config.num_classes.is_some_and(|expected| expected != data.classes.len()) {
+        let refuse = |name: &str, reason: String| Err(ConfigError::setting(&config, name, reason).into());
+        if self.config.num_classes.is_some_and(|expected| expected != data.classes.len()) {
             return refuse("num_classes", format!("the data have {}", counted(data.classes.len(), "class")));
         }
-        let world_size = self.group.as_ref().map_or(1, |group| group.world_size());
-        if !self.callers.contains(&"devices") {
-            let name = self.device.name();
-            let used = Devices::new(name.split(' ').next().unwrap_or_default(), world_size);
-            if config
-                .devices
-                .as_ref()
-                .is_some_and(|devices| (&devices.kind, devices.count()) != (&used.kind, world_size))
-            {
-                return refuse("devices", format!("the trainer was given {name}, and a group of {world_size}"));
-            }
-            config.devices = Some(used);
-        }
-        let defaults = TrainConfig::default();
-        for name in CALLERS_SETTINGS.iter().filter(|name| **name != "devices" && !self.callers.contains(name)) {
-            if config.get(name) != defaults.get(name) {
-                let reason =
-                    "the trainer cannot obey it: it is decided by the device, the group or the program around it";
-                return refuse(name, reason.to_owned());
-            }
-        }
-        if config.model != name && config.model != defaults.model {
+        if self.config.model != name && self.config.model != TrainConfig::default().model {
             return refuse("model", format!("the trainer was given {name}"));
         }
-        config.model = name.to_owned();
-        // A caller that obeys the settings has found the model by its name.
-        if self.callers.is_empty() && !self.is_its_own(&config, model, data)? {
+        config.train.model = name.to_owned();
+        // A program with settings of its own has found the model by its name.
+        if self.program.is_none() && !self.is_its_own(&config.train, model, data)? {
             let reason = "the zoo has a model of this name with other tensors; give this one a name of its own";
             return Err(ConfigError::setting(&config, "model", reason.to_owned()).into());
         }
-        config.size = Some(Preparation::of(&config, data).train.size());
+        config.train.size = Some(Preparation::of(&config.train, data).train.size());
         Ok(config)
+    }
+
+    /// What a program without settings of its own has given this trainer.
+    fn own_program(&self) -> ProgramConfig {
+        let name = self.device.name();
+        let kind = name.split(' ').next().unwrap_or_default();
+        let world_size = self.group.as_ref().map_or(1, |group| group.world_size());
+        ProgramConfig { devices: Some(Devices::new(kind, world_size)), ..ProgramConfig::default() }
     }
 
     /// Whether the model may bear its name: the zoo has none of this name, or one of the same tensors.

@@ -12,8 +12,8 @@ use enmasse_device::Device;
 use enmasse_graph::{Conv, Target, Tensor};
 use enmasse_train::{
     Callback, CallbackResult, Checkpoint, Classifier, Control, Engine, EpochPosition, EpochRecord, Keep, Objective,
-    OptimizerKind, Precision, Preparation, Progress, RunPaths, TrainConfig, TrainError, Trainer, TrainingData,
-    compile_plans, evaluate, initialize,
+    OptimizerKind, Precision, Preparation, Progress, RunConfig, RunPaths, TrainConfig, TrainError, Trainer,
+    TrainingData, compile_plans, evaluate, initialize,
 };
 
 /// The CPU device at its best instruction set.
@@ -95,11 +95,12 @@ fn a_run_learns_and_leaves_its_files() {
     // The element type of activations is the run's choice, which its checkpoint keeps.
     for precision in [Precision::F32, Precision::Bf16] {
         let mut changed = checkpoint.clone();
-        changed.meta.configuration = TrainConfig { precision, ..config(&out) }.to_toml();
+        let train = TrainConfig { precision, ..config(&out) };
+        changed.meta.configuration = RunConfig { train, ..RunConfig::default() }.to_toml();
         let file = folder.path().join("changed.safetensors");
         changed.save(&file).unwrap();
         let preparation = Preparation::new(&config(&out), DataKind::Folder);
-        assert_eq!(Classifier::open(&file, None, &preparation, &[]).unwrap().configuration.precision, precision);
+        assert_eq!(Classifier::open(&file, None, &preparation, &[]).unwrap().configuration.train.precision, precision);
     }
 }
 

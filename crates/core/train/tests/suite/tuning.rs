@@ -153,7 +153,7 @@ fn a_classifier_uses_the_choices_of_its_run() {
         let preparation = Preparation::new(&config(&out), DataKind::Folder);
         let mut classifier = Classifier::open(&out, None, &preparation, &[]).unwrap();
         assert_eq!(classifier.is_tuned(), tune, "{name}");
-        classifier.configuration.exact = exact;
+        classifier.configuration.train.exact = exact;
         let program = classifier.program(&net, &direct, batch).unwrap();
         let plan = &program.plans().evaluate;
         let layer = plan.instructions.iter().position(|node| node.layer == "b").unwrap();

@@ -14,7 +14,9 @@ use enmasse_device::{Batch, Device, HostBatch, Program, StepInputs};
 use enmasse_graph::{Choices, CompileOptions, Mode, Phase, Plans};
 use enmasse_system::machine::peak_rss_bytes;
 use enmasse_tensor::RandomStream;
-use enmasse_train::{Objective, Preparation, TrainConfig, TrainError, compile_plans, initialize, require_memory, tune};
+use enmasse_train::{
+    Objective, Preparation, RunConfig, TrainConfig, TrainError, compile_plans, initialize, require_memory, tune,
+};
 use enmasse_wording::mebibytes;
 use serde_json::json;
 
@@ -89,18 +91,18 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
     let evaluate = matches.get_flag("eval");
     let steps = matches.get_one("steps").copied().unwrap_or(1);
     let _interrupts = Interrupts::watch()?;
-    if let Some(devices) = config.devices.as_ref().filter(|devices| devices.count() > 1) {
+    if let Some(devices) = config.program.devices.as_ref().filter(|devices| devices.count() > 1) {
         return Err(Failure::Usage(format!("--devices {devices}: a step is timed on one device; set one")));
     }
     let device = Rank::alone().device(&config)?;
-    let mut output = Output::new(config.json);
+    let mut output = Output::new(config.program.json);
     let mut program = program(&config, classes, evaluate, device.as_ref(), &mut output)?;
-    let shards = if evaluate { 1 } else { config.shard_count(1) };
-    let batch = shards * config.batch_per_shard(shards);
+    let shards = if evaluate { 1 } else { config.train.shard_count(1) };
+    let batch = shards * config.train.batch_per_shard(shards);
     let mode = if evaluate { Mode::Evaluate } else { Mode::Train };
     let profiled = matches.get_flag("profile");
     let Times { start, first, rest: mut milliseconds } =
-        time_steps(program.as_mut(), &config, batch, classes, steps, profiled)?;
+        time_steps(program.as_mut(), &config.train, batch, classes, steps, profiled)?;
     milliseconds.sort_unstable_by(f64::total_cmp);
 
     let (median, least) = (median(&milliseconds), milliseconds.first().copied().unwrap_or(0.0));
@@ -130,13 +132,13 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
             "{} {}, {batch} x {size}x{size}, {}, {}: {images_per_second:.1} images/s, median {median:.2} ms, least {least:.2} ms, \
              {gflops:.0} GFLOP/s{}, \
              first step {first:.2} ms, begun {start:.0} ms after the start, peak memory {}",
-            config.model,
+            config.train.model,
             if evaluate { "forward" } else { "training step" },
-            config.precision,
+            config.train.precision,
             device.name(),
             share.map_or(String::new(), |share| format!(" ({:.0} % of the peak of direct matmuls)", 100.0 * share)),
             mebibytes(peak as usize),
-            size = config.image_size(None),
+            size = config.train.image_size(None),
         )),
     }
     if let Some(profile) = profile.filter(|_| !output.is_json()) {
@@ -146,45 +148,45 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 /// The speed of training on one device: the median over `steps` steps.
-pub fn images_per_second(config: &TrainConfig, classes: usize, steps: usize) -> Result<f64, Failure> {
+pub fn images_per_second(config: &RunConfig, classes: usize, steps: usize) -> Result<f64, Failure> {
     let device = Rank::alone().device(config)?;
     let mut program = program(config, classes, false, device.as_ref(), &mut Output::new(true))?;
-    let batch = config.batch_per_shard(1);
-    let mut milliseconds = time_steps(program.as_mut(), config, batch, classes, steps, false)?.rest;
+    let batch = config.train.batch_per_shard(1);
+    let mut milliseconds = time_steps(program.as_mut(), &config.train, batch, classes, steps, false)?.rest;
     milliseconds.sort_unstable_by(f64::total_cmp);
     Ok(batch as f64 / median(&milliseconds) * 1e3)
 }
 
 fn program(
-    config: &TrainConfig,
+    config: &RunConfig,
     classes: usize,
     evaluate: bool,
     device: &dyn Device,
     output: &mut Output,
 ) -> Result<Box<dyn Program>, Failure> {
-    let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
-    let shards = if evaluate { 1 } else { config.shard_count(1) };
+    let model = enmasse_models::find(&config.train.model).map_err(|error| Failure::Usage(error.to_string()))?;
+    let shards = if evaluate { 1 } else { config.train.shard_count(1) };
     let compile = |batch: usize| -> Result<Plans, TrainError> {
-        let config = &TrainConfig { batch: Some(batch), ..config.clone() };
         if evaluate {
             let options = CompileOptions {
-                precision: config.precision,
-                ..CompileOptions::new(config.model.clone(), batch, config.image_size(None), classes)
+                precision: config.train.precision,
+                ..CompileOptions::new(config.train.model.clone(), batch, config.train.image_size(None), classes)
             };
             return Ok(device.target().compile_evaluation(&|x| model.forward(x, classes), &options)?);
         }
-        let (preparation, objective) = (Preparation::new(config, DataKind::Folder), Objective::default());
+        let (preparation, objective) = (Preparation::new(&config.train, DataKind::Folder), Objective::default());
         let forward = |x, classes| model.forward(x, classes);
-        compile_plans(config, &preparation, &forward, &objective, classes, shards, &device.target())
+        let config = TrainConfig { batch: Some(batch), ..config.train.clone() };
+        compile_plans(&config, &preparation, &forward, &objective, classes, shards, &device.target())
     };
-    let mut plans = compile(config.batch_per_shard(shards))?;
+    let mut plans = compile(config.train.batch_per_shard(shards))?;
     require_memory(device, &plans, &compile)?;
-    if config.tune {
+    if config.train.tune {
         let (_, tuning) = tune(device, &mut plans, Choices::default()).map_err(Failure::error)?;
         tuned(&tuning).for_each(|line| output.fact(line));
     }
     let mut program = device.compile(plans, None).map_err(Failure::error)?;
-    initialize(program.as_mut(), config.seed).map_err(Failure::error)?;
+    initialize(program.as_mut(), config.train.seed).map_err(Failure::error)?;
     Ok(program)
 }
 

@@ -14,8 +14,8 @@ use enmasse_data::{
 };
 use enmasse_system::files::write_whole;
 use enmasse_train::{
-    EpochPosition, Evaluation, LayeredConfig, MetricName, OnBadSample, RunPaths, Setting, Source, SplitRecord,
-    Surroundings, TrainConfig, TrainingData, compare_devices, compare_evaluated, evaluate, evaluate_with_mistakes,
+    EpochPosition, Evaluation, LayeredConfig, MetricName, OnBadSample, RunConfig, RunPaths, Setting, Source,
+    SplitRecord, Surroundings, TrainingData, compare_devices, compare_evaluated, evaluate, evaluate_with_mistakes,
 };
 use enmasse_wording::counted;
 use report::Report;
@@ -123,7 +123,7 @@ pub fn test_command() -> Command {
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let layers = settings::layers(matches)?;
     let csv = matches.get_flag("csv");
-    if csv && layers.config().json {
+    if csv && layers.config().program.json {
         return Err(Failure::Usage("--csv: cannot be combined with --json; use one of them".to_owned()));
     }
     let launched = Launched::from_environment(&layers)?;
@@ -140,14 +140,13 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let saved = saved_config(&source)?;
     if let Some(saved) = &saved {
         // Before the data: those of a program may be its own too.
-        weights::known_model(&source, &saved.model)?;
+        weights::known_model(&source, &saved.train.model)?;
     }
     let own = match &saved {
-        Some(TrainConfig { data: Some(data), .. }) => Some(data.clone()),
-        Some(TrainConfig { data: None, .. }) => Some(shapes()?),
+        Some(saved) => Some(saved.train.data.clone().map_or_else(shapes, Ok)?),
         None => None,
     };
-    let named = layers.config().data.clone().filter(|_| layers.source("data") == Some(&Source::CommandLine));
+    let named = layers.config().train.data.clone().filter(|_| layers.source("data") == Some(&Source::CommandLine));
     let root = match (named, &own) {
         (Some(root), _) => root,
         (None, Some(root)) => {
@@ -164,7 +163,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let form = Form::of(&root);
     let kind = match form {
         Form::Packed | Form::Known => {
-            enmasse_data::open(&root, &layers.config().open_options()).map_err(Failure::error)?.kind
+            enmasse_data::open(&root, &layers.config().train.open_options()).map_err(Failure::error)?.kind
         }
         Form::Other => DataKind::Folder,
     };
@@ -173,7 +172,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     // A rank is given all metrics of the run.
     if launched.is_none()
         && layers.source("metrics") == Some(&Source::CommandLine)
-        && layers.config().metrics.contains(&MetricName::GradientNorm)
+        && layers.config().train.metrics.contains(&MetricName::GradientNorm)
     {
         return Err(Failure::Usage("--metrics gradient_norm: only training has gradients; leave it out".to_owned()));
     }
@@ -191,7 +190,12 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     };
     // Ranks that are processes get the values decided here.
     let mut config = weights.compute_as_trained(settings::finish(layers.clone(), ranks)?)?;
-    config.devices.iter_mut().filter(|devices| !devices.is_undecided()).for_each(|devices| devices.automatic = false);
+    config
+        .program
+        .devices
+        .iter_mut()
+        .filter(|devices| !devices.is_undecided())
+        .for_each(|devices| devices.automatic = false);
     let asked = matches.get_one::<String>("part").map(String::as_str);
     if let (Some(part), Some("all"), false) = (form.held_out(), asked, settings::is_decided(matches)) {
         return Err(Failure::Usage(format!(
@@ -202,9 +206,9 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
     let options = match &saved {
         Some(saved) if is_own => {
-            OpenOptions { reading: config.reading(), remote: config.remote(), ..saved.open_options() }
+            OpenOptions { reading: config.train.reading(), remote: config.train.remote(), ..saved.train.open_options() }
         }
-        _ => config.open_options(),
+        _ => config.train.open_options(),
     };
     let asked = match asked {
         Some("test") => Asked::Test,
@@ -224,7 +228,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             ranks::as_rank(&launched, &config, None, |rank| {
                 let mut request = request;
                 settings::settle(&mut request.config, &layers, rank, !is_decided && rank.is_first())?;
-                request.config.devices.iter_mut().for_each(|devices| devices.automatic = false);
+                request.config.program.devices.iter_mut().for_each(|devices| devices.automatic = false);
                 let copier = if is_decided { Copier::Others } else { Copier::Rank(rank) };
                 let judging = (!is_decided && rank.is_first()).then_some(&layers);
                 request.open(copier, judging, true)?.evaluate(rank)
@@ -233,7 +237,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         None => {
             let root = request.root.clone();
             let task = request.open(Copier::Alone, Some(&layers), false)?;
-            let world_size = task.config.rank_count(cores());
+            let world_size = task.config.program.rank_count(cores());
             let command = || task.command_line(&root);
             ranks::host(world_size, &task.config, None, command, interrupts, |rank| task.evaluate(rank))
         }
@@ -279,7 +283,7 @@ struct Request {
     form: Form,
     asked: Asked,
     options: OpenOptions,
-    config: TrainConfig,
+    config: RunConfig,
     shown: Shown,
     crops: Vec<EvalCrop>,
 }
@@ -364,7 +368,7 @@ impl Request {
 
 /// The configuration of a run, and whether its data are those to evaluate.
 struct Saved {
-    config: TrainConfig,
+    config: RunConfig,
     is_own: bool,
 }
 
@@ -440,7 +444,7 @@ struct Task {
     warnings: Vec<DataWarning>,
     asked: Asked,
     part: Part,
-    config: TrainConfig,
+    config: RunConfig,
     shown: Shown,
     /// Those by which each image is evaluated.
     crops: Vec<EvalCrop>,
@@ -455,18 +459,18 @@ impl Task {
             warn_of_left_out(left_out);
             warn_of_data(warnings);
         }
-        let batch = config.batch_per_shard(rank.world_size());
+        let batch = config.train.batch_per_shard(rank.world_size());
         let shard = rank.group.as_ref().map_or(0, |group| group.rank());
         let sharding = Sharding::one(shard, rank.world_size(), batch);
-        let pool = DecodePool::new(rank.loader_threads(config)).map_err(Failure::error)?;
-        let pool = pool.timeout(config.timeout(rank.world_size()));
+        let pool = DecodePool::new(rank.loader_threads(&config.train)).map_err(Failure::error)?;
+        let pool = pool.timeout(config.train.timeout(rank.world_size()));
         let transform = weights.classifier.transform.clone();
         let loader = EvalLoader::new(&pool, data.clone(), transform, sharding).map_err(Failure::error)?;
-        let loader = loader.skip_unreadable(config.bad_samples() != OnBadSample::Error);
+        let loader = loader.skip_unreadable(config.train.bad_samples() != OnBadSample::Error);
         let loader = loader.cropped(crops).map_err(Failure::error)?;
         let device = rank.device(config)?;
         if let Some(group) = &rank.group {
-            compare_devices(group, device.as_ref(), &self.config)?;
+            compare_devices(group, device.as_ref(), config.program.share_devices)?;
         }
         let forward = |x, classes| weights.model.forward(x, classes);
         // Evaluation has no collectives: the group only adds up the sums at its end.
@@ -475,7 +479,8 @@ impl Task {
             compare_evaluated(group, program.as_mut(), data.as_ref())?;
         }
         let (total, group) = (data.len() as u64, rank.group.as_ref());
-        let audience = if rank.is_first() { Audience::Everybody(Output::new(config.json)) } else { Audience::Nobody };
+        let audience =
+            if rank.is_first() { Audience::Everybody(Output::new(config.program.json)) } else { Audience::Nobody };
         let mut reporter = Reporter::new(audience);
         let position = EpochPosition::default();
         let evaluate = if shown.mistakes.is_some() { evaluate_with_mistakes } else { evaluate };
@@ -483,7 +488,7 @@ impl Task {
         if let (true, Some(path)) = (rank.is_first(), &shown.confusion) {
             self.draw(path, &found)?;
         }
-        let everything = config.json || shown.csv;
+        let everything = config.program.json || shown.csv;
         let mistakes = shown.mistakes.map(|count| count.unwrap_or(if everything { usize::MAX } else { MISTAKES }));
         let classes = self.classes();
         let report = Report { found: &found, classes: &classes, data: data.as_ref(), mistakes };
@@ -555,14 +560,14 @@ impl Task {
 }
 
 /// The configuration of a run; `None` for a weights file.
-fn saved_config(path: &Path) -> Result<Option<TrainConfig>, Failure> {
+fn saved_config(path: &Path) -> Result<Option<RunConfig>, Failure> {
     if !path.is_dir() {
         return Ok(None);
     }
     let paths = RunPaths::new(path);
     paths.require_weights().map_err(Failure::error)?;
     let text = paths.saved_config().map_err(Failure::error)?;
-    text.map(|text| TrainConfig::from_toml(&text)).transpose().map_err(Failure::error)
+    text.map(|text| RunConfig::from_toml(&text)).transpose().map_err(Failure::error)
 }
 
 /// The part of a known data set or a packed file that is held out for evaluation.
@@ -583,14 +588,15 @@ fn held_out(weights: &Weights, opened: OpenData, root: &Path) -> Result<Arc<dyn 
 /// The data of a run in its parts: those of its split, or the data set's own.
 fn validation_part(
     weights: &Weights,
-    saved: Option<&TrainConfig>,
+    saved: Option<&RunConfig>,
     root: &Path,
     options: &OpenOptions,
 ) -> Result<TrainingData, Failure> {
     let Some(saved) = saved else {
         return Err(Failure::Usage("--split val: only a run folder knows which part of DATA validated it".to_owned()));
     };
-    let options = OpenOptions { reading: options.reading, remote: options.remote.clone(), ..saved.open_options() };
+    let options =
+        OpenOptions { reading: options.reading, remote: options.remote.clone(), ..saved.train.open_options() };
     let paths = RunPaths::new(&weights.path);
     match paths.split().exists() {
         true => {

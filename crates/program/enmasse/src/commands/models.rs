@@ -3,7 +3,7 @@
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_graph::{Arena, CompileOptions, compile_evaluation};
 use enmasse_models::Model;
-use enmasse_train::TrainConfig;
+use enmasse_train::{RunConfig, TrainConfig};
 use enmasse_wording::grouped;
 use serde_json::json;
 
@@ -41,26 +41,26 @@ pub fn command() -> Command {
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut config = settings::finish(settings::layers(matches)?, Ranks::One)?;
-    config.batch = config.batch.or(Some(USUAL_BATCH));
+    config.train.batch = config.train.batch.or(Some(USUAL_BATCH));
     let known = |name: &String| enmasse_models::find(name).map_err(|error| Failure::Usage(error.to_string()));
     let models: Vec<Model> = match matches.get_many("name") {
         Some(names) => names.map(known).collect::<Result<_, _>>()?,
         None => enmasse_models::models().to_vec(),
     };
     let _interrupts = Interrupts::watch()?;
-    let mut output = Output::new(config.json);
+    let mut output = Output::new(config.program.json);
     if !output.is_json() {
         let rate = if matches.get_flag("bench") { "  images/s" } else { "" };
         output.text(format_args!("{:<18} {:>12}  images{rate}", "model", "parameters"));
     }
     for model in models {
-        let size = config.size.unwrap_or(model.size());
+        let size = config.train.size.unwrap_or(model.size());
         let classes = usual_classes(size);
         let parameters = count_parameters(&model, size, classes)?;
         let rate = match matches.get_flag("bench") {
             true => {
-                let (model, size) = (model.name().to_owned(), Some(size));
-                Some(bench::images_per_second(&TrainConfig { model, size, ..config.clone() }, classes, STEPS)?)
+                let train = TrainConfig { model: model.name().to_owned(), size: Some(size), ..config.train.clone() };
+                Some(bench::images_per_second(&RunConfig { train, ..config.clone() }, classes, STEPS)?)
             }
             false => None,
         };

@@ -70,15 +70,15 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
     let evaluates = matches.get_flag("eval");
     let mut output = Output::new(false);
     if let Some(gpu) = matches.get_one::<String>("roofline").and_then(|name| Gpu::find(name)) {
-        let plans = compiled(&config, classes, config.shard_count(1), &target())?;
+        let plans = compiled(&config.train, classes, config.train.shard_count(1), &target())?;
         output.block(roofline::table(printed(&plans, evaluates), gpu).map_err(Failure::error)?);
         return output.finish();
     }
-    let world_size = config.rank_count(cores());
-    let shards = config.shard_count(world_size);
+    let world_size = config.program.rank_count(cores());
+    let shards = config.train.shard_count(world_size);
     let device = Rank::alone().device(&config)?;
-    let mut plans = compiled(&config, classes, shards, &device.target())?;
-    if config.tune {
+    let mut plans = compiled(&config.train, classes, shards, &device.target())?;
+    if config.train.tune {
         let (_, tuning) = tune(device.as_ref(), &mut plans, Choices::default()).map_err(Failure::error)?;
         tuned(&tuning).for_each(|line| output.fact(line));
     }

@@ -81,7 +81,7 @@ pub fn command() -> Command {
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let _interrupts = Interrupts::watch()?;
     let layers = settings::layers(matches)?;
-    let form = match (layers.config().json, matches.get_flag("csv")) {
+    let form = match (layers.config().program.json, matches.get_flag("csv")) {
         (true, true) => {
             return Err(Failure::Usage("--csv: cannot be combined with --json; use one of them".to_owned()));
         }
@@ -100,14 +100,14 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let top = matches.get_one("top").copied().unwrap_or(if form == Form::Csv { 1 } else { 5 });
     let top = top.min(weights.classifier.classes.len());
 
-    let images = images(given, &config, &layers)?;
+    let images = images(given, &config.train, &layers)?;
     settings::tell_of_idle_devices(&layers);
     let rank = Rank::alone();
     let device = rank.device(&config)?;
-    let batch = config.batch_per_shard(1).min(images.len());
+    let batch = config.train.batch_per_shard(1).min(images.len());
     let forward = |x, classes| weights.model.forward(x, classes);
     let mut program = weights.classifier.program(&forward, device.as_ref(), batch)?;
-    let pool = DecodePool::new(rank.loader_threads(&config)).map_err(Failure::error)?;
+    let pool = DecodePool::new(rank.loader_threads(&config.train)).map_err(Failure::error)?;
 
     let mut output = Output::new(form == Form::Json);
     if form == Form::Csv {

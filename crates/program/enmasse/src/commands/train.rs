@@ -11,9 +11,9 @@ use enmasse_graph::Target;
 use enmasse_launch::{Launcher, process_variable};
 use enmasse_models::Model;
 use enmasse_train::{
-    CALLERS_SETTINGS, Devices, DoneRecord, LayeredConfig, Objective, Preparation, RUNS, Resume, RunFolder, RunPaths,
-    SETTINGS, Source, Stop, StopRequests, TrainConfig, TrainError, Trainer, TrainingData, TransportKind, compile_plans,
-    locate_run,
+    Devices, DoneRecord, LayeredConfig, Objective, Preparation, ProgramConfig, RUNS, Resume, RunConfig, RunFolder,
+    RunPaths, SETTINGS, Source, Stop, StopRequests, TrainConfig, TrainError, Trainer, TrainingData, TransportKind,
+    compile_plans, locate_run,
 };
 use enmasse_wording::{counted, grouped, one_line};
 
@@ -96,7 +96,7 @@ fn name_run(matches: &ArgMatches, layers: &mut LayeredConfig) -> Result<(), Fail
     if name.as_os_str().is_empty() {
         return Err(Failure::Usage("--name is empty; give a name for the run".to_owned()));
     }
-    if let (Some(out), Some(&Source::CommandLine)) = (&layers.config().out, layers.source("out")) {
+    if let (Some(out), Some(&Source::CommandLine)) = (&layers.config().train.out, layers.source("out")) {
         let why = format!("--out {} names the run's folder; leave one of them out", out.display());
         return Err(Failure::Usage(format!("--name {}: {why}", name.display())));
     }
@@ -113,7 +113,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     name_run(matches, &mut layers)?;
     name_resumed(&mut layers)?;
     let launched = LauncherFlags::of(matches).place(process_variable, &mut layers)?;
-    if let (Some(out), None | Some(0)) = (&layers.config().out, launched.as_ref().map(|launched| launched.place.rank))
+    if let (Some(out), None | Some(0)) =
+        (&layers.config().train.out, launched.as_ref().map(|launched| launched.place.rank))
         && !out.exists()
     {
         signals.made(out);
@@ -125,7 +126,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             signals.launched(launched.place.rank);
             let checks = !settings::is_decided(matches);
             let join = |rank: &Rank| signals.within(rank.group.clone(), || join_run(layers, rank, checks, &signals));
-            ranks::as_rank(&launched, &asked, asked.out.as_deref(), join)
+            ranks::as_rank(&launched, &asked, asked.train.out.as_deref(), join)
         }
         None => start_run(layers, interrupts, &signals),
     };
@@ -134,7 +135,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 
 /// The parts of a run, once they have been checked against each other.
 struct Run {
-    config: TrainConfig,
+    config: RunConfig,
     model: Model,
     data: TrainingData,
 }
@@ -143,10 +144,10 @@ struct Run {
 fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSignals) -> Result<(), Failure> {
     let attempt = attempt();
     let asked = layers.config();
-    let located = match asked.resume.is_on() || attempt.is_repeated() {
+    let located = match asked.train.resume.is_on() || attempt.is_repeated() {
         true => {
-            let paths = locate(asked.out.as_deref(), &asked.model, asked.resume.is_on(), signals)?;
-            check_resumes(asked, &paths)?;
+            let paths = locate(asked.train.out.as_deref(), &asked.train.model, asked.train.resume.is_on(), signals)?;
+            check_resumes(&asked.train, &paths)?;
             if attempt.is_repeated() {
                 // Slurm has restarted the job: the run goes on where its last start has left it.
                 layers.argument("resume", "true")?;
@@ -159,14 +160,14 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
         lay_saved_run(&mut layers, paths)?;
     }
     let mut config = settings::finish(layers.clone(), Ranks::OfMachine)?;
-    if config.transport == TransportKind::Mpi {
+    if config.program.transport == TransportKind::Mpi {
         return Err(not_of_mpi(Launcher::Nobody));
     }
-    signals.requeue_on(config.requeue_signal);
-    let world_size = config.rank_count(cores());
+    signals.requeue_on(config.program.requeue_signal);
+    let world_size = config.program.rank_count(cores());
     // The effective configuration includes the machine's defaults.
-    config.devices = config.devices.or_else(|| Some(Devices::new(settings::usual_kind(), world_size)));
-    let resumed = located.as_ref().filter(|paths| paths.resumed_checkpoint(&config.resume).exists());
+    config.program.devices = config.program.devices.or_else(|| Some(Devices::new(settings::usual_kind(), world_size)));
+    let resumed = located.as_ref().filter(|paths| paths.resumed_checkpoint(&config.train.resume).exists());
     let mut run = prepare(config, resumed, world_size, Copier::Alone)?;
     if let Some(paths) = resumed
         && is_finished(&run.config, paths, &Rank::alone(), run.data.test.is_some())?
@@ -178,11 +179,11 @@ fn start_run(mut layers: LayeredConfig, interrupts: Interrupts, signals: &RunSig
     // The folder comes last: a run that is refused before leaves nothing behind.
     let paths = match located {
         Some(paths) => paths,
-        None => locate(run.config.out.as_deref(), &run.config.model, false, signals)?,
+        None => locate(run.config.train.out.as_deref(), &run.config.train.model, false, signals)?,
     };
-    run.config.out = Some(paths.root().to_owned());
+    run.config.train.out = Some(paths.root().to_owned());
     // Checks that the folder can be written, and is free; rank 0 opens it again.
-    RunFolder::open(paths.clone(), run.config.resume.clone(), &attempt).map_err(Failure::error)?;
+    RunFolder::open(paths.clone(), run.config.train.resume.clone(), &attempt).map_err(Failure::error)?;
     let command = || command_line(&run.config);
     if signals.requests.asked() == Some(Stop::Requeue) {
         // Nothing is done yet, so there is nothing to save.
@@ -200,12 +201,12 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, checks: bool, signals: &RunS
     let asked = layers.config().clone();
     // The job's launcher, or Slurm, has restarted it: the run resumes.
     let repeated = rank.attempt() > 0 || attempt.is_repeated();
-    let out = match &asked.out {
+    let out = match &asked.train.out {
         Some(out) => out.clone(),
         None => {
             let own = if rank.is_first() {
-                let anybodys = asked.resume.is_on() || (repeated && attempt.job.is_empty());
-                locate(None, &asked.model, anybodys, signals)?.root().display().to_string()
+                let anybodys = asked.train.resume.is_on() || (repeated && attempt.job.is_empty());
+                locate(None, &asked.train.model, anybodys, signals)?.root().display().to_string()
             } else {
                 String::new()
             };
@@ -217,20 +218,20 @@ fn join_run(mut layers: LayeredConfig, rank: &Rank, checks: bool, signals: &RunS
     }
     let paths = RunPaths::new(&out);
     if warns {
-        check_resumes(&asked, &paths)?;
+        check_resumes(&asked.train, &paths)?;
     }
-    if layers.config().resume.is_on() {
+    if layers.config().train.resume.is_on() {
         lay_saved_run(&mut layers, &paths)?;
     }
     let ranks = Ranks::Launched { local_rank: rank.local_rank(), speaks: warns };
     let mut config = settings::finish(layers.clone(), ranks)?;
     settings::settle(&mut config, &layers, rank, warns)?;
-    signals.requeue_on(config.requeue_signal);
-    config.out = Some(out);
+    signals.requeue_on(config.program.requeue_signal);
+    config.train.out = Some(out);
     // A rank of a job computes on one device; the run's record has the number of devices.
-    let one = config.devices.unwrap_or_else(|| Devices::new(settings::usual_kind(), 1));
-    config.devices = Some(one.of_run(rank.world_size()));
-    let resumes = config.resume.is_on() && paths.resumed_checkpoint(&config.resume).exists();
+    let one = config.program.devices.unwrap_or_else(|| Devices::new(settings::usual_kind(), 1));
+    config.program.devices = Some(one.of_run(rank.world_size()));
+    let resumes = config.train.resume.is_on() && paths.resumed_checkpoint(&config.train.resume).exists();
     let resumed = Some(&paths).filter(|_| resumes);
     let copier = if checks { Copier::Rank(rank) } else { Copier::Others };
     let run = prepare(config, resumed, rank.world_size(), copier)?;
@@ -258,13 +259,13 @@ fn locate(out: Option<&Path>, model: &str, resume: bool, signals: &RunSignals) -
 /// Puts the configuration of the run to be resumed below all other settings, if there is one.
 fn lay_saved_run(layers: &mut LayeredConfig, paths: &RunPaths) -> Result<(), Failure> {
     let Some(text) = paths.saved_config().map_err(Failure::error)? else { return Ok(()) };
-    let laid = match paths.resumed_checkpoint(&layers.config().resume).exists() {
+    let laid = match paths.resumed_checkpoint(&layers.config().train.resume).exists() {
         true => layers.saved_run(&text, paths.root()),
         false => layers.begun_run(&text, paths.root()),
     };
     // The file is the run's, not what the user typed.
     laid.map_err(Failure::error)?;
-    match (&layers.config().data, layers.source("data")) {
+    match (&layers.config().train.data, layers.source("data")) {
         (Some(data), Some(Source::Saved(run))) => check_data_of_run(data, run),
         _ => Ok(()),
     }
@@ -273,13 +274,13 @@ fn lay_saved_run(layers: &mut LayeredConfig, paths: &RunPaths) -> Result<(), Fai
 /// `--resume RUN` is `--resume` with RUN as the folder of the run, which must hold one.
 fn name_resumed(layers: &mut LayeredConfig) -> Result<(), Failure> {
     let asked = layers.config();
-    let Some(run) = asked.resume.run() else { return Ok(()) };
+    let Some(run) = asked.train.resume.run() else { return Ok(()) };
     let refuse = |why: String| Err(Failure::Usage(format!("--resume {why}")));
-    if let Some(out) = asked.out.as_deref().filter(|out| *out != run) {
+    if let Some(out) = asked.train.out.as_deref().filter(|out| *out != run) {
         let (run, out) = (run.display(), out.display());
         return refuse(format!("{run}: the run goes on in its own folder; leave out --out {out}"));
     }
-    if let Err(error) = RunPaths::new(run).check_resume(&asked.resume) {
+    if let Err(error) = RunPaths::new(run).check_resume(&asked.train.resume) {
         return refuse(error.to_string());
     }
     let run = run.display().to_string();
@@ -301,47 +302,47 @@ fn check_resumes(asked: &TrainConfig, paths: &RunPaths) -> Result<(), Failure> {
 
 /// Opens the data, and makes all checks that need no running ranks.
 fn prepare(
-    mut config: TrainConfig,
+    mut config: RunConfig,
     resumed: Option<&RunPaths>,
     world_size: usize,
     copier: Copier,
 ) -> Result<Run, Failure> {
-    let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
-    if let (Some(weights), None) = (&config.weights, resumed) {
+    let model = enmasse_models::find(&config.train.model).map_err(|error| Failure::Usage(error.to_string()))?;
+    if let (Some(weights), None) = (&config.train.weights, resumed) {
         check_weights(weights)?;
     }
-    if let Some(run) = config.data.as_deref().filter(|root| RunPaths::new(*root).is_resumable()) {
+    if let Some(run) = config.train.data.as_deref().filter(|root| RunPaths::new(*root).is_resumable()) {
         let run = run.display();
         return Err(Failure::Usage(format!("{run} is a run, not data: to resume it, pass --resume {run}")));
     }
-    let (root, own_size) = match &config.data {
+    let (root, own_size) = match &config.train.data {
         Some(root) => (root.clone(), None),
         None => (shapes()?, Some(SHAPES_SIZE)),
     };
-    config.size = config.size.or(own_size);
+    config.train.size = config.train.size.or(own_size);
     let (read_from, left_out) = stage(&config, &root, copier)?;
     let mut data = match resumed.filter(|paths| paths.split().exists()) {
         Some(paths) => {
             let split = paths.read_split().map_err(Failure::error)?;
-            TrainingData::from_record(&read_from, split, &config.open_options())?
+            TrainingData::from_record(&read_from, split, &config.train.open_options())?
         }
-        None => TrainingData::open(&read_from, &config.open_options())?,
+        None => TrainingData::open(&read_from, &config.train.open_options())?,
     };
     data.left_out.append(left_out);
     // A resumed run keeps its split, so repeating the option is not a mistake.
     data.has_parts &= resumed.is_none();
-    check_classes(&config, &root, &data.classes)?;
-    config.size = Some(config.image_size(data.kind.native_size()));
-    let preparation = Preparation::new(&config, data.kind);
-    let shards = config.shard_count(world_size);
+    check_classes(&config.train, &root, &data.classes)?;
+    config.train.size = Some(config.train.image_size(data.kind.native_size()));
+    let preparation = Preparation::new(&config.train, data.kind);
+    let shards = config.train.shard_count(world_size);
     ShardMap::new(shards, world_size).map_err(|error| Failure::Usage(format!("--shards {shards}: {error}")))?;
-    let (samples, batch) = (data.train.len(), config.batch_per_shard(shards));
+    let (samples, batch) = (data.train.len(), config.train.batch_per_shard(shards));
     let global_batch = batch.saturating_mul(shards);
-    if config.drop_last && samples < global_batch {
+    if config.train.drop_last && samples < global_batch {
         return Err(Failure::error(DataError::TooFewSamples { samples, global_batch, shards, batch }));
     }
     compile_plans(
-        &config,
+        &config.train,
         &preparation,
         &|x, classes| model.forward(x, classes),
         &Objective::default(),
@@ -355,7 +356,7 @@ fn prepare(
 /// Warns of what is left out of the data, of options that have no effect, and of more computing threads than cores.
 fn warn(layers: &LayeredConfig, run: &Run, is_launched: bool, local_ranks: usize) {
     let Run { config, data, .. } = run;
-    let size = config.image_size(data.kind.native_size());
+    let size = config.train.image_size(data.kind.native_size());
     let is_padded = matches!(data.kind.crop(size), Crop::Padded { .. });
     let surroundings = data.surroundings(is_padded, is_launched);
     warn_of_left_out(&data.left_out);
@@ -366,7 +367,7 @@ fn warn(layers: &LayeredConfig, run: &Run, is_launched: bool, local_ranks: usize
     for line in layers.without_effect(&surroundings, |_| true) {
         say(format_args!("warning: {line}"));
     }
-    if let Some(line) = too_many_threads(config, local_ranks, cores()) {
+    if let Some(line) = too_many_threads(&config.program, local_ranks, cores()) {
         say(format_args!("warning: {line}"));
     }
 }
@@ -386,7 +387,7 @@ fn unvalidated(classes: &[&str]) -> Option<String> {
 }
 
 /// The warning if ranks that share some cores have more computing threads than these.
-fn too_many_threads(config: &TrainConfig, local_ranks: usize, cores: usize) -> Option<String> {
+fn too_many_threads(config: &ProgramConfig, local_ranks: usize, cores: usize) -> Option<String> {
     let threads = (0..local_ranks).map(|rank| config.threads_of_rank(cores, rank, local_ranks));
     let threads = threads.fold(0, usize::saturating_add);
     (threads > cores).then(|| {
@@ -437,13 +438,13 @@ fn check_classes(config: &TrainConfig, root: &Path, classes: &[String]) -> Resul
 /// One rank of the run.
 fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure> {
     let Run { config, model, data, .. } = run;
-    let (device, loader_threads) = (rank.device(config)?, rank.loader_threads(config));
+    let (device, loader_threads) = (rank.device(config)?, rank.loader_threads(&config.train));
     let fit = |trainer: Trainer| {
         let trainer = match &rank.group {
             Some(group) => trainer.group(group.clone()),
             None => trainer,
         };
-        let trainer = trainer.loader_threads(loader_threads).obeys(CALLERS_SETTINGS).attempt(attempt());
+        let trainer = trainer.loader_threads(loader_threads).program(config.program.clone()).attempt(attempt());
         let mut trainer = trainer.stop_on(requests.clone());
         let began = Instant::now();
         let done = trainer.fit(model.name(), &|x, classes| model.forward(x, classes), data)?;
@@ -456,22 +457,22 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
     };
     let number = rank.group.as_ref().map_or(0, Group::rank);
     let audience = match rank.is_first() {
-        true => Audience::Everybody(Output::new(config.json)),
-        false if config.log_ranks => Audience::Marked(number),
+        true => Audience::Everybody(Output::new(config.program.json)),
+        false if config.program.log_ranks => Audience::Marked(number),
         false => Audience::Nobody,
     };
     let ranks = rank.introductions(device.as_ref())?;
     let mut reporter = Reporter::new(audience).introduce(ranks, config, cores() / rank.sharers());
-    if let Some(run) = &config.out {
+    if let Some(run) = &config.train.out {
         reporter = reporter.log_to(RankLog::new(run, number));
         rank.group.iter().for_each(|group| keep_flight(group, run));
     }
     let warnings = DeviceWarnings::start(rank, device.as_ref())?;
     let _near = rank.near(device.as_ref());
-    match fit(Trainer::new(config.clone(), device.as_ref()).callback(&mut reporter).callback(warnings)) {
+    match fit(Trainer::new(config.train.clone(), device.as_ref()).callback(&mut reporter).callback(warnings)) {
         Ok(done) => reporter.done(&done),
         Err(TrainError::Stopped { stop, epoch, samples }) => {
-            reporter.stopped(config.out.as_deref(), epoch, samples)?;
+            reporter.stopped(config.train.out.as_deref(), epoch, samples)?;
             match stop {
                 Stop::Requeue => requeue(rank)?,
                 Stop::Interrupt | Stop::End => {}
@@ -481,17 +482,17 @@ fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure>
         Err(error) => {
             let failure = Failure::from(error);
             reporter.failed(&failure);
-            keep_failure(config.out.as_deref(), rank.group.as_ref(), &failure);
+            keep_failure(config.train.out.as_deref(), rank.group.as_ref(), &failure);
             Err(failure)
         }
     }
 }
 
 /// The arguments of a rank: every value as decided here, so that ranks cannot decide differently.
-fn command_line(config: &TrainConfig) -> Vec<OsString> {
+fn command_line(config: &RunConfig) -> Vec<OsString> {
     let mut arguments = vec!["train".into(), format!("--{DECIDED}").into()];
     arguments.extend(settings::rank_flags(config, SETTINGS.iter().filter(|setting| setting.name != "data")));
-    if let Some(data) = &config.data {
+    if let Some(data) = &config.train.data {
         arguments.extend(["--".into(), data.into()]);
     }
     arguments
@@ -525,7 +526,7 @@ mod tests {
                 layers.argument(name, &value).unwrap();
             }
             let named = name_run(&matches, &mut layers);
-            named.map(|()| layers.config().out.clone()).map_err(|failure| failure.message().to_owned())
+            named.map(|()| layers.config().train.out.clone()).map_err(|failure| failure.message().to_owned())
         };
         let check =
             |line: &str, expected: Option<&str>| assert_eq!(named(line), Ok(expected.map(PathBuf::from)), "{line}");
@@ -558,7 +559,7 @@ mod tests {
     #[test]
     fn more_threads_than_cores_are_a_warning() {
         let check = |threads: Option<usize>, ranks: usize, cores: usize, expected: Option<&str>| {
-            let config = TrainConfig { threads, ..TrainConfig::default() };
+            let config = ProgramConfig { threads, ..ProgramConfig::default() };
             let expected = expected.map(|text| format!("{text}: every step waits for the slowest"));
             assert_eq!(too_many_threads(&config, ranks, cores), expected, "{threads:?} {ranks} {cores}");
         };

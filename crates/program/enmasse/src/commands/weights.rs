@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::ArgMatches;
 use enmasse_data::DataKind;
 use enmasse_models::Model;
-use enmasse_train::{Classifier, Devices, LayeredConfig, Preparation, Setting, Source, TrainConfig, is_checkpoint};
+use enmasse_train::{
+    Classifier, Devices, LayeredConfig, Preparation, ProgramConfig, RunConfig, Setting, Source, is_checkpoint,
+};
 
 use crate::facts::from_file;
 use crate::failure::Failure;
@@ -71,12 +73,12 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns:
         let rule = config.get("prefix").unwrap_or_default();
         return Err(Failure::Usage(format!("--prefix {rule}: a run has its model's names; leave --prefix out")));
     }
-    let model = given("model").then_some(config.model.as_str());
+    let model = given("model").then_some(config.train.model.as_str());
     if let Some(name) = model {
         // Checked before the file, which may be large.
         find(name)?;
     }
-    let mut classifier = Classifier::open(&path, model, &Preparation::new(config, kind), &config.prefix)?;
+    let mut classifier = Classifier::open(&path, model, &Preparation::new(&config.train, kind), &config.train.prefix)?;
     let as_trained = adopt(&mut classifier, layers)?;
     if layers.source("isa") == Some(&Source::Default) {
         let lacking = take_available_isa(&mut classifier.configuration, config)?;
@@ -94,7 +96,7 @@ impl Weights {
     }
 
     /// A configuration in which values that the user did not set are those of the run.
-    pub fn compute_as_trained(&self, mut config: TrainConfig) -> Result<TrainConfig, Failure> {
+    pub fn compute_as_trained(&self, mut config: RunConfig) -> Result<RunConfig, Failure> {
         for name in &self.as_trained {
             if let Some(text) = self.classifier.configuration.get(name) {
                 config.set(name, &text)?;
@@ -112,14 +114,14 @@ fn adopt(classifier: &mut Classifier, layers: &LayeredConfig) -> Result<Vec<&'st
     let of_run = settings::kind_here(run, Some(settings::usual_kind()));
     if here != of_run {
         // These values belong to the run's own device.
-        (run.exact, run.isa, run.tune) = (false, None, false);
+        (run.train.exact, run.program.isa, run.train.tune) = (false, None, false);
     }
     let mut names = AS_TRAINED.to_vec();
     if classifier.is_tuned() {
         // Its choices are for its own batches.
         let run = &mut classifier.configuration;
-        let shards = run.shard_count(run.devices.as_ref().map_or(1, Devices::count));
-        run.batch = Some(run.batch_per_shard(shards));
+        let shards = run.train.shard_count(run.program.devices.as_ref().map_or(1, Devices::count));
+        run.train.batch = Some(run.train.batch_per_shard(shards));
         names.push("batch");
     }
     for name in &names {
@@ -133,14 +135,16 @@ fn adopt(classifier: &mut Classifier, layers: &LayeredConfig) -> Result<Vec<&'st
 }
 
 /// If the device of `config` lacks the run's level, chooses the device's best level, and returns a line that says so.
-fn take_available_isa(run: &mut TrainConfig, config: &TrainConfig) -> Result<Option<String>, Failure> {
+fn take_available_isa(run: &mut RunConfig, config: &RunConfig) -> Result<Option<String>, Failure> {
     let device = |isa: Option<String>| {
-        let devices = config.devices.clone();
-        settings::device(&TrainConfig { devices, isa, ..TrainConfig::default() }, settings::alone())
+        let program = ProgramConfig { devices: config.program.devices.clone(), isa, ..ProgramConfig::default() };
+        settings::device(&RunConfig { program, ..RunConfig::default() }, settings::alone())
     };
-    let Some(lacking) = run.isa.clone().filter(|isa| device(Some(isa.clone())).is_err()) else { return Ok(None) };
-    run.isa = device(None)?.levels().last().map(|level| level.to_string());
-    let best = run.isa.as_deref().unwrap_or("no level");
+    let Some(lacking) = run.program.isa.clone().filter(|isa| device(Some(isa.clone())).is_err()) else {
+        return Ok(None);
+    };
+    run.program.isa = device(None)?.levels().last().map(|level| level.to_string());
+    let best = run.program.isa.as_deref().unwrap_or("no level");
     Ok(Some(format!("the run used --isa {lacking}, which this machine lacks; it now uses {best}")))
 }
 

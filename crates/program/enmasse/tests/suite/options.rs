@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::runs::tensors;
 use crate::common::{Ended, enmasse, finish, images, metrics, program};
-use enmasse_train::{Checkpoint, TrainConfig};
+use enmasse_train::{Checkpoint, RunConfig};
 
 /// The expected outcome of options.
 enum Fate<'a> {
@@ -214,8 +214,9 @@ fn a_missing_level_is_reported() {
     let file = run.join("checkpoints/best.safetensors");
     fs::copy(run.join("checkpoints/last.safetensors"), &file).unwrap();
     let mut checkpoint = Checkpoint::load(&file).unwrap();
-    let configuration = TrainConfig::from_toml(&checkpoint.meta.configuration).unwrap();
-    checkpoint.meta.configuration = TrainConfig { isa: Some(lacking.to_string()), ..configuration }.to_toml();
+    let mut configuration = RunConfig::from_toml(&checkpoint.meta.configuration).unwrap();
+    configuration.program.isa = Some(lacking.to_string());
+    checkpoint.meta.configuration = configuration.to_toml();
     checkpoint.save(&file).unwrap();
     let best = levels.last().unwrap();
     let line = format!("the run used --isa {lacking}, which this machine lacks; it now uses {best}");

@@ -20,7 +20,7 @@ pub fn command() -> Command {
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let config = settings::layers(matches)?.finish()?;
-    let threads = config.threads_of_rank(cores(), 0, 1);
+    let threads = config.program.threads_of_rank(cores(), 0, 1);
     let _interrupts = Interrupts::watch()?;
     let mut peaks = Vec::new();
     // A single column if there is only one thread.
@@ -28,7 +28,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         let failed = |error| Failure::Error(format!("cannot measure {}: {error}", counted(threads, "thread")));
         peaks.push(measure_peaks(threads).map_err(failed)?);
     }
-    let mut output = Output::new(config.json);
+    let mut output = Output::new(config.program.json);
     match output.is_json() {
         true => peaks.iter().for_each(|peaks| output.json(object(peaks))),
         false => output.block(table(&peaks).trim_end()),

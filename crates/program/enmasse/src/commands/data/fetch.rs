@@ -76,7 +76,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     if was_there {
         say(format_args!("{} is there already", target.display()));
     }
-    let mut output = Output::new(config.json);
+    let mut output = Output::new(config.program.json);
     output.json(json!({
         "event": "fetch", "data": target, "name": set.name, "samples": set.images, "classes": classes,
         "fetched": !was_there

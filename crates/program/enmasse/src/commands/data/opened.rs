@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ArgMatches;
 use enmasse_data::{Crop, DecodePool, OpenOptions};
-use enmasse_train::{TrainConfig, TrainingData};
+use enmasse_train::{RunConfig, TrainingData};
 
 use crate::failure::Failure;
 use crate::output::{say, warn_of_data};
@@ -16,7 +16,7 @@ pub const WHOLE_MACHINE: &[(&str, &str)] = &[("loader_threads", "one for each co
 
 /// A data set in its parts, and the settings of the command.
 pub struct Opened {
-    pub config: TrainConfig,
+    pub config: RunConfig,
     /// The folder that was named, or that of the embedded data set.
     pub root: PathBuf,
     pub data: TrainingData,
@@ -32,16 +32,16 @@ impl Opened {
     pub fn with_fraction(matches: &ArgMatches, val_fraction: f64) -> Result<Self, Failure> {
         let layers = layers(matches)?;
         let mut config = layers.clone().finish()?;
-        let root = match &config.data {
+        let root = match &config.train.data {
             Some(root) => root.clone(),
             None => {
-                config.size.get_or_insert(SHAPES_SIZE);
+                config.train.size.get_or_insert(SHAPES_SIZE);
                 shapes()?
             }
         };
-        let data = TrainingData::open(&root, &OpenOptions { val_fraction, ..config.open_options() })?;
+        let data = TrainingData::open(&root, &OpenOptions { val_fraction, ..config.train.open_options() })?;
         warn_of_data(&data.warnings);
-        let is_padded = matches!(data.kind.crop(config.image_size(data.kind.native_size())), Crop::Padded { .. });
+        let is_padded = matches!(data.kind.crop(config.train.image_size(data.kind.native_size())), Crop::Padded { .. });
         let surroundings = data.surroundings(is_padded, false);
         layers.without_effect(&surroundings, |_| true).iter().for_each(|line| say(format_args!("warning: {line}")));
         Ok(Opened { config, root, data })
@@ -49,7 +49,7 @@ impl Opened {
 
     /// Threads that decode: all cores of the machine unless `--loader-threads` says otherwise.
     pub fn pool(&self) -> Result<DecodePool, Failure> {
-        let threads = self.config.loader_threads_of_rank(cores(), 0, 1);
-        Ok(DecodePool::new(threads).map_err(Failure::error)?.timeout(self.config.timeout(1)))
+        let threads = self.config.train.loader_threads_of_rank(cores(), 0, 1);
+        Ok(DecodePool::new(threads).map_err(Failure::error)?.timeout(self.config.train.timeout(1)))
     }
 }

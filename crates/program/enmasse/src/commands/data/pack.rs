@@ -93,7 +93,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let total = data.parts().map(|(_, part)| part.len()).sum();
     let has_test = data.test.is_some();
     let (parts, test, classes) = ([data.train, data.validation], data.test, data.classes);
-    let most_skipped = match config.bad_samples() {
+    let most_skipped = match config.train.bad_samples() {
         OnBadSample::Error => 0,
         OnBadSample::Skip => skip_limit(total),
         OnBadSample::Substitute => usize::MAX,
@@ -115,7 +115,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         true => format!(", {} for validation and {} for test", grouped(validation as u64), grouped(test as u64)),
         false => format!(" and {} for validation", grouped(validation as u64)),
     };
-    let mut output = Output::new(config.json);
+    let mut output = Output::new(config.program.json);
     match output.is_json() {
         true => output.json(json!({
             "event": "pack", "data": root, "file": path, "kind": unpacked.kind, "classes": unpacked.classes.len(),
@@ -143,7 +143,7 @@ fn form(matches: &ArgMatches, opened: &Opened) -> Result<PackForm, Failure> {
     let refuse = |flag: &str, reason: &str| Err(Failure::Usage(format!("--{flag}: {reason}")));
     let named = matches.get_one::<String>("form").map(String::as_str);
     if named.unwrap_or(if native.is_some() { "raw" } else { "jpeg" }) == "raw" {
-        return match (resize, quality, config.size.or(native)) {
+        return match (resize, quality, config.train.size.or(native)) {
             (Some(_), ..) => refuse("resize", "has no effect with --form raw, whose squares have the edge --size"),
             (None, Some(_), _) => refuse("quality", "has no effect with --form raw; leave it out, or use --form jpeg"),
             (None, None, Some(size)) => Ok(PackForm::Raw { size }),

@@ -58,25 +58,25 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let (samples, versions, epoch) = (number("samples"), number("versions"), number("epoch") - 1);
     let (sheet, classes) = (file("sheet"), file("classes"));
 
-    let preparation = Preparation::of(config, data);
-    let (dataset, sampler) = (data.train.as_ref(), config.training_sampler(data.train.as_ref()));
+    let preparation = Preparation::of(&config.train, data);
+    let (dataset, sampler) = (data.train.as_ref(), config.train.training_sampler(data.train.as_ref()));
     let (validation, training) = (preparation.evaluation, preparation.train);
     validation.check().and_then(|()| training.check()).map_err(Failure::error)?;
-    let chosen = first_samples(dataset, sampler, config.seed, epoch as u64, samples)?;
+    let chosen = first_samples(dataset, sampler, config.train.seed, epoch as u64, samples)?;
     let epochs = epoch as u64..(epoch + versions) as u64;
     let epochs = match training.mixing() {
         None => epochs.map(|epoch| (epoch, Pairs::new())).collect(),
         Some(_) => epochs
-            .map(|epoch| Ok((epoch, pairs(dataset, sampler, config.seed, epoch, &chosen)?)))
+            .map(|epoch| Ok((epoch, pairs(dataset, sampler, config.train.seed, epoch, &chosen)?)))
             .collect::<Result<_, Failure>>()?,
     };
-    let view = Samples { dataset, validation, training, seed: config.seed, epochs };
+    let view = Samples { dataset, validation, training, seed: config.train.seed, epochs };
     let groups = chosen.iter().map(|&index| view.group(index)).collect::<Result<Vec<_>, _>>()?;
     let png = contact_sheet(view.training.size(), &groups).map_err(Failure::error)?;
     write(&sheet, &png)?;
     write(&classes, draw_classes(data).as_bytes())?;
 
-    let mut output = Output::new(config.json);
+    let mut output = Output::new(config.program.json);
     match output.is_json() {
         true => {
             let sample = |&index: &usize| json!({ "index": index, "name": data.train.name(index), "class": data.classes[data.train.label(index)] });

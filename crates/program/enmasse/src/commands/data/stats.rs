@@ -53,14 +53,14 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let opened = Opened::new(matches)?;
     let Opened { config, root, data, .. } = &opened;
     warn_of_left_out(&data.left_out);
-    let size = config.image_size(data.kind.native_size());
-    let channels = config.channels.unwrap_or(data.kind.normalization().channels());
+    let size = config.train.image_size(data.kind.native_size());
+    let channels = config.train.channels.unwrap_or(data.kind.normalization().channels());
     let transform = EvalTransform { grayscale: channels == 1, ..data.kind.eval_transform(size) };
     transform.check().map_err(Failure::error)?;
     let found = look(&opened, &transform)?;
 
     let [mean, std] = [found.moments.mean(), found.moments.std()].map(|values| values[..channels].to_vec());
-    let mut output = Output::new(config.json);
+    let mut output = Output::new(config.program.json);
     match output.is_json() {
         true => output.json(json!({
             "event": "stats", "data": root, "kind": data.kind, "classes": data.classes.len(), "samples": found.samples,
@@ -127,7 +127,7 @@ fn look(opened: &Opened, transform: &EvalTransform) -> Result<Found, Failure> {
         transform.fit(image, &mut Resizer::default(), &mut shown);
         Ok(((image.width(), image.height()), Moments::of(&shown)))
     };
-    let skips = config.bad_samples() != OnBadSample::Error;
+    let skips = config.train.bad_samples() != OnBadSample::Error;
     let (mut found, mut scan) = (Found::default(), Scan::new("reading", data.train.len()));
     let take = |index: usize, look: Look| {
         scan.step();

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use clap::{ArgMatches, Command};
 use enmasse_slurm::{Axis, Container, ContainerRuntime, RunName, Script, ScriptError, SignalAhead, Sweep, gpus_of};
-use enmasse_train::{Setting, TrainConfig};
+use enmasse_train::{ProgramConfig, RunConfig, Setting};
 
 use crate::arguments::given;
 use crate::command_line::parse;
@@ -55,8 +55,8 @@ pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
         .ok_or_else(|| Failure::Usage("the arguments of train must be UTF-8 text".to_owned()))?;
     let Some(train) = train_matches(&words)? else { return Ok(None) };
     let config = train_config(&train)?;
-    let folder = config.resume.run().or(config.out.as_deref());
-    if config.resume.is_on() && folder.is_none() {
+    let folder = config.train.resume.run().or(config.train.out.as_deref());
+    if config.train.resume.is_on() && folder.is_none() {
         let message = "--resume: a new job has a new folder; name the run, as in --resume RUN";
         return Err(Failure::Usage(message.to_owned()));
     }
@@ -65,8 +65,8 @@ pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
     let text = |name: &str| matches.get_one::<String>(name).cloned();
     let texts = |name: &str| matches.get_many::<String>(name).into_iter().flatten().cloned().collect::<Vec<_>>();
     let count = |name: &str| matches.get_one::<usize>(name).copied();
-    let job_name = text("job-name").unwrap_or_else(|| config.model.clone());
-    let layout = Layout::of(matches, &config)?;
+    let job_name = text("job-name").unwrap_or_else(|| config.train.model.clone());
+    let layout = Layout::of(matches, &config.program)?;
     let time = text("time").map(|time| time.parse()).transpose().map_err(usage)?;
     let requeue = !matches.get_flag("no-requeue");
     let mut script = Script {
@@ -130,7 +130,7 @@ struct Layout {
 
 impl Layout {
     /// What the options ask for. A rank computes on one GPU.
-    fn of(matches: &ArgMatches, config: &TrainConfig) -> Result<Self, Failure> {
+    fn of(matches: &ArgMatches, config: &ProgramConfig) -> Result<Self, Failure> {
         let count = |name: &str| matches.get_one::<usize>(name).copied();
         let text = |name: &str| matches.get_one::<String>(name).map(|text| (format!("--{name} {text}"), text.as_str()));
         let refuse = |why: String| Err(Failure::Usage(why));
@@ -204,10 +204,10 @@ fn train_matches(words: &[String]) -> Result<Option<ArgMatches>, Failure> {
 }
 
 /// The resulting configuration: every error shows here rather than hours later on a node.
-fn train_config(train: &ArgMatches) -> Result<TrainConfig, Failure> {
+fn train_config(train: &ArgMatches) -> Result<RunConfig, Failure> {
     let config = settings::layers(train)?.finish()?;
-    enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
-    match &config.devices {
+    enmasse_models::find(&config.train.model).map_err(|error| Failure::Usage(error.to_string()))?;
+    match &config.program.devices {
         Some(devices) if devices.count() > 1 => Err(Failure::Usage(format!(
             "--devices {devices}: in a job each task is a rank of one device; use --nodes and --ntasks-per-node instead"
         ))),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::ArgMatches;
 use enmasse_slurm::{JobId, SlurmJob, job_ids, jobs, run_folder};
 use enmasse_system::files::open_regular;
-use enmasse_train::{RunPaths, TrainConfig};
+use enmasse_train::{RunConfig, RunPaths};
 use enmasse_wording::{counted, one_line};
 use serde_json::{Value, json};
 
@@ -120,7 +120,8 @@ fn progress(run: &Path, epoch: Option<&Value>) -> String {
     };
     let number = |key: &str| epoch[key].as_f64().map_or("none".to_owned(), |number| format!("{number:.4}"));
     let saved = RunPaths::new(run).saved_config().ok().flatten();
-    let epochs = saved.and_then(|text| TrainConfig::from_toml(&text).ok()).map(|config| format!("/{}", config.epochs));
+    let epochs =
+        saved.and_then(|text| RunConfig::from_toml(&text).ok()).map(|config| format!("/{}", config.train.epochs));
     format!(
         "epoch {}{}: train loss {}, val loss {}, val accuracy {}",
         epoch["epoch"].as_u64().unwrap_or(0).saturating_add(1),

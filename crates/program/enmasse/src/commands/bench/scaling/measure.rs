@@ -10,8 +10,8 @@ use enmasse_graph::{Mode, Plans, Target};
 use enmasse_models::Model;
 use enmasse_system::files::{read_regular, write_whole};
 use enmasse_train::{
-    CALLERS_SETTINGS, Callback, CallbackResult, Control, Devices, EpochRecord, Objective, Preparation, RankMemory,
-    Started, TrainConfig, Trainer, TrainingData, compile_plans,
+    Callback, CallbackResult, Control, Devices, EpochRecord, Objective, Preparation, RankMemory, RunConfig, Started,
+    TrainConfig, Trainer, TrainingData, compile_plans,
 };
 use serde_json::json;
 
@@ -63,7 +63,7 @@ impl Measured {
 /// What all rows train: a model on some images.
 #[derive(Clone)]
 pub struct Workload {
-    config: TrainConfig,
+    config: RunConfig,
     model: Model,
     data: TrainingData,
     steps: usize,
@@ -71,42 +71,43 @@ pub struct Workload {
 
 impl Workload {
     /// The workload of a configuration. Without DATA its images are noise in memory.
-    pub fn open(mut config: TrainConfig, steps: usize) -> Result<Self, Failure> {
-        let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
-        let data = match &config.data {
+    pub fn open(mut config: RunConfig, steps: usize) -> Result<Self, Failure> {
+        let model = enmasse_models::find(&config.train.model).map_err(|error| Failure::Usage(error.to_string()))?;
+        let data = match &config.train.data {
             Some(root) => {
-                let data = TrainingData::open(root, &config.open_options())?;
-                config.size = Some(config.image_size(data.kind.native_size()));
+                let data = TrainingData::open(root, &config.train.open_options())?;
+                config.train.size = Some(config.train.image_size(data.kind.native_size()));
                 data
             }
             None => {
-                let size = config.image_size(Some(SHAPES_SIZE));
-                config.size = Some(size);
+                let size = config.train.image_size(Some(SHAPES_SIZE));
+                config.train.size = Some(size);
                 let noise = Arc::new(Noise::new(size).map_err(Failure::error)?);
                 // The images are squares of the right size already.
                 TrainingData::new(noise.clone(), noise).with_augmentation(move |_| TrainTransform::empty(size))
             }
         };
         // Small enough that a few steps never lead to infinities.
-        let config = TrainConfig { epochs: 2, lr: 1e-3, ..config };
+        let train = TrainConfig { epochs: 2, lr: 1e-3, ..config.train };
+        let config = RunConfig { train, ..config };
         Ok(Workload { config, model, data, steps })
     }
 
     /// The same with another configuration.
-    pub fn with(&self, config: TrainConfig) -> Self {
+    pub fn with(&self, config: RunConfig) -> Self {
         Workload { config, ..self.clone() }
     }
 
-    pub fn config(&self) -> &TrainConfig {
+    pub fn config(&self) -> &RunConfig {
         &self.config
     }
 
     /// The plans of a number of shards.
     fn plans(&self, shards: usize, target: &Target) -> Result<Plans, Failure> {
         let Workload { config, model, data, .. } = self;
-        let (preparation, objective) = (Preparation::new(config, data.kind), Objective::default());
+        let (preparation, objective) = (Preparation::new(&config.train, data.kind), Objective::default());
         let forward = |x, classes| model.forward(x, classes);
-        Ok(compile_plans(config, &preparation, &forward, &objective, data.classes.len(), shards, target)?)
+        Ok(compile_plans(&config.train, &preparation, &forward, &objective, data.classes.len(), shards, target)?)
     }
 
     /// Whether the model normalises over batches.
@@ -118,14 +119,17 @@ impl Workload {
     /// The step of several devices, by the times of its instructions on one, whose speed is known; if the model has batch norm,
     /// also the step with SyncBatchNorm.
     pub fn timelines(&self, device: &Devices, steps: usize, speed: Measured) -> Result<Vec<(bool, Timeline)>, Failure> {
-        let config = TrainConfig { devices: Some(device.clone()), ..self.config.clone() };
+        let mut config = self.config.clone();
+        config.program.devices = Some(device.clone());
         let device = Rank::alone().device(&config)?;
-        let (classes, batch) = (self.data.classes.len(), config.batch_per_shard(1));
+        let (classes, batch) = (self.data.classes.len(), config.train.batch_per_shard(1));
         let mut program = program(&config, classes, false, device.as_ref(), &mut Output::new(true))?;
-        time_steps(program.as_mut(), &config, batch, classes, steps, true)?;
+        time_steps(program.as_mut(), &config.train, batch, classes, steps, true)?;
         let times = program.profile(Mode::Train);
         let timeline = |sync_bn: bool| {
-            let workload = self.with(TrainConfig { sync_bn, ..config.clone() });
+            let mut config = config.clone();
+            config.train.sync_bn = sync_bn;
+            let workload = self.with(config);
             let train = workload.plans(2, &device.target())?.train;
             let plan = train.ok_or_else(|| Failure::Error("the model has nothing to train".to_owned()))?;
             Ok((sync_bn, Timeline::new(&plan, &times, batch as f64 / speed.images_per_second)))
@@ -136,9 +140,9 @@ impl Workload {
 
     /// One line that says what is trained.
     pub fn describe(&self) -> String {
-        let TrainConfig { model, precision, .. } = &self.config;
-        let (size, batch) = (self.config.image_size(None), self.config.batch_per_shard(1));
-        let images = match &self.config.data {
+        let TrainConfig { model, precision, .. } = &self.config.train;
+        let (size, batch) = (self.config.train.image_size(None), self.config.train.batch_per_shard(1));
+        let images = match &self.config.train.data {
             Some(data) => format!("{} of {}", self.data.kind.name(), data.display()),
             None => "synthetic images".to_owned(),
         };
@@ -148,19 +152,20 @@ impl Workload {
     /// Trains as one rank. The first one writes what it measured to `result`, and the run beside it.
     pub fn measure(&self, rank: &Rank, result: &Path) -> Result<(), Failure> {
         let Workload { config, model, data, steps } = self;
-        let config = &TrainConfig { out: Some(result.with_extension("run")), ..config.clone() };
-        let device = rank.device(config)?;
-        let shards = config.shard_count(rank.world_size());
-        let global_batch = shards * config.batch_per_shard(shards);
+        let mut config = config.clone();
+        config.train.out = Some(result.with_extension("run"));
+        let device = rank.device(&config)?;
+        let shards = config.train.shard_count(rank.world_size());
+        let global_batch = shards * config.train.batch_per_shard(shards);
         let part = |whole: &Arc<dyn Dataset>, steps: usize| -> Arc<dyn Dataset> {
             Arc::new(Part { count: (steps * global_batch).min(whole.len()), whole: whole.clone() })
         };
         let (train, validation) = (part(&data.train, *steps), part(&data.validation, 1));
         let data = TrainingData { train, validation, split: None, ..data.clone() };
         let mut watch = Watch::default();
-        let trainer = Trainer::new(config.clone(), device.as_ref())
-            .obeys(CALLERS_SETTINGS)
-            .loader_threads(rank.loader_threads(config));
+        let loader_threads = rank.loader_threads(&config.train);
+        let trainer =
+            Trainer::new(config.train, device.as_ref()).program(config.program).loader_threads(loader_threads);
         let trainer = match &rank.group {
             Some(group) => trainer.group(group.clone()),
             None => trainer,

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgMatches, Command};
 use enmasse_charts::{ScalingRow, scaling};
 use enmasse_system::files::write_whole;
-use enmasse_train::{DeviceSelection, Devices, LayeredConfig, Setting, Source, StrategyKind, TrainConfig};
+use enmasse_train::{DeviceSelection, Devices, LayeredConfig, Setting, Source, StrategyKind};
 
 use crate::arguments::{DECIDED, SOURCE, count, data, data_as, path, settings_with};
 use crate::failure::Failure;
@@ -116,8 +116,8 @@ fn join(launched: &Launched, layers: LayeredConfig, steps: usize, result: &Path)
     // The process that started the ranks has spoken.
     let ranks = Ranks::Launched { local_rank: launched.place.local_rank, speaks: false };
     let mut config = settings::finish(layers, ranks)?;
-    let one = config.devices.unwrap_or_else(|| Devices::new(settings::usual_kind(), 1));
-    config.devices = Some(one.of_run(launched.place.world_size));
+    let one = config.program.devices.unwrap_or_else(|| Devices::new(settings::usual_kind(), 1));
+    config.program.devices = Some(one.of_run(launched.place.world_size));
     let workload = Workload::open(config, steps)?;
     ranks::as_rank(launched, workload.config(), None, |rank| workload.measure(rank, result))
 }
@@ -130,14 +130,14 @@ fn host(matches: &ArgMatches, layers: LayeredConfig, steps: usize) -> Result<(),
         return Err(Failure::Usage(format!("{}: {reason}", setting.flag())));
     }
     let mut config = settings::finish(layers, Ranks::OfMachine)?;
-    let most = config.rank_count(cores());
-    let devices = config.devices.clone().unwrap_or_else(|| Devices::new(settings::usual_kind(), most));
+    let most = config.program.rank_count(cores());
+    let devices = config.program.devices.clone().unwrap_or_else(|| Devices::new(settings::usual_kind(), most));
     // A device is the same in all rows.
-    config.batch = Some(config.batch_per_shard(1));
-    config.threads = Some(config.threads_of_rank(cores(), 0, most));
-    config.loader_threads = Some(config.loader_threads_of_rank(cores(), 0, most));
+    config.train.batch = Some(config.train.batch_per_shard(1));
+    config.program.threads = Some(config.program.threads_of_rank(cores(), 0, most));
+    config.train.loader_threads = Some(config.train.loader_threads_of_rank(cores(), 0, most));
     let workload = Workload::open(config, steps)?;
-    let mut output = Output::new(workload.config().json);
+    let mut output = Output::new(workload.config().program.json);
     let rows = match matches.get_one("simulate") {
         Some(cluster) => predict(&workload, &devices, cluster, steps, &mut output)?,
         None => {
@@ -176,8 +176,10 @@ fn measure(
 ) -> Result<Row, Failure> {
     output.fact(format_args!("measuring {row}"));
     let (Kind { devices: count, strategy, sync_bn }, folder) = (row.kind(), Folder::new()?);
-    let selected = Some(first(devices, count));
-    let workload = workload.with(TrainConfig { devices: selected, strategy, sync_bn, ..workload.config().clone() });
+    let mut config = workload.config().clone();
+    config.program.devices = Some(first(devices, count));
+    (config.train.strategy, config.train.sync_bn) = (strategy, sync_bn);
+    let workload = workload.with(config);
     let result = folder.0.join("row.json");
     let command = || command_line(&workload, steps, &result);
     let interrupts = Some(Interrupts::watch()?);
@@ -202,7 +204,7 @@ fn predict(
         sizes.iter().flat_map(|size| timelines.iter().map(move |(sync_bn, timeline)| (size, *sync_bn, timeline)));
     let predicted = of_all.map(|(size, sync_bn, timeline)| {
         let kind = Kind { devices: size.device_count(), sync_bn, ..SINGLE };
-        let batch = workload.config().batch_per_shard(1) * kind.devices;
+        let batch = workload.config().train.batch_per_shard(1) * kind.devices;
         let row = Row::begin(kind).predict(&timeline.run(size), batch, &single);
         output.json(row.json());
         row
@@ -240,7 +242,7 @@ fn command_line(workload: &Workload, steps: usize, result: &Path) -> Vec<OsStrin
     let names = [SETTINGS, SOURCE, OF_ROWS].concat().into_iter().filter_map(|name| Setting::find(name));
     arguments.extend(settings::rank_flags(workload.config(), names));
     arguments.extend([format!("--{RESULT}").into(), result.into()]);
-    if let Some(data) = &workload.config().data {
+    if let Some(data) = &workload.config().train.data {
         arguments.extend(["--".into(), data.into()]);
     }
     arguments
@@ -289,9 +291,9 @@ mod tests {
     #[test]
     fn rows_take_the_first_devices() {
         let check = |devices: &str, count: usize, expected: &str| {
-            let mut config = TrainConfig::default();
+            let mut config = enmasse_train::RunConfig::default();
             config.set("devices", devices).unwrap();
-            assert_eq!(first(&config.devices.unwrap(), count).to_string(), expected);
+            assert_eq!(first(&config.program.devices.unwrap(), count).to_string(), expected);
         };
         check("cpu:4", 2, "cpu:2");
         check("gpu:all", 1, "gpu:1");

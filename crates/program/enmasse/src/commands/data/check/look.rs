@@ -56,7 +56,7 @@ impl Part {
 pub fn look(opened: &Opened) -> Result<Vec<Part>, Failure> {
     let Opened { config, root, data, .. } = opened;
     let mut scan = Scan::new("checking", data.parts().map(|(_, dataset)| dataset.len()).sum());
-    let (pool, reading) = (opened.pool()?, config.reading());
+    let (pool, reading) = (opened.pool()?, config.train.reading());
     let mut looked = Vec::new();
     for (name, dataset) in data.parts().map(|(name, dataset)| (name, dataset.clone())) {
         let mut looks: Vec<Look> = (0..dataset.len()).map(|_| Look::default()).collect();

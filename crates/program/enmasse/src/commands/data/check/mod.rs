@@ -50,7 +50,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let sizes = Sizes::of(parts.iter().flat_map(|part| &part.looks).filter_map(|look| look.size));
     let (problems, notes) = findings(&opened, &parts);
 
-    let mut output = Output::new(opened.config.json);
+    let mut output = Output::new(opened.config.program.json);
     match output.is_json() {
         true => {
             let list = |findings: &[Finding]| findings.iter().map(Finding::to_json).collect::<Vec<Value>>();

@@ -109,7 +109,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 
     let count = |part: Part| entries.iter().filter(|entry| entry.part == part).count();
     let counts = Part::ALL.map(count);
-    let mut output = Output::new(opened.config.json);
+    let mut output = Output::new(opened.config.program.json);
     match output.is_json() {
         true => output.json(json!({
             "event": "split", "data": opened.root, "out": out, "way": way,

@@ -51,7 +51,7 @@ pub struct Entry {
 /// All images: those that training and validation draw, and of the former a share of each class for a test part.
 pub fn entries(opened: &Opened, test: f64) -> Result<Vec<Entry>, Failure> {
     let Opened { config, data, .. } = opened;
-    let held_out = testing(data.train.as_ref(), data.validation.as_ref(), &data.classes, config.split_seed, test);
+    let held_out = testing(data.train.as_ref(), data.validation.as_ref(), &data.classes, config.train.split_seed, test);
     let train = (0..data.train.len()).map(|index| {
         let part = if held_out.contains(&index) { Part::Test } else { Part::Train };
         (&data.train, index, part)
