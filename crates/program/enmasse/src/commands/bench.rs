@@ -20,14 +20,14 @@ use enmasse_train::{
 use enmasse_wording::mebibytes;
 use serde_json::json;
 
-use crate::arguments::{ONE_DEVICE, count, settings_with};
-use crate::facts::tuned;
+use crate::command_line::arguments::{ONE_DEVICE, count, settings_with};
+use crate::command_line::settings::Ranks;
+use crate::data::stand_in::{WITHOUT_DATA, without_data};
 use crate::failure::Failure;
-use crate::interrupt::Interrupts;
 use crate::output::Output;
 use crate::ranks::Rank;
-use crate::settings::Ranks;
-use crate::without_data::{WITHOUT_DATA, without_data};
+use crate::ranks::interrupt::Interrupts;
+use crate::report::facts::tuned;
 use process_age::process_age;
 use profile::Profile;
 

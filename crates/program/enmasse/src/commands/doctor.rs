@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_doctor::{SELF_TEST, SelfTestError, examine, play};
 
-use crate::arguments::path;
+use crate::command_line::arguments::path;
 use crate::failure::Failure;
 use crate::output::{Output, say_block};
 

@@ -21,19 +21,19 @@ use enmasse_wording::counted;
 use report::Report;
 use serde_json::json;
 
-use crate::arguments::{self, DECIDED};
-use crate::balance;
+use crate::command_line::arguments::{self, DECIDED};
+use crate::command_line::settings::{self, Ranks, cores};
 use crate::commands::weights::{self, OF_A_RUN, PREPARATION, Weights};
-use crate::data_of_run::check_data_of_run;
+use crate::data::of_run::check_data_of_run;
+use crate::data::staging::{Copier, stage};
+use crate::data::stand_in::shapes;
 use crate::failure::Failure;
-use crate::interrupt::Interrupts;
-use crate::launched::Launched;
 use crate::output::{Output, say, warn_of_data, warn_of_left_out};
+use crate::ranks::interrupt::Interrupts;
+use crate::ranks::launched::Launched;
 use crate::ranks::{self, Rank};
-use crate::reporter::{Audience, Reporter, percent};
-use crate::settings::{self, Ranks, cores};
-use crate::staging::{Copier, stage};
-use crate::without_data::shapes;
+use crate::report::balance;
+use crate::report::{Audience, Reporter, percent};
 
 /// Mistakes that `--mistakes` lists on the screen, unless it says how many.
 const MISTAKES: usize = 20;

@@ -12,7 +12,7 @@ use enmasse_weights::{NamedTensor, pth, safetensors};
 use enmasse_wording::{counted, grouped};
 use serde_json::{Value, from_slice, json};
 
-use crate::arguments::{path, source};
+use crate::command_line::arguments::{path, source};
 use crate::failure::Failure;
 use crate::output::Output;
 

@@ -8,12 +8,12 @@ use enmasse_wording::grouped;
 use serde_json::json;
 
 use super::bench;
-use crate::arguments::{ONE_DEVICE, settings_with};
+use crate::command_line::arguments::{ONE_DEVICE, settings_with};
+use crate::command_line::settings::{self, Ranks};
+use crate::data::stand_in::usual_classes;
 use crate::failure::Failure;
-use crate::interrupt::Interrupts;
 use crate::output::Output;
-use crate::settings::{self, Ranks};
-use crate::without_data::usual_classes;
+use crate::ranks::interrupt::Interrupts;
 
 /// The settings that apply to it.
 const SETTINGS: &[&str] = &["size", "batch", "devices", "threads", "precision", "isa", "exact", "tune", "json"];

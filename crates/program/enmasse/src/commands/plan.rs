@@ -14,13 +14,13 @@ use enmasse_graph::{Arena, Choices, Plan, Plans, Target};
 use enmasse_train::{Objective, Preparation, TrainConfig, compile_plans, tune};
 use enmasse_wording::{counted, grouped, mebibytes};
 
-use crate::arguments::{count, settings, settings_with};
-use crate::facts::tuned;
+use crate::command_line::arguments::{count, settings, settings_with};
+use crate::command_line::settings::{Ranks, cores};
+use crate::data::stand_in::{WITHOUT_DATA, without_data};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::ranks::Rank;
-use crate::settings::{Ranks, cores};
-use crate::without_data::{WITHOUT_DATA, without_data};
+use crate::report::facts::tuned;
 
 /// The command line of `enmasse plan`.
 pub fn command() -> Command {

@@ -10,15 +10,15 @@ use enmasse_data::{
 };
 use enmasse_train::{Guess, Images, LayeredConfig, Prediction, Surroundings, TrainConfig};
 
-use crate::arguments::{self, ONE_DEVICE};
+use crate::command_line::arguments::{self, ONE_DEVICE};
+use crate::command_line::settings::{self, Ranks};
 use crate::commands::weights::{self, OF_A_RUN};
-use crate::csv::field;
 use crate::failure::Failure;
-use crate::interrupt::Interrupts;
+use crate::output::csv::field;
 use crate::output::{Output, say, warn_of_data, warn_of_left_out};
 use crate::ranks::Rank;
-use crate::reporter::percent;
-use crate::settings::{self, Ranks};
+use crate::ranks::interrupt::Interrupts;
+use crate::report::percent;
 
 /// The settings that apply to it.
 const PREDICTION: &[&str] = &[

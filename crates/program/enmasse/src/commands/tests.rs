@@ -6,7 +6,7 @@ use clap::{ArgMatches, Command};
 use enmasse_train::{ALIASES, Kind, Meaning, SETTINGS, Setting};
 
 use super::command;
-use crate::arguments::given;
+use crate::command_line::arguments::given;
 use crate::command_line::parse;
 use crate::failure::Failure;
 

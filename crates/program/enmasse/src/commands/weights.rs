@@ -9,10 +9,10 @@ use enmasse_train::{
     Classifier, Devices, LayeredConfig, Preparation, ProgramConfig, RunConfig, Setting, Source, is_checkpoint,
 };
 
-use crate::facts::from_file;
+use crate::command_line::settings;
 use crate::failure::Failure;
 use crate::output::say;
-use crate::settings;
+use crate::report::facts::from_file;
 
 /// Weights, and their model.
 pub struct Weights {

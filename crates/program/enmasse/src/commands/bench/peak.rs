@@ -5,11 +5,11 @@ use enmasse_cpu::{Peaks, measure_peaks};
 use enmasse_wording::counted;
 use serde_json::{Value, json};
 
-use crate::arguments;
+use crate::command_line::arguments;
+use crate::command_line::settings::{self, cores};
 use crate::failure::Failure;
-use crate::interrupt::Interrupts;
 use crate::output::Output;
-use crate::settings::{self, cores};
+use crate::ranks::interrupt::Interrupts;
 
 /// The command line of `enmasse bench peak`.
 pub fn command() -> Command {

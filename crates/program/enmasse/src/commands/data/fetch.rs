@@ -8,12 +8,12 @@ use enmasse_remote::fetch::{Event, Fetcher, KnownSet, SETS, find};
 use enmasse_wording::{counted, mebibytes, one_line, shell_word};
 use serde_json::json;
 
-use crate::arguments::{path, settings};
+use crate::command_line::arguments::{path, settings};
+use crate::command_line::settings::layers;
 use crate::failure::Failure;
-use crate::interrupt::Interrupts;
+use crate::output::transfer::Transfer;
 use crate::output::{Output, say};
-use crate::settings::layers;
-use crate::transfer::Transfer;
+use crate::ranks::interrupt::Interrupts;
 
 const ABOUT: &str = "\
 NAME is cifar10, cifar100, mnist, fashion-mnist or flower-photos. Archives are checked by their SHA-256. A download that \

@@ -6,10 +6,10 @@ use clap::ArgMatches;
 use enmasse_data::{Crop, DecodePool, OpenOptions};
 use enmasse_train::{RunConfig, TrainingData};
 
+use crate::command_line::settings::{cores, layers};
+use crate::data::stand_in::{SHAPES_SIZE, shapes};
 use crate::failure::Failure;
 use crate::output::{say, warn_of_data};
-use crate::settings::{cores, layers};
-use crate::without_data::{SHAPES_SIZE, shapes};
 
 /// The defaults of commands that use the whole machine.
 pub const WHOLE_MACHINE: &[(&str, &str)] = &[("loader_threads", "one for each core")];

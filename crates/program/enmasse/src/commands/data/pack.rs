@@ -12,11 +12,11 @@ use serde_json::json;
 
 use super::opened::{Opened, WHOLE_MACHINE};
 use super::scan::Scan;
-use crate::arguments::{self, SOURCE, count, data_as, settings_with};
+use crate::command_line::arguments::{self, SOURCE, count, data_as, settings_with};
 use crate::failure::Failure;
-use crate::interrupt::Interrupts;
 use crate::output::{Output, say};
-use crate::skipped::Skipped;
+use crate::ranks::interrupt::Interrupts;
+use crate::report::skipped::Skipped;
 
 /// The settings that apply to it.
 const SETTINGS: &[&str] = &[

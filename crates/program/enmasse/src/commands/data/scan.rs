@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use crate::progress::{ProgressLine, REDRAW};
-use crate::screen;
+use crate::output::screen;
+use crate::report::progress::{ProgressLine, REDRAW};
 
 /// Counts the images of a scan.
 pub struct Scan {

@@ -16,10 +16,10 @@ use enmasse_wording::counted;
 use serde_json::json;
 
 use super::opened::Opened;
-use crate::arguments::{count, data, path, settings};
+use crate::command_line::arguments::{count, data, path, settings};
 use crate::failure::Failure;
-use crate::interrupt::Interrupts;
 use crate::output::{Output, warn_of_left_out};
+use crate::ranks::interrupt::Interrupts;
 
 /// Settings of the data that change nothing on the sheet: its images are read once, at full size, and must be readable.
 const WITHOUT_EFFECT: &[&str] = &["data", "num_classes", "decode", "on_bad_sample", "stage"];

@@ -5,9 +5,9 @@ use enmasse_train::{ClassCounts, Evaluation, MacroAverages, Mistake};
 use enmasse_wording::{counted, grouped, one_line};
 use serde_json::{Value, json};
 
-use crate::balance;
-use crate::csv::field;
-use crate::reporter::percent;
+use crate::output::csv::field;
+use crate::report::balance;
+use crate::report::percent;
 
 /// Classes in the table on the screen, at most; of more, those with the lowest F1.
 const MAX_ROWS: usize = 20;

@@ -8,7 +8,7 @@ use enmasse_launch::{Elastic, Job, Timing, launch_elastic};
 use super::options::Meeting;
 use crate::failure::Failure;
 use crate::output::say_block;
-use crate::writer;
+use crate::output::writer;
 
 /// How much longer than its workers' time limit an agent may take to stop.
 const STOP_MARGIN: Duration = Duration::from_secs(30);

@@ -17,8 +17,8 @@ pub use flags::command;
 use self::flags::Given;
 use self::options::{Options, Topology};
 use crate::failure::Failure;
+use crate::output::writer;
 use crate::output::{say, say_block};
-use crate::writer;
 
 /// Tells enmasse's ranks for how many seconds they wait for all to join.
 const JOIN_TIMEOUT: &str = "ENMASSE_JOIN_TIMEOUT";

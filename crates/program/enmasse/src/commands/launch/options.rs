@@ -9,8 +9,8 @@ use enmasse_launch::{Binding, LaunchedRank, Logs, MASTER_ADDR, MASTER_PORT, Node
 
 use super::flags::Given;
 use super::{ineffective, timing};
+use crate::command_line::settings::cores;
 use crate::failure::Failure;
-use crate::settings::cores;
 
 /// Larger numbers are typing errors.
 const MAX_LOCAL_RANKS: usize = 1 << 10;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, Command, value_parser};
 
-use crate::arguments::{count, path};
+use crate::command_line::arguments::{count, path};
 
 /// The whole command line.
 pub fn command() -> Command {

@@ -10,12 +10,12 @@ use clap::{ArgMatches, Command};
 use enmasse_slurm::{Axis, Container, ContainerRuntime, RunName, Script, ScriptError, SignalAhead, Sweep, gpus_of};
 use enmasse_train::{ProgramConfig, RunConfig, Setting};
 
-use crate::arguments::given;
+use crate::command_line::arguments::given;
 use crate::command_line::parse;
+use crate::command_line::settings;
 use crate::commands::train;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::settings;
 
 /// Default time between the warning to the ranks and the time limit.
 const SECONDS_AHEAD: u64 = 90;

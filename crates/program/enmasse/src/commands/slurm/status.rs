@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::tools::slurm;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::reporter::percent;
+use crate::report::percent;
 
 /// Bytes read from the end of a run's log to find its last line.
 const TAIL: u64 = 64 << 10;

@@ -17,10 +17,10 @@ use serde_json::json;
 
 use super::simulate::Timeline;
 use crate::commands::bench::{program, time_steps};
+use crate::data::stand_in::{SHAPES_SIZE, usual_classes};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::ranks::Rank;
-use crate::without_data::{SHAPES_SIZE, usual_classes};
 
 /// Larger than any file of [`Measured`].
 const MAX_BYTES: u64 = 1 << 16;

@@ -17,13 +17,13 @@ use enmasse_charts::{ScalingRow, scaling};
 use enmasse_system::files::write_whole;
 use enmasse_train::{DeviceSelection, Devices, LayeredConfig, Setting, Source, StrategyKind};
 
-use crate::arguments::{DECIDED, SOURCE, count, data, data_as, path, settings_with};
+use crate::command_line::arguments::{DECIDED, SOURCE, count, data, data_as, path, settings_with};
+use crate::command_line::settings::{self, Ranks, cores};
 use crate::failure::Failure;
-use crate::interrupt::Interrupts;
-use crate::launched::Launched;
 use crate::output::Output;
 use crate::ranks;
-use crate::settings::{self, Ranks, cores};
+use crate::ranks::interrupt::Interrupts;
+use crate::ranks::launched::Launched;
 use measure::{Measured, Workload};
 use simulate::Cluster;
 use table::{Kind, Row};

@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use sizes::Sizes;
 
 use super::opened::{Opened, WHOLE_MACHINE};
-use crate::arguments::{SOURCE, data, settings_with};
+use crate::command_line::arguments::{SOURCE, data, settings_with};
 use crate::failure::Failure;
-use crate::interrupt::Interrupts;
 use crate::output::Output;
+use crate::ranks::interrupt::Interrupts;
 
 /// The settings that apply to it.
 const SETTINGS: &[&str] =

@@ -16,11 +16,11 @@ use serde_json::json;
 
 use super::opened::Opened;
 use super::scan::Scan;
-use crate::arguments::{SOURCE, path, settings};
-use crate::csv::exact;
+use crate::command_line::arguments::{SOURCE, path, settings};
 use crate::failure::Failure;
-use crate::interrupt::Interrupts;
+use crate::output::csv::exact;
 use crate::output::{Output, warn_of_left_out};
+use crate::ranks::interrupt::Interrupts;
 
 /// The settings that apply to it.
 const SETTINGS: &[&str] = &["split", "split_seed", "json"];

@@ -9,10 +9,10 @@ use enmasse::devices::AUTO;
 use enmasse_launch::{LOCAL_RANK, LaunchedRank, MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE};
 use enmasse_train::{Devices, LayeredConfig, Source};
 
-use crate::arguments::count;
+use crate::command_line::arguments::count;
+use crate::command_line::settings;
 use crate::failure::Failure;
-use crate::launched::Launched;
-use crate::settings;
+use crate::ranks::launched::Launched;
 
 pub const HEADING: &str = "Known from PyTorch's scripts";
 
@@ -276,7 +276,7 @@ mod tests {
     use clap::Command;
 
     use super::*;
-    use crate::arguments::{given, settings};
+    use crate::command_line::arguments::{given, settings};
 
     /// The place and the devices that follow from flags and variables; or the message.
     fn place(flags: &str, variables: &[(&str, &str)]) -> Result<(Option<LaunchedRank>, Option<String>), String> {

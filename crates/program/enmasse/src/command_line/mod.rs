@@ -1,5 +1,10 @@
 //! Parses a command line as one of the given commands, and reports an error in one line.
 
+pub mod arguments;
+pub mod flag_names;
+pub mod launcher_flags;
+pub mod settings;
+
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -8,7 +13,7 @@ use clap::{ArgMatches, Command};
 use enmasse_system::files::expand_home;
 use enmasse_train::{Kind, RUNS, Resume, RunPaths, answer, is_near};
 
-use crate::arguments::is_of_kind;
+use crate::command_line::arguments::is_of_kind;
 use crate::failure::Failure;
 use crate::output::{Output, say_block};
 

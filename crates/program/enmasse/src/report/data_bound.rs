@@ -77,7 +77,7 @@ impl DataBound {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::screen::wrap;
+    use crate::output::screen::wrap;
 
     fn record(epoch: u64, data_wait: f64, seconds: f64, world_size: usize) -> EpochRecord {
         EpochRecord { epoch, data_wait, seconds, world_size, ..EpochRecord::default() }

@@ -26,7 +26,7 @@ use signal_hook::low_level::emulate_default_handler;
 
 use crate::failure::{Failure, INTERRUPTED, TERMINATED};
 use crate::output::say;
-use crate::writer;
+use crate::output::writer;
 
 /// While this exists, requests to stop are handled here. Files appear whole or not at all however a process ends, so no
 /// write needs to be awaited. Afterwards the next watcher gets the requests.

@@ -11,11 +11,11 @@ use enmasse_train::{
 };
 use enmasse_wording::counted;
 
-use crate::arguments::{DECIDED, given};
-use crate::automatic::{self, Candidate, number_of_rank};
+use crate::command_line::arguments::{DECIDED, given};
 use crate::failure::Failure;
 use crate::output::say;
 use crate::ranks::Rank;
+use crate::ranks::automatic::{self, Candidate, number_of_rank};
 
 const MAX_PIXELS: usize = 1 << 40;
 const MAX_RANKS: usize = 1 << 10;

@@ -10,8 +10,8 @@ use enmasse_wording::mebibytes;
 
 use crate::failure::Failure;
 use crate::output::say;
+use crate::output::transfer::Transfer;
 use crate::ranks::Rank;
-use crate::transfer::Transfer;
 
 /// The longest time between two rounds in which ranks tell each other that they are still at it.
 const ROUND: Duration = Duration::from_secs(1);

@@ -1,11 +1,14 @@
 //! How a command that does not succeed ends: with an exit code, and one line on standard error.
 
+pub mod flight;
+pub mod record;
+
 use std::fmt;
 
 use enmasse_train::{ConfigError, Stop, TrainError};
 use enmasse_wording::one_line;
 
-use crate::flag_names::with_flags;
+use crate::command_line::flag_names::with_flags;
 use crate::output::say;
 
 /// Exit code of a run that was saved and is to be restarted: `EX_TEMPFAIL` of sysexits.h.

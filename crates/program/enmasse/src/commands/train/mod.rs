@@ -1,5 +1,7 @@
 //! `enmasse train`: checks everything possible, then runs the ranks.
 
+mod finished;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -17,25 +19,25 @@ use enmasse_train::{
 };
 use enmasse_wording::{counted, grouped, one_line};
 
-use crate::arguments::{DECIDED, data, flag, path};
-use crate::attempt::attempt;
-use crate::data_of_run::check_data_of_run;
-use crate::device_warnings::DeviceWarnings;
+use crate::command_line::arguments::{DECIDED, data, flag, path};
+use crate::command_line::launcher_flags::{self, LauncherFlags};
+use crate::command_line::settings::{self, Ranks, cores};
+use crate::data::of_run::check_data_of_run;
+use crate::data::staging::{Copier, stage};
+use crate::data::stand_in::{SHAPES_SIZE, shapes};
 use crate::failure::Failure;
-use crate::failure_record::keep_failure;
-use crate::finished::is_finished;
-use crate::flight::keep_flight;
-use crate::interrupt::{Interrupts, RunSignals};
-use crate::launched::not_of_mpi;
-use crate::launcher_flags::{self, LauncherFlags};
+use crate::failure::flight::keep_flight;
+use crate::failure::record::keep_failure;
 use crate::output::{Output, say, warn_of_data, warn_of_left_out};
-use crate::rank_log::RankLog;
+use crate::ranks::attempt::attempt;
+use crate::ranks::interrupt::{Interrupts, RunSignals};
+use crate::ranks::launched::not_of_mpi;
+use crate::ranks::requeue::requeue;
 use crate::ranks::{self, Rank};
-use crate::reporter::{Audience, Reporter};
-use crate::requeue::requeue;
-use crate::settings::{self, Ranks, cores};
-use crate::staging::{Copier, stage};
-use crate::without_data::{SHAPES_SIZE, shapes};
+use crate::report::device_warnings::DeviceWarnings;
+use crate::report::rank_log::RankLog;
+use crate::report::{Audience, Reporter};
+use finished::is_finished;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -522,7 +524,7 @@ mod tests {
         let named = |line: &str| {
             let matches = command().try_get_matches_from(std::iter::once("train").chain(line.split(' '))).unwrap();
             let mut layers = LayeredConfig::new();
-            for (name, value) in crate::arguments::given(&matches) {
+            for (name, value) in crate::command_line::arguments::given(&matches) {
                 layers.argument(name, &value).unwrap();
             }
             let named = name_run(&matches, &mut layers);

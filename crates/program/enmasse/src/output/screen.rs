@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::termios::tcgetwinsize;
 
-use crate::writer::{self, Stream};
+use crate::output::writer::{self, Stream};
 
 /// To the start of the line, and erase everything from there.
 const ERASE: &str = "\r\x1b[J";

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use enmasse_wording::{one_line, utc_time};
 
-use crate::flag_names::with_flags;
+use crate::command_line::flag_names::with_flags;
 use crate::output::say;
 
 /// The log of a rank. A run goes on without it, but reports that once.

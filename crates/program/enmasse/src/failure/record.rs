@@ -10,9 +10,9 @@ use enmasse_doctor::FailureRecord;
 use enmasse_system::files::write_whole;
 use enmasse_train::{RunError, RunFolder, RunPaths};
 
-use crate::attempt::attempt;
 use crate::failure::Failure;
 use crate::output::say;
+use crate::ranks::attempt::attempt;
 
 /// Writes a record to a run folder, in place of an earlier one. Folders without a run, and folders to which another
 /// process writes by now, stay unchanged. A failure to write is reported, but does not fail the run.

@@ -4,16 +4,20 @@
 //! [`one_line`] or [`block`] here, so none of it can move the cursor or pass for a line of its own. In JSON it is escaped. The settings
 //! that libraries name become flags here too, by [`with_flags`].
 
+pub mod csv;
+pub mod screen;
+pub mod transfer;
+pub mod writer;
+
 use std::fmt;
 use std::io::ErrorKind;
 
 use enmasse_data::{DataWarning, LeftOut};
 use enmasse_wording::{block, one_line};
 
+use crate::command_line::flag_names::with_flags;
 use crate::failure::Failure;
-use crate::flag_names::with_flags;
-use crate::screen;
-use crate::writer::{self, Stream};
+use crate::output::writer::Stream;
 
 /// Lines for people and lines for scripts. With `--json` standard output carries JSON alone, and text goes to standard error.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use clap::ArgMatches;
 use enmasse_data::{DataError, shapes};
 use enmasse_train::RunConfig;
 
+use crate::command_line::settings::{self, Ranks};
 use crate::failure::Failure;
-use crate::settings::{self, Ranks};
 
 /// Height and width of the embedded data set's images, and the input size of a model without data.
 pub const SHAPES_SIZE: usize = 64;

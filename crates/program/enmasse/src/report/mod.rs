@@ -1,5 +1,16 @@
 //! A run's reports: for people on a terminal, for scripts, and in each rank's log.
 
+pub mod balance;
+pub mod data_bound;
+pub mod device_warnings;
+pub mod facts;
+pub mod loss_scale;
+pub mod progress;
+pub mod rank_log;
+pub mod skipped;
+pub mod stragglers;
+pub mod traced;
+
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::Instant;
@@ -12,18 +23,17 @@ use enmasse_train::{
 };
 use enmasse_wording::{counted, duration, mebibytes, one_line, shell_word};
 
-use crate::balance::Validations;
-use crate::data_bound::DataBound;
-use crate::facts::{self, facts};
 use crate::failure::Failure;
-use crate::loss_scale::Skips;
+use crate::output::screen;
 use crate::output::{Output, say, say_block};
-use crate::progress::{Course, Meter, REDRAW, waiting};
-use crate::rank_log::RankLog;
-use crate::screen;
-use crate::skipped::Skipped;
-use crate::stragglers::Stragglers;
-use crate::traced;
+use crate::report::balance::Validations;
+use crate::report::data_bound::DataBound;
+use crate::report::facts::facts;
+use crate::report::loss_scale::Skips;
+use crate::report::progress::{Course, Meter, REDRAW, waiting};
+use crate::report::rank_log::RankLog;
+use crate::report::skipped::Skipped;
+use crate::report::stragglers::Stragglers;
 
 /// Reports a run: facts, a line of progress on a terminal, a line per epoch, the end. Only the first rank prints, unless
 /// the others are allowed to; each rank's log has all of its own lines.

@@ -45,7 +45,7 @@ impl Stragglers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::screen::wrap;
+    use crate::output::screen::wrap;
 
     fn straggler(rank: usize, work: Work, times: f64, past: Option<f64>) -> Straggler {
         Straggler { rank, host: "node7".into(), work, times, waited: 0.44, past }

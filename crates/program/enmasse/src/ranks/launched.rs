@@ -9,8 +9,8 @@ use enmasse_comm::{Cause, CauseKind, Group, GroupOptions, JoinError, TransportCh
 use enmasse_launch::{EnvironmentError, Interpretation, LaunchedRank, Launcher, process_variable, report_cause};
 use enmasse_train::{Devices, LayeredConfig, TransportKind};
 
-use crate::automatic;
 use crate::failure::Failure;
+use crate::ranks::automatic;
 
 /// Holds the secret of ranks that were given none, until all have joined.
 const TOKEN_FILE: &str = ".token";

@@ -3,7 +3,7 @@
 use enmasse_train::{DoneRecord, EpochRecord, Evaluation, PerClass};
 use enmasse_wording::{counted, listed};
 
-use crate::reporter::percent;
+use crate::report::percent;
 
 /// Classes that a line names, at most.
 const MAX_NAMED: usize = 10;

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use crate::progress::{ProgressLine, REDRAW};
-use crate::screen;
+use crate::output::screen;
+use crate::report::progress::{ProgressLine, REDRAW};
 
 /// Bytes on their way.
 pub struct Transfer {

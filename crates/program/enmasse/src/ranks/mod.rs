@@ -1,6 +1,12 @@
 //! Where ranks run: this process alone, its threads, processes that it launches, or this process as one rank of a
 //! launched job.
 
+pub mod attempt;
+pub mod automatic;
+pub mod interrupt;
+pub mod launched;
+pub mod requeue;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,16 +21,16 @@ use enmasse_system::machine::NearProcessors;
 use enmasse_train::{RankKind, RunConfig, RunFolder, RunPaths, StrategyKind, TrainConfig};
 use enmasse_wording::counted;
 
-use crate::attempt::attempt;
+use crate::command_line::settings::{self, cores};
+use crate::failure::flight;
+use crate::failure::record;
 use crate::failure::{Failure, INTERRUPTED, REQUEUED, TERMINATED};
-use crate::failure_record;
-use crate::flight;
-use crate::interrupt::Interrupts;
-use crate::launched::Launched;
 use crate::output::say_block;
-use crate::screen;
-use crate::settings::{self, cores};
-use crate::writer;
+use crate::output::screen;
+use crate::output::writer;
+use crate::ranks::attempt::attempt;
+use crate::ranks::interrupt::Interrupts;
+use crate::ranks::launched::Launched;
 
 /// One rank, and its group.
 pub struct Rank {
@@ -285,7 +291,7 @@ fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Optio
         return Err(Failure::Told(code));
     }
     if let (Some(folder), Some(record)) = (folder, FailureRecord::of_outcome(&outcome)) {
-        failure_record::keep(&record, folder);
+        record::keep(&record, folder);
     }
     if let Some(story) = story(&outcome) {
         say_block(story);
