@@ -5,6 +5,8 @@
 //! [`launch`] know no model, [`graph`] knows no device, [`train`] holds the loop. The program `enmasse` uses the same
 //! crates.
 //!
+//! Use the program for folders of images, and the library for what is your own.
+//!
 //! ```no_run
 //! use enmasse::prelude::*;
 //!

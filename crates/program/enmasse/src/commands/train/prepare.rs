@@ -1,0 +1,213 @@
+//! Opens the data of a run, and makes all checks and gives all warnings that need no running ranks.
+
+use std::path::Path;
+
+use enmasse_comm::ShardMap;
+use enmasse_data::{Crop, DataError};
+use enmasse_graph::Target;
+use enmasse_models::Model;
+use enmasse_train::{
+    Objective, Preparation, ProgramConfig, RunConfig, RunPaths, TrainConfig, TrainingData, compile_plans,
+};
+use enmasse_wording::{counted, grouped, one_line};
+
+use super::spec::RunSpec;
+use crate::command_line::settings::{self, cores};
+use crate::data::staging::{Copier, stage};
+use crate::data::stand_in::{SHAPES_SIZE, shapes};
+use crate::failure::Failure;
+use crate::output::{say, warn_of_data, warn_of_left_out};
+
+/// The parts of a run, once they have been checked against each other.
+pub struct Run {
+    pub config: RunConfig,
+    pub model: Model,
+    pub data: TrainingData,
+}
+
+impl Run {
+    /// Opens the data, which `copier` copies if the run asks for it, and checks everything that needs no running ranks.
+    pub fn open(spec: &RunSpec, copier: Copier) -> Result<Self, Failure> {
+        let (mut config, resumed) = (spec.config.clone(), spec.resumed());
+        let model = enmasse_models::find(&config.train.model).map_err(|error| Failure::Usage(error.to_string()))?;
+        if let (Some(weights), None) = (&config.train.weights, resumed) {
+            check_weights(weights)?;
+        }
+        if let Some(run) = config.train.data.as_deref().filter(|root| RunPaths::new(*root).is_resumable()) {
+            let run = run.display();
+            return Err(Failure::Usage(format!("{run} is a run, not data: to resume it, pass --resume {run}")));
+        }
+        let (root, own_size) = match &config.train.data {
+            Some(root) => (root.clone(), None),
+            None => (shapes()?, Some(SHAPES_SIZE)),
+        };
+        config.train.size = config.train.size.or(own_size);
+        let (read_from, left_out) = stage(&config, &root, copier)?;
+        let mut data = match resumed.filter(|paths| paths.split().exists()) {
+            Some(paths) => {
+                let split = paths.read_split().map_err(Failure::error)?;
+                TrainingData::from_record(&read_from, split, &config.train.open_options())?
+            }
+            None => TrainingData::open(&read_from, &config.train.open_options())?,
+        };
+        data.left_out.append(left_out);
+        // A resumed run keeps its split, so repeating the option is not a mistake.
+        data.has_parts &= resumed.is_none();
+        check_classes(&config.train, &root, &data.classes)?;
+        config.train.size = Some(config.train.image_size(data.kind.native_size()));
+        let preparation = Preparation::new(&config.train, data.kind);
+        let shards = config.train.shard_count(spec.world_size);
+        ShardMap::new(shards, spec.world_size)
+            .map_err(|error| Failure::Usage(format!("--shards {shards}: {error}")))?;
+        let (samples, batch) = (data.train.len(), config.train.batch_per_shard(shards));
+        let global_batch = batch.saturating_mul(shards);
+        if config.train.drop_last && samples < global_batch {
+            return Err(Failure::error(DataError::TooFewSamples { samples, global_batch, shards, batch }));
+        }
+        compile_plans(
+            &config.train,
+            &preparation,
+            &|x, classes| model.forward(x, classes),
+            &Objective::default(),
+            data.classes.len(),
+            shards,
+            &Target::default(),
+        )?;
+        Ok(Run { config, model, data })
+    }
+
+    /// Warns of GPUs that stay idle, of what is left out of the data, of options that have no effect, and of more computing threads than
+    /// cores.
+    pub fn warn(&self, spec: &RunSpec) {
+        settings::tell_of_idle_devices(&spec.layers);
+        let Run { config, data, .. } = self;
+        let size = config.train.image_size(data.kind.native_size());
+        let is_padded = matches!(data.kind.crop(size), Crop::Padded { .. });
+        let surroundings = data.surroundings(is_padded, spec.is_launched);
+        warn_of_left_out(&data.left_out);
+        warn_of_data(&data.warnings);
+        if let Some(line) = unvalidated(&data.unvalidated_classes()) {
+            say(format_args!("warning: {line}"));
+        }
+        for line in spec.layers.without_effect(&surroundings, |_| true) {
+            say(format_args!("warning: {line}"));
+        }
+        if let Some(line) = too_many_threads(&config.program, spec.local_ranks, cores()) {
+            say(format_args!("warning: {line}"));
+        }
+    }
+}
+
+/// The warning of classes that no validation image has.
+fn unvalidated(classes: &[&str]) -> Option<String> {
+    const NAMED: usize = 5;
+    let names = classes.iter().take(NAMED).map(|class| one_line(class)).collect::<Vec<_>>().join(", ");
+    let more = match classes.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {} more", grouped(more as u64)),
+    };
+    let (verb, them) = if classes.len() == 1 { ("has", "it") } else { ("have", "them") };
+    let count = counted(classes.len(), "class");
+    (!classes.is_empty())
+        .then(|| format!("{count} {verb} no image for validation, so nothing evaluates {them}: {names}{more}"))
+}
+
+/// The warning if ranks that share some cores have more computing threads than these.
+fn too_many_threads(config: &ProgramConfig, local_ranks: usize, cores: usize) -> Option<String> {
+    let threads = (0..local_ranks).map(|rank| config.threads_of_rank(cores, rank, local_ranks));
+    let threads = threads.fold(0, usize::saturating_add);
+    (threads > cores).then(|| {
+        let (ranks, threads) = (counted(local_ranks, "rank"), counted(threads, "computing thread"));
+        format!("{ranks} with {threads} in all on {}: every step waits for the slowest", counted(cores, "core"))
+    })
+}
+
+/// A mistyped path must not lead to training from random weights. This is checked before anything else is done.
+fn check_weights(path: &Path) -> Result<(), Failure> {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_file() => Ok(()),
+        Ok(_) => Err(Failure::Error(format!("--weights {}: is not a file", path.display()))),
+        Err(_) if path.to_str().is_some_and(is_published) => {
+            let why =
+                "enmasse comes without weights; give a file, such as the .pth file that torchvision downloads for it";
+            Err(Failure::Usage(format!("--weights {}: {why}", path.display())))
+        }
+        Err(error) => Err(Failure::Error(format!("--weights {}: cannot be read: {error}", path.display()))),
+    }
+}
+
+/// Whether a word names published weights, as in torchvision's `DEFAULT`, `IMAGENET1K_V2` and `ResNet50_Weights.DEFAULT`.
+fn is_published(word: &str) -> bool {
+    let word = word.to_ascii_lowercase();
+    ["default", "true", "pretrained", "coco"].contains(&&*word)
+        || word.starts_with("imagenet")
+        || word.contains("_weights.")
+}
+
+/// The number of classes that the user expects must match the data.
+fn check_classes(config: &TrainConfig, root: &Path, classes: &[String]) -> Result<(), Failure> {
+    const SHOWN: usize = 10;
+    match config.num_classes {
+        Some(expected) if expected != classes.len() => {
+            let more = if classes.len() > SHOWN { ", ..." } else { "" };
+            Err(Failure::Usage(format!(
+                "--num-classes {expected}: {} has {} ({}{more})",
+                root.display(),
+                counted(classes.len(), "class"),
+                classes.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", "),
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_without_a_validation_image_are_named() {
+        let check = |classes: usize, expected: Option<&str>| {
+            let names: Vec<String> = (0..classes).map(|class| format!("c{class}")).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            assert_eq!(unvalidated(&names).as_deref(), expected);
+        };
+        check(0, None);
+        check(1, Some("1 class has no image for validation, so nothing evaluates it: c0"));
+        check(2, Some("2 classes have no image for validation, so nothing evaluates them: c0, c1"));
+        let many =
+            "1,005 classes have no image for validation, so nothing evaluates them: c0, c1, c2, c3, c4 and 1,000 more";
+        check(1005, Some(many));
+    }
+
+    #[test]
+    fn words_for_published_weights_have_an_answer() {
+        let check = |word: &str, expected: bool| assert_eq!(is_published(word), expected, "{word}");
+        check("imagenet", true);
+        check("DEFAULT", true);
+        check("IMAGENET1K_V2", true);
+        check("ResNet50_Weights.DEFAULT", true);
+        check("resnet34.pth", false);
+        check("", false);
+        let failure = check_weights(Path::new("IMAGENET1K_V1")).unwrap_err();
+        assert!(
+            failure.message().starts_with("--weights IMAGENET1K_V1: enmasse comes without weights; "),
+            "{failure:?}"
+        );
+    }
+
+    #[test]
+    fn more_threads_than_cores_are_a_warning() {
+        let check = |threads: Option<usize>, ranks: usize, cores: usize, expected: Option<&str>| {
+            let config = ProgramConfig { threads, ..ProgramConfig::default() };
+            let expected = expected.map(|text| format!("{text}: every step waits for the slowest"));
+            assert_eq!(too_many_threads(&config, ranks, cores), expected, "{threads:?} {ranks} {cores}");
+        };
+        check(None, 2, 2, None);
+        check(None, 1, 8, None);
+        check(None, 5, 2, Some("5 ranks with 5 computing threads in all on 2 cores"));
+        check(Some(4), 1, 4, None);
+        check(Some(5), 1, 4, Some("1 rank with 5 computing threads in all on 4 cores"));
+        check(Some(2), 2, 3, Some("2 ranks with 4 computing threads in all on 3 cores"));
+    }
+}

@@ -1,0 +1,153 @@
+//! What is decided of a run before its data are opened: the settings with their devices, the ranks, the folder.
+
+use std::path::{Path, PathBuf};
+
+use enmasse_launch::Launcher;
+use enmasse_train::{
+    Devices, LayeredConfig, RUNS, Resume, RunConfig, RunPaths, Source, TrainConfig, TransportKind, locate_run,
+};
+
+use super::typed::Typed;
+use crate::command_line::settings::{self, Ranks, cores};
+use crate::data::of_run::check_data_of_run;
+use crate::failure::Failure;
+use crate::ranks::Rank;
+use crate::ranks::attempt::attempt;
+use crate::ranks::interrupt::RunSignals;
+use crate::ranks::launched::not_of_mpi;
+
+/// A run as it was decided. Nothing changes it any more.
+pub struct RunSpec {
+    /// Every setting, with the devices of the run.
+    pub config: RunConfig,
+    /// The same as they were given, each with its source.
+    pub layers: LayeredConfig,
+    /// The run's folder. A new one without a name is made last, so that a run that is refused leaves nothing behind.
+    pub folder: Option<RunPaths>,
+    pub world_size: usize,
+    /// The ranks that share this machine's cores.
+    pub local_ranks: usize,
+    pub is_launched: bool,
+    /// Whether this process tells the user of the run for all ranks.
+    pub speaks: bool,
+}
+
+impl RunSpec {
+    /// For a process without a launcher: decides the number of ranks, and whether a run goes on.
+    pub fn of_machine(typed: Typed, signals: &RunSignals) -> Result<Self, Failure> {
+        let mut layers = typed.layers;
+        let attempt = attempt();
+        let TrainConfig { out, model, resume, .. } = &layers.config().train;
+        let folder = match resume.is_on() || attempt.is_repeated() {
+            true => Some(locate(out.as_deref(), model, resume.is_on(), signals)?),
+            false => None,
+        };
+        if let Some(folder) = &folder {
+            check_resumes(&layers.config().train, folder)?;
+            if attempt.is_repeated() {
+                // Slurm has restarted the job: the run goes on where its last start has left it.
+                layers.argument("resume", "true")?;
+            }
+            lay_saved_run(&mut layers, folder)?;
+        }
+        let mut config = settings::finish(layers.clone(), Ranks::OfMachine)?;
+        if config.program.transport == TransportKind::Mpi {
+            return Err(not_of_mpi(Launcher::Nobody));
+        }
+        let world_size = config.program.rank_count(cores());
+        // The effective configuration includes the machine's defaults.
+        config.program.devices.get_or_insert_with(|| Devices::new(settings::usual_kind(), world_size));
+        let (local_ranks, is_launched, speaks) = (world_size, false, true);
+        Ok(RunSpec { config, layers, folder, world_size, local_ranks, is_launched, speaks })
+    }
+
+    /// For a rank of a launched job: takes part in what rank 0 decides.
+    pub fn of_rank(typed: Typed, rank: &Rank, signals: &RunSignals) -> Result<Self, Failure> {
+        let Typed { mut layers, is_decided, .. } = typed;
+        let speaks = !is_decided && rank.is_first();
+        let attempt = attempt();
+        let asked = layers.config().train.clone();
+        // The job's launcher, or Slurm, has restarted it: the run resumes.
+        let is_repeated = rank.attempt() > 0 || attempt.is_repeated();
+        let out = match &asked.out {
+            Some(out) => out.clone(),
+            None => {
+                let own = if rank.is_first() {
+                    let anybodys = asked.resume.is_on() || (is_repeated && attempt.job.is_empty());
+                    locate(None, &asked.model, anybodys, signals)?.root().display().to_string()
+                } else {
+                    String::new()
+                };
+                PathBuf::from(rank.agree(own)?)
+            }
+        };
+        if is_repeated {
+            layers.argument("resume", "true")?;
+        }
+        let folder = RunPaths::new(&out);
+        if speaks {
+            check_resumes(&asked, &folder)?;
+        }
+        if layers.config().train.resume.is_on() {
+            lay_saved_run(&mut layers, &folder)?;
+        }
+        let ranks = Ranks::Launched { local_rank: rank.local_rank(), speaks };
+        let mut config = settings::finish(layers.clone(), ranks)?;
+        settings::settle(&mut config, &layers, rank, speaks)?;
+        config.train.out = Some(out);
+        // A rank of a job computes on one device; the run's record has the number of devices.
+        let one = config.program.devices.unwrap_or_else(|| Devices::new(settings::usual_kind(), 1));
+        config.program.devices = Some(one.of_run(rank.world_size()));
+        Ok(RunSpec {
+            config,
+            layers,
+            folder: Some(folder),
+            world_size: rank.world_size(),
+            local_ranks: rank.sharers(),
+            is_launched: true,
+            speaks,
+        })
+    }
+
+    /// The folder of the run that goes on.
+    pub fn resumed(&self) -> Option<&RunPaths> {
+        let resume = &self.config.train.resume;
+        self.folder.as_ref().filter(|paths| resume.is_on() && paths.resumed_checkpoint(resume).exists())
+    }
+}
+
+/// Says where the run goes. A folder that is made here is removed if the run ends before it begins.
+pub fn locate(out: Option<&Path>, model: &str, resume: bool, signals: &RunSignals) -> Result<RunPaths, Failure> {
+    let paths = locate_run(out, model, resume, &attempt()).map_err(Failure::error)?;
+    if out.is_none() {
+        signals.made(paths.root());
+    }
+    Ok(paths)
+}
+
+/// Puts the configuration of the run to be resumed below all other settings, if there is one.
+fn lay_saved_run(layers: &mut LayeredConfig, paths: &RunPaths) -> Result<(), Failure> {
+    let Some(text) = paths.saved_config().map_err(Failure::error)? else { return Ok(()) };
+    let laid = match paths.resumed_checkpoint(&layers.config().train.resume).exists() {
+        true => layers.saved_run(&text, paths.root()),
+        false => layers.begun_run(&text, paths.root()),
+    };
+    // The file is the run's, not what the user typed.
+    laid.map_err(Failure::error)?;
+    match (&layers.config().train.data, layers.source("data")) {
+        (Some(data), Some(Source::Saved(run))) => check_data_of_run(data, run),
+        _ => Ok(()),
+    }
+}
+
+/// `--resume` without DATA where no run is, as after a mistyped `--out`, does not mean the embedded data set.
+fn check_resumes(asked: &TrainConfig, paths: &RunPaths) -> Result<(), Failure> {
+    if paths.holds_run() {
+        return paths.check_resume(&asked.resume).map_err(|error| Failure::Usage(error.to_string()));
+    }
+    if !asked.resume.is_on() || (asked.data.is_some() && asked.resume != Resume::Best) {
+        return Ok(());
+    }
+    let place = asked.out.as_deref().unwrap_or(Path::new(RUNS)).display();
+    Err(Failure::Usage(format!("{place} holds no run to resume; check --out, or name the DATA to start a run")))
+}
