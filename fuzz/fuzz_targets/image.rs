@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use enmasse_data::{Image, ReadOptions, decode};
+use enmasse_image::{Image, ReadOptions, decode};
 use test_support::heap::peak_of;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

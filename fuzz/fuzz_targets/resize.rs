@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| enmasse_data::fuzzing::resize(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| enmasse_image::fuzzing::resize(bytes));

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use enmasse_data::{EvalTransform, Normalization};
 use enmasse_device::{Device, Program};
 use enmasse_graph::{Choices, CompileOptions, Metric, Plans, compile_evaluation};
+use enmasse_image::{EvalTransform, Normalization};
 
 use crate::pretrained::read_pretrained;
 use crate::weights::{EvaluatedWeights, write_tensors};

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use enmasse_data::{Image, Resizer};
 use enmasse_graph::{Choices, compile_evaluation};
+use enmasse_image::{Image, Resizer};
 
 use crate::bad_samples::{from_lines, to_lines};
 use crate::{Checkpoint, CheckpointMeta, Classifier, RunConfig};

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use enmasse_data::{DataError, Image, ReadOptions, decode};
+use enmasse_image::{Image, ImageError, ReadOptions, decode};
 
 /// An image to classify: a file, or the bytes of a JPEG, PNG, WebP, BMP or GIF file in memory. Paths and bytes become one by
 /// `into`.
@@ -25,7 +25,7 @@ impl ImageSource<'_> {
     }
 
     /// Its pixels.
-    pub(crate) fn read(&self, place: usize, reading: ReadOptions) -> Result<Image, DataError> {
+    pub(crate) fn read(&self, place: usize, reading: ReadOptions) -> Result<Image, ImageError> {
         match self {
             ImageSource::File(path) => decode::open(path, reading),
             ImageSource::Bytes(bytes) => decode::open_bytes(bytes, || self.name(place), reading),

@@ -35,8 +35,9 @@ impl enmasse_device::Batch for LoadedBatch {
 mod tests {
     use std::collections::BTreeSet;
 
-    use enmasse_data::{DataError, Dataset, DecodePool, Image, Sampler, Sharding, TrainLoader, TrainTransform};
+    use enmasse_data::{DataError, Dataset, DecodePool, Sampler, Sharding, TrainLoader};
     use enmasse_device::Batch as _;
+    use enmasse_image::{Image, TrainTransform};
 
     use super::*;
 
@@ -50,7 +51,7 @@ mod tests {
             0
         }
         fn read(&self, _: usize) -> Result<Image, DataError> {
-            Image::new(4, 4, vec![128; 48])
+            Ok(Image::new(4, 4, vec![128; 48])?)
         }
     }
 

@@ -3,12 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use enmasse_data::{
-    BadSample, DataError, Dataset, DecodePool, EvalCrop, EvalLoader, Extent, Image, ImageRegion, ReadOptions,
-    RegionRequest, Resizer, Sharding, decode,
-};
+use enmasse_data::{BadSample, DataError, Dataset, DecodePool, EvalLoader, Extent, Sharding};
 use enmasse_device::{HostBatch, Program, StepInputs};
 use enmasse_graph::{Mode, Phase};
+use enmasse_image::{EvalCrop, Image, ImageRegion, ReadOptions, RegionRequest, Resizer, decode};
 use serde::Serialize;
 
 use crate::crops::Crops;
@@ -54,7 +52,8 @@ impl Classifier {
             let first = number * batch;
             let mut pixels = vec![0; batch * bytes];
             for ((image, pixels), place) in chunk.iter().zip(pixels.chunks_exact_mut(bytes)).zip(first..) {
-                self.transform.fit(&image.read(place, reading)?, &mut resizer, pixels);
+                let image = image.read(place, reading).map_err(DataError::from)?;
+                self.transform.fit(&image, &mut resizer, pixels);
             }
             let (labels, sample_indices) = (vec![-1; batch], vec![0; batch]);
             let images = HostBatch { images: pixels, labels, sample_indices, ..HostBatch::default() };
@@ -161,8 +160,8 @@ impl Dataset for Images {
 
     fn read(&self, index: usize) -> Result<Image, DataError> {
         match self.source(index) {
-            (Source::File(path), _) => decode::open(path, self.reading),
-            (Source::Bytes(bytes, name), _) => decode::open_bytes(bytes, || name.clone(), self.reading),
+            (Source::File(path), _) => Ok(decode::open(path, self.reading)?),
+            (Source::Bytes(bytes, name), _) => Ok(decode::open_bytes(bytes, || name.clone(), self.reading)?),
             (Source::Part(part), index) => part.read(index),
         }
     }
@@ -174,8 +173,10 @@ impl Dataset for Images {
         view: &mut ImageRegion,
     ) -> Result<(), DataError> {
         match self.source(index) {
-            (Source::File(path), _) => decode::read_part(path, self.reading, wanted, view),
-            (Source::Bytes(bytes, name), _) => decode::read_part_of(bytes, || name.clone(), self.reading, wanted, view),
+            (Source::File(path), _) => Ok(decode::read_part(path, self.reading, wanted, view)?),
+            (Source::Bytes(bytes, name), _) => {
+                Ok(decode::read_part_of(bytes, || name.clone(), self.reading, wanted, view)?)
+            }
             (Source::Part(part), index) => part.read_part(index, wanted, view),
         }
     }

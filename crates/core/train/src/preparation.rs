@@ -1,9 +1,10 @@
 //! How images are prepared for the model: the suggestions of the kind of data set, overridden by the configuration.
 
-use enmasse_data::{
-    AugMix, AutoAugment, ColorJitter, Crop, DataKind, Dataset, ErasingValue, EvalTransform, GaussianBlur, Grayscale,
-    Mixing, Normalization, OpenOptions, RandAugment, RandomErasing, RandomGrayscale, RandomPerspective, RandomRotation,
-    RandomVerticalFlip, ReadOptions, RemoteOptions, Sampler, SplitKind, TrainTransform, TrivialAugmentWide,
+use enmasse_data::{DataKind, Dataset, OpenOptions, RemoteOptions, Sampler, SplitKind};
+use enmasse_image::{
+    AugMix, AutoAugment, ColorJitter, Crop, ErasingValue, EvalTransform, GaussianBlur, Grayscale, Mixing,
+    Normalization, RandAugment, RandomErasing, RandomGrayscale, RandomPerspective, RandomRotation, RandomVerticalFlip,
+    ReadOptions, TrainTransform, TrivialAugmentWide,
 };
 
 use crate::{
@@ -181,7 +182,8 @@ impl TrainConfig {
 
 #[cfg(test)]
 mod tests {
-    use enmasse_data::{DataError, Image};
+    use enmasse_data::DataError;
+    use enmasse_image::Image;
 
     use super::*;
 
@@ -201,7 +203,7 @@ mod tests {
         }
 
         fn read(&self, _: usize) -> Result<Image, DataError> {
-            Image::new(1, 1, vec![0; 3])
+            Ok(Image::new(1, 1, vec![0; 3])?)
         }
 
         fn blocks(&self) -> Option<Vec<usize>> {

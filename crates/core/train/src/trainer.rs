@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use enmasse_comm::{Group, ShardMap};
-use enmasse_data::{Dataset, DecodePool, EvalLoader, EvalTransform, Sharding, TrainLoader};
+use enmasse_data::{Dataset, DecodePool, EvalLoader, Sharding, TrainLoader};
 use enmasse_device::{Device, Program, StepInputs, Ticket};
 use enmasse_graph::{Metric, Mode, PerSample, Phase, Tensor};
+use enmasse_image::EvalTransform;
 use enmasse_system::machine::peak_rss_bytes;
 use enmasse_tensor::HostMemory;
 use enmasse_weights::Matching;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use enmasse_comm::ComparedText;
 use enmasse_data::{
     AHEAD_BYTES, DataError, DataKind, DataLayout, DataWarning, Dataset, DecodePool, Folder, LeftOut, OpenOptions,
-    Split, TrainTransform, folder_of,
+    Split, folder_of,
 };
+use enmasse_image::TrainTransform;
 use serde::Deserialize;
 
 use crate::{Surroundings, TrainError};

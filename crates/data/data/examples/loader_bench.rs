@@ -20,10 +20,10 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use enmasse_data::{
-    Batches, DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Folder, Image, OpenOptions, PackForm,
-    PackOptions, ReadOptions, RemoteOptions, Sharding, TrainLoader, TrainTransform, Unpacked, is_packed, is_remote,
-    open, pack,
+    Batches, DataError, DataKind, Dataset, DecodePool, EvalLoader, Folder, OpenOptions, PackForm, PackOptions,
+    RemoteOptions, Sharding, TrainLoader, Unpacked, is_packed, is_remote, open, pack,
 };
+use enmasse_image::{EvalTransform, Image, ReadOptions, TrainTransform};
 use rustix::time::{ClockId, clock_gettime};
 
 fn main() -> Result<(), DataError> {
@@ -98,7 +98,7 @@ impl Dataset for Dots {
     }
 
     fn read(&self, index: usize) -> Result<Image, DataError> {
-        Image::new(1, 1, vec![index as u8; 3])
+        Ok(Image::new(1, 1, vec![index as u8; 3])?)
     }
 }
 

@@ -46,7 +46,7 @@ pub struct Batch {
     pub valid: usize,
     /// The samples that were skipped in making this batch because they cannot be read, each once.
     pub unreadable: Vec<BadSample>,
-    /// How many samples have images that were converted to RGB ([`ImageRegion::converted_from`](crate::ImageRegion::converted_from)).
+    /// How many samples have images that were converted to RGB ([`ImageRegion::converted_from`](enmasse_image::ImageRegion::converted_from)).
     pub converted: usize,
     home: Arc<Recycler>,
 }

@@ -10,14 +10,14 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use enmasse_image::decode::{self, MAX_FILE_BYTES, ReadOptions};
+use enmasse_image::{ImageRegion, RegionRequest};
 use enmasse_remote::Object;
-use enmasse_system::files::open_regular;
+use enmasse_system::files::{open_regular, reuse};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
-use crate::reuse::reuse;
-use crate::{DataError, Extent, ImageRegion, RegionRequest};
+use crate::{DataError, Extent};
 
 /// An open regular file, or an object. It stays the same one if another takes its path.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl Container {
         }
         view.with_file(|bytes, view| {
             self.read(offset, length, bytes)?;
-            decode::read_part_of(bytes, name, options, wanted, view)
+            Ok(decode::read_part_of(bytes, name, options, wanted, view)?)
         })
     }
 

@@ -1,61 +1,11 @@
-//! The two central types: an image, and a set of labelled images.
+//! The central type: a set of labelled images.
 
-use std::io;
 use std::path::PathBuf;
 
-use crate::reuse::reuse;
-use crate::{DataError, Extent, ImageRegion, RegionRequest};
+use enmasse_image::{Image, ImageRegion, RegionRequest};
+use enmasse_remote::Extent;
 
-/// An RGB image: rows from the top, three bytes per pixel.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Image {
-    width: usize,
-    height: usize,
-    pixels: Vec<u8>,
-}
-
-impl Image {
-    /// An image of `width` × `height` from its `width * height * 3` bytes.
-    pub fn new(width: usize, height: usize, pixels: Vec<u8>) -> Result<Self, DataError> {
-        match width.checked_mul(height).and_then(|n| n.checked_mul(3)) {
-            Some(bytes) if bytes == pixels.len() && bytes > 0 => Ok(Image { width, height, pixels }),
-            Some(bytes) if bytes > 0 => Err(DataError::Setting(format!(
-                "an image of {width}x{height} RGB pixels has {bytes} bytes, not {}",
-                pixels.len()
-            ))),
-            _ => Err(DataError::Setting(format!("there are no images of {width}x{height} pixels"))),
-        }
-    }
-
-    /// Pixels per row; 0 only for `Image::default()`.
-    pub fn width(&self) -> usize {
-        self.width
-    }
-
-    /// Number of rows.
-    pub fn height(&self) -> usize {
-        self.height
-    }
-
-    /// The bytes, `[height, width, 3]`.
-    pub fn pixels(&self) -> &[u8] {
-        &self.pixels
-    }
-
-    /// The bytes, for writing.
-    pub(crate) fn pixels_mut(&mut self) -> &mut [u8] {
-        &mut self.pixels
-    }
-
-    /// Changes the dimensions, in the same memory where that fits; the caller overwrites every byte. Fails without memory, and
-    /// leaves no image then.
-    pub(crate) fn reshape(&mut self, width: usize, height: usize) -> io::Result<&mut [u8]> {
-        (self.width, self.height) = (0, 0);
-        reuse(&mut self.pixels, width * height * 3)?;
-        (self.width, self.height) = (width, height);
-        Ok(&mut self.pixels)
-    }
-}
+use crate::DataError;
 
 /// A set of labelled images. An implementation needs three methods; the loader calls them from several threads.
 pub trait Dataset: Send + Sync {
@@ -156,7 +106,7 @@ pub trait Dataset: Send + Sync {
 pub(crate) fn read_whole(dataset: &dyn Dataset, index: usize) -> Result<Image, DataError> {
     let mut view = ImageRegion::default();
     dataset.read_part(index, &RegionRequest::whole, &mut view)?;
-    Ok(view.image)
+    Ok(view.into_image())
 }
 
 /// [`Dataset::reading_bytes`] of images that are files, given the length of each.

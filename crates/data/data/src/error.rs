@@ -5,9 +5,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use enmasse_image::ImageError;
 use enmasse_remote::RemoteError;
 use enmasse_system::files::FileError;
-use enmasse_wording::one_line;
+use enmasse_wording::{one_line, system_message};
 
 use crate::bad_sample::name_some;
 use crate::{BadSample, Dataset};
@@ -17,7 +18,7 @@ use crate::{BadSample, Dataset};
 #[non_exhaustive]
 pub enum DataError {
     /// A file or folder could not be opened, listed or read.
-    #[error("cannot read {}: {}", one_line(&.path.to_string_lossy()), describe(.source))]
+    #[error("cannot read {}: {}", one_line(&.path.to_string_lossy()), system_message(.source))]
     Read {
         /// The path.
         path: PathBuf,
@@ -25,7 +26,7 @@ pub enum DataError {
         source: io::Error,
     },
     /// A file or folder could not be written.
-    #[error("cannot write {}: {}", one_line(&.path.to_string_lossy()), describe(.source))]
+    #[error("cannot write {}: {}", one_line(&.path.to_string_lossy()), system_message(.source))]
     Write {
         /// The path.
         path: PathBuf,
@@ -121,7 +122,7 @@ pub enum DataError {
         batch: usize,
     },
     /// There is no memory for the images of a batch.
-    #[error("cannot allocate {bytes} bytes for the images of a batch: {}; lower the batch size", describe(.source))]
+    #[error("cannot allocate {bytes} bytes for the images of a batch: {}; lower the batch size", system_message(.source))]
     Memory {
         /// Size of the buffer.
         bytes: usize,
@@ -187,7 +188,7 @@ impl DataError {
     /// The fault, without the name of the file or sample.
     pub fn problem(&self) -> String {
         match self {
-            DataError::Read { source, .. } => describe(source),
+            DataError::Read { source, .. } => system_message(source),
             DataError::Image { problem, .. } | DataError::Sample { problem, .. } => problem.clone(),
             other => other.to_string(),
         }
@@ -223,10 +224,20 @@ impl DataError {
         DataError::layout(root, format!("none of its images for {purpose} can be read"))
     }
 
-    pub(crate) fn image(name: impl Into<String>, problem: impl ToString) -> Self {
-        // A decoder's message may span lines; these messages never do.
-        let problem = problem.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-        DataError::Image { name: name.into(), problem }
+    /// The error of an image that cannot be used. A decoder's `problem` may span lines; the error never does.
+    pub fn image(name: impl Into<String>, problem: impl ToString) -> Self {
+        ImageError::image(name, problem).into()
+    }
+}
+
+/// Each kind of error under the same name.
+impl From<ImageError> for DataError {
+    fn from(error: ImageError) -> Self {
+        match error {
+            ImageError::Read { path, source } => DataError::Read { path, source },
+            ImageError::Image { name, problem } => DataError::Image { name, problem },
+            ImageError::Setting(problem) => DataError::Setting(problem),
+        }
     }
 }
 
@@ -234,15 +245,6 @@ impl DataError {
 pub(crate) fn describe_sample(dataset: &dyn Dataset, index: usize) -> String {
     let (number, name) = (format!("sample {index}"), dataset.name(index));
     if name == number { number } else { format!("{number} ({name})") }
-}
-
-/// The kernel's message without "(os error 2)".
-fn describe(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.find(" (os error") {
-        Some(end) => text[..end].to_lowercase(),
-        None => text,
-    }
 }
 
 #[cfg(test)]

@@ -5,13 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use enmasse_image::decode::{self, MAX_FILE_BYTES, ReadOptions};
+use enmasse_image::{Image, ImageFormat, ImageRegion, RegionRequest};
 use enmasse_system::files::append_regular;
 
 use crate::dataset::reading_bytes;
-use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use crate::file_list::FileList;
-use crate::scan::{EXTENSIONS, folders, images_below};
-use crate::{DataError, Dataset, Image, ImageRegion, LeftOut, RegionRequest};
+use crate::scan::{folders, images_below};
+use crate::{DataError, Dataset, LeftOut};
 
 /// Labelled image files, or a part of them.
 #[derive(Clone, Debug)]
@@ -150,7 +151,7 @@ impl Dataset for Folder {
     }
 
     fn read(&self, index: usize) -> Result<Image, DataError> {
-        decode::open(self.path(index), self.options)
+        Ok(decode::open(self.path(index), self.options)?)
     }
 
     fn read_part(
@@ -159,7 +160,7 @@ impl Dataset for Folder {
         wanted: &dyn Fn(usize, usize) -> RegionRequest,
         view: &mut ImageRegion,
     ) -> Result<(), DataError> {
-        decode::read_part(&self.path(index), self.options, wanted, view)
+        Ok(decode::read_part(&self.path(index), self.options, wanted, view)?)
     }
 
     fn read_file(&self, index: usize, bytes: &mut Vec<u8>) -> Result<bool, DataError> {
@@ -219,7 +220,7 @@ pub(crate) fn require_images(root: &Path, parts: &[(&str, &Folder)]) -> Result<(
         classes.filter(|(count, _)| *count == 0).map(move |(_, class)| path.join(class))
     };
     let empty: Vec<PathBuf> = parts.iter().flat_map(of_part).collect();
-    let formats = EXTENSIONS.join(", ");
+    let formats = ImageFormat::EXTENSIONS.join(", ");
     let (place, problem) = match empty.as_slice() {
         [] => return Ok(()),
         [class] => {

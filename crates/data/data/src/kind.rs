@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{EvalTransform, RandomCrop, RandomResizedCrop, TrainTransform};
+use enmasse_image::{Crop, EvalTransform, Normalization, TrainTransform};
 
 /// What a data set is. [`crate::open()`] finds it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -89,53 +89,6 @@ impl DataKind {
     /// The default augmentation at `size`.
     pub fn train_transform(self, size: usize) -> TrainTransform {
         TrainTransform::crop_and_flip(size, &self.crop(size), self.flip())
-    }
-}
-
-/// How training images become squares.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Crop {
-    /// [`RandomResizedCrop`] with torchvision's defaults.
-    Resized,
-    /// [`RandomCrop`].
-    Padded {
-        /// Width of the margins, in pixels; less than the size.
-        padding: usize,
-    },
-    /// Nothing random: like [`EvalTransform`] with this `resize`.
-    None {
-        /// Length to which the image's shorter side is resized.
-        resize: usize,
-    },
-}
-
-impl Crop {
-    /// `list`, followed by this crop.
-    pub(crate) fn add_to(&self, list: TrainTransform) -> TrainTransform {
-        let size = list.size();
-        match *self {
-            Crop::Resized => list.then(RandomResizedCrop::new(size)),
-            Crop::Padded { padding } => list.then(RandomCrop { size, padding }),
-            Crop::None { resize } => list.then(EvalTransform { resize, ..EvalTransform::new(size) }),
-        }
-    }
-}
-
-/// Mean and standard deviation of each channel on the scale 0 to 1. Three entries, or one for grey images: these have equal bytes
-/// in all three channels of a batch, and the model sees one of them. [`Grayscale`](crate::Grayscale) makes colours grey.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Normalization {
-    /// Subtracted from each value.
-    pub mean: Vec<f32>,
-    /// Divides the result.
-    #[serde(alias = "deviation")]
-    pub std: Vec<f32>,
-}
-
-impl Normalization {
-    /// Number of channels that the model sees: 3 or 1.
-    pub fn channels(&self) -> usize {
-        self.mean.len()
     }
 }
 

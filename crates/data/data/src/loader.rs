@@ -9,16 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use enmasse_image::{EvalCrop, EvalTransform, TrainTransform, Transform};
 use enmasse_remote::{Ahead, Turns};
 use enmasse_tensor::{HostMemory, SystemMemory};
 
 use crate::batch::{Pending, Recycler};
 use crate::pool::{Job, ThreadBuffers};
 use crate::source::{Samples, Source};
-use crate::{
-    Batch, DataError, Dataset, DecodePool, EvalCrop, EvalOrder, EvalTransform, Sampler, Sharding, TrainOrder,
-    TrainTransform, Transform,
-};
+use crate::{Batch, DataError, Dataset, DecodePool, EvalOrder, Sampler, Sharding, TrainOrder};
 
 /// Bytes that a loader of data on servers fetches ahead at a time, besides its batches.
 pub const AHEAD_BYTES: usize = Ahead::BYTES as usize;

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::{CropBox, Image, Resizer};
+use enmasse_image::{CropBox, Image, Resizer};
 
 const COLUMNS: usize = 9;
 const ROWS: usize = 8;

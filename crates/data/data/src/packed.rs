@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use enmasse_image::Image;
 use enmasse_system::files::append_regular;
 
-use crate::{DataError, Dataset, Image};
+use crate::{DataError, Dataset};
 
 /// Limit of the size of a file that is read whole, and of a decompressed file, in bytes.
 pub(crate) const MAX_BYTES: u64 = 512 << 20;

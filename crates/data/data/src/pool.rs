@@ -9,7 +9,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::{Canvas, DataError, Dataset, Image, ImageRegion};
+use enmasse_image::{Canvas, Image, ImageRegion};
+
+use crate::{DataError, Dataset};
 
 /// Decode threads, shared by any number of loaders. Clones are the same pool.
 #[derive(Clone)]

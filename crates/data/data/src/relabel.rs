@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use enmasse_image::{Image, ImageRegion, RegionRequest};
+
 use crate::open::is_same_class;
-use crate::{DataError, Dataset, Extent, Image, ImageRegion, RegionRequest};
+use crate::{DataError, Dataset, Extent};
 
 /// Labels the images of `dataset`, which was opened at `root`, by `classes`, which must contain every class of it.
 pub fn relabel(dataset: Arc<dyn Dataset>, root: &Path, classes: &[String]) -> Result<Arc<dyn Dataset>, DataError> {

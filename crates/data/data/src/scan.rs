@@ -8,12 +8,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use enmasse_image::ImageFormat;
 use enmasse_system::files::name_of;
 
 use crate::{DataError, LeftOut};
-
-/// Extensions of image files, in any case. The content decides which format a file has.
-pub(crate) const EXTENSIONS: [&str; 6] = ["jpg", "jpeg", "png", "webp", "bmp", "gif"];
 
 /// Folders in folders that are followed. Paths have at most 4096 bytes; this bounds the stack.
 const MAX_DEPTH: usize = 256;
@@ -37,7 +35,10 @@ pub fn list_images(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>
     let mut found: Vec<PathBuf> =
         images_below(folder, left_out)?.into_iter().map(|relative| folder.join(relative)).collect();
     if found.is_empty() {
-        return Err(DataError::layout(folder, format!("there are no images ({}) in it", EXTENSIONS.join(", "))));
+        return Err(DataError::layout(
+            folder,
+            format!("there are no images ({}) in it", ImageFormat::EXTENSIONS.join(", ")),
+        ));
     }
     found.sort_unstable();
     Ok(found)
@@ -45,7 +46,7 @@ pub fn list_images(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>
 
 /// The paths of the same images relative to `folder`, sorted by their bytes; perhaps none.
 pub(crate) fn images_below(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<String>, DataError> {
-    files_below(folder, &EXTENSIONS, left_out)
+    files_below(folder, &ImageFormat::EXTENSIONS, left_out)
 }
 
 /// The same for files with other extensions.
@@ -146,7 +147,7 @@ fn names(
 
 /// Whether a file's name ends as those of images do.
 pub(crate) fn is_image(name: &str) -> bool {
-    has_extension(name, &EXTENSIONS)
+    has_extension(name, &ImageFormat::EXTENSIONS)
 }
 
 pub(crate) fn has_extension(name: &str, extensions: &[&str]) -> bool {

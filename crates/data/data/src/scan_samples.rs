@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use enmasse_image::ImageRegion;
+
 use crate::error::describe_sample;
 use crate::pool::{Job, ThreadBuffers};
-use crate::{DataError, Dataset, DecodePool, ImageRegion};
+use crate::{DataError, Dataset, DecodePool};
 
 /// Samples of a job for each thread. Two jobs are under way, so this bounds the results that wait to be taken.
 const AHEAD: usize = 8;
@@ -103,7 +105,7 @@ fn receive<T>(results: &Receiver<T>, timeout: Duration) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Image, RegionRequest};
+    use enmasse_image::{Image, RegionRequest};
 
     struct Numbers(usize);
 
@@ -117,7 +119,7 @@ mod tests {
         }
 
         fn read(&self, index: usize) -> Result<Image, DataError> {
-            Image::new(1, 1, vec![index as u8; 3])
+            Ok(Image::new(1, 1, vec![index as u8; 3])?)
         }
     }
 

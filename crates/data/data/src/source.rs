@@ -7,15 +7,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use enmasse_image::{EvalCrop, EvalTransform, Image, RegionRequest, TrainTransform};
+
 use crate::bad_sample::MAX_IN_A_ROW;
 use crate::batch::{Made, NO_LABEL, Pending, Unreadable};
 use crate::error::describe_sample;
 use crate::pool::ThreadBuffers;
 use crate::task::Task;
-use crate::{
-    BadSample, CropResize, DataError, Dataset, EpochOrder, EvalCrop, EvalOrder, EvalTransform, Extent, Image,
-    ImageRegion, RegionRequest, Sharding, TrainTransform,
-};
+use crate::{BadSample, DataError, Dataset, EpochOrder, EvalOrder, Extent, Sharding};
 
 /// The samples, and their processing.
 pub(crate) enum Samples {
@@ -194,7 +193,7 @@ impl Source {
                         // Nothing is drawn.
                         Samples::Eval { .. } => index as u64,
                     };
-                    let converted = scratch.view.mode.is_some();
+                    let converted = scratch.view.converted_from().is_some();
                     return Ok(Some(Made { index, draw, label, other_label: label, share: 1.0, converted }));
                 }
                 Err(error) if self.skips && error.is_unreadable() => {
@@ -225,29 +224,10 @@ impl Source {
 
     /// What a sample's transforms need of an image of `width` × `height`. Only training images may be shrunk.
     fn wanted(&self, draw: u64, width: usize, height: usize) -> RegionRequest {
-        let wanted = match &self.samples {
-            Samples::Train { transform, seed, epoch, .. } => {
-                transform.crop_resize((*seed, *epoch, draw), width, height).map(|crop_resize| crop_resize.wanted())
-            }
-            Samples::Eval { transform, crops, .. } => {
-                let crop_resize = transform.crop_resize(crops[draw as usize], width, height);
-                crop_resize.map(|crop_resize| RegionRequest { shrink: 1, ..crop_resize.wanted() })
-            }
-        };
-        wanted.unwrap_or_else(|| RegionRequest::whole(width, height))
-    }
-
-    /// What all transforms do to the image of `view`, if one pass makes the result: then it needs no canvas.
-    fn direct(&self, draw: u64, view: &ImageRegion) -> Option<(CropResize, bool)> {
-        let (width, height) = (view.width, view.height);
-        let direct = match &self.samples {
-            Samples::Train { transform, seed, epoch, .. } => transform.direct((*seed, *epoch, draw), width, height),
-            Samples::Eval { transform, crops, .. } => {
-                let crop = crops[draw as usize];
-                transform.crop_resize(crop, width, height).map(|crop_resize| (crop_resize, crop.is_flipped()))
-            }
-        };
-        direct.filter(|(CropResize { part, .. }, _)| (part.width, part.height) == (self.size, self.size))
+        match &self.samples {
+            Samples::Train { transform, seed, epoch, .. } => transform.wanted((*seed, *epoch, draw), width, height),
+            Samples::Eval { transform, crops, .. } => transform.wanted(crops[draw as usize], width, height),
+        }
     }
 
     /// The error of a place whose sample is not read for too long.
@@ -268,42 +248,24 @@ impl Source {
         out: &mut [u8],
     ) -> Result<i32, DataError> {
         let ThreadBuffers { view, canvas, .. } = scratch;
-        canvas.give_back(view);
         let wanted = |width: usize, height: usize| self.wanted(draw, width, height);
         self.dataset.read_part(index, &wanted, view).map_err(|error| match error {
             // The data set's own error does not name the sample.
             DataError::Setting(problem) => self.misfit(index, problem),
             other => other,
         })?;
-        if view.image.pixels().is_empty() {
+        if view.image().pixels().is_empty() {
             return Err(self.misfit(index, "the image has no pixels"));
         }
-        match self.direct(draw, view) {
-            Some((crop_resize, flipped)) => {
-                canvas.crop_resize_to(view, (&crop_resize, flipped), out);
-                if let Samples::Eval { transform, .. } = &self.samples {
-                    transform.finish(out);
-                }
+        let made = match &self.samples {
+            Samples::Train { transform, seed, epoch, .. } => {
+                transform.apply_to_region(view, canvas, (*seed, *epoch, draw), out)
             }
-            None => {
-                match &self.samples {
-                    Samples::Train { transform, seed, epoch, .. } => {
-                        transform.apply_to_view(view, canvas, (*seed, *epoch, draw));
-                    }
-                    // With margins, which only the middle has.
-                    Samples::Eval { transform, .. } => {
-                        canvas.take(view);
-                        transform.show(canvas);
-                    }
-                }
-                let (width, height) = (canvas.image().width(), canvas.image().height());
-                if (width, height) != (self.size, self.size) {
-                    let problem = format!("the transforms leave {width}x{height} pixels instead of {0}x{0}", self.size);
-                    return Err(self.misfit(index, problem));
-                }
-                out.copy_from_slice(canvas.image().pixels());
+            Samples::Eval { transform, crops, .. } => {
+                transform.apply_to_region(view, canvas, crops[draw as usize], out)
             }
-        }
+        };
+        made.map_err(|error| self.misfit(index, error.to_string()))?;
         let label = self.dataset.label(index);
         i32::try_from(label).map_err(|_| self.misfit(index, format!("its label {label} is too large")))
     }

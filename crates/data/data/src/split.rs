@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use enmasse_image::decode::ReadOptions;
 use enmasse_tensor::RandomStream;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::decode::ReadOptions;
 use crate::mt19937::PythonRandom;
 use crate::open::{class_folders, find_manifest};
 use crate::{DataError, DataLayout, DataWarning, Dataset, Folder, LeftOut, OpenOptions};

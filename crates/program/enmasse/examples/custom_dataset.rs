@@ -47,7 +47,7 @@ impl Dataset for Waves {
             };
             pixels.extend((0..3).map(|_| (128.0 + 50.0 * height + 50.0 * random.normal()) as u8));
         }
-        Image::new(SIDE, SIDE, pixels)
+        Ok(Image::new(SIDE, SIDE, pixels)?)
     }
 
     fn class_names(&self) -> Vec<String> {

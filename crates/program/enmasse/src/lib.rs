@@ -26,8 +26,13 @@
 
 pub mod devices;
 
+/// Data sets, images, transforms and loaders.
+pub mod data {
+    pub use enmasse_data::*;
+    pub use enmasse_image::*;
+}
+
 pub use enmasse_comm as comm;
-pub use enmasse_data as data;
 pub use enmasse_device as device;
 pub use enmasse_graph as graph;
 pub use enmasse_launch as launch;
@@ -47,9 +52,10 @@ pub use trained_model::TrainedModel;
 /// The items that a training program usually needs.
 pub mod prelude {
     pub use enmasse_comm::{Group, Reduce, Rendezvous};
-    pub use enmasse_data::{DataError, Dataset, Image, shapes};
+    pub use enmasse_data::{DataError, Dataset, shapes};
     pub use enmasse_device::{Device, Program};
     pub use enmasse_graph::{Conv, Pool, Tensor};
+    pub use enmasse_image::Image;
     pub use enmasse_launch::{spawn, spawn_processes};
     pub use enmasse_train::{
         Callback, CallbackResult, Control, DoneRecord, Engine, EpochRecord, OptimizerKind, RankKind, TrainConfig,

@@ -1,9 +1,10 @@
 //! Two ranks with the same state, and one that differs; levels that ranks have in common.
 
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{DataError, Image};
+use enmasse_data::DataError;
 use enmasse_device::Device;
 use enmasse_graph::{CompileOptions, Conv, Tensor, compile};
+use enmasse_image::Image;
 
 use super::*;
 use crate::initialize;

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use enmasse_data::{BadSample, Normalization};
+use enmasse_data::BadSample;
 use enmasse_device::LossScale;
+use enmasse_image::Normalization;
 
 use crate::{Change, EpochRecord, RankMemory, Tuning};
 

@@ -1,6 +1,6 @@
 //! `--auto-augment METHOD`: how operations for a training image are chosen, in the words of torchvision's scripts too.
 
-use enmasse_data::AutoAugmentPolicy;
+use enmasse_image::AutoAugmentPolicy;
 
 use super::value::{Kind, SettingValue, quoted};
 

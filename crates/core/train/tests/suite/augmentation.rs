@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::common::Colours;
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{Canvas, RandomStream, Transform};
+use enmasse_image::{Canvas, RandomStream, Transform};
 use enmasse_train::{Callback, CallbackResult, Control, Started, TrainConfig, Trainer, TrainingData};
 
 /// Changes nothing, and counts its calls.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use crate::common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{DataKind, DecodePool, EvalLoader, EvalTransform, Sharding};
+use enmasse_data::{DataKind, DecodePool, EvalLoader, Sharding};
 use enmasse_graph::{Conv, Tensor};
+use enmasse_image::EvalTransform;
 use enmasse_train::{
     Callback, CallbackResult, Checkpoint, Classifier, Control, EpochPosition, EpochRecord, NamedTensor, Preparation,
     RunPaths, TrainConfig, Trainer, TrainingData, evaluate, load_weights,

@@ -4,10 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::fit::{config, cpu, fit, net};
-use enmasse_data::{
-    BadSample, DataError, DataKind, Dataset, DecodePool, EvalCrop, EvalLoader, Image, ImageRegion, ReadOptions,
-    RegionRequest, Sharding,
-};
+use enmasse_data::{BadSample, DataError, DataKind, Dataset, DecodePool, EvalLoader, Sharding};
+use enmasse_image::{EvalCrop, Image, ImageRegion, ReadOptions, RegionRequest};
 use enmasse_train::{Classifier, EpochPosition, Evaluation, Images, Prediction, Preparation, evaluate};
 
 /// Images whose corners differ. Those that are `damaged` cannot be read in their last row.
@@ -35,7 +33,7 @@ impl Dataset for Slopes {
     fn read(&self, index: usize) -> Result<Image, DataError> {
         let number = self.numbers[index];
         let byte = |at: usize| (at * (number + 1) + at % 36 * 5) as u8;
-        Image::new(12, 10, (0..360).map(byte).collect())
+        Ok(Image::new(12, 10, (0..360).map(byte).collect())?)
     }
     fn read_part(
         &self,

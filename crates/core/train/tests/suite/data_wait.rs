@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{DataError, Dataset, Image, Sharding, TrainOrder};
+use enmasse_data::{DataError, Dataset, Sharding, TrainOrder};
 use enmasse_graph::Tensor;
+use enmasse_image::Image;
 use enmasse_train::{Callback, CallbackResult, Control, EpochRecord, TrainConfig, TrainError, Trainer, TrainingData};
 
 /// Per rank and step. Two loader threads then make two batches ahead.

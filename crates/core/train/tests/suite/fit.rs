@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use crate::common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{
-    DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Image, Sharding, TrainLoader, TrainTransform,
-};
+use enmasse_data::{DataError, DataKind, Dataset, DecodePool, EvalLoader, Sharding, TrainLoader};
 use enmasse_device::Device;
 use enmasse_graph::{Conv, Target, Tensor};
+use enmasse_image::{EvalTransform, Image, TrainTransform};
 use enmasse_train::{
     Callback, CallbackResult, Checkpoint, Classifier, Control, Engine, EpochPosition, EpochRecord, Keep, Objective,
     OptimizerKind, Precision, Preparation, Progress, RunConfig, RunPaths, TrainConfig, TrainError, Trainer,

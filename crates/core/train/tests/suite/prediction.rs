@@ -10,9 +10,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use enmasse_data::{
-    CropBox, DataKind, Dataset, DecodePool, ImageRegion, OpenOptions, PackForm, PackOptions, ReadOptions,
-    RegionRequest, RemoteOptions, Unpacked, decode, open, pack,
+    DataKind, Dataset, DecodePool, OpenOptions, PackForm, PackOptions, RemoteOptions, Unpacked, open, pack,
 };
+use enmasse_image::{CropBox, ImageRegion, ReadOptions, RegionRequest, decode};
 use enmasse_train::Images;
 use server::Server;
 
@@ -33,7 +33,7 @@ fn images_are_read_ahead_and_in_part_as_their_sources_are() {
     let options = OpenOptions { remote, ..OpenOptions::default() };
     let part = open(Path::new(&format!("{}/packed", server.address)), &options).unwrap().train;
 
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/data/tests/fixtures/image.420.jpg");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/image/tests/fixtures/image.420.jpg");
     let mut images = Images::new(ReadOptions::default());
     images.add_file(file.clone());
     assert!(!images.is_remote());

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{DataError, DataKind, Dataset, Image};
+use enmasse_data::{DataError, DataKind, Dataset};
 use enmasse_device::{Device, DeviceError, Hosting, Memory, Program};
 use enmasse_graph::{Choices, Conv, Plan, Plans, Tensor};
+use enmasse_image::Image;
 use enmasse_train::{
     Callback, CallbackResult, Checkpoint, Classifier, Control, Preparation, RunPaths, Started, TrainConfig, TrainError,
     Trainer, TrainingData, Tuning,
@@ -66,7 +67,7 @@ impl Dataset for Noise {
     }
     fn read(&self, index: usize) -> Result<Image, DataError> {
         let pixel = |i: usize| (index % 2 * 80 + (index * 7919 + i * 104_729) % 97) as u8;
-        Image::new(8, 8, (0..192).map(pixel).collect())
+        Ok(Image::new(8, 8, (0..192).map(pixel).collect())?)
     }
 }
 

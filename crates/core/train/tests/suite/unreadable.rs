@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use crate::common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{BadSample, DataError, Dataset, Image};
+use enmasse_data::{BadSample, DataError, Dataset};
 use enmasse_graph::{Conv, Tensor};
+use enmasse_image::Image;
 use enmasse_train::{
     Callback, CallbackResult, Checkpoint, Control, EpochRecord, NamedTensor, OnBadSample, RunPaths, ScheduleKind,
     TrainConfig, TrainError, Trainer, TrainingData,

@@ -7,12 +7,13 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use enmasse_image::ImageFormat;
 use enmasse_system::files::read_regular;
 use enmasse_wording::grouped;
 
 use crate::file_list::FileList;
 use crate::folder::require_images;
-use crate::scan::{EXTENSIONS, files, folders};
+use crate::scan::{files, folders};
 use crate::split::Scanned;
 use crate::{DataError, DataLayout, DataWarning, Dataset, Folder, LeftOut};
 
@@ -171,7 +172,7 @@ fn validation_part(folder: &Path, classes: &[String], table: &Path) -> Result<Fo
     }
     let (val, mut left_out) = (folder.join("val"), LeftOut::default());
     let mut list = FileList::default();
-    for file in files(&val, &EXTENSIONS, &mut left_out)? {
+    for file in files(&val, &ImageFormat::EXTENSIONS, &mut left_out)? {
         let stem = file.rsplit_once('.').map_or(file.as_str(), |(stem, _)| stem);
         let Some(&label) = labels.get(stem) else {
             let problem = format!("{} has no label for it", table.display());

@@ -18,9 +18,9 @@ mod unlabelled;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use enmasse_image::decode::ReadOptions;
 use enmasse_remote::RemoteOptions;
 
-use crate::decode::ReadOptions;
 use crate::packed_file::{self, is_packed};
 use crate::parquet::Parquet;
 use crate::scan::{has_extension, holds_images};

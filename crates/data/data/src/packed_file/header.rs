@@ -1,9 +1,9 @@
 //! Header and metadata of a packed file: bytes to values and back, without IO.
 
+use enmasse_image::decode::MAX_FILE_BYTES;
 use serde::{Deserialize, Serialize};
 
 use crate::DataKind;
-use crate::decode::MAX_FILE_BYTES;
 
 /// The first bytes. The first one is no text, so that a file that was converted as text is recognised.
 pub(super) const MAGIC: [u8; 8] = *b"\x89enmasse";

@@ -13,14 +13,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use enmasse_image::decode::{self, MAX_FILE_BYTES, ReadOptions};
+use enmasse_image::{CropBox, Image, ImageRegion, RegionRequest};
 use enmasse_remote::is_remote;
 use enmasse_system::files::open_regular;
 
 use crate::container::Container;
 use crate::dataset::{read_whole, reading_bytes};
-use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use crate::open::objects;
-use crate::{CropBox, DataError, DataLayout, Dataset, Extent, Image, ImageRegion, OpenData, RegionRequest};
+use crate::{DataError, DataLayout, Dataset, Extent, OpenData};
 use header::{Header, Images, LABEL, MAGIC, Metadata, OFFSET};
 use record::{HEAD, RecordLocation};
 
@@ -185,7 +186,7 @@ impl Part {
         }
         view.with_file(|bytes, view| {
             let failed = |source| DataError::read(self.file.container.path(), source);
-            let pixels = view.image.reshape(edge, part.height).map_err(failed)?;
+            let pixels = view.show_rows((edge, edge), part.top..part.top + part.height).map_err(failed)?;
             if self.is_checked(index) {
                 // No more than these rows, and at once to where they are needed.
                 return self.file.container.fill(offset + (HEAD + rows.start) as u64, pixels);
@@ -195,10 +196,7 @@ impl Part {
                 pixels.copy_from_slice(rows.ok_or_else(|| self.damaged(index))?);
                 Ok(())
             })
-        })?;
-        (view.width, view.height, view.left, view.top, view.shrink) = (edge, edge, 0, part.top, 1);
-        view.mode = None;
-        Ok(())
+        })
     }
 
     /// The sample's own name.
@@ -245,7 +243,7 @@ impl Dataset for Part {
             Images::Raw(edge) => self.read_rows(index, usize::from(edge), wanted, view),
             Images::Files => view.with_file(|bytes, view| {
                 self.with_image(index, bytes, |image| {
-                    decode::read_part_of(image, || self.name(index), self.file.reading, wanted, view)
+                    Ok(decode::read_part_of(image, || self.name(index), self.file.reading, wanted, view)?)
                 })
             }),
         }

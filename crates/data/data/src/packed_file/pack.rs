@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use enmasse_image::decode::{self, ReadOptions};
+use enmasse_image::{CropBox, EvalTransform, Image, RegionRequest, Resizer};
 use enmasse_jpeg::Decoder;
 use enmasse_system::files::{Space, folder_of, write_whole};
 use jpeg_encoder::{ChromaSubsamplingMethod, ColorType, Encoder, SamplingFactor};
@@ -12,12 +14,8 @@ use super::header::{Images, MAX_EDGE, Metadata};
 use super::write::Writer;
 use super::{MAX_NAME, PARTS};
 use crate::dataset::spread;
-use crate::decode::{self, ReadOptions};
 use crate::pool::ThreadBuffers;
-use crate::{
-    BadSample, CropBox, DataError, DataKind, Dataset, DecodePool, EvalTransform, Image, ImageRegion, RegionRequest,
-    Resizer,
-};
+use crate::{BadSample, DataError, DataKind, Dataset, DecodePool};
 
 /// What the records of a packed file hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,7 +206,7 @@ impl PackForm {
                 dataset.read_part(index, &RegionRequest::whole, view)?;
                 let mut pixels = vec![0; size * size * 3];
                 EvalTransform { resize: size, ..EvalTransform::new(size) }.fit(
-                    &view.image,
+                    view.image(),
                     &mut Resizer::new(),
                     &mut pixels,
                 );
@@ -221,15 +219,15 @@ impl PackForm {
                     // Whether other colours are converted is decided when the file is used.
                     let any = ReadOptions { convert_rgb: true, ..ReadOptions::default() };
                     decode::read_part_of(&file, || dataset.name(index), any, &RegionRequest::whole, view)?;
-                    return Ok(fast(file, &mut view.decoder));
+                    return Ok(fast(file));
                 }
                 dataset.read_part(index, &RegionRequest::whole, view)?;
-                let ImageRegion { image, decoder, .. } = view;
+                let image = view.image();
                 let (width, height) = (image.width(), image.height());
                 let problem = |problem: &dyn std::fmt::Display| DataError::image(dataset.name(index), problem);
                 match resize.filter(|&length| width.min(height) > length) {
-                    None if is_file => Ok(fast(file, decoder)),
-                    None => jpeg(image, quality, decoder).map_err(|error| problem(&error)),
+                    None if is_file => Ok(fast(file)),
+                    None => jpeg(image, quality).map_err(|error| problem(&error)),
                     Some(resize) => {
                         let (width, height) =
                             EvalTransform { resize, ..EvalTransform::new(resize) }.resized(width, height);
@@ -237,7 +235,7 @@ impl PackForm {
                         let whole = CropBox::whole(image.width(), image.height());
                         Resizer::new().resize(image, whole, width, height, &mut pixels);
                         let image = Image::new(width, height, pixels)?;
-                        jpeg(&image, quality, decoder).map_err(|error| problem(&error))
+                        jpeg(&image, quality).map_err(|error| problem(&error))
                     }
                 }
             }
@@ -246,12 +244,12 @@ impl PackForm {
 }
 
 /// A file in the form that is decoded fastest. What has none stays as it is.
-fn fast(file: Vec<u8>, decoder: &mut Decoder) -> Vec<u8> {
-    decoder.recode(&file).unwrap_or(file)
+fn fast(file: Vec<u8>) -> Vec<u8> {
+    Decoder::new().recode(&file).unwrap_or(file)
 }
 
 /// A JPEG file with the resolution of colours with which Pillow saves it, the half (4:2:0).
-fn jpeg(image: &Image, quality: u8, decoder: &mut Decoder) -> Result<Vec<u8>, String> {
+fn jpeg(image: &Image, quality: u8) -> Result<Vec<u8>, String> {
     let side = |length: usize| u16::try_from(length).map_err(|_| format!("{length} pixels are too many for a JPEG"));
     let mut bytes = Vec::new();
     let mut encoder = Encoder::new(&mut bytes, quality);
@@ -260,7 +258,7 @@ fn jpeg(image: &Image, quality: u8, decoder: &mut Decoder) -> Result<Vec<u8>, St
     let (width, height) = (side(image.width())?, side(image.height())?);
     let encoded = encoder.encode(image.pixels(), width, height, ColorType::Rgb);
     encoded.map_err(|error| format!("it cannot be encoded: {error}"))?;
-    Ok(fast(bytes, decoder))
+    Ok(fast(bytes))
 }
 
 /// The bytes of all images, as far as a few tell.

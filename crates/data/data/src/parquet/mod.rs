@@ -13,12 +13,14 @@ mod thrift;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use enmasse_image::decode::{self, MAX_FILE_BYTES, ReadOptions};
+use enmasse_image::{Image, ImageRegion, RegionRequest};
+
 use crate::dataset::{read_whole, reading_bytes};
-use crate::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use crate::open_files::OpenFiles;
 use crate::split::Divide;
 use crate::storage::Storage;
-use crate::{Container, DataError, Dataset, Extent, Image, ImageRegion, RegionRequest};
+use crate::{Container, DataError, Dataset, Extent};
 use cache::Cache;
 pub(crate) use file::{Opened, each_label};
 use file::{PageAt, PageError, Pages};
@@ -215,7 +217,9 @@ impl Dataset for Parquet {
         wanted: &dyn Fn(usize, usize) -> RegionRequest,
         view: &mut ImageRegion,
     ) -> Result<(), DataError> {
-        self.with_image(index, |bytes| decode::read_part_of(bytes, || self.name(index), self.options, wanted, view))
+        self.with_image(index, |bytes| {
+            Ok(decode::read_part_of(bytes, || self.name(index), self.options, wanted, view)?)
+        })
     }
 
     fn read_file(&self, index: usize, bytes: &mut Vec<u8>) -> Result<bool, DataError> {

@@ -6,12 +6,12 @@ use std::cell::Cell;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use enmasse_image::ImageFormat;
 use enmasse_remote::RemoteError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tar::{Archive, Entry};
 
-use crate::scan::EXTENSIONS;
 use crate::storage::Storage;
 use crate::{Container, DataError};
 
@@ -128,7 +128,7 @@ fn list(container: &Container, labels: Labels) -> Result<Indexed, DataError> {
             group.key = key.to_owned();
         }
         let extension = extension.to_ascii_lowercase();
-        if let Some(rank) = EXTENSIONS.iter().position(|known| *known == extension) {
+        if let Some(rank) = ImageFormat::EXTENSIONS.iter().position(|known| *known == extension) {
             if group.image.as_ref().is_none_or(|(other, _)| rank < *other) {
                 let (offset, label) = (entry.raw_file_position(), String::new());
                 let length = u32::try_from(size).map_err(|_| refused(format!("its member {name} has {size} bytes")))?;
@@ -188,7 +188,9 @@ impl Group {
             (Some((_, image)), Some(label)) if !label.is_empty() => Ok(Some(Sample { label, ..image })),
             (Some((_, image)), _) if !needs_label => Ok(Some(image)),
             (Some((_, image)), _) => Err(no_label(&image.name)),
-            (None, Some(_)) => Err(format!("its sample {key} has a label and no image ({})", EXTENSIONS.join(", "))),
+            (None, Some(_)) => {
+                Err(format!("its sample {key} has a label and no image ({})", ImageFormat::EXTENSIONS.join(", ")))
+            }
             (None, None) => Ok(None),
         }
     }

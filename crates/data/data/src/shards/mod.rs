@@ -7,12 +7,14 @@ mod index;
 
 use std::sync::Arc;
 
+use enmasse_image::decode::ReadOptions;
+use enmasse_image::{Image, ImageRegion, RegionRequest};
+
 use crate::dataset::{read_whole, reading_bytes};
-use crate::decode::ReadOptions;
 use crate::file_list::FileList;
 use crate::open_files::OpenFiles;
 use crate::split::Divide;
-use crate::{DataError, Dataset, Extent, Image, ImageRegion, RegionRequest};
+use crate::{DataError, Dataset, Extent};
 pub(crate) use index::{Indexed, Labels, Sample, index, no_label};
 
 /// Bytes of an archive that are read together ([`Dataset::blocks`]).

@@ -7,15 +7,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use enmasse_data::{
-    BadSample, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Folder, Image, Sharding, Split, TrainLoader,
-    TrainTransform,
-};
+use enmasse_data::{BadSample, DataError, Dataset, DecodePool, EvalLoader, Folder, Sharding, Split, TrainLoader};
+use enmasse_image::{EvalTransform, Image, TrainTransform};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::io::Errno;
 
 fn fixture(name: &str) -> Vec<u8> {
-    fs::read(PathBuf::from("tests/fixtures").join(name)).unwrap()
+    fs::read(PathBuf::from("../image/tests/fixtures").join(name)).unwrap()
 }
 
 /// A good image, changed at the place of its first marker of this kind.
@@ -63,7 +61,7 @@ fn an_epoch_passes_all_of_them() {
     files.iter().for_each(|(name, bytes, _)| fs::write(path(name), bytes).unwrap());
     let folder = Folder::scan(root.path())
         .unwrap()
-        .read_with(enmasse_data::ReadOptions { convert_rgb: true, ..Default::default() });
+        .read_with(enmasse_image::ReadOptions { convert_rgb: true, ..Default::default() });
     // What happens between the scan and the reading.
     let gone = ["gone.jpg", "folder.jpg", "pipe.jpg", "loop.jpg"];
     gone.into_iter().for_each(|name| fs::remove_file(path(name)).unwrap());
@@ -112,7 +110,7 @@ impl Dataset for Stale {
             Some(fault) => {
                 Err(DataError::Read { path: format!("{index}.jpg").into(), source: io::Error::from(*fault) })
             }
-            None => Image::new(9, 9, vec![7; 9 * 9 * 3]),
+            None => Ok(Image::new(9, 9, vec![7; 9 * 9 * 3])?),
         }
     }
 }

@@ -10,11 +10,13 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use enmasse_data::{
-    AugMix, AutoAugment, AutoAugmentPolicy, Batch, Batches, Canvas, ColorJitter, Crop, CropBox, DataError, DataKind,
-    Dataset, DecodePool, EvalCrop, EvalLoader, EvalTransform, GaussianBlur, Grayscale, Image, RandAugment,
-    RandomAffine, RandomCrop, RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomPerspective,
-    RandomResizedCrop, RandomRotation, RandomStream, RandomVerticalFlip, Sampler, Sharding, TrainLoader, TrainOrder,
-    TrainTransform, Transform, TrivialAugmentWide,
+    Batch, Batches, DataError, DataKind, Dataset, DecodePool, EvalLoader, Sampler, Sharding, TrainLoader, TrainOrder,
+};
+use enmasse_image::{
+    AugMix, AutoAugment, AutoAugmentPolicy, Canvas, ColorJitter, Crop, CropBox, EvalCrop, EvalTransform, GaussianBlur,
+    Grayscale, Image, RandAugment, RandomAffine, RandomCrop, RandomErasing, RandomGrayscale, RandomHorizontalFlip,
+    RandomPerspective, RandomResizedCrop, RandomRotation, RandomStream, RandomVerticalFlip, TrainTransform, Transform,
+    TrivialAugmentWide,
 };
 use enmasse_tensor::{HostBuffer, HostMemory, SystemMemory};
 
@@ -46,7 +48,7 @@ impl Dataset for Coded {
             return Err(DataError::Setting(format!("image {index} is bad")));
         }
         let (width, height) = (9 + index % 4, 8 + index % 5);
-        Image::new(width, height, (0..width * height * 3).map(|i| (i * 7 + index * 31) as u8).collect())
+        Ok(Image::new(width, height, (0..width * height * 3).map(|i| (i * 7 + index * 31) as u8).collect())?)
     }
 }
 
@@ -67,7 +69,7 @@ impl Dataset for Stalled {
         if index == 0 {
             let _ = self.0.lock().unwrap().recv();
         }
-        Image::new(8, 8, vec![0; 192])
+        Ok(Image::new(8, 8, vec![0; 192])?)
     }
 }
 
@@ -369,7 +371,7 @@ impl Dataset for Gate {
     fn read(&self, _: usize) -> Result<Image, DataError> {
         let open = self.opened.wait_while(self.open.lock().unwrap(), |open| !*open).unwrap();
         assert!(*open);
-        Image::new(8, 8, vec![0; 192])
+        Ok(Image::new(8, 8, vec![0; 192])?)
     }
 }
 
@@ -475,7 +477,7 @@ fn samples_that_do_not_fit() {
             if index == 3 { usize::MAX } else { 0 }
         }
         fn read(&self, index: usize) -> Result<Image, DataError> {
-            if index == 2 { (self.0)() } else { Image::new(8, 8, vec![0; 192]) }
+            if index == 2 { (self.0)() } else { Ok(Image::new(8, 8, vec![0; 192])?) }
         }
         fn name(&self, index: usize) -> String {
             format!("{index}.raw")
@@ -488,15 +490,15 @@ fn samples_that_do_not_fit() {
         assert_eq!(error.to_string(), expected);
     };
     let wrong = "sample 2 (2.raw): an image of 8x8 RGB pixels has 192 bytes, not 64";
-    check(|| Image::new(8, 8, vec![0; 64]), wrong);
-    check(|| Image::new(0, 8, vec![]), "sample 2 (2.raw): there are no images of 0x8 pixels");
+    check(|| Ok(Image::new(8, 8, vec![0; 64])?), wrong);
+    check(|| Ok(Image::new(0, 8, vec![])?), "sample 2 (2.raw): there are no images of 0x8 pixels");
     check(
-        || Image::new(usize::MAX, 8, vec![]),
+        || Ok(Image::new(usize::MAX, 8, vec![])?),
         &format!("sample 2 (2.raw): there are no images of {}x8 pixels", usize::MAX),
     );
     check(|| Ok(Image::default()), "sample 2 (2.raw): the image has no pixels");
     check(|| panic!("a bug"), "sample 2 (2.raw): reading or transforming it panicked: a bug");
-    check(|| Image::new(8, 8, vec![0; 192]), &format!("sample 3 (3.raw): its label {} is too large", usize::MAX));
+    check(|| Ok(Image::new(8, 8, vec![0; 192])?), &format!("sample 3 (3.raw): its label {} is too large", usize::MAX));
 }
 
 /// Draws and pixels of the default transforms, which a run resumed by a later version must reproduce.

@@ -1,7 +1,5 @@
 //! One program of tests: it is linked once, and its tests run side by side.
 
-mod augment;
-mod fixtures;
 mod folder;
 mod hostile;
 mod image_region;
@@ -16,7 +14,6 @@ mod packed_file;
 mod parquet;
 mod remote;
 mod resampled;
-mod resize;
 mod shapes;
 mod shards;
 mod stage;

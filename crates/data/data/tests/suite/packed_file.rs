@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use enmasse_data::{
-    Batches, DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Image, OpenData, OpenOptions,
-    PackForm, PackOptions, Packed, ReadOptions, Resizer, Sharding, TrainLoader, TrainTransform, Unpacked, is_packed,
-    open, pack,
+    Batches, DataError, DataKind, Dataset, DecodePool, EvalLoader, OpenData, OpenOptions, PackForm, PackOptions,
+    Packed, Sharding, TrainLoader, Unpacked, is_packed, open, pack,
 };
+use enmasse_image::{EvalTransform, Image, ReadOptions, Resizer, TrainTransform};
 use enmasse_jpeg::Decoder;
 use proptest::prelude::*;
 use tempfile::{TempDir, tempdir};
@@ -38,7 +38,7 @@ pub fn packed(data: &Unpacked, form: PackForm, path: &Path) -> Result<Packed, Da
 /// Copies of the fixtures whose names contain `part`, as a folder of two classes with names that few folders have.
 fn folder(part: &str) -> TempDir {
     let root = tempdir().unwrap();
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../image/tests/fixtures");
     for entry in fs::read_dir(fixtures).unwrap().map(Result::unwrap) {
         let name = entry.file_name().into_string().unwrap();
         if name.starts_with("image.") && name.contains(part) {
@@ -138,7 +138,7 @@ fn larger_images_are_resized() {
         plain.train.read_file(index, &mut other).unwrap();
         assert_eq!(one == fast(other), is_kept);
         let mut resized = vec![0; expected.0 * expected.1 * 3];
-        let all = enmasse_data::CropBox::whole(whole.width(), whole.height());
+        let all = enmasse_image::CropBox::whole(whole.width(), whole.height());
         Resizer::new().resize(&whole, all, expected.0, expected.1, &mut resized);
         let largest = small.pixels().iter().zip(&resized).map(|(a, b)| a.abs_diff(*b)).max().unwrap();
         assert!(largest <= 16, "{expected:?}: {largest} levels");

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use enmasse_data::{DataLayout, Dataset, Image, OpenData, OpenOptions, open, open_whole};
+use enmasse_data::{DataLayout, Dataset, OpenData, OpenOptions, open, open_whole};
+use enmasse_image::Image;
 use tempfile::{TempDir, tempdir};
 
 pub fn fixture(name: &str) -> PathBuf {

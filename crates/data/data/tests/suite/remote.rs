@@ -14,9 +14,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use enmasse_data::{
-    DataError, DataKind, Dataset, DecodePool, EvalLoader, EvalTransform, Extent, Image, OpenData, OpenOptions,
-    PackForm, RemoteOptions, Sharding, TrainLoader, TrainOrder, TrainTransform, open,
+    DataError, DataKind, Dataset, DecodePool, EvalLoader, Extent, OpenData, OpenOptions, PackForm, RemoteOptions,
+    Sharding, TrainLoader, TrainOrder, open,
 };
+use enmasse_image::{EvalTransform, Image, TrainTransform};
 use server::Server;
 use tempfile::{TempDir, tempdir};
 
@@ -279,7 +280,7 @@ impl Dataset for Here {
         0
     }
     fn read(&self, _: usize) -> Result<Image, DataError> {
-        Image::new(8, 8, vec![0; 192])
+        Ok(Image::new(8, 8, vec![0; 192])?)
     }
     fn extent(&self, _: usize) -> Option<Extent> {
         self.0.store(true, Ordering::Relaxed);

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use enmasse_data::{
-    DataError, Dataset, DecodePool, Image, RandomResizedCrop, Sampler, Sharding, TrainLoader, TrainOrder,
-    TrainTransform,
-};
+use enmasse_data::{DataError, Dataset, DecodePool, Sampler, Sharding, TrainLoader, TrainOrder};
+use enmasse_image::{Image, RandomResizedCrop, TrainTransform};
 use proptest::prelude::*;
 
 /// Images of classes of these sizes, one class after the other.
@@ -29,7 +27,7 @@ impl Dataset for Sized {
     }
 
     fn read(&self, index: usize) -> Result<Image, DataError> {
-        Image::new(12, 12, (0..12 * 12 * 3).map(|byte| (byte * 7 + index * 31) as u8).collect())
+        Ok(Image::new(12, 12, (0..12 * 12 * 3).map(|byte| (byte * 7 + index * 31) as u8).collect())?)
     }
 }
 

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use enmasse_data::{Batch, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Folder, Sharding, Split, shapes};
+use enmasse_data::{Batch, DataError, Dataset, DecodePool, EvalLoader, Folder, Sharding, Split, shapes};
+use enmasse_image::EvalTransform;
 
 /// The data set, created once for all tests of this file.
 fn data_set() -> &'static Path {

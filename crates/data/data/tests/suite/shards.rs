@@ -10,7 +10,7 @@ use flate2::write::GzEncoder;
 use tar::{Builder, EntryType, Header};
 use tempfile::{TempDir, tempdir};
 
-pub const IMAGE: &[u8] = include_bytes!("../fixtures/image.420.jpg");
+pub const IMAGE: &[u8] = include_bytes!("../../../image/tests/fixtures/image.420.jpg");
 
 fn header(kind: EntryType, size: usize) -> Header {
     let mut header = Header::new_gnu();
@@ -95,7 +95,7 @@ fn samples_are_members_with_one_key() {
     }
     assert_eq!(
         whole.read(3).unwrap(),
-        enmasse_data::decode::open("tests/fixtures/image.420.jpg", Default::default()).unwrap()
+        enmasse_image::decode::open("../image/tests/fixtures/image.420.jpg", Default::default()).unwrap()
     );
     assert!(whole.reading_bytes() > IMAGE.len());
 }

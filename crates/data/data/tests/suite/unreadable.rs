@@ -3,10 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use enmasse_data::{
-    Batch, DataError, Dataset, DecodePool, EvalLoader, EvalTransform, Image, Sampler, Sharding, TrainLoader,
-    TrainOrder, TrainTransform,
-};
+use enmasse_data::{Batch, DataError, Dataset, DecodePool, EvalLoader, Sampler, Sharding, TrainLoader, TrainOrder};
+use enmasse_image::{EvalTransform, Image, TrainTransform};
 
 const SEED: u64 = 5;
 const EPOCH: u64 = 3;
@@ -29,7 +27,7 @@ impl Dataset for Coded {
     fn read(&self, index: usize) -> Result<Image, DataError> {
         match self.bad.contains(&index) {
             true => Err(DataError::Image { name: self.name(index), problem: "broken".to_owned() }),
-            false => Image::new(9, 8, (0..216).map(|i| (i * 7 + index * 31) as u8).collect()),
+            false => Ok(Image::new(9, 8, (0..216).map(|i| (i * 7 + index * 31) as u8).collect())?),
         }
     }
     fn name(&self, index: usize) -> String {

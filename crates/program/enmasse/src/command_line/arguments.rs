@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches};
-use enmasse_data::EvalCrop;
+use enmasse_image::EvalCrop;
 use enmasse_models::{Model, models};
 use enmasse_system::files::expand_home;
 use enmasse_train::{Kind, SETTINGS, Setting};

@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_data::{
-    DataKind, DataLayout, DataWarning, Dataset, DecodePool, EvalCrop, EvalLoader, LeftOut, OpenData, OpenOptions,
-    Sharding, WholeData, holds_known_set, is_packed, open_whole, relabel,
+    DataKind, DataLayout, DataWarning, Dataset, DecodePool, EvalLoader, LeftOut, OpenData, OpenOptions, Sharding,
+    WholeData, holds_known_set, is_packed, open_whole, relabel,
 };
+use enmasse_image::EvalCrop;
 use enmasse_system::files::write_whole;
 use enmasse_train::{
     EpochPosition, Evaluation, LayeredConfig, MetricName, OnBadSample, RunConfig, RunPaths, Setting, Source,

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use enmasse_data::{
-    BadSample, DataKind, DataLayout, Dataset, DecodePool, LeftOut, decode::MAX_FILE_BYTES, holds_unlabelled,
-    list_images, open_unlabelled,
+    BadSample, DataKind, DataLayout, Dataset, DecodePool, LeftOut, holds_unlabelled, list_images, open_unlabelled,
 };
+use enmasse_image::decode::MAX_FILE_BYTES;
 use enmasse_train::{Guess, Images, LayeredConfig, Prediction, Surroundings, TrainConfig};
 
 use crate::command_line::arguments::{self, ONE_DEVICE};

@@ -130,7 +130,7 @@ pub fn settings(config: &RunConfig) -> String {
 
 #[cfg(test)]
 mod tests {
-    use enmasse_data::Normalization;
+    use enmasse_image::Normalization;
     use enmasse_train::Change;
 
     use super::*;

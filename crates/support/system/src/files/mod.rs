@@ -10,6 +10,7 @@ mod home;
 mod lock;
 mod own;
 mod regular;
+mod reuse;
 mod space;
 mod staging;
 mod whole;
@@ -22,6 +23,7 @@ pub use own::make_own_folder;
 pub use regular::{
     append_limited, append_regular, name_of, no_memory, open_regular, read_regular, read_text, require, reserve,
 };
+pub use reuse::reuse;
 pub use space::Space;
 pub use staging::Staging;
 pub use whole::{folder_of, remove_own_temporaries, remove_temporaries, write_unsynced, write_whole};

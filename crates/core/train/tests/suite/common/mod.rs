@@ -1,6 +1,7 @@
 //! A small data set for tests of whole runs.
 
-use enmasse_data::{DataError, Dataset, Image};
+use enmasse_data::{DataError, Dataset};
+use enmasse_image::Image;
 
 /// A number of images of three classes of noisy colours.
 pub struct Colours(pub usize);
@@ -17,6 +18,6 @@ impl Dataset for Colours {
             let noise = (index * 7919 + i * 104_729) % 97;
             if i % 3 == index % 3 { 150 + noise } else { 40 + noise }
         };
-        Image::new(10, 8, (0..240).map(|i| pixel(i) as u8).collect())
+        Ok(Image::new(10, 8, (0..240).map(|i| pixel(i) as u8).collect())?)
     }
 }

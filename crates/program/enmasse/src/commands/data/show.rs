@@ -6,10 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
 use enmasse_charts::contact_sheet;
-use enmasse_data::{
-    Canvas, Dataset, EvalTransform, Image, ImageRegion, RegionRequest, Resizer, Sampler, Sharding, TrainOrder,
-    TrainTransform, Transform,
-};
+use enmasse_data::{Dataset, Sampler, Sharding, TrainOrder};
+use enmasse_image::{Canvas, EvalTransform, Image, ImageRegion, RegionRequest, Resizer, TrainTransform, Transform};
 use enmasse_system::files::write_whole;
 use enmasse_train::{Preparation, SETTINGS, SettingGroup, draw_classes};
 use enmasse_wording::counted;

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use clap::{ArgMatches, Command};
-use enmasse_data::{
-    BadSample, DataError, DataKind, EvalTransform, ImageRegion, Moments, RegionRequest, Resizer, Transform,
-};
+use enmasse_data::{BadSample, DataError, DataKind, Moments};
+use enmasse_image::{EvalTransform, ImageRegion, RegionRequest, Resizer, Transform};
 use enmasse_train::{OnBadSample, TrainError};
 use enmasse_wording::counted;
 use serde_json::json;

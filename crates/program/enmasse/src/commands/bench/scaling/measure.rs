@@ -5,8 +5,9 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_data::{DataError, Dataset, Image, ImageRegion, RandomStream, RegionRequest, TrainTransform};
+use enmasse_data::{DataError, Dataset};
 use enmasse_graph::{Mode, Plans, Target};
+use enmasse_image::{Image, ImageRegion, RandomStream, RegionRequest, TrainTransform};
 use enmasse_models::Model;
 use enmasse_system::files::{read_regular, write_whole};
 use enmasse_train::{

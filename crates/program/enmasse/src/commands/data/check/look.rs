@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use enmasse_data::{
-    DataError, Dataset, Format, ImageRegion, PerceptualHash, ReadOptions, RegionRequest, Resizer, decode,
-};
+use enmasse_data::{DataError, Dataset, PerceptualHash};
+use enmasse_image::{ImageFormat, ImageRegion, ReadOptions, RegionRequest, Resizer, decode};
 
 use crate::commands::data::opened::Opened;
 use crate::commands::data::scan::Scan;
@@ -22,7 +21,7 @@ pub struct Look {
     pub content: Option<u128>,
     pub hash: Option<PerceptualHash>,
     /// The format of its content, if its extension is that of another one.
-    pub misnamed: Option<Format>,
+    pub misnamed: Option<ImageFormat>,
     /// Pillow's name of its mode, if it is not RGB and is converted.
     pub converted: Option<&'static str>,
 }
@@ -102,7 +101,7 @@ fn look_at(
 }
 
 /// The format of a file, if its extension is that of another one.
-fn misnamed(path: Option<&Path>, bytes: &[u8]) -> Option<Format> {
-    let promised = Format::of_extension(path?.extension()?.to_str()?)?;
-    Format::of(bytes).filter(|format| *format != promised)
+fn misnamed(path: Option<&Path>, bytes: &[u8]) -> Option<ImageFormat> {
+    let promised = ImageFormat::of_extension(path?.extension()?.to_str()?)?;
+    ImageFormat::of(bytes).filter(|format| *format != promised)
 }

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use enmasse_data::{Dataset, RandomStream};
+use enmasse_data::Dataset;
+use enmasse_image::RandomStream;
 
 use crate::commands::data::opened::Opened;
 use crate::failure::Failure;

@@ -7,14 +7,15 @@ use enmasse_tensor::RandomStream;
 
 use super::check_size;
 use crate::{
-    Canvas, Crop, CropResize, DataError, ImageRegion, Mixing, RandomHorizontalFlip, RandomResizedCrop, Transform,
+    Canvas, CropResize, EvalTransform, ImageError, ImageRegion, Mixing, RandomCrop, RandomHorizontalFlip,
+    RandomResizedCrop, RegionRequest, Transform,
 };
 
 /// For training: transforms applied in order; the last one leaves a square, which may be mixed with that of another sample. Its
 /// text names all of them.
 ///
 /// ```
-/// use enmasse_data::{RandomCrop, RandomHorizontalFlip, TrainTransform};
+/// use enmasse_image::{RandomCrop, RandomHorizontalFlip, TrainTransform};
 /// let list = TrainTransform::empty(32)
 ///     .then(RandomCrop { size: 32, padding: 4 })
 ///     .then(RandomHorizontalFlip { probability: 0.5 });
@@ -81,13 +82,13 @@ impl TrainTransform {
     }
 
     /// Fails if a parameter is invalid, or if two transforms would draw the same random numbers.
-    pub fn check(&self) -> Result<(), DataError> {
+    pub fn check(&self) -> Result<(), ImageError> {
         check_size(self.size)?;
         self.mixing.map_or(Ok(()), |mixing| mixing.check())?;
         for (number, step) in self.steps.iter().enumerate() {
             step.transform.check()?;
             if self.steps[..number].iter().any(|earlier| earlier.key == step.key) {
-                return Err(DataError::Setting(format!(
+                return Err(ImageError::Setting(format!(
                     "two transforms draw under the key {}: give one of them another (then_keyed)",
                     step.key
                 )));
@@ -110,29 +111,29 @@ impl TrainTransform {
         mixture.share(self.size)
     }
 
-    /// The first step for an image of `width` × `height`, if it does nothing but cut out a part and resize it.
-    pub(crate) fn crop_resize(&self, sample: (u64, u64, u64), width: usize, height: usize) -> Option<CropResize> {
-        let Step { purpose, transform, .. } = self.steps.first()?;
-        let (seed, epoch, index) = sample;
-        transform.crop_resize(&mut RandomStream::new(seed, purpose, epoch, index), width, height)
+    /// What the transforms need of an image of `width` × `height`, for one sample: a function of (seed, epoch, index).
+    pub fn wanted(&self, sample: (u64, u64, u64), width: usize, height: usize) -> RegionRequest {
+        let crop_resize = self.crop_resize(sample, width, height);
+        crop_resize.map_or_else(|| RegionRequest::whole(width, height), |crop_resize| crop_resize.wanted())
     }
 
-    /// What all steps do to an image of `width` × `height`, and whether they flip the result, if they do nothing but cut out a part,
-    /// resize it, and flip it.
-    pub(crate) fn direct(&self, sample: (u64, u64, u64), width: usize, height: usize) -> Option<(CropResize, bool)> {
-        let (seed, epoch, index) = sample;
-        let crop_resize = self.crop_resize(sample, width, height)?;
-        let mut flipped = false;
-        for Step { purpose, transform, .. } in &self.steps[1..] {
-            flipped ^= transform.flips(&mut RandomStream::new(seed, purpose, epoch, index))?;
+    /// The same as [`apply`](Self::apply) for the image of `view`, which holds at least what is [`wanted`](Self::wanted).
+    /// Writes the square to `out`, and fails if the transforms leave other dimensions.
+    pub fn apply_to_region(
+        &self,
+        view: &mut ImageRegion,
+        canvas: &mut Canvas,
+        sample: (u64, u64, u64),
+        out: &mut [u8],
+    ) -> Result<(), ImageError> {
+        let (width, height) = (view.width, view.height);
+        let is_square =
+            |(CropResize { part, .. }, _): &(CropResize, bool)| (part.width, part.height) == (self.size, self.size);
+        if let Some((crop_resize, flipped)) = self.direct(sample, width, height).filter(is_square) {
+            canvas.crop_resize_to(view, (&crop_resize, flipped), out);
+            return Ok(());
         }
-        Some((crop_resize, flipped))
-    }
-
-    /// The same as [`apply`](Self::apply) for the image of `view`, which holds what [`crop_resize`](Self::crop_resize) needs.
-    pub(crate) fn apply_to_view(&self, view: &mut ImageRegion, canvas: &mut Canvas, sample: (u64, u64, u64)) {
-        let (seed, epoch, index) = sample;
-        let rest = match self.crop_resize(sample, view.width, view.height) {
+        let rest = match self.crop_resize(sample, width, height) {
             Some(crop_resize) => {
                 canvas.crop_resize(view, &crop_resize);
                 &self.steps[1..]
@@ -142,13 +143,65 @@ impl TrainTransform {
                 &self.steps[..]
             }
         };
+        let (seed, epoch, index) = sample;
         apply(rest, canvas, seed, epoch, index);
+        let result = canvas.copy_square(self.size, out);
+        canvas.give_back(view);
+        result
+    }
+
+    /// The first step for an image of `width` × `height`, if it does nothing but cut out a part and resize it.
+    fn crop_resize(&self, sample: (u64, u64, u64), width: usize, height: usize) -> Option<CropResize> {
+        let Step { purpose, transform, .. } = self.steps.first()?;
+        let (seed, epoch, index) = sample;
+        transform.crop_resize(&mut RandomStream::new(seed, purpose, epoch, index), width, height)
+    }
+
+    /// What all steps do to an image of `width` × `height`, and whether they flip the result, if they do nothing but cut
+    /// out a part, resize it, and flip it: then one pass makes the result, without a canvas.
+    fn direct(&self, sample: (u64, u64, u64), width: usize, height: usize) -> Option<(CropResize, bool)> {
+        let (seed, epoch, index) = sample;
+        let crop_resize = self.crop_resize(sample, width, height)?;
+        let mut flipped = false;
+        for Step { purpose, transform, .. } in &self.steps[1..] {
+            flipped ^= transform.flips(&mut RandomStream::new(seed, purpose, epoch, index))?;
+        }
+        Some((crop_resize, flipped))
     }
 }
 
 fn apply(steps: &[Step], canvas: &mut Canvas, seed: u64, epoch: u64, index: u64) {
     for Step { purpose, transform, .. } in steps {
         transform.apply(canvas, &mut RandomStream::new(seed, purpose, epoch, index));
+    }
+}
+
+/// How training images become squares.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Crop {
+    /// [`RandomResizedCrop`] with torchvision's defaults.
+    Resized,
+    /// [`RandomCrop`].
+    Padded {
+        /// Width of the margins, in pixels; less than the size.
+        padding: usize,
+    },
+    /// Nothing random: like [`EvalTransform`] with this `resize`.
+    None {
+        /// Length to which the image's shorter side is resized.
+        resize: usize,
+    },
+}
+
+impl Crop {
+    /// `list`, followed by this crop.
+    fn add_to(&self, list: TrainTransform) -> TrainTransform {
+        let size = list.size();
+        match *self {
+            Crop::Resized => list.then(RandomResizedCrop::new(size)),
+            Crop::Padded { padding } => list.then(RandomCrop { size, padding }),
+            Crop::None { resize } => list.then(EvalTransform { resize, ..EvalTransform::new(size) }),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use enmasse_tensor::RandomStream;
 
 use super::{check_probability, check_range};
-use crate::{Canvas, DataError, Transform};
+use crate::{Canvas, ImageError, Transform};
 
 /// ColorJitter: changes brightness, contrast, saturation and hue, each by a factor sampled uniformly, in random order.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,7 +76,7 @@ impl Transform for ColorJitter {
         )
     }
 
-    fn check(&self) -> Result<(), DataError> {
+    fn check(&self) -> Result<(), ImageError> {
         for (what, range) in
             [("brightness", self.brightness), ("contrast", self.contrast), ("saturation", self.saturation)]
         {
@@ -113,7 +113,7 @@ impl Transform for RandomGrayscale {
         format!("probability={}", self.probability)
     }
 
-    fn check(&self) -> Result<(), DataError> {
+    fn check(&self) -> Result<(), ImageError> {
         check_probability("a grayscale", self.probability)
     }
 
@@ -171,10 +171,10 @@ impl Transform for GaussianBlur {
         format!("probability={probability} kernel_size={kernel_size} sigma={}..{}", sigma.0, sigma.1)
     }
 
-    fn check(&self) -> Result<(), DataError> {
+    fn check(&self) -> Result<(), ImageError> {
         check_probability("a gaussian_blur", self.probability)?;
         if self.kernel_size.is_multiple_of(2) || self.kernel_size > MAX_TAPS {
-            return Err(DataError::Setting(format!(
+            return Err(ImageError::Setting(format!(
                 "a kernel_size of {} is out of range: use an odd number up to {MAX_TAPS}",
                 self.kernel_size
             )));

@@ -4,7 +4,7 @@ use enmasse_tensor::RandomStream;
 
 use super::check_probability;
 use crate::flip_rows::flip_rows;
-use crate::{Canvas, DataError, Transform};
+use crate::{Canvas, ImageError, Transform};
 
 /// RandomHorizontalFlip: flips some images.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,7 +29,7 @@ impl Transform for RandomHorizontalFlip {
         format!("probability={}", self.probability)
     }
 
-    fn check(&self) -> Result<(), DataError> {
+    fn check(&self) -> Result<(), ImageError> {
         check_probability("a flip", self.probability)
     }
 
@@ -61,7 +61,7 @@ impl Transform for RandomVerticalFlip {
         format!("probability={}", self.probability)
     }
 
-    fn check(&self) -> Result<(), DataError> {
+    fn check(&self) -> Result<(), ImageError> {
         check_probability("a vertical flip", self.probability)
     }
 

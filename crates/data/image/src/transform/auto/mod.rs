@@ -10,11 +10,11 @@ pub use operation::AutoOperation;
 pub use policy::{AutoAugment, AutoAugmentPolicy};
 pub use rand_augment::{RandAugment, TrivialAugmentWide};
 
-use crate::DataError;
+use crate::ImageError;
 
-fn check_bins(bins: usize) -> Result<(), DataError> {
+fn check_bins(bins: usize) -> Result<(), ImageError> {
     if !(2..=1000).contains(&bins) {
-        return Err(DataError::Setting(format!("num_magnitude_bins of {bins} is out of range: use 2 to 1000")));
+        return Err(ImageError::Setting(format!("num_magnitude_bins of {bins} is out of range: use 2 to 1000")));
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use enmasse_system::files::reserve;
+use super::reserve;
 
 /// A buffer up to this size is kept whatever the next image needs, in bytes: in a folder of mixed sizes, freeing it and
 /// filling new memory would take longer than it is worth.
@@ -10,7 +10,7 @@ const SMALL: usize = 4 << 20;
 
 /// Sets the length of a buffer whose content no longer counts. It gets exactly the memory that it needs, and a buffer of more
 /// than twice that is freed: one unusually large image does not take memory for the rest of a run.
-pub(crate) fn reuse(buffer: &mut Vec<u8>, length: usize) -> io::Result<()> {
+pub fn reuse(buffer: &mut Vec<u8>, length: usize) -> io::Result<()> {
     let capacity = buffer.capacity();
     if capacity < length || capacity > SMALL.max(length.saturating_mul(2)) {
         // Before the new memory is taken.

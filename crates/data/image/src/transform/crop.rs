@@ -5,7 +5,7 @@
 use enmasse_tensor::RandomStream;
 
 use super::check_size;
-use crate::{Canvas, CropResize, DataError, EvalTransform, Transform};
+use crate::{Canvas, CropResize, EvalTransform, ImageError, Transform};
 
 /// A rectangle of pixels inside an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,11 +81,11 @@ impl Transform for RandomResizedCrop {
         format!("size={size} scale={}..{} ratio={}..{}", scale.0, scale.1, ratio.0, ratio.1)
     }
 
-    fn check(&self) -> Result<(), DataError> {
+    fn check(&self) -> Result<(), ImageError> {
         let RandomResizedCrop { size, scale, ratio } = *self;
         let ordered = |(low, high): (f64, f64)| low > 0.0 && low <= high && high.is_finite();
         if !ordered(scale) || scale.1 > 1.0 || !ordered(ratio) {
-            return Err(DataError::Setting(format!(
+            return Err(ImageError::Setting(format!(
                 "a crop of scale {scale:?} and ratio {ratio:?}: scale must lie in (0, 1], ratio above 0"
             )));
         }
@@ -166,10 +166,10 @@ impl Transform for RandomCrop {
         format!("size={} padding={}", self.size, self.padding)
     }
 
-    fn check(&self) -> Result<(), DataError> {
+    fn check(&self) -> Result<(), ImageError> {
         check_size(self.size)?;
         if self.padding >= self.size {
-            return Err(DataError::Setting(format!(
+            return Err(ImageError::Setting(format!(
                 "margins of {} pixels are too wide for images of {1}: use fewer than {1}",
                 self.padding, self.size
             )));

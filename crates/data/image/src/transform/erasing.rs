@@ -7,7 +7,7 @@
 use enmasse_tensor::RandomStream;
 
 use super::{check_probability, check_range};
-use crate::{Canvas, CropBox, DataError, Normalization, Transform};
+use crate::{Canvas, CropBox, ImageError, Normalization, Transform};
 
 /// RandomErasing: paints over a rectangle of some images (Zhong et al. 2020).
 #[derive(Clone, Debug, PartialEq)]
@@ -77,7 +77,7 @@ impl Transform for RandomErasing {
         format!("probability={probability} scale={}..{} ratio={}..{} value={value}", scale.0, scale.1, ratio.0, ratio.1)
     }
 
-    fn check(&self) -> Result<(), DataError> {
+    fn check(&self) -> Result<(), ImageError> {
         check_probability("an erasing", self.probability)?;
         check_range("the scale of random_erasing", self.scale, 0.0, 1.0)?;
         check_range("the ratio of random_erasing", self.ratio, f64::MIN_POSITIVE, f64::MAX)

@@ -20,9 +20,9 @@ use std::path::Path;
 
 use enmasse_system::files::read_regular;
 
-pub use format::Format;
+pub use format::ImageFormat;
 
-use crate::{DataError, Image, ImageRegion, RegionRequest};
+use crate::{Image, ImageError, ImageRegion, RegionRequest};
 use orientation::Orientation;
 
 /// Limit of an image's pixels (beyond it Pillow warns of a "decompression bomb").
@@ -53,14 +53,14 @@ impl Default for ReadOptions {
 type Mode = Option<&'static str>;
 
 /// Reads and decodes one image file. See [`decode`].
-pub fn open(path: impl AsRef<Path>, options: ReadOptions) -> Result<Image, DataError> {
+pub fn open(path: impl AsRef<Path>, options: ReadOptions) -> Result<Image, ImageError> {
     let mut view = ImageRegion::default();
     read_part(path.as_ref(), options, &RegionRequest::whole, &mut view)?;
     Ok(view.image)
 }
 
 /// [`open`] for an image file that lies in memory. `name` is for error messages.
-pub fn open_bytes(bytes: &[u8], name: impl FnOnce() -> String, options: ReadOptions) -> Result<Image, DataError> {
+pub fn open_bytes(bytes: &[u8], name: impl FnOnce() -> String, options: ReadOptions) -> Result<Image, ImageError> {
     let mut view = ImageRegion::default();
     read_part_of(bytes, name, options, &RegionRequest::whole, &mut view)?;
     Ok(view.image)
@@ -72,8 +72,8 @@ pub fn read_part(
     options: ReadOptions,
     wanted: &dyn Fn(usize, usize) -> RegionRequest,
     view: &mut ImageRegion,
-) -> Result<(), DataError> {
-    let bytes = read_regular(path, MAX_FILE_BYTES).map_err(|source| DataError::read(path, source))?;
+) -> Result<(), ImageError> {
+    let bytes = read_regular(path, MAX_FILE_BYTES).map_err(|source| ImageError::read(path, source))?;
     read_part_of(&bytes, || path.display().to_string(), options, wanted, view)
 }
 
@@ -84,10 +84,10 @@ pub fn read_part_of(
     options: ReadOptions,
     wanted: &dyn Fn(usize, usize) -> RegionRequest,
     view: &mut ImageRegion,
-) -> Result<(), DataError> {
+) -> Result<(), ImageError> {
     decode_checked(bytes, options, wanted, view).map_err(|fault| match fault {
-        Fault::Image(problem) => DataError::image(name(), problem),
-        Fault::Memory(source) => DataError::read(name(), source),
+        Fault::Image(problem) => ImageError::image(name(), problem),
+        Fault::Memory(source) => ImageError::read(name(), source),
     })
 }
 
@@ -145,14 +145,14 @@ fn decode_checked(
     view: &mut ImageRegion,
 ) -> Result<(), Fault> {
     let turn = if options.exif_transpose { orientation::orientation(bytes) } else { Orientation::default() };
-    let format = Format::of(bytes).ok_or_else(|| unknown(bytes))?;
+    let format = ImageFormat::of(bytes).ok_or_else(|| unknown(bytes))?;
     let result = catch_unwind(AssertUnwindSafe(|| {
         let decode = match format {
-            Format::Jpeg => return jpeg::decode(bytes, options, turn, wanted, view),
-            Format::Png => png::decode,
-            Format::WebP => webp::decode,
-            Format::Bmp => bmp::decode,
-            Format::Gif => gif::decode,
+            ImageFormat::Jpeg => return jpeg::decode(bytes, options, turn, wanted, view),
+            ImageFormat::Png => png::decode,
+            ImageFormat::WebP => webp::decode,
+            ImageFormat::Bmp => bmp::decode,
+            ImageFormat::Gif => gif::decode,
         };
         let mut mode = None;
         view.whole(|image| {

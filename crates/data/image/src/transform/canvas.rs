@@ -1,17 +1,17 @@
 //! The working state of transforms: one image, and the memory for making the next one from it.
 
 use crate::flip_rows::flip_rows;
-use crate::{CropBox, CropResize, Image, ImageRegion, Resizer};
+use crate::{CropBox, CropResize, Image, ImageError, ImageRegion, Resizer};
 
 /// An image that transforms change one after the other. Its memory is reused for every sample.
 ///
 /// ```
-/// use enmasse_data::{Canvas, Image};
+/// use enmasse_image::{Canvas, Image};
 /// let mut canvas = Canvas::new(Image::new(1, 1, vec![10, 20, 30])?);
 /// canvas.pixels_mut()[0] = 11;
 /// canvas.replace(2, 1, |before, _, after| after[3..].copy_from_slice(before.pixels()));
 /// assert_eq!(canvas.image().pixels(), [0, 0, 0, 11, 20, 30]);
-/// # Ok::<(), enmasse_data::DataError>(())
+/// # Ok::<(), enmasse_image::ImageError>(())
 /// ```
 #[derive(Default)]
 pub struct Canvas {
@@ -75,6 +75,17 @@ impl Canvas {
         if std::mem::take(&mut self.taken) {
             std::mem::swap(&mut self.images[0], &mut view.image);
         }
+    }
+
+    /// Copies the image to `out`, a square of `size` pixels. Fails if it has other dimensions.
+    pub(crate) fn copy_square(&self, size: usize, out: &mut [u8]) -> Result<(), ImageError> {
+        let (width, height) = (self.image().width(), self.image().height());
+        if (width, height) != (size, size) {
+            let problem = format!("the transforms leave {width}x{height} pixels instead of {size}x{size}");
+            return Err(ImageError::Setting(problem));
+        }
+        out.copy_from_slice(self.image().pixels());
+        Ok(())
     }
 
     /// Makes `out` the result of `crop_resize` of the image that `view` holds the needed part of, flipped if so asked. What the canvas

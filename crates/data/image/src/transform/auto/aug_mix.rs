@@ -9,7 +9,7 @@ use super::AutoOperation::{self, *};
 use super::operation::Space;
 use super::rand_augment::signed;
 use crate::transform::dirichlet::dirichlet;
-use crate::{Canvas, DataError, Interpolation, Transform};
+use crate::{Canvas, ImageError, Interpolation, Transform};
 
 /// AugMix (Hendrycks et al. 2020).
 #[derive(Clone, Debug, PartialEq)]
@@ -90,7 +90,7 @@ impl Transform for AugMix {
         )
     }
 
-    fn check(&self) -> Result<(), DataError> {
+    fn check(&self) -> Result<(), ImageError> {
         let AugMix { severity, mixture_width, chain_depth, alpha, .. } = *self;
         let problem = if !(1..=BINS).contains(&severity) {
             format!("a severity of {severity} is out of range: use 1 to {BINS}")
@@ -103,7 +103,7 @@ impl Transform for AugMix {
         } else {
             return Ok(());
         };
-        Err(DataError::Setting(problem))
+        Err(ImageError::Setting(problem))
     }
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {

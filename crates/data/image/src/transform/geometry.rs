@@ -3,7 +3,7 @@
 use enmasse_tensor::RandomStream;
 
 use super::{check_probability, check_range};
-use crate::{Affine, Canvas, DataError, Interpolation, Transform};
+use crate::{Affine, Canvas, ImageError, Interpolation, Transform};
 
 /// RandomRotation: turns the image about its middle.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,7 +30,7 @@ impl Transform for RandomRotation {
         format!("degrees={}..{} interpolation={}", self.degrees.0, self.degrees.1, self.interpolation)
     }
 
-    fn check(&self) -> Result<(), DataError> {
+    fn check(&self) -> Result<(), ImageError> {
         check_range("the degrees of random_rotation", self.degrees, -360.0, 360.0)
     }
 
@@ -98,7 +98,7 @@ impl Transform for RandomAffine {
         )
     }
 
-    fn check(&self) -> Result<(), DataError> {
+    fn check(&self) -> Result<(), ImageError> {
         check_range("the degrees of random_affine", self.degrees, -360.0, 360.0)?;
         for fraction in [self.translate.0, self.translate.1] {
             check_range("the translate of random_affine", (fraction, fraction), 0.0, 1.0)?;
@@ -158,7 +158,7 @@ impl Transform for RandomPerspective {
         format!("probability={probability} distortion_scale={distortion_scale} interpolation={interpolation}")
     }
 
-    fn check(&self) -> Result<(), DataError> {
+    fn check(&self) -> Result<(), ImageError> {
         check_probability("a perspective", self.probability)?;
         let scale = self.distortion_scale;
         check_range("the distortion_scale of random_perspective", (scale, scale), 0.0, 1.0)

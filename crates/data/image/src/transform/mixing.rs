@@ -7,7 +7,7 @@
 use enmasse_tensor::RandomStream;
 
 use super::dirichlet::dirichlet;
-use crate::{CropBox, DataError};
+use crate::{CropBox, ImageError};
 
 /// Which mixtures are sampled. With both kinds, each pair is mixed by one of them, with equal probability.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,16 +35,16 @@ enum Kind {
 
 impl Mixing {
     /// Fails if a parameter is invalid, or if there is none.
-    pub(crate) fn check(&self) -> Result<(), DataError> {
+    pub(crate) fn check(&self) -> Result<(), ImageError> {
         for (name, alpha) in [("mixup", self.mixup_alpha), ("cutmix", self.cutmix_alpha)] {
             if !(0.0..f64::INFINITY).contains(&alpha) {
-                return Err(DataError::Setting(format!(
+                return Err(ImageError::Setting(format!(
                     "the alpha of {name}, {alpha}, is out of range: use a finite number from 0"
                 )));
             }
         }
         if self.mixup_alpha == 0.0 && self.cutmix_alpha == 0.0 {
-            return Err(DataError::Setting("images are to be mixed, but neither by mixup nor by cutmix".to_owned()));
+            return Err(ImageError::Setting("images are to be mixed, but neither by mixup nor by cutmix".to_owned()));
         }
         Ok(())
     }

@@ -17,8 +17,8 @@ mod taps;
 use passes::{Pass, Passes};
 use taps::{Axis, Taps};
 
-use crate::reuse::reuse;
 use crate::{CropBox, CropResize, Image, ImageRegion};
+use enmasse_system::files::reuse;
 
 pub(crate) use taps::span;
 

@@ -5,9 +5,9 @@ use std::fmt::Debug;
 use std::str::FromStr;
 
 use crate::fixtures::{crc32, fixture};
-use enmasse_data::{
-    Affine, AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, Canvas, ColorJitter, DataKind, ErasingValue,
-    GaussianBlur, Image, Interpolation, Jitter, RandAugment, RandomAffine, RandomErasing, RandomGrayscale,
+use enmasse_image::{
+    Affine, AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, Canvas, ColorJitter, ErasingValue, GaussianBlur,
+    Image, Interpolation, Jitter, Normalization, RandAugment, RandomAffine, RandomErasing, RandomGrayscale,
     RandomPerspective, RandomRotation, RandomStream, RandomVerticalFlip, Transform, TrivialAugmentWide,
 };
 
@@ -19,6 +19,10 @@ fn cases(kind: &str) -> Vec<Vec<String>> {
         text.lines().map(words).filter(|words| words[0] == kind).map(|words| words[1..].to_vec()).collect();
     assert!(!cases.is_empty());
     cases
+}
+
+fn cifar_10() -> Normalization {
+    Normalization { mean: vec![0.4914, 0.4822, 0.4465], std: vec![0.2470, 0.2435, 0.2616] }
 }
 
 fn number<T: FromStr<Err: Debug>>(word: &str) -> T {
@@ -248,7 +252,7 @@ fn jitters_in_ranges_and_in_any_order() {
 
 #[test]
 fn erases_as_much_as_it_says() {
-    let erasing = RandomErasing::new(0.25, DataKind::Cifar10.normalization());
+    let erasing = RandomErasing::new(0.25, cifar_10());
     near(share(|random| erasing.draw(random, 32, 32).is_some()), 0.25);
     let all = RandomErasing { probability: 1.0, ..erasing.clone() };
     let mut areas = Vec::new();
@@ -269,14 +273,14 @@ fn erases_as_much_as_it_says() {
         let (pixels, _) = canvas.image().pixels().as_chunks::<3>();
         pixels.iter().copied().filter(|pixel| *pixel != [255; 3]).collect::<Vec<_>>()
     };
-    let mean = colors(ErasingValue::Mean, DataKind::Cifar10.normalization());
+    let mean = colors(ErasingValue::Mean, cifar_10());
     assert!(!mean.is_empty() && mean.iter().all(|pixel| *pixel == [125, 123, 114]), "{mean:?}");
-    let drawn = colors(ErasingValue::Random, DataKind::Cifar10.normalization());
+    let drawn = colors(ErasingValue::Random, cifar_10());
     assert!(
         drawn.iter().any(|pixel| pixel[0] != pixel[1]) && drawn.iter().any(|pixel| *pixel != drawn[0]),
         "{drawn:?}"
     );
-    let grey = colors(ErasingValue::Random, DataKind::Mnist.normalization());
+    let grey = colors(ErasingValue::Random, Normalization { mean: vec![0.1307], std: vec![0.3081] });
     assert!(grey.iter().all(|pixel| pixel[0] == pixel[1] && pixel[1] == pixel[2]), "{grey:?}");
 }
 
@@ -322,7 +326,7 @@ fn parameters_out_of_range() {
         let error = transform.check().unwrap_err().to_string();
         assert!(error.contains(expected) && !error.contains('\n'), "{error}");
     };
-    let normalization = DataKind::Folder.normalization();
+    let normalization = Normalization { mean: vec![0.485, 0.456, 0.406], std: vec![0.229, 0.224, 0.225] };
     check(&RandomVerticalFlip { probability: -0.1 }, "a vertical flip probability of -0.1 is out of range");
     check(&RandomGrayscale { probability: f64::NAN }, "a grayscale probability of NaN is out of range");
     check(&GaussianBlur::new(224, 2.0), "a gaussian_blur probability of 2 is out of range");

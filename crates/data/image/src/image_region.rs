@@ -1,5 +1,8 @@
 //! A part of an image: what a loader reads of one whose crop is known before it is decoded.
 
+use std::io;
+use std::ops::Range;
+
 use crate::{CropBox, Image};
 
 /// What is needed of an image.
@@ -46,12 +49,25 @@ impl ImageRegion {
         Ok(())
     }
 
-    /// Lends `read` the memory for an image file.
-    pub(crate) fn with_file<T>(&mut self, read: impl FnOnce(&mut Vec<u8>, &mut ImageRegion) -> T) -> T {
+    /// Calls `read` with memory for an image file, whose content does not count.
+    pub fn with_file<T>(&mut self, read: impl FnOnce(&mut Vec<u8>, &mut ImageRegion) -> T) -> T {
         let mut file = std::mem::take(&mut self.file);
         let result = read(&mut file, self);
         self.file = file;
         result
+    }
+
+    /// Shows `rows` of an image of `width` × `height`. The caller overwrites their bytes, three for each pixel. Fails without
+    /// memory.
+    pub fn show_rows(&mut self, (width, height): (usize, usize), rows: Range<usize>) -> io::Result<&mut [u8]> {
+        (self.width, self.height, self.left, self.top, self.shrink) = (width, height, 0, rows.start, 1);
+        self.mode = None;
+        self.image.reshape(width, rows.len())
+    }
+
+    /// The pixels that were read, without the memory for others.
+    pub fn into_image(self) -> Image {
+        self.image
     }
 
     /// The pixels that were read: of a whole image all of them.

@@ -1,11 +1,10 @@
 //! Decoding and transforms compared with Pillow's and torchvision's results (`fixtures/make.py`).
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use enmasse_data::{
-    Canvas, CropBox, DataError, Dataset, DecodePool, EvalCrop, EvalLoader, EvalTransform, Image, RandomCrop,
-    RandomHorizontalFlip, RandomResizedCrop, RandomStream, ReadOptions, Resizer, Sharding, Transform, decode,
+use enmasse_image::{
+    Canvas, CropBox, EvalCrop, EvalTransform, Image, ImageError, ImageRegion, RandomCrop, RandomHorizontalFlip,
+    RandomResizedCrop, RandomStream, ReadOptions, Resizer, Transform, decode,
 };
 use serde_json::Value;
 
@@ -127,32 +126,24 @@ fn evaluates_as_torchvision_does() {
     }
 }
 
-/// A single image.
-struct Source(Image);
-
-impl Dataset for Source {
-    fn len(&self) -> usize {
-        1
-    }
-    fn label(&self, _: usize) -> usize {
-        0
-    }
-    fn read(&self, _: usize) -> Result<Image, DataError> {
-        Ok(self.0.clone())
-    }
-}
-
 #[test]
 fn ten_crops_as_torchvision_does() {
-    let pool = DecodePool::new(1).unwrap();
     let mut seen = 0;
     for case in cases("eval") {
         let Some(expected) = case["crops"].as_array() else { continue };
-        let source = Arc::new(Source(pixels(text(&case, "source"))));
+        let source = pixels(text(&case, "source"));
         let transform = EvalTransform { resize: number(&case, "resize"), ..EvalTransform::new(number(&case, "size")) };
-        let loader = EvalLoader::new(&pool, source, transform, Sharding::one(0, 1, 1)).unwrap();
-        let found = loader.cropped(&EvalCrop::several(10).unwrap()).unwrap().pass();
-        let found: Vec<u64> = found.map(|batch| crc32(&batch.unwrap().images).into()).collect();
+        let found = EvalCrop::several(10).unwrap().into_iter().map(|crop| {
+            let (mut view, mut pixels) = (ImageRegion::default(), vec![0; transform.size * transform.size * 3]);
+            let read = |image: &mut Image| {
+                image.clone_from(&source);
+                Ok::<(), ImageError>(())
+            };
+            view.whole(read).unwrap();
+            transform.apply_to_region(&mut view, &mut Canvas::default(), crop, &mut pixels).unwrap();
+            crc32(&pixels).into()
+        });
+        let found: Vec<u64> = found.collect();
         let expected: Vec<u64> = expected.iter().map(|crc| crc.as_u64().unwrap()).collect();
         assert_eq!(found, expected, "{case}");
         seen += 1;
@@ -199,7 +190,7 @@ fn unusable_files() {
         let path = folder.path().join(name);
         std::fs::write(&path, content).unwrap();
         let error = decode::open(&path, PLAIN).unwrap_err();
-        assert!(matches!(error, DataError::Image { .. }), "{error:?}");
+        assert!(matches!(error, ImageError::Image { .. }), "{error:?}");
         let error = error.to_string();
         assert!(error.contains(name) && error.contains(expected) && !error.contains('\n'), "{error}");
     };

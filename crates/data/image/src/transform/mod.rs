@@ -29,13 +29,13 @@ pub use erasing::{ErasingValue, RandomErasing};
 pub use evaluate::{EvalCrop, EvalTransform};
 pub use flip::{RandomHorizontalFlip, RandomVerticalFlip};
 pub use geometry::{RandomAffine, RandomPerspective, RandomRotation};
-pub use list::TrainTransform;
+pub use list::{Crop, TrainTransform};
 pub use mixing::{Mixing, Mixture};
 pub use warp::{Affine, Interpolation};
 
 use enmasse_tensor::RandomStream;
 
-use crate::DataError;
+use crate::ImageError;
 
 /// Largest edge of a batch's images, in pixels.
 const MAX_SIZE: usize = 16_384;
@@ -43,7 +43,7 @@ const MAX_SIZE: usize = 16_384;
 /// One operation on a training image. Threads share it, so its effect may depend only on its arguments.
 ///
 /// ```
-/// use enmasse_data::{Canvas, RandomStream, TrainTransform, Transform};
+/// use enmasse_image::{Canvas, RandomStream, TrainTransform, Transform};
 ///
 /// struct Invert(f64); // some images become their negatives
 /// impl Transform for Invert {
@@ -71,7 +71,7 @@ pub trait Transform: Send + Sync {
     fn parameters(&self) -> String;
 
     /// Fails if a parameter is invalid.
-    fn check(&self) -> Result<(), DataError> {
+    fn check(&self) -> Result<(), ImageError> {
         Ok(())
     }
 
@@ -93,16 +93,16 @@ pub trait Transform: Send + Sync {
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream);
 }
 
-fn check_size(size: usize) -> Result<(), DataError> {
+fn check_size(size: usize) -> Result<(), ImageError> {
     if !(1..=MAX_SIZE).contains(&size) {
-        return Err(DataError::Setting(format!("an image size of {size} pixels is out of range: 1 to {MAX_SIZE}")));
+        return Err(ImageError::Setting(format!("an image size of {size} pixels is out of range: 1 to {MAX_SIZE}")));
     }
     Ok(())
 }
 
-fn check_probability(what: &str, probability: f64) -> Result<(), DataError> {
+fn check_probability(what: &str, probability: f64) -> Result<(), ImageError> {
     if !(0.0..=1.0).contains(&probability) {
-        return Err(DataError::Setting(format!(
+        return Err(ImageError::Setting(format!(
             "{what} probability of {probability} is out of range: use one in [0, 1]"
         )));
     }
@@ -110,14 +110,14 @@ fn check_probability(what: &str, probability: f64) -> Result<(), DataError> {
 }
 
 /// Fails unless `range` begins at its least number, and both lie in `least..=most`.
-fn check_range(what: &str, (low, high): (f64, f64), least: f64, most: f64) -> Result<(), DataError> {
+fn check_range(what: &str, (low, high): (f64, f64), least: f64, most: f64) -> Result<(), ImageError> {
     if !(least <= low && low <= high && high <= most) {
         let limits = match (least, most) {
             (f64::MIN_POSITIVE, f64::MAX) => "finite numbers above 0".to_owned(),
             (least, f64::MAX) => format!("finite numbers from {least}"),
             (least, most) => format!("numbers from {least} to {most}"),
         };
-        return Err(DataError::Setting(format!(
+        return Err(ImageError::Setting(format!(
             "{what}, {low}..{high}, is out of range: use {limits}, the smaller one first"
         )));
     }

@@ -4,7 +4,7 @@ use enmasse_tensor::RandomStream;
 
 use super::operation::{DEFAULT, Space};
 use super::{AutoOperation, check_bins};
-use crate::{Canvas, DataError, Interpolation, Transform};
+use crate::{Canvas, ImageError, Interpolation, Transform};
 
 /// RandAugment: some operations of one magnitude, one after another (Cubuk et al. 2020).
 #[derive(Clone, Debug, PartialEq)]
@@ -54,15 +54,15 @@ impl Transform for RandAugment {
         format!("num_ops={num_ops} magnitude={magnitude}/{num_magnitude_bins} interpolation={interpolation}")
     }
 
-    fn check(&self) -> Result<(), DataError> {
+    fn check(&self) -> Result<(), ImageError> {
         let RandAugment { num_ops, magnitude, num_magnitude_bins, .. } = *self;
         check_bins(num_magnitude_bins)?;
         if !(1..=100).contains(&num_ops) {
-            return Err(DataError::Setting(format!("{num_ops} operations are out of range: use 1 to 100")));
+            return Err(ImageError::Setting(format!("{num_ops} operations are out of range: use 1 to 100")));
         }
         if magnitude >= num_magnitude_bins {
             let most = num_magnitude_bins - 1;
-            return Err(DataError::Setting(format!("a magnitude of {magnitude} is out of range: use 0 to {most}")));
+            return Err(ImageError::Setting(format!("a magnitude of {magnitude} is out of range: use 0 to {most}")));
         }
         Ok(())
     }
@@ -115,7 +115,7 @@ impl Transform for TrivialAugmentWide {
         format!("num_magnitude_bins={} interpolation={}", self.num_magnitude_bins, self.interpolation)
     }
 
-    fn check(&self) -> Result<(), DataError> {
+    fn check(&self) -> Result<(), ImageError> {
         check_bins(self.num_magnitude_bins)
     }
 

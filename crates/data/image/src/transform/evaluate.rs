@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check_size;
 use super::color::rgb_to_grayscale;
-use crate::{Canvas, CropBox, CropResize, DataError, Image, Resizer, Transform};
+use crate::{Canvas, CropBox, CropResize, Image, ImageError, ImageRegion, RegionRequest, Resizer, Transform};
 
 /// For evaluation: Resize of the shorter side, then CenterCrop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ impl EvalTransform {
     }
 
     /// Dimensions after Resize: the longer side is truncated to a whole number, as in torchvision.
-    pub(crate) fn resized(&self, width: usize, height: usize) -> (usize, usize) {
+    pub fn resized(&self, width: usize, height: usize) -> (usize, usize) {
         let (short, long) = (width.min(height).max(1), width.max(height));
         let long = (self.resize * long) as f64 / short as f64;
         if width <= height { (self.resize, long as usize) } else { (long as usize, self.resize) }
@@ -59,16 +59,45 @@ impl EvalTransform {
     }
 
     /// The same if there are no margins.
-    pub(crate) fn crop_resize(&self, crop: EvalCrop, width: usize, height: usize) -> Option<CropResize> {
+    fn without_margins(&self, crop: EvalCrop, width: usize, height: usize) -> Option<CropResize> {
         Some(self.cut(crop, width, height)).filter(|cut| (cut.part.width, cut.part.height) == (self.size, self.size))
     }
 
+    /// What is needed of an image of `width` × `height` for one of its crops, at full size.
+    pub fn wanted(&self, crop: EvalCrop, width: usize, height: usize) -> RegionRequest {
+        match self.without_margins(crop, width, height) {
+            Some(crop_resize) => RegionRequest { shrink: 1, ..crop_resize.wanted() },
+            None => RegionRequest::whole(width, height),
+        }
+    }
+
+    /// Writes one crop of the image of `view` to `out`. The region holds at least what is [`wanted`](Self::wanted).
+    pub fn apply_to_region(
+        &self,
+        view: &mut ImageRegion,
+        canvas: &mut Canvas,
+        crop: EvalCrop,
+        out: &mut [u8],
+    ) -> Result<(), ImageError> {
+        if let Some(crop_resize) = self.without_margins(crop, view.width, view.height) {
+            canvas.crop_resize_to(view, (&crop_resize, crop.flipped), out);
+            self.finish(out);
+            return Ok(());
+        }
+        // With margins, which only the middle has.
+        canvas.take(view);
+        self.show(canvas);
+        let result = canvas.copy_square(self.size, out);
+        canvas.give_back(view);
+        result
+    }
+
     /// Fails if some images do not have such a crop.
-    pub(crate) fn check_crop(&self, crop: EvalCrop) -> Result<(), DataError> {
+    pub fn check_crop(&self, crop: EvalCrop) -> Result<(), ImageError> {
         if crop == EvalCrop::CENTER || self.resize >= self.size {
             return Ok(());
         }
-        Err(DataError::Setting(format!(
+        Err(ImageError::Setting(format!(
             "images whose shorter side is resized to {} pixels have no crops of {} in their corners; take the middle alone",
             self.resize, self.size
         )))
@@ -95,14 +124,14 @@ impl EvalTransform {
     }
 
     /// What follows the crop.
-    pub(crate) fn finish(&self, out: &mut [u8]) {
+    fn finish(&self, out: &mut [u8]) {
         if self.grayscale {
             rgb_to_grayscale(out);
         }
     }
 
     /// The same on a canvas.
-    pub(crate) fn show(&self, canvas: &mut Canvas) {
+    pub(super) fn show(&self, canvas: &mut Canvas) {
         canvas.replace(self.size, self.size, |before, resizer, after| self.fit(before, resizer, after));
     }
 }
@@ -110,7 +139,7 @@ impl EvalTransform {
 /// Which square of a resized image is evaluated.
 ///
 /// ```
-/// use enmasse_data::EvalCrop;
+/// use enmasse_image::EvalCrop;
 ///
 /// assert_eq!(EvalCrop::several(1), Some(vec![EvalCrop::CENTER]));
 /// assert_eq!(EvalCrop::several(10).map(|crops| crops.len()), Some(10));
@@ -151,11 +180,6 @@ impl EvalCrop {
             _ => None,
         }
     }
-
-    /// Whether the image is flipped.
-    pub(crate) fn is_flipped(self) -> bool {
-        self.flipped
-    }
 }
 
 /// Also a step of training without random crops.
@@ -169,12 +193,12 @@ impl Transform for EvalTransform {
         format!("size={} resize={}{grayscale}", self.size, self.resize)
     }
 
-    fn check(&self) -> Result<(), DataError> {
+    fn check(&self) -> Result<(), ImageError> {
         check_size(self.size).and_then(|()| check_size(self.resize))
     }
 
     fn crop_resize(&self, _: &mut RandomStream, width: usize, height: usize) -> Option<CropResize> {
-        if self.grayscale { None } else { EvalTransform::crop_resize(self, EvalCrop::CENTER, width, height) }
+        if self.grayscale { None } else { self.without_margins(EvalCrop::CENTER, width, height) }
     }
 
     fn apply(&self, canvas: &mut Canvas, _: &mut RandomStream) {
