@@ -2,19 +2,24 @@
 
 use std::path::{Path, PathBuf};
 
+use enmasse_parquet::{Column, ParquetFile, PhysicalType, RowGroup};
+use serde_json::Value as Json;
+
 use super::OpenOptions;
 use super::classes::{Distinct, LABELS, check_test_classes, sort_classes};
 use super::manifest::{PATHS, plain};
 use super::parts::PartName;
 use super::pieces::{Pieces, read_all};
-use crate::parquet::{Builder, Column, Metadata, Opened, Parquet, Physical, RowGroup, each_label};
+use crate::parquet::{Builder, Parquet, of_file};
 use crate::split::Scanned;
 use crate::storage::Storage;
-use crate::{DataError, DataLayout, DataWarning, Dataset};
+use crate::{Container, DataError, DataLayout, DataWarning, Dataset};
 
 /// The extension of their names.
 pub(super) const EXTENSION: &str = "parquet";
 
+/// The key under which Hugging Face's `datasets` writes the features of a data set.
+const FEATURES: &str = "huggingface";
 /// The field of a struct that has an image's bytes.
 const BYTES: &str = "bytes";
 /// Of CIFAR-100's two columns of labels.
@@ -46,12 +51,12 @@ pub(super) fn scan(
 /// The images in files, whatever their labels.
 pub(super) fn list(storage: &Storage, paths: Vec<PathBuf>, options: &OpenOptions) -> Result<Parquet, DataError> {
     let files: Vec<(PathBuf, PartName)> = paths.into_iter().map(|path| (path, PartName::Train)).collect();
-    let read = |path: &Path, _: PartName| -> Result<(Column, Vec<RowGroup>), DataError> {
-        let opened = Opened::read(storage.open(path)?)?;
-        let columns = &opened.metadata.columns;
+    let read = |path: &Path, _: PartName| -> Result<(Column, Vec<RowGroup<1>>), DataError> {
+        let opened = opened(storage, path)?;
+        let columns = &opened.columns;
         let images = column_of_images(columns, options.path_column.as_deref());
         let images = images.map_err(|problem| DataError::layout(path, problem))?;
-        Ok((columns[images].clone(), opened.row_groups(images, images)?))
+        Ok((columns[images].clone(), opened.row_groups([images]).map_err(|error| of_file(error, path))?))
     };
     let (mut builder, mut rows) = (Builder::default(), 0);
     for ((path, _), (column, groups)) in files.iter().zip(read_all(storage, &files, read)?) {
@@ -62,11 +67,15 @@ pub(super) fn list(storage: &Storage, paths: Vec<PathBuf>, options: &OpenOptions
     Ok(all)
 }
 
+fn opened(storage: &Storage, path: &Path) -> Result<ParquetFile<Container>, DataError> {
+    ParquetFile::open(storage.open(path)?).map_err(|error| of_file(error, path))
+}
+
 /// A file's rows, with its own numbers for the labels.
 struct Table {
     path: PathBuf,
     images: Column,
-    groups: Vec<RowGroup>,
+    groups: Vec<RowGroup<2>>,
     /// Of each row, a place in `distinct`.
     labels: Vec<u32>,
     distinct: Vec<String>,
@@ -80,8 +89,9 @@ const NO_LABEL: &str = "";
 impl Table {
     /// Reads the labels of a file. With `is_test`, it need have no column of labels.
     fn read(storage: &Storage, path: &Path, options: &OpenOptions, is_test: bool) -> Result<Self, DataError> {
-        let opened = Opened::read(storage.open(path)?)?;
-        let Metadata { columns, class_names } = &opened.metadata;
+        let opened = opened(storage, path)?;
+        let columns = &opened.columns;
+        let class_names = opened.key_value(FEATURES).map(names_of_features).unwrap_or_default();
         let refused = |problem: String| DataError::layout(path, problem);
         let images = column_of_images(columns, options.path_column.as_deref()).map_err(refused)?;
         let names: Vec<&str> = class_names.iter().map(|(column, _)| column.as_str()).collect();
@@ -93,19 +103,20 @@ impl Table {
             }
             label => label.map_err(refused)?,
         };
-        let groups = opened.row_groups(images, label)?;
+        let groups = opened.row_groups([images, label]).map_err(|error| of_file(error, path))?;
         let (mut distinct, mut labels) = (Distinct::default(), Vec::new());
         let column = &columns[label];
         for group in &groups {
-            each_label(&opened.container, column, group, |row, value| {
+            let values = opened.each_value(label, group.rows, group.chunks[1], |row, value| {
                 let text =
                     text_of(value, column.physical).map_err(|problem| format!("row {row} of a group {problem}"))?;
                 labels.push(distinct.number(&text));
                 Ok(())
-            })?;
+            });
+            values.map_err(|error| of_file(error, path))?;
         }
         let named = class_names.iter().find(|(named, _)| column.field.is_none() && *named == column.name);
-        let names = named.filter(|_| column.physical != Physical::Bytes).map(|(_, names)| names.clone());
+        let names = named.filter(|_| column.physical != PhysicalType::Bytes).map(|(_, names)| names.clone());
         let (path, images) = (path.to_owned(), columns[images].clone());
         Ok(Table { path, images, groups, labels, distinct: distinct.texts, names })
     }
@@ -182,11 +193,23 @@ fn join(storage: &Storage, tables: Vec<Table>, pieces: &Pieces, root: &Path) -> 
     Ok(Scanned { held_out, test, warnings, ..Scanned::whole(DataLayout::Parquet, train) })
 }
 
+/// The columns that are a `ClassLabel` in the JSON text that `datasets` writes, with their names; none of any other text.
+fn names_of_features(text: &[u8]) -> Vec<(String, Vec<String>)> {
+    let Ok(json) = serde_json::from_slice::<Json>(text) else { return Vec::new() };
+    let features = json.pointer("/info/features").and_then(Json::as_object);
+    let named = features.into_iter().flatten().filter_map(|(column, feature)| {
+        let names = feature.get("names").filter(|_| feature.get("_type").is_some_and(|kind| kind == "ClassLabel"))?;
+        let names = names.as_array()?.iter().map(|name| name.as_str().map(str::to_owned)).collect::<Option<_>>()?;
+        Some((column.clone(), names))
+    });
+    named.collect()
+}
+
 /// A label as text.
-fn text_of(value: Option<&[u8]>, physical: Physical) -> Result<String, &'static str> {
+fn text_of(value: Option<&[u8]>, physical: PhysicalType) -> Result<String, &'static str> {
     let Some(value) = value else { return Ok(NO_LABEL.to_owned()) };
     match (physical, value) {
-        (Physical::Bytes, text) => match std::str::from_utf8(text) {
+        (PhysicalType::Bytes, text) => match std::str::from_utf8(text) {
             Ok(text) => Ok(text.trim().to_owned()),
             Err(_) => Err("has a label that is not valid UTF-8"),
         },
@@ -213,7 +236,7 @@ fn column_of_images(columns: &[Column], chosen: Option<&str>) -> Result<usize, S
     let has_bytes = |column: &Column| {
         let is_field = column.field.as_deref() == Some(BYTES);
         !column.is_list
-            && column.physical == Physical::Bytes
+            && column.physical == PhysicalType::Bytes
             && (is_field || (column.field.is_none() && !column.is_text))
     };
     let found: Vec<usize> = (0..columns.len()).filter(|&place| has_bytes(&columns[place])).collect();
@@ -279,7 +302,9 @@ fn column_of_labels(
     let name = full_name(&columns[column]);
     match physical {
         _ if *is_list => Err(format!("its column {name} has lists: several labels of an image are not supported")),
-        Physical::Other(what) => Err(format!("its column {name} has {what}: only whole numbers and texts are classes")),
-        Physical::Bytes | Physical::Number { .. } => Ok(column),
+        PhysicalType::Other(what) => {
+            Err(format!("its column {name} has {what}: only whole numbers and texts are classes"))
+        }
+        PhysicalType::Bytes | PhysicalType::Number { .. } => Ok(column),
     }
 }

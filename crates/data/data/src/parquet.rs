@@ -3,30 +3,18 @@
 //! Labels are read once. An image's page, which holds those of many rows, is read when the first of them is needed, and kept
 //! for the others.
 
-mod cache;
-mod encoding;
-mod file;
-mod metadata;
-mod page;
-mod thrift;
-
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use enmasse_image::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use enmasse_image::{Image, ImageRegion, RegionRequest};
+use enmasse_parquet::{Chunk, Column, Page, PageCache, PageLocation, Pages, ParquetError, ReadAt, RowGroup};
 
 use crate::dataset::{read_whole, reading_bytes};
 use crate::open_files::OpenFiles;
 use crate::split::Divide;
 use crate::storage::Storage;
 use crate::{Container, DataError, Dataset, Extent};
-use cache::Cache;
-pub(crate) use file::{Opened, each_label};
-use file::{PageAt, PageError, Pages};
-use metadata::Chunk;
-pub(crate) use metadata::{Column, Metadata, Physical, RowGroup};
-use page::Page;
 
 /// Limit of the pages that are kept, in bytes.
 const KEPT: usize = 384 << 20;
@@ -50,7 +38,7 @@ pub(crate) struct Parquet {
 struct Files {
     open: OpenFiles,
     groups: Vec<Group>,
-    cache: Cache,
+    cache: PageCache,
 }
 
 /// A group of rows.
@@ -69,6 +57,27 @@ struct Group {
     pages: OnceLock<Arc<Pages>>,
 }
 
+impl ReadAt for Container {
+    type Error = DataError;
+
+    fn length(&self) -> u64 {
+        Container::length(self)
+    }
+
+    fn read_at(&self, offset: u64, length: usize, bytes: &mut Vec<u8>) -> Result<(), DataError> {
+        self.read(offset, length, bytes)
+    }
+}
+
+/// The error of a whole file.
+pub(crate) fn of_file(error: ParquetError<DataError>, path: &Path) -> DataError {
+    match error {
+        ParquetError::Damaged(problem) => DataError::layout(path, problem),
+        ParquetError::Memory(source) => DataError::read(path, source),
+        ParquetError::Read(error) => error,
+    }
+}
+
 /// Collects the files of a data set.
 #[derive(Debug, Default)]
 pub(crate) struct Builder {
@@ -78,8 +87,13 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    /// Adds a file with its groups of rows, and returns the number of its first row. Fails with more than 2³² rows.
-    pub fn add(&mut self, path: PathBuf, column: Column, groups: &[RowGroup]) -> Result<u32, DataError> {
+    /// Adds a file with its groups of rows, whose first chunk is that of the images, and returns the number of its first row. Fails with more than 2³² rows.
+    pub fn add<const N: usize>(
+        &mut self,
+        path: PathBuf,
+        column: Column,
+        groups: &[RowGroup<N>],
+    ) -> Result<u32, DataError> {
         let (file, column, first) = (self.paths.len() as u32, Arc::new(column), self.rows);
         for group in groups {
             self.groups.push(Group {
@@ -87,7 +101,7 @@ impl Builder {
                 first_in_file: self.rows - first,
                 first: self.rows,
                 rows: group.rows,
-                images: group.images,
+                images: group.chunks[0],
                 column: column.clone(),
                 pages: OnceLock::new(),
             });
@@ -107,7 +121,7 @@ impl Builder {
         parts: [(Vec<u32>, Vec<u32>); PARTS],
     ) -> [Parquet; PARTS] {
         let open = OpenFiles::new(storage.clone(), self.paths);
-        let files = Arc::new(Files { open, groups: self.groups, cache: Cache::new(KEPT) });
+        let files = Arc::new(Files { open, groups: self.groups, cache: PageCache::new(KEPT) });
         parts.map(|(mut rows, mut labels)| {
             rows.shrink_to_fit();
             labels.shrink_to_fit();
@@ -130,15 +144,15 @@ impl Files {
     }
 
     /// The page that has a row, and the row's place in it.
-    fn page(&self, row: u32) -> Result<(Arc<Page>, usize), PageError> {
+    fn page(&self, row: u32) -> Result<(Arc<Page>, usize), ParquetError<DataError>> {
         let (number, group) = self.group(row);
-        let container = self.open.get(group.file as usize).map_err(PageError::Read)?;
+        let container = self.open.get(group.file as usize).map_err(ParquetError::Read)?;
         let pages = self.pages(group, &container)?;
         let row = row - group.first;
         let place = pages.page_of(row);
         let page = self.cache.get((number, place as u32), || {
-            let read = |page: &PageAt, dictionary: Option<&Page>| {
-                page.read(&container, group.images, &group.column, dictionary)
+            let read = |page: &PageLocation, dictionary: Option<&Page>| {
+                page.read(&*container, group.images, &group.column, dictionary)
             };
             let dictionary = match &pages.dictionary {
                 Some(page) => Some(self.cache.get((number, u32::MAX), || read(page, None))?),
@@ -149,7 +163,7 @@ impl Files {
         Ok((page, (row - pages.data[place].first) as usize))
     }
 
-    fn pages(&self, group: &Group, container: &Container) -> Result<Arc<Pages>, PageError> {
+    fn pages(&self, group: &Group, container: &Container) -> Result<Arc<Pages>, ParquetError<DataError>> {
         if let Some(pages) = group.pages.get() {
             return Ok(pages.clone());
         }
@@ -163,9 +177,11 @@ impl Parquet {
     /// Calls `then` with the bytes of an image.
     fn with_image<T>(&self, index: usize, then: impl FnOnce(&[u8]) -> Result<T, DataError>) -> Result<T, DataError> {
         let refused = |problem: &str| DataError::image(self.name(index), problem);
+        let file = self.files.group(self.rows[index]).1.file as usize;
         let (page, place) = self.files.page(self.rows[index]).map_err(|problem| match problem {
-            PageError::Damaged(fault) => refused(fault),
-            PageError::Read(error) => error,
+            ParquetError::Damaged(fault) => refused(&fault),
+            ParquetError::Memory(source) => DataError::read(self.files.open.path(file), source),
+            ParquetError::Read(error) => error,
         })?;
         let bytes = page.value(place).ok_or_else(|| refused("the row has no image's bytes"))?;
         if bytes.len() as u64 > MAX_FILE_BYTES {

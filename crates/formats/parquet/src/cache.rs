@@ -1,17 +1,16 @@
 //! Pages that were read lately, shared by all threads: a page holds many images, and each would read it anew.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::page::Page;
-use crate::pool::lock;
+use crate::Page;
 
-/// Which page: the group of rows, and its number there.
-pub(super) type Key = (u32, u32);
+/// Which page: the number of its group of rows, and its own there.
+type Key = (u32, u32);
 
 /// The pages that were used last, up to a number of bytes. A page that is larger stays until the next one comes.
 #[derive(Debug, Default)]
-pub(super) struct Cache {
+pub struct PageCache {
     limit: usize,
     state: Mutex<State>,
 }
@@ -32,9 +31,10 @@ struct Slot {
     used: u64,
 }
 
-impl Cache {
+impl PageCache {
+    /// An empty cache for `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Cache { limit, state: Mutex::default() }
+        PageCache { limit, state: Mutex::default() }
     }
 
     /// The page with this key. If it is not there, one thread calls `read`, and others that need it wait.
@@ -80,11 +80,16 @@ impl Cache {
     }
 }
 
+/// Locks even if a holder panicked: the guarded state is consistent between statements.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parquet::metadata::{Codec, Column, Physical};
-    use crate::parquet::page::Head;
+    use crate::page::{Head, Kind};
+    use crate::{Codec, Column, PhysicalType};
 
     /// A page of one text.
     fn page(bytes: usize) -> Page {
@@ -95,18 +100,18 @@ mod tests {
         let column = Column {
             name: String::new(),
             field: None,
-            physical: Physical::Bytes,
+            physical: PhysicalType::Bytes,
             is_text: false,
             levels: 0,
             is_list: false,
         };
-        head.kind = crate::parquet::page::Kind::Dictionary;
+        head.kind = Kind::Dictionary;
         Page::decode(&head, text, &column, Codec::None, None).unwrap()
     }
 
     #[test]
     fn the_page_of_the_oldest_use_is_dropped() {
-        let cache = Cache::new(page(100).size() * 2);
+        let cache = PageCache::new(page(100).size() * 2);
         let mut reads = Vec::new();
         let mut use_all = |keys: &[u32], bytes: usize, expected: &[u32]| {
             for &key in keys {
@@ -128,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_page_that_cannot_be_read_is_tried_again() {
-        let cache = Cache::new(1000);
+        let cache = PageCache::new(1000);
         assert_eq!(cache.get((0, 0), || Err("gone")).unwrap_err(), "gone");
         assert_eq!(cache.get((0, 0), || Ok::<_, ()>(page(3))).unwrap().len(), 1);
     }

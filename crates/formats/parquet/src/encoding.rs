@@ -1,11 +1,11 @@
 //! How Parquet writes numbers below a small one, such as places in a dictionary: runs of one number, and numbers of a few bits.
 
-use super::thrift::Fault;
+use crate::thrift::Fault;
 
 const CUT: Fault = "a page ends early";
 
 /// Calls `each` with the `count` numbers of `width` bits in `bytes`.
-pub(super) fn each_number(
+pub(crate) fn each_number(
     bytes: &[u8],
     width: u32,
     count: usize,

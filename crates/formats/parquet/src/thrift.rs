@@ -3,7 +3,7 @@
 //! Nothing is allocated here. A list's length counts for no more than the elements that follow it.
 
 /// Why bytes are no such struct.
-pub(super) type Fault = &'static str;
+pub(crate) type Fault = &'static str;
 
 const CUT: Fault = "its metadata end early";
 const NESTED: Fault = "its metadata are nested too deeply";
@@ -14,7 +14,7 @@ const MAX_DEPTH: usize = 32;
 
 /// The type of a value, as it is written before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Type(u8);
+pub(crate) struct Type(u8);
 
 impl Type {
     const TRUE: Type = Type(1);
@@ -31,7 +31,7 @@ impl Type {
 }
 
 /// Reads one value after another.
-pub(super) struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
 }

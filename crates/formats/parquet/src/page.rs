@@ -6,9 +6,9 @@ use std::sync::Arc;
 use enmasse_system::files::reserve;
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
-use super::encoding::each_number;
-use super::metadata::{Codec, Column, Physical};
-use super::thrift::{Fault, Reader};
+use crate::encoding::each_number;
+use crate::metadata::{Codec, Column, PhysicalType};
+use crate::thrift::{Fault, Reader};
 
 /// Limit of a page's bytes, with and without compression.
 const MAX_BYTES: usize = 1 << 30;
@@ -20,7 +20,7 @@ const WINDOW: usize = 8 << 20;
 
 /// What kind of page a head is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Dictionary,
     /// Of the older form, in which levels are compressed with the values.
     Data,
@@ -36,7 +36,7 @@ pub(super) enum Kind {
 
 /// The head of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(crate) struct Head {
     pub kind: Kind,
     /// Bytes of the head itself.
     pub bytes: usize,
@@ -115,7 +115,7 @@ const NULL: u32 = u32::MAX;
 
 /// Why a page cannot be decoded.
 #[derive(Debug)]
-pub(super) enum Undecoded {
+pub(crate) enum Undecoded {
     /// The file is at fault.
     Damaged(Fault),
     /// There is no memory for it here and now.
@@ -136,7 +136,7 @@ impl From<io::Error> for Undecoded {
 
 /// The values of a page, or of a dictionary.
 #[derive(Debug, Default)]
-pub(super) struct Page {
+pub struct Page {
     bytes: Arc<Vec<u8>>,
     places: Vec<Place>,
 }
@@ -145,6 +145,11 @@ impl Page {
     /// Number of rows.
     pub fn len(&self) -> usize {
         self.places.len()
+    }
+
+    /// Whether it has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
     }
 
     /// The value of a row; `None` if it is null.
@@ -159,7 +164,7 @@ impl Page {
     }
 
     /// Decodes a page of `column` from what follows its head. `dictionary` is that of its chunk.
-    pub fn decode(
+    pub(crate) fn decode(
         head: &Head,
         packed: Vec<u8>,
         column: &Column,
@@ -267,12 +272,12 @@ fn presence(bytes: &[u8], most: u32, count: usize) -> Result<Vec<bool>, Undecode
 }
 
 /// The places of `count` values that follow each other from `at` on, texts after their lengths.
-fn plain(bytes: &[u8], mut at: usize, physical: Physical, count: usize) -> Result<Vec<Place>, Undecoded> {
+fn plain(bytes: &[u8], mut at: usize, physical: PhysicalType, count: usize) -> Result<Vec<Place>, Undecoded> {
     let rest = bytes.len().checked_sub(at).ok_or(CUT)?;
     let least = match physical {
-        Physical::Number { bytes } => bytes,
-        Physical::Bytes => 4,
-        Physical::Other(_) => return Err("its values are no numbers and no bytes".into()),
+        PhysicalType::Number { bytes } => bytes,
+        PhysicalType::Bytes => 4,
+        PhysicalType::Other(_) => return Err("its values are no numbers and no bytes".into()),
     };
     if count > rest / least {
         return Err(CUT.into());
@@ -280,7 +285,7 @@ fn plain(bytes: &[u8], mut at: usize, physical: Physical, count: usize) -> Resul
     let mut places = list(count)?;
     for _ in 0..count {
         let length = match physical {
-            Physical::Bytes => {
+            PhysicalType::Bytes => {
                 let length = bytes.get(at..).and_then(|rest| rest.first_chunk()).ok_or(CUT)?;
                 at += 4;
                 u32::from_le_bytes(*length) as usize

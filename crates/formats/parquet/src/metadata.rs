@@ -2,39 +2,44 @@
 //!
 //! Source: the format's `parquet.thrift`. Numbers of a file are compared with its length before they count.
 
-use serde_json::Value as Json;
-
-use super::thrift::{Fault, Reader};
+use crate::thrift::{Fault, Reader};
 
 /// How a column's values are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Physical {
-    Number { bytes: usize },
+pub enum PhysicalType {
+    /// A whole number.
+    Number {
+        /// 4 or 8.
+        bytes: usize,
+    },
+    /// Bytes of any length, such as a text.
     Bytes,
+    /// What is not read, in words.
     Other(&'static str),
 }
 
-impl Physical {
+impl PhysicalType {
     fn of(number: i64) -> Self {
         match number {
-            1 => Physical::Number { bytes: 4 },
-            2 => Physical::Number { bytes: 8 },
-            6 => Physical::Bytes,
-            0 => Physical::Other("true or false"),
-            4 | 5 => Physical::Other("fractions"),
-            _ => Physical::Other("values of another type"),
+            1 => PhysicalType::Number { bytes: 4 },
+            2 => PhysicalType::Number { bytes: 8 },
+            6 => PhysicalType::Bytes,
+            0 => PhysicalType::Other("true or false"),
+            4 | 5 => PhysicalType::Other("fractions"),
+            _ => PhysicalType::Other("values of another type"),
         }
     }
 }
 
 /// A column that has values, perhaps in a struct.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Column {
+pub struct Column {
     /// Its name, or that of the outermost struct around it.
     pub name: String,
     /// Its name in that struct; the names of more structs are before it.
     pub field: Option<String>,
-    pub physical: Physical,
+    /// How its values are written.
+    pub physical: PhysicalType,
     /// Whether the bytes are said to be text.
     pub is_text: bool,
     /// Structs around it and the column itself, as far as they may be null.
@@ -45,45 +50,43 @@ pub(crate) struct Column {
 
 /// How pages are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Codec {
+pub enum Codec {
+    /// Not at all.
     None,
+    /// Snappy.
     Snappy,
+    /// Gzip.
     Gzip,
+    /// Zstandard.
     Zstd,
 }
 
 /// The values of a column in a group of rows: pages, one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Chunk {
+pub struct Chunk {
     /// First byte in the file.
     pub offset: u64,
     /// Bytes in the file.
     pub length: u64,
     /// Bytes of the pages without compression.
     pub unpacked: u64,
+    /// How its pages are compressed.
     pub codec: Codec,
 }
 
 /// A group of rows, with the columns that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RowGroup {
+pub struct RowGroup<const N: usize> {
+    /// The number of its rows.
     pub rows: u32,
-    pub images: Chunk,
-    pub labels: Chunk,
-}
-
-/// What is said of a whole file.
-#[derive(Debug, Default)]
-pub(crate) struct Metadata {
-    pub columns: Vec<Column>,
-    /// Names of classes, by column, from the features that Hugging Face's `datasets` writes.
-    pub class_names: Vec<(String, Vec<String>)>,
+    /// The values of each of these columns.
+    pub chunks: [Chunk; N],
 }
 
 /// An element of the schema: a struct or a column, in front of those in it.
 struct Element {
     name: String,
-    physical: Option<Physical>,
+    physical: Option<PhysicalType>,
     is_text: bool,
     /// 0 for one value, 1 for one or null, 2 for any number.
     repetition: i64,
@@ -97,97 +100,121 @@ const MAX_ELEMENTS: usize = 4096;
 /// Bytes of a column's name.
 const MAX_NAME: usize = 1024;
 
-impl Metadata {
-    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let mut elements = Vec::new();
-        let mut class_names = Vec::new();
-        Reader::new(bytes).each_field(|reader, number, kind| {
-            match number {
-                2 => reader.each_struct(kind, |reader| {
-                    if elements.len() == MAX_ELEMENTS {
-                        return Err("it has too many columns");
-                    }
-                    elements.push(Element::read(reader)?);
-                    Ok(())
-                })?,
-                5 => reader.each_struct(kind, |reader| {
-                    let (mut key, mut value) = (&b""[..], &b""[..]);
-                    reader.each_field(|reader, number, kind| {
-                        match number {
-                            1 => key = reader.text(kind)?,
-                            2 => value = reader.text(kind)?,
-                            _ => return Ok(false),
-                        }
-                        Ok(true)
-                    })?;
-                    if key == b"huggingface" {
-                        class_names = names_of_features(value);
-                    }
-                    Ok(())
-                })?,
-                _ => return Ok(false),
-            }
-            Ok(true)
-        })?;
-        Ok(Metadata { columns: columns(&elements)?, class_names })
-    }
-
-    /// The groups of rows in the metadata of a file that has `length` bytes before them. `images` and `labels` are places in
-    /// [`Metadata::columns`].
-    pub fn row_groups(&self, bytes: &[u8], length: u64, images: usize, labels: usize) -> Result<Vec<RowGroup>, String> {
-        let mut groups = Vec::new();
-        let mut fault = None;
-        Reader::new(bytes).each_field(|reader, number, kind| {
-            if number != 4 {
-                return Ok(false);
-            }
-            reader.each_struct(kind, |reader| {
-                let (mut rows, mut column, mut chunks) = (0, 0, [None, None]);
-                reader.each_field(|reader, number, kind| {
-                    match number {
-                        1 => reader.each_struct(kind, |reader| {
-                            let chunk = read_chunk(reader)?;
-                            for (place, chunks) in [images, labels].into_iter().zip(&mut chunks) {
-                                if place == column {
-                                    *chunks = Some(chunk);
-                                }
-                            }
-                            column += 1;
-                            Ok(())
-                        })?,
-                        3 => rows = reader.number(kind)?,
-                        _ => return Ok(false),
-                    }
-                    Ok(true)
-                })?;
-                let [Some(images), Some(labels)] = chunks else { return Err("a group of rows lacks a column") };
-                let group = || {
-                    let (images, labels) = (images.checked(length)?, labels.checked(length)?);
-                    // Each row has an image.
-                    let possible = u32::try_from(rows).ok().filter(|&rows| u64::from(rows) <= length);
-                    let rows =
-                        possible.ok_or_else(|| format!("a group is said to have {rows} rows, in {length} bytes"))?;
-                    Ok(RowGroup { rows, images, labels })
-                };
-                match group() {
-                    Ok(group) if group.rows > 0 => groups.push(group),
-                    Ok(_) => {}
-                    Err(problem) => fault = Some(problem),
+/// The columns of a file, from its metadata.
+pub(crate) fn columns(metadata: &[u8]) -> Result<Vec<Column>, String> {
+    let mut elements = Vec::new();
+    Reader::new(metadata).each_field(|reader, number, kind| {
+        match number {
+            2 => reader.each_struct(kind, |reader| {
+                if elements.len() == MAX_ELEMENTS {
+                    return Err("it has too many columns");
                 }
+                elements.push(Element::read(reader)?);
                 Ok(())
-            })?;
-            Ok(true)
-        })?;
-        let rows = groups.iter().map(|group: &RowGroup| u64::from(group.rows)).sum::<u64>();
-        let are_shared =
-            overlap(groups.iter().map(|group| group.images)) || overlap(groups.iter().map(|group| group.labels));
-        match fault {
-            Some(problem) => Err(problem),
-            None if are_shared => Err("two groups of rows are said to have the same bytes: damaged".to_owned()),
-            None if rows > length => Err(format!("it is said to have {rows} rows, in {length} bytes")),
-            None => Ok(groups),
+            })?,
+            5 => reader.each_struct(kind, |reader| read_key_value(reader).map(|_| ()))?,
+            _ => return Ok(false),
         }
+        Ok(true)
+    })?;
+    columns_of(&elements)
+}
+
+/// The last value under `key` in a file's metadata, which have been read before.
+pub(crate) fn key_value<'a>(metadata: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
+    let mut found = None;
+    let read = Reader::new(metadata).each_field(|reader, number, kind| {
+        if number != 5 {
+            return Ok(false);
+        }
+        reader.each_struct(kind, |reader| {
+            let (own, value) = read_key_value(reader)?;
+            if own == key {
+                found = Some(value);
+            }
+            Ok(())
+        })?;
+        Ok(true)
+    });
+    read.ok().and(found)
+}
+
+fn read_key_value<'a>(reader: &mut Reader<'a>) -> Result<(&'a [u8], &'a [u8]), Fault> {
+    let (mut key, mut value) = (&b""[..], &b""[..]);
+    reader.each_field(|reader, number, kind| {
+        match number {
+            1 => key = reader.text(kind)?,
+            2 => value = reader.text(kind)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    Ok((key, value))
+}
+
+/// The groups of rows in the metadata of a file that has `length` bytes before them, with the chunks of `columns`.
+pub(crate) fn row_groups<const N: usize>(
+    metadata: &[u8],
+    length: u64,
+    columns: [usize; N],
+) -> Result<Vec<RowGroup<N>>, String> {
+    let mut groups = Vec::new();
+    let mut fault = None;
+    Reader::new(metadata).each_field(|reader, number, kind| {
+        if number != 4 {
+            return Ok(false);
+        }
+        reader.each_struct(kind, |reader| {
+            let (mut rows, mut column, mut chunks) = (0, 0, [None; N]);
+            reader.each_field(|reader, number, kind| {
+                match number {
+                    1 => reader.each_struct(kind, |reader| {
+                        let chunk = read_chunk(reader)?;
+                        for (wanted, chunks) in columns.iter().zip(&mut chunks) {
+                            if *wanted == column {
+                                *chunks = Some(chunk);
+                            }
+                        }
+                        column += 1;
+                        Ok(())
+                    })?,
+                    3 => rows = reader.number(kind)?,
+                    _ => return Ok(false),
+                }
+                Ok(true)
+            })?;
+            if chunks.iter().any(Option::is_none) {
+                return Err("a group of rows lacks a column");
+            }
+            match row_group(chunks, rows, length) {
+                Ok(group) if group.rows > 0 => groups.push(group),
+                Ok(_) => {}
+                Err(problem) => fault = Some(problem),
+            }
+            Ok(())
+        })?;
+        Ok(true)
+    })?;
+    let rows = groups.iter().map(|group: &RowGroup<N>| u64::from(group.rows)).sum::<u64>();
+    let are_shared = (0..N).any(|column| overlap(groups.iter().map(|group| group.chunks[column])));
+    match fault {
+        Some(problem) => Err(problem),
+        None if are_shared => Err("two groups of rows are said to have the same bytes: damaged".to_owned()),
+        None if rows > length => Err(format!("it is said to have {rows} rows, in {length} bytes")),
+        None => Ok(groups),
     }
+}
+
+/// A group of rows, if its chunks lie in the first `length` bytes of the file.
+fn row_group<const N: usize>(claimed: [Option<Claimed>; N], rows: i64, length: u64) -> Result<RowGroup<N>, String> {
+    let mut chunks = [Chunk { offset: 0, length: 0, unpacked: 0, codec: Codec::None }; N];
+    for (chunk, claimed) in chunks.iter_mut().zip(claimed.into_iter().flatten()) {
+        *chunk = claimed.checked(length)?;
+    }
+    // Each row has a value.
+    let possible = u32::try_from(rows).ok().filter(|&rows| u64::from(rows) <= length);
+    let rows = possible.ok_or_else(|| format!("a group is said to have {rows} rows, in {length} bytes"))?;
+    Ok(RowGroup { rows, chunks })
 }
 
 /// Whether some of the chunks share bytes. Reading all of them would then take more than the length of the file.
@@ -202,7 +229,7 @@ impl Element {
         let mut element = Element { name: String::new(), physical: None, is_text: false, repetition: 0, children: 0 };
         reader.each_field(|reader, number, kind| {
             match number {
-                1 => element.physical = Some(Physical::of(reader.number(kind)?)),
+                1 => element.physical = Some(PhysicalType::of(reader.number(kind)?)),
                 3 => element.repetition = reader.number(kind)?,
                 4 => {
                     let name = reader.text(kind)?;
@@ -223,7 +250,7 @@ impl Element {
 }
 
 /// The columns of a schema, in the order of their chunks.
-fn columns(elements: &[Element]) -> Result<Vec<Column>, String> {
+fn columns_of(elements: &[Element]) -> Result<Vec<Column>, String> {
     let (mut columns, mut above) = (Vec::new(), Vec::<(&Element, i64)>::new());
     for element in elements.iter().skip(1) {
         while above.pop_if(|(_, left)| *left == 0).is_some() {}
@@ -314,18 +341,6 @@ impl Claimed {
 
 fn unknown_codec(name: &str) -> String {
     format!("it is compressed by {name}; write it again with Snappy, Zstandard, gzip, or none")
-}
-
-/// The columns that are a `ClassLabel` in the JSON text that `datasets` writes, with their names; none of any other text.
-fn names_of_features(text: &[u8]) -> Vec<(String, Vec<String>)> {
-    let Ok(json) = serde_json::from_slice::<Json>(text) else { return Vec::new() };
-    let features = json.pointer("/info/features").and_then(Json::as_object);
-    let named = features.into_iter().flatten().filter_map(|(column, feature)| {
-        let names = feature.get("names").filter(|_| feature.get("_type").is_some_and(|kind| kind == "ClassLabel"))?;
-        let names = names.as_array()?.iter().map(|name| name.as_str().map(str::to_owned)).collect::<Option<_>>()?;
-        Some((column.clone(), names))
-    });
-    named.collect()
 }
 
 #[cfg(test)]
