@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use enmasse_image::ImageError;
 use enmasse_remote::RemoteError;
-use enmasse_system::files::FileError;
-use enmasse_wording::{one_line, system_message};
+use enmasse_system::files::{FileError, system_message};
+use enmasse_wording::one_line;
 
 use crate::bad_sample::name_some;
 use crate::{BadSample, Dataset};

@@ -3,7 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use enmasse_wording::{one_line, system_message};
+use enmasse_system::files::system_message;
+use enmasse_wording::one_line;
 
 /// An error of an image, or of a transform.
 #[derive(thiserror::Error)]

@@ -58,16 +58,7 @@ pub fn one_line(text: &str) -> String {
     blanked(text, misleads)
 }
 
-/// The system's message without "(os error 2)", for the end of a sentence.
-pub fn system_message(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    match text.find(" (os error") {
-        Some(end) => text[..end].to_lowercase(),
-        None => text,
-    }
-}
-
-/// The same as [`one_line`] for a text of several lines, which stay as they are, and so do tabs.
+/// The same for a text of several lines, which stay as they are, and so do tabs.
 pub fn block(text: &str) -> String {
     let lines = text.split('\n').map(|line| blanked(line, |c| c != '\t' && misleads(c)));
     lines.collect::<Vec<_>>().join("\n")

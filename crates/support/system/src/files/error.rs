@@ -43,6 +43,15 @@ impl FileError {
     }
 }
 
+/// The system's message without "(os error 2)", for the end of a sentence.
+pub fn system_message(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error") {
+        Some(end) => text[..end].to_lowercase(),
+        None => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,7 +16,7 @@ mod staging;
 mod whole;
 
 pub use cache::cache_folder;
-pub use error::FileError;
+pub use error::{FileError, system_message};
 pub use home::{NoHome, expand_home};
 pub use lock::Lock;
 pub use own::make_own_folder;

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use enmasse_comm::ShardMap;
-use enmasse_data::{Crop, DataError};
+use enmasse_data::DataError;
 use enmasse_graph::Target;
+use enmasse_image::Crop;
 use enmasse_models::Model;
 use enmasse_train::{
     Objective, Preparation, ProgramConfig, RunConfig, RunPaths, TrainConfig, TrainingData, compile_plans,
