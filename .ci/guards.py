@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Guards on the text of the repository: file sizes, module headers, forbidden words and paths, fixture sizes, the crates'
-dependencies in ARCHITECTURE.md, the keys of JSON in docs/json.md, and that links and paths in documents lead somewhere."""
+dependencies in ARCHITECTURE.md, their READMEs, the keys of JSON in docs/json.md, and that links and paths in documents lead
+somewhere."""
 import pathlib
 import re
 import subprocess
 import sys
 import tomllib
+
+from readmes import readmes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LONGEST = 700  # lines of a Rust file; most stay under 500
@@ -110,6 +113,15 @@ def untruths():
                 yield f"ARCHITECTURE.md: {crate} depends on {other}, which must stand in a lower row of the diagram"
 
 
+def stale():
+    """Crates whose README is not that of their lib.rs, or whose lib.rs has no example."""
+    for path, text in readmes():
+        if "```rust" not in text:
+            yield f"{path.parent.relative_to(ROOT)}/src/lib.rs: no example among the module's documentation"
+        if not path.exists() or path.read_text() != text:
+            yield f"{path.relative_to(ROOT)}: differs from lib.rs; run .ci/readmes.py"
+
+
 def objects(text):
     """The arguments of each `json!` in a Rust file, outside of its tests."""
     code = text.split("#[cfg(test)]")[0]
@@ -164,7 +176,7 @@ def dead_ends():
 
 
 def main():
-    found = [*problems(), *untruths(), *undocumented(), *dead_ends()]
+    found = [*problems(), *untruths(), *stale(), *undocumented(), *dead_ends()]
     print("\n".join(found) or "guards: nothing found")
     sys.exit(1 if found else 0)
 

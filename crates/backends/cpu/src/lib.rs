@@ -1,5 +1,7 @@
 //! The CPU device: SIMD kernels, a thread pool, and the program that runs a plan on them.
 //!
+//! Use it through `enmasse_device::Device`, or its kernels' oracle, the reference, in its place.
+//!
 //! ```
 //! use enmasse_cpu::{Cpu, CpuOptions};
 //! use enmasse_device::{Device, HostBatch, StepInputs};

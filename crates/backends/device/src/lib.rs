@@ -4,6 +4,21 @@
 //! the metrics of an earlier step. The device decides everything else, such as kernels, threads and packing. This crate also
 //! holds the code that devices share: which shards a program hosts, whether a batch fits, where a named tensor lies, what the
 //! metrics of a step mean, and which steps are in flight.
+//!
+//! Use it to write a device, or a loop that runs on all of them.
+//!
+//! ```
+//! use enmasse_device::{Device, DeviceError, HostBatch, StepInputs};
+//! use enmasse_graph::{Mode, Phase, Plans};
+//!
+//! /// The loss of one training step from parameters that are zero.
+//! fn first_loss(device: &dyn Device, plans: Plans, batch: HostBatch) -> Result<f64, DeviceError> {
+//!     let mut program = device.compile(plans, None)?;
+//!     let inputs = StepInputs { learning_rate: 0.1, ..StepInputs::evaluation(batch.into()) };
+//!     let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs)?;
+//!     Ok(program.metrics(ticket)?.loss)
+//! }
+//! ```
 
 mod batch;
 mod error;

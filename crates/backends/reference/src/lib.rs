@@ -6,6 +6,22 @@
 //! fixed tree. Each shard has its own state, which lets a test prove that all shards stay equal. Each value has its own
 //! memory, so the results define what a plan *means*. [`aliasing_is_safe`] checks that the places of a plan's values
 //! preserve this meaning.
+//!
+//! Use it to test a device or a pass: what the reference computes is what a plan means.
+//!
+//! ```
+//! use enmasse_device::{Device, HostBatch, StepInputs};
+//! use enmasse_graph::{CompileOptions, Mode, Phase, Tensor, compile};
+//! use enmasse_reference::Reference;
+//!
+//! let plans = compile(&|x: Tensor| x.flatten().linear("fc", 10), &CompileOptions::new("softmax", 1, 4, 10))?;
+//! let mut program = Reference.compile(plans, None)?;
+//! let batch = HostBatch { images: vec![7; 4 * 4 * 3], labels: vec![3], sample_indices: vec![0], ..HostBatch::default() };
+//! let ticket = program.submit(Mode::Train, &Phase::ALL, &StepInputs::evaluation(batch.into()))?;
+//! // Parameters are zero, so all classes are equally likely.
+//! assert!((program.metrics(ticket)?.loss - 10f64.ln()).abs() < 1e-12);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod aliasing;
 mod device;

@@ -7,6 +7,23 @@
 //!
 //! The crate knows bytes, element types and deadlines. It knows no model, and all its state is in its handles, except that
 //! MPI starts and ends once in a process.
+//!
+//! Use it wherever ranks exchange numbers: it needs nothing of enmasse but memory.
+//!
+//! ```
+//! use enmasse_comm::{Group, Reduce};
+//! let ranks = Group::threads(3)?.into_iter().map(|group| {
+//!     std::thread::spawn(move || {
+//!         let mut gradients = [group.rank() as f32; 4];
+//!         group.all_reduce(&mut gradients)?;
+//!         group.reduce(f64::from(gradients[0]), Reduce::Mean)
+//!     })
+//! });
+//! for rank in ranks.collect::<Vec<_>>() {
+//!     assert_eq!(rank.join().unwrap()?, 0.0 + 1.0 + 2.0);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod arrivals;
 mod awake;

@@ -17,6 +17,15 @@
 //! Limits: a process that leaves its rank's process group (`setsid`) is out of reach. If the launcher itself is killed
 //! (SIGKILL), the kernel ends the ranks, and a shell that waits next to the launcher kills the processes they have
 //! started.
+//!
+//! Use it to run a program of any language as ranks that torchrun's users know, or a function as ranks of this process.
+//!
+//! ```
+//! use enmasse_launch::{Job, launch};
+//! let job = Job::new("sh", 2).args(["-c", "test $WORLD_SIZE = 2"]);
+//! assert_eq!(launch(&job)?.exit_code(), 0);
+//! # Ok::<(), enmasse_launch::LaunchError>(())
+//! ```
 
 mod assignment;
 mod binding;

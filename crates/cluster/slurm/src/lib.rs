@@ -2,6 +2,8 @@
 //!
 //! Everything here is a function from text to text or values; the caller runs `sbatch`, `squeue` and `scontrol`.
 //!
+//! Use it where scripts are made or looked at, also on a machine without Slurm.
+//!
 //! ```
 //! use enmasse_slurm::{Script, check};
 //! let script = Script::new("flowers", ["enmasse", "train"]);

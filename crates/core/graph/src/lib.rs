@@ -4,6 +4,18 @@
 //! fuse. Autodiff adds the backward nodes. Further passes add the collectives, the check and the update. The memory pass
 //! gives every value a place in an arena sized before the first step. Nothing here performs arithmetic on tensors or
 //! knows a device: devices run [`Plan`]s.
+//!
+//! Use it to see what a training step does before anything runs: its instructions, its memory, its collectives.
+//!
+//! ```
+//! use enmasse_graph::{CompileOptions, Tensor, compile};
+//! let model = |x: Tensor| x.flatten().linear("hidden", 32).relu().linear("out", 10);
+//! let plans = compile(&model, &CompileOptions::new("mlp", 16, 28, 10))?;
+//! let step = plans.train.as_ref().expect("the model has parameters").to_string();
+//! assert!(step.contains("linear_backward_weights"));
+//! assert!(plans.find("hidden.weight").is_some());
+//! # Ok::<(), enmasse_graph::GraphError>(())
+//! ```
 
 mod attributes;
 mod autodiff;

@@ -4,6 +4,8 @@
 //! place. Its models read like torchvision's sources and use the same parameter names and initial distributions, so
 //! that weights files match.
 //!
+//! Use it for a known model by its name, or as an example of how one is written.
+//!
 //! ```
 //! use enmasse_graph::{CompileOptions, Tensor, compile};
 //! let model = enmasse_models::find("resnet18").unwrap();

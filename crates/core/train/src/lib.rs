@@ -1,4 +1,20 @@
 //! The trainer: configuration, schedules, the loop, metrics, loggers and checkpoints.
+//!
+//! A [`Trainer`] trains a model on a device, alone or as one rank of a group. [`Engine`] is the same step by step. [`Classifier`] is what
+//! a run leaves. [`RunConfig`] has every setting, from one table.
+//!
+//! Use it by `enmasse::prelude` for a model, data set, loss or callback of your own.
+//!
+//! ```no_run
+//! use enmasse_train::{TrainConfig, Trainer, TrainingData};
+//! # fn example(device: &dyn enmasse_device::Device) -> Result<(), enmasse_train::TrainError> {
+//! let config = TrainConfig { epochs: 3, ..TrainConfig::default() };
+//! let data = TrainingData::open("flower_photos".as_ref(), &config.open_options())?;
+//! let done = Trainer::new(config, device).fit("linear", &|x, classes| x.flatten().linear("fc", classes), &data)?;
+//! println!("{:.3}", done.best_val_accuracy);
+//! # Ok(())
+//! # }
+//! ```
 
 mod agreement;
 mod attempt;

@@ -8,6 +8,20 @@
 //! Sequential and progressive Huffman coding with 8 bits are supported, for grey and three components of any sampling that
 //! libjpeg supports. The header of CMYK images is read as well. Damaged data give an [`Error`]: nothing panics,
 //! and memory is bounded by the header's dimensions.
+//!
+//! Use it where a part of many large photographs is needed, as training's random crops are.
+//!
+//! ```
+//! use enmasse_jpeg::{Decoder, Jpeg, Region, Scale};
+//! # let mut bytes = Vec::new();
+//! # jpeg_encoder::Encoder::new(&mut bytes, 90).encode(&[128; 64 * 48 * 3], 64, 48, jpeg_encoder::ColorType::Rgb)?;
+//! let jpeg = Jpeg::parse(&bytes)?;
+//! let region = Region { left: 10, top: 20, width: 16, height: 8 };
+//! let mut pixels = vec![0; region.width * region.height * 3];
+//! Decoder::default().decode(&jpeg, region, Scale::Full, &mut pixels)?;
+//! # assert!(pixels.iter().all(|pixel| pixel.abs_diff(128) < 3));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod bits;
 mod block;

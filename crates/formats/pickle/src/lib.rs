@@ -5,6 +5,8 @@
 //! ([`Call`]), and data outside the file stays its key ([`Object::Persistent`]). Opcodes that data files do not need
 //! are errors.
 //!
+//! Use it to read what Python's pickle wrote, from anybody.
+//!
 //! ```
 //! use enmasse_pickle::{Limits, parse};
 //! let pickle = b"\x80\x02}q\x00(X\x05\x00\x00\x00epochK\x03X\x02\x00\x00\x00lrG\x3f\xb9\x99\x99\x99\x99\x99\x9au.";

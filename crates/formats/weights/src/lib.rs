@@ -8,6 +8,8 @@
 //! Files are untrusted, and nothing in them is executed. Reading a file of L bytes takes at most 4 max(L, 2^20) bytes
 //! for values, 256 min(L, 2^20) for the contents of pickles, 64 min(L, 2^26) for directories and texts, and 2^20 more.
 //!
+//! Use it to read or write the weights of any PyTorch model.
+//!
 //! ```
 //! use enmasse_weights::{NamedTensor, pth, read};
 //! # let folder = tempfile::tempdir()?;

@@ -3,6 +3,13 @@
 //! [`examine`] inspects processor, memory, GPUs, network, environment and disks, has two ranks reduce numbers, and
 //! reads the files of a failed run: the [`FailureRecord`], the [`flight_record`]s and the ranks' logs. It starts the
 //! calling program again with [`SELF_TEST`], for which the program calls [`play`].
+//!
+//! Use it by `enmasse doctor`, and in a program of your own to say why a run failed.
+//!
+//! ```no_run
+//! let report = enmasse_doctor::examine(Some("runs/flowers".as_ref()), None);
+//! println!("{report}");
+//! ```
 
 mod bounded;
 mod data;

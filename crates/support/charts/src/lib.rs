@@ -5,6 +5,8 @@
 //! Numbers and pixels in, files' content out: nothing is read or written, and no clock, locale or font is used, so equal inputs give equal
 //! bytes.
 //!
+//! Use it for pages and reports that need no network and no fonts.
+//!
 //! ```
 //! use enmasse_charts::{LabelledImage, class_distribution, confusion_matrix, image_sheet};
 //!

@@ -2,6 +2,17 @@
 //!
 //! A caller asks for bytes of an object as of a file, from any thread, and waits for them. Every wait has a limit. What has
 //! been read stays in the cache, which the processes of a machine share; a run sees one version of an object or an error.
+//!
+//! Use it for files that are too large to copy, and for the data sets that [`fetch`] knows.
+//!
+//! ```no_run
+//! use enmasse_remote::{Remote, RemoteOptions};
+//! let remote = Remote::new(&RemoteOptions::default())?;
+//! let object = remote.object("s3://bucket/train-000.tar")?;
+//! let mut head = [0; 512];
+//! object.fill(0, &mut head)?;
+//! # Ok::<(), enmasse_remote::RemoteError>(())
+//! ```
 
 mod address;
 mod ahead;

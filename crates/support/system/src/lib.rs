@@ -2,6 +2,19 @@
 //! the kernel leaves to it.
 //!
 //! Nothing here knows what a file or the memory is for.
+//!
+//! Use it for every file that another process may read, and before a size is chosen by the machine's memory.
+//!
+//! ```
+//! use std::io::Write;
+//! use enmasse_system::{files, machine};
+//! # let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("classes.txt");
+//! files::write_whole(&path, |file| file.write_all(b"daisy\n"))?;
+//! assert_eq!(files::read_text(&path)?, "daisy\n");
+//! assert!(machine::resident_bytes() > 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod files;
 pub mod machine;

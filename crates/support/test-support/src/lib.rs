@@ -2,6 +2,14 @@
 //! the heap.
 //!
 //! A test program that uses this crate has its allocator, which counts and passes everything on to the system's.
+//!
+//! Use it as a dev-dependency alone.
+//!
+//! ```
+//! use enmasse_test_support::heap::peak_of;
+//! let (length, peak) = peak_of(|| vec![0u8; 1000].len());
+//! assert_eq!((length, peak), (1000, 1000));
+//! ```
 
 pub mod heap;
 mod needs;

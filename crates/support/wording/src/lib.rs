@@ -2,6 +2,16 @@
 //!
 //! The program's output on a terminal, in logs and on the doctor's page is uniform because it is formatted here. Pure
 //! functions.
+//!
+//! Use it for every number and every foreign name that people read.
+//!
+//! ```
+//! use enmasse_wording::{counted, duration, grouped, one_line};
+//! assert_eq!(grouped(11_181_642u64), "11,181,642");
+//! assert_eq!(counted(3, "class"), "3 classes");
+//! assert_eq!(duration(754.0), "12:34");
+//! assert_eq!(one_line("a\u{1b}[31mred"), "a [31mred");
+//! ```
 
 use std::ffi::OsStr;
 

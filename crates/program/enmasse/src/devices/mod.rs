@@ -3,9 +3,9 @@
 //! A device is a crate that implements [`Device`], and a line here. No other crate of the program names one.
 //!
 //! ```
-//! let device = crate::devices::open("cpu", &Default::default())?;
+//! let device = enmasse::devices::open("cpu", &Default::default())?;
 //! assert!(device.name().starts_with("cpu ("));
-//! let unknown = crate::devices::open("tpu", &Default::default()).err().map(|error| error.to_string());
+//! let unknown = enmasse::devices::open("tpu", &Default::default()).err().map(|error| error.to_string());
 //! assert_eq!(unknown.as_deref(), Some("this build has no device of kind tpu; it has cpu, gpu and reference"));
 //! # Ok::<(), enmasse_device::DeviceError>(())
 //! ```
