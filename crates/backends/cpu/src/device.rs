@@ -1,7 +1,7 @@
 //! The device: its threads and instruction-set level, and how plans become a program.
 
 use enmasse_comm::Group;
-use enmasse_device::{Device, DeviceError, Hosting, Memory, Program, Schedule, Tuned};
+use enmasse_device::{Device, DeviceError, Hosting, Memory, Program, ShardSchedule, Tuned};
 use enmasse_graph::{Choices, Plan, Plans, Precision};
 
 use crate::affinity::Cores;
@@ -83,7 +83,7 @@ impl Device for Cpu {
 
     fn algorithms(&self, plan: &Plan) -> Result<Vec<String>, DeviceError> {
         // Preparing touches no operand, so null addresses are enough.
-        let schedule = Schedule::sample();
+        let schedule = ShardSchedule::sample();
         let prepared = Preparation::sample(plan, &|_| std::ptr::null_mut(), self.kernels, &schedule)?.run()?;
         Ok(prepared.shards.iter().flatten().map(|instruction| instruction.algorithm.into()).collect())
     }

@@ -1,7 +1,7 @@
 //! Prepared instructions: operands are addresses and the work is divided into tasks, so all that remains is to run.
 
 use enmasse_comm::{Group, Handle};
-use enmasse_device::{Batch, DeviceError};
+use enmasse_device::{DeviceError, StepBatch};
 
 use crate::region::Region;
 use crate::workspace::{Context, Workspace};
@@ -26,7 +26,7 @@ pub(crate) struct StepValues {
 
 impl StepValues {
     /// The addresses of a batch. Instructions only read it.
-    pub(crate) fn of(batch: &dyn Batch) -> Self {
+    pub(crate) fn of(batch: &dyn StepBatch) -> Self {
         StepValues {
             images: Region::of(batch.images()),
             labels: Region::of(batch.labels()),

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use enmasse_comm::Group;
 use enmasse_device::{
-    Batch, DeviceError, Fill, InstructionSpan, Ledger, Program, Read, StepInputs, StepMetrics, Tensor, Ticket, Which,
-    check_batch, check_same_state, find_tensor, from_torch, to_torch,
+    DeviceError, Fill, InstructionSpan, Ledger, Program, ProgramTensor, Read, StepBatch, StepInputs, StepMetrics,
+    Ticket, Which, check_batch, check_same_state, find_tensor, from_torch, to_torch,
 };
 use enmasse_graph::{Arena, Init, Mode, Phase, Plan, Plans};
 use enmasse_tensor::AlignedBuffer;
@@ -33,7 +33,7 @@ pub(crate) struct CpuProgram {
     state: Vec<(Arena, AlignedBuffer)>,
     ledger: Ledger,
     /// The inputs of the step last begun, and the batch that holds them.
-    latest: Option<(StepValues, Arc<dyn Batch>)>,
+    latest: Option<(StepValues, Arc<dyn StepBatch>)>,
     observed: Observed,
 }
 
@@ -135,15 +135,15 @@ impl Program for CpuProgram {
         self.bound.drain();
         let found = find_tensor(&self.plans, self.latest_plan(), name);
         match found.ok_or_else(|| DeviceError::Name(name.into()))? {
-            Tensor::State(tensor) => {
+            ProgramTensor::State(tensor) => {
                 // SAFETY: the slot lies in its arena, and nothing runs.
                 let stored = unsafe { self.floats(tensor).slice(0, tensor.shape.elements()) };
                 Ok(to_torch(stored, &tensor.shape, tensor.layout))
             }
-            Tensor::Gradient { plan, value, layout } => {
+            ProgramTensor::Gradient { plan, value, layout } => {
                 Ok(to_torch(self.bound.read(plan, value, 0), plan.shape(value), layout))
             }
-            Tensor::Result { plan, value } => Ok(self.bound.results(plan, value)),
+            ProgramTensor::Result { plan, value } => Ok(self.bound.results(plan, value)),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
-use enmasse_device::{DeviceError, HostBatch, Schedule};
+use enmasse_device::{DeviceError, HostBatch, ShardSchedule};
 use enmasse_graph::{Arena, Choices, Node, Plan, Plans, Slot, ValueId};
 use enmasse_tensor::{AlignedBuffer, Bf16, RandomStream};
 
@@ -75,7 +75,7 @@ pub(crate) fn tune(
 /// The operations to measure, each once.
 fn candidates(plans: &Plans, known: &Choices, options: KernelOptions) -> Result<Vec<Candidate>, DeviceError> {
     let (mut seen, mut candidates) = (HashSet::new(), Vec::new());
-    let schedule = Schedule::sample();
+    let schedule = ShardSchedule::sample();
     for plan in plans.train.iter().chain([&plans.evaluate]) {
         let whole = Preparation::sample(plan, &|_| std::ptr::null_mut(), options, &schedule)?.run()?;
         for (node, prepared) in plan.instructions.iter().zip(whole.shards.iter().flatten()) {
@@ -132,7 +132,7 @@ fn prepare(
         let side = SIDES.iter().position(|&side| side == arena);
         side.zip(memory).map_or(std::ptr::null_mut(), |(side, memory)| memory[side].as_ptr())
     };
-    let schedule = Schedule::sample();
+    let schedule = ShardSchedule::sample();
     let prepared = Preparation::sample(plan, &place, options, &schedule)?.run()?;
     let none = || DeviceError::Unsupported("a plan without instructions has nothing to measure".into());
     prepared.shards.into_iter().flatten().next().ok_or_else(none)

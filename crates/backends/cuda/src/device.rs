@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use enmasse_comm::Group;
-use enmasse_device::{Device, DeviceError, DeviceRequest, Hosting, Memory, Program, Schedule, Summation, Tuned};
+use enmasse_device::{Device, DeviceError, DeviceRequest, Hosting, Memory, Program, ShardSchedule, Summation, Tuned};
 use enmasse_graph::{Choices, FilterOrder, Mode, Plan, Plans};
 use enmasse_system::files::cache_folder;
 use enmasse_tensor::HostMemory;
@@ -159,7 +159,7 @@ impl Device for Cuda {
     }
 
     fn work(&self, plans: &Plans, hosting: &Hosting, mode: Mode) -> Result<Vec<String>, DeviceError> {
-        let schedule = Schedule::new(hosting, plans.train.as_ref());
+        let schedule = ShardSchedule::new(hosting, plans.train.as_ref());
         let sequences = Sequences::new(plans, hosting, &schedule, (&self.gpu, self.way(hosting)))?;
         Ok(sequences.of_mode(mode).map(Sequence::lines).unwrap_or_default())
     }
@@ -174,7 +174,7 @@ impl Device for Cuda {
     }
 
     fn memory(&self, plans: &Plans, hosting: &Hosting) -> Result<Memory, DeviceError> {
-        let schedule = Schedule::new(hosting, plans.train.as_ref());
+        let schedule = ShardSchedule::new(hosting, plans.train.as_ref());
         let way = self.way(hosting);
         let sequences = Sequences::new(plans, hosting, &schedule, (&self.gpu, way))?;
         let of_ranks = match way {

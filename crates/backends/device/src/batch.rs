@@ -8,7 +8,7 @@ use crate::DeviceError;
 
 /// Samples in memory that does not change while a program holds them. The program copies them to a device or reads them in
 /// place.
-pub trait Batch: Send + Sync {
+pub trait StepBatch: Send + Sync {
     /// Images, `[samples, height, width, 3]`, as the loader decoded them.
     fn images(&self) -> &[u8];
 
@@ -39,21 +39,21 @@ pub trait Batch: Send + Sync {
 /// A batch that owns its data.
 #[derive(Clone, Debug, Default)]
 pub struct HostBatch {
-    /// See [`Batch::images`].
+    /// See [`StepBatch::images`].
     pub images: Vec<u8>,
-    /// See [`Batch::labels`].
+    /// See [`StepBatch::labels`].
     pub labels: Vec<i32>,
-    /// See [`Batch::sample_indices`].
+    /// See [`StepBatch::sample_indices`].
     pub sample_indices: Vec<u64>,
-    /// See [`Batch::other_labels`].
+    /// See [`StepBatch::other_labels`].
     pub other_labels: Vec<i32>,
-    /// See [`Batch::lambdas`].
+    /// See [`StepBatch::lambdas`].
     pub lambdas: Vec<f32>,
-    /// See [`Batch::loss_weight`]. `None` for a full global batch.
+    /// See [`StepBatch::loss_weight`]. `None` for a full global batch.
     pub loss_weight: Option<f32>,
 }
 
-impl Batch for HostBatch {
+impl StepBatch for HostBatch {
     fn images(&self) -> &[u8] {
         &self.images
     }
@@ -79,7 +79,7 @@ impl Batch for HostBatch {
     }
 }
 
-impl From<HostBatch> for Arc<dyn Batch> {
+impl From<HostBatch> for Arc<dyn StepBatch> {
     fn from(batch: HostBatch) -> Self {
         Arc::new(batch)
     }
@@ -87,7 +87,7 @@ impl From<HostBatch> for Arc<dyn Batch> {
 
 /// Checks that a batch has the sizes for `local` shards of the plan, that every label is a class or below 0, every share of a
 /// mixture from 0 to 1, and that the plan takes the weight of its loss.
-pub fn check_batch(plan: &Plan, local: usize, batch: &dyn Batch) -> Result<(), DeviceError> {
+pub fn check_batch(plan: &Plan, local: usize, batch: &dyn StepBatch) -> Result<(), DeviceError> {
     let samples = local * plan.batch;
     let mixed = if plan.mixture.is_some() { samples } else { 0 };
     let sizes = [

@@ -31,13 +31,13 @@ mod schedule;
 mod seen;
 mod tensors;
 
-pub use batch::{Batch, HostBatch, check_batch};
+pub use batch::{HostBatch, StepBatch, check_batch};
 pub use error::DeviceError;
 pub use hosting::Hosting;
 pub use ledger::{Ledger, Ticket};
 pub use metrics::{LossScale, StepMetrics, first_non_finite, step_metrics};
 pub use program::{Device, Fill, InstructionSpan, Memory, Program, Read, StepInputs, Tuned, Which};
 pub use request::{DeviceRequest, Summation};
-pub use schedule::Schedule;
+pub use schedule::ShardSchedule;
 pub use seen::Seen;
-pub use tensors::{Tensor, check_same_state, find_tensor, from_torch, to_torch};
+pub use tensors::{ProgramTensor, check_same_state, find_tensor, from_torch, to_torch};

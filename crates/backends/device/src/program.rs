@@ -7,13 +7,13 @@ use enmasse_comm::Group;
 use enmasse_graph::{Choices, FilterOrder, Graph, Mode, Phase, Plan, Plans, StateTensor, Target, ValueId};
 use enmasse_tensor::{HostMemory, SystemMemory};
 
-use crate::{Batch, DeviceError, Hosting, StepMetrics, Ticket};
+use crate::{DeviceError, Hosting, StepBatch, StepMetrics, Ticket};
 
 /// Inputs of one step.
 #[derive(Clone)]
 pub struct StepInputs {
     /// The samples of the shards that the program hosts. The program holds them as long as it reads them.
-    pub batch: Arc<dyn Batch>,
+    pub batch: Arc<dyn StepBatch>,
     /// Epoch, from 0.
     pub epoch: u64,
     /// Learning rate of this step.
@@ -29,7 +29,7 @@ pub struct StepInputs {
 
 impl StepInputs {
     /// Inputs of an evaluation step.
-    pub fn evaluation(batch: Arc<dyn Batch>) -> Self {
+    pub fn evaluation(batch: Arc<dyn StepBatch>) -> Self {
         StepInputs { batch, epoch: 0, learning_rate: 0.0, optimizer_step: 1, stop: false, save: false }
     }
 }

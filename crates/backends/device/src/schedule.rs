@@ -9,7 +9,7 @@ use crate::Hosting;
 
 /// The local shards in execution order, and what the program holds for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Schedule {
+pub struct ShardSchedule {
     /// The shards, in the order in which they run.
     pub shards: Vec<LocalShard>,
     /// Whether all shards run each instruction before any shard runs the next. This is so if they exchange statistics
@@ -22,7 +22,7 @@ pub struct Schedule {
     pub partials: Vec<Range<usize>>,
 }
 
-impl Schedule {
+impl ShardSchedule {
     /// The schedule of a program's local shards; `train` is its training plan, if it has one.
     pub fn new(hosting: &Hosting, train: Option<&Plan>) -> Self {
         let exchanges = |plan: &Plan| plan.instructions.iter().any(|node| node.op.is_joint());
@@ -31,13 +31,13 @@ impl Schedule {
         let slots = shards.iter().map(|shard| shard.slot + 1).max().unwrap_or(1);
         let first = hosting.shards().start;
         let partials = hosting.map().partials(hosting.rank()).map(|part| part.start - first..part.end - first);
-        Schedule { shards, lockstep, slots, partials: partials.collect() }
+        ShardSchedule { shards, lockstep, slots, partials: partials.collect() }
     }
 
     /// One shard that represents all, for inspecting or measuring instructions.
     pub fn sample() -> Self {
         let shard = LocalShard { shard: 0, slot: 0, folds: Vec::new() };
-        Schedule { shards: vec![shard], lockstep: false, slots: 1, partials: std::iter::once(0..1).collect() }
+        ShardSchedule { shards: vec![shard], lockstep: false, slots: 1, partials: std::iter::once(0..1).collect() }
     }
 
     /// Number of activation arenas.

@@ -7,7 +7,7 @@ use crate::DeviceError;
 
 /// A tensor that a program knows by name.
 #[derive(Clone, Copy, Debug)]
-pub enum Tensor<'a> {
+pub enum ProgramTensor<'a> {
     /// A tensor that outlives the step.
     State(&'a StateTensor),
     /// The gradient of a parameter, summed over shards, or the norm of all gradients.
@@ -29,9 +29,9 @@ pub enum Tensor<'a> {
 }
 
 /// Finds the tensor called `name`; `latest` is the plan of the latest step.
-pub fn find_tensor<'a>(plans: &'a Plans, latest: Option<&'a Plan>, name: &str) -> Option<Tensor<'a>> {
+pub fn find_tensor<'a>(plans: &'a Plans, latest: Option<&'a Plan>, name: &str) -> Option<ProgramTensor<'a>> {
     if let Some(state) = plans.find(name) {
-        return Some(Tensor::State(state));
+        return Some(ProgramTensor::State(state));
     }
     if name.starts_with("gradient.") {
         let plan = plans.train.as_ref()?;
@@ -40,11 +40,11 @@ pub fn find_tensor<'a>(plans: &'a Plans, latest: Option<&'a Plan>, name: &str) -
             _ => None,
         })?;
         let layout = plans.find(&plan.value(parameter).name)?.layout;
-        return Some(Tensor::Gradient { plan, value: ValueId(at), layout });
+        return Some(ProgramTensor::Gradient { plan, value: ValueId(at), layout });
     }
     if name == "gradient_norm" {
         let plan = plans.train.as_ref()?;
-        return Some(Tensor::Gradient { plan, value: plan.gradient_norm()?, layout: Layout::Plain });
+        return Some(ProgramTensor::Gradient { plan, value: plan.gradient_norm()?, layout: Layout::Plain });
     }
     let plan = latest?;
     let value = match name {
@@ -53,7 +53,7 @@ pub fn find_tensor<'a>(plans: &'a Plans, latest: Option<&'a Plan>, name: &str) -
         "correct" => plan.correct,
         _ => return None,
     };
-    Some(Tensor::Result { plan, value })
+    Some(ProgramTensor::Result { plan, value })
 }
 
 /// Converts stored elements to PyTorch's order.

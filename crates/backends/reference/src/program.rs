@@ -2,8 +2,8 @@
 
 use enmasse_comm::Group;
 use enmasse_device::{
-    DeviceError, Hosting, Ledger, Program, StepInputs, StepMetrics, Tensor, Ticket, check_same_state, find_tensor,
-    from_torch, to_torch,
+    DeviceError, Hosting, Ledger, Program, ProgramTensor, StepInputs, StepMetrics, Ticket, check_same_state,
+    find_tensor, from_torch, to_torch,
 };
 use enmasse_graph::{Layout, Mode, Phase, Plan, Plans};
 
@@ -75,13 +75,15 @@ impl ReferenceProgram {
         let unknown = || DeviceError::Name(name.into());
         let memory = self.shards.get(shard).ok_or_else(unknown)?;
         match find_tensor(&self.plans, self.latest_plan(), name).ok_or_else(unknown)? {
-            Tensor::State(tensor) => {
+            ProgramTensor::State(tensor) => {
                 Ok(to_torch(memory.state.get(name).ok_or_else(unknown)?, &tensor.shape, tensor.layout))
             }
-            Tensor::Gradient { plan, value, layout } => {
+            ProgramTensor::Gradient { plan, value, layout } => {
                 Ok(to_torch(memory.read(plan, value)?, plan.shape(value), layout))
             }
-            Tensor::Result { plan, value } => Ok(to_torch(memory.read(plan, value)?, plan.shape(value), Layout::Plain)),
+            ProgramTensor::Result { plan, value } => {
+                Ok(to_torch(memory.read(plan, value)?, plan.shape(value), Layout::Plain))
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use enmasse_device::{DeviceError, StepInputs, StepMetrics, check_batch, first_non_finite, step_metrics};
-use enmasse_graph::{Mixture, Mode, Node, Op, Phase, Plan, Scaling, Update, UpdateOperands, ValueId};
+use enmasse_graph::{MixtureInputs, Mode, Node, Op, Phase, Plan, Scaling, Update, UpdateOperands, ValueId};
 use enmasse_tensor::DType;
 
 use crate::dispatch;
@@ -40,7 +40,7 @@ impl Step {
             shard.write(plan, plan.labels, labels.iter().map(|&label| f64::from(label)).collect());
             let indices = &batch.sample_indices()[samples.clone()];
             shard.write(plan, plan.sample_indices, indices.iter().map(|&index| index as f64).collect());
-            if let Some(Mixture { other_labels, lambdas }) = plan.mixture {
+            if let Some(MixtureInputs { other_labels, lambdas }) = plan.mixture {
                 let others = &batch.other_labels()[samples.clone()];
                 shard.write(plan, other_labels, others.iter().map(|&label| f64::from(label)).collect());
                 shard.write(plan, lambdas, batch.lambdas()[samples].iter().map(|&share| f64::from(share)).collect());

@@ -27,7 +27,7 @@ use enmasse_tensor::{DType, Shape};
 
 use crate::layer::{Conv, Linear, Pool};
 use crate::{
-    Activation, AdaptiveAvgPool, Conv2d, FilterOrder, Graph, GraphError, Init, Layout, Mixture, Mode, Node,
+    Activation, AdaptiveAvgPool, Conv2d, FilterOrder, Graph, GraphError, Init, Layout, MixtureInputs, Mode, Node,
     NormStatistics, Op, OperationLocation, Parameter, PerSample, Phase, Relation, Role, ValueId,
 };
 
@@ -73,7 +73,7 @@ pub struct Forward {
     /// `i64 [batch]`.
     pub sample_indices: ValueId,
     /// The further inputs of a step on mixtures.
-    pub mixture: Option<Mixture>,
+    pub mixture: Option<MixtureInputs>,
     /// `f32 [batch, classes]`.
     pub logits: ValueId,
 }
@@ -150,12 +150,13 @@ impl Forward {
         let samples = self.graph.shape(self.labels).clone();
         let mut input = |name: &str, dtype| self.graph.add_value(name, samples.clone(), dtype, Role::Input);
         let (other_labels, lambdas) = (input("other_labels", DType::I32), input("lambdas", DType::F32));
-        self.mixture = Some(Mixture { other_labels, lambdas });
+        self.mixture = Some(MixtureInputs { other_labels, lambdas });
     }
 
     /// The labels, and what mixtures have beside them: operands of a loss, and of targets.
     pub(crate) fn label_operands(&self) -> Vec<ValueId> {
-        let of_mixture = self.mixture.into_iter().flat_map(|Mixture { other_labels, lambdas }| [other_labels, lambdas]);
+        let of_mixture =
+            self.mixture.into_iter().flat_map(|MixtureInputs { other_labels, lambdas }| [other_labels, lambdas]);
         [self.labels].into_iter().chain(of_mixture).collect()
     }
 

@@ -55,6 +55,6 @@ pub use optimizer::{Optimizer, Scaling, Update, UpdateOperands, UpdateRange};
 pub use passes::{
     AVERAGE_PREFIX, BucketSizes, Freeze, LOSS_SCALE_PREFIX, Precision, Strategy, classifier_of, fuse, pattern_matches,
 };
-pub use plan::{Arena, Bucket, Mixture, Mode, Plan, Plans, Slot, StateTensor};
+pub use plan::{Arena, Bucket, MixtureInputs, Mode, Plan, Plans, Slot, StateTensor};
 pub use target::{FilterOrder, Fuse, Target};
 pub use work::Work;

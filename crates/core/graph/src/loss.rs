@@ -91,7 +91,7 @@ fn own_loss(forward: &mut Forward, function: &PerSample, scale: f32, mode: Mode)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CompileOptions, Mixture, Plan, Tensor, compile};
+    use crate::{CompileOptions, MixtureInputs, Plan, Tensor, compile};
 
     fn options(function: fn(Tensor, Tensor) -> Tensor) -> CompileOptions {
         CompileOptions { loss: Loss::Custom(PerSample::new(function)), ..CompileOptions::new("net", 4, 8, 10) }
@@ -140,7 +140,7 @@ mod tests {
             let mixed = CompileOptions { loss, mixed: true, ..CompileOptions::new("net", 4, 8, 10) };
             let plans = compile(&net, &mixed).unwrap();
             let train = plans.train.unwrap();
-            let Some(Mixture { other_labels, lambdas }) = train.mixture else { panic!("{train}") };
+            let Some(MixtureInputs { other_labels, lambdas }) = train.mixture else { panic!("{train}") };
             let takes = |node: &&Node| node.inputs.ends_with(&[train.labels, other_labels, lambdas]);
             let names: Vec<&str> = train.instructions.iter().filter(takes).map(|node| node.op.name()).collect();
             assert_eq!(names, taking);

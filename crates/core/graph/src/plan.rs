@@ -113,7 +113,7 @@ pub enum Mode {
 
 /// The inputs of a step whose samples are mixed in pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mixture {
+pub struct MixtureInputs {
     /// `i32 [batch]`: the class of the sample that is mixed into each place, which may be the label.
     pub other_labels: ValueId,
     /// `f32 [batch]`: the share of the label in each target, from 0 to 1. The other label has the rest.
@@ -161,7 +161,7 @@ pub struct Plan {
     /// `i64 [batch]`.
     pub sample_indices: ValueId,
     /// Training on mixtures: their further inputs. `None` in evaluation.
-    pub mixture: Option<Mixture>,
+    pub mixture: Option<MixtureInputs>,
     /// Training on batches that may not be full: `f32 [1]`, the places of a global batch by its samples. The loss is the mean over the
     /// samples. `None` in evaluation.
     pub loss_weight: Option<ValueId>,

@@ -36,7 +36,7 @@ pub struct Engine {
     next: Phase,
     /// Number of updates that the optimiser has made.
     optimizer_step: u64,
-    batch: Arc<dyn enmasse_device::Batch>,
+    batch: Arc<dyn enmasse_device::StepBatch>,
     epoch: u64,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 /// A batch of the loader, held for as long as a program reads it.
 pub(crate) struct LoadedBatch(pub Arc<enmasse_data::Batch>);
 
-impl enmasse_device::Batch for LoadedBatch {
+impl enmasse_device::StepBatch for LoadedBatch {
     fn images(&self) -> &[u8] {
         &self.0.images
     }
@@ -36,7 +36,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use enmasse_data::{DataError, Dataset, DecodePool, Sampler, Sharding, TrainLoader};
-    use enmasse_device::Batch as _;
+    use enmasse_device::StepBatch as _;
     use enmasse_image::{Image, TrainTransform};
 
     use super::*;

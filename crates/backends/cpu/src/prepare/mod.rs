@@ -10,7 +10,7 @@ mod update;
 use std::ops::Range;
 
 use enmasse_comm::ShardMap;
-use enmasse_device::{DeviceError, Schedule};
+use enmasse_device::{DeviceError, ShardSchedule};
 use enmasse_graph::{Arena, Bucket, FilterOrder, Node, NormStatistics, Op, Phase, Plan, Precision};
 use enmasse_tensor::random::key;
 use enmasse_tensor::{Bf16, DType};
@@ -56,7 +56,7 @@ pub(crate) struct Preparation<'a> {
     /// Where each arena begins; for gradients and activations, the first one.
     pub start: &'a dyn Fn(Arena) -> *mut u8,
     pub kernels: KernelOptions,
-    pub schedule: &'a Schedule,
+    pub schedule: &'a ShardSchedule,
     /// Bytes from one arena of gradients, and of activations, to the next.
     pub strides: [usize; 2],
     /// All shards over all ranks.
@@ -69,7 +69,7 @@ impl<'a> Preparation<'a> {
         plan: &'a Plan,
         start: &'a dyn Fn(Arena) -> *mut u8,
         kernels: KernelOptions,
-        schedule: &'a Schedule,
+        schedule: &'a ShardSchedule,
     ) -> Result<Self, DeviceError> {
         let map = ShardMap::new(plan.shards, 1).map_err(|error| DeviceError::Unsupported(error.to_string()))?;
         Ok(Preparation { plan, start, kernels, schedule, strides: [0; 2], map })

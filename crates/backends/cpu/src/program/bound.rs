@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use enmasse_comm::{Group, tree_fold};
-use enmasse_device::{DeviceError, Hosting, Memory, Schedule, StepMetrics, step_metrics};
+use enmasse_device::{DeviceError, Hosting, Memory, ShardSchedule, StepMetrics, step_metrics};
 use enmasse_graph::{Arena, Mode, Phase, Plan, Plans, ValueId};
 use enmasse_tensor::AlignedBuffer;
 
@@ -22,7 +22,7 @@ use crate::workspace::{Context, Workspace};
 pub(super) struct Bound {
     train: Option<Prepared>,
     evaluate: Prepared,
-    schedule: Schedule,
+    schedule: ShardSchedule,
     machine: Machine,
     /// Arenas that do not outlive a step, one for each slot of gradients or set of activations.
     arenas: Vec<(Arena, Arc<AlignedBuffer>)>,
@@ -45,7 +45,7 @@ pub(crate) fn memory(
     threads: Threads,
     kernels: KernelOptions,
 ) -> Result<Memory, DeviceError> {
-    let schedule = Schedule::new(hosting, plans.train.as_ref());
+    let schedule = ShardSchedule::new(hosting, plans.train.as_ref());
     // Preparing touches no operand, so null addresses are enough.
     let (_, _, workspace) = prepare(plans, hosting, &schedule, &|_| std::ptr::null_mut(), kernels)?;
     let state = plans.arenas().into_iter().filter(|&(arena, _)| arena.outlives_step()).map(|(_, bytes)| bytes).sum();
@@ -63,7 +63,7 @@ pub(crate) fn memory(
 fn prepare(
     plans: &Plans,
     hosting: &Hosting,
-    schedule: &Schedule,
+    schedule: &ShardSchedule,
     start: &dyn Fn(Arena) -> *mut u8,
     kernels: KernelOptions,
 ) -> Result<(Option<Prepared>, Prepared, Workspace), DeviceError> {
@@ -90,7 +90,7 @@ impl Bound {
         kernels: KernelOptions,
     ) -> Result<Self, DeviceError> {
         let hosting = Hosting::new(plans, group.as_ref())?;
-        let schedule = Schedule::new(&hosting, plans.train.as_ref());
+        let schedule = ShardSchedule::new(&hosting, plans.train.as_ref());
         let strides = strides(plans);
         let mut arenas = Vec::new();
         for (arena, count) in [(Arena::Gradients, schedule.slots), (Arena::Activations, schedule.activations())] {

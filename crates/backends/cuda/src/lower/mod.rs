@@ -11,7 +11,7 @@ mod update;
 
 use std::ops::Range;
 
-use enmasse_device::{Hosting, Schedule};
+use enmasse_device::{Hosting, ShardSchedule};
 use enmasse_graph::{FilterOrder, Mode, NormStatistics, Op, Per, Phase, Plan, Plans, Precision, ValueId};
 use enmasse_tensor::DType;
 use enmasse_tensor::random::key;
@@ -36,7 +36,7 @@ pub(crate) fn lower(
     plans: &Plans,
     plan: &Plan,
     hosting: &Hosting,
-    schedule: &Schedule,
+    schedule: &ShardSchedule,
     (gpu, way): (&Gpu, Way),
 ) -> Result<Sequence, CudaError> {
     if plan.filters != FilterOrder::Ohwi {

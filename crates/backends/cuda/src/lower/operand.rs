@@ -1,6 +1,6 @@
 //! The operands of an instruction as places on the GPU, for one local shard.
 
-use enmasse_device::Schedule;
+use enmasse_device::ShardSchedule;
 use enmasse_graph::{Activation, Arena, Node, Plan, Plans, ValueId};
 use enmasse_tensor::DType;
 
@@ -32,7 +32,7 @@ pub(super) struct Operands<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Places<'a> {
     pub plans: &'a Plans,
-    pub schedule: &'a Schedule,
+    pub schedule: &'a ShardSchedule,
 }
 
 impl Places<'_> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use enmasse_device::{Memory as Bytes, Schedule};
+use enmasse_device::{Memory as Bytes, ShardSchedule};
 use enmasse_graph::{Arena, Plans};
 use enmasse_tensor::DType;
 
@@ -34,7 +34,11 @@ pub(crate) struct Sizes {
 
 impl Sizes {
     /// The regions of a program. `scratch`, `constants` and so on are bytes.
-    pub fn new(plans: &Plans, schedule: &Schedule, [scratch, collectives, constants, staging]: [usize; 4]) -> Self {
+    pub fn new(
+        plans: &Plans,
+        schedule: &ShardSchedule,
+        [scratch, collectives, constants, staging]: [usize; 4],
+    ) -> Self {
         let arena = |arena: Arena| (Memory::Arena(arena), plans.arena_bytes(arena));
         let times = |count: usize, (memory, bytes): (Memory, usize)| (memory, count * bytes);
         let narrow = plans.evaluate.precision.activations() != DType::F32;

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use enmasse_comm::{Group, Watch, tree_fold};
 use enmasse_device::{
-    DeviceError, Fill, Hosting, Ledger, Program, Read, Schedule, StepInputs, StepMetrics, Summation, Tensor, Ticket,
-    Which, check_batch, check_same_state, find_tensor, from_torch, step_metrics, to_torch,
+    DeviceError, Fill, Hosting, Ledger, Program, ProgramTensor, Read, ShardSchedule, StepInputs, StepMetrics,
+    Summation, Ticket, Which, check_batch, check_same_state, find_tensor, from_torch, step_metrics, to_torch,
 };
 use enmasse_graph::{Arena, Init, Mode, Phase, Plan, Plans, ValueId};
 
@@ -56,7 +56,7 @@ pub(crate) struct CudaProgram {
 
 /// The part that a program makes anew when it joins another group.
 struct Bound {
-    schedule: Schedule,
+    schedule: ShardSchedule,
     sequences: Sequences,
     train: Option<Prepared>,
     evaluate: Prepared,
@@ -68,7 +68,7 @@ struct Bound {
 
 /// What a program will do, before it has memory for it.
 struct Work {
-    schedule: Schedule,
+    schedule: ShardSchedule,
     sequences: Sequences,
     /// The group with whose ranks it exchanges numbers, if there are others.
     group: Option<Group>,
@@ -78,7 +78,7 @@ struct Work {
 impl Work {
     fn new(plans: &Plans, group: Option<&Group>, gpu: &Gpu, summation: Summation) -> Result<Self, DeviceError> {
         let hosting = Hosting::new(plans, group)?;
-        let schedule = Schedule::new(&hosting, plans.train.as_ref());
+        let schedule = ShardSchedule::new(&hosting, plans.train.as_ref());
         let group = group.filter(|_| hosting.map().ranks() > 1).cloned();
         let way = match &group {
             Some(group) => Way::agree(gpu, group, summation)?.0,
@@ -100,7 +100,7 @@ impl Sequences {
     pub fn new(
         plans: &Plans,
         hosting: &Hosting,
-        schedule: &Schedule,
+        schedule: &ShardSchedule,
         (gpu, way): (&Gpu, Way),
     ) -> Result<Self, CudaError> {
         gpu.context.enter()?;
@@ -113,7 +113,7 @@ impl Sequences {
     }
 
     /// The regions of a program that runs them.
-    pub fn sizes(&self, plans: &Plans, schedule: &Schedule) -> Sizes {
+    pub fn sizes(&self, plans: &Plans, schedule: &ShardSchedule) -> Sizes {
         let most = |bytes: fn(&Sequence) -> usize| self.all().map(bytes).max().unwrap_or(0);
         let (scratch, collectives) = (most(|sequence| sequence.scratch), most(|sequence| sequence.collectives));
         let constants = self.all().map(|sequence| sequence.constants.bytes().len().next_multiple_of(ALIGNMENT)).sum();
@@ -318,7 +318,7 @@ fn not_compiled() -> DeviceError {
 }
 
 /// Refuses phases that would overwrite what other shards need: shards that run one after another share activations.
-fn whole_shards(schedule: &Schedule, mode: Mode, phases: &[Phase]) -> Result<(), DeviceError> {
+fn whole_shards(schedule: &ShardSchedule, mode: Mode, phases: &[Phase]) -> Result<(), DeviceError> {
     let shards = schedule.shards.len();
     if schedule.activations() == shards || !phases[0].is_of_a_shard() {
         return Ok(());
@@ -358,13 +358,13 @@ impl Program for CudaProgram {
         self.wait_for_ranks()?;
         let found = find_tensor(&self.plans, self.latest_plan(), name);
         match found.ok_or_else(|| DeviceError::Name(name.into()))? {
-            Tensor::State(tensor) => {
+            ProgramTensor::State(tensor) => {
                 Ok(to_torch(&self.state.read(&self.compute, tensor)?, &tensor.shape, tensor.layout))
             }
-            Tensor::Gradient { plan, value, layout } => {
+            ProgramTensor::Gradient { plan, value, layout } => {
                 Ok(to_torch(&self.read(plan, value, 0)?, plan.shape(value), layout))
             }
-            Tensor::Result { plan, value } => {
+            ProgramTensor::Result { plan, value } => {
                 let shards = 0..self.bound.schedule.shards.len();
                 let shards = shards.map(|local| self.read(plan, value, local)).collect::<Result<Vec<_>, _>>()?;
                 if value == plan.logits {

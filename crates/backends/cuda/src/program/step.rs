@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use enmasse_device::{Batch, DeviceError, Schedule, StepInputs, Ticket};
+use enmasse_device::{DeviceError, ShardSchedule, StepBatch, StepInputs, Ticket};
 use enmasse_graph::{Mode, Plan, Plans, ValueId};
 use enmasse_tensor::HostBuffer;
 
@@ -34,7 +34,7 @@ struct Running {
     /// Whether the phases that measure it have been submitted.
     measured: bool,
     /// Held until the GPU has copied it.
-    batch: Option<Arc<dyn Batch>>,
+    batch: Option<Arc<dyn StepBatch>>,
 }
 
 /// How a step ended.
@@ -63,7 +63,7 @@ fn stage<'a, T: Copy, const BYTES: usize>(
 }
 
 impl Step {
-    pub fn new(gpu: &Gpu, plans: &Plans, schedule: &Schedule, results: usize) -> Result<Self, CudaError> {
+    pub fn new(gpu: &Gpu, plans: &Plans, schedule: &ShardSchedule, results: usize) -> Result<Self, CudaError> {
         let memory = PinnedMemory { context: gpu.context.clone() };
         let allocate = |bytes: usize| memory.allocate_for("the inputs and results of steps", bytes);
         let shards = schedule.shards.len();

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_data::DataKind;
-use enmasse_device::{Batch, Device, HostBatch, Program, StepInputs};
+use enmasse_device::{Device, HostBatch, Program, StepBatch, StepInputs};
 use enmasse_graph::{Choices, CompileOptions, Mode, Phase, Plans};
 use enmasse_system::machine::peak_rss_bytes;
 use enmasse_tensor::RandomStream;
@@ -218,7 +218,7 @@ fn time_steps(
     let mixture = program.plans().train.as_ref().and_then(|plan| plan.mixture);
     let mixed = mixture.map_or(0, |_| batch);
     let (other_labels, lambdas) = (vec![0; mixed], vec![0.75; mixed]);
-    let batch: Arc<dyn Batch> =
+    let batch: Arc<dyn StepBatch> =
         HostBatch { images, labels, sample_indices, other_labels, lambdas, loss_weight: None }.into();
     let (mode, phases) = match program.plans().train {
         Some(_) => (Mode::Train, &Phase::ALL[..]),
