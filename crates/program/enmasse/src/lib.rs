@@ -22,7 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `examples/` has a custom model, data set and transform, and the step taken apart.
+//! The repository's `examples` have a custom model, data set and transform, and the step taken apart.
 
 pub mod devices;
 
