@@ -1,4 +1,8 @@
 //! Which processor cores threads run on.
+//!
+//! If the ranks of a machine together have as many threads as the process may use cores, each
+//! rank's threads are pinned to cores of their own. The thread that submits steps is pinned only
+//! while a step runs. Otherwise the kernel places all threads. Loader threads are not pinned.
 
 use std::fmt;
 

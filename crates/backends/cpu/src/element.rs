@@ -1,8 +1,10 @@
 //! How activations are stored: in f32, or in bf16, which is widened to f32 for computation.
 //!
-//! Kernels are generic over the element type: they load f32 vectors, compute in f32, and store rounded to nearest (ties
-//! to even). Matmuls of bf16 activations multiply the stored values directly, two neighbours along the depth at a
-//! time.
+//! Kernels are generic over the element type: they load f32 vectors, compute in f32, and store
+//! rounded to nearest (ties to even). Matmuls of bf16 activations multiply the stored values
+//! directly: their words of 32 bits along the depth are f32 values, or pairs of bf16 for the
+//! instruction that adds both products. So packing, register tiles and Winograd's planes are one
+//! code for both types.
 
 use enmasse_tensor::{Bf16, DType};
 

@@ -1,8 +1,11 @@
 //! Instruction-set levels, and the small SIMD abstraction that all kernels use.
 //!
-//! A kernel is a loop nest generic over [`Simd`]. [`dispatch`] instantiates it with the target features of a level, so
-//! that the vector operations are inlined into it. Results may differ between levels (the portable one does not fuse
-//! multiply and add), but never between machines at the same level.
+//! A kernel is a loop nest generic over [`Simd`]. [`dispatch`] instantiates it with the target
+//! features of a level, so that the vector operations are inlined into it. A device takes the best
+//! level of the machine, unless `--isa` names another.
+//!
+//! Results may differ between levels (the portable one does not fuse multiply and add), but never
+//! between machines at the same level. So ranks compare their levels before the first step.
 
 use std::fmt;
 

@@ -1,4 +1,8 @@
 //! The device: a GPU that programs are compiled for.
+//!
+//! A rank opens the GPU with its number on the machine, or the only visible one. A process opens a
+//! GPU once, and keeps it open. Ranks compare the UUIDs of their GPUs before the first step. The
+//! process that starts the ranks opens none.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,5 +1,8 @@
-//! The engines of cuDNN that a GPU's convolutions use, and cuBLASLt's algorithms for its matmuls: each problem
-//! is planned once.
+//! The engines of cuDNN that a GPU's convolutions use, and cuBLASLt's algorithms for its matmuls:
+//! each problem is planned once.
+//!
+//! Only engines that give the same bits each time are used. f32 means f32, unless the plan says
+//! tf32.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,7 +1,9 @@
-//! A plan as a sequence of CUDA work: pure data, in an order in which one stream could run it. Collectives of NCCL are in a second
-//! stream, and events order the two.
+//! A plan as a sequence of CUDA work: pure data, in an order in which one stream could run it.
+//! Collectives of NCCL are in a second stream, and events order the two. By way of the host each
+//! exchange is a call, which ends a CUDA graph.
 //!
-//! [`Sequence`] is made by `lower`, checked by `check`, printed for people, and bound to addresses by `program`.
+//! [`Sequence`] is made by `lower`, checked by `check`, printed for people, and bound to addresses
+//! by `program`.
 
 use std::fmt;
 use std::ops::Range;

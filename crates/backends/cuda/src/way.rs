@@ -1,4 +1,5 @@
-//! How the ranks of a group exchange numbers, which they agree on before the first step.
+//! How the ranks of a group exchange numbers, which they agree on before the first step: by NCCL,
+//! if each has it and a GPU of its own, otherwise by way of the host.
 
 use enmasse_comm::Group;
 use enmasse_device::{DeviceError, Summation};

@@ -1,4 +1,7 @@
 //! The batch that a program takes: the samples of the shards that it hosts, shard after shard.
+//!
+//! Its images lie in memory that the device allocated (`Device::host_memory`), and are read in
+//! place. The program holds a step's batch until the next step.
 
 use std::sync::Arc;
 

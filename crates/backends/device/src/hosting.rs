@@ -1,4 +1,10 @@
 //! Hosting: which shards of the global batch a program computes.
+//!
+//! Data parallelism is defined over shards: shard s of S is the s-th contiguous piece of the global
+//! batch. A rank hosts one or more adjacent shards, and a program without a group hosts all of
+//! them. S fixes the arithmetic: with the same S the weights are the same bits on any number of
+//! ranks, because all sums over shards follow the tree of [`ShardMap`]. `schedule` says how one
+//! program computes several shards. `Program::rejoin` moves a live program to another group.
 
 use std::ops::Range;
 

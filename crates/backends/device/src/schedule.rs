@@ -1,4 +1,12 @@
-//! How one program computes several shards: where the gradients of each are, and when they are added up.
+//! How one program computes several shards: where the gradients of each are, and when they are
+//! added up.
+//!
+//! The shards of a rank run one after another and share one arena of activations. Each writes a
+//! gradient arena, which is added to the others, bucket by bucket, as soon as the tree over shards
+//! allows. So k shards need about log2(k) additional gradient arenas.
+//!
+//! With SyncBatchNorm the shards exchange statistics in the middle of a pass. Then they run
+//! together, instruction by instruction, each with activations of its own.
 
 use std::ops::Range;
 

@@ -3,6 +3,9 @@
 //! The sources are C++ in `cpp/`, and the kernels of the `cuda` crate as they are. The first test that needs them compiles
 //! them with `c++`; later ones find what it built beside the test programs.
 //!
+//! The emulated driver runs work as late as it may. So a missing event, or memory that is reused too
+//! early, gives wrong numbers in every test.
+//!
 //! Use it in tests of `cuda` and of the program, on machines without a GPU. What it cannot show is speed, and what real drivers forbid.
 //!
 //! ```no_run

@@ -1,8 +1,12 @@
 //! Time that an observer of others has missed.
 //!
-//! A process that was stopped and continued (SIGSTOP, a frozen container, a suspended job) finds every deadline passed,
-//! although it has heard and seen nothing of the others meanwhile. It must not blame them for that. So every thread that
-//! observes looks at the clock at regular intervals, and does not count an interval in which it did not run itself.
+//! A process that was stopped and continued (SIGSTOP, a frozen container, a suspended job) finds
+//! every deadline passed, although it has heard and seen nothing of the others meanwhile. It must
+//! not blame them for that. So every thread that observes looks at the clock at regular intervals,
+//! and does not count an interval in which it did not run itself. A job that is frozen as a whole
+//! goes on, and a single frozen rank is named after the heartbeat (`--heartbeat`).
+//!
+//! The leases of elastic jobs are the exception: they keep attempts apart by real time.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,10 @@
-//! The one failure type of the program: which rank failed first, where, during which operation, and why.
+//! The one failure type of the program: which rank failed first, where, during which operation, and
+//! why.
 //!
-//! Every failure on a rank becomes a [`Cause`]. The first one raised in a group wins, and every rank reports it. It
-//! travels between ranks as a small bounded record, [`Cause::to_bytes`].
+//! Every failure on a rank becomes a [`Cause`]. The first one raised in a group wins, every rank
+//! reports it, and the launcher prints it. It travels between ranks as a small bounded record,
+//! [`Cause::to_bytes`]. The launcher of `train`, or rank 0 elsewhere, keeps it in the run folder as
+//! `logs/failure.json`, which `enmasse doctor RUN` merges with every rank's log.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};

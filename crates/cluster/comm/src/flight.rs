@@ -1,9 +1,10 @@
-//! The flight recorder: a rank's latest operations and the activity of its own code, kept for the diagnosis of
-//! failures.
+//! The flight recorder: a rank's latest operations and the activity of its own code, kept for the
+//! diagnosis of failures.
 //!
-//! Recording allocates nothing. An operation that has begun but not ended is the one that the rank was in. A rank that
-//! has begun fewer operations than the others was in its own code, and its activity says where. Named after PyTorch's
-//! recorder.
+//! Recording allocates nothing. An operation that has begun but not ended is the one that the rank
+//! was in. A rank that has begun fewer operations than the others was in its own code, and its
+//! activity says where. Heartbeats carry an activity that lasts long. It becomes part of the
+//! warning of the ranks that wait, and of the cause at the end. Named after PyTorch's recorder.
 
 mod follower;
 

@@ -1,4 +1,8 @@
 //! How long a group waits for its ranks.
+//!
+//! Every operation has its own deadline, so a live rank that stalls does not stall the others for
+//! ever. The operations of another library (NCCL, MPI) have the same deadline, warning, record and
+//! cause by `Group::watch`.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,7 @@
 //! Which elements of a buffer each rank owns, and the chunks in which they travel.
+//!
+//! A reduce-scatter is the first half of an all-reduce, in these pieces of the whole.
+//! `all_gather_pieces` is the second half.
 
 use std::ops::Range;
 

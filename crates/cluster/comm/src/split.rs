@@ -1,8 +1,10 @@
 //! Groups split from another by colour and key, like MPI_Comm_split.
 //!
-//! A sub-group has its own transport, communication thread and operation numbers, so that neither it nor its parent
-//! waits for the other. They share the failure state: the failure of any rank ends all groups of the job with one
-//! cause.
+//! A sub-group has its own transport, communication thread and operation numbers, so that neither
+//! it nor its parent waits for the other. A group whose ranks are all on one node only shares
+//! memory. Groups share the failure state: the failure of any rank ends all groups of the job with
+//! one cause. Messages name a group by its path, such as `group 2.1`, and ranks by their numbers in
+//! the job.
 
 use std::sync::Arc;
 

@@ -1,9 +1,17 @@
 //! Which ranks of a group share memory, and which of them carry data between nodes.
 //!
-//! A *node* is a set of ranks that share memory. What travels between nodes is divided into *channels*, as many as the largest
-//! node has ranks. On every node each channel has one rank that serves it, and the ranks that serve a channel are connected with
-//! each other. So every byte travels once between two nodes, and all ranks of a node take part. Everything here depends
-//! only on the node of each rank, so all ranks find the same.
+//! A *node* is a set of ranks that share memory: those of one machine, container, network and user.
+//! If a rank cannot open the memory of its node, each rank there becomes a node of its own, and the
+//! lines at the start say why (`Group::ways`).
+//!
+//! What travels between nodes is divided into *channels*, as many as the largest node has ranks. On
+//! every node each channel has one rank that serves it, and the ranks that serve a channel are
+//! connected with each other. So every byte travels once between two nodes, and all ranks of a node
+//! take part. Everything here depends only on the node of each rank, so all ranks find the same.
+//!
+//! A node adds up its ranks wherever a subtree lies on it, as a rank does with its shards. Where
+//! neighbours in rank order are on different nodes (Slurm's `cyclic`), fewer subtrees lie on a
+//! node. The bits are the same, and more travels, up to one partial sum per rank.
 
 use std::ops::Range;
 

@@ -1,8 +1,11 @@
-//! The one order in which values are combined over shards, or over ranks with one shard each: a fixed binary tree.
+//! The one order in which values are combined over shards, or over ranks with one shard each: a
+//! fixed binary tree.
 //!
-//! A group of n splits at the largest power of two below n: three shards add as `(s0 + s1) + s2`, five as `((s0 + s1) +
-//! (s2 + s3)) + s4`. Transport, chunking, arrival order and the number of ranks never change the tree, so they never
-//! change a bit. A rank that hosts all shards of a subtree contributes its sum as one operand.
+//! A group of n splits at the largest power of two below n: three shards add as `(s0 + s1) + s2`,
+//! five as `((s0 + s1) + (s2 + s3)) + s4`. Transport, chunking, arrival order and the number of
+//! ranks never change the tree, so they never change a bit. A rank that hosts all shards of a
+//! subtree contributes its sum as one operand, and only such partial sums travel. The owner of a
+//! slice adds all pieces in the order of the tree, so the traffic equals a ring's.
 
 use std::ops::Range;
 

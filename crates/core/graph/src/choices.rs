@@ -1,4 +1,8 @@
-//! Algorithms chosen by measuring. They are part of the plan, and have a text form that runs keep and ranks exchange.
+//! Algorithms chosen by measuring (`--tune`).
+//!
+//! Choices are part of the plan ([`Plan::choose`](crate::Plan::choose)) and so of its text, which
+//! ranks compare. Their own text form is what ranks exchange, and what a run keeps in
+//! `algorithms.txt`.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,8 @@
 //! Converts between a parameter's element order on devices and its order in PyTorch.
+//!
+//! On devices activations are dense NHWC, linear weights are `[input, output]`, and convolution
+//! weights have the order of [`FilterOrder`]. PyTorch's names and order appear only where a program
+//! loads and stores tensors, and in files.
 
 use std::ops::Range;
 

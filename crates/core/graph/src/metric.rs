@@ -1,6 +1,8 @@
 //! Metrics of a step besides loss and accuracy: named values that its plan computes.
 //!
-//! Some are built in. Others are functions on the builder, like models.
+//! Some are built in: hits among the K largest logits, and the norm of the gradients. Others are
+//! functions on the builder, like models. Sums of metrics over samples travel with the shards'
+//! losses.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,11 @@
 //! A device's requirements on plans: the order of filters, and the operations to fuse.
+//!
+//! A plan is compiled for a device's [`Target`], before gradients and memory are planned.
+//! Algorithms are names that the device owns: it refuses a plan that names an unknown one.
+//!
+//! The device chooses the order of convolution weights. The CPU's is [`FilterOrder::Hwio`], a GPU's
+//! is [`FilterOrder::Ohwi`], and the reference runs either. `layout` converts between these and
+//! PyTorch's.
 
 use std::fmt;
 

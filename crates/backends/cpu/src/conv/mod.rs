@@ -1,10 +1,15 @@
-//! Convolution as matmuls over gathered pixels, or between Winograd's transforms. Groups of few channels, whose
-//! matmuls are too small, are loops over pixels.
+//! Convolution as matmuls over gathered pixels, or between Winograd's transforms. Groups of few
+//! channels, whose matmuls are too small, are loops over pixels.
 //!
-//! Forward, the gradient of the input, and linear layers are one matmul ([`Gather`]): rows are pixels of the result,
-//! the depth runs over (tap, channel), and B is the packed weights. The gradient of the weights ([`WeightGradient`])
-//! has rows (tap, channel), and its depth runs over pixels. [`winograd`] does all three for 3x3 taps with a quarter of
-//! the multiplications. Only `prepare` decides which algorithm a layer gets.
+//! Forward, the gradient of the input, and linear layers are one matmul ([`Gather`]): rows are
+//! pixels of the result, the depth runs over (tap, channel), and B is the packed weights. The
+//! gradient of the weights ([`WeightGradient`]) has rows (tap, channel), and its depth runs over
+//! pixels. [`winograd`] does all three for 3x3 taps of stride 1 with a quarter of the
+//! multiplications. [`grouped`] takes the groups that lie within a vector, which includes depthwise
+//! convolutions.
+//!
+//! Only `prepare` decides which algorithm a layer gets. `plan print` names the choice of each
+//! layer, and `bench step --profile` its time.
 
 mod blend;
 mod gather;

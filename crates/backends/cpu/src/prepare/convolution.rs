@@ -1,5 +1,6 @@
-//! Chooses the algorithm of a convolution: the plan's choice, or else a function of only the shape, precision and
-//! instruction-set level.
+//! Chooses the algorithm of a convolution: the plan's choice, or else a function of only the shape,
+//! precision and instruction-set level. It never depends on threads or time. `--exact` leaves
+//! Winograd out.
 
 use enmasse_device::DeviceError;
 

@@ -1,7 +1,10 @@
 //! The kernels of `kernels/`, each as a function from operands to [`Kernel`](crate::work::Kernel).
 //!
-//! Sizes are those of a plan that the program has accepted: no value has 2^32 pixels, rows or channels. Every operand
-//! begins at a multiple of 16 bytes.
+//! A kernel is plain CUDA C++ and takes one struct. Tests compile it for the host, where the
+//! threads of a block are fibers, and check it against the reference.
+//!
+//! Sizes are those of a plan that the program has accepted: no value has 2^32 pixels, rows or
+//! channels. Every operand begins at a multiple of 16 bytes.
 
 pub(crate) mod average;
 pub(crate) mod batch_norm;

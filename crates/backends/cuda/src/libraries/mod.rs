@@ -1,8 +1,10 @@
-//! NVIDIA's libraries, found and loaded at run time. Nothing links to them, so that one binary runs with and without a GPU,
-//! and with the libraries of CUDA 12 and 13.
+//! NVIDIA's libraries, found and loaded at run time. Nothing links to them, so that one binary runs
+//! with and without a GPU, and with the libraries of CUDA 12 and 13.
 //!
-//! `places` says where a library may lie, [`Libraries::load`] loads the first one that the system takes, and
-//! `functions!` declares a table of its functions.
+//! `places` says where a library may lie, [`Libraries::load`] loads the first one that the system
+//! takes, and `functions!` declares a table of its functions.
+//!
+//! Convolutions are cuDNN's, linear layers are cuBLASLt's, and everything else is our kernels.
 
 mod functions;
 mod places;

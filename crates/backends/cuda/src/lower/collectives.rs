@@ -1,4 +1,8 @@
-//! The sum of a bucket over ranks by NCCL, in three ways: in its own order, the same in bf16, and in the fixed tree.
+//! The sum of a bucket over ranks by NCCL, in three ways.
+//!
+//! - In NCCL's own order, which depends on the number of ranks.
+//! - The same in bf16.
+//! - With `--sum tree`, gathered, and added in the fixed tree on every rank.
 
 use std::collections::HashMap;
 use std::ops::Range;

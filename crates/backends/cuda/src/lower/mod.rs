@@ -1,6 +1,8 @@
 //! Turns a plan into a sequence of CUDA work: the one table from operations to kernels and calls of libraries.
 //!
 //! Nothing here runs on the GPU. The engines that libraries choose for it decide the work around them.
+//!
+//! Weights that multiply bf16 activations are rounded once a step, all at once.
 
 mod collectives;
 mod matrix;

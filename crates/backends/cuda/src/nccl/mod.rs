@@ -1,7 +1,11 @@
 //! NCCL: sums and gathers over the GPUs of several ranks, as work of a stream.
 //!
-//! Every call returns before it has ended. A thread of each [`Communicator`] asks NCCL for errors that come later, makes them
-//! causes of the group, and aborts NCCL once the group has failed, so that no rank waits for one that is gone.
+//! Every call returns before it has ended. A thread of each [`Communicator`] asks NCCL for errors
+//! that come later, makes them causes of the group, and aborts NCCL once the group has failed, so
+//! that no rank waits for one that is gone. Before the abort the thread marks the step as void on
+//! the GPU, so that nothing changes with undefined sums. A GPU that is full of waiting work may not
+//! do that within a second. Then NCCL is aborted all the same, and no other group takes over the
+//! state.
 
 mod communicator;
 mod sys;

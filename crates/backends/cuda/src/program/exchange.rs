@@ -1,8 +1,13 @@
-//! Exchanges of ranks by way of the host: the GPU copies its numbers to page-locked memory, the group combines them there,
-//! and the GPU copies the result back.
+//! Exchanges of ranks by way of the host: the GPU copies its numbers to page-locked memory, the
+//! group combines them there, and the GPU copies the result back.
 //!
-//! A bucket is copied by a stream of its own as soon as it is complete. The group then sums it while the GPU goes on with
-//! backward. All ranks begin the operations of the group in the order of the sequence, which is the same on all of them.
+//! A bucket is copied by a stream of its own as soon as it is complete. The group then sums it
+//! while the GPU goes on with backward, and the sum is copied back before the update. `check`
+//! proves that nothing touches the bucket meanwhile. Statistics of joint batch norms go the same
+//! way, at once.
+//!
+//! All ranks begin the operations of the group in the order of the sequence, which is the same on
+//! all of them.
 
 use std::collections::VecDeque;
 

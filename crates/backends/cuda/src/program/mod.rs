@@ -1,8 +1,14 @@
 //! The program: plans bound to the memory of a GPU, and the steps in flight.
 //!
-//! Work goes into one stream, copies of batches into another. While the GPU computes a step, it copies the batch of the
-//! next, so each of two steps has its own inputs and results. The host waits for the GPU only where it reads: the metrics
-//! of a step, or a tensor.
+//! A sequence of work is bound to addresses. A whole step then becomes one CUDA graph, which is
+//! launched again and again.
+//!
+//! Work goes into one stream, copies of batches into another. While the GPU computes a step, it
+//! copies the batch of the next from page-locked memory, so each of two steps has its own inputs
+//! and results. The host waits for the GPU only where it reads: the metrics of a step, or a tensor.
+//!
+//! The learning rate, the step's number and the first loss that was not finite are in the GPU's
+//! memory. After such a loss the kernels that change state do nothing until the host has read it.
 
 mod arenas;
 mod bound;

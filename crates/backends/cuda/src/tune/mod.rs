@@ -1,8 +1,10 @@
-//! The fastest engine for each convolution: from the GPU's record, or by running each candidate alone.
+//! The fastest engine for each convolution: from the GPU's record, or by running each candidate
+//! alone.
 //!
-//! Only engines that a plan may have are candidates: those that give the same bits each time, in the plan's arithmetic, within
-//! the workspace of an untuned plan. Products of matrices keep the algorithm of cuBLASLt's own estimate, which has no name that
-//! makes it again.
+//! Only engines that a plan may have are candidates: those that give the same bits each time, in
+//! the plan's arithmetic, within the workspace of an untuned plan. At most eight are run for a
+//! problem, and a slow one is dropped after a run. Products of matrices keep the algorithm of
+//! cuBLASLt's own estimate, which has no name that makes it again.
 
 mod contest;
 mod operands;

@@ -1,4 +1,5 @@
-//! What earlier processes measured on a GPU: a file in the user's cache, one for each GPU and version of cuDNN.
+//! What earlier processes measured on a GPU: a file in the user's cache, one for each GPU and
+//! version of cuDNN. So another run measures nothing.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,16 @@
-//! A library of MPI, found at run time, and what is called of it: messages that never block, and the process's start and
-//! end in MPI, which do.
+//! A library of MPI, found at run time, and what is called of it: messages that never block, and
+//! the process's start and end in MPI, which do.
 //!
-//! MPI starts and ends once in a process. Both happen on a thread of its own ([`process`]), so that a rank that waits for
-//! others there still hears of a failure.
+//! MPI takes the place of TCP between nodes (`hierarchical::Links`). It carries messages by
+//! `MPI_Isend` and `MPI_Irecv`, and adds nothing up: sums keep the fixed tree, which MPI's own
+//! reductions do not have, and late ranks are known. The rendezvous, heartbeats and causes are
+//! those of every group.
+//!
+//! A message costs MPI several exchanges, so rounds take longer than over TCP, and chunks and the
+//! sums that go directly are larger (`hierarchical::SegmentSizes`).
+//!
+//! MPI starts and ends once in a process. Both happen on a thread of its own ([`process`]), so that
+//! a rank that waits for others there still hears of a failure.
 
 mod error;
 mod library;

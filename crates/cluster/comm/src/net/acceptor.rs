@@ -1,10 +1,12 @@
 //! Accepts connections in such a way that strangers without the token cannot keep ranks out.
 //!
-//! One thread takes all connections through their handshake, as their bytes arrive. Their number and their time are
-//! limited. When one more arrives, what the others have sent is read first; then one of them makes room, drawn at random
-//! and if possible among those that have said nothing. A rank can be that one, and tries again: a flood delays it.
+//! One thread takes all unproven connections of a port through their handshake, as their bytes
+//! arrive. Their number, their memory and their time are limited. When one more arrives, what the
+//! others have sent is read first; then one of them makes room, drawn at random and if possible
+//! among those that have said nothing. A rank can be that one, and tries again: a flood delays it.
 //!
-//! Connections that are sent away are counted ([`Refused`]).
+//! Connections that are sent away are counted ([`Refused`]), for `GroupEvent::Refused` and for the
+//! error that names missing ranks.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

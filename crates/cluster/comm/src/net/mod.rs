@@ -1,5 +1,13 @@
-//! TCP connections between ranks: the proof of the token, bounded frames with their MACs, and accepting connections
-//! without blocking.
+//! TCP connections between ranks: the proof of the token, bounded frames with their MACs, and
+//! accepting connections without blocking.
+//!
+//! Every connection begins with a [`handshake`] that proves the token on both sides, and binds
+//! purpose, ranks and attempt. From then on every frame has a MAC ([`mac`]) over its number, length
+//! and bytes, with one key for each direction. A wrong MAC is a cause that names the link and no
+//! rank. Data are cut into frames of 128 KiB, hashed just before they are sent. There is no option
+//! to turn this off. Nothing is encrypted; `SECURITY.md` says what is trusted.
+//!
+//! Ranks on loopback without a token prove a secret of their user (`Token::of_user`).
 
 use std::io;
 use std::net::TcpStream;

@@ -1,4 +1,9 @@
-//! Moving averages of the weights: the training step updates them, and evaluation uses them instead of the weights.
+//! Moving averages of the weights (`--ema`): the training step updates them, and evaluation uses
+//! them instead of the weights.
+//!
+//! They have an arena of their own, with a place for every parameter and buffer. Evaluation is a
+//! plan that reads them. A checkpoint holds both, the averages as `ema.NAME`, and every command
+//! that uses a checkpoint's weights takes the averages.
 
 use crate::{Graph, GraphError, Node, Op, Phase, Role, Scaling, ValueId};
 

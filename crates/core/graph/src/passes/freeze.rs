@@ -1,4 +1,7 @@
-//! Frozen parameters have no gradient, no optimiser state and no all-reduce. A frozen batch norm keeps its statistics.
+//! Frozen parameters have no gradient, no optimiser state and no place in a bucket.
+//!
+//! Backward ends at the first trained layer. A batch norm whose parameters are both frozen
+//! normalises by its running statistics and keeps them.
 
 use crate::{Graph, GraphError, NormStatistics, Op, Role, ValueId};
 

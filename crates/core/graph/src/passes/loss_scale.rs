@@ -1,8 +1,18 @@
-//! Loss scaling for f16: backward begins with the loss times a scale, so that small gradients do not vanish, and the update
-//! divides by it. A step whose gradients overflow is skipped. The scale is state of the plan, as are its counts of steps.
+//! Loss scaling for f16: backward begins with the loss times a scale, so that small gradients do
+//! not vanish, and the update divides by it. A step whose gradients overflow is skipped.
 //!
-//! Source: PyTorch's `torch.amp.GradScaler`, with its defaults. Here the check of all gradients is an instruction after their
-//! sums over shards, so every rank decides alike.
+//! Source: PyTorch's `torch.amp.GradScaler`, with its defaults. Here everything is part of the
+//! plan:
+//!
+//! - The scale and its counts of steps are state tensors, `optimizer.loss_scale.*`.
+//! - The first gradient of backward is multiplied by the scale.
+//! - After the sums over shards one instruction checks all gradients, or their norm if they are
+//!   clipped. So every rank decides alike, and the host is not asked.
+//! - The division by the scale is part of the factor that the update applies anyway.
+//!
+//! In a skipped step the parameters, the optimiser's state and the averages stay, and the scale
+//! halves. Running statistics move, as in PyTorch, where forward moves them. Adam's correction and
+//! the first average count only the steps that were applied.
 
 use enmasse_tensor::DType;
 

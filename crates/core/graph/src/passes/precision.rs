@@ -1,7 +1,18 @@
-//! The precision of a plan: the element type in which activations are stored, and how products are computed.
+//! The precision of a plan: the element type in which activations are stored, and how products are
+//! computed.
 //!
-//! Devices follow the element types of their operands. They always compute and add in f32. bf16 halves the size of activations, and
-//! lets a device multiply pairs of elements. f16 does so too, with a smaller range, so its plans scale the loss. tf32 stores everything in f32, and lets a device round what it multiplies.
+//! With bf16, activations `[N,H,W,C]` and their gradients have that element type, and all other
+//! values stay f32: files, collectives and the optimiser see f32 only. `op.rs` says where the two
+//! meet. Every value, state tensor and bucket states its own element type, so devices follow their
+//! operands. They always compute and add in f32. The types are in the plan's text, so ranks that
+//! differ are found.
+//!
+//! - bf16 halves the size of activations, and lets a device multiply pairs of elements.
+//! - f16 does so too, with a smaller range, so its plans scale the loss. Only GPUs run it.
+//! - tf32 stores everything in f32, and lets a GPU round what it multiplies. The CPU refuses it.
+//!
+//! In bf16 the error of a step against f64 may be at most 1.5 times that of PyTorch's autocast, or
+//! 2.5 times with Winograd. The tests of `models` compare them, tensor by tensor.
 
 use std::fmt;
 

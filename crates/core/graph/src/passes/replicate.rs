@@ -1,8 +1,11 @@
-//! DataParallel, as PyTorch's `nn.DataParallel`: the first rank gets the sum of all gradients once backward has ended, is the only
-//! one that updates, and copies the result to the others. Nothing overlaps with backward.
+//! DataParallel (`--strategy dp`), as PyTorch's `nn.DataParallel`: the first rank gets the sum of
+//! all gradients once backward has ended, is the only one that updates, and copies the result to
+//! the others. Nothing overlaps with backward.
 //!
-//! All ranks agree on one plan. What only the first rank does in it, and holds for it, is left out for the others by
-//! [`Plans::of_rank`].
+//! Running statistics are those of shard 0, from a plan that does not average them.
+//!
+//! All ranks agree on one plan. What only the first rank does in it, and the optimiser's state that
+//! only it holds, is left out for the others by [`Plans::of_rank`].
 
 use crate::{Arena, Bucket, Graph, Node, Op, Phase, Plan, Plans, Role, ValueId};
 

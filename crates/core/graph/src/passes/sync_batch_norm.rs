@@ -1,4 +1,10 @@
-//! SyncBatchNorm: computes statistics and the sums of the backward pass over the pixels of all shards.
+//! SyncBatchNorm: computes statistics and the sums of the backward pass over the pixels of all
+//! shards.
+//!
+//! Count, mean and sum of squared differences of each shard are combined by Chan's formula in the
+//! fixed tree. Without this pass each shard normalises by its own statistics, and running
+//! statistics become the mean over shards of each shard's update. (PyTorch's
+//! DistributedDataParallel keeps rank 0's.)
 
 use std::collections::{HashMap, HashSet};
 

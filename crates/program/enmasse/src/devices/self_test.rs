@@ -1,5 +1,8 @@
-//! The self-test of a device: one training step of a small net, and an evaluation, against the f64 reference. The net has every class
-//! of kernel. What has passed is remembered in the user's cache.
+//! The self-test of a device: one training step of a small net, and an evaluation, against the f64
+//! reference.
+//!
+//! The net has every class of kernel. What has passed is remembered in the user's cache, by UUID,
+//! driver, libraries and version of enmasse.
 
 use std::io::Write;
 use std::path::PathBuf;

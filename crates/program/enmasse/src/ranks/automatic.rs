@@ -1,5 +1,14 @@
-//! What `--devices auto`, the default, takes: the GPUs that pass their self-test and that nobody else uses, otherwise CPUs. Ranks of a
-//! launched job each find one GPU, and decide together.
+//! What `--devices auto`, the default, takes: the GPUs that pass their self-test, on which nobody
+//! else computes, and that are not too hot. Otherwise CPUs.
+//!
+//! It is decided once. A process without a launcher decides where settings are checked
+//! (`settings::finish`), and tells the ranks that it starts. `gpu:free:N` becomes a list of numbers
+//! at the same place. Ranks of a launched job each look at the GPU of their local rank, and take
+//! GPUs only if every rank has one of its own (`settings::settle`). The run's record keeps the word
+//! `auto`, not the decision.
+//!
+//! The self-test runs in a process of its own. So the process that starts the ranks takes no memory
+//! of a GPU, and a GPU that hangs is given up after a minute.
 
 use std::collections::HashMap;
 use std::io::Read;
