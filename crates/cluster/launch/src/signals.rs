@@ -1,4 +1,6 @@
 //! Signals to the launcher as readable streams.
+//!
+//! At Ctrl-Z the launcher stops its ranks and then itself. It continues them when it is continued.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read};

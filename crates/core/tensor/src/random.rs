@@ -1,9 +1,12 @@
 //! Random numbers as pure functions: Philox4x32-10, keyed by their purpose.
 //!
-//! There is no generator whose state could differ between ranks, threads or a resumed run. A number is a function of
-//! (seed, purpose, epoch, index, position), so any rank can compute any sample's numbers.
+//! Initial weights, order, augmentation and dropout draw from them. There is no generator whose
+//! state could differ between ranks, threads or a resumed run, and none to save. A number is a
+//! function of (seed, purpose, epoch, index, position), so any rank can compute any sample's
+//! numbers. The epoch is an argument, so nobody can forget to set it.
 //!
-//! Source: J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011; checked against its known answers.
+//! Source: J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011; checked
+//! against its known answers.
 
 mod fill;
 mod permutation;

@@ -1,5 +1,8 @@
-//! Callbacks: code that is notified of a run's events and may steer it. The terminal's reporter, `metrics.jsonl`,
-//! TensorBoard and the charts are callbacks, like a user's own.
+//! Callbacks: code that is notified of a run's events and may steer it. The terminal's reporter,
+//! `metrics.jsonl`, TensorBoard and the charts are callbacks, like a user's own.
+//!
+//! A callback on one rank may stop all ranks. An epoch's record is on disk before the checkpoint
+//! that ends the epoch, and the reporter prints after it.
 
 mod control;
 mod events;

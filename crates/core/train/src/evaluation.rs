@@ -1,4 +1,8 @@
-//! Loss, accuracy and probabilities of a data set, exact at any world size: every sample counts once.
+//! Loss, accuracy and probabilities of a data set, exact at any world size: every sample counts
+//! once.
+//!
+//! The logits of a batch are read once the next batch is ready, just before that one is submitted.
+//! So the device computes while the loader reads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

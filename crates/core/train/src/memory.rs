@@ -1,7 +1,31 @@
 //! The memory of a run: stated before its first step, and compared with what is free.
 //!
-//! The kernel gives memory when it is first written, so a run that needs too much would be killed in the middle of its first
-//! step. All ranks therefore tell what they need before any writes to its arenas.
+//! The kernel gives memory when it is first written, so a run that needs too much would be killed
+//! in the middle of its first step. All ranks therefore tell what they need before any writes to
+//! its arenas. The ranks of a machine together must find that much in the machine and in their
+//! control groups. Otherwise the run ends there, and names the largest batch whose plan fits.
+//!
+//! # What is counted
+//!
+//! What is stated is the peak of a rank's process ([`RankMemory`]):
+//!
+//! - what the device plans (`Device::memory`, which allocates nothing),
+//! - the batches that exist at a time,
+//! - a base: what the process has before it writes to its arenas, with an allowance for what comes
+//!   later.
+//!
+//! The base has what each loader thread takes for the largest of a few images
+//! (`Dataset::reading_bytes`). A larger image is not counted, and a much smaller one after it frees
+//! its memory (`files::reuse`).
+//!
+//! # What keeps the peak low
+//!
+//! Checkpoints and exports are converted to PyTorch's order and written 4 MiB at a time, so they
+//! take no second copy of the weights. Files are read one tensor at a time, except those of
+//! `--weights`.
+//!
+//! Memory whose size comes from a file is reserved by `files::reserve`, and lack of it is an error
+//! that names the file. For what a library takes without asking, `files::require` asks first.
 
 use enmasse_comm::Group;
 use enmasse_device::{Device, Hosting, Memory};

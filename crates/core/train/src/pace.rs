@@ -1,7 +1,9 @@
 //! Where the time of training goes on each rank, and which rank the others wait for.
 //!
-//! Every step ends when the slowest rank has finished it, so the others wait in the sums of their gradients. A rank's own time
-//! is therefore what remains of its time without that wait. Ranks compare theirs at intervals of an epoch, and at its end.
+//! Every step ends when the slowest rank has finished it, so the others wait in the sums of their
+//! gradients. A rank's own time is therefore what remains of its time without that wait
+//! (`Group::waited`). Ranks gather theirs every 256 steps of an epoch, and at its end. So all know
+//! the slowest one, and compare it with the others and with its own past.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! How a program in Python prepares images for exported weights: a JSON file beside them.
+//! How a program in Python prepares images for exported weights: a JSON file beside them, with the
+//! preparation as numbers and as torchvision's `Compose`.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
-//! The files of rank 0: the run folder's records, checkpoints and logs. No other rank writes a file.
+//! The files of rank 0: the run folder's records, checkpoints and logs. Another rank writes only
+//! its own log, and its flight record after a failure.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};

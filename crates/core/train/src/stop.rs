@@ -1,7 +1,10 @@
-//! Requests to stop a run without losing work: between two steps, on all ranks at the same step, after writing a checkpoint.
+//! Requests to stop a run without losing work: between two steps, on all ranks at the same step,
+//! after writing a checkpoint.
 //!
-//! A request goes to one rank, or to several. Each step carries it to all ranks in a sum that the step computes anyway
-//! ([`enmasse_device::StepInputs::stop`]), so that they agree without a separate message.
+//! A request goes to one rank, or to several. Each step carries it to all ranks in a sum that the
+//! step computes anyway ([`enmasse_device::StepInputs::stop`]), so that they agree without a
+//! separate message. A request of a callback travels like a signal's. In a validation all ranks
+//! agree before each batch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};

@@ -1,4 +1,8 @@
 //! What is counted of the predictions of an evaluation, and the mistakes among them.
+//!
+//! Figures come from counts, which ranks add: images, predictions and correct ones of each class,
+//! for any number of classes, and the confusion matrix. Mistakes are a row for each sample, zero on
+//! every rank but one, so their sum is exact.
 
 use enmasse_comm::Group;
 use enmasse_graph::Plan;

@@ -1,12 +1,15 @@
-//! AMX: products of bf16 pairs by tile registers, in blocks of up to 32 rows x 32 columns, which are four accumulators.
+//! AMX: products of bf16 pairs by tile registers, in blocks of up to 32 rows x 32 columns, which
+//! are four accumulators.
 //!
-//! A register is 16 rows of 64 bytes. Words of A are loaded from their rows, and words of B from their panel, in memory
-//! order. One instruction multiplies 16 rows by 16 words by 16 columns. Smaller operands are copied and filled up with
-//! zeros, except for rows: the second register of a block ends at its last row and may share some rows with the first.
-//! If A's columns are contiguous, the rows of a block are copied in the order of registers first.
+//! A register is 16 rows of 64 bytes. Words of A are loaded from their rows, and words of B from
+//! their panel, in memory order. One instruction multiplies 16 rows by 16 words by 16 columns.
+//! Smaller operands are copied and filled up with zeros, except for rows: the second register of a
+//! block ends at its last row and may share some rows with the first. If A's columns are
+//! contiguous, the rows of a block are copied in the order of registers first.
 //!
-//! The loops are generic over the registers, so that they are tested on any machine. Matmuls of f32 use the code of the
-//! level below.
+//! The loops are generic over the registers, a trait of seven operations. They are tested on
+//! emulated registers on any machine, and on the hardware's where it has them. Matmuls of f32 use
+//! the code of the level below.
 
 #[cfg(test)]
 mod emulated;

@@ -18,6 +18,8 @@
 //!
 //! Workers are restarted at every change. Changing a world in place would need one more answer of the leader where it
 //! now sends [`message::ToMember::Stop`], with an epoch next to the attempt's number.
+//!
+//! The driver (`leader_server`, `agent`, `run`) does the IO, and decides nothing.
 
 mod agent;
 mod leader;

@@ -1,8 +1,11 @@
 //! The environment variables, of any launcher, through which a rank learns its place.
 //!
-//! Parsing is pure: it takes a lookup function, so every combination can be tested without touching the process.
-//! Launchers start each other (torchrun under srun, mpirun in an allocation), and the inner launcher's ranks see the
-//! outer one's variables too. So the launchers are tried in the order of [`Launcher`], innermost first.
+//! Parsing is pure: it takes a lookup function, so every combination can be tested without touching
+//! the process. Launchers start each other (torchrun under srun, mpirun in an allocation), and the
+//! inner launcher's ranks see the outer one's variables too. So the launchers are tried in the
+//! order of [`Launcher`], innermost first. [`Interpretation`] says which launcher decided and why,
+//! and leads to a `Rendezvous`. Under torchrun ranks meet through its agent's store, elsewhere at
+//! ports derived from the job's name.
 
 use std::ffi::OsString;
 

@@ -1,8 +1,11 @@
-//! Settings that have no effect with the value of another setting, or on a data set: one table of them.
+//! Settings that have no effect with the value of another setting, or on a data set: one table of
+//! them. (`enmasse launch` has a table of its own.)
 //!
-//! Only settings that a user gave are checked: on the command line, in the environment, in a file. Defaults and the
-//! values of a saved run are not, so that every run can continue. A setting that is fulfilled anyway, such as
-//! SyncBatchNorm on a single rank, does not count as ineffective.
+//! Only settings that a user gave are checked: on the command line, in the environment, in a file.
+//! Two flags on one command line, one of which disables the other, are an error. In a file or the
+//! environment they are a warning. Defaults and the values of a saved run are not checked, so that
+//! every run can continue. A setting that is fulfilled anyway, such as SyncBatchNorm on a single
+//! rank, does not count as ineffective.
 
 use enmasse_data::{DataKind, DataLayout};
 

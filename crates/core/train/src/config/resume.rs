@@ -1,4 +1,6 @@
 //! Whether a run starts, or goes on from a checkpoint, and from which.
+//!
+//! `--resume best` puts the best checkpoint in the place of the last one.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
-//! The folder of a run that ends before it begins: it holds nothing of use, and goes.
+//! The folder of a run that ends before it begins: it holds nothing of use, and goes. The first
+//! file makes a run.
 
 use std::fs::{remove_dir, remove_file};
 use std::path::Path;

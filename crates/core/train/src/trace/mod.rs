@@ -1,8 +1,15 @@
-//! A timeline of some steps on all ranks: what the thread that trains does, each instruction as far as the device can tell,
-//! and the operations of the communication thread, on one clock.
+//! A timeline of some steps on all ranks (`--trace-steps`), on one clock. It has three sources:
 //!
-//! Recording allocates nothing within a step, since its memory is sized before the first one. After the last one the ranks
-//! compare their clocks once more, and rank 0 writes the file (`report.rs`).
+//! - the trainer: what the thread that trains does,
+//! - the program: each instruction, as far as the device can tell (`Program::start_timeline`; the
+//!   CPU can),
+//! - the flight recorder: the operations of the communication thread, which `FlightFollower` copies
+//!   after each step.
+//!
+//! Recording allocates nothing within a step, since its memory is sized before the first one. After
+//! the last one the ranks compare their clocks once more, and put their times on rank 0's clock
+//! themselves (`Group::compare_clocks`). Rank 0 writes the file (`report.rs`), one rank's events
+//! after another.
 
 mod chrome;
 mod overlap;

@@ -1,7 +1,8 @@
 //! How much of the time of gradients' sums is hidden under computation, and how much could be.
 //!
-//! A sum is hidden while its rank still computes gradients. What remains once the last gradient is ready cannot be hidden,
-//! since the update needs it.
+//! A sum is hidden while its rank still computes gradients. What remains once the last gradient is
+//! ready cannot be hidden, since the update needs it. The time of a sum begins when the last rank
+//! has joined it, which is known with all starts on one clock.
 
 /// The sum of a bucket on one rank, in seconds on the clock of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,7 +1,9 @@
 //! Runs that diverge: which checkpoint stays the last one, and how the run can go on.
 //!
-//! A checkpoint is proven once a step after it has a finite loss. Until then the one before it stays beside it, as
-//! `previous.safetensors`, and takes its place again if that loss, or the validation's, is not finite.
+//! A checkpoint is proven once a step after it has a finite loss. Until then the one before it
+//! stays beside it, as `previous.safetensors` (another name of the same file), and takes its place
+//! again if that loss, or the validation's, is not finite. It gets that name before the new one is
+//! written. So a run that is killed at any moment has both, and its resume decides.
 
 use enmasse_graph::Precision;
 use enmasse_wording::shell_word;

@@ -1,4 +1,13 @@
-//! What a trained model is worth: loss and accuracy on a part of the data, and the classes of images.
+//! What a trained model is worth: loss and accuracy on a part of the data, and the classes of
+//! images.
+//!
+//! # The test part
+//!
+//! Data may have a third part. `fit` checks its labels and leaves it alone. [`Trainer::test`] loads
+//! the best checkpoint into the same program (rank 0 reads it, the others receive it), evaluates,
+//! and writes `test.json`. `validate` and `predict` load the last weights again. The command
+//! `train` calls `fit` and then `test`. A resumed run removes `test.json` before it trains, so a
+//! finished run without the file has its test left to do.
 
 use std::sync::Arc;
 

@@ -1,4 +1,7 @@
 //! Keeping what a run has reached: checkpoints, and that only finite state gets into one.
+//!
+//! A checkpoint replaces an earlier one only if every value in it is finite, and so is the
+//! validation loss of the epoch that it ends.
 
 use super::{Session, Trainer};
 use crate::callback::{Callbacks, Request};

@@ -1,8 +1,12 @@
 //! The output of a command: figures for scripts on standard output, and text for people.
 //!
-//! Class names, file names and members of archives are other people's text. Whatever is printed for people passes
-//! [`one_line`] or [`block`] here, so none of it can move the cursor or pass for a line of its own. In JSON it is escaped. The settings
-//! that libraries name become flags here too, by [`with_flags`].
+//! # Foreign text
+//!
+//! Class names, file names and members of archives are other people's text. Whatever is printed for
+//! people passes [`one_line`] or [`block`] here, so none of it can move the cursor or pass for a
+//! line of its own. Fields of printed tables pass `csv::field`, which also defuses formulas. In
+//! JSON names are as they are, escaped. The settings that libraries name become flags here too, by
+//! [`with_flags`].
 
 pub mod csv;
 pub mod screen;

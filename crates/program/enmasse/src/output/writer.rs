@@ -1,7 +1,10 @@
-//! The thread that writes to standard output and standard error, so that no other thread waits for their reader.
+//! The thread that writes to standard output and standard error, so that no other thread waits for
+//! their reader.
 //!
-//! A terminal may take nothing for hours (Ctrl-S, a frozen ssh). Training goes on meanwhile: lines wait in a queue, and
-//! lines of progress, which are replaced anyway, are left out. Only a queue of thousands of lines holds its callers back.
+//! A terminal may take nothing for hours (Ctrl-S, a frozen ssh), and that must hold up no thread
+//! that keeps the job alive. Training goes on meanwhile: results wait in a queue of 4 MiB, and
+//! lines of progress, which are replaced anyway, are left out. Only a full queue holds its callers
+//! back. The launcher's copies of its ranks' output have such a thread each.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};

@@ -1,8 +1,10 @@
-//! Files that appear whole or not at all; regular files, read within limits; locks and free space; `~` in paths; the folder
-//! of caches.
+//! Files that appear whole or not at all; regular files, read within limits; locks and free space;
+//! `~` in paths; the folder of caches.
 //!
-//! Files for other processes are written to a temporary file, synced and renamed into place, so that no reader sees
-//! half of one. Nothing here knows a file's purpose.
+//! Files for other processes are written to a temporary file, synced and renamed into place, so
+//! that no reader sees half of one. Only regular files are read ([`open_regular`]): a pipe or a
+//! device under a file's name is an error that says what it is. Nothing here knows a file's
+//! purpose.
 
 mod cache;
 mod error;
