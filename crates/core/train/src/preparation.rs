@@ -1,4 +1,8 @@
-//! How images are prepared for the model: the suggestions of the kind of data set, overridden by the configuration.
+//! How images are prepared for the model: the suggestions of the kind of data set, overridden by
+//! the configuration.
+//!
+//! A data set suggests size, constants and augmentation (`DataKind`), and the user's settings
+//! override these. [`Preparation`] is the result, computed in one place, and checkpoints keep it.
 
 use enmasse_data::{DataKind, Dataset, OpenOptions, RemoteOptions, Sampler, SplitKind};
 use enmasse_image::{

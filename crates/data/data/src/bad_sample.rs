@@ -1,4 +1,13 @@
-//! Samples that cannot be read, and the limit up to which a loader skips them.
+//! Samples that cannot be read, and the limit up to which a loader skips them (`--on-bad-sample`).
+//!
+//! In training the next sample in the order of the epoch takes the place. That is a function of
+//! order, position and files alone, so neither ranks, threads nor a resume change it. Evaluation
+//! masks the place, like one past the end of the data. Lack of memory, or a fault of a server, is
+//! no fault of a sample, and always ends the run.
+//!
+//! A batch names the samples that it skipped. Ranks exchange them after each validation and where a
+//! run stops, and then decide alike whether there are too many ([`skip_limit`]). A rank that finds
+//! too many alone ends the run at once.
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
 //! One batch: its memory, how many threads fill it, and how its memory returns to the loader.
 //!
-//! The device reads the buffer into which the images are written, so a [`HostMemory`] allocates it. The memory of
-//! dropped batches serves later ones: a driver may take long to allocate more.
+//! Images are RGB bytes `[size, size, 3]`. The device reads the buffer into which they are written,
+//! so a [`HostMemory`] allocates it, which a device may define (page-locked memory of a GPU). The
+//! memory of dropped batches serves later ones: a driver may take long to allocate more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

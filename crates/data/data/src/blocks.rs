@@ -1,7 +1,9 @@
-//! An order that reads data in the order in which they lie, block after block, and is random all the same.
+//! An order that reads data in the order in which they lie, block after block, and is random all
+//! the same.
 //!
-//! The blocks of a data set ([`Dataset::blocks`]) are put into random order. Then the samples of each few neighbours are
-//! shuffled among each other, so that no more than these blocks are read at a time.
+//! The blocks of a data set ([`Dataset::blocks`]) are put into random order. Then the samples of
+//! each 16 neighbours are shuffled among each other, so that no more than these blocks are read at
+//! a time.
 
 use std::ops::Range;
 use std::sync::Arc;

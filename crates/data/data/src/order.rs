@@ -1,4 +1,5 @@
-//! Which samples form which batch: pure functions of (seed, epoch), independent of the number of ranks.
+//! Which samples form which batch: pure functions of (seed, epoch), independent of the number of
+//! ranks. A position in an epoch is the state of a run.
 //!
 //! A *global batch* is cut into shards: shard s of S is its s-th contiguous piece.
 

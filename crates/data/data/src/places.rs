@@ -1,5 +1,13 @@
-//! Where the samples of a global batch are. The last batch of an epoch may have fewer samples than places: each shard then has as many
-//! as any other, or one less than the first ones, in its first places.
+//! Where the samples of a global batch are.
+//!
+//! The last batch of an epoch may have fewer samples than places, and has the plan of all others.
+//! Each shard has as many of its samples as any other, or one less, in its first places. The other
+//! places show the first samples of the epoch once more, again and again if the whole epoch is
+//! smaller than one batch. They have no label there, so only batch norm sees them.
+//!
+//! The plan divides the loss by all places, and multiplies it by places per sample
+//! (`CompileOptions::weighted_loss`). A resume with another global batch needs no other plan, and
+//! no batch norm has a single value.
 
 /// The places of a global batch, shard after shard.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,10 @@
-//! The threads that read, decode and transform images. They are started once, and end when the last loader that uses
-//! them is dropped.
+//! The threads that read, decode and transform images. They are started once, and end when the last
+//! loader that uses them is dropped.
+//!
+//! Where a file system does not answer one rank, the deadline of the group ends the run, and the
+//! cause says that the rank was reading a batch. Where no rank waits for another, the pool's own
+//! limit does ([`DecodePool::timeout`]), and the error names an image. Listing the folders of a
+//! data set has no limit.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

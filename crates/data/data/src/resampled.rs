@@ -1,8 +1,10 @@
-//! Orders in which samples are sampled more or less often than once an epoch: each class equally often, or each sample several
-//! times in a row (repeated augmentation).
+//! Orders in which samples are sampled more or less often than once an epoch: each class equally
+//! often, or each sample several times in a row (repeated augmentation).
 //!
-//! Samples come from endless streams: permutations, one after the other, so that a sample returns only after all others of its
-//! stream. An epoch goes on where the one before has ended, which follows from its number alone.
+//! Samples come from endless streams: permutations, one after the other, so that a sample returns
+//! only after all others of its stream. An epoch goes on where the one before has ended, which
+//! follows from its number alone, so nothing is kept between epochs. A repetition of a sample in an
+//! epoch is another draw of it, with random numbers of its own.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

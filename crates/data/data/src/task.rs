@@ -1,5 +1,14 @@
-//! What one task of a loader makes: the image of a place in a batch, or the two images of a pair that is mixed. A pair is
-//! one task, so no thread waits for another.
+//! What one task of a loader makes: the image of a place in a batch, or the two images of a pair
+//! that is mixed (`--mixup`, `--cutmix`).
+//!
+//! Pairs are neighbouring places of the global batch (`EpochOrder::partner`), so neither shards nor
+//! ranks change them. A pair is one task, so no thread waits for another: it makes both images and
+//! mixes their bytes. Where two ranks share a pair, both make it.
+//!
+//! The list of transforms says whether to mix (`TrainTransform::mixing`), and so do its text, which
+//! ranks compare, and the plan, which has two more inputs for it. The loader puts the label with
+//! the larger share first, so counting correct predictions needs no second label. Evaluation plans
+//! have no such inputs, and refuse a mixed batch.
 
 use crate::{EpochOrder, Sharding};
 

@@ -1,4 +1,4 @@
-//! An image: its dimensions and its pixels.
+//! An image: its dimensions and its pixels, RGB bytes `[height, width, 3]`.
 
 use std::io;
 

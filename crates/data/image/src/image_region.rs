@@ -1,4 +1,14 @@
 //! A part of an image: what a loader reads of one whose crop is known before it is decoded.
+//!
+//! The first transform of a list may say what it cuts out of an image, given its dimensions
+//! (`Transform::crop_resize`): a pure function of (seed, epoch, sample). The loader hands that to
+//! the data set (`Dataset::read_part`), and a JPEG is decoded only where the part needs it.
+//! Entropy-coded data before the part are skipped, and data below it are not read. The pixels are
+//! those of the whole image.
+//!
+//! For training a part may also be decoded at 1/2, 1/4 or 1/8 of its size, while it keeps as many
+//! pixels as the transform makes of it in both directions (`--decode fast`). `--decode exact`
+//! leaves that out. Validation, `eval` and `predict` always decode at full size.
 
 use std::io;
 use std::ops::Range;

@@ -1,4 +1,8 @@
 //! The constants by which a device normalises pixels.
+//!
+//! Images are bytes from the loader to the device, which normalises them. For a grey data set there
+//! is one entry, and the plan's first instruction takes one channel, so the model equals PyTorch's
+//! for grey images.
 
 use serde::{Deserialize, Serialize};
 

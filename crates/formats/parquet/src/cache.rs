@@ -1,4 +1,8 @@
-//! Pages that were read lately, shared by all threads: a page holds many images, and each would read it anew.
+//! Pages that were read lately, shared by all threads: a page holds many images, and each would
+//! read it anew.
+//!
+//! A page is read and decompressed whole, by one thread while others wait, and kept with others up
+//! to a limit.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

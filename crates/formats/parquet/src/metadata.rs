@@ -1,6 +1,10 @@
-//! What a Parquet file says of itself at its end: the columns, the groups of rows, and where the values of a column lie.
+//! What a Parquet file says of itself at its end: the columns, the groups of rows, and where the
+//! values of a column lie.
 //!
-//! Source: the format's `parquet.thrift`. Numbers of a file are compared with its length before they count.
+//! Numbers of a file are compared with its length before they count. No byte belongs to two groups
+//! of rows.
+//!
+//! Source: the format's `parquet.thrift`.
 
 use crate::thrift::{Fault, Reader};
 

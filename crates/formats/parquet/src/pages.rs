@@ -1,4 +1,6 @@
 //! The pages of a column in a group of rows: where they lie, found by their heads.
+//!
+//! At most 1000 of them may be without values, so that a small file takes little time.
 
 use std::ops::Range;
 

@@ -1,7 +1,10 @@
-//! Reading ahead: what is about to be read is fetched before it is needed, several pieces at a time, in the order of use.
+//! Reading ahead: what is about to be read is fetched before it is needed, several pieces at a
+//! time, in the order of use.
 //!
-//! Nothing depends on it but time. A piece that could not be fetched is left to the thread that needs it, whose attempts and
-//! errors are its own. Pieces go into the cache, where threads and processes that wait for one find it.
+//! A loader says in which order its tasks will need which bytes (its source's `needs`, and
+//! `Dataset::extent`). A thread hands the missing pieces to those that fetch, and the cache and its
+//! locks do the rest. Nothing depends on it but time. A piece that could not be fetched is left to
+//! the thread that needs it, whose attempts and errors are its own.
 
 use std::collections::VecDeque;
 use std::ops::Range;

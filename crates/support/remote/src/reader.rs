@@ -1,7 +1,12 @@
-//! An object that is read from its start to its end: what follows is fetched before it is needed, several runs of pieces at a time.
+//! An object that is read from its start to its end: what follows is fetched before it is needed,
+//! several runs of pieces at a time.
 //!
-//! As with [`Ahead`](crate::Ahead), nothing depends on it but time: a run that could not be fetched ahead is left to the reader, whose
-//! attempts and errors are its own. What was fetched goes to the reader without a detour, so a cache without room costs no more requests.
+//! Archives are indexed by it. Reading their headers alone would save no time: each says where the
+//! next one is, so a sample would cost the latency of a request.
+//!
+//! As with [`Ahead`](crate::Ahead), nothing depends on it but time: a run that could not be fetched
+//! ahead is left to the reader, whose attempts and errors are its own. What was fetched goes to the
+//! reader without a detour, so a cache without room costs no more requests.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Seek, SeekFrom};

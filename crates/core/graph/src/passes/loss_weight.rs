@@ -1,7 +1,9 @@
-//! A weight of the loss that comes with each batch, so that a batch that is not full counts by its samples.
+//! A weight of the loss that comes with each batch, so that a batch that is not full counts by its
+//! samples.
 //!
-//! The plan divides the loss by all places of a global batch. The weight is their number by that of the samples, and the same for all
-//! shards; it multiplies the loss, and the first gradient of backward. The weight of a full batch is 1, which changes no bit.
+//! The plan divides the loss by all places of a global batch. The weight is their number by that of
+//! the samples, and the same for all shards. It multiplies the loss, and the first gradient of
+//! backward. The weight of a full batch is 1, which changes no bit.
 
 use enmasse_tensor::DType;
 

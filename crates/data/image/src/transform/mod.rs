@@ -1,7 +1,16 @@
 //! torchvision's transforms for training and evaluation, on `u8` images. The device normalises.
 //!
-//! Training images go through a list of [`Transform`]s. Each draws its random numbers under its own key, as a pure
-//! function of (seed, key, epoch, sample index), so adding one leaves the draws of the others unchanged.
+//! Training images go through a list of [`Transform`]s ([`TrainTransform`]). Each draws its random
+//! numbers under its own key, as a pure function of (seed, key, epoch, sample index), so adding one
+//! leaves the draws of the others unchanged. Two transforms with one key are refused. The list's
+//! text names all of them.
+//!
+//! # Augmentation
+//!
+//! torchvision's operations are methods of the [`Canvas`]: tables of bytes, fixed point, and floats
+//! only where Pillow rounds them. The transforms draw, and call them. The crop comes first and
+//! erasing last, so everything but the crop works on images of the batch's size. Tests compare
+//! checksums of torchvision's results on PIL images.
 
 mod auto;
 mod canvas;

@@ -1,7 +1,9 @@
 //! Pieces of objects on the local disk, shared by the processes of a user on a machine.
 //!
-//! A piece is a file that begins with a hash of what follows it, of its number, and of its object's version. So a file that was
-//! damaged, or is another one's, counts as missing. Which pieces there are is for the file system to say; nothing is stored twice.
+//! A piece has 1 MiB. It is a file that begins with a hash of the piece's number and of what
+//! follows, keyed by the object's address, server and version. So a file that was damaged, or is
+//! another one's, counts as missing. Which pieces there are is for the file system to say; nothing
+//! is stored twice. A lock for each piece lets one process fetch it for all.
 
 mod room;
 

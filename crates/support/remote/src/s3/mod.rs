@@ -1,7 +1,8 @@
 //! Objects in the buckets of S3 and of storage that speaks its protocol.
 //!
-//! The crate `object_store` knows the protocol: signatures, ways to credentials, addresses of buckets. Requests go through our own
-//! transport, which has the limits, and which gives each fault its words.
+//! The crate `object_store` knows the protocol: signatures, ways to credentials, addresses of
+//! buckets. It is polled on the thread that waits. Requests go through our own transport, which
+//! blocks, has the limits, and gives each fault its words. Our attempts are the only ones.
 
 mod connector;
 mod profile;
