@@ -3,6 +3,9 @@
 //! Raising and deciding are separate. A rank that meets an error stops at once and *proposes* it as the cause. One
 //! place (the server at rank 0, or this very state where ranks are threads) decides which proposal is the first of the
 //! group, and returns it as the decision. So all ranks report the same cause, even if several fail at the same time.
+//!
+//! Observers of a group are called on a thread of their own, so that none of them holds up a thread
+//! that keeps the job alive.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,6 @@
 //! `--stage DIR`: the data copied to a disk of the node before it is read.
+//!
+//! Ranks of a launched job meet each second while they copy, so a slow node does not end the run.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
