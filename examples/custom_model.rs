@@ -51,11 +51,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     // A launcher, ours or torchrun, tells each rank its place; without one this is a single process.
     let launched = std::env::var_os("RANK").is_some();
     let group = if launched { Rendezvous::from_environment()?.join()? } else { Group::single() };
-    let threads = std::thread::available_parallelism()?.get().div_ceil(group.world_size());
-    let device = device("cpu", threads)?;
+    let device = device_of_rank("cpu", &group)?;
 
     let is_first = group.rank() == 0;
-    let mut trainer = Trainer::new(config, device.as_ref()).group(group).loader_threads(threads);
+    let mut trainer = Trainer::new(config, device.as_ref()).group(group);
     if is_first {
         trainer = trainer.callback(Lines);
     }

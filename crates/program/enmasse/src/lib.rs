@@ -63,5 +63,5 @@ pub mod prelude {
     };
 
     pub use crate::TrainedModel;
-    pub use crate::devices::with_threads as device;
+    pub use crate::devices::{of_rank as device_of_rank, with_threads as device};
 }

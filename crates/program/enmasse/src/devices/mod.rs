@@ -11,12 +11,16 @@
 //! ```
 
 mod self_test;
+mod share;
 
 use std::sync::OnceLock;
 
+use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, DeviceRequest, Seen};
+use enmasse_train::ProgramConfig;
 
 pub use self_test::{has_passed, self_test};
+pub use share::Share;
 
 /// A kind of device, as named in `--devices KIND:N`.
 #[derive(Clone, Copy)]
@@ -138,6 +142,13 @@ pub fn open(kind: &str, request: &DeviceRequest) -> Result<Box<dyn Device>, Devi
 /// A device of a kind with this many computing threads, for programs other than `enmasse`.
 pub fn with_threads(kind: &str, threads: usize) -> Result<Box<dyn Device>, DeviceError> {
     open(kind, &DeviceRequest { threads: vec![threads], ..DeviceRequest::default() })
+}
+
+/// A device of a kind for this rank of a group, for programs other than `enmasse`: the ranks of a machine divide its cores, and take
+/// the GPU of their number. All ranks must call it.
+pub fn of_rank(kind: &str, group: &Group) -> Result<Box<dyn Device>, DeviceError> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    open(kind, &Share::of(group, 0)?.request(&ProgramConfig::default(), cores))
 }
 
 #[cfg(test)]

@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use enmasse::devices::Share;
 use enmasse_comm::{Cause, CauseKind, Group, GroupOptions};
 use enmasse_cpu::{Cores, Pinned};
-use enmasse_device::{Device, DeviceRequest};
+use enmasse_device::Device;
 use enmasse_doctor::FailureRecord;
 use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_threads};
 use enmasse_system::machine::NearProcessors;
@@ -40,21 +41,10 @@ pub struct Rank {
     attempt: usize,
 }
 
-/// A rank's place on its machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Share {
-    /// Its number among the ranks that the launcher has started there.
-    local_rank: usize,
-    /// Its number among the ranks that may run on the same cores, and their number. Launchers that bind ranks give each its
-    /// own cores, or share some among a few; the others leave all cores to all ranks, to be divided here.
-    sharer: usize,
-    sharers: usize,
-}
-
 impl Rank {
     /// A single rank.
     pub fn alone() -> Self {
-        Rank { group: None, share: Share { local_rank: 0, sharer: 0, sharers: 1 }, attempt: 0 }
+        Rank { group: None, share: Share::WHOLE, attempt: 0 }
     }
 
     /// How many times the job's launcher has restarted it; equal on all ranks.
@@ -84,9 +74,7 @@ impl Rank {
 
     /// This rank's share of the machine for computing.
     pub fn device(&self, config: &RunConfig) -> Result<Box<dyn Device>, Failure> {
-        let Share { local_rank, sharer, sharers } = self.share;
-        let threads = (0..sharers).map(|rank| config.program.threads_of_rank(cores(), rank, sharers)).collect();
-        settings::device(config, DeviceRequest { local_rank, threads, sharer, ..DeviceRequest::default() })
+        settings::device(config, self.share.request(&config.program, cores()))
     }
 
     /// This rank's share of the machine for decoding.
@@ -146,23 +134,6 @@ fn near(device: &dyn Device) -> Option<(Cores, NearProcessors)> {
     Some((cores, near))
 }
 
-/// This rank's place on its machine, which all ranks find out together.
-fn share(group: &Group, node: usize) -> Result<Share, Failure> {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let machine = format!("{host} {node}");
-    let cores = Cores::available().map_or(String::new(), |cores| cores.to_string());
-    let of_all = |own: &str| group.all_gather_bytes(own.as_bytes()).map_err(Failure::error);
-    let (local_rank, _) = among_equals(&of_all(&machine)?, group.rank());
-    let (sharer, sharers) = among_equals(&of_all(&format!("{machine} {cores}"))?, group.rank());
-    Ok(Share { local_rank, sharer, sharers })
-}
-
-/// The number of equal values before a rank's own, and in total.
-fn among_equals(all: &[Vec<u8>], rank: usize) -> (usize, usize) {
-    let alike = |ranks: &[Vec<u8>]| ranks.iter().filter(|other| **other == all[rank]).count();
-    (alike(&all[..rank]), alike(all))
-}
-
 /// How long ranks wait for each other.
 fn options(config: &TrainConfig) -> GroupOptions {
     let default = GroupOptions::default();
@@ -192,7 +163,8 @@ pub fn as_rank(
     group.iter().for_each(flight::warn);
     // Rank 0's attempt counts: the launchers of several nodes may each count their restarts separately.
     let attempt = group.as_ref().map_or(launched.place.restart_count, |group| group.attempt() as usize);
-    let share = group.as_ref().map_or(Ok(Rank::alone().share), |group| share(group, launched.place.node));
+    let share =
+        group.as_ref().map_or(Ok(Share::WHOLE), |group| Share::of(group, launched.place.node).map_err(Failure::error));
     let result = share.and_then(|share| body(&Rank { group: group.clone(), share, attempt }));
     let failure = match result {
         Ok(()) => return Ok(()),
@@ -363,19 +335,5 @@ mod tests {
         check(Status::Code(143), Some(&cause), None);
         check(Status::Code(1), None, None);
         check(Status::Signal(15), None, None);
-    }
-
-    #[test]
-    fn ranks_divide_the_cores_that_they_share() {
-        let check = |ranks: &[&str], expected: &[(usize, usize)]| {
-            let all: Vec<_> = ranks.iter().map(|rank| rank.as_bytes().to_vec()).collect();
-            let found: Vec<_> = (0..all.len()).map(|rank| among_equals(&all, rank)).collect();
-            assert_eq!(found, expected, "{ranks:?}");
-        };
-        check(&["a 0 0,1"], &[(0, 1)]);
-        check(&["a 0 0,1", "a 0 0,1", "b 1 0,1"], &[(0, 2), (1, 2), (0, 1)]);
-        // Bound by the launcher: each to its own cores, or two to a memory node.
-        check(&["a 0 0,1", "a 0 2,3"], &[(0, 1), (0, 1)]);
-        check(&["a 0 0,1", "a 0 2,3", "a 0 0,1", "a 0 2,3"], &[(0, 2), (0, 2), (1, 2), (1, 2)]);
     }
 }

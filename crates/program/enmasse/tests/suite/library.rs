@@ -117,3 +117,21 @@ fn a_run_of_an_own_model_is_for_its_own_program() {
     assert!(ended.stdout.starts_with("wrote ") && ended.stdout.contains("2 tensors"), "{ended:?}");
     assert!(TrainedModel::open_own(&run, |x: Tensor, classes| x.flatten().linear("other", classes)).is_err());
 }
+
+/// Regression test: a program had to say how many threads compute, and the ranks of a machine together took more than its cores.
+#[test]
+fn ranks_of_a_program_divide_the_cores() {
+    let check = |ranks: usize| {
+        let names =
+            enmasse::launch::spawn(ranks, |group| Ok::<_, TrainError>(device_of_rank("cpu", &group)?.name())).unwrap();
+        let threads = |name: &String| {
+            let (_, after) = name.split_once(", ").unwrap();
+            after.split(' ').next().unwrap().parse::<usize>().unwrap()
+        };
+        let cores = std::thread::available_parallelism().unwrap().get();
+        assert_eq!(names.iter().map(threads).sum::<usize>(), cores.max(ranks), "{names:?}");
+    };
+    check(1);
+    check(2);
+    check(3);
+}
