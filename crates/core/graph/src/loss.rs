@@ -1,6 +1,6 @@
 //! Losses: cross-entropy, or a function on the builder.
 //!
-//! A function ([`PerSample`](crate::PerSample)) takes logits and targets, and gives a number for
+//! A function ([`PerSample`]) takes logits and targets, and gives a number for
 //! each sample. It is recorded after `fuse`, in the phase of the loss, and autodiff differentiates
 //! it like any layer. A position without a sample is masked. So its gradient is 0, even where the
 //! derivative of the function is infinite.

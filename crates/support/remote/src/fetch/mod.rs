@@ -1,7 +1,7 @@
 //! Known data sets from the network: checked, resumed, extracted, whole or not at all.
 //!
 //! Every wait for a server has a limit ([`Fetcher`]): a connection, an answer and every read may
-//! take 30 seconds, and a server that sends a byte now and then is too slow ([`pace`]). So has
+//! take 30 seconds, and a server that sends a byte now and then is too slow (`pace.rs`). So has
 //! everything that a server can make longer: headers, bodies, redirects, entries and decompressed
 //! bytes of archives. Nothing is extracted before its SHA-256 is that of the table, so a server
 //! need not be trusted. The library reads no environment but the proxies' variables.
