@@ -1,4 +1,5 @@
-//! What a scan of folders leaves out, counted and named, since an image that is missing without a word is missed late.
+//! What a scan of folders leaves out, counted and named, since an image that is missing without a
+//! word is missed late. Commands say it at their start.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Containers that are open: as many as a process may well have, out of any number.
+//! Containers that are open: at most 256, as many as a process may well have, out of any number.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};

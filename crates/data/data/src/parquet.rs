@@ -1,7 +1,10 @@
-//! Images in Parquet files, as Hugging Face writes data sets: a column of images' bytes and one of labels, in groups of rows.
+//! Images in Parquet files, as Hugging Face writes data sets: a column of images' bytes and one of
+//! labels, in groups of rows.
 //!
-//! Labels are read once. An image's page, which holds those of many rows, is read when the first of them is needed, and kept
-//! for the others.
+//! Opening reads the end of each file and its column of labels; 8 bytes a sample stay in memory.
+//! The pages of a group of rows are found by their heads when its first image is read. An image's
+//! page, which holds those of many rows, is read when the first of them is needed, and kept for the
+//! others. What is kept is a part of the stated memory.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};

@@ -1,4 +1,9 @@
 //! The parts of one data set: a random draw per class, and what the parts must fulfil.
+//!
+//! A layout lists its samples once ([`Scanned`]): all of them, or its parts. What follows is the
+//! same for each layout: the draw of a validation part, labels by another model's classes
+//! (`relabel`), what `eval` evaluates. A run keeps a list of files in `split.json`. Archives are
+//! opened again and split by the same rule.
 
 use std::path::Path;
 

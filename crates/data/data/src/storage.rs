@@ -1,4 +1,8 @@
 //! Where data lie: in files of this machine, or in objects on servers.
+//!
+//! [`Storage`] opens a path as a file or an address as an object, and a [`Container`] is either. So
+//! packed files, archives and Parquet files have one code and one order. What the headers of an
+//! archive say is kept beside the pieces of its object (`Container::known`).
 
 use std::fs;
 use std::io;

@@ -1,8 +1,11 @@
-//! A data set in one file: its parts, the names of classes and samples, and the images. `docs/packed-file.md` describes it
-//! byte by byte.
+//! A data set in one file: its parts, the names of classes and samples, and the images.
+//! `docs/packed-file.md` describes it byte by byte.
 //!
-//! Opening reads the header, the classes and the labels, but neither the index nor a record. A record is checked against its hash
-//! the first time that a process reads it.
+//! Opening reads the header, the metadata and the labels, and checks their hashes; 4 bytes a sample
+//! stay in memory. It reads neither the index nor a record. A record is found by two offsets of the
+//! index, which are read when they are needed. Its hash covers its part, number and label too, so
+//! the index needs no hash. A record is checked against it the first time that a process reads it.
+//! Of raw images, later reads take only the rows that a crop needs.
 
 mod header;
 mod pack;

@@ -1,4 +1,6 @@
 //! Packs an opened data set into one file: what becomes of each image, and the order of the work.
+//!
+//! The threads that make images for a new file do not change it: the images are written in order.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,14 @@
-//! A copy of a data set on a disk of this node, made once for all processes that read it there.
+//! A copy of a data set on a disk of this node (`--stage`), made once for all processes that read
+//! it there.
 //!
-//! The copy has the names of the original, so that it is listed in the same order, and it appears whole or not at all. It stays
-//! for later runs, which use it as long as names, lengths and times of the original are the same.
+//! The copy has the names of the original, so that it is listed in the same order, and it appears
+//! whole or not at all. It stays for later runs, which use it as long as names, lengths and times
+//! of the original are the same. The tables of ImageNet above a tree are copied with it.
+//!
+//! A lock, which ends with its owner's process, chooses the process that copies. The others wait
+//! for as long as its count of bytes grows. The copy is renamed when it is complete and on the
+//! disk, and a marker with a hash of all names, lengths and times is written last. A later run
+//! compares it with the original and with the copy.
 
 mod copy;
 mod tree;
