@@ -99,7 +99,7 @@ def main():
     child = lambda *words: subprocess.run([a.peer, __file__, *words], check=True, text=True, stdout=subprocess.PIPE).stdout
     if not a.large.exists():
         child("--data", str(a.data), "--large", str(a.large), "--child", "enlarge")
-    build = ["cargo", "build", "--release", "-p", "enmasse-data", "--example", "loader_bench"]
+    build = ["cargo", "build", "--release", "-p", "enmasse-datasets", "--example", "loader_bench"]
     subprocess.run(build, check=True)
     ours = Path(os.environ.get("CARGO_TARGET_DIR", "target")) / "release/examples/loader_bench"
     run = lambda *words: [json.loads(line) for line in subprocess.run([ours, *map(str, words)], check=True, text=True, stdout=subprocess.PIPE).stdout.splitlines()]

@@ -91,7 +91,7 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--program", type=Path, help="an earlier build of loader_bench, to compare")
     a = p.parse_args()
-    build = ["cargo", "build", "--release", "-p", "enmasse-data", "--example", "loader_bench"]
+    build = ["cargo", "build", "--release", "-p", "enmasse-datasets", "--example", "loader_bench"]
     subprocess.run(build, check=True)
     programs = {"": Path(os.environ.get("CARGO_TARGET_DIR", "target")) / "release/examples/loader_bench"}
     if a.program:

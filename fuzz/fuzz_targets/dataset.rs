@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use enmasse_data::{OpenOptions, open};
+use enmasse_datasets::{OpenOptions, open};
 use enmasse_fuzz::folder;
 
 const CIFAR_10: [&str; 7] =

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use enmasse_data::{OpenOptions, open};
+use enmasse_datasets::{OpenOptions, open};
 use enmasse_fuzz::folder;
 use test_support::heap::peak_of;
 

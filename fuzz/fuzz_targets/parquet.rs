@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use enmasse_data::{OpenOptions, open_whole};
+use enmasse_datasets::{OpenOptions, open_whole};
 use enmasse_fuzz::folder;
 use test_support::heap::peak_of;
 

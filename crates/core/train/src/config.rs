@@ -35,7 +35,7 @@ mod value;
 
 use std::path::PathBuf;
 
-use enmasse_data::RemoteOptions;
+use enmasse_datasets::RemoteOptions;
 use enmasse_weights::Rename;
 
 pub use aliases::{ALIASES, Meaning, answer, is_near};

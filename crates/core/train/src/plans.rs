@@ -99,7 +99,7 @@ pub(crate) fn training_metrics(plans: &Plans) -> &[Measured] {
 
 #[cfg(test)]
 mod tests {
-    use enmasse_data::DataKind;
+    use enmasse_datasets::DataKind;
     use enmasse_graph::{Per, Tensor};
 
     use super::*;

@@ -4,7 +4,8 @@
 //! A data set suggests size, constants and augmentation (`DataKind`), and the user's settings
 //! override these. [`Preparation`] is the result, computed in one place, and checkpoints keep it.
 
-use enmasse_data::{DataKind, Dataset, OpenOptions, RemoteOptions, Sampler, SplitKind};
+use enmasse_data::{Dataset, Sampler};
+use enmasse_datasets::{DataKind, OpenOptions, RemoteOptions, SplitKind};
 use enmasse_image::{
     AugMix, AutoAugment, ColorJitter, Crop, ErasingValue, EvalTransform, GaussianBlur, Grayscale, Mixing,
     Normalization, RandAugment, RandomErasing, RandomGrayscale, RandomPerspective, RandomRotation, RandomVerticalFlip,

@@ -4,10 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use enmasse_comm::ComparedText;
-use enmasse_data::{
-    AHEAD_BYTES, DataError, DataKind, DataLayout, DataWarning, Dataset, DecodePool, Folder, LeftOut, OpenOptions,
-    Split, folder_of,
-};
+use enmasse_data::{AHEAD_BYTES, DataError, Dataset, DecodePool};
+use enmasse_datasets::{DataKind, DataLayout, DataWarning, Folder, LeftOut, OpenOptions, Split, folder_of};
 use enmasse_image::TrainTransform;
 use serde::Deserialize;
 
@@ -98,9 +96,9 @@ impl TrainingData {
         TrainingData { augment: Some(Arc::new(augment)), ..self }
     }
 
-    /// Opens the data in `root` ([`enmasse_data::open`]): a known data set, images to be split, or images in parts.
+    /// Opens the data in `root` ([`enmasse_datasets::open`]): a known data set, images to be split, or images in parts.
     pub fn open(root: &Path, options: &OpenOptions) -> Result<Self, TrainError> {
-        let opened = enmasse_data::open(root, options)?;
+        let opened = enmasse_datasets::open(root, options)?;
         Ok(TrainingData {
             kind: opened.kind,
             layout: opened.layout,

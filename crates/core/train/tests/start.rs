@@ -1,7 +1,7 @@
 //! The cost of a start: no second copy of the weights, little processor time, and the memory of a step.
 
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::DataKind;
+use enmasse_datasets::DataKind;
 use enmasse_device::{Device, Hosting};
 use enmasse_train::{Objective, Preparation, TrainConfig, compile_plans, initialize};
 use rustix::time::{ClockId, clock_gettime};

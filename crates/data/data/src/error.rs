@@ -153,15 +153,18 @@ impl std::fmt::Debug for DataError {
 }
 
 impl DataError {
-    pub(crate) fn read(path: impl Into<PathBuf>, source: io::Error) -> Self {
+    /// The error of a file or folder that could not be opened, listed or read.
+    pub fn read(path: impl Into<PathBuf>, source: io::Error) -> Self {
         DataError::Read { path: path.into(), source }
     }
 
-    pub(crate) fn write(path: impl Into<PathBuf>, source: io::Error) -> Self {
+    /// The error of a file or folder that could not be written.
+    pub fn write(path: impl Into<PathBuf>, source: io::Error) -> Self {
         DataError::Write { path: path.into(), source }
     }
 
-    pub(crate) fn layout(path: impl Into<PathBuf>, problem: impl Into<String>) -> Self {
+    /// The error of a file or folder that is not as a data set has it.
+    pub fn layout(path: impl Into<PathBuf>, problem: impl Into<String>) -> Self {
         DataError::Layout { path: path.into(), problem: problem.into() }
     }
 

@@ -92,9 +92,10 @@ pub(crate) fn torch_randperm(n: usize, seed: u64) -> Vec<u32> {
 }
 
 /// CPython's `random.Random(seed)`.
-pub(crate) struct PythonRandom(Mt19937);
+pub struct PythonRandom(Mt19937);
 
 impl PythonRandom {
+    /// `random.seed(seed)`.
     pub fn new(seed: u64) -> Self {
         let (low, high) = (seed as u32, (seed >> 32) as u32);
         let key = if high == 0 { vec![low] } else { vec![low, high] };

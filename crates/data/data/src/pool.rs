@@ -69,15 +69,15 @@ impl DecodePool {
 
     /// The answer to a question about a data set, which may open files, from a thread of the pool. Fails like
     /// [`reading_bytes`](Self::reading_bytes).
-    pub(crate) fn ask<T: Send + 'static>(
+    pub fn ask<T: Send + 'static>(
         &self,
         dataset: &Arc<dyn Dataset>,
-        question: impl Fn(&mut ThreadBuffers) -> T + Send + Sync + 'static,
+        question: impl Fn(&mut ImageRegion) -> T + Send + Sync + 'static,
     ) -> Result<T, DataError> {
         let (send, answer) = channel();
         let run = Arc::new(move |_: usize, scratch: &mut ThreadBuffers| {
             // Nobody waits any more after an earlier error.
-            let _ = send.send(catch_unwind(AssertUnwindSafe(|| question(scratch))));
+            let _ = send.send(catch_unwind(AssertUnwindSafe(|| question(&mut scratch.view))));
         });
         self.submit(Job { tasks: 1, cancelled: Arc::default(), run });
         match answer.recv_timeout(self.timeout) {

@@ -25,30 +25,20 @@ impl DecodePool {
     ///
     /// Fails with the first error of `take`, if `look` panics, or if no result comes for the longest time that a batch waits
     /// for an image.
-    pub fn scan<T: Send + 'static>(
+    pub fn scan<T: Send + 'static, E: From<DataError>>(
         &self,
         dataset: &Arc<dyn Dataset>,
         look: impl Fn(usize, &mut ImageRegion) -> T + Send + Sync + 'static,
-        take: impl FnMut(usize, T) -> Result<(), DataError>,
-    ) -> Result<(), DataError> {
-        self.in_order(dataset, move |index, scratch| look(index, &mut scratch.view), take)
-    }
-
-    /// The same for what `make` makes with a thread's memory, and any error of `take`.
-    pub(crate) fn in_order<T: Send + 'static, E: From<DataError>>(
-        &self,
-        dataset: &Arc<dyn Dataset>,
-        make: impl Fn(usize, &mut ThreadBuffers) -> T + Send + Sync + 'static,
         mut take: impl FnMut(usize, T) -> Result<(), E>,
     ) -> Result<(), E> {
         let (send, results) = channel();
-        let (make, cancel) = (Arc::new(make), Cancel::default());
+        let (look, cancel) = (Arc::new(look), Cancel::default());
         let (samples, job) = (dataset.len(), AHEAD * self.threads());
         let submit = |first: usize| {
-            let (make, send) = (make.clone(), send.clone());
+            let (look, send) = (look.clone(), send.clone());
             let run = Arc::new(move |task: usize, scratch: &mut ThreadBuffers| {
                 let index = first + task;
-                let result = catch_unwind(AssertUnwindSafe(|| make(index, scratch)));
+                let result = catch_unwind(AssertUnwindSafe(|| look(index, &mut scratch.view)));
                 // Nobody waits any more after an earlier error.
                 let _ = send.send((index, result));
             });

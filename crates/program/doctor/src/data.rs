@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use enmasse_data::{DataWarning, Dataset, OpenData, OpenOptions, open};
+use enmasse_data::Dataset;
+use enmasse_datasets::{DataWarning, OpenData, OpenOptions, open};
 
 use crate::report::{Finding, Section};
 use enmasse_wording::counted;

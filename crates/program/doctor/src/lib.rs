@@ -37,7 +37,7 @@ use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use enmasse_data::shapes;
+use enmasse_datasets::shapes;
 use enmasse_system::machine::Limits;
 use enmasse_wording::utc_time;
 

@@ -29,6 +29,8 @@ pub mod devices;
 /// Data sets, images, transforms and loaders.
 pub mod data {
     pub use enmasse_data::*;
+    pub use enmasse_dataset_tools::*;
+    pub use enmasse_datasets::*;
     pub use enmasse_image::*;
 }
 
@@ -52,7 +54,8 @@ pub use trained_model::TrainedModel;
 /// The items that a training program usually needs.
 pub mod prelude {
     pub use enmasse_comm::{Group, Reduce, Rendezvous};
-    pub use enmasse_data::{DataError, Dataset, shapes};
+    pub use enmasse_data::{DataError, Dataset};
+    pub use enmasse_datasets::shapes;
     pub use enmasse_device::{Device, Program};
     pub use enmasse_graph::{Conv, Pool, Tensor};
     pub use enmasse_image::Image;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use enmasse_data::DataKind;
+use enmasse_datasets::DataKind;
 use enmasse_device::{Device, DeviceRequest, Program};
 use enmasse_graph::Tensor;
 use enmasse_train::{

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::address::{Address, Place};
 use crate::cache::{Cache, Pieces};
-use crate::http::HttpObject;
+use crate::http_object::HttpObject;
 use crate::s3::Bucket;
 use crate::source::{Source, Version};
 use crate::transport::Transport;

@@ -7,7 +7,7 @@
 //! every run can continue. A setting that is fulfilled anyway, such as SyncBatchNorm on a single
 //! rank, does not count as ineffective.
 
-use enmasse_data::{DataKind, DataLayout};
+use enmasse_datasets::{DataKind, DataLayout};
 
 use super::{ConfigError, LayeredConfig, RankKind, SETTINGS, Setting, Shuffling, Source, TrainConfig};
 

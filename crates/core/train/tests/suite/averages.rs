@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{DataKind, DecodePool, EvalLoader, Sharding};
+use enmasse_data::{DecodePool, EvalLoader, Sharding};
+use enmasse_datasets::DataKind;
 use enmasse_graph::{Conv, Tensor};
 use enmasse_image::EvalTransform;
 use enmasse_train::{

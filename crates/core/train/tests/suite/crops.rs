@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::fit::{config, cpu, fit, net};
-use enmasse_data::{BadSample, DataError, DataKind, Dataset, DecodePool, EvalLoader, Sharding};
+use enmasse_data::{BadSample, DataError, Dataset, DecodePool, EvalLoader, Sharding};
+use enmasse_datasets::DataKind;
 use enmasse_image::{EvalCrop, Image, ImageRegion, ReadOptions, RegionRequest};
 use enmasse_train::{Classifier, EpochPosition, Evaluation, Images, Prediction, Preparation, evaluate};
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{DataError, DataKind, Dataset, DecodePool, EvalLoader, Sharding, TrainLoader};
+use enmasse_data::{DataError, Dataset, DecodePool, EvalLoader, Sharding, TrainLoader};
+use enmasse_datasets::DataKind;
 use enmasse_device::Device;
 use enmasse_graph::{Conv, Target, Tensor};
 use enmasse_image::{EvalTransform, Image, TrainTransform};

@@ -9,9 +9,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_data::{
-    DataKind, Dataset, DecodePool, OpenOptions, PackForm, PackOptions, RemoteOptions, Unpacked, open, pack,
-};
+use enmasse_data::{Dataset, DecodePool};
+use enmasse_datasets::{DataKind, OpenOptions, PackForm, PackOptions, RemoteOptions, Unpacked, open, pack};
 use enmasse_image::{CropBox, ImageRegion, ReadOptions, RegionRequest, decode};
 use enmasse_train::Images;
 use server::Server;

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_data::{DataKind, DecodePool, EvalLoader, Sharding};
+use enmasse_data::{DecodePool, EvalLoader, Sharding};
+use enmasse_datasets::DataKind;
 use enmasse_train::{
     Callback, CallbackResult, Classifier, Control, EpochPosition, Evaluation, Preparation, RunPaths, TestRecord,
     TrainConfig, TrainError, Trainer, TrainingData, evaluate,

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{DataError, DataKind, Dataset};
+use enmasse_data::{DataError, Dataset};
+use enmasse_datasets::DataKind;
 use enmasse_device::{Device, DeviceError, Hosting, Memory, Program};
 use enmasse_graph::{Choices, Conv, Plan, Plans, Tensor};
 use enmasse_image::Image;

@@ -10,13 +10,13 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use enmasse_data::{
-    Batch, Batches, DataError, DataKind, Dataset, DecodePool, EvalLoader, Sampler, Sharding, TrainLoader, TrainOrder,
+    Batch, Batches, DataError, Dataset, DecodePool, EvalLoader, Sampler, Sharding, TrainLoader, TrainOrder,
 };
 use enmasse_image::{
     AugMix, AutoAugment, AutoAugmentPolicy, Canvas, ColorJitter, Crop, CropBox, EvalCrop, EvalTransform, GaussianBlur,
-    Grayscale, Image, RandAugment, RandomAffine, RandomCrop, RandomErasing, RandomGrayscale, RandomHorizontalFlip,
-    RandomPerspective, RandomResizedCrop, RandomRotation, RandomStream, RandomVerticalFlip, TrainTransform, Transform,
-    TrivialAugmentWide,
+    Grayscale, Image, Normalization, RandAugment, RandomAffine, RandomCrop, RandomErasing, RandomGrayscale,
+    RandomHorizontalFlip, RandomPerspective, RandomResizedCrop, RandomRotation, RandomStream, RandomVerticalFlip,
+    TrainTransform, Transform, TrivialAugmentWide,
 };
 use enmasse_tensor::{HostBuffer, HostMemory, SystemMemory};
 
@@ -112,7 +112,10 @@ fn augmented() -> TrainTransform {
         .then(ColorJitter::new(0.4, 0.4, 0.4, 0.1))
         .then(RandomGrayscale { probability: 0.1 })
         .then(GaussianBlur::new(8, 0.5))
-        .then(RandomErasing::new(0.5, DataKind::Folder.normalization()))
+        .then(RandomErasing::new(
+            0.5,
+            Normalization { mean: vec![0.485, 0.456, 0.406], std: vec![0.229, 0.224, 0.225] },
+        ))
 }
 
 fn eval(dataset: Coded, threads: usize, sharding: Sharding) -> EvalLoader {
@@ -504,18 +507,20 @@ fn samples_that_do_not_fit() {
 /// Draws and pixels of the default transforms, which a run resumed by a later version must reproduce.
 #[test]
 fn usual_transforms_keep_their_bits() {
-    let check = |kind: DataKind, size, expected: u64| {
+    let check = |crop: Crop, flip: f64, size, expected: u64| {
         let pool = DecodePool::new(2).unwrap();
-        let loader = TrainLoader::new(&pool, Arc::new(coded(64)), kind.train_transform(size), ALONE, 11).unwrap();
+        let loader =
+            TrainLoader::new(&pool, Arc::new(coded(64)), TrainTransform::crop_and_flip(size, &crop, flip), ALONE, 11)
+                .unwrap();
         let bytes = (0..2).flat_map(|epoch| loader.epoch(epoch, 0)).flat_map(|batch| content(batch).0);
         // The FNV-1a hash.
         let found =
             bytes.fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
-        assert_eq!(found, expected, "{kind:?} at {size}: {found:#x}");
+        assert_eq!(found, expected, "{crop:?} at {size}: {found:#x}");
     };
-    check(DataKind::Folder, 8, 0xf4b13a2c38f35f4);
-    check(DataKind::Cifar10, 9, 0x10cc0e4c15897e08);
-    check(DataKind::Mnist, 10, 0x7cc9c5774e45f83d);
+    check(Crop::Resized, 0.5, 8, 0xf4b13a2c38f35f4);
+    check(Crop::Padded { padding: 4 }, 0.5, 9, 0x10cc0e4c15897e08);
+    check(Crop::None { resize: 10 }, 0.0, 10, 0x7cc9c5774e45f83d);
 }
 
 /// In torchvision's order: the corners and the middle, then those of the flipped image.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use enmasse_data::DataKind;
+use enmasse_datasets::DataKind;
 use enmasse_device::{Device, HostBatch, Program, StepBatch, StepInputs};
 use enmasse_graph::{Choices, CompileOptions, Mode, Phase, Plans};
 use enmasse_system::machine::peak_rss_bytes;

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use enmasse_data::{
-    DataKind, DataLayout, DataWarning, Dataset, DecodePool, EvalLoader, LeftOut, OpenData, OpenOptions, Sharding,
-    WholeData, holds_known_set, is_packed, open_whole, relabel,
+use enmasse_data::{Dataset, DecodePool, EvalLoader, Sharding};
+use enmasse_datasets::{
+    DataKind, DataLayout, DataWarning, LeftOut, OpenData, OpenOptions, WholeData, holds_known_set, is_packed,
+    open_whole, relabel,
 };
 use enmasse_image::EvalCrop;
 use enmasse_system::files::write_whole;
@@ -164,7 +165,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let form = Form::of(&root);
     let kind = match form {
         Form::Packed | Form::Known => {
-            enmasse_data::open(&root, &layers.config().train.open_options()).map_err(Failure::error)?.kind
+            enmasse_datasets::open(&root, &layers.config().train.open_options()).map_err(Failure::error)?.kind
         }
         Form::Other => DataKind::Folder,
     };
@@ -325,7 +326,7 @@ impl Request {
         let (root, not_copied) = stage(&config, &root, copier)?;
         let found = match form.held_out() {
             Some(part) => {
-                let mut opened = enmasse_data::open(&root, &options).map_err(Failure::error)?;
+                let mut opened = enmasse_datasets::open(&root, &options).map_err(Failure::error)?;
                 let mut part = part;
                 if asked == Asked::Test && part != Part::Test {
                     opened.validation = opened.test.take().ok_or_else(|| no_test_part(&root))?;

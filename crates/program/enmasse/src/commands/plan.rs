@@ -8,7 +8,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_comm::ShardMap;
 use enmasse_cuda::roofline::{GPUS, Gpu, target};
-use enmasse_data::DataKind;
+use enmasse_datasets::DataKind;
 use enmasse_device::{Hosting, Memory};
 use enmasse_graph::{Arena, Choices, Plan, Plans, Target};
 use enmasse_train::{Objective, Preparation, TrainConfig, compile_plans, tune};

@@ -4,9 +4,8 @@ use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use enmasse_data::{
-    BadSample, DataKind, DataLayout, Dataset, DecodePool, LeftOut, holds_unlabelled, list_images, open_unlabelled,
-};
+use enmasse_data::{BadSample, Dataset, DecodePool};
+use enmasse_datasets::{DataKind, DataLayout, LeftOut, holds_unlabelled, list_images, open_unlabelled};
 use enmasse_image::decode::MAX_FILE_BYTES;
 use enmasse_train::{Guess, Images, LayeredConfig, Prediction, Surroundings, TrainConfig};
 

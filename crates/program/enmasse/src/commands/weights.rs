@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
-use enmasse_data::DataKind;
+use enmasse_datasets::DataKind;
 use enmasse_models::Model;
 use enmasse_train::{
     Classifier, Devices, LayeredConfig, Preparation, ProgramConfig, RunConfig, Setting, Source, is_checkpoint,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use enmasse_data::{is_remote, is_self_contained};
+use enmasse_datasets::{is_remote, is_self_contained};
 
 use crate::failure::Failure;
 

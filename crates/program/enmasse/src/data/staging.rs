@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use enmasse_data::{LeftOut, Stage, StageError, StageEvent, Staged, is_remote, is_self_contained};
+use enmasse_dataset_tools::{Stage, StageError, StageEvent, Staged};
+use enmasse_datasets::{LeftOut, is_remote, is_self_contained};
 use enmasse_train::RunConfig;
 use enmasse_wording::mebibytes;
 

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::ArgMatches;
-use enmasse_data::{DataError, shapes};
+use enmasse_data::DataError;
+use enmasse_datasets::shapes;
 use enmasse_train::RunConfig;
 
 use crate::command_line::settings::{self, Ranks};

@@ -16,7 +16,7 @@ pub mod writer;
 use std::fmt;
 use std::io::ErrorKind;
 
-use enmasse_data::{DataWarning, LeftOut};
+use enmasse_datasets::{DataWarning, LeftOut};
 use enmasse_wording::{block, one_line};
 
 use crate::command_line::flag_names::with_flags;

@@ -82,7 +82,7 @@ fn images_of_data_sets() {
     archive.finish().unwrap();
     fs::create_dir(path("parquet")).unwrap();
     let fixture =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/data/tests/fixtures/parquet.unlabelled.parquet");
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/datasets/tests/fixtures/parquet.unlabelled.parquet");
     fs::copy(fixture, path("parquet/test-0.parquet")).unwrap();
     enmasse(&["data", "pack", &data.display().to_string(), &path("packed")]).well();
 

@@ -31,7 +31,7 @@ fn check(folder: &Path, data: &str, flags: &[&str], [validation, all]: [u64; 2],
 
 /// Forty rows in two Parquet files.
 fn parquet(folder: &Path) -> PathBuf {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/data/tests/fixtures");
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/datasets/tests/fixtures");
     let data = folder.join("parquet");
     fs::create_dir(&data).unwrap();
     for (number, name) in ["snappy", "gzip"].into_iter().enumerate() {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use enmasse_data::{OpenOptions, open};
+use enmasse_datasets::{OpenOptions, open};
 use enmasse_remote::fetch::{Event, Fetcher, KnownSet, SETS, find};
 use enmasse_wording::{counted, mebibytes, one_line, shell_word};
 use serde_json::json;

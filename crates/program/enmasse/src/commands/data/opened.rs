@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::ArgMatches;
-use enmasse_data::{DecodePool, OpenOptions};
+use enmasse_data::DecodePool;
+use enmasse_datasets::OpenOptions;
 use enmasse_image::Crop;
 use enmasse_train::{RunConfig, TrainingData};
 

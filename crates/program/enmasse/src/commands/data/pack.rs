@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValue;
 use clap::{Arg, ArgMatches, Command};
-use enmasse_data::{BadSample, PackForm, PackOptions, Packed, Unpacked, pack, skip_limit};
+use enmasse_data::{BadSample, skip_limit};
+use enmasse_datasets::{PackForm, PackOptions, Packed, Unpacked, pack};
 use enmasse_system::files::folder_of;
 use enmasse_train::{OnBadSample, TrainError};
 use enmasse_wording::{counted, grouped, mebibytes};

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use clap::{ArgMatches, Command};
-use enmasse_data::{BadSample, DataError, DataKind, Moments};
+use enmasse_data::{BadSample, DataError};
+use enmasse_dataset_tools::Moments;
+use enmasse_datasets::DataKind;
 use enmasse_image::{EvalTransform, ImageRegion, RegionRequest, Resizer, Transform};
 use enmasse_train::{OnBadSample, TrainError};
 use enmasse_wording::counted;

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-use enmasse_data::Split;
+use enmasse_datasets::Split;
 
 use super::textured;
 use crate::common::{enmasse, failed, files, refused};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use enmasse_data::Nearest;
+use enmasse_dataset_tools::Nearest;
 use enmasse_wording::counted;
 
 use super::finding::{Finding, Item};

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::fs::read_dir;
 use std::path::{Path, PathBuf};
 
-use enmasse_data::{LeftOut, is_clutter};
+use enmasse_datasets::{LeftOut, is_clutter};
 use enmasse_wording::counted;
 
 use super::finding::{Finding, Item};

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use enmasse_data::{DataError, Dataset, PerceptualHash};
+use enmasse_data::{DataError, Dataset};
+use enmasse_dataset_tools::PerceptualHash;
 use enmasse_image::{ImageFormat, ImageRegion, ReadOptions, RegionRequest, Resizer, decode};
 
 use crate::commands::data::opened::Opened;
@@ -67,7 +68,7 @@ pub fn look(opened: &Opened) -> Result<Vec<Part>, Failure> {
                 Err(error) if error.is_unreadable() => Look { fault: Some(error.problem()), ..Look::default() },
                 other => other?,
             };
-            Ok(())
+            Ok::<(), DataError>(())
         })
         .map_err(Failure::error)?;
         looked.push(Part { name, dataset, looks, root: root.clone() });

@@ -1,0 +1,4 @@
+//! One program of tests: it is linked once, and its tests run side by side.
+
+mod imagenet;
+mod stage;

@@ -1,0 +1,102 @@
+//! WebDataset: the samples of tar archives, in parts if the archives are.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use enmasse_data::{DataError, Dataset};
+
+use super::OpenOptions;
+use super::classes::{Distinct, LABELS, check_test_classes, sort_classes};
+use super::parts::PartName;
+use super::pieces::{Pieces, read_all};
+use crate::file_list::FileList;
+use crate::shards::{ImageLocation, Indexed, Labels, Sample, Shards, index, no_label};
+use crate::split::Scanned;
+use crate::storage::OpenFiles;
+use crate::storage::Storage;
+use crate::{DataLayout, DataWarning};
+
+/// The extension of their names.
+pub(super) const EXTENSION: &str = "tar";
+
+/// The images in archives, whatever their labels.
+pub(super) fn list(storage: &Storage, archives: Vec<PathBuf>) -> Result<Shards, DataError> {
+    let files: Vec<(PathBuf, PartName)> = archives.iter().map(|path| (path.clone(), PartName::Train)).collect();
+    let (mut names, mut places) = (FileList::default(), Vec::new());
+    for (number, indexed) in (0..).zip(read_all(storage, &files, |path, _| index(storage, path, Labels::Ignored))?) {
+        for Sample { name, offset, length, .. } in indexed.samples {
+            names.push(&name, 0);
+            places.push(ImageLocation { offset, archive: number, length });
+        }
+    }
+    let archives = Arc::new(OpenFiles::new(storage.clone(), archives));
+    Ok(Shards::new(archives, vec![String::new()], names, places))
+}
+
+/// Lists the images in archives, which are named relative to `root` to find out their parts.
+pub(crate) fn scan(
+    storage: &Storage,
+    archives: Vec<PathBuf>,
+    root: &Path,
+    options: &OpenOptions,
+) -> Result<Scanned<Shards>, DataError> {
+    let mut pieces = Pieces::new(archives.clone(), root, &[])?;
+    let mut fields: Vec<&str> = options.label_column.iter().map(String::as_str).collect();
+    if fields.is_empty() {
+        fields = LABELS.to_vec();
+    }
+    let mut warnings = Vec::new();
+    let (mut distinct, mut first) = (Distinct::default(), Vec::new());
+    let mut lists: [(FileList, Vec<ImageLocation>); 3] = Default::default();
+    let has_test = pieces.has_test();
+    let is_test = |part: PartName| has_test && part == PartName::Test;
+    let mut indexed = read_all(storage, &pieces.files, |path, part| {
+        index(storage, path, if is_test(part) { Labels::Optional(&fields) } else { Labels::Needed(&fields) })
+    })?;
+    // Tests are often published without labels.
+    let tests = || {
+        let tests = indexed.iter().zip(&pieces.files).filter(|(_, (_, part))| is_test(*part));
+        tests.flat_map(|(indexed, (path, _))| indexed.samples.iter().map(move |sample| (path, sample)))
+    };
+    let is_unlabelled = |(_, sample): &(&PathBuf, &Sample)| sample.label.is_empty();
+    if has_test && tests().all(|sample| is_unlabelled(&sample)) {
+        warnings.push(DataWarning::unlabelled_test(root, "its samples have no labels"));
+        let labelled = indexed.into_iter().zip(&pieces.files).filter(|(_, (_, part))| !is_test(*part));
+        indexed = labelled.map(|(indexed, _)| indexed).collect();
+        pieces = Pieces::new(archives, root, &[PartName::Test])?;
+    } else if let Some((path, sample)) = tests().find(is_unlabelled) {
+        return Err(DataError::layout(path, no_label(&sample.name)));
+    }
+    warnings.extend(pieces.warning(root));
+    for (number, Indexed { samples, is_complete }) in indexed.into_iter().enumerate() {
+        if !is_complete {
+            let path = pieces.files[number].0.display();
+            let problem = format!("{path}: it lacks the mark of an archive's end, and may have been cut short");
+            warnings.push(DataWarning::incomplete(problem));
+        }
+        let (names, places) = &mut lists[pieces.place_of(pieces.files[number].1)];
+        for sample in samples {
+            let label = distinct.number(&sample.label);
+            if label as usize == first.len() {
+                first.push((number, sample.name.clone()));
+            }
+            names.push(&sample.name, label);
+            places.push(ImageLocation { offset: sample.offset, archive: number as u32, length: sample.length });
+        }
+    }
+    if lists[0].1.is_empty() {
+        return Err(DataError::layout(root, "there are no samples in its archives"));
+    }
+    let (classes, labels) = sort_classes(&distinct.texts).map_err(|(class, problem)| {
+        let (number, name) = &first[class];
+        DataError::layout(pieces.files[*number].0.join(name), problem)
+    })?;
+    let (has_validation, has_test) = (pieces.held_out.is_some(), pieces.has_test());
+    let archives = pieces.files.into_iter().map(|(path, _)| path).collect();
+    let archives = Arc::new(OpenFiles::new(storage.clone(), archives));
+    let [train, validation, test] =
+        lists.map(|(names, places)| Shards::new(archives.clone(), classes.clone(), names.relabelled(&labels), places));
+    let (held_out, test) = (has_validation.then_some(validation), has_test.then_some(test));
+    check_test_classes(&train, test.as_ref().map(|test| test as &dyn Dataset), &classes)?;
+    Ok(Scanned { held_out, test, warnings, ..Scanned::whole(DataLayout::Archives, train) })
+}

@@ -1,0 +1,269 @@
+//! The parts of one data set: a random draw per class, and what the parts must fulfil.
+//!
+//! A layout lists its samples once ([`Scanned`]): all of them, or its parts. What follows is the
+//! same for each layout: the draw of a validation part, labels by another model's classes
+//! (`relabel`), what `eval` evaluates. A run keeps a list of files in `split.json`. Archives are
+//! opened again and split by the same rule.
+
+use std::path::Path;
+
+use enmasse_data::PythonRandom;
+use enmasse_data::{DataError, Dataset};
+use enmasse_image::decode::ReadOptions;
+use enmasse_tensor::RandomStream;
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::open::{class_folders, find_manifest};
+use crate::{DataLayout, DataWarning, Folder, LeftOut, OpenOptions};
+
+/// Whose random draw decides which images of a folder are for validation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SplitKind {
+    /// enmasse's own: see [`Folder::split`].
+    #[default]
+    Seeded,
+    /// CPython's, as in the tutorials: see [`Folder::split_as_python`].
+    Python,
+}
+
+/// The parts of a data set, with the same classes.
+#[derive(Clone, Debug)]
+pub struct Split {
+    /// The training part.
+    pub train: Folder,
+    /// The validation part.
+    pub val: Folder,
+    /// The test part, if the data have one besides the validation part.
+    pub test: Option<Folder>,
+}
+
+impl Split {
+    /// Opens a folder with `train/` and `val/` (or `test/`), or splits a folder of class folders with
+    /// [`Folder::split`]. Fails with fewer than two classes, or if nothing would be left for validation.
+    pub fn open(root: impl AsRef<Path>, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
+        Self::open_with(root.as_ref(), &OpenOptions { split_seed, val_fraction, ..OpenOptions::default() })
+    }
+
+    /// The same with all options. Folders `train/` and `val/` are used as they are, whatever the requested split.
+    pub fn open_with(root: &Path, options: &OpenOptions) -> Result<Split, DataError> {
+        let parts = class_folders::scan(root)?.in_parts(root, options)?;
+        Ok(Split { train: parts.train, val: parts.validation, test: parts.test })
+    }
+
+    /// How the files of all parts become RGB pixels.
+    pub fn read_with(self, options: ReadOptions) -> Self {
+        let [train, val] = [self.train, self.val].map(|part| part.read_with(options));
+        Split { train, val, test: self.test.map(|test| test.read_with(options)) }
+    }
+
+    /// What the scan of all parts found and could not use.
+    pub fn left_out(&self) -> LeftOut {
+        let mut left_out = self.train.left_out().clone();
+        for part in std::iter::once(&self.val).chain(&self.test) {
+            left_out.append(part.left_out().clone());
+        }
+        left_out
+    }
+}
+
+/// The lists of all parts, as a run keeps them: `classes`, `train`, `validation` and, if there is one, `test`; and the labels of
+/// a part unless each image's last folder has the name of its class. Nothing is copied for it.
+impl Serialize for Split {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Files<'a>(&'a Folder);
+        impl Serialize for Files<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_seq(self.0.files())
+            }
+        }
+        let parts = [("train", "train_labels", &self.train), ("validation", "validation_labels", &self.val)];
+        let test = self.test.iter().map(|test| ("test", "test_labels", test));
+        let mut split = serializer.serialize_struct("Split", 7)?;
+        split.serialize_field("classes", self.train.classes())?;
+        for (files, labels, part) in parts.into_iter().chain(test) {
+            split.serialize_field(files, &Files(part))?;
+            if !part.is_labelled_by_folders() {
+                split.serialize_field(labels, part.labels())?;
+            }
+        }
+        split.end()
+    }
+}
+
+/// A data set of which a part can be taken.
+pub(crate) trait Divide: Dataset + Clone {
+    /// Names of the classes, by label.
+    fn classes(&self) -> &[String];
+
+    /// The samples for which `keep` returns true, in the same order.
+    fn part(&self, keep: impl Fn(usize) -> bool) -> Self;
+
+    /// How image files become RGB pixels.
+    fn read_with(self, options: ReadOptions) -> Self;
+
+    /// Whether the tutorials' split takes sample `index` for an image.
+    fn is_known_to_python(&self, _index: usize) -> bool {
+        true
+    }
+
+    /// The same without what a scan left out, for the second of two parts.
+    fn without_left_out(self) -> Self {
+        self
+    }
+
+    /// The parts as lists of files, if that is what they are.
+    fn lists(_parts: &Parts<Self>) -> Option<Split> {
+        None
+    }
+}
+
+impl Divide for Folder {
+    fn classes(&self) -> &[String] {
+        self.classes()
+    }
+
+    fn part(&self, keep: impl Fn(usize) -> bool) -> Self {
+        self.part(keep)
+    }
+
+    fn read_with(self, options: ReadOptions) -> Self {
+        self.read_with(options)
+    }
+
+    fn is_known_to_python(&self, index: usize) -> bool {
+        const EXTENSIONS: [&str; 4] = ["jpg", "JPG", "png", "PNG"];
+        self.path(index).extension().is_some_and(|own| EXTENSIONS.iter().any(|name| own == *name))
+    }
+
+    fn without_left_out(self) -> Self {
+        self.with_left_out(LeftOut::default())
+    }
+
+    fn lists(parts: &Parts<Self>) -> Option<Split> {
+        let Parts { train, validation, test, .. } = parts;
+        Some(Split { train: train.clone(), val: validation.clone(), test: test.clone() })
+    }
+}
+
+/// What lies at a path: one data set, or its parts.
+pub(crate) struct Scanned<S> {
+    /// The training part, or everything.
+    pub train: S,
+    /// The part for validation, if there is one of its own.
+    pub held_out: Option<S>,
+    /// The part for tests, if there is one besides the part for validation.
+    pub test: Option<S>,
+    /// The folders of the parts, if these can be named instead: first that of the training part.
+    pub folders: Vec<String>,
+    pub layout: DataLayout,
+    /// What the user should know about the data.
+    pub warnings: Vec<DataWarning>,
+}
+
+/// The parts of a data set.
+pub(crate) struct Parts<S> {
+    pub train: S,
+    pub validation: S,
+    pub test: Option<S>,
+    /// Whether the validation part was sampled from the training part.
+    pub sampled: bool,
+}
+
+impl<S: Divide> Scanned<S> {
+    /// A data set that does not come in parts.
+    pub fn whole(layout: DataLayout, train: S) -> Self {
+        Scanned { train, held_out: None, test: None, folders: Vec::new(), layout, warnings: Vec::new() }
+    }
+
+    /// The parts; that for validation is sampled if need be. Fails with fewer than two classes, or if nothing would be left for validation.
+    pub fn in_parts(self, root: &Path, options: &OpenOptions) -> Result<Parts<S>, DataError> {
+        let sampled = self.held_out.is_none();
+        let (train, validation) = match self.held_out {
+            Some(held_out) => (self.train, held_out),
+            None => draw(self.train, options)?,
+        };
+        if let [only] = train.classes() {
+            let inside = root.join(only);
+            let hint = match find_manifest(root) {
+                _ if inside.is_dir() && class_folders::scan(&inside).is_ok() => {
+                    format!("; if its folders are the classes, name {}", inside.display())
+                }
+                Some(table) => format!("; if {table} lists images and their classes, name it"),
+                None => String::new(),
+            };
+            let problem = format!("only one class ({only}); a classifier needs at least two{hint}");
+            return Err(DataError::layout(root, problem));
+        }
+        if validation.is_empty() {
+            let problem = format!(
+                "too few images per class to hold out {} of them for validation; add images, or a validation part of its own",
+                options.val_fraction
+            );
+            return Err(DataError::layout(root, problem));
+        }
+        let [train, validation] = [train, validation].map(|part| part.read_with(options.reading));
+        Ok(Parts { train, validation, test: self.test.map(|test| test.read_with(options.reading)), sampled })
+    }
+}
+
+fn draw<S: Divide>(whole: S, options: &OpenOptions) -> Result<(S, S), DataError> {
+    match options.split {
+        SplitKind::Seeded => draw_seeded(&whole, options.split_seed, options.val_fraction),
+        SplitKind::Python => draw_as_python(&whole, options.split_seed, options.val_fraction),
+    }
+}
+
+fn draw_seeded<S: Divide>(whole: &S, split_seed: u64, val_fraction: f64) -> Result<(S, S), DataError> {
+    hold_out(whole, val_fraction, |class, own, count| {
+        let order = RandomStream::new(split_seed, &format!("split {class}"), 0, 0).permutation(own);
+        order.into_iter().take(count).map(|place| place as usize).collect()
+    })
+}
+
+fn draw_as_python<S: Divide>(whole: &S, split_seed: u64, val_fraction: f64) -> Result<(S, S), DataError> {
+    let mut random = PythonRandom::new(split_seed);
+    let known = whole.part(|index| whole.is_known_to_python(index));
+    hold_out(&known, val_fraction, |_, own, count| random.sample(own, count))
+}
+
+/// `draw` gets a class's name, its number of images, and the number of positions to return.
+fn hold_out<S: Divide>(
+    whole: &S,
+    val_fraction: f64,
+    mut draw: impl FnMut(&str, usize, usize) -> Vec<usize>,
+) -> Result<(S, S), DataError> {
+    if !(0.0..1.0).contains(&val_fraction) {
+        return Err(DataError::Setting(format!("the validation fraction must lie in [0, 1), not {val_fraction}")));
+    }
+    let mut by_class = vec![Vec::new(); whole.classes().len()];
+    for index in 0..whole.len() {
+        by_class[whole.label(index)].push(index);
+    }
+    let mut held = vec![false; whole.len()];
+    for (class, own) in whole.classes().iter().zip(by_class) {
+        let count = (own.len() as f64 * val_fraction) as usize;
+        for position in draw(class, own.len(), count) {
+            held[own[position]] = true;
+        }
+    }
+    Ok((whole.part(|index| !held[index]), whole.part(|index| held[index]).without_left_out()))
+}
+
+impl Folder {
+    /// Holds out ⌊n · `val_fraction`⌋ of each class's n images. The draw depends on `split_seed` and the class's name
+    /// alone, not on other classes, the training seed or the machine. A class with one image keeps it for training.
+    pub fn split(&self, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
+        draw_seeded(self, split_seed, val_fraction).map(|(train, val)| Split { train, val, test: None })
+    }
+
+    /// The split of `random.seed(split_seed)` followed by `random.sample(images, int(n * val_fraction))` for each
+    /// class in turn, over sorted names. It considers only images with the extensions `.jpg`, `.JPG`, `.png` and
+    /// `.PNG`; others are in neither part.
+    ///
+    /// Hidden files and folders are skipped here, as everywhere; Python's `os.listdir` would include them.
+    pub fn split_as_python(&self, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
+        draw_as_python(self, split_seed, val_fraction).map(|(train, val)| Split { train, val, test: None })
+    }
+}
