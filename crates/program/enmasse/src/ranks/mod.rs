@@ -1,5 +1,17 @@
-//! Where ranks run: this process alone, its threads, processes that it launches, or this process as one rank of a
-//! launched job.
+//! Where ranks run: this process alone, its threads, processes that it launches, or this process as
+//! one rank of a launched job.
+//!
+//! With `--strategy dp` the ranks are threads of one process.
+//!
+//! # Cores
+//!
+//! Each rank decodes images with its share of the node's cores. A rank with a GPU keeps its loader
+//! and its submitting thread on the cores of the GPU's memory node, if the machine has several. The
+//! thread is bound before it starts the others. The CPU device pins its own threads
+//! (`enmasse_cpu`'s `affinity`).
+//!
+//! One pool of loader threads for all ranks of a node would be 1 to 2 % faster, but would need
+//! batches in shared memory. `benchmarks/loader.md` has the measurement.
 
 pub mod attempt;
 pub mod automatic;
