@@ -49,14 +49,11 @@ impl Dataset for Waves {
         }
         Ok(Image::new(SIDE, SIDE, pixels)?)
     }
-
-    fn class_names(&self) -> Vec<String> {
-        PATTERNS.map(str::to_owned).into()
-    }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let data = TrainingData::new(Arc::new(Waves { seed: 1, count: 2000 }), Arc::new(Waves { seed: 2, count: 400 }));
+    let waves = |seed: u64, count: usize| Arc::new(Waves { seed, count });
+    let data = TrainingData::of_classes(PATTERNS.map(str::to_owned).into(), waves(1, 2000), waves(2, 400));
     let config = TrainConfig { epochs: 6, size: Some(SIDE), lr: 0.02, ..TrainConfig::default() };
     let device = device("cpu", 2)?;
     let done = Trainer::new(config, device.as_ref()).loader_threads(2).fit("lenet", &models::lenet, &data)?;

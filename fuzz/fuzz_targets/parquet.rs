@@ -18,17 +18,18 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     assert!(peak <= 2 * EXPANSION * bytes.len() + BESIDE, "it took {peak} bytes");
     match opened {
         Ok(data) => {
-            let (data, classes) = (&data.dataset, data.dataset.class_names().len());
+            let classes = data.classes.len();
+            let (data, locality) = (&data.dataset, data.dataset.locality().expect("files"));
             for index in 0..data.len().min(100) {
                 assert!(data.label(index) < classes);
-                let (read, peak) = peak_of(|| data.read_file(index, &mut Vec::new()));
+                let (read, peak) = peak_of(|| locality.read_file(index, &mut Vec::new()));
                 assert!(peak <= 2 * EXPANSION * bytes.len() + BESIDE, "it took {peak} bytes");
                 if let Err(error) = read {
                     assert!(!error.to_string().contains('\n'), "{error}");
                 }
                 let _ = data.name(index);
             }
-            assert_eq!(data.blocks().map(|blocks| blocks.iter().sum()), Some(data.len()));
+            assert_eq!(locality.blocks().map(|blocks| blocks.iter().sum()), Some(data.len()));
         }
         Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
     }

@@ -91,11 +91,16 @@ pub fn compare_weights(group: &Group, program: &mut dyn Program, resumed: bool) 
 
 /// Compares what the ranks of an evaluation evaluate, and by which weights. Otherwise ranks with another copy of the data or of the
 /// weights would add up to a number that is true of none. The error names two ranks and the first difference.
-pub fn compare_evaluated(group: &Group, program: &mut dyn Program, dataset: &dyn Dataset) -> Result<(), TrainError> {
+pub fn compare_evaluated(
+    group: &Group,
+    program: &mut dyn Program,
+    classes: &[String],
+    dataset: &dyn Dataset,
+) -> Result<(), TrainError> {
     let weights = lines(fingerprints(program, &|tensor| !is_optimizer(&tensor.name))?);
     group.compare(&[
         ("program version", &env!("CARGO_PKG_VERSION")),
-        ("classes and files", &Listing::evaluated(dataset)),
+        ("classes and files", &Listing::evaluated(classes, dataset)),
         ("weights", &weights),
     ])?;
     Ok(())

@@ -15,7 +15,7 @@
 //!   later.
 //!
 //! The base has what each loader thread takes for the largest of a few images
-//! (`Dataset::reading_bytes`). A larger image is not counted, and a much smaller one after it frees
+//! (`Locality::reading_bytes`). A larger image is not counted, and a much smaller one after it frees
 //! its memory (`files::reuse`).
 //!
 //! # What keeps the peak low

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use enmasse_data::{BadSample, DataError, Dataset, DecodePool, EvalLoader, Extent, Sharding};
+use enmasse_data::{BadSample, DataError, Dataset, DecodePool, EvalLoader, Extent, Locality, Sharding};
 use enmasse_device::{HostBatch, Program, StepInputs};
 use enmasse_graph::{Mode, Phase};
 use enmasse_image::{EvalCrop, Image, ImageRegion, ReadOptions, RegionRequest, Resizer, decode};
@@ -166,6 +166,12 @@ impl Dataset for Images {
         }
     }
 
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
+    }
+}
+
+impl Locality for Images {
     fn read_part(
         &self,
         index: usize,
@@ -190,13 +196,16 @@ impl Dataset for Images {
     }
 
     fn is_remote(&self) -> bool {
-        self.sources.iter().any(|(source, _)| matches!(source, Source::Part(part) if part.is_remote()))
+        self.sources.iter().any(|(source, _)| match source {
+            Source::File(_) | Source::Bytes(..) => false,
+            Source::Part(part) => part.locality().is_some_and(|locality| locality.is_remote()),
+        })
     }
 
     fn extent(&self, index: usize) -> Option<Extent> {
         match self.source(index) {
             (Source::File(_) | Source::Bytes(..), _) => None,
-            (Source::Part(part), index) => part.extent(index),
+            (Source::Part(part), index) => part.locality()?.extent(index),
         }
     }
 }

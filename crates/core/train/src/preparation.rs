@@ -170,9 +170,9 @@ impl TrainConfig {
     /// The order of the training samples in `data`. PyTorch's pads, as its `DistributedSampler` does by default.
     pub fn training_sampler(&self, data: &dyn Dataset) -> Sampler {
         let by_blocks = || match self.shuffle {
-            Some(Shuffling::Block) => data.blocks().is_some(),
+            Some(Shuffling::Block) => data.locality().is_some_and(|locality| locality.blocks().is_some()),
             Some(Shuffling::Full) => false,
-            None => data.prefers_blocks(),
+            None => data.locality().is_some_and(|locality| locality.prefers_blocks()),
         };
         match self.sampler {
             SamplerKind::Shuffle => match (self.balance, self.repeat_augment) {
@@ -187,7 +187,7 @@ impl TrainConfig {
 
 #[cfg(test)]
 mod tests {
-    use enmasse_data::DataError;
+    use enmasse_data::{DataError, Locality};
     use enmasse_image::Image;
 
     use super::*;
@@ -211,6 +211,12 @@ mod tests {
             Ok(Image::new(1, 1, vec![0; 3])?)
         }
 
+        fn locality(&self) -> Option<&dyn Locality> {
+            Some(self)
+        }
+    }
+
+    impl Locality for Blocky {
         fn blocks(&self) -> Option<Vec<usize>> {
             self.has.then(|| vec![3, 1])
         }

@@ -66,10 +66,15 @@ pub struct SplitRecord {
 }
 
 impl TrainingData {
-    /// A program's own data sets, treated like images in folders. Both must label by the same classes, whose names
-    /// are those of the training part.
+    /// A program's own data sets, treated like images in folders. Both must label by the same classes, whose names are the
+    /// numbers up to the largest label of the training part.
     pub fn new(train: Arc<dyn Dataset>, validation: Arc<dyn Dataset>) -> Self {
-        let classes = train.class_names();
+        let count = (0..train.len()).map(|index| train.label(index) + 1).max().unwrap_or(0);
+        Self::of_classes((0..count).map(|class| class.to_string()).collect(), train, validation)
+    }
+
+    /// The same with names for the classes, by label.
+    pub fn of_classes(classes: Vec<String>, train: Arc<dyn Dataset>, validation: Arc<dyn Dataset>) -> Self {
         TrainingData {
             train,
             validation,
@@ -107,7 +112,7 @@ impl TrainingData {
             split: opened.split,
             warnings: opened.warnings,
             test: opened.test,
-            ..Self::new(opened.train, opened.validation)
+            ..Self::of_classes(opened.classes, opened.train, opened.validation)
         })
     }
 
@@ -119,7 +124,7 @@ impl TrainingData {
             (part(record.train, record.train_labels)?, part(record.validation, record.validation_labels)?);
         let test = record.test.map(|files| part(files, record.test_labels)).transpose()?;
         let split = Split { train, val, test }.read_with(options.reading);
-        let mut parts = Self::new(Arc::new(split.train.clone()), Arc::new(split.val.clone()));
+        let mut parts = Self::of_classes(record.classes, Arc::new(split.train.clone()), Arc::new(split.val.clone()));
         parts.test = split.test.clone().map(|test| Arc::new(test) as Arc<dyn Dataset>);
         let layout = match &options.label_pattern {
             Some(_) => DataLayout::NamedImages,
@@ -146,7 +151,7 @@ impl TrainingData {
 
     /// What decides which settings have an effect on these data.
     pub fn surroundings(&self, is_padded: bool, is_launched: bool) -> Surroundings {
-        let has_blocks = self.train.blocks().is_some();
+        let has_blocks = self.train.locality().is_some_and(|locality| locality.blocks().is_some());
         Surroundings {
             kind: self.kind,
             layout: self.layout,
@@ -177,12 +182,16 @@ impl TrainingData {
 
     /// Bytes that the data set keeps of what it has read. The parts of one keep it together.
     pub(crate) fn kept_bytes(&self) -> usize {
-        self.parts().map(|(_, part)| part.kept_bytes()).max().unwrap_or(0)
+        self.parts().filter_map(|(_, part)| Some(part.locality()?.kept_bytes())).max().unwrap_or(0)
     }
 
     /// Bytes that loaders fetch ahead at a time.
     pub(crate) fn ahead_bytes(&self) -> usize {
-        if self.parts().any(|(_, part)| part.is_remote()) { AHEAD_BYTES } else { 0 }
+        if self.parts().any(|(_, part)| part.locality().is_some_and(|locality| locality.is_remote())) {
+            AHEAD_BYTES
+        } else {
+            0
+        }
     }
 }
 
@@ -207,8 +216,8 @@ impl<'a> Listing<'a> {
     }
 
     /// The one part that is evaluated.
-    pub fn evaluated(dataset: &'a dyn Dataset) -> Self {
-        Listing { classes: dataset.class_names(), parts: vec![("evaluated", dataset)] }
+    pub fn evaluated(classes: &[String], dataset: &'a dyn Dataset) -> Self {
+        Listing { classes: classes.to_vec(), parts: vec![("evaluated", dataset)] }
     }
 
     /// The BLAKE3 hash of the text.
@@ -228,7 +237,7 @@ impl ComparedText for Listing<'_> {
             piece(&format!("class {class}\n"));
         }
         for (part, dataset) in &self.parts {
-            if let Some(fingerprint) = dataset.fingerprint() {
+            if let Some(fingerprint) = dataset.locality().and_then(|locality| locality.fingerprint()) {
                 piece(&format!("{part} {fingerprint}\n"));
                 continue;
             }

@@ -1,7 +1,7 @@
 //! An order that reads data in the order in which they lie, block after block, and is random all
 //! the same.
 //!
-//! The blocks of a data set ([`Dataset::blocks`]) are put into random order. Then the samples of
+//! The blocks of a data set ([`Locality::blocks`](crate::Locality::blocks)) are put into random order. Then the samples of
 //! each 16 neighbours are shuffled among each other, so that no more than these blocks are read at
 //! a time.
 
@@ -24,7 +24,7 @@ impl Blocks {
     /// The blocks of `dataset`. Fails if it has none, or if they do not add up to its samples.
     pub fn of(dataset: &dyn Dataset) -> Result<Self, DataError> {
         let refused = |problem: &str| Err(DataError::Setting(problem.to_owned()));
-        let Some(lengths) = dataset.blocks() else {
+        let Some(lengths) = dataset.locality().and_then(|locality| locality.blocks()) else {
             return refused("an order of blocks needs a data set that has blocks");
         };
         let ends = lengths.into_iter().scan(0u32, |end, length| {

@@ -74,7 +74,7 @@ pub enum Sampler {
     #[default]
     Shuffle,
     /// enmasse's own for data that are fast to read in the order in which they lie: the blocks of the data set
-    /// ([`Dataset::blocks`]) in random order, and the samples of each few of them shuffled among each other. Each sample comes
+    /// ([`Locality::blocks`](crate::Locality::blocks)) in random order, and the samples of each few of them shuffled among each other. Each sample comes
     /// once in an epoch, whatever the number of shards.
     Blocks,
     /// PyTorch's: `DistributedSampler(shuffle=True, seed=seed, drop_last=drop_last)` with `set_epoch`, one replica per shard, and a

@@ -60,11 +60,11 @@ impl DecodePool {
         self.timeout
     }
 
-    /// [`Dataset::reading_bytes`], which may open files, on a thread of the pool. Fails if there is no answer for the longest
+    /// [`Locality::reading_bytes`](crate::Locality::reading_bytes), which may open files, on a thread of the pool. Fails if there is no answer for the longest
     /// time that a batch waits for an image.
     pub fn reading_bytes(&self, dataset: &Arc<dyn Dataset>) -> Result<usize, DataError> {
         let asked = dataset.clone();
-        self.ask(dataset, move |_| asked.reading_bytes())
+        self.ask(dataset, move |_| asked.locality().map_or(0, |locality| locality.reading_bytes()))
     }
 
     /// The answer to a question about a data set, which may open files, from a thread of the pool. Fails like

@@ -114,7 +114,7 @@ impl Source {
         };
         tasks.map(move |task| {
             let first = task.positions().filter_map(|position| self.samples.candidates(position).next());
-            first.filter_map(|candidate| self.dataset.extent(candidate.index)).collect()
+            first.filter_map(|candidate| self.dataset.locality()?.extent(candidate.index)).collect()
         })
     }
 

@@ -118,7 +118,8 @@ fn pack_all(pool: &DecodePool, data: Arc<dyn Dataset>, form: PackForm, file: &Pa
             self.0.read(index)
         }
     }
-    let classes = data.class_names();
+    let count = (0..data.len()).map(|index| data.label(index) + 1).max().unwrap_or(0);
+    let classes = (0..count).map(|class| class.to_string()).collect();
     let parts = [data.clone(), Arc::new(First(data)) as Arc<dyn Dataset>];
     let unpacked = Unpacked { root: "/".into(), kind: DataKind::Folder, classes, parts, test: None };
     let began = Instant::now();

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use enmasse_data::{DataError, Dataset};
+use enmasse_data::{DataError, Dataset, Locality};
 use enmasse_image::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use enmasse_image::{Image, ImageFormat, ImageRegion, RegionRequest};
 use enmasse_system::files::append_regular;
@@ -155,6 +155,12 @@ impl Dataset for Folder {
         Ok(decode::open(self.path(index), self.options)?)
     }
 
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
+    }
+}
+
+impl Locality for Folder {
     fn read_part(
         &self,
         index: usize,
@@ -181,10 +187,6 @@ impl Dataset for Folder {
 
     fn reading_bytes(&self) -> usize {
         reading_bytes(self, |index| Some(fs::metadata(self.path(index)).ok()?.len() as usize))
-    }
-
-    fn class_names(&self) -> Vec<String> {
-        self.classes.clone()
     }
 }
 

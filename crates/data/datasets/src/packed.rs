@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use enmasse_data::{DataError, Dataset};
-use enmasse_image::Image;
+use enmasse_data::{DataError, Dataset, Locality};
+use enmasse_image::{Image, ImageRegion, RegionRequest};
 use enmasse_system::files::append_regular;
 
 /// Limit of the size of a file that is read whole, and of a decompressed file, in bytes.
@@ -89,24 +89,14 @@ impl Packed {
         let start = self.records.first + index * self.records.stride;
         self.bytes.get(start..start + self.records.image()).unwrap_or(&[])
     }
-}
 
-impl Dataset for Packed {
-    fn len(&self) -> usize {
-        self.labels.len()
+    /// The names of the classes, by label.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
     }
 
-    fn label(&self, index: usize) -> usize {
-        usize::from(self.labels[index])
-    }
-
-    fn read(&self, index: usize) -> Result<Image, DataError> {
-        let mut image = Image::default();
-        self.read_into(index, &mut image)?;
-        Ok(image)
-    }
-
-    fn read_into(&self, index: usize, image: &mut Image) -> Result<(), DataError> {
+    /// Makes `image` that of a sample, in the same memory.
+    fn fill(&self, index: usize, image: &mut Image) -> Result<(), DataError> {
         let Records { edge, planes, .. } = self.records;
         let place = || self.place(index).0.to_owned();
         let out = image.reshape(edge, edge).map_err(|source| DataError::read(place(), source))?;
@@ -125,14 +115,41 @@ impl Dataset for Packed {
         }
         Ok(())
     }
+}
+
+impl Dataset for Packed {
+    fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    fn label(&self, index: usize) -> usize {
+        usize::from(self.labels[index])
+    }
+
+    fn read(&self, index: usize) -> Result<Image, DataError> {
+        let mut image = Image::default();
+        self.fill(index, &mut image)?;
+        Ok(image)
+    }
+
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
+    }
+}
+
+impl Locality for Packed {
+    fn read_part(
+        &self,
+        index: usize,
+        _wanted: &dyn Fn(usize, usize) -> RegionRequest,
+        view: &mut ImageRegion,
+    ) -> Result<(), DataError> {
+        view.whole(|image| self.fill(index, image))
+    }
 
     fn name(&self, index: usize) -> String {
         let (path, number) = self.place(index);
         format!("{}, image {number}", path.display())
-    }
-
-    fn class_names(&self) -> Vec<String> {
-        self.classes.clone()
     }
 }
 

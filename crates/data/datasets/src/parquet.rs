@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use enmasse_data::{DataError, Dataset, Extent};
+use enmasse_data::{DataError, Dataset, Extent, Locality};
 use enmasse_image::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use enmasse_image::{Image, ImageRegion, RegionRequest};
 use enmasse_parquet::{Chunk, Column, Page, PageCache, PageLocation, Pages, ParquetError, ReadAt, RowGroup};
@@ -22,7 +22,7 @@ use crate::storage::Storage;
 
 /// Limit of the pages that are kept, in bytes.
 const KEPT: usize = 384 << 20;
-/// Bytes of neighbouring images that are read together ([`Dataset::blocks`]): a few blocks fit into what is kept.
+/// Bytes of neighbouring images that are read together ([`Locality::blocks`](enmasse_data::Locality::blocks)): a few blocks fit into what is kept.
 const BLOCK: u64 = 16 << 20;
 
 /// Images in Parquet files, or a part of them. A sample takes 8 bytes.
@@ -231,6 +231,12 @@ impl Dataset for Parquet {
         read_whole(self, index)
     }
 
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
+    }
+}
+
+impl Locality for Parquet {
     fn read_part(
         &self,
         index: usize,
@@ -301,9 +307,5 @@ impl Dataset for Parquet {
 
     fn fingerprint(&self) -> Option<String> {
         self.files.open.fingerprint(self)
-    }
-
-    fn class_names(&self) -> Vec<String> {
-        self.classes.clone()
     }
 }

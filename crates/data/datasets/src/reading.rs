@@ -3,14 +3,14 @@
 use enmasse_data::{DataError, Dataset};
 use enmasse_image::{Image, ImageRegion, RegionRequest};
 
-/// [`Dataset::read`] by way of [`Dataset::read_part`], for data sets that have their own.
+/// [`Dataset::read`] by way of [`Locality::read_part`](enmasse_data::Locality::read_part), for data sets that have their own.
 pub(crate) fn read_whole(dataset: &dyn Dataset, index: usize) -> Result<Image, DataError> {
     let mut view = ImageRegion::default();
     dataset.read_part(index, &RegionRequest::whole, &mut view)?;
     Ok(view.into_image())
 }
 
-/// [`Dataset::reading_bytes`] of images that are files, given the length of each.
+/// [`Locality::reading_bytes`](enmasse_data::Locality::reading_bytes) of images that are files, given the length of each.
 pub(crate) fn reading_bytes(dataset: &dyn Dataset, length: impl Fn(usize) -> Option<usize>) -> usize {
     /// Files whose sizes are looked at, evenly distributed over the data set.
     const SAMPLES: usize = 64;

@@ -3,14 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use enmasse_data::{DataError, Dataset, Extent};
+use enmasse_data::{DataError, Dataset, Extent, Locality};
 use enmasse_image::{Image, ImageRegion, RegionRequest};
 
 use crate::open::is_same_class;
 
-/// Labels the images of `dataset`, which was opened at `root`, by `classes`, which must contain every class of it.
-pub fn relabel(dataset: Arc<dyn Dataset>, root: &Path, classes: &[String]) -> Result<Arc<dyn Dataset>, DataError> {
-    let own = dataset.class_names();
+/// Labels the images of `dataset`, which was opened at `root` and has the classes `own`, by `classes`, which must contain all
+/// of them.
+pub fn relabel(
+    dataset: Arc<dyn Dataset>,
+    root: &Path,
+    own: &[String],
+    classes: &[String],
+) -> Result<Arc<dyn Dataset>, DataError> {
     if own == classes {
         return Ok(dataset);
     }
@@ -21,17 +26,16 @@ pub fn relabel(dataset: Arc<dyn Dataset>, root: &Path, classes: &[String]) -> Re
         })
     };
     let labels = own.iter().map(label).collect::<Result<_, _>>()?;
-    Ok(Arc::new(Relabelled { dataset, labels, classes: classes.to_vec() }))
+    Ok(Arc::new(Relabelled { dataset, labels }))
 }
 
 struct Relabelled {
     dataset: Arc<dyn Dataset>,
     /// The new label for each of the data set's own.
     labels: Vec<usize>,
-    classes: Vec<String>,
 }
 
-/// Everything but labels and classes is the data set's own.
+/// Everything but labels is the data set's own.
 impl Dataset for Relabelled {
     fn len(&self) -> usize {
         self.dataset.len()
@@ -45,8 +49,22 @@ impl Dataset for Relabelled {
         self.dataset.read(index)
     }
 
-    fn read_into(&self, index: usize, image: &mut Image) -> Result<(), DataError> {
-        self.dataset.read_into(index, image)
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
+    }
+}
+
+impl Locality for Relabelled {
+    fn name(&self, index: usize) -> String {
+        self.dataset.name(index)
+    }
+
+    fn file_path(&self, index: usize) -> Option<PathBuf> {
+        self.dataset.locality()?.file_path(index)
+    }
+
+    fn read_file(&self, index: usize, bytes: &mut Vec<u8>) -> Result<bool, DataError> {
+        self.dataset.locality().map_or(Ok(false), |locality| locality.read_file(index, bytes))
     }
 
     fn read_part(
@@ -58,48 +76,32 @@ impl Dataset for Relabelled {
         self.dataset.read_part(index, wanted, view)
     }
 
-    fn read_file(&self, index: usize, bytes: &mut Vec<u8>) -> Result<bool, DataError> {
-        self.dataset.read_file(index, bytes)
-    }
-
-    fn file_path(&self, index: usize) -> Option<PathBuf> {
-        self.dataset.file_path(index)
-    }
-
-    fn name(&self, index: usize) -> String {
-        self.dataset.name(index)
-    }
-
     fn reading_bytes(&self) -> usize {
-        self.dataset.reading_bytes()
+        self.dataset.locality().map_or(0, |locality| locality.reading_bytes())
     }
 
     fn kept_bytes(&self) -> usize {
-        self.dataset.kept_bytes()
+        self.dataset.locality().map_or(0, |locality| locality.kept_bytes())
     }
 
     fn is_remote(&self) -> bool {
-        self.dataset.is_remote()
+        self.dataset.locality().is_some_and(|locality| locality.is_remote())
     }
 
     fn extent(&self, index: usize) -> Option<Extent> {
-        self.dataset.extent(index)
+        self.dataset.locality()?.extent(index)
+    }
+
+    fn blocks(&self) -> Option<Vec<usize>> {
+        self.dataset.locality()?.blocks()
+    }
+
+    fn prefers_blocks(&self) -> bool {
+        self.dataset.locality().is_some_and(|locality| locality.prefers_blocks())
     }
 
     /// Its samples are told apart by their labels here too.
     fn fingerprint(&self) -> Option<String> {
-        Some(format!("{} as {:?}", self.dataset.fingerprint()?, self.labels))
-    }
-
-    fn blocks(&self) -> Option<Vec<usize>> {
-        self.dataset.blocks()
-    }
-
-    fn prefers_blocks(&self) -> bool {
-        self.dataset.prefers_blocks()
-    }
-
-    fn class_names(&self) -> Vec<String> {
-        self.classes.clone()
+        Some(format!("{} as {:?}", self.dataset.locality()?.fingerprint()?, self.labels))
     }
 }

@@ -196,7 +196,7 @@ impl<S: Divide> Scanned<S> {
             let problem = format!("only one class ({only}); a classifier needs at least two{hint}");
             return Err(DataError::layout(root, problem));
         }
-        if validation.is_empty() {
+        if validation.len() == 0 {
             let problem = format!(
                 "too few images per class to hold out {} of them for validation; add images, or a validation part of its own",
                 options.val_fraction

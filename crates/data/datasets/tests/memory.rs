@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use enmasse_data::{DataError, Dataset, DecodePool, TrainOrder};
+use enmasse_data::{DataError, Dataset, DecodePool, Locality, TrainOrder};
 use enmasse_datasets::{DataKind, Folder, OpenOptions, PackForm, PackOptions, Unpacked, open, open_whole, pack};
 use enmasse_image::Image;
 use test_support::heap::{held_after, peak_of};
@@ -85,7 +85,7 @@ fn a_parquet_file_cannot_claim_memory() {
             std::fs::write(&path, &bytes).unwrap();
             let (_, peak) = peak_of(|| {
                 let data = open_whole(&path, &OpenOptions::default())?.dataset;
-                (0..data.len()).for_each(|index| drop(data.read_file(index, &mut Vec::new())));
+                (0..data.len()).for_each(|index| drop(data.locality().unwrap().read_file(index, &mut Vec::new())));
                 Ok::<(), DataError>(())
             });
             assert!(peak < 16 << 20, "{name}: {peak} bytes with another number at {place}");

@@ -2,7 +2,7 @@
 //!
 //! The first transform of a list may say what it cuts out of an image, given its dimensions
 //! (`Transform::crop_resize`): a pure function of (seed, epoch, sample). The loader hands that to
-//! the data set (`Dataset::read_part`), and a JPEG is decoded only where the part needs it.
+//! the data set (`Locality::read_part`), and a JPEG is decoded only where the part needs it.
 //! Entropy-coded data before the part are skipped, and data below it are not read. The pixels are
 //! those of the whole image.
 //!

@@ -2,7 +2,7 @@
 //! time, in the order of use.
 //!
 //! A loader says in which order its tasks will need which bytes (its source's `needs`, and
-//! `Dataset::extent`). A thread hands the missing pieces to those that fetch, and the cache and its
+//! `Locality::extent`). A thread hands the missing pieces to those that fetch, and the cache and its
 //! locks do the rest. Nothing depends on it but time. A piece that could not be fetched is left to
 //! the thread that needs it, whose attempts and errors are its own.
 

@@ -1,7 +1,7 @@
 //! An object, read as a file is: any bytes, from any thread.
 //!
 //! Its version is its ETag, or the time of its last change. Another version ends the run, and ranks
-//! compare theirs (`Dataset::fingerprint`).
+//! compare theirs (`Locality::fingerprint`).
 
 use std::ops::Range;
 use std::sync::Arc;

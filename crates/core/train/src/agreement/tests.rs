@@ -1,7 +1,7 @@
 //! Two ranks with the same state, and one that differs; levels that ranks have in common.
 
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::DataError;
+use enmasse_data::{DataError, Locality};
 use enmasse_device::Device;
 use enmasse_graph::{CompileOptions, Conv, Tensor, compile};
 use enmasse_image::Image;
@@ -89,6 +89,12 @@ impl Dataset for Names {
     fn read(&self, _: usize) -> Result<Image, DataError> {
         Ok(Image::default())
     }
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
+    }
+}
+
+impl Locality for Names {
     fn name(&self, index: usize) -> String {
         self.0[index].to_owned()
     }
@@ -101,7 +107,7 @@ fn what_ranks_evaluate_is_compared() {
         let errors = on_two_ranks(|group, program| {
             changed.into_iter().for_each(|name| change(group, program, name));
             let names = if group.rank() == 0 { vec!["a", "b"] } else { of_rank_1.to_vec() };
-            compare_evaluated(group, program, &Names(names))
+            compare_evaluated(group, program, &["0".to_owned()], &Names(names))
         });
         for error in errors {
             let named = |error: &String| expected.is_some_and(|name| error.contains(name));

@@ -18,7 +18,7 @@ pub struct Surroundings {
     pub kind: DataKind,
     /// How the data lie in files.
     pub layout: DataLayout,
-    /// Whether the samples lie in blocks ([`enmasse_data::Dataset::blocks`]).
+    /// Whether the samples lie in blocks ([`enmasse_data::Locality::blocks`]).
     pub has_blocks: bool,
     /// Whether the data set comes in two parts, so that it is not split.
     pub has_parts: bool,

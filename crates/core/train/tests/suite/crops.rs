@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::fit::{config, cpu, fit, net};
-use enmasse_data::{BadSample, DataError, Dataset, DecodePool, EvalLoader, Sharding};
+use enmasse_data::{BadSample, DataError, Dataset, DecodePool, EvalLoader, Locality, Sharding};
 use enmasse_datasets::DataKind;
 use enmasse_image::{EvalCrop, Image, ImageRegion, ReadOptions, RegionRequest};
 use enmasse_train::{Classifier, EpochPosition, Evaluation, Images, Prediction, Preparation, evaluate};
@@ -36,6 +36,12 @@ impl Dataset for Slopes {
         let byte = |at: usize| (at * (number + 1) + at % 36 * 5) as u8;
         Ok(Image::new(12, 10, (0..360).map(byte).collect())?)
     }
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
+    }
+}
+
+impl Locality for Slopes {
     fn read_part(
         &self,
         index: usize,
@@ -45,7 +51,13 @@ impl Dataset for Slopes {
         let part = wanted(12, 10).part;
         match (self.damaged)(self.numbers[index]) && part.top + part.height == 10 {
             true => Err(DataError::Image { name: self.name(index), problem: "it is cut off".to_owned() }),
-            false => view.whole(|image| self.read_into(index, image)),
+            false => {
+                let read = self.read(index)?;
+                view.whole(|image| {
+                    *image = read;
+                    Ok(())
+                })
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_data::{Dataset, DecodePool};
+use enmasse_data::{Dataset, DecodePool, Locality};
 use enmasse_datasets::{DataKind, OpenOptions, PackForm, PackOptions, RemoteOptions, Unpacked, open, pack};
 use enmasse_image::{CropBox, ImageRegion, ReadOptions, RegionRequest, decode};
 use enmasse_train::Images;
@@ -39,7 +39,7 @@ fn images_are_read_ahead_and_in_part_as_their_sources_are() {
     images.add_part(part.clone());
     assert!(images.is_remote() && images.extent(0).is_none());
     for index in 0..part.len() {
-        let [own, expected] = [images.extent(index + 1), part.extent(index)].map(Option::unwrap);
+        let [own, expected] = [images.extent(index + 1), part.locality().unwrap().extent(index)].map(Option::unwrap);
         assert_eq!((own.object.address(), own.bytes), (expected.object.address(), expected.bytes));
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{BadSample, DataError, Dataset};
+use enmasse_data::{BadSample, DataError, Dataset, Locality};
 use enmasse_graph::{Conv, Tensor};
 use enmasse_image::Image;
 use enmasse_train::{
@@ -40,11 +40,14 @@ impl Dataset for Spoiled {
             false => self.colours.read(index),
         }
     }
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
+    }
+}
+
+impl Locality for Spoiled {
     fn name(&self, index: usize) -> String {
         format!("{}/{index}.jpg", self.part)
-    }
-    fn class_names(&self) -> Vec<String> {
-        ["red", "green", "blue"].map(str::to_owned).to_vec()
     }
 }
 
@@ -171,7 +174,9 @@ fn errors_name_the_sample_and_the_remedy() {
     let check = |skips: OnBadSample, train: Arc<dyn Dataset>, validation: Arc<dyn Dataset>, expected: &str| {
         let folder = tempfile::tempdir().unwrap();
         let config = TrainConfig { on_bad_sample: Some(skips), ..config(&folder.path().join("run")) };
-        let error = Trainer::new(config, &cpu()).fit("net", &net, &TrainingData::new(train, validation)).unwrap_err();
+        let classes = ["red", "green", "blue"].map(str::to_owned).to_vec();
+        let data = TrainingData::of_classes(classes, train, validation);
+        let error = Trainer::new(config, &cpu()).fit("net", &net, &data).unwrap_err();
         assert_eq!(error.to_string(), expected);
     };
     let good = || part("val", 17, &[]);

@@ -10,7 +10,7 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use enmasse_data::{
-    Batch, Batches, DataError, Dataset, DecodePool, EvalLoader, Sampler, Sharding, TrainLoader, TrainOrder,
+    Batch, Batches, DataError, Dataset, DecodePool, EvalLoader, Locality, Sampler, Sharding, TrainLoader, TrainOrder,
 };
 use enmasse_image::{
     AugMix, AutoAugment, AutoAugmentPolicy, Canvas, ColorJitter, Crop, CropBox, EvalCrop, EvalTransform, GaussianBlur,
@@ -62,14 +62,20 @@ impl Dataset for Stalled {
     fn label(&self, _: usize) -> usize {
         0
     }
-    fn name(&self, index: usize) -> String {
-        format!("{index}.jpg")
-    }
     fn read(&self, index: usize) -> Result<Image, DataError> {
         if index == 0 {
             let _ = self.0.lock().unwrap().recv();
         }
         Ok(Image::new(8, 8, vec![0; 192])?)
+    }
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
+    }
+}
+
+impl Locality for Stalled {
+    fn name(&self, index: usize) -> String {
+        format!("{index}.jpg")
     }
 }
 
@@ -482,6 +488,12 @@ fn samples_that_do_not_fit() {
         fn read(&self, index: usize) -> Result<Image, DataError> {
             if index == 2 { (self.0)() } else { Ok(Image::new(8, 8, vec![0; 192])?) }
         }
+        fn locality(&self) -> Option<&dyn Locality> {
+            Some(self)
+        }
+    }
+
+    impl Locality for Wrong {
         fn name(&self, index: usize) -> String {
             format!("{index}.raw")
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use enmasse_data::{Batch, DataError, Dataset, DecodePool, Sampler, Sharding, TrainLoader, TrainOrder};
+use enmasse_data::{Batch, DataError, Dataset, DecodePool, Locality, Sampler, Sharding, TrainLoader, TrainOrder};
 use enmasse_image::{Image, Mixing, TrainTransform};
 use proptest::prelude::*;
 
@@ -55,6 +55,12 @@ impl Dataset for Coded {
             false => Ok(Image::new(8, 8, vec![index as u8; 192])?),
         }
     }
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
+    }
+}
+
+impl Locality for Coded {
     fn name(&self, index: usize) -> String {
         format!("{index}.jpg")
     }

@@ -3,7 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
-use enmasse_data::{Batch, DataError, Dataset, DecodePool, EvalLoader, Sampler, Sharding, TrainLoader, TrainOrder};
+use enmasse_data::{
+    Batch, DataError, Dataset, DecodePool, EvalLoader, Locality, Sampler, Sharding, TrainLoader, TrainOrder,
+};
 use enmasse_image::{EvalTransform, Image, TrainTransform};
 
 const SEED: u64 = 5;
@@ -30,6 +32,12 @@ impl Dataset for Coded {
             false => Ok(Image::new(9, 8, (0..216).map(|i| (i * 7 + index * 31) as u8).collect())?),
         }
     }
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
+    }
+}
+
+impl Locality for Coded {
     fn name(&self, index: usize) -> String {
         format!("{index}.jpg")
     }

@@ -107,6 +107,8 @@ pub struct WholeData {
     pub kind: DataKind,
     /// All of it, or the part that it holds out itself.
     pub dataset: Arc<dyn Dataset>,
+    /// Names of the classes, by label.
+    pub classes: Vec<String>,
     /// Whether the data set is only the part that the data hold out.
     pub is_held_out: bool,
     /// How it lies in files.
@@ -270,7 +272,7 @@ fn open_known(layout: &Layout, folder: PathBuf) -> Result<OpenData, DataError> {
         kind,
         layout: DataLayout::Known(kind),
         folder,
-        classes: train.class_names(),
+        classes: train.classes().to_vec(),
         train: Arc::new(train),
         validation: Arc::new(validation),
         test: None,
@@ -285,6 +287,7 @@ fn held_out(data: OpenData) -> WholeData {
     WholeData {
         kind: data.kind,
         dataset: data.validation,
+        classes: data.classes,
         is_held_out: true,
         layout: data.layout,
         left_out: LeftOut::default(),
@@ -323,6 +326,14 @@ fn whole<S: Divide + 'static>(root: &Path, scanned: Scanned<S>, options: &OpenOp
     }
     let (is_held_out, layout, warnings) = (scanned.held_out.is_some(), scanned.layout, scanned.warnings);
     let dataset = scanned.held_out.unwrap_or(scanned.train).read_with(options.reading);
-    let left_out = LeftOut::default();
-    Ok(WholeData { kind: DataKind::Folder, dataset: Arc::new(dataset), is_held_out, layout, left_out, warnings })
+    let classes = dataset.classes().to_vec();
+    Ok(WholeData {
+        kind: DataKind::Folder,
+        dataset: Arc::new(dataset),
+        classes,
+        is_held_out,
+        layout,
+        left_out: LeftOut::default(),
+        warnings,
+    })
 }

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use enmasse_data::{DataError, Dataset, Extent};
+use enmasse_data::{DataError, Dataset, Extent, Locality};
 use enmasse_image::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use enmasse_image::{CropBox, Image, ImageRegion, RegionRequest};
 use enmasse_remote::is_remote;
@@ -237,6 +237,12 @@ impl Dataset for Part {
         read_whole(self, index)
     }
 
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
+    }
+}
+
+impl Locality for Part {
     fn read_part(
         &self,
         index: usize,
@@ -294,9 +300,5 @@ impl Dataset for Part {
             Images::Raw(edge) => 2 * usize::from(edge).pow(2) * 3,
             Images::Files => reading_bytes(self, |index| Some(self.place(index).ok()?.1)),
         }
-    }
-
-    fn class_names(&self) -> Vec<String> {
-        self.file.metadata.classes.clone()
     }
 }

@@ -215,7 +215,7 @@ impl PackForm {
             }
             PackForm::Files { resize, quality } => {
                 let mut file = Vec::new();
-                let is_file = dataset.read_file(index, &mut file)?;
+                let is_file = dataset.locality().map_or(Ok(false), |locality| locality.read_file(index, &mut file))?;
                 if is_file && resize.is_none() {
                     // Whether other colours are converted is decided when the file is used.
                     let any = ReadOptions { convert_rgb: true, ..ReadOptions::default() };

@@ -7,7 +7,7 @@ mod index;
 
 use std::sync::Arc;
 
-use enmasse_data::{DataError, Dataset, Extent};
+use enmasse_data::{DataError, Dataset, Extent, Locality};
 use enmasse_image::decode::ReadOptions;
 use enmasse_image::{Image, ImageRegion, RegionRequest};
 
@@ -17,7 +17,7 @@ use crate::split::Divide;
 use crate::storage::OpenFiles;
 pub(crate) use index::{Indexed, Labels, Sample, index, no_label};
 
-/// Bytes of an archive that are read together ([`Dataset::blocks`]).
+/// Bytes of an archive that are read together ([`Locality::blocks`](enmasse_data::Locality::blocks)).
 const BLOCK: u64 = 8 << 20;
 
 /// Images in tar archives, or a part of them. A sample takes its name and 28 bytes.
@@ -91,6 +91,12 @@ impl Dataset for Shards {
         read_whole(self, index)
     }
 
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
+    }
+}
+
+impl Locality for Shards {
     fn read_part(
         &self,
         index: usize,
@@ -135,9 +141,5 @@ impl Dataset for Shards {
 
     fn fingerprint(&self) -> Option<String> {
         self.archives.fingerprint(self)
-    }
-
-    fn class_names(&self) -> Vec<String> {
-        self.classes.clone()
     }
 }

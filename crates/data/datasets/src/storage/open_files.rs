@@ -33,7 +33,7 @@ impl OpenFiles {
         self.storage.is_remote()
     }
 
-    /// [`Dataset::fingerprint`] of samples in objects: two ranks may find different versions of these under one name. Samples in
+    /// [`Locality::fingerprint`](enmasse_data::Locality::fingerprint) of samples in objects: two ranks may find different versions of these under one name. Samples in
     /// files have none.
     pub fn fingerprint(&self, samples: &dyn Dataset) -> Option<String> {
         let mut hasher = blake3::Hasher::new();

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_data::{Batches, DataError, Dataset, DecodePool, EvalLoader, Sharding, TrainLoader};
+use enmasse_data::{Batches, DataError, Dataset, DecodePool, EvalLoader, Locality, Sharding, TrainLoader};
 use enmasse_datasets::{Container, Folder};
 use enmasse_image::{
     EvalTransform, Image, ImageRegion, RandomHorizontalFlip, RandomResizedCrop, ReadOptions, RegionRequest,
@@ -61,6 +61,12 @@ impl Dataset for Joined {
         unreachable!("a loader reads parts")
     }
 
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
+    }
+}
+
+impl Locality for Joined {
     fn read_part(
         &self,
         index: usize,

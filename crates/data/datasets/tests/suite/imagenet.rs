@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use enmasse_data::Dataset;
+use enmasse_data::{Dataset, Locality};
 use enmasse_datasets::{Folder, OpenData, OpenOptions, folder_of, open, open_whole};
 
 const NUMBERS: [&str; 3] = ["n01440764", "n01443537", "n01484850"];

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_data::{DataError, Dataset, DecodePool, EvalLoader, Sampler, Sharding, TrainLoader, TrainOrder};
+use enmasse_data::{DataError, Dataset, DecodePool, EvalLoader, Locality, Sampler, Sharding, TrainLoader, TrainOrder};
 use enmasse_datasets::{OpenOptions, open_whole};
 use enmasse_image::{EvalTransform, Image, RandomResizedCrop, TrainTransform};
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ fn sources(root: &Path) -> Vec<(&'static str, Arc<dyn Dataset>)> {
     for (number, samples) in (0..rows.len()).collect::<Vec<_>>().chunks(9).enumerate() {
         let mut archive = tar::Builder::new(File::create(shards.join(format!("{number}.tar"))).unwrap());
         for &i in samples {
-            assert!(rows.read_file(i, &mut image).unwrap());
+            assert!(rows.locality().unwrap().read_file(i, &mut image).unwrap());
             let (name, label) = (format!("{i:02}.png"), rows.label(i).to_string());
             fs::write(files.join(&name), &image).unwrap();
             manifest += &format!("{name},{label}\n");
@@ -137,7 +137,7 @@ fn every_entry_is_trained_on_once_through_stops_and_changes_of_ranks() {
         for sampler in samplers {
             // Archives and Parquet files alone have blocks.
             if sampler == Sampler::Blocks && *source == "manifest" {
-                assert!(data.blocks().is_none());
+                assert!(data.locality().unwrap().blocks().is_none());
                 continue;
             }
             let expected = [entries(data, sampler, 3), entries(data, sampler, 4)];
@@ -221,7 +221,7 @@ fn samplers_draw_as_they_say() {
         };
         // Fourteen, fourteen and twelve images of the classes.
         check(Sampler::Shuffle, 1..2, 12..15);
-        if data.blocks().is_some() {
+        if data.locality().unwrap().blocks().is_some() {
             check(Sampler::Blocks, 1..2, 12..15);
         }
         check(resampled(true, 1), 0..3, 13..15);
@@ -275,6 +275,12 @@ impl Dataset for Blocky {
         Ok(Image::new(1, 1, vec![0; 3])?)
     }
 
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
+    }
+}
+
+impl Locality for Blocky {
     fn blocks(&self) -> Option<Vec<usize>> {
         Some(self.0.clone())
     }
@@ -330,6 +336,12 @@ fn orders_of_blocks_that_cannot_be_made() {
         fn read(&self, _: usize) -> Result<Image, DataError> {
             Ok(Image::new(1, 1, vec![0; 3])?)
         }
+        fn locality(&self) -> Option<&dyn Locality> {
+            Some(self)
+        }
+    }
+
+    impl Locality for Wrong {
         fn blocks(&self) -> Option<Vec<usize>> {
             self.0.clone()
         }

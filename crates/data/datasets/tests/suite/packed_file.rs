@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_data::{Batches, DataError, Dataset, DecodePool, EvalLoader, Sharding, TrainLoader};
+use enmasse_data::{Batches, DataError, Dataset, DecodePool, EvalLoader, Locality, Sharding, TrainLoader};
 use enmasse_datasets::{
     DataKind, OpenData, OpenOptions, PackForm, PackOptions, Packed, Unpacked, is_packed, open, pack,
 };
@@ -86,15 +86,20 @@ fn a_packed_folder_trains_like_the_folder() {
         assert!(file.split.is_none());
         for (of_file, of_folder) in [(&file.train, &folder.train), (&file.validation, &folder.validation)] {
             assert_eq!(of_file.len(), of_folder.len());
-            assert_eq!(of_file.class_names(), of_folder.class_names());
-            assert_eq!(of_file.reading_bytes() > 0, of_folder.reading_bytes() > 0);
+            assert_eq!(
+                of_file.locality().unwrap().reading_bytes() > 0,
+                of_folder.locality().unwrap().reading_bytes() > 0
+            );
             for index in 0..of_file.len() {
                 let inside =
                     of_folder.name(index).replace(&root.path().display().to_string(), &path.display().to_string());
                 assert_eq!((of_file.name(index), of_file.label(index)), (inside, of_folder.label(index)));
                 assert!(of_file.read(index).unwrap() == of_folder.read(index).unwrap());
                 let (mut one, mut other) = (vec![7; 9], Vec::new());
-                assert!(of_file.read_file(index, &mut one).unwrap() && of_folder.read_file(index, &mut other).unwrap());
+                assert!(
+                    of_file.locality().unwrap().read_file(index, &mut one).unwrap()
+                        && of_folder.locality().unwrap().read_file(index, &mut other).unwrap()
+                );
                 // CMYK images are kept byte for byte, and so is what is no JPEG.
                 let is_recoded = other.starts_with(&[0xFF, 0xD8]) && !of_folder.name(index).ends_with("cmyk.jpg");
                 assert!(one == fast(other.clone()) && (one != other) == is_recoded, "{}", of_folder.name(index));
@@ -107,7 +112,8 @@ fn a_packed_folder_trains_like_the_folder() {
     let file = open(&path, &OpenOptions::default()).unwrap();
     packed(&unpacked(&path, &file), AS_THEY_ARE, &again).unwrap();
     assert!(fs::read(&path).unwrap() == fs::read(&again).unwrap());
-    let fingerprint = |path: &Path| open(path, &OpenOptions::default()).unwrap().train.fingerprint().unwrap();
+    let fingerprint =
+        |path: &Path| open(path, &OpenOptions::default()).unwrap().train.locality().unwrap().fingerprint().unwrap();
     assert_eq!(fingerprint(&path), fingerprint(&again));
     assert!(is_packed(&path) && file.has_parts && !is_packed(root.path()));
 }
@@ -134,8 +140,8 @@ fn larger_images_are_resized() {
         let (whole, small) = (plain.train.read(index).unwrap(), file.train.read(index).unwrap());
         assert_eq!((small.width(), small.height()), expected);
         let (mut one, mut other) = (Vec::new(), Vec::new());
-        file.train.read_file(index, &mut one).unwrap();
-        plain.train.read_file(index, &mut other).unwrap();
+        file.train.locality().unwrap().read_file(index, &mut one).unwrap();
+        plain.train.locality().unwrap().read_file(index, &mut other).unwrap();
         assert_eq!(one == fast(other), is_kept);
         let mut resized = vec![0; expected.0 * expected.1 * 3];
         let all = enmasse_image::CropBox::whole(whole.width(), whole.height());
@@ -176,6 +182,12 @@ impl Dataset for Memory {
     fn read(&self, index: usize) -> Result<Image, DataError> {
         Ok(self.images[index].clone())
     }
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
+    }
+}
+
+impl Locality for Memory {
     fn name(&self, index: usize) -> String {
         self.names[index].clone()
     }
@@ -223,7 +235,7 @@ fn a_test_part_was_not_packed() {
             assert_eq!(read.name(index), format!("{}/{}", path.display(), source.name(index)));
             read.read(index).unwrap();
         }
-        assert_ne!(read.fingerprint(), file.validation.fingerprint());
+        assert_ne!(read.locality().unwrap().fingerprint(), file.validation.locality().unwrap().fingerprint());
     };
     check(None);
     check(Some(1));
@@ -259,7 +271,7 @@ proptest! {
                     let image = own.read(index).unwrap();
                     prop_assert_eq!(image.pixels(), expected.as_slice());
                 }
-                prop_assert!(!own.read_file(index, &mut Vec::new()).unwrap());
+                prop_assert!(!own.locality().unwrap().read_file(index, &mut Vec::new()).unwrap());
             }
         }
     }

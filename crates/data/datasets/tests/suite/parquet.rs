@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use enmasse_data::Dataset;
-use enmasse_datasets::{DataLayout, OpenData, OpenOptions, open, open_whole};
+use enmasse_datasets::{DataLayout, OpenData, OpenOptions, WholeData, open, open_whole};
 use enmasse_image::Image;
 use tempfile::{TempDir, tempdir};
 
@@ -18,9 +18,8 @@ fn image(i: usize) -> Image {
     Image::new(8, 8, (0..8 * 8 * 3).map(|j| ((31 * i + 7 * j) % 251) as u8).collect()).unwrap()
 }
 
-fn whole(path: &Path, options: &OpenOptions) -> Result<Arc<dyn Dataset>, String> {
-    let whole = open_whole(path, options).map_err(|error| error.to_string())?;
-    Ok(whole.dataset)
+fn whole(path: &Path, options: &OpenOptions) -> Result<WholeData, String> {
+    open_whole(path, options).map_err(|error| error.to_string())
 }
 
 /// A folder with fixtures under these names.
@@ -38,18 +37,18 @@ fn folder(files: &[(&str, &str)]) -> TempDir {
 #[test]
 fn every_form_of_file() {
     let check = |name: &str, options: OpenOptions, classes: &[&str], label: fn(usize) -> usize| {
-        let data = whole(&fixture(name), &options).unwrap();
+        let WholeData { dataset: data, classes: found, .. } = whole(&fixture(name), &options).unwrap();
         let classes: Vec<String> = classes.iter().map(|&class| class.to_owned()).collect();
-        assert_eq!((data.len(), data.class_names()), (20, classes), "{name}");
+        assert_eq!((data.len(), found), (20, classes), "{name}");
         let mut bytes = Vec::new();
         // The last rows first: no page was read before.
         for i in (0..20).rev().chain(0..20) {
             assert_eq!((data.read(i).unwrap(), data.label(i)), (image(i), label(i)), "{name} {i}");
-            assert!(data.read_file(i, &mut bytes).unwrap() && bytes.starts_with(b"\x89PNG"));
+            assert!(data.locality().unwrap().read_file(i, &mut bytes).unwrap() && bytes.starts_with(b"\x89PNG"));
             assert_eq!(data.name(i), format!("{}/{i}", fixture(name).display()));
         }
-        assert!(data.reading_bytes() > 8 * 8 * 3 && data.kept_bytes() > 1000);
-        assert_eq!(data.blocks().unwrap().iter().sum::<usize>(), 20);
+        assert!(data.locality().unwrap().reading_bytes() > 8 * 8 * 3 && data.locality().unwrap().kept_bytes() > 1000);
+        assert_eq!(data.locality().unwrap().blocks().unwrap().iter().sum::<usize>(), 20);
     };
     let default = OpenOptions::default;
     let named = ["cat", "bird", "dog"];
@@ -128,7 +127,7 @@ fn problems_are_named() {
 /// A row without an image, or a page that is not read, is an unreadable sample, and others are read.
 #[test]
 fn rows_that_cannot_be_read() {
-    let data = whole(&fixture("nulls"), &OpenOptions::default()).unwrap();
+    let data = whole(&fixture("nulls"), &OpenOptions::default()).unwrap().dataset;
     for (i, expected) in [Err(()), Err(()), Ok(image(2)), Ok(image(3))].into_iter().enumerate() {
         let found = data.read(i).map_err(|error| {
             assert!(error.is_unreadable());
@@ -136,7 +135,7 @@ fn rows_that_cannot_be_read() {
         });
         assert_eq!(found, expected);
     }
-    let data = whole(&fixture("delta"), &OpenOptions::default()).unwrap();
+    let data = whole(&fixture("delta"), &OpenOptions::default()).unwrap().dataset;
     let error = data.read(0).unwrap_err();
     assert!(error.is_unreadable() && error.to_string().contains("in an encoding that is not read"), "{error}");
 }
@@ -149,9 +148,9 @@ fn damaged_files() {
     let read = |bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
         match whole(&path, &OpenOptions::default()) {
-            Ok(data) => {
+            Ok(WholeData { dataset: data, classes, .. }) => {
                 for i in 0..data.len() {
-                    assert!(data.label(i) < data.class_names().len());
+                    assert!(data.label(i) < classes.len());
                     if let Err(error) = data.read(i) {
                         assert!(error.is_unreadable() && !error.to_string().contains('\n'), "{error}");
                     }
@@ -185,7 +184,7 @@ fn damaged_files() {
     assert!(read(&encrypted).unwrap().ends_with("it is encrypted"));
     // Cut short after it was opened.
     fs::copy(fixture("none"), &path).unwrap();
-    let data = whole(&path, &OpenOptions::default()).unwrap();
+    let data = whole(&path, &OpenOptions::default()).unwrap().dataset;
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100).unwrap();
     assert!(data.read(0).unwrap_err().is_unreadable());
 }

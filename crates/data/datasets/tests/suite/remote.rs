@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use enmasse_data::{DataError, Dataset, DecodePool, EvalLoader, Extent, Sharding, TrainLoader, TrainOrder};
+use enmasse_data::{DataError, Dataset, DecodePool, EvalLoader, Extent, Locality, Sharding, TrainLoader, TrainOrder};
 use enmasse_datasets::{DataKind, OpenData, OpenOptions, PackForm, RemoteOptions, open};
 use enmasse_image::{EvalTransform, Image, TrainTransform};
 use server::Server;
@@ -65,7 +65,7 @@ fn archives_are_searched_once_for_each_version() {
     let again = opened();
     assert_eq!(requests(), looks);
     assert_eq!(names(again.train.as_ref()), names(first.train.as_ref()));
-    assert_eq!(again.train.fingerprint(), first.train.fingerprint());
+    assert_eq!(again.train.locality().unwrap().fingerprint(), first.train.locality().unwrap().fingerprint());
     again.train.read(3).unwrap();
     assert_eq!(requests().len(), 1);
 
@@ -73,8 +73,11 @@ fn archives_are_searched_once_for_each_version() {
     server.put("1.tar", &archives[1]);
     let other = opened();
     assert_eq!(names(other.train.as_ref()), names(first.train.as_ref()));
-    assert!(first.train.fingerprint().is_some() && other.train.fingerprint() != first.train.fingerprint());
-    assert_ne!(first.train.fingerprint(), first.validation.fingerprint());
+    assert!(
+        first.train.locality().unwrap().fingerprint().is_some()
+            && other.train.locality().unwrap().fingerprint() != first.train.locality().unwrap().fingerprint()
+    );
+    assert_ne!(first.train.locality().unwrap().fingerprint(), first.validation.locality().unwrap().fingerprint());
 }
 
 #[test]
@@ -182,7 +185,7 @@ impl Served {
 
 /// The pieces in which an image lies.
 fn pieces(data: &dyn Dataset, index: usize) -> impl Iterator<Item = u64> {
-    let Extent { bytes, .. } = data.extent(index).unwrap();
+    let Extent { bytes, .. } = data.locality().unwrap().extent(index).unwrap();
     bytes.start / PIECE..bytes.end.div_ceil(PIECE)
 }
 
@@ -199,7 +202,7 @@ fn until_owners<T: ?Sized>(data: &Arc<T>, owners: usize) {
 fn images_are_fetched_ahead_and_each_piece_once() {
     let served = Served::start();
     let (data, missing) = served.open(RemoteOptions::LIMIT);
-    assert!(missing.len() >= 8 && data.train.is_remote(), "{missing:?}");
+    assert!(missing.len() >= 8 && data.train.locality().unwrap().is_remote(), "{missing:?}");
     // A single thread needs one at a time.
     let pool = DecodePool::new(1).unwrap();
     let loader = |data: &OpenData| {
@@ -280,6 +283,12 @@ impl Dataset for Here {
     fn read(&self, _: usize) -> Result<Image, DataError> {
         Ok(Image::new(8, 8, vec![0; 192])?)
     }
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
+    }
+}
+
+impl Locality for Here {
     fn extent(&self, _: usize) -> Option<Extent> {
         self.0.store(true, Ordering::Relaxed);
         None
@@ -290,10 +299,10 @@ impl Dataset for Here {
 fn nothing_on_this_machine_is_fetched_ahead() {
     let served = Served::start();
     let data = served.on_disk();
-    assert!(!data.train.is_remote() && data.train.extent(0).is_none());
+    assert!(!data.train.locality().unwrap().is_remote() && data.train.locality().unwrap().extent(0).is_none());
     fs::write(served.folder.path().join("a.tar"), numbered(0, 10, &["a", "b"])).unwrap();
     let archive = open(&served.folder.path().join("a.tar"), &OpenOptions::default()).unwrap();
-    assert!(!archive.train.is_remote() && archive.train.extent(0).is_none());
+    assert!(!archive.train.locality().unwrap().is_remote() && archive.train.locality().unwrap().extent(0).is_none());
     let (pool, here) = (DecodePool::new(1).unwrap(), Arc::new(Here::default()));
     let loader = EvalLoader::new(&pool, here.clone(), EvalTransform::new(8), ALONE).unwrap();
     assert_eq!(batches(loader.pass()).len(), 2);
@@ -310,8 +319,8 @@ fn pages_of_parquet_files_are_known_once_they_are_found() {
     let remote = RemoteOptions { cache: Some(cache.path().to_owned()), ..RemoteOptions::default() };
     let options = OpenOptions { remote, ..OpenOptions::default() };
     let data = open(Path::new(&format!("{}/a.parquet", server.address)), &options).unwrap().train;
-    let group = data.extent(0).unwrap().bytes;
+    let group = data.locality().unwrap().extent(0).unwrap().bytes;
     data.read(0).unwrap();
-    let page = data.extent(0).unwrap().bytes;
+    let page = data.locality().unwrap().extent(0).unwrap().bytes;
     assert!(group.start < page.start && page.end <= group.end && group.end < bytes.len() as u64, "{group:?} {page:?}");
 }

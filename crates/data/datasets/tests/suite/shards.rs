@@ -87,18 +87,19 @@ fn samples_are_members_with_one_key() {
     let found = samples(&root.path().join("a.tar")).unwrap();
     let expected = [("x/1.jpg", 2), ("x/2.JPG", 1), ("x/3.jpg", 0), (long.as_str(), 2)];
     assert_eq!(found, expected.map(|(name, label)| (name.to_owned(), label)));
-    let whole = open_whole(&root.path().join("a.tar"), &OpenOptions::default()).unwrap().dataset;
-    assert_eq!(whole.class_names(), ["7", "cat", "dog"]);
+    let whole = open_whole(&root.path().join("a.tar"), &OpenOptions::default()).unwrap();
+    assert_eq!(whole.classes, ["7", "cat", "dog"]);
+    let whole = whole.dataset;
     let mut bytes = Vec::new();
     for index in 0..whole.len() {
-        assert!(whole.read_file(index, &mut bytes).unwrap());
+        assert!(whole.locality().unwrap().read_file(index, &mut bytes).unwrap());
         assert_eq!(bytes, IMAGE);
     }
     assert_eq!(
         whole.read(3).unwrap(),
         enmasse_image::decode::open("../image/tests/fixtures/image.420.jpg", Default::default()).unwrap()
     );
-    assert!(whole.reading_bytes() > IMAGE.len());
+    assert!(whole.locality().unwrap().reading_bytes() > IMAGE.len());
 }
 
 /// Regression test: archives for tests beside those for validation were not opened.

@@ -334,37 +334,41 @@ impl Request {
                 }
                 let (kind, layout) = (opened.kind, opened.layout);
                 let warnings = opened.warnings.clone();
+                let classes = opened.classes.clone();
                 let data = held_out(&weights, opened, &root)?;
-                Found { part, data, kind, layout, left_out: LeftOut::default(), warnings }
+                Found { part, data, classes, kind, layout, left_out: LeftOut::default(), warnings }
             }
             None if asked == Asked::Test => {
                 let opened = test_part(&weights, saved.as_ref(), &root, &options)?;
-                let TrainingData { kind, layout, left_out, warnings, test, .. } = opened;
-                let data = label_as(&weights, test.ok_or_else(|| no_test_part(&root))?, &root)?;
-                Found { part: Part::Test, data, kind, layout, left_out, warnings }
+                let TrainingData { kind, layout, left_out, warnings, test, classes, .. } = opened;
+                let data = label_as(&weights, test.ok_or_else(|| no_test_part(&root))?, &classes, &root)?;
+                Found { part: Part::Test, data, classes, kind, layout, left_out, warnings }
             }
             None if asked == Asked::Validation => {
-                let TrainingData { validation: data, kind, layout, left_out, warnings, .. } =
+                let TrainingData { validation: data, classes, kind, layout, left_out, warnings, .. } =
                     validation_part(&weights, saved.as_ref().map(|saved| &saved.config), &root, &options)?;
-                Found { part: Part::Validation, data, kind, layout, left_out, warnings }
+                Found { part: Part::Validation, data, classes, kind, layout, left_out, warnings }
             }
             None => {
-                let WholeData { dataset, kind, layout, is_held_out, left_out, warnings } =
+                let WholeData { dataset, classes, kind, layout, is_held_out, left_out, warnings } =
                     open_whole(&root, &options).map_err(Failure::error)?;
                 let part = if is_held_out { Part::Test } else { Part::Whole };
-                Found { part, data: label_as(&weights, dataset, &root)?, kind, layout, left_out, warnings }
+                let data = label_as(&weights, dataset, &classes, &root)?;
+                Found { part, data, classes, kind, layout, left_out, warnings }
             }
         };
-        let Found { part, data, kind, layout, mut left_out, warnings } = found;
+        let Found { part, data, classes, kind, layout, mut left_out, warnings } = found;
         left_out.append(not_copied);
         if let Some(layers) = checked {
-            let has_blocks = data.blocks().is_some();
+            let has_blocks = data.locality().is_some_and(|locality| locality.blocks().is_some());
             let surroundings =
                 Surroundings { kind, layout, has_blocks, has_parts: true, is_padded: false, is_launched };
             let idle = layers.without_effect(&surroundings, |setting| weights::is_checked(EVALUATION, setting));
             idle.iter().for_each(|line| say(format_args!("warning: {line}")));
         }
-        Ok(Task { weights, data, left_out, warnings, asked, part, config, shown, crops })
+        // Bare weights know only the number of their classes.
+        let classes = if weights.is_bare { classes } else { weights.classifier.classes.clone() };
+        Ok(Task { weights, data, classes, left_out, warnings, asked, part, config, shown, crops })
     }
 }
 
@@ -400,6 +404,8 @@ impl Asked {
 struct Found {
     part: Part,
     data: Arc<dyn Dataset>,
+    /// The classes of the data, which bare weights have no names for.
+    classes: Vec<String>,
     kind: DataKind,
     layout: DataLayout,
     left_out: LeftOut,
@@ -440,6 +446,8 @@ impl Part {
 struct Task {
     weights: Weights,
     data: Arc<dyn Dataset>,
+    /// Names of the classes, by label.
+    classes: Vec<String>,
     /// What is no image in its folders.
     left_out: LeftOut,
     /// What the user should know about the data.
@@ -478,7 +486,7 @@ impl Task {
         // Evaluation has no collectives: the group only adds up the sums at its end.
         let mut program = weights.classifier.program(&forward, device.as_ref(), batch)?;
         if let Some(group) = &rank.group {
-            compare_evaluated(group, program.as_mut(), data.as_ref())?;
+            compare_evaluated(group, program.as_mut(), &self.classes, data.as_ref())?;
         }
         let (total, group) = (data.len() as u64, rank.group.as_ref());
         let audience =
@@ -492,8 +500,7 @@ impl Task {
         }
         let everything = config.program.json || shown.csv;
         let mistakes = shown.mistakes.map(|count| count.unwrap_or(if everything { usize::MAX } else { MISTAKES }));
-        let classes = self.classes();
-        let report = Report { found: &found, classes: &classes, data: data.as_ref(), mistakes };
+        let report = Report { found: &found, classes: &self.classes, data: data.as_ref(), mistakes };
         let Evaluation { loss, accuracy, balanced_accuracy, samples, unreadable, metrics, per_class, .. } = &found;
         reporter.finish(|output| match output.is_json() {
             true => {
@@ -532,17 +539,12 @@ impl Task {
         })
     }
 
-    /// Names of the classes. Bare weights know only their number.
-    fn classes(&self) -> Vec<String> {
-        if self.weights.is_bare { self.data.class_names() } else { self.weights.classifier.classes.clone() }
-    }
-
     /// Writes the confusion matrix.
     fn draw(&self, path: &Path, found: &Evaluation) -> Result<(), Failure> {
         let none = || Failure::Error("--confusion: more than 1024 classes make too large a matrix".to_owned());
         let title = format!("confusion matrix, {}", self.part.describe());
         let confusion = found.confusion.as_ref().ok_or_else(none)?;
-        let svg = confusion.draw(&title, &self.classes())?;
+        let svg = confusion.draw(&title, &self.classes)?;
         write_whole(path, |file| file.write_all(svg.as_bytes())).map_err(Failure::error)
     }
 
@@ -641,10 +643,15 @@ fn is_same(a: &Path, b: &Path) -> bool {
 }
 
 /// The same images, labelled by the classes of the weights.
-fn label_as(weights: &Weights, dataset: Arc<dyn Dataset>, root: &Path) -> Result<Arc<dyn Dataset>, Failure> {
-    let (found, known) = (dataset.class_names().len(), weights.classifier.classes.len());
+fn label_as(
+    weights: &Weights,
+    dataset: Arc<dyn Dataset>,
+    classes: &[String],
+    root: &Path,
+) -> Result<Arc<dyn Dataset>, Failure> {
+    let (found, known) = (classes.len(), weights.classifier.classes.len());
     match weights.is_bare {
-        false => relabel(dataset, root, &weights.classifier.classes).map_err(Failure::error),
+        false => relabel(dataset, root, classes, &weights.classifier.classes).map_err(Failure::error),
         // Without names, only the order of classes is known.
         true if found == known => Ok(dataset),
         true => {

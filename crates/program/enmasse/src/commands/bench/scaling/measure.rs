@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use enmasse_data::{DataError, Dataset};
+use enmasse_data::{DataError, Dataset, Locality};
 use enmasse_graph::{Mode, Plans, Target};
 use enmasse_image::{Image, ImageRegion, RandomStream, RegionRequest, TrainTransform};
 use enmasse_models::Model;
@@ -85,7 +85,9 @@ impl Workload {
                 config.train.size = Some(size);
                 let noise = Arc::new(Noise::new(size).map_err(Failure::error)?);
                 // The images are squares of the right size already.
-                TrainingData::new(noise.clone(), noise).with_augmentation(move |_| TrainTransform::empty(size))
+                let classes = (0..noise.classes).map(|class| class.to_string()).collect();
+                TrainingData::of_classes(classes, noise.clone(), noise)
+                    .with_augmentation(move |_| TrainTransform::empty(size))
             }
         };
         // Small enough that a few steps never lead to infinities.
@@ -243,10 +245,6 @@ impl Dataset for Noise {
     fn read(&self, _index: usize) -> Result<Image, DataError> {
         Ok(self.image.clone())
     }
-
-    fn class_names(&self) -> Vec<String> {
-        (0..self.classes).map(|class| class.to_string()).collect()
-    }
 }
 
 /// Some samples of a data set, evenly distributed over it.
@@ -275,10 +273,12 @@ impl Dataset for Part {
         self.whole.read(self.place(index))
     }
 
-    fn read_into(&self, index: usize, image: &mut Image) -> Result<(), DataError> {
-        self.whole.read_into(self.place(index), image)
+    fn locality(&self) -> Option<&dyn Locality> {
+        Some(self)
     }
+}
 
+impl Locality for Part {
     fn read_part(
         &self,
         index: usize,
@@ -293,10 +293,6 @@ impl Dataset for Part {
     }
 
     fn reading_bytes(&self) -> usize {
-        self.whole.reading_bytes()
-    }
-
-    fn class_names(&self) -> Vec<String> {
-        self.whole.class_names()
+        self.whole.locality().map_or(0, |locality| locality.reading_bytes())
     }
 }

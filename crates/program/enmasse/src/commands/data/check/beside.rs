@@ -17,8 +17,9 @@ pub fn left_out(left_out: &LeftOut) -> Finding {
 
 /// Files and folders beside the images that are none of them, without clutter.
 pub fn files(parts: &[Part]) -> Finding {
-    let paths =
-        |part: &Part| (0..part.dataset.len()).filter_map(|index| part.dataset.file_path(index)).collect::<Vec<_>>();
+    let paths = |part: &Part| {
+        (0..part.dataset.len()).filter_map(|index| part.dataset.locality()?.file_path(index)).collect::<Vec<_>>()
+    };
     let known: HashSet<PathBuf> = parts.iter().flat_map(paths).collect();
     let folders: BTreeSet<&Path> = known.iter().filter_map(|path| path.parent()).collect();
     let above: HashSet<&Path> = folders.iter().flat_map(|folder| folder.ancestors()).collect();

@@ -38,7 +38,7 @@ pub struct Part {
 impl Part {
     /// The name of an image: its path below the data set's folder if it has one.
     pub fn name(&self, index: usize) -> String {
-        match self.dataset.file_path(index) {
+        match self.dataset.locality().and_then(|locality| locality.file_path(index)) {
             Some(path) => path.strip_prefix(&self.root).unwrap_or(&path).display().to_string(),
             None => self.dataset.name(index),
         }
@@ -83,7 +83,8 @@ fn look_at(
     view: &mut ImageRegion,
 ) -> Result<Look, DataError> {
     let mut bytes = Vec::new();
-    let has_file = dataset.read_file(index, &mut bytes)?;
+    let locality = dataset.locality();
+    let has_file = locality.map_or(Ok(false), |locality| locality.read_file(index, &mut bytes))?;
     match has_file {
         true => decode::read_part_of(&bytes, || dataset.name(index), reading, &RegionRequest::whole, view)?,
         false => dataset.read_part(index, &RegionRequest::whole, view)?,
@@ -96,7 +97,7 @@ fn look_at(
         size: Some((image.width(), image.height())),
         content: Some(u128::from_le_bytes(*content)),
         hash: PerceptualHash::of(image, &mut Resizer::default()),
-        misnamed: misnamed(dataset.file_path(index).as_deref(), &bytes),
+        misnamed: misnamed(locality.and_then(|locality| locality.file_path(index)).as_deref(), &bytes),
         converted: view.converted_from(),
     })
 }

@@ -62,7 +62,7 @@ pub fn entries(opened: &Opened, test: f64) -> Result<Vec<Entry>, Failure> {
     let mut entries = Vec::with_capacity(data.train.len() + data.validation.len());
     for (dataset, index, part) in train.chain(validation) {
         let class = &data.classes[dataset.label(index)];
-        let path = dataset.file_path(index).ok_or_else(|| {
+        let path = dataset.locality().and_then(|locality| locality.file_path(index)).ok_or_else(|| {
             Failure::Error(format!("{}: is no file of its own, which could be linked or listed", dataset.name(index)))
         })?;
         let file = path.canonicalize().map_err(|error| Failure::Error(format!("{}: {error}", path.display())))?;
