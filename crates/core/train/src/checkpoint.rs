@@ -29,7 +29,7 @@ use thiserror::Error;
 
 pub use metadata::{CheckpointMeta, EpochSums};
 
-use crate::weights::EvaluatedWeights;
+use crate::EvaluatedWeights;
 
 /// The version that this build writes, and the only one that it reads so far.
 const FORMAT_VERSION: u64 = 1;

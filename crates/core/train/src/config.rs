@@ -122,7 +122,7 @@ macro_rules! settings {
         impl Settings for $config {
             fn parse(&mut self, setting: &Setting, text: &str) -> Option<Result<(), String>> {
                 match setting.name {
-                    $(stringify!($name) => Some(value::parse(setting, text).map(|value| self.$name = value)),)+
+                    $(stringify!($name) => Some(setting::parse(setting, text).map(|value| self.$name = value)),)+
                     _ => None,
                 }
             }

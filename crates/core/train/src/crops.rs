@@ -7,8 +7,9 @@ use enmasse_device::{Program, StepMetrics};
 use crate::bad_samples::BadSamples;
 use crate::callback::Callbacks;
 use crate::confusion::largest;
-use crate::evaluation::{Pass, Sums, at, submit};
+use crate::evaluation::{Pass, Sums, submit};
 use crate::tally::Tally;
+use crate::trace::at;
 use crate::{Callback, Evaluation, TrainError};
 
 /// A batch of which all crops have been evaluated.

@@ -4,61 +4,21 @@
 //! The logits of a batch are read once the next batch is ready, just before that one is submitted.
 //! So the device computes while the loader reads.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Instant;
+mod pass;
 
 use enmasse_comm::Group;
-use enmasse_data::{Batch, EvalLoader};
-use enmasse_device::{DeviceError, Program, StepInputs, StepMetrics, Ticket};
-use enmasse_graph::{MAX_METRICS, Mode, Phase};
-use serde::Serialize;
+use enmasse_data::EvalLoader;
+use enmasse_device::{DeviceError, Program, Ticket};
 
 use crate::bad_samples::BadSamples;
-use crate::callback::{Callbacks, Request};
+use crate::callback::Callbacks;
 use crate::crops::evaluate_crops;
-use crate::loaded::LoadedBatch;
-use crate::stop::agree;
-use crate::tally::Tally;
-use crate::{Callback, Confusion, Mistake, PerClass, Progress, TrainError};
-
-/// The results of an evaluation.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Evaluation {
-    /// Mean loss over the samples.
-    pub loss: f64,
-    /// Share of samples whose largest logit is at their label.
-    pub accuracy: f64,
-    /// The mean of the classes' own accuracies, over those that have samples. NaN if none has.
-    pub balanced_accuracy: f64,
-    /// Number of samples that were evaluated.
-    pub samples: u64,
-    /// Number of samples that were left out because they cannot be read.
-    pub unreadable: u64,
-    /// Means over the samples of the plan's further metrics, by their names.
-    #[serde(flatten)]
-    pub metrics: BTreeMap<String, f64>,
-    /// The counts of each class.
-    #[serde(skip)]
-    pub per_class: PerClass,
-    /// The samples by their true and predicted classes. None for more than 1024 classes.
-    #[serde(skip)]
-    pub confusion: Option<Confusion>,
-    /// The mistakes, the most certain first. None unless [`evaluate_with_mistakes`] was asked for them.
-    #[serde(skip)]
-    pub mistakes: Option<Vec<Mistake>>,
-}
-
-/// The epoch that an evaluation belongs to, for callbacks.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct EpochPosition {
-    /// The epoch, from 0.
-    pub epoch: u64,
-    /// Number of epochs.
-    pub epochs: u64,
-    /// Optimiser steps done.
-    pub optimizer_step: u64,
-}
+use crate::stop::{Request, agree};
+use crate::tally::{Tally, softmax};
+use crate::trace::at;
+use crate::{Callback, Evaluation, TrainError};
+pub use pass::EpochPosition;
+pub(crate) use pass::{Pass, Sums, submit};
 
 /// Runs one pass of `loader`, which is this rank's part, and adds the results of all ranks. Sums are in f64. An image of several
 /// [crops](EvalLoader::cropped) is evaluated by the mean of their logits, and the plan's further metrics are left out.
@@ -176,112 +136,12 @@ struct Submitted {
     samples: u64,
 }
 
-/// The current pass over a data set, for callbacks.
-pub(crate) struct Pass {
-    began: Instant,
-    ranks: u64,
-    pub total: u64,
-    position: EpochPosition,
-}
-
-impl Pass {
-    /// Begins now.
-    pub fn begin(total: u64, group: Option<&Group>, position: EpochPosition) -> Self {
-        Pass { began: Instant::now(), ranks: group.map_or(1, Group::world_size) as u64, total, position }
-    }
-}
-
-/// This rank's sums so far.
-#[derive(Default)]
-pub(crate) struct Sums {
-    loss: f64,
-    correct: f64,
-    samples: u64,
-    measured: [f64; MAX_METRICS],
-}
-
-impl Sums {
-    pub fn add(
-        &mut self,
-        metrics: StepMetrics,
-        samples: u64,
-        pass: &Pass,
-        callbacks: &mut Callbacks,
-    ) -> Result<(), TrainError> {
-        self.loss += metrics.loss;
-        self.correct += metrics.correct as f64;
-        self.samples += samples;
-        self.measured.iter_mut().zip(metrics.measured).for_each(|(sum, value)| *sum += value);
-        // Other ranks have progressed about as far; only the progress bar needs this number.
-        let done = (self.samples * pass.ranks).min(pass.total);
-        callbacks.on_step(&Progress {
-            epoch: pass.position.epoch,
-            epochs: pass.position.epochs,
-            validating: true,
-            optimizer_step: pass.position.optimizer_step,
-            step_loss: metrics.loss / samples.max(1) as f64,
-            learning_rate: 0.0,
-            samples: done,
-            total: pass.total,
-            loss: self.loss / self.samples.max(1) as f64,
-            images_per_second: done as f64 / pass.began.elapsed().as_secs_f64(),
-            loss_scale: None,
-        })
-    }
-
-    /// The results of all ranks, with the means of the measured `names`, and whether any rank has stopped. All ranks must call it.
-    pub fn over_ranks(
-        mut self,
-        mut tally: Tally,
-        names: &[String],
-        stopped: bool,
-        total: u64,
-        group: Option<&Group>,
-    ) -> Result<(Evaluation, bool), TrainError> {
-        let mut totals = [self.loss, self.correct, self.samples as f64, f64::from(u8::from(stopped))];
-        if let Some(group) = group {
-            group.all_reduce(&mut totals)?;
-            group.all_reduce(&mut self.measured)?;
-            tally.sum_over(group)?;
-        }
-        let [loss, correct, samples, stopped] = totals;
-        let mean = |sum: f64| sum / samples.max(1.0);
-        let metrics = names.iter().zip(self.measured).map(|(name, sum)| (name.clone(), mean(sum))).collect();
-        let found = Evaluation {
-            loss: mean(loss),
-            accuracy: mean(correct),
-            balanced_accuracy: tally.per_class.balanced_accuracy(),
-            samples: samples as u64,
-            unreadable: total.saturating_sub(samples as u64),
-            metrics,
-            mistakes: tally.mistakes(),
-            per_class: tally.per_class,
-            confusion: tally.confusion,
-        };
-        Ok((found, stopped > 0.0))
-    }
-}
-
-/// Records the current activity of this rank, for ranks that may have to wait for it.
-pub(crate) fn at(group: Option<&Group>, activity: &'static str) {
-    if let Some(group) = group {
-        group.flight_recorder().at(activity);
-    }
-}
-
 /// Counts the predictions of the batch last submitted, and waits for it.
 fn count_last(program: &mut dyn Program, tally: &mut Tally, last: Option<&Submitted>) -> Result<(), DeviceError> {
     if let Some(last) = last {
         tally.add(&last.labels, &last.indices, &program.store("logits")?);
     }
     Ok(())
-}
-
-/// Begins the evaluation of a batch.
-pub(crate) fn submit(program: &mut dyn Program, batch: Batch, epoch: u64) -> Result<Ticket, DeviceError> {
-    let batch = Arc::new(LoadedBatch(Arc::new(batch)));
-    let inputs = StepInputs { epoch, ..StepInputs::evaluation(batch) };
-    program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs)
 }
 
 /// Runs one pass of `loader`, which is this rank's part, and gives every rank the class probabilities of all `total`
@@ -315,12 +175,4 @@ pub fn predict(
         rows = all.chunks_exact(classes.max(1)).map(<[f64]>::to_vec).collect();
     }
     Ok(rows)
-}
-
-/// Logits to probabilities.
-pub fn softmax(logits: &[f64]) -> Vec<f64> {
-    let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let weights: Vec<f64> = logits.iter().map(|logit| (logit - largest).exp()).collect();
-    let total: f64 = weights.iter().sum();
-    weights.iter().map(|weight| weight / total).collect()
 }

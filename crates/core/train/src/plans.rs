@@ -3,10 +3,13 @@
 use enmasse_device::{DeviceError, Program};
 use enmasse_graph::{
     AVERAGE_PREFIX, Arena, CompileOptions, Freeze, GraphError, Loss, Measured, Metric, Optimizer, ParameterGroups,
-    PerSample, Plans, StateTensor, Strategy, Target,
+    PerSample, Plans, StateTensor, Strategy, Target, Tensor,
 };
 
-use crate::{ModelFn, OptimizerKind, Preparation, StrategyKind, TrainConfig, TrainError, UnusedParameters};
+use crate::{OptimizerKind, Preparation, StrategyKind, TrainConfig, TrainError, UnusedParameters};
+
+/// A model: turns images and the number of classes into logits.
+pub type ModelFn<'a> = dyn Fn(Tensor, usize) -> Tensor + 'a;
 
 /// The loss and metrics of a run that its configuration does not contain.
 #[derive(Clone, Debug, Default)]
@@ -100,7 +103,7 @@ pub(crate) fn training_metrics(plans: &Plans) -> &[Measured] {
 #[cfg(test)]
 mod tests {
     use enmasse_datasets::DataKind;
-    use enmasse_graph::{Per, Tensor};
+    use enmasse_graph::Per;
 
     use super::*;
 

@@ -10,7 +10,7 @@ use enmasse_image::{EvalCrop, Image, ImageRegion, ReadOptions, RegionRequest, Re
 use serde::Serialize;
 
 use crate::crops::Crops;
-use crate::evaluation::softmax;
+use crate::tally::softmax;
 use crate::{Classifier, ImageSource, TrainError};
 
 /// A class with its probability.

@@ -36,15 +36,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use enmasse_graph::Choices;
 use enmasse_system::files::{FileError, Staging, remove_temporaries};
-use enmasse_weights::Tensors;
 use enmasse_wording::utc_time;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::ser::{PrettyFormatter, Serializer};
 use thiserror::Error;
 
-use crate::checkpoint::Draft;
-use crate::{Attempt, CheckpointMeta, Resume, RunConfig, RunEvent, TestRecord, TrainError};
+use crate::{Attempt, CheckpointMeta, Resume, RunConfig};
 use claim::Claim;
 pub use unbegun::remove_unbegun;
 
@@ -440,9 +438,9 @@ impl RunFolder {
         self.write_json(&self.paths.split(), split)
     }
 
-    /// Writes the evaluation of the test part: its event, as one line.
-    pub(crate) fn write_test(&self, record: &TestRecord) -> Result<(), RunError> {
-        self.write(&self.paths.test_record(), (RunEvent::Test(record).to_line() + "\n").as_bytes())
+    /// Writes the evaluation of the test part: the line of its event.
+    pub(crate) fn write_test(&self, line: &str) -> Result<(), RunError> {
+        self.write(&self.paths.test_record(), format!("{line}\n").as_bytes())
     }
 
     /// Removes the evaluation of the test part: training goes on, so other weights may become the best.
@@ -464,12 +462,6 @@ impl RunFolder {
     /// Writes the chart of classes, as SVG.
     pub fn write_class_distribution(&self, svg: &str) -> Result<(), RunError> {
         self.write(&self.paths.class_distribution(), svg.as_bytes())
-    }
-
-    /// Writes a checkpoint.
-    pub(crate) fn write_checkpoint(&self, path: &Path, draft: &Draft<impl Tensors>) -> Result<(), TrainError> {
-        create_folder_of(path)?;
-        Ok(draft.write(path, &|path, fill| self.staging().write_whole(path, |file| fill(file)))?)
     }
 
     /// Puts the checkpoint at `from` in the place of the one at `to`, and keeps both.
@@ -503,7 +495,7 @@ impl RunFolder {
 }
 
 /// Folders appear with their first files, so that a run that never began leaves none.
-fn create_folder_of(path: &Path) -> Result<(), RunError> {
+pub(crate) fn create_folder_of(path: &Path) -> Result<(), RunError> {
     let folder = path.parent().unwrap_or(path);
     Ok(std::fs::create_dir_all(folder).map_err(FileError::of("create", folder))?)
 }

@@ -1,94 +1,12 @@
 //! `metrics.jsonl`: one object per epoch, each epoch once, even if the run is killed and resumed.
 
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::ops::Not;
 use std::path::{Path, PathBuf};
 
 use enmasse_system::files::{FileError, Staging};
-use serde::Serialize;
 
-use crate::{Callback, CallbackResult, Control, RunError, RunEvent, Straggler, TrainError};
-
-/// The measurements of an epoch. The keys of its JSON form, in this order, are a contract with scripts.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct EpochRecord {
-    /// The epoch, from 0.
-    pub epoch: u64,
-    /// Mean loss over the samples trained on.
-    pub train_loss: f64,
-    /// Share of hits among the samples trained on, 0 to 1.
-    pub train_accuracy: f64,
-    /// Mean loss over the validation set.
-    pub val_loss: f64,
-    /// Share of hits in the validation set, 0 to 1.
-    pub val_accuracy: f64,
-    /// The mean of the classes' own accuracies in the validation set, over the classes that have samples there.
-    pub balanced_accuracy: f64,
-    /// The learning rate that the epoch used.
-    pub learning_rate: f64,
-    /// Over all ranks, training only.
-    pub images_per_second: f64,
-    /// Share of the time of training, after its first batch, that the loop waited for batches: 0 to 1, of the rank that waited
-    /// longest. A device that computes on its own may have been busy meanwhile. Waiting for other ranks is no part of it.
-    pub data_wait: f64,
-    /// Share of the time of training, after its first batch, that ranks waited for others in the sums of a step: 0 to 1, the
-    /// mean over ranks. It includes the time of the sums themselves, as far as nothing hides it.
-    pub rank_wait: f64,
-    /// Seconds of the epoch, including validation.
-    pub seconds: f64,
-    /// Number of ranks.
-    pub world_size: usize,
-    /// Whether training ended before the epoch did, by `max_steps`. The JSON object of a whole epoch lacks it.
-    #[serde(skip_serializing_if = "Not::not")]
-    pub partial: bool,
-    /// Different samples that the run has skipped so far because they cannot be read. The JSON object lacks it if it is 0.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub unreadable: u64,
-    /// Images of the epoch and of its validation that were converted to RGB. The JSON object lacks it if it is 0.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub converted: u64,
-    /// The rank that the others waited for. The JSON object lacks it if there is none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub straggler: Option<Straggler>,
-    /// With a scaled loss: the scale at the end of the epoch. The JSON object of another run lacks it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub loss_scale: Option<f64>,
-    /// Steps of the epoch that loss scaling skipped. The JSON object lacks it if it is 0.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub skipped_steps: u64,
-    /// Further values by name: metrics of the plans, and values that callbacks logged.
-    #[serde(flatten)]
-    pub metrics: BTreeMap<String, f64>,
-}
-
-/// The keys that every epoch's record has, including that of its event.
-pub(crate) const EPOCH_RECORD_NAMES: [&str; 19] = [
-    "event",
-    "epoch",
-    "train_loss",
-    "train_accuracy",
-    "val_loss",
-    "val_accuracy",
-    "balanced_accuracy",
-    "learning_rate",
-    "images_per_second",
-    "data_wait",
-    "rank_wait",
-    "seconds",
-    "world_size",
-    "partial",
-    "unreadable",
-    "converted",
-    "straggler",
-    "loss_scale",
-    "skipped_steps",
-];
-
-fn is_zero(count: &u64) -> bool {
-    *count == 0
-}
+use crate::{Callback, CallbackResult, Control, EpochRecord, RunError, RunEvent, TrainError};
 
 /// The open `metrics.jsonl` of a run.
 #[derive(Debug)]
@@ -154,8 +72,10 @@ fn records_before(text: &str, first_epoch: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
-    use crate::Work;
+    use crate::{Straggler, Work};
 
     fn record(epoch: u64) -> EpochRecord {
         EpochRecord {

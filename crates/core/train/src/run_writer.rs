@@ -3,16 +3,18 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use enmasse_data::BadSample;
 use enmasse_device::Program;
 use enmasse_graph::Choices;
+use enmasse_weights::Tensors;
 
 use crate::charts::{BestConfusion, Curves, Sheet, draw_classes};
 use crate::checkpoint::{CheckpointFile, Draft};
 use crate::plans::training_metrics;
 use crate::resumption::{changes, contradiction};
+use crate::run_folder::create_folder_of;
 use crate::run_log::RunLog;
 use crate::state::StateTensors;
 use crate::training_data::Listing;
@@ -251,7 +253,13 @@ impl RunWriter {
         }
         position.write_to(&mut self.meta, training_metrics(program.plans()));
         let (path, tensors) = (self.folder.paths().last_checkpoint(), StateTensors::all(program));
-        self.folder.write_checkpoint(&path, &Draft::new(&path, &self.meta, &tensors)?)
+        self.write_checkpoint(&path, &Draft::new(&path, &self.meta, &tensors)?)
+    }
+
+    /// Writes a checkpoint.
+    fn write_checkpoint(&self, path: &Path, draft: &Draft<impl Tensors>) -> Result<(), TrainError> {
+        create_folder_of(path)?;
+        Ok(draft.write(path, &|path, fill| self.folder.staging().write_whole(path, |file| fill(file)))?)
     }
 
     /// Writes the files at the end of `epoch`: weights for PyTorch and a checkpoint of its own if these are wanted, the
@@ -273,15 +281,15 @@ impl RunWriter {
         let (paths, tensors) = (self.folder.paths(), StateTensors::all(program));
         let checkpoint = Draft::new(&paths.last_checkpoint(), &self.meta, &tensors)?;
         if self.keep != Keep::Newest(0) {
-            self.folder.write_checkpoint(&paths.epoch_checkpoint(epoch), &checkpoint)?;
+            self.write_checkpoint(&paths.epoch_checkpoint(epoch), &checkpoint)?;
         }
         if best {
-            self.folder.write_checkpoint(&paths.best_checkpoint(), &checkpoint)?;
+            self.write_checkpoint(&paths.best_checkpoint(), &checkpoint)?;
         }
         if keeps_last {
             self.keep_last()?;
         }
-        self.folder.write_checkpoint(&paths.last_checkpoint(), &checkpoint)?;
+        self.write_checkpoint(&paths.last_checkpoint(), &checkpoint)?;
         Ok(self.folder.remove_epoch_checkpoints(self.keep, epoch)?)
     }
 }

@@ -9,10 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use enmasse_comm::Group;
-
-use crate::TrainError;
-use crate::callback::Request;
+use enmasse_comm::{Cause, Group};
 
 /// What happens to a run after it stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,6 +20,15 @@ pub enum Stop {
     Interrupt = 2,
     /// Nothing by the run itself. This outweighs all other requests.
     End = 3,
+}
+
+/// A request to end training early. Of two requests the greater one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Request {
+    /// A callback wants to end the run as a success.
+    Finish,
+    /// The run stops, and can be resumed.
+    Stop(Stop),
 }
 
 /// A handle for requesting from any thread that a run stop. Clones share their state.
@@ -69,7 +75,7 @@ impl StopRequests {
 }
 
 /// The greatest request of all ranks. Returns when every rank has called it.
-pub(crate) fn agree(own: Option<Request>, group: Option<&Group>) -> Result<Option<Request>, TrainError> {
+pub(crate) fn agree(own: Option<Request>, group: Option<&Group>) -> Result<Option<Request>, Arc<Cause>> {
     const ALL: [Request; 4] =
         [Request::Finish, Request::Stop(Stop::Requeue), Request::Stop(Stop::Interrupt), Request::Stop(Stop::End)];
     let mut asked = ALL.map(|request| i64::from(own == Some(request)));

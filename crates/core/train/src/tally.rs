@@ -1,15 +1,44 @@
-//! What is counted of the predictions of an evaluation, and the mistakes among them.
+//! What is counted of the predictions of an evaluation, the mistakes among them, and its results.
 //!
 //! Figures come from counts, which ranks add: images, predictions and correct ones of each class,
 //! for any number of classes, and the confusion matrix. Mistakes are a row for each sample, zero on
 //! every rank but one, so their sum is exact.
 
+use std::collections::BTreeMap;
+
 use enmasse_comm::Group;
 use enmasse_graph::Plan;
+use serde::Serialize;
 
 use crate::confusion::largest;
-use crate::evaluation::softmax;
 use crate::{Confusion, PerClass, TrainError};
+
+/// The results of an evaluation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// Mean loss over the samples.
+    pub loss: f64,
+    /// Share of samples whose largest logit is at their label.
+    pub accuracy: f64,
+    /// The mean of the classes' own accuracies, over those that have samples. NaN if none has.
+    pub balanced_accuracy: f64,
+    /// Number of samples that were evaluated.
+    pub samples: u64,
+    /// Number of samples that were left out because they cannot be read.
+    pub unreadable: u64,
+    /// Means over the samples of the plan's further metrics, by their names.
+    #[serde(flatten)]
+    pub metrics: BTreeMap<String, f64>,
+    /// The counts of each class.
+    #[serde(skip)]
+    pub per_class: PerClass,
+    /// The samples by their true and predicted classes. None for more than 1024 classes.
+    #[serde(skip)]
+    pub confusion: Option<Confusion>,
+    /// The mistakes, the most certain first. None unless [`crate::evaluate_with_mistakes`] was asked for them.
+    #[serde(skip)]
+    pub mistakes: Option<Vec<Mistake>>,
+}
 
 /// A sample that was predicted as another class than its own.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -118,6 +147,14 @@ impl Outcomes {
         mistakes.sort_by(|a, b| certainty(b).total_cmp(&certainty(a)));
         mistakes
     }
+}
+
+/// Logits to probabilities.
+pub fn softmax(logits: &[f64]) -> Vec<f64> {
+    let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = logits.iter().map(|logit| (logit - largest).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    weights.iter().map(|weight| weight / total).collect()
 }
 
 #[cfg(test)]

@@ -24,24 +24,21 @@ use enmasse_weights::Matching;
 
 use crate::agreement::check_ranks;
 use crate::bad_samples::BadSamples;
-use crate::callback::{Callbacks, Request};
+use crate::callback::Callbacks;
 use crate::evaluation::{EpochPosition, evaluate_until};
 use crate::loaded::LoadedBatch;
 use crate::pace::{EpochPace, INTERVAL, Paces, Stopwatch};
 use crate::plans::{Objective, training_metrics};
 use crate::run_writer::RunWriter;
-use crate::stop::agree;
+use crate::stop::{Request, agree};
 use crate::trace::Tracer;
 use diverged::LastCheckpoint;
 use trained::Trained;
 
 use crate::{
-    Attempt, Callback, DoneRecord, EpochRecord, Position, Preparation, ProgramConfig, Progress, RankKind, RankMemory,
-    RunConfig, SaveReason, Schedule, StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
+    Attempt, Callback, DoneRecord, EpochRecord, ModelFn, Position, Preparation, ProgramConfig, Progress, RankKind,
+    RankMemory, RunConfig, SaveReason, Schedule, StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
 };
-
-/// A model: turns images and the number of classes into logits.
-pub type ModelFn<'a> = dyn Fn(Tensor, usize) -> Tensor + 'a;
 
 /// Trains a model on a device, without a group or as one rank of a group.
 ///

@@ -3,13 +3,8 @@
 use std::fmt;
 use std::time::Instant;
 
-use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError};
 use enmasse_graph::{Choices, Plans};
-
-use crate::evaluation::at;
-use crate::run_writer::RunWriter;
-use crate::{TrainConfig, TrainError};
 
 /// The results of tuning, for display.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,34 +48,6 @@ pub fn tune(device: &dyn Device, plans: &mut Plans, known: Choices) -> Result<(C
     plans.choose(&choices);
     let changed = untuned.iter().zip(algorithms(plans)?).filter(|(untuned, tuned)| *untuned != tuned).count();
     Ok((choices, Tuning { measured, seconds, reused, changed, warning }))
-}
-
-/// Tunes on rank 0, if the configuration requests it, and brings every rank's plans to its choices. `writer` is rank
-/// 0's: it knows the choices of a resumed run, and keeps the new ones.
-pub(crate) fn agree_on_algorithms(
-    config: &TrainConfig,
-    device: &dyn Device,
-    group: Option<&Group>,
-    writer: Option<&mut RunWriter>,
-    plans: &mut Plans,
-) -> Result<Option<Tuning>, TrainError> {
-    let (mut own, mut tuning) = (String::new(), None);
-    if let Some(writer) = writer
-        && config.tune
-    {
-        at(group, "measuring algorithms");
-        let (choices, found) = tune(device, plans, writer.choices().clone())?;
-        own = choices.to_string();
-        tuning = Some(found);
-        writer.choose(choices);
-    }
-    let Some(group) = group else { return Ok(tuning) };
-    // Runs whatever this rank's options are, so that ranks with different options meet where configurations are compared.
-    let texts = group.all_gather_bytes(own.as_bytes())?;
-    if let Some(text) = texts.first().filter(|text| !text.is_empty()) {
-        plans.choose(&String::from_utf8_lossy(text).parse()?);
-    }
-    Ok(tuning)
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Moves tensors between programs and files, by name and shape. A mismatch is an error that names the tensor.
 
+mod evaluated;
+
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use enmasse_device::{DeviceError, Program, Which};
@@ -9,40 +11,11 @@ use enmasse_graph::{AVERAGE_PREFIX, Arena, LOSS_SCALE_PREFIX, StateTensor};
 use enmasse_wording::shell_word;
 
 use crate::{NamedTensor, RunPaths, TrainError};
-
-/// Whether a tensor belongs to the optimiser's state rather than to the weights.
-pub fn is_optimizer(name: &str) -> bool {
-    name.starts_with("optimizer.")
-}
+pub use evaluated::{EvaluatedWeights, is_optimizer};
 
 /// The parameter that a tensor of the optimiser's state, such as `optimizer.exp_avg.fc.weight`, belongs to.
 fn optimized(name: &str) -> Option<&str> {
     name.strip_prefix("optimizer.")?.split_once('.').map(|(_, parameter)| parameter)
-}
-
-/// The tensors of a run that evaluation uses.
-pub struct EvaluatedWeights {
-    /// Parameters and running statistics. If the run kept averages, these are the averages, under the names of the
-    /// tensors that they average.
-    pub weights: Vec<NamedTensor>,
-    /// Whether they are averages.
-    pub averaged: bool,
-}
-
-impl EvaluatedWeights {
-    /// Those among the tensors of a run, or of any other file of weights. A tensor is an average only if the tensor that it
-    /// averages is present.
-    pub fn of(mut tensors: Vec<NamedTensor>) -> Self {
-        let names: HashSet<String> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
-        let is_average = |name: &str| name.strip_prefix(AVERAGE_PREFIX).is_some_and(|of| names.contains(of));
-        let averaged = names.iter().any(|name| is_average(name));
-        let is_evaluated = |tensor: &NamedTensor| !is_optimizer(&tensor.name) && averaged == is_average(&tensor.name);
-        tensors.retain(is_evaluated);
-        if averaged {
-            tensors.iter_mut().for_each(|tensor| tensor.name.replace_range(..AVERAGE_PREFIX.len(), ""));
-        }
-        EvaluatedWeights { weights: tensors, averaged }
-    }
 }
 
 /// Whether all values are finite.
@@ -157,30 +130,4 @@ fn fill<'a>(
 /// The shape of a state tensor in files.
 pub(crate) fn torch_shape(tensor: &StateTensor) -> Vec<usize> {
     tensor.layout.torch_shape(&tensor.shape).to_vec()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn averages_replace_the_tensors_that_they_average() {
-        let check = |names: &[&str], averaged: bool, weights: &[(&str, f32)]| {
-            let tensor = |(number, name): (usize, &&str)| NamedTensor {
-                name: name.to_string(),
-                shape: vec![1],
-                values: vec![number as f32],
-            };
-            let tensors: Vec<NamedTensor> = names.iter().enumerate().map(tensor).collect();
-            let evaluated = EvaluatedWeights::of(tensors);
-            let found: Vec<(&str, f32)> = evaluated.weights.iter().map(|t| (t.name.as_str(), t.values[0])).collect();
-            assert_eq!((evaluated.averaged, &found[..]), (averaged, weights), "{names:?}");
-        };
-        check(&["fc.weight", "bn.running_mean"], false, &[("fc.weight", 0.0), ("bn.running_mean", 1.0)]);
-        check(&["fc.weight", "optimizer.exp_avg.fc.weight"], false, &[("fc.weight", 0.0)]);
-        let names = ["fc.weight", "fc.bias", "optimizer.exp_avg.fc.bias", "ema.fc.weight", "ema.fc.bias"];
-        check(&names, true, &[("fc.weight", 3.0), ("fc.bias", 4.0)]);
-        // A module named `ema`.
-        check(&["ema.weight", "fc.weight"], false, &[("ema.weight", 0.0), ("fc.weight", 1.0)]);
-    }
 }

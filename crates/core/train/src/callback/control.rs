@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-use crate::run_log::EPOCH_RECORD_NAMES;
-use crate::{Stop, StopRequests};
+use crate::StopRequests;
+use crate::run_event::EPOCH_RECORD_NAMES;
+use crate::stop::Request;
 
 /// Steers a run from a callback.
 #[derive(Debug, Default)]
@@ -14,15 +15,6 @@ pub struct Control {
     finish: bool,
     checkpoint: bool,
     logged: BTreeMap<String, Mean>,
-}
-
-/// A request to end training early. Of two requests the greater one counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Request {
-    /// A callback wants to end the run as a success.
-    Finish,
-    /// The run stops, and can be resumed.
-    Stop(Stop),
 }
 
 /// A value cannot be logged.

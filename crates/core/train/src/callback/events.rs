@@ -6,7 +6,7 @@ use enmasse_data::BadSample;
 use enmasse_device::LossScale;
 use enmasse_image::Normalization;
 
-use crate::{Change, EpochRecord, RankMemory, Tuning};
+use crate::{Change, EpochRecord, RankMemory, Resumed, StartRecord, StepRecord, Tuning};
 
 /// The facts of a run that are known before its first step.
 #[derive(Clone, Debug)]
@@ -69,6 +69,32 @@ pub struct Started {
     pub lost_records: u64,
 }
 
+impl<'a> From<&'a Started> for StartRecord<'a> {
+    fn from(started: &'a Started) -> Self {
+        StartRecord {
+            model: &started.model,
+            parameters: started.parameters,
+            trainable: started.trainable,
+            data: started.data,
+            classes: &started.classes,
+            size: started.size,
+            train_samples: started.train_samples,
+            dropped_samples: started.dropped_samples,
+            validation_samples: started.validation_samples,
+            test_samples: started.test_samples,
+            batch: started.batch,
+            global_batch: started.global_batch,
+            world_size: started.world_size,
+            shards: started.shards,
+            device: &started.device,
+            memory_bytes: started.memory.total(),
+            memory: started.memory,
+            run: started.run.as_deref(),
+            resumed: started.resumed.map(|(epoch, samples)| Resumed { epoch, samples }),
+        }
+    }
+}
+
 /// The progress of an epoch of training, or of its validation, after a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
@@ -94,6 +120,19 @@ pub struct Progress {
     pub images_per_second: f64,
     /// What became of a training step whose loss is scaled.
     pub loss_scale: Option<LossScale>,
+}
+
+impl From<&Progress> for StepRecord {
+    fn from(progress: &Progress) -> Self {
+        StepRecord {
+            epoch: progress.epoch,
+            step: progress.optimizer_step,
+            samples: progress.samples,
+            loss: progress.step_loss,
+            learning_rate: progress.learning_rate,
+            images_per_second: progress.images_per_second,
+        }
+    }
 }
 
 /// A checkpoint to resume from that all ranks have reached. Rank 0 has written it.

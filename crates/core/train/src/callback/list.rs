@@ -2,7 +2,8 @@
 
 use enmasse_data::{BadSample, Batch};
 
-use super::{Callback, CallbackResult, Control, Progress, Request, Saved, Started};
+use super::{Callback, CallbackResult, Control, Progress, Saved, Started};
+use crate::stop::Request;
 use crate::{EpochRecord, Evaluation, StopRequests, Straggler, TestRecord, Traced, TrainError};
 
 /// The callbacks of a trainer: first the user's, then those that write the files of a run on rank 0. Therefore the

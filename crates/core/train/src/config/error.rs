@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use super::aliases::{answer, nearest};
-use super::layers::VARIABLE_PREFIX;
+use super::setting::VARIABLE_PREFIX;
 use super::{Kind, RunConfig, Setting};
 
 /// The source of a value. Later variants take precedence over earlier ones.

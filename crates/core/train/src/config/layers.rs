@@ -4,10 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use super::error::{unknown_key, unknown_variable};
+use super::setting::VARIABLE_PREFIX;
 use super::{ConfigError, RunConfig, SETTINGS, Scope, Setting, Source};
 use crate::RunPaths;
-
-pub(super) const VARIABLE_PREFIX: &str = "ENMASSE_";
 
 /// Variables with our prefix that are not settings: they pass between launcher and ranks, name locations, or are for tests.
 pub const INTERNAL_VARIABLES: &[&str] = &[

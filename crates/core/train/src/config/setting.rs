@@ -2,8 +2,11 @@
 
 use std::fmt;
 
-use super::layers::VARIABLE_PREFIX;
+use super::value::SettingValue;
 use super::{Kind, Range, RunConfig, SETTINGS};
+
+/// What the environment variables of all settings begin with.
+pub(super) const VARIABLE_PREFIX: &str = "ENMASSE_";
 
 /// Whether a setting's value is kept when a run is resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,4 +91,14 @@ impl Setting {
     pub fn default_text(&self) -> Option<String> {
         RunConfig::default().get(self.name)
     }
+}
+
+/// Reads the text of a setting, and checks it.
+pub(super) fn parse<T: SettingValue>(setting: &Setting, text: &str) -> Result<T, String> {
+    let value = T::parse(text).map_err(|reason| match setting.range.to_string() {
+        range if range.is_empty() || matches!(setting.kind, Kind::Choice(_)) => reason,
+        range => format!("{reason}, {range}"),
+    })?;
+    value.check(&setting.range)?;
+    Ok(value)
 }

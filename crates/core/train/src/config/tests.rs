@@ -5,7 +5,8 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::layers::{INTERNAL_VARIABLES, VARIABLE_PREFIX};
+use super::layers::INTERNAL_VARIABLES;
+use super::setting::VARIABLE_PREFIX;
 use super::*;
 
 fn set(name: &str, value: &str) -> Result<RunConfig, ConfigError> {

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 use enmasse_graph::Precision;
 use enmasse_system::files::expand_home;
 
-use super::Setting;
-
 /// The kind of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -113,16 +111,6 @@ pub(super) trait SettingValue: Sized {
     fn inspection(&self, range: &Range) -> Inspection {
         Inspection { text: self.text(), toml: self.to_toml(), fault: self.check(range).err() }
     }
-}
-
-/// Reads the text of a setting, and checks it.
-pub(super) fn parse<T: SettingValue>(setting: &Setting, text: &str) -> Result<T, String> {
-    let value = T::parse(text).map_err(|reason| match setting.range.to_string() {
-        range if range.is_empty() || matches!(setting.kind, Kind::Choice(_)) => reason,
-        range => format!("{reason}, {range}"),
-    })?;
-    value.check(&setting.range)?;
-    Ok(value)
 }
 
 /// The properties of a value of any type.

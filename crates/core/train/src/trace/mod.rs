@@ -15,15 +15,14 @@ mod chrome;
 mod overlap;
 mod report;
 
-use std::time::Instant;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use enmasse_comm::{Clock, ClockOffset, FlightFollower, Group};
 use enmasse_device::Program;
 
 use crate::TrainError;
-use crate::evaluation::at;
 pub use overlap::Overlap;
-pub use report::Traced;
 
 /// Steps before the first traced one. They touch memory for the first time, and libraries load their kernels.
 const WARM_UP: u64 = 10;
@@ -59,6 +58,28 @@ pub(crate) struct Recording {
     steps: Vec<[Instant; 2]>,
     /// Of a rank in a group.
     operations: Option<FlightFollower>,
+}
+
+/// A trace that is complete. Every rank knows the same, except for the path.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Traced {
+    /// The file, on rank 0; `None` if the run ended before the first step to trace.
+    pub path: Option<PathBuf>,
+    /// The first traced step of the run, from 1.
+    pub first_step: u64,
+    /// Number of traced steps.
+    pub steps: u64,
+    /// By how much the clocks of two ranks may differ in the trace.
+    pub accuracy: Duration,
+    /// The sums of gradients; `None` if there were none that could be measured.
+    pub sums: Option<Overlap>,
+}
+
+impl Traced {
+    /// Of a run that ended before the first step to trace.
+    pub(crate) fn none() -> Self {
+        Traced { path: None, first_step: 0, steps: 0, accuracy: Duration::ZERO, sums: None }
+    }
 }
 
 impl Tracer {
@@ -153,4 +174,11 @@ fn compare_clocks(clock: &Clock, group: Option<&Group>) -> Result<(Instant, Vec<
         None => vec![ClockOffset { ahead: 0, accuracy: 0 }],
     };
     Ok((Instant::now(), offsets))
+}
+
+/// Records the current activity of this rank, for ranks that may have to wait for it.
+pub(crate) fn at(group: Option<&Group>, activity: &'static str) {
+    if let Some(group) = group {
+        group.flight_recorder().at(activity);
+    }
 }

@@ -12,34 +12,12 @@ use serde_json::{Value, json};
 
 use super::chrome::{Process, Times, Track};
 use super::overlap::{Overlap, Sum};
-use super::{Recording, compare_clocks};
+use super::{Recording, Traced, compare_clocks};
 use crate::TrainError;
 use crate::run_writer::RunWriter;
 
 /// Bytes of a rank's events that rank 0 holds at a time.
 const PIECE: usize = 4 << 20;
-
-/// A trace that is complete. Every rank knows the same, except for the path.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Traced {
-    /// The file, on rank 0; `None` if the run ended before the first step to trace.
-    pub path: Option<PathBuf>,
-    /// The first traced step of the run, from 1.
-    pub first_step: u64,
-    /// Number of traced steps.
-    pub steps: u64,
-    /// By how much the clocks of two ranks may differ in the trace.
-    pub accuracy: Duration,
-    /// The sums of gradients; `None` if there were none that could be measured.
-    pub sums: Option<Overlap>,
-}
-
-impl Traced {
-    /// Of a run that ended before the first step to trace.
-    pub(crate) fn none() -> Self {
-        Traced { path: None, first_step: 0, steps: 0, accuracy: Duration::ZERO, sums: None }
-    }
-}
 
 /// Converts this rank's instants to the clock of rank 0.
 struct Axis {

@@ -16,10 +16,9 @@ use enmasse_data::Dataset;
 use super::Trainer;
 use super::trained::Weights;
 use crate::bad_samples::BadSamples;
-use crate::callback::Request;
-use crate::evaluation::{EpochPosition, Evaluation, evaluate_until, predict};
-use crate::stop::agree;
-use crate::{RunFolder, RunPaths, TestRecord, TrainError, TrainingData};
+use crate::evaluation::{EpochPosition, evaluate_until, predict};
+use crate::stop::{Request, agree};
+use crate::{Evaluation, RunEvent, RunFolder, RunPaths, TestRecord, TrainError, TrainingData};
 
 impl Trainer<'_> {
     /// Loss and accuracy on the validation part, with the weights that [`Trainer::fit`] ended with. Every sample counts
@@ -69,7 +68,7 @@ impl Trainer<'_> {
         }
         let record = TestRecord { epoch: trained.best, evaluation };
         if let Some(run) = trained.run.as_deref().filter(|run| run.is_dir()) {
-            RunFolder::open(RunPaths::new(run), true, &self.attempt)?.write_test(&record)?;
+            RunFolder::open(RunPaths::new(run), true, &self.attempt)?.write_test(&RunEvent::Test(&record).to_line())?;
         }
         self.callbacks.on_test_end(&record)?;
         Ok(record.evaluation)

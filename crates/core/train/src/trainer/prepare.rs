@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use enmasse_comm::{Group, ShardMap};
 use enmasse_data::{DecodePool, Sharding, TrainLoader, skip_limit};
-use enmasse_device::Hosting;
+use enmasse_device::{Device, Hosting};
 use enmasse_graph::{Arena, Plans};
 use enmasse_system::machine::resident_bytes;
 
@@ -18,12 +18,12 @@ use crate::pace::Paces;
 use crate::plans::{compile_plans, initialize, training_metrics};
 use crate::resumption::rescheduled;
 use crate::run_writer::RunWriter;
-use crate::trace::Tracer;
-use crate::tuning::agree_on_algorithms;
+use crate::trace::{Tracer, at};
+use crate::tuning::tune;
 use crate::weights::write_tensors;
 use crate::{
     Callback, ModelFn, OnBadSample, Position, Preparation, RankKind, RunConfig, Schedule, Started, TrainConfig,
-    TrainError, TrainingData, load_pretrained,
+    TrainError, TrainingData, Tuning, load_pretrained,
 };
 
 impl Session {
@@ -243,4 +243,32 @@ fn loaded_at_a_time(config: &TrainConfig, plans: &Plans) -> usize {
         Some(file) => std::fs::metadata(file).map_or(largest, |file| largest.max(file.len() as usize)),
         None => 0,
     }
+}
+
+/// Tunes on rank 0, if the configuration requests it, and brings every rank's plans to its choices. `writer` is rank
+/// 0's: it knows the choices of a resumed run, and keeps the new ones.
+fn agree_on_algorithms(
+    config: &TrainConfig,
+    device: &dyn Device,
+    group: Option<&Group>,
+    writer: Option<&mut RunWriter>,
+    plans: &mut Plans,
+) -> Result<Option<Tuning>, TrainError> {
+    let (mut own, mut tuning) = (String::new(), None);
+    if let Some(writer) = writer
+        && config.tune
+    {
+        at(group, "measuring algorithms");
+        let (choices, found) = tune(device, plans, writer.choices().clone())?;
+        own = choices.to_string();
+        tuning = Some(found);
+        writer.choose(choices);
+    }
+    let Some(group) = group else { return Ok(tuning) };
+    // Runs whatever this rank's options are, so that ranks with different options meet where configurations are compared.
+    let texts = group.all_gather_bytes(own.as_bytes())?;
+    if let Some(text) = texts.first().filter(|text| !text.is_empty()) {
+        plans.choose(&String::from_utf8_lossy(text).parse()?);
+    }
+    Ok(tuning)
 }

@@ -4,8 +4,8 @@
 //! validation loss of the epoch that it ends.
 
 use super::{Session, Trainer};
-use crate::callback::{Callbacks, Request};
-use crate::stop::agree;
+use crate::callback::Callbacks;
+use crate::stop::{Request, agree};
 use crate::{EpochRecord, Position, SaveReason, Saved, TrainConfig, TrainError};
 
 impl Session {
@@ -43,7 +43,7 @@ impl Session {
         self.list_bad_samples()?;
         self.tracer.at(trainer.group.as_ref(), "writing a checkpoint");
         self.save(SaveReason::Stop, &trainer.config, &mut trainer.callbacks)?;
-        agree(trainer.callbacks.request(), trainer.group.as_ref())
+        Ok(agree(trainer.callbacks.request(), trainer.group.as_ref())?)
     }
 
     /// Writes the list of samples that were skipped, if it has grown.

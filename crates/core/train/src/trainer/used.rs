@@ -4,9 +4,11 @@
 use enmasse_graph::Plans;
 use enmasse_wording::counted;
 
-use super::{ModelFn, Trainer};
+use super::Trainer;
 use crate::plans::compile_plans;
-use crate::{ConfigError, Devices, Preparation, ProgramConfig, RunConfig, TrainConfig, TrainError, TrainingData};
+use crate::{
+    ConfigError, Devices, ModelFn, Preparation, ProgramConfig, RunConfig, TrainConfig, TrainError, TrainingData,
+};
 
 impl Trainer<'_> {
     /// The configuration for a fit of the model with this name on these data.

@@ -1,0 +1,119 @@
+//! One pass over a data set: a batch begins, its metrics are added to this rank's sums, and the sums of all ranks become the
+//! results. The passes by one crop and by several of each image stand on it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use enmasse_comm::Group;
+use enmasse_data::Batch;
+use enmasse_device::{DeviceError, Program, StepInputs, StepMetrics, Ticket};
+use enmasse_graph::{MAX_METRICS, Mode, Phase};
+
+use crate::callback::Callbacks;
+use crate::loaded::LoadedBatch;
+use crate::tally::Tally;
+use crate::{Evaluation, Progress, TrainError};
+
+/// The epoch that an evaluation belongs to, for callbacks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EpochPosition {
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// Number of epochs.
+    pub epochs: u64,
+    /// Optimiser steps done.
+    pub optimizer_step: u64,
+}
+
+/// The current pass over a data set, for callbacks.
+pub(crate) struct Pass {
+    began: Instant,
+    ranks: u64,
+    pub total: u64,
+    pub position: EpochPosition,
+}
+
+impl Pass {
+    /// Begins now.
+    pub fn begin(total: u64, group: Option<&Group>, position: EpochPosition) -> Self {
+        Pass { began: Instant::now(), ranks: group.map_or(1, Group::world_size) as u64, total, position }
+    }
+}
+
+/// This rank's sums so far.
+#[derive(Default)]
+pub(crate) struct Sums {
+    loss: f64,
+    correct: f64,
+    samples: u64,
+    measured: [f64; MAX_METRICS],
+}
+
+impl Sums {
+    pub fn add(
+        &mut self,
+        metrics: StepMetrics,
+        samples: u64,
+        pass: &Pass,
+        callbacks: &mut Callbacks,
+    ) -> Result<(), TrainError> {
+        self.loss += metrics.loss;
+        self.correct += metrics.correct as f64;
+        self.samples += samples;
+        self.measured.iter_mut().zip(metrics.measured).for_each(|(sum, value)| *sum += value);
+        // Other ranks have progressed about as far; only the progress bar needs this number.
+        let done = (self.samples * pass.ranks).min(pass.total);
+        callbacks.on_step(&Progress {
+            epoch: pass.position.epoch,
+            epochs: pass.position.epochs,
+            validating: true,
+            optimizer_step: pass.position.optimizer_step,
+            step_loss: metrics.loss / samples.max(1) as f64,
+            learning_rate: 0.0,
+            samples: done,
+            total: pass.total,
+            loss: self.loss / self.samples.max(1) as f64,
+            images_per_second: done as f64 / pass.began.elapsed().as_secs_f64(),
+            loss_scale: None,
+        })
+    }
+
+    /// The results of all ranks, with the means of the measured `names`, and whether any rank has stopped. All ranks must call it.
+    pub fn over_ranks(
+        mut self,
+        mut tally: Tally,
+        names: &[String],
+        stopped: bool,
+        total: u64,
+        group: Option<&Group>,
+    ) -> Result<(Evaluation, bool), TrainError> {
+        let mut totals = [self.loss, self.correct, self.samples as f64, f64::from(u8::from(stopped))];
+        if let Some(group) = group {
+            group.all_reduce(&mut totals)?;
+            group.all_reduce(&mut self.measured)?;
+            tally.sum_over(group)?;
+        }
+        let [loss, correct, samples, stopped] = totals;
+        let mean = |sum: f64| sum / samples.max(1.0);
+        let metrics = names.iter().zip(self.measured).map(|(name, sum)| (name.clone(), mean(sum))).collect();
+        let found = Evaluation {
+            loss: mean(loss),
+            accuracy: mean(correct),
+            balanced_accuracy: tally.per_class.balanced_accuracy(),
+            samples: samples as u64,
+            unreadable: total.saturating_sub(samples as u64),
+            metrics,
+            mistakes: tally.mistakes(),
+            per_class: tally.per_class,
+            confusion: tally.confusion,
+        };
+        Ok((found, stopped > 0.0))
+    }
+}
+
+/// Begins the evaluation of a batch.
+pub(crate) fn submit(program: &mut dyn Program, batch: Batch, epoch: u64) -> Result<Ticket, DeviceError> {
+    let batch = Arc::new(LoadedBatch(Arc::new(batch)));
+    let inputs = StepInputs { epoch, ..StepInputs::evaluation(batch) };
+    program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs)
+}
