@@ -18,6 +18,7 @@
 //! ```
 
 mod checks;
+mod forward;
 mod functions;
 
 use std::cell::RefCell;
@@ -27,9 +28,19 @@ use enmasse_tensor::{DType, Shape};
 
 use crate::layer::{Conv, Linear, Pool};
 use crate::{
-    Activation, AdaptiveAvgPool, Conv2d, FilterOrder, Graph, GraphError, Init, Layout, MixtureInputs, Mode, Node,
-    NormStatistics, Op, OperationLocation, Parameter, PerSample, Phase, Relation, Role, ValueId,
+    Activation, AdaptiveAvgPool, Conv2d, FilterOrder, Graph, GraphError, Init, Layout, Node, NormStatistics, Op,
+    Parameter, Phase, Role, ValueId,
 };
+pub use forward::{Forward, MixtureInputs, PerSample};
+
+/// What a model is recorded for, which is the purpose of its plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// A training step.
+    Train,
+    /// Loss and accuracy of a batch, with running statistics. Changes no state.
+    Evaluate,
+}
 
 #[derive(Debug)]
 struct State {
@@ -59,23 +70,6 @@ pub struct Builder {
 pub struct Tensor {
     state: Rc<RefCell<State>>,
     id: ValueId,
-}
-
-/// A recorded forward graph, and the values that the rest of the step needs.
-#[derive(Clone, Debug)]
-pub struct Forward {
-    /// The graph.
-    pub graph: Graph,
-    /// `u8 [batch, height, width, 3]`.
-    pub images: ValueId,
-    /// `i32 [batch]`.
-    pub labels: ValueId,
-    /// `i64 [batch]`.
-    pub sample_indices: ValueId,
-    /// The further inputs of a step on mixtures.
-    pub mixture: Option<MixtureInputs>,
-    /// `f32 [batch, classes]`.
-    pub logits: ValueId,
 }
 
 const IMAGES: ValueId = ValueId(0);
@@ -141,71 +135,6 @@ impl Builder {
             mixture: None,
             logits: logits.id,
         })
-    }
-}
-
-impl Forward {
-    /// Adds the inputs of a step on mixtures, which the loss and the targets then take.
-    pub(crate) fn mix(&mut self) {
-        let samples = self.graph.shape(self.labels).clone();
-        let mut input = |name: &str, dtype| self.graph.add_value(name, samples.clone(), dtype, Role::Input);
-        let (other_labels, lambdas) = (input("other_labels", DType::I32), input("lambdas", DType::F32));
-        self.mixture = Some(MixtureInputs { other_labels, lambdas });
-    }
-
-    /// The labels, and what mixtures have beside them: operands of a loss, and of targets.
-    pub(crate) fn label_operands(&self) -> Vec<ValueId> {
-        let of_mixture =
-            self.mixture.into_iter().flat_map(|MixtureInputs { other_labels, lambdas }| [other_labels, lambdas]);
-        [self.labels].into_iter().chain(of_mixture).collect()
-    }
-
-    /// Records a function of logits and targets in the loss phase. Errors call it `what`. Returns its value, `f32 [N]`.
-    pub fn record(
-        &mut self,
-        what: &str,
-        layer: &str,
-        logits: ValueId,
-        function: &PerSample,
-    ) -> Result<ValueId, GraphError> {
-        let targets = crate::metric::targets(self);
-        let (values, nodes) = (self.graph.values.len(), self.graph.nodes.len());
-        // Training mode records dropout, so that the check below refuses it.
-        let (graph, mode, filters) = (std::mem::take(&mut self.graph), Mode::Train, FilterOrder::default());
-        let (phase, layer, function_name) = (Phase::Loss, layer.into(), Some(what.to_owned()));
-        let state = State { graph, mode, seed: 0, filters, phase, layer, function: function_name, error: None };
-        let state = Rc::new(RefCell::new(state));
-        let [x, y] = [logits, targets].map(|id| Tensor { state: state.clone(), id });
-        let result = function.call(x, y).id;
-        let mut state = state.borrow_mut();
-        self.graph = std::mem::take(&mut state.graph);
-        if let Some(error) = state.error.take() {
-            return Err(error);
-        }
-        let mut depends = vec![logits];
-        for node in &self.graph.nodes[nodes..] {
-            let given = |id: ValueId| id == logits || id == targets;
-            let made = |id: ValueId| id.0 >= values && self.graph.value(id).role == Role::Activation;
-            if let Some(&other) = node.inputs.iter().find(|&&id| !given(id) && !made(id)) {
-                let place =
-                    OperationLocation { operation: node.op.name(), layer: what.to_owned(), relation: Relation::Inside };
-                let name = &self.graph.value(other).name;
-                let reason = format!("takes {name}; a function of logits and targets takes nothing else");
-                return Err(GraphError::Attribute { place, reason });
-            }
-            if node.inputs.iter().any(|id| depends.contains(id)) {
-                depends.extend(&node.outputs);
-            }
-        }
-        let (found, samples) = (self.graph.shape(result), self.graph.shape(self.labels));
-        if found != samples {
-            let reason = format!("{what} gives {found}, not a number for each of {} samples", samples.elements());
-            return Err(GraphError::Option(reason));
-        }
-        if !depends.contains(&result) {
-            return Err(GraphError::Option(format!("{what} does not depend on the logits")));
-        }
-        Ok(result)
     }
 }
 

@@ -1,79 +1,8 @@
-//! Values and nodes: the form that the builder records and that autodiff and the passes rewrite.
+//! Nodes over values: the form that the builder records and that autodiff and the passes rewrite.
 
 use enmasse_tensor::{DType, Shape};
 
-use crate::{Init, Layout, Op};
-
-/// Index of a value in [`Graph::values`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ValueId(pub usize);
-
-/// The role of a value in the step, which determines its arena.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Role {
-    /// Part of each batch: `images`, `labels`, `sample_indices`, of mixed ones `other_labels` and `lambdas`, and `loss_weight`.
-    Input,
-    /// Computed and used within the step.
-    Activation,
-    /// A parameter of the model.
-    Parameter(Parameter),
-    /// State that is not trained: running statistics.
-    Buffer {
-        /// Value of every element before training.
-        initial: f32,
-    },
-    /// The gradient of a parameter, in the gradient arena.
-    Gradient {
-        /// The parameter.
-        parameter: ValueId,
-    },
-    /// State that the optimiser keeps for a parameter. It lies in the arena of its slot, at the offset of the parameter.
-    Optimizer {
-        /// The parameter.
-        parameter: ValueId,
-        /// Its index among the optimiser's state names.
-        slot: usize,
-    },
-    /// The moving average of a parameter or buffer.
-    Average {
-        /// The parameter or buffer.
-        of: ValueId,
-    },
-    /// State of loss scaling.
-    LossScale {
-        /// Its value before training.
-        initial: f32,
-    },
-    /// Summed over ranks with the last bucket of gradients: shares of running statistics, metrics.
-    Carried,
-}
-
-/// Properties of a parameter besides its shape.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Parameter {
-    /// How the order of its elements relates to PyTorch's.
-    pub layout: Layout,
-    /// Its initial values.
-    pub init: Init,
-    /// Whether it is trained.
-    pub trainable: bool,
-}
-
-/// One tensor of the graph.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Value {
-    /// A parameter's name as in torchvision (`layer1.0.conv1.weight`), or the layer and the kind of value.
-    pub name: String,
-    /// Dimensions in memory order.
-    pub shape: Shape,
-    /// Element type.
-    pub dtype: DType,
-    /// Whether it is a feature map between layers, `[batch, height, width, channels]`, or the gradient of one. The precision of a
-    /// plan is the element type of its activations.
-    pub is_activation: bool,
-    /// Its role in the step.
-    pub role: Role,
-}
+use crate::{Op, Parameter, Role, Value, ValueId};
 
 /// The parts of a step, in the order in which they run. `Engine` runs them one by one, `Trainer` all at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,7 +5,27 @@ use std::fmt;
 use enmasse_tensor::Shape;
 
 use crate::GraphError;
-use crate::passes::pattern_matches;
+
+/// Whether `pattern` matches the parameter `name`: it must equal the name, or a prefix of it that ends before a dot. `*`
+/// matches any text.
+///
+/// ```
+/// use enmasse_graph::pattern_matches;
+/// assert!(pattern_matches("layer1", "layer1.0.conv1.weight"));
+/// assert!(pattern_matches("*.bias", "fc.bias"));
+/// assert!(!pattern_matches("layer1", "layer10.weight"));
+/// ```
+pub fn pattern_matches(pattern: &str, name: &str) -> bool {
+    fn glob(pattern: &str, name: &str) -> bool {
+        match pattern.split_once('*') {
+            None => name == pattern || name.strip_prefix(pattern).is_some_and(|rest| rest.starts_with('.')),
+            Some((head, tail)) => name.strip_prefix(head).is_some_and(|rest| {
+                rest.char_indices().map(|(i, _)| i).chain([rest.len()]).any(|i| glob(tail, &rest[i..]))
+            }),
+        }
+    }
+    glob(pattern, name)
+}
 
 /// The settings that all parameters of a group share.
 #[derive(Clone, Copy, Debug, PartialEq)]

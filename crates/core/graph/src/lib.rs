@@ -17,6 +17,7 @@
 //! # Ok::<(), enmasse_graph::GraphError>(())
 //! ```
 
+mod arena;
 mod attributes;
 mod autodiff;
 mod builder;
@@ -32,29 +33,32 @@ mod loss;
 mod metric;
 mod op;
 mod optimizer;
+mod options;
 mod passes;
 mod placement;
 mod plan;
 mod target;
+mod value;
 mod work;
 
+pub use arena::{Arena, Bucket, Slot};
 pub use attributes::{Activation, AdaptiveAvgPool, Conv2d, Function, NormStatistics, Window};
-pub use builder::{Builder, Tensor};
+pub use builder::{Builder, MixtureInputs, Mode, PerSample, Tensor};
 pub use choices::{Choices, ChoicesError};
-pub use compile::{CompileOptions, compile, compile_evaluation};
+pub use compile::{compile, compile_evaluation};
 pub use error::{GraphError, OperationLocation, Relation};
-pub use graph::{Graph, Node, Parameter, Phase, Role, Value, ValueId};
-pub use groups::{GroupRule, ParameterGroup, ParameterGroups};
+pub use graph::{Graph, Node, Phase};
+pub use groups::{GroupRule, ParameterGroup, ParameterGroups, pattern_matches};
 pub use init::Init;
 pub use layer::{Conv, Linear, Pool};
-pub use layout::Layout;
+pub use layout::{FilterOrder, Layout};
 pub use loss::Loss;
-pub use metric::{MAX_METRICS, Measured, Metric, Per, PerSample};
+pub use metric::{MAX_METRICS, Measured, Metric, Per};
 pub use op::Op;
 pub use optimizer::{Optimizer, Scaling, Update, UpdateOperands, UpdateRange};
-pub use passes::{
-    AVERAGE_PREFIX, BucketSizes, Freeze, LOSS_SCALE_PREFIX, Precision, Strategy, classifier_of, fuse, pattern_matches,
-};
-pub use plan::{Arena, Bucket, MixtureInputs, Mode, Plan, Plans, Slot, StateTensor};
-pub use target::{FilterOrder, Fuse, Target};
+pub use options::CompileOptions;
+pub use passes::{AVERAGE_PREFIX, BucketSizes, Freeze, LOSS_SCALE_PREFIX, Precision, Strategy, classifier_of, fuse};
+pub use plan::{Plan, Plans, StateTensor};
+pub use target::{Fuse, Target};
+pub use value::{Parameter, Role, Value, ValueId};
 pub use work::Work;

@@ -6,7 +6,7 @@
 //! derivative of the function is infinite.
 
 use crate::builder::Forward;
-use crate::metric::{append, sample_sum, top_k_correct};
+use crate::metric::{sample_sum, top_k_correct};
 use crate::{GraphError, Mode, Node, Op, PerSample, Phase, ValueId};
 
 /// The loss of a sample; a training step minimises its mean over the global batch.
@@ -82,7 +82,7 @@ fn own_loss(forward: &mut Forward, function: &PerSample, scale: f32, mode: Mode)
     if mode == Mode::Train {
         // A function may have an infinite derivative where the targets are all 0, and 0 times infinity is NaN.
         let masked = forward.graph.add_like("masked", logits);
-        append(forward, Op::MaskSamples, vec![logits, forward.labels], masked, "loss");
+        forward.append(Op::MaskSamples, vec![logits, forward.labels], masked, "loss");
         logits = masked;
     }
     let values = forward.record("the loss", "loss", logits, function)?;

@@ -4,49 +4,11 @@
 //! functions on the builder, like models. Sums of metrics over samples travel with the shards'
 //! losses.
 
-use std::fmt;
-use std::sync::Arc;
-
 use crate::builder::Forward;
-use crate::{GraphError, Node, Op, Phase, Tensor, ValueId};
+use crate::{GraphError, Op, PerSample, ValueId};
 
 /// The maximum number of metrics of a plan. The results of a step have a fixed size, so reading them allocates nothing.
 pub const MAX_METRICS: usize = 8;
-
-/// A function on the builder that returns a number for each sample.
-///
-/// It takes the logits `[N,K]` and the targets `[N,K]`, which are 1 at the label and 0 elsewhere, and returns `[N]`. All are
-/// f32. In training on mixtures of two samples the targets are the lambdas of both labels. The last batch may be padded with
-/// places that hold no sample. There, all targets are 0 and the result is ignored.
-///
-/// ```
-/// use enmasse_graph::{CompileOptions, Metric, PerSample, Tensor, compile};
-/// let function = PerSample::new(|logits: Tensor, targets: Tensor| (logits * targets).sum_classes());
-/// let metrics = vec![Metric::Top(5), Metric::Custom { name: "label_logit".into(), function }];
-/// let options = CompileOptions { metrics, ..CompileOptions::new("softmax", 8, 16, 10) };
-/// let plans = compile(&|x: Tensor| x.flatten().linear("fc", 10), &options).unwrap();
-/// let names: Vec<String> = plans.evaluate.measured.into_iter().map(|measured| measured.name).collect();
-/// assert_eq!(names, ["top5", "label_logit"]);
-/// ```
-#[derive(Clone)]
-pub struct PerSample(Arc<dyn Fn(Tensor, Tensor) -> Tensor + Send + Sync>);
-
-impl PerSample {
-    /// Wraps a function of `(logits, targets)`.
-    pub fn new(function: impl Fn(Tensor, Tensor) -> Tensor + Send + Sync + 'static) -> Self {
-        PerSample(Arc::new(function))
-    }
-
-    pub(crate) fn call(&self, logits: Tensor, targets: Tensor) -> Tensor {
-        (self.0)(logits, targets)
-    }
-}
-
-impl fmt::Debug for PerSample {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PerSample(..)")
-    }
-}
 
 /// A metric besides loss and accuracy.
 #[derive(Clone, Debug)]
@@ -146,37 +108,21 @@ pub(crate) fn add_metrics(forward: &mut Forward, metrics: &[Metric]) -> Result<V
 pub(crate) fn top_k_correct(forward: &mut Forward, layer: &str, k: usize) -> ValueId {
     let samples = forward.graph.shape(forward.labels).clone();
     let top_k_correct = forward.graph.add_activation(format!("{layer}.top_k_correct"), samples);
-    append(forward, Op::TopKCorrect { k }, vec![forward.logits, forward.labels], top_k_correct, layer);
+    forward.append(Op::TopKCorrect { k }, vec![forward.logits, forward.labels], top_k_correct, layer);
     top_k_correct
 }
 
 /// Appends the sum over samples, times `scale`, `[1]`.
 pub(crate) fn sample_sum(forward: &mut Forward, layer: &str, values: ValueId, scale: f32) -> ValueId {
     let sum = forward.graph.add_activation(layer, [1].into());
-    append(forward, Op::SampleSum { scale }, vec![values, forward.labels], sum, layer);
+    forward.append(Op::SampleSum { scale }, vec![values, forward.labels], sum, layer);
     sum
-}
-
-/// The labels as targets, `[N,K]`. They are appended once, and all functions share them.
-pub(crate) fn targets(forward: &mut Forward) -> ValueId {
-    if let Some(node) = forward.graph.nodes.iter().find(|node| node.op == Op::Targets) {
-        return node.outputs[0];
-    }
-    let targets = forward.graph.add_like("targets", forward.logits);
-    append(forward, Op::Targets, forward.label_operands(), targets, "loss");
-    targets
-}
-
-/// Appends an operation with one result to the loss phase.
-pub(crate) fn append(forward: &mut Forward, op: Op, inputs: Vec<ValueId>, output: ValueId, layer: &str) {
-    let (outputs, layer) = (vec![output], layer.into());
-    forward.graph.nodes.push(Node { op, inputs, outputs, phase: Phase::Loss, layer });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CompileOptions, Plan, compile};
+    use crate::{CompileOptions, Node, Phase, Plan, Tensor, compile};
 
     fn own(name: &str, function: impl Fn(Tensor, Tensor) -> Tensor + Send + Sync + 'static) -> Metric {
         Metric::Custom { name: name.into(), function: PerSample::new(function) }

@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use enmasse_tensor::DType;
-
-use crate::{Arena, ParameterGroup, Plan, ValueId};
+use crate::{ParameterGroup, ValueId};
 
 /// The rule of an optimiser. Learning rate and step number are inputs of each step; weight decay belongs to the
 /// [`ParameterGroup`].
@@ -153,31 +151,6 @@ impl Update {
         let mut parts = lists.chunks_exact(lists.len() / kinds);
         let (gradients, parameters) = (parts.next()?, parts.next()?);
         Some(UpdateOperands { gradients, parameters, state: parts.collect(), norm, scaling })
-    }
-}
-
-impl Update {
-    /// The operands in `plan`, and the number of elements, from the start of the arenas, among which they are. The error says
-    /// what a device cannot update: operands that do not lie as ranges of the arenas say.
-    pub fn in_plan<'a>(&self, plan: &Plan, inputs: &'a [ValueId]) -> Result<(UpdateOperands<'a>, usize), String> {
-        let kept = self.optimizer.state_names().len();
-        let arity = || format!("{} operands, for {kept} tensors of state per parameter", inputs.len());
-        let operands = self.operands(inputs).ok_or_else(arity)?;
-        let offset = |&id: &ValueId| plan.slot(id).offset;
-        let lies = |ids: &[ValueId], arena: Arena| {
-            let here = |id: &ValueId| plan.slot(*id).arena == arena && plan.value(*id).dtype == DType::F32;
-            ids.iter().all(here) && ids.iter().map(offset).eq(operands.parameters.iter().map(offset))
-        };
-        let states = operands.state.iter().enumerate().all(|(slot, ids)| lies(ids, Arena::Optimizer(slot)));
-        if !(lies(operands.parameters, Arena::Parameters) && lies(operands.gradients, Arena::Gradients) && states) {
-            return Err("its operands lie at different offsets".into());
-        }
-        let ends = operands.parameters.iter().map(|id| offset(id) / DType::F32.size() + plan.shape(*id).elements());
-        let end = ends.max().unwrap_or(0);
-        if self.ranges.iter().any(|range| range.end() > end) {
-            return Err("a range ends beyond its operands".into());
-        }
-        Ok((operands, end))
     }
 }
 

@@ -4,85 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
 use enmasse_tensor::{DType, Shape};
 
-use crate::{Choices, FilterOrder, Init, Layout, Measured, Node, Op, Per, Phase, Precision, Role, Value, ValueId};
-
-/// A region of memory that a device allocates once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Arena {
-    /// The data of each batch.
-    Input,
-    /// Parameters: first trainable ones, in the order in which backward completes their gradients, then frozen ones.
-    Parameters,
-    /// Running statistics.
-    Buffers,
-    /// Gradients of trainable parameters, at the offsets of the parameters, then values carried with the last bucket.
-    Gradients,
-    /// State of the optimiser, one arena per state name, at the offsets of the parameters.
-    Optimizer(usize),
-    /// Moving averages of all parameters, at their offsets, then of all buffers.
-    Average,
-    /// The state of loss scaling.
-    LossScale,
-    /// Values that live within a step. Those whose lifetimes do not overlap share memory.
-    Activations,
-}
-
-impl Arena {
-    /// Whether its contents outlive a step.
-    pub fn outlives_step(self) -> bool {
-        match self {
-            Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average | Arena::LossScale => true,
-            Arena::Input | Arena::Gradients | Arena::Activations => false,
-        }
-    }
-}
-
-impl fmt::Display for Arena {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Arena::Input => f.write_str("input"),
-            Arena::Parameters => f.write_str("parameters"),
-            Arena::Buffers => f.write_str("buffers"),
-            Arena::Gradients => f.write_str("gradients"),
-            Arena::Optimizer(slot) => write!(f, "optimizer{slot}"),
-            Arena::Average => f.write_str("average"),
-            Arena::LossScale => f.write_str("loss_scale"),
-            Arena::Activations => f.write_str("activations"),
-        }
-    }
-}
-
-/// The place of a value. Offsets are multiples of [`Plan::ALIGNMENT`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
-    /// The arena.
-    pub arena: Arena,
-    /// Bytes from its start.
-    pub offset: usize,
-}
-
-/// A range of the gradient arena that one collective sums over ranks, in elements of its type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bucket {
-    /// Type of its elements.
-    pub dtype: DType,
-    /// First element.
-    pub start: usize,
-    /// Number of elements.
-    pub len: usize,
-}
-
-impl Bucket {
-    /// The same range in bytes.
-    pub fn bytes(&self) -> Range<usize> {
-        self.start * self.dtype.size()..(self.start + self.len) * self.dtype.size()
-    }
-}
+use crate::{
+    Arena, Bucket, Choices, FilterOrder, Init, Layout, Measured, MixtureInputs, Mode, Node, Op, Per, Phase, Precision,
+    Role, Slot, Update, UpdateOperands, Value, ValueId,
+};
 
 /// A tensor that outlives the step.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,24 +29,6 @@ pub struct StateTensor {
     pub slot: Slot,
     /// Its initial values.
     pub init: Init,
-}
-
-/// The purpose of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// A training step.
-    Train,
-    /// Loss and accuracy of a batch, with running statistics. Changes no state.
-    Evaluate,
-}
-
-/// The inputs of a step whose samples are mixed in pairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MixtureInputs {
-    /// `i32 [batch]`: the class of the sample that is mixed into each place, which may be the label.
-    pub other_labels: ValueId,
-    /// `f32 [batch]`: the share of the label in each target, from 0 to 1. The other label has the rest.
-    pub lambdas: ValueId,
 }
 
 /// A flat list of instructions over values whose places are known.
@@ -354,6 +265,31 @@ impl Plan {
             }
         }
         Ok(())
+    }
+}
+
+impl Update {
+    /// The operands in `plan`, and the number of elements, from the start of the arenas, among which they are. The error says
+    /// what a device cannot update: operands that do not lie as ranges of the arenas say.
+    pub fn in_plan<'a>(&self, plan: &Plan, inputs: &'a [ValueId]) -> Result<(UpdateOperands<'a>, usize), String> {
+        let kept = self.optimizer.state_names().len();
+        let arity = || format!("{} operands, for {kept} tensors of state per parameter", inputs.len());
+        let operands = self.operands(inputs).ok_or_else(arity)?;
+        let offset = |&id: &ValueId| plan.slot(id).offset;
+        let lies = |ids: &[ValueId], arena: Arena| {
+            let here = |id: &ValueId| plan.slot(*id).arena == arena && plan.value(*id).dtype == DType::F32;
+            ids.iter().all(here) && ids.iter().map(offset).eq(operands.parameters.iter().map(offset))
+        };
+        let states = operands.state.iter().enumerate().all(|(slot, ids)| lies(ids, Arena::Optimizer(slot)));
+        if !(lies(operands.parameters, Arena::Parameters) && lies(operands.gradients, Arena::Gradients) && states) {
+            return Err("its operands lie at different offsets".into());
+        }
+        let ends = operands.parameters.iter().map(|id| offset(id) / DType::F32.size() + plan.shape(*id).elements());
+        let end = ends.max().unwrap_or(0);
+        if self.ranges.iter().any(|range| range.end() > end) {
+            return Err("a range ends beyond its operands".into());
+        }
+        Ok((operands, end))
     }
 }
 

@@ -9,43 +9,7 @@
 
 use std::fmt;
 
-use enmasse_tensor::Shape;
-
-use crate::{Graph, ValueId, fuse};
-
-/// The order in which a device stores the weights of convolutions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum FilterOrder {
-    /// `[kernel height, kernel width, input, output]`: output channels are adjacent.
-    #[default]
-    Hwio,
-    /// `[output, kernel height, kernel width, input]`: input channels are adjacent, as in activations (cuDNN's KRSC).
-    Ohwi,
-}
-
-impl FilterOrder {
-    /// The name in plans.
-    pub const fn name(self) -> &'static str {
-        match self {
-            FilterOrder::Hwio => "hwio",
-            FilterOrder::Ohwi => "ohwi",
-        }
-    }
-
-    /// The stored shape of filters.
-    pub fn shape(self, kernel: [usize; 2], inputs: usize, outputs: usize) -> Shape {
-        match self {
-            FilterOrder::Hwio => [kernel[0], kernel[1], inputs, outputs].into(),
-            FilterOrder::Ohwi => [outputs, kernel[0], kernel[1], inputs].into(),
-        }
-    }
-}
-
-impl fmt::Display for FilterOrder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+use crate::{FilterOrder, Graph, ValueId, fuse};
 
 /// Rewrites a forward graph before memory is planned. The given values must stay.
 pub type Fuse<'a> = dyn Fn(&mut Graph, &[ValueId]) + 'a;

@@ -15,7 +15,7 @@ mod sync_batch_norm;
 pub use average::AVERAGE_PREFIX;
 pub(crate) use average::{add_averages, read_averages};
 pub use data_parallel::{BucketSizes, data_parallel};
-pub use freeze::{Freeze, classifier_of, freeze, pattern_matches};
+pub use freeze::{Freeze, classifier_of, freeze};
 pub use fuse::fuse;
 pub use loss_scale::LOSS_SCALE_PREFIX;
 pub(crate) use loss_scale::LossScale;

@@ -1,0 +1,110 @@
+//! The options of a compilation, and which of them no plan can have.
+
+use crate::metric;
+use crate::passes::{BucketSizes, Freeze, Precision, Strategy};
+use crate::{GraphError, Loss, Metric, Optimizer, ParameterGroups};
+
+/// Options of a compilation.
+#[derive(Clone, Debug)]
+pub struct CompileOptions {
+    /// The model's name, for the plan's text.
+    pub model: String,
+    /// Samples per shard.
+    pub batch: usize,
+    /// Height and width of the images.
+    pub size: [usize; 2],
+    /// Number of classes.
+    pub classes: usize,
+    /// Shards of the global batch.
+    pub shards: usize,
+    /// Whether batch statistics are computed over all shards.
+    pub sync_batch_norm: bool,
+    /// The parameters that are not trained.
+    pub freeze: Freeze,
+    /// The loss that training minimises.
+    pub loss: Loss,
+    /// Whether training is on mixtures of two samples, so that each place has two labels: see [`crate::Plan::mixture`].
+    pub mixed: bool,
+    /// Whether a global batch of training may have fewer samples than places: see [`crate::Plan::loss_weight`].
+    pub weighted_loss: bool,
+    /// Metrics besides loss and accuracy, at most [`crate::MAX_METRICS`].
+    pub metrics: Vec<Metric>,
+    /// The optimiser.
+    pub optimizer: Optimizer,
+    /// The optimiser's settings for each parameter.
+    pub groups: ParameterGroups,
+    /// If the norm of all gradients together exceeds this, they are scaled down to it, as by PyTorch's `clip_grad_norm_`.
+    pub clip_norm: Option<f32>,
+    /// Keeps moving averages of weights and running statistics, and evaluates with them. The value is the share of the old
+    /// average that each step keeps.
+    pub average: Option<f32>,
+    /// The seed of dropout.
+    pub seed: u64,
+    /// Normalisation of the images: the mean of each channel that the model sees. With one mean instead of three the model
+    /// sees one channel.
+    pub mean: Vec<f32>,
+    /// Normalisation of the images: the std of each channel, one for each mean.
+    pub std: Vec<f32>,
+    /// The precision in which the activations between layers are stored.
+    pub precision: Precision,
+    /// How gradients reach the update.
+    pub strategy: Strategy,
+    /// Bucket sizes of the gradient sums of [`Strategy::Distributed`].
+    pub buckets: BucketSizes,
+    /// Whether parameters that do not reach the loss have a zero gradient. Otherwise they are an error.
+    pub allow_unused: bool,
+}
+
+impl CompileOptions {
+    /// Options for one shard with ImageNet's normalisation and SGD (momentum 0.9, no weight decay), without label smoothing,
+    /// mixtures, weights of the loss, metrics or frozen parameters, and with everything in f32.
+    pub fn new(model: impl Into<String>, batch: usize, size: usize, classes: usize) -> Self {
+        CompileOptions {
+            model: model.into(),
+            batch,
+            size: [size; 2],
+            classes,
+            shards: 1,
+            sync_batch_norm: false,
+            freeze: Freeze::default(),
+            loss: Loss::default(),
+            mixed: false,
+            weighted_loss: false,
+            metrics: Vec::new(),
+            optimizer: Optimizer::Sgd { momentum: 0.9, nesterov: false },
+            groups: ParameterGroups::default(),
+            clip_norm: None,
+            average: None,
+            seed: 0,
+            mean: vec![0.485, 0.456, 0.406],
+            std: vec![0.229, 0.224, 0.225],
+            precision: Precision::default(),
+            strategy: Strategy::default(),
+            buckets: BucketSizes::default(),
+            allow_unused: false,
+        }
+    }
+
+    /// Refuses options that no plan can have.
+    pub(crate) fn check(&self) -> Result<(), GraphError> {
+        let positive = [("batch", self.batch), ("size", self.size[0].min(self.size[1])), ("shards", self.shards)];
+        if let Some((name, _)) = positive.into_iter().find(|(_, value)| *value == 0) {
+            return Err(GraphError::Option(format!("{name} must be at least 1")));
+        }
+        // Larger batches would overflow the computation of sizes.
+        const MAX_PIXELS: usize = 1 << 40;
+        let pixels = [self.batch, self.size[0], self.size[1], self.shards].into_iter().fold(1, usize::saturating_mul);
+        if pixels > MAX_PIXELS {
+            let reason = format!("a global batch may have {MAX_PIXELS} pixels at most: use a smaller batch or size");
+            return Err(GraphError::Option(reason));
+        }
+        if self.strategy == Strategy::Replicated && self.sync_batch_norm {
+            let reason = "batch norm over all shards needs gradients that all ranks sum: leave out one of them";
+            return Err(GraphError::Option(reason.to_owned()));
+        }
+        if self.classes < 2 {
+            return Err(GraphError::Option(format!("a classifier needs at least 2 classes, got {}", self.classes)));
+        }
+        metric::check(&self.metrics, self.classes)
+    }
+}
