@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use super::library::{GIVEN, MpiFamily};
+use super::family::{GIVEN, MpiFamily};
 
 /// Why MPI cannot carry messages.
 #[derive(Error, Debug)]

@@ -2,53 +2,18 @@
 
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
 use super::error::MpiError;
-use super::sys::{GetLibraryVersion, MAX_VERSION};
+use super::family::{GIVEN, MpiFamily};
 
-/// The variable that names the library's file, if the system's loader does not find it or finds another.
-pub(crate) const GIVEN: &str = "ENMASSE_MPI_LIBRARY";
+/// The only function that is called before the family is known. All declare it alike.
+type GetLibraryVersion = unsafe extern "C" fn(text: *mut c_char, length: *mut c_int) -> c_int;
 
-/// Libraries whose programs may be exchanged without compiling them again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MpiFamily {
-    /// Open MPI 4 and 5.
-    OpenMpi,
-    /// MPICH, and what has its ABI: Intel MPI, MVAPICH.
-    Mpich,
-}
-
-impl MpiFamily {
-    /// The names of the library's file, the best first.
-    fn files(self) -> &'static [&'static str] {
-        match self {
-            MpiFamily::OpenMpi => &["libmpi.so.40"],
-            // That of the common ABI, and Debian's.
-            MpiFamily::Mpich => &["libmpi.so.12", "libmpich.so.12"],
-        }
-    }
-
-    /// Which package brings it, as a request that ends before its object.
-    pub(super) fn remedy(self) -> &'static str {
-        match self {
-            MpiFamily::OpenMpi => "Debian's openmpi-bin and most clusters' module openmpi bring it: install",
-            MpiFamily::Mpich => "Debian's mpich and most clusters' modules mpich or intel-mpi bring it: install",
-        }
-    }
-}
-
-impl fmt::Display for MpiFamily {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            MpiFamily::OpenMpi => "Open MPI",
-            MpiFamily::Mpich => "MPICH",
-        })
-    }
-}
+/// `MPI_MAX_LIBRARY_VERSION_STRING`, of MPICH; Open MPI's is smaller.
+const MAX_VERSION: usize = 8192;
 
 /// A library in this process, which it never leaves.
 pub(super) struct Loaded {

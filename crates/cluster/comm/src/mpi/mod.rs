@@ -13,6 +13,7 @@
 //! a rank that waits for others there still hears of a failure.
 
 mod error;
+mod family;
 mod library;
 mod messages;
 mod process;
@@ -25,8 +26,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::transport::hierarchical::Links;
 pub(crate) use error::MpiError;
+pub use family::MpiFamily;
 use library::Loaded;
-pub use library::MpiFamily;
 pub(crate) use library::hangs_between_hosts;
 use messages::Messages;
 pub(crate) use process::Process;

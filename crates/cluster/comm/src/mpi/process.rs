@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::error::MpiError;
-use super::library::MpiFamily;
+use super::family::MpiFamily;
 use super::sys::MAX_TAG;
 use super::{Runtime, load};
 use crate::failure::Failure;

@@ -72,15 +72,10 @@ functions! {
     }
 }
 
-/// The only function that is called before the family is known. All declare it alike.
-pub(super) type GetLibraryVersion = unsafe extern "C" fn(text: *mut c_char, length: *mut c_int) -> c_int;
-
 /// `MPI_SUCCESS`.
 pub(super) const SUCCESS: c_int = 0;
 /// `MPI_THREAD_SERIALIZED`.
 pub(super) const THREAD_SERIALIZED: c_int = 2;
-/// `MPI_MAX_LIBRARY_VERSION_STRING`, of MPICH; Open MPI's is smaller.
-pub(super) const MAX_VERSION: usize = 8192;
 /// `MPI_MAX_ERROR_STRING`, of MPICH; Open MPI's is smaller.
 pub(super) const MAX_ERROR: usize = 512;
 /// The least that `MPI_TAG_UB` may be.

@@ -198,7 +198,7 @@ impl Lobby {
     }
 
     fn refuse(&self, from: IpAddr, error: &HandshakeError, is_greeted: bool) {
-        if let Some(reason) = Reason::of(error, is_greeted) {
+        if let Some(reason) = reason_of(error, is_greeted) {
             self.refusals.count(from, reason);
         }
     }
@@ -265,6 +265,18 @@ fn admit(door: &Arc<dyn Door>, link: Link, introduction: Introduction) {
     {
         let _ = answer(&link, Some(&refused(&source)));
         door.has_no_room(source);
+    }
+}
+
+/// The reason for a handshake that failed. `None` for a connection that its own side has ended before it said hello, as
+/// a probe of the port does.
+fn reason_of(error: &HandshakeError, is_greeted: bool) -> Option<Reason> {
+    match error {
+        HandshakeError::Token => Some(Reason::Token),
+        HandshakeError::Version(_) => Some(Reason::Version),
+        HandshakeError::Io(error) if error.kind() == io::ErrorKind::InvalidData => Some(Reason::Program),
+        HandshakeError::Io(_) => is_greeted.then_some(Reason::Token),
+        HandshakeError::Refused(_) => None,
     }
 }
 

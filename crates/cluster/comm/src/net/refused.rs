@@ -1,10 +1,7 @@
 //! Counts of the connections that a port has refused, by reason, in memory that no flood can grow.
 
 use std::fmt;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-
-use super::handshake::HandshakeError;
 
 /// Addresses that are kept for each reason.
 const MAX_ADDRESSES: usize = 4;
@@ -27,18 +24,6 @@ pub(crate) enum Reason {
 impl Reason {
     /// In the order of their counts.
     const ALL: [Reason; 5] = [Reason::Token, Reason::Version, Reason::Program, Reason::Late, Reason::Crowded];
-
-    /// The reason for a handshake that failed. `None` for a connection that its own side has ended before it said hello, as
-    /// a probe of the port does.
-    pub(super) fn of(error: &HandshakeError, is_greeted: bool) -> Option<Self> {
-        match error {
-            HandshakeError::Token => Some(Reason::Token),
-            HandshakeError::Version(_) => Some(Reason::Version),
-            HandshakeError::Io(error) if error.kind() == io::ErrorKind::InvalidData => Some(Reason::Program),
-            HandshakeError::Io(_) => is_greeted.then_some(Reason::Token),
-            HandshakeError::Refused(_) => None,
-        }
-    }
 
     fn counters(self) -> &'static str {
         match self {
