@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::workers::reap;
+use crate::reap::reap;
 
 /// The first shell exits at once, so that the ranks are the launcher's only children.
 const SCRIPT: &str = "trap '' HUP INT QUIT TERM

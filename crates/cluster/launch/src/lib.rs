@@ -46,6 +46,7 @@ mod outcome;
 mod output;
 mod plan;
 mod processes;
+mod reap;
 mod restarts;
 mod routes;
 mod signal_names;

@@ -25,6 +25,7 @@ use crate::job::{Job, Store};
 use crate::memory::MemoryKills;
 use crate::outcome::Status;
 use crate::output::{Filter, Passage};
+use crate::reap::reap;
 use crate::routes::{filters, routes};
 use crate::signal_names::signal_names;
 use crate::tail::Tail;
@@ -34,8 +35,6 @@ const NCCL_ERRORS: &str = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 /// How long to wait for a process that was killed.
 const REAPING: Duration = Duration::from_secs(10);
-/// Pause between two looks at such a process.
-const PAUSE: Duration = Duration::from_millis(2);
 
 /// One rank's process. It is not reaped before the job is over, so its process number stays valid throughout.
 pub(crate) struct Worker {
@@ -121,19 +120,6 @@ impl Drop for Workers {
             // One that hangs in the kernel was waited for already, and reported.
             let is_given_up = matches!(worker.status, Some(Status::Unkillable));
             reap(&mut worker.child, if is_given_up { Instant::now() } else { deadline });
-        }
-    }
-}
-
-/// Waits for a killed process until the deadline: one that hangs in the kernel, as in a read from a file server that
-/// is gone, cannot be waited for. Returns whether it has ended.
-pub(crate) fn reap(child: &mut Child, deadline: Instant) -> bool {
-    loop {
-        match child.try_wait() {
-            Ok(None) if Instant::now() < deadline => std::thread::sleep(PAUSE),
-            Ok(None) => return false,
-            // An error means that it was waited for before.
-            Ok(Some(_)) | Err(_) => return true,
         }
     }
 }
@@ -310,19 +296,4 @@ fn omp_is_set(job: &Job) -> bool {
     const NAME: &str = "OMP_NUM_THREADS";
     let of_job = job.variables.iter().rev().find(|(name, _)| name == NAME).map(|(_, value)| value.clone());
     of_job.or_else(|| std::env::var_os(NAME)).is_some_and(|value| !value.is_empty())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Dropping the workers waited for ever for one that hangs in the kernel.
-    #[test]
-    fn a_process_that_does_not_end_is_not_waited_for() {
-        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        assert!(!reap(&mut child, Instant::now() + Duration::from_millis(10)));
-        child.kill().unwrap();
-        assert!(reap(&mut child, Instant::now() + Duration::from_secs(60)));
-        assert!(reap(&mut child, Instant::now()));
-    }
 }
