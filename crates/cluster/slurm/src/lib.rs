@@ -17,6 +17,7 @@
 //! ```
 
 mod check;
+mod error;
 mod job;
 mod script;
 mod shell;
@@ -24,7 +25,8 @@ mod sweep;
 mod value;
 
 pub use check::{Finding, MAX_SCRIPT_BYTES, check, gpus_of};
+pub use error::ScriptError;
 pub use job::{JobId, SlurmJob, job_ids, jobs, submitted};
-pub use script::{Container, ContainerRuntime, RunName, Script, ScriptError, run_folder};
+pub use script::{Container, ContainerRuntime, RunName, Script, run_folder};
 pub use sweep::{Axis, Sweep, SweepElement};
 pub use value::{SignalAhead, TimeLimit};

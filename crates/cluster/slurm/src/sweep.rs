@@ -1,9 +1,8 @@
 //! A grid of hyper-parameters: every combination of the values of some settings, one array element each.
 
 use crate::ScriptError;
+use crate::value::MAX_ELEMENTS;
 
-/// Slurm's default `MaxArraySize` is 1001: indices 0 to 1000.
-pub const MAX_ELEMENTS: usize = 1001;
 /// Length limit of a value in a folder's name.
 const MAX_NAME: usize = 40;
 

@@ -5,6 +5,9 @@ use std::str::FromStr;
 
 use crate::ScriptError;
 
+/// Slurm's default `MaxArraySize` is 1001: indices 0 to 1000.
+pub const MAX_ELEMENTS: usize = 1001;
+
 /// A `--time` limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimeLimit {
