@@ -22,6 +22,7 @@
 
 mod element;
 mod matching;
+mod model;
 mod named;
 pub mod pth;
 mod rename;
@@ -37,7 +38,8 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 pub use element::ElementType;
-pub use matching::{MatchError, Matching, ModelTensors, OtherClasses, match_tensors};
+pub use matching::{MatchError, Matching, OtherClasses, match_tensors};
+pub use model::ModelTensors;
 pub use named::NamedTensor;
 pub use rename::{Rename, Renamed};
 pub use tensors::{Bytes, Pieces, Tensors, check_tensors, counter_names};

@@ -9,32 +9,12 @@ use thiserror::Error;
 
 use crate::rename::{remove_common, rename};
 use crate::tools::Tool;
-use crate::{NamedTensor, Rename, Renamed, WeightsFile};
+use crate::{ModelTensors, NamedTensor, Rename, Renamed, WeightsFile};
 
 /// Limit of names on one line of a report; the others are counted.
 const SHOWN: usize = 8;
 /// Limit of names in an error.
 const SHOWN_IN_ERROR: usize = 3;
-
-/// The tensors that a model needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelTensors {
-    /// The model's name, for errors.
-    pub name: String,
-    /// Names and PyTorch's shapes, in the model's order.
-    pub tensors: Vec<(String, Vec<usize>)>,
-    /// The layer of the logits, such as `fc`. The first dimension of its tensors is the number of classes.
-    pub classifier: String,
-    /// Whether a classifier for any number of classes is taken. Otherwise one for another number begins anew.
-    pub any_classes: bool,
-}
-
-impl ModelTensors {
-    /// Whether this is the name of one of the classifier's tensors.
-    pub(crate) fn is_classifier(&self, name: &str) -> bool {
-        name.strip_prefix(self.classifier.as_str()).is_some_and(|rest| rest.starts_with('.'))
-    }
-}
 
 /// A classifier for other classes than the model's.
 #[derive(Clone, Debug, PartialEq, Eq)]
