@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::http::Fault;
 
+use crate::RemoteError;
 use crate::cache::{Cache, PIECE, Pieces};
-use crate::reader::{Permit, Permits};
+use crate::permits::{Permit, Permits};
 use crate::retry::{Limits, retried};
 use crate::source::{Source, Version};
-use crate::{Reader, RemoteError};
 
 /// Pieces that are asked for at a time, where several are wanted and missing.
 pub(crate) const RUN: u64 = 8;
@@ -205,11 +205,6 @@ impl Object {
     /// The right to fetch a run ahead, unless as many are fetched as may be.
     pub(crate) fn permit(&self) -> Option<Permit> {
         self.permits.take()
-    }
-
-    /// Reads the object from its start to its end, much at a time, and fetches ahead.
-    pub fn reader(self: &Arc<Self>) -> Reader {
-        Reader::new(self.clone())
     }
 }
 

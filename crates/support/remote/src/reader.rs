@@ -12,37 +12,12 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
 use crate::cache::PIECE;
 use crate::object::RUN;
+use crate::permits::{Permit, RUNS};
 use crate::{Object, RemoteError};
-
-/// Runs that are fetched ahead at a time, or wait for their reader, over all readers: 128 MiB. If each takes 100 ms, they are more than 1 GB/s.
-const RUNS: usize = 16;
-
-/// The runs that are fetched ahead. Clones count together.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Permits(Arc<AtomicUsize>);
-
-/// The right to fetch a run ahead and to hold it, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Permit(Permits);
-
-impl Permits {
-    /// One more, if there may be.
-    pub fn take(&self) -> Option<Permit> {
-        let more = |taken: usize| (taken < RUNS).then_some(taken + 1);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Permit(self.clone()))
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// Reads an object from its start to its end, and much at a time. Dropped, it begins no more requests; those under way still end.
 #[derive(Debug)]
@@ -63,6 +38,13 @@ pub struct Reader {
 struct Run {
     pieces: Range<u64>,
     thread: JoinHandle<(Vec<u8>, Permit)>,
+}
+
+impl Object {
+    /// Reads the object from its start to its end, much at a time, and fetches ahead.
+    pub fn reader(self: &Arc<Self>) -> Reader {
+        Reader::new(self.clone())
+    }
 }
 
 impl Reader {
@@ -151,19 +133,5 @@ impl Seek for Reader {
         };
         self.position = place.ok_or(io::ErrorKind::InvalidInput)?;
         Ok(self.position)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bounded_number_of_runs() {
-        let permits = Permits::default();
-        let mut taken: Vec<Permit> = std::iter::from_fn(|| permits.clone().take()).collect();
-        assert_eq!(taken.len(), RUNS);
-        taken.pop();
-        assert!(permits.take().is_some() && permits.take().is_some());
     }
 }
