@@ -13,7 +13,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let code = match command_line::parse(commands::command(), std::env::args_os()).and_then(commands::run) {
         Ok(()) => 0,
-        Err(failure) => failure.say(),
+        Err(failure) => output::say_failure(&failure),
     };
     // Results have been checked by the command. The line of an error has nobody left to be told about.
     let _ = output::writer::finish();

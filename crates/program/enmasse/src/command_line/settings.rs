@@ -14,8 +14,7 @@ use enmasse_wording::counted;
 use crate::command_line::arguments::{DECIDED, given};
 use crate::failure::Failure;
 use crate::output::say;
-use crate::ranks::Rank;
-use crate::ranks::automatic::{self, Candidate, number_of_rank};
+use crate::ranks::automatic::{self, number_of_rank};
 
 const MAX_PIXELS: usize = 1 << 40;
 const MAX_RANKS: usize = 1 << 10;
@@ -54,7 +53,7 @@ pub enum Ranks {
 }
 
 /// The configuration with the devices of `auto`, which is the default, unless it exceeds every machine: beyond these limits sizes could not even be
-/// computed. A launched rank takes its device later: see [`settle`].
+/// computed. A launched rank takes its device later: see [`Rank::settle`](crate::ranks::Rank::settle).
 pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<RunConfig, Failure> {
     let source = layers.source("devices").cloned();
     let given_kind = layers.given_device_kind().map(str::to_owned);
@@ -132,7 +131,7 @@ pub fn tell_of_idle_devices(layers: &LayeredConfig) {
 }
 
 /// Whether a launched rank has yet to take its device, with the others.
-fn is_undecided(config: &ProgramConfig, given_kind: Option<&str>, ranks: Ranks) -> bool {
+pub fn is_undecided(config: &ProgramConfig, given_kind: Option<&str>, ranks: Ranks) -> bool {
     let leaves_it = config.devices.as_ref().map_or(given_kind.is_none(), Devices::is_undecided);
     leaves_it && matches!(ranks, Ranks::Launched { .. })
 }
@@ -150,28 +149,6 @@ fn take(config: &RunConfig, ranks: Ranks, is_asked: bool) -> Option<Devices> {
     let cpus = || is_asked.then(|| Devices::taken(usual_kind(), DeviceSelection::Count(ranks_of_cpus)));
     let gpus = taken.devices.map(|(kind, numbers)| Devices::taken(kind, DeviceSelection::List(numbers)));
     gpus.or_else(cpus)
-}
-
-/// Lets a launched rank that was told no devices, or `auto`, take one together with the others: its GPU, if every rank has one of its
-/// own that works, otherwise a CPU, and `speaks` for all why. All ranks must call it.
-pub fn settle(config: &mut RunConfig, layers: &LayeredConfig, rank: &Rank, speaks: bool) -> Result<(), Failure> {
-    let ranks = Ranks::Launched { local_rank: rank.local_rank(), speaks };
-    if !is_undecided(&config.program, layers.given_device_kind(), ranks) {
-        return Ok(());
-    }
-    let is_asked = config.program.devices.is_some();
-    let own = Candidate::of_rank(&config.program, rank.local_rank());
-    let all = rank.gather(own.to_text())?;
-    let all: Vec<Candidate> = all.iter().map(|text| Candidate::from_text(text)).collect();
-    config.program.devices = match automatic::together(&all, config.program.share_devices) {
-        Ok(kind) => Some(Devices::taken(kind, DeviceSelection::Count(1))),
-        Err(line) => {
-            line.filter(|_| speaks).iter().for_each(say);
-            is_asked.then(|| Devices::taken(usual_kind(), DeviceSelection::Count(1)))
-        }
-    };
-    // If the CPU refuses a setting, it does so here, as in `finish`.
-    if kind(&config.program) == usual_kind() { device(config, alone()).map(drop) } else { Ok(()) }
 }
 
 /// Puts devices in the place of words.

@@ -229,7 +229,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             let config = request.config.clone();
             ranks::as_rank(&launched, &config, None, |rank| {
                 let mut request = request;
-                settings::settle(&mut request.config, &layers, rank, !is_decided && rank.is_first())?;
+                rank.settle(&mut request.config, &layers, !is_decided && rank.is_first())?;
                 request.config.program.devices.iter_mut().for_each(|devices| devices.automatic = false);
                 let copier = if is_decided { Copier::Others } else { Copier::Rank(rank) };
                 let judging = (!is_decided && rank.is_first()).then_some(&layers);

@@ -14,7 +14,7 @@ use crate::command_line::settings::{self, Ranks};
 use crate::commands::weights::{self, OF_A_RUN};
 use crate::failure::Failure;
 use crate::output::csv::field;
-use crate::output::{Output, say, warn_of_data, warn_of_left_out};
+use crate::output::{Output, say, say_failure, warn_of_data, warn_of_left_out};
 use crate::ranks::Rank;
 use crate::ranks::interrupt::Interrupts;
 use crate::report::percent;
@@ -121,7 +121,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             Form::Text => lines(&prediction).into_iter().for_each(|line| output.text(line)),
         },
         Err(BadSample { name, problem }) => {
-            Failure::Error(format!("{name}: {problem}")).say();
+            say_failure(&Failure::Error(format!("{name}: {problem}")));
             unreadable += 1;
         }
     })?;

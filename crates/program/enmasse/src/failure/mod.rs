@@ -9,7 +9,6 @@ use enmasse_train::{ConfigError, Stop, TrainError};
 use enmasse_wording::one_line;
 
 use crate::command_line::flag_names::with_flags;
-use crate::output::say;
 
 /// Exit code of a run that was saved and is to be restarted: `EX_TEMPFAIL` of sysexits.h.
 pub const REQUEUED: u8 = 75;
@@ -55,7 +54,7 @@ impl Failure {
     }
 
     /// 1 error, 2 usage, 75 saved and requeued, 130 interrupted, 143 terminated, saved or not.
-    fn code(&self) -> u8 {
+    pub fn code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
             Failure::Error(_) => 1,
@@ -67,20 +66,12 @@ impl Failure {
     }
 
     /// The line for standard error.
-    fn line(&self) -> Option<String> {
+    pub fn line(&self) -> Option<String> {
         match self {
             Failure::Usage(message) | Failure::Error(message) => Some(format!("error: {}", one_line(message))),
             Failure::Interrupted | Failure::Terminated => Some(self.message().to_owned()),
             Failure::Stopped(_) | Failure::Told(_) => None,
         }
-    }
-
-    /// Prints the line and returns the exit code.
-    pub fn say(&self) -> u8 {
-        if let Some(line) = self.line() {
-            say(line);
-        }
-        self.code()
     }
 }
 

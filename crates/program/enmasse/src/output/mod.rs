@@ -91,6 +91,12 @@ pub fn say(line: impl fmt::Display) {
     screen::say(&one_line(&with_flags(&line.to_string())));
 }
 
+/// Prints the line of a failure, if it has one, and returns its exit code.
+pub fn say_failure(failure: &Failure) -> u8 {
+    failure.line().iter().for_each(say);
+    failure.code()
+}
+
 /// Prints lines on standard error in one piece, as [`Output::block`] does.
 pub fn say_block(text: impl fmt::Display) {
     screen::say(&block(&with_flags(&text.to_string())));

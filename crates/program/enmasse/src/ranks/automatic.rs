@@ -4,7 +4,7 @@
 //! It is decided once. A process without a launcher decides where settings are checked
 //! (`settings::finish`), and tells the ranks that it starts. `gpu:free:N` becomes a list of numbers
 //! at the same place. Ranks of a launched job each look at the GPU of their local rank, and take
-//! GPUs only if every rank has one of its own (`settings::settle`). The run's record keeps the word
+//! GPUs only if every rank has one of its own (`Rank::settle`). The run's record keeps the word
 //! `auto`, not the decision.
 //!
 //! The self-test runs in a process of its own. So the process that starts the ranks takes no memory

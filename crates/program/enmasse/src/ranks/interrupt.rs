@@ -26,6 +26,7 @@ use signal_hook::low_level::emulate_default_handler;
 
 use crate::failure::{Failure, INTERRUPTED, TERMINATED};
 use crate::output::say;
+use crate::output::say_failure;
 use crate::output::writer;
 
 /// While this exists, requests to stop are handled here. Files appear whole or not at all however a process ends, so no
@@ -76,7 +77,7 @@ impl Drop for Interrupts {
 
 fn end(signal: i32) {
     let failure = if signal == SIGTERM { Failure::Terminated } else { Failure::Interrupted };
-    writer::exit(failure.say());
+    writer::exit(say_failure(&failure));
 }
 
 /// The meaning of signals in a process that trains. Clones share it.

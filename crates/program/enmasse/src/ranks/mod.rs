@@ -31,17 +31,20 @@ use enmasse_device::Device;
 use enmasse_doctor::FailureRecord;
 use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_threads};
 use enmasse_system::machine::NearProcessors;
-use enmasse_train::{RankKind, RunConfig, RunFolder, RunPaths, StrategyKind, TrainConfig};
+use enmasse_train::{
+    DeviceSelection, Devices, LayeredConfig, RankKind, RunConfig, RunFolder, RunPaths, StrategyKind, TrainConfig,
+};
 use enmasse_wording::counted;
 
-use crate::command_line::settings::{self, cores};
+use crate::command_line::settings::{self, Ranks, cores};
 use crate::failure::flight;
 use crate::failure::record;
 use crate::failure::{Failure, INTERRUPTED, REQUEUED, TERMINATED};
-use crate::output::say_block;
 use crate::output::screen;
 use crate::output::writer;
+use crate::output::{say, say_block};
 use crate::ranks::attempt::attempt;
+use crate::ranks::automatic::Candidate;
 use crate::ranks::interrupt::Interrupts;
 use crate::ranks::launched::Launched;
 
@@ -87,6 +90,32 @@ impl Rank {
     /// This rank's share of the machine for computing.
     pub fn device(&self, config: &RunConfig) -> Result<Box<dyn Device>, Failure> {
         settings::device(config, self.share.request(&config.program, cores()))
+    }
+
+    /// Lets a launched rank that was told no devices, or `auto`, take one together with the others: its GPU, if every rank has one of its
+    /// own that works, otherwise a CPU, and `speaks` for all why. All ranks must call it.
+    pub fn settle(&self, config: &mut RunConfig, layers: &LayeredConfig, speaks: bool) -> Result<(), Failure> {
+        let ranks = Ranks::Launched { local_rank: self.local_rank(), speaks };
+        if !settings::is_undecided(&config.program, layers.given_device_kind(), ranks) {
+            return Ok(());
+        }
+        let is_asked = config.program.devices.is_some();
+        let own = Candidate::of_rank(&config.program, self.local_rank());
+        let all = self.gather(own.to_text())?;
+        let all: Vec<Candidate> = all.iter().map(|text| Candidate::from_text(text)).collect();
+        config.program.devices = match automatic::together(&all, config.program.share_devices) {
+            Ok(kind) => Some(Devices::taken(kind, DeviceSelection::Count(1))),
+            Err(line) => {
+                line.filter(|_| speaks).iter().for_each(say);
+                is_asked.then(|| Devices::taken(settings::usual_kind(), DeviceSelection::Count(1)))
+            }
+        };
+        // If the CPU refuses a setting, it does so here, as in [`settings::finish`].
+        if settings::kind(&config.program) == settings::usual_kind() {
+            settings::device(config, settings::alone()).map(drop)
+        } else {
+            Ok(())
+        }
     }
 
     /// This rank's share of the machine for decoding.

@@ -4,8 +4,8 @@
 use enmasse_launch::Nodes;
 
 use super::flags::Given;
-use super::options::Topology;
 use super::timing;
+use super::topology::Topology;
 use crate::failure::Failure;
 
 /// The circumstances of a launch that decide whether a flag has an effect.

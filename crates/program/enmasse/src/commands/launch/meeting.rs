@@ -5,7 +5,7 @@ use std::time::Duration;
 use enmasse_comm::Token;
 use enmasse_launch::{Elastic, Job, Timing, launch_elastic};
 
-use super::options::Meeting;
+use super::topology::Meeting;
 use crate::failure::Failure;
 use crate::output::say_block;
 use crate::output::writer;

@@ -8,6 +8,7 @@ mod options;
 mod preview;
 mod program;
 mod timing;
+mod topology;
 
 use clap::ArgMatches;
 use enmasse_launch::{Job, Outcome, Timing, new_run_id, write_error_file};
@@ -15,7 +16,8 @@ use enmasse_launch::{Job, Outcome, Timing, new_run_id, write_error_file};
 pub use flags::command;
 
 use self::flags::Given;
-use self::options::{Options, Topology};
+use self::options::Options;
+use self::topology::Topology;
 use crate::failure::Failure;
 use crate::output::writer;
 use crate::output::{say, say_block};

@@ -8,7 +8,7 @@ use enmasse_launch::Nodes;
 use enmasse_wording::shell_word;
 
 use super::flags::{FLAGS, Given};
-use super::options::Topology;
+use super::topology::Topology;
 
 /// Flags of which a command line for another node has none.
 const PREVIEWS: [&str; 2] = ["print-env", "dry-run"];

@@ -8,6 +8,7 @@ use std::time::Duration;
 use enmasse_launch::{Binding, LaunchedRank, Logs, MASTER_ADDR, MASTER_PORT, Nodes, Selection, Timing};
 
 use super::flags::Given;
+use super::topology::{Meeting, Topology};
 use super::{ineffective, timing};
 use crate::command_line::settings::cores;
 use crate::failure::Failure;
@@ -19,30 +20,6 @@ const MAX_SECONDS: u64 = 1 << 32;
 
 /// Where rank 0 listens by default if there are several nodes, as in PyTorch.
 const DEFAULT_PORT: u16 = 29500;
-
-/// The nodes of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Topology {
-    /// Known beforehand, each with its number.
-    Static(Nodes),
-    /// They meet at an endpoint, where they are numbered; they may join and leave.
-    Meeting(Meeting),
-}
-
-/// Where and how nodes meet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Meeting {
-    /// The least number of nodes.
-    pub least: usize,
-    /// The greatest number of nodes.
-    pub most: usize,
-    /// Host and port.
-    pub endpoint: (String, u16),
-    /// How long nodes wait for each other.
-    pub timing: Timing,
-    /// The name by which other nodes reach this one.
-    pub local_address: Option<String>,
-}
 
 /// The options.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -93,7 +93,7 @@ impl RunSpec {
         }
         let ranks = Ranks::Launched { local_rank: rank.local_rank(), speaks };
         let mut config = settings::finish(layers.clone(), ranks)?;
-        settings::settle(&mut config, &layers, rank, speaks)?;
+        rank.settle(&mut config, &layers, speaks)?;
         config.train.out = Some(out);
         // A rank of a job computes on one device; the run's record has the number of devices.
         let one = config.program.devices.unwrap_or_else(|| Devices::new(settings::usual_kind(), 1));
