@@ -1,8 +1,8 @@
 //! The bits of entropy-coded data (ITU-T T.81, F.2.2.5), 64 at a time.
 
 use crate::Error;
-use crate::huffman::Entry;
 use crate::segments::{find_marker, has_ff};
+use crate::symbol::Entry;
 
 /// Reads bits from the highest on. At a marker, or at the end of the data, zeros follow without end; [`Bits::check`] tells
 /// whether one has been taken.

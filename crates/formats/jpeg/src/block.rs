@@ -2,17 +2,9 @@
 
 use crate::Error;
 use crate::bits::Bits;
-use crate::huffman::{Entry, Huffman, Skip};
+use crate::huffman::{Huffman, Skip};
+use crate::symbol::Entry;
 use crate::transform::Block;
-
-/// The place of each coefficient, in zigzag order, in rows of eight.
-#[rustfmt::skip]
-pub(crate) const ZIGZAG: [u8; 64] = [
-     0,  1,  8, 16,  9,  2,  3, 10, 17, 24, 32, 25, 18, 11,  4,  5,
-    12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13,  6,  7, 14, 21, 28,
-    35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
-    58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
-];
 
 /// A number for each coefficient in zigzag order. A run in damaged data may lead up to 15 places beyond the last one, where the
 /// number is that of the last one.

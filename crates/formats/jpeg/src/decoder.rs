@@ -1,11 +1,12 @@
 //! Decodes regions, and keeps the memory for the next image.
 
-use crate::huffman::{Huffman, Kind};
+use crate::huffman::Huffman;
 use crate::layout::Layout;
 use crate::level::Level;
 use crate::rows::Strip;
 use crate::scan::Scan;
 use crate::streams;
+use crate::symbol::Kind;
 use crate::tables::Tables;
 use crate::transform::Group;
 use crate::{Color, Error, Jpeg, Region, Scale};
@@ -106,18 +107,4 @@ impl Memory {
         }
         Ok(())
     }
-}
-
-/// Sets the length of a buffer whose content no longer counts. Memory is kept for the next image unless it is much more
-/// than this one needs.
-pub(crate) fn fit<T: Copy>(buffer: &mut Vec<T>, length: usize, value: T) -> Result<(), Error> {
-    /// Bytes that are not worth freeing.
-    const SMALL: usize = 4 << 20;
-    let (capacity, size) = (buffer.capacity(), size_of::<T>());
-    if capacity < length || capacity > (SMALL / size).max(length.saturating_mul(2)) {
-        *buffer = Vec::new();
-        buffer.try_reserve_exact(length).map_err(|_| Error::Memory(length.saturating_mul(size)))?;
-    }
-    buffer.resize(length, value);
-    Ok(())
 }

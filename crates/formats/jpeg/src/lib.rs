@@ -25,6 +25,7 @@
 
 mod bits;
 mod block;
+mod buffer;
 mod decoder;
 mod error;
 mod header;
@@ -38,6 +39,7 @@ mod scan;
 mod segments;
 mod sequential;
 mod streams;
+mod symbol;
 mod tables;
 mod transform;
 

@@ -4,7 +4,8 @@
 use crate::Error;
 use crate::bits::Bits;
 use crate::block::{Coding, Zigzag, difference};
-use crate::decoder::{Memory, fit};
+use crate::buffer::fit;
+use crate::decoder::Memory;
 use crate::header::Jpeg;
 use crate::huffman::Huffman;
 use crate::layout::Layout;

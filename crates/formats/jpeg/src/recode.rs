@@ -1,6 +1,7 @@
 //! Writes an image's coefficients again, in the form that is decoded fastest. No pixel changes.
 
-use crate::decoder::{Decoder, fit};
+use crate::buffer::fit;
+use crate::decoder::Decoder;
 use crate::header::Jpeg;
 use crate::layout::Layout;
 use crate::progressive::Field;

@@ -4,7 +4,7 @@
 mod avx2;
 mod plain;
 
-use crate::decoder::fit;
+use crate::buffer::fit;
 use crate::layout::{Layout, Plane, Upsampling};
 use crate::level::Level;
 use crate::transform::Target;

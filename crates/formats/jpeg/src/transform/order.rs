@@ -3,7 +3,14 @@
 //! A pass multiplies pairs of rows by pairs of constants. So the rows of a pair alternate, and a pass over four columns leaves each
 //! row's columns in the same order. Then these are pairs for the next pass as they are.
 
-use crate::block::ZIGZAG;
+/// The place of each coefficient, in zigzag order, in rows of eight.
+#[rustfmt::skip]
+const ZIGZAG: [u8; 64] = [
+     0,  1,  8, 16,  9,  2,  3, 10, 17, 24, 32, 25, 18, 11,  4,  5,
+    12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13,  6,  7, 14, 21, 28,
+    35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
+    58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
+];
 
 /// The rows in pairs, and so the columns.
 const PAIRS: [usize; 8] = [0, 4, 2, 6, 1, 7, 5, 3];
