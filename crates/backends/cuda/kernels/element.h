@@ -50,7 +50,7 @@ __device__ __forceinline__ void from_float(float value, f16 &to) {
     const uint32_t bits = __float_as_uint(value), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
     uint32_t rounded = 0x7c00u;
     if (size > 0x7f800000u) {
-        rounded = 0x7e00u;
+        rounded = 0x7e00u | (size >> 13 & 0x3ffu);
     } else if (size < 0x38800000u) {
         rounded = __float_as_uint(__uint_as_float(size) + 0.5f) - 0x3f000000u;
     } else if (size < 0x47800000u) {

@@ -12,18 +12,15 @@
 //! assert_eq!(Shape::from([8, 224, 224, 3]).elements() * DType::F32.size(), 4_816_896);
 //! ```
 
-mod bf16;
 mod buffer;
 mod dtype;
-mod f16;
 mod host;
 pub mod random;
 mod shape;
 
-pub use bf16::Bf16;
 pub use buffer::AlignedBuffer;
 pub use dtype::DType;
-pub use f16::F16;
+pub use half::{bf16 as Bf16, f16 as F16};
 pub use host::{HostBuffer, HostMemory, HostRegion, SystemMemory};
 pub use random::RandomStream;
 pub use shape::Shape;
