@@ -2,6 +2,8 @@
 """Guards on the text of the repository: file sizes, module headers, forbidden words and paths, fixture sizes, the crates'
 dependencies in ARCHITECTURE.md, their READMEs, the keys of JSON in docs/json.md, and that links and paths in documents lead
 somewhere."""
+import gzip
+import hashlib
 import pathlib
 import re
 import subprocess
@@ -21,7 +23,7 @@ FORBIDDEN = [
 ]
 # Words that the field does not use: a pattern of paths, the word, and what to write.
 RETIRED = [
-    (r"(?<!kernels/image\.cu)(?<!fixtures/cifar\.py)$", r"(?i)(?<![a-z])pictures?(?![a-z])", "image"),
+    (r"(?<!fixtures/cifar\.py)$", r"(?i)(?<![a-z])pictures?(?![a-z])", "image"),
     (r"\.(rs|md)$", r"\b[Rr]ectifiers?\b|\bRectify", "activation, relu"),
     (r"\.rs$", r"\b(MOST|LONGEST|FEWEST|LEAST|SHORTEST|LARGEST|SMALLEST)_[A-Z]", "MAX_, MIN_"),
     (r"^crates/(?!cluster/comm/).*\.rs$", r"\b[Gg]raphics cards?\b|\b(a|the|each|every|this) card\b", "GPU"),
@@ -47,6 +49,12 @@ def tracked():
     return [path for path in listed.decode().split("\0") if path and (ROOT / path).is_file()]
 
 
+def has_digest(path, data):
+    """Whether a compressed text has the SHA-256 that stands beside it, as `sha256sum` writes it."""
+    digest = ROOT / (path.removesuffix(".gz") + ".sha256")
+    return digest.is_file() and digest.read_text().split()[:1] == [hashlib.sha256(gzip.decompress(data)).hexdigest()]
+
+
 def problems():
     fixtures = corpus = 0
     for path in tracked():
@@ -60,7 +68,10 @@ def problems():
         try:
             text = data.decode()
         except UnicodeDecodeError:
-            yield f"{path}: binary file outside a fixtures folder"
+            if not path.endswith(".gz"):
+                yield f"{path}: binary file outside a fixtures folder"
+            elif not has_digest(path, data):
+                yield f"{path}: its text has not the SHA-256 of {path.removesuffix('.gz')}.sha256"
             continue
         if path.endswith(".rs"):
             lines = text.count("\n")

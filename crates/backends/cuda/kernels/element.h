@@ -27,7 +27,7 @@ struct f16 {
     uint16_t bits;
 };
 
-// A card converts f16 in one instruction. The host does the same with integers, but for the payload of NaN.
+// A GPU converts f16 in one instruction. The host does the same with integers, but for the payload of NaN.
 __device__ __forceinline__ float to_float(f16 value) {
 #ifdef __CUDACC_RTC__
     float result;

@@ -1,4 +1,4 @@
-// Pictures: from bytes to the numbers that the first layer takes.
+// Images: from bytes to the numbers that the first layer takes.
 #include "element.h"
 
 template <class E> struct Normalize {
@@ -30,7 +30,7 @@ KERNEL(normalize_f32, Normalize<float>) { for_elements<float>(a.elements, EachCo
 KERNEL(normalize_bf16, Normalize<bf16>) { for_elements<bf16>(a.elements, EachColour<bf16>{a}); }
 KERNEL(normalize_f16, Normalize<f16>) { for_elements<f16>(a.elements, EachColour<f16>{a}); }
 
-// The pictures' first channel alone.
+// The images' first channel alone.
 template <class E> struct EachGrey {
     Normalize<E> a;
     template <int N> __device__ __forceinline__ void at(uint64_t index) const {

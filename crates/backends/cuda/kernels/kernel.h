@@ -1,6 +1,6 @@
 // What all kernels share: how one is declared, the element types of maps, and the values of a step.
 //
-// A kernel takes one struct. KERNEL(name, Arguments) { ... } declares it: for a card as a __global__ function, on the host as
+// A kernel takes one struct. KERNEL(name, Arguments) { ... } declares it: for a GPU as a __global__ function, on the host as
 // a function that the emulation calls for each thread. The body names the struct `a`. SHARED(float[32][33], tile) declares
 // memory of the block; it stands before any branch.
 #pragma once
@@ -17,7 +17,7 @@ template <class T> struct Same {
 // Two blocks at a time are enough to keep memory busy. Asked for more, ptxas would spill.
 #define KERNEL(name, Arguments) \
     extern "C" __global__ void __launch_bounds__(256, 2) name(const __grid_constant__ Arguments a)
-// A card checks each access itself.
+// A GPU checks each access itself.
 #define CHECK_ALIGNED(address, bytes)
 #else
 #include "host.h"

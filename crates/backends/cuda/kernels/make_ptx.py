@@ -1,27 +1,34 @@
 #!/usr/bin/env python3
-"""Compiles the kernels of this folder to kernels.ptx, and writes docs/cuda-kernels.md: what they take of each kind of card.
+"""Compiles the kernels of this folder to PTX, and writes docs/cuda-kernels.md: what they take of each kind of GPU.
 
     make_ptx.py            writes both
     make_ptx.py --check    compiles, and compares: status 1 if anything differs
 
-Needs NVRTC, found like any shared library, and `ptxas` in PATH; no card. `.ci/cuda FOLDER` fetches both: set LD_LIBRARY_PATH=FOLDER
-and PATH=FOLDER:$PATH.
-The first line of kernels.ptx has a hash of the sources, by which a test knows without any tool that they belong together."""
+The text is kept as kernels.ptx.gz, and its SHA-256 beside it: `gzip -dc kernels.ptx.gz | sha256sum` gives the same.
+Its first line has a hash of the sources, by which a test knows without any tool that they belong together.
+
+Needs NVRTC, found like any shared library, and `ptxas` in PATH; no GPU. `.ci/cuda FOLDER` fetches both: set
+LD_LIBRARY_PATH=FOLDER and PATH=FOLDER:$PATH."""
 import ctypes
+import gzip
+import hashlib
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
-HERE = pathlib.Path(__file__).resolve().parent
-PTX = HERE / "kernels.ptx"
-TABLE = HERE.parents[2] / "docs" / "cuda-kernels.md"
-# The oldest card. Drivers compile PTX for any newer one.
+SCRIPT = pathlib.Path(__file__).resolve()
+HERE = SCRIPT.parent
+PTX = HERE / "kernels.ptx.gz"
+DIGEST = HERE / "kernels.ptx.sha256"
+TABLE = HERE.parents[3] / "docs" / "cuda-kernels.md"
+# The oldest GPU. Drivers compile PTX for any newer one.
 OPTIONS = ["-arch=compute_75", "-std=c++17", "-default-device", "-fmad=false"]
 # The version of PTX that drivers since CUDA 12.0 read. NVRTC states its own, but nothing here needs more: ptxas tells.
 VERSION = "8.0"
-CARDS = {"75": "T4", "80": "A100", "86": "RTX 3090", "89": "RTX 4090", "90": "H200", "100": "B200", "120": "RTX 5090"}
+GPUS = {"75": "T4", "80": "A100", "86": "RTX 3090", "89": "RTX 4090", "90": "H200", "100": "B200", "120": "RTX 5090"}
 
 
 def sources(pattern):
@@ -31,7 +38,7 @@ def sources(pattern):
 def digest():
     """FNV-1a over names and texts: see `ptx.rs`, which computes the same."""
     value = 0xCBF29CE484222325
-    for path in sorted(sources("*.cu") + sources("*.h") + [pathlib.Path(__file__)]):
+    for path in sorted(sources("*.cu") + sources("*.h") + [SCRIPT]):
         for byte in path.name.encode() + b"\0" + path.read_bytes() + b"\0":
             value = (value ^ byte) * 0x100000001B3 % (1 << 64)
     return f"{value:016x}"
@@ -79,9 +86,9 @@ def compiled(library):
     return f"// Sources {digest()}; made by make_ptx.py.\n" + ptx.strip() + "\n"
 
 
-def resources(card):
+def resources(capability, ptx):
     """Of each kernel: registers, bytes of shared memory, bytes that it spills."""
-    command = ["ptxas", "-v", f"-arch=sm_{card}", str(PTX), "-o", "/dev/null"]
+    command = ["ptxas", "-v", f"-arch=sm_{capability}", ptx, "-o", "/dev/null"]
     report = subprocess.run(command, capture_output=True, text=True)
     if report.returncode != 0:
         sys.exit(report.stderr)
@@ -93,21 +100,23 @@ def resources(card):
     return found
 
 
-def table():
-    with ThreadPoolExecutor() as pool:
-        by_card = dict(zip(CARDS, pool.map(resources, CARDS)))
+def table(text):
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file, ThreadPoolExecutor() as pool:
+        file.write(text)
+        file.flush()
+        by_gpu = dict(zip(GPUS, pool.map(lambda capability: resources(capability, file.name), GPUS)))
     lines = [
         "# CUDA kernels",
         "",
-        "What `ptxas` makes of each kernel: registers of a thread for each kind of card, bytes of memory that a block shares, and the",
-        "most bytes of registers that a thread spills on any card. Blocks have 256 threads, so a card whose multiprocessors have 65536",
+        "What `ptxas` makes of each kernel: registers of a thread for each kind of GPU, bytes of memory that a block shares, and the",
+        "most bytes of registers that a thread spills on any GPU. Blocks have 256 threads, so a GPU whose multiprocessors have 65536",
         "registers holds 4 blocks of 64 registers at a time. `crates/backends/cuda/kernels/make_ptx.py` writes this file.",
         "",
-        "| kernel | " + " | ".join(f"{name} (sm_{card})" for card, name in CARDS.items()) + " | shared | spills |",
-        "|---|" + "--:|" * (len(CARDS) + 2),
+        "| kernel | " + " | ".join(f"{name} (sm_{capability})" for capability, name in GPUS.items()) + " | shared | spills |",
+        "|---|" + "--:|" * (len(GPUS) + 2),
     ]
-    for kernel in sorted(by_card["75"]):
-        rows = [by_card[card][kernel] for card in CARDS]
+    for kernel in sorted(by_gpu["75"]):
+        rows = [by_gpu[capability][kernel] for capability in GPUS]
         shared, spills = (max(row[i] for row in rows) for i in (1, 2))
         lines.append(f"| {kernel} | " + " | ".join(str(row[0]) for row in rows) + f" | {shared} | {spills} |")
     return "\n".join(lines) + "\n"
@@ -122,21 +131,31 @@ def interface(text):
     return re.findall(r"^\.visible \.entry .*|^\t\.param .*", text, re.MULTILINE)
 
 
+def kept():
+    return gzip.decompress(PTX.read_bytes()).decode()
+
+
+def digest_line(text):
+    return f"{hashlib.sha256(text.encode()).hexdigest()}  kernels.ptx\n"
+
+
 def main():
     built = compiled(nvrtc())
     if sys.argv[1:] == ["--check"]:
-        kept = PTX.read_text()
+        if DIGEST.read_text() != digest_line(kept()):
+            sys.exit("kernels.ptx.sha256 is not the hash of the text in kernels.ptx.gz: run make_ptx.py")
         # Another release writes another text, and other registers.
-        if release(built) == release(kept):
-            if built != kept or table() != TABLE.read_text():
-                sys.exit("kernels.ptx or its table is not what the sources give: run make_ptx.py")
-        elif interface(built) != interface(kept):
-            sys.exit("kernels.ptx has not the kernels of the sources: run make_ptx.py")
+        if release(built) == release(kept()):
+            if built != kept() or table(built) != TABLE.read_text():
+                sys.exit("kernels.ptx.gz or its table is not what the sources give: run make_ptx.py")
+        elif interface(built) != interface(kept()):
+            sys.exit("kernels.ptx.gz has not the kernels of the sources: run make_ptx.py")
     elif sys.argv[1:]:
         sys.exit(__doc__)
     else:
-        PTX.write_text(built)
-        TABLE.write_text(table())
+        PTX.write_bytes(gzip.compress(built.encode(), mtime=0))
+        DIGEST.write_text(digest_line(built))
+        TABLE.write_text(table(built))
 
 
 main()

@@ -1,4 +1,4 @@
-// The numbers of a step, written before it. They come with the launch, so no memory of the host has to wait for the card.
+// The numbers of a step, written before it. They come with the launch, so no memory of the host has to wait for the GPU.
 #include "kernel.h"
 
 struct SetStep {

@@ -8,7 +8,7 @@ use crate::cublas_lt::CublasLt;
 use crate::cudnn::Cudnn;
 use crate::driver::{Context, Found, Function, Functions, Module, Properties};
 use crate::engines::{Engines, Matmuls};
-use crate::kernels::ptx::PTX;
+use crate::kernels::ptx::ptx;
 use crate::libraries::{Libraries, Library};
 use crate::management::Management;
 use crate::nccl::Nccl;
@@ -75,7 +75,7 @@ impl Gpu {
         let management = Management::of(libraries, &found.properties);
         let others = management.as_ref().and_then(Management::others);
         let context = Context::open(found)?;
-        let module = Module::new(&context, PTX)?;
+        let module = Module::new(&context, &ptx())?;
         context.enter()?;
         let (engines, matmuls) = (Engines::new(cudnn, exact)?, Matmuls::new(cublas_lt)?);
         let (functions, libraries, nccl) = (Mutex::default(), libraries.clone(), OnceLock::new());

@@ -165,8 +165,11 @@ fn rounding_to_16_bits_is_that_of_the_cpu() {
     for (dtype, x) in [(DType::Bf16, x), (DType::F16, halves)] {
         let (from, to) = (bench.put(&x), bench.room::<u16>(x.len()));
         bench.run(&cast(DType::F32, from, dtype, to));
-        let numbers: Vec<f32> = x.into_iter().map(f32::from_bits).collect();
-        assert_eq!(bench.get::<u16>(to), rounded(dtype, &numbers).0);
+        let numbers: Vec<f32> = x.iter().copied().map(f32::from_bits).collect();
+        let (found, expected) = (bench.get::<u16>(to), rounded(dtype, &numbers).0);
+        for ((bits, found), expected) in x.into_iter().zip(found).zip(expected) {
+            assert_eq!(found, expected, "{bits:#010x} as {dtype}");
+        }
     }
 }
 

@@ -1,7 +1,18 @@
 //! The kernels in the form that the program carries: PTX, which a driver compiles for its GPU.
 
-/// All kernels, made from the sources by `kernels/make_ptx.py`.
-pub(crate) const PTX: &str = include_str!("../../kernels/kernels.ptx");
+use std::io::Read;
+
+use flate2::read::GzDecoder;
+
+/// All kernels, made from the sources by `kernels/make_ptx.py`, with gzip's checksum.
+const COMPRESSED: &[u8] = include_bytes!("../../kernels/kernels.ptx.gz");
+
+/// The text of all kernels.
+pub(crate) fn ptx() -> String {
+    let mut text = String::new();
+    GzDecoder::new(COMPRESSED).read_to_string(&mut text).expect("these bytes are the program's own");
+    text
+}
 
 #[cfg(test)]
 mod tests {
@@ -28,13 +39,13 @@ mod tests {
         let hash =
             bytes.fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
         let first = format!("// Sources {hash:016x}; ");
-        assert!(PTX.starts_with(&first), "the kernels have changed: run crates/backends/cuda/kernels/make_ptx.py");
+        assert!(ptx().starts_with(&first), "the kernels have changed: run crates/backends/cuda/kernels/make_ptx.py");
     }
 
     #[test]
     fn the_oldest_gpu_is_that_of_the_ptx() {
         let [major, minor] = crate::gpu::OLDEST_CAPABILITY;
-        assert!(PTX.lines().any(|line| line == format!(".target sm_{major}{minor}")));
+        assert!(ptx().lines().any(|line| line == format!(".target sm_{major}{minor}")));
     }
 
     #[test]
