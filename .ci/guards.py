@@ -32,7 +32,7 @@ RETIRED = [
     (r"\.rs$", r"\bfn lend\b|\.lend\(", "register_memory"),
     (r"\.(rs|md)$", r"(?i)\bmatrix products?\b", "matmul"),
     (r"\.(rs|md)$", r"(?i)\bverdicts?\b|\bjudge[sd]?\b", "evaluate, decide"),
-    (r"^crates/data/data/.*\.rs$", r"\b(likeness|refit|survey)\b", "near_duplicates, reuse, scan"),
+    (r"^crates/data/.*\.rs$", r"\b(likeness|refit|survey)\b", "near_duplicates, reuse, scan"),
     (r"\.rs$", r"\bSampler::Drawn\b", "Resampled"),
     (r"\.rs$", r"\b(struct|enum) (Turn|Scene|Ties|Reach|Liaison|Hall|Whereabouts|Stretch|Wanted|View|Cut|Round)\b", "the field's name"),
     (r"^crates/(?!.*(early_stopping|aliases)\.rs).*\.rs$", r"(?i)(?<![a-z])patience(?![a-z])", "timeout"),
