@@ -19,6 +19,7 @@
 //! # Ok::<(), enmasse_image::ImageError>(())
 //! ```
 
+mod crop_box;
 pub mod decode;
 mod error;
 mod flip_rows;
@@ -31,6 +32,7 @@ mod normalization;
 mod resize;
 mod transform;
 
+pub use crop_box::CropBox;
 pub use decode::{ImageFormat, ReadOptions};
 pub use error::ImageError;
 pub use image::Image;
@@ -38,9 +40,9 @@ pub use image_region::{ImageRegion, RegionRequest};
 pub use normalization::Normalization;
 pub use resize::Resizer;
 pub use transform::{
-    Affine, AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, Canvas, ColorJitter, Crop, CropBox, CropResize,
-    ErasingValue, EvalCrop, EvalTransform, GaussianBlur, Grayscale, Interpolation, Jitter, Mixing, Mixture,
-    RandAugment, RandomAffine, RandomCrop, RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomPerspective,
+    Affine, AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, Canvas, ColorJitter, Crop, CropResize, ErasingValue,
+    EvalCrop, EvalTransform, GaussianBlur, Grayscale, Interpolation, Jitter, Mixing, Mixture, RandAugment,
+    RandomAffine, RandomCrop, RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomPerspective,
     RandomResizedCrop, RandomRotation, RandomVerticalFlip, TrainTransform, Transform, TrivialAugmentWide,
 };
 

@@ -10,11 +10,13 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
+mod pass;
 mod passes;
 mod plain;
 mod taps;
 
-use passes::{Pass, Passes};
+use pass::Pass;
+use passes::Passes;
 use taps::{Axis, Taps};
 
 use crate::{CropBox, CropResize, Image, ImageRegion};

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::avx2;
 use super::pairs::{LOW, Pair, Pairs, Rows};
-use super::passes::Pass;
+use super::pass::Pass;
 use super::{BITS, HALF};
 use crate::level::Avx512;
 

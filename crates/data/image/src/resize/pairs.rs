@@ -3,7 +3,7 @@
 //! A weight has 22 bits and a sign bit too many for such a number. So it is split into 8 high and 15 low bits, whose sums are put
 //! together at the end.
 
-use super::passes::Pass;
+use super::pass::Pass;
 use super::taps::Taps;
 
 /// Bits of the lower part of a weight.

@@ -1,6 +1,6 @@
 //! Both passes in plain Rust.
 
-use super::passes::Pass;
+use super::pass::Pass;
 use super::taps::Taps;
 use super::{BITS, HALF};
 

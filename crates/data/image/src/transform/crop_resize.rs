@@ -1,8 +1,7 @@
 //! A crop that is resized: the part of an image that it needs, and at which scale.
 
-use super::CropBox;
-use crate::RegionRequest;
 use crate::resize::span;
+use crate::{CropBox, RegionRequest};
 
 /// The part `crop` of an image, resized to `full`, and of the result the part `part`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

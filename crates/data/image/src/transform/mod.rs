@@ -32,7 +32,7 @@ mod warp;
 pub use auto::{AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, RandAugment, TrivialAugmentWide};
 pub use canvas::Canvas;
 pub use color_jitter::{ColorJitter, GaussianBlur, Grayscale, Jitter, RandomGrayscale};
-pub use crop::{CropBox, RandomCrop, RandomResizedCrop};
+pub use crop::{RandomCrop, RandomResizedCrop};
 pub use crop_resize::CropResize;
 pub use erasing::{ErasingValue, RandomErasing};
 pub use evaluate::{EvalCrop, EvalTransform};
