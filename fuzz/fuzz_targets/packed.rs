@@ -72,7 +72,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
                         }
                     }
                     let _ = part.name(index);
-                    let _ = part.read_file(index, &mut Vec::new());
+                    let _ = part.locality().map(|locality| locality.read_file(index, &mut Vec::new()));
                 }
             }
         }
