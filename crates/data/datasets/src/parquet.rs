@@ -22,7 +22,7 @@ use crate::storage::Storage;
 
 /// Limit of the pages that are kept, in bytes.
 const KEPT: usize = 384 << 20;
-/// Bytes of neighbouring images that are read together ([`Locality::blocks`](enmasse_data::Locality::blocks)): a few blocks fit into what is kept.
+/// Bytes of neighbouring images that are read together ([`Locality::blocks`]): a few blocks fit into what is kept.
 const BLOCK: u64 = 16 << 20;
 
 /// Images in Parquet files, or a part of them. A sample takes 8 bytes.

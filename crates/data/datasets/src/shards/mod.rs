@@ -17,7 +17,7 @@ use crate::split::Divide;
 use crate::storage::OpenFiles;
 pub(crate) use index::{Indexed, Labels, Sample, index, no_label};
 
-/// Bytes of an archive that are read together ([`Locality::blocks`](enmasse_data::Locality::blocks)).
+/// Bytes of an archive that are read together ([`Locality::blocks`]).
 const BLOCK: u64 = 8 << 20;
 
 /// Images in tar archives, or a part of them. A sample takes its name and 28 bytes.
