@@ -58,12 +58,11 @@ impl Drop for RunWriter {
 impl RunWriter {
     /// Opens or creates the folder, and returns the last checkpoint if a run is resumed.
     pub fn open(
-        config: &RunConfig,
+        run: &RunConfig,
         data: &TrainingData,
         preparation: &Preparation,
         attempt: &Attempt,
     ) -> Result<(Self, Option<CheckpointFile>), TrainError> {
-        let run = config;
         let config = &run.train;
         let is_new = config.out.as_deref().is_none_or(|out| !out.exists());
         let named = config.resume.run().or(config.out.as_deref());

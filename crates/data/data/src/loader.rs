@@ -235,11 +235,8 @@ impl Core {
     fn start(&self, samples: Samples, end: usize) -> Batches {
         let source = Source { samples, dataset: self.dataset.clone(), size: self.size, skips: self.skips };
         let source = Arc::new(source);
-        let ahead = self
-            .dataset
-            .locality()
-            .is_some_and(|locality| locality.is_remote())
-            .then(|| Ahead::start(source.clone().needs(end)));
+        let is_remote = self.dataset.locality().is_some_and(|locality| locality.is_remote());
+        let ahead = is_remote.then(|| Ahead::start(source.clone().needs(end)));
         let mut batches = Batches {
             pool: self.pool.clone(),
             source,

@@ -309,3 +309,24 @@ impl Locality for Parquet {
         self.files.open.fingerprint(self)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn errors_of_pages_name_the_file() {
+        let check = |error: ParquetError<DataError>, expected: &str, is_unreadable: bool| {
+            let error = of_file(error, Path::new("a.parquet"));
+            assert_eq!((error.to_string().as_str(), error.is_unreadable()), (expected, is_unreadable));
+        };
+        let memory = io::Error::new(io::ErrorKind::OutOfMemory, "there is no memory for 5 bytes");
+        // Lack of memory is no fault of a sample, so it always ends the run.
+        check(ParquetError::Memory(memory), "cannot read a.parquet: there is no memory for 5 bytes", false);
+        check(ParquetError::from("two groups"), "a.parquet: two groups", false);
+        let image = || DataError::image("row 3", "damaged");
+        check(ParquetError::Read(image()), &image().to_string(), true);
+    }
+}

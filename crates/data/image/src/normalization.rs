@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Mean and standard deviation of each channel on the scale 0 to 1. Three entries, or one for grey images: these have equal bytes
+/// Mean and std of each channel on the scale 0 to 1. Three entries, or one for grey images: these have equal bytes
 /// in all three channels of a batch, and the model sees one of them. [`Grayscale`](crate::Grayscale) makes colours grey.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Normalization {

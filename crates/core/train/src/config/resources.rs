@@ -17,7 +17,7 @@ impl TrainConfig {
         self.size.or(own).unwrap_or(USUAL_SIZE)
     }
 
-    /// Mean and standard deviation of each channel: `--mean` and `--std`, or the data set's own. A single number is for all
+    /// Mean and std of each channel: `--mean` and `--std`, or the data set's own. A single number is for all
     /// channels. There are `--channels` of them, or three if `--mean` or `--std` has three, or as many as the data set has.
     pub fn normalization(&self, mean: &[f32], std: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let given = [&self.mean, &self.std].map(|list| list.as_ref().map_or(1, Vec::len));
@@ -75,7 +75,7 @@ impl ProgramConfig {
 }
 
 /// Constants of one or three channels for as many `channels`. Those of grey are the luminance of the colours' constants: of a
-/// mean exactly, of a standard deviation as far as the three channels vary together.
+/// mean exactly, of a std as far as the three channels vary together.
 fn in_channels(numbers: Vec<f32>, channels: usize) -> Vec<f32> {
     match (&numbers[..], channels) {
         (&[red, green, blue], 1) => vec![0.299 * red + 0.587 * green + 0.114 * blue],

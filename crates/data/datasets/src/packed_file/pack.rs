@@ -9,7 +9,6 @@ use std::sync::Arc;
 use enmasse_data::{BadSample, DataError, Dataset, DecodePool};
 use enmasse_image::decode::{self, ReadOptions};
 use enmasse_image::{CropBox, EvalTransform, Image, ImageRegion, RegionRequest, Resizer};
-use enmasse_jpeg::Decoder;
 use enmasse_system::files::{Space, folder_of, write_whole};
 use jpeg_encoder::{ChromaSubsamplingMethod, ColorType, Encoder, SamplingFactor};
 
@@ -23,7 +22,7 @@ use crate::reading::spread;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PackForm {
     /// Image files. Those of the data set are decoded once as a check, and kept. JPEG files are kept in the form that is decoded
-    /// fastest, with the same pixels ([`enmasse_jpeg::Decoder::recode`]); all others, and damaged ones, byte for byte.
+    /// fastest, with the same pixels (`enmasse_jpeg::Decoder::recode`); all others, and damaged ones, byte for byte.
     Files {
         /// Images whose shorter side is longer are resized to this length and stored as JPEG files.
         resize: Option<usize>,
@@ -214,39 +213,46 @@ impl PackForm {
                 Ok(pixels)
             }
             PackForm::Files { resize, quality } => {
-                let mut file = Vec::new();
-                let is_file = dataset.locality().map_or(Ok(false), |locality| locality.read_file(index, &mut file))?;
-                if is_file && resize.is_none() {
-                    // Whether other colours are converted is decided when the file is used.
-                    let any = ReadOptions { convert_rgb: true, ..ReadOptions::default() };
-                    decode::read_part_of(&file, || dataset.name(index), any, &RegionRequest::whole, view)?;
-                    return Ok(fast(file));
-                }
-                dataset.read_part(index, &RegionRequest::whole, view)?;
-                let image = view.image();
-                let (width, height) = (image.width(), image.height());
-                let problem = |problem: &dyn std::fmt::Display| DataError::image(dataset.name(index), problem);
-                match resize.filter(|&length| width.min(height) > length) {
-                    None if is_file => Ok(fast(file)),
-                    None => jpeg(image, quality).map_err(|error| problem(&error)),
-                    Some(resize) => {
-                        let (width, height) =
-                            EvalTransform { resize, ..EvalTransform::new(resize) }.resized(width, height);
-                        let mut pixels = vec![0; width * height * 3];
-                        let whole = CropBox::whole(image.width(), image.height());
-                        Resizer::new().resize(image, whole, width, height, &mut pixels);
-                        let image = Image::new(width, height, pixels)?;
-                        jpeg(&image, quality).map_err(|error| problem(&error))
-                    }
-                }
+                let file = file(dataset, index, view, resize, quality)?;
+                // The form that is decoded fastest. A file that has none stays as it is.
+                Ok(view.decoder().recode(&file).unwrap_or(file))
             }
         }
     }
 }
 
-/// A file in the form that is decoded fastest. What has none stays as it is.
-fn fast(file: Vec<u8>) -> Vec<u8> {
-    Decoder::new().recode(&file).unwrap_or(file)
+/// The file of an image: its own, or a JPEG of its pixels if it has none or is to be smaller.
+fn file(
+    dataset: &dyn Dataset,
+    index: usize,
+    view: &mut ImageRegion,
+    resize: Option<usize>,
+    quality: u8,
+) -> Result<Vec<u8>, DataError> {
+    let mut file = Vec::new();
+    let is_file = dataset.locality().map_or(Ok(false), |locality| locality.read_file(index, &mut file))?;
+    if is_file && resize.is_none() {
+        // Whether other colours are converted is decided when the file is used.
+        let any = ReadOptions { convert_rgb: true, ..ReadOptions::default() };
+        decode::read_part_of(&file, || dataset.name(index), any, &RegionRequest::whole, view)?;
+        return Ok(file);
+    }
+    dataset.read_part(index, &RegionRequest::whole, view)?;
+    let image = view.image();
+    let (width, height) = (image.width(), image.height());
+    let problem = |problem: &dyn std::fmt::Display| DataError::image(dataset.name(index), problem);
+    match resize.filter(|&length| width.min(height) > length) {
+        None if is_file => Ok(file),
+        None => jpeg(image, quality).map_err(|error| problem(&error)),
+        Some(resize) => {
+            let (width, height) = EvalTransform { resize, ..EvalTransform::new(resize) }.resized(width, height);
+            let mut pixels = vec![0; width * height * 3];
+            let whole = CropBox::whole(image.width(), image.height());
+            Resizer::new().resize(image, whole, width, height, &mut pixels);
+            let image = Image::new(width, height, pixels)?;
+            jpeg(&image, quality).map_err(|error| problem(&error))
+        }
+    }
 }
 
 /// A JPEG file with the resolution of colours with which Pillow saves it, the half (4:2:0).
@@ -259,7 +265,7 @@ fn jpeg(image: &Image, quality: u8) -> Result<Vec<u8>, String> {
     let (width, height) = (side(image.width())?, side(image.height())?);
     let encoded = encoder.encode(image.pixels(), width, height, ColorType::Rgb);
     encoded.map_err(|error| format!("it cannot be encoded: {error}"))?;
-    Ok(fast(bytes))
+    Ok(bytes)
 }
 
 /// The bytes of all images, as far as a few tell.
