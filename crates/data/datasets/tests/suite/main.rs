@@ -4,6 +4,7 @@ mod folder;
 mod hostile;
 mod image_region;
 mod imagenet;
+mod kaggle;
 mod ledger;
 mod manifest;
 mod open;
