@@ -7,7 +7,6 @@
 mod cases;
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::channel;
@@ -89,10 +88,7 @@ impl Mpirun {
     fn run(self, ranks: usize, to_a_node: usize, part: &str, more: &[(&str, &str)]) -> Ended {
         let folder = tempfile::tempdir().expect("a folder");
         // Free when they are chosen. Rank 0 takes the first that still is.
-        let listeners: Vec<_> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-        let ports: Vec<_> =
-            listeners.iter().map(|it| it.local_addr().expect("it listens").port().to_string()).collect();
-        drop(listeners);
+        let ports = [(); 4].map(|()| test_support::free_port().to_string());
         let mut command = Command::new(self.program);
         match self.need {
             // A rank that dies must not take the others along before they have said what they noticed. mpiexec tells them of

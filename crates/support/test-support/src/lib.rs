@@ -1,5 +1,5 @@
-//! For tests: what they need of the machine, a table of those that did not run, and an allocator that counts what code holds on
-//! the heap.
+//! For tests: what they need of the machine, a table of those that did not run, free ports, and an allocator that counts what
+//! code holds on the heap.
 //!
 //! A test program that uses this crate has its allocator, which counts and passes everything on to the system's.
 //!
@@ -13,5 +13,7 @@
 
 pub mod heap;
 mod needs;
+mod port;
 
 pub use needs::{Need, cuda, mpirun, pytorch, s3, skip, time};
+pub use port::free_port;

@@ -2,17 +2,17 @@
 //! other as ranks do, and then exchange frames.
 
 use std::io;
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
 
 use super::acceptor::Acceptor;
-use super::configure;
 use super::handshake::{HandshakeError, Introduction, Purpose, answer, introduce};
 use super::link::Link;
 use super::refused::Refused;
+use super::{configure, connect};
 use crate::cause::host_name;
 use crate::operation::Identity;
 use crate::token::Token;
@@ -45,7 +45,7 @@ pub struct Channel {
 impl Channel {
     /// Connects to a listener of the same job, within `limit`.
     pub fn connect(address: SocketAddr, token: &Token, job: &str, limit: Duration) -> Result<Self, ChannelError> {
-        let stream = TcpStream::connect_timeout(&address, limit)?;
+        let stream = connect(&address, limit)?;
         let introduction = Introduction {
             purpose: Purpose::Agent,
             rank: 0,

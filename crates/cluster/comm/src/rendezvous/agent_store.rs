@@ -18,6 +18,8 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use crate::net::connect;
+
 const VALIDATE: u8 = 0;
 const SET: u8 = 1;
 const GET: u8 = 3;
@@ -52,7 +54,7 @@ impl AgentStore {
     fn attempt(address: &str, deadline: Instant) -> io::Result<Self> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for target in address.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&target, left(deadline)?) {
+            match connect(&target, left(deadline)?) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
                     let mut store = AgentStore { stream, deadline };

@@ -1,13 +1,14 @@
 //! Connecting to other ranks, which may not have started yet.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::rank_zero_address::RankZeroAddress;
 use super::{Rendezvous, Secret};
 use crate::error::{JoinError, files_limit};
 use crate::failure::Failure;
+use crate::net::connect;
 use crate::net::handshake::{HandshakeError, Introduction, Purpose, introduce};
 use crate::net::link::Link;
 use crate::token::Token;
@@ -96,7 +97,7 @@ fn attempt(
     };
     // The kernel rejects a time of zero.
     let limit = limit.max(Duration::from_millis(1));
-    let stream = TcpStream::connect_timeout(target, limit)?;
+    let stream = connect(target, limit)?;
     let link = introduce(stream, &token, &rendezvous.introduction(purpose), limit)?;
     Ok((link, token))
 }
@@ -113,7 +114,7 @@ pub(super) fn to_rank(
     let left = || deadline.saturating_duration_since(Instant::now()).min(ATTEMPT).max(Duration::from_millis(1));
     let (mut refusals, mut closings) = (0, 0);
     loop {
-        let stream = TcpStream::connect_timeout(&address, left()).map_err(HandshakeError::from);
+        let stream = connect(&address, left()).map_err(HandshakeError::from);
         let error = match stream.and_then(|stream| introduce(stream, token, introduction, left())) {
             Ok(link) => return Ok(Ok(link)),
             Err(HandshakeError::Io(source)) if files_limit(&source).is_some() => {

@@ -140,10 +140,10 @@ fn missing_ranks_are_named_to_every_rank() {
 
 #[test]
 fn a_missing_rank_0_is_reported() {
-    let mut ranks = rendezvous(2, TransportChoice::Auto);
-    ranks.remove(0);
-    ranks[0].join_timeout = Duration::from_millis(200);
-    assert_contains(&errors(ranks)[0], "rank 1 has not reached rank 0 at 127.0.0.1:");
+    let address = format!("127.0.0.1:{}", test_support::free_port());
+    let mut rank = Rendezvous::tcp(&format!("tcp://{address}"), 1, 2).unwrap();
+    rank.join_timeout = Duration::from_millis(200);
+    assert_contains(&errors(vec![rank])[0], &format!("rank 1 has not reached rank 0 at {address}"));
 }
 
 /// Joins each rank in a thread of its own; the results arrive in the order in which the ranks end.

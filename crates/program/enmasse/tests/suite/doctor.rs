@@ -1,6 +1,5 @@
 //! The doctor's page: complete on any machine, with an exit code for scripts, and without secrets.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -185,7 +184,7 @@ fn ranks_of_other_launchers_leave_a_record_or_their_logs() {
     let data = images(folder.path(), 10);
     for victim in 0..2 {
         let run = folder.path().join(format!("run{victim}"));
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = test_support::free_port();
         let start = |rank: usize| {
             let mut command: Command = program();
             command.args(train(&data, &run, &ENDLESS)).env("RANK", rank.to_string()).env("WORLD_SIZE", "2");

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -91,7 +90,7 @@ fn lines_of(stream: impl std::io::Read + Send + 'static) -> Receiver<String> {
 
 /// An address without a listener.
 fn endpoint() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    format!("127.0.0.1:{}", test_support::free_port())
 }
 
 /// Workers wait for lines from here.

@@ -219,7 +219,7 @@ fn pytorch_scripts_run_unmodified() {
     };
     check(&[finish(&mut run(&["-n", "2", "train.py", "--lr", "1"])).well()], &["0 3.0 --lr 1", "1 3.0 --lr 1"]);
     check(&[finish(&mut run(&["-n", "2", "-m", "train"])).well()], &["0 3.0", "1 3.0"]);
-    let port = free_port();
+    let port = test_support::free_port().to_string();
     let node = |rank: &str| {
         let words = ["-n", "2", "--nnodes", "2", "--node-rank", rank, "--master-port", &port, "train.py"];
         Running::start(&mut run(&words))
@@ -237,10 +237,6 @@ fn pytorch_scripts_run_unmodified() {
         ended.stderr
     );
     assert!(ended.stderr.contains("/attempt_0/1\n"), "{}", ended.stderr);
-}
-
-fn free_port() -> String {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
 }
 
 /// Ranks of enmasse under its own launcher.
@@ -266,7 +262,7 @@ fn training_under_the_launcher() {
 fn a_node_that_waits_for_another_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let data = crate::common::images(folder.path(), 10).display().to_string();
-    let (port, own) = (free_port(), env!("CARGO_BIN_EXE_enmasse"));
+    let (port, own) = (test_support::free_port().to_string(), env!("CARGO_BIN_EXE_enmasse"));
     let flags = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", &port];
     let conf = ["--rdzv-conf", "join_timeout=0.5"];
     let run = folder.path().join("run").display().to_string();

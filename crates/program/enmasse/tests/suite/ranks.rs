@@ -1,7 +1,6 @@
 //! Ranks as processes and as threads: the same bits, and all of them end whatever happens to one.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -268,7 +267,7 @@ fn ranks_that_were_launched_by_hand_or_by_launch() {
     let expected = figures(&enmasse(&arguments(&data, &own, &["--epochs", "2", "--devices", "cpu:2"])).well());
 
     let run = folder.path().join("by hand");
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let free = test_support::free_port();
     let words = arguments(&data, &run, &["--epochs", "2"]);
     let ranks = [0, 1].map(|rank| by_hand(rank, 2, free, &words));
     let [first, second] = ranks.map(|rank| rank.finish().well());
@@ -308,7 +307,7 @@ fn a_rank_that_can_start_no_thread_was_silent() {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let words = arguments(&images(folder.path(), 10), &folder.path().join("run"), &["--max-steps", "1"]);
     let limits = (1..).map_while(|limit| {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = test_support::free_port();
         let with_token = |mut command: Command| {
             command.env("ENMASSE_TOKEN", "a secret that both users know");
             Running::start(&mut command)
@@ -343,7 +342,7 @@ fn ranks_that_disagree_say_so_before_the_first_step() {
     fs::create_dir(&other).unwrap();
     let fewer = images(&other, 9);
     let check = |differing: Vec<String>, mentions: &[&str]| {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let free = test_support::free_port();
         let same = arguments(&data, &run, &["--epochs", "1"]);
         let ranks = [by_hand(0, 2, free, &same), by_hand(1, 2, free, &differing)];
         for ended in ranks.map(Running::finish) {
@@ -369,7 +368,7 @@ fn ranks_compute_at_one_level() {
     let data = images(folder.path(), 10);
     let levels: Vec<&str> = Isa::ALL.into_iter().filter(|isa| isa.available()).map(Isa::name).collect();
     let run = |name: &str, levels: [&str; 2]| {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let free = test_support::free_port();
         let words = arguments(&data, &folder.path().join(name), &["--epochs", "1"]);
         let start = |rank: usize| {
             let mut command = by_hand_command(rank, 2, free, &words);

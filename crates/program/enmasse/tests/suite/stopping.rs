@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -138,7 +137,7 @@ fn a_run_that_is_stopped_before_it_begins_leaves_no_folder() {
         fs::create_dir(&runs).unwrap();
         let mut command = program();
         command.args(folder.arguments(&runs.join("run"), &[])).env("RANK", "0").env("WORLD_SIZE", "2");
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = test_support::free_port();
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
         let running = Running::start(&mut command);
         // It waits for the other rank.

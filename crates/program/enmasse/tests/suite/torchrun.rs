@@ -1,7 +1,6 @@
 //! Ranks started by the real torchrun, with one agent and with two, and restarted after a failure.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -14,10 +13,6 @@ fn torchrun(options: &[&str]) -> Option<Command> {
     // No socket may be reachable from other machines.
     command.args(["-m", "torch.distributed.run"]).args(options);
     Some(command)
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 const ENMASSE: &str = env!("CARGO_BIN_EXE_enmasse");
@@ -41,7 +36,7 @@ fn one_agent() {
     let data = images(folder.path(), 10);
     let own = folder.path().join("own");
     enmasse(&train(&data, &own, &["--epochs", "2", "--devices", "cpu:2"])).well();
-    let port = free_port().to_string();
+    let port = test_support::free_port().to_string();
     // The agent's store is found in both ways; neither passes a token.
     let ways: [&[&str]; 2] = [&["--standalone"], &["--master_addr", "127.0.0.1", "--master_port", &port]];
     for (number, way) in ways.into_iter().enumerate() {
@@ -85,7 +80,7 @@ fn a_restarted_job_without_a_name_finds_its_run() {
 
     let script = "if [ -d failed ]; then exec \"$@\" --epochs 2; fi; \"$@\" --epochs 1 || exit 4
         if [ $RANK = 0 ]; then exec tail -f /dev/null; fi; mkdir failed; exit 3";
-    let port = free_port().to_string();
+    let port = test_support::free_port().to_string();
     let options =
         ["--master_addr", "127.0.0.1", "--master_port", &port, "--nproc_per_node", "2", "--max_restarts", "1"];
     let Some(mut command) = torchrun(&[&options[..], &["--no_python", "sh", "-c", script, "sh", ENMASSE]].concat())
@@ -119,7 +114,7 @@ fn two_agents_and_a_restart() {
         failed = failed.display(),
         counts = counts.display(),
     );
-    let endpoint = format!("127.0.0.1:{}", free_port());
+    let endpoint = format!("127.0.0.1:{}", test_support::free_port());
     let agents: Vec<Running> = (0..2)
         .filter_map(|_| {
             let mut command = torchrun(&["--nnodes", "2", "--nproc_per_node", "1", "--max_restarts", "2"])?;

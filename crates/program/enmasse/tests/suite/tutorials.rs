@@ -1,7 +1,6 @@
 //! The commands and mistakes of readers of PyTorch's tutorials, with the real program: spellings, traps, and messages.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -37,10 +36,6 @@ fn refused(ended: &Ended, run: &Path, code: i32, mentions: &[&str]) {
         assert!(ended.stderr.contains(mention), "{mention:?} is not in {:?}", ended.stderr);
     }
     assert!(!run.exists(), "a run was begun");
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 #[test]
@@ -120,7 +115,7 @@ fn an_address_a_rank_and_a_world_size_are_enough() {
     let local = folder.path().join("local");
     train(&data, &local, "--devices cpu:2").well();
     for spelling in ["--init-method", "--dist-url"] {
-        let (run, port) = (folder.path().join(spelling), free_port());
+        let (run, port) = (folder.path().join(spelling), test_support::free_port());
         let start = |rank: usize| {
             let flags = format!("{spelling} tcp://127.0.0.1:{port} --rank {rank} --world-size 2");
             let mut command = command(&data, &run, &flags);
@@ -139,7 +134,7 @@ fn an_address_a_rank_and_a_world_size_are_enough() {
 fn one_writer_of_class_indices() {
     let folder = tempfile::tempdir().unwrap();
     let data = images(folder.path(), 10);
-    let port = free_port();
+    let port = test_support::free_port();
     let start = |rank: usize| {
         let own = folder.path().join(rank.to_string());
         fs::create_dir(&own).unwrap();
@@ -324,7 +319,7 @@ fn the_home_folder_is_found_where_no_shell_expands_it() {
 #[test]
 fn launched_ranks_meet_at_an_address_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
-    let (data, port) = (images(folder.path(), 10), free_port());
+    let (data, port) = (images(folder.path(), 10), test_support::free_port());
     let run = folder.path().join("run");
     let rank = |rank: usize| {
         // As older launchers pass it, besides the variables.

@@ -5,7 +5,6 @@ mod reader;
 mod server;
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -179,8 +178,8 @@ fn no_server_is_waited_for_without_end() {
     let error = object.fill(0, &mut [0; 10]).unwrap_err().to_string();
     assert!(error.contains("nothing came for 0.3 s, once in "), "{error}");
     // Nobody listens.
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let error = remote.object(&format!("http://{closed}/a")).unwrap_err().to_string();
+    let closed = test_support::free_port();
+    let error = remote.object(&format!("http://127.0.0.1:{closed}/a")).unwrap_err().to_string();
     assert!(error.contains("efused") && error.ends_with("check the address, the server and the network"), "{error}");
 }
 
