@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use enmasse::data::{DecodePool, EvalLoader, Sharding, TrainLoader};
 use enmasse::prelude::*;
-use enmasse::train::{Objective, Preparation, Schedule, ScheduleKind, compile_plans, initialize};
+use enmasse::train::{LrSchedule, Objective, Preparation, ScheduleKind, compile_plans, initialize};
 
 fn main() -> Result<(), Box<dyn Error>> {
     // The tutorial's config.py, and what its script fixes.
@@ -68,7 +68,7 @@ fn train(folder: &Path, config: &TrainConfig) -> Result<(), Box<dyn Error>> {
     let mut program = device.compile(plans, None)?;
     initialize(program.as_mut(), config.seed)?;
     let mut engine = Engine::new(program, 0);
-    let schedule = Schedule::new(config, 1);
+    let schedule = LrSchedule::new(config, 1);
 
     for epoch in 0..config.epochs as u64 {
         engine.train();

@@ -3,7 +3,7 @@
 //! An instruction takes at least as long as its operands and results need to cross the memory bus, each once, and at least as
 //! long as its matmuls need at the GPU's peak rate. A launch costs nothing here, and a cache saves nothing.
 
-use enmasse_graph::{FilterOrder, Node, Op, Plan, Precision, Target, Work};
+use enmasse_graph::{Cost, FilterOrder, Node, Op, Plan, Precision, Target};
 
 use crate::CudaError;
 
@@ -56,7 +56,7 @@ pub enum Bound {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Time {
     /// What it moves and computes.
-    pub work: Work,
+    pub work: Cost,
     /// The larger of its two times.
     pub bound: Bound,
     /// That time.
@@ -107,7 +107,7 @@ impl Gpu {
         ) {
             return Ok(None);
         }
-        let work = plan.work(node);
+        let work = plan.cost(node);
         let rate = self.rate(plan, node).ok_or_else(|| {
             let (name, precision) = (self.name, plan.precision.name());
             CudaError::Unsupported(format!("{name} has no {precision}: use `precision = f16` or f32"))
@@ -147,7 +147,7 @@ mod tests {
             let at = |node: &Node| node.op.name() == name && node.layer == layer;
             let at = plan.instructions.iter().position(at).unwrap();
             let time = Gpu::find(gpu).unwrap().roofline(&plan).unwrap()[at].unwrap();
-            assert_eq!((time.work, time.bound), (Work { bytes, flops }, bound), "{precision:?} {name} {layer} {gpu}");
+            assert_eq!((time.work, time.bound), (Cost { bytes, flops }, bound), "{precision:?} {name} {layer} {gpu}");
             assert!((time.seconds / seconds - 1.0).abs() < 1e-12, "{precision:?} {name} {layer} {gpu}: {time:?}");
         };
         // A feature map of 56 x 56 pixels of 64 channels for each of 256 images.

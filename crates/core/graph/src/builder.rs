@@ -43,7 +43,7 @@ pub enum Mode {
 }
 
 #[derive(Debug)]
-struct State {
+struct BuilderState {
     graph: Graph,
     mode: Mode,
     seed: u64,
@@ -60,7 +60,7 @@ struct State {
 /// Records one graph.
 #[derive(Debug)]
 pub struct Builder {
-    state: Rc<RefCell<State>>,
+    state: Rc<RefCell<BuilderState>>,
     batch: usize,
     size: [usize; 2],
 }
@@ -68,7 +68,7 @@ pub struct Builder {
 /// A value of the graph being recorded.
 #[derive(Clone, Debug)]
 pub struct Tensor {
-    state: Rc<RefCell<State>>,
+    state: Rc<RefCell<BuilderState>>,
     id: ValueId,
 }
 
@@ -85,7 +85,7 @@ impl Builder {
         graph.add_value("sample_indices", [batch].into(), DType::I64, Role::Input);
         let filters = FilterOrder::default();
         let (phase, layer) = (Phase::Forward, "input".into());
-        let state = State { graph, mode, seed, filters, phase, layer, function: None, error: None };
+        let state = BuilderState { graph, mode, seed, filters, phase, layer, function: None, error: None };
         Builder { state: Rc::new(RefCell::new(state)), batch, size }
     }
 

@@ -23,6 +23,7 @@ mod autodiff;
 mod builder;
 mod choices;
 mod compile;
+mod cost;
 mod error;
 mod graph;
 mod groups;
@@ -39,13 +40,13 @@ mod placement;
 mod plan;
 mod target;
 mod value;
-mod work;
 
 pub use arena::{Arena, Bucket, Slot};
 pub use attributes::{Activation, AdaptiveAvgPool, Conv2d, Function, NormStatistics, Window};
 pub use builder::{Builder, MixtureInputs, Mode, PerSample, Tensor};
 pub use choices::{Choices, ChoicesError};
 pub use compile::{compile, compile_evaluation};
+pub use cost::Cost;
 pub use error::{GraphError, OperationLocation, Relation};
 pub use graph::{Graph, Node, Phase};
 pub use groups::{GroupRule, ParameterGroup, ParameterGroups, pattern_matches};
@@ -61,4 +62,3 @@ pub use passes::{AVERAGE_PREFIX, BucketSizes, Freeze, LOSS_SCALE_PREFIX, Precisi
 pub use plan::{Plan, Plans, StateTensor};
 pub use target::{Fuse, Target};
 pub use value::{Parameter, Role, Value, ValueId};
-pub use work::Work;

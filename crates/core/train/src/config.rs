@@ -43,7 +43,7 @@ pub use augmentation::AutoAugmentation;
 pub use bytes::ByteCount;
 pub use devices::{DeviceSelection, Devices};
 pub use enmasse_graph::Precision;
-pub use error::{ConfigError, Source};
+pub use error::{ConfigError, SettingSource};
 pub use ineffective::Surroundings;
 pub use keep::Keep;
 pub use layers::LayeredConfig;
@@ -51,9 +51,9 @@ pub use metrics::MetricName;
 pub use resume::Resume;
 pub use setting::{Scope, Setting, SettingGroup};
 pub use value::{
-    Augmentation, Balance, Decoding, ErasingColors, Kind, LrScaling, OnBadSample, OptimizerKind, Range, RankKind,
-    ReducePrecision, RequeueSignal, SamplerKind, ScheduleKind, Shuffling, SplitRule, StrategyKind, SumOrder,
-    TransportKind, UnusedParameters,
+    Augmentation, Balance, Decoding, ErasingColors, LrScaling, OnBadSample, OptimizerKind, Range, RankKind,
+    ReducePrecision, RequeueSignal, SamplerKind, ScheduleKind, SettingKind, Shuffling, SplitRule, StrategyKind,
+    SumOrder, TransportKind, UnusedParameters,
 };
 
 use value::{ANY, Inspection, SettingValue, above, above_to, at_least, below, between};
@@ -453,7 +453,7 @@ impl RunConfig {
     /// `true` or `false`.
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), ConfigError> {
         let setting = Setting::find(name).ok_or_else(|| error::unknown_key(name, "in the configuration"))?;
-        self.assign(setting, text, &Source::Default)
+        self.assign(setting, text, &SettingSource::Default)
     }
 
     /// A field as text, in the form that [`RunConfig::set`] takes; `None` for an unknown name or if the program chooses.
@@ -470,13 +470,13 @@ impl RunConfig {
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let mut config = RunConfig::default();
         for (setting, value) in layers::toml_settings(text, "the configuration")? {
-            config.assign(setting, &value, &Source::Default)?;
+            config.assign(setting, &value, &SettingSource::Default)?;
         }
         Ok(config)
     }
 
     /// Parses `text` into the field of a setting. The error names the source of the text.
-    fn assign(&mut self, setting: &Setting, text: &str, source: &Source) -> Result<(), ConfigError> {
+    fn assign(&mut self, setting: &Setting, text: &str, source: &SettingSource) -> Result<(), ConfigError> {
         let parsed = self.train.parse(setting, text).or_else(|| self.program.parse(setting, text));
         let parsed = parsed.unwrap_or_else(|| Err("is not a setting".to_owned()));
         parsed.map_err(|reason| ConfigError::value(setting, text, source, reason))
@@ -494,7 +494,7 @@ impl TrainConfig {
         let parsed = self.parse(setting, text).unwrap_or_else(|| {
             Err("a trainer does not obey it: it is given a device and a group, and a callback prints".to_owned())
         });
-        parsed.map_err(|reason| ConfigError::value(setting, text, &Source::Default, reason))
+        parsed.map_err(|reason| ConfigError::value(setting, text, &SettingSource::Default, reason))
     }
 
     /// What a rank is: with `--strategy dp` always a thread.

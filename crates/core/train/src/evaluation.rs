@@ -92,7 +92,7 @@ fn evaluate_pass(
     let mut sums = Sums::default();
     let mut stopped = false;
     // The batch last submitted: the device continues with it while this thread reads the metrics of the one before.
-    let mut in_flight: Option<Submitted> = None;
+    let mut in_flight: Option<SubmittedBatch> = None;
     at(group, "reading a batch to evaluate");
     for batch in loader.pass() {
         let batch = batch.map_err(TrainError::of_batch)?;
@@ -108,7 +108,7 @@ fn evaluate_pass(
         let (labels, samples) = (batch.labels.clone(), batch.valid as u64);
         let indices = batch.indices.clone();
         let ticket = submit(program, batch, pass.position.epoch)?;
-        if let Some(earlier) = in_flight.replace(Submitted { ticket, labels, indices, samples }) {
+        if let Some(earlier) = in_flight.replace(SubmittedBatch { ticket, labels, indices, samples }) {
             sums.add(program.metrics(earlier.ticket)?, earlier.samples, &pass, callbacks)?;
         }
         at(group, "reading a batch to evaluate");
@@ -129,7 +129,7 @@ fn evaluate_pass(
 }
 
 /// A batch that the device evaluates.
-struct Submitted {
+struct SubmittedBatch {
     ticket: Ticket,
     labels: Vec<i32>,
     indices: Vec<u64>,
@@ -137,7 +137,7 @@ struct Submitted {
 }
 
 /// Counts the predictions of the batch last submitted, and waits for it.
-fn count_last(program: &mut dyn Program, tally: &mut Tally, last: Option<&Submitted>) -> Result<(), DeviceError> {
+fn count_last(program: &mut dyn Program, tally: &mut Tally, last: Option<&SubmittedBatch>) -> Result<(), DeviceError> {
     if let Some(last) = last {
         tally.add(&last.labels, &last.indices, &program.store("logits")?);
     }

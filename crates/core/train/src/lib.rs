@@ -66,10 +66,10 @@ pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_
 pub use classifier::Classifier;
 pub use config::{
     ALIASES, Augmentation, AutoAugmentation, Balance, ByteCount, ConfigError, DEFAULT_GLOBAL_BATCH, Decoding,
-    DeviceSelection, Devices, ErasingColors, Keep, Kind, LayeredConfig, LrScaling, Meaning, MetricName, OnBadSample,
+    DeviceSelection, Devices, ErasingColors, Keep, LayeredConfig, LrScaling, Meaning, MetricName, OnBadSample,
     OptimizerKind, Precision, ProgramConfig, Range, RankKind, ReducePrecision, RequeueSignal, Resume, RunConfig,
-    SETTINGS, SamplerKind, ScheduleKind, Scope, Setting, SettingGroup, Shuffling, Source, SplitRule, StrategyKind,
-    SumOrder, Surroundings, TrainConfig, TransportKind, UnusedParameters, answer, is_near,
+    SETTINGS, SamplerKind, ScheduleKind, Scope, Setting, SettingGroup, SettingKind, SettingSource, Shuffling,
+    SplitRule, StrategyKind, SumOrder, Surroundings, TrainConfig, TransportKind, UnusedParameters, answer, is_near,
 };
 pub use confusion::Confusion;
 pub use engine::Engine;
@@ -77,7 +77,7 @@ pub use error::TrainError;
 pub use evaluation::{EpochPosition, evaluate, evaluate_with_mistakes};
 pub use image_source::ImageSource;
 pub use memory::{RankMemory, require_memory};
-pub use pace::{Straggler, Work};
+pub use pace::{Bottleneck, Straggler};
 pub use per_class::{ClassCounts, MacroAverages, PerClass};
 pub use plans::{ModelFn, Objective, compile_plans, initialize};
 pub use position::Position;
@@ -88,7 +88,7 @@ pub use pretrained::load_pretrained;
 pub use resumption::{Change, short};
 pub use run_event::{DoneRecord, EpochRecord, Resumed, RunEvent, StartRecord, StepRecord, StoppedRecord, TestRecord};
 pub use run_folder::{RUNS, RunError, RunFolder, RunPaths, locate_run, remove_unbegun};
-pub use schedule::Schedule;
+pub use schedule::LrSchedule;
 pub use stop::{Stop, StopRequests};
 pub use tally::{Evaluation, Mistake};
 pub use tensorboard::TensorBoard;

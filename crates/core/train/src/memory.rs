@@ -69,7 +69,7 @@ impl RankMemory {
     }
 
     /// Of a program and its batches in a process that already has `resident` bytes, shared by `sharers` ranks.
-    pub(crate) fn new(program: Memory, on_device: bool, batches: usize, process: &Process) -> Self {
+    pub(crate) fn new(program: Memory, on_device: bool, batches: usize, process: &ProcessMemory) -> Self {
         let Memory { state, gradients, activations, scratch, library, staging } = program;
         let weights = state + gradients;
         // Files are read before a step has written to the arenas.
@@ -99,7 +99,7 @@ pub(crate) fn check_device_memory(
 }
 
 /// A process before it writes to its arenas.
-pub(crate) struct Process {
+pub(crate) struct ProcessMemory {
     /// Its resident memory.
     pub resident: usize,
     /// The number of ranks that are its threads.
@@ -116,7 +116,7 @@ pub(crate) struct Process {
     pub loading: usize,
 }
 
-impl Process {
+impl ProcessMemory {
     /// Code that has not run yet, stacks, the heap's slack, logs and charts, and the pieces in which files are written.
     const GROWTH: usize = 12 << 20;
 
@@ -224,7 +224,7 @@ pub fn require_memory(
     plans: &Plans,
     compile: &dyn Fn(usize) -> Result<Plans, TrainError>,
 ) -> Result<(), TrainError> {
-    let process = Process {
+    let process = ProcessMemory {
         resident: resident_bytes() as usize,
         ranks: 1,
         exchange: 0,

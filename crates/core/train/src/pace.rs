@@ -25,7 +25,7 @@ const SECONDS: f64 = 3.0;
 /// What a rank spends its own time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Work {
+pub enum Bottleneck {
     /// Waiting for images.
     Data,
     /// Computing.
@@ -42,7 +42,7 @@ pub struct Straggler {
     /// Its machine.
     pub host: String,
     /// What it spends more time on than the others.
-    pub work: Work,
+    pub work: Bottleneck,
     /// Its own time for a shard's batch ÷ the median of the others'.
     pub times: f64,
     /// The share of their time that the others wait for it, 0 to 1.
@@ -230,8 +230,8 @@ impl Paces {
             let values = scaled(part);
             values[slowest] - median_without(&values, slowest).unwrap_or(0.0)
         };
-        let parts = [(Work::Data, excess(|pace| pace.data)), (Work::Compute, excess(|pace| pace.compute))];
-        let other = (Work::Other, excess(|pace| pace.other));
+        let parts = [(Bottleneck::Data, excess(|pace| pace.data)), (Bottleneck::Compute, excess(|pace| pace.compute))];
+        let other = (Bottleneck::Other, excess(|pace| pace.other));
         let (work, _) = parts.into_iter().fold(other, |most, part| if part.1 > most.1 { part } else { most });
         let past = rank.best.map(|best| own[slowest] / steps as f64 / best);
         Some(Straggler { rank: slowest, host: rank.host.clone(), work, times, waited, past })
@@ -260,23 +260,31 @@ mod tests {
 
     #[test]
     fn the_rank_that_the_others_wait_for() {
-        let check = |shards: usize, seconds: &[[f64; 4]], expected: Option<(usize, Work, f64, f64)>| {
+        let check = |shards: usize, seconds: &[[f64; 4]], expected: Option<(usize, Bottleneck, f64, f64)>| {
             let found = paces(shards, seconds.len()).interval(&of(seconds), 10);
             let found = found.map(|found| (found.rank, found.work, found.times, found.waited));
             assert_eq!(found, expected, "{seconds:?}");
         };
         check(1, &[[1.0, 9.0, 0.0, 0.0]], None);
         check(2, &[[0.0, 8.0, 0.0, 2.0], [0.0, 8.0, 0.0, 2.0]], None);
-        check(2, &[[0.0, 4.0, 0.0, 4.0], [0.0, 8.0, 0.0, 0.0]], Some((1, Work::Compute, 2.0, 0.5)));
-        check(3, &[[6.0, 2.0, 0.0, 0.0], [0.0, 2.0, 0.0, 6.0], [2.0, 2.0, 0.0, 4.0]], Some((0, Work::Data, 4.0, 0.75)));
-        check(3, &[[0.0, 5.0, 5.0, 0.0], [0.0, 5.0, 0.0, 5.0], [0.0, 5.0, 0.0, 5.0]], Some((0, Work::Other, 2.0, 0.5)));
+        check(2, &[[0.0, 4.0, 0.0, 4.0], [0.0, 8.0, 0.0, 0.0]], Some((1, Bottleneck::Compute, 2.0, 0.5)));
+        check(
+            3,
+            &[[6.0, 2.0, 0.0, 0.0], [0.0, 2.0, 0.0, 6.0], [2.0, 2.0, 0.0, 4.0]],
+            Some((0, Bottleneck::Data, 4.0, 0.75)),
+        );
+        check(
+            3,
+            &[[0.0, 5.0, 5.0, 0.0], [0.0, 5.0, 0.0, 5.0], [0.0, 5.0, 0.0, 5.0]],
+            Some((0, Bottleneck::Other, 2.0, 0.5)),
+        );
         // Too little, and too short.
         check(2, &[[0.0, 8.0, 0.0, 2.0], [0.0, 9.5, 0.0, 0.5]], None);
         check(2, &[[0.0, 1.0, 0.0, 9.0], [0.0, 1.5, 0.0, 8.5]], None);
         check(2, &[[0.0, 1.0, 0.0, 1.5], [0.0, 2.5, 0.0, 0.0]], None);
         // Rank 0 hosts two of three shards.
         check(3, &[[0.0, 8.0, 0.0, 0.0], [0.0, 4.0, 0.0, 4.0]], None);
-        check(3, &[[0.0, 8.0, 0.0, 0.0], [0.0, 8.0, 0.0, 0.0]], Some((1, Work::Compute, 2.0, 0.5)));
+        check(3, &[[0.0, 8.0, 0.0, 0.0], [0.0, 8.0, 0.0, 0.0]], Some((1, Bottleneck::Compute, 2.0, 0.5)));
     }
 
     #[test]

@@ -109,10 +109,10 @@ impl Classifier {
 pub struct Images {
     reading: ReadOptions,
     /// Each with the number of images up to its end.
-    sources: Vec<(Source, usize)>,
+    sources: Vec<(ImageInput, usize)>,
 }
 
-enum Source {
+enum ImageInput {
     File(PathBuf),
     /// The content of a file, and its name.
     Bytes(Vec<u8>, String),
@@ -127,22 +127,22 @@ impl Images {
 
     /// Adds an image file.
     pub fn add_file(&mut self, path: PathBuf) {
-        self.sources.push((Source::File(path), self.len() + 1));
+        self.sources.push((ImageInput::File(path), self.len() + 1));
     }
 
     /// Adds the content of an image file, under a name.
     pub fn add_bytes(&mut self, bytes: Vec<u8>, name: String) {
-        self.sources.push((Source::Bytes(bytes, name), self.len() + 1));
+        self.sources.push((ImageInput::Bytes(bytes, name), self.len() + 1));
     }
 
     /// Adds all images of a data set.
     pub fn add_part(&mut self, part: Arc<dyn Dataset>) {
         let end = self.len() + part.len();
-        self.sources.push((Source::Part(part), end));
+        self.sources.push((ImageInput::Part(part), end));
     }
 
     /// The source of an image, and its number there.
-    fn source(&self, index: usize) -> (&Source, usize) {
+    fn source(&self, index: usize) -> (&ImageInput, usize) {
         let at = self.sources.partition_point(|&(_, end)| end <= index);
         let before = at.checked_sub(1).map_or(0, |at| self.sources[at].1);
         (&self.sources[at].0, index - before)
@@ -160,9 +160,9 @@ impl Dataset for Images {
 
     fn read(&self, index: usize) -> Result<Image, DataError> {
         match self.source(index) {
-            (Source::File(path), _) => Ok(decode::open(path, self.reading)?),
-            (Source::Bytes(bytes, name), _) => Ok(decode::open_bytes(bytes, || name.clone(), self.reading)?),
-            (Source::Part(part), index) => part.read(index),
+            (ImageInput::File(path), _) => Ok(decode::open(path, self.reading)?),
+            (ImageInput::Bytes(bytes, name), _) => Ok(decode::open_bytes(bytes, || name.clone(), self.reading)?),
+            (ImageInput::Part(part), index) => part.read(index),
         }
     }
 
@@ -179,33 +179,33 @@ impl Locality for Images {
         view: &mut ImageRegion,
     ) -> Result<(), DataError> {
         match self.source(index) {
-            (Source::File(path), _) => Ok(decode::read_part(path, self.reading, wanted, view)?),
-            (Source::Bytes(bytes, name), _) => {
+            (ImageInput::File(path), _) => Ok(decode::read_part(path, self.reading, wanted, view)?),
+            (ImageInput::Bytes(bytes, name), _) => {
                 Ok(decode::read_part_of(bytes, || name.clone(), self.reading, wanted, view)?)
             }
-            (Source::Part(part), index) => part.read_part(index, wanted, view),
+            (ImageInput::Part(part), index) => part.read_part(index, wanted, view),
         }
     }
 
     fn name(&self, index: usize) -> String {
         match self.source(index) {
-            (Source::File(path), _) => path.display().to_string(),
-            (Source::Bytes(_, name), _) => name.clone(),
-            (Source::Part(part), index) => part.name(index),
+            (ImageInput::File(path), _) => path.display().to_string(),
+            (ImageInput::Bytes(_, name), _) => name.clone(),
+            (ImageInput::Part(part), index) => part.name(index),
         }
     }
 
     fn is_remote(&self) -> bool {
         self.sources.iter().any(|(source, _)| match source {
-            Source::File(_) | Source::Bytes(..) => false,
-            Source::Part(part) => part.locality().is_some_and(|locality| locality.is_remote()),
+            ImageInput::File(_) | ImageInput::Bytes(..) => false,
+            ImageInput::Part(part) => part.locality().is_some_and(|locality| locality.is_remote()),
         })
     }
 
     fn extent(&self, index: usize) -> Option<Extent> {
         match self.source(index) {
-            (Source::File(_) | Source::Bytes(..), _) => None,
-            (Source::Part(part), index) => part.locality()?.extent(index),
+            (ImageInput::File(_) | ImageInput::Bytes(..), _) => None,
+            (ImageInput::Part(part), index) => part.locality()?.extent(index),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use enmasse_wording::counted;
 
-use crate::{CheckpointMeta, Position, RunConfig, SETTINGS, Schedule, ScheduleKind, Scope, TrainConfig};
+use crate::{CheckpointMeta, LrSchedule, Position, RunConfig, SETTINGS, ScheduleKind, Scope, TrainConfig};
 
 /// Classes that an error lists by name.
 const SHOWN: usize = 5;
@@ -60,7 +60,7 @@ pub(crate) fn rescheduled(
     }
     // The epoch of the last step so far.
     let last = if position.samples == 0 { position.epoch.checked_sub(1)? } else { position.epoch };
-    let rate = |config: &TrainConfig, epoch: u64| short(Schedule::new(config, shards).learning_rate(epoch as f64));
+    let rate = |config: &TrainConfig, epoch: u64| short(LrSchedule::new(config, shards).learning_rate(epoch as f64));
     let (before, now) = (rate(&earlier, last), rate(config, position.epoch));
     let from = epochs.from.as_deref()?;
     Some(format!("the cosine now spans {} epochs, not {from}: lr goes from {before} to {now}", config.epochs))

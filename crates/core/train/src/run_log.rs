@@ -75,7 +75,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::{Straggler, Work};
+    use crate::{Bottleneck, Straggler};
 
     fn record(epoch: u64) -> EpochRecord {
         EpochRecord {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     fn straggler() -> Straggler {
-        let (host, work, past) = ("b".to_owned(), Work::Data, Some(1.25));
+        let (host, work, past) = ("b".to_owned(), Bottleneck::Data, Some(1.25));
         Straggler { rank: 1, host, work, times: 1.5, waited: 0.25, past }
     }
 

@@ -18,14 +18,14 @@ const WARMUP_START: f64 = 0.01;
 /// (`SequentialLR([LinearLR, …])`).
 ///
 /// ```
-/// use enmasse_train::{Schedule, TrainConfig};
+/// use enmasse_train::{LrSchedule, TrainConfig};
 /// let config = TrainConfig { lr: 0.1, lrf: 0.1, epochs: 10, ..TrainConfig::default() };
-/// let schedule = Schedule::new(&config, 2);
+/// let schedule = LrSchedule::new(&config, 2);
 /// assert_eq!(schedule.learning_rate(0.0), 0.1);
 /// assert_eq!(schedule.learning_rate(5.0), schedule.learning_rate(5.25));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Schedule {
+pub struct LrSchedule {
     kind: ScheduleKind,
     highest: f64,
     /// Where [`ScheduleKind::Cosine`] ends, as a fraction of `highest`.
@@ -36,14 +36,14 @@ pub struct Schedule {
     warmup_epochs: f64,
 }
 
-impl Schedule {
+impl LrSchedule {
     /// The schedule of a run with `shards` shards, a number that matters only with `--scale-lr linear`.
     pub fn new(config: &TrainConfig, shards: usize) -> Self {
         let scale = match config.scale_lr {
             LrScaling::None => 1.0,
             LrScaling::Linear => shards as f64,
         };
-        Schedule {
+        LrSchedule {
             kind: config.schedule,
             highest: config.lr * scale,
             floor: config.lrf,
@@ -87,7 +87,7 @@ mod tests {
 
     /// Compares the rate at the start of each epoch with PyTorch's.
     fn check(config: &TrainConfig, expected: &[f64]) {
-        let schedule = Schedule::new(config, 1);
+        let schedule = LrSchedule::new(config, 1);
         for (epoch, expected) in expected.iter().enumerate() {
             let found = schedule.learning_rate(epoch as f64);
             assert!((found - expected).abs() <= 1e-15, "epoch {epoch}: {found}, expected {expected}");
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn within_an_epoch() {
         let check = |warmup_epochs, progress, expected: f64| {
-            let schedule = Schedule::new(&TrainConfig { warmup_epochs, ..config(ScheduleKind::Step) }, 1);
+            let schedule = LrSchedule::new(&TrainConfig { warmup_epochs, ..config(ScheduleKind::Step) }, 1);
             let found = schedule.learning_rate(progress);
             assert!((found - expected).abs() <= 1e-15, "{warmup_epochs} {progress}: {found}, expected {expected}");
         };
@@ -170,7 +170,7 @@ mod tests {
     fn scaling_is_by_option_only() {
         let check = |scale_lr, expected| {
             let config = TrainConfig { scale_lr, ..config(ScheduleKind::Constant) };
-            assert_eq!(Schedule::new(&config, 4).learning_rate(0.0), expected);
+            assert_eq!(LrSchedule::new(&config, 4).learning_rate(0.0), expected);
         };
         check(LrScaling::None, 0.1);
         check(LrScaling::Linear, 0.4);

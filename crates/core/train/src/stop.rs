@@ -42,10 +42,10 @@ pub(crate) enum Request {
 /// assert_eq!(requests.asked(), Some(Stop::End));
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct StopRequests(Arc<State>);
+pub struct StopRequests(Arc<SharedStop>);
 
 #[derive(Debug, Default)]
-struct State {
+struct SharedStop {
     /// The strongest request, as a number; 0 for none.
     asked: AtomicU8,
     heeded: AtomicBool,

@@ -61,7 +61,7 @@ pub(crate) struct Tally {
     /// None for too many classes.
     pub confusion: Option<Confusion>,
     /// None unless mistakes are to be listed.
-    outcomes: Option<Outcomes>,
+    outcomes: Option<SampleOutcomes>,
 }
 
 impl Tally {
@@ -73,7 +73,7 @@ impl Tally {
 
     /// Also lists the mistakes among `total` samples.
     pub fn list_mistakes(self, total: u64) -> Self {
-        Tally { outcomes: Some(Outcomes { rows: vec![[0.0; ROW]; total as usize] }), ..self }
+        Tally { outcomes: Some(SampleOutcomes { rows: vec![[0.0; ROW]; total as usize] }), ..self }
     }
 
     /// Counts samples by their labels, their numbers in the data set and their logits `[samples, classes]`. Logits without a
@@ -97,7 +97,7 @@ impl Tally {
 
     /// The mistakes, the most certain first. None unless they were to be listed.
     pub fn mistakes(&self) -> Option<Vec<Mistake>> {
-        self.outcomes.as_ref().map(Outcomes::mistakes)
+        self.outcomes.as_ref().map(SampleOutcomes::mistakes)
     }
 }
 
@@ -106,11 +106,11 @@ const ROW: usize = 4;
 
 /// For each sample of the data set: its class and the predicted one, both from 1, and their probabilities. All are zero for
 /// a sample that was predicted well, cannot be read, or is another rank's, so that sums over ranks are exact.
-struct Outcomes {
+struct SampleOutcomes {
     rows: Vec<[f64; ROW]>,
 }
 
-impl Outcomes {
+impl SampleOutcomes {
     fn add(&mut self, labels: &[i32], indices: &[u64], logits: &[f64]) {
         let classes = logits.len() / labels.len().max(1);
         for ((&label, &index), logits) in labels.iter().zip(indices).zip(logits.chunks_exact(classes)) {
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_the_most_certain_first() {
-        let mut outcomes = Outcomes { rows: vec![[0.0; ROW]; 6] };
+        let mut outcomes = SampleOutcomes { rows: vec![[0.0; ROW]; 6] };
         let (half, nan) = (0.5f64.ln(), f64::NAN);
         // In the order of a batch: right, wrong by a half, padding, no number.
         outcomes.add(&[0, 1, -1, 1], &[3, 4, u64::MAX, 0], &[1.0, 0.0, half, half, 1.0, 0.0, nan, nan]);

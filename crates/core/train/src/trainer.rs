@@ -36,8 +36,8 @@ use diverged::LastCheckpoint;
 use trained::Trained;
 
 use crate::{
-    Attempt, Callback, DoneRecord, EpochRecord, ModelFn, Position, Preparation, ProgramConfig, Progress, RankKind,
-    RankMemory, RunConfig, SaveReason, Schedule, StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
+    Attempt, Callback, DoneRecord, EpochRecord, LrSchedule, ModelFn, Position, Preparation, ProgramConfig, Progress,
+    RankKind, RankMemory, RunConfig, SaveReason, StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
 };
 
 /// Trains a model on a device, without a group or as one rank of a group.
@@ -248,7 +248,7 @@ struct Epoch {
 }
 
 /// A step of training that the device computes.
-struct Submitted {
+struct SubmittedStep {
     ticket: Ticket,
     learning_rate: f64,
     /// Samples of its global batch.
@@ -295,7 +295,7 @@ struct Session {
     tuning: Option<Tuning>,
     /// The tensors that were loaded from `--weights`, on rank 0.
     pretrained: Option<Matching>,
-    schedule: Schedule,
+    schedule: LrSchedule,
     position: Position,
     resumed: Option<(u64, u64)>,
     bad_samples: BadSamples,
@@ -397,7 +397,7 @@ impl Session {
         let last = first.saturating_sub(1) / global_batch * global_batch;
         let last = last as f64 / epoch.total.max(1) as f64;
         let mut learning_rate = self.schedule.learning_rate(self.position.epoch as f64 + last);
-        let mut in_flight: Option<Submitted> = None;
+        let mut in_flight: Option<SubmittedStep> = None;
         let mut is_first = true;
         self.tracer.at(group, "reading a batch");
         while let Some(batch) = batches.next() {
@@ -433,7 +433,7 @@ impl Session {
             callbacks.on_batch(&batch)?;
             self.bad_samples.meet_batch(&batch, callbacks)?;
             let step =
-                Submitted { ticket, learning_rate, samples: global_batch.min(epoch.total.saturating_sub(samples)) };
+                SubmittedStep { ticket, learning_rate, samples: global_batch.min(epoch.total.saturating_sub(samples)) };
             if let Some(earlier) = in_flight.replace(step) {
                 self.finish_step(callbacks, config, group, &mut epoch, earlier)?;
             }
@@ -471,7 +471,7 @@ impl Session {
         config: &TrainConfig,
         group: Option<&Group>,
         epoch: &mut Epoch,
-        Submitted { ticket, learning_rate, samples }: Submitted,
+        SubmittedStep { ticket, learning_rate, samples }: SubmittedStep,
     ) -> Result<(), TrainError> {
         let asked = self.saving;
         self.tracer.at(group, "waiting for the metrics of a step");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use enmasse_tensor::DType;
 
-use super::{Mode, State, Tensor};
+use super::{BuilderState, Mode, Tensor};
 use crate::{FilterOrder, Graph, GraphError, Node, Op, OperationLocation, Phase, Relation, Role, ValueId};
 
 /// A function on the builder that returns a number for each sample.
@@ -101,7 +101,7 @@ impl Forward {
         // Training mode records dropout, so that the check below refuses it.
         let (graph, mode, filters) = (std::mem::take(&mut self.graph), Mode::Train, FilterOrder::default());
         let (phase, layer, function_name) = (Phase::Loss, layer.into(), Some(what.to_owned()));
-        let state = State { graph, mode, seed: 0, filters, phase, layer, function: function_name, error: None };
+        let state = BuilderState { graph, mode, seed: 0, filters, phase, layer, function: function_name, error: None };
         let state = Rc::new(RefCell::new(state));
         let [x, y] = [logits, targets].map(|id| Tensor { state: state.clone(), id });
         let result = function.call(x, y).id;

@@ -40,7 +40,7 @@ pub(crate) fn unshared_bytes(graph: &Graph) -> usize {
     touched(graph).into_iter().map(|id| bytes(graph, id)).sum()
 }
 
-struct Block {
+struct ArenaBlock {
     values: Vec<ValueId>,
     bytes: usize,
     first: usize,
@@ -68,7 +68,7 @@ fn touched(graph: &Graph) -> Vec<ValueId> {
 }
 
 /// One block per value, or per chain of values at the same place.
-fn blocks(graph: &Graph, keep: &[ValueId]) -> Vec<Block> {
+fn blocks(graph: &Graph, keep: &[ValueId]) -> Vec<ArenaBlock> {
     let mut first = vec![usize::MAX; graph.values.len()];
     let mut last = vec![0; graph.values.len()];
     for (index, node) in graph.nodes.iter().enumerate() {
@@ -79,7 +79,7 @@ fn blocks(graph: &Graph, keep: &[ValueId]) -> Vec<Block> {
     }
     keep.iter().for_each(|id| last[id.0] = graph.nodes.len());
     let mut block_of: Vec<Option<usize>> = vec![None; graph.values.len()];
-    let mut blocks: Vec<Block> = Vec::new();
+    let mut blocks: Vec<ArenaBlock> = Vec::new();
     for (index, node) in graph.nodes.iter().enumerate() {
         for (position, &id) in node.outputs.iter().enumerate() {
             if !is_activation(graph, id) {
@@ -92,7 +92,7 @@ fn blocks(graph: &Graph, keep: &[ValueId]) -> Vec<Block> {
                     (ends && bytes(graph, host) == bytes(graph, id)).then_some(block_of[host.0]).flatten()
                 });
             let block = host.unwrap_or_else(|| {
-                blocks.push(Block {
+                blocks.push(ArenaBlock {
                     values: Vec::new(),
                     bytes: bytes(graph, id),
                     first: first[id.0],

@@ -2,7 +2,7 @@
 
 use enmasse_image::AutoAugmentPolicy;
 
-use super::value::{Kind, SettingValue, quoted};
+use super::value::{SettingKind, SettingValue, quoted};
 
 /// A method that draws operations from a list, and their strengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ const WORDS: [&str; ALL.len()] = {
 
 /// `ra` and `ta_wide` are the words of torchvision's training script.
 impl SettingValue for AutoAugmentation {
-    const KIND: Kind = Kind::Choice(&WORDS);
+    const KIND: SettingKind = SettingKind::Choice(&WORDS);
 
     fn parse(text: &str) -> Result<Self, String> {
         let word = match text {

@@ -1,6 +1,6 @@
 //! `--cache-limit 200GB`: numbers of bytes.
 
-use super::value::{Kind, SettingValue, quoted};
+use super::value::{SettingKind, SettingValue, quoted};
 
 /// The units, each with its bytes: those of disks, then those of memory.
 const UNITS: [(&str, u64); 8] = [
@@ -19,7 +19,7 @@ const UNITS: [(&str, u64); 8] = [
 pub struct ByteCount(pub u64);
 
 impl SettingValue for ByteCount {
-    const KIND: Kind = Kind::Text;
+    const KIND: SettingKind = SettingKind::Text;
 
     fn parse(text: &str) -> Result<Self, String> {
         let refused = || "must be a number of bytes with a unit, such as 200GB or 512MiB".to_owned();

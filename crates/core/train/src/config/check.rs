@@ -1,8 +1,8 @@
 //! Values that are wrong, alone or together.
 
 use super::{
-    Balance, ConfigError, OptimizerKind, RankKind, ReducePrecision, RunConfig, SETTINGS, Setting, Shuffling, Source,
-    StrategyKind, SumOrder, TrainConfig,
+    Balance, ConfigError, OptimizerKind, RankKind, ReducePrecision, RunConfig, SETTINGS, Setting, SettingSource,
+    Shuffling, StrategyKind, SumOrder, TrainConfig,
 };
 
 impl TrainConfig {
@@ -16,11 +16,11 @@ impl RunConfig {
     /// Checks each value, and their combination. [`LayeredConfig::finish`](super::LayeredConfig::finish) does the same and names the
     /// source of a wrong value.
     pub fn check(&self) -> Result<(), ConfigError> {
-        self.check_with(|_| Source::Default)
+        self.check_with(|_| SettingSource::Default)
     }
 
     /// Checks each value, and their combination. A wrong value is named with its source.
-    pub(super) fn check_with(&self, source: impl Fn(&Setting) -> Source) -> Result<(), ConfigError> {
+    pub(super) fn check_with(&self, source: impl Fn(&Setting) -> SettingSource) -> Result<(), ConfigError> {
         let refuse = |setting: &Setting, reason: String| {
             let text = self.get(setting.name).unwrap_or_default();
             Err(ConfigError::value(setting, &text, &source(setting), reason))
@@ -84,6 +84,6 @@ impl RunConfig {
 }
 
 /// Whether a value comes from the user, for this run.
-fn is_given(source: Source) -> bool {
-    matches!(source, Source::File(_) | Source::Environment | Source::CommandLine)
+fn is_given(source: SettingSource) -> bool {
+    matches!(source, SettingSource::File(_) | SettingSource::Environment | SettingSource::CommandLine)
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::value::{Kind, SettingValue, quoted};
+use super::value::{SettingKind, SettingValue, quoted};
 
 /// The devices of a run on one machine: one per rank.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -145,7 +145,7 @@ impl fmt::Display for Devices {
 
 /// `cpu` without a number is `cpu:1`.
 impl SettingValue for Devices {
-    const KIND: Kind = Kind::Text;
+    const KIND: SettingKind = SettingKind::Text;
 
     fn parse(text: &str) -> Result<Self, String> {
         if text == AUTO {

@@ -6,11 +6,11 @@ use thiserror::Error;
 
 use super::aliases::{answer, nearest};
 use super::setting::VARIABLE_PREFIX;
-use super::{Kind, RunConfig, Setting};
+use super::{RunConfig, Setting, SettingKind};
 
 /// The source of a value. Later variants take precedence over earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
+pub enum SettingSource {
     /// The program's default, or code.
     Default,
     /// The configuration saved in this run folder.
@@ -23,15 +23,15 @@ pub enum Source {
     CommandLine,
 }
 
-impl Source {
+impl SettingSource {
     /// Position in the order of precedence.
     pub(super) fn weight(&self) -> usize {
         match self {
-            Source::Default => 0,
-            Source::Saved(_) => 1,
-            Source::File(_) => 2,
-            Source::Environment => 3,
-            Source::CommandLine => 4,
+            SettingSource::Default => 0,
+            SettingSource::Saved(_) => 1,
+            SettingSource::File(_) => 2,
+            SettingSource::Environment => 3,
+            SettingSource::CommandLine => 4,
         }
     }
 
@@ -39,15 +39,15 @@ impl Source {
     pub fn describe(&self, setting: &Setting, text: &str) -> String {
         let name = setting.name;
         match self {
-            Source::Default => format!("{name} {text}"),
-            Source::Saved(path) => format!("{name} = {text} in the saved run {}", path.display()),
-            Source::File(path) => format!("{name} = {text} in {}", path.display()),
-            Source::Environment => format!("{}={text}", setting.variable()),
-            Source::CommandLine if setting.kind.stands_alone() && text == "true" => setting.flag(),
-            Source::CommandLine if setting.kind == Kind::Switch && text == "false" => {
+            SettingSource::Default => format!("{name} {text}"),
+            SettingSource::Saved(path) => format!("{name} = {text} in the saved run {}", path.display()),
+            SettingSource::File(path) => format!("{name} = {text} in {}", path.display()),
+            SettingSource::Environment => format!("{}={text}", setting.variable()),
+            SettingSource::CommandLine if setting.kind.stands_alone() && text == "true" => setting.flag(),
+            SettingSource::CommandLine if setting.kind == SettingKind::Switch && text == "false" => {
                 setting.flag().replacen("--", "--no-", 1)
             }
-            Source::CommandLine => format!("{} {text}", setting.flag()),
+            SettingSource::CommandLine => format!("{} {text}", setting.flag()),
         }
     }
 }
@@ -112,7 +112,7 @@ impl ConfigError {
         ConfigError::Value { what: format!("{name} {}", one_line(&text)), reason }
     }
 
-    pub(super) fn value(setting: &Setting, text: &str, source: &Source, reason: String) -> Self {
+    pub(super) fn value(setting: &Setting, text: &str, source: &SettingSource, reason: String) -> Self {
         ConfigError::Value { what: source.describe(setting, &one_line(text)), reason }
     }
 }

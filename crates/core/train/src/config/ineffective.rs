@@ -9,7 +9,7 @@
 
 use enmasse_datasets::{DataKind, DataLayout};
 
-use super::{ConfigError, LayeredConfig, RankKind, SETTINGS, Setting, Shuffling, Source, TrainConfig};
+use super::{ConfigError, LayeredConfig, RankKind, SETTINGS, Setting, SettingSource, Shuffling, TrainConfig};
 
 /// The circumstances of a run that settings depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ const RULES: &[(&str, Effect)] = &[
     ("step_size", Effect::Beside("schedule", &["step"])),
     ("gamma", Effect::Beside("schedule", &["step"])),
     ("crop_padding", Effect::Beside("augment", &["crop"])),
-    ("crop_padding", Effect::Unless(usual_augmentation)),
+    ("crop_padding", Effect::Unless(default_augmentation)),
     ("ra_num_ops", Effect::Beside("auto_augment", &["randaugment"])),
     ("ra_magnitude", Effect::Beside("auto_augment", &["randaugment"])),
     ("augmix_severity", Effect::Beside("auto_augment", &["augmix"])),
@@ -67,7 +67,7 @@ const RULES: &[(&str, Effect)] = &[
     ("ranks", Effect::Unless(launcher)),
 ];
 
-fn usual_augmentation(config: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
+fn default_augmentation(config: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
     (config.augment.is_none() && !surroundings.is_padded).then_some("on this data set without `augment = crop`")
 }
 
@@ -138,15 +138,15 @@ fn launcher(config: &TrainConfig, surroundings: &Surroundings) -> Option<&'stati
 impl LayeredConfig {
     /// Refuses a flag that another flag of the same command line makes ineffective.
     pub fn check_flags(&self) -> Result<(), ConfigError> {
-        let is_flag = |setting: &Setting| self.source(setting.name) == Some(&Source::CommandLine);
+        let is_flag = |setting: &Setting| self.source(setting.name) == Some(&SettingSource::CommandLine);
         let both = |idle: &Idle| is_flag(idle.setting) && is_flag(idle.decided_by);
         let Some(Idle { setting, decided_by, values }) = self.beside_others().find(both) else { return Ok(()) };
         let reason = format!(
             "has no effect with {}; leave it out, or use {}",
-            Source::CommandLine.describe(decided_by, &self.text(decided_by)),
-            Source::CommandLine.describe(decided_by, &values.join(" or ")),
+            SettingSource::CommandLine.describe(decided_by, &self.text(decided_by)),
+            SettingSource::CommandLine.describe(decided_by, &values.join(" or ")),
         );
-        Err(ConfigError::value(setting, &self.text(setting), &Source::CommandLine, reason))
+        Err(ConfigError::value(setting, &self.text(setting), &SettingSource::CommandLine, reason))
     }
 
     /// A line for each setting that a user gave and that has no effect, as far as the command `takes` it.
@@ -161,7 +161,7 @@ impl LayeredConfig {
             }
         });
         let line = |(setting, why): (&'static Setting, String)| {
-            let source = self.source(setting.name).unwrap_or(&Source::Default);
+            let source = self.source(setting.name).unwrap_or(&SettingSource::Default);
             format!("{} has no effect {why}", source.describe(setting, &self.text(setting)))
         };
         beside.chain(unless).filter(|(setting, _)| takes(setting)).map(line).collect()
@@ -188,8 +188,10 @@ impl LayeredConfig {
             && self.text(setting) == "false"
             && setting.default_text().is_none_or(|default| default == "false");
         match self.source(name)? {
-            Source::File(_) | Source::Environment | Source::CommandLine => Some(setting).filter(|_| !is_off),
-            Source::Default | Source::Saved(_) => None,
+            SettingSource::File(_) | SettingSource::Environment | SettingSource::CommandLine => {
+                Some(setting).filter(|_| !is_off)
+            }
+            SettingSource::Default | SettingSource::Saved(_) => None,
         }
     }
 
@@ -209,7 +211,7 @@ struct Idle {
 mod tests {
     use std::path::Path;
 
-    use super::super::Kind;
+    use super::super::SettingKind;
     use super::*;
     use crate::RunConfig;
 
@@ -247,7 +249,7 @@ mod tests {
             assert!(Setting::find(name).is_some(), "{name}");
             if let Effect::Beside(other, values) = effect {
                 let decided_by = Setting::find(other).unwrap();
-                let Kind::Choice(words) = decided_by.kind else { panic!("{other} is not a choice") };
+                let SettingKind::Choice(words) = decided_by.kind else { panic!("{other} is not a choice") };
                 assert!(values.iter().all(|value| words.contains(value)), "{name} beside {other}");
             }
         }

@@ -1,6 +1,6 @@
 //! `--keep last,best|N|all`: which checkpoints stay.
 
-use super::value::{Kind, SettingValue, quoted};
+use super::value::{SettingKind, SettingValue, quoted};
 
 /// Which epochs keep a checkpoint of their own, beside `last` and `best`, which always stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum Keep {
 }
 
 impl SettingValue for Keep {
-    const KIND: Kind = Kind::Text;
+    const KIND: SettingKind = SettingKind::Text;
 
     fn parse(text: &str) -> Result<Self, String> {
         match text {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::error::{unknown_key, unknown_variable};
 use super::setting::VARIABLE_PREFIX;
-use super::{ConfigError, RunConfig, SETTINGS, Scope, Setting, Source};
+use super::{ConfigError, RunConfig, SETTINGS, Scope, Setting, SettingSource};
 use crate::RunPaths;
 
 /// Variables with our prefix that are not settings: they pass between launcher and ranks, name locations, or are for tests.
@@ -46,11 +46,11 @@ pub const INTERNAL_VARIABLES: &[&str] = &[
 pub struct LayeredConfig {
     config: RunConfig,
     /// Parallel to [`SETTINGS`].
-    sources: Vec<Source>,
+    sources: Vec<SettingSource>,
     /// What the command line says of the kind of devices alone.
     device_kind: Option<String>,
     /// The configuration of the run to be resumed, and its folder.
-    saved: Option<(Source, RunConfig)>,
+    saved: Option<(SettingSource, RunConfig)>,
 }
 
 impl Default for LayeredConfig {
@@ -64,7 +64,7 @@ impl LayeredConfig {
     pub fn new() -> Self {
         LayeredConfig {
             config: RunConfig::default(),
-            sources: vec![Source::Default; SETTINGS.len()],
+            sources: vec![SettingSource::Default; SETTINGS.len()],
             device_kind: None,
             saved: None,
         }
@@ -82,8 +82,8 @@ impl LayeredConfig {
         self.begun(text, folder).map(drop)
     }
 
-    fn begun(&mut self, text: &str, folder: &Path) -> Result<(Source, RunConfig), ConfigError> {
-        let source = Source::Saved(folder.to_owned());
+    fn begun(&mut self, text: &str, folder: &Path) -> Result<(SettingSource, RunConfig), ConfigError> {
+        let source = SettingSource::Saved(folder.to_owned());
         let mut saved = RunConfig::default();
         for (setting, value) in toml_settings(text, &RunPaths::new(folder).config().display().to_string())? {
             if setting.scope != Scope::Invocation {
@@ -101,7 +101,7 @@ impl LayeredConfig {
             reason: format!("cannot read the configuration: {error}"),
         })?;
         for (setting, value) in toml_settings(&text, &path.display().to_string())? {
-            self.apply(setting, &value, Source::File(path.to_owned()))?;
+            self.apply(setting, &value, SettingSource::File(path.to_owned()))?;
         }
         Ok(())
     }
@@ -118,7 +118,7 @@ impl LayeredConfig {
             }
             let setting =
                 SETTINGS.iter().find(|setting| setting.variable() == name).ok_or_else(|| unknown_variable(&name))?;
-            self.apply(setting, &utf8(setting, &value, &Source::Environment)?, Source::Environment)?;
+            self.apply(setting, &utf8(setting, &value, &SettingSource::Environment)?, SettingSource::Environment)?;
         }
         Ok(())
     }
@@ -126,7 +126,7 @@ impl LayeredConfig {
     /// Adds a flag, above everything else. A repeatable flag's occurrences are joined by commas.
     pub fn argument(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
         let setting = Setting::find(name).ok_or_else(|| unknown_key(name, "on the command line"))?;
-        self.apply(setting, value, Source::CommandLine)
+        self.apply(setting, value, SettingSource::CommandLine)
     }
 
     /// Adds the kind of devices alone, above everything else: as many devices of this kind take the place of those that any source
@@ -147,14 +147,14 @@ impl LayeredConfig {
     }
 
     /// The source of a setting's value; `None` for an unknown name.
-    pub fn source(&self, name: &str) -> Option<&Source> {
+    pub fn source(&self, name: &str) -> Option<&SettingSource> {
         let setting = Setting::find(name)?;
         SETTINGS.iter().zip(&self.sources).find_map(|(known, source)| (known.name == setting.name).then_some(source))
     }
 
     /// The configuration, checked as a whole and against the saved run.
     pub fn finish(self) -> Result<RunConfig, ConfigError> {
-        if let Some((Source::Saved(folder), saved)) = &self.saved {
+        if let Some((SettingSource::Saved(folder), saved)) = &self.saved {
             for setting in SETTINGS.iter().filter(|setting| setting.scope == Scope::Fixed) {
                 let (given, kept) = (self.config.get(setting.name), saved.get(setting.name));
                 if given != kept {
@@ -170,13 +170,13 @@ impl LayeredConfig {
         Ok(self.config)
     }
 
-    fn source_of(&self, setting: &Setting) -> Source {
-        self.source(setting.name).cloned().unwrap_or(Source::Default)
+    fn source_of(&self, setting: &Setting) -> SettingSource {
+        self.source(setting.name).cloned().unwrap_or(SettingSource::Default)
     }
 
     /// Sets the field unless a higher source did. The value is always parsed, so a wrong one is an error even if
     /// another source takes precedence.
-    fn apply(&mut self, setting: &'static Setting, text: &str, source: Source) -> Result<(), ConfigError> {
+    fn apply(&mut self, setting: &'static Setting, text: &str, source: SettingSource) -> Result<(), ConfigError> {
         let mut changed = self.config.clone();
         assign(&mut changed, setting, text, &source)?;
         if let Some(kind) = &self.device_kind {
@@ -193,7 +193,7 @@ impl LayeredConfig {
     }
 }
 
-fn assign(config: &mut RunConfig, setting: &Setting, text: &str, source: &Source) -> Result<(), ConfigError> {
+fn assign(config: &mut RunConfig, setting: &Setting, text: &str, source: &SettingSource) -> Result<(), ConfigError> {
     if setting.name == "weights" && text.is_empty() {
         // Scripts that begin with weights by default, as YOLO's do, are told so to begin without.
         config.train.weights = None;
@@ -202,7 +202,7 @@ fn assign(config: &mut RunConfig, setting: &Setting, text: &str, source: &Source
     config.assign(setting, text, source)
 }
 
-fn utf8(setting: &Setting, value: &OsStr, source: &Source) -> Result<String, ConfigError> {
+fn utf8(setting: &Setting, value: &OsStr, source: &SettingSource) -> Result<String, ConfigError> {
     value
         .to_str()
         .map(str::to_owned)

@@ -4,7 +4,7 @@ use std::fmt;
 
 use enmasse_graph::Metric;
 
-use super::value::{Kind, SettingValue};
+use super::value::{SettingKind, SettingValue};
 
 /// A built-in metric, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,7 +31,7 @@ impl From<MetricName> for Metric {
 }
 
 impl SettingValue for Vec<MetricName> {
-    const KIND: Kind = Kind::List;
+    const KIND: SettingKind = SettingKind::List;
 
     fn parse(text: &str) -> Result<Self, String> {
         let metric = |name: String| {

@@ -2,10 +2,10 @@
 
 use enmasse_weights::Rename;
 
-use super::value::{Kind, SettingValue};
+use super::value::{SettingKind, SettingValue};
 
 impl SettingValue for Vec<Rename> {
-    const KIND: Kind = Kind::List;
+    const KIND: SettingKind = SettingKind::List;
 
     fn parse(text: &str) -> Result<Self, String> {
         Vec::<String>::parse(text)?.iter().map(|rename| rename.parse()).collect()

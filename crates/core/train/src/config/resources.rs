@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{DEFAULT_GLOBAL_BATCH, Devices, OnBadSample, ProgramConfig, TrainConfig};
 
 /// Height and width of images if the data set has no size of its own: the training size of torchvision's models.
-const USUAL_SIZE: usize = 224;
+const DEFAULT_SIZE: usize = 224;
 
 /// Maximum number of ranks on a machine without `--devices`.
 const MAX_RANKS: usize = 8;
@@ -14,7 +14,7 @@ const MAX_RANKS: usize = 8;
 impl TrainConfig {
     /// Height and width of the images that the model sees: `--size`, or the data set's own if it has one, or 224.
     pub fn image_size(&self, own: Option<usize>) -> usize {
-        self.size.or(own).unwrap_or(USUAL_SIZE)
+        self.size.or(own).unwrap_or(DEFAULT_SIZE)
     }
 
     /// Mean and std of each channel: `--mean` and `--std`, or the data set's own. A single number is for all

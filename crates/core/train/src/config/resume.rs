@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use enmasse_system::files::expand_home;
 
-use super::value::{Kind, SettingValue, quoted};
+use super::value::{SettingKind, SettingValue, quoted};
 
 /// The checkpoint from which a run goes on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl From<bool> for Resume {
 
 /// Upper and lower case are equivalent in `true` and `false`, as in switches. A folder of the name of a word is `./best`.
 impl SettingValue for Resume {
-    const KIND: Kind = Kind::Optional;
+    const KIND: SettingKind = SettingKind::Optional;
 
     fn parse(text: &str) -> Result<Self, String> {
         match text.to_ascii_lowercase().as_str() {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::value::SettingValue;
-use super::{Kind, Range, RunConfig, SETTINGS};
+use super::{Range, RunConfig, SETTINGS, SettingKind};
 
 /// What the environment variables of all settings begin with.
 pub(super) const VARIABLE_PREFIX: &str = "ENMASSE_";
@@ -63,7 +63,7 @@ pub struct Setting {
     /// The placeholder of the value in the help, such as `PIXELS`. Empty for a switch.
     pub placeholder: &'static str,
     /// The type of the value.
-    pub kind: Kind,
+    pub kind: SettingKind,
     /// The allowed numbers.
     pub range: Range,
     /// Whether the value is kept on resume.
@@ -96,7 +96,7 @@ impl Setting {
 /// Reads the text of a setting, and checks it.
 pub(super) fn parse<T: SettingValue>(setting: &Setting, text: &str) -> Result<T, String> {
     let value = T::parse(text).map_err(|reason| match setting.range.to_string() {
-        range if range.is_empty() || matches!(setting.kind, Kind::Choice(_)) => reason,
+        range if range.is_empty() || matches!(setting.kind, SettingKind::Choice(_)) => reason,
         range => format!("{reason}, {range}"),
     })?;
     value.check(&setting.range)?;

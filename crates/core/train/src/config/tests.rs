@@ -176,7 +176,7 @@ fn every_setting_is_complete() {
         assert!(!setting.summary.is_empty() && !setting.summary.ends_with('.') && is_sentences, "{}", setting.name);
         // Otherwise the help would give two defaults.
         assert!(setting.default_words.is_empty() || setting.default_text().is_none(), "{}", setting.name);
-        assert_eq!(setting.placeholder.is_empty(), setting.kind == Kind::Switch, "{}", setting.name);
+        assert_eq!(setting.placeholder.is_empty(), setting.kind == SettingKind::Switch, "{}", setting.name);
         assert!(!INTERNAL_VARIABLES.contains(&setting.variable().as_str()), "{}", setting.name);
         if let Some(text) = setting.default_text() {
             let mut again = config.clone();
@@ -228,11 +228,11 @@ fn precedence_in_any_order() {
             layers[layer](&mut layered).unwrap();
         }
         let source = |name: &str| layered.source(name).cloned().unwrap();
-        assert_eq!(source("epochs"), Source::CommandLine);
-        assert_eq!(source("batch"), Source::Environment);
-        assert_eq!(source("lr"), Source::File(file.clone()));
-        assert_eq!(source("size"), Source::Saved("runs/a".into()));
-        assert_eq!(source("json"), Source::Default);
+        assert_eq!(source("epochs"), SettingSource::CommandLine);
+        assert_eq!(source("batch"), SettingSource::Environment);
+        assert_eq!(source("lr"), SettingSource::File(file.clone()));
+        assert_eq!(source("size"), SettingSource::Saved("runs/a".into()));
+        assert_eq!(source("json"), SettingSource::Default);
         let config = layered.finish().unwrap();
         assert_eq!(
             (config.train.epochs, config.train.batch, config.train.lr, config.train.weight_decay),

@@ -8,7 +8,7 @@ use enmasse_system::files::expand_home;
 
 /// The kind of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SettingKind {
     /// On if the flag is given; `=true` and `=false` also work.
     Switch,
     /// Like a switch, but other values after `=` work, too.
@@ -27,10 +27,10 @@ pub enum Kind {
     List,
 }
 
-impl Kind {
+impl SettingKind {
     /// Whether the flag has a meaning without a value.
     pub fn stands_alone(self) -> bool {
-        matches!(self, Kind::Switch | Kind::Optional)
+        matches!(self, SettingKind::Switch | SettingKind::Optional)
     }
 }
 
@@ -94,7 +94,7 @@ impl fmt::Display for Range {
 
 /// A type of settings. Errors are the end of a sentence that begins with the setting and its value.
 pub(super) trait SettingValue: Sized {
-    const KIND: Kind;
+    const KIND: SettingKind;
 
     fn parse(text: &str) -> Result<Self, String>;
 
@@ -129,7 +129,7 @@ pub(super) fn quoted(text: &str) -> Option<String> {
 macro_rules! whole_numbers {
     ($($type:ty),+) => {$(
         impl SettingValue for $type {
-            const KIND: Kind = Kind::Number;
+            const KIND: SettingKind = SettingKind::Number;
 
             fn parse(text: &str) -> Result<Self, String> {
                 text.parse().map_err(|_| "must be a whole number".to_owned())
@@ -153,7 +153,7 @@ macro_rules! whole_numbers {
 whole_numbers!(usize, u64);
 
 impl SettingValue for f64 {
-    const KIND: Kind = Kind::Number;
+    const KIND: SettingKind = SettingKind::Number;
 
     fn parse(text: &str) -> Result<Self, String> {
         text.parse().map_err(|_| "must be a number".to_owned())
@@ -175,7 +175,7 @@ impl SettingValue for f64 {
 
 /// Upper and lower case are equivalent, because Python's own words are `True` and `False`.
 impl SettingValue for bool {
-    const KIND: Kind = Kind::Switch;
+    const KIND: SettingKind = SettingKind::Switch;
 
     fn parse(text: &str) -> Result<Self, String> {
         match text.to_ascii_lowercase().as_str() {
@@ -195,7 +195,7 @@ impl SettingValue for bool {
 }
 
 impl SettingValue for String {
-    const KIND: Kind = Kind::Text;
+    const KIND: SettingKind = SettingKind::Text;
 
     fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.to_owned()) }
@@ -211,7 +211,7 @@ impl SettingValue for String {
 }
 
 impl SettingValue for PathBuf {
-    const KIND: Kind = Kind::Path;
+    const KIND: SettingKind = SettingKind::Path;
 
     fn parse(text: &str) -> Result<Self, String> {
         expand_home(Path::new(&String::parse(text)?)).map_err(|error| error.to_string())
@@ -228,7 +228,7 @@ impl SettingValue for PathBuf {
 
 /// Text with nothing between commas is the empty list.
 impl SettingValue for Vec<String> {
-    const KIND: Kind = Kind::List;
+    const KIND: SettingKind = SettingKind::List;
 
     fn parse(text: &str) -> Result<Self, String> {
         Ok(text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect())
@@ -244,7 +244,7 @@ impl SettingValue for Vec<String> {
 }
 
 impl SettingValue for Vec<f64> {
-    const KIND: Kind = Kind::Numbers;
+    const KIND: SettingKind = SettingKind::Numbers;
 
     fn parse(text: &str) -> Result<Self, String> {
         let number = |item: &str| item.trim().parse().map_err(|_| "must be numbers separated by commas".to_owned());
@@ -268,7 +268,7 @@ impl SettingValue for Vec<f64> {
 }
 
 impl<T: SettingValue> SettingValue for Option<T> {
-    const KIND: Kind = T::KIND;
+    const KIND: SettingKind = T::KIND;
 
     fn parse(text: &str) -> Result<Self, String> {
         T::parse(text).map(Some)
@@ -312,7 +312,7 @@ macro_rules! choices {
         }
 
         impl SettingValue for $type {
-            const KIND: Kind = Kind::Choice(&[$($word),+]);
+            const KIND: SettingKind = SettingKind::Choice(&[$($word),+]);
 
             fn parse(text: &str) -> Result<Self, String> {
                 match text {
@@ -477,7 +477,7 @@ pub enum RequeueSignal {
 
 /// Slurm's `--signal` accepts names with and without SIG.
 impl SettingValue for RequeueSignal {
-    const KIND: Kind = Kind::Choice(&["USR1", "USR2", "none"]);
+    const KIND: SettingKind = SettingKind::Choice(&["USR1", "USR2", "none"]);
 
     fn parse(text: &str) -> Result<Self, String> {
         match text {
@@ -504,8 +504,12 @@ impl SettingValue for RequeueSignal {
 
 /// The names of PyTorch and Lightning are accepted too; with 16 bits both keep weights in f32, like this program.
 impl SettingValue for Precision {
-    const KIND: Kind =
-        Kind::Choice(&[Precision::F32.name(), Precision::Tf32.name(), Precision::Bf16.name(), Precision::F16.name()]);
+    const KIND: SettingKind = SettingKind::Choice(&[
+        Precision::F32.name(),
+        Precision::Tf32.name(),
+        Precision::Bf16.name(),
+        Precision::F16.name(),
+    ]);
 
     fn parse(text: &str) -> Result<Self, String> {
         match text {

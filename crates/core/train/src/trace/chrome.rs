@@ -28,18 +28,18 @@ impl Track {
 }
 
 /// From when to when, in nanoseconds on the clock of all ranks.
-pub(super) type Times = [i64; 2];
+pub(super) type SpanTimes = [i64; 2];
 
 /// The events of a rank: objects separated by commas.
-pub(super) struct Process {
+pub(super) struct TraceProcess {
     rank: usize,
     events: Vec<String>,
 }
 
-impl Process {
+impl TraceProcess {
     /// The process of a rank, with a name for people.
     pub fn new(rank: usize, name: &str) -> Self {
-        let mut process = Process { rank, events: Vec::new() };
+        let mut process = TraceProcess { rank, events: Vec::new() };
         let id = process.id();
         process.push(&json!({"name": "process_name", "ph": "M", "pid": id, "args": {"name": name}}));
         process.push(&json!({"name": "process_sort_index", "ph": "M", "pid": id, "args": {"sort_index": rank}}));
@@ -54,7 +54,7 @@ impl Process {
     }
 
     /// Adds a span.
-    pub fn span(&mut self, lane: Track, name: &str, [began, ended]: Times, args: &Value) {
+    pub fn span(&mut self, lane: Track, name: &str, [began, ended]: SpanTimes, args: &Value) {
         let (id, thread) = (self.id(), self.thread(lane));
         let (start, duration) = (microseconds(began), microseconds((ended - began).max(0)));
         self.push(&json!({
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn events_are_json_with_microseconds() {
-        let mut process = Process::new(3, "rank 3, \"node\"\n7, cpu");
+        let mut process = TraceProcess::new(3, "rank 3, \"node\"\n7, cpu");
         process.span(Track::Communication, "bucket 0", [1_234_567, 2_000_000], &json!({"bytes": 8}));
         process.span(Track::Instructions, "late", [5, 4], &Value::Null);
         let events: Vec<Value> = serde_json::from_str(&format!("[{}]", process.text())).unwrap();

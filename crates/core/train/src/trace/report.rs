@@ -10,7 +10,7 @@ use enmasse_device::{DeviceError, Program};
 use enmasse_graph::{Op, Plan};
 use serde_json::{Value, json};
 
-use super::chrome::{Process, Times, Track};
+use super::chrome::{SpanTimes, TraceProcess, Track};
 use super::overlap::{Overlap, Sum};
 use super::{Recording, Traced, compare_clocks};
 use crate::TrainError;
@@ -37,7 +37,7 @@ impl Axis {
         time - first - (share * (last - first) as f64) as i64 - self.origin
     }
 
-    fn span(&self, [began, ended]: [Instant; 2]) -> Times {
+    fn span(&self, [began, ended]: [Instant; 2]) -> SpanTimes {
         [self.at(began), self.at(ended)]
     }
 }
@@ -60,7 +60,7 @@ impl Recording {
         let sums = self.overlap(&axis, plan, group)?;
 
         let host = group.and_then(|group| group.host(rank)).map_or(String::new(), |host| format!("{host}, "));
-        let mut process = Process::new(rank, &format!("rank {rank}, {host}{device}"));
+        let mut process = TraceProcess::new(rank, &format!("rank {rank}, {host}{device}"));
         self.write_training(&axis, &mut process);
         for span in &instructions {
             let node = &plan.instructions[span.instruction];
@@ -156,18 +156,18 @@ impl Recording {
     }
 
     /// What the thread that trains did, and within that its waits for operations.
-    fn write_training(&self, axis: &Axis, process: &mut Process) {
+    fn write_training(&self, axis: &Axis, process: &mut TraceProcess) {
         let activities = self.activities.iter().map(|&(name, times)| (name.to_owned(), axis.span(times)));
         let waits = self.named_operations().filter_map(|(name, operation)| {
             operation.awaited.map(|times| (format!("waiting for {name}"), axis.span(times)))
         });
-        let mut spans: Vec<(String, Times)> = activities.chain(waits).collect();
+        let mut spans: Vec<(String, SpanTimes)> = activities.chain(waits).collect();
         // One that encloses others comes before them.
         spans.sort_by_key(|(_, [began, ended])| (*began, -ended));
         spans.iter().for_each(|(name, times)| process.span(Track::Training, name, *times, &json!({})));
     }
 
-    fn write_operations(&self, axis: &Axis, process: &mut Process) {
+    fn write_operations(&self, axis: &Axis, process: &mut TraceProcess) {
         for (name, operation) in self.named_operations() {
             let times = axis.span([operation.started, operation.ended]);
             let queued = (times[0] - axis.at(operation.queued)) as f64 / 1e3;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use enmasse_data::Dataset;
 
 use super::Trainer;
-use super::trained::Weights;
+use super::trained::HeldWeights;
 use crate::bad_samples::BadSamples;
 use crate::evaluation::{EpochPosition, evaluate_until, predict};
 use crate::stop::{Request, agree};
@@ -26,7 +26,7 @@ impl Trainer<'_> {
     /// [`TrainError::Interrupted`] on all of them.
     pub fn validate(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
         self.as_one(|trainer| {
-            trainer.hold(Weights::Last)?;
+            trainer.hold(HeldWeights::Last)?;
             match trainer.evaluate_part("validation", &data.validation, data)? {
                 (_, true) => Err(TrainError::Interrupted),
                 (found, false) => Ok(found),
@@ -54,7 +54,7 @@ impl Trainer<'_> {
 
     fn try_test(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
         let images = data.test.as_ref().ok_or(TrainError::NoTestPart)?;
-        self.hold(Weights::Best)?;
+        self.hold(HeldWeights::Best)?;
         let (evaluation, stopped) = self.evaluate_part("test", images, data)?;
         let trained = self.trained.as_ref().ok_or(TrainError::NotFitted)?;
         if stopped {
@@ -79,7 +79,7 @@ impl Trainer<'_> {
     /// that cannot be read is an error.
     pub fn predict(&mut self, images: &Arc<dyn Dataset>) -> Result<Vec<Vec<f64>>, TrainError> {
         self.as_one(|trainer| {
-            trainer.hold(Weights::Last)?;
+            trainer.hold(HeldWeights::Last)?;
             let (trained, group) = (trainer.trained.as_mut().ok_or(TrainError::NotFitted)?, trainer.group.as_ref());
             let loader = trained.evaluation.loader(images)?.skip_unreadable(false);
             predict(trained.program.as_mut(), &loader, images.len(), group)
@@ -87,7 +87,7 @@ impl Trainer<'_> {
     }
 
     /// Makes the program hold these weights of the run.
-    fn hold(&mut self, weights: Weights) -> Result<(), TrainError> {
+    fn hold(&mut self, weights: HeldWeights) -> Result<(), TrainError> {
         self.trained.as_mut().ok_or(TrainError::NotFitted)?.hold(weights, self.group.as_ref())
     }
 

@@ -13,7 +13,7 @@ use super::diverged::LastCheckpoint;
 use super::{EvaluationInput, Session, Trainer, is_unfinished};
 use crate::agreement::{broadcast_state, compare_devices, compare_setup, compare_weights};
 use crate::bad_samples::BadSamples;
-use crate::memory::{Process, RankMemory, check_device_memory, check_memory};
+use crate::memory::{ProcessMemory, RankMemory, check_device_memory, check_memory};
 use crate::pace::Paces;
 use crate::plans::{compile_plans, initialize, training_metrics};
 use crate::resumption::rescheduled;
@@ -22,7 +22,7 @@ use crate::trace::{Tracer, at};
 use crate::tuning::tune;
 use crate::weights::write_tensors;
 use crate::{
-    Callback, ModelFn, OnBadSample, Position, Preparation, RankKind, RunConfig, Schedule, Started, TrainConfig,
+    Callback, LrSchedule, ModelFn, OnBadSample, Position, Preparation, RankKind, RunConfig, Started, TrainConfig,
     TrainError, TrainingData, Tuning, load_pretrained,
 };
 
@@ -77,7 +77,7 @@ impl Session {
         }
         let plans = plans.of_rank(rank);
         let hosting = Hosting::of(map, rank);
-        let process = Process {
+        let process = ProcessMemory {
             resident: resident_bytes() as usize,
             ranks: match config.rank_kind() {
                 RankKind::Thread => world_size,
@@ -153,7 +153,7 @@ impl Session {
         };
         let earlier = writer.as_ref().map_or_else(Default::default, RunWriter::unreadable);
         let bad_samples = BadSamples::resumed(earlier).limited(limit);
-        let schedule = Schedule::new(config, shards);
+        let schedule = LrSchedule::new(config, shards);
         let resumed = position.is_resumed().then_some((position.epoch, position.samples));
         let session = Session {
             program,

@@ -14,7 +14,7 @@ use crate::{RunPaths, TrainError};
 
 /// Weights of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Weights {
+pub(super) enum HeldWeights {
     /// Those that the fit ended with.
     Last,
     /// Those of the best checkpoint; the last ones if there is none.
@@ -37,17 +37,17 @@ pub(super) struct Trained {
 
 impl Trained {
     /// Makes the program hold these weights. All ranks must call it; rank 0 reads the file.
-    pub fn hold(&mut self, weights: Weights, group: Option<&Group>) -> Result<(), TrainError> {
+    pub fn hold(&mut self, weights: HeldWeights, group: Option<&Group>) -> Result<(), TrainError> {
         let is_held = match weights {
-            Weights::Last => self.best.is_none(),
-            Weights::Best => self.best.is_some() || !self.has_best,
+            HeldWeights::Last => self.best.is_none(),
+            HeldWeights::Best => self.best.is_some() || !self.has_best,
         };
         if is_held {
             return Ok(());
         }
         let file = self.run.as_deref().map(RunPaths::new).and_then(|run| match weights {
-            Weights::Last => Some(run.last_checkpoint()),
-            Weights::Best => Some(run.best_checkpoint()).filter(|path| path.exists()),
+            HeldWeights::Last => Some(run.last_checkpoint()),
+            HeldWeights::Best => Some(run.best_checkpoint()).filter(|path| path.exists()),
         });
         let origin = file.as_deref().map(|path| path.display().to_string()).unwrap_or_default();
         let checkpoint = file.map(|path| CheckpointFile::open(&path)).transpose()?;
@@ -69,7 +69,7 @@ impl Trained {
             broadcast_state(group, self.program.as_mut())?;
         }
         // A checkpoint at the end of an epoch says where the next one begins.
-        self.best = (weights == Weights::Best).then(|| told[0].saturating_sub(1) as u64);
+        self.best = (weights == HeldWeights::Best).then(|| told[0].saturating_sub(1) as u64);
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches};
 use enmasse_image::EvalCrop;
 use enmasse_models::{Model, models};
 use enmasse_system::files::expand_home;
-use enmasse_train::{Kind, SETTINGS, Setting};
+use enmasse_train::{SETTINGS, Setting, SettingKind};
 
 /// The flag with the same meaning as DATA.
 const DATA_PATH: &str = "data-path";
@@ -119,13 +119,13 @@ fn flag_with(setting: &'static Setting, default: Option<&'static str>) -> Arg {
     };
     // The last occurrence counts, so that a script can override earlier ones.
     match setting.kind {
-        Kind::Switch | Kind::Optional => arg
+        SettingKind::Switch | SettingKind::Optional => arg
             .overrides_with(setting.name)
-            .value_name(if setting.kind == Kind::Switch { "BOOL" } else { setting.placeholder })
+            .value_name(if setting.kind == SettingKind::Switch { "BOOL" } else { setting.placeholder })
             .num_args(0..=1)
             .require_equals(true)
             .default_missing_value("true"),
-        Kind::List => arg.action(ArgAction::Append).value_name(setting.placeholder),
+        SettingKind::List => arg.action(ArgAction::Append).value_name(setting.placeholder),
         _ => arg.overrides_with(setting.name).value_name(setting.placeholder).allow_negative_numbers(true),
     }
 }
@@ -152,7 +152,7 @@ fn long_help(setting: &Setting, default: Option<&str>) -> String {
 /// The values that a setting accepts, if they can be listed.
 fn choices(setting: &Setting) -> Vec<&'static str> {
     match setting.kind {
-        Kind::Choice(words) => words.to_vec(),
+        SettingKind::Choice(words) => words.to_vec(),
         _ if setting.name == "model" => models().iter().map(Model::name).collect(),
         _ => Vec::new(),
     }
@@ -197,7 +197,7 @@ pub fn given(matches: &ArgMatches) -> impl Iterator<Item = (&'static str, String
 }
 
 /// Whether this is the flag of a setting of a kind, in any of its spellings.
-pub fn is_of_kind(flag: &str, kind: Kind) -> bool {
+pub fn is_of_kind(flag: &str, kind: SettingKind) -> bool {
     let mut settings = SETTINGS.iter().filter(|setting| setting.kind == kind);
     settings.any(|setting| spellings(setting).iter().any(|spelling| spelling == flag))
 }

@@ -3,7 +3,7 @@
 //! Libraries name a setting as code does, between backticks: `` `lr` ``, or with a value `` `devices = cpu:4` ``. The
 //! program prints flags instead: `--lr`, `--devices cpu:4`.
 
-use enmasse_train::{Setting, Source};
+use enmasse_train::{Setting, SettingSource};
 
 /// The text with flags in place of settings between backticks. Other text between backticks stays.
 pub fn with_flags(text: &str) -> String {
@@ -31,7 +31,7 @@ pub fn with_flags(text: &str) -> String {
 /// The flag of `name` or `name = value`; `None` for anything else.
 fn flag(code: &str) -> Option<String> {
     match code.split_once(" = ") {
-        Some((name, value)) => Some(Source::CommandLine.describe(Setting::find(name)?, value)),
+        Some((name, value)) => Some(SettingSource::CommandLine.describe(Setting::find(name)?, value)),
         None => Some(Setting::find(code)?.flag()),
     }
 }

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use clap::{Arg, ArgMatches, value_parser};
 use enmasse::devices::AUTO;
 use enmasse_launch::{LOCAL_RANK, LaunchedRank, MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE};
-use enmasse_train::{Devices, LayeredConfig, Source};
+use enmasse_train::{Devices, LayeredConfig, SettingSource};
 
 use crate::command_line::arguments::count;
 use crate::command_line::settings;
@@ -151,11 +151,15 @@ impl LauncherFlags {
             Some(("cpu", _)) => return refuse("must be cpu alone; set the number of ranks with --devices cpu:N"),
             _ => return refuse("must be cpu, cuda, cuda:N, a list of GPUs such as 0,1, or auto"),
         };
-        let given =
-            layers.config().program.devices.as_ref().filter(|_| layers.source("devices") == Some(&Source::CommandLine));
+        let given = layers
+            .config()
+            .program
+            .devices
+            .as_ref()
+            .filter(|_| layers.source("devices") == Some(&SettingSource::CommandLine));
         let agrees = match (&devices, given) {
             (_, None) => true,
-            (None, Some(given)) => given.kind == settings::usual_kind(),
+            (None, Some(given)) => given.kind == settings::default_kind(),
             (Some(devices), Some(given)) => *devices == given.to_string(),
         };
         match (devices, given) {
@@ -163,7 +167,7 @@ impl LauncherFlags {
             (Some(devices), None) => Ok(layers.argument("devices", &devices)?),
             (Some(_), Some(_)) => Ok(()),
             (None, _) => {
-                layers.device_kind(settings::usual_kind());
+                layers.device_kind(settings::default_kind());
                 Ok(())
             }
         }
@@ -215,9 +219,13 @@ impl LauncherFlags {
             )));
         }
         let Some(ranks) = self.world_size else { return Ok(()) };
-        let given =
-            layers.config().program.devices.as_ref().filter(|_| layers.source("devices") == Some(&Source::CommandLine));
-        let kind = given.filter(|given| !given.automatic).map_or(settings::usual_kind(), |given| &given.kind);
+        let given = layers
+            .config()
+            .program
+            .devices
+            .as_ref()
+            .filter(|_| layers.source("devices") == Some(&SettingSource::CommandLine));
+        let kind = given.filter(|given| !given.automatic).map_or(settings::default_kind(), |given| &given.kind);
         let devices = Devices::new(kind, ranks).to_string();
         match given {
             Some(given) if given.automatic && ranks == 1 => Ok(()),

@@ -11,7 +11,7 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
 use enmasse_system::files::expand_home;
-use enmasse_train::{Kind, RUNS, Resume, RunPaths, answer, is_near};
+use enmasse_train::{RUNS, Resume, RunPaths, SettingKind, answer, is_near};
 
 use crate::command_line::arguments::is_of_kind;
 use crate::failure::Failure;
@@ -53,8 +53,8 @@ fn join_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString>
             argument = format!("--{switch}=false").into();
         }
         let is_value = |word: &OsString| match word.to_str() {
-            Some(word) if is_flag(&argument, Kind::Switch) => is_truth(word),
-            Some(word) if is_flag(&argument, Kind::Optional) => is_checkpoint(word),
+            Some(word) if is_flag(&argument, SettingKind::Switch) => is_truth(word),
+            Some(word) if is_flag(&argument, SettingKind::Optional) => is_checkpoint(word),
             _ => false,
         };
         if let Some(value) = arguments.next_if(is_value) {
@@ -69,14 +69,14 @@ fn join_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString>
     joined
 }
 
-fn is_flag(argument: &OsStr, kind: Kind) -> bool {
+fn is_flag(argument: &OsStr, kind: SettingKind) -> bool {
     argument.to_str().and_then(|text| text.strip_prefix("--")).is_some_and(|flag| is_of_kind(flag, kind))
 }
 
 /// The switch that a flag such as `--no-convert-rgb` turns off.
 fn turned_off(argument: &OsStr) -> Option<&str> {
     let flag = argument.to_str()?.strip_prefix("--no")?;
-    flag.strip_prefix(['-', '_']).filter(|switch| is_of_kind(switch, Kind::Switch))
+    flag.strip_prefix(['-', '_']).filter(|switch| is_of_kind(switch, SettingKind::Switch))
 }
 
 /// Whether a word after `--resume` says from where to go on: `best`, or a run folder. What exists and is no run is DATA, except

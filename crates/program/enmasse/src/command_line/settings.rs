@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::ArgMatches;
 use enmasse_device::{Device, DeviceRequest, Summation};
 use enmasse_train::{
-    DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, Kind, LayeredConfig, ProgramConfig, ReducePrecision, RunConfig,
-    Setting, SumOrder,
+    DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, LayeredConfig, ProgramConfig, ReducePrecision, RunConfig, Setting,
+    SettingKind, SumOrder,
 };
 use enmasse_wording::counted;
 
@@ -121,7 +121,7 @@ fn too_few(devices: &Devices) -> Option<String> {
 pub fn tell_of_idle_devices(layers: &LayeredConfig) {
     let said = match (&layers.config().program.devices, layers.given_device_kind()) {
         (None, Some(kind)) => format!("--device {kind}"),
-        (Some(devices), _) if devices.kind == usual_kind() => {
+        (Some(devices), _) if devices.kind == default_kind() => {
             let named = Setting::find("devices").zip(layers.source("devices"));
             named.map_or(String::new(), |(setting, source)| source.describe(setting, &devices.to_string()))
         }
@@ -146,7 +146,7 @@ fn take(config: &RunConfig, ranks: Ranks, is_asked: bool) -> Option<Devices> {
     };
     let taken = automatic::of_machine(config, most);
     taken.lines.iter().for_each(say);
-    let cpus = || is_asked.then(|| Devices::taken(usual_kind(), DeviceSelection::Count(ranks_of_cpus)));
+    let cpus = || is_asked.then(|| Devices::taken(default_kind(), DeviceSelection::Count(ranks_of_cpus)));
     let gpus = taken.devices.map(|(kind, numbers)| Devices::taken(kind, DeviceSelection::List(numbers)));
     gpus.or_else(cpus)
 }
@@ -188,27 +188,27 @@ fn too_few_idle(idle: Option<Vec<usize>>, kind: &str) -> String {
 }
 
 /// The default kind of device.
-pub fn usual_kind() -> &'static str {
+pub fn default_kind() -> &'static str {
     enmasse::devices::KINDS[0].name
 }
 
 /// The kind of device in a configuration; CPUs if it names none.
 pub fn kind(config: &ProgramConfig) -> &str {
-    config.devices.as_ref().map_or(usual_kind(), |devices| &devices.kind)
+    config.devices.as_ref().map_or(default_kind(), |devices| &devices.kind)
 }
 
 /// The kind of device on which one rank computes here with these settings, which are not finished.
 pub fn kind_here(config: &RunConfig, given_kind: Option<&str>) -> String {
     match &config.program.devices {
         Some(devices) if !devices.is_undecided() => devices.kind.clone(),
-        None if given_kind.is_some() => usual_kind().to_owned(),
-        _ => automatic::of_machine(config, 1).devices.map_or(usual_kind(), |(kind, _)| kind).to_owned(),
+        None if given_kind.is_some() => default_kind().to_owned(),
+        _ => automatic::of_machine(config, 1).devices.map_or(default_kind(), |(kind, _)| kind).to_owned(),
     }
 }
 
 /// One device of the default kind.
-fn usual_device() -> Devices {
-    Devices::new(usual_kind(), 1)
+fn default_device() -> Devices {
+    Devices::new(default_kind(), 1)
 }
 
 /// The device of a rank with this place on its machine.
@@ -251,10 +251,10 @@ pub fn rank_flags<'a>(
 ) -> impl Iterator<Item = OsString> {
     settings.into_iter().filter_map(|setting| {
         let value = match setting.name {
-            "devices" => config.program.devices.as_ref().map_or_else(usual_device, Devices::of_ranks).argument(),
+            "devices" => config.program.devices.as_ref().map_or_else(default_device, Devices::of_ranks).argument(),
             name => config.get(name)?,
         };
         // An empty list was not given by the user.
-        (setting.kind != Kind::List || !value.is_empty()).then(|| format!("{}={value}", setting.flag()).into())
+        (setting.kind != SettingKind::List || !value.is_empty()).then(|| format!("{}={value}", setting.flag()).into())
     })
 }

@@ -101,7 +101,7 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
     let batch = shards * config.train.batch_per_shard(shards);
     let mode = if evaluate { Mode::Evaluate } else { Mode::Train };
     let profiled = matches.get_flag("profile");
-    let Times { start, first, rest: mut milliseconds } =
+    let StepTimes { start, first, rest: mut milliseconds } =
         time_steps(program.as_mut(), &config.train, batch, classes, steps, profiled)?;
     milliseconds.sort_unstable_by(f64::total_cmp);
 
@@ -109,7 +109,7 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
     let images_per_second = batch as f64 / median * 1e3;
     let peak = peak_rss_bytes();
     let plan = program.plans().plan(mode).unwrap_or(&program.plans().evaluate);
-    let gflops = (shards as u64 * plan.total_work().flops) as f64 / median / 1e6;
+    let gflops = (shards as u64 * plan.total_cost().flops) as f64 / median / 1e6;
     // Winograd multiplies less than a direct convolution, so the share can exceed 1.
     let share = device.peak_gflops(plan).map_err(Failure::error)?.map(|peak| gflops / peak);
     let profile = match profiled {
@@ -190,8 +190,8 @@ fn program(
     Ok(program)
 }
 
-/// Times in milliseconds.
-struct Times {
+/// StepTimes in milliseconds.
+struct StepTimes {
     /// From the start of the process to the first step, in the kernel's precision of 10 ms.
     start: f64,
     /// The first step, which touches most memory pages for the first time.
@@ -200,7 +200,7 @@ struct Times {
     rest: Vec<f64>,
 }
 
-/// Times the start, the first step, and the steps after the warm-up.
+/// StepTimes the start, the first step, and the steps after the warm-up.
 fn time_steps(
     program: &mut dyn Program,
     config: &TrainConfig,
@@ -208,7 +208,7 @@ fn time_steps(
     classes: usize,
     steps: usize,
     profiled: bool,
-) -> Result<Times, Failure> {
+) -> Result<StepTimes, Failure> {
     let mut random = RandomStream::new(config.seed, "bench", 0, 0);
     let size = config.image_size(None);
     let words = (0..(batch * size * size * 3).div_ceil(4)).flat_map(|_| random.next_u32().to_le_bytes());
@@ -225,7 +225,7 @@ fn time_steps(
         None => (Mode::Evaluate, &[Phase::Forward, Phase::Loss][..]),
     };
     let start = process_age().map_or(f64::NAN, |age| age.as_secs_f64() * 1e3);
-    let mut times = Times { start, first: 0.0, rest: Vec::with_capacity(steps) };
+    let mut times = StepTimes { start, first: 0.0, rest: Vec::with_capacity(steps) };
     for step in 0..WARM_UP + steps {
         let inputs = StepInputs {
             batch: batch.clone(),

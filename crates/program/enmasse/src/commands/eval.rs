@@ -16,7 +16,7 @@ use enmasse_datasets::{
 use enmasse_image::EvalCrop;
 use enmasse_system::files::write_whole;
 use enmasse_train::{
-    EpochPosition, Evaluation, LayeredConfig, MetricName, OnBadSample, RunConfig, RunPaths, Setting, Source,
+    EpochPosition, Evaluation, LayeredConfig, MetricName, OnBadSample, RunConfig, RunPaths, Setting, SettingSource,
     SplitRecord, Surroundings, TrainingData, compare_devices, compare_evaluated, evaluate, evaluate_with_mistakes,
 };
 use enmasse_wording::counted;
@@ -148,7 +148,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         Some(saved) => Some(saved.train.data.clone().map_or_else(shapes, Ok)?),
         None => None,
     };
-    let named = layers.config().train.data.clone().filter(|_| layers.source("data") == Some(&Source::CommandLine));
+    let named =
+        layers.config().train.data.clone().filter(|_| layers.source("data") == Some(&SettingSource::CommandLine));
     let root = match (named, &own) {
         (Some(root), _) => root,
         (None, Some(root)) => {
@@ -173,13 +174,13 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let weights = weights::open(matches, &layers, kind, warns)?;
     // A rank is given all metrics of the run.
     if launched.is_none()
-        && layers.source("metrics") == Some(&Source::CommandLine)
+        && layers.source("metrics") == Some(&SettingSource::CommandLine)
         && layers.config().train.metrics.contains(&MetricName::GradientNorm)
     {
         return Err(Failure::Usage("--metrics gradient_norm: only training has gradients; leave it out".to_owned()));
     }
     let crops = arguments::given_crops(matches);
-    if crops.len() > 1 && launched.is_none() && layers.source("metrics") == Some(&Source::CommandLine) {
+    if crops.len() > 1 && launched.is_none() && layers.source("metrics") == Some(&SettingSource::CommandLine) {
         let reason = "--metrics: cannot be combined with --crops, which gives loss and accuracy; use one of them";
         return Err(Failure::Usage(reason.to_owned()));
     }

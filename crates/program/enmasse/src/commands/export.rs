@@ -66,16 +66,16 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let source = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();
     let word = matches.get_one::<String>("to").map_or("", String::as_str);
     let format = Format::ALL.into_iter().find(|format| format.extension() == word).unwrap_or(Format::Pth);
-    let weights = Weights::open(&source)?;
+    let weights = ExportedWeights::open(&source)?;
     let out = match matches.get_one::<PathBuf>("out") {
         Some(out) => out.clone(),
-        None => weights.usual_place(&source, format)?,
+        None => weights.default_path(&source, format)?,
     };
     weights.check_out(&out)?;
     let preprocessing = weights.preprocessing.as_ref().filter(|_| matches!(format, Format::Pth));
     let preprocessing = preprocessing.map(|found| beside(&out).map(|file| (file, found))).transpose()?;
 
-    let Weights { tensors, averaged, steps, .. } = &weights;
+    let ExportedWeights { tensors, averaged, steps, .. } = &weights;
     write_whole(&out, |file| match format {
         Format::Pth => pth::write(file, tensors, *steps),
         Format::Safetensors => {
@@ -125,7 +125,7 @@ fn beside(out: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// A model's parameters and running statistics.
-struct Weights {
+struct ExportedWeights {
     /// The file with the weights.
     file: PathBuf,
     tensors: Vec<NamedTensor>,
@@ -137,7 +137,7 @@ struct Weights {
     preprocessing: Option<Preprocessing>,
 }
 
-impl Weights {
+impl ExportedWeights {
     /// Opens a run's best checkpoint, a checkpoint, or any weights file.
     fn open(source: &Path) -> Result<Self, Failure> {
         let file = match source.is_dir() {
@@ -153,11 +153,11 @@ impl Weights {
         };
         // Other programs do not need the optimiser's state.
         let EvaluatedWeights { weights: tensors, averaged, .. } = EvaluatedWeights::of(tensors);
-        Ok(Weights { file, tensors, averaged, steps, preprocessing })
+        Ok(ExportedWeights { file, tensors, averaged, steps, preprocessing })
     }
 
     /// The default path: among a run's weights, or next to the file.
-    fn usual_place(&self, source: &Path, format: Format) -> Result<PathBuf, Failure> {
+    fn default_path(&self, source: &Path, format: Format) -> Result<PathBuf, Failure> {
         if !source.is_dir() {
             return Ok(self.file.with_extension(format.extension()));
         }

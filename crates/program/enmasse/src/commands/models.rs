@@ -10,7 +10,7 @@ use serde_json::json;
 use super::bench;
 use crate::command_line::arguments::{ONE_DEVICE, settings_with};
 use crate::command_line::settings::{self, Ranks};
-use crate::data::stand_in::usual_classes;
+use crate::data::stand_in::default_classes;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::ranks::interrupt::Interrupts;
@@ -20,7 +20,7 @@ const SETTINGS: &[&str] = &["size", "batch", "devices", "threads", "precision", 
 
 /// Defaults: some models would take minutes with training's default batch.
 const DEFAULT: &[(&str, &str)] = &[("size", "the size for which a model was designed"), ("batch", "16")];
-const USUAL_BATCH: usize = 16;
+const DEFAULT_BATCH: usize = 16;
 
 /// Number of timed steps per model.
 const STEPS: usize = 3;
@@ -41,7 +41,7 @@ pub fn command() -> Command {
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut config = settings::finish(settings::layers(matches)?, Ranks::One)?;
-    config.train.batch = config.train.batch.or(Some(USUAL_BATCH));
+    config.train.batch = config.train.batch.or(Some(DEFAULT_BATCH));
     let known = |name: &String| enmasse_models::find(name).map_err(|error| Failure::Usage(error.to_string()));
     let models: Vec<Model> = match matches.get_many("name") {
         Some(names) => names.map(known).collect::<Result<_, _>>()?,
@@ -55,7 +55,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     }
     for model in models {
         let size = config.train.size.unwrap_or(model.size());
-        let classes = usual_classes(size);
+        let classes = default_classes(size);
         let parameters = count_parameters(&model, size, classes)?;
         let rate = match matches.get_flag("bench") {
             true => {

@@ -84,9 +84,9 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         (true, true) => {
             return Err(Failure::Usage("--csv: cannot be combined with --json; use one of them".to_owned()));
         }
-        (true, false) => Form::Json,
-        (false, true) => Form::Csv,
-        (false, false) => Form::Text,
+        (true, false) => OutputForm::Json,
+        (false, true) => OutputForm::Csv,
+        (false, false) => OutputForm::Text,
     };
     // Folders are listed before the weights, which may be large, are read.
     let given = given_paths(matches.get_many("images").into_iter().flatten())?;
@@ -96,7 +96,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         say(format_args!("the weights are the averages of --ema"));
     }
     let config = weights.compute_as_trained(settings::finish(layers.clone(), Ranks::One)?)?;
-    let top = matches.get_one("top").copied().unwrap_or(if form == Form::Csv { 1 } else { 5 });
+    let top = matches.get_one("top").copied().unwrap_or(if form == OutputForm::Csv { 1 } else { 5 });
     let top = top.min(weights.classifier.classes.len());
 
     let images = images(given, &config.train, &layers)?;
@@ -108,17 +108,17 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut program = weights.classifier.program(&forward, device.as_ref(), batch)?;
     let pool = DecodePool::new(rank.loader_threads(&config.train)).map_err(Failure::error)?;
 
-    let mut output = Output::new(form == Form::Json);
-    if form == Form::Csv {
+    let mut output = Output::new(form == OutputForm::Json);
+    if form == OutputForm::Csv {
         output.text(header(top));
     }
     let mut unreadable = 0;
     let crops = arguments::given_crops(matches);
     weights.classifier.predict_each(program.as_mut(), &pool, images, &crops, top, |found| match found {
         Ok(prediction) => match form {
-            Form::Json => output.json(serde_json::json!(prediction)),
-            Form::Csv => output.text(row(&prediction)),
-            Form::Text => lines(&prediction).into_iter().for_each(|line| output.text(line)),
+            OutputForm::Json => output.json(serde_json::json!(prediction)),
+            OutputForm::Csv => output.text(row(&prediction)),
+            OutputForm::Text => lines(&prediction).into_iter().for_each(|line| output.text(line)),
         },
         Err(BadSample { name, problem }) => {
             say_failure(&Failure::Error(format!("{name}: {problem}")));
@@ -132,14 +132,14 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 
 /// The form of the output.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum OutputForm {
     Text,
     Json,
     Csv,
 }
 
 /// What is named by a path.
-enum Given {
+enum PredictInput {
     Image(PathBuf),
     DataSet(PathBuf),
     /// The bytes of standard input.
@@ -150,7 +150,7 @@ enum Given {
 const INPUT: &str = "-";
 
 /// An image from standard input.
-fn input() -> Result<Given, Failure> {
+fn input() -> Result<PredictInput, Failure> {
     let stdin = io::stdin();
     if stdin.is_terminal() {
         let reason = "-: standard input is a terminal; pipe an image into it, or name a file";
@@ -163,11 +163,11 @@ fn input() -> Result<Given, Failure> {
         let limit = MAX_FILE_BYTES >> 20;
         return Err(Failure::Error(format!("-: standard input is longer than {limit} MiB, the limit of an image")));
     }
-    Ok(Given::Input(bytes))
+    Ok(PredictInput::Input(bytes))
 }
 
 /// The given files, and the images in the given folders.
-fn given_paths<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<Given>, Failure> {
+fn given_paths<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<PredictInput>, Failure> {
     let (mut all, mut left_out) = (Vec::new(), LeftOut::default());
     let mut reads_input = false;
     for path in paths {
@@ -180,12 +180,12 @@ fn given_paths<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<Given
         }
         if !path.is_dir() {
             let is_data_set = holds_unlabelled(path);
-            all.push(if is_data_set { Given::DataSet(path.clone()) } else { Given::Image(path.clone()) });
+            all.push(if is_data_set { PredictInput::DataSet(path.clone()) } else { PredictInput::Image(path.clone()) });
             continue;
         }
         match list_images(path, &mut left_out) {
-            Ok(inside) => all.extend(inside.into_iter().map(Given::Image)),
-            Err(_) if holds_unlabelled(path) => all.push(Given::DataSet(path.clone())),
+            Ok(inside) => all.extend(inside.into_iter().map(PredictInput::Image)),
+            Err(_) if holds_unlabelled(path) => all.push(PredictInput::DataSet(path.clone())),
             Err(error) => return Err(Failure::error(error)),
         }
     }
@@ -194,20 +194,20 @@ fn given_paths<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<Given
 }
 
 /// The images to read, of which data sets have many. Warns of settings that have no effect on any of them.
-fn images(given: Vec<Given>, config: &TrainConfig, layers: &LayeredConfig) -> Result<Images, Failure> {
+fn images(given: Vec<PredictInput>, config: &TrainConfig, layers: &LayeredConfig) -> Result<Images, Failure> {
     let mut images = Images::new(config.reading());
     let mut found: Vec<(DataKind, DataLayout)> = Vec::new();
     for given in given {
         found.push(match given {
-            Given::Image(path) => {
+            PredictInput::Image(path) => {
                 images.add_file(path);
                 (DataKind::Folder, DataLayout::ClassFolders)
             }
-            Given::Input(bytes) => {
+            PredictInput::Input(bytes) => {
                 images.add_bytes(bytes, INPUT.to_owned());
                 (DataKind::Folder, DataLayout::ClassFolders)
             }
-            Given::DataSet(path) => {
+            PredictInput::DataSet(path) => {
                 let data = open_unlabelled(&path, &config.open_options()).map_err(Failure::error)?;
                 warn_of_data(&data.warnings);
                 data.parts.into_iter().for_each(|part| images.add_part(part));

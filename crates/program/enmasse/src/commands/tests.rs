@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use clap::{ArgMatches, Command};
-use enmasse_train::{ALIASES, Kind, Meaning, SETTINGS, Setting};
+use enmasse_train::{ALIASES, Meaning, SETTINGS, Setting, SettingKind};
 
 use super::command;
 use crate::command_line::arguments::given;
@@ -29,8 +29,8 @@ fn every_setting_has_its_flag() {
     };
     for setting in SETTINGS.iter().filter(|setting| setting.name != "data") {
         match setting.kind {
-            Kind::Switch => check(&setting.flag(), &[(setting.name, "true")]),
-            Kind::Optional => {
+            SettingKind::Switch => check(&setting.flag(), &[(setting.name, "true")]),
+            SettingKind::Optional => {
                 check(&setting.flag(), &[(setting.name, "true")]);
                 check(&format!("{}=7", setting.flag()), &[(setting.name, "7")]);
             }

@@ -6,7 +6,7 @@ use clap::ArgMatches;
 use enmasse_datasets::DataKind;
 use enmasse_models::Model;
 use enmasse_train::{
-    Classifier, Devices, LayeredConfig, Preparation, ProgramConfig, RunConfig, Setting, Source, is_checkpoint,
+    Classifier, Devices, LayeredConfig, Preparation, ProgramConfig, RunConfig, Setting, SettingSource, is_checkpoint,
 };
 
 use crate::command_line::settings;
@@ -60,7 +60,7 @@ pub fn is_checked(names: &[&str], setting: &Setting) -> bool {
 pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns: bool) -> Result<Weights, Failure> {
     let path = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();
     let config = layers.config();
-    let given = |name: &str| layers.source(name).is_some_and(|source| *source == Source::CommandLine);
+    let given = |name: &str| layers.source(name).is_some_and(|source| *source == SettingSource::CommandLine);
     let is_bare = path.is_file() && !is_checkpoint(&path).map_err(Failure::error)?;
     let of_its_own = |name: &&&str| !is_bare && path.exists() && given(name);
     if let Some(name) = PREPARATION.iter().find(of_its_own) {
@@ -80,7 +80,7 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns:
     }
     let mut classifier = Classifier::open(&path, model, &Preparation::new(&config.train, kind), &config.train.prefix)?;
     let as_trained = adopt(&mut classifier, layers)?;
-    if layers.source("isa") == Some(&Source::Default) {
+    if layers.source("isa") == Some(&SettingSource::Default) {
         let lacking = take_available_isa(&mut classifier.configuration, config)?;
         lacking.filter(|_| warns).into_iter().for_each(|line| say(format_args!("warning: {line}")));
     }
@@ -111,7 +111,7 @@ impl Weights {
 fn adopt(classifier: &mut Classifier, layers: &LayeredConfig) -> Result<Vec<&'static str>, Failure> {
     let (config, run) = (layers.config(), &mut classifier.configuration);
     let here = settings::kind_here(config, layers.given_device_kind());
-    let of_run = settings::kind_here(run, Some(settings::usual_kind()));
+    let of_run = settings::kind_here(run, Some(settings::default_kind()));
     if here != of_run {
         // These values belong to the run's own device.
         (run.train.exact, run.program.isa, run.train.tune) = (false, None, false);
@@ -125,7 +125,7 @@ fn adopt(classifier: &mut Classifier, layers: &LayeredConfig) -> Result<Vec<&'st
         names.push("batch");
     }
     for name in &names {
-        if layers.source(name) != Some(&Source::Default)
+        if layers.source(name) != Some(&SettingSource::Default)
             && let Some(text) = config.get(name)
         {
             classifier.configuration.set(name, &text)?;

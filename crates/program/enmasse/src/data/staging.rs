@@ -49,7 +49,7 @@ pub fn stage(config: &RunConfig, root: &Path, copier: Copier) -> Result<(PathBuf
     let staged = match copier {
         Copier::Others => return Ok((stage.made().map_err(failure)?, LeftOut::default())),
         Copier::Alone => {
-            let staged = stage.make(&mut Line::default().follow()).map_err(failure)?;
+            let staged = stage.make(&mut CopyProgress::default().follow()).map_err(failure)?;
             told(&staged);
             staged
         }
@@ -64,7 +64,7 @@ fn with_ranks(stage: Stage, round: Duration, rank: &Rank) -> Result<Staged, Fail
     let speaks = rank.is_first();
     let (send, result) = channel();
     let make = move || {
-        let mut line = Line::default().follow();
+        let mut line = CopyProgress::default().follow();
         let made = stage.make(&mut |event| {
             if speaks {
                 line(event)
@@ -106,12 +106,12 @@ fn told(staged: &Staged) {
 
 /// The line of progress of a copy.
 #[derive(Default)]
-struct Line {
+struct CopyProgress {
     transfer: Option<Transfer>,
     waits: bool,
 }
 
-impl Line {
+impl CopyProgress {
     fn follow(mut self) -> impl FnMut(StageEvent) {
         move |event| match event {
             StageEvent::Copied(bytes, total) => {

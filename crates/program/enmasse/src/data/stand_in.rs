@@ -22,12 +22,12 @@ pub fn without_data(matches: &ArgMatches, ranks: Ranks) -> Result<(RunConfig, us
     let mut config = settings::finish(settings::layers(matches)?, ranks)?;
     let size = config.train.image_size(Some(SHAPES_SIZE));
     config.train.size = Some(size);
-    let classes = matches.get_one("classes").copied().unwrap_or(usual_classes(size));
+    let classes = matches.get_one("classes").copied().unwrap_or(default_classes(size));
     Ok((config, classes))
 }
 
 /// The default number of classes of data sets with images of this size: CIFAR and MNIST, or ImageNet.
-pub fn usual_classes(size: usize) -> usize {
+pub fn default_classes(size: usize) -> usize {
     if size <= SHAPES_SIZE { 10 } else { 1000 }
 }
 

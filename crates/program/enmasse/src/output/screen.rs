@@ -14,7 +14,7 @@ use crate::output::writer::{self, Stream};
 const ERASE: &str = "\r\x1b[J";
 
 /// The width of a terminal that does not know it.
-const USUAL_WIDTH: usize = 80;
+const DEFAULT_WIDTH: usize = 80;
 
 /// Whether the last line shows progress.
 static SHOWN: Mutex<bool> = Mutex::new(false);
@@ -30,7 +30,7 @@ pub fn width() -> Option<usize> {
         return None;
     }
     let size = tcgetwinsize(stderr).ok()?;
-    Some(if size.ws_col == 0 { USUAL_WIDTH } else { size.ws_col.into() })
+    Some(if size.ws_col == 0 { DEFAULT_WIDTH } else { size.ws_col.into() })
 }
 
 /// Replaces the last line, unless the terminal is not being read. `text` must be narrower than the terminal.

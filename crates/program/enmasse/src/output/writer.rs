@@ -30,7 +30,7 @@ pub enum Stream {
 /// The queue of texts, which are written in order.
 struct Writer<W> {
     write: W,
-    state: Mutex<State>,
+    state: Mutex<WriterState>,
     /// There is a text to write.
     filled: Condvar,
     /// A text was written.
@@ -38,7 +38,7 @@ struct Writer<W> {
 }
 
 #[derive(Default)]
-struct State {
+struct WriterState {
     /// The first one is being written.
     texts: VecDeque<(Stream, String)>,
     bytes: usize,
@@ -139,7 +139,7 @@ impl<W: Fn(Stream, &[u8]) -> io::Result<()>> Writer<W> {
         has_room
     }
 
-    fn push(&self, mut state: MutexGuard<'_, State>, stream: Stream, text: String) {
+    fn push(&self, mut state: MutexGuard<'_, WriterState>, stream: Stream, text: String) {
         state.bytes += text.len();
         state.texts.push_back((stream, text));
         self.filled.notify_one();
@@ -158,12 +158,12 @@ impl<W: Fn(Stream, &[u8]) -> io::Result<()>> Writer<W> {
     }
 
     /// Every change is complete when the lock is released, even by a panic.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WriterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn wait<'a>(condition: &Condvar, guard: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+fn wait<'a>(condition: &Condvar, guard: MutexGuard<'a, WriterState>) -> MutexGuard<'a, WriterState> {
     condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 

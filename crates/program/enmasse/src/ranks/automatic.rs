@@ -42,7 +42,7 @@ pub fn of_machine(config: &RunConfig, most: usize) -> Taken {
 }
 
 /// The same, with a test of a device.
-fn take(found: &Preferred, config: &ProgramConfig, most: usize, test: &dyn Fn(&[&Seen]) -> Outcomes) -> Taken {
+fn take(found: &Preferred, config: &ProgramConfig, most: usize, test: &dyn Fn(&[&Seen]) -> TestResults) -> Taken {
     let seen = match (&found.seen, refusal(config)) {
         (Ok(seen), None) => seen,
         (Err(_), _) if is_hidden() => return Taken::default(),
@@ -83,7 +83,7 @@ fn take(found: &Preferred, config: &ProgramConfig, most: usize, test: &dyn Fn(&[
 }
 
 /// What tests say, for each device.
-type Outcomes = Vec<Result<(), String>>;
+type TestResults = Vec<Result<(), String>>;
 
 /// Why a GPU cannot compute as the user asks.
 fn refusal(config: &ProgramConfig) -> Option<String> {
@@ -215,7 +215,7 @@ pub fn together(ranks: &[Candidate], shared: bool) -> Result<String, Option<Stri
 
 /// Tests devices, each in a process of its own and all at once: the process that starts ranks takes no memory of a GPU, and one that
 /// hangs or breaks its process does no harm. A device is tested once by a process.
-fn self_test(devices: &[&Seen]) -> Outcomes {
+fn self_test(devices: &[&Seen]) -> TestResults {
     static TESTED: Mutex<Option<HashMap<String, Result<(), String>>>> = Mutex::new(None);
     let mut tested = TESTED.lock().unwrap_or_else(PoisonError::into_inner);
     let tested = tested.get_or_insert_default();
@@ -288,7 +288,7 @@ mod tests {
         let check = |all: &[Option<&str>], failing: &[usize], most: usize, numbers: &[usize], lines: &[&str]| {
             let all = all.iter().enumerate().map(|(number, busy)| seen(number, *busy)).collect();
             let found = Preferred { kind: "gpu", seen: Ok(all) };
-            let test = |devices: &[&Seen]| -> Outcomes {
+            let test = |devices: &[&Seen]| -> TestResults {
                 let outcome =
                     |device: &&Seen| if failing.contains(&device.number) { Err("x is off".to_owned()) } else { Ok(()) };
                 devices.iter().map(outcome).collect()

@@ -85,15 +85,15 @@ fn end(signal: i32) {
 pub struct RunSignals {
     /// The run reads stop requests from here.
     pub requests: StopRequests,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SignalState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct SignalState {
     /// The rank that this process is, if a launcher watches it.
     launched: Option<usize>,
     /// Its part in the run.
-    part: Part,
+    part: RunPhase,
     /// The folder that was made for the run.
     made: Option<PathBuf>,
     /// `None` before all options are parsed.
@@ -102,7 +102,7 @@ struct State {
     early: Vec<i32>,
 }
 
-impl State {
+impl SignalState {
     /// What a request that the run heeds says at once, before the other ranks know of it.
     fn announcement(&self, signal: i32, again: bool) -> Option<&'static str> {
         let is_launched = self.launched.is_some();
@@ -123,7 +123,7 @@ impl State {
 
 /// The part of a launched rank in its run.
 #[derive(Default)]
-enum Part {
+enum RunPhase {
     /// The ranks have not met.
     #[default]
     Ahead,
@@ -133,19 +133,19 @@ enum Part {
     Over,
 }
 
-impl Part {
+impl RunPhase {
     /// Whether there is nothing to save any more.
     fn is_over(&self) -> bool {
         match self {
-            Part::Ahead | Part::Runs(None) => false,
-            Part::Runs(Some(group)) => group.cause().is_some(),
-            Part::Over => true,
+            RunPhase::Ahead | RunPhase::Runs(None) => false,
+            RunPhase::Runs(Some(group)) => group.cause().is_some(),
+            RunPhase::Over => true,
         }
     }
 
     /// Whether the failure of another rank can be the reason for a request. Before the ranks have met, nobody knows.
     fn has_others(&self) -> bool {
-        !matches!(self, Part::Runs(None))
+        !matches!(self, RunPhase::Runs(None))
     }
 }
 
@@ -157,9 +157,9 @@ impl RunSignals {
 
     /// Runs `part` of a launched rank, which has joined this group.
     pub fn within<T>(&self, group: Option<Group>, part: impl FnOnce() -> T) -> T {
-        self.state().part = Part::Runs(group);
+        self.state().part = RunPhase::Runs(group);
         let ended = part();
-        self.state().part = Part::Over;
+        self.state().part = RunPhase::Over;
         ended
     }
 
@@ -229,7 +229,7 @@ impl RunSignals {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SignalState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -260,26 +260,26 @@ mod tests {
         let pair = Group::threads(2).unwrap();
         let failed = Group::threads(2).unwrap();
         failed[0].abort(Cause::new(CauseKind::Exited, "").of_rank(1));
-        let check = |launched: Option<usize>, part: Part, signal: i32, again: bool, expected: Option<&str>| {
-            let state = State { launched, part, ..State::default() };
+        let check = |launched: Option<usize>, part: RunPhase, signal: i32, again: bool, expected: Option<&str>| {
+            let state = SignalState { launched, part, ..SignalState::default() };
             assert_eq!(state.announcement(signal, again), expected, "{launched:?} {signal} {again}");
         };
-        let runs = |group: &Group| Part::Runs(Some(group.clone()));
+        let runs = |group: &Group| RunPhase::Runs(Some(group.clone()));
         let terminated = "terminated: saving at the end of this step";
         let interrupted = "interrupted: saving at the end of this step; press Ctrl-C again to end at once";
         check(Some(0), runs(&pair[0]), SIGTERM, false, None);
         check(Some(1), runs(&pair[1]), SIGTERM, false, None);
         check(Some(0), runs(&failed[0]), SIGTERM, false, None);
-        check(Some(0), Part::Over, SIGTERM, false, None);
-        check(Some(0), Part::Ahead, SIGTERM, false, None);
-        check(Some(0), Part::Runs(None), SIGTERM, false, Some(terminated));
-        check(None, Part::Runs(None), SIGTERM, false, Some(&format!("{terminated}; send it again to end at once")));
-        check(None, Part::Runs(None), SIGTERM, true, None);
+        check(Some(0), RunPhase::Over, SIGTERM, false, None);
+        check(Some(0), RunPhase::Ahead, SIGTERM, false, None);
+        check(Some(0), RunPhase::Runs(None), SIGTERM, false, Some(terminated));
+        check(None, RunPhase::Runs(None), SIGTERM, false, Some(&format!("{terminated}; send it again to end at once")));
+        check(None, RunPhase::Runs(None), SIGTERM, true, None);
         check(Some(0), runs(&pair[0]), SIGINT, false, Some(interrupted));
         check(Some(1), runs(&pair[1]), SIGINT, false, None);
         check(Some(0), runs(&failed[0]), SIGINT, false, None);
         check(Some(0), runs(&pair[0]), SIGINT, true, None);
-        check(None, Part::Ahead, SIGINT, false, Some(interrupted));
+        check(None, RunPhase::Ahead, SIGINT, false, Some(interrupted));
     }
 
     #[test]

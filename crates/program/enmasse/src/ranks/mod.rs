@@ -107,11 +107,11 @@ impl Rank {
             Ok(kind) => Some(Devices::taken(kind, DeviceSelection::Count(1))),
             Err(line) => {
                 line.filter(|_| speaks).iter().for_each(say);
-                is_asked.then(|| Devices::taken(settings::usual_kind(), DeviceSelection::Count(1)))
+                is_asked.then(|| Devices::taken(settings::default_kind(), DeviceSelection::Count(1)))
             }
         };
         // If the CPU refuses a setting, it does so here, as in [`settings::finish`].
-        if settings::kind(&config.program) == settings::usual_kind() {
+        if settings::kind(&config.program) == settings::default_kind() {
             settings::device(config, settings::alone()).map(drop)
         } else {
             Ok(())

@@ -120,7 +120,7 @@ impl Reporter {
     pub fn done(mut self, done: &DoneRecord) -> Result<(), Failure> {
         self.tell_skipped();
         if let Some(warning) = self.validations.warning(done) {
-            self.line(Line::Fact, warning);
+            self.line(LineKind::Fact, warning);
         }
         if let Audience::Everybody(output) = &mut self.audience {
             let run = shell_word(&done.run);
@@ -140,7 +140,10 @@ impl Reporter {
             }
         };
         let run = done.run.display();
-        self.line(Line::Figure, format!("done in {:.1} s: {best}; peak memory {memory}; {run}: {files}", done.seconds));
+        self.line(
+            LineKind::Figure,
+            format!("done in {:.1} s: {best}; peak memory {memory}; {run}: {files}", done.seconds),
+        );
         match self.audience {
             Audience::Everybody(mut output) => {
                 output.json(RunEvent::Done(done).to_line());
@@ -159,7 +162,7 @@ impl Reporter {
             true => format!("stopped in epoch {}, after {images}; continue with: {command}", epoch + 1),
             false => format!("stopped in the test at the end; continue with: {command}"),
         };
-        self.line(Line::Command, text);
+        self.line(LineKind::Command, text);
         match self.audience {
             Audience::Everybody(mut output) => {
                 output.json(RunEvent::Stopped(&StoppedRecord { epoch, samples, run: run.to_owned() }).to_line());
@@ -180,7 +183,7 @@ impl Reporter {
     /// Prints the images that were skipped, if there are any.
     fn tell_skipped(&mut self) {
         if let Some(line) = self.skipped.line() {
-            self.line(Line::Fact, line);
+            self.line(LineKind::Fact, line);
         }
     }
 
@@ -197,17 +200,17 @@ impl Reporter {
         }
     }
 
-    fn line(&mut self, kind: Line, text: String) {
+    fn line(&mut self, kind: LineKind, text: String) {
         if let Some(log) = &mut self.log {
             log.line(&text);
         }
         match (&mut self.audience, kind) {
-            (Audience::Everybody(_), Line::Fact) => say_block(fitted(&text, screen::width())),
-            (Audience::Everybody(output), Line::Figure) => {
+            (Audience::Everybody(_), LineKind::Fact) => say_block(fitted(&text, screen::width())),
+            (Audience::Everybody(output), LineKind::Figure) => {
                 let width = screen::width().filter(|_| output.is_json() || io::stdout().is_terminal());
                 output.block(fitted(&text, width));
             }
-            (Audience::Everybody(output), Line::Command) => output.text(text),
+            (Audience::Everybody(output), LineKind::Command) => output.text(text),
             (Audience::Marked(rank), _) => say(format_args!("[rank {rank}] {text}")),
             (Audience::Nobody, _) => {}
         }
@@ -240,7 +243,7 @@ fn fitted(text: &str, width: Option<usize>) -> String {
 
 /// The kind of a line.
 #[derive(Clone, Copy)]
-enum Line {
+enum LineKind {
     /// For people, besides the figures.
     Fact,
     /// A result.
@@ -253,7 +256,7 @@ impl Callback for Reporter {
     fn on_fit_start(&mut self, started: &Started, _: &mut Control) -> CallbackResult {
         self.log.iter_mut().for_each(RankLog::open);
         let lines = self.introduction.drain(..).chain(facts(started)).chain(self.settings.take()).collect::<Vec<_>>();
-        lines.into_iter().for_each(|line| self.line(Line::Fact, line));
+        lines.into_iter().for_each(|line| self.line(LineKind::Fact, line));
         let (global_batch, validation) = (started.global_batch as u64, started.validation_samples as u64);
         self.validations.begin(&started.classes);
         self.world_size = started.world_size;
@@ -290,7 +293,7 @@ impl Callback for Reporter {
             self.step(&StepRecord::from(progress));
         }
         if let Some(line) = progress.loss_scale.and_then(|loss_scale| self.skips.step(loss_scale)) {
-            self.line(Line::Fact, line);
+            self.line(LineKind::Fact, line);
         }
         let (now, is_new) = (Instant::now(), self.meter.is_new_part(progress));
         let view = self.meter.step(progress, now);
@@ -305,13 +308,13 @@ impl Callback for Reporter {
 
     fn on_straggler(&mut self, epoch: u64, straggler: &Straggler, _: &mut Control) -> CallbackResult {
         if let Some(line) = self.stragglers.line(epoch, straggler) {
-            self.line(Line::Fact, line);
+            self.line(LineKind::Fact, line);
         }
         Ok(())
     }
 
     fn on_trace(&mut self, traced: &Traced, _: &mut Control) -> CallbackResult {
-        traced::lines(traced).into_iter().for_each(|line| self.line(Line::Fact, line));
+        traced::lines(traced).into_iter().for_each(|line| self.line(LineKind::Fact, line));
         Ok(())
     }
 
@@ -321,7 +324,7 @@ impl Callback for Reporter {
     }
 
     fn on_test_end(&mut self, record: &TestRecord, _: &mut Control) -> CallbackResult {
-        self.line(Line::Figure, test_line(record));
+        self.line(LineKind::Figure, test_line(record));
         if let Audience::Everybody(output) = &mut self.audience {
             output.json(RunEvent::Test(record).to_line());
         }
@@ -341,7 +344,10 @@ impl Reporter {
     fn step(&mut self, record: &StepRecord) {
         let StepRecord { epoch, step, loss, learning_rate, images_per_second, .. } = *record;
         let (place, rate) = (format!("epoch {}/{}", epoch + 1, self.course.epochs), short(learning_rate));
-        self.line(Line::Figure, format!("{place}  step {step}  loss {loss:.4}  lr {rate}{}", speed(images_per_second)));
+        self.line(
+            LineKind::Figure,
+            format!("{place}  step {step}  loss {loss:.4}  lr {rate}{}", speed(images_per_second)),
+        );
         if let Audience::Everybody(output) = &mut self.audience {
             output.json(RunEvent::Step(record).to_line());
         }
@@ -350,18 +356,18 @@ impl Reporter {
     fn epoch(&mut self, record: &EpochRecord) {
         let epochs = self.course.epochs;
         let balanced = self.validations.epoch(record);
-        epoch_lines(record, balanced, epochs).into_iter().for_each(|line| self.line(Line::Figure, line));
+        epoch_lines(record, balanced, epochs).into_iter().for_each(|line| self.line(LineKind::Figure, line));
         if record.converted > 0 && !std::mem::replace(&mut self.told_converted, true) {
             let images = counted(record.converted as usize, "image");
             let line =
                 format!("converted: {images} of this epoch to RGB; --no-convert-rgb refuses images that are not RGB");
-            self.line(Line::Fact, line);
+            self.line(LineKind::Fact, line);
         }
         if let Some(line) = self.data_bound.epoch(record, ProcessorTime::gather()) {
-            self.line(Line::Fact, line);
+            self.line(LineKind::Fact, line);
         }
         if let Some(line) = record.straggler.as_ref().and_then(|found| self.stragglers.line(record.epoch, found)) {
-            self.line(Line::Fact, line);
+            self.line(LineKind::Fact, line);
         }
         if let Audience::Everybody(output) = &mut self.audience {
             output.json(RunEvent::Epoch(record).to_line());

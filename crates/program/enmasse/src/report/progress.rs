@@ -32,7 +32,7 @@ pub struct Course {
 pub struct Meter {
     course: Course,
     /// The part under way.
-    part: Option<Part>,
+    part: Option<RunPart>,
     /// When its first step was done, and the images done by then.
     first: Option<(Instant, u64)>,
     /// Images of an epoch's training.
@@ -44,16 +44,16 @@ pub struct Meter {
 
 /// A part of a run: an epoch, its validation, or an evaluation that belongs to no epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
+struct RunPart {
     epoch: u64,
     is_of_epochs: bool,
     validating: bool,
 }
 
-impl Part {
+impl RunPart {
     fn of(progress: &Progress) -> Self {
         let Progress { epoch, epochs, validating, .. } = *progress;
-        Part { epoch, is_of_epochs: epochs > 0, validating }
+        RunPart { epoch, is_of_epochs: epochs > 0, validating }
     }
 }
 
@@ -87,13 +87,13 @@ impl Meter {
 
     /// Whether this step is the first one of a part.
     pub fn is_new_part(&self, progress: &Progress) -> bool {
-        self.part != Some(Part::of(progress))
+        self.part != Some(RunPart::of(progress))
     }
 
     /// Takes in a step that was done at `now`.
     pub fn step(&mut self, progress: &Progress, now: Instant) -> ProgressLine {
         if self.is_new_part(progress) {
-            self.part = Some(Part::of(progress));
+            self.part = Some(RunPart::of(progress));
             self.first = None;
         }
         let known = if progress.validating { &mut self.validation } else { &mut self.training };
@@ -141,8 +141,8 @@ impl Meter {
     }
 
     fn what(&self) -> String {
-        let of_epochs = |part: &Part| part.is_of_epochs && self.course.epochs > 0;
-        let Some(Part { epoch, validating, .. }) = self.part.filter(of_epochs) else {
+        let of_epochs = |part: &RunPart| part.is_of_epochs && self.course.epochs > 0;
+        let Some(RunPart { epoch, validating, .. }) = self.part.filter(of_epochs) else {
             return "evaluation".to_owned();
         };
         format!("epoch {}/{}{}", epoch + 1, self.course.epochs, if validating { " validation" } else { "" })

@@ -1,6 +1,6 @@
 //! What a run says of a rank that the others wait for: which, how long, at what, and whether it was faster before.
 
-use enmasse_train::{Straggler, Work};
+use enmasse_train::{Bottleneck, Straggler};
 use enmasse_wording::one_line;
 
 /// A line about the same rank and work follows only if it has become this many times slower since.
@@ -25,9 +25,9 @@ impl Stragglers {
         self.told = Some(straggler.clone());
         let Straggler { rank, host, work, times, waited, past } = straggler;
         let (work, remedy) = match work {
-            Work::Data => ("waiting for images", "its loader threads and the disk that it reads from"),
-            Work::Compute => ("computing", "other programs on its cores or its GPU, and at their clock rates"),
-            Work::Other => ("with checkpoints or callbacks", "the disk of the run folder, and at its callbacks"),
+            Bottleneck::Data => ("waiting for images", "its loader threads and the disk that it reads from"),
+            Bottleneck::Compute => ("computing", "other programs on its cores or its GPU, and at their clock rates"),
+            Bottleneck::Other => ("with checkpoints or callbacks", "the disk of the run folder, and at its callbacks"),
         };
         let history = match past {
             Some(past) if *past >= SLOWER => format!(", and was {past:.1} times faster before"),
@@ -47,13 +47,13 @@ mod tests {
     use super::*;
     use crate::output::screen::wrap;
 
-    fn straggler(rank: usize, work: Work, times: f64, past: Option<f64>) -> Straggler {
+    fn straggler(rank: usize, work: Bottleneck, times: f64, past: Option<f64>) -> Straggler {
         Straggler { rank, host: "node7".into(), work, times, waited: 0.44, past }
     }
 
     #[test]
     fn lines() {
-        let check = |work: Work, past: Option<f64>, expected: &str| {
+        let check = |work: Bottleneck, past: Option<f64>, expected: &str| {
             let line = Stragglers::default().line(3, &straggler(5, work, 1.83, past)).unwrap();
             assert_eq!(wrap(&line, 80), expected);
         };
@@ -61,27 +61,27 @@ mod tests {
            waited 44 % of the time for it; it lost the time computing, and was
            1.8 times faster before: look at other programs on its cores or its
            GPU, and at their clock rates";
-        check(Work::Compute, Some(1.81), slower);
+        check(Bottleneck::Compute, Some(1.81), slower);
         let always = "straggler: in epoch 4, rank 5 on node7 took 1.8 times as long as the others, who
            waited 44 % of the time for it; it lost the time waiting for images,
            and was never faster: look at its loader threads and the disk that it
            reads from";
-        check(Work::Data, Some(1.05), always);
+        check(Bottleneck::Data, Some(1.05), always);
         let first = "straggler: in epoch 4, rank 5 on node7 took 1.8 times as long as the others, who
            waited 44 % of the time for it; it lost the time with checkpoints or
            callbacks: look at the disk of the run folder, and at its callbacks";
-        check(Work::Other, None, first);
+        check(Bottleneck::Other, None, first);
     }
 
     #[test]
     fn a_line_where_it_is_news() {
-        let check = |found: &[(usize, Work, f64)], told: &[usize]| {
+        let check = |found: &[(usize, Bottleneck, f64)], told: &[usize]| {
             let mut stragglers = Stragglers::default();
             let mut tell = |&(rank, work, times)| stragglers.line(0, &straggler(rank, work, times, None)).is_some();
             let lines: Vec<usize> = (0..).zip(found).filter(|(_, found)| tell(found)).map(|(index, _)| index).collect();
             assert_eq!(lines, told, "{found:?}");
         };
-        use Work::{Compute, Data};
+        use Bottleneck::{Compute, Data};
         check(&[(1, Data, 2.0), (1, Data, 2.9), (1, Data, 3.0), (1, Data, 4.0)], &[0, 2]);
         check(&[(1, Data, 2.0), (2, Data, 2.0), (1, Data, 2.0), (1, Compute, 2.0), (1, Compute, 1.5)], &[0, 1, 2, 3]);
     }

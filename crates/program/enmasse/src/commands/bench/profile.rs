@@ -3,24 +3,24 @@
 use std::fmt::Write;
 
 use enmasse_device::{Device, DeviceError, Program};
-use enmasse_graph::{Mode, Plan, Work};
+use enmasse_graph::{Cost, Mode, Plan};
 use serde_json::{Value, json};
 
 /// Number of instructions listed; the rest is only in the sums.
 const LISTED: usize = 40;
 
 /// One instruction, or several of one kind.
-struct Entry {
+struct ProfileEntry {
     name: String,
     count: usize,
     seconds: f64,
-    work: Work,
+    cost: Cost,
 }
 
 /// The average times of a step's instructions.
 pub struct Profile {
-    entries: Vec<Entry>,
-    kinds: Vec<Entry>,
+    entries: Vec<ProfileEntry>,
+    kinds: Vec<ProfileEntry>,
 }
 
 impl Profile {
@@ -31,20 +31,19 @@ impl Profile {
         };
         let algorithms = device.algorithms(plan)?;
         let times = program.profile(mode);
-        let (mut entries, mut kinds): (Vec<Entry>, Vec<Entry>) = (Vec::new(), Vec::new());
+        let (mut entries, mut kinds): (Vec<ProfileEntry>, Vec<ProfileEntry>) = (Vec::new(), Vec::new());
         for ((node, algorithm), time) in plan.instructions.iter().zip(&algorithms).zip(times) {
             let kind = format!("{} {algorithm}", node.op.name());
-            let (seconds, work) = (time.as_secs_f64() / steps.max(1) as f64, plan.work(node));
+            let (seconds, cost) = (time.as_secs_f64() / steps.max(1) as f64, plan.cost(node));
             let name = format!("{kind:<36} {:<14} {}", shape(plan, node), node.layer);
-            entries.push(Entry { name, count: 1, seconds, work });
+            entries.push(ProfileEntry { name, count: 1, seconds, cost });
             match kinds.iter_mut().find(|entry| entry.name == kind) {
                 Some(entry) => {
                     entry.count += 1;
                     entry.seconds += seconds;
-                    entry.work.flops += work.flops;
-                    entry.work.bytes += work.bytes;
+                    entry.cost = entry.cost.plus(cost);
                 }
-                None => kinds.push(Entry { name: kind, count: 1, seconds, work }),
+                None => kinds.push(ProfileEntry { name: kind, count: 1, seconds, cost }),
             }
         }
         [&mut entries, &mut kinds].into_iter().for_each(|list| list.sort_by(|a, b| b.seconds.total_cmp(&a.seconds)));
@@ -58,13 +57,13 @@ impl Profile {
     /// One object per instruction, the longest first.
     pub fn json(&self) -> Value {
         let total = self.total();
-        let object = |entry: &Entry| {
+        let object = |entry: &ProfileEntry| {
             json!({
                 "instruction": entry.name.split_whitespace().collect::<Vec<_>>().join(" "),
                 "ms": entry.seconds * 1e3,
                 "percent": 100.0 * entry.seconds / total,
-                "gflops": rate(entry.work.flops, entry.seconds),
-                "gigabytes_per_second": rate(entry.work.bytes, entry.seconds),
+                "gflops": rate(entry.cost.flops, entry.seconds),
+                "gigabytes_per_second": rate(entry.cost.bytes, entry.seconds),
             })
         };
         self.entries.iter().map(object).collect()
@@ -75,7 +74,7 @@ impl Profile {
     pub fn table(&self) -> String {
         let total = self.total();
         let mut text = format!("{:>9} {:>6} {:>9} {:>7}\n", "ms", "%", "GFLOP/s", "GB/s");
-        let mut line = |entry: &Entry, count: &str| {
+        let mut line = |entry: &ProfileEntry, count: &str| {
             let seconds = entry.seconds;
             // Writing to a string does not fail.
             let _ = writeln!(
@@ -83,23 +82,21 @@ impl Profile {
                 "{:>9.3} {:>6.1} {:>9} {:>7.1}  {}{count}",
                 seconds * 1e3,
                 100.0 * seconds / total,
-                if entry.work.flops > 0 { format!("{:.0}", rate(entry.work.flops, seconds)) } else { String::new() },
-                rate(entry.work.bytes, seconds),
+                if entry.cost.flops > 0 { format!("{:.0}", rate(entry.cost.flops, seconds)) } else { String::new() },
+                rate(entry.cost.bytes, seconds),
                 entry.name,
             );
         };
         self.kinds.iter().for_each(|entry| line(entry, &format!(" x {}", entry.count)));
-        let sum = Entry { name: "all instructions\n".into(), count: 1, seconds: total, work: self.work() };
+        let sum = ProfileEntry {
+            name: "all instructions\n".into(),
+            count: 1,
+            seconds: total,
+            cost: self.kinds.iter().map(|entry| entry.cost).fold(Cost::default(), Cost::plus),
+        };
         line(&sum, "");
         self.entries.iter().take(LISTED).for_each(|entry| line(entry, ""));
         text
-    }
-
-    fn work(&self) -> Work {
-        self.kinds.iter().fold(Work::default(), |sum, entry| Work {
-            flops: sum.flops + entry.work.flops,
-            bytes: sum.bytes + entry.work.bytes,
-        })
     }
 }
 
@@ -121,8 +118,8 @@ mod tests {
     #[test]
     fn tables_and_objects() {
         let entry = |name: &str, count, seconds, flops| {
-            let work = Work { flops, bytes: 4_000_000 };
-            Entry { name: name.into(), count, seconds, work }
+            let cost = Cost { flops, bytes: 4_000_000 };
+            ProfileEntry { name: name.into(), count, seconds, cost }
         };
         let profile = Profile {
             entries: vec![entry("conv2d direct  3x3 a", 1, 0.003, 6_000_000_000), entry("relu 8 b", 1, 0.001, 0)],

@@ -87,7 +87,7 @@ fn list(values: &[f64]) -> String {
 
 /// What the training part is like.
 #[derive(Default)]
-struct Found {
+struct PartStatistics {
     moments: Moments,
     /// The readable images.
     samples: usize,
@@ -96,7 +96,7 @@ struct Found {
     sizes: BTreeMap<(usize, usize), usize>,
 }
 
-impl Found {
+impl PartStatistics {
     /// `32x32`, or the extremes by the number of pixels and the most frequent size.
     fn sizes_in_words(&self) -> String {
         let sizes = || self.sizes.iter().map(|(&(width, height), &count)| (width, height, count));
@@ -104,9 +104,9 @@ impl Found {
         let (smallest, largest) = (sizes().min_by_key(area), sizes().max_by_key(area));
         match (smallest, largest, sizes().max_by_key(|&(.., count)| count)) {
             (Some((width, height, _)), ..) if self.sizes.len() == 1 => format!("{width}x{height}"),
-            (Some((w, h, _)), Some((width, height, _)), Some((usual_width, usual_height, count))) => {
+            (Some((w, h, _)), Some((width, height, _)), Some((frequent_width, frequent_height, count))) => {
                 let percent = (100 * count + self.samples / 2) / self.samples;
-                let usual = format!(", most often {usual_width}x{usual_height} ({percent} %)");
+                let usual = format!(", most often {frequent_width}x{frequent_height} ({percent} %)");
                 format!("{w}x{h} to {width}x{height}{}", if percent >= TELLING { &usual } else { "" })
             }
             _ => "no images".to_owned(),
@@ -115,13 +115,13 @@ impl Found {
 }
 
 /// An image's size, and the sums over its pixels.
-type Look = Result<((usize, usize), Moments), DataError>;
+type ImageMoments = Result<((usize, usize), Moments), DataError>;
 
 /// Reads the training part.
-fn look(opened: &Opened, transform: &EvalTransform) -> Result<Found, Failure> {
+fn look(opened: &Opened, transform: &EvalTransform) -> Result<PartStatistics, Failure> {
     let Opened { config, data, .. } = opened;
     let (train, transform) = (data.train.clone(), transform.clone());
-    let look = move |index: usize, view: &mut ImageRegion| -> Look {
+    let look = move |index: usize, view: &mut ImageRegion| -> ImageMoments {
         train.read_part(index, &RegionRequest::whole, view)?;
         let image = view.image();
         let mut shown = vec![0; transform.size * transform.size * 3];
@@ -129,8 +129,8 @@ fn look(opened: &Opened, transform: &EvalTransform) -> Result<Found, Failure> {
         Ok(((image.width(), image.height()), Moments::of(&shown)))
     };
     let skips = config.train.bad_samples() != OnBadSample::Error;
-    let (mut found, mut scan) = (Found::default(), Scan::new("reading", data.train.len()));
-    let take = |index: usize, look: Look| {
+    let (mut found, mut scan) = (PartStatistics::default(), Scan::new("reading", data.train.len()));
+    let take = |index: usize, look: ImageMoments| {
         scan.step();
         match look {
             Ok((size, moments)) => {
@@ -166,7 +166,7 @@ mod tests {
         let check = |sizes: &[(usize, usize, usize)], expected: &str| {
             let samples = sizes.iter().map(|size| size.2).sum();
             let sizes = sizes.iter().map(|&(width, height, count)| ((width, height), count)).collect();
-            assert_eq!(Found { samples, sizes, ..Found::default() }.sizes_in_words(), expected);
+            assert_eq!(PartStatistics { samples, sizes, ..PartStatistics::default() }.sizes_in_words(), expected);
         };
         check(&[], "no images");
         check(&[(32, 32, 7)], "32x32");

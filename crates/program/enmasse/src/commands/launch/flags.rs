@@ -105,12 +105,12 @@ pub fn command(name: &'static str) -> Command {
 }
 
 /// The given flags, from the command line or from variables.
-pub struct Given<'a> {
+pub struct GivenFlags<'a> {
     pub matches: &'a ArgMatches,
     pub environment: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
-impl Given<'_> {
+impl GivenFlags<'_> {
     /// The value of a flag as parsed by `read`. An error names its place and the expected form.
     pub fn value<T>(
         &self,

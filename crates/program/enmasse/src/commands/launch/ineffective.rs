@@ -3,13 +3,13 @@
 
 use enmasse_launch::Nodes;
 
-use super::flags::Given;
+use super::flags::GivenFlags;
 use super::timing;
 use super::topology::Topology;
 use crate::failure::Failure;
 
 /// The circumstances of a launch that decide whether a flag has an effect.
-struct Surroundings {
+struct LaunchSurroundings {
     is_standalone: bool,
     /// Whether nodes meet, or are several nodes numbered by hand.
     meets: bool,
@@ -22,7 +22,7 @@ struct Surroundings {
 }
 
 /// Flags, the circumstances in which they have no effect, and the reason.
-type Rule = (&'static [&'static str], fn(&Surroundings) -> bool, &'static str);
+type Rule = (&'static [&'static str], fn(&LaunchSurroundings) -> bool, &'static str);
 
 const NUMBERED: &str = "nodes that are numbered by hand do not meet";
 
@@ -48,11 +48,11 @@ const RULES: &[Rule] = &[
 ];
 
 /// A line for each given flag that has no effect.
-pub fn without_effect(given: &Given<'_>, topology: &Topology) -> Result<Vec<String>, Failure> {
+pub fn without_effect(given: &GivenFlags<'_>, topology: &Topology) -> Result<Vec<String>, Failure> {
     let is_given = |name: &str| given.text(name).map(|text| text.is_some_and(|(_, text)| !text.is_empty()));
     let is_standalone = given.is_on("standalone")?;
     let is_static = !is_standalone && given.text("rdzv-backend")?.is_some_and(|(_, text)| text == "static");
-    let surroundings = Surroundings {
+    let surroundings = LaunchSurroundings {
         is_standalone,
         meets: matches!(topology, Topology::Meeting(_)),
         is_numbered: matches!(topology, Topology::Static(nodes) if nodes.count > 1),
@@ -86,7 +86,7 @@ mod tests {
         let check = |line: &str, expected: &[&str]| {
             let words = std::iter::once("launch").chain(line.split_whitespace()).chain(["program"]);
             let matches = super::super::command("launch").try_get_matches_from(words).unwrap();
-            let given = Given { matches: &matches, environment: &|_| None };
+            let given = GivenFlags { matches: &matches, environment: &|_| None };
             assert_eq!(Options::read(&given).unwrap().warnings, expected, "{line}");
         };
         check("-n 2 --max-restarts 1 --role r --tee 3 --duplicate-stdout-filters a", &[]);

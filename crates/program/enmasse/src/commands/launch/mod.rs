@@ -15,7 +15,7 @@ use enmasse_launch::{Job, Outcome, Timing, new_run_id, write_error_file};
 
 pub use flags::command;
 
-use self::flags::Given;
+use self::flags::GivenFlags;
 use self::options::Options;
 use self::topology::Topology;
 use crate::failure::Failure;
@@ -28,7 +28,7 @@ const JOIN_TIMEOUT: &str = "ENMASSE_JOIN_TIMEOUT";
 /// Runs the command. `use_env` is the default of `--use-env`.
 pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
     let environment = |name: &str| std::env::var_os(name);
-    let given = Given { matches, environment: &environment };
+    let given = GivenFlags { matches, environment: &environment };
     let options = Options::read(&given)?;
     options.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
     let use_env = matches.get_one::<String>("use-env").map_or(use_env, |text| text == "true");
@@ -77,7 +77,7 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
 }
 
 /// The options that are common to every attempt.
-fn job(given: &Given<'_>, options: &Options, use_env: bool) -> Result<Job, Failure> {
+fn job(given: &GivenFlags<'_>, options: &Options, use_env: bool) -> Result<Job, Failure> {
     let mut job = program::job(given, options.local_world_size, use_env)?
         .max_restarts(options.max_restarts)
         .grace(options.shutdown_timeout)

@@ -7,14 +7,14 @@ use std::time::Duration;
 use enmasse_launch::Nodes;
 use enmasse_wording::shell_word;
 
-use super::flags::{FLAGS, Given};
+use super::flags::{FLAGS, GivenFlags};
 use super::topology::Topology;
 
 /// Flags of which a command line for another node has none.
 const PREVIEWS: [&str; 2] = ["print-env", "dry-run"];
 
 /// What to run on each node to start the job by hand, with a line before that says so; nothing for a single node.
-pub fn by_hand(given: &Given<'_>, topology: &Topology) -> Vec<String> {
+pub fn by_hand(given: &GivenFlags<'_>, topology: &Topology) -> Vec<String> {
     // Nothing else that nodes need is on no command line.
     const SECRET: &str = "with one ENMASSE_TOKEN, or --out in a folder that all nodes see";
     match topology {
@@ -38,7 +38,7 @@ fn is_loopback(host: &str) -> bool {
 }
 
 /// The lines for standard error.
-pub fn announcement(given: &Given<'_>, nodes: &Nodes, join_timeout: Duration) -> String {
+pub fn announcement(given: &GivenFlags<'_>, nodes: &Nodes, join_timeout: Duration) -> String {
     let Nodes { rank, count, .. } = *nodes;
     let place = nodes.master.as_ref().map_or(String::new(), |(host, port)| format!(" at {host}:{port}"));
     let wait = format!("up to {} s", join_timeout.as_secs_f64());
@@ -55,7 +55,7 @@ pub fn announcement(given: &Given<'_>, nodes: &Nodes, join_timeout: Duration) ->
 }
 
 /// The command line of a node: this one's, with what variables say here. Numbered nodes have their own number.
-fn command(given: &Given<'_>, node: Option<(&Nodes, usize)>) -> String {
+fn command(given: &GivenFlags<'_>, node: Option<(&Nodes, usize)>) -> String {
     let mut words: Vec<OsString> = ["enmasse", "launch"].map(OsString::from).to_vec();
     let endpoint = given.matches.contains_id("rdzv-endpoint");
     for (name, _, value, _) in FLAGS {
@@ -93,11 +93,11 @@ mod tests {
     use super::*;
 
     /// What the lines are for a command line and variables.
-    fn read<R>(line: &str, variables: &[(&str, &str)], body: impl FnOnce(&Given, &Options) -> R) -> R {
+    fn read<R>(line: &str, variables: &[(&str, &str)], body: impl FnOnce(&GivenFlags, &Options) -> R) -> R {
         let words = std::iter::once("launch").chain(line.split(' ')).chain(["train.py", "--out", "a b"]);
         let matches = flags::command("launch").try_get_matches_from(words).unwrap();
         let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
-        let given = Given { matches: &matches, environment: &find };
+        let given = GivenFlags { matches: &matches, environment: &find };
         body(&given, &Options::read(&given).unwrap())
     }
 

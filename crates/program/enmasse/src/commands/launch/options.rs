@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use enmasse_launch::{Binding, LaunchedRank, Logs, MASTER_ADDR, MASTER_PORT, Nodes, Selection, Timing};
 
-use super::flags::Given;
+use super::flags::GivenFlags;
 use super::topology::{Meeting, Topology};
 use super::{ineffective, timing};
 use crate::command_line::settings::cores;
@@ -45,7 +45,7 @@ pub struct Options {
 }
 
 impl Options {
-    pub fn read(given: &Given<'_>) -> Result<Self, Failure> {
+    pub fn read(given: &GivenFlags<'_>) -> Result<Self, Failure> {
         // These values are only checked for validity.
         given.value("monitor-interval", "a number of seconds", seconds)?;
         given.value("start-method", "spawn, fork or forkserver", |text| {
@@ -95,7 +95,7 @@ impl Options {
 }
 
 /// The folder of this run's logs, and the streams that go there.
-pub fn logs(given: &Given<'_>, run_id: &str, ranks: usize) -> Result<Logs, Failure> {
+pub fn logs(given: &GivenFlags<'_>, run_id: &str, ranks: usize) -> Result<Logs, Failure> {
     let streams = "0, 1, 2 or 3, or one of these per local rank, as in 0:3,1:2";
     let redirects = given.value("redirects", streams, Selection::parse)?.unwrap_or_default();
     let tee = given.value("tee", streams, Selection::parse)?.unwrap_or_default();
@@ -130,7 +130,7 @@ pub fn logs(given: &Given<'_>, run_id: &str, ranks: usize) -> Result<Logs, Failu
 }
 
 /// The variable that torchrun reads if the option is not given.
-fn shutdown_timeout_of_torch(given: &Given<'_>) -> Result<u64, Failure> {
+fn shutdown_timeout_of_torch(given: &GivenFlags<'_>) -> Result<u64, Failure> {
     const NAME: &str = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
     let Some(text) = (given.environment)(NAME) else { return Ok(30) };
     let seconds = text.to_str().and_then(|text| number(text.trim(), 0, MAX_SECONDS as usize));
@@ -138,7 +138,7 @@ fn shutdown_timeout_of_torch(given: &Given<'_>) -> Result<u64, Failure> {
     seconds.map(|seconds| seconds as u64).ok_or_else(refusal)
 }
 
-fn local_world_size(given: &Given<'_>) -> Result<usize, Failure> {
+fn local_world_size(given: &GivenFlags<'_>) -> Result<usize, Failure> {
     let expected = format!("auto, cpu, gpu or a whole number from 1 to {MAX_LOCAL_RANKS}");
     let read = |text: &str| match text {
         "auto" => Some(Ok(match gpus(given) {
@@ -158,7 +158,7 @@ fn local_world_size(given: &Given<'_>) -> Result<usize, Failure> {
 }
 
 /// The GPUs that a rank would see: those in CUDA_VISIBLE_DEVICES, or all of the machine.
-fn gpus(given: &Given<'_>) -> usize {
+fn gpus(given: &GivenFlags<'_>) -> usize {
     let device = |entry: std::fs::DirEntry| {
         let name = entry.file_name();
         let number = name.to_str()?.strip_prefix("nvidia")?;
@@ -180,7 +180,7 @@ const OF_NODES: [&str; 6] = ["nnodes", "node-rank", "master-addr", "master-port"
 
 /// The place of this launcher among the tasks of a Slurm step, which start the job's ranks each on its node; `None` outside of such a
 /// step, in a step of one task, and if a flag says which nodes there are.
-fn of_slurm(given: &Given<'_>) -> Result<Option<LaunchedRank>, Failure> {
+fn of_slurm(given: &GivenFlags<'_>) -> Result<Option<LaunchedRank>, Failure> {
     for name in OF_NODES {
         if given.text(name)?.is_some() {
             return Ok(None);
@@ -207,7 +207,7 @@ fn of_slurm(given: &Given<'_>) -> Result<Option<LaunchedRank>, Failure> {
     Ok(Some(place))
 }
 
-fn topology(given: &Given<'_>, timing: Timing) -> Result<Topology, Failure> {
+fn topology(given: &GivenFlags<'_>, timing: Timing) -> Result<Topology, Failure> {
     let expected = format!("N or MIN:MAX, whole numbers from 1 to {MAX_NODES}");
     let (least, most) = given.value("nnodes", &expected, range)?.unwrap_or((1, 1));
     let node_rank = given.value("node-rank", "a node number from 0", |text| number(text, 0, MAX_NODES))?;
@@ -326,7 +326,7 @@ mod tests {
         let words = std::iter::once("launch").chain(line.split_whitespace()).chain(["program"]);
         let matches = command("launch").try_get_matches_from(words).map_err(|error| error.to_string())?;
         let environment = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
-        let given = Given { matches: &matches, environment: &environment };
+        let given = GivenFlags { matches: &matches, environment: &environment };
         Options::read(&given).map_err(|failure| failure.message().to_owned())
     }
 
@@ -487,7 +487,7 @@ mod tests {
         let count = |list: &str| {
             let environment = |name: &str| (name == "CUDA_VISIBLE_DEVICES").then(|| list.into());
             let matches = command("launch").try_get_matches_from(["launch", "program"]).unwrap();
-            gpus(&Given { matches: &matches, environment: &environment })
+            gpus(&GivenFlags { matches: &matches, environment: &environment })
         };
         // An empty list hides all GPUs.
         for list in ["", "-1", "-1,0"] {

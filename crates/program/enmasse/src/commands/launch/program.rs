@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use enmasse_launch::Job;
 use rustix::fs::{Access, access};
 
-use super::flags::Given;
+use super::flags::GivenFlags;
 use crate::failure::Failure;
 
 /// Adds program and arguments to a job of `ranks`. Unless `use_env`, every rank gets `--local-rank=N` as its script's first
 /// argument.
-pub fn job(given: &Given<'_>, ranks: usize, use_env: bool) -> Result<Job, Failure> {
+pub fn job(given: &GivenFlags<'_>, ranks: usize, use_env: bool) -> Result<Job, Failure> {
     let mut words = given.matches.get_many::<OsString>("program").into_iter().flatten().cloned();
     let program = words.next().unwrap_or_default();
     if program.as_encoded_bytes().starts_with(b"-") {
@@ -108,7 +108,7 @@ mod tests {
         let words = std::iter::once("launch").chain(line.split_whitespace());
         let matches = command("launch").try_get_matches_from(words).map_err(|error| error.to_string())?;
         let environment = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
-        let given = Given { matches: &matches, environment: &environment };
+        let given = GivenFlags { matches: &matches, environment: &environment };
         let job = job(&given, 2, use_env).map_err(|failure| failure.message().to_owned())?;
         let rank = enmasse_launch::plan(&job).unwrap().1.remove(1);
         let words = std::iter::once(&rank.program).chain(&rank.arguments);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use enmasse_launch::Timing;
 
-use super::flags::Given;
+use super::flags::GivenFlags;
 use crate::failure::Failure;
 
 /// Keys that have an effect: the first two wherever ranks join, the others where nodes meet at an endpoint.
@@ -22,7 +22,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
 ];
 
 /// The values of `--rdzv-conf`, and a line for each key that has no effect.
-pub fn read(given: &Given<'_>) -> Result<(Timing, Vec<String>), Failure> {
+pub fn read(given: &GivenFlags<'_>) -> Result<(Timing, Vec<String>), Failure> {
     let pairs = given.value("rdzv-conf", "KEY=VALUE,KEY=VALUE", pairs)?.unwrap_or_default();
     let mut timing = Timing::default();
     let (mut interval, mut attempts, mut warnings) = (None, None, Vec::new());
@@ -56,7 +56,7 @@ pub fn read(given: &Given<'_>) -> Result<(Timing, Vec<String>), Failure> {
 }
 
 /// The pairs that matter only where nodes meet at an endpoint.
-pub fn of_meetings(given: &Given<'_>) -> Result<Vec<String>, Failure> {
+pub fn of_meetings(given: &GivenFlags<'_>) -> Result<Vec<String>, Failure> {
     let pairs = given.value("rdzv-conf", "KEY=VALUE,KEY=VALUE", pairs)?.unwrap_or_default();
     let of_meetings = pairs.iter().filter(|(key, _)| KEYS[2..].contains(&key.as_str()));
     Ok(of_meetings.map(|(key, value)| format!("{key}={value}")).collect())
@@ -78,7 +78,7 @@ mod tests {
     fn of(text: &str) -> Result<(Timing, Vec<String>), String> {
         let matches =
             super::super::command("launch").try_get_matches_from(["launch", "--rdzv-conf", text, "program"]).unwrap();
-        let given = Given { matches: &matches, environment: &|_| None };
+        let given = GivenFlags { matches: &matches, environment: &|_| None };
         read(&given).map_err(|failure| failure.message().to_owned())
     }
 

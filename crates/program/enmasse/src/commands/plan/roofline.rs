@@ -7,7 +7,7 @@ use enmasse_cuda::roofline::{Bound, Gpu, Time};
 use enmasse_graph::Plan;
 
 /// The instructions of one kind.
-struct Kind {
+struct OpTotal {
     name: &'static str,
     count: usize,
     of_matmuls: usize,
@@ -19,7 +19,7 @@ struct Kind {
 pub fn table(plan: &Plan, gpu: &Gpu) -> Result<String, CudaError> {
     let times = gpu.roofline(plan)?;
     let mut text = format!("{:>9} {:>9} {:>9}  {:<8}\n", "us", "MB", "GFLOP", "bound");
-    let mut kinds: Vec<Kind> = Vec::new();
+    let mut kinds: Vec<OpTotal> = Vec::new();
     for ((node, time), index) in plan.instructions.iter().zip(times).zip(0..) {
         let Some(Time { work, bound, seconds }) = time else { continue };
         let flops = if work.flops > 0 { format!("{:.3}", work.flops as f64 / 1e9) } else { String::new() };
@@ -37,14 +37,14 @@ pub fn table(plan: &Plan, gpu: &Gpu) -> Result<String, CudaError> {
                 (kind.count, kind.of_matmuls) = (kind.count + 1, kind.of_matmuls + of_matmuls);
                 kind.seconds += seconds;
             }
-            None => kinds.push(Kind { name: node.op.name(), count: 1, of_matmuls, seconds }),
+            None => kinds.push(OpTotal { name: node.op.name(), count: 1, of_matmuls, seconds }),
         }
     }
     kinds.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     let total: f64 = kinds.iter().map(|kind| kind.seconds).sum();
     let images = |seconds: f64| if seconds > 0.0 { format!("{:.0}", plan.batch as f64 / seconds) } else { "-".into() };
     let _ = writeln!(text, "\n{:>9} {:>6} {:>9} {:>6} {:>9}  kind", "us", "%", "without", "count", "matmuls");
-    for Kind { name, count, of_matmuls, seconds } in &kinds {
+    for OpTotal { name, count, of_matmuls, seconds } in &kinds {
         let (micros, percent, without) = (seconds * 1e6, 100.0 * seconds / total, images(total - seconds));
         let _ = writeln!(text, "{micros:>9.1} {percent:>6.1} {without:>9} {count:>6} {of_matmuls:>9}  {name}");
     }

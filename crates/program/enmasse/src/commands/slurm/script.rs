@@ -66,7 +66,7 @@ pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
     let texts = |name: &str| matches.get_many::<String>(name).into_iter().flatten().cloned().collect::<Vec<_>>();
     let count = |name: &str| matches.get_one::<usize>(name).copied();
     let job_name = text("job-name").unwrap_or_else(|| config.train.model.clone());
-    let layout = Layout::of(matches, &config.program)?;
+    let layout = JobLayout::of(matches, &config.program)?;
     let time = text("time").map(|time| time.parse()).transpose().map_err(usage)?;
     let requeue = !matches.get_flag("no-requeue");
     let mut script = Script {
@@ -119,7 +119,7 @@ pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
 }
 
 /// Nodes, ranks and GPUs that fit each other.
-struct Layout {
+struct JobLayout {
     nodes: usize,
     /// Ranks of each node.
     tasks: usize,
@@ -128,7 +128,7 @@ struct Layout {
     gpus_per_node: Option<String>,
 }
 
-impl Layout {
+impl JobLayout {
     /// What the options ask for. A rank computes on one GPU.
     fn of(matches: &ArgMatches, config: &ProgramConfig) -> Result<Self, Failure> {
         let count = |name: &str| matches.get_one::<usize>(name).copied();
@@ -184,7 +184,7 @@ impl Layout {
             }
             _ => text("gpus-per-node").map(|(_, value)| value.to_owned()),
         };
-        Ok(Layout { nodes, tasks: tasks.or(of_gpus).unwrap_or(1), has_gpus: gpus.is_some(), gpus_per_node })
+        Ok(JobLayout { nodes, tasks: tasks.or(of_gpus).unwrap_or(1), has_gpus: gpus.is_some(), gpus_per_node })
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use enmasse_launch::Launcher;
 use enmasse_train::{
-    Devices, LayeredConfig, RUNS, Resume, RunConfig, RunPaths, Source, TrainConfig, TransportKind, locate_run,
+    Devices, LayeredConfig, RUNS, Resume, RunConfig, RunPaths, SettingSource, TrainConfig, TransportKind, locate_run,
 };
 
 use super::typed::Typed;
@@ -56,7 +56,7 @@ impl RunSpec {
         }
         let world_size = config.program.rank_count(cores());
         // The effective configuration includes the machine's defaults.
-        config.program.devices.get_or_insert_with(|| Devices::new(settings::usual_kind(), world_size));
+        config.program.devices.get_or_insert_with(|| Devices::new(settings::default_kind(), world_size));
         let (local_ranks, is_launched, speaks) = (world_size, false, true);
         Ok(RunSpec { config, layers, folder, world_size, local_ranks, is_launched, speaks })
     }
@@ -96,7 +96,7 @@ impl RunSpec {
         rank.settle(&mut config, &layers, speaks)?;
         config.train.out = Some(out);
         // A rank of a job computes on one device; the run's record has the number of devices.
-        let one = config.program.devices.unwrap_or_else(|| Devices::new(settings::usual_kind(), 1));
+        let one = config.program.devices.unwrap_or_else(|| Devices::new(settings::default_kind(), 1));
         config.program.devices = Some(one.of_run(rank.world_size()));
         Ok(RunSpec {
             config,
@@ -135,7 +135,7 @@ fn lay_saved_run(layers: &mut LayeredConfig, paths: &RunPaths) -> Result<(), Fai
     // The file is the run's, not what the user typed.
     laid.map_err(Failure::error)?;
     match (&layers.config().train.data, layers.source("data")) {
-        (Some(data), Some(Source::Saved(run))) => check_data_of_run(data, run),
+        (Some(data), Some(SettingSource::Saved(run))) => check_data_of_run(data, run),
         _ => Ok(()),
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches};
 use enmasse_launch::process_variable;
-use enmasse_train::{LayeredConfig, RUNS, RunPaths, Source};
+use enmasse_train::{LayeredConfig, RUNS, RunPaths, SettingSource};
 
 use crate::command_line::arguments::path;
 use crate::command_line::launcher_flags::{self, LauncherFlags};
@@ -57,7 +57,7 @@ fn name_run(matches: &ArgMatches, layers: &mut LayeredConfig) -> Result<(), Fail
     if name.as_os_str().is_empty() {
         return Err(Failure::Usage("--name is empty; give a name for the run".to_owned()));
     }
-    if let (Some(out), Some(&Source::CommandLine)) = (&layers.config().train.out, layers.source("out")) {
+    if let (Some(out), Some(&SettingSource::CommandLine)) = (&layers.config().train.out, layers.source("out")) {
         let why = format!("--out {} names the run's folder; leave one of them out", out.display());
         return Err(Failure::Usage(format!("--name {}: {why}", name.display())));
     }

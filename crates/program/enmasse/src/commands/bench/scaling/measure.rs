@@ -18,17 +18,17 @@ use serde_json::json;
 
 use super::simulate::Timeline;
 use crate::commands::bench::{program, time_steps};
-use crate::data::stand_in::{SHAPES_SIZE, usual_classes};
+use crate::data::stand_in::{SHAPES_SIZE, default_classes};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::ranks::Rank;
 
-/// Larger than any file of [`Measured`].
+/// Larger than any file of [`RowMeasurement`].
 const MAX_BYTES: u64 = 1 << 16;
 
 /// What the first rank of a row measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Measured {
+pub struct RowMeasurement {
     /// Over all ranks.
     pub images_per_second: f64,
     /// Shares of the time ([`EpochRecord`]).
@@ -40,7 +40,7 @@ pub struct Measured {
     pub last_memory_bytes: usize,
 }
 
-impl Measured {
+impl RowMeasurement {
     /// Reads what [`Workload::measure`] wrote.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let bytes = read_regular(path, MAX_BYTES);
@@ -51,7 +51,7 @@ impl Measured {
         let figures: [f64; 5] = serde_json::from_slice(&bytes).map_err(|error| failed(&error))?;
         let [images_per_second, data_wait, rank_wait, first, last] = figures;
         let [peak_memory_bytes, last_memory_bytes] = [first, last].map(|bytes| bytes as usize);
-        Ok(Measured { images_per_second, data_wait, rank_wait, peak_memory_bytes, last_memory_bytes })
+        Ok(RowMeasurement { images_per_second, data_wait, rank_wait, peak_memory_bytes, last_memory_bytes })
     }
 
     fn write(self, path: &Path) -> Result<(), Failure> {
@@ -121,7 +121,12 @@ impl Workload {
 
     /// The step of several devices, by the times of its instructions on one, whose speed is known; if the model has batch norm,
     /// also the step with SyncBatchNorm.
-    pub fn timelines(&self, device: &Devices, steps: usize, speed: Measured) -> Result<Vec<(bool, Timeline)>, Failure> {
+    pub fn timelines(
+        &self,
+        device: &Devices,
+        steps: usize,
+        speed: RowMeasurement,
+    ) -> Result<Vec<(bool, Timeline)>, Failure> {
         let mut config = self.config.clone();
         config.program.devices = Some(device.clone());
         let device = Rank::alone().device(&config)?;
@@ -161,7 +166,7 @@ impl Workload {
         let shards = config.train.shard_count(rank.world_size());
         let global_batch = shards * config.train.batch_per_shard(shards);
         let part = |whole: &Arc<dyn Dataset>, steps: usize| -> Arc<dyn Dataset> {
-            Arc::new(Part { count: (steps * global_batch).min(whole.len()), whole: whole.clone() })
+            Arc::new(Subset { count: (steps * global_batch).min(whole.len()), whole: whole.clone() })
         };
         let (train, validation) = (part(&data.train, *steps), part(&data.validation, 1));
         let data = TrainingData { train, validation, split: None, ..data.clone() };
@@ -190,8 +195,8 @@ struct Watch {
 }
 
 impl Watch {
-    fn measured(&self, last_memory_bytes: usize) -> Measured {
-        Measured {
+    fn measured(&self, last_memory_bytes: usize) -> RowMeasurement {
+        RowMeasurement {
             images_per_second: self.record.images_per_second,
             data_wait: self.record.data_wait,
             rank_wait: self.record.rank_wait,
@@ -228,7 +233,7 @@ impl Noise {
         let mut random = RandomStream::new(0, "noise", 0, 0);
         let bytes = (0..(size * size * 3).div_ceil(4)).flat_map(|_| random.next_u32().to_le_bytes());
         let image = Image::new(size, size, bytes.take(size * size * 3).collect())?;
-        Ok(Noise { image, classes: usual_classes(size) })
+        Ok(Noise { image, classes: default_classes(size) })
     }
 }
 
@@ -248,19 +253,19 @@ impl Dataset for Noise {
 }
 
 /// Some samples of a data set, evenly distributed over it.
-struct Part {
+struct Subset {
     whole: Arc<dyn Dataset>,
     count: usize,
 }
 
-impl Part {
+impl Subset {
     fn place(&self, index: usize) -> usize {
         // The matmul may exceed 64 bits.
         (index as u128 * self.whole.len() as u128 / self.count as u128) as usize
     }
 }
 
-impl Dataset for Part {
+impl Dataset for Subset {
     fn len(&self) -> usize {
         self.count
     }
@@ -278,7 +283,7 @@ impl Dataset for Part {
     }
 }
 
-impl Locality for Part {
+impl Locality for Subset {
     fn read_part(
         &self,
         index: usize,

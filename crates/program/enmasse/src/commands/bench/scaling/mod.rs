@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgMatches, Command};
 use enmasse_charts::{ScalingRow, scaling};
 use enmasse_system::files::write_whole;
-use enmasse_train::{DeviceSelection, Devices, LayeredConfig, Setting, Source, StrategyKind};
+use enmasse_train::{DeviceSelection, Devices, LayeredConfig, Setting, SettingSource, StrategyKind};
 
 use crate::command_line::arguments::{DECIDED, SOURCE, count, data, data_as, path, settings_with};
 use crate::command_line::settings::{self, Ranks, cores};
@@ -24,9 +24,9 @@ use crate::output::Output;
 use crate::ranks;
 use crate::ranks::interrupt::Interrupts;
 use crate::ranks::launched::Launched;
-use measure::{Measured, Workload};
+use measure::{RowMeasurement, Workload};
 use simulate::Cluster;
-use table::{Kind, Row};
+use table::{Row, TrainingSetup};
 
 /// The settings that apply to all rows.
 const SETTINGS: &[&str] = &[
@@ -116,7 +116,7 @@ fn join(launched: &Launched, layers: LayeredConfig, steps: usize, result: &Path)
     // The process that started the ranks has spoken.
     let ranks = Ranks::Launched { local_rank: launched.place.local_rank, speaks: false };
     let mut config = settings::finish(layers, ranks)?;
-    let one = config.program.devices.unwrap_or_else(|| Devices::new(settings::usual_kind(), 1));
+    let one = config.program.devices.unwrap_or_else(|| Devices::new(settings::default_kind(), 1));
     config.program.devices = Some(one.of_run(launched.place.world_size));
     let workload = Workload::open(config, steps)?;
     ranks::as_rank(launched, workload.config(), None, |rank| workload.measure(rank, result))
@@ -124,14 +124,14 @@ fn join(launched: &Launched, layers: LayeredConfig, steps: usize, result: &Path)
 
 /// Measures all rows, and prints them.
 fn host(matches: &ArgMatches, layers: LayeredConfig, steps: usize) -> Result<(), Failure> {
-    let given = OF_ROWS.iter().filter(|name| layers.source(name) == Some(&Source::CommandLine));
+    let given = OF_ROWS.iter().filter(|name| layers.source(name) == Some(&SettingSource::CommandLine));
     if let Some(setting) = given.filter_map(|name| Setting::find(name)).next() {
         let reason = "the rows differ in it; leave it out";
         return Err(Failure::Usage(format!("{}: {reason}", setting.flag())));
     }
     let mut config = settings::finish(layers, Ranks::OfMachine)?;
     let most = config.program.rank_count(cores());
-    let devices = config.program.devices.clone().unwrap_or_else(|| Devices::new(settings::usual_kind(), most));
+    let devices = config.program.devices.clone().unwrap_or_else(|| Devices::new(settings::default_kind(), most));
     // A device is the same in all rows.
     config.train.batch = Some(config.train.batch_per_shard(1));
     config.program.threads = Some(config.program.threads_of_rank(cores(), 0, most));
@@ -175,7 +175,7 @@ fn measure(
     output: &mut Output,
 ) -> Result<Row, Failure> {
     output.fact(format_args!("measuring {row}"));
-    let (Kind { devices: count, strategy, sync_bn }, folder) = (row.kind(), Folder::new()?);
+    let (TrainingSetup { devices: count, strategy, sync_bn }, folder) = (row.kind(), Folder::new()?);
     let mut config = workload.config().clone();
     config.program.devices = Some(first(devices, count));
     (config.train.strategy, config.train.sync_bn) = (strategy, sync_bn);
@@ -184,7 +184,7 @@ fn measure(
     let command = || command_line(&workload, steps, &result);
     let interrupts = Some(Interrupts::watch()?);
     ranks::host(count, workload.config(), None, command, interrupts, |rank| workload.measure(rank, &result))?;
-    let row = row.end(Measured::read(&result)?, single);
+    let row = row.end(RowMeasurement::read(&result)?, single);
     output.json(row.json());
     Ok(row)
 }
@@ -203,7 +203,7 @@ fn predict(
     let of_all =
         sizes.iter().flat_map(|size| timelines.iter().map(move |(sync_bn, timeline)| (size, *sync_bn, timeline)));
     let predicted = of_all.map(|(size, sync_bn, timeline)| {
-        let kind = Kind { devices: size.device_count(), sync_bn, ..SINGLE };
+        let kind = TrainingSetup { devices: size.device_count(), sync_bn, ..SINGLE };
         let batch = workload.config().train.batch_per_shard(1) * kind.devices;
         let row = Row::begin(kind).predict(&timeline.run(size), batch, &single);
         output.json(row.json());
@@ -213,14 +213,14 @@ fn predict(
     Ok([vec![single], predicted].concat())
 }
 
-const SINGLE: Kind = Kind { devices: 1, strategy: StrategyKind::Ddp, sync_bn: false };
+const SINGLE: TrainingSetup = TrainingSetup { devices: 1, strategy: StrategyKind::Ddp, sync_bn: false };
 
 /// The rows, in order.
-fn plan(most: usize, has_batch_norm: bool) -> Vec<Kind> {
+fn plan(most: usize, has_batch_norm: bool) -> Vec<TrainingSetup> {
     let doubled = std::iter::successors(Some(2), |count| Some(count * 2)).take_while(|count| *count < most);
-    let counts = doubled.chain((most > 1).then_some(most)).map(|devices| Kind { devices, ..SINGLE });
-    let dp = counts.clone().map(|kind| Kind { strategy: StrategyKind::Dp, ..kind });
-    let ddp = counts.flat_map(|kind| [kind, Kind { sync_bn: true, ..kind }]);
+    let counts = doubled.chain((most > 1).then_some(most)).map(|devices| TrainingSetup { devices, ..SINGLE });
+    let dp = counts.clone().map(|kind| TrainingSetup { strategy: StrategyKind::Dp, ..kind });
+    let ddp = counts.flat_map(|kind| [kind, TrainingSetup { sync_bn: true, ..kind }]);
     std::iter::once(SINGLE).chain(dp).chain(ddp.filter(|kind| has_batch_norm || !kind.sync_bn)).collect()
 }
 
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn rows_of_a_number_of_devices() {
         let check = |most: usize, has_batch_norm: bool, expected: &str| {
-            let row = |kind: Kind| {
+            let row = |kind: TrainingSetup| {
                 let sync_bn = if kind.sync_bn { "+" } else { "" };
                 format!("{}{}{sync_bn}", kind.strategy, kind.devices)
             };

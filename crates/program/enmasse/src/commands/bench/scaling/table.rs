@@ -7,12 +7,12 @@ use enmasse_train::StrategyKind;
 use enmasse_wording::{counted, mebibytes};
 use serde_json::{Value, json};
 
-use super::measure::Measured;
+use super::measure::RowMeasurement;
 use super::simulate::Step;
 
 /// How a row trains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct TrainingSetup {
     pub devices: usize,
     /// Of several devices.
     pub strategy: StrategyKind,
@@ -22,29 +22,29 @@ pub struct Kind {
 /// A row: how many devices train, how, and how fast.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    kind: Kind,
+    kind: TrainingSetup,
     /// Whether the figures are arithmetic.
     simulated: bool,
-    measured: Measured,
+    measured: RowMeasurement,
     /// How many times the speed of one device.
     speed_up: f64,
 }
 
 impl Row {
     /// A row that is to be measured.
-    pub fn begin(kind: Kind) -> Self {
-        Row { kind, simulated: false, measured: Measured::default(), speed_up: 1.0 }
+    pub fn begin(kind: TrainingSetup) -> Self {
+        Row { kind, simulated: false, measured: RowMeasurement::default(), speed_up: 1.0 }
     }
 
     /// The same with what was measured, next to the row of one device, unless that is this row.
-    pub fn end(self, measured: Measured, single: Option<&Row>) -> Self {
+    pub fn end(self, measured: RowMeasurement, single: Option<&Row>) -> Self {
         let one = single.map_or(measured.images_per_second, |row| row.measured.images_per_second);
         Row { measured, speed_up: measured.images_per_second / one, ..self }
     }
 
     /// The same with what a step over `batch` samples would take. What one device does alone stays as in its row.
     pub fn predict(self, step: &Step, batch: usize, single: &Row) -> Self {
-        let measured = Measured {
+        let measured = RowMeasurement {
             images_per_second: batch as f64 / step.total,
             rank_wait: step.waited / step.total,
             ..single.measured
@@ -52,11 +52,11 @@ impl Row {
         Row { simulated: true, ..self.end(measured, Some(single)) }
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> TrainingSetup {
         self.kind
     }
 
-    pub fn measured(&self) -> Measured {
+    pub fn measured(&self) -> RowMeasurement {
         self.measured
     }
 
@@ -88,14 +88,14 @@ impl Row {
     }
 
     pub fn bar<'a>(&self, name: &'a str) -> ScalingRow<'a> {
-        let Measured { images_per_second, .. } = self.measured;
+        let RowMeasurement { images_per_second, .. } = self.measured;
         ScalingRow { name, devices: self.kind.devices, images_per_second, speed_up: self.speed_up }
     }
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Kind { devices, strategy, sync_bn } = self.kind;
+        let TrainingSetup { devices, strategy, sync_bn } = self.kind;
         let count = counted(devices, "device");
         if devices == 1 {
             return f.write_str(&count);
@@ -112,7 +112,7 @@ pub fn text(rows: &[Row]) -> String {
         strategy devices sync_bn  images/s speed-up effic. gradients    data   memory"
         .to_owned();
     for row in rows {
-        let Measured { images_per_second, data_wait, rank_wait, peak_memory_bytes, .. } = row.measured;
+        let RowMeasurement { images_per_second, data_wait, rank_wait, peak_memory_bytes, .. } = row.measured;
         let percent = |share: f64| format!("{:.0} %", 100.0 * share);
         text += &format!(
             "\n{:<8} {:>7} {:>7} {images_per_second:>9.1} {:>8.2} {:>6} {:>9} {:>7} {:>8}",
@@ -139,14 +139,14 @@ mod tests {
     use super::*;
 
     fn rows() -> Vec<Row> {
-        let measured = |images_per_second, rank_wait| Measured {
+        let measured = |images_per_second, rank_wait| RowMeasurement {
             images_per_second,
             data_wait: 0.015,
             rank_wait,
             peak_memory_bytes: 300 << 20,
             last_memory_bytes: 200 << 20,
         };
-        let row = |devices, strategy, sync_bn| Row::begin(Kind { devices, strategy, sync_bn });
+        let row = |devices, strategy, sync_bn| Row::begin(TrainingSetup { devices, strategy, sync_bn });
         let single = row(1, StrategyKind::Ddp, false).end(measured(100.0, 0.0), None);
         let two = row(2, StrategyKind::Ddp, true).end(measured(150.0, 0.2), Some(&single));
         let four = row(4, StrategyKind::Ddp, true).predict(&Step { total: 0.5, waited: 0.125 }, 128, &single);

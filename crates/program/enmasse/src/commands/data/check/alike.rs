@@ -6,7 +6,7 @@ use enmasse_dataset_tools::Nearest;
 use enmasse_wording::counted;
 
 use super::finding::{Finding, Item};
-use super::look::Part;
+use super::look::CheckedPart;
 
 /// What occurs twice.
 pub struct Alike {
@@ -21,11 +21,11 @@ pub struct Alike {
 }
 
 /// An image: its part, and its number there.
-type Place = (usize, usize);
+type ImageLocation = (usize, usize);
 
 /// Compares all images with each other.
-pub fn find(classes: &[String], parts: &[Part]) -> Alike {
-    let mut places: HashMap<u128, Vec<Place>> = HashMap::new();
+pub fn find(classes: &[String], parts: &[CheckedPart]) -> Alike {
+    let mut places: HashMap<u128, Vec<ImageLocation>> = HashMap::new();
     for (number, part) in parts.iter().enumerate() {
         for (index, look) in part.looks.iter().enumerate() {
             if let Some(content) = look.content {
@@ -34,16 +34,17 @@ pub fn find(classes: &[String], parts: &[Part]) -> Alike {
         }
     }
     // Each list is in the order of places, and so is the list of them.
-    let mut same: Vec<Vec<Place>> = places.into_values().filter(|places| places.len() > 1).collect();
+    let mut same: Vec<Vec<ImageLocation>> = places.into_values().filter(|places| places.len() > 1).collect();
     same.sort_unstable();
 
-    let label = |&(part, index): &Place| parts[part].dataset.label(index);
-    let has_two_labels = |places: &[Place]| places.iter().any(|place| label(place) != label(&places[0]));
-    let has_two_parts = |places: &[Place]| places.iter().any(|place| place.0 != places[0].0);
-    let item =
-        |places: &Vec<Place>| Item::of_files(places.iter().map(|&(part, index)| parts[part].name(index)).collect());
-    let of_classes = |places: &Vec<Place>| {
-        let file = |place: &Place| (parts[place.0].name(place.1), classes[label(place)].as_str());
+    let label = |&(part, index): &ImageLocation| parts[part].dataset.label(index);
+    let has_two_labels = |places: &[ImageLocation]| places.iter().any(|place| label(place) != label(&places[0]));
+    let has_two_parts = |places: &[ImageLocation]| places.iter().any(|place| place.0 != places[0].0);
+    let item = |places: &Vec<ImageLocation>| {
+        Item::of_files(places.iter().map(|&(part, index)| parts[part].name(index)).collect())
+    };
+    let of_classes = |places: &Vec<ImageLocation>| {
+        let file = |place: &ImageLocation| (parts[place.0].name(place.1), classes[label(place)].as_str());
         Item::of_classes(&places.iter().map(file).collect::<Vec<_>>())
     };
     let two_labels: Vec<Item> = same.iter().filter(|places| has_two_labels(places)).map(of_classes).collect();
@@ -83,11 +84,11 @@ pub fn find(classes: &[String], parts: &[Part]) -> Alike {
 }
 
 /// Images of other parts that look like a training image and are not the same file, each with the nearest.
-fn near(parts: &[Part]) -> Vec<Item> {
+fn near(parts: &[CheckedPart]) -> Vec<Item> {
     let Some((train, others)) = parts.split_first() else { return Vec::new() };
     let known = train.looks.iter().enumerate().filter_map(|(index, look)| Some((look.hash?, index)));
     let nearest = Nearest::new(known);
-    let of_part = |part: &Part| {
+    let of_part = |part: &CheckedPart| {
         let looks = part.looks.iter().enumerate();
         let found = looks.filter_map(|(index, look)| {
             let like = nearest.find(look.hash.as_ref()?)?;

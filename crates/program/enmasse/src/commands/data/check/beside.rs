@@ -8,7 +8,7 @@ use enmasse_datasets::{LeftOut, is_clutter};
 use enmasse_wording::counted;
 
 use super::finding::{Finding, Item};
-use super::look::Part;
+use super::look::CheckedPart;
 
 /// What the scan of the folders found and could not use.
 pub fn left_out(left_out: &LeftOut) -> Finding {
@@ -16,8 +16,8 @@ pub fn left_out(left_out: &LeftOut) -> Finding {
 }
 
 /// Files and folders beside the images that are none of them, without clutter.
-pub fn files(parts: &[Part]) -> Finding {
-    let paths = |part: &Part| {
+pub fn files(parts: &[CheckedPart]) -> Finding {
+    let paths = |part: &CheckedPart| {
         (0..part.dataset.len()).filter_map(|index| part.dataset.locality()?.file_path(index)).collect::<Vec<_>>()
     };
     let known: HashSet<PathBuf> = parts.iter().flat_map(paths).collect();

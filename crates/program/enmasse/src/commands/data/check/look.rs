@@ -13,7 +13,7 @@ use crate::failure::Failure;
 
 /// What is known of an image.
 #[derive(Default)]
-pub struct Look {
+pub struct ImageReport {
     /// Why it cannot be read; nothing else but its name is known then.
     pub fault: Option<String>,
     /// Width and height.
@@ -28,14 +28,14 @@ pub struct Look {
 }
 
 /// A part of a data set, and a look at each of its images.
-pub struct Part {
+pub struct CheckedPart {
     pub name: &'static str,
     pub dataset: Arc<dyn Dataset>,
-    pub looks: Vec<Look>,
+    pub looks: Vec<ImageReport>,
     root: PathBuf,
 }
 
-impl Part {
+impl CheckedPart {
     /// The name of an image: its path below the data set's folder if it has one.
     pub fn name(&self, index: usize) -> String {
         match self.dataset.locality().and_then(|locality| locality.file_path(index)) {
@@ -53,25 +53,27 @@ impl Part {
 }
 
 /// Reads every image of every part.
-pub fn look(opened: &Opened) -> Result<Vec<Part>, Failure> {
+pub fn look(opened: &Opened) -> Result<Vec<CheckedPart>, Failure> {
     let Opened { config, root, data, .. } = opened;
     let mut scan = Scan::new("checking", data.parts().map(|(_, dataset)| dataset.len()).sum());
     let (pool, reading) = (opened.pool()?, config.train.reading());
     let mut looked = Vec::new();
     for (name, dataset) in data.parts().map(|(name, dataset)| (name, dataset.clone())) {
-        let mut looks: Vec<Look> = (0..dataset.len()).map(|_| Look::default()).collect();
+        let mut looks: Vec<ImageReport> = (0..dataset.len()).map(|_| ImageReport::default()).collect();
         let read = dataset.clone();
         let look = move |index: usize, view: &mut ImageRegion| look_at(read.as_ref(), index, reading, view);
         pool.scan(&dataset, look, |index, look| {
             scan.step();
             looks[index] = match look {
-                Err(error) if error.is_unreadable() => Look { fault: Some(error.problem()), ..Look::default() },
+                Err(error) if error.is_unreadable() => {
+                    ImageReport { fault: Some(error.problem()), ..ImageReport::default() }
+                }
                 other => other?,
             };
             Ok::<(), DataError>(())
         })
         .map_err(Failure::error)?;
-        looked.push(Part { name, dataset, looks, root: root.clone() });
+        looked.push(CheckedPart { name, dataset, looks, root: root.clone() });
     }
     Ok(looked)
 }
@@ -81,7 +83,7 @@ fn look_at(
     index: usize,
     reading: ReadOptions,
     view: &mut ImageRegion,
-) -> Result<Look, DataError> {
+) -> Result<ImageReport, DataError> {
     let mut bytes = Vec::new();
     let locality = dataset.locality();
     let has_file = locality.map_or(Ok(false), |locality| locality.read_file(index, &mut bytes))?;
@@ -92,7 +94,7 @@ fn look_at(
     let image = view.image();
     let hash = blake3::hash(if has_file { &bytes } else { image.pixels() });
     let (content, _) = hash.as_bytes().split_first_chunk().unwrap_or((&[0; 16], &[]));
-    Ok(Look {
+    Ok(ImageReport {
         fault: None,
         size: Some((image.width(), image.height())),
         content: Some(u128::from_le_bytes(*content)),

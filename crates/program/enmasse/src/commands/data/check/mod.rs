@@ -9,7 +9,7 @@ mod sizes;
 use clap::{ArgMatches, Command};
 use enmasse_wording::{counted, one_line};
 use finding::{Finding, Item};
-use look::{Part, look};
+use look::{CheckedPart, look};
 use serde_json::{Value, json};
 use sizes::Sizes;
 
@@ -79,7 +79,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 /// What is wrong, and what is merely worth knowing.
-fn findings(opened: &Opened, parts: &[Part]) -> (Vec<Finding>, Vec<Finding>) {
+fn findings(opened: &Opened, parts: &[CheckedPart]) -> (Vec<Finding>, Vec<Finding>) {
     let mut problems = vec![unreadable(parts), lacking(&opened.data.classes, parts)];
     let mut notes =
         vec![misnamed(parts), converted(parts), beside::left_out(&opened.data.left_out), beside::files(parts)];
@@ -91,8 +91,8 @@ fn findings(opened: &Opened, parts: &[Part]) -> (Vec<Finding>, Vec<Finding>) {
 }
 
 /// Images that cannot be read.
-fn unreadable(parts: &[Part]) -> Finding {
-    let of_part = |part: &Part| {
+fn unreadable(parts: &[CheckedPart]) -> Finding {
+    let of_part = |part: &CheckedPart| {
         let faults = part.looks.iter().enumerate().filter_map(|(index, look)| Some((index, look.fault.clone()?)));
         faults.map(|(index, fault)| Item::of_file(part.name(index), fault)).collect::<Vec<_>>()
     };
@@ -101,8 +101,8 @@ fn unreadable(parts: &[Part]) -> Finding {
 }
 
 /// Classes that have no images in a part.
-fn lacking(classes: &[String], parts: &[Part]) -> Finding {
-    let of_part = |part: &Part| {
+fn lacking(classes: &[String], parts: &[CheckedPart]) -> Finding {
+    let of_part = |part: &CheckedPart| {
         let counts = part.counts(classes.len());
         let empty = counts.into_iter().zip(classes).filter(|(count, _)| *count == 0);
         empty.map(|(_, class)| Item::of_class(class, part.name)).collect::<Vec<_>>()
@@ -113,8 +113,8 @@ fn lacking(classes: &[String], parts: &[Part]) -> Finding {
 }
 
 /// Images whose extension is that of another format.
-fn misnamed(parts: &[Part]) -> Finding {
-    let of_part = |part: &Part| {
+fn misnamed(parts: &[CheckedPart]) -> Finding {
+    let of_part = |part: &CheckedPart| {
         let formats = part.looks.iter().enumerate().filter_map(|(index, look)| Some((index, look.misnamed?)));
         formats.map(|(index, format)| Item::of_file(part.name(index), format.name().to_owned())).collect::<Vec<_>>()
     };
@@ -124,8 +124,8 @@ fn misnamed(parts: &[Part]) -> Finding {
 }
 
 /// Images that are not RGB, which a run converts.
-fn converted(parts: &[Part]) -> Finding {
-    let of_part = |part: &Part| {
+fn converted(parts: &[CheckedPart]) -> Finding {
+    let of_part = |part: &CheckedPart| {
         let modes = part.looks.iter().enumerate().filter_map(|(index, look)| Some((index, look.converted?)));
         modes.map(|(index, mode)| Item::of_file(part.name(index), mode.to_owned())).collect::<Vec<_>>()
     };
@@ -135,10 +135,10 @@ fn converted(parts: &[Part]) -> Finding {
 }
 
 /// The number of images of each class in each part; of many classes the range alone.
-fn table(classes: &[String], parts: &[Part]) -> Vec<String> {
+fn table(classes: &[String], parts: &[CheckedPart]) -> Vec<String> {
     let counts: Vec<Vec<usize>> = parts.iter().map(|part| part.counts(classes.len())).collect();
     if classes.len() > ROWS {
-        let range = |(part, counts): (&Part, &Vec<usize>)| {
+        let range = |(part, counts): (&CheckedPart, &Vec<usize>)| {
             let (least, most) = (counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0));
             let (images, classes) = (counted(part.looks.len(), "image"), counted(classes.len(), "class"));
             format!("{}: {images} in {classes}, {least} to {most} of each", part.name)

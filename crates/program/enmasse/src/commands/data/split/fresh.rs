@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use enmasse_system::files::make_own_folder;
 use rustix::fs::{CWD, RenameFlags, renameat_with, syncfs};
 
-use super::parts::{Entry, Part};
+use super::parts::{SplitImage, SplitPart};
 use crate::failure::Failure;
 
 /// How an image comes into the folder.
@@ -69,7 +69,7 @@ impl Fresh {
 
     /// Removes the parts.
     fn clear(&self) -> std::io::Result<()> {
-        for part in Part::ALL {
+        for part in SplitPart::ALL {
             match fs::remove_dir_all(self.temporary.join(part.word())) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -79,7 +79,7 @@ impl Fresh {
     }
 
     /// Adds an image.
-    pub fn add(&self, entry: &Entry, link: Link) -> Result<(), Failure> {
+    pub fn add(&self, entry: &SplitImage, link: Link) -> Result<(), Failure> {
         let folder = self.temporary.join(entry.part.word()).join(&entry.class);
         let add = || {
             fs::create_dir_all(&folder)?;

@@ -11,7 +11,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_system::files::write_whole;
 use enmasse_wording::counted;
 use fresh::{Fresh, Link};
-use parts::{Entry, Part, entries};
+use parts::{SplitImage, SplitPart, entries};
 use serde_json::json;
 
 use super::opened::Opened;
@@ -107,8 +107,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         }
     };
 
-    let count = |part: Part| entries.iter().filter(|entry| entry.part == part).count();
-    let counts = Part::ALL.map(count);
+    let count = |part: SplitPart| entries.iter().filter(|entry| entry.part == part).count();
+    let counts = SplitPart::ALL.map(count);
     let mut output = Output::new(opened.config.program.json);
     match output.is_json() {
         true => output.json(json!({
@@ -116,7 +116,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             "train": counts[0], "val": counts[1], "test": counts[2]
         })),
         false => {
-            let parts = Part::ALL.iter().zip(counts).filter(|(_, count)| *count > 0);
+            let parts = SplitPart::ALL.iter().zip(counts).filter(|(_, count)| *count > 0);
             let parts = parts.map(|(part, count)| format!("{} for {}", counted(count, "image"), part.purpose()));
             output.text(format_args!("wrote {}: {}", out.display(), parts.collect::<Vec<_>>().join(", ")));
         }
@@ -125,9 +125,9 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 /// Fails if a part would lack a class: no run reads such folders.
-fn check_classes(classes: &[String], entries: &[Entry]) -> Result<(), Failure> {
-    let found: HashSet<(Part, &str)> = entries.iter().map(|entry| (entry.part, entry.class.as_str())).collect();
-    let parts = Part::ALL.into_iter().filter(|part| entries.iter().any(|entry| entry.part == *part));
+fn check_classes(classes: &[String], entries: &[SplitImage]) -> Result<(), Failure> {
+    let found: HashSet<(SplitPart, &str)> = entries.iter().map(|entry| (entry.part, entry.class.as_str())).collect();
+    let parts = SplitPart::ALL.into_iter().filter(|part| entries.iter().any(|entry| entry.part == *part));
     for part in parts {
         if let Some(class) = classes.iter().find(|class| !found.contains(&(part, class.as_str()))) {
             return Err(Failure::Error(format!(
@@ -141,7 +141,7 @@ fn check_classes(classes: &[String], entries: &[Entry]) -> Result<(), Failure> {
 }
 
 /// Writes `OUT/PART/CLASS/IMAGE`.
-fn write_folders(out: &Path, entries: &[Entry], link: Link) -> Result<(), Failure> {
+fn write_folders(out: &Path, entries: &[SplitImage], link: Link) -> Result<(), Failure> {
     let fresh = Fresh::begin(out)?;
     let mut scan = Scan::new("writing", entries.len());
     for entry in entries {
@@ -152,12 +152,12 @@ fn write_folders(out: &Path, entries: &[Entry], link: Link) -> Result<(), Failur
 }
 
 /// Writes a row for each image: its path, its class and its part. Paths of images below the table's folder are relative to it.
-fn write_list(out: &Path, entries: &[Entry]) -> Result<(), Failure> {
+fn write_list(out: &Path, entries: &[SplitImage]) -> Result<(), Failure> {
     let parent = out.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
     let folder = parent.canonicalize().map_err(|error| Failure::Error(format!("{}: {error}", parent.display())))?;
     write_whole(out, |file| {
         writeln!(file, "path,label,split")?;
-        for Entry { file: path, class, part, .. } in entries {
+        for SplitImage { file: path, class, part, .. } in entries {
             let path = path.strip_prefix(&folder).unwrap_or(path);
             writeln!(file, "{},{},{}", exact(&path.display().to_string()), exact(class), part.word())?;
         }

@@ -11,37 +11,37 @@ use crate::failure::Failure;
 
 /// A part of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Part {
+pub enum SplitPart {
     Train,
     Validation,
     Test,
 }
 
-impl Part {
-    pub const ALL: [Part; 3] = [Part::Train, Part::Validation, Part::Test];
+impl SplitPart {
+    pub const ALL: [SplitPart; 3] = [SplitPart::Train, SplitPart::Validation, SplitPart::Test];
 
     /// The name of its folder.
     pub fn word(self) -> &'static str {
         match self {
-            Part::Train => "train",
-            Part::Validation => "val",
-            Part::Test => "test",
+            SplitPart::Train => "train",
+            SplitPart::Validation => "val",
+            SplitPart::Test => "test",
         }
     }
 
     pub fn purpose(self) -> &'static str {
         match self {
-            Part::Train => "training",
-            Part::Validation => "validation",
-            Part::Test => "testing",
+            SplitPart::Train => "training",
+            SplitPart::Validation => "validation",
+            SplitPart::Test => "testing",
         }
     }
 }
 
 /// An image and its place.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Entry {
-    pub part: Part,
+pub struct SplitImage {
+    pub part: SplitPart,
     pub class: String,
     /// Its name in the folder of part and class.
     pub name: String,
@@ -50,14 +50,14 @@ pub struct Entry {
 }
 
 /// All images: those that training and validation draw, and of the former a share of each class for a test part.
-pub fn entries(opened: &Opened, test: f64) -> Result<Vec<Entry>, Failure> {
+pub fn entries(opened: &Opened, test: f64) -> Result<Vec<SplitImage>, Failure> {
     let Opened { config, data, .. } = opened;
     let held_out = testing(data.train.as_ref(), data.validation.as_ref(), &data.classes, config.train.split_seed, test);
     let train = (0..data.train.len()).map(|index| {
-        let part = if held_out.contains(&index) { Part::Test } else { Part::Train };
+        let part = if held_out.contains(&index) { SplitPart::Test } else { SplitPart::Train };
         (&data.train, index, part)
     });
-    let validation = (0..data.validation.len()).map(|index| (&data.validation, index, Part::Validation));
+    let validation = (0..data.validation.len()).map(|index| (&data.validation, index, SplitPart::Validation));
     let mut names = Names::default();
     let mut entries = Vec::with_capacity(data.train.len() + data.validation.len());
     for (dataset, index, part) in train.chain(validation) {
@@ -66,7 +66,7 @@ pub fn entries(opened: &Opened, test: f64) -> Result<Vec<Entry>, Failure> {
             Failure::Error(format!("{}: is no file of its own, which could be linked or listed", dataset.name(index)))
         })?;
         let file = path.canonicalize().map_err(|error| Failure::Error(format!("{}: {error}", path.display())))?;
-        entries.push(Entry { part, class: class.clone(), name: names.of(part, class, &path)?, file });
+        entries.push(SplitImage { part, class: class.clone(), name: names.of(part, class, &path)?, file });
     }
     Ok(entries)
 }
@@ -90,12 +90,12 @@ fn testing(train: &dyn Dataset, validation: &dyn Dataset, classes: &[String], se
 #[derive(Default)]
 struct Names {
     /// How often a name occurred in the folder of a part and class.
-    taken: HashMap<(Part, String, String), usize>,
+    taken: HashMap<(SplitPart, String, String), usize>,
 }
 
 impl Names {
     /// The file's own name. A later file of the same name gets a number: `a-2.jpg`.
-    fn of(&mut self, part: Part, class: &str, path: &Path) -> Result<String, Failure> {
+    fn of(&mut self, part: SplitPart, class: &str, path: &Path) -> Result<String, Failure> {
         let is_folder = Path::new(class).file_name().is_some_and(|name| name == class);
         let text = |part: Option<&std::ffi::OsStr>| part.and_then(|part| part.to_str()).map(str::to_owned);
         let (Some(name), Some(stem), true) = (text(path.file_name()), text(path.file_stem()), is_folder) else {
@@ -121,18 +121,18 @@ mod tests {
     #[test]
     fn names_are_unique_in_their_folder() {
         let mut names = Names::default();
-        let mut check = |part: Part, class: &str, path: &str, expected: &str| {
+        let mut check = |part: SplitPart, class: &str, path: &str, expected: &str| {
             assert_eq!(names.of(part, class, Path::new(path)).unwrap(), expected);
         };
-        check(Part::Train, "red", "a/1.jpg", "1.jpg");
-        check(Part::Train, "blue", "a/1.jpg", "1.jpg");
-        check(Part::Test, "red", "b/1.jpg", "1.jpg");
-        check(Part::Train, "red", "b/1.jpg", "1-2.jpg");
-        check(Part::Train, "red", "b/1-2.jpg", "1-2-2.jpg");
-        check(Part::Train, "red", "c/1.jpg", "1-3.jpg");
-        check(Part::Train, "red", "c/plain", "plain");
+        check(SplitPart::Train, "red", "a/1.jpg", "1.jpg");
+        check(SplitPart::Train, "blue", "a/1.jpg", "1.jpg");
+        check(SplitPart::Test, "red", "b/1.jpg", "1.jpg");
+        check(SplitPart::Train, "red", "b/1.jpg", "1-2.jpg");
+        check(SplitPart::Train, "red", "b/1-2.jpg", "1-2-2.jpg");
+        check(SplitPart::Train, "red", "c/1.jpg", "1-3.jpg");
+        check(SplitPart::Train, "red", "c/plain", "plain");
         for class in ["a/b", "..", ".", "", "/"] {
-            assert!(names.of(Part::Train, class, Path::new("1.jpg")).is_err(), "{class:?}");
+            assert!(names.of(SplitPart::Train, class, Path::new("1.jpg")).is_err(), "{class:?}");
         }
     }
 }

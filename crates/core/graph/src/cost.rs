@@ -3,9 +3,9 @@
 use crate::op::{Matmuls, Operand};
 use crate::{Node, Plan, ValueId};
 
-/// The work of an instruction, independent of the algorithm.
+/// The cost of an instruction, independent of the algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct Cost {
     /// Floating-point operations of the matmuls: two for each product of a direct convolution, including matmuls
     /// with padding. Zero for passes over memory.
     pub flops: u64,
@@ -14,8 +14,8 @@ pub struct Work {
 }
 
 impl Plan {
-    /// The work of one instruction of this plan.
-    pub fn work(&self, node: &Node) -> Work {
+    /// The cost of one instruction of this plan.
+    pub fn cost(&self, node: &Node) -> Cost {
         let bytes = |index: usize, ids: &[ValueId]| {
             let value = self.value(ids[index]);
             (value.shape.elements() * value.dtype.size()) as u64
@@ -34,15 +34,19 @@ impl Plan {
         });
         // An operand that is changed in place is read and written.
         let changed = node.op.changes(node.inputs.len()).map(|index| bytes(index, &node.inputs));
-        Work { flops, bytes: operands + changed.sum::<u64>() }
+        Cost { flops, bytes: operands + changed.sum::<u64>() }
     }
 
-    /// The work of a whole step.
-    pub fn total_work(&self) -> Work {
-        self.instructions.iter().map(|node| self.work(node)).fold(Work::default(), |total, work| Work {
-            flops: total.flops + work.flops,
-            bytes: total.bytes + work.bytes,
-        })
+    /// The cost of a whole step.
+    pub fn total_cost(&self) -> Cost {
+        self.instructions.iter().map(|node| self.cost(node)).fold(Cost::default(), Cost::plus)
+    }
+}
+
+impl Cost {
+    /// Both together.
+    pub fn plus(self, more: Cost) -> Cost {
+        Cost { flops: self.flops + more.flops, bytes: self.bytes + more.bytes }
     }
 }
 
@@ -57,7 +61,7 @@ mod tests {
         let plan = compile(&model, &CompileOptions::new("net", 2, 4, 10)).unwrap().train.unwrap();
         let check = |name: &str, expected: (u64, u64)| {
             let node = plan.instructions.iter().find(|node| node.op.name() == name).unwrap();
-            let Work { flops, bytes } = plan.work(node);
+            let Cost { flops, bytes } = plan.cost(node);
             assert_eq!((flops, bytes), expected, "{name}");
         };
         // 2 x 4 x 4 pixels, with 27 matmuls for each of 8 channels.
@@ -67,6 +71,6 @@ mod tests {
         check("linear", (2 * 2 * 128 * 10, 4 * (256 + 1280 + 10 + 20)));
         check("linear_backward_data", (2 * 2 * 128 * 10, 4 * (20 + 1280 + 256)));
         check("relu", (0, 4 * 2 * 256));
-        assert_eq!(plan.total_work().flops, 2 * flops + 3 * 2 * 2 * 128 * 10);
+        assert_eq!(plan.total_cost().flops, 2 * flops + 3 * 2 * 2 * 128 * 10);
     }
 }
