@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
 use test_support::Need;
 
 /// Limit for a whole job.
-const DEADLINE: Duration = Duration::from_secs(240);
+const DEADLINE: Duration = Duration::from_secs(300);
 /// Limit for what happens at once, on however busy a machine.
 const SOON: Duration = Duration::from_secs(60);
 

@@ -12,9 +12,9 @@ use enmasse_comm::{Rendezvous, TransportChoice};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 
 /// Limit for events that must happen.
-const DEADLINE: Duration = Duration::from_secs(60);
-/// Ten times the promised delay of telling the others.
-const SOON: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(300);
+/// Limit for telling the others, on however busy a machine.
+const SOON: Duration = Duration::from_secs(60);
 /// After which an endless rank is silent. No busy machine keeps a thread from running for as long.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 

@@ -184,7 +184,7 @@ fn backward_runs_while_buckets_are_in_flight() {
     };
     let found = std::thread::scope(|scope| {
         let first = scope.spawn(|| step(early, 0, &|| (), &|| tell.send(()).unwrap()));
-        let wait = move || hear.recv_timeout(Duration::from_secs(60)).unwrap();
+        let wait = move || hear.recv_timeout(Duration::from_secs(300)).unwrap();
         let second = scope.spawn(move || step(late, 1, &wait, &|| ()));
         [first.join().unwrap(), second.join().unwrap()]
     });

@@ -264,7 +264,7 @@ fn a_rank_that_is_killed_within_a_sum_by_nccl_is_named_by_all() {
         let (began, failure) = (Instant::now(), [("EMULATED_NCCL_FAILURE", failure.as_str())]);
         let ended = two(&data, &run, emulation, &failure, &["--log-ranks"]);
         // Far below the time in which ranks wait for each other.
-        assert!(began.elapsed() < Duration::from_secs(60), "it took {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(300), "it took {:?}", began.elapsed());
         let story = ended.stderr.lines().find(|line| line.starts_with(&format!("error: rank {victim} (process ")));
         assert!(ended.code == Some(1) && story.is_some_and(|story| story.contains("signal 9")), "{ended:?}");
         let log = std::fs::read_to_string(run.join(format!("logs/rank-{other}.log"))).unwrap();

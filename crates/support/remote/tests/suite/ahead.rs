@@ -15,7 +15,7 @@ use crate::{PIECE, noise, object, options};
 /// Requests at a time.
 const REQUESTS: usize = 16;
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(300);
 
 /// The request for a piece.
 fn request(piece: usize) -> String {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use enmasse_comm::{Group, JoinError, Rendezvous, TransportChoice};
 
 /// Far longer than any test of this crate needs.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(300);
 
 /// Runs `body` once per item, each in a thread of its own, and returns the results in the order of the items.
 pub fn run_all<T: Send + 'static, R: Send + 'static>(

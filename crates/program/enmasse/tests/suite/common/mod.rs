@@ -18,8 +18,8 @@ use jpeg_encoder::{ColorType, Encoder};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Ten times longer than any run here; turns a hang into a failure.
-pub const DEADLINE: Duration = Duration::from_secs(120);
+/// Far longer than any run here, on however busy a machine. It only ends a test that would hang.
+pub const DEADLINE: Duration = Duration::from_secs(300);
 
 /// How a run ended.
 #[derive(Debug)]
