@@ -1,6 +1,7 @@
 //! The last operation of a pass: nothing, or an activation, whose gradient can be computed from its result.
 
 use crate::element::Element;
+use crate::inlined::inlined;
 use crate::isa::Simd;
 
 /// The upper limit of a ReLU6.
@@ -42,29 +43,21 @@ impl ActivationFunction for Identity {
 
 impl ActivationFunction for Relu {
     const GATES: bool = true;
-    #[inline(always)]
-    unsafe fn apply<S: Simd>(x: S::V) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { S::relu(x) }
-    }
-    #[inline(always)]
-    unsafe fn gate<S: Simd, E: Element>(dy: S::V, y: S::V) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { S::where_above(dy, y, S::splat(E::UP_TO_ZERO)) }
+    inlined! {
+        unsafe fn apply<S: Simd>(x: S::V) -> S::V { S::relu(x) }
+        unsafe fn gate<S: Simd, E: Element>(dy: S::V, y: S::V) -> S::V {
+            S::where_above(dy, y, S::splat(E::UP_TO_ZERO))
+        }
     }
 }
 
 impl ActivationFunction for Relu6 {
     const GATES: bool = true;
-    #[inline(always)]
-    unsafe fn apply<S: Simd>(x: S::V) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { S::at_most(S::relu(x), S::splat(SIX)) }
-    }
-    #[inline(always)]
-    unsafe fn gate<S: Simd, E: Element>(dy: S::V, y: S::V) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { S::where_above(S::where_above(dy, y, S::splat(E::UP_TO_ZERO)), S::splat(E::FROM_SIX), y) }
+    inlined! {
+        unsafe fn apply<S: Simd>(x: S::V) -> S::V { S::at_most(S::relu(x), S::splat(SIX)) }
+        unsafe fn gate<S: Simd, E: Element>(dy: S::V, y: S::V) -> S::V {
+            S::where_above(S::where_above(dy, y, S::splat(E::UP_TO_ZERO)), S::splat(E::FROM_SIX), y)
+        }
     }
 }
 

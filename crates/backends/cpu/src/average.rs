@@ -5,28 +5,14 @@ use crate::region::Region;
 use crate::sweep::{self, Pass, Piece};
 use crate::workspace::Context;
 
-struct Copy {
-    values: Region<f32>,
-    averages: Region<f32>,
-}
-
-impl Pass for Copy {
-    const BF16: bool = false;
-
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { S::store(self.averages.at(index, S::LANES), S::load(self.values.at(index, S::LANES))) }
-    }
-}
-
-struct Move {
+/// Moves averages towards values, or copies these.
+struct Move<const COPY: bool> {
     values: Region<f32>,
     averages: Region<f32>,
     share: f32,
 }
 
-impl Pass for Move {
+impl<const COPY: bool> Pass for Move<COPY> {
     const BF16: bool = false;
 
     #[inline(always)]
@@ -34,9 +20,12 @@ impl Pass for Move {
         let n = S::LANES;
         // SAFETY: the caller's promise.
         unsafe {
-            let average = S::load(self.averages.at(index, n));
-            let step = S::mul(S::splat(self.share), S::sub(S::load(self.values.at(index, n)), average));
-            S::store(self.averages.at(index, n), S::add(average, step));
+            let mut moved = S::load(self.values.at(index, n));
+            if !COPY {
+                let average = S::load(self.averages.at(index, n));
+                moved = S::add(average, S::mul(S::splat(self.share), S::sub(moved, average)));
+            }
+            S::store(self.averages.at(index, n), moved);
         }
     }
 }
@@ -62,20 +51,17 @@ impl Averages {
     /// # Safety
     /// Regions are valid, and averages do not overlap values.
     pub(crate) unsafe fn run(&self, context: &mut Context, step: u64) {
-        let of = |piece: &Piece| self.regions[piece.range];
         // SAFETY: the caller's promise.
-        unsafe {
-            if step == 1 {
-                return sweep::pieces(context, &self.pieces, |piece| {
-                    let [values, averages] = of(piece);
-                    Copy { values, averages }
-                });
-            }
-            sweep::pieces(context, &self.pieces, |piece| {
-                let [values, averages] = of(piece);
-                Move { values, averages, share: self.share }
-            });
-        }
+        unsafe { if step == 1 { self.sweep::<true>(context) } else { self.sweep::<false>(context) } }
+    }
+
+    unsafe fn sweep<const COPY: bool>(&self, context: &mut Context) {
+        let pass = |piece: &Piece| {
+            let [values, averages] = self.regions[piece.range];
+            Move::<COPY> { values, averages, share: self.share }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { sweep::pieces(context, &self.pieces, pass) }
     }
 }
 

@@ -7,11 +7,10 @@ use enmasse_comm::{Fold, ShardMap, tree_fold};
 use enmasse_device::{DeviceError, first_non_finite};
 use enmasse_graph::Plan;
 
+use crate::elementwise;
 use crate::instruction::Machine;
-use crate::isa::Simd;
 use crate::region::Region;
 use crate::statistics::Moments;
-use crate::sweep::{self, Pass};
 use crate::workspace::Workspace;
 
 type F32 = Region<f32>;
@@ -56,9 +55,10 @@ impl StatisticsExchange {
         let (size, workspace) = (2 * channels, machine.context.shared);
         // SAFETY: the workspace is the running instruction's, and large enough.
         let packed = unsafe { workspace.slice_mut(0, self.most * size) };
-        for (packed, own) in packed.chunks_exact_mut(size.max(1)).zip(&self.own) {
+        let values = self.own.iter().flat_map(|own| [own.mean, own.variance]);
+        for (packed, value) in packed.chunks_exact_mut(channels.max(1)).zip(values) {
             // SAFETY: the caller's promise.
-            unsafe { pack([own.mean, own.variance], packed) };
+            packed.copy_from_slice(unsafe { value.slice(0, channels) });
         }
         let gathered: &[f32] = match &machine.group {
             Some(group) => {
@@ -175,9 +175,9 @@ impl BucketSum {
         let len = self.start.len();
         let of_slot = |slot: usize| Region::new(self.start.at(0, len).wrapping_add(slot * self.stride), len);
         for fold in &self.folds {
-            let pass = AddTo { into: of_slot(fold.into), from: of_slot(fold.from) };
+            let (into, from) = (of_slot(fold.into), of_slot(fold.from));
             // SAFETY: the caller's promise; the slots differ.
-            unsafe { sweep::flat(&mut machine.context, len, &pass) };
+            unsafe { elementwise::add(&mut machine.context, into, from, into) };
         }
         if let (true, Some(group)) = (self.is_last, &machine.group) {
             let (start, stride, shards) = (self.start.at(0, len), self.stride, self.shards);
@@ -191,26 +191,6 @@ impl BucketSum {
             machine.handles[self.bucket] = Some(handle);
         }
         Ok(())
-    }
-}
-
-/// `into += from`.
-struct AddTo {
-    into: F32,
-    from: F32,
-}
-
-impl Pass for AddTo {
-    const BF16: bool = false;
-
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
-        let n = S::LANES;
-        // SAFETY: the caller's promise.
-        unsafe {
-            let sum = S::add(S::load(self.into.at(index, n)), S::load(self.from.at(index, n)));
-            S::store(self.into.at(index, n), sum);
-        }
     }
 }
 
@@ -261,17 +241,5 @@ pub(crate) unsafe fn check_finite(losses: F32) -> Result<(), DeviceError> {
     match first_non_finite(losses.iter().map(|&loss| loss.into())) {
         Some((shard, loss)) => Err(DeviceError::NonFinite { shard, loss }),
         None => Ok(()),
-    }
-}
-
-/// Copies two tensors one after the other.
-///
-/// # Safety
-/// The values are valid, and together as long as `packed`.
-unsafe fn pack(values: [F32; 2], packed: &mut [f32]) {
-    let channels = values[0].len();
-    for (to, from) in packed.chunks_exact_mut(channels.max(1)).zip(values) {
-        // SAFETY: the caller's promise.
-        to.copy_from_slice(unsafe { from.slice(0, channels) });
     }
 }

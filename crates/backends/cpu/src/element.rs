@@ -8,6 +8,7 @@
 
 use enmasse_tensor::{Bf16, DType};
 
+use crate::inlined::inlined;
 use crate::isa::{Scalar, Simd};
 
 /// A type of values in arenas.
@@ -74,34 +75,20 @@ impl Element for f32 {
     const ZERO: f32 = 0.0;
     const UP_TO_ZERO: f32 = 0.0;
     const FROM_SIX: f32 = 6.0;
-    #[inline(always)]
-    unsafe fn load<S: Simd>(p: *const f32) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { S::load(p) }
-    }
-    #[inline(always)]
-    unsafe fn store<S: Simd>(p: *mut f32, v: S::V) {
-        // SAFETY: the caller's promise.
-        unsafe { S::store(p, v) }
-    }
-    #[inline(always)]
-    unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { S::mul_add(a, b, c) }
+    inlined! {
+        unsafe fn load<S: Simd>(p: *const f32) -> S::V { S::load(p) }
+        unsafe fn store<S: Simd>(p: *mut f32, v: S::V) { S::store(p, v) }
+        unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V { S::mul_add(a, b, c) }
+        unsafe fn words<S: Simd>([row, _]: [*const f32; 2], count: usize, to: *mut f32) {
+            copy::<S, f32, f32>(row, to, count)
+        }
+        unsafe fn rounded_words<S: Simd>(rows: [*const f32; 2], count: usize, to: *mut f32) {
+            Self::words::<S>(rows, count, to)
+        }
     }
     #[inline(always)]
     unsafe fn word<S: Simd>(first: S::V, _: S::V) -> S::V {
         first
-    }
-    #[inline(always)]
-    unsafe fn words<S: Simd>([row, _]: [*const f32; 2], count: usize, to: *mut f32) {
-        // SAFETY: the caller's promise.
-        unsafe { copy::<S, f32, f32>(row, to, count) }
-    }
-    #[inline(always)]
-    unsafe fn rounded_words<S: Simd>(rows: [*const f32; 2], count: usize, to: *mut f32) {
-        // SAFETY: the caller's promise.
-        unsafe { Self::words::<S>(rows, count, to) }
     }
     #[inline(always)]
     fn get(self) -> f32 {
@@ -120,36 +107,19 @@ impl Element for Bf16 {
     const UP_TO_ZERO: f32 = f32::from_bits(0x007f_ffff);
     /// The midpoint between 6 and the number below it, a tie that rounds to 6, which is even.
     const FROM_SIX: f32 = 6.0 - 1.0 / 64.0;
-    #[inline(always)]
-    unsafe fn load<S: Simd>(p: *const Bf16) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { S::load_bf16(p.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn store<S: Simd>(p: *mut Bf16, v: S::V) {
-        // SAFETY: the caller's promise.
-        unsafe { S::store_bf16(p.cast(), v) }
-    }
-    #[inline(always)]
-    unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { S::dot(a, b, c) }
-    }
-    #[inline(always)]
-    unsafe fn word<S: Simd>(first: S::V, second: S::V) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { S::pair(first, second) }
-    }
-    #[inline(always)]
-    unsafe fn words<S: Simd>([low, high]: [*const Bf16; 2], count: usize, to: *mut f32) {
-        // SAFETY: the caller's promise; the last vector overlaps the one before, and stays inside the rows.
-        unsafe {
+    inlined! {
+        unsafe fn load<S: Simd>(p: *const Bf16) -> S::V { S::load_bf16(p.cast()) }
+        unsafe fn store<S: Simd>(p: *mut Bf16, v: S::V) { S::store_bf16(p.cast(), v) }
+        unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V { S::dot(a, b, c) }
+        unsafe fn word<S: Simd>(first: S::V, second: S::V) -> S::V { S::pair(first, second) }
+        unsafe fn words<S: Simd>([low, high]: [*const Bf16; 2], count: usize, to: *mut f32) {
             let at = |i: usize| S::store(to.add(i), S::interleave(low.add(i).cast(), high.add(i).cast()));
             let mut i = 0;
             while i + S::LANES <= count {
                 at(i);
                 i += S::LANES;
             }
+            // The last vector overlaps the one before, and stays inside the rows.
             if i < count && count >= S::LANES {
                 at(count - S::LANES);
                 return;
@@ -159,12 +129,8 @@ impl Element for Bf16 {
                 i += 1;
             }
         }
-    }
-    #[inline(always)]
-    unsafe fn rounded_words<S: Simd>([low, high]: [*const f32; 2], count: usize, to: *mut f32) {
-        let mut i = 0;
-        // SAFETY: the caller's promise.
-        unsafe {
+        unsafe fn rounded_words<S: Simd>([low, high]: [*const f32; 2], count: usize, to: *mut f32) {
+            let mut i = 0;
             while i + S::LANES <= count {
                 S::store(to.add(i), S::pair(S::load(low.add(i)), S::load(high.add(i))));
                 i += S::LANES;

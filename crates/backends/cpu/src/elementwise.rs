@@ -134,13 +134,14 @@ pub(crate) unsafe fn activate_backward<E: Element>(
     }
 }
 
-struct Add<E> {
+/// The sum of two operands, or their product.
+struct Combine<E, const PRODUCT: bool> {
     a: Region<E>,
     b: Region<E>,
     c: Region<E>,
 }
 
-impl<E: Element> Pass for Add<E> {
+impl<E: Element, const PRODUCT: bool> Pass for Combine<E, PRODUCT> {
     const BF16: bool = E::BF16;
 
     #[inline(always)]
@@ -148,10 +149,8 @@ impl<E: Element> Pass for Add<E> {
         let n = S::LANES;
         // SAFETY: the caller's promise.
         unsafe {
-            E::store::<S>(
-                self.c.at(index, n),
-                S::add(E::load::<S>(self.a.at(index, n)), E::load::<S>(self.b.at(index, n))),
-            )
+            let (a, b) = (E::load::<S>(self.a.at(index, n)), E::load::<S>(self.b.at(index, n)));
+            E::store::<S>(self.c.at(index, n), if PRODUCT { S::mul(a, b) } else { S::add(a, b) });
         }
     }
 }
@@ -162,36 +161,16 @@ impl<E: Element> Pass for Add<E> {
 /// Regions are valid and equally long; `c` is written, and may coincide with either operand.
 pub(crate) unsafe fn add<E: Element>(context: &mut Context, a: Region<E>, b: Region<E>, c: Region<E>) {
     // SAFETY: the caller's promise.
-    unsafe { sweep::flat(context, c.len(), &Add { a, b, c }) }
-}
-
-struct Multiply<E> {
-    a: Region<E>,
-    b: Region<E>,
-    c: Region<E>,
-}
-
-impl<E: Element> Pass for Multiply<E> {
-    const BF16: bool = E::BF16;
-
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
-        let n = S::LANES;
-        // SAFETY: the caller's promise.
-        unsafe {
-            let matmul = S::mul(E::load::<S>(self.a.at(index, n)), E::load::<S>(self.b.at(index, n)));
-            E::store::<S>(self.c.at(index, n), matmul);
-        }
-    }
+    unsafe { sweep::flat(context, c.len(), &Combine::<E, false> { a, b, c }) }
 }
 
 /// `c = a * b`.
 ///
 /// # Safety
-/// Regions are valid and equally long; `c` is written, and may coincide with either operand.
+/// As for [`add`].
 pub(crate) unsafe fn multiply<E: Element>(context: &mut Context, a: Region<E>, b: Region<E>, c: Region<E>) {
     // SAFETY: the caller's promise.
-    unsafe { sweep::flat(context, c.len(), &Multiply { a, b, c }) }
+    unsafe { sweep::flat(context, c.len(), &Combine::<E, true> { a, b, c }) }
 }
 
 /// The inputs of a dropout layer's mask, apart from the sample.

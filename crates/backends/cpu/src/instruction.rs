@@ -1,60 +1,23 @@
 //! Prepared instructions: operands are addresses and the work is divided into tasks, so all that remains is to run.
 
 use enmasse_comm::{Group, Handle};
-use enmasse_device::{DeviceError, StepBatch};
+use enmasse_device::{DeviceError, StepBatch, StepInputs};
 
 use crate::region::Region;
 use crate::workspace::{Context, Workspace};
 
-/// A step's inputs to instructions, apart from the program's memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StepValues {
-    /// The batch's images. The program holds these and the four fields below while the step runs.
-    pub images: Region<u8>,
-    pub labels: Region<i32>,
-    pub sample_indices: Region<i64>,
-    /// Of mixtures, as the lambdas; empty otherwise.
-    pub other_labels: Region<i32>,
-    pub lambdas: Region<f32>,
-    pub loss_weight: f32,
-    pub epoch: u64,
-    pub learning_rate: f32,
-    pub optimizer_step: u64,
-    pub stop: bool,
-    pub save: bool,
-}
-
-impl StepValues {
-    /// The addresses of a batch. Instructions only read it.
-    pub(crate) fn of(batch: &dyn StepBatch) -> Self {
-        StepValues {
-            images: Region::of(batch.images()),
-            labels: Region::of(batch.labels()),
-            sample_indices: Region::of(batch.sample_indices()).cast(),
-            other_labels: Region::of(batch.other_labels()),
-            lambdas: Region::of(batch.lambdas()),
-            loss_weight: batch.loss_weight(),
-            epoch: 0,
-            learning_rate: 0.0,
-            optimizer_step: 1,
-            stop: false,
-            save: false,
-        }
-    }
-}
-
 /// One shard's part of a batch. Its address is known when a step begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FromBatch<T> {
-    pub all: fn(&StepValues) -> Region<T>,
+    pub all: fn(&dyn StepBatch) -> Region<T>,
     pub start: usize,
     pub len: usize,
 }
 
 impl<T> FromBatch<T> {
-    /// The part in this step's batch.
-    pub(crate) fn of(&self, step: &StepValues) -> Region<T> {
-        (self.all)(step).part(self.start, self.len)
+    /// The part in this step's batch, which the program holds while the step runs. Instructions only read it.
+    pub(crate) fn of(&self, step: &StepInputs) -> Region<T> {
+        (self.all)(step.batch.as_ref()).part(self.start, self.len)
     }
 }
 
@@ -66,7 +29,7 @@ pub(crate) struct Machine {
     pub handles: Vec<Option<Handle>>,
 }
 
-type Run = dyn Fn(&mut Machine, &StepValues) -> Result<(), DeviceError> + Send;
+type Run = dyn Fn(&mut Machine, &StepInputs) -> Result<(), DeviceError> + Send;
 
 /// An instruction of a plan.
 pub(crate) struct Instruction {
@@ -80,8 +43,8 @@ pub(crate) struct Instruction {
 
 impl Instruction {
     /// An instruction that runs kernels; see [`kernel`].
-    pub(crate) fn new(workspace: Workspace, run: impl Fn(&mut Context, &StepValues) + Send + 'static) -> Self {
-        let run = move |machine: &mut Machine, step: &StepValues| {
+    pub(crate) fn new(workspace: Workspace, run: impl Fn(&mut Context, &StepInputs) + Send + 'static) -> Self {
+        let run = move |machine: &mut Machine, step: &StepInputs| {
             run(&mut machine.context, step);
             Ok(())
         };
@@ -93,7 +56,7 @@ impl Instruction {
         Instruction::fallible(Workspace::default(), |_| Ok(()))
     }
 
-    /// An instruction that can fail, or in which all shards take part.
+    /// An instruction that can fail; see [`fallible`].
     pub(crate) fn fallible(
         workspace: Workspace,
         run: impl Fn(&mut Machine) -> Result<(), DeviceError> + Send + 'static,
@@ -110,7 +73,7 @@ impl Instruction {
     ///
     /// # Safety
     /// The operands' memory is valid, and no other code uses it, except the memory of sums in progress.
-    pub(crate) unsafe fn execute(&self, machine: &mut Machine, step: &StepValues) -> Result<(), DeviceError> {
+    pub(crate) unsafe fn execute(&self, machine: &mut Machine, step: &StepInputs) -> Result<(), DeviceError> {
         (self.run)(machine, step)
     }
 }
@@ -129,3 +92,14 @@ macro_rules! kernel {
     };
 }
 pub(crate) use kernel;
+
+/// An instruction that can fail, or in which all shards take part: `fallible!(workspace, machine => unsafe call)`.
+macro_rules! fallible {
+    ($workspace:expr, $machine:ident => $call:expr) => {
+        $crate::instruction::Instruction::fallible($workspace, move |$machine| {
+            // SAFETY: as for `kernel`.
+            unsafe { $call }
+        })
+    };
+}
+pub(crate) use fallible;

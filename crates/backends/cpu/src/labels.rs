@@ -1,6 +1,8 @@
 //! The labels of a batch as losses and targets take them: one for each sample, or two of a mixture with their lambdas.
 
-use crate::instruction::{FromBatch, StepValues};
+use enmasse_device::StepInputs;
+
+use crate::instruction::FromBatch;
 use crate::region::Region;
 
 /// The labels of a shard's samples. Their addresses are known when a step begins.
@@ -13,7 +15,7 @@ pub(crate) struct BatchLabels {
 
 impl BatchLabels {
     /// Those of this step's batch.
-    pub(crate) fn of(&self, step: &StepValues) -> Labels {
+    pub(crate) fn of(&self, step: &StepInputs) -> Labels {
         let mixture = self.mixture.map(|(others, lambdas)| (others.of(step), lambdas.of(step)));
         Labels { own: self.own.of(step), mixture }
     }

@@ -37,6 +37,7 @@ mod function;
 mod gemm;
 #[cfg(test)]
 mod guard;
+mod inlined;
 mod instruction;
 mod isa;
 mod labels;

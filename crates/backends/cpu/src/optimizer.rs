@@ -93,33 +93,6 @@ impl Pass for AdamW {
     }
 }
 
-/// A rule, with its state.
-#[derive(Clone, Copy, Debug)]
-enum Rule {
-    Descent,
-    Momentum { buffer: Region<f32>, momentum: f32, nesterov: bool },
-    AdamW { first: Region<f32>, second: Region<f32>, betas: [f32; 2], epsilon: f32 },
-}
-
-impl Rule {
-    /// `None` if the state does not belong to the optimiser.
-    fn new(optimizer: Optimizer, state: &[Region<f32>]) -> Option<Self> {
-        let (momentum, nesterov) = match (optimizer, state) {
-            (Optimizer::AdamW { betas, epsilon }, &[first, second]) => {
-                return Some(Rule::AdamW { first, second, betas, epsilon });
-            }
-            (Optimizer::AdamW { .. }, _) => return None,
-            (Optimizer::Sgd { momentum, nesterov }, _) => (momentum, nesterov),
-            (Optimizer::Lars { momentum, .. }, _) => (momentum, false),
-        };
-        match (momentum == 0.0, state) {
-            (true, []) => Some(Rule::Descent),
-            (false, &[buffer]) => Some(Rule::Momentum { buffer, momentum, nesterov }),
-            _ => None,
-        }
-    }
-}
-
 /// The limit to which gradients are clipped, and their norm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clip {
@@ -144,10 +117,10 @@ impl Clip {
 pub(crate) struct PreparedUpdate {
     weights: Region<f32>,
     gradients: Region<f32>,
-    rule: Rule,
+    optimizer: Optimizer,
+    /// One region for each of [`Optimizer::state_names`].
+    state: Vec<Region<f32>>,
     clip: Option<Clip>,
-    /// LARS's coefficient and epsilon.
-    trust: Option<[f32; 2]>,
     ranges: Vec<UpdateRange>,
     pieces: Vec<Piece>,
 }
@@ -162,20 +135,21 @@ impl PreparedUpdate {
         state: &[Region<f32>],
         clip: Option<Clip>,
     ) -> Option<Self> {
-        let rule = Rule::new(update.optimizer, state)?;
-        let trust = match update.optimizer {
-            Optimizer::Lars { trust_coefficient, epsilon, .. } => Some([trust_coefficient, epsilon]),
-            Optimizer::Sgd { .. } | Optimizer::AdamW { .. } => None,
-        };
-        let pieces = Piece::cut(update.ranges.iter().map(|range| range.start..range.end()));
-        Some(PreparedUpdate { weights, gradients, rule, clip, trust, ranges: update.ranges.clone(), pieces })
+        if state.len() != update.optimizer.state_names().len() {
+            return None;
+        }
+        let (optimizer, state, ranges) = (update.optimizer, state.to_vec(), update.ranges.clone());
+        let pieces = Piece::cut(ranges.iter().map(|range| range.start..range.end()));
+        Some(PreparedUpdate { weights, gradients, optimizer, state, clip, ranges, pieces })
     }
 
     /// Workspace for LARS: the squares of weights and gradients of every piece, in f64, and the trust of every range.
     pub(crate) fn workspace(&self) -> Workspace {
-        match self.trust {
-            Some(_) => SQUARES.max(Workspace { shared: 4 * self.pieces.len() + self.ranges.len(), private: 0 }),
-            None => Workspace::default(),
+        match self.optimizer {
+            Optimizer::Lars { .. } => {
+                SQUARES.max(Workspace { shared: 4 * self.pieces.len() + self.ranges.len(), private: 0 })
+            }
+            Optimizer::Sgd { .. } | Optimizer::AdamW { .. } => Workspace::default(),
         }
     }
 
@@ -188,15 +162,22 @@ impl PreparedUpdate {
         // SAFETY: the caller's promise.
         unsafe {
             let clip = self.clip.map_or(1.0, |clip| clip.factor());
-            match self.rule {
-                Rule::Descent => self.descend::<false, false>(context, learning_rate, clip, self.gradients, 0.0),
-                Rule::Momentum { buffer, momentum, nesterov: false } => {
-                    self.descend::<true, false>(context, learning_rate, clip, buffer, momentum);
+            match self.optimizer {
+                Optimizer::Sgd { momentum, nesterov: true } if momentum != 0.0 => {
+                    self.descend::<true, true>(context, learning_rate, clip, momentum, None);
                 }
-                Rule::Momentum { buffer, momentum, nesterov: true } => {
-                    self.descend::<true, true>(context, learning_rate, clip, buffer, momentum);
+                Optimizer::Sgd { momentum, .. } if momentum != 0.0 => {
+                    self.descend::<true, false>(context, learning_rate, clip, momentum, None);
                 }
-                Rule::AdamW { first, second, betas, epsilon } => {
+                Optimizer::Sgd { .. } => self.descend::<false, false>(context, learning_rate, clip, 0.0, None),
+                Optimizer::Lars { momentum, trust_coefficient, epsilon } => {
+                    let trust = Some(self.trust(context, clip, trust_coefficient, epsilon));
+                    match momentum {
+                        0.0 => self.descend::<false, false>(context, learning_rate, clip, 0.0, trust),
+                        _ => self.descend::<true, false>(context, learning_rate, clip, momentum, trust),
+                    }
+                }
+                Optimizer::AdamW { betas, epsilon } => {
                     let correction = betas.map(|beta| 1.0 - f64::from(beta).powf(step as f64));
                     self.sweep(context, |range| {
                         let group = self.ranges[range].group;
@@ -205,8 +186,8 @@ impl PreparedUpdate {
                             weights: self.weights,
                             gradients: self.gradients,
                             clip,
-                            first,
-                            second,
+                            first: self.state[0],
+                            second: self.state[1],
                             betas,
                             epsilon,
                             keep: (1.0 - rate * f64::from(group.weight_decay)) as f32,
@@ -219,25 +200,26 @@ impl PreparedUpdate {
         }
     }
 
+    /// SGD; each range has its `trust`, or else 1.
+    ///
     /// # Safety
-    /// As for [`PreparedUpdate::run`]; without momentum `buffer` is not touched.
+    /// As for [`PreparedUpdate::run`].
     unsafe fn descend<const MOMENTUM: bool, const NESTEROV: bool>(
         &self,
         context: &mut Context,
         learning_rate: f32,
         clip: f32,
-        buffer: Region<f32>,
         momentum: f32,
+        trust: Option<Region<f32>>,
     ) {
-        // SAFETY: the caller's promise.
-        let trust = self.trust.map(|[coefficient, epsilon]| unsafe { self.trust(context, clip, coefficient, epsilon) });
         let pass = |range: usize| {
             let group = self.ranges[range].group;
             Sgd::<MOMENTUM, NESTEROV> {
                 weights: self.weights,
                 gradients: self.gradients,
                 clip,
-                buffer,
+                // Not touched without momentum.
+                buffer: *self.state.first().unwrap_or(&self.gradients),
                 // SAFETY: each range has its trust, which is not written any more.
                 trust: trust.map_or(1.0, |trust| unsafe { *trust.at(range, 1) }),
                 learning_rate: (f64::from(learning_rate) * f64::from(group.learning_rate_scale)) as f32,

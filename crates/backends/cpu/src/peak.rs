@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use enmasse_tensor::AlignedBuffer;
 
 use crate::affinity::Cores;
-#[cfg(target_arch = "x86_64")]
 use crate::gemm;
 use crate::isa::{Isa, Kernel, Simd, dispatch};
 use crate::pool::{Pool, Threads};
@@ -179,18 +178,7 @@ fn operations_per_round(isa: Isa, matmul: Matmul) -> usize {
     if (isa, matmul) == (Isa::Amx, Matmul::Bf16) {
         return gemm::FLOOD_OPERATIONS;
     }
-    struct Lanes<'a>(&'a mut usize);
-    impl Kernel for Lanes<'_> {
-        const BF16: bool = false;
-
-        #[inline(always)]
-        unsafe fn run<S: Simd>(self) {
-            *self.0 = S::LANES;
-        }
-    }
-    let mut lanes = 0;
-    // SAFETY: the caller has checked that the level is available; only the number is touched.
-    unsafe { dispatch(isa, Lanes(&mut lanes)) };
+    let lanes = gemm::panel_width(isa) / 2;
     let pairs = if matmul == Matmul::Bf16 { 2 } else { 1 };
     2 * pairs * lanes * accumulators(lanes)
 }

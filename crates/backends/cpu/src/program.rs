@@ -4,18 +4,16 @@ mod bound;
 mod observed;
 mod state;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use enmasse_comm::Group;
 use enmasse_device::{
-    DeviceError, Fill, InstructionSpan, Ledger, Program, ProgramTensor, Read, StepBatch, StepInputs, StepMetrics,
-    Ticket, Which, check_batch, check_same_state, find_tensor, from_torch, to_torch,
+    DeviceError, Fill, InstructionSpan, Ledger, Program, ProgramTensor, Read, StepInputs, StepMetrics, Ticket, Which,
+    check_batch, check_same_state, find_tensor, from_torch, to_torch,
 };
 use enmasse_graph::{Arena, Init, Mode, Phase, Plan, Plans};
 use enmasse_tensor::AlignedBuffer;
 
-use crate::instruction::StepValues;
 use crate::pool::Threads;
 use crate::prepare::KernelOptions;
 use bound::Bound;
@@ -32,8 +30,8 @@ pub(crate) struct CpuProgram {
     /// The arenas that outlive a step.
     state: Vec<(Arena, AlignedBuffer)>,
     ledger: Ledger,
-    /// The inputs of the step last begun, and the batch that holds them.
-    latest: Option<(StepValues, Arc<dyn StepBatch>)>,
+    /// The inputs of the step last begun, with its batch.
+    latest: Option<StepInputs>,
     observed: Observed,
 }
 
@@ -87,16 +85,15 @@ impl CpuProgram {
         check_batch(plan, self.bound.local(), inputs.batch.as_ref())?;
         // A step that was abandoned in the middle may have sums in progress.
         self.bound.drain();
-        let values = StepValues { epoch: inputs.epoch, ..StepValues::of(inputs.batch.as_ref()) };
-        self.latest = Some((values, inputs.batch.clone()));
+        self.latest = Some(inputs.clone());
         self.ledger.begin(mode);
         Ok(())
     }
 
     /// Runs phases of the step last begun: some of those that every shard has, or one that all shards share.
-    fn run(&mut self, mode: Mode, phases: &[Phase], values: &StepValues) -> Result<(), DeviceError> {
+    fn run(&mut self, mode: Mode, phases: &[Phase], inputs: &StepInputs) -> Result<(), DeviceError> {
         let plan = self.plans.plan(mode).ok_or_else(not_compiled)?;
-        match self.bound.run(plan, phases, values, self.observed.of_mode(mode)) {
+        match self.bound.run(plan, phases, inputs, self.observed.of_mode(mode)) {
             Ok(()) => {}
             Err(DeviceError::NonFinite { shard, loss }) => self.ledger.fail(shard, loss),
             Err(error) => return Err(error),
@@ -172,12 +169,9 @@ impl Program for CpuProgram {
             let more = if phase.is_of_a_shard() { others.iter().take_while(goes_on).count() } else { 0 };
             let (now, later) = rest.split_at(1 + more);
             rest = later;
-            if let (false, Some((values, _))) = (self.ledger.is_void(), &mut self.latest) {
-                values.learning_rate = inputs.learning_rate;
-                values.optimizer_step = inputs.optimizer_step;
-                (values.stop, values.save) = (inputs.stop, inputs.save);
-                let values = *values;
-                self.run(mode, now, &values)?;
+            if let (false, Some(begun)) = (self.ledger.is_void(), &self.latest) {
+                let inputs = StepInputs { batch: begun.batch.clone(), epoch: begun.epoch, ..inputs.clone() };
+                self.run(mode, now, &inputs)?;
             }
         }
         self.ledger.latest()

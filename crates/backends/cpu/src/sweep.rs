@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use crate::element::Element;
+use crate::inlined::each_vector;
 use crate::isa::{Isa, Kernel, Scalar, Simd, dispatch, values_ahead};
 use crate::pool::Pool;
 use crate::region::Region;
@@ -50,18 +51,8 @@ impl<P: Pass> Kernel for Block<'_, P> {
     unsafe fn run<S: Simd>(self) {
         for row in 0..self.rows {
             let start = self.start + row * self.channels;
-            let mut channel = 0;
             // SAFETY: the caller's promise, for every element of the block once.
-            unsafe {
-                while channel + S::LANES <= self.channels {
-                    self.pass.at::<S>(start + channel, channel);
-                    channel += S::LANES;
-                }
-                while channel < self.channels {
-                    self.pass.at::<Scalar>(start + channel, channel);
-                    channel += 1;
-                }
-            }
+            unsafe { each_vector!(S, channel in 0..self.channels => self.pass, at(start + channel, channel)) }
         }
     }
 }

@@ -12,7 +12,8 @@ use super::gather::Start;
 use super::geometry::{self, ConvShape, TapRun, met};
 use crate::element::Element;
 use crate::gemm::panel_width;
-use crate::isa::{Isa, Kernel, Scalar, Simd, dispatch};
+use crate::inlined::each_vector;
+use crate::isa::{Isa, Kernel, Simd, dispatch};
 use crate::region::Region;
 use crate::workspace::{Context, Workspace};
 
@@ -164,19 +165,8 @@ impl<E: Element> Kernel for RowTask<'_, E> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let channels = self.conv.channels;
-        let mut channel = 0;
         // SAFETY: the caller's promise, for every channel once.
-        unsafe {
-            while channel + S::LANES <= channels {
-                self.channels::<S>(channel);
-                channel += S::LANES;
-            }
-            while channel < channels {
-                self.channels::<Scalar>(channel);
-                channel += 1;
-            }
-        }
+        unsafe { each_vector!(S, channel in 0..self.conv.channels => self, channels(channel)) }
     }
 }
 
@@ -346,18 +336,8 @@ impl<E: Element> Kernel for BlockTask<'_, E> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let mut channel = self.channels.start;
         // SAFETY: the caller's promise, for every channel once.
-        unsafe {
-            while channel + S::LANES <= self.channels.end {
-                self.channels::<S>(channel);
-                channel += S::LANES;
-            }
-            while channel < self.channels.end {
-                self.channels::<Scalar>(channel);
-                channel += 1;
-            }
-        }
+        unsafe { each_vector!(S, channel in self.channels.clone() => self, channels(channel)) }
     }
 }
 

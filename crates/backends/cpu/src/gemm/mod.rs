@@ -10,10 +10,7 @@
 
 #[cfg(any(target_arch = "x86_64", test))]
 mod amx;
-mod avx2;
-mod avx512;
-mod avx512_bf16;
-mod portable;
+mod levels;
 mod tile;
 
 use std::ops::Range;
@@ -35,14 +32,14 @@ type Tiles<C> = &'static [unsafe fn(&Tile<C>)];
 fn tiles<E: Element, C: Element, const TRANSPOSED: bool>(isa: Isa) -> [Tiles<C>; 2] {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Amx | Isa::Avx512Bf16 if E::BF16 || C::BF16 => avx512_bf16::Level::<E, C, TRANSPOSED>::TILES,
+        Isa::Amx | Isa::Avx512Bf16 if E::BF16 || C::BF16 => levels::avx512_bf16::Level::<E, C, TRANSPOSED>::TILES,
         #[cfg(target_arch = "x86_64")]
-        Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512 => avx512::Level::<E, C, TRANSPOSED>::TILES,
+        Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512 => levels::avx512::Level::<E, C, TRANSPOSED>::TILES,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::Level::<E, C, TRANSPOSED>::TILES,
-        Isa::Portable => portable::Level::<E, C, TRANSPOSED>::TILES,
+        Isa::Avx2 => levels::avx2::Level::<E, C, TRANSPOSED>::TILES,
+        Isa::Portable => levels::portable::Level::<E, C, TRANSPOSED>::TILES,
         #[cfg(not(target_arch = "x86_64"))]
-        _ => portable::Level::<E, C, TRANSPOSED>::TILES,
+        _ => levels::portable::Level::<E, C, TRANSPOSED>::TILES,
     }
 }
 
@@ -52,17 +49,9 @@ pub(crate) const MAX_PANEL_WIDTH: usize = 32;
 /// Columns of a panel of B: two vectors.
 pub(crate) fn panel_width(isa: Isa) -> usize {
     2 * match isa {
-        #[cfg(any(target_arch = "x86_64", test))]
-        Isa::Amx => amx::SIDE,
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Bf16 => avx512_bf16::LANES,
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => avx512::LANES,
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::LANES,
-        Isa::Portable => portable::LANES,
-        #[cfg(not(target_arch = "x86_64"))]
-        _ => portable::LANES,
+        Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512 => 16,
+        Isa::Avx2 => 8,
+        Isa::Portable => 4,
     }
 }
 

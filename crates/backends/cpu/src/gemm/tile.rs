@@ -104,10 +104,9 @@ macro_rules! tiles {
     ($simd:ty, [$($m:literal),*], [$($n:literal),*] $(, $feature:literal)?) => {
         use std::marker::PhantomData;
 
-        use super::Tiles;
-        use super::tile::{Tile, compute};
         use crate::element::Element;
-        use crate::isa::Simd;
+        use crate::gemm::Tiles;
+        use crate::gemm::tile::{Tile, compute};
 
         // Never inlined: a function per tile keeps the register allocator's work separate.
         #[inline(never)]
@@ -118,18 +117,15 @@ macro_rules! tiles {
         }
 
         /// The tiles of this level.
-        pub(super) struct Level<E, C, const TRANSPOSED: bool>(PhantomData<(E, C)>);
+        pub(in crate::gemm) struct Level<E, C, const TRANSPOSED: bool>(PhantomData<(E, C)>);
 
         impl<E: Element, C: Element, const TRANSPOSED: bool> Level<E, C, TRANSPOSED> {
             /// Tiles of one vector, then of two.
-            pub(super) const TILES: [Tiles<C>; 2] = match E::PER_WORD {
+            pub(in crate::gemm) const TILES: [Tiles<C>; 2] = match E::PER_WORD {
                 1 => [&[$(tile::<E, C, $m, 1, TRANSPOSED>),*], &[$(tile::<E, C, $m, 2, TRANSPOSED>),*]],
                 _ => [&[$(tile::<E, C, $n, 1, TRANSPOSED>),*], &[$(tile::<E, C, $n, 2, TRANSPOSED>),*]],
             };
         }
-
-        /// Values of a vector.
-        pub(super) const LANES: usize = <$simd>::LANES;
     };
 }
 pub(super) use tiles;

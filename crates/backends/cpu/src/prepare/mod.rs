@@ -21,15 +21,15 @@ use crate::collectives::{self, BucketSum, StatisticsExchange, SumExchange};
 use crate::element::Element;
 use crate::elementwise::{self, Dropout, NormalizeTable};
 use crate::function;
-use crate::instruction::{Instruction, kernel};
+use crate::instruction::{Instruction, fallible, kernel};
 use crate::isa::Isa;
 use crate::loss;
-use crate::pooling::{Average, Maximum};
+use crate::pooling::Maximum;
 use crate::region::Region;
 use crate::samples;
 use crate::statistics::{self, Moments};
 use crate::workspace::Workspace;
-use operand::Operand;
+use operand::{Operand, Side};
 
 /// The options that decide which kernels a plan gets.
 #[derive(Clone, Copy, Debug)]
@@ -143,10 +143,10 @@ impl<'a> Preparation<'a> {
         let instruction = match &o.node.op {
             Op::Normalize { mean, std } => {
                 let table = NormalizeTable::new(mean, std).ok_or_else(|| o.unsupported())?;
-                if (o.input_size(0)?[2], o.output_size(0)?[2]) != (3, mean.len()) {
+                if (o.size(Side::Input(0))?[2], o.size(Side::Output(0))?[2]) != (3, mean.len()) {
                     return Err(o.unsupported());
                 }
-                let (x, y) = (o.batch_input(0, |step| step.images)?, o.output::<E>(0)?);
+                let (x, y) = (o.batch_input(0, |batch| Region::of(batch.images()))?, o.output::<E>(0)?);
                 kernel!(none, (c, step) => elementwise::normalize(c, &table, x.of(step), y))
             }
             Op::Conv2d(_) | Op::Linear => o.forward::<E>()?,
@@ -206,7 +206,7 @@ impl<'a> Preparation<'a> {
                 kernel!(none, c => elementwise::activate_backward(c, activation, dy, y, dx))
             }
             Op::MaxPool(window) => {
-                let shape = o.pool(o.input_size(0)?, o.output_size(0)?);
+                let shape = o.pool(Side::Input(0), Side::Output(0))?;
                 // Positions are bytes, from 0.
                 if window.kernel[0] * window.kernel[1] > usize::from(u8::MAX) + 1 {
                     return Err(o.unsupported());
@@ -216,33 +216,23 @@ impl<'a> Preparation<'a> {
                 kernel!(none, c => maximum.forward(c, x, y, position))
             }
             Op::MaxPoolBackward(window) => {
-                let maximum = Maximum::new(o.pool(o.output_size(0)?, o.input_size(0)?), window);
+                let maximum = Maximum::new(o.pool(Side::Output(0), Side::Input(0))?, window);
                 let (dy, position, dx) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
                 kernel!(none, c => maximum.backward(c, dy, position, dx))
             }
-            Op::AvgPool(window) => {
-                let average = Average::window(o.pool(o.input_size(0)?, o.output_size(0)?), window);
+            Op::AvgPool(_) | Op::AdaptiveAvgPool(_) => {
+                let average = o.average(Side::Input(0), Side::Output(0))?;
                 let (x, y) = (o.input::<E>(0)?, o.output(0)?);
                 kernel!(none, c => average.forward(c, x, y))
             }
-            Op::AdaptiveAvgPool(_) => {
-                let average = Average::adaptive(o.pool(o.input_size(0)?, o.output_size(0)?));
-                let (x, y) = (o.input::<E>(0)?, o.output(0)?);
-                kernel!(none, c => average.forward(c, x, y))
-            }
-            Op::AvgPoolBackward(window) => {
-                let average = Average::window(o.pool(o.output_size(0)?, o.input_size(0)?), window);
-                let (dy, dx) = (o.input::<E>(0)?, o.output(0)?);
-                kernel!(none, c => average.backward(c, dy, dx))
-            }
-            Op::AdaptiveAvgPoolBackward(_) => {
-                let average = Average::adaptive(o.pool(o.output_size(0)?, o.input_size(0)?));
+            Op::AvgPoolBackward(_) | Op::AdaptiveAvgPoolBackward(_) => {
+                let average = o.average(Side::Output(0), Side::Input(0))?;
                 let (dy, dx) = (o.input::<E>(0)?, o.output(0)?);
                 kernel!(none, c => average.backward(c, dy, dx))
             }
             Op::Dropout { probability, seed, layer } => {
                 let layer = Dropout { key: key(*seed, &format!("dropout {layer}")), probability: *probability };
-                let samples = o.batch_input(1, |step| step.sample_indices)?;
+                let samples = o.batch_input(1, |batch| Region::of(batch.sample_indices()).cast())?;
                 let (x, y) = (o.input::<E>(0)?, o.output(0)?);
                 kernel!(none, (c, step) => elementwise::dropout(c, layer, step.epoch, samples.of(step), x, y))
             }
@@ -263,13 +253,13 @@ impl<'a> Preparation<'a> {
                 kernel!(none, c => function::map_backward(c, function, dy, x, dx))
             }
             Op::Flatten => {
-                let [height, width, channels] = o.input_size(0)?;
+                let [height, width, channels] = o.size(Side::Input(0))?;
                 let sizes = [self.plan.batch, height * width, channels];
                 let (x, y) = (o.input::<E>(0)?, o.output::<f32>(0)?);
                 kernel!(none, c => elementwise::transpose(c, sizes, x, y))
             }
             Op::FlattenBackward => {
-                let [height, width, channels] = o.output_size(0)?;
+                let [height, width, channels] = o.size(Side::Output(0))?;
                 let sizes = [self.plan.batch, channels, height * width];
                 let (x, y) = (o.input::<f32>(0)?, o.output::<E>(0)?);
                 kernel!(none, c => elementwise::transpose(c, sizes, x, y))
@@ -315,21 +305,21 @@ impl<'a> Preparation<'a> {
                 kernel!(none, (c, step) => samples::targets(c, labels.of(step), targets))
             }
             &Op::TopKCorrect { k } => {
-                let (logits, labels) = (o.input(0)?, o.batch_input(1, |step| step.labels)?);
+                let (logits, labels) = (o.input(0)?, o.labels_alone(1)?);
                 let top_k_correct = o.output(0)?;
                 kernel!(none, (c, step) => samples::top_k_correct(c, k, logits, labels.of(step), top_k_correct))
             }
             &Op::SampleSum { scale } => {
-                let (values, labels) = (o.input(0)?, o.batch_input(1, |step| step.labels)?);
+                let (values, labels) = (o.input(0)?, o.labels_alone(1)?);
                 let sum = o.output(0)?;
                 kernel!(none, (_c, step) => samples::sample_sum(scale, values, labels.of(step), sum))
             }
             &Op::SampleSumBackward { scale } => {
-                let (labels, dvalues) = (o.batch_input(0, |step| step.labels)?, o.output(0)?);
+                let (labels, dvalues) = (o.labels_alone(0)?, o.output(0)?);
                 kernel!(none, (_c, step) => samples::sample_sum_backward(scale, labels.of(step), dvalues))
             }
             Op::MaskSamples => {
-                let (x, labels, y) = (o.input(0)?, o.batch_input(1, |step| step.labels)?, o.output(0)?);
+                let (x, labels, y) = (o.input(0)?, o.labels_alone(1)?, o.output(0)?);
                 kernel!(none, (c, step) => samples::mask(c, x, labels.of(step), y))
             }
             Op::ShareMetrics { .. } => {
@@ -339,25 +329,20 @@ impl<'a> Preparation<'a> {
                 kernel!(none, (_c, step) => loss::share(shard, loss, &numbers, [step.stop, step.save], metrics))
             }
             &Op::SyncStatistics { count } => {
-                let [mean, variance] = [o.input_of_all(0)?, o.input_of_all(1)?];
-                let own = mean.into_iter().zip(variance).map(|(mean, variance)| Moments { mean, variance }).collect();
-                let [mean, variance] = [o.output_of_all(0)?, o.output_of_all(1)?];
-                let all = mean.into_iter().zip(variance).map(|(mean, variance)| Moments { mean, variance }).collect();
+                let moments = |side: fn(usize) -> Side| -> Result<Vec<Moments>, DeviceError> {
+                    let [means, variances] = [o.of_all(side(0))?, o.of_all(side(1))?];
+                    Ok(means.into_iter().zip(variances).map(|(mean, variance)| Moments { mean, variance }).collect())
+                };
+                let (own, all) = (moments(Side::Input)?, moments(Side::Output)?);
                 let exchange = StatisticsExchange::new(&self.map, count, own, all);
-                Instruction::fallible(exchange.workspace(), move |machine| {
-                    // SAFETY: see `Instruction::execute`.
-                    unsafe { exchange.run(machine) }
-                })
+                fallible!(exchange.workspace(), machine => exchange.run(machine))
             }
             Op::SyncSum => {
-                let values = [o.input_of_all(0)?, o.input_of_all(1)?];
+                let values = [o.of_all(Side::Input(0))?, o.of_all(Side::Input(1))?];
                 let (shards, partials) = (self.map.shards(), self.schedule.partials.clone());
-                let sums = [o.output_of_all(0)?, o.output_of_all(1)?];
+                let sums = [o.of_all(Side::Output(0))?, o.of_all(Side::Output(1))?];
                 let exchange = SumExchange { shards, partials, values, sums };
-                Instruction::fallible(exchange.workspace(), move |machine| {
-                    // SAFETY: see `Instruction::execute`.
-                    unsafe { exchange.run(machine) }
-                })
+                fallible!(exchange.workspace(), machine => exchange.run(machine))
             }
             &Op::AllReduceStart { bucket } | &Op::ReduceStart { bucket } => {
                 let single = |range: &&Bucket| range.dtype == DType::F32;
@@ -373,10 +358,8 @@ impl<'a> Preparation<'a> {
                     folds: self.schedule.shards[o.local].folds.clone(),
                     is_last: o.local + 1 == self.schedule.shards.len(),
                 };
-                Instruction::fallible(none, move |machine| {
-                    // SAFETY: the plan does not touch the range until it waits; see `Instruction::execute`.
-                    unsafe { sum.run(machine) }
-                })
+                // The plan does not touch the range until it waits.
+                fallible!(none, machine => sum.run(machine))
             }
             &Op::AllReduceWait { bucket } | &Op::ReduceWait { bucket } => {
                 Instruction::fallible(none, move |machine| collectives::all_reduce_wait(machine, bucket))
@@ -384,15 +367,11 @@ impl<'a> Preparation<'a> {
             Op::Replicate => {
                 let values = (0..o.node.inputs.len()).map(|index| o.input(index)).collect::<Result<Vec<_>, _>>()?;
                 let ranges = collectives::adjacent(values);
-                Instruction::fallible(none, move |machine| {
-                    // SAFETY: see `Instruction::execute`.
-                    unsafe { collectives::replicate(machine, &ranges) }
-                })
+                fallible!(none, machine => collectives::replicate(machine, &ranges))
             }
             Op::CheckFinite => {
                 let losses = o.input(0)?.part(0, self.plan.shards);
-                // SAFETY: see `Instruction::execute`.
-                Instruction::fallible(none, move |_| unsafe { collectives::check_finite(losses) })
+                fallible!(none, _machine => collectives::check_finite(losses))
             }
             Op::GradientNorm { scaled: false } => {
                 let (norm, result) = (o.gradient_norm()?, o.output(0)?);
@@ -408,7 +387,7 @@ impl<'a> Preparation<'a> {
             }
             Op::Scale if o.is_loss_weight(1) => {
                 let (x, y) = (o.input(0)?, o.output(0)?);
-                kernel!(none, (c, step) => samples::scale(c, step.loss_weight, x, y))
+                kernel!(none, (c, step) => samples::scale(c, step.batch.loss_weight(), x, y))
             }
             // The loss is scaled by state for f16, which the CPU does not store.
             Op::Scale

@@ -1,6 +1,6 @@
 //! The operands of one node: checked shapes and element types, and addresses.
 
-use enmasse_device::DeviceError;
+use enmasse_device::{DeviceError, StepBatch};
 use enmasse_graph::{Activation, Node, Op, Role, ValueId};
 use enmasse_tensor::DType;
 
@@ -9,10 +9,10 @@ use crate::algorithm::Algorithm;
 use crate::batch_norm::{Gate, Gradient};
 use crate::conv::ConvShape;
 use crate::element::{Element, Stored};
-use crate::instruction::{FromBatch, StepValues};
+use crate::instruction::FromBatch;
 use crate::labels::BatchLabels;
 use crate::loss::CrossEntropy;
-use crate::pooling::PoolShape;
+use crate::pooling::{Average, PoolShape};
 use crate::region::Region;
 use crate::statistics::Moments;
 use crate::sweep::Rows;
@@ -56,12 +56,7 @@ impl Operand<'_> {
         id.copied().ok_or_else(|| self.unsupported())
     }
 
-    /// The memory of an operand, which must be stored as `T`.
-    fn region<T: Stored>(&self, side: Side) -> Result<Region<T>, DeviceError> {
-        self.region_of(self.local, side)
-    }
-
-    /// The memory of an operand of another local shard.
+    /// The memory of an operand of a local shard, which must be stored as `T`.
     fn region_of<T: Stored>(&self, local: usize, side: Side) -> Result<Region<T>, DeviceError> {
         let (id, plan) = (self.id(side)?, self.preparation.plan);
         let value = plan.value(id);
@@ -78,7 +73,7 @@ impl Operand<'_> {
     pub(super) fn batch_input<T: Stored>(
         &self,
         index: usize,
-        all: fn(&StepValues) -> Region<T>,
+        all: fn(&dyn StepBatch) -> Region<T>,
     ) -> Result<FromBatch<T>, DeviceError> {
         let (id, plan) = (self.id(Side::Input(index))?, self.preparation.plan);
         let value = plan.value(id);
@@ -94,35 +89,35 @@ impl Operand<'_> {
         self.node.inputs.get(index).is_some_and(|id| self.preparation.plan.loss_weight == Some(*id))
     }
 
+    /// The labels without those of a mixture.
+    pub(super) fn labels_alone(&self, index: usize) -> Result<FromBatch<i32>, DeviceError> {
+        self.batch_input(index, |batch| Region::of(batch.labels()))
+    }
+
     /// The labels, which are the operand at `index`. Of mixtures the other labels and the lambdas follow.
     pub(super) fn labels(&self, index: usize) -> Result<BatchLabels, DeviceError> {
-        let own = self.batch_input(index, |step| step.labels)?;
+        let own = self.labels_alone(index)?;
         let mixture = match self.node.inputs.len() - index {
             1 => None,
             _ => {
-                let others = self.batch_input(index + 1, |step| step.other_labels)?;
-                Some((others, self.batch_input(index + 2, |step| step.lambdas)?))
+                let others = self.batch_input(index + 1, |batch| Region::of(batch.other_labels()))?;
+                Some((others, self.batch_input(index + 2, |batch| Region::of(batch.lambdas()))?))
             }
         };
         Ok(BatchLabels { own, mixture })
     }
 
     /// An operand of every local shard.
-    pub(super) fn input_of_all(&self, index: usize) -> Result<Vec<Region<f32>>, DeviceError> {
-        self.preparation.local().map(|local| self.region_of(local, Side::Input(index))).collect()
-    }
-
-    /// A result of every local shard.
-    pub(super) fn output_of_all(&self, index: usize) -> Result<Vec<Region<f32>>, DeviceError> {
-        self.preparation.local().map(|local| self.region_of(local, Side::Output(index))).collect()
+    pub(super) fn of_all(&self, side: Side) -> Result<Vec<Region<f32>>, DeviceError> {
+        self.preparation.local().map(|local| self.region_of(local, side)).collect()
     }
 
     pub(super) fn input<T: Stored>(&self, index: usize) -> Result<Region<T>, DeviceError> {
-        self.region(Side::Input(index))
+        self.region_of(self.local, Side::Input(index))
     }
 
     pub(super) fn output<T: Stored>(&self, index: usize) -> Result<Region<T>, DeviceError> {
-        self.region(Side::Output(index))
+        self.region_of(self.local, Side::Output(index))
     }
 
     /// An operand that may be absent.
@@ -131,7 +126,7 @@ impl Operand<'_> {
     }
 
     /// Height, width and channels; a matrix is a feature map of one pixel.
-    fn size(&self, side: Side) -> Result<[usize; 3], DeviceError> {
+    pub(super) fn size(&self, side: Side) -> Result<[usize; 3], DeviceError> {
         let plan = self.preparation.plan;
         match plan.shape(self.id(side)?)[..] {
             [batch, height, width, channels] if batch == plan.batch => Ok([height, width, channels]),
@@ -140,16 +135,19 @@ impl Operand<'_> {
         }
     }
 
-    pub(super) fn input_size(&self, index: usize) -> Result<[usize; 3], DeviceError> {
-        self.size(Side::Input(index))
+    /// The pooling between two tensors.
+    pub(super) fn pool(&self, x: Side, y: Side) -> Result<PoolShape, DeviceError> {
+        let (input, [height, width, _]) = (self.size(x)?, self.size(y)?);
+        Ok(PoolShape { batch: self.preparation.plan.batch, input, output: [height, width] })
     }
 
-    pub(super) fn output_size(&self, index: usize) -> Result<[usize; 3], DeviceError> {
-        self.size(Side::Output(index))
-    }
-
-    pub(super) fn pool(&self, input: [usize; 3], [height, width, _]: [usize; 3]) -> PoolShape {
-        PoolShape { batch: self.preparation.plan.batch, input, output: [height, width] }
+    /// The average pooling between two tensors.
+    pub(super) fn average(&self, x: Side, y: Side) -> Result<Average, DeviceError> {
+        let shape = self.pool(x, y)?;
+        match &self.node.op {
+            Op::AvgPool(window) | Op::AvgPoolBackward(window) => Ok(Average::window(shape, window)),
+            _ => Ok(Average::adaptive(shape)),
+        }
     }
 
     /// The convolution, or the linear layer, between two tensors.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use enmasse_comm::{Group, tree_fold};
-use enmasse_device::{DeviceError, Hosting, Memory, ShardSchedule, StepMetrics, step_metrics};
+use enmasse_device::{DeviceError, Hosting, Memory, ShardSchedule, StepInputs, StepMetrics, step_metrics};
 use enmasse_graph::{Arena, Mode, Phase, Plan, Plans, ValueId};
 use enmasse_tensor::AlignedBuffer;
 
 use super::allocate;
 use super::observed::Observer;
 use crate::affinity::Pinned;
-use crate::instruction::{Machine, StepValues};
+use crate::instruction::Machine;
 use crate::pool::{Pool, Threads};
 use crate::prepare::{KernelOptions, Preparation, Prepared};
 use crate::region::Region;
@@ -144,7 +144,7 @@ impl Bound {
         &mut self,
         plan: &Plan,
         phases: &[Phase],
-        values: &StepValues,
+        inputs: &StepInputs,
         mut observer: Option<Observer<'_>>,
     ) -> Result<(), DeviceError> {
         let prepared = match plan.mode {
@@ -166,7 +166,7 @@ impl Bound {
             }
             // SAFETY: operands are in the arenas of this program. No other code uses these while the program is
             // borrowed, except for sums in progress, whose memory the plan does not touch.
-            let mut run = || unsafe { prepared.shards[shard][index].execute(machine, values) };
+            let mut run = || unsafe { prepared.shards[shard][index].execute(machine, inputs) };
             match &mut observer {
                 None => run(),
                 Some(observer) => {

@@ -7,7 +7,8 @@ use super::transform;
 use super::{PLANES, odd_lines, row_values};
 use crate::conv::Start;
 use crate::element::Element;
-use crate::isa::{Kernel, Scalar, Simd};
+use crate::inlined::each_vector;
+use crate::isa::{Kernel, Simd};
 use crate::region::Region;
 
 /// Positions of the words of 36 matrices, which have a row per tile (or per two) and columns in panels.
@@ -156,18 +157,10 @@ impl<E: Element, const N: usize> Kernel for TransformPatches<'_, E, N> {
             let words = channels.div_ceil(E::PER_WORD);
             let (out, plane): (*mut E, usize) =
                 (self.out.at(row, 0, words).cast(), self.out.layout.plane * E::PER_WORD);
-            let mut channel = 0;
             // SAFETY: pixels have `channels` values; the row of each plane has as many, plus the values
             // that fill its last word.
             unsafe {
-                while channel + S::LANES <= channels {
-                    Self::transform::<S>(&pixels, channel, out, plane, points);
-                    channel += S::LANES;
-                }
-                while channel < channels {
-                    Self::transform::<Scalar>(&pixels, channel, out, plane, points);
-                    channel += 1;
-                }
+                each_vector!(S, channel in 0..channels => self, transform(&pixels, channel, out, plane, points));
                 for channel in channels..words * E::PER_WORD {
                     (0..PLANES).for_each(|i| *out.add(channel + i * plane) = E::ZERO);
                 }
@@ -180,6 +173,7 @@ impl<E: Element, const N: usize> TransformPatches<'_, E, N> {
     #[inline(always)]
     #[expect(clippy::needless_range_loop, reason = "indices of a known range are what the compiler unrolls")]
     unsafe fn transform<S: Simd>(
+        &self,
         pixels: &[[*const E; N]; N],
         channel: usize,
         out: *mut E,
@@ -226,18 +220,10 @@ impl<E: Element, const N: usize> Kernel for TransformTiles<'_, E, N> {
                 self.patches.pixels(Some(tile)),
                 self.patches.pixels(Some(tile + 1).filter(|next| E::PER_WORD > 1 && self.tiles.contains(next))),
             ];
-            let mut channel = 0;
             // SAFETY: pixels have `channels` values; the row of each plane has as many, plus the values that
             // fill its last panel.
             unsafe {
-                while channel + S::LANES <= channels {
-                    self.transform::<S>(&pixels, row, channel);
-                    channel += S::LANES;
-                }
-                while channel < channels {
-                    self.transform::<Scalar>(&pixels, row, channel);
-                    channel += 1;
-                }
+                each_vector!(S, channel in 0..channels => self, transform(&pixels, row, channel));
                 for channel in channels..filled {
                     let out = self.out.at(row, channel, 1);
                     (0..PLANES).for_each(|plane| *out.add(plane * self.out.layout.plane) = 0.0);
@@ -289,18 +275,8 @@ impl<E: Element> Kernel for TransformResult<'_, E> {
         for (row, tile) in self.tiles.clone().enumerate() {
             let Tile { image, corner: [top, left], size } = self.tiling.tiles[tile];
             let corner = ((image * height + top) * width + left) * channels;
-            let mut channel = self.channels.start;
             // SAFETY: tiles lie on the feature map.
-            unsafe {
-                while channel + S::LANES <= self.channels.end {
-                    self.transform::<S>(row, corner, size, channel);
-                    channel += S::LANES;
-                }
-                while channel < self.channels.end {
-                    self.transform::<Scalar>(row, corner, size, channel);
-                    channel += 1;
-                }
-            }
+            unsafe { each_vector!(S, channel in self.channels.clone() => self, transform(row, corner, size, channel)) }
         }
     }
 }

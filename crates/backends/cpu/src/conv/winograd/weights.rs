@@ -9,7 +9,8 @@ use super::transform;
 use super::{PLANES, odd_lines};
 use crate::element::Element;
 use crate::gemm::MAX_PANEL_WIDTH;
-use crate::isa::{Kernel, Scalar, Simd};
+use crate::inlined::each_vector;
+use crate::isa::{Kernel, Simd};
 use crate::pack::pad_copy;
 use crate::region::Region;
 
@@ -185,18 +186,8 @@ impl Kernel for TransformGradient {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         for input in self.inputs.clone() {
-            let mut output = self.outputs.start;
             // SAFETY: the caller's promise, for every weight once.
-            unsafe {
-                while output + S::LANES <= self.outputs.end {
-                    self.transform::<S>(input, output);
-                    output += S::LANES;
-                }
-                while output < self.outputs.end {
-                    self.transform::<Scalar>(input, output);
-                    output += 1;
-                }
-            }
+            unsafe { each_vector!(S, output in self.outputs.clone() => self, transform(input, output)) }
         }
     }
 }
