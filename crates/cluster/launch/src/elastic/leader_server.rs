@@ -244,3 +244,41 @@ pub(super) fn names_loopback(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     bare == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use enmasse_comm::{ChannelError, Token};
+    use std::sync::mpsc::channel;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// What the leader says when it stops listening, after connections with these tokens.
+    fn check(tokens: &[u8], expected: &[&str]) {
+        let (host, port) = ("127.0.0.1".to_owned(), test_support::free_port());
+        let endpoint = Endpoint { host, port, token: Token::from_bytes([7; 32]) };
+        let timing = super::super::Timing::default();
+        let rules = Rules { least: 2, most: 2, max_restarts: 0, timing, endpoint_host: endpoint.host.clone() };
+        let (sender, said) = channel();
+        let tell = Arc::new(move |line: &str| sender.send(line.to_owned()).unwrap());
+        let leader_server = LeaderServer::open(&endpoint, "job", rules, 1, tell).unwrap().expect("a free port");
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        for &byte in tokens {
+            let connected = Channel::connect(address, &Token::from_bytes([byte; 32]), "job", LIMIT);
+            assert_eq!(matches!(connected, Err(ChannelError::Token)), byte != 7);
+        }
+        // Connections are taken in turn, so those before this one have been refused once it is admitted.
+        Channel::connect(address, &endpoint.token, "job", LIMIT).unwrap();
+        drop(leader_server);
+        let expected: Vec<_> = expected.iter().map(|line| format!("refused at {address}: {line}")).collect();
+        assert_eq!(said.try_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn refused_strangers_were_not_told_when_the_leader_stopped_listening() {
+        check(&[], &[]);
+        check(&[7, 7], &[]);
+        check(&[8], &["1 connection from 127.0.0.1, without the token of this run"]);
+        check(&[8, 7, 9], &["2 connections from 127.0.0.1, without the token of this run"]);
+    }
+}

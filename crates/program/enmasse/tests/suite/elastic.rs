@@ -8,7 +8,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use crate::common::network::Network;
-use crate::common::{DEADLINE, enmasse, exists, images, metrics, plain_environment, program, send, until};
+use crate::common::{
+    DEADLINE, enmasse, exists, images, metrics, plain_environment, program, refused_stranger, send, until,
+};
 use enmasse_train::Checkpoint;
 use rustix::process::Signal;
 
@@ -209,6 +211,26 @@ fn an_agent_that_is_asked_to_stop_leaves_and_a_failure_ends_all() {
     assert_eq!((first.code(), second.code()), (Some(139), Some(139)), "{:?} {:?}", first.told(), second.told());
     let told = [&first, &second].map(|agent| agent.errors.iter().collect::<Vec<_>>().join("\n"));
     assert!(told.iter().all(|told| told.contains("SIGSEGV")), "{told:?}");
+}
+
+/// Those of a node that holds another token may be among them.
+#[test]
+fn refused_strangers_were_not_told_by_the_leader() {
+    let folder = tempfile::tempdir().unwrap();
+    let (endpoint, mut gate) = (endpoint(), Gate::new(folder.path()));
+    let start = || Agent::start(&endpoint, "1:2", 1, LONG_LEASE, &waiting(&gate));
+    // The first one leads.
+    let mut first = start();
+    refused_stranger(&endpoint);
+    let mut second = start();
+    world(&[&first, &second], 1);
+    refused_stranger(&endpoint);
+    gate.open();
+    assert_eq!((first.code(), second.code()), (Some(0), Some(0)), "{:?} {:?}", first.told(), second.told());
+    let told =
+        [first, second].map(|agent| agent.errors.iter().filter(|line| line.contains("refused")).collect::<Vec<_>>());
+    let expected = format!("refused at {endpoint}: 2 connections from 127.0.0.1, of another program");
+    assert_eq!(told, [vec![expected], vec![]]);
 }
 
 /// Regression test: a request to stop was lost while a failure was handled.

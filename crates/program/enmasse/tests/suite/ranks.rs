@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::runs::{arguments, assert_same, figures, tensors};
 use crate::common::{
-    Ended, Running, assert_whole, enmasse, exists, finish, images, metrics, plain_environment, program, refused, send,
-    until,
+    Ended, Running, assert_whole, enmasse, exists, finish, images, metrics, plain_environment, program, refused,
+    refused_stranger, send, until,
 };
 use enmasse_cpu::Isa;
 use enmasse_train::Checkpoint;
@@ -294,6 +294,24 @@ fn ranks_that_were_launched_by_hand_or_by_launch() {
     let ended = finish(half.args(&words).env("RANK", "0"));
     assert_eq!(ended.code, Some(2));
     assert!(ended.stderr.contains("WORLD_SIZE is not set"), "{}", ended.stderr);
+}
+
+/// Each rank warns of the strangers at its own port. Rank 0 listens until all ranks have come.
+#[test]
+fn refused_strangers_were_not_in_the_log_of_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = arguments(&images(folder.path(), 10), &folder.path().join("run"), &["--max-steps", "1"]);
+    let port = test_support::free_port();
+    let address = format!("127.0.0.1:{port}");
+    let first = by_hand(0, 2, port, &words);
+    refused_stranger(&address);
+    let second = by_hand(1, 2, port, &words);
+    let warnings = [first, second].map(|rank| {
+        let ended = rank.finish().well();
+        ended.stderr.lines().filter(|line| line.contains("refused at")).map(str::to_owned).collect::<Vec<_>>()
+    });
+    let expected = format!("warning: refused at {address}: 1 connection from 127.0.0.1, of another program");
+    assert_eq!(warnings, [vec![expected], vec![]]);
 }
 
 /// Wherever the limit strikes, the rank says so at once, and the other rank learns it. Rank 0 was silent for a minute, and

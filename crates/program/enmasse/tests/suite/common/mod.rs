@@ -7,7 +7,8 @@ pub mod runs;
 pub mod terminal;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -219,6 +220,17 @@ pub fn send(pid: i32, signal: Signal) {
 /// Whether the process exists, including a zombie.
 pub fn exists(pid: i32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Connects to a port as another program does, once it listens. Returns when the port has refused the connection.
+pub fn refused_stranger(address: &str) {
+    let mut stranger = until("the port", || TcpStream::connect(address).ok());
+    stranger.set_read_timeout(Some(DEADLINE)).expect("a limit");
+    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sends");
+    let end = stranger.read(&mut [0]);
+    // A reset is equivalent to an end of file.
+    let is_closed = end.as_ref().map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |read| *read == 0);
+    assert!(is_closed, "{end:?}");
 }
 
 /// Calls `ask` repeatedly until it has an answer, or the deadline has passed.
