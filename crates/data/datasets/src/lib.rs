@@ -29,6 +29,7 @@ mod kind;
 mod layout;
 mod left_out;
 mod open;
+mod opened;
 mod packed;
 mod packed_file;
 mod parquet;
@@ -47,10 +48,11 @@ pub use kind::DataKind;
 pub use layout::DataLayout;
 pub use left_out::LeftOut;
 pub use open::{
-    OpenData, OpenOptions, Unlabelled, WholeData, folder_of, holds_known_set, holds_unlabelled, is_self_contained,
-    open, open_unlabelled, open_whole, tables_above,
+    folder_of, holds_known_set, holds_unlabelled, is_packed, is_self_contained, open, open_unlabelled, open_whole,
+    tables_above,
 };
-pub use packed_file::{PackForm, PackOptions, Packed, Unpacked, is_packed, pack};
+pub use opened::{OpenData, OpenOptions, Unlabelled, WholeData};
+pub use packed_file::{PackForm, PackOptions, Packed, Unpacked, pack};
 pub use relabel::relabel;
 pub use scan::{Entered, is_clutter, list_images};
 pub use split::{Split, SplitKind};

@@ -1,21 +1,19 @@
-//! The parts of one data set: a random draw per class, and what the parts must fulfil.
+//! The parts of one data set, and a random draw per class.
 //!
-//! A layout lists its samples once ([`Scanned`]): all of them, or its parts. What follows is the
-//! same for each layout: the draw of a validation part, labels by another model's classes
-//! (`relabel`), what `eval` evaluates. A run keeps a list of files in `split.json`. Archives are
-//! opened again and split by the same rule.
+//! A format lists its samples once ([`Scanned`]): all of them, or its parts. What follows is the
+//! same for each: the draw of a validation part, labels by another model's classes (`relabel`),
+//! what `eval` evaluates. A run keeps a list of files in `split.json`. Archives are opened again
+//! and split by the same rule.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use enmasse_data::PythonRandom;
-use enmasse_data::{DataError, Dataset};
+use enmasse_data::{DataError, Dataset, PythonRandom};
 use enmasse_image::decode::ReadOptions;
 use enmasse_tensor::RandomStream;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::open::{class_folders, find_manifest};
-use crate::{DataLayout, DataWarning, Folder, LeftOut, OpenOptions};
+use crate::{DataLayout, DataWarning, Folder, LeftOut};
 
 /// Whose random draw decides which images of a folder are for validation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,18 +38,6 @@ pub struct Split {
 }
 
 impl Split {
-    /// Opens a folder with `train/` and `val/` (or `test/`), or splits a folder of class folders with
-    /// [`Folder::split`]. Fails with fewer than two classes, or if nothing would be left for validation.
-    pub fn open(root: impl AsRef<Path>, split_seed: u64, val_fraction: f64) -> Result<Split, DataError> {
-        Self::open_with(root.as_ref(), &OpenOptions { split_seed, val_fraction, ..OpenOptions::default() })
-    }
-
-    /// The same with all options. Folders `train/` and `val/` are used as they are, whatever the requested split.
-    pub fn open_with(root: &Path, options: &OpenOptions) -> Result<Split, DataError> {
-        let parts = class_folders::scan(root)?.in_parts(root, options)?;
-        Ok(Split { train: parts.train, val: parts.validation, test: parts.test })
-    }
-
     /// How the files of all parts become RGB pixels.
     pub fn read_with(self, options: ReadOptions) -> Self {
         let [train, val] = [self.train, self.val].map(|part| part.read_with(options));
@@ -113,8 +99,13 @@ pub(crate) trait Divide: Dataset + Clone {
         self
     }
 
+    /// What a scan found and could not use.
+    fn left_out(&self) -> LeftOut {
+        LeftOut::default()
+    }
+
     /// The parts as lists of files, if that is what they are.
-    fn lists(_parts: &Parts<Self>) -> Option<Split> {
+    fn lists(_train: &Self, _validation: &Self, _test: Option<&Self>) -> Option<Split> {
         None
     }
 }
@@ -141,9 +132,12 @@ impl Divide for Folder {
         self.with_left_out(LeftOut::default())
     }
 
-    fn lists(parts: &Parts<Self>) -> Option<Split> {
-        let Parts { train, validation, test, .. } = parts;
-        Some(Split { train: train.clone(), val: validation.clone(), test: test.clone() })
+    fn left_out(&self) -> LeftOut {
+        self.left_out().clone()
+    }
+
+    fn lists(train: &Self, validation: &Self, test: Option<&Self>) -> Option<Split> {
+        Some(Split { train: train.clone(), val: validation.clone(), test: test.cloned() })
     }
 }
 
@@ -155,6 +149,8 @@ pub(crate) struct Scanned<S> {
     pub held_out: Option<S>,
     /// The part for tests, if there is one besides the part for validation.
     pub test: Option<S>,
+    /// The folder that contains its files, or the file that was named.
+    pub folder: PathBuf,
     /// The folders of the parts, if these can be named instead: first that of the training part.
     pub folders: Vec<String>,
     pub layout: DataLayout,
@@ -162,67 +158,22 @@ pub(crate) struct Scanned<S> {
     pub warnings: Vec<DataWarning>,
 }
 
-/// The parts of a data set.
-pub(crate) struct Parts<S> {
-    pub train: S,
-    pub validation: S,
-    pub test: Option<S>,
-    /// Whether the validation part was sampled from the training part.
-    pub sampled: bool,
-}
-
 impl<S: Divide> Scanned<S> {
     /// A data set that does not come in parts.
-    pub fn whole(layout: DataLayout, train: S) -> Self {
-        Scanned { train, held_out: None, test: None, folders: Vec::new(), layout, warnings: Vec::new() }
-    }
-
-    /// The parts; that for validation is sampled if need be. Fails with fewer than two classes, or if nothing would be left for validation.
-    pub fn in_parts(self, root: &Path, options: &OpenOptions) -> Result<Parts<S>, DataError> {
-        let sampled = self.held_out.is_none();
-        let (train, validation) = match self.held_out {
-            Some(held_out) => (self.train, held_out),
-            None => draw(self.train, options)?,
-        };
-        if let [only] = train.classes() {
-            let inside = root.join(only);
-            let hint = match find_manifest(root) {
-                _ if inside.is_dir() && class_folders::scan(&inside).is_ok() => {
-                    format!("; if its folders are the classes, name {}", inside.display())
-                }
-                Some(table) => format!("; if {table} lists images and their classes, name it"),
-                None => String::new(),
-            };
-            let problem = format!("only one class ({only}); a classifier needs at least two{hint}");
-            return Err(DataError::layout(root, problem));
-        }
-        if validation.len() == 0 {
-            let problem = format!(
-                "too few images per class to hold out {} of them for validation; add images, or a validation part of its own",
-                options.val_fraction
-            );
-            return Err(DataError::layout(root, problem));
-        }
-        let [train, validation] = [train, validation].map(|part| part.read_with(options.reading));
-        Ok(Parts { train, validation, test: self.test.map(|test| test.read_with(options.reading)), sampled })
+    pub fn whole(layout: DataLayout, folder: &Path, train: S) -> Self {
+        let folder = folder.to_owned();
+        Scanned { train, held_out: None, test: None, folder, folders: Vec::new(), layout, warnings: Vec::new() }
     }
 }
 
-fn draw<S: Divide>(whole: S, options: &OpenOptions) -> Result<(S, S), DataError> {
-    match options.split {
-        SplitKind::Seeded => draw_seeded(&whole, options.split_seed, options.val_fraction),
-        SplitKind::Python => draw_as_python(&whole, options.split_seed, options.val_fraction),
-    }
-}
-
-fn draw_seeded<S: Divide>(whole: &S, split_seed: u64, val_fraction: f64) -> Result<(S, S), DataError> {
+pub(crate) fn draw_seeded<S: Divide>(whole: &S, split_seed: u64, val_fraction: f64) -> Result<(S, S), DataError> {
     hold_out(whole, val_fraction, |class, own, count| {
         let order = RandomStream::new(split_seed, &format!("split {class}"), 0, 0).permutation(own);
         order.into_iter().take(count).map(|place| place as usize).collect()
     })
 }
 
-fn draw_as_python<S: Divide>(whole: &S, split_seed: u64, val_fraction: f64) -> Result<(S, S), DataError> {
+pub(crate) fn draw_as_python<S: Divide>(whole: &S, split_seed: u64, val_fraction: f64) -> Result<(S, S), DataError> {
     let mut random = PythonRandom::new(split_seed);
     let known = whole.part(|index| whole.is_known_to_python(index));
     hold_out(&known, val_fraction, |_, own, count| random.sample(own, count))

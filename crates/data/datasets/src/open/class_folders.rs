@@ -1,45 +1,39 @@
-//! Images in class folders, or labelled by their own names; in parts, if there are folders for these.
+//! Images in class folders, in parts if there are folders for these.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::path::Path;
 
 use enmasse_data::DataError;
 
-use super::imagenet;
 use super::parts::{PartFolders, part_folders};
-use crate::file_list::FileList;
+use super::{Format, imagenet};
 use crate::folder::{check_folder, require_images};
-use crate::pattern::LabelPattern;
-use crate::scan::{folders, images_below};
+use crate::scan::{folders, holds_images};
 use crate::split::Scanned;
 use crate::{DataLayout, Folder, LeftOut};
 
+pub(super) const FORMAT: Format = Format {
+    extensions: &[],
+    recognise: |source| Ok(source.root_if(source.is_folder() && holds_images(source.root)?)),
+    open: |source, _| Ok(Box::new(scan(source.root)?)),
+    images: None,
+};
+
 /// Lists the class folders in `root`, or those in its folders for parts.
-pub(crate) fn scan(root: &Path) -> Result<Scanned<Folder>, DataError> {
+pub(super) fn scan(root: &Path) -> Result<Scanned<Folder>, DataError> {
     check_folder(root)?;
     let has_folders = |part: &Path| folders(part, &mut LeftOut::default()).is_ok_and(|found| !found.is_empty());
     let layout = DataLayout::ClassFolders;
     let mut scanned = match part_folders(root, has_folders)? {
-        None => Scanned::whole(layout, Folder::scan(root)?),
+        None => Scanned::whole(layout, root, Folder::scan(root)?),
         Some(parts) => scan_parts(root, layout, parts, |part| Folder::scan_below(root, part))?,
     };
     imagenet::describe(&mut scanned, root)?;
     Ok(scanned)
 }
 
-/// Lists the images in `root`, or in its folders for parts, each labelled by its name.
-pub(crate) fn scan_names(root: &Path, pattern: &str) -> Result<Scanned<Folder>, DataError> {
-    let pattern = LabelPattern::parse(pattern)?;
-    let layout = DataLayout::NamedImages;
-    // Without folders, there is no telling which parts have labels: a name that has none is an error below.
-    Ok(match part_folders(root, |_| true)? {
-        None => Scanned::whole(layout, by_name(root, "", &pattern)?),
-        Some(parts) => scan_parts(root, layout, parts, |part| by_name(root, part, &pattern))?,
-    })
-}
-
 /// Lists each part by `list`, and checks that they have the same classes.
-fn scan_parts(
+pub(super) fn scan_parts(
     root: &Path,
     layout: DataLayout,
     parts: PartFolders,
@@ -58,39 +52,11 @@ fn scan_parts(
     let (warnings, folders) = (parts.warning.iter().cloned().collect(), parts.names());
     // A training part without another one is the whole of what the user named.
     let folders = if held_out.is_some() { folders } else { Vec::new() };
-    Ok(Scanned { held_out, test, folders, warnings, ..Scanned::whole(layout, train) })
-}
-
-fn by_name(root: &Path, part: &str, pattern: &LabelPattern) -> Result<Folder, DataError> {
-    let mut left_out = LeftOut::default();
-    let images = images_below(&root.join(part), &mut left_out)?;
-    let class = |image: &str| {
-        pattern.class(image).map(str::to_owned).ok_or_else(|| {
-            let problem = "its name does not match the label pattern; name a folder in which all images have labels";
-            DataError::layout(root.join(part).join(image), problem)
-        })
-    };
-    let names = images.iter().map(|image| class(image)).collect::<Result<BTreeSet<String>, DataError>>()?;
-    if names.is_empty() {
-        return Err(DataError::layout(root.join(part), "there are no images in it"));
-    }
-    let classes: Vec<String> = names.into_iter().collect();
-    let mut files = FileList::default();
-    for image in &images {
-        let label = classes.binary_search(&class(image)?).unwrap_or_default();
-        let path = if part.is_empty() { image.clone() } else { format!("{part}/{image}") };
-        files.push(&path, label as u32);
-    }
-    Ok(Folder::of_files(root, classes, files).with_left_out(left_out))
+    Ok(Scanned { held_out, test, folders, warnings, ..Scanned::whole(layout, root, train) })
 }
 
 /// Fails if classes are in one part only. `names` are the folders of both.
-pub(crate) fn same_classes(
-    train: &Folder,
-    val: &Folder,
-    root: &Path,
-    [train_name, val_name]: [&str; 2],
-) -> Result<(), DataError> {
+fn same_classes(train: &Folder, val: &Folder, root: &Path, [train_name, val_name]: [&str; 2]) -> Result<(), DataError> {
     let lacking = |(these, name): (&Folder, &str), (those, other): (&Folder, &str)| {
         let known: HashSet<&String> = those.classes().iter().collect();
         let lacking: Vec<&String> = these.classes().iter().filter(|class| !known.contains(class)).collect();

@@ -1,11 +1,24 @@
 //! The known data sets, which are recognised by their files: a table of these, and what to read them with.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use enmasse_data::DataError;
 
+use super::Format;
+use super::source::Source;
 use crate::packed::Packed;
-use crate::{DataKind, cifar, idx};
+use crate::{DataKind, DataLayout, OpenData, cifar, idx};
+
+pub(super) const FORMAT: Format = Format {
+    extensions: &[],
+    recognise: |source| match source.is_folder() {
+        true => Ok(layouts_in(source.root).into_iter().map(|(_, folder)| folder).collect()),
+        false => Ok(Vec::new()),
+    },
+    open: |source, _| Ok(Box::new(open(source)?)),
+    images: None,
+};
 
 /// The file layout of a known data set.
 pub(super) struct Layout {
@@ -20,7 +33,7 @@ pub(super) struct Layout {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Form {
+enum Form {
     Cifar10Binary,
     Cifar10Python,
     Cifar100Binary,
@@ -105,7 +118,7 @@ impl Layout {
     }
 
     /// Reads both parts. The content decides which of the two sets in idx files it is.
-    pub(super) fn read(&self, folder: &Path) -> Result<(DataKind, Packed, Packed), DataError> {
+    fn read(&self, folder: &Path) -> Result<(DataKind, Packed, Packed), DataError> {
         let (mut paths, mut missing) = (Vec::new(), Vec::new());
         for &name in self.files {
             match self.locate(folder, name) {
@@ -153,8 +166,37 @@ impl Layout {
     }
 }
 
+fn open(source: &Source) -> Result<OpenData, DataError> {
+    let found = layouts_in(source.root);
+    let Some((layout, folder)) = found.first() else {
+        return Err(DataError::layout(source.root, "its files were removed while it was opened"));
+    };
+    if let Some((other, below)) = found.iter().find(|(other, _)| other.kind != layout.kind) {
+        let (one, two) = (layout.kind.name(), other.kind.name());
+        let problem = format!(
+            "it has both {one} and {two}: give the folder of one of them, {} or {}",
+            folder.display(),
+            below.display()
+        );
+        return Err(DataError::layout(source.root, problem));
+    }
+    let (kind, train, validation) = layout.read(folder)?;
+    Ok(OpenData {
+        kind,
+        layout: DataLayout::Known(kind),
+        folder: folder.clone(),
+        classes: train.classes().to_vec(),
+        train: Arc::new(train),
+        validation: Arc::new(validation),
+        test: None,
+        has_parts: true,
+        split: None,
+        warnings: Vec::new(),
+    })
+}
+
 /// Every known data set in `root` or in the usual places below it, with its folder.
-pub(super) fn recognise(root: &Path) -> Vec<(&'static Layout, PathBuf)> {
+pub(super) fn layouts_in(root: &Path) -> Vec<(&'static Layout, PathBuf)> {
     let places = LAYOUTS.iter().flat_map(|layout| layout.below.iter().map(move |below| (layout, below)));
     places
         .map(|(layout, below)| (layout, if below.is_empty() { root.to_owned() } else { root.join(below) }))

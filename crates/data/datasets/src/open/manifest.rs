@@ -7,16 +7,28 @@ use std::path::{Path, PathBuf};
 
 use enmasse_data::{DataError, Dataset};
 
-use super::OpenOptions;
+use super::Format;
 use super::classes::{Distinct, LABELS, check_test_classes, sort_classes};
 use super::parts::PartName;
+use super::source::{Named, Source};
 use super::table::{Rows, Value};
 use crate::file_list::FileList;
+use crate::scan::has_extension;
 use crate::split::Scanned;
-use crate::{DataLayout, DataWarning, Folder};
+use crate::{DataLayout, DataWarning, Folder, OpenOptions, Unlabelled};
+
+pub(super) const FORMAT: Format = Format {
+    extensions: &EXTENSIONS,
+    recognise: |source| {
+        let is_file = matches!(source.named, Named::File) && !source.storage.is_remote();
+        Ok(source.root_if(is_file && has_extension(&source.root.to_string_lossy(), &EXTENSIONS)))
+    },
+    open: |source, _| Ok(Box::new(scan(source.root, source.options)?)),
+    images: Some(|source, _| images(source)),
+};
 
 /// Extensions of manifests.
-pub(crate) const EXTENSIONS: [&str; 4] = ["csv", "tsv", "jsonl", "ndjson"];
+pub(super) const EXTENSIONS: [&str; 4] = ["csv", "tsv", "jsonl", "ndjson"];
 
 /// Names of the column that has the paths of images.
 pub(super) const PATHS: [&str; 10] =
@@ -25,7 +37,7 @@ pub(super) const PATHS: [&str; 10] =
 const SPLITS: [&str; 4] = ["split", "part", "subset", "set"];
 
 /// The folder from which relative paths of a manifest begin.
-pub(crate) fn folder_of(manifest: &Path, options: &OpenOptions) -> PathBuf {
+pub(super) fn folder_of(manifest: &Path, options: &OpenOptions) -> PathBuf {
     match &options.manifest_root {
         Some(root) => root.clone(),
         None => match manifest.parent() {
@@ -36,7 +48,7 @@ pub(crate) fn folder_of(manifest: &Path, options: &OpenOptions) -> PathBuf {
 }
 
 /// Reads a manifest: everything, or its parts if it has a column for these.
-pub(crate) fn scan(manifest: &Path, options: &OpenOptions) -> Result<Scanned<Folder>, DataError> {
+fn scan(manifest: &Path, options: &OpenOptions) -> Result<Scanned<Folder>, DataError> {
     let rows = Rows::open(manifest)?;
     let columns = Columns::find(rows.columns(), options).map_err(|problem| DataError::layout(manifest, problem))?;
     let listed = List::read(rows, &columns, manifest)?;
@@ -54,7 +66,7 @@ pub(crate) fn scan(manifest: &Path, options: &OpenOptions) -> Result<Scanned<Fol
     };
     let has = |part| listed.parts.contains(&part);
     let Some(held_out) = [PartName::Validation, PartName::Test].into_iter().find(|&part| has(part)) else {
-        return Ok(Scanned::whole(DataLayout::Manifest, part(&|_| true)));
+        return Ok(Scanned::whole(DataLayout::Manifest, manifest, part(&|_| true)));
     };
     if !has(PartName::Train) {
         let problem = format!("its column {:?} has no rows for training", columns.split.unwrap_or_default());
@@ -69,18 +81,20 @@ pub(crate) fn scan(manifest: &Path, options: &OpenOptions) -> Result<Scanned<Fol
         held_out: Some(rows_for(held_out)),
         test,
         warnings: warning.into_iter().collect(),
-        ..Scanned::whole(DataLayout::Manifest, train)
+        ..Scanned::whole(DataLayout::Manifest, manifest, train)
     })
 }
 
 /// The images of a manifest, whatever their labels.
-pub(super) fn list(manifest: &Path, options: &OpenOptions) -> Result<Folder, DataError> {
+fn images(source: &Source) -> Result<Unlabelled, DataError> {
+    let manifest = source.root;
     let rows = Rows::open(manifest)?;
-    let columns = Columns::of_paths(rows.columns(), options).map_err(|problem| DataError::layout(manifest, problem))?;
-    let listed = List::read(rows, &columns, manifest)?;
-    let root = folder_of(manifest, options);
+    let columns = Columns::of_paths(rows.columns(), source.options);
+    let listed = List::read(rows, &columns.map_err(|problem| DataError::layout(manifest, problem))?, manifest)?;
+    let root = folder_of(manifest, source.options);
     listed.check_first_file(manifest, &root)?;
-    Ok(Folder::of_files(&root, listed.classes.texts, listed.files))
+    let images = Folder::of_files(&root, listed.classes.texts, listed.files);
+    Ok(Unlabelled::of(DataLayout::Manifest, images.read_with(source.options.reading)))
 }
 
 /// The names of the columns that count.

@@ -5,11 +5,29 @@ use std::path::Path;
 use enmasse_data::DataError;
 
 use super::known::LAYOUTS;
+use super::manifest;
+use super::source::{Named, Source};
 use crate::DataKind;
 use crate::scan::is_image;
 
 /// The error that lists what was looked for, and where to get it.
-pub(super) fn nothing_found(root: &Path) -> DataError {
+pub(super) fn nothing_found(source: &Source) -> DataError {
+    let problem = match &source.named {
+        Named::Folder => return nothing_in(source.root),
+        Named::Objects(_) => "there are no archives (.tar) and no Parquet files directly in this folder".to_owned(),
+        _ if source.storage.is_remote() => {
+            "of servers only packed files, archives of WebDataset (.tar) and Parquet files are read; download it"
+                .to_owned()
+        }
+        Named::File | Named::Pattern(_) => format!(
+            "this is a file; the data must be a folder (an archive must be extracted first), a manifest ({}), a Parquet file, or a tar archive that is not compressed",
+            manifest::EXTENSIONS.join(", ")
+        ),
+    };
+    DataError::layout(source.root, problem)
+}
+
+fn nothing_in(root: &Path) -> DataError {
     if let Some(archive) = find(root, ends_with(&[".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".zip"])) {
         return DataError::layout(
             root,
@@ -40,7 +58,7 @@ pub(super) fn nothing_found(root: &Path) -> DataError {
 }
 
 /// A file in `root` that may be a manifest.
-pub(crate) fn find_manifest(root: &Path) -> Option<String> {
+pub(super) fn find_manifest(root: &Path) -> Option<String> {
     find(root, ends_with(&[".csv", ".tsv", ".jsonl", ".ndjson"]))
 }
 

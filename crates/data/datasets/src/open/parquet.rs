@@ -6,15 +6,23 @@ use enmasse_data::{DataError, Dataset};
 use enmasse_parquet::{Column, ParquetFile, PhysicalType, RowGroup};
 use serde_json::Value as Json;
 
-use super::OpenOptions;
+use super::Format;
 use super::classes::{Distinct, LABELS, check_test_classes, sort_classes};
 use super::manifest::{PATHS, plain};
 use super::parts::PartName;
 use super::pieces::{Pieces, read_all};
+use super::source::Source;
 use crate::parquet::{Builder, Parquet, of_file};
-use crate::split::Scanned;
+use crate::split::{Divide, Scanned};
 use crate::storage::Storage;
-use crate::{Container, DataLayout, DataWarning};
+use crate::{Container, DataLayout, DataWarning, OpenOptions, Unlabelled};
+
+pub(super) const FORMAT: Format = Format {
+    extensions: &[EXTENSION],
+    recognise: |source| source.files(EXTENSION),
+    open: |source, files| Ok(Box::new(scan(source, files)?)),
+    images: Some(images),
+};
 
 /// The extension of their names.
 pub(super) const EXTENSION: &str = "parquet";
@@ -26,13 +34,9 @@ const BYTES: &str = "bytes";
 /// Of CIFAR-100's two columns of labels.
 const FINE_LABEL: &str = "fine_label";
 
-/// Lists the images in files, which are named relative to `root` to find out their parts.
-pub(super) fn scan(
-    storage: &Storage,
-    paths: Vec<PathBuf>,
-    root: &Path,
-    options: &OpenOptions,
-) -> Result<Scanned<Parquet>, DataError> {
+/// Lists the images in files.
+fn scan(source: &Source, paths: Vec<PathBuf>) -> Result<Scanned<Parquet>, DataError> {
+    let (storage, options, root) = (&source.storage, source.options, source.folder());
     let pieces = Pieces::new(paths.clone(), root, &[])?;
     let has_test = pieces.has_test();
     let read = |path: &Path, part: PartName| Table::read(storage, path, options, has_test && part == PartName::Test);
@@ -42,15 +46,16 @@ pub(super) fn scan(
     if (has_test || pieces.held_out == Some(PartName::Test)) && tests.all(|(table, _)| table.is_unlabelled()) {
         let pieces = Pieces::new(paths, root, &[PartName::Test])?;
         let used = tables.into_iter().filter(|table| pieces.files.iter().any(|(path, _)| *path == table.path));
-        let mut scanned = join(storage, used.collect(), &pieces, root)?;
+        let mut scanned = join(source, used.collect(), &pieces)?;
         scanned.warnings.push(DataWarning::unlabelled_test(root, "its rows have no labels"));
         return Ok(scanned);
     }
-    join(storage, tables, &pieces, root)
+    join(source, tables, &pieces)
 }
 
 /// The images in files, whatever their labels.
-pub(super) fn list(storage: &Storage, paths: Vec<PathBuf>, options: &OpenOptions) -> Result<Parquet, DataError> {
+fn images(source: &Source, paths: Vec<PathBuf>) -> Result<Unlabelled, DataError> {
+    let (storage, options) = (&source.storage, source.options);
     let files: Vec<(PathBuf, PartName)> = paths.into_iter().map(|path| (path, PartName::Train)).collect();
     let read = |path: &Path, _: PartName| -> Result<(Column, Vec<RowGroup<1>>), DataError> {
         let opened = opened(storage, path)?;
@@ -65,7 +70,7 @@ pub(super) fn list(storage: &Storage, paths: Vec<PathBuf>, options: &OpenOptions
         rows = first + groups.iter().map(|group| group.rows).sum::<u32>();
     }
     let [all] = builder.finish(storage, &[String::new()], [((0..rows).collect(), vec![0; rows as usize])]);
-    Ok(all)
+    Ok(Unlabelled::of(DataLayout::Parquet, all.read_with(options.reading)))
 }
 
 fn opened(storage: &Storage, path: &Path) -> Result<ParquetFile<Container>, DataError> {
@@ -139,7 +144,8 @@ impl Table {
 }
 
 /// One data set of all files.
-fn join(storage: &Storage, tables: Vec<Table>, pieces: &Pieces, root: &Path) -> Result<Scanned<Parquet>, DataError> {
+fn join(source: &Source, tables: Vec<Table>, pieces: &Pieces) -> Result<Scanned<Parquet>, DataError> {
+    let root = source.folder();
     let names = tables.iter().find(|table| !table.labels.is_empty()).and_then(|table| table.names.clone());
     let mut distinct = Distinct::default();
     let mut first = Vec::new();
@@ -185,13 +191,13 @@ fn join(storage: &Storage, tables: Vec<Table>, pieces: &Pieces, root: &Path) -> 
     if parts[0].0.is_empty() {
         return Err(DataError::layout(root, "there are no rows in its Parquet files"));
     }
-    let [train, validation, test] = builder.finish(storage, &classes, parts);
+    let [train, validation, test] = builder.finish(&source.storage, &classes, parts);
     let (held_out, test) = (pieces.held_out.map(|_| validation), pieces.has_test().then_some(test));
     if is_derived {
         check_test_classes(&train, test.as_ref().map(|test| test as &dyn Dataset), &classes)?;
     }
     let warnings = pieces.warning(root).into_iter().collect();
-    Ok(Scanned { held_out, test, warnings, ..Scanned::whole(DataLayout::Parquet, train) })
+    Ok(Scanned { held_out, test, warnings, ..Scanned::whole(DataLayout::Parquet, source.root, train) })
 }
 
 /// The columns that are a `ClassLabel` in the JSON text that `datasets` writes, with their names; none of any other text.

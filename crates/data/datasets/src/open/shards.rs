@@ -1,26 +1,38 @@
 //! WebDataset: the samples of tar archives, in parts if the archives are.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use enmasse_data::{DataError, Dataset};
 
-use super::OpenOptions;
 use super::classes::{Distinct, LABELS, check_test_classes, sort_classes};
 use super::parts::PartName;
 use super::pieces::{Pieces, read_all};
+use super::source::{Named, Source};
+use super::{Format, parquet};
 use crate::file_list::FileList;
 use crate::shards::{ImageLocation, Indexed, Labels, Sample, Shards, index, no_label};
-use crate::split::Scanned;
+use crate::split::{Divide, Scanned};
 use crate::storage::OpenFiles;
-use crate::storage::Storage;
-use crate::{DataLayout, DataWarning};
+use crate::{DataLayout, DataWarning, Unlabelled};
+
+pub(super) const FORMAT: Format = Format {
+    extensions: &[EXTENSION],
+    recognise: |source| match &source.named {
+        // Files of any names are taken for archives.
+        Named::Pattern(files) if source.files(parquet::EXTENSION)?.is_empty() => Ok(files.clone()),
+        _ => source.files(EXTENSION),
+    },
+    open: |source, files| Ok(Box::new(scan(source, files)?)),
+    images: Some(images),
+};
 
 /// The extension of their names.
-pub(super) const EXTENSION: &str = "tar";
+const EXTENSION: &str = "tar";
 
 /// The images in archives, whatever their labels.
-pub(super) fn list(storage: &Storage, archives: Vec<PathBuf>) -> Result<Shards, DataError> {
+fn images(source: &Source, archives: Vec<PathBuf>) -> Result<Unlabelled, DataError> {
+    let storage = &source.storage;
     let files: Vec<(PathBuf, PartName)> = archives.iter().map(|path| (path.clone(), PartName::Train)).collect();
     let (mut names, mut places) = (FileList::default(), Vec::new());
     for (number, indexed) in (0..).zip(read_all(storage, &files, |path, _| index(storage, path, Labels::Ignored))?) {
@@ -30,18 +42,15 @@ pub(super) fn list(storage: &Storage, archives: Vec<PathBuf>) -> Result<Shards, 
         }
     }
     let archives = Arc::new(OpenFiles::new(storage.clone(), archives));
-    Ok(Shards::new(archives, vec![String::new()], names, places))
+    let images = Shards::new(archives, vec![String::new()], names, places);
+    Ok(Unlabelled::of(DataLayout::Archives, images.read_with(source.options.reading)))
 }
 
-/// Lists the images in archives, which are named relative to `root` to find out their parts.
-pub(crate) fn scan(
-    storage: &Storage,
-    archives: Vec<PathBuf>,
-    root: &Path,
-    options: &OpenOptions,
-) -> Result<Scanned<Shards>, DataError> {
+/// Lists the images in archives.
+fn scan(source: &Source, archives: Vec<PathBuf>) -> Result<Scanned<Shards>, DataError> {
+    let (storage, root) = (&source.storage, source.folder());
     let mut pieces = Pieces::new(archives.clone(), root, &[])?;
-    let mut fields: Vec<&str> = options.label_column.iter().map(String::as_str).collect();
+    let mut fields: Vec<&str> = source.options.label_column.iter().map(String::as_str).collect();
     if fields.is_empty() {
         fields = LABELS.to_vec();
     }
@@ -98,5 +107,5 @@ pub(crate) fn scan(
         lists.map(|(names, places)| Shards::new(archives.clone(), classes.clone(), names.relabelled(&labels), places));
     let (held_out, test) = (has_validation.then_some(validation), has_test.then_some(test));
     check_test_classes(&train, test.as_ref().map(|test| test as &dyn Dataset), &classes)?;
-    Ok(Scanned { held_out, test, warnings, ..Scanned::whole(DataLayout::Archives, train) })
+    Ok(Scanned { held_out, test, warnings, ..Scanned::whole(DataLayout::Archives, source.root, train) })
 }

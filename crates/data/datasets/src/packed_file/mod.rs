@@ -12,6 +12,7 @@ mod pack;
 mod record;
 mod write;
 
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,10 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use enmasse_data::{DataError, Dataset, Extent, Locality};
 use enmasse_image::decode::{self, MAX_FILE_BYTES, ReadOptions};
 use enmasse_image::{CropBox, Image, ImageRegion, RegionRequest};
-use enmasse_remote::is_remote;
 use enmasse_system::files::open_regular;
 
-use crate::open::objects;
 use crate::reading::{read_whole, reading_bytes};
 use crate::storage::Container;
 use crate::{DataLayout, OpenData};
@@ -36,12 +35,8 @@ const MAX_NAME: usize = 1 << 16;
 /// Limit of a record's bytes: its head, an image, a name.
 const MAX_RECORD: usize = HEAD + MAX_FILE_BYTES as usize + MAX_NAME + 8;
 
-/// Whether `path` leads to a packed file, of any version. An address does unless it says otherwise; no server is asked.
-pub fn is_packed(path: &Path) -> bool {
-    use std::io::Read;
-    if is_remote(path) {
-        return objects::is_packed(path);
-    }
+/// Whether a file begins as packed files of any version do.
+pub(crate) fn has_magic(path: &Path) -> bool {
     let mut magic = [0; MAGIC.len()];
     open_regular(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == MAGIC
 }
