@@ -34,6 +34,9 @@ pub use packed_file::is_packed;
 use pieces::is_pattern;
 use source::Source;
 
+/// Opens what a source names, from the files that were recognised.
+type Open<T> = fn(&Source, Vec<PathBuf>) -> Result<T, DataError>;
+
 /// A way in which data sets lie in files.
 struct Format {
     /// Extensions of its files' names.
@@ -41,9 +44,9 @@ struct Format {
     /// The files, or the folder, of this format that a source names; nothing if it is of another one.
     recognise: fn(&Source) -> Result<Vec<PathBuf>, DataError>,
     /// Lists the samples of what was recognised, and reads no image.
-    open: fn(&Source, Vec<PathBuf>) -> Result<Box<dyn Found>, DataError>,
+    open: Open<Box<dyn Found>>,
     /// The same without labels. `None` for formats whose images are found without any, in folders.
-    images: Option<fn(&Source, Vec<PathBuf>) -> Result<Unlabelled, DataError>>,
+    images: Option<Open<Unlabelled>>,
 }
 
 /// All formats. A source is of the first one that recognises it.
