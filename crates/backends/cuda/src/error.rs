@@ -94,6 +94,18 @@ pub enum CudaError {
     Unsupported(String),
 }
 
+impl CudaError {
+    /// The error of a call, with what the call was about after the library's own words.
+    pub(crate) fn about(self, words: std::fmt::Arguments<'_>) -> Self {
+        match self {
+            CudaError::Call { library, function, why } => {
+                CudaError::Call { library, function, why: format!("{why}{words}") }
+            }
+            other => other,
+        }
+    }
+}
+
 impl From<CudaError> for DeviceError {
     fn from(error: CudaError) -> Self {
         match error {

@@ -5,7 +5,7 @@
 
 mod sys;
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
@@ -22,7 +22,6 @@ const ALIGNMENT: u32 = 16;
 #[derive(Clone, Debug)]
 pub struct CublasLt {
     functions: Arc<Functions>,
-    library: Library,
 }
 
 /// A product of a linear layer's matrices: `x [rows, inputs]`, `w [inputs, outputs]`, `y [rows, outputs]`.
@@ -73,8 +72,8 @@ impl CublasLt {
     /// # Errors
     /// cuBLASLt is missing, or lacks a function.
     pub fn load(libraries: &Libraries, newest: u32) -> Result<Self, CudaError> {
-        let library = Library::CublasLt { newest };
-        Ok(CublasLt { functions: Arc::new(Functions::load(libraries.load(library)?)?), library })
+        let functions = Functions::load(libraries.load(Library::CublasLt { newest })?)?;
+        Ok(CublasLt { functions: Arc::new(functions) })
     }
 
     /// Its version, as a number: 120902 is 12.9.2.
@@ -88,11 +87,9 @@ impl CublasLt {
     /// # Errors
     /// [`CudaError::Call`].
     pub fn handle(&self) -> Result<LtHandle, CudaError> {
-        let object = self.create("cublasLtCreate", self.functions.cublasLtDestroy, |raw| {
-            // SAFETY: `raw` is a place for the address.
-            unsafe { (self.functions.cublasLtCreate)(raw) }
-        })?;
-        Ok(LtHandle { object })
+        // SAFETY: `raw` is a place for the address.
+        Object::new(self.functions.cublasLtDestroy, |raw| unsafe { self.functions.cublasLtCreate(raw) })
+            .map(|object| LtHandle { object })
     }
 
     /// The algorithm that cuBLASLt's heuristics prefer, among those that give the same bits each time, with at most this many
@@ -101,7 +98,8 @@ impl CublasLt {
     /// # Errors
     /// [`CudaError::Refused`] if there is none.
     pub fn plan(&self, handle: &LtHandle, problem: &MatmulProblem, workspace: u64) -> Result<MatmulPlan, CudaError> {
-        let refused = |why| CudaError::Refused { library: self.library, operation: problem.to_string(), why };
+        let library = self.functions.library;
+        let refused = |why| CudaError::Refused { library, operation: problem.to_string(), why };
         let MatmulProblem { matmul, rows, inputs, outputs, .. } = *problem;
         // Shapes as cuBLASLt sees them: [columns, rows] of ours.
         let (x, w, y) = ([inputs, rows], [outputs, inputs], [outputs, rows]);
@@ -140,7 +138,11 @@ impl CublasLt {
         };
         if status != 0 || count < 1 || proposal.state != 0 {
             let status = if status == 0 { proposal.state } else { status };
-            return Err(refused(if count < 1 && status == 0 { "no algorithm".to_owned() } else { self.words(status) }));
+            return Err(refused(if count < 1 && status == 0 {
+                "no algorithm".to_owned()
+            } else {
+                self.functions.words(status)
+            }));
         }
         Ok(MatmulPlan {
             name: self.name(&proposal.algorithm)?,
@@ -155,28 +157,26 @@ impl CublasLt {
 
     fn descriptor(&self, tf32: bool) -> Result<Object, CudaError> {
         let compute = if tf32 { Compute::Tf32 } else { Compute::F32 };
-        self.create("cublasLtMatmulDescCreate", self.functions.cublasLtMatmulDescDestroy, |raw| {
+        Object::new(self.functions.cublasLtMatmulDescDestroy, |raw| {
             // SAFETY: `raw` is a place for the address.
-            unsafe { (self.functions.cublasLtMatmulDescCreate)(raw, compute as c_int, sys::F32) }
+            unsafe { self.functions.cublasLtMatmulDescCreate(raw, compute as c_int, sys::F32) }
         })
     }
 
     /// A dense column-major matrix.
     fn layout(&self, [rows, columns]: [usize; 2]) -> Result<Object, CudaError> {
-        self.create("cublasLtMatrixLayoutCreate", self.functions.cublasLtMatrixLayoutDestroy, |raw| {
-            let (rows, columns, leading) = (rows as u64, columns as u64, rows as i64);
+        let (rows, columns, leading) = (rows as u64, columns as u64, rows as i64);
+        Object::new(self.functions.cublasLtMatrixLayoutDestroy, |raw| {
             // SAFETY: `raw` is a place for the address.
-            unsafe { (self.functions.cublasLtMatrixLayoutCreate)(raw, sys::F32, rows, columns, leading) }
+            unsafe { self.functions.cublasLtMatrixLayoutCreate(raw, sys::F32, rows, columns, leading) }
         })
     }
 
     fn preference(&self, workspace: u64) -> Result<Object, CudaError> {
-        let preference = self.create(
-            "cublasLtMatmulPreferenceCreate",
-            self.functions.cublasLtMatmulPreferenceDestroy,
+        let preference = Object::new(self.functions.cublasLtMatmulPreferenceDestroy, |raw| {
             // SAFETY: `raw` is a place for the address.
-            |raw| unsafe { (self.functions.cublasLtMatmulPreferenceCreate)(raw) },
-        )?;
+            unsafe { self.functions.cublasLtMatmulPreferenceCreate(raw) }
+        })?;
         self.set_preference(&preference, OfPreference::MostWorkspace, workspace)?;
         // Schemes that add to the output, or in its type, are left out.
         self.set_preference(&preference, OfPreference::ReductionSchemes, sys::IN_WORKSPACE)?;
@@ -190,60 +190,30 @@ impl CublasLt {
     fn set_matmul<T: Copy>(&self, to: &Object, attribute: OfProduct, value: T) -> Result<(), CudaError> {
         let (value, bytes) = ((&raw const value).cast(), size_of::<T>());
         // SAFETY: the value is as large as said, and copied.
-        let status =
-            unsafe { (self.functions.cublasLtMatmulDescSetAttribute)(to.raw, attribute as c_int, value, bytes) };
-        self.check("cublasLtMatmulDescSetAttribute", status, || format!("{attribute:?}"))
+        unsafe { self.functions.cublasLtMatmulDescSetAttribute(to.raw, attribute as c_int, value, bytes) }
+            .map_err(|error| error.about(format_args!(": {attribute:?}")))
     }
 
     fn set_preference<T: Copy>(&self, to: &Object, attribute: OfPreference, value: T) -> Result<(), CudaError> {
         let (value, bytes) = ((&raw const value).cast(), size_of::<T>());
         // SAFETY: the value is as large as said, and copied.
-        let status =
-            unsafe { (self.functions.cublasLtMatmulPreferenceSetAttribute)(to.raw, attribute as c_int, value, bytes) };
-        self.check("cublasLtMatmulPreferenceSetAttribute", status, || format!("{attribute:?}"))
+        unsafe { self.functions.cublasLtMatmulPreferenceSetAttribute(to.raw, attribute as c_int, value, bytes) }
+            .map_err(|error| error.about(format_args!(": {attribute:?}")))
     }
 
     /// Number and settings of an algorithm, such as `algo21_tile20_splitk1_stages13`.
     fn name(&self, algorithm: &sys::Algorithm) -> Result<String, CudaError> {
         let part = |(name, attribute): &(&str, c_int)| {
             let (mut value, mut written) = (0u32, 0);
+            let (into, bytes) = ((&raw mut value).cast::<c_void>(), size_of_val(&value));
             // SAFETY: there is room for the 32 bits that each of these attributes has.
-            let status = unsafe {
-                let (into, bytes) = ((&raw mut value).cast::<c_void>(), size_of_val(&value));
-                (self.functions.cublasLtMatmulAlgoConfigGetAttribute)(algorithm, *attribute, into, bytes, &mut written)
-            };
-            self.check("cublasLtMatmulAlgoConfigGetAttribute", status, || (*name).to_owned())?;
+            unsafe {
+                self.functions.cublasLtMatmulAlgoConfigGetAttribute(algorithm, *attribute, into, bytes, &mut written)
+            }
+            .map_err(|error| error.about(format_args!(": {name}")))?;
             Ok(format!("{name}{value}"))
         };
         Ok(sys::PARTS_OF_NAME.iter().map(part).collect::<Result<Vec<_>, CudaError>>()?.join("_"))
-    }
-
-    fn create(
-        &self,
-        function: &'static str,
-        destroy: unsafe extern "C" fn(*mut c_void) -> c_int,
-        create: impl FnOnce(&mut *mut c_void) -> c_int,
-    ) -> Result<Object, CudaError> {
-        let mut raw = ptr::null_mut();
-        let status = create(&mut raw);
-        self.check(function, status, String::new)?;
-        Ok(Object { raw, destroy })
-    }
-
-    fn check(&self, function: &'static str, status: c_int, what: impl FnOnce() -> String) -> Result<(), CudaError> {
-        if status == 0 {
-            return Ok(());
-        }
-        let what = what();
-        let separator = if what.is_empty() { "" } else { ": " };
-        let why = format!("{}{separator}{what}", self.words(status));
-        Err(CudaError::Call { library: self.library, function, why })
-    }
-
-    fn words(&self, status: c_int) -> String {
-        // SAFETY: cuBLASLt returns a text that lives for ever, for any number.
-        let name = unsafe { CStr::from_ptr((self.functions.cublasLtGetStatusName)(status)) };
-        name.to_string_lossy().into_owned()
     }
 }
 
@@ -256,6 +226,18 @@ struct Object {
 
 // SAFETY: cuBLASLt ties no object to a thread.
 unsafe impl Send for Object {}
+
+impl Object {
+    /// What `create` writes to the place that it gets.
+    fn new(
+        destroy: unsafe extern "C" fn(*mut c_void) -> c_int,
+        create: impl FnOnce(&mut *mut c_void) -> Result<(), CudaError>,
+    ) -> Result<Self, CudaError> {
+        let mut raw = ptr::null_mut();
+        create(&mut raw)?;
+        Ok(Object { raw, destroy })
+    }
+}
 
 impl Drop for Object {
     fn drop(&mut self) {
@@ -333,8 +315,8 @@ impl MatmulPlan {
         let [a_layout, b_layout, d_layout] = &self.layouts;
         // SAFETY: the objects are those that the algorithm was chosen for; the factors are read at once; the caller promises the
         // rest.
-        let status = unsafe {
-            (self.library.functions.cublasLtMatmul)(
+        unsafe {
+            self.library.functions.cublasLtMatmul(
                 handle.object.raw,
                 self.descriptor.raw,
                 (&raw const alpha).cast(),
@@ -352,8 +334,8 @@ impl MatmulPlan {
                 self.workspace as usize,
                 stream,
             )
-        };
-        self.library.check("cublasLtMatmul", status, || self.problem.to_string())
+        }
+        .map_err(|error| error.about(format_args!(": {}", self.problem)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is used of cuBLASLt: functions, attributes and values, by the numbers of its header.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::libraries::functions;
 
@@ -25,35 +25,46 @@ functions! {
     pub(super) struct Functions {
         fn cublasLtGetVersion() -> usize;
         fn cublasLtGetStatusName(status: c_int) -> *const c_char;
-        fn cublasLtCreate(handle: *mut *mut c_void) -> c_int;
-        fn cublasLtDestroy(handle: *mut c_void) -> c_int;
-        fn cublasLtMatmulDescCreate(descriptor: *mut *mut c_void, compute: c_int, scale: c_int) -> c_int;
-        fn cublasLtMatmulDescDestroy(descriptor: *mut c_void) -> c_int;
+    }
+    checked {
+        fn cublasLtCreate(handle: *mut *mut c_void);
+        fn cublasLtDestroy(handle: *mut c_void);
+        fn cublasLtMatmulDescCreate(descriptor: *mut *mut c_void, compute: c_int, scale: c_int);
+        fn cublasLtMatmulDescDestroy(descriptor: *mut c_void);
         fn cublasLtMatmulDescSetAttribute(
             descriptor: *mut c_void, attribute: c_int, value: *const c_void, bytes: usize,
-        ) -> c_int;
+        );
         fn cublasLtMatrixLayoutCreate(
             layout: *mut *mut c_void, element: c_int, rows: u64, columns: u64, leading: i64,
-        ) -> c_int;
-        fn cublasLtMatrixLayoutDestroy(layout: *mut c_void) -> c_int;
-        fn cublasLtMatmulPreferenceCreate(preference: *mut *mut c_void) -> c_int;
-        fn cublasLtMatmulPreferenceDestroy(preference: *mut c_void) -> c_int;
+        );
+        fn cublasLtMatrixLayoutDestroy(layout: *mut c_void);
+        fn cublasLtMatmulPreferenceCreate(preference: *mut *mut c_void);
+        fn cublasLtMatmulPreferenceDestroy(preference: *mut c_void);
         fn cublasLtMatmulPreferenceSetAttribute(
             preference: *mut c_void, attribute: c_int, value: *const c_void, bytes: usize,
-        ) -> c_int;
+        );
         fn cublasLtMatmulAlgoGetHeuristic(
             handle: *mut c_void, descriptor: *mut c_void, a: *mut c_void, b: *mut c_void, c: *mut c_void, d: *mut c_void,
             preference: *mut c_void, most: c_int, proposals: *mut Proposal, count: *mut c_int,
-        ) -> c_int;
+        );
         fn cublasLtMatmulAlgoConfigGetAttribute(
             algorithm: *const Algorithm, attribute: c_int, value: *mut c_void, bytes: usize, written: *mut usize,
-        ) -> c_int;
+        );
         fn cublasLtMatmul(
             handle: *mut c_void, descriptor: *mut c_void, alpha: *const c_void, a: *const c_void, a_layout: *mut c_void,
             b: *const c_void, b_layout: *mut c_void, beta: *const c_void, c: *const c_void, c_layout: *mut c_void,
             d: *mut c_void, d_layout: *mut c_void, algorithm: *const Algorithm, workspace: *mut c_void, bytes: usize,
             stream: *mut c_void,
-        ) -> c_int;
+        );
+    }
+}
+
+impl Functions {
+    /// cuBLASLt's name for a status.
+    pub fn words(&self, status: c_int) -> String {
+        // SAFETY: cuBLASLt returns a text that lives for ever, for any number.
+        let name = unsafe { CStr::from_ptr((self.cublasLtGetStatusName)(status)) };
+        name.to_string_lossy().into_owned()
     }
 }
 

@@ -12,32 +12,20 @@ use crate::libraries::Library;
 const EXPLANATION: usize = 1024;
 
 impl Functions {
-    /// Turns a status into a result, with cuDNN's own explanation. `what` says what the call was about.
-    pub(super) fn check(
-        &self,
-        function: &'static str,
-        status: c_int,
-        what: impl FnOnce() -> String,
-    ) -> Result<(), CudaError> {
-        if status == 0 {
-            return Ok(());
-        }
+    /// cuDNN's name for a status, and its explanation of the last error.
+    pub(super) fn words(&self, status: c_int) -> String {
         // SAFETY: cuDNN returns a text that lives for ever, for any number.
         let name = unsafe { CStr::from_ptr((self.cudnnGetErrorString)(status)) }.to_string_lossy().into_owned();
         let mut text = [0u8; EXPLANATION];
         // SAFETY: cuDNN writes at most as many bytes as there are.
         unsafe { (self.cudnnGetLastErrorString)(text.as_mut_ptr().cast::<c_char>(), text.len()) };
         let text = String::from_utf8_lossy(text.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
-        let words: Vec<&str> = text.split_whitespace().collect();
-        let mut why = name.clone();
-        for part in [words.join(" "), what()] {
-            // The explanation may open with the status again.
-            let part = part.strip_prefix(&name).unwrap_or(&part).trim_start_matches([';', ':', ' ']).to_owned();
-            if !part.is_empty() {
-                why = format!("{why}; {part}");
-            }
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        // The explanation may open with the status again.
+        match text.strip_prefix(&name).unwrap_or(&text).trim_start_matches([';', ':', ' ']) {
+            "" => name,
+            explanation => format!("{name}; {explanation}"),
         }
-        Err(CudaError::Call { library: Library::Cudnn, function, why })
     }
 }
 
@@ -56,8 +44,8 @@ impl Descriptor {
     pub fn new(functions: &Arc<Functions>, kind: Kind) -> Result<Self, CudaError> {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is a place for the address.
-        let status = unsafe { (functions.cudnnBackendCreateDescriptor)(kind as c_int, &mut raw) };
-        functions.check("cudnnBackendCreateDescriptor", status, || format!("{kind:?}"))?;
+        unsafe { functions.cudnnBackendCreateDescriptor(kind as c_int, &mut raw) }
+            .map_err(|error| error.about(format_args!("; {kind:?}")))?;
         Ok(Descriptor { functions: functions.clone(), kind, raw })
     }
 
@@ -67,45 +55,44 @@ impl Descriptor {
 
     /// Sets all elements of an attribute.
     pub fn set<T: Element>(self, attribute: Attribute, values: &[T]) -> Result<Self, CudaError> {
+        let (count, values) = (values.len() as i64, values.as_ptr().cast());
         // SAFETY: the values have the type that goes with the number, and cuDNN copies them.
-        let status = unsafe {
-            let (count, values) = (values.len() as i64, values.as_ptr().cast());
-            (self.functions.cudnnBackendSetAttribute)(self.raw, attribute as c_int, T::TYPE, count, values)
-        };
-        self.functions.check("cudnnBackendSetAttribute", status, || format!("{attribute:?}"))?;
+        unsafe { self.functions.cudnnBackendSetAttribute(self.raw, attribute as c_int, T::TYPE, count, values) }
+            .map_err(|error| error.about(format_args!("; {attribute:?}")))?;
         Ok(self)
     }
 
     /// Checks the attributes. No attribute can be set afterwards.
     pub fn finalize(self) -> Result<Self, CudaError> {
         // SAFETY: a descriptor of ours.
-        let status = unsafe { (self.functions.cudnnBackendFinalize)(self.raw) };
-        self.functions.check("cudnnBackendFinalize", status, || format!("{:?}", self.kind))?;
+        unsafe { self.functions.cudnnBackendFinalize(self.raw) }
+            .map_err(|error| error.about(format_args!("; {:?}", self.kind)))?;
         Ok(self)
     }
 
     /// The number of elements that an attribute has.
     pub fn count<T: Element>(&self, attribute: Attribute) -> Result<usize, CudaError> {
+        // With room for no element, cuDNN writes the count alone.
+        self.get::<T>(attribute, &mut [])
+    }
+
+    /// Writes as many elements of an attribute to `values` as there is room for. How many there are, of those or without room.
+    fn get<T: Element>(&self, attribute: Attribute, values: &mut [T]) -> Result<usize, CudaError> {
         let mut count = 0;
-        // SAFETY: with room for no element, cuDNN writes the count alone.
-        let status = unsafe {
-            let (attribute, none) = (attribute as c_int, ptr::null_mut());
-            (self.functions.cudnnBackendGetAttribute)(self.raw, attribute, T::TYPE, 0, &mut count, none)
-        };
-        self.functions.check("cudnnBackendGetAttribute", status, || format!("{attribute:?}"))?;
+        let room = values.len() as i64;
+        let into = if room == 0 { ptr::null_mut() } else { values.as_mut_ptr().cast() };
+        // SAFETY: there is room for that many elements of the type that goes with the number.
+        unsafe {
+            self.functions.cudnnBackendGetAttribute(self.raw, attribute as c_int, T::TYPE, room, &mut count, into)
+        }
+        .map_err(|error| error.about(format_args!("; {attribute:?}")))?;
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
     /// The elements of an attribute, at most as many as `values` has room for, written over them.
     fn read<T: Element>(&self, attribute: Attribute, values: &mut Vec<T>) -> Result<(), CudaError> {
-        let mut count = 0;
-        // SAFETY: there is room for that many elements of the type that goes with the number.
-        let status = unsafe {
-            let (room, into) = (values.len() as i64, values.as_mut_ptr().cast());
-            (self.functions.cudnnBackendGetAttribute)(self.raw, attribute as c_int, T::TYPE, room, &mut count, into)
-        };
-        self.functions.check("cudnnBackendGetAttribute", status, || format!("{attribute:?}"))?;
-        values.truncate(usize::try_from(count).unwrap_or(0));
+        let count = self.get(attribute, values)?;
+        values.truncate(count);
         Ok(())
     }
 

@@ -114,8 +114,7 @@ impl Cudnn {
     pub fn handle(&self) -> Result<Handle, CudaError> {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is a place for the address.
-        let status = unsafe { (self.functions.cudnnCreate)(&mut raw) };
-        self.functions.check("cudnnCreate", status, String::new)?;
+        unsafe { self.functions.cudnnCreate(&mut raw) }?;
         Ok(Handle { functions: self.functions.clone(), raw })
     }
 
@@ -159,8 +158,7 @@ impl Handle {
     /// The stream belongs to the handle's context, and lives as long as the handle or until another is set.
     pub unsafe fn set_stream(&mut self, stream: *mut c_void) -> Result<(), CudaError> {
         // SAFETY: as the caller promises.
-        let status = unsafe { (self.functions.cudnnSetStream)(self.raw, stream) };
-        self.functions.check("cudnnSetStream", status, String::new)
+        unsafe { self.functions.cudnnSetStream(self.raw, stream) }
     }
 }
 

@@ -305,8 +305,8 @@ impl ConvolutionPlan {
             .set(Attribute::PackWorkspace, &[Address(workspace)])?
             .finalize()?;
         // SAFETY: plan and pack are finalized; the caller promises the rest.
-        let status = unsafe { (self.functions.cudnnBackendExecute)(handle.raw(), self.plan.raw().0, pack.raw().0) };
-        self.functions.check("cudnnBackendExecute", status, || format!("{} for {}", self.engine, self.problem))
+        unsafe { self.functions.cudnnBackendExecute(handle.raw(), self.plan.raw().0, pack.raw().0) }
+            .map_err(|error| error.about(format_args!("; {} for {}", self.engine, self.problem)))
     }
 }
 

@@ -11,19 +11,21 @@ functions! {
         fn cudnnGetCudartVersion() -> usize;
         fn cudnnGetErrorString(status: c_int) -> *const c_char;
         fn cudnnGetLastErrorString(text: *mut c_char, bytes: usize) -> ();
-        fn cudnnCreate(handle: *mut *mut c_void) -> c_int;
-        fn cudnnDestroy(handle: *mut c_void) -> c_int;
-        fn cudnnSetStream(handle: *mut c_void, stream: *mut c_void) -> c_int;
-        fn cudnnBackendCreateDescriptor(kind: c_int, descriptor: *mut *mut c_void) -> c_int;
-        fn cudnnBackendDestroyDescriptor(descriptor: *mut c_void) -> c_int;
+    }
+    checked {
+        fn cudnnCreate(handle: *mut *mut c_void);
+        fn cudnnDestroy(handle: *mut c_void);
+        fn cudnnSetStream(handle: *mut c_void, stream: *mut c_void);
+        fn cudnnBackendCreateDescriptor(kind: c_int, descriptor: *mut *mut c_void);
+        fn cudnnBackendDestroyDescriptor(descriptor: *mut c_void);
         fn cudnnBackendSetAttribute(
             descriptor: *mut c_void, attribute: c_int, element: c_int, count: i64, values: *const c_void,
-        ) -> c_int;
+        );
         fn cudnnBackendGetAttribute(
             descriptor: *const c_void, attribute: c_int, element: c_int, room: i64, count: *mut i64, values: *mut c_void,
-        ) -> c_int;
-        fn cudnnBackendFinalize(descriptor: *mut c_void) -> c_int;
-        fn cudnnBackendExecute(handle: *mut c_void, plan: *mut c_void, pack: *mut c_void) -> c_int;
+        );
+        fn cudnnBackendFinalize(descriptor: *mut c_void);
+        fn cudnnBackendExecute(handle: *mut c_void, plan: *mut c_void, pack: *mut c_void);
     }
 }
 

@@ -66,8 +66,8 @@ impl Found {
         let (mut count, mut device) = (0, 0);
         // SAFETY: each place is valid for the result that the driver writes.
         unsafe {
-            functions.check("cuInit", (functions.cuInit)(0))?;
-            functions.check("cuDeviceGetCount", (functions.cuDeviceGetCount)(&mut count))?;
+            functions.cuInit(0)?;
+            functions.cuDeviceGetCount(&mut count)?;
         }
         let number = c_int::try_from(ordinal).ok().filter(|&number| number < count).ok_or_else(|| {
             let last = count - 1;
@@ -77,9 +77,7 @@ impl Found {
             })
         })?;
         // SAFETY: as above.
-        unsafe {
-            functions.check("cuDeviceGet", (functions.cuDeviceGet)(&mut device, number))?;
-        }
+        unsafe { functions.cuDeviceGet(&mut device, number) }?;
         let properties = properties(&functions, device, ordinal)?;
         Ok(Found { functions, device, properties })
     }
@@ -91,25 +89,22 @@ impl Context {
         let Found { functions, device, properties } = found;
         let mut raw = null_mut();
         // SAFETY: the place is valid for the result that the driver writes.
-        unsafe {
-            functions.check("cuDevicePrimaryCtxRetain", (functions.cuDevicePrimaryCtxRetain)(&mut raw, device))?;
-        }
+        unsafe { functions.cuDevicePrimaryCtxRetain(&mut raw, device) }?;
         Ok(Arc::new(Context { functions, raw, device, properties }))
     }
 
-    /// Makes the context that of the calling thread.
-    pub fn enter(&self) -> Result<(), CudaError> {
+    /// Makes the context that of the calling thread. Returns the driver's functions, to call in it.
+    pub fn enter(&self) -> Result<&Functions, CudaError> {
         // SAFETY: the context is retained until the end of `self`.
-        self.functions.check("cuCtxSetCurrent", unsafe { (self.functions.cuCtxSetCurrent)(self.raw) })
+        unsafe { self.functions.cuCtxSetCurrent(self.raw) }?;
+        Ok(&self.functions)
     }
 
     /// Free and total bytes of the GPU's memory.
     pub fn memory(&self) -> Result<[usize; 2], CudaError> {
-        self.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: the places are valid.
-        let result = unsafe { (self.functions.cuMemGetInfo_v2)(&mut free, &mut total) };
-        self.functions.check("cuMemGetInfo", result)?;
+        unsafe { self.enter()?.cuMemGetInfo_v2(&mut free, &mut total) }?;
         Ok([free, total])
     }
 }
@@ -118,7 +113,7 @@ impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: it was retained once, and every object of it is gone: each holds the context. An error at this point
         // has nobody to go to.
-        let _ = unsafe { (self.functions.cuDevicePrimaryCtxRelease_v2)(self.device) };
+        let _ = unsafe { self.functions.cuDevicePrimaryCtxRelease_v2(self.device) };
     }
 }
 
@@ -126,17 +121,17 @@ fn properties(functions: &Functions, device: c_int, ordinal: usize) -> Result<Pr
     let (mut name, mut address, mut uuid) = ([0 as c_char; 256], [0 as c_char; 64], [0; 16]);
     // SAFETY: the driver writes at most the given number of bytes, a zero among them.
     unsafe {
-        functions.check("cuDeviceGetName", (functions.cuDeviceGetName)(name.as_mut_ptr(), 256, device))?;
-        functions.check("cuDeviceGetPCIBusId", (functions.cuDeviceGetPCIBusId)(address.as_mut_ptr(), 64, device))?;
-        functions.check("cuDeviceGetUuid", (functions.cuDeviceGetUuid_v2)(&mut uuid, device))?;
+        functions.cuDeviceGetName(name.as_mut_ptr(), 256, device)?;
+        functions.cuDeviceGetPCIBusId(address.as_mut_ptr(), 64, device)?;
+        functions.cuDeviceGetUuid_v2(&mut uuid, device)?;
     }
     // SAFETY: see above.
     let [name, address] = [name.as_ptr(), address.as_ptr()].map(|text| unsafe { CStr::from_ptr(text) });
     let attribute = |attribute: c_int| {
         let mut value = 0;
         // SAFETY: the place is valid.
-        let result = unsafe { (functions.cuDeviceGetAttribute)(&mut value, attribute, device) };
-        functions.check("cuDeviceGetAttribute", result).map(|()| u32::try_from(value).unwrap_or(0))
+        unsafe { functions.cuDeviceGetAttribute(&mut value, attribute, device) }?;
+        Ok::<u32, CudaError>(u32::try_from(value).unwrap_or(0))
     };
     let capability = [attribute(COMPUTE_CAPABILITY_MAJOR)?, attribute(COMPUTE_CAPABILITY_MINOR)?];
     let [name, address] = [name, address].map(|text| text.to_string_lossy().into_owned());

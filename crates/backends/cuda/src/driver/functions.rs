@@ -4,73 +4,62 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null;
 
 use crate::CudaError;
-use crate::libraries::{Library, functions};
+use crate::libraries::functions;
 
 type Handle = *mut c_void;
 
 functions! {
     /// What enmasse calls of the driver.
     pub(crate) struct Functions {
-        fn cuInit(flags: c_uint) -> c_int;
-        fn cuDriverGetVersion(version: *mut c_int) -> c_int;
         fn cuGetErrorName(error: c_int, text: *mut *const c_char) -> c_int;
         fn cuGetErrorString(error: c_int, text: *mut *const c_char) -> c_int;
-        fn cuDeviceGetCount(count: *mut c_int) -> c_int;
-        fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> c_int;
-        fn cuDeviceGetName(name: *mut c_char, length: c_int, device: c_int) -> c_int;
-        fn cuDeviceGetPCIBusId(text: *mut c_char, length: c_int, device: c_int) -> c_int;
-        fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) -> c_int;
-        fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> c_int;
-        fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int) -> c_int;
-        fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> c_int;
-        fn cuCtxSetCurrent(context: Handle) -> c_int;
-        fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> c_int;
-        fn cuMemAlloc_v2(place: *mut u64, bytes: usize) -> c_int;
-        fn cuMemFree_v2(place: u64) -> c_int;
-        fn cuMemHostAlloc(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> c_int;
-        fn cuMemFreeHost(place: *mut c_void) -> c_int;
-        fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: Handle) -> c_int;
-        fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: Handle) -> c_int;
-        fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle) -> c_int;
-        fn cuMemsetD8Async(place: u64, value: u8, bytes: usize, stream: Handle) -> c_int;
-        fn cuStreamCreate(stream: *mut Handle, flags: c_uint) -> c_int;
-        fn cuStreamDestroy_v2(stream: Handle) -> c_int;
-        fn cuStreamSynchronize(stream: Handle) -> c_int;
-        fn cuStreamQuery(stream: Handle) -> c_int;
-        fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) -> c_int;
-        fn cuStreamBeginCapture_v2(stream: Handle, mode: c_int) -> c_int;
-        fn cuStreamEndCapture(stream: Handle, graph: *mut Handle) -> c_int;
-        fn cuEventCreate(event: *mut Handle, flags: c_uint) -> c_int;
-        fn cuEventDestroy_v2(event: Handle) -> c_int;
-        fn cuEventRecord(event: Handle, stream: Handle) -> c_int;
-        fn cuEventSynchronize(event: Handle) -> c_int;
-        fn cuEventElapsedTime(milliseconds: *mut f32, from: Handle, to: Handle) -> c_int;
+    }
+    checked {
+        fn cuInit(flags: c_uint);
+        fn cuDriverGetVersion(version: *mut c_int);
+        fn cuDeviceGetCount(count: *mut c_int);
+        fn cuDeviceGet(device: *mut c_int, ordinal: c_int);
+        fn cuDeviceGetName(name: *mut c_char, length: c_int, device: c_int);
+        fn cuDeviceGetPCIBusId(text: *mut c_char, length: c_int, device: c_int);
+        fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int);
+        fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int);
+        fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int);
+        fn cuDevicePrimaryCtxRelease_v2(device: c_int);
+        fn cuCtxSetCurrent(context: Handle);
+        fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+        fn cuMemAlloc_v2(place: *mut u64, bytes: usize);
+        fn cuMemFree_v2(place: u64);
+        fn cuMemHostAlloc(place: *mut *mut c_void, bytes: usize, flags: c_uint);
+        fn cuMemFreeHost(place: *mut c_void);
+        fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: Handle);
+        fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: Handle);
+        fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle);
+        fn cuMemsetD8Async(place: u64, value: u8, bytes: usize, stream: Handle);
+        fn cuStreamCreate(stream: *mut Handle, flags: c_uint);
+        fn cuStreamDestroy_v2(stream: Handle);
+        fn cuStreamSynchronize(stream: Handle);
+        fn cuStreamQuery(stream: Handle);
+        fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint);
+        fn cuStreamBeginCapture_v2(stream: Handle, mode: c_int);
+        fn cuStreamEndCapture(stream: Handle, graph: *mut Handle);
+        fn cuEventCreate(event: *mut Handle, flags: c_uint);
+        fn cuEventDestroy_v2(event: Handle);
+        fn cuEventRecord(event: Handle, stream: Handle);
+        fn cuEventSynchronize(event: Handle);
+        fn cuEventElapsedTime(milliseconds: *mut f32, from: Handle, to: Handle);
         fn cuModuleLoadDataEx(
-            module: *mut Handle,
-            text: *const c_void,
-            count: c_uint,
-            options: *mut c_int,
-            values: *mut *mut c_void,
-        ) -> c_int;
-        fn cuModuleUnload(module: Handle) -> c_int;
-        fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char) -> c_int;
+            module: *mut Handle, text: *const c_void, count: c_uint, options: *mut c_int, values: *mut *mut c_void,
+        );
+        fn cuModuleUnload(module: Handle);
+        fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char);
         fn cuLaunchKernel(
-            function: Handle,
-            grid_x: c_uint,
-            grid_y: c_uint,
-            grid_z: c_uint,
-            block_x: c_uint,
-            block_y: c_uint,
-            block_z: c_uint,
-            shared: c_uint,
-            stream: Handle,
-            arguments: *mut *mut c_void,
-            extra: *mut *mut c_void,
-        ) -> c_int;
-        fn cuGraphInstantiateWithFlags(executable: *mut Handle, graph: Handle, flags: u64) -> c_int;
-        fn cuGraphLaunch(graph: Handle, stream: Handle) -> c_int;
-        fn cuGraphExecDestroy(graph: Handle) -> c_int;
-        fn cuGraphDestroy(graph: Handle) -> c_int;
+            function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
+            block_z: c_uint, shared: c_uint, stream: Handle, arguments: *mut *mut c_void, extra: *mut *mut c_void,
+        );
+        fn cuGraphInstantiateWithFlags(executable: *mut Handle, graph: Handle, flags: u64);
+        fn cuGraphLaunch(graph: Handle, stream: Handle);
+        fn cuGraphExecDestroy(graph: Handle);
+        fn cuGraphDestroy(graph: Handle);
     }
 }
 
@@ -81,21 +70,17 @@ pub(super) const OUT_OF_MEMORY: c_int = 2;
 pub(super) const NOT_READY: c_int = 600;
 
 impl Functions {
-    /// The error of a call, with the driver's words.
-    pub fn check(&self, function: &'static str, result: c_int) -> Result<(), CudaError> {
-        if result == 0 {
-            return Ok(());
-        }
-        let name = self.text(self.cuGetErrorName, result);
-        let why = format!("{} ({name}){}", self.text(self.cuGetErrorString, result), advice(&name));
-        Err(CudaError::Call { library: Library::Driver, function, why })
+    /// The driver's words for a status, with a remedy.
+    fn words(&self, status: c_int) -> String {
+        let name = self.text(self.cuGetErrorName, status);
+        format!("{} ({name}){}", self.text(self.cuGetErrorString, status), advice(&name))
     }
 
     /// The newest CUDA that the driver supports: 12080 is 12.8.
     pub fn version(&self) -> Result<i32, CudaError> {
         let mut version = 0;
         // SAFETY: the place is valid.
-        self.check("cuDriverGetVersion", unsafe { (self.cuDriverGetVersion)(&mut version) })?;
+        unsafe { self.cuDriverGetVersion(&mut version) }?;
         Ok(version)
     }
 
@@ -103,8 +88,8 @@ impl Functions {
     pub fn gpus(&self) -> usize {
         let mut count = 0;
         // SAFETY: the place is valid.
-        let ends = unsafe { [(self.cuInit)(0), (self.cuDeviceGetCount)(&mut count)] };
-        if ends == [0; 2] { usize::try_from(count).unwrap_or(0) } else { 0 }
+        let found = unsafe { self.cuInit(0).and_then(|()| self.cuDeviceGetCount(&mut count)) };
+        found.ok().and_then(|()| usize::try_from(count).ok()).unwrap_or(0)
     }
 
     fn text(&self, describe: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int, error: c_int) -> String {

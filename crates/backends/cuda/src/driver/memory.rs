@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use enmasse_tensor::{HostBuffer, HostMemory, HostRegion};
 
+use super::functions::OUT_OF_MEMORY;
 use super::{Context, Stream};
 use crate::CudaError;
 
@@ -20,20 +21,18 @@ pub(crate) struct Buffer {
 impl Buffer {
     /// Allocates memory for `what`; its contents are undefined.
     pub fn new(context: &Arc<Context>, what: &str, bytes: usize) -> Result<Self, CudaError> {
-        context.enter()?;
-        let functions = &context.functions;
+        let functions = context.enter()?;
         let mut address = 0;
         if bytes == 0 {
             // The driver has no empty allocations.
             return Ok(Buffer { context: context.clone(), address, bytes });
         }
         // SAFETY: the place is valid.
-        let result = unsafe { (functions.cuMemAlloc_v2)(&mut address, bytes) };
-        if result == super::functions::OUT_OF_MEMORY {
-            return Err(CudaError::Memory { what: what.into(), bytes });
+        match unsafe { (functions.cuMemAlloc_v2)(&mut address, bytes) } {
+            0 => Ok(Buffer { context: context.clone(), address, bytes }),
+            OUT_OF_MEMORY => Err(CudaError::Memory { what: what.into(), bytes }),
+            status => Err(functions.error("cuMemAlloc", status)),
         }
-        functions.check("cuMemAlloc", result)?;
-        Ok(Buffer { context: context.clone(), address, bytes })
     }
 
     /// Its address on the GPU.
@@ -80,9 +79,9 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         // The driver frees memory after the work that uses it. An error at this point has nobody to go to.
-        if self.bytes > 0 && self.context.enter().is_ok() {
+        if let (1.., Ok(functions)) = (self.bytes, self.context.enter()) {
             // SAFETY: the address came from the driver, and is freed once.
-            let _ = unsafe { (self.context.functions.cuMemFree_v2)(self.address) };
+            let _ = unsafe { functions.cuMemFree_v2(self.address) };
         }
     }
 }
@@ -113,14 +112,13 @@ impl PinnedMemory {
 
 impl HostMemory for PinnedMemory {
     fn allocate(&self, bytes: usize) -> io::Result<HostBuffer> {
-        let functions = &self.context.functions;
-        let allocated = self.context.enter().and_then(|()| {
-            let mut start: *mut c_void = null_mut();
+        let mut start: *mut c_void = null_mut();
+        let allocated = self.context.enter().and_then(|functions| {
             // SAFETY: the place is valid. Flag 1: all contexts may copy it at full speed.
-            let result = unsafe { (functions.cuMemHostAlloc)(&mut start, bytes.max(1), 1) };
-            functions.check("cuMemHostAlloc", result).map(|()| start.cast::<u8>())
+            unsafe { functions.cuMemHostAlloc(&mut start, bytes.max(1), 1) }
         });
-        let start = allocated.map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error.to_string()))?;
+        allocated.map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error.to_string()))?;
+        let start = start.cast::<u8>();
         // SAFETY: the driver has allocated these bytes.
         unsafe { start.write_bytes(0, bytes) };
         Ok(HostBuffer::new(Pinned { context: self.context.clone(), start, bytes }))
@@ -141,9 +139,9 @@ impl HostRegion for Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if self.context.enter().is_ok() {
+        if let Ok(functions) = self.context.enter() {
             // SAFETY: the address came from the driver, and is freed once. An error has nobody to go to.
-            let _ = unsafe { (self.context.functions.cuMemFreeHost)(self.start.cast()) };
+            let _ = unsafe { functions.cuMemFreeHost(self.start.cast()) };
         }
     }
 }

@@ -8,6 +8,7 @@ mod functions;
 mod graph;
 mod memory;
 mod module;
+mod object;
 mod stream;
 #[cfg(test)]
 mod tests;

@@ -10,11 +10,7 @@ functions! {
         fn ncclGetVersion(version: *mut c_int) -> c_int;
         fn ncclGetUniqueId(id: *mut UniqueId) -> c_int;
         fn ncclCommInitRankConfig(
-            communicator: *mut *mut c_void,
-            ranks: c_int,
-            id: UniqueId,
-            rank: c_int,
-            config: *mut Config,
+            communicator: *mut *mut c_void, ranks: c_int, id: UniqueId, rank: c_int, config: *mut Config,
         ) -> c_int;
         fn ncclCommGetAsyncError(communicator: *mut c_void, result: *mut c_int) -> c_int;
         fn ncclCommFinalize(communicator: *mut c_void) -> c_int;
@@ -23,39 +19,19 @@ functions! {
         fn ncclGetErrorString(result: c_int) -> *const c_char;
         fn ncclGetLastError(communicator: *mut c_void) -> *const c_char;
         fn ncclAllReduce(
-            from: *const c_void,
-            to: *mut c_void,
-            count: usize,
-            data_type: c_int,
-            operation: c_int,
-            communicator: *mut c_void,
-            stream: *mut c_void,
+            from: *const c_void, to: *mut c_void, count: usize, data_type: c_int, operation: c_int,
+            communicator: *mut c_void, stream: *mut c_void,
         ) -> c_int;
         fn ncclReduce(
-            from: *const c_void,
-            to: *mut c_void,
-            count: usize,
-            data_type: c_int,
-            operation: c_int,
-            root: c_int,
-            communicator: *mut c_void,
-            stream: *mut c_void,
+            from: *const c_void, to: *mut c_void, count: usize, data_type: c_int, operation: c_int, root: c_int,
+            communicator: *mut c_void, stream: *mut c_void,
         ) -> c_int;
         fn ncclBroadcast(
-            from: *const c_void,
-            to: *mut c_void,
-            count: usize,
-            data_type: c_int,
-            root: c_int,
-            communicator: *mut c_void,
+            from: *const c_void, to: *mut c_void, count: usize, data_type: c_int, root: c_int, communicator: *mut c_void,
             stream: *mut c_void,
         ) -> c_int;
         fn ncclAllGather(
-            from: *const c_void,
-            to: *mut c_void,
-            count: usize,
-            data_type: c_int,
-            communicator: *mut c_void,
+            from: *const c_void, to: *mut c_void, count: usize, data_type: c_int, communicator: *mut c_void,
             stream: *mut c_void,
         ) -> c_int;
     }
