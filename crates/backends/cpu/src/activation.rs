@@ -31,13 +31,9 @@ pub(crate) struct Relu6;
 
 impl ActivationFunction for Identity {
     const GATES: bool = false;
-    #[inline(always)]
-    unsafe fn apply<S: Simd>(x: S::V) -> S::V {
-        x
-    }
-    #[inline(always)]
-    unsafe fn gate<S: Simd, E: Element>(dy: S::V, _: S::V) -> S::V {
-        dy
+    inlined! {
+        unsafe fn apply<S: Simd>(x: S::V) -> S::V { x }
+        unsafe fn gate<S: Simd, E: Element>(dy: S::V, _: S::V) -> S::V { dy }
     }
 }
 

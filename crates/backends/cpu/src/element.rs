@@ -79,16 +79,13 @@ impl Element for f32 {
         unsafe fn load<S: Simd>(p: *const f32) -> S::V { S::load(p) }
         unsafe fn store<S: Simd>(p: *mut f32, v: S::V) { S::store(p, v) }
         unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V { S::mul_add(a, b, c) }
+        unsafe fn word<S: Simd>(first: S::V, _: S::V) -> S::V { first }
         unsafe fn words<S: Simd>([row, _]: [*const f32; 2], count: usize, to: *mut f32) {
             copy::<S, f32, f32>(row, to, count)
         }
         unsafe fn rounded_words<S: Simd>(rows: [*const f32; 2], count: usize, to: *mut f32) {
             Self::words::<S>(rows, count, to)
         }
-    }
-    #[inline(always)]
-    unsafe fn word<S: Simd>(first: S::V, _: S::V) -> S::V {
-        first
     }
     #[inline(always)]
     fn get(self) -> f32 {

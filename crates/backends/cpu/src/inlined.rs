@@ -1,7 +1,7 @@
 //! What all kernels write alike: methods that are inlined into the code of a level, and loops over vectors.
 
 /// Methods that are always inlined, or else they would be compiled without the level's features. Each body is unsafe as a
-/// whole: its safety is the caller's promise, as the trait or the type states it.
+/// whole, if anything in it is: its safety is the caller's promise, as the trait or the type states it.
 macro_rules! inlined {
     ($(
         $(#[$attribute:meta])*
@@ -12,6 +12,7 @@ macro_rules! inlined {
         $(
             $(#[$attribute])*
             #[inline(always)]
+            #[allow(unused_unsafe, reason = "some bodies are safe")]
             unsafe fn $name $(<$($Parameter: $Bound),+>)? ($($arguments)*) $(-> $Result)? {
                 // SAFETY: the caller's promise.
                 unsafe { $($body)* }

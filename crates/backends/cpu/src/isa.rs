@@ -11,6 +11,8 @@ use std::fmt;
 
 use enmasse_tensor::Bf16;
 
+use crate::inlined::inlined;
+
 /// An instruction-set level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Isa {
@@ -206,106 +208,64 @@ macro_rules! array_simd {
         impl Simd for $name {
             const LANES: usize = $lanes;
             type V = [f32; $lanes];
-            #[inline(always)]
-            unsafe fn splat(x: f32) -> Self::V {
-                [x; $lanes]
-            }
-            #[inline(always)]
-            unsafe fn load(p: *const f32) -> Self::V {
-                // SAFETY: the caller's pointer is valid for LANES values.
-                unsafe { p.cast::<Self::V>().read_unaligned() }
-            }
-            #[inline(always)]
-            unsafe fn store(p: *mut f32, v: Self::V) {
-                // SAFETY: as in `load`.
-                unsafe { p.cast::<Self::V>().write_unaligned(v) }
-            }
-            #[inline(always)]
-            unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
-                std::array::from_fn(|i| a[i] + b[i])
-            }
-            #[inline(always)]
-            unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
-                std::array::from_fn(|i| a[i] - b[i])
-            }
-            #[inline(always)]
-            unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
-                std::array::from_fn(|i| a[i] * b[i])
-            }
-            #[inline(always)]
-            unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
-                std::array::from_fn(|i| a[i] / b[i])
-            }
-            #[inline(always)]
-            unsafe fn sqrt(a: Self::V) -> Self::V {
-                std::array::from_fn(|i| a[i].sqrt())
-            }
-            #[inline(always)]
-            unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-                // Not `f32::mul_add`: without the hardware instruction that is a call into libm.
-                std::array::from_fn(|i| a[i] * b[i] + c[i])
-            }
-            #[inline(always)]
-            unsafe fn relu(a: Self::V) -> Self::V {
-                std::array::from_fn(|i| if a[i] < 0.0 { 0.0 } else { a[i] })
-            }
-            #[inline(always)]
-            unsafe fn at_most(a: Self::V, limit: Self::V) -> Self::V {
-                std::array::from_fn(|i| if a[i] > limit[i] { limit[i] } else { a[i] })
-            }
-            #[inline(always)]
-            unsafe fn where_above(a: Self::V, gate: Self::V, limit: Self::V) -> Self::V {
-                std::array::from_fn(|i| if gate[i] > limit[i] { a[i] } else { 0.0 })
-            }
-            #[inline(always)]
-            unsafe fn greater(best: [Self::V; 2], found: [Self::V; 2]) -> [Self::V; 2] {
-                let wins: [bool; $lanes] = std::array::from_fn(|i| found[0][i] > best[0][i] || found[0][i].is_nan());
-                [0, 1].map(|of| std::array::from_fn(|i| if wins[i] { found[of][i] } else { best[of][i] }))
-            }
-            #[inline(always)]
-            unsafe fn store_bytes(p: *mut u8, v: Self::V) {
-                // SAFETY: as in `load`.
-                unsafe { p.cast::<[u8; $lanes]>().write(v.map(|value| value as u8)) }
-            }
-            #[inline(always)]
-            unsafe fn where_byte(a: Self::V, p: *const u8, byte: u8) -> Self::V {
-                // SAFETY: as in `load`.
-                let bytes = unsafe { p.cast::<[u8; $lanes]>().read() };
-                std::array::from_fn(|i| if bytes[i] == byte { a[i] } else { 0.0 })
-            }
-            #[inline(always)]
-            unsafe fn load_bf16(p: *const u16) -> Self::V {
-                // SAFETY: as in `load`.
-                let bits = unsafe { p.cast::<[u16; $lanes]>().read_unaligned() };
-                bits.map(|bits| f32::from_bits(u32::from(bits) << 16))
-            }
-            #[inline(always)]
-            unsafe fn permute(a: Self::V, lanes: *const i32) -> Self::V {
-                // SAFETY: as in `load`.
-                let lanes = unsafe { lanes.cast::<[i32; $lanes]>().read_unaligned() };
-                lanes.map(|lane| a[lane as usize])
-            }
-            #[inline(always)]
-            unsafe fn store_bf16(p: *mut u16, v: Self::V) {
-                // SAFETY: as in `load`.
-                unsafe { p.cast::<[u16; $lanes]>().write_unaligned(v.map(round)) }
-            }
-            #[inline(always)]
-            unsafe fn pair(low: Self::V, high: Self::V) -> Self::V {
-                let bits = |v: f32| u32::from(round(v));
-                std::array::from_fn(|i| f32::from_bits(bits(low[i]) | bits(high[i]) << 16))
-            }
-            #[inline(always)]
-            unsafe fn interleave(low: *const u16, high: *const u16) -> Self::V {
-                // SAFETY: as in `load`.
-                let [low, high] = unsafe { [low, high].map(|p| p.cast::<[u16; $lanes]>().read_unaligned()) };
-                std::array::from_fn(|i| f32::from_bits(u32::from(low[i]) | u32::from(high[i]) << 16))
-            }
-            #[inline(always)]
-            unsafe fn dot(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-                let low = |v: f32| f32::from_bits(v.to_bits() << 16);
-                let high = |v: f32| f32::from_bits(v.to_bits() & 0xffff_0000);
-                std::array::from_fn(|i| c[i] + low(a[i]) * low(b[i]) + high(a[i]) * high(b[i]))
+            inlined! {
+                unsafe fn splat(x: f32) -> Self::V { [x; $lanes] }
+                unsafe fn load(p: *const f32) -> Self::V { p.cast::<Self::V>().read_unaligned() }
+                unsafe fn store(p: *mut f32, v: Self::V) { p.cast::<Self::V>().write_unaligned(v) }
+                unsafe fn add(a: Self::V, b: Self::V) -> Self::V { std::array::from_fn(|i| a[i] + b[i]) }
+                unsafe fn sub(a: Self::V, b: Self::V) -> Self::V { std::array::from_fn(|i| a[i] - b[i]) }
+                unsafe fn mul(a: Self::V, b: Self::V) -> Self::V { std::array::from_fn(|i| a[i] * b[i]) }
+                unsafe fn div(a: Self::V, b: Self::V) -> Self::V { std::array::from_fn(|i| a[i] / b[i]) }
+                unsafe fn sqrt(a: Self::V) -> Self::V { std::array::from_fn(|i| a[i].sqrt()) }
+                unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+                    // Not `f32::mul_add`: without the hardware instruction that is a call into libm.
+                    std::array::from_fn(|i| a[i] * b[i] + c[i])
+                }
+                unsafe fn relu(a: Self::V) -> Self::V {
+                    std::array::from_fn(|i| if a[i] < 0.0 { 0.0 } else { a[i] })
+                }
+                unsafe fn at_most(a: Self::V, limit: Self::V) -> Self::V {
+                    std::array::from_fn(|i| if a[i] > limit[i] { limit[i] } else { a[i] })
+                }
+                unsafe fn where_above(a: Self::V, gate: Self::V, limit: Self::V) -> Self::V {
+                    std::array::from_fn(|i| if gate[i] > limit[i] { a[i] } else { 0.0 })
+                }
+                unsafe fn greater(best: [Self::V; 2], found: [Self::V; 2]) -> [Self::V; 2] {
+                    let wins: [bool; $lanes] =
+                        std::array::from_fn(|i| found[0][i] > best[0][i] || found[0][i].is_nan());
+                    [0, 1].map(|of| std::array::from_fn(|i| if wins[i] { found[of][i] } else { best[of][i] }))
+                }
+                unsafe fn store_bytes(p: *mut u8, v: Self::V) {
+                    p.cast::<[u8; $lanes]>().write(v.map(|value| value as u8))
+                }
+                unsafe fn where_byte(a: Self::V, p: *const u8, byte: u8) -> Self::V {
+                    let bytes = p.cast::<[u8; $lanes]>().read();
+                    std::array::from_fn(|i| if bytes[i] == byte { a[i] } else { 0.0 })
+                }
+                unsafe fn load_bf16(p: *const u16) -> Self::V {
+                    let bits = p.cast::<[u16; $lanes]>().read_unaligned();
+                    bits.map(|bits| f32::from_bits(u32::from(bits) << 16))
+                }
+                unsafe fn permute(a: Self::V, lanes: *const i32) -> Self::V {
+                    let lanes = lanes.cast::<[i32; $lanes]>().read_unaligned();
+                    lanes.map(|lane| a[lane as usize])
+                }
+                unsafe fn store_bf16(p: *mut u16, v: Self::V) {
+                    p.cast::<[u16; $lanes]>().write_unaligned(v.map(round))
+                }
+                unsafe fn pair(low: Self::V, high: Self::V) -> Self::V {
+                    let bits = |v: f32| u32::from(round(v));
+                    std::array::from_fn(|i| f32::from_bits(bits(low[i]) | bits(high[i]) << 16))
+                }
+                unsafe fn interleave(low: *const u16, high: *const u16) -> Self::V {
+                    let [low, high] = [low, high].map(|p| p.cast::<[u16; $lanes]>().read_unaligned());
+                    std::array::from_fn(|i| f32::from_bits(u32::from(low[i]) | u32::from(high[i]) << 16))
+                }
+                unsafe fn dot(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+                    let low = |v: f32| f32::from_bits(v.to_bits() << 16);
+                    let high = |v: f32| f32::from_bits(v.to_bits() & 0xffff_0000);
+                    std::array::from_fn(|i| c[i] + low(a[i]) * low(b[i]) + high(a[i]) * high(b[i]))
+                }
             }
         }
     };

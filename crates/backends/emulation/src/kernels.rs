@@ -4,8 +4,9 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
+
 use crate::build;
-use crate::dynamic::Object;
 
 /// One thread of a kernel.
 type Body = unsafe extern "C" fn(*const c_void);
@@ -24,8 +25,7 @@ pub enum Order {
 
 /// The kernels of the `cuda` crate, compiled for the host.
 pub struct Kernels {
-    object: Object,
-    run: Run,
+    library: Library,
 }
 
 impl Kernels {
@@ -36,11 +36,10 @@ impl Kernels {
     }
 
     fn open(path: &Path) -> Self {
-        let object = Object::open(path);
-        let run = object.symbol("emulation_run").expect("a runner");
-        // SAFETY: the function's type in `cpp/host.cpp`.
-        let run = unsafe { std::mem::transmute::<*mut c_void, Run>(run) };
-        Kernels { object, run }
+        // SAFETY: a shared object that this crate has built, whose initialisers do no harm.
+        let library =
+            unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.unwrap_or_else(|error| panic!("{error}"));
+        Kernels { library }
     }
 
     /// Runs a kernel with `block` threads in each block of the grid, one block after another. `arguments` are the bytes of
@@ -59,10 +58,14 @@ impl Kernels {
         arguments: &[u8],
         order: Order,
     ) -> Result<(), String> {
-        let body = self.object.symbol(name).ok_or_else(|| format!("there is no kernel {name}"))?;
-        let size = self.object.symbol(&format!("{name}_size")).ok_or_else(|| format!("{name} is no kernel"))?;
-        // SAFETY: `KERNEL` in `cpp/host.h` defines both, with these types.
-        let (body, size) = unsafe { (std::mem::transmute::<*mut c_void, Body>(body), *size.cast::<c_ulong>()) };
+        // SAFETY: the types in `cpp/host.cpp`, and in `KERNEL` of `cpp/host.h`.
+        let (run, body, size): (Symbol<Run>, Symbol<Body>, Symbol<*const c_ulong>) = unsafe {
+            let body = self.library.get(name).map_err(|_| format!("there is no kernel {name}"))?;
+            let size = self.library.get(format!("{name}_size")).map_err(|_| format!("{name} is no kernel"))?;
+            (self.library.get("emulation_run").expect("a runner"), body, size)
+        };
+        // SAFETY: see above.
+        let size = unsafe { **size };
         if size != arguments.len() as c_ulong {
             return Err(format!("{name} takes {size} bytes of arguments, not {}", arguments.len()));
         }
@@ -70,7 +73,7 @@ impl Kernels {
         let (text, room) = (message.as_mut_ptr().cast(), message.len());
         let (packed, backwards) = (arguments.as_ptr().cast(), c_int::from(order == Order::Backwards));
         // SAFETY: the caller's promise; the runner copies the arguments, and ends the message with a zero.
-        let result = unsafe { (self.run)(body, grid.as_ptr(), block, packed, arguments.len(), backwards, text, room) };
+        let result = unsafe { run(*body, grid.as_ptr(), block, packed, arguments.len(), backwards, text, room) };
         if result == 0 {
             return Ok(());
         }

@@ -17,7 +17,6 @@
 //! ```
 
 mod build;
-mod dynamic;
 mod kernels;
 
 pub use build::folder;
