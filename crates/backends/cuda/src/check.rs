@@ -109,12 +109,7 @@ fn conflict(one: &Call, other: &Call) -> Option<Span> {
 /// What a call reads before it has written it.
 pub(crate) fn reads(call: &Call) -> Vec<Span> {
     match call {
-        Call::Kernel(kernel) => (kernel.arguments.iter())
-            .filter_map(|argument| match *argument {
-                Argument::Read(span) | Argument::Change(span) => Some(span),
-                Argument::Write(_) | Argument::Null | Argument::U32(_) | Argument::U64(_) | Argument::F32(_) => None,
-            })
-            .collect(),
+        Call::Kernel(kernel) => kernel.arguments.iter().filter_map(Argument::read).collect(),
         Call::Convolution(convolution) => convolution.accesses().0,
         Call::Matmul(matmul) => matmul.accesses().0,
         Call::Copy { from, .. } | Call::Read { from, .. } => vec![*from],
@@ -135,12 +130,7 @@ pub(crate) fn reads(call: &Call) -> Vec<Span> {
 /// What a call has written when it ends.
 pub(crate) fn writes(call: &Call) -> Vec<Span> {
     match call {
-        Call::Kernel(kernel) => (kernel.arguments.iter())
-            .filter_map(|argument| match *argument {
-                Argument::Write(span) | Argument::Change(span) => Some(span),
-                Argument::Read(_) | Argument::Null | Argument::U32(_) | Argument::U64(_) | Argument::F32(_) => None,
-            })
-            .collect(),
+        Call::Kernel(kernel) => kernel.arguments.iter().filter_map(Argument::written).collect(),
         Call::Convolution(convolution) => vec![convolution.accesses().1],
         Call::Matmul(matmul) => vec![matmul.accesses().1],
         Call::Copy { to, .. } | Call::Exchange(Exchange { to, .. }) | Call::Finish(_, to) => vec![*to],

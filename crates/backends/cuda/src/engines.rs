@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::CudaError;
 use crate::cublas_lt::{CublasLt, LtHandle, MatmulPlan, MatmulProblem};
-use crate::cudnn::{ConvolutionPlan, Cudnn, Handle, Options, Problem, Target, Version};
+use crate::cudnn::{ConvolutionPlan, Cudnn, Handle, Options, Problem, Target};
+use crate::libraries::Version;
 
 /// The most workspace of an engine, in the order in which they are tried: every program holds the largest of its engines.
 const WORKSPACE: [u64; 2] = [1 << 30, 4 << 30];

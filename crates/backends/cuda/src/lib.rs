@@ -27,6 +27,7 @@ pub mod libraries;
 mod lower;
 mod management;
 mod nccl;
+mod operands;
 mod program;
 pub mod roofline;
 mod seen;

@@ -21,9 +21,9 @@ pub(crate) enum Call {
     /// A kernel of ours.
     Kernel(Kernel),
     /// A convolution by cuDNN. One of x, w and y is its result.
-    Convolution(Convolution),
+    Convolution(LibraryCall<Problem>),
     /// A matmul by cuBLASLt. One of x, w and y is its result.
-    Matmul(MatmulCall),
+    Matmul(LibraryCall<MatmulProblem>),
     /// A copy on the GPU.
     Copy { from: Span, to: Span },
     /// A copy to byte `to` of the host's memory for the results of a step.
@@ -97,11 +97,11 @@ pub(crate) enum Joins {
     Gather { each: usize },
 }
 
-/// A convolution with its operands.
+/// A convolution by cuDNN, or a product of a linear layer's matrices by cuBLASLt, with its operands.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Convolution {
-    pub problem: Problem,
-    /// The engine's name.
+pub(crate) struct LibraryCall<P> {
+    pub problem: P,
+    /// The name of the engine, or of the algorithm.
     pub engine: String,
     pub x: Span,
     pub w: Span,
@@ -111,10 +111,10 @@ pub(crate) struct Convolution {
     pub workspace: Span,
 }
 
-impl Convolution {
+impl LibraryCall<Problem> {
     /// What it reads, and what it writes.
     pub fn accesses(&self) -> (Vec<Span>, Span) {
-        let Convolution { x, w, y, bias, .. } = *self;
+        let LibraryCall { x, w, y, bias, .. } = *self;
         match self.problem.direction {
             Direction::Forward { .. } => ([x, w].into_iter().chain(bias).collect(), y),
             Direction::BackwardData { accumulate: false } => (vec![y, w], x),
@@ -124,24 +124,10 @@ impl Convolution {
     }
 }
 
-/// A product of a linear layer's matrices with its operands.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct MatmulCall {
-    pub problem: MatmulProblem,
-    /// The algorithm's name.
-    pub algorithm: String,
-    pub x: Span,
-    pub w: Span,
-    pub y: Span,
-    pub bias: Option<Span>,
-    /// Memory for the algorithm alone.
-    pub workspace: Span,
-}
-
-impl MatmulCall {
+impl LibraryCall<MatmulProblem> {
     /// What it reads, and what it writes.
     pub fn accesses(&self) -> (Vec<Span>, Span) {
-        let MatmulCall { x, w, y, bias, .. } = *self;
+        let LibraryCall { x, w, y, bias, .. } = *self;
         match self.problem.matmul {
             Matmul::Forward { .. } => ([x, w].into_iter().chain(bias).collect(), y),
             Matmul::BackwardData => (vec![y, w], x),
@@ -257,8 +243,8 @@ impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Call::Kernel(kernel) => write!(f, "{kernel}"),
-            Call::Convolution(call) => write_call(f, &call.problem, &call.engine, call.accesses(), call.workspace),
-            Call::Matmul(call) => write_call(f, &call.problem, &call.algorithm, call.accesses(), call.workspace),
+            Call::Convolution(call) => write_call(f, call, call.accesses()),
+            Call::Matmul(call) => write_call(f, call, call.accesses()),
             Call::Copy { from, to } => write!(f, "copy ({from}) -> {to}"),
             Call::Read { from, to } => write!(f, "read ({from}) -> host+{to}"),
             Call::Exchange(exchange) => write!(f, "{exchange}"),
@@ -289,10 +275,8 @@ impl fmt::Display for Exchange {
 
 fn write_call(
     f: &mut fmt::Formatter<'_>,
-    problem: &dyn fmt::Display,
-    engine: &str,
+    LibraryCall { problem, engine, workspace, .. }: &LibraryCall<impl fmt::Display>,
     (reads, result): (Vec<Span>, Span),
-    workspace: Span,
 ) -> fmt::Result {
     let reads: Vec<String> = reads.iter().map(Span::to_string).collect();
     write!(f, "{problem} by {engine} ({}) -> {result}", reads.join(", "))?;

@@ -265,21 +265,9 @@ impl Bench {
     /// The memory after a kernel that found `fill` in each byte that it does not say that it reads.
     #[track_caller]
     fn run_over(&self, kernel: &Kernel, fill: u8, order: Order) -> Contents {
-        let (mut read, mut written) = (Vec::new(), Vec::new());
-        for argument in &kernel.arguments {
-            match *argument {
-                Argument::Read(span) => read.push(span),
-                Argument::Write(span) => written.push(span),
-                Argument::Change(span) => {
-                    read.push(span);
-                    written.push(span);
-                }
-                Argument::Null | Argument::U32(_) | Argument::U64(_) | Argument::F32(_) => {}
-            }
-        }
         let mut found = self.memory.clone();
         found.values_mut().for_each(|region| region.fill(u128::from_ne_bytes([fill; 16])));
-        read.iter().for_each(|&span| copy(&self.memory, &mut found, span));
+        kernel.arguments.iter().filter_map(Argument::read).for_each(|span| copy(&self.memory, &mut found, span));
         let mut left = found.clone();
         let addresses: BTreeMap<Memory, u64> =
             left.iter_mut().map(|(&memory, region)| (memory, region.as_mut_ptr() as u64)).collect();
@@ -288,7 +276,7 @@ impl Bench {
         let result = unsafe { self.kernels.run(&kernel.name, kernel.grid, kernel.block, &arguments, order) };
         result.unwrap_or_else(|message| panic!("{message}"));
         let mut after = self.memory.clone();
-        for &span in &written {
+        for span in kernel.arguments.iter().filter_map(Argument::written) {
             copy(&left, &mut after, span);
             copy(&found, &mut left, span);
         }

@@ -106,6 +106,22 @@ impl Argument {
         span.map_or(Argument::Null, Argument::Read)
     }
 
+    /// What the kernel reads before it has written it.
+    pub fn read(&self) -> Option<Span> {
+        match *self {
+            Argument::Read(span) | Argument::Change(span) => Some(span),
+            Argument::Write(_) | Argument::Null | Argument::U32(_) | Argument::U64(_) | Argument::F32(_) => None,
+        }
+    }
+
+    /// What the kernel has written when it ends.
+    pub fn written(&self) -> Option<Span> {
+        match *self {
+            Argument::Write(span) | Argument::Change(span) => Some(span),
+            Argument::Read(_) | Argument::Null | Argument::U32(_) | Argument::U64(_) | Argument::F32(_) => None,
+        }
+    }
+
     /// The same with a null address instead of memory.
     pub fn without_memory(&self) -> Self {
         match *self {

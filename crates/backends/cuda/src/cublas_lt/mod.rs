@@ -13,6 +13,7 @@ use std::sync::Arc;
 use crate::error::CudaError;
 use crate::libraries::{Libraries, Library};
 
+pub use crate::operands::Operands;
 use sys::{Compute, Functions, OfPreference, OfProduct, Proposal};
 
 /// What all addresses are multiples of.
@@ -266,21 +267,6 @@ pub struct MatmulPlan {
     algorithm: sys::Algorithm,
 }
 
-/// Addresses in the GPU's memory.
-#[derive(Clone, Copy, Debug)]
-pub struct MatmulOperands {
-    /// The input, or its gradient.
-    pub x: u64,
-    /// The weights, or their gradient.
-    pub w: u64,
-    /// The output, or its gradient.
-    pub y: u64,
-    /// The bias, for a matmul that has one.
-    pub bias: u64,
-    /// At least [`MatmulPlan::workspace`] bytes.
-    pub workspace: u64,
-}
-
 impl MatmulPlan {
     /// The problem that it solves.
     pub fn problem(&self) -> &MatmulProblem {
@@ -299,10 +285,10 @@ impl MatmulPlan {
     pub unsafe fn execute(
         &mut self,
         handle: &LtHandle,
-        operands: &MatmulOperands,
+        operands: &Operands,
         stream: *mut c_void,
     ) -> Result<(), CudaError> {
-        let MatmulOperands { x, w, y, bias, workspace } = *operands;
+        let Operands { x, w, y, bias, workspace } = *operands;
         let (a, b, d) = match self.problem.matmul {
             Matmul::Forward { .. } => (w, x, y),
             Matmul::BackwardData => (w, y, x),

@@ -54,7 +54,7 @@ fn matmuls_equal_the_reference() {
                 let [x_at, w_at, y_at, bias_at] = [&x, &w, &y, &bias].map(|values| gpu.buffer(values));
                 let workspace =
                     Buffer::new(&gpu.emulated.context, "workspace", plan.workspace.max(1) as usize).unwrap();
-                let operands = MatmulOperands {
+                let operands = Operands {
                     x: x_at.address(),
                     w: w_at.address(),
                     y: y_at.address(),
@@ -92,7 +92,7 @@ fn what_is_refused_is_one_line() {
     let Some(gpu) = Gpu::open() else { return };
     let problem = MatmulProblem { matmul: Matmul::Forward { bias: true }, rows: 2, inputs: 3, outputs: 5, tf32: false };
     let mut plan = gpu.library.plan(&gpu.handle, &problem, 0).unwrap();
-    let operands = MatmulOperands { x: 16, w: 24, y: 32, bias: 48, workspace: 0 };
+    let operands = Operands { x: 16, w: 24, y: 32, bias: 48, workspace: 0 };
     // SAFETY: the emulation refuses the addresses before it uses them.
     let error = unsafe { plan.execute(&gpu.handle, &operands, gpu.emulated.stream.raw()) }.unwrap_err().to_string();
     assert_eq!(

@@ -91,7 +91,7 @@ impl OperationGraph {
         let descriptor = parts
             .create(Kind::Convolution)?
             .set(A::ConvolutionComputeType, &[DataType::F32])?
-            .set(A::ConvolutionMode, &[ConvolutionMode::CROSS_CORRELATION])?
+            .set(A::ConvolutionMode, &[ConvolutionMode::CrossCorrelation])?
             .set(A::ConvolutionSpatialDimensions, &[2i64])?
             .set(A::ConvolutionPrePaddings, &pair(window.padding))?
             .set(A::ConvolutionPostPaddings, &pair(window.padding))?
@@ -149,7 +149,7 @@ impl OperationGraph {
 fn add(parts: &mut Parts<'_>, sum: usize, bias: usize, y: usize) -> Result<usize, CudaError> {
     let descriptor = parts
         .create(Kind::Pointwise)?
-        .set(Attribute::PointwiseMode, &[PointwiseMode::ADD])?
+        .set(Attribute::PointwiseMode, &[PointwiseMode::Add])?
         .set(Attribute::PointwiseMathPrecision, &[DataType::F32])?;
     let descriptor = parts.keep(descriptor)?;
     let mut operation = parts.create(Kind::PointwiseOperation)?;

@@ -12,15 +12,15 @@ mod problem;
 mod sys;
 
 use std::ffi::c_void;
-use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
 use crate::error::CudaError;
-use crate::libraries::{Libraries, Library};
+use crate::libraries::{Libraries, Library, Version};
 
+pub use crate::operands::Operands;
 pub use engine::Engine;
-pub use plan::{ConvolutionPlan, Operands, Options};
+pub use plan::{ConvolutionPlan, Options};
 pub use problem::{Arithmetic, Direction, Problem};
 pub use sys::DataType;
 
@@ -33,25 +33,8 @@ const OLDEST: Version = Version([9, 0, 0]);
 /// The first version that plans for a described device.
 const DESCRIBES: Version = Version([9, 8, 0]);
 
-/// A version of cuDNN: major, minor, patch.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Version([usize; 3]);
-
-impl Version {
-    /// From cuDNN 9's number: 90800 is 9.8.0. Before it, 8907 was 8.9.7.
-    fn new(number: usize) -> Self {
-        match number {
-            0..90_000 => Version([number / 1000, number / 100 % 10, number % 100]),
-            _ => Version([number / 10_000, number / 100 % 100, number % 100]),
-        }
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.map(|part| part.to_string()).join("."))
-    }
-}
+/// cuDNN's number of its first version with two digits for the minor version: before it, 8907 was 8.9.7.
+const FIVE_DIGITS: usize = 90_000;
 
 /// The major version of CUDA: 12090 is 12.9.
 fn cuda_major(runtime: usize) -> u32 {
@@ -87,7 +70,7 @@ impl Cudnn {
         let functions = Functions::load(loaded)?;
         // SAFETY: neither has a precondition.
         let (version, runtime) = unsafe { ((functions.cudnnGetVersion)(), (functions.cudnnGetCudartVersion)()) };
-        let version = Version::new(version);
+        let version = Version::new(version, FIVE_DIGITS);
         if let Some(why) = unusable(version, runtime, newest) {
             let (library, path) = (Library::Cudnn, functions.path);
             return Err(CudaError::Version { library, path, version: version.to_string(), why });

@@ -11,6 +11,7 @@ use super::sys::{Address, Attribute, DataType, Functions, HeuristicsMode, Kind, 
 use super::{Cudnn, Handle, Target};
 use crate::error::CudaError;
 use crate::libraries::Library;
+use crate::operands::Operands;
 
 /// More knobs than a configuration sets: there are 46 kinds in cuDNN 9.28.
 const MAX_KNOBS: usize = 64;
@@ -56,21 +57,6 @@ struct Configuration {
 unsafe impl Sync for OperationGraph {}
 // SAFETY: as above; a plan is run with a handle, which only one thread has at a time.
 unsafe impl Sync for ConvolutionPlan {}
-
-/// Addresses in the GPU's memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Operands {
-    /// The input, or its gradient.
-    pub x: u64,
-    /// The weights, or their gradient.
-    pub w: u64,
-    /// The output, or its gradient.
-    pub y: u64,
-    /// The bias, for a convolution that has one.
-    pub bias: u64,
-    /// At least [`ConvolutionPlan::workspace`] bytes.
-    pub workspace: u64,
-}
 
 impl Cudnn {
     /// The engines that take a problem, the best first by cuDNN's estimate. There is at least one. The gradient of weights from

@@ -156,22 +156,19 @@ pub(super) enum HeuristicsMode {
     A = 3,
 }
 
-/// `cudnnConvolutionMode_t`: the filter is not flipped.
+/// `cudnnConvolutionMode_t`.
 #[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-pub(super) struct ConvolutionMode(c_int);
-
-impl ConvolutionMode {
-    pub const CROSS_CORRELATION: Self = ConvolutionMode(1);
+#[repr(i32)]
+pub(super) enum ConvolutionMode {
+    /// The filter is not flipped.
+    CrossCorrelation = 1,
 }
 
 /// `cudnnPointwiseMode_t`.
 #[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-pub(super) struct PointwiseMode(c_int);
-
-impl PointwiseMode {
-    pub const ADD: Self = PointwiseMode(0);
+#[repr(i32)]
+pub(super) enum PointwiseMode {
+    Add = 0,
 }
 
 /// `cudnnBackendNumericalNote_t`. A later version may have notes that are not known here, so it is a number.

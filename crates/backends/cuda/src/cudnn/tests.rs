@@ -305,14 +305,14 @@ fn a_described_gpu_has_plans_that_do_not_run() {
 #[test]
 fn versions() {
     let check = |number: usize, runtime: usize, newest: u32, expected: Option<&str>| {
-        assert_eq!(unusable(Version::new(number), runtime, newest).as_deref(), expected);
+        assert_eq!(unusable(Version::new(number, FIVE_DIGITS), runtime, newest).as_deref(), expected);
     };
     check(90_000, 12_030, 12, None);
     check(92_800, 12_090, 13, None);
     check(92_800, 13_000, 13, None);
     check(8_907, 12_020, 12, Some("which is older than 9.0.0"));
     check(92_800, 13_000, 12, Some("built for CUDA 13, but the driver supports CUDA 12 at most"));
-    let check = |number: usize, expected: &str| assert_eq!(Version::new(number).to_string(), expected);
+    let check = |number: usize, expected: &str| assert_eq!(Version::new(number, FIVE_DIGITS).to_string(), expected);
     check(92_800, "9.28.0");
     check(90_101, "9.1.1");
     check(8_907, "8.9.7");

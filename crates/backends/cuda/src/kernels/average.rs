@@ -5,17 +5,18 @@ use enmasse_tensor::DType;
 
 use super::loss_scale::scaling;
 use super::operands::{FAILURE, STEP, count, float_count};
-use super::{THREADS, blocks, pass};
-use crate::work::{Argument, Constants, Kernel, Span};
+use super::{blocks, kernel, pass};
+use crate::work::Argument::{Change, F32, Read};
+use crate::work::{Constants, Kernel, Span};
 
 /// Moves `averages` towards `values`, which have the same order. The first update copies. `scaled` says which steps are
 /// updates, if not all.
 pub(crate) fn average(decay: f32, values: Span, averages: Span, scaled: Option<Scaling<Span>>) -> Kernel {
     let elements = float_count(values);
-    let mut arguments = vec![Argument::Read(values), Argument::Change(averages), STEP, Argument::Read(FAILURE)];
+    let mut arguments = vec![Read(values), Change(averages), STEP, Read(FAILURE)];
     arguments.extend(scaling(scaled));
-    arguments.extend([count(elements), Argument::F32((1.0 - f64::from(decay)) as f32)]);
-    Kernel { name: "average".into(), grid: pass(elements, DType::F32), block: THREADS, arguments }
+    arguments.extend([count(elements), F32((1.0 - f64::from(decay)) as f32)]);
+    kernel("average", pass(elements, DType::F32), arguments)
 }
 
 /// The running statistics of a batch norm.
@@ -44,13 +45,8 @@ pub(crate) fn running_update(norms: &[Running], constants: &mut Constants) -> Op
     }
     let most = norms.iter().map(|norm| float_count(norm.mean)).max()?;
     let [x, ..] = blocks(most);
-    let arguments = vec![
-        Argument::Read(constants.add(&table)),
-        Argument::Read(FAILURE),
-        Argument::Read(updates),
-        Argument::Change(running),
-    ];
-    Some(Kernel { name: "running_update".into(), grid: [x, norms.len() as u32, 1], block: THREADS, arguments })
+    let arguments = vec![Read(constants.add(&table)), Read(FAILURE), Read(updates), Change(running)];
+    Some(kernel("running_update", [x, norms.len() as u32, 1], arguments))
 }
 
 #[cfg(test)]

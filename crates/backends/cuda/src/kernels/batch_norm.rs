@@ -6,7 +6,8 @@ use enmasse_graph::Activation;
 use enmasse_tensor::DType;
 
 use crate::kernels::rows::{Reduction, Rows};
-use crate::kernels::{THREADS, blocks, elementwise, named};
+use crate::kernels::{blocks, elementwise, kernel, named};
+use crate::work::Argument::{F32, Null, Read, U32, Write};
 use crate::work::{Argument, Kernel, Span};
 
 /// Mean and biased variance of a batch, or the running ones.
@@ -32,16 +33,16 @@ impl Share {
     /// `Running` in `batch_norm.cu`.
     fn arguments(self) -> [Argument; 3] {
         let unbiased = self.count as f32 / (self.count.max(2) - 1) as f32;
-        [Argument::Write(self.update), Argument::F32(unbiased), Argument::F32(self.shards as f32)]
+        [Write(self.update), F32(unbiased), F32(self.shards as f32)]
     }
 }
 
 /// Mean and biased variance of each channel, and the share that follows from them, if it is wanted.
 pub(crate) fn statistics(size: Rows, x: Span, mean: Span, variance: Span, share: Option<Share>) -> Vec<Kernel> {
     let names = [&named("batch_norm_statistics", size.dtype), "batch_norm_statistics_combine"];
-    let share = share.map_or([Argument::Null, Argument::F32(0.0), Argument::F32(0.0)], Share::arguments);
-    let results = [&[mean, variance].map(Argument::Write)[..], &share].concat();
-    Reduction::new(size).kernels(names, &[Argument::Read(x)], &[], &results, 2)
+    let share = share.map_or([Null, F32(0.0), F32(0.0)], Share::arguments);
+    let results = [&[mean, variance].map(Write)[..], &share].concat();
+    Reduction::new(size).kernels(names, &[Read(x)], &[], &results, 2)
 }
 
 /// `y = (x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the residual, then the activation.
@@ -60,15 +61,11 @@ pub(crate) struct Forward {
 pub(crate) fn normalize(size: Rows, forward: &Forward) -> Kernel {
     let Forward { x, by, weight, bias, residual, y, activation } = *forward;
     let floor = activation.map_or(f32::NEG_INFINITY, |_| 0.0);
-    let reads = [x, by.mean, by.variance, weight, bias].map(Argument::Read);
-    let others = [Argument::optional(residual), Argument::Write(y)];
-    let numbers = [by.epsilon, floor, ceiling(activation)].map(Argument::F32);
-    Kernel {
-        name: named("batch_norm_normalize", size.dtype),
-        grid: size.pass(),
-        block: THREADS,
-        arguments: [&reads[..], &others, &size.arguments(), &numbers].concat(),
-    }
+    let reads = [x, by.mean, by.variance, weight, bias].map(Read);
+    let others = [Argument::optional(residual), Write(y)];
+    let numbers = [by.epsilon, floor, ceiling(activation)].map(F32);
+    let arguments = [&reads[..], &others, &size.arguments(), &numbers].concat();
+    kernel(named("batch_norm_normalize", size.dtype), size.pass(), arguments)
 }
 
 /// The value at which the activation cuts off, if there is one.
@@ -105,21 +102,21 @@ impl Gradient {
     }
 
     fn ceiling(&self) -> Argument {
-        Argument::F32(ceiling(self.gate.map(|(activation, _)| activation)))
+        F32(ceiling(self.gate.map(|(activation, _)| activation)))
     }
 
     /// The stored result.
     fn stored(&self) -> Argument {
         match self.gate {
-            Some((_, Gate::Stored(y))) => Argument::Read(y),
-            None | Some((_, Gate::Recomputed { .. })) => Argument::Null,
+            Some((_, Gate::Stored(y))) => Read(y),
+            None | Some((_, Gate::Recomputed { .. })) => Null,
         }
     }
 
     /// Weight and bias of the forward.
     fn recomputed(&self) -> Option<[Argument; 2]> {
         match self.gate {
-            Some((_, Gate::Recomputed { weight, bias })) => Some([weight, bias].map(Argument::Read)),
+            Some((_, Gate::Recomputed { weight, bias })) => Some([weight, bias].map(Read)),
             None | Some((_, Gate::Stored(_))) => None,
         }
     }
@@ -130,13 +127,13 @@ impl Gradient {
 pub(crate) fn reduce(size: Rows, gradient: &Gradient, dbias: Span, dweight: Span) -> Vec<Kernel> {
     let Gradient { dy, x, by, .. } = *gradient;
     let gate = match gradient.recomputed() {
-        Some([weight, bias]) => [Argument::Read(by.variance), weight, bias],
-        None => [Argument::Null; 3],
+        Some([weight, bias]) => [Read(by.variance), weight, bias],
+        None => [Null; 3],
     };
     let names = [&gradient.named("batch_norm_reduce", size.dtype), "batch_norm_reduce_combine"];
-    let operands = [&[dy, x, by.mean].map(Argument::Read)[..], &[gradient.stored()], &gate].concat();
-    let epsilon = Argument::F32(by.epsilon);
-    let results = [Argument::Read(by.variance), Argument::Write(dbias), Argument::Write(dweight), epsilon];
+    let operands = [&[dy, x, by.mean].map(Read)[..], &[gradient.stored()], &gate].concat();
+    let epsilon = F32(by.epsilon);
+    let results = [Read(by.variance), Write(dbias), Write(dweight), epsilon];
     Reduction::new(size).kernels(names, &operands, &[epsilon, gradient.ceiling()], &results, 2)
 }
 
@@ -160,37 +157,23 @@ pub(crate) fn backward(
     dresidual: Option<Span>,
 ) -> Kernel {
     let Gradient { dy, x, by, .. } = *gradient;
-    let bias = gradient.recomputed().map_or(Argument::Null, |[_, bias]| bias);
-    let x_read = if sums.is_some() || gradient.recomputed().is_some() { Argument::Read(x) } else { Argument::Null };
-    let operands = [
-        Argument::Read(dy),
-        x_read,
-        Argument::Read(by.mean),
-        Argument::Read(by.variance),
-        Argument::Read(weight),
-        Argument::optional(sums.map(|sums| sums.dbias)),
-        Argument::optional(sums.map(|sums| sums.dweight)),
-        gradient.stored(),
-        bias,
-        Argument::Write(dx),
-        dresidual.map_or(Argument::Null, Argument::Write),
-    ];
+    let x_read = if sums.is_some() || gradient.recomputed().is_some() { Read(x) } else { Null };
+    let reads = [Read(dy), x_read, Read(by.mean), Read(by.variance), Read(weight)];
+    let sums_read = [sums.map(|sums| sums.dbias), sums.map(|sums| sums.dweight)].map(Argument::optional);
+    let gate = [gradient.stored(), gradient.recomputed().map_or(Null, |[_, bias]| bias)];
+    let writes = [Write(dx), dresidual.map_or(Null, Write)];
     let share = sums.map_or(0.0, |sums| 1.0 / sums.count as f32);
-    let numbers = [Argument::F32(by.epsilon), gradient.ceiling(), Argument::F32(share)];
-    Kernel {
-        name: gradient.named("batch_norm_backward", size.dtype),
-        grid: size.pass(),
-        block: THREADS,
-        arguments: [&operands[..], &size.arguments(), &numbers].concat(),
-    }
+    let numbers = [F32(by.epsilon), gradient.ceiling(), F32(share)];
+    let arguments = [&reads[..], &sums_read, &gate, &writes, &size.arguments(), &numbers].concat();
+    kernel(gradient.named("batch_norm_backward", size.dtype), size.pass(), arguments)
 }
 
 /// The share that follows from statistics of all shards.
 pub(crate) fn running_share(by: Normalizer, share: Share) -> Kernel {
     let channels = by.mean.bytes / size_of::<f32>();
-    let reads = [by.mean, by.variance].map(Argument::Read);
-    let arguments = [&reads[..], &share.arguments(), &[Argument::U32(channels as u32)]].concat();
-    Kernel { name: "running_share".into(), grid: blocks(channels), block: THREADS, arguments }
+    let reads = [by.mean, by.variance].map(Read);
+    let arguments = [&reads[..], &share.arguments(), &[U32(channels as u32)]].concat();
+    kernel("running_share", blocks(channels), arguments)
 }
 
 #[cfg(test)]

@@ -1,20 +1,20 @@
 //! Biases of rows, and their gradients.
 
 use crate::kernels::rows::{Reduction, Rows};
-use crate::kernels::{THREADS, named};
-use crate::work::{Argument, Kernel, Span};
+use crate::kernels::{kernel, named};
+use crate::work::Argument::{Read, Write};
+use crate::work::{Kernel, Span};
 
 /// `y = x + bias` for each channel; `y` may lie over `x`.
 pub(crate) fn bias(size: Rows, x: Span, bias: Span, y: Span) -> Kernel {
-    let operands = [Argument::Read(x), Argument::Read(bias), Argument::Write(y)];
-    let arguments = [&operands[..], &size.arguments()].concat();
-    Kernel { name: named("bias", size.dtype), grid: size.pass(), block: THREADS, arguments }
+    let arguments = [&[Read(x), Read(bias), Write(y)][..], &size.arguments()].concat();
+    kernel(named("bias", size.dtype), size.pass(), arguments)
 }
 
 /// The sum of `dy` over rows, for each channel.
 pub(crate) fn bias_backward(size: Rows, dy: Span, sums: Span) -> Vec<Kernel> {
     let names = [&named("bias_backward", size.dtype), "bias_backward_combine"];
-    Reduction::new(size).kernels(names, &[Argument::Read(dy)], &[], &[Argument::Write(sums)], 1)
+    Reduction::new(size).kernels(names, &[Read(dy)], &[], &[Write(sums)], 1)
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use enmasse_graph::{Activation, Function};
 use enmasse_tensor::DType;
 
 use crate::kernels::operands::STEP;
-use crate::kernels::{THREADS, blocks, named, pass};
+use crate::kernels::{blocks, kernel, named, pass};
+use crate::work::Argument::{F32, Read, U32, U64, Write};
 use crate::work::{Argument, Kernel, Span};
 
 /// `(images / 255 - mean) / std` for each channel of `[pixels, 3]` bytes. With one mean and std the result is
@@ -15,18 +16,13 @@ pub(crate) fn normalize(dtype: DType, images: Span, y: Span, mean: &[f32], std: 
     let of = |i: usize| {
         let i = i.min(mean.len() - 1);
         let (mean, std) = (f64::from(mean[i]), f64::from(std[i]));
-        [1.0 / (255.0 * std), -mean / std].map(|factor| Argument::F32(factor as f32))
+        [1.0 / (255.0 * std), -mean / std].map(|factor| F32(factor as f32))
     };
     let [[scale0, shift0], [scale1, shift1], [scale2, shift2]] = [0, 1, 2].map(of);
     let name = if mean.len() == 1 { "normalize_grey" } else { "normalize" };
-    let count = Argument::U64(elements as u64);
     let factors = [scale0, scale1, scale2, shift0, shift1, shift2];
-    Kernel {
-        name: named(name, dtype),
-        grid: pass(elements, dtype),
-        block: THREADS,
-        arguments: [&[Argument::Read(images), Argument::Write(y), count][..], &factors].concat(),
-    }
+    let arguments = [&[Read(images), Write(y), U64(elements as u64)][..], &factors].concat();
+    kernel(named(name, dtype), pass(elements, dtype), arguments)
 }
 
 /// The same values in another type. `from` and `to` are not both bf16.
@@ -46,14 +42,12 @@ pub(crate) fn multiply(dtype: DType, a: Span, b: Span, c: Span) -> Kernel {
 
 /// The activation of `x`; `y` may lie over it.
 pub(crate) fn activate(dtype: DType, activation: Activation, x: Span, y: Span) -> Kernel {
-    let ceiling = Argument::F32(ceiling(activation));
-    each(named("rectify", dtype), dtype, &[x], y, y.bytes / dtype.size(), &[ceiling])
+    each(named("rectify", dtype), dtype, &[x], y, y.bytes / dtype.size(), &[F32(ceiling(activation))])
 }
 
 /// `dy` where the activation passed `y`, else 0; `dx` may lie over `dy`.
 pub(crate) fn activate_backward(dtype: DType, activation: Activation, dy: Span, y: Span, dx: Span) -> Kernel {
-    let ceiling = Argument::F32(ceiling(activation));
-    each(named("rectify_backward", dtype), dtype, &[dy, y], dx, dx.bytes / dtype.size(), &[ceiling])
+    each(named("rectify_backward", dtype), dtype, &[dy, y], dx, dx.bytes / dtype.size(), &[F32(ceiling(activation))])
 }
 
 /// The value at which an activation cuts off.
@@ -67,7 +61,7 @@ pub(super) fn ceiling(activation: Activation) -> f32 {
 /// The function of `x`; `y` may lie over it.
 pub(crate) fn map(dtype: DType, function: Function, x: Span, y: Span) -> Kernel {
     let (code, first, second) = code(function);
-    let numbers = [Argument::U32(code), Argument::F32(first), Argument::F32(second)];
+    let numbers = [U32(code), F32(first), F32(second)];
     let elements = y.bytes / dtype.size();
     Kernel { grid: blocks(elements), ..each(named("map", dtype), dtype, &[x], y, elements, &numbers) }
 }
@@ -75,7 +69,7 @@ pub(crate) fn map(dtype: DType, function: Function, x: Span, y: Span) -> Kernel 
 /// `dy` times the function's derivative at `x`; `dx` may lie over `dy`.
 pub(crate) fn map_backward(dtype: DType, function: Function, dy: Span, x: Span, dx: Span) -> Kernel {
     let (code, first, _) = code(function);
-    let numbers = [Argument::U32(code), Argument::F32(first)];
+    let numbers = [U32(code), F32(first)];
     let elements = dx.bytes / dtype.size();
     Kernel { grid: blocks(elements), ..each(named("map_backward", dtype), dtype, &[dy, x], dx, elements, &numbers) }
 }
@@ -98,31 +92,17 @@ pub(crate) fn dropout(dtype: DType, key: [u32; 2], probability: f32, x: Span, in
     let elements = y.bytes / dtype.size() / samples.max(1);
     let groups = elements.div_ceil(4) * samples;
     let factor = (1.0 / (1.0 - f64::from(probability))) as f32;
-    Kernel {
-        name: named("dropout", dtype),
-        grid: blocks(groups),
-        block: THREADS,
-        arguments: vec![
-            Argument::Read(x),
-            Argument::Read(indices),
-            STEP,
-            Argument::Write(y),
-            Argument::U64(elements as u64),
-            Argument::U64(groups as u64),
-            Argument::U32(key[0]),
-            Argument::U32(key[1]),
-            Argument::F32(probability),
-            Argument::F32(factor),
-        ],
-    }
+    let operands = [Read(x), Read(indices), STEP, Write(y), U64(elements as u64), U64(groups as u64)];
+    let numbers = [U32(key[0]), U32(key[1]), F32(probability), F32(factor)];
+    kernel(named("dropout", dtype), blocks(groups), [&operands[..], &numbers].concat())
 }
 
 /// A pass from operands to one result of equally many elements. A thread takes 16 bytes of `dtype` at a time.
 fn each(name: String, dtype: DType, operands: &[Span], result: Span, elements: usize, numbers: &[Argument]) -> Kernel {
-    let mut arguments: Vec<Argument> = operands.iter().map(|&operand| Argument::Read(operand)).collect();
-    arguments.extend([Argument::Write(result), Argument::U64(elements as u64)]);
+    let mut arguments: Vec<Argument> = operands.iter().map(|&operand| Read(operand)).collect();
+    arguments.extend([Write(result), U64(elements as u64)]);
     arguments.extend(numbers);
-    Kernel { name, grid: pass(elements, dtype), block: THREADS, arguments }
+    kernel(name, pass(elements, dtype), arguments)
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Rows that lie apart, side by side, and back: `kernels/gather.cu`. Rows are floats, equally many in each.
 
 use super::operands::{count, float_count, floats};
-use super::{THREADS, blocks};
+use super::{blocks, kernel};
+use crate::work::Argument::{Null, Read, Write};
 use crate::work::{Argument, Kernel, Place, Span};
 
 /// Rows that one kernel moves: `ROWS` in `gather.cu`.
@@ -11,8 +12,8 @@ const ROWS: usize = 16;
 pub(crate) fn gather_rows(from: &[Span], to: Place) -> Vec<Kernel> {
     let elements = from.first().map_or(0, |&row| float_count(row));
     let chunk = |(number, rows): (usize, &[Span])| {
-        let mut arguments = pointers(rows, Argument::Read);
-        arguments.push(Argument::Write(floats(to, number * ROWS * elements, rows.len() * elements)));
+        let mut arguments = pointers(rows, Read);
+        arguments.push(Write(floats(to, number * ROWS * elements, rows.len() * elements)));
         arguments.push(count(elements));
         by_rows("gather_rows", rows.len(), elements, arguments)
     };
@@ -24,8 +25,8 @@ pub(super) fn scatter_rows(from: Span, to: &[[Span; 2]]) -> Vec<Kernel> {
     let elements = float_count(from) / 2;
     let chunk = |rows: &[[Span; 2]]| {
         let rows = rows.as_flattened();
-        let mut arguments = vec![Argument::Read(from)];
-        arguments.extend(pointers(rows, Argument::Write));
+        let mut arguments = vec![Read(from)];
+        arguments.extend(pointers(rows, Write));
         arguments.extend([count(2), count(elements)]);
         by_rows("scatter_rows", rows.len(), elements, arguments)
     };
@@ -34,11 +35,11 @@ pub(super) fn scatter_rows(from: Span, to: &[[Span; 2]]) -> Vec<Kernel> {
 
 fn pointers(rows: &[Span], argument: fn(Span) -> Argument) -> Vec<Argument> {
     let mut arguments: Vec<Argument> = rows.iter().map(|&row| argument(row)).collect();
-    arguments.resize(ROWS, Argument::Null);
+    arguments.resize(ROWS, Null);
     arguments
 }
 
 fn by_rows(name: &str, rows: usize, elements: usize, arguments: Vec<Argument>) -> Kernel {
     let [x, ..] = blocks(elements);
-    Kernel { name: name.into(), grid: [x, rows as u32, 1], block: THREADS, arguments }
+    kernel(name, [x, rows as u32, 1], arguments)
 }

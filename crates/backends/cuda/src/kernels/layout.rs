@@ -2,8 +2,9 @@
 
 use enmasse_tensor::DType;
 
-use crate::kernels::{BLOCKS, THREADS, elementwise, named};
-use crate::work::{Argument, Kernel, Span};
+use crate::kernels::{BLOCKS, elementwise, kernel, named};
+use crate::work::Argument::{Read, U32, Write};
+use crate::work::{Kernel, Span};
 
 /// A feature map `[N,H,W,C]` of this type to a matrix `[N, C*H*W]` of f32.
 pub(crate) fn flatten(dtype: DType, shape: [usize; 4], x: Span, y: Span) -> Kernel {
@@ -33,14 +34,9 @@ fn transpose(name: &str, dtype: DType, size: [usize; 3], from: Span, to: Span) -
         return None;
     }
     let tiles = samples * rows.div_ceil(TILE) * columns.div_ceil(TILE);
-    let operands = [Argument::Read(from), Argument::Write(to)];
-    let numbers = size.map(|number| Argument::U32(number as u32));
-    Some(Kernel {
-        name: named(name, dtype),
-        grid: [tiles.clamp(1, BLOCKS) as u32, 1, 1],
-        block: THREADS,
-        arguments: [&operands[..], &numbers].concat(),
-    })
+    let operands = [Read(from), Write(to)];
+    let numbers = size.map(|number| U32(number as u32));
+    Some(kernel(named(name, dtype), [tiles.clamp(1, BLOCKS) as u32, 1, 1], [&operands[..], &numbers].concat()))
 }
 
 #[cfg(test)]

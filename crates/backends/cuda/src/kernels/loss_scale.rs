@@ -4,7 +4,8 @@ use enmasse_graph::Scaling;
 use enmasse_tensor::DType;
 
 use super::operands::{FAILURE, SCRATCH, count, float_count, floats, one_block};
-use super::{THREADS, blocks, pass};
+use super::{blocks, kernel, pass};
+use crate::work::Argument::{Change, F32, Read, Write};
 use crate::work::{Argument, Kernel, Span};
 
 /// `Scaling` in `scaling.h`.
@@ -15,9 +16,9 @@ pub(super) fn scaling(scaling: Option<Scaling<Span>>) -> [Argument; 2] {
 /// Every element times the factor; `y` may be `x`.
 pub(crate) fn scale(x: Span, factor: Span, y: Span) -> Kernel {
     let elements = float_count(x);
-    let to = if x == y { Argument::Change(y) } else { Argument::Write(y) };
-    let arguments = vec![Argument::Read(x), Argument::Read(factor), to, count(elements)];
-    Kernel { name: "scale".into(), grid: pass(elements, DType::F32), block: THREADS, arguments }
+    let to = if x == y { Change(y) } else { Write(y) };
+    let arguments = vec![Read(x), Read(factor), to, count(elements)];
+    kernel("scale", pass(elements, DType::F32), arguments)
 }
 
 /// The factor that undoes the scale, or 0 if an element of `values` is not finite, and the scale.
@@ -26,9 +27,9 @@ pub(crate) fn unscale(values: Span, scale: Span, unscale: Span) -> [Kernel; 2] {
     let grid = blocks(elements.div_ceil(16));
     let blocks = grid[0] as usize;
     let zeros = floats(SCRATCH, 0, blocks);
-    let of_blocks = vec![Argument::Read(values), Argument::Write(zeros), count(elements)];
-    let parts = Kernel { name: "finite_parts".into(), grid, block: THREADS, arguments: of_blocks };
-    let whole = vec![Argument::Read(zeros), Argument::Read(scale), Argument::Write(unscale), count(blocks)];
+    let of_blocks = vec![Read(values), Write(zeros), count(elements)];
+    let parts = kernel("finite_parts", grid, of_blocks);
+    let whole = vec![Read(zeros), Read(scale), Write(unscale), count(blocks)];
     [parts, one_block("unscale", whole)]
 }
 
@@ -42,9 +43,9 @@ pub(crate) struct ScaleRule {
 
 /// Changes the scale and the counts of good and of skipped steps: `state`. Nothing changes after a failure.
 pub(crate) fn update_scale(rule: ScaleRule, unscale: Span, state: [Span; 3]) -> Kernel {
-    let mut arguments = vec![Argument::Read(unscale), Argument::Read(FAILURE)];
-    arguments.extend(state.map(Argument::Change));
-    arguments.extend([rule.growth, rule.interval as f32, rule.backoff].map(Argument::F32));
+    let mut arguments = vec![Read(unscale), Read(FAILURE)];
+    arguments.extend(state.map(Change));
+    arguments.extend([rule.growth, rule.interval as f32, rule.backoff].map(F32));
     Kernel { name: "update_scale".into(), grid: [1; 3], block: 32, arguments }
 }
 

@@ -27,6 +27,8 @@ pub(crate) mod update;
 
 use enmasse_tensor::DType;
 
+use crate::work::{Argument, Kernel};
+
 /// Threads of a block.
 const THREADS: u32 = 256;
 
@@ -42,6 +44,11 @@ fn blocks(items: usize) -> [u32; 3] {
 /// Blocks for a pass over elements, 16 bytes for each thread.
 fn pass(elements: usize, dtype: DType) -> [u32; 3] {
     blocks(elements.div_ceil(16 / dtype.size()))
+}
+
+/// A kernel with blocks of [`THREADS`].
+fn kernel(name: impl Into<String>, grid: [u32; 3], arguments: Vec<Argument>) -> Kernel {
+    Kernel { name: name.into(), grid, block: THREADS, arguments }
 }
 
 /// A kernel's name for activations of this type.

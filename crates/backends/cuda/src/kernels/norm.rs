@@ -1,7 +1,8 @@
 //! The norm of all gradients: `kernels/norm.cu`.
 
 use super::operands::{SCRATCH, count, float_count, floats, one_block};
-use super::{THREADS, blocks};
+use super::{blocks, kernel};
+use crate::work::Argument::{Read, Write};
 use crate::work::{Argument, Kernel, Span};
 
 /// The root of the sum of the squares of `gradients`, divided by `scale` if there is one. They are adjacent; the padding
@@ -11,9 +12,9 @@ pub(crate) fn gradient_norm(gradients: Span, scale: Option<Span>, norm: Span) ->
     let grid = blocks(elements.div_ceil(16));
     let blocks = grid[0] as usize;
     let sums = floats(SCRATCH, 0, blocks);
-    let of_blocks = vec![Argument::Read(gradients), Argument::optional(scale), Argument::Write(sums), count(elements)];
-    let root = vec![Argument::Read(sums), Argument::Write(norm), count(blocks)];
-    let squares = Kernel { name: "gradient_squares".into(), grid, block: THREADS, arguments: of_blocks };
+    let of_blocks = vec![Read(gradients), Argument::optional(scale), Write(sums), count(elements)];
+    let root = vec![Read(sums), Write(norm), count(blocks)];
+    let squares = kernel("gradient_squares", grid, of_blocks);
     [squares, one_block("gradient_norm", root)]
 }
 

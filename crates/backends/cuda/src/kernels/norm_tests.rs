@@ -4,6 +4,7 @@ use enmasse_graph::Arena;
 use enmasse_reference::kernels::update as reference;
 
 use super::*;
+use crate::kernels::THREADS;
 use crate::test_support::{Bench, noise, wide};
 use crate::work::Memory;
 

@@ -1,12 +1,13 @@
 //! Operands that many kernels have: numbers of the step, the record of a failure, scratch, and numbers of elements.
 
-use super::{BLOCKS, THREADS, step};
+use super::{BLOCKS, THREADS, kernel, step};
+use crate::work::Argument::{Read, U64};
 use crate::work::{Argument, Kernel, Memory, Place, Span};
 
 const FLOAT: usize = size_of::<f32>();
 
 /// `StepValues` in `kernels/kernel.h`.
-pub(super) const STEP: Argument = Argument::Read(whole(Memory::Step, step::BYTES));
+pub(super) const STEP: Argument = Read(whole(Memory::Step, step::BYTES));
 
 /// `Failure` in `kernels/kernel.h`.
 pub(super) const FAILURE: Span = whole(Memory::Failure, 8);
@@ -20,7 +21,7 @@ const fn whole(memory: Memory, bytes: usize) -> Span {
 
 /// A number of elements, as kernels take it.
 pub(super) fn count(elements: usize) -> Argument {
-    Argument::U64(elements as u64)
+    U64(elements as u64)
 }
 
 /// `elements` floats from the one at index `start` after a place.
@@ -48,13 +49,13 @@ impl Labels {
 
     pub(super) fn arguments(&self) -> [Argument; 3] {
         let [others, lambdas] = [0, 1].map(|at| Argument::optional(self.mixture.map(|mixture| mixture[at])));
-        [Argument::Read(self.own), others, lambdas]
+        [Read(self.own), others, lambdas]
     }
 }
 
 /// A kernel of one block.
 pub(super) fn one_block(name: &str, arguments: Vec<Argument>) -> Kernel {
-    Kernel { name: name.into(), grid: [1; 3], block: THREADS, arguments }
+    kernel(name, [1; 3], arguments)
 }
 
 /// A kernel whose blocks take one row at a time. A block has a power of two of threads.

@@ -3,7 +3,8 @@
 use enmasse_tensor::DType;
 
 use crate::kernels::operands::SCRATCH;
-use crate::kernels::{BLOCKS, THREADS};
+use crate::kernels::{BLOCKS, THREADS, kernel};
+use crate::work::Argument::{Null, Read, U32, U64, Write};
 use crate::work::{Argument, Kernel, Span};
 
 /// A feature map, or a matrix, whose dimensions but the last are taken together.
@@ -33,7 +34,7 @@ impl Rows {
 
     /// The sizes as every kernel takes them.
     pub(super) fn arguments(self) -> [Argument; 2] {
-        [Argument::U64(self.rows as u64), Argument::U32(self.channels as u32)]
+        [U64(self.rows as u64), U32(self.channels as u32)]
     }
 }
 
@@ -92,26 +93,19 @@ impl Reduction {
         sums: usize,
     ) -> Vec<Kernel> {
         let sizes = self.size.arguments();
-        let chunk = Argument::U32(self.chunk as u32);
-        let first = |table: Argument, results: &[Argument]| Kernel {
-            name: name.into(),
-            grid: [self.slabs as u32, self.chunks as u32, 1],
-            block: THREADS,
-            arguments: [operands, &[table], &sizes, &[Argument::U32(self.packets as u32), chunk], numbers, results]
-                .concat(),
+        let chunk = U32(self.chunk as u32);
+        let first = |table: Argument, results: &[Argument]| {
+            let division = [U32(self.packets as u32), chunk];
+            let arguments = [operands, &[table], &sizes, &division, numbers, results].concat();
+            kernel(name, [self.slabs as u32, self.chunks as u32, 1], arguments)
         };
         if self.chunks == 1 {
-            return vec![first(Argument::Null, results)];
+            return vec![first(Null, results)];
         }
         let table = Span { place: SCRATCH, bytes: self.chunks * sums * self.size.channels * size_of::<f32>() };
         let nothing: Vec<Argument> = results.iter().map(Argument::without_memory).collect();
-        let second = Kernel {
-            name: combine.into(),
-            grid: [self.size.channels.div_ceil(COLUMNS) as u32, 1, 1],
-            block: THREADS,
-            arguments: [&[Argument::Read(table)], results, &sizes, &[Argument::U32(self.chunks as u32), chunk]]
-                .concat(),
-        };
-        vec![first(Argument::Write(table), &nothing), second]
+        let arguments = [&[Read(table)], results, &sizes, &[U32(self.chunks as u32), chunk]].concat();
+        let columns = self.size.channels.div_ceil(COLUMNS);
+        vec![first(Write(table), &nothing), kernel(combine, [columns as u32, 1, 1], arguments)]
     }
 }

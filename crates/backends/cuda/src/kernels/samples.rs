@@ -1,6 +1,7 @@
 //! Functions of logits and labels, sample by sample: `kernels/samples.cu`. Matrices are `[N,K]`, labels `i32 [N]`.
 
 use super::operands::{Labels, by_row, count, float_count, one_block};
+use crate::work::Argument::{F32, Read, Write};
 use crate::work::{Argument, Constants, Kernel, Span};
 
 /// A kernel whose blocks take one of `samples` rows of `classes` at a time. Both numbers follow the operands.
@@ -10,48 +11,44 @@ fn by_sample(name: &str, operands: &[Argument], samples: usize, classes: usize) 
 
 /// The logarithm of the softmax over `classes`.
 pub(crate) fn log_softmax(classes: usize, x: Span, y: Span) -> Kernel {
-    let operands = [Argument::Read(x), Argument::Write(y)];
-    by_sample("log_softmax", &operands, float_count(x) / classes.max(1), classes)
+    by_sample("log_softmax", &[Read(x), Write(y)], float_count(x) / classes.max(1), classes)
 }
 
 /// `dy - exp(y) * sum of dy over classes`.
 pub(crate) fn log_softmax_backward(classes: usize, dy: Span, y: Span, dx: Span) -> Kernel {
-    let operands = [Argument::Read(dy), Argument::Read(y), Argument::Write(dx)];
-    by_sample("log_softmax_backward", &operands, float_count(dy) / classes.max(1), classes)
+    by_sample("log_softmax_backward", &[Read(dy), Read(y), Write(dx)], float_count(dy) / classes.max(1), classes)
 }
 
 /// Each class times its factor.
 pub(crate) fn scale_classes(factors: &[f32], x: Span, y: Span, constants: &mut Constants) -> Kernel {
     let bytes: Vec<u8> = factors.iter().flat_map(|factor| factor.to_ne_bytes()).collect();
-    let operands = [Argument::Read(x), Argument::Read(constants.add(&bytes)), Argument::Write(y)];
+    let operands = [Read(x), Read(constants.add(&bytes)), Write(y)];
     by_sample("scale_classes", &operands, float_count(x) / factors.len().max(1), factors.len())
 }
 
 /// The sum over classes of each sample, `[N]`.
 pub(crate) fn sum_classes(x: Span, y: Span) -> Kernel {
     let samples = float_count(y);
-    let operands = [Argument::Read(x), Argument::Write(y)];
-    by_sample("sum_classes", &operands, samples, float_count(x) / samples.max(1))
+    by_sample("sum_classes", &[Read(x), Write(y)], samples, float_count(x) / samples.max(1))
 }
 
 /// `dy` `[N]` at every class.
 pub(crate) fn sum_classes_backward(dy: Span, dx: Span) -> Kernel {
     let samples = float_count(dy);
-    let operands = [Argument::Read(dy), Argument::Write(dx)];
-    by_sample("sum_classes_backward", &operands, samples, float_count(dx) / samples.max(1))
+    by_sample("sum_classes_backward", &[Read(dy), Write(dx)], samples, float_count(dx) / samples.max(1))
 }
 
 /// 1 at each sample's label, 0 elsewhere; of mixtures the lambdas of both labels.
 pub(crate) fn targets(labels: Labels, targets: Span) -> Kernel {
     let samples = labels.samples();
-    let operands = [&labels.arguments()[..], &[Argument::Write(targets)]].concat();
+    let operands = [&labels.arguments()[..], &[Write(targets)]].concat();
     by_sample("targets", &operands, samples, float_count(targets) / samples.max(1))
 }
 
 /// 1 for each sample whose label is among its `k` largest logits, else 0.
 pub(crate) fn top_k_correct(k: usize, logits: Span, labels: Span, top_k_correct: Span) -> Kernel {
     let samples = float_count(labels);
-    let operands = [Argument::Read(logits), Argument::Read(labels), Argument::Write(top_k_correct)];
+    let operands = [Read(logits), Read(labels), Write(top_k_correct)];
     let mut kernel = by_sample("hits", &operands, samples, float_count(logits) / samples.max(1));
     kernel.arguments.push(count(k));
     kernel
@@ -59,28 +56,18 @@ pub(crate) fn top_k_correct(k: usize, logits: Span, labels: Span, top_k_correct:
 
 /// The sum over samples, times `scale`.
 pub(crate) fn sample_sum(scale: f32, values: Span, labels: Span, sum: Span) -> Kernel {
-    let arguments = vec![
-        Argument::Read(values),
-        Argument::Read(labels),
-        Argument::Write(sum),
-        count(float_count(labels)),
-        Argument::F32(scale),
-    ];
-    one_block("sample_sum", arguments)
+    one_block("sample_sum", vec![Read(values), Read(labels), Write(sum), count(float_count(labels)), F32(scale)])
 }
 
 /// The gradient of each value of [`sample_sum`].
 pub(crate) fn sample_sum_backward(scale: f32, labels: Span, dvalues: Span) -> Kernel {
-    let arguments =
-        vec![Argument::Read(labels), Argument::Write(dvalues), count(float_count(labels)), Argument::F32(scale)];
-    one_block("sample_sum_backward", arguments)
+    one_block("sample_sum_backward", vec![Read(labels), Write(dvalues), count(float_count(labels)), F32(scale)])
 }
 
 /// `x`, with zeros where there is no sample. `y` may be at the place of `x`.
 pub(crate) fn mask_samples(x: Span, labels: Span, y: Span) -> Kernel {
     let samples = float_count(labels);
-    let operands = [Argument::Read(x), Argument::Read(labels), Argument::Write(y)];
-    by_sample("mask_samples", &operands, samples, float_count(x) / samples.max(1))
+    by_sample("mask_samples", &[Read(x), Read(labels), Write(y)], samples, float_count(x) / samples.max(1))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The numbers of a step.
 
+use crate::work::Argument::{F32, U64, Write};
 use crate::work::{Argument, Kernel, Memory, Place, Span};
 
 /// Bytes of `StepValues` in `kernels/kernel.h`.
@@ -29,14 +30,14 @@ pub(crate) fn change_step(kernel: &mut Kernel, values: &StepValues) {
 }
 
 fn arguments(values: &StepValues) -> [Argument; 6] {
-    let flag = |set: bool| Argument::F32(f32::from(u8::from(set)));
+    let flag = |set: bool| F32(f32::from(u8::from(set)));
     let to = Span { place: Place { memory: Memory::Step, offset: 0 }, bytes: BYTES };
     [
-        Argument::U64(values.epoch),
-        Argument::U64(values.optimizer_step),
-        Argument::F32(values.learning_rate),
+        U64(values.epoch),
+        U64(values.optimizer_step),
+        F32(values.learning_rate),
         flag(values.stop),
         flag(values.save),
-        Argument::Write(to),
+        Write(to),
     ]
 }

@@ -2,8 +2,9 @@
 
 use super::gather::{gather_rows, scatter_rows};
 use super::operands::{SCRATCH, count, float_count, floats};
-use super::{THREADS, blocks};
-use crate::work::{Argument, Kernel, Span};
+use super::{blocks, kernel};
+use crate::work::Argument::{Read, Write};
+use crate::work::{Kernel, Span};
 
 /// Mean and biased variance `[C]` over the pixels of all shards, of which all have equally many, from those of each shard.
 /// Every shard gets the result.
@@ -26,9 +27,9 @@ fn sync(name: &str, of_shards: &[[Span; 2]], results: &[[Span; 2]], each: usize)
     let channels = of_shards.first().map_or(0, |&[first, _]| float_count(first));
     let all = floats(SCRATCH, 0, 2 * of_shards.len() * channels);
     let result = floats(SCRATCH, 2 * of_shards.len() * channels, 2 * channels);
-    let arguments = vec![Argument::Read(all), Argument::Write(result), count(of_shards.len()), count(channels)];
+    let arguments = vec![Read(all), Write(result), count(of_shards.len()), count(channels)];
     let mut kernels = gather_rows(of_shards.as_flattened(), all.place);
-    kernels.push(Kernel { name: name.into(), grid: blocks(each * channels), block: THREADS, arguments });
+    kernels.push(kernel(name, blocks(each * channels), arguments));
     kernels.extend(scatter_rows(result, results));
     kernels
 }

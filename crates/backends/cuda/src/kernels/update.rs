@@ -5,6 +5,7 @@ use enmasse_graph::{Optimizer, Scaling, Update, UpdateRange};
 use super::loss_scale::scaling;
 use super::operands::{FAILURE, SCRATCH, STEP, count, floats};
 use super::{BLOCKS, THREADS};
+use crate::work::Argument::{Change, F32, Null, Read, U32, Write};
 use crate::work::{Argument, Constants, Kernel, Place, Span};
 
 /// Elements that a block takes at a time: `PIECE` in `update.cu`.
@@ -51,7 +52,7 @@ impl Table {
             bytes.extend([u32::from(range.adaptive), 0].map(u32::to_ne_bytes).concat());
             pieces += range.len.div_ceil(PIECE);
         }
-        let arguments = [Argument::Read(constants.add(&bytes)), count(ranges.len()), count(pieces)];
+        let arguments = [Read(constants.add(&bytes)), count(ranges.len()), count(pieces)];
         Some(Table { arguments, ranges: ranges.len(), pieces, start, elements: end - start })
     }
 
@@ -76,11 +77,12 @@ pub(crate) fn update(update: &Update, operands: &UpdateOperands, constants: &mut
     }
     let Some(table) = Table::new(&update.ranges, constants) else { return Some(Vec::new()) };
     let rates = floats(SCRATCH, 0, RATE * table.ranges);
-    let (norm, limit) = (Argument::optional(operands.norm), Argument::F32(update.clip_norm.unwrap_or(f32::INFINITY)));
+    let (norm, limit) = (Argument::optional(operands.norm), F32(update.clip_norm.unwrap_or(f32::INFINITY)));
     let [unscale, skipped_steps] = scaling(operands.scaling);
-    let gradients = Argument::Read(table.span(operands.gradients));
+    let gradients = Read(table.span(operands.gradients));
     let weights = table.span(operands.weights);
-    let change = |place: Place| Argument::Change(table.span(place));
+    let change = |place: Place| Change(table.span(place));
+    let of_elements = [Read(rates), Read(FAILURE), unscale, skipped_steps, gradients, Change(weights)];
     let (momentum, nesterov, trust) = match update.optimizer {
         Optimizer::Sgd { momentum, nesterov } => (momentum, nesterov, None),
         Optimizer::Lars { momentum, trust_coefficient, epsilon } => {
@@ -88,51 +90,30 @@ pub(crate) fn update(update: &Update, operands: &UpdateOperands, constants: &mut
         }
         Optimizer::AdamW { betas, epsilon } => {
             let [first, second] = operands.state[..] else { return None };
-            let [beta1, beta2] = betas.map(Argument::F32);
-            let of_ranges = [norm, unscale, skipped_steps, STEP, Argument::Write(rates), limit, beta1, beta2];
-            let of_elements = [
-                Argument::Read(rates),
-                Argument::Read(FAILURE),
-                unscale,
-                skipped_steps,
-                gradients,
-                Argument::Change(weights),
-                change(first),
-                change(second),
-                beta1,
-                beta2,
-                Argument::F32(epsilon),
-            ];
+            let [beta1, beta2] = betas.map(F32);
+            let of_ranges = [norm, unscale, skipped_steps, STEP, Write(rates), limit, beta1, beta2];
+            let of_optimizer = [change(first), change(second), beta1, beta2, F32(epsilon)];
             return Some(vec![
                 table.kernel("adamw_rates", table.ranges.div_ceil(THREADS as usize), THREADS, &of_ranges),
-                table.kernel("adamw", table.pieces, THREADS, &of_elements),
+                table.kernel("adamw", table.pieces, THREADS, &[&of_elements[..], &of_optimizer].concat()),
             ]);
         }
     };
     let mut kernels = Vec::new();
     let sums = trust.map(|_| floats(SCRATCH, RATE * table.ranges, 2 * table.pieces));
     if let Some(sums) = sums {
-        let squared = [Argument::Read(weights), gradients, unscale, skipped_steps, Argument::Write(sums)];
+        let squared = [Read(weights), gradients, unscale, skipped_steps, Write(sums)];
         kernels.push(table.kernel("range_squares", table.pieces, THREADS, &squared));
     }
-    let [coefficient, epsilon] = trust.unwrap_or([1.0, 0.0]).map(Argument::F32);
-    let (sums, rates_to) = (Argument::optional(sums), Argument::Write(rates));
+    let [coefficient, epsilon] = trust.unwrap_or([1.0, 0.0]).map(F32);
+    let (sums, rates_to) = (Argument::optional(sums), Write(rates));
     let of_ranges = [sums, norm, unscale, skipped_steps, STEP, rates_to, limit, coefficient, epsilon];
     // Only LARS has sums to add for a range.
     let threads = if trust.is_some() { THREADS } else { 32 };
     kernels.push(table.kernel("descent_rates", table.ranges, threads, &of_ranges));
-    let of_elements = [
-        Argument::Read(rates),
-        Argument::Read(FAILURE),
-        unscale,
-        skipped_steps,
-        gradients,
-        Argument::Change(weights),
-        operands.state.first().map_or(Argument::Null, |&buffer| change(buffer)),
-        Argument::F32(momentum),
-        Argument::U32(nesterov.into()),
-    ];
-    kernels.push(table.kernel("descent", table.pieces, THREADS, &of_elements));
+    let buffer = operands.state.first().map_or(Null, |&buffer| change(buffer));
+    let of_optimizer = [buffer, F32(momentum), U32(nesterov.into())];
+    kernels.push(table.kernel("descent", table.pieces, THREADS, &[&of_elements[..], &of_optimizer].concat()));
     Some(kernels)
 }
 

@@ -9,6 +9,7 @@
 mod functions;
 mod library;
 mod places;
+mod version;
 
 use std::env;
 use std::error::Error;
@@ -24,6 +25,7 @@ pub(crate) use functions::functions;
 pub use library::Library;
 pub use places::GIVEN;
 use places::{LibraryFolder, Machine, Origin, places};
+pub use version::Version;
 
 /// The environment and the files of this process's machine.
 struct ThisMachine;

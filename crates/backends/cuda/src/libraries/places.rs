@@ -67,20 +67,22 @@ impl LibraryFolder {
 
 /// All places of a machine, in the order of the search. A folder appears once.
 pub fn places(machine: &dyn Machine) -> Vec<LibraryFolder> {
-    let given = listed(machine, GIVEN).into_iter().map(|folder| LibraryFolder::new(Origin::Given, folder));
-    let loader =
-        listed(machine, "LD_LIBRARY_PATH").into_iter().map(|folder| LibraryFolder::new(Origin::LoaderPath, folder));
-    let system = system(machine).into_iter().map(|folder| LibraryFolder::new(Origin::System, folder));
     let roots = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(|name| root(machine, name));
-    let toolkit = roots
-        .chain([PathBuf::from("/usr/local/cuda")])
-        .flat_map(|root| ["lib64", "lib"].map(|below| LibraryFolder::new(Origin::Toolkit, root.join(below))));
-    let python = wheels(machine).into_iter().map(|folder| LibraryFolder::new(Origin::Python, folder));
-    let conda = root(machine, "CONDA_PREFIX").map(|root| LibraryFolder::new(Origin::Conda, root.join("lib")));
+    let toolkits = roots.chain([PathBuf::from("/usr/local/cuda")]);
+    let found = [
+        (Origin::Given, listed(machine, GIVEN)),
+        (Origin::LoaderPath, listed(machine, "LD_LIBRARY_PATH")),
+        (Origin::System, system(machine)),
+        (Origin::Toolkit, toolkits.flat_map(|root| ["lib64", "lib"].map(|below| root.join(below))).collect()),
+        (Origin::Python, wheels(machine)),
+        (Origin::Conda, root(machine, "CONDA_PREFIX").map(|root| root.join("lib")).into_iter().collect()),
+    ];
     let mut places: Vec<LibraryFolder> = Vec::new();
-    for place in given.chain(loader).chain(system).chain(toolkit).chain(python).chain(conda) {
-        if !places.iter().any(|earlier| earlier.folder == place.folder) {
-            places.push(place);
+    for (origin, folders) in found {
+        for folder in folders {
+            if !places.iter().any(|earlier| earlier.folder == folder) {
+                places.push(LibraryFolder { origin, folder });
+            }
         }
     }
     places

@@ -24,7 +24,7 @@ use crate::driver::Properties;
 use crate::gpu::Gpu;
 use crate::kernels::step::FAILURE_BYTES;
 use crate::kernels::{batch_norm, bias, elementwise, layout, loss, loss_scale, metrics, pooling, samples};
-use crate::sequence::{Call, Convolution, Joins, MatmulCall, Number, Part, Sequence, StreamKind, Work};
+use crate::sequence::{Call, Joins, Number, Part, Sequence, StreamKind, Work};
 use crate::way::Way;
 use crate::work::{Kernel, Memory, Place, Span};
 use matrix::chosen;
@@ -129,9 +129,8 @@ impl Lowering<'_> {
     fn push_to(&mut self, lane: StreamKind, instruction: usize, call: Call) {
         let touched = crate::check::reads(&call).into_iter().chain(crate::check::writes(&call));
         let workspace = match &call {
-            Call::Convolution(Convolution { workspace, .. }) | Call::Matmul(MatmulCall { workspace, .. }) => {
-                Some(*workspace)
-            }
+            Call::Convolution(call) => Some(call.workspace),
+            Call::Matmul(call) => Some(call.workspace),
             _ => None,
         };
         for span in touched.chain(workspace).filter(|span| span.place.memory == Memory::Scratch) {
@@ -235,28 +234,23 @@ impl Lowering<'_> {
                 vec![elementwise::activate_backward(activations, activation, o.input(0)?, o.input(1)?, o.output(0)?)]
             }
             Op::MaxPool(window) => {
-                let shape = [o.input_dimensions(0)?, o.output_dimensions(0)?];
-                vec![pooling::max(activations, shape, window, o.input(0)?, o.output(0)?, o.output(1)?)]
+                vec![pooling::max(activations, o.shapes()?, window, o.input(0)?, o.output(0)?, o.output(1)?)]
             }
             Op::MaxPoolBackward(window) => {
-                let shape = [o.output_dimensions(0)?, o.input_dimensions(0)?];
-                vec![pooling::max_backward(activations, shape, window, o.input(0)?, o.input(1)?, o.output(0)?)]
+                let shapes = o.shapes_backward()?;
+                vec![pooling::max_backward(activations, shapes, window, o.input(0)?, o.input(1)?, o.output(0)?)]
             }
             Op::AvgPool(window) => {
-                let shape = [o.input_dimensions(0)?, o.output_dimensions(0)?];
-                vec![pooling::average(activations, shape, window, o.input(0)?, o.output(0)?)]
+                vec![pooling::average(activations, o.shapes()?, window, o.input(0)?, o.output(0)?)]
             }
             Op::AvgPoolBackward(window) => {
-                let shape = [o.output_dimensions(0)?, o.input_dimensions(0)?];
-                vec![pooling::average_backward(activations, shape, window, o.input(0)?, o.output(0)?)]
+                vec![pooling::average_backward(activations, o.shapes_backward()?, window, o.input(0)?, o.output(0)?)]
             }
             Op::AdaptiveAvgPool(_) => {
-                let shape = [o.input_dimensions(0)?, o.output_dimensions(0)?];
-                vec![pooling::adaptive_average(activations, shape, o.input(0)?, o.output(0)?)]
+                vec![pooling::adaptive_average(activations, o.shapes()?, o.input(0)?, o.output(0)?)]
             }
             Op::AdaptiveAvgPoolBackward(_) => {
-                let shape = [o.output_dimensions(0)?, o.input_dimensions(0)?];
-                vec![pooling::adaptive_average_backward(activations, shape, o.input(0)?, o.output(0)?)]
+                vec![pooling::adaptive_average_backward(activations, o.shapes_backward()?, o.input(0)?, o.output(0)?)]
             }
             Op::Dropout { probability, seed, layer } => {
                 let key = key(*seed, &format!("dropout {layer}"));

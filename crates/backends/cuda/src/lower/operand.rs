@@ -55,9 +55,7 @@ impl Places<'_> {
         let bytes = plan.shape(value).elements() * plan.value(value).dtype.size();
         Span { place: self.of(plan, value, local), bytes }
     }
-}
 
-impl Places<'_> {
     /// Whether each shard's results are saved, because the next shard overwrites them.
     pub fn saves(&self) -> bool {
         self.schedule.activations() < self.schedule.shards.len()
@@ -155,6 +153,16 @@ impl Operands<'_> {
         let ids = self.node.inputs.iter().chain(&self.node.outputs);
         let mut types = ids.map(|&id| self.plan.value(id).dtype);
         types.find(|dtype| matches!(dtype, DType::Bf16 | DType::F16)).unwrap_or(DType::F32)
+    }
+
+    /// The dimensions of the first operand and of the first result.
+    pub fn shapes(&self) -> Result<[[usize; 4]; 2], CudaError> {
+        Ok([self.input_dimensions(0)?, self.output_dimensions(0)?])
+    }
+
+    /// The same of the instruction whose gradient this is.
+    pub fn shapes_backward(&self) -> Result<[[usize; 4]; 2], CudaError> {
+        Ok([self.output_dimensions(0)?, self.input_dimensions(0)?])
     }
 
     /// The dimensions of a feature map `[N,H,W,C]`; a matrix is a feature map of one pixel.

@@ -31,6 +31,30 @@ const PREPARATION: Duration = Duration::from_secs(1);
 /// How long a communicator may take to end. NCCL may stay in an abort for ever, and its thread is left behind then.
 const END: Duration = Duration::from_secs(10);
 
+/// An operation of all ranks on memory of their GPUs. Counts are of f32, but in one case.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Operation {
+    /// The sum over all ranks of f32 or bf16, in place.
+    AllReduce { at: u64, count: usize, dtype: DType },
+    /// The sum over all ranks, in place of the numbers of rank 0.
+    Reduce { at: u64, count: usize },
+    /// The numbers of rank 0, in place of those of all others.
+    Broadcast { at: u64, count: usize },
+    /// The numbers of each rank, `count` of them, in the order of ranks. `from` may be this rank's part of `to`.
+    AllGather { from: u64, to: u64, count: usize },
+}
+
+impl Operation {
+    fn name(&self) -> &'static str {
+        match self {
+            Operation::AllReduce { .. } => "ncclAllReduce",
+            Operation::Reduce { .. } => "ncclReduce",
+            Operation::Broadcast { .. } => "ncclBroadcast",
+            Operation::AllGather { .. } => "ncclAllGather",
+        }
+    }
+}
+
 /// All ranks of a group, each with a GPU of its own. Its operations are work of streams.
 ///
 /// NCCL waits for graphs that have its operations before it ends, so graphs are dropped before it.
@@ -114,48 +138,31 @@ impl Communicator {
         self.shared.unready.load(Ordering::SeqCst)
     }
 
-    /// Sums `count` numbers at an address over all ranks, in the order of a stream. They are bf16, or else f32.
+    /// Puts an operation into a stream.
     ///
     /// # Safety
     /// The memory is this GPU's, and valid until the stream has run this.
-    pub unsafe fn all_reduce(&self, at: u64, count: usize, dtype: DType, stream: &Stream) -> Result<(), DeviceError> {
-        let number = if dtype == DType::Bf16 { BFLOAT16 } else { FLOAT32 };
-        self.shared.call("ncclAllReduce", |functions, raw| {
+    pub unsafe fn run(&self, operation: &Operation, stream: &Stream) -> Result<(), DeviceError> {
+        let stream = stream.raw();
+        self.shared.call(operation.name(), |functions, raw| {
             // SAFETY: the caller's promise.
-            unsafe { (functions.ncclAllReduce)(at as *const _, at as *mut _, count, number, SUM, raw, stream.raw()) }
-        })
-    }
-
-    /// Sums `count` f32 over all ranks, in place of those of rank 0.
-    ///
-    /// # Safety
-    /// As for [`Communicator::all_reduce`].
-    pub unsafe fn reduce(&self, at: u64, count: usize, stream: &Stream) -> Result<(), DeviceError> {
-        self.shared.call("ncclReduce", |functions, raw| {
-            // SAFETY: the caller's promise.
-            unsafe { (functions.ncclReduce)(at as *const _, at as *mut _, count, FLOAT32, SUM, 0, raw, stream.raw()) }
-        })
-    }
-
-    /// Copies `count` f32 of rank 0 to all others, in place.
-    ///
-    /// # Safety
-    /// As for [`Communicator::all_reduce`].
-    pub unsafe fn broadcast(&self, at: u64, count: usize, stream: &Stream) -> Result<(), DeviceError> {
-        self.shared.call("ncclBroadcast", |functions, raw| {
-            // SAFETY: the caller's promise.
-            unsafe { (functions.ncclBroadcast)(at as *const _, at as *mut _, count, FLOAT32, 0, raw, stream.raw()) }
-        })
-    }
-
-    /// Gathers `count` f32 of each rank, in the order of ranks.
-    ///
-    /// # Safety
-    /// As for [`Communicator::all_reduce`]. `to` has room for all ranks; `from` may be this rank's part of it.
-    pub unsafe fn all_gather(&self, from: u64, to: u64, count: usize, stream: &Stream) -> Result<(), DeviceError> {
-        self.shared.call("ncclAllGather", |functions, raw| {
-            // SAFETY: the caller's promise.
-            unsafe { (functions.ncclAllGather)(from as *const _, to as *mut _, count, FLOAT32, raw, stream.raw()) }
+            unsafe {
+                match *operation {
+                    Operation::AllReduce { at, count, dtype } => {
+                        let number = if dtype == DType::Bf16 { BFLOAT16 } else { FLOAT32 };
+                        (functions.ncclAllReduce)(at as *const _, at as *mut _, count, number, SUM, raw, stream)
+                    }
+                    Operation::Reduce { at, count } => {
+                        (functions.ncclReduce)(at as *const _, at as *mut _, count, FLOAT32, SUM, 0, raw, stream)
+                    }
+                    Operation::Broadcast { at, count } => {
+                        (functions.ncclBroadcast)(at as *const _, at as *mut _, count, FLOAT32, 0, raw, stream)
+                    }
+                    Operation::AllGather { from, to, count } => {
+                        (functions.ncclAllGather)(from as *const _, to as *mut _, count, FLOAT32, raw, stream)
+                    }
+                }
+            }
         })
     }
 }

@@ -11,11 +11,10 @@ mod communicator;
 mod sys;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::fmt;
 
 use crate::CudaError;
-use crate::libraries::{Libraries, Library};
-pub(crate) use communicator::Communicator;
+use crate::libraries::{Libraries, Library, Version};
+pub(crate) use communicator::{Communicator, Operation};
 use sys::{Functions, SUCCESS, UniqueId};
 
 /// The oldest version that is accepted, that of PyTorch 2.2. In older ones `ncclCommAbort` may wait for ever.
@@ -29,25 +28,8 @@ const OLDEST: Version = Version([2, 19, 0]);
 /// Source: the allocations that <https://github.com/NVIDIA/nccl/issues/1685> lists.
 pub(crate) const ALLOWANCE: usize = 32 * (12 << 20);
 
-/// A version of NCCL: major, minor, patch.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Version([u32; 3]);
-
-impl Version {
-    /// From NCCL's number: 22703 is 2.27.3. Before 2.9, 2804 was 2.8.4.
-    fn new(number: u32) -> Self {
-        match number {
-            0..10_000 => Version([number / 1000, number / 100 % 10, number % 100]),
-            _ => Version([number / 10_000, number / 100 % 100, number % 100]),
-        }
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.map(|part| part.to_string()).join("."))
-    }
-}
+/// NCCL's number of its first version with two digits for the minor version: before 2.9, 2804 was 2.8.4.
+const FIVE_DIGITS: usize = 10_000;
 
 /// NCCL, loaded.
 #[derive(Clone, Debug)]
@@ -66,7 +48,7 @@ impl Nccl {
         let mut number = 0;
         // SAFETY: the place is valid.
         let result = unsafe { (functions.ncclGetVersion)(&mut number) };
-        let version = Version::new(u32::try_from(number).unwrap_or(0));
+        let version = Version::new(usize::try_from(number).unwrap_or(0), FIVE_DIGITS);
         if result != SUCCESS || version < OLDEST {
             let [major, minor, _] = OLDEST.0;
             let why = format!("which is older than {major}.{minor}");

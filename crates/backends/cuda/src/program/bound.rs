@@ -8,30 +8,42 @@ use enmasse_device::DeviceError;
 use enmasse_graph::{Mode, Phase};
 
 use super::arenas::{Arenas, STEPS, State};
-use super::collectives::{BoundCollective, Collectives};
+use super::collectives::{self, Collectives};
 use super::exchange::{BoundExchange, Ranks};
 use crate::CudaError;
-use crate::cublas_lt::{MatmulOperands, MatmulPlan};
-use crate::cudnn::{ConvolutionPlan, Operands};
+use crate::cublas_lt::MatmulPlan;
+use crate::cudnn::ConvolutionPlan;
 use crate::driver::{Event, Function, Graph, Stream};
 use crate::gpu::Gpu;
 use crate::kernels::step::{StepValues, change_step, set_step};
-use crate::sequence::{Call, Convolution, MatmulCall, Part, Sequence, StreamKind, Work, WorkRange, work_ranges};
+use crate::nccl::Operation;
+use crate::operands::Operands;
+use crate::sequence::{Call, LibraryCall, Part, Sequence, StreamKind, Work, WorkRange, work_ranges};
 use crate::work::{Kernel, Memory, Place};
 
 /// A call with addresses.
 enum Bound {
     Kernel(Launch),
     Convolution(Arc<ConvolutionPlan>, Operands),
-    Matmul(Arc<Mutex<MatmulPlan>>, MatmulOperands),
+    Matmul(Arc<Mutex<MatmulPlan>>, Operands),
     Copy { from: u64, to: u64, bytes: usize },
     Read { from: u64, to: *mut u8, bytes: usize },
     Exchange(BoundExchange),
     Start(usize, BoundExchange),
     Finish(usize, u64),
-    Collective(BoundCollective),
+    Collective(Operation),
     Record(usize),
     Await(usize),
+}
+
+/// What a step runs with.
+pub(super) struct StepContext<'a> {
+    pub gpu: &'a Gpu,
+    /// Where its own work goes.
+    pub stream: &'a Stream,
+    pub ranks: &'a mut Ranks,
+    /// Its number among [`STEPS`].
+    pub step: usize,
 }
 
 /// A kernel with its argument.
@@ -149,38 +161,27 @@ impl Prepared {
     ///
     /// # Safety
     /// The regions and the host's memory that the sequence was bound to live until the stream has run it.
-    pub unsafe fn run(
-        &mut self,
-        gpu: &Gpu,
-        stream: &Stream,
-        ranks: &mut Ranks,
-        step: usize,
-        phases: &[Phase],
-    ) -> Result<(), DeviceError> {
+    pub unsafe fn run(&mut self, context: &mut StepContext, phases: &[Phase]) -> Result<(), DeviceError> {
         let is_whole = phases == self.phases();
         if !is_whole || !self.warm {
             self.warm |= is_whole;
             // SAFETY: the caller's promise.
-            return self.ranges(phases).try_for_each(|range| unsafe { self.work(gpu, stream, ranks, step, range) });
+            return self.ranges(phases).try_for_each(|range| unsafe { self.work(context, range) });
         }
-        if self.captures(step, phases) {
-            let own = self
-                .whole
-                .iter()
-                .filter(|work_range| !work_range.is_of_ranks)
-                .map(|work_range| work_range.work.clone());
+        if self.captures(context.step, phases) {
+            let own = self.whole.iter().filter(|work_range| !work_range.is_of_ranks);
+            let own = own.map(|work_range| work_range.work.clone());
             // SAFETY: the caller's promise, which also holds for launches of the graph: it lives as long as `self`.
-            let capture =
-                |work| Graph::capture(stream, |stream| unsafe { self.launch(gpu, stream, ranks, step, work) });
-            self.graphs[step] = own.map(capture).collect::<Result<_, DeviceError>>()?;
+            let capture = |work| Graph::capture(context.stream, |_| unsafe { self.launch(context, work) });
+            self.graphs[context.step] = own.map(capture).collect::<Result<_, DeviceError>>()?;
         }
-        let mut graphs = self.graphs[step].iter();
+        let mut graphs = self.graphs[context.step].iter();
         for work_range in &self.whole {
             if work_range.is_of_ranks {
                 // SAFETY: the caller's promise.
-                unsafe { self.exchange(stream, ranks, step, work_range.work.start) }?;
+                unsafe { self.exchange(context, work_range.work.start) }?;
             } else if let Some(graph) = graphs.next() {
-                graph.launch(stream)?;
+                graph.launch(context.stream)?;
             }
         }
         Ok(())
@@ -190,22 +191,10 @@ impl Prepared {
     ///
     /// # Safety
     /// As for [`Prepared::run`].
-    unsafe fn work(
-        &self,
-        gpu: &Gpu,
-        stream: &Stream,
-        ranks: &mut Ranks,
-        step: usize,
-        range: Range<usize>,
-    ) -> Result<(), DeviceError> {
+    unsafe fn work(&self, context: &mut StepContext, range: Range<usize>) -> Result<(), DeviceError> {
         for WorkRange { work, is_of_ranks } in work_ranges(&self.is_of_ranks, range) {
-            if is_of_ranks {
-                // SAFETY: the caller's promise.
-                unsafe { self.exchange(stream, ranks, step, work.start) }?;
-            } else {
-                // SAFETY: the caller's promise.
-                unsafe { self.launch(gpu, stream, ranks, step, work) }?;
-            }
+            // SAFETY: the caller's promise.
+            unsafe { if is_of_ranks { self.exchange(context, work.start) } else { self.launch(context, work) } }?;
         }
         Ok(())
     }
@@ -214,7 +203,8 @@ impl Prepared {
     ///
     /// # Safety
     /// As for [`Prepared::run`].
-    unsafe fn exchange(&self, stream: &Stream, ranks: &mut Ranks, step: usize, at: usize) -> Result<(), DeviceError> {
+    unsafe fn exchange(&self, context: &mut StepContext, at: usize) -> Result<(), DeviceError> {
+        let StepContext { stream, ref mut ranks, step, .. } = *context;
         let Ranks::Host(ranks) = ranks else { return Ok(()) };
         // SAFETY: the caller's promise. A sequence is checked to leave a bucket alone while it is summed.
         unsafe {
@@ -233,19 +223,17 @@ impl Prepared {
     /// As for [`Prepared::run`].
     pub unsafe fn profile(
         &self,
-        gpu: &Gpu,
-        stream: &Stream,
-        ranks: &mut Ranks,
-        step: usize,
+        context: &mut StepContext,
         phases: &[Phase],
         times: &mut [Duration],
     ) -> Result<(), DeviceError> {
+        let StepContext { gpu, stream, .. } = *context;
         let mut events = vec![Event::new(&gpu.context)?];
         events[0].record(stream)?;
         let work: Vec<usize> = self.ranges(phases).flatten().collect();
         for &work in &work {
             // SAFETY: the caller's promise.
-            unsafe { self.work(gpu, stream, ranks, step, work..work + 1) }?;
+            unsafe { self.work(context, work..work + 1) }?;
             let event = Event::new(&gpu.context)?;
             event.record(stream)?;
             events.push(event);
@@ -264,14 +252,8 @@ impl Prepared {
 
     /// # Safety
     /// As for [`Prepared::run`].
-    unsafe fn launch(
-        &self,
-        gpu: &Gpu,
-        compute: &Stream,
-        ranks: &Ranks,
-        step: usize,
-        range: Range<usize>,
-    ) -> Result<(), DeviceError> {
+    unsafe fn launch(&self, context: &StepContext, range: Range<usize>) -> Result<(), DeviceError> {
+        let StepContext { gpu, stream: compute, ref ranks, step } = *context;
         let mut handle = gpu.engines.handle.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the stream is the program's, which outlives this call, and every call sets its own.
         unsafe { handle.set_stream(compute.raw()) }?;
@@ -336,26 +318,8 @@ fn bind(
                 .try_for_each(|span| at(span.place).map(drop))?;
             Bound::Kernel(Launch::new(gpu, kernel, &|place| at(place).unwrap_or(0))?)
         }
-        Call::Convolution(Convolution { problem, x, w, y, bias, workspace, .. }) => {
-            let operands = Operands {
-                x: at(x.place)?,
-                w: at(w.place)?,
-                y: at(y.place)?,
-                bias: bias.map_or(Ok(0), |bias| at(bias.place))?,
-                workspace: at(workspace.place)?,
-            };
-            Bound::Convolution(gpu.engines.convolution(problem)?, operands)
-        }
-        Call::Matmul(MatmulCall { problem, x, w, y, bias, workspace, .. }) => {
-            let operands = MatmulOperands {
-                x: at(x.place)?,
-                w: at(w.place)?,
-                y: at(y.place)?,
-                bias: bias.map_or(Ok(0), |bias| at(bias.place))?,
-                workspace: at(workspace.place)?,
-            };
-            Bound::Matmul(gpu.matmuls.plan(problem)?, operands)
-        }
+        Call::Convolution(call) => Bound::Convolution(gpu.engines.convolution(&call.problem)?, operands(call, at)?),
+        Call::Matmul(call) => Bound::Matmul(gpu.matmuls.plan(&call.problem)?, operands(call, at)?),
         Call::Copy { from, to } => Bound::Copy { from: at(from.place)?, to: at(to.place)?, bytes: from.bytes },
         Call::Read { from, to } => {
             Bound::Read { from: at(from.place)?, to: results.wrapping_add(*to), bytes: from.bytes }
@@ -363,8 +327,18 @@ fn bind(
         Call::Exchange(exchange) => Bound::Exchange(BoundExchange::new(exchange, at)?),
         Call::Start(bucket, exchange) => Bound::Start(*bucket, BoundExchange::new(exchange, at)?),
         Call::Finish(bucket, to) => Bound::Finish(*bucket, at(to.place)?),
-        Call::Collective(collective) => Bound::Collective(BoundCollective::new(collective, at)?),
+        Call::Collective(collective) => Bound::Collective(collectives::bind(collective, at)?),
         Call::Record(event) => Bound::Record(*event),
         Call::Await(event) => Bound::Await(*event),
+    })
+}
+
+fn operands<P>(call: &LibraryCall<P>, at: &dyn Fn(Place) -> Result<u64, CudaError>) -> Result<Operands, CudaError> {
+    Ok(Operands {
+        x: at(call.x.place)?,
+        w: at(call.w.place)?,
+        y: at(call.y.place)?,
+        bias: call.bias.map_or(Ok(0), |bias| at(bias.place))?,
+        workspace: at(call.workspace.place)?,
     })
 }

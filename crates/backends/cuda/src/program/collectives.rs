@@ -6,43 +6,32 @@ use std::ops::Range;
 use enmasse_comm::{Group, Watch};
 use enmasse_device::DeviceError;
 use enmasse_graph::Phase;
-use enmasse_tensor::DType;
 
 use super::arenas::STEPS;
 use crate::CudaError;
 use crate::driver::{Event, Stream};
 use crate::gpu::Gpu;
 use crate::kernels::step::FAILURE_BYTES;
-use crate::nccl::Communicator;
+use crate::nccl::{Communicator, Operation};
 use crate::sequence::{Collective, StreamKind};
-use crate::work::Place;
+use crate::work::{Place, Span};
 
-/// A collective with addresses. Counts are of elements.
-pub(super) enum BoundCollective {
-    AllReduce { at: u64, count: usize, dtype: DType },
-    Reduce { at: u64, count: usize },
-    Broadcast { at: u64, count: usize },
-    AllGather { from: u64, to: u64, count: usize },
-}
-
-impl BoundCollective {
-    pub fn new(collective: &Collective, address: &dyn Fn(Place) -> Result<u64, CudaError>) -> Result<Self, CudaError> {
-        Ok(match *collective {
-            Collective::AllReduce { at, dtype } => {
-                BoundCollective::AllReduce { at: address(at.place)?, count: at.bytes / dtype.size(), dtype }
-            }
-            Collective::Reduce { at } => {
-                BoundCollective::Reduce { at: address(at.place)?, count: at.bytes / size_of::<f32>() }
-            }
-            Collective::Broadcast { at, .. } => {
-                BoundCollective::Broadcast { at: address(at.place)?, count: at.bytes / size_of::<f32>() }
-            }
-            Collective::AllGather { from, to, ranks } => {
-                let (from, place) = (address(from.place)?, address(to.place)?);
-                BoundCollective::AllGather { from, to: place, count: to.bytes / ranks / size_of::<f32>() }
-            }
-        })
-    }
+/// A collective with addresses.
+pub(super) fn bind(
+    collective: &Collective,
+    address: &dyn Fn(Place) -> Result<u64, CudaError>,
+) -> Result<Operation, CudaError> {
+    let floats = |span: Span| span.bytes / size_of::<f32>();
+    Ok(match *collective {
+        Collective::AllReduce { at, dtype } => {
+            Operation::AllReduce { at: address(at.place)?, count: at.bytes / dtype.size(), dtype }
+        }
+        Collective::Reduce { at } => Operation::Reduce { at: address(at.place)?, count: floats(at) },
+        Collective::Broadcast { at, .. } => Operation::Broadcast { at: address(at.place)?, count: floats(at) },
+        Collective::AllGather { from, to, ranks } => {
+            Operation::AllGather { from: address(from.place)?, to: address(to.place)?, count: floats(to) / ranks }
+        }
+    })
 }
 
 /// A program's part in the collectives of its group. NCCL ends before the stream goes.
@@ -121,21 +110,10 @@ impl Collectives {
     }
 
     /// # Safety
-    /// The collective is bound to regions that live until the stream has run it.
-    pub unsafe fn run(&self, collective: &BoundCollective) -> Result<(), DeviceError> {
+    /// The operation is bound to regions that live until the stream has run it.
+    pub unsafe fn run(&self, operation: &Operation) -> Result<(), DeviceError> {
         // SAFETY: the caller's promise.
-        unsafe {
-            match *collective {
-                BoundCollective::AllReduce { at, count, dtype } => {
-                    self.communicator.all_reduce(at, count, dtype, &self.stream)
-                }
-                BoundCollective::Reduce { at, count } => self.communicator.reduce(at, count, &self.stream),
-                BoundCollective::Broadcast { at, count } => self.communicator.broadcast(at, count, &self.stream),
-                BoundCollective::AllGather { from, to, count } => {
-                    self.communicator.all_gather(from, to, count, &self.stream)
-                }
-            }
-        }
+        unsafe { self.communicator.run(operation, &self.stream) }
     }
 
     /// Records an event in a stream.

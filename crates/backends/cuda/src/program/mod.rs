@@ -37,7 +37,7 @@ use crate::way::Way;
 use crate::work::{Constants, Memory, Place};
 pub(crate) use arenas::Sizes;
 use arenas::{ALIGNMENT, Arenas, STEPS, State};
-use bound::{Prepared, SetStep};
+use bound::{Prepared, SetStep, StepContext};
 use collectives::Collectives;
 use exchange::{Exchanges, Ranks};
 use step::Step;
@@ -256,15 +256,16 @@ impl CudaProgram {
             }
             _ => None,
         };
+        let mut context = StepContext { gpu: &self.gpu, stream: &self.compute, ranks, step: place };
         // SAFETY: the program owns the regions and the results, and waits for the stream before they go.
         unsafe {
             launch.run(&self.compute)?;
             match &mut self.profile {
                 Some(times) => {
                     let times = &mut times[usize::from(mode == Mode::Evaluate)];
-                    prepared.profile(&self.gpu, &self.compute, ranks, place, phases, times)?;
+                    prepared.profile(&mut context, phases, times)?;
                 }
-                None => prepared.run(&self.gpu, &self.compute, ranks, place, phases)?,
+                None => prepared.run(&mut context, phases)?,
             }
         }
         connecting.map_or(Ok(()), Watch::done)?;

@@ -87,10 +87,11 @@ fn operations(plans: &Plans, known: &Choices, gpu: &Gpu) -> Result<BTreeMap<Stri
         for node in &plan.instructions {
             let signature = plan.signature(node);
             let chosen = known.get(&signature);
-            let Some((problem, _)) = convolution_of(plan, node, chosen, &gpu.engines)? else { continue };
+            let Some(engine) = convolution_of(plan, node, chosen, &gpu.engines)? else { continue };
             if chosen.is_none() {
-                let entry = operations.entry(signature).or_insert(Some(problem));
-                *entry = entry.filter(|other| *other == problem);
+                let problem = engine.problem();
+                let entry = operations.entry(signature).or_insert(Some(*problem));
+                *entry = entry.filter(|other| other == problem);
             }
         }
     }
