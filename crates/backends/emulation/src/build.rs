@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use test_support::Need;
 
 /// A shared object, by the name under which programs load it.
-struct Library {
+pub(crate) struct Library {
     name: &'static str,
     /// C++ files in `cpp/`.
     sources: &'static [&'static str],
@@ -19,35 +19,27 @@ struct Library {
 }
 
 /// The kernels, with what runs them.
-const KERNELS: Library =
+pub(crate) const KERNELS: Library =
     Library { name: "libenmasse_kernels.so", sources: &["host.cpp"], kernels: true, driver: false };
 
 /// Kernels for the tests of this crate.
 #[cfg(test)]
-const RULES: Library =
+pub(crate) const RULES: Library =
     Library { name: "libenmasse_rules.so", sources: &["host.cpp", "rules.cu"], kernels: false, driver: false };
 
 /// NVIDIA's driver.
 const DRIVER: Library =
     Library { name: "libcuda.so.1", sources: &["host.cpp", "cuda.cpp"], kernels: true, driver: false };
 
-/// NVIDIA's libraries for convolutions and for products of matrices.
-const CUDNN: Library = Library { name: "libcudnn.so.9", sources: &["cudnn.cpp"], kernels: false, driver: true };
-/// The part of cuDNN that programs load before they call it.
-const CUDNN_GRAPH: Library =
-    Library { name: "libcudnn_graph.so.9", sources: &["cudnn.cpp"], kernels: false, driver: true };
-const CUBLAS_LT: Library =
-    Library { name: "libcublasLt.so.12", sources: &["cublas_lt.cpp"], kernels: false, driver: true };
-
-/// The part of the driver that knows about other programs on a GPU.
-const MANAGEMENT: Library =
-    Library { name: "libnvidia-ml.so.1", sources: &["management.cpp"], kernels: false, driver: false };
-
-/// NVIDIA's library for exchanges between GPUs.
-const NCCL: Library = Library { name: "libnccl.so.2", sources: &["nccl.cpp"], kernels: false, driver: true };
-
-/// All that [`folder`] holds.
-const LIBRARIES: [Library; 6] = [DRIVER, CUDNN, CUDNN_GRAPH, CUBLAS_LT, MANAGEMENT, NCCL];
+/// All that [`folder`] holds. Programs load the part of cuDNN before they call it.
+const LIBRARIES: [Library; 6] = [
+    DRIVER,
+    Library { name: "libcudnn.so.9", sources: &["cudnn.cpp"], kernels: false, driver: true },
+    Library { name: "libcudnn_graph.so.9", sources: &["cudnn.cpp"], kernels: false, driver: true },
+    Library { name: "libcublasLt.so.12", sources: &["cublas_lt.cpp"], kernels: false, driver: true },
+    Library { name: "libnvidia-ml.so.1", sources: &["management.cpp"], kernels: false, driver: false },
+    Library { name: "libnccl.so.2", sources: &["nccl.cpp"], kernels: false, driver: true },
+];
 
 /// No contraction: the kernels say where they want a fused product, here as on a GPU.
 const FLAGS: [&str; 10] = [
@@ -96,17 +88,6 @@ pub fn folder() -> Option<&'static Path> {
         .map(PathBuf::as_path)
 }
 
-/// The shared object with the kernels.
-pub(crate) fn kernels() -> PathBuf {
-    KERNELS.build()
-}
-
-/// The shared object with kernels for tests.
-#[cfg(test)]
-pub(crate) fn rules() -> PathBuf {
-    RULES.build()
-}
-
 /// Whether there is a compiler. If not, the test is in the table.
 pub(crate) fn compiler() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
@@ -119,7 +100,7 @@ pub(crate) fn compiler() -> bool {
 
 impl Library {
     /// Compiles what has changed since the last time, and links it.
-    fn build(&self) -> PathBuf {
+    pub(crate) fn build(&self) -> PathBuf {
         let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("cpp");
         let product = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cuda/kernels");
         let headers = [files(&own, "h"), files(&product, "h")].concat();

@@ -32,7 +32,7 @@ impl Kernels {
     /// Compiles them at the first call. `None` without a compiler: the test is then in the table of those that did not run.
     pub fn get() -> Option<&'static Self> {
         static KERNELS: OnceLock<Kernels> = OnceLock::new();
-        build::compiler().then(|| KERNELS.get_or_init(|| Self::open(&build::kernels())))
+        build::compiler().then(|| KERNELS.get_or_init(|| Self::open(&build::KERNELS.build())))
     }
 
     fn open(path: &Path) -> Self {
@@ -92,7 +92,7 @@ mod tests {
         if !build::compiler() {
             return None;
         }
-        let kernels = RULES.get_or_init(|| Kernels::open(&build::rules()));
+        let kernels = RULES.get_or_init(|| Kernels::open(&build::RULES.build()));
         let mut y = vec![0u32; (grid.iter().product::<u32>() * block) as usize];
         // SAFETY: every kernel writes one number for each thread.
         let result = unsafe { kernels.run(name, grid, block, &(y.as_mut_ptr() as u64).to_ne_bytes(), order) };
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn arguments_must_have_the_size_of_the_struct() {
-        let Some(kernels) = build::compiler().then(|| Kernels::open(&build::rules())) else { return };
+        let Some(kernels) = build::compiler().then(|| Kernels::open(&build::RULES.build())) else { return };
         // SAFETY: it does not run.
         let found = unsafe { kernels.run("pass_on", [1; 3], 32, &[0; 4], Order::Forwards) };
         assert_eq!(found, Err("pass_on takes 8 bytes of arguments, not 4".into()));

@@ -29,24 +29,15 @@ pub enum Problem {
     /// It is read before any instruction has written it.
     #[error("is read before anything is written to it")]
     Unwritten,
-    /// It is read after another value was written over it.
-    #[error("is read after %{} was written over it", by.0)]
-    Overwritten {
-        /// The value that overwrote it.
-        by: ValueId,
-    },
-    /// It is written over an operand of the same instruction, which devices need not support.
-    #[error("is written over the operand %{}", operand.0)]
-    OverOperand {
-        /// The operand.
-        operand: ValueId,
-    },
-    /// Two results of one instruction, or two values that must both exist from the start, share bytes.
-    #[error("shares bytes with %{}", other.0)]
-    Shared {
-        /// The other value.
-        other: ValueId,
-    },
+    /// It is read after this value was written over it.
+    #[error("is read after %{} was written over it", .0.0)]
+    Overwritten(ValueId),
+    /// It is written over this operand of the same instruction, which devices need not support.
+    #[error("is written over the operand %{}", .0.0)]
+    OverOperand(ValueId),
+    /// It shares bytes with this value: both are results of one instruction, or must exist from the start.
+    #[error("shares bytes with %{}", .0.0)]
+    Shared(ValueId),
     /// It is written by a second instruction.
     #[error("is written a second time")]
     Rewritten,
@@ -60,18 +51,12 @@ pub enum Problem {
         /// The index after the last byte.
         end: usize,
     },
-    /// It is read or written while the sum of its bucket is in progress.
-    #[error("is used while bucket {bucket} is being summed")]
-    InFlight {
-        /// The bucket.
-        bucket: usize,
-    },
-    /// It is summed with a bucket whose range does not include it.
-    #[error("is summed with bucket {bucket}, but does not lie in its range")]
-    OutsideBucket {
-        /// The bucket.
-        bucket: usize,
-    },
+    /// It is read or written while the sum of its bucket is in progress, which is the one with this number.
+    #[error("is used while bucket {0} is being summed")]
+    InFlight(usize),
+    /// It is summed with the bucket with this number, whose range does not include it.
+    #[error("is summed with bucket {0}, but does not lie in its range")]
+    OutsideBucket(usize),
     /// The number of an update's operands does not match the state that its optimiser keeps.
     #[error("is the first of operands that are not gradients, parameters and the state of the update's optimiser")]
     Operands,
@@ -85,12 +70,9 @@ pub enum Problem {
         /// The index after its last element.
         end: usize,
     },
-    /// A gradient or optimiser state does not lie at the offset of its parameter among the trainable ones.
-    #[error("does not lie at the offset of its parameter %{} among the trainable ones", parameter.0)]
-    Displaced {
-        /// The parameter.
-        parameter: ValueId,
-    },
+    /// It is a gradient or optimiser state, and does not lie at the offset of its parameter among the trainable ones.
+    #[error("does not lie at the offset of its parameter %{} among the trainable ones", .0.0)]
+    Displaced(ValueId),
 }
 
 /// Checks that the places of a plan's values are safe:
@@ -150,7 +132,7 @@ impl<'a> Memory<'a> {
             if let Role::Gradient { parameter } | Role::Optimizer { parameter, .. } = value.role {
                 let (slot, trainable) = (self.plan.slot(id), self.plan.trainable * value.dtype.size());
                 if slot.offset != self.plan.slot(parameter).offset || self.bytes(id).end > trainable {
-                    return Err(self.error(id, Problem::Displaced { parameter }));
+                    return Err(self.error(id, Problem::Displaced(parameter)));
                 }
             }
             let resident = match value.role {
@@ -165,7 +147,7 @@ impl<'a> Memory<'a> {
             };
             if resident {
                 if let Some(&other) = self.contents.iter().find(|&&other| self.overlap(id, other)) {
-                    return Err(self.error(id, Problem::Shared { other }));
+                    return Err(self.error(id, Problem::Shared(other)));
                 }
                 self.write(id)?;
             }
@@ -185,11 +167,11 @@ impl<'a> Memory<'a> {
                 let in_place =
                     allowed.is_some_and(|(_, input)| input == i) && self.bytes(output) == self.bytes(operand);
                 if self.overlap(output, operand) && !in_place {
-                    return Err(self.error(output, Problem::OverOperand { operand }));
+                    return Err(self.error(output, Problem::OverOperand(operand)));
                 }
             }
             if let Some(&other) = node.outputs[..position].iter().find(|&&other| self.overlap(output, other)) {
-                return Err(self.error(output, Problem::Shared { other }));
+                return Err(self.error(output, Problem::Shared(other)));
             }
         }
         for index in node.op.changes(node.inputs.len()) {
@@ -239,7 +221,7 @@ impl<'a> Memory<'a> {
             let bytes = self.bytes(id);
             let inside = range.start <= bytes.start && bytes.end <= range.end;
             if !inside || self.plan.slot(id).arena != Arena::Gradients {
-                return Err(self.error(id, Problem::OutsideBucket { bucket }));
+                return Err(self.error(id, Problem::OutsideBucket(bucket)));
             }
         }
         self.in_flight.push(bucket);
@@ -251,7 +233,7 @@ impl<'a> Memory<'a> {
         if self.contents.contains(&id) {
             return Ok(());
         }
-        let problem = self.destroyed.get(&id).map_or(Problem::Unwritten, |&by| Problem::Overwritten { by });
+        let problem = self.destroyed.get(&id).map_or(Problem::Unwritten, |&by| Problem::Overwritten(by));
         Err(self.error(id, problem))
     }
 
@@ -279,7 +261,7 @@ impl<'a> Memory<'a> {
         };
         let in_arena = self.plan.slot(id).arena == Arena::Gradients;
         match self.in_flight.iter().find(inside).filter(|_| in_arena) {
-            Some(&bucket) => Err(self.error(id, Problem::InFlight { bucket })),
+            Some(&bucket) => Err(self.error(id, Problem::InFlight(bucket))),
             None => Ok(()),
         }
     }

@@ -38,50 +38,42 @@ pub fn max_backward(dy: &[f64], position: &[f64], input: [usize; 4], output: [us
     dx
 }
 
+/// Adds the channels of a pixel, divided by a number, to those of another tensor's pixel.
+fn add_share(to: &mut [f64], to_pixel: usize, from: &[f64], from_pixel: usize, channels: usize, divisor: f64) {
+    let from = &from[from_pixel * channels..][..channels];
+    to[to_pixel * channels..].iter_mut().zip(from).for_each(|(to, from)| *to += from / divisor);
+}
+
 /// The sum of each window divided by the number of its taps, including those on padding.
 pub fn average(x: &[f64], input: [usize; 4], output: [usize; 4], window: &Window) -> Vec<f64> {
-    let (channels, taps) = (input[3], (window.kernel[0] * window.kernel[1]) as f64);
+    let taps = (window.kernel[0] * window.kernel[1]) as f64;
     let mut y = vec![0.0; output.iter().product()];
-    visit(input, output, window, |out_pixel, in_pixel, _| {
-        for c in 0..channels {
-            y[out_pixel * channels + c] += x[in_pixel * channels + c] / taps;
-        }
-    });
+    visit(input, output, window, |out_pixel, in_pixel, _| add_share(&mut y, out_pixel, x, in_pixel, input[3], taps));
     y
 }
 
 /// Adds each `dy`, divided by the number of taps, to every element of its window.
 pub fn average_backward(dy: &[f64], input: [usize; 4], output: [usize; 4], window: &Window) -> Vec<f64> {
-    let (channels, taps) = (input[3], (window.kernel[0] * window.kernel[1]) as f64);
+    let taps = (window.kernel[0] * window.kernel[1]) as f64;
     let mut dx = vec![0.0; input.iter().product()];
-    visit(input, output, window, |out_pixel, in_pixel, _| {
-        for c in 0..channels {
-            dx[in_pixel * channels + c] += dy[out_pixel * channels + c] / taps;
-        }
-    });
+    visit(input, output, window, |out_pixel, in_pixel, _| add_share(&mut dx, in_pixel, dy, out_pixel, input[3], taps));
     dx
 }
 
 /// Output i of n averages inputs `floor(i * size / n) .. ceil((i + 1) * size / n)` along each axis.
 pub fn adaptive_average(x: &[f64], input: [usize; 4], output: [usize; 4]) -> Vec<f64> {
-    let channels = input[3];
     let mut y = vec![0.0; output.iter().product()];
     visit_adaptive(input, output, |out_pixel, in_pixel, count| {
-        for c in 0..channels {
-            y[out_pixel * channels + c] += x[in_pixel * channels + c] / count;
-        }
+        add_share(&mut y, out_pixel, x, in_pixel, input[3], count);
     });
     y
 }
 
 /// Adds each `dy`, divided by the size of its region, to every element of the region.
 pub fn adaptive_average_backward(dy: &[f64], input: [usize; 4], output: [usize; 4]) -> Vec<f64> {
-    let channels = input[3];
     let mut dx = vec![0.0; input.iter().product()];
     visit_adaptive(input, output, |out_pixel, in_pixel, count| {
-        for c in 0..channels {
-            dx[in_pixel * channels + c] += dy[out_pixel * channels + c] / count;
-        }
+        add_share(&mut dx, in_pixel, dy, out_pixel, input[3], count);
     });
     dx
 }

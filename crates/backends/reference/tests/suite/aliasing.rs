@@ -98,7 +98,7 @@ fn a_value_destroyed_before_its_last_use_is_noticed() {
             plan.slots[later.0] = plan.slots[convolved.0];
         },
         "",
-        |problem| matches!(problem, Problem::Overwritten { .. }),
+        |problem| matches!(problem, Problem::Overwritten(_)),
     );
     // The logits must outlive the step.
     check(
@@ -107,7 +107,7 @@ fn a_value_destroyed_before_its_last_use_is_noticed() {
             plan.slots[plan.logits.0] = plan.slots[backward.0];
         },
         "after the step",
-        |problem| matches!(problem, Problem::Overwritten { .. }),
+        |problem| matches!(problem, Problem::Overwritten(_)),
     );
 }
 
@@ -119,7 +119,7 @@ fn a_result_over_an_operand_is_noticed() {
             plan.slots[pool.outputs[0].0] = plan.slots[pool.inputs[0].0];
         },
         "max_pool",
-        |problem| matches!(problem, Problem::OverOperand { .. }),
+        |problem| matches!(problem, Problem::OverOperand(_)),
     );
     check(
         |plan| {
@@ -127,7 +127,7 @@ fn a_result_over_an_operand_is_noticed() {
             plan.slots[pool.outputs[1].0] = plan.slots[pool.outputs[0].0];
         },
         "max_pool",
-        |problem| matches!(problem, Problem::Shared { .. }),
+        |problem| matches!(problem, Problem::Shared(_)),
     );
 }
 
@@ -142,7 +142,7 @@ fn in_place_means_the_same_bytes_and_only_where_it_is_allowed() {
     assert_eq!(plan.slot(output), plan.slot(input), "dropout runs in place");
     plan.slots[output.0].offset += Plan::ALIGNMENT;
     let error = aliasing_is_safe(&plan).unwrap_err();
-    assert_eq!(error.problem, Problem::OverOperand { operand: input });
+    assert_eq!(error.problem, Problem::OverOperand(input));
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn values_out_of_place_are_noticed() {
             plan.slots[buffers[1]] = plan.slots[buffers[0]];
         },
         "before the step",
-        |problem| matches!(problem, Problem::Shared { .. }),
+        |problem| matches!(problem, Problem::Shared(_)),
     );
     check(
         |plan| {
@@ -166,7 +166,7 @@ fn values_out_of_place_are_noticed() {
             plan.slots[gradient].offset += Plan::ALIGNMENT;
         },
         "before the step",
-        |problem| matches!(problem, Problem::Displaced { .. }),
+        |problem| matches!(problem, Problem::Displaced(_)),
     );
 }
 
@@ -213,7 +213,7 @@ fn buckets_in_flight_are_left_alone() {
             plan.instructions.insert(start - 1, node);
         },
         "backward",
-        |problem| problem == Problem::InFlight { bucket: 1 },
+        |problem| problem == Problem::InFlight(1),
     );
     // The losses are read before the sum that carries them is complete.
     check(
@@ -222,12 +222,12 @@ fn buckets_in_flight_are_left_alone() {
             plan.instructions.retain(|node| node.op != Op::AllReduceWait { bucket: last });
         },
         "check_finite",
-        |problem| matches!(problem, Problem::InFlight { .. }),
+        |problem| matches!(problem, Problem::InFlight(_)),
     );
     check(
         |plan| plan.buckets[0] = Bucket { dtype: DType::F32, start: 0, len: 1 },
         "all_reduce_start",
-        |problem| problem == Problem::OutsideBucket { bucket: 0 },
+        |problem| problem == Problem::OutsideBucket(0),
     );
 }
 
@@ -260,7 +260,7 @@ fn an_update_changes_only_its_operands() {
     check(
         |plan| plan.instructions.retain(|node| node.op != Op::AllReduceWait { bucket: 0 }),
         "update",
-        |problem| problem == Problem::InFlight { bucket: 0 },
+        |problem| problem == Problem::InFlight(0),
     );
     check(
         |plan| {
@@ -268,7 +268,7 @@ fn an_update_changes_only_its_operands() {
             plan.slots[state].offset += Plan::ALIGNMENT;
         },
         "before the step",
-        |problem| matches!(problem, Problem::Displaced { .. } | Problem::Shared { .. }),
+        |problem| matches!(problem, Problem::Displaced(_) | Problem::Shared(_)),
     );
 }
 
