@@ -9,7 +9,7 @@ use std::time::Duration;
 use enmasse_comm::Group;
 use enmasse_device::{
     DeviceError, Fill, InstructionSpan, Ledger, Program, ProgramTensor, Read, StepInputs, StepMetrics, Ticket, Which,
-    check_batch, check_same_state, find_tensor, from_torch, to_torch,
+    check_batch, check_same_state, find_state, find_tensor, from_torch, to_torch,
 };
 use enmasse_graph::{Arena, Init, Mode, Phase, Plan, Plans};
 use enmasse_tensor::AlignedBuffer;
@@ -81,7 +81,7 @@ impl CpuProgram {
 
     /// Begins a step, if the batch fits the plan.
     fn begin(&mut self, mode: Mode, inputs: &StepInputs) -> Result<(), DeviceError> {
-        let plan = self.plans.plan(mode).ok_or_else(not_compiled)?;
+        let plan = self.plans.plan(mode).ok_or_else(DeviceError::only_evaluates)?;
         check_batch(plan, self.bound.local(), inputs.batch.as_ref())?;
         // A step that was abandoned in the middle may have sums in progress.
         self.bound.drain();
@@ -92,7 +92,7 @@ impl CpuProgram {
 
     /// Runs phases of the step last begun: some of those that every shard has, or one that all shards share.
     fn run(&mut self, mode: Mode, phases: &[Phase], inputs: &StepInputs) -> Result<(), DeviceError> {
-        let plan = self.plans.plan(mode).ok_or_else(not_compiled)?;
+        let plan = self.plans.plan(mode).ok_or_else(DeviceError::only_evaluates)?;
         match self.bound.run(plan, phases, inputs, self.observed.of_mode(mode)) {
             Ok(()) => {}
             Err(DeviceError::NonFinite { shard, loss }) => self.ledger.fail(shard, loss),
@@ -106,10 +106,6 @@ impl CpuProgram {
     }
 }
 
-fn not_compiled() -> DeviceError {
-    DeviceError::Unsupported("the program was compiled only for evaluation".into())
-}
-
 impl Program for CpuProgram {
     fn plans(&self) -> &Plans {
         &self.plans
@@ -117,13 +113,9 @@ impl Program for CpuProgram {
 
     fn load(&mut self, name: &str, values: &[f64]) -> Result<(), DeviceError> {
         self.bound.drain();
-        let tensor = self.plans.find(name).ok_or_else(|| DeviceError::Name(name.into()))?;
-        let expected = tensor.shape.elements();
-        if values.len() != expected {
-            return Err(DeviceError::Size { name: name.into(), expected, found: values.len() });
-        }
+        let tensor = find_state(&self.plans, name, values.len())?;
         // SAFETY: the slot lies in its arena, and nothing runs.
-        let stored = unsafe { self.floats(tensor).slice_mut(0, expected) };
+        let stored = unsafe { self.floats(tensor).slice_mut(0, values.len()) };
         from_torch(values, &tensor.shape, tensor.layout, |to, value| stored[to] = value as f32);
         Ok(())
     }

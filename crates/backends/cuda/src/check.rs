@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::sequence::{Call, Collective, Exchange, Sequence, StreamKind};
-use crate::work::{Argument, Memory, Span};
+use crate::sequence::{Accesses, Call, Sequence, StreamKind};
+use crate::work::{Memory, Span};
 
 /// Checks a sequence; `written` is what has contents before a step. The error names the work and the bytes.
 pub(crate) fn check(sequence: &Sequence, written: &[Span]) -> Result<(), String> {
@@ -20,7 +20,8 @@ pub(crate) fn check(sequence: &Sequence, written: &[Span]) -> Result<(), String>
         if instruction.replace(work.instruction) != Some(work.instruction) {
             memory.0.remove(&Memory::Scratch);
         }
-        if let Some(span) = reads(&work.call).into_iter().find(|&span| !memory.covers(span)) {
+        let accesses = work.call.accesses();
+        if let Some(span) = accesses.reads.iter().find(|&&span| !memory.covers(span)) {
             return fail(format!("reads {span}, which nothing has written"));
         }
         if let Err(why) = streams.take(work.lane, &work.call) {
@@ -33,16 +34,13 @@ pub(crate) fn check(sequence: &Sequence, written: &[Span]) -> Result<(), String>
                     return fail("was not started".to_owned());
                 }
             }
-            call => {
-                let touched = reads(call).into_iter().chain(writes(call));
-                if let Some(span) =
-                    touched.into_iter().find(|span| summed.values().flatten().any(|s| s.overlaps(*span)))
-                {
+            _ => {
+                if let Some(span) = accesses.all().find(|span| summed.values().flatten().any(|s| s.overlaps(*span))) {
                     return fail(format!("touches {span}, which is being summed"));
                 }
             }
         }
-        writes(&work.call).into_iter().for_each(|span| memory.add(span));
+        accesses.writes.into_iter().for_each(|span| memory.add(span));
     }
     match summed.keys().next() {
         Some(bucket) => Err(format!("nothing waits for bucket {bucket}")),
@@ -99,53 +97,10 @@ impl<'a> Streams<'a> {
 
 /// Bytes that one call writes while the other touches them.
 fn conflict(one: &Call, other: &Call) -> Option<Span> {
-    let touches = |call: &Call| [reads(call), writes(call)].concat();
-    let among = |written: Vec<Span>, touched: Vec<Span>| {
-        written.into_iter().find(|span| touched.iter().any(|other| other.overlaps(*span)))
-    };
-    among(writes(one), touches(other)).or_else(|| among(writes(other), touches(one)))
-}
-
-/// What a call reads before it has written it.
-pub(crate) fn reads(call: &Call) -> Vec<Span> {
-    match call {
-        Call::Kernel(kernel) => kernel.arguments.iter().filter_map(Argument::read).collect(),
-        Call::Convolution(convolution) => convolution.accesses().0,
-        Call::Matmul(matmul) => matmul.accesses().0,
-        Call::Copy { from, .. } | Call::Read { from, .. } => vec![*from],
-        Call::Exchange(exchange) | Call::Start(_, exchange) => exchange.from.clone(),
-        &Call::Collective(
-            Collective::AllReduce { at: from, .. }
-            | Collective::Reduce { at: from }
-            | Collective::Broadcast { at: from, sends: true }
-            | Collective::AllGather { from, .. },
-        ) => vec![from],
-        Call::Collective(Collective::Broadcast { sends: false, .. })
-        | Call::Finish(..)
-        | Call::Record(_)
-        | Call::Await(_) => Vec::new(),
-    }
-}
-
-/// What a call has written when it ends.
-pub(crate) fn writes(call: &Call) -> Vec<Span> {
-    match call {
-        Call::Kernel(kernel) => kernel.arguments.iter().filter_map(Argument::written).collect(),
-        Call::Convolution(convolution) => vec![convolution.accesses().1],
-        Call::Matmul(matmul) => vec![matmul.accesses().1],
-        Call::Copy { to, .. } | Call::Exchange(Exchange { to, .. }) | Call::Finish(_, to) => vec![*to],
-        &Call::Collective(
-            Collective::AllReduce { at: to, .. }
-            | Collective::Reduce { at: to }
-            | Collective::Broadcast { at: to, sends: false }
-            | Collective::AllGather { to, .. },
-        ) => vec![to],
-        Call::Collective(Collective::Broadcast { sends: true, .. })
-        | Call::Read { .. }
-        | Call::Start(..)
-        | Call::Record(_)
-        | Call::Await(_) => Vec::new(),
-    }
+    let (one, other) = (one.accesses(), other.accesses());
+    let conflict =
+        |a: &Accesses, b: &Accesses| a.writes.iter().copied().find(|span| b.all().any(|o| o.overlaps(*span)));
+    conflict(&one, &other).or_else(|| conflict(&other, &one))
 }
 
 /// The written bytes of each memory, as ranges that neither overlap nor touch: end by start.
@@ -177,7 +132,7 @@ mod tests {
     use enmasse_tensor::DType;
 
     use super::*;
-    use crate::sequence::{Joins, Work};
+    use crate::sequence::{Collective, Exchange, Joins, Work};
     use crate::work::Place;
 
     fn span(memory: Memory, range: std::ops::Range<usize>) -> Span {

@@ -13,7 +13,7 @@ use enmasse_tensor::DType;
 
 use crate::cublas_lt::{Matmul, MatmulProblem};
 use crate::cudnn::{Direction, Problem};
-use crate::work::{Constants, Kernel, Span};
+use crate::work::{Argument, Constants, Kernel, Span};
 
 /// One call of the driver or of a library.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +46,44 @@ impl Call {
     /// Whether the host takes part in it, so that it ends a graph.
     pub fn is_of_ranks(&self) -> bool {
         matches!(self, Call::Exchange(_) | Call::Start(..) | Call::Finish(..))
+    }
+
+    /// The memory that it touches.
+    pub fn accesses(&self) -> Accesses {
+        let (reads, writes) = match self {
+            Call::Kernel(Kernel { arguments, .. }) => {
+                let reads = arguments.iter().filter_map(Argument::read).collect();
+                return Accesses { reads, writes: arguments.iter().filter_map(Argument::written).collect() };
+            }
+            Call::Convolution(convolution) => return convolution.accesses(),
+            Call::Matmul(matmul) => return matmul.accesses(),
+            Call::Copy { from, to } => (vec![*from], vec![*to]),
+            Call::Read { from, .. } => (vec![*from], Vec::new()),
+            Call::Exchange(exchange) => (exchange.from.clone(), vec![exchange.to]),
+            Call::Start(_, exchange) => (exchange.from.clone(), Vec::new()),
+            Call::Finish(_, to) => (Vec::new(), vec![*to]),
+            Call::Collective(Collective::AllReduce { at, .. } | Collective::Reduce { at }) => (vec![*at], vec![*at]),
+            Call::Collective(Collective::Broadcast { at, sends: true }) => (vec![*at], Vec::new()),
+            Call::Collective(Collective::Broadcast { at, sends: false }) => (Vec::new(), vec![*at]),
+            Call::Collective(Collective::AllGather { from, to, .. }) => (vec![*from], vec![*to]),
+            Call::Record(_) | Call::Await(_) => (Vec::new(), Vec::new()),
+        };
+        Accesses { reads, writes }
+    }
+}
+
+/// The memory that a call touches.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Accesses {
+    /// What it reads before it has written it.
+    pub reads: Vec<Span>,
+    /// What it has written when it ends.
+    pub writes: Vec<Span>,
+}
+
+impl Accesses {
+    pub fn all(&self) -> impl Iterator<Item = Span> {
+        self.reads.iter().chain(&self.writes).copied()
     }
 }
 
@@ -112,27 +150,27 @@ pub(crate) struct LibraryCall<P> {
 }
 
 impl LibraryCall<Problem> {
-    /// What it reads, and what it writes.
-    pub fn accesses(&self) -> (Vec<Span>, Span) {
+    fn accesses(&self) -> Accesses {
         let LibraryCall { x, w, y, bias, .. } = *self;
-        match self.problem.direction {
+        let (reads, result) = match self.problem.direction {
             Direction::Forward { .. } => ([x, w].into_iter().chain(bias).collect(), y),
             Direction::BackwardData { accumulate: false } => (vec![y, w], x),
             Direction::BackwardData { accumulate: true } => (vec![y, w, x], x),
             Direction::BackwardWeights => (vec![x, y], w),
-        }
+        };
+        Accesses { reads, writes: vec![result] }
     }
 }
 
 impl LibraryCall<MatmulProblem> {
-    /// What it reads, and what it writes.
-    pub fn accesses(&self) -> (Vec<Span>, Span) {
+    fn accesses(&self) -> Accesses {
         let LibraryCall { x, w, y, bias, .. } = *self;
-        match self.problem.matmul {
+        let (reads, result) = match self.problem.matmul {
             Matmul::Forward { .. } => ([x, w].into_iter().chain(bias).collect(), y),
             Matmul::BackwardData => (vec![y, w], x),
             Matmul::BackwardWeights => (vec![x, y], w),
-        }
+        };
+        Accesses { reads, writes: vec![result] }
     }
 }
 
@@ -262,23 +300,26 @@ impl fmt::Display for Call {
 
 impl fmt::Display for Exchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let from: Vec<String> = self.from.iter().map(Span::to_string).collect();
         let name = match self.joins {
             Joins::Sum => "sum",
             Joins::Reduce => "sum for rank 0",
             Joins::Broadcast => "copy of rank 0",
             Joins::Gather { .. } => "gather",
         };
-        write!(f, "{name} over ranks by way of staging+{} ({}) -> {}", self.staging, from.join(", "), self.to)
+        write!(f, "{name} over ranks by way of staging+{} ({}) -> {}", self.staging, list(&self.from), self.to)
     }
 }
 
 fn write_call(
     f: &mut fmt::Formatter<'_>,
     LibraryCall { problem, engine, workspace, .. }: &LibraryCall<impl fmt::Display>,
-    (reads, result): (Vec<Span>, Span),
+    accesses: Accesses,
 ) -> fmt::Result {
-    let reads: Vec<String> = reads.iter().map(Span::to_string).collect();
-    write!(f, "{problem} by {engine} ({}) -> {result}", reads.join(", "))?;
+    let [reads, results] = [accesses.reads, accesses.writes].map(|spans| list(&spans));
+    write!(f, "{problem} by {engine} ({reads}) -> {results}")?;
     if workspace.bytes > 0 { write!(f, " using {workspace}") } else { Ok(()) }
+}
+
+fn list(spans: &[Span]) -> String {
+    spans.iter().map(Span::to_string).collect::<Vec<_>>().join(", ")
 }

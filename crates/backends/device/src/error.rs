@@ -48,6 +48,13 @@ pub enum DeviceError {
     Cause(#[from] Arc<Cause>),
 }
 
+impl DeviceError {
+    /// The error of a program that has no plan for training.
+    pub fn only_evaluates() -> Self {
+        DeviceError::Unsupported("the program was compiled only for evaluation".into())
+    }
+}
+
 /// The text of [`std::fmt::Display`]: a `main` that returns the error prints this.
 impl std::fmt::Debug for DeviceError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

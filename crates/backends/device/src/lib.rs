@@ -40,4 +40,4 @@ pub use program::{Device, Fill, InstructionSpan, Memory, Program, Read, StepInpu
 pub use request::{DeviceRequest, Summation};
 pub use schedule::ShardSchedule;
 pub use seen::Seen;
-pub use tensors::{ProgramTensor, check_same_state, find_tensor, from_torch, to_torch};
+pub use tensors::{ProgramTensor, check_same_state, find_state, find_tensor, from_torch, to_torch};

@@ -11,9 +11,9 @@
 use std::ops::Range;
 
 use enmasse_comm::{Fold, LocalShard};
-use enmasse_graph::Plan;
+use enmasse_graph::{Mode, Phase, Plan};
 
-use crate::Hosting;
+use crate::{DeviceError, Hosting};
 
 /// The local shards in execution order, and what the program holds for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +51,27 @@ impl ShardSchedule {
     /// Number of activation arenas.
     pub fn activations(&self) -> usize {
         if self.lockstep { self.shards.len() } else { 1 }
+    }
+
+    /// Whether the results of each shard must be saved, because the next shard overwrites them.
+    pub fn overwrites(&self) -> bool {
+        self.activations() < self.shards.len()
+    }
+
+    /// Refuses phases that would overwrite what other shards need: shards that run one after another share activations.
+    pub fn check_phases(&self, mode: Mode, phases: &[Phase]) -> Result<(), DeviceError> {
+        let whole: &[Phase] = match mode {
+            Mode::Train => &[Phase::Forward, Phase::Loss, Phase::Backward],
+            Mode::Evaluate => &[Phase::Forward, Phase::Loss],
+        };
+        if !self.overwrites() || !phases[0].is_of_a_shard() || phases.starts_with(whole) {
+            return Ok(());
+        }
+        let (shards, last) = (self.shards.len(), whole[whole.len() - 1].name());
+        Err(DeviceError::Unsupported(format!(
+            "this program runs its {shards} shards one after another: submit forward to {last} of a step at once ({mode:?}), \
+             or host one shard per rank"
+        )))
     }
 }
 

@@ -56,6 +56,13 @@ pub fn find_tensor<'a>(plans: &'a Plans, latest: Option<&'a Plan>, name: &str) -
     Some(ProgramTensor::Result { plan, value })
 }
 
+/// Finds the state tensor called `name`, which is to be set to this many values.
+pub fn find_state<'a>(plans: &'a Plans, name: &str, found: usize) -> Result<&'a StateTensor, DeviceError> {
+    let tensor = plans.find(name).ok_or_else(|| DeviceError::Name(name.into()))?;
+    let expected = tensor.shape.elements();
+    if found == expected { Ok(tensor) } else { Err(DeviceError::Size { name: name.into(), expected, found }) }
+}
+
 /// Converts stored elements to PyTorch's order.
 pub fn to_torch<T: Copy + Into<f64>>(stored: &[T], shape: &Shape, layout: Layout) -> Vec<f64> {
     let mut values = vec![0.0; stored.len()];

@@ -3,7 +3,7 @@
 use enmasse_comm::Group;
 use enmasse_device::{
     DeviceError, Hosting, Ledger, Program, ProgramTensor, StepInputs, StepMetrics, Ticket, check_same_state,
-    find_tensor, from_torch, to_torch,
+    find_state, find_tensor, from_torch, to_torch,
 };
 use enmasse_graph::{Layout, Mode, Phase, Plan, Plans};
 
@@ -101,15 +101,11 @@ impl ReferenceProgram {
 
     /// Sets a state tensor of one shard only. Tests use it to make shards differ.
     pub fn load_shard(&mut self, shard: usize, name: &str, values: &[f64]) -> Result<(), DeviceError> {
-        let unknown = || DeviceError::Name(name.into());
-        let tensor = self.plans.find(name).ok_or_else(unknown)?;
-        let expected = tensor.shape.elements();
-        if values.len() != expected {
-            return Err(DeviceError::Size { name: name.into(), expected, found: values.len() });
-        }
-        let mut stored = vec![0.0; expected];
+        let tensor = find_state(&self.plans, name, values.len())?;
+        let mut stored = vec![0.0; values.len()];
         from_torch(values, &tensor.shape, tensor.layout, |to, value| stored[to] = value);
-        self.shards.get_mut(shard).ok_or_else(unknown)?.state.insert(name.into(), stored);
+        let memory = self.shards.get_mut(shard).ok_or_else(|| DeviceError::Name(name.into()))?;
+        memory.state.insert(name.into(), stored);
         Ok(())
     }
 }
@@ -135,8 +131,7 @@ impl Program for ReferenceProgram {
     }
 
     fn submit(&mut self, mode: Mode, phases: &[Phase], inputs: &StepInputs) -> Result<Ticket, DeviceError> {
-        let missing = || DeviceError::Unsupported("the program was compiled only for evaluation".into());
-        let plan = self.plans.plan(mode).ok_or_else(missing)?;
+        let plan = self.plans.plan(mode).ok_or_else(DeviceError::only_evaluates)?;
         for &phase in phases {
             if phase == Phase::Forward {
                 self.step = Some(Step::begin(plan, &mut self.shards, inputs)?);

@@ -97,13 +97,9 @@ impl<E: Element, P: Element> Gather<E, P> {
         let blend = Blend::new(shape, columns, isa);
         let shape = &blend.shape(shape);
         let cut = shape.cut_at_borders();
-        let axis = |axis| match backward {
-            false => geometry::forward(shape, axis, cut),
-            true => geometry::backward(shape, axis, cut),
-        };
-        let (rows, columns) = (axis(0), axis(1));
+        let [rows, columns] = [0, 1].map(|axis| geometry::tap_runs(shape, axis, cut, backward));
         let groups = shape.conv.groups;
-        let (source, result) = if backward { (shape.output, shape.input) } else { (shape.input, shape.output) };
+        let [source, result] = shape.source_and_result(backward);
         let mut weights = WeightPanels {
             order: Vec::new(),
             inputs: shape.input[2] / groups,

@@ -27,6 +27,17 @@ impl ConvShape {
         ConvShape { batch, input: [1, 1, inputs], output: [1, 1, outputs], conv }
     }
 
+    /// Height, width and channels of what is read and of what is written, forward or for the gradient of the input.
+    pub(crate) fn source_and_result(&self, backward: bool) -> [[usize; 3]; 2] {
+        if backward { [self.output, self.input] } else { [self.input, self.output] }
+    }
+
+    /// Where a tap meets the input along an axis, counted from the output's place times the stride.
+    pub(super) fn displacement(&self, axis: usize, tap: usize) -> isize {
+        let window = &self.conv.window;
+        (tap * window.dilation[axis]) as isize - window.padding[axis] as isize
+    }
+
     /// Whether every channel has its own kernel.
     pub(crate) fn is_depthwise(&self) -> bool {
         self.conv.groups == self.input[2] && self.input[2] == self.output[2] && self.conv.groups > 1
@@ -56,18 +67,21 @@ pub(crate) struct TapRun {
     pub taps: Vec<(usize, isize)>,
 }
 
-/// The runs of the forward direction.
-pub(crate) fn forward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<TapRun> {
+/// The runs along an axis, forward or for the gradient of the input.
+pub(crate) fn tap_runs(shape: &ConvShape, axis: usize, cut: bool, backward: bool) -> Vec<TapRun> {
+    if backward { self::backward(shape, axis, cut) } else { forward(shape, axis, cut) }
+}
+
+fn forward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<TapRun> {
     let window = &shape.conv.window;
-    let (stride, padding, dilation) = (window.stride[axis], window.padding[axis], window.dilation[axis]);
-    let taps = (0..window.kernel[axis]).map(|k| (k, (k * dilation) as isize - padding as isize)).collect();
-    let whole = TapRun { points: 0..shape.output[axis], step: 1, offset: 0, source_step: stride, taps };
+    let taps = (0..window.kernel[axis]).map(|k| (k, shape.displacement(axis, k))).collect();
+    let whole = TapRun { points: 0..shape.output[axis], step: 1, offset: 0, source_step: window.stride[axis], taps };
     split(whole, shape.input[axis], cut)
 }
 
-/// The runs of the gradient of the input. With stride s, pixels with the same remainder modulo s meet the same
+/// In the gradient of the input, with stride s, pixels with the same remainder modulo s meet the same
 /// taps, so each remainder has its own lattice and nothing is multiplied by inserted zeros.
-pub(crate) fn backward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<TapRun> {
+fn backward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<TapRun> {
     let window = &shape.conv.window;
     let (stride, padding, dilation) = (window.stride[axis], window.padding[axis], window.dilation[axis]);
     let mut tap_runs = Vec::new();

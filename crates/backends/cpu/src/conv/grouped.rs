@@ -62,13 +62,10 @@ pub(crate) struct Grouped {
 impl Grouped {
     /// `(x, w) -> y`, or `(dy, w) -> dx`.
     pub(crate) fn new(shape: &ConvShape, isa: Isa, backward: bool) -> Self {
-        let (source, result) = if backward { (shape.output, shape.input) } else { (shape.input, shape.output) };
-        let axis = |axis| match backward {
-            false => geometry::forward(shape, axis, true),
-            true => geometry::backward(shape, axis, true),
-        };
+        let [source, result] = shape.source_and_result(backward);
+        let [row_runs, columns] = [0, 1].map(|axis| geometry::tap_runs(shape, axis, true, backward));
         let mut rows: Vec<Row> = (0..result[0]).map(|_| Row { taps: Vec::new() }).collect();
-        for tap_run in axis(0) {
+        for tap_run in row_runs {
             for point in tap_run.points.clone() {
                 let row = |&(tap, d): &(usize, isize)| (tap, ((point * tap_run.source_step) as isize + d) as usize);
                 rows[point * tap_run.step + tap_run.offset].taps = tap_run.taps.iter().map(row).collect();
@@ -85,7 +82,7 @@ impl Grouped {
             backward,
             isa,
             rows,
-            columns: axis(1),
+            columns,
         }
     }
 
@@ -263,8 +260,8 @@ impl GroupedGradient {
     pub(crate) fn new(shape: &ConvShape, isa: Isa) -> Self {
         let window = &shape.conv.window;
         let taps = [0, 1].map(|axis| {
-            let displacement = |k: usize| (k * window.dilation[axis]) as isize - window.padding[axis] as isize;
-            (0..window.kernel[axis]).map(|k| (displacement(k), met(shape, axis, displacement(k)))).collect()
+            let tap = |displacement| (displacement, met(shape, axis, displacement));
+            (0..window.kernel[axis]).map(|k| tap(shape.displacement(axis, k))).collect()
         });
         let block_rows = (BLOCK_PIXELS / shape.output[1].max(1)).max(1);
         let each = shape.input[2] / shape.conv.groups;

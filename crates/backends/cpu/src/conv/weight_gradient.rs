@@ -76,16 +76,12 @@ impl<E: Element> WeightGradient<E> {
         let groups = shape.conv.groups;
         let (inputs, outputs) = (shape.input[2] / groups, shape.output[2] / groups);
         let [kernel_height, kernel_width] = shape.conv.window.kernel;
-        let displacements = |axis: usize| -> Vec<isize> {
-            let window = &shape.conv.window;
-            (0..window.kernel[axis])
-                .map(|k| (k * window.dilation[axis]) as isize - window.padding[axis] as isize)
-                .collect()
+        let tap = |position: usize| PlacedTap {
+            position,
+            dy: shape.displacement(0, position / kernel_width),
+            dx: shape.displacement(1, position % kernel_width),
         };
-        let (dy, dx) = (displacements(0), displacements(1));
-        let taps: Vec<PlacedTap> = (0..kernel_height * kernel_width)
-            .map(|tap| PlacedTap { position: tap, dy: dy[tap / kernel_width], dx: dx[tap % kernel_width] })
-            .collect();
+        let taps: Vec<PlacedTap> = (0..kernel_height * kernel_width).map(tap).collect();
         // On small feature maps each tap is processed separately, over the pixels that it meets; elsewhere all taps share the
         // gathered pixels.
         let bands: Vec<&[PlacedTap]> = if shape.cut_at_borders() { taps.chunks(1).collect() } else { vec![&taps[..]] };

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use enmasse_comm::ShardMap;
 use enmasse_device::{DeviceError, ShardSchedule};
-use enmasse_graph::{Arena, Bucket, FilterOrder, Node, NormStatistics, Op, Phase, Plan, Precision};
+use enmasse_graph::{Arena, Bucket, FilterOrder, Node, NormStatistics, Op, Plan, Precision};
 use enmasse_tensor::random::key;
 use enmasse_tensor::{Bf16, DType};
 
@@ -44,8 +44,6 @@ pub(crate) struct Prepared {
     /// The instructions of each local shard, parallel to those of the plan. An instruction that runs once for all
     /// shards is in the first shard's list, and the other lists have an empty one in its place.
     pub shards: Vec<Vec<Instruction>>,
-    /// The instructions of each phase, in the order of [`Phase::ALL`].
-    pub phases: [Range<usize>; 6],
     /// Workspace that is enough for any instruction.
     pub workspace: Workspace,
 }
@@ -108,11 +106,7 @@ impl<'a> Preparation<'a> {
         };
         let shards = self.local().map(of_shard).collect::<Result<Vec<_>, _>>()?;
         let workspace = shards.iter().flatten().fold(Workspace::default(), |workspace, i| workspace.max(i.workspace));
-        let phases = Phase::ALL.map(|phase| {
-            let start = plan.instructions.partition_point(|node| node.phase < phase);
-            start..plan.instructions.partition_point(|node| node.phase <= phase)
-        });
-        Ok(Prepared { shards, phases, workspace })
+        Ok(Prepared { shards, workspace })
     }
 
     /// The local shards, as indices into the schedule.

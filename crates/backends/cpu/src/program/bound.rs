@@ -1,6 +1,5 @@
 //! Plans bound to the shards that a rank hosts: memory of a step, prepared instructions, and the loop that runs them.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -109,11 +108,10 @@ impl Bound {
         let context = Context::new(threads, kernels.isa, workspace).map_err(memory)?;
         let buckets = plans.train.as_ref().map_or(0, |plan| plan.buckets.len());
         let machine = Machine { context, group, handles: (0..buckets).map(|_| None).collect() };
-        let overwritten = schedule.activations() < schedule.shards.len();
         let logits = plans.evaluate.shape(plans.evaluate.logits).elements();
         // Training has the same number of per-sample values.
         let numbers = plans.evaluate.of_samples().count();
-        let saved = schedule.shards.iter().filter(|_| overwritten);
+        let saved = schedule.shards.iter().filter(|_| schedule.overwrites());
         let saved = saved.map(|_| ShardResults { logits: vec![0.0; logits], numbers: vec![0.0; numbers] }).collect();
         Ok(Bound { train, evaluate, schedule, machine, arenas, strides, saved })
     }
@@ -148,17 +146,13 @@ impl Bound {
         mut observer: Option<Observer<'_>>,
     ) -> Result<(), DeviceError> {
         let prepared = match plan.mode {
-            Mode::Train => self.train.as_ref().ok_or_else(super::not_compiled)?,
+            Mode::Train => self.train.as_ref().ok_or_else(DeviceError::only_evaluates)?,
             Mode::Evaluate => &self.evaluate,
         };
-        let places = phases.iter().map(|phase| Phase::ALL.iter().position(|other| other == phase).unwrap_or(0));
-        let instructions = places.map(|place| prepared.phases[place].clone());
+        let (Some(&first), Some(&last)) = (phases.first(), phases.last()) else { return Ok(()) };
         // The phases are consecutive, and so are their instructions.
-        let range = instructions.fold(None, |all: Option<Range<usize>>, next| match all {
-            Some(all) => Some(all.start..next.end),
-            None => Some(next),
-        });
-        let range = range.unwrap_or(0..0);
+        let start = plan.instructions.partition_point(|node| node.phase < first);
+        let range = start..plan.instructions.partition_point(|node| node.phase <= last);
         let machine = &mut self.machine;
         let mut execute = |shard: usize, index: usize| {
             if let Some(group) = &machine.group {
@@ -177,23 +171,13 @@ impl Bound {
                 }
             }
         };
-        let shards = if phases[0].is_of_a_shard() { self.schedule.shards.len() } else { 1 };
+        self.schedule.check_phases(plan.mode, phases)?;
+        let shards = if first.is_of_a_shard() { self.schedule.shards.len() } else { 1 };
         if self.schedule.lockstep || shards == 1 {
             for index in range {
                 (0..shards).try_for_each(|shard| execute(shard, index))?;
             }
             return Ok(());
-        }
-        let whole: &[Phase] = match plan.mode {
-            Mode::Train => &[Phase::Forward, Phase::Loss, Phase::Backward],
-            Mode::Evaluate => &[Phase::Forward, Phase::Loss],
-        };
-        if !phases.starts_with(whole) {
-            let (last, mode) = (whole[whole.len() - 1].name(), plan.mode);
-            return Err(DeviceError::Unsupported(format!(
-                "this program runs its {shards} shards one after another: submit forward to {last} of a step at once \
-                 ({mode:?}), or host one shard per rank"
-            )));
         }
         for shard in 0..shards {
             range.clone().try_for_each(|index| execute(shard, index))?;

@@ -39,6 +39,17 @@ pub enum Matmul {
     BackwardWeights,
 }
 
+impl Matmul {
+    /// Both factors as cuBLASLt sees them, and the product.
+    fn operands<T>(self, x: T, w: T, y: T) -> [T; 3] {
+        match self {
+            Matmul::Forward { .. } => [w, x, y],
+            Matmul::BackwardData => [w, y, x],
+            Matmul::BackwardWeights => [y, x, w],
+        }
+    }
+}
+
 /// A matmul with its sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MatmulProblem {
@@ -104,14 +115,12 @@ impl CublasLt {
         let MatmulProblem { matmul, rows, inputs, outputs, .. } = *problem;
         // Shapes as cuBLASLt sees them: [columns, rows] of ours.
         let (x, w, y) = ([inputs, rows], [outputs, inputs], [outputs, rows]);
-        let (a, b, d, transpose) = match matmul {
-            Matmul::Forward { .. } => (w, x, y, None),
-            Matmul::BackwardData => (w, y, x, Some(OfProduct::TransposeA)),
-            Matmul::BackwardWeights => (y, x, w, Some(OfProduct::TransposeB)),
-        };
+        let [a, b, d] = matmul.operands(x, w, y);
         let descriptor = self.descriptor(problem.tf32)?;
-        if let Some(operand) = transpose {
-            self.set_matmul(&descriptor, operand, sys::TRANSPOSED)?;
+        match matmul {
+            Matmul::Forward { .. } => {}
+            Matmul::BackwardData => self.set_matmul(&descriptor, OfProduct::TransposeA, sys::TRANSPOSED)?,
+            Matmul::BackwardWeights => self.set_matmul(&descriptor, OfProduct::TransposeB, sys::TRANSPOSED)?,
         }
         let bias = matmul == Matmul::Forward { bias: true };
         if bias {
@@ -289,11 +298,7 @@ impl MatmulPlan {
         stream: *mut c_void,
     ) -> Result<(), CudaError> {
         let Operands { x, w, y, bias, workspace } = *operands;
-        let (a, b, d) = match self.problem.matmul {
-            Matmul::Forward { .. } => (w, x, y),
-            Matmul::BackwardData => (w, y, x),
-            Matmul::BackwardWeights => (y, x, w),
-        };
+        let [a, b, d] = self.problem.matmul.operands(x, w, y);
         if self.problem.matmul == (Matmul::Forward { bias: true }) {
             self.library.set_matmul(&self.descriptor, OfProduct::BiasPointer, bias)?;
         }

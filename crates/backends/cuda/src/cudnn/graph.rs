@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::descriptor::Descriptor;
 use super::problem::{Direction, Problem};
-use super::sys::{Attribute, ConvolutionMode, DataType, Functions, Kind, PointwiseMode, RawHandle};
+use super::sys::{Attribute as A, ConvolutionMode, DataType, Functions, Kind, PointwiseMode, RawHandle};
 use crate::error::CudaError;
 
 /// What all addresses are multiples of: the width of the widest access.
@@ -48,28 +48,29 @@ impl Parts<'_> {
         let [n, h, w, c] = shape.map(|size| size as i64);
         let tensor = self
             .create(Kind::Tensor)?
-            .set(Attribute::TensorDataType, &[data_type])?
-            .set(Attribute::TensorDimensions, &[n, c, h, w])?
-            .set(Attribute::TensorStrides, &[h * w * c, 1, w * c, c])?
-            .set(Attribute::TensorUniqueId, &[id])?
-            .set(Attribute::TensorAlignment, &[ALIGNMENT])?
-            .set(Attribute::TensorIsVirtual, &[id == SUM])?;
+            .set(A::TensorDataType, &[data_type])?
+            .set(A::TensorDimensions, &[n, c, h, w])?
+            .set(A::TensorStrides, &[h * w * c, 1, w * c, c])?
+            .set(A::TensorUniqueId, &[id])?
+            .set(A::TensorAlignment, &[ALIGNMENT])?
+            .set(A::TensorIsVirtual, &[id == SUM])?;
         self.keep(tensor)
     }
 
-    /// An operation of a convolution: its descriptor, the three tensors, and the factor of what the result held.
-    fn convolution(
+    /// An operation: its descriptor and the three tensors, and of a convolution the factors of the sum and of what the result held.
+    fn operation(
         &mut self,
         kind: Kind,
-        operands: [(Attribute, usize); 4],
-        factors: [(Attribute, f32); 2],
+        names: [A; 4],
+        operands: [usize; 4],
+        factors: &[(A, f32)],
     ) -> Result<usize, CudaError> {
         let mut operation = self.create(kind)?;
-        for (attribute, index) in operands {
-            operation = operation.set(attribute, &[self.made[index].raw()])?;
+        for (name, index) in names.into_iter().zip(operands) {
+            operation = operation.set(name, &[self.made[index].raw()])?;
         }
-        for (attribute, factor) in factors {
-            operation = operation.set(attribute, &[factor])?;
+        for (name, factor) in factors {
+            operation = operation.set(*name, &[*factor])?;
         }
         self.keep(operation)
     }
@@ -83,7 +84,6 @@ impl OperationGraph {
         problem: &Problem,
         weights: DataType,
     ) -> Result<Self, CudaError> {
-        use Attribute as A;
         let mut parts = Parts { functions, made: Vec::new() };
         let activations = problem.arithmetic.data_type();
         let window = &problem.conv.window;
@@ -101,40 +101,29 @@ impl OperationGraph {
         let x = parts.tensor(X, problem.x, activations)?;
         let w = parts.tensor(W, problem.w, weights)?;
         let y = parts.tensor(Y, problem.y, activations)?;
-        let mut operations = Vec::new();
-        match problem.direction {
-            Direction::Forward { bias } => {
-                let sum = if bias { parts.tensor(SUM, problem.y, DataType::F32)? } else { y };
-                operations.push(parts.convolution(
-                    Kind::ConvolutionForward,
-                    [(A::ForwardConvolution, descriptor), (A::ForwardX, x), (A::ForwardW, w), (A::ForwardY, sum)],
-                    [(A::ForwardAlpha, 1.0), (A::ForwardBeta, 0.0)],
-                )?);
-                if bias {
-                    let channels = parts.tensor(BIAS, [1, 1, 1, problem.y[3]], DataType::F32)?;
-                    operations.push(add(&mut parts, sum, channels, y)?);
-                }
+        let (kind, names, alpha, beta) = match problem.direction {
+            Direction::Forward { .. } => {
+                let names = [A::ForwardConvolution, A::ForwardX, A::ForwardW, A::ForwardY];
+                (Kind::ConvolutionForward, names, A::ForwardAlpha, A::ForwardBeta)
             }
-            Direction::BackwardData { accumulate } => operations.push(parts.convolution(
-                Kind::ConvolutionBackwardData,
-                [
-                    (A::BackwardDataConvolution, descriptor),
-                    (A::BackwardDataDx, x),
-                    (A::BackwardDataW, w),
-                    (A::BackwardDataDy, y),
-                ],
-                [(A::BackwardDataAlpha, 1.0), (A::BackwardDataBeta, if accumulate { 1.0 } else { 0.0 })],
-            )?),
-            Direction::BackwardWeights => operations.push(parts.convolution(
-                Kind::ConvolutionBackwardFilter,
-                [
-                    (A::BackwardFilterConvolution, descriptor),
-                    (A::BackwardFilterX, x),
-                    (A::BackwardFilterDw, w),
-                    (A::BackwardFilterDy, y),
-                ],
-                [(A::BackwardFilterAlpha, 1.0), (A::BackwardFilterBeta, 0.0)],
-            )?),
+            Direction::BackwardData { .. } => {
+                let names = [A::BackwardDataConvolution, A::BackwardDataDx, A::BackwardDataW, A::BackwardDataDy];
+                (Kind::ConvolutionBackwardData, names, A::BackwardDataAlpha, A::BackwardDataBeta)
+            }
+            Direction::BackwardWeights => {
+                let names =
+                    [A::BackwardFilterConvolution, A::BackwardFilterX, A::BackwardFilterDw, A::BackwardFilterDy];
+                (Kind::ConvolutionBackwardFilter, names, A::BackwardFilterAlpha, A::BackwardFilterBeta)
+            }
+        };
+        let adds_bias = problem.direction == (Direction::Forward { bias: true });
+        let sum = if adds_bias { parts.tensor(SUM, problem.y, DataType::F32)? } else { y };
+        let held = if problem.direction == (Direction::BackwardData { accumulate: true }) { 1.0 } else { 0.0 };
+        let mut operations =
+            vec![parts.operation(kind, names, [descriptor, x, w, sum], &[(alpha, 1.0), (beta, held)])?];
+        if adds_bias {
+            let channels = parts.tensor(BIAS, [1, 1, 1, problem.y[3]], DataType::F32)?;
+            operations.push(add(&mut parts, sum, channels, y)?);
         }
         let operations: Vec<_> = operations.iter().map(|index| parts.made[*index].raw()).collect();
         let mut graph = parts.create(Kind::OperationGraph)?.set(A::GraphOperations, &operations)?;
@@ -149,17 +138,10 @@ impl OperationGraph {
 fn add(parts: &mut Parts<'_>, sum: usize, bias: usize, y: usize) -> Result<usize, CudaError> {
     let descriptor = parts
         .create(Kind::Pointwise)?
-        .set(Attribute::PointwiseMode, &[PointwiseMode::Add])?
-        .set(Attribute::PointwiseMathPrecision, &[DataType::F32])?;
+        .set(A::PointwiseMode, &[PointwiseMode::Add])?
+        .set(A::PointwiseMathPrecision, &[DataType::F32])?;
     let descriptor = parts.keep(descriptor)?;
-    let mut operation = parts.create(Kind::PointwiseOperation)?;
-    for (attribute, index) in [
-        (Attribute::PointwiseOperationDescriptor, descriptor),
-        (Attribute::PointwiseOperationX, sum),
-        (Attribute::PointwiseOperationB, bias),
-        (Attribute::PointwiseOperationY, y),
-    ] {
-        operation = operation.set(attribute, &[parts.made[index].raw()])?;
-    }
-    parts.keep(operation)
+    let names =
+        [A::PointwiseOperationDescriptor, A::PointwiseOperationX, A::PointwiseOperationB, A::PointwiseOperationY];
+    parts.operation(Kind::PointwiseOperation, names, [descriptor, sum, bias, y], &[])
 }

@@ -9,19 +9,15 @@ use crate::work::{Kernel, Span};
 /// A feature map `[N,H,W,C]` of this type to a matrix `[N, C*H*W]` of f32.
 pub(crate) fn flatten(dtype: DType, shape: [usize; 4], x: Span, y: Span) -> Kernel {
     let [samples, height, width, channels] = shape;
-    match transpose("flatten", dtype, [samples, height * width, channels], x, y) {
-        Some(kernel) => kernel,
-        None => elementwise::cast(dtype, x, DType::F32, y),
-    }
+    transpose("flatten", dtype, [samples, height * width, channels], x, y)
+        .unwrap_or_else(|| elementwise::cast(dtype, x, DType::F32, y))
 }
 
 /// A matrix `[N, C*H*W]` of f32 to a feature map `[N,H,W,C]` of this type.
 pub(crate) fn flatten_backward(dtype: DType, shape: [usize; 4], dy: Span, dx: Span) -> Kernel {
     let [samples, height, width, channels] = shape;
-    match transpose("flatten_backward", dtype, [samples, channels, height * width], dy, dx) {
-        Some(kernel) => kernel,
-        None => elementwise::cast(DType::F32, dy, dtype, dx),
-    }
+    transpose("flatten_backward", dtype, [samples, channels, height * width], dy, dx)
+        .unwrap_or_else(|| elementwise::cast(DType::F32, dy, dtype, dx))
 }
 
 /// Rows and columns of a tile; `TILE` in layout.cu.

@@ -127,16 +127,16 @@ impl Lowering<'_> {
     }
 
     fn push_to(&mut self, lane: StreamKind, instruction: usize, call: Call) {
-        let touched = crate::check::reads(&call).into_iter().chain(crate::check::writes(&call));
+        let accesses = call.accesses();
         let workspace = match &call {
             Call::Convolution(call) => Some(call.workspace),
             Call::Matmul(call) => Some(call.workspace),
             _ => None,
         };
-        for span in touched.chain(workspace).filter(|span| span.place.memory == Memory::Scratch) {
+        for span in accesses.all().chain(workspace).filter(|span| span.place.memory == Memory::Scratch) {
             self.sequence.scratch = self.sequence.scratch.max(span.place.offset + span.bytes);
         }
-        for span in crate::check::writes(&call).iter().filter(|span| span.place.memory == Memory::Collectives) {
+        for span in accesses.writes.iter().filter(|span| span.place.memory == Memory::Collectives) {
             self.sequence.collectives = self.sequence.collectives.max(span.place.offset + span.bytes);
         }
         self.sequence.work.push(Work { instruction, lane, call });
@@ -180,7 +180,7 @@ impl Lowering<'_> {
             self.push(index, Call::Read { from, to: at });
         }
         // The next shard overwrites what callers may ask for.
-        if phase == Phase::Loss && self.places.saves() {
+        if phase == Phase::Loss && self.places.schedule.overwrites() {
             for value in std::iter::once(plan.logits).chain(plan.of_samples()) {
                 let (from, to) = (self.places.span(plan, value, local), self.places.saved(plan, value, local));
                 self.push(index, Call::Copy { from, to });
@@ -190,7 +190,7 @@ impl Lowering<'_> {
 
     /// The work of one instruction.
     fn instruction(&mut self, o: &Operands) -> Result<Vec<Placed>, CudaError> {
-        let activations = o.activations();
+        let dtype = o.activations();
         let Sequence { constants, staging, events, .. } = &mut self.sequence;
         let mut ranks = Ranks { hosting: self.hosting, way: self.way, staging, events };
         let kernels: Vec<Kernel> = match &o.node.op {
@@ -200,9 +200,7 @@ impl Lowering<'_> {
             Op::Linear | Op::LinearBackwardData | Op::LinearBackwardWeights => {
                 return Ok(computed(o.matmul(&self.gpu.matmuls)?));
             }
-            Op::Normalize { mean, std } => {
-                vec![elementwise::normalize(activations, o.input(0)?, o.output(0)?, mean, std)]
-            }
+            Op::Normalize { mean, std } => vec![elementwise::normalize(dtype, o.input(0)?, o.output(0)?, mean, std)],
             Op::BiasBackward => bias::bias_backward(o.rows(0)?, o.input(0)?, o.output(0)?),
             Op::BatchNormStatistics => o.statistics()?,
             &Op::BatchNormNormalize { epsilon, activation, .. } => {
@@ -227,44 +225,37 @@ impl Lowering<'_> {
                 vec![batch_norm::backward(o.rows(0)?, &gradient, o.input(4)?, sums, o.output(0)?, dresidual)]
             }
             Op::RunningShare { .. } => o.running_share()?,
-            &Op::Activation(activation) => {
-                vec![elementwise::activate(activations, activation, o.input(0)?, o.output(0)?)]
-            }
+            &Op::Activation(activation) => vec![elementwise::activate(dtype, activation, o.input(0)?, o.output(0)?)],
             &Op::ActivationBackward(activation) => {
-                vec![elementwise::activate_backward(activations, activation, o.input(0)?, o.input(1)?, o.output(0)?)]
+                vec![elementwise::activate_backward(dtype, activation, o.input(0)?, o.input(1)?, o.output(0)?)]
             }
             Op::MaxPool(window) => {
-                vec![pooling::max(activations, o.shapes()?, window, o.input(0)?, o.output(0)?, o.output(1)?)]
+                vec![pooling::max(dtype, o.shapes()?, window, o.input(0)?, o.output(0)?, o.output(1)?)]
             }
             Op::MaxPoolBackward(window) => {
-                let shapes = o.shapes_backward()?;
-                vec![pooling::max_backward(activations, shapes, window, o.input(0)?, o.input(1)?, o.output(0)?)]
+                vec![pooling::max_backward(dtype, o.shapes_backward()?, window, o.input(0)?, o.input(1)?, o.output(0)?)]
             }
-            Op::AvgPool(window) => {
-                vec![pooling::average(activations, o.shapes()?, window, o.input(0)?, o.output(0)?)]
-            }
+            Op::AvgPool(window) => vec![pooling::average(dtype, o.shapes()?, window, o.input(0)?, o.output(0)?)],
             Op::AvgPoolBackward(window) => {
-                vec![pooling::average_backward(activations, o.shapes_backward()?, window, o.input(0)?, o.output(0)?)]
+                vec![pooling::average_backward(dtype, o.shapes_backward()?, window, o.input(0)?, o.output(0)?)]
             }
-            Op::AdaptiveAvgPool(_) => {
-                vec![pooling::adaptive_average(activations, o.shapes()?, o.input(0)?, o.output(0)?)]
-            }
+            Op::AdaptiveAvgPool(_) => vec![pooling::adaptive_average(dtype, o.shapes()?, o.input(0)?, o.output(0)?)],
             Op::AdaptiveAvgPoolBackward(_) => {
-                vec![pooling::adaptive_average_backward(activations, o.shapes_backward()?, o.input(0)?, o.output(0)?)]
+                vec![pooling::adaptive_average_backward(dtype, o.shapes_backward()?, o.input(0)?, o.output(0)?)]
             }
             Op::Dropout { probability, seed, layer } => {
                 let key = key(*seed, &format!("dropout {layer}"));
-                vec![elementwise::dropout(activations, key, *probability, o.input(0)?, o.input(1)?, o.output(0)?)]
+                vec![elementwise::dropout(dtype, key, *probability, o.input(0)?, o.input(1)?, o.output(0)?)]
             }
-            Op::Add => vec![elementwise::add(activations, o.input(0)?, o.input(1)?, o.output(0)?)],
-            Op::Multiply => vec![elementwise::multiply(activations, o.input(0)?, o.input(1)?, o.output(0)?)],
-            &Op::Map(function) => vec![elementwise::map(activations, function, o.input(0)?, o.output(0)?)],
+            Op::Add => vec![elementwise::add(dtype, o.input(0)?, o.input(1)?, o.output(0)?)],
+            Op::Multiply => vec![elementwise::multiply(dtype, o.input(0)?, o.input(1)?, o.output(0)?)],
+            &Op::Map(function) => vec![elementwise::map(dtype, function, o.input(0)?, o.output(0)?)],
             &Op::MapBackward(function) => {
-                vec![elementwise::map_backward(activations, function, o.input(0)?, o.input(1)?, o.output(0)?)]
+                vec![elementwise::map_backward(dtype, function, o.input(0)?, o.input(1)?, o.output(0)?)]
             }
-            Op::Flatten => vec![layout::flatten(activations, o.input_dimensions(0)?, o.input(0)?, o.output(0)?)],
+            Op::Flatten => vec![layout::flatten(dtype, o.input_dimensions(0)?, o.input(0)?, o.output(0)?)],
             Op::FlattenBackward => {
-                vec![layout::flatten_backward(activations, o.output_dimensions(0)?, o.input(0)?, o.output(0)?)]
+                vec![layout::flatten_backward(dtype, o.output_dimensions(0)?, o.input(0)?, o.output(0)?)]
             }
             &Op::CrossEntropy { scale, smoothing } => {
                 let entropy = loss::CrossEntropy { scale, smoothing };

@@ -56,16 +56,11 @@ impl Places<'_> {
         Span { place: self.of(plan, value, local), bytes }
     }
 
-    /// Whether each shard's results are saved, because the next shard overwrites them.
-    pub fn saves(&self) -> bool {
-        self.schedule.activations() < self.schedule.shards.len()
-    }
-
     /// Bytes of a shard's saved results: its logits, then its numbers in the order of [`Plan::of_samples`].
     pub fn saved_bytes(&self) -> usize {
         let plan = &self.plans.evaluate;
         let floats = plan.shape(plan.logits).elements() + plan.of_samples().count();
-        if self.saves() { (floats * size_of::<f32>()).next_multiple_of(Plan::ALIGNMENT) } else { 0 }
+        if self.schedule.overwrites() { (floats * size_of::<f32>()).next_multiple_of(Plan::ALIGNMENT) } else { 0 }
     }
 
     /// Where a result of a shard is saved.
@@ -102,7 +97,8 @@ impl Places<'_> {
     /// Where a value of a shard is after a step: a result where it is saved, if it is.
     pub fn after(&self, plan: &Plan, value: ValueId, local: usize) -> Span {
         let is_result = value == plan.logits || plan.of_samples().any(|other| other == value);
-        if self.saves() && is_result { self.saved(plan, value, local) } else { self.span(plan, value, local) }
+        let is_saved = is_result && self.schedule.overwrites();
+        if is_saved { self.saved(plan, value, local) } else { self.span(plan, value, local) }
     }
 }
 

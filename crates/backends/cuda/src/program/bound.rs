@@ -312,10 +312,7 @@ fn bind(
     Ok(match call {
         Call::Kernel(kernel) => {
             // Every place has an address: the first that has none is an error.
-            crate::check::reads(call)
-                .iter()
-                .chain(&crate::check::writes(call))
-                .try_for_each(|span| at(span.place).map(drop))?;
+            call.accesses().all().try_for_each(|span| at(span.place).map(drop))?;
             Bound::Kernel(Launch::new(gpu, kernel, &|place| at(place).unwrap_or(0))?)
         }
         Call::Convolution(call) => Bound::Convolution(gpu.engines.convolution(&call.problem)?, operands(call, at)?),

@@ -23,7 +23,8 @@ use std::time::Duration;
 use enmasse_comm::{Group, Watch, tree_fold};
 use enmasse_device::{
     DeviceError, Fill, Hosting, Ledger, Program, ProgramTensor, Read, ShardSchedule, StepInputs, StepMetrics,
-    Summation, Ticket, Which, check_batch, check_same_state, find_tensor, from_torch, step_metrics, to_torch,
+    Summation, Ticket, Which, check_batch, check_same_state, find_state, find_tensor, from_torch, step_metrics,
+    to_torch,
 };
 use enmasse_graph::{Arena, Init, Mode, Phase, Plan, Plans, ValueId};
 
@@ -215,7 +216,7 @@ impl CudaProgram {
 
     /// Begins a step, if the batch fits the plan: copies the batch, as soon as the step before the last has ended.
     fn begin(&mut self, mode: Mode, inputs: &StepInputs) -> Result<(), DeviceError> {
-        let plan = self.plans.plan(mode).ok_or_else(not_compiled)?;
+        let plan = self.plans.plan(mode).ok_or_else(DeviceError::only_evaluates)?;
         let local = self.bound.schedule.shards.len();
         check_batch(plan, local, inputs.batch.as_ref())?;
         // The copy of the latest batch had the time of a step, so this hardly waits; the caller may reuse the memory.
@@ -223,7 +224,7 @@ impl CudaProgram {
         self.bound.steps[latest].release_batch()?;
         let place = (latest + 1) % STEPS;
         self.settle(place)?;
-        let plan = self.plans.plan(mode).ok_or_else(not_compiled)?;
+        let plan = self.plans.plan(mode).ok_or_else(DeviceError::only_evaluates)?;
         let Bound { schedule, steps, arenas, .. } = &mut self.bound;
         // Comes first: without it, no step begins.
         let input = arenas.region(&self.state, place, Memory::Arena(Arena::Input))?;
@@ -242,10 +243,10 @@ impl CudaProgram {
         // Dropout in backward draws as in forward, whatever the caller gives.
         let epoch = self.bound.steps[place].epoch().unwrap_or(epoch);
         let Bound { schedule, train, evaluate, steps, set_steps, ranks, .. } = &mut self.bound;
-        whole_shards(schedule, mode, phases)?;
+        schedule.check_phases(mode, phases)?;
         let launch = set_steps[place].with(&StepValues { epoch, optimizer_step, learning_rate, stop, save });
         let prepared = match mode {
-            Mode::Train => train.as_mut().ok_or_else(not_compiled)?,
+            Mode::Train => train.as_mut().ok_or_else(DeviceError::only_evaluates)?,
             Mode::Evaluate => evaluate,
         };
         let connecting = match ranks {
@@ -286,8 +287,8 @@ impl CudaProgram {
             self.ledger.settle(ended.ticket, Err(failure));
             return Ok(());
         }
-        let plan = self.plans.plan(ended.mode).ok_or_else(not_compiled)?;
-        let sequence = self.bound.sequences.of_mode(ended.mode).ok_or_else(not_compiled)?;
+        let plan = self.plans.plan(ended.mode).ok_or_else(DeviceError::only_evaluates)?;
+        let sequence = self.bound.sequences.of_mode(ended.mode).ok_or_else(DeviceError::only_evaluates)?;
         let step = &self.bound.steps[place];
         let local = self.bound.schedule.shards.len();
         let read = |value: ValueId, at: usize| {
@@ -320,30 +321,6 @@ impl CudaProgram {
     }
 }
 
-fn not_compiled() -> DeviceError {
-    DeviceError::Unsupported("the program was compiled only for evaluation".into())
-}
-
-/// Refuses phases that would overwrite what other shards need: shards that run one after another share activations.
-fn whole_shards(schedule: &ShardSchedule, mode: Mode, phases: &[Phase]) -> Result<(), DeviceError> {
-    let shards = schedule.shards.len();
-    if schedule.activations() == shards || !phases[0].is_of_a_shard() {
-        return Ok(());
-    }
-    let whole: &[Phase] = match mode {
-        Mode::Train => &[Phase::Forward, Phase::Loss, Phase::Backward],
-        Mode::Evaluate => &[Phase::Forward, Phase::Loss],
-    };
-    if phases.starts_with(whole) {
-        return Ok(());
-    }
-    let last = whole[whole.len() - 1].name();
-    Err(DeviceError::Unsupported(format!(
-        "this program runs its {shards} shards one after another: submit forward to {last} of a step at once ({mode:?}), or \
-         host one shard per rank"
-    )))
-}
-
 impl Program for CudaProgram {
     fn plans(&self) -> &Plans {
         &self.plans
@@ -351,12 +328,8 @@ impl Program for CudaProgram {
 
     fn load(&mut self, name: &str, values: &[f64]) -> Result<(), DeviceError> {
         self.wait_for_ranks()?;
-        let tensor = self.plans.find(name).ok_or_else(|| DeviceError::Name(name.into()))?;
-        let expected = tensor.shape.elements();
-        if values.len() != expected {
-            return Err(DeviceError::Size { name: name.into(), expected, found: values.len() });
-        }
-        let mut stored = vec![0.0; expected];
+        let tensor = find_state(&self.plans, name, values.len())?;
+        let mut stored = vec![0.0; values.len()];
         from_torch(values, &tensor.shape, tensor.layout, |to, value| stored[to] = value as f32);
         Ok(self.state.write(&self.compute, tensor, &stored)?)
     }

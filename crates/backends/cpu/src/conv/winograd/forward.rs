@@ -76,7 +76,7 @@ pub(crate) struct Winograd<E> {
 impl<E: Element> Winograd<E> {
     /// `(x, w) -> y`, or `(dy, w) -> dx`.
     pub(crate) fn new(shape: &ConvShape, isa: Isa, backward: bool) -> Self {
-        let (source, result) = if backward { (shape.output, shape.input) } else { (shape.input, shape.output) };
+        let [source, result] = shape.source_and_result(backward);
         let offset = shape.conv.window.padding.map(|padding| match backward {
             false => -(padding as isize),
             true => padding as isize - 2,
