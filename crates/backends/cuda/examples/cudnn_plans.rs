@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use enmasse_cuda::CudaError;
-use enmasse_cuda::cudnn::{Arithmetic, ConvolutionPlan, Cudnn, Direction, Problem, Target};
+use enmasse_cuda::cudnn::{ConvolutionPlan, Cudnn, Direction, Problem, Target};
 use enmasse_cuda::libraries::Libraries;
+use enmasse_graph::Precision;
 
 #[path = "../tests/cudnn_support/zoo.rs"]
 mod zoo;
@@ -22,7 +23,7 @@ fn main() -> Result<()> {
     let cudnn = Cudnn::load(&Libraries::in_folders(&[folder.into()]), u32::MAX)?;
     let models: Vec<(&str, Vec<Problem>)> = enmasse_models::models()
         .iter()
-        .map(|model| (model.name(), zoo::convolutions(model, Arithmetic::F32)))
+        .map(|model| (model.name(), zoo::convolutions(model, Precision::F32)))
         .filter(|(_, problems)| !problems.is_empty())
         .collect();
     let distinct: BTreeMap<String, Problem> =

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use enmasse_graph::Arena;
+use enmasse_graph::{Arena, Plan};
 
 /// A region of the GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,6 +49,12 @@ impl Span {
         let start = self.place.offset.min(other.place.offset);
         let end = (self.place.offset + self.bytes).max(other.place.offset + other.bytes);
         Span { place: Place { offset: start, ..self.place }, bytes: end - start }
+    }
+
+    /// Whether a value comes next in its memory. Alignment leaves gaps.
+    pub fn is_before(self, value: Span) -> bool {
+        let end = (self.place.offset + self.bytes).next_multiple_of(Plan::ALIGNMENT);
+        value.place == Place { offset: end, ..self.place }
     }
 
     /// Whether two spans have a byte in common.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::sys::DataType;
+use enmasse_tensor::DType;
 
 /// An engine by its number among those of an operation graph, and its knobs. The numbers belong to a version of cuDNN. As text:
 /// `eng49_k2=5_k13=1`, and `eng49_k2=5_bf16` where the type of a gradient of weights was a choice.
@@ -14,7 +14,7 @@ pub struct Engine {
     /// Number and value of each knob.
     pub(super) knobs: Vec<(i32, i64)>,
     /// The type in which it writes the gradient of weights, if there was a choice.
-    pub(super) weights: Option<DataType>,
+    pub(super) weights: Option<DType>,
 }
 
 impl fmt::Display for Engine {
@@ -42,7 +42,7 @@ impl FromStr for Engine {
             match word.strip_prefix('k').and_then(|knob| knob.split_once('=')) {
                 Some((knob, value)) => engine.knobs.push((number(Some(knob))?, number(Some(value))?)),
                 None => {
-                    let types = [DataType::F32, DataType::F16, DataType::Bf16];
+                    let types = [DType::F32, DType::F16, DType::Bf16];
                     engine.weights = Some(types.into_iter().find(|known| known.name() == word).ok_or(())?);
                 }
             }
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn text_of_an_engine() {
-        let check = |text: &str, index: i64, knobs: &[(i32, i64)], weights: Option<DataType>| {
+        let check = |text: &str, index: i64, knobs: &[(i32, i64)], weights: Option<DType>| {
             let engine = Engine { index, knobs: knobs.to_vec(), weights };
             assert_eq!(text.parse(), Ok(engine.clone()));
             assert_eq!(engine.to_string(), text);
@@ -72,8 +72,8 @@ mod tests {
         check("eng0", 0, &[], None);
         check("eng49_k2=5_k13=1", 49, &[(2, 5), (13, 1)], None);
         check("eng41_k12=-1", 41, &[(12, -1)], None);
-        check("eng49_f32", 49, &[], Some(DataType::F32));
-        check("eng49_k2=5_bf16", 49, &[(2, 5)], Some(DataType::Bf16));
+        check("eng49_f32", 49, &[], Some(DType::F32));
+        check("eng49_k2=5_bf16", 49, &[(2, 5)], Some(DType::Bf16));
         for text in [
             "",
             "eng",

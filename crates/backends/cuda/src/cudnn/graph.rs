@@ -3,6 +3,8 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use enmasse_tensor::DType;
+
 use super::descriptor::Descriptor;
 use super::problem::{Direction, Problem};
 use super::sys::{Attribute as A, ConvolutionMode, DataType, Functions, Kind, PointwiseMode, RawHandle};
@@ -44,11 +46,11 @@ impl Parts<'_> {
     }
 
     /// A dense tensor of a shape whose last axis is the channels: cuDNN's second.
-    fn tensor(&mut self, id: i64, shape: [usize; 4], data_type: DataType) -> Result<usize, CudaError> {
+    fn tensor(&mut self, id: i64, shape: [usize; 4], dtype: DType) -> Result<usize, CudaError> {
         let [n, h, w, c] = shape.map(|size| size as i64);
         let tensor = self
             .create(Kind::Tensor)?
-            .set(A::TensorDataType, &[data_type])?
+            .set(A::TensorDataType, &[DataType::from(dtype)])?
             .set(A::TensorDimensions, &[n, c, h, w])?
             .set(A::TensorStrides, &[h * w * c, 1, w * c, c])?
             .set(A::TensorUniqueId, &[id])?
@@ -82,15 +84,15 @@ impl OperationGraph {
         functions: &Arc<Functions>,
         handle: Option<*mut c_void>,
         problem: &Problem,
-        weights: DataType,
+        weights: DType,
     ) -> Result<Self, CudaError> {
         let mut parts = Parts { functions, made: Vec::new() };
-        let activations = problem.arithmetic.data_type();
+        let activations = problem.arithmetic.activations();
         let window = &problem.conv.window;
         let pair = |sizes: [usize; 2]| sizes.map(|size| size as i64);
         let descriptor = parts
             .create(Kind::Convolution)?
-            .set(A::ConvolutionComputeType, &[DataType::F32])?
+            .set(A::ConvolutionComputeType, &[DataType::from(DType::F32)])?
             .set(A::ConvolutionMode, &[ConvolutionMode::CrossCorrelation])?
             .set(A::ConvolutionSpatialDimensions, &[2i64])?
             .set(A::ConvolutionPrePaddings, &pair(window.padding))?
@@ -117,12 +119,12 @@ impl OperationGraph {
             }
         };
         let adds_bias = problem.direction == (Direction::Forward { bias: true });
-        let sum = if adds_bias { parts.tensor(SUM, problem.y, DataType::F32)? } else { y };
+        let sum = if adds_bias { parts.tensor(SUM, problem.y, DType::F32)? } else { y };
         let held = if problem.direction == (Direction::BackwardData { accumulate: true }) { 1.0 } else { 0.0 };
         let mut operations =
             vec![parts.operation(kind, names, [descriptor, x, w, sum], &[(alpha, 1.0), (beta, held)])?];
         if adds_bias {
-            let channels = parts.tensor(BIAS, [1, 1, 1, problem.y[3]], DataType::F32)?;
+            let channels = parts.tensor(BIAS, [1, 1, 1, problem.y[3]], DType::F32)?;
             operations.push(add(&mut parts, sum, channels, y)?);
         }
         let operations: Vec<_> = operations.iter().map(|index| parts.made[*index].raw()).collect();
@@ -139,7 +141,7 @@ fn add(parts: &mut Parts<'_>, sum: usize, bias: usize, y: usize) -> Result<usize
     let descriptor = parts
         .create(Kind::Pointwise)?
         .set(A::PointwiseMode, &[PointwiseMode::Add])?
-        .set(A::PointwiseMathPrecision, &[DataType::F32])?;
+        .set(A::PointwiseMathPrecision, &[DataType::from(DType::F32)])?;
     let descriptor = parts.keep(descriptor)?;
     let names =
         [A::PointwiseOperationDescriptor, A::PointwiseOperationX, A::PointwiseOperationB, A::PointwiseOperationY];

@@ -21,8 +21,7 @@ use crate::libraries::{Libraries, Library, Version};
 pub use crate::operands::Operands;
 pub use engine::Engine;
 pub use plan::{ConvolutionPlan, Options};
-pub use problem::{Arithmetic, Direction, Problem};
-pub use sys::DataType;
+pub use problem::{Direction, Problem};
 
 use descriptor::Descriptor;
 use sys::{Attribute, Functions, Kind};

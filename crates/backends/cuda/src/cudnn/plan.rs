@@ -3,11 +3,14 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use enmasse_graph::Precision;
+use enmasse_tensor::DType;
+
 use super::descriptor::Descriptor;
 use super::engine::Engine;
 use super::graph::{BIAS, OperationGraph, W, X, Y};
-use super::problem::{Arithmetic, Direction, Problem};
-use super::sys::{Address, Attribute, DataType, Functions, HeuristicsMode, Kind, Knob, Note, RawHandle};
+use super::problem::{Direction, Problem};
+use super::sys::{Address, Attribute, Functions, HeuristicsMode, Kind, Knob, Note, RawDescriptor, RawHandle};
 use super::{Cudnn, Handle, Target};
 use crate::error::CudaError;
 use crate::libraries::Library;
@@ -39,7 +42,7 @@ pub struct ConvolutionPlan {
     _graph: Arc<OperationGraph>,
     problem: Problem,
     /// The type of the weights, or in which their gradient is written.
-    pub weights: DataType,
+    pub weights: DType,
     /// Bytes of workspace.
     pub workspace: u64,
     /// The engine. Its text makes it again: [`Cudnn::plan`].
@@ -77,11 +80,13 @@ impl Cudnn {
                 Err(error) => why = Some(error),
             }
         }
-        let why = why.map_or_else(String::new, |error| match error {
-            CudaError::Call { why, .. } | CudaError::Refused { why, .. } => why,
-            other => other.to_string(),
-        });
-        Err(CudaError::Refused { library: Library::Cudnn, operation: problem.to_string(), why })
+        Err(refused(
+            problem,
+            why.map_or_else(String::new, |error| match error {
+                CudaError::Call { why, .. } | CudaError::Refused { why, .. } => why,
+                other => other.to_string(),
+            }),
+        ))
     }
 
     /// The engine of that name, without asking which is best.
@@ -95,18 +100,17 @@ impl Cudnn {
         name: &str,
         options: &Options,
     ) -> Result<ConvolutionPlan, CudaError> {
-        let refused = |why: String| CudaError::Refused { library: Library::Cudnn, operation: problem.to_string(), why };
+        let refused = |why: String| refused(problem, why);
         let engine: Engine = name.parse().map_err(|()| refused(format!("{name:?} names no engine")))?;
-        let weights = engine.weights.unwrap_or(problem.arithmetic.data_type());
+        let weights = engine.weights.unwrap_or(problem.arithmetic.activations());
         if engine.weights.is_some() != (types_of_weights(problem).len() > 1) {
             return Err(refused(format!("{name:?} is an engine of another problem")));
         }
         let made = || {
-            let graph = self.graph(target, problem, weights)?;
-            let configuration = self.configuration(target, &graph, &engine)?;
+            let planning = Planning::new(&self.functions, target, problem, weights)?;
+            let configuration = planning.configuration(&engine)?;
             let (_, notes) = read(&configuration.descriptor)?;
-            let plan = self.finish(target, problem, weights, &graph, configuration, engine.clone())?;
-            Ok((notes, plan))
+            Ok((notes, planning.finish(configuration, engine.clone())?))
         };
         let (notes, plan) = made().map_err(|error: CudaError| refused(format!("{name}: {error}")))?;
         match permits(problem.arithmetic, options, &notes) {
@@ -118,23 +122,14 @@ impl Cudnn {
         }
     }
 
-    fn graph(
-        &self,
-        target: &Target<'_>,
-        problem: &Problem,
-        weights: DataType,
-    ) -> Result<Arc<OperationGraph>, CudaError> {
-        OperationGraph::new(&self.functions, target.handle(), problem, weights).map(Arc::new)
-    }
-
     fn plans_of_type(
         &self,
         target: &Target<'_>,
         problem: &Problem,
-        weights: DataType,
+        weights: DType,
         options: &Options,
     ) -> Result<Vec<ConvolutionPlan>, CudaError> {
-        let graph = self.graph(target, problem, weights)?;
+        let planning = Planning::new(&self.functions, target, problem, weights)?;
         let mut plans: Vec<ConvolutionPlan> = Vec::new();
         let mut why = None;
         let (mut other_arithmetic, mut too_large) = (0, 0);
@@ -143,25 +138,24 @@ impl Cudnn {
             if !plans.is_empty() {
                 break;
             }
-            let configurations = match self.configurations(target, &graph, mode) {
+            let configurations = match planning.configurations(mode) {
                 Ok(configurations) => configurations,
                 Err(error) => {
                     why.get_or_insert(error);
                     continue;
                 }
             };
-            for configuration in configurations {
+            for descriptor in configurations {
                 if plans.len() == options.candidates {
                     break;
                 }
-                let (mut engine, notes) = read(&configuration)?;
+                let (mut engine, notes) = read(&descriptor)?;
                 if !permits(problem.arithmetic, options, &notes) {
                     other_arithmetic += 1;
                     continue;
                 }
                 engine.weights = (types_of_weights(problem).len() > 1).then_some(weights);
-                let configuration = Configuration { descriptor: configuration, _parts: Vec::new() };
-                match self.finish(target, problem, weights, &graph, configuration, engine) {
+                match planning.finish(Configuration { descriptor, _parts: Vec::new() }, engine) {
                     Ok(plan) if plan.workspace <= options.workspace => plans.push(plan),
                     Ok(_) => too_large += 1,
                     Err(error) => {
@@ -178,47 +172,61 @@ impl Cudnn {
                     "{other_arithmetic} engines compute otherwise than asked, {too_large} need more than {limit} MiB"
                 ),
             };
-            let why = why.map_or_else(left_out, |error| error.to_string());
-            return Err(CudaError::Refused { library: Library::Cudnn, operation: problem.to_string(), why });
+            return Err(refused(problem, why.map_or_else(left_out, |error| error.to_string())));
         }
         Ok(plans)
     }
+}
+
+fn refused(problem: &Problem, why: String) -> CudaError {
+    CudaError::Refused { library: Library::Cudnn, operation: problem.to_string(), why }
+}
+
+/// A problem for a target, with weights of a type.
+struct Planning<'a> {
+    functions: &'a Arc<Functions>,
+    target: &'a Target<'a>,
+    problem: &'a Problem,
+    weights: DType,
+    graph: Arc<OperationGraph>,
+}
+
+impl<'a> Planning<'a> {
+    fn new(
+        functions: &'a Arc<Functions>,
+        target: &'a Target<'_>,
+        problem: &'a Problem,
+        weights: DType,
+    ) -> Result<Self, CudaError> {
+        let graph = Arc::new(OperationGraph::new(functions, target.handle(), problem, weights)?);
+        Ok(Planning { functions, target, problem, weights, graph })
+    }
 
     /// The configurations that cuDNN proposes, the best first.
-    fn configurations(
-        &self,
-        target: &Target<'_>,
-        graph: &OperationGraph,
-        mode: HeuristicsMode,
-    ) -> Result<Vec<Descriptor>, CudaError> {
-        let heuristics = Descriptor::new(&self.functions, Kind::EngineHeuristics)?
-            .set(Attribute::HeuristicsOperationGraph, &[graph.graph.raw()])?
+    fn configurations(&self, mode: HeuristicsMode) -> Result<Vec<Descriptor>, CudaError> {
+        let heuristics = Descriptor::new(self.functions, Kind::EngineHeuristics)?
+            .set(Attribute::HeuristicsOperationGraph, &[self.graph.graph.raw()])?
             .set(Attribute::HeuristicsMode, &[mode])?;
-        let heuristics = target.describe(heuristics, Attribute::HeuristicsDevice)?.finalize()?;
-        let count = heuristics.count::<super::sys::RawDescriptor>(Attribute::HeuristicsResults)?;
+        let heuristics = self.target.describe(heuristics, Attribute::HeuristicsDevice)?.finalize()?;
+        let count = heuristics.count::<RawDescriptor>(Attribute::HeuristicsResults)?;
         heuristics.descriptors(Attribute::HeuristicsResults, Kind::EngineConfiguration, count)
     }
 
     /// The configuration of an engine.
-    fn configuration(
-        &self,
-        target: &Target<'_>,
-        graph: &OperationGraph,
-        engine: &Engine,
-    ) -> Result<Configuration, CudaError> {
-        let descriptor = Descriptor::new(&self.functions, Kind::Engine)?
-            .set(Attribute::EngineOperationGraph, &[graph.graph.raw()])?
+    fn configuration(&self, engine: &Engine) -> Result<Configuration, CudaError> {
+        let descriptor = Descriptor::new(self.functions, Kind::Engine)?
+            .set(Attribute::EngineOperationGraph, &[self.graph.graph.raw()])?
             .set(Attribute::EngineIndex, &[engine.index])?;
-        let descriptor = target.describe(descriptor, Attribute::EngineDevice)?.finalize()?;
+        let descriptor = self.target.describe(descriptor, Attribute::EngineDevice)?.finalize()?;
         let choice = |(knob, value): &(i32, i64)| {
-            Descriptor::new(&self.functions, Kind::KnobChoice)?
+            Descriptor::new(self.functions, Kind::KnobChoice)?
                 .set(Attribute::KnobType, &[Knob(*knob)])?
                 .set(Attribute::KnobValue, &[*value])?
                 .finalize()
         };
         let mut parts = engine.knobs.iter().map(choice).collect::<Result<Vec<_>, CudaError>>()?;
         let raw: Vec<_> = parts.iter().map(Descriptor::raw).collect();
-        let mut configuration = Descriptor::new(&self.functions, Kind::EngineConfiguration)?
+        let mut configuration = Descriptor::new(self.functions, Kind::EngineConfiguration)?
             .set(Attribute::ConfigurationEngine, &[descriptor.raw()])?;
         if !raw.is_empty() {
             configuration = configuration.set(Attribute::ConfigurationKnobChoices, &raw)?;
@@ -227,20 +235,12 @@ impl Cudnn {
         Ok(Configuration { descriptor: configuration.finalize()?, _parts: parts })
     }
 
-    fn finish(
-        &self,
-        target: &Target<'_>,
-        problem: &Problem,
-        weights: DataType,
-        graph: &Arc<OperationGraph>,
-        configuration: Configuration,
-        engine: Engine,
-    ) -> Result<ConvolutionPlan, CudaError> {
-        let plan = Descriptor::new(&self.functions, Kind::ExecutionPlan)?
+    fn finish(&self, configuration: Configuration, engine: Engine) -> Result<ConvolutionPlan, CudaError> {
+        let plan = Descriptor::new(self.functions, Kind::ExecutionPlan)?
             .set(Attribute::PlanConfiguration, &[configuration.descriptor.raw()])?;
-        let plan = match target.handle() {
+        let plan = match self.target.handle() {
             Some(handle) => plan.set(Attribute::PlanHandle, &[RawHandle(handle)])?,
-            None => target.describe(plan, Attribute::PlanDevice)?,
+            None => self.target.describe(plan, Attribute::PlanDevice)?,
         };
         let plan = plan.finalize()?;
         let workspace = plan.one::<i64>(Attribute::PlanWorkspace)?;
@@ -248,9 +248,9 @@ impl Cudnn {
             functions: self.functions.clone(),
             plan,
             _configuration: configuration,
-            _graph: graph.clone(),
-            problem: *problem,
-            weights,
+            _graph: self.graph.clone(),
+            problem: *self.problem,
+            weights: self.weights,
             workspace: u64::try_from(workspace).unwrap_or(0),
             engine,
         })
@@ -314,13 +314,13 @@ impl Target<'_> {
 }
 
 /// The types in which the weights can be, the first choice first.
-fn types_of_weights(problem: &Problem) -> &'static [DataType] {
+fn types_of_weights(problem: &Problem) -> &'static [DType] {
     match (problem.direction, problem.arithmetic) {
-        (_, Arithmetic::F32 | Arithmetic::Tf32) => &[DataType::F32],
-        (Direction::BackwardWeights, Arithmetic::Bf16) => &[DataType::F32, DataType::Bf16],
-        (Direction::BackwardWeights, Arithmetic::F16) => &[DataType::F32, DataType::F16],
-        (_, Arithmetic::Bf16) => &[DataType::Bf16],
-        (_, Arithmetic::F16) => &[DataType::F16],
+        (_, Precision::F32 | Precision::Tf32) => &[DType::F32],
+        (Direction::BackwardWeights, Precision::Bf16) => &[DType::F32, DType::Bf16],
+        (Direction::BackwardWeights, Precision::F16) => &[DType::F32, DType::F16],
+        (_, Precision::Bf16) => &[DType::Bf16],
+        (_, Precision::F16) => &[DType::F16],
     }
 }
 
@@ -344,9 +344,9 @@ fn read(configuration: &Descriptor) -> Result<(Engine, Vec<Note>), CudaError> {
 
 /// Whether an engine's arithmetic is what was asked for. cuDNN says of f32's engines that use tensor cores that they do, and
 /// those round to tf32: f32 means f32.
-fn permits(arithmetic: Arithmetic, options: &Options, notes: &[Note]) -> bool {
+fn permits(arithmetic: Precision, options: &Options, notes: &[Note]) -> bool {
     let mut refused = vec![Note::DOWN_CONVERT_INPUTS, Note::REDUCED_PRECISION_REDUCTION];
-    if arithmetic == Arithmetic::F32 {
+    if arithmetic == Precision::F32 {
         refused.push(Note::TENSOR_CORE);
     }
     if options.deterministic {

@@ -2,43 +2,7 @@
 
 use std::fmt;
 
-use enmasse_graph::Conv2d;
-
-use super::sys::DataType;
-
-/// The element type of activations and weights, and how matmuls are computed. Sums are always f32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Arithmetic {
-    /// IEEE single precision throughout: no engine that uses tensor cores, which would round to tf32.
-    F32,
-    /// f32 in memory, matmuls of operands rounded to tf32 (10 bits of mantissa) on tensor cores.
-    Tf32,
-    /// bf16 in memory.
-    Bf16,
-    /// f16 in memory.
-    F16,
-}
-
-impl Arithmetic {
-    /// The type in memory.
-    pub const fn data_type(self) -> DataType {
-        match self {
-            Arithmetic::F32 | Arithmetic::Tf32 => DataType::F32,
-            Arithmetic::Bf16 => DataType::Bf16,
-            Arithmetic::F16 => DataType::F16,
-        }
-    }
-
-    /// The name in plans and settings.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Arithmetic::F32 => "f32",
-            Arithmetic::Tf32 => "tf32",
-            Arithmetic::Bf16 => "bf16",
-            Arithmetic::F16 => "f16",
-        }
-    }
-}
+use enmasse_graph::{Conv2d, Precision};
 
 /// Which of x, w and y follows from the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,8 +35,9 @@ pub struct Problem {
     pub y: [usize; 4],
     /// Window and groups.
     pub conv: Conv2d,
-    /// Element types.
-    pub arithmetic: Arithmetic,
+    /// The element type of activations and weights, and how products are computed: in [`Precision::F32`] by no engine that uses
+    /// tensor cores, which would round to tf32. Sums are always f32.
+    pub arithmetic: Precision,
 }
 
 impl fmt::Display for Problem {

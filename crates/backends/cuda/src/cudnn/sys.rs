@@ -2,6 +2,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
+use enmasse_tensor::DType;
+
 use crate::libraries::functions;
 
 functions! {
@@ -115,34 +117,22 @@ pub(super) enum Attribute {
     DeviceJson = 2702,
 }
 
-/// `cudnnDataType_t`: the types of activations and weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(i32)]
-pub enum DataType {
-    /// IEEE single precision.
-    F32 = 0,
-    /// IEEE half precision.
-    F16 = 2,
-    /// The 16-bit float with f32's range.
-    Bf16 = 9,
-}
+/// `cudnnDataType_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(super) struct DataType(c_int);
 
-impl DataType {
-    /// The name in plans.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DataType::F32 => "f32",
-            DataType::F16 => "f16",
-            DataType::Bf16 => "bf16",
-        }
-    }
-
-    /// Bytes of an element.
-    pub const fn size(self) -> usize {
-        match self {
-            DataType::F32 => 4,
-            DataType::F16 | DataType::Bf16 => 2,
-        }
+impl From<DType> for DataType {
+    fn from(dtype: DType) -> Self {
+        DataType(match dtype {
+            DType::F32 => 0,
+            DType::F64 => 1,
+            DType::F16 => 2,
+            DType::I32 => 4,
+            DType::U8 => 6,
+            DType::Bf16 => 9,
+            DType::I64 => 10,
+        })
     }
 }
 

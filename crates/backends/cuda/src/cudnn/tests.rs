@@ -1,8 +1,8 @@
 //! Convolutions through the emulated cuDNN against the reference's loops, and what is refused.
 
-use enmasse_graph::{Conv2d, FilterOrder, Window};
+use enmasse_graph::{Conv2d, FilterOrder, Precision, Window};
 use enmasse_reference::kernels::conv2d::{self, Shapes};
-use enmasse_tensor::{Bf16, RandomStream};
+use enmasse_tensor::{Bf16, DType, RandomStream};
 
 use super::*;
 use crate::driver::{Buffer, Graph};
@@ -33,9 +33,9 @@ impl Gpu {
     /// The operand that the plan computes, when the others have these values.
     fn run(&self, plan: &ConvolutionPlan, [x, w, y, bias]: [&[f64]; 4]) -> Vec<f64> {
         let problem = plan.problem();
-        let activations = problem.arithmetic.data_type();
+        let activations = problem.arithmetic.activations();
         let [x, w, y] = [encode(x, activations), encode(w, plan.weights), encode(y, activations)];
-        let [x, w, y, bias] = [&x, &w, &y, &encode(bias, DataType::F32)].map(|bytes| self.emulated.buffer(bytes));
+        let [x, w, y, bias] = [&x, &w, &y, &encode(bias, DType::F32)].map(|bytes| self.emulated.buffer(bytes));
         let workspace = Buffer::new(&self.emulated.context, "workspace", plan.workspace.max(1) as usize).unwrap();
         let operands = Operands {
             x: x.address(),
@@ -46,23 +46,24 @@ impl Gpu {
         };
         // SAFETY: the buffers are as large as the problem's shapes, and are read below, after the stream's work.
         unsafe { plan.execute(&self.handle, &operands) }.unwrap();
-        let (result, shape, data_type) = match problem.direction {
+        let (result, shape, dtype) = match problem.direction {
             Direction::Forward { .. } => (y, problem.y, activations),
             Direction::BackwardData { .. } => (x, problem.x, activations),
             Direction::BackwardWeights => (w, problem.w, plan.weights),
         };
-        let mut bytes = vec![0; shape.iter().product::<usize>() * data_type.size()];
+        let mut bytes = vec![0; shape.iter().product::<usize>() * dtype.size()];
         result.read(&self.emulated.stream, 0, &mut bytes).unwrap();
-        decode(&bytes, data_type)
+        decode(&bytes, dtype)
     }
 }
 
 /// The bytes of values in a type. Those of f16 are multiples of 1/64 below 8, which it represents.
-fn encode(values: &[f64], data_type: DataType) -> Vec<u8> {
-    let bytes = values.iter().map(|&value| match data_type {
-        DataType::F32 => (value as f32).to_ne_bytes().to_vec(),
-        DataType::Bf16 => Bf16::from_f32(value as f32).to_bits().to_ne_bytes().to_vec(),
-        DataType::F16 => f16_bits(value).to_ne_bytes().to_vec(),
+fn encode(values: &[f64], dtype: DType) -> Vec<u8> {
+    let bytes = values.iter().map(|&value| match dtype {
+        DType::F32 => (value as f32).to_ne_bytes().to_vec(),
+        DType::Bf16 => Bf16::from_f32(value as f32).to_bits().to_ne_bytes().to_vec(),
+        DType::F16 => f16_bits(value).to_ne_bytes().to_vec(),
+        other => panic!("no activations are {other}"),
     });
     bytes.flatten().collect()
 }
@@ -73,15 +74,15 @@ fn f16_bits(value: f64) -> u16 {
     if value == 0.0 { sign } else { sign | ((bits >> 13) as u16 & 0x3fff | ((bits >> 16) as u16 & 0x4000)) }
 }
 
-fn decode(bytes: &[u8], data_type: DataType) -> Vec<f64> {
+fn decode(bytes: &[u8], dtype: DType) -> Vec<f64> {
     let halves = bytes.chunks_exact(2).map(|pair| u16::from_ne_bytes([pair[0], pair[1]]));
-    match data_type {
-        DataType::F32 => {
+    match dtype {
+        DType::F32 => {
             let words = bytes.chunks_exact(4).map(|word| f32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
             words.map(f64::from).collect()
         }
-        DataType::Bf16 => halves.map(|bits| f64::from(Bf16::from_bits(bits).to_f32())).collect(),
-        DataType::F16 => halves
+        DType::Bf16 => halves.map(|bits| f64::from(Bf16::from_bits(bits).to_f32())).collect(),
+        DType::F16 => halves
             .map(|bits| {
                 let (exponent, mantissa) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
                 let size = if exponent == 0 {
@@ -92,15 +93,17 @@ fn decode(bytes: &[u8], data_type: DataType) -> Vec<f64> {
                 if bits & 0x8000 == 0 { size } else { -size }
             })
             .collect(),
+        other => panic!("no activations are {other}"),
     }
 }
 
 /// The error of one rounding, relative to the value.
-fn unit(data_type: DataType) -> f64 {
-    match data_type {
-        DataType::F32 => 2f64.powi(-24),
-        DataType::F16 => 2f64.powi(-11),
-        DataType::Bf16 => 2f64.powi(-8),
+fn unit(dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => 2f64.powi(-24),
+        DType::F16 => 2f64.powi(-11),
+        DType::Bf16 => 2f64.powi(-8),
+        other => panic!("no activations are {other}"),
     }
 }
 
@@ -110,7 +113,7 @@ fn values(key: u64, shape: [usize; 4]) -> Vec<f64> {
     (0..shape.iter().product()).map(|_| (stream.uniform(-128.0, 128.0) as i64 / 2) as f64 / 32.0).collect()
 }
 
-fn problem(x: [usize; 4], outputs: usize, groups: usize, window: Window, arithmetic: Arithmetic) -> Problem {
+fn problem(x: [usize; 4], outputs: usize, groups: usize, window: Window, arithmetic: Precision) -> Problem {
     let [height, width] = [0, 1].map(|axis| window.output(axis, x[1 + axis]).unwrap());
     Problem {
         direction: Direction::Forward { bias: false },
@@ -122,7 +125,7 @@ fn problem(x: [usize; 4], outputs: usize, groups: usize, window: Window, arithme
     }
 }
 
-const ARITHMETICS: [Arithmetic; 4] = [Arithmetic::F32, Arithmetic::Tf32, Arithmetic::Bf16, Arithmetic::F16];
+const ARITHMETICS: [Precision; 4] = [Precision::F32, Precision::Tf32, Precision::Bf16, Precision::F16];
 const DIRECTIONS: [Direction; 5] = [
     Direction::Forward { bias: false },
     Direction::Forward { bias: true },
@@ -177,7 +180,7 @@ fn convolutions_equal_the_reference() {
                     let found = gpu.run(plan, [&x, &w, &y, &bias]);
                     let unit = match direction {
                         Direction::BackwardWeights => unit(plan.weights),
-                        _ => unit(problem.arithmetic.data_type()),
+                        _ => unit(problem.arithmetic.activations()),
                     };
                     assert_eq!(found.len(), expected.len());
                     for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
@@ -196,8 +199,8 @@ fn convolutions_equal_the_reference() {
             }
         }
     }
-    let written = |data_type| (Direction::BackwardWeights, Arithmetic::Bf16, data_type);
-    assert!(types_of_weights.contains(&written(DataType::F32)) && types_of_weights.contains(&written(DataType::Bf16)));
+    let written = |dtype| (Direction::BackwardWeights, Precision::Bf16, dtype);
+    assert!(types_of_weights.contains(&written(DType::F32)) && types_of_weights.contains(&written(DType::Bf16)));
 }
 
 #[test]
@@ -215,8 +218,8 @@ fn f32_does_not_round_to_tf32() {
             assert_eq!(found == exact, is_exact || !engine.starts_with("eng1"), "{engine}: {found}");
         }
     };
-    check(Arithmetic::F32, true);
-    check(Arithmetic::Tf32, false);
+    check(Precision::F32, true);
+    check(Precision::Tf32, false);
 }
 
 #[test]
@@ -228,19 +231,19 @@ fn options_choose_engines() {
         let names: Vec<String> = plans.iter().map(ConvolutionPlan::name).collect();
         assert_eq!(names, expected, "{arithmetic:?}, {options:?}");
     };
-    check(Arithmetic::Bf16, ANY, &["eng1_k2=1", "eng2", "eng0"]);
-    check(Arithmetic::Tf32, ANY, &["eng1_k2=1", "eng2", "eng0"]);
-    check(Arithmetic::F32, ANY, &["eng2", "eng0"]);
-    check(Arithmetic::F16, Options { deterministic: true, ..ANY }, &["eng1_k2=1", "eng0"]);
-    check(Arithmetic::F16, Options { workspace: 1023, ..ANY }, &["eng2", "eng0"]);
-    check(Arithmetic::F16, Options { workspace: 1024, candidates: 1, ..ANY }, &["eng1_k2=1"]);
+    check(Precision::Bf16, ANY, &["eng1_k2=1", "eng2", "eng0"]);
+    check(Precision::Tf32, ANY, &["eng1_k2=1", "eng2", "eng0"]);
+    check(Precision::F32, ANY, &["eng2", "eng0"]);
+    check(Precision::F16, Options { deterministic: true, ..ANY }, &["eng1_k2=1", "eng0"]);
+    check(Precision::F16, Options { workspace: 1023, ..ANY }, &["eng2", "eng0"]);
+    check(Precision::F16, Options { workspace: 1024, candidates: 1, ..ANY }, &["eng1_k2=1"]);
 }
 
 #[test]
 fn what_is_refused_is_one_line() {
     let Some(gpu) = Gpu::open() else { return };
     let (x, outputs, groups, window) = shapes()[1];
-    let problem = problem(x, outputs, groups, window, Arithmetic::F32);
+    let problem = problem(x, outputs, groups, window, Precision::F32);
     let target = Target::Handle(&gpu.handle);
     let refused = |problem: &Problem, options: &Options, why: &str| {
         let error = gpu.plans(problem, options).unwrap_err().to_string();
@@ -253,13 +256,13 @@ fn what_is_refused_is_one_line() {
         "CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH; axis 1 of the output has 6 pixels; ConvolutionForward",
     );
     let grouped = shapes()[3];
-    let grouped = self::problem(grouped.0, grouped.1, grouped.2, grouped.3, Arithmetic::Bf16);
+    let grouped = self::problem(grouped.0, grouped.1, grouped.2, grouped.3, Precision::Bf16);
     let weights = Problem { direction: Direction::BackwardWeights, ..grouped };
     let small = Options { deterministic: true, workspace: 0, ..ANY };
     assert_eq!(gpu.plans(&weights, &small).unwrap()[0].name(), "eng0_bf16");
     let large = Problem {
         direction: Direction::Forward { bias: true },
-        ..self::problem([1, 9, 9, 8], 8, 1, self::window([8; 2], [1; 2], [0; 2], [1; 2]), Arithmetic::F32)
+        ..self::problem([1, 9, 9, 8], 8, 1, self::window([8; 2], [1; 2], [0; 2], [1; 2]), Precision::F32)
     };
     let error = gpu.plans(&large, &ANY).unwrap_err().to_string();
     assert!(
@@ -287,7 +290,7 @@ fn what_is_refused_is_one_line() {
 fn a_described_gpu_has_plans_that_do_not_run() {
     let Some(gpu) = Gpu::open() else { return };
     let (x, outputs, groups, window) = shapes()[1];
-    let problem = problem(x, outputs, groups, window, Arithmetic::Bf16);
+    let problem = problem(x, outputs, groups, window, Precision::Bf16);
     let device = gpu.cudnn.device(r#"{"deviceVer": 900}"#).unwrap();
     let plans = gpu.cudnn.plans(&Target::Device(&device), &problem, &ANY).unwrap();
     assert_eq!(plans[0].name(), "eng1_k2=1");
@@ -322,16 +325,16 @@ fn versions() {
 fn a_captured_convolution_runs_at_each_launch() {
     let Some(gpu) = Gpu::open() else { return };
     let direction = Direction::BackwardData { accumulate: true };
-    let problem = problem([1, 1, 1, 1], 1, 1, window([1; 2], [1; 2], [0; 2], [1; 2]), Arithmetic::F32);
+    let problem = problem([1, 1, 1, 1], 1, 1, window([1; 2], [1; 2], [0; 2], [1; 2]), Precision::F32);
     let plan = &gpu.plans(&Problem { direction, ..problem }, &ANY).unwrap()[0];
-    let [x, w, y] = [1.0, 2.0, 3.0].map(|value| gpu.emulated.buffer(&encode(&[value], DataType::F32)));
+    let [x, w, y] = [1.0, 2.0, 3.0].map(|value| gpu.emulated.buffer(&encode(&[value], DType::F32)));
     let operands = Operands { x: x.address(), w: w.address(), y: y.address(), bias: 0, workspace: 0 };
     // SAFETY: the buffers are as large as the problem's shapes, and live longer than the graph.
     let graph = Graph::capture(&gpu.emulated.stream, |_| unsafe { plan.execute(&gpu.handle, &operands) }).unwrap();
     for expected in [1.0, 7.0, 13.0] {
         let mut bytes = [0; 4];
         x.read(&gpu.emulated.stream, 0, &mut bytes).unwrap();
-        assert_eq!(decode(&bytes, DataType::F32), [expected]);
+        assert_eq!(decode(&bytes, DType::F32), [expected]);
         graph.launch(&gpu.emulated.stream).unwrap();
     }
 }

@@ -3,7 +3,6 @@
 //! Weight, bias, statistics and sums have one f32 for each channel. Activations have the size that each function takes.
 
 use enmasse_graph::Activation;
-use enmasse_tensor::DType;
 
 use crate::kernels::rows::{Reduction, Rows};
 use crate::kernels::{blocks, elementwise, kernel, named};
@@ -92,32 +91,29 @@ pub(crate) struct Gradient {
     pub gate: Option<(Activation, Gate)>,
 }
 
-impl Gradient {
-    fn named(&self, name: &str, dtype: DType) -> String {
-        match self.gate {
-            None => named(name, dtype),
-            Some((_, Gate::Stored(_))) => named(&format!("{name}_stored"), dtype),
-            Some((_, Gate::Recomputed { .. })) => named(&format!("{name}_recomputed"), dtype),
-        }
-    }
-
-    fn ceiling(&self) -> Argument {
-        F32(ceiling(self.gate.map(|(activation, _)| activation)))
-    }
-
+/// What the gate is for a kernel.
+struct GateArguments {
+    /// Of the kernel's name.
+    suffix: &'static str,
+    ceiling: Argument,
     /// The stored result.
-    fn stored(&self) -> Argument {
-        match self.gate {
-            Some((_, Gate::Stored(y))) => Read(y),
-            None | Some((_, Gate::Recomputed { .. })) => Null,
-        }
-    }
-
+    stored: Argument,
     /// Weight and bias of the forward.
-    fn recomputed(&self) -> Option<[Argument; 2]> {
+    recomputed: Option<[Argument; 2]>,
+}
+
+impl Gradient {
+    fn gate(&self) -> GateArguments {
+        let ceiling = F32(ceiling(self.gate.map(|(activation, _)| activation)));
         match self.gate {
-            Some((_, Gate::Recomputed { weight, bias })) => Some([weight, bias].map(Read)),
-            None | Some((_, Gate::Stored(_))) => None,
+            None => GateArguments { suffix: "", ceiling, stored: Null, recomputed: None },
+            Some((_, Gate::Stored(y))) => {
+                GateArguments { suffix: "_stored", ceiling, stored: Read(y), recomputed: None }
+            }
+            Some((_, Gate::Recomputed { weight, bias })) => {
+                let recomputed = Some([weight, bias].map(Read));
+                GateArguments { suffix: "_recomputed", ceiling, stored: Null, recomputed }
+            }
         }
     }
 }
@@ -126,15 +122,13 @@ impl Gradient {
 /// pass.
 pub(crate) fn reduce(size: Rows, gradient: &Gradient, dbias: Span, dweight: Span) -> Vec<Kernel> {
     let Gradient { dy, x, by, .. } = *gradient;
-    let gate = match gradient.recomputed() {
-        Some([weight, bias]) => [Read(by.variance), weight, bias],
-        None => [Null; 3],
-    };
-    let names = [&gradient.named("batch_norm_reduce", size.dtype), "batch_norm_reduce_combine"];
-    let operands = [&[dy, x, by.mean].map(Read)[..], &[gradient.stored()], &gate].concat();
+    let GateArguments { suffix, ceiling, stored, recomputed } = gradient.gate();
+    let recomputed = recomputed.map_or([Null; 3], |[weight, bias]| [Read(by.variance), weight, bias]);
+    let names = [&named(&format!("batch_norm_reduce{suffix}"), size.dtype), "batch_norm_reduce_combine"];
+    let operands = [&[dy, x, by.mean].map(Read)[..], &[stored], &recomputed].concat();
     let epsilon = F32(by.epsilon);
     let results = [Read(by.variance), Write(dbias), Write(dweight), epsilon];
-    Reduction::new(size).kernels(names, &operands, &[epsilon, gradient.ceiling()], &results, 2)
+    Reduction::new(size).kernels(names, &operands, &[epsilon, ceiling], &results, 2)
 }
 
 /// Sums of [`reduce`] over the pixels of the statistics.
@@ -157,15 +151,16 @@ pub(crate) fn backward(
     dresidual: Option<Span>,
 ) -> Kernel {
     let Gradient { dy, x, by, .. } = *gradient;
-    let x_read = if sums.is_some() || gradient.recomputed().is_some() { Read(x) } else { Null };
+    let GateArguments { suffix, ceiling, stored, recomputed } = gradient.gate();
+    let x_read = if sums.is_some() || recomputed.is_some() { Read(x) } else { Null };
     let reads = [Read(dy), x_read, Read(by.mean), Read(by.variance), Read(weight)];
     let sums_read = [sums.map(|sums| sums.dbias), sums.map(|sums| sums.dweight)].map(Argument::optional);
-    let gate = [gradient.stored(), gradient.recomputed().map_or(Null, |[_, bias]| bias)];
+    let gate = [stored, recomputed.map_or(Null, |[_, bias]| bias)];
     let writes = [Write(dx), dresidual.map_or(Null, Write)];
     let share = sums.map_or(0.0, |sums| 1.0 / sums.count as f32);
-    let numbers = [F32(by.epsilon), gradient.ceiling(), F32(share)];
+    let numbers = [F32(by.epsilon), ceiling, F32(share)];
     let arguments = [&reads[..], &sums_read, &gate, &writes, &size.arguments(), &numbers].concat();
-    kernel(gradient.named("batch_norm_backward", size.dtype), size.pass(), arguments)
+    kernel(named(&format!("batch_norm_backward{suffix}"), size.dtype), size.pass(), arguments)
 }
 
 /// The share that follows from statistics of all shards.

@@ -1,7 +1,7 @@
 //! Batch norm against the reference, over odd sizes, with every gate, residual and kind of statistics.
 
 use enmasse_reference::kernels::batch_norm as reference;
-use enmasse_tensor::{Bf16, F16};
+use enmasse_tensor::{Bf16, DType, F16};
 
 use super::*;
 use crate::test_support::{Bench, Element, ROWS, assert_rounded, noise, wide};

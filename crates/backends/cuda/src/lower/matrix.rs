@@ -9,7 +9,7 @@ use super::operand::{Operands, unsupported};
 use super::{rounded, scratch};
 use crate::CudaError;
 use crate::cublas_lt::{Matmul, MatmulProblem};
-use crate::cudnn::{Arithmetic, ConvolutionPlan, DataType, Direction, Problem};
+use crate::cudnn::{ConvolutionPlan, Direction, Problem};
 use crate::engines::{Engines, Matmuls};
 use crate::gpu::Gpu;
 use crate::kernels::rows::Rows;
@@ -97,10 +97,10 @@ fn convolution_problem(plan: &Plan, node: &Node, direction: Direction) -> Result
         <[usize; 4]>::try_from(&shape[..]).map_err(|_| unsupported())
     };
     let arithmetic = match x.map(|&id| plan.value(id).dtype) {
-        Some(DType::F32) if plan.precision == Precision::Tf32 => Arithmetic::Tf32,
-        Some(DType::F32) => Arithmetic::F32,
-        Some(DType::Bf16) => Arithmetic::Bf16,
-        Some(DType::F16) => Arithmetic::F16,
+        Some(DType::F32) if plan.precision == Precision::Tf32 => Precision::Tf32,
+        Some(DType::F32) => Precision::F32,
+        Some(DType::Bf16) => Precision::Bf16,
+        Some(DType::F16) => Precision::F16,
         _ => return Err(unsupported()),
     };
     match node.op {
@@ -152,7 +152,7 @@ impl Operands<'_> {
 
     fn backward_weights(&self, engine: &ConvolutionPlan) -> Result<Vec<Call>, CudaError> {
         let (x, dy, dw) = (self.input(0)?, self.input(1)?, self.output(0)?);
-        if engine.weights == DataType::F32 {
+        if engine.weights == DType::F32 {
             return Ok(vec![call(engine, [x, dw, dy], None, 0)]);
         }
         let narrow = scratch(0, dw.bytes / 2);

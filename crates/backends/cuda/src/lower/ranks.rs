@@ -196,9 +196,7 @@ impl Ranks<'_> {
 fn adjacent(values: Vec<Span>) -> Vec<Span> {
     let mut ranges: Vec<Span> = Vec::new();
     for value in values {
-        let end = |range: &Span| range.place.offset + range.bytes.next_multiple_of(Plan::ALIGNMENT);
-        let follows = |last: &&mut Span| last.place.memory == value.place.memory && end(last) == value.place.offset;
-        match ranges.last_mut().filter(follows) {
+        match ranges.last_mut().filter(|last| last.is_before(value)) {
             Some(last) => *last = last.hull(value),
             None => ranges.push(value),
         }

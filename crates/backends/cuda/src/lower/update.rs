@@ -97,20 +97,13 @@ impl Operands<'_> {
         let mut joined: Vec<(Span, Span)> = Vec::new();
         for (value, moved) in pairs.collect::<Result<Vec<_>, CudaError>>()? {
             match joined.last_mut() {
-                // Alignment leaves gaps, which are zero on both sides and stay so.
-                Some((values, averages)) if follows(*values, value) && follows(*averages, moved) => {
-                    values.bytes = value.place.offset + value.bytes - values.place.offset;
-                    averages.bytes = moved.place.offset + moved.bytes - averages.place.offset;
+                // Gaps are zero on both sides and stay so.
+                Some((values, averages)) if values.is_before(value) && averages.is_before(moved) => {
+                    (*values, *averages) = (values.hull(value), averages.hull(moved));
                 }
                 _ => joined.push((value, moved)),
             }
         }
         Ok(joined.into_iter().map(|(values, averages)| average::average(decay, values, averages, scaling)).collect())
     }
-}
-
-/// Whether a value is the next one after a range in its arena.
-fn follows(range: Span, value: Span) -> bool {
-    let end = (range.place.offset + range.bytes).next_multiple_of(enmasse_graph::Plan::ALIGNMENT);
-    value.place == Place { offset: end, ..range.place }
 }

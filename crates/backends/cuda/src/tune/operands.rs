@@ -23,7 +23,7 @@ pub(super) struct Operands {
 /// Bytes of x, w, y, bias and workspace.
 fn sizes(plan: &ConvolutionPlan) -> [usize; 5] {
     let Problem { x, w, y, arithmetic, .. } = plan.problem();
-    let bytes = |shape: &[usize; 4]| shape.iter().product::<usize>() * arithmetic.data_type().size();
+    let bytes = |shape: &[usize; 4]| shape.iter().product::<usize>() * arithmetic.activations().size();
     // Gradients of weights may be f32 although activations are narrower.
     let weights = w.iter().product::<usize>() * plan.weights.size();
     [bytes(x), weights, bytes(y), y[3] * size_of::<f32>(), usize::try_from(plan.workspace).unwrap_or(usize::MAX)]

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 
 use enmasse_cuda::CudaError;
 use enmasse_cuda::cublas_lt::CublasLt;
-use enmasse_cuda::cudnn::{Arithmetic, Cudnn, Direction, Options, Problem, Target};
+use enmasse_cuda::cudnn::{Cudnn, Direction, Options, Problem, Target};
 use enmasse_cuda::libraries::Libraries;
+use enmasse_graph::Precision;
 
 mod zoo;
 
@@ -19,7 +20,7 @@ fn cudnn() -> Option<Cudnn> {
 
 /// Whether its engines are compiled at run time, each for some seconds. The table in `docs/cudnn-plans.md` has them.
 fn compiled(problem: &Problem) -> bool {
-    let is_short = matches!(problem.arithmetic, Arithmetic::Bf16 | Arithmetic::F16);
+    let is_short = matches!(problem.arithmetic, Precision::Bf16 | Precision::F16);
     is_short && problem.direction == (Direction::Forward { bias: true })
 }
 
@@ -37,7 +38,7 @@ fn alone(problem: &Problem) -> Problem {
 fn cudnn_takes_every_convolution_of_the_zoo() {
     let Some(cudnn) = cudnn() else { return };
     let models = enmasse_models::models().iter();
-    let all = models.flat_map(|model| zoo::convolutions(model, Arithmetic::F32));
+    let all = models.flat_map(|model| zoo::convolutions(model, Precision::F32));
     let distinct: BTreeMap<String, Problem> = all.map(|problem| (problem.to_string(), problem)).collect();
     // Each GPU and precision has other ones, so that all have their turn.
     let step = if test_support::time() { 10 } else { 40 };
@@ -52,7 +53,7 @@ fn cudnn_takes_every_convolution_of_the_zoo() {
                 let plans = match plans.or_else(|_| cudnn.plans(&target, &alone(&asked), &zoo::OPTIONS)) {
                     Ok(plans) => plans,
                     // Compute capability 7.5 has no bf16.
-                    Err(CudaError::Refused { .. }) if name == "T4" && arithmetic == Arithmetic::Bf16 => continue,
+                    Err(CudaError::Refused { .. }) if name == "T4" && arithmetic == Precision::Bf16 => continue,
                     Err(error) => panic!("{name}: {error}"),
                 };
                 let problem = *plans[0].problem();
@@ -77,7 +78,7 @@ fn options_leave_engines_out() {
     let device = cudnn.device(&json).unwrap();
     let target = Target::Device(&device);
     let model = enmasse_models::find("resnet18").unwrap();
-    let names = |direction: &dyn Fn(&Problem) -> bool, arithmetic: Arithmetic, options: Options| -> Vec<String> {
+    let names = |direction: &dyn Fn(&Problem) -> bool, arithmetic: Precision, options: Options| -> Vec<String> {
         let problem = zoo::convolutions(&model, arithmetic).into_iter().find(|problem| direction(problem)).unwrap();
         let plans = cudnn.plans(&target, &problem, &options).unwrap();
         plans.iter().map(|plan| plan.name()).collect()
@@ -86,23 +87,23 @@ fn options_leave_engines_out() {
     let weights = |problem: &Problem| problem.direction == Direction::BackwardWeights;
     let count = |arithmetic, options| names(&weights, arithmetic, options).len();
     // Tensor cores round to tf32.
-    assert!(count(Arithmetic::F32, all) < count(Arithmetic::Tf32, all));
-    let tf32 = names(&weights, Arithmetic::Tf32, all);
-    let deterministic = names(&weights, Arithmetic::Tf32, Options { deterministic: true, ..all });
+    assert!(count(Precision::F32, all) < count(Precision::Tf32, all));
+    let tf32 = names(&weights, Precision::Tf32, all);
+    let deterministic = names(&weights, Precision::Tf32, Options { deterministic: true, ..all });
     assert!(deterministic.len() < tf32.len() && deterministic.iter().all(|name| tf32.contains(name)));
     // They hold for an engine that is named, too.
-    let problem = zoo::convolutions(&model, Arithmetic::Tf32).into_iter().find(|problem| weights(problem)).unwrap();
+    let problem = zoo::convolutions(&model, Precision::Tf32).into_iter().find(|problem| weights(problem)).unwrap();
     for name in &tf32 {
         let plan = cudnn.plan(&target, &problem, name, &Options { deterministic: true, ..all });
         let why = plan.err().map(|error| error.to_string()).unwrap_or_default();
         let is_refused = why.ends_with(": it computes otherwise than asked");
         assert!(is_refused != deterministic.contains(name) && (is_refused || why.is_empty()), "{name}: {why}");
     }
-    assert!(count(Arithmetic::Tf32, Options { workspace: 1 << 10, ..all }) < tf32.len());
-    assert_eq!(names(&weights, Arithmetic::Tf32, Options { candidates: 3, ..all }), tf32[..3]);
+    assert!(count(Precision::Tf32, Options { workspace: 1 << 10, ..all }) < tf32.len());
+    assert_eq!(names(&weights, Precision::Tf32, Options { candidates: 3, ..all }), tf32[..3]);
     let forward = |problem: &Problem| problem.w[1] == 3 && problem.direction == (Direction::Forward { bias: false });
-    let exact = names(&forward, Arithmetic::F32, Options { exact: true, ..all });
-    assert!(exact.len() < names(&forward, Arithmetic::F32, all).len());
+    let exact = names(&forward, Precision::F32, Options { exact: true, ..all });
+    assert!(exact.len() < names(&forward, Precision::F32, all).len());
 }
 
 #[test]
@@ -118,7 +119,7 @@ fn errors_have_cudnns_words() {
     );
     let device = cudnn.device(&json).unwrap();
     let model = enmasse_models::find("lenet").unwrap();
-    let problem = zoo::convolutions(&model, Arithmetic::F32)[0];
+    let problem = zoo::convolutions(&model, Precision::F32)[0];
     let wrong = Problem { y: [problem.y[0], problem.y[1] + 1, problem.y[2], problem.y[3]], ..problem };
     let target = Target::Device(&device);
     let error = cudnn.plans(&target, &wrong, &zoo::OPTIONS).unwrap_err().to_string();

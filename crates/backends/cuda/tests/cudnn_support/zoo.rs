@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use enmasse_cuda::cudnn::{Arithmetic, Direction, Options, Problem};
-use enmasse_graph::{CompileOptions, FilterOrder, Op, Target, ValueId};
+use enmasse_cuda::cudnn::{Direction, Options, Problem};
+use enmasse_graph::{CompileOptions, FilterOrder, Op, Precision, Target, ValueId};
 use enmasse_models::Model;
 use serde_json::{Map, Value};
 
@@ -14,7 +14,7 @@ pub const BATCH: usize = 128;
 pub const OPTIONS: Options = Options { deterministic: true, exact: false, workspace: 4 << 30, candidates: 1 };
 
 /// All precisions of a step.
-pub const ARITHMETICS: [Arithmetic; 4] = [Arithmetic::F32, Arithmetic::Tf32, Arithmetic::Bf16, Arithmetic::F16];
+pub const ARITHMETICS: [Precision; 4] = [Precision::F32, Precision::Tf32, Precision::Bf16, Precision::F16];
 
 /// Every GPU, by name, as cuDNN wants it described.
 pub fn gpus() -> Vec<(String, String)> {
@@ -29,7 +29,7 @@ pub fn gpus() -> Vec<(String, String)> {
 }
 
 /// The convolutions of a model's training step, each distinct one once.
-pub fn convolutions(model: &Model, arithmetic: Arithmetic) -> Vec<Problem> {
+pub fn convolutions(model: &Model, arithmetic: Precision) -> Vec<Problem> {
     let target = Target { filters: FilterOrder::Ohwi, ..Target::default() };
     let options = CompileOptions::new(model.name(), BATCH, model.size(), 1000);
     let plans = target.compile(&|x| model.forward(x, 1000), &options).expect("a plan");
