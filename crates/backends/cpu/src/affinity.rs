@@ -39,11 +39,6 @@ impl Cores {
         Some(Cores(chosen)).filter(|chosen| chosen.count() > 0)
     }
 
-    /// Only the core at `index`.
-    pub(crate) fn single(&self, index: usize) -> Option<Cores> {
-        self.part(index, 1)
-    }
-
     /// Their numbers, ascending.
     pub fn numbers(&self) -> impl Iterator<Item = usize> {
         (0..CpuSet::MAX_CPU).filter(|&core| self.0.is_set(core))
@@ -120,7 +115,7 @@ mod tests {
     fn a_thread_gets_its_previous_cores_back() {
         let before = Cores::available().unwrap();
         for index in 0..before.count() {
-            let core = before.single(index).unwrap();
+            let core = before.part(index, 1).unwrap();
             let pinned = Pinned::to(Some(core)).unwrap();
             assert_eq!(Cores::available(), Some(core));
             // A thread that is started in the meantime stays there, which is why pinning ends with the work.

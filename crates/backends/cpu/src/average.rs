@@ -1,5 +1,6 @@
 //! Moving averages of weights and running statistics, with the same bits at every instruction-set level.
 
+use crate::inlined::inlined;
 use crate::isa::Simd;
 use crate::region::Region;
 use crate::sweep::{self, Pass, Piece};
@@ -15,11 +16,9 @@ struct Move<const COPY: bool> {
 impl<const COPY: bool> Pass for Move<COPY> {
     const BF16: bool = false;
 
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
-        let n = S::LANES;
-        // SAFETY: the caller's promise.
-        unsafe {
+    inlined! {
+        unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
+            let n = S::LANES;
             let mut moved = S::load(self.values.at(index, n));
             if !COPY {
                 let average = S::load(self.averages.at(index, n));

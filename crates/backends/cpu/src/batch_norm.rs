@@ -6,6 +6,7 @@ use enmasse_graph::Activation;
 
 use crate::activation::{ActivationFunction, with_activation};
 use crate::element::Element;
+use crate::inlined::inlined;
 use crate::isa::{Simd, values_ahead};
 use crate::region::Region;
 use crate::statistics::Moments;
@@ -45,11 +46,9 @@ struct Affine<E> {
 }
 
 impl<E: Element> Affine<E> {
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> S::V {
-        let n = S::LANES;
-        // SAFETY: the caller's promise.
-        unsafe {
+    inlined! {
+        unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> S::V {
+            let n = S::LANES;
             let centred = S::sub(E::load::<S>(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
             S::mul_add(centred, S::load(self.scale.at(channel, n)), S::load(self.bias.at(channel, n)))
         }
@@ -66,11 +65,9 @@ struct Normalize<E, R, const RESIDUAL: bool> {
 impl<E: Element, R: ActivationFunction, const RESIDUAL: bool> Pass for Normalize<E, R, RESIDUAL> {
     const BF16: bool = E::BF16;
 
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, channel: usize) {
-        let n = S::LANES;
-        // SAFETY: the caller's promise.
-        unsafe {
+    inlined! {
+        unsafe fn at<S: Simd>(&self, index: usize, channel: usize) {
+            let n = S::LANES;
             let mut y = self.affine.at::<S>(index, channel);
             if RESIDUAL {
                 y = S::add(y, E::load::<S>(self.residual.at(index, n)));
@@ -182,10 +179,8 @@ impl<E: Element, R: ActivationFunction, const STORED: bool> Gated<E, R, STORED> 
         }
     }
 
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe {
+    inlined! {
+        unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> S::V {
             let dy = E::load::<S>(self.dy.at(index, S::LANES));
             match () {
                 () if !R::GATES => dy,
@@ -206,11 +201,9 @@ struct ReduceTerms<E, R, const STORED: bool> {
 impl<E: Element, R: ActivationFunction, const STORED: bool> Terms<2> for ReduceTerms<E, R, STORED> {
     const BF16: bool = E::BF16;
 
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; 2] {
-        let n = S::LANES;
-        // SAFETY: the caller's promise.
-        unsafe {
+    inlined! {
+        unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; 2] {
+            let n = S::LANES;
             let dy = self.dy.at::<S>(index, channel);
             let centred = S::sub(E::load::<S>(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
             [dy, S::mul(dy, centred)]
@@ -296,11 +289,9 @@ impl<E: Element, R: ActivationFunction, const RESIDUAL: bool, const SUMS: bool, 
 {
     const BF16: bool = E::BF16;
 
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, channel: usize) {
-        let n = S::LANES;
-        // SAFETY: the caller's promise.
-        unsafe {
+    inlined! {
+        unsafe fn at<S: Simd>(&self, index: usize, channel: usize) {
+            let n = S::LANES;
             let dy = self.dy.at::<S>(index, channel);
             let mut inner = dy;
             if SUMS {

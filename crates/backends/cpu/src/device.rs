@@ -8,8 +8,7 @@ use crate::affinity::Cores;
 use crate::isa::Isa;
 use crate::peak::{Matmul, peak_gflops};
 use crate::pool::{Pool, Threads};
-use crate::prepare::KernelOptions;
-use crate::prepare::Preparation;
+use crate::prepare::{KernelOptions, Preparation};
 use crate::program::{CpuProgram, memory};
 use crate::tune::tune;
 

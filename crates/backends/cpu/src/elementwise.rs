@@ -7,6 +7,7 @@ use enmasse_tensor::random::{philox, unit_f32};
 
 use crate::activation::{ActivationFunction, with_activation};
 use crate::element::Element;
+use crate::inlined::inlined;
 use crate::isa::Simd;
 use crate::region::Region;
 use crate::sweep::{self, Pass};
@@ -104,11 +105,9 @@ struct Gate<E, R> {
 impl<E: Element, R: ActivationFunction> Pass for Gate<E, R> {
     const BF16: bool = E::BF16;
 
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
-        let n = S::LANES;
-        // SAFETY: the caller's promise.
-        unsafe {
+    inlined! {
+        unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
+            let n = S::LANES;
             let dx = R::gate::<S, E>(E::load::<S>(self.dy.at(index, n)), E::load::<S>(self.y.at(index, n)));
             E::store::<S>(self.dx.at(index, n), dx);
         }
@@ -144,11 +143,9 @@ struct Combine<E, const PRODUCT: bool> {
 impl<E: Element, const PRODUCT: bool> Pass for Combine<E, PRODUCT> {
     const BF16: bool = E::BF16;
 
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
-        let n = S::LANES;
-        // SAFETY: the caller's promise.
-        unsafe {
+    inlined! {
+        unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
+            let n = S::LANES;
             let (a, b) = (E::load::<S>(self.a.at(index, n)), E::load::<S>(self.b.at(index, n)));
             E::store::<S>(self.c.at(index, n), if PRODUCT { S::mul(a, b) } else { S::add(a, b) });
         }

@@ -35,7 +35,7 @@ fn derivative(function: Function, x: f64) -> f64 {
 }
 
 /// Calls `job` for every index below `len`, on all threads.
-fn each(context: &mut Context, len: usize, job: impl Fn(usize) + Sync) {
+pub(crate) fn each(context: &mut Context, len: usize, job: impl Fn(usize) + Sync) {
     context.pool.run(len.div_ceil(TASK_VALUES), |task, _| {
         (task * TASK_VALUES..len.min((task + 1) * TASK_VALUES)).for_each(&job);
     });

@@ -42,26 +42,17 @@ pub(crate) struct Instruction {
 }
 
 impl Instruction {
-    /// An instruction that runs kernels; see [`kernel`].
-    pub(crate) fn new(workspace: Workspace, run: impl Fn(&mut Context, &StepInputs) + Send + 'static) -> Self {
-        let run = move |machine: &mut Machine, step: &StepInputs| {
-            run(&mut machine.context, step);
-            Ok(())
-        };
+    /// An instruction; see [`kernel`] and [`fallible`].
+    pub(crate) fn new(
+        workspace: Workspace,
+        run: impl Fn(&mut Machine, &StepInputs) -> Result<(), DeviceError> + Send + 'static,
+    ) -> Self {
         Instruction { algorithm: "", workspace, run: Box::new(run) }
     }
 
     /// The instruction of a shard for which another shard acts on behalf of all that the program hosts.
     pub(crate) fn nothing() -> Self {
-        Instruction::fallible(Workspace::default(), |_| Ok(()))
-    }
-
-    /// An instruction that can fail; see [`fallible`].
-    pub(crate) fn fallible(
-        workspace: Workspace,
-        run: impl Fn(&mut Machine) -> Result<(), DeviceError> + Send + 'static,
-    ) -> Self {
-        Instruction { algorithm: "", workspace, run: Box::new(move |machine, _| run(machine)) }
+        Instruction::new(Workspace::default(), |_, _| Ok(()))
     }
 
     /// Sets the name of the algorithm that computes the instruction.
@@ -84,10 +75,12 @@ macro_rules! kernel {
         $crate::instruction::kernel!($workspace, ($context, _step) => $call)
     };
     ($workspace:expr, ($context:ident, $step:ident) => $call:expr) => {
-        $crate::instruction::Instruction::new($workspace, move |$context, $step| {
+        $crate::instruction::Instruction::new($workspace, move |machine, $step| {
+            let $context = &mut machine.context;
             // SAFETY: the caller of `execute` is responsible for the memory; the plan separates operands that must not
             // overlap.
-            unsafe { $call }
+            unsafe { $call };
+            Ok(())
         })
     };
 }
@@ -96,7 +89,7 @@ pub(crate) use kernel;
 /// An instruction that can fail, or in which all shards take part: `fallible!(workspace, machine => unsafe call)`.
 macro_rules! fallible {
     ($workspace:expr, $machine:ident => $call:expr) => {
-        $crate::instruction::Instruction::fallible($workspace, move |$machine| {
+        $crate::instruction::Instruction::new($workspace, move |$machine, _| {
             // SAFETY: as for `kernel`.
             unsafe { $call }
         })

@@ -52,10 +52,9 @@ pub(crate) unsafe fn forward(
             *records.at(sample, 1) = one(c, logits, labels.at(sample), probabilities);
         }
     });
-    // SAFETY: all records are written.
-    let records = unsafe { records.slice(0, c.samples) };
-    // SAFETY: the caller's promise.
+    // SAFETY: all records are written; for the rest, the caller's promise.
     unsafe {
+        let records = records.slice(0, c.samples);
         *loss.at(0, 1) = (records.iter().map(|r| r[0]).sum::<f64>() * f64::from(c.scale)) as f32;
         *correct.at(0, 1) = records.iter().map(|r| r[1]).sum::<f64>() as f32;
     }

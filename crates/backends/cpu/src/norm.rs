@@ -1,6 +1,7 @@
 //! Norms of gradients and weights. The division of sums depends only on the tensors, so bits depend neither on threads
 //! nor on the level.
 
+use crate::inlined::inlined;
 use crate::isa::{Isa, Simd, values_ahead};
 use crate::region::Region;
 use crate::sweep::{self, Piece, Terms};
@@ -20,12 +21,11 @@ struct Squares {
 impl Terms<1> for Squares {
     const BF16: bool = false;
 
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, _: usize) -> [S::V; 1] {
-        // SAFETY: the caller's promise.
-        let x = unsafe { S::load(self.x.at(index, S::LANES)) };
-        // SAFETY: as above.
-        [unsafe { S::mul(x, x) }]
+    inlined! {
+        unsafe fn at<S: Simd>(&self, index: usize, _: usize) -> [S::V; 1] {
+            let x = S::load(self.x.at(index, S::LANES));
+            [S::mul(x, x)]
+        }
     }
 
     #[inline(always)]

@@ -2,6 +2,7 @@
 
 use enmasse_graph::{Optimizer, Update, UpdateRange};
 
+use crate::inlined::inlined;
 use crate::isa::Simd;
 use crate::norm::{SQUARES, squares};
 use crate::region::Region;
@@ -32,11 +33,9 @@ struct Sgd<const MOMENTUM: bool, const NESTEROV: bool> {
 impl<const MOMENTUM: bool, const NESTEROV: bool> Pass for Sgd<MOMENTUM, NESTEROV> {
     const BF16: bool = false;
 
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
-        let n = S::LANES;
-        // SAFETY: the caller's promise.
-        unsafe {
+    inlined! {
+        unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
+            let n = S::LANES;
             let w = S::load(self.weights.at(index, n));
             let g = S::mul(S::splat(self.clip), S::load(self.gradients.at(index, n)));
             let mut step = S::mul(S::splat(self.trust), multiply_add::<S>(S::splat(self.weight_decay), w, g));
@@ -71,11 +70,9 @@ struct AdamW {
 impl Pass for AdamW {
     const BF16: bool = false;
 
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
-        let n = S::LANES;
-        // SAFETY: the caller's promise.
-        unsafe {
+    inlined! {
+        unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
+            let n = S::LANES;
             let [beta1, beta2] = self.betas;
             let g = S::mul(S::splat(self.clip), S::load(self.gradients.at(index, n)));
             let first = S::load(self.first.at(index, n));

@@ -12,6 +12,7 @@ use enmasse_tensor::AlignedBuffer;
 
 use crate::affinity::Cores;
 use crate::gemm;
+use crate::inlined::inlined;
 use crate::isa::{Isa, Kernel, Simd, dispatch};
 use crate::pool::{Pool, Threads};
 use crate::region::Region;
@@ -197,10 +198,8 @@ struct Flood {
 impl Kernel for Flood {
     const BF16: bool = true;
 
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        // SAFETY: the caller's promise.
-        unsafe {
+    inlined! {
+        unsafe fn run<S: Simd>(self) {
             match (accumulators(S::LANES), self.matmul) {
                 (MANY_ACCUMULATORS, Matmul::F32) => flood_f32::<S, MANY_ACCUMULATORS>(self.rounds),
                 (MANY_ACCUMULATORS, Matmul::Bf16) => flood_bf16::<S, MANY_ACCUMULATORS>(self.rounds),
@@ -284,16 +283,11 @@ fn bandwidths(pool: &mut Pool) -> std::io::Result<Vec<Bandwidth>> {
         let moved = stream_values(way, part) * size_of::<f32>() * threads * repeats;
         moved as f64 / seconds / 1e9
     };
-    let mut measured = Vec::new();
-    for bytes in sets {
-        measured.push(Bandwidth {
-            bytes,
-            read: measure(pool, bytes, Way::Read),
-            write: measure(pool, bytes, Way::Write),
-            update: measure(pool, bytes, Way::Update),
-        });
-    }
-    Ok(measured)
+    let measured = sets.map(|bytes| {
+        let [read, write, update] = [Way::Read, Way::Write, Way::Update].map(|way| measure(pool, bytes, way));
+        Bandwidth { bytes, read, write, update }
+    });
+    Ok(measured.into())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -190,7 +190,7 @@ impl Pool {
         for thread in 1..threads {
             let state = pool.state.clone();
             let worker = std::thread::Builder::new().name(format!("enmasse-cpu-{thread}"));
-            let core = cores.and_then(|cores| cores.single(thread));
+            let core = cores.and_then(|cores| cores.part(thread, 1));
             let serve = move || {
                 core.inspect(Cores::pin);
                 state.serve(thread);
@@ -207,7 +207,7 @@ impl Pool {
 
     /// Keeps the calling thread on its core of the pool, if the pool has cores, until the returned value is dropped.
     pub(crate) fn pin_caller(&self) -> Option<Pinned> {
-        Pinned::to(self.cores.and_then(|cores| cores.single(0)))
+        Pinned::to(self.cores.and_then(|cores| cores.part(0, 1)))
     }
 
     /// Runs `job(task, thread)` for every task below `tasks`, each once, on any threads (numbered below
@@ -285,7 +285,7 @@ mod tests {
                 begun.wait();
             });
             drop(pinned);
-            let expected: Vec<_> = (0..count).map(|thread| available.single(thread)).collect();
+            let expected: Vec<_> = (0..count).map(|thread| available.part(thread, 1)).collect();
             assert_eq!(seen.into_inner().unwrap(), expected);
             assert_eq!(Cores::available(), Some(available));
         }

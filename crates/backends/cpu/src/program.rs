@@ -93,7 +93,7 @@ impl CpuProgram {
     /// Runs phases of the step last begun: some of those that every shard has, or one that all shards share.
     fn run(&mut self, mode: Mode, phases: &[Phase], inputs: &StepInputs) -> Result<(), DeviceError> {
         let plan = self.plans.plan(mode).ok_or_else(DeviceError::only_evaluates)?;
-        match self.bound.run(plan, phases, inputs, self.observed.of_mode(mode)) {
+        match self.bound.run(plan, phases, inputs, &mut self.observed) {
             Ok(()) => {}
             Err(DeviceError::NonFinite { shard, loss }) => self.ledger.fail(shard, loss),
             Err(error) => return Err(error),

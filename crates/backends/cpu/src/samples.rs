@@ -1,12 +1,10 @@
 //! Functions of logits and labels, sample by sample. Each sample is an independent task, and sums are computed in f64,
 //! in order.
 
+use crate::function::each;
 use crate::labels::Labels;
 use crate::region::Region;
 use crate::workspace::Context;
-
-/// Values per task of a pass over single elements.
-const TASK_VALUES: usize = 1 << 14;
 
 /// 1 at each sample's label, 0 elsewhere; of a mixture the lambdas of both labels.
 ///
@@ -150,13 +148,8 @@ pub(crate) unsafe fn scale_classes(context: &mut Context, factors: &[f32], x: Re
 /// # Safety
 /// Regions are valid and equally long; `y` is written, and may coincide with `x`.
 pub(crate) unsafe fn scale(context: &mut Context, factor: f32, x: Region<f32>, y: Region<f32>) {
-    context.pool.run(x.len().div_ceil(TASK_VALUES), |task, _| {
-        let first = task * TASK_VALUES;
-        for at in first..x.len().min(first + TASK_VALUES) {
-            // SAFETY: the caller's promise; each task has its own elements, and reads each before it writes it.
-            unsafe { *y.at(at, 1) = *x.at(at, 1) * factor };
-        }
-    });
+    // SAFETY: the caller's promise; the value is read before it is written.
+    each(context, x.len(), |at| unsafe { *y.at(at, 1) = *x.at(at, 1) * factor });
 }
 
 /// The sum over the classes of each sample.

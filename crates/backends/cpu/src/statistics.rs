@@ -1,6 +1,7 @@
 //! Mean and variance of each channel.
 
 use crate::element::Element;
+use crate::inlined::inlined;
 use crate::isa::{Simd, values_ahead};
 use crate::region::Region;
 use crate::sweep::{self, Rows, Sum, Terms};
@@ -23,10 +24,8 @@ struct Deviations<E> {
 impl<E: Element> Terms<2> for Deviations<E> {
     const BF16: bool = E::BF16;
 
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; 2] {
-        // SAFETY: the caller's promise.
-        unsafe {
+    inlined! {
+        unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; 2] {
             let deviation = S::sub(E::load::<S>(self.x.at(index, S::LANES)), S::load(self.from.at(channel, S::LANES)));
             [deviation, S::mul(deviation, deviation)]
         }

@@ -10,8 +10,7 @@ use enmasse_tensor::{AlignedBuffer, Bf16, RandomStream};
 use crate::algorithm::Algorithm;
 use crate::instruction::{Instruction, Machine};
 use crate::pool::Threads;
-use crate::prepare::KernelOptions;
-use crate::prepare::Preparation;
+use crate::prepare::{KernelOptions, Preparation};
 use crate::workspace::{Context, Workspace};
 
 /// Minimum number of runs of each algorithm. The first has cold caches and untouched memory.

@@ -14,6 +14,7 @@ use super::gather::row_stride;
 use super::geometry::{self, ConvShape, PlacedTap};
 use crate::element::Element;
 use crate::gemm::{Matmul, multiply, panel_width};
+use crate::inlined::inlined;
 use crate::isa::{Isa, Simd, dispatch};
 use crate::pack::{FeatureMap, Lattice, PackPixelPanels, PackRowWords, PackRows, Run};
 use crate::region::Region;
@@ -265,11 +266,9 @@ pub(super) struct AddParts {
 impl Pass for AddParts {
     const BF16: bool = false;
 
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
-        let len = self.sum.len();
-        // SAFETY: the caller's promise.
-        unsafe {
+    inlined! {
+        unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
+            let len = self.sum.len();
             let mut sum = S::load(self.values.at(index, S::LANES));
             for part in 1..self.parts {
                 sum = S::add(sum, S::load(self.values.at(part * len + index, S::LANES)));

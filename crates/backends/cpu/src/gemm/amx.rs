@@ -84,11 +84,9 @@ struct Scratch {
 /// # Safety
 /// The registers and the level of their vectors are available; matmuls are valid.
 #[inline(always)]
-pub(super) unsafe fn multiply<T, C, const TRANSPOSED: bool>(matmuls: impl IntoIterator<Item = Matmul<C>>)
-where
-    T: TileRegisters,
-    C: Element,
-{
+pub(super) unsafe fn multiply<T: TileRegisters, C: Element, const TRANSPOSED: bool>(
+    matmuls: impl IntoIterator<Item = Matmul<C>>,
+) {
     // With A transposed, sums over a great depth are kept in C.
     const { assert!(!TRANSPOSED || C::PER_WORD == 1) };
     let mut scratch = MaybeUninit::uninit();
@@ -161,11 +159,7 @@ where
 /// # Safety
 /// As for [`block`].
 #[inline(always)]
-unsafe fn sized_block<T, C>(tile: &Tile<C>, rows: usize, scratch: &mut MaybeUninit<Scratch>)
-where
-    T: TileRegisters,
-    C: Element,
-{
+unsafe fn sized_block<T: TileRegisters, C: Element>(tile: &Tile<C>, rows: usize, scratch: &mut MaybeUninit<Scratch>) {
     // SAFETY: the caller's promise.
     unsafe {
         match (rows > SIDE, tile.columns > SIDE) {

@@ -356,7 +356,7 @@ impl<'a> Preparation<'a> {
                 fallible!(none, machine => sum.run(machine))
             }
             &Op::AllReduceWait { bucket } | &Op::ReduceWait { bucket } => {
-                Instruction::fallible(none, move |machine| collectives::all_reduce_wait(machine, bucket))
+                Instruction::new(none, move |machine, _| collectives::all_reduce_wait(machine, bucket))
             }
             Op::Replicate => {
                 let values = (0..o.node.inputs.len()).map(|index| o.input(index)).collect::<Result<Vec<_>, _>>()?;

@@ -9,7 +9,7 @@ use enmasse_graph::{Arena, Mode, Phase, Plan, Plans, ValueId};
 use enmasse_tensor::AlignedBuffer;
 
 use super::allocate;
-use super::observed::Observer;
+use super::observed::Observed;
 use crate::affinity::Pinned;
 use crate::instruction::Machine;
 use crate::pool::{Pool, Threads};
@@ -143,7 +143,7 @@ impl Bound {
         plan: &Plan,
         phases: &[Phase],
         inputs: &StepInputs,
-        mut observer: Option<Observer<'_>>,
+        observed: &mut Observed,
     ) -> Result<(), DeviceError> {
         let prepared = match plan.mode {
             Mode::Train => self.train.as_ref().ok_or_else(DeviceError::only_evaluates)?,
@@ -161,15 +161,13 @@ impl Bound {
             // SAFETY: operands are in the arenas of this program. No other code uses these while the program is
             // borrowed, except for sums in progress, whose memory the plan does not touch.
             let mut run = || unsafe { prepared.shards[shard][index].execute(machine, inputs) };
-            match &mut observer {
-                None => run(),
-                Some(observer) => {
-                    let began = Instant::now();
-                    run()?;
-                    observer.ran(shard, index, began);
-                    Ok(())
-                }
+            if !observed.asks(plan.mode) {
+                return run();
             }
+            let began = Instant::now();
+            run()?;
+            observed.ran(plan.mode, shard, index, began);
+            Ok(())
         };
         self.schedule.check_phases(plan.mode, phases)?;
         let shards = if first.is_of_a_shard() { self.schedule.shards.len() } else { 1 };

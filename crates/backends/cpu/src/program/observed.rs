@@ -14,12 +14,6 @@ pub(super) struct Observed {
     spans: Option<Vec<InstructionSpan>>,
 }
 
-/// Takes note of each instruction that has run.
-pub(super) struct Observer<'a> {
-    totals: Option<&'a mut [Duration]>,
-    spans: Option<&'a mut Vec<InstructionSpan>>,
-}
-
 impl Observed {
     pub(super) fn start_totals(&mut self, plans: &Plans) {
         let zero = |plan: &Plan| vec![Duration::ZERO; plan.instructions.len()];
@@ -38,11 +32,20 @@ impl Observed {
         self.spans.take().unwrap_or_default()
     }
 
-    /// The observer of a mode's instructions; `None` if nobody wants to know.
-    pub(super) fn of_mode(&mut self, mode: Mode) -> Option<Observer<'_>> {
-        let totals = self.totals.as_mut().map(|totals| totals[place(mode)].as_mut_slice());
-        let spans = self.spans.as_mut().filter(|_| mode == Mode::Train);
-        (totals.is_some() || spans.is_some()).then_some(Observer { totals, spans })
+    /// Whether anybody wants to know when a mode's instructions ran.
+    pub(super) fn asks(&self, mode: Mode) -> bool {
+        self.totals.is_some() || (self.spans.is_some() && mode == Mode::Train)
+    }
+
+    /// An instruction of a shard ended just now. Allocates nothing.
+    pub(super) fn ran(&mut self, mode: Mode, shard: usize, instruction: usize, began: Instant) {
+        let ended = Instant::now();
+        if let Some(totals) = &mut self.totals {
+            totals[place(mode)][instruction] += ended - began;
+        }
+        if let Some(spans) = self.spans.as_mut().filter(|spans| mode == Mode::Train && spans.len() < spans.capacity()) {
+            spans.push(InstructionSpan { instruction, shard, began, ended });
+        }
     }
 }
 
@@ -50,20 +53,5 @@ fn place(mode: Mode) -> usize {
     match mode {
         Mode::Train => 0,
         Mode::Evaluate => 1,
-    }
-}
-
-impl Observer<'_> {
-    /// An instruction of a shard ended just now. Allocates nothing.
-    pub(super) fn ran(&mut self, shard: usize, instruction: usize, began: Instant) {
-        let ended = Instant::now();
-        if let Some(totals) = &mut self.totals {
-            totals[instruction] += ended - began;
-        }
-        if let Some(spans) = &mut self.spans
-            && spans.len() < spans.capacity()
-        {
-            spans.push(InstructionSpan { instruction, shard, began, ended });
-        }
     }
 }

@@ -7,7 +7,7 @@ use super::transform;
 use super::{PLANES, odd_lines, row_values};
 use crate::conv::Start;
 use crate::element::Element;
-use crate::inlined::each_vector;
+use crate::inlined::{each_vector, inlined};
 use crate::isa::{Kernel, Simd};
 use crate::region::Region;
 
@@ -234,10 +234,8 @@ impl<E: Element, const N: usize> Kernel for TransformTiles<'_, E, N> {
 }
 
 impl<E: Element, const N: usize> TransformTiles<'_, E, N> {
-    #[inline(always)]
-    unsafe fn transform<S: Simd>(&self, pixels: &[[[*const E; N]; N]; 2], row: usize, channel: usize) {
-        // SAFETY: the caller's promise.
-        unsafe {
+    inlined! {
+        unsafe fn transform<S: Simd>(&self, pixels: &[[[*const E; N]; N]; 2], row: usize, channel: usize) {
             let first = columns::<S, E, N>(&pixels[0], channel);
             let second = if E::PER_WORD > 1 { columns::<S, E, N>(&pixels[1], channel) } else { first };
             let out = self.out.at(row, channel, S::LANES);

@@ -9,7 +9,7 @@ use super::transform;
 use super::{PLANES, odd_lines};
 use crate::element::Element;
 use crate::gemm::MAX_PANEL_WIDTH;
-use crate::inlined::each_vector;
+use crate::inlined::{each_vector, inlined};
 use crate::isa::{Kernel, Simd};
 use crate::pack::pad_copy;
 use crate::region::Region;
@@ -136,14 +136,12 @@ unsafe fn columns<S: Simd>(taps: *const f32, tap: usize) -> [[S::V; 3]; 6] {
 }
 
 impl<P: Element> TransformWeights<P> {
-    /// Copies a tap's weights to `[depth][width]`, with zeros for columns that do not exist.
-    #[inline(always)]
-    unsafe fn gather<S: Simd>(&self, tap: usize, to: *mut f32) {
-        let Filters { inputs, outputs, flipped } = self.filters;
-        let (width, column) = (self.layout.width, self.column);
-        let columns = width.min(self.filters.columns() - column);
-        // SAFETY: the caller's promise.
-        unsafe {
+    inlined! {
+        /// Copies a tap's weights to `[depth][width]`, with zeros for columns that do not exist.
+        unsafe fn gather<S: Simd>(&self, tap: usize, to: *mut f32) {
+            let Filters { inputs, outputs, flipped } = self.filters;
+            let (width, column) = (self.layout.width, self.column);
+            let columns = width.min(self.filters.columns() - column);
             if !flipped {
                 for (row, depth) in self.depths.clone().enumerate() {
                     let from = self.weights.at((tap * inputs + depth) * outputs + column, columns);
