@@ -186,7 +186,7 @@ fn declarations_are_those_of_the_header() {
         number(FLOAT32 as usize, "ncclFloat32"),
         number(BFLOAT16 as usize, "ncclBfloat16"),
         number(SUM as usize, "ncclSum"),
-        number((major * 10_000 + minor * 100 + patch) as usize, "NCCL_VERSION_CODE"),
+        number(major * 10_000 + minor * 100 + patch, "NCCL_VERSION_CODE"),
     ];
     let source = includes.path().join("declarations.cpp");
     std::fs::write(&source, text.concat()).unwrap();
