@@ -250,7 +250,7 @@ def packed():
             fields += struct.pack("<3Q", len(samples), begin + 8 * len(index[part]), begin) + bytes(64)
         metadata = json.dumps({"kind": "folder", "images": images, "classes": ["a", "b"], "written_by": "x"}).encode()
         begin, length = 512 + len(content), 512 + len(content) + len(metadata)
-        header = b"\x89enmasse" + struct.pack("<IIQQQ", 1, 0, length, begin, len(metadata)) + bytes(32) + fields
+        header = b"\x89enmasse" + struct.pack("<IIQQQ", 3, 0, length, begin, len(metadata)) + bytes(32) + fields
         return header + bytes(512 - len(header)) + content + metadata
 
     bitmap = b"BM" + struct.pack("<IIIIiiHHIIiiII", 58, 0, 54, 40, 1, 1, 1, 24, 0, 4, 0, 0, 0, 0) + bytes(4)

@@ -59,11 +59,6 @@ impl ImageRegion {
         Ok(())
     }
 
-    /// The decoder of JPEG files, whose memory is reused.
-    pub fn decoder(&mut self) -> &mut enmasse_jpeg::Decoder {
-        &mut self.decoder
-    }
-
     /// Calls `read` with memory for an image file, whose content does not count.
     pub fn with_file<T>(&mut self, read: impl FnOnce(&mut Vec<u8>, &mut ImageRegion) -> T) -> T {
         let mut file = std::mem::take(&mut self.file);

@@ -5,7 +5,6 @@ use crate::layout::Layout;
 use crate::level::Level;
 use crate::rows::Strip;
 use crate::scan::Scan;
-use crate::streams;
 use crate::symbol::Kind;
 use crate::tables::Tables;
 use crate::transform::Group;
@@ -14,7 +13,7 @@ use crate::{Color, Error, Jpeg, Region, Scale};
 /// Decodes images one after the other, in the same memory. A thread should have one of its own.
 #[derive(Debug)]
 pub struct Decoder {
-    pub(crate) memory: Memory,
+    memory: Memory,
 }
 
 /// What serves all images.
@@ -77,11 +76,7 @@ impl Decoder {
 impl Memory {
     fn decode(&mut self, jpeg: &Jpeg, layout: &Layout, out: &mut [u8]) -> Result<(), Error> {
         let mut segments = jpeg.scans;
-        let (marker, content) = segments.next()?;
-        if marker == streams::MARKER {
-            self.streams(jpeg, layout, content, segments.rest(), out)?;
-            return if segments.has_end() { Ok(()) } else { Err(Error::Truncated) };
-        }
+        let (_, content) = segments.next()?;
         let scan = Scan::parse(jpeg, content)?;
         if jpeg.progressive || scan.count < jpeg.count {
             return self.buffered(jpeg, layout, out);

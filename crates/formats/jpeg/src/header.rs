@@ -1,12 +1,11 @@
 //! What a file says before its first scan: dimensions, components, tables (ITU-T T.81, annex B).
 
 use crate::segments::{Segments, be16};
-use crate::streams::MARKER;
 use crate::tables::Tables;
 use crate::{Error, Scale};
 
 /// Most blocks of one MCU (B.2.3).
-pub(crate) const MAX_BLOCKS: usize = 10;
+const MAX_BLOCKS: usize = 10;
 
 /// How an image's components stand for colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +74,7 @@ impl<'a> Jpeg<'a> {
                 0xC3 => return Err(Error::Unsupported("lossless coding")),
                 0xC5..=0xC7 | 0xDE | 0xDF => return Err(Error::Unsupported("hierarchical coding")),
                 0xC9..=0xCB | 0xCD..=0xCF => return Err(Error::Unsupported("arithmetic coding")),
-                0xDA | MARKER => {
+                0xDA => {
                     let frame = frame.ok_or(Error::Damaged("it has no frame before its first scan"))?;
                     let color = hints.color(&frame);
                     let Frame { width, height, progressive, components, count } = frame;
@@ -112,17 +111,6 @@ impl<'a> Jpeg<'a> {
     /// Whether its coefficients come in several scans over the whole image, so that decoding must keep them all.
     pub fn progressive(&self) -> bool {
         self.progressive
-    }
-
-    /// Whether its coefficients come in [streams](crate::streams).
-    pub(crate) fn has_streams(&self) -> Result<bool, Error> {
-        let mut segments = self.scans;
-        Ok(segments.next()?.0 == MARKER)
-    }
-
-    /// Whether the divisors before the first scan have eight bits.
-    pub(crate) fn has_small_divisors(&self) -> bool {
-        self.tables.quantization.iter().flatten().flatten().all(|&divisor| divisor < 256)
     }
 
     pub(crate) fn components(&self) -> &[Component] {

@@ -60,8 +60,6 @@ pub(crate) struct Layout {
     pub count: usize,
     /// MCUs of a row of the image.
     pub mcus_across: usize,
-    /// Rows of MCUs of the image.
-    pub mcus_down: usize,
     /// Blocks that an MCU is wide and high where there are most.
     most_across: usize,
     most_down: usize,
@@ -126,7 +124,6 @@ impl Layout {
             planes,
             count: components.len(),
             mcus_across,
-            mcus_down,
             most_across,
             most_down,
             mcu_width,

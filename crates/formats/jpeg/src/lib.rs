@@ -3,7 +3,7 @@
 //! [`Jpeg::parse`] reads a header. [`Decoder::decode`] decodes any [`Region`] of the image at any [`Scale`] to RGB. What lies
 //! outside the region is skipped as far as the format allows, and rows below it are not looked at. The pixels are those that
 //! libjpeg-turbo gives by default (`JDCT_ISLOW`, fancy upsampling), as Pillow and torchvision use it; scaled ones are those of
-//! its `scale_denom`, as Pillow's `draft` uses it. [`Decoder::recode`] writes an image again in the form that is decoded fastest.
+//! its `scale_denom`, as Pillow's `draft` uses it.
 //!
 //! Sequential and progressive Huffman coding with 8 bits are supported, for grey and three components of any sampling that
 //! libjpeg supports. The header of CMYK images is read as well. Damaged data give an [`Error`]: nothing panics,
@@ -33,12 +33,10 @@ mod huffman;
 mod layout;
 mod level;
 mod progressive;
-mod recode;
 mod rows;
 mod scan;
 mod segments;
 mod sequential;
-mod streams;
 mod symbol;
 mod tables;
 mod transform;

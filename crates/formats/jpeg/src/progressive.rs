@@ -19,11 +19,11 @@ const MAX_SCANS: usize = 100;
 
 /// The blocks of one component.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Field {
+struct Field {
     /// Place of the first one.
-    pub start: usize,
+    start: usize,
     /// Blocks of a row, those that fill up the last MCU among them.
-    pub stride: usize,
+    stride: usize,
     /// Blocks of a row and of a column, without those.
     width: usize,
     height: usize,
@@ -34,16 +34,6 @@ pub(crate) struct Field {
 impl Memory {
     /// Decodes the region from all scans.
     pub(crate) fn buffered(&mut self, jpeg: &Jpeg, layout: &Layout, out: &mut [u8]) -> Result<(), Error> {
-        let (fields, quantization) = self.coefficients(jpeg, layout)?;
-        self.transform(jpeg, layout, &fields, &quantization, out)
-    }
-
-    /// Reads the coefficients down to the end of the region. Returns where those of each component lie, and their factors.
-    pub(crate) fn coefficients(
-        &mut self,
-        jpeg: &Jpeg,
-        layout: &Layout,
-    ) -> Result<([Field; 3], [Zigzag<i16>; 3]), Error> {
         let mut fields = [Field::default(); 3];
         let mut blocks = 0;
         for (field, (component, plane)) in fields.iter_mut().zip(jpeg.components().iter().zip(layout.planes())) {
@@ -58,7 +48,7 @@ impl Memory {
         fit(&mut self.coefficients, blocks, [0; 64])?;
         self.coefficients.fill([0; 64]);
         let quantization = self.read_scans(jpeg, layout, &mut fields)?;
-        Ok((fields, quantization))
+        self.transform(jpeg, layout, &fields, &quantization, out)
     }
 
     /// Reads all scans, and returns the factors of each component.

@@ -7,9 +7,11 @@ use crate::DataKind;
 
 /// The first bytes. The first one is no text, so that a file that was converted as text is recognised.
 pub(super) const MAGIC: [u8; 8] = *b"\x89enmasse";
-const VERSION: u32 = 2;
-/// The oldest one that is read. Its images are JPEG files where those of later ones have streams.
+pub(super) const VERSION: u32 = 3;
+/// The oldest one that is read.
 const OLDEST: u32 = 1;
+/// The one whose JPEG images have a coding of its own, which is not read any more.
+const WITH_OWN_CODING: u32 = 2;
 /// Bytes of the header. The last 32 are the hash of the others.
 pub(super) const BYTES: usize = 512;
 const HASHED: usize = BYTES - HASH;
@@ -33,6 +35,7 @@ pub(super) type Hash = [u8; HASH];
 /// Where everything is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Header {
+    pub version: u32,
     /// Bytes of the file.
     pub length: u64,
     /// Offset and length of the metadata.
@@ -78,6 +81,7 @@ impl Header {
         }
         let _: [u8; 4] = rest.take();
         let mut header = Header {
+            version,
             length: rest.number(),
             metadata: (rest.number(), rest.number()),
             metadata_hash: rest.take(),
@@ -124,7 +128,7 @@ impl Header {
     pub fn to_bytes(&self) -> [u8; BYTES] {
         let mut bytes = Vec::with_capacity(BYTES);
         bytes.extend(MAGIC);
-        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(self.version.to_le_bytes());
         bytes.extend([0; 4]);
         for number in [self.length, self.metadata.0, self.metadata.1] {
             bytes.extend(number.to_le_bytes());
@@ -186,14 +190,18 @@ pub(super) enum Images {
 }
 
 impl Metadata {
-    /// Reads the metadata of a packed file. The error is the end of a sentence about the file.
-    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
+    /// Reads the metadata of a packed file of this version. The error is the end of a sentence about the file.
+    pub fn parse(bytes: &[u8], version: u32) -> Result<Self, String> {
         let metadata: Metadata =
             serde_json::from_slice(bytes).map_err(|error| format!("its metadata cannot be read: {error}"))?;
         match metadata.images {
             Images::Raw(edge) if !(1..=MAX_EDGE).contains(&usize::from(edge)) => {
                 Err(format!("its metadata cannot be read: images of {edge} pixels"))
             }
+            Images::Files if version == WITH_OWN_CODING => Err(format!(
+                "it is a packed file of version {version}, whose JPEG images are not read any more: \
+                 pack the data again with `enmasse data pack`"
+            )),
             Images::Raw(_) | Images::Files => Ok(metadata),
         }
     }
@@ -217,6 +225,7 @@ mod tests {
             records_hash: [4; HASH],
         };
         Header {
+            version: VERSION,
             length: 1000,
             metadata: (600, 100),
             metadata_hash: [2; HASH],
@@ -252,14 +261,12 @@ mod tests {
         check(&|header| header.parts[2].labels = 1001, false);
     }
 
-    /// Its images are read as those of later ones.
     #[test]
-    fn the_version_before_is_read() {
-        let mut bytes = header().to_bytes();
-        bytes[8] = 1;
-        let hash = blake3::hash(&bytes[..HASHED]);
-        bytes[HASHED..].copy_from_slice(hash.as_bytes());
-        assert_eq!(Header::parse(&bytes, 1000), Ok(header()));
+    fn earlier_versions_are_read() {
+        for version in OLDEST..VERSION {
+            let earlier = Header { version, ..header() };
+            assert_eq!(parse(&earlier), Ok(earlier));
+        }
     }
 
     #[test]
@@ -273,13 +280,13 @@ mod tests {
         check(7, b'E', "it is not a packed file");
         let other = |version: u32| {
             format!(
-                "it is a packed file of version {version}, and this program reads versions 1 to 2: \
+                "it is a packed file of version {version}, and this program reads versions 1 to 3: \
                  pack the data again, or use the program that packed it"
             )
         };
-        check(8, 3, &other(3));
+        check(8, 4, &other(4));
         check(8, 0, &other(0));
-        check(11, 1, &other(0x0100_0002));
+        check(11, 1, &other(0x0100_0003));
         let damaged = "its header is damaged: copy it again, or pack the data again";
         for place in [12, 16, 100, HASHED - 1, HASHED, BYTES - 1] {
             check(place, 0xAB, damaged);
@@ -295,21 +302,21 @@ mod tests {
         let files = Metadata { kind: DataKind::Folder, images: Images::Files, classes, written_by };
         let raw = Metadata { kind: DataKind::FashionMnist, images: Images::Raw(28), ..files.clone() };
         for metadata in [&files, &raw] {
-            assert_eq!(Metadata::parse(&metadata.to_bytes()).as_ref(), Ok(metadata));
+            assert_eq!(Metadata::parse(&metadata.to_bytes(), VERSION).as_ref(), Ok(metadata));
         }
         let text = r#"{"kind":"fashion-mnist","images":{"raw":28},"classes":["rose","日本"],"written_by":"enmasse 0.1.0","later":[1]}"#;
-        assert_eq!(Metadata::parse(text.as_bytes()).as_ref(), Ok(&raw));
+        assert_eq!(Metadata::parse(text.as_bytes(), VERSION).as_ref(), Ok(&raw));
         // The key of earlier programs.
         let earlier = text.replace("images", "pictures");
-        assert_eq!(Metadata::parse(earlier.as_bytes()), Ok(raw));
+        assert_eq!(Metadata::parse(earlier.as_bytes(), VERSION), Ok(raw));
         let check = |edge: &str, expected: Option<&str>| {
-            let error = Metadata::parse(text.replace("28", edge).as_bytes()).err();
+            let error = Metadata::parse(text.replace("28", edge).as_bytes(), VERSION).err();
             assert_eq!(error, expected.map(|problem| format!("its metadata cannot be read: {problem}")));
         };
         check("1", None);
         check("13377", None);
         check("0", Some("images of 0 pixels"));
         check("13378", Some("images of 13378 pixels"));
-        assert!(Metadata::parse(b"{}").unwrap_err().starts_with("its metadata cannot be read: missing field"));
+        assert!(Metadata::parse(b"{}", VERSION).unwrap_err().starts_with("its metadata cannot be read: missing field"));
     }
 }

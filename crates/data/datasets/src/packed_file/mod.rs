@@ -49,7 +49,7 @@ pub(crate) fn open(container: Container, reading: ReadOptions) -> Result<OpenDat
     container.fill(0, &mut bytes)?;
     let header = Header::parse(&bytes, container.length()).map_err(fault)?;
     let metadata = hashed(&container, header.metadata, &header.metadata_hash, "metadata")?;
-    let metadata = Metadata::parse(&metadata).map_err(fault)?;
+    let metadata = Metadata::parse(&metadata, header.version).map_err(fault)?;
     let lists = |part: usize| {
         let own = &header.parts[part];
         let labels = hashed(&container, (own.labels, own.samples * LABEL as u64), &own.labels_hash, "list of labels")?;

@@ -21,8 +21,7 @@ use crate::reading::spread;
 /// What the records of a packed file hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PackForm {
-    /// Image files. Those of the data set are decoded once as a check, and kept. JPEG files are kept in the form that is decoded
-    /// fastest, with the same pixels (`enmasse_jpeg::Decoder::recode`); all others, and damaged ones, byte for byte.
+    /// Image files. Those of the data set are decoded once as a check, and kept byte for byte.
     Files {
         /// Images whose shorter side is longer are resized to this length and stored as JPEG files.
         resize: Option<usize>,
@@ -212,11 +211,7 @@ impl PackForm {
                 );
                 Ok(pixels)
             }
-            PackForm::Files { resize, quality } => {
-                let file = file(dataset, index, view, resize, quality)?;
-                // The form that is decoded fastest. A file that has none stays as it is.
-                Ok(view.decoder().recode(&file).unwrap_or(file))
-            }
+            PackForm::Files { resize, quality } => file(dataset, index, view, resize, quality),
         }
     }
 }
@@ -255,14 +250,19 @@ fn file(
     }
 }
 
-/// A JPEG file with the resolution of colours with which Pillow saves it, the half (4:2:0).
+/// A JPEG file with the resolution of colours with which Pillow saves it, the half (4:2:0). All in one scan with the usual Huffman
+/// tables, which the decoder has from the image before; a restart marker before each row of MCUs lets it leave out what lies
+/// beside a crop.
 fn jpeg(image: &Image, quality: u8) -> Result<Vec<u8>, String> {
     let side = |length: usize| u16::try_from(length).map_err(|_| format!("{length} pixels are too many for a JPEG"));
+    /// Pixels along the edge of an MCU.
+    const MCU: u16 = 16;
     let mut bytes = Vec::new();
     let mut encoder = Encoder::new(&mut bytes, quality);
     encoder.set_sampling_factor(SamplingFactor::R_4_2_0);
     encoder.set_chroma_subsampling_method(ChromaSubsamplingMethod::Average);
     let (width, height) = (side(image.width())?, side(image.height())?);
+    encoder.set_restart_interval(width.div_ceil(MCU));
     let encoded = encoder.encode(image.pixels(), width, height, ColorType::Rgb);
     encoded.map_err(|error| format!("it cannot be encoded: {error}"))?;
     Ok(bytes)

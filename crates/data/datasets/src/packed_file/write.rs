@@ -28,7 +28,8 @@ impl<W: Write + Seek> Writer<W> {
     /// Leaves room for the header.
     pub fn new(mut file: W) -> io::Result<Self> {
         file.write_all(&[0; header::BYTES])?;
-        let (length, header, parts) = (header::BYTES as u64, Header::default(), Default::default());
+        let (length, header, parts) =
+            (header::BYTES as u64, Header { version: header::VERSION, ..Header::default() }, Default::default());
         Ok(Writer { file, length, header, parts, record: Vec::new() })
     }
 

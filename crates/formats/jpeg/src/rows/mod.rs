@@ -182,8 +182,6 @@ macro_rules! kernels {
         fn $name(level: Level, $($argument: $type),*) {
             match level {
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx512(has) => avx2::$name(has.avx2(), $($argument),*),
-                #[cfg(target_arch = "x86_64")]
                 Level::Avx2(has) => avx2::$name(has, $($argument),*),
                 Level::Plain => plain::$name($($argument),*),
             }

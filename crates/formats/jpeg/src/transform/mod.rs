@@ -108,8 +108,6 @@ impl<'a> Transforms<'a> {
         }
         match self.level {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512(has) => avx2::inverse(has.avx2(), self.group, targets, self.samples),
-            #[cfg(target_arch = "x86_64")]
             Level::Avx2(has) => avx2::inverse(has, self.group, targets, self.samples),
             Level::Plain => plain::inverse(self.group, targets, self.samples),
         }

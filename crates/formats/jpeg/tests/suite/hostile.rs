@@ -25,12 +25,8 @@ proptest! {
         number in 0usize..1000,
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         scale in prop::sample::select(&Scale::ALL),
-        recoded: bool,
     ) {
         let mut bytes = Coding::of(number).encode();
-        if recoded {
-            bytes = Decoder::new().recode(&bytes).unwrap();
-        }
         for (place, value) in damage {
             let place = place.index(bytes.len());
             bytes[place] ^= value;
@@ -52,10 +48,8 @@ fn a_cut_file_is_truncated() {
         Coding { restarts: 3, ..PLAIN },
         Coding { optimized: true, ..PLAIN },
     ];
-    let files = codings.map(|coding| coding.encode());
-    let recoded = decoder.recode(&files[0]).unwrap();
-    for (number, bytes) in files.into_iter().chain([recoded]).enumerate() {
-        let start = bytes.windows(2).position(|pair| matches!(pair, [0xFF, 0xDA | 0xF0])).unwrap();
+    for (number, bytes) in codings.map(|coding| coding.encode()).into_iter().enumerate() {
+        let start = bytes.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap();
         for end in (start..bytes.len() - 1).step_by(7).chain([bytes.len() - 2, bytes.len() - 1]) {
             let Ok(jpeg) = Jpeg::parse(&bytes[..end]) else { continue };
             for region in

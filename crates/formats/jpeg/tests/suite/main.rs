@@ -3,7 +3,6 @@
 mod hostile;
 mod images;
 mod pillow;
-mod recode;
 mod regions;
 
 use enmasse_jpeg::{Decoder, Error, Jpeg, Region, Scale};

@@ -37,9 +37,8 @@ const QUALITY: usize = 90;
 
 const ABOUT: &str = "\
 The file has all parts of the data set, and the names of its classes and images. Pass it to train, eval and predict \
-in the place of DATA. Image files keep their pixels, so training gives the same bits as with the folder. JPEG files are \
-recoded without loss: they take a quarter more bytes, and are decoded in half the time or less. Smaller images (--resize, \
---form raw) are read faster still, and are other images: crops have less detail.
+in the place of DATA. Image files are kept byte for byte, so training gives the same bits as with the folder. Smaller images \
+(--resize, --form raw) are read faster, and are other images: crops have less detail.
 
 Examples:
   enmasse data pack flower_photos flowers.enmasse
