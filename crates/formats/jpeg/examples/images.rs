@@ -5,10 +5,12 @@
 #[path = "../tests/suite/images.rs"]
 mod images;
 
+use images::{Coding, NUMBER, NUMBER_DAMAGED, damaged};
+
 fn main() -> std::io::Result<()> {
     let folder = std::env::args().nth(1).unwrap_or_else(|| ".".into());
-    for number in 0..images::NUMBER {
-        std::fs::write(format!("{folder}/{number:03}.jpg"), images::Coding::of(number).encode())?;
-    }
-    Ok(())
+    (0..NUMBER)
+        .try_for_each(|number| std::fs::write(format!("{folder}/{number:03}.jpg"), Coding::of(number).encode()))?;
+    (0..NUMBER_DAMAGED)
+        .try_for_each(|number| std::fs::write(format!("{folder}/damaged-{number:03}.jpg"), damaged(number)))
 }

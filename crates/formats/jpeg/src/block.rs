@@ -37,6 +37,9 @@ impl Coding<'_> {
         let mut local = *bits;
         let dc = difference(self.dc, &mut local, previous)?;
         into[0] = dc.wrapping_mul(self.quantization[0]);
+        if overflows(into[0]) {
+            return Err(OVERFLOW);
+        }
         let last = self.walk(&mut local, 1, |k, value| {
             // The end of a block writes a zero to the place of the last coefficient, which has not been reached.
             into[usize::from(PLACES[k & 127] & 63)] = (value as i16).wrapping_mul(self.quantization[k & 127]);
@@ -75,7 +78,8 @@ impl Coding<'_> {
             self.walk(&mut local, at, |_, _| {})?;
         }
         *bits = local;
-        Ok(dc.wrapping_mul(self.quantization[0]))
+        let first = dc.wrapping_mul(self.quantization[0]);
+        if overflows(first) { Err(OVERFLOW) } else { Ok(first) }
     }
 
     /// Calls `write` with the place in zigzag order and the value of each coefficient from place `k` on, and once more at the end
@@ -110,6 +114,14 @@ impl Coding<'_> {
 }
 
 const OVERRUN: Error = Error::Damaged("a block has more than 64 coefficients");
+
+pub(crate) const OVERFLOW: Error = Error::Damaged("a coefficient is too large");
+
+/// Whether a first coefficient, times its factor, is that of damaged data: no other needs more than 12 bits.
+#[inline(always)]
+pub(crate) fn overflows(first: i16) -> bool {
+    first << 3 >> 3 != first
+}
 
 /// Decodes a block's first coefficient, which is stored as the difference from that of the block before.
 #[inline(always)]

@@ -8,7 +8,7 @@ use crate::scan::Scan;
 use crate::symbol::Kind;
 use crate::tables::Tables;
 use crate::transform::Group;
-use crate::{Color, Error, Jpeg, Region, Scale};
+use crate::{Error, Jpeg, Region, Scale};
 
 /// Decodes images one after the other, in the same memory. A thread should have one of its own.
 #[derive(Debug)]
@@ -51,20 +51,23 @@ impl Decoder {
     /// undefined.
     ///
     /// Beside `out` it takes memory for one row of MCUs; for an image of several scans also two bytes for each coefficient down
-    /// to the end of the region.
+    /// to the end of the region, or of the image if it is damaged.
     ///
     /// # Panics
     /// If the region is empty or leaves the image ([`Jpeg::scaled`]), or if `out` does not have three bytes for each of
     /// its pixels.
     pub fn decode(&mut self, jpeg: &Jpeg, region: Region, scale: Scale, out: &mut [u8]) -> Result<(), Error> {
         assert_eq!(out.len(), region.width * region.height * 3);
-        if jpeg.color == Color::Cmyk {
-            return Err(Error::Unsupported("decoding a CMYK image"));
-        }
         let layout = Layout::new(jpeg, region, scale)?;
         // An earlier image's error may have left an unfinished block.
         *self.memory.group = Group::ZERO;
-        self.memory.decode(jpeg, &layout, out)
+        match self.memory.decode(jpeg, &layout, out) {
+            Err(Error::Damaged(_) | Error::Truncated) => {
+                *self.memory.group = Group::ZERO;
+                self.memory.tolerant(jpeg, &layout, out)
+            }
+            result => result,
+        }
     }
 
     /// Bytes that it holds for the next image.
@@ -76,8 +79,8 @@ impl Decoder {
 impl Memory {
     fn decode(&mut self, jpeg: &Jpeg, layout: &Layout, out: &mut [u8]) -> Result<(), Error> {
         let mut segments = jpeg.scans;
-        let (_, content) = segments.next()?;
-        let scan = Scan::parse(jpeg, content)?;
+        segments.marker()?;
+        let scan = Scan::parse(jpeg, segments.content()?)?;
         if jpeg.progressive || scan.count < jpeg.count {
             return self.buffered(jpeg, layout, out);
         }
@@ -85,7 +88,9 @@ impl Memory {
         segments.skip(read);
         // A file that was cut is as good as any where its end is not needed. Whether it is an error must not depend on the
         // region.
-        if segments.has_end() { Ok(()) } else { Err(Error::Truncated) }
+        let is_read = (layout.end_row, layout.end_column) == (layout.mcus_down, layout.mcus_across);
+        let ends = if is_read { segments.marker()?.is_none() } else { segments.has_end() };
+        if ends { Ok(()) } else { Err(Error::Truncated) }
     }
 
     /// Makes the Huffman tables that a scan uses.
@@ -101,5 +106,37 @@ impl Memory {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/suite/images.rs"]
+mod images;
+
+#[cfg(test)]
+mod tests {
+    use super::images::{Coding, NUMBER, NUMBER_DAMAGED, damaged};
+    use super::*;
+
+    /// The plain way for damaged images has the pixels of the fast one where that goes through, and is needed nowhere else.
+    #[test]
+    fn both_ways_agree() {
+        let mut memory = Decoder::new().memory;
+        let files = (0..NUMBER).map(|number| Coding::of(number).encode()).chain((0..NUMBER_DAMAGED).map(damaged));
+        for (number, bytes) in files.enumerate() {
+            let Ok(jpeg) = Jpeg::parse(&bytes) else { continue };
+            for scale in Scale::ALL {
+                let (width, height) = jpeg.scaled(scale);
+                let layout = Layout::new(&jpeg, Region { left: 0, top: 0, width, height }, scale).unwrap();
+                let (mut fast, mut plain) = (vec![0; width * height * 3], vec![0; width * height * 3]);
+                *memory.group = Group::ZERO;
+                let result = memory.decode(&jpeg, &layout, &mut fast);
+                assert!(result.is_ok() || number >= NUMBER, "{number}: {result:?}");
+                if result.is_ok() {
+                    memory.tolerant(&jpeg, &layout, &mut plain).unwrap();
+                    assert!(fast == plain, "{number} at {scale:?}");
+                }
+            }
+        }
     }
 }

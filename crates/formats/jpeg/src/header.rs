@@ -4,8 +4,8 @@ use crate::segments::{Segments, be16};
 use crate::tables::Tables;
 use crate::{Error, Scale};
 
-/// Most blocks of one MCU (B.2.3).
-const MAX_BLOCKS: usize = 10;
+/// Most components of a frame that is read.
+pub(crate) const MAX_COMPONENTS: usize = 4;
 
 /// How an image's components stand for colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +16,10 @@ pub enum Color {
     YCbCr,
     /// Red, green and blue.
     Rgb,
-    /// CMYK, in any form. Only the header of such an image is read.
+    /// Cyan, magenta, yellow and black, each less than 255.
     Cmyk,
+    /// The same with the first three as brightness and two differences of colour.
+    Ycck,
 }
 
 /// One component of a frame.
@@ -50,7 +52,7 @@ pub struct Jpeg<'a> {
     pub(crate) height: usize,
     pub(crate) color: Color,
     pub(crate) progressive: bool,
-    pub(crate) components: [Component; 4],
+    pub(crate) components: [Component; MAX_COMPONENTS],
     pub(crate) count: usize,
     /// The tables before the first scan.
     pub(crate) tables: Tables<'a>,
@@ -67,20 +69,24 @@ impl<'a> Jpeg<'a> {
         let mut hints = Hints::default();
         loop {
             let before = segments;
-            let (marker, content) = segments.next()?;
+            let marker = segments.marker()?.ok_or(Error::Damaged("it ends before its first scan"))?;
+            let content = segments.content()?;
             match marker {
                 0xC0..=0xC2 if frame.is_some() => return Err(Error::Damaged("it has two frames")),
                 0xC0..=0xC2 => frame = Some(Frame::parse(marker == 0xC2, content)?),
                 0xC3 => return Err(Error::Unsupported("lossless coding")),
-                0xC5..=0xC7 | 0xDE | 0xDF => return Err(Error::Unsupported("hierarchical coding")),
+                0xC5..=0xC7 => return Err(Error::Unsupported("hierarchical coding")),
                 0xC9..=0xCB | 0xCD..=0xCF => return Err(Error::Unsupported("arithmetic coding")),
                 0xDA => {
                     let frame = frame.ok_or(Error::Damaged("it has no frame before its first scan"))?;
                     let color = hints.color(&frame);
                     let Frame { width, height, progressive, components, count } = frame;
+                    if !progressive {
+                        tables.set_usual_codes();
+                    }
                     return Ok(Jpeg { width, height, color, progressive, components, count, tables, scans: before });
                 }
-                0xE0 => hints.is_jfif |= content.starts_with(b"JFIF\0"),
+                0xE0 => hints.is_jfif |= content.len() >= 14 && content.starts_with(b"JFIF\0"),
                 0xEE if content.len() >= 12 && content.starts_with(b"Adobe") => hints.adobe = Some(content[11]),
                 _ => tables.read(marker, content)?,
             }
@@ -122,7 +128,7 @@ struct Frame {
     width: usize,
     height: usize,
     progressive: bool,
-    components: [Component; 4],
+    components: [Component; MAX_COMPONENTS],
     count: usize,
 }
 
@@ -144,7 +150,7 @@ impl Frame {
         if listed.len() != 3 * count {
             return Err(Error::Damaged("its frame has a wrong length"));
         }
-        let mut components = [Component::default(); 4];
+        let mut components = [Component::default(); MAX_COMPONENTS];
         for (component, entry) in components.iter_mut().zip(listed.as_chunks::<3>().0) {
             let [id, factors, quantization] = *entry;
             let (across, down) = (usize::from(factors >> 4), usize::from(factors & 15));
@@ -157,9 +163,6 @@ impl Frame {
         // The blocks of a single component are not grouped, whatever its factors.
         if let [alone] = listed {
             (alone.across, alone.down) = (1, 1);
-        }
-        if listed.iter().map(|component| component.across * component.down).sum::<usize>() > MAX_BLOCKS {
-            return Err(Error::Unsupported("an MCU of more than ten blocks"));
         }
         Ok(Frame { width, height, progressive, components, count })
     }
@@ -179,7 +182,8 @@ impl Hints {
         let ids = || frame.components[..3].iter().map(|component| component.id);
         match (frame.count, self.adobe) {
             (1, _) => Color::Gray,
-            (4, _) => Color::Cmyk,
+            (4, None | Some(0)) => Color::Cmyk,
+            (4, Some(_)) => Color::Ycck,
             _ if self.is_jfif => Color::YCbCr,
             (_, Some(0)) => Color::Rgb,
             (_, Some(_)) => Color::YCbCr,

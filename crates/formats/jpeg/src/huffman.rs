@@ -48,7 +48,7 @@ pub(crate) struct Huffman {
     /// Zero until [`prepare_skips`](Self::prepare_skips).
     skips: Box<[Skip; 1 << LOOKUP]>,
     has_skips: bool,
-    /// For each length above [`LOOKUP`]: the first 16 bits that are beyond its codes.
+    /// For each length: the first 16 bits that are beyond its codes.
     ends: [u32; 17],
     /// For each length: the place of its first symbol, less its first code.
     starts: [i32; 17],
@@ -159,12 +159,14 @@ impl Huffman {
     fn look_further<'a>(&self, mut bits: Bits<'a>) -> (Entry, Bits<'a>) {
         bits.refill();
         let next = bits.peek(16);
-        let length = (LOOKUP + 1..=16).find(|&length| next < self.ends[length as usize]);
-        let entry = length.map_or(Entry::UNKNOWN, |length| {
-            let place = self.starts[length as usize] + (next >> (16 - length)) as i32;
-            Entry::new(self.symbols[place as usize], length, self.kind)
-        });
-        (entry, bits)
+        let entry = |length: u32| Some(Entry::new(self.symbol(next >> (16 - length), length)?, length, self.kind));
+        ((LOOKUP + 1..=16).find_map(entry).unwrap_or(Entry::UNKNOWN), bits)
+    }
+
+    /// The symbol of a code of this length, none of whose beginnings is one.
+    pub fn symbol(&self, code: u32, length: u32) -> Option<u8> {
+        let place = self.starts[length as usize] + code as i32;
+        (code << (16 - length) < self.ends[length as usize]).then(|| self.symbols[place as usize])
     }
 }
 
@@ -173,7 +175,8 @@ fn check(codes: &Codes, kind: Kind) -> Result<(), Error> {
     let mut code = 0u32;
     for (length, &count) in (1..).zip(&codes.counts) {
         code = (code << 1) + u32::from(count);
-        if code > 1 << length {
+        // None has ones alone (C.2).
+        if code >= 1 << length {
             return Err(Error::Damaged("a Huffman table has too many codes"));
         }
     }

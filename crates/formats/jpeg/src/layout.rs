@@ -3,7 +3,7 @@
 //! libjpeg scales by shorter inverse transforms, and gives a component of half the resolution a transform of twice the
 //! length if that makes up for it (`jdmaster.c`).
 
-use crate::header::Jpeg;
+use crate::header::{Jpeg, MAX_COMPONENTS};
 use crate::{Error, Region, Scale};
 
 /// How a component's samples become those of the image (`jdsample.c`).
@@ -56,10 +56,12 @@ pub(crate) struct Plane {
 /// The parts of an image that a region needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
-    pub planes: [Plane; 3],
+    pub planes: [Plane; MAX_COMPONENTS],
     pub count: usize,
     /// MCUs of a row of the image.
     pub mcus_across: usize,
+    /// Rows of MCUs of the image.
+    pub mcus_down: usize,
     /// Blocks that an MCU is wide and high where there are most.
     most_across: usize,
     most_down: usize,
@@ -86,7 +88,8 @@ impl Layout {
         let edge = scale.edge();
         let most_across = components.iter().map(|component| component.across).max().unwrap_or(1);
         let most_down = components.iter().map(|component| component.down).max().unwrap_or(1);
-        let mut planes = [Plane { across: 0, down: 0, edge, width, height, upsampling: Upsampling::None }; 3];
+        let mut planes =
+            [Plane { across: 0, down: 0, edge, width, height, upsampling: Upsampling::None }; MAX_COMPONENTS];
         for (plane, component) in planes.iter_mut().zip(components) {
             let (across, down) = (component.across, component.down);
             let fills = |most: usize, own: usize, twice: usize| (most * edge).is_multiple_of(own * twice);
@@ -124,6 +127,7 @@ impl Layout {
             planes,
             count: components.len(),
             mcus_across,
+            mcus_down,
             most_across,
             most_down,
             mcu_width,

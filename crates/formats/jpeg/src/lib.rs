@@ -5,9 +5,10 @@
 //! libjpeg-turbo gives by default (`JDCT_ISLOW`, fancy upsampling), as Pillow and torchvision use it; scaled ones are those of
 //! its `scale_denom`, as Pillow's `draft` uses it.
 //!
-//! Sequential and progressive Huffman coding with 8 bits are supported, for grey and three components of any sampling that
-//! libjpeg supports. The header of CMYK images is read as well. Damaged data give an [`Error`]: nothing panics,
-//! and memory is bounded by the header's dimensions.
+//! Sequential and progressive Huffman coding with 8 bits are supported, for grey, three components and CMYK, of any sampling
+//! that libjpeg supports. Inks become colours as by Pillow's `convert("RGB")`. Where libjpeg warns of damage and goes on, the
+//! pixels are its own as well. What it refuses is an [`Error`], and so is an image that is cut off. Nothing panics, and memory is
+//! bounded by the header's dimensions.
 //!
 //! Use it where a part of many large photographs is needed, as training's random crops are.
 //!
@@ -26,10 +27,12 @@
 mod bits;
 mod block;
 mod buffer;
+mod coefficients;
 mod decoder;
 mod error;
 mod header;
 mod huffman;
+mod known;
 mod layout;
 mod level;
 mod progressive;
@@ -39,7 +42,9 @@ mod segments;
 mod sequential;
 mod symbol;
 mod tables;
+mod tolerant;
 mod transform;
+mod usual_codes;
 
 pub use decoder::Decoder;
 pub use error::Error;

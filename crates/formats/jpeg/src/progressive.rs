@@ -3,84 +3,60 @@
 
 use crate::Error;
 use crate::bits::Bits;
-use crate::block::{Coding, Zigzag, difference};
+use crate::block::{Coding, OVERFLOW, Zigzag, difference};
 use crate::buffer::fit;
+use crate::coefficients::{Field, Painter, fields};
 use crate::decoder::Memory;
-use crate::header::Jpeg;
+use crate::header::{Jpeg, MAX_COMPONENTS};
 use crate::huffman::Huffman;
+use crate::known::Known;
 use crate::layout::Layout;
-use crate::rows::Rows;
 use crate::scan::{Part, Progress, Scan};
 use crate::sequential::factors;
-use crate::transform::{Block, PLACES, Transforms};
+use crate::transform::{Block, PLACES};
 
 /// Most scans of an image. Encoders use about ten; each may be short and still visit every block.
-const MAX_SCANS: usize = 100;
-
-/// The blocks of one component.
-#[derive(Clone, Copy, Default)]
-struct Field {
-    /// Place of the first one.
-    start: usize,
-    /// Blocks of a row, those that fill up the last MCU among them.
-    stride: usize,
-    /// Blocks of a row and of a column, without those.
-    width: usize,
-    height: usize,
-    /// Whether a scan has had its first coefficients.
-    begun: bool,
-}
+pub(crate) const MAX_SCANS: usize = 100;
 
 impl Memory {
     /// Decodes the region from all scans.
-    pub(crate) fn buffered(&mut self, jpeg: &Jpeg, layout: &Layout, out: &mut [u8]) -> Result<(), Error> {
-        let mut fields = [Field::default(); 3];
-        let mut blocks = 0;
-        for (field, (component, plane)) in fields.iter_mut().zip(jpeg.components().iter().zip(layout.planes())) {
-            let stride = layout.mcus_across * component.across;
-            let across = |pixels: usize, own: usize, mcu_edge: usize| (pixels * own).div_ceil(mcu_edge);
-            let (mcu_width, mcu_height) = layout.mcu_edges();
-            let width = across(jpeg.width, component.across, mcu_width);
-            let height = across(jpeg.height, component.down, mcu_height).min(layout.end_row * plane.down);
-            *field = Field { start: blocks, stride, width, height, begun: false };
-            blocks += stride * layout.end_row * component.down;
-        }
+    pub(crate) fn buffered<'a>(&mut self, jpeg: &Jpeg, layout: &'a Layout, out: &'a mut [u8]) -> Result<(), Error> {
+        let (fields, blocks) = fields(jpeg, layout, layout.end_row);
         fit(&mut self.coefficients, blocks, [0; 64])?;
         self.coefficients.fill([0; 64]);
-        let quantization = self.read_scans(jpeg, layout, &mut fields)?;
-        self.transform(jpeg, layout, &fields, &quantization, out)
+        let quantization = self.read_scans(jpeg, layout, &fields)?;
+        let mut painter = Painter::new(self, jpeg, layout, &quantization, out)?;
+        (layout.first_row..layout.end_row).for_each(|row| painter.row(self, &fields, row, row));
+        if painter.overflowed { Err(OVERFLOW) } else { Ok(()) }
     }
 
     /// Reads all scans, and returns the factors of each component.
-    fn read_scans(&mut self, jpeg: &Jpeg, layout: &Layout, fields: &mut [Field; 3]) -> Result<[Zigzag<i16>; 3], Error> {
+    fn read_scans(
+        &mut self,
+        jpeg: &Jpeg,
+        layout: &Layout,
+        fields: &[Field],
+    ) -> Result<[Zigzag<i16>; MAX_COMPONENTS], Error> {
         let mut tables = jpeg.tables.clone();
         let mut segments = jpeg.scans;
-        let mut quantization = [[0; 128]; 3];
+        let mut quantization = [[0; 128]; MAX_COMPONENTS];
+        let mut known = [Known::NOTHING; MAX_COMPONENTS];
         let mut scans = 0;
-        while !segments.at_end()? {
-            let (marker, content) = segments.next()?;
-            match marker {
-                0xDA if scans == MAX_SCANS => return Err(Error::Damaged("it has more than 100 scans")),
-                0xDA => scans += 1,
-                0xC0..=0xC3 | 0xC5..=0xC7 | 0xC9..=0xCB | 0xCD..=0xCF => {
-                    return Err(Error::Damaged("it has two frames"));
-                }
-                _ => {
-                    tables.read(marker, content)?;
-                    continue;
-                }
+        while let Some(scan) = Scan::next(jpeg, &mut segments, &mut tables)? {
+            if scans == MAX_SCANS {
+                return Err(Error::Damaged("it has more than 100 scans"));
             }
-            let scan = Scan::parse(jpeg, content)?;
+            scans += 1;
             self.set_tables(&tables, &scan)?;
             for part in scan.components() {
-                let field = &mut fields[part.component];
+                let known = &mut known[part.component];
                 let begins = scan.first == 0 && !scan.refines;
                 // A sequential component has one scan; a progressive one begins with its first coefficients.
-                if begins == field.begun {
+                if begins == known.has_begun() {
                     return Err(Error::Damaged("the order of its scans is invalid"));
                 }
+                known.learn(&scan);
                 if begins {
-                    field.begun = true;
                     quantization[part.component] = factors(&tables, jpeg.components[part.component].quantization)?;
                 }
             }
@@ -89,8 +65,9 @@ impl Memory {
             progress.bits.check()?;
             segments.skip(progress.bits.position());
         }
-        if fields[..layout.count].iter().any(|field| !field.begun) {
-            return Err(Error::Damaged("a component has no scan"));
+        // Where some bits are missing, libjpeg makes up for them.
+        if known[..layout.count].iter().any(|known| !known.is_complete()) {
+            return Err(Error::Damaged("scans are missing"));
         }
         Ok(quantization)
     }
@@ -98,7 +75,7 @@ impl Memory {
     fn read_scan(
         &mut self,
         layout: &Layout,
-        fields: &[Field; 3],
+        fields: &[Field],
         scan: &Scan,
         progress: &mut Progress,
     ) -> Result<(), Error> {
@@ -147,53 +124,9 @@ impl Memory {
         }
         Ok(())
     }
-
-    /// Turns the coefficients into pixels.
-    fn transform(
-        &mut self,
-        jpeg: &Jpeg,
-        layout: &Layout,
-        fields: &[Field; 3],
-        quantization: &[Zigzag<i16>; 3],
-        out: &mut [u8],
-    ) -> Result<(), Error> {
-        let mut rows = Rows::new(layout, jpeg.color, self.level);
-        self.strip.fit(&rows)?;
-        let Memory { level, group, strip, coefficients, .. } = self;
-        let mut in_order = [[0; 64]; 3];
-        for (in_order, factors) in in_order.iter_mut().zip(quantization) {
-            for (place, factor) in PLACES.iter().zip(factors) {
-                in_order[usize::from(*place)] = *factor;
-            }
-        }
-        let mut out = out.chunks_exact_mut(layout.region.width * 3);
-        for mcu_row in layout.first_row..layout.end_row {
-            let mut transforms = Transforms::new(*level, group, &mut strip.samples);
-            for (component, plane) in layout.planes().iter().enumerate() {
-                let (field, factors) = (&fields[component], &in_order[component]);
-                for row in 0..plane.down {
-                    let start = field.start + (mcu_row * plane.down + row) * field.stride;
-                    for column in layout.first_column * plane.across..layout.end_column * plane.across {
-                        let block = &coefficients[start + column];
-                        let target = rows.target(component, column, row);
-                        if plane.edge == 1 || block[1..].iter().all(|&coefficient| coefficient == 0) {
-                            transforms.fill(block[0].wrapping_mul(factors[0]), target);
-                            continue;
-                        }
-                        let into = transforms.room(plane.edge);
-                        for (into, (coefficient, factor)) in into.iter_mut().zip(block.iter().zip(factors)) {
-                            *into = coefficient.wrapping_mul(*factor);
-                        }
-                        transforms.push(target);
-                    }
-                }
-            }
-            transforms.flush();
-            rows.make(mcu_row, strip, &mut out);
-        }
-        Ok(())
-    }
 }
+
+const OVERRUN: Error = Error::Damaged("a block has more coefficients than its band");
 
 /// A number of blocks that have no further coefficients: this one among them (G.1.2.2).
 #[inline(always)]
@@ -220,7 +153,7 @@ fn first_pass(table: &Huffman, bits: &mut Bits, ended: &mut u32, scan: &Scan, bl
         }
         k += run;
         if k > scan.last {
-            return Err(Error::Damaged("a block has more coefficients than its band"));
+            return Err(OVERRUN);
         }
         block[usize::from(PLACES[k])] = (value << scan.low) as i16;
         k += 1;
@@ -262,9 +195,12 @@ fn refine(table: &Huffman, bits: &mut Bits, ended: &mut u32, scan: &Scan, block:
             } else if run > 0 {
                 run -= 1;
             } else {
-                *coefficient = value;
+                *coefficient = std::mem::take(&mut value);
                 break;
             }
+        }
+        if value != 0 {
+            return Err(OVERRUN);
         }
     }
     if *ended > 0 {

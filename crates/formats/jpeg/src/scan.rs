@@ -2,13 +2,18 @@
 
 use crate::Error;
 use crate::bits::Bits;
-use crate::header::Jpeg;
+use crate::header::{Jpeg, MAX_COMPONENTS};
+use crate::segments::Segments;
+use crate::tables::Tables;
+
+/// Most blocks of one MCU (B.2.3).
+const MAX_BLOCKS: usize = 10;
 
 /// What a scan holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scan {
-    /// Components in the order of the frame, with the numbers of their Huffman tables.
-    pub components: [Part; 3],
+    /// Components with the numbers of their Huffman tables, in the order of their blocks.
+    pub components: [Part; MAX_COMPONENTS],
     pub count: usize,
     /// The first and the last coefficient, in zigzag order.
     pub first: usize,
@@ -29,26 +34,47 @@ pub(crate) struct Part {
 }
 
 impl Scan {
+    /// Reads the segments up to the data of the next scan. `None` at the end of the image.
+    pub fn next<'a>(jpeg: &Jpeg, segments: &mut Segments<'a>, tables: &mut Tables<'a>) -> Result<Option<Self>, Error> {
+        while let Some(marker) = segments.marker()? {
+            match marker {
+                0xC0..=0xC3 | 0xC5..=0xC7 | 0xC9..=0xCB | 0xCD..=0xCF => {
+                    return Err(Error::Damaged("it has two frames"));
+                }
+                0xDA => return Scan::parse(jpeg, segments.content()?).map(Some),
+                _ => tables.read(marker, segments.content()?)?,
+            }
+        }
+        Ok(None)
+    }
+
     pub fn parse(jpeg: &Jpeg, content: &[u8]) -> Result<Self, Error> {
         const INVALID: Error = Error::Damaged("the header of a scan is invalid");
         let (&count, rest) = content.split_first().ok_or(INVALID)?;
         let count = usize::from(count);
-        if !(1..=3).contains(&count) || rest.len() != 2 * count + 3 {
+        if !(1..=MAX_COMPONENTS).contains(&count) || rest.len() != 2 * count + 3 {
             return Err(INVALID);
         }
         let (listed, [first, last, bits]) = rest.split_at(2 * count) else { return Err(INVALID) };
-        let mut components = [Part::default(); 3];
-        let mut from = 0;
-        for (part, entry) in components.iter_mut().zip(listed.as_chunks::<2>().0) {
+        // The numbers of tables that are not used mean nothing.
+        let uses_dc = !jpeg.progressive || *first == 0 && bits >> 4 == 0;
+        let uses_ac = !jpeg.progressive || *first > 0;
+        let mut components = [Part::default(); MAX_COMPONENTS];
+        for (place, entry) in listed.as_chunks::<2>().0.iter().enumerate() {
             let [id, tables] = *entry;
-            // Scans have components in the order of the frame (B.2.3), each once.
-            let place = jpeg.components()[from..].iter().position(|component| component.id == id).ok_or(INVALID)?;
-            let (dc, ac) = (usize::from(tables >> 4), usize::from(tables & 15));
-            if dc > 3 || ac > 3 {
+            // Of components with the same name libjpeg takes one that is no earlier in the frame than here.
+            let is_named = |&component: &usize| jpeg.components[component].id == id;
+            let component = (place..jpeg.count).find(is_named).ok_or(INVALID)?;
+            let dc = if uses_dc { usize::from(tables >> 4) } else { 0 };
+            let ac = if uses_ac { usize::from(tables & 15) } else { 0 };
+            if dc > 3 || ac > 3 || components[..place].iter().any(|part| part.component == component) {
                 return Err(INVALID);
             }
-            *part = Part { component: from + place, dc, ac };
-            from += place + 1;
+            components[place] = Part { component, dc, ac };
+        }
+        let blocks = |part: &Part| jpeg.components[part.component].across * jpeg.components[part.component].down;
+        if count > 1 && components[..count].iter().map(blocks).sum::<usize>() > MAX_BLOCKS {
+            return Err(Error::Unsupported("an MCU of more than ten blocks"));
         }
         let (first, last, high, low) = (usize::from(*first), usize::from(*last), bits >> 4, bits & 15);
         if jpeg.progressive {
@@ -71,7 +97,7 @@ impl Scan {
 pub(crate) struct Progress<'a> {
     pub bits: Bits<'a>,
     /// The first coefficient of each component's block before.
-    pub previous: [i32; 3],
+    pub previous: [i32; MAX_COMPONENTS],
     /// Blocks to come without further coefficients in a progressive scan.
     pub ended: u32,
     /// MCUs between two restart markers, and those left before the next one. Without restart markers there is no end of both.
@@ -84,7 +110,7 @@ pub(crate) struct Progress<'a> {
 impl<'a> Progress<'a> {
     pub fn new(data: &'a [u8], restart_interval: usize) -> Self {
         let interval = if restart_interval == 0 { usize::MAX } else { restart_interval };
-        Progress { bits: Bits::new(data), previous: [0; 3], ended: 0, interval, left: interval, number: 0 }
+        Progress { bits: Bits::new(data), previous: [0; MAX_COMPONENTS], ended: 0, interval, left: interval, number: 0 }
     }
 
     /// To be called before each MCU: takes the restart marker if there is to be one, and fails if the data have ended.
@@ -100,7 +126,7 @@ impl<'a> Progress<'a> {
     #[cold]
     fn restart(&mut self) -> Result<(), Error> {
         self.bits.restart(self.number)?;
-        (self.previous, self.ended, self.left) = ([0; 3], 0, self.interval);
+        (self.previous, self.ended, self.left) = ([0; MAX_COMPONENTS], 0, self.interval);
         self.number += 1;
         Ok(())
     }

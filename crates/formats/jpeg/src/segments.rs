@@ -8,38 +8,51 @@ pub(crate) struct Segments<'a> {
     rest: &'a [u8],
 }
 
+impl<'a> From<&'a [u8]> for Segments<'a> {
+    /// A file from any place on.
+    fn from(rest: &'a [u8]) -> Self {
+        Segments { rest }
+    }
+}
+
 impl<'a> Segments<'a> {
     /// All of a file.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Error> {
         match bytes {
-            [0xFF, 0xD8, rest @ ..] => Ok(Segments { rest }),
+            [0xFF, 0xD8] | [0xFF, 0xD8, 0xFF, ..] => Ok(Segments { rest: &bytes[2..] }),
             _ => Err(Error::Damaged("it does not begin like a JPEG")),
         }
     }
 
-    /// The next marker and its content. Bytes before it that belong to no segment are skipped, as by libjpeg: cameras leave
-    /// some, and so does a scan whose end is not needed.
-    pub fn next(&mut self) -> Result<(u8, &'a [u8]), Error> {
+    /// The next marker, or `None` at the end of the image. Bytes before it that belong to no segment are skipped, as by libjpeg:
+    /// cameras leave some, and so does a scan whose end is not needed.
+    pub fn marker(&mut self) -> Result<Option<u8>, Error> {
         loop {
             let at = find_marker(self.rest).ok_or(Error::Truncated)?;
             let marker = self.rest[at + 1];
-            let after = &self.rest[at + 2..];
-            self.rest = after;
+            self.rest = &self.rest[at + 2..];
             match marker {
+                0xD9 => return Ok(None),
                 // Markers without content, which mean nothing here.
-                0x01 | 0xD0..=0xD8 => continue,
-                0xD9 => return Err(Error::Damaged("it ends before its last scan")),
-                _ => {}
+                0x01 | 0xD0..=0xD7 => continue,
+                0x02..=0xBF | 0xC8 | 0xD8 | 0xDE | 0xDF | 0xF0..=0xFD => {
+                    return Err(Error::Damaged("it has an unknown marker"));
+                }
+                _ => return Ok(Some(marker)),
             }
-            let [high, low, ..] = after else { return Err(Error::Truncated) };
-            let length = be16(*high, *low);
-            if length < 2 {
-                return Err(Error::Damaged("a segment has an invalid length"));
-            }
-            let content = after.get(2..length).ok_or(Error::Truncated)?;
-            self.rest = &after[length..];
-            return Ok((marker, content));
         }
+    }
+
+    /// The content of the marker that was read last.
+    pub fn content(&mut self) -> Result<&'a [u8], Error> {
+        let [high, low, ..] = *self.rest else { return Err(Error::Truncated) };
+        let length = be16(high, low);
+        if length < 2 {
+            return Err(Error::Damaged("a segment has an invalid length"));
+        }
+        let (segment, rest) = self.rest.split_at_checked(length).ok_or(Error::Truncated)?;
+        self.rest = rest;
+        Ok(&segment[2..])
     }
 
     /// The bytes after the segment that was read last.
@@ -47,22 +60,9 @@ impl<'a> Segments<'a> {
         self.rest
     }
 
-    /// Leaves out the first `count` of those bytes.
+    /// Leaves out the first `count` of them.
     pub fn skip(&mut self, count: usize) {
         self.rest = &self.rest[count..];
-    }
-
-    /// Whether the next marker ends the image.
-    pub fn at_end(&self) -> Result<bool, Error> {
-        let mut rest = self.rest;
-        loop {
-            let at = find_marker(rest).ok_or(Error::Truncated)?;
-            match rest[at + 1] {
-                0xD9 => return Ok(true),
-                0x01 | 0xD0..=0xD8 => rest = &rest[at + 2..],
-                _ => return Ok(false),
-            }
-        }
     }
 
     /// Whether an end marker follows anywhere. It is looked for from the end, where it usually is.

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::block::{Coding, Zigzag};
 use crate::decoder::Memory;
-use crate::header::Jpeg;
+use crate::header::{Jpeg, MAX_COMPONENTS};
 use crate::layout::{Layout, Plane};
 use crate::rows::Rows;
 use crate::scan::{Progress, Scan};
@@ -32,7 +32,7 @@ impl Memory {
         out: &mut [u8],
     ) -> Result<usize, Error> {
         self.set_tables(tables, scan)?;
-        let mut quantization = [[0; 128]; 3];
+        let mut quantization = [[0; 128]; MAX_COMPONENTS];
         for (numbers, component) in quantization.iter_mut().zip(jpeg.components()) {
             *numbers = factors(tables, component.quantization)?;
         }
@@ -47,7 +47,7 @@ impl Memory {
             let coding = Coding { dc: &dc[part.dc], ac: &ac[part.ac], quantization: &quantization[part.component] };
             Source { component: part.component, plane: &layout.planes[part.component], coding }
         };
-        let sources = [source(0), source(1.min(scan.count - 1)), source(2.min(scan.count - 1))];
+        let sources = [0, 1, 2, 3].map(|at| source(at.min(scan.count - 1)));
         let sources = &sources[..scan.count];
         let mut out = out.chunks_exact_mut(layout.region.width * 3);
         let mut progress = Progress::new(data, tables.restart_interval);

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::segments::be16;
+use crate::usual_codes;
 
 /// A Huffman table as its file writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,13 @@ pub(crate) struct Tables<'a> {
 }
 
 impl<'a> Tables<'a> {
+    /// Takes the usual Huffman codes where there are none, as libjpeg does in sequential images.
+    pub fn set_usual_codes(&mut self) {
+        for (own, usual) in [(&mut self.dc, usual_codes::DC), (&mut self.ac, usual_codes::AC)] {
+            own.iter_mut().zip(usual).for_each(|(own, usual)| *own = own.or(Some(usual)));
+        }
+    }
+
     /// Takes over what a segment defines. Segments that define no table are ignored.
     pub fn read(&mut self, marker: u8, content: &'a [u8]) -> Result<(), Error> {
         match marker {
@@ -36,17 +44,17 @@ impl<'a> Tables<'a> {
                 }
                 _ => Err(Error::Damaged("its restart interval has a wrong length")),
             },
-            0xDC => Err(Error::Unsupported("a number of rows after the first scan")),
+            0xCC => Err(Error::Unsupported("arithmetic coding")),
             _ => Ok(()),
         }
     }
 
     fn read_codes(&mut self, mut content: &'a [u8]) -> Result<(), Error> {
-        const SHORT: Error = Error::Damaged("a Huffman table is too short");
+        const SHORT: Error = Error::Damaged("a Huffman table has a wrong length");
         while let Some((&place, after)) = content.split_first() {
             let (&counts, after) = after.split_first_chunk::<16>().ok_or(SHORT)?;
             let total: usize = counts.iter().map(|&count| usize::from(count)).sum();
-            let symbols = after.get(..total).ok_or(SHORT)?;
+            let symbols = after.get(..total).filter(|symbols| symbols.len() <= 256).ok_or(SHORT)?;
             content = &after[total..];
             let kind = match place >> 4 {
                 0 => &mut self.dc,
@@ -61,11 +69,7 @@ impl<'a> Tables<'a> {
 
     fn read_quantization(&mut self, mut content: &'a [u8]) -> Result<(), Error> {
         while let Some((&place, after)) = content.split_first() {
-            let bytes = match place >> 4 {
-                0 => 1,
-                1 => 2,
-                _ => return Err(Error::Damaged("a quantization table is of no known kind")),
-            };
+            let bytes = if place >> 4 == 0 { 1 } else { 2 };
             let values = after.get(..64 * bytes).ok_or(Error::Damaged("a quantization table is too short"))?;
             content = &after[64 * bytes..];
             let table = self.quantization.get_mut(usize::from(place & 15));

@@ -5,6 +5,7 @@ mod avx2;
 mod plain;
 
 use crate::buffer::fit;
+use crate::header::MAX_COMPONENTS;
 use crate::layout::{Layout, Plane, Upsampling};
 use crate::level::Level;
 use crate::transform::Target;
@@ -28,18 +29,18 @@ struct Area {
 #[derive(Debug)]
 pub(crate) struct Rows<'a> {
     layout: &'a Layout,
-    areas: [Area; 3],
+    areas: [Area; MAX_COMPONENTS],
     level: Level,
     color: Color,
     /// The next row of the region, in the image.
     next: usize,
 }
 
-/// Memory for the samples of a row of MCUs and for three rows of them at the image's width.
+/// Memory for the samples of a row of MCUs and for a row of each component at the image's width.
 #[derive(Debug, Default)]
 pub(crate) struct Strip {
     pub samples: Vec<u8>,
-    wide: [Vec<u8>; 3],
+    wide: [Vec<u8>; MAX_COMPONENTS],
 }
 
 impl Strip {
@@ -47,7 +48,7 @@ impl Strip {
     pub fn fit(&mut self, rows: &Rows) -> Result<(), Error> {
         let (samples, wide) = rows.bytes();
         fit(&mut self.samples, samples, 0)?;
-        self.wide.iter_mut().try_for_each(|row| fit(row, wide, 0))
+        self.wide[..rows.layout.count].iter_mut().try_for_each(|row| fit(row, wide, 0))
     }
 
     /// Bytes that it holds.
@@ -71,7 +72,7 @@ impl<'a> Rows<'a> {
         Rows { layout, areas, level, color, next: layout.region.top }
     }
 
-    /// Bytes of the samples and of each of the three wide rows.
+    /// Bytes of the samples and of each of the wide rows.
     pub fn bytes(&self) -> (usize, usize) {
         let areas = &self.areas[..self.layout.count];
         let samples = areas.iter().map(|area| area.stride * (1 + area.plane.down * area.plane.edge)).sum::<usize>();
@@ -123,7 +124,15 @@ impl<'a> Rows<'a> {
                 Color::Gray => gray(row(0), out),
                 Color::YCbCr => ycc_to_rgb(self.level, [row(0), row(1), row(2)], out),
                 Color::Rgb => interleave(self.level, [row(0), row(1), row(2)], out),
-                Color::Cmyk => unreachable!("refused before"),
+                Color::Cmyk => {
+                    interleave(self.level, [row(0), row(1), row(2)], out);
+                    out.iter_mut().for_each(|ink| *ink = 255 - *ink);
+                    print(row(3), out);
+                }
+                Color::Ycck => {
+                    ycc_to_rgb(self.level, [row(0), row(1), row(2)], out);
+                    print(row(3), out);
+                }
             }
         }
         self.next = self.next.max(complete);
@@ -172,6 +181,19 @@ fn gray(row: &[u8], out: &mut [u8]) {
     for (pixel, &sample) in out.as_chunks_mut::<3>().0.iter_mut().zip(row) {
         *pixel = [sample; 3];
     }
+}
+
+/// Colours from inks, and from black as it is stored, as Pillow converts them.
+fn print(black: &[u8], out: &mut [u8]) {
+    for (pixel, &light) in out.as_chunks_mut::<3>().0.iter_mut().zip(black) {
+        *pixel = pixel.map(|ink| light - divided_by_255(ink, light));
+    }
+}
+
+/// a · b / 255, rounded.
+fn divided_by_255(a: u8, b: u8) -> u8 {
+    let product = u32::from(a) * u32::from(b) + 128;
+    (((product >> 8) + product) >> 8) as u8
 }
 
 /// The kernels of each level: a plain function, and the same code compiled for AVX2 (`compiled`) or one of its own

@@ -7,7 +7,7 @@ mod avx2;
 mod order;
 mod plain;
 
-pub(crate) use order::PLACES;
+pub(crate) use order::{PLACES, is_first_row};
 
 use crate::level::Level;
 

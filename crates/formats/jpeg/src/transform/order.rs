@@ -32,6 +32,11 @@ pub(super) const fn place(row: usize, column: usize) -> usize {
     (column / 4 * 4 + row / 2) * 8 + column % 4 * 2 + row % 2
 }
 
+/// Whether the coefficient at a place is in the first row.
+pub(crate) const fn is_first_row(place: usize) -> bool {
+    matches!(place, 0 | 2 | 4 | 6 | 32 | 34 | 36 | 38)
+}
+
 /// Where a row or a column is in [`PAIRS`].
 const fn in_pairs(line: usize) -> usize {
     let mut at = 0;

@@ -1,7 +1,7 @@
 //! Damaged files: an error or pixels, never a panic, in bounded memory and time.
 
-use enmasse_jpeg::{Color, Decoder, Error, Jpeg, Region, Scale};
-use jpeg_encoder::SamplingFactor;
+use enmasse_jpeg::{Decoder, Error, Jpeg, Region, Scale};
+use jpeg_encoder::{ColorType, SamplingFactor};
 use proptest::prelude::*;
 use test_support::heap::peak_of;
 
@@ -11,7 +11,7 @@ use crate::whole;
 const PLAIN: Coding = Coding {
     width: 100,
     height: 60,
-    gray: false,
+    color: ColorType::Rgb,
     sampling: SamplingFactor::F_2_2,
     progressive: false,
     optimized: false,
@@ -63,7 +63,8 @@ fn a_cut_file_is_truncated() {
     }
 }
 
-/// An image whose header claims 89 megapixels takes memory for a row of blocks of the region.
+/// An image whose header claims 89 megapixels takes memory for a row of MCUs, of the region or, since it has no data for most of
+/// them, of the image.
 #[test]
 fn memory_follows_the_region() {
     let mut bytes = Coding { restarts: 2, ..PLAIN }.encode();
@@ -72,12 +73,14 @@ fn memory_follows_the_region() {
     bytes[frame + 5..frame + 9].copy_from_slice(&[high, low, high, low]);
     let jpeg = Jpeg::parse(&bytes).unwrap();
     assert_eq!((jpeg.width(), jpeg.height()), (9400, 9400));
-    let region = Region { left: 0, top: 0, width: 224, height: 16 };
+    let region = Region { left: 0, top: 9000, width: 224, height: 16 };
     let mut out = vec![0; region.width * region.height * 3];
     let mut decoder = Decoder::new();
     let (result, peak) = peak_of(|| decoder.decode(&jpeg, region, Scale::Full, &mut out));
-    assert_eq!(result, Err(Error::Truncated));
-    assert!(peak < 64 << 10, "{peak} bytes");
+    // libjpeg fills up what the end marker cuts off.
+    assert_eq!(result, Ok(()));
+    assert!(out.iter().all(|&gray| gray == 128));
+    assert!(peak < 9400 / 16 * 6 * 128 + (64 << 10), "{peak} bytes");
     assert!(decoder.held_bytes() <= peak, "{} of {peak} bytes", decoder.held_bytes());
 }
 
@@ -101,7 +104,7 @@ fn memory_is_kept_within_reason() {
 /// A scan of few bytes that visits every block, again and again.
 #[test]
 fn scans_are_limited() {
-    let bytes = Coding { progressive: true, gray: true, ..PLAIN }.encode();
+    let bytes = Coding { progressive: true, color: ColorType::Luma, ..PLAIN }.encode();
     let scan = bytes.windows(2).rposition(|pair| pair == [0xFF, 0xDA]).unwrap();
     let (before, last) = bytes[..bytes.len() - 2].split_at(scan);
     let many = [before, &last.repeat(120), &[0xFF, 0xD9]].concat();
@@ -126,11 +129,6 @@ fn what_is_not_supported_is_named() {
     check(11, 0x00, Error::Damaged("a component of its frame is invalid"));
     check(11, 0x44, Error::Unsupported("an MCU of more than ten blocks"));
     check(14, 0x31, Error::Unsupported("a component whose samples do not stand for whole numbers of pixels"));
-    let mut inks = Vec::new();
-    jpeg_encoder::Encoder::new(&mut inks, 90).encode(&[7; 16 * 4], 4, 4, jpeg_encoder::ColorType::Cmyk).unwrap();
-    assert_eq!(Jpeg::parse(&inks).map(|jpeg| jpeg.color()), Ok(Color::Cmyk));
-    let expected = Error::Unsupported("decoding a CMYK image");
-    assert_eq!(whole(&mut Decoder::new(), &inks, Scale::Full).map(|_| ()), Err(expected));
     assert_eq!(Jpeg::parse(b"GIF89a").map(|_| ()), Err(Error::Damaged("it does not begin like a JPEG")));
     assert_eq!(Jpeg::parse(&[0xFF, 0xD8]).map(|_| ()), Err(Error::Truncated));
 }

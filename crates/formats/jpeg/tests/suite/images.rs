@@ -17,12 +17,44 @@ pub const SAMPLINGS: [SamplingFactor; 8] = [
 /// Images that are compared with Pillow.
 pub const NUMBER: usize = 120;
 
+/// Damaged images that are compared with Pillow.
+pub const NUMBER_DAMAGED: usize = 360;
+
+/// A damaged image: changed bits, bytes that are missing, repeated or overwritten, and markers that are lost or other ones. The
+/// end marker stays where it is, since what Pillow makes of images without it depends on how many bits it has loaded.
+pub fn damaged(number: usize) -> Vec<u8> {
+    let mut bytes = Coding::of(number % NUMBER).encode();
+    let mut state = (number as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut draw = |from: usize, to: usize| {
+        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        from + (state >> 33) as usize % (to - from).max(1)
+    };
+    let is_marker = |pair: &[u8]| pair[0] == 0xFF && !matches!(pair[1], 0x00 | 0xFF);
+    let scan = bytes.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap() + 2;
+    let end = bytes.len() - 2;
+    let markers: Vec<usize> = (4..end).filter(|&at| is_marker(&bytes[at..at + 2])).collect();
+    let at = draw(scan, end);
+    let until = (at + draw(1, 40)).min(end);
+    match number / 2 % 9 {
+        0 => bytes[at] ^= 1 << draw(0, 8),
+        1 => (0..20).for_each(|_| bytes[draw(scan, end)] ^= 1 << draw(0, 8)),
+        2 => bytes[at..until].fill(0),
+        3 => drop(bytes.drain(at..until)),
+        4 => drop(bytes.splice(at..at, bytes[at..until].to_vec())),
+        5 => drop(bytes.splice(at..at, [0xFF, [0x00, 0xD0, 0xD3, 0xD9, 0xE1, 0xFF][draw(0, 6)]])),
+        6 => bytes[markers[draw(0, markers.len())]] ^= 1 << draw(0, 8),
+        7 => bytes[markers[draw(0, markers.len())] + 1] ^= 1 << draw(0, 8),
+        _ => bytes.truncate(draw(scan / 2, at - 40)),
+    }
+    bytes
+}
+
 /// How an image is written.
 #[derive(Clone, Copy, Debug)]
 pub struct Coding {
     pub width: u16,
     pub height: u16,
-    pub gray: bool,
+    pub color: ColorType,
     pub sampling: SamplingFactor,
     pub progressive: bool,
     /// With tables of its own, and a scan for each component.
@@ -41,7 +73,12 @@ impl Coding {
         Coding {
             width: 1 + pick(0, 120) as u16,
             height: 1 + pick(1, 90) as u16,
-            gray: number % 9 == 8,
+            color: match number {
+                _ if number % 9 == 8 => ColorType::Luma,
+                _ if number % 13 == 12 => ColorType::Cmyk,
+                _ if number % 17 == 16 => ColorType::CmykAsYcck,
+                _ => ColorType::Rgb,
+            },
             sampling: SAMPLINGS[number % SAMPLINGS.len()],
             progressive: pick(4, 3) == 0,
             // The encoder's own tables do not count what restarts add.
@@ -54,13 +91,18 @@ impl Coding {
     /// The file. Its contents are smooth colours, edges and some noise.
     pub fn encode(&self) -> Vec<u8> {
         let (width, height) = (usize::from(self.width), usize::from(self.height));
-        let channels = if self.gray { 1 } else { 3 };
+        let channels = match self.color {
+            ColorType::Luma => 1,
+            ColorType::Rgb => 3,
+            _ => 4,
+        };
         let mut pixels = Vec::with_capacity(width * height * channels);
         for (y, x) in (0..height).flat_map(|y| (0..width).map(move |x| (y, x))) {
             let noise = (x * 31 + y * 17 + x * y * 7) % 23;
             let inside =
                 (2 * x).abs_diff(width).pow(2) + (2 * y).abs_diff(height).pow(2) < width.min(height).pow(2) / 2;
-            let colors = [128 + (x * 5 + y * 2) % 100, x * 200 / width + noise, if inside { 230 } else { 20 + y % 64 }];
+            let third = if inside { 230 } else { 20 + y % 64 };
+            let colors = [128 + (x * 5 + y * 2) % 100, x * 200 / width + noise, third, 255 - (x * 3 + y * 4) % 90];
             pixels.extend(colors[..channels].iter().map(|&color| color as u8));
         }
         let mut bytes = Vec::new();
@@ -71,8 +113,7 @@ impl Coding {
         if self.restarts > 0 {
             encoder.set_restart_interval(self.restarts);
         }
-        let color = if self.gray { ColorType::Luma } else { ColorType::Rgb };
-        encoder.encode(&pixels, self.width, self.height, color).unwrap();
+        encoder.encode(&pixels, self.width, self.height, self.color).unwrap();
         bytes
     }
 }
