@@ -112,20 +112,21 @@ def node_list():
 
 
 def elastic():
-    long = "<I"
-    yield b"\x01" + struct.pack("<QI", 7, 1) + text("node1", long) + text("10.0.0.1", long) + struct.pack("<HII", 1, 2, 3)
-    yield b"\x02" + struct.pack("<I", 9)
-    yield b"\x03" + struct.pack("<I", 1)
-    yield b"\x04" + struct.pack("<IIB", 1, 3, 2) + text("rank 3 failed", long)
-    yield b"\x05" + struct.pack("<IH", 1, 29500)
-    yield b"\x06"
-    yield b"\x02" + struct.pack("<QIIIII", 7, 1, 0, 2, 0, 4) + text("node1", long) + struct.pack("<H", 29500)
-    yield b"\x03" + struct.pack("<I", 1) + text("a node joined", long)
-    yield b"\x04"
-    yield b"\x05" + text("node1", long) + b"\x01" + text("rank 3 failed", long)
-    yield b"\x06" + struct.pack("<II", 1, 2)
-    yield b"\x07" + struct.pack("<i", 15)
-    yield b"\x08" + text("no route", long)
+    agent = {"id": 7, "host": "node1", "address": "10.0.0.1", "local_world_size": 2}
+    failed = {"code": 2, "report": "rank 3 failed"}
+    place = {"node_rank": 0, "node_count": 2, "first_rank": 0, "world_size": 4}
+    messages = [
+        {"Join": {"agent": agent, "visit": 1, "port": 29500, "next_attempt": 3}}, {"Beat": {"number": 9}},
+        {"Ended": {"attempt": 1, "end": "Done"}}, {"Ended": {"attempt": 1, "end": {"Failed": {"rank": 3, **failed}}}},
+        {"Stopped": {"attempt": 1, "port": 29500}}, "Leave",
+        {"Echo": {"number": 9}},
+        {"Run": {"attempt": 1, "leader": 7, **place, "master_host": "node1", "master_port": 29500}},
+        {"Stop": {"attempt": 1, "why": "a node joined"}},
+        {"Over": "Done"}, {"Over": {"Failed": {"host": "node1", **failed}}}, {"Over": {"TooFew": {"here": 1, "least": 2}}},
+        {"Over": {"Interrupted": {"signal": 15}}}, {"Over": {"NoLeader": {"why": "no route"}}},
+    ]
+    for message in messages:
+        yield json.dumps(message).encode()
 
 
 def error_file():

@@ -71,7 +71,7 @@ pub use failure::GroupEvent;
 pub use flight::{FlightFollower, FlightOperation, FlightRecord, FlightRecorder, TimedOperation};
 pub use group::Group;
 pub use mpi::MpiFamily;
-pub use net::channel::{Channel, ChannelError, ChannelListener};
+pub use net::channel::{Channel, ChannelListener};
 pub use net::refused::Refused;
 pub use options::GroupOptions;
 pub use rendezvous::{MeetingPoint, Rendezvous, TransportChoice};

@@ -10,7 +10,7 @@ use crate::pieces::piece;
 use crate::shards::ShardMap;
 
 /// Version of headers and protocol; ranks of different versions do not communicate.
-pub(crate) const PROTOCOL: u32 = 5;
+pub(crate) const PROTOCOL: u32 = 6;
 /// Words of a header.
 pub(crate) const HEADER_WORDS: usize = 8;
 /// Bytes of a header on a wire, as little-endian words.

@@ -296,7 +296,7 @@ fn agents_notice_changed_messages() {
     let admit = move |channel: Channel| sender.send(channel.receive().unwrap_err().to_string()).unwrap();
     let _listener = ChannelListener::start(listener, token.clone(), "job", admit).unwrap();
     let channel = Channel::connect(relayed, &token, "job", DEADLINE).unwrap();
-    channel.send(1, b"beat").unwrap();
+    channel.send(b"beat").unwrap();
     let error = receiver.recv_timeout(DEADLINE).unwrap();
     assert!(error.starts_with("link from the agent at 127.0.0.1:"), "{error}");
     assert!(error.ends_with("a frame's MAC is wrong: the bytes were changed on the way"), "{error}");

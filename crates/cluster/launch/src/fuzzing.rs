@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::elastic::message::{ToLeader, ToMember};
+use crate::elastic::message::{ToLeader, ToMember, decode, encode};
 use crate::environment::node_list::{MAX_NODES, expand_node_list};
 use crate::error_file::ErrorRecord;
 use crate::{LaunchedRank, python_exception};
@@ -42,16 +42,13 @@ pub fn node_list(bytes: &[u8]) {
     }
 }
 
-/// A message between agents, whose kind is the first byte, is written as it was read.
+/// A message between agents is written as it was read.
 pub fn message(bytes: &[u8]) {
-    let Some((&kind, payload)) = bytes.split_first() else { return };
-    if let Ok(message) = ToLeader::decode(kind, payload) {
-        let (kind, payload) = message.encode();
-        assert_eq!(ToLeader::decode(kind, &payload), Ok(message));
+    if let Some(message) = decode::<ToLeader>(bytes) {
+        assert_eq!(decode(&encode(&message)), Some(message));
     }
-    if let Ok(message) = ToMember::decode(kind, payload) {
-        let (kind, payload) = message.encode();
-        assert_eq!(ToMember::decode(kind, &payload), Ok(message));
+    if let Some(message) = decode::<ToMember>(bytes) {
+        assert_eq!(decode(&encode(&message)), Some(message));
     }
 }
 

@@ -6,8 +6,6 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use thiserror::Error;
-
 use super::acceptor::Acceptor;
 use super::handshake::{HandshakeError, Introduction, Purpose, answer, introduce};
 use super::link::Link;
@@ -17,24 +15,8 @@ use crate::cause::host_name;
 use crate::operation::Identity;
 use crate::token::Token;
 
-/// Size limit of a message, in bytes.
-const MESSAGE_LIMIT: usize = 1 << 16;
 /// How long a message may wait for space in the send buffer: a reader that reads nothing for this long hangs.
 const WRITE_LIMIT: Duration = Duration::from_secs(2);
-
-/// Reasons why a channel was not opened.
-#[derive(Debug, Error)]
-pub enum ChannelError {
-    /// The other side does not answer, or not in time.
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    /// The other side holds another token.
-    #[error("the other side holds another token: set ENMASSE_TOKEN to the same text on all nodes")]
-    Token,
-    /// The other side refuses the channel.
-    #[error("{0}")]
-    Refused(String),
-}
 
 /// An open connection whose other end holds the same token. Any thread may write; only one should read.
 #[derive(Debug)]
@@ -43,8 +25,13 @@ pub struct Channel {
 }
 
 impl Channel {
+    /// Size limit of a message, in bytes.
+    pub const MESSAGE_LIMIT: usize = 1 << 17;
+    /// The kind of all its frames.
+    const KIND: u8 = 1;
+
     /// Connects to a listener of the same job, within `limit`.
-    pub fn connect(address: SocketAddr, token: &Token, job: &str, limit: Duration) -> Result<Self, ChannelError> {
+    pub fn connect(address: SocketAddr, token: &Token, job: &str, limit: Duration) -> io::Result<Self> {
         let stream = connect(&address, limit)?;
         let introduction = Introduction {
             purpose: Purpose::Agent,
@@ -55,12 +42,13 @@ impl Channel {
             host: host_name(),
         };
         let link = introduce(stream, token, &introduction, limit).map_err(|error| match error {
-            HandshakeError::Io(error) => ChannelError::Io(error),
-            HandshakeError::Token => ChannelError::Token,
-            HandshakeError::Version(_) => ChannelError::Refused(error.to_string()),
-            HandshakeError::Refused(why) => ChannelError::Refused(why),
+            HandshakeError::Io(error) => error,
+            HandshakeError::Token => {
+                io::Error::other("the other side holds another token: set ENMASSE_TOKEN to the same text on all nodes")
+            }
+            refusal => io::Error::other(refusal.to_string()),
         })?;
-        Ok(Channel::over(link)?)
+        Channel::over(link)
     }
 
     fn over(link: Link) -> io::Result<Self> {
@@ -71,15 +59,13 @@ impl Channel {
     }
 
     /// Sends one message.
-    pub fn send(&self, kind: u8, payload: &[u8]) -> io::Result<()> {
-        self.link.send(kind, payload)
+    pub fn send(&self, message: &[u8]) -> io::Result<()> {
+        self.link.send(Self::KIND, message)
     }
 
-    /// Waits for a message: its kind and payload. Fails once either side closes, or if the message was changed on the
-    /// way.
-    pub fn receive(&self) -> io::Result<(u8, Vec<u8>)> {
-        let frame = self.link.receive(MESSAGE_LIMIT)?;
-        Ok((frame.kind, frame.payload))
+    /// Waits for a message. Fails once either side closes, or if the message was changed on the way.
+    pub fn receive(&self) -> io::Result<Vec<u8>> {
+        Ok(self.link.receive(Self::MESSAGE_LIMIT)?.payload)
     }
 
     /// Closes the channel for both sides. Messages sent before still arrive.
@@ -145,14 +131,14 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (sender, receiver) = mpsc::channel();
         let admit = move |channel: Channel| {
-            channel.send(7, b"welcome").unwrap();
+            channel.send(b"welcome").unwrap();
             sender.send(channel.receive().map_err(|error| error.kind())).unwrap();
         };
         let listener = ChannelListener::start(listener, token.clone(), "job", admit).unwrap();
         let channel = Channel::connect(address, &token, "job", LIMIT).unwrap();
-        assert_eq!(channel.receive().unwrap(), (7, b"welcome".to_vec()));
-        channel.send(8, b"hello").unwrap();
-        assert_eq!(receiver.recv_timeout(LIMIT).unwrap(), Ok((8, b"hello".to_vec())));
+        assert_eq!(channel.receive().unwrap(), b"welcome");
+        channel.send(b"hello").unwrap();
+        assert_eq!(receiver.recv_timeout(LIMIT).unwrap(), Ok(b"hello".to_vec()));
 
         let channel = Channel::connect(address, &token, "job", LIMIT).unwrap();
         channel.close();
@@ -161,7 +147,7 @@ mod tests {
         let refused = Channel::connect(address, &token, "another", LIMIT).unwrap_err();
         assert!(refused.to_string().starts_with("it belongs to another job"), "{refused}");
         let stranger = Channel::connect(address, &Token::generate().unwrap(), "job", LIMIT).unwrap_err();
-        assert!(matches!(stranger, ChannelError::Token), "{stranger}");
+        assert!(stranger.to_string().starts_with("the other side holds another token"), "{stranger}");
         let refused = listener.close().map(|refused| refused.to_string());
         let expected = format!("refused at {address}: 1 connection from 127.0.0.1, without the token of this run");
         assert_eq!(refused, Some(expected));

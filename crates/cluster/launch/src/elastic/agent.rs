@@ -8,12 +8,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use enmasse_comm::{Channel, ChannelError};
+use enmasse_comm::Channel;
 
 use super::leader::Rules;
 use super::leader_server::{LeaderServer, names_loopback};
-use super::member::{Member, MemberAction, MemberEvent, Myself};
-use super::message::{Assigned, Decision, ToMember, WorkersEnd};
+use super::member::{Member, MemberAction, MemberEvent};
+use super::message::{AgentInfo, Assigned, Decision, ToMember, WorkersEnd, receive, send};
 use super::{Endpoint, Tell};
 
 /// Time limit of an attempt to reach a leader.
@@ -38,10 +38,11 @@ pub(super) enum Notice {
 }
 
 /// The agent's settings.
+#[derive(Clone)]
 pub(super) struct Setting {
     pub(super) endpoint: Endpoint,
     pub(super) job: String,
-    pub(super) myself: Myself,
+    pub(super) info: AgentInfo,
     pub(super) rules: Rules,
     pub(super) tell: Tell,
     /// The hall, while this agent leads.
@@ -65,9 +66,8 @@ pub(super) struct Agent {
 impl Agent {
     pub(super) fn new(setting: Setting, notices: Sender<Notice>, orders: Sender<Order>, wake: Arc<OwnedFd>) -> Self {
         let origin = Instant::now();
-        let member = Member::new(setting.myself.clone(), setting.rules.timing, Duration::ZERO);
-        let (channel, links, recall, reserved) = (None, 0, None, None);
-        Agent { setting, origin, member, notices, orders, wake, channel, links, recall, reserved }
+        let member = Member::new(setting.info.clone(), setting.rules.timing, Duration::ZERO);
+        Agent { setting, origin, member, notices, orders, wake, channel: None, links: 0, recall: None, reserved: None }
     }
 
     /// Runs until the agent exits, or the launcher's thread has ended.
@@ -114,7 +114,7 @@ impl Agent {
             }
             Notice::StopRequest(signal) => {
                 // The leader ends the job.
-                if let Some(leader_server) = self.leader_server().as_ref() {
+                if let Some(leader_server) = self.setting.leader_server().as_ref() {
                     leader_server.shut_down(signal);
                 }
                 MemberEvent::StopRequest { signal }
@@ -137,15 +137,7 @@ impl Agent {
                     self.channel.take().into_iter().for_each(|channel| channel.close());
                     self.links += 1;
                 }
-                MemberAction::Send(message) => {
-                    let (kind, payload) = message.encode();
-                    if let Some(channel) = &self.channel
-                        && channel.send(kind, &payload).is_err()
-                    {
-                        // The reading thread reports the end.
-                        channel.close();
-                    }
-                }
+                MemberAction::Send(message) => self.channel.iter().for_each(|channel| send(channel, &message)),
                 MemberAction::Start(assigned) => self.start(assigned),
                 MemberAction::Stop { why } => self.recall(1, &why),
                 MemberAction::Kill { why } => self.recall(2, &why),
@@ -160,15 +152,14 @@ impl Agent {
 
     /// Connects in a separate thread, since connecting takes time and signals must be handled meanwhile.
     fn connect(&self) {
-        let (endpoint, job, notices) = (self.setting.endpoint.clone(), self.setting.job.clone(), self.notices.clone());
-        let (leader_server, rules, tell) =
-            (self.setting.leader_server.clone(), self.setting.rules.clone(), self.setting.tell.clone());
+        let (setting, notices) = (self.setting.clone(), self.notices.clone());
         // As good as any other random number, and different at each attempt.
-        let name = self.setting.myself.agent.wrapping_add(self.origin.elapsed().as_nanos() as u64);
+        let name = setting.info.id.wrapping_add(self.origin.elapsed().as_nanos() as u64);
         let connect = move || {
-            let result = open_leader_server(&leader_server, &endpoint, &job, rules, name, tell)
-                .map_err(|error| format!("cannot lead at {}:{}: {error}", endpoint.host, endpoint.port))
-                .and_then(|()| reach(&endpoint, &job));
+            let led = setting.lead_unless_led(name);
+            let result = led
+                .map_err(|error| format!("cannot lead at {}: {error}", setting.endpoint))
+                .and_then(|()| reach(&setting.endpoint, &setting.job));
             let _ = notices.send(Notice::Connected(result));
         };
         let thread = std::thread::Builder::new().name("enmasse-agent-connect".into()).spawn(connect);
@@ -221,15 +212,29 @@ impl Agent {
         let address = self.reserved.as_ref().and_then(|listener| listener.local_addr().ok());
         address.map_or(0, |address| address.port())
     }
+}
+
+impl Setting {
+    /// Becomes the leader if there is none.
+    fn lead_unless_led(&self, name: u64) -> io::Result<()> {
+        let mut leader_server = self.leader_server();
+        if leader_server.as_ref().is_some_and(LeaderServer::is_over) {
+            *leader_server = None;
+        }
+        if leader_server.is_none() {
+            *leader_server =
+                LeaderServer::open(&self.endpoint, &self.job, self.rules.clone(), name, self.tell.clone())?;
+        }
+        Ok(())
+    }
 
     fn leader_server(&self) -> MutexGuard<'_, Option<LeaderServer>> {
-        self.setting.leader_server.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leader_server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn read(channel: &Channel, link: u64, notices: &Sender<Notice>) {
-    while let Ok((kind, payload)) = channel.receive() {
-        let Ok(message) = ToMember::decode(kind, &payload) else { break };
+    while let Some(message) = receive(channel) {
         if notices.send(Notice::Message(link, message)).is_err() {
             break;
         }
@@ -238,37 +243,17 @@ fn read(channel: &Channel, link: u64, notices: &Sender<Notice>) {
     let _ = notices.send(Notice::Lost(link));
 }
 
-/// Becomes the leader if there is none.
-fn open_leader_server(
-    leader_server: &Mutex<Option<LeaderServer>>,
-    endpoint: &Endpoint,
-    job: &str,
-    rules: Rules,
-    name: u64,
-    tell: Tell,
-) -> io::Result<()> {
-    let mut leader_server = leader_server.lock().unwrap_or_else(PoisonError::into_inner);
-    if leader_server.as_ref().is_some_and(LeaderServer::is_over) {
-        *leader_server = None;
-    }
-    if leader_server.is_none() {
-        *leader_server = LeaderServer::open(endpoint, job, rules, name, tell)?;
-    }
-    Ok(())
-}
-
 fn reach(endpoint: &Endpoint, job: &str) -> Result<Channel, String> {
-    let place = format!("{}:{}", endpoint.host, endpoint.port);
-    let addresses = endpoint.addresses().map_err(|error| format!("{place}: {error}"))?;
-    let mut why = format!("{place}: the name has no address");
+    let addresses = endpoint.addresses().map_err(|error| format!("{endpoint}: {error}"))?;
+    let mut why = format!("{endpoint}: the name has no address");
     for address in addresses {
         match Channel::connect(address, &endpoint.token, job, CONNECT_LIMIT) {
             Ok(channel) => return Ok(channel),
             // Connected, but without an answer; an agent answers at once.
-            Err(ChannelError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
-                why = format!("{place}: the listener does not answer like an agent: is it another program's port?");
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                why = format!("{endpoint}: the listener does not answer like an agent: is it another program's port?");
             }
-            Err(error) => why = format!("{place}: {error}"),
+            Err(error) => why = format!("{endpoint}: {error}"),
         }
     }
     Err(why)

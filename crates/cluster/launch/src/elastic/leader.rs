@@ -6,7 +6,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::message::{Assigned, Decision, ToLeader, ToMember, WorkersEnd};
+use super::message::{AgentInfo, Assigned, Decision, Join, ToLeader, ToMember, WorkersEnd};
 use super::{Time, Timing};
 
 /// Limit of workers on a node.
@@ -30,27 +30,14 @@ pub struct Rules {
 /// Events for a leader. Connections have numbers, which are not used again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaderEvent {
-    /// An agent sent a message.
-    Message {
-        /// The connection.
-        peer: u64,
-        /// The other end's address, as text.
-        address: String,
-        /// The message.
-        message: ToLeader,
-    },
+    /// An agent, whose address is given as text, sent a message.
+    Message { peer: u64, address: String, message: ToLeader },
     /// A connection broke or was closed by the other end.
-    Closed {
-        /// The connection.
-        peer: u64,
-    },
+    Closed { peer: u64 },
     /// Another leader answers at the endpoint. This one gives up, and its agents find the other.
     Rival,
-    /// The user stops this leader's agent, and with it the job.
-    Shutdown {
-        /// The signal's number.
-        signal: i32,
-    },
+    /// The user stops this leader's agent by a signal, and with it the job.
+    Shutdown { signal: i32 },
     /// A deadline may have passed.
     Tick,
 }
@@ -59,17 +46,9 @@ pub enum LeaderEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaderAction {
     /// Send a message to an agent.
-    Send {
-        /// Its connection.
-        peer: u64,
-        /// The message.
-        message: ToMember,
-    },
+    Send { peer: u64, message: ToMember },
     /// Close a connection, which yields no further events.
-    Close {
-        /// The connection.
-        peer: u64,
-    },
+    Close { peer: u64 },
     /// Print a line for the user.
     Say(String),
 }
@@ -90,11 +69,9 @@ enum Standing {
 
 #[derive(Debug)]
 struct Peer {
-    agent: u64,
-    host: String,
-    address: String,
+    /// With the address at which the others reach its node.
+    agent: AgentInfo,
     port: u16,
-    local_world_size: u32,
     next_attempt: u32,
     /// When its last answered heartbeat arrived.
     heard: Time,
@@ -217,14 +194,16 @@ impl Leader {
     }
 
     fn hear(&mut self, now: Time, id: u64, seen_at: String, message: ToLeader) {
-        if let ToLeader::Join { .. } = message {
-            return self.join(now, id, seen_at, message);
-        }
         let current = self.next_attempt.checked_sub(1);
         let limit = now + self.rules.timing.stop;
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(&id) else {
+            if let ToLeader::Join(join) = message {
+                self.join(now, id, seen_at, join);
+            }
+            return;
+        };
         match message {
-            ToLeader::Join { .. } => {}
+            ToLeader::Join(_) => self.close(id),
             ToLeader::Beat { number } => {
                 peer.heard = now;
                 self.send(id, ToMember::Echo { number });
@@ -234,7 +213,7 @@ impl Leader {
                 WorkersEnd::Done => {}
                 WorkersEnd::Failed { rank, code, report } => {
                     let own = rank.is_some_and(|rank| peer.ranks.contains(&rank));
-                    let decision = Decision::Failed { host: peer.host.clone(), code, report };
+                    let decision = Decision::Failed { host: peer.agent.host.clone(), code, report };
                     let is_better = self.failed.as_ref().is_none_or(|known| own && !known.own);
                     if is_better && peer.standing != Standing::Idle {
                         self.failed = Some(Failed { own, decision });
@@ -249,7 +228,8 @@ impl Leader {
             },
             ToLeader::Stopped { attempt, port } if Some(attempt) == current => {
                 if matches!(peer.standing, Standing::Stopping { .. }) {
-                    (peer.standing, peer.port) = (Standing::Idle, port);
+                    peer.standing = Standing::Idle;
+                    peer.port = port;
                 }
                 if peer.leaving {
                     self.close(id);
@@ -259,22 +239,19 @@ impl Leader {
             ToLeader::Ended { .. } | ToLeader::Stopped { .. } => {}
             ToLeader::Leave if peer.standing == Standing::Idle => self.close(id),
             ToLeader::Leave => {
-                let (host, is_running) = (peer.host.clone(), peer.standing == Standing::Running);
-                (peer.leaving, peer.standing) = (true, Standing::Stopping { until: limit });
+                let (host, is_running) = (peer.agent.host.clone(), peer.standing == Standing::Running);
+                peer.leaving = true;
+                peer.standing = Standing::Stopping { until: limit };
                 self.change(now, &format!("node {host} leaves"), is_running);
             }
         }
     }
 
-    fn join(&mut self, now: Time, id: u64, seen_at: String, message: ToLeader) {
-        let ToLeader::Join { agent, visit, host, address, port, local_world_size, next_attempt } = message else {
-            return;
-        };
-        let is_late = self.visits.get(&agent).is_some_and(|&latest| latest >= visit);
+    fn join(&mut self, now: Time, id: u64, seen_at: String, join: Join) {
+        let Join { mut agent, visit, port, next_attempt } = join;
+        let is_late = self.visits.get(&agent.id).is_some_and(|&latest| latest >= visit);
         // An agent that has run the last number there is can run no further attempt.
-        let is_sensible = (1..=MAX_LOCAL_RANKS).contains(&local_world_size)
-            && next_attempt < u32::MAX
-            && !self.peers.contains_key(&id);
+        let is_sensible = (1..=MAX_LOCAL_RANKS).contains(&agent.local_world_size) && next_attempt < u32::MAX;
         if is_late || !is_sensible {
             // A late message on a connection that its agent has given up says nothing about the agent now.
             return self.close(id);
@@ -283,31 +260,28 @@ impl Leader {
             let decision = decision.clone();
             return self.send(id, ToMember::Over(decision));
         }
-        self.visits.insert(agent, visit);
+        self.visits.insert(agent.id, visit);
         // The agent is back, and none of its workers runs.
-        let former = self.peers.iter().find(|(_, peer)| peer.agent == agent).map(|(&former, _)| former);
+        let former = self.peers.iter().find(|(_, peer)| peer.agent.id == agent.id).map(|(&former, _)| former);
         if let Some(former) = former {
             self.lose(now, former, "came back");
             self.actions.push(LeaderAction::Close { peer: former });
         }
-        self.fences.remove(&agent);
-        let address = match (address.is_empty(), is_loopback(&seen_at)) {
-            (false, _) => address,
-            (true, false) => seen_at,
-            (true, true) => self.rules.endpoint_host.clone(),
-        };
-        let (standing, leaving, ranks) = (Standing::Idle, false, 0..0);
-        let peer =
-            Peer { agent, host, address, port, local_world_size, next_attempt, heard: now, standing, leaving, ranks };
-        self.peers.insert(id, peer);
+        self.fences.remove(&agent.id);
+        if agent.address.is_empty() {
+            let is_here = is_loopback(&seen_at);
+            agent.address = if is_here { self.rules.endpoint_host.clone() } else { seen_at };
+        }
+        let standing = Standing::Idle;
+        self.peers.insert(id, Peer { agent, port, next_attempt, heard: now, standing, leaving: false, ranks: 0..0 });
     }
 
     /// Removes a connection that is gone.
     fn lose(&mut self, now: Time, id: u64, how: &str) {
         let Some(peer) = self.peers.remove(&id) else { return };
         if peer.standing != Standing::Idle {
-            self.fences.insert(peer.agent, peer.heard + self.rules.timing.fence());
-            self.change(now, &format!("node {} {how}", peer.host), true);
+            self.fences.insert(peer.agent.id, peer.heard + self.rules.timing.fence());
+            self.change(now, &format!("node {} {how}", peer.agent.host), true);
         }
     }
 
@@ -403,7 +377,7 @@ impl Leader {
     fn run(&mut self) {
         let place = |agent: u64| self.order.iter().position(|&known| known == agent).unwrap_or(usize::MAX);
         let mut chosen: Vec<u64> = self.peers.keys().copied().collect();
-        chosen.sort_by_key(|id| self.peers.get(id).map(|peer| place(peer.agent)));
+        chosen.sort_by_key(|id| self.peers.get(id).map(|peer| place(peer.agent.id)));
         chosen.truncate(self.rules.most);
 
         let wanted = self.peers.values().map(|peer| peer.next_attempt).max().unwrap_or(0);
@@ -413,15 +387,17 @@ impl Leader {
             return self.finish(Decision::Failed { host, code: 1, report });
         };
         let master = chosen.first().and_then(|id| self.peers.get(id));
-        let Some((master_host, master_port)) = master.map(|peer| (peer.address.clone(), peer.port)) else { return };
+        let Some((master_host, master_port)) = master.map(|peer| (peer.agent.address.clone(), peer.port)) else {
+            return;
+        };
         let members = || chosen.iter().filter_map(|id| self.peers.get(id));
-        let (node_count, world_size) = (chosen.len() as u32, members().map(|peer| peer.local_world_size).sum());
-        self.order = members().map(|peer| peer.agent).collect();
+        let (node_count, world_size) = (chosen.len() as u32, members().map(|peer| peer.agent.local_world_size).sum());
+        self.order = members().map(|peer| peer.agent.id).collect();
         let mut first_rank = 0;
         for (node_rank, id) in chosen.iter().enumerate() {
             let Some(peer) = self.peers.get_mut(id) else { continue };
             peer.standing = Standing::Running;
-            peer.ranks = first_rank..first_rank + peer.local_world_size;
+            peer.ranks = first_rank..first_rank + peer.agent.local_world_size;
             let assigned = Assigned {
                 attempt,
                 leader: self.name,
@@ -438,7 +414,10 @@ impl Leader {
         for peer in self.peers.values_mut() {
             peer.next_attempt = next_attempt;
         }
-        (self.next_attempt, self.has_run, self.changed, self.failed) = (next_attempt, true, false, None);
+        self.next_attempt = next_attempt;
+        self.has_run = true;
+        self.changed = false;
+        self.failed = None;
         self.phase = Phase::Running { newcomers_since: None };
         let plural = |count| if count == 1 { "" } else { "s" };
         let (nodes, ranks) = (plural(node_count), plural(world_size));

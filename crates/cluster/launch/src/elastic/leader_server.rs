@@ -1,6 +1,7 @@
 //! The meeting place of agents: a [`Leader`] with its connections, at the rendezvous endpoint.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use enmasse_comm::{Channel, ChannelListener};
 
 use super::leader::{Leader, LeaderAction, LeaderEvent, Rules};
-use super::message::ToLeader;
+use super::message::{receive, send};
 use super::{Endpoint, Tell, Time};
 
 /// How long a leader waits for the answer of another leader in its place.
@@ -59,24 +60,16 @@ impl LeaderServer {
         let leader = Leader::new(name, rules.clone(), Time::ZERO);
         let state = State { leader, channels: HashMap::new(), next_peer: 0, closing: false };
         let shared = Arc::new(Shared { origin, tell, state: Mutex::new(state), changed: Condvar::new() });
-        let admit = {
-            let shared = shared.clone();
-            move |channel| shared.serve(channel)
-        };
+        let of_channels = shared.clone();
+        let admit = move |channel| of_channels.serve(channel);
         let listener = ChannelListener::start(listener, endpoint.token.clone(), job, admit)?;
         let mut leader_server = LeaderServer { shared: shared.clone(), listener: Some(listener), clock: None };
-        let clock = {
-            let shared = shared.clone();
-            move || shared.keep_time()
-        };
-        let watch = {
-            let (endpoint, job) = (endpoint.clone(), job.to_owned());
-            move || shared.watch_for_rivals(&endpoint, &job, rules.timing.lease)
-        };
         let spawn = |name: &str| std::thread::Builder::new().name(name.into());
-        leader_server.clock = Some(spawn("enmasse-leader").spawn(clock)?);
+        let of_clock = shared.clone();
+        leader_server.clock = Some(spawn("enmasse-leader").spawn(move || of_clock.keep_time())?);
+        let (endpoint, job) = (endpoint.clone(), job.to_owned());
         // Nobody waits for this thread: it resolves names, which has no deadline. It does nothing after the hall's end.
-        spawn("enmasse-probe").spawn(watch)?;
+        spawn("enmasse-probe").spawn(move || shared.watch_for_rivals(&endpoint, &job, rules.timing.lease))?;
         Ok(Some(leader_server))
     }
 
@@ -92,15 +85,9 @@ impl LeaderServer {
 
     /// Waits, for at most `limit`, until all agents have been told how the job ended and have disconnected.
     pub(super) fn linger(&self, limit: Duration) {
-        let deadline = Instant::now() + limit;
-        let mut state = self.shared.state();
-        while state.leader.has_peers() && state.leader.decision().is_some() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        let stays = |state: &mut State| state.leader.has_peers() && state.leader.decision().is_some();
+        // Whether the limit has passed makes no difference.
+        let _ = self.shared.changed.wait_timeout_while(self.shared.state(), limit, stays);
     }
 }
 
@@ -142,9 +129,7 @@ impl Shared {
             state.channels.insert(peer, channel.clone());
             peer
         };
-        while let Ok((kind, payload)) = channel.receive() {
-            // A connection that sends malformed data is closed.
-            let Ok(message) = ToLeader::decode(kind, &payload) else { break };
+        while let Some(message) = receive(&channel) {
             self.handle(LeaderEvent::Message { peer, address: address.clone(), message });
         }
         channel.close();
@@ -161,13 +146,7 @@ impl Shared {
         for action in state.leader.handle(self.origin.elapsed(), event) {
             match action {
                 LeaderAction::Send { peer, message } => {
-                    let (kind, payload) = message.encode();
-                    // The thread that reads from a broken connection reports its end.
-                    if let Some(channel) = state.channels.get(&peer)
-                        && channel.send(kind, &payload).is_err()
-                    {
-                        channel.close();
-                    }
+                    state.channels.get(&peer).into_iter().for_each(|channel| send(channel, &message));
                 }
                 LeaderAction::Close { peer } => {
                     state.channels.remove(&peer).into_iter().for_each(|channel| channel.close());
@@ -200,19 +179,10 @@ impl Shared {
     /// The thread that checks whether the endpoint still leads here.
     fn watch_for_rivals(&self, endpoint: &Endpoint, job: &str, pause: Duration) {
         loop {
-            let deadline = Instant::now() + pause;
-            let mut state = self.state();
-            loop {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if state.closing || left.is_zero() {
-                    break;
-                }
-                state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-            }
-            if state.closing {
+            let waited = self.changed.wait_timeout_while(self.state(), pause, |state| !state.closing);
+            if waited.unwrap_or_else(PoisonError::into_inner).0.closing {
                 return;
             }
-            drop(state);
             let Ok(addresses) = endpoint.addresses() else { continue };
             if addresses.iter().any(|address| is_own(address.ip())) {
                 continue;
@@ -229,6 +199,13 @@ impl Shared {
 /// Whether an address belongs to this machine: only then can a socket be bound to it.
 fn is_own(address: IpAddr) -> bool {
     TcpListener::bind((address, 0)).is_ok()
+}
+
+/// As users write it.
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
 }
 
 impl Endpoint {
@@ -248,7 +225,7 @@ pub(super) fn names_loopback(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use enmasse_comm::{ChannelError, Token};
+    use enmasse_comm::Token;
     use std::sync::mpsc::channel;
 
     const LIMIT: Duration = Duration::from_secs(60);
@@ -265,7 +242,8 @@ mod tests {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         for &byte in tokens {
             let connected = Channel::connect(address, &Token::from_bytes([byte; 32]), "job", LIMIT);
-            assert_eq!(matches!(connected, Err(ChannelError::Token)), byte != 7);
+            let refused = connected.err().map(|error| error.to_string());
+            assert_eq!(refused.is_some_and(|why| why.contains("holds another token")), byte != 7);
         }
         // Connections are taken in turn, so those before this one have been refused once it is admitted.
         Channel::connect(address, &endpoint.token, "job", LIMIT).unwrap();

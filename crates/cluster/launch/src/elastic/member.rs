@@ -2,70 +2,38 @@
 
 use std::collections::VecDeque;
 
-use super::message::{Assigned, Decision, ToLeader, ToMember, WorkersEnd};
+use super::message::{AgentInfo, Assigned, Decision, Join, ToLeader, ToMember, WorkersEnd};
 use super::{Time, Timing};
 
 /// Pause between two attempts to reach a leader.
 const RETRY: Time = Time::from_millis(200);
 
-/// An agent's description of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Myself {
-    /// A random number that identifies the agent.
-    pub agent: u64,
-    /// The host's name, for people.
-    pub host: String,
-    /// The address at which workers of other nodes reach this one; empty to use the connection's.
-    pub address: String,
-    /// The number of workers on this node.
-    pub local_world_size: u32,
-}
-
 /// Events for an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberEvent {
     /// The requested connection is open. The port is one on which rank 0 could open its store.
-    Linked {
-        /// That port.
-        port: u16,
-    },
+    Linked { port: u16 },
     /// The connection failed.
-    NotLinked {
-        /// The reason.
-        why: String,
-    },
+    NotLinked { why: String },
     /// The connection broke, or was closed by the other end.
     Lost,
     /// The leader sent a message.
     Message(ToMember),
-    /// No worker is left, whether the workers ended by themselves or were stopped.
-    WorkersEnded {
-        /// How they ended.
-        end: WorkersEnd,
-        /// A port for the next attempt.
-        port: u16,
-    },
-    /// The user stops this agent.
-    StopRequest {
-        /// The signal's number.
-        signal: i32,
-    },
+    /// No worker is left, whether the workers ended by themselves or were stopped. The port is one for the next attempt.
+    WorkersEnded { end: WorkersEnd, port: u16 },
+    /// The user stops this agent by a signal.
+    StopRequest { signal: i32 },
     /// A deadline may have passed.
     Tick,
 }
 
-/// Actions for the driver, to be performed in this order.
+/// Actions for the driver, to be performed in this order. Reasons are for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberAction {
     /// Connect to the leader at the endpoint, or become it.
     Connect,
-    /// Tell the user that no leader answers. The member tries again.
-    Wait {
-        /// The reason.
-        why: String,
-        /// How long it tries.
-        left: Time,
-    },
+    /// Tell the user that no leader answers. The member goes on trying for the time that is left.
+    Wait { why: String, left: Time },
     /// Close the connection, which yields no further events.
     Disconnect,
     /// Send a message to the leader.
@@ -73,15 +41,9 @@ pub enum MemberAction {
     /// Start this node's workers.
     Start(Assigned),
     /// Ask the workers to end.
-    Stop {
-        /// The reason, for the user.
-        why: String,
-    },
+    Stop { why: String },
     /// Kill the workers.
-    Kill {
-        /// The reason, for the user.
-        why: String,
-    },
+    Kill { why: String },
     /// Exit: no workers are left.
     Exit(Decision),
 }
@@ -106,7 +68,7 @@ enum State {
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Member {
-    myself: Myself,
+    agent: AgentInfo,
     timing: Timing,
     state: State,
     visits: u32,
@@ -125,9 +87,9 @@ pub struct Member {
 
 impl Member {
     /// An agent without workers. It looks for its leader at the first [`MemberEvent::Tick`].
-    pub fn new(myself: Myself, timing: Timing, now: Time) -> Self {
+    pub fn new(agent: AgentInfo, timing: Timing, now: Time) -> Self {
         let mut member = Member {
-            myself,
+            agent,
             timing,
             state: State::Over,
             visits: 0,
@@ -156,7 +118,8 @@ impl Member {
                     if !std::mem::replace(told, true) {
                         self.actions.push(MemberAction::Wait { why: why.clone(), left: deadline.saturating_sub(now) });
                     }
-                    (*retry, *last) = (Some(now + RETRY), why);
+                    *retry = Some(now + RETRY);
+                    *last = why;
                 }
             }
             MemberEvent::Lost => self.lost(now, "the connection to the leader broke"),
@@ -188,13 +151,14 @@ impl Member {
             return self.actions.push(MemberAction::Disconnect);
         };
         self.visits += 1;
-        (self.port, self.linked, self.state) = (port, true, State::Idle);
-        (self.lease, self.beat_due) = (now + self.timing.lease, now);
+        self.port = port;
+        self.linked = true;
+        self.state = State::Idle;
+        self.lease = now + self.timing.lease;
+        self.beat_due = now;
         self.beats.clear();
-        let Myself { agent, host, address, local_world_size } = self.myself.clone();
-        let (visit, next_attempt) = (self.visits, self.next_attempt);
-        let join = ToLeader::Join { agent, visit, host, address, port, local_world_size, next_attempt };
-        self.actions.push(MemberAction::Send(join));
+        let (agent, visit, next_attempt) = (self.agent.clone(), self.visits, self.next_attempt);
+        self.send(ToLeader::Join(Join { agent, visit, port, next_attempt }));
     }
 
     /// Handles the loss of the leader. Workers may end in order as long as the lease lasts, since their world may be
@@ -249,7 +213,7 @@ impl Member {
                 }
                 State::Ended { attempt: current } if current == attempt => {
                     self.state = State::Idle;
-                    self.actions.push(MemberAction::Send(ToLeader::Stopped { attempt, port: self.port }));
+                    self.send(ToLeader::Stopped { attempt, port: self.port });
                 }
                 _ => {}
             },
@@ -271,15 +235,15 @@ impl Member {
         match self.state.clone() {
             State::Running { attempt } => {
                 self.state = State::Ended { attempt };
-                self.actions.push(MemberAction::Send(ToLeader::Ended { attempt, end }));
+                self.send(ToLeader::Ended { attempt, end });
             }
             State::Stopping { attempt, exit } => {
                 if self.linked {
                     if let WorkersEnd::Failed { rank: Some(_), .. } = end {
                         // They had failed before they were asked to stop, which may be why the others were stopped.
-                        self.actions.push(MemberAction::Send(ToLeader::Ended { attempt, end }));
+                        self.send(ToLeader::Ended { attempt, end });
                     }
-                    self.actions.push(MemberAction::Send(ToLeader::Stopped { attempt, port }));
+                    self.send(ToLeader::Stopped { attempt, port });
                 }
                 match exit {
                     Some(decision) => self.exit(decision),
@@ -294,7 +258,7 @@ impl Member {
     /// Handles the user's request to stop this agent.
     fn leave(&mut self, decision: Decision) {
         if self.linked && !matches!(self.state, State::Stopping { exit: Some(_), .. } | State::Over) {
-            self.actions.push(MemberAction::Send(ToLeader::Leave));
+            self.send(ToLeader::Leave);
         }
         match self.state.clone() {
             State::Running { attempt } => {
@@ -306,13 +270,17 @@ impl Member {
             }
             State::Ended { attempt } => {
                 if self.linked {
-                    self.actions.push(MemberAction::Send(ToLeader::Stopped { attempt, port: self.port }));
+                    self.send(ToLeader::Stopped { attempt, port: self.port });
                 }
                 self.exit(decision);
             }
             State::Seeking { .. } | State::Idle => self.exit(decision),
             State::Stopping { .. } | State::Over => {}
         }
+    }
+
+    fn send(&mut self, message: ToLeader) {
+        self.actions.push(MemberAction::Send(message));
     }
 
     fn exit(&mut self, decision: Decision) {
@@ -352,7 +320,7 @@ impl Member {
             let number = self.next_beat;
             self.next_beat = self.next_beat.wrapping_add(1);
             self.beats.push_back((number, now));
-            self.actions.push(MemberAction::Send(ToLeader::Beat { number }));
+            self.send(ToLeader::Beat { number });
         }
         if let State::Seeking { deadline, retry, why, .. } = &mut self.state {
             if now >= *deadline {

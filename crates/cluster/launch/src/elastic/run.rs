@@ -12,8 +12,7 @@ use thiserror::Error;
 use super::agent::{Agent, Notice, Order, Setting};
 use super::leader::Rules;
 use super::leader_server::names_loopback;
-use super::member::Myself;
-use super::message::{Assigned, Decision, WorkersEnd};
+use super::message::{AgentInfo, Assigned, Decision, WorkersEnd, bounded};
 use super::{Elastic, Endpoint, Tell};
 use crate::assignment::Assignment;
 use crate::error::LaunchError;
@@ -61,11 +60,10 @@ pub fn launch_elastic(
     tell: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<Ending, ElasticError> {
     let (host, port) = elastic.endpoint.clone();
-    let place = format!("{host}:{port}");
     let token = match &elastic.token {
         Some(token) => token.clone(),
         None if names_loopback(&host) => Token::of_user()?,
-        None => return Err(ElasticError::TokenRequired { endpoint: place }),
+        None => return Err(ElasticError::TokenRequired { endpoint: format!("{host}:{port}") }),
     };
     let endpoint = Endpoint { host, port, token };
     let mut signals = Signals::watch(job)?;
@@ -77,19 +75,17 @@ pub fn launch_elastic(
         timing: elastic.timing,
         endpoint_host: endpoint.host.clone(),
     };
-    let myself = Myself {
-        agent: random_number().map_err(LaunchError::kernel("draw random numbers"))?,
+    let info = AgentInfo {
+        id: random_number().map_err(LaunchError::kernel("draw random numbers"))?,
         host: host_name(),
         address: elastic.local_address.clone().unwrap_or_default(),
         local_world_size: u32::try_from(job.local_world_size).unwrap_or(u32::MAX),
     };
-    let run_id = job.run_id.clone();
-    let job_name = run_id.clone().unwrap_or_else(|| NAMELESS.to_owned());
     let leader_server = Arc::new(Mutex::new(None));
     let setting = Setting {
         endpoint: endpoint.clone(),
-        job: job_name,
-        myself,
+        job: job.run_id.clone().unwrap_or_else(|| NAMELESS.to_owned()),
+        info,
         rules,
         tell: tell.clone(),
         leader_server: leader_server.clone(),
@@ -109,7 +105,7 @@ pub fn launch_elastic(
         .spawn(move || agent.run(&inbox))
         .map_err(LaunchError::kernel("start a thread"))?;
 
-    let mut node = Node { job, run_id, token: endpoint.token, tell, told: None };
+    let mut node = Node { job, token: &endpoint.token, tell, told: None };
     let decision = loop {
         match next_order(&desk, &wake, &mut signals)? {
             Next::Order(Order::Start { assigned, recall, reserved }) => {
@@ -125,7 +121,7 @@ pub fn launch_elastic(
     if let Some(leader_server) = leader_server.lock().unwrap_or_else(PoisonError::into_inner).take() {
         leader_server.linger(elastic.timing.stop);
     }
-    Ok(ending(decision, node.told.as_ref(), elastic.timing.join.as_secs(), &place))
+    Ok(ending(decision, node.told.as_ref(), elastic.timing.join.as_secs(), &endpoint))
 }
 
 enum Next {
@@ -158,15 +154,14 @@ fn next_order(desk: &Receiver<Order>, wake: &OwnedFd, signals: &mut Signals) -> 
 }
 
 fn random_number() -> std::io::Result<u64> {
-    let [a, b, c, d, e, f, g, h, ..] = *Token::generate()?.as_bytes();
-    Ok(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+    let token = Token::generate()?;
+    Ok(token.as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
 }
 
 /// State that the attempts of this node share.
 struct Node<'a> {
     job: &'a Job,
-    run_id: Option<String>,
-    token: Token,
+    token: &'a Token,
     tell: Tell,
     /// The last failure reported to this node's user.
     told: Option<String>,
@@ -190,7 +185,7 @@ impl Node<'_> {
             attempt: assigned.attempt as usize,
             max_restarts: self.job.max_restarts,
             // Nodes that do not know each other share a leader.
-            run_id: self.run_id.clone().unwrap_or_else(|| format!("enmasse-{:016x}", assigned.leader)),
+            run_id: self.job.run_id.clone().unwrap_or_else(|| format!("enmasse-{:016x}", assigned.leader)),
         };
         // Workers that a lost node has left behind are strangers to the next attempt.
         let context = [&assigned.leader.to_le_bytes()[..], &assigned.attempt.to_le_bytes()].concat();
@@ -212,25 +207,28 @@ impl Node<'_> {
     /// Reports a failure here at once, and to the leader, which may report it elsewhere.
     fn failed(&mut self, rank: Option<u32>, code: u8, report: String) -> WorkersEnd {
         (self.tell)(&format!("error: {report}"));
+        let report = bounded(report);
         self.told = Some(report.clone());
         WorkersEnd::Failed { rank, code, report }
     }
 }
 
-fn ending(decision: Decision, told: Option<&String>, seconds: u64, place: &str) -> Ending {
+fn ending(decision: Decision, told: Option<&String>, seconds: u64, endpoint: &Endpoint) -> Ending {
     let (code, report) = match decision {
         Decision::Done => (0, None),
         Decision::Failed { code, report, .. } if Some(&report) == told => (code, None),
         Decision::Failed { host, code, report } => (code, Some(format!("error: node {host}: {report}"))),
         Decision::TooFew { here, least } => {
-            (1, Some(format!("error: only {here} of at least {least} nodes joined at {place} within {seconds} s")))
+            (1, Some(format!("error: only {here} of at least {least} nodes joined at {endpoint} within {seconds} s")))
         }
         Decision::Interrupted { signal: SIGINT } => (130, Some("interrupted: the workers are stopped".into())),
         Decision::Interrupted { signal } => {
             let outcome = Outcome::Interrupted { signal, overdue: None };
             (outcome.exit_code(), outcome.report())
         }
-        Decision::NoLeader { why } => (1, Some(format!("error: no node leads at {place} within {seconds} s: {why}"))),
+        Decision::NoLeader { why } => {
+            (1, Some(format!("error: no node leads at {endpoint} within {seconds} s: {why}")))
+        }
     };
     Ending { code, report }
 }

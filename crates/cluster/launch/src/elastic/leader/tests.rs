@@ -4,19 +4,11 @@ use super::*;
 
 /// A leader of one node, and what it does when an agent joins that would run `next_attempt`.
 fn joined(leader: &mut Leader, peer: u64, next_attempt: u32) -> Vec<LeaderAction> {
-    let (host, address) = (String::from("n"), String::from("a"));
-    let join = ToLeader::Join {
-        agent: peer,
-        visit: 1,
-        host,
-        address: address.clone(),
-        port: 1,
-        local_world_size: 1,
-        next_attempt,
-    };
+    let agent = AgentInfo { id: peer, host: "n".into(), address: "a".into(), local_world_size: 1 };
+    let message = ToLeader::Join(Join { agent, visit: 1, port: 1, next_attempt });
     // Workers of a former leader are certainly gone by then.
     let now = Timing::default().fence() + Time::from_secs(1);
-    leader.handle(now, LeaderEvent::Message { peer, address, message: join })
+    leader.handle(now, LeaderEvent::Message { peer, address: "a".into(), message })
 }
 
 fn leader() -> Leader {

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use crate::elastic::Time;
 use crate::elastic::leader::{Leader, LeaderAction, LeaderEvent, Rules};
-use crate::elastic::member::{Member, MemberAction, MemberEvent, Myself};
-use crate::elastic::message::{Assigned, Decision, ToLeader, ToMember, WorkersEnd};
+use crate::elastic::member::{Member, MemberAction, MemberEvent};
+use crate::elastic::message::{AgentInfo, Assigned, Decision, ToLeader, ToMember, WorkersEnd};
 
 /// Random numbers from a seed (SplitMix64).
 pub struct Random(pub u64);
@@ -177,10 +177,10 @@ impl Simulation {
     }
 
     fn new_member(&mut self, node: usize) -> (Member, u64) {
-        let agent = self.random.next();
+        let id = self.random.next();
         let local_world_size = node as u32 % 3 + 1;
-        let myself = Myself { agent, host: format!("n{node}"), address: format!("10.0.0.{node}"), local_world_size };
-        (Member::new(myself, self.rules.timing, self.now), agent)
+        let agent = AgentInfo { id, host: format!("n{node}"), address: format!("10.0.0.{node}"), local_world_size };
+        (Member::new(agent, self.rules.timing, self.now), id)
     }
 
     /// Starts an agent on a node without one.
