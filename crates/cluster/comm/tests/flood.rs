@@ -112,7 +112,7 @@ impl Flood {
 /// The strangers of one thread.
 struct Gang<'a> {
     flood: &'a Flood,
-    /// The ports at which the ranks have listened so far.
+    /// The ports at which the ranks have listened so far, that of rank 0 first.
     ports: Vec<u16>,
     tries: usize,
 }
@@ -228,8 +228,10 @@ fn a_group_forms_and_runs_in_a_flood() {
     let quiet = form_and_run(rendezvous(RANKS, TransportChoice::Tcp), &calm);
     flood.is_wanted.store(true, Ordering::Relaxed);
     let ranks = rendezvous(RANKS, TransportChoice::Tcp);
+    let port = ranks[0].listener.as_ref().unwrap().local_addr().unwrap().port();
     let flooded = std::thread::scope(|scope| {
-        let gang = || Gang { flood: &flood, ports: vec![], tries: 0 };
+        // Ranks that have met listen no more, so a thread whose first turn comes late would find no port.
+        let gang = || Gang { flood: &flood, ports: vec![port], tries: 0 };
         for _ in 0..CROWDS {
             scope.spawn(move || gang().crowd((STRANGERS - PATIENT) / CROWDS));
         }
