@@ -3,11 +3,12 @@
 //! Heartbeats with a long-lasting activity say how many such operations of each group a rank has begun
 //! ([`crate::flight::Standing`]), so rank 0 knows it of ranks that wait, and of ranks that are stuck. A rank that has waited long asks it.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use crate::flight::Watched;
 use crate::group_path::GroupPath;
+use crate::locks::{lock, wait_while};
 
 /// How long a rank waits for an answer. It comes at once from a rank 0 that is alive.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -94,17 +95,14 @@ pub(crate) struct Answers {
 
 impl Answers {
     pub(crate) fn put(&self, answer: (Question, Arrivals)) {
-        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+        *lock(&self.latest) = Some(answer);
         self.arrived.notify_all();
     }
 
     /// The answer to this question; `None` if none comes.
     pub(crate) fn wait(&self, question: Question) -> Option<Arrivals> {
-        let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_other =
-            |latest: &mut Option<(Question, Arrivals)>| latest.as_ref().is_none_or(|(of, _)| *of != question);
-        let (mut latest, _) =
-            (self.arrived).wait_timeout_while(latest, TIMEOUT, is_other).unwrap_or_else(PoisonError::into_inner);
+        let is_other = |latest: &mut Option<(Question, _)>| latest.as_ref().is_none_or(|(of, _)| *of != question);
+        let mut latest = wait_while(&self.arrived, lock(&self.latest), TIMEOUT, is_other);
         // The next time rank 0 may know more.
         latest.take_if(|(of, _)| *of == question).map(|(_, arrivals)| arrivals)
     }

@@ -8,7 +8,7 @@
 
 use std::io;
 use std::net::Shutdown;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use crate::awake::Silence;
 use crate::cause::{CAUSE_LIMIT, Cause, CauseKind};
 use crate::failure::{Failure, Relay};
 use crate::flight::{FlightRecorder, Standing};
+use crate::locks::lock;
 use crate::net::link::Link;
 use crate::net::mac::Altered;
 use crate::net::{configure, readable};
@@ -128,7 +129,7 @@ impl Line {
 
     /// Says goodbye. The other side then closes too, which ends [`Line::listen`].
     pub(crate) fn close(&self) {
-        *self.closing() = Some(Instant::now());
+        *lock(&self.closing) = Some(Instant::now());
         // If the goodbye cannot be sent, the other side is gone.
         let _ = self.send(GOODBYE, &[]);
         let _ = self.link.stream().shutdown(Shutdown::Write);
@@ -138,10 +139,6 @@ impl Line {
     pub(crate) fn shut(&self) {
         // The other side may have closed already.
         let _ = self.link.stream().shutdown(Shutdown::Both);
-    }
-
-    fn closing(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.closing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Listens until the connection ends, and passes on each message. Meanwhile it sends heartbeats with the standing
@@ -158,7 +155,7 @@ impl Line {
             self.shut();
         }
         // After this side's goodbye, every end is expected.
-        if self.closing().is_some() { End::Goodbye } else { end }
+        if lock(&self.closing).is_some() { End::Goodbye } else { end }
     }
 
     fn listen_until(
@@ -171,7 +168,7 @@ impl Line {
         let mut beaten: Option<Instant> = None;
         let mut goodbye = false;
         loop {
-            let closing = *self.closing();
+            let closing = *lock(&self.closing);
             if closing.is_none() && beaten.is_none_or(|last| last.elapsed() >= heartbeat / 4) {
                 beaten = Some(Instant::now());
                 let standing = recorder.and_then(|recorder| recorder.standing(heartbeat));

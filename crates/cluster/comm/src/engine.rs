@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use enmasse_tensor::AlignedBuffer;
 use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
 use crate::flight::FlightRecorder;
+use crate::locks::{lock, wait};
 use crate::operation::Operation;
 use crate::options::GroupOptions;
 use crate::transport::{RunningOperation, Stop, Transport};
@@ -40,6 +41,7 @@ struct Shared {
     failed_from: AtomicU64,
     /// Nanoseconds that callers have waited for operations.
     waited: AtomicU64,
+    /// Not used after a panic: the group has failed then.
     transport: Mutex<Box<dyn Transport>>,
     failure: Arc<Failure>,
     recorder: FlightRecorder,
@@ -91,7 +93,7 @@ impl Engine {
     }
 
     fn queue(&self, operation: Operation, in_background: bool) -> Handle {
-        let mut queue = self.shared.lock();
+        let mut queue = lock(&self.shared.queue);
         while queue.pending.len() == CAPACITY {
             queue = self.shared.wait_for_end(queue);
         }
@@ -104,7 +106,7 @@ impl Engine {
 
     /// Carries out an operation, after those queued before it.
     pub(crate) fn run(&self, operation: Operation) -> Result<(), Arc<Cause>> {
-        let mut queue = self.shared.lock();
+        let mut queue = lock(&self.shared.queue);
         if queue.running || !queue.pending.is_empty() {
             drop(queue);
             return self.queue(operation, false).wait();
@@ -118,12 +120,12 @@ impl Engine {
 
     /// See [`Transport::buffer_bytes`].
     pub(crate) fn buffer_bytes(&self) -> usize {
-        self.shared.transport().buffer_bytes()
+        lock(&self.shared.transport).buffer_bytes()
     }
 
     /// See [`Transport::register_memory`].
     pub(crate) fn register_memory(&self, memory: &Arc<AlignedBuffer>) {
-        self.shared.transport().register_memory(memory);
+        lock(&self.shared.transport).register_memory(memory);
     }
 
     /// Total time that callers have waited for operations.
@@ -133,27 +135,27 @@ impl Engine {
 
     /// Carries out the queued operations, then tells the other ranks that this one leaves.
     pub(crate) fn close(&mut self) {
-        self.shared.lock().closing = true;
+        lock(&self.shared.queue).closing = true;
         self.shared.work.notify_one();
         if let Some(thread) = self.thread.take() {
             // The thread catches panics of its operations. Each ends by its deadline, and the first that fails ends all.
             let _ = thread.join();
         }
-        self.shared.transport().close(&self.shared.failure, self.shared.options.timeout);
+        lock(&self.shared.transport).close(&self.shared.failure, self.shared.options.timeout);
     }
 }
 
 impl Shared {
     /// The communication thread.
     fn serve(&self) {
-        let mut queue = self.lock();
+        let mut queue = lock(&self.queue);
         loop {
             match queue.pending.pop_front() {
                 Some(operation) if !queue.running => {
                     queue.running = true;
                     drop(queue);
                     self.carry_out(&operation);
-                    queue = self.lock();
+                    queue = lock(&self.queue);
                 }
                 Some(operation) => {
                     queue.pending.push_front(operation);
@@ -183,7 +185,7 @@ impl Shared {
             if self.failure.is_stopping() {
                 return Err(Stop::Failed);
             }
-            self.transport().execute(&RunningOperation::new(operation, &self.failure, timeouts))
+            lock(&self.transport).execute(&RunningOperation::new(operation, &self.failure, timeouts))
         }));
         let result = result.unwrap_or_else(|_| {
             let cause = Cause::new(CauseKind::Error, "the communication thread panicked; see its message above");
@@ -198,7 +200,7 @@ impl Shared {
                 self.failed_from.fetch_min(operation.sequence, Ordering::Relaxed);
             }
         }
-        let mut queue = self.lock();
+        let mut queue = lock(&self.queue);
         queue.running = false;
         self.completed.store(operation.sequence, Ordering::Release);
         // The thread may be waiting for its turn after a caller that carried out its own operation. Waking for nothing costs a
@@ -226,7 +228,7 @@ impl Shared {
         }
         let began = Instant::now();
         self.timed(|| {
-            let mut queue = self.lock();
+            let mut queue = lock(&self.queue);
             while !self.is_done(ticket) {
                 queue = self.wait_for_end(queue);
             }
@@ -248,19 +250,6 @@ impl Shared {
         work();
         self.waited.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
-
-    /// Code under these locks does not panic, except in a transport, which is not used after a panic.
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn transport(&self) -> MutexGuard<'_, Box<dyn Transport>> {
-        self.transport.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn wait<'a>(condition: &Condvar, guard: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
-    condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An operation in progress. Dropping the handle waits for the end, since the operation owns its memory until then. It

@@ -11,11 +11,12 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::arrivals::{Arrivals, Question};
 use crate::cause::Cause;
+use crate::locks::{lock, wait_for, wait_while};
 use crate::net::refused::Refused;
 
 /// How long a rank that proposed a cause waits for the decision before it settles for its own.
@@ -84,6 +85,12 @@ struct State {
     refused: Vec<(usize, Arc<Refused>)>,
 }
 
+impl State {
+    fn observers_of(&self, rank: usize) -> Vec<Arc<Observer>> {
+        self.observers.iter().filter(|(of, _)| *of == rank).map(|(_, observer)| observer.clone()).collect()
+    }
+}
+
 impl Failure {
     /// From now on proposals go through `relay`. Without a relay the first proposal is the decision.
     pub(crate) fn set_relay(&self, relay: Arc<dyn Relay>) {
@@ -121,7 +128,7 @@ impl Failure {
     pub(crate) fn raise(&self, cause: Cause) {
         let cause = Arc::new(self.placed(cause));
         {
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             if state.proposed.is_some() || state.decision.is_some() {
                 return;
             }
@@ -136,22 +143,22 @@ impl Failure {
 
     /// Settles the group's decision; only the first one counts.
     pub(crate) fn settle(&self, cause: Arc<Cause>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.decision.is_some() {
             return;
         }
         state.decision = Some(cause.clone());
         self.stopping.store(true, Ordering::Release);
         self.settled.notify_all();
-        let observers = state.observers.clone();
+        let observers = state.observers.iter().map(|(_, observer)| observer.clone()).collect();
         drop(state);
-        self.tell(observers.into_iter().map(|(_, observer)| observer).collect(), GroupEvent::Failed(cause));
+        self.tell(observers, GroupEvent::Failed(cause));
     }
 
     /// Registers an observer of the events that concern `rank`. It is called at once if connections were refused before, or
     /// the group has already failed.
     pub(crate) fn observe(&self, rank: usize, observer: Arc<Observer>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let refused = state.refused.iter().filter(|(of, _)| *of == rank).map(|(_, refused)| refused.clone());
         let mut events: Vec<_> = refused.map(GroupEvent::Refused).collect();
         match state.decision.clone() {
@@ -165,15 +172,13 @@ impl Failure {
     /// Tells the observers of `rank`, those of later too, that its port has refused connections.
     pub(crate) fn refused(&self, rank: usize, refused: Refused) {
         let refused = Arc::new(refused);
-        let observers = {
-            let mut state = self.lock();
-            if state.refused.len() < REFUSED_KEPT {
-                state.refused.push((rank, refused.clone()));
-            }
-            state.observers.clone()
-        };
-        let own = observers.into_iter().filter(|(of, _)| *of == rank).map(|(_, observer)| observer);
-        self.tell(own.collect(), GroupEvent::Refused(refused));
+        let mut state = lock(&self.state);
+        if state.refused.len() < REFUSED_KEPT {
+            state.refused.push((rank, refused.clone()));
+        }
+        let observers = state.observers_of(rank);
+        drop(state);
+        self.tell(observers, GroupEvent::Refused(refused));
     }
 
     /// Reports to rank 0 that this rank waits.
@@ -192,19 +197,17 @@ impl Failure {
 
     /// Tells the observers of rank 0. This state is rank 0's, or shared with it.
     pub(crate) fn stalled(&self, stall: Arc<Cause>) {
-        let observers = {
-            let mut state = self.lock();
-            // Several ranks may wait in one operation, and report it.
-            let operation = (stall.operation.clone(), stall.sequence);
-            if state.stalls.contains(&operation) {
-                return;
-            }
-            state.stalls.truncate(STALLS_KEPT - 1);
-            state.stalls.push_front(operation);
-            state.observers.clone()
-        };
-        let of_rank_0 = observers.into_iter().filter(|(of, _)| *of == 0).map(|(_, observer)| observer);
-        self.tell(of_rank_0.collect(), GroupEvent::Stalled(stall));
+        let mut state = lock(&self.state);
+        // Several ranks may wait in one operation, and report it.
+        let operation = (stall.operation.clone(), stall.sequence);
+        if state.stalls.contains(&operation) {
+            return;
+        }
+        state.stalls.truncate(STALLS_KEPT - 1);
+        state.stalls.push_front(operation);
+        let observers = state.observers_of(0);
+        drop(state);
+        self.tell(observers, GroupEvent::Stalled(stall));
     }
 
     /// Calls observers from a thread of its own: they may print to a terminal that takes nothing, or write to a disk
@@ -213,7 +216,7 @@ impl Failure {
         if observers.is_empty() {
             return;
         }
-        let mut telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut telling = lock(&self.telling);
         let earlier = telling.take();
         let tell = Arc::new(move || observers.iter().for_each(|observer| call(observer, &event)));
         let (told, latest) = channel();
@@ -235,14 +238,14 @@ impl Failure {
 
     /// Waits until observers have been told of every event so far, for at most `limit`: one may hang.
     pub(crate) fn wait_for_observers(&self, limit: Duration) {
-        let latest = self.telling.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let latest = lock(&self.telling).take();
         // Both errors end the wait: the channel is closed, or it is late.
         let _ = latest.map(|latest| latest.recv_timeout(limit));
     }
 
     /// The cause of the failure, if the group has failed. May wait for the decision, up to a second after the proposal.
     pub(crate) fn cause(&self) -> Option<Arc<Cause>> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         loop {
             if let Some(decision) = &state.decision {
                 return Some(decision.clone());
@@ -252,9 +255,9 @@ impl Failure {
             if left.is_zero() {
                 drop(state);
                 self.settle(proposed);
-                state = self.lock();
+                state = lock(&self.state);
             } else {
-                state = self.settled.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+                state = wait_for(&self.settled, state, left);
             }
         }
     }
@@ -268,21 +271,8 @@ impl Failure {
     /// Waits for a decision from elsewhere, such as the server's about a peer whose connection just broke. True if the
     /// group fails within `limit`.
     pub(crate) fn fails_within(&self, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
-        let mut state = self.lock();
-        while state.decision.is_none() && state.proposed.is_none() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            state = self.settled.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
-    }
-
-    /// A panic elsewhere leaves the state consistent: every change to it is a single assignment.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let is_open = |state: &mut State| state.decision.is_none() && state.proposed.is_none();
+        !is_open(&mut wait_while(&self.settled, lock(&self.state), limit, is_open))
     }
 }
 

@@ -8,10 +8,11 @@
 
 mod follower;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::group_path::GroupPath;
+use crate::locks::lock;
 use crate::operation::{Header, Identity, Operation};
 pub use follower::{FlightFollower, TimedOperation};
 
@@ -126,13 +127,13 @@ impl Default for FlightRecorder {
 impl FlightRecorder {
     /// Sets the activity of this rank's own code from now on, such as `reading a batch`.
     pub fn at(&self, activity: &'static str) {
-        let mut flight = self.lock();
+        let mut flight = lock(&self.flight);
         (flight.activity, flight.since) = (activity, Instant::now());
     }
 
     /// The current contents.
     pub fn record(&self) -> FlightRecord {
-        let flight = self.lock();
+        let flight = lock(&self.flight);
         let now = Instant::now();
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_millis() as u64);
         let at = |instant: Instant| time.saturating_sub(now.duration_since(instant).as_millis() as u64);
@@ -153,18 +154,26 @@ impl FlightRecorder {
     pub(crate) fn queued(&self, operation: &Operation, in_background: bool) -> u64 {
         let what = Recorded::Operation(operation.header(Identity::default()));
         let (bytes, queued) = (operation.count * operation.dtype.size(), Instant::now());
-        self.lock().append(Entry { what, bytes, in_background, queued, started: None, ended: None, awaited: None })
+        lock(&self.flight).append(Entry {
+            what,
+            bytes,
+            in_background,
+            queued,
+            started: None,
+            ended: None,
+            awaited: None,
+        })
     }
 
     /// Makes the rank a member of a group, in which it has begun no watched operation.
     pub(crate) fn joins(&self, group: GroupPath) {
-        self.lock().begun.push((group, 0));
+        lock(&self.flight).begun.push((group, 0));
     }
 
     /// Numbers a watched operation of a group and records that it begins now. Returns its number in the record, too.
     pub(crate) fn watched(&self, group: GroupPath, name: &'static str, bytes: usize) -> (Watched, u64) {
         let (now, in_background) = (Instant::now(), false);
-        let mut flight = self.lock();
+        let mut flight = lock(&self.flight);
         let place = flight.begun.iter_mut().find(|(of, _)| *of == group);
         let sequence = place.map_or(1, |(_, begun)| {
             *begun += 1;
@@ -178,34 +187,29 @@ impl FlightRecorder {
 
     /// The number of watched operations of a group that the rank has begun; `None` if it is no member.
     pub(crate) fn begun(&self, group: GroupPath) -> Option<u64> {
-        begun_of(&self.lock().begun, group)
+        begun_of(&lock(&self.flight).begun, group)
     }
 
     pub(crate) fn started(&self, number: u64) {
-        self.lock().entry(number, |entry| entry.started = Some(Instant::now()));
+        lock(&self.flight).entry(number, |entry| entry.started = Some(Instant::now()));
     }
 
     pub(crate) fn ended(&self, number: u64) {
-        self.lock().entry(number, |entry| entry.ended = Some(Instant::now()));
+        lock(&self.flight).entry(number, |entry| entry.ended = Some(Instant::now()));
     }
 
     /// Records that the caller of an operation in the background has waited for it, from `began` until now.
     pub(crate) fn awaited(&self, number: u64, began: Instant) {
-        self.lock().entry(number, |entry| entry.awaited = Some([began, Instant::now()]));
+        lock(&self.flight).entry(number, |entry| entry.awaited = Some([began, Instant::now()]));
     }
 
     /// The rank's activity, if it has lasted at least this long. Otherwise nothing is allocated.
     pub(crate) fn standing(&self, at_least: Duration) -> Option<Standing> {
-        let flight = self.lock();
+        let flight = lock(&self.flight);
         let lasting = flight.since.elapsed();
         let latest = flight.begun.len().saturating_sub(GROUPS_LIMIT);
         let begun = || flight.begun[latest..].to_vec();
         (lasting >= at_least).then(|| Standing { activity: flight.activity.to_owned(), lasting, begun: begun() })
-    }
-
-    /// A panic elsewhere leaves the record consistent: every change to it is a single assignment.
-    fn lock(&self) -> MutexGuard<'_, Flight> {
-        self.flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

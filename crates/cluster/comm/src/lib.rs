@@ -41,6 +41,7 @@ mod flight;
 pub mod fuzzing;
 mod group;
 mod group_path;
+mod locks;
 mod mpi;
 mod net;
 mod operation;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::TcpListener;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -14,6 +14,7 @@ use crate::control::{ANSWER, DECISION, LINGER, Line, Message};
 use crate::error::{JoinError, refused};
 use crate::failure::{Failure, Relay};
 use crate::flight::{FlightRecorder, Standing};
+use crate::locks::{lock, wait_while};
 use crate::net::acceptor::{Acceptor, Door, Refusals};
 use crate::net::handshake::{Introduction, Purpose, answer};
 use crate::net::link::Link;
@@ -110,7 +111,7 @@ impl Drop for Server {
         self.shut_the_door();
         self.server_state.store.end("rank 0 has left".into());
         let lines: Vec<_> = {
-            let mut seats = self.server_state.seats();
+            let mut seats = lock(&self.server_state.seats);
             seats.closing = true;
             for link in seats.stores.drain(..) {
                 // Data sent before still arrives; the rank closes in return.
@@ -122,15 +123,8 @@ impl Drop for Server {
             line.close();
         }
         // The other ranks close in return. A rank that does not is stopped or hangs, which is no reason to wait long.
-        let deadline = Instant::now() + LINGER;
-        let mut seats = self.server_state.seats();
-        while !seats.lines.is_empty() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            seats = self.server_state.emptied.wait_timeout(seats, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        let are_seated = |seats: &mut Seats| !seats.lines.is_empty();
+        drop(wait_while(&self.server_state.emptied, lock(&self.server_state.seats), LINGER, are_seated));
     }
 }
 
@@ -145,7 +139,7 @@ impl Door for ServerState {
         if answered.is_err() {
             // The rank does not know that it was admitted, and comes again.
             if who.purpose == Purpose::Control {
-                self.seats().taken.retain(|taken| *taken != who.rank);
+                lock(&self.seats).taken.retain(|taken| *taken != who.rank);
                 self.leave(who.rank);
             }
             return;
@@ -153,14 +147,14 @@ impl Door for ServerState {
         match who.purpose {
             Purpose::Store => {
                 let link = Arc::new(link);
-                self.seats().stores.push(link.clone());
+                lock(&self.seats).stores.push(link.clone());
                 // The end of a store connection is not reported here: the control connection reports it.
                 if let Err(error) = self.store.serve(&link, who.rank)
                     && let Some(cause) = Altered::cause(&error)
                 {
                     self.decide(&Arc::new(cause));
                 }
-                self.seats().stores.retain(|other| !Arc::ptr_eq(other, &link));
+                lock(&self.seats).stores.retain(|other| !Arc::ptr_eq(other, &link));
             }
             Purpose::Control | Purpose::Data | Purpose::Agent => self.watch(link, who),
         }
@@ -177,7 +171,7 @@ impl ServerState {
     /// that arrive together one is refused.
     fn seat(&self, who: &Introduction) -> Result<(), String> {
         let Introduction { rank, world_size, host, identity, .. } = who;
-        let mut seats = self.seats();
+        let mut seats = lock(&self.seats);
         if *identity != self.identity {
             let (ours, theirs) = (self.identity, identity);
             return Err(if ours.job != theirs.job {
@@ -217,7 +211,7 @@ impl ServerState {
         let Ok(line) = Line::new(link, self.heartbeat) else { return self.leave(who.rank) };
         let line = Arc::new(line);
         {
-            let mut seats = self.seats();
+            let mut seats = lock(&self.seats);
             seats.lines.insert(who.rank, Some(line.clone()));
             if let Some(cause) = &seats.decision {
                 let _ = line.send(DECISION, &cause.to_bytes());
@@ -228,8 +222,8 @@ impl ServerState {
             }
         }
         let end = line.listen(self.heartbeat, None, |message| match message {
-            Message::Standing(Some(standing)) => drop(self.seats().standings.insert(who.rank, standing)),
-            Message::Standing(None) => drop(self.seats().standings.remove(&who.rank)),
+            Message::Standing(Some(standing)) => drop(lock(&self.seats).standings.insert(who.rank, standing)),
+            Message::Standing(None) => drop(lock(&self.seats).standings.remove(&who.rank)),
             Message::Raise(cause) => self.decide(&self.beside_refused(cause)),
             Message::Stall(stall) => self.failure.stalled(self.told_more(&stall)),
             Message::Question(question) => {
@@ -246,7 +240,7 @@ impl ServerState {
     }
 
     fn leave(&self, rank: usize) {
-        self.seats().lines.remove(&rank);
+        lock(&self.seats).lines.remove(&rank);
         self.emptied.notify_all();
     }
 
@@ -254,7 +248,7 @@ impl ServerState {
     fn decide(&self, cause: &Arc<Cause>) {
         let cause = &self.told_more(cause);
         let lines: Vec<_> = {
-            let mut seats = self.seats();
+            let mut seats = lock(&self.seats);
             if seats.decision.is_some() {
                 return;
             }
@@ -286,7 +280,7 @@ impl ServerState {
     /// Adds the connections that were refused here to the cause of a rank that has waited for others in vain: those may be
     /// the others.
     fn beside_refused(&self, cause: Arc<Cause>) -> Arc<Cause> {
-        let is_forming = self.seats().taken.len() + 1 < self.world_size;
+        let is_forming = lock(&self.seats).taken.len() + 1 < self.world_size;
         let refused = self.refusals.get().filter(|_| is_forming && cause.rank.is_none()).and_then(|all| all.so_far());
         match refused {
             Some(refused) => Arc::new(Cause { message: format!("{} ({refused})", cause.message), ..(*cause).clone() }),
@@ -296,7 +290,7 @@ impl ServerState {
 
     /// Who but `asking` has joined an operation of another library, by the latest heartbeats of ranks that reported.
     fn arrivals(&self, question: Question, asking: usize) -> Arrivals {
-        let seats = self.seats();
+        let seats = lock(&self.seats);
         let others = seats.standings.iter().map(|(&rank, standing)| (rank, standing.begun(question.group)));
         let all = [(0, self.recorder.begun(question.group))].into_iter().chain(others);
         Arrivals::of(question, all.filter(|&(rank, _)| rank != asking).filter_map(|(rank, begun)| Some((rank, begun?))))
@@ -305,13 +299,8 @@ impl ServerState {
     fn standing(&self, rank: usize) -> Option<Standing> {
         match rank {
             0 => self.recorder.standing(self.heartbeat),
-            _ => self.seats().standings.get(&rank).cloned(),
+            _ => lock(&self.seats).standings.get(&rank).cloned(),
         }
-    }
-
-    /// Every change is complete when the lock is released, even by a panic.
-    fn seats(&self) -> MutexGuard<'_, Seats> {
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,11 +5,12 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::locks::{lock, wait_while};
 use crate::net::configure;
 use crate::net::link::{FRAME_LIMIT, Link};
 
@@ -61,7 +62,7 @@ struct State {
 
 impl KeyValues {
     fn set(&self, rank: usize, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if let Some(why) = &state.ended {
             return Err(StoreError::Failed(why.clone()));
         }
@@ -88,26 +89,18 @@ impl KeyValues {
     }
 
     fn wait(&self, key: &str, limit: Duration) -> Result<Vec<u8>, StoreError> {
-        let deadline = Instant::now() + limit;
-        let mut state = self.lock();
-        loop {
-            if let Some((_, value)) = state.values.get(key) {
-                return Ok(value.clone());
-            }
-            if let Some(why) = &state.ended {
-                return Err(StoreError::Failed(why.clone()));
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(StoreError::Late(key.to_owned()));
-            }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        let is_open = |state: &mut State| !state.values.contains_key(key) && state.ended.is_none();
+        let state = wait_while(&self.changed, lock(&self.state), limit, is_open);
+        match (state.values.get(key), &state.ended) {
+            (Some((_, value)), _) => Ok(value.clone()),
+            (None, Some(why)) => Err(StoreError::Failed(why.clone())),
+            (None, None) => Err(StoreError::Late(key.to_owned())),
         }
     }
 
     /// Ends all waits with this reason: missing keys will not be set any more.
     pub(crate) fn end(&self, why: String) {
-        self.lock().ended.get_or_insert(why);
+        lock(&self.state).ended.get_or_insert(why);
         self.changed.notify_all();
     }
 
@@ -132,11 +125,6 @@ impl KeyValues {
             link.send(kind, &payload)?;
         }
     }
-
-    /// Every change is complete when the lock is released, even by a panic.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A rank's access to the store.
@@ -152,7 +140,7 @@ impl Store {
     pub(crate) fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         match self {
             Store::Here(values) => values.set(0, key, value),
-            Store::There(_) => self.request(SET, key, value, Duration::ZERO).map(drop),
+            Store::There(link) => request(link, SET, key, value, Duration::ZERO).map(drop),
         }
     }
 
@@ -160,31 +148,31 @@ impl Store {
     pub(crate) fn wait(&self, key: &str, limit: Duration) -> Result<Vec<u8>, StoreError> {
         match self {
             Store::Here(values) => values.wait(key, limit),
-            Store::There(_) => {
+            Store::There(link) => {
                 let milliseconds = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
-                self.request(WAIT, key, &milliseconds.to_le_bytes(), limit)
+                request(link, WAIT, key, &milliseconds.to_le_bytes(), limit)
             }
         }
     }
+}
 
-    fn request(&self, kind: u8, key: &str, value: &[u8], limit: Duration) -> Result<Vec<u8>, StoreError> {
-        let Store::There(link) = self else { unreachable!("rank 0 asks its own store directly") };
-        // The answer comes in time if rank 0 is alive. If it is not, the control connection reports it sooner than
-        // this.
-        configure(link.stream(), limit.saturating_add(Duration::from_secs(10)))?;
-        let mut payload = vec![key.len() as u8];
-        payload.extend(key.as_bytes());
-        payload.extend(value);
-        link.send(kind, &payload)?;
-        let answer = link.receive(FRAME_LIMIT).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time"),
-            _ => error,
-        })?;
-        match answer.kind {
-            DONE | VALUE => Ok(answer.payload),
-            LATE => Err(StoreError::Late(key.to_owned())),
-            _ => Err(StoreError::Failed(String::from_utf8_lossy(&answer.payload).into_owned())),
-        }
+/// The answer to a request over a connection.
+fn request(link: &Link, kind: u8, key: &str, value: &[u8], limit: Duration) -> Result<Vec<u8>, StoreError> {
+    // The answer comes in time if rank 0 is alive. If it is not, the control connection reports it sooner than
+    // this.
+    configure(link.stream(), limit.saturating_add(Duration::from_secs(10)))?;
+    let mut payload = vec![key.len() as u8];
+    payload.extend(key.as_bytes());
+    payload.extend(value);
+    link.send(kind, &payload)?;
+    let answer = link.receive(FRAME_LIMIT).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time"),
+        _ => error,
+    })?;
+    match answer.kind {
+        DONE | VALUE => Ok(answer.payload),
+        LATE => Err(StoreError::Late(key.to_owned())),
+        _ => Err(StoreError::Failed(String::from_utf8_lossy(&answer.payload).into_owned())),
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::io;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use crate::awake::Awake;
 use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
 use crate::flight::Watched;
+use crate::locks::{lock, wait, wait_for};
 use crate::transport::region::Region;
 use crate::transport::{Members, Timeouts};
 
@@ -121,7 +122,7 @@ impl Watchdog {
     /// Watches an operation from now on, until [`Watchdog::leave`] is called with the returned number.
     pub(crate) fn enter(&self, operation: Watched, group_shared: Arc<GroupShared>) -> io::Result<u64> {
         self.start()?;
-        let mut state = self.shared.lock();
+        let mut state = lock(&self.shared.state);
         state.entered += 1;
         let entry = Entry { number: state.entered, operation, group_shared, began: Instant::now(), has_warned: false };
         let (number, looks_at) = (entry.number, entry.looks_at());
@@ -133,11 +134,11 @@ impl Watchdog {
     }
 
     pub(crate) fn leave(&self, number: u64) {
-        self.shared.lock().entries.retain(|entry| entry.number != number);
+        lock(&self.shared.state).entries.retain(|entry| entry.number != number);
     }
 
     fn start(&self) -> io::Result<()> {
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = lock(&self.thread);
         if thread.is_none() {
             // A thread allocates while it starts; later steps must not see that.
             let started = Arc::new(Barrier::new(2));
@@ -156,9 +157,9 @@ impl Watchdog {
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        self.shared.lock().closing = true;
+        lock(&self.shared.state).closing = true;
         self.shared.changed.notify_one();
-        if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(thread) = lock(&self.thread).take() {
             // It ends soon: it waits for this word alone, and what it calls has deadlines of its own.
             let _ = thread.join();
         }
@@ -167,7 +168,7 @@ impl Drop for Watchdog {
 
 impl Shared {
     fn serve(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let mut awake = Awake::new(2 * ROUND, Instant::now());
         while !state.closing {
             state.skip(&mut awake, Instant::now());
@@ -178,27 +179,22 @@ impl Shared {
                     Due::Warning(entry) => self.failure.warn(entry.cause(&self.failure)),
                     Due::End(entry) => self.failure.raise(entry.cause(&self.failure)),
                 }
-                state = self.lock();
+                state = lock(&self.state);
                 continue;
             }
             state.looks_at = state.entries.iter().filter_map(Entry::looks_at).min();
             state = match state.looks_at {
                 None => {
-                    let state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    let state = wait(&self.changed, state);
                     awake = Awake::new(2 * ROUND, Instant::now());
                     state
                 }
                 Some(at) => {
                     let left = at.saturating_duration_since(Instant::now()).min(ROUND);
-                    self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                    wait_for(&self.changed, state, left)
                 }
             };
         }
-    }
-
-    /// Every change is complete when the lock is released, even by a panic.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

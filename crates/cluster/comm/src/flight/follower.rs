@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::{CAPACITY, Entry, FlightRecorder, Recorded, place};
+use crate::locks::lock;
 
 /// An operation that has ended, and when.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +57,7 @@ pub struct FlightFollower {
 impl FlightRecorder {
     /// A follower that has room for this many operations, beginning with those that are recorded from now on.
     pub fn follow(&self, capacity: usize) -> FlightFollower {
-        let (next, operations) = (self.lock().queued + 1, Vec::with_capacity(capacity));
+        let (next, operations) = (lock(&self.flight).queued + 1, Vec::with_capacity(capacity));
         FlightFollower { recorder: self.clone(), next, operations, capacity, lost: 0 }
     }
 }
@@ -64,12 +65,12 @@ impl FlightRecorder {
 impl FlightFollower {
     /// Leaves out what was recorded since the last call.
     pub fn skip(&mut self) {
-        self.next = self.recorder.lock().queued + 1;
+        self.next = lock(&self.recorder.flight).queued + 1;
     }
 
     /// Copies what was recorded since the last call, up to the first operation that has not ended. Allocates nothing.
     pub fn collect(&mut self) {
-        let flight = self.recorder.lock();
+        let flight = lock(&self.recorder.flight);
         let oldest = (flight.queued + 1).saturating_sub(CAPACITY as u64).max(1);
         self.lost += oldest.saturating_sub(self.next);
         self.next = self.next.max(oldest);

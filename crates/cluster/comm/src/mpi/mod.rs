@@ -22,8 +22,9 @@ mod sys;
 use std::ffi::{c_char, c_int};
 use std::io;
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use crate::locks::lock;
 use crate::transport::hierarchical::Links;
 pub(crate) use error::MpiError;
 pub use family::MpiFamily;
@@ -78,7 +79,7 @@ impl<H: Handle> Mpi<H> {
     /// They stay valid and unchanged until the request is done, or until no call is made any more.
     unsafe fn send(&self, from: *const u8, len: usize, to: c_int, tag: c_int) -> io::Result<H> {
         let (count, mut request) = (count(len)?, self.objects.no_request);
-        let _call = self.lock();
+        let _call = lock(&self.calls);
         // SAFETY: the caller's promise; the place of the request is valid.
         let code = unsafe {
             (self.functions.MPI_Isend)(from.cast(), count, self.objects.byte, to, tag, self.objects.world, &mut request)
@@ -92,7 +93,7 @@ impl<H: Handle> Mpi<H> {
     /// They stay valid, and nothing else uses them, until the request is done. If it never is, that is for ever.
     unsafe fn receive(&self, to: *mut u8, len: usize, from: c_int, tag: c_int) -> io::Result<H> {
         let (count, mut request) = (count(len)?, self.objects.no_request);
-        let _call = self.lock();
+        let _call = lock(&self.calls);
         // SAFETY: as above.
         let code = unsafe {
             (self.functions.MPI_Irecv)(to.cast(), count, self.objects.byte, from, tag, self.objects.world, &mut request)
@@ -103,7 +104,7 @@ impl<H: Handle> Mpi<H> {
     /// Lets all messages go on. The request's status if it is done; it is not used afterwards then.
     fn test(&self, request: &mut H) -> io::Result<Option<Status>> {
         let (mut done, mut status) = (0, Status::default());
-        let _call = self.lock();
+        let _call = lock(&self.calls);
         // SAFETY: the request is not done yet, and all places are valid.
         let code = unsafe { (self.functions.MPI_Test)(request, &mut done, &mut status) };
         self.check("MPI_Test", code).map(|()| (done != 0).then_some(status))
@@ -112,7 +113,7 @@ impl<H: Handle> Mpi<H> {
     /// How many bytes were received.
     fn received(&self, status: &Status) -> io::Result<usize> {
         let mut count = 0;
-        let _call = self.lock();
+        let _call = lock(&self.calls);
         // SAFETY: the status of a request that is done, and a valid place.
         let code = unsafe { (self.functions.MPI_Get_count)(status, self.objects.byte, &mut count) };
         self.check("MPI_Get_count", code)?;
@@ -133,10 +134,6 @@ impl<H: Handle> Mpi<H> {
         let why = if why.is_empty() { format!("error {code}") } else { why };
         MpiError::Call { library: self.name.clone(), function, why }
     }
-
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The transport cuts what it sends into rounds, far below the limit.
@@ -153,7 +150,7 @@ impl<H: Handle> Runtime for Mpi<H> {
         let Functions { MPI_Init_thread, MPI_Comm_set_errhandler, MPI_Comm_rank, MPI_Comm_size, .. } = &self.functions;
         let (world, mut provided, mut rank, mut size) = (self.objects.world, 0, 0, 0);
         let check = |function, code| if code == SUCCESS { Ok(()) } else { Err(self.error(function, code)) };
-        let _call = self.lock();
+        let _call = lock(&self.calls);
         // SAFETY: `Process` calls this once, and all places are valid.
         unsafe {
             let code = MPI_Init_thread(null_mut(), null_mut(), THREAD_SERIALIZED, &mut provided);
@@ -170,7 +167,7 @@ impl<H: Handle> Runtime for Mpi<H> {
     }
 
     fn end(&self) {
-        let _call = self.lock();
+        let _call = lock(&self.calls);
         // SAFETY: `Process` calls this once, after the start, when no message is under way. An error has nobody to go to.
         let _ = unsafe { (self.functions.MPI_Finalize)() };
     }

@@ -7,7 +7,7 @@
 use std::io;
 use std::mem::{forget, replace};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::error::MpiError;
@@ -15,6 +15,7 @@ use super::family::MpiFamily;
 use super::sys::MAX_TAG;
 use super::{Runtime, load};
 use crate::failure::Failure;
+use crate::locks::lock;
 
 /// How long a rank that waits for MPI's start does so before it looks whether the group has failed.
 const LOOK: Duration = Duration::from_millis(50);
@@ -57,7 +58,7 @@ pub(crate) trait Parting: Send {
 impl Process {
     /// The library in use, or that of a family, which is loaded.
     pub(crate) fn runtime(family: MpiFamily) -> Result<Arc<dyn Runtime>, MpiError> {
-        match &*lock() {
+        match &*lock(&PROCESS) {
             Process::Started(started) => Ok(started.runtime.clone()),
             Process::Unused => load(family),
             Process::Over => Err(MpiError::Over),
@@ -71,7 +72,7 @@ impl Process {
         go_on: impl Fn() -> Result<(), E>,
     ) -> Result<(usize, usize), E> {
         {
-            let mut process = lock();
+            let mut process = lock(&PROCESS);
             match &*process {
                 Process::Started(started) => return Ok(started.numbers),
                 Process::Over => return Err(MpiError::Over.into()),
@@ -100,13 +101,13 @@ impl Process {
             }
         };
         let (runtime, partings) = (runtime.clone(), Some(vec![]));
-        *lock() = Process::Started(Started { runtime, numbers, next_tag: 0, users: 0, partings, end, ended });
+        *lock(&PROCESS) = Process::Started(Started { runtime, numbers, next_tag: 0, users: 0, partings, end, ended });
         Ok(numbers)
     }
 
     /// The least tag that no group of this process has had.
     pub(crate) fn next_tag() -> i32 {
-        match &*lock() {
+        match &*lock(&PROCESS) {
             Process::Started(started) => started.next_tag,
             Process::Unused | Process::Over => 0,
         }
@@ -114,7 +115,7 @@ impl Process {
 
     /// Takes a tag that no member of a new group has had.
     pub(crate) fn take_tag(tag: i32) -> Result<i32, MpiError> {
-        match &mut *lock() {
+        match &mut *lock(&PROCESS) {
             Process::Started(started) if tag <= MAX_TAG => started.next_tag = tag + 1,
             Process::Started(_) => return Err(MpiError::Tags),
             Process::Unused | Process::Over => return Err(MpiError::Over),
@@ -124,7 +125,7 @@ impl Process {
 
     /// Counts a transport that sends messages.
     pub(super) fn enter() {
-        if let Process::Started(started) = &mut *lock() {
+        if let Process::Started(started) = &mut *lock(&PROCESS) {
             started.users += 1;
         }
     }
@@ -132,7 +133,7 @@ impl Process {
     /// A transport closes, with its last messages, or without if it did so in the middle of an operation. The last one to
     /// close ends MPI, once all ranks have come as far, or the group has failed, or `timeout` is over.
     pub(super) fn leave(parting: Option<Box<dyn Parting>>, failure: &Failure, timeout: Duration) {
-        let mut process = lock();
+        let mut process = lock(&PROCESS);
         let Process::Started(started) = &mut *process else { return };
         started.users -= 1;
         match (&mut started.partings, parting) {
@@ -163,9 +164,4 @@ impl Started {
         // The thread is there until it has heard this, and a late end is nobody's any more.
         let _ = self.end.send(()).map(|()| self.ended.recv_timeout(END));
     }
-}
-
-/// Every change is complete when the lock is released.
-fn lock() -> MutexGuard<'static, Process> {
-    PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,7 +11,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use super::handshake::{HandshakeError, Introduction, Reception, answer};
 use super::link::Link;
 use super::refused::{Reason, Refused};
 use crate::error::{files_limit, refused};
+use crate::locks::lock;
 use crate::token::{Token, random};
 
 /// Limit of connections that are proving the token at the same time, in addition to one for each expected rank.
@@ -108,16 +109,12 @@ pub(crate) struct Refusals(Mutex<Refused>);
 impl Refusals {
     /// `None` if there were none.
     pub(crate) fn so_far(&self) -> Option<Refused> {
-        let refused = self.lock();
+        let refused = lock(&self.0);
         (refused.connections() > 0).then(|| refused.clone())
     }
 
     fn count(&self, from: IpAddr, reason: Reason) {
-        self.lock().count(from, reason);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Refused> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).count(from, reason);
     }
 }
 
@@ -250,7 +247,7 @@ fn serve(listener: &TcpListener, wake: &OwnedFd, mut lobby: Lobby, token: &Token
 fn admit(door: &Arc<dyn Door>, link: Link, introduction: Introduction) {
     // A closure that gets no thread is lost, but not what it shares.
     let visit = Arc::new(Mutex::new(Some((link, introduction))));
-    let take = |visit: &Mutex<Option<_>>| visit.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let take = |visit: &Mutex<Option<_>>| lock(visit).take();
     let hand_over = {
         let (door, visit) = (door.clone(), visit.clone());
         move || {

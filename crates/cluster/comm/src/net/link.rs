@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::sync::{Mutex, PoisonError};
 
 use super::mac::{Inbound, MAC_BYTES, Outbound};
+use crate::locks::lock;
 
 /// Size limit of a frame's payload, in bytes: a value of the store and its key.
 pub(crate) const FRAME_LIMIT: usize = (1 << 20) + 1024;
@@ -76,7 +77,7 @@ impl Link {
         if payload.len() > FRAME_LIMIT {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("a message of {} bytes", payload.len())));
         }
-        let mut running = self.outbound.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = lock(&self.outbound);
         let outbound = running.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         write_frame(&self.stream, outbound, kind, payload).inspect_err(|_| *running = None)
     }
@@ -88,7 +89,7 @@ impl Link {
 
     /// The same through a reader of this connection's stream.
     pub(crate) fn receive_through(&self, stream: impl Read, limit: usize) -> io::Result<Frame> {
-        read_frame(stream, &mut self.inbound.lock().unwrap_or_else(PoisonError::into_inner), limit)
+        read_frame(stream, &mut lock(&self.inbound), limit)
     }
 
     /// The parts, for frames of another form. Fails after a failed write.

@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::{JoinError, TransportChoice, connect};
 use crate::cause::host_name;
 use crate::error::files_limit;
 use crate::group_path::GroupPath;
+use crate::locks::{lock, wait_while};
 use crate::net::acceptor::{Acceptor, Door};
 use crate::net::handshake::{Introduction, Purpose, answer};
 use crate::net::link::Link;
@@ -359,14 +360,14 @@ impl Connecting<'_> {
             links.push((other, link));
         }
         while !arrivals.are(expected, seat.left().min(LOOK)) {
-            if let Some(source) = arrivals.arrived().refused.take() {
+            if let Some(source) = lock(&arrivals.arrived).refused.take() {
                 return Err(JoinError::Thread { source });
             }
             board.go_on_waiting()?;
         }
         // Until every rank has its connections, one that heard no answer may come again.
         board.exchange("ready", "")?;
-        links.extend(std::mem::take(&mut arrivals.arrived().links));
+        links.extend(std::mem::take(&mut lock(&arrivals.arrived).links));
         Ok(links)
     }
 }
@@ -398,7 +399,7 @@ impl<F: Fn(Link, Introduction) + Send + Sync> Door for Gate<F> {
 
     /// A rank that waits to be accepted would wait until its deadline.
     fn has_no_room(&self, refusal: io::Error) {
-        self.arrivals.arrived().refused = Some(refusal);
+        lock(&self.arrivals.arrived).refused = Some(refusal);
         self.arrivals.changed.notify_one();
     }
 }
@@ -407,7 +408,7 @@ impl Arrivals {
     /// Answers a rank, and keeps its latest connection: a rank that comes again has given up the one before. The answer
     /// is sent under the lock, so a thread that knows of it finds the connection here.
     fn admit(&self, other: usize, link: Link) {
-        let mut arrived = self.arrived();
+        let mut arrived = lock(&self.arrived);
         if answer(&link, None).is_ok() {
             arrived.links.insert(other, link);
             self.changed.notify_one();
@@ -417,12 +418,7 @@ impl Arrivals {
     /// Whether so many have arrived; waits at most `limit`, and ends early if one is refused.
     fn are(&self, expected: usize, limit: Duration) -> bool {
         let wait = |arrived: &mut Arrived| arrived.links.len() < expected && arrived.refused.is_none();
-        let waited = self.changed.wait_timeout_while(self.arrived(), limit, wait);
-        waited.unwrap_or_else(PoisonError::into_inner).0.links.len() >= expected
-    }
-
-    fn arrived(&self) -> MutexGuard<'_, Arrived> {
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
+        wait_while(&self.changed, lock(&self.arrived), limit, wait).links.len() >= expected
     }
 }
 

@@ -14,7 +14,7 @@ use std::io::{self, ErrorKind};
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use enmasse_tensor::AlignedBuffer;
@@ -25,6 +25,7 @@ use super::{DIRECT_BYTES, Members, RunningOperation, SLEEP, SPIN, Stop, Transpor
 use crate::cause::CauseKind;
 use crate::element::with_element;
 use crate::failure::Failure;
+use crate::locks::lock;
 use crate::net::mac::Altered;
 use crate::operation::{HEADER_BYTES, Header, Kind, Operation};
 use crate::shards::PARTIALS_LIMIT;
@@ -437,7 +438,7 @@ impl Drop for HierarchicalTransport {
             unsafe { (ManuallyDrop::take(&mut self.headers), ManuallyDrop::take(&mut self.scratch)) };
         if self.peers.keep_memory() {
             let kept = Kept(headers, scratch, self.held.take());
-            KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
+            lock(&KEPT).push(kept);
         }
     }
 }
