@@ -177,7 +177,7 @@ impl Shared {
     /// Carries out the operation whose turn it is. The caller has set `running`.
     fn carry_out(&self, operation: &Operation) {
         self.recorder.started(operation.flight);
-        let (delay, timeouts) = (self.options.delay_per_operation, self.options.timeouts());
+        let delay = self.options.delay_per_operation;
         let result = catch_unwind(AssertUnwindSafe(|| {
             if !delay.is_zero() {
                 self.failure.fails_within(delay);
@@ -185,7 +185,7 @@ impl Shared {
             if self.failure.is_stopping() {
                 return Err(Stop::Failed);
             }
-            lock(&self.transport).execute(&RunningOperation::new(operation, &self.failure, timeouts))
+            lock(&self.transport).execute(&RunningOperation::new(operation, &self.failure, self.options))
         }));
         let result = result.unwrap_or_else(|_| {
             let cause = Cause::new(CauseKind::Error, "the communication thread panicked; see its message above");

@@ -127,30 +127,18 @@ pub enum JoinError {
         /// The connections that this rank's ports have refused meanwhile: those of the missing ranks may be among them.
         refused: Vec<Refused>,
     },
-    /// The requested transport does not work here.
-    #[error("ranks cannot share memory: {why}; use the transport auto or tcp")]
-    NotShared {
-        /// The reason.
-        why: String,
-    },
-    /// MPI cannot carry what travels between nodes.
-    #[error("MPI cannot be used: {why}")]
-    Mpi {
-        /// The reason, with the rank if it is that of one.
-        why: String,
-    },
+    /// The requested transport does not work here, for this reason.
+    #[error("ranks cannot share memory: {0}; use the transport auto or tcp")]
+    NotShared(String),
+    /// MPI cannot carry what travels between nodes. The reason names the rank if it is that of one.
+    #[error("MPI cannot be used: {0}")]
+    Mpi(String),
     /// The kernel provides no shared memory.
-    #[error("no shared memory for the group: {source}")]
-    SharedMemory {
-        /// The kernel's refusal.
-        source: io::Error,
-    },
+    #[error("no shared memory for the group: {0}")]
+    SharedMemory(#[source] io::Error),
     /// The kernel refuses a thread or a descriptor.
-    #[error("{}", refused(source))]
-    Thread {
-        /// The kernel's refusal.
-        source: io::Error,
-    },
+    #[error("{}", refused(.0))]
+    Thread(#[source] io::Error),
     /// This rank lacked a thread or a descriptor before it met the others.
     #[error("rank {rank} on host {host} failed: {why}")]
     Limit {
@@ -161,12 +149,9 @@ pub enum JoinError {
         /// What it lacked, and what to do.
         why: String,
     },
-    /// The group cannot be split.
-    #[error("the group cannot be split: {why}")]
-    Split {
-        /// The reason.
-        why: String,
-    },
+    /// The group cannot be split, for this reason.
+    #[error("the group cannot be split: {0}")]
+    Split(String),
     /// The group failed while it was formed.
     #[error("the group failed while it was formed: {0}")]
     Cause(Arc<Cause>),
@@ -185,11 +170,11 @@ impl JoinError {
     /// rank alone, which a message must name.
     pub(crate) fn limit(&self) -> Option<String> {
         match self {
-            JoinError::Thread { source } => Some(refused(source)),
+            JoinError::Thread(source) => Some(refused(source)),
             JoinError::TokenFile { source, .. }
             | JoinError::UserSecret(UserSecretError { source, .. })
             | JoinError::Bind { source, .. }
-            | JoinError::SharedMemory { source } => files_limit(source).map(str::to_owned),
+            | JoinError::SharedMemory(source) => files_limit(source).map(str::to_owned),
             _ => None,
         }
     }

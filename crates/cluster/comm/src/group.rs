@@ -125,8 +125,7 @@ impl Group {
         if n <= 1 {
             return Ok((0..n).map(|_| Group::single()).collect());
         }
-        let region =
-            Arc::new(Region::private(SharedTransport::layout(n)).map_err(|source| JoinError::SharedMemory { source })?);
+        let region = Arc::new(Region::private(SharedTransport::layout(n)).map_err(JoinError::SharedMemory)?);
         let failure = failure_here(n);
         (0..n)
             .map(|rank| {
@@ -149,7 +148,7 @@ impl Group {
         let start = |transport| {
             Engine::start(transport, group_state.failure.clone(), group_state.recorder.clone(), group_state.options)
         };
-        let engine = transport.map(start).transpose().map_err(|source| JoinError::Thread { source })?;
+        let engine = transport.map(start).transpose().map_err(JoinError::Thread)?;
         Ok(Self::of(members, engine, region, ways, group_state))
     }
 
@@ -161,7 +160,7 @@ impl Group {
         group_state: GroupState,
     ) -> Self {
         group_state.recorder.joins(members.path);
-        let group_shared = Arc::new(GroupShared::new(members.clone(), region, group_state.options.timeouts()));
+        let group_shared = Arc::new(GroupShared { members: members.clone(), region, options: group_state.options });
         Group { core: Arc::new(Core { members, engine, children: AtomicU64::new(0), group_shared, ways, group_state }) }
     }
 

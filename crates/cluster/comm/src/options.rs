@@ -6,8 +6,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::transport::Timeouts;
-
 /// A group's options besides its members and transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupOptions {
@@ -34,10 +32,4 @@ impl Default for GroupOptions {
 pub(crate) fn deadline_after(limit: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(limit).unwrap_or_else(|| now + Duration::from_secs(100 * 365 * 24 * 3600))
-}
-
-impl GroupOptions {
-    pub(crate) fn timeouts(&self) -> Timeouts {
-        Timeouts { timeout: self.timeout, warning: self.stall_warning }
-    }
 }

@@ -142,7 +142,7 @@ impl Board for ParentBoard<'_> {
     }
 
     fn nonsense(&self, why: &str) -> JoinError {
-        JoinError::Split { why: why.to_owned() }
+        JoinError::Split(why.to_owned())
     }
 
     fn fail(&self, error: JoinError) -> JoinError {

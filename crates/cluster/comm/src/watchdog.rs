@@ -17,8 +17,9 @@ use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
 use crate::flight::Watched;
 use crate::locks::{lock, wait, wait_for};
+use crate::options::GroupOptions;
+use crate::transport::Members;
 use crate::transport::region::Region;
-use crate::transport::{Members, Timeouts};
 
 /// Number of operations in progress for which there is room from the start.
 const CAPACITY: usize = 64;
@@ -28,17 +29,13 @@ const ROUND: Duration = Duration::from_secs(1);
 
 /// State of a group whose watched operations are monitored.
 pub(crate) struct GroupShared {
-    members: Members,
+    pub members: Members,
     /// Where ranks see the progress of the others; `None` if they share no memory.
-    region: Option<Arc<Region>>,
-    timeouts: Timeouts,
+    pub region: Option<Arc<Region>>,
+    pub options: GroupOptions,
 }
 
 impl GroupShared {
-    pub(crate) fn new(members: Members, region: Option<Arc<Region>>, timeouts: Timeouts) -> Self {
-        GroupShared { members, region, timeouts }
-    }
-
     /// Shows the others that this rank has joined an operation.
     pub(crate) fn joined(&self, operation: &Watched) {
         if let Some(region) = &self.region {
@@ -212,7 +209,7 @@ impl State {
         let now = Instant::now();
         let place = self.entries.iter().position(|entry| entry.looks_at().is_some_and(|at| at <= now))?;
         let entry = &mut self.entries[place];
-        if now.duration_since(entry.began) >= entry.group_shared.timeouts.timeout {
+        if now.duration_since(entry.began) >= entry.group_shared.options.timeout {
             return Some(Due::End(self.entries.swap_remove(place)));
         }
         entry.has_warned = true;
@@ -223,8 +220,8 @@ impl State {
 impl Entry {
     /// When the operation needs attention, unless it has ended; `None` if that time is unrepresentable.
     fn looks_at(&self) -> Option<Instant> {
-        let Timeouts { timeout, warning } = self.group_shared.timeouts;
-        self.began.checked_add(if self.has_warned { timeout } else { warning.min(timeout) })
+        let GroupOptions { timeout, stall_warning, .. } = self.group_shared.options;
+        self.began.checked_add(if self.has_warned { timeout } else { stall_warning.min(timeout) })
     }
 
     fn cause(&self, failure: &Failure) -> Cause {
@@ -240,9 +237,8 @@ mod tests {
 
     #[test]
     fn time_in_which_the_process_was_stopped_is_no_wait() {
-        let timeouts = Timeouts { timeout: Duration::from_secs(600), warning: Duration::from_secs(30) };
         let members = Members::of_job(0, 2, Identity::default());
-        let group_shared = Arc::new(GroupShared::new(members, None, timeouts));
+        let group_shared = Arc::new(GroupShared { members, region: None, options: GroupOptions::default() });
         let operation = Watched { name: "all_reduce", bytes: 4, group: GroupPath::default(), sequence: 1 };
         let began = Instant::now();
         let entry = Entry { number: 1, operation, group_shared, began, has_warned: false };

@@ -10,7 +10,7 @@ use crate::transport::hierarchical::Links;
 
 impl From<MpiError> for JoinError {
     fn from(error: MpiError) -> Self {
-        JoinError::Mpi { why: error.to_string() }
+        JoinError::Mpi(error.to_string())
     }
 }
 
@@ -33,7 +33,7 @@ impl Seat<'_> {
         let libraries = told.iter().map(|text| text.split_once('\n')).collect::<Option<Vec<_>>>();
         let libraries = libraries.ok_or_else(|| board.nonsense("a malformed library"))?;
         if let Some(why) = self.problem(&libraries) {
-            return Err(JoinError::Mpi { why });
+            return Err(JoinError::Mpi(why));
         }
         let name = libraries[0].1;
         if hangs_between_hosts(name) && hosts.iter().any(|host| *host != hosts[0]) {
@@ -42,7 +42,7 @@ impl Seat<'_> {
                  out, for TCP",
                 hosts[0]
             );
-            return Err(JoinError::Mpi { why });
+            return Err(JoinError::Mpi(why));
         }
         let tags = libraries.iter().map(|(tag, _)| tag.parse::<i32>().ok());
         let tag = tags.max().flatten().ok_or_else(|| board.nonsense("a malformed tag"))?;
@@ -52,27 +52,26 @@ impl Seat<'_> {
             board.go_on_waiting()?;
             match Instant::now() < self.deadline {
                 true => Ok(()),
-                false => Err(JoinError::Mpi { why: format!("{} has not started on all ranks", runtime.name()) }),
+                false => Err(JoinError::Mpi(format!("{} has not started on all ranks", runtime.name()))),
             }
         })?;
         // A library that does not know the launcher takes each process for a job of its own.
-        let expected = (self.job_ranks[self.rank], self.path.is_whole_job().then_some(self.job_ranks.len()));
-        let is_expected = process == expected.0 && expected.1.is_none_or(|expected| processes == expected);
+        let rank = self.job_ranks[self.rank];
+        let is_expected = process == rank && (processes == self.job_ranks.len() || !self.path.is_whole_job());
         let why = match is_expected {
             true => String::new(),
             false => format!(
-                "to {} rank {} is process {process} of {processes}: start the ranks with the mpirun of that library",
-                runtime.name(),
-                expected.0
+                "to {} rank {rank} is process {process} of {processes}: start the ranks with the mpirun of that library",
+                runtime.name()
             ),
         };
         if let Some(why) = board.exchange("mpi ready", &why)?.into_iter().find(|why| !why.is_empty()) {
-            return Err(JoinError::Mpi { why });
+            return Err(JoinError::Mpi(why));
         }
         let name = runtime.name().to_owned();
         let peers = topology.peers_of(self.rank).map(|peer| self.job_ranks[peer]).collect();
         let links = runtime.links(peers, Process::take_tag(tag)?);
-        Ok((links.map_err(|source| JoinError::SharedMemory { source })?, name))
+        Ok((links.map_err(JoinError::SharedMemory)?, name))
     }
 
     /// Why the ranks do not use these libraries, each a tag and a name, or an error without a tag.

@@ -54,7 +54,7 @@ pub(super) fn to_rank_0(
                 Ok(connection) => return Ok(connection),
                 // Waiting gives no descriptor back.
                 Err(HandshakeError::Io(source)) if files_limit(&source).is_some() => {
-                    return Err(JoinError::Thread { source });
+                    return Err(JoinError::Thread(source));
                 }
                 // The last attempt runs out of time, and its error says less than the earlier ones.
                 Err(HandshakeError::Io(error)) if error.kind() == io::ErrorKind::TimedOut && why != UNTRIED => {}
@@ -118,7 +118,7 @@ pub(super) fn to_rank(
         let error = match stream.and_then(|stream| introduce(stream, token, introduction, left())) {
             Ok(link) => return Ok(Ok(link)),
             Err(HandshakeError::Io(source)) if files_limit(&source).is_some() => {
-                return Err(JoinError::Thread { source });
+                return Err(JoinError::Thread(source));
             }
             Err(error) => error,
         };

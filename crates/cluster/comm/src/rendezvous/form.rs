@@ -106,7 +106,7 @@ impl RankInfo {
     fn own(connectivity: &Connectivity) -> Result<Self, JoinError> {
         let machine = match std::fs::read_to_string("/proc/sys/kernel/random/boot_id") {
             // Without its name this machine would count as another one.
-            Err(source) if files_limit(&source).is_some() => return Err(JoinError::Thread { source }),
+            Err(source) if files_limit(&source).is_some() => return Err(JoinError::Thread(source)),
             read => read.unwrap_or_default(),
         };
         let namespace = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap_or_default();
@@ -199,13 +199,11 @@ impl Seat<'_> {
                     "rank {other} is on another machine, in another container or of another user than rank {}",
                     self.job_ranks[0]
                 );
-                return Err(JoinError::NotShared { why: problems.into_iter().next().unwrap_or(apart) });
+                return Err(JoinError::NotShared(problems.into_iter().next().unwrap_or(apart)));
             }
             (region, Some(network)) => {
-                let memory = |source| JoinError::SharedMemory { source };
                 let layout = HierarchicalTransport::layout(&topology, topology.node_of(self.rank));
-                let region = region.map_or_else(|| Region::private(layout), Ok).map_err(memory)?;
-                let thread = |source| JoinError::Thread { source };
+                let region = region.map_or_else(|| Region::private(layout), Ok).map_err(JoinError::SharedMemory)?;
                 let links: Box<dyn Links> = match choice {
                     TransportChoice::Mpi(family) => {
                         let hosts: Vec<_> = infos.iter().map(|info| &*info.host).collect();
@@ -216,11 +214,11 @@ impl Seat<'_> {
                     _ => {
                         let (links, strangers) = self.connect_all(board, network, &topology)?;
                         refused = strangers;
-                        Box::new(Sockets::new(links).map_err(thread)?)
+                        Box::new(Sockets::new(links).map_err(JoinError::Thread)?)
                     }
                 };
                 let transport = HierarchicalTransport::new(members.clone(), topology, Arc::new(region), links);
-                Box::new(transport.map_err(memory)?)
+                Box::new(transport.map_err(JoinError::SharedMemory)?)
             }
         };
         let ways = [way].into_iter().chain(problems).collect();
@@ -245,7 +243,7 @@ impl Seat<'_> {
         // the memory disappears with the last rank, however that rank ends.
         let created = match (local_peers[0] == self.rank && local_peers.len() > 1).then(|| Region::create(layout)) {
             // A rank that lacks a descriptor for memory lacks those for connections, too.
-            Some(Err(source)) if files_limit(&source).is_some() => return Err(JoinError::SharedMemory { source }),
+            Some(Err(source)) if files_limit(&source).is_some() => return Err(JoinError::SharedMemory(source)),
             created => created,
         };
         let path = match &created {
@@ -259,7 +257,7 @@ impl Seat<'_> {
             Some(Err(error)) => Err(error.to_string()),
             None if local_peers.len() == 1 => Ok(None),
             None => match Region::open(Path::new(path), layout) {
-                Err(source) if files_limit(&source).is_some() => return Err(JoinError::SharedMemory { source }),
+                Err(source) if files_limit(&source).is_some() => return Err(JoinError::SharedMemory(source)),
                 opened => opened
                     .map(Some)
                     .map_err(|error| format!("rank {} cannot map {path}: {error}", self.job_ranks[self.rank])),
@@ -312,9 +310,8 @@ impl Seat<'_> {
             }
         };
         let door = Arc::new(Gate { admit, arrivals: arrivals.clone() });
-        let thread = |source| JoinError::Thread { source };
-        let listener = TcpListener::bind((network.ip, 0)).map_err(thread)?;
-        let acceptor = Acceptor::start(listener, token.clone(), ranks, door).map_err(thread)?;
+        let listener = TcpListener::bind((network.ip, 0)).map_err(JoinError::Thread)?;
+        let acceptor = Acceptor::start(listener, token.clone(), ranks, door).map_err(JoinError::Thread)?;
         // Ranks that meet a closed socket would blame themselves, so they hear of an error before the acceptor is dropped.
         let seat = Connecting { seat: self, board, network, token: &token, arrivals: &arrivals };
         let links = seat.links(lower, expected, acceptor.address());
@@ -361,7 +358,7 @@ impl Connecting<'_> {
         }
         while !arrivals.are(expected, seat.left().min(LOOK)) {
             if let Some(source) = lock(&arrivals.arrived).refused.take() {
-                return Err(JoinError::Thread { source });
+                return Err(JoinError::Thread(source));
             }
             board.go_on_waiting()?;
         }

@@ -246,7 +246,7 @@ impl Rendezvous {
                 (token, Some(Removed(path)))
             }
         };
-        let ip = listener.local_addr().map_err(|source| JoinError::Thread { source })?.ip();
+        let ip = listener.local_addr().map_err(JoinError::Thread)?.ip();
         let (identity, heartbeat) = (self.identity(), self.heartbeat);
         let server = Server::start(listener, token.clone(), identity, self.world_size, heartbeat, failure, recorder)?;
         let store = server.store();
@@ -264,12 +264,11 @@ impl Rendezvous {
     ) -> Result<Entrance, JoinError> {
         let (control, token) =
             connect::to_rank_0(self, secret, &mut rank_zero_address, Purpose::Control, deadline, failure)?;
-        let thread = |source| JoinError::Thread { source };
-        let ip = self.own_door(control.stream().local_addr().map_err(thread)?.ip());
-        let reached = control.stream().peer_addr().map_err(thread)?;
+        let ip = self.own_door(control.stream().local_addr().map_err(JoinError::Thread)?.ip());
+        let reached = control.stream().peer_addr().map_err(JoinError::Thread)?;
         let store_ip = reached.ip();
-        let control =
-            Control::start(control, self.address.clone(), failure, recorder, self.heartbeat).map_err(thread)?;
+        let control = Control::start(control, self.address.clone(), failure, recorder, self.heartbeat)
+            .map_err(JoinError::Thread)?;
         let mut there = RankZeroAddress::Known(vec![reached]);
         let (store, _) = connect::to_rank_0(self, secret, &mut there, Purpose::Store, deadline, failure)
             .map_err(|error| failure.cause().map_or(error, JoinError::Cause))?;

@@ -12,6 +12,7 @@ use crate::element::Element;
 use crate::failure::Failure;
 use crate::group_path::GroupPath;
 use crate::operation::{Header, Identity, Operation};
+use crate::options::GroupOptions;
 
 use region::Region;
 
@@ -64,7 +65,7 @@ pub(crate) enum Stop {
 pub(crate) struct RunningOperation<'a> {
     pub operation: &'a Operation,
     pub failure: &'a Failure,
-    timeouts: Timeouts,
+    options: GroupOptions,
     /// When the wait began, moved forward by the time in which this rank was stopped itself.
     began: Cell<Instant>,
     awake: Cell<Awake>,
@@ -73,20 +74,11 @@ pub(crate) struct RunningOperation<'a> {
     agreed: Cell<bool>,
 }
 
-/// How long a rank waits for others in an operation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Timeouts {
-    /// Until the group fails.
-    pub timeout: Duration,
-    /// Until observers are told.
-    pub warning: Duration,
-}
-
 impl<'a> RunningOperation<'a> {
-    pub(crate) fn new(operation: &'a Operation, failure: &'a Failure, timeouts: Timeouts) -> Self {
+    pub(crate) fn new(operation: &'a Operation, failure: &'a Failure, options: GroupOptions) -> Self {
         let (has_warned, agreed, now) = (Cell::new(false), Cell::new(false), Instant::now());
         let (began, awake) = (Cell::new(now), Cell::new(Awake::new(MAX_ROUND, now)));
-        RunningOperation { operation, failure, timeouts, began, awake, has_warned, agreed }
+        RunningOperation { operation, failure, options, began, awake, has_warned, agreed }
     }
 
     /// Called now and then by a waiting rank; `late` returns the ranks that it waits for.
@@ -95,10 +87,10 @@ impl<'a> RunningOperation<'a> {
             return Err(Stop::Failed);
         }
         let waited = self.waited(Instant::now());
-        if waited >= self.timeouts.timeout {
+        if waited >= self.options.timeout {
             return Err(members.late(&late(), self, waited).map_or(Stop::Failed, Stop::Raise));
         }
-        if waited >= self.timeouts.warning && !self.has_warned.replace(true) {
+        if waited >= self.options.stall_warning && !self.has_warned.replace(true) {
             let late = late();
             // Of all waiting ranks, the lowest one reports.
             if (0..members.world_size()).find(|rank| !late.contains(rank)) == Some(members.rank)
@@ -227,9 +219,9 @@ mod tests {
     fn late_ranks_are_named_with_their_omission() {
         let members = Members::of_job(0, 4, Identity::default());
         let (operation, failure) = (Operation::barrier(), Failure::default());
-        let timeouts = Timeouts { timeout: Duration::MAX, warning: Duration::MAX };
+        let options = GroupOptions::default();
         let check = |late: &[usize], agreed: bool, expected: &str| {
-            let running = RunningOperation::new(&operation, &failure, timeouts);
+            let running = RunningOperation::new(&operation, &failure, options);
             if agreed {
                 members.compare(&running, |_| operation.header(members.identity)).unwrap();
             }
@@ -245,8 +237,7 @@ mod tests {
     #[test]
     fn time_in_which_a_rank_was_stopped_is_no_wait() {
         let (operation, failure) = (Operation::barrier(), Failure::default());
-        let running =
-            RunningOperation::new(&operation, &failure, Timeouts { timeout: Duration::MAX, warning: Duration::MAX });
+        let running = RunningOperation::new(&operation, &failure, GroupOptions::default());
         let began = running.began.get();
         // Looks, and how long the rank has waited by then, in milliseconds.
         for (look, waited) in [(500, 500), (1500, 1500), (61_500, 1500), (62_000, 2000), (63_001, 2000), (63_020, 2019)]
