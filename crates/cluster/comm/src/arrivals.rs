@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::flight::Watched;
 use crate::group_path::GroupPath;
 use crate::locks::{lock, wait_while};
+use crate::received::take_u64;
 
 /// How long a rank waits for an answer. It comes at once from a rank 0 that is alive.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -29,19 +30,14 @@ impl Question {
         Question { group: operation.group, sequence: operation.sequence }
     }
 
-    pub(crate) fn to_bytes(self) -> [u8; QUESTION] {
-        let mut bytes = [0; QUESTION];
-        let (group, sequence) = bytes.split_at_mut(8);
-        group.copy_from_slice(&self.group.to_word().to_le_bytes());
-        sequence.copy_from_slice(&self.sequence.to_le_bytes());
-        bytes
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        [self.group.to_word(), self.sequence].map(u64::to_le_bytes).concat()
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let ([group, sequence], []) = bytes.as_chunks().0.split_first_chunk()? else { return None };
-        let is_whole = bytes.len() == QUESTION;
-        let (group, sequence) = (GroupPath::from_word(u64::from_le_bytes(*group)), u64::from_le_bytes(*sequence));
-        is_whole.then_some(Question { group, sequence })
+        let mut rest = bytes;
+        let (group, sequence) = (GroupPath::from_word(take_u64(&mut rest)?), take_u64(&mut rest)?);
+        rest.is_empty().then_some(Question { group, sequence })
     }
 }
 

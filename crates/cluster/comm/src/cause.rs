@@ -11,6 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
 
+use crate::received::{take, take_u64};
+
 /// Length limit of a host or operation name, in bytes.
 const NAME_LIMIT: usize = 255;
 /// Length limit of a message, in bytes.
@@ -58,31 +60,10 @@ impl CauseKind {
         }
     }
 
-    fn code(self) -> (u8, i32) {
-        match self {
-            CauseKind::Exited => (1, 0),
-            CauseKind::Killed(signal) => (2, signal),
-            CauseKind::Silent => (3, 0),
-            CauseKind::Desync => (4, 0),
-            CauseKind::NonFinite => (5, 0),
-            CauseKind::Error => (6, 0),
-            CauseKind::Interrupted => (7, 0),
-            CauseKind::Timeout => (8, 0),
-        }
-    }
-
-    fn from_code(code: u8, signal: i32) -> Option<Self> {
-        Some(match code {
-            1 => CauseKind::Exited,
-            2 => CauseKind::Killed(signal),
-            3 => CauseKind::Silent,
-            4 => CauseKind::Desync,
-            5 => CauseKind::NonFinite,
-            6 => CauseKind::Error,
-            7 => CauseKind::Interrupted,
-            8 => CauseKind::Timeout,
-            _ => return None,
-        })
+    /// All kinds, in the order of their codes, which begin with 1.
+    fn all(signal: i32) -> [Self; 8] {
+        use CauseKind::{Desync, Error, Exited, Interrupted, Killed, NonFinite, Silent, Timeout};
+        [Exited, Killed(signal), Silent, Desync, NonFinite, Error, Interrupted, Timeout]
     }
 }
 
@@ -179,14 +160,15 @@ impl Cause {
 
     /// The bounded binary form, the same on every machine. Longer texts are truncated.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let (code, signal) = self.kind.code();
-        let mut bytes = vec![VERSION, code];
+        let signal = if let CauseKind::Killed(signal) = self.kind { signal } else { 0 };
+        let code = CauseKind::all(signal).iter().position(|kind| *kind == self.kind).unwrap_or_default();
+        let mut bytes = vec![VERSION, code as u8 + 1];
         bytes.extend(signal.to_le_bytes());
         bytes.extend(self.rank.map_or(NO_RANK, |rank| rank as u64).to_le_bytes());
         bytes.extend(self.sequence.to_le_bytes());
         bytes.extend(self.time.to_le_bytes());
         for (text, limit) in [(&self.host, NAME_LIMIT), (&self.operation, NAME_LIMIT), (&self.message, MESSAGE_LIMIT)] {
-            let text = cut(text, limit);
+            let text = &text[..text.floor_char_boundary(limit)];
             bytes.extend((text.len() as u16).to_le_bytes());
             bytes.extend(text.as_bytes());
         }
@@ -194,26 +176,23 @@ impl Cause {
     }
 
     /// Reads the output of [`Cause::to_bytes`]. Nothing is trusted, and nothing beyond the stated limits is allocated.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, MalformedCause> {
+    /// `None` if they are anything else: ranks may run different programs.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let [version, code] = take(&mut rest)?;
-        let signal = i32::from_le_bytes(take(&mut rest)?);
-        let rank = u64::from_le_bytes(take(&mut rest)?);
-        let sequence = u64::from_le_bytes(take(&mut rest)?);
-        let time = u64::from_le_bytes(take(&mut rest)?);
-        let kind = CauseKind::from_code(code, signal).filter(|_| version == VERSION).ok_or(MalformedCause)?;
+        let signal = take(&mut rest).map(i32::from_le_bytes)?;
+        let kind = *CauseKind::all(signal).get(usize::from(code.checked_sub(1)?)).filter(|_| version == VERSION)?;
+        let rank = Some(take_u64(&mut rest)?).filter(|&rank| rank != NO_RANK);
+        let (sequence, time) = (take_u64(&mut rest)?, take_u64(&mut rest)?);
         let mut text = |limit: usize| {
-            let length = u16::from_le_bytes(take(&mut rest)?) as usize;
-            let (text, after) = rest.split_at_checked(length).filter(|_| length <= limit).ok_or(MalformedCause)?;
+            let length = usize::from(take(&mut rest).map(u16::from_le_bytes)?);
+            let (text, after) = rest.split_at_checked(length).filter(|_| length <= limit)?;
             rest = after;
-            std::str::from_utf8(text).map(str::to_owned).map_err(|_| MalformedCause)
+            std::str::from_utf8(text).map(str::to_owned).ok()
         };
         let (host, operation, message) = (text(NAME_LIMIT)?, text(NAME_LIMIT)?, text(MESSAGE_LIMIT)?);
-        if !rest.is_empty() {
-            return Err(MalformedCause);
-        }
-        let rank = if rank == NO_RANK { None } else { Some(usize::try_from(rank).map_err(|_| MalformedCause)?) };
-        Ok(Cause { rank, host, kind, operation, sequence, message, time })
+        let rank = rank.map(usize::try_from).transpose().ok()?;
+        rest.is_empty().then_some(Cause { rank, host, kind, operation, sequence, message, time })
     }
 }
 
@@ -243,11 +222,6 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The bytes do not encode a cause.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the bytes received are not a failure record of this version: do all ranks run the same program?")]
-pub struct MalformedCause;
-
 /// This machine's name.
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
@@ -256,17 +230,6 @@ pub(crate) fn host_name() -> String {
 /// A message from another machine must not move a terminal's cursor, nor forge a second line of a log.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
-/// The longest prefix of `text` of at most `limit` bytes that ends at a character boundary.
-fn cut(text: &str, limit: usize) -> &str {
-    &text[..text.floor_char_boundary(limit)]
-}
-
-fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], MalformedCause> {
-    let (head, tail) = rest.split_first_chunk().ok_or(MalformedCause)?;
-    *rest = tail;
-    Ok(*head)
 }
 
 #[cfg(test)]
@@ -301,14 +264,14 @@ mod tests {
     proptest! {
         #[test]
         fn bytes_round_trip(
-            rank in proptest::option::of(0usize..9999), kind in 1u8..9, signal in 0i32..64,
+            rank in proptest::option::of(0usize..9999), kind in 0usize..8, signal in 0i32..64,
             host in ".{0,20}", operation in ".{0,40}", message in ".{0,80}", sequence: u64, time: u64,
         ) {
-            let kind = CauseKind::from_code(kind, signal).unwrap();
+            let kind = CauseKind::all(signal)[kind];
             let cause = Cause { rank, host, kind, operation, sequence, message, time };
             let bytes = cause.to_bytes();
-            prop_assert_eq!(Cause::from_bytes(&bytes), Ok(cause));
-            prop_assert_eq!(Cause::from_bytes(&bytes[..bytes.len() - 1]), Err(MalformedCause));
+            prop_assert_eq!(Cause::from_bytes(&bytes), Some(cause));
+            prop_assert_eq!(Cause::from_bytes(&bytes[..bytes.len() - 1]), None);
         }
 
         #[test]

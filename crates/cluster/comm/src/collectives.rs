@@ -47,7 +47,7 @@ impl Group {
     /// Gives the group a share of memory on which operations will work. Then MPI receives into it without a detour, because the
     /// memory outlives an operation that has failed while data still come. The group does not keep it otherwise.
     pub fn register_memory(&self, memory: &Arc<AlignedBuffer>) {
-        if let Some(engine) = self.engine() {
+        if let Some(engine) = &self.core.engine {
             engine.register_memory(memory);
         }
     }
@@ -129,10 +129,7 @@ impl Group {
         stride: usize,
         shards: usize,
     ) -> Handle {
-        match self.sum_of_shards(Kind::AllReduce, data, len, stride, shards) {
-            Ok(operation) => self.start(operation),
-            Err(cause) => Handle::ended(Err(cause)),
-        }
+        self.start_if(self.sum_of_shards(Kind::AllReduce, data, len, stride, shards))
     }
 
     /// Starts the same sum for rank `root` alone, with the same bits. On the other ranks the data are undefined afterwards. Ranks
@@ -149,10 +146,7 @@ impl Group {
         root: usize,
     ) -> Handle {
         let operation = self.sum_of_shards(Kind::Reduce, data, len, stride, shards);
-        match operation.and_then(|operation| self.with_root(operation, root)) {
-            Ok(operation) => self.start(operation),
-            Err(cause) => Handle::ended(Err(cause)),
-        }
+        self.start_if(operation.and_then(|operation| self.with_root(operation, root)))
     }
 
     /// Copies `data` of rank `root` to all others.
@@ -223,10 +217,7 @@ impl Group {
         stride: usize,
         shards: usize,
     ) -> Handle {
-        match self.sum_of_shards(Kind::ReduceScatter, data, len, stride, shards) {
-            Ok(operation) => self.start(operation),
-            Err(cause) => Handle::ended(Err(cause)),
-        }
+        self.start_if(self.sum_of_shards(Kind::ReduceScatter, data, len, stride, shards))
     }
 
     /// Copies each rank's piece of `data` ([`Group::piece`]) to all others.
@@ -298,17 +289,22 @@ impl Group {
         Ok(Operation { shards, ..operation })
     }
 
+    /// Starts an operation unless the call was invalid.
+    fn start_if(&self, operation: Result<Operation, Arc<Cause>>) -> Handle {
+        operation.map_or_else(|cause| Handle::ended(Err(cause)), |operation| self.start(operation))
+    }
+
     fn start(&self, operation: Operation) -> Handle {
-        let operation = Operation { group: self.members().path, ..operation };
-        match self.engine() {
+        let operation = Operation { group: self.core.members.path, ..operation };
+        match &self.core.engine {
             Some(engine) => engine.start_operation(operation),
             None => Handle::ended(self.run_alone(&operation)),
         }
     }
 
     fn run(&self, operation: Operation) -> Result<(), Arc<Cause>> {
-        let operation = Operation { group: self.members().path, ..operation };
-        match self.engine() {
+        let operation = Operation { group: self.core.members.path, ..operation };
+        match &self.core.engine {
             Some(engine) => engine.run(operation),
             None => self.run_alone(&operation),
         }

@@ -52,7 +52,7 @@ pub(crate) enum Message {
 impl Message {
     /// `None` if the frame is malformed.
     pub(crate) fn from_frame(kind: u8, payload: &[u8]) -> Option<Self> {
-        let cause = || Cause::from_bytes(payload).ok().map(Arc::new);
+        let cause = || Cause::from_bytes(payload).map(Arc::new);
         match kind {
             HEARTBEAT if payload.is_empty() => Some(Message::Standing(None)),
             HEARTBEAT => Standing::from_bytes(payload).map(|standing| Message::Standing(Some(standing))),

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::group_path::GroupPath;
 use crate::locks::lock;
 use crate::operation::{Header, Identity, Operation};
+use crate::received::{take, take_u64};
 pub use follower::{FlightFollower, TimedOperation};
 
 /// Number of operations kept: some twenty steps of a model with as many buckets.
@@ -22,8 +23,6 @@ const CAPACITY: usize = 512;
 const ACTIVITY_LIMIT: usize = 120;
 /// The most groups on the wire, of those formed last.
 const GROUPS_LIMIT: usize = 32;
-/// Bytes of a group on the wire.
-const GROUP_BYTES: usize = 16;
 
 /// A rank's recorder. Clones share one record.
 #[derive(Clone, Debug)]
@@ -276,15 +275,14 @@ impl Standing {
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (lasting, rest) = bytes.split_first_chunk()?;
-        let (&groups, rest) = rest.split_first()?;
-        let groups = usize::from(groups);
-        let (begun, activity) = rest.split_at_checked(groups * GROUP_BYTES).filter(|_| groups <= GROUPS_LIMIT)?;
-        let counters: Vec<u64> = begun.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        let begun = counters.as_chunks().0.iter().map(|&[group, begun]| (GroupPath::from_word(group), begun)).collect();
-        let activity = std::str::from_utf8(activity).ok().filter(|activity| activity.len() <= ACTIVITY_LIMIT)?;
-        let lasting = Duration::from_millis(u64::from_le_bytes(*lasting));
-        Some(Standing { activity: activity.to_owned(), lasting, begun })
+        let mut rest = bytes;
+        let lasting = Duration::from_millis(take_u64(&mut rest)?);
+        let [groups] = take(&mut rest)?;
+        let group = |_| Some((GroupPath::from_word(take_u64(&mut rest)?), take_u64(&mut rest)?));
+        let begun: Vec<_> = (0..groups).map(group).collect::<Option<_>>()?;
+        let activity = std::str::from_utf8(rest).ok()?.to_owned();
+        let is_bounded = begun.len() <= GROUPS_LIMIT && activity.len() <= ACTIVITY_LIMIT;
+        is_bounded.then_some(Standing { activity, lasting, begun })
     }
 }
 
@@ -360,8 +358,8 @@ mod tests {
             vec![0; 8],
             with(0, &[0xff]),
             with(0, &[b'a'; ACTIVITY_LIMIT + 1]),
-            with(1, &[0; GROUP_BYTES - 1]),
-            with(GROUPS_LIMIT as u8 + 1, &[0; (GROUPS_LIMIT + 1) * GROUP_BYTES]),
+            with(1, &[0; 15]),
+            with(GROUPS_LIMIT as u8 + 1, &[0; (GROUPS_LIMIT + 1) * 16]),
         ];
         for malformed in malformed {
             assert_eq!(Standing::from_bytes(&malformed), None, "{malformed:?}");

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use crate::cause::{Cause, CauseKind, host_name};
@@ -39,21 +39,21 @@ use crate::watchdog::{GroupShared, Watchdog};
 /// ```
 #[derive(Clone)]
 pub struct Group {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 /// The state that the last clone drops.
-struct Core {
-    members: Members,
+pub(crate) struct Core {
+    pub members: Members,
     /// `None` in a group of one.
-    engine: Option<Engine>,
+    pub engine: Option<Engine>,
     /// Groups split from this one so far.
-    children: AtomicU64,
+    pub children: AtomicU64,
     /// For operations that other libraries carry out.
-    group_shared: Arc<GroupShared>,
+    pub group_shared: Arc<GroupShared>,
     ways: Vec<String>,
     /// Dropped last, when this rank no longer waits for any other.
-    group_state: GroupState,
+    pub group_state: GroupState,
 }
 
 /// State that a group shares with the groups split from it.
@@ -193,7 +193,7 @@ impl Group {
 
     /// Bytes of the memory through which the group's data pass in this process. The kernel gives it when it is first used.
     pub fn buffer_bytes(&self) -> usize {
-        self.engine().map_or(0, Engine::buffer_bytes)
+        self.core.engine.as_ref().map_or(0, Engine::buffer_bytes)
     }
 
     /// Whether this is rank 0, which prints and writes files.
@@ -209,13 +209,19 @@ impl Group {
     /// Total time that callers on this rank have waited for operations of this group to end, including the time in which they
     /// carried them out.
     pub fn waited(&self) -> Duration {
-        self.engine().map_or(Duration::ZERO, Engine::waited)
+        self.core.engine.as_ref().map_or(Duration::ZERO, Engine::waited)
     }
 
     /// Ends the group: every pending or later operation on every rank fails with `cause` within a second, unless the
     /// group has failed before. May be called from any thread, at any time.
     pub fn abort(&self, cause: Cause) {
         self.core.group_state.failure.raise(cause);
+    }
+
+    /// The same, and returns the cause that the group settles on: this one, or one that came before.
+    pub fn fail(&self, cause: Cause) -> Arc<Cause> {
+        self.abort(cause.clone());
+        self.cause().unwrap_or_else(|| Arc::new(cause))
     }
 
     /// A cause that names this rank and its host, for [`Group::abort`].
@@ -251,33 +257,10 @@ impl Group {
         self.core.group_state.failure.check()
     }
 
-    pub(crate) fn members(&self) -> &Members {
-        &self.core.members
-    }
-
-    pub(crate) fn group_shared(&self) -> &Arc<GroupShared> {
-        &self.core.group_shared
-    }
-
-    pub(crate) fn group_state(&self) -> &GroupState {
-        &self.core.group_state
-    }
-
-    /// Counts `children` more groups split from this one, and returns the number of earlier ones.
-    pub(crate) fn count_children(&self, children: u64) -> u64 {
-        self.core.children.fetch_add(children, Ordering::Relaxed)
-    }
-
-    pub(crate) fn engine(&self) -> Option<&Engine> {
-        self.core.engine.as_ref()
-    }
-
     /// Ends the group because of an invalid call, since the other ranks wait for this one.
     pub(crate) fn misuse(&self, operation: &Operation, message: String) -> Arc<Cause> {
         let operation = Operation { group: self.core.members.path, ..*operation };
-        let cause = self.own_cause(CauseKind::Error, message).during(operation.describe(), 0);
-        self.abort(cause.clone());
-        self.cause().unwrap_or_else(|| Arc::new(cause))
+        self.fail(self.own_cause(CauseKind::Error, message).during(operation.describe(), 0))
     }
 }
 

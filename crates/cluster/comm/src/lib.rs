@@ -47,6 +47,7 @@ mod net;
 mod operation;
 mod options;
 mod pieces;
+mod received;
 #[cfg(test)]
 mod relay_tests;
 mod rendezvous;
@@ -61,7 +62,7 @@ mod tree;
 mod watch;
 mod watchdog;
 
-pub use cause::{Cause, CauseKind, MalformedCause};
+pub use cause::{Cause, CauseKind};
 pub use clock::{Clock, ClockOffset};
 pub use collectives::Reduce;
 pub use compare::ComparedText;

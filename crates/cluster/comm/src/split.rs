@@ -7,10 +7,11 @@
 //! the job.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::cause::{Cause, CauseKind};
 use crate::error::JoinError;
-use crate::group::{Group, GroupState};
+use crate::group::{Core, Group, GroupState};
 use crate::options::deadline_after;
 use crate::rendezvous::form::{Board, Formed, Seat};
 use crate::transport::Members;
@@ -42,7 +43,7 @@ impl Group {
         let mut all = vec![0; 2 * self.world_size()];
         self.all_gather(&[colour.map_or(-1, i64::from), key], &mut all)?;
         let division = divide(all.as_chunks().0, self.rank());
-        let first = self.count_children(division.groups);
+        let first = self.core.children.fetch_add(division.groups, Ordering::Relaxed);
         let board = ParentBoard { parent: self, members: &division.members };
         let group = match division.own {
             Some(own) => self.form_child(first + own, &board).map(Some),
@@ -55,7 +56,7 @@ impl Group {
 
     /// The sub-group with number `index`, formed with the ranks at the board.
     fn form_child(&self, index: u64, board: &ParentBoard) -> Result<Group, JoinError> {
-        let members = self.members();
+        let Core { members, group_state, .. } = &*self.core;
         let Some(path) = members.path.child(index) else {
             return Err(board.nonsense("it has 65535 sub-groups, or is split four levels deep: split less often"));
         };
@@ -63,16 +64,16 @@ impl Group {
         let job_ranks: Vec<_> = board.members.iter().map(|&member| members.job_ranks[member]).collect();
         if let [_] = job_ranks[..] {
             let identity = members.identity;
-            return Group::new(Members { rank, job_ranks, identity, path }, None, vec![], self.group_state().clone());
+            return Group::new(Members { rank, job_ranks, identity, path }, None, vec![], group_state.clone());
         }
-        let GroupState { connectivity, options, .. } = self.group_state();
+        let GroupState { connectivity, options, .. } = group_state;
         let (identity, address, deadline) = (members.identity, "their group", deadline_after(options.timeout));
         let seat = Seat { rank, job_ranks, path, identity, connectivity, address, deadline };
         let Formed { members, ways, transport, refused, .. } = seat.form(board)?;
         if let Some(refused) = refused {
-            self.group_state().failure.refused(members.job_ranks[members.rank], refused);
+            group_state.failure.refused(members.job_ranks[members.rank], refused);
         }
-        Group::new(members, Some(transport), ways, self.group_state().clone())
+        Group::new(members, Some(transport), ways, group_state.clone())
     }
 }
 
@@ -111,9 +112,7 @@ struct ParentBoard<'a> {
 impl ParentBoard<'_> {
     /// Ends the job because of this rank's error, and returns its first cause.
     fn abort(&self, error: &JoinError) -> Arc<Cause> {
-        let cause = self.parent.own_cause(CauseKind::Error, error.to_string()).during("a group split", 0);
-        self.parent.abort(cause.clone());
-        self.parent.cause().unwrap_or_else(|| Arc::new(cause))
+        self.parent.fail(self.parent.own_cause(CauseKind::Error, error.to_string()).during("a group split", 0))
     }
 
     /// Takes part in the other ranks' rounds.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::cause::{Cause, CauseKind};
 use crate::failure::Failure;
 use crate::flight::FlightRecorder;
-use crate::group::Group;
+use crate::group::{Core, Group};
 use crate::watchdog::Watchdog;
 
 /// An operation in progress in another library, from [`Group::watch`]. Dropping it ends the watch. Without
@@ -50,14 +50,12 @@ impl Group {
     /// ```
     pub fn watch(&self, name: &'static str, bytes: usize) -> Result<Watch, Arc<Cause>> {
         self.check()?;
-        let (group_shared, group_state) = (self.group_shared(), self.group_state());
-        let (operation, flight) = group_state.recorder.watched(self.members().path, name, bytes);
+        let Core { members, group_shared, group_state, .. } = &*self.core;
+        let (operation, flight) = group_state.recorder.watched(members.path, name, bytes);
         group_shared.joined(&operation);
         let entry = group_state.watchdog.enter(operation, group_shared.clone()).map_err(|error| {
             let message = format!("cannot start the thread that watches it: {error}; is a limit reached (ulimit -u)?");
-            let cause = self.own_cause(CauseKind::Error, message).during(operation.describe(), operation.sequence);
-            self.abort(cause.clone());
-            self.cause().unwrap_or_else(|| Arc::new(cause))
+            self.fail(self.own_cause(CauseKind::Error, message).during(operation.describe(), operation.sequence))
         })?;
         let (failure, recorder, watchdog) =
             (group_state.failure.clone(), group_state.recorder.clone(), group_state.watchdog.clone());

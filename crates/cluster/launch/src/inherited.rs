@@ -46,7 +46,7 @@ pub(crate) fn read_report(reader: &mut PipeReader) -> Option<Cause> {
     // The end of the available data ends reading like the end of the pipe: `bytes` keeps what has arrived.
     let _ = reader.take(REPORT_LIMIT as u64).read_to_end(&mut bytes);
     let (length, rest) = bytes.split_first_chunk()?;
-    Cause::from_bytes(rest.get(..u32::from_le_bytes(*length) as usize)?).ok()
+    Cause::from_bytes(rest.get(..u32::from_le_bytes(*length) as usize)?)
 }
 
 /// Tells the launcher why this rank fails. To be called once, before exiting with an error. If the launcher has

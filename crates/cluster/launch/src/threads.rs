@@ -81,19 +81,14 @@ pub(crate) fn run_rank<T>(group: &Group, body: impl FnOnce(Group) -> Result<T, A
     // After a panic, nothing that `body` touched is used.
     match catch_unwind(AssertUnwindSafe(|| body(group.clone()))) {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(cause)) => {
-            group.abort((*cause).clone());
-            Err(group.cause().unwrap_or(cause))
-        }
+        Ok(Err(cause)) => Err(group.fail((*cause).clone())),
         Err(panic) => Err(fail(group, panic_message(&*panic))),
     }
 }
 
 /// Ends the group because this rank failed, and returns the cause that the group settles on.
 fn fail(group: &Group, message: String) -> Arc<Cause> {
-    let cause = group.own_cause(CauseKind::Error, message);
-    group.abort(cause.clone());
-    group.cause().unwrap_or_else(|| Arc::new(cause))
+    group.fail(group.own_cause(CauseKind::Error, message))
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> String {

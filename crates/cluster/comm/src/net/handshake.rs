@@ -24,10 +24,11 @@ pub(crate) use reception::Reception;
 #[cfg(test)]
 pub(crate) use reception::receive;
 
-use super::configure;
 use super::link::Link;
 use super::mac::{Inbound, Outbound};
+use super::{configure, left};
 use crate::operation::{Identity, PROTOCOL};
+use crate::received::{take, take_u32, take_u64};
 use crate::token::{Side, TOKEN_BYTES, Token, Transcript, random};
 
 /// The first bytes of a connection, before the protocol's version. A program that sends anything else gets no answer.
@@ -90,23 +91,16 @@ struct Timed<'a> {
     deadline: Instant,
 }
 
-impl Timed<'_> {
-    fn left(&self) -> io::Result<Option<Duration>> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
-    }
-}
-
 impl Read for Timed<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.set_read_timeout(Some(left(self.deadline)?))?;
         self.stream.read(buffer)
     }
 }
 
 impl Write for Timed<'_> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.set_write_timeout(Some(left(self.deadline)?))?;
         self.stream.write(buffer)
     }
 
@@ -127,12 +121,8 @@ pub(crate) fn introduce(
     let mut timed = Timed { stream: &stream, deadline };
     let own = random()?;
     timed.write_all(&hello(&own))?;
-    let (magic, version) = read_hello(&mut timed).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-            let why = "the connection was closed without an answer, as another program or an older enmasse does";
-            io::Error::new(error.kind(), why)
-        }
-        _ => error,
+    let (magic, version) = read_hello(&mut timed).map_err(|error| {
+        closed(error, "the connection was closed without an answer, as another program or an older enmasse does")
     })?;
     if magic != MAGIC {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "another program answers there").into());
@@ -153,16 +143,19 @@ pub(crate) fn introduce(
     let (outbound, inbound) = keys(token, Side::Connecting, transcript, introduction, &stream)?;
     let link = Link::new(stream, outbound, inbound);
     let answer = link.receive_through(Timed { stream: link.stream(), deadline }, TEXT_LIMIT);
-    let answer = answer.map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-            io::Error::new(error.kind(), "the connection was closed before it was accepted")
-        }
-        _ => error,
-    })?;
+    let answer = answer.map_err(|error| closed(error, "the connection was closed before it was accepted"))?;
     match answer.kind {
         ACCEPTED => Ok(link),
         REFUSED => Err(HandshakeError::Refused(String::from_utf8_lossy(&answer.payload).into_owned())),
         _ => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
+    }
+}
+
+/// What it means that the other side has closed the connection, if that is the error.
+fn closed(error: io::Error, why: &str) -> io::Error {
+    match error.kind() {
+        kind @ (io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => io::Error::new(kind, why),
+        _ => error,
     }
 }
 
@@ -222,27 +215,21 @@ impl Introduction {
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (&purpose, rest) = bytes.split_first()?;
-        let purpose = [Purpose::Control, Purpose::Store, Purpose::Data, Purpose::Agent]
-            .into_iter()
-            .find(|&p| p as u8 == purpose)?;
-        let (rank, rest) = rest.split_first_chunk()?;
-        let (target, rest) = rest.split_first_chunk()?;
-        let (world_size, rest) = rest.split_first_chunk()?;
-        let (job, rest) = rest.split_first_chunk()?;
-        let (attempt, rest) = rest.split_first_chunk()?;
-        let (epoch, host) = rest.split_first_chunk()?;
+        let mut rest = bytes;
+        let [purpose] = take(&mut rest)?;
         Some(Introduction {
-            purpose,
-            rank: u32::from_le_bytes(*rank) as usize,
-            target: u32::from_le_bytes(*target) as usize,
-            world_size: u32::from_le_bytes(*world_size) as usize,
+            purpose: [Purpose::Control, Purpose::Store, Purpose::Data, Purpose::Agent]
+                .into_iter()
+                .find(|&known| known as u8 == purpose)?,
+            rank: take_u32(&mut rest)? as usize,
+            target: take_u32(&mut rest)? as usize,
+            world_size: take_u32(&mut rest)? as usize,
             identity: Identity {
-                job: u64::from_le_bytes(*job),
-                attempt: u32::from_le_bytes(*attempt),
-                epoch: u32::from_le_bytes(*epoch),
+                job: take_u64(&mut rest)?,
+                attempt: take_u32(&mut rest)?,
+                epoch: take_u32(&mut rest)?,
             },
-            host: std::str::from_utf8(host).ok().filter(|host| host.len() <= 255)?.to_owned(),
+            host: std::str::from_utf8(rest).ok().filter(|host| host.len() <= 255)?.to_owned(),
         })
     }
 }

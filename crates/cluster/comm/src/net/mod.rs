@@ -35,6 +35,12 @@ pub(crate) fn connect(address: &SocketAddr, limit: Duration) -> io::Result<TcpSt
     }
 }
 
+/// The time until a deadline; an error once it has passed.
+pub(crate) fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
 /// Waits until the descriptor is readable or at its end; false after `limit`.
 pub(crate) fn readable(descriptor: impl AsFd, limit: Duration) -> io::Result<bool> {
     let deadline = Instant::now() + limit;

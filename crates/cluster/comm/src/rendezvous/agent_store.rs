@@ -18,7 +18,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use crate::net::connect;
+use crate::net::{connect, left};
 
 const VALIDATE: u8 = 0;
 const SET: u8 = 1;
@@ -117,11 +117,6 @@ impl AgentStore {
         self.stream.read_exact(&mut bytes)?;
         Ok(bytes)
     }
-}
-
-fn left(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
 /// The encoding of a text or value.

@@ -121,6 +121,16 @@ impl SharedTransport {
         self.members.compare(running, |rank| Header(self.region.counters(rank).header(running.operation.sequence)))
     }
 
+    /// Publishes what this rank has staged. With the first chunk the ranks agree on the operation.
+    fn publish_staged(&self, running: &RunningOperation, chunk: u64, is_first: bool) -> Result<(), Stop> {
+        self.own().publish(&self.own().staged, chunk + 1);
+        if !is_first {
+            return Ok(());
+        }
+        self.enter(running);
+        self.agree(running)
+    }
+
     /// Waits until the slot of `chunk` may be overwritten.
     fn wait_for_slot(&self, running: &RunningOperation, chunk: u64) -> Result<(), Stop> {
         self.wait_for_all(running, |counters| &counters.consumed, (chunk + 1).saturating_sub(SLOTS as u64))
@@ -151,11 +161,7 @@ impl SharedTransport {
                         unsafe { copy(data.add(start + part.start), staged, part.len()) };
                     }
                 }
-                self.own().publish(&self.own().staged, chunk + 1);
-                if step == 0 {
-                    self.enter(running);
-                    self.agree(running)?;
-                }
+                self.publish_staged(running, chunk, step == 0)?;
             }
             if let Some(step) = step.checked_sub(1).filter(|&step| step < chunks) {
                 let (chunk, range) = (self.chunk + step as u64, range(step));
@@ -214,11 +220,7 @@ impl SharedTransport {
                         }
                     }
                 }
-                self.own().publish(&self.own().staged, chunk + 1);
-                if step == 0 {
-                    self.enter(running);
-                    self.agree(running)?;
-                }
+                self.publish_staged(running, chunk, step == 0)?;
             }
             if let Some(step) = step.checked_sub(1) {
                 let chunk = self.chunk + step as u64;
@@ -285,11 +287,7 @@ impl SharedTransport {
                     // SAFETY: inside the caller's output, and this rank's own slot, which no rank reads yet.
                     unsafe { copy(output.add(range.start).cast_const(), self.region.slot(rank, chunk), range.len()) };
                 }
-                self.own().publish(&self.own().staged, chunk + 1);
-                if step == 0 {
-                    self.enter(running);
-                    self.agree(running)?;
-                }
+                self.publish_staged(running, chunk, step == 0)?;
             }
             if let Some(step) = step.checked_sub(1) {
                 let chunk = self.chunk + step as u64;

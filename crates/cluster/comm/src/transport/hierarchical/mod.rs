@@ -136,7 +136,7 @@ impl HierarchicalTransport {
         });
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let is_staged = topology.nodes().iter().any(|node| node.len() > 1);
-        let segments = peers.segments();
+        let segments = peers.links.segments();
         let segments = if is_staged { SegmentSizes { chunk: SLOT_BYTES, ..segments } } else { segments };
         // Ranges are cut at cache lines, so their partial sums may exceed a chunk by a line each.
         let room = segments.chunk + topology.nodes().len() * most * 64;
@@ -386,7 +386,7 @@ impl Transport for HierarchicalTransport {
         self.held = self.registered_memory(running.operation);
         let result = self.carry_out(running);
         if let Err(stop) = result {
-            if !self.peers.keep_memory() {
+            if !self.peers.links.keeps_memory() {
                 return Err(stop);
             }
             // Ranks that have not heard of the failure may still read the memory of this one, which the caller may free.
@@ -406,7 +406,7 @@ impl Transport for HierarchicalTransport {
             true => (0, WINDOWS),
             false => ((1 + self.local_peers.len()) * SLOTS, 2 * WINDOWS),
         };
-        slots * SLOT_BYTES + parts * self.room + self.peers.buffer_bytes()
+        slots * SLOT_BYTES + parts * self.room + self.peers.links.buffer_bytes()
     }
 
     fn region(&self) -> Option<Arc<Region>> {
@@ -420,7 +420,7 @@ impl Transport for HierarchicalTransport {
 
     fn close(&mut self, failure: &Failure, timeout: Duration) {
         self.own().leave();
-        self.peers.close(self.is_between, failure, timeout);
+        self.peers.links.close(&mut self.peers.all, self.is_between, failure, timeout);
     }
 }
 
@@ -436,7 +436,7 @@ impl Drop for HierarchicalTransport {
         // SAFETY: neither is used again.
         let (headers, scratch) =
             unsafe { (ManuallyDrop::take(&mut self.headers), ManuallyDrop::take(&mut self.scratch)) };
-        if self.peers.keep_memory() {
+        if self.peers.links.keeps_memory() {
             let kept = Kept(headers, scratch, self.held.take());
             lock(&KEPT).push(kept);
         }

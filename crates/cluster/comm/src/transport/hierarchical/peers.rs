@@ -47,7 +47,7 @@ pub(crate) struct SegmentSizes {
 pub(super) struct Peers {
     /// In rank order.
     pub all: Vec<Peer>,
-    links: Box<dyn Links>,
+    pub links: Box<dyn Links>,
 }
 
 /// One other rank.
@@ -113,25 +113,5 @@ impl Peers {
     /// The same for the sums that come back.
     pub(super) fn unreturned_in(&self, window: usize) -> Option<usize> {
         self.all.iter().find(|peer| peer.receiving.complete() < peer.returned_at[window]).map(|peer| peer.rank)
-    }
-
-    /// See [`Links::close`].
-    pub(super) fn close(&mut self, with_word: bool, failure: &Failure, timeout: Duration) {
-        self.links.close(&mut self.all, with_word, failure, timeout);
-    }
-
-    /// See [`Links::segments`].
-    pub(super) fn segments(&self) -> SegmentSizes {
-        self.links.segments()
-    }
-
-    /// See [`Links::buffer_bytes`].
-    pub(super) fn buffer_bytes(&self) -> usize {
-        self.links.buffer_bytes()
-    }
-
-    /// See [`Links::keeps_memory`].
-    pub(super) fn keep_memory(&self) -> bool {
-        self.links.keeps_memory()
     }
 }
