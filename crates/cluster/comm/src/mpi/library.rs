@@ -88,7 +88,7 @@ fn open(path: &Path) -> Result<Library, Option<String>> {
     // SAFETY: the initialisers of MPI libraries have no preconditions. A file under such a name is as trusted as mpirun. The
     // plugins that they load look for their symbols among the global ones.
     unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| {
-        let why = error.source().map_or_else(|| error.to_string(), |counters| counters.to_string());
+        let why = error.source().map_or_else(|| error.to_string(), |source| source.to_string());
         let is_absent = why.starts_with(&format!("{}:", path.display())) && why.contains("No such file");
         (!is_absent).then_some(why)
     })
@@ -97,14 +97,14 @@ fn open(path: &Path) -> Result<Library, Option<String>> {
 /// The family of a library, and its name and version, by the text that it gives of itself; `None` if it is not known.
 fn name(version: &str) -> Option<(MpiFamily, String)> {
     let line = version.lines().next()?.split(',').next()?;
-    let counters: Vec<_> = line.split([' ', '\t', ':']).filter(|word| !word.is_empty()).collect();
-    let family = match counters[..] {
+    let words: Vec<_> = line.split([' ', '\t', ':']).filter(|word| !word.is_empty()).collect();
+    let family = match words[..] {
         ["Open", "MPI", number] if ["v4.", "v5."].iter().any(|known| number.starts_with(known)) => MpiFamily::OpenMpi,
         ["MPICH" | "MVAPICH" | "MVAPICH2", "Version", _] => MpiFamily::Mpich,
         ["Intel(R)", "MPI", "Library", ..] | ["CRAY", "MPICH", ..] => MpiFamily::Mpich,
         _ => return None,
     };
-    let name = counters.into_iter().filter(|word| *word != "Version").map(|word| match family {
+    let name = words.into_iter().filter(|word| *word != "Version").map(|word| match family {
         MpiFamily::OpenMpi => word.trim_start_matches('v'),
         MpiFamily::Mpich => word,
     });

@@ -305,17 +305,17 @@ struct Goodbyes<H: Handle> {
 
 impl<H: Handle> Goodbyes<H> {
     fn say(mpi: Arc<Mpi<H>>, tag: c_int, lines: &[Line<H>]) -> io::Result<ManuallyDrop<Self>> {
-        let counters = vec![Header::LEAVING.to_bytes(); 1 + lines.len()];
+        let words = vec![Header::LEAVING.to_bytes(); 1 + lines.len()];
         // What MPI has of it is kept, unless all has ended.
         let mut goodbyes =
-            ManuallyDrop::new(Goodbyes { mpi, requests: Vec::with_capacity(2 * lines.len()), _words: counters });
-        let Goodbyes { mpi, requests, _words: counters } = &mut *goodbyes;
-        let counters = counters.as_mut_ptr();
+            ManuallyDrop::new(Goodbyes { mpi, requests: Vec::with_capacity(2 * lines.len()), _words: words });
+        let Goodbyes { mpi, requests, _words: words } = &mut *goodbyes;
+        let own = words.as_mut_ptr();
         for (at, line) in lines.iter().enumerate() {
-            let theirs = counters.wrapping_add(at + 1);
+            let theirs = own.wrapping_add(at + 1);
             // SAFETY: the words are kept until all requests have ended, or for ever. Nobody changes the own one.
             unsafe {
-                requests.push(mpi.send(counters.cast(), HEADER_BYTES, line.peer, tag)?);
+                requests.push(mpi.send(own.cast(), HEADER_BYTES, line.peer, tag)?);
                 requests.push(mpi.receive(theirs.cast(), HEADER_BYTES, line.peer, tag)?);
             }
         }

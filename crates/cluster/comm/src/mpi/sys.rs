@@ -43,7 +43,7 @@ macro_rules! functions {
 functions! {
     /// What is called of MPI.
     struct Functions<H> {
-        fn MPI_Init_thread(count: *mut c_int, counters: *mut *mut *mut c_char, wanted: c_int, provided: *mut c_int) -> c_int;
+        fn MPI_Init_thread(count: *mut c_int, words: *mut *mut *mut c_char, wanted: c_int, provided: *mut c_int) -> c_int;
         fn MPI_Finalize() -> c_int;
         fn MPI_Comm_rank(communicator: H, rank: *mut c_int) -> c_int;
         fn MPI_Comm_size(communicator: H, size: *mut c_int) -> c_int;

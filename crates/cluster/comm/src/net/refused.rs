@@ -25,7 +25,7 @@ impl Reason {
     /// In the order of their counts.
     const ALL: [Reason; 5] = [Reason::Token, Reason::Version, Reason::Program, Reason::Late, Reason::Crowded];
 
-    fn counters(self) -> &'static str {
+    fn words(self) -> &'static str {
         match self {
             Reason::Token => "without the token of this run",
             Reason::Version => "of another version of enmasse",
@@ -88,7 +88,7 @@ impl fmt::Display for Refused {
             let plural = if *count == 1 { "" } else { "s" };
             let addresses: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
             let more = if *are_more { " and other addresses" } else { "" };
-            write!(f, "{before}{count} connection{plural} from {}{more}, {}", addresses.join(", "), reason.counters())?;
+            write!(f, "{before}{count} connection{plural} from {}{more}, {}", addresses.join(", "), reason.words())?;
             before = "; ";
         }
         Ok(())

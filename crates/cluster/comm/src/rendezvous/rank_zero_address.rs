@@ -39,8 +39,8 @@ impl Notice {
     }
 
     pub(crate) fn from_text(text: &str) -> Option<Self> {
-        let mut counters = text.split(' ');
-        let mut word = || counters.next();
+        let mut words = text.split(' ');
+        let mut word = || words.next();
         let attempt = word()?.parse().ok()?;
         let ip = match word()? {
             "-" => None,
