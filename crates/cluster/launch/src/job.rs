@@ -62,25 +62,45 @@ impl Default for Nodes {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Job {
-    pub(crate) program: OsString,
-    pub(crate) arguments: Vec<OsString>,
+    /// The program.
+    pub program: OsString,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
     /// The position of `--local-rank=N` among the arguments, if it is passed.
-    pub(crate) local_rank_at: Option<usize>,
-    pub(crate) variables: Vec<(OsString, OsString)>,
-    pub(crate) local_world_size: usize,
-    pub(crate) nodes: Nodes,
-    pub(crate) run_id: Option<String>,
-    pub(crate) role: String,
-    pub(crate) max_restarts: usize,
-    pub(crate) store: Store,
-    pub(crate) output: Output,
-    pub(crate) logs: Logs,
-    pub(crate) grace: Duration,
-    pub(crate) signal_grace: Duration,
-    pub(crate) stop_signals: Vec<i32>,
-    pub(crate) token: Option<Token>,
-    pub(crate) binding: Binding,
-    pub(crate) virtual_local_rank: bool,
+    pub local_rank_at: Option<usize>,
+    /// Variables of every worker, in addition to the inherited ones. The launcher's own variables take precedence.
+    pub variables: Vec<(OsString, OsString)>,
+    /// The number of ranks on this node.
+    pub local_world_size: usize,
+    /// The nodes, if this launcher is one of several.
+    pub nodes: Nodes,
+    /// The name of the job, which must be the same on all its nodes. By default a new name.
+    pub run_id: Option<String>,
+    /// The role of the ranks (`ROLE_NAME`). By default "default".
+    pub role: String,
+    /// How many times all ranks are restarted after a failure. By default 0.
+    pub max_restarts: usize,
+    /// Which process opens the store.
+    pub store: Store,
+    /// Where output goes.
+    pub output: Output,
+    /// Which output is kept and shown. By default everything is shown, and nothing kept.
+    pub logs: Logs,
+    /// The time between asking the other ranks to stop after a failure (SIGTERM) and killing them (SIGKILL). By default
+    /// one second.
+    pub grace: Duration,
+    /// The time between passing on a signal that stops the launcher and SIGKILL, in which ranks may save their state. By
+    /// default 30 seconds.
+    pub signal_grace: Duration,
+    /// The signals that the launcher passes on to all ranks and that end the job. See [`Job::stop_signals`].
+    pub stop_signals: Vec<i32>,
+    /// The secret that all nodes share. By default a job of one node makes a new secret for each attempt, and launchers
+    /// of several nodes pass on none.
+    pub token: Option<Token>,
+    /// The cores on which each rank may run. By default any.
+    pub binding: Binding,
+    /// Whether each rank sees only its own GPU, as device 0 of local rank 0.
+    pub virtual_local_rank: bool,
 }
 
 impl Job {
@@ -129,87 +149,12 @@ impl Job {
         self
     }
 
-    /// Makes this launcher one of several, each on its node.
-    pub fn nodes(mut self, nodes: Nodes) -> Self {
-        self.nodes = nodes;
-        self
-    }
-
-    /// Sets the name of the job, which must be the same on all its nodes. By default a new name.
-    pub fn run_id(mut self, run_id: impl Into<String>) -> Self {
-        self.run_id = Some(run_id.into());
-        self
-    }
-
-    /// Sets the role of the ranks (`ROLE_NAME`). By default "default".
-    pub fn role(mut self, role: impl Into<String>) -> Self {
-        self.role = role.into();
-        self
-    }
-
-    /// Sets how many times all ranks are restarted after a failure. By default 0.
-    pub fn max_restarts(mut self, max_restarts: usize) -> Self {
-        self.max_restarts = max_restarts;
-        self
-    }
-
-    /// Sets which process opens the store.
-    pub fn store(mut self, store: Store) -> Self {
-        self.store = store;
-        self
-    }
-
-    /// Sets where output goes.
-    pub fn output(mut self, output: Output) -> Self {
-        self.output = output;
-        self
-    }
-
-    /// Sets which output is kept and shown. By default everything is shown, and nothing kept.
-    pub fn logs(mut self, logs: Logs) -> Self {
-        self.logs = logs;
-        self
-    }
-
-    /// Sets the time between asking the other ranks to stop after a failure (SIGTERM) and killing them (SIGKILL). By
-    /// default one second.
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
-        self
-    }
-
-    /// Sets the time between passing on a signal that stops the launcher and SIGKILL, in which ranks may save their
-    /// state. By default 30 seconds.
-    pub fn signal_grace(mut self, grace: Duration) -> Self {
-        self.signal_grace = grace;
-        self
-    }
-
     /// Sets the signals, by name, that the launcher passes on to all ranks and that end the job. By default SIGTERM,
     /// SIGINT, SIGHUP and SIGQUIT. SIGUSR1 and SIGUSR2 are always passed on, and do not end the job.
     pub fn stop_signals<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Result<Self, LaunchError> {
         let number = |name: &str| signal_number(name).ok_or_else(|| LaunchError::Signal { name: name.to_owned() });
         self.stop_signals = names.into_iter().map(number).collect::<Result<_, _>>()?;
         Ok(self)
-    }
-
-    /// Sets the secret that all nodes share. By default a job of one node makes a new secret for each attempt, and
-    /// launchers of several nodes pass on none.
-    pub fn token(mut self, token: Token) -> Self {
-        self.token = Some(token);
-        self
-    }
-
-    /// Sets the cores on which each rank may run. By default any.
-    pub fn binding(mut self, binding: Binding) -> Self {
-        self.binding = binding;
-        self
-    }
-
-    /// Shows each rank only its own GPU, as device 0 of local rank 0.
-    pub fn virtual_local_rank(mut self) -> Self {
-        self.virtual_local_rank = true;
-        self
     }
 
     /// This node's assignment for an attempt, from 0, of a job whose nodes are known beforehand.

@@ -83,7 +83,8 @@ pub fn spawn_processes<E: Display>(
         return Err(SpawnError::Launched { rank, world_size });
     }
     let program = std::env::current_exe().map_err(LaunchError::kernel("find this program's own file"))?;
-    let job = Job::new(program, n).args(std::env::args_os().skip(1)).variable(SPAWNED, call).store(Store::Inherited);
+    let mut job = Job::new(program, n).args(std::env::args_os().skip(1)).variable(SPAWNED, call);
+    job.store = Store::Inherited;
     match launch(&job)? {
         Outcome::Done | Outcome::Recalled => Ok(()),
         Outcome::Failed(failure) => Err(SpawnError::Failed(failure)),

@@ -139,7 +139,8 @@ fn launch(number: &str) -> Result<(), SelfTestError> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(SelfTestError::failed)?;
     let program = std::env::current_exe().map_err(SelfTestError::failed)?;
     let arguments = ["doctor".to_owned(), format!("--{FLAG}=rank-{number}")];
-    let job = Job::new(program, 2).args(arguments).store(Store::Inherited).output(Output::RankZero);
+    let job = Job::new(program, 2).args(arguments);
+    let job = Job { store: Store::Inherited, output: Output::RankZero, ..job };
     let outcome = enmasse_launch::launch(&job).map_err(SelfTestError::failed)?;
     let Some(report) = outcome.report() else { return Ok(()) };
     Err(SelfTestError::Ranks(match outcome {

@@ -189,7 +189,7 @@ impl Node<'_> {
         };
         // Workers that a lost node has left behind are strangers to the next attempt.
         let context = [&assigned.leader.to_le_bytes()[..], &assigned.attempt.to_le_bytes()].concat();
-        let job = self.job.clone().token(self.token.derive(&context));
+        let job = Job { token: Some(self.token.derive(&context)), ..self.job.clone() };
         let outcome = Workers::spawn(&job, &assignment).and_then(|workers| workers.supervise(signals, Some(recall)));
         let stopped = |code| WorkersEnd::Failed { rank: None, code, report: "stopped".into() };
         match outcome {

@@ -93,7 +93,8 @@ fn error_files_name_the_cause() {
         read line < "$FIFO"; record 'lost rank 1'; exit 5"#;
     let fifo = folder.path().join("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
-    let job = Job::new("sh", 2).args(["-c", script]).variable("FIFO", fifo).logs(logs.clone());
+    let job = Job::new("sh", 2).args(["-c", script]).variable("FIFO", fifo);
+    let job = Job { logs: logs.clone(), ..job };
     let Outcome::Failed(failure) = launch_telling(&job, |_, _| {}).unwrap() else { panic!("no failure") };
     let cause = failure.cause.as_ref().unwrap();
     assert_eq!((failure.rank, cause.rank, cause.message.as_str()), (Some(1), Some(1), "ValueError: no"));
@@ -106,7 +107,7 @@ fn attempts_have_their_own_folders() {
     let mut logs = Logs::create(Some(folder.path()), "a/b").unwrap();
     logs.redirects = enmasse_launch::Selection::parse("1").unwrap();
     let script = "echo $TORCHELASTIC_RESTART_COUNT; test $TORCHELASTIC_RESTART_COUNT = 1";
-    let job = Job::new("sh", 1).args(["-c", script]).logs(logs).max_restarts(3);
+    let job = Job { logs, max_restarts: 3, ..Job::new("sh", 1).args(["-c", script]) };
     assert_eq!(launch_telling(&job, |_, _| {}).unwrap(), Outcome::Done);
     let run = only(folder.path());
     assert!(run.file_name().unwrap().to_str().unwrap().starts_with("a_b_"), "{}", run.display());
@@ -123,7 +124,7 @@ fn folders_that_nobody_asked_for_go() {
         logs.redirects = enmasse_launch::Selection::parse(redirects).unwrap();
         let folder = logs.folder().unwrap().parent().unwrap().to_owned();
         let script = "test -d $(dirname $TORCHELASTIC_ERROR_FILE)";
-        let job = Job::new("sh", 1).args(["-c", script]).logs(logs.clone());
+        let job = Job { logs: logs.clone(), ..Job::new("sh", 1).args(["-c", script]) };
         assert_eq!(launch_telling(&job, |_, _| {}).unwrap(), Outcome::Done);
         logs.discard_unless_asked_for();
         assert_eq!(folder.exists(), stays, "-r {redirects}");

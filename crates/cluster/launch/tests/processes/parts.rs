@@ -143,23 +143,21 @@ fn play_launcher(arguments: &[String]) -> ExitCode {
         "rank zero and errors" => Output::RankZeroAndErrors,
         _ => Output::RankZero,
     };
-    let job = Job::new("sh", ranks.parse().unwrap())
-        .args(["-c", script])
-        .output(output)
-        .grace(Duration::from_millis(grace.parse().unwrap()))
-        .signal_grace(Duration::from_millis(grace.parse().unwrap()));
-    let job = match more {
+    let grace = Duration::from_millis(grace.parse().unwrap());
+    let job = Job::new("sh", ranks.parse().unwrap()).args(["-c", script]);
+    let mut job = Job { output, grace, signal_grace: grace, ..job };
+    match more {
         [folder, redirects, tee, shown] => {
             let mut logs = Logs::create(Some(Path::new(folder)), "run").unwrap();
             logs.redirects = Selection::parse(redirects).unwrap();
             logs.tee = Selection::parse(tee).unwrap();
             logs.shown = Some(shown.split(',').filter_map(|rank| rank.parse().ok()).collect());
             logs.stdout_filters = vec!["1".to_owned()];
-            job.logs(logs)
+            job.logs = logs;
         }
-        [restarts] => job.max_restarts(restarts.parse().unwrap()),
-        _ => job,
-    };
+        [restarts] => job.max_restarts = restarts.parse().unwrap(),
+        _ => {}
+    }
     let outcome = launch(&job).unwrap();
     if let Some(report) = outcome.report() {
         eprintln!("{report}");

@@ -36,7 +36,7 @@ pub const TESTS: &[(&str, fn())] = &[
 const HANG: &str = "exec tail -f /dev/null";
 
 fn shell(ranks: usize, script: &str) -> Job {
-    Job::new("sh", ranks).args(["-c", script]).output(Output::RankZero)
+    Job { output: Output::RankZero, ..Job::new("sh", ranks).args(["-c", script]) }
 }
 
 fn all_succeed() {
@@ -63,7 +63,7 @@ fn failures_name_the_culprit() {
 fn causes_name_the_culprit() {
     let folder = tempfile::tempdir().unwrap();
     let check = |what: &str, rank: usize, status: Status, cause: &str| {
-        let job = rank_job(3, what, folder.path()).output(Output::RankZero);
+        let job = Job { output: Output::RankZero, ..rank_job(3, what, folder.path()) };
         let outcome = launch(&job).unwrap();
         assert_eq!(outcome.exit_code(), 1);
         let Outcome::Failed(failure) = outcome else { panic!("{what}: no failure") };
@@ -78,15 +78,16 @@ fn causes_name_the_culprit() {
 fn a_killed_rank_is_named_whoever_notices() {
     let folder = tempfile::tempdir().unwrap();
     for _ in 0..5 {
-        let job = rank_job(4, "work until rank 2 is killed", folder.path()).store(Store::Inherited);
-        let Outcome::Failed(failure) = launch(&job.output(Output::RankZero)).unwrap() else { panic!("no failure") };
+        let job = rank_job(4, "work until rank 2 is killed", folder.path());
+        let job = Job { store: Store::Inherited, output: Output::RankZero, ..job };
+        let Outcome::Failed(failure) = launch(&job).unwrap() else { panic!("no failure") };
         assert_eq!((failure.rank, failure.status), (Some(2), Some(Status::Signal(9))));
         // Ranks that were stopped before they noticed report nothing; no rank blames another.
         assert!(failure.cause.is_none_or(|cause| cause.rank == Some(2)));
     }
-    let job = rank_job(4, "work until rank 2 panics", folder.path()).store(Store::Inherited);
-    let job = job.variable("RUST_BACKTRACE", "0");
-    let Outcome::Failed(failure) = launch(&job.output(Output::RankZero)).unwrap() else { panic!("no failure") };
+    let job = rank_job(4, "work until rank 2 panics", folder.path()).variable("RUST_BACKTRACE", "0");
+    let job = Job { store: Store::Inherited, output: Output::RankZero, ..job };
+    let Outcome::Failed(failure) = launch(&job).unwrap() else { panic!("no failure") };
     assert_eq!(failure.rank, Some(2));
     assert!(failure.stderr.iter().any(|line| line.contains("a defect")), "{failure}");
 }
@@ -166,14 +167,15 @@ fn nodes_are_numbered_by_hand() {
                   $MASTER_PORT $TORCHELASTIC_RUN_ID ${ENMASSE_TOKEN_FD-none} > \"$FOLDER\"/$RANK";
     for node in 0..3 {
         let nodes = Nodes { rank: node, count: 3, master: Some(("localhost".into(), 29511)) };
-        let job = shell(2, script).nodes(nodes).run_id("tale").variable("FOLDER", folder.path());
+        let job = shell(2, script).variable("FOLDER", folder.path());
+        let job = Job { nodes, run_id: Some("tale".into()), ..job };
         assert_eq!(launch(&job).unwrap(), Outcome::Done);
     }
     for rank in 0..6 {
         let found = fs::read_to_string(folder.path().join(rank.to_string())).unwrap();
         assert_eq!(found, format!("{rank} 6 {} 2 {} 3 localhost 29511 tale none\n", rank % 2, rank / 2));
     }
-    let job = shell(2, script).nodes(Nodes { rank: 3, count: 3, master: None });
+    let job = Job { nodes: Nodes { rank: 3, count: 3, master: None }, ..shell(2, script) };
     let expected = "node rank 3 of 3 nodes is impossible: node ranks start at 0";
     assert_eq!(launch(&job).unwrap_err().to_string(), expected);
 }
@@ -184,7 +186,7 @@ fn failures_are_tried_again() {
         let script = "test $TORCHELASTIC_MAX_RESTARTS = 2 -o $RANK = 0 || exit 9
                       test $TORCHELASTIC_RESTART_COUNT = 2 && exit 0; test $RANK = 1 && exit 3; exec tail -f /dev/null";
         let mut told = Vec::new();
-        let job = shell(2, script).max_restarts(max_restarts);
+        let job = Job { max_restarts, ..shell(2, script) };
         let outcome = launch_telling(&job, |failure, attempt| told.push((failure.rank, failure.status, attempt)));
         let code = i32::from(outcome.unwrap().exit_code());
         assert_eq!(if code == 0 { Ok(()) } else { Err(code) }, expected);
@@ -206,7 +208,7 @@ fn cores_are_divided() {
     let ranks = available.max(2);
     let script = "{ grep Cpus_allowed_list /proc/self/status | tail -c +20; echo $OMP_NUM_THREADS; } > $FOLDER/$RANK";
     let job = shell(ranks, script).variable("FOLDER", folder.path()).variable("OMP_NUM_THREADS", "");
-    assert_eq!(launch(&job.clone().binding(Binding::Exclusive)).unwrap(), Outcome::Done);
+    assert_eq!(launch(&Job { binding: Binding::Exclusive, ..job.clone() }).unwrap(), Outcome::Done);
     let read = |rank: usize| fs::read_to_string(folder.path().join(rank.to_string())).unwrap();
     let mut found: Vec<_> = (0..ranks).map(read).collect();
     found.sort_unstable();
@@ -216,7 +218,7 @@ fn cores_are_divided() {
         assert_eq!(found.len(), ranks, "{found:?}");
         assert!(found.iter().all(|text| text.ends_with("\n1\n") && !text.contains(['-', ','])), "{found:?}");
     }
-    assert_eq!(launch(&job.binding(Binding::Free)).unwrap(), Outcome::Done);
+    assert_eq!(launch(&Job { binding: Binding::Free, ..job }).unwrap(), Outcome::Done);
     assert!(read(0).ends_with("\n1\n") && read(0) == read(1), "{}", read(0));
 }
 
@@ -297,10 +299,11 @@ fn tokens_arrive_and_differ() {
 
 fn the_store_is_where_it_is_said() {
     let folder = tempfile::tempdir().unwrap();
-    let job = rank_job(2, "meet on the inherited listener", folder.path()).store(Store::Inherited);
+    let job = rank_job(2, "meet on the inherited listener", folder.path());
+    let job = Job { store: Store::Inherited, ..job };
     assert_eq!(launch(&job).unwrap(), Outcome::Done);
     assert_eq!(fs::read_to_string(folder.path().join("greeting")).unwrap(), "from rank 1");
-    let job = rank_job(2, "bind the port", folder.path()).store(Store::BoundByRankZero);
+    let job = Job { store: Store::BoundByRankZero, ..rank_job(2, "bind the port", folder.path()) };
     assert_eq!(launch(&job).unwrap(), Outcome::Done);
 }
 

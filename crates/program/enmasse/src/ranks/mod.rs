@@ -290,7 +290,8 @@ const SAVING: Duration = Duration::from_secs(24 * 3600);
 fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Option<&Path>) -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::Error(format!("cannot find this program's own file: {error}")))?;
-    let mut job = Job::new(program, ranks).args(command).store(Store::Inherited).output(output).signal_grace(SAVING);
+    let job = Job::new(program, ranks).args(command);
+    let mut job = Job { store: Store::Inherited, output, signal_grace: SAVING, ..job };
     if let Some(file) = folder.and_then(nccl_log) {
         job = job.variable(NCCL_DEBUG_FILE, file);
     }

@@ -32,14 +32,15 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
     let options = Options::read(&given)?;
     options.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
     let use_env = matches.get_one::<String>("use-env").map_or(use_env, |text| text == "true");
-    let job = job(&given, &options, use_env)?;
+    let mut job = job(&given, &options, use_env)?;
     let preview = options.print_env || options.dry_run;
-    let (job, run_id) = match &options.topology {
+    job.run_id = match &options.topology {
         Topology::Static(nodes) => {
             // Nodes that do not know each other must agree on a name.
             let known = options.run_id.clone().or_else(|| (nodes.count > 1).then(|| "none".to_owned()));
             let run_id = known.map_or_else(|| new_run_id().map_err(Failure::error), Ok)?;
-            (job.nodes(nodes.clone()).run_id(run_id.clone()), run_id)
+            job.nodes = nodes.clone();
+            Some(run_id)
         }
         Topology::Meeting(_) if options.print_env => {
             let refusal = "--print-env: nodes have no numbers before they meet; leave out --rdzv-endpoint";
@@ -48,20 +49,17 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
         Topology::Meeting(_) if options.dry_run => {
             return preview::print_nodes(&nodes::by_hand(&given, &options.topology));
         }
-        Topology::Meeting(_) => match options.run_id.clone() {
-            Some(run_id) => (job.run_id(run_id.clone()), run_id),
-            // The leader has a name for it.
-            None => (job, "none".to_owned()),
-        },
+        // Without a name, the leader has one for it.
+        Topology::Meeting(_) => options.run_id.clone(),
     };
     if preview {
         return preview::print(&job, &nodes::by_hand(&given, &options.topology), options.dry_run, options.print_env);
     }
-    let logs = options::logs(&given, &run_id, options.local_world_size)?;
+    let logs = options::logs(&given, job.run_id.as_deref().unwrap_or("none"), options.local_world_size)?;
     if let Some(folder) = logs.folder().filter(|_| logs.keeps_output()) {
         say(format_args!("log files: {}", folder.display()));
     }
-    let job = job.logs(logs.clone());
+    job.logs = logs.clone();
     let result = match options.topology {
         Topology::Static(nodes) => {
             // Slurm starts the others.
@@ -78,19 +76,17 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
 
 /// The options that are common to every attempt.
 fn job(given: &GivenFlags<'_>, options: &Options, use_env: bool) -> Result<Job, Failure> {
-    let mut job = program::job(given, options.local_world_size, use_env)?
-        .max_restarts(options.max_restarts)
-        .grace(options.shutdown_timeout)
-        .signal_grace(options.shutdown_timeout)
-        .binding(options.binding);
+    let mut job = program::job(given, options.local_world_size, use_env)?;
+    job.max_restarts = options.max_restarts;
+    job.grace = options.shutdown_timeout;
+    job.signal_grace = options.shutdown_timeout;
+    job.binding = options.binding;
+    job.virtual_local_rank = options.virtual_local_rank;
     if let Some(role) = &options.role {
-        job = job.role(role.as_str());
+        job.role.clone_from(role);
     }
     if options.join_timeout != Timing::default().join {
         job = job.variable(JOIN_TIMEOUT, options.join_timeout.as_secs_f64().to_string());
-    }
-    if options.virtual_local_rank {
-        job = job.virtual_local_rank();
     }
     if let Some(signals) = &options.stop_signals {
         job =
