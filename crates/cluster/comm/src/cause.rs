@@ -222,8 +222,8 @@ impl fmt::Display for Cause {
     }
 }
 
-/// This machine's name.
-pub(crate) fn host_name() -> String {
+/// This machine's name, as causes have it.
+pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 

@@ -62,7 +62,7 @@ mod tree;
 mod watch;
 mod watchdog;
 
-pub use cause::{Cause, CauseKind};
+pub use cause::{Cause, CauseKind, host_name};
 pub use clock::{Clock, ClockOffset};
 pub use collectives::Reduce;
 pub use compare::ComparedText;

@@ -36,12 +36,9 @@ pub enum LaunchError {
         /// The number of nodes.
         count: usize,
     },
-    /// The signal cannot be handled.
-    #[error("{name:?} is not a signal that can be passed on; choose from {}", HANDLED.map(|(name, _)| name).join(", "))]
-    Signal {
-        /// The given name.
-        name: String,
-    },
+    /// The signal of this name cannot be handled.
+    #[error("{:?} is not a signal that can be passed on; choose from {}", .0, HANDLED.map(|(name, _)| name).join(", "))]
+    Signal(String),
     /// The address of the store is not available.
     #[error("cannot listen on {host} port {port}, where rank 0 opens the store: {source}: name another port, or none")]
     Address {

@@ -152,7 +152,7 @@ impl Job {
     /// Sets the signals, by name, that the launcher passes on to all ranks and that end the job. By default SIGTERM,
     /// SIGINT, SIGHUP and SIGQUIT. SIGUSR1 and SIGUSR2 are always passed on, and do not end the job.
     pub fn stop_signals<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Result<Self, LaunchError> {
-        let number = |name: &str| signal_number(name).ok_or_else(|| LaunchError::Signal { name: name.to_owned() });
+        let number = |name: &str| signal_number(name).ok_or_else(|| LaunchError::Signal(name.to_owned()));
         self.stop_signals = names.into_iter().map(number).collect::<Result<_, _>>()?;
         Ok(self)
     }

@@ -2,7 +2,6 @@
 //! `DIR/ID_random/attempt_N/LOCAL_RANK/{stdout.log,stderr.log,error.json}`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -190,11 +189,12 @@ impl Logs {
 
 /// Sixteen random hexadecimal digits.
 pub(crate) fn random_name() -> io::Result<String> {
-    Ok(Token::generate()?.as_bytes().iter().take(8).fold(String::new(), |mut name, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(name, "{byte:02x}");
-        name
-    }))
+    random_number().map(|number| format!("{number:016x}"))
+}
+
+pub(crate) fn random_number() -> io::Result<u64> {
+    let token = Token::generate()?;
+    Ok(token.as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
 }
 
 #[cfg(test)]

@@ -40,15 +40,7 @@ struct Writer {
 }
 
 impl Console {
-    pub(crate) fn stdout() -> Self {
-        Self::of(rustix::stdio::stdout())
-    }
-
-    pub(crate) fn stderr() -> Self {
-        Self::of(rustix::stdio::stderr())
-    }
-
-    fn of(descriptor: BorrowedFd<'static>) -> Self {
+    pub(crate) fn new(descriptor: BorrowedFd<'static>) -> Self {
         Console { descriptor, pending: Vec::new(), writer: None, is_writing: false, closed: false }
     }
 
@@ -99,7 +91,8 @@ impl Console {
 
     /// Drops pending output, and accepts no more.
     pub(crate) fn give_up(&mut self) {
-        (self.closed, self.is_writing) = (true, false);
+        self.closed = true;
+        self.is_writing = false;
         self.pending.clear();
     }
 }
@@ -257,7 +250,7 @@ mod tests {
         let (reader, writer) = io::pipe().unwrap();
         // SAFETY: the descriptor is open, and stays so until the process ends.
         let descriptor = unsafe { BorrowedFd::borrow_raw(writer.into_raw_fd()) };
-        (File::from(std::os::fd::OwnedFd::from(reader)), Console::of(descriptor))
+        (File::from(std::os::fd::OwnedFd::from(reader)), Console::new(descriptor))
     }
 
     fn settle(console: &mut Console) {

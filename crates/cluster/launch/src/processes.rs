@@ -12,7 +12,7 @@ use crate::inherited::report_cause;
 use crate::job::{Job, Store};
 use crate::outcome::{Failure, Outcome};
 use crate::restarts::launch;
-use crate::threads::run_rank;
+use crate::threads::{cause_of_error, run_rank};
 
 /// Tells a process which call started it.
 const SPAWNED: &str = "ENMASSE_SPAWNED";
@@ -95,13 +95,7 @@ pub fn spawn_processes<E: Display>(
 /// Runs one rank to its end, and returns its exit code.
 fn become_rank<E: Display>(body: impl FnOnce(enmasse_comm::Group) -> Result<(), E>) -> i32 {
     let result = match Rendezvous::from_environment().and_then(Rendezvous::join) {
-        Ok(group) => run_rank(&group, |own| {
-            let group = own.clone();
-            body(own).map_err(|error| {
-                // A rank that was only told of a failure does not claim it.
-                group.cause().unwrap_or_else(|| group.own_cause(CauseKind::Error, error.to_string()).into())
-            })
-        }),
+        Ok(group) => run_rank(&group, |own| cause_of_error(own, body)),
         Err(error) => Err(Cause::new(CauseKind::Error, error.to_string()).into()),
     };
     let Err(cause) = result else { return 0 };

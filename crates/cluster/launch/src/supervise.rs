@@ -6,7 +6,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use enmasse_comm::{Cause, CauseKind};
+use enmasse_comm::{Cause, CauseKind, host_name};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use signal_hook::consts::SIGKILL;
@@ -150,7 +150,7 @@ impl Workers {
             recalls: 0,
             recalled: false,
             ended: Vec::new(),
-            consoles: [Console::stdout(), Console::stderr()],
+            consoles: [rustix::stdio::stdout(), rustix::stdio::stderr()].map(Console::new),
             leave_at: None,
         };
         while watch.ended.len() < self.list.len() {
@@ -422,11 +422,6 @@ impl Workers {
             output,
         }))
     }
-}
-
-/// The name of this machine.
-pub(crate) fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 impl Worker {

@@ -30,13 +30,18 @@ use enmasse_comm::{Cause, CauseKind, Group};
 /// ```
 pub fn spawn<T: Send, E: Display>(n: usize, body: impl Fn(Group) -> Result<T, E> + Sync) -> Result<Vec<T>, Arc<Cause>> {
     let groups = Group::threads(n).map_err(|error| Arc::new(Cause::new(CauseKind::Error, error.to_string())))?;
-    run_threads(groups, |group| {
-        // A rank that was only told of a failure does not claim it: the group's cause came first.
-        let own = group.clone();
-        body(group).map_err(|error| {
-            own.cause().unwrap_or_else(|| Arc::new(own.own_cause(CauseKind::Error, error.to_string())))
-        })
-    })
+    run_threads(groups, |group| cause_of_error(group, &body))
+}
+
+/// Runs `body`, whose error becomes a cause. A rank that was only told of a failure does not claim it: the group's cause
+/// came first.
+pub(crate) fn cause_of_error<T, E: Display>(
+    group: Group,
+    body: impl FnOnce(Group) -> Result<T, E>,
+) -> Result<T, Arc<Cause>> {
+    let own = group.clone();
+    let claimed = |error: E| own.own_cause(CauseKind::Error, error.to_string()).into();
+    body(group).map_err(|error| own.cause().unwrap_or_else(|| claimed(error)))
 }
 
 /// Runs `body` on one thread for each rank of a group ([`Group::threads`]), and returns the results in rank order, or

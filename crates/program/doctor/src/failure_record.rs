@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use enmasse_comm::{Cause, CauseKind};
+use enmasse_comm::{Cause, CauseKind, host_name};
 use enmasse_launch::{Outcome, Status};
 use enmasse_wording::{one_line, utc_time};
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ impl FailureRecord {
                 record.process = failure.pid;
                 if record.host.is_empty() && failure.pid.is_some() {
                     // A launcher's processes run on its own machine.
-                    record.host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                    record.host = host_name();
                 }
                 record.status = failure.status.map_or(String::new(), |status| status.to_string());
                 record.stderr = failure.stderr.iter().map(|line| one_line(line)).collect();

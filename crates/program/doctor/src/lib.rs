@@ -37,6 +37,7 @@ use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use enmasse_comm::host_name;
 use enmasse_datasets::shapes;
 use enmasse_system::machine::Limits;
 use enmasse_wording::utc_time;
@@ -54,7 +55,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// report holds no secret of the environment.
 pub fn examine(run: Option<&Path>, data: Option<&Path>) -> Report {
     let limits = Limits::gather();
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = host_name();
     let mut sections: Vec<Section> = run.map(|run| patiently("run", run, past_run::section)).into_iter().collect();
     sections.extend([
         processor::section(&limits),

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use enmasse_comm::{Token, UserSecretError};
+use enmasse_comm::{Token, UserSecretError, host_name};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use signal_hook::consts::SIGINT;
 use thiserror::Error;
@@ -17,9 +17,9 @@ use super::{Elastic, Endpoint, Tell};
 use crate::assignment::Assignment;
 use crate::error::LaunchError;
 use crate::job::Job;
+use crate::logs::random_number;
 use crate::outcome::Outcome;
 use crate::signals::Signals;
-use crate::supervise::host_name;
 use crate::workers::Workers;
 
 /// The name of a job without a given name, as with torchrun.
@@ -151,11 +151,6 @@ fn next_order(desk: &Receiver<Order>, wake: &OwnedFd, signals: &mut Signals) -> 
             Err(source) => return Err(LaunchError::kernel("wait for events")(source)),
         }
     }
-}
-
-fn random_number() -> std::io::Result<u64> {
-    let token = Token::generate()?;
-    Ok(token.as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
 }
 
 /// State that the attempts of this node share.

@@ -25,7 +25,7 @@ mod variables;
 pub use ancestor::launcher_without;
 pub use error::EnvironmentError;
 pub use node_list::NodeListError;
-use variables::{Numbers, Variables};
+use variables::{Names, Numbers, Variables};
 
 /// The rank among all ranks, from 0.
 pub const RANK: &str = "RANK";
@@ -130,13 +130,13 @@ impl Launcher {
         }
     }
 
-    /// Its variables for the rank and the number of ranks, if they are not RANK and WORLD_SIZE.
-    fn own_numbers(self) -> Option<(&'static str, &'static str)> {
+    /// Its variables, if they are not torchrun's.
+    fn names(self) -> Option<&'static Names> {
         match self {
-            Launcher::OpenMpi => Some(("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")),
-            Launcher::Pmi => Some(("PMI_RANK", "PMI_SIZE")),
-            Launcher::Slurm => Some(("SLURM_PROCID", "SLURM_NTASKS")),
-            Launcher::Lsf => Some(("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE")),
+            Launcher::OpenMpi => Some(&mpi::OPEN_MPI),
+            Launcher::Pmi => Some(&mpi::PMI),
+            Launcher::Slurm => Some(&slurm::NAMES),
+            Launcher::Lsf => Some(&clusters::LSF),
             Launcher::Arguments | Launcher::Torch | Launcher::Kubeflow | Launcher::Nobody => None,
         }
     }
@@ -221,24 +221,28 @@ pub fn process_variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).or_else(|| mpi::stand_in(name))
 }
 
-/// The result without any launcher's variables: a single process, possibly by mistake.
+/// What a process is without a launcher: a single one, possibly by mistake.
+struct Alone {
+    why: String,
+    warning: Option<EnvironmentError>,
+}
+
+/// The result without any launcher's variables.
 fn nobody(variables: Variables<'_>) -> Result<Interpretation, EnvironmentError> {
-    let interpretation = Interpretation {
-        place: None,
-        launcher: Launcher::Nobody,
-        why: "no launcher has set its variables: a single process".into(),
-        is_local_told: true,
-        more_ports: vec![],
-        attempt: slurm::attempt(variables)?,
-        warning: None,
-    };
-    let unlaunched = match slurm::without_srun(variables)? {
+    let alone = match slurm::without_srun(variables)? {
         None => clusters::without_launcher(variables)?,
         found => found,
     };
-    Ok(match unlaunched {
-        Some((why, warning)) => Interpretation { why, warning, ..interpretation },
-        None => interpretation,
+    let why = "no launcher has set its variables: a single process";
+    let Alone { why, warning } = alone.unwrap_or_else(|| Alone { why: why.into(), warning: None });
+    Ok(Interpretation {
+        place: None,
+        launcher: Launcher::Nobody,
+        why,
+        is_local_told: true,
+        more_ports: vec![],
+        attempt: slurm::attempt(variables)?,
+        warning,
     })
 }
 
@@ -260,6 +264,12 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// A job whose ranks fill one node after another.
+    fn by_block(launcher: Launcher, names: &Names, numbers: Numbers, name: String, how: &'static str) -> Self {
+        let why = format!("{} and {} are set", names.rank, names.world_size);
+        Job { launcher, numbers, nodes: numbers.nodes_by_block(), name, attempt: 0, host: None, how, why }
+    }
+
     fn interpret(self, variables: Variables<'_>) -> Result<Interpretation, EnvironmentError> {
         let Numbers { rank, world_size, local_rank, local_world_size } = self.numbers;
         let own_machine = self.numbers.share_a_node().then_some("127.0.0.1");

@@ -8,13 +8,13 @@ use super::ancestor::launcher_without;
 use super::variables::Names;
 use super::{EnvironmentError, Interpretation, Job, Launcher, Variables};
 
-const OPEN_MPI: Names = Names {
+pub(super) const OPEN_MPI: Names = Names {
     rank: "OMPI_COMM_WORLD_RANK",
     world_size: "OMPI_COMM_WORLD_SIZE",
     local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
     local_world_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
 };
-const PMI: Names = Names {
+pub(super) const PMI: Names = Names {
     rank: "PMI_RANK",
     world_size: "PMI_SIZE",
     local_rank: "MPI_LOCALRANKID",
@@ -33,16 +33,7 @@ pub(super) fn read_open_mpi(variables: Variables<'_>) -> Result<Option<Interpret
             daemon.split(';').next().unwrap_or_default().to_owned()
         }
     };
-    let job = Job {
-        launcher: Launcher::OpenMpi,
-        numbers,
-        nodes: numbers.nodes_by_block(),
-        name,
-        attempt: 0,
-        host: None,
-        how: "mpirun -x MASTER_ADDR=HOST",
-        why: "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE are set".into(),
-    };
+    let job = Job::by_block(Launcher::OpenMpi, &OPEN_MPI, numbers, name, "mpirun -x MASTER_ADDR=HOST");
     job.interpret(variables).map(Some)
 }
 
@@ -57,16 +48,8 @@ pub(super) fn read_pmi(variables: Variables<'_>) -> Result<Option<Interpretation
         None if numbers.share_a_node() => variables.text(LOCAL_LAUNCHER)?,
         name => name,
     };
-    let job = Job {
-        launcher: Launcher::Pmi,
-        numbers,
-        nodes: numbers.nodes_by_block(),
-        name: name.unwrap_or_default(),
-        attempt: 0,
-        host: None,
-        how: "mpiexec -genv MASTER_ADDR HOST",
-        why: "PMI_RANK and PMI_SIZE are set".into(),
-    };
+    let name = name.unwrap_or_default();
+    let job = Job::by_block(Launcher::Pmi, &PMI, numbers, name, "mpiexec -genv MASTER_ADDR HOST");
     job.interpret(variables).map(Some)
 }
 

@@ -2,7 +2,7 @@
 
 use super::node_list::expand_node_list;
 use super::variables::{Names, Numbers};
-use super::{EnvironmentError, Interpretation, Job, Launcher, MASTER_ADDR, Variables};
+use super::{Alone, EnvironmentError, Interpretation, Job, Launcher, MASTER_ADDR, Variables};
 
 const STEP: &str = "SLURM_STEP_ID";
 const RANK: &str = "SLURM_PROCID";
@@ -12,7 +12,8 @@ const TASKS_PER_NODE: &str = "SLURM_STEP_TASKS_PER_NODE";
 const NODES: &str = "SLURM_STEP_NODELIST";
 /// Set for the job itself too, while a step may run on only some of its nodes; so it is tried second.
 const JOB_NODES: &str = "SLURM_NODELIST";
-const NAMES: Names = Names { rank: RANK, world_size: TASKS, local_rank: LOCAL_RANK, local_world_size: TASKS_PER_NODE };
+pub(super) const NAMES: Names =
+    Names { rank: RANK, world_size: TASKS, local_rank: LOCAL_RANK, local_world_size: TASKS_PER_NODE };
 
 pub(super) fn read(variables: Variables<'_>) -> Result<Option<Interpretation>, EnvironmentError> {
     let (Some(step), Some(rank)) = (variables.text(STEP)?, variables.index(RANK)?) else { return Ok(None) };
@@ -67,9 +68,7 @@ pub(super) fn attempt(variables: Variables<'_>) -> Result<usize, EnvironmentErro
 }
 
 /// The single process of a batch script, or of a shell of salloc, in a job with several tasks.
-pub(super) fn without_srun(
-    variables: Variables<'_>,
-) -> Result<Option<(String, Option<EnvironmentError>)>, EnvironmentError> {
+pub(super) fn without_srun(variables: Variables<'_>) -> Result<Option<Alone>, EnvironmentError> {
     if !variables.is_set("SLURM_JOB_ID") || variables.is_set(STEP) {
         return Ok(None);
     }
@@ -80,7 +79,7 @@ pub(super) fn without_srun(
         mend: "start it with srun, as in `srun enmasse train ...`; or pass `devices = cpu:N` for N ranks on this node alone",
     });
     let why = format!("inside a Slurm job but not in a task of a step ({STEP} is not set): a single process");
-    Ok(Some((why, warning)))
+    Ok(Some(Alone { why, warning }))
 }
 
 /// The tasks on a node, from counts such as `2(x3),1`: two on each of three nodes, then one.

@@ -91,7 +91,7 @@ pub(super) fn check_leftovers(
         }
         _ => Ok(()),
     };
-    let Some((rank, world_size)) = interpretation.launcher.own_numbers() else { return Ok(()) };
-    differs(RANK, variables.index(RANK)?, rank, place.rank)?;
-    differs(WORLD_SIZE, variables.count(WORLD_SIZE)?, world_size, place.world_size)
+    let Some(names) = interpretation.launcher.names() else { return Ok(()) };
+    differs(RANK, variables.index(RANK)?, names.rank, place.rank)?;
+    differs(WORLD_SIZE, variables.count(WORLD_SIZE)?, names.world_size, place.world_size)
 }
