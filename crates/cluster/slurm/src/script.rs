@@ -169,7 +169,7 @@ impl Script {
     fn check_words(&self) -> Result<(), ScriptError> {
         let container = self.container.iter().flat_map(|container| container.mounts.iter().chain([&container.image]));
         let (RunName::Fixed(run) | RunName::PerJob(run)) = &self.run;
-        let values = self.sweep.axes().iter().flat_map(|axis| &axis.values);
+        let values = self.sweep.axes.iter().flat_map(|axis| &axis.values);
         let mut words =
             self.program.iter().chain(&self.arguments).chain(&self.modules).chain(container).chain([run]).chain(values);
         match words.find(|word| word.contains(char::is_control)) {
@@ -180,7 +180,7 @@ impl Script {
 
     fn directives(&self) -> Result<Vec<String>, ScriptError> {
         if let (Some(signal), Some(time)) = (&self.signal, &self.time)
-            && time.seconds().is_some_and(|limit| limit <= signal.seconds())
+            && time.seconds.is_some_and(|limit| limit <= signal.seconds)
         {
             return Err(ScriptError::SignalAtOnce { signal: signal.clone(), time: time.clone() });
         }

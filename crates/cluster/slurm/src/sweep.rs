@@ -62,7 +62,7 @@ impl SweepElement {
 /// All combinations of some axes; the last axis changes fastest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sweep {
-    axes: Vec<Axis>,
+    pub(crate) axes: Vec<Axis>,
 }
 
 impl Sweep {
@@ -85,11 +85,6 @@ impl Sweep {
     /// Whether there is no array.
     pub fn is_empty(&self) -> bool {
         self.axes.is_empty()
-    }
-
-    /// Its axes.
-    pub(crate) fn axes(&self) -> &[Axis] {
-        &self.axes
     }
 
     /// Every combination, by index.

@@ -12,14 +12,8 @@ pub const MAX_ELEMENTS: usize = 1001;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimeLimit {
     text: String,
-    seconds: Option<u64>,
-}
-
-impl TimeLimit {
     /// The limit in seconds; `None` for no limit.
-    pub fn seconds(&self) -> Option<u64> {
-        self.seconds
-    }
+    pub seconds: Option<u64>,
 }
 
 impl FromStr for TimeLimit {
@@ -30,7 +24,7 @@ impl FromStr for TimeLimit {
     ///
     /// ```
     /// # use enmasse_slurm::TimeLimit;
-    /// assert_eq!("1-12".parse::<TimeLimit>()?.seconds(), Some(36 * 3600));
+    /// assert_eq!("1-12".parse::<TimeLimit>()?.seconds, Some(36 * 3600));
     /// # Ok::<(), enmasse_slurm::ScriptError>(())
     /// ```
     fn from_str(text: &str) -> Result<Self, ScriptError> {
@@ -73,27 +67,18 @@ pub(crate) fn number(text: &str) -> Option<u64> {
 
 /// A signal that Slurm sends to every task a number of seconds before the time limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SignalAhead {
-    name: String,
-    seconds: u64,
+    /// The signal's name without `SIG`.
+    pub name: String,
+    /// Seconds before the limit.
+    pub seconds: u64,
 }
 
 /// Signals on which a rank saves.
 const SIGNALS: [&str; 3] = ["USR1", "USR2", "TERM"];
 /// Slurm's own limit.
 const MAX_SECONDS: u64 = 65_535;
-
-impl SignalAhead {
-    /// The signal's name without `SIG`.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Seconds before the limit.
-    pub fn seconds(&self) -> u64 {
-        self.seconds
-    }
-}
 
 impl FromStr for SignalAhead {
     type Err = ScriptError;
@@ -126,7 +111,7 @@ mod tests {
     #[test]
     fn time_limits() {
         let check = |text: &str, expected: Option<u64>| {
-            let found = text.parse::<TimeLimit>().ok().map(|time| time.seconds());
+            let found = text.parse::<TimeLimit>().ok().map(|time| time.seconds);
             assert_eq!(found, expected.map(Some), "{text}");
         };
         check("30", Some(1800));
@@ -139,7 +124,7 @@ mod tests {
         {
             check(text, None);
         }
-        assert_eq!("unlimited".parse::<TimeLimit>().unwrap().seconds(), None);
+        assert_eq!("unlimited".parse::<TimeLimit>().unwrap().seconds, None);
     }
 
     #[test]

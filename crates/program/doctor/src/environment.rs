@@ -12,96 +12,28 @@ use crate::report::{Finding, Section};
 use enmasse_wording::counted;
 
 /// Variables of launchers, in the order in which they are shown.
-pub const LAUNCHER_VARIABLES: &[&str] = &[
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "NODE_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_MAX_RESTARTS",
-    "TORCHELASTIC_USE_AGENT_STORE",
-    "SLURM_JOB_ID",
-    "SLURM_ARRAY_JOB_ID",
-    "SLURM_ARRAY_TASK_ID",
-    "SLURM_STEP_ID",
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "SLURM_NODEID",
-    "SLURM_NTASKS",
-    "SLURM_NTASKS_PER_NODE",
-    "SLURM_TASKS_PER_NODE",
-    "SLURM_STEP_NUM_TASKS",
-    "SLURM_STEP_TASKS_PER_NODE",
-    "SLURM_NNODES",
-    "SLURM_JOB_NODELIST",
-    "SLURM_NODELIST",
-    "SLURM_STEP_NODELIST",
-    "SLURM_CPUS_PER_TASK",
-    "SLURM_CPUS_ON_NODE",
-    "SLURM_CPU_BIND",
-    "SLURM_GPUS_ON_NODE",
-    "SLURM_GPUS_PER_TASK",
-    "SLURM_STEP_GPUS",
-    "SLURM_MEM_PER_NODE",
-    "SLURM_MEM_PER_CPU",
-    "SLURM_RESTART_COUNT",
-    "SLURM_JOB_PARTITION",
-    "SLURMD_NODENAME",
-    "SLURM_SUBMIT_HOST",
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-    "OMPI_COMM_WORLD_NODE_RANK",
-    "PMI_RANK",
-    "PMI_SIZE",
-    "PMI_JOBID",
-    "PMIX_RANK",
-    "PMIX_NAMESPACE",
-    "MPI_LOCALRANKID",
-    "MPI_LOCALNRANKS",
-    "LSB_JOBID",
-    "LSB_HOSTS",
-    "LSB_MCPU_HOSTS",
-    "JSM_NAMESPACE_RANK",
-    "JSM_NAMESPACE_SIZE",
-    "JSM_NAMESPACE_LOCAL_RANK",
-    "JSM_NAMESPACE_LOCAL_SIZE",
-    "PET_NNODES",
-    "PET_NPROC_PER_NODE",
-    "KUBERNETES_SERVICE_HOST",
-    "ROLE_NAME",
-    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",
-    "TORCHELASTIC_ERROR_FILE",
-    "ENMASSE_JOB",
-    "ENMASSE_TOKEN",
-    "ENMASSE_TOKEN_FD",
-    "ENMASSE_TOKEN_FILE",
-    "ENMASSE_STORE_FD",
-    "ENMASSE_CAUSE_FD",
-];
+pub const LAUNCHER_VARIABLES: &str = "
+    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT
+    TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_USE_AGENT_STORE
+    SLURM_JOB_ID SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_STEP_ID SLURM_PROCID SLURM_LOCALID SLURM_NODEID
+    SLURM_NTASKS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE
+    SLURM_NNODES SLURM_JOB_NODELIST SLURM_NODELIST SLURM_STEP_NODELIST
+    SLURM_CPUS_PER_TASK SLURM_CPUS_ON_NODE SLURM_CPU_BIND SLURM_GPUS_ON_NODE SLURM_GPUS_PER_TASK SLURM_STEP_GPUS
+    SLURM_MEM_PER_NODE SLURM_MEM_PER_CPU SLURM_RESTART_COUNT SLURM_JOB_PARTITION SLURMD_NODENAME SLURM_SUBMIT_HOST
+    OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE
+    OMPI_COMM_WORLD_NODE_RANK PMI_RANK PMI_SIZE PMI_JOBID PMIX_RANK PMIX_NAMESPACE MPI_LOCALRANKID MPI_LOCALNRANKS
+    LSB_JOBID LSB_HOSTS LSB_MCPU_HOSTS
+    JSM_NAMESPACE_RANK JSM_NAMESPACE_SIZE JSM_NAMESPACE_LOCAL_RANK JSM_NAMESPACE_LOCAL_SIZE
+    PET_NNODES PET_NPROC_PER_NODE KUBERNETES_SERVICE_HOST
+    ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE TORCHELASTIC_ERROR_FILE
+    ENMASSE_JOB ENMASSE_TOKEN ENMASSE_TOKEN_FD ENMASSE_TOKEN_FILE ENMASSE_STORE_FD ENMASSE_CAUSE_FD";
 
 /// Other variables that affect how programs use a machine.
-const OTHERS: &[&str] = &[
-    "CUDA_VISIBLE_DEVICES",
-    "NVIDIA_VISIBLE_DEVICES",
-    "OMP_NUM_THREADS",
-    "OMP_PROC_BIND",
-    "GOMP_CPU_AFFINITY",
-    "KMP_AFFINITY",
-    "NCCL_DEBUG",
-    "NCCL_SOCKET_IFNAME",
-    "NCCL_IB_DISABLE",
-    "GLOO_SOCKET_IFNAME",
-    "ENMASSE_CACHE",
-];
+const OTHERS: &str = "
+    CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES
+    OMP_NUM_THREADS OMP_PROC_BIND GOMP_CPU_AFFINITY KMP_AFFINITY
+    NCCL_DEBUG NCCL_SOCKET_IFNAME NCCL_IB_DISABLE GLOO_SOCKET_IFNAME
+    ENMASSE_CACHE";
 
 /// Variables whose value is not shown.
 const SECRET: &[&str] = &["ENMASSE_TOKEN"];
@@ -114,8 +46,7 @@ pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 pub fn section(lookup: Lookup) -> Section {
     let mut findings = vec![interpretation(lookup)];
-    let settings: Vec<String> = SETTINGS.iter().map(|setting| setting.variable()).collect();
-    let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+    let settings = SETTINGS.iter().map(|setting| setting.variable()).collect::<Vec<_>>().join(" ");
     let groups = [("launcher's", LAUNCHER_VARIABLES), ("settings", &settings), ("others", OTHERS)];
     findings.extend(groups.iter().filter_map(|(name, names)| shown(name, names, lookup)));
     Section { title: "launcher and environment", findings }
@@ -147,8 +78,8 @@ fn interpretation(lookup: Lookup) -> Finding {
 }
 
 /// The variables among `names` that are set.
-fn shown(name: &str, names: &[&str], lookup: Lookup) -> Option<Finding> {
-    let set = names.iter().filter_map(|name| Some((*name, lookup(name)?)));
+fn shown(name: &str, names: &str, lookup: Lookup) -> Option<Finding> {
+    let set = names.split_whitespace().filter_map(|name| Some((name, lookup(name)?)));
     let facts: Map<String, Value> = set.map(|(name, value)| (name.to_owned(), value_of(name, value).into())).collect();
     let pairs: Vec<String> =
         facts.iter().map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default())).collect();

@@ -2,12 +2,13 @@
 //! are read.
 
 use std::collections::BTreeMap;
-use std::fs::{read_dir, read_to_string};
-use std::path::{Path, PathBuf};
+use std::fs::read_to_string;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use crate::bounded;
+use crate::lists::entries;
 use crate::report::{Finding, Section};
 use enmasse_cuda::bus::{NVIDIA, vendors};
 use enmasse_cuda::libraries::machine_folders;
@@ -65,7 +66,7 @@ impl Seen {
             nvidia: count(NVIDIA),
             amd: count(AMD),
             driver: read_to_string("/proc/driver/nvidia/version").ok(),
-            devices: names(Path::new("/dev")).filter(|name| is_device(name)).count(),
+            devices: entries("/dev").filter(|name| is_device(name)).count(),
             smi,
             cuda,
             topology,
@@ -153,11 +154,6 @@ impl Seen {
         };
         finding.fact("missing", missing)
     }
-}
-
-/// The entries of a folder; none if it cannot be read.
-fn names(folder: &Path) -> impl Iterator<Item = String> {
-    read_dir(folder).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok())
 }
 
 /// Queries `nvidia-smi` for its GPUs, and for the CUDA version.
@@ -259,7 +255,7 @@ fn is_version(text: &str) -> bool {
 fn libraries(folders: &[PathBuf]) -> BTreeMap<&'static str, PathBuf> {
     let mut found = BTreeMap::new();
     for folder in folders {
-        let mut files: Vec<String> = names(folder).filter(|name| name.starts_with("lib")).collect();
+        let mut files: Vec<String> = entries(folder).filter(|name| name.starts_with("lib")).collect();
         files.sort();
         for (library, _) in LIBRARIES {
             let is_it = |file: &&String| {

@@ -1,4 +1,12 @@
-//! The kernel's lists of numbers: `0-3,8`.
+//! Lists: the kernel's lists of numbers, `0-3,8`, and the entries of a folder.
+
+use std::fs::read_dir;
+use std::path::Path;
+
+/// The names of a folder's entries; none if it cannot be read.
+pub fn entries(folder: impl AsRef<Path>) -> impl Iterator<Item = String> {
+    read_dir(folder).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok())
+}
 
 /// The numbers of a list, in order; `None` if it is malformed. An empty list has no numbers.
 pub fn parse_list(text: &str) -> Option<Vec<usize>> {

@@ -10,8 +10,7 @@ use serde_json::Value;
 
 use crate::report::{Finding, Section};
 use crate::tail::tail;
-use enmasse_wording::counted;
-use enmasse_wording::one_line;
+use enmasse_wording::{counted, one_line};
 
 /// Size limit of an error file, which holds a traceback or the like.
 const MAX: u64 = 1 << 20;

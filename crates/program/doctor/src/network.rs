@@ -1,11 +1,12 @@
 //! Network interfaces and names: how ranks on several machines would reach each other.
 
-use std::fs::{read_dir, read_to_string};
+use std::fs::read_to_string;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
 use crate::bounded::within;
+use crate::lists::entries;
 use crate::report::{Finding, Section};
 
 /// An unresponsive name service would take longer.
@@ -54,8 +55,7 @@ struct Interface {
 
 fn interfaces() -> Vec<Interface> {
     let root = Path::new("/sys/class/net");
-    let names = read_dir(root).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    let mut names: Vec<String> = names.filter(|name| name != "lo").collect();
+    let mut names: Vec<String> = entries(root).filter(|name| name != "lo").collect();
     names.sort();
     let interface = |name: String| {
         let read = |file: &str| read_to_string(root.join(&name).join(file)).unwrap_or_default().trim().to_owned();
@@ -167,9 +167,7 @@ fn parse_v6_addresses(text: &str) -> Vec<(String, Ipv6Addr)> {
 
 /// InfiniBand and RoCE ports, which TCP reaches only through their interfaces.
 fn infiniband() -> Option<Finding> {
-    let entries =
-        read_dir("/sys/class/infiniband").ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    let mut devices: Vec<String> = entries.collect();
+    let mut devices: Vec<String> = entries("/sys/class/infiniband").collect();
     devices.sort();
     let text = format!("{}; enmasse uses TCP over their network interfaces", devices.join(" "));
     (!devices.is_empty()).then(|| Finding::ok("InfiniBand", text).fact("devices", devices))

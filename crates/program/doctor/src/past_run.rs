@@ -1,6 +1,6 @@
 //! Examines a run folder: how the run ended according to its files, and whether it can resume.
 
-use std::fs::{read_dir, read_to_string};
+use std::fs::read_to_string;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::failure_record::FailureRecord;
 use crate::flight_record;
+use crate::lists::entries;
 use crate::log_folder;
 use crate::rank_end::{RankEnd, read_log};
 use crate::report::{Finding, Section};
@@ -65,9 +66,8 @@ fn evidence(run: &Path) -> Evidence {
 }
 
 fn ends(logs: &Path) -> Vec<RankEnd> {
-    let names = read_dir(logs).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let rank = |name: &str| name.strip_prefix("rank-")?.strip_suffix(".log")?.parse::<usize>().ok();
-    let mut ranks: Vec<usize> = names.filter_map(|name| rank(&name)).collect();
+    let mut ranks: Vec<usize> = entries(logs).filter_map(|name| rank(&name)).collect();
     ranks.sort_unstable();
     ranks.truncate(MAX_LOGS);
     let read = |rank: usize| read_log(rank, &tail(&logs.join(format!("rank-{rank}.log")), LOG_TAIL)?);
@@ -104,12 +104,9 @@ fn progress(metrics: &str, resumable: bool) -> Finding {
             let number =
                 |name: &str| epoch[name].as_f64().map_or("not finite".to_owned(), |number| format!("{number:.4}"));
             let epochs = epoch["epoch"].as_u64().unwrap_or(0).saturating_add(1);
-            format!(
-                "{epochs} complete epochs, train loss {}, val accuracy {}",
-                number("train_loss"),
-                number("val_accuracy")
-            )
-            .replacen("1 complete epochs", "1 complete epoch", usize::from(epochs == 1))
+            let (loss, accuracy) = (number("train_loss"), number("val_accuracy"));
+            let plural = if epochs == 1 { "" } else { "s" };
+            format!("{epochs} complete epoch{plural}, train loss {loss}, val accuracy {accuracy}")
         }
         None => "no complete epoch".to_owned(),
     };

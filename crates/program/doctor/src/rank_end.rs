@@ -14,6 +14,13 @@ pub struct RankEnd {
     pub end: End,
 }
 
+impl RankEnd {
+    /// The error with which the log ends.
+    pub fn error(&self) -> Option<&str> {
+        if let End::Error(message) = &self.end { Some(message) } else { None }
+    }
+}
+
 /// How a log ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {

@@ -4,8 +4,7 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-use enmasse_wording::counted;
-use enmasse_wording::one_line;
+use enmasse_wording::{counted, one_line};
 
 /// Lines of the page are wrapped before this column.
 const WIDTH: usize = 110;

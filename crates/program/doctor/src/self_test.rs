@@ -86,7 +86,7 @@ fn test(name: &'static str, number: usize) -> Finding {
 fn command(part: &str) -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("doctor").arg(format!("--{FLAG}={part}"));
-    for name in LAUNCHER_VARIABLES {
+    for name in LAUNCHER_VARIABLES.split_whitespace() {
         command.env_remove(name);
     }
     Ok(command)
@@ -153,7 +153,8 @@ fn launch(number: &str) -> Result<(), SelfTestError> {
 fn rank(transport: TransportChoice) -> Result<Option<Value>, SelfTestError> {
     let began = Instant::now();
     let mut rendezvous = Rendezvous::from_environment().map_err(SelfTestError::failed)?;
-    (rendezvous.transport, rendezvous.join_timeout) = (transport, JOIN_TIMEOUT);
+    rendezvous.transport = transport;
+    rendezvous.join_timeout = JOIN_TIMEOUT;
     let group = rendezvous.join().map_err(SelfTestError::failed)?;
     let join = began.elapsed().as_secs_f64();
     let (small, large) = measure(&group)?;

@@ -135,7 +135,7 @@ impl Evidence {
     }
 
     fn root_of_logs(&self, rank: Option<usize>, message: &str) -> Finding {
-        let own = rank.and_then(|rank| self.ends.iter().find(|end| end.rank == rank));
+        let own = rank.and_then(|rank| self.of_rank(rank));
         let mut text = match (rank, blamed(message)) {
             (Some(rank), None) => format!("rank {rank}: {message}"),
             _ => message.to_owned(),
@@ -148,12 +148,13 @@ impl Evidence {
         Finding::problem(ROOT_CAUSE, text, self.then_resume(remedy(kind, None))).fact("rank", rank).fact("kind", kind)
     }
 
+    fn of_rank(&self, rank: usize) -> Option<&RankEnd> {
+        self.ends.iter().find(|end| end.rank == rank)
+    }
+
     /// A rank's own report of its failure.
     fn own_word(&self, rank: usize) -> Option<&str> {
-        match &self.ends.iter().find(|end| end.rank == rank)?.end {
-            End::Error(message) if blamed(message).is_none_or(|of| of == rank) => Some(message),
-            _ => None,
-        }
+        self.of_rank(rank)?.error().filter(|message| blamed(message).is_none_or(|of| of == rank))
     }
 
     /// The rank that failed first, and its message: the rank that most ranks blame, and the one that this rank blames
@@ -161,26 +162,20 @@ impl Evidence {
     /// together.
     fn accused(&self) -> Option<(Option<usize>, String)> {
         let mut votes: BTreeMap<usize, usize> = BTreeMap::new();
-        let errors = || {
-            self.ends.iter().filter_map(|end| match &end.end {
-                End::Error(message) => Some((end.rank, message)),
-                _ => None,
-            })
-        };
-        for (_, message) in errors() {
-            if let Some(rank) = blamed(message) {
-                *votes.entry(rank).or_default() += 1;
-            }
+        let errors = || self.ends.iter().filter_map(|end| Some((end.rank, end.error()?)));
+        for rank in errors().filter_map(|(_, message)| blamed(message)) {
+            *votes.entry(rank).or_default() += 1;
         }
         // Among equals the lowest rank: the keys are in order, and the first of the greatest counts is needed.
         let Some(most_blamed) = votes.iter().rev().max_by_key(|(_, count)| **count).map(|(rank, _)| *rank) else {
-            let first = self.ends.iter().filter(|end| matches!(end.end, End::Error(_))).min_by_key(|end| &end.last)?;
-            let (rank, message) = errors().find(|(rank, _)| *rank == first.rank)?;
+            let first = self.ends.iter().filter(|end| end.error().is_some()).min_by_key(|end| &end.last)?;
+            let (rank, message) = (first.rank, first.error()?);
             let together = errors().any(|(other, same)| other != rank && same == message);
-            return Some((Some(rank).filter(|_| !together), message.clone()));
+            return Some((Some(rank).filter(|_| !together), message.to_owned()));
         };
         let blames = |rank: usize| errors().find(|(by, _)| *by == rank).and_then(|(_, message)| blamed(message));
-        let (mut rank, mut seen) = (most_blamed, vec![most_blamed]);
+        let mut rank = most_blamed;
+        let mut seen = vec![most_blamed];
         while let Some(next) = blames(rank).filter(|next| *next != rank) {
             if seen.contains(&next) {
                 // If ranks blame each other in a circle, the majority decides.
@@ -190,18 +185,15 @@ impl Evidence {
             seen.push(next);
             rank = next;
         }
-        let own = self.own_word(rank).map(str::to_owned);
-        let of_it = || errors().find(|(_, message)| blamed(message) == Some(rank)).map(|(_, message)| message.clone());
-        Some((Some(rank), own.or_else(of_it)?))
+        let of_it = || errors().map(|(_, message)| message).find(|message| blamed(message) == Some(rank));
+        Some((Some(rank), self.own_word(rank).or_else(of_it)?.to_owned()))
     }
 
     /// Other messages of the ranks.
     fn testimonies(&self, told: &str) -> Vec<Finding> {
         let mut said: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for end in &self.ends {
-            if let End::Error(message) = &end.end
-                && !told.contains(message.as_str())
-            {
+            if let Some(message) = end.error().filter(|message| !told.contains(message)) {
                 said.entry(message).or_default().push(end.rank);
             }
         }

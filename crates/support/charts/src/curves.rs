@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::axis::{Axis, whole_ticks};
-use crate::page::{Label, MARGIN, Page, TEXT, TOP};
+use crate::page::{LEGEND, Label, MARGIN, Page, TEXT, TOP};
 use crate::text::width;
 
 /// The measures of an epoch. A value that is not known is NaN.
@@ -34,14 +34,14 @@ const TICKS: f64 = 56.0;
 const EPOCHS: f64 = 40.0;
 /// Space above a panel, for its name.
 const NAME: f64 = 22.0;
-/// Distance from the title to the legend's baseline, and from there to the first panels.
-const LEGEND: f64 = 12.0;
+/// Where the first panels begin, below the legend.
 const HEAD: f64 = TOP + 30.0;
 
 /// A line: the class of its dots, and its values. The class of the line itself ends in "-line".
 type Series = (&'static str, fn(&EpochPoint) -> f64);
 
 /// A diagram of some series over the epochs.
+#[derive(Clone)]
 struct Panel {
     name: &'static str,
     /// Follows the labels of its ticks.
@@ -65,48 +65,39 @@ pub fn training_curves(title: &str, points: &[EpochPoint]) -> String {
     let right = second + WIDTH;
     let (top, below) = (HEAD + NAME, HEAD + NAME + HEIGHT + EPOCHS + NAME);
     let epochs = ends(points);
-    let mut panels = vec![
-        Panel {
-            name: "loss",
-            unit: "",
-            includes: None,
-            series: vec![("train", |point| point.train_loss), ("validation", |point| point.val_loss)],
-            left: MARGIN + TICKS,
-            top,
-            width: WIDTH,
-            height: HEIGHT,
-            epochs,
-        },
-        Panel {
-            name: "accuracy",
-            unit: " %",
-            includes: None,
-            series: vec![
-                ("train", |point| point.train_accuracy * 100.0),
-                ("validation", |point| point.val_accuracy * 100.0),
-            ],
-            left: second,
-            top,
-            width: WIDTH,
-            height: HEIGHT,
-            epochs,
-        },
-    ];
+    let loss = Panel {
+        name: "loss",
+        unit: "",
+        includes: None,
+        series: vec![("train", |point| point.train_loss), ("validation", |point| point.val_loss)],
+        left: MARGIN + TICKS,
+        top,
+        width: WIDTH,
+        height: HEIGHT,
+        epochs,
+    };
+    let accuracy = Panel {
+        name: "accuracy",
+        unit: " %",
+        series: vec![
+            ("train", |point| point.train_accuracy * 100.0),
+            ("validation", |point| point.val_accuracy * 100.0),
+        ],
+        left: second,
+        ..loss.clone()
+    };
+    let mut panels = vec![loss.clone(), accuracy];
     let mut bottom = top + HEIGHT + EPOCHS;
     let mut rates = points.iter().map(|point| point.learning_rate).filter(|rate| is_shown(*rate));
     if rates.next().is_some_and(|first| rates.any(|rate| rate != first)) {
-        let (left, width) = (MARGIN + TICKS, right - MARGIN - TICKS);
-        let series: Vec<Series> = vec![("train", |point| point.learning_rate)];
         panels.push(Panel {
             name: "learning rate",
-            unit: "",
             includes: Some(0.0),
-            series,
-            left,
+            series: vec![("train", |point| point.learning_rate)],
             top: below,
-            width,
+            width: right - MARGIN - TICKS,
             height: LOW_HEIGHT,
-            epochs,
+            ..loss
         });
         bottom = below + LOW_HEIGHT + EPOCHS;
     }

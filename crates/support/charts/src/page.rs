@@ -12,6 +12,9 @@ pub(crate) const TEXT: f64 = 13.0;
 /// Where the content below the title begins.
 pub(crate) const TOP: f64 = 48.0;
 
+/// Distance from the title to the legend's baseline.
+pub(crate) const LEGEND: f64 = 12.0;
+
 const TITLE: f64 = 17.0;
 /// Width up to which a page grows to fit its title, in pixels.
 const MAX_WIDTH_FOR_TITLE: f64 = 720.0;
@@ -79,6 +82,16 @@ impl Page {
                 self.body,
                 "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" class=\"{class}\"/>"
             );
+        }
+    }
+
+    /// The meaning of the colours of bars: a class and a text for each.
+    pub(crate) fn legend(&mut self, entries: &[(&str, &str)]) {
+        let mut x = MARGIN;
+        for (class, text) in entries {
+            self.bar(x, TOP + LEGEND - 11.0, 12.0, 12.0, class);
+            self.text(Label::at(x + 18.0, TOP + LEGEND), text);
+            x += 18.0 + text::width(text, TEXT) + 16.0;
         }
     }
 

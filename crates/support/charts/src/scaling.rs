@@ -1,7 +1,7 @@
 //! A bar chart of the speed of several numbers of devices.
 
-use crate::page::{Label, MARGIN, Page, TEXT, TOP, short};
-use crate::text::width;
+use crate::page::{Label, MARGIN, Page, TOP, short};
+use crate::text::widest;
 
 /// Distance from one row to the next, in pixels.
 const ROW: f64 = 26.0;
@@ -11,8 +11,7 @@ const GAP: f64 = 8.0;
 /// Names wider than this many pixels are truncated.
 const MAX_NAME: f64 = 300.0;
 const MAX_BAR: f64 = 320.0;
-/// Distance from the title to the legend's baseline, and from there to the first row.
-const LEGEND: f64 = 12.0;
+/// Where the first row begins, below the legend.
 const HEAD: f64 = TOP + 32.0;
 
 /// A way to train, and its speed.
@@ -36,18 +35,11 @@ pub fn scaling(title: &str, rows: &[ScalingRow]) -> String {
         false => 0.0,
     };
     let figures: Vec<String> = rows.iter().map(figures).collect();
-    let widest = |texts: &mut dyn Iterator<Item = &str>| texts.map(|text| width(text, TEXT)).fold(0.0, f64::max);
-    let names_room = widest(&mut rows.iter().map(|row| row.name)).min(MAX_NAME);
-    let figures_room = widest(&mut figures.iter().map(String::as_str));
+    let names_room = widest(rows.iter().map(|row| row.name)).min(MAX_NAME);
     let start = MARGIN + names_room + GAP;
-    let mut page =
-        Page::new(title, start + MAX_BAR + GAP + figures_room + MARGIN, HEAD + rows.len() as f64 * ROW + MARGIN);
-    let mut x = MARGIN;
-    for (class, text) in [("train", "measured"), ("frame", "as many times the speed of one device")] {
-        page.bar(x, TOP + LEGEND - 11.0, 12.0, 12.0, class);
-        page.text(Label::at(x + 18.0, TOP + LEGEND), text);
-        x += 18.0 + width(text, TEXT) + 2.0 * GAP;
-    }
+    let page_width = start + MAX_BAR + GAP + widest(&figures) + MARGIN;
+    let mut page = Page::new(title, page_width, HEAD + rows.len() as f64 * ROW + MARGIN);
+    page.legend(&[("train", "measured"), ("frame", "as many times the speed of one device")]);
     let longest = rows.iter().map(|row| ideal(row).max(row.images_per_second)).fold(0.0, f64::max);
     let scale = if longest > 0.0 { MAX_BAR / longest } else { 0.0 };
     for (number, (row, figures)) in rows.iter().zip(&figures).enumerate() {

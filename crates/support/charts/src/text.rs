@@ -1,5 +1,7 @@
 //! Text in an SVG: escaping, and estimated widths, since the layout is fixed before the viewer chooses a font.
 
+use crate::page::TEXT;
+
 /// `text` as the content of an element or a quoted attribute. Characters that XML 1.0 forbids even when escaped become
 /// U+FFFD; line breaks and tabs become spaces.
 pub(crate) fn escape(text: &str) -> String {
@@ -21,6 +23,11 @@ pub(crate) fn escape(text: &str) -> String {
 /// Approximate width of `text` at `size` pixels per em in the usual sans-serif fonts.
 pub(crate) fn width(text: &str, size: f64) -> f64 {
     text.chars().map(ems).sum::<f64>() * size
+}
+
+/// The width of the widest text, at the size of most text; 0 without texts.
+pub(crate) fn widest<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> f64 {
+    texts.into_iter().map(|text| width(text.as_ref(), TEXT)).fold(0.0, f64::max)
 }
 
 /// Approximately the widths of DejaVu Sans, the widest of the usual fonts.

@@ -4,26 +4,8 @@ use super::source::{Kind, Source};
 use crate::shell::{Token, expand, tokens};
 
 /// Programs that start others on all nodes.
-const STARTERS: &[&str] = &[
-    "srun",
-    "mpirun",
-    "mpiexec",
-    "mpiexec.hydra",
-    "prun",
-    "prterun",
-    "orterun",
-    "ibrun",
-    "jsrun",
-    "aprun",
-    "pdsh",
-    "ssh",
-    "clush",
-    "parallel",
-    "xargs",
-    "deepspeed",
-    "ray",
-    "horovodrun",
-];
+const STARTERS: &str = "srun mpirun mpiexec mpiexec.hydra prun prterun orterun ibrun jsrun aprun pdsh ssh clush parallel \
+                        xargs deepspeed ray horovodrun";
 /// Words that may precede a command's name.
 const BEFORE: &[&str] =
     &["!", "{", "do", "else", "elif", "env", "exec", "if", "nice", "nohup", "then", "time", "until", "while"];
@@ -34,27 +16,8 @@ const NODE_LAUNCHER_MODULES: &[&str] =
 /// Modules run by `python -m` while an environment is prepared.
 const PREPARING_MODULES: &[&str] = &["pip", "venv", "virtualenv", "ensurepip", "conda", "site"];
 /// Options of srun that take no value, or only one after `=`.
-const SRUN_SWITCHES: &[&str] = &[
-    "contiguous",
-    "disable-status",
-    "exact",
-    "exclusive",
-    "hold",
-    "kill-on-bad-exit",
-    "label",
-    "multi-prog",
-    "no-allocate",
-    "no-kill",
-    "overcommit",
-    "overlap",
-    "oversubscribe",
-    "preserve-env",
-    "pty",
-    "quiet",
-    "unbuffered",
-    "verbose",
-    "whole",
-];
+const SRUN_SWITCHES: &str = "contiguous disable-status exact exclusive hold kill-on-bad-exit label multi-prog no-allocate \
+                             no-kill overcommit overlap oversubscribe preserve-env pty quiet unbuffered verbose whole";
 const SRUN_SHORT_SWITCHES: &[&str] = &["-E", "-H", "-K", "-O", "-Q", "-X", "-Z", "-k", "-l", "-s", "-u", "-v"];
 
 /// A simple command: a program's name and its arguments.
@@ -238,7 +201,7 @@ impl Body {
 
     /// The training command, in a script that starts nothing on other nodes. Commands before it are preparation.
     pub(super) fn alone(&self) -> Option<&Command> {
-        match self.commands.iter().any(|command| STARTERS.contains(&command.program())) {
+        match self.commands.iter().any(|command| is_in(STARTERS, command.program())) {
             true => None,
             false => self.commands.iter().rev().find(|command| command.trains()),
         }
@@ -253,9 +216,14 @@ fn is_python(program: &str) -> bool {
 /// Whether the value of srun's option is the next word.
 fn takes_next_word(option: &str) -> bool {
     match option.strip_prefix("--") {
-        Some(long) => !long.contains('=') && !SRUN_SWITCHES.contains(&long),
+        Some(long) => !long.contains('=') && !is_in(SRUN_SWITCHES, long),
         None => option.len() == 2 && !SRUN_SHORT_SWITCHES.contains(&option),
     }
+}
+
+/// Whether a word is in a list of words.
+fn is_in(list: &str, word: &str) -> bool {
+    list.split(' ').any(|known| known == word)
 }
 
 fn base_name(word: &str) -> &str {

@@ -121,7 +121,7 @@ impl Directives {
     fn check_signal(&self, findings: &mut Vec<Finding>) {
         let Some(signal) = self.get("signal") else { return };
         let ahead = signal.value.split_once('@').and_then(|(_, seconds)| number(seconds));
-        let limit = self.get("time").and_then(|time| time.value.parse::<TimeLimit>().ok()?.seconds());
+        let limit = self.get("time").and_then(|time| time.value.parse::<TimeLimit>().ok()?.seconds);
         if let (Some(ahead), Some(limit)) = (ahead, limit)
             && limit <= ahead
         {

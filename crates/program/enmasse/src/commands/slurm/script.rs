@@ -105,8 +105,8 @@ pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
     }
     let program = if script.container.is_some() { "enmasse".to_owned() } else { own_name()? };
     script.program = vec![program, "train".to_owned()];
-    if let Some(signal) = script.signal.as_ref().filter(|signal| signal.name() == "USR2") {
-        script.program.push(format!("--requeue-signal={}", signal.name()));
+    if let Some(signal) = script.signal.as_ref().filter(|signal| signal.name == "USR2") {
+        script.program.push(format!("--requeue-signal={}", signal.name));
     }
     if let Some(out) = folder {
         let out = out.to_str().ok_or_else(|| Failure::Usage(format!("--out {}: must be UTF-8 text", out.display())))?;
@@ -239,15 +239,15 @@ fn sweep(matches: &ArgMatches, words: &[String], train: &ArgMatches) -> Result<S
 }
 
 fn signal(asked: Option<&str>, script: &Script) -> Result<Option<SignalAhead>, Failure> {
-    let limit = script.time.as_ref().and_then(|time| time.seconds());
+    let limit = script.time.as_ref().and_then(|time| time.seconds);
     match asked {
         Some("none") => Ok(None),
         Some(text) => {
             let signal = SignalAhead::from_str(text).map_err(usage)?;
-            if signal.name() != "TERM" && !script.requeue {
+            if signal.name != "TERM" && !script.requeue {
                 return Err(Failure::Usage(format!(
                     "--signal {signal} with --no-requeue: the signal asks for a restart, which is forbidden; use TERM@{}",
-                    signal.seconds()
+                    signal.seconds
                 )));
             }
             Ok(Some(signal))
