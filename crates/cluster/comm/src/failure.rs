@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -55,9 +55,6 @@ pub enum GroupEvent {
     Refused(Arc<Refused>),
 }
 
-/// Never sent: the channel closes when the observers of an event have been told.
-enum Told {}
-
 type Observer = dyn Fn(&GroupEvent) + Send + Sync;
 
 /// See the module's documentation.
@@ -69,8 +66,9 @@ pub(crate) struct Failure {
     relay: OnceLock<Arc<dyn Relay>>,
     /// The machine of each rank of the job, once all have met.
     hosts: OnceLock<Vec<String>>,
-    /// Closes when observers have been told of the latest event. Their thread first waits for the one before.
-    telling: Mutex<Option<Receiver<Told>>>,
+    /// Closes, without a message, when observers have been told of the latest event. Their thread first waits for the one
+    /// before.
+    telling: Mutex<Option<Receiver<()>>>,
 }
 
 #[derive(Default)]
@@ -219,14 +217,14 @@ impl Failure {
         let mut telling = lock(&self.telling);
         let earlier = telling.take();
         let tell = Arc::new(move || observers.iter().for_each(|observer| call(observer, &event)));
-        let (told, latest) = channel();
+        let (told, latest) = channel::<()>();
         let thread = std::thread::Builder::new().name("enmasse-observer".into()).spawn({
             let tell = tell.clone();
             move || {
                 // This wait has no deadline, but nobody waits for this thread without one.
                 let _ = earlier.map(|earlier| earlier.recv());
                 tell();
-                drop::<Sender<Told>>(told);
+                drop(told);
             }
         });
         match thread {

@@ -127,7 +127,8 @@ impl FlightRecorder {
     /// Sets the activity of this rank's own code from now on, such as `reading a batch`.
     pub fn at(&self, activity: &'static str) {
         let mut flight = lock(&self.flight);
-        (flight.activity, flight.since) = (activity, Instant::now());
+        flight.activity = activity;
+        flight.since = Instant::now();
     }
 
     /// The current contents.

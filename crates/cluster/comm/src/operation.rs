@@ -11,6 +11,9 @@ use crate::shards::ShardMap;
 
 /// Version of headers and protocol; ranks of different versions do not communicate.
 pub(crate) const PROTOCOL: u32 = 6;
+/// Values that have codes in headers, which are their places here, from 1.
+const DTYPES: [DType; 7] = [DType::F32, DType::F64, DType::U8, DType::I32, DType::I64, DType::Bf16, DType::F16];
+const REDUCTIONS: [Reduction; 3] = [Reduction::Sum, Reduction::Max, Reduction::Min];
 /// Words of a header.
 pub(crate) const HEADER_WORDS: usize = 8;
 /// Bytes of a header on a wire, as little-endian words.
@@ -104,8 +107,8 @@ impl Operation {
     pub(crate) fn header(&self, identity: Identity) -> Header {
         let code = u64::from(PROTOCOL) << 32
             | (self.kind as u64) << 16
-            | (dtype_code(self.dtype)) << 8
-            | reduction_code(self.reduction);
+            | code_of(&DTYPES, self.dtype) << 8
+            | code_of(&REDUCTIONS, self.reduction);
         Header([
             code,
             identity.job,
@@ -189,14 +192,8 @@ impl Header {
     /// The operation's description. Bits unknown to this version are shown as numbers.
     pub(crate) fn operation(&self) -> String {
         let [code, _, _, _, count, root, _, group] = self.0;
-        let dtype = [DType::Bf16, DType::F16, DType::F32, DType::F64, DType::U8, DType::I32, DType::I64]
-            .into_iter()
-            .find(|&dtype| dtype_code(dtype) == code >> 8 & 0xff)
-            .map_or("?", DType::name);
-        let reduction = [Reduction::Sum, Reduction::Max, Reduction::Min]
-            .into_iter()
-            .find(|&reduction| reduction_code(reduction) == code & 0xff)
-            .map_or("?", Reduction::name);
+        let dtype = name_of(&DTYPES, code >> 8, DType::name);
+        let reduction = name_of(&REDUCTIONS, code, Reduction::name);
         let operation = match code >> 16 & 0xffff {
             1 => format!("all_reduce({reduction}) of {count} {dtype}"),
             2 => format!("broadcast of {count} {dtype} from rank {root}"),
@@ -230,24 +227,14 @@ impl Header {
     }
 }
 
-const fn dtype_code(dtype: DType) -> u64 {
-    match dtype {
-        DType::F32 => 1,
-        DType::F64 => 2,
-        DType::U8 => 3,
-        DType::I32 => 4,
-        DType::I64 => 5,
-        DType::Bf16 => 6,
-        DType::F16 => 7,
-    }
+/// The code of one of the known values.
+fn code_of<T: PartialEq>(known: &[T], value: T) -> u64 {
+    known.iter().position(|one| *one == value).map_or(0, |place| place as u64 + 1)
 }
 
-const fn reduction_code(reduction: Reduction) -> u64 {
-    match reduction {
-        Reduction::Sum => 1,
-        Reduction::Max => 2,
-        Reduction::Min => 3,
-    }
+/// The name of the known value with the code in the lowest byte.
+fn name_of<T: Copy>(known: &[T], code: u64, name: impl Fn(T) -> &'static str) -> &'static str {
+    known.get((code as u8 as usize).wrapping_sub(1)).map_or("?", |value| name(*value))
 }
 
 #[cfg(test)]

@@ -54,6 +54,12 @@ pub(crate) enum Side {
     Accepting,
 }
 
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Side::Connecting { "connecting" } else { "accepting" })
+    }
+}
+
 /// What identifies one connection: its two random numbers, and the introduction once the connecting side has sent it.
 #[derive(Clone, Copy)]
 pub(crate) struct Transcript<'a> {
@@ -156,20 +162,12 @@ impl Token {
 
     /// The proof of `side`. Compare proofs with `==`, which takes the same time wherever they differ.
     pub(crate) fn proof(&self, side: Side, transcript: Transcript) -> blake3::Hash {
-        self.derive(match side {
-            Side::Connecting => b"proof of the connecting side",
-            Side::Accepting => b"proof of the accepting side",
-        })
-        .hash(transcript)
+        self.derive(format!("proof of the {side} side").as_bytes()).hash(transcript)
     }
 
     /// The key of the frames that `side` sends.
     pub(crate) fn key(&self, side: Side, transcript: Transcript) -> [u8; TOKEN_BYTES] {
-        let key = self.derive(match side {
-            Side::Connecting => b"frames of the connecting side",
-            Side::Accepting => b"frames of the accepting side",
-        });
-        *key.hash(transcript).as_bytes()
+        *self.derive(format!("frames of the {side} side").as_bytes()).hash(transcript).as_bytes()
     }
 
     fn hash(&self, transcript: Transcript) -> blake3::Hash {

@@ -59,7 +59,7 @@ impl GroupShared {
     /// The reason why the operation has not ended, as far as this rank can see.
     fn cause(&self, operation: &Watched, waited: Duration, failure: &Failure) -> Cause {
         let (late, is_all) = self.late(operation, failure);
-        if let Some(cause) = self.members.has_not_come(&late, waited) {
+        if let Some(cause) = self.members.blame_late(&late, "had not joined the operation", waited) {
             return cause.during(operation.describe(), operation.sequence);
         }
         let (rank, seconds) = (self.members.job_ranks[self.members.rank], waited.as_secs_f64());

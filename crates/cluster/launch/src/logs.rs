@@ -23,12 +23,8 @@ pub struct Streams {
 impl Streams {
     /// Parses 0 for none, 1 for standard output, 2 for standard error, or 3 for both.
     fn parse(text: &str) -> Option<Self> {
-        match text {
-            "0" | "1" | "2" | "3" => {
-                Some(Streams { stdout: text == "1" || text == "3", stderr: text == "2" || text == "3" })
-            }
-            _ => None,
-        }
+        let bits = ["0", "1", "2", "3"].iter().position(|known| *known == text)?;
+        Some(Streams { stdout: bits & 1 != 0, stderr: bits & 2 != 0 })
     }
 }
 

@@ -95,12 +95,12 @@ impl Sweep {
 
     fn element(&self, index: usize) -> SweepElement {
         let mut left = index;
-        let mut values = Vec::with_capacity(self.axes.len());
-        for axis in self.axes.iter().rev() {
-            let value = axis.values.get(left % axis.values.len().max(1)).cloned().unwrap_or_default();
-            values.push((axis.name.clone(), value));
-            left /= axis.values.len().max(1);
-        }
+        let value = |axis: &Axis| {
+            let place = left % axis.values.len();
+            left /= axis.values.len();
+            (axis.name.clone(), axis.values[place].clone())
+        };
+        let mut values: Vec<_> = self.axes.iter().rev().map(value).collect();
         values.reverse();
         SweepElement { index, values }
     }

@@ -289,61 +289,49 @@ impl Seat<'_> {
     /// Connects this rank to all its peers, once all ranks have theirs: it connects to the lower ones, and accepts connections
     /// from the higher ones.
     fn connect_all(&self, board: &dyn Board, network: &Network, topology: &Topology) -> Result<Connections, JoinError> {
-        let (rank, ranks, identity) = (self.rank, self.job_ranks.len(), self.identity);
-        let job_rank = self.job_ranks[rank];
+        let job_rank = self.job_ranks[self.rank];
         // A rank that looks for another group of the job holds another token.
         let token = match self.path.is_whole_job() {
             true => network.token.clone(),
             false => network.token.derive(format!("group {}", self.path).as_bytes()),
         };
-        let (lower, higher): (Vec<usize>, Vec<usize>) = topology.peers_of(rank).partition(|&peer| peer < rank);
-        let expected = higher.len();
-        let arrivals = Arc::<Arrivals>::default();
-        let (job_ranks, arrived) = (self.job_ranks.clone(), arrivals.clone());
-        let admit = move |link: Link, who: Introduction| {
-            let ours = who.purpose == Purpose::Data && who.identity == identity && who.world_size == ranks;
-            let other = higher.iter().find(|&&other| job_ranks[other] == who.rank);
-            match other.filter(|_| ours && who.target == job_rank) {
-                Some(&other) => arrived.admit(other, link),
-                // The end of the connection tells the other side as much.
-                None => drop(answer(&link, Some(&format!("rank {job_rank} expects another rank")))),
-            }
-        };
-        let door = Arc::new(Gate { admit, arrivals: arrivals.clone() });
+        let (lower, higher): (Vec<_>, Vec<_>) = topology.peers_of(self.rank).partition(|&peer| peer < self.rank);
+        let gate = Arc::new(Gate {
+            own: Introduction {
+                purpose: Purpose::Data,
+                rank: job_rank,
+                target: job_rank,
+                world_size: self.job_ranks.len(),
+                identity: self.identity,
+                host: host_name(),
+            },
+            expected: higher.into_iter().map(|place| (self.job_ranks[place], place)).collect(),
+            arrived: Mutex::default(),
+            changed: Condvar::new(),
+        });
         let listener = TcpListener::bind((network.ip, 0)).map_err(JoinError::Thread)?;
-        let acceptor = Acceptor::start(listener, token.clone(), ranks, door).map_err(JoinError::Thread)?;
+        let acceptor = Acceptor::start(listener, token.clone(), self.job_ranks.len(), gate.clone());
+        let acceptor = acceptor.map_err(JoinError::Thread)?;
         // Ranks that meet a closed socket would blame themselves, so they hear of an error before the acceptor is dropped.
-        let seat = Connecting { seat: self, board, network, token: &token, arrivals: &arrivals };
-        let links = seat.links(lower, expected, acceptor.address());
+        let links = self.links(board, network, &token, &gate, &lower, acceptor.address());
         let links = links.map_err(|error| board.fail(error.beside(acceptor.refusals().so_far())))?;
         Ok((links, acceptor.close()))
     }
 
-    fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
-    }
-}
-
-/// A rank that listens for the higher ones of its peers, and connects to the lower ones.
-struct Connecting<'a> {
-    seat: &'a Seat<'a>,
-    board: &'a dyn Board,
-    network: &'a Network,
-    token: &'a Token,
-    arrivals: &'a Arrivals,
-}
-
-impl Connecting<'_> {
-    /// The connections to `lower` ranks and those from `expected` others, once all ranks have theirs. This rank listens at
-    /// `own`.
-    fn links(&self, lower: Vec<usize>, expected: usize, own: SocketAddr) -> Result<Vec<(usize, Link)>, JoinError> {
-        let Connecting { seat, board, network, token, arrivals } = *self;
-        let (job_rank, ranks, identity) = (seat.job_ranks[seat.rank], seat.job_ranks.len(), seat.identity);
-        let addresses = board.exchange("address", &own.to_string())?;
+    /// The connections to `lower` ranks and those that come through the gate, once all ranks have theirs. This rank listens
+    /// at `address`.
+    fn links(
+        &self,
+        board: &dyn Board,
+        network: &Network,
+        token: &Token,
+        gate: &Gate,
+        lower: &[usize],
+        address: SocketAddr,
+    ) -> Result<Vec<(usize, Link)>, JoinError> {
+        let addresses = board.exchange("address", &address.to_string())?;
         let mut links = vec![];
-        let (purpose, host) = (Purpose::Data, host_name());
-        let mut introduction = Introduction { purpose, rank: job_rank, target: 0, world_size: ranks, identity, host };
-        for other in lower {
+        for &other in lower {
             let text = addresses.get(other).ok_or_else(|| board.nonsense("a missing address"))?;
             let mut address: SocketAddr = text.parse().map_err(|_| board.nonsense("a malformed address"))?;
             if address.ip().is_unspecified() {
@@ -351,71 +339,75 @@ impl Connecting<'_> {
                 // rank 0.
                 address.set_ip(network.ip_of_rank_0);
             }
-            introduction.target = seat.job_ranks[other];
-            let link = connect::to_rank(address, token, &introduction, seat.deadline, || board.go_on_waiting())?
-                .map_err(|why| JoinError::Refused { rank: job_rank, address: text.clone(), why })?;
+            let introduction = Introduction { target: self.job_ranks[other], ..gate.own.clone() };
+            let link = connect::to_rank(address, token, &introduction, self.deadline, || board.go_on_waiting())?
+                .map_err(|why| JoinError::Refused { rank: gate.own.rank, address: text.clone(), why })?;
             links.push((other, link));
         }
-        while !arrivals.are(expected, seat.left().min(LOOK)) {
-            if let Some(source) = lock(&arrivals.arrived).refused.take() {
+        while !gate.is_done(self.left().min(LOOK)) {
+            if let Some(source) = lock(&gate.arrived).refused.take() {
                 return Err(JoinError::Thread(source));
             }
             board.go_on_waiting()?;
         }
         // Until every rank has its connections, one that heard no answer may come again.
         board.exchange("ready", "")?;
-        links.extend(std::mem::take(&mut lock(&arrivals.arrived).links));
+        links.extend(std::mem::take(&mut lock(&gate.arrived).links));
         Ok(links)
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
     }
 }
 
-/// Connections from higher ranks, by their places in the group.
-#[derive(Default)]
-struct Arrivals {
+/// The door for the connections of a group's data, which come from the higher ones of a rank's peers.
+struct Gate {
+    /// This rank's introduction, to itself. Those of the others differ in the rank and the host.
+    own: Introduction,
+    /// The places in the group of those that are expected, by their numbers in the job.
+    expected: BTreeMap<usize, usize>,
     arrived: Mutex<Arrived>,
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct Arrived {
+    /// By places in the group.
     links: BTreeMap<usize, Link>,
     /// The kernel's refusal of a thread or a descriptor for one more.
     refused: Option<io::Error>,
 }
 
-/// The door for the connections of a group's data.
-struct Gate<F> {
-    admit: F,
-    arrivals: Arc<Arrivals>,
-}
-
-impl<F: Fn(Link, Introduction) + Send + Sync> Door for Gate<F> {
-    fn admit(&self, link: Link, introduction: Introduction) {
-        (self.admit)(link, introduction);
-    }
-
-    /// A rank that waits to be accepted would wait until its deadline.
-    fn has_no_room(&self, refusal: io::Error) {
-        lock(&self.arrivals.arrived).refused = Some(refusal);
-        self.arrivals.changed.notify_one();
-    }
-}
-
-impl Arrivals {
+impl Door for Gate {
     /// Answers a rank, and keeps its latest connection: a rank that comes again has given up the one before. The answer
     /// is sent under the lock, so a thread that knows of it finds the connection here.
-    fn admit(&self, other: usize, link: Link) {
+    fn admit(&self, link: Link, who: Introduction) {
+        let wanted = Introduction { rank: who.rank, host: who.host.clone(), ..self.own.clone() };
+        let Some(&place) = self.expected.get(&who.rank).filter(|_| who == wanted) else {
+            // The end of the connection tells the other side as much.
+            let _ = answer(&link, Some(&format!("rank {} expects another rank", self.own.rank)));
+            return;
+        };
         let mut arrived = lock(&self.arrived);
         if answer(&link, None).is_ok() {
-            arrived.links.insert(other, link);
+            arrived.links.insert(place, link);
             self.changed.notify_one();
         }
     }
 
-    /// Whether so many have arrived; waits at most `limit`, and ends early if one is refused.
-    fn are(&self, expected: usize, limit: Duration) -> bool {
-        let wait = |arrived: &mut Arrived| arrived.links.len() < expected && arrived.refused.is_none();
-        wait_while(&self.changed, lock(&self.arrived), limit, wait).links.len() >= expected
+    /// A rank that waits to be accepted would wait until its deadline.
+    fn has_no_room(&self, refusal: io::Error) {
+        lock(&self.arrived).refused = Some(refusal);
+        self.changed.notify_one();
+    }
+}
+
+impl Gate {
+    /// Whether all have arrived; waits at most `limit`, and ends early if one is refused.
+    fn is_done(&self, limit: Duration) -> bool {
+        let wait = |arrived: &mut Arrived| arrived.links.len() < self.expected.len() && arrived.refused.is_none();
+        wait_while(&self.changed, lock(&self.arrived), limit, wait).links.len() >= self.expected.len()
     }
 }
 

@@ -29,12 +29,10 @@ mod by_mpi;
 mod connect;
 mod environment;
 pub(crate) mod form;
-pub(crate) mod liveness;
 mod meeting;
 pub(crate) mod rank_zero_address;
 
 use form::{Board, Connectivity, Formed, Network, Seat};
-use liveness::Liveness;
 use meeting::Meeting;
 use rank_zero_address::RankZeroAddress;
 
@@ -187,7 +185,7 @@ impl Rendezvous {
         let (job_ranks, path, address) = ((0..self.world_size).collect(), GroupPath::default(), &*self.address);
         let identity = self.identity();
         let seat = Seat { rank, job_ranks, path, identity, connectivity: &connectivity, address, deadline };
-        let refusals = entrance.liveness.server().and_then(Server::refusals);
+        let refusals = entrance.liveness.server.as_ref().and_then(Server::refusals);
         let meeting = Meeting {
             rendezvous: &self,
             store: &entrance.store,
@@ -199,10 +197,7 @@ impl Rendezvous {
             seat.form(&meeting).map_err(|error| meeting.fail(error))?;
         failure.set_hosts(hosts);
         let mut liveness = entrance.liveness;
-        let refused_by_server = match &mut liveness {
-            Liveness::Server(server) => server.shut_the_door(),
-            Liveness::Control(_) => None,
-        };
+        let refused_by_server = liveness.server.as_mut().and_then(Server::shut_the_door);
         for refused in [refused_by_server, refused].into_iter().flatten() {
             failure.refused(rank, refused);
         }
@@ -250,7 +245,8 @@ impl Rendezvous {
         let (identity, heartbeat) = (self.identity(), self.heartbeat);
         let server = Server::start(listener, token.clone(), identity, self.world_size, heartbeat, failure, recorder)?;
         let store = server.store();
-        Ok(Entrance { store, token, ip, store_ip: ip, liveness: Liveness::Server(server), _token_file: token_file })
+        let liveness = Liveness { server: Some(server), control: None };
+        Ok(Entrance { store, token, ip, store_ip: ip, liveness, _token_file: token_file })
     }
 
     /// Every other rank's first step: connects to rank 0.
@@ -273,7 +269,8 @@ impl Rendezvous {
         let (store, _) = connect::to_rank_0(self, secret, &mut there, Purpose::Store, deadline, failure)
             .map_err(|error| failure.cause().map_or(error, JoinError::Cause))?;
         let store = Store::There(store);
-        Ok(Entrance { store, token, ip, store_ip, liveness: Liveness::Control(control), _token_file: None })
+        let liveness = Liveness { server: None, control: Some(control) };
+        Ok(Entrance { store, token, ip, store_ip, liveness, _token_file: None })
     }
 }
 
@@ -282,6 +279,15 @@ enum Secret {
     Known(Token),
     /// In a file that rank 0 writes, which may not have happened yet.
     InFile(PathBuf),
+}
+
+/// A rank's part in monitoring that all ranks are alive, held as long as the group exists. Dropping it says goodbye.
+pub(crate) struct Liveness {
+    /// Of rank 0.
+    server: Option<Server>,
+    /// Of every other rank.
+    #[expect(dead_code, reason = "held for its drop")]
+    control: Option<Control>,
 }
 
 /// A rank's resources once it is in contact with rank 0.

@@ -48,7 +48,8 @@ impl Sending {
             }
             if self.sent == frame.len + MAC_BYTES {
                 queue.advance(frame.len);
-                (self.mac, self.sent) = (None, 0);
+                self.mac = None;
+                self.sent = 0;
                 return Ok(());
             }
         }

@@ -133,12 +133,8 @@ impl Members {
 
     /// A cause that blames `rank` during `operation`.
     pub(crate) fn blame(&self, rank: usize, kind: CauseKind, operation: &Operation, message: String) -> Stop {
-        Stop::Raise(self.cause_of(rank, kind, operation, message))
-    }
-
-    fn cause_of(&self, rank: usize, kind: CauseKind, operation: &Operation, message: String) -> Box<Cause> {
         let cause = Cause::new(kind, message).of_rank(self.job_ranks[rank]);
-        Box::new(cause.during(operation.describe(), operation.sequence))
+        Stop::Raise(Box::new(cause.during(operation.describe(), operation.sequence)))
     }
 
     /// The cause if `rank` left cleanly although this rank still needs it.
@@ -159,12 +155,8 @@ impl Members {
         Some(Box::new(cause.during(running.operation.describe(), running.operation.sequence)))
     }
 
-    /// The same for a watched operation.
-    pub(crate) fn has_not_come(&self, late: &[usize], waited: Duration) -> Option<Cause> {
-        self.blame_late(late, "had not joined the operation", waited)
-    }
-
-    fn blame_late(&self, late: &[usize], what: &str, waited: Duration) -> Option<Cause> {
+    /// The same outside an operation of the group's own.
+    pub(crate) fn blame_late(&self, late: &[usize], what: &str, waited: Duration) -> Option<Cause> {
         let (&first, others) = late.split_first()?;
         let who = match others {
             [] => "it".to_owned(),

@@ -1,6 +1,6 @@
 //! torchrun's variables, which `enmasse launch`, Kubeflow's PyTorchJob and users set too.
 
-use super::variables::{Names, Numbers, at_most, below, both};
+use super::variables::{Names, Numbers, at_most, below, both, require};
 use super::{
     EnvironmentError, GROUP_RANK, GROUP_WORLD_SIZE, Interpretation, LOCAL_RANK, LOCAL_WORLD_SIZE, LaunchedRank,
     Launcher, MASTER_ADDR, MASTER_PORT, MAX_RESTARTS, RANK, RESTART_COUNT, RUN_ID, Variables, WORLD_SIZE,
@@ -31,8 +31,8 @@ pub(super) fn read(variables: Variables<'_>) -> Result<Option<Interpretation>, E
     let pair = (variables.index(GROUP_RANK)?, variables.count(GROUP_WORLD_SIZE)?);
     let alone = if is_pod { (rank, world_size) } else { (0, 1) };
     let (node, node_count) = both(pair, GROUP_RANK, GROUP_WORLD_SIZE)?.unwrap_or(alone);
-    below(GROUP_RANK, node, GROUP_WORLD_SIZE, node_count)?;
-    at_most(GROUP_WORLD_SIZE, node_count, WORLD_SIZE, world_size)?;
+    below((GROUP_RANK, node), (GROUP_WORLD_SIZE, node_count))?;
+    at_most((GROUP_WORLD_SIZE, node_count), (WORLD_SIZE, world_size))?;
 
     let pair = (variables.text(MASTER_ADDR)?, variables.port(MASTER_PORT)?);
     // A stray partial address does no harm to a single process; two ranks without a complete one would never meet.
@@ -85,13 +85,10 @@ pub(super) fn check_leftovers(
     interpretation: &Interpretation,
 ) -> Result<(), EnvironmentError> {
     let Some(place) = &interpretation.place else { return Ok(()) };
-    let differs = |name, given: Option<usize>, bound_name, bound| match given {
-        Some(value) if value != bound => {
-            Err(EnvironmentError::Contradiction { name, value, bound_name, bound, relation: "left out, or equal to" })
-        }
-        _ => Ok(()),
+    let check = |name, given: Option<usize>, bound: (&'static str, usize)| {
+        given.map_or(Ok(()), |given| require(given == bound.1, (name, given), "left out, or equal to", bound))
     };
     let Some(names) = interpretation.launcher.names() else { return Ok(()) };
-    differs(RANK, variables.index(RANK)?, names.rank, place.rank)?;
-    differs(WORLD_SIZE, variables.count(WORLD_SIZE)?, names.world_size, place.world_size)
+    check(RANK, variables.index(RANK)?, (names.rank, place.rank))?;
+    check(WORLD_SIZE, variables.count(WORLD_SIZE)?, (names.world_size, place.world_size))
 }

@@ -77,17 +77,20 @@ impl Variables<'_> {
         let (local_rank, local_world_size) = local.unwrap_or((rank, world_size));
         let numbers = Numbers { rank, world_size, local_rank, local_world_size };
         // A rank beyond the world size is the clearer error.
-        below(names.rank, rank, names.world_size, world_size)?;
+        below((names.rank, rank), (names.world_size, world_size))?;
         numbers.check(names).map(|()| Some(numbers))
     }
 }
 
 impl Numbers {
     pub fn check(&self, names: &Names) -> Result<(), EnvironmentError> {
-        below(names.rank, self.rank, names.world_size, self.world_size)?;
-        below(names.local_rank, self.local_rank, names.local_world_size, self.local_world_size)?;
-        at_most(names.local_world_size, self.local_world_size, names.world_size, self.world_size)?;
-        at_most(names.local_rank, self.local_rank, names.rank, self.rank)
+        let (rank, world_size) = ((names.rank, self.rank), (names.world_size, self.world_size));
+        let local_rank = (names.local_rank, self.local_rank);
+        let local_world_size = (names.local_world_size, self.local_world_size);
+        below(rank, world_size)?;
+        below(local_rank, local_world_size)?;
+        at_most(local_world_size, world_size)?;
+        at_most(local_rank, rank)
     }
 
     /// The node of this rank and the number of nodes, if the launcher gives neither. Ranks are assumed to fill one node
@@ -115,26 +118,23 @@ pub(super) fn both<A, B>(
     }
 }
 
-pub(super) fn below(
-    name: &'static str,
-    value: usize,
-    bound_name: &'static str,
-    bound: usize,
-) -> Result<(), EnvironmentError> {
-    if value < bound {
-        return Ok(());
-    }
-    Err(EnvironmentError::Contradiction { name, value, bound_name, bound, relation: "less than" })
+/// A variable and its number.
+type Named = (&'static str, usize);
+
+pub(super) fn below(own: Named, bound: Named) -> Result<(), EnvironmentError> {
+    require(own.1 < bound.1, own, "less than", bound)
 }
 
-pub(super) fn at_most(
-    name: &'static str,
-    value: usize,
-    bound_name: &'static str,
-    bound: usize,
+pub(super) fn at_most(own: Named, bound: Named) -> Result<(), EnvironmentError> {
+    require(own.1 <= bound.1, own, "at most", bound)
+}
+
+/// An error unless the relation holds.
+pub(super) fn require(
+    holds: bool,
+    (name, value): Named,
+    relation: &'static str,
+    (bound_name, bound): Named,
 ) -> Result<(), EnvironmentError> {
-    if value <= bound {
-        return Ok(());
-    }
-    Err(EnvironmentError::Contradiction { name, value, bound_name, bound, relation: "at most" })
+    if holds { Ok(()) } else { Err(EnvironmentError::Contradiction { name, value, bound_name, bound, relation }) }
 }

@@ -315,7 +315,8 @@ impl HierarchicalTransport {
                 peer.sending.begin(Bytes::own(headers, 0..1));
                 peer.receiving.begin(Bytes::own(headers, at + 1..at + 2));
             }
-            (peer.header_at, peer.has_come) = (peer.receiving.begun(), false);
+            peer.header_at = peer.receiving.begun();
+            peer.has_come = false;
         }
         if self.is_alone() { Ok(()) } else { self.progress(running) }
     }

@@ -58,6 +58,15 @@ impl Chunk<'_> {
     fn window(&self) -> usize {
         self.step % WINDOWS
     }
+
+    fn operation(&self) -> &Operation {
+        self.running.operation
+    }
+
+    /// The caller's data, where the result goes too.
+    fn data<T>(&self) -> *mut T {
+        self.running.operation.output.cast()
+    }
 }
 
 impl HierarchicalTransport {
@@ -177,9 +186,9 @@ impl HierarchicalTransport {
         if self.is_alone() {
             return Ok(());
         }
-        let (operation, rank, number) = (chunk.running.operation, self.members.rank, self.number(chunk));
+        let (operation, rank, number) = (chunk.operation(), self.members.rank, self.number(chunk));
         self.wait_for_slot(chunk.running, number)?;
-        let (data, slot) = (operation.output.cast::<T>(), self.slot(self.place, number).cast::<T>());
+        let (data, slot) = (chunk.data::<T>(), self.slot(self.place, number).cast::<T>());
         let partials = operation.shards.partials(rank).count();
         for owner in (0..self.members.world_size()).filter(|&owner| owner != rank) {
             let (owned, is_local_peer) = (self.owned(chunk, owner), self.is_on_node(owner));
@@ -218,15 +227,10 @@ impl HierarchicalTransport {
                 if share.is_empty() || self.topology.runs()[run].node != self.topology.node_of(self.members.rank) {
                     continue;
                 }
-                let local = chunk.running.operation.shards.local_by(&self.topology.runs()[run].ranks);
-                for (partial, node) in chunk.running.operation.shards.subtrees(local).enumerate() {
+                let local = chunk.operation().shards.local_by(&self.topology.runs()[run].ranks);
+                for (partial, node) in chunk.operation().shards.subtrees(local).enumerate() {
                     let message = if self.is_alone() {
-                        let data = chunk
-                            .running
-                            .operation
-                            .output
-                            .cast::<T>()
-                            .wrapping_add(partial * chunk.running.operation.stride);
+                        let data = chunk.data::<T>().wrapping_add(partial * chunk.operation().stride);
                         Bytes::of(data, share.clone())
                     } else {
                         let sum = given.wrapping_add(to);
@@ -258,7 +262,7 @@ impl HierarchicalTransport {
         part: &Range<usize>,
         sum: *mut T,
     ) {
-        let Operation { shards, reduction, .. } = *chunk.running.operation;
+        let Operation { shards, reduction, .. } = *chunk.operation();
         // The first partial sum below the node is one of the rank that hosts the node's first shard.
         let mut ranks = self.topology.runs()[run].ranks.clone();
         let first = ranks.find(|&rank| shards.local(rank).contains(&node.start)).unwrap_or(0);
@@ -282,12 +286,7 @@ impl HierarchicalTransport {
         range: Range<usize>,
     ) -> &'a [T] {
         let from = if rank == self.members.rank {
-            chunk
-                .running
-                .operation
-                .output
-                .cast::<T>()
-                .wrapping_add(partial * chunk.running.operation.stride + range.start)
+            chunk.data::<T>().wrapping_add(partial * chunk.operation().stride + range.start)
         } else {
             let slot = self.slot(self.topology.place_of(rank), self.number(chunk)).cast::<T>();
             slot.wrapping_add(partial * chunk.partition.width + self.position(chunk, owner, range.start))
@@ -309,8 +308,8 @@ impl HierarchicalTransport {
                 if self.topology.runs()[run].node != self.topology.node_of(self.peers.all[at].rank) {
                     continue;
                 }
-                let local = chunk.running.operation.shards.local_by(&self.topology.runs()[run].ranks);
-                for _ in chunk.running.operation.shards.subtrees(local) {
+                let local = chunk.operation().shards.local_by(&self.topology.runs()[run].ranks);
+                for _ in chunk.operation().shards.subtrees(local) {
                     // SAFETY: the transport's memory, whose earlier messages have been added up. Any bytes are a valid value.
                     unsafe { self.peers.all[at].receiving.begin(Bytes::own(taken, end..end + share.len())) };
                     end += share.len();
@@ -342,7 +341,7 @@ impl HierarchicalTransport {
         for at in 0..self.peers.all.len() {
             let other = self.peers.all[at].rank;
             let (sum, expected) = (self.returned(chunk, rank, other), self.returned(chunk, other, rank));
-            let data = chunk.running.operation.output.cast::<T>();
+            let data = chunk.data::<T>();
             let (sum, expected) = (Bytes::of(data, sum), self.received(data, expected));
             let peer = &mut self.peers.all[at];
             // SAFETY: the caller's data. The sum remains unchanged. What is expected replaces this node's values, which the
@@ -363,7 +362,7 @@ impl HierarchicalTransport {
 
     /// Adds up the part of one channel, for which one rank of every other node has sent that node's partial sums.
     fn add_up_channel<T: Element>(&self, chunk: &Chunk, channel: usize, part: Range<usize>) {
-        let Operation { shards, reduction, .. } = *chunk.running.operation;
+        let Operation { shards, reduction, .. } = *chunk.operation();
         let (rank, number) = (self.members.rank, self.number(chunk));
         let ends = |host: usize| match self.hosts.get(host) {
             Some(&Host::LocalPeer(local_peer)) => shards.local(local_peer).end,
@@ -385,7 +384,7 @@ impl HierarchicalTransport {
             // SAFETY: inside the transport's memory for this peer's partial sums, which have come.
             unsafe { std::slice::from_raw_parts(from, range.len()) }
         };
-        let data = chunk.running.operation.output.cast::<T>();
+        let data = chunk.data::<T>();
         // Mates read the sum from the slot; directly and in slices, nobody stages data there.
         let slot = (!self.is_alone() && chunk.partition.way != Way::Pieces && !part.is_empty())
             .then(|| self.slot(self.place, number).cast::<T>().wrapping_add(self.position(chunk, rank, part.start)));
@@ -410,7 +409,7 @@ impl HierarchicalTransport {
             return Ok(());
         }
         let number = self.number(chunk);
-        let (data, slot) = (chunk.running.operation.output.cast::<T>(), self.slot(self.place, number).cast::<T>());
+        let (data, slot) = (chunk.data::<T>(), self.slot(self.place, number).cast::<T>());
         for peer in &self.peers.all {
             let part = self.returned(chunk, peer.rank, self.members.rank);
             if !part.is_empty() {
@@ -428,7 +427,7 @@ impl HierarchicalTransport {
         if self.is_alone() || chunk.partition.way == Way::Pieces {
             return Ok(());
         }
-        let (data, number) = (chunk.running.operation.output.cast::<T>(), self.number(chunk));
+        let (data, number) = (chunk.data::<T>(), self.number(chunk));
         for local_peer in 0..self.local_peers.len() {
             let (rank, place) = self.local_peers[local_peer];
             self.wait_for_local_peer(chunk.running, local_peer, |counters| &counters.reduced, number + 1)?;
