@@ -6,7 +6,6 @@
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use crate::flight::Watched;
 use crate::group_path::GroupPath;
 use crate::locks::{lock, wait_while};
 use crate::received::take_u64;
@@ -26,17 +25,13 @@ pub(crate) struct Question {
 }
 
 impl Question {
-    pub(crate) fn of(operation: &Watched) -> Self {
-        Question { group: operation.group, sequence: operation.sequence }
-    }
-
     pub(crate) fn to_bytes(self) -> Vec<u8> {
-        [self.group.to_word(), self.sequence].map(u64::to_le_bytes).concat()
+        [self.group.0, self.sequence].map(u64::to_le_bytes).concat()
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
-        let (group, sequence) = (GroupPath::from_word(take_u64(&mut rest)?), take_u64(&mut rest)?);
+        let (group, sequence) = (GroupPath(take_u64(&mut rest)?), take_u64(&mut rest)?);
         rest.is_empty().then_some(Question { group, sequence })
     }
 }

@@ -297,7 +297,7 @@ impl Group {
     fn start(&self, operation: Operation) -> Handle {
         let operation = Operation { group: self.core.members.path, ..operation };
         match &self.core.engine {
-            Some(engine) => engine.start_operation(operation),
+            Some(engine) => engine.queue(operation, true),
             None => Handle::ended(self.run_alone(&operation)),
         }
     }

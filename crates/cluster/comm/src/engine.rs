@@ -87,12 +87,9 @@ impl Engine {
         Ok(Engine { shared, thread: Some(thread) })
     }
 
-    /// Queues an operation, whose memory stays valid and untouched until the handle has been waited for.
-    pub(crate) fn start_operation(&self, operation: Operation) -> Handle {
-        self.queue(operation, true)
-    }
-
-    fn queue(&self, operation: Operation, in_background: bool) -> Handle {
+    /// Queues an operation, whose memory stays valid and untouched until the handle has been waited for. In the background its
+    /// caller goes on meanwhile.
+    pub(crate) fn queue(&self, operation: Operation, in_background: bool) -> Handle {
         let mut queue = lock(&self.shared.queue);
         while queue.pending.len() == CAPACITY {
             queue = self.shared.wait_for_end(queue);

@@ -269,7 +269,7 @@ impl Standing {
         let activity = &self.activity[..self.activity.floor_char_boundary(ACTIVITY_LIMIT)];
         let mut bytes = (self.lasting.as_millis() as u64).to_le_bytes().to_vec();
         bytes.push(self.begun.len() as u8);
-        let counters = self.begun.iter().flat_map(|(group, begun)| [group.to_word(), *begun]);
+        let counters = self.begun.iter().flat_map(|(group, begun)| [group.0, *begun]);
         bytes.extend(counters.flat_map(u64::to_le_bytes));
         bytes.extend(activity.as_bytes());
         bytes
@@ -279,7 +279,7 @@ impl Standing {
         let mut rest = bytes;
         let lasting = Duration::from_millis(take_u64(&mut rest)?);
         let [groups] = take(&mut rest)?;
-        let group = |_| Some((GroupPath::from_word(take_u64(&mut rest)?), take_u64(&mut rest)?));
+        let group = |_| Some((GroupPath(take_u64(&mut rest)?), take_u64(&mut rest)?));
         let begun: Vec<_> = (0..groups).map(group).collect::<Option<_>>()?;
         let activity = std::str::from_utf8(rest).ok()?.to_owned();
         let is_bounded = begun.len() <= GROUPS_LIMIT && activity.len() <= ACTIVITY_LIMIT;

@@ -11,7 +11,7 @@ const LEVEL: u32 = 16;
 
 /// See the module's documentation. The default is the whole job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct GroupPath(u64);
+pub(crate) struct GroupPath(pub u64);
 
 impl GroupPath {
     /// The group split from this one as number `index`, from 0. `None` beyond four levels, or beyond 65535 groups split
@@ -25,14 +25,6 @@ impl GroupPath {
 
     pub(crate) fn is_whole_job(self) -> bool {
         self == GroupPath::default()
-    }
-
-    pub(crate) fn to_word(self) -> u64 {
-        self.0
-    }
-
-    pub(crate) fn from_word(word: u64) -> Self {
-        GroupPath(word)
     }
 
     /// The description of an operation, with its group.
@@ -68,7 +60,6 @@ mod tests {
         let check = |indices: &[u64], expected: Option<&str>| {
             let path = indices.iter().try_fold(GroupPath::default(), |path, &index| path.child(index));
             assert_eq!(path.map(|path| path.to_string()).as_deref(), expected, "{indices:?}");
-            assert_eq!(path.map(|path| GroupPath::from_word(path.to_word())), path);
         };
         check(&[], Some(""));
         check(&[0], Some("1"));

@@ -117,7 +117,7 @@ impl Operation {
             self.count as u64,
             self.root as u64,
             self.shards.shards() as u64,
-            self.group.to_word(),
+            self.group.0,
         ])
     }
 
@@ -204,7 +204,7 @@ impl Header {
             7 => format!("reduce({reduction}) of {count} {dtype} to rank {root}"),
             other => format!("operation {other}"),
         };
-        GroupPath::from_word(group).name_operation(operation)
+        GroupPath(group).name_operation(operation)
     }
 
     /// A description with the fields that differ from `other`.

@@ -85,7 +85,7 @@ impl Server {
         failure.set_relay(Arc::new(ToHall { server_state: Arc::downgrade(&server_state) }));
         allow_many_files();
         let acceptor = Acceptor::start(listener, token, world_size, server_state.clone()).map_err(JoinError::Thread)?;
-        let _ = server_state.refusals.set(acceptor.refusals().clone());
+        let _ = server_state.refusals.set(acceptor.refusals.clone());
         Ok(Server { server_state, acceptor: Some(acceptor) })
     }
 

@@ -50,7 +50,8 @@ impl GroupShared {
             let has_come = |rank: usize| region.counters(rank).watched.load(Ordering::Acquire) >= operation.sequence;
             return ((0..job_ranks.len()).filter(|&rank| rank != *own && !has_come(rank)).collect(), true);
         }
-        let Arrivals { joined, late } = failure.arrivals(Question::of(operation)).unwrap_or_default();
+        let question = Question { group: operation.group, sequence: operation.sequence };
+        let Arrivals { joined, late } = failure.arrivals(question).unwrap_or_default();
         let late: Vec<_> = late.iter().filter_map(|late| job_ranks.iter().position(|rank| rank == late)).collect();
         let is_all = joined + late.len() + 1 == job_ranks.len();
         (late, is_all)

@@ -50,10 +50,11 @@ impl<F: Fn(Link, Introduction) + Send + Sync> Door for F {
 
 /// A listening socket with its thread. Dropping it closes the socket; accepted connections stay open.
 pub(crate) struct Acceptor {
-    address: SocketAddr,
+    pub address: SocketAddr,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
-    refusals: Arc<Refusals>,
+    /// The connections that have been refused so far.
+    pub refusals: Arc<Refusals>,
 }
 
 impl Acceptor {
@@ -70,15 +71,6 @@ impl Acceptor {
             move || serve(&listener, &wake, lobby, &token, &door)
         })?;
         Ok(Acceptor { address, wake, thread: Some(thread), refusals })
-    }
-
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// The connections that have been refused so far.
-    pub(crate) fn refusals(&self) -> &Arc<Refusals> {
-        &self.refusals
     }
 
     /// Closes the socket. The counts no longer change then.
@@ -302,8 +294,8 @@ mod tests {
     #[test]
     fn strangers_cannot_block_ranks() {
         let (acceptor, token, receiver) = open();
-        let strangers: Vec<_> = (0..2 * PENDING).map(|_| TcpStream::connect(acceptor.address()).unwrap()).collect();
-        let stream = TcpStream::connect(acceptor.address()).unwrap();
+        let strangers: Vec<_> = (0..2 * PENDING).map(|_| TcpStream::connect(acceptor.address).unwrap()).collect();
+        let stream = TcpStream::connect(acceptor.address).unwrap();
         let (identity, host) = (Identity::default(), "h".to_owned());
         let who = Introduction { purpose: Purpose::Data, rank: 1, target: 0, world_size: 2, identity, host };
         introduce(stream, &token, &who, LIMIT).unwrap();
@@ -316,7 +308,7 @@ mod tests {
     fn connections_that_had_proved_the_token_were_dropped() {
         let (acceptor, token, receiver) = open();
         for attempt in 0..200 {
-            let stream = TcpStream::connect(acceptor.address()).unwrap();
+            let stream = TcpStream::connect(acceptor.address).unwrap();
             let identity = Identity { attempt, ..Identity::default() };
             let (purpose, host) = (Purpose::Data, "h".to_owned());
             let who = Introduction { purpose, rank: 1, target: 0, world_size: 2, identity, host };
@@ -333,7 +325,7 @@ mod tests {
     /// What the port says of those that connect, say `said` and no more, and of ranks with tokens.
     fn check_refused(said: &[&[u8]], ranks: &[Option<Token>], expected: Option<&str>) {
         let (acceptor, token, receiver) = open();
-        let address = acceptor.address();
+        let address = acceptor.address;
         for bytes in said {
             let mut stranger = TcpStream::connect(address).unwrap();
             stranger.set_read_timeout(Some(LIMIT)).unwrap();
@@ -409,12 +401,12 @@ mod tests {
     #[test]
     fn silent_strangers_evicted_a_rank_that_had_said_hello() {
         let (acceptor, _, _receiver) = open();
-        let mut rank = TcpStream::connect(acceptor.address()).unwrap();
+        let mut rank = TcpStream::connect(acceptor.address).unwrap();
         rank.set_read_timeout(Some(LIMIT)).unwrap();
         rank.write_all(&hello(&[1; 32])).unwrap();
         let mut heard = [0; 72];
         rank.read_exact(&mut heard).unwrap();
-        let mut strangers: Vec<_> = (0..4 * PENDING).map(|_| TcpStream::connect(acceptor.address()).unwrap()).collect();
+        let mut strangers: Vec<_> = (0..4 * PENDING).map(|_| TcpStream::connect(acceptor.address).unwrap()).collect();
         // The last one knows that all before it were accepted.
         let mut last = strangers.pop().unwrap();
         last.set_read_timeout(Some(LIMIT)).unwrap();
@@ -428,8 +420,8 @@ mod tests {
         let left = strangers.iter_mut().filter_map(|stranger| open(stranger).then_some(())).count();
         assert!(left <= PENDING + 2, "{left} strangers");
         // The rank is the one more.
-        let (address, sent_away) = (acceptor.address(), 4 * PENDING + 1 - (PENDING + 2));
+        let (address, sent_away) = (acceptor.address, 4 * PENDING + 1 - (PENDING + 2));
         let expected = format!("refused at {address}: {sent_away} connections from 127.0.0.1, to make room for others");
-        assert_eq!(acceptor.refusals().so_far().map(|refused| refused.to_string()), Some(expected));
+        assert_eq!(acceptor.refusals.so_far().map(|refused| refused.to_string()), Some(expected));
     }
 }

@@ -313,8 +313,8 @@ impl Seat<'_> {
         let acceptor = Acceptor::start(listener, token.clone(), self.job_ranks.len(), gate.clone());
         let acceptor = acceptor.map_err(JoinError::Thread)?;
         // Ranks that meet a closed socket would blame themselves, so they hear of an error before the acceptor is dropped.
-        let links = self.links(board, network, &token, &gate, &lower, acceptor.address());
-        let links = links.map_err(|error| board.fail(error.beside(acceptor.refusals().so_far())))?;
+        let links = self.links(board, network, &token, &gate, &lower, acceptor.address);
+        let links = links.map_err(|error| board.fail(error.beside(acceptor.refusals.so_far())))?;
         Ok((links, acceptor.close()))
     }
 

@@ -183,6 +183,11 @@ impl Body {
         self.commands.iter().filter(|command| command.program() == "srun")
     }
 
+    /// Whether srun starts a launcher of a node's processes.
+    pub(super) fn is_launched(&self) -> bool {
+        self.sruns().any(|srun| srun.node_launcher().is_some())
+    }
+
     /// The commands that train with enmasse.
     pub(super) fn trainings(&self) -> impl Iterator<Item = (&Command, Training<'_>)> {
         self.commands.iter().filter_map(|command| Some((command, command.training()?)))

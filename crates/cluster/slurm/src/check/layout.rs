@@ -107,10 +107,7 @@ fn check_folders(directives: &Directives, body: &Body, findings: &mut Vec<Findin
 
 /// GPUs that are booked and not used, or used and not booked.
 fn check_use(directives: &Directives, body: &Body, tasks: &Tasks, findings: &mut Vec<Finding>) {
-    let booked = GPU_OPTIONS.iter().find_map(|&name| {
-        let directive = directives.get(name)?;
-        Some((directive, gpus_of(&directive.value, name)?))
-    });
+    let booked = booked(directives, &GPU_OPTIONS);
     for (command, training) in body.trainings() {
         let on_cpus = training.devices.is_some_and(|devices| devices == "cpu" || devices.starts_with("cpu:"));
         let on_gpus = training.devices.is_some_and(|devices| devices.starts_with("gpu") || devices.starts_with("cuda"));
@@ -130,13 +127,12 @@ fn check_use(directives: &Directives, body: &Body, tasks: &Tasks, findings: &mut
     }
     let is_own = body.trainings().next().is_some();
     let Some((Directive { line, name, value, .. }, gpus)) = booked.filter(|_| is_own) else { return };
-    let launched = body.sruns().any(|srun| srun.node_launcher().is_some());
     match (name.as_str(), tasks.total()) {
         ("gpus-per-task", _) if gpus > 1 => {
             let problem = format!("--{name}={}: {gpus} GPUs for each task, and a rank computes on one", quoted(value));
             find(findings, *line, problem, format!("#SBATCH --gpus-per-task=1, and {gpus} times the tasks"));
         }
-        ("gpus", all @ 2..) if all != gpus && !launched => {
+        ("gpus", all @ 2..) if all != gpus && !body.is_launched() => {
             let problem = format!("--{name}={}: {gpus} GPUs for {all} tasks", quoted(value));
             find(findings, *line, problem, format!("one task per GPU: #SBATCH --ntasks={gpus}"));
         }
@@ -144,17 +140,21 @@ fn check_use(directives: &Directives, body: &Body, tasks: &Tasks, findings: &mut
     }
 }
 
-/// The options that book GPUs.
+/// The options that book GPUs, first those that do so for each node.
 const GPU_OPTIONS: [&str; 4] = ["gres", "gpus-per-node", "gpus-per-task", "gpus"];
 
+/// The first of these options that is given, and its number of GPUs.
+fn booked<'a>(directives: &'a Directives, options: &[&str]) -> Option<(&'a Directive, u64)> {
+    options.iter().find_map(|name| {
+        let directive = directives.get(name)?;
+        Some((directive, gpus_of(&directive.value, name)?))
+    })
+}
+
 fn check_gpus(directives: &Directives, body: &Body, tasks: &Tasks, findings: &mut Vec<Finding>) {
-    let per_node =
-        |name| directives.get(name).and_then(|directive| Some((directive, gpus_of(&directive.value, name)?)));
-    let Some((directive, gpus)) = per_node("gres").or_else(|| per_node("gpus-per-node")) else { return };
+    let Some((Directive { line, name, value, .. }, gpus)) = booked(directives, &GPU_OPTIONS[..2]) else { return };
     // One task can use all devices of its node, and a launcher starts further processes.
-    let launched = body.sruns().any(|srun| srun.node_launcher().is_some());
-    if let Some(each @ 2..) = tasks.each().filter(|&each| each != gpus && !launched) {
-        let Directive { line, name, value, .. } = directive;
+    if let Some(each @ 2..) = tasks.each().filter(|&each| each != gpus && !body.is_launched()) {
         let problem = format!("--{name}={}: {gpus} GPUs of a node for {each} tasks", quoted(value));
         find(findings, *line, problem, format!("one task per GPU: #SBATCH --ntasks-per-node={gpus}"));
     }
@@ -189,12 +189,8 @@ fn check_options(srun: &Command, tasks: &Tasks, directives: &Directives, body: &
         {
             let problem =
                 format!("{launcher} is started {each} times on each node, and starts that node's ranks each time");
-            find(
-                findings,
-                srun.line,
-                problem,
-                "#SBATCH --ntasks-per-node=1, and all cores of a node as --cpus-per-task",
-            );
+            let mend = "#SBATCH --ntasks-per-node=1, and all cores of a node as --cpus-per-task";
+            find(findings, srun.line, problem, mend);
         }
     }
     let to_shell = directives.get("signal").filter(|signal| signal.value.starts_with("B:"));
