@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::bits::Bits;
 use crate::header::{Jpeg, MAX_COMPONENTS};
-use crate::segments::Segments;
+use crate::segments::{Segments, is_frame};
 use crate::tables::Tables;
 
 /// Most blocks of one MCU (B.2.3).
@@ -38,9 +38,7 @@ impl Scan {
     pub fn next<'a>(jpeg: &Jpeg, segments: &mut Segments<'a>, tables: &mut Tables<'a>) -> Result<Option<Self>, Error> {
         while let Some(marker) = segments.marker()? {
             match marker {
-                0xC0..=0xC3 | 0xC5..=0xC7 | 0xC9..=0xCB | 0xCD..=0xCF => {
-                    return Err(Error::Damaged("it has two frames"));
-                }
+                _ if is_frame(marker) => return Err(Error::Damaged("it has two frames")),
                 0xDA => return Scan::parse(jpeg, segments.content()?).map(Some),
                 _ => tables.read(marker, segments.content()?)?,
             }

@@ -71,6 +71,11 @@ impl<'a> Segments<'a> {
     }
 }
 
+/// Whether a marker begins a frame of any kind.
+pub(crate) fn is_frame(marker: u8) -> bool {
+    matches!(marker, 0xC0..=0xC3 | 0xC5..=0xC7 | 0xC9..=0xCB | 0xCD..=0xCF)
+}
+
 /// The place of the next marker: a byte 0xFF before one that is neither 0 nor 0xFF.
 pub(crate) fn find_marker(bytes: &[u8]) -> Option<usize> {
     let mut from = 0;

@@ -44,7 +44,11 @@ impl<'a> Tables<'a> {
                 }
                 _ => Err(Error::Damaged("its restart interval has a wrong length")),
             },
-            0xCC => Err(Error::Unsupported("arithmetic coding")),
+            // What arithmetic coding would need, which is checked like the rest (B.2.4.3).
+            0xCC => match content.as_chunks() {
+                (pairs, []) if pairs.iter().all(is_condition) => Ok(()),
+                _ => Err(Error::Damaged("a condition of arithmetic coding is invalid")),
+            },
             _ => Ok(()),
         }
     }
@@ -81,5 +85,13 @@ impl<'a> Tables<'a> {
             *table = Some(std::array::from_fn(value));
         }
         Ok(())
+    }
+}
+
+/// Whether a table of arithmetic coding has a valid number and value.
+fn is_condition(&[table, value]: &[u8; 2]) -> bool {
+    match table {
+        ..16 => value & 15 <= value >> 4,
+        _ => table < 32,
     }
 }

@@ -23,7 +23,7 @@ use crate::known::Known;
 use crate::layout::Layout;
 use crate::progressive::MAX_SCANS;
 use crate::scan::Scan;
-use crate::segments::Segments;
+use crate::segments::{Segments, is_frame};
 use crate::sequential::factors;
 use crate::tables::Tables;
 use crate::transform::{PLACES, is_first_row};
@@ -205,7 +205,7 @@ fn check_end(mut segments: Segments) -> Result<(), Error> {
         match segments.marker() {
             Ok(None) | Err(Error::Truncated) => return Ok(()),
             // Such segments are what damage has made of pixels.
-            Ok(Some(0xC0..=0xDB | 0xDD)) if segments.rest().len() >= 2 => {
+            Ok(Some(marker @ (0xC0..=0xDB | 0xDD))) if is_frame(marker) || segments.rest().len() >= 2 => {
                 return Err(Error::Damaged("its scan is not the last one"));
             }
             Ok(Some(_)) if segments.content().is_err() => return Ok(()),
