@@ -1,21 +1,21 @@
 //! Rows of RGB pixels in reverse order, in place, from both ends to the middle. All levels give the same bytes.
 
-use crate::level::Level;
+use enmasse_system::simd::SimdLevel;
 
 /// Flips each row of `row_bytes` bytes, left to right.
 pub(crate) fn flip_rows(pixels: &mut [u8], row_bytes: usize) {
-    mirror_at(Level::default(), pixels, row_bytes);
+    mirror_at(SimdLevel::default(), pixels, row_bytes);
 }
 
-fn mirror_at(level: Level, pixels: &mut [u8], row_bytes: usize) {
+fn mirror_at(level: SimdLevel, pixels: &mut [u8], row_bytes: usize) {
     let rows = pixels.chunks_exact_mut(row_bytes);
     match level {
-        Level::Plain => rows.for_each(plain),
+        SimdLevel::Plain => rows.for_each(plain),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2(has) => rows.for_each(|row| avx2::flip_rows(has, row)),
+        SimdLevel::Avx2(has) => rows.for_each(|row| avx2::flip_rows(has, row)),
         // Longer vectors save hardly more: each would still be stored across two lines of the cache.
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512(has) => rows.for_each(|row| avx2::flip_rows(has.avx2(), row)),
+        SimdLevel::Avx512(has) => rows.for_each(|row| avx2::flip_rows(has.avx2(), row)),
     }
 }
 
@@ -27,7 +27,7 @@ fn plain(row: &mut [u8]) {
 mod avx2 {
     use std::arch::x86_64::*;
 
-    use crate::level::Avx2;
+    use enmasse_system::simd::Avx2;
 
     /// Bytes of a vector.
     const VECTOR: usize = 16;
@@ -90,7 +90,7 @@ mod tests {
                 .chunks_exact(row_bytes)
                 .flat_map(|row| row.chunks_exact(3).rev().flatten().copied().collect::<Vec<_>>())
                 .collect();
-            for level in Level::all() {
+            for level in SimdLevel::all() {
                 let mut pixels = before.clone();
                 mirror_at(level, &mut pixels, row_bytes);
                 assert!(pixels == flipped, "{level:?}, {width} pixels");

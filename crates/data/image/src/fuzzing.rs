@@ -1,6 +1,7 @@
 //! For fuzzing: resizing keeps its promises for any dimensions. Compiled with `--cfg fuzzing` alone.
 
-use crate::level::Level;
+use enmasse_system::simd::SimdLevel;
+
 use crate::{CropBox, EvalTransform, Image, Resizer};
 
 /// Longest side of an image, and of the part of a result that is computed.
@@ -31,7 +32,7 @@ pub fn resize(bytes: &[u8]) {
     let ((left, width), (top, height)) = (span(full.0), span(full.1));
     let part = CropBox { left, top, width, height };
     let evaluation = EvalTransform { size: part.width, resize: full.0, grayscale: full.1 % 2 == 0 };
-    let results = Level::all().map(|level| {
+    let results = SimdLevel::all().map(|level| {
         let mut resizer = Resizer::at(level);
         let mut cut = vec![1; part.width * part.height * 3];
         resizer.resize_part(&image, crop, full, part, &mut cut);

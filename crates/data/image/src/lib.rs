@@ -27,7 +27,6 @@ mod flip_rows;
 pub mod fuzzing;
 mod image;
 mod image_region;
-mod level;
 mod normalization;
 mod resize;
 mod transform;

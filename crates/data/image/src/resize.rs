@@ -48,7 +48,7 @@ impl Resizer {
 
     /// A resizer that uses the kernels of a level.
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn at(level: crate::level::Level) -> Self {
+    pub(crate) fn at(level: enmasse_system::simd::SimdLevel) -> Self {
         Resizer { passes: Passes::at(level), ..Self::default() }
     }
 
@@ -145,10 +145,10 @@ fn vertical_first(crop: (usize, usize), full: (usize, usize)) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use enmasse_system::simd::SimdLevel;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::level::Level;
 
     proptest! {
         /// Lengths from below a vector up, and every number of taps for which there is code of its own.
@@ -164,14 +164,14 @@ mod tests {
             let left = left % to_width;
             let part = CropBox { left, top: 0, width: 1 + right % (to_width - left), height: to_height };
             let crop = CropBox::whole(width, height);
-            let run = |level: Level| {
+            let run = |level: SimdLevel| {
                 let mut out = vec![0; part.width * part.height * 3];
                 let mut resizer = Resizer::at(level);
                 resizer.resize_part(&image, crop, (to_width, to_height), part, &mut out);
                 out
             };
-            let plain = run(Level::Plain);
-            for level in Level::all() {
+            let plain = run(SimdLevel::Plain);
+            for level in SimdLevel::all() {
                 prop_assert!(run(level) == plain, "{:?}", level);
             }
         }

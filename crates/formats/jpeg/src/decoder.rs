@@ -1,8 +1,9 @@
 //! Decodes regions, and keeps the memory for the next image.
 
+use enmasse_system::simd::SimdLevel;
+
 use crate::huffman::Huffman;
 use crate::layout::Layout;
-use crate::level::Level;
 use crate::rows::Strip;
 use crate::scan::Scan;
 use crate::symbol::Kind;
@@ -19,7 +20,7 @@ pub struct Decoder {
 /// What serves all images.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    pub level: Level,
+    pub level: SimdLevel,
     pub dc: [Huffman; 4],
     pub ac: [Huffman; 4],
     pub group: Box<Group>,
@@ -37,10 +38,10 @@ impl Default for Decoder {
 impl Decoder {
     /// A decoder without memory for images so far.
     pub fn new() -> Self {
-        Self::at(Level::best())
+        Self::at(SimdLevel::default())
     }
 
-    fn at(level: Level) -> Self {
+    fn at(level: SimdLevel) -> Self {
         let tables = || std::array::from_fn(|_| Huffman::default());
         let (group, strip) = (Box::new(Group::ZERO), Strip::default());
         Decoder { memory: Memory { level, dc: tables(), ac: tables(), group, strip, coefficients: Vec::new() } }

@@ -34,7 +34,6 @@ mod header;
 mod huffman;
 mod known;
 mod layout;
-mod level;
 mod progressive;
 mod rows;
 mod scan;

@@ -1,5 +1,7 @@
 //! Images whose only scan has everything: each row of MCUs becomes pixels before the next one is decoded.
 
+use enmasse_system::simd::SimdLevel;
+
 use crate::Error;
 use crate::block::{Coding, Zigzag};
 use crate::decoder::Memory;
@@ -54,7 +56,7 @@ impl Memory {
         let mut reached = 0;
         for row in layout.first_row..layout.end_row {
             let start = row * layout.mcus_across + layout.first_column;
-            level.with_bits(|| {
+            with_bits(*level, || {
                 progress.skip(start - reached, |progress| skip_mcu(sources, progress))?;
                 let mut transforms = Transforms::new(*level, group, &mut strip.samples);
                 for column in layout.first_column..layout.end_column {
@@ -76,6 +78,22 @@ impl Memory {
 pub(crate) fn factors(tables: &Tables, number: usize) -> Result<Zigzag<i16>, Error> {
     let divisors = tables.quantization[number].ok_or(Error::Damaged("a quantization table is missing"))?;
     Ok(crate::block::zigzag(&divisors.map(|divisor| divisor as i16)))
+}
+
+/// Runs code that shifts by many numbers: AVX2 comes with instructions for that.
+#[inline(always)]
+fn with_bits<T>(level: SimdLevel, run: impl FnOnce() -> T) -> T {
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "bmi1,bmi2")]
+    fn compiled<T>(run: impl FnOnce() -> T) -> T {
+        run()
+    }
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the proof of AVX2 is that of these too.
+        SimdLevel::Avx2(_) | SimdLevel::Avx512(_) => unsafe { compiled(run) },
+        SimdLevel::Plain => run(),
+    }
 }
 
 #[inline(always)]

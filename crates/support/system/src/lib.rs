@@ -1,5 +1,5 @@
-//! What the operating system gives this process: files that appear whole or not at all, and the memory and processor time that
-//! the kernel leaves to it.
+//! What the machine gives this process: files that appear whole or not at all, the memory and processor time that the kernel
+//! leaves to it, and the vector instructions of the processor.
 //!
 //! Nothing here knows what a file or the memory is for.
 //!
@@ -18,3 +18,4 @@
 
 pub mod files;
 pub mod machine;
+pub mod simd;

@@ -2,11 +2,12 @@
 
 use std::arch::x86_64::*;
 
+use enmasse_system::simd::Avx2;
+
 use super::pairs::{LOW, Pair, Pairs, Rows};
 use super::pass::Pass;
 use super::plain;
 use super::{BITS, HALF};
-use crate::level::Avx2;
 
 /// Pairs of weights of a step along rows, which reads 16 bytes for the 12 of four pixels.
 const STEP: usize = 2;

@@ -2,11 +2,12 @@
 
 use std::arch::x86_64::*;
 
+use enmasse_system::simd::Avx512;
+
 use super::avx2;
 use super::pairs::{LOW, Pair, Pairs, Rows};
 use super::pass::Pass;
 use super::{BITS, HALF};
-use crate::level::Avx512;
 
 /// Bytes of a vector.
 const VECTOR: usize = 64;

@@ -1,13 +1,14 @@
 //! The two passes of a resize, by the kernels of a level. All levels give the same bits.
 
+use enmasse_system::simd::SimdLevel;
+
 use super::pass::Pass;
 use super::plain;
-use crate::level::Level;
 
 /// Runs passes. Keeps what it prepares for vectors between calls.
 #[derive(Default)]
 pub(super) struct Passes {
-    level: Level,
+    level: SimdLevel,
     #[cfg(target_arch = "x86_64")]
     pairs: super::pairs::Pairs,
     #[cfg(target_arch = "x86_64")]
@@ -16,7 +17,7 @@ pub(super) struct Passes {
 
 impl Passes {
     #[cfg(any(test, fuzzing))]
-    pub fn at(level: Level) -> Self {
+    pub fn at(level: SimdLevel) -> Self {
         Passes {
             level,
             #[cfg(target_arch = "x86_64")]
@@ -32,11 +33,11 @@ impl Passes {
             return pass.copy(out);
         }
         match self.level {
-            Level::Plain => plain::horizontal(pass, out),
+            SimdLevel::Plain => plain::horizontal(pass, out),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2(has) => super::avx2::horizontal(has, pass, &mut self.pairs, out),
+            SimdLevel::Avx2(has) => super::avx2::horizontal(has, pass, &mut self.pairs, out),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512(has) => {
+            SimdLevel::Avx512(has) => {
                 if !super::avx512::horizontal(has, pass, &mut self.pairs, &mut self.groups, out) {
                     super::avx2::horizontal(has.avx2(), pass, &mut self.pairs, out);
                 }
@@ -50,11 +51,11 @@ impl Passes {
             return pass.copy(out);
         }
         match self.level {
-            Level::Plain => plain::vertical(pass, out),
+            SimdLevel::Plain => plain::vertical(pass, out),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2(has) => super::avx2::vertical(has, pass, &mut self.pairs, out),
+            SimdLevel::Avx2(has) => super::avx2::vertical(has, pass, &mut self.pairs, out),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512(has) => super::avx512::vertical(has, pass, &mut self.pairs, out),
+            SimdLevel::Avx512(has) => super::avx512::vertical(has, pass, &mut self.pairs, out),
         }
     }
 }

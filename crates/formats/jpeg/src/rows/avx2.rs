@@ -4,8 +4,9 @@
 
 use std::arch::x86_64::*;
 
+use enmasse_system::simd::Avx2;
+
 use super::plain;
-use crate::level::Avx2;
 
 pub(super) fn columns(_has: Avx2, row: &[u8], wide: &mut [u8]) {
     #[target_feature(enable = "avx2")]

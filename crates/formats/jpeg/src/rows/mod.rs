@@ -4,10 +4,11 @@
 mod avx2;
 mod plain;
 
+use enmasse_system::simd::SimdLevel;
+
 use crate::buffer::fit;
 use crate::header::MAX_COMPONENTS;
 use crate::layout::{Layout, Plane, Upsampling};
-use crate::level::Level;
 use crate::transform::Target;
 use crate::{Color, Error};
 
@@ -30,7 +31,7 @@ struct Area {
 pub(crate) struct Rows<'a> {
     layout: &'a Layout,
     areas: [Area; MAX_COMPONENTS],
-    level: Level,
+    level: SimdLevel,
     color: Color,
     /// The next row of the region, in the image.
     next: usize,
@@ -58,7 +59,7 @@ impl Strip {
 }
 
 impl<'a> Rows<'a> {
-    pub fn new(layout: &'a Layout, color: Color, level: Level) -> Self {
+    pub fn new(layout: &'a Layout, color: Color, level: SimdLevel) -> Self {
         let mcus = layout.end_column - layout.first_column;
         let mut start = BESIDE;
         let areas = layout.planes.map(|plane| {
@@ -201,11 +202,13 @@ fn divided_by_255(a: u8, b: u8) -> u8 {
 macro_rules! kernels {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
         $(#[$doc])*
-        fn $name(level: Level, $($argument: $type),*) {
+        fn $name(level: SimdLevel, $($argument: $type),*) {
             match level {
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx2(has) => avx2::$name(has, $($argument),*),
-                Level::Plain => plain::$name($($argument),*),
+                SimdLevel::Avx512(has) => avx2::$name(has.avx2(), $($argument),*),
+                #[cfg(target_arch = "x86_64")]
+                SimdLevel::Avx2(has) => avx2::$name(has, $($argument),*),
+                SimdLevel::Plain => plain::$name($($argument),*),
             }
         }
     )*};
@@ -230,13 +233,13 @@ mod tests {
 
     use super::*;
 
-    type Kernel<'a> = &'a dyn Fn(Level, [&[u8]; 3], &mut [u8]);
+    type Kernel<'a> = &'a dyn Fn(SimdLevel, [&[u8]; 3], &mut [u8]);
 
     proptest! {
         #[test]
         fn levels_agree(width in 1usize..150, samples in prop::collection::vec(any::<u8>(), 3 * 152), bias in 1u16..3) {
-            let (best, plain) = (Level::best(), Level::Plain);
-            let run = |level: Level, kernel: Kernel| {
+            let (best, plain) = (SimdLevel::default(), SimdLevel::Plain);
+            let run = |level: SimdLevel, kernel: Kernel| {
                 let mut out = vec![0; 3 * 150];
                 let rows = [0, 1, 2].map(|row| &samples[row * 152..][..width + 2]);
                 kernel(level, rows, &mut out);
@@ -257,7 +260,7 @@ mod tests {
     /// All 2^24 colours by the formula of JFIF in fixed numbers of 16 bits, as libjpeg's tables have them.
     #[test]
     fn colours_are_those_of_libjpeg() {
-        let level = Level::best();
+        let level = SimdLevel::default();
         let mut out = vec![0; 3 * 256];
         let brightness: Vec<u8> = (0..=255).collect();
         for cb in 0..=255u8 {

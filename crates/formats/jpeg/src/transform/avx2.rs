@@ -2,9 +2,10 @@
 
 use std::arch::x86_64::*;
 
+use enmasse_system::simd::Avx2;
+
 use super::plain::{self, BITS};
 use super::{Block, Group, Target};
-use crate::level::Avx2;
 
 /// Transforms the blocks of a group, and leaves zeros. `_has` proves that the processor has AVX2.
 pub(super) fn inverse(_has: Avx2, group: &mut Group, targets: &[Target], samples: &mut [u8]) {

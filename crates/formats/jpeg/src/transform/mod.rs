@@ -9,7 +9,7 @@ mod plain;
 
 pub(crate) use order::{PLACES, is_first_row};
 
-use crate::level::Level;
+use enmasse_system::simd::SimdLevel;
 
 /// Blocks of a group.
 const GROUP: usize = 4;
@@ -47,7 +47,7 @@ impl Target {
 
 /// Turns blocks into samples. A block waits until there are four.
 pub(crate) struct Transforms<'a> {
-    level: Level,
+    level: SimdLevel,
     group: &'a mut Group,
     samples: &'a mut [u8],
     /// The first `waiting` blocks wait. Their edges are the same.
@@ -57,7 +57,7 @@ pub(crate) struct Transforms<'a> {
 
 impl<'a> Transforms<'a> {
     /// Writes to `samples`. `group` must be zero, and is zero at the end.
-    pub fn new(level: Level, group: &'a mut Group, samples: &'a mut [u8]) -> Self {
+    pub fn new(level: SimdLevel, group: &'a mut Group, samples: &'a mut [u8]) -> Self {
         let nowhere = Target { at: 0, stride: 0, edge: 0 };
         Transforms { level, group, samples, targets: [nowhere; GROUP], waiting: 0 }
     }
@@ -108,8 +108,10 @@ impl<'a> Transforms<'a> {
         }
         match self.level {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2(has) => avx2::inverse(has, self.group, targets, self.samples),
-            Level::Plain => plain::inverse(self.group, targets, self.samples),
+            SimdLevel::Avx512(has) => avx2::inverse(has.avx2(), self.group, targets, self.samples),
+            #[cfg(target_arch = "x86_64")]
+            SimdLevel::Avx2(has) => avx2::inverse(has, self.group, targets, self.samples),
+            SimdLevel::Plain => plain::inverse(self.group, targets, self.samples),
         }
     }
 }
@@ -129,7 +131,7 @@ mod tests {
             edge in prop::sample::select(&[8usize, 4, 2, 1]),
             blocks in 1..=6usize,
         ) {
-            let run = |level: Level| {
+            let run = |level: SimdLevel| {
                 let mut samples = vec![7; 8 * 60];
                 let mut group = Group::ZERO;
                 let mut transforms = Transforms::new(level, &mut group, &mut samples);
@@ -141,7 +143,7 @@ mod tests {
                 prop_assert!(group.0 == Group::ZERO.0);
                 Ok(samples)
             };
-            prop_assert_eq!(run(Level::best())?, run(Level::Plain)?);
+            prop_assert_eq!(run(SimdLevel::default())?, run(SimdLevel::Plain)?);
         }
     }
 
@@ -157,7 +159,7 @@ mod tests {
             };
             let mut samples = vec![0; 64];
             let mut group = Group::ZERO;
-            let mut transforms = Transforms::new(Level::best(), &mut group, &mut samples);
+            let mut transforms = Transforms::new(SimdLevel::default(), &mut group, &mut samples);
             let into = transforms.room(8);
             for at in 0..64 {
                 into[order::place(at / 8, at % 8)] = coefficient(at) as i16;

@@ -1,11 +1,13 @@
-//! The instruction sets for which there are kernels. All give the same bits.
+//! The vector instructions of this machine, for kernels that give the same bits with any of them.
+//!
+//! A level that needs instructions is the proof that the processor has them: nothing but [`SimdLevel::all`] makes one.
 
-/// What the kernels may use.
+/// What kernels may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Level {
+pub enum SimdLevel {
     /// Plain Rust.
     Plain,
-    /// AVX2, and the proof that the processor has it.
+    /// AVX2, and the proof.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
     /// AVX-512 with its permutations of bytes and its sums of products, and the proof.
@@ -13,40 +15,42 @@ pub(crate) enum Level {
     Avx512(Avx512),
 }
 
-impl Level {
+impl SimdLevel {
     /// Those of this machine, the fastest last.
-    pub fn all() -> impl Iterator<Item = Level> {
+    pub fn all() -> impl Iterator<Item = SimdLevel> {
         #[cfg(target_arch = "x86_64")]
-        let vectors = [Avx2::detect().map(Level::Avx2), Avx512::detect().map(Level::Avx512)];
+        let vectors = [Avx2::detect().map(SimdLevel::Avx2), Avx512::detect().map(SimdLevel::Avx512)];
         #[cfg(not(target_arch = "x86_64"))]
         let vectors = [None];
-        [Level::Plain].into_iter().chain(vectors.into_iter().flatten())
+        [SimdLevel::Plain].into_iter().chain(vectors.into_iter().flatten())
     }
 }
 
-impl Default for Level {
+impl Default for SimdLevel {
     /// The fastest of this machine.
     fn default() -> Self {
-        Level::all().last().unwrap_or(Level::Plain)
+        SimdLevel::all().last().unwrap_or(SimdLevel::Plain)
     }
 }
 
-/// Exists only where the processor has AVX2.
+/// Exists only where the processor has AVX2 and BMI, which have always come together.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Avx2(());
+pub struct Avx2(());
 
 #[cfg(target_arch = "x86_64")]
 impl Avx2 {
     fn detect() -> Option<Self> {
-        is_x86_feature_detected!("avx2").then_some(Avx2(()))
+        let has =
+            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2");
+        has.then_some(Avx2(()))
     }
 }
 
-/// Exists only where the processor has AVX-512 (F, BW, VL, VBMI, VNNI), and AVX2.
+/// Exists only where the processor has AVX-512 (F, BW, VL, VBMI, VNNI), and all of [`Avx2`].
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Avx512(Avx2);
+pub struct Avx512(Avx2);
 
 #[cfg(target_arch = "x86_64")]
 impl Avx512 {
