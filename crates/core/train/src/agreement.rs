@@ -83,8 +83,9 @@ pub fn compare_setup(group: &Group, config: &RunConfig, data: &TrainingData, pla
 /// Compares the weights and buffers of all ranks before the first step: one line per tensor, so that the error names
 /// it. In a resumed run this includes the optimiser's state, which is otherwise still zero.
 pub fn compare_weights(group: &Group, program: &mut dyn Program, resumed: bool) -> Result<(), TrainError> {
-    let (weights, held) = (|tensor: &StateTensor| resumed || !is_optimizer(&tensor.name), held_by_all(program));
-    let lines = lines(fingerprints(program, &|tensor| weights(tensor) && held(tensor))?);
+    let held = held_by_all(program);
+    let compared = |tensor: &StateTensor| (resumed || !is_optimizer(&tensor.name)) && held(tensor);
+    let lines = lines(fingerprints(program, &compared)?);
     group.compare(&[("initial weights", &lines)])?;
     Ok(())
 }
@@ -122,9 +123,7 @@ pub fn check_ranks(group: &Group, program: &mut dyn Program, step: u64) -> Resul
         let of_rank = |rank: usize| all[rank * names.len() + index];
         if let Some(rank) = (1..group.world_size()).find(|&rank| of_rank(rank) != of_rank(0)) {
             let message = format!("after step {step} the tensor {name} differs from rank 0's");
-            let cause = Cause::new(CauseKind::Desync, message).of_rank(rank);
-            group.abort(cause.clone());
-            return Err(TrainError::Cause(group.cause().unwrap_or_else(|| cause.into())));
+            return fail(group, Cause::new(CauseKind::Desync, message).of_rank(rank));
         }
     }
     Ok(())

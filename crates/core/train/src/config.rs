@@ -27,7 +27,6 @@ mod ineffective;
 mod keep;
 mod layers;
 mod metrics;
-mod prefix;
 mod resources;
 mod resume;
 mod setting;
@@ -38,7 +37,7 @@ use std::path::PathBuf;
 use enmasse_datasets::RemoteOptions;
 use enmasse_weights::Rename;
 
-pub use aliases::{ALIASES, Meaning, answer, is_near};
+pub use aliases::{ALIASES, ANSWERS, answer, is_near};
 pub use augmentation::AutoAugmentation;
 pub use bytes::ByteCount;
 pub use devices::{DeviceSelection, Devices};
@@ -119,7 +118,8 @@ macro_rules! settings {
             }
         }
 
-        impl Settings for $config {
+        impl $config {
+            /// Parses `text` into the field of a setting, if there is one. The error says what is allowed, or which name is nearest.
             fn parse(&mut self, setting: &Setting, text: &str) -> Option<Result<(), String>> {
                 match setting.name {
                     $(stringify!($name) => Some(setting::parse(setting, text).map(|value| self.$name = value)),)+
@@ -127,6 +127,7 @@ macro_rules! settings {
                 }
             }
 
+            /// The value of the field of a setting, if there is one.
             fn inspect(&self, setting: &Setting) -> Option<Inspection> {
                 match setting.name {
                     $(stringify!($name) => Some(self.$name.inspection(&setting.range)),)+
@@ -430,15 +431,6 @@ settings! {
     }
 }
 
-/// A struct of settings, by their definitions.
-trait Settings {
-    /// Parses `text` into the field, if there is one. The error says what is allowed, or which name is nearest.
-    fn parse(&mut self, setting: &Setting, text: &str) -> Option<Result<(), String>>;
-
-    /// The value of the field, if there is one.
-    fn inspect(&self, setting: &Setting) -> Option<Inspection>;
-}
-
 /// All settings of a run, as they are saved with it. Build one with [`LayeredConfig`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunConfig {
@@ -495,14 +487,6 @@ impl TrainConfig {
             Err("a trainer does not obey it: it is given a device and a group, and a callback prints".to_owned())
         });
         parsed.map_err(|reason| ConfigError::value(setting, text, &SettingSource::Default, reason))
-    }
-
-    /// What a rank is: with `--strategy dp` always a thread.
-    pub fn rank_kind(&self) -> RankKind {
-        match self.strategy {
-            StrategyKind::Ddp => self.ranks,
-            StrategyKind::Dp => RankKind::Thread,
-        }
     }
 }
 

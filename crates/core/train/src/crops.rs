@@ -1,6 +1,5 @@
 //! Evaluation and prediction by several crops of each image: the mean of their logits, as in the example of torchvision's FiveCrop.
 
-use enmasse_comm::Group;
 use enmasse_data::{BadSample, Batch, Batches, EvalLoader};
 use enmasse_device::{Program, StepMetrics};
 
@@ -10,7 +9,7 @@ use crate::confusion::largest;
 use crate::evaluation::{Pass, Sums, submit};
 use crate::tally::Tally;
 use crate::trace::at;
-use crate::{Callback, Evaluation, TrainError};
+use crate::{Evaluation, TrainError};
 
 /// A batch of which all crops have been evaluated.
 pub(crate) struct EvaluatedBatch {
@@ -82,15 +81,14 @@ impl Crops {
 pub(crate) fn evaluate_crops(
     program: &mut dyn Program,
     loader: &EvalLoader,
-    pass: Pass,
-    group: Option<&Group>,
+    pass: &Pass,
     mut tally: Tally,
-    callback: &mut dyn Callback,
+    callbacks: &mut Callbacks,
+    bad: &mut BadSamples,
 ) -> Result<Evaluation, TrainError> {
-    let (mut callbacks, mut bad) = (Callbacks::one(callback), BadSamples::default());
     let mut sums = Sums::default();
     let mut batches = Crops::begin(loader);
-    at(group, "reading a batch to evaluate");
+    at(pass.group, "reading a batch to evaluate");
     // Every rank has the same number of batches.
     while let Some(evaluated) = batches.next(program)? {
         callbacks.on_bad_samples(&bad.meet(&evaluated.unreadable))?;
@@ -103,10 +101,10 @@ pub(crate) fn evaluate_crops(
             metrics.correct += u64::from(largest(logits) == Some(label));
         }
         tally.add(&evaluated.labels, &evaluated.indices, &evaluated.logits);
-        sums.add(metrics, samples, &pass, &mut callbacks)?;
+        sums.add(metrics, samples, pass, callbacks)?;
     }
-    let (found, _) = sums.over_ranks(tally, &[], false, pass.total, group)?;
-    callbacks.on_bad_samples(&bad.exchange(group)?)?;
+    let (found, _) = sums.over_ranks(tally, &[], false, pass)?;
+    callbacks.on_bad_samples(&bad.exchange(pass.group)?)?;
     if found.samples == 0 && pass.total > 0 { Err(TrainError::NothingReadable(pass.total)) } else { Ok(found) }
 }
 

@@ -31,7 +31,7 @@ pub fn evaluate(
     callback: &mut dyn Callback,
 ) -> Result<Evaluation, TrainError> {
     let tally = Tally::of_plan(&program.plans().evaluate);
-    evaluate_into(program, loader, Pass::begin(total, group, position), group, tally, callback)
+    evaluate_into(program, loader, &Pass::begin(total, group, position), tally, callback)
 }
 
 /// The same, with [`Evaluation::mistakes`]. Ranks exchange 32 bytes for each sample.
@@ -44,50 +44,47 @@ pub fn evaluate_with_mistakes(
     callback: &mut dyn Callback,
 ) -> Result<Evaluation, TrainError> {
     let tally = Tally::of_plan(&program.plans().evaluate).list_mistakes(total);
-    evaluate_into(program, loader, Pass::begin(total, group, position), group, tally, callback)
+    evaluate_into(program, loader, &Pass::begin(total, group, position), tally, callback)
 }
 
 fn evaluate_into(
     program: &mut dyn Program,
     loader: &EvalLoader,
-    pass: Pass,
-    group: Option<&Group>,
+    pass: &Pass,
     tally: Tally,
     callback: &mut dyn Callback,
 ) -> Result<Evaluation, TrainError> {
-    if loader.crops() > 1 {
-        return evaluate_crops(program, loader, pass, group, tally, callback);
-    }
     // A list with only this callback has no requests to stop, except from the callback, and those do not end validation.
     let (mut callbacks, mut bad) = (Callbacks::one(callback), BadSamples::default());
-    evaluate_pass(program, loader, pass, group, tally, &mut callbacks, &mut bad).map(|(found, _)| found)
+    if loader.crops() > 1 {
+        return evaluate_crops(program, loader, pass, tally, &mut callbacks, &mut bad);
+    }
+    evaluate_pass(program, loader, pass, tally, &mut callbacks, &mut bad).map(|(found, _)| found)
 }
 
 /// The same, but ends early if a rank is asked to stop: all ranks agree before each batch, so that none waits for the
-/// rest of another's part. The results are then void. A callback that wants training to finish does not end it early. Samples that are left out are added to `bad`, which
-/// ranks exchange at the end.
+/// rest of another's part. The results are then void. A callback that wants training to finish does not end it early. Samples that
+/// are left out are added to `bad`, which ranks exchange at the end.
 pub(crate) fn evaluate_until(
     program: &mut dyn Program,
     loader: &EvalLoader,
-    total: u64,
-    group: Option<&Group>,
-    position: EpochPosition,
+    pass: &Pass,
     callbacks: &mut Callbacks,
     bad: &mut BadSamples,
 ) -> Result<(Evaluation, bool), TrainError> {
     let tally = Tally::of_plan(&program.plans().evaluate);
-    evaluate_pass(program, loader, Pass::begin(total, group, position), group, tally, callbacks, bad)
+    evaluate_pass(program, loader, pass, tally, callbacks, bad)
 }
 
 fn evaluate_pass(
     program: &mut dyn Program,
     loader: &EvalLoader,
-    pass: Pass,
-    group: Option<&Group>,
+    pass: &Pass,
     mut tally: Tally,
     callbacks: &mut Callbacks,
     bad: &mut BadSamples,
 ) -> Result<(Evaluation, bool), TrainError> {
+    let group = pass.group;
     let is_stopped = |request: Option<Request>| matches!(request, Some(Request::Stop(_)));
     let mut sums = Sums::default();
     let mut stopped = false;
@@ -109,7 +106,7 @@ fn evaluate_pass(
         let indices = batch.indices.clone();
         let ticket = submit(program, batch, pass.position.epoch)?;
         if let Some(earlier) = in_flight.replace(SubmittedBatch { ticket, labels, indices, samples }) {
-            sums.add(program.metrics(earlier.ticket)?, earlier.samples, &pass, callbacks)?;
+            sums.add(program.metrics(earlier.ticket)?, earlier.samples, pass, callbacks)?;
         }
         at(group, "reading a batch to evaluate");
     }
@@ -117,15 +114,15 @@ fn evaluate_pass(
     stopped |= is_stopped(callbacks.request());
     count_last(program, &mut tally, in_flight.as_ref())?;
     if let Some(last) = in_flight {
-        sums.add(program.metrics(last.ticket)?, last.samples, &pass, callbacks)?;
+        sums.add(program.metrics(last.ticket)?, last.samples, pass, callbacks)?;
     }
     let names: Vec<String> = program.plans().evaluate.measured.iter().map(|metric| metric.name.clone()).collect();
-    let found = sums.over_ranks(tally, &names, stopped, pass.total, group)?;
+    let (found, stopped) = sums.over_ranks(tally, &names, stopped, pass)?;
     callbacks.on_bad_samples(&bad.exchange(group)?)?;
-    match found {
-        (Evaluation { samples: 0, .. }, false) if pass.total > 0 => Err(TrainError::NothingReadable(pass.total)),
-        found => Ok(found),
+    if found.samples == 0 && !stopped && pass.total > 0 {
+        return Err(TrainError::NothingReadable(pass.total));
     }
+    Ok((found, stopped))
 }
 
 /// A batch that the device evaluates.

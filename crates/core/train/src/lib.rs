@@ -65,11 +65,11 @@ pub use charts::draw_classes;
 pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_checkpoint, load_weights};
 pub use classifier::Classifier;
 pub use config::{
-    ALIASES, Augmentation, AutoAugmentation, Balance, ByteCount, ConfigError, DEFAULT_GLOBAL_BATCH, Decoding,
-    DeviceSelection, Devices, ErasingColors, Keep, LayeredConfig, LrScaling, Meaning, MetricName, OnBadSample,
-    OptimizerKind, Precision, ProgramConfig, Range, RankKind, ReducePrecision, RequeueSignal, Resume, RunConfig,
-    SETTINGS, SamplerKind, ScheduleKind, Scope, Setting, SettingGroup, SettingKind, SettingSource, Shuffling,
-    SplitRule, StrategyKind, SumOrder, Surroundings, TrainConfig, TransportKind, UnusedParameters, answer, is_near,
+    ALIASES, ANSWERS, Augmentation, AutoAugmentation, Balance, ByteCount, ConfigError, DEFAULT_GLOBAL_BATCH, Decoding,
+    DeviceSelection, Devices, ErasingColors, Keep, LayeredConfig, LrScaling, MetricName, OnBadSample, OptimizerKind,
+    Precision, ProgramConfig, Range, RankKind, ReducePrecision, RequeueSignal, Resume, RunConfig, SETTINGS,
+    SamplerKind, ScheduleKind, Scope, Setting, SettingGroup, SettingKind, SettingSource, Shuffling, SplitRule,
+    StrategyKind, SumOrder, Surroundings, TrainConfig, TransportKind, UnusedParameters, answer, is_near,
 };
 pub use confusion::Confusion;
 pub use engine::Engine;
@@ -86,7 +86,7 @@ pub use preparation::Preparation;
 pub use preprocessing::Preprocessing;
 pub use pretrained::load_pretrained;
 pub use resumption::{Change, short};
-pub use run_event::{DoneRecord, EpochRecord, Resumed, RunEvent, StartRecord, StepRecord, StoppedRecord, TestRecord};
+pub use run_event::{DoneRecord, EpochRecord, Resumed, RunEvent, StepRecord, StoppedRecord, TestRecord};
 pub use run_folder::{RUNS, RunError, RunFolder, RunPaths, locate_run, remove_unbegun};
 pub use schedule::LrSchedule;
 pub use stop::{Stop, StopRequests};

@@ -126,17 +126,8 @@ impl Position {
 
     /// The beginning of the next epoch.
     pub fn next_epoch(&mut self) {
-        *self = Position {
-            epoch: self.epoch + 1,
-            samples: 0,
-            loss_sum: 0.0,
-            correct: 0,
-            measured: [0.0; MAX_METRICS],
-            skipped_steps: 0,
-            skipped_samples: 0,
-            validated_samples: 0,
-            ..*self
-        };
+        let Position { epoch, optimizer_step, best_val_accuracy, .. } = *self;
+        *self = Position { epoch: epoch + 1, optimizer_step, best_val_accuracy, ..Position::default() };
     }
 
     /// Rank 0's position on every rank.

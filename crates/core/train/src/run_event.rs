@@ -2,54 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::Not;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::{Evaluation, RankMemory, Straggler};
-
-/// The facts that are known before the first step. The keys of its JSON form, in this order, are a contract with scripts.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct StartRecord<'a> {
-    /// The model's name.
-    pub model: &'a str,
-    /// Elements of all parameters.
-    pub parameters: usize,
-    /// Elements that are trained.
-    pub trainable: usize,
-    /// What the images are.
-    pub data: &'a str,
-    /// Names of the classes, by label.
-    pub classes: &'a [String],
-    /// Height and width of what the model sees.
-    pub size: usize,
-    /// Images to train on.
-    pub train_samples: usize,
-    /// Of these, how many each epoch leaves out.
-    pub dropped_samples: usize,
-    /// Images to validate on.
-    pub validation_samples: usize,
-    /// Images of the test part; 0 without one.
-    pub test_samples: usize,
-    /// Samples per shard and step.
-    pub batch: usize,
-    /// Samples per step over all shards.
-    pub global_batch: usize,
-    /// Number of ranks.
-    pub world_size: usize,
-    /// Number of shards that they host.
-    pub shards: usize,
-    /// What computes.
-    pub device: &'a str,
-    /// Bytes that the process of a rank takes at its peak.
-    pub memory_bytes: usize,
-    /// Their parts.
-    pub memory: RankMemory,
-    /// The run folder.
-    pub run: Option<&'a Path>,
-    /// Where a resumed run goes on.
-    pub resumed: Option<Resumed>,
-}
+use crate::{Evaluation, Started, Straggler};
 
 /// Where a resumed run goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -205,7 +162,7 @@ pub struct StoppedRecord {
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum RunEvent<'a> {
     /// Before the first step.
-    Start(&'a StartRecord<'a>),
+    Start(&'a Started),
     /// After every N steps, if that is asked for.
     Step(&'a StepRecord),
     /// After each epoch.

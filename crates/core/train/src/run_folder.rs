@@ -115,6 +115,53 @@ fn no_run(path: &Path) -> &'static str {
     }
 }
 
+/// Defines the paths in a run folder.
+macro_rules! paths {
+    ($($(#[$doc:meta])* $visibility:vis $name:ident = $path:literal;)+) => {
+        impl RunPaths {
+            $($(#[$doc])* $visibility fn $name(&self) -> PathBuf {
+                self.root.join($path)
+            })+
+        }
+    };
+}
+
+paths! {
+    /// The effective configuration.
+    pub config = "config.toml";
+    /// One line per epoch.
+    pub metrics = "metrics.jsonl";
+    /// The evaluation of the test part at the end of the run.
+    pub test_record = "test.json";
+    /// Class names by label.
+    pub class_indices = "class_indices.json";
+    /// The files of each part.
+    pub split = "split.json";
+    /// The algorithms that a tuned run uses.
+    pub algorithms = "algorithms.txt";
+    /// The number of samples of each class, as a chart.
+    pub class_distribution = "charts/class_distribution.svg";
+    /// Some images as the model sees them in training.
+    pub augmented = "charts/augmented.svg";
+    /// Loss, accuracy and learning rate of all epochs, as an image.
+    pub training_curves = "charts/training_curves.svg";
+    /// The validation of the best epoch by true and predicted classes, as an image.
+    pub confusion_matrix = "charts/confusion_matrix.svg";
+    /// The checkpoint to resume from.
+    pub last_checkpoint = "checkpoints/last.safetensors";
+    /// The checkpoint before the last one, until a step after that has a finite loss.
+    pub previous_checkpoint = "checkpoints/previous.safetensors";
+    /// The checkpoint of the best epoch.
+    pub best_checkpoint = "checkpoints/best.safetensors";
+    /// The timeline of some steps on all ranks.
+    pub trace = "logs/trace.json";
+    /// The images that the run skipped: a path, a tab and the reason per line.
+    pub unreadable = "logs/unreadable.txt";
+    charts = "charts";
+    weights = "weights";
+    checkpoints = "checkpoints";
+}
+
 /// The paths in a run folder, and the files that can be read there without owning it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunPaths {
@@ -130,83 +177,6 @@ impl RunPaths {
     /// The folder itself.
     pub fn root(&self) -> &Path {
         &self.root
-    }
-
-    /// The effective configuration.
-    pub fn config(&self) -> PathBuf {
-        self.root.join("config.toml")
-    }
-
-    /// One line per epoch.
-    pub fn metrics(&self) -> PathBuf {
-        self.root.join("metrics.jsonl")
-    }
-
-    /// The evaluation of the test part at the end of the run.
-    pub fn test_record(&self) -> PathBuf {
-        self.root.join("test.json")
-    }
-
-    /// Class names by label.
-    pub fn class_indices(&self) -> PathBuf {
-        self.root.join("class_indices.json")
-    }
-
-    /// The files of each part.
-    pub fn split(&self) -> PathBuf {
-        self.root.join("split.json")
-    }
-
-    /// The algorithms that a tuned run uses.
-    pub fn algorithms(&self) -> PathBuf {
-        self.root.join("algorithms.txt")
-    }
-
-    /// The number of samples of each class, as a chart.
-    pub fn class_distribution(&self) -> PathBuf {
-        self.charts().join("class_distribution.svg")
-    }
-
-    /// Some images as the model sees them in training.
-    pub fn augmented(&self) -> PathBuf {
-        self.charts().join("augmented.svg")
-    }
-
-    /// Loss, accuracy and learning rate of all epochs, as an image.
-    pub fn training_curves(&self) -> PathBuf {
-        self.charts().join("training_curves.svg")
-    }
-
-    /// The validation of the best epoch by true and predicted classes, as an image.
-    pub fn confusion_matrix(&self) -> PathBuf {
-        self.charts().join("confusion_matrix.svg")
-    }
-
-    fn charts(&self) -> PathBuf {
-        self.root.join("charts")
-    }
-
-    /// The checkpoint to resume from.
-    pub fn last_checkpoint(&self) -> PathBuf {
-        self.checkpoints().join("last.safetensors")
-    }
-
-    /// The checkpoint before the last one, until a step after that has a finite loss.
-    pub fn previous_checkpoint(&self) -> PathBuf {
-        self.checkpoints().join("previous.safetensors")
-    }
-
-    /// The checkpoint of the best epoch.
-    pub fn best_checkpoint(&self) -> PathBuf {
-        self.checkpoints().join("best.safetensors")
-    }
-
-    fn weights(&self) -> PathBuf {
-        self.root.join("weights")
-    }
-
-    fn checkpoints(&self) -> PathBuf {
-        self.root.join("checkpoints")
     }
 
     /// Whether a run was begun here.
@@ -258,16 +228,6 @@ impl RunPaths {
     pub fn saved_config(&self) -> Result<Option<String>, RunError> {
         let is_begun = self.is_resumable() || self.config().exists();
         if is_begun { Ok(Some(read(&self.config())?)) } else { Ok(None) }
-    }
-
-    /// The class names, in the order of labels.
-    pub fn read_class_indices(&self) -> Result<Vec<String>, RunError> {
-        let by_label: serde_json::Map<String, serde_json::Value> = read_json(&self.class_indices())?;
-        let class = |label: usize| by_label.get(&label.to_string()).and_then(|name| name.as_str()).map(str::to_owned);
-        (0..by_label.len()).map(class).collect::<Option<_>>().ok_or_else(|| RunError::Content {
-            path: self.class_indices(),
-            reason: "must map \"0\", \"1\", … to class names".to_owned(),
-        })
     }
 
     /// Reads the file of [`RunFolder::write_split`].
@@ -347,15 +307,8 @@ fn locate_below(
 
 /// The run that can be resumed and was saved last, of any job or of one. Names do not tell: `--out` makes any.
 fn newest_resumable(runs: &Path, job: Option<&str>) -> Result<Option<RunPaths>, RunError> {
-    let entries = match std::fs::read_dir(runs) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(FileError::of("read", runs)(error).into()),
-    };
-    let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(FileError::of("read", runs)));
-    let paths = paths.collect::<Result<Vec<_>, _>>()?;
     let saved_at = |run: &RunPaths| run.last_checkpoint().metadata().and_then(|file| file.modified()).ok();
-    let resumable = paths.into_iter().map(RunPaths::new).filter_map(|run| Some((saved_at(&run)?, run)));
+    let resumable = claim::entries(runs)?.into_iter().map(RunPaths::new).filter_map(|run| Some((saved_at(&run)?, run)));
     let mut resumable: Vec<_> = resumable.collect();
     resumable.sort_by(|(a_time, a), (b_time, b)| (b_time, &b.root).cmp(&(a_time, &a.root)));
     for (_, run) in resumable {
@@ -445,13 +398,9 @@ impl RunFolder {
 
     /// Removes the evaluation of the test part: training goes on, so other weights may become the best.
     pub(crate) fn remove_test(&self) -> Result<(), RunError> {
-        let path = self.paths.test_record();
         // A later start of the job may have written it.
         self.staging().check(self.paths.root())?;
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(FileError::of("remove", &path)(error).into()),
-            _ => Ok(()),
-        }
+        self.remove(&self.paths.test_record())
     }
 
     /// Writes the algorithms that a tuned run uses.

@@ -29,15 +29,15 @@ pub struct RunWriter {
     /// The checkpoint's texts; only the position changes during a run.
     meta: CheckpointMeta,
     /// The algorithms that a tuned run uses.
-    choices: Choices,
+    pub choices: Choices,
     /// The settings that a resumed run changes.
-    changes: Vec<Change>,
-    /// Why the best checkpoint of the resumed run cannot be read.
-    lost_best: Option<String>,
+    pub changes: Vec<Change>,
+    /// Why the best checkpoint of the resumed run cannot be read, if it cannot.
+    pub lost_best: Option<String>,
     /// Epochs of the resumed run whose records are missing or malformed.
-    lost_records: u64,
-    /// The samples that the run's list of unreadable ones has.
-    unreadable: BTreeSet<BadSample>,
+    pub lost_records: u64,
+    /// The samples that the run's list of unreadable ones has. A resumed run begins with those that it found before.
+    pub unreadable: BTreeSet<BadSample>,
     /// The epochs that keep a checkpoint of their own.
     keep: Keep,
     /// Epochs between weights for PyTorch; 0 for none.
@@ -94,18 +94,16 @@ impl RunWriter {
             _ => Choices::default(),
         };
         let unreadable = if saved.is_some() { folder.paths().read_unreadable()? } else { BTreeSet::new() };
-        let (keep, export_every) = (config.keep, config.export_every);
-        let (lost_best, lost_records) = (None, 0);
         let writer = RunWriter {
             folder,
             meta,
             choices,
             changes,
-            lost_best,
-            lost_records,
+            lost_best: None,
+            lost_records: 0,
             unreadable,
-            keep,
-            export_every,
+            keep: config.keep,
+            export_every: config.export_every,
             is_new,
         };
         Ok((writer, saved))
@@ -119,16 +117,6 @@ impl RunWriter {
             position.best_val_accuracy = None;
             self.lost_best = Some(error.to_string());
         }
-    }
-
-    /// The choices of the resumed run, or those made since.
-    pub fn choices(&self) -> &Choices {
-        &self.choices
-    }
-
-    /// Sets the algorithms that the run uses from now on.
-    pub fn choose(&mut self, choices: Choices) {
-        self.choices = choices;
     }
 
     /// Writes the run's description, and returns the callbacks that write its other files. These are the logs and charts of
@@ -178,26 +166,6 @@ impl RunWriter {
             files.push(Box::new(Sheet::new(staging.clone(), paths.augmented(), size, &data.classes)));
         }
         Ok(files)
-    }
-
-    /// The settings that a resumed run changes.
-    pub fn changes(&self) -> &[Change] {
-        &self.changes
-    }
-
-    /// Why the best checkpoint of the resumed run cannot be read, if it cannot.
-    pub fn lost_best(&self) -> Option<&str> {
-        self.lost_best.as_deref()
-    }
-
-    /// The number of epochs of the resumed run whose records are missing or malformed.
-    pub fn lost_records(&self) -> u64 {
-        self.lost_records
-    }
-
-    /// The samples that the run's list of unreadable ones has. A resumed run begins with those that it found before.
-    pub fn unreadable(&self) -> BTreeSet<BadSample> {
-        self.unreadable.clone()
     }
 
     /// Writes the list of unreadable samples, if it is another one.

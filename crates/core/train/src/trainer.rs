@@ -25,7 +25,7 @@ use enmasse_weights::Matching;
 use crate::agreement::check_ranks;
 use crate::bad_samples::BadSamples;
 use crate::callback::Callbacks;
-use crate::evaluation::{EpochPosition, evaluate_until};
+use crate::evaluation::{EpochPosition, Pass, evaluate_until};
 use crate::loaded::LoadedBatch;
 use crate::pace::{EpochPace, INTERVAL, Paces, Stopwatch};
 use crate::plans::{Objective, training_metrics};
@@ -37,7 +37,7 @@ use trained::Trained;
 
 use crate::{
     Attempt, Callback, DoneRecord, EpochRecord, LrSchedule, ModelFn, Position, Preparation, ProgramConfig, Progress,
-    RankKind, RankMemory, RunConfig, SaveReason, StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
+    RankKind, RankMemory, Resumed, RunConfig, SaveReason, StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
 };
 
 /// Trains a model on a device, without a group or as one rank of a group.
@@ -207,7 +207,7 @@ impl<'a> Trainer<'a> {
         };
         self.trained = Some(Trained {
             run: session.run_folder(),
-            ended: (session.position.epoch, session.position.samples),
+            ended: Resumed { epoch: session.position.epoch, samples: session.position.samples },
             has_best: session.position.best_val_accuracy.is_some(),
             best: None,
             program: session.program,
@@ -297,7 +297,7 @@ struct Session {
     pretrained: Option<Matching>,
     schedule: LrSchedule,
     position: Position,
-    resumed: Option<(u64, u64)>,
+    resumed: Option<Resumed>,
     bad_samples: BadSamples,
     paces: Paces,
     tracer: Tracer,
@@ -327,15 +327,9 @@ impl Session {
         self.tracer.at(group.as_ref(), "validating");
         let Position { epoch, optimizer_step, .. } = self.position;
         let position = EpochPosition { epoch, epochs: config.epochs as u64, optimizer_step };
-        let (validation, stopped) = evaluate_until(
-            self.program.as_mut(),
-            &self.validation,
-            self.validation_samples,
-            group.as_ref(),
-            position,
-            callbacks,
-            &mut self.bad_samples,
-        )?;
+        let pass = Pass::begin(self.validation_samples, group.as_ref(), position);
+        let (program, bad) = (self.program.as_mut(), &mut self.bad_samples);
+        let (validation, stopped) = evaluate_until(program, &self.validation, &pass, callbacks, bad)?;
         if stopped {
             return self.stop(trainer);
         }

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use enmasse_data::BadSample;
 use enmasse_device::LossScale;
 use enmasse_image::Normalization;
+use serde::Serialize;
 
-use crate::{Change, EpochRecord, RankMemory, Resumed, StartRecord, StepRecord, Tuning};
+use crate::{Change, EpochRecord, RankMemory, Resumed, StepRecord, Tuning};
 
-/// The facts of a run that are known before its first step.
-#[derive(Clone, Debug)]
+/// The facts of a run that are known before its first step. The keys of its JSON form, in this order, are a contract with scripts:
+/// those of the fields that are not skipped.
+#[derive(Clone, Debug, Serialize)]
 pub struct Started {
     /// The model's name.
     pub model: String,
@@ -20,10 +22,12 @@ pub struct Started {
     /// The kind of images.
     pub data: &'static str,
     /// The constants of normalisation.
+    #[serde(skip)]
     pub normalization: Normalization,
     /// Height and width of the images that the model sees.
     pub size: usize,
     /// The transforms of training images.
+    #[serde(skip)]
     pub augmentation: String,
     /// Names of the classes, by label.
     pub classes: Vec<String>,
@@ -46,53 +50,37 @@ pub struct Started {
     /// The device.
     pub device: String,
     /// Decoding threads per rank.
+    #[serde(skip)]
     pub loader_threads: usize,
-    /// Memory of this rank's process at its peak.
+    /// Bytes that this rank's process takes at its peak.
+    pub memory_bytes: usize,
+    /// Their parts.
     pub memory: RankMemory,
     /// How the algorithms of a tuned run were chosen. Only on rank 0.
+    #[serde(skip)]
     pub tuning: Option<Tuning>,
     /// A few lines about the weights to start with: which were loaded, skipped, missing or unexpected. Only on rank 0.
+    #[serde(skip)]
     pub pretrained: Option<String>,
     /// The run folder; `None` if nothing is kept.
     pub run: Option<PathBuf>,
-    /// Where a resumed run continues: the epoch, and the number of its samples that are done.
-    pub resumed: Option<(u64, u64)>,
+    /// Where a resumed run continues.
+    pub resumed: Option<Resumed>,
     /// The samples that a resumed run skipped earlier. Only on rank 0.
+    #[serde(skip)]
     pub unreadable: Vec<BadSample>,
     /// The settings that a resumed run changes from now on. Only on rank 0.
+    #[serde(skip)]
     pub changes: Vec<Change>,
     /// What the schedule does from here on, if a resumed run has another number of epochs.
+    #[serde(skip)]
     pub rescheduled: Option<String>,
     /// Why the best checkpoint of a resumed run cannot be read: the best of the epochs to come replaces it. Only on rank 0.
+    #[serde(skip)]
     pub lost_best: Option<String>,
     /// Epochs before those to come whose records in `metrics.jsonl` are missing or malformed. Only on rank 0.
+    #[serde(skip)]
     pub lost_records: u64,
-}
-
-impl<'a> From<&'a Started> for StartRecord<'a> {
-    fn from(started: &'a Started) -> Self {
-        StartRecord {
-            model: &started.model,
-            parameters: started.parameters,
-            trainable: started.trainable,
-            data: started.data,
-            classes: &started.classes,
-            size: started.size,
-            train_samples: started.train_samples,
-            dropped_samples: started.dropped_samples,
-            validation_samples: started.validation_samples,
-            test_samples: started.test_samples,
-            batch: started.batch,
-            global_batch: started.global_batch,
-            world_size: started.world_size,
-            shards: started.shards,
-            device: &started.device,
-            memory_bytes: started.memory.total(),
-            memory: started.memory,
-            run: started.run.as_deref(),
-            resumed: started.resumed.map(|(epoch, samples)| Resumed { epoch, samples }),
-        }
-    }
 }
 
 /// The progress of an epoch of training, or of its validation, after a step.

@@ -2,7 +2,7 @@
 
 use enmasse_image::AutoAugmentPolicy;
 
-use super::value::{SettingKind, SettingValue, quoted};
+use super::value::{SettingKind, SettingValue};
 
 /// A method that draws operations from a list, and their strengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,9 +67,5 @@ impl SettingValue for AutoAugmentation {
 
     fn text(&self) -> Option<String> {
         Some(self.word().to_owned())
-    }
-
-    fn to_toml(&self) -> Option<String> {
-        quoted(self.word())
     }
 }

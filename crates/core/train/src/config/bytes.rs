@@ -1,6 +1,6 @@
 //! `--cache-limit 200GB`: numbers of bytes.
 
-use super::value::{SettingKind, SettingValue, quoted};
+use super::value::{SettingKind, SettingValue};
 
 /// The units, each with its bytes: those of disks, then those of memory.
 const UNITS: [(&str, u64); 8] = [
@@ -40,10 +40,6 @@ impl SettingValue for ByteCount {
             Some((name, unit)) => format!("{}{name}", bytes / unit),
             None => format!("{}KB", bytes as f64 / 1000.0),
         })
-    }
-
-    fn to_toml(&self) -> Option<String> {
-        quoted(&self.text()?)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::value::{SettingKind, SettingValue, quoted};
+use super::value::{SettingKind, SettingValue};
 
 /// The devices of a run on one machine: one per rank.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -189,10 +189,6 @@ impl SettingValue for Devices {
 
     fn text(&self) -> Option<String> {
         Some(self.to_string())
-    }
-
-    fn to_toml(&self) -> Option<String> {
-        quoted(&self.to_string())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Settings that have no effect with the value of another setting, or on a data set: one table of
+//! Settings that have no effect with the value of another setting, or on a data set: tables of
 //! them. (`enmasse launch` has a table of its own.)
 //!
 //! Only settings that a user gave are checked: on the command line, in the environment, in a file.
@@ -7,9 +7,10 @@
 //! every run can continue. A setting that is fulfilled anyway, such as SyncBatchNorm on a single
 //! rank, does not count as ineffective.
 
-use enmasse_datasets::{DataKind, DataLayout};
+use enmasse_datasets::DataKind;
+use enmasse_datasets::DataLayout::{self, Archives, Manifest, NamedImages, Parquet};
 
-use super::{ConfigError, LayeredConfig, RankKind, SETTINGS, Setting, SettingSource, Shuffling, TrainConfig};
+use super::{ConfigError, LayeredConfig, RankKind, Setting, SettingSource, Shuffling, TrainConfig};
 
 /// The circumstances of a run that settings depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,111 +29,73 @@ pub struct Surroundings {
     pub is_launched: bool,
 }
 
-/// The condition under which a setting has an effect.
-enum Effect {
-    /// Only if the named setting has one of these values.
-    Beside(&'static str, &'static [&'static str]),
-    /// Always, unless the function returns the reason why not: the end of "has no effect".
-    Unless(fn(&TrainConfig, &Surroundings) -> Option<&'static str>),
-}
-
-/// Every setting that does not always have an effect.
-const RULES: &[(&str, Effect)] = &[
-    ("momentum", Effect::Beside("optimizer", &["sgd", "lars"])),
-    ("nesterov", Effect::Beside("optimizer", &["sgd"])),
-    ("lrf", Effect::Beside("schedule", &["cosine"])),
-    ("step_size", Effect::Beside("schedule", &["step"])),
-    ("gamma", Effect::Beside("schedule", &["step"])),
-    ("crop_padding", Effect::Beside("augment", &["crop"])),
-    ("crop_padding", Effect::Unless(default_augmentation)),
-    ("ra_num_ops", Effect::Beside("auto_augment", &["randaugment"])),
-    ("ra_magnitude", Effect::Beside("auto_augment", &["randaugment"])),
-    ("augmix_severity", Effect::Beside("auto_augment", &["augmix"])),
-    ("erasing_value", Effect::Unless(whole_images)),
-    ("label_pattern", Effect::Unless(no_names)),
-    ("path_column", Effect::Unless(no_paths)),
-    ("label_column", Effect::Unless(no_labels)),
-    ("manifest_root", Effect::Unless(no_manifest)),
-    ("shuffle", Effect::Beside("sampler", &["shuffle"])),
-    ("shuffle", Effect::Unless(single_samples)),
-    ("balance", Effect::Beside("sampler", &["shuffle"])),
-    ("repeat_augment", Effect::Beside("sampler", &["shuffle"])),
-    ("split", Effect::Unless(parts)),
-    ("split_seed", Effect::Unless(parts)),
-    ("prefix", Effect::Unless(random_weights)),
-    ("convert_rgb", Effect::Unless(known_images)),
-    ("exif_transpose", Effect::Unless(no_files)),
-    ("decode", Effect::Unless(no_jpeg)),
-    ("on_bad_sample", Effect::Unless(whole_files)),
-    ("ranks", Effect::Unless(launcher)),
+/// Settings that have an effect only if another one has one of some values: the setting, the other one, and these values.
+const BESIDE: &[(&str, &str, &[&str])] = &[
+    ("momentum", "optimizer", &["sgd", "lars"]),
+    ("nesterov", "optimizer", &["sgd"]),
+    ("lrf", "schedule", &["cosine"]),
+    ("step_size", "schedule", &["step"]),
+    ("gamma", "schedule", &["step"]),
+    ("crop_padding", "augment", &["crop"]),
+    ("ra_num_ops", "auto_augment", &["randaugment"]),
+    ("ra_magnitude", "auto_augment", &["randaugment"]),
+    ("augmix_severity", "auto_augment", &["augmix"]),
+    ("shuffle", "sampler", &["shuffle"]),
+    ("balance", "sampler", &["shuffle"]),
+    ("repeat_augment", "sampler", &["shuffle"]),
 ];
 
-fn default_augmentation(config: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
-    (config.augment.is_none() && !surroundings.is_padded).then_some("on this data set without `augment = crop`")
+/// A setting, when it has no effect, and the reason: the end of "has no effect".
+type Rule = (&'static str, fn(&TrainConfig, &Surroundings) -> bool, &'static str);
+
+/// Why the split has no effect.
+const PARTS: &str = "on a data set that comes in parts for training and validation";
+
+/// Settings that have an effect except in some circumstances.
+const UNLESS: &[Rule] = &[
+    ("crop_padding", has_no_crop, "on this data set without `augment = crop`"),
+    ("erasing_value", |config, _| config.random_erasing == 0.0, "without `random_erasing`"),
+    ("label_pattern", |_, data| data.layout != NamedImages, "on data other than folders of images"),
+    ("path_column", |_, data| !data.has_columns(), "on data other than manifests and Parquet files"),
+    ("label_column", has_no_labels, "on data other than manifests, WebDataset archives and Parquet files"),
+    ("manifest_root", |_, data| data.layout != Manifest, "on data other than manifests"),
+    ("shuffle", has_no_blocks, "on data other than WebDataset archives and Parquet files"),
+    ("split", |_, data| data.has_parts, PARTS),
+    ("split_seed", |_, data| data.has_parts, PARTS),
+    ("prefix", |config, _| config.weights.is_none(), "without `weights`"),
+    ("convert_rgb", |_, data| data.is_known(), "on CIFAR and MNIST: only images in folders are converted"),
+    ("exif_transpose", |_, data| data.is_known(), "on CIFAR and MNIST: only images in folders have an orientation"),
+    ("decode", |_, data| data.is_known(), "on CIFAR and MNIST, which are not stored as JPEG"),
+    ("on_bad_sample", |_, data| data.is_known(), "on CIFAR and MNIST, whose files are read whole before the run"),
+    ("ranks", has_ranks, "in ranks that a launcher has started"),
+];
+
+fn has_no_crop(config: &TrainConfig, data: &Surroundings) -> bool {
+    config.augment.is_none() && !data.is_padded
 }
 
-fn whole_images(config: &TrainConfig, _: &Surroundings) -> Option<&'static str> {
-    (config.random_erasing == 0.0).then_some("without `random_erasing`")
+fn has_no_labels(_: &TrainConfig, data: &Surroundings) -> bool {
+    !data.has_columns() && data.layout != Archives
 }
 
-fn no_names(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
-    let is_read = surroundings.layout == DataLayout::NamedImages;
-    (!is_read).then_some("on data other than folders of images")
+fn has_no_blocks(config: &TrainConfig, data: &Surroundings) -> bool {
+    config.shuffle == Some(Shuffling::Block) && !data.has_blocks
 }
 
-fn no_paths(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
-    let is_read = matches!(surroundings.layout, DataLayout::Manifest | DataLayout::Parquet);
-    (!is_read).then_some("on data other than manifests and Parquet files")
+/// Whether the ranks are there, and of another kind than was asked for.
+fn has_ranks(config: &TrainConfig, surroundings: &Surroundings) -> bool {
+    surroundings.is_launched && config.ranks == RankKind::Thread
 }
 
-fn no_labels(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
-    let is_read = matches!(surroundings.layout, DataLayout::Manifest | DataLayout::Parquet | DataLayout::Archives);
-    (!is_read).then_some("on data other than manifests, WebDataset archives and Parquet files")
-}
-
-fn no_manifest(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
-    (surroundings.layout != DataLayout::Manifest).then_some("on data other than manifests")
-}
-
-fn single_samples(config: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
-    let asked = config.shuffle == Some(Shuffling::Block);
-    (asked && !surroundings.has_blocks).then_some("on data other than WebDataset archives and Parquet files")
-}
-
-fn parts(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
-    surroundings.has_parts.then_some("on a data set that comes in parts for training and validation")
-}
-
-fn random_weights(config: &TrainConfig, _: &Surroundings) -> Option<&'static str> {
-    config.weights.is_none().then_some("without `weights`")
-}
-
-fn known_images(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
-    is_known(surroundings.kind).then_some("on CIFAR and MNIST: only images in folders are converted")
-}
-
-fn no_files(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
-    is_known(surroundings.kind).then_some("on CIFAR and MNIST: only images in folders have an orientation")
-}
-
-fn no_jpeg(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
-    is_known(surroundings.kind).then_some("on CIFAR and MNIST, which are not stored as JPEG")
-}
-
-fn whole_files(_: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
-    is_known(surroundings.kind).then_some("on CIFAR and MNIST, whose files are read whole before the run")
-}
-
-fn is_known(kind: DataKind) -> bool {
-    match kind {
-        DataKind::Folder => false,
-        DataKind::Cifar10 | DataKind::Cifar100 | DataKind::Mnist | DataKind::FashionMnist => true,
+impl Surroundings {
+    fn has_columns(&self) -> bool {
+        matches!(self.layout, Manifest | Parquet)
     }
-}
 
-fn launcher(config: &TrainConfig, surroundings: &Surroundings) -> Option<&'static str> {
-    let asked_for_another = surroundings.is_launched && config.ranks == RankKind::Thread;
-    asked_for_another.then_some("in ranks that a launcher has started")
+    /// Whether it is CIFAR or MNIST.
+    fn is_known(&self) -> bool {
+        self.kind != DataKind::Folder
+    }
 }
 
 impl LayeredConfig {
@@ -154,11 +117,9 @@ impl LayeredConfig {
         let beside = self.beside_others().map(|Idle { setting, decided_by, .. }| {
             (setting, format!("with `{} = {}`", decided_by.name, self.text(decided_by)))
         });
-        let unless = RULES.iter().filter_map(|(name, effect)| match effect {
-            Effect::Beside(..) => None,
-            Effect::Unless(why_not) => {
-                Some((self.given(name)?, why_not(&self.config().train, surroundings)?.to_owned()))
-            }
+        let unless = UNLESS.iter().filter_map(|(name, is_idle, why)| {
+            let setting = self.given(name)?;
+            is_idle(&self.config().train, surroundings).then(|| (setting, (*why).to_owned()))
         });
         let line = |(setting, why): (&'static Setting, String)| {
             let source = self.source(setting.name).unwrap_or(&SettingSource::Default);
@@ -169,20 +130,17 @@ impl LayeredConfig {
 
     /// The given settings that the value of another one makes ineffective.
     fn beside_others(&self) -> impl Iterator<Item = Idle> {
-        RULES.iter().filter_map(|(name, effect)| match effect {
-            Effect::Beside(other, values) => {
-                let (setting, decided_by) = (self.given(name)?, Setting::find(other)?);
-                // If the program chooses, the value depends on the surroundings.
-                let value = self.config().get(other)?;
-                (!values.contains(&value.as_str())).then_some(Idle { setting, decided_by, values })
-            }
-            Effect::Unless(_) => None,
+        BESIDE.iter().filter_map(|(name, other, values)| {
+            let (setting, decided_by) = (self.given(name)?, Setting::find(other)?);
+            // If the program chooses, the value depends on the surroundings.
+            let value = self.config().get(other)?;
+            (!values.contains(&value.as_str())).then_some(Idle { setting, decided_by, values })
         })
     }
 
     /// The setting with this name if a user gave it a value. A switch that is off as by default requests nothing.
     fn given(&self, name: &str) -> Option<&'static Setting> {
-        let setting = SETTINGS.iter().find(|setting| setting.name == name)?;
+        let setting = Setting::find(name)?;
         // What is on by default is turned off for a reason.
         let is_off = setting.kind.stands_alone()
             && self.text(setting) == "false"
@@ -245,13 +203,14 @@ mod tests {
 
     #[test]
     fn every_rule_names_settings_and_their_values() {
-        for (name, effect) in RULES {
+        for (name, ..) in UNLESS {
             assert!(Setting::find(name).is_some(), "{name}");
-            if let Effect::Beside(other, values) = effect {
-                let decided_by = Setting::find(other).unwrap();
-                let SettingKind::Choice(words) = decided_by.kind else { panic!("{other} is not a choice") };
-                assert!(values.iter().all(|value| words.contains(value)), "{name} beside {other}");
-            }
+        }
+        for (name, other, values) in BESIDE {
+            assert!(Setting::find(name).is_some(), "{name}");
+            let decided_by = Setting::find(other).unwrap();
+            let SettingKind::Choice(words) = decided_by.kind else { panic!("{other} is not a choice") };
+            assert!(values.iter().all(|value| words.contains(value)), "{name} beside {other}");
         }
     }
 

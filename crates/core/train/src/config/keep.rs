@@ -33,7 +33,7 @@ impl SettingValue for Keep {
     fn to_toml(&self) -> Option<String> {
         match self {
             Keep::Newest(1..) => self.text(),
-            _ => quoted(&self.text()?),
+            _ => self.text().map(quoted),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Defaults < saved run < configuration file < environment < command line, with the source of each value kept.
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -42,32 +43,21 @@ pub const INTERNAL_VARIABLES: &[&str] = &[
 /// assert_eq!((config.train.batch, config.train.epochs), (Some(16), 5));
 /// # Ok::<(), enmasse_train::ConfigError>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LayeredConfig {
     config: RunConfig,
-    /// Parallel to [`SETTINGS`].
-    sources: Vec<SettingSource>,
+    /// By the names of settings; a setting that is not there has its default.
+    sources: HashMap<&'static str, SettingSource>,
     /// What the command line says of the kind of devices alone.
     device_kind: Option<String>,
     /// The configuration of the run to be resumed, and its folder.
     saved: Option<(SettingSource, RunConfig)>,
 }
 
-impl Default for LayeredConfig {
-    fn default() -> Self {
-        LayeredConfig::new()
-    }
-}
-
 impl LayeredConfig {
     /// The defaults.
     pub fn new() -> Self {
-        LayeredConfig {
-            config: RunConfig::default(),
-            sources: vec![SettingSource::Default; SETTINGS.len()],
-            device_kind: None,
-            saved: None,
-        }
+        LayeredConfig::default()
     }
 
     /// Adds the configuration of a run to be resumed (its TOML text and folder). Only defaults are below it. Settings
@@ -149,7 +139,7 @@ impl LayeredConfig {
     /// The source of a setting's value; `None` for an unknown name.
     pub fn source(&self, name: &str) -> Option<&SettingSource> {
         let setting = Setting::find(name)?;
-        SETTINGS.iter().zip(&self.sources).find_map(|(known, source)| (known.name == setting.name).then_some(source))
+        Some(self.sources.get(setting.name).unwrap_or(&SettingSource::Default))
     }
 
     /// The configuration, checked as a whole and against the saved run.
@@ -182,12 +172,9 @@ impl LayeredConfig {
         if let Some(kind) = &self.device_kind {
             changed.program.devices = changed.program.devices.and_then(|devices| devices.on(kind));
         }
-        let place = SETTINGS.iter().zip(&mut self.sources).find(|(known, _)| known.name == setting.name);
-        if let Some((_, current)) = place
-            && source.weight() >= current.weight()
-        {
+        if source.weight() >= self.source_of(setting).weight() {
             self.config = changed;
-            *current = source;
+            self.sources.insert(setting.name, source);
         }
         Ok(())
     }

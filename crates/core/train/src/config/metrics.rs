@@ -1,10 +1,11 @@
 //! `--metrics NAMES`: the numbers that a run measures in addition to loss and accuracy.
 
 use std::fmt;
+use std::str::FromStr;
 
 use enmasse_graph::Metric;
 
-use super::value::{SettingKind, SettingValue};
+use super::value::ListItem;
 
 /// A built-in metric, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,26 +31,17 @@ impl From<MetricName> for Metric {
     }
 }
 
-impl SettingValue for Vec<MetricName> {
-    const KIND: SettingKind = SettingKind::List;
+impl FromStr for MetricName {
+    type Err = String;
 
-    fn parse(text: &str) -> Result<Self, String> {
-        let metric = |name: String| {
-            let among = name.strip_prefix("top").and_then(|among| among.parse().ok());
-            match (name.as_str(), among) {
-                ("gradient_norm", _) => Ok(MetricName::GradientNorm),
-                (_, Some(among)) => Ok(MetricName::Top(among)),
-                _ => Err(format!("has no metric \"{name}\": use top5, another topK, or gradient_norm")),
-            }
-        };
-        Vec::<String>::parse(text)?.into_iter().map(metric).collect()
-    }
-
-    fn text(&self) -> Option<String> {
-        Some(self.iter().map(MetricName::to_string).collect::<Vec<_>>().join(","))
-    }
-
-    fn to_toml(&self) -> Option<String> {
-        self.iter().map(MetricName::to_string).collect::<Vec<_>>().to_toml()
+    fn from_str(name: &str) -> Result<Self, String> {
+        let among = name.strip_prefix("top").and_then(|among| among.parse().ok());
+        match (name, among) {
+            ("gradient_norm", _) => Ok(MetricName::GradientNorm),
+            (_, Some(among)) => Ok(MetricName::Top(among)),
+            _ => Err(format!("has no metric \"{name}\": use top5, another topK, or gradient_norm")),
+        }
     }
 }
+
+impl ListItem for MetricName {}

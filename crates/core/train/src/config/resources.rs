@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{DEFAULT_GLOBAL_BATCH, Devices, OnBadSample, ProgramConfig, TrainConfig};
+use super::{DEFAULT_GLOBAL_BATCH, Devices, OnBadSample, ProgramConfig, RankKind, StrategyKind, TrainConfig};
 
 /// Height and width of images if the data set has no size of its own: the training size of torchvision's models.
 const DEFAULT_SIZE: usize = 224;
@@ -54,6 +54,14 @@ impl TrainConfig {
     pub fn timeout(&self, world_size: usize) -> Duration {
         let limits = if world_size > 1 { 2.0 } else { 1.0 };
         Duration::try_from_secs_f64(limits * self.timeout).unwrap_or(Duration::MAX)
+    }
+
+    /// What a rank is: with `--strategy dp` always a thread.
+    pub fn rank_kind(&self) -> RankKind {
+        match self.strategy {
+            StrategyKind::Ddp => self.ranks,
+            StrategyKind::Dp => RankKind::Thread,
+        }
     }
 
     /// Decoding threads of the rank at `local_rank`: `--loader-threads`, or its share of the node's cores.

@@ -75,7 +75,7 @@ impl SettingValue for Resume {
     fn to_toml(&self) -> Option<String> {
         match self {
             Resume::No | Resume::Last => self.text(),
-            Resume::Best | Resume::Run(_) => self.text().and_then(|text| quoted(&text)),
+            Resume::Best | Resume::Run(_) => self.text().map(quoted),
         }
     }
 }

@@ -20,7 +20,7 @@ pub enum Scope {
     Invocation,
 }
 
-/// The section of the help that a setting belongs to.
+/// The section of the help that a setting belongs to. Its heading is the name here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingGroup {
     /// Images, and how they reach the model.
@@ -37,13 +37,7 @@ pub enum SettingGroup {
 
 impl fmt::Display for SettingGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SettingGroup::Data => "Data",
-            SettingGroup::Model => "Model",
-            SettingGroup::Training => "Training",
-            SettingGroup::Devices => "Devices",
-            SettingGroup::Output => "Output",
-        })
+        fmt::Debug::fmt(self, f)
     }
 }
 

@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use enmasse_graph::Precision;
 use enmasse_system::files::expand_home;
+use enmasse_weights::Rename;
 
 /// The kind of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +103,10 @@ pub(super) trait SettingValue: Sized {
     /// The text that [`SettingValue::parse`] takes; `None` for no value.
     fn text(&self) -> Option<String>;
 
-    /// A TOML literal; `None` for no value.
-    fn to_toml(&self) -> Option<String>;
+    /// A TOML literal, by default the text as a string; `None` for no value.
+    fn to_toml(&self) -> Option<String> {
+        self.text().map(quoted)
+    }
 
     fn check(&self, _range: &Range) -> Result<(), String> {
         Ok(())
@@ -122,8 +126,8 @@ pub(super) struct Inspection {
     pub fault: Option<String>,
 }
 
-pub(super) fn quoted(text: &str) -> Option<String> {
-    Some(toml::Value::from(text).to_string())
+pub(super) fn quoted(text: String) -> String {
+    toml::Value::from(text).to_string()
 }
 
 macro_rules! whole_numbers {
@@ -141,7 +145,7 @@ macro_rules! whole_numbers {
 
             /// TOML's integers end at 2^63 - 1; larger ones are written as strings, which read back the same.
             fn to_toml(&self) -> Option<String> {
-                if i64::try_from(*self).is_ok() { self.text() } else { quoted(&self.to_string()) }
+                if i64::try_from(*self).is_ok() { self.text() } else { self.text().map(quoted) }
             }
 
             fn check(&self, range: &Range) -> Result<(), String> {
@@ -204,10 +208,6 @@ impl SettingValue for String {
     fn text(&self) -> Option<String> {
         Some(self.clone())
     }
-
-    fn to_toml(&self) -> Option<String> {
-        quoted(self)
-    }
 }
 
 impl SettingValue for PathBuf {
@@ -220,26 +220,30 @@ impl SettingValue for PathBuf {
     fn text(&self) -> Option<String> {
         Some(self.display().to_string())
     }
-
-    fn to_toml(&self) -> Option<String> {
-        quoted(&self.display().to_string())
-    }
 }
 
+/// What a list has, besides numbers.
+pub(super) trait ListItem: FromStr<Err: fmt::Display> + fmt::Display {}
+
+impl ListItem for String {}
+impl ListItem for Rename {}
+
 /// Text with nothing between commas is the empty list.
-impl SettingValue for Vec<String> {
+impl<T: ListItem> SettingValue for Vec<T> {
     const KIND: SettingKind = SettingKind::List;
 
     fn parse(text: &str) -> Result<Self, String> {
-        Ok(text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect())
+        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        items.map(|item| item.parse().map_err(|error: T::Err| error.to_string())).collect()
     }
 
     fn text(&self) -> Option<String> {
-        Some(self.join(","))
+        Some(self.iter().map(T::to_string).collect::<Vec<_>>().join(","))
     }
 
     fn to_toml(&self) -> Option<String> {
-        Some(toml::Value::from(self.clone()).to_string())
+        let items: Vec<String> = self.iter().map(T::to_string).collect();
+        Some(toml::Value::from(items).to_string())
     }
 }
 
@@ -287,9 +291,9 @@ impl<T: SettingValue> SettingValue for Option<T> {
     }
 }
 
-/// Defines enums whose variants have one word each.
+/// Defines enums whose variants have one word each, and perhaps others that are read.
 macro_rules! choices {
-    ($($(#[$meta:meta])* $type:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal,)+ })+) => {$(
+    ($($(#[$meta:meta])* $type:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal $(| $other:literal)*,)+ })+) => {$(
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $type {
@@ -316,17 +320,13 @@ macro_rules! choices {
 
             fn parse(text: &str) -> Result<Self, String> {
                 match text {
-                    $($word => Ok($type::$variant),)+
+                    $($word $(| $other)* => Ok($type::$variant),)+
                     _ => Err(format!("must be {}", [$($word),+].join(" or "))),
                 }
             }
 
             fn text(&self) -> Option<String> {
                 Some(self.to_string())
-            }
-
-            fn to_toml(&self) -> Option<String> {
-                quoted(self.word())
             }
         }
     )+};
@@ -462,43 +462,14 @@ choices! {
         /// Give it zero gradient.
         Zero = "zero",
     }
-}
-
-/// The signal that requests that the job be requeued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequeueSignal {
-    /// SIGUSR1, the usual choice of Slurm's users.
-    Usr1,
-    /// SIGUSR2, if SIGUSR1 is used otherwise.
-    Usr2,
-    /// No signal.
-    None,
-}
-
-/// Slurm's `--signal` accepts names with and without SIG.
-impl SettingValue for RequeueSignal {
-    const KIND: SettingKind = SettingKind::Choice(&["USR1", "USR2", "none"]);
-
-    fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            "USR1" | "SIGUSR1" => Ok(RequeueSignal::Usr1),
-            "USR2" | "SIGUSR2" => Ok(RequeueSignal::Usr2),
-            "none" => Ok(RequeueSignal::None),
-            _ => Err("must be USR1 or USR2 or none".to_owned()),
-        }
-    }
-
-    fn text(&self) -> Option<String> {
-        let text = match self {
-            RequeueSignal::Usr1 => "USR1",
-            RequeueSignal::Usr2 => "USR2",
-            RequeueSignal::None => "none",
-        };
-        Some(text.to_owned())
-    }
-
-    fn to_toml(&self) -> Option<String> {
-        self.text().and_then(|text| quoted(&text))
+    /// The signal that requests that the job be requeued, with or without SIG, as in Slurm's `--signal`.
+    RequeueSignal {
+        /// SIGUSR1, the usual choice of Slurm's users.
+        Usr1 = "USR1" | "SIGUSR1",
+        /// SIGUSR2, if SIGUSR1 is used otherwise.
+        Usr2 = "USR2" | "SIGUSR2",
+        /// No signal.
+        None = "none",
     }
 }
 
@@ -523,9 +494,5 @@ impl SettingValue for Precision {
 
     fn text(&self) -> Option<String> {
         Some(self.to_string())
-    }
-
-    fn to_toml(&self) -> Option<String> {
-        quoted(self.name())
     }
 }

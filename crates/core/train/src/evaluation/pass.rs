@@ -25,18 +25,18 @@ pub struct EpochPosition {
     pub optimizer_step: u64,
 }
 
-/// The current pass over a data set, for callbacks.
-pub(crate) struct Pass {
+/// The current pass over a data set.
+pub(crate) struct Pass<'a> {
     began: Instant,
-    ranks: u64,
     pub total: u64,
+    pub group: Option<&'a Group>,
     pub position: EpochPosition,
 }
 
-impl Pass {
+impl<'a> Pass<'a> {
     /// Begins now.
-    pub fn begin(total: u64, group: Option<&Group>, position: EpochPosition) -> Self {
-        Pass { began: Instant::now(), ranks: group.map_or(1, Group::world_size) as u64, total, position }
+    pub fn begin(total: u64, group: Option<&'a Group>, position: EpochPosition) -> Self {
+        Pass { began: Instant::now(), total, group, position }
     }
 }
 
@@ -62,7 +62,8 @@ impl Sums {
         self.samples += samples;
         self.measured.iter_mut().zip(metrics.measured).for_each(|(sum, value)| *sum += value);
         // Other ranks have progressed about as far; only the progress bar needs this number.
-        let done = (self.samples * pass.ranks).min(pass.total);
+        let ranks = pass.group.map_or(1, Group::world_size) as u64;
+        let done = (self.samples * ranks).min(pass.total);
         callbacks.on_step(&Progress {
             epoch: pass.position.epoch,
             epochs: pass.position.epochs,
@@ -84,11 +85,10 @@ impl Sums {
         mut tally: Tally,
         names: &[String],
         stopped: bool,
-        total: u64,
-        group: Option<&Group>,
+        pass: &Pass,
     ) -> Result<(Evaluation, bool), TrainError> {
         let mut totals = [self.loss, self.correct, self.samples as f64, f64::from(u8::from(stopped))];
-        if let Some(group) = group {
+        if let Some(group) = pass.group {
             group.all_reduce(&mut totals)?;
             group.all_reduce(&mut self.measured)?;
             tally.sum_over(group)?;
@@ -101,7 +101,7 @@ impl Sums {
             accuracy: mean(correct),
             balanced_accuracy: tally.per_class.balanced_accuracy(),
             samples: samples as u64,
-            unreadable: total.saturating_sub(samples as u64),
+            unreadable: pass.total.saturating_sub(samples as u64),
             metrics,
             mistakes: tally.mistakes(),
             per_class: tally.per_class,

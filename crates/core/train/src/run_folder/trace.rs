@@ -3,14 +3,7 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::{RunError, RunFolder, RunPaths, create_folder_of};
-
-impl RunPaths {
-    /// The timeline of some steps on all ranks.
-    pub fn trace(&self) -> PathBuf {
-        self.root().join("logs/trace.json")
-    }
-}
+use super::{RunError, RunFolder, create_folder_of};
 
 impl RunFolder {
     /// Writes the timeline through `fill`, and returns its path. A file that was there is replaced.

@@ -1,7 +1,6 @@
 //! The list of images that a run skipped because they cannot be read. A resumed run goes on with it.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
 use enmasse_data::BadSample;
 
@@ -9,11 +8,6 @@ use super::{RunError, RunFolder, RunPaths, read};
 use crate::bad_samples::{from_lines, to_lines};
 
 impl RunPaths {
-    /// The images that the run skipped: a path, a tab and the reason per line.
-    pub fn unreadable(&self) -> PathBuf {
-        self.root().join("logs/unreadable.txt")
-    }
-
     /// Reads the file of [`RunFolder::write_unreadable`]; nothing if it does not exist.
     pub(crate) fn read_unreadable(&self) -> Result<BTreeSet<BadSample>, RunError> {
         let path = self.unreadable();

@@ -16,9 +16,9 @@ use enmasse_data::Dataset;
 use super::Trainer;
 use super::trained::HeldWeights;
 use crate::bad_samples::BadSamples;
-use crate::evaluation::{EpochPosition, evaluate_until, predict};
+use crate::evaluation::{EpochPosition, Pass, evaluate_until, predict};
 use crate::stop::{Request, agree};
-use crate::{Evaluation, RunEvent, RunFolder, RunPaths, TestRecord, TrainError, TrainingData};
+use crate::{Evaluation, Resumed, RunEvent, RunFolder, RunPaths, TestRecord, TrainError, TrainingData};
 
 impl Trainer<'_> {
     /// Loss and accuracy on the validation part, with the weights that [`Trainer::fit`] ended with. Every sample counts
@@ -60,7 +60,7 @@ impl Trainer<'_> {
         if stopped {
             return Err(match agree(self.callbacks.request(), self.group.as_ref())? {
                 Some(Request::Stop(stop)) => {
-                    let (epoch, samples) = trained.ended;
+                    let Resumed { epoch, samples } = trained.ended;
                     TrainError::Stopped { stop, epoch, samples }
                 }
                 Some(Request::Finish) | None => TrainError::Interrupted,
@@ -100,9 +100,8 @@ impl Trainer<'_> {
     ) -> Result<(Evaluation, bool), TrainError> {
         data.check_labels(part, images.as_ref())?;
         let (trained, group) = (self.trained.as_mut().ok_or(TrainError::NotFitted)?, self.group.as_ref());
-        let (loader, total) = (trained.evaluation.loader(images)?, images.len() as u64);
-        let (program, position) = (trained.program.as_mut(), EpochPosition::default());
-        let (callbacks, mut bad) = (&mut self.callbacks, BadSamples::default());
-        evaluate_until(program, &loader, total, group, position, callbacks, &mut bad)
+        let loader = trained.evaluation.loader(images)?;
+        let pass = Pass::begin(images.len() as u64, group, EpochPosition::default());
+        evaluate_until(trained.program.as_mut(), &loader, &pass, &mut self.callbacks, &mut BadSamples::default())
     }
 }

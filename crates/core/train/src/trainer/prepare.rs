@@ -22,8 +22,8 @@ use crate::trace::{Tracer, at};
 use crate::tuning::tune;
 use crate::weights::write_tensors;
 use crate::{
-    Callback, LrSchedule, ModelFn, OnBadSample, Position, Preparation, RankKind, RunConfig, Started, TrainConfig,
-    TrainError, TrainingData, Tuning, load_pretrained,
+    Callback, LrSchedule, ModelFn, OnBadSample, Position, Preparation, RankKind, Resumed, RunConfig, Started,
+    TrainConfig, TrainError, TrainingData, Tuning, load_pretrained,
 };
 
 impl Session {
@@ -151,10 +151,10 @@ impl Session {
             OnBadSample::Skip => Some(skip_limit(data.train.len() + data.validation.len())),
             OnBadSample::Error | OnBadSample::Substitute => None,
         };
-        let earlier = writer.as_ref().map_or_else(Default::default, RunWriter::unreadable);
+        let earlier = writer.as_ref().map(|writer| writer.unreadable.clone()).unwrap_or_default();
         let bad_samples = BadSamples::resumed(earlier).limited(limit);
         let schedule = LrSchedule::new(config, shards);
-        let resumed = position.is_resumed().then_some((position.epoch, position.samples));
+        let resumed = position.is_resumed().then_some(Resumed { epoch: position.epoch, samples: position.samples });
         let session = Session {
             program,
             train,
@@ -186,7 +186,8 @@ impl Session {
     }
 
     pub(super) fn announce(&self, trainer: &mut Trainer, data: &TrainingData) -> Result<(), TrainError> {
-        let plans = self.program.plans();
+        let (plans, writer) = (self.program.plans(), self.writer.as_ref());
+        let changes = writer.map_or(&[][..], |writer| &writer.changes);
         let count = |names: &dyn Fn(&str) -> bool| {
             plans.state.iter().filter(|tensor| names(&tensor.name)).map(|tensor| tensor.shape.elements()).sum()
         };
@@ -217,19 +218,17 @@ impl Session {
             shards: self.map.shards(),
             device: trainer.device.name(),
             loader_threads: trainer.decoders(),
+            memory_bytes: self.memory.total(),
             memory: self.memory,
             tuning: self.tuning.clone(),
             pretrained: self.pretrained.as_ref().map(ToString::to_string),
             run: self.run_folder(),
             resumed: self.resumed,
-            unreadable: self.writer.as_ref().map_or(Vec::new(), |writer| writer.unreadable().into_iter().collect()),
-            changes: self.writer.as_ref().map_or(Vec::new(), |writer| writer.changes().to_vec()),
-            rescheduled: self
-                .writer
-                .as_ref()
-                .and_then(|writer| rescheduled(writer.changes(), &trainer.config, self.map.shards(), &self.position)),
-            lost_best: self.writer.as_ref().and_then(RunWriter::lost_best).map(str::to_owned),
-            lost_records: self.writer.as_ref().map_or(0, RunWriter::lost_records),
+            unreadable: writer.map_or(Vec::new(), |writer| writer.unreadable.iter().cloned().collect()),
+            changes: changes.to_vec(),
+            rescheduled: rescheduled(changes, &trainer.config, self.map.shards(), &self.position),
+            lost_best: writer.and_then(|writer| writer.lost_best.clone()),
+            lost_records: writer.map_or(0, |writer| writer.lost_records),
         })
     }
 }
@@ -259,10 +258,10 @@ fn agree_on_algorithms(
         && config.tune
     {
         at(group, "measuring algorithms");
-        let (choices, found) = tune(device, plans, writer.choices().clone())?;
+        let (choices, found) = tune(device, plans, writer.choices.clone())?;
         own = choices.to_string();
         tuning = Some(found);
-        writer.choose(choices);
+        writer.choices = choices;
     }
     let Some(group) = group else { return Ok(tuning) };
     // Runs whatever this rank's options are, so that ranks with different options meet where configurations are compared.

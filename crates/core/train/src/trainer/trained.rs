@@ -10,7 +10,7 @@ use super::EvaluationInput;
 use crate::agreement::broadcast_state;
 use crate::checkpoint::CheckpointFile;
 use crate::weights::write_tensors;
-use crate::{RunPaths, TrainError};
+use crate::{Resumed, RunPaths, TrainError};
 
 /// Weights of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub(super) struct Trained {
     pub evaluation: EvaluationInput,
     /// The run folder, on rank 0.
     pub run: Option<PathBuf>,
-    /// Where the run ended: the epoch, and the number of its samples that are done.
-    pub ended: (u64, u64),
+    /// Where the run ended, and would go on.
+    pub ended: Resumed,
     /// Whether a whole epoch has ended, so that there is a best checkpoint.
     pub has_best: bool,
     /// The epoch of the best checkpoint, while the program holds its weights.

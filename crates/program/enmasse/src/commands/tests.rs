@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use clap::{ArgMatches, Command};
-use enmasse_train::{ALIASES, Meaning, SETTINGS, Setting, SettingKind};
+use enmasse_train::{ALIASES, ANSWERS, SETTINGS, Setting, SettingKind};
 
 use super::command;
 use crate::command_line::arguments::given;
@@ -72,31 +72,33 @@ fn the_tutorials_spellings() {
 /// Words of other tools, with `-` and with `_`.
 #[test]
 fn other_tools_words() {
-    for (words, meaning) in ALIASES {
-        for word in *words {
+    let flags = |words: &'static str| {
+        words.split_whitespace().flat_map(|word| {
             let dashes = if word.len() == 1 { "-" } else { "--" };
-            for flag in [format!("{dashes}{word}"), format!("{dashes}{}", word.replace('_', "-"))] {
-                let line = format!("train {flag} 1");
-                match meaning {
-                    Meaning::Alias(name) => {
-                        let matches = read(&line).unwrap_or_else(|failure| panic!("{line}: {failure:?}"));
-                        let found: Vec<_> = given(matches.subcommand().unwrap().1).collect();
-                        assert_eq!(found, [(*name, "1".to_owned())], "{line}");
-                        let setting = Setting::find(name).unwrap();
-                        let help = command().find_subcommand("train").unwrap().clone().render_long_help().to_string();
-                        let also = format!("{dashes}{}", word.replace('_', "-"));
-                        assert!(help.contains(&also), "{} in the help of {}", also, setting.name);
-                    }
-                    // Flags that repeat a launcher's variables are read in launcher_flags.rs.
-                    Meaning::Answer(_) if read(&line).is_ok() => {
-                        let launched =
-                            ["device", "gpus", "world_size", "dist_url", "init_method", "rank", "local_rank"];
-                        assert!(launched.contains(word) || ["project", "name"].contains(word), "{line}");
-                    }
-                    Meaning::Answer(answer) => {
-                        assert_eq!(read(&line).unwrap_err(), Failure::Usage(format!("{flag}: {answer}")), "{line}");
-                    }
+            [word.to_owned(), word.replace('_', "-")].map(|spelled| (word, format!("{dashes}{spelled}")))
+        })
+    };
+    for (name, words) in ALIASES {
+        for (_, flag) in flags(words) {
+            let line = format!("train {flag} 1");
+            let matches = read(&line).unwrap_or_else(|failure| panic!("{line}: {failure:?}"));
+            let found: Vec<_> = given(matches.subcommand().unwrap().1).collect();
+            assert_eq!(found, [(*name, "1".to_owned())], "{line}");
+            let help = command().find_subcommand("train").unwrap().clone().render_long_help().to_string();
+            let also = flag.replace('_', "-");
+            assert!(help.contains(&also), "{also} in the help of {name}");
+        }
+    }
+    for (words, answer) in ANSWERS {
+        for (word, flag) in flags(words) {
+            let line = format!("train {flag} 1");
+            match read(&line) {
+                // Flags that repeat a launcher's variables are read in launcher_flags.rs.
+                Ok(_) => {
+                    let launched = ["device", "gpus", "world_size", "dist_url", "init_method", "rank", "local_rank"];
+                    assert!(launched.contains(&word) || ["project", "name"].contains(&word), "{line}");
                 }
+                Err(failure) => assert_eq!(failure, Failure::Usage(format!("{flag}: {answer}")), "{line}"),
             }
         }
     }

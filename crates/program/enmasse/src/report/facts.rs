@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use enmasse_train::{RankMemory, RunConfig, RunPaths, SETTINGS, Started, Tuning};
+use enmasse_train::{RankMemory, Resumed, RunConfig, RunPaths, SETTINGS, Started, Tuning};
 use enmasse_wording::{counted, grouped, shell_word};
 
 /// The facts known before the first step, one line each.
@@ -65,7 +65,7 @@ pub fn facts(started: &Started) -> Vec<String> {
     }
     lines.extend(started.tuning.iter().flat_map(tuned));
     lines.extend(started.pretrained.iter().flat_map(|report| from_file(report)));
-    if let Some((epoch, samples)) = started.resumed {
+    if let Some(Resumed { epoch, samples }) = started.resumed {
         lines.push(format!("resume:   epoch {}, after {}", epoch + 1, counted(samples as usize, "image")));
         lines.extend(started.changes.iter().map(ToString::to_string));
         lines.extend(started.rescheduled.iter().map(|line| format!("schedule: {line}")));
@@ -156,6 +156,7 @@ mod tests {
             shards: 2,
             device: "cpu (avx2, 1 thread)".to_owned(),
             loader_threads: 1,
+            memory_bytes: 332 << 20,
             memory: RankMemory {
                 on_device: false,
                 activations: 180 << 20,
@@ -175,7 +176,7 @@ mod tests {
                 "loaded 1 of 3 tensors from w.pth\nfc begins anew: 1000 classes in the file, 5 here".to_owned(),
             ),
             run: Some("runs/a".into()),
-            resumed: Some((2, 64)),
+            resumed: Some(Resumed { epoch: 2, samples: 64 }),
             unreadable: Vec::new(),
             changes: vec![Change { name: "lr", from: Some("0.1".into()), to: Some("0.01".into()) }],
             rescheduled: Some("the cosine now spans 4 epochs".to_owned()),

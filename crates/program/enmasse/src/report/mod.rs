@@ -19,7 +19,7 @@ use enmasse_data::BadSample;
 use enmasse_system::machine::ProcessorTime;
 use enmasse_train::{
     Callback, CallbackResult, Control, DoneRecord, EpochRecord, Evaluation, Progress, RunConfig, RunEvent, RunPaths,
-    SaveReason, Saved, StartRecord, Started, StepRecord, StoppedRecord, Straggler, TestRecord, Traced, short,
+    SaveReason, Saved, Started, StepRecord, StoppedRecord, Straggler, TestRecord, Traced, short,
 };
 use enmasse_wording::{counted, duration, mebibytes, one_line, shell_word};
 
@@ -268,9 +268,9 @@ impl Callback for Reporter {
             self.skipped.listed_in(RunPaths::new(run).unreadable());
         }
         if let Audience::Everybody(output) = &mut self.audience {
-            output.json(RunEvent::Start(&StartRecord::from(started)).to_line());
+            output.json(RunEvent::Start(started).to_line());
         }
-        self.wait_for(started.resumed.map_or(0, |(epoch, _)| epoch));
+        self.wait_for(started.resumed.map_or(0, |resumed| resumed.epoch));
         Ok(())
     }
 
