@@ -167,46 +167,7 @@ impl Backward<'_> {
             Op::SumClasses => self.emit_gradient(x, Op::SumClassesBackward, vec![dy]),
             // No gradient reaches the images, the results of the loss, or the statistics, which batch norm's rule covers.
             // The other operations do not occur in a forward pass.
-            Op::Normalize { .. }
-            | Op::BatchNormStatistics
-            | Op::RunningShare { .. }
-            | Op::CrossEntropy { .. }
-            | Op::Targets
-            | Op::TopKCorrect { .. }
-            | Op::SampleSum { .. }
-            | Op::ShareMetrics { .. }
-            | Op::Conv2dBackwardData(_)
-            | Op::Conv2dBackwardWeights(_)
-            | Op::LinearBackwardData
-            | Op::LinearBackwardWeights
-            | Op::BiasBackward
-            | Op::BatchNormReduce { .. }
-            | Op::BatchNormBackward { .. }
-            | Op::ActivationBackward(_)
-            | Op::MaxPoolBackward(_)
-            | Op::AvgPoolBackward(_)
-            | Op::AdaptiveAvgPoolBackward(_)
-            | Op::FlattenBackward
-            | Op::CrossEntropyBackward { .. }
-            | Op::MapBackward(_)
-            | Op::LogSoftmaxBackward
-            | Op::SumClassesBackward
-            | Op::SampleSumBackward { .. }
-            | Op::SyncStatistics { .. }
-            | Op::SyncSum
-            | Op::AllReduceStart { .. }
-            | Op::AllReduceWait { .. }
-            | Op::ReduceStart { .. }
-            | Op::ReduceWait { .. }
-            | Op::Replicate
-            | Op::CheckFinite
-            | Op::GradientNorm { .. }
-            | Op::Scale
-            | Op::Unscale
-            | Op::UpdateScale { .. }
-            | Op::Update(_)
-            | Op::Average { .. }
-            | Op::RunningUpdate { .. } => {
+            _ => {
                 return Err(GraphError::NotDifferentiable { layer: node.layer.clone(), operation: node.op.name() });
             }
         }

@@ -199,23 +199,17 @@ impl Tensor {
         }
         let (mean, variance) = {
             let mut state = self.state.borrow_mut();
-            let (graph, layer) = (&mut state.graph, name.to_string());
+            let graph = &mut state.graph;
             let mean = graph.add_activation(format!("{name}.mean"), [channels].into());
             let variance = graph.add_activation(format!("{name}.variance"), [channels].into());
             let share = graph.add_value(format!("{name}.share"), [2, channels].into(), DType::F32, Role::Carried);
-            let mut node = |op, inputs: &[ValueId], outputs: &[ValueId], phase| {
-                graph.nodes.push(Node {
-                    op,
-                    inputs: inputs.into(),
-                    outputs: outputs.into(),
-                    phase,
-                    layer: layer.clone(),
-                });
-            };
-            node(Op::BatchNormStatistics, &[self.id], &[mean, variance], Phase::Forward);
-            node(Op::RunningShare { count, shards: 1 }, &[mean, variance], &[share], Phase::Forward);
+            let running_share = Op::RunningShare { count, shards: 1 };
             let update = Op::RunningUpdate { momentum: MOMENTUM };
-            node(update, &[share, running_mean, running_var], &[], Phase::Update);
+            graph.nodes.extend([
+                Node::new(Op::BatchNormStatistics, [self.id], [mean, variance], Phase::Forward, name),
+                Node::new(running_share, [mean, variance], [share], Phase::Forward, name),
+                Node::new(update, [share, running_mean, running_var], [], Phase::Update, name),
+            ]);
             (mean, variance)
         };
         let statistics = NormStatistics::Batch { count };
@@ -355,8 +349,8 @@ impl Tensor {
         let layer = state.layer.clone();
         let id = state.graph.add_activation(format!("{layer}.{}", op.name()), shape);
         state.graph.values[id.0].is_activation = is_activation;
-        let (inputs, phase) = ([&[self.id], operands].concat(), state.phase);
-        state.graph.nodes.push(Node { op, inputs, outputs: vec![id], phase, layer });
+        let node = Node::new(op, [&[self.id], operands].concat(), [id], state.phase, layer);
+        state.graph.nodes.push(node);
         Tensor { state: self.state.clone(), id }
     }
 

@@ -123,15 +123,8 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     // Losses, hits and metrics, and the requests to stop and to save.
     let shape = [options.shards + 1 + measured.len() + 2].into();
     let metrics = graph.add_value("metrics", shape, dtype, Role::Carried);
-    let node = |op, inputs: &[ValueId], outputs: &[ValueId], phase| Node {
-        op,
-        inputs: inputs.into(),
-        outputs: outputs.into(),
-        phase,
-        layer: "step".into(),
-    };
     let own: Vec<ValueId> = [loss, correct].into_iter().chain(measured.iter().map(|metric| metric.value)).collect();
-    graph.nodes.push(node(Op::ShareMetrics { shards: options.shards }, &own, &[metrics], Phase::Loss));
+    graph.nodes.push(Node::new(Op::ShareMetrics { shards: options.shards }, own, [metrics], Phase::Loss, "step"));
     graph.nodes.sort_by_key(|node| node.phase);
     if options.sync_batch_norm {
         sync_batch_norm(graph, options.shards)?;
@@ -142,7 +135,7 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
         true => collect(graph, &arena, metrics),
         false => data_parallel(graph, &arena, options.shards, options.buckets),
     };
-    graph.nodes.push(node(Op::CheckFinite, &[metrics], &[], Phase::Check));
+    graph.nodes.push(Node::new(Op::CheckFinite, [metrics], [], Phase::Check, "step"));
     let OfGradients { norm, scaling } = optimize(graph, &gradients, options, loss_scale.as_ref())?;
     let position = options.metrics.iter().position(|metric| matches!(metric, Metric::GradientNorm));
     if let (Some(position), Some(value)) = (position, norm) {

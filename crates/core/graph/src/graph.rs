@@ -62,6 +62,19 @@ pub struct Node {
     pub layer: String,
 }
 
+impl Node {
+    /// An operation of a layer, with its operands and results.
+    pub fn new(
+        op: Op,
+        inputs: impl Into<Vec<ValueId>>,
+        outputs: impl Into<Vec<ValueId>>,
+        phase: Phase,
+        layer: impl Into<String>,
+    ) -> Self {
+        Node { op, inputs: inputs.into(), outputs: outputs.into(), phase, layer: layer.into() }
+    }
+}
+
 /// A list of nodes in execution order, over a table of values. At most one node writes a value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Graph {

@@ -67,13 +67,8 @@ fn cross_entropy(forward: &mut Forward, scale: f32, smoothing: f32) -> AddedLoss
     let probabilities = graph.add_like("probabilities", forward.logits);
     let loss = graph.add_activation("loss", [1].into());
     let correct = graph.add_activation("correct", [1].into());
-    graph.nodes.push(Node {
-        op: Op::CrossEntropy { scale, smoothing },
-        inputs,
-        outputs: vec![probabilities, loss, correct],
-        phase: Phase::Loss,
-        layer: "loss".into(),
-    });
+    let op = Op::CrossEntropy { scale, smoothing };
+    graph.nodes.push(Node::new(op, inputs, [probabilities, loss, correct], Phase::Loss, "loss"));
     AddedLoss { node: graph.nodes.len() - 1, loss, correct }
 }
 

@@ -9,7 +9,7 @@ use crate::passes::precision;
 use crate::plan::aligned_bytes;
 use crate::{
     Arena, CompileOptions, FilterOrder, Graph, GraphError, Init, Layout, Measured, Mode, Node, Op, Plan, Role, Slot,
-    StateTensor, ValueId,
+    StateTensor, Value, ValueId,
 };
 
 /// Bytes of a value in an arena, including padding.
@@ -41,11 +41,14 @@ pub(crate) fn state_tensors(graph: &Graph, order: &[ValueId]) -> Vec<StateTensor
         offsets.insert(id, offset);
         offset += bytes(graph, id);
     }
+    let tensor = |value: &Value, layout: Layout, slot: Slot, init: Init| {
+        let Value { name, shape, dtype, .. } = value.clone();
+        StateTensor { name, shape, dtype, layout, slot, init }
+    };
     let mut state = Vec::new();
     for (id, value, parameter) in graph.parameters() {
         let slot = Slot { arena: Arena::Parameters, offset: offsets[&id] };
-        let (name, shape, dtype) = (value.name.clone(), value.shape.clone(), value.dtype);
-        state.push(StateTensor { name, shape, dtype, layout: parameter.layout, slot, init: parameter.init });
+        state.push(tensor(value, parameter.layout, slot, parameter.init));
     }
     let parameter_bytes = offset;
     let mut ends: HashMap<Arena, usize> = HashMap::new();
@@ -56,9 +59,7 @@ pub(crate) fn state_tensors(graph: &Graph, order: &[ValueId]) -> Vec<StateTensor
             _ => continue,
         };
         let end = ends.entry(arena).or_default();
-        let slot = Slot { arena, offset: *end };
-        let (name, shape, dtype) = (value.name.clone(), value.shape.clone(), value.dtype);
-        state.push(StateTensor { name, shape, dtype, layout: Layout::Plain, slot, init: Init::Constant(initial) });
+        state.push(tensor(value, Layout::Plain, Slot { arena, offset: *end }, Init::Constant(initial)));
         *end += bytes(graph, id);
     }
     for (_, value) in graph.ids() {
@@ -68,8 +69,7 @@ pub(crate) fn state_tensors(graph: &Graph, order: &[ValueId]) -> Vec<StateTensor
                 Role::Parameter(parameter) => parameter.layout,
                 _ => Layout::Plain,
             };
-            let (name, shape, dtype) = (value.name.clone(), value.shape.clone(), value.dtype);
-            state.push(StateTensor { name, shape, dtype, layout, slot, init: Init::Constant(0.0) });
+            state.push(tensor(value, layout, slot, Init::Constant(0.0)));
         }
     }
     let averages = graph.ids().filter_map(|(_, value)| match value.role {
@@ -129,9 +129,9 @@ pub(crate) fn place(
             Ok(Slot { arena, offset: offset.ok_or_else(unplaced)? })
         })
         .collect::<Result<_, GraphError>>()?;
-    let mut arenas = vec![(Arena::Input, input_bytes), (Arena::Activations, activation_bytes)];
     let gradient_bytes = gradients.last().map_or(0, |&(_, start, bytes)| start + bytes);
-    arenas.push((Arena::Gradients, gradient_bytes));
+    let mut arenas =
+        vec![(Arena::Input, input_bytes), (Arena::Activations, activation_bytes), (Arena::Gradients, gradient_bytes)];
     for tensor in state {
         let end = tensor.slot.offset + aligned_bytes(&tensor.shape, tensor.dtype);
         match arenas.iter_mut().find(|(arena, _)| *arena == tensor.slot.arena) {

@@ -2,7 +2,7 @@
 //!
 //! A plan prints itself as text. That text is the debugging tool, and ranks compare it before the first step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -199,23 +199,11 @@ impl fmt::Display for Plan {
     }
 }
 
-/// A plan's text with a word after each instruction; see [`Plan::annotated`].
-struct Annotated<'a> {
-    plan: &'a Plan,
-    words: &'a [String],
-}
-
-impl fmt::Display for Annotated<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.plan.write(f, &|index| self.words.get(index).map_or("", String::as_str))
-    }
-}
-
 impl Plan {
     /// The plan's text with a word after each instruction, such as the algorithm that a device chose. A choice by measuring
     /// replaces the word, and an empty word adds nothing.
     pub fn annotated<'a>(&'a self, words: &'a [String]) -> impl fmt::Display + 'a {
-        Annotated { plan: self, words }
+        fmt::from_fn(|f| self.write(f, &|index| words.get(index).map_or("", String::as_str)))
     }
 
     fn write<'a>(&self, f: &mut fmt::Formatter<'_>, word: &dyn Fn(usize) -> &'a str) -> fmt::Result {
@@ -325,14 +313,8 @@ impl Plans {
 
     /// All arenas that any of the plans uses, with their sizes in bytes.
     pub fn arenas(&self) -> Vec<(Arena, usize)> {
-        let mut arenas: Vec<Arena> = self
-            .train
-            .iter()
-            .chain([&self.evaluate])
-            .flat_map(|plan| plan.arenas.iter().map(|(arena, _)| *arena))
-            .collect();
-        arenas.sort_unstable();
-        arenas.dedup();
+        let plans = self.train.iter().chain([&self.evaluate]);
+        let arenas: BTreeSet<Arena> = plans.flat_map(|plan| plan.arenas.iter().map(|(arena, _)| *arena)).collect();
         arenas.into_iter().map(|arena| (arena, self.arena_bytes(arena))).collect()
     }
 

@@ -148,7 +148,6 @@ impl Forward {
 
     /// Appends an operation with one result to the loss phase.
     pub(crate) fn append(&mut self, op: Op, inputs: Vec<ValueId>, output: ValueId, layer: &str) {
-        let (outputs, layer) = (vec![output], layer.into());
-        self.graph.nodes.push(Node { op, inputs, outputs, phase: Phase::Loss, layer });
+        self.graph.nodes.push(Node::new(op, inputs, [output], Phase::Loss, layer));
     }
 }

@@ -23,8 +23,8 @@ pub(crate) fn add_averages(graph: &mut Graph, decay: f32, scaling: Option<Scalin
         inputs.push(graph.add_value(name, shape, dtype, Role::Average { of }));
     }
     inputs.extend(scaling.into_iter().flat_map(|scaling| [scaling.unscale, scaling.skipped_steps]));
-    let (op, layer) = (Op::Average { decay, scaled: scaling.is_some() }, "step".into());
-    graph.nodes.push(Node { op, inputs, outputs: Vec::new(), phase: Phase::Update, layer });
+    let op = Op::Average { decay, scaled: scaling.is_some() };
+    graph.nodes.push(Node::new(op, inputs, [], Phase::Update, "step"));
     Ok(())
 }
 

@@ -64,13 +64,8 @@ pub fn data_parallel(
             graph.nodes.iter().rposition(touches).unwrap_or(0).max(begin)
         })
         .collect();
-    let collective = |op, bucket: usize, phase| Node {
-        op,
-        inputs: members[bucket].clone(),
-        outputs: Vec::new(),
-        phase,
-        layer: format!("bucket {bucket}"),
-    };
+    let collective =
+        |op, bucket: usize, phase| Node::new(op, members[bucket].clone(), [], phase, format!("bucket {bucket}"));
     // Sums start in the order of the buckets, even if the buckets become complete in another order.
     let mut next = 0;
     let nodes = std::mem::take(&mut graph.nodes);

@@ -52,17 +52,15 @@ impl LossScale {
     pub fn unscale(&self, graph: &mut Graph, values: Vec<ValueId>) -> Scaling<ValueId> {
         let unscale = graph.add_activation("unscale", [2].into());
         let inputs = [values, vec![self.scale]].concat();
-        let (op, outputs, phase) = (Op::Unscale, vec![unscale], Phase::Reduce);
-        graph.nodes.push(Node { op, inputs, outputs, phase, layer: "step".into() });
+        graph.nodes.push(Node::new(Op::Unscale, inputs, [unscale], Phase::Reduce, "step"));
         Scaling { unscale, skipped_steps: self.skipped_steps }
     }
 
     /// Appends the change of the scale to the update phase. It comes after everything that reads the count of skipped steps.
     pub fn end(&self, graph: &mut Graph, scaling: Scaling<ValueId>) {
         let op = Op::UpdateScale { growth: GROWTH, backoff: BACKOFF, interval: INTERVAL };
-        let inputs = vec![scaling.unscale, self.scale, self.good_steps, self.skipped_steps];
-        let (outputs, phase) = (Vec::new(), Phase::Update);
-        graph.nodes.push(Node { op, inputs, outputs, phase, layer: "step".into() });
+        let inputs = [scaling.unscale, self.scale, self.good_steps, self.skipped_steps];
+        graph.nodes.push(Node::new(op, inputs, [], Phase::Update, "step"));
     }
 }
 
@@ -75,8 +73,7 @@ pub(super) fn scale_first_gradient(graph: &mut Graph, factor: ValueId, word: &st
     let scaled = graph.add_like(format!("{layer}.{word}"), seed);
     let users = graph.nodes[first + 1..].iter_mut().flat_map(|node| &mut node.inputs);
     users.filter(|input| **input == seed).for_each(|input| *input = scaled);
-    let (op, inputs, phase) = (Op::Scale, vec![seed, factor], Phase::Backward);
-    graph.nodes.insert(first + 1, Node { op, inputs, outputs: vec![scaled], phase, layer });
+    graph.nodes.insert(first + 1, Node::new(Op::Scale, [seed, factor], [scaled], Phase::Backward, layer));
 }
 
 #[cfg(test)]

@@ -22,8 +22,7 @@ impl WeightedLoss {
     pub fn new(graph: &mut Graph, loss: ValueId) -> Self {
         let weight = graph.add_value("loss_weight", [1].into(), DType::F32, Role::Input);
         let weighted = graph.add_like("loss.weighted", loss);
-        let (inputs, outputs) = (vec![loss, weight], vec![weighted]);
-        graph.nodes.push(Node { op: Op::Scale, inputs, outputs, phase: Phase::Loss, layer: "loss".into() });
+        graph.nodes.push(Node::new(Op::Scale, [loss, weight], [weighted], Phase::Loss, "loss"));
         scale_first_gradient(graph, weight, "weight");
         WeightedLoss { weight, loss: weighted }
     }

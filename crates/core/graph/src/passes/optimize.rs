@@ -45,19 +45,19 @@ pub(crate) fn optimize(
         .chain(state)
         .chain(norm.filter(|_| clip_norm.is_some()))
         .chain(scaling.into_iter().flat_map(|scaling| [scaling.unscale, scaling.skipped_steps]))
-        .collect();
-    let (ranges, scaled) = (ranges(graph, gradients, options), scaling.is_some());
-    let op = Op::Update(Update { optimizer, ranges, clip_norm, scaled });
-    graph.nodes.push(Node { op, inputs, outputs: Vec::new(), phase: Phase::Update, layer: "step".into() });
+        .collect::<Vec<_>>();
+    let ranges = ranges(graph, gradients, options);
+    let op = Op::Update(Update { optimizer, ranges, clip_norm, scaled: scaling.is_some() });
+    graph.nodes.push(Node::new(op, inputs, [], Phase::Update, "step"));
     Ok(OfGradients { norm, scaling })
 }
 
 /// Appends the norm of all gradients, without the scale of the loss, to the reduce phase.
 fn gradient_norm(graph: &mut Graph, gradients: &[(ValueId, ValueId)], scale: Option<&LossScale>) -> ValueId {
     let norm = graph.add_activation("gradient_norm", [1].into());
-    let inputs = gradients.iter().map(|&(_, gradient)| gradient).chain(scale.map(|state| state.scale)).collect();
-    let (op, outputs, layer) = (Op::GradientNorm { scaled: scale.is_some() }, vec![norm], "step".into());
-    graph.nodes.push(Node { op, inputs, outputs, phase: Phase::Reduce, layer });
+    let inputs = gradients.iter().map(|&(_, gradient)| gradient).chain(scale.map(|state| state.scale));
+    let op = Op::GradientNorm { scaled: scale.is_some() };
+    graph.nodes.push(Node::new(op, inputs.collect::<Vec<_>>(), [norm], Phase::Reduce, "step"));
     norm
 }
 

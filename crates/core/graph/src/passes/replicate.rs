@@ -38,8 +38,8 @@ pub(crate) fn collect(graph: &mut Graph, arena: &[(ValueId, usize, usize)], metr
     ];
     for (phase, ops) in ops {
         for (bucket, (op, members)) in ops.into_iter().zip(&members).enumerate() {
-            let inputs = members.iter().map(|&(id, ..)| id).collect();
-            graph.nodes.push(Node { op, inputs, outputs: Vec::new(), phase, layer: format!("bucket {bucket}") });
+            let inputs: Vec<ValueId> = members.iter().map(|&(id, ..)| id).collect();
+            graph.nodes.push(Node::new(op, inputs, [], phase, format!("bucket {bucket}")));
         }
     }
     buckets
@@ -52,8 +52,7 @@ pub(crate) fn replicate(graph: &mut Graph, of_gradients: Vec<ValueId>, parameter
     let updated = parameters.into_iter().chain(running).collect();
     for (inputs, phase) in [(of_gradients, Phase::Reduce), (updated, Phase::Update)] {
         if !inputs.is_empty() {
-            let layer = "step".into();
-            graph.nodes.push(Node { op: Op::Replicate, inputs, outputs: Vec::new(), phase, layer });
+            graph.nodes.push(Node::new(Op::Replicate, inputs, [], phase, "step"));
         }
     }
 }
