@@ -100,48 +100,30 @@ pub trait Callback: Send {
 /// Does nothing.
 impl Callback for () {}
 
-impl<C: Callback + ?Sized> Callback for &mut C {
-    fn on_fit_start(&mut self, started: &Started, control: &mut Control) -> CallbackResult {
-        (**self).on_fit_start(started, control)
-    }
+/// Passes events on to the callback behind the reference.
+macro_rules! pass_on {
+    ($($event:ident($($value:ident: $type:ty),+);)*) => {
+        impl<C: Callback + ?Sized> Callback for &mut C {
+            $(fn $event(&mut self, $($value: $type,)+ control: &mut Control) -> CallbackResult {
+                (**self).$event($($value,)+ control)
+            })*
 
-    fn on_batch(&mut self, batch: &Batch, control: &mut Control) -> CallbackResult {
-        (**self).on_batch(batch, control)
-    }
+            fn on_exception(&mut self, error: &TrainError) {
+                (**self).on_exception(error);
+            }
+        }
+    };
+}
 
-    fn on_bad_sample(&mut self, sample: &BadSample, control: &mut Control) -> CallbackResult {
-        (**self).on_bad_sample(sample, control)
-    }
-
-    fn on_step(&mut self, progress: &Progress, control: &mut Control) -> CallbackResult {
-        (**self).on_step(progress, control)
-    }
-
-    fn on_straggler(&mut self, epoch: u64, straggler: &Straggler, control: &mut Control) -> CallbackResult {
-        (**self).on_straggler(epoch, straggler, control)
-    }
-
-    fn on_trace(&mut self, traced: &Traced, control: &mut Control) -> CallbackResult {
-        (**self).on_trace(traced, control)
-    }
-
-    fn on_validation_end(&mut self, found: &Evaluation, control: &mut Control) -> CallbackResult {
-        (**self).on_validation_end(found, control)
-    }
-
-    fn on_epoch_end(&mut self, record: &EpochRecord, control: &mut Control) -> CallbackResult {
-        (**self).on_epoch_end(record, control)
-    }
-
-    fn on_test_end(&mut self, record: &TestRecord, control: &mut Control) -> CallbackResult {
-        (**self).on_test_end(record, control)
-    }
-
-    fn on_checkpoint(&mut self, saved: &Saved, control: &mut Control) -> CallbackResult {
-        (**self).on_checkpoint(saved, control)
-    }
-
-    fn on_exception(&mut self, error: &TrainError) {
-        (**self).on_exception(error);
-    }
+pass_on! {
+    on_fit_start(started: &Started);
+    on_batch(batch: &Batch);
+    on_bad_sample(sample: &BadSample);
+    on_step(progress: &Progress);
+    on_straggler(epoch: u64, straggler: &Straggler);
+    on_trace(traced: &Traced);
+    on_validation_end(found: &Evaluation);
+    on_epoch_end(record: &EpochRecord);
+    on_test_end(record: &TestRecord);
+    on_checkpoint(saved: &Saved);
 }

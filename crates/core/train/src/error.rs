@@ -186,8 +186,8 @@ impl From<Arc<Cause>> for TrainError {
 }
 
 impl TrainError {
-    /// The error of a batch that a loader cannot make, with the remedy if a sample cannot be read.
-    pub(crate) fn of_batch(error: DataError) -> Self {
+    /// The error of images that cannot be loaded, with the remedy if a sample cannot be read.
+    pub fn of_batch(error: DataError) -> Self {
         if error.is_unreadable() { TrainError::BadSample(error) } else { TrainError::Data(error) }
     }
 

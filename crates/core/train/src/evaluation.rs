@@ -96,7 +96,7 @@ fn evaluate_pass(
         bad.meet_batch(&batch, callbacks)?;
         at(group, "evaluating a batch");
         // Every rank has the same number of batches.
-        stopped = is_stopped(agree(callbacks.request(), group)?);
+        stopped = is_stopped(agree(callbacks.control.request(), group)?);
         if stopped {
             break;
         }
@@ -111,7 +111,7 @@ fn evaluate_pass(
         at(group, "reading a batch to evaluate");
     }
     // Requests that arrived while the last batch was submitted count as well.
-    stopped |= is_stopped(callbacks.request());
+    stopped |= is_stopped(callbacks.control.request());
     count_last(program, &mut tally, in_flight.as_ref())?;
     if let Some(last) = in_flight {
         sums.add(program.metrics(last.ticket)?, last.samples, pass, callbacks)?;

@@ -33,50 +33,23 @@ impl ImageSource<'_> {
     }
 }
 
-impl<'a> From<&'a [u8]> for ImageSource<'a> {
-    fn from(bytes: &'a [u8]) -> Self {
-        ImageSource::Bytes(bytes)
-    }
+macro_rules! sources {
+    ($($type:ty => |$source:ident| $made:expr;)+) => {$(
+        impl<'a> From<$type> for ImageSource<'a> {
+            fn from($source: $type) -> Self {
+                $made
+            }
+        }
+    )+};
 }
 
-impl<'a> From<&'a Vec<u8>> for ImageSource<'a> {
-    fn from(bytes: &'a Vec<u8>) -> Self {
-        ImageSource::Bytes(bytes)
-    }
-}
-
-impl<'a> From<&'a Path> for ImageSource<'a> {
-    fn from(path: &'a Path) -> Self {
-        ImageSource::File(path.into())
-    }
-}
-
-impl<'a> From<&'a PathBuf> for ImageSource<'a> {
-    fn from(path: &'a PathBuf) -> Self {
-        ImageSource::File(path.into())
-    }
-}
-
-impl From<PathBuf> for ImageSource<'_> {
-    fn from(path: PathBuf) -> Self {
-        ImageSource::File(path.into())
-    }
-}
-
-impl<'a> From<&'a str> for ImageSource<'a> {
-    fn from(path: &'a str) -> Self {
-        ImageSource::File(Path::new(path).into())
-    }
-}
-
-impl<'a> From<&'a String> for ImageSource<'a> {
-    fn from(path: &'a String) -> Self {
-        ImageSource::from(path.as_str())
-    }
-}
-
-impl From<String> for ImageSource<'_> {
-    fn from(path: String) -> Self {
-        ImageSource::from(PathBuf::from(path))
-    }
+sources! {
+    &'a [u8] => |bytes| ImageSource::Bytes(bytes);
+    &'a Vec<u8> => |bytes| ImageSource::Bytes(bytes);
+    &'a Path => |path| ImageSource::File(path.into());
+    &'a PathBuf => |path| ImageSource::File(path.into());
+    &'a str => |path| ImageSource::File(Path::new(path).into());
+    &'a String => |path| ImageSource::File(Path::new(path).into());
+    PathBuf => |path| ImageSource::File(path.into());
+    String => |path| ImageSource::File(PathBuf::from(path).into());
 }

@@ -99,6 +99,7 @@ pub(crate) fn check_device_memory(
 }
 
 /// A process before it writes to its arenas.
+#[derive(Default)]
 pub(crate) struct ProcessMemory {
     /// Its resident memory.
     pub resident: usize,
@@ -224,15 +225,7 @@ pub fn require_memory(
     plans: &Plans,
     compile: &dyn Fn(usize) -> Result<Plans, TrainError>,
 ) -> Result<(), TrainError> {
-    let process = ProcessMemory {
-        resident: resident_bytes() as usize,
-        ranks: 1,
-        exchange: 0,
-        decoders: [0; 2],
-        kept: 0,
-        ahead: 0,
-        loading: 0,
-    };
+    let process = ProcessMemory { resident: resident_bytes() as usize, ranks: 1, ..ProcessMemory::default() };
     let program = |plans: &Plans| Ok(device.memory(plans, &Hosting::new(plans, None)?)?);
     check_device_memory(device, program(plans)?, plans.evaluate.batch, &|batch| program(&compile(batch)?))?;
     let on_device = device.free_memory()?.is_some();

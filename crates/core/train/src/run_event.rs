@@ -86,28 +86,15 @@ pub struct EpochRecord {
     pub metrics: BTreeMap<String, f64>,
 }
 
-/// The keys that every epoch's record has, including that of its event.
-pub(crate) const EPOCH_RECORD_NAMES: [&str; 19] = [
-    "event",
-    "epoch",
-    "train_loss",
-    "train_accuracy",
-    "val_loss",
-    "val_accuracy",
-    "balanced_accuracy",
-    "learning_rate",
-    "images_per_second",
-    "data_wait",
-    "rank_wait",
-    "seconds",
-    "world_size",
-    "partial",
-    "unreadable",
-    "converted",
-    "straggler",
-    "loss_scale",
-    "skipped_steps",
-];
+/// The keys of an epoch's record that are not free for metrics, including that of its event.
+const EPOCH_RECORD_NAMES: &str = "event epoch train_loss train_accuracy val_loss val_accuracy balanced_accuracy \
+    learning_rate images_per_second data_wait rank_wait seconds world_size partial unreadable converted straggler \
+    loss_scale skipped_steps";
+
+/// Whether an epoch's record has a value of this name on its own.
+pub(crate) fn is_of_epoch_record(name: &str) -> bool {
+    EPOCH_RECORD_NAMES.split(' ').any(|known| known == name)
+}
 
 fn is_zero(count: &u64) -> bool {
     *count == 0

@@ -363,7 +363,7 @@ impl RunFolder {
 
     /// Where files of the run are written before they are renamed.
     pub(crate) fn staging(&self) -> &Staging {
-        self.claim.staging()
+        &self.claim.staging
     }
 
     /// Removes what another run would not replace of one that left no checkpoint.

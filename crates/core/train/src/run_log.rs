@@ -14,8 +14,8 @@ pub struct RunLog {
     path: PathBuf,
     file: File,
     staging: Staging,
-    /// Epochs before the first that have no record any more.
-    lost: u64,
+    /// The number of epochs before the first whose records were missing or malformed.
+    pub(crate) lost: u64,
 }
 
 impl RunLog {
@@ -33,11 +33,6 @@ impl RunLog {
         staging.write_whole(path, |writer| writer.write_all(kept.as_bytes()))?;
         let file = OpenOptions::new().append(true).create(true).open(path).map_err(FileError::of("write", path))?;
         Ok(RunLog { path: path.to_owned(), file, staging: staging.clone(), lost })
-    }
-
-    /// The number of epochs before the first whose records were missing or malformed.
-    pub(crate) fn lost(&self) -> u64 {
-        self.lost
     }
 
     /// Adds an epoch, and waits until it is on disk. Call this before writing the checkpoint that ends the epoch. If
@@ -162,7 +157,7 @@ mod tests {
                 None => drop(std::fs::remove_file(&path)),
             }
             let mut log = RunLog::open(&staging, &path, first_epoch).unwrap();
-            assert_eq!(log.lost(), first_epoch + 1 - expected.len() as u64);
+            assert_eq!(log.lost, first_epoch + 1 - expected.len() as u64);
             log.append(&record(first_epoch)).unwrap();
             let expected: String = expected.iter().map(|&epoch| line(epoch)).collect();
             assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);

@@ -2,8 +2,7 @@
 //! its own log, and its flight record after a failure.
 
 use std::collections::BTreeSet;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use enmasse_data::BadSample;
 use enmasse_device::Program;
@@ -25,7 +24,7 @@ use crate::{
 
 /// An open run folder.
 pub struct RunWriter {
-    folder: RunFolder,
+    pub folder: RunFolder,
     /// The checkpoint's texts; only the position changes during a run.
     meta: CheckpointMeta,
     /// The algorithms that a tuned run uses.
@@ -149,7 +148,7 @@ impl RunWriter {
         }
         let (staging, paths) = (self.folder.staging(), self.folder.paths());
         let log = RunLog::open(staging, &paths.metrics(), position.epoch)?;
-        self.lost_records = log.lost();
+        self.lost_records = log.lost;
         let mut files: Vec<Box<dyn Callback>> = vec![
             Box::new(log),
             Box::new(TensorBoard::create(paths.root(), position.epoch)?),
@@ -175,11 +174,6 @@ impl RunWriter {
             self.unreadable.clone_from(samples);
         }
         Ok(())
-    }
-
-    /// Writes the timeline of some steps through `fill`, and returns its path.
-    pub fn write_trace(&self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<PathBuf, TrainError> {
-        Ok(self.folder.write_trace(fill)?)
     }
 
     /// The paths of the run folder.

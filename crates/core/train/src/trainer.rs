@@ -14,12 +14,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use enmasse_comm::{Group, ShardMap};
-use enmasse_data::{Dataset, DecodePool, EvalLoader, Sharding, TrainLoader};
+use enmasse_data::{EvalLoader, Sharding, TrainLoader};
 use enmasse_device::{Device, Program, StepInputs, Ticket};
 use enmasse_graph::{Metric, Mode, PerSample, Phase, Tensor};
-use enmasse_image::EvalTransform;
 use enmasse_system::machine::peak_rss_bytes;
-use enmasse_tensor::HostMemory;
 use enmasse_weights::Matching;
 
 use crate::agreement::check_ranks;
@@ -33,6 +31,7 @@ use crate::run_writer::RunWriter;
 use crate::stop::{Request, agree};
 use crate::trace::Tracer;
 use diverged::LastCheckpoint;
+use evaluate::EvaluationInput;
 use trained::Trained;
 
 use crate::{
@@ -83,9 +82,9 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// Makes this trainer one rank of a group. Every rank must call the same methods.
-    pub fn group(self, group: Group) -> Self {
-        Trainer { group: Some(group).filter(|group| group.world_size() > 1), ..self }
+    /// Makes this trainer one rank of a group, if there is one. Every rank must call the same methods.
+    pub fn group(self, group: impl Into<Option<Group>>) -> Self {
+        Trainer { group: group.into().filter(|group| group.world_size() > 1), ..self }
     }
 
     /// Replaces cross-entropy by another loss. It is a function on the builder, like the model, from logits `[N,K]` and
@@ -134,7 +133,7 @@ impl<'a> Trainer<'a> {
 
     /// Sets the source of requests to stop from outside, such as signals.
     pub fn stop_on(mut self, requests: StopRequests) -> Self {
-        self.callbacks.set_requests(requests);
+        self.callbacks.control.requests = requests;
         self
     }
 
@@ -158,7 +157,7 @@ impl<'a> Trainer<'a> {
         });
         self.config = given;
         // A run that ends in an error is stopping anyway, so requests to stop count as heeded.
-        self.callbacks.requests().heed(result.is_err());
+        self.callbacks.control.requests.heed(result.is_err());
         if let Err(error) = &result {
             self.callbacks.on_exception(error);
         }
@@ -263,23 +262,6 @@ struct EpochTimes {
     seconds: f64,
 }
 
-/// How this rank reads images for evaluation.
-struct EvaluationInput {
-    pool: DecodePool,
-    transform: EvalTransform,
-    sharding: Sharding,
-    memory: Arc<dyn HostMemory>,
-    /// Whether samples that cannot be read are left out.
-    skips: bool,
-}
-
-impl EvaluationInput {
-    fn loader(&self, images: &Arc<dyn Dataset>) -> Result<EvalLoader, TrainError> {
-        let loader = EvalLoader::new(&self.pool, images.clone(), self.transform.clone(), self.sharding.clone())?;
-        Ok(loader.in_memory(self.memory.clone()).skip_unreadable(self.skips))
-    }
-}
-
 /// Everything that a run needs between its first and its last step.
 struct Session {
     program: Box<dyn Program>,
@@ -370,7 +352,7 @@ impl Session {
         self.tracer.at(group.as_ref(), "writing a checkpoint");
         self.finish_epoch(&record, config, callbacks)?;
         // A request that arrives at the end of the run has nothing left to end.
-        Ok(agree(callbacks.request(), group.as_ref())?.filter(|_| is_unfinished(config, &self.position)))
+        Ok(agree(callbacks.control.request(), group.as_ref())?.filter(|_| is_unfinished(config, &self.position)))
     }
 
     /// Trains from the current position to the end of the epoch. One step is in flight while the next is submitted, so
@@ -415,8 +397,8 @@ impl Session {
                 epoch: self.position.epoch,
                 learning_rate: learning_rate as f32,
                 optimizer_step: submitted + 1,
-                stop: callbacks.request().is_some(),
-                save: callbacks.take_checkpoint(),
+                stop: callbacks.control.request().is_some(),
+                save: callbacks.control.take_checkpoint(),
             };
             self.tracer.at(group, "computing a step");
             self.tracer.begin_step(submitted + 1, self.program.as_mut(), group)?;

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use crate::StopRequests;
-use crate::run_event::EPOCH_RECORD_NAMES;
+use crate::run_event::is_of_epoch_record;
 use crate::stop::Request;
 
 /// Steers a run from a callback.
 #[derive(Debug, Default)]
 pub struct Control {
-    requests: StopRequests,
+    pub(crate) requests: StopRequests,
     finish: bool,
     checkpoint: bool,
     logged: BTreeMap<String, Mean>,
@@ -52,21 +52,13 @@ impl Control {
     /// ([`enmasse_comm::Group::reduce`]). A resumed epoch averages the values logged since it was resumed.
     pub fn log(&mut self, name: impl Into<String>, value: f64) -> Result<(), LogError> {
         let name = name.into();
-        if EPOCH_RECORD_NAMES.contains(&name.as_str()) {
+        if is_of_epoch_record(&name) {
             return Err(LogError { name });
         }
         let mean = self.logged.entry(name).or_default();
         mean.sum += value;
         mean.count += 1;
         Ok(())
-    }
-
-    pub(crate) fn requests(&self) -> &StopRequests {
-        &self.requests
-    }
-
-    pub(crate) fn set_requests(&mut self, requests: StopRequests) {
-        self.requests = requests;
     }
 
     /// This rank's request to end training.

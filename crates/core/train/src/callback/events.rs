@@ -21,6 +21,8 @@ pub struct Started {
     pub trainable: usize,
     /// The kind of images.
     pub data: &'static str,
+    /// Names of the classes, by label.
+    pub classes: Vec<String>,
     /// The constants of normalisation.
     #[serde(skip)]
     pub normalization: Normalization,
@@ -29,8 +31,6 @@ pub struct Started {
     /// The transforms of training images.
     #[serde(skip)]
     pub augmentation: String,
-    /// Names of the classes, by label.
-    pub classes: Vec<String>,
     /// Images to train on.
     pub train_samples: usize,
     /// How many of these each epoch leaves out: with `drop_last` those of the last incomplete global batch.

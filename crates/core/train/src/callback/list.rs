@@ -3,8 +3,7 @@
 use enmasse_data::{BadSample, Batch};
 
 use super::{Callback, CallbackResult, Control, Progress, Saved, Started};
-use crate::stop::Request;
-use crate::{EpochRecord, Evaluation, StopRequests, Straggler, TestRecord, Traced, TrainError};
+use crate::{EpochRecord, Evaluation, Straggler, TestRecord, Traced, TrainError};
 
 /// The callbacks of a trainer: first the user's, then those that write the files of a run on rank 0. Therefore the
 /// files hold the values that users logged.
@@ -12,7 +11,29 @@ use crate::{EpochRecord, Evaluation, StopRequests, Straggler, TestRecord, Traced
 pub(crate) struct Callbacks<'a> {
     own: Vec<Box<dyn Callback + 'a>>,
     files: Vec<Box<dyn Callback>>,
-    control: Control,
+    pub control: Control,
+}
+
+/// The methods that tell every callback of an event, named like the callback's own.
+macro_rules! tell_each {
+    ($($event:ident($($value:ident: $type:ty),+);)*) => {
+        impl Callbacks<'_> {
+            $(pub fn $event(&mut self, $($value: $type),+) -> Result<(), TrainError> {
+                self.each(stringify!($event), |callback, control| callback.$event($($value,)+ control))
+            })*
+        }
+    };
+}
+
+tell_each! {
+    on_fit_start(started: &Started);
+    on_batch(batch: &Batch);
+    on_step(progress: &Progress);
+    on_straggler(epoch: u64, straggler: &Straggler);
+    on_trace(traced: &Traced);
+    on_validation_end(found: &Evaluation);
+    on_test_end(record: &TestRecord);
+    on_checkpoint(saved: &Saved);
 }
 
 impl<'a> Callbacks<'a> {
@@ -39,54 +60,10 @@ impl<'a> Callbacks<'a> {
         self.control.end_fit();
     }
 
-    /// Sets the source of requests to stop that do not come from a callback.
-    pub fn set_requests(&mut self, requests: StopRequests) {
-        self.control.set_requests(requests);
-    }
-
-    /// The source of requests to stop that do not come from a callback.
-    pub fn requests(&self) -> &StopRequests {
-        self.control.requests()
-    }
-
-    /// This rank's request to end training.
-    pub fn request(&self) -> Option<Request> {
-        self.control.request()
-    }
-
-    /// Whether a callback of this rank requested a checkpoint since the last call.
-    pub fn take_checkpoint(&mut self) -> bool {
-        self.control.take_checkpoint()
-    }
-
-    pub fn on_fit_start(&mut self, started: &Started) -> Result<(), TrainError> {
-        self.each("on_fit_start", |callback, control| callback.on_fit_start(started, control))
-    }
-
-    pub fn on_batch(&mut self, batch: &Batch) -> Result<(), TrainError> {
-        self.each("on_batch", |callback, control| callback.on_batch(batch, control))
-    }
-
     pub fn on_bad_samples(&mut self, samples: &[BadSample]) -> Result<(), TrainError> {
         samples.iter().try_for_each(|sample| {
             self.each("on_bad_sample", |callback, control| callback.on_bad_sample(sample, control))
         })
-    }
-
-    pub fn on_step(&mut self, progress: &Progress) -> Result<(), TrainError> {
-        self.each("on_step", |callback, control| callback.on_step(progress, control))
-    }
-
-    pub fn on_straggler(&mut self, epoch: u64, straggler: &Straggler) -> Result<(), TrainError> {
-        self.each("on_straggler", |callback, control| callback.on_straggler(epoch, straggler, control))
-    }
-
-    pub fn on_trace(&mut self, traced: &Traced) -> Result<(), TrainError> {
-        self.each("on_trace", |callback, control| callback.on_trace(traced, control))
-    }
-
-    pub fn on_validation_end(&mut self, found: &Evaluation) -> Result<(), TrainError> {
-        self.each("on_validation_end", |callback, control| callback.on_validation_end(found, control))
     }
 
     /// Each callback sees the values logged by those before it. Afterwards the record has all of them.
@@ -97,14 +74,6 @@ impl<'a> Callbacks<'a> {
         })?;
         self.control.end_epoch();
         Ok(())
-    }
-
-    pub fn on_test_end(&mut self, record: &TestRecord) -> Result<(), TrainError> {
-        self.each("on_test_end", |callback, control| callback.on_test_end(record, control))
-    }
-
-    pub fn on_checkpoint(&mut self, saved: &Saved) -> Result<(), TrainError> {
-        self.each("on_checkpoint", |callback, control| callback.on_checkpoint(saved, control))
     }
 
     pub fn on_exception(&mut self, error: &TrainError) {

@@ -10,26 +10,16 @@ use super::{ConfigError, RunConfig, SETTINGS, Scope, Setting, SettingSource};
 use crate::RunPaths;
 
 /// Variables with our prefix that are not settings: they pass between launcher and ranks, name locations, or are for tests.
-pub const INTERNAL_VARIABLES: &[&str] = &[
-    "ENMASSE_CUDA_LIBRARIES",
-    "ENMASSE_MPI_LIBRARY",
-    "ENMASSE_TOKEN",
-    "ENMASSE_TOKEN_FD",
-    "ENMASSE_TOKEN_FILE",
-    "ENMASSE_STORE_FD",
-    "ENMASSE_CAUSE_FD",
-    "ENMASSE_SPAWNED",
-    "ENMASSE_JOIN_TIMEOUT",
-    "ENMASSE_CACHE",
-    "ENMASSE_JOB",
-    "ENMASSE_TEST_ALL",
-    "ENMASSE_TEST_CUDA",
-    "ENMASSE_TEST_GPU",
-    "ENMASSE_TEST_WITHOUT",
-    "ENMASSE_TEST_PYTHON",
-    "ENMASSE_TEST_S3",
-    "ENMASSE_TEST_FAULTS",
-];
+const INTERNAL_VARIABLES: &str = "\
+    ENMASSE_CUDA_LIBRARIES ENMASSE_MPI_LIBRARY ENMASSE_CACHE ENMASSE_JOB ENMASSE_JOIN_TIMEOUT \
+    ENMASSE_TOKEN ENMASSE_TOKEN_FD ENMASSE_TOKEN_FILE ENMASSE_STORE_FD ENMASSE_CAUSE_FD ENMASSE_SPAWNED \
+    ENMASSE_TEST_ALL ENMASSE_TEST_CUDA ENMASSE_TEST_GPU ENMASSE_TEST_WITHOUT ENMASSE_TEST_PYTHON ENMASSE_TEST_S3 \
+    ENMASSE_TEST_FAULTS";
+
+/// Whether a variable with our prefix is known, but no setting.
+pub fn is_internal(variable: &str) -> bool {
+    INTERNAL_VARIABLES.split(' ').any(|internal| internal == variable)
+}
 
 /// A configuration under construction. The layers may come in any order: a value is replaced only by one from a higher
 /// source, or by a later one from the same source.
@@ -103,7 +93,7 @@ impl LayeredConfig {
     ) -> Result<(), ConfigError> {
         for (name, value) in variables {
             let name = name.to_string_lossy();
-            if !name.starts_with(VARIABLE_PREFIX) || INTERNAL_VARIABLES.contains(&name.as_ref()) {
+            if !name.starts_with(VARIABLE_PREFIX) || is_internal(&name) {
                 continue;
             }
             let setting =

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::layers::INTERNAL_VARIABLES;
+use super::layers::is_internal;
 use super::setting::VARIABLE_PREFIX;
 use super::*;
 
@@ -177,7 +177,7 @@ fn every_setting_is_complete() {
         // Otherwise the help would give two defaults.
         assert!(setting.default_words.is_empty() || setting.default_text().is_none(), "{}", setting.name);
         assert_eq!(setting.placeholder.is_empty(), setting.kind == SettingKind::Switch, "{}", setting.name);
-        assert!(!INTERNAL_VARIABLES.contains(&setting.variable().as_str()), "{}", setting.name);
+        assert!(!is_internal(&setting.variable()), "{}", setting.name);
         if let Some(text) = setting.default_text() {
             let mut again = config.clone();
             again.set(&setting.flag()[2..], &text).unwrap();
@@ -200,7 +200,7 @@ fn variables_of_the_documents_are_known() {
         // The last stands for all settings.
         for name in words.filter(|word| word.starts_with(VARIABLE_PREFIX) && *word != "ENMASSE_NAME") {
             let is_setting = SETTINGS.iter().any(|setting| setting.variable() == name);
-            assert!(is_setting || INTERNAL_VARIABLES.contains(&name), "{}: {name}", path.display());
+            assert!(is_setting || is_internal(name), "{}: {name}", path.display());
             count += 1;
         }
     }

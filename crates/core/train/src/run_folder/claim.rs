@@ -37,7 +37,8 @@ const TRIES: usize = 100;
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Claim {
-    staging: Staging,
+    /// Where files are written before they are renamed.
+    pub(super) staging: Staging,
     /// Whether the claim is kept when it ends, because later starts of its job find the run by it.
     is_named: bool,
     _lock: File,
@@ -83,11 +84,6 @@ impl Claim {
             let _ = std::fs::remove_dir_all(staging.folder());
         })?;
         Ok(Claim { staging, is_named: !attempt.job.is_empty(), _lock: lock })
-    }
-
-    /// Where files are written before they are renamed.
-    pub(super) fn staging(&self) -> &Staging {
-        &self.staging
     }
 }
 

@@ -236,7 +236,7 @@ fn write(
     };
     // Not an error of the file: rank 0 returns it as it is.
     let mut failed = None;
-    let path = writer.write_trace(|file| {
+    let path = writer.folder.write_trace(|file| {
         write!(file, "{{\"displayTimeUnit\":\"ms\",\"otherData\":{about},\"traceEvents\":[")?;
         for rank in 0..ranks {
             file.write_all(if rank == 0 { b"\n" } else { b",\n" })?;

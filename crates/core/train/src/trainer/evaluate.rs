@@ -11,7 +11,9 @@
 
 use std::sync::Arc;
 
-use enmasse_data::Dataset;
+use enmasse_data::{Dataset, DecodePool, EvalLoader, Sharding};
+use enmasse_image::EvalTransform;
+use enmasse_tensor::HostMemory;
 
 use super::Trainer;
 use super::trained::HeldWeights;
@@ -19,6 +21,23 @@ use crate::bad_samples::BadSamples;
 use crate::evaluation::{EpochPosition, Pass, evaluate_until, predict};
 use crate::stop::{Request, agree};
 use crate::{Evaluation, Resumed, RunEvent, RunFolder, RunPaths, TestRecord, TrainError, TrainingData};
+
+/// How this rank reads images for evaluation.
+pub struct EvaluationInput {
+    pub pool: DecodePool,
+    pub transform: EvalTransform,
+    pub sharding: Sharding,
+    pub memory: Arc<dyn HostMemory>,
+    /// Whether samples that cannot be read are left out.
+    pub skips: bool,
+}
+
+impl EvaluationInput {
+    pub fn loader(&self, images: &Arc<dyn Dataset>) -> Result<EvalLoader, TrainError> {
+        let loader = EvalLoader::new(&self.pool, images.clone(), self.transform.clone(), self.sharding.clone())?;
+        Ok(loader.in_memory(self.memory.clone()).skip_unreadable(self.skips))
+    }
+}
 
 impl Trainer<'_> {
     /// Loss and accuracy on the validation part, with the weights that [`Trainer::fit`] ended with. Every sample counts
@@ -43,9 +62,9 @@ impl Trainer<'_> {
     /// ([`crate::Callback::on_test_end`]). Data without a test part are [`TrainError::NoTestPart`]. A request to stop ends it as
     /// [`TrainError::Stopped`] on all ranks.
     pub fn test(&mut self, data: &TrainingData) -> Result<Evaluation, TrainError> {
-        self.callbacks.requests().heed(true);
+        self.callbacks.control.requests.heed(true);
         let result = self.as_one(|trainer| trainer.try_test(data));
-        self.callbacks.requests().heed(result.is_err());
+        self.callbacks.control.requests.heed(result.is_err());
         if let Err(error) = &result {
             self.callbacks.on_exception(error);
         }
@@ -58,7 +77,7 @@ impl Trainer<'_> {
         let (evaluation, stopped) = self.evaluate_part("test", images, data)?;
         let trained = self.trained.as_ref().ok_or(TrainError::NotFitted)?;
         if stopped {
-            return Err(match agree(self.callbacks.request(), self.group.as_ref())? {
+            return Err(match agree(self.callbacks.control.request(), self.group.as_ref())? {
                 Some(Request::Stop(stop)) => {
                     let Resumed { epoch, samples } = trained.ended;
                     TrainError::Stopped { stop, epoch, samples }

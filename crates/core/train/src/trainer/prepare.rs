@@ -10,7 +10,8 @@ use enmasse_graph::{Arena, Plans};
 use enmasse_system::machine::resident_bytes;
 
 use super::diverged::LastCheckpoint;
-use super::{EvaluationInput, Session, Trainer, is_unfinished};
+use super::evaluate::EvaluationInput;
+use super::{Session, Trainer, is_unfinished};
 use crate::agreement::{broadcast_state, compare_devices, compare_setup, compare_weights};
 use crate::bad_samples::BadSamples;
 use crate::memory::{ProcessMemory, RankMemory, check_device_memory, check_memory};
@@ -139,7 +140,7 @@ impl Session {
             compare_weights(group, program.as_mut(), position.is_resumed())?;
         }
         // From here on a request to stop ends the run with a checkpoint. What comes before it leaves nothing.
-        trainer.callbacks.requests().heed(true);
+        trainer.callbacks.control.requests.heed(true);
         let files = match &mut writer {
             // A finished run stays as it is.
             Some(writer) if is_unfinished(config, &position) => {

@@ -43,7 +43,7 @@ impl Session {
         self.list_bad_samples()?;
         self.tracer.at(trainer.group.as_ref(), "writing a checkpoint");
         self.save(SaveReason::Stop, &trainer.config, &mut trainer.callbacks)?;
-        Ok(agree(trainer.callbacks.request(), trainer.group.as_ref())?)
+        Ok(agree(trainer.callbacks.control.request(), trainer.group.as_ref())?)
     }
 
     /// Writes the list of samples that were skipped, if it has grown.

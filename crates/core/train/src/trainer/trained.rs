@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use enmasse_comm::Group;
 use enmasse_device::Program;
 
-use super::EvaluationInput;
+use super::evaluate::EvaluationInput;
 use crate::agreement::broadcast_state;
 use crate::checkpoint::CheckpointFile;
 use crate::weights::write_tensors;
