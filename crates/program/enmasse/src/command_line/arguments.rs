@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgAction, ArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_image::EvalCrop;
 use enmasse_models::{Model, models};
 use enmasse_system::files::expand_home;
@@ -17,14 +17,19 @@ pub const ONE_DEVICE: &[(&str, &str)] =
     &[("devices", "auto: one GPU, otherwise cpu:1"), ("threads", "one for each core")];
 
 /// The settings that say where classes are found, for commands that open data as `train` does.
-pub const SOURCE: &[&str] =
-    &["label_pattern", "path_column", "label_column", "manifest_root", "cache_dir", "cache_limit"];
+pub const SOURCE: &str = "label_pattern path_column label_column manifest_root cache_dir cache_limit";
 
 /// Tells a rank that another process of this program has decided its flags.
 pub const DECIDED: &str = "decided";
 
 /// Largest number that is accepted for a count.
 const MAX_COUNT: usize = 1_000_000;
+
+/// A command that only has commands of its own.
+pub fn group(name: &'static str, about: &'static str, commands: impl IntoIterator<Item = Command>) -> Command {
+    let command = Command::new(name).about(about).subcommand_required(true).arg_required_else_help(true);
+    command.disable_help_subcommand(true).subcommands(commands)
+}
 
 /// A run folder or a weights file.
 pub fn source() -> Arg {
@@ -40,9 +45,29 @@ pub fn path(text: &str) -> Result<PathBuf, String> {
     expand_home(Path::new(text)).map_err(|error| error.to_string())
 }
 
+/// A flag with a value.
+pub fn option(name: &'static str, placeholder: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(placeholder)
+}
+
 /// A flag with a count.
 pub fn count(name: &'static str, placeholder: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).value_name(placeholder).value_parser(count_value).help(help)
+    option(name, placeholder).value_parser(count_value).help(help)
+}
+
+/// A flag that is on where it is given.
+pub fn switch(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+}
+
+/// A flag with the path of a file.
+pub fn file(name: &'static str, help: &'static str) -> Arg {
+    option(name, "FILE").value_parser(path).help(help)
+}
+
+/// A flag that only this program gives, to a rank that it starts.
+pub fn decided() -> Arg {
+    Arg::new(DECIDED).long(DECIDED).action(ArgAction::SetTrue).hide(true)
 }
 
 /// A positive number of a flag.
@@ -53,9 +78,7 @@ pub fn count_value(text: &str) -> Result<usize, String> {
 
 /// The number of crops by which images are evaluated.
 pub fn crops() -> Arg {
-    Arg::new("crops")
-        .long("crops")
-        .value_name("N")
+    option("crops", "N")
         .value_parser(|text: &str| {
             let crops = text.parse().ok().and_then(EvalCrop::several);
             crops.ok_or("must be 1, 5 (torchvision's FiveCrop: corners and middle) or 10 (TenCrop: flipped, too)")
@@ -68,17 +91,22 @@ pub fn given_crops(matches: &ArgMatches) -> Vec<EvalCrop> {
     matches.get_one("crops").cloned().unwrap_or_else(|| vec![EvalCrop::CENTER])
 }
 
+/// The settings with these names, which blanks separate.
+pub fn named(names: &str) -> impl Iterator<Item = &'static Setting> {
+    names.split_whitespace().filter_map(Setting::find)
+}
+
 /// The flags of the settings with these names.
-pub fn settings(names: &[&str]) -> Vec<Arg> {
+pub fn settings(names: &str) -> Vec<Arg> {
     settings_with(names, &[])
 }
 
 /// The flags of the settings with these names. `default` has the names of those with other defaults in this command, and these
 /// defaults.
-pub fn settings_with(names: &[&str], default: &[(&str, &'static str)]) -> Vec<Arg> {
+pub fn settings_with(names: &str, default: &[(&str, &'static str)]) -> Vec<Arg> {
     let default =
         |setting: &Setting| default.iter().find_map(|(name, default)| (*name == setting.name).then_some(*default));
-    names.iter().filter_map(|name| Setting::find(name)).map(|setting| flag_with(setting, default(setting))).collect()
+    named(names).map(|setting| flag_with(setting, default(setting))).collect()
 }
 
 /// DATA, as an argument and as a flag.

@@ -7,11 +7,12 @@ use std::ffi::OsString;
 use clap::{Arg, ArgMatches, value_parser};
 use enmasse::devices::AUTO;
 use enmasse_launch::{LOCAL_RANK, LaunchedRank, MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE};
-use enmasse_train::{Devices, LayeredConfig, SettingSource};
+use enmasse_train::{DeviceSelection, Devices, LayeredConfig, SettingSource};
 
-use crate::command_line::arguments::count;
+use crate::command_line::arguments::{count, option};
 use crate::command_line::settings;
-use crate::failure::Failure;
+use crate::failure::{Failure, usage};
+use crate::ranks::automatic;
 use crate::ranks::launched::Launched;
 
 pub const HEADING: &str = "Known from PyTorch's scripts";
@@ -19,40 +20,30 @@ pub const HEADING: &str = "Known from PyTorch's scripts";
 /// The definitions of the flags.
 pub fn arguments() -> [Arg; 6] {
     let flags = [
-        Arg::new("device")
-            .long("device")
-            .value_name("cpu|cuda")
+        option("device", "cpu|cuda")
             .help("What a rank computes on: cpu, or cuda")
             .long_help("What a rank computes on: cpu; cuda, as --devices gpu:1; cuda:N, as --devices gpu:N,; 0,1 as --devices gpu:0,1; or auto"),
-        Arg::new("gpus")
-            .long("gpus")
-            .value_name("N")
+        option("gpus", "N")
             .allow_negative_numbers(true)
             .help("GPUs, as Lightning's flag: a number, or a list")
             .long_help("GPUs, as Lightning's flag: N, as --devices gpu:N; -1, as --devices gpu:all; 0,1 as --devices gpu:0,1; 0: CPUs"),
         count("world-size", "N", "Ranks on this machine, as --devices cpu:N")
             .alias("world_size")
             .long_help("Ranks on this machine, as --devices cpu:N. In a launched rank: what WORLD_SIZE must be"),
-        Arg::new("dist-url")
-            .long("dist-url")
+        option("dist-url", "URL")
             .aliases(["dist_url", "init-method", "init_method"])
-            .value_name("URL")
             .help("Where launched ranks meet")
             .long_help(
                 "Where launched ranks meet: env:// (MASTER_ADDR and MASTER_PORT) or tcp://HOST:PORT. With --rank and \
                  --world-size it stands for any launcher\n[also: --init-method]",
             ),
-        Arg::new("rank")
-            .long("rank")
-            .value_name("R")
+        option("rank", "R")
             .allow_negative_numbers(true)
             .value_parser(value_parser!(i64))
             .help("This process's rank, from 0")
             .long_help("This process's rank, from 0; -1: what the launcher says"),
-        Arg::new("local-rank")
-            .long("local-rank")
+        option("local-rank", "N")
             .alias("local_rank")
-            .value_name("N")
             .allow_negative_numbers(true)
             .value_parser(value_parser!(i64))
             .help("What LOCAL_RANK must be")
@@ -107,15 +98,16 @@ impl LauncherFlags {
         };
         if address.is_some() && self.rank.is_some() && self.world_size.is_some() {
             if let Some(rank) = self.local_rank {
-                let why = "has no effect with --dist-url, --rank and --world-size; leave it out";
-                return Err(Failure::Usage(format!("--local-rank {rank}: {why}")));
+                return Err(usage!(
+                    "--local-rank {rank}: has no effect with --dist-url, --rank and --world-size; leave it out"
+                ));
             }
-            let place = LaunchedRank::from_lookup(said).map_err(|error| Failure::Usage(error.to_string()))?;
+            let place = LaunchedRank::from_lookup(said).map_err(Failure::usage)?;
             return Ok(place.map(|place| Launched::by_arguments(place, environment)));
         }
         // The flags fill in variables that the environment lacks.
         let lookup = |name: &str| environment(name).filter(|value| !value.is_empty()).or_else(|| said(name));
-        let launched = Launched::find(lookup, layers)?;
+        let launched = Launched::find(lookup, layers, automatic::visible)?;
         match &launched {
             Some(launched) => self.check_place(&launched.place, address)?,
             None => self.stand_alone(layers)?,
@@ -131,11 +123,10 @@ impl LauncherFlags {
             (Some(device), None) => ("--device", device),
             (None, Some(gpus)) => ("--gpus", gpus),
             (Some(device), Some(gpus)) => {
-                let why = "both name devices; leave one of them out";
-                return Err(Failure::Usage(format!("--device {device} and --gpus {gpus}: {why}")));
+                return Err(usage!("--device {device} and --gpus {gpus}: both name devices; leave one of them out"));
             }
         };
-        let refuse = |reason: &str| Err(Failure::Usage(format!("{flag} {asked}: {reason}")));
+        let refuse = |reason: &str| Err(usage!("{flag} {asked}: {reason}"));
         let devices = match asked.split_once(':') {
             _ if flag == "--gpus" => match lightning_gpus(asked) {
                 Some(devices) => devices,
@@ -151,12 +142,7 @@ impl LauncherFlags {
             Some(("cpu", _)) => return refuse("must be cpu alone; set the number of ranks with --devices cpu:N"),
             _ => return refuse("must be cpu, cuda, cuda:N, a list of GPUs such as 0,1, or auto"),
         };
-        let given = layers
-            .config()
-            .program
-            .devices
-            .as_ref()
-            .filter(|_| layers.source("devices") == Some(&SettingSource::CommandLine));
+        let given = given_devices(layers);
         let agrees = match (&devices, given) {
             (_, None) => true,
             (None, Some(given)) => given.kind == settings::default_kind(),
@@ -176,7 +162,7 @@ impl LauncherFlags {
     fn check_place(&self, place: &LaunchedRank, address: Option<(String, u16)>) -> Result<(), Failure> {
         let LaunchedRank { rank, world_size, local_rank, .. } = *place;
         let refuse = |flag: String, truth: String| {
-            Err(Failure::Usage(format!("{flag}: this process's launcher has set {truth}; leave the flag out")))
+            Err(usage!("{flag}: this process's launcher has set {truth}; leave the flag out"))
         };
         match (self.world_size, self.local_rank) {
             (Some(given), _) if given != world_size => {
@@ -204,37 +190,38 @@ impl LauncherFlags {
     fn stand_alone(&self, layers: &mut LayeredConfig) -> Result<(), Failure> {
         let missing = format!("no launcher has set {RANK} and {WORLD_SIZE}");
         if let Some(rank) = self.rank {
-            return Err(Failure::Usage(format!(
+            return Err(usage!(
                 "--rank {rank}: {missing}; give --dist-url tcp://HOST:PORT and --world-size N as well, or leave the flag out"
-            )));
+            ));
         }
         if let Some(rank) = self.local_rank {
-            return Err(Failure::Usage(format!(
+            return Err(usage!(
                 "--local-rank {rank}: {missing}; start the ranks with enmasse launch, or leave the flag out"
-            )));
+            ));
         }
         if let Some(url) = self.dist_url.as_deref().filter(|url| url.starts_with("tcp://")) {
-            return Err(Failure::Usage(format!(
+            return Err(usage!(
                 "--dist-url {url}: {missing}; give each of its ranks --rank R and --world-size N, or leave the flag out"
-            )));
+            ));
         }
         let Some(ranks) = self.world_size else { return Ok(()) };
-        let given = layers
-            .config()
-            .program
-            .devices
-            .as_ref()
-            .filter(|_| layers.source("devices") == Some(&SettingSource::CommandLine));
+        let given = given_devices(layers);
         let kind = given.filter(|given| !given.automatic).map_or(settings::default_kind(), |given| &given.kind);
         let devices = Devices::new(kind, ranks).to_string();
         match given {
             Some(given) if given.automatic && ranks == 1 => Ok(()),
-            Some(given) if given.asked().is_some_and(|asked| asked != ranks) => Err(Failure::Usage(format!(
+            Some(given) if given.asked().is_some_and(|asked| asked != ranks) => Err(usage!(
                 "--world-size {ranks}: --devices {given} asks for another number of ranks; leave one of them out"
-            ))),
+            )),
             _ => Ok(layers.argument("devices", &devices)?),
         }
     }
+}
+
+/// The devices of `--devices` on the command line.
+fn given_devices(layers: &LayeredConfig) -> Option<&Devices> {
+    let is_given = layers.source("devices") == Some(&SettingSource::CommandLine);
+    layers.config().program.devices.as_ref().filter(|_| is_given)
 }
 
 /// The devices that Lightning's `--gpus` means: a number of GPUs, all for -1, or a list. `None` inside for 0, which is CPUs;
@@ -246,14 +233,9 @@ fn lightning_gpus(text: &str) -> Option<Option<String>> {
         Ok(count) if count > 0 => Some(Some(format!("gpu:{count}"))),
         Ok(_) => None,
         Err(_) => {
-            let numbers: Vec<usize> = text
-                .strip_suffix(',')
-                .unwrap_or(text)
-                .split(',')
-                .map(|number| number.trim().parse().ok())
-                .collect::<Option<_>>()?;
-            let numbers: Vec<String> = numbers.iter().map(usize::to_string).collect();
-            Some(Some(format!("gpu:{}{}", numbers.join(","), if numbers.len() == 1 { "," } else { "" })))
+            let numbers = text.strip_suffix(',').unwrap_or(text).split(',').map(|number| number.trim().parse().ok());
+            let selection = DeviceSelection::List(numbers.collect::<Option<_>>()?);
+            Some(Some(Devices { selection, ..Devices::new("gpu", 1) }.to_string()))
         }
     }
 }
@@ -273,7 +255,7 @@ fn meeting_point(url: &str) -> Result<Option<(String, u16)>, Failure> {
     match url.strip_prefix("tcp://").map(split) {
         None if url == "env://" => Ok(None),
         Some(Some(address)) => Ok(Some(address)),
-        _ => Err(Failure::Usage(format!("--dist-url {url}: must be env:// or tcp://HOST:PORT"))),
+        _ => Err(usage!("--dist-url {url}: must be env:// or tcp://HOST:PORT")),
     }
 }
 
@@ -289,7 +271,7 @@ mod tests {
     /// The place and the devices that follow from flags and variables; or the message.
     fn place(flags: &str, variables: &[(&str, &str)]) -> Result<(Option<LaunchedRank>, Option<String>), String> {
         let line = std::iter::once("train").chain(flags.split_whitespace());
-        let command = Command::new("train").args(settings(&["devices"])).args(arguments());
+        let command = Command::new("train").args(settings("devices")).args(arguments());
         let matches = command.try_get_matches_from(line).unwrap();
         let mut layers = LayeredConfig::new();
         for (name, value) in given(&matches) {

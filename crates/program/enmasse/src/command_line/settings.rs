@@ -12,7 +12,7 @@ use enmasse_train::{
 use enmasse_wording::counted;
 
 use crate::command_line::arguments::{DECIDED, given};
-use crate::failure::Failure;
+use crate::failure::{Failure, usage};
 use crate::output::say;
 use crate::ranks::automatic::{self, number_of_rank};
 
@@ -62,9 +62,9 @@ pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<RunConfig, Failure>
     let size = config.train.image_size(None);
     let pixels = size.checked_mul(size).and_then(|pixels| pixels.checked_mul(batch));
     if pixels.is_none_or(|pixels| pixels > MAX_PIXELS) {
-        return Err(Failure::Usage(format!(
+        return Err(usage!(
             "--batch {batch} of --size {size}: a batch may have {MAX_PIXELS} pixels at most; use a smaller --batch or --size"
-        )));
+        ));
     }
     let said = |devices: &Devices| {
         let setting = Setting::find("devices").zip(source.as_ref());
@@ -80,7 +80,7 @@ pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<RunConfig, Failure>
         return Ok(config);
     }
     if let Some(devices) = &config.program.devices {
-        let refuse = |why: String| Err(Failure::Usage(format!("{}: {why}", said(devices))));
+        let refuse = |why: String| Err(usage!("{}: {why}", said(devices)));
         if let Err(error) = enmasse::devices::find(&devices.kind) {
             return refuse(error.to_string());
         }
@@ -162,7 +162,7 @@ fn take_words(config: &mut RunConfig, ranks: Ranks) -> Result<(), Failure> {
     if let DeviceSelection::Free(wanted, _) = devices.selection {
         let idle = match enmasse::devices::idle(&kind) {
             Some(idle) if idle.len() >= wanted => idle.into_iter().take(wanted).collect(),
-            found => return Err(Failure::Usage(format!("--devices {devices}: {}", too_few_idle(found, &kind)))),
+            found => return Err(usage!("--devices {devices}: {}", too_few_idle(found, &kind))),
         };
         config.program.devices = Some(Devices { selection: DeviceSelection::Free(wanted, idle), ..devices });
         return Ok(());
@@ -207,7 +207,7 @@ pub fn kind_here(config: &RunConfig, given_kind: Option<&str>) -> String {
 }
 
 /// One device of the default kind.
-fn default_device() -> Devices {
+pub fn default_device() -> Devices {
     Devices::new(default_kind(), 1)
 }
 
@@ -221,7 +221,7 @@ pub fn device(config: &RunConfig, place: DeviceRequest) -> Result<Box<dyn Device
             .or_else(|| (devices.automatic && config.program.share_devices).then(shared)?)
     });
     let request = request(config, DeviceRequest { ordinal, ..place });
-    enmasse::devices::open(kind(&config.program), &request).map_err(|error| Failure::Usage(error.to_string()))
+    enmasse::devices::open(kind(&config.program), &request).map_err(Failure::usage)
 }
 
 /// A place with the user's choices of how to compute.
@@ -245,9 +245,9 @@ pub fn cores() -> usize {
 }
 
 /// The flags that give a rank these values of `config`; a rank is one device.
-pub fn rank_flags<'a>(
-    config: &'a RunConfig,
-    settings: impl IntoIterator<Item = &'a Setting>,
+pub fn rank_flags(
+    config: &RunConfig,
+    settings: impl IntoIterator<Item = &'static Setting>,
 ) -> impl Iterator<Item = OsString> {
     settings.into_iter().filter_map(|setting| {
         let value = match setting.name {

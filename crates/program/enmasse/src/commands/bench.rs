@@ -8,7 +8,7 @@ mod scaling;
 use std::sync::Arc;
 use std::time::Instant;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{ArgMatches, Command};
 use enmasse_datasets::DataKind;
 use enmasse_device::{Device, HostBatch, Program, StepBatch, StepInputs};
 use enmasse_graph::{Choices, CompileOptions, Mode, Phase, Plans};
@@ -20,11 +20,11 @@ use enmasse_train::{
 use enmasse_wording::mebibytes;
 use serde_json::json;
 
-use crate::command_line::arguments::{ONE_DEVICE, count, settings_with};
+use crate::command_line::arguments::{ONE_DEVICE, count, group, settings_with, switch};
 use crate::command_line::settings::Ranks;
 use crate::data::stand_in::{WITHOUT_DATA, without_data};
-use crate::failure::Failure;
-use crate::output::Output;
+use crate::failure::{Failure, usage};
+use crate::output::{Output, say};
 use crate::ranks::Rank;
 use crate::ranks::interrupt::Interrupts;
 use crate::report::facts::tuned;
@@ -32,34 +32,15 @@ use process_age::process_age;
 use profile::Profile;
 
 /// The settings that apply to `bench step`.
-const SETTINGS: &[&str] = &[
-    "model",
-    "size",
-    "batch",
-    "devices",
-    "shards",
-    "accumulate",
-    "precision",
-    "threads",
-    "isa",
-    "exact",
-    "tune",
-    "json",
-];
+const SETTINGS: &str = "\
+    model size batch devices shards accumulate precision threads isa exact tune json";
 
 /// Steps before the timed ones, which touch memory pages and warm up threads and caches.
 const WARM_UP: usize = 3;
 
 /// The command line of `enmasse bench`.
 pub fn command() -> Command {
-    Command::new("bench")
-        .about("Measure this machine")
-        .subcommand_required(true)
-        .arg_required_else_help(true)
-        .disable_help_subcommand(true)
-        .subcommand(step_command())
-        .subcommand(scaling::command())
-        .subcommand(peak::command())
+    group("bench", "Measure this machine", [step_command(), scaling::command(), peak::command()])
 }
 
 fn step_command() -> Command {
@@ -68,13 +49,8 @@ fn step_command() -> Command {
         .args(settings_with(SETTINGS, &[ONE_DEVICE, WITHOUT_DATA].concat()))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(count("steps", "N", "Steps to time, after three to warm up").default_value("10"))
-        .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("Forward only"))
-        .arg(
-            Arg::new("profile")
-                .long("profile")
-                .action(ArgAction::SetTrue)
-                .help("What each instruction takes: milliseconds, % of the step, GFLOP/s, GB/s"),
-        )
+        .arg(switch("eval", "Forward only"))
+        .arg(switch("profile", "What each instruction takes: milliseconds, % of the step, GFLOP/s, GB/s"))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -92,11 +68,11 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
     let steps = matches.get_one("steps").copied().unwrap_or(1);
     let _interrupts = Interrupts::watch()?;
     if let Some(devices) = config.program.devices.as_ref().filter(|devices| devices.count() > 1) {
-        return Err(Failure::Usage(format!("--devices {devices}: a step is timed on one device; set one")));
+        return Err(usage!("--devices {devices}: a step is timed on one device; set one"));
     }
     let device = Rank::alone().device(&config)?;
     let mut output = Output::new(config.program.json);
-    let mut program = program(&config, classes, evaluate, device.as_ref(), &mut output)?;
+    let mut program = program(&config, classes, evaluate, device.as_ref())?;
     let shards = if evaluate { 1 } else { config.train.shard_count(1) };
     let batch = shards * config.train.batch_per_shard(shards);
     let mode = if evaluate { Mode::Evaluate } else { Mode::Train };
@@ -150,7 +126,7 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
 /// The speed of training on one device: the median over `steps` steps.
 pub fn images_per_second(config: &RunConfig, classes: usize, steps: usize) -> Result<f64, Failure> {
     let device = Rank::alone().device(config)?;
-    let mut program = program(config, classes, false, device.as_ref(), &mut Output::new(true))?;
+    let mut program = program(config, classes, false, device.as_ref())?;
     let batch = config.train.batch_per_shard(1);
     let mut milliseconds = time_steps(program.as_mut(), &config.train, batch, classes, steps, false)?.rest;
     milliseconds.sort_unstable_by(f64::total_cmp);
@@ -162,9 +138,8 @@ fn program(
     classes: usize,
     evaluate: bool,
     device: &dyn Device,
-    output: &mut Output,
 ) -> Result<Box<dyn Program>, Failure> {
-    let model = enmasse_models::find(&config.train.model).map_err(|error| Failure::Usage(error.to_string()))?;
+    let model = enmasse_models::find(&config.train.model).map_err(Failure::usage)?;
     let shards = if evaluate { 1 } else { config.train.shard_count(1) };
     let compile = |batch: usize| -> Result<Plans, TrainError> {
         if evaluate {
@@ -183,14 +158,14 @@ fn program(
     require_memory(device, &plans, &compile)?;
     if config.train.tune {
         let (_, tuning) = tune(device, &mut plans, Choices::default()).map_err(Failure::error)?;
-        tuned(&tuning).for_each(|line| output.fact(line));
+        tuned(&tuning).for_each(say);
     }
     let mut program = device.compile(plans, None).map_err(Failure::error)?;
     initialize(program.as_mut(), config.train.seed).map_err(Failure::error)?;
     Ok(program)
 }
 
-/// StepTimes in milliseconds.
+/// Times in milliseconds.
 struct StepTimes {
     /// From the start of the process to the first step, in the kernel's precision of 10 ms.
     start: f64,
@@ -200,7 +175,7 @@ struct StepTimes {
     rest: Vec<f64>,
 }
 
-/// StepTimes the start, the first step, and the steps after the warm-up.
+/// Times the start, the first step, and the steps after the warm-up.
 fn time_steps(
     program: &mut dyn Program,
     config: &TrainConfig,

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use enmasse_doctor::{SELF_TEST, SelfTestError, examine, play};
 
-use crate::command_line::arguments::path;
+use crate::command_line::arguments::{option, path, switch};
 use crate::failure::Failure;
 use crate::output::{Output, say_block};
 
@@ -20,14 +20,8 @@ pub fn command() -> Command {
                 .value_parser(path)
                 .help("Folder of a run that failed, or of a launcher's logs (--log-dir)"),
         )
-        .arg(
-            Arg::new("data")
-                .long("data")
-                .value_name("DATA")
-                .value_parser(path)
-                .help("Look at this data set too, in any form that train takes"),
-        )
-        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print a JSON object"))
+        .arg(option("data", "DATA").value_parser(path).help("Look at this data set too, in any form that train takes"))
+        .arg(switch("json", "Print a JSON object"))
         .arg(Arg::new(SELF_TEST).long(SELF_TEST).hide(true))
 }
 
@@ -43,7 +37,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         false => output.block(&report),
     }
     output.finish()?;
-    if report.has_problems() { Err(Failure::Told(1)) } else { Ok(()) }
+    Failure::told(u8::from(report.has_problems()))
 }
 
 /// A part of the test of two ranks, in a process that the doctor has started.

@@ -5,15 +5,15 @@ use std::fs::create_dir_all;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{ArgMatches, Command};
 use enmasse_system::files::{read_regular, write_whole};
 use enmasse_train::{Checkpoint, EvaluatedWeights, Preprocessing, RunPaths, is_checkpoint, load_weights};
 use enmasse_weights::{NamedTensor, pth, safetensors};
 use enmasse_wording::{counted, grouped};
 use serde_json::{Value, from_slice, json};
 
-use crate::command_line::arguments::{path, source};
-use crate::failure::Failure;
+use crate::command_line::arguments::{file, option, source, switch};
+use crate::failure::{Failure, failed, usage};
 use crate::output::Output;
 
 /// Bytes of a file of the preparation, at most: it names up to some thousand classes.
@@ -45,21 +45,13 @@ pub fn command() -> Command {
         .about("A run's best weights as a file for PyTorch and others, with the preparation of images as JSON beside a .pth")
         .arg(source())
         .arg(
-            Arg::new("to")
-                .long("to")
-                .value_name("FORMAT")
+            option("to", "FORMAT")
                 .required(true)
                 .value_parser(Format::ALL.map(Format::extension))
                 .help("What torch.load opens, or safetensors"),
         )
-        .arg(
-            Arg::new("out")
-                .long("out")
-                .value_name("FILE")
-                .value_parser(path)
-                .help("File to write [default: RUN/weights/best.FORMAT, or beside the weights file]"),
-        )
-        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print a JSON object"))
+        .arg(file("out", "File to write [default: RUN/weights/best.FORMAT, or beside the weights file]"))
+        .arg(switch("json", "Print a JSON object"))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -116,10 +108,10 @@ fn beside(out: &Path) -> Result<PathBuf, Failure> {
         || read_regular(&file, MAX_PREPROCESSING_BYTES).ok().and_then(|bytes| from_slice::<Value>(&bytes).ok());
     let is_other = file == out || file.exists() && is_ours().is_none_or(|found| found.get("transform").is_none());
     match is_other {
-        true => Err(Failure::Usage(format!(
+        true => Err(usage!(
             "{}: the preparation of images would be written there, over another file; choose another --out",
             file.display()
-        ))),
+        )),
         false => Ok(file),
     }
 }
@@ -162,8 +154,7 @@ impl ExportedWeights {
             return Ok(self.file.with_extension(format.extension()));
         }
         let folder = source.join("weights");
-        create_dir_all(&folder)
-            .map_err(|error| Failure::Error(format!("cannot create {}: {error}", folder.display())))?;
+        create_dir_all(&folder).map_err(|error| failed!("cannot create {}: {error}", folder.display()))?;
         Ok(folder.join("best").with_extension(format.extension()))
     }
 
@@ -171,10 +162,7 @@ impl ExportedWeights {
     fn check_out(&self, out: &Path) -> Result<(), Failure> {
         let same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
         match same(&self.file, out) {
-            true => Err(Failure::Usage(format!(
-                "{}: is the file to be exported itself; choose another --out",
-                out.display()
-            ))),
+            true => Err(usage!("{}: is the file to be exported itself; choose another --out", out.display())),
             false => Ok(()),
         }
     }

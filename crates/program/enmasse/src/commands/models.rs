@@ -1,6 +1,6 @@
 //! `enmasse models`: the models by name, with their parameters; with `--bench` also their training speed on this machine.
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use enmasse_graph::{Arena, CompileOptions, compile_evaluation};
 use enmasse_models::Model;
 use enmasse_train::{RunConfig, TrainConfig};
@@ -8,15 +8,15 @@ use enmasse_wording::grouped;
 use serde_json::json;
 
 use super::bench;
-use crate::command_line::arguments::{ONE_DEVICE, settings_with};
+use crate::command_line::arguments::{ONE_DEVICE, settings_with, switch};
 use crate::command_line::settings::{self, Ranks};
 use crate::data::stand_in::default_classes;
-use crate::failure::Failure;
+use crate::failure::{Failure, failed};
 use crate::output::Output;
 use crate::ranks::interrupt::Interrupts;
 
 /// The settings that apply to it.
-const SETTINGS: &[&str] = &["size", "batch", "devices", "threads", "precision", "isa", "exact", "tune", "json"];
+const SETTINGS: &str = "size batch devices threads precision isa exact tune json";
 
 /// Defaults: some models would take minutes with training's default batch.
 const DEFAULT: &[(&str, &str)] = &[("size", "the size for which a model was designed"), ("batch", "16")];
@@ -30,19 +30,14 @@ pub fn command() -> Command {
     Command::new("models")
         .about("List the models, or measure how fast each trains on this machine")
         .arg(Arg::new("name").value_name("NAME").num_args(0..).help("Models [default: all]"))
-        .arg(
-            Arg::new("bench")
-                .long("bench")
-                .action(ArgAction::SetTrue)
-                .help("Measure images per second in training, on synthetic images"),
-        )
+        .arg(switch("bench", "Measure images per second in training, on synthetic images"))
         .args(settings_with(SETTINGS, &[DEFAULT, ONE_DEVICE].concat()))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut config = settings::finish(settings::layers(matches)?, Ranks::One)?;
     config.train.batch = config.train.batch.or(Some(DEFAULT_BATCH));
-    let known = |name: &String| enmasse_models::find(name).map_err(|error| Failure::Usage(error.to_string()));
+    let known = |name: &String| enmasse_models::find(name).map_err(Failure::usage);
     let models: Vec<Model> = match matches.get_many("name") {
         Some(names) => names.map(known).collect::<Result<_, _>>()?,
         None => enmasse_models::models().to_vec(),
@@ -85,7 +80,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 fn count_parameters(model: &Model, size: usize, classes: usize) -> Result<usize, Failure> {
     let options = CompileOptions::new(model.name(), 1, size, classes);
     let plans = compile_evaluation(&|x| model.forward(x, classes), &options)
-        .map_err(|error| Failure::Error(format!("{}: {error}", model.name())))?;
+        .map_err(|error| failed!("{}: {error}", model.name()))?;
     let parameters = plans.state.iter().filter(|tensor| tensor.slot.arena == Arena::Parameters);
     Ok(parameters.map(|tensor| tensor.shape.elements()).sum())
 }

@@ -5,7 +5,7 @@ mod roofline;
 use std::fmt::Write;
 
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{ArgMatches, Command};
 use enmasse_comm::ShardMap;
 use enmasse_cuda::roofline::{GPUS, Gpu, target};
 use enmasse_datasets::DataKind;
@@ -14,48 +14,31 @@ use enmasse_graph::{Arena, Choices, Plan, Plans, Target};
 use enmasse_train::{Objective, Preparation, TrainConfig, compile_plans, tune};
 use enmasse_wording::{counted, grouped, mebibytes};
 
-use crate::command_line::arguments::{count, settings, settings_with};
+use crate::command_line::arguments::{count, group, option, settings, settings_with, switch};
 use crate::command_line::settings::{Ranks, cores};
 use crate::data::stand_in::{WITHOUT_DATA, without_data};
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, say};
 use crate::ranks::Rank;
 use crate::report::facts::tuned;
 
 /// The command line of `enmasse plan`.
 pub fn command() -> Command {
-    let names = ["model", "size", "batch", "devices", "sync_bn", "strategy"];
     let print = Command::new("print")
         .about("Print what every rank runs: instructions, buckets, memory")
-        .args(settings_with(&names, WITHOUT_DATA))
-        .args(settings(&[
-            "optimizer",
-            "momentum",
-            "weight_decay",
-            "no_decay_norm_bias",
-            "clip_norm",
-            "ema",
-            "nesterov",
-        ]))
-        .args(settings(&["label_smoothing", "freeze", "freeze_layers", "unused_parameters"]))
-        .args(settings(&["precision", "threads", "isa", "exact", "tune", "sum", "reduce_precision"]))
-        .args(settings(&["shards", "accumulate"]))
+        .args(settings_with("model size batch devices sync_bn strategy", WITHOUT_DATA))
+        .args(settings("optimizer momentum weight_decay no_decay_norm_bias clip_norm ema nesterov"))
+        .args(settings("label_smoothing freeze freeze_layers unused_parameters"))
+        .args(settings("precision threads isa exact tune sum reduce_precision shards accumulate"))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
-        .arg(Arg::new("eval").long("eval").action(ArgAction::SetTrue).help("The plan of evaluation"))
+        .arg(switch("eval", "The plan of evaluation"))
         .arg(
-            Arg::new("roofline")
-                .long("roofline")
-                .value_name("GPU")
+            option("roofline", "GPU")
                 .value_parser(PossibleValuesParser::new(GPUS.iter().map(|gpu| gpu.name)))
                 .conflicts_with_all(["devices", "tune"])
                 .help("Instead, the least time of each instruction on an NVIDIA GPU by its public figures; needs none"),
         );
-    Command::new("plan")
-        .about("Look at plans")
-        .subcommand_required(true)
-        .arg_required_else_help(true)
-        .disable_help_subcommand(true)
-        .subcommand(print)
+    group("plan", "Look at plans", [print])
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -80,7 +63,7 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
     let mut plans = compiled(&config.train, classes, shards, &device.target())?;
     if config.train.tune {
         let (_, tuning) = tune(device.as_ref(), &mut plans, Choices::default()).map_err(Failure::error)?;
-        tuned(&tuning).for_each(|line| output.fact(line));
+        tuned(&tuning).for_each(say);
     }
     let plan = printed(&plans, evaluates);
     let algorithms = device.algorithms(plan).map_err(Failure::error)?;
@@ -99,7 +82,7 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 fn compiled(config: &TrainConfig, classes: usize, shards: usize, target: &Target) -> Result<Plans, Failure> {
-    let model = enmasse_models::find(&config.model).map_err(|error| Failure::Usage(error.to_string()))?;
+    let model = enmasse_models::find(&config.model).map_err(Failure::usage)?;
     let forward = |x, classes| model.forward(x, classes);
     let preparation = Preparation::new(config, DataKind::Folder);
     Ok(compile_plans(config, &preparation, &forward, &Objective::default(), classes, shards, target)?)

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgMatches, Command, value_parser};
 use enmasse_data::{BadSample, Dataset, DecodePool};
 use enmasse_datasets::{DataKind, DataLayout, LeftOut, holds_unlabelled, list_images, open_unlabelled};
 use enmasse_image::decode::MAX_FILE_BYTES;
@@ -12,36 +12,17 @@ use enmasse_train::{Guess, Images, LayeredConfig, Prediction, Surroundings, Trai
 use crate::command_line::arguments::{self, ONE_DEVICE};
 use crate::command_line::settings::{self, Ranks};
 use crate::commands::weights::{self, OF_A_RUN};
-use crate::failure::Failure;
+use crate::failure::{Failure, failed, usage};
 use crate::output::csv::field;
-use crate::output::{Output, say, say_failure, warn_of_data, warn_of_left_out};
+use crate::output::{Output, say, say_failure, warn, warn_of_left_out};
 use crate::ranks::Rank;
 use crate::ranks::interrupt::Interrupts;
 use crate::report::percent;
 
 /// The settings that apply to it.
-const PREDICTION: &[&str] = &[
-    "model",
-    "prefix",
-    "size",
-    "channels",
-    "mean",
-    "std",
-    "batch",
-    "devices",
-    "threads",
-    "loader_threads",
-    "precision",
-    "isa",
-    "exact",
-    "convert_rgb",
-    "exif_transpose",
-    "path_column",
-    "manifest_root",
-    "cache_dir",
-    "cache_limit",
-    "json",
-];
+const PREDICTION: &str = "\
+    model prefix size channels mean std batch devices threads loader_threads precision isa exact \
+    convert_rgb exif_transpose path_column manifest_root cache_dir cache_limit json";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,12 +48,10 @@ pub fn command() -> Command {
                 .help("Image files, folders (all images in them, at any depth, in the order of their paths), manifests, WebDataset archives, Parquet files and packed files. Labels do not count. - reads one image from standard input"),
         )
         .arg(arguments::count("top", "K", "Classes to tell of each image [default: 5, with --csv 1]"))
-        .arg(
-            Arg::new("csv")
-                .long("csv")
-                .action(ArgAction::SetTrue)
-                .help("Print a table: path, class, probability, and class_2, probability_2 and so on with --top"),
-        )
+        .arg(arguments::switch(
+            "csv",
+            "Print a table: path, class, probability, and class_2, probability_2 and so on with --top",
+        ))
         .arg(arguments::crops())
         .args(arguments::settings_with(PREDICTION, &[OF_A_RUN, ONE_DEVICE].concat()))
 }
@@ -82,7 +61,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let layers = settings::layers(matches)?;
     let form = match (layers.config().program.json, matches.get_flag("csv")) {
         (true, true) => {
-            return Err(Failure::Usage("--csv: cannot be combined with --json; use one of them".to_owned()));
+            return Err(usage!("--csv: cannot be combined with --json; use one of them"));
         }
         (true, false) => OutputForm::Json,
         (false, true) => OutputForm::Csv,
@@ -121,13 +100,13 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             OutputForm::Text => lines(&prediction).into_iter().for_each(|line| output.text(line)),
         },
         Err(BadSample { name, problem }) => {
-            say_failure(&Failure::Error(format!("{name}: {problem}")));
+            say_failure(&failed!("{name}: {problem}"));
             unreadable += 1;
         }
     })?;
     output.finish()?;
     // Each of these images has its own line.
-    if unreadable > 0 { Err(Failure::Told(1)) } else { Ok(()) }
+    Failure::told(u8::from(unreadable > 0))
 }
 
 /// The form of the output.
@@ -153,15 +132,14 @@ const INPUT: &str = "-";
 fn input() -> Result<PredictInput, Failure> {
     let stdin = io::stdin();
     if stdin.is_terminal() {
-        let reason = "-: standard input is a terminal; pipe an image into it, or name a file";
-        return Err(Failure::Usage(reason.to_owned()));
+        return Err(usage!("-: standard input is a terminal; pipe an image into it, or name a file"));
     }
     let mut bytes = Vec::new();
     let read = stdin.lock().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes);
-    read.map_err(|error| Failure::Error(format!("-: cannot read standard input: {error}")))?;
+    read.map_err(|error| failed!("-: cannot read standard input: {error}"))?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         let limit = MAX_FILE_BYTES >> 20;
-        return Err(Failure::Error(format!("-: standard input is longer than {limit} MiB, the limit of an image")));
+        return Err(failed!("-: standard input is longer than {limit} MiB, the limit of an image"));
     }
     Ok(PredictInput::Input(bytes))
 }
@@ -173,7 +151,7 @@ fn given_paths<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<Predi
     for path in paths {
         if path == Path::new(INPUT) {
             if std::mem::replace(&mut reads_input, true) {
-                return Err(Failure::Usage("-: standard input holds one image; name it once".to_owned()));
+                return Err(usage!("-: standard input holds one image; name it once"));
             }
             all.push(input()?);
             continue;
@@ -209,7 +187,7 @@ fn images(given: Vec<PredictInput>, config: &TrainConfig, layers: &LayeredConfig
             }
             PredictInput::DataSet(path) => {
                 let data = open_unlabelled(&path, &config.open_options()).map_err(Failure::error)?;
-                warn_of_data(&data.warnings);
+                data.warnings.iter().for_each(warn);
                 data.parts.into_iter().for_each(|part| images.add_part(part));
                 (data.kind, data.layout)
             }
@@ -223,7 +201,7 @@ fn images(given: Vec<PredictInput>, config: &TrainConfig, layers: &LayeredConfig
     };
     let lines =
         found.iter().map(idle).reduce(|idle, more| idle.into_iter().filter(|line| more.contains(line)).collect());
-    lines.into_iter().flatten().for_each(|line| say(format_args!("warning: {line}")));
+    lines.into_iter().flatten().for_each(warn);
     Ok(images)
 }
 

@@ -8,7 +8,7 @@ use enmasse_train::{ALIASES, ANSWERS, SETTINGS, Setting, SettingKind};
 use super::command;
 use crate::command_line::arguments::given;
 use crate::command_line::parse;
-use crate::failure::Failure;
+use crate::failure::{Failure, usage};
 
 fn read(line: &str) -> Result<ArgMatches, Failure> {
     let arguments = std::iter::once("enmasse").chain(line.split_whitespace()).map(OsString::from);
@@ -98,7 +98,7 @@ fn other_tools_words() {
                     let launched = ["device", "gpus", "world_size", "dist_url", "init_method", "rank", "local_rank"];
                     assert!(launched.contains(&word) || ["project", "name"].contains(&word), "{line}");
                 }
-                Err(failure) => assert_eq!(failure, Failure::Usage(format!("{flag}: {answer}")), "{line}"),
+                Err(failure) => assert_eq!(failure, usage!("{flag}: {answer}"), "{line}"),
             }
         }
     }

@@ -9,9 +9,10 @@ use enmasse_train::{
     Classifier, Devices, LayeredConfig, Preparation, ProgramConfig, RunConfig, Setting, SettingSource, is_checkpoint,
 };
 
+use crate::command_line::arguments::named;
 use crate::command_line::settings;
-use crate::failure::Failure;
-use crate::output::say;
+use crate::failure::{Failure, failed, usage};
+use crate::output::{say, warn};
 use crate::report::facts::from_file;
 
 /// Weights, and their model.
@@ -51,8 +52,8 @@ pub const OF_A_RUN: &[(&str, &str)] = &[
 
 /// Whether a command that uses weights and takes the settings `names` checks whether this one has an effect. A prefix always has
 /// one here: it is that of `RUN|WEIGHTS`.
-pub fn is_checked(names: &[&str], setting: &Setting) -> bool {
-    names.contains(&setting.name) && setting.name != "prefix"
+pub fn is_checked(names: &str, setting: &Setting) -> bool {
+    named(names).any(|named| named.name == setting.name) && setting.name != "prefix"
 }
 
 /// Opens `RUN|WEIGHTS` of a command line. A run has its model and transform; for bare weights they are given, or follow
@@ -65,13 +66,13 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns:
     let of_its_own = |name: &&&str| !is_bare && path.exists() && given(name);
     if let Some(name) = PREPARATION.iter().find(of_its_own) {
         let value = config.get(name).unwrap_or_default();
-        return Err(Failure::Usage(format!(
+        return Err(usage!(
             "--{name} {value}: a run is used as it was trained, at its own size, channels and constants; leave --{name} out"
-        )));
+        ));
     }
     if !is_bare && path.exists() && given("prefix") {
         let rule = config.get("prefix").unwrap_or_default();
-        return Err(Failure::Usage(format!("--prefix {rule}: a run has its model's names; leave --prefix out")));
+        return Err(usage!("--prefix {rule}: a run has its model's names; leave --prefix out"));
     }
     let model = given("model").then_some(config.train.model.as_str());
     if let Some(name) = model {
@@ -82,7 +83,7 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns:
     let as_trained = adopt(&mut classifier, layers)?;
     if layers.source("isa") == Some(&SettingSource::Default) {
         let lacking = take_available_isa(&mut classifier.configuration, config)?;
-        lacking.filter(|_| warns).into_iter().for_each(|line| say(format_args!("warning: {line}")));
+        lacking.filter(|_| warns).into_iter().for_each(warn);
     }
     let model = known_model(&path, &classifier.model)?;
     Ok(Weights { path, classifier, model, is_bare, as_trained })
@@ -114,7 +115,9 @@ fn adopt(classifier: &mut Classifier, layers: &LayeredConfig) -> Result<Vec<&'st
     let of_run = settings::kind_here(run, Some(settings::default_kind()));
     if here != of_run {
         // These values belong to the run's own device.
-        (run.train.exact, run.program.isa, run.train.tune) = (false, None, false);
+        run.train.exact = false;
+        run.program.isa = None;
+        run.train.tune = false;
     }
     let mut names = AS_TRAINED.to_vec();
     if classifier.is_tuned() {
@@ -151,14 +154,14 @@ fn take_available_isa(run: &mut RunConfig, config: &RunConfig) -> Result<Option<
 /// The model of a run. A run of a program's own model can only be used by that program.
 pub fn known_model(run: &Path, model: &str) -> Result<Model, Failure> {
     enmasse_models::find(model).map_err(|_| {
-        Failure::Error(format!(
+        failed!(
             "{}: its model \"{model}\" was trained by your own program: use the library there \
              (TrainedModel::open_own to predict, Classifier::program and evaluate to evaluate)",
             run.display()
-        ))
+        )
     })
 }
 
 fn find(name: &str) -> Result<Model, Failure> {
-    enmasse_models::find(name).map_err(|error| Failure::Usage(error.to_string()))
+    enmasse_models::find(name).map_err(Failure::usage)
 }

@@ -11,7 +11,7 @@ use enmasse_datasets::{LeftOut, is_remote, is_self_contained};
 use enmasse_train::RunConfig;
 use enmasse_wording::mebibytes;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, failed, usage};
 use crate::output::say;
 use crate::output::transfer::Transfer;
 use crate::ranks::Rank;
@@ -35,15 +35,13 @@ pub fn stage(config: &RunConfig, root: &Path, copier: Copier) -> Result<(PathBuf
     let Some(folder) = &config.program.stage else { return Ok((root.to_owned(), LeftOut::default())) };
     if is_remote(root) {
         let root = root.display();
-        return Err(Failure::Usage(format!(
+        return Err(usage!(
             "--stage: {root} is read through a cache on the disk already; name its place with --cache-dir"
-        )));
+        ));
     }
     if !is_self_contained(root) {
         let root = root.display();
-        return Err(Failure::Usage(format!(
-            "--stage: copies one folder or file, and {root} names others; leave it out"
-        )));
+        return Err(usage!("--stage: copies one folder or file, and {root} names others; leave it out"));
     }
     let stage = Stage::new(root, folder).map_err(failure)?.timeout(config.train.timeout(1));
     let staged = match copier {
@@ -81,7 +79,7 @@ fn with_ranks(stage: Stage, round: Duration, rank: &Rank) -> Result<Staged, Fail
                 Ok(made) => staged = Some(made.map_err(failure)?),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Failure::Error("copying the data panicked".to_owned()));
+                    return Err(failed!("copying the data panicked"));
                 }
             }
         }
@@ -127,5 +125,5 @@ impl CopyProgress {
 }
 
 fn failure(error: StageError) -> Failure {
-    Failure::Error(format!("--stage: {error}"))
+    failed!("--stage: {error}")
 }

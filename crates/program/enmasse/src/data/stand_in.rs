@@ -8,7 +8,7 @@ use enmasse_datasets::shapes;
 use enmasse_train::RunConfig;
 
 use crate::command_line::settings::{self, Ranks};
-use crate::failure::Failure;
+use crate::failure::{Failure, failed};
 
 /// Height and width of the embedded data set's images, and the input size of a model without data.
 pub const SHAPES_SIZE: usize = 64;
@@ -35,7 +35,7 @@ pub fn default_classes(size: usize) -> usize {
 pub fn shapes() -> Result<PathBuf, Failure> {
     let made = shapes::default_cache().and_then(|cache| shapes::ensure(&cache));
     made.map_err(|error| match error {
-        DataError::Write { .. } => Failure::Error(format!("{error}; set ENMASSE_CACHE to a writable folder")),
+        DataError::Write { .. } => failed!("{error}; set ENMASSE_CACHE to a writable folder"),
         _ => Failure::error(error),
     })
 }

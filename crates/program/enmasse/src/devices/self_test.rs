@@ -115,9 +115,7 @@ fn inputs(plans: &Plans) -> StepInputs {
         images: (0..plan.shape(plan.images).elements()).map(|_| stream.next_u32() as u8).collect(),
         labels: (0..BATCH).map(|_| stream.below(CLASSES as u64) as i32).collect(),
         sample_indices: (0..BATCH as u64).collect(),
-        other_labels: Vec::new(),
-        lambdas: Vec::new(),
-        loss_weight: None,
+        ..HostBatch::default()
     };
     StepInputs { batch: batch.into(), epoch: 0, learning_rate: 0.1, optimizer_step: 1, stop: false, save: false }
 }

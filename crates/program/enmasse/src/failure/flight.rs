@@ -10,13 +10,13 @@ use enmasse_comm::{CauseKind, Group, GroupEvent};
 use enmasse_doctor::flight_record;
 use enmasse_system::files::write_whole;
 
-use crate::output::say;
+use crate::output;
 
 /// Warns on rank 0 that ranks wait for another, and on every rank of connections that its ports have refused.
 pub fn warn(group: &Group) {
     group.observe(|event| match event {
-        GroupEvent::Stalled(stall) => say(format_args!("warning: {stall}")),
-        GroupEvent::Refused(refused) => say(format_args!("warning: {refused}")),
+        GroupEvent::Stalled(stall) => output::warn(stall),
+        GroupEvent::Refused(refused) => output::warn(refused),
         _ => {}
     });
 }
@@ -34,7 +34,7 @@ pub fn keep_flight(group: &Group, run: &Path) {
         }
         let text = flight_record::to_json(rank, &recorder.record()).to_string();
         if let Err(error) = write_whole(&path, |file| file.write_all(text.as_bytes())) {
-            say(format_args!("warning: {error}"));
+            output::warn(error);
         }
     });
 }

@@ -36,10 +36,30 @@ pub enum Failure {
     Told(u8),
 }
 
+/// A failure of usage, with a formatted text.
+macro_rules! usage {
+    ($($text:tt)*) => { $crate::failure::Failure::Usage(format!($($text)*)) };
+}
+/// A failure of any other kind, with a formatted text.
+macro_rules! failed {
+    ($($text:tt)*) => { $crate::failure::Failure::Error(format!($($text)*)) };
+}
+pub(crate) use {failed, usage};
+
 impl Failure {
+    /// A failure of usage with the text of `error`.
+    pub fn usage(error: impl fmt::Display) -> Self {
+        Failure::Usage(error.to_string())
+    }
+
     /// An error with the text of `error`.
     pub fn error(error: impl fmt::Display) -> Self {
         Failure::Error(with_flags(&error.to_string()))
+    }
+
+    /// The end of a command that has said how it ended, by its exit code.
+    pub fn told(code: u8) -> Result<(), Self> {
+        if code == 0 { Ok(()) } else { Err(Failure::Told(code)) }
     }
 
     /// The error's text, as far as this process is to print it.
@@ -100,7 +120,7 @@ mod tests {
             assert_eq!((failure.code(), failure.line().as_deref()), (code, line));
         };
         check(Failure::error("a\nb\x1b[2J"), 1, Some("error: a b [2J"));
-        check(Failure::Usage("no".into()), 2, Some("error: no"));
+        check(usage!("no"), 2, Some("error: no"));
         check(Failure::error("use a smaller `batch`"), 1, Some("error: use a smaller --batch"));
         check(Failure::Interrupted, 130, Some("interrupted"));
         check(Failure::Terminated, 143, Some("terminated"));

@@ -11,7 +11,7 @@ use enmasse_system::files::write_whole;
 use enmasse_train::{RunError, RunFolder, RunPaths};
 
 use crate::failure::Failure;
-use crate::output::say;
+use crate::output::warn;
 use crate::ranks::attempt::attempt;
 
 /// Writes a record to a run folder, in place of an earlier one. Folders without a run, and folders to which another
@@ -25,7 +25,7 @@ pub fn keep(record: &FailureRecord, run: &Path) {
     let folder = match RunFolder::open(paths, true, &attempt()) {
         Ok(folder) => folder,
         Err(RunError::Busy(_) | RunError::Superseded { .. }) => return,
-        Err(error) => return say(format_args!("warning: cannot write {}: {error}", path.display())),
+        Err(error) => return warn(format_args!("cannot write {}: {error}", path.display())),
     };
     let text = format!("{:#}\n", record.to_json());
     let logs = path.parent().unwrap_or(run);
@@ -34,7 +34,7 @@ pub fn keep(record: &FailureRecord, run: &Path) {
         .and_then(|()| write_whole(&path, |file| file.write_all(text.as_bytes())).map_err(|error| error.to_string()));
     drop(folder);
     if let Err(error) = written {
-        say(format_args!("warning: {error}"));
+        warn(error);
     }
 }
 

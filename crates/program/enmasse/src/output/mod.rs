@@ -16,11 +16,11 @@ pub mod writer;
 use std::fmt;
 use std::io::ErrorKind;
 
-use enmasse_datasets::{DataWarning, LeftOut};
+use enmasse_datasets::LeftOut;
 use enmasse_wording::{block, one_line};
 
 use crate::command_line::flag_names::with_flags;
-use crate::failure::Failure;
+use crate::failure::{Failure, failed};
 use crate::output::writer::Stream;
 
 /// Lines for people and lines for scripts. With `--json` standard output carries JSON alone, and text goes to standard error.
@@ -38,11 +38,6 @@ impl Output {
     /// Whether figures are printed as JSON.
     pub fn is_json(&self) -> bool {
         self.json
-    }
-
-    /// A line for people about what follows, besides the figures.
-    pub fn fact(&mut self, line: impl fmt::Display) {
-        say(line);
     }
 
     /// A line for people. A line break in it becomes a blank.
@@ -79,7 +74,7 @@ impl Output {
     pub fn finish(self) -> Result<(), Failure> {
         match writer::finish() {
             Some(error) if error.kind() != ErrorKind::BrokenPipe => {
-                Err(Failure::Error(format!("cannot write to standard output: {error}")))
+                Err(failed!("cannot write to standard output: {error}"))
             }
             _ => Ok(()),
         }
@@ -102,14 +97,14 @@ pub fn say_block(text: impl fmt::Display) {
     screen::say(&block(&with_flags(&text.to_string())));
 }
 
-/// Warns of faults of the data that do not keep them from being used.
-pub fn warn_of_data(warnings: &[DataWarning]) {
-    warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
+/// Prints a warning, as [`say`] does.
+pub fn warn(line: impl fmt::Display) {
+    say(format_args!("warning: {line}"));
 }
 
 /// Warns of what a scan of the data left out, if anything.
 pub fn warn_of_left_out(left_out: &LeftOut) {
     if !left_out.is_empty() {
-        say(format_args!("warning: {left_out}"));
+        warn(left_out);
     }
 }

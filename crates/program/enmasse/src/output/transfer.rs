@@ -7,7 +7,8 @@ use crate::report::progress::{ProgressLine, REDRAW};
 
 /// Bytes on their way.
 pub struct Transfer {
-    what: String,
+    /// The line's first word.
+    pub what: String,
     /// When the first bytes were told, and their number: a transfer may go on with those of an earlier one.
     began: Option<(Instant, u64)>,
     /// When the line was last replaced.
@@ -18,11 +19,6 @@ impl Transfer {
     /// A transfer that begins now. `what` is the line's first word.
     pub fn new(what: impl Into<String>) -> Self {
         Transfer { what: what.into(), began: None, drawn: None }
-    }
-
-    /// The line's first word.
-    pub fn what(&self) -> &str {
-        &self.what
     }
 
     /// Shows that `done` of `total` bytes are there, where there is somebody to see it.

@@ -24,7 +24,7 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::emulate_default_handler;
 
-use crate::failure::{Failure, INTERRUPTED, TERMINATED};
+use crate::failure::{Failure, INTERRUPTED, TERMINATED, failed};
 use crate::output::say;
 use crate::output::say_failure;
 use crate::output::writer;
@@ -64,8 +64,9 @@ impl Interrupts {
             Ok(Interrupts(handle))
         };
         // The usual reason why a thread or a pipe is refused.
-        let remedy = "check the limits on processes and open files (ulimit -a)";
-        start().map_err(|error| Failure::Error(format!("cannot handle signals: {error}: {remedy}")))
+        start().map_err(|error| {
+            failed!("cannot handle signals: {error}: check the limits on processes and open files (ulimit -a)")
+        })
     }
 }
 

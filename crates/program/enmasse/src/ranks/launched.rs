@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use enmasse_comm::{Cause, CauseKind, Group, GroupOptions, JoinError, TransportChoice};
-use enmasse_launch::{EnvironmentError, Interpretation, LaunchedRank, Launcher, process_variable, report_cause};
+use enmasse_launch::{Interpretation, LaunchedRank, Launcher, process_variable, report_cause};
 use enmasse_train::{Devices, LayeredConfig, TransportKind};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, failed, usage};
 use crate::ranks::automatic;
 
 /// Holds the secret of ranks that were given none, until all have joined.
@@ -26,28 +26,21 @@ pub struct Launched {
 impl Launched {
     /// The rank's place according to this process's environment.
     pub fn from_environment(layers: &LayeredConfig) -> Result<Option<Self>, Failure> {
-        Self::find(process_variable, layers)
+        Self::find(process_variable, layers, automatic::visible)
     }
 
-    /// The rank's place according to an environment, where `layers` may request ranks of this process's own.
+    /// The rank's place according to an environment, where `layers` may request ranks of this process's own, and the machine
+    /// shows it a number of GPUs.
     pub fn find(
-        environment: impl Fn(&str) -> Option<OsString>,
-        layers: &LayeredConfig,
-    ) -> Result<Option<Self>, Failure> {
-        Self::find_beside(environment, layers, automatic::visible)
-    }
-
-    /// The same on a machine that shows this process a number of GPUs.
-    fn find_beside(
         environment: impl Fn(&str) -> Option<OsString>,
         layers: &LayeredConfig,
         gpus: impl Fn() -> usize,
     ) -> Result<Option<Self>, Failure> {
-        let interpretation = LaunchedRank::interpret(environment).map_err(usage)?;
+        let interpretation = LaunchedRank::interpret(environment).map_err(Failure::usage)?;
         let own_ranks = layers.config().program.devices.as_ref().and_then(Devices::asked);
         match (&interpretation.warning, &interpretation.place) {
             // A user who sets a number of ranks did so on purpose.
-            (Some(warning), _) if own_ranks.is_none() => Err(usage(warning.clone())),
+            (Some(warning), _) if own_ranks.is_none() => Err(Failure::usage(warning)),
             // A step of one task is a machine to run ranks on, like a batch script.
             (_, Some(place)) if is_slurm(&interpretation) && place.world_size == 1 && own_ranks > Some(1) => Ok(None),
             // So is one of several GPUs, unless the user wants less.
@@ -83,7 +76,7 @@ impl Launched {
     pub fn check_devices(&self, layers: &LayeredConfig) -> Result<(), Failure> {
         let LaunchedRank { rank, world_size, local_world_size, .. } = self.place;
         let Some(devices) = &layers.config().program.devices else { return Ok(()) };
-        let refuse = |why: String| Err(Failure::Usage(format!("--devices {devices}: {why}")));
+        let refuse = |why: String| Err(usage!("--devices {devices}: {why}"));
         match (devices.count(), is_slurm(&self.interpretation)) {
             _ if devices.fits_ranks(local_world_size) => Ok(()),
             (count, true) if count == local_world_size => Ok(()),
@@ -115,20 +108,22 @@ impl Launched {
         let Some(mut rendezvous) = self.interpretation.rendezvous(&variable).map_err(Failure::error)? else {
             return Ok(None);
         };
-        (rendezvous.heartbeat, rendezvous.transport, rendezvous.options) = (heartbeat, transport, options);
+        rendezvous.heartbeat = heartbeat;
+        rendezvous.transport = transport;
+        rendezvous.options = options;
         if rendezvous.token.is_none()
             && let Some(folder) = folder
         {
             if rendezvous.rank == 0 {
                 std::fs::create_dir_all(folder)
-                    .map_err(|error| Failure::Error(format!("cannot create {}: {error}", folder.display())))?;
+                    .map_err(|error| failed!("cannot create {}: {error}", folder.display()))?;
             }
             rendezvous.token_file = Some(folder.join(TOKEN_FILE));
         }
         let rank = rendezvous.rank;
         rendezvous.join().map(Some).map_err(|error| match error {
             JoinError::TokenRequired { .. } => {
-                Failure::Error(format!("{error}, or name a run folder that all nodes see (--out DIR)"))
+                failed!("{error}, or name a run folder that all nodes see (--out DIR)")
             }
             other => {
                 let cause = match &other {
@@ -144,11 +139,11 @@ impl Launched {
 
 /// Why there is no MPI for the ranks of this launcher.
 pub fn not_of_mpi(launcher: Launcher) -> Failure {
-    Failure::Usage(format!(
+    usage!(
         "--transport mpi needs ranks that mpirun, mpiexec or srun --mpi=pmix has started, and {} has started these: mpirun \
          -n 4 enmasse train ..., or leave it out",
         launcher.name()
-    ))
+    )
 }
 
 /// Whether the devices are the program's choice.
@@ -159,10 +154,6 @@ fn is_automatic(layers: &LayeredConfig) -> bool {
 
 fn is_slurm(interpretation: &Interpretation) -> bool {
     interpretation.launcher == Launcher::Slurm
-}
-
-fn usage(error: EnvironmentError) -> Failure {
-    Failure::Usage(error.to_string())
 }
 
 #[cfg(test)]
@@ -184,7 +175,7 @@ mod tests {
             let mut pairs = variables.split(' ').filter_map(|pair| pair.split_once('='));
             pairs.find(|(key, _)| *key == name).map(|(_, value)| value.into())
         };
-        let found = Launched::find_beside(environment, &layers, || gpus).and_then(|launched| match launched {
+        let found = Launched::find(environment, &layers, || gpus).and_then(|launched| match launched {
             Some(launched) => launched.check_devices(&layers).map(|()| Some(launched.place.rank)),
             None => Ok(None),
         });

@@ -39,7 +39,7 @@ use enmasse_wording::counted;
 use crate::command_line::settings::{self, Ranks, cores};
 use crate::failure::flight;
 use crate::failure::record;
-use crate::failure::{Failure, INTERRUPTED, REQUEUED, TERMINATED};
+use crate::failure::{Failure, INTERRUPTED, REQUEUED, TERMINATED, failed, usage};
 use crate::output::screen;
 use crate::output::writer;
 use crate::output::{say, say_block};
@@ -52,29 +52,16 @@ use crate::ranks::launched::Launched;
 pub struct Rank {
     /// `None` for a single rank.
     pub group: Option<Group>,
-    share: Share,
-    attempt: usize,
+    /// Its part of the machine, among the ranks that share its cores.
+    pub share: Share,
+    /// How many times the job's launcher has restarted it; equal on all ranks.
+    pub attempt: usize,
 }
 
 impl Rank {
     /// A single rank.
     pub fn alone() -> Self {
         Rank { group: None, share: Share::WHOLE, attempt: 0 }
-    }
-
-    /// How many times the job's launcher has restarted it; equal on all ranks.
-    pub fn attempt(&self) -> usize {
-        self.attempt
-    }
-
-    /// This rank's number among those of its machine.
-    pub fn local_rank(&self) -> usize {
-        self.share.local_rank
-    }
-
-    /// Number of ranks that share this one's cores.
-    pub fn sharers(&self) -> usize {
-        self.share.sharers
     }
 
     /// Whether this rank writes files and prints.
@@ -95,12 +82,12 @@ impl Rank {
     /// Lets a launched rank that was told no devices, or `auto`, take one together with the others: its GPU, if every rank has one of its
     /// own that works, otherwise a CPU, and `speaks` for all why. All ranks must call it.
     pub fn settle(&self, config: &mut RunConfig, layers: &LayeredConfig, speaks: bool) -> Result<(), Failure> {
-        let ranks = Ranks::Launched { local_rank: self.local_rank(), speaks };
+        let ranks = Ranks::Launched { local_rank: self.share.local_rank, speaks };
         if !settings::is_undecided(&config.program, layers.given_device_kind(), ranks) {
             return Ok(());
         }
         let is_asked = config.program.devices.is_some();
-        let own = Candidate::of_rank(&config.program, self.local_rank());
+        let own = Candidate::of_rank(&config.program, self.share.local_rank);
         let all = self.gather(own.to_text())?;
         let all: Vec<Candidate> = all.iter().map(|text| Candidate::from_text(text)).collect();
         config.program.devices = match automatic::together(&all, config.program.share_devices) {
@@ -194,10 +181,10 @@ pub fn as_rank(
     body: impl FnOnce(&Rank) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     if config.train.strategy == StrategyKind::Dp && launched.place.world_size > 1 {
-        return Err(Failure::Usage(format!(
+        return Err(usage!(
             "--strategy dp: its ranks are threads of one process, and a launcher has started {}; start one, or use --strategy ddp",
             counted(launched.place.world_size, "process")
-        )));
+        ));
     }
     let group =
         launched.join(folder, seconds(config.program.heartbeat), config.program.transport, options(&config.train))?;
@@ -288,8 +275,7 @@ fn nccl_log(run: &Path) -> Option<PathBuf> {
 const SAVING: Duration = Duration::from_secs(24 * 3600);
 
 fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Option<&Path>) -> Result<(), Failure> {
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::Error(format!("cannot find this program's own file: {error}")))?;
+    let program = std::env::current_exe().map_err(|error| failed!("cannot find this program's own file: {error}"))?;
     let job = Job::new(program, ranks).args(command);
     let mut job = Job { store: Store::Inherited, output, signal_grace: SAVING, ..job };
     if let Some(file) = folder.and_then(nccl_log) {
@@ -310,10 +296,7 @@ fn processes(ranks: usize, command: Vec<OsString>, output: Output, folder: Optio
     if let Some(story) = story(&outcome) {
         say_block(story);
     }
-    match exit_code(&outcome) {
-        0 => Ok(()),
-        code => Err(Failure::Told(code)),
-    }
+    Failure::told(exit_code(&outcome))
 }
 
 /// The run's own exit codes, however a rank ended: 0, 1 error, 2 usage, 130 interrupted, 143 terminated.

@@ -1,13 +1,14 @@
 //! Has Slurm requeue this job: `scontrol requeue`, which only one rank may call, once all have saved.
 
 use std::ffi::OsString;
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use signal_hook::consts::SIGTERM;
 
@@ -60,7 +61,8 @@ fn scontrol(job: &str) -> Result<(), String> {
         ErrorKind::NotFound => "scontrol is not installed, as in many containers".to_owned(),
         _ => format!("cannot start scontrol: {error}"),
     })?;
-    let ended = wait(&child).and_then(|ended| if ended { child.wait().map(Some) } else { Ok(None) });
+    let ended =
+        ends(&child, Instant::now() + DEADLINE).and_then(|ended| if ended { child.wait().map(Some) } else { Ok(None) });
     match ended {
         Ok(Some(status)) if status.success() => Ok(()),
         // The signal is a result of the requeue.
@@ -83,15 +85,15 @@ fn scontrol(job: &str) -> Result<(), String> {
 }
 
 /// Whether the process ends before the deadline.
-fn wait(child: &Child) -> std::io::Result<bool> {
+pub fn ends(child: &Child, deadline: Instant) -> io::Result<bool> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(ErrorKind::InvalidData)?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-    let deadline = Timespec { tv_sec: DEADLINE.as_secs() as i64, tv_nsec: 0 };
     loop {
-        match poll(&mut [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)], Some(&deadline)) {
-            Ok(ready) => return Ok(ready > 0),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)], Some(&left)) {
+            Err(Errno::INTR) => {}
+            ready => return Ok(ready? > 0),
         }
     }
 }

@@ -39,7 +39,9 @@ impl DataBound {
 
     /// Takes in the facts of the run, whose first epoch begins `now`.
     pub fn begin(&mut self, started: &Started, now: Option<ProcessorTime>) {
-        (self.threads, self.size, self.began) = (started.loader_threads, started.size, now);
+        self.threads = started.loader_threads;
+        self.size = started.size;
+        self.began = now;
     }
 
     /// The line after an epoch that has ended `now`; `None` if the wait matters little, or was told before.

@@ -4,7 +4,7 @@ use enmasse_device::Device;
 use enmasse_train::{Callback, CallbackResult, Control, EpochRecord};
 
 use crate::failure::Failure;
-use crate::output::say;
+use crate::output::warn;
 use crate::ranks::Rank;
 
 /// Watches the devices of all ranks. Each rank has one.
@@ -26,7 +26,7 @@ impl<'a> DeviceWarnings<'a> {
         for line in self.rank.device_warnings(self.device)? {
             if !self.said.contains(&line) {
                 if self.rank.is_first() {
-                    say(format_args!("warning: {line}"));
+                    warn(&line);
                 }
                 self.said.push(line);
             }

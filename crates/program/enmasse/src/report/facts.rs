@@ -131,7 +131,7 @@ pub fn settings(config: &RunConfig) -> String {
 #[cfg(test)]
 mod tests {
     use enmasse_image::Normalization;
-    use enmasse_train::Change;
+    use enmasse_train::{Change, RunEvent};
 
     use super::*;
 
@@ -204,6 +204,13 @@ schedule: the cosine now spans 4 epochs
 best:     best.safetensors: it is gone; the best of the epochs to come replaces it
 metrics:  metrics.jsonl lacks 1 record of the 2 epochs before; the charts lack them too";
         assert_eq!(facts(&started).join("\n"), expected);
+        let line = r#"{"event":"start","model":"resnet18","parameters":11181642,"trainable":5130,"data":"folder of class folders",
+            "classes":["a","b"],"size":64,"train_samples":2400,"dropped_samples":32,"validation_samples":600,"test_samples":0,
+            "batch":32,"global_batch":64,"world_size":2,"shards":2,"device":"cpu (avx2, 1 thread)","memory_bytes":348127232,
+            "memory":{"on_device":false,"activations":188743680,"weights":178257920,"libraries":0,"batches":62914560,
+            "base":106954752},"run":"runs/a","resumed":{"epoch":2,"samples":64}}"#;
+        let line: Vec<&str> = line.lines().map(str::trim).collect();
+        assert_eq!(RunEvent::Start(&started).to_line(), line.concat(), "the keys and their order are a contract");
         let several = Started { shards: 4, batch: 16, ..started };
         let lines = facts(&several);
         assert!(lines[6].starts_with("batch:    16 per shard, 64 in all, of 4 shards on 2 ranks; "), "{}", lines[6]);

@@ -37,6 +37,7 @@ use crate::report::stragglers::Stragglers;
 
 /// Reports a run: facts, a line of progress on a terminal, a line per epoch, the end. Only the first rank prints, unless
 /// the others are allowed to; each rank's log has all of its own lines.
+#[derive(Default)]
 pub struct Reporter {
     audience: Audience,
     /// Printed first: the ranks.
@@ -68,36 +69,30 @@ pub struct Reporter {
 }
 
 /// The audience of a rank.
+#[derive(Default)]
 pub enum Audience {
     /// People and scripts: this is the first rank.
     Everybody(Output),
     /// People reading standard error, with the rank's number in front.
     Marked(usize),
     /// Only the log.
+    #[default]
     Nobody,
+}
+
+impl Audience {
+    /// Prints the last lines, for everybody.
+    fn finish(self, say: impl FnOnce(&mut Output)) -> Result<(), Failure> {
+        let Audience::Everybody(mut output) = self else { return Ok(()) };
+        say(&mut output);
+        output.finish()
+    }
 }
 
 impl Reporter {
     /// Reports an evaluation, or a run once it is introduced.
     pub fn new(audience: Audience) -> Self {
-        Reporter {
-            audience,
-            introduction: Vec::new(),
-            settings: None,
-            log: None,
-            skipped: Skipped::default(),
-            told_converted: false,
-            data_bound: DataBound::default(),
-            stragglers: Stragglers::default(),
-            validations: Validations::default(),
-            skips: Skips::default(),
-            course: Course::default(),
-            world_size: 1,
-            log_every: 0,
-            meter: Meter::default(),
-            drawn: None,
-            estimated: false,
-        }
+        Reporter { audience, world_size: 1, ..Reporter::default() }
     }
 
     /// Makes it a run of this configuration, whose ranks have `cores` cores each, and adds the ranks and the settings to the
@@ -118,10 +113,8 @@ impl Reporter {
 
     /// The end of the run, with suggested commands.
     pub fn done(mut self, done: &DoneRecord) -> Result<(), Failure> {
-        self.tell_skipped();
-        if let Some(warning) = self.validations.warning(done) {
-            self.line(LineKind::Fact, warning);
-        }
+        self.facts(self.skipped.line());
+        self.facts(self.validations.warning(done));
         if let Audience::Everybody(output) = &mut self.audience {
             let run = shell_word(&done.run);
             output.text(format_args!("evaluate: enmasse eval {run}"));
@@ -144,18 +137,12 @@ impl Reporter {
             LineKind::Figure,
             format!("done in {:.1} s: {best}; peak memory {memory}; {run}: {files}", done.seconds),
         );
-        match self.audience {
-            Audience::Everybody(mut output) => {
-                output.json(RunEvent::Done(done).to_line());
-                output.finish()
-            }
-            _ => Ok(()),
-        }
+        self.audience.finish(|output| output.json(RunEvent::Done(done).to_line()))
     }
 
     /// The run stopped before its end, as requested, and is saved.
     pub fn stopped(mut self, run: Option<&Path>, epoch: u64, samples: u64) -> Result<(), Failure> {
-        self.tell_skipped();
+        self.facts(self.skipped.line());
         let run = run.unwrap_or(Path::new(""));
         let (images, command) = (counted(samples as usize, "image"), resume_command(run));
         let text = match epoch < self.course.epochs {
@@ -163,13 +150,8 @@ impl Reporter {
             false => format!("stopped in the test at the end; continue with: {command}"),
         };
         self.line(LineKind::Command, text);
-        match self.audience {
-            Audience::Everybody(mut output) => {
-                output.json(RunEvent::Stopped(&StoppedRecord { epoch, samples, run: run.to_owned() }).to_line());
-                output.finish()
-            }
-            _ => Ok(()),
-        }
+        let record = StoppedRecord { epoch, samples, run: run.to_owned() };
+        self.audience.finish(|output| output.json(RunEvent::Stopped(&record).to_line()))
     }
 
     /// Writes the reason for the run's end to the log; the program's end prints it for people.
@@ -180,23 +162,21 @@ impl Reporter {
         }
     }
 
-    /// Prints the images that were skipped, if there are any.
-    fn tell_skipped(&mut self) {
-        if let Some(line) = self.skipped.line() {
-            self.line(LineKind::Fact, line);
-        }
-    }
-
     /// Removes the line of progress, and prints the last lines. The result is that of the output.
     pub fn finish(mut self, say: impl FnOnce(&mut Output)) -> Result<(), Failure> {
         screen::clear();
-        self.tell_skipped();
-        match self.audience {
-            Audience::Everybody(mut output) => {
-                say(&mut output);
-                output.finish()
-            }
-            _ => Ok(()),
+        self.facts(self.skipped.line());
+        self.audience.finish(say)
+    }
+
+    fn facts(&mut self, lines: impl IntoIterator<Item = String>) {
+        lines.into_iter().for_each(|line| self.line(LineKind::Fact, line));
+    }
+
+    /// An event for scripts.
+    fn event(&mut self, event: RunEvent) {
+        if let Audience::Everybody(output) = &mut self.audience {
+            output.json(event.to_line());
         }
     }
 
@@ -256,7 +236,7 @@ impl Callback for Reporter {
     fn on_fit_start(&mut self, started: &Started, _: &mut Control) -> CallbackResult {
         self.log.iter_mut().for_each(RankLog::open);
         let lines = self.introduction.drain(..).chain(facts(started)).chain(self.settings.take()).collect::<Vec<_>>();
-        lines.into_iter().for_each(|line| self.line(LineKind::Fact, line));
+        self.facts(lines);
         let (global_batch, validation) = (started.global_batch as u64, started.validation_samples as u64);
         self.validations.begin(&started.classes);
         self.world_size = started.world_size;
@@ -267,9 +247,7 @@ impl Callback for Reporter {
         if let Some(run) = &started.run {
             self.skipped.listed_in(RunPaths::new(run).unreadable());
         }
-        if let Audience::Everybody(output) = &mut self.audience {
-            output.json(RunEvent::Start(started).to_line());
-        }
+        self.event(RunEvent::Start(started));
         self.wait_for(started.resumed.map_or(0, |resumed| resumed.epoch));
         Ok(())
     }
@@ -292,9 +270,8 @@ impl Callback for Reporter {
         if self.log_every > 0 && !progress.validating && progress.optimizer_step.is_multiple_of(self.log_every) {
             self.step(&StepRecord::from(progress));
         }
-        if let Some(line) = progress.loss_scale.and_then(|loss_scale| self.skips.step(loss_scale)) {
-            self.line(LineKind::Fact, line);
-        }
+        let skips = progress.loss_scale.and_then(|loss_scale| self.skips.step(loss_scale));
+        self.facts(skips);
         let (now, is_new) = (Instant::now(), self.meter.is_new_part(progress));
         let view = self.meter.step(progress, now);
         let is_due = self.drawn.is_none_or(|drawn| now.saturating_duration_since(drawn) >= REDRAW);
@@ -307,14 +284,13 @@ impl Callback for Reporter {
     }
 
     fn on_straggler(&mut self, epoch: u64, straggler: &Straggler, _: &mut Control) -> CallbackResult {
-        if let Some(line) = self.stragglers.line(epoch, straggler) {
-            self.line(LineKind::Fact, line);
-        }
+        let line = self.stragglers.line(epoch, straggler);
+        self.facts(line);
         Ok(())
     }
 
     fn on_trace(&mut self, traced: &Traced, _: &mut Control) -> CallbackResult {
-        traced::lines(traced).into_iter().for_each(|line| self.line(LineKind::Fact, line));
+        self.facts(traced::lines(traced));
         Ok(())
     }
 
@@ -325,9 +301,7 @@ impl Callback for Reporter {
 
     fn on_test_end(&mut self, record: &TestRecord, _: &mut Control) -> CallbackResult {
         self.line(LineKind::Figure, test_line(record));
-        if let Audience::Everybody(output) = &mut self.audience {
-            output.json(RunEvent::Test(record).to_line());
-        }
+        self.event(RunEvent::Test(record));
         Ok(())
     }
 
@@ -348,9 +322,7 @@ impl Reporter {
             LineKind::Figure,
             format!("{place}  step {step}  loss {loss:.4}  lr {rate}{}", speed(images_per_second)),
         );
-        if let Audience::Everybody(output) = &mut self.audience {
-            output.json(RunEvent::Step(record).to_line());
-        }
+        self.event(RunEvent::Step(record));
     }
 
     fn epoch(&mut self, record: &EpochRecord) {
@@ -359,19 +331,13 @@ impl Reporter {
         epoch_lines(record, balanced, epochs).into_iter().for_each(|line| self.line(LineKind::Figure, line));
         if record.converted > 0 && !std::mem::replace(&mut self.told_converted, true) {
             let images = counted(record.converted as usize, "image");
-            let line =
-                format!("converted: {images} of this epoch to RGB; --no-convert-rgb refuses images that are not RGB");
-            self.line(LineKind::Fact, line);
+            let refusal = "--no-convert-rgb refuses images that are not RGB";
+            self.line(LineKind::Fact, format!("converted: {images} of this epoch to RGB; {refusal}"));
         }
-        if let Some(line) = self.data_bound.epoch(record, ProcessorTime::gather()) {
-            self.line(LineKind::Fact, line);
-        }
-        if let Some(line) = record.straggler.as_ref().and_then(|found| self.stragglers.line(record.epoch, found)) {
-            self.line(LineKind::Fact, line);
-        }
-        if let Audience::Everybody(output) = &mut self.audience {
-            output.json(RunEvent::Epoch(record).to_line());
-        }
+        let data_bound = self.data_bound.epoch(record, ProcessorTime::gather());
+        let straggler = record.straggler.as_ref().and_then(|found| self.stragglers.line(record.epoch, found));
+        self.facts(data_bound.into_iter().chain(straggler));
+        self.event(RunEvent::Epoch(record));
         if record.epoch + 1 < epochs {
             self.wait_for(record.epoch + 1);
         }

@@ -58,7 +58,7 @@ impl RunPart {
 }
 
 /// What the line shows.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProgressLine {
     what: String,
     /// From 0 to 1.
@@ -73,8 +73,9 @@ pub struct ProgressLine {
 }
 
 /// What is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Unit {
+    #[default]
     Images,
     Bytes,
 }
@@ -156,10 +157,8 @@ impl ProgressLine {
         ProgressLine {
             what: what.to_owned(),
             share: done as f64 / total.max(1) as f64,
-            unit: Unit::Images,
             pace: Some((rate, (total - done) as f64 / rate)),
-            loss: None,
-            run_left: None,
+            ..ProgressLine::default()
         }
     }
 
@@ -171,8 +170,7 @@ impl ProgressLine {
             share: done as f64 / total.max(1) as f64,
             unit: Unit::Bytes,
             pace: (recent > 0).then(|| (rate, total.saturating_sub(done) as f64 / rate)),
-            loss: None,
-            run_left: None,
+            ..ProgressLine::default()
         }
     }
 

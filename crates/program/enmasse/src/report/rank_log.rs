@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use enmasse_wording::{one_line, utc_time};
 
 use crate::command_line::flag_names::with_flags;
-use crate::output::say;
+use crate::output::warn;
 
 /// The log of a rank. A run goes on without it, but reports that once.
 pub struct RankLog {
@@ -47,7 +47,7 @@ impl RankLog {
 
     fn lose(&mut self, error: &std::io::Error) {
         self.file = None;
-        say(format_args!("warning: cannot write {}: {error}", self.folder.join(&self.name).display()));
+        warn(format_args!("cannot write {}: {error}", self.folder.join(&self.name).display()));
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::command_line::arguments;
 use crate::command_line::settings::{self, cores};
-use crate::failure::Failure;
+use crate::failure::{Failure, failed};
 use crate::output::Output;
 use crate::ranks::interrupt::Interrupts;
 
@@ -15,7 +15,7 @@ use crate::ranks::interrupt::Interrupts;
 pub fn command() -> Command {
     Command::new("peak")
         .about("What this machine can do at most: multiply-adds of each instruction-set level, memory bandwidth")
-        .args(arguments::settings(&["threads", "json"]))
+        .args(arguments::settings("threads json"))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -25,7 +25,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut peaks = Vec::new();
     // A single column if there is only one thread.
     for threads in if threads == 1 { vec![1] } else { vec![1, threads] } {
-        let failed = |error| Failure::Error(format!("cannot measure {}: {error}", counted(threads, "thread")));
+        let failed = |error| failed!("cannot measure {}: {error}", counted(threads, "thread"));
         peaks.push(measure_peaks(threads).map_err(failed)?);
     }
     let mut output = Output::new(config.program.json);

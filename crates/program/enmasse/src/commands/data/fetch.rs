@@ -8,9 +8,9 @@ use enmasse_remote::fetch::{Event, Fetcher, KnownSet, SETS, find};
 use enmasse_wording::{counted, mebibytes, one_line, shell_word};
 use serde_json::json;
 
-use crate::command_line::arguments::{path, settings};
+use crate::command_line::arguments::{option, path, settings};
 use crate::command_line::settings::layers;
-use crate::failure::Failure;
+use crate::failure::{Failure, failed, usage};
 use crate::output::transfer::Transfer;
 use crate::output::{Output, say};
 use crate::ranks::interrupt::Interrupts;
@@ -48,13 +48,11 @@ pub fn command() -> Command {
                 .help("Folder in which that of the data set is made [default: the current one]"),
         )
         .arg(
-            Arg::new("mirror")
-                .long("mirror")
-                .value_name("URL")
+            option("mirror", "URL")
                 .action(ArgAction::Append)
                 .help("Address of a folder with the archives, instead of the usual servers; repeatable, in the order in which they are asked"),
         )
-        .args(settings(&["json"]))
+        .args(settings("json"))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -93,7 +91,7 @@ fn follow(event: Event, transfer: &mut Transfer) {
     match event {
         Event::Asking { url } => say(format_args!("asking {}", one_line(url))),
         Event::Received { archive, bytes, total } => {
-            if transfer.what() != archive {
+            if transfer.what != archive {
                 *transfer = Transfer::new(archive);
             }
             transfer.show(bytes, total);
@@ -110,11 +108,11 @@ fn follow(event: Event, transfer: &mut Transfer) {
 fn check(set: &KnownSet, target: &Path) -> Result<usize, Failure> {
     let advice = format!("remove {} to fetch it again, or name another DIR", target.display());
     let opened = open(target, &OpenOptions::default());
-    let opened = opened.map_err(|error| Failure::Error(format!("{error}; {advice}")))?;
+    let opened = opened.map_err(|error| failed!("{error}; {advice}"))?;
     let images = opened.train.len() + opened.validation.len() + opened.test.map_or(0, |test| test.len());
     if images != set.images {
         let (found, expected) = (counted(images, "image"), set.images);
-        return Err(Failure::Error(format!("{}: it has {found}, not {expected}; {advice}", target.display())));
+        return Err(failed!("{}: it has {found}, not {expected}; {advice}", target.display()));
     }
     Ok(opened.classes.len())
 }
@@ -127,8 +125,5 @@ fn unknown(name: &str) -> Failure {
         return Failure::Told(1);
     }
     let known: Vec<&str> = SETS.iter().map(|set| set.name).collect();
-    Failure::Usage(format!(
-        "{name:?} cannot be fetched; the known data sets are {}, and imagenet says how to get it",
-        known.join(", ")
-    ))
+    usage!("{name:?} cannot be fetched; the known data sets are {}, and imagenet says how to get it", known.join(", "))
 }

@@ -11,21 +11,16 @@ mod stats;
 
 use clap::{ArgMatches, Command};
 
+use crate::command_line::arguments::group;
 use crate::failure::Failure;
 
 /// The command line of `enmasse data`.
 pub fn command() -> Command {
-    Command::new("data")
-        .about("Fetch, examine and prepare data")
-        .subcommand_required(true)
-        .arg_required_else_help(true)
-        .disable_help_subcommand(true)
-        .subcommand(fetch::command())
-        .subcommand(stats::command())
-        .subcommand(check::command())
-        .subcommand(split::command())
-        .subcommand(pack::command())
-        .subcommand(show::command())
+    group(
+        "data",
+        "Fetch, examine and prepare data",
+        [fetch::command(), stats::command(), check::command(), split::command(), pack::command(), show::command()],
+    )
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {

@@ -11,7 +11,7 @@ use enmasse_train::{RunConfig, TrainingData};
 use crate::command_line::settings::{cores, layers};
 use crate::data::stand_in::{SHAPES_SIZE, shapes};
 use crate::failure::Failure;
-use crate::output::{say, warn_of_data};
+use crate::output::warn;
 
 /// The defaults of commands that use the whole machine.
 pub const WHOLE_MACHINE: &[(&str, &str)] = &[("loader_threads", "one for each core")];
@@ -42,10 +42,10 @@ impl Opened {
             }
         };
         let data = TrainingData::open(&root, &OpenOptions { val_fraction, ..config.train.open_options() })?;
-        warn_of_data(&data.warnings);
+        data.warnings.iter().for_each(warn);
         let is_padded = matches!(data.kind.crop(config.train.image_size(data.kind.native_size())), Crop::Padded { .. });
         let surroundings = data.surroundings(is_padded, false);
-        layers.without_effect(&surroundings, |_| true).iter().for_each(|line| say(format_args!("warning: {line}")));
+        layers.without_effect(&surroundings, |_| true).iter().for_each(warn);
         Ok(Opened { config, root, data })
     }
 

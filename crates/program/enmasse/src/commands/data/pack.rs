@@ -13,24 +13,15 @@ use serde_json::json;
 
 use super::opened::{Opened, WHOLE_MACHINE};
 use super::scan::Scan;
-use crate::command_line::arguments::{self, SOURCE, count, data_as, settings_with};
-use crate::failure::Failure;
+use crate::command_line::arguments::{self, SOURCE, count, data_as, option, settings_with};
+use crate::failure::{Failure, usage};
 use crate::output::{Output, say};
 use crate::ranks::interrupt::Interrupts;
 use crate::report::skipped::Skipped;
 
 /// The settings that apply to it.
-const SETTINGS: &[&str] = &[
-    "size",
-    "convert_rgb",
-    "exif_transpose",
-    "on_bad_sample",
-    "split",
-    "split_seed",
-    "loader_threads",
-    "timeout",
-    "json",
-];
+const SETTINGS: &str = "\
+    size convert_rgb exif_transpose on_bad_sample split split_seed loader_threads timeout json";
 
 /// The quality of JPEG files that are written.
 const QUALITY: usize = 90;
@@ -66,10 +57,8 @@ pub fn command() -> Command {
                 .help("The file to write, such as photos.enmasse; it must not exist"),
         )
         .arg(
-            Arg::new("form")
-                .long("form")
+            option("form", "FORM")
                 .aliases(["write-mode", "write_mode"])
-                .value_name("FORM")
                 .value_parser(form)
                 .help("What is stored of an image [default: jpeg; raw for CIFAR and MNIST]"),
         )
@@ -81,7 +70,7 @@ pub fn command() -> Command {
             count("quality", "Q", "Quality of the JPEG files that are written, up to 100 [default: 90]")
                 .aliases(["jpeg-quality", "jpeg_quality"]),
         )
-        .args(settings_with(&[SETTINGS, SOURCE].concat(), &default))
+        .args(settings_with(&[SETTINGS, SOURCE].join(" "), &default))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -106,10 +95,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         scan.step();
         bad.and_then(|sample| skipped.add(&sample)).into_iter().for_each(say);
     };
-    let packed = pack(&unpacked, &options, &pool, &path, each).map_err(|error| match error.is_unreadable() {
-        true => TrainError::BadSample(error),
-        false => TrainError::Data(error),
-    })?;
+    let packed = pack(&unpacked, &options, &pool, &path, each).map_err(TrainError::of_batch)?;
     let Packed { samples: [train, validation, test], bytes } = packed;
     let others = match has_test {
         true => format!(", {} for validation and {} for test", grouped(validation as u64), grouped(test as u64)),
@@ -140,7 +126,7 @@ fn form(matches: &ArgMatches, opened: &Opened) -> Result<PackForm, Failure> {
     let native = data.kind.native_size();
     let count = |name: &str| matches.get_one::<usize>(name).copied();
     let (resize, quality) = (count("resize"), count("quality"));
-    let refuse = |flag: &str, reason: &str| Err(Failure::Usage(format!("--{flag}: {reason}")));
+    let refuse = |flag: &str, reason: &str| Err(usage!("--{flag}: {reason}"));
     let named = matches.get_one::<String>("form").map(String::as_str);
     if named.unwrap_or(if native.is_some() { "raw" } else { "jpeg" }) == "raw" {
         return match (resize, quality, config.train.size.or(native)) {

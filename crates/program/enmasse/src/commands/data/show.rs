@@ -4,23 +4,23 @@ use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{ArgMatches, Command};
 use enmasse_charts::contact_sheet;
 use enmasse_data::{Dataset, Sampler, Sharding, TrainOrder};
 use enmasse_image::{Canvas, EvalTransform, Image, ImageRegion, RegionRequest, Resizer, TrainTransform, Transform};
 use enmasse_system::files::write_whole;
-use enmasse_train::{Preparation, SETTINGS, SettingGroup, draw_classes};
+use enmasse_train::{Preparation, SETTINGS, Setting, SettingGroup, draw_classes};
 use enmasse_wording::counted;
 use serde_json::json;
 
 use super::opened::Opened;
-use crate::command_line::arguments::{count, data, path, settings};
+use crate::command_line::arguments::{count, data, file, flag, settings};
 use crate::failure::Failure;
 use crate::output::{Output, warn_of_left_out};
 use crate::ranks::interrupt::Interrupts;
 
 /// Settings of the data that change nothing on the sheet: its images are read once, at full size, and must be readable.
-const WITHOUT_EFFECT: &[&str] = &["data", "num_classes", "decode", "on_bad_sample", "stage"];
+const WITHOUT_EFFECT: [&str; 5] = ["data", "num_classes", "decode", "on_bad_sample", "stage"];
 
 const ABOUT: &str = "\
 Each sample is shown as validation sees it, in a frame, and beside it as training sees it in this epoch and the next \
@@ -29,21 +29,18 @@ or --cutmix each is mixed with its neighbour in that order, as in training with 
 
 /// The command line of `enmasse data show`.
 pub fn command() -> Command {
-    let of_data = SETTINGS.iter().filter(|setting| setting.group == SettingGroup::Data).map(|setting| setting.name);
-    let shown: Vec<&str> = of_data.filter(|name| !WITHOUT_EFFECT.contains(name)).chain(["seed", "json"]).collect();
-    let file = |name: &'static str, default: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name("FILE").value_parser(path).default_value(default).help(help)
-    };
+    let is_shown = |setting: &&Setting| setting.group == SettingGroup::Data && !WITHOUT_EFFECT.contains(&setting.name);
     Command::new("show")
         .about("Draw augmented training samples, and the sizes of the classes")
         .after_help(ABOUT)
         .args(data())
-        .arg(file("sheet", "augmented.png", "Where to draw the samples, as PNG"))
-        .arg(file("classes", "classes.svg", "Where to draw the number of images of each class, as SVG"))
+        .arg(file("sheet", "Where to draw the samples, as PNG").default_value("augmented.png"))
+        .arg(file("classes", "Where to draw the number of images of each class, as SVG").default_value("classes.svg"))
         .arg(count("samples", "N", "Samples on the sheet").default_value("32"))
         .arg(count("versions", "N", "Augmented versions of each sample").default_value("4"))
         .arg(count("epoch", "N", "The epoch of the first version, counted from 1").default_value("1"))
-        .args(settings(&shown))
+        .args(SETTINGS.iter().filter(is_shown).map(flag))
+        .args(settings("seed json"))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {

@@ -20,18 +20,9 @@ use crate::ranks::interrupt::Interrupts;
 use crate::report::skipped::Skipped;
 
 /// The settings that apply to it.
-const SETTINGS: &[&str] = &[
-    "size",
-    "channels",
-    "convert_rgb",
-    "exif_transpose",
-    "on_bad_sample",
-    "split",
-    "split_seed",
-    "loader_threads",
-    "timeout",
-    "json",
-];
+const SETTINGS: &str = "\
+    size channels convert_rgb exif_transpose on_bad_sample split split_seed loader_threads \
+    timeout json";
 
 const ABOUT: &str = "\
 The numbers are those of --mean and --std: over all pixels of the training part, on the scale 0 to 1. Images of a \
@@ -46,7 +37,7 @@ pub fn command() -> Command {
         .about("Mean and std of the training images, and their sizes")
         .after_help(ABOUT)
         .args(data())
-        .args(settings_with(&[SETTINGS, SOURCE].concat(), WHOLE_MACHINE))
+        .args(settings_with(&[SETTINGS, SOURCE].join(" "), WHOLE_MACHINE))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -147,10 +138,7 @@ fn look(opened: &Opened, transform: &EvalTransform) -> Result<PartStatistics, Fa
         Ok(())
     };
     let pool = opened.pool()?;
-    pool.scan(&data.train, look, take).map_err(|error| match error.is_unreadable() {
-        true => TrainError::BadSample(error),
-        false => TrainError::Data(error),
-    })?;
+    pool.scan(&data.train, look, take).map_err(TrainError::of_batch)?;
     match found.samples {
         0 => Err(Failure::error(DataError::nothing_readable(&opened.root, "training"))),
         _ => Ok(found),

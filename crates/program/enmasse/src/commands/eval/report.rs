@@ -1,11 +1,12 @@
 //! What `eval` prints: the figures of each class, the pairs that are confused most, and the mistakes, as text, JSON and CSV.
 
-use enmasse_data::Dataset;
 use enmasse_train::{ClassCounts, Evaluation, MacroAverages, Mistake};
 use enmasse_wording::{counted, grouped, one_line};
 use serde_json::{Value, json};
 
+use super::images::Found;
 use crate::output::csv::field;
+use crate::output::{Output, say};
 use crate::report::balance;
 use crate::report::percent;
 
@@ -21,15 +22,60 @@ const MAX_WIDTH: usize = 40;
 /// The results of an evaluation, with the names of classes and images.
 pub struct Report<'a> {
     pub found: &'a Evaluation,
-    pub classes: &'a [String],
-    pub data: &'a dyn Dataset,
+    pub images: &'a Found,
     /// Mistakes to list, at most.
     pub mistakes: Option<usize>,
+    /// Whether the weights are averages.
+    pub averaged: bool,
+    /// The number of crops by which each image was evaluated.
+    pub crops: usize,
 }
 
 impl Report<'_> {
+    /// Prints all of it: for scripts as JSON or, if `csv` is asked for, as a table of the mistakes if these are to be listed,
+    /// otherwise of the classes.
+    pub fn print(&self, output: &mut Output, csv: bool) {
+        if output.is_json() {
+            output.json(self.event());
+        } else if csv {
+            say(self.summary());
+            let table = self.mistakes.map_or_else(|| self.csv_of_classes(), |limit| self.csv_of_mistakes(limit));
+            table.into_iter().for_each(|line| output.text(line));
+        } else {
+            output.text(self.summary());
+            self.lines().into_iter().for_each(|line| output.text(line));
+        }
+    }
+
+    fn event(&self) -> Value {
+        let Evaluation { loss, accuracy, balanced_accuracy, samples, unreadable, metrics, .. } = self.found;
+        let mut event = json!({
+            "event": "eval", "loss": loss, "accuracy": accuracy, "balanced_accuracy": balanced_accuracy,
+            "samples": samples, "unreadable": unreadable,
+            "averaged": self.averaged, "part": self.images.part.word(), "crops": self.crops
+        });
+        metrics.iter().for_each(|(name, mean)| event[name] = (*mean).into());
+        self.add_to(&mut event);
+        event
+    }
+
+    fn summary(&self) -> String {
+        let Evaluation { loss, accuracy, samples, unreadable, metrics, per_class, .. } = self.found;
+        let skipped = if *unreadable > 0 { format!(", {unreadable} unreadable") } else { String::new() };
+        let images = counted(*samples as usize, "image") + &skipped;
+        let averaged = if self.averaged { ", with the averages of --ema" } else { "" };
+        let crops = if self.crops > 1 { format!(", by {} crops of each", self.crops) } else { String::new() };
+        let metrics = metrics.iter().map(|(name, mean)| format!(", {name} {mean:.4}")).collect::<String>();
+        format!(
+            "{}, {images}{crops}: accuracy {}{}, loss {loss:.4}{metrics}{averaged}",
+            self.images.part.describe(),
+            percent(*accuracy),
+            balance::beside(per_class)
+        )
+    }
+
     fn class(&self, label: usize) -> String {
-        self.classes.get(label).cloned().unwrap_or_else(|| label.to_string())
+        self.images.classes.get(label).cloned().unwrap_or_else(|| label.to_string())
     }
 
     /// The class that most images of this one were predicted as instead, with their number.
@@ -49,7 +95,7 @@ impl Report<'_> {
     }
 
     /// The table of classes, the averages, the confused pairs and the mistakes, for the screen.
-    pub fn lines(&self) -> Vec<String> {
+    fn lines(&self) -> Vec<String> {
         let per_class = &self.found.per_class;
         let mut rows: Vec<(usize, ClassCounts)> = per_class.classes().enumerate().collect();
         let is_cut = rows.len() > MAX_ROWS;
@@ -76,7 +122,7 @@ impl Report<'_> {
             let all = counted(per_class.classes().len(), "class");
             lines.push(format!("these are the {MAX_ROWS} with the lowest F1 of {all}; --csv and --json have all"));
         }
-        lines.extend(balance::never_predicted(per_class, self.classes));
+        lines.extend(balance::never_predicted(per_class, &self.images.classes));
         lines.extend(self.confused_line());
         lines.extend(self.mistakes.into_iter().flat_map(|limit| self.mistake_lines(limit)));
         lines
@@ -100,8 +146,10 @@ impl Report<'_> {
         let mut lines = vec![format!("mistakes: {} of {of}, the most certain first", grouped(all as u64))];
         lines.extend(listed.iter().map(|mistake| {
             let predicted = mistake.predicted.map_or("nothing".to_owned(), |label| self.class(label));
-            let (probability, of_truth) = (percent(mistake.probability), percent(mistake.probability_of_truth));
-            let (file, truth) = (self.data.name(mistake.index), self.class(mistake.truth));
+            let probability = percent(mistake.probability);
+            let of_truth = percent(mistake.probability_of_truth);
+            let file = self.images.data.name(mistake.index);
+            let truth = self.class(mistake.truth);
             format!("  {file}: {truth} ({of_truth}) predicted as {predicted} ({probability})")
         }));
         if all > listed.len() {
@@ -112,7 +160,7 @@ impl Report<'_> {
     }
 
     /// Adds the keys of classes, averages, pairs and mistakes.
-    pub fn add_to(&self, event: &mut Value) {
+    fn add_to(&self, event: &mut Value) {
         let per_class = self.found.per_class.classes().enumerate().map(|(label, class)| {
             json!({
                 "class": self.class(label), "images": class.images, "predicted": class.predicted,
@@ -130,7 +178,7 @@ impl Report<'_> {
         if let Some(limit) = self.mistakes {
             let mistakes = self.listed(limit).0.iter().map(|mistake| {
                 json!({
-                    "image": self.data.name(mistake.index), "class": self.class(mistake.truth),
+                    "image": self.images.data.name(mistake.index), "class": self.class(mistake.truth),
                     "predicted": mistake.predicted.map(|label| self.class(label)),
                     "probability": mistake.probability, "class_probability": mistake.probability_of_truth
                 })
@@ -139,22 +187,16 @@ impl Report<'_> {
         }
     }
 
-    /// The table of mistakes if these are to be listed, otherwise that of classes. Its last row has the averages, and no label.
-    pub fn csv(&self) -> Vec<String> {
-        match self.mistakes {
-            Some(limit) => self.csv_of_mistakes(limit),
-            None => self.csv_of_classes(),
-        }
-    }
-
+    /// The last row has the averages, and no label.
     fn csv_of_classes(&self) -> Vec<String> {
         let pairs = self.pairs();
         let mut lines = vec!["label,class,images,predicted,precision,recall,f1,confused_with,confused".to_owned()];
         lines.extend(self.found.per_class.classes().enumerate().map(|(label, class)| {
-            let (precision, recall, f1) = (class.precision(), class.recall(), class.f1());
-            let (other, images) = self.confused_with(&pairs, label).unwrap_or_default();
-            let (name, other) = (field(&self.class(label)), field(&other));
-            format!("{label},{name},{},{},{precision},{recall},{f1},{other},{images}", class.images, class.predicted)
+            let ClassCounts { images, predicted, .. } = class;
+            let name = field(&self.class(label));
+            let figures = format!("{},{},{}", class.precision(), class.recall(), class.f1());
+            let (other, confused) = self.confused_with(&pairs, label).unwrap_or_default();
+            format!("{label},{name},{images},{predicted},{figures},{},{confused}", field(&other))
         }));
         let MacroAverages { precision, recall, f1 } = self.found.per_class.macro_averages();
         lines.push(format!(",macro average,{},,{precision},{recall},{f1},,", self.found.samples));
@@ -165,9 +207,10 @@ impl Report<'_> {
         let mut lines = vec!["path,class,predicted,probability,class_probability".to_owned()];
         lines.extend(self.listed(limit).0.iter().map(|mistake| {
             let predicted = mistake.predicted.map(|label| self.class(label)).unwrap_or_default();
-            let (path, class) = (field(&self.data.name(mistake.index)), field(&self.class(mistake.truth)));
-            let (probability, of_truth) = (mistake.probability, mistake.probability_of_truth);
-            format!("{path},{class},{},{probability},{of_truth}", field(&predicted))
+            let path = field(&self.images.data.name(mistake.index));
+            let class = field(&self.class(mistake.truth));
+            let Mistake { probability, probability_of_truth, .. } = mistake;
+            format!("{path},{class},{},{probability},{probability_of_truth}", field(&predicted))
         }));
         lines
     }

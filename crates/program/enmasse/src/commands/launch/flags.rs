@@ -4,7 +4,8 @@ use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use crate::failure::Failure;
+use crate::command_line::arguments::option;
+use crate::failure::{Failure, usage};
 
 /// A flag: its name, its letter, its value's placeholder (`None` for a switch), and its help.
 type Flag = (&'static str, Option<char>, Option<&'static str>, &'static str);
@@ -80,10 +81,8 @@ pub fn command(name: &'static str) -> Command {
         .after_help("Every flag is also a variable PET_NAME; the command line wins.")
         .args(flags)
         .arg(
-            Arg::new("use-env")
-                .long("use-env")
+            option("use-env", "true|false")
                 .alias("use_env")
-                .value_name("true|false")
                 .num_args(0..=1)
                 .require_equals(true)
                 .default_missing_value("true")
@@ -122,7 +121,7 @@ impl GivenFlags<'_> {
         let value = read(text.trim());
         // An empty value would be invisible.
         let shown = if text.trim().is_empty() { format!("{text:?}") } else { text };
-        value.map(Some).ok_or_else(|| Failure::Usage(format!("{place}{shown}: must be {expected}")))
+        value.map(Some).ok_or_else(|| usage!("{place}{shown}: must be {expected}"))
     }
 
     /// Whether a switch is on.
@@ -132,9 +131,8 @@ impl GivenFlags<'_> {
         }
         let read = |text: &str| text.parse::<i64>().ok().map(|number| number != 0);
         let variable = self.variable(name)?;
-        let value = variable.map(|(place, text)| {
-            read(text.trim()).ok_or_else(|| Failure::Usage(format!("{place}{text}: must be 0 or 1")))
-        });
+        let value =
+            variable.map(|(place, text)| read(text.trim()).ok_or_else(|| usage!("{place}{text}: must be 0 or 1")));
         Ok(value.transpose()?.unwrap_or(false))
     }
 
@@ -150,7 +148,7 @@ impl GivenFlags<'_> {
         let variable = format!("PET_{}", name.replace('-', "_").to_ascii_uppercase());
         match (self.environment)(&variable).map(OsString::into_string) {
             Some(Ok(text)) => Ok(Some((format!("{variable}="), text))),
-            Some(Err(_)) => Err(Failure::Usage(format!("{variable} is not valid UTF-8: set it to plain text"))),
+            Some(Err(_)) => Err(usage!("{variable} is not valid UTF-8: set it to plain text")),
             None => Ok(None),
         }
     }

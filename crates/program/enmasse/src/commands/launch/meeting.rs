@@ -16,7 +16,7 @@ const STOP_MARGIN: Duration = Duration::from_secs(30);
 /// Runs this node's part of the job.
 pub fn run(job: &Job, meeting: Meeting, shutdown_timeout: Duration) -> Result<(), Failure> {
     let token = Token::from_variables(&|name| std::env::var(name).ok());
-    let token = token.map_err(|error| Failure::Usage(error.to_string()))?;
+    let token = token.map_err(Failure::usage)?;
     let Meeting { least, most, endpoint, local_address, timing } = meeting;
     let timing = Timing { stop: shutdown_timeout + STOP_MARGIN, ..timing };
     let elastic = Elastic { least, most, endpoint, token, local_address, timing };
@@ -26,8 +26,5 @@ pub fn run(job: &Job, meeting: Meeting, shutdown_timeout: Duration) -> Result<()
     if let Some(report) = ending.report {
         say_block(format_args!("{report}"));
     }
-    match ending.code {
-        0 => Ok(()),
-        code => Err(Failure::Told(code)),
-    }
+    Failure::told(ending.code)
 }

@@ -18,9 +18,9 @@ pub use flags::command;
 use self::flags::GivenFlags;
 use self::options::Options;
 use self::topology::Topology;
-use crate::failure::Failure;
+use crate::failure::{Failure, usage};
 use crate::output::writer;
-use crate::output::{say, say_block};
+use crate::output::{say, say_block, warn};
 
 /// Tells enmasse's ranks for how many seconds they wait for all to join.
 const JOIN_TIMEOUT: &str = "ENMASSE_JOIN_TIMEOUT";
@@ -30,7 +30,7 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
     let environment = |name: &str| std::env::var_os(name);
     let given = GivenFlags { matches, environment: &environment };
     let options = Options::read(&given)?;
-    options.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
+    options.warnings.iter().for_each(warn);
     let use_env = matches.get_one::<String>("use-env").map_or(use_env, |text| text == "true");
     let mut job = job(&given, &options, use_env)?;
     let preview = options.print_env || options.dry_run;
@@ -43,8 +43,7 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
             Some(run_id)
         }
         Topology::Meeting(_) if options.print_env => {
-            let refusal = "--print-env: nodes have no numbers before they meet; leave out --rdzv-endpoint";
-            return Err(Failure::Usage(refusal.to_owned()));
+            return Err(usage!("--print-env: nodes have no numbers before they meet; leave out --rdzv-endpoint"));
         }
         Topology::Meeting(_) if options.dry_run => {
             return preview::print_nodes(&nodes::by_hand(&given, &options.topology));
@@ -89,8 +88,7 @@ fn job(given: &GivenFlags<'_>, options: &Options, use_env: bool) -> Result<Job, 
         job = job.variable(JOIN_TIMEOUT, options.join_timeout.as_secs_f64().to_string());
     }
     if let Some(signals) = &options.stop_signals {
-        job =
-            job.stop_signals(signals.iter().map(String::as_str)).map_err(|error| Failure::Usage(error.to_string()))?;
+        job = job.stop_signals(signals.iter().map(String::as_str)).map_err(Failure::usage)?;
     }
     Ok(job)
 }
@@ -114,8 +112,5 @@ fn follow(job: &Job, max_restarts: usize) -> Result<(), Failure> {
         let lines = rest.into_iter().find(|lines| !lines.is_empty()).cloned().unwrap_or_default();
         write_error_file(first.lines().next().unwrap_or_default(), &lines, Some(code));
     }
-    match code {
-        0 => Ok(()),
-        code => Err(Failure::Told(code)),
-    }
+    Failure::told(code)
 }

@@ -11,7 +11,7 @@ use super::flags::GivenFlags;
 use super::topology::{Meeting, Topology};
 use super::{ineffective, timing};
 use crate::command_line::settings::cores;
-use crate::failure::Failure;
+use crate::failure::{Failure, usage};
 
 /// Larger numbers are typing errors.
 const MAX_LOCAL_RANKS: usize = 1 << 10;
@@ -107,7 +107,7 @@ pub fn logs(given: &GivenFlags<'_>, run_id: &str, ranks: usize) -> Result<Logs, 
     if let Some(none) = shown.as_ref().filter(|shown| shown.iter().all(|&rank| rank >= ranks)) {
         let none: Vec<_> = none.iter().map(usize::to_string).collect();
         let why = format!("would show nothing: the local ranks are 0 to {}", ranks.saturating_sub(1));
-        return Err(Failure::Usage(format!("--local-ranks-filter {}: {why}", none.join(","))));
+        return Err(usage!("--local-ranks-filter {}: {why}", none.join(",")));
     }
     let stdout_filters = given.value("duplicate-stdout-filters", "words", words)?.unwrap_or_default();
     let stderr_filters = given.value("duplicate-stderr-filters", "words", words)?.unwrap_or_default();
@@ -134,7 +134,7 @@ fn shutdown_timeout_of_torch(given: &GivenFlags<'_>) -> Result<u64, Failure> {
     const NAME: &str = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
     let Some(text) = (given.environment)(NAME) else { return Ok(30) };
     let seconds = text.to_str().and_then(|text| number(text.trim(), 0, MAX_SECONDS as usize));
-    let refusal = || Failure::Usage(format!("{NAME}={}: must be a whole number of seconds", text.display()));
+    let refusal = || usage!("{NAME}={}: must be a whole number of seconds", text.display());
     seconds.map(|seconds| seconds as u64).ok_or_else(refusal)
 }
 
@@ -147,9 +147,7 @@ fn local_world_size(given: &GivenFlags<'_>) -> Result<usize, Failure> {
         })),
         "cpu" => Some(Ok(cores())),
         "gpu" => Some(match gpus(given) {
-            0 => {
-                Err(Failure::Usage("--nproc-per-node gpu: this machine shows no NVIDIA GPU (/dev/nvidia0)".to_owned()))
-            }
+            0 => Err(usage!("--nproc-per-node gpu: this machine shows no NVIDIA GPU (/dev/nvidia0)")),
             gpus => Ok(gpus),
         }),
         text => number(text, 1, MAX_LOCAL_RANKS).map(Ok),
@@ -195,14 +193,14 @@ fn of_slurm(given: &GivenFlags<'_>) -> Result<Option<LaunchedRank>, Failure> {
     if variable("SLURM_STEP_ID").is_none() {
         return Ok(None);
     }
-    let found = LaunchedRank::interpret(variable).map_err(|error| Failure::Usage(error.to_string()))?;
+    let found = LaunchedRank::interpret(variable).map_err(Failure::usage)?;
     let Some(place) = found.place.filter(|place| place.world_size > 1) else { return Ok(None) };
     if place.local_world_size > 1 {
-        return Err(Failure::Usage(format!(
+        return Err(usage!(
             "Slurm has started {} launchers on this node, and one starts all ranks of a node: srun --ntasks-per-node=1 enmasse launch ..., or \
              --standalone for a job of each",
             place.local_world_size
-        )));
+        ));
     }
     Ok(Some(place))
 }
@@ -225,44 +223,41 @@ fn topology(given: &GivenFlags<'_>, timing: Timing) -> Result<Topology, Failure>
         let one = Topology::Static(Nodes::default());
         return match most {
             1 => Ok(one),
-            _ => Err(Failure::Usage(format!(
-                "--standalone is one node, but --nnodes asks for {most}; leave one of them out"
-            ))),
+            _ => Err(usage!("--standalone is one node, but --nnodes asks for {most}; leave one of them out")),
         };
     }
     if let Some((host, Some(0))) = endpoint.as_deref().and_then(host_and_port)
         && most > 1
     {
-        let why = "port 0 means any free port, which the other nodes would not know; set a port";
-        return Err(Failure::Usage(format!("--rdzv-endpoint {host}:0: {why}")));
+        return Err(usage!(
+            "--rdzv-endpoint {host}:0: port 0 means any free port, which the other nodes would not know; set a port"
+        ));
     }
     let static_backend = backend.as_deref() == Some("static");
     let meet = least < most || backend.as_deref() == Some("c10d") || (endpoint.is_some() && node_rank.is_none());
     let endpoint = match endpoint.as_deref().map(host_and_port) {
         Some(None) => {
             let text = endpoint.unwrap_or_default();
-            return Err(Failure::Usage(format!("--rdzv-endpoint {text}: must be HOST or HOST:PORT")));
+            return Err(usage!("--rdzv-endpoint {text}: must be HOST or HOST:PORT"));
         }
         Some(endpoint) => endpoint,
         None => None,
     };
     if most > 1 && meet && !static_backend {
         let Some((host, port)) = endpoint else {
-            return Err(Failure::Usage(format!(
+            return Err(usage!(
                 "--nnodes {least}:{most}: set where the nodes meet with --rdzv-endpoint HOST:PORT, where HOST is one of them"
-            )));
+            ));
         };
         let endpoint = (host, port.unwrap_or(DEFAULT_MEETING_PORT));
         return Ok(Topology::Meeting(Meeting { least, most, endpoint, timing, local_address }));
     }
     if least < most {
-        return Err(Failure::Usage(format!("--rdzv-backend static: --nnodes {least}:{most} must be one number")));
+        return Err(usage!("--rdzv-backend static: --nnodes {least}:{most} must be one number"));
     }
     let rank = node_rank.unwrap_or(0);
     if rank >= most {
-        return Err(Failure::Usage(format!(
-            "--node-rank {rank}: must be less than --nnodes {most}: node numbers start at 0"
-        )));
+        return Err(usage!("--node-rank {rank}: must be less than --nnodes {most}: node numbers start at 0"));
     }
     let master = match (endpoint.filter(|_| most > 1 || static_backend), port) {
         (Some((host, port)), _) => Some((host, port.unwrap_or(DEFAULT_PORT))),

@@ -7,7 +7,7 @@ use enmasse_launch::Job;
 use rustix::fs::{Access, access};
 
 use super::flags::GivenFlags;
-use crate::failure::Failure;
+use crate::failure::{Failure, usage};
 
 /// Adds program and arguments to a job of `ranks`. Unless `use_env`, every rank gets `--local-rank=N` as its script's first
 /// argument.
@@ -16,18 +16,18 @@ pub fn job(given: &GivenFlags<'_>, ranks: usize, use_env: bool) -> Result<Job, F
     let program = words.next().unwrap_or_default();
     if program.as_encoded_bytes().starts_with(b"-") {
         // No program has such a name: it is an unknown flag.
-        return Err(Failure::Usage(format!("unexpected argument '{}' found; see --help", program.display())));
+        return Err(usage!("unexpected argument '{}' found; see --help", program.display()));
     }
     let (module, no_python, run_path) = (given.is_on("module")?, given.is_on("no-python")?, given.is_on("run-path")?);
     let ways = [("--module", module), ("--no-python", no_python), ("--run-path", run_path)];
     let mut asked = ways.iter().filter(|(_, is_on)| *is_on).map(|(flag, _)| flag);
     if let (Some(one), Some(other)) = (asked.next(), asked.next()) {
-        return Err(Failure::Usage(format!("{one} and {other} contradict each other; leave one of them out")));
+        return Err(usage!("{one} and {other} contradict each other; leave one of them out"));
     }
     let script = run_path || (!no_python && Path::new(&program).extension() == Some(OsStr::new("py")));
     if let (false, false, Some(command)) = (module, script, own_command(&program, given.environment)) {
         let line = format!("enmasse launch … enmasse {command} …");
-        return Err(Failure::Usage(format!("there is no program {command}; it is a command of enmasse: {line}")));
+        return Err(usage!("there is no program {command}; it is a command of enmasse: {line}"));
     }
     let mut words: Vec<OsString> = words.collect();
     let job = match (module, script) {
@@ -84,8 +84,7 @@ fn python(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<OsString, Fa
         own.or_else(|| find_on_path(name, environment))
     };
     let python = find("python").or_else(|| find("python3")).map(PathBuf::into_os_string);
-    let refusal = "no python is on the PATH: activate an environment, or set PYTHON_EXEC";
-    python.ok_or_else(|| Failure::Usage(refusal.to_owned()))
+    python.ok_or_else(|| usage!("no python is on the PATH: activate an environment, or set PYTHON_EXEC"))
 }
 
 fn find_on_path(name: &str, environment: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use enmasse_launch::Timing;
 
 use super::flags::GivenFlags;
-use crate::failure::Failure;
+use crate::failure::{Failure, usage};
 
 /// Keys that have an effect: the first two wherever ranks join, the others where nodes meet at an endpoint.
 const KEYS: [&str; 5] =
@@ -27,7 +27,7 @@ pub fn read(given: &GivenFlags<'_>) -> Result<(Timing, Vec<String>), Failure> {
     let mut timing = Timing::default();
     let (mut interval, mut attempts, mut warnings) = (None, None, Vec::new());
     for (key, value) in &pairs {
-        let refuse = |expected: &str| Failure::Usage(format!("--rdzv-conf {key}={value}: must be {expected}"));
+        let refuse = |expected: &str| usage!("--rdzv-conf {key}={value}: must be {expected}");
         let number = value.parse::<f64>().ok().filter(|number| (0.0..=1e9).contains(number));
         let seconds = || number.map(Duration::from_secs_f64).ok_or_else(|| refuse("a number of seconds"));
         match key.as_str() {
@@ -43,7 +43,7 @@ pub fn read(given: &GivenFlags<'_>) -> Result<(Timing, Vec<String>), Failure> {
                 Some((_, why)) => warnings.push(format!("--rdzv-conf {key}={value} has no effect: {why}")),
                 None => {
                     let known = KEYS.join(", ");
-                    return Err(Failure::Usage(format!("--rdzv-conf {key}: is not a key; the keys are {known}")));
+                    return Err(usage!("--rdzv-conf {key}: is not a key; the keys are {known}"));
                 }
             },
         }

@@ -34,7 +34,8 @@ pub fn table(plan: &Plan, gpu: &Gpu) -> Result<String, CudaError> {
         let of_matmuls = usize::from(bound == Bound::Matmuls);
         match kinds.iter_mut().find(|kind| kind.name == node.op.name()) {
             Some(kind) => {
-                (kind.count, kind.of_matmuls) = (kind.count + 1, kind.of_matmuls + of_matmuls);
+                kind.count += 1;
+                kind.of_matmuls += of_matmuls;
                 kind.seconds += seconds;
             }
             None => kinds.push(OpTotal { name: node.op.name(), count: 1, of_matmuls, seconds }),

@@ -4,19 +4,11 @@ use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, Command, value_parser};
 
-use crate::command_line::arguments::{count, path};
+use crate::command_line::arguments::{count, file, group, option, path, switch};
 
 /// The whole command line.
 pub fn command() -> Command {
-    Command::new("slurm")
-        .about("Write, submit, watch and check Slurm's batch scripts")
-        .subcommand_required(true)
-        .arg_required_else_help(true)
-        .disable_help_subcommand(true)
-        .subcommand(script())
-        .subcommand(submit())
-        .subcommand(status())
-        .subcommand(check())
+    group("slurm", "Write, submit, watch and check Slurm's batch scripts", [script(), submit(), status(), check()])
 }
 
 fn script() -> Command {
@@ -24,13 +16,7 @@ fn script() -> Command {
         .about("Print a batch script that trains on the nodes of a cluster")
         .override_usage("enmasse slurm script [OPTIONS] -- [ARGUMENTS OF enmasse train]")
         .args(job())
-        .arg(
-            Arg::new("to")
-                .long("to")
-                .value_name("FILE")
-                .value_parser(path)
-                .help("Write it to this file, which must be new [default: standard output]"),
-        )
+        .arg(file("to", "Write it to this file, which must be new [default: standard output]"))
         .arg(train())
 }
 
@@ -50,12 +36,7 @@ fn submit() -> Command {
                 .help("A batch script; its mistakes are told, as by check"),
         )
         .args(job())
-        .arg(
-            Arg::new("dry-run")
-                .long("dry-run")
-                .action(ArgAction::SetTrue)
-                .help("Print what would be run and submitted, and do nothing"),
-        )
+        .arg(switch("dry-run", "Print what would be run and submitted, and do nothing"))
         .arg(json())
         .arg(train())
 }
@@ -75,7 +56,7 @@ fn check() -> Command {
 }
 
 fn json() -> Arg {
-    Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON objects, one per line")
+    switch("json", "Print JSON objects, one per line")
 }
 
 fn train() -> Arg {
@@ -89,7 +70,7 @@ fn train() -> Arg {
 }
 
 fn text(name: &'static str, placeholder: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).value_name(placeholder).help(help)
+    option(name, placeholder).help(help)
 }
 
 /// The options of a job.
@@ -128,14 +109,9 @@ fn job() -> Vec<Arg> {
             "USR1, USR2 or TERM so long before the time limit: the ranks save, and at the first \
              two go on in a new start of the job [default: USR1@90; TERM@90 with --no-requeue]",
         ),
-        Arg::new("no-requeue")
-            .long("no-requeue")
-            .action(ArgAction::SetTrue)
-            .help("Never start the job again: not after a node's failure, and not for a signal"),
-        Arg::new("kill-on-bad-exit")
-            .long("kill-on-bad-exit")
+        switch("no-requeue", "Never start the job again: not after a node's failure, and not for a signal"),
+        option("kill-on-bad-exit", "0|1")
             .short('K')
-            .value_name("0|1")
             .value_parser(["0", "1"])
             .num_args(0..=1)
             .require_equals(true)

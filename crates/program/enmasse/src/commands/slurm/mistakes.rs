@@ -9,7 +9,7 @@ use enmasse_slurm::{MAX_SCRIPT_BYTES, check};
 use enmasse_wording::counted;
 use serde_json::json;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, failed};
 use crate::output::Output;
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -31,12 +31,12 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         count => format!("{file}: {}", counted(count, "finding")),
     });
     output.finish()?;
-    if findings.is_empty() { Ok(()) } else { Err(Failure::Told(1)) }
+    Failure::told(u8::from(!findings.is_empty()))
 }
 
 /// The text of a script, up to the size limit.
 pub fn read(path: &Path) -> Result<String, Failure> {
-    let refuse = |why: String| Failure::Error(format!("{}: {why}", path.display()));
+    let refuse = |why: String| failed!("{}: {why}", path.display());
     let file = File::open(path).map_err(|error| refuse(format!("cannot be read: {error}")))?;
     let mut bytes = Vec::new();
     let limit = MAX_SCRIPT_BYTES as u64;

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{ArgMatches, Command};
-use enmasse_slurm::{Axis, Container, ContainerRuntime, RunName, Script, ScriptError, SignalAhead, Sweep, gpus_of};
+use enmasse_slurm::{Axis, Container, ContainerRuntime, RunName, Script, SignalAhead, Sweep, gpus_of};
 use enmasse_train::{ProgramConfig, RunConfig, Setting};
 
 use crate::command_line::arguments::given;
 use crate::command_line::parse;
 use crate::command_line::settings;
 use crate::commands::train;
-use crate::failure::Failure;
+use crate::failure::{Failure, failed, usage};
 use crate::output::Output;
 
 /// Default time between the warning to the ranks and the time limit.
@@ -26,7 +26,7 @@ const NOT_SWEPT: [&str; 4] = ["out", "devices", "ranks", "resume"];
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let Some(script) = script(matches)? else { return Ok(()) };
-    let text = script.text().map_err(usage)?;
+    let text = script.text().map_err(Failure::usage)?;
     let mut output = Output::new(false);
     match matches.get_one::<PathBuf>("to") {
         Some(path) => {
@@ -39,7 +39,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
 }
 
 fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
-    let refused = |error| Failure::Error(format!("cannot write {}: {error}", path.display()));
+    let refused = |error| failed!("cannot write {}: {error}", path.display());
     let mut file = File::create_new(path).map_err(refused)?;
     file.write_all(text.as_bytes()).map_err(refused)
 }
@@ -52,13 +52,12 @@ pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
         .flatten()
         .map(|word| word.to_str().map(str::to_owned))
         .collect::<Option<_>>()
-        .ok_or_else(|| Failure::Usage("the arguments of train must be UTF-8 text".to_owned()))?;
+        .ok_or_else(|| usage!("the arguments of train must be UTF-8 text"))?;
     let Some(train) = train_matches(&words)? else { return Ok(None) };
     let config = train_config(&train)?;
     let folder = config.train.resume.run().or(config.train.out.as_deref());
     if config.train.resume.is_on() && folder.is_none() {
-        let message = "--resume: a new job has a new folder; name the run, as in --resume RUN";
-        return Err(Failure::Usage(message.to_owned()));
+        return Err(usage!("--resume: a new job has a new folder; name the run, as in --resume RUN"));
     }
     let sweep = sweep(matches, &words, &train)?;
 
@@ -67,7 +66,7 @@ pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
     let count = |name: &str| matches.get_one::<usize>(name).copied();
     let job_name = text("job-name").unwrap_or_else(|| config.train.model.clone());
     let layout = JobLayout::of(matches, &config.program)?;
-    let time = text("time").map(|time| time.parse()).transpose().map_err(usage)?;
+    let time = text("time").map(|time| time.parse()).transpose().map_err(Failure::usage)?;
     let requeue = !matches.get_flag("no-requeue");
     let mut script = Script {
         partition: text("partition"),
@@ -109,11 +108,11 @@ pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
         script.program.push(format!("--requeue-signal={}", signal.name));
     }
     if let Some(out) = folder {
-        let out = out.to_str().ok_or_else(|| Failure::Usage(format!("--out {}: must be UTF-8 text", out.display())))?;
+        let out = out.to_str().ok_or_else(|| usage!("--out {}: must be UTF-8 text", out.display()))?;
         script.run = RunName::Fixed(out.to_owned());
     }
     if script.array_limit.is_some() && script.sweep.is_empty() {
-        return Err(Failure::Usage("--array-limit: there is no array; set one with --array".to_owned()));
+        return Err(usage!("--array-limit: there is no array; set one with --array"));
     }
     Ok(Some(script))
 }
@@ -133,23 +132,20 @@ impl JobLayout {
     fn of(matches: &ArgMatches, config: &ProgramConfig) -> Result<Self, Failure> {
         let count = |name: &str| matches.get_one::<usize>(name).copied();
         let text = |name: &str| matches.get_one::<String>(name).map(|text| (format!("--{name} {text}"), text.as_str()));
-        let refuse = |why: String| Err(Failure::Usage(why));
         let nodes = count("nodes").unwrap_or(1);
         let each = |said: &str, all: usize| match all % nodes {
             0 => Ok(all / nodes),
-            _ => Err(Failure::Usage(format!("{said}: must be a multiple of --nodes {nodes}: all nodes are alike"))),
+            _ => Err(usage!("{said}: must be a multiple of --nodes {nodes}: all nodes are alike")),
         };
         let given =
             ["gres", "gpus-per-node", "gpus", "gpus-per-task"].into_iter().find_map(|name| Some((name, text(name)?)));
         let gpus = given.as_ref().and_then(|(name, (said, value))| Some((*name, said, *value, gpus_of(value, name)?)));
         let of_gpus = match (&given, &gpus) {
             (Some((name, (said, _))), None) if *name != "gres" => {
-                return refuse(format!("{said}: must be a number of GPUs, or TYPE:N"));
+                return Err(usage!("{said}: must be a number of GPUs, or TYPE:N"));
             }
             (_, Some((name @ "gpus-per-task", said, _, gpus @ 2..))) => {
-                return refuse(format!(
-                    "{said}: a rank computes on one GPU; use --{name} 1, and {gpus} times the tasks"
-                ));
+                return Err(usage!("{said}: a rank computes on one GPU; use --{name} 1, and {gpus} times the tasks"));
             }
             (_, None | Some(("gpus-per-task", ..))) => None,
             (_, Some(("gpus", said, _, all))) => Some(each(said, *all as usize)?),
@@ -162,18 +158,18 @@ impl JobLayout {
         if let (Some(gpus), Some(tasks), Some((_, said, ..))) = (of_gpus, tasks, &gpus)
             && gpus != tasks
         {
-            return refuse(format!(
+            return Err(usage!(
                 "{said}: each node has {gpus} of them for {tasks} ranks, and a rank computes on one; ask for as many of both"
             ));
         }
         match (&gpus, config.devices.as_ref().map(|devices| devices.kind.as_str())) {
             (Some((_, said, ..)), Some("cpu")) => {
-                return refuse(format!("{said}: --devices cpu leaves the GPUs idle; leave one of them out"));
+                return Err(usage!("{said}: --devices cpu leaves the GPUs idle; leave one of them out"));
             }
             (None, Some("gpu")) => {
-                return refuse(
-                    "--devices gpu: the job has no GPU; ask for one with --gres gpu:N or --gpus-per-task 1".to_owned(),
-                );
+                return Err(usage!(
+                    "--devices gpu: the job has no GPU; ask for one with --gres gpu:N or --gpus-per-task 1"
+                ));
             }
             _ => {}
         }
@@ -188,16 +184,12 @@ impl JobLayout {
     }
 }
 
-fn usage(error: ScriptError) -> Failure {
-    Failure::Usage(error.to_string())
-}
-
 /// The command line of `enmasse train` with these arguments.
 fn train_matches(words: &[String]) -> Result<Option<ArgMatches>, Failure> {
     let line = ["enmasse", "train"].into_iter().chain(words.iter().map(String::as_str)).map(OsString::from);
     let command = Command::new("enmasse").subcommand(train::command());
     let matches = parse(command, line).map_err(|failure| match failure {
-        Failure::Usage(message) => Failure::Usage(format!("train: {message}")),
+        Failure::Usage(message) => usage!("train: {message}"),
         other => other,
     })?;
     Ok(matches.and_then(|mut matches| matches.remove_subcommand()).map(|(_, train)| train))
@@ -206,11 +198,11 @@ fn train_matches(words: &[String]) -> Result<Option<ArgMatches>, Failure> {
 /// The resulting configuration: every error shows here rather than hours later on a node.
 fn train_config(train: &ArgMatches) -> Result<RunConfig, Failure> {
     let config = settings::layers(train)?.finish()?;
-    enmasse_models::find(&config.train.model).map_err(|error| Failure::Usage(error.to_string()))?;
+    enmasse_models::find(&config.train.model).map_err(Failure::usage)?;
     match &config.program.devices {
-        Some(devices) if devices.count() > 1 => Err(Failure::Usage(format!(
+        Some(devices) if devices.count() > 1 => Err(usage!(
             "--devices {devices}: in a job each task is a rank of one device; use --nodes and --ntasks-per-node instead"
-        ))),
+        )),
         _ => Ok(config),
     }
 }
@@ -218,9 +210,9 @@ fn train_config(train: &ArgMatches) -> Result<RunConfig, Failure> {
 /// The array. Each element must be valid for `enmasse train`.
 fn sweep(matches: &ArgMatches, words: &[String], train: &ArgMatches) -> Result<Sweep, Failure> {
     let axes = matches.get_many::<String>("array").into_iter().flatten();
-    let axes: Vec<Axis> = axes.map(|axis| Axis::parse(axis)).collect::<Result<_, _>>().map_err(usage)?;
+    let axes: Vec<Axis> = axes.map(|axis| Axis::parse(axis)).collect::<Result<_, _>>().map_err(Failure::usage)?;
     for Axis { name, .. } in &axes {
-        let refuse = |why: &str| Err(Failure::Usage(format!("--array {name}: {why}")));
+        let refuse = |why: &str| Err(usage!("--array {name}: {why}"));
         match Setting::find(name) {
             None => return refuse("enmasse train has no such setting"),
             Some(setting) if NOT_SWEPT.contains(&setting.name) => return refuse("the script decides this itself"),
@@ -230,7 +222,7 @@ fn sweep(matches: &ArgMatches, words: &[String], train: &ArgMatches) -> Result<S
             Some(_) => {}
         }
     }
-    let sweep = Sweep::new(axes).map_err(usage)?;
+    let sweep = Sweep::new(axes).map_err(Failure::usage)?;
     for element in sweep.elements() {
         let line: Vec<String> = element.flags().iter().chain(words).cloned().collect();
         train_matches(&line)?.map(|train| train_config(&train)).transpose()?;
@@ -243,12 +235,12 @@ fn signal(asked: Option<&str>, script: &Script) -> Result<Option<SignalAhead>, F
     match asked {
         Some("none") => Ok(None),
         Some(text) => {
-            let signal = SignalAhead::from_str(text).map_err(usage)?;
+            let signal = SignalAhead::from_str(text).map_err(Failure::usage)?;
             if signal.name != "TERM" && !script.requeue {
-                return Err(Failure::Usage(format!(
+                return Err(usage!(
                     "--signal {signal} with --no-requeue: the signal asks for a restart, which is forbidden; use TERM@{}",
                     signal.seconds
-                )));
+                ));
             }
             Ok(Some(signal))
         }
@@ -256,7 +248,7 @@ fn signal(asked: Option<&str>, script: &Script) -> Result<Option<SignalAhead>, F
         None if limit.is_some_and(|limit| limit <= SECONDS_AHEAD) => Ok(None),
         None => {
             let name = if script.requeue { "USR1" } else { "TERM" };
-            SignalAhead::from_str(&format!("{name}@{SECONDS_AHEAD}")).map(Some).map_err(usage)
+            SignalAhead::from_str(&format!("{name}@{SECONDS_AHEAD}")).map(Some).map_err(Failure::usage)
         }
     }
 }
@@ -282,7 +274,7 @@ fn without_out(words: Vec<String>) -> Vec<String> {
 /// The name of this program on a node: `enmasse` if the search path finds it, or its full path.
 fn own_name() -> Result<String, Failure> {
     let own = std::env::current_exe().and_then(|path| path.canonicalize());
-    let own = own.map_err(|error| Failure::Error(format!("cannot find this program's own file: {error}")))?;
+    let own = own.map_err(|error| failed!("cannot find this program's own file: {error}"))?;
     let found = std::env::var_os("PATH").and_then(|search| {
         std::env::split_paths(&search)
             .map(|folder| folder.join("enmasse"))
@@ -293,7 +285,7 @@ fn own_name() -> Result<String, Failure> {
     match own.to_str() {
         _ if found.as_ref() == Some(&own) => Ok("enmasse".to_owned()),
         Some(path) => Ok(path.to_owned()),
-        None => Err(Failure::Error(format!("{}: a script needs a UTF-8 path; put it on the PATH", own.display()))),
+        None => Err(failed!("{}: a script needs a UTF-8 path; put it on the PATH", own.display())),
     }
 }
 
@@ -307,7 +299,7 @@ mod tests {
         let line = ["slurm", "script"].into_iter().chain(line.split_whitespace()).map(OsString::from);
         let matches = parse(arguments::command(), line).and_then(|matches| {
             let script = script(matches.unwrap().subcommand().unwrap().1)?.unwrap();
-            script.text().map_err(usage)
+            script.text().map_err(Failure::usage)
         });
         matches.map_err(|failure| failure.message().to_owned())
     }

@@ -12,7 +12,7 @@ use enmasse_wording::{counted, one_line};
 use serde_json::{Value, json};
 
 use super::tools::slurm;
-use crate::failure::Failure;
+use crate::failure::{Failure, failed, usage};
 use crate::output::Output;
 use crate::report::percent;
 
@@ -26,7 +26,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         true => {
             let queue = slurm("squeue", &["--me", "--noheader", "--format=%F"], "")?;
             if !queue.success {
-                return Err(Failure::Error(format!("squeue: {}", queue.problem)));
+                return Err(failed!("squeue: {}", queue.problem));
             }
             for id in job_ids(&queue.stdout) {
                 // It may have ended in the meantime, and be forgotten.
@@ -66,17 +66,14 @@ fn named(name: &str) -> Result<Vec<SlurmJob>, Failure> {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let number = id.parse().ok().filter(|_| digits(id) && element.is_none_or(digits));
     let Some(number) = number else {
-        return Err(Failure::Usage(format!(
-            "{}: a job is ID or ID_ELEMENT, such as 12 or 12_3",
-            name.escape_default()
-        )));
+        return Err(usage!("{}: a job is ID or ID_ELEMENT, such as 12 or 12_3", name.escape_default()));
     };
     let mut found = known(number)?.unwrap_or_default();
     if let Some(element) = element {
         found.retain(|job| job.array.as_ref().is_some_and(|(_, index)| index == element));
     }
     match found.is_empty() {
-        true => Err(Failure::Error(format!("job {name}: Slurm does not know it; ended jobs are soon forgotten"))),
+        true => Err(failed!("job {name}: Slurm does not know it; ended jobs are soon forgotten")),
         false => Ok(found),
     }
 }
@@ -87,7 +84,7 @@ fn known(id: JobId) -> Result<Option<Vec<SlurmJob>>, Failure> {
     match jobs(&said.stdout) {
         found if !found.is_empty() => Ok(Some(found)),
         _ if said.success || said.problem.contains("Invalid job id") => Ok(None),
-        _ => Err(Failure::Error(format!("scontrol: {}", said.problem))),
+        _ => Err(failed!("scontrol: {}", said.problem)),
     }
 }
 

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::tools::slurm;
 use super::{mistakes, script};
-use crate::failure::Failure;
-use crate::output::{Output, say};
+use crate::failure::{Failure, failed};
+use crate::output::{Output, warn};
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     match matches.get_one::<PathBuf>("file") {
@@ -22,7 +22,7 @@ fn submit_file(path: &Path, matches: &ArgMatches) -> Result<(), Failure> {
     let text = mistakes::read(path)?;
     let file = path.display().to_string();
     for finding in check(&text) {
-        say(format_args!("warning: {file}:{}: {}; mend: {}", finding.line, finding.problem, finding.mend));
+        warn(format_args!("{file}:{}: {}; mend: {}", finding.line, finding.problem, finding.mend));
     }
     let mut output = Output::new(matches.get_flag("json"));
     if matches.get_flag("dry-run") {
@@ -38,7 +38,7 @@ fn submit_file(path: &Path, matches: &ArgMatches) -> Result<(), Failure> {
 
 fn submit_written(matches: &ArgMatches) -> Result<(), Failure> {
     let Some(script) = script::script(matches)? else { return Ok(()) };
-    let text = script.text().map_err(|error| Failure::Usage(error.to_string()))?;
+    let text = script.text().map_err(Failure::usage)?;
     let mut output = Output::new(matches.get_flag("json"));
     if matches.get_flag("dry-run") {
         output.json(json!({"event": "dry_run", "command": ["sbatch", "--parsable"], "script": text}));
@@ -70,14 +70,14 @@ fn make_folder_of(file: &str) -> Result<(), Failure> {
     if folder.is_empty() || folder.contains('%') {
         return Ok(());
     }
-    std::fs::create_dir_all(folder).map_err(|error| Failure::Error(format!("cannot create {folder}: {error}")))
+    std::fs::create_dir_all(folder).map_err(|error| failed!("cannot create {folder}: {error}"))
 }
 
 fn sbatch(arguments: &[&str], input: &str) -> Result<(JobId, Option<String>), Failure> {
     let said = slurm("sbatch", arguments, input)?;
     match submitted(&said.stdout).filter(|_| said.success) {
         Some(job) => Ok(job),
-        None => Err(Failure::Error(format!("sbatch refuses the script: {}", said.problem))),
+        None => Err(failed!("sbatch refuses the script: {}", said.problem)),
     }
 }
 

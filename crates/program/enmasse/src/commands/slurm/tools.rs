@@ -1,17 +1,13 @@
 //! Slurm's own commands, run to their end or to a deadline.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-
-use crate::failure::Failure;
+use crate::failure::{Failure, failed};
+use crate::ranks::requeue::ends;
 
 /// The commands themselves give up on an unresponsive controller after some ten seconds and a few attempts.
 const DEADLINE: Duration = Duration::from_secs(100);
@@ -31,7 +27,7 @@ pub struct Said {
 
 /// Runs one of Slurm's commands with this text as its input.
 pub fn slurm(program: &str, arguments: &[&str], input: &str) -> Result<Said, Failure> {
-    let fail = |why: String| Failure::Error(format!("{program}: {why}"));
+    let fail = |why: String| failed!("{program}: {why}");
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| match error.kind() {
@@ -47,7 +43,7 @@ pub fn slurm(program: &str, arguments: &[&str], input: &str) -> Result<Said, Fai
         }
     };
     let said = |stream: Receiver<String>| stream.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
-    let answer = said(stdout).zip(said(stderr)).filter(|_| ends(&child, deadline));
+    let answer = said(stdout).zip(said(stderr)).filter(|_| ends(&child, deadline).unwrap_or(false));
     let Some((stdout, stderr)) = answer else {
         end(&mut child);
         return Err(fail(format!("has not answered within {} s; is the controller up?", DEADLINE.as_secs())));
@@ -94,20 +90,6 @@ fn reader(stream: Option<impl Read + Send + 'static>) -> io::Result<Receiver<Str
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
     })?;
     Ok(receiver)
-}
-
-/// Whether the process ends before the deadline.
-fn ends(child: &Child, deadline: Instant) -> bool {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let Some(pidfd) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return false };
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)], Some(&left)) {
-            Err(Errno::INTR) => {}
-            ready => return ready.is_ok_and(|ready| ready > 0),
-        }
-    }
 }
 
 fn end(child: &mut Child) {

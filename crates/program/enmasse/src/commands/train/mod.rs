@@ -6,10 +6,10 @@ mod rank;
 mod spec;
 mod typed;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{ArgMatches, Command};
 use enmasse_train::{RunFolder, SETTINGS, Stop};
 
-use crate::command_line::arguments::{DECIDED, data, flag, path};
+use crate::command_line::arguments::{data, decided, file, flag};
 use crate::command_line::launcher_flags;
 use crate::data::staging::Copier;
 use crate::failure::Failure;
@@ -45,14 +45,8 @@ pub fn command() -> Command {
         .args(flags)
         .args(launcher_flags::arguments())
         .args(typed::run_names())
-        .arg(Arg::new(DECIDED).long(DECIDED).action(ArgAction::SetTrue).hide(true))
-        .arg(
-            Arg::new("config")
-                .long("config")
-                .value_name("FILE")
-                .value_parser(path)
-                .help("Read settings from this TOML file"),
-        )
+        .arg(decided())
+        .arg(file("config", "Read settings from this TOML file"))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {

@@ -16,8 +16,8 @@ use super::spec::RunSpec;
 use crate::command_line::settings::{self, cores};
 use crate::data::staging::{Copier, stage};
 use crate::data::stand_in::{SHAPES_SIZE, shapes};
-use crate::failure::Failure;
-use crate::output::{say, warn_of_data, warn_of_left_out};
+use crate::failure::{Failure, failed, usage};
+use crate::output::{warn, warn_of_left_out};
 
 /// The parts of a run, once they have been checked against each other.
 pub struct Run {
@@ -30,13 +30,13 @@ impl Run {
     /// Opens the data, which `copier` copies if the run asks for it, and checks everything that needs no running ranks.
     pub fn open(spec: &RunSpec, copier: Copier) -> Result<Self, Failure> {
         let (mut config, resumed) = (spec.config.clone(), spec.resumed());
-        let model = enmasse_models::find(&config.train.model).map_err(|error| Failure::Usage(error.to_string()))?;
+        let model = enmasse_models::find(&config.train.model).map_err(Failure::usage)?;
         if let (Some(weights), None) = (&config.train.weights, resumed) {
             check_weights(weights)?;
         }
         if let Some(run) = config.train.data.as_deref().filter(|root| RunPaths::new(*root).is_resumable()) {
             let run = run.display();
-            return Err(Failure::Usage(format!("{run} is a run, not data: to resume it, pass --resume {run}")));
+            return Err(usage!("{run} is a run, not data: to resume it, pass --resume {run}"));
         }
         let (root, own_size) = match &config.train.data {
             Some(root) => (root.clone(), None),
@@ -58,8 +58,7 @@ impl Run {
         config.train.size = Some(config.train.image_size(data.kind.native_size()));
         let preparation = Preparation::new(&config.train, data.kind);
         let shards = config.train.shard_count(spec.world_size);
-        ShardMap::new(shards, spec.world_size)
-            .map_err(|error| Failure::Usage(format!("--shards {shards}: {error}")))?;
+        ShardMap::new(shards, spec.world_size).map_err(|error| usage!("--shards {shards}: {error}"))?;
         let (samples, batch) = (data.train.len(), config.train.batch_per_shard(shards));
         let global_batch = batch.saturating_mul(shards);
         if config.train.drop_last && samples < global_batch {
@@ -86,16 +85,10 @@ impl Run {
         let is_padded = matches!(data.kind.crop(size), Crop::Padded { .. });
         let surroundings = data.surroundings(is_padded, spec.is_launched);
         warn_of_left_out(&data.left_out);
-        warn_of_data(&data.warnings);
-        if let Some(line) = unvalidated(&data.unvalidated_classes()) {
-            say(format_args!("warning: {line}"));
-        }
-        for line in spec.layers.without_effect(&surroundings, |_| true) {
-            say(format_args!("warning: {line}"));
-        }
-        if let Some(line) = too_many_threads(&config.program, spec.local_ranks, cores()) {
-            say(format_args!("warning: {line}"));
-        }
+        data.warnings.iter().for_each(warn);
+        unvalidated(&data.unvalidated_classes()).iter().for_each(warn);
+        spec.layers.without_effect(&surroundings, |_| true).iter().for_each(warn);
+        too_many_threads(&config.program, spec.local_ranks, cores()).iter().for_each(warn);
     }
 }
 
@@ -127,13 +120,12 @@ fn too_many_threads(config: &ProgramConfig, local_ranks: usize, cores: usize) ->
 fn check_weights(path: &Path) -> Result<(), Failure> {
     match std::fs::metadata(path) {
         Ok(found) if found.is_file() => Ok(()),
-        Ok(_) => Err(Failure::Error(format!("--weights {}: is not a file", path.display()))),
-        Err(_) if path.to_str().is_some_and(is_published) => {
-            let why =
-                "enmasse comes without weights; give a file, such as the .pth file that torchvision downloads for it";
-            Err(Failure::Usage(format!("--weights {}: {why}", path.display())))
-        }
-        Err(error) => Err(Failure::Error(format!("--weights {}: cannot be read: {error}", path.display()))),
+        Ok(_) => Err(failed!("--weights {}: is not a file", path.display())),
+        Err(_) if path.to_str().is_some_and(is_published) => Err(usage!(
+            "--weights {}: enmasse comes without weights; give a file, such as the .pth file that torchvision downloads for it",
+            path.display()
+        )),
+        Err(error) => Err(failed!("--weights {}: cannot be read: {error}", path.display())),
     }
 }
 
@@ -151,12 +143,12 @@ fn check_classes(config: &TrainConfig, root: &Path, classes: &[String]) -> Resul
     match config.num_classes {
         Some(expected) if expected != classes.len() => {
             let more = if classes.len() > SHOWN { ", ..." } else { "" };
-            Err(Failure::Usage(format!(
+            Err(usage!(
                 "--num-classes {expected}: {} has {} ({}{more})",
                 root.display(),
                 counted(classes.len(), "class"),
                 classes.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", "),
-            )))
+            ))
         }
         _ => Ok(()),
     }

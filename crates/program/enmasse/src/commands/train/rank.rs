@@ -25,12 +25,10 @@ pub fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Fail
     let Run { config, model, data, .. } = run;
     let (device, loader_threads) = (rank.device(config)?, rank.loader_threads(&config.train));
     let fit = |trainer: Trainer| {
-        let trainer = match &rank.group {
-            Some(group) => trainer.group(group.clone()),
-            None => trainer,
-        };
-        let trainer = trainer.loader_threads(loader_threads).program(config.program.clone()).attempt(attempt());
-        let mut trainer = trainer.stop_on(requests.clone());
+        let mut trainer = (trainer.group(rank.group.clone()).loader_threads(loader_threads))
+            .program(config.program.clone())
+            .attempt(attempt())
+            .stop_on(requests.clone());
         let began = Instant::now();
         let done = trainer.fit(model.name(), &|x, classes| model.forward(x, classes), data)?;
         if data.test.is_none() {
@@ -47,7 +45,7 @@ pub fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Fail
         false => Audience::Nobody,
     };
     let ranks = rank.introductions(device.as_ref())?;
-    let mut reporter = Reporter::new(audience).introduce(ranks, config, cores() / rank.sharers());
+    let mut reporter = Reporter::new(audience).introduce(ranks, config, cores() / rank.share.sharers);
     if let Some(run) = &config.train.out {
         reporter = reporter.log_to(RankLog::new(run, number));
         rank.group.iter().for_each(|group| keep_flight(group, run));

@@ -10,7 +10,7 @@ use enmasse_train::{
 use super::typed::Typed;
 use crate::command_line::settings::{self, Ranks, cores};
 use crate::data::of_run::check_data_of_run;
-use crate::failure::Failure;
+use crate::failure::{Failure, usage};
 use crate::ranks::Rank;
 use crate::ranks::attempt::attempt;
 use crate::ranks::interrupt::RunSignals;
@@ -68,7 +68,7 @@ impl RunSpec {
         let attempt = attempt();
         let asked = layers.config().train.clone();
         // The job's launcher, or Slurm, has restarted it: the run resumes.
-        let is_repeated = rank.attempt() > 0 || attempt.is_repeated();
+        let is_repeated = rank.attempt > 0 || attempt.is_repeated();
         let out = match &asked.out {
             Some(out) => out.clone(),
             None => {
@@ -91,19 +91,19 @@ impl RunSpec {
         if layers.config().train.resume.is_on() {
             lay_saved_run(&mut layers, &folder)?;
         }
-        let ranks = Ranks::Launched { local_rank: rank.local_rank(), speaks };
+        let ranks = Ranks::Launched { local_rank: rank.share.local_rank, speaks };
         let mut config = settings::finish(layers.clone(), ranks)?;
         rank.settle(&mut config, &layers, speaks)?;
         config.train.out = Some(out);
         // A rank of a job computes on one device; the run's record has the number of devices.
-        let one = config.program.devices.unwrap_or_else(|| Devices::new(settings::default_kind(), 1));
+        let one = config.program.devices.unwrap_or_else(settings::default_device);
         config.program.devices = Some(one.of_run(rank.world_size()));
         Ok(RunSpec {
             config,
             layers,
             folder: Some(folder),
             world_size: rank.world_size(),
-            local_ranks: rank.sharers(),
+            local_ranks: rank.share.sharers,
             is_launched: true,
             speaks,
         })
@@ -143,11 +143,11 @@ fn lay_saved_run(layers: &mut LayeredConfig, paths: &RunPaths) -> Result<(), Fai
 /// `--resume` without DATA where no run is, as after a mistyped `--out`, does not mean the embedded data set.
 fn check_resumes(asked: &TrainConfig, paths: &RunPaths) -> Result<(), Failure> {
     if paths.holds_run() {
-        return paths.check_resume(&asked.resume).map_err(|error| Failure::Usage(error.to_string()));
+        return paths.check_resume(&asked.resume).map_err(Failure::usage);
     }
     if !asked.resume.is_on() || (asked.data.is_some() && asked.resume != Resume::Best) {
         return Ok(());
     }
     let place = asked.out.as_deref().unwrap_or(Path::new(RUNS)).display();
-    Err(Failure::Usage(format!("{place} holds no run to resume; check --out, or name the DATA to start a run")))
+    Err(usage!("{place} holds no run to resume; check --out, or name the DATA to start a run"))
 }

@@ -6,10 +6,10 @@ use clap::{Arg, ArgMatches};
 use enmasse_launch::process_variable;
 use enmasse_train::{LayeredConfig, RUNS, RunPaths, SettingSource};
 
-use crate::command_line::arguments::path;
+use crate::command_line::arguments::{option, path};
 use crate::command_line::launcher_flags::{self, LauncherFlags};
 use crate::command_line::settings;
-use crate::failure::Failure;
+use crate::failure::{Failure, usage};
 use crate::ranks::launched::Launched;
 
 /// The command line, the environment and the file of `--config`, read and checked.
@@ -34,7 +34,7 @@ impl Typed {
 /// The flags by which YOLO's scripts name a run's folder in two parts.
 pub fn run_names() -> [Arg; 2] {
     let flag = |name: &'static str, placeholder: &'static str, help: &'static str| {
-        let arg = Arg::new(name).long(name).value_name(placeholder).value_parser(path).overrides_with(name);
+        let arg = option(name, placeholder).value_parser(path).overrides_with(name);
         arg.help(help).help_heading(launcher_flags::HEADING)
     };
     [
@@ -49,20 +49,22 @@ fn name_run(matches: &ArgMatches, layers: &mut LayeredConfig) -> Result<(), Fail
     let (project, name) = match (given("project"), given("name")) {
         (None, None) => return Ok(()),
         (Some(project), None) => {
-            let why = "the run has no name there; give --name NAME too, or --out DIR alone";
-            return Err(Failure::Usage(format!("--project {}: {why}", project.display())));
+            return Err(usage!(
+                "--project {}: the run has no name there; give --name NAME too, or --out DIR alone",
+                project.display()
+            ));
         }
         (project, Some(name)) => (project.map_or(Path::new(RUNS), PathBuf::as_path), name),
     };
     if name.as_os_str().is_empty() {
-        return Err(Failure::Usage("--name is empty; give a name for the run".to_owned()));
+        return Err(usage!("--name is empty; give a name for the run"));
     }
     if let (Some(out), Some(&SettingSource::CommandLine)) = (&layers.config().train.out, layers.source("out")) {
         let why = format!("--out {} names the run's folder; leave one of them out", out.display());
-        return Err(Failure::Usage(format!("--name {}: {why}", name.display())));
+        return Err(usage!("--name {}: {why}", name.display()));
     }
     let out = project.join(name);
-    let text = out.to_str().ok_or_else(|| Failure::Usage(format!("--name {}: must be UTF-8 text", name.display())))?;
+    let text = out.to_str().ok_or_else(|| usage!("--name {}: must be UTF-8 text", name.display()))?;
     Ok(layers.argument("out", text)?)
 }
 
@@ -70,7 +72,7 @@ fn name_run(matches: &ArgMatches, layers: &mut LayeredConfig) -> Result<(), Fail
 fn name_resumed(layers: &mut LayeredConfig) -> Result<(), Failure> {
     let asked = layers.config();
     let Some(run) = asked.train.resume.run() else { return Ok(()) };
-    let refuse = |why: String| Err(Failure::Usage(format!("--resume {why}")));
+    let refuse = |why: String| Err(usage!("--resume {why}"));
     if let Some(out) = asked.train.out.as_deref().filter(|out| *out != run) {
         let (run, out) = (run.display(), out.display());
         return refuse(format!("{run}: the run goes on in its own folder; leave out --out {out}"));

@@ -19,8 +19,7 @@ use serde_json::json;
 use super::simulate::Timeline;
 use crate::commands::bench::{program, time_steps};
 use crate::data::stand_in::{SHAPES_SIZE, default_classes};
-use crate::failure::Failure;
-use crate::output::Output;
+use crate::failure::{Failure, failed};
 use crate::ranks::Rank;
 
 /// Larger than any file of [`RowMeasurement`].
@@ -44,7 +43,7 @@ impl RowMeasurement {
     /// Reads what [`Workload::measure`] wrote.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let bytes = read_regular(path, MAX_BYTES);
-        let failed = |error: &dyn std::fmt::Display| Failure::Error(format!("cannot read {}: {error}", path.display()));
+        let failed = |error: &dyn std::fmt::Display| failed!("cannot read {}: {error}", path.display());
         let bytes = bytes.map_err(|error| failed(&error))?;
         // The next row writes a file of the same name.
         fs::remove_file(path).map_err(|error| failed(&error))?;
@@ -64,7 +63,7 @@ impl RowMeasurement {
 /// What all rows train: a model on some images.
 #[derive(Clone)]
 pub struct Workload {
-    config: RunConfig,
+    pub config: RunConfig,
     model: Model,
     data: TrainingData,
     steps: usize,
@@ -73,7 +72,7 @@ pub struct Workload {
 impl Workload {
     /// The workload of a configuration. Without DATA its images are noise in memory.
     pub fn open(mut config: RunConfig, steps: usize) -> Result<Self, Failure> {
-        let model = enmasse_models::find(&config.train.model).map_err(|error| Failure::Usage(error.to_string()))?;
+        let model = enmasse_models::find(&config.train.model).map_err(Failure::usage)?;
         let data = match &config.train.data {
             Some(root) => {
                 let data = TrainingData::open(root, &config.train.open_options())?;
@@ -99,10 +98,6 @@ impl Workload {
     /// The same with another configuration.
     pub fn with(&self, config: RunConfig) -> Self {
         Workload { config, ..self.clone() }
-    }
-
-    pub fn config(&self) -> &RunConfig {
-        &self.config
     }
 
     /// The plans of a number of shards.
@@ -131,7 +126,7 @@ impl Workload {
         config.program.devices = Some(device.clone());
         let device = Rank::alone().device(&config)?;
         let (classes, batch) = (self.data.classes.len(), config.train.batch_per_shard(1));
-        let mut program = program(&config, classes, false, device.as_ref(), &mut Output::new(true))?;
+        let mut program = program(&config, classes, false, device.as_ref())?;
         time_steps(program.as_mut(), &config.train, batch, classes, steps, true)?;
         let times = program.profile(Mode::Train);
         let timeline = |sync_bn: bool| {
@@ -139,7 +134,7 @@ impl Workload {
             config.train.sync_bn = sync_bn;
             let workload = self.with(config);
             let train = workload.plans(2, &device.target())?.train;
-            let plan = train.ok_or_else(|| Failure::Error("the model has nothing to train".to_owned()))?;
+            let plan = train.ok_or_else(|| failed!("the model has nothing to train"))?;
             Ok((sync_bn, Timeline::new(&plan, &times, batch as f64 / speed.images_per_second)))
         };
         let kinds = [false, true].into_iter().take(if self.has_batch_norm()? { 2 } else { 1 });
@@ -172,16 +167,12 @@ impl Workload {
         let data = TrainingData { train, validation, split: None, ..data.clone() };
         let mut watch = Watch::default();
         let loader_threads = rank.loader_threads(&config.train);
-        let trainer =
-            Trainer::new(config.train, device.as_ref()).program(config.program).loader_threads(loader_threads);
-        let trainer = match &rank.group {
-            Some(group) => trainer.group(group.clone()),
-            None => trainer,
-        };
+        let trainer = Trainer::new(config.train, device.as_ref()).program(config.program);
+        let trainer = trainer.loader_threads(loader_threads).group(rank.group.clone());
         let near = rank.near(device.as_ref());
         trainer.callback(&mut watch).fit(model.name(), &|x, classes| model.forward(x, classes), &data)?;
         drop(near);
-        let memory = rank.gather(watch.memory_bytes().to_string())?;
+        let memory = rank.gather(watch.memory.on_device().to_string())?;
         let last = memory.last().and_then(|bytes| bytes.parse().ok()).unwrap_or_default();
         if rank.is_first() { watch.measured(last).write(result) } else { Ok(()) }
     }
@@ -200,13 +191,9 @@ impl Watch {
             images_per_second: self.record.images_per_second,
             data_wait: self.record.data_wait,
             rank_wait: self.record.rank_wait,
-            peak_memory_bytes: self.memory_bytes(),
+            peak_memory_bytes: self.memory.on_device(),
             last_memory_bytes,
         }
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.memory.on_device()
     }
 }
 
@@ -260,7 +247,7 @@ struct Subset {
 
 impl Subset {
     fn place(&self, index: usize) -> usize {
-        // The matmul may exceed 64 bits.
+        // The product may exceed 64 bits.
         (index as u128 * self.whole.len() as u128 / self.count as u128) as usize
     }
 }

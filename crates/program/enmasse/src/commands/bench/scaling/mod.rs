@@ -17,10 +17,12 @@ use enmasse_charts::{ScalingRow, scaling};
 use enmasse_system::files::write_whole;
 use enmasse_train::{DeviceSelection, Devices, LayeredConfig, Setting, SettingSource, StrategyKind};
 
-use crate::command_line::arguments::{DECIDED, SOURCE, count, data, data_as, path, settings_with};
+use crate::command_line::arguments::{
+    DECIDED, SOURCE, count, data, data_as, decided, file, named, option, path, settings_with,
+};
 use crate::command_line::settings::{self, Ranks, cores};
-use crate::failure::Failure;
-use crate::output::Output;
+use crate::failure::{Failure, failed, usage};
+use crate::output::{Output, say};
 use crate::ranks;
 use crate::ranks::interrupt::Interrupts;
 use crate::ranks::launched::Launched;
@@ -29,28 +31,15 @@ use simulate::Cluster;
 use table::{Row, TrainingSetup};
 
 /// The settings that apply to all rows.
-const SETTINGS: &[&str] = &[
-    "model",
-    "size",
-    "batch",
-    "devices",
-    "share_devices",
-    "ranks",
-    "threads",
-    "loader_threads",
-    "precision",
-    "isa",
-    "exact",
-    "timeout",
-    "heartbeat",
-    "json",
-];
+const SETTINGS: &str = "\
+    model size batch devices share_devices ranks threads loader_threads precision isa exact \
+    timeout heartbeat json";
 
 /// Where a rank leaves what it measured.
 const RESULT: &str = "result";
 
 /// The settings in which rows differ. Users get all of their values.
-const OF_ROWS: &[&str] = &["sync_bn", "strategy"];
+const OF_ROWS: &str = "sync_bn strategy";
 
 const DEFAULT: &[(&str, &str)] = &[
     ("size", "that of DATA; without DATA 64"),
@@ -81,20 +70,18 @@ pub fn command() -> Command {
             true => data_as("Images to train on [default: synthetic ones]"),
             false => arg,
         }))
-        .args(settings_with(&[SETTINGS, SOURCE].concat(), DEFAULT))
+        .args(settings_with(&[SETTINGS, SOURCE].join(" "), DEFAULT))
         .arg(count("steps", "N", "Steps of a row to time, after as many to warm up").default_value("10"))
-        .arg(Arg::new("svg").long("svg").value_name("FILE").value_parser(path).help("Draw the rows as an SVG file"))
+        .arg(file("svg", "Draw the rows as an SVG file"))
         .arg(
-            Arg::new("simulate")
-                .long("simulate")
-                .value_name("CLUSTER")
+            option("simulate", "CLUSTER")
                 .value_parser(Cluster::parse)
                 .help("Measure one device, and predict a cluster: nodes=N,gpus=N,link=RATE,bus=RATE,latency=TIME")
                 .long_help(SIMULATE),
         )
         .arg(Arg::new(RESULT).long(RESULT).value_parser(path).hide(true))
         .args(settings_with(OF_ROWS, &[]).into_iter().map(|arg| arg.hide(true)))
-        .arg(Arg::new(DECIDED).long(DECIDED).action(clap::ArgAction::SetTrue).hide(true))
+        .arg(decided())
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -103,9 +90,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let launched = Launched::from_environment(&layers)?;
     match (launched, matches.get_one::<PathBuf>(RESULT)) {
         (Some(launched), Some(result)) => join(&launched, layers, steps, result),
-        (Some(_), None) => Err(Failure::Usage(
+        (Some(_), None) => Err(usage!(
             "bench scaling starts its own ranks, but this process is a rank of a job; run it outside of the job"
-                .to_owned(),
         )),
         (None, _) => host(matches, layers, steps),
     }
@@ -116,18 +102,17 @@ fn join(launched: &Launched, layers: LayeredConfig, steps: usize, result: &Path)
     // The process that started the ranks has spoken.
     let ranks = Ranks::Launched { local_rank: launched.place.local_rank, speaks: false };
     let mut config = settings::finish(layers, ranks)?;
-    let one = config.program.devices.unwrap_or_else(|| Devices::new(settings::default_kind(), 1));
+    let one = config.program.devices.unwrap_or_else(settings::default_device);
     config.program.devices = Some(one.of_run(launched.place.world_size));
     let workload = Workload::open(config, steps)?;
-    ranks::as_rank(launched, workload.config(), None, |rank| workload.measure(rank, result))
+    ranks::as_rank(launched, &workload.config, None, |rank| workload.measure(rank, result))
 }
 
 /// Measures all rows, and prints them.
 fn host(matches: &ArgMatches, layers: LayeredConfig, steps: usize) -> Result<(), Failure> {
-    let given = OF_ROWS.iter().filter(|name| layers.source(name) == Some(&SettingSource::CommandLine));
-    if let Some(setting) = given.filter_map(|name| Setting::find(name)).next() {
-        let reason = "the rows differ in it; leave it out";
-        return Err(Failure::Usage(format!("{}: {reason}", setting.flag())));
+    let is_given = |setting: &&Setting| layers.source(setting.name) == Some(&SettingSource::CommandLine);
+    if let Some(setting) = named(OF_ROWS).find(is_given) {
+        return Err(usage!("{}: the rows differ in it; leave it out", setting.flag()));
     }
     let mut config = settings::finish(layers, Ranks::OfMachine)?;
     let most = config.program.rank_count(cores());
@@ -137,7 +122,7 @@ fn host(matches: &ArgMatches, layers: LayeredConfig, steps: usize) -> Result<(),
     config.program.threads = Some(config.program.threads_of_rank(cores(), 0, most));
     config.train.loader_threads = Some(config.train.loader_threads_of_rank(cores(), 0, most));
     let workload = Workload::open(config, steps)?;
-    let mut output = Output::new(workload.config().program.json);
+    let mut output = Output::new(workload.config.program.json);
     let rows = match matches.get_one("simulate") {
         Some(cluster) => predict(&workload, &devices, cluster, steps, &mut output)?,
         None => {
@@ -174,16 +159,17 @@ fn measure(
     single: Option<&Row>,
     output: &mut Output,
 ) -> Result<Row, Failure> {
-    output.fact(format_args!("measuring {row}"));
-    let (TrainingSetup { devices: count, strategy, sync_bn }, folder) = (row.kind(), Folder::new()?);
-    let mut config = workload.config().clone();
+    say(format_args!("measuring {row}"));
+    let (TrainingSetup { devices: count, strategy, sync_bn }, folder) = (row.kind, Folder::new()?);
+    let mut config = workload.config.clone();
     config.program.devices = Some(first(devices, count));
-    (config.train.strategy, config.train.sync_bn) = (strategy, sync_bn);
+    config.train.strategy = strategy;
+    config.train.sync_bn = sync_bn;
     let workload = workload.with(config);
     let result = folder.0.join("row.json");
     let command = || command_line(&workload, steps, &result);
     let interrupts = Some(Interrupts::watch()?);
-    ranks::host(count, workload.config(), None, command, interrupts, |rank| workload.measure(rank, &result))?;
+    ranks::host(count, &workload.config, None, command, interrupts, |rank| workload.measure(rank, &result))?;
     let row = row.end(RowMeasurement::read(&result)?, single);
     output.json(row.json());
     Ok(row)
@@ -198,13 +184,13 @@ fn predict(
     output: &mut Output,
 ) -> Result<Vec<Row>, Failure> {
     let single = measure(workload, devices, Row::begin(SINGLE), steps, None, output)?;
-    let timelines = workload.timelines(&first(devices, 1), steps, single.measured())?;
+    let timelines = workload.timelines(&first(devices, 1), steps, single.measured)?;
     let sizes = cluster.sizes();
     let of_all =
         sizes.iter().flat_map(|size| timelines.iter().map(move |(sync_bn, timeline)| (size, *sync_bn, timeline)));
     let predicted = of_all.map(|(size, sync_bn, timeline)| {
         let kind = TrainingSetup { devices: size.device_count(), sync_bn, ..SINGLE };
-        let batch = workload.config().train.batch_per_shard(1) * kind.devices;
+        let batch = workload.config.train.batch_per_shard(1) * kind.devices;
         let row = Row::begin(kind).predict(&timeline.run(size), batch, &single);
         output.json(row.json());
         row
@@ -239,10 +225,10 @@ fn first(devices: &Devices, count: usize) -> Devices {
 fn command_line(workload: &Workload, steps: usize, result: &Path) -> Vec<OsString> {
     let mut arguments: Vec<OsString> =
         vec!["bench".into(), "scaling".into(), format!("--{DECIDED}").into(), format!("--steps={steps}").into()];
-    let names = [SETTINGS, SOURCE, OF_ROWS].concat().into_iter().filter_map(|name| Setting::find(name));
-    arguments.extend(settings::rank_flags(workload.config(), names));
+    let names = [SETTINGS, SOURCE, OF_ROWS].join(" ");
+    arguments.extend(settings::rank_flags(&workload.config, named(&names)));
     arguments.extend([format!("--{RESULT}").into(), result.into()]);
-    if let Some(data) = &workload.config().train.data {
+    if let Some(data) = &workload.config.train.data {
         arguments.extend(["--".into(), data.into()]);
     }
     arguments
@@ -254,7 +240,7 @@ struct Folder(PathBuf);
 impl Folder {
     fn new() -> Result<Self, Failure> {
         let path = std::env::temp_dir().join(format!("enmasse-scaling-{}", std::process::id()));
-        let failed = |error| Failure::Error(format!("cannot create {}: {error}", path.display()));
+        let failed = |error| failed!("cannot create {}: {error}", path.display());
         fs::create_dir(&path).map_err(failed)?;
         Ok(Folder(path))
     }

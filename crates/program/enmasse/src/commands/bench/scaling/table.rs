@@ -22,10 +22,10 @@ pub struct TrainingSetup {
 /// A row: how many devices train, how, and how fast.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    kind: TrainingSetup,
+    pub kind: TrainingSetup,
     /// Whether the figures are arithmetic.
     simulated: bool,
-    measured: RowMeasurement,
+    pub measured: RowMeasurement,
     /// How many times the speed of one device.
     speed_up: f64,
 }
@@ -50,14 +50,6 @@ impl Row {
             ..single.measured
         };
         Row { simulated: true, ..self.end(measured, Some(single)) }
-    }
-
-    pub fn kind(&self) -> TrainingSetup {
-        self.kind
-    }
-
-    pub fn measured(&self) -> RowMeasurement {
-        self.measured
     }
 
     fn strategy(&self) -> &'static str {

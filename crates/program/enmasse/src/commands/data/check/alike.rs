@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use enmasse_dataset_tools::Nearest;
-use enmasse_wording::counted;
 
 use super::finding::{Finding, Item};
 use super::look::CheckedPart;
@@ -51,35 +50,15 @@ pub fn find(classes: &[String], parts: &[CheckedPart]) -> Alike {
     let two_parts: Vec<Item> = same.iter().filter(|places| has_two_parts(places)).map(item).collect();
     let others = same.iter().filter(|places| !has_two_labels(places) && !has_two_parts(places));
     let repeated: Vec<Item> = others.map(item).collect();
-    let near = near(parts);
-    let images = |items: &[Item]| counted(items.len(), "image");
-    let verb = |items: &[Item], one: &'static str, more: &'static str| if items.len() == 1 { one } else { more };
+    let like = ["looks like", "look like"].map(|verb| {
+        format!("outside training {verb} a training image (at most {} of 64 bits differ)", Nearest::WITHIN)
+    });
+    let image = |kind, said, items| Finding::counted(kind, "image", said, items);
     Alike {
-        of_two_classes: Finding::new(
-            "of_two_classes",
-            format!("{} {} two classes", images(&two_labels), verb(&two_labels, "has", "have")),
-            two_labels,
-        ),
-        in_two_parts: Finding::new(
-            "in_two_parts",
-            format!("{} {} in two parts", images(&two_parts), verb(&two_parts, "is", "are")),
-            two_parts,
-        ),
-        repeated: Finding::new(
-            "repeated",
-            format!("{} {} more than once in a part", images(&repeated), verb(&repeated, "is", "are")),
-            repeated,
-        ),
-        near: Finding::new(
-            "near",
-            format!(
-                "{} outside training {} a training image (at most {} of 64 bits differ)",
-                images(&near),
-                verb(&near, "looks like", "look like"),
-                Nearest::WITHIN
-            ),
-            near,
-        ),
+        of_two_classes: image("of_two_classes", ["has two classes", "have two classes"], two_labels),
+        in_two_parts: image("in_two_parts", ["is in two parts", "are in two parts"], two_parts),
+        repeated: image("repeated", ["is more than once in a part", "are more than once in a part"], repeated),
+        near: image("near", [&like[0], &like[1]], near(parts)),
     }
 }
 

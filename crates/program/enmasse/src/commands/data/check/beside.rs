@@ -5,7 +5,6 @@ use std::fs::read_dir;
 use std::path::{Path, PathBuf};
 
 use enmasse_datasets::{LeftOut, is_clutter};
-use enmasse_wording::counted;
 
 use super::finding::{Finding, Item};
 use super::look::CheckedPart;
@@ -36,6 +35,6 @@ pub fn files(parts: &[CheckedPart]) -> Finding {
         }
     }
     let items: Vec<Item> = beside.iter().map(|path| Item::file(path.display().to_string())).collect();
-    let verb = if items.len() == 1 { "is" } else { "are" };
-    Finding::new("beside", format!("{} beside the images {verb} in no part", counted(items.len(), "path")), items)
+    let said = ["beside the images is in no part", "beside the images are in no part"];
+    Finding::counted("beside", "path", said, items)
 }

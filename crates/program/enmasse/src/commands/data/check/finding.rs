@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use enmasse_wording::{grouped, one_line};
+use enmasse_wording::{counted, grouped, one_line};
 use serde_json::{Value, json};
 
 /// Cases that a line names, at most.
@@ -28,6 +28,12 @@ impl Finding {
     /// A finding with all its cases.
     pub fn new(kind: &'static str, what: String, items: Vec<Item>) -> Self {
         Finding { kind, what, count: items.len(), items }
+    }
+
+    /// A finding of which each case is a `unit`, with what is said of one, and of several.
+    pub fn counted(kind: &'static str, unit: &str, [one, several]: [&str; 2], items: Vec<Item>) -> Self {
+        let said = if items.len() == 1 { one } else { several };
+        Self::new(kind, format!("{} {said}", counted(items.len(), unit)), items)
     }
 
     /// A finding that names its cases itself, if any.

@@ -9,7 +9,7 @@ mod sizes;
 use clap::{ArgMatches, Command};
 use enmasse_wording::{counted, one_line};
 use finding::{Finding, Item};
-use look::{CheckedPart, look};
+use look::{CheckedPart, ImageReport, look};
 use serde_json::{Value, json};
 use sizes::Sizes;
 
@@ -20,8 +20,7 @@ use crate::output::Output;
 use crate::ranks::interrupt::Interrupts;
 
 /// The settings that apply to it.
-const SETTINGS: &[&str] =
-    &["convert_rgb", "exif_transpose", "split", "split_seed", "loader_threads", "timeout", "json"];
+const SETTINGS: &str = "convert_rgb exif_transpose split split_seed loader_threads timeout json";
 
 const ABOUT: &str = "\
 A problem is what ends a run, or makes its figures wrong: images that cannot be read, a class without images in a \
@@ -40,7 +39,7 @@ pub fn command() -> Command {
         .about("Read every image, and tell what is wrong; the exit code is 1 where something is")
         .after_help(ABOUT)
         .args(data())
-        .args(settings_with(&[SETTINGS, SOURCE].concat(), WHOLE_MACHINE))
+        .args(settings_with(&[SETTINGS, SOURCE].join(" "), WHOLE_MACHINE))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -75,7 +74,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         }
     }
     output.finish()?;
-    if problems.is_empty() { Ok(()) } else { Err(Failure::Told(1)) }
+    Failure::told(u8::from(!problems.is_empty()))
 }
 
 /// What is wrong, and what is merely worth knowing.
@@ -90,14 +89,18 @@ fn findings(opened: &Opened, parts: &[CheckedPart]) -> (Vec<Finding>, Vec<Findin
     (some(problems), some(notes))
 }
 
+/// The images of all parts with some matter, each with this.
+fn with_matter(parts: &[CheckedPart], matter: impl Fn(&ImageReport) -> Option<String>) -> Vec<Item> {
+    let of_part = |part: &CheckedPart| {
+        let found = part.looks.iter().enumerate().filter_map(|(index, look)| Some((index, matter(look)?)));
+        found.map(|(index, matter)| Item::of_file(part.name(index), matter)).collect::<Vec<_>>()
+    };
+    parts.iter().flat_map(of_part).collect()
+}
+
 /// Images that cannot be read.
 fn unreadable(parts: &[CheckedPart]) -> Finding {
-    let of_part = |part: &CheckedPart| {
-        let faults = part.looks.iter().enumerate().filter_map(|(index, look)| Some((index, look.fault.clone()?)));
-        faults.map(|(index, fault)| Item::of_file(part.name(index), fault)).collect::<Vec<_>>()
-    };
-    let items: Vec<Item> = parts.iter().flat_map(of_part).collect();
-    Finding::new("unreadable", counted(items.len(), "image") + " cannot be read", items)
+    Finding::counted("unreadable", "image", ["cannot be read"; 2], with_matter(parts, |look| look.fault.clone()))
 }
 
 /// Classes that have no images in a part.
@@ -108,30 +111,19 @@ fn lacking(classes: &[String], parts: &[CheckedPart]) -> Finding {
         empty.map(|(_, class)| Item::of_class(class, part.name)).collect::<Vec<_>>()
     };
     let items: Vec<Item> = parts.iter().flat_map(of_part).collect();
-    let verb = if items.len() == 1 { "lacks" } else { "lack" };
-    Finding::new("lacking", format!("{} {verb} images in a part", counted(items.len(), "class")), items)
+    Finding::counted("lacking", "class", ["lacks images in a part", "lack images in a part"], items)
 }
 
 /// Images whose extension is that of another format.
 fn misnamed(parts: &[CheckedPart]) -> Finding {
-    let of_part = |part: &CheckedPart| {
-        let formats = part.looks.iter().enumerate().filter_map(|(index, look)| Some((index, look.misnamed?)));
-        formats.map(|(index, format)| Item::of_file(part.name(index), format.name().to_owned())).collect::<Vec<_>>()
-    };
-    let items: Vec<Item> = parts.iter().flat_map(of_part).collect();
-    let of_another = " by another format's name; its content counts";
-    Finding::new("misnamed", counted(items.len(), "image") + of_another, items)
+    let items = with_matter(parts, |look| Some(look.misnamed?.name().to_owned()));
+    Finding::counted("misnamed", "image", ["by another format's name; its content counts"; 2], items)
 }
 
 /// Images that are not RGB, which a run converts.
 fn converted(parts: &[CheckedPart]) -> Finding {
-    let of_part = |part: &CheckedPart| {
-        let modes = part.looks.iter().enumerate().filter_map(|(index, look)| Some((index, look.converted?)));
-        modes.map(|(index, mode)| Item::of_file(part.name(index), mode.to_owned())).collect::<Vec<_>>()
-    };
-    let items: Vec<Item> = parts.iter().flat_map(of_part).collect();
-    let verb = if items.len() == 1 { "is not RGB and is" } else { "are not RGB and are" };
-    Finding::new("converted", format!("{} {verb} converted", counted(items.len(), "image")), items)
+    let items = with_matter(parts, |look| look.converted.map(str::to_owned));
+    Finding::counted("converted", "image", ["is not RGB and is converted", "are not RGB and are converted"], items)
 }
 
 /// The number of images of each class in each part; of many classes the range alone.

@@ -9,7 +9,7 @@ use enmasse_system::files::make_own_folder;
 use rustix::fs::{CWD, RenameFlags, renameat_with, syncfs};
 
 use super::parts::{SplitImage, SplitPart};
-use crate::failure::Failure;
+use crate::failure::{Failure, failed, usage};
 
 /// How an image comes into the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +46,8 @@ pub struct Fresh {
 impl Fresh {
     /// Begins a folder that is to appear at `place`.
     pub fn begin(place: &Path) -> Result<Self, Failure> {
-        let failed =
-            |path: &Path, error: std::io::Error| Failure::Error(format!("cannot create {}: {error}", path.display()));
-        let name = place.file_name().ok_or_else(|| Failure::Usage(format!("{}: is no new folder", place.display())))?;
+        let failed = |path: &Path, error: std::io::Error| failed!("cannot create {}: {error}", path.display());
+        let name = place.file_name().ok_or_else(|| usage!("{}: is no new folder", place.display()))?;
         let temporary = place.with_file_name(format!(".{}.enmasse.tmp", name.to_string_lossy()));
         match fs::create_dir(&temporary) {
             // What it has under the names of the parts goes, so it must be this user's, and no link to other folders.
@@ -59,7 +58,7 @@ impl Fresh {
         }
         let lock = File::open(&temporary).map_err(|error| failed(&temporary, error))?;
         if let Err(TryLockError::WouldBlock) = lock.try_lock() {
-            return Err(Failure::Error(format!("{}: another process is writing it", place.display())));
+            return Err(failed!("{}: another process is writing it", place.display()));
         }
         let fresh = Fresh { place: place.to_owned(), temporary, lock };
         // What a killed process has left.
@@ -106,7 +105,7 @@ impl Fresh {
 
     /// Moves the folder to its place, where nothing may be by now.
     pub fn finish(self) -> Result<(), Failure> {
-        let failed = |error: std::io::Error| Failure::Error(format!("cannot create {}: {error}", self.place.display()));
+        let failed = |error: std::io::Error| failed!("cannot create {}: {error}", self.place.display());
         syncfs(&self.lock).map_err(|error| failed(error.into()))?;
         match renameat_with(CWD, &self.temporary, CWD, &self.place, RenameFlags::NOREPLACE) {
             // Some network file systems rename only as rename(2) does, which replaces no folder that holds something.

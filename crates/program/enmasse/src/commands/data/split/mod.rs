@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use enmasse_system::files::write_whole;
 use enmasse_wording::counted;
 use fresh::{Fresh, Link};
@@ -16,14 +16,14 @@ use serde_json::json;
 
 use super::opened::Opened;
 use super::scan::Scan;
-use crate::command_line::arguments::{SOURCE, path, settings};
-use crate::failure::Failure;
+use crate::command_line::arguments::{SOURCE, option, path, settings, switch};
+use crate::failure::{Failure, failed, usage};
 use crate::output::csv::exact;
 use crate::output::{Output, warn_of_left_out};
 use crate::ranks::interrupt::Interrupts;
 
 /// The settings that apply to it.
-const SETTINGS: &[&str] = &["split", "split_seed", "json"];
+const SETTINGS: &str = "split split_seed json";
 
 /// The command line of `enmasse data split`.
 pub fn command() -> Command {
@@ -46,23 +46,16 @@ pub fn command() -> Command {
                 .help("Folder to make, or with --list the table; must be new"),
         )
         .arg(
-            Arg::new("link")
-                .long("link")
-                .value_name("KIND")
+            option("link", "KIND")
                 .value_parser(Link::ALL.map(Link::word))
                 .default_value(Link::Hard.word())
                 .conflicts_with("list")
                 .help("How images come into OUT: links of either kind, or copies"),
         )
-        .arg(
-            Arg::new("list")
-                .long("list")
-                .action(ArgAction::SetTrue)
-                .help("Write a CSV table of path, label and split instead, and no images"),
-        )
+        .arg(switch("list", "Write a CSV table of path, label and split instead, and no images"))
         .arg(fraction("val", "Share of each class for validation [default: 0.2, as in training]"))
         .arg(fraction("test", "Share of each class for a test part [default: 0]"))
-        .args(settings(&[SETTINGS, SOURCE].concat()))
+        .args(settings(&[SETTINGS, SOURCE].join(" ")))
 }
 
 fn fraction(name: &'static str, help: &'static str) -> Arg {
@@ -70,7 +63,7 @@ fn fraction(name: &'static str, help: &'static str) -> Arg {
         let fraction = text.parse().ok().filter(|fraction| (0.0..1.0).contains(fraction));
         fraction.ok_or("must be at least 0 and below 1")
     };
-    Arg::new(name).long(name).value_name("FRACTION").value_parser(value).help(help)
+    option(name, "FRACTION").value_parser(value).help(help)
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
@@ -78,19 +71,19 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let share = |name: &str, default: f64| matches.get_one::<f64>(name).copied().unwrap_or(default);
     let (validation, test) = (share("val", 0.2), share("test", 0.0));
     if validation + test >= 1.0 {
-        return Err(Failure::Usage(
-            "--val and --test: nothing would be left for training; lower one of them".to_owned(),
-        ));
+        return Err(usage!("--val and --test: nothing would be left for training; lower one of them"));
     }
     let out = matches.get_one::<PathBuf>("out").cloned().unwrap_or_default();
     if out.symlink_metadata().is_ok() {
-        return Err(Failure::Usage(format!("{}: exists already; name a new folder or file", out.display())));
+        return Err(usage!("{}: exists already; name a new folder or file", out.display()));
     }
     let opened = Opened::with_fraction(matches, validation)?;
     warn_of_left_out(&opened.data.left_out);
     if opened.data.has_parts {
-        let problem = "comes in parts for training and validation, so there is nothing to split";
-        return Err(Failure::Error(format!("{}: {problem}", opened.root.display())));
+        return Err(failed!(
+            "{}: comes in parts for training and validation, so there is nothing to split",
+            opened.root.display()
+        ));
     }
     let entries = entries(&opened, test)?;
     let word = matches.get_one::<String>("link").map_or("", String::as_str);
@@ -130,11 +123,11 @@ fn check_classes(classes: &[String], entries: &[SplitImage]) -> Result<(), Failu
     let parts = SplitPart::ALL.into_iter().filter(|part| entries.iter().any(|entry| entry.part == *part));
     for part in parts {
         if let Some(class) = classes.iter().find(|class| !found.contains(&(part, class.as_str()))) {
-            return Err(Failure::Error(format!(
+            return Err(failed!(
                 "the class {class:?} has too few images for a part for {}: raise --{}, or add images",
                 part.purpose(),
                 part.word()
-            )));
+            ));
         }
     }
     Ok(())
@@ -154,7 +147,7 @@ fn write_folders(out: &Path, entries: &[SplitImage], link: Link) -> Result<(), F
 /// Writes a row for each image: its path, its class and its part. Paths of images below the table's folder are relative to it.
 fn write_list(out: &Path, entries: &[SplitImage]) -> Result<(), Failure> {
     let parent = out.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
-    let folder = parent.canonicalize().map_err(|error| Failure::Error(format!("{}: {error}", parent.display())))?;
+    let folder = parent.canonicalize().map_err(|error| failed!("{}: {error}", parent.display()))?;
     write_whole(out, |file| {
         writeln!(file, "path,label,split")?;
         for SplitImage { file: path, class, part, .. } in entries {

@@ -7,7 +7,7 @@ use enmasse_data::Dataset;
 use enmasse_image::RandomStream;
 
 use crate::commands::data::opened::Opened;
-use crate::failure::Failure;
+use crate::failure::{Failure, failed};
 
 /// A part of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,9 +63,9 @@ pub fn entries(opened: &Opened, test: f64) -> Result<Vec<SplitImage>, Failure> {
     for (dataset, index, part) in train.chain(validation) {
         let class = &data.classes[dataset.label(index)];
         let path = dataset.locality().and_then(|locality| locality.file_path(index)).ok_or_else(|| {
-            Failure::Error(format!("{}: is no file of its own, which could be linked or listed", dataset.name(index)))
+            failed!("{}: is no file of its own, which could be linked or listed", dataset.name(index))
         })?;
-        let file = path.canonicalize().map_err(|error| Failure::Error(format!("{}: {error}", path.display())))?;
+        let file = path.canonicalize().map_err(|error| failed!("{}: {error}", path.display()))?;
         entries.push(SplitImage { part, class: class.clone(), name: names.of(part, class, &path)?, file });
     }
     Ok(entries)
@@ -99,7 +99,7 @@ impl Names {
         let is_folder = Path::new(class).file_name().is_some_and(|name| name == class);
         let text = |part: Option<&std::ffi::OsStr>| part.and_then(|part| part.to_str()).map(str::to_owned);
         let (Some(name), Some(stem), true) = (text(path.file_name()), text(path.file_stem()), is_folder) else {
-            return Err(Failure::Error(format!("{}: the class {class:?} cannot be a folder", path.display())));
+            return Err(failed!("{}: the class {class:?} cannot be a folder", path.display()));
         };
         let extension = text(path.extension()).map_or(String::new(), |extension| format!(".{extension}"));
         let mut chosen = name;

@@ -1,0 +1,139 @@
+//! An evaluation on its ranks.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use enmasse_data::{DecodePool, EvalLoader, Sharding};
+use enmasse_image::EvalCrop;
+use enmasse_system::files::write_whole;
+use enmasse_train::{
+    EpochPosition, Evaluation, OnBadSample, RunConfig, compare_devices, compare_evaluated, evaluate,
+    evaluate_with_mistakes,
+};
+
+use super::EVALUATION;
+use super::images::{Found, Part};
+use super::report::Report;
+use crate::command_line::arguments::{self, DECIDED};
+use crate::command_line::settings;
+use crate::commands::weights::{PREPARATION, Weights};
+use crate::failure::{Failure, failed};
+use crate::output::{Output, warn, warn_of_left_out};
+use crate::ranks::Rank;
+use crate::report::{Audience, Reporter};
+
+/// Mistakes that `--mistakes` lists on the screen, unless it says how many.
+const MISTAKES: usize = 20;
+
+/// What is made of the results.
+pub struct Shown {
+    /// Where to draw the confusion matrix.
+    pub confusion: Option<PathBuf>,
+    /// Whether to list mistakes, and how many.
+    pub mistakes: Option<Option<usize>>,
+    /// Whether to print a table for other programs.
+    pub csv: bool,
+}
+
+impl Shown {
+    /// The flags of a rank.
+    fn flags(&self) -> Vec<OsString> {
+        let mut flags: Vec<OsString> = Vec::new();
+        if let Some(path) = &self.confusion {
+            flags.extend(["--confusion".into(), path.into()]);
+        }
+        if self.csv {
+            flags.push("--csv".into());
+        }
+        flags.extend(self.mistakes.map(|count| match count {
+            Some(count) => format!("--mistakes={count}").into(),
+            None => "--mistakes".into(),
+        }));
+        flags
+    }
+}
+
+/// An evaluation: the weights, the images, the settings.
+pub struct Task {
+    pub weights: Weights,
+    pub images: Found,
+    /// The part that the user named.
+    pub asked: Part,
+    pub config: RunConfig,
+    pub shown: Shown,
+    /// Those by which each image is evaluated.
+    pub crops: Vec<EvalCrop>,
+}
+
+impl Task {
+    /// One rank of the evaluation; the first one prints.
+    pub fn evaluate(&self, rank: &Rank) -> Result<(), Failure> {
+        let Task { weights, images, config, shown, crops, .. } = self;
+        if rank.is_first() {
+            weights.report();
+            warn_of_left_out(&images.left_out);
+            images.warnings.iter().for_each(warn);
+        }
+        let batch = config.train.batch_per_shard(rank.world_size());
+        let data = &images.data;
+        let group = rank.group.as_ref();
+        let shard = group.map_or(0, |group| group.rank());
+        let sharding = Sharding::one(shard, rank.world_size(), batch);
+        let pool = DecodePool::new(rank.loader_threads(&config.train)).map_err(Failure::error)?;
+        let pool = pool.timeout(config.train.timeout(rank.world_size()));
+        let transform = weights.classifier.transform.clone();
+        let loader = EvalLoader::new(&pool, data.clone(), transform, sharding).map_err(Failure::error)?;
+        let loader = loader.skip_unreadable(config.train.bad_samples() != OnBadSample::Error);
+        let loader = loader.cropped(crops).map_err(Failure::error)?;
+        let device = rank.device(config)?;
+        if let Some(group) = group {
+            compare_devices(group, device.as_ref(), config.program.share_devices)?;
+        }
+        let forward = |x, classes| weights.model.forward(x, classes);
+        // Evaluation has no collectives: the group only adds up the sums at its end.
+        let mut program = weights.classifier.program(&forward, device.as_ref(), batch)?;
+        if let Some(group) = group {
+            compare_evaluated(group, program.as_mut(), &images.classes, data.as_ref())?;
+        }
+        let audience = match rank.is_first() {
+            true => Audience::Everybody(Output::new(config.program.json)),
+            false => Audience::Nobody,
+        };
+        let mut reporter = Reporter::new(audience);
+        let position = EpochPosition::default();
+        let evaluate = if shown.mistakes.is_some() { evaluate_with_mistakes } else { evaluate };
+        let found = evaluate(program.as_mut(), &loader, data.len() as u64, group, position, &mut reporter)?;
+        if let (true, Some(path)) = (rank.is_first(), &shown.confusion) {
+            self.draw(path, &found)?;
+        }
+        let everything = config.program.json || shown.csv;
+        let mistakes = shown.mistakes.map(|count| count.unwrap_or(if everything { usize::MAX } else { MISTAKES }));
+        let report =
+            Report { found: &found, images, mistakes, averaged: weights.classifier.averaged, crops: crops.len() };
+        reporter.finish(|output| report.print(output, shown.csv))
+    }
+
+    /// Writes the confusion matrix.
+    fn draw(&self, path: &Path, found: &Evaluation) -> Result<(), Failure> {
+        let none = || failed!("--confusion: more than 1024 classes make too large a matrix");
+        let title = format!("confusion matrix, {}", self.images.part.describe());
+        let confusion = found.confusion.as_ref().ok_or_else(none)?;
+        let svg = confusion.draw(&title, &self.images.classes)?;
+        write_whole(path, |file| file.write_all(svg.as_bytes())).map_err(Failure::error)
+    }
+
+    /// The arguments of a rank.
+    pub fn command_line(&self, root: &Path) -> Vec<OsString> {
+        // Values from a run or a checkpoint must not be passed again.
+        let is_own = |name| !self.weights.is_bare && (name == "model" || PREPARATION.contains(&name));
+        let passed = arguments::named(EVALUATION).filter(|setting| !is_own(setting.name));
+        let mut arguments = vec!["eval".into(), format!("--{DECIDED}").into()];
+        arguments.extend(settings::rank_flags(&self.config, passed));
+        arguments.push(format!("--split={}", self.asked.word()).into());
+        arguments.push(format!("--crops={}", self.crops.len()).into());
+        arguments.extend(self.shown.flags());
+        arguments.extend(["--".into(), self.weights.path.as_os_str().to_owned(), root.into()]);
+        arguments
+    }
+}
