@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 
+from operations import operations
 from readmes import readmes
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -126,12 +127,15 @@ def untruths():
 
 
 def stale():
-    """Crates whose README is not that of their lib.rs, or whose lib.rs has no example."""
+    """Crates whose README is not that of their lib.rs, or whose lib.rs has no example; and the page of operations."""
     for path, text in readmes():
         if "```rust" not in text:
             yield f"{path.parent.relative_to(ROOT)}/src/lib.rs: no example among the module's documentation"
         if not path.exists() or path.read_text() != text:
             yield f"{path.relative_to(ROOT)}: differs from lib.rs; run .ci/readmes.py"
+    for path, text in operations():
+        if not path.exists() or path.read_text() != text:
+            yield f"{path.relative_to(ROOT)}: differs from graph's ops; run .ci/operations.py"
 
 
 def objects(text):

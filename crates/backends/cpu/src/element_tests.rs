@@ -1,7 +1,8 @@
 //! Activations in bf16 equal the rounded activations in f32: every kernel on elements loads f32, computes in f32 and rounds once.
 //! (Matmuls differ, and are compared with f64.)
 
-use enmasse_graph::{Activation, Conv2d, Window};
+use enmasse_graph::ops::Conv2d;
+use enmasse_graph::{Activation, Window};
 use proptest::prelude::*;
 
 use super::*;

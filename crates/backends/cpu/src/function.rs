@@ -1,7 +1,7 @@
 //! Functions of one number, element by element. They are computed in f64 and rounded once, so the bits do not depend on
 //! the level.
 
-use enmasse_graph::Function;
+use enmasse_graph::ops::Function;
 
 use crate::element::Element;
 use crate::region::Region;
@@ -77,7 +77,8 @@ pub(crate) unsafe fn map_backward<E: Element>(
 
 #[cfg(test)]
 mod tests {
-    use enmasse_reference::kernels::function as reference;
+    use enmasse_graph::ops::Operation;
+    use enmasse_reference::ops::function as reference;
 
     use super::*;
     use crate::guard::{Edge, Guarded};

@@ -44,6 +44,7 @@ mod labels;
 mod loss;
 mod norm;
 mod open;
+mod ops;
 mod optimizer;
 mod pack;
 mod peak;

@@ -28,6 +28,7 @@ mod lower;
 mod management;
 mod nccl;
 mod operands;
+mod ops;
 mod program;
 pub mod roofline;
 mod seen;

@@ -72,7 +72,8 @@ impl Gpu {
     /// The rate of an instruction's matmuls, in operations a second. Linear layers multiply matrices in f32 under any
     /// precision but tf32.
     fn rate(&self, plan: &Plan, node: &Node) -> Option<f64> {
-        let is_of_maps = !matches!(node.op, Op::Linear | Op::LinearBackwardData | Op::LinearBackwardWeights);
+        let is_of_maps =
+            !matches!(node.op, Op::LinearForward(_) | Op::LinearBackwardData(_) | Op::LinearBackwardWeights(_));
         let rate = match plan.precision {
             Precision::Tf32 => self.tf32,
             Precision::Bf16 if is_of_maps => self.bf16,
@@ -99,11 +100,7 @@ impl Gpu {
     fn time(&self, plan: &Plan, node: &Node) -> Result<Option<Time>, CudaError> {
         if matches!(
             node.op,
-            Op::AllReduceStart { .. }
-                | Op::AllReduceWait { .. }
-                | Op::ReduceStart { .. }
-                | Op::ReduceWait { .. }
-                | Op::Replicate
+            Op::AllReduceStart(_) | Op::AllReduceWait(_) | Op::ReduceStart(_) | Op::ReduceWait(_) | Op::Replicate(_)
         ) {
             return Ok(None);
         }

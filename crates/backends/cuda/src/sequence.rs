@@ -87,6 +87,12 @@ impl Accesses {
     }
 }
 
+impl From<Kernel> for Call {
+    fn from(kernel: Kernel) -> Call {
+        Call::Kernel(kernel)
+    }
+}
+
 /// The streams of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamKind {

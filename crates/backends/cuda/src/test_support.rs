@@ -302,3 +302,35 @@ fn bytes(region: &[u128]) -> &[u8] {
     // SAFETY: the bytes of the region.
     unsafe { std::slice::from_raw_parts(region.as_ptr().cast(), size_of_val(region)) }
 }
+
+/// Runs a pass of one operand to another place, and in place.
+pub(crate) fn check_one<E: Element>(
+    what: &str,
+    x: &[E],
+    expected: &[f64],
+    tolerance: f64,
+    pass: impl Fn(Span, Span) -> Kernel,
+) {
+    let Some(mut bench) = Bench::new() else { return };
+    let (from, to) = (bench.put(x), bench.room::<E>(x.len()));
+    for to in [to, from] {
+        bench.run(&pass(from, to));
+        assert_rounded(&format!("{what} {} {}", E::DTYPE, x.len()), &bench.get::<E>(to), expected, tolerance);
+    }
+}
+
+/// Runs a pass of two operands to another place, and over the first.
+pub(crate) fn check_two<E: Element>(
+    what: &str,
+    [a, b]: [&[E]; 2],
+    expected: &[f64],
+    tolerance: f64,
+    pass: impl Fn(Span, Span, Span) -> Kernel,
+) {
+    let Some(mut bench) = Bench::new() else { return };
+    let (first, second, to) = (bench.put(a), bench.put(b), bench.room::<E>(a.len()));
+    for to in [to, first] {
+        bench.run(&pass(first, second, to));
+        assert_rounded(&format!("{what} {} {}", E::DTYPE, a.len()), &bench.get::<E>(to), expected, tolerance);
+    }
+}

@@ -22,7 +22,7 @@ pub struct StepMetrics {
     pub loss_scale: Option<LossScale>,
 }
 
-/// What became of a step whose loss is scaled ([`enmasse_graph::Op::Unscale`]).
+/// What became of a step whose loss is scaled ([`enmasse_graph::ops::Unscale`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScale {
     /// The scale of its loss.
@@ -41,7 +41,7 @@ pub fn step_metrics(plan: &Plan, read: &dyn Fn(ValueId, usize) -> f64) -> StepMe
         let (loss, correct) = (read(plan.loss, 0), read(plan.correct, 0) as u64);
         return StepMetrics { loss, correct, measured, ..StepMetrics::default() };
     };
-    // The elements are in the order of `Op::ShareMetrics`.
+    // The elements are in the order of `ShareMetrics`.
     let loss = tree_fold(plan.shards, &mut |shard| read(metrics, shard), &mut |a, b| a + b).unwrap_or(0.0);
     let mut rest = (plan.shards..).map(|at| read(metrics, at));
     let mut next = || rest.next().unwrap_or(0.0);

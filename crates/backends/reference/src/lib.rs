@@ -25,12 +25,15 @@
 
 mod aliasing;
 mod device;
-mod dispatch;
 mod exchange;
-pub mod kernels;
+pub mod ops;
 mod program;
 mod shard;
 mod step;
+#[cfg(test)]
+mod test_support;
+pub mod tree;
+mod window;
 
 pub use aliasing::{Problem, UnsafeAliasing, aliasing_is_safe};
 pub use device::{Reference, RoundingReference, open};

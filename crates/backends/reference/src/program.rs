@@ -10,6 +10,7 @@ use enmasse_graph::{Layout, Mode, Phase, Plan, Plans};
 use crate::exchange::Exchange;
 use crate::shard::Shard;
 use crate::step::Step;
+use crate::tree;
 
 /// Runs plans in f64, independent of the element types in the plan: for all shards in one process, or for a rank's part of
 /// them.
@@ -127,7 +128,7 @@ impl Program for ReferenceProgram {
         }
         let shards = 0..self.shards.len();
         let pieces = shards.map(|shard| self.store_shard(shard, name)).collect::<Result<Vec<_>, _>>()?;
-        Ok(if name == "logits" { pieces.concat() } else { crate::kernels::tree::sum(&pieces) })
+        Ok(if name == "logits" { pieces.concat() } else { tree::sum(&pieces) })
     }
 
     fn submit(&mut self, mode: Mode, phases: &[Phase], inputs: &StepInputs) -> Result<Ticket, DeviceError> {

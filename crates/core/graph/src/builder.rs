@@ -19,18 +19,14 @@
 
 mod checks;
 mod forward;
-mod functions;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use enmasse_tensor::{DType, Shape};
 
-use crate::layer::{Conv, Linear, Pool};
-use crate::{
-    Activation, AdaptiveAvgPool, Conv2d, FilterOrder, Graph, GraphError, Init, Layout, Node, NormStatistics, Op,
-    Parameter, Phase, Role, ValueId,
-};
+use crate::ops::{Normalize, Op};
+use crate::{FilterOrder, Graph, GraphError, Init, Layout, Node, Parameter, Phase, Role, ValueId};
 pub use forward::{Forward, MixtureInputs, PerSample};
 
 /// What a model is recorded for, which is the purpose of its plan.
@@ -69,12 +65,12 @@ pub struct Builder {
 #[derive(Clone, Debug)]
 pub struct Tensor {
     state: Rc<RefCell<BuilderState>>,
-    id: ValueId,
+    pub(crate) id: ValueId,
 }
 
 const IMAGES: ValueId = ValueId(0);
 const LABELS: ValueId = ValueId(1);
-const SAMPLE_INDICES: ValueId = ValueId(2);
+pub(crate) const SAMPLE_INDICES: ValueId = ValueId(2);
 
 impl Builder {
     /// Starts a graph for `batch` images of `[height, width]`. The seed is that of dropout.
@@ -111,8 +107,8 @@ impl Builder {
             return images.fail(GraphError::Option(format!("std {std} must be above 0")));
         }
         let shape = Shape::from([self.batch, self.size[0], self.size[1], channels]);
-        let op = Op::Normalize { mean: mean.into(), std: std.into() };
-        images.record_as(true, op, &[], shape)
+        let op = Normalize { mean: mean.into(), std: std.into() };
+        images.record(op, &[], shape)
     }
 
     /// The recorded graph. Returns the first error of a layer, or an error if `logits` are not `[batch, classes]`.
@@ -144,185 +140,36 @@ impl Tensor {
         self.state.borrow().graph.shape(self.id).clone()
     }
 
-    /// Convolution, with parameters `NAME.weight` and, if it has a bias, `NAME.bias`.
-    pub fn conv2d(self, name: &str, conv: Conv) -> Tensor {
-        self.enter(name);
-        let (shape, window) = (self.shape(), conv.window);
-        let Some([n, h, w, c]) = self.image_dims(self.layer("conv2d"), &shape) else { return self };
-        if conv.groups == 0 || c % conv.groups != 0 || conv.channels == 0 || !conv.channels.is_multiple_of(conv.groups)
-        {
-            let (groups, outputs) = (conv.groups, conv.channels);
-            let reason = format!("its groups ({groups}) must divide {c} input and {outputs} output channels");
-            return self.fail(GraphError::Shape { place: self.layer("conv2d"), shape, reason });
-        }
-        let Some([oh, ow]) = self.window_dims(self.layer("conv2d"), &shape, &window, [h, w]) else { return self };
-        let taps = window.kernel[0] * window.kernel[1];
-        let bound = 1.0 / ((c / conv.groups * taps) as f32).sqrt();
-        let init = match conv.kaiming {
-            true => Init::Normal { std: (2.0 / (conv.channels * taps) as f32).sqrt() },
-            false => Init::Uniform { bound },
-        };
-        let filters = self.state.borrow().filters;
-        let (dims, layout) =
-            (filters.shape(window.kernel, c / conv.groups, conv.channels), Layout::Convolution(filters));
-        let mut operands = vec![self.parameter(format!("{name}.weight"), dims, layout, init)];
-        if conv.bias {
-            let init = if conv.kaiming { Init::Constant(0.0) } else { Init::Uniform { bound } };
-            operands.push(self.parameter(format!("{name}.bias"), [conv.channels].into(), Layout::Plain, init));
-        }
-        let op = Op::Conv2d(Conv2d { window, groups: conv.groups });
-        self.record(op, &operands, [n, oh, ow, conv.channels].into())
+    /// What the model is recorded for.
+    pub(crate) fn mode(&self) -> Mode {
+        self.state.borrow().mode
     }
 
-    /// Batch norm with PyTorch's epsilon 1e-5 and momentum 0.1. Parameters are `NAME.weight` and `NAME.bias`, buffers
-    /// `NAME.running_mean` and `NAME.running_var`.
-    pub fn batch_norm(self, name: &str) -> Tensor {
-        const EPSILON: f32 = 1e-5;
-        const MOMENTUM: f32 = 0.1;
-        self.enter(name);
-        let shape = self.shape();
-        if shape.len() < 2 {
-            let reason = "it needs [batch,height,width,channels] or [batch,features]".into();
-            return self.fail(GraphError::Shape { place: self.layer("batch_norm"), shape, reason });
-        }
-        let (channels, training) = (shape.last(), self.state.borrow().mode == Mode::Train);
-        let count = shape.elements() / channels.max(1);
-        let plain =
-            |suffix: &str, init| self.parameter(format!("{name}.{suffix}"), [channels].into(), Layout::Plain, init);
-        let (weight, bias) = (plain("weight", Init::Constant(1.0)), plain("bias", Init::Constant(0.0)));
-        let running_mean = self.buffer(format!("{name}.running_mean"), channels, 0.0);
-        let running_var = self.buffer(format!("{name}.running_var"), channels, 1.0);
-        if !training {
-            let statistics = NormStatistics::Running;
-            let op = Op::BatchNormNormalize { epsilon: EPSILON, statistics, activation: None };
-            return self.record(op, &[running_mean, running_var, weight, bias], shape);
-        }
-        let (mean, variance) = {
-            let mut state = self.state.borrow_mut();
-            let graph = &mut state.graph;
-            let mean = graph.add_activation(format!("{name}.mean"), [channels].into());
-            let variance = graph.add_activation(format!("{name}.variance"), [channels].into());
-            let share = graph.add_value(format!("{name}.share"), [2, channels].into(), DType::F32, Role::Carried);
-            let running_share = Op::RunningShare { count, shards: 1 };
-            let update = Op::RunningUpdate { momentum: MOMENTUM };
-            graph.nodes.extend([
-                Node::new(Op::BatchNormStatistics, [self.id], [mean, variance], Phase::Forward, name),
-                Node::new(running_share, [mean, variance], [share], Phase::Forward, name),
-                Node::new(update, [share, running_mean, running_var], [], Phase::Update, name),
-            ]);
-            (mean, variance)
-        };
-        let statistics = NormStatistics::Batch { count };
-        let op = Op::BatchNormNormalize { epsilon: EPSILON, statistics, activation: None };
-        self.record(op, &[mean, variance, weight, bias], shape)
+    /// The seed of dropout.
+    pub(crate) fn seed(&self) -> u64 {
+        self.state.borrow().seed
     }
 
-    /// `max(x, 0)`.
-    pub fn relu(self) -> Tensor {
-        let shape = self.shape();
-        self.record(Op::Activation(Activation::Relu), &[], shape)
+    /// The order of filters that the device chose.
+    pub(crate) fn filters(&self) -> FilterOrder {
+        self.state.borrow().filters
     }
 
-    /// `min(max(x, 0), 6)`.
-    pub fn relu6(self) -> Tensor {
-        let shape = self.shape();
-        self.record(Op::Activation(Activation::Relu6), &[], shape)
+    /// Begins a named layer.
+    pub(crate) fn enter(&self, layer: &str) {
+        self.state.borrow_mut().layer = layer.into();
     }
 
-    /// Max pooling.
-    pub fn max_pool(self, pool: Pool) -> Tensor {
-        if pool.0.kernel[0] * pool.0.kernel[1] > 256 {
-            let reason = format!("has a window of {}; at most 256 elements fit", pool.0);
-            return self.fail(GraphError::Attribute { place: self.place("max_pool"), reason });
-        }
-        let Some(shape) = self.pooled("max_pool", pool.0) else { return self };
-        let y = self.record(Op::MaxPool(pool.0), &[], shape.clone());
-        if y.failed() {
-            return y;
-        }
-        let mut state = y.state.borrow_mut();
-        let name = format!("{}.position", state.layer);
-        let position = state.graph.add_value(name, shape, DType::U8, Role::Activation);
-        if let Some(node) = state.graph.nodes.last_mut() {
-            node.outputs.push(position);
-        }
-        drop(state);
-        y
+    /// Reads the graph, or adds what is not an operation on this tensor alone.
+    pub(crate) fn change_graph<T>(&self, change: impl FnOnce(&mut Graph) -> T) -> T {
+        change(&mut self.state.borrow_mut().graph)
     }
 
-    /// Average pooling; the divisor includes padding.
-    pub fn avg_pool(self, pool: Pool) -> Tensor {
-        match self.pooled("avg_pool", pool.0) {
-            Some(shape) => self.record(Op::AvgPool(pool.0), &[], shape),
-            None => self,
-        }
-    }
-
-    /// Average pooling to a fixed `[height, width]`, independent of the input's size.
-    pub fn adaptive_avg_pool(self, output: [usize; 2]) -> Tensor {
-        let shape = self.shape();
-        let Some([n, _, _, c]) = self.image_dims(self.place("adaptive_avg_pool"), &shape) else { return self };
-        if output.contains(&0) {
-            let reason = format!("needs an output of at least 1x1, got {}x{}", output[0], output[1]);
-            return self.fail(GraphError::Attribute { place: self.place("adaptive_avg_pool"), reason });
-        }
-        self.record(Op::AdaptiveAvgPool(AdaptiveAvgPool { output }), &[], [n, output[0], output[1], c].into())
-    }
-
-    /// Dropout in training; evaluation leaves it out. The name keys its random numbers.
-    pub fn dropout(self, name: &str, probability: f32) -> Tensor {
-        self.enter(name);
-        if !(0.0..1.0).contains(&probability) {
-            let reason = format!("has probability {probability}, which must be at least 0 and below 1");
-            return self.fail(GraphError::Attribute { place: self.layer("dropout"), reason });
-        }
-        let (mode, seed) = (self.state.borrow().mode, self.state.borrow().seed);
-        let is_this = |node: &Node| matches!(&node.op, Op::Dropout { layer, .. } if layer == name);
-        if self.state.borrow().graph.nodes.iter().any(is_this) {
-            let reason = "has the name of an earlier dropout, and both would drop the same elements".into();
-            return self.fail(GraphError::Attribute { place: self.layer("dropout"), reason });
-        }
-        if mode == Mode::Evaluate || probability == 0.0 {
-            return self;
-        }
-        let shape = self.shape();
-        self.record(Op::Dropout { probability, seed, layer: name.into() }, &[SAMPLE_INDICES], shape)
-    }
-
-    /// Flattens to `[batch, features]` in PyTorch's order: channels first.
-    pub fn flatten(self) -> Tensor {
-        let shape = self.shape();
-        let Some([n, h, w, c]) = self.image_dims(self.place("flatten"), &shape) else { return self };
-        self.record_as(false, Op::Flatten, &[], [n, h * w * c].into())
-    }
-
-    /// A linear layer with bias, with parameters `NAME.weight` and `NAME.bias`.
-    pub fn linear(self, name: &str, linear: impl Into<Linear>) -> Tensor {
-        let Linear { outputs, std } = linear.into();
-        self.enter(name);
-        let shape = self.shape();
-        let &[n, inputs] = &shape[..] else {
-            let reason = "it needs [batch,features]: add flatten before this layer".into();
-            return self.fail(GraphError::Shape { place: self.layer("linear"), shape, reason });
-        };
-        if outputs == 0 {
-            return self.fail(GraphError::Attribute { place: self.layer("linear"), reason: "has no outputs".into() });
-        }
-        let uniform = Init::Uniform { bound: 1.0 / (inputs as f32).sqrt() };
-        let (weight, bias) = match std {
-            Some(std) => (Init::Normal { std }, Init::Constant(0.0)),
-            None => (uniform, uniform),
-        };
-        let weight = self.parameter(format!("{name}.weight"), [inputs, outputs].into(), Layout::Linear, weight);
-        let bias = self.parameter(format!("{name}.bias"), [outputs].into(), Layout::Plain, bias);
-        self.record(Op::Linear, &[weight, bias], [n, outputs].into())
-    }
-
-    fn parameter(&self, name: String, shape: Shape, layout: Layout, init: Init) -> ValueId {
+    pub(crate) fn parameter(&self, name: String, shape: Shape, layout: Layout, init: Init) -> ValueId {
         self.named(name, shape, Role::Parameter(Parameter { layout, init, trainable: true }))
     }
 
-    fn buffer(&self, name: String, channels: usize, initial: f32) -> ValueId {
+    pub(crate) fn buffer(&self, name: String, channels: usize, initial: f32) -> ValueId {
         self.named(name, [channels].into(), Role::Buffer { initial })
     }
 
@@ -335,51 +182,45 @@ impl Tensor {
         state.graph.add_value(name, shape, DType::F32, role)
     }
 
-    /// Records an operation whose result is a feature map if this tensor is one.
-    fn record(&self, op: Op, operands: &[ValueId], shape: Shape) -> Tensor {
-        let is_activation = self.state.borrow().graph.value(self.id).is_activation;
-        self.record_as(is_activation, op, operands, shape)
+    /// Records an operation on this tensor alone, whose result has its shape.
+    pub(crate) fn elementwise(&self, op: impl Into<Op>) -> Tensor {
+        self.record(op, &[], self.shape())
     }
 
-    fn record_as(&self, is_activation: bool, op: Op, operands: &[ValueId], shape: Shape) -> Tensor {
+    /// Records an operation on this tensor and `operands`.
+    pub(crate) fn record(&self, op: impl Into<Op>, operands: &[ValueId], shape: Shape) -> Tensor {
         let mut state = self.state.borrow_mut();
         if state.error.is_some() {
             return Tensor { state: self.state.clone(), id: self.id };
         }
+        let op = op.into();
         let layer = state.layer.clone();
         let id = state.graph.add_activation(format!("{layer}.{}", op.name()), shape);
-        state.graph.values[id.0].is_activation = is_activation;
         let node = Node::new(op, [&[self.id], operands].concat(), [id], state.phase, layer);
         state.graph.nodes.push(node);
         Tensor { state: self.state.clone(), id }
     }
 
-    fn enter(&self, layer: &str) {
-        self.state.borrow_mut().layer = layer.into();
+    /// Adds a further result to the operation that has just been recorded, and gave this tensor.
+    pub(crate) fn add_result(&self, what: &str, shape: Shape, dtype: DType) {
+        let mut state = self.state.borrow_mut();
+        if state.error.is_some() {
+            return;
+        }
+        let name = format!("{}.{what}", state.layer);
+        let result = state.graph.add_value(name, shape, dtype, Role::Activation);
+        if let Some(node) = state.graph.nodes.last_mut() {
+            node.outputs.push(result);
+        }
     }
 
-    fn failed(&self) -> bool {
-        self.state.borrow().error.is_some()
-    }
-
-    fn set_error(&self, error: GraphError) {
+    pub(crate) fn set_error(&self, error: GraphError) {
         self.state.borrow_mut().error.get_or_insert(error);
     }
 
-    fn fail(&self, error: GraphError) -> Tensor {
+    pub(crate) fn fail(&self, error: GraphError) -> Tensor {
         self.set_error(error);
         self.clone()
-    }
-}
-
-/// Adds two tensors of the same shape: a residual connection.
-impl std::ops::Add for Tensor {
-    type Output = Tensor;
-    fn add(self, other: Tensor) -> Tensor {
-        match self.same_shape("add", &other) {
-            Some(shape) => self.record(Op::Add, &[other.id], shape),
-            None => self,
-        }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::autodiff::backward;
 use crate::builder::Forward;
 use crate::loss::{AddedLoss, add_loss};
 use crate::metric::add_metrics;
+use crate::ops::{CheckFinite, ShareMetrics};
 use crate::passes::{
     LossScale, OfGradients, Strategy, WeightedLoss, add_averages, collect, data_parallel, freeze, optimize,
     read_averages, replicate, sync_batch_norm,
@@ -87,7 +88,7 @@ impl Target<'_> {
 /// statistics are exempt. With SyncBatchNorm the values of all shards count.
 fn check_statistics(graph: &Graph, options: &CompileOptions) -> Result<(), GraphError> {
     let shards = if options.sync_batch_norm { options.shards } else { 1 };
-    for node in graph.nodes.iter().filter(|node| node.op == Op::BatchNormStatistics) {
+    for node in graph.nodes.iter().filter(|node| matches!(node.op, Op::BatchNormStatistics(_))) {
         let shape = graph.shape(node.inputs[0]);
         if shape.elements() / shape.last() * shards < 2 {
             let layer = node.layer.clone();
@@ -124,7 +125,7 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     let shape = [options.shards + 1 + measured.len() + 2].into();
     let metrics = graph.add_value("metrics", shape, dtype, Role::Carried);
     let own: Vec<ValueId> = [loss, correct].into_iter().chain(measured.iter().map(|metric| metric.value)).collect();
-    graph.nodes.push(Node::new(Op::ShareMetrics { shards: options.shards }, own, [metrics], Phase::Loss, "step"));
+    graph.nodes.push(Node::new(ShareMetrics { shards: options.shards }, own, [metrics], Phase::Loss, "step"));
     graph.nodes.sort_by_key(|node| node.phase);
     if options.sync_batch_norm {
         sync_batch_norm(graph, options.shards)?;
@@ -135,7 +136,7 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
         true => collect(graph, &arena, metrics),
         false => data_parallel(graph, &arena, options.shards, options.buckets),
     };
-    graph.nodes.push(Node::new(Op::CheckFinite, [metrics], [], Phase::Check, "step"));
+    graph.nodes.push(Node::new(CheckFinite, [metrics], [], Phase::Check, "step"));
     let OfGradients { norm, scaling } = optimize(graph, &gradients, options, loss_scale.as_ref())?;
     let position = options.metrics.iter().position(|metric| matches!(metric, Metric::GradientNorm));
     if let (Some(position), Some(value)) = (position, norm) {
@@ -217,7 +218,7 @@ mod tests {
             let plan = plans.train.unwrap();
             assert!(plan.instructions.is_sorted_by_key(|node| node.phase));
             let starts: Vec<usize> = (plan.instructions.iter())
-                .filter_map(|node| if let Op::AllReduceStart { bucket } = node.op { Some(bucket) } else { None })
+                .filter_map(|node| if let Op::AllReduceStart(start) = node.op { Some(start.bucket) } else { None })
                 .collect();
             assert!(starts.into_iter().eq(0..expected));
             assert_eq!(plan.buckets.len(), expected);

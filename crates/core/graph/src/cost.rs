@@ -1,6 +1,6 @@
 //! The arithmetic and the memory traffic of an instruction, for profiles.
 
-use crate::op::{Matmuls, Operand};
+use crate::ops::{Matmuls, Operand};
 use crate::{Node, Plan, ValueId};
 
 /// The cost of an instruction, independent of the algorithm.

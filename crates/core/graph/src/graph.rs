@@ -65,13 +65,13 @@ pub struct Node {
 impl Node {
     /// An operation of a layer, with its operands and results.
     pub fn new(
-        op: Op,
+        op: impl Into<Op>,
         inputs: impl Into<Vec<ValueId>>,
         outputs: impl Into<Vec<ValueId>>,
         phase: Phase,
         layer: impl Into<String>,
     ) -> Self {
-        Node { op, inputs: inputs.into(), outputs: outputs.into(), phase, layer: layer.into() }
+        Node { op: op.into(), inputs: inputs.into(), outputs: outputs.into(), phase, layer: layer.into() }
     }
 }
 
@@ -95,20 +95,19 @@ impl Graph {
         &self.values[id.0].shape
     }
 
-    /// Adds a value that is not a feature map.
+    /// Adds a value, whose axes follow from its shape and role.
     pub fn add_value(&mut self, name: impl Into<String>, shape: Shape, dtype: DType, role: Role) -> ValueId {
-        self.values.push(Value { name: name.into(), shape, dtype, is_activation: false, role });
+        self.values.push(Value::new(name.into(), shape, dtype, role));
         ValueId(self.values.len() - 1)
     }
 
-    /// Adds an activation with the shape and the type of another value; it is a feature map if the other value is.
+    /// Adds an activation with the shape, the type and the axes of another value.
     pub fn add_like(&mut self, name: impl Into<String>, other: ValueId) -> ValueId {
-        let Value { shape, dtype, is_activation, .. } = self.value(other).clone();
-        self.values.push(Value { name: name.into(), shape, dtype, is_activation, role: Role::Activation });
+        self.values.push(Value { name: name.into(), role: Role::Activation, ..self.value(other).clone() });
         ValueId(self.values.len() - 1)
     }
 
-    /// Adds an f32 activation that is not a feature map.
+    /// Adds an f32 activation.
     pub fn add_activation(&mut self, name: impl Into<String>, shape: Shape) -> ValueId {
         self.add_value(name, shape, DType::F32, Role::Activation)
     }

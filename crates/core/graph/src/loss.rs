@@ -7,7 +7,8 @@
 
 use crate::builder::Forward;
 use crate::metric::{sample_sum, top_k_correct};
-use crate::{GraphError, Mode, Node, Op, PerSample, Phase, ValueId};
+use crate::ops::{CrossEntropy, MaskSamples};
+use crate::{GraphError, Mode, Node, PerSample, Phase, ValueId};
 
 /// The loss of a sample; a training step minimises its mean over the global batch.
 ///
@@ -67,7 +68,7 @@ fn cross_entropy(forward: &mut Forward, scale: f32, smoothing: f32) -> AddedLoss
     let probabilities = graph.add_like("probabilities", forward.logits);
     let loss = graph.add_activation("loss", [1].into());
     let correct = graph.add_activation("correct", [1].into());
-    let op = Op::CrossEntropy { scale, smoothing };
+    let op = CrossEntropy { scale, smoothing };
     graph.nodes.push(Node::new(op, inputs, [probabilities, loss, correct], Phase::Loss, "loss"));
     AddedLoss { node: graph.nodes.len() - 1, loss, correct }
 }
@@ -77,7 +78,7 @@ fn own_loss(forward: &mut Forward, function: &PerSample, scale: f32, mode: Mode)
     if mode == Mode::Train {
         // A function may have an infinite derivative where the targets are all 0, and 0 times infinity is NaN.
         let masked = forward.graph.add_like("masked", logits);
-        forward.append(Op::MaskSamples, vec![logits, forward.labels], masked, "loss");
+        forward.append(MaskSamples, vec![logits, forward.labels], masked, "loss");
         logits = masked;
     }
     let values = forward.record("the loss", "loss", logits, function)?;

@@ -5,7 +5,8 @@
 //! losses.
 
 use crate::builder::Forward;
-use crate::{GraphError, Op, PerSample, ValueId};
+use crate::ops::{SampleSum, TopKCorrect};
+use crate::{GraphError, PerSample, ValueId};
 
 /// The maximum number of metrics of a plan. The results of a step have a fixed size, so reading them allocates nothing.
 pub const MAX_METRICS: usize = 8;
@@ -108,21 +109,21 @@ pub(crate) fn add_metrics(forward: &mut Forward, metrics: &[Metric]) -> Result<V
 pub(crate) fn top_k_correct(forward: &mut Forward, layer: &str, k: usize) -> ValueId {
     let samples = forward.graph.shape(forward.labels).clone();
     let top_k_correct = forward.graph.add_activation(format!("{layer}.top_k_correct"), samples);
-    forward.append(Op::TopKCorrect { k }, vec![forward.logits, forward.labels], top_k_correct, layer);
+    forward.append(TopKCorrect { k }, vec![forward.logits, forward.labels], top_k_correct, layer);
     top_k_correct
 }
 
 /// Appends the sum over samples, times `scale`, `[1]`.
 pub(crate) fn sample_sum(forward: &mut Forward, layer: &str, values: ValueId, scale: f32) -> ValueId {
     let sum = forward.graph.add_activation(layer, [1].into());
-    forward.append(Op::SampleSum { scale }, vec![values, forward.labels], sum, layer);
+    forward.append(SampleSum { scale }, vec![values, forward.labels], sum, layer);
     sum
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CompileOptions, Node, Phase, Plan, Tensor, compile};
+    use crate::{CompileOptions, Node, Op, Phase, Plan, Tensor, compile};
 
     fn own(name: &str, function: impl Fn(Tensor, Tensor) -> Tensor + Send + Sync + 'static) -> Metric {
         Metric::Custom { name: name.into(), function: PerSample::new(function) }
@@ -199,7 +200,7 @@ mod tests {
         // The losses of two shards, the hits, three per-sample metrics, and two requests.
         assert_eq!(**train.shape(train.metrics.unwrap()), [2 + 1 + 3 + 2]);
         for plan in [&train, &plans.evaluate] {
-            assert_eq!(plan.instructions.iter().filter(|node| node.op == Op::Targets).count(), 1);
+            assert_eq!(plan.instructions.iter().filter(|node| matches!(node.op, Op::Targets(_))).count(), 1);
             assert!(plan.to_string().contains("\nmetric top5 %"), "{plan}");
         }
         let backward = train.phase(Phase::Backward).iter().map(|node| node.op.name());

@@ -98,9 +98,9 @@ pub struct Update {
     /// If set, gradients are first multiplied by `min(1, clip_norm / (norm + 1e-6))`, as by PyTorch's `clip_grad_norm_`. The
     /// norm is an operand after those of the parameters.
     pub clip_norm: Option<f32>,
-    /// Whether the loss is scaled. Then gradients are first multiplied by the factor of [`crate::Op::Unscale`], and nothing
+    /// Whether the loss is scaled. Then gradients are first multiplied by the factor of [`crate::ops::Unscale`], and nothing
     /// changes if that is 0. The step number counts only steps that changed something. The last operands are the result of
-    /// [`crate::Op::Unscale`] and the number of steps skipped so far.
+    /// [`crate::ops::Unscale`] and the number of steps skipped so far.
     pub scaled: bool,
 }
 
@@ -122,7 +122,7 @@ pub struct UpdateOperands<'a> {
 /// What loss scaling says of a step to what changes state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scaling<T> {
-    /// The result of [`crate::Op::Unscale`].
+    /// The result of [`crate::ops::Unscale`].
     pub unscale: T,
     /// The number of steps skipped before this one.
     pub skipped_steps: T,

@@ -99,7 +99,7 @@ pub(crate) fn place(
 ) -> Result<Plan, GraphError> {
     let Forward { mut graph, images, labels, sample_indices, logits, mixture } = forward;
     precision(&mut graph, options.precision);
-    let is_of_gradients = |node: &&Node| matches!(node.op, Op::GradientNorm { .. } | Op::Unscale);
+    let is_of_gradients = |node: &&Node| matches!(node.op, Op::GradientNorm(_) | Op::Unscale(_));
     let of_gradients = graph.nodes.iter().filter(is_of_gradients).map(|node| node.outputs[0]);
     let values = measured.iter().map(|metric| metric.value);
     let keep: Vec<ValueId> = [logits, loss, correct].into_iter().chain(values).chain(of_gradients).collect();

@@ -78,7 +78,7 @@ pub struct Plan {
     pub loss_weight: Option<ValueId>,
     /// `f32 [batch, classes]`; valid after the step in evaluation.
     pub logits: ValueId,
-    /// Training: the result of [`crate::Op::ShareMetrics`], summed over shards after the reduce phase. `None` in evaluation:
+    /// Training: the result of [`crate::ops::ShareMetrics`], summed over shards after the reduce phase. `None` in evaluation:
     /// see `loss`, `correct` and `measured`.
     pub metrics: Option<ValueId>,
     /// This shard's loss, `f32 [1]`.
@@ -122,13 +122,13 @@ impl Plan {
     /// The norm of all gradients before clipping, `f32 [1]`; valid after the reduce phase. `None` if the plan neither clips
     /// by it nor measures it.
     pub fn gradient_norm(&self) -> Option<ValueId> {
-        let node = self.instructions.iter().find(|node| matches!(node.op, Op::GradientNorm { .. }))?;
+        let node = self.instructions.iter().find(|node| matches!(node.op, Op::GradientNorm(_)))?;
         node.outputs.first().copied()
     }
 
-    /// What [`Op::Unscale`] found of the step, `f32 [2]`; valid after the reduce phase. `None` if the loss is not scaled.
+    /// What [`crate::ops::Unscale`] found of the step, `f32 [2]`; valid after the reduce phase. `None` if the loss is not scaled.
     pub fn unscale(&self) -> Option<ValueId> {
-        let node = self.instructions.iter().find(|node| matches!(node.op, Op::UpdateScale { .. }))?;
+        let node = self.instructions.iter().find(|node| matches!(node.op, Op::UpdateScale(_)))?;
         node.inputs.first().copied()
     }
 

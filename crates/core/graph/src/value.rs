@@ -48,6 +48,38 @@ pub enum Role {
     Carried,
 }
 
+/// What the dimensions of a value are, which the passes ask: the precision of a plan is the element type of its activations
+/// that are images or tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Axes {
+    /// `[batch, height, width, channels]`.
+    Images,
+    /// `[batch, tokens, channels]`.
+    Tokens,
+    /// `[rows, columns]`: features or logits of each sample, weights of a linear layer.
+    Matrix,
+    /// One number per channel, sample or class.
+    Vector,
+    /// A single number.
+    Scalar,
+    /// Weights of a convolution, in the order of [`crate::FilterOrder`].
+    Filters,
+}
+
+impl Axes {
+    /// Those of a value of this shape. Four dimensions of state are filters.
+    fn of(shape: &Shape, role: &Role) -> Axes {
+        match (&shape[..], role) {
+            ([] | [1], _) => Axes::Scalar,
+            ([_], _) => Axes::Vector,
+            ([_, _], _) => Axes::Matrix,
+            ([_, _, _], _) => Axes::Tokens,
+            (_, Role::Input | Role::Activation) => Axes::Images,
+            (_, _) => Axes::Filters,
+        }
+    }
+}
+
 /// Properties of a parameter besides its shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
@@ -68,9 +100,20 @@ pub struct Value {
     pub shape: Shape,
     /// Element type.
     pub dtype: DType,
-    /// Whether it is a feature map between layers, `[batch, height, width, channels]`, or the gradient of one. The precision of a
-    /// plan is the element type of its activations.
-    pub is_activation: bool,
+    /// What its dimensions are.
+    pub axes: Axes,
     /// Its role in the step.
     pub role: Role,
+}
+
+impl Value {
+    pub(crate) fn new(name: String, shape: Shape, dtype: DType, role: Role) -> Self {
+        let axes = Axes::of(&shape, &role);
+        Value { name, shape, dtype, axes, role }
+    }
+
+    /// Whether it has the element type of the plan's precision: f32 activations between layers, and their gradients.
+    pub(crate) fn has_precision(&self) -> bool {
+        self.role == Role::Activation && self.dtype == DType::F32 && matches!(self.axes, Axes::Images | Axes::Tokens)
+    }
 }

@@ -70,7 +70,7 @@ impl Confusion {
     }
 }
 
-/// The first of the largest, by the rule of [`enmasse_graph::Op::CrossEntropy`]'s hits: NaN is never the largest.
+/// The first of the largest, by the rule of [`enmasse_graph::ops::CrossEntropy`]'s hits: NaN is never the largest.
 pub(crate) fn largest(logits: &[f64]) -> Option<usize> {
     let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     logits.iter().position(|&logit| logit == largest)

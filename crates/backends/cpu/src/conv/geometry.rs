@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use enmasse_graph::Conv2d;
+use enmasse_graph::ops::Conv2d;
 
 use crate::pack::Run;
 

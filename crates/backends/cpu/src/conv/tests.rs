@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use enmasse_graph::{Conv2d, Window};
+use enmasse_graph::Window;
+use enmasse_graph::ops::Conv2d;
 use enmasse_tensor::Bf16;
 use proptest::prelude::*;
 

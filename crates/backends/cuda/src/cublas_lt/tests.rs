@@ -1,6 +1,6 @@
 //! Matmuls through the emulated cuBLASLt against the reference's loops, and what is refused.
 
-use enmasse_reference::kernels::linear;
+use enmasse_reference::ops::linear;
 use enmasse_tensor::RandomStream;
 
 use super::*;

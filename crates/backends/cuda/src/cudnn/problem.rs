@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use enmasse_graph::{Conv2d, Precision};
+use enmasse_graph::Precision;
+use enmasse_graph::ops::Conv2d;
 
 /// Which of x, w and y follows from the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,7 +1,8 @@
 //! Convolutions through the emulated cuDNN against the reference's loops, and what is refused.
 
-use enmasse_graph::{Conv2d, FilterOrder, Precision, Window};
-use enmasse_reference::kernels::conv2d::{self, Shapes};
+use enmasse_graph::ops::Conv2d;
+use enmasse_graph::{FilterOrder, Precision, Window};
+use enmasse_reference::ops::conv2d::{self, Shapes};
 use enmasse_tensor::{Bf16, DType, RandomStream};
 
 use super::*;

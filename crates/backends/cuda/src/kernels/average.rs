@@ -3,8 +3,7 @@
 use enmasse_graph::Scaling;
 use enmasse_tensor::DType;
 
-use super::loss_scale::scaling;
-use super::operands::{FAILURE, STEP, count, float_count};
+use super::operands::{FAILURE, STEP, count, float_count, scaling};
 use super::{blocks, kernel, pass};
 use crate::work::Argument::{Change, F32, Read};
 use crate::work::{Constants, Kernel, Span};

@@ -1,7 +1,7 @@
 //! Averages and running statistics against the reference's.
 
 use enmasse_graph::Arena;
-use enmasse_reference::kernels::{batch_norm, update as reference};
+use enmasse_reference::ops::{average as reference, batch_norm};
 
 use super::*;
 use crate::test_support::{Bench, assert_rounded, noise, wide};

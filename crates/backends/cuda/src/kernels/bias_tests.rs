@@ -1,6 +1,6 @@
 //! Biases against their definition, in place and out of place.
 
-use enmasse_reference::kernels::linear;
+use enmasse_reference::ops::linear;
 use enmasse_tensor::{Bf16, F16};
 
 use super::*;

@@ -21,7 +21,7 @@ pub(crate) fn gather_rows(from: &[Span], to: Place) -> Vec<Kernel> {
 }
 
 /// Copies a pair of rows to each of the pairs `to`.
-pub(super) fn scatter_rows(from: Span, to: &[[Span; 2]]) -> Vec<Kernel> {
+pub(crate) fn scatter_rows(from: Span, to: &[[Span; 2]]) -> Vec<Kernel> {
     let elements = float_count(from) / 2;
     let chunk = |rows: &[[Span; 2]]| {
         let rows = rows.as_flattened();

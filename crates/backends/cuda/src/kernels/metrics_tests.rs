@@ -1,7 +1,7 @@
 //! What shards share, and the record of a failure.
 
 use enmasse_graph::Arena;
-use enmasse_reference::kernels::loss as reference;
+use enmasse_reference::ops::share_metrics as reference;
 
 use super::*;
 use crate::test_support::{Bench, assert_rounded, noise, wide};

@@ -1,4 +1,5 @@
-//! The kernels of `kernels/`, each as a function from operands to [`Kernel`](crate::work::Kernel).
+//! The kernels of `kernels/`, each as a function from operands to [`Kernel`]. Those that one operation has for itself are in
+//! its file of `ops`.
 //!
 //! A kernel is plain CUDA C++ and takes one struct. Tests compile it for the host, where the
 //! threads of a block are fibers, and check it against the reference.
@@ -7,51 +8,44 @@
 //! channels. Every operand begins at a multiple of 16 bytes.
 
 pub(crate) mod average;
-pub(crate) mod batch_norm;
 pub(crate) mod bias;
 pub(crate) mod elementwise;
 pub(crate) mod gather;
-pub(crate) mod layout;
-pub(crate) mod loss;
-pub(crate) mod loss_scale;
 pub(crate) mod metrics;
-pub(crate) mod norm;
 pub(crate) mod operands;
 pub(crate) mod pooling;
 pub(crate) mod ptx;
 pub(crate) mod rows;
 pub(crate) mod samples;
 pub(crate) mod step;
-pub(crate) mod sync;
-pub(crate) mod update;
 
 use enmasse_tensor::DType;
 
 use crate::work::{Argument, Kernel};
 
 /// Threads of a block.
-const THREADS: u32 = 256;
+pub(crate) const THREADS: u32 = 256;
 
 /// The most blocks of a kernel that loops over its work. It is a constant, so that results do not depend on the GPU: it
 /// fills the largest GPU eight times over.
-const BLOCKS: usize = 132 * 8;
+pub(crate) const BLOCKS: usize = 132 * 8;
 
 /// Blocks for `items`, one for each thread; further ones are a loop's.
-fn blocks(items: usize) -> [u32; 3] {
+pub(crate) fn blocks(items: usize) -> [u32; 3] {
     [items.div_ceil(THREADS as usize).clamp(1, BLOCKS) as u32, 1, 1]
 }
 
 /// Blocks for a pass over elements, 16 bytes for each thread.
-fn pass(elements: usize, dtype: DType) -> [u32; 3] {
+pub(crate) fn pass(elements: usize, dtype: DType) -> [u32; 3] {
     blocks(elements.div_ceil(16 / dtype.size()))
 }
 
 /// A kernel with blocks of [`THREADS`].
-fn kernel(name: impl Into<String>, grid: [u32; 3], arguments: Vec<Argument>) -> Kernel {
+pub(crate) fn kernel(name: impl Into<String>, grid: [u32; 3], arguments: Vec<Argument>) -> Kernel {
     Kernel { name: name.into(), grid, block: THREADS, arguments }
 }
 
 /// A kernel's name for activations of this type.
-fn named(name: &str, dtype: DType) -> String {
+pub(crate) fn named(name: &str, dtype: DType) -> String {
     format!("{name}_{dtype}")
 }

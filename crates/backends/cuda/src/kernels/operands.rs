@@ -1,5 +1,7 @@
 //! Operands that many kernels have: numbers of the step, the record of a failure, scratch, and numbers of elements.
 
+use enmasse_graph::Scaling;
+
 use super::{BLOCKS, THREADS, kernel, step};
 use crate::work::Argument::{Read, U64};
 use crate::work::{Argument, Kernel, Memory, Place, Span};
@@ -7,10 +9,10 @@ use crate::work::{Argument, Kernel, Memory, Place, Span};
 const FLOAT: usize = size_of::<f32>();
 
 /// `StepValues` in `kernels/kernel.h`.
-pub(super) const STEP: Argument = Read(whole(Memory::Step, step::BYTES));
+pub(crate) const STEP: Argument = Read(whole(Memory::Step, step::BYTES));
 
 /// `Failure` in `kernels/kernel.h`.
-pub(super) const FAILURE: Span = whole(Memory::Failure, 8);
+pub(crate) const FAILURE: Span = whole(Memory::Failure, 8);
 
 /// The scratch of an instruction.
 pub(crate) const SCRATCH: Place = whole(Memory::Scratch, 0).place;
@@ -20,7 +22,7 @@ const fn whole(memory: Memory, bytes: usize) -> Span {
 }
 
 /// A number of elements, as kernels take it.
-pub(super) fn count(elements: usize) -> Argument {
+pub(crate) fn count(elements: usize) -> Argument {
     U64(elements as u64)
 }
 
@@ -30,7 +32,7 @@ pub(crate) fn floats(place: Place, start: usize, elements: usize) -> Span {
 }
 
 /// The number of floats in a span.
-pub(super) fn float_count(span: Span) -> usize {
+pub(crate) fn float_count(span: Span) -> usize {
     span.bytes / FLOAT
 }
 
@@ -43,23 +45,28 @@ pub(crate) struct Labels {
 }
 
 impl Labels {
-    pub(super) fn samples(&self) -> usize {
+    pub(crate) fn samples(&self) -> usize {
         float_count(self.own)
     }
 
-    pub(super) fn arguments(&self) -> [Argument; 3] {
+    pub(crate) fn arguments(&self) -> [Argument; 3] {
         let [others, lambdas] = [0, 1].map(|at| Argument::optional(self.mixture.map(|mixture| mixture[at])));
         [Read(self.own), others, lambdas]
     }
 }
 
+/// `Scaling` in `kernels/scaling.h`.
+pub(crate) fn scaling(scaling: Option<Scaling<Span>>) -> [Argument; 2] {
+    [scaling.map(|scaling| scaling.unscale), scaling.map(|scaling| scaling.skipped_steps)].map(Argument::optional)
+}
+
 /// A kernel of one block.
-pub(super) fn one_block(name: &str, arguments: Vec<Argument>) -> Kernel {
+pub(crate) fn one_block(name: &str, arguments: Vec<Argument>) -> Kernel {
     kernel(name, [1; 3], arguments)
 }
 
 /// A kernel whose blocks take one row at a time. A block has a power of two of threads.
-pub(super) fn by_row(name: &str, rows: usize, row: usize, arguments: Vec<Argument>) -> Kernel {
+pub(crate) fn by_row(name: &str, rows: usize, row: usize, arguments: Vec<Argument>) -> Kernel {
     let block = row.next_power_of_two().clamp(32, THREADS as usize) as u32;
     Kernel { name: name.into(), grid: [rows.clamp(1, BLOCKS) as u32, 1, 1], block, arguments }
 }

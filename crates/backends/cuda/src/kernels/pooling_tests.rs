@@ -1,6 +1,6 @@
 //! Pooling against the reference, over odd sizes and windows.
 
-use enmasse_reference::kernels::pool;
+use enmasse_reference::ops::{adaptive_avg_pool, avg_pool, max_pool};
 use enmasse_tensor::{Bf16, F16};
 
 use super::*;
@@ -44,13 +44,13 @@ fn check_max<E: Element>(shapes: [[usize; 4]; 2], window: &Window, x: &[E]) {
     let (x_at, dy_at) = (bench.put(x), bench.put(&dy));
     let (y, position) = (bench.room::<E>(elements(output)), bench.room::<u8>(elements(output)));
     bench.run(&max(E::DTYPE, shapes, window, x_at, y, position));
-    let expected = pool::max(&wide(x), input, output, window);
+    let expected = max_pool::max(&wide(x), input, output, window);
     assert_rounded(&what, &bench.get::<E>(y), &expected.0, 0.0);
     let found: Vec<f64> = bench.get::<u8>(position).into_iter().map(f64::from).collect();
     assert_eq!(found, expected.1, "{what}");
     let dx = bench.room::<E>(elements(input));
     bench.run(&max_backward(E::DTYPE, shapes, window, dy_at, position, dx));
-    let expected = pool::max_backward(&wide(&dy), &expected.1, input, output, window);
+    let expected = max_pool::max_backward(&wide(&dy), &expected.1, input, output, window);
     assert_rounded(&what, &bench.get::<E>(dx), &expected, 1e-6);
 }
 
@@ -62,9 +62,9 @@ fn check_average<E: Element>(shapes: [[usize; 4]; 2], window: &Window) {
     let (x_at, dy_at) = (bench.put(&x), bench.put(&dy));
     let (y, dx) = (bench.room::<E>(elements(output)), bench.room::<E>(elements(input)));
     bench.run(&average(E::DTYPE, shapes, window, x_at, y));
-    assert_rounded(&what, &bench.get::<E>(y), &pool::average(&wide(&x), input, output, window), 1e-6);
+    assert_rounded(&what, &bench.get::<E>(y), &avg_pool::average(&wide(&x), input, output, window), 1e-6);
     bench.run(&average_backward(E::DTYPE, shapes, window, dy_at, dx));
-    assert_rounded(&what, &bench.get::<E>(dx), &pool::average_backward(&wide(&dy), input, output, window), 1e-6);
+    assert_rounded(&what, &bench.get::<E>(dx), &avg_pool::average_backward(&wide(&dy), input, output, window), 1e-6);
 }
 
 #[test]
@@ -115,9 +115,14 @@ fn check_adaptive<E: Element>([samples, height, width]: [usize; 3], output: [usi
     let (x_at, dy_at) = (bench.put(&x), bench.put(&dy));
     let (y, dx) = (bench.room::<E>(elements(output)), bench.room::<E>(elements(input)));
     bench.run(&adaptive_average(E::DTYPE, [input, output], x_at, y));
-    assert_rounded(&what, &bench.get::<E>(y), &pool::adaptive_average(&wide(&x), input, output), 2e-6);
+    assert_rounded(&what, &bench.get::<E>(y), &adaptive_avg_pool::adaptive_average(&wide(&x), input, output), 2e-6);
     bench.run(&adaptive_average_backward(E::DTYPE, [input, output], dy_at, dx));
-    assert_rounded(&what, &bench.get::<E>(dx), &pool::adaptive_average_backward(&wide(&dy), input, output), 1e-6);
+    assert_rounded(
+        &what,
+        &bench.get::<E>(dx),
+        &adaptive_avg_pool::adaptive_average_backward(&wide(&dy), input, output),
+        1e-6,
+    );
 }
 
 #[test]

@@ -25,7 +25,7 @@ impl Rows {
     }
 
     /// Blocks for a pass by `for_rows` in rows.h: at least as many threads as packets in a row.
-    pub(super) fn pass(self) -> [u32; 3] {
+    pub(crate) fn pass(self) -> [u32; 3] {
         let packets = self.channels / self.packet();
         let threads = THREADS as usize;
         let blocks = (self.rows * packets).div_ceil(threads).clamp(1, BLOCKS.max(packets.div_ceil(threads)));
@@ -33,7 +33,7 @@ impl Rows {
     }
 
     /// The sizes as every kernel takes them.
-    pub(super) fn arguments(self) -> [Argument; 2] {
+    pub(crate) fn arguments(self) -> [Argument; 2] {
         [U64(self.rows as u64), U32(self.channels as u32)]
     }
 }
@@ -58,7 +58,7 @@ const COLUMNS: usize = 8;
 
 /// A reduction over rows by two kernels. The first divides the rows into chunks and the channels into slabs, and leaves a
 /// result for each chunk and channel in scratch. The second combines those of all chunks. A single chunk needs no second one.
-pub(super) struct Reduction {
+pub(crate) struct Reduction {
     size: Rows,
     slabs: usize,
     packets: usize,
@@ -67,7 +67,7 @@ pub(super) struct Reduction {
 }
 
 impl Reduction {
-    pub(super) fn new(size: Rows) -> Self {
+    pub(crate) fn new(size: Rows) -> Self {
         let row = size.channels / size.packet();
         let narrow = row.min(PACKETS_AT_ONCE);
         let lanes = THREADS as usize / narrow;
@@ -84,7 +84,7 @@ impl Reduction {
 
     /// The kernels, by their names. The first takes `operands` and, after the sizes, `numbers`. The last writes `results`, from
     /// `sums` numbers of each channel.
-    pub(super) fn kernels(
+    pub(crate) fn kernels(
         &self,
         [name, combine]: [&str; 2],
         operands: &[Argument],

@@ -1,24 +1,23 @@
 //! The operands of an instruction as places on the GPU, for one local shard.
 
 use enmasse_device::ShardSchedule;
-use enmasse_graph::{Activation, Arena, Node, Plan, Plans, ValueId};
+use enmasse_graph::{Arena, Node, Plan, Plans, Scaling, ValueId};
 use enmasse_tensor::DType;
 
 use crate::CudaError;
-use crate::kernels::batch_norm::{Gate, Gradient, Normalizer};
 use crate::kernels::operands::Labels;
 use crate::kernels::rows::Rows;
 use crate::kernels::step::{self, FAILURE_BYTES};
 use crate::work::{Constants, Memory, Place, Span};
 
 /// The error for an instruction that no kernel takes.
-pub(super) fn unsupported(plan: &Plan, node: &Node) -> CudaError {
+pub(crate) fn unsupported(plan: &Plan, node: &Node) -> CudaError {
     CudaError::Unsupported(format!("layer {}: the gpu cannot run {}", node.layer, plan.signature(node)))
 }
 
 /// An instruction, and where its operands are.
 #[derive(Clone, Copy)]
-pub(super) struct Operands<'a> {
+pub(crate) struct Operands<'a> {
     pub plan: &'a Plan,
     pub places: Places<'a>,
     /// The local shard, by its index.
@@ -107,41 +106,38 @@ impl Operands<'_> {
         unsupported(self.plan, self.node)
     }
 
-    fn id(&self, ids: &[ValueId], index: usize) -> Result<ValueId, CudaError> {
-        ids.get(index).copied().ok_or_else(|| self.unsupported())
+    /// The place of a value.
+    pub fn span(&self, id: ValueId) -> Span {
+        self.places.span(self.plan, id, self.local)
     }
 
-    pub fn input(&self, index: usize) -> Result<Span, CudaError> {
-        Ok(self.places.span(self.plan, self.id(&self.node.inputs, index)?, self.local))
+    /// An operand that no instruction of the operation lacks.
+    pub fn input(&self, index: usize) -> Span {
+        self.span(self.node.inputs[index])
     }
 
-    /// The labels, which are the operand at `index`. Of mixtures the other labels and the lambdas follow.
-    pub fn labels(&self, index: usize) -> Result<Labels, CudaError> {
-        let mixture = match self.node.inputs.len() - index {
-            1 => None,
-            _ => Some([self.input(index + 1)?, self.input(index + 2)?]),
-        };
-        Ok(Labels { own: self.input(index)?, mixture })
-    }
-
-    pub fn output(&self, index: usize) -> Result<Span, CudaError> {
-        Ok(self.places.span(self.plan, self.id(&self.node.outputs, index)?, self.local))
-    }
-
-    /// The first two operands, or results, of every local shard.
-    pub fn pairs_of_all(&self, operands: bool) -> Result<Vec<[Span; 2]>, CudaError> {
-        let shards = 0..self.places.schedule.shards.len();
-        let of_all = shards.map(|local| Operands { local, ..*self });
-        let pair = |o: Operands| match operands {
-            true => Ok([o.input(0)?, o.input(1)?]),
-            false => Ok([o.output(0)?, o.output(1)?]),
-        };
-        of_all.map(pair).collect()
+    /// A result that no instruction of the operation lacks.
+    pub fn output(&self, index: usize) -> Span {
+        self.span(self.node.outputs[index])
     }
 
     /// An operand that may be left out.
     pub fn optional(&self, index: usize) -> Option<Span> {
-        self.node.inputs.get(index).map(|&id| self.places.span(self.plan, id, self.local))
+        self.node.inputs.get(index).map(|&id| self.span(id))
+    }
+
+    /// An operand or a result that may be left out, unless attributes or other operands ask for it.
+    pub fn required(&self, id: Option<&ValueId>) -> Result<Span, CudaError> {
+        id.map(|&id| self.span(id)).ok_or_else(|| self.unsupported())
+    }
+
+    /// The labels, which are the operand at `index`. Of mixtures the other labels and the lambdas follow.
+    pub fn labels(&self, index: usize) -> Result<Labels, CudaError> {
+        let mixture = match self.optional(index + 1) {
+            None => None,
+            Some(others) => Some([others, self.required(self.node.inputs.get(index + 2))?]),
+        };
+        Ok(Labels { own: self.input(index), mixture })
     }
 
     /// The element type of the instruction's activations, or f32.
@@ -172,11 +168,11 @@ impl Operands<'_> {
     }
 
     pub fn input_dimensions(&self, index: usize) -> Result<[usize; 4], CudaError> {
-        self.dimensions(self.id(&self.node.inputs, index)?)
+        self.dimensions(self.node.inputs[index])
     }
 
     pub fn output_dimensions(&self, index: usize) -> Result<[usize; 4], CudaError> {
-        self.dimensions(self.id(&self.node.outputs, index)?)
+        self.dimensions(self.node.outputs[index])
     }
 
     /// The size of an operand as rows of channels.
@@ -185,18 +181,19 @@ impl Operands<'_> {
         Ok(Rows { rows: n * h * w, channels, dtype: self.activations() })
     }
 
-    /// Mean and variance, which are two neighbouring operands.
-    pub fn normalizer(&self, index: usize, epsilon: f32) -> Result<Normalizer, CudaError> {
-        Ok(Normalizer { mean: self.input(index)?, variance: self.input(index + 1)?, epsilon })
+    /// A range of the gradient arena in a slot.
+    pub fn gradient_range(&self, slot: usize, offset: usize, bytes: usize) -> Span {
+        let before = slot * self.places.plans.arena_bytes(Arena::Gradients);
+        Span { place: Place { memory: Memory::Arena(Arena::Gradients), offset: before + offset }, bytes }
     }
 
-    /// The operands of a batch norm's gradient; `gate` is the index of the first operand of its gate, if it has one.
-    pub fn gradient(&self, epsilon: f32, activation: Option<Activation>, gate: usize) -> Result<Gradient, CudaError> {
-        let gate = match (activation, self.optional(gate + 1)) {
-            (None, _) => None,
-            (Some(activation), None) => Some((activation, Gate::Stored(self.input(gate)?))),
-            (Some(activation), Some(bias)) => Some((activation, Gate::Recomputed { weight: self.input(gate)?, bias })),
-        };
-        Ok(Gradient { dy: self.input(0)?, x: self.input(1)?, by: self.normalizer(2, epsilon)?, gate })
+    /// The gradients of a node, which are adjacent and come before its `others` last operands.
+    pub fn gradients(&self, others: usize) -> Option<Span> {
+        let gradients = self.node.inputs.get(..self.node.inputs.len().checked_sub(others)?)?;
+        Some(self.gradient_range(0, 0, self.plan.adjacent_gradients(gradients)?))
+    }
+
+    pub fn scaling(&self, Scaling { unscale, skipped_steps }: Scaling<ValueId>) -> Scaling<Span> {
+        Scaling { unscale: self.span(unscale), skipped_steps: self.span(skipped_steps) }
     }
 }

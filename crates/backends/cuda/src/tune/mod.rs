@@ -22,7 +22,7 @@ use enmasse_graph::{Choices, Plans};
 use crate::CudaError;
 use crate::cudnn::{ConvolutionPlan, Engine, Problem};
 use crate::gpu::Gpu;
-use crate::lower::convolution_of;
+use crate::ops::conv2d::convolution_of;
 use contest::fastest;
 use operands::Operands;
 use record::Record;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use enmasse_cuda::cudnn::{Direction, Options, Problem};
+use enmasse_graph::ops::{Conv2dBackwardData, Conv2dBackwardWeights};
 use enmasse_graph::{CompileOptions, FilterOrder, Op, Precision, Target, ValueId};
 use enmasse_models::Model;
 use serde_json::{Map, Value};
@@ -49,11 +50,11 @@ pub fn convolutions(model: &Model, arithmetic: Precision) -> Vec<Problem> {
                 shape(*output),
                 conv,
             ),
-            Op::Conv2dBackwardData(conv) => {
+            Op::Conv2dBackwardData(Conv2dBackwardData(conv)) => {
                 let accumulate = inputs.len() > 2;
                 (Direction::BackwardData { accumulate }, shape(*output), shape(inputs[1]), shape(inputs[0]), conv)
             }
-            Op::Conv2dBackwardWeights(conv) => {
+            Op::Conv2dBackwardWeights(Conv2dBackwardWeights(conv)) => {
                 (Direction::BackwardWeights, shape(inputs[0]), shape(*output), shape(inputs[1]), conv)
             }
             _ => return None,

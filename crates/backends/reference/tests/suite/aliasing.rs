@@ -1,5 +1,6 @@
 //! The check of places in memory accepts the compiler's plans, and notices plans that were spoiled in various ways.
 
+use enmasse_graph::ops::{AllReduceStart, AllReduceWait};
 use enmasse_graph::{
     Arena, Bucket, BucketSizes, CompileOptions, Conv, Freeze, Op, Optimizer, Plan, Pool, Precision, Role, Tensor,
     Update, UpdateRange, ValueId, compile,
@@ -206,7 +207,7 @@ fn buckets_in_flight_are_left_alone() {
     // The same for a bucket with several values, with an operand list that hides the error.
     check(
         |plan| {
-            let op = Op::AllReduceStart { bucket: 1 };
+            let op: Op = AllReduceStart { bucket: 1 }.into();
             let start = plan.instructions.iter().position(|node| node.op == op).unwrap();
             let mut node = plan.instructions.remove(start);
             node.inputs.truncate(1);
@@ -219,7 +220,7 @@ fn buckets_in_flight_are_left_alone() {
     check(
         |plan| {
             let last = plan.buckets.len() - 1;
-            plan.instructions.retain(|node| node.op != Op::AllReduceWait { bucket: last });
+            plan.instructions.retain(|node| node.op != AllReduceWait { bucket: last }.into());
         },
         "check_finite",
         |problem| matches!(problem, Problem::InFlight(_)),
@@ -258,7 +259,7 @@ fn an_update_changes_only_its_operands() {
     check_update(|_, inputs| inputs.truncate(2), |problem| problem == Problem::Operands);
     // Gradients must not be read before their sums are complete.
     check(
-        |plan| plan.instructions.retain(|node| node.op != Op::AllReduceWait { bucket: 0 }),
+        |plan| plan.instructions.retain(|node| node.op != AllReduceWait { bucket: 0 }.into()),
         "update",
         |problem| problem == Problem::InFlight(0),
     );

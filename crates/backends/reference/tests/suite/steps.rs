@@ -3,8 +3,8 @@
 use crate::common::{Batch, TO_GRADIENTS, program, state, submit, train};
 use enmasse_device::{Device, DeviceError, HostBatch, Hosting, Memory, Program, StepInputs};
 use enmasse_graph::{
-    Arena, CompileOptions, Conv, Freeze, Mode, Optimizer, ParameterGroups, Phase, Pool, Precision, Tensor, compile,
-    compile_evaluation,
+    Arena, CompileOptions, Conv, Freeze, Mode, Node, Optimizer, ParameterGroups, Phase, Pool, Precision, Tensor,
+    compile, compile_evaluation,
 };
 use enmasse_reference::{Reference, ReferenceProgram};
 use enmasse_tensor::Bf16;
@@ -365,6 +365,23 @@ fn mismatched_batches_and_tensors_are_refused() {
         assert!(matches!(program.store(name), Err(DeviceError::Name(_))), "{name}");
     }
     assert!(program.store_shard(2, "fc.bias").is_err());
+}
+
+#[test]
+fn instructions_with_operands_or_results_too_few_are_refused() {
+    let check = |operation: &str, spoil: fn(&mut Node), expected: &str| {
+        let mut plans = program(&net, &options(2)).plans().clone();
+        let instructions = &mut plans.train.as_mut().unwrap().instructions;
+        spoil(instructions.iter_mut().find(|node| node.op.name() == operation).unwrap());
+        let mut program = ReferenceProgram::new(plans, None).unwrap();
+        let inputs = Batch::random(&program, 0).inputs(1, 0.1);
+        let error = program.submit(Mode::Train, &Phase::ALL, &inputs).unwrap_err().to_string();
+        assert!(error.contains(operation) && error.ends_with(expected), "{error}");
+    };
+    check("linear", |node| node.inputs.truncate(1), "does not take 1 operands to 1 results");
+    check("batch_norm_statistics", |node| node.outputs.truncate(1), "does not take 1 operands to 1 results");
+    check("batch_norm_reduce", |node| node.inputs.truncate(4), "does not take 4 operands to 2 results");
+    check("update", |node| node.inputs.truncate(4), "does not take 4 operands to 0 results");
 }
 
 #[test]

@@ -4,16 +4,17 @@
 use enmasse_tensor::Shape;
 
 use super::Tensor;
-use crate::{GraphError, Op, OperationLocation, Relation, Window};
+use crate::ops::Op;
+use crate::{GraphError, OperationLocation, Relation, Window};
 
 impl Tensor {
     /// The layer that is being recorded, as a place for errors.
-    pub(super) fn layer(&self, operation: &'static str) -> OperationLocation {
+    pub(crate) fn layer(&self, operation: &'static str) -> OperationLocation {
         OperationLocation { operation, layer: self.state.borrow().layer.clone(), relation: Relation::Layer }
     }
 
     /// An operation without a name on this tensor, as a place for errors.
-    pub(super) fn place(&self, operation: &'static str) -> OperationLocation {
+    pub(crate) fn place(&self, operation: &'static str) -> OperationLocation {
         match &self.state.borrow().function {
             Some(function) => OperationLocation { operation, layer: function.clone(), relation: Relation::Inside },
             None => OperationLocation { operation, layer: self.origin(), relation: Relation::After },
@@ -30,7 +31,7 @@ impl Tensor {
                 continue;
             }
             match node.op {
-                Op::Conv2d(_) | Op::BatchNormNormalize { .. } | Op::Linear | Op::Dropout { .. } => {
+                Op::Conv2d(_) | Op::BatchNormNormalize(_) | Op::LinearForward(_) | Op::Dropout(_) => {
                     return node.layer.clone();
                 }
                 _ => id = node.inputs.first().copied().unwrap_or(id),
@@ -40,7 +41,7 @@ impl Tensor {
     }
 
     /// The shape after pooling; sets an error if the window does not fit.
-    pub(super) fn pooled(&self, operation: &'static str, window: Window) -> Option<Shape> {
+    pub(crate) fn pooled(&self, operation: &'static str, window: Window) -> Option<Shape> {
         let shape = self.shape();
         let [n, h, w, c] = self.image_dims(self.place(operation), &shape)?;
         if (0..2).any(|axis| window.padding[axis] * 2 > window.kernel[axis]) {
@@ -53,7 +54,7 @@ impl Tensor {
     }
 
     /// The dimensions of a feature map; sets an error if it is none.
-    pub(super) fn image_dims(&self, place: OperationLocation, shape: &Shape) -> Option<[usize; 4]> {
+    pub(crate) fn image_dims(&self, place: OperationLocation, shape: &Shape) -> Option<[usize; 4]> {
         let dims = <[usize; 4]>::try_from(&shape[..]).ok();
         if dims.is_none() {
             let reason = "it needs [batch,height,width,channels], as before flatten".into();
@@ -62,8 +63,19 @@ impl Tensor {
         dims
     }
 
+    /// The dimensions of `[batch, classes]`; sets an error if there are others.
+    pub(crate) fn row_dims(&self, operation: &'static str) -> Option<[usize; 2]> {
+        let shape = self.shape();
+        let dims = <[usize; 2]>::try_from(&shape[..]).ok();
+        if dims.is_none() {
+            let (place, reason) = (self.place(operation), "it needs [batch,classes]".into());
+            self.set_error(GraphError::Shape { place, shape, reason });
+        }
+        dims
+    }
+
     /// The common shape of both tensors; sets an error if they differ.
-    pub(super) fn same_shape(&self, operation: &'static str, other: &Tensor) -> Option<Shape> {
+    pub(crate) fn same_shape(&self, operation: &'static str, other: &Tensor) -> Option<Shape> {
         let (shape, theirs) = (self.shape(), other.shape());
         if shape == theirs {
             return Some(shape);
@@ -75,7 +87,7 @@ impl Tensor {
     }
 
     /// Height and width after a window; sets an error if it does not fit.
-    pub(super) fn window_dims(
+    pub(crate) fn window_dims(
         &self,
         place: OperationLocation,
         shape: &Shape,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use enmasse_tensor::DType;
 
 use super::{BuilderState, Mode, Tensor};
+use crate::ops::Targets;
 use crate::{FilterOrder, Graph, GraphError, Node, Op, OperationLocation, Phase, Relation, Role, ValueId};
 
 /// A function on the builder that returns a number for each sample.
@@ -138,16 +139,16 @@ impl Forward {
 
     /// The labels as targets, `[N,K]`. They are appended once, and all functions share them.
     fn targets(&mut self) -> ValueId {
-        if let Some(node) = self.graph.nodes.iter().find(|node| node.op == Op::Targets) {
+        if let Some(node) = self.graph.nodes.iter().find(|node| matches!(node.op, Op::Targets(_))) {
             return node.outputs[0];
         }
         let targets = self.graph.add_like("targets", self.logits);
-        self.append(Op::Targets, self.label_operands(), targets, "loss");
+        self.append(Targets, self.label_operands(), targets, "loss");
         targets
     }
 
     /// Appends an operation with one result to the loss phase.
-    pub(crate) fn append(&mut self, op: Op, inputs: Vec<ValueId>, output: ValueId, layer: &str) {
+    pub(crate) fn append(&mut self, op: impl Into<Op>, inputs: Vec<ValueId>, output: ValueId, layer: &str) {
         self.graph.nodes.push(Node::new(op, inputs, [output], Phase::Loss, layer));
     }
 }

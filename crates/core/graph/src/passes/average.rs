@@ -5,7 +5,8 @@
 //! plan that reads them. A checkpoint holds both, the averages as `ema.NAME`, and every command
 //! that uses a checkpoint's weights takes the averages.
 
-use crate::{Graph, GraphError, Node, Op, Phase, Role, Scaling, ValueId};
+use crate::ops::Average;
+use crate::{Graph, GraphError, Node, Phase, Role, Scaling, ValueId};
 
 /// Prefix of an average's name, before the name of the parameter or buffer.
 pub const AVERAGE_PREFIX: &str = "ema.";
@@ -23,7 +24,7 @@ pub(crate) fn add_averages(graph: &mut Graph, decay: f32, scaling: Option<Scalin
         inputs.push(graph.add_value(name, shape, dtype, Role::Average { of }));
     }
     inputs.extend(scaling.into_iter().flat_map(|scaling| [scaling.unscale, scaling.skipped_steps]));
-    let op = Op::Average { decay, scaled: scaling.is_some() };
+    let op = Average { decay, scaled: scaling.is_some() };
     graph.nodes.push(Node::new(op, inputs, [], Phase::Update, "step"));
     Ok(())
 }
@@ -43,7 +44,8 @@ fn averaged(graph: &Graph) -> impl Iterator<Item = ValueId> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Arena, CompileOptions, Conv, Op, Plans, Tensor, compile};
+    use crate::ops::Average;
+    use crate::{Arena, CompileOptions, Conv, Plans, Tensor, compile};
 
     fn plans(average: Option<f32>) -> Plans {
         let net = |x: Tensor| x.conv2d("conv", Conv::new(8, 3)).batch_norm("bn").flatten().linear("fc", 10);
@@ -68,7 +70,7 @@ mod tests {
         assert_eq!(count, 8);
         assert_eq!(plans.arena_bytes(Arena::Average), parameters + plans.arena_bytes(Arena::Buffers));
         let last = plans.train.as_ref().unwrap().instructions.last().unwrap();
-        assert_eq!((&last.op, last.inputs.len()), (&Op::Average { decay: 0.5, scaled: false }, 16));
+        assert_eq!((&last.op, last.inputs.len()), (&Average { decay: 0.5, scaled: false }.into(), 16));
     }
 
     #[test]

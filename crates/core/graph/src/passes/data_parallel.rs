@@ -1,5 +1,6 @@
 //! Data parallelism: gradients are summed over shards in buckets. The sum of a bucket starts once the bucket is complete.
 
+use crate::ops::{AllReduceStart, AllReduceWait, RunningShare};
 use crate::{Bucket, Graph, Node, Op, Phase, Role, ValueId};
 
 /// Sizes of buckets in bytes: a bucket is closed once it has reached its size. The first one is smaller, so that
@@ -33,7 +34,7 @@ pub fn data_parallel(
         return Vec::new();
     }
     for node in &mut graph.nodes {
-        if let Op::RunningShare { shards: all, .. } = &mut node.op {
+        if let Op::RunningShare(RunningShare { shards: all, .. }) = &mut node.op {
             *all = shards;
         }
     }
@@ -65,19 +66,19 @@ pub fn data_parallel(
         })
         .collect();
     let collective =
-        |op, bucket: usize, phase| Node::new(op, members[bucket].clone(), [], phase, format!("bucket {bucket}"));
+        |op: Op, bucket: usize, phase| Node::new(op, members[bucket].clone(), [], phase, format!("bucket {bucket}"));
     // Sums start in the order of the buckets, even if the buckets become complete in another order.
     let mut next = 0;
     let nodes = std::mem::take(&mut graph.nodes);
     for (index, node) in nodes.into_iter().enumerate() {
         graph.nodes.push(node);
         while next < buckets.len() && ready[..=next].iter().all(|&at| at <= index) {
-            graph.nodes.push(collective(Op::AllReduceStart { bucket: next }, next, Phase::Backward));
+            graph.nodes.push(collective(AllReduceStart { bucket: next }.into(), next, Phase::Backward));
             next += 1;
         }
     }
     for bucket in 0..buckets.len() {
-        graph.nodes.push(collective(Op::AllReduceWait { bucket }, bucket, Phase::Reduce));
+        graph.nodes.push(collective(AllReduceWait { bucket }.into(), bucket, Phase::Reduce));
     }
     buckets
 }

@@ -3,7 +3,8 @@
 //! Backward ends at the first trained layer. A batch norm whose parameters are both frozen
 //! normalises by its running statistics and keeps them.
 
-use crate::{Graph, GraphError, NormStatistics, Op, Role, ValueId, pattern_matches};
+use crate::ops::{BatchNormNormalize, NormStatistics};
+use crate::{Graph, GraphError, Op, Role, ValueId, pattern_matches};
 
 /// The parameters that are not trained.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,34 +70,37 @@ fn freeze_statistics(graph: &mut Graph) {
     let frozen = |graph: &Graph, id: ValueId| matches!(&graph.value(id).role, Role::Parameter(p) if !p.trainable);
     for index in 0..graph.nodes.len() {
         let node = &graph.nodes[index];
-        let Op::BatchNormNormalize { statistics: NormStatistics::Batch { .. }, .. } = node.op else { continue };
+        let Op::BatchNormNormalize(BatchNormNormalize { statistics: NormStatistics::Batch { .. }, .. }) = node.op
+        else {
+            continue;
+        };
         if !(frozen(graph, node.inputs[3]) && frozen(graph, node.inputs[4])) {
             continue;
         }
         let layer = node.layer.clone();
         let Some(update) =
-            graph.nodes.iter().find(|other| other.layer == layer && matches!(other.op, Op::RunningUpdate { .. }))
+            graph.nodes.iter().find(|other| other.layer == layer && matches!(other.op, Op::RunningUpdate(_)))
         else {
             continue;
         };
         let running = [update.inputs[1], update.inputs[2]];
         let node = &mut graph.nodes[index];
-        if let Op::BatchNormNormalize { statistics, .. } = &mut node.op {
-            *statistics = NormStatistics::Running;
+        if let Op::BatchNormNormalize(norm) = &mut node.op {
+            norm.statistics = NormStatistics::Running;
         }
         node.inputs[1..3].copy_from_slice(&running);
     }
     // Drops nodes that are no longer needed: the statistics of frozen layers, their shares, and the running updates.
     let read: Vec<ValueId> = (graph.nodes.iter())
-        .filter(|node| matches!(node.op, Op::BatchNormNormalize { .. }))
+        .filter(|node| matches!(node.op, Op::BatchNormNormalize(_)))
         .flat_map(|node| node.inputs[1..3].to_vec())
         .collect();
     let live: Vec<String> = (graph.nodes.iter())
-        .filter(|node| matches!(node.op, Op::BatchNormStatistics) && read.contains(&node.outputs[0]))
+        .filter(|node| matches!(node.op, Op::BatchNormStatistics(_)) && read.contains(&node.outputs[0]))
         .map(|node| node.layer.clone())
         .collect();
     graph.nodes.retain(|node| match node.op {
-        Op::BatchNormStatistics | Op::RunningShare { .. } | Op::RunningUpdate { .. } => live.contains(&node.layer),
+        Op::BatchNormStatistics(_) | Op::RunningShare(_) | Op::RunningUpdate(_) => live.contains(&node.layer),
         _ => true,
     });
 }
@@ -120,8 +124,8 @@ mod tests {
             let mut graph = graph();
             freeze(&mut graph, &Freeze::Patterns(patterns.iter().map(ToString::to_string).collect())).unwrap();
             let left = graph.parameters().filter(|(_, _, p)| p.trainable).count();
-            let running = graph.nodes.iter().filter(|node| matches!(node.op, Op::RunningUpdate { .. })).count();
-            let statistics = graph.nodes.iter().filter(|node| matches!(node.op, Op::BatchNormStatistics)).count();
+            let running = graph.nodes.iter().filter(|node| matches!(node.op, Op::RunningUpdate(_))).count();
+            let statistics = graph.nodes.iter().filter(|node| matches!(node.op, Op::BatchNormStatistics(_))).count();
             assert_eq!((left, running, statistics), (trainable, updates, updates), "{patterns:?}");
         };
         check(&[], 10, 2);
@@ -146,7 +150,7 @@ mod tests {
             freeze(&mut graph, &Freeze::AllButClassifier(patterns)).unwrap();
             let trainable = graph.parameters().filter(|(_, _, parameter)| parameter.trainable);
             assert!(trainable.map(|(_, value, _)| value.name.as_str()).eq(trained.iter().copied()));
-            let of_statistics = |op: &Op| matches!(op, Op::BatchNormStatistics | Op::RunningUpdate { .. });
+            let of_statistics = |op: &Op| matches!(op, Op::BatchNormStatistics(_) | Op::RunningUpdate(_));
             assert!(!graph.nodes.iter().any(|node| of_statistics(&node.op)));
         };
         check(&[], &["fc.weight", "fc.bias"]);

@@ -1,5 +1,6 @@
 //! Fuses batch norm, residual addition and activation into one pass over memory.
 
+use crate::ops::BatchNormNormalize;
 use crate::{Activation, Graph, Op, ValueId};
 
 /// Fuses `batch_norm -> relu`, `batch_norm -> add` and `batch_norm -> add -> relu` (or relu6) in a forward graph if no other
@@ -10,7 +11,7 @@ pub fn fuse(graph: &mut Graph, keep: &[ValueId]) {
     let mut index = 0;
     while index < graph.nodes.len() {
         let taken = match graph.nodes[index].op {
-            Op::Add => fuse_residual(graph, &uses, index),
+            Op::Add(_) => fuse_residual(graph, &uses, index),
             Op::Activation(activation) => fuse_activation(graph, &uses, index, activation),
             _ => None,
         };
@@ -27,7 +28,7 @@ pub fn fuse(graph: &mut Graph, keep: &[ValueId]) {
 /// The index of the batch norm without activation that produces `value`, if `value` has only one use.
 fn batch_norm_of(graph: &Graph, uses: &[usize], value: ValueId) -> Option<usize> {
     let index = graph.nodes.iter().position(|node| node.outputs.contains(&value))?;
-    let plain = matches!(graph.nodes[index].op, Op::BatchNormNormalize { activation: None, .. });
+    let plain = matches!(graph.nodes[index].op, Op::BatchNormNormalize(BatchNormNormalize { activation: None, .. }));
     (plain && uses[value.0] == 1).then_some(index)
 }
 
@@ -47,8 +48,8 @@ fn fuse_residual(graph: &mut Graph, uses: &[usize], add: usize) -> Option<usize>
 fn fuse_activation(graph: &mut Graph, uses: &[usize], index: usize, by: Activation) -> Option<usize> {
     let norm = batch_norm_of(graph, uses, graph.nodes[index].inputs[0])?;
     let mut fused = graph.nodes[norm].clone();
-    if let Op::BatchNormNormalize { activation, .. } = &mut fused.op {
-        *activation = Some(by);
+    if let Op::BatchNormNormalize(norm) = &mut fused.op {
+        norm.activation = Some(by);
     }
     fused.outputs.clone_from(&graph.nodes[index].outputs);
     graph.nodes[index] = fused;
@@ -68,7 +69,7 @@ mod tests {
         fuse(&mut forward.graph, &[forward.logits]);
         let names: Vec<String> = (forward.graph.nodes.iter())
             .map(|node| match node.op {
-                Op::BatchNormNormalize { activation, .. } => {
+                Op::BatchNormNormalize(BatchNormNormalize { activation, .. }) => {
                     let activation = activation.map_or("", |r| if r == Activation::Relu { "r" } else { "6" });
                     format!("bn{}{activation}", if node.inputs.len() > 5 { "+" } else { "" })
                 }

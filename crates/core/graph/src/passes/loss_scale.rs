@@ -16,7 +16,8 @@
 
 use enmasse_tensor::DType;
 
-use crate::{Graph, Node, Op, Phase, Role, Scaling, ValueId};
+use crate::ops::{Scale, Unscale, UpdateScale};
+use crate::{Graph, Node, Phase, Role, Scaling, ValueId};
 
 /// Prefix of the names of the state of loss scaling.
 pub const LOSS_SCALE_PREFIX: &str = "optimizer.loss_scale.";
@@ -52,13 +53,13 @@ impl LossScale {
     pub fn unscale(&self, graph: &mut Graph, values: Vec<ValueId>) -> Scaling<ValueId> {
         let unscale = graph.add_activation("unscale", [2].into());
         let inputs = [values, vec![self.scale]].concat();
-        graph.nodes.push(Node::new(Op::Unscale, inputs, [unscale], Phase::Reduce, "step"));
+        graph.nodes.push(Node::new(Unscale, inputs, [unscale], Phase::Reduce, "step"));
         Scaling { unscale, skipped_steps: self.skipped_steps }
     }
 
     /// Appends the change of the scale to the update phase. It comes after everything that reads the count of skipped steps.
     pub fn end(&self, graph: &mut Graph, scaling: Scaling<ValueId>) {
-        let op = Op::UpdateScale { growth: GROWTH, backoff: BACKOFF, interval: INTERVAL };
+        let op = UpdateScale { growth: GROWTH, backoff: BACKOFF, interval: INTERVAL };
         let inputs = [scaling.unscale, self.scale, self.good_steps, self.skipped_steps];
         graph.nodes.push(Node::new(op, inputs, [], Phase::Update, "step"));
     }
@@ -73,13 +74,16 @@ pub(super) fn scale_first_gradient(graph: &mut Graph, factor: ValueId, word: &st
     let scaled = graph.add_like(format!("{layer}.{word}"), seed);
     let users = graph.nodes[first + 1..].iter_mut().flat_map(|node| &mut node.inputs);
     users.filter(|input| **input == seed).for_each(|input| *input = scaled);
-    graph.nodes.insert(first + 1, Node::new(Op::Scale, [seed, factor], [scaled], Phase::Backward, layer));
+    graph.nodes.insert(first + 1, Node::new(Scale, [seed, factor], [scaled], Phase::Backward, layer));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Arena, CompileOptions, Conv, Init, Loss, Metric, PerSample, Plan, Plans, Precision, Tensor, compile};
+    use crate::ops::GradientNorm;
+    use crate::{
+        Arena, CompileOptions, Conv, Init, Loss, Metric, Op, PerSample, Plan, Plans, Precision, Tensor, compile,
+    };
 
     fn net(x: Tensor) -> Tensor {
         x.conv2d("conv", Conv::new(8, 3).no_bias()).batch_norm("bn").relu().flatten().linear("fc", 10)
@@ -122,7 +126,7 @@ mod tests {
             let plan = plans(|options| CompileOptions { loss, ..options }).train.unwrap();
             let [seed, scale, next] = &plan.phase(Phase::Backward)[..3] else { panic!("{plan}") };
             assert_eq!((&scale.op, scale.inputs[0], plan.value(scale.inputs[1]).name.as_str()), {
-                (&Op::Scale, seed.outputs[0], "optimizer.loss_scale.scale")
+                (&Op::Scale(Scale), seed.outputs[0], "optimizer.loss_scale.scale")
             });
             assert!(next.inputs.contains(&scale.outputs[0]), "{plan}");
             let uses = plan.instructions.iter().flat_map(|node| &node.inputs).filter(|id| **id == seed.outputs[0]);
@@ -165,7 +169,7 @@ mod tests {
     #[test]
     fn the_norm_is_of_what_is_not_scaled() {
         let plan = plans(|options| CompileOptions { metrics: vec![Metric::GradientNorm], ..options }).train.unwrap();
-        let node = plan.instructions.iter().find(|node| node.op == Op::GradientNorm { scaled: true }).unwrap();
+        let node = plan.instructions.iter().find(|node| node.op == GradientNorm { scaled: true }.into()).unwrap();
         assert_eq!(plan.value(*node.inputs.last().unwrap()).name, "optimizer.loss_scale.scale");
     }
 

@@ -8,7 +8,8 @@
 use enmasse_tensor::DType;
 
 use super::loss_scale::scale_first_gradient;
-use crate::{Graph, Node, Op, Phase, Role, ValueId};
+use crate::ops::Scale;
+use crate::{Graph, Node, Phase, Role, ValueId};
 
 /// The weight, and the weighted loss.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +23,7 @@ impl WeightedLoss {
     pub fn new(graph: &mut Graph, loss: ValueId) -> Self {
         let weight = graph.add_value("loss_weight", [1].into(), DType::F32, Role::Input);
         let weighted = graph.add_like("loss.weighted", loss);
-        graph.nodes.push(Node::new(Op::Scale, [loss, weight], [weighted], Phase::Loss, "loss"));
+        graph.nodes.push(Node::new(Scale, [loss, weight], [weighted], Phase::Loss, "loss"));
         scale_first_gradient(graph, weight, "weight");
         WeightedLoss { weight, loss: weighted }
     }
@@ -31,7 +32,8 @@ impl WeightedLoss {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CompileOptions, Loss, PerSample, Plan, Precision, Tensor, compile};
+    use crate::ops::ShareMetrics;
+    use crate::{CompileOptions, Loss, Op, PerSample, Plan, Precision, Tensor, compile};
 
     fn net(x: Tensor) -> Tensor {
         x.flatten().linear("fc", 10)
@@ -39,7 +41,7 @@ mod tests {
 
     /// The operands of the operations that scale, in their order.
     fn scaled(plan: &Plan, phase: Phase) -> Vec<[&str; 2]> {
-        let nodes = plan.phase(phase).iter().filter(|node| node.op == Op::Scale);
+        let nodes = plan.phase(phase).iter().filter(|node| matches!(node.op, Op::Scale(_)));
         nodes.map(|node| [0, 1].map(|at| plan.value(node.inputs[at]).name.as_str())).collect()
     }
 
@@ -54,7 +56,7 @@ mod tests {
             assert_eq!(scaled(&plan, Phase::Backward), [[seed, "loss_weight"]]);
             assert_eq!(plan.value(plan.loss_weight.unwrap()).role, Role::Input);
             let shared = plan.phase(Phase::Loss).last().unwrap();
-            assert_eq!((&shared.op, shared.inputs[0]), (&Op::ShareMetrics { shards: 1 }, plan.loss));
+            assert_eq!((&shared.op, shared.inputs[0]), (&ShareMetrics { shards: 1 }.into(), plan.loss));
             assert_eq!(plan.value(plan.loss).name, "loss.weighted");
             // A sum over all samples of an evaluation needs no weight.
             assert!(plans.evaluate.loss_weight.is_none() && !plans.evaluate.to_string().contains("weighted"));

@@ -111,6 +111,7 @@ fn blocks(graph: &Graph, keep: &[ValueId]) -> Vec<ArenaBlock> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::{Dropout, Flatten};
     use crate::{Op, Phase};
 
     /// A chain of element-wise nodes over values of the given sizes.
@@ -124,7 +125,7 @@ mod tests {
             phase: Phase::Forward,
             layer: String::new(),
         };
-        graph.nodes.push(node(&Op::Flatten, &[], ids[0]));
+        graph.nodes.push(node(&Flatten.into(), &[], ids[0]));
         for pair in ids.windows(2) {
             graph.nodes.push(node(&op, &pair[..1], pair[1]));
         }
@@ -139,10 +140,10 @@ mod tests {
             assert_eq!(total, expected);
             assert!(ids.iter().all(|id| offsets[id.0].unwrap() + bytes(&graph, *id) <= total));
         };
-        check(Op::Flatten, &[16, 16, 16, 16], 128);
-        check(Op::Flatten, &[16, 32, 16, 32], 192);
+        check(Flatten.into(), &[16, 16, 16, 16], 128);
+        check(Flatten.into(), &[16, 32, 16, 32], 192);
         // All values share one place.
-        check(Op::Dropout { probability: 0.5, seed: 0, layer: String::new() }, &[16, 16, 16, 16], 64);
-        check(Op::Flatten, &[1, 1], 128);
+        check(Dropout { probability: 0.5, seed: 0, layer: String::new() }.into(), &[16, 16, 16, 16], 64);
+        check(Flatten.into(), &[1, 1], 128);
     }
 }

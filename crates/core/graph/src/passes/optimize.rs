@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use enmasse_tensor::DType;
 
 use super::LossScale;
+use crate::ops::GradientNorm;
 use crate::{
-    CompileOptions, Graph, GraphError, Metric, Node, Op, Optimizer, Phase, Plan, Role, Scaling, Update, UpdateRange,
-    Value, ValueId,
+    CompileOptions, Graph, GraphError, Metric, Node, Optimizer, Phase, Plan, Role, Scaling, Update, UpdateRange, Value,
+    ValueId,
 };
 
 /// What the update of a step needs to know of all gradients.
@@ -47,7 +48,7 @@ pub(crate) fn optimize(
         .chain(scaling.into_iter().flat_map(|scaling| [scaling.unscale, scaling.skipped_steps]))
         .collect::<Vec<_>>();
     let ranges = ranges(graph, gradients, options);
-    let op = Op::Update(Update { optimizer, ranges, clip_norm, scaled: scaling.is_some() });
+    let op = Update { optimizer, ranges, clip_norm, scaled: scaling.is_some() };
     graph.nodes.push(Node::new(op, inputs, [], Phase::Update, "step"));
     Ok(OfGradients { norm, scaling })
 }
@@ -56,7 +57,7 @@ pub(crate) fn optimize(
 fn gradient_norm(graph: &mut Graph, gradients: &[(ValueId, ValueId)], scale: Option<&LossScale>) -> ValueId {
     let norm = graph.add_activation("gradient_norm", [1].into());
     let inputs = gradients.iter().map(|&(_, gradient)| gradient).chain(scale.map(|state| state.scale));
-    let op = Op::GradientNorm { scaled: scale.is_some() };
+    let op = GradientNorm { scaled: scale.is_some() };
     graph.nodes.push(Node::new(op, inputs.collect::<Vec<_>>(), [norm], Phase::Reduce, "step"));
     norm
 }

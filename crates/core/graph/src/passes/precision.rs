@@ -33,7 +33,7 @@ pub enum Precision {
     /// values that are not activations (flattened features, logits, the loss) stay f32.
     Bf16,
     /// IEEE half precision, for the same values. Gradients of activations would vanish below its range, so the loss is scaled: see
-    /// [`crate::Op::UpdateScale`].
+    /// [`crate::ops::UpdateScale`].
     F16,
 }
 
@@ -69,9 +69,13 @@ impl fmt::Display for Precision {
     }
 }
 
-/// Stores the activations of a graph and their gradients in `precision`. [`crate::Op`] documents the types of all operands.
+/// Stores the activations of a graph and their gradients in `precision`. [`crate::ops`] documents the types of all operands.
 pub fn precision(graph: &mut Graph, precision: Precision) {
-    graph.values.iter_mut().filter(|value| value.is_activation).for_each(|value| value.dtype = precision.activations());
+    graph
+        .values
+        .iter_mut()
+        .filter(|value| value.has_precision())
+        .for_each(|value| value.dtype = precision.activations());
 }
 
 #[cfg(test)]
@@ -144,8 +148,13 @@ mod tests {
             assert_eq!(instructions(&single), instructions(&half));
             for (single, half) in single.values.iter().zip(&half.values) {
                 let image = single.role == Role::Activation && single.shape.len() == 4;
-                assert_eq!(single.is_activation, image && single.dtype == DType::F32, "{}", single.name);
-                assert_eq!(half.dtype, if single.is_activation { DType::Bf16 } else { single.dtype }, "{}", half.name);
+                assert_eq!(single.has_precision(), image && single.dtype == DType::F32, "{}", single.name);
+                assert_eq!(
+                    half.dtype,
+                    if single.has_precision() { DType::Bf16 } else { single.dtype },
+                    "{}",
+                    half.name
+                );
             }
             let activations = |plan: &Plan| (plan.arena_bytes(Arena::Activations), plan.unshared_activations);
             let ((arena, unshared), before) = (activations(&half), activations(&single));
@@ -183,7 +192,7 @@ mod tests {
             let of_loss = plan.instructions.iter().filter(|node| ["loss", "own", "top5"].contains(&&*node.layer));
             let values: Vec<&Value> = of_loss.flat_map(|node| &node.outputs).map(|&id| plan.value(id)).collect();
             assert!(values.len() > 20, "{plan}");
-            assert!(values.iter().all(|value| value.dtype == DType::F32 && !value.is_activation), "{plan}");
+            assert!(values.iter().all(|value| value.dtype == DType::F32 && !value.has_precision()), "{plan}");
         }
     }
 

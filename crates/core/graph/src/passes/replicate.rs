@@ -7,6 +7,7 @@
 //! All ranks agree on one plan. What only the first rank does in it, and the optimiser's state that
 //! only it holds, is left out for the others by [`Plans::of_rank`].
 
+use crate::ops::{AllReduceStart, AllReduceWait, ReduceStart, ReduceWait, Replicate};
 use crate::{Arena, Bucket, Graph, Node, Op, Phase, Plan, Plans, Role, ValueId};
 
 /// What sums gradients over shards, and where they are updated.
@@ -33,8 +34,8 @@ pub(crate) fn collect(graph: &mut Graph, arena: &[(ValueId, usize, usize)], metr
     };
     let buckets = members.iter().filter_map(bucket).collect();
     let ops = [
-        (Phase::Backward, [Op::ReduceStart { bucket: 0 }, Op::AllReduceStart { bucket: 1 }]),
-        (Phase::Reduce, [Op::ReduceWait { bucket: 0 }, Op::AllReduceWait { bucket: 1 }]),
+        (Phase::Backward, [Op::from(ReduceStart { bucket: 0 }), AllReduceStart { bucket: 1 }.into()]),
+        (Phase::Reduce, [ReduceWait { bucket: 0 }.into(), AllReduceWait { bucket: 1 }.into()]),
     ];
     for (phase, ops) in ops {
         for (bucket, (op, members)) in ops.into_iter().zip(&members).enumerate() {
@@ -47,12 +48,12 @@ pub(crate) fn collect(graph: &mut Graph, arena: &[(ValueId, usize, usize)], metr
 
 /// Appends the copies from the first rank to the others: of what it computed from the gradients, and of what it updated.
 pub(crate) fn replicate(graph: &mut Graph, of_gradients: Vec<ValueId>, parameters: Vec<ValueId>) {
-    let running = graph.nodes.iter().filter(|node| matches!(node.op, Op::RunningUpdate { .. }));
+    let running = graph.nodes.iter().filter(|node| matches!(node.op, Op::RunningUpdate(_)));
     let running = running.flat_map(|node| node.op.changes(node.inputs.len()).map(|index| node.inputs[index]));
     let updated = parameters.into_iter().chain(running).collect();
     for (inputs, phase) in [(of_gradients, Phase::Reduce), (updated, Phase::Update)] {
         if !inputs.is_empty() {
-            graph.nodes.push(Node::new(Op::Replicate, inputs, [], phase, "step"));
+            graph.nodes.push(Node::new(Replicate, inputs, [], phase, "step"));
         }
     }
 }
@@ -60,7 +61,7 @@ pub(crate) fn replicate(graph: &mut Graph, of_gradients: Vec<ValueId>, parameter
 impl Plan {
     /// Whether only the first rank updates, and copies the result to the others.
     pub fn is_replicated(&self) -> bool {
-        self.instructions.iter().any(|node| node.op == Op::Replicate)
+        self.instructions.iter().any(|node| matches!(node.op, Op::Replicate(_)))
     }
 }
 
@@ -70,7 +71,7 @@ impl Plans {
     pub fn of_rank(mut self, rank: usize) -> Self {
         let Some(train) = self.train.as_mut().filter(|train| rank > 0 && train.is_replicated()) else { return self };
         let is_of_first =
-            |op: &Op| matches!(op, Op::GradientNorm { .. } | Op::Unscale | Op::Update(_) | Op::RunningUpdate { .. });
+            |op: &Op| matches!(op, Op::GradientNorm(_) | Op::Unscale(_) | Op::Update(_) | Op::RunningUpdate(_));
         // These come last, so the numbers of instructions with a choice of algorithm stay.
         train.instructions.retain(|node| !is_of_first(&node.op));
         train.arenas.retain(|(arena, _)| !matches!(arena, Arena::Optimizer(_)));

@@ -8,7 +8,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::{Graph, GraphError, Node, NormStatistics, Op, OperationLocation, Relation, ValueId};
+use crate::ops::{NormStatistics, SyncStatistics, SyncSum};
+use crate::{Graph, GraphError, Node, Op, OperationLocation, Relation, ValueId};
 
 /// Inserts the collectives of SyncBatchNorm for `shards` shards into a graph with its backward nodes. Gradients of weight and
 /// bias remain those of this shard, since their bucket sums them.
@@ -26,7 +27,7 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) -> Result<(), GraphErro
     let nodes = std::mem::take(&mut graph.nodes);
     // A layer directly after the images needs no gradient of its input, so its sums are not exchanged.
     let wanted: HashSet<ValueId> = (nodes.iter())
-        .filter(|node| matches!(node.op, Op::BatchNormBackward { .. }))
+        .filter(|node| matches!(node.op, Op::BatchNormBackward(_)))
         .flat_map(|node| node.inputs.iter().copied())
         .collect();
     for mut node in nodes {
@@ -34,19 +35,19 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) -> Result<(), GraphErro
             *input = *renamed.get(input).unwrap_or(input);
         }
         match &mut node.op {
-            Op::RunningShare { count, shards: all } => {
-                *count *= shards;
-                *all = shards;
+            Op::RunningShare(share) => {
+                share.count *= shards;
+                share.shards = shards;
             }
-            Op::BatchNormNormalize { statistics, .. } => over_all(statistics),
-            Op::BatchNormBackward { statistics, .. } => {
-                over_all(statistics);
+            Op::BatchNormNormalize(norm) => over_all(&mut norm.statistics),
+            Op::BatchNormBackward(norm) => {
+                over_all(&mut norm.statistics);
                 for input in &mut node.inputs {
                     *input = *summed.get(input).unwrap_or(input);
                 }
             }
             // The results of these are exchanged below.
-            Op::BatchNormStatistics | Op::BatchNormReduce { .. } => {}
+            Op::BatchNormStatistics(_) | Op::BatchNormReduce(_) => {}
             op if op.is_of_batch() => {
                 let place = OperationLocation { operation: op.name(), layer: node.layer, relation: Relation::After };
                 let reason = "has no rule for statistics over all shards: leave out `sync_bn`".to_owned();
@@ -56,18 +57,16 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) -> Result<(), GraphErro
         }
         let (outputs, layer, phase) = (node.outputs.clone(), node.layer.clone(), node.phase);
         let pixels = |graph: &Graph, x: ValueId| graph.shape(x).elements() / graph.shape(x).last();
-        let exchange = match node.op {
-            Op::BatchNormStatistics => Some(Op::SyncStatistics { count: pixels(graph, node.inputs[0]) }),
-            Op::BatchNormReduce { .. } if !is_running(graph, &node) && wanted.contains(&outputs[0]) => {
-                Some(Op::SyncSum)
-            }
+        let exchange: Option<Op> = match node.op {
+            Op::BatchNormStatistics(_) => Some(SyncStatistics { count: pixels(graph, node.inputs[0]) }.into()),
+            Op::BatchNormReduce(_) if !is_running(graph, &node) && wanted.contains(&outputs[0]) => Some(SyncSum.into()),
             _ => None,
         };
         graph.nodes.push(node);
         if let Some(op) = exchange {
             let all: Vec<ValueId> =
                 (outputs.iter()).map(|&id| graph.add_like(format!("{layer}.{}", op.name()), id)).collect();
-            let table = if op == Op::SyncSum { &mut summed } else { &mut renamed };
+            let table = if matches!(op, Op::SyncSum(_)) { &mut summed } else { &mut renamed };
             table.extend(outputs.iter().copied().zip(all.iter().copied()));
             graph.nodes.push(Node { op, inputs: outputs, outputs: all, phase, layer });
         }

@@ -34,7 +34,7 @@ fn freezing_all_but_the_classifier_trains_only_the_classifier() {
         let plans = plans(model.name(), 4, true, Freeze::AllButClassifier(Vec::new()));
         let (classifier, train) = (plans.classifier().unwrap(), plans.train.as_ref().unwrap());
         let of_classifier = |name: &str| pattern_matches(classifier, name);
-        let backward = layers(train, Phase::Backward, |node| !matches!(node.op, Op::AllReduceStart { .. }));
+        let backward = layers(train, Phase::Backward, |node| !matches!(node.op, Op::AllReduceStart(_)));
         assert!(backward.iter().all(|layer| *layer == "loss" || of_classifier(layer)), "{} {backward:?}", model.name());
         let state = plans.state.iter().filter(|tensor| matches!(tensor.slot.arena, Arena::Optimizer(_)));
         let kept: Vec<&str> =
@@ -44,7 +44,7 @@ fn freezing_all_but_the_classifier_trains_only_the_classifier() {
         let metrics = (train.shards + 2).next_multiple_of(Plan::ALIGNMENT / 4);
         let exchanged: usize = train.buckets.iter().map(|bucket| bucket.len).sum();
         assert_eq!(exchanged, train.trainable + metrics, "{}", model.name());
-        let collective = |node: &Node| matches!(node.op, Op::SyncStatistics { .. } | Op::SyncSum);
+        let collective = |node: &Node| matches!(node.op, Op::SyncStatistics(_) | Op::SyncSum(_));
         assert!(!train.instructions.iter().any(collective), "{}: SyncBatchNorm of what is frozen", model.name());
         let elements = |name: &str| plans.find(name).unwrap().shape.elements();
         if model.name() == "resnet18" {
@@ -81,7 +81,7 @@ fn backward_ends_at_the_first_trained_layer() {
 fn only_trained_norms_exchange_statistics() {
     let plans = plans("resnet18", 2, true, patterns(&["layer1", "layer2", "layer3.0.bn1"]));
     let train = plans.train.as_ref().unwrap();
-    let found = layers(train, Phase::Forward, |node| matches!(node.op, Op::SyncStatistics { .. }));
+    let found = layers(train, Phase::Forward, |node| matches!(node.op, Op::SyncStatistics(_)));
     let norms = plans.state.iter().filter_map(|tensor| tensor.name.strip_suffix(".running_mean"));
     let frozen = |name: &&str| name.starts_with("layer1") || name.starts_with("layer2") || *name == "layer3.0.bn1";
     assert_eq!(found, norms.filter(|name| !frozen(name)).collect());

@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use enmasse_graph::ops::{AllReduceStart, AllReduceWait};
 use enmasse_graph::{Node, Op, Plan};
 
 /// The machines of a simulation.
@@ -140,13 +141,13 @@ impl Timeline {
             values.sum::<usize>() as f64
         };
         let piece = |node: &Node| match node.op {
-            Op::AllReduceStart { bucket } => {
+            Op::AllReduceStart(AllReduceStart { bucket }) => {
                 let bytes = plan.buckets.get(bucket).map_or(0, |bucket| bucket.bytes().len());
                 Piece::Start(bucket, bytes as f64)
             }
-            Op::AllReduceWait { bucket } => Piece::Wait(bucket),
-            Op::SyncStatistics { .. } => Piece::Gather(bytes(node)),
-            Op::SyncSum => Piece::Sum(bytes(node)),
+            Op::AllReduceWait(AllReduceWait { bucket }) => Piece::Wait(bucket),
+            Op::SyncStatistics(_) => Piece::Gather(bytes(node)),
+            Op::SyncSum(_) => Piece::Sum(bytes(node)),
             _ => Piece::Compute(times.next().unwrap_or(0.0)),
         };
         Timeline(plan.instructions.iter().map(piece).collect())

@@ -1,0 +1,28 @@
+//! ReLU and ReLU6 on the CPU.
+
+use enmasse_device::DeviceError;
+use enmasse_graph::Activation;
+use enmasse_graph::ops::ActivationBackward;
+
+use super::OnCpu;
+use crate::element::Element;
+use crate::elementwise;
+use crate::instruction::{Instruction, kernel};
+use crate::prepare::Operand;
+use crate::workspace::Workspace;
+
+impl OnCpu for Activation {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let activation = *self;
+        let (x, y) = (o.input::<E>(0)?, o.output(0)?);
+        Ok(kernel!(Workspace::default(), c => elementwise::activate(c, activation, x, y)))
+    }
+}
+
+impl OnCpu for ActivationBackward {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let activation = self.0;
+        let (dy, y, dx) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
+        Ok(kernel!(Workspace::default(), c => elementwise::activate_backward(c, activation, dy, y, dx)))
+    }
+}

@@ -1,0 +1,27 @@
+//! Average pooling to a fixed size on the CPU.
+
+use enmasse_device::DeviceError;
+use enmasse_graph::ops::{AdaptiveAvgPool, AdaptiveAvgPoolBackward};
+
+use super::OnCpu;
+use crate::element::Element;
+use crate::instruction::{Instruction, kernel};
+use crate::pooling::Average;
+use crate::prepare::{Operand, Side};
+use crate::workspace::Workspace;
+
+impl OnCpu for AdaptiveAvgPool {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let average = Average::adaptive(o.pool(Side::Input(0), Side::Output(0))?);
+        let (x, y) = (o.input::<E>(0)?, o.output(0)?);
+        Ok(kernel!(Workspace::default(), c => average.forward(c, x, y)))
+    }
+}
+
+impl OnCpu for AdaptiveAvgPoolBackward {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let average = Average::adaptive(o.pool(Side::Output(0), Side::Input(0))?);
+        let (dy, dx) = (o.input::<E>(0)?, o.output(0)?);
+        Ok(kernel!(Workspace::default(), c => average.backward(c, dy, dx)))
+    }
+}

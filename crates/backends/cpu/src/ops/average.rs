@@ -1,0 +1,24 @@
+//! The moving average of the weights on the CPU.
+
+use enmasse_device::DeviceError;
+use enmasse_graph::ops::Average;
+
+use super::OnCpu;
+use crate::average::Averages;
+use crate::element::Element;
+use crate::instruction::{Instruction, kernel};
+use crate::prepare::Operand;
+use crate::workspace::Workspace;
+
+impl OnCpu for Average {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        // A scaled loss is for f16, which the CPU does not store.
+        if self.scaled {
+            return Err(o.unsupported());
+        }
+        let count = o.node.inputs.len() / 2;
+        let regions = (0..count).map(|index| Ok([o.input(index)?, o.input(count + index)?]));
+        let averages = Averages::new(regions.collect::<Result<_, DeviceError>>()?, self.decay);
+        Ok(kernel!(Workspace::default(), (c, step) => averages.run(c, step.optimizer_step)))
+    }
+}

@@ -1,0 +1,98 @@
+//! Batch norm on the CPU.
+
+use enmasse_device::DeviceError;
+use enmasse_graph::Activation;
+use enmasse_graph::ops::{
+    BatchNormBackward, BatchNormNormalize, BatchNormReduce, BatchNormStatistics, NormStatistics, RunningShare,
+    RunningUpdate,
+};
+
+use super::OnCpu;
+use crate::batch_norm::{self, Forward, Gate, Gradient};
+use crate::element::Element;
+use crate::instruction::{Instruction, kernel};
+use crate::prepare::Operand;
+use crate::statistics::{self, Moments};
+use crate::workspace::Workspace;
+
+impl OnCpu for BatchNormStatistics {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let moments = Moments { mean: o.output(0)?, variance: o.output(1)? };
+        let (size, x) = (o.rows(0)?, o.input::<E>(0)?);
+        Ok(kernel!(size.workspace(), c => statistics::statistics(c, size, x, moments)))
+    }
+}
+
+impl OnCpu for BatchNormNormalize {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let BatchNormNormalize { epsilon, activation, .. } = *self;
+        let (moments, weight, bias, residual) = (moments(o, 1)?, o.input(3)?, o.input(4)?, o.optional(5)?);
+        let (size, x, y) = (o.rows(0)?, o.input::<E>(0)?, o.output(0)?);
+        let forward = Forward { size, x, moments, weight, bias, residual, y, epsilon, activation };
+        Ok(kernel!(size.workspace(), c => batch_norm::normalize(c, &forward)))
+    }
+}
+
+impl OnCpu for BatchNormReduce {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let gradient = gradient::<E>(o, self.epsilon, self.activation, 4)?;
+        let (dbias, dweight) = (o.output(0)?, o.output(1)?);
+        Ok(kernel!(gradient.size.workspace(), c => batch_norm::reduce(c, &gradient, dbias, dweight)))
+    }
+}
+
+impl OnCpu for BatchNormBackward {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let (sums, gate) = match self.statistics {
+            NormStatistics::Batch { count } => (Some((o.input(5)?, o.input(6)?, count)), 7),
+            NormStatistics::Running => (None, 5),
+        };
+        let gradient = gradient::<E>(o, self.epsilon, self.activation, gate)?;
+        let (weight, dx) = (o.input(4)?, o.output(0)?);
+        let dresidual = if self.residual { Some(o.output(1)?) } else { None };
+        Ok(kernel!(gradient.size.workspace(), c => {
+            batch_norm::backward(c, &gradient, weight, sums, dx, dresidual);
+        }))
+    }
+}
+
+impl OnCpu for RunningShare {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let RunningShare { count, shards } = *self;
+        let (moments, share) = (moments(o, 0)?, o.output(0)?);
+        Ok(kernel!(Workspace::default(), _c => batch_norm::running_share(moments, count, shards, share)))
+    }
+}
+
+impl OnCpu for RunningUpdate {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let momentum = self.momentum;
+        let (update, mean, variance) = (o.input::<f32>(0)?, o.input(1)?, o.input(2)?);
+        let channels = update.len() / 2;
+        let [means, variances] = [0, channels].map(|start| update.part(start, channels));
+        Ok(kernel!(Workspace::default(), _c => {
+            batch_norm::running_update(means, mean, momentum);
+            batch_norm::running_update(variances, variance, momentum);
+        }))
+    }
+}
+
+fn moments(o: &Operand, index: usize) -> Result<Moments, DeviceError> {
+    Ok(Moments { mean: o.input(index)?, variance: o.input(index + 1)? })
+}
+
+/// The operands of a batch norm's gradient; `gate` is the index of the first operand of its gate, if it has one.
+fn gradient<E: Element>(
+    o: &Operand,
+    epsilon: f32,
+    activation: Option<Activation>,
+    gate: usize,
+) -> Result<Gradient<E>, DeviceError> {
+    let gate = match (activation, o.optional(gate + 1)?) {
+        (None, _) => None,
+        (Some(activation), None) => Some((activation, Gate::Stored(o.input(gate)?))),
+        (Some(activation), Some(bias)) => Some((activation, Gate::Recomputed { weight: o.input(gate)?, bias })),
+    };
+    let (size, moments) = (o.rows(0)?, moments(o, 2)?);
+    Ok(Gradient { size, dy: o.input(0)?, x: o.input(1)?, moments, gate, epsilon })
+}

@@ -1,0 +1,18 @@
+//! The check of the loss on the CPU.
+
+use enmasse_device::DeviceError;
+use enmasse_graph::ops::CheckFinite;
+
+use super::OnCpu;
+use crate::collectives;
+use crate::element::Element;
+use crate::instruction::{Instruction, fallible};
+use crate::prepare::Operand;
+use crate::workspace::Workspace;
+
+impl OnCpu for CheckFinite {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let losses = o.input(0)?.part(0, o.preparation.plan.shards);
+        Ok(fallible!(Workspace::default(), _machine => collectives::check_finite(losses)))
+    }
+}

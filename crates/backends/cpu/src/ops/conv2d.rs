@@ -1,0 +1,115 @@
+//! Convolution on the CPU, and what linear layers share with it: the choice of the algorithm.
+//!
+//! It is the plan's choice, or else a function of only the shape, precision and instruction-set level. It never depends on
+//! threads or time. `--exact` leaves Winograd out.
+
+use enmasse_device::DeviceError;
+use enmasse_graph::ops::{Conv2d, Conv2dBackwardData, Conv2dBackwardWeights};
+
+use super::OnCpu;
+use crate::algorithm::Algorithm;
+use crate::conv::{
+    self, ConvShape, Gather, Grouped, GroupedGradient, Start, WeightGradient, Winograd, WinogradGradient, grouped,
+    winograd,
+};
+use crate::element::Element;
+use crate::instruction::{Instruction, kernel};
+use crate::prepare::{Operand, Side};
+
+impl OnCpu for Conv2d {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        o.forward::<E>(o.conv(*self, Side::Input(0), Side::Output(0))?)
+    }
+}
+
+impl OnCpu for Conv2dBackwardData {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        o.backward_data::<E>(o.conv(self.0, Side::Output(0), Side::Input(0))?)
+    }
+}
+
+impl OnCpu for Conv2dBackwardWeights {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        o.backward_weights::<E>(o.conv(self.0, Side::Input(0), Side::Input(1))?)
+    }
+}
+
+impl Operand<'_> {
+    /// The convolution between two tensors.
+    fn conv(&self, conv: Conv2d, x: Side, y: Side) -> Result<ConvShape, DeviceError> {
+        Ok(ConvShape { batch: self.preparation.plan.batch, input: self.size(x)?, output: self.size(y)?, conv })
+    }
+
+    /// The algorithm to use. If the plan's choice cannot compute the layer, this is one that can; the mismatch is
+    /// refused later, as for all operations.
+    fn algorithm(&self, shape: &ConvShape, pays: fn(&ConvShape) -> bool) -> Algorithm {
+        let winograd = !self.preparation.kernels.exact && winograd::applies(shape);
+        match self.chosen {
+            _ if shape.is_depthwise() => Algorithm::Depthwise,
+            None | Some(Algorithm::Grouped) if grouped::applies(shape, self.preparation.kernels.isa) => {
+                Algorithm::Grouped
+            }
+            Some(Algorithm::Winograd) if winograd => Algorithm::Winograd,
+            None if winograd && pays(shape) => Algorithm::Winograd,
+            _ => Algorithm::Direct,
+        }
+    }
+
+    /// `(x, w, [bias]) -> (y)`.
+    pub(super) fn forward<E: Element>(&self, shape: ConvShape) -> Result<Instruction, DeviceError> {
+        let start = self.optional(2)?.map_or(Start::Zero, Start::Bias);
+        self.matmul::<E>(&shape, start, false)
+    }
+
+    /// `(dy, w, [base]) -> (dx)`.
+    pub(super) fn backward_data<E: Element>(&self, shape: ConvShape) -> Result<Instruction, DeviceError> {
+        let start = self.optional(2)?.map_or(Start::Zero, Start::Base);
+        self.matmul::<E>(&shape, start, true)
+    }
+
+    /// Either direction: the source, the weights and the result are the same operands in both.
+    fn matmul<E: Element>(
+        &self,
+        shape: &ConvShape,
+        start: Start<E>,
+        backward: bool,
+    ) -> Result<Instruction, DeviceError> {
+        let (source, weights, result) = (self.input::<E>(0)?, self.input(1)?, self.output(0)?);
+        let (algorithm, isa) = (self.algorithm(shape, winograd::pays::<E>), self.preparation.kernels.isa);
+        let pairs = conv::pairs(shape, backward);
+        macro_rules! convolve {
+            ($conv:ty) => {{
+                let conv = <$conv>::new(shape, isa, backward);
+                kernel!(conv.workspace(), c => conv.run(c, source, weights, result, start))
+            }};
+        }
+        let instruction = match algorithm {
+            Algorithm::Depthwise | Algorithm::Grouped => convolve!(Grouped),
+            Algorithm::Winograd => convolve!(Winograd<E>),
+            Algorithm::Direct if pairs => convolve!(Gather<E, E>),
+            Algorithm::Direct => convolve!(Gather<E, f32>),
+        };
+        Ok(instruction.by(algorithm.name()))
+    }
+
+    /// `(x, dy) -> (dw)`.
+    pub(super) fn backward_weights<E: Element>(&self, shape: ConvShape) -> Result<Instruction, DeviceError> {
+        let (x, dy, dw) = (self.input::<E>(0)?, self.input(1)?, self.output(0)?);
+        let (algorithm, isa) = (self.algorithm(&shape, winograd::gradient_pays::<E>), self.preparation.kernels.isa);
+        let instruction = match algorithm {
+            Algorithm::Depthwise | Algorithm::Grouped => {
+                let gradient = GroupedGradient::new(&shape, isa);
+                kernel!(gradient.workspace(), c => gradient.run(c, x, dy, dw))
+            }
+            Algorithm::Winograd => {
+                let gradient = WinogradGradient::<E>::new(&shape, isa);
+                kernel!(gradient.workspace(), c => gradient.run(c, x, dy, dw))
+            }
+            Algorithm::Direct => {
+                let gradient = WeightGradient::<E>::new(&shape, isa);
+                kernel!(gradient.workspace(), c => gradient.run(c, x, dy, dw))
+            }
+        };
+        Ok(instruction.by(algorithm.name()))
+    }
+}

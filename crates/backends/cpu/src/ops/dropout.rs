@@ -1,0 +1,25 @@
+//! Dropout on the CPU.
+
+use enmasse_device::DeviceError;
+use enmasse_graph::ops::Dropout;
+use enmasse_tensor::random::key;
+
+use super::OnCpu;
+use crate::element::Element;
+use crate::elementwise;
+use crate::instruction::{Instruction, kernel};
+use crate::prepare::Operand;
+use crate::region::Region;
+use crate::workspace::Workspace;
+
+impl OnCpu for Dropout {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let key = key(self.seed, &format!("dropout {}", self.layer));
+        let layer = elementwise::Dropout { key, probability: self.probability };
+        let samples = o.batch_input(1, |batch| Region::of(batch.sample_indices()).cast())?;
+        let (x, y) = (o.input::<E>(0)?, o.output(0)?);
+        Ok(
+            kernel!(Workspace::default(), (c, step) => elementwise::dropout(c, layer, step.epoch, samples.of(step), x, y)),
+        )
+    }
+}

@@ -1,0 +1,27 @@
+//! Functions of one number on the CPU.
+
+use enmasse_device::DeviceError;
+use enmasse_graph::ops::{Function, FunctionBackward};
+
+use super::OnCpu;
+use crate::element::Element;
+use crate::function;
+use crate::instruction::{Instruction, kernel};
+use crate::prepare::Operand;
+use crate::workspace::Workspace;
+
+impl OnCpu for Function {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let function = *self;
+        let (x, y) = (o.input::<E>(0)?, o.output(0)?);
+        Ok(kernel!(Workspace::default(), c => function::map(c, function, x, y)))
+    }
+}
+
+impl OnCpu for FunctionBackward {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let function = self.0;
+        let (dy, x, dx) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
+        Ok(kernel!(Workspace::default(), c => function::map_backward(c, function, dy, x, dx)))
+    }
+}

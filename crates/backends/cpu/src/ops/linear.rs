@@ -1,0 +1,40 @@
+//! Linear layers on the CPU: convolutions of one pixel.
+
+use enmasse_device::DeviceError;
+use enmasse_graph::ops::{BiasBackward, LinearBackwardData, LinearBackwardWeights, LinearForward};
+
+use super::OnCpu;
+use crate::batch_norm;
+use crate::conv::ConvShape;
+use crate::element::Element;
+use crate::instruction::{Instruction, kernel};
+use crate::prepare::{Operand, Side};
+
+impl OnCpu for LinearForward {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        o.forward::<E>(shape(o, Side::Input(0), Side::Output(0))?)
+    }
+}
+
+impl OnCpu for LinearBackwardData {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        o.backward_data::<E>(shape(o, Side::Output(0), Side::Input(0))?)
+    }
+}
+
+impl OnCpu for LinearBackwardWeights {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        o.backward_weights::<E>(shape(o, Side::Input(0), Side::Input(1))?)
+    }
+}
+
+impl OnCpu for BiasBackward {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let (size, dy, sums) = (o.rows(0)?, o.input::<E>(0)?, o.output(0)?);
+        Ok(kernel!(size.workspace(), c => batch_norm::bias_backward(c, size, dy, sums)))
+    }
+}
+
+fn shape(o: &Operand, x: Side, y: Side) -> Result<ConvShape, DeviceError> {
+    Ok(ConvShape::linear(o.preparation.plan.batch, o.size(x)?[2], o.size(y)?[2]))
+}

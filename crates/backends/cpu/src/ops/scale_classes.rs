@@ -1,0 +1,21 @@
+//! A factor for each class on the CPU.
+
+use enmasse_device::DeviceError;
+use enmasse_graph::ops::ScaleClasses;
+
+use super::OnCpu;
+use crate::element::Element;
+use crate::instruction::{Instruction, kernel};
+use crate::prepare::Operand;
+use crate::samples;
+use crate::workspace::Workspace;
+
+impl OnCpu for ScaleClasses {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        if self.factors.len() != o.rows(0)?.channels {
+            return Err(o.unsupported());
+        }
+        let (factors, x, y) = (self.factors.clone(), o.input(0)?, o.output(0)?);
+        Ok(kernel!(Workspace::default(), c => samples::scale_classes(c, &factors, x, y)))
+    }
+}

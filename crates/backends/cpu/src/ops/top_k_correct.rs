@@ -1,0 +1,19 @@
+//! Whether the label is among the best classes, on the CPU.
+
+use enmasse_device::DeviceError;
+use enmasse_graph::ops::TopKCorrect;
+
+use super::OnCpu;
+use crate::element::Element;
+use crate::instruction::{Instruction, kernel};
+use crate::prepare::Operand;
+use crate::samples;
+use crate::workspace::Workspace;
+
+impl OnCpu for TopKCorrect {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let k = self.k;
+        let (logits, labels, correct) = (o.input(0)?, o.labels_alone(1)?, o.output(0)?);
+        Ok(kernel!(Workspace::default(), (c, step) => samples::top_k_correct(c, k, logits, labels.of(step), correct)))
+    }
+}

@@ -1,0 +1,293 @@
+//! Batch norm: statistics of the batch, normalisation with what is fused into it, their gradients, and running statistics:
+//! `kernels/batch_norm.cu`.
+//!
+//! A step has two instructions for the running statistics of each batch norm, which take as few launches as possible.
+
+use std::ptr;
+
+use enmasse_graph::ops::{
+    BatchNormBackward, BatchNormNormalize, BatchNormReduce, BatchNormStatistics, NormStatistics, RunningShare,
+    RunningUpdate,
+};
+use enmasse_graph::{Activation, Node, Op};
+
+use super::{Lowered, Lowering, OnCuda, Operands, computed};
+use crate::CudaError;
+use crate::kernels::average::{self, Running};
+use crate::kernels::rows::{Reduction, Rows};
+use crate::kernels::{blocks, elementwise, kernel, named};
+use crate::work::Argument::{F32, Null, Read, U32, Write};
+use crate::work::{Argument, Kernel, Span};
+
+impl OnCuda for BatchNormStatistics {
+    /// With the share of them that the next instruction takes.
+    fn lower(&self, o: &Operands, _: &mut Lowering) -> Lowered {
+        let share = match o.pair(0).filter(|&pair| together(pair)) {
+            Some([_, node]) => Operands { node, ..*o }.share(),
+            None => None,
+        };
+        Ok(computed(statistics(o.rows(0)?, o.input(0), o.output(0), o.output(1), share)))
+    }
+}
+
+impl OnCuda for BatchNormNormalize {
+    fn lower(&self, o: &Operands, _: &mut Lowering) -> Lowered {
+        let (x, by, y) = (o.input(0), o.normalizer(1, self.epsilon), o.output(0));
+        let (weight, bias, residual) = (o.input(3), o.input(4), o.optional(5));
+        let forward = Forward { x, by, weight, bias, residual, y, activation: self.activation };
+        Ok(computed([normalize(o.rows(0)?, &forward)]))
+    }
+}
+
+impl OnCuda for BatchNormReduce {
+    fn lower(&self, o: &Operands, _: &mut Lowering) -> Lowered {
+        let gradient = o.gradient(self.epsilon, self.activation, 4)?;
+        Ok(computed(reduce(o.rows(0)?, &gradient, o.output(0), o.output(1))))
+    }
+}
+
+impl OnCuda for BatchNormBackward {
+    fn lower(&self, o: &Operands, _: &mut Lowering) -> Lowered {
+        let Node { inputs, outputs, .. } = o.node;
+        let (sums, gate) = match self.statistics {
+            NormStatistics::Batch { count } => {
+                let [dbias, dweight] = [o.required(inputs.get(5))?, o.required(inputs.get(6))?];
+                (Some(BatchSums { dbias, dweight, count }), 7)
+            }
+            NormStatistics::Running => (None, 5),
+        };
+        let gradient = o.gradient(self.epsilon, self.activation, gate)?;
+        let dresidual = if self.residual { Some(o.required(outputs.get(1))?) } else { None };
+        Ok(computed([backward(o.rows(0)?, &gradient, o.input(4), sums, o.output(0), dresidual)]))
+    }
+}
+
+impl OnCuda for RunningShare {
+    /// Nothing, if the statistics came with it.
+    fn lower(&self, o: &Operands, _: &mut Lowering) -> Lowered {
+        let share = o.share().filter(|_| !o.pair(1).is_some_and(together));
+        Ok(computed(share.map(|share| running_share(o.normalizer(0, 0.0), share))))
+    }
+}
+
+impl OnCuda for RunningUpdate {
+    /// The updates of all running statistics, for the first instruction that has one.
+    fn lower(&self, o: &Operands, lowering: &mut Lowering) -> Lowered {
+        let updates = o.plan.instructions.iter().filter_map(|node| match node.op {
+            Op::RunningUpdate(RunningUpdate { momentum }) => Some((momentum, Operands { node, ..*o })),
+            _ => None,
+        });
+        let mut updates = updates.peekable();
+        if !updates.peek().is_some_and(|(_, first)| ptr::eq(first.node, o.node)) {
+            return Ok(Vec::new());
+        }
+        let running = |(momentum, o): (f32, Operands)| {
+            let [update, mean, variance] = [0, 1, 2].map(|index| o.input(index));
+            Running { momentum, update, mean, variance }
+        };
+        let norms: Vec<Running> = updates.map(running).collect();
+        Ok(computed(average::running_update(&norms, &mut lowering.sequence.constants)))
+    }
+}
+
+/// Whether one kernel computes the statistics of an instruction and the share that the next instruction takes of them.
+fn together([statistics, share]: [&Node; 2]) -> bool {
+    matches!((&statistics.op, &share.op), (Op::BatchNormStatistics(_), Op::RunningShare(_)))
+        && share.inputs == statistics.outputs
+}
+
+impl Operands<'_> {
+    fn share(&self) -> Option<Share> {
+        match self.node.op {
+            Op::RunningShare(RunningShare { count, shards }) => Some(Share { update: self.output(0), count, shards }),
+            _ => None,
+        }
+    }
+
+    /// This instruction and the next one, or the one before and this one.
+    fn pair(&self, place: usize) -> Option<[&Node; 2]> {
+        let mut pairs = self.plan.instructions.windows(2);
+        pairs.find(|pair| ptr::eq(&pair[place], self.node)).map(|pair| [&pair[0], &pair[1]])
+    }
+
+    /// Mean and variance, which are two neighbouring operands.
+    fn normalizer(&self, index: usize, epsilon: f32) -> Normalizer {
+        Normalizer { mean: self.input(index), variance: self.input(index + 1), epsilon }
+    }
+
+    /// The operands of a batch norm's gradient; `gate` is the index of the first operand of its gate, if it has one.
+    fn gradient(&self, epsilon: f32, activation: Option<Activation>, gate: usize) -> Result<Gradient, CudaError> {
+        let gate = match (activation, self.optional(gate + 1)) {
+            (None, _) => None,
+            (Some(activation), None) => Some((activation, Gate::Stored(self.required(self.node.inputs.get(gate))?))),
+            (Some(activation), Some(bias)) => Some((activation, Gate::Recomputed { weight: self.input(gate), bias })),
+        };
+        Ok(Gradient { dy: self.input(0), x: self.input(1), by: self.normalizer(2, epsilon), gate })
+    }
+}
+
+/// Mean and biased variance of a batch, or the running ones.
+#[derive(Clone, Copy, Debug)]
+struct Normalizer {
+    mean: Span,
+    variance: Span,
+    /// Added to the variance.
+    epsilon: f32,
+}
+
+/// A shard's share of the running statistics.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    /// `[2, channels]`: mean, and variance times `count / (count - 1)`, both divided by `shards`.
+    update: Span,
+    /// Pixels that the statistics cover.
+    count: usize,
+    shards: usize,
+}
+
+impl Share {
+    /// `Running` in `batch_norm.cu`.
+    fn arguments(self) -> [Argument; 3] {
+        let unbiased = self.count as f32 / (self.count.max(2) - 1) as f32;
+        [Write(self.update), F32(unbiased), F32(self.shards as f32)]
+    }
+}
+
+/// Mean and biased variance of each channel, and the share that follows from them, if it is wanted.
+fn statistics(size: Rows, x: Span, mean: Span, variance: Span, share: Option<Share>) -> Vec<Kernel> {
+    let names = [&named("batch_norm_statistics", size.dtype), "batch_norm_statistics_combine"];
+    let share = share.map_or([Null, F32(0.0), F32(0.0)], Share::arguments);
+    let results = [&[mean, variance].map(Write)[..], &share].concat();
+    Reduction::new(size).kernels(names, &[Read(x)], &[], &results, 2)
+}
+
+/// `y = (x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the residual, then the activation.
+#[derive(Clone, Copy, Debug)]
+struct Forward {
+    x: Span,
+    by: Normalizer,
+    weight: Span,
+    bias: Span,
+    residual: Option<Span>,
+    y: Span,
+    activation: Option<Activation>,
+}
+
+/// The forward pass.
+fn normalize(size: Rows, forward: &Forward) -> Kernel {
+    let Forward { x, by, weight, bias, residual, y, activation } = *forward;
+    let floor = activation.map_or(f32::NEG_INFINITY, |_| 0.0);
+    let reads = [x, by.mean, by.variance, weight, bias].map(Read);
+    let others = [Argument::optional(residual), Write(y)];
+    let numbers = [by.epsilon, floor, ceiling(activation)].map(F32);
+    let arguments = [&reads[..], &others, &size.arguments(), &numbers].concat();
+    kernel(named("batch_norm_normalize", size.dtype), size.pass(), arguments)
+}
+
+/// The value at which the activation cuts off, if there is one.
+fn ceiling(activation: Option<Activation>) -> f32 {
+    activation.map_or(f32::INFINITY, elementwise::ceiling)
+}
+
+/// How a gradient finds out what the forward's activation let pass.
+#[derive(Clone, Copy, Debug)]
+enum Gate {
+    /// From the stored result.
+    Stored(Span),
+    /// From x, if there was no residual.
+    Recomputed { weight: Span, bias: Span },
+}
+
+/// What the gradients of a batch norm share.
+#[derive(Clone, Copy, Debug)]
+struct Gradient {
+    dy: Span,
+    x: Span,
+    by: Normalizer,
+    /// The forward's activation, if it had one.
+    gate: Option<(Activation, Gate)>,
+}
+
+/// What the gate is for a kernel.
+struct GateArguments {
+    /// Of the kernel's name.
+    suffix: &'static str,
+    ceiling: Argument,
+    /// The stored result.
+    stored: Argument,
+    /// Weight and bias of the forward.
+    recomputed: Option<[Argument; 2]>,
+}
+
+impl Gradient {
+    fn gate(&self) -> GateArguments {
+        let ceiling = F32(ceiling(self.gate.map(|(activation, _)| activation)));
+        match self.gate {
+            None => GateArguments { suffix: "", ceiling, stored: Null, recomputed: None },
+            Some((_, Gate::Stored(y))) => {
+                GateArguments { suffix: "_stored", ceiling, stored: Read(y), recomputed: None }
+            }
+            Some((_, Gate::Recomputed { weight, bias })) => {
+                let recomputed = Some([weight, bias].map(Read));
+                GateArguments { suffix: "_recomputed", ceiling, stored: Null, recomputed }
+            }
+        }
+    }
+}
+
+/// Sums of dy and of `dy * (x - mean) / sqrt(variance + epsilon)`, where dy counts only if the activation let the result
+/// pass.
+fn reduce(size: Rows, gradient: &Gradient, dbias: Span, dweight: Span) -> Vec<Kernel> {
+    let Gradient { dy, x, by, .. } = *gradient;
+    let GateArguments { suffix, ceiling, stored, recomputed } = gradient.gate();
+    let recomputed = recomputed.map_or([Null; 3], |[weight, bias]| [Read(by.variance), weight, bias]);
+    let names = [&named(&format!("batch_norm_reduce{suffix}"), size.dtype), "batch_norm_reduce_combine"];
+    let operands = [&[dy, x, by.mean].map(Read)[..], &[stored], &recomputed].concat();
+    let epsilon = F32(by.epsilon);
+    let results = [Read(by.variance), Write(dbias), Write(dweight), epsilon];
+    Reduction::new(size).kernels(names, &operands, &[epsilon, ceiling], &results, 2)
+}
+
+/// Sums of [`reduce`] over the pixels of the statistics.
+#[derive(Clone, Copy, Debug)]
+struct BatchSums {
+    dbias: Span,
+    dweight: Span,
+    /// Number of these pixels.
+    count: usize,
+}
+
+/// The gradient of the input, and with `dresidual` that of the residual, which may lie over dy. Running statistics have no
+/// sums. A recomputed gate has the weight of the norm.
+fn backward(
+    size: Rows,
+    gradient: &Gradient,
+    weight: Span,
+    sums: Option<BatchSums>,
+    dx: Span,
+    dresidual: Option<Span>,
+) -> Kernel {
+    let Gradient { dy, x, by, .. } = *gradient;
+    let GateArguments { suffix, ceiling, stored, recomputed } = gradient.gate();
+    let x_read = if sums.is_some() || recomputed.is_some() { Read(x) } else { Null };
+    let reads = [Read(dy), x_read, Read(by.mean), Read(by.variance), Read(weight)];
+    let sums_read = [sums.map(|sums| sums.dbias), sums.map(|sums| sums.dweight)].map(Argument::optional);
+    let gate = [stored, recomputed.map_or(Null, |[_, bias]| bias)];
+    let writes = [Write(dx), dresidual.map_or(Null, Write)];
+    let share = sums.map_or(0.0, |sums| 1.0 / sums.count as f32);
+    let numbers = [F32(by.epsilon), ceiling, F32(share)];
+    let arguments = [&reads[..], &sums_read, &gate, &writes, &size.arguments(), &numbers].concat();
+    kernel(named(&format!("batch_norm_backward{suffix}"), size.dtype), size.pass(), arguments)
+}
+
+/// The share that follows from statistics of all shards.
+fn running_share(by: Normalizer, share: Share) -> Kernel {
+    let channels = by.mean.bytes / size_of::<f32>();
+    let reads = [by.mean, by.variance].map(Read);
+    let arguments = [&reads[..], &share.arguments(), &[U32(channels as u32)]].concat();
+    kernel("running_share", blocks(channels), arguments)
+}
+
+#[cfg(test)]
+#[path = "batch_norm_tests.rs"]
+mod tests;

@@ -1,0 +1,163 @@
+//! Convolution over images, and its two gradients: by an engine of cuDNN, with kernels around it for what the engine does not
+//! take.
+//!
+//! Weights that multiply 16-bit activations are rounded once a step, all at once.
+
+use std::sync::Arc;
+
+use enmasse_graph::ops::{Conv2d, Conv2dBackwardData, Conv2dBackwardWeights};
+use enmasse_graph::{Node, Op, Plan, Precision, ValueId};
+use enmasse_tensor::DType;
+
+use super::{Lowered, Lowering, OnCuda, Operands, computed};
+use crate::CudaError;
+use crate::cudnn::{ConvolutionPlan, Direction, Problem};
+use crate::engines::Engines;
+use crate::kernels::rows::Rows;
+use crate::kernels::{bias, elementwise};
+use crate::lower::{Places, scratch, unsupported};
+use crate::sequence::{Call, LibraryCall};
+use crate::work::{Kernel, Memory, Place, Span};
+
+/// Workspaces begin at multiples of this many bytes.
+const ALIGNMENT: usize = 256;
+
+impl OnCuda for Conv2d {
+    fn lower(&self, o: &Operands, lowering: &mut Lowering) -> Lowered {
+        let engine = engine(o, lowering)?;
+        let (x, w, y, bias) = (o.input(0), multiplied(o, o.input(1)), o.output(0), o.optional(2));
+        if engine.problem().direction == (Direction::Forward { bias: true }) {
+            return Ok(computed([call(&engine, [x, w, y], bias, 0)]));
+        }
+        let mut calls = vec![call(&engine, [x, w, y], None, 0)];
+        if let Some(bias) = bias {
+            let [n, h, w, channels] = engine.problem().y;
+            let size = Rows { rows: n * h * w, channels, dtype: o.activations() };
+            calls.push(Call::Kernel(bias::bias(size, y, bias, y)));
+        }
+        Ok(computed(calls))
+    }
+}
+
+impl OnCuda for Conv2dBackwardData {
+    fn lower(&self, o: &Operands, lowering: &mut Lowering) -> Lowered {
+        let engine = engine(o, lowering)?;
+        let (dy, w, dx) = (o.input(0), multiplied(o, o.input(1)), o.output(0));
+        let adds = engine.problem().direction == (Direction::BackwardData { accumulate: true });
+        let Some(base) = o.optional(2).filter(|_| !adds) else {
+            return Ok(computed([call(&engine, [dx, w, dy], None, 0)]));
+        };
+        // The engine must not write over what is still to be added.
+        let (alone, used) = if base.place == dx.place { (scratch(0, dx.bytes), dx.bytes) } else { (dx, 0) };
+        let add = elementwise::add(o.activations(), alone, base, dx);
+        Ok(computed([call(&engine, [alone, w, dy], None, used), Call::Kernel(add)]))
+    }
+}
+
+impl OnCuda for Conv2dBackwardWeights {
+    fn lower(&self, o: &Operands, lowering: &mut Lowering) -> Lowered {
+        let engine = engine(o, lowering)?;
+        let (x, dy, dw) = (o.input(0), o.input(1), o.output(0));
+        if engine.weights == DType::F32 {
+            return Ok(computed([call(&engine, [x, dw, dy], None, 0)]));
+        }
+        let narrow = scratch(0, dw.bytes / 2);
+        let cast = elementwise::cast(o.activations(), narrow, DType::F32, dw);
+        Ok(computed([call(&engine, [x, narrow, dy], None, narrow.bytes), Call::Kernel(cast)]))
+    }
+}
+
+/// The kernel that rounds the weights that convolutions multiply with narrower activations, if there are any.
+pub(crate) fn round_weights(plan: &Plan, places: &Places) -> Option<Kernel> {
+    let activations = plan.precision.activations();
+    let multiplied = plan.instructions.iter().filter_map(|node| match node.op {
+        Op::Conv2d(_) => node.inputs.get(1).filter(|_| activations != DType::F32),
+        _ => None,
+    });
+    let whole = multiplied.map(|&id| places.span(plan, id, 0)).reduce(Span::hull)?;
+    Some(elementwise::cast(DType::F32, whole, activations, rounded(whole)))
+}
+
+/// The weights of convolutions as they are multiplied, for the place of an f32 parameter or of its average.
+fn rounded(span: Span) -> Span {
+    let place = Place { memory: Memory::Rounded, offset: span.place.offset / 2 };
+    Span { place, bytes: span.bytes / 2 }
+}
+
+/// The weights as they are multiplied.
+fn multiplied(o: &Operands, weights: Span) -> Span {
+    if o.activations() == DType::F32 { weights } else { rounded(weights) }
+}
+
+fn engine(o: &Operands, lowering: &Lowering) -> Result<Arc<ConvolutionPlan>, CudaError> {
+    convolution_of(o.plan, o.node, o.chosen, &lowering.gpu.engines)?.ok_or_else(|| o.unsupported())
+}
+
+/// The call of an engine, whose workspace comes after `used` bytes of scratch.
+fn call(engine: &ConvolutionPlan, [x, w, y]: [Span; 3], bias: Option<Span>, used: usize) -> Call {
+    let workspace = scratch(used.next_multiple_of(ALIGNMENT), usize::try_from(engine.workspace).unwrap_or(usize::MAX));
+    Call::Convolution(LibraryCall { problem: *engine.problem(), engine: engine.name(), x, w, y, bias, workspace })
+}
+
+/// The engine of a convolution, or of one of its gradients: the one with a chosen name, or the best by cuDNN's estimate. `None` for
+/// another operation.
+pub(crate) fn convolution_of(
+    plan: &Plan,
+    node: &Node,
+    chosen: Option<&str>,
+    engines: &Engines,
+) -> Result<Option<Arc<ConvolutionPlan>>, CudaError> {
+    let Node { inputs, outputs, .. } = node;
+    // What the engine would rather do, and what it does if cuDNN does not take that.
+    let (conv, fused, plain) = match node.op {
+        // With the bias. For 16-bit activations cuDNN would compile such an engine for some seconds.
+        Op::Conv2d(conv) => {
+            let fuses = inputs.len() > 2 && outputs.iter().all(|&id| plan.value(id).dtype == DType::F32);
+            (conv, fuses.then_some(Direction::Forward { bias: true }), Direction::Forward { bias: false })
+        }
+        // Add to what the result's place holds, if that is to be added.
+        Op::Conv2dBackwardData(Conv2dBackwardData(conv)) => {
+            let adds = inputs.get(2).map(|&base| plan.slot(base)) == outputs.first().map(|&dx| plan.slot(dx));
+            let fused = adds.then_some(Direction::BackwardData { accumulate: true });
+            (conv, fused, Direction::BackwardData { accumulate: false })
+        }
+        Op::Conv2dBackwardWeights(Conv2dBackwardWeights(conv)) => (conv, None, Direction::BackwardWeights),
+        _ => return Ok(None),
+    };
+    let fused = fused.map(|direction| convolution_problem(plan, node, conv, direction)).transpose()?;
+    let problem = match fused.filter(|fused| engines.convolution(fused).is_ok()) {
+        Some(fused) => fused,
+        None => convolution_problem(plan, node, conv, plain)?,
+    };
+    let Some(name) = chosen else { return engines.convolution(&problem).map(Some) };
+    engines.named(&problem, name).map(Some).map_err(|error| {
+        let (layer, name) = (&node.layer, name.escape_default());
+        CudaError::Unsupported(format!(
+            "layer {layer}: the engine {name} was chosen on another GPU or by another cuDNN, and is refused here \
+             ({error}): continue with `tune = false`, or start a new run"
+        ))
+    })
+}
+
+/// A convolution, or one of its gradients, as cuDNN states it.
+fn convolution_problem(plan: &Plan, node: &Node, conv: Conv2d, direction: Direction) -> Result<Problem, CudaError> {
+    let Node { inputs, outputs, .. } = node;
+    let unsupported = || unsupported(plan, node);
+    let [x, w, y] = match direction {
+        Direction::Forward { .. } => [inputs.first(), inputs.get(1), outputs.first()],
+        Direction::BackwardData { .. } => [outputs.first(), inputs.get(1), inputs.first()],
+        Direction::BackwardWeights => [inputs.first(), outputs.first(), inputs.get(1)],
+    };
+    let shape = |id: Option<&ValueId>| {
+        let shape = plan.shape(*id.ok_or_else(unsupported)?);
+        <[usize; 4]>::try_from(&shape[..]).map_err(|_| unsupported())
+    };
+    let arithmetic = match x.map(|&id| plan.value(id).dtype) {
+        Some(DType::F32) if plan.precision == Precision::Tf32 => Precision::Tf32,
+        Some(DType::F32) => Precision::F32,
+        Some(DType::Bf16) => Precision::Bf16,
+        Some(DType::F16) => Precision::F16,
+        _ => return Err(unsupported()),
+    };
+    Ok(Problem { direction, x: shape(x)?, w: shape(w)?, y: shape(y)?, conv, arithmetic })
+}

@@ -1,0 +1,31 @@
+//! Dropout against the reference.
+
+use enmasse_reference::ops::dropout as reference;
+use enmasse_tensor::{Bf16, F16};
+
+use super::*;
+use crate::test_support::{Bench, Element, assert_rounded, noise, wide};
+
+fn check_dropout<E: Element>() {
+    let (seed, probability, epoch) = (9, 0.3, 5);
+    let samples = [4i64, 7_000_000_000, 1];
+    let wide_samples = samples.map(|sample| sample as f64);
+    for elements in [1, 6, 7, 1024] {
+        let Some(mut bench) = Bench::new() else { return };
+        bench.epoch(epoch);
+        let x = noise::<E>(1, 3 * elements, 1.0);
+        let (from, indices, to) = (bench.put(&x), bench.put(&samples), bench.room::<E>(x.len()));
+        let expected = reference::dropout(&wide(&x), &wide_samples, probability, seed, "fc.1", epoch);
+        for to in [to, from] {
+            bench.run(&dropout(E::DTYPE, key(seed, "dropout fc.1"), probability, from, indices, to));
+            assert_rounded(&format!("{elements} elements"), &bench.get::<E>(to), &expected, 1e-7);
+        }
+    }
+}
+
+#[test]
+fn dropout_reads_the_samples_stream() {
+    check_dropout::<f32>();
+    check_dropout::<Bf16>();
+    check_dropout::<F16>();
+}

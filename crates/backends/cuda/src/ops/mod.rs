@@ -1,0 +1,42 @@
+//! What the GPU does for each operation, in files of the names that [`enmasse_graph::ops`] has: from an instruction to calls, and
+//! the kernels that no other operation has.
+
+mod activation;
+mod adaptive_avg_pool;
+mod add;
+mod all_reduce;
+mod average;
+mod avg_pool;
+mod batch_norm;
+mod check_finite;
+pub(crate) mod conv2d;
+mod cross_entropy;
+mod dropout;
+mod flatten;
+mod function;
+mod gradient_norm;
+pub(crate) mod linear;
+mod log_softmax;
+mod loss_scale;
+mod mask_samples;
+mod max_pool;
+mod multiply;
+mod normalize;
+mod replicate;
+mod sample_sum;
+mod scale_classes;
+mod share_metrics;
+mod sum_classes;
+mod sync;
+mod targets;
+mod top_k_correct;
+mod update;
+
+use crate::lower::{Lowered, Lowering, Operands, Placed, computed};
+
+/// An operation on the GPU. Every operation is one, or the device does not compile.
+pub(crate) trait OnCuda {
+    /// The work of an instruction, for one local shard, or for all if the operation is joint. The instruction has as many operands
+    /// and results as the operation's signature.
+    fn lower(&self, o: &Operands, lowering: &mut Lowering) -> Lowered;
+}

@@ -1,0 +1,188 @@
+//! Convolution over images, and its two gradients.
+
+use std::fmt;
+
+use super::{BiasBackward, Matmuls, Operand, Operation};
+use crate::autodiff::Backward;
+use crate::{GraphError, Init, Layout, Node, Tensor, ValueId, Window};
+
+/// Cross-correlation with zero padding, plus the bias if given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Conv2d {
+    /// The window.
+    pub window: Window,
+    /// Number of groups; divides both input and output channels.
+    pub groups: usize,
+}
+
+impl fmt::Display for Conv2d {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.window)?;
+        if self.groups > 1 {
+            write!(f, " groups {}", self.groups)?;
+        }
+        Ok(())
+    }
+}
+
+impl Operation for Conv2d {
+    const NAME: &'static str = "conv2d";
+    const SIGNATURE: &'static str = "(x, w, bias? [C]) -> (y)";
+    const PYTORCH: Option<&'static str> = Some("torch.nn.Conv2d");
+
+    fn attributes(&self) -> String {
+        self.to_string()
+    }
+
+    fn matmuls(&self) -> Option<Matmuls> {
+        Some(Matmuls { result: Operand::Output(0), weights: Operand::Input(1) })
+    }
+
+    fn gradient(&self, backward: &mut Backward, node: &Node, dy: ValueId) -> Result<(), GraphError> {
+        let [x, w] = [node.inputs[0], node.inputs[1]];
+        backward.emit_gradient(w, Conv2dBackwardWeights(*self), vec![x, dy]);
+        if let Some(&bias) = node.inputs.get(2) {
+            backward.emit_gradient(bias, BiasBackward, vec![dy]);
+        }
+        if backward.wants(x) {
+            // The convolution adds the earlier gradient of x, which saves another pass over memory.
+            let inputs = [dy, w].into_iter().chain(backward.gradient_of(x)).collect();
+            let gradient = backward.emit(Conv2dBackwardData(*self), inputs, &[x])[0];
+            backward.set_gradient(x, gradient);
+        }
+        Ok(())
+    }
+}
+
+/// The gradient of a convolution's input, plus `base` if given; `dx` may lie over `base`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Conv2dBackwardData(pub Conv2d);
+
+impl Operation for Conv2dBackwardData {
+    const NAME: &'static str = "conv2d_backward_data";
+    const SIGNATURE: &'static str = "(dy, w, base?) -> (dx)";
+    const PYTORCH: Option<&'static str> = Some("torch.nn.grad.conv2d_input");
+
+    fn attributes(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn in_place(&self) -> Option<(usize, usize)> {
+        Some((0, 2))
+    }
+
+    fn matmuls(&self) -> Option<Matmuls> {
+        Some(Matmuls { result: Operand::Input(0), weights: Operand::Input(1) })
+    }
+}
+
+/// The gradient of a convolution's weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Conv2dBackwardWeights(pub Conv2d);
+
+impl Operation for Conv2dBackwardWeights {
+    const NAME: &'static str = "conv2d_backward_weights";
+    const SIGNATURE: &'static str = "(x, dy) -> (dw)";
+    const PYTORCH: Option<&'static str> = Some("torch.nn.grad.conv2d_weight");
+
+    fn attributes(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn matmuls(&self) -> Option<Matmuls> {
+        Some(Matmuls { result: Operand::Input(1), weights: Operand::Output(0) })
+    }
+}
+
+/// Describes a convolution layer. Defaults are PyTorch's, including a bias.
+#[derive(Clone, Copy, Debug)]
+pub struct Conv {
+    pub(crate) channels: usize,
+    pub(crate) window: Window,
+    pub(crate) groups: usize,
+    pub(crate) bias: bool,
+    pub(crate) kaiming: bool,
+}
+
+impl Conv {
+    /// `channels` output channels from a square kernel; stride 1, no padding, one group, with bias.
+    pub fn new(channels: usize, kernel: usize) -> Self {
+        let window = Window { kernel: [kernel; 2], stride: [1; 2], padding: [0; 2], dilation: [1; 2] };
+        Conv { channels, window, groups: 1, bias: true, kaiming: false }
+    }
+
+    /// Replaces the window, for kernels, strides or padding that are not square.
+    pub fn window(self, window: Window) -> Self {
+        Conv { window, ..self }
+    }
+
+    /// The stride in both directions.
+    pub fn stride(mut self, stride: usize) -> Self {
+        self.window.stride = [stride; 2];
+        self
+    }
+
+    /// Zero padding on all sides.
+    pub fn padding(mut self, padding: usize) -> Self {
+        self.window.padding = [padding; 2];
+        self
+    }
+
+    /// The dilation in both directions.
+    pub fn dilation(mut self, dilation: usize) -> Self {
+        self.window.dilation = [dilation; 2];
+        self
+    }
+
+    /// Splits the channels into groups that are convolved independently.
+    pub fn groups(self, groups: usize) -> Self {
+        Conv { groups, ..self }
+    }
+
+    /// No bias, as before a batch norm.
+    pub fn no_bias(self) -> Self {
+        Conv { bias: false, ..self }
+    }
+
+    /// Initialises the weights as torchvision's models do, by `kaiming_normal_(mode="fan_out", nonlinearity="relu")`, and
+    /// a bias to 0. The default is that of PyTorch's `Conv2d`: uniform within `1 / sqrt(fan in)`.
+    pub fn kaiming_normal(self) -> Self {
+        Conv { kaiming: true, ..self }
+    }
+}
+
+impl Tensor {
+    /// `y[n,oh,ow,k] = bias[k] + sum over i, j, c of x[n, oh * stride + i * dilation - padding, .., c] * w[i,j,c,k]`, within the
+    /// channels of k's group. Parameters are `NAME.weight` and, if it has a bias, `NAME.bias`.
+    ///
+    /// # Shapes
+    /// `[N,H,W,C]` to `[N,OH,OW,channels]`, with `OH = floor((H + 2 * padding - dilation * (kernel - 1) - 1) / stride) + 1` and
+    /// `OW` alike.
+    pub fn conv2d(self, name: &str, conv: Conv) -> Tensor {
+        self.enter(name);
+        let (shape, window) = (self.shape(), conv.window);
+        let Some([n, h, w, c]) = self.image_dims(self.layer("conv2d"), &shape) else { return self };
+        if conv.groups == 0 || c % conv.groups != 0 || conv.channels == 0 || !conv.channels.is_multiple_of(conv.groups)
+        {
+            let (groups, outputs) = (conv.groups, conv.channels);
+            let reason = format!("its groups ({groups}) must divide {c} input and {outputs} output channels");
+            return self.fail(GraphError::Shape { place: self.layer("conv2d"), shape, reason });
+        }
+        let Some([oh, ow]) = self.window_dims(self.layer("conv2d"), &shape, &window, [h, w]) else { return self };
+        let taps = window.kernel[0] * window.kernel[1];
+        let bound = 1.0 / ((c / conv.groups * taps) as f32).sqrt();
+        let init = match conv.kaiming {
+            true => Init::Normal { std: (2.0 / (conv.channels * taps) as f32).sqrt() },
+            false => Init::Uniform { bound },
+        };
+        let filters = self.filters();
+        let (dims, layout) =
+            (filters.shape(window.kernel, c / conv.groups, conv.channels), Layout::Convolution(filters));
+        let mut operands = vec![self.parameter(format!("{name}.weight"), dims, layout, init)];
+        if conv.bias {
+            let init = if conv.kaiming { Init::Constant(0.0) } else { Init::Uniform { bound } };
+            operands.push(self.parameter(format!("{name}.bias"), [conv.channels].into(), Layout::Plain, init));
+        }
+        self.record(Conv2d { window, groups: conv.groups }, &operands, [n, oh, ow, conv.channels].into())
+    }
+}

@@ -1,0 +1,115 @@
+//! Linear layers, and their gradients.
+
+use super::{Matmuls, Operand, Operation};
+use crate::autodiff::Backward;
+use crate::{GraphError, Init, Layout, Node, Tensor, ValueId};
+
+/// `y = x * w`, plus the bias if given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LinearForward;
+
+impl Operation for LinearForward {
+    const NAME: &'static str = "linear";
+    const SIGNATURE: &'static str = "(x [N,I], w [I,O], bias? [O]) -> (y [N,O])";
+    const PYTORCH: Option<&'static str> = Some("torch.nn.Linear");
+
+    fn matmuls(&self) -> Option<Matmuls> {
+        Some(Matmuls { result: Operand::Output(0), weights: Operand::Input(1) })
+    }
+
+    fn gradient(&self, backward: &mut Backward, node: &Node, dy: ValueId) -> Result<(), GraphError> {
+        let [x, w, bias] = [0, 1, 2].map(|i| node.inputs[i]);
+        backward.emit_gradient(w, LinearBackwardWeights, vec![x, dy]);
+        backward.emit_gradient(bias, BiasBackward, vec![dy]);
+        backward.emit_gradient(x, LinearBackwardData, vec![dy, w]);
+        Ok(())
+    }
+}
+
+/// The gradient of a linear layer's input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LinearBackwardData;
+
+impl Operation for LinearBackwardData {
+    const NAME: &'static str = "linear_backward_data";
+    const SIGNATURE: &'static str = "(dy [N,O], w [I,O]) -> (dx [N,I])";
+
+    fn matmuls(&self) -> Option<Matmuls> {
+        Some(Matmuls { result: Operand::Input(0), weights: Operand::Input(1) })
+    }
+}
+
+/// The gradient of a linear layer's weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LinearBackwardWeights;
+
+impl Operation for LinearBackwardWeights {
+    const NAME: &'static str = "linear_backward_weights";
+    const SIGNATURE: &'static str = "(x [N,I], dy [N,O]) -> (dw [I,O])";
+
+    fn matmuls(&self) -> Option<Matmuls> {
+        Some(Matmuls { result: Operand::Input(1), weights: Operand::Output(0) })
+    }
+}
+
+/// The gradient of a bias: the sum over all but the last dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BiasBackward;
+
+impl Operation for BiasBackward {
+    const NAME: &'static str = "bias_backward";
+    const SIGNATURE: &'static str = "(dy) -> (db [C])";
+}
+
+/// Describes a linear layer. A number converts to a layer with that many outputs and PyTorch's defaults.
+#[derive(Clone, Copy, Debug)]
+pub struct Linear {
+    pub(crate) outputs: usize,
+    pub(crate) std: Option<f32>,
+}
+
+impl Linear {
+    /// Weights and bias are initialised as in PyTorch's `Linear`: uniform within `1 / sqrt(inputs)`.
+    pub fn new(outputs: usize) -> Self {
+        Linear { outputs, std: None }
+    }
+
+    /// Initialises the weights from a normal distribution with this deviation, and the bias to 0, as in torchvision's VGG
+    /// and MobileNetV2.
+    pub fn normal(self, std: f32) -> Self {
+        Linear { std: Some(std), ..self }
+    }
+}
+
+impl From<usize> for Linear {
+    fn from(outputs: usize) -> Self {
+        Linear::new(outputs)
+    }
+}
+
+impl Tensor {
+    /// `y = x * w + bias`. Parameters are `NAME.weight` and `NAME.bias`.
+    ///
+    /// # Shapes
+    /// `[N,I]` to `[N,outputs]`.
+    pub fn linear(self, name: &str, linear: impl Into<Linear>) -> Tensor {
+        let Linear { outputs, std } = linear.into();
+        self.enter(name);
+        let shape = self.shape();
+        let &[n, inputs] = &shape[..] else {
+            let reason = "it needs [batch,features]: add flatten before this layer".into();
+            return self.fail(GraphError::Shape { place: self.layer("linear"), shape, reason });
+        };
+        if outputs == 0 {
+            return self.fail(GraphError::Attribute { place: self.layer("linear"), reason: "has no outputs".into() });
+        }
+        let uniform = Init::Uniform { bound: 1.0 / (inputs as f32).sqrt() };
+        let (weight, bias) = match std {
+            Some(std) => (Init::Normal { std }, Init::Constant(0.0)),
+            None => (uniform, uniform),
+        };
+        let weight = self.parameter(format!("{name}.weight"), [inputs, outputs].into(), Layout::Linear, weight);
+        let bias = self.parameter(format!("{name}.bias"), [outputs].into(), Layout::Plain, bias);
+        self.record(LinearForward, &[weight, bias], [n, outputs].into())
+    }
+}
