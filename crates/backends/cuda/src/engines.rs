@@ -47,10 +47,12 @@ impl Engines {
 
     /// The engine for a problem: the best by cuDNN's estimate that gives the same bits each time and takes modest workspace.
     pub fn convolution(&self, problem: &Problem) -> Answer {
-        self.answer(problem, None, || {
+        let best = self.answer(problem, None, || {
             let none = || CudaError::Unsupported(format!("cuDNN has no engine for a {problem}"));
             self.candidates(problem, 1)?.into_iter().next().ok_or_else(none)
-        })
+        })?;
+        self.keep(&best);
+        Ok(best)
     }
 
     /// The engine with that name, if it may be taken for the problem.

@@ -315,7 +315,9 @@ fn bind(
             call.accesses().all().try_for_each(|span| at(span.place).map(drop))?;
             Bound::Kernel(Launch::new(gpu, kernel, &|place| at(place).unwrap_or(0))?)
         }
-        Call::Convolution(call) => Bound::Convolution(gpu.engines.convolution(&call.problem)?, operands(call, at)?),
+        Call::Convolution(call) => {
+            Bound::Convolution(gpu.engines.named(&call.problem, &call.engine)?, operands(call, at)?)
+        }
         Call::Matmul(call) => Bound::Matmul(gpu.matmuls.plan(&call.problem)?, operands(call, at)?),
         Call::Copy { from, to } => Bound::Copy { from: at(from.place)?, to: at(to.place)?, bytes: from.bytes },
         Call::Read { from, to } => {

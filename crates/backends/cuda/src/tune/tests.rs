@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use enmasse_device::{Device, DeviceError, DeviceRequest};
-use enmasse_graph::{CompileOptions, Conv, Precision, Tensor};
+use enmasse_device::{Device, DeviceError, DeviceRequest, HostBatch, StepInputs};
+use enmasse_graph::{CompileOptions, Conv, Mode, Phase, Precision, Tensor};
 
 use super::*;
-use crate::test_support::EmulatedGpu;
+use crate::test_support::{EmulatedGpu, noise};
 
 /// Layers that share problems, and one of its own.
 fn net(x: Tensor) -> Tensor {
@@ -91,6 +91,36 @@ fn every_convolution_with_a_choice_gets_one_and_the_record_keeps_it() {
     let hosting = enmasse_device::Hosting::new(&plans, None).unwrap();
     let work = device.work(&plans, &hosting, enmasse_graph::Mode::Train).unwrap().join("\n");
     assert!(work.contains(" by eng0 ") && !work.contains(" by eng1_k2=1 "), "{work}");
+}
+
+/// The emulation's best engine for tf32 rounds operands; the other one does not. A program once ran the best one, whatever was
+/// chosen, in the workspace of the chosen one.
+#[test]
+fn the_chosen_engine_runs() {
+    let Some((device, _)) = gpu() else { return };
+    let loss = |chosen: Option<&str>| {
+        let mut plans = plans(device.as_ref(), Precision::Tf32);
+        let mut choices = Choices::default();
+        for node in plans.evaluate.instructions.iter().filter(|node| node.op.name() == "conv2d") {
+            chosen.into_iter().for_each(|engine| choices.insert(plans.evaluate.signature(node), engine));
+        }
+        plans.choose(&choices);
+        let state: Vec<(String, usize)> =
+            plans.state.iter().map(|tensor| (tensor.name.clone(), tensor.shape.elements())).collect();
+        let mut program = device.compile(plans, None).unwrap();
+        for (key, (name, elements)) in state.iter().enumerate() {
+            let values: Vec<f64> = noise::<f32>(key as u64, *elements, 0.5).into_iter().map(f64::from).collect();
+            program.load(name, &values).unwrap();
+        }
+        let images = (0..2 * 9 * 9 * 3).map(|index| (index * 37 % 256) as u8).collect();
+        let batch = HostBatch { images, labels: vec![0, 2], sample_indices: vec![0, 1], ..HostBatch::default() };
+        let inputs = StepInputs::evaluation(Arc::new(batch));
+        let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs).unwrap();
+        program.metrics(ticket).unwrap().loss
+    };
+    let (best, exact) = (loss(None), loss(Some("eng0")));
+    assert!(best.is_finite() && (best - exact).abs() < 1e-2 * exact.abs(), "{best} {exact}");
+    assert_ne!(best.to_bits(), exact.to_bits());
 }
 
 /// In f32 the emulation has one engine that gives the same bits each time.
