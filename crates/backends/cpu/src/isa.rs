@@ -101,6 +101,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn sqrt(a: Self::V) -> Self::V;
     /// `a * b + c`, fused if the level can.
     unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `a * 2^power` for a whole number from -126 to 127.
+    unsafe fn times_power_of_two(a: Self::V, power: Self::V) -> Self::V;
     /// 0 where `a < 0`; NaN stays.
     unsafe fn relu(a: Self::V) -> Self::V;
     /// `limit` where `a > limit`; NaN stays.
@@ -220,6 +222,9 @@ macro_rules! array_simd {
                 unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
                     // Not `f32::mul_add`: without the hardware instruction that is a call into libm.
                     std::array::from_fn(|i| a[i] * b[i] + c[i])
+                }
+                unsafe fn times_power_of_two(a: Self::V, power: Self::V) -> Self::V {
+                    std::array::from_fn(|i| a[i] * f32::from_bits(((power[i] as i32 + 127) as u32) << 23))
                 }
                 unsafe fn relu(a: Self::V) -> Self::V {
                     std::array::from_fn(|i| if a[i] < 0.0 { 0.0 } else { a[i] })

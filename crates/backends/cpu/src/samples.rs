@@ -1,9 +1,11 @@
 //! Functions of logits and labels, sample by sample. Each sample is an independent task, and sums are computed in f64,
 //! in order.
 
-use crate::function::each;
+use crate::inlined::inlined;
+use crate::isa::Simd;
 use crate::labels::Labels;
 use crate::region::Region;
+use crate::sweep::{self, Pass};
 use crate::workspace::Context;
 
 /// 1 at each sample's label, 0 elsewhere; of a mixture the lambdas of both labels.
@@ -143,13 +145,30 @@ pub(crate) unsafe fn scale_classes(context: &mut Context, factors: &[f32], x: Re
     });
 }
 
+struct Scaled {
+    factor: f32,
+    x: Region<f32>,
+    y: Region<f32>,
+}
+
+impl Pass for Scaled {
+    const BF16: bool = false;
+
+    inlined! {
+        unsafe fn at<S: Simd>(&self, index: usize, _channel: usize) {
+            let x = S::load(self.x.at(index, S::LANES));
+            S::store(self.y.at(index, S::LANES), S::mul(x, S::splat(self.factor)))
+        }
+    }
+}
+
 /// Every element times the factor.
 ///
 /// # Safety
 /// Regions are valid and equally long; `y` is written, and may coincide with `x`.
 pub(crate) unsafe fn scale(context: &mut Context, factor: f32, x: Region<f32>, y: Region<f32>) {
-    // SAFETY: the caller's promise; the value is read before it is written.
-    each(context, x.len(), |at| unsafe { *y.at(at, 1) = *x.at(at, 1) * factor });
+    // SAFETY: the caller's promise.
+    unsafe { sweep::flat(context, x.len(), &Scaled { factor, x, y }) }
 }
 
 /// The sum over the classes of each sample.

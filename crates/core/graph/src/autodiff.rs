@@ -4,6 +4,8 @@
 //! want one. A value wants a gradient if it is a trainable parameter or depends on one, so frozen parts cost nothing. If a
 //! value has several gradients, they are added. A convolution adds the earlier gradients of its input itself.
 
+use enmasse_tensor::Shape;
+
 use crate::ops::{Add, Op};
 use crate::{Graph, GraphError, Node, Phase, Role, ValueId};
 
@@ -84,6 +86,11 @@ impl Backward<'_> {
     /// Whether a value wants a gradient.
     pub fn wants(&self, value: ValueId) -> bool {
         self.wants[value.0]
+    }
+
+    /// The shape of a value.
+    pub fn shape(&self, value: ValueId) -> &Shape {
+        self.graph.shape(value)
     }
 
     /// The sum of a value's gradients so far.

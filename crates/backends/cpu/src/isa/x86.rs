@@ -54,6 +54,7 @@ macro_rules! avx512 {
                 unsafe fn div(a: __m512, b: __m512) -> __m512 { _mm512_div_ps(a, b) }
                 unsafe fn sqrt(a: __m512) -> __m512 { _mm512_sqrt_ps(a) }
                 unsafe fn mul_add(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
+                unsafe fn times_power_of_two(a: __m512, power: __m512) -> __m512 { _mm512_scalef_ps(a, power) }
                 // If either operand is NaN, the instruction returns the second; so in the next one.
                 unsafe fn relu(a: __m512) -> __m512 { _mm512_max_ps(_mm512_set1_ps(0.0), a) }
                 unsafe fn at_most(a: __m512, limit: __m512) -> __m512 { _mm512_min_ps(limit, a) }
@@ -194,6 +195,10 @@ impl Simd for Avx2 {
         unsafe fn div(a: __m256, b: __m256) -> __m256 { _mm256_div_ps(a, b) }
         unsafe fn sqrt(a: __m256) -> __m256 { _mm256_sqrt_ps(a) }
         unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmadd_ps(a, b, c) }
+        unsafe fn times_power_of_two(a: __m256, power: __m256) -> __m256 {
+            let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(power), _mm256_set1_epi32(127));
+            _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent)))
+        }
         // If either operand is NaN, the instruction returns the second; so in the next one.
         unsafe fn relu(a: __m256) -> __m256 { _mm256_max_ps(_mm256_set1_ps(0.0), a) }
         unsafe fn at_most(a: __m256, limit: __m256) -> __m256 { _mm256_min_ps(limit, a) }

@@ -2,7 +2,7 @@
 
 use enmasse_device::{DeviceError, StepBatch};
 use enmasse_graph::{Node, Role, ValueId};
-use enmasse_tensor::DType;
+use enmasse_tensor::{DType, Shape};
 
 use super::Preparation;
 use crate::algorithm::Algorithm;
@@ -135,6 +135,16 @@ impl Operand<'_> {
     pub(crate) fn pool(&self, x: Side, y: Side) -> Result<PoolShape, DeviceError> {
         let (input, [height, width, _]) = (self.size(x)?, self.size(y)?);
         Ok(PoolShape { batch: self.preparation.plan.batch, input, output: [height, width] })
+    }
+
+    /// The shape of an operand.
+    pub(crate) fn shape(&self, side: Side) -> Result<&Shape, DeviceError> {
+        Ok(self.preparation.plan.shape(self.id(side)?))
+    }
+
+    /// Whether an operand is stored as `T`.
+    pub(crate) fn is_stored_as<T: Stored>(&self, side: Side) -> Result<bool, DeviceError> {
+        Ok(self.preparation.plan.value(self.id(side)?).dtype == T::DTYPE)
     }
 
     /// Rows and channels of an operand of any number of dimensions.

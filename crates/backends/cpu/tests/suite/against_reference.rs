@@ -1,13 +1,18 @@
 //! Whole plans on the CPU against the f64 reference: losses, gradients, parameters after three steps, evaluation.
 
-use crate::common::models::{focal, largest_windows, random, residual};
+use std::sync::Mutex;
+
+use crate::common::models::{focal, largest_windows, modern, random, residual};
 use crate::common::{Batch, assert_agree, fill, gradients, levels, program_with, state};
 use enmasse_cpu::{CpuOptions, Isa};
-use enmasse_device::{Program, StepMetrics};
+use enmasse_device::{DeviceRequest, Program, StepMetrics};
+use enmasse_graph::ops::{Custom, CustomOperation, Parallel};
 use enmasse_graph::{
-    CompileOptions, Freeze, Loss, Mode, Optimizer, ParameterGroups, PerSample, Phase, Plans, Tensor, compile,
+    Backward, CompileOptions, Conv, Freeze, GraphError, Loss, Mode, Node, Optimizer, ParameterGroups, PerSample, Phase,
+    Plans, Precision, Tensor, ValueId, compile,
 };
 use enmasse_reference::ReferenceProgram;
+use enmasse_tensor::Shape;
 
 fn run(program: &mut dyn Program, mode: Mode, batch: &Batch, step: u64) -> StepMetrics {
     let ticket = program.submit(mode, &Phase::ALL, &batch.inputs(step)).unwrap();
@@ -82,6 +87,69 @@ fn a_small_residual_network() {
     for isa in levels() {
         check("residual", &plans, isa, 3, 2e-5);
     }
+}
+
+#[test]
+fn layer_norms_smooth_activations_and_factors_per_channel() {
+    let options = CompileOptions { size: [19, 22], ..CompileOptions::new("modern", 5, 19, 7) };
+    let plans = compile(&modern, &options).unwrap();
+    for isa in levels() {
+        check("modern", &plans, isa, 3, 2e-5);
+    }
+}
+
+/// The square, and twice `dy * x`.
+#[derive(Debug)]
+struct Square {
+    backward: bool,
+}
+
+impl CustomOperation for Square {
+    fn name(&self) -> &'static str {
+        if self.backward { "square_backward" } else { "square" }
+    }
+
+    fn shape(&self, operands: &[Shape]) -> Result<Shape, String> {
+        match operands {
+            [x] | [_, x] if x.len() == 4 => Ok(x.clone()),
+            _ => Err("takes images".into()),
+        }
+    }
+
+    fn compute(&self, operands: &[&[f32]], result: &mut [f32], parallel: &Parallel) {
+        let parts: Vec<_> = result.chunks_mut(100).map(Mutex::new).collect();
+        parallel(parts.len(), &|part| {
+            for (at, y) in (100 * part..).zip(parts[part].lock().unwrap().iter_mut()) {
+                *y = if self.backward { 2.0 * operands[0][at] * operands[1][at] } else { operands[0][at].powi(2) };
+            }
+        });
+    }
+
+    fn gradient(&self, backward: &mut Backward, node: &Node, dy: ValueId) -> Result<(), GraphError> {
+        let x = node.inputs[0];
+        backward.emit_gradient(x, Custom::new(Square { backward: true }), vec![dy, x]);
+        Ok(())
+    }
+}
+
+fn squared(x: Tensor) -> Tensor {
+    let x = x.conv2d("conv", Conv::new(5, 3)).custom(Custom::new(Square { backward: false }), &[]);
+    x.flatten().linear("fc", 7)
+}
+
+#[test]
+fn an_operation_of_a_program_s_own() {
+    let options = CompileOptions { size: [19, 22], ..CompileOptions::new("squared", 5, 19, 7) };
+    let plans = compile(&squared, &options).unwrap();
+    check("squared", &plans, Isa::detect(), 3, 2e-5);
+    let text = plans.train.as_ref().unwrap().to_string();
+    assert!(text.contains("= square ") && text.contains("= square_backward "), "{text}");
+
+    let half = compile(&squared, &CompileOptions { precision: Precision::Bf16, ..options.clone() }).unwrap();
+    let refused = enmasse_cpu::open(&DeviceRequest::default()).unwrap().compile(half, None).err().unwrap().to_string();
+    assert_eq!(refused, "layer conv: square computes in f32 alone: use `precision = f32`");
+    let flat = |x: Tensor| x.flatten().custom(Custom::new(Square { backward: false }), &[]).linear("fc", 7);
+    assert_eq!(compile(&flat, &options).unwrap_err().to_string(), "square after the input takes images");
 }
 
 #[test]

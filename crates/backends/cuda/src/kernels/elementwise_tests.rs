@@ -14,7 +14,7 @@ fn check<E: Element>() {
         let [a, b] = [1, 2].map(|key| noise::<E>(key, n, 8.0));
         let (x, y) = (wide(&a), wide(&b));
         check_two("add", [&a, &b], &add::add(&x, &y), 1e-7, |a, b, c| add(E::DTYPE, a, b, c));
-        check_two("multiply", [&a, &b], &multiply::multiply(&x, &y), 1e-7, |a, b, c| multiply(E::DTYPE, a, b, c));
+        check_two("multiply", [&a, &b], &multiply::multiply(&x, &y, 1), 1e-7, |a, b, c| multiply(E::DTYPE, a, b, c));
         for activation in [Activation::Relu, Activation::Relu6] {
             let expected = activation::activate(&x, activation);
             check_one("activation", &a, &expected, 0.0, |x, y| activate(E::DTYPE, activation, x, y));

@@ -157,10 +157,12 @@ impl Operands<'_> {
         Ok([self.output_dimensions(0)?, self.input_dimensions(0)?])
     }
 
-    /// The dimensions of a feature map `[N,H,W,C]`; a matrix is a feature map of one pixel.
+    /// The dimensions of a feature map `[N,H,W,C]`; a matrix is a feature map of one pixel, and tokens are
+    /// a column.
     fn dimensions(&self, id: ValueId) -> Result<[usize; 4], CudaError> {
         match self.plan.shape(id)[..] {
             [n, h, w, c] => Ok([n, h, w, c]),
+            [n, t, c] => Ok([n, t, 1, c]),
             [n, c] => Ok([n, 1, 1, c]),
             [n] => Ok([n, 1, 1, 1]),
             _ => Err(self.unsupported()),

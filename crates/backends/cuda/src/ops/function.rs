@@ -45,6 +45,10 @@ fn code(function: Function) -> (u32, f32, f32) {
         Function::Log => (2, 0.0, 0.0),
         Function::Power(exponent) => (3, exponent, 0.0),
         Function::ClampMin(minimum) => (4, minimum, 0.0),
+        Function::Sigmoid => (5, 0.0, 0.0),
+        Function::Silu => (6, 0.0, 0.0),
+        Function::Gelu => (7, 0.0, 0.0),
+        Function::HardSwish => (8, 0.0, 0.0),
     }
 }
 

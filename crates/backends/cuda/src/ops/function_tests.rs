@@ -17,6 +17,10 @@ fn check_functions<E: Element>() {
         Function::Power(0.0),
         Function::Power(-1.5),
         Function::ClampMin(0.5),
+        Function::Sigmoid,
+        Function::Silu,
+        Function::Gelu,
+        Function::HardSwish,
     ];
     for (function, n) in functions.iter().flat_map(|&function| [1, 300_001].map(|n| (function, n))) {
         // Logarithms and roots take positive numbers.

@@ -8,7 +8,7 @@ use enmasse_graph::{
 use enmasse_reference::ReferenceProgram;
 
 use crate::gpu;
-use crate::models::{focal, largest_windows, random, residual};
+use crate::models::{focal, largest_windows, modern, random, residual};
 use crate::program::{Batch, assert_agree, fill, gradients, state};
 use crate::zoo::{NARROW, Narrow};
 
@@ -76,6 +76,15 @@ fn a_small_residual_network() {
             CompileOptions { size: [37, 30], loss, shards, metrics, ..CompileOptions::new("residual", 5, 37, 7) };
         let Some(plans) = compile(&residual, &options) else { return };
         check(&format!("residual of {shards}"), &plans, 3, 2e-5);
+    }
+}
+
+#[test]
+fn layer_norms_smooth_activations_and_factors_per_channel() {
+    for (precision, tolerance) in [(Precision::F32, 2e-5), (Precision::Bf16, 6e-2), (Precision::F16, 1e-2)] {
+        let options = CompileOptions { size: [19, 22], precision, ..CompileOptions::new("modern", 5, 19, 7) };
+        let Some(plans) = compile(&modern, &options) else { return };
+        check(&format!("modern in {precision}"), &plans, if precision == Precision::F32 { 3 } else { 1 }, tolerance);
     }
 }
 

@@ -29,10 +29,12 @@ pub mod batch_norm;
 mod check_finite;
 pub mod conv2d;
 pub mod cross_entropy;
+mod custom;
 pub mod dropout;
 pub mod flatten;
 pub mod function;
 pub mod gradient_norm;
+pub mod layer_norm;
 pub mod linear;
 pub mod log_softmax;
 pub mod loss_scale;
@@ -139,6 +141,11 @@ impl Call<'_> {
     /// Channels, features or classes: the last dimension of an operand.
     pub fn last(&self, i: usize) -> usize {
         self.step.plan.shape(self.step.node.inputs[i]).last()
+    }
+
+    /// The number of elements of a result.
+    pub fn result_elements(&self, i: usize) -> usize {
+        self.step.plan.shape(self.step.node.outputs[i]).elements()
     }
 
     /// The last dimension of the result.

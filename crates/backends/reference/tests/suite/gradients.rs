@@ -203,6 +203,37 @@ fn products() {
     });
 }
 
+#[test]
+fn products_with_a_factor_for_each_channel() {
+    check(&|x| head(stem(x, 4).scale_channels("layer.scale", 0.5).relu()));
+    check(&|x| {
+        let x = stem(x, 4);
+        let gate = x.clone().adaptive_avg_pool([1, 1]).conv2d("gate", Conv::new(4, 1));
+        head(x * gate)
+    });
+    check(&|x| {
+        let x = stem(x, 4);
+        let gate = x.clone().flatten().linear("gate", 4);
+        head(x * gate)
+    });
+}
+
+#[test]
+fn smooth_activations() {
+    check(&|x| head(stem(x, 4).sigmoid()));
+    check(&|x| head(stem(x, 4).silu()));
+    check(&|x| head(stem(x, 4).gelu()));
+    check(&|x| head(stem(x, 4).affine(4.0, 0.0).hard_swish()));
+}
+
+#[test]
+fn layer_norm() {
+    check(&|x| head(stem(x, 5).layer_norm("norm", 1e-2)));
+    check(&|x| x.flatten().linear("a", 6).layer_norm("norm", 1e-5).relu().linear("b", 4));
+    // Without parameters before it.
+    check(&|x| head(x.layer_norm("norm", 1e-3)));
+}
+
 fn residual_net(x: Tensor) -> Tensor {
     let conv = |x: Tensor, name: &str| x.conv2d(name, Conv::new(5, 3).padding(1).no_bias());
     let x = conv(x, "a").batch_norm("bn_a").relu();

@@ -22,15 +22,24 @@ pub enum Function {
     Power(f32),
     /// The larger of x and a minimum; NaN stays NaN. The derivative at the minimum is 1, as in PyTorch.
     ClampMin(f32),
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// `x * P(X <= x)` for a standard normal X: PyTorch's exact GELU, by the error function.
+    Gelu,
+    /// `x * min(max(x + 3, 0), 6) / 6`. The derivative is 0 up to -3 and 1 from 3, as in PyTorch.
+    HardSwish,
 }
 
 impl Function {
-    /// Whether its attributes are finite.
-    fn is_finite(self) -> bool {
+    /// Its numbers, of which an affine function has two.
+    fn numbers(self) -> Vec<f32> {
         match self {
-            Function::Affine { scale, shift } => scale.is_finite() && shift.is_finite(),
-            Function::Exp | Function::Log => true,
-            Function::Power(value) | Function::ClampMin(value) => value.is_finite(),
+            Function::Affine { scale, shift } => vec![scale, shift],
+            Function::Power(value) | Function::ClampMin(value) => vec![value],
+            Function::Exp | Function::Log => Vec::new(),
+            Function::Sigmoid | Function::Silu | Function::Gelu | Function::HardSwish => Vec::new(),
         }
     }
 }
@@ -38,7 +47,9 @@ impl Function {
 impl Operation for Function {
     const NAME: &'static str = "function";
     const SIGNATURE: &'static str = "(x) -> (y)";
-    const PYTORCH: Option<&'static str> = Some("torch.exp, torch.log, torch.pow, torch.clamp");
+    const PYTORCH: Option<&'static str> = Some(
+        "torch.exp, torch.log, torch.pow, torch.clamp, torch.nn.Sigmoid, torch.nn.SiLU, torch.nn.GELU, torch.nn.Hardswish",
+    );
 
     fn name(&self) -> &'static str {
         match self {
@@ -47,14 +58,18 @@ impl Operation for Function {
             Function::Log => "log",
             Function::Power(_) => "power",
             Function::ClampMin(_) => "clamp_min",
+            Function::Sigmoid => "sigmoid",
+            Function::Silu => "silu",
+            Function::Gelu => "gelu",
+            Function::HardSwish => "hard_swish",
         }
     }
 
     fn attributes(&self) -> String {
-        match self {
-            Function::Affine { scale, shift } => format!("scale {scale} shift {shift}"),
-            Function::Exp | Function::Log => String::new(),
-            Function::Power(value) | Function::ClampMin(value) => value.to_string(),
+        match self.numbers()[..] {
+            [scale, shift] => format!("scale {scale} shift {shift}"),
+            [value] => value.to_string(),
+            _ => String::new(),
         }
     }
 
@@ -84,6 +99,10 @@ impl Operation for FunctionBackward {
             Function::Log => "log_backward",
             Function::Power(_) => "power_backward",
             Function::ClampMin(_) => "clamp_min_backward",
+            Function::Sigmoid => "sigmoid_backward",
+            Function::Silu => "silu_backward",
+            Function::Gelu => "gelu_backward",
+            Function::HardSwish => "hard_swish_backward",
         }
     }
 
@@ -123,8 +142,28 @@ impl Tensor {
         self.function(Function::ClampMin(minimum))
     }
 
+    /// `1 / (1 + exp(-x))` of each element (PyTorch's `Sigmoid`).
+    pub fn sigmoid(self) -> Tensor {
+        self.function(Function::Sigmoid)
+    }
+
+    /// `x * sigmoid(x)` of each element (PyTorch's `SiLU`).
+    pub fn silu(self) -> Tensor {
+        self.function(Function::Silu)
+    }
+
+    /// `x * P(X <= x)` of each element, for a standard normal X (PyTorch's `GELU`, which is exact unless told otherwise).
+    pub fn gelu(self) -> Tensor {
+        self.function(Function::Gelu)
+    }
+
+    /// `x * min(max(x + 3, 0), 6) / 6` of each element (PyTorch's `Hardswish`).
+    pub fn hard_swish(self) -> Tensor {
+        self.function(Function::HardSwish)
+    }
+
     fn function(self, function: Function) -> Tensor {
-        if !function.is_finite() {
+        if !function.numbers().iter().all(|number| number.is_finite()) {
             let reason = format!("takes only finite numbers, not {}", Op::from(function));
             return self.fail(GraphError::Attribute { place: self.place(function.name()), reason });
         }

@@ -28,10 +28,12 @@ mod batch_norm;
 mod check_finite;
 mod conv2d;
 mod cross_entropy;
+mod custom;
 mod dropout;
 mod flatten;
 mod function;
 mod gradient_norm;
+mod layer_norm;
 mod linear;
 mod log_softmax;
 mod loss_scale;
@@ -65,16 +67,18 @@ pub use batch_norm::{
 pub use check_finite::CheckFinite;
 pub use conv2d::{Conv, Conv2d, Conv2dBackwardData, Conv2dBackwardWeights};
 pub use cross_entropy::{CrossEntropy, CrossEntropyBackward};
+pub use custom::{Custom, CustomOperation, Parallel};
 pub use dropout::Dropout;
 pub use flatten::{Flatten, FlattenBackward};
 pub use function::{Function, FunctionBackward};
 pub use gradient_norm::GradientNorm;
+pub use layer_norm::{LayerNorm, LayerNormBackward, LayerNormReduce};
 pub use linear::{BiasBackward, Linear, LinearBackwardData, LinearBackwardWeights, LinearForward};
 pub use log_softmax::{LogSoftmax, LogSoftmaxBackward};
 pub use loss_scale::{Scale, Unscale, UpdateScale};
 pub use mask_samples::MaskSamples;
 pub use max_pool::{MaxPool, MaxPoolBackward};
-pub use multiply::Multiply;
+pub use multiply::{Multiply, MultiplyReduce};
 pub use normalize::Normalize;
 pub use replicate::Replicate;
 pub use sample_sum::{SampleSum, SampleSumBackward};
@@ -195,12 +199,13 @@ operations! { $
     LinearForward LinearBackwardData LinearBackwardWeights BiasBackward
     BatchNormStatistics BatchNormNormalize BatchNormReduce BatchNormBackward RunningShare
     Activation ActivationBackward
+    LayerNorm LayerNormBackward LayerNormReduce
     MaxPool MaxPoolBackward
     AvgPool AvgPoolBackward
     AdaptiveAvgPool AdaptiveAvgPoolBackward
     Dropout
     Add
-    Multiply
+    Multiply MultiplyReduce
     Function FunctionBackward
     Flatten FlattenBackward
     CrossEntropy CrossEntropyBackward
@@ -220,6 +225,7 @@ operations! { $
     Update
     Average
     RunningUpdate
+    Custom
 }
 
 impl Op {

@@ -27,6 +27,18 @@ pub fn residual(x: Tensor) -> Tensor {
     x.adaptive_avg_pool([1, 1]).flatten().dropout("drop", 0.2).linear("fc", 7)
 }
 
+/// Layer norms, smooth activations, and factors per channel: of all samples, and of each one as images and as a matrix.
+pub fn modern(x: Tensor) -> Tensor {
+    let x = x.conv2d("stem", Conv::new(24, 3).stride(2).padding(1)).layer_norm("norm1", 1e-6);
+    let y = x.clone().conv2d("dw", Conv::new(24, 5).padding(2).groups(24)).layer_norm("norm2", 1e-6).gelu();
+    let x = y.scale_channels("scale.gamma", 0.5) + x;
+    let y = x.clone().conv2d("expand", Conv::new(24, 1).no_bias()).batch_norm("bn").silu();
+    let pooled = y.clone().adaptive_avg_pool([1, 1]);
+    let y = y * pooled.clone().conv2d("squeeze", Conv::new(24, 1)).sigmoid();
+    let y = y * pooled.flatten().linear("gate", 24).sigmoid();
+    (x + y).hard_swish().adaptive_avg_pool([2, 2]).flatten().layer_norm("norm3", 1e-5).gelu().linear("fc", 7)
+}
+
 /// Max pooling by windows of 16 x 16 elements, the most whose positions fit a byte. Of the first windows in a row or column only
 /// the second half lies in the feature map.
 pub fn largest_windows(x: Tensor) -> Tensor {

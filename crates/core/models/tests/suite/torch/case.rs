@@ -71,6 +71,20 @@ fn grouped(x: Tensor, classes: usize) -> Tensor {
     x.adaptive_avg_pool([2, 3]).flatten().linear("fc", classes)
 }
 
+/// What models since 2019 are made of: a block of ConvNeXt, one of EfficientNet, and smooth activations.
+fn modern(x: Tensor, classes: usize) -> Tensor {
+    const EPSILON: f32 = 1e-6;
+    let x = x.conv2d("stem", Conv::new(16, 3).stride(2).padding(1)).layer_norm("norm1", EPSILON);
+    let y = x.clone().conv2d("dw", Conv::new(16, 5).padding(2).groups(16)).layer_norm("norm2", EPSILON);
+    let y = y.conv2d("pw1", Conv::new(32, 1)).gelu().conv2d("pw2", Conv::new(16, 1));
+    let x = y.scale_channels("scale.gamma", 1.0) + x;
+    let y = x.clone().conv2d("expand", Conv::new(24, 1).no_bias()).batch_norm("bn1").silu();
+    let gate = y.clone().adaptive_avg_pool([1, 1]).conv2d("fc1", Conv::new(6, 1)).silu();
+    let y = y * gate.conv2d("fc2", Conv::new(24, 1)).sigmoid();
+    let x = (y.conv2d("project", Conv::new(16, 1).no_bias()).batch_norm("bn2") + x).hard_swish();
+    x.adaptive_avg_pool([1, 1]).flatten().layer_norm("norm3", EPSILON).linear("fc", classes)
+}
+
 const IMAGENET: (&[f32], &[f32]) = (&[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225]);
 const MNIST: (&[f32], &[f32]) = (&[0.1307], &[0.3081]);
 
@@ -97,7 +111,7 @@ const DEFAULT: Case = Case {
     centres: [-2.0, 2.0],
 };
 
-pub static CASES: [Case; 15] = [
+pub static CASES: [Case; 16] = [
     Case { name: "resnet18", seed: 49, size: [49, 41], ..DEFAULT },
     Case {
         name: "resnet50",
@@ -220,6 +234,15 @@ pub static CASES: [Case; 15] = [
         size: [27, 21],
         learning_rate: 0.01,
         label_smoothing: 0.2,
+        ..DEFAULT
+    },
+    Case {
+        name: "modern",
+        seed: 15,
+        model: modern,
+        size: [21, 26],
+        learning_rate: 0.01,
+        label_smoothing: 0.1,
         ..DEFAULT
     },
 ];
