@@ -1,15 +1,10 @@
 //! ReLU and ReLU6 on the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::Activation;
 use enmasse_graph::ops::ActivationBackward;
 
-use super::OnCpu;
-use crate::element::Element;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Workspace, kernel};
 use crate::elementwise;
-use crate::instruction::{Instruction, kernel};
-use crate::prepare::Operand;
-use crate::workspace::Workspace;
 
 impl OnCpu for Activation {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

@@ -1,14 +1,9 @@
 //! Average pooling to a fixed size on the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::{AdaptiveAvgPool, AdaptiveAvgPoolBackward};
 
-use super::OnCpu;
-use crate::element::Element;
-use crate::instruction::{Instruction, kernel};
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Side, Workspace, kernel};
 use crate::pooling::Average;
-use crate::prepare::{Operand, Side};
-use crate::workspace::Workspace;
 
 impl OnCpu for AdaptiveAvgPool {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

@@ -1,14 +1,9 @@
 //! The sum of two tensors on the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::Add;
 
-use super::OnCpu;
-use crate::element::Element;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Workspace, kernel};
 use crate::elementwise;
-use crate::instruction::{Instruction, kernel};
-use crate::prepare::Operand;
-use crate::workspace::Workspace;
 
 impl OnCpu for Add {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

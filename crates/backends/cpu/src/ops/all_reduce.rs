@@ -1,17 +1,12 @@
 //! Sums of gradients over all ranks, in buckets, from the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::{AllReduceStart, AllReduceWait, ReduceStart, ReduceWait};
 use enmasse_graph::{Arena, Bucket};
 use enmasse_tensor::DType;
 
-use super::OnCpu;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Workspace, fallible};
 use crate::collectives::{self, BucketSum};
-use crate::element::Element;
-use crate::instruction::{Instruction, fallible};
-use crate::prepare::Operand;
 use crate::region::Region;
-use crate::workspace::Workspace;
 
 impl OnCpu for AllReduceStart {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

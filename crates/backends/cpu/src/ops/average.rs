@@ -1,14 +1,9 @@
 //! The moving average of the weights on the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::Average;
 
-use super::OnCpu;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Workspace, kernel};
 use crate::average::Averages;
-use crate::element::Element;
-use crate::instruction::{Instruction, kernel};
-use crate::prepare::Operand;
-use crate::workspace::Workspace;
 
 impl OnCpu for Average {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

@@ -1,19 +1,14 @@
 //! Batch norm on the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::Activation;
 use enmasse_graph::ops::{
     BatchNormBackward, BatchNormNormalize, BatchNormReduce, BatchNormStatistics, NormStatistics, RunningShare,
     RunningUpdate,
 };
 
-use super::OnCpu;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Workspace, kernel};
 use crate::batch_norm::{self, Forward, Gate, Gradient};
-use crate::element::Element;
-use crate::instruction::{Instruction, kernel};
-use crate::prepare::Operand;
 use crate::statistics::{self, Moments};
-use crate::workspace::Workspace;
 
 impl OnCpu for BatchNormStatistics {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

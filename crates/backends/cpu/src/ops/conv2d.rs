@@ -3,18 +3,14 @@
 //! It is the plan's choice, or else a function of only the shape, precision and instruction-set level. It never depends on
 //! threads or time. `--exact` leaves Winograd out.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::{Conv2d, Conv2dBackwardData, Conv2dBackwardWeights};
 
-use super::OnCpu;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Side, kernel};
 use crate::algorithm::Algorithm;
 use crate::conv::{
     self, ConvShape, Gather, Grouped, GroupedGradient, Start, WeightGradient, Winograd, WinogradGradient, grouped,
     winograd,
 };
-use crate::element::Element;
-use crate::instruction::{Instruction, kernel};
-use crate::prepare::{Operand, Side};
 
 impl OnCpu for Conv2d {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

@@ -1,15 +1,10 @@
 //! The cross-entropy over classes on the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::{CrossEntropy, CrossEntropyBackward};
 
-use super::OnCpu;
-use crate::element::Element;
-use crate::instruction::{Instruction, kernel};
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Workspace, kernel};
 use crate::loss;
-use crate::prepare::Operand;
 use crate::sweep::Rows;
-use crate::workspace::Workspace;
 
 impl OnCpu for CrossEntropy {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

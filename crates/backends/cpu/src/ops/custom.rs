@@ -2,16 +2,11 @@
 
 use std::cell::RefCell;
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::{Custom, Operation};
 use enmasse_tensor::DType;
 
-use super::OnCpu;
-use crate::element::Element;
-use crate::instruction::{Instruction, kernel};
-use crate::prepare::Operand;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Workspace, kernel};
 use crate::region::Region;
-use crate::workspace::Workspace;
 
 impl OnCpu for Custom {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

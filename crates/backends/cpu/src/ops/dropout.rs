@@ -1,16 +1,11 @@
 //! Dropout on the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::Dropout;
 use enmasse_tensor::random::key;
 
-use super::OnCpu;
-use crate::element::Element;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Workspace, kernel};
 use crate::elementwise;
-use crate::instruction::{Instruction, kernel};
-use crate::prepare::Operand;
 use crate::region::Region;
-use crate::workspace::Workspace;
 
 impl OnCpu for Dropout {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

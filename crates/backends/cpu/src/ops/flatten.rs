@@ -1,14 +1,9 @@
 //! From images to rows of features, in PyTorch's order, on the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::{Flatten, FlattenBackward};
 
-use super::OnCpu;
-use crate::element::Element;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Side, Workspace, kernel};
 use crate::elementwise;
-use crate::instruction::{Instruction, kernel};
-use crate::prepare::{Operand, Side};
-use crate::workspace::Workspace;
 
 impl OnCpu for Flatten {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

@@ -1,14 +1,9 @@
 //! Functions of one number on the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::{Function, FunctionBackward};
 
-use super::OnCpu;
-use crate::element::Element;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Workspace, kernel};
 use crate::function;
-use crate::instruction::{Instruction, kernel};
-use crate::prepare::Operand;
-use crate::workspace::Workspace;
 
 impl OnCpu for Function {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

@@ -1,15 +1,11 @@
 //! The norm of all gradients on the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::Arena;
 use enmasse_graph::ops::{GradientNorm, Operation};
 use enmasse_tensor::DType;
 
-use super::OnCpu;
-use crate::element::Element;
-use crate::instruction::{Instruction, kernel};
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, kernel};
 use crate::norm::Norm;
-use crate::prepare::Operand;
 
 impl OnCpu for GradientNorm {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

@@ -1,14 +1,9 @@
 //! Layer norm on the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::{LayerNorm, LayerNormBackward, LayerNormReduce};
 
-use super::OnCpu;
-use crate::element::Element;
-use crate::instruction::{Instruction, kernel};
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Workspace, kernel};
 use crate::layer_norm::{self, Forward, Gradient};
-use crate::prepare::Operand;
-use crate::workspace::Workspace;
 
 impl OnCpu for LayerNorm {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

@@ -1,14 +1,10 @@
 //! Linear layers on the CPU: convolutions of one pixel.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::{BiasBackward, LinearBackwardData, LinearBackwardWeights, LinearForward};
 
-use super::OnCpu;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Side, kernel};
 use crate::batch_norm;
 use crate::conv::ConvShape;
-use crate::element::Element;
-use crate::instruction::{Instruction, kernel};
-use crate::prepare::{Operand, Side};
 
 impl OnCpu for LinearForward {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

@@ -1,14 +1,9 @@
 //! The weight of the loss on the CPU. The loss is scaled by state for f16, which the CPU does not store.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::{Scale, Unscale, UpdateScale};
 
-use super::OnCpu;
-use crate::element::Element;
-use crate::instruction::{Instruction, kernel};
-use crate::prepare::Operand;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Workspace, kernel};
 use crate::samples;
-use crate::workspace::Workspace;
 
 impl OnCpu for Scale {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

@@ -1,14 +1,9 @@
 //! Max pooling on the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::{MaxPool, MaxPoolBackward};
 
-use super::OnCpu;
-use crate::element::Element;
-use crate::instruction::{Instruction, kernel};
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Side, Workspace, kernel};
 use crate::pooling::Maximum;
-use crate::prepare::{Operand, Side};
-use crate::workspace::Workspace;
 
 impl OnCpu for MaxPool {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

@@ -40,8 +40,9 @@ mod update;
 use enmasse_device::DeviceError;
 
 use crate::element::Element;
-use crate::instruction::Instruction;
-use crate::prepare::Operand;
+use crate::instruction::{Instruction, fallible, kernel};
+use crate::prepare::{Operand, Side};
+use crate::workspace::Workspace;
 
 /// An operation as the CPU runs it. All types of graph's `ops` have it, or the crate does not compile.
 pub(crate) trait OnCpu {

@@ -1,15 +1,10 @@
 //! The product of two tensors, element by element, on the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::{Multiply, MultiplyReduce};
 
-use super::OnCpu;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Side, Workspace, kernel};
 use crate::channels::{self, Shared};
-use crate::element::Element;
 use crate::elementwise;
-use crate::instruction::{Instruction, kernel};
-use crate::prepare::{Operand, Side};
-use crate::workspace::Workspace;
 
 impl OnCpu for Multiply {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

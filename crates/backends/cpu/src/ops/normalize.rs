@@ -1,15 +1,10 @@
 //! From bytes of images to numbers on the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::Normalize;
 
-use super::OnCpu;
-use crate::element::Element;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Side, Workspace, kernel};
 use crate::elementwise::{self, NormalizeTable};
-use crate::instruction::{Instruction, kernel};
-use crate::prepare::{Operand, Side};
 use crate::region::Region;
-use crate::workspace::Workspace;
 
 impl OnCpu for Normalize {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

@@ -1,14 +1,9 @@
 //! Copies from the first rank to the others, from the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::Replicate;
 
-use super::OnCpu;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Workspace, fallible};
 use crate::collectives;
-use crate::element::Element;
-use crate::instruction::{Instruction, fallible};
-use crate::prepare::Operand;
-use crate::workspace::Workspace;
 
 impl OnCpu for Replicate {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

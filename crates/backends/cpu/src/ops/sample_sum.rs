@@ -1,14 +1,9 @@
 //! The sum of a number per sample on the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::{SampleSum, SampleSumBackward};
 
-use super::OnCpu;
-use crate::element::Element;
-use crate::instruction::{Instruction, kernel};
-use crate::prepare::Operand;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Workspace, kernel};
 use crate::samples;
-use crate::workspace::Workspace;
 
 impl OnCpu for SampleSum {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

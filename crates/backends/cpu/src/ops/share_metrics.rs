@@ -1,14 +1,9 @@
 //! What a shard tells all ranks, on the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::ShareMetrics;
 
-use super::OnCpu;
-use crate::element::Element;
-use crate::instruction::{Instruction, kernel};
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Workspace, kernel};
 use crate::loss;
-use crate::prepare::Operand;
-use crate::workspace::Workspace;
 
 impl OnCpu for ShareMetrics {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {

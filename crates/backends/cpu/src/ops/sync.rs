@@ -1,13 +1,9 @@
 //! Statistics and sums over all shards, on the CPU.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::ops::{SyncStatistics, SyncSum};
 
-use super::OnCpu;
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Side, fallible};
 use crate::collectives::{StatisticsExchange, SumExchange};
-use crate::element::Element;
-use crate::instruction::{Instruction, fallible};
-use crate::prepare::{Operand, Side};
 use crate::statistics::Moments;
 
 impl OnCpu for SyncStatistics {

@@ -1,13 +1,9 @@
 //! An optimiser's step on the CPU: regions of the arenas that its ranges index, after checking that every value is where they say.
 
-use enmasse_device::DeviceError;
 use enmasse_graph::{Arena, Update};
 
-use super::OnCpu;
-use crate::element::Element;
-use crate::instruction::{Instruction, kernel};
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, kernel};
 use crate::optimizer::{Clip, PreparedUpdate};
-use crate::prepare::Operand;
 
 impl OnCpu for Update {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
