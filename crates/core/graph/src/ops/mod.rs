@@ -1,8 +1,8 @@
 //! The operations of a plan, one file each: attributes, operands and results, text, gradient, and the builder's layer.
 //!
 //! An operation is a type of this folder that implements [`Operation`] and stands in the list `operations!`. [`Op`],
-//! [`with_op!`], autodiff, the passes and the plan's text follow from that. A device implements a trait of its own for each
-//! type, and [`with_op!`] calls it: a device that lacks one does not compile.
+//! [`with_op!`](crate::with_op!), autodiff, the passes and the plan's text follow from that. A device implements a trait of its own for each
+//! type, and [`with_op!`](crate::with_op!) calls it: a device that lacks one does not compile.
 //!
 //! Activations are `[batch, height, width, channels]`, linear weights `[inputs, outputs]`. Convolution weights have the order
 //! of [`crate::FilterOrder`], with input channels / groups. All are dense and row-major. The documentation of each operation
@@ -166,7 +166,7 @@ pub enum Operand {
     Output(usize),
 }
 
-/// Makes [`Op`] and [`with_op!`] from the list of all operations. The first token is a dollar sign, for the inner macro.
+/// Makes [`Op`] and [`with_op!`](crate::with_op!) from the list of all operations. The first token is a dollar sign, for the inner macro.
 macro_rules! operations {
     ($d:tt $($operation:ident)*) => {
         /// One operation of a plan, with its attributes.
