@@ -1,11 +1,11 @@
 //! Functions of one number, and their gradients, in vectors.
 //!
 //! Smooth activations are computed in f32 from an exponential of our own, which every level has. Their errors are below 4 ulp
-//! of the result, or 2e-7 where the result vanishes. All other functions are computed in f64, lane by lane, and rounded once, so
+//! of the result, or below 2e-7. All other functions are computed in f64, lane by lane, and rounded once, so
 //! their bits do not depend on the level.
 
 use crate::inlined::inlined;
-use crate::isa::Simd;
+use crate::isa::{MAX_LANES, Simd};
 
 /// A function of one number, in vectors. Implementations are `#[inline(always)]`.
 pub(crate) trait Curve: Sync {
@@ -78,9 +78,6 @@ pub(crate) struct Exact<V, D> {
     pub derivative: D,
 }
 
-/// Lanes of the widest level.
-const MAX_LANES: usize = 16;
-
 impl<V: Fn(f64) -> f64 + Sync, D: Fn(f64) -> f64 + Sync> Curve for Exact<V, D> {
     inlined! {
         unsafe fn value<S: Simd>(&self, x: S::V) -> S::V {
@@ -116,7 +113,7 @@ inlined! {
         S::add(S::relu(x), S::relu(negative::<S>(x)))
     }
 
-    /// `exp(-x)` for `x` of at least 0, within 2 ulp; NaN stays. What would be below 2^-126 is 0.
+    /// `exp(-x)` for `x` of at least 0; NaN stays. What would be below 2^-126 is 0.
     ///
     /// Source of the polynomial: S. Moshier, Cephes mathematical library (`expf`).
     unsafe fn exp_negative<S: Simd>(x: S::V) -> S::V {
@@ -145,7 +142,7 @@ inlined! {
         [value, S::mul(lower, upper)]
     }
 
-    /// `P(X <= x)` for a standard normal X, with a relative error below 1e-6 down to -5.
+    /// `P(X <= x)` for a standard normal X.
     ///
     /// Source of the polynomial: W. Press and others, Numerical Recipes in C, section 6.2 (`erfcc`).
     unsafe fn normal_distribution<S: Simd>(x: S::V) -> S::V {

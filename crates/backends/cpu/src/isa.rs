@@ -84,6 +84,9 @@ impl fmt::Display for Isa {
     }
 }
 
+/// Values per vector of the widest level.
+pub(crate) const MAX_LANES: usize = 16;
+
 /// Vectors of f32. The methods are unsafe because they execute instructions of the level. They may run only inside
 /// [`dispatch`], and pointers must be valid for `LANES` values (any alignment).
 pub(crate) trait Simd: Copy + 'static {

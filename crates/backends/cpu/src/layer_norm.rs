@@ -4,15 +4,10 @@ use std::ops::Range;
 
 use crate::element::Element;
 use crate::inlined::{each_vector, inlined};
-use crate::isa::{Kernel, Scalar, Simd, dispatch, values_ahead};
+use crate::isa::{Kernel, MAX_LANES, Scalar, Simd, dispatch, values_ahead};
 use crate::region::Region;
-use crate::sweep::{self, Rows, Sum, Terms};
+use crate::sweep::{self, Rows, Sum, TASK_VALUES, Terms};
 use crate::workspace::Context;
-
-/// Values per task.
-const TASK_VALUES: usize = 1 << 14;
-/// Lanes of the widest level.
-const MAX_LANES: usize = 16;
 
 /// The operands and results of a layer norm.
 #[derive(Clone, Copy)]

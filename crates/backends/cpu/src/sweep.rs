@@ -13,7 +13,7 @@ use crate::region::Region;
 use crate::workspace::Context;
 
 /// Values per task of an element-wise pass.
-const TASK_VALUES: usize = 1 << 14;
+pub(crate) const TASK_VALUES: usize = 1 << 14;
 /// Channels per task when partial sums are added.
 pub(crate) const FINISH_CHANNELS: usize = 64;
 

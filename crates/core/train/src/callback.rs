@@ -100,7 +100,7 @@ pub trait Callback: Send {
 /// Does nothing.
 impl Callback for () {}
 
-/// Passes events on to the callback behind the reference.
+/// Passes events on to the callback that it refers to.
 macro_rules! pass_on {
     ($($event:ident($($value:ident: $type:ty),+);)*) => {
         impl<C: Callback + ?Sized> Callback for &mut C {

@@ -82,7 +82,7 @@ impl<'a> Jpeg<'a> {
                     let color = hints.color(&frame);
                     let Frame { width, height, progressive, components, count } = frame;
                     if !progressive {
-                        tables.set_usual_codes();
+                        tables.set_standard_codes();
                     }
                     return Ok(Jpeg { width, height, color, progressive, components, count, tables, scans: before });
                 }

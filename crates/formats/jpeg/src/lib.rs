@@ -39,11 +39,11 @@ mod rows;
 mod scan;
 mod segments;
 mod sequential;
+mod standard_codes;
 mod symbol;
 mod tables;
 mod tolerant;
 mod transform;
-mod usual_codes;
 
 pub use decoder::Decoder;
 pub use error::Error;

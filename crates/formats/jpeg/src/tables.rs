@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::segments::be16;
-use crate::usual_codes;
+use crate::standard_codes;
 
 /// A Huffman table as its file writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +25,10 @@ pub(crate) struct Tables<'a> {
 }
 
 impl<'a> Tables<'a> {
-    /// Takes the usual Huffman codes where there are none, as libjpeg does in sequential images.
-    pub fn set_usual_codes(&mut self) {
-        for (own, usual) in [(&mut self.dc, usual_codes::DC), (&mut self.ac, usual_codes::AC)] {
-            own.iter_mut().zip(usual).for_each(|(own, usual)| *own = own.or(Some(usual)));
+    /// Takes the standard Huffman codes where there are none, as libjpeg does in sequential images.
+    pub fn set_standard_codes(&mut self) {
+        for (own, standard) in [(&mut self.dc, standard_codes::DC), (&mut self.ac, standard_codes::AC)] {
+            own.iter_mut().zip(standard).for_each(|(own, standard)| *own = own.or(Some(standard)));
         }
     }
 

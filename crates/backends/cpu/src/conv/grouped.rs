@@ -13,15 +13,12 @@ use super::geometry::{self, ConvShape, TapRun, met};
 use crate::element::Element;
 use crate::gemm::panel_width;
 use crate::inlined::each_vector;
-use crate::isa::{Isa, Kernel, Simd, dispatch};
+use crate::isa::{Isa, Kernel, MAX_LANES, Simd, dispatch};
 use crate::region::Region;
 use crate::workspace::{Context, Workspace};
 
 /// Number of neighbouring results that are computed together.
 const TILE: usize = 8;
-
-/// Lanes of the widest vectors.
-const MAX_LANES: usize = 16;
 
 /// Whether vectors of this level hold whole groups of the layer, each with as many outputs as inputs.
 pub(crate) fn applies(shape: &ConvShape, isa: Isa) -> bool {

@@ -114,7 +114,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Builder, Conv, Mode, Pool};
+    use crate::{BatchNorm, Builder, Conv, Mode, Pool};
 
     /// A branch of 3x3 convolutions without padding, so that activations of different depth have different shapes.
     fn conv(x: Tensor, name: &str, channels: usize) -> Tensor {
@@ -177,6 +177,23 @@ mod tests {
         check(
             &|x| x.conv2d("c", Conv::new(4, 1)).conv2d("c", Conv::new(4, 1)),
             "layer c: a tensor named c.weight exists already; give each layer its own name",
+        );
+        check(
+            &|x| x.flatten().sum_classes().layer_norm("norm", 1e-5),
+            "layer norm: layer_norm got [2], but it needs channels as the last of at least two dimensions",
+        );
+        check(&|x| x.layer_norm("norm", 0.0), "layer norm: layer_norm has epsilon 0, which must be above 0");
+        check(
+            &|x| x.batch_norm_with("bn", BatchNorm::new().epsilon(-1.0)),
+            "layer bn: batch_norm has epsilon -1 (at least 0) and momentum 0.1 (0 to 1)",
+        );
+        check(
+            &|x| x.scale_channels("scale", f32::NAN),
+            "layer scale: scale_channels begins with NaN, which must be finite",
+        );
+        check(
+            &|x| x.clone() * x.flatten().linear("gate", 4),
+            "multiply after the input: [2,8,8,3] and [2,4] after gate must have the same shape",
         );
         check(
             &|x| x.dropout("drop", 1.0),

@@ -74,7 +74,7 @@ impl Linear {
         Linear { outputs, std: None }
     }
 
-    /// Initialises the weights from a normal distribution with this deviation, and the bias to 0, as in torchvision's VGG
+    /// Initialises the weights from a normal distribution with this std, and the bias to 0, as in torchvision's VGG
     /// and MobileNetV2.
     pub fn normal(self, std: f32) -> Self {
         Linear { std: Some(std), ..self }
