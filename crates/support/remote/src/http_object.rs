@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::http::{Fault, Redirects, range};
+use crate::fault::Fault;
+use crate::http::{Redirects, range};
 use ureq::http::header::{CONTENT_RANGE, ETAG, IF_MATCH, LAST_MODIFIED, RANGE};
 use ureq::http::{HeaderMap, HeaderName, Request};
 

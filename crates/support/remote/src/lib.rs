@@ -14,34 +14,42 @@
 //! # Ok::<(), enmasse_remote::RemoteError>(())
 //! ```
 
+// Without servers no object is ever opened, and what reads them has no caller.
+#![cfg_attr(not(feature = "servers"), allow(dead_code))]
+
 mod address;
 mod ahead;
 mod cache;
 mod error;
+mod fault;
+#[cfg(feature = "servers")]
 pub mod fetch;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+#[cfg(feature = "servers")]
 mod http;
+#[cfg(feature = "servers")]
 mod http_object;
 mod object;
 mod options;
 mod permits;
 mod reader;
 mod retry;
+#[cfg(feature = "servers")]
 mod s3;
+#[cfg_attr(not(feature = "servers"), path = "no_servers.rs")]
+mod servers;
 mod source;
+#[cfg(feature = "servers")]
 mod transport;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use address::{Address, Place};
 use cache::Cache;
-use http_object::HttpObject;
 use permits::Permits;
-use s3::Bucket;
-use source::Source;
-use transport::Transport;
+use servers::Servers;
 
 pub use address::is_remote;
 pub use ahead::{Ahead, Extent, Turns};
@@ -54,11 +62,11 @@ pub use source::Version;
 /// The objects of a run, and the cache that they share.
 #[derive(Debug)]
 pub struct Remote {
-    options: RemoteOptions,
-    transport: Transport,
+    servers: Servers,
     cache: Arc<Cache>,
     permits: Permits,
-    buckets: Mutex<HashMap<String, Arc<Bucket>>>,
+    /// How long the attempts to read a part of an object may take together.
+    timeout: Duration,
     /// By their addresses. An object is looked up once, and its version is the same from then on.
     objects: Mutex<HashMap<String, Arc<Object>>>,
 }
@@ -67,11 +75,10 @@ impl Remote {
     /// Opens the cache, whose folder is created if there is none. Asks no server.
     pub fn new(options: &RemoteOptions) -> Result<Arc<Self>, RemoteError> {
         Ok(Arc::new(Remote {
-            transport: Transport::new(options)?,
+            servers: Servers::new(options)?,
             cache: Arc::new(Cache::open(options)?),
             permits: Permits::default(),
-            options: options.clone(),
-            buckets: Mutex::default(),
+            timeout: options.timeout,
             objects: Mutex::default(),
         }))
     }
@@ -81,25 +88,15 @@ impl Remote {
         if let Some(found) = lock(&self.objects).get(address) {
             return Ok(found.clone());
         }
-        let source: Box<dyn Source> = match Address::parse(address)?.place {
-            Place::Http => Box::new(HttpObject::new(self.transport.clone(), address)),
-            Place::S3 { bucket, key } if !key.is_empty() => Box::new(self.bucket(address, &bucket)?.object(&key)?),
-            Place::S3 { .. } => return Err(RemoteError::address(address, "it names a bucket, and no object in it")),
-        };
-        let opened = Object::open(address, source, self.cache.clone(), self.options.timeout, self.permits.clone())?;
+        let source = self.servers.source(address)?;
+        let opened = Object::open(address, source, self.cache.clone(), self.timeout, self.permits.clone())?;
         // Another thread may have looked it up meanwhile.
         Ok(lock(&self.objects).entry(address.to_owned()).or_insert(Arc::new(opened)).clone())
     }
 
     /// The names of the objects directly below a folder of a bucket, `s3://bucket/folder`, in order.
     pub fn list(&self, folder: &str) -> Result<Vec<String>, RemoteError> {
-        match Address::parse(folder)?.place {
-            Place::S3 { bucket, key } => self.bucket(folder, &bucket)?.list(folder, &key),
-            Place::Http => Err(RemoteError::address(
-                folder,
-                "a server tells of no other files: name each, as in {000..099}.tar, and no folder or *",
-            )),
-        }
+        self.servers.list(folder)
     }
 
     /// What the user should know about the objects that have been looked up, and what to do about it: a sentence without a full stop,
@@ -124,15 +121,6 @@ impl Remote {
             warnings.push((problem, "raise `cache_limit` if the disk has room"));
         }
         warnings
-    }
-
-    fn bucket(&self, address: &str, name: &str) -> Result<Arc<Bucket>, RemoteError> {
-        let mut buckets = lock(&self.buckets);
-        if let Some(bucket) = buckets.get(name) {
-            return Ok(bucket.clone());
-        }
-        let bucket = Bucket::new(address, name, &self.options.variables, self.transport.clone())?;
-        Ok(buckets.entry(name.to_owned()).or_insert(Arc::new(bucket)).clone())
     }
 }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::http::Fault;
+use crate::fault::Fault;
 
 use crate::RemoteError;
 use crate::cache::{Cache, PIECE, Pieces};

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-use crate::http::Fault;
+use crate::fault::Fault;
 
 /// The wait after the first attempt. It doubles with each one.
 const FIRST: Duration = Duration::from_millis(200);

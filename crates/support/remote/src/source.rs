@@ -3,7 +3,7 @@
 use std::fmt::{self, Debug};
 use std::ops::Range;
 
-use crate::http::Fault;
+use crate::fault::Fault;
 
 /// Which content an object has, as far as its server says so.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,8 @@ use ureq::AsSendBody;
 use ureq::http::header::RANGE;
 use ureq::http::{HeaderMap, Request, Response, StatusCode};
 
-use crate::http::{Client, Fault, Redirects, authorities};
+use crate::fault::Fault;
+use crate::http::{Client, Redirects, authorities};
 
 use crate::{RemoteError, RemoteOptions};
 

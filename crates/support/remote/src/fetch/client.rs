@@ -8,7 +8,8 @@ use ureq::Body;
 use ureq::http::header::{CONTENT_LENGTH, RANGE};
 use ureq::http::{Request, StatusCode};
 
-use crate::http::{Fault, Redirects, authorities, number, range};
+use crate::fault::Fault;
+use crate::http::{Redirects, authorities, number, range};
 
 use crate::fetch::FetchError;
 

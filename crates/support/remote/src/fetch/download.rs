@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Instant;
 
-use crate::http::Fault;
+use crate::fault::Fault;
 use enmasse_system::files::FileError;
 use ring::digest::{Context, SHA256};
 use rustix::fs::OFlags;

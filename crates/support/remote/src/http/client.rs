@@ -7,8 +7,9 @@ use ureq::http::{Request, Response, Uri};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, AsSendBody, Body};
 
+use crate::fault::Fault;
+use crate::http::fault;
 use crate::http::trust::Authorities;
-use crate::http::{Fault, fault};
 
 /// What becomes of an answer that names another address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

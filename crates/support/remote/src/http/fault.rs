@@ -1,28 +1,9 @@
-//! Why a server did not give what was asked for.
+//! Words for what `ureq` reports.
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-use thiserror::Error;
-
-/// Why a server did not give what was asked for: the end of a sentence that begins with the address.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("{}", self.words())]
-pub enum Fault {
-    /// Another attempt may succeed.
-    Passing(String),
-    /// It will answer the same again.
-    Lasting(String),
-}
-
-impl Fault {
-    /// The fault, without the name of the server.
-    pub fn words(&self) -> &str {
-        match self {
-            Fault::Passing(words) | Fault::Lasting(words) => words,
-        }
-    }
-}
+use crate::fault::Fault;
 
 pub(crate) fn of(error: ureq::Error, timeout: Duration) -> Fault {
     match error {

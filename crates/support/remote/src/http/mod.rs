@@ -9,6 +9,5 @@ mod headers;
 mod trust;
 
 pub(crate) use client::{Client, Redirects};
-pub(crate) use fault::Fault;
 pub(crate) use headers::{number, range};
 pub(crate) use trust::authorities;

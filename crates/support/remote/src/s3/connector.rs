@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::http::{Fault, Redirects};
+use crate::fault::Fault;
+use crate::http::Redirects;
 use async_trait::async_trait;
 use object_store::ClientOptions;
 use object_store::client::{

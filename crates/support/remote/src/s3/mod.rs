@@ -13,7 +13,7 @@ use std::error::Error;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::http::Fault;
+use crate::fault::Fault;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStore, RetryConfig};
