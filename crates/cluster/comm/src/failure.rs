@@ -57,6 +57,17 @@ pub enum GroupEvent {
 
 type Observer = dyn Fn(&GroupEvent) + Send + Sync;
 
+impl GroupEvent {
+    /// Writes the event to the `log` facade.
+    fn log(&self) {
+        match self {
+            GroupEvent::Stalled(stall) => log::warn!("{stall}"),
+            GroupEvent::Failed(cause) => log::error!("{cause}"),
+            GroupEvent::Refused(refused) => log::warn!("{refused}"),
+        }
+    }
+}
+
 /// See the module's documentation.
 #[derive(Default)]
 pub(crate) struct Failure {
@@ -208,9 +219,12 @@ impl Failure {
         self.tell(observers, GroupEvent::Stalled(stall));
     }
 
-    /// Calls observers from a thread of its own: they may print to a terminal that takes nothing, or write to a disk
-    /// that hangs, and the calling thread keeps the group alive. Events are told in order.
-    fn tell(&self, observers: Vec<Arc<Observer>>, event: GroupEvent) {
+    /// Logs an event and calls observers from a thread of its own: they may print to a terminal that takes nothing, or write to a
+    /// disk that hangs, and the calling thread keeps the group alive. Events are told in order.
+    fn tell(&self, mut observers: Vec<Arc<Observer>>, event: GroupEvent) {
+        if log::log_enabled!(log::Level::Error) {
+            observers.push(Arc::new(GroupEvent::log));
+        }
         if observers.is_empty() {
             return;
         }
@@ -281,6 +295,8 @@ fn call(observer: &Arc<Observer>, event: &GroupEvent) {
 
 #[cfg(test)]
 mod tests {
+    use test_support::logged;
+
     use super::*;
     use crate::cause::CauseKind;
 
@@ -341,6 +357,22 @@ mod tests {
         failure.wait_for_observers(LIMIT);
         failure.observe(0, observer("after"));
         assert_eq!(*heard.lock().unwrap(), ["before waits: it has not come", "before: first", "after: first"]);
+    }
+
+    #[test]
+    fn events_are_logged_once() {
+        logged("");
+        let failure = Failure::default();
+        failure.observe(0, Arc::new(|_| {}));
+        failure.warn(cause("a logged stall"));
+        failure.raise(cause("a logged failure"));
+        failure.wait_for_observers(LIMIT);
+        let check = |text: &str, expected: &str| {
+            let lines = logged(text);
+            assert!(lines.len() == 1 && lines[0].starts_with(expected), "{lines:?}");
+        };
+        check("a logged stall", "WARN enmasse_comm::failure: ");
+        check("a logged failure", "ERROR enmasse_comm::failure: ");
     }
 
     #[test]

@@ -335,6 +335,7 @@ impl Workers {
     fn collect_ended(&mut self, watch: &mut Watch<'_>) -> Result<(), LaunchError> {
         for (rank, worker) in self.list.iter_mut().enumerate().filter(|(_, worker)| worker.status.is_none()) {
             if let Some(status) = worker.poll_status(watch.stopping)? {
+                log::info!("rank {} {status}", self.assignment.first_rank + rank);
                 worker.status = Some(status);
                 watch.ended.push((rank, watch.stopping == Stopping::No));
             }
@@ -347,12 +348,14 @@ impl Workers {
     }
 
     fn ask_to_stop(&self, watch: &mut Watch<'_>, by: Signal, grace: Duration) {
+        log::info!("the ranks are asked to stop by signal {}", by.as_raw());
         self.signal(by);
         watch.stopping = Stopping::Asked { by, deadline: Instant::now() + grace };
     }
 
     fn kill(&self, watch: &mut Watch<'_>) {
         let Stopping::Asked { by, .. } = watch.stopping else { return };
+        log::warn!("the ranks that are left are killed");
         self.signal(Signal::KILL);
         watch.stopping = Stopping::Killed { by, deadline: Instant::now() + KILL_DEADLINE };
     }

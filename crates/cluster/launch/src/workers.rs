@@ -234,6 +234,7 @@ fn start(
     };
     match watch() {
         Ok((pid, pidfd, streams)) => {
+            log::info!("rank {rank} runs as process {}", pid.as_raw_nonzero());
             Ok(Worker { child, pid, pidfd, streams, tail: Tail::default(), report, status: None })
         }
         Err(source) => {

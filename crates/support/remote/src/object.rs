@@ -158,6 +158,7 @@ impl Object {
         let limits = Limits { attempts, timeout: self.timeout };
         let found = retried(limits, self.source.advice(), || self.source.read(range.clone(), Some(&self.version)));
         let found = found.map_err(|fault| failed(&self.address, self.source.as_ref(), fault.words()))?.bytes;
+        log::debug!("{}: bytes {} to {} came from {}", self.address, range.start, range.end, self.source.server());
         for (number, bytes) in (piece..).zip(found.chunks(PIECE as usize)) {
             self.pieces.store(number, bytes);
         }

@@ -41,6 +41,7 @@ pub(crate) fn retried<T>(
             let times = if number == 1 { "once".to_owned() } else { format!("{number} times") };
             return Err(Fault::Passing(format!("{words}, {times} in {seconds:.1} s; {advice}")));
         }
+        log::warn!("attempt {number}: {words}; the next one follows in {:.1} s", pause.as_secs_f64());
         std::thread::sleep(pause);
     }
 }
@@ -54,6 +55,8 @@ pub(crate) fn pause(number: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use test_support::logged;
+
     use super::*;
 
     #[test]
@@ -86,5 +89,15 @@ mod tests {
         check(std::slice::from_ref(&passing), 2, Ok(2));
         check(&[passing.clone(), passing.clone()], 2, Err("it is busy, 2 times"));
         check(&[passing, lasting], 9, Err("it is gone"));
+    }
+
+    #[test]
+    fn attempts_that_fail_are_logged() {
+        logged("");
+        let limits = Limits { attempts: 2, timeout: Duration::from_secs(60) };
+        let _ = retried(limits, "check it", || Err::<(), _>(Fault::Passing("it sleeps".to_owned())));
+        let lines = logged("it sleeps");
+        let expected = "WARN enmasse_remote::retry: attempt 1: it sleeps; the next one follows in 0.";
+        assert!(lines.len() == 1 && lines[0].starts_with(expected), "{lines:?}");
     }
 }

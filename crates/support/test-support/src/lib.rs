@@ -1,4 +1,4 @@
-//! For tests: what they need of the machine, a table of those that did not run, free ports, and an allocator that counts what
+//! For tests: what they need of the machine, a table of those that did not run, free ports, what was logged, and an allocator that counts what
 //! code holds on the heap.
 //!
 //! A test program that uses this crate has its allocator, which counts and passes everything on to the system's.
@@ -12,8 +12,10 @@
 //! ```
 
 pub mod heap;
+mod logged;
 mod needs;
 mod port;
 
+pub use logged::logged;
 pub use needs::{Need, cuda, mpirun, pytorch, s3, skip, time};
 pub use port::free_port;

@@ -201,6 +201,7 @@ impl Rendezvous {
         for refused in [refused_by_server, refused].into_iter().flatten() {
             failure.refused(rank, refused);
         }
+        log::debug!("rank {rank} of {} has joined the group at {}", self.world_size, self.address);
         let group_state =
             GroupState::new(failure.clone(), recorder, self.options, connectivity, Some(Arc::new(liveness)));
         Group::new(members, Some(transport), ways, group_state.clone()).map_err(|error| meeting.fail(error))

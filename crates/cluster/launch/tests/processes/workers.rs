@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use enmasse_comm::TOKEN_BYTES;
 use enmasse_launch::{Binding, Job, Nodes, Outcome, Output, Status, Store, launch, launch_telling};
-use test_support::Need;
+use test_support::{Need, logged};
 
 use crate::parts::{Launcher, rank_job};
 
 pub const TESTS: &[(&str, fn())] = &[
     ("all_succeed", all_succeed),
+    ("starts_and_ends_are_logged", starts_and_ends_are_logged),
     ("failures_name_the_culprit", failures_name_the_culprit),
     ("causes_name_the_culprit", causes_name_the_culprit),
     ("a_killed_rank_is_named_whoever_notices", a_killed_rank_is_named_whoever_notices),
@@ -43,6 +44,17 @@ fn all_succeed() {
     for ranks in [1, 2, 5] {
         assert_eq!(launch(&shell(ranks, "exit 0")).unwrap(), Outcome::Done);
     }
+}
+
+fn starts_and_ends_are_logged() {
+    logged("");
+    launch(&shell(2, &format!("test $RANK = 1 && exit 3; {HANG}"))).unwrap();
+    let check = |text: &str, expected: usize| assert_eq!(logged(text).len(), expected, "{text}");
+    check("INFO enmasse_launch::workers: rank 0 runs as process ", 1);
+    check("INFO enmasse_launch::workers: rank 1 runs as process ", 1);
+    check("INFO enmasse_launch::supervise: rank 1 exited with code 3", 1);
+    check("INFO enmasse_launch::supervise: the ranks are asked to stop by signal 15", 1);
+    check("INFO enmasse_launch::supervise: rank 0 was stopped by the launcher", 1);
 }
 
 fn failures_name_the_culprit() {
