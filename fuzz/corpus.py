@@ -10,11 +10,15 @@ import gzip
 import io
 import json
 import pickle
+import re
 import struct
 import tarfile
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
+# What ranks of this version say first: others are refused before anything is parsed.
+OPERATION = Path(__file__).parent.parent / "crates/cluster/comm/src/operation.rs"
+PROTOCOL = int(re.search(r"PROTOCOL: u32 = (\d+);", OPERATION.read_text())[1])
 
 
 def text(value, length="<H"):
@@ -47,7 +51,7 @@ def introduction():
 
 def header():
     for kind in range(1, 7):
-        yield struct.pack("<8Q", 4 << 32 | kind << 16 | 1 << 8, 7, 0, 17, 1000, 0, 2, kind - 1)
+        yield struct.pack("<8Q", PROTOCOL << 32 | kind << 16 | 1 << 8, 7, 0, 17, 1000, 0, 2, kind - 1)
 
 
 def store():
@@ -72,7 +76,7 @@ def collective():
 
 
 def handshake():
-    hello = b"enmasse" + bytes([4]) + bytes(32)
+    hello = b"enmasse" + bytes([PROTOCOL]) + bytes(32)
     yield hello
     yield hello + text("x" * 34) + bytes(32)
     yield b"enmasse\xff"
