@@ -1,7 +1,9 @@
 //! The steps of a program: in flight, phase by phase, after a loss that is not finite, and what they may not do.
 
 use enmasse_device::{Device, DeviceError, Program, StepMetrics, Ticket};
+use enmasse_graph::ops::{Custom, CustomOperation, Parallel};
 use enmasse_graph::{CompileOptions, Conv, Mode, Phase, Plans, Tensor};
+use enmasse_tensor::Shape;
 
 use crate::gpu;
 use crate::program::{Batch, fill, state};
@@ -155,4 +157,30 @@ fn time_of_each_instruction() {
     let times = program.profile(Mode::Train);
     assert_eq!(times.len(), program.plans().train.as_ref().unwrap().instructions.len());
     assert!(times.iter().any(|time| !time.is_zero()));
+}
+
+#[test]
+fn an_operation_of_a_programs_own_is_refused_by_name() {
+    #[derive(Debug)]
+    struct Halved;
+
+    impl CustomOperation for Halved {
+        fn name(&self) -> &'static str {
+            "halved"
+        }
+
+        fn shape(&self, operands: &[Shape]) -> Result<Shape, String> {
+            Ok(operands[0].clone())
+        }
+
+        fn compute(&self, operands: &[&[f32]], result: &mut [f32], _: &Parallel) {
+            result.iter_mut().zip(operands[0]).for_each(|(y, x)| *y = x / 2.0);
+        }
+    }
+
+    let Some(device) = gpu() else { return };
+    let model = |x: Tensor| x.flatten().linear("fc", 4).custom(Custom::new(Halved), &[]);
+    let plans = device.target().compile_evaluation(&model, &CompileOptions::new("small", 3, 8, 4)).unwrap();
+    let error = device.compile(plans, None).err().unwrap().to_string();
+    assert_eq!(error, "layer fc: the gpu cannot run halved (f32[3,4]) -> (f32[3,4])");
 }
