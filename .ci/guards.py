@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Guards on the text of the repository: file sizes, module headers, forbidden words and paths, fixture sizes, the crates'
-dependencies in ARCHITECTURE.md, their READMEs, the keys of JSON in docs/json.md, and that links and paths in documents lead
-somewhere."""
+dependencies in ARCHITECTURE.md, their READMEs, the keys of JSON in docs/json.md, that links and paths in documents lead
+somewhere, and that every example is compiled."""
 import gzip
 import hashlib
 import pathlib
@@ -191,8 +191,18 @@ def dead_ends():
                 yield f"{document}: `{path}` is no path of the repository"
 
 
+def unlisted():
+    """Examples that are not compiled: in the workspace, or outside it."""
+    files = {path.name for path in (ROOT / "examples").glob("*.rs")}
+    for manifest, kind in (("crates/program/enmasse/Cargo.toml", "example"), ("examples/Cargo.toml", "bin")):
+        targets = tomllib.loads((ROOT / manifest).read_text())[kind]
+        listed = {pathlib.PurePath(target["path"]).name for target in targets}
+        for name in sorted(files - listed):
+            yield f"{manifest}: examples/{name} is not listed"
+
+
 def main():
-    found = [*problems(), *untruths(), *stale(), *undocumented(), *dead_ends()]
+    found = [*problems(), *untruths(), *stale(), *undocumented(), *dead_ends(), *unlisted()]
     print("\n".join(found) or "guards: nothing found")
     sys.exit(1 if found else 0)
 
