@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let data = TrainingData::of_classes(PATTERNS.map(str::to_owned).into(), waves(1, 2000), waves(2, 400));
     let config = TrainConfig { epochs: 6, size: Some(SIDE), lr: 0.02, ..TrainConfig::default() };
     let device = device("cpu", 2)?;
-    let done = Trainer::new(config, device.as_ref()).loader_threads(2).fit("lenet", &models::lenet, &data)?;
+    let done = Trainer::new(config, device).loader_threads(2).fit("lenet", &models::lenet, &data)?;
     println!("best {:.3} in {:.0} s, kept in {}", done.best_val_accuracy, done.seconds, done.run.display());
     Ok(())
 }

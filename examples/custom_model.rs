@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let device = device_of_rank("cpu", &group)?;
 
     let is_first = group.rank() == 0;
-    let mut trainer = Trainer::new(config, device.as_ref()).group(group);
+    let mut trainer = Trainer::new(config, device).group(group);
     if is_first {
         trainer = trainer.callback(Lines);
     }

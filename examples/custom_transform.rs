@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let data = TrainingData::open(&shapes::ensure(&shapes::default_cache()?)?, &config.open_options())?
         .with_augmentation(|default| default.then(Darken { least: 0.5 }));
     let device = device("cpu", 2)?;
-    let done = Trainer::new(config, device.as_ref()).fit("lenet", &enmasse::models::lenet, &data)?;
+    let done = Trainer::new(config, device).fit("lenet", &enmasse::models::lenet, &data)?;
     println!("best {:.3}, kept in {}", done.best_val_accuracy, done.run.display());
     Ok(())
 }

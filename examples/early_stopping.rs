@@ -26,8 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = TrainConfig { epochs: 50, size: Some(32), ..TrainConfig::default() };
     let data = TrainingData::open(&shapes::ensure(&shapes::default_cache()?)?, &config.open_options())?;
     let device = device("cpu", 2)?;
-    let mut trainer =
-        Trainer::new(config, device.as_ref()).callback(EarlyStopping { patience: 3, best: (0, f64::MAX) });
+    let mut trainer = Trainer::new(config, device).callback(EarlyStopping { patience: 3, best: (0, f64::MAX) });
     let done = trainer.fit("lenet", &enmasse::models::lenet, &data)?;
     println!("best {:.3}, kept in {}", done.best_val_accuracy, done.run.display());
     Ok(())

@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     spawn(devices, |group| {
         let device = device("cpu", 1)?;
         let is_main = group.is_main();
-        let mut trainer = Trainer::new(config.clone(), device.as_ref()).group(group);
+        let mut trainer = Trainer::new(config.clone(), device).group(group);
         if is_main {
             trainer = trainer.callback(Lines);
         }

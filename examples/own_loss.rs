@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = TrainConfig { epochs: 5, size: Some(32), ..TrainConfig::default() };
     let data = TrainingData::open(&shapes::ensure(&shapes::default_cache()?)?, &config.open_options())?;
     let device = device("cpu", 2)?;
-    let trainer = Trainer::new(config, device.as_ref()).loss(focal).metric("label_probability", label_probability);
+    let trainer = Trainer::new(config, device).loss(focal).metric("label_probability", label_probability);
     let done = trainer.loader_threads(2).fit("lenet", &enmasse::models::lenet, &data)?;
     println!("best {:.3}, kept in {}", done.best_val_accuracy, done.run.display());
     Ok(())

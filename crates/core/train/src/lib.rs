@@ -7,7 +7,7 @@
 //!
 //! ```no_run
 //! use enmasse_train::{TrainConfig, Trainer, TrainingData};
-//! # fn example(device: &dyn enmasse_device::Device) -> Result<(), enmasse_train::TrainError> {
+//! # fn example(device: std::sync::Arc<dyn enmasse_device::Device>) -> Result<(), enmasse_train::TrainError> {
 //! let config = TrainConfig { epochs: 3, ..TrainConfig::default() };
 //! let data = TrainingData::open("flower_photos".as_ref(), &config.open_options())?;
 //! let done = Trainer::new(config, device).fit("linear", &|x, classes| x.flatten().linear("fc", classes), &data)?;

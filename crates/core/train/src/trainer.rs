@@ -43,7 +43,7 @@ use crate::{
 ///
 /// ```no_run
 /// use enmasse_train::{TrainConfig, Trainer, TrainingData};
-/// # fn example(device: &dyn enmasse_device::Device) -> Result<(), enmasse_train::TrainError> {
+/// # fn example(device: std::sync::Arc<dyn enmasse_device::Device>) -> Result<(), enmasse_train::TrainError> {
 /// let config = TrainConfig { epochs: 3, ..TrainConfig::default() };
 /// let data = TrainingData::open("flower_photos".as_ref(), &config.open_options())?;
 /// let done = Trainer::new(config, device).fit("linear", &|x, classes| x.flatten().linear("fc", classes), &data)?;
@@ -53,7 +53,7 @@ use crate::{
 /// ```
 pub struct Trainer<'a> {
     config: TrainConfig,
-    device: &'a dyn Device,
+    device: Arc<dyn Device>,
     group: Option<Group>,
     /// Threads that decode images, if the caller has decided.
     loader_threads: Option<usize>,
@@ -68,7 +68,7 @@ pub struct Trainer<'a> {
 
 impl<'a> Trainer<'a> {
     /// A trainer without a group or callbacks.
-    pub fn new(config: TrainConfig, device: &'a dyn Device) -> Self {
+    pub fn new(config: TrainConfig, device: Arc<dyn Device>) -> Self {
         Trainer {
             config,
             device,
@@ -186,13 +186,13 @@ impl<'a> Trainer<'a> {
                 None => {}
                 Some(Request::Finish) => break,
                 Some(Request::Stop(stop)) => {
-                    session.write_trace(self.device, self.group.as_ref(), &mut self.callbacks, true)?;
+                    session.write_trace(self.device.as_ref(), self.group.as_ref(), &mut self.callbacks, true)?;
                     let Position { epoch, samples, .. } = session.position;
                     return Err(TrainError::Stopped { stop, epoch, samples });
                 }
             }
         }
-        session.write_trace(self.device, self.group.as_ref(), &mut self.callbacks, true)?;
+        session.write_trace(self.device.as_ref(), self.group.as_ref(), &mut self.callbacks, true)?;
         session.prove_last()?;
         let run_bytes = session.writer.as_ref().map_or(0, |writer| writer.paths().bytes());
         // The last operation of all ranks comes after the last file, since no rank waits for another after it.
@@ -413,7 +413,7 @@ impl Session {
             if let Some(earlier) = in_flight.replace(step) {
                 self.finish_step(callbacks, config, group, &mut epoch, earlier)?;
             }
-            self.write_trace(*device, group, callbacks, false)?;
+            self.write_trace(device.as_ref(), group, callbacks, false)?;
             let steps = self.position.optimizer_step - compared;
             if steps >= INTERVAL {
                 compared = self.position.optimizer_step;

@@ -22,7 +22,7 @@ fn files_take_no_second_copy_of_the_weights() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
     let data = TrainingData::new(Arc::new(Colours(12)), Arc::new(Colours(6)));
-    let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
+    let cpu = Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap());
     // A new run, then one that continues it.
     for (epochs, resume) in [(1, false), (2, true)] {
         let config = TrainConfig {
@@ -37,7 +37,7 @@ fn files_take_no_second_copy_of_the_weights() {
             ..TrainConfig::default()
         };
         // Arenas do not lie on the heap.
-        let (_, taken) = peak_of_all_threads(|| Trainer::new(config, &cpu).fit("net", &net, &data).unwrap());
+        let (_, taken) = peak_of_all_threads(|| Trainer::new(config, cpu.clone()).fit("net", &net, &data).unwrap());
         // Weights, momentum and averages.
         let state = std::fs::metadata(RunPaths::new(&out).last_checkpoint()).unwrap().len() as usize;
         assert!(state > 90 << 20, "{state} bytes");

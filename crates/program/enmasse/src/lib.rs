@@ -17,7 +17,7 @@
 //! let config = TrainConfig { epochs: 3, size: Some(32), ..TrainConfig::default() };
 //! let data = TrainingData::open("flower_photos".as_ref(), &config.open_options())?;
 //! let device = device("cpu", 2)?;
-//! let done = Trainer::new(config, device.as_ref()).fit("softmax", &softmax, &data)?;
+//! let done = Trainer::new(config, device).fit("softmax", &softmax, &data)?;
 //! println!("best validation accuracy: {:.3}", done.best_val_accuracy);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -1,6 +1,7 @@
 //! A trained model for programs that classify images: a run folder in, classes with their probabilities out.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use enmasse_datasets::DataKind;
 use enmasse_device::{Device, DeviceRequest, Program};
@@ -31,7 +32,7 @@ const MAX_BATCH: usize = 64;
 /// ```
 pub struct TrainedModel {
     classifier: Classifier,
-    device: Box<dyn Device>,
+    device: Arc<dyn Device>,
     model: Box<dyn Fn(Tensor, usize) -> Tensor>,
     /// For one image.
     program: Box<dyn Program>,

@@ -35,7 +35,7 @@ impl Session {
         model: &ModelFn,
         data: &TrainingData,
     ) -> Result<(Self, Vec<Box<dyn Callback>>), TrainError> {
-        let (config, group) = (&run.train, trainer.group.as_ref());
+        let (config, device, group) = (&run.train, trainer.device.as_ref(), trainer.group.as_ref());
         let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
         data.parts().try_for_each(|(part, dataset)| data.check_labels(part, dataset.as_ref()))?;
         let map = ShardMap::new(config.shard_count(world_size), world_size)?;
@@ -48,31 +48,31 @@ impl Session {
         let skips = config.bad_samples() != OnBadSample::Error;
         let train = TrainLoader::with_sampler(&pool, images, transform, sharding.clone(), seed, sampler)?
             .drop_last(config.drop_last)?
-            .in_memory(trainer.device.host_memory())
+            .in_memory(device.host_memory())
             .skip_unreadable(skips);
         let evaluation = EvaluationInput {
             pool,
             transform: preparation.evaluation.clone(),
             sharding: sharding.clone(),
-            memory: trainer.device.host_memory(),
+            memory: device.host_memory(),
             skips,
         };
         let validation = evaluation.loader(&data.validation)?;
 
         let compile = |config: &TrainConfig| {
             let (objective, classes) = (&trainer.objective, data.classes.len());
-            compile_plans(config, &preparation, model, objective, classes, shards, &trainer.device.target())
+            compile_plans(config, &preparation, model, objective, classes, shards, &device.target())
         };
         let mut plans = compile(config)?;
         if let Some(group) = group {
-            compare_devices(group, trainer.device, run.program.share_devices)?;
+            compare_devices(group, device, run.program.share_devices)?;
         }
         let (mut writer, saved) = match rank {
             0 => RunWriter::open(run, data, &preparation, &trainer.attempt)
                 .map(|(writer, saved)| (Some(writer), saved))?,
             _ => (None, None),
         };
-        let tuning = agree_on_algorithms(config, trainer.device, group, writer.as_mut(), &mut plans)?;
+        let tuning = agree_on_algorithms(config, device, group, writer.as_mut(), &mut plans)?;
         if let Some(group) = group {
             compare_setup(group, run, data, &plans)?;
         }
@@ -91,20 +91,20 @@ impl Session {
             loading: loaded_at_a_time(config, &plans),
         };
         let batches = train.batch_bytes().saturating_add(validation.batch_bytes());
-        let program = trainer.device.memory(&plans, &hosting)?;
+        let program = device.memory(&plans, &hosting)?;
         let program_with = |batch: usize| {
             let plans = compile(&TrainConfig { batch: Some(batch), ..config.clone() })?;
-            Ok(trainer.device.memory(&plans.of_rank(rank), &hosting)?)
+            Ok(device.memory(&plans.of_rank(rank), &hosting)?)
         };
-        check_device_memory(trainer.device, program, sharding.batch, &program_with)?;
-        let on_device = trainer.device.free_memory()?.is_some();
+        check_device_memory(device, program, sharding.batch, &program_with)?;
+        let on_device = device.free_memory()?.is_some();
         let memory = RankMemory::new(program, on_device, batches, &process);
         let with_batch = |batch: usize| {
             let batches = (batches as u128 * batch as u128 / sharding.batch as u128) as usize;
             Ok(RankMemory::new(program_with(batch)?, on_device, batches, &process).total())
         };
         check_memory(group, memory.total(), process.own_resident(), sharding.batch, &with_batch)?;
-        let mut program = trainer.device.compile(plans, trainer.group.clone())?;
+        let mut program = device.compile(plans, trainer.group.clone())?;
         initialize(program.as_mut(), config.seed)?;
         let mut pretrained = None;
         let mut position = Position::default();

@@ -45,8 +45,8 @@ fn config(out: &Path) -> TrainConfig {
     }
 }
 
-fn cpu() -> Cpu {
-    Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap()
+fn cpu() -> Arc<Cpu> {
+    Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap())
 }
 
 struct Told(Arc<std::sync::Mutex<String>>);
@@ -63,7 +63,7 @@ fn a_run_applies_and_names_the_program_s_transforms() {
     let folder = tempfile::tempdir().unwrap();
     let (seen, told) = (Arc::new(AtomicUsize::new(0)), Arc::default());
     let device = cpu();
-    let mut trainer = Trainer::new(config(&folder.path().join("run")), &device).callback(Told(Arc::clone(&told)));
+    let mut trainer = Trainer::new(config(&folder.path().join("run")), device).callback(Told(Arc::clone(&told)));
     trainer.fit("linear", &|x, classes| x.flatten().linear("fc", classes), &data(3, &seen)).unwrap();
     // Six batches of eight in each of two epochs; validation is not augmented.
     assert_eq!(seen.load(Ordering::Relaxed), 96);
@@ -83,7 +83,7 @@ fn ranks_with_different_transforms_are_refused() {
             let out = out.clone();
             std::thread::spawn(move || {
                 let (device, data) = (cpu(), data(group.rank(), &Arc::default()));
-                let mut trainer = Trainer::new(config(&out), &device).group(group);
+                let mut trainer = Trainer::new(config(&out), device).group(group);
                 trainer.fit("linear", &|x, classes| x.flatten().linear("fc", classes), &data).unwrap_err().to_string()
             })
         })

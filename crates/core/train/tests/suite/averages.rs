@@ -47,8 +47,8 @@ fn fit(config: &TrainConfig) -> Vec<EpochRecord> {
     let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)));
     let ranks = enmasse_launch::spawn(2, |group| {
         let mut records = Vec::new();
-        let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
-        let mut trainer = Trainer::new(config.clone(), &cpu).group(group).callback(Records(&mut records));
+        let cpu = Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap());
+        let mut trainer = Trainer::new(config.clone(), cpu).group(group).callback(Records(&mut records));
         let done = trainer.fit("net", &net, &data);
         drop(trainer);
         done.map(|_| records)

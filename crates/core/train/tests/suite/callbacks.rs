@@ -100,8 +100,8 @@ fn run(config: &TrainConfig, script: &Script) -> Vec<Told> {
         } else {
             own.fails_at = "nothing";
         }
-        let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
-        let result = Trainer::new(config.clone(), &device).group(group).callback(&mut own).fit("net", &net, &data);
+        let device = Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap());
+        let result = Trainer::new(config.clone(), device).group(group).callback(&mut own).fit("net", &net, &data);
         Ok::<_, String>((result.map_err(|error| error.to_string()), own.events))
     });
     ranks.unwrap()
@@ -235,10 +235,10 @@ impl Callback for Logs<'_> {
 fn logged_values_are_in_the_record_of_their_epoch() {
     let folder = tempfile::tempdir().unwrap();
     let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)));
-    let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
+    let device = Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap());
     let config = TrainConfig { epochs: 2, batch: Some(8), ..config(folder.path()) };
     let (mut records, mut later) = (Vec::new(), Vec::new());
-    let mut trainer = Trainer::new(config, &device).callback(Logs(&mut records)).callback(Logs(&mut later));
+    let mut trainer = Trainer::new(config, device).callback(Logs(&mut records)).callback(Logs(&mut later));
     trainer.fit("net", &net, &data).unwrap();
     drop(trainer);
     let metrics = |record: &EpochRecord| -> Vec<_> {

@@ -75,7 +75,7 @@ fn classifier(out: &Path) -> Classifier {
 fn images_are_evaluated_by_the_mean_of_the_logits_of_their_crops() {
     let folder = tempfile::tempdir().unwrap();
     let classifier = classifier(&folder.path().join("run"));
-    let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
+    let mut program = classifier.program(&net, cpu(2).as_ref(), 5).unwrap();
     let pool = DecodePool::new(1).unwrap();
     let loader = || EvalLoader::new(&pool, whole(), classifier.transform.clone(), Sharding::one(0, 1, 5));
     let mut logarithms = |crops: &[EvalCrop]| {
@@ -124,7 +124,7 @@ fn images_are_evaluated_by_the_mean_of_the_logits_of_their_crops() {
 fn an_image_counts_only_if_all_of_its_crops_can_be_read() {
     let folder = tempfile::tempdir().unwrap();
     let classifier = classifier(&folder.path().join("run"));
-    let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
+    let mut program = classifier.program(&net, cpu(2).as_ref(), 5).unwrap();
     let pool = DecodePool::new(1).unwrap();
     let mut evaluate_part = |data: Arc<dyn Dataset>| {
         let total = data.len() as u64;

@@ -100,8 +100,8 @@ fn every_rank_knows_how_long_all_waited() {
         let data = TrainingData::new(train.clone(), Arc::new(Colours(8)));
         let shares = enmasse_launch::spawn(ranks, |group| {
             let mut shares = Shares([f64::NAN; 2]);
-            let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
-            let trainer = Trainer::new(config.clone(), &device).group(group).loader_threads(2);
+            let device = Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap());
+            let trainer = Trainer::new(config.clone(), device).group(group).loader_threads(2);
             trainer.callback(&mut shares).fit("net", &net, &data)?;
             Ok::<_, TrainError>(shares.0)
         });

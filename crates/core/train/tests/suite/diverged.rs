@@ -29,7 +29,7 @@ impl Callback for Killer {
 
 fn run(config: TrainConfig, saves: usize) -> Option<String> {
     let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)));
-    match Trainer::new(config, &cpu(1)).callback(Killer(saves)).fit("net", &net, &data) {
+    match Trainer::new(config, cpu(1)).callback(Killer(saves)).fit("net", &net, &data) {
         Ok(_) => None,
         Err(TrainError::Callback { .. }) => Some("killed".to_owned()),
         Err(error) => Some(error.to_string()),

@@ -17,8 +17,8 @@ use enmasse_train::{
 };
 
 /// The CPU device at its best instruction set.
-pub(crate) fn cpu(threads: usize) -> Cpu {
-    Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap()
+pub(crate) fn cpu(threads: usize) -> Arc<Cpu> {
+    Arc::new(Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).unwrap())
 }
 
 fn data() -> TrainingData {
@@ -54,7 +54,7 @@ impl Callback for Records<'_> {
 
 pub(crate) fn fit(config: TrainConfig) -> Vec<EpochRecord> {
     let mut records = Vec::new();
-    Trainer::new(config, &cpu(2)).callback(Records(&mut records)).fit("net", &net, &data()).unwrap();
+    Trainer::new(config, cpu(2)).callback(Records(&mut records)).fit("net", &net, &data()).unwrap();
     records
 }
 
@@ -84,7 +84,7 @@ fn a_run_learns_and_leaves_its_files() {
     assert_eq!((checkpoint.meta.epoch, checkpoint.meta.optimizer_step), (3, 21));
 
     let classifier = Classifier::open(&out, None, &Preparation::new(&config(&out), DataKind::Folder), &[]).unwrap();
-    let mut program = classifier.program(&net, &cpu(2), 5).unwrap();
+    let mut program = classifier.program(&net, cpu(2).as_ref(), 5).unwrap();
     let sharding = Sharding::one(0, 1, 5);
     let pool = DecodePool::new(1).unwrap();
     let loader = EvalLoader::new(&pool, Arc::new(Colours(17)), EvalTransform::new(8), sharding).unwrap();
@@ -108,16 +108,14 @@ fn a_run_learns_and_leaves_its_files() {
 fn a_trainer_validates_tests_and_predicts_with_what_it_trained() {
     let folder = tempfile::tempdir().unwrap();
     let data = data().with_test(Arc::new(Colours(11)));
-    let device = cpu(1);
-    let early = Trainer::new(config(folder.path()), &device).validate(&data).unwrap_err();
+    let early = Trainer::new(config(folder.path()), cpu(1)).validate(&data).unwrap_err();
     assert_eq!(early.to_string(), "nothing is trained yet: call fit first");
     // With three ranks, no part is divisible by the global batch.
     for ranks in [1, 3] {
         let results = enmasse_launch::spawn(ranks, |group| {
             let out = folder.path().join(ranks.to_string());
-            let device = cpu(1);
             let mut records = Vec::new();
-            let mut trainer = Trainer::new(TrainConfig { batch: Some(4), ..config(&out) }, &device)
+            let mut trainer = Trainer::new(TrainConfig { batch: Some(4), ..config(&out) }, cpu(1))
                 .group(group)
                 .callback(Records(&mut records));
             trainer.fit("net", &net, &data)?;
@@ -171,7 +169,7 @@ fn a_run_is_not_overwritten_nor_resumed_with_other_data() {
     let out = folder.path().join("run");
     fit(TrainConfig { epochs: 1, ..config(&out) });
     let again = |config: TrainConfig, data: &TrainingData| {
-        Trainer::new(config, &cpu(2)).fit("net", &net, data).unwrap_err().to_string()
+        Trainer::new(config, cpu(2)).fit("net", &net, data).unwrap_err().to_string()
     };
     assert!(again(config(&out), &data()).contains("`resume`"));
     let fewer = TrainingData::new(Arc::new(Colours(49)), Arc::new(Colours(17)));
@@ -186,7 +184,7 @@ fn a_run_is_not_overwritten_nor_resumed_with_other_data() {
 fn non_finite_losses_stop_the_run_and_name_the_step() {
     let folder = tempfile::tempdir().unwrap();
     let config = TrainConfig { lr: 1e30, warmup_epochs: 0.0, ..config(&folder.path().join("run")) };
-    let error = Trainer::new(config, &cpu(2)).fit("net", &net, &data()).unwrap_err();
+    let error = Trainer::new(config, cpu(2)).fit("net", &net, &data()).unwrap_err();
     assert!(matches!(error, TrainError::NonFinite { rank: 0, .. }), "{error}");
 }
 
@@ -209,7 +207,7 @@ fn state_that_is_not_finite_replaces_no_checkpoint() {
         let before = files(&out);
         let max_steps = Some(steps + 1);
         let config = TrainConfig { resume: resumed.into(), max_steps, keep: Keep::All, lr, save_every, ..usual };
-        let error = Trainer::new(config, &cpu(2)).fit("net", &net, &data()).unwrap_err();
+        let error = Trainer::new(config, cpu(2)).fit("net", &net, &data()).unwrap_err();
         assert!(matches!(error, TrainError::NonFiniteState { .. }), "{name}: {error}");
         let (epoch, step) = (1 + u64::from(resumed), steps + 1);
         let remedy = match resumed {
@@ -338,7 +336,7 @@ fn progress_counts_every_sample_once() {
     let folder = tempfile::tempdir().unwrap();
     let mut seen = Vec::new();
     let config = TrainConfig { epochs: 1, ..config(&folder.path().join("run")) };
-    Trainer::new(config, &cpu(2)).callback(Count(&mut seen)).fit("net", &net, &data()).unwrap();
+    Trainer::new(config, cpu(2)).callback(Count(&mut seen)).fit("net", &net, &data()).unwrap();
     let training = [8, 16, 24, 32, 40, 48, 50].map(|samples| (false, samples));
     assert_eq!(seen, [&training[..], &[(true, 8), (true, 16), (true, 17)]].concat());
 }
@@ -360,7 +358,7 @@ fn pretrained_weights_come_by_name_and_shape_on_every_rank() {
         ..config(&second)
     };
     enmasse_launch::spawn(2, |group| {
-        Trainer::new(config.clone(), &cpu(1)).group(group).fit("net", &net, &fewer).map(drop)
+        Trainer::new(config.clone(), cpu(1)).group(group).fit("net", &net, &fewer).map(drop)
     })
     .unwrap();
     let tensor = |checkpoint: &Checkpoint, name: &str| {

@@ -66,8 +66,8 @@ fn train(out: &Path, groups: Vec<Group>, sync_bn: bool, epochs: usize) -> String
         let rank = |group: Group| {
             scope.spawn(move || -> Result<(), TrainError> {
                 let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)));
-                let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
-                Trainer::new(config(out, sync_bn, epochs), &device)
+                let device = Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap());
+                Trainer::new(config(out, sync_bn, epochs), device)
                     .group(group)
                     .fit("resnet", &resnet, &data)
                     .map(|_| ())
@@ -114,8 +114,8 @@ fn more_ranks_than_shards_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)));
     let group = Group::threads(5).unwrap().remove(0);
-    let device = Cpu::new(CpuOptions::default()).unwrap();
+    let device = Arc::new(Cpu::new(CpuOptions::default()).unwrap());
     let config = config(&folder.path().join("run"), false, 1);
-    let error = Trainer::new(config, &device).group(group).fit("resnet", &resnet, &data).unwrap_err();
+    let error = Trainer::new(config, device).group(group).fit("resnet", &resnet, &data).unwrap_err();
     assert_eq!(error.to_string(), "4 shards cannot be divided among 5 ranks: every rank hosts at least one");
 }

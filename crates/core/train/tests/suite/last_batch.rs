@@ -62,10 +62,10 @@ fn fit(config: &TrainConfig, ranks: usize) -> (Watch, Checkpoint) {
 fn fit_on(samples: usize, config: &TrainConfig, ranks: usize) -> Result<(Watch, Checkpoint), String> {
     let data = TrainingData::new(Arc::new(Colours(samples)), Arc::new(Colours(samples)));
     let watched = enmasse_launch::spawn(ranks, |group| {
-        let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
+        let device = Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap());
         let mut watch = Watch::default();
         let done: Result<_, TrainError> =
-            Trainer::new(config.clone(), &device).group(group).callback(&mut watch).fit("net", &net, &data);
+            Trainer::new(config.clone(), device).group(group).callback(&mut watch).fit("net", &net, &data);
         done.map(|_| watch)
     });
     let paths = RunPaths::new(config.out.as_ref().unwrap());

@@ -17,8 +17,8 @@ fn net(x: Tensor, classes: usize) -> Tensor {
     x.flatten().linear("fc", classes)
 }
 
-fn cpu() -> Cpu {
-    Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap()
+fn cpu() -> Arc<Cpu> {
+    Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap())
 }
 
 fn config(out: &Path) -> TrainConfig {
@@ -65,7 +65,7 @@ fn run(config: &TrainConfig, ranks: usize, stop_at: Option<u64>) -> Vec<EpochRec
         let requests = StopRequests::default();
         let mut watch = Watch { records: Vec::new(), requests: requests.clone(), stop_at };
         let device = cpu();
-        let trainer = Trainer::new(config.clone(), &device).group(group).stop_on(requests);
+        let trainer = Trainer::new(config.clone(), device).group(group).stop_on(requests);
         let result = trainer.callback(&mut watch).fit("net", &net, &data);
         match result {
             Ok(_) | Err(TrainError::Stopped { .. }) => Ok(watch.records),
@@ -115,7 +115,7 @@ fn an_evaluation_measures_the_metrics_of_its_run() {
     let data = data();
     let classifier =
         Classifier::open(folder.path(), None, &Preparation::new(&config(folder.path()), data.kind), &[]).unwrap();
-    let mut program = classifier.program(&net, &cpu(), 4).unwrap();
+    let mut program = classifier.program(&net, cpu().as_ref(), 4).unwrap();
     let pool = DecodePool::new(1).unwrap();
     let sharding = Sharding::one(0, 1, 4);
     let loader = EvalLoader::new(&pool, data.validation.clone(), classifier.transform.clone(), sharding).unwrap();

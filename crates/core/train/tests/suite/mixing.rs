@@ -54,10 +54,10 @@ fn fit(config: &TrainConfig, ranks: usize) -> Result<(Vec<EpochRecord>, Checkpoi
     let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)));
     let mixed = Arc::new(AtomicUsize::new(0));
     let records = enmasse_launch::spawn(ranks, |group| {
-        let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
+        let device = Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap());
         let mut watch = Watch { records: Vec::new(), mixed: mixed.clone() };
         let result: Result<_, TrainError> =
-            Trainer::new(config.clone(), &device).group(group).callback(&mut watch).fit("net", &net, &data);
+            Trainer::new(config.clone(), device).group(group).callback(&mut watch).fit("net", &net, &data);
         result.map(|_| watch.records)
     });
     let records = records.map_err(|error| error.to_string())?.remove(0);

@@ -50,9 +50,9 @@ type PerSample = fn(Tensor, Tensor) -> Tensor;
 fn fit(config: &TrainConfig, ranks: usize, loss: Option<PerSample>) -> Result<(Vec<EpochRecord>, Checkpoint), String> {
     let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)));
     let records = enmasse_launch::spawn(ranks, |group| {
-        let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
+        let device = Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap());
         let mut records = Records(Vec::new());
-        let mut trainer = Trainer::new(config.clone(), &device).group(group).metric("entropy", cross_entropy);
+        let mut trainer = Trainer::new(config.clone(), device).group(group).metric("entropy", cross_entropy);
         if let Some(loss) = loss {
             trainer = trainer.loss(loss);
         }

@@ -54,8 +54,8 @@ fn run(config: &TrainConfig, ranks: usize) -> Vec<Watch> {
     let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(VALIDATION)));
     let told = enmasse_launch::spawn(ranks, |group| {
         let mut watch = Watch::default();
-        let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
-        let result = Trainer::new(config.clone(), &device).group(group).callback(&mut watch).fit("net", &net, &data);
+        let device = Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap());
+        let result = Trainer::new(config.clone(), device).group(group).callback(&mut watch).fit("net", &net, &data);
         result.map(|_| watch)
     });
     told.unwrap()

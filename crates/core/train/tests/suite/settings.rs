@@ -16,7 +16,7 @@ fn config() -> TrainConfig {
 }
 
 fn fit(config: TrainConfig, name: &str, model: &ModelFn) -> Result<(), TrainError> {
-    Trainer::new(config, &cpu(1)).fit(name, model, &data()).map(drop)
+    Trainer::new(config, cpu(1)).fit(name, model, &data()).map(drop)
 }
 
 /// Regression test: such values were taken without a word, and the run trained on, with or without them.

@@ -70,8 +70,8 @@ fn run_on(
         let requests = StopRequests::default();
         let at = at.filter(|_| group.rank() == 1);
         let mut asks = Asks { requests: requests.clone(), at, records: Vec::new(), validated: 0 };
-        let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
-        let trainer = Trainer::new(config.clone(), &device).group(group).stop_on(requests);
+        let device = Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap());
+        let trainer = Trainer::new(config.clone(), device).group(group).stop_on(requests);
         let stopped = match trainer.callback(&mut asks).fit("net", &net, &data) {
             Ok(_) => None,
             Err(TrainError::Stopped { stop, epoch, samples }) => Some((stop, epoch, samples)),
@@ -169,9 +169,9 @@ fn an_evaluation_that_is_asked_to_stop_has_no_result() {
         let config = TrainConfig { epochs: 1, ..config(&folder.path().join(ranks.to_string()), false) };
         let errors = enmasse_launch::spawn(ranks, |group| {
             let requests = StopRequests::default();
-            let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
+            let device = Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap());
             let rank = group.rank();
-            let mut trainer = Trainer::new(config.clone(), &device).group(group).stop_on(requests.clone());
+            let mut trainer = Trainer::new(config.clone(), device).group(group).stop_on(requests.clone());
             trainer.fit("net", &net, &data)?;
             assert_eq!(trainer.validate(&data)?.samples, 17);
             if rank == ranks - 1 {
@@ -208,8 +208,8 @@ fn a_request_to_end_outweighs_one_to_requeue() {
             if let Some(stop) = asked[group.rank()] {
                 assert!(!requests.ask(stop), "nothing has begun");
             }
-            let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
-            let mut trainer = Trainer::new(config(&out, false), &device).group(group).stop_on(requests.clone());
+            let device = Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap());
+            let mut trainer = Trainer::new(config(&out, false), device).group(group).stop_on(requests.clone());
             match trainer.fit("net", &net, &data) {
                 Err(TrainError::Stopped { stop, epoch, samples }) => {
                     assert!(requests.ask(Stop::End), "it is stopping anyway");

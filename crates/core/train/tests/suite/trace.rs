@@ -44,8 +44,8 @@ fn run(out: &Path, ranks: usize, trace_steps: Option<u64>, steps: u64) -> Vec<Tr
     let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(9)));
     let told = enmasse_launch::spawn(ranks, |group| {
         let mut told = Told::default();
-        let device = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
-        let result = Trainer::new(config.clone(), &device).group(group).callback(&mut told).fit("net", &net, &data);
+        let device = Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap());
+        let result = Trainer::new(config.clone(), device).group(group).callback(&mut told).fit("net", &net, &data);
         result.map(|_| told)
     });
     told.unwrap().into_iter().flat_map(|told| told.0).collect()

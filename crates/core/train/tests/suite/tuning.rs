@@ -23,9 +23,9 @@ struct Opinionated {
     asked: AtomicUsize,
 }
 
-fn device(favourite: &'static str) -> Opinionated {
+fn device(favourite: &'static str) -> Arc<Opinionated> {
     let cpu = Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
-    Opinionated { cpu, favourite, asked: AtomicUsize::new(0) }
+    Arc::new(Opinionated { cpu, favourite, asked: AtomicUsize::new(0) })
 }
 
 impl Device for Opinionated {
@@ -104,9 +104,9 @@ impl Callback for Tuned<'_> {
     }
 }
 
-fn fit(config: TrainConfig, device: &Opinionated) -> Result<Option<Tuning>, TrainError> {
+fn fit(config: TrainConfig, device: &Arc<Opinionated>) -> Result<Option<Tuning>, TrainError> {
     let mut tuning = None;
-    Trainer::new(config, device).callback(Tuned(&mut tuning)).fit("net", &net, &data())?;
+    Trainer::new(config, device.clone()).callback(Tuned(&mut tuning)).fit("net", &net, &data())?;
     Ok(tuning)
 }
 
@@ -156,7 +156,7 @@ fn a_classifier_uses_the_choices_of_its_run() {
         let mut classifier = Classifier::open(&out, None, &preparation, &[]).unwrap();
         assert_eq!(classifier.is_tuned(), tune, "{name}");
         classifier.configuration.train.exact = exact;
-        let program = classifier.program(&net, &direct, batch).unwrap();
+        let program = classifier.program(&net, direct.as_ref(), batch).unwrap();
         let plan = &program.plans().evaluate;
         let layer = plan.instructions.iter().position(|node| node.layer == "b").unwrap();
         assert_eq!(plan.algorithms.contains_key(&layer), expected == "chosen", "{name} {exact} {batch}");
@@ -208,7 +208,7 @@ fn all_ranks_use_the_choices_of_rank_0() {
             let rank = group.rank();
             let device = device(favourites[rank]);
             let config = TrainConfig { batch: Some(4), check_ranks: true, tune: tune[rank], ..config(&out) };
-            Trainer::new(config, &device).group(group).fit("net", &net, &data())?;
+            Trainer::new(config, device.clone()).group(group).fit("net", &net, &data())?;
             Ok::<_, TrainError>(device.asked.load(Ordering::Relaxed))
         })
         .map(|asked| (asked, last(&out).tensors))

@@ -56,8 +56,8 @@ fn net(x: Tensor, classes: usize) -> Tensor {
     x.adaptive_avg_pool([2, 2]).flatten().dropout("drop", 0.2).linear("fc", classes)
 }
 
-fn cpu() -> Cpu {
-    Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap()
+fn cpu() -> Arc<Cpu> {
+    Arc::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap())
 }
 
 fn config(out: &Path) -> TrainConfig {
@@ -100,7 +100,7 @@ impl Callback for Told {
 fn fit(config: &TrainConfig, ranks: usize) -> Result<Vec<(Told, [u64; 2])>, TrainError> {
     let told = enmasse_launch::spawn(ranks, |group| {
         let (device, data, mut told) = (cpu(), data(), Told::default());
-        let mut trainer = Trainer::new(config.clone(), &device).group(group).callback(&mut told);
+        let mut trainer = Trainer::new(config.clone(), device).group(group).callback(&mut told);
         trainer.fit("net", &net, &data)?;
         let found = trainer.validate(&data)?;
         drop(trainer);
@@ -145,7 +145,7 @@ fn any_number_of_ranks_skips_the_same() {
     let out = folder.path().join("good");
     let whole = TrainingData::new(part("train", 50, &[]), part("val", 17, &[]));
     let mut told = Told::default();
-    Trainer::new(config(&out), &cpu()).callback(&mut told).fit("net", &net, &whole).unwrap();
+    Trainer::new(config(&out), cpu()).callback(&mut told).fit("net", &net, &whole).unwrap();
     assert_eq!((told.samples.len(), told.records[2].unreadable), (0, 0));
     assert!(!RunPaths::new(&out).unreadable().exists());
     assert!(!std::fs::read_to_string(RunPaths::new(&out).metrics()).unwrap().contains("unreadable"));
@@ -176,7 +176,7 @@ fn errors_name_the_sample_and_the_remedy() {
         let config = TrainConfig { on_bad_sample: Some(skips), ..config(&folder.path().join("run")) };
         let classes = ["red", "green", "blue"].map(str::to_owned).to_vec();
         let data = TrainingData::of_classes(classes, train, validation);
-        let error = Trainer::new(config, &cpu()).fit("net", &net, &data).unwrap_err();
+        let error = Trainer::new(config, cpu()).fit("net", &net, &data).unwrap_err();
         assert_eq!(error.to_string(), expected);
     };
     let good = || part("val", 17, &[]);
@@ -206,14 +206,14 @@ fn errors_name_the_sample_and_the_remedy() {
 
     let out = folder.path().join("all");
     let nothing = TrainingData::new(part("train", 50, &all), good());
-    let error = Trainer::new(config(&out), &cpu()).fit("net", &net, &nothing).unwrap_err().to_string();
+    let error = Trainer::new(config(&out), cpu()).fit("net", &net, &nothing).unwrap_err().to_string();
     let (count, rest) = error.split_once(" samples in a row cannot be read, the last one train/").unwrap();
     assert!(count == "50" && rest.ends_with(".jpg (truncated); this is no exception: check the data set"), "{error}");
 
     // Every sample has its row in a prediction.
     let out = folder.path().join("predicted");
     let device = cpu();
-    let mut trainer = Trainer::new(TrainConfig { epochs: 1, ..config(&out) }, &device);
+    let mut trainer = Trainer::new(TrainConfig { epochs: 1, ..config(&out) }, device);
     trainer.fit("net", &net, &data()).unwrap();
     let error = trainer.predict(&part("val", 9, &[2])).unwrap_err().to_string();
     assert_eq!(error, "val/2.jpg: truncated");

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::ArgMatches;
 use enmasse_device::{Device, DeviceRequest, Summation};
@@ -212,7 +213,7 @@ pub fn default_device() -> Devices {
 }
 
 /// The device of a rank with this place on its machine.
-pub fn device(config: &RunConfig, place: DeviceRequest) -> Result<Box<dyn Device>, Failure> {
+pub fn device(config: &RunConfig, place: DeviceRequest) -> Result<Arc<dyn Device>, Failure> {
     let ordinal = config.program.devices.as_ref().and_then(|devices| {
         // More ranks than devices, which the user lets share them.
         let shared = || number_of_rank(enmasse::devices::count(&devices.kind)?, place.local_rank, true);

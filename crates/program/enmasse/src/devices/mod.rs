@@ -13,7 +13,7 @@
 mod self_test;
 mod share;
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, DeviceRequest, Seen};
@@ -125,9 +125,9 @@ pub fn find(kind: &str) -> Result<&'static DeviceKind, DeviceError> {
 
 /// A device of a kind, for one rank. `auto` opens the first idle one of the [`preferred`] that passes its self-test, which may run in this
 /// process.
-pub fn open(kind: &str, request: &DeviceRequest) -> Result<Box<dyn Device>, DeviceError> {
+pub fn open(kind: &str, request: &DeviceRequest) -> Result<Arc<dyn Device>, DeviceError> {
     if kind != AUTO {
-        return (find(kind)?.open)(request);
+        return (find(kind)?.open)(request).map(Arc::from);
     }
     // A request for instruction-set levels is one for cores.
     let preferred = preferred().filter(|_| request.isa.is_none());
@@ -136,17 +136,17 @@ pub fn open(kind: &str, request: &DeviceRequest) -> Result<Box<dyn Device>, Devi
             return open(kind, &DeviceRequest { ordinal: Some(seen.number), ..request.clone() });
         }
     }
-    (KINDS[0].open)(request)
+    (KINDS[0].open)(request).map(Arc::from)
 }
 
 /// A device of a kind with this many computing threads, for programs other than `enmasse`.
-pub fn with_threads(kind: &str, threads: usize) -> Result<Box<dyn Device>, DeviceError> {
+pub fn with_threads(kind: &str, threads: usize) -> Result<Arc<dyn Device>, DeviceError> {
     open(kind, &DeviceRequest { threads: vec![threads], ..DeviceRequest::default() })
 }
 
 /// A device of a kind for this rank of a group, for programs other than `enmasse`: the ranks of a machine divide its cores, and take
 /// the GPU of their number. All ranks must call it.
-pub fn of_rank(kind: &str, group: &Group) -> Result<Box<dyn Device>, DeviceError> {
+pub fn of_rank(kind: &str, group: &Group) -> Result<Arc<dyn Device>, DeviceError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     open(kind, &Share::of(group, 0)?.request(&ProgramConfig::default(), cores))
 }

@@ -75,7 +75,7 @@ impl Rank {
     }
 
     /// This rank's share of the machine for computing.
-    pub fn device(&self, config: &RunConfig) -> Result<Box<dyn Device>, Failure> {
+    pub fn device(&self, config: &RunConfig) -> Result<Arc<dyn Device>, Failure> {
         settings::device(config, self.share.request(&config.program, cores()))
     }
 

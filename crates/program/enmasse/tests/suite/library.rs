@@ -90,8 +90,7 @@ fn a_run_of_an_own_model_is_for_its_own_program() {
         TrainConfig { epochs: 1, size: Some(12), batch: Some(8), out: Some(run.clone()), ..TrainConfig::default() };
     let image = data.join("red/001.jpg");
     let data = TrainingData::open(&data, &config.open_options()).unwrap();
-    let device = device("cpu", 1).unwrap();
-    Trainer::new(config, device.as_ref()).fit("own", &own, &data).unwrap();
+    Trainer::new(config, device("cpu", 1).unwrap()).fit("own", &own, &data).unwrap();
     assert_eq!(TrainedModel::open_own(&run, own).unwrap().predict(&image).unwrap().top.len(), 3);
     let error = TrainedModel::open(&run).err().unwrap();
     // What `main() -> Result<(), TrainError>` prints.

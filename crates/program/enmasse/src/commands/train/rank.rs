@@ -52,7 +52,7 @@ pub fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Fail
     }
     let warnings = DeviceWarnings::start(rank, device.as_ref())?;
     let _near = rank.near(device.as_ref());
-    match fit(Trainer::new(config.train.clone(), device.as_ref()).callback(&mut reporter).callback(warnings)) {
+    match fit(Trainer::new(config.train.clone(), device.clone()).callback(&mut reporter).callback(warnings)) {
         Ok(done) => reporter.done(&done),
         Err(TrainError::Stopped { stop, epoch, samples }) => {
             reporter.stopped(config.train.out.as_deref(), epoch, samples)?;

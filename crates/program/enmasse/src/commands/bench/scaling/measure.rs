@@ -167,7 +167,7 @@ impl Workload {
         let data = TrainingData { train, validation, split: None, ..data.clone() };
         let mut watch = Watch::default();
         let loader_threads = rank.loader_threads(&config.train);
-        let trainer = Trainer::new(config.train, device.as_ref()).program(config.program);
+        let trainer = Trainer::new(config.train, device.clone()).program(config.program);
         let trainer = trainer.loader_threads(loader_threads).group(rank.group.clone());
         let near = rank.near(device.as_ref());
         trainer.callback(&mut watch).fit(model.name(), &|x, classes| model.forward(x, classes), &data)?;
