@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use enmasse_data::Batch;
-use enmasse_device::{HostBatch, Program, StepInputs, StepMetrics, Ticket};
+use enmasse_device::{HostBatch, Program, StepBatch, StepInputs, StepMetrics, Ticket};
 use enmasse_graph::{Mode, Phase};
 
 use crate::TrainError;
@@ -36,8 +36,35 @@ pub struct Engine {
     next: Phase,
     /// Number of updates that the optimiser has made.
     optimizer_step: u64,
-    batch: Arc<dyn enmasse_device::StepBatch>,
+    batch: Arc<dyn StepBatch>,
     epoch: u64,
+}
+
+/// A batch for an engine: of a loader, in memory of the program's own, or of another type as an `Arc<dyn StepBatch>`.
+pub struct EngineBatch(Arc<dyn StepBatch>);
+
+impl From<Batch> for EngineBatch {
+    fn from(batch: Batch) -> Self {
+        Arc::new(batch).into()
+    }
+}
+
+impl From<Arc<Batch>> for EngineBatch {
+    fn from(batch: Arc<Batch>) -> Self {
+        EngineBatch(Arc::new(LoadedBatch(batch)))
+    }
+}
+
+impl From<HostBatch> for EngineBatch {
+    fn from(batch: HostBatch) -> Self {
+        EngineBatch(batch.into())
+    }
+}
+
+impl From<Arc<dyn StepBatch>> for EngineBatch {
+    fn from(batch: Arc<dyn StepBatch>) -> Self {
+        EngineBatch(batch)
+    }
 }
 
 impl Engine {
@@ -69,8 +96,9 @@ impl Engine {
     }
 
     /// Images to logits. The epoch keys dropout. The engine holds the batch until the next one.
-    pub fn forward(&mut self, batch: impl Into<Arc<Batch>>, epoch: u64) -> Result<(), TrainError> {
-        self.batch = Arc::new(LoadedBatch(batch.into()));
+    pub fn forward(&mut self, batch: impl Into<EngineBatch>, epoch: u64) -> Result<(), TrainError> {
+        let EngineBatch(batch) = batch.into();
+        self.batch = batch;
         self.epoch = epoch;
         self.next = Phase::Forward;
         self.run(&[Phase::Forward], 0.0).map(|_| ())

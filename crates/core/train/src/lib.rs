@@ -72,7 +72,7 @@ pub use config::{
     StrategyKind, SumOrder, Surroundings, TrainConfig, TransportKind, UnusedParameters, answer, is_near,
 };
 pub use confusion::Confusion;
-pub use engine::Engine;
+pub use engine::{Engine, EngineBatch};
 pub use error::TrainError;
 pub use evaluation::{EpochPosition, evaluate, evaluate_with_mistakes};
 pub use image_source::ImageSource;

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use crate::common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
-use enmasse_data::{DataError, Dataset, DecodePool, EvalLoader, Sharding, TrainLoader};
+use enmasse_data::{Batch, DataError, Dataset, DecodePool, EvalLoader, Sharding, TrainLoader};
 use enmasse_datasets::DataKind;
-use enmasse_device::Device;
+use enmasse_device::{Device, HostBatch, StepBatch};
 use enmasse_graph::{Conv, Target, Tensor};
 use enmasse_image::{EvalTransform, Image, TrainTransform};
 use enmasse_train::{
-    Callback, CallbackResult, Checkpoint, Classifier, Control, Engine, EpochPosition, EpochRecord, Keep, Objective,
-    OptimizerKind, Precision, Preparation, Progress, RunConfig, RunPaths, TrainConfig, TrainError, Trainer,
+    Callback, CallbackResult, Checkpoint, Classifier, Control, Engine, EngineBatch, EpochPosition, EpochRecord, Keep,
+    Objective, OptimizerKind, Precision, Preparation, Progress, RunConfig, RunPaths, TrainConfig, TrainError, Trainer,
     TrainingData, compile_plans, evaluate, initialize,
 };
 
@@ -322,6 +322,48 @@ fn explicit_epoch(refused: usize) -> Vec<f64> {
 #[test]
 fn a_step_that_is_refused_does_not_count_for_the_optimiser() {
     assert_eq!(explicit_epoch(3), explicit_epoch(0));
+}
+
+/// A batch of a program's own type.
+struct Own(HostBatch);
+
+impl StepBatch for Own {
+    fn images(&self) -> &[u8] {
+        &self.0.images
+    }
+    fn labels(&self) -> &[i32] {
+        &self.0.labels
+    }
+    fn sample_indices(&self) -> &[u64] {
+        &self.0.sample_indices
+    }
+}
+
+#[test]
+fn the_engine_takes_batches_of_any_type() {
+    let config = TrainConfig { size: Some(8), batch: Some(5), ..TrainConfig::default() };
+    let preparation = Preparation::new(&config, DataKind::Folder);
+    let (device, objective) = (cpu(1), Objective::default());
+    let plans = compile_plans(&config, &preparation, &net, &objective, 3, 1, &device.target()).unwrap();
+    let mut program = device.compile(plans, None).unwrap();
+    initialize(program.as_mut(), 0).unwrap();
+    let mut engine = Engine::new(program, 0);
+    let (pool, sharding) = (DecodePool::new(1).unwrap(), Sharding::one(0, 1, 5));
+    let loader = TrainLoader::new(&pool, Arc::new(Colours(5)), TrainTransform::new(8), sharding, 0).unwrap();
+    let mut logits = |batch: &dyn Fn(Batch) -> EngineBatch| {
+        engine.forward(batch(loader.epoch(0, 0).next().unwrap().unwrap()), 0).unwrap();
+        engine.logits().unwrap()
+    };
+    let host = |batch: Batch| HostBatch {
+        images: batch.images.to_vec(),
+        labels: batch.labels.clone(),
+        sample_indices: batch.draws.clone(),
+        ..HostBatch::default()
+    };
+    let expected = logits(&|batch| batch.into());
+    assert_eq!(logits(&|batch| Arc::new(batch).into()), expected);
+    assert_eq!(logits(&|batch| host(batch).into()), expected);
+    assert_eq!(logits(&|batch| (Arc::new(Own(host(batch))) as Arc<dyn StepBatch>).into()), expected);
 }
 
 #[test]
