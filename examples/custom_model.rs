@@ -36,7 +36,7 @@ fn convolution(x: Tensor, name: &str, channels: usize, stride: usize) -> Tensor 
 struct Lines;
 
 impl Callback for Lines {
-    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         println!("epoch {}: loss {:.3}, accuracy {:.3}", record.epoch + 1, record.train_loss, record.val_accuracy);
         Ok(())
     }

@@ -12,7 +12,7 @@ struct EarlyStopping {
 }
 
 impl Callback for EarlyStopping {
-    fn on_epoch_end(&mut self, record: &EpochRecord, control: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, control: &mut Control) -> CallbackResult {
         if record.val_loss < self.best.1 {
             self.best = (record.epoch, record.val_loss);
         } else if record.epoch >= self.best.0 + self.patience {

@@ -35,7 +35,7 @@ fn data_module() -> Result<TrainingData, Box<dyn Error>> {
 struct Lines;
 
 impl Callback for Lines {
-    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         println!("epoch {}: loss {:.3}, accuracy {:.3}", record.epoch + 1, record.train_loss, record.val_accuracy);
         Ok(())
     }

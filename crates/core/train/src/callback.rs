@@ -1,8 +1,8 @@
-//! Callbacks: code that is notified of a run's events and may steer it. The terminal's reporter,
-//! `metrics.jsonl`, TensorBoard and the charts are callbacks, like a user's own.
+//! Callbacks: code that is notified of a run's events and may steer it. The terminal's reporter and
+//! the charts are callbacks, like a user's own. `docs/callbacks.md` has Lightning's names beside ours.
 //!
-//! A callback on one rank may stop all ranks. An epoch's record is on disk before the checkpoint
-//! that ends the epoch, and the reporter prints after it.
+//! A callback on one rank may stop all ranks. An epoch's record is with the loggers before the
+//! checkpoint that ends the epoch, and the reporter prints after it.
 
 mod control;
 mod events;
@@ -21,109 +21,112 @@ pub(crate) use list::Callbacks;
 /// The result of a callback. An error ends the run on all ranks.
 pub type CallbackResult = Result<(), Box<dyn Error + Send + Sync>>;
 
-/// Is notified of the events of a run, and may steer it through a [`Control`].
-///
-/// Every method has a default that does nothing. Methods are called on the trainer's own thread, on every rank whose trainer
-/// has the callback, in the order in which callbacks were added. A callback may differ from rank to rank: requests to stop
-/// or to save reach all ranks at the same step. Names and order of the events are those of Lightning's callbacks.
-///
-/// ```
-/// use enmasse_train::{Callback, CallbackResult, Control, EpochRecord};
-/// /// Ends training at a validation accuracy of 90 %.
-/// struct GoodEnough;
-/// impl Callback for GoodEnough {
-///     fn on_epoch_end(&mut self, record: &EpochRecord, control: &mut Control) -> CallbackResult {
-///         if record.val_accuracy >= 0.9 {
-///             control.stop();
-///         }
-///         Ok(())
-///     }
-/// }
-/// ```
-pub trait Callback: Send {
-    /// Before the first step.
-    fn on_fit_start(&mut self, _started: &Started, _control: &mut Control) -> CallbackResult {
-        Ok(())
-    }
+/// Defines [`Callback`] by its events, and what passes each of them on: to the callback behind a reference, and to every callback of a
+/// list. The list passes on those of the second group itself.
+macro_rules! events {
+    ({ $($told:tt)+ } { $($told_otherwise:tt)+ }) => {
+        events! { @callback $($told)+ $($told_otherwise)+ }
+        events! { @list $($told)+ }
+    };
+    (@callback $($(#[$doc:meta])+ $event:ident($($value:ident: $type:ty),*);)+) => {
+        /// Is notified of the events of a run, and may steer it through a [`Control`].
+        ///
+        /// Every method has a default that does nothing. Methods are called on the trainer's own thread, on every rank whose trainer
+        /// has the callback, in the order in which callbacks were added. A callback may differ from rank to rank: requests to stop
+        /// or to save reach all ranks at the same step. Names and order of the events are those of Lightning's callbacks.
+        ///
+        /// ```
+        /// use enmasse_train::{Callback, CallbackResult, Control, EpochRecord};
+        /// /// Ends training at a validation accuracy of 90 %.
+        /// struct GoodEnough;
+        /// impl Callback for GoodEnough {
+        ///     fn on_train_epoch_end(&mut self, record: &EpochRecord, control: &mut Control) -> CallbackResult {
+        ///         if record.val_accuracy >= 0.9 {
+        ///             control.stop();
+        ///         }
+        ///         Ok(())
+        ///     }
+        /// }
+        /// ```
+        pub trait Callback: Send {
+            $(
+                $(#[$doc])+
+                #[allow(unused_variables)]
+                fn $event(&mut self, $($value: $type,)* control: &mut Control) -> CallbackResult {
+                    Ok(())
+                }
+            )+
 
-    /// After a training batch of this rank is handed to the device.
-    fn on_batch(&mut self, _batch: &Batch, _control: &mut Control) -> CallbackResult {
-        Ok(())
-    }
+            /// Before an error of the run is returned, including [`TrainError::Stopped`].
+            fn on_exception(&mut self, _error: &TrainError) {}
+        }
 
-    /// After a sample was skipped because it cannot be read, once for each: soon on the rank that met it, on the others at
-    /// the end of the epoch.
-    fn on_bad_sample(&mut self, _sample: &BadSample, _control: &mut Control) -> CallbackResult {
-        Ok(())
-    }
-
-    /// After each step of training and of validation. The next step may already be in progress.
-    fn on_step(&mut self, _progress: &Progress, _control: &mut Control) -> CallbackResult {
-        Ok(())
-    }
-
-    /// After an interval of steps within an epoch in which the ranks waited for one of them. The record of the epoch has the
-    /// straggler of the epoch as a whole.
-    fn on_straggler(&mut self, _epoch: u64, _straggler: &Straggler, _control: &mut Control) -> CallbackResult {
-        Ok(())
-    }
-
-    /// After the last step of a trace ([`crate::TrainConfig::trace_steps`]), or at the end of a run that had none of its steps.
-    fn on_trace(&mut self, _traced: &Traced, _control: &mut Control) -> CallbackResult {
-        Ok(())
-    }
-
-    /// After a complete validation. Every rank knows its result.
-    fn on_validation_end(&mut self, _found: &Evaluation, _control: &mut Control) -> CallbackResult {
-        Ok(())
-    }
-
-    /// After validation and before the checkpoint that ends the epoch. The record has the values logged so far.
-    fn on_epoch_end(&mut self, _record: &EpochRecord, _control: &mut Control) -> CallbackResult {
-        Ok(())
-    }
-
-    /// After an evaluation of the test part ([`crate::Trainer::test`]). Every rank knows its result.
-    fn on_test_end(&mut self, _record: &TestRecord, _control: &mut Control) -> CallbackResult {
-        Ok(())
-    }
-
-    /// After a checkpoint.
-    fn on_checkpoint(&mut self, _saved: &Saved, _control: &mut Control) -> CallbackResult {
-        Ok(())
-    }
-
-    /// Before an error of the run is returned, including [`TrainError::Stopped`].
-    fn on_exception(&mut self, _error: &TrainError) {}
-}
-
-/// Does nothing.
-impl Callback for () {}
-
-/// Passes events on to the callback that it refers to.
-macro_rules! pass_on {
-    ($($event:ident($($value:ident: $type:ty),+);)*) => {
+        /// Passes events on to the callback that it refers to.
         impl<C: Callback + ?Sized> Callback for &mut C {
-            $(fn $event(&mut self, $($value: $type,)+ control: &mut Control) -> CallbackResult {
-                (**self).$event($($value,)+ control)
-            })*
+            $(fn $event(&mut self, $($value: $type,)* control: &mut Control) -> CallbackResult {
+                (**self).$event($($value,)* control)
+            })+
 
             fn on_exception(&mut self, error: &TrainError) {
                 (**self).on_exception(error);
             }
         }
     };
+    (@list $($(#[$doc:meta])+ $event:ident($($value:ident: $type:ty),*);)+) => {
+        /// Tells every callback of an event.
+        impl Callbacks<'_> {
+            $(pub(crate) fn $event(&mut self, $($value: $type),*) -> Result<(), TrainError> {
+                self.each(stringify!($event), |callback, control| callback.$event($($value,)* control))
+            })+
+        }
+    };
 }
 
-pass_on! {
-    on_fit_start(started: &Started);
-    on_batch(batch: &Batch);
-    on_bad_sample(sample: &BadSample);
-    on_step(progress: &Progress);
-    on_straggler(epoch: u64, straggler: &Straggler);
-    on_trace(traced: &Traced);
-    on_validation_end(found: &Evaluation);
-    on_epoch_end(record: &EpochRecord);
-    on_test_end(record: &TestRecord);
-    on_checkpoint(saved: &Saved);
+events! {
+    {
+        /// Before the first step.
+        on_fit_start(started: &Started);
+
+        /// Before the first batch of an epoch, or of the rest of it in a resumed run.
+        on_train_epoch_start(epoch: u64);
+
+        /// After a training batch of this rank is handed to the device, which computes meanwhile.
+        on_train_batch_start(batch: &Batch);
+
+        /// After each step of training. The next step may already be in progress.
+        on_train_batch_end(progress: &Progress);
+
+        /// After a sample was skipped because it cannot be read, once for each: soon on the rank that met it, on the others at
+        /// the end of the epoch.
+        on_bad_sample(sample: &BadSample);
+
+        /// After an interval of steps within an epoch in which the ranks waited for one of them. The record of the epoch has the
+        /// straggler of the epoch as a whole.
+        on_straggler(epoch: u64, straggler: &Straggler);
+
+        /// After the last step of a trace ([`crate::TrainConfig::trace_steps`]), or at the end of a run that had none of its steps.
+        on_trace(traced: &Traced);
+
+        /// Before the first batch of a validation.
+        on_validation_start(epoch: u64);
+
+        /// After each batch of a validation, and of a test.
+        on_validation_batch_end(progress: &Progress);
+
+        /// After an evaluation of the test part ([`crate::Trainer::test`]). Every rank knows its result.
+        on_test_end(record: &TestRecord);
+
+        /// After a checkpoint.
+        on_checkpoint(saved: &Saved);
+    }
+    {
+        /// After a complete validation. Every rank knows its result.
+        on_validation_end(found: &Evaluation);
+
+        /// After validation and before the checkpoint that ends the epoch. The record has the values logged so far.
+        on_train_epoch_end(record: &EpochRecord);
+    }
 }
+
+/// Does nothing.
+impl Callback for () {}

@@ -103,12 +103,12 @@ impl Sheet {
 }
 
 impl Callback for Sheet {
-    fn on_batch(&mut self, batch: &Batch, _: &mut Control) -> CallbackResult {
+    fn on_train_batch_start(&mut self, batch: &Batch, _: &mut Control) -> CallbackResult {
         Ok(self.add(batch)?)
     }
 
     /// The first epoch of a new run is drawn before its checkpoint, since a resumed run draws nothing.
-    fn on_epoch_end(&mut self, _: &EpochRecord, _: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, _: &EpochRecord, _: &mut Control) -> CallbackResult {
         Ok(self.finish()?)
     }
 

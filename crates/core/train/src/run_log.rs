@@ -47,7 +47,7 @@ impl RunLog {
 }
 
 impl Callback for RunLog {
-    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         Ok(self.append(record).map_err(TrainError::from)?)
     }
 }

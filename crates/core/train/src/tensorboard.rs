@@ -67,7 +67,7 @@ impl TensorBoard {
 }
 
 impl Callback for TensorBoard {
-    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         Ok(self.append(record).map_err(TrainError::from)?)
     }
 }

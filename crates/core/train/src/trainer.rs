@@ -308,6 +308,7 @@ impl Session {
         let Trainer { config, group, callbacks, .. } = trainer;
         self.tracer.at(group.as_ref(), "validating");
         let Position { epoch, optimizer_step, .. } = self.position;
+        callbacks.on_validation_start(epoch)?;
         let position = EpochPosition { epoch, epochs: config.epochs as u64, optimizer_step };
         let pass = Pass::begin(self.validation_samples, group.as_ref(), position);
         let (program, bad) = (self.program.as_mut(), &mut self.bad_samples);
@@ -347,7 +348,7 @@ impl Session {
             skipped_steps: self.position.skipped_steps,
             metrics: training.chain(validated).collect(),
         };
-        callbacks.on_epoch_end(&mut record)?;
+        callbacks.on_train_epoch_end(&mut record)?;
         self.saving = false;
         self.tracer.at(group.as_ref(), "writing a checkpoint");
         self.finish_epoch(&record, config, callbacks)?;
@@ -360,6 +361,7 @@ impl Session {
     fn train_epoch(&mut self, trainer: &mut Trainer) -> Result<EpochTimes, TrainError> {
         let Trainer { config, device, group, callbacks, .. } = trainer;
         let group = group.as_ref();
+        callbacks.on_train_epoch_start(self.position.epoch)?;
         let began = Instant::now();
         let global_batch = self.sharding.global_batch() as u64;
         let first = self.position.samples;
@@ -406,7 +408,7 @@ impl Session {
             let ticket = epoch.stopwatch.device(group, submit)?;
             self.tracer.end_step();
             self.tracer.at(group, "calling callbacks");
-            callbacks.on_batch(&batch)?;
+            callbacks.on_train_batch_start(&batch)?;
             self.bad_samples.meet_batch(&batch, callbacks)?;
             let step =
                 SubmittedStep { ticket, learning_rate, samples: global_batch.min(epoch.total.saturating_sub(samples)) };
@@ -462,7 +464,7 @@ impl Session {
             self.save(SaveReason::Step, config, callbacks)?;
         }
         self.tracer.at(group, "calling callbacks");
-        callbacks.on_step(&Progress {
+        callbacks.on_train_batch_end(&Progress {
             epoch: self.position.epoch,
             epochs: config.epochs as u64,
             validating: false,

@@ -34,14 +34,14 @@ struct Mean {
 
 impl Control {
     /// Ends training as a success ([`crate::Trainer::fit`] returns its record). If called in
-    /// [`crate::Callback::on_step`], training ends at the same step on all ranks, at most two steps later, and saves a
+    /// [`crate::Callback::on_train_batch_end`], training ends at the same step on all ranks, at most two steps later, and saves a
     /// checkpoint there. If called in validation or later, it ends after the epoch, as with Lightning's
     /// `trainer.should_stop`.
     pub fn stop(&mut self) {
         self.finish = true;
     }
 
-    /// Requests a checkpoint to resume from. If called in [`crate::Callback::on_step`] of training, all ranks save it after
+    /// Requests a checkpoint to resume from. If called in [`crate::Callback::on_train_batch_end`], all ranks save it after
     /// the same step, at most three steps later. Otherwise the checkpoint that ends every epoch fulfils the request.
     pub fn checkpoint(&mut self) {
         self.checkpoint = true;

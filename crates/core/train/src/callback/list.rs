@@ -1,9 +1,9 @@
 //! The callbacks of a trainer, called in order.
 
-use enmasse_data::{BadSample, Batch};
+use enmasse_data::BadSample;
 
-use super::{Callback, CallbackResult, Control, Progress, Saved, Started};
-use crate::{EpochRecord, Evaluation, Straggler, TestRecord, Traced, TrainError};
+use super::{Callback, CallbackResult, Control};
+use crate::{EpochRecord, Evaluation, TrainError};
 
 /// The callbacks of a trainer: first the user's, then those that write the files of a run on rank 0. Therefore the
 /// files hold the values that users logged.
@@ -12,28 +12,6 @@ pub(crate) struct Callbacks<'a> {
     own: Vec<Box<dyn Callback + 'a>>,
     files: Vec<Box<dyn Callback>>,
     pub control: Control,
-}
-
-/// The methods that tell every callback of an event, named like the callback's own.
-macro_rules! tell_each {
-    ($($event:ident($($value:ident: $type:ty),+);)*) => {
-        impl Callbacks<'_> {
-            $(pub fn $event(&mut self, $($value: $type),+) -> Result<(), TrainError> {
-                self.each(stringify!($event), |callback, control| callback.$event($($value,)+ control))
-            })*
-        }
-    };
-}
-
-tell_each! {
-    on_fit_start(started: &Started);
-    on_batch(batch: &Batch);
-    on_step(progress: &Progress);
-    on_straggler(epoch: u64, straggler: &Straggler);
-    on_trace(traced: &Traced);
-    on_validation_end(found: &Evaluation);
-    on_test_end(record: &TestRecord);
-    on_checkpoint(saved: &Saved);
 }
 
 impl<'a> Callbacks<'a> {
@@ -61,16 +39,14 @@ impl<'a> Callbacks<'a> {
     }
 
     pub fn on_bad_samples(&mut self, samples: &[BadSample]) -> Result<(), TrainError> {
-        samples.iter().try_for_each(|sample| {
-            self.each("on_bad_sample", |callback, control| callback.on_bad_sample(sample, control))
-        })
+        samples.iter().try_for_each(|sample| self.on_bad_sample(sample))
     }
 
     /// Each callback sees the values logged by those before it. Afterwards the record has all of them.
-    pub fn on_epoch_end(&mut self, record: &mut EpochRecord) -> Result<(), TrainError> {
-        self.each("on_epoch_end", |callback, control| {
+    pub fn on_train_epoch_end(&mut self, record: &mut EpochRecord) -> Result<(), TrainError> {
+        self.each("on_train_epoch_end", |callback, control| {
             record.metrics.extend(control.logged());
-            callback.on_epoch_end(record, control)
+            callback.on_train_epoch_end(record, control)
         })?;
         self.control.end_epoch();
         Ok(())
@@ -81,8 +57,12 @@ impl<'a> Callbacks<'a> {
         self.files.iter_mut().for_each(|callback| callback.on_exception(error));
     }
 
+    pub fn on_validation_end(&mut self, found: &Evaluation) -> Result<(), TrainError> {
+        self.each("on_validation_end", |callback, control| callback.on_validation_end(found, control))
+    }
+
     /// Calls every callback, up to the first error.
-    fn each(
+    pub(super) fn each(
         &mut self,
         hook: &'static str,
         mut call: impl FnMut(&mut dyn Callback, &mut Control) -> CallbackResult,

@@ -26,7 +26,7 @@ impl Curves {
 }
 
 impl Callback for Curves {
-    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         self.epochs.push(EpochPoint {
             epoch: record.epoch + 1,
             train_loss: record.train_loss,
@@ -87,7 +87,7 @@ impl Callback for BestConfusion {
         Ok(())
     }
 
-    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         Ok(self.draw(record)?)
     }
 }

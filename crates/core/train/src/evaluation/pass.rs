@@ -64,7 +64,7 @@ impl Sums {
         // Other ranks have progressed about as far; only the progress bar needs this number.
         let ranks = pass.group.map_or(1, Group::world_size) as u64;
         let done = (self.samples * ranks).min(pass.total);
-        callbacks.on_step(&Progress {
+        callbacks.on_validation_batch_end(&Progress {
             epoch: pass.position.epoch,
             epochs: pass.position.epochs,
             validating: true,

@@ -36,7 +36,7 @@ fn config(out: &Path) -> TrainConfig {
 struct Records<'a>(&'a mut Vec<EpochRecord>);
 
 impl Callback for Records<'_> {
-    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         self.0.push(record.clone());
         Ok(())
     }

@@ -56,20 +56,31 @@ impl Callback for Script<'_> {
         self.event(format!("start {}", started.model), control)
     }
 
-    fn on_batch(&mut self, batch: &Batch, control: &mut Control) -> CallbackResult {
+    fn on_train_epoch_start(&mut self, epoch: u64, control: &mut Control) -> CallbackResult {
+        self.event(format!("begin {epoch}"), control)
+    }
+
+    fn on_train_batch_start(&mut self, batch: &Batch, control: &mut Control) -> CallbackResult {
         self.event(format!("batch of {}", batch.valid), control)
     }
 
-    fn on_step(&mut self, progress: &Progress, control: &mut Control) -> CallbackResult {
-        let part = if progress.validating { "validation step" } else { "step" };
-        self.event(format!("{part} {} {}", progress.optimizer_step, progress.samples), control)
+    fn on_train_batch_end(&mut self, progress: &Progress, control: &mut Control) -> CallbackResult {
+        self.event(format!("step {} {}", progress.optimizer_step, progress.samples), control)
+    }
+
+    fn on_validation_start(&mut self, epoch: u64, control: &mut Control) -> CallbackResult {
+        self.event(format!("validation of {epoch}"), control)
+    }
+
+    fn on_validation_batch_end(&mut self, progress: &Progress, control: &mut Control) -> CallbackResult {
+        self.event(format!("validation step {} {}", progress.optimizer_step, progress.samples), control)
     }
 
     fn on_validation_end(&mut self, found: &Evaluation, control: &mut Control) -> CallbackResult {
         self.event(format!("validated {}", found.samples), control)
     }
 
-    fn on_epoch_end(&mut self, record: &EpochRecord, control: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, control: &mut Control) -> CallbackResult {
         self.event(format!("epoch {}", record.epoch), control)
     }
 
@@ -117,9 +128,9 @@ fn events_come_in_order() {
     let config = TrainConfig { epochs: 1, save_every: 4, ..config(folder.path()) };
     let (result, events) = run(&config, &Script::new("nothing", |_| Ok(()))).remove(0);
     result.unwrap();
-    let expected = "start net, batch of 4, batch of 4, step 1 8, batch of 4, step 2 16, batch of 4, step 3 24, \
+    let expected = "start net, begin 0, batch of 4, batch of 4, step 1 8, batch of 4, step 2 16, batch of 4, step 3 24, \
                     checkpoint of a step at 0 32, step 4 32, batch of 4, batch of 4, step 5 40, step 6 48, \
-                    validation step 6 8, validation step 6 16, validation step 6 17, validated 17, epoch 0, \
+                    validation of 0, validation step 6 8, validation step 6 16, validation step 6 17, validated 17, epoch 0, \
                     checkpoint of epoch 0 at 1 0";
     assert_eq!(events.join(", "), expected);
 }
@@ -168,11 +179,13 @@ fn an_error_of_a_callback_ends_all_ranks() {
         }
     };
     check("start net", "on_fit_start");
-    check("batch of 4", "on_batch");
-    check("step 2 16", "on_step");
-    check("validation step 6 8", "on_step");
+    check("begin 0", "on_train_epoch_start");
+    check("batch of 4", "on_train_batch_start");
+    check("step 2 16", "on_train_batch_end");
+    check("validation of 0", "on_validation_start");
+    check("validation step 6 8", "on_validation_batch_end");
     check("validated 17", "on_validation_end");
-    check("epoch 0", "on_epoch_end");
+    check("epoch 0", "on_train_epoch_end");
     check("checkpoint of epoch 0 at 1 0", "on_checkpoint");
 }
 
@@ -218,14 +231,11 @@ fn a_callback_of_one_rank_saves_a_checkpoint_on_all() {
 struct Logs<'a>(&'a mut Vec<EpochRecord>);
 
 impl Callback for Logs<'_> {
-    fn on_step(&mut self, progress: &Progress, control: &mut Control) -> CallbackResult {
-        if !progress.validating {
-            control.log("samples", progress.samples as f64)?;
-        }
-        Ok(())
+    fn on_train_batch_end(&mut self, progress: &Progress, control: &mut Control) -> CallbackResult {
+        Ok(control.log("samples", progress.samples as f64)?)
     }
 
-    fn on_epoch_end(&mut self, record: &EpochRecord, control: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, control: &mut Control) -> CallbackResult {
         self.0.push(record.clone());
         Ok(control.log("twice", 2.0 * record.epoch as f64)?)
     }

@@ -66,7 +66,7 @@ impl Dataset for Images {
 struct Shares([f64; 2]);
 
 impl Callback for Shares {
-    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         self.0 = [record.data_wait, record.rank_wait];
         Ok(())
     }

@@ -46,7 +46,7 @@ pub(crate) fn config(out: &Path) -> TrainConfig {
 struct Records<'a>(&'a mut Vec<EpochRecord>);
 
 impl Callback for Records<'_> {
-    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         self.0.push(record.clone());
         Ok(())
     }
@@ -370,9 +370,13 @@ fn the_engine_takes_batches_of_any_type() {
 fn progress_counts_every_sample_once() {
     struct Count<'a>(&'a mut Vec<(bool, u64)>);
     impl Callback for Count<'_> {
-        fn on_step(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
+        fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
             self.0.push((progress.validating, progress.samples));
             Ok(())
+        }
+
+        fn on_validation_batch_end(&mut self, progress: &Progress, control: &mut Control) -> CallbackResult {
+            self.on_train_batch_end(progress, control)
         }
     }
     let folder = tempfile::tempdir().unwrap();

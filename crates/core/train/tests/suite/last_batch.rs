@@ -40,14 +40,12 @@ struct Watch {
 }
 
 impl Callback for Watch {
-    fn on_step(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
-        if !progress.validating {
-            self.steps.push(progress.samples);
-        }
+    fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
+        self.steps.push(progress.samples);
         Ok(())
     }
 
-    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         self.records.push(record.clone());
         Ok(())
     }

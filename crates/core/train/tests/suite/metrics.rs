@@ -41,14 +41,14 @@ struct Watch {
 }
 
 impl Callback for Watch {
-    fn on_step(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
-        if self.stop_at == Some(progress.optimizer_step) && !progress.validating {
+    fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
+        if self.stop_at == Some(progress.optimizer_step) {
             self.requests.ask(Stop::Requeue);
         }
         Ok(())
     }
 
-    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         self.records.push(record.clone());
         Ok(())
     }

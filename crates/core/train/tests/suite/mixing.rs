@@ -38,12 +38,12 @@ struct Watch {
 }
 
 impl Callback for Watch {
-    fn on_batch(&mut self, batch: &Batch, _: &mut Control) -> CallbackResult {
+    fn on_train_batch_start(&mut self, batch: &Batch, _: &mut Control) -> CallbackResult {
         self.mixed.fetch_add(batch.lambdas.iter().filter(|&&share| share < 1.0).count(), Ordering::Relaxed);
         Ok(())
     }
 
-    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         self.records.push(record.clone());
         Ok(())
     }

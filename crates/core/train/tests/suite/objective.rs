@@ -38,7 +38,7 @@ fn config(out: &Path) -> TrainConfig {
 struct Records(Vec<EpochRecord>);
 
 impl Callback for Records {
-    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         self.0.push(record.clone());
         Ok(())
     }

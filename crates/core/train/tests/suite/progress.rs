@@ -43,7 +43,7 @@ impl Callback for Watch {
         Ok(())
     }
 
-    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         self.records.push(record.clone());
         Ok(())
     }

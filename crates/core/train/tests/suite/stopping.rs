@@ -38,14 +38,19 @@ struct Asks {
 }
 
 impl Callback for Asks {
-    fn on_step(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
-        self.validated += usize::from(progress.validating);
+    fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
         if self.at == Some((progress.epoch, progress.validating, progress.samples)) {
             self.requests.ask(Stop::Requeue);
         }
         Ok(())
     }
-    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+
+    fn on_validation_batch_end(&mut self, progress: &Progress, control: &mut Control) -> CallbackResult {
+        self.validated += 1;
+        self.on_train_batch_end(progress, control)
+    }
+
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         self.records.push(record.clone());
         Ok(())
     }

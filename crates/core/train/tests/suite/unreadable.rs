@@ -90,7 +90,7 @@ impl Callback for Told {
         self.samples.push(sample.to_string());
         Ok(())
     }
-    fn on_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
         self.records.push(record.clone());
         Ok(())
     }

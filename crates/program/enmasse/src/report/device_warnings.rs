@@ -36,7 +36,7 @@ impl<'a> DeviceWarnings<'a> {
 }
 
 impl Callback for DeviceWarnings<'_> {
-    fn on_epoch_end(&mut self, _record: &EpochRecord, _control: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, _record: &EpochRecord, _control: &mut Control) -> CallbackResult {
         self.say_new().map_err(|failure| failure.message().to_owned().into())
     }
 }

@@ -266,20 +266,18 @@ impl Callback for Reporter {
         Ok(())
     }
 
-    fn on_step(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
-        if self.log_every > 0 && !progress.validating && progress.optimizer_step.is_multiple_of(self.log_every) {
+    fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
+        if self.log_every > 0 && progress.optimizer_step.is_multiple_of(self.log_every) {
             self.step(&StepRecord::from(progress));
         }
         let skips = progress.loss_scale.and_then(|loss_scale| self.skips.step(loss_scale));
         self.facts(skips);
-        let (now, is_new) = (Instant::now(), self.meter.is_new_part(progress));
-        let view = self.meter.step(progress, now);
-        let is_due = self.drawn.is_none_or(|drawn| now.saturating_duration_since(drawn) >= REDRAW);
-        let is_first_estimate = view.has_estimate() && !self.estimated;
-        if is_new || is_due || is_first_estimate || !screen::is_shown() {
-            self.estimated = view.has_estimate();
-            self.show(|width| view.line(width));
-        }
+        self.draw(progress);
+        Ok(())
+    }
+
+    fn on_validation_batch_end(&mut self, progress: &Progress, _: &mut Control) -> CallbackResult {
+        self.draw(progress);
         Ok(())
     }
 
@@ -315,6 +313,18 @@ impl Callback for Reporter {
 }
 
 impl Reporter {
+    /// Draws the line of progress again, if that is due.
+    fn draw(&mut self, progress: &Progress) {
+        let (now, is_new) = (Instant::now(), self.meter.is_new_part(progress));
+        let view = self.meter.step(progress, now);
+        let is_due = self.drawn.is_none_or(|drawn| now.saturating_duration_since(drawn) >= REDRAW);
+        let is_first_estimate = view.has_estimate() && !self.estimated;
+        if is_new || is_due || is_first_estimate || !screen::is_shown() {
+            self.estimated = view.has_estimate();
+            self.show(|width| view.line(width));
+        }
+    }
+
     fn step(&mut self, record: &StepRecord) {
         let StepRecord { epoch, step, loss, learning_rate, images_per_second, .. } = *record;
         let (place, rate) = (format!("epoch {}/{}", epoch + 1, self.course.epochs), short(learning_rate));

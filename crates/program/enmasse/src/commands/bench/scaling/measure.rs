@@ -203,7 +203,7 @@ impl Callback for Watch {
         Ok(())
     }
 
-    fn on_epoch_end(&mut self, record: &EpochRecord, _control: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, _control: &mut Control) -> CallbackResult {
         self.record = record.clone();
         Ok(())
     }
