@@ -15,7 +15,8 @@ pub trait StepBatch: Send + Sync {
     /// Images, `[samples, height, width, 3]`, as the loader decoded them.
     fn images(&self) -> &[u8];
 
-    /// Class labels, `[samples]`; below 0 for a place without a sample.
+    /// Class labels, `[samples]`; below 0 for a place without a sample. Where values are to be predicted, any other label says that
+    /// there is a sample.
     fn labels(&self) -> &[i32];
 
     /// Indices in the data set, `[samples]`, which key the random numbers of dropout. The repetitions of a sample in an epoch may have
@@ -29,6 +30,11 @@ pub trait StepBatch: Send + Sync {
 
     /// The share of each label in a mixture, `[samples]`, from 0 to 1; the other label has the rest. Empty if none are mixed.
     fn lambdas(&self) -> &[f32] {
+        &[]
+    }
+
+    /// The values that are to be predicted of each sample ([`Plan::targets`]), `[samples, values]`; empty where classes are.
+    fn targets(&self) -> &[f32] {
         &[]
     }
 
@@ -52,6 +58,8 @@ pub struct HostBatch {
     pub other_labels: Vec<i32>,
     /// See [`StepBatch::lambdas`].
     pub lambdas: Vec<f32>,
+    /// See [`StepBatch::targets`].
+    pub targets: Vec<f32>,
     /// See [`StepBatch::loss_weight`]. `None` for a full global batch.
     pub loss_weight: Option<f32>,
 }
@@ -77,6 +85,10 @@ impl StepBatch for HostBatch {
         &self.lambdas
     }
 
+    fn targets(&self) -> &[f32] {
+        &self.targets
+    }
+
     fn loss_weight(&self) -> f32 {
         self.loss_weight.unwrap_or(1.0)
     }
@@ -89,22 +101,30 @@ impl From<HostBatch> for Arc<dyn StepBatch> {
 }
 
 /// Checks that a batch has the sizes for `local` shards of the plan, that every label is a class or below 0, every share of a
-/// mixture from 0 to 1, and that the plan takes the weight of its loss.
+/// mixture from 0 to 1, every value to predict a number, and that the plan takes the weight of its loss.
 pub fn check_batch(plan: &Plan, local: usize, batch: &dyn StepBatch) -> Result<(), DeviceError> {
     let samples = local * plan.batch;
     let mixed = if plan.mixture.is_some() { samples } else { 0 };
+    let values = plan.targets.map_or(0, |targets| plan.shape(targets).last());
     let sizes = [
         ("image bytes", batch.images().len(), local * plan.shape(plan.images).elements()),
         ("labels", batch.labels().len(), samples),
         ("sample indices", batch.sample_indices().len(), samples),
         ("other labels", batch.other_labels().len(), mixed),
         ("lambdas", batch.lambdas().len(), mixed),
+        ("target values", batch.targets().len(), samples * values),
     ];
     if let Some((what, found, expected)) = sizes.into_iter().find(|(_, found, expected)| found != expected) {
         return Err(DeviceError::Batch(format!("{found} {what}, but {samples} samples take {expected}")));
     }
     if let Some(share) = batch.lambdas().iter().find(|share| !(0.0..=1.0).contains(*share)) {
         return Err(DeviceError::Batch(format!("a label's share of {share} is out of range: 0 to 1")));
+    }
+    if let Some(at) = batch.targets().iter().position(|value| !value.is_finite()) {
+        let (sample, value) = (batch.sample_indices()[at / values], batch.targets()[at]);
+        return Err(DeviceError::Batch(format!(
+            "sample {sample} has the target {value}, which is not a finite number"
+        )));
     }
     let weight = batch.loss_weight();
     if plan.loss_weight.is_none() && weight != 1.0 {
@@ -113,6 +133,10 @@ pub fn check_batch(plan: &Plan, local: usize, batch: &dyn StepBatch) -> Result<(
     }
     if !(weight.is_finite() && weight > 0.0) {
         return Err(DeviceError::Batch(format!("a weight of the loss of {weight} is out of range: above 0")));
+    }
+    if plan.targets.is_some() {
+        // A label says only whether there is a sample.
+        return Ok(());
     }
     let is_no_class = |label: i32| usize::try_from(label).is_ok_and(|label| label >= plan.classes);
     let [own, other] = [batch.labels(), batch.other_labels()].map(|labels| labels.iter().zip(batch.sample_indices()));

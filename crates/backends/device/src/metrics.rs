@@ -8,7 +8,8 @@ use enmasse_graph::{MAX_METRICS, Per, Plan, ValueId};
 pub struct StepMetrics {
     /// Training: mean loss over the global batch. Evaluation: sum of the losses of this program's samples.
     pub loss: f64,
-    /// Training: correct samples in the global batch. Evaluation: correct samples among this program's samples.
+    /// Training: correct samples in the global batch. Evaluation: correct samples among this program's samples. 0 where no classes
+    /// are predicted.
     pub correct: u64,
     /// The metrics of [`Plan::measured`], in that order, followed by zeros. Per-sample metrics are sums: in training over the
     /// global batch, in evaluation over this program's samples.
@@ -38,14 +39,14 @@ pub fn step_metrics(plan: &Plan, read: &dyn Fn(ValueId, usize) -> f64) -> StepMe
     let Some(metrics) = plan.metrics else {
         let values = plan.measured.iter().map(|metric| read(metric.value, 0));
         measured.iter_mut().zip(values).for_each(|(place, value)| *place = value);
-        let (loss, correct) = (read(plan.loss, 0), read(plan.correct, 0) as u64);
+        let (loss, correct) = (read(plan.loss, 0), plan.correct.map_or(0, |correct| read(correct, 0) as u64));
         return StepMetrics { loss, correct, measured, ..StepMetrics::default() };
     };
     // The elements are in the order of `ShareMetrics`.
     let loss = tree_fold(plan.shards, &mut |shard| read(metrics, shard), &mut |a, b| a + b).unwrap_or(0.0);
     let mut rest = (plan.shards..).map(|at| read(metrics, at));
     let mut next = || rest.next().unwrap_or(0.0);
-    let correct = next() as u64;
+    let correct = plan.correct.map_or(0, |_| next() as u64);
     for (place, metric) in measured.iter_mut().zip(&plan.measured) {
         *place = match metric.per {
             Per::Sample => next(),
@@ -114,7 +115,7 @@ mod tests {
     #[test]
     fn evaluation_has_the_per_sample_metrics() {
         let plan = plans().evaluate;
-        let places = [plan.loss, plan.correct, plan.measured[0].value, plan.measured[1].value];
+        let places = [plan.loss, plan.correct.unwrap(), plan.measured[0].value, plan.measured[1].value];
         let read = |id, _: usize| [1.5, 3.0, 5.0, 6.0][places.iter().position(|place| *place == id).unwrap()];
         let measured = [5.0, 6.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
         let expected = StepMetrics { loss: 1.5, correct: 3, measured, ..StepMetrics::default() };

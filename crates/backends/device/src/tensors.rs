@@ -50,7 +50,7 @@ pub fn find_tensor<'a>(plans: &'a Plans, latest: Option<&'a Plan>, name: &str) -
     let value = match name {
         "logits" => plan.logits,
         "loss" => plan.loss,
-        "correct" => plan.correct,
+        "correct" => plan.correct?,
         _ => return None,
     };
     Some(ProgramTensor::Result { plan, value })

@@ -95,7 +95,7 @@ pub fn aliasing_is_safe(plan: &Plan) -> Result<(), UnsafeAliasing> {
     memory.place = "after the step".into();
     let gradients = plan.values.iter().enumerate().filter(|(_, value)| matches!(value.role, Role::Gradient { .. }));
     let measured = plan.measured.iter().map(|metric| metric.value);
-    let results = [plan.logits, plan.loss, plan.correct].into_iter().chain(measured);
+    let results = [plan.logits, plan.loss].into_iter().chain(plan.correct).chain(measured);
     let results = results.chain(plan.metrics).chain(plan.gradient_norm());
     results.chain(gradients.map(|(index, _)| ValueId(index))).try_for_each(|id| memory.read(id))
 }

@@ -37,7 +37,13 @@ impl Step {
             if let Some(MixtureInputs { other_labels, lambdas }) = plan.mixture {
                 let others = &batch.other_labels()[samples.clone()];
                 shard.write(plan, other_labels, others.iter().map(|&label| f64::from(label)).collect());
-                shard.write(plan, lambdas, batch.lambdas()[samples].iter().map(|&share| f64::from(share)).collect());
+                let shares = &batch.lambdas()[samples.clone()];
+                shard.write(plan, lambdas, shares.iter().map(|&share| f64::from(share)).collect());
+            }
+            if let Some(targets) = plan.targets {
+                let values = plan.shape(targets).last();
+                let own = &batch.targets()[samples.start * values..samples.end * values];
+                shard.write(plan, targets, own.iter().map(|&value| f64::from(value)).collect());
             }
             if let Some(weight) = plan.loss_weight {
                 shard.write(plan, weight, vec![batch.loss_weight().into()]);
@@ -81,7 +87,7 @@ impl Step {
 fn measure(plan: &Plan, shards: &[Shard]) -> Result<StepMetrics, DeviceError> {
     let mut values = HashMap::new();
     let measured = plan.measured.iter().map(|metric| metric.value).chain(plan.unscale());
-    for id in plan.metrics.into_iter().chain([plan.loss, plan.correct]).chain(measured) {
+    for id in plan.metrics.into_iter().chain([plan.loss]).chain(plan.correct).chain(measured) {
         let of_shards = match plan.mode {
             Mode::Train => &shards[..1],
             Mode::Evaluate => shards,

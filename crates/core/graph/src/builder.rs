@@ -120,7 +120,7 @@ impl Builder {
         let shape = state.graph.shape(logits.id);
         if **shape != [self.batch, classes] {
             let (place, shape) = (logits.place("the loss"), shape.clone());
-            let reason = format!("the model must end in [{},{classes}], one logit per class", self.batch);
+            let reason = format!("the model must end in [{},{classes}], one logit per class or output", self.batch);
             return Err(GraphError::Shape { place, shape, reason });
         }
         Ok(Forward {
@@ -129,6 +129,7 @@ impl Builder {
             labels: LABELS,
             sample_indices: SAMPLE_INDICES,
             mixture: None,
+            targets: None,
             logits: logits.id,
         })
     }

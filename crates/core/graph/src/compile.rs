@@ -12,7 +12,7 @@ use crate::passes::{
 use crate::placement::{bytes, gradient_arena, place, state_tensors};
 use crate::{
     Builder, CompileOptions, Graph, GraphError, Measured, Metric, Mode, Node, Op, OperationLocation, Per, Phase, Plan,
-    Plans, Relation, Role, StateTensor, Target, Tensor, ValueId,
+    Plans, Relation, Role, StateTensor, Target, TargetKind, Tensor, ValueId,
 };
 
 /// Compiles the training and the evaluation step of a model for the default target; see [`Target::compile`].
@@ -78,8 +78,11 @@ impl Target<'_> {
             check_statistics(&forward.graph, options)?;
         }
         (self.fuse)(&mut forward.graph, &[forward.logits]);
-        let Forward { graph, images, labels, sample_indices, logits, mixture: _ } = &mut forward;
+        let Forward { graph, images, labels, sample_indices, logits, mixture: _, targets: _ } = &mut forward;
         graph.prune(&mut [images, labels, sample_indices, logits]);
+        if let TargetKind::Values(count) = options.target {
+            forward.take_values(count);
+        }
         Ok(forward)
     }
 }
@@ -105,7 +108,7 @@ fn check_statistics(graph: &Graph, options: &CompileOptions) -> Result<(), Graph
 fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, Vec<StateTensor>), GraphError> {
     // The loss is a mean over the places of the global batch, so that the sum over shards needs no division.
     let scale = 1.0 / (options.batch * options.shards) as f32;
-    if options.mixed {
+    if options.mixed && options.target == TargetKind::Class {
         forward.mix();
     }
     // Updates of running statistics are set aside and appended after the optimiser's, so that autodiff sees no node after the
@@ -121,10 +124,11 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     let loss = weighted.map_or(loss, |weighted| weighted.loss);
     let loss_scale = options.precision.scales_loss().then(|| LossScale::begin(graph));
     let dtype = graph.value(loss).dtype;
+    let own: Vec<ValueId> =
+        [loss].into_iter().chain(correct).chain(measured.iter().map(|metric| metric.value)).collect();
     // Losses, hits and metrics, and the requests to stop and to save.
-    let shape = [options.shards + 1 + measured.len() + 2].into();
+    let shape = [options.shards - 1 + own.len() + 2].into();
     let metrics = graph.add_value("metrics", shape, dtype, Role::Carried);
-    let own: Vec<ValueId> = [loss, correct].into_iter().chain(measured.iter().map(|metric| metric.value)).collect();
     graph.nodes.push(Node::new(ShareMetrics { shards: options.shards }, own, [metrics], Phase::Loss, "step"));
     graph.nodes.sort_by_key(|node| node.phase);
     if options.sync_batch_norm {
@@ -160,7 +164,7 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     let state = state_tensors(graph, &order);
     let elements = |&(_, gradient): &(ValueId, ValueId)| bytes(graph, gradient) / graph.value(gradient).dtype.size();
     let trainable = gradients.iter().map(elements).sum();
-    let mut plan = place(forward, options, Mode::Train, [loss, correct], measured, &state, &arena)?;
+    let mut plan = place(forward, options, Mode::Train, (loss, correct), measured, &state, &arena)?;
     plan.metrics = Some(metrics);
     plan.loss_weight = weighted.map(|weighted| weighted.weight);
     plan.buckets = buckets;
@@ -171,7 +175,7 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
 fn evaluation_plan(mut forward: Forward, options: &CompileOptions, state: &[StateTensor]) -> Result<Plan, GraphError> {
     let AddedLoss { loss, correct, .. } = add_loss(&mut forward, &options.loss, 1.0, Mode::Evaluate)?;
     let measured = add_metrics(&mut forward, &options.metrics)?;
-    place(forward, options, Mode::Evaluate, [loss, correct], measured, state, &[])
+    place(forward, options, Mode::Evaluate, (loss, correct), measured, state, &[])
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ pub use loss::Loss;
 pub use metric::{MAX_METRICS, Measured, Metric, Per};
 pub use ops::{Activation, BatchNorm, Conv, Linear, Op};
 pub use optimizer::{Optimizer, Scaling, Update, UpdateOperands, UpdateRange};
-pub use options::CompileOptions;
+pub use options::{CompileOptions, TargetKind};
 pub use passes::{AVERAGE_PREFIX, BucketSizes, Freeze, LOSS_SCALE_PREFIX, Precision, Strategy, classifier_of, fuse};
 pub use plan::{Plan, Plans, StateTensor};
 pub use target::{Fuse, Target};

@@ -30,7 +30,7 @@ pub enum Loss {
         smoothing: f32,
     },
     /// A function of logits and targets, the same in evaluation. A place without a sample adds nothing and has no gradient.
-    /// Targets of mixtures have the lambdas of both labels.
+    /// Targets of mixtures have the lambdas of both labels. Of [`crate::TargetKind::Values`] they are the values.
     Custom(PerSample),
 }
 
@@ -47,8 +47,8 @@ pub(crate) struct AddedLoss {
     pub node: usize,
     /// The sum of the samples' losses, scaled, `[1]`.
     pub loss: ValueId,
-    /// The number of hits, `[1]`.
-    pub correct: ValueId,
+    /// The number of hits, `[1]`; `None` of values as targets.
+    pub correct: Option<ValueId>,
 }
 
 /// Appends the sum of the samples' losses, times `scale`, and the hits.
@@ -70,7 +70,7 @@ fn cross_entropy(forward: &mut Forward, scale: f32, smoothing: f32) -> AddedLoss
     let correct = graph.add_activation("correct", [1].into());
     let op = CrossEntropy { scale, smoothing };
     graph.nodes.push(Node::new(op, inputs, [probabilities, loss, correct], Phase::Loss, "loss"));
-    AddedLoss { node: graph.nodes.len() - 1, loss, correct }
+    AddedLoss { node: graph.nodes.len() - 1, loss, correct: Some(correct) }
 }
 
 fn own_loss(forward: &mut Forward, function: &PerSample, scale: f32, mode: Mode) -> Result<AddedLoss, GraphError> {
@@ -84,15 +84,17 @@ fn own_loss(forward: &mut Forward, function: &PerSample, scale: f32, mode: Mode)
     let values = forward.record("the loss", "loss", logits, function)?;
     let loss = sample_sum(forward, "loss", values, scale);
     let node = forward.graph.nodes.len() - 1;
-    let top_k_correct = top_k_correct(forward, "correct", 1);
-    let correct = sample_sum(forward, "correct", top_k_correct, 1.0);
+    let correct = forward.targets.is_none().then(|| {
+        let top_k_correct = top_k_correct(forward, "correct", 1);
+        sample_sum(forward, "correct", top_k_correct, 1.0)
+    });
     Ok(AddedLoss { node, loss, correct })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CompileOptions, MixtureInputs, Plan, Tensor, compile};
+    use crate::{CompileOptions, Metric, MixtureInputs, Plan, Role, TargetKind, Tensor, compile};
 
     fn options(function: fn(Tensor, Tensor) -> Tensor) -> CompileOptions {
         CompileOptions { loss: Loss::Custom(PerSample::new(function)), ..CompileOptions::new("net", 4, 8, 10) }
@@ -148,6 +150,50 @@ mod tests {
             assert_eq!(plans.evaluate.mixture, None);
             assert!(!plans.evaluate.to_string().contains("lambdas"), "{}", plans.evaluate);
         }
+    }
+
+    fn squared_error(outputs: Tensor, values: Tensor) -> Tensor {
+        (outputs + values.affine(-1.0, 0.0)).power(2.0).sum_classes()
+    }
+
+    /// Loss and metrics share the values, which are 0 in places without a sample. Nothing is counted.
+    #[test]
+    fn values_as_targets_are_an_input_and_have_no_hits() {
+        let metrics = vec![Metric::Custom { name: "error".into(), function: PerSample::new(squared_error) }];
+        let options = CompileOptions { target: TargetKind::Values(10), metrics, mixed: true, ..options(squared_error) };
+        let plans = compile(&net, &CompileOptions { shards: 2, ..options.clone() }).unwrap();
+        let train = plans.train.unwrap();
+        for plan in [&train, &plans.evaluate] {
+            let targets = plan.targets.unwrap();
+            assert_eq!((&plan.value(targets).role, &**plan.shape(targets)), (&Role::Input, &[4, 10][..]));
+            let [loss, _] = names(plan);
+            assert_eq!(loss.iter().filter(|name| **name == "targets" || **name == "top_k_correct").count(), 0);
+            let reads = plan.instructions.iter().filter(|node| node.inputs.contains(&targets));
+            assert!(reads.map(|node| node.op.name()).eq(["mask_samples"]), "{plan}");
+            assert_eq!((plan.correct, plan.mixture, plan.of_samples().count()), (None, None, 2));
+            assert!(plan.to_string().contains(", outputs 10, target values 10, shards 2,"), "{plan}");
+        }
+        // The losses of two shards, a metric, and two requests.
+        assert_eq!(**train.shape(train.metrics.unwrap()), [2 + 1 + 2]);
+    }
+
+    #[test]
+    fn values_as_targets_need_a_function_of_them() {
+        let check = |change: fn(CompileOptions) -> CompileOptions, expected: Result<(), &str>| {
+            let options = CompileOptions { target: TargetKind::Values(10), ..options(squared_error) };
+            let found = compile(&net, &change(options)).map(|_| ()).map_err(|error| error.to_string());
+            assert_eq!(found, expected.map_err(str::to_owned));
+        };
+        check(|options| options, Ok(()));
+        let own = "cross-entropy compares with labels; values as targets need a loss of their own";
+        check(|options| CompileOptions { loss: Loss::default(), ..options }, Err(own));
+        let top = "metric top5: it counts classes, and the targets are values";
+        check(|options| CompileOptions { metrics: vec![Metric::Top(5)], ..options }, Err(top));
+        let none = "a sample needs at least one value as its target, and a model one output";
+        check(|options| CompileOptions { target: TargetKind::Values(0), ..options }, Err(none));
+        check(|options| CompileOptions { classes: 0, ..options }, Err(none));
+        let different = "add in the loss: [4,10] and [4,3] must have the same shape";
+        check(|options| CompileOptions { target: TargetKind::Values(3), ..options }, Err(different));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use crate::builder::Forward;
 use crate::ops::{SampleSum, TopKCorrect};
-use crate::{GraphError, PerSample, ValueId};
+use crate::{GraphError, PerSample, TargetKind, ValueId};
 
 /// The maximum number of metrics of a plan. The results of a step have a fixed size, so reading them allocates nothing.
 pub const MAX_METRICS: usize = 8;
@@ -60,7 +60,7 @@ pub struct Measured {
 }
 
 /// Refuses metrics that are too many, invalid or not distinct by name.
-pub(crate) fn check(metrics: &[Metric], classes: usize) -> Result<(), GraphError> {
+pub(crate) fn check(metrics: &[Metric], classes: usize, target: TargetKind) -> Result<(), GraphError> {
     /// Names of results that every step has.
     const TAKEN: [&str; 4] = ["loss", "accuracy", "top1", "correct"];
     let refuse = |reason: String| Err(GraphError::Option(reason));
@@ -79,10 +79,14 @@ pub(crate) fn check(metrics: &[Metric], classes: usize) -> Result<(), GraphError
         if metrics[..index].iter().any(|other| other.name() == name) {
             return refuse(format!("metric {name}: another metric has the same name"));
         }
-        if let Metric::Top(k) = metric
-            && !(1..=classes).contains(k)
-        {
-            return refuse(format!("metric {name}: the number must be from 2 to the {classes} classes"));
+        match metric {
+            Metric::Top(_) if target != TargetKind::Class => {
+                return refuse(format!("metric {name}: it counts classes, and the targets are values"));
+            }
+            Metric::Top(k) if !(1..=classes).contains(k) => {
+                return refuse(format!("metric {name}: the number must be from 2 to the {classes} classes"));
+            }
+            Metric::Top(_) | Metric::GradientNorm | Metric::Custom { .. } => {}
         }
     }
     Ok(())

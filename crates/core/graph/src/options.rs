@@ -4,6 +4,16 @@ use crate::metric;
 use crate::passes::{BucketSizes, Freeze, Precision, Strategy};
 use crate::{GraphError, Loss, Metric, Optimizer, ParameterGroups};
 
+/// What a model is to predict of each sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TargetKind {
+    /// Its class, which is its label.
+    #[default]
+    Class,
+    /// This many numbers, which come with each batch: see [`crate::Plan::targets`].
+    Values(usize),
+}
+
 /// Options of a compilation.
 #[derive(Clone, Debug)]
 pub struct CompileOptions {
@@ -13,8 +23,10 @@ pub struct CompileOptions {
     pub batch: usize,
     /// Height and width of the images.
     pub size: [usize; 2],
-    /// Number of classes.
+    /// Number of classes; of values as targets the number of the model's outputs, which may be another one than theirs.
     pub classes: usize,
+    /// What the loss and the metrics compare the model's outputs with.
+    pub target: TargetKind,
     /// Shards of the global batch.
     pub shards: usize,
     /// Whether batch statistics are computed over all shards.
@@ -23,7 +35,8 @@ pub struct CompileOptions {
     pub freeze: Freeze,
     /// The loss that training minimises.
     pub loss: Loss,
-    /// Whether training is on mixtures of two samples, so that each place has two labels: see [`crate::Plan::mixture`].
+    /// Whether training is on mixtures of two samples, so that each place has two labels: see [`crate::Plan::mixture`]. Values as
+    /// targets are mixed before the step, and have no further inputs.
     pub mixed: bool,
     /// Whether a global batch of training may have fewer samples than places: see [`crate::Plan::loss_weight`].
     pub weighted_loss: bool,
@@ -64,6 +77,7 @@ impl CompileOptions {
             batch,
             size: [size; 2],
             classes,
+            target: TargetKind::default(),
             shards: 1,
             sync_batch_norm: false,
             freeze: Freeze::default(),
@@ -102,9 +116,21 @@ impl CompileOptions {
             let reason = "batch norm over all shards needs gradients that all ranks sum: leave out one of them";
             return Err(GraphError::Option(reason.to_owned()));
         }
-        if self.classes < 2 {
-            return Err(GraphError::Option(format!("a classifier needs at least 2 classes, got {}", self.classes)));
+        match (self.target, &self.loss) {
+            (TargetKind::Class, _) if self.classes < 2 => {
+                let reason = format!("a classifier needs at least 2 classes, got {}", self.classes);
+                return Err(GraphError::Option(reason));
+            }
+            (TargetKind::Values(count), _) if count.min(self.classes) == 0 => {
+                let reason = "a sample needs at least one value as its target, and a model one output";
+                return Err(GraphError::Option(reason.to_owned()));
+            }
+            (TargetKind::Values(_), Loss::CrossEntropy { .. }) => {
+                let reason = "cross-entropy compares with labels; values as targets need a loss of their own";
+                return Err(GraphError::Option(reason.to_owned()));
+            }
+            (TargetKind::Class, _) | (TargetKind::Values(_), Loss::Custom(_)) => {}
         }
-        metric::check(&self.metrics, self.classes)
+        metric::check(&self.metrics, self.classes, self.target)
     }
 }

@@ -40,7 +40,7 @@ pub struct Plan {
     pub mode: Mode,
     /// Samples per shard.
     pub batch: usize,
-    /// Classes of the classifier.
+    /// Classes of the classifier, or outputs of a model of values.
     pub classes: usize,
     /// Shards of the global batch.
     pub shards: usize,
@@ -73,6 +73,8 @@ pub struct Plan {
     pub sample_indices: ValueId,
     /// Training on mixtures: their further inputs. `None` in evaluation.
     pub mixture: Option<MixtureInputs>,
+    /// The values that the model is to predict of each sample, `f32 [batch, values]`; `None` if it predicts classes.
+    pub targets: Option<ValueId>,
     /// Training on batches that may not be full: `f32 [1]`, the places of a global batch by its samples. The loss is the mean over the
     /// samples. `None` in evaluation.
     pub loss_weight: Option<ValueId>,
@@ -83,8 +85,8 @@ pub struct Plan {
     pub metrics: Option<ValueId>,
     /// This shard's loss, `f32 [1]`.
     pub loss: ValueId,
-    /// This shard's hits, `f32 [1]`.
-    pub correct: ValueId,
+    /// This shard's hits, `f32 [1]`; `None` of values as targets.
+    pub correct: Option<ValueId>,
     /// Other metrics, in the order of the options. Evaluation has only per-sample metrics.
     pub measured: Vec<Measured>,
 }
@@ -116,7 +118,7 @@ impl Plan {
     /// The results of each shard for its own samples, `f32 [1]` each: loss, hits, and per-sample metrics.
     pub fn of_samples(&self) -> impl Iterator<Item = ValueId> {
         let metrics = self.measured.iter().filter(|metric| metric.per == Per::Sample);
-        [self.loss, self.correct].into_iter().chain(metrics.map(|metric| metric.value))
+        [self.loss].into_iter().chain(self.correct).chain(metrics.map(|metric| metric.value))
     }
 
     /// The norm of all gradients before clipping, `f32 [1]`; valid after the reduce phase. `None` if the plan neither clips
@@ -212,11 +214,12 @@ impl Plan {
             Mode::Evaluate => "evaluate",
         };
         let [height, width, channels] = self.image();
-        writeln!(
-            f,
-            "plan {} {mode}: batch {} x {height}x{width}x{channels}, classes {}, shards {}, precision {}, filters {}",
-            self.model, self.batch, self.classes, self.shards, self.precision, self.filters
-        )?;
+        write!(f, "plan {} {mode}: batch {} x {height}x{width}x{channels}, ", self.model, self.batch)?;
+        match self.targets {
+            None => write!(f, "classes {}", self.classes)?,
+            Some(targets) => write!(f, "outputs {}, target values {}", self.classes, self.shape(targets).last())?,
+        }
+        writeln!(f, ", shards {}, precision {}, filters {}", self.shards, self.precision, self.filters)?;
         for (arena, bytes) in &self.arenas {
             writeln!(f, "arena {arena} {bytes} bytes")?;
         }

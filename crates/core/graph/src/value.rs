@@ -11,7 +11,8 @@ pub struct ValueId(pub usize);
 /// The role of a value in the step, which determines its arena.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Role {
-    /// Part of each batch: `images`, `labels`, `sample_indices`, of mixed ones `other_labels` and `lambdas`, and `loss_weight`.
+    /// Part of each batch: `images`, `labels`, `sample_indices`, of mixed ones `other_labels` and `lambdas`, of
+    /// values to predict `targets`, and `loss_weight`.
     Input,
     /// Computed and used within the step.
     Activation,

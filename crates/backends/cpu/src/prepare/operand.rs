@@ -85,6 +85,11 @@ impl Operand<'_> {
         self.node.inputs.get(index).is_some_and(|id| self.preparation.plan.loss_weight == Some(*id))
     }
 
+    /// Whether the operand at `index` is the values to predict, which come with each batch.
+    pub(crate) fn is_targets(&self, index: usize) -> bool {
+        self.node.inputs.get(index).is_some_and(|id| self.preparation.plan.targets == Some(*id))
+    }
+
     /// The labels without those of a mixture.
     pub(crate) fn labels_alone(&self, index: usize) -> Result<FromBatch<i32>, DeviceError> {
         self.batch_input(index, |batch| Region::of(batch.labels()))

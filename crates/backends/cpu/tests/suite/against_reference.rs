@@ -2,14 +2,14 @@
 
 use std::sync::Mutex;
 
-use crate::common::models::{focal, largest_windows, modern, random, residual};
+use crate::common::models::{focal, largest_windows, modern, random, residual, squared_error};
 use crate::common::{Batch, assert_agree, fill, gradients, levels, program_with, state};
 use enmasse_cpu::{CpuOptions, Isa};
 use enmasse_device::{DeviceRequest, Program, StepMetrics};
 use enmasse_graph::ops::{Custom, CustomOperation, Parallel};
 use enmasse_graph::{
-    Backward, CompileOptions, Conv, Freeze, GraphError, Loss, Mode, Node, Optimizer, ParameterGroups, PerSample, Phase,
-    Plans, Precision, Tensor, ValueId, compile,
+    Backward, CompileOptions, Conv, Freeze, GraphError, Loss, Metric, Mode, Node, Optimizer, ParameterGroups,
+    PerSample, Phase, Plans, Precision, TargetKind, Tensor, ValueId, compile,
 };
 use enmasse_reference::ReferenceProgram;
 use enmasse_tensor::Shape;
@@ -180,6 +180,21 @@ fn mixtures_of_two_samples() {
             let loss = loss.clone();
             let options = CompileOptions { loss, shards, mixed: true, ..CompileOptions::new("residual", 5, 32, 7) };
             check("mixed", &compile(&residual, &options).unwrap(), Isa::detect(), 3, 2e-5);
+        }
+    }
+}
+
+/// Outputs that are compared with values, in places with and without a sample.
+#[test]
+fn values_as_targets() {
+    for shards in [1, 3] {
+        let function = PerSample::new(squared_error);
+        let metrics = vec![Metric::Custom { name: "mse".into(), function: function.clone() }];
+        let (loss, target) = (Loss::Custom(function), TargetKind::Values(7));
+        let options = CompileOptions { loss, target, metrics, shards, ..CompileOptions::new("residual", 5, 32, 7) };
+        for weighted_loss in [false, true] {
+            let plans = compile(&residual, &CompileOptions { weighted_loss, ..options.clone() }).unwrap();
+            check("values", &plans, Isa::detect(), 3, 2e-5);
         }
     }
 }

@@ -15,7 +15,8 @@ use crate::sequence::Sequence;
 
 /// A step in flight, or the place for one.
 pub(super) struct Step {
-    /// Indices and labels of the batch, what mixtures have besides, and the weight of the loss for each shard, for the GPU to copy.
+    /// Indices and labels of the batch, what mixtures have besides, values to predict, and the weight of the loss for each shard, for
+    /// the GPU to copy.
     /// The images are copied from the batch itself.
     staging: HostBuffer,
     /// A `Failure`, then numbers.
@@ -69,7 +70,8 @@ impl Step {
         let shards = schedule.shards.len();
         let samples = plans.evaluate.batch * shards;
         let mixed = plans.train.as_ref().is_some_and(|plan| plan.mixture.is_some());
-        let of_a_sample = OF_A_SAMPLE + if mixed { OF_A_MIXTURE } else { 0 };
+        let values = plans.evaluate.targets.map_or(0, |targets| plans.evaluate.shape(targets).last());
+        let of_a_sample = OF_A_SAMPLE + if mixed { OF_A_MIXTURE } else { 0 } + values * size_of::<f32>();
         Ok(Step {
             staging: allocate(samples * of_a_sample + shards * size_of::<f32>())?,
             results: allocate(results)?,
@@ -115,6 +117,7 @@ impl Step {
         let (labels, rest) = stage(rest, batch.labels(), i32::to_ne_bytes);
         let (others, rest) = stage(rest, batch.other_labels(), i32::to_ne_bytes);
         let (lambdas, rest) = stage(rest, batch.lambdas(), f32::to_ne_bytes);
+        let (targets, rest) = stage(rest, batch.targets(), f32::to_ne_bytes);
         let weights = &mut rest[..local * size_of::<f32>()];
         weights.as_chunks_mut().0.fill(batch.loss_weight().to_ne_bytes());
         self.results[..FAILURE_BYTES].fill(0);
@@ -124,6 +127,7 @@ impl Step {
             (Some(plan.labels), labels),
             (plan.mixture.map(|mixture| mixture.other_labels), others),
             (plan.mixture.map(|mixture| mixture.lambdas), lambdas),
+            (plan.targets, targets),
             (plan.loss_weight, weights),
         ];
         for (value, source) in sources.into_iter().filter_map(|(value, source)| Some((value?, source))) {

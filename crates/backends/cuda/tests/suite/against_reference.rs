@@ -3,12 +3,12 @@
 use enmasse_device::{Program, StepMetrics};
 use enmasse_graph::{
     CompileOptions, Conv, Freeze, Loss, Metric, Mode, Optimizer, ParameterGroups, PerSample, Phase, Plans, Pool,
-    Precision, Target, Tensor,
+    Precision, Target, TargetKind, Tensor,
 };
 use enmasse_reference::ReferenceProgram;
 
 use crate::gpu;
-use crate::models::{focal, largest_windows, modern, random, residual};
+use crate::models::{focal, largest_windows, modern, random, residual, squared_error};
 use crate::program::{Batch, assert_agree, fill, gradients, state};
 use crate::zoo::{NARROW, Narrow};
 
@@ -113,6 +113,27 @@ fn mixtures_of_two_samples() {
             let Some(plans) = compile(&residual, &options) else { return };
             check(&format!("mixed of {shards}"), &plans, 3, 2e-5);
         }
+    }
+}
+
+/// Outputs that are compared with values, in places with and without a sample.
+#[test]
+fn values_as_targets() {
+    for shards in [1, 3] {
+        let function = PerSample::new(squared_error);
+        let metrics = vec![Metric::Custom { name: "mse".into(), function: function.clone() }];
+        let (loss, target) = (Loss::Custom(function), TargetKind::Values(7));
+        let options = CompileOptions {
+            size: [37, 30],
+            loss,
+            target,
+            metrics,
+            shards,
+            weighted_loss: true,
+            ..CompileOptions::new("residual", 5, 37, 7)
+        };
+        let Some(plans) = compile(&residual, &options) else { return };
+        check(&format!("values of {shards}"), &plans, 3, 2e-5);
     }
 }
 

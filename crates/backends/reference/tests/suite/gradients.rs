@@ -4,7 +4,7 @@
 
 use crate::common::{Batch, Model, TO_GRADIENTS, TO_LOSS, program, submit};
 use enmasse_device::Program;
-use enmasse_graph::{CompileOptions, Conv, Freeze, Loss, Mode, PerSample, Pool, Role, Tensor, Window};
+use enmasse_graph::{CompileOptions, Conv, Freeze, Loss, Mode, PerSample, Pool, Role, TargetKind, Tensor, Window};
 use enmasse_reference::ReferenceProgram;
 
 /// Half the distance of the two points. Rounding causes an error of about 1e-10, and hardly any ReLU changes sides.
@@ -290,6 +290,17 @@ fn mixtures_of_two_samples() {
     let log_p = |x: Tensor, y: Tensor| (x.log_softmax() * y).sum_classes().affine(-1.0, 0.0);
     let loss = Loss::Custom(PerSample::new(log_p));
     check_batch(&residual_net, &CompileOptions { loss, ..mixed }, |batch| batch.labels[2] = -1);
+}
+
+#[test]
+fn values_as_targets() {
+    let error = |x: Tensor, y: Tensor| (x.sum_classes() + y.sum_classes().affine(-1.0, 0.0)).power(2.0);
+    let (loss, target) = (Loss::Custom(PerSample::new(error)), TargetKind::Values(2));
+    let options = CompileOptions { loss, target, weighted_loss: true, shards: 2, ..options() };
+    check_batch(&residual_net, &options, |_| {});
+    check_batch(&|x| x.flatten().linear("fc", 1), &CompileOptions { classes: 1, ..options }, |batch| {
+        batch.labels[0] = -1
+    });
 }
 
 /// Each function of logits is used as a loss, also with a place without a sample, where the function may be infinite.

@@ -3,8 +3,8 @@
 use crate::common::{Batch, TO_GRADIENTS, program, state, submit, train};
 use enmasse_device::{Device, DeviceError, HostBatch, Hosting, Memory, Program, StepInputs};
 use enmasse_graph::{
-    Arena, CompileOptions, Conv, Freeze, Mode, Node, Optimizer, ParameterGroups, Phase, Pool, Precision, Tensor,
-    compile, compile_evaluation,
+    Arena, CompileOptions, Conv, Freeze, Loss, Mode, Node, Optimizer, ParameterGroups, PerSample, Phase, Pool,
+    Precision, TargetKind, Tensor, compile, compile_evaluation,
 };
 use enmasse_reference::{Reference, ReferenceProgram};
 use enmasse_tensor::Bf16;
@@ -349,6 +349,7 @@ fn mismatched_batches_and_tensors_are_refused() {
     check(&|b| b.labels[2] = 3, "sample 2 has the label 3, which is not one of the 3 classes");
 
     check(&|b| b.lambdas.push(1.0), "1 lambdas, but 4 samples take 0");
+    check(&|b| b.targets.push(1.0), "1 target values, but 4 samples take 0");
     check(&|b| b.loss_weight = Some(1.5), "its loss has the weight 1.5, but this plan is for full batches");
     check(&|b| b.loss_weight = Some(f32::NAN), "its loss has the weight NaN, but this plan is for full batches");
     let mut weighted = self::program(&net, &CompileOptions { weighted_loss: true, ..options(2) });
@@ -357,6 +358,21 @@ fn mismatched_batches_and_tensors_are_refused() {
         let error = weighted.submit(Mode::Train, &Phase::ALL, &batch.inputs(1, 0.1)).unwrap_err().to_string();
         assert!(error.ends_with(&format!("a weight of the loss of {weight} is out of range: above 0")), "{error}");
     }
+
+    let loss = Loss::Custom(PerSample::new(|x: Tensor, y: Tensor| x.sum_classes() * y.sum_classes()));
+    let mut of_values = self::program(&net, &CompileOptions { loss, target: TargetKind::Values(2), ..options(2) });
+    let good = Batch::random(&of_values, 0);
+    let mut check = |change: &dyn Fn(&mut Batch), expected: Result<(), &str>| {
+        let mut batch = good.clone();
+        change(&mut batch);
+        let found = of_values.submit(Mode::Train, &Phase::ALL, &batch.inputs(1, 0.1)).map(|_| ());
+        let expected = expected.map_err(|expected| format!("batch does not fit the plan: {expected}"));
+        assert_eq!(found.map_err(|error| error.to_string()), expected);
+    };
+    check(&|b| b.targets.truncate(4), Err("4 target values, but 4 samples take 8"));
+    check(&|b| b.targets[5] = f32::NAN, Err("sample 2 has the target NaN, which is not a finite number"));
+    // Labels only say where samples are.
+    check(&|b| b.labels[2] = 3, Ok(()));
 
     assert!(matches!(program.load("nobody", &[]), Err(DeviceError::Name(_))));
     assert!(matches!(program.load("gradient.fc.bias", &[0.0; 3]), Err(DeviceError::Name(_))));

@@ -253,7 +253,7 @@ mod tests {
         check(&|x| x.log_softmax(), "log_softmax after the input got [2,8,8,3], but it needs [batch,classes]");
         check(
             &|x| x.flatten().linear("fc", 9).relu(),
-            "the loss after fc got [2,9], but the model must end in [2,10], one logit per class",
+            "the loss after fc got [2,9], but the model must end in [2,10], one logit per class or output",
         );
     }
 }

@@ -9,14 +9,15 @@ use std::sync::Arc;
 use enmasse_tensor::DType;
 
 use super::{BuilderState, Mode, Tensor};
-use crate::ops::Targets;
+use crate::ops::{MaskSamples, Targets};
 use crate::{FilterOrder, Graph, GraphError, Node, Op, OperationLocation, Phase, Relation, Role, ValueId};
 
 /// A function on the builder that returns a number for each sample.
 ///
 /// It takes the logits `[N,K]` and the targets `[N,K]`, which are 1 at the label and 0 elsewhere, and returns `[N]`. All are
-/// f32. In training on mixtures of two samples the targets are the lambdas of both labels. The last batch may be padded with
-/// places that hold no sample. There, all targets are 0 and the result is ignored.
+/// f32. In training on mixtures of two samples the targets are the lambdas of both labels. Of [`crate::TargetKind::Values`] the
+/// targets are the samples' D values, `[N,D]`. The last batch may be padded with places that hold no sample. There, all targets
+/// are 0 and the result is ignored.
 ///
 /// ```
 /// use enmasse_graph::{CompileOptions, Metric, PerSample, Tensor, compile};
@@ -69,6 +70,8 @@ pub struct Forward {
     pub sample_indices: ValueId,
     /// The further inputs of a step on mixtures.
     pub mixture: Option<MixtureInputs>,
+    /// The input with values as targets, `f32 [batch, values]`.
+    pub targets: Option<ValueId>,
     /// `f32 [batch, classes]`.
     pub logits: ValueId,
 }
@@ -80,6 +83,12 @@ impl Forward {
         let mut input = |name: &str, dtype| self.graph.add_value(name, samples.clone(), dtype, Role::Input);
         let (other_labels, lambdas) = (input("other_labels", DType::I32), input("lambdas", DType::F32));
         self.mixture = Some(MixtureInputs { other_labels, lambdas });
+    }
+
+    /// Adds the input with `count` values for each sample, which the loss and the metrics then take in place of labels.
+    pub(crate) fn take_values(&mut self, count: usize) {
+        let shape = [self.graph.shape(self.labels).elements(), count].into();
+        self.targets = Some(self.graph.add_value("targets", shape, DType::F32, Role::Input));
     }
 
     /// The labels, and what mixtures have beside them: operands of a loss, and of targets.
@@ -97,7 +106,7 @@ impl Forward {
         logits: ValueId,
         function: &PerSample,
     ) -> Result<ValueId, GraphError> {
-        let targets = self.targets();
+        let targets = self.target_rows();
         let (values, nodes) = (self.graph.values.len(), self.graph.nodes.len());
         // Training mode records dropout, so that the check below refuses it.
         let (graph, mode, filters) = (std::mem::take(&mut self.graph), Mode::Train, FilterOrder::default());
@@ -137,14 +146,27 @@ impl Forward {
         Ok(result)
     }
 
-    /// The labels as targets, `[N,K]`. They are appended once, and all functions share them.
-    fn targets(&mut self) -> ValueId {
-        if let Some(node) = self.graph.nodes.iter().find(|node| matches!(node.op, Op::Targets(_))) {
+    /// The labels as targets, `[N,K]`, or the values, `[N,D]`. They are appended once, and all functions share them.
+    fn target_rows(&mut self) -> ValueId {
+        let makes_them = |node: &&Node| match self.targets {
+            Some(values) => node.inputs.first() == Some(&values),
+            None => matches!(node.op, Op::Targets(_)),
+        };
+        if let Some(node) = self.graph.nodes.iter().find(makes_them) {
             return node.outputs[0];
         }
-        let targets = self.graph.add_like("targets", self.logits);
-        self.append(Targets, self.label_operands(), targets, "loss");
-        targets
+        match self.targets {
+            Some(values) => {
+                let masked = self.graph.add_like("targets.masked", values);
+                self.append(MaskSamples, vec![values, self.labels], masked, "loss");
+                masked
+            }
+            None => {
+                let targets = self.graph.add_like("targets", self.logits);
+                self.append(Targets, self.label_operands(), targets, "loss");
+                targets
+            }
+        }
     }
 
     /// Appends an operation with one result to the loss phase.

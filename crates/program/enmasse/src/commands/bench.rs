@@ -194,7 +194,7 @@ fn time_steps(
     let mixed = mixture.map_or(0, |_| batch);
     let (other_labels, lambdas) = (vec![0; mixed], vec![0.75; mixed]);
     let batch: Arc<dyn StepBatch> =
-        HostBatch { images, labels, sample_indices, other_labels, lambdas, loss_weight: None }.into();
+        HostBatch { images, labels, sample_indices, other_labels, lambdas, ..HostBatch::default() }.into();
     let (mode, phases) = match program.plans().train {
         Some(_) => (Mode::Train, &Phase::ALL[..]),
         None => (Mode::Evaluate, &[Phase::Forward, Phase::Loss][..]),

@@ -54,6 +54,11 @@ pub fn focal(logits: Tensor, targets: Tensor) -> Tensor {
     p.clone().affine(-1.0, 1.0).power(2.0) * weighted.affine(-1.0, 0.0) + p.clamp_min(0.125).log().affine(-0.1, 0.0)
 }
 
+/// The mean squared error of seven outputs from seven values.
+pub fn squared_error(outputs: Tensor, values: Tensor) -> Tensor {
+    (outputs + values.affine(-1.0, 0.0)).power(2.0).sum_classes().affine(1.0 / 7.0, 0.0)
+}
+
 /// Layers in random order, with values used once, many times or never.
 pub fn random(x: Tensor, seed: u64) -> Tensor {
     let mut stream = RandomStream::new(seed, "model", 0, 0);

@@ -49,8 +49,8 @@ pub fn program_for(target: &Target, model: Model, options: &CompileOptions) -> R
     program
 }
 
-/// A batch of random images, with labels and sample indices; of mixtures if the training plan takes them. If it takes a weight of
-/// the loss, the last two places have no sample.
+/// A batch of random images, with labels and sample indices; of mixtures if the training plan takes them, and with values to
+/// predict if it has them as targets. If it takes a weight of the loss, the last two places have no sample.
 #[derive(Clone)]
 pub struct Batch {
     pub images: Vec<u8>,
@@ -58,6 +58,7 @@ pub struct Batch {
     pub sample_indices: Vec<u64>,
     pub other_labels: Vec<i32>,
     pub lambdas: Vec<f32>,
+    pub targets: Vec<f32>,
     pub loss_weight: Option<f32>,
 }
 
@@ -71,12 +72,14 @@ impl Batch {
         let mixed = if program.plans().train.as_ref().is_some_and(|plan| plan.mixture.is_some()) { samples } else { 0 };
         let weighted = program.plans().train.as_ref().is_some_and(|plan| plan.loss_weight.is_some());
         let counted = if weighted { samples - 2 } else { samples };
+        let values = plan.targets.map_or(0, |targets| plan.shape(targets).last());
         let mut batch = Batch {
             images: (0..pixels).map(|_| stream.next_u32() as u8).collect(),
             labels: (0..samples).map(|_| stream.below(plan.classes as u64) as i32).collect(),
             sample_indices: (0..samples as u64).map(|i| number * 1000 + i).collect(),
             other_labels: (0..mixed).map(|_| stream.below(plan.classes as u64) as i32).collect(),
             lambdas: (0..mixed).map(|_| stream.unit() as f32).collect(),
+            targets: (0..samples * values).map(|_| stream.uniform(-1.0, 1.0) as f32).collect(),
             loss_weight: weighted.then_some(samples as f32 / counted as f32),
         };
         batch.labels[counted..].fill(-1);
@@ -84,8 +87,8 @@ impl Batch {
     }
 
     pub fn inputs(&self, optimizer_step: u64, learning_rate: f32) -> StepInputs {
-        let Batch { images, labels, sample_indices, other_labels, lambdas, loss_weight } = self.clone();
-        let batch = HostBatch { images, labels, sample_indices, other_labels, lambdas, loss_weight };
+        let Batch { images, labels, sample_indices, other_labels, lambdas, targets, loss_weight } = self.clone();
+        let batch = HostBatch { images, labels, sample_indices, other_labels, lambdas, targets, loss_weight };
         StepInputs { batch: batch.into(), epoch: 3, learning_rate, optimizer_step, stop: false, save: false }
     }
 
@@ -101,6 +104,7 @@ impl Batch {
             sample_indices: piece(&self.sample_indices, shard, shards),
             other_labels: piece(&self.other_labels, shard, shards),
             lambdas: piece(&self.lambdas, shard, shards),
+            targets: piece(&self.targets, shard, shards),
             loss_weight: self.loss_weight,
         }
     }
