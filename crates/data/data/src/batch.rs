@@ -34,11 +34,14 @@ pub struct Batch {
     /// The numbers that key the random numbers of the samples, `[local batch]`: their indices, and others for the repetitions of a
     /// sample in an epoch.
     pub draws: Vec<u64>,
-    /// Of mixtures the classes of the other samples, `[local batch]`; empty otherwise. See [`lambdas`](Self::lambdas).
+    /// Of mixtures of classes those of the other samples, `[local batch]`; empty otherwise. See [`lambdas`](Self::lambdas).
     pub other_labels: Vec<i32>,
-    /// Of mixtures the share of each label, `[local batch]`; empty otherwise. It is at least a half: if the other sample has
+    /// Of mixtures of classes the share of each label, `[local batch]`; empty otherwise. It is at least a half: if the other sample has
     /// the larger share, the two labels are exchanged.
     pub lambdas: Vec<f32>,
+    /// The values to predict, `[local batch, values]`, if the loader was asked for them; empty otherwise. 0 for missing samples. Of
+    /// mixtures they are mixed like the images.
+    pub targets: Vec<f32>,
     /// The places of the global batch by its samples, which makes a mean over all places one over the samples; above 1 only in the last
     /// batch of an epoch of training, and 1 in evaluation.
     pub loss_weight: f32,
@@ -68,6 +71,7 @@ impl Drop for Batch {
             draws: std::mem::take(&mut self.draws),
             other_labels: std::mem::take(&mut self.other_labels),
             lambdas: std::mem::take(&mut self.lambdas),
+            targets: std::mem::take(&mut self.targets),
         };
         let mut spare = lock(&self.home.spare);
         // The fields are public, so the owner may have kept the images.
@@ -85,6 +89,7 @@ struct Buffers {
     draws: Vec<u64>,
     other_labels: Vec<i32>,
     lambdas: Vec<f32>,
+    targets: Vec<f32>,
 }
 
 impl Buffers {
@@ -96,7 +101,7 @@ impl Buffers {
 }
 
 /// A sample in the making: what a thread read beside its pixels.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Made {
     pub index: usize,
     /// See [`Batch::draws`].
@@ -106,6 +111,8 @@ pub(crate) struct Made {
     pub other_label: i32,
     /// The share of its own label.
     pub share: f32,
+    /// See [`Batch::targets`].
+    pub targets: Vec<f32>,
     /// Whether its image was converted to RGB.
     pub converted: bool,
 }
@@ -122,14 +129,24 @@ pub(crate) struct Recycler {
     image: usize,
     /// Whether images are mixed.
     mixed: bool,
+    /// Number of a sample's values to predict.
+    values: usize,
     spare: Mutex<Vec<Buffers>>,
     most: usize,
 }
 
 impl Recycler {
-    /// For batches of `batch` images of `image` bytes each, which may be mixed. Keeps the memory of at most `most` batches.
-    pub fn new(memory: Arc<dyn HostMemory>, batch: usize, image: usize, mixed: bool, most: usize) -> Self {
-        Recycler { memory, batch, image, mixed, spare: Mutex::default(), most }
+    /// For batches of `batch` images of `image` bytes each, which may be mixed, with `values` to predict of each. Keeps the memory of at
+    /// most `most` batches.
+    pub fn new(
+        memory: Arc<dyn HostMemory>,
+        batch: usize,
+        image: usize,
+        mixed: bool,
+        values: usize,
+        most: usize,
+    ) -> Self {
+        Recycler { memory, batch, image, mixed, values, spare: Mutex::default(), most }
     }
 
     /// Size of a batch's images, in bytes.
@@ -137,10 +154,15 @@ impl Recycler {
         self.batch.saturating_mul(self.image)
     }
 
+    /// Whether a sample has the label of another one, too: of a mixture whose targets are classes.
+    fn has_other_labels(&self) -> bool {
+        self.mixed && self.values == 0
+    }
+
     /// Bytes that a batch takes, its labels and indices among them.
     pub fn resident_bytes(&self) -> usize {
-        let of_a_mixture = if self.mixed { size_of::<i32>() + size_of::<f32>() } else { 0 };
-        let of_a_sample = size_of::<i32>() + 2 * size_of::<u64>() + of_a_mixture;
+        let of_a_mixture = if self.has_other_labels() { size_of::<i32>() + size_of::<f32>() } else { 0 };
+        let of_a_sample = size_of::<i32>() + 2 * size_of::<u64>() + of_a_mixture + self.values * size_of::<f32>();
         AlignedBuffer::resident_bytes(self.bytes()).saturating_add(self.batch.saturating_mul(of_a_sample))
     }
 
@@ -198,11 +220,13 @@ impl Pending {
         buffers.indices.resize(home.batch, NO_IMAGE);
         buffers.draws.clear();
         buffers.draws.resize(home.batch, NO_IMAGE);
-        let mixed = if home.mixed { home.batch } else { 0 };
+        let mixed = if home.has_other_labels() { home.batch } else { 0 };
         buffers.other_labels.clear();
         buffers.other_labels.resize(mixed, NO_LABEL);
         buffers.lambdas.clear();
         buffers.lambdas.resize(mixed, 1.0);
+        buffers.targets.clear();
+        buffers.targets.resize(home.batch * home.values, 0.0);
         let (images, pieces) = split(std::mem::take(&mut buffers.images), home.image);
         let state = Mutex::new(State {
             buffers,
@@ -236,15 +260,19 @@ impl Pending {
         let mut state = lock(&self.state);
         state.unreadable.append(&mut unreadable);
         match result {
-            Ok(Some(Made { index, draw, label, other_label, share, converted })) => {
+            Ok(Some(Made { index, draw, label, other_label, share, targets, converted })) => {
                 state.converted += usize::from(converted && label != NO_LABEL);
                 let buffers = &mut state.buffers;
                 buffers.labels[place] = label;
                 buffers.indices[place] = index as u64;
                 buffers.draws[place] = draw;
-                if self.home.mixed {
+                if self.home.has_other_labels() {
                     buffers.other_labels[place] = other_label;
                     buffers.lambdas[place] = share;
+                }
+                if label != NO_LABEL {
+                    let values = self.home.values;
+                    buffers.targets[place * values..(place + 1) * values].copy_from_slice(&targets);
                 }
             }
             Ok(None) => {}
@@ -287,7 +315,8 @@ impl Pending {
         state.buffers.images = images.expect("a place is done when its piece is gone");
         state.buffers.clear_gaps(self.home.image);
         let valid = state.buffers.labels.iter().filter(|label| **label >= 0).count();
-        let Buffers { images, labels, indices, draws, other_labels, lambdas } = std::mem::take(&mut state.buffers);
+        let Buffers { images, labels, indices, draws, other_labels, lambdas, targets } =
+            std::mem::take(&mut state.buffers);
         let unreadable = std::mem::take(&mut state.unreadable).into_values().collect();
         let (loss_weight, converted, home) = (self.loss_weight, state.converted, self.home.clone());
         Ok(Batch {
@@ -297,6 +326,7 @@ impl Pending {
             draws,
             other_labels,
             lambdas,
+            targets,
             loss_weight,
             valid,
             unreadable,

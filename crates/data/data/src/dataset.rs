@@ -5,7 +5,7 @@ use enmasse_image::{Image, ImageRegion, RegionRequest};
 use crate::{DataError, Locality};
 
 /// A set of labelled images: three methods, which a loader calls from several threads. Data that lie in files or on servers
-/// say so by a fourth.
+/// say so by a fourth, and a fifth gives values to predict.
 #[expect(
     clippy::len_without_is_empty,
     reason = "it is a method of any `dyn Dataset`, which implementations cannot change"
@@ -20,6 +20,12 @@ pub trait Dataset: Send + Sync {
     /// The image of sample `index`. The same index must always give the same image. A loader may skip a sample whose
     /// error is [`DataError::Image`] or [`DataError::Read`] ([`DataError::is_unreadable`]); other errors end the run.
     fn read(&self, index: usize) -> Result<Image, DataError>;
+
+    /// The numbers that a model is to predict of sample `index`, for a task whose targets are values. Every sample has as many, and
+    /// its label then only says that there is a sample. The default is for data sets of classes alone.
+    fn targets(&self, _index: usize) -> Vec<f32> {
+        Vec::new()
+    }
 
     /// Where the samples lie, for data sets of which more is known than their images. The default is for images that are
     /// made, or lie in memory.

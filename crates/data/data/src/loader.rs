@@ -72,6 +72,12 @@ impl TrainLoader {
         Ok(TrainLoader { order: self.order.drop_last(drops)?, ..self })
     }
 
+    /// Also takes `count` values to predict of each sample ([`Dataset::targets`]); 0 for none.
+    pub fn with_targets(mut self, count: usize) -> Self {
+        self.core.set_values(count);
+        self
+    }
+
     /// Puts the batches into buffers from `memory`, which the device reads.
     pub fn in_memory(mut self, memory: Arc<dyn HostMemory>) -> Self {
         self.core.set_memory(memory);
@@ -165,6 +171,12 @@ impl EvalLoader {
         self.crops.len()
     }
 
+    /// Also takes `count` values to predict of each sample ([`Dataset::targets`]); 0 for none.
+    pub fn with_targets(mut self, count: usize) -> Self {
+        self.core.set_values(count);
+        self
+    }
+
     /// Puts the batches into buffers from `memory`, which the device reads.
     pub fn in_memory(mut self, memory: Arc<dyn HostMemory>) -> Self {
         self.core.set_memory(memory);
@@ -203,6 +215,9 @@ struct Core {
     size: usize,
     /// Whether images are mixed in pairs.
     mixed: bool,
+    /// Number of a sample's values to predict.
+    values: usize,
+    memory: Arc<dyn HostMemory>,
     /// Number of batches being made at a time.
     ahead: usize,
     /// Whether unreadable samples are skipped.
@@ -217,13 +232,26 @@ impl Core {
         // Enough tasks to keep every thread busy while the last images of a batch are finished, and one batch of
         // slack.
         let ahead = 1 + (2 * pool.threads()).div_ceil(tasks).max(1);
-        let recycler = Arc::new(Recycler::new(Arc::new(SystemMemory), batch, size * size * 3, mixed, ahead + 2));
-        Core { pool: pool.clone(), dataset, batch, size, mixed, ahead, skips: false, recycler }
+        let memory: Arc<dyn HostMemory> = Arc::new(SystemMemory);
+        let recycler = Arc::new(Recycler::new(memory.clone(), batch, size * size * 3, mixed, 0, ahead + 2));
+        Core { pool: pool.clone(), dataset, batch, size, mixed, values: 0, memory, ahead, skips: false, recycler }
     }
 
     fn set_memory(&mut self, memory: Arc<dyn HostMemory>) {
-        let image = self.size * self.size * 3;
-        self.recycler = Arc::new(Recycler::new(memory, self.batch, image, self.mixed, self.ahead + 2));
+        self.memory = memory;
+        self.renew();
+    }
+
+    fn set_values(&mut self, count: usize) {
+        self.values = count;
+        self.renew();
+    }
+
+    /// Begins anew with the memory of batches, after a change of what they hold.
+    fn renew(&mut self) {
+        let (memory, image) = (self.memory.clone(), self.size * self.size * 3);
+        let recycler = Recycler::new(memory, self.batch, image, self.mixed, self.values, self.ahead + 2);
+        self.recycler = Arc::new(recycler);
     }
 
     /// Bytes of the batches that exist at a time in a pass over `batches`: those being made, one that is handed over, and one
@@ -233,7 +261,8 @@ impl Core {
     }
 
     fn start(&self, samples: Samples, end: usize) -> Batches {
-        let source = Source { samples, dataset: self.dataset.clone(), size: self.size, skips: self.skips };
+        let (dataset, values) = (self.dataset.clone(), self.values);
+        let source = Source { samples, dataset, size: self.size, values, skips: self.skips };
         let source = Arc::new(source);
         let is_remote = self.dataset.locality().is_some_and(|locality| locality.is_remote());
         let ahead = is_remote.then(|| Ahead::start(source.clone().needs(end)));

@@ -101,6 +101,8 @@ pub(crate) struct Source {
     pub dataset: Arc<dyn Dataset>,
     /// Edge of the images.
     pub size: usize,
+    /// Number of a sample's values to predict.
+    pub values: usize,
     /// Whether unreadable samples are skipped.
     pub skips: bool,
 }
@@ -137,7 +139,7 @@ impl Source {
                 for (number, image) in images.iter().enumerate() {
                     let Some(place) = pair[number].local else { continue };
                     let mut piece = batch.begin(place);
-                    let made = made.map(|made| made[number]);
+                    let made = made.as_ref().map(|made| made[number].clone());
                     if made.is_some() {
                         piece.copy_from_slice(image.pixels());
                     }
@@ -166,11 +168,16 @@ impl Source {
         let Some(first) = self.fill(first, scratch, one, unreadable)? else { return Ok(None) };
         let Some(second) = self.fill(second, scratch, other, unreadable)? else { return Ok(None) };
         let share = transform.mix([one, other], *seed, *epoch, first.draw) as f32;
-        let mixed = |own: Made, other: Made| match share {
-            0.5.. => Made { other_label: other.label, share, ..own },
-            _ => Made { label: other.label, other_label: own.label, share: 1.0 - share, ..own },
+        let mixed = |own: &Made, other: &Made| {
+            let targets =
+                own.targets.iter().zip(&other.targets).map(|(own, other)| share * own + (1.0 - share) * other);
+            let own = Made { targets: targets.collect(), ..own.clone() };
+            match share {
+                0.5.. => Made { other_label: other.label, share, ..own },
+                _ => Made { label: other.label, other_label: own.label, share: 1.0 - share, ..own },
+            }
         };
-        Ok(Some([mixed(first, second), mixed(second, first)]))
+        Ok(Some([mixed(&first, &second), mixed(&second, &first)]))
     }
 
     /// Makes the sample of a place in `out`. If that is to be skipped, it makes the first readable candidate, and adds the samples
@@ -186,7 +193,7 @@ impl Source {
         for (number, candidate) in self.samples.candidates(place).enumerate() {
             let index = candidate.index;
             match self.make(candidate, scratch, out) {
-                Ok(label) => {
+                Ok((label, targets)) => {
                     let label = if self.samples.has_sample(place) { label } else { NO_LABEL };
                     let draw = match &self.samples {
                         Samples::Train { .. } => candidate.draw,
@@ -194,7 +201,7 @@ impl Source {
                         Samples::Eval { .. } => index as u64,
                     };
                     let converted = scratch.view.converted_from().is_some();
-                    return Ok(Some(Made { index, draw, label, other_label: label, share: 1.0, converted }));
+                    return Ok(Some(Made { index, draw, label, other_label: label, share: 1.0, targets, converted }));
                 }
                 Err(error) if self.skips && error.is_unreadable() => {
                     let sample = BadSample::new(self.dataset.name(index), &error);
@@ -210,9 +217,14 @@ impl Source {
         }
     }
 
-    /// Reads and transforms one sample into `out`; returns its label. A panic in the data set or a transform
+    /// Reads and transforms one sample into `out`; returns its label and its values to predict. A panic in the data set or a transform
     /// becomes an error.
-    fn make(&self, candidate: Candidate, scratch: &mut ThreadBuffers, out: &mut [u8]) -> Result<i32, DataError> {
+    fn make(
+        &self,
+        candidate: Candidate,
+        scratch: &mut ThreadBuffers,
+        out: &mut [u8],
+    ) -> Result<(i32, Vec<f32>), DataError> {
         let result = catch_unwind(AssertUnwindSafe(|| self.try_make(candidate, scratch, out)));
         result.unwrap_or_else(|panic| {
             let index = candidate.index;
@@ -246,7 +258,7 @@ impl Source {
         Candidate { index, draw }: Candidate,
         scratch: &mut ThreadBuffers,
         out: &mut [u8],
-    ) -> Result<i32, DataError> {
+    ) -> Result<(i32, Vec<f32>), DataError> {
         let ThreadBuffers { view, canvas, .. } = scratch;
         let wanted = |width: usize, height: usize| self.wanted(draw, width, height);
         self.dataset.read_part(index, &wanted, view).map_err(|error| match error {
@@ -266,7 +278,13 @@ impl Source {
             }
         };
         made.map_err(|error| self.misfit(index, error.to_string()))?;
+        let targets = if self.values > 0 { self.dataset.targets(index) } else { Vec::new() };
+        if targets.len() != self.values {
+            let problem = format!("it has {} values to predict, and the task takes {}", targets.len(), self.values);
+            return Err(self.misfit(index, problem));
+        }
         let label = self.dataset.label(index);
-        i32::try_from(label).map_err(|_| self.misfit(index, format!("its label {label} is too large")))
+        let label = i32::try_from(label).map_err(|_| self.misfit(index, format!("its label {label} is too large")))?;
+        Ok((label, targets))
     }
 }

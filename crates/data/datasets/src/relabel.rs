@@ -49,6 +49,10 @@ impl Dataset for Relabelled {
         self.dataset.read(index)
     }
 
+    fn targets(&self, index: usize) -> Vec<f32> {
+        self.dataset.targets(index)
+    }
+
     fn locality(&self) -> Option<&dyn Locality> {
         Some(self)
     }

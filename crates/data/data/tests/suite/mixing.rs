@@ -3,8 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use enmasse_data::{Batch, DataError, Dataset, DecodePool, Locality, Sampler, Sharding, TrainLoader, TrainOrder};
-use enmasse_image::{Image, Mixing, TrainTransform};
+use enmasse_data::{
+    Batch, DataError, Dataset, DecodePool, EvalLoader, Locality, Sampler, Sharding, TrainLoader, TrainOrder,
+};
+use enmasse_image::{EvalTransform, Image, Mixing, TrainTransform};
 use proptest::prelude::*;
 
 const BOTH: Mixing = Mixing { mixup_alpha: 0.8, cutmix_alpha: 1.0 };
@@ -54,6 +56,9 @@ impl Dataset for Coded {
             true => Err(DataError::Image { name: self.name(index), problem: "broken".to_owned() }),
             false => Ok(Image::new(8, 8, vec![index as u8; 192])?),
         }
+    }
+    fn targets(&self, index: usize) -> Vec<f32> {
+        vec![index as f32, 100.0 - index as f32]
     }
     fn locality(&self) -> Option<&dyn Locality> {
         Some(self)
@@ -247,6 +252,48 @@ fn an_unreadable_partner_is_an_error() {
         assert!(error.contains(&format!("{bad}.jpg")) && error.contains("broken"), "{error}");
         assert!(batches.next().is_none());
     }
+}
+
+/// The values of both samples, in the shares of their images; 0 in places without a sample.
+#[test]
+fn values_are_mixed_like_images() {
+    for list in [TrainTransform::empty(8), LIST[0](8)] {
+        let loader = loader(Coded::new(13), list, Sharding::one(0, 1, 6), Sampler::Shuffle, 2);
+        let (mut samples, mut gaps) = (0, 0);
+        for batch in loader.with_targets(2).epoch(EPOCH, 0) {
+            let batch = batch.unwrap();
+            assert!(batch.other_labels.is_empty() && batch.lambdas.is_empty());
+            for (place, values) in batch.targets.chunks_exact(2).enumerate() {
+                if batch.labels[place] < 0 {
+                    gaps += 1;
+                    assert_eq!(values, [0.0; 2]);
+                    continue;
+                }
+                samples += 1;
+                let pixels = &batch.images[place * 192..(place + 1) * 192];
+                let mean = pixels.iter().map(|&byte| f32::from(byte)).sum::<f32>() / 192.0;
+                assert!((mean - values[0]).abs() <= 0.5 + 1e-4, "{mean}, not {values:?}");
+                assert!((values[0] + values[1] - 100.0).abs() < 1e-4, "{values:?}");
+            }
+        }
+        assert_eq!((samples, gaps), (13, 5));
+    }
+}
+
+#[test]
+fn every_sample_has_as_many_values_as_the_task_takes() {
+    let pool = DecodePool::new(1).unwrap();
+    let transform = EvalTransform { resize: 8, ..EvalTransform::new(8) };
+    let check = |count: usize, expected: Result<&[f32], &str>| {
+        let loader =
+            EvalLoader::new(&pool, Arc::new(Coded::new(1)), transform.clone(), Sharding::one(0, 1, 2)).unwrap();
+        let found = loader.with_targets(count).pass().next().unwrap();
+        let found = found.map(|batch| batch.targets.clone()).map_err(|error| error.to_string());
+        assert_eq!(found, expected.map(<[f32]>::to_vec).map_err(str::to_owned));
+    };
+    check(0, Ok(&[]));
+    check(2, Ok(&[0.0, 100.0, 0.0, 0.0]));
+    check(1, Err("sample 0 (0.jpg): it has 2 values to predict, and the task takes 1"));
 }
 
 #[test]
