@@ -57,6 +57,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config = TrainConfig { epochs: 6, size: Some(SIDE), lr: 0.02, ..TrainConfig::default() };
     let device = device("cpu", 2)?;
     let done = Trainer::new(config, device).loader_threads(2).fit("lenet", &models::lenet, &data)?;
-    println!("best {:.3} in {:.0} s, kept in {}", done.best_val_accuracy, done.seconds, done.run.display());
+    println!("best {} in {:.0} s, kept in {}", done.best, done.seconds, done.run.display());
     Ok(())
 }

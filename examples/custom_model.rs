@@ -37,7 +37,8 @@ struct Lines;
 
 impl Callback for Lines {
     fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
-        println!("epoch {}: loss {:.3}, accuracy {:.3}", record.epoch + 1, record.train_loss, record.val_accuracy);
+        let accuracy = record.val_accuracy.unwrap_or_default();
+        println!("epoch {}: loss {:.3}, accuracy {accuracy:.3}", record.epoch + 1, record.train_loss);
         Ok(())
     }
 }
@@ -60,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let done = trainer.fit("custom", &model, &data)?;
     if is_first {
-        println!("best {:.3} in {:.0} s, kept in {}", done.best_val_accuracy, done.seconds, done.run.display());
+        println!("best {} in {:.0} s, kept in {}", done.best, done.seconds, done.run.display());
     }
     Ok(())
 }

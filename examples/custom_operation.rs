@@ -74,6 +74,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let data = TrainingData::open(&folder, &config.open_options())?;
     let device = device("cpu", 2)?;
     let done = Trainer::new(config, device).loader_threads(2).fit("mish", &model, &data)?;
-    println!("best {:.3} in {:.0} s, kept in {}", done.best_val_accuracy, done.seconds, done.run.display());
+    println!("best {} in {:.0} s, kept in {}", done.best, done.seconds, done.run.display());
     Ok(())
 }

@@ -33,6 +33,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .with_augmentation(|default| default.then(Darken { least: 0.5 }));
     let device = device("cpu", 2)?;
     let done = Trainer::new(config, device).fit("lenet", &enmasse::models::lenet, &data)?;
-    println!("best {:.3}, kept in {}", done.best_val_accuracy, done.run.display());
+    println!("best {}, kept in {}", done.best, done.run.display());
     Ok(())
 }

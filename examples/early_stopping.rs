@@ -28,6 +28,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = device("cpu", 2)?;
     let mut trainer = Trainer::new(config, device).callback(EarlyStopping { patience: 3, best: (0, f64::MAX) });
     let done = trainer.fit("lenet", &enmasse::models::lenet, &data)?;
-    println!("best {:.3}, kept in {}", done.best_val_accuracy, done.run.display());
+    println!("best {}, kept in {}", done.best, done.run.display());
     Ok(())
 }

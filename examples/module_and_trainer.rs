@@ -36,7 +36,8 @@ struct Lines;
 
 impl Callback for Lines {
     fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
-        println!("epoch {}: loss {:.3}, accuracy {:.3}", record.epoch + 1, record.train_loss, record.val_accuracy);
+        let accuracy = record.val_accuracy.unwrap_or_default();
+        println!("epoch {}: loss {:.3}, accuracy {accuracy:.3}", record.epoch + 1, record.train_loss);
         Ok(())
     }
 }
@@ -69,7 +70,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             None => Vec::new(),
         };
         if is_main {
-            println!("test: loss {:.3}, accuracy {:.3} over {} images", test.loss, test.accuracy, test.samples);
+            let accuracy = test.accuracy.unwrap_or_default();
+            println!("test: loss {:.3}, accuracy {accuracy:.3} over {} images", test.loss, test.samples);
             println!("probabilities of the first: {:.2?}", rows.first());
         }
         Ok::<_, Box<dyn Error>>(())

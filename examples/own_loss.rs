@@ -22,6 +22,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = device("cpu", 2)?;
     let trainer = Trainer::new(config, device).loss(focal).metric("label_probability", label_probability);
     let done = trainer.loader_threads(2).fit("lenet", &enmasse::models::lenet, &data)?;
-    println!("best {:.3}, kept in {}", done.best_val_accuracy, done.run.display());
+    println!("best {}, kept in {}", done.best, done.run.display());
     Ok(())
 }

@@ -41,7 +41,7 @@ macro_rules! events {
         /// struct GoodEnough;
         /// impl Callback for GoodEnough {
         ///     fn on_train_epoch_end(&mut self, record: &EpochRecord, control: &mut Control) -> CallbackResult {
-        ///         if record.val_accuracy >= 0.9 {
+        ///         if record.val_accuracy.is_some_and(|accuracy| accuracy >= 0.9) {
         ///             control.stop();
         ///         }
         ///         Ok(())

@@ -133,9 +133,9 @@ struct SubmittedBatch {
     samples: u64,
 }
 
-/// Counts the predictions of the batch last submitted, and waits for it.
+/// Counts the predictions of the batch last submitted, and waits for it; nothing where there are no classes.
 fn count_last(program: &mut dyn Program, tally: &mut Tally, last: Option<&SubmittedBatch>) -> Result<(), DeviceError> {
-    if let Some(last) = last {
+    if let Some(last) = last.filter(|_| tally.counts()) {
         tally.add(&last.labels, &last.indices, &program.store("logits")?);
     }
     Ok(())

@@ -11,7 +11,7 @@
 //! let config = TrainConfig { epochs: 3, ..TrainConfig::default() };
 //! let data = TrainingData::open("flower_photos".as_ref(), &config.open_options())?;
 //! let done = Trainer::new(config, device).fit("linear", &|x, classes| x.flatten().linear("fc", classes), &data)?;
-//! println!("{:.3}", done.best_val_accuracy);
+//! println!("best {}", done.best);
 //! # Ok(())
 //! # }
 //! ```
@@ -34,6 +34,7 @@ pub mod fuzzing;
 mod image_source;
 mod loaded;
 mod memory;
+mod monitor;
 mod pace;
 mod per_class;
 mod plans;
@@ -77,6 +78,7 @@ pub use error::TrainError;
 pub use evaluation::{EpochPosition, evaluate, evaluate_with_mistakes};
 pub use image_source::ImageSource;
 pub use memory::{RankMemory, require_memory};
+pub use monitor::{Best, Direction, Monitor};
 pub use pace::{Bottleneck, Straggler};
 pub use per_class::{ClassCounts, MacroAverages, PerClass};
 pub use plans::{ModelFn, Objective, compile_plans, initialize};

@@ -29,8 +29,8 @@ pub struct Position {
     pub skipped_samples: u64,
     /// The samples of this epoch after which the model was last validated.
     pub validated_samples: u64,
-    /// Best validation accuracy so far; `None` before the first validation.
-    pub best_val_accuracy: Option<f64>,
+    /// The best value so far of what the run monitors; `None` before the first validation of a whole epoch.
+    pub best: Option<f64>,
 }
 
 /// The names of an epoch's further counts, among the sums of a checkpoint. Metrics of plans are words.
@@ -56,7 +56,7 @@ impl Position {
             optimizer_step: meta.optimizer_step,
             loss_sum: meta.epoch_sums.loss,
             correct: meta.epoch_sums.correct,
-            best_val_accuracy: meta.best_val_accuracy,
+            best: meta.best.value,
         }
     }
 
@@ -70,7 +70,7 @@ impl Position {
         let metrics = metrics.chain(counts).collect();
         meta.epoch_sums = EpochSums { loss: self.loss_sum, correct: self.correct, samples: self.samples, metrics };
         meta.optimizer_step = self.optimizer_step;
-        meta.best_val_accuracy = self.best_val_accuracy;
+        meta.best.value = self.best;
     }
 
     /// Mean loss over the samples of this epoch.
@@ -126,8 +126,8 @@ impl Position {
 
     /// The beginning of the next epoch.
     pub fn next_epoch(&mut self) {
-        let Position { epoch, optimizer_step, best_val_accuracy, .. } = *self;
-        *self = Position { epoch: epoch + 1, optimizer_step, best_val_accuracy, ..Position::default() };
+        let Position { epoch, optimizer_step, best, .. } = *self;
+        *self = Position { epoch: epoch + 1, optimizer_step, best, ..Position::default() };
     }
 
     /// Rank 0's position on every rank.
@@ -138,7 +138,7 @@ impl Position {
             self.optimizer_step as i64,
             self.loss_sum.to_bits() as i64,
             self.correct as i64,
-            self.best_val_accuracy.unwrap_or(f64::NAN).to_bits() as i64,
+            self.best.unwrap_or(f64::NAN).to_bits() as i64,
             self.skipped_steps as i64,
             self.skipped_samples as i64,
             self.validated_samples as i64,
@@ -159,7 +159,7 @@ impl Position {
             skipped_steps,
             skipped_samples,
             validated_samples,
-            best_val_accuracy: (!best.is_nan()).then_some(best),
+            best: (!best.is_nan()).then_some(best),
         })
     }
 }
@@ -183,7 +183,7 @@ mod tests {
             skipped_steps: 2,
             skipped_samples: 64,
             validated_samples: 32,
-            best_val_accuracy: Some(0.5),
+            best: Some(0.5),
         };
         let ranks = Group::threads(3).unwrap().into_iter().map(|group| {
             std::thread::spawn(move || {
@@ -208,10 +208,10 @@ mod tests {
             skipped_steps: 2,
             skipped_samples: 64,
             validated_samples: 32,
-            best_val_accuracy: Some(0.5),
+            best: Some(0.5),
         };
         position.next_epoch();
-        let expected = Position { epoch: 2, optimizer_step: 5, best_val_accuracy: Some(0.5), ..Position::default() };
+        let expected = Position { epoch: 2, optimizer_step: 5, best: Some(0.5), ..Position::default() };
         assert_eq!(position, expected);
     }
 

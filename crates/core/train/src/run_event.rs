@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::{Evaluation, Started, Straggler};
+use crate::{Best, Evaluation, Started, Straggler};
 
 /// Where a resumed run goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -41,14 +41,17 @@ pub struct EpochRecord {
     pub epoch: u64,
     /// Mean loss over the samples trained on.
     pub train_loss: f64,
-    /// Share of hits among the samples trained on, 0 to 1.
-    pub train_accuracy: f64,
+    /// Share of hits among the samples trained on, 0 to 1. `None`, and absent in JSON, where no classes are predicted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train_accuracy: Option<f64>,
     /// Mean loss over the validation set.
     pub val_loss: f64,
-    /// Share of hits in the validation set, 0 to 1.
-    pub val_accuracy: f64,
-    /// The mean of the classes' own accuracies in the validation set, over the classes that have samples there.
-    pub balanced_accuracy: f64,
+    /// Share of hits in the validation set, 0 to 1. As the one above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_accuracy: Option<f64>,
+    /// The mean of the classes' own accuracies in the validation set, over the classes that have samples there. As the one above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub balanced_accuracy: Option<f64>,
     /// The learning rate that the epoch used.
     pub learning_rate: f64,
     /// Over all ranks, training only.
@@ -84,6 +87,23 @@ pub struct EpochRecord {
     /// Further values by name: metrics of the plans, and values that callbacks logged.
     #[serde(flatten)]
     pub metrics: BTreeMap<String, f64>,
+    /// Whether it is the best whole epoch of the run so far. No part of the JSON object.
+    #[serde(skip)]
+    pub best: bool,
+}
+
+impl EpochRecord {
+    /// The loss, the accuracy or the further value with this name, if the record has it.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        match name {
+            "train_loss" => Some(self.train_loss),
+            "val_loss" => Some(self.val_loss),
+            "train_accuracy" => self.train_accuracy,
+            "val_accuracy" => self.val_accuracy,
+            "balanced_accuracy" => self.balanced_accuracy,
+            _ => self.metrics.get(name).copied(),
+        }
+    }
 }
 
 /// The keys of an epoch's record that are not free for metrics, including that of its event.
@@ -103,8 +123,9 @@ fn is_zero(count: &u64) -> bool {
 /// The end of a run. The keys of its JSON form, in this order, are a contract with scripts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DoneRecord {
-    /// The highest validation accuracy of a whole epoch; not a number (in JSON `null`) if none has ended.
-    pub best_val_accuracy: f64,
+    /// The value of the best whole epoch, such as the highest validation accuracy.
+    #[serde(flatten)]
+    pub best: Best,
     /// Seconds since the start.
     pub seconds: f64,
     /// Sum over ranks.
@@ -140,8 +161,9 @@ pub struct StoppedRecord {
 /// A line of `--json`.
 ///
 /// ```
-/// use enmasse_train::{DoneRecord, RunEvent};
-/// let done = DoneRecord { best_val_accuracy: 0.5, seconds: 2.0, peak_rss_bytes: 9, run: "runs/a".into(), run_bytes: 5 };
+/// use enmasse_train::{Best, DoneRecord, RunEvent};
+/// let best = Best { metric: "val_accuracy".into(), value: Some(0.5) };
+/// let done = DoneRecord { best, seconds: 2.0, peak_rss_bytes: 9, run: "runs/a".into(), run_bytes: 5 };
 /// let line = r#"{"event":"done","best_val_accuracy":0.5,"seconds":2.0,"peak_rss_bytes":9,"run":"runs/a","run_bytes":5}"#;
 /// assert_eq!(RunEvent::Done(&done).to_line(), line);
 /// ```

@@ -249,7 +249,7 @@ impl RunPaths {
     pub fn require_weights(&self) -> Result<PathBuf, RunError> {
         let (best, last) = (self.best_checkpoint(), self.last_checkpoint());
         // A damaged file is an error when it is read.
-        let had_best = || CheckpointMeta::load(&last).is_ok_and(|meta| meta.best_val_accuracy.is_some());
+        let had_best = || CheckpointMeta::load(&last).is_ok_and(|meta| meta.best.value.is_some());
         if !best.exists() && had_best() {
             let reason = format!("is gone; name {} to use the last weights of the run instead", last.display());
             return Err(RunError::Content { path: best, reason });

@@ -76,10 +76,10 @@ mod tests {
         EpochRecord {
             epoch,
             train_loss: 0.1 + 0.2,
-            train_accuracy: 0.25,
+            train_accuracy: Some(0.25),
             val_loss: f64::NAN,
-            val_accuracy: 0.5,
-            balanced_accuracy: 0.375,
+            val_accuracy: Some(0.5),
+            balanced_accuracy: Some(0.375),
             learning_rate: 1e-3,
             images_per_second: 100.5,
             data_wait: 0.125,
@@ -93,6 +93,7 @@ mod tests {
             loss_scale: None,
             skipped_steps: 0,
             metrics: BTreeMap::new(),
+            best: false,
         }
     }
 

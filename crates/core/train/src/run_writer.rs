@@ -110,10 +110,10 @@ impl RunWriter {
 
     /// Checks the best checkpoint of a resumed run. If it is gone or damaged, the best of the epochs to come replaces it.
     pub fn check_best(&mut self, position: &mut Position) {
-        if position.best_val_accuracy.is_some()
+        if position.best.is_some()
             && let Err(error) = CheckpointFile::open(&self.folder.paths().best_checkpoint())
         {
-            position.best_val_accuracy = None;
+            position.best = None;
             self.lost_best = Some(error.to_string());
         }
     }
@@ -153,12 +153,7 @@ impl RunWriter {
             Box::new(log),
             Box::new(TensorBoard::create(paths.root(), position.epoch)?),
             Box::new(Curves::open(staging.clone(), paths.training_curves(), &paths.metrics())?),
-            Box::new(BestConfusion::new(
-                staging.clone(),
-                paths.confusion_matrix(),
-                &data.classes,
-                position.best_val_accuracy,
-            )),
+            Box::new(BestConfusion::new(staging.clone(), paths.confusion_matrix(), &data.classes)),
         ];
         if !position.is_resumed() {
             self.folder.write_class_distribution(&draw_classes(data))?;

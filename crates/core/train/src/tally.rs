@@ -18,10 +18,12 @@ use crate::{Confusion, PerClass, TrainError};
 pub struct Evaluation {
     /// Mean loss over the samples.
     pub loss: f64,
-    /// Share of samples whose largest logit is at their label.
-    pub accuracy: f64,
-    /// The mean of the classes' own accuracies, over those that have samples. NaN if none has.
-    pub balanced_accuracy: f64,
+    /// Share of samples whose largest logit is at their label. `None`, and absent in JSON, where no classes are predicted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    /// The mean of the classes' own accuracies, over those that have samples. NaN if none has. `None` as the one above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub balanced_accuracy: Option<f64>,
     /// Number of samples that were evaluated.
     pub samples: u64,
     /// Number of samples that were left out because they cannot be read.
@@ -29,10 +31,10 @@ pub struct Evaluation {
     /// Means over the samples of the plan's further metrics, by their names.
     #[serde(flatten)]
     pub metrics: BTreeMap<String, f64>,
-    /// The counts of each class.
+    /// The counts of each class; of none where no classes are predicted.
     #[serde(skip)]
     pub per_class: PerClass,
-    /// The samples by their true and predicted classes. None for more than 1024 classes.
+    /// The samples by their true and predicted classes. None for more than 1024 classes, and where none are predicted.
     #[serde(skip)]
     pub confusion: Option<Confusion>,
     /// The mistakes, the most certain first. None unless [`crate::evaluate_with_mistakes`] was asked for them.
@@ -55,8 +57,9 @@ pub struct Mistake {
     pub probability_of_truth: f64,
 }
 
-/// The counts of a pass.
+/// The counts of a pass, where classes are predicted.
 pub(crate) struct Tally {
+    counts: bool,
     pub per_class: PerClass,
     /// None for too many classes.
     pub confusion: Option<Confusion>,
@@ -67,8 +70,15 @@ pub(crate) struct Tally {
 impl Tally {
     /// Nothing is counted yet of the logits of a plan.
     pub fn of_plan(plan: &Plan) -> Self {
-        let classes = plan.shape(plan.logits)[1];
-        Tally { per_class: PerClass::new(classes), confusion: Confusion::new(classes), outcomes: None }
+        let counts = plan.correct.is_some();
+        let classes = if counts { plan.classes } else { 0 };
+        let confusion = Confusion::new(classes).filter(|_| counts);
+        Tally { counts, per_class: PerClass::new(classes), confusion, outcomes: None }
+    }
+
+    /// Whether it needs the logits.
+    pub fn counts(&self) -> bool {
+        self.counts
     }
 
     /// Also lists the mistakes among `total` samples.
@@ -90,9 +100,17 @@ impl Tally {
 
     /// Adds the counts of all ranks.
     pub fn sum_over(&mut self, group: &Group) -> Result<(), TrainError> {
+        if !self.counts {
+            return Ok(());
+        }
         self.per_class.sum_over(group)?;
         self.confusion.as_mut().map_or(Ok(()), |confusion| confusion.sum_over(group))?;
         self.outcomes.as_mut().map_or(Ok(()), |outcomes| outcomes.sum_over(group))
+    }
+
+    /// The mean recall of the classes that have samples.
+    pub fn balanced_accuracy(&self) -> Option<f64> {
+        self.counts.then(|| self.per_class.balanced_accuracy())
     }
 
     /// The mistakes, the most certain first. None unless they were to be listed.

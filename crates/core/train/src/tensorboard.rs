@@ -40,17 +40,17 @@ impl TensorBoard {
     pub fn append(&mut self, record: &EpochRecord) -> Result<(), RunError> {
         let wall_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let scalars = [
-            ("loss", record.train_loss),
+            ("loss", Some(record.train_loss)),
             ("accuracy", record.val_accuracy),
-            ("learning_rate", record.learning_rate),
-            ("data_wait", record.data_wait),
-            ("rank_wait", record.rank_wait),
-            ("train/loss", record.train_loss),
+            ("learning_rate", Some(record.learning_rate)),
+            ("data_wait", Some(record.data_wait)),
+            ("rank_wait", Some(record.rank_wait)),
+            ("train/loss", Some(record.train_loss)),
             ("train/accuracy", record.train_accuracy),
-            ("val/loss", record.val_loss),
+            ("val/loss", Some(record.val_loss)),
             ("val/accuracy", record.val_accuracy),
         ];
-        let scalars = scalars.into_iter().map(|(tag, value)| (tag.to_owned(), value));
+        let scalars = scalars.into_iter().filter_map(|(tag, value)| Some((tag.to_owned(), value?)));
         let scaling =
             record.loss_scale.map(|scale| [("loss_scale", scale), ("skipped_steps", record.skipped_steps as f64)]);
         let scalars = scalars.chain(scaling.into_iter().flatten().map(|(tag, value)| (tag.to_owned(), value)));
@@ -221,10 +221,10 @@ mod tests {
         let record = EpochRecord {
             epoch: 200,
             train_loss: 0.5,
-            train_accuracy: 0.25,
+            train_accuracy: Some(0.25),
             val_loss: 0.75,
-            val_accuracy: 0.125,
-            balanced_accuracy: 0.0625,
+            val_accuracy: Some(0.125),
+            balanced_accuracy: Some(0.0625),
             learning_rate: 2.0,
             images_per_second: 1.0,
             data_wait: 0.375,
@@ -238,6 +238,7 @@ mod tests {
             loss_scale: Some(512.0),
             skipped_steps: 3,
             metrics: [("val_top5".to_owned(), 0.875), ("temperature".to_owned(), 36.5)].into(),
+            best: true,
         };
         board.append(&record).unwrap();
         let name = board.path.file_name().unwrap().to_str().unwrap();

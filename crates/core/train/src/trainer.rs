@@ -35,8 +35,9 @@ use evaluate::EvaluationInput;
 use trained::Trained;
 
 use crate::{
-    Attempt, Callback, DoneRecord, EpochRecord, LrSchedule, ModelFn, Position, Preparation, ProgramConfig, Progress,
-    RankKind, RankMemory, Resumed, RunConfig, SaveReason, StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
+    Attempt, Best, Callback, DoneRecord, EpochRecord, LrSchedule, ModelFn, Monitor, Position, Preparation,
+    ProgramConfig, Progress, RankKind, RankMemory, Resumed, RunConfig, SaveReason, StopRequests, TrainConfig,
+    TrainError, TrainingData, Tuning,
 };
 
 /// Trains a model on a device, without a group or as one rank of a group.
@@ -47,7 +48,7 @@ use crate::{
 /// let config = TrainConfig { epochs: 3, ..TrainConfig::default() };
 /// let data = TrainingData::open("flower_photos".as_ref(), &config.open_options())?;
 /// let done = Trainer::new(config, device).fit("linear", &|x, classes| x.flatten().linear("fc", classes), &data)?;
-/// println!("{:.3}", done.best_val_accuracy);
+/// println!("best {}", done.best);
 /// # Ok(())
 /// # }
 /// ```
@@ -198,7 +199,7 @@ impl<'a> Trainer<'a> {
         // The last operation of all ranks comes after the last file, since no rank waits for another after it.
         let peak_rss_bytes = self.peak_rss_of_all()?;
         let done = DoneRecord {
-            best_val_accuracy: session.position.best_val_accuracy.unwrap_or(f64::NAN),
+            best: Best { metric: session.monitor.name.clone(), value: session.position.best },
             seconds: began.elapsed().as_secs_f64(),
             peak_rss_bytes,
             run: session.run_folder().or_else(|| self.config.out.clone()).unwrap_or_default(),
@@ -207,7 +208,7 @@ impl<'a> Trainer<'a> {
         self.trained = Some(Trained {
             run: session.run_folder(),
             ended: Resumed { epoch: session.position.epoch, samples: session.position.samples },
-            has_best: session.position.best_val_accuracy.is_some(),
+            has_best: session.position.best.is_some(),
             best: None,
             program: session.program,
             evaluation: session.evaluation,
@@ -279,6 +280,8 @@ struct Session {
     pretrained: Option<Matching>,
     schedule: LrSchedule,
     position: Position,
+    /// What decides which epoch is the best.
+    monitor: Monitor,
     resumed: Option<Resumed>,
     bad_samples: BadSamples,
     paces: Paces,
@@ -329,7 +332,7 @@ impl Session {
         let mut record = EpochRecord {
             epoch,
             train_loss: self.position.mean_loss(),
-            train_accuracy: self.position.accuracy(),
+            train_accuracy: validation.accuracy.map(|_| self.position.accuracy()),
             val_loss: validation.loss,
             val_accuracy: validation.accuracy,
             balanced_accuracy: validation.balanced_accuracy,
@@ -347,7 +350,10 @@ impl Session {
             loss_scale,
             skipped_steps: self.position.skipped_steps,
             metrics: training.chain(validated).collect(),
+            best: false,
         };
+        let value = record.value(&self.monitor.name).unwrap_or(f64::NAN);
+        record.best = !record.partial && self.monitor.improves(value, self.position.best);
         callbacks.on_train_epoch_end(&mut record)?;
         self.saving = false;
         self.tracer.at(group.as_ref(), "writing a checkpoint");

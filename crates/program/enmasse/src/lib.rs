@@ -18,7 +18,7 @@
 //! let data = TrainingData::open("flower_photos".as_ref(), &config.open_options())?;
 //! let device = device("cpu", 2)?;
 //! let done = Trainer::new(config, device).fit("softmax", &softmax, &data)?;
-//! println!("best validation accuracy: {:.3}", done.best_val_accuracy);
+//! println!("best {}", done.best);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

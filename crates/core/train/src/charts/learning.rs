@@ -31,8 +31,8 @@ impl Callback for Curves {
             epoch: record.epoch + 1,
             train_loss: record.train_loss,
             val_loss: record.val_loss,
-            train_accuracy: record.train_accuracy,
-            val_accuracy: record.val_accuracy,
+            train_accuracy: record.train_accuracy.unwrap_or(f64::NAN),
+            val_accuracy: record.val_accuracy.unwrap_or(f64::NAN),
             learning_rate: record.learning_rate,
         });
         Ok(write(&self.staging, &self.path, &training_curves("training curves", &self.epochs))?)
@@ -57,25 +57,18 @@ pub struct BestConfusion {
     staging: Staging,
     path: PathBuf,
     classes: Vec<String>,
-    /// The highest validation accuracy so far.
-    best: Option<f64>,
     /// The matrix of the latest validation.
     confusion: Option<Confusion>,
 }
 
 impl BestConfusion {
-    /// Draws the epochs whose validation accuracy is higher than `best` into the SVG file `path`.
-    pub fn new(staging: Staging, path: PathBuf, classes: &[String], best: Option<f64>) -> Self {
-        BestConfusion { staging, path, classes: classes.to_owned(), best, confusion: None }
+    /// Draws into the SVG file `path`.
+    pub fn new(staging: Staging, path: PathBuf, classes: &[String]) -> Self {
+        BestConfusion { staging, path, classes: classes.to_owned(), confusion: None }
     }
 
     fn draw(&mut self, record: &EpochRecord) -> Result<(), TrainError> {
-        let confusion = self.confusion.take();
-        if record.partial || self.best.is_some_and(|best| record.val_accuracy <= best) {
-            return Ok(());
-        }
-        self.best = Some(record.val_accuracy);
-        let Some(confusion) = confusion else { return Ok(()) };
+        let Some(confusion) = self.confusion.take().filter(|_| record.best) else { return Ok(()) };
         let title = format!("confusion matrix of epoch {}", record.epoch + 1);
         write(&self.staging, &self.path, &confusion.draw(&title, &self.classes)?)
     }

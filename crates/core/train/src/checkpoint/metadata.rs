@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::FORMAT_VERSION;
+use crate::Best;
 
 /// Sums over the samples of the current epoch. They let a resumed epoch report the same training loss to the last bit.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -93,18 +94,29 @@ impl Text for EpochSums {
     }
 }
 
-/// Defines [`CheckpointMeta`] by its fields. Each field is the metadata key with the same name.
+fn read_best(map: &BTreeMap<String, String>) -> Result<Best, String> {
+    let found = map.iter().find_map(|(key, text)| Some((key, key.strip_prefix("best_")?, text)));
+    let (key, metric, text) = found.ok_or("is not a checkpoint: it has no best_val_accuracy")?;
+    let value = Text::read(text).ok_or_else(|| format!("is not a checkpoint: its {key} is invalid"))?;
+    Ok(Best { metric: metric.to_owned(), value })
+}
+
+/// Defines [`CheckpointMeta`] by its fields. Each field is the metadata key with the same name, except that the last one names
+/// the best value.
 macro_rules! metadata {
     ($($(#[doc = $doc:literal])+ $name:ident: $type:ty,)+) => {
         /// The data of a checkpoint other than its tensors. Each field is a key of the file's metadata.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct CheckpointMeta {
             $($(#[doc = $doc])+ pub $name: $type,)+
+            /// The best value so far of what the run monitors, under a key that names it: `best_val_accuracy`.
+            pub best: Best,
         }
 
         impl CheckpointMeta {
             fn fields_to(&self, map: &mut BTreeMap<String, String>) {
                 $(map.insert(stringify!($name).to_owned(), self.$name.write());)+
+                map.insert(self.best.key(), self.best.value.write());
             }
 
             /// The error is the second part of a sentence that begins with the file.
@@ -114,6 +126,7 @@ macro_rules! metadata {
                     $($name: read(stringify!($name)).and_then(|text| {
                         <$type>::read(text).ok_or_else(|| format!("is not a checkpoint: its {} is invalid", stringify!($name)))
                     })?,)+
+                    best: read_best(map)?,
                 })
             }
         }
@@ -147,8 +160,6 @@ metadata! {
     epoch_sums: EpochSums,
     /// Number of updates that the optimiser made.
     optimizer_step: u64,
-    /// The highest validation accuracy so far.
-    best_val_accuracy: Option<f64>,
 }
 
 impl CheckpointMeta {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::Best;
 
 fn meta() -> CheckpointMeta {
     CheckpointMeta {
@@ -19,7 +20,7 @@ fn meta() -> CheckpointMeta {
         samples_consumed: 64,
         epoch_sums: EpochSums { loss: 0.1 + 0.2, correct: 5, samples: 64, metrics: [("top5".into(), 0.1)].into() },
         optimizer_step: 7,
-        best_val_accuracy: Some(2.0 / 3.0),
+        best: Best { value: Some(2.0 / 3.0), ..Best::default() },
     }
 }
 
@@ -211,11 +212,11 @@ proptest! {
     ) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
-        let best_val_accuracy = best.filter(|value| !value.is_nan());
+        let best = Best { value: best.filter(|value| !value.is_nan()), ..Best::default() };
         let loss = if loss.is_nan() { 0.0 } else { loss };
         let metrics = [("a".to_owned(), loss), ("b".to_owned(), 0.0)].into();
         let sums = EpochSums { loss, correct: 1, samples: 2, metrics };
-        let meta = CheckpointMeta { best_val_accuracy, epoch_sums: sums, ..meta() };
+        let meta = CheckpointMeta { best, epoch_sums: sums, ..meta() };
         let values = bits.iter().map(|&bits| f32::from_bits(bits));
         Checkpoint { meta: meta.clone(), tensors: vec![tensor("w", &[bits.len()], values)] }.save(&path).unwrap();
         let loaded = Checkpoint::load(&path).unwrap();

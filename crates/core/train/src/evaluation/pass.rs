@@ -98,8 +98,8 @@ impl Sums {
         let metrics = names.iter().zip(self.measured).map(|(name, sum)| (name.clone(), mean(sum))).collect();
         let found = Evaluation {
             loss: mean(loss),
-            accuracy: mean(correct),
-            balanced_accuracy: tally.per_class.balanced_accuracy(),
+            accuracy: tally.counts().then(|| mean(correct)),
+            balanced_accuracy: tally.balanced_accuracy(),
             samples: samples as u64,
             unreadable: pass.total.saturating_sub(samples as u64),
             metrics,

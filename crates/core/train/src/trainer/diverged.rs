@@ -63,7 +63,7 @@ impl Session {
     /// The state of the last checkpoint has a loss that is not finite. Returns what becomes of it, as the beginning of a remedy.
     fn refute_last(&mut self) -> Result<Option<&'static str>, TrainError> {
         let LastCheckpoint::Unproven { earlier } = self.last_checkpoint else { return Ok(None) };
-        if !earlier && self.position.best_val_accuracy.is_some() {
+        if !earlier && self.position.best.is_some() {
             // The end of the first epoch, which is its best one, too.
             return Ok(None);
         }
@@ -126,7 +126,7 @@ impl Session {
         let run = shell_word(config.out.clone().or_else(|| self.run_folder()).unwrap_or_default());
         let rate = (config.lr / 10.0).min(HIGHEST_RATE);
         let command = |from: &str| format!("enmasse train --resume{from} --out {run} --lr {rate:.0e}");
-        let has_best = self.position.best_val_accuracy.is_some();
+        let has_best = self.position.best.is_some();
         match self.last_checkpoint {
             LastCheckpoint::Missing => {
                 "there is no checkpoint yet; start again with a lower `lr`, or with `warmup_epochs`".to_owned()

@@ -23,7 +23,7 @@ use crate::trace::{Tracer, at};
 use crate::tuning::tune;
 use crate::weights::write_tensors;
 use crate::{
-    Callback, LrSchedule, ModelFn, OnBadSample, Position, Preparation, RankKind, Resumed, RunConfig, Started,
+    Callback, LrSchedule, ModelFn, Monitor, OnBadSample, Position, Preparation, RankKind, Resumed, RunConfig, Started,
     TrainConfig, TrainError, TrainingData, Tuning, load_pretrained,
 };
 
@@ -170,6 +170,7 @@ impl Session {
             pretrained,
             schedule,
             position,
+            monitor: Monitor::higher("val_accuracy"),
             resumed,
             bad_samples,
             paces: Paces::new(&map, group),

@@ -24,14 +24,13 @@ impl Session {
         }
         // Before anything replaces a good checkpoint.
         self.check_finite(config)?;
-        let best = self.position.best_val_accuracy.is_none_or(|best| record.val_accuracy > best);
-        if best {
-            self.position.best_val_accuracy = Some(record.val_accuracy);
+        if record.best {
+            self.position.best = record.value(&self.monitor.name);
         }
         self.position.next_epoch();
         if let Some(writer) = &mut self.writer {
             let keeps_last = self.last_checkpoint.is_kept();
-            writer.save_epoch(self.program.as_mut(), &self.position, record.epoch, best, keeps_last)?;
+            writer.save_epoch(self.program.as_mut(), &self.position, record.epoch, record.best, keeps_last)?;
         }
         self.saved(reason, callbacks)
     }

@@ -69,7 +69,7 @@ fn a_run_learns_and_leaves_its_files() {
     let records = fit(config(&out));
     assert_eq!(records.iter().map(|record| record.epoch).collect::<Vec<_>>(), [0, 1, 2]);
     assert!(records[2].train_loss < records[0].train_loss, "{records:?}");
-    assert!(records[2].val_accuracy > 0.9, "{records:?}");
+    assert!(records[2].val_accuracy.unwrap() > 0.9, "{records:?}");
     for file in ["config.toml", "metrics.jsonl", "class_indices.json"] {
         assert!(out.join(file).is_file(), "{file}");
     }
@@ -89,8 +89,8 @@ fn a_run_learns_and_leaves_its_files() {
     let pool = DecodePool::new(1).unwrap();
     let loader = EvalLoader::new(&pool, Arc::new(Colours(17)), EvalTransform::new(8), sharding).unwrap();
     let found = evaluate(program.as_mut(), &loader, 17, None, EpochPosition::default(), &mut ()).unwrap();
-    let best = records.iter().map(|record| record.val_accuracy).fold(0.0, f64::max);
-    assert_eq!((found.accuracy, found.samples), (best, 17));
+    let best = records.iter().map(|record| record.val_accuracy.unwrap()).fold(0.0, f64::max);
+    assert_eq!((found.accuracy, found.samples), (Some(best), 17));
 
     // The element type of activations is the run's choice, which its checkpoint keeps.
     for precision in [Precision::F32, Precision::Bf16] {
@@ -130,7 +130,7 @@ fn a_trainer_validates_tests_and_predicts_with_what_it_trained() {
             assert!(rows.iter().all(|row| (row.iter().sum::<f64>() - 1.0).abs() < 1e-6), "{rows:?}");
             let hit = |(index, row): (usize, &Vec<f64>)| row.iter().all(|p| *p <= row[index % 3]);
             let top_k_correct = rows.iter().enumerate().filter(|&row| hit(row)).count();
-            assert_eq!(top_k_correct as f64 / 17.0, validation.accuracy);
+            assert_eq!(Some(top_k_correct as f64 / 17.0), validation.accuracy);
         }
     }
 }
@@ -150,7 +150,7 @@ fn stop_and_go_on(config: fn(&Path) -> TrainConfig) {
     let part = fit(TrainConfig { max_steps: Some(9), ..config(&cut) });
     assert_eq!((last(&cut).meta.epoch, last(&cut).meta.samples_consumed), (1, 16));
     // A part of an epoch is no candidate for the best.
-    assert_eq!((part[1].partial, last(&cut).meta.best_val_accuracy), (true, Some(records[0].val_accuracy)));
+    assert_eq!((part[1].partial, last(&cut).meta.best.value), (true, records[0].val_accuracy));
     assert!(records.iter().all(|record| !record.partial));
     let rest = fit(TrainConfig { resume: true.into(), ..config(&cut) });
     assert_eq!(rest.len(), 2);

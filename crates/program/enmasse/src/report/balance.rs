@@ -1,6 +1,6 @@
 //! What accuracy hides: the balanced accuracy where classes differ in size, and the classes that are never predicted.
 
-use enmasse_train::{DoneRecord, EpochRecord, Evaluation, PerClass};
+use enmasse_train::{EpochRecord, Evaluation, PerClass};
 use enmasse_wording::{counted, listed};
 
 use crate::report::percent;
@@ -32,8 +32,8 @@ pub fn never_predicted(per_class: &PerClass, classes: &[String]) -> Option<Strin
 pub struct Validations {
     classes: Vec<String>,
     last: PerClass,
-    /// The epoch, its accuracy and its counts.
-    best: Option<(u64, f64, PerClass)>,
+    /// The best epoch of the run, if this start has it, and its counts.
+    best: Option<(u64, PerClass)>,
 }
 
 impl Validations {
@@ -49,27 +49,21 @@ impl Validations {
 
     /// Ends an epoch. Returns the line below that of the epoch.
     pub fn epoch(&mut self, record: &EpochRecord) -> Option<String> {
-        let is_better = self.best.as_ref().is_none_or(|&(_, best, _)| record.val_accuracy > best);
-        if is_better && !record.partial {
-            self.best = Some((record.epoch, record.val_accuracy, self.last.clone()));
+        if record.best {
+            self.best = Some((record.epoch, self.last.clone()));
         }
-        self.last.is_unbalanced().then(|| format!("balanced accuracy {}", percent(record.balanced_accuracy)))
-    }
-
-    /// The best epoch of this start, if it is the best of the run: its number and counts.
-    fn best_of(&self, done: &DoneRecord) -> Option<(u64, &PerClass)> {
-        let (epoch, accuracy, per_class) = self.best.as_ref()?;
-        (*accuracy == done.best_val_accuracy).then_some((*epoch, per_class))
+        let balanced = record.balanced_accuracy.filter(|_| self.last.is_unbalanced());
+        balanced.map(|balanced| format!("balanced accuracy {}", percent(balanced)))
     }
 
     /// The balanced accuracy beside the best accuracy of the run.
-    pub fn beside_best(&self, done: &DoneRecord) -> String {
-        self.best_of(done).map(|(_, per_class)| beside(per_class)).unwrap_or_default()
+    pub fn beside_best(&self) -> String {
+        self.best.as_ref().map(|(_, per_class)| beside(per_class)).unwrap_or_default()
     }
 
     /// The warning at the end of the run.
-    pub fn warning(&self, done: &DoneRecord) -> Option<String> {
-        let (epoch, per_class) = self.best_of(done)?;
+    pub fn warning(&self) -> Option<String> {
+        let (epoch, per_class) = self.best.as_ref()?;
         let never = never_predicted(per_class, &self.classes)?;
         Some(format!("warning: in the validation of epoch {}, the best, {never}", epoch + 1))
     }

@@ -114,7 +114,7 @@ impl Reporter {
     /// The end of the run, with suggested commands.
     pub fn done(mut self, done: &DoneRecord) -> Result<(), Failure> {
         self.facts(self.skipped.line());
-        self.facts(self.validations.warning(done));
+        self.facts(self.validations.warning());
         if let Audience::Everybody(output) = &mut self.audience {
             let run = shell_word(&done.run);
             output.text(format_args!("evaluate: enmasse eval {run}"));
@@ -125,12 +125,11 @@ impl Reporter {
         if self.world_size > 1 {
             memory.push_str(&format!(" over {} ranks", self.world_size));
         }
-        let best = match done.best_val_accuracy.is_nan() {
-            true => "no whole epoch yet".to_owned(),
-            false => {
-                let balanced = self.validations.beside_best(done);
-                format!("best validation accuracy {}{balanced}", percent(done.best_val_accuracy))
-            }
+        let balanced = self.validations.beside_best();
+        let best = match (done.best.value, done.best.metric.as_str()) {
+            (None, _) => "no whole epoch yet".to_owned(),
+            (Some(accuracy), "val_accuracy") => format!("best validation accuracy {}{balanced}", percent(accuracy)),
+            (Some(_), _) => format!("best {}{balanced}", done.best),
         };
         let run = done.run.display();
         self.line(
@@ -357,11 +356,11 @@ impl Reporter {
 /// An epoch in a line of 80 characters, the balanced accuracy and further metrics and skipped steps in other ones, and whether it is a part of an epoch.
 fn epoch_lines(record: &EpochRecord, balanced: Option<String>, epochs: u64) -> Vec<String> {
     let line = format!(
-        "epoch {:>width$}/{epochs}  loss {:.4}  val {:.4}  acc {}  lr {}{}  {}",
+        "epoch {:>width$}/{epochs}  loss {:.4}  val {:.4}{}  lr {}{}  {}",
         record.epoch + 1,
         record.train_loss,
         record.val_loss,
-        percent(record.val_accuracy),
+        hits(record.val_accuracy),
         short(record.learning_rate),
         speed(record.images_per_second),
         duration(record.seconds),
@@ -389,7 +388,12 @@ fn test_line(record: &TestRecord) -> String {
         None => "last weights: no whole epoch yet".to_owned(),
     };
     let images = counted(*samples as usize, "image");
-    format!("test: loss {loss:.4}  acc {}{metrics}  {images}{skipped}, {weights}", percent(*accuracy))
+    format!("test: loss {loss:.4}{}{metrics}  {images}{skipped}, {weights}", hits(*accuracy))
+}
+
+/// An accuracy, as a part of a line; nothing where no classes are predicted.
+fn hits(accuracy: Option<f64>) -> String {
+    accuracy.map_or(String::new(), |accuracy| format!("  acc {}", percent(accuracy)))
 }
 
 /// Images per second, as a part of a line; nothing where no step was trained.
@@ -421,7 +425,7 @@ mod tests {
             epoch: 8,
             train_loss: 1.09861,
             val_loss: 0.98765,
-            val_accuracy: 0.98765,
+            val_accuracy: Some(0.98765),
             learning_rate: 0.029876,
             images_per_second: 812.4,
             seconds: 12.34,

@@ -69,7 +69,7 @@ impl Report<'_> {
         format!(
             "{}, {images}{crops}: accuracy {}{}, loss {loss:.4}{metrics}{averaged}",
             self.images.part.describe(),
-            percent(*accuracy),
+            percent(accuracy.unwrap_or(f64::NAN)),
             balance::beside(per_class)
         )
     }

@@ -21,7 +21,7 @@ pub fn is_finished(config: &RunConfig, paths: &RunPaths, rank: &Rank, has_test: 
         let mut output = Output::new(config.program.json);
         output.text(&said);
         let done = DoneRecord {
-            best_val_accuracy: meta.best_val_accuracy.unwrap_or(f64::NAN),
+            best: meta.best,
             seconds: 0.0,
             peak_rss_bytes: peak_rss_bytes(),
             run: paths.root().to_owned(),
