@@ -48,7 +48,7 @@ mod loss;
 mod norm;
 mod open;
 mod ops;
-mod optimizer;
+mod optimizers;
 mod pack;
 mod peak;
 mod pool;

@@ -29,6 +29,7 @@ mod management;
 mod nccl;
 mod operands;
 mod ops;
+mod optimizers;
 mod program;
 pub mod roofline;
 mod seen;

@@ -27,6 +27,7 @@ mod aliasing;
 mod device;
 mod exchange;
 pub mod ops;
+pub mod optimizers;
 mod program;
 mod shard;
 mod step;

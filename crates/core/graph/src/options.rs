@@ -1,6 +1,7 @@
 //! The options of a compilation, and which of them no plan can have.
 
 use crate::metric;
+use crate::optimizers::Sgd;
 use crate::passes::{BucketSizes, Freeze, Precision, Strategy};
 use crate::{GraphError, Loss, Metric, Optimizer, ParameterGroups};
 
@@ -85,7 +86,7 @@ impl CompileOptions {
             mixed: false,
             weighted_loss: false,
             metrics: Vec::new(),
-            optimizer: Optimizer::Sgd { momentum: 0.9, nesterov: false },
+            optimizer: Sgd::default().into(),
             groups: ParameterGroups::default(),
             clip_norm: None,
             average: None,

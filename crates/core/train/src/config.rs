@@ -27,6 +27,7 @@ mod ineffective;
 mod keep;
 mod layers;
 mod metrics;
+mod opt_arg;
 mod resources;
 mod resume;
 mod setting;
@@ -35,27 +36,31 @@ mod value;
 use std::path::PathBuf;
 
 use enmasse_datasets::RemoteOptions;
+use enmasse_graph::optimizers::MOMENTUM;
+use enmasse_graph::range::{ANY, above, above_to, at_least, below, between};
 use enmasse_weights::Rename;
 
 pub use aliases::{ALIASES, ANSWERS, answer, is_near};
 pub use augmentation::AutoAugmentation;
 pub use bytes::ByteCount;
 pub use devices::{DeviceSelection, Devices};
-pub use enmasse_graph::Precision;
+pub use enmasse_graph::range::Range;
+pub use enmasse_graph::{OptimizerKind, Precision};
 pub use error::{ConfigError, SettingSource};
 pub use ineffective::Surroundings;
 pub use keep::Keep;
 pub use layers::LayeredConfig;
 pub use metrics::MetricName;
+pub use opt_arg::OptimizerArgument;
 pub use resume::Resume;
 pub use setting::{Scope, Setting, SettingGroup};
 pub use value::{
-    Augmentation, Balance, Decoding, ErasingColors, LrScaling, OnBadSample, OptimizerKind, Range, RankKind,
-    ReducePrecision, RequeueSignal, SamplerKind, ScheduleKind, SettingKind, Shuffling, SplitRule, StrategyKind,
-    SumOrder, TransportKind, UnusedParameters,
+    Augmentation, Balance, Decoding, ErasingColors, LrScaling, OnBadSample, RankKind, ReducePrecision, RequeueSignal,
+    SamplerKind, ScheduleKind, SettingKind, Shuffling, SplitRule, StrategyKind, SumOrder, TransportKind,
+    UnusedParameters,
 };
 
-use value::{ANY, Inspection, SettingValue, above, above_to, at_least, below, between};
+use value::{Inspection, SettingValue};
 
 /// Samples in a global batch if `--batch` is not given.
 pub const DEFAULT_GLOBAL_BATCH: usize = 64;
@@ -312,8 +317,11 @@ settings! {
         scale_lr: LrScaling = LrScaling::None, "RULE", ANY, Run;
         /// Optimiser
         optimizer: OptimizerKind = OptimizerKind::Sgd, "NAME", ANY, Run;
+        /// Hyper-parameters of the optimiser
+        /// Those that are no settings: betas=0.9,0.999 and epsilon=1e-8 of adamw, trust_coefficient=0.001 and epsilon=1e-8 of lars. Repeatable, or separated by commas.
+        opt_arg: Vec<OptimizerArgument> = Vec::new(), "NAME=VALUE", ANY, Run;
         /// Momentum of sgd and lars
-        momentum: f64 = 0.9, "FACTOR", below(0, 1), Run;
+        momentum: f64 = MOMENTUM, "FACTOR", below(0, 1), Run;
         /// Nesterov's momentum in sgd
         nesterov: bool = false, "", ANY, Run;
         /// Weight decay

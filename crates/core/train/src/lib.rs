@@ -67,10 +67,11 @@ pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_
 pub use classifier::Classifier;
 pub use config::{
     ALIASES, ANSWERS, Augmentation, AutoAugmentation, Balance, ByteCount, ConfigError, DEFAULT_GLOBAL_BATCH, Decoding,
-    DeviceSelection, Devices, ErasingColors, Keep, LayeredConfig, LrScaling, MetricName, OnBadSample, OptimizerKind,
-    Precision, ProgramConfig, Range, RankKind, ReducePrecision, RequeueSignal, Resume, RunConfig, SETTINGS,
-    SamplerKind, ScheduleKind, Scope, Setting, SettingGroup, SettingKind, SettingSource, Shuffling, SplitRule,
-    StrategyKind, SumOrder, Surroundings, TrainConfig, TransportKind, UnusedParameters, answer, is_near,
+    DeviceSelection, Devices, ErasingColors, Keep, LayeredConfig, LrScaling, MetricName, OnBadSample,
+    OptimizerArgument, OptimizerKind, Precision, ProgramConfig, Range, RankKind, ReducePrecision, RequeueSignal,
+    Resume, RunConfig, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting, SettingGroup, SettingKind, SettingSource,
+    Shuffling, SplitRule, StrategyKind, SumOrder, Surroundings, TrainConfig, TransportKind, UnusedParameters, answer,
+    is_near,
 };
 pub use confusion::Confusion;
 pub use engine::{Engine, EngineBatch};

@@ -2,11 +2,11 @@
 
 use enmasse_device::{DeviceError, Program};
 use enmasse_graph::{
-    AVERAGE_PREFIX, Arena, CompileOptions, Freeze, GraphError, Loss, Measured, Metric, Optimizer, ParameterGroups,
-    PerSample, Plans, StateTensor, Strategy, Target, Tensor,
+    AVERAGE_PREFIX, Arena, CompileOptions, Freeze, GraphError, Loss, Measured, Metric, ParameterGroups, PerSample,
+    Plans, StateTensor, Strategy, Target, Tensor,
 };
 
-use crate::{OptimizerKind, Preparation, StrategyKind, TrainConfig, TrainError, UnusedParameters};
+use crate::{ConfigError, Preparation, RunConfig, StrategyKind, TrainConfig, TrainError, UnusedParameters};
 
 /// A model: turns images and the number of classes into logits.
 pub type ModelFn<'a> = dyn Fn(Tensor, usize) -> Tensor + 'a;
@@ -44,15 +44,9 @@ pub fn compile_plans(
     shards: usize,
     target: &Target,
 ) -> Result<Plans, TrainError> {
-    let optimizer = match config.optimizer {
-        OptimizerKind::Sgd => Optimizer::Sgd { momentum: config.momentum as f32, nesterov: config.nesterov },
-        // The paper's coefficient.
-        OptimizerKind::Lars => {
-            Optimizer::Lars { momentum: config.momentum as f32, trust_coefficient: 0.001, epsilon: 1e-8 }
-        }
-        // PyTorch's defaults.
-        OptimizerKind::AdamW => Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 },
-    };
+    let named =
+        |reason| ConfigError::setting(&RunConfig { train: config.clone(), ..RunConfig::default() }, "opt_arg", reason);
+    let optimizer = config.chosen_optimizer().map_err(named)?;
     let options = CompileOptions {
         shards,
         sync_batch_norm: config.sync_bn,

@@ -3,13 +3,13 @@
 use enmasse_graph::{Arena, Update};
 
 use super::{DeviceError, Element, Instruction, OnCpu, Operand, kernel};
-use crate::optimizer::{Clip, PreparedUpdate};
+use crate::optimizers::{Clip, PreparedUpdate};
 
 impl OnCpu for Update {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         // An error names the mismatch with the optimiser.
         let refuse = |problem: &str| {
-            let (layer, optimizer) = (&o.node.layer, self.optimizer);
+            let (layer, optimizer) = (&o.node.layer, &self.optimizer);
             DeviceError::Unsupported(format!("layer {layer}: the cpu cannot run update {{{optimizer}}}: {problem}"))
         };
         let (operands, end) = self.in_plan(o.preparation.plan, &o.node.inputs).map_err(|why| refuse(&why))?;

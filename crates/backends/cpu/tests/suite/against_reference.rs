@@ -7,6 +7,7 @@ use crate::common::{Batch, assert_agree, fill, gradients, levels, program_with, 
 use enmasse_cpu::{CpuOptions, Isa};
 use enmasse_device::{DeviceRequest, Program, StepMetrics};
 use enmasse_graph::ops::{Custom, CustomOperation, Parallel};
+use enmasse_graph::optimizers::{AdamW, Sgd};
 use enmasse_graph::{
     Backward, CompileOptions, Conv, Freeze, GraphError, Loss, Metric, Mode, Node, Optimizer, ParameterGroups,
     PerSample, Phase, Plans, Precision, TargetKind, Tensor, ValueId, compile,
@@ -201,7 +202,7 @@ fn values_as_targets() {
 
 #[test]
 fn frozen_layers_and_adamw() {
-    let optimizer = Optimizer::AdamW { betas: [0.9, 0.99], epsilon: 1e-4 };
+    let optimizer = Optimizer::AdamW(AdamW { betas: [0.9, 0.99], epsilon: 1e-4 });
     let groups = ParameterGroups::one(0.1);
     let freeze = Freeze::Patterns(vec!["conv1*".into(), "bn1*".into(), "layer1*".into()]);
     let options = CompileOptions { freeze, optimizer, groups, ..CompileOptions::new("residual", 4, 32, 7) };
@@ -210,7 +211,7 @@ fn frozen_layers_and_adamw() {
 
 /// Trains a model of the zoo for some steps.
 fn model(name: &str, size: usize, batch: usize, steps: u64, tolerance: f64) {
-    let optimizer = Optimizer::Sgd { momentum: 0.9, nesterov: name == "lenet" };
+    let optimizer = Optimizer::Sgd(Sgd { momentum: 0.9, nesterov: name == "lenet" });
     let model = enmasse_models::find(name).unwrap();
     let options =
         CompileOptions { optimizer, groups: ParameterGroups::one(1e-3), ..CompileOptions::new(name, batch, size, 10) };

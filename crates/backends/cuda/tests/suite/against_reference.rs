@@ -1,6 +1,7 @@
 //! Whole plans against the f64 reference: losses, gradients, state after some steps, evaluation.
 
 use enmasse_device::{Program, StepMetrics};
+use enmasse_graph::optimizers::AdamW;
 use enmasse_graph::{
     CompileOptions, Conv, Freeze, Loss, Metric, Mode, Optimizer, ParameterGroups, PerSample, Phase, Plans, Pool,
     Precision, Target, TargetKind, Tensor,
@@ -230,7 +231,7 @@ fn a_loss_of_functions() {
 
 #[test]
 fn frozen_layers_adamw_and_averages() {
-    let optimizer = Optimizer::AdamW { betas: [0.9, 0.99], epsilon: 1e-4 };
+    let optimizer = Optimizer::AdamW(AdamW { betas: [0.9, 0.99], epsilon: 1e-4 });
     let groups = ParameterGroups::one(0.1);
     let freeze = Freeze::Patterns(vec!["conv1*".into(), "bn1*".into(), "layer1*".into()]);
     let average = Some(0.9);

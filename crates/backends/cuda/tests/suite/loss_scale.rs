@@ -1,6 +1,7 @@
 //! Loss scaling on the GPU and in the reference: steps that are skipped, and what they leave as it was.
 
 use enmasse_device::{LossScale, Program};
+use enmasse_graph::optimizers::{AdamW, Lars, Sgd};
 use enmasse_graph::{Arena, CompileOptions, Conv, Metric, Mode, Optimizer, Phase, Plans, Precision, Tensor};
 use enmasse_reference::ReferenceProgram;
 
@@ -26,7 +27,7 @@ fn plans(shards: usize, change: impl Fn(CompileOptions) -> CompileOptions) -> Op
         shards,
         sync_batch_norm: shards > 1,
         average: Some(0.5),
-        optimizer: Optimizer::AdamW { betas: [0.9, 0.99], epsilon: 1e-3 },
+        optimizer: Optimizer::AdamW(AdamW { betas: [0.9, 0.99], epsilon: 1e-3 }),
         ..CompileOptions::new("net", 3, 8, 4)
     };
     Some(gpu()?.target().compile(&net, &change(options)).unwrap())
@@ -124,9 +125,11 @@ fn the_scale_grows_after_enough_good_steps() {
 fn updates_do_not_depend_on_the_scale() {
     let metrics = || vec![Metric::GradientNorm];
     let change = |options| CompileOptions { metrics: metrics(), clip_norm: Some(0.1), ..options };
-    let lars = Optimizer::Lars { momentum: 0.9, trust_coefficient: 0.01, epsilon: 1e-8 };
-    for optimizer in [Optimizer::Sgd { momentum: 0.9, nesterov: false }, lars] {
-        let Some(plans) = plans(1, |options| CompileOptions { optimizer, ..change(options) }) else { return };
+    let lars = Optimizer::Lars(Lars { momentum: 0.9, trust_coefficient: 0.01, epsilon: 1e-8 });
+    for optimizer in [Optimizer::Sgd(Sgd { momentum: 0.9, nesterov: false }), lars] {
+        let Some(plans) = plans(1, |options| CompileOptions { optimizer: optimizer.clone(), ..change(options) }) else {
+            return;
+        };
         let [mut gpu, mut reference] = programs(&plans);
         let mut norms = Vec::new();
         for scale in [4096.0, 16384.0] {

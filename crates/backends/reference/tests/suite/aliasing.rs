@@ -1,6 +1,7 @@
 //! The check of places in memory accepts the compiler's plans, and notices plans that were spoiled in various ways.
 
 use enmasse_graph::ops::{AllReduceStart, AllReduceWait};
+use enmasse_graph::optimizers::AdamW;
 use enmasse_graph::{
     Arena, Bucket, BucketSizes, CompileOptions, Conv, Freeze, Op, Optimizer, Plan, Pool, Precision, Role, Tensor,
     Update, UpdateRange, ValueId, compile,
@@ -43,7 +44,7 @@ fn options(shards: usize) -> CompileOptions {
 
 #[test]
 fn the_compilers_plans_are_safe() {
-    let adamw = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 };
+    let adamw = Optimizer::AdamW(AdamW { betas: [0.9, 0.999], epsilon: 1e-8 });
     for shards in [1, 2, 5] {
         for sync_batch_norm in [false, true] {
             for freeze in [vec![], vec!["stem".to_string(), "bn".into(), "block0".into()], vec!["*bn*".into()]] {
@@ -53,7 +54,7 @@ fn the_compilers_plans_are_safe() {
                     let options = CompileOptions {
                         sync_batch_norm,
                         freeze,
-                        optimizer: adamw,
+                        optimizer: adamw.clone(),
                         clip_norm: Some(1.0),
                         average: Some(0.5),
                         precision,

@@ -1,6 +1,7 @@
 //! Loss scaling: it changes nothing but what rounding does to gradients, and one shard's overflow is that of all.
 
 use enmasse_device::{LossScale, Program};
+use enmasse_graph::optimizers::{AdamW, Custom, CustomOptimizer, Lars, Sgd, UpdateStep};
 use enmasse_graph::{
     CompileOptions, Conv, LOSS_SCALE_PREFIX, Metric, Optimizer, ParameterGroups, Precision, Target, Tensor,
 };
@@ -13,20 +14,50 @@ fn net(x: Tensor) -> Tensor {
     x.conv2d("conv2", Conv::new(6, 3)).relu().flatten().linear("fc", 5)
 }
 
+/// An optimiser of a program's own: momentum whose factor is 1 / the number of the update.
+#[derive(Debug)]
+struct Fading;
+
+impl CustomOptimizer for Fading {
+    fn name(&self) -> &'static str {
+        "fading"
+    }
+
+    fn state_names(&self) -> &'static [&'static str] {
+        &["sum"]
+    }
+
+    fn update(&self, step: &UpdateStep, weights: &mut [f64], gradients: &[f64], state: &mut [&mut [f64]]) {
+        for (i, w) in weights.iter_mut().enumerate() {
+            state[0][i] = state[0][i] / step.number as f64 + gradients[i];
+            *w -= step.learning_rate * (state[0][i] + step.weight_decay * *w);
+        }
+    }
+}
+
 fn options(precision: Precision, shards: usize) -> CompileOptions {
     CompileOptions { precision, shards, sync_batch_norm: true, ..CompileOptions::new("net", 2, 6, 5) }
 }
 
 #[test]
 fn updates_are_those_of_a_loss_that_is_not_scaled() {
-    let sgd = Optimizer::Sgd { momentum: 0.9, nesterov: true };
-    let lars = Optimizer::Lars { momentum: 0.9, trust_coefficient: 0.01, epsilon: 1e-8 };
-    let adamw = Optimizer::AdamW { betas: [0.9, 0.99], epsilon: 1e-6 };
-    for (optimizer, clip_norm) in [(sgd, None), (sgd, Some(0.1)), (lars, Some(0.1)), (adamw, None), (adamw, Some(0.1))]
-    {
+    let sgd = Optimizer::Sgd(Sgd { momentum: 0.9, nesterov: true });
+    let lars = Optimizer::Lars(Lars { momentum: 0.9, trust_coefficient: 0.01, epsilon: 1e-8 });
+    let adamw = Optimizer::AdamW(AdamW { betas: [0.9, 0.99], epsilon: 1e-6 });
+    let own = Custom::new(Fading).into();
+    let cases =
+        [(&own, Some(0.1)), (&sgd, None), (&sgd, Some(0.1)), (&lars, Some(0.1)), (&adamw, None), (&adamw, Some(0.1))];
+    for (optimizer, clip_norm) in cases {
         let [mut plain, mut scaled] = [Precision::F32, Precision::F16].map(|precision| {
             let (groups, metrics, average) = (ParameterGroups::one(0.01), vec![Metric::GradientNorm], Some(0.5));
-            let options = CompileOptions { optimizer, clip_norm, groups, metrics, average, ..options(precision, 2) };
+            let options = CompileOptions {
+                optimizer: optimizer.clone(),
+                clip_norm,
+                groups,
+                metrics,
+                average,
+                ..options(precision, 2)
+            };
             program(&net, &options)
         });
         for step in 1..=4 {

@@ -2,6 +2,7 @@
 
 use crate::common::{Batch, program, relative_error, state, submit, train};
 use enmasse_device::Program;
+use enmasse_graph::optimizers::{AdamW, Sgd};
 use enmasse_graph::{BucketSizes, CompileOptions, Conv, Loss, Mode, Optimizer, ParameterGroups, Phase, Tensor};
 use enmasse_reference::Difference;
 
@@ -15,8 +16,8 @@ fn net(x: Tensor) -> Tensor {
     x.flatten().linear("fc", 5)
 }
 
-const SGD: Optimizer = Optimizer::Sgd { momentum: 0.9, nesterov: false };
-const ADAMW: Optimizer = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 };
+const SGD: Optimizer = Optimizer::Sgd(Sgd { momentum: 0.9, nesterov: false });
+const ADAMW: Optimizer = Optimizer::AdamW(AdamW { betas: [0.9, 0.999], epsilon: 1e-8 });
 
 fn options(shards: usize, batch: usize, optimizer: Optimizer) -> CompileOptions {
     // Several buckets, whose sums start at different points of the backward phase.
@@ -35,8 +36,8 @@ fn options(shards: usize, batch: usize, optimizer: Optimizer) -> CompileOptions 
 #[test]
 fn shards_with_synchronised_batch_norm_are_one_large_batch() {
     for (shards, optimizer) in [(2, SGD), (3, SGD), (5, SGD), (3, ADAMW)] {
-        let mut many = program(&net, &options(shards, 2, optimizer));
-        let mut one = program(&net, &options(1, 2 * shards, optimizer));
+        let mut many = program(&net, &options(shards, 2, optimizer.clone()));
+        let mut one = program(&net, &options(1, 2 * shards, optimizer.clone()));
         let buckets = many.plans().train.as_ref().unwrap().buckets.len();
         assert!(buckets > 2, "{buckets} buckets");
         for step in 1..=10 {
@@ -46,7 +47,7 @@ fn shards_with_synchronised_batch_norm_are_one_large_batch() {
             assert_eq!(metrics[0].correct, metrics[1].correct);
             assert_eq!(many.first_difference(), None, "{shards} shards, step {step}");
         }
-        let start = state(&mut program(&net, &options(1, 2 * shards, optimizer)));
+        let start = state(&mut program(&net, &options(1, 2 * shards, optimizer.clone())));
         for (((name, many), (_, one)), (_, start)) in state(&mut many).into_iter().zip(state(&mut one)).zip(start) {
             let error = relative_error(&many, &one);
             assert!(error <= 1e-9, "{shards} shards: {name}: {error:e}");

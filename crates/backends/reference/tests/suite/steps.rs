@@ -2,6 +2,7 @@
 
 use crate::common::{Batch, TO_GRADIENTS, program, state, submit, train};
 use enmasse_device::{Device, DeviceError, HostBatch, Hosting, Memory, Program, StepInputs};
+use enmasse_graph::optimizers::{AdamW, Custom, CustomOptimizer, Sgd, UpdateStep};
 use enmasse_graph::{
     Arena, CompileOptions, Conv, Freeze, Loss, Mode, Node, Optimizer, ParameterGroups, PerSample, Phase, Pool,
     Precision, TargetKind, Tensor, compile, compile_evaluation,
@@ -180,8 +181,8 @@ fn a_loss_that_is_not_finite_stops_the_step_and_names_the_shard() {
 
 /// Checks each weight against the scalar rule `next(w, g, memory, step)`, with the gradients that the program computed.
 fn check_optimizer(optimizer: Optimizer, weight_decay: f32, next: impl Fn(f64, f64, &mut [f64; 2], i32) -> f64) {
-    let mut program =
-        program(&net, &CompileOptions { optimizer, groups: ParameterGroups::one(weight_decay), ..options(2) });
+    let (text, groups) = (optimizer.to_string(), ParameterGroups::one(weight_decay));
+    let mut program = program(&net, &CompileOptions { optimizer, groups, ..options(2) });
     let names = ["conv.weight", "bn.weight", "bn.bias", "fc.weight", "fc.bias"];
     let mut expected: Vec<Vec<(f64, [f64; 2])>> =
         names.iter().map(|name| program.store(name).unwrap().into_iter().map(|w| (w, [0.0; 2])).collect()).collect();
@@ -193,7 +194,7 @@ fn check_optimizer(optimizer: Optimizer, weight_decay: f32, next: impl Fn(f64, f
             let weights = program.store(name).unwrap();
             for (((w, memory), g), found) in expected.iter_mut().zip(gradient).zip(weights) {
                 *w = next(*w, g, memory, step as i32);
-                assert!((*w - found).abs() <= 1e-12, "{optimizer:?} {name} step {step}: {found} is not {w}");
+                assert!((*w - found).abs() <= 1e-12, "{text} {name} step {step}: {found} is not {w}");
             }
         }
     }
@@ -202,7 +203,7 @@ fn check_optimizer(optimizer: Optimizer, weight_decay: f32, next: impl Fn(f64, f
 #[test]
 fn sgd_is_the_scalar_recurrence() {
     // f32 represents all factors exactly.
-    let sgd = |momentum, nesterov| Optimizer::Sgd { momentum, nesterov };
+    let sgd = |momentum, nesterov| Optimizer::Sgd(Sgd { momentum, nesterov });
     check_optimizer(sgd(0.0, false), 0.0, |w, g, _, _| w - 0.125 * g);
     check_optimizer(sgd(0.0, false), 0.25, |w, g, _, _| w - 0.125 * (g + 0.25 * w));
     check_optimizer(sgd(0.875, false), 0.0, |w, g, memory, _| {
@@ -218,12 +219,46 @@ fn sgd_is_the_scalar_recurrence() {
 
 #[test]
 fn adamw_is_the_scalar_recurrence() {
-    let optimizer = Optimizer::AdamW { betas: [0.875, 0.75], epsilon: 0.0625 };
+    let optimizer = Optimizer::AdamW(AdamW { betas: [0.875, 0.75], epsilon: 0.0625 });
     check_optimizer(optimizer, 0.5, |w, g, memory, step| {
         memory[0] = 0.875 * memory[0] + 0.125 * g;
         memory[1] = 0.75 * memory[1] + 0.25 * g * g;
         let (m, v) = (memory[0] / (1.0 - 0.875f64.powi(step)), memory[1] / (1.0 - 0.75f64.powi(step)));
         w - 0.125 * 0.5 * w - 0.125 * m / (v.sqrt() + 0.0625)
+    });
+}
+
+/// Lion as its paper has it (X. Chen et al., 2023), an optimiser of a program's own.
+#[derive(Debug)]
+struct Lion([f64; 2]);
+
+impl CustomOptimizer for Lion {
+    fn name(&self) -> &'static str {
+        "lion"
+    }
+
+    fn state_names(&self) -> &'static [&'static str] {
+        &["exp_avg"]
+    }
+
+    fn update(&self, step: &UpdateStep, weights: &mut [f64], gradients: &[f64], state: &mut [&mut [f64]]) {
+        let Lion([beta1, beta2]) = *self;
+        for ((w, g), m) in weights.iter_mut().zip(gradients).zip(state[0].iter_mut()) {
+            let update = beta1 * *m + (1.0 - beta1) * g;
+            let sign = if update == 0.0 { 0.0 } else { update.signum() };
+            *w -= step.learning_rate * (sign + step.weight_decay * *w);
+            *m = beta2 * *m + (1.0 - beta2) * g;
+        }
+    }
+}
+
+#[test]
+fn lion_is_the_scalar_recurrence() {
+    check_optimizer(Custom::new(Lion([0.875, 0.75])).into(), 0.5, |w, g, memory, _| {
+        let update = 0.875 * memory[0] + 0.125 * g;
+        memory[0] = 0.75 * memory[0] + 0.25 * g;
+        let sign = f64::from(u8::from(update > 0.0)) - f64::from(u8::from(update < 0.0));
+        w - 0.125 * sign - 0.125 * 0.5 * w
     });
 }
 
@@ -247,11 +282,18 @@ fn unused_parameters_have_a_zero_gradient() {
         let _ = x.clone().flatten().linear("side", 3);
         x.flatten().linear("fc", 3)
     };
-    let optimizer = Optimizer::Sgd { momentum: 0.0, nesterov: false };
+    let optimizer = Optimizer::Sgd(Sgd { momentum: 0.0, nesterov: false });
     let groups = ParameterGroups::one(0.5);
     for shards in [1, 2] {
-        let mut program =
-            program(&net, &CompileOptions { allow_unused: true, optimizer, groups: groups.clone(), ..options(shards) });
+        let mut program = program(
+            &net,
+            &CompileOptions {
+                allow_unused: true,
+                optimizer: optimizer.clone(),
+                groups: groups.clone(),
+                ..options(shards)
+            },
+        );
         let before = program.store("side.weight").unwrap();
         let batch = Batch::random(&program, 0);
         train(&mut program, &batch, 1, 0.5);

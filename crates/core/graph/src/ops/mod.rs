@@ -88,9 +88,10 @@ pub use sum_classes::{SumClasses, SumClassesBackward};
 pub use sync::{SyncStatistics, SyncSum};
 pub use targets::Targets;
 pub use top_k_correct::TopKCorrect;
+pub use update::{Scaling, Update, UpdateOperands, UpdateRange};
 
 use crate::autodiff::Backward;
-use crate::{GraphError, Node, Update, ValueId};
+use crate::{GraphError, Node, ValueId};
 
 /// What the passes, autodiff and the plan's text ask of an operation.
 pub trait Operation {

@@ -27,7 +27,10 @@ pub(crate) fn optimize(
     options: &CompileOptions,
     loss_scale: Option<&LossScale>,
 ) -> Result<OfGradients, GraphError> {
-    let (optimizer, clip_norm) = (options.optimizer, options.clip_norm);
+    let (optimizer, clip_norm) = (options.optimizer.clone(), options.clip_norm);
+    if let Optimizer::Custom(own) = &optimizer {
+        own.check()?;
+    }
     if let Some(clip_norm) = clip_norm
         && !(clip_norm.is_finite() && clip_norm > 0.0)
     {
@@ -39,7 +42,7 @@ pub(crate) fn optimize(
     let all = || gradients.iter().map(|&(_, gradient)| gradient).collect();
     // A norm is not finite if a gradient is not, so one pass over them is enough.
     let scaling = loss_scale.map(|scale| scale.unscale(graph, norm.map_or_else(all, |norm| vec![norm])));
-    let state = add_state(graph, optimizer);
+    let state = add_state(graph, &optimizer);
     let state = state.iter().flat_map(|of_parameter| gradients.iter().map(|(parameter, _)| of_parameter[parameter]));
     let inputs = (gradients.iter().map(|&(_, gradient)| gradient))
         .chain(gradients.iter().map(|&(parameter, _)| parameter))
@@ -63,7 +66,7 @@ fn gradient_norm(graph: &mut Graph, gradients: &[(ValueId, ValueId)], scale: Opt
 }
 
 /// Adds the optimiser's state of each trainable parameter: a feature map from parameter to state for each state name.
-fn add_state(graph: &mut Graph, optimizer: Optimizer) -> Vec<HashMap<ValueId, ValueId>> {
+fn add_state(graph: &mut Graph, optimizer: &Optimizer) -> Vec<HashMap<ValueId, ValueId>> {
     let trainable = graph.parameters().filter(|(_, _, parameter)| parameter.trainable);
     let trainable: Vec<_> = trainable.map(|(id, value, _)| (id, value.name.clone(), value.shape.clone())).collect();
     let mut add = |(slot, kind): (usize, &&str)| {
@@ -87,7 +90,10 @@ fn ranges(graph: &Graph, gradients: &[(ValueId, ValueId)], options: &CompileOpti
         let Value { name, shape, .. } = graph.value(parameter);
         let (len, group) = (shape.elements(), options.groups.of(name, shape));
         let adaptive = options.optimizer.adapts() && !options.groups.spares(shape);
-        match ranges.last_mut().filter(|last| last.group == group && !last.adaptive && !adaptive) {
+        let joins = |last: &UpdateRange| last.group == group && !last.adaptive && !adaptive;
+        // An optimiser of a program's own need not leave the padding between them zero.
+        let fits = |last: &UpdateRange| last.end() == start || !matches!(options.optimizer, Optimizer::Custom(_));
+        match ranges.last_mut().filter(|last| joins(last) && fits(last)) {
             // The padding between them is zero, and stays zero.
             Some(last) => last.len = start + len - last.start,
             None => ranges.push(UpdateRange { start, len, group, adaptive }),
@@ -99,6 +105,7 @@ fn ranges(graph: &Graph, gradients: &[(ValueId, ValueId)], options: &CompileOpti
 
 #[cfg(test)]
 mod tests {
+    use crate::optimizers::{AdamW, Lars, Sgd};
     use crate::{CompileOptions, Conv, GroupRule, Op, Optimizer, ParameterGroups, Plan, Tensor, compile};
 
     fn net(x: Tensor) -> Tensor {
@@ -107,7 +114,8 @@ mod tests {
     }
 
     /// The text of a training step's update, without its operands.
-    fn update(groups: ParameterGroups, optimizer: Optimizer) -> (String, Plan) {
+    fn update(groups: ParameterGroups, optimizer: impl Into<Optimizer>) -> (String, Plan) {
+        let optimizer = optimizer.into();
         let options = CompileOptions { groups, optimizer, ..CompileOptions::new("net", 2, 4, 10) };
         let plan = compile(&net, &options).unwrap().train.unwrap();
         let node = plan.instructions.iter().find(|node| node.op.name() == "update").unwrap();
@@ -117,7 +125,7 @@ mod tests {
     #[test]
     fn one_group_is_one_range_from_the_first_parameter_to_the_last() {
         let groups = ParameterGroups::one(0.5);
-        let (text, plan) = update(groups, Optimizer::Sgd { momentum: 0.5, nesterov: true });
+        let (text, plan) = update(groups, Sgd { momentum: 0.5, nesterov: true });
         assert_eq!(text, "update {sgd momentum 0.5 nesterov; 0..584 weight_decay 0.5}");
         // The weights of the convolution come last: 216 elements and 8 of padding.
         assert_eq!(plan.trainable, 592);
@@ -127,7 +135,7 @@ mod tests {
     fn neighbours_of_one_group_are_one_range() {
         let slow = GroupRule { pattern: "bn".into(), weight_decay: None, learning_rate_scale: Some(0.25) };
         let groups = ParameterGroups { weight_decay: 0.5, no_decay_norm_bias: true, rules: vec![slow.clone()] };
-        let (text, _) = update(groups, Optimizer::Sgd { momentum: 0.0, nesterov: false });
+        let (text, _) = update(groups, Sgd { momentum: 0.0, nesterov: false });
         let ranges = [
             "0..320 weight_decay 0.5",
             "320..330 weight_decay 0",
@@ -143,7 +151,7 @@ mod tests {
 
     #[test]
     fn operands_are_gradients_parameters_and_state() {
-        let (_, plan) = update(ParameterGroups::default(), Optimizer::AdamW { betas: [0.5; 2], epsilon: 0.5 });
+        let (_, plan) = update(ParameterGroups::default(), AdamW { betas: [0.5; 2], epsilon: 0.5 });
         let node = plan.instructions.iter().find(|node| matches!(node.op, Op::Update(_))).unwrap();
         let names: Vec<&str> = node.inputs.iter().map(|&id| plan.value(id).name.as_str()).collect();
         let order = ["fc.bias", "fc.weight", "bn.bias", "bn.weight", "conv.weight"];
@@ -169,7 +177,7 @@ mod tests {
     #[test]
     fn parameters_that_lars_adapts_to_are_separate_ranges() {
         let groups = ParameterGroups { no_decay_norm_bias: true, ..ParameterGroups::one(0.5) };
-        let lars = Optimizer::Lars { momentum: 0.5, trust_coefficient: 0.25, epsilon: 0.125 };
+        let lars = Lars { momentum: 0.5, trust_coefficient: 0.25, epsilon: 0.125 };
         let ranges =
             ["0..320 weight_decay 0.5 adaptive", "320..360 weight_decay 0", "368..584 weight_decay 0.5 adaptive"];
         let rule = "lars momentum 0.5 trust_coefficient 0.25 epsilon 0.125";

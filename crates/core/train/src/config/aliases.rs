@@ -107,7 +107,10 @@ pub const ANSWERS: &[(&str, &str)] = &[
     ),
     ("model_ema_steps", "the average includes every step; leave it out"),
     ("norm_weight_decay bias_weight_decay", "give --no-decay-norm-bias for no weight decay on norms and biases"),
-    ("opt_betas betas opt_eps adam_beta1 adam_beta2 adam_epsilon", "adamw uses PyTorch's defaults; leave it out"),
+    ("opt_betas betas adam_beta1 adam_beta2", "give --opt-arg betas=0.9,0.999 (adamw's default)"),
+    ("opt_eps eps epsilon adam_epsilon", "give --opt-arg epsilon=1e-8 (adamw's default)"),
+    ("opt_kwargs opt_args", "give --opt-arg NAME=VALUE, once for each hyper-parameter"),
+    ("trust_coefficient", "give --opt-arg trust_coefficient=0.001 (lars's default)"),
     (
         "gradient_clip_algorithm clip_mode",
         "gradients are clipped by their norm over all parameters, with --clip-norm; leave it out",

@@ -45,7 +45,10 @@ impl RunConfig {
         together("shuffle", balanced, "`balance = classes` draws from all samples; use one of them".to_owned())?;
         let repeated = blocks && train.repeat_augment > 1;
         together("shuffle", repeated, "`repeat_augment` draws from all samples; use one of them".to_owned())?;
-        let adapts = train.optimizer == OptimizerKind::Lars;
+        let optimizer = train.chosen_optimizer();
+        let named = if train.opt_arg.is_empty() { "optimizer" } else { "opt_arg" };
+        together(named, optimizer.is_err(), optimizer.clone().err().unwrap_or_default())?;
+        let adapts = optimizer.is_ok_and(|optimizer| optimizer.adapts());
         let decay = train.no_decay_norm_bias && train.weight_decay == 0.0 && !adapts;
         together("no_decay_norm_bias", decay, "needs a `weight_decay` above 0".to_owned())?;
         let both = program.reduce_precision == ReducePrecision::Bf16 && program.sum == SumOrder::Tree;

@@ -10,6 +10,7 @@
 use enmasse_datasets::DataKind;
 use enmasse_datasets::DataLayout::{self, Archives, Manifest, NamedImages, Parquet};
 
+use super::opt_arg::of_optimizers;
 use super::{ConfigError, LayeredConfig, RankKind, Setting, SettingSource, Shuffling, TrainConfig};
 
 /// The circumstances of a run that settings depend on.
@@ -30,9 +31,8 @@ pub struct Surroundings {
 }
 
 /// Settings that have an effect only if another one has one of some values: the setting, the other one, and these values.
+/// Those that are hyper-parameters of some optimisers follow from the list of these.
 const BESIDE: &[(&str, &str, &[&str])] = &[
-    ("momentum", "optimizer", &["sgd", "lars"]),
-    ("nesterov", "optimizer", &["sgd"]),
     ("lrf", "schedule", &["cosine"]),
     ("step_size", "schedule", &["step"]),
     ("gamma", "schedule", &["step"]),
@@ -130,7 +130,9 @@ impl LayeredConfig {
 
     /// The given settings that the value of another one makes ineffective.
     fn beside_others(&self) -> impl Iterator<Item = Idle> {
-        BESIDE.iter().filter_map(|(name, other, values)| {
+        let of_optimizers = of_optimizers().map(|(setting, names)| (setting.name, "optimizer", names));
+        let others = BESIDE.iter().map(|&(name, other, values)| (name, other, values.to_vec()));
+        of_optimizers.chain(others).filter_map(|(name, other, values)| {
             let (setting, decided_by) = (self.given(name)?, Setting::find(other)?);
             // If the program chooses, the value depends on the surroundings.
             let value = self.config().get(other)?;
@@ -162,7 +164,7 @@ impl LayeredConfig {
 struct Idle {
     setting: &'static Setting,
     decided_by: &'static Setting,
-    values: &'static [&'static str],
+    values: Vec<&'static str>,
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use enmasse_graph::Precision;
+use enmasse_graph::range::Range;
+use enmasse_graph::{OptimizerKind, Precision};
 use enmasse_system::files::expand_home;
 use enmasse_weights::Rename;
 
@@ -33,64 +34,6 @@ impl SettingKind {
     /// Whether the flag has a meaning without a value.
     pub fn stands_alone(self) -> bool {
         matches!(self, SettingKind::Switch | SettingKind::Optional)
-    }
-}
-
-/// The numbers that a setting allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
-    low: Option<i32>,
-    /// Whether `low` itself is excluded.
-    open_low: bool,
-    high: Option<i32>,
-    open_high: bool,
-}
-
-/// No limits except those of the type.
-pub(super) const ANY: Range = Range { low: None, open_low: false, high: None, open_high: false };
-
-pub(super) const fn at_least(low: i32) -> Range {
-    Range { low: Some(low), ..ANY }
-}
-
-pub(super) const fn above(low: i32) -> Range {
-    Range { low: Some(low), open_low: true, ..ANY }
-}
-
-/// From `low` to `high`, both allowed.
-pub(super) const fn between(low: i32, high: i32) -> Range {
-    Range { low: Some(low), high: Some(high), ..ANY }
-}
-
-/// Above `low`, up to `high`.
-pub(super) const fn above_to(low: i32, high: i32) -> Range {
-    Range { low: Some(low), open_low: true, high: Some(high), ..ANY }
-}
-
-/// From `low` to below `high`.
-pub(super) const fn below(low: i32, high: i32) -> Range {
-    Range { low: Some(low), high: Some(high), open_high: true, ..ANY }
-}
-
-impl Range {
-    /// Whether the number is finite and within the limits.
-    pub fn contains(&self, number: f64) -> bool {
-        let low = self.low.map(f64::from).is_none_or(|low| number > low || (number == low && !self.open_low));
-        let high = self.high.map(f64::from).is_none_or(|high| number < high || (number == high && !self.open_high));
-        number.is_finite() && low && high
-    }
-}
-
-/// `1 or more`, `above 0`, `above 0 to 1`, `from 0 to below 1`; empty without limits.
-impl fmt::Display for Range {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.low, self.high) {
-            (Some(low), None) if self.open_low => write!(f, "above {low}"),
-            (Some(low), None) => write!(f, "{low} or more"),
-            (Some(low), Some(high)) if self.open_low => write!(f, "above {low} to {high}"),
-            (Some(low), Some(high)) => write!(f, "from {low} to {}{high}", if self.open_high { "below " } else { "" }),
-            (None, _) => Ok(()),
-        }
     }
 }
 
@@ -223,7 +166,12 @@ impl SettingValue for PathBuf {
 }
 
 /// What a list has, besides numbers.
-pub(super) trait ListItem: FromStr<Err: fmt::Display> + fmt::Display {}
+pub(super) trait ListItem: FromStr<Err: fmt::Display> + fmt::Display {
+    /// Whether the text after a comma belongs to the item before it.
+    fn continues(_text: &str) -> bool {
+        false
+    }
+}
 
 impl ListItem for String {}
 impl ListItem for Rename {}
@@ -233,8 +181,14 @@ impl<T: ListItem> SettingValue for Vec<T> {
     const KIND: SettingKind = SettingKind::List;
 
     fn parse(text: &str) -> Result<Self, String> {
-        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-        items.map(|item| item.parse().map_err(|error: T::Err| error.to_string())).collect()
+        let mut items: Vec<String> = Vec::new();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            match items.last_mut().filter(|_| T::continues(part)) {
+                Some(item) => *item = format!("{item},{part}"),
+                None => items.push(part.to_owned()),
+            }
+        }
+        items.iter().map(|item| item.parse().map_err(|error: T::Err| error.to_string())).collect()
     }
 
     fn text(&self) -> Option<String> {
@@ -346,15 +300,6 @@ choices! {
         Ddp = "ddp",
         /// The first rank updates, and copies the parameters to the others: PyTorch's `DataParallel`.
         Dp = "dp",
-    }
-    /// How parameters are updated.
-    OptimizerKind {
-        /// Stochastic gradient descent, as PyTorch's `SGD`.
-        Sgd = "sgd",
-        /// Adam with decoupled weight decay, as PyTorch's `AdamW`.
-        AdamW = "adamw",
-        /// Stochastic gradient descent with a rate for each parameter, from the norms of its weights and its gradient.
-        Lars = "lars",
     }
     /// The learning rate over the epochs.
     ScheduleKind {
@@ -490,6 +435,19 @@ impl SettingValue for Precision {
             "f16" | "fp16" | "float16" | "16" | "16-mixed" => Ok(Precision::F16),
             _ => Err("must be f32 or tf32 or bf16 or f16".to_owned()),
         }
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+}
+
+impl SettingValue for OptimizerKind {
+    const KIND: SettingKind = SettingKind::Choice(OptimizerKind::NAMES);
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let kind = OptimizerKind::ALL.iter().find(|kind| kind.name() == text);
+        kind.copied().ok_or_else(|| format!("must be {}", OptimizerKind::NAMES.join(" or ")))
     }
 
     fn text(&self) -> Option<String> {

@@ -1,6 +1,7 @@
 //! The cases, as in `fixtures/make.py`, and how a device runs one.
 
 use enmasse_device::{Device, HostBatch, Program, StepInputs};
+use enmasse_graph::optimizers::{AdamW, Lars, Sgd};
 use enmasse_graph::{
     Arena, CompileOptions, Conv, Freeze, GroupRule, Loss, Mode, Optimizer, ParameterGroups, PerSample, Phase, Plans,
     Pool, Precision, Role, Tensor, Window, compile,
@@ -21,7 +22,7 @@ pub struct Case {
     pub batch: usize,
     pub size: [usize; 2],
     pub learning_rate: f32,
-    pub optimizer: Optimizer,
+    pub optimizer: fn() -> Optimizer,
     pub weight_decay: f32,
     /// The share of the average that a step keeps.
     pub average: Option<f32>,
@@ -45,11 +46,13 @@ pub struct Case {
     pub centres: [f64; 2],
 }
 
-const fn sgd(momentum: f32, nesterov: bool) -> Optimizer {
-    Optimizer::Sgd { momentum, nesterov }
+fn sgd(momentum: f32, nesterov: bool) -> Optimizer {
+    Sgd { momentum, nesterov }.into()
 }
 
-const ADAMW: Optimizer = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 };
+fn adamw() -> Optimizer {
+    AdamW::default().into()
+}
 
 fn narrow_resnet18(x: Tensor, classes: usize) -> Tensor {
     ResNet::resnet18().width(8).forward(x, classes)
@@ -96,7 +99,7 @@ const DEFAULT: Case = Case {
     batch: 4,
     size: [0; 2],
     learning_rate: 0.05,
-    optimizer: sgd(0.9, false),
+    optimizer: || sgd(0.9, false),
     weight_decay: 5e-4,
     average: None,
     clip_norm: None,
@@ -125,7 +128,7 @@ pub static CASES: [Case; 16] = [
         seed: 13,
         batch: 8,
         size: [33, 40],
-        optimizer: sgd(0.9, true),
+        optimizer: || sgd(0.9, true),
         weight_decay: 0.01,
         label_smoothing: 0.1,
         ..DEFAULT
@@ -201,7 +204,7 @@ pub static CASES: [Case; 16] = [
         batch: 8,
         size: [32, 35],
         learning_rate: 0.001,
-        optimizer: ADAMW,
+        optimizer: adamw,
         weight_decay: 0.01,
         ..DEFAULT
     },
@@ -222,7 +225,7 @@ pub static CASES: [Case; 16] = [
         model: mlp,
         batch: 5,
         size: [9, 7],
-        optimizer: sgd(0.0, false),
+        optimizer: || sgd(0.0, false),
         weight_decay: 0.0,
         ..DEFAULT
     },
@@ -253,7 +256,7 @@ pub static UPDATE_CASES: [Case; 4] = [
         name: "update_groups",
         seed: 29,
         learning_rate: 0.01,
-        optimizer: sgd(0.9, true),
+        optimizer: || sgd(0.9, true),
         weight_decay: 0.1,
         no_decay_norm_bias: true,
         scales: &[("stem", 0.5), ("fc", 3.0)],
@@ -263,7 +266,7 @@ pub static UPDATE_CASES: [Case; 4] = [
     Case {
         name: "update_lars",
         seed: 0,
-        optimizer: Optimizer::Lars { momentum: 0.9, trust_coefficient: 0.1, epsilon: 1e-8 },
+        optimizer: || Lars { momentum: 0.9, trust_coefficient: 0.1, epsilon: 1e-8 }.into(),
         weight_decay: 0.01,
         no_decay_norm_bias: true,
         clip_norm: Some(2.0),
@@ -348,7 +351,7 @@ impl Case {
                 None => Loss::CrossEntropy { smoothing: self.label_smoothing },
             },
             mixed: self.mixed,
-            optimizer: self.optimizer,
+            optimizer: (self.optimizer)(),
             groups: self.groups(),
             clip_norm: self.clip_norm,
             average: self.average,

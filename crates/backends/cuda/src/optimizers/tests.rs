@@ -1,7 +1,9 @@
 //! Every rule, with groups, against the reference's in f64.
 
-use enmasse_graph::{Arena, ParameterGroup};
-use enmasse_reference::ops::update::{Rule, clip_factor};
+use enmasse_graph::optimizers::{AdamW, Custom, CustomOptimizer, Lars, Sgd, UpdateStep};
+use enmasse_graph::{Arena, Optimizer, ParameterGroup};
+use enmasse_reference::ops::update::clip_factor;
+use enmasse_reference::optimizers::Rule;
 
 use super::*;
 use crate::test_support::{Bench, assert_rounded, noise, wide};
@@ -11,9 +13,9 @@ const ELEMENTS: usize = 40_037;
 const LEARNING_RATE: f32 = 0.1;
 
 fn optimizers() -> [Optimizer; 6] {
-    let sgd = |momentum, nesterov| Optimizer::Sgd { momentum, nesterov };
-    let lars = |momentum| Optimizer::Lars { momentum, trust_coefficient: 0.5, epsilon: 0.25 };
-    let adamw = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 };
+    let sgd = |momentum, nesterov| Optimizer::Sgd(Sgd { momentum, nesterov });
+    let lars = |momentum| Optimizer::Lars(Lars { momentum, trust_coefficient: 0.5, epsilon: 0.25 });
+    let adamw = Optimizer::AdamW(AdamW { betas: [0.9, 0.999], epsilon: 1e-8 });
     [sgd(0.0, false), sgd(0.9, false), sgd(0.9, true), adamw, lars(0.0), lars(0.9)]
 }
 
@@ -96,7 +98,7 @@ impl Case {
         let gradients = wide(gradients);
         for range in &self.update.ranges {
             let rule = Rule {
-                optimizer: self.update.optimizer,
+                optimizer: &self.update.optimizer,
                 weight_decay: range.group.weight_decay.into(),
                 learning_rate: f64::from(LEARNING_RATE) * f64::from(range.group.learning_rate_scale),
                 adaptive: range.adaptive,
@@ -115,7 +117,7 @@ impl Case {
 fn three_steps_equal_the_reference() {
     for optimizer in optimizers() {
         for (ranges, clip_norm) in ranges().into_iter().zip([None, Some(2.0)]) {
-            let update = Update { optimizer, ranges, clip_norm, scaled: false };
+            let update = Update { optimizer: optimizer.clone(), ranges, clip_norm, scaled: false };
             let Some(mut case) = Case::new(&update) else { return };
             let mut expected: Vec<_> = case.changed.iter().map(|&span| wide(&case.bench.get::<f32>(span))).collect();
             for step in 1..=3 {
@@ -138,7 +140,8 @@ fn a_scale_is_undone() {
     for optimizer in optimizers() {
         for (ranges, clip_norm) in ranges().into_iter().zip([None, Some(2.0)]) {
             let bits = |scaled: bool| {
-                let mut case = Case::new(&Update { optimizer, ranges: ranges.clone(), clip_norm, scaled })?;
+                let mut case =
+                    Case::new(&Update { optimizer: optimizer.clone(), ranges: ranges.clone(), clip_norm, scaled })?;
                 for step in 1..=2 {
                     let gradients = noise::<f32>(step, ELEMENTS, 1.0);
                     if scaled {
@@ -160,7 +163,9 @@ fn a_scale_is_undone() {
 fn nothing_changes_in_a_step_that_is_skipped() {
     for optimizer in optimizers() {
         let [ranges, _] = ranges();
-        let Some(mut case) = Case::new(&Update { optimizer, ranges, clip_norm: Some(1.0), scaled: true }) else {
+        let Some(mut case) =
+            Case::new(&Update { optimizer: optimizer.clone(), ranges, clip_norm: Some(1.0), scaled: true })
+        else {
             return;
         };
         case.step(1, &noise::<f32>(1, ELEMENTS, 1.0), 1.0);
@@ -177,7 +182,11 @@ fn there_may_be_more_ranges_than_blocks() {
     let [_, _, sgd, adamw, _, lars] = optimizers();
     for optimizer in [sgd, adamw, lars] {
         let ranges = (0..BLOCKS + 100).map(many).collect();
-        let Some(mut case) = Case::new(&Update { optimizer, ranges, clip_norm: None, scaled: false }) else { return };
+        let Some(mut case) =
+            Case::new(&Update { optimizer: optimizer.clone(), ranges, clip_norm: None, scaled: false })
+        else {
+            return;
+        };
         let mut expected: Vec<_> = case.changed.iter().map(|&span| wide(&case.bench.get::<f32>(span))).collect();
         case.step(1, &noise::<f32>(1, ELEMENTS, 1.0), 1.0);
         case.reference(1, &noise::<f32>(1, ELEMENTS, 1.0), 1.0, &mut expected);
@@ -191,7 +200,11 @@ fn there_may_be_more_ranges_than_blocks() {
 fn nothing_changes_after_a_failure() {
     for optimizer in optimizers() {
         let [ranges, _] = ranges();
-        let Some(mut case) = Case::new(&Update { optimizer, ranges, clip_norm: None, scaled: false }) else { return };
+        let Some(mut case) =
+            Case::new(&Update { optimizer: optimizer.clone(), ranges, clip_norm: None, scaled: false })
+        else {
+            return;
+        };
         case.step(1, &noise::<f32>(1, ELEMENTS, 1.0), 1.0);
         let before = case.bits();
         case.bench.fail();
@@ -206,9 +219,14 @@ fn nothing_changes_after_a_failure() {
 /// The corrections of AdamW hold from the first step to the millionth.
 #[test]
 fn corrections_are_exact_at_any_step() {
-    let optimizer = Optimizer::AdamW { betas: [0.9, 0.9999], epsilon: 1e-8 };
+    let optimizer = Optimizer::AdamW(AdamW { betas: [0.9, 0.9999], epsilon: 1e-8 });
     for step in [1, 10, 1000, 1_000_000] {
-        let update = Update { optimizer, ranges: vec![range(0, 33, 0.1, 1.0)], clip_norm: None, scaled: false };
+        let update = Update {
+            optimizer: optimizer.clone(),
+            ranges: vec![range(0, 33, 0.1, 1.0)],
+            clip_norm: None,
+            scaled: false,
+        };
         let Some(mut case) = Case::new(&update) else { return };
         let mut expected: Vec<_> = case.changed.iter().map(|&span| wide(&case.bench.get::<f32>(span))).collect();
         case.step(step, &noise::<f32>(9, ELEMENTS, 1.0), 1.0);
@@ -223,7 +241,7 @@ fn ranges_of_one_group_are_one_range() {
     for optimizer in optimizers().into_iter().filter(|optimizer| !optimizer.adapts()) {
         let bits = |cuts: &[usize]| {
             let ranges = cuts.windows(2).map(|ends| range(ends[0], ends[1] - ends[0], 5e-4, 1.0)).collect();
-            let mut case = Case::new(&Update { optimizer, ranges, clip_norm: None, scaled: false })?;
+            let mut case = Case::new(&Update { optimizer: optimizer.clone(), ranges, clip_norm: None, scaled: false })?;
             (1..=2).for_each(|step| case.step(step, &noise::<f32>(step, ELEMENTS, 1.0), 1.0));
             Some(case.bits())
         };
@@ -234,8 +252,13 @@ fn ranges_of_one_group_are_one_range() {
 /// A NaN norm makes every weight NaN, as in PyTorch; a minimum would hide it.
 #[test]
 fn clipping_keeps_nan() {
-    let optimizer = Optimizer::Sgd { momentum: 0.0, nesterov: false };
-    let update = Update { optimizer, ranges: vec![range(0, 5, 0.0, 1.0)], clip_norm: Some(2.0), scaled: false };
+    let optimizer = Optimizer::Sgd(Sgd { momentum: 0.0, nesterov: false });
+    let update = Update {
+        optimizer: optimizer.clone(),
+        ranges: vec![range(0, 5, 0.0, 1.0)],
+        clip_norm: Some(2.0),
+        scaled: false,
+    };
     for norm in [0.0, 1.5, 8.0, f32::INFINITY, f32::NAN] {
         let Some(mut case) = Case::new(&update) else { return };
         let mut expected = [wide(&case.bench.get::<f32>(case.changed[0]))];
@@ -248,8 +271,9 @@ fn clipping_keeps_nan() {
 /// LARS updates weights of norm zero, and those without a gradient, as SGD does.
 #[test]
 fn trust_needs_both_norms() {
-    let optimizer = Optimizer::Lars { momentum: 0.0, trust_coefficient: 0.5, epsilon: 0.25 };
-    let update = Update { optimizer, ranges: vec![range(0, 100, 0.5, 1.0)], clip_norm: None, scaled: false };
+    let optimizer = Optimizer::Lars(Lars { momentum: 0.0, trust_coefficient: 0.5, epsilon: 0.25 });
+    let update =
+        Update { optimizer: optimizer.clone(), ranges: vec![range(0, 100, 0.5, 1.0)], clip_norm: None, scaled: false };
     for (weight, gradient) in [(0.0, 1.0), (1.0, 0.0), (1.0, 1.0)] {
         let Some(mut case) = Case::new(&update) else { return };
         case.bench.set(case.changed[0], &[weight; ELEMENTS]);
@@ -264,13 +288,34 @@ fn trust_needs_both_norms() {
 fn an_update_without_its_optimisers_state_is_refused() {
     let place = Place { memory: Memory::Arena(Arena::Parameters), offset: 0 };
     for optimizer in optimizers() {
-        let update = Update { optimizer, ranges: Vec::new(), clip_norm: None, scaled: false };
+        let update = Update { optimizer: optimizer.clone(), ranges: Vec::new(), clip_norm: None, scaled: false };
         for count in 0..4 {
             let state = vec![place; count];
             let operands = UpdateOperands { weights: place, gradients: place, state, norm: None, scaling: None };
-            let found = super::update(&update, &operands, &mut Constants::default());
+            let found = super::update(&update, &operands, &mut Constants::default()).ok();
             let expected = (count == optimizer.state_names().len()).then(Vec::new);
             assert_eq!(found, expected, "{optimizer} {count}");
         }
     }
+}
+
+#[derive(Debug)]
+struct Own;
+
+impl CustomOptimizer for Own {
+    fn name(&self) -> &'static str {
+        "own"
+    }
+
+    fn update(&self, _: &UpdateStep, _: &mut [f64], _: &[f64], _: &mut [&mut [f64]]) {}
+}
+
+#[test]
+fn an_own_optimiser_is_refused() {
+    let optimizer = Custom::new(Own).into();
+    let update = Update { optimizer, ranges: vec![range(0, 5, 0.0, 1.0)], clip_norm: None, scaled: false };
+    let place = Place { memory: Memory::Arena(Arena::Parameters), offset: 0 };
+    let operands = UpdateOperands { weights: place, gradients: place, state: Vec::new(), norm: None, scaling: None };
+    let found = super::update(&update, &operands, &mut Constants::default());
+    assert_eq!(found, Err("it is an optimiser of this program's own, which runs on CPUs alone"));
 }

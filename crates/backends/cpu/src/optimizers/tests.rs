@@ -1,6 +1,7 @@
 //! Every rule, with groups, against its formula in f64.
 
 use enmasse_graph::ParameterGroup;
+use enmasse_graph::optimizers::{AdamW, Custom, CustomOptimizer, Lars, Sgd, UpdateStep};
 
 use super::*;
 use crate::guard::{Edge, Guarded};
@@ -12,7 +13,7 @@ const LEARNING_RATE: f32 = 0.1;
 
 /// The formulas in f64, for the elements of a range, with gradients that are multiplied by `clip`.
 fn plain(
-    optimizer: Optimizer,
+    optimizer: &Optimizer,
     range: &UpdateRange,
     step: i32,
     clip: f64,
@@ -34,15 +35,15 @@ fn plain(
     for i in range.start..range.end() {
         let (w, g) = (&mut w[i], clip * f64::from(g[i]));
         match optimizer {
-            Optimizer::Sgd { momentum: factor, nesterov } => {
+            &Optimizer::Sgd(Sgd { momentum: factor, nesterov }) => {
                 *w -= rate * momentum(g + decay * *w, factor, nesterov, state, i);
             }
-            Optimizer::Lars { momentum: factor, trust_coefficient, epsilon } => {
+            &Optimizer::Lars(Lars { momentum: factor, trust_coefficient, epsilon }) => {
                 let trust = f64::from(trust_coefficient) * w_norm / (g_norm + decay * w_norm + f64::from(epsilon));
                 let trust = if range.adaptive { trust } else { 1.0 };
                 *w -= rate * momentum(trust * (g + decay * *w), factor, false, state, i);
             }
-            Optimizer::AdamW { betas: [b1, b2], epsilon } => {
+            &Optimizer::AdamW(AdamW { betas: [b1, b2], epsilon }) => {
                 let (b1, b2) = (f64::from(b1), f64::from(b2));
                 *w *= 1.0 - rate * decay;
                 state[0][i] = b1 * state[0][i] + (1.0 - b1) * g;
@@ -50,15 +51,41 @@ fn plain(
                 let root = (state[1][i] / (1.0 - b2.powi(step))).sqrt();
                 *w -= rate * state[0][i] / (1.0 - b1.powi(step)) / (root + f64::from(epsilon));
             }
+            Optimizer::Custom(_) => {
+                state[0][i] = state[0][i] * f64::from(step) / f64::from(step + 1) + g;
+                *w -= rate * (state[0][i] + decay * *w);
+            }
         }
     }
 }
 
-fn optimizers() -> [Optimizer; 6] {
-    let sgd = |momentum, nesterov| Optimizer::Sgd { momentum, nesterov };
-    let lars = |momentum| Optimizer::Lars { momentum, trust_coefficient: 0.5, epsilon: 0.25 };
-    let adamw = Optimizer::AdamW { betas: [0.9, 0.999], epsilon: 1e-8 };
-    [sgd(0.0, false), sgd(0.9, false), sgd(0.9, true), adamw, lars(0.0), lars(0.9)]
+/// Heavy-ball momentum, the longer the more steps there are.
+#[derive(Debug)]
+struct HeavyBall;
+
+impl CustomOptimizer for HeavyBall {
+    fn name(&self) -> &'static str {
+        "heavy_ball"
+    }
+
+    fn state_names(&self) -> &'static [&'static str] {
+        &["velocity", "unused"]
+    }
+
+    fn update(&self, step: &UpdateStep, weights: &mut [f64], gradients: &[f64], state: &mut [&mut [f64]]) {
+        for (i, w) in weights.iter_mut().enumerate() {
+            let velocity = &mut state[0][i];
+            *velocity = *velocity * step.number as f64 / (step.number as f64 + 1.0) + gradients[i];
+            *w -= step.learning_rate * (*velocity + step.weight_decay * *w);
+        }
+    }
+}
+
+fn optimizers() -> [Optimizer; 7] {
+    let sgd = |momentum, nesterov| Sgd { momentum, nesterov }.into();
+    let lars = |momentum| Lars { momentum, trust_coefficient: 0.5, epsilon: 0.25 }.into();
+    let adamw = AdamW::default().into();
+    [sgd(0.0, false), sgd(0.9, false), sgd(0.9, true), adamw, lars(0.0), lars(0.9), Custom::new(HeavyBall).into()]
 }
 
 /// One group for all; or small and large ranges of several groups, separated by elements that no range updates.
@@ -91,7 +118,7 @@ fn three_steps(update: &Update, isa: Isa) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
         let limit = f64::from(update.clip_norm.unwrap_or(f32::INFINITY));
         let clip = (limit / (norm + 1e-6)).min(1.0);
         for range in &update.ranges {
-            plain(update.optimizer, range, step as i32, clip, &mut w64, &g, &mut state64);
+            plain(&update.optimizer, range, step as i32, clip, &mut w64, &g, &mut state64);
         }
         let (regions, norm): (Vec<_>, _) = (state.iter_mut().map(|s| Region::of_mut(s)).collect(), [norm as f32]);
         let clip = update.clip_norm.map(|limit| Clip { limit, norm: Region::of(&norm) });
@@ -108,7 +135,7 @@ fn three_steps(update: &Update, isa: Isa) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
 fn three_steps_equal_the_formulas() {
     for optimizer in optimizers() {
         for (ranges, clip_norm) in ranges().into_iter().zip([None, Some(2.0)]) {
-            let update = Update { optimizer, ranges, clip_norm, scaled: false };
+            let update = Update { optimizer: optimizer.clone(), ranges, clip_norm, scaled: false };
             let mut first = None;
             for isa in available() {
                 let (found, expected) = three_steps(&update, isa);
@@ -130,7 +157,10 @@ fn ranges_of_one_group_are_one_range() {
         let cut = [0, 48, 64, 20_000, ELEMENTS];
         let parts =
             cut.windows(2).map(|ends| UpdateRange { start: ends[0], len: ends[1] - ends[0], ..whole[0] }).collect();
-        let run = |ranges| three_steps(&Update { optimizer, ranges, clip_norm: None, scaled: false }, Isa::detect()).0;
+        let run = |ranges| {
+            three_steps(&Update { optimizer: optimizer.clone(), ranges, clip_norm: None, scaled: false }, Isa::detect())
+                .0
+        };
         assert!(run(whole) == run(parts), "{optimizer}");
     }
 }
@@ -140,7 +170,7 @@ fn ranges_of_one_group_are_one_range() {
 fn an_update_without_its_optimisers_state_is_refused() {
     let none = Region::new(std::ptr::null_mut(), 0);
     for optimizer in optimizers() {
-        let update = Update { optimizer, ranges: Vec::new(), clip_norm: None, scaled: false };
+        let update = Update { optimizer: optimizer.clone(), ranges: Vec::new(), clip_norm: None, scaled: false };
         for count in 0..4 {
             let found = PreparedUpdate::new(&update, none, none, &vec![none; count], None);
             assert_eq!(found.is_some(), count == optimizer.state_names().len(), "{optimizer} {count}");
