@@ -57,11 +57,28 @@ pub struct GroupRule {
     pub learning_rate_scale: Option<f32>,
 }
 
+impl GroupRule {
+    /// A rule for the parameters that a pattern names, which changes nothing yet.
+    pub fn new(pattern: impl Into<String>) -> Self {
+        GroupRule { pattern: pattern.into(), weight_decay: None, learning_rate_scale: None }
+    }
+
+    /// Sets their weight decay.
+    pub fn weight_decay(self, weight_decay: f32) -> Self {
+        GroupRule { weight_decay: Some(weight_decay), ..self }
+    }
+
+    /// Sets their factor of the learning rate.
+    pub fn learning_rate_scale(self, factor: f32) -> Self {
+        GroupRule { learning_rate_scale: Some(factor), ..self }
+    }
+}
+
 /// The group of each parameter.
 ///
 /// ```
 /// use enmasse_graph::{GroupRule, ParameterGroups};
-/// let slow = GroupRule { pattern: "layer1".into(), weight_decay: None, learning_rate_scale: Some(0.5) };
+/// let slow = GroupRule::new("layer1").learning_rate_scale(0.5);
 /// let groups = ParameterGroups { weight_decay: 0.01, no_decay_norm_bias: true, rules: vec![slow] };
 /// let group = groups.of("layer1.0.bn1.weight", &[64].into());
 /// assert_eq!((group.weight_decay, group.learning_rate_scale), (0.0, 0.5));

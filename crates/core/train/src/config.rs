@@ -52,6 +52,7 @@ pub use keep::Keep;
 pub use layers::LayeredConfig;
 pub use metrics::MetricName;
 pub use opt_arg::OptimizerArgument;
+pub(crate) use opt_arg::of_optimizers;
 pub use resume::Resume;
 pub use setting::{Scope, Setting, SettingGroup};
 pub use value::{

@@ -1,23 +1,29 @@
 //! Turns a configuration and a model into the plans of a run and the initial values of its parameters.
 
 use enmasse_device::{DeviceError, Program};
+use enmasse_graph::optimizers::Custom;
 use enmasse_graph::{
-    AVERAGE_PREFIX, Arena, CompileOptions, Freeze, GraphError, Loss, Measured, Metric, ParameterGroups, PerSample,
-    Plans, StateTensor, Strategy, Target, Tensor,
+    AVERAGE_PREFIX, Arena, CompileOptions, Freeze, GraphError, GroupRule, Loss, Measured, Metric, Optimizer,
+    ParameterGroups, PerSample, Plans, StateTensor, Strategy, Target, Tensor,
 };
 
+use crate::config::of_optimizers;
 use crate::{ConfigError, Preparation, RunConfig, StrategyKind, TrainConfig, TrainError, UnusedParameters};
 
 /// A model: turns images and the number of classes into logits.
 pub type ModelFn<'a> = dyn Fn(Tensor, usize) -> Tensor + 'a;
 
-/// The loss and metrics of a run that its configuration does not contain.
+/// The loss, the metrics and the optimiser of a run that its configuration does not contain.
 #[derive(Clone, Debug, Default)]
 pub struct Objective {
     /// A loss that replaces cross-entropy with the configuration's label smoothing.
     pub loss: Option<PerSample>,
     /// Metrics in addition to those of the configuration.
     pub metrics: Vec<Metric>,
+    /// An optimiser that replaces that of the configuration.
+    pub optimizer: Option<Custom>,
+    /// Exceptions by name from the configuration's weight decay and learning rate; later rules win.
+    pub groups: Vec<GroupRule>,
 }
 
 impl Objective {
@@ -27,11 +33,31 @@ impl Objective {
         match &self.loss {
             None => Ok(Loss::CrossEntropy { smoothing }),
             Some(function) if smoothing == 0.0 => Ok(Loss::Custom(function.clone())),
-            Some(_) => Err(TrainError::Graph(GraphError::Option(format!(
-                "`label_smoothing = {smoothing}` has no effect on this program's own loss: leave it out"
-            )))),
+            Some(_) => Err(without_effect("label_smoothing", &smoothing.to_string(), "loss")),
         }
     }
+
+    /// The optimiser of a configuration. Its settings belong to the optimisers that have names: with another one they are an error.
+    fn optimizer(&self, config: &TrainConfig) -> Result<Optimizer, TrainError> {
+        let run = RunConfig { train: config.clone(), ..RunConfig::default() };
+        let Some(own) = &self.optimizer else {
+            return Ok(config.chosen_optimizer().map_err(|reason| ConfigError::setting(&run, "opt_arg", reason))?);
+        };
+        let defaults = RunConfig::default();
+        for name in ["optimizer", "opt_arg"].into_iter().chain(of_optimizers().map(|(setting, _)| setting.name)) {
+            let value = run.get(name).unwrap_or_default();
+            if Some(&value) != defaults.get(name).as_ref() {
+                return Err(without_effect(name, &value, "optimiser"));
+            }
+        }
+        Ok(own.clone().into())
+    }
+}
+
+/// The error of a setting for what this program replaces.
+fn without_effect(name: &str, value: &str, own: &str) -> TrainError {
+    let reason = format!("`{name} = {value}` has no effect on this program's own {own}: leave it out");
+    TrainError::Graph(GraphError::Option(reason))
 }
 
 /// The plans of a configuration, for this number of shards, the target of a device, and images prepared in this way.
@@ -44,9 +70,6 @@ pub fn compile_plans(
     shards: usize,
     target: &Target,
 ) -> Result<Plans, TrainError> {
-    let named =
-        |reason| ConfigError::setting(&RunConfig { train: config.clone(), ..RunConfig::default() }, "opt_arg", reason);
-    let optimizer = config.chosen_optimizer().map_err(named)?;
     let options = CompileOptions {
         shards,
         sync_batch_norm: config.sync_bn,
@@ -61,12 +84,13 @@ pub fn compile_plans(
             StrategyKind::Ddp => Strategy::Distributed,
             StrategyKind::Dp => Strategy::Replicated,
         },
-        optimizer,
+        optimizer: objective.optimizer(config)?,
         clip_norm: config.clip_norm.map(|norm| norm as f32),
         average: config.ema.map(|decay| decay as f32),
         groups: ParameterGroups {
+            weight_decay: config.weight_decay as f32,
             no_decay_norm_bias: config.no_decay_norm_bias,
-            ..ParameterGroups::one(config.weight_decay as f32)
+            rules: objective.groups.clone(),
         },
         metrics: config.metrics.iter().copied().map(Metric::from).chain(objective.metrics.iter().cloned()).collect(),
         seed: config.seed,
@@ -116,7 +140,8 @@ mod tests {
                 ..Default::default()
             };
             let preparation = Preparation::new(&config, DataKind::Folder);
-            let objective = Objective { loss, metrics: vec![Metric::Top(2), Metric::GradientNorm] };
+            let metrics = vec![Metric::Top(2), Metric::GradientNorm];
+            let objective = Objective { loss, metrics, ..Objective::default() };
             let plans = compile_plans(&config, &preparation, &net, &objective, 3, 1, &Target::default());
             match (plans, expected) {
                 (Ok(plans), Ok(operation)) => {

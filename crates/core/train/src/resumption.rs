@@ -117,6 +117,9 @@ mod tests {
         check(&[], &[], &[]);
         check(&[("lr", "0.1")], &[("lr", "0.01"), ("epochs", "20")], &["epochs: 10 -> 20", "lr: 0.1 -> 0.01"]);
         check(&[("batch", "8")], &[("freeze", "a,b")], &["freeze: none -> a,b", "batch: 8 -> none"]);
+        let betas = [("optimizer", "adamw"), ("opt_arg", "betas=0.9,0.95")];
+        let epsilon = [("optimizer", "adamw"), ("opt_arg", "betas=0.9,0.95,epsilon=1e-6")];
+        check(&betas, &epsilon, &["opt_arg: betas=0.9,0.95 -> betas=0.9,0.95,epsilon=1e-6"]);
         // They end with the invocation.
         check(&[("json", "true"), ("max_steps", "5")], &[("resume", "true"), ("out", "a")], &[]);
     }

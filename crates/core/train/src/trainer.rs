@@ -16,7 +16,8 @@ use std::time::Instant;
 use enmasse_comm::{Group, ShardMap};
 use enmasse_data::{EvalLoader, Sharding, TrainLoader};
 use enmasse_device::{Device, Program, StepInputs, Ticket};
-use enmasse_graph::{Metric, Mode, PerSample, Phase, Tensor};
+use enmasse_graph::optimizers::{Custom, CustomOptimizer};
+use enmasse_graph::{GroupRule, Metric, Mode, PerSample, Phase, Tensor};
 use enmasse_system::machine::peak_rss_bytes;
 use enmasse_weights::Matching;
 
@@ -104,6 +105,20 @@ impl<'a> Trainer<'a> {
         function: impl Fn(Tensor, Tensor) -> Tensor + Send + Sync + 'static,
     ) -> Self {
         self.objective.metrics.push(Metric::Custom { name: name.into(), function: PerSample::new(function) });
+        self
+    }
+
+    /// Replaces the optimiser of the configuration by one of this program's own, which CPUs run. The configuration's learning rate,
+    /// schedule, weight decay, clipping and averages hold for it too.
+    pub fn optimizer(mut self, optimizer: impl CustomOptimizer + 'static) -> Self {
+        self.objective.optimizer = Some(Custom::new(optimizer));
+        self
+    }
+
+    /// Adds exceptions from the configuration's weight decay and learning rate, for the parameters that patterns of names match:
+    /// `GroupRule::new("*.bias").weight_decay(0.0)`. Later rules win.
+    pub fn groups(mut self, rules: impl IntoIterator<Item = GroupRule>) -> Self {
+        self.objective.groups.extend(rules);
         self
     }
 

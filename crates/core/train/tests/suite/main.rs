@@ -15,6 +15,7 @@ mod last_batch;
 mod metrics;
 mod mixing;
 mod objective;
+mod own_optimizer;
 mod prediction;
 mod pretrained;
 mod progress;
