@@ -49,7 +49,7 @@ fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, activation: Option<Activa
     let Sizes(batch, height, width, channels) = sizes;
     let (rows, n) = (batch * height * width, batch * height * width * channels);
     let size = Rows { rows, channels };
-    let window = Window { kernel: [2; 2], stride: [1; 2], padding: [1; 2], dilation: [1; 2] };
+    let window = Window { kernel: [2; 2], stride: [1; 2], padding: [[1; 2]; 2], dilation: [1; 2] };
     let conv = ConvShape {
         batch,
         input: [height, width, channels],

@@ -46,7 +46,7 @@ impl Maximum {
             for (output, met) in inputs.iter_mut().enumerate() {
                 for k in 0..window.kernel[axis] {
                     let at = output * window.stride[axis] + k * window.dilation[axis];
-                    if let Some(input) = at.checked_sub(window.padding[axis]).filter(|&at| at < shape.input[axis]) {
+                    if let Some(input) = at.checked_sub(window.padding[axis][0]).filter(|&at| at < shape.input[axis]) {
                         met.push((k, input));
                         outputs[input].push((k, output));
                     }
@@ -248,7 +248,7 @@ impl Average {
         let axis = |axis: usize| {
             let range = |i: usize| {
                 let start = i * window.stride[axis];
-                let inside = |at: usize| at.saturating_sub(window.padding[axis]).min(shape.input[axis]);
+                let inside = |at: usize| at.saturating_sub(window.padding[axis][0]).min(shape.input[axis]);
                 (inside(start)..inside(start + window.kernel[axis]), window.kernel[axis])
             };
             (0..shape.output[axis]).map(range).collect()

@@ -18,8 +18,8 @@ fn elements(shape: &PoolShape, window: &Window, oy: usize, ox: usize) -> Vec<(us
     let mut found = Vec::new();
     for ky in 0..window.kernel[0] {
         for kx in 0..window.kernel[1] {
-            let y = (oy * window.stride[0] + ky * window.dilation[0]).wrapping_sub(window.padding[0]);
-            let x = (ox * window.stride[1] + kx * window.dilation[1]).wrapping_sub(window.padding[1]);
+            let y = (oy * window.stride[0] + ky * window.dilation[0]).wrapping_sub(window.padding[0][0]);
+            let x = (ox * window.stride[1] + kx * window.dilation[1]).wrapping_sub(window.padding[1][0]);
             if y < h && x < w {
                 found.push((y * w + x, ky * window.kernel[1] + kx));
             }
@@ -98,18 +98,18 @@ proptest! {
         channels in prop::sample::select(vec![1usize, 3, 16, 35]),
         kernel in [1usize..4, 1usize..4],
         stride in [1usize..4, 1usize..4],
-        padding in [0usize..2, 0usize..2],
+        padding in [[0usize..2, 0usize..2], [0usize..2, 0usize..2]],
         dilation in [1usize..3, 1usize..3],
     ) {
         // As in PyTorch, padding is at most half the kernel.
-        let padding = [padding[0].min(kernel[0] / 2), padding[1].min(kernel[1] / 2)];
+        let padding = [0, 1].map(|axis| padding[axis].map(|side| side.min(kernel[axis] / 2)));
         check(batch, size, channels, &Window { kernel, stride, padding, dilation });
     }
 }
 
 #[test]
 fn nan_wins() {
-    let window = Window { kernel: [1, 3], stride: [1, 1], padding: [0, 0], dilation: [1, 1] };
+    let window = Window { kernel: [1, 3], stride: [1, 1], padding: [[0; 2]; 2], dilation: [1, 1] };
     let check = |x: [f32; 3], expected: f32, at: u8| {
         // Whole vectors, single vectors, and single channels.
         for (isa, channels) in available().flat_map(|isa| [1, 19, 70].map(|channels| (isa, channels))) {

@@ -2,7 +2,7 @@
 // gradient gathers: an input pixel looks at the windows that cover it, so that no two threads add to one place.
 #include "rows.h"
 
-// A sliding window over maps. Each pair is [vertical, horizontal].
+// A sliding window over maps. Each pair is [vertical, horizontal]; the padding is that above and to the left.
 struct Window {
     uint32_t input[2], output[2];
     uint32_t kernel[2], stride[2], padding[2], dilation[2];

@@ -19,7 +19,7 @@ struct Convolution {
     Direction direction;
     // Batch, height, width, channels; outputs, height, width, inputs of a group.
     int64_t x[4], w[4], y[4];
-    int64_t stride[2], padding[2], dilation[2];
+    int64_t stride[2], padding[2], dilation[2];  // the padding is that before the first pixel
     Type maps, weights;
     bool rounds;      // operands to tf32
     bool accumulate;  // the result is added to what is there

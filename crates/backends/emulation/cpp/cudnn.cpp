@@ -168,9 +168,6 @@ int finalize_convolution(const Content &convolution) {
         if (convolution.count(attribute, 8) != 2) return fail(BAD_PARAM, "attribute %d needs 2 elements", attribute);
     if (convolution.one<int>(100) != emulation::F32) return fail(UNSUPPORTED_TYPE, "the emulation computes in f32 only");
     if (convolution.one<int>(101) != 1) return fail(NOT_SUPPORTED, "the emulation has cross-correlation only");
-    for (int axis = 0; axis < 2; axis++)
-        if (convolution.one<int64_t>(104, axis) != convolution.one<int64_t>(105, axis))
-            return fail(NOT_SUPPORTED, "the emulation pads both sides alike");
     return SUCCESS;
 }
 
@@ -194,8 +191,9 @@ int finalize_operation(Content &operation) {
     for (int axis = 0; axis < 2; axis++) {
         call.dilation[axis] = convolution.one<int64_t>(102, axis);
         call.stride[axis] = convolution.one<int64_t>(103, axis);
-        call.padding[axis] = convolution.one<int64_t>(104, axis);
-        int64_t room = call.x[1 + axis] + 2 * call.padding[axis] - call.dilation[axis] * (call.w[1 + axis] - 1) - 1;
+        call.padding[axis] = convolution.one<int64_t>(105, axis);
+        int64_t padded = call.padding[axis] + call.x[1 + axis] + convolution.one<int64_t>(104, axis);
+        int64_t room = padded - call.dilation[axis] * (call.w[1 + axis] - 1) - 1;
         if (room < 0 || room / call.stride[axis] + 1 != call.y[1 + axis])
             return fail(SHAPE_MISMATCH, "axis %d of the output has %ld pixels", axis, long(call.y[1 + axis]));
     }

@@ -9,7 +9,7 @@ pub const TWO: [usize; 4] = [1, 2, 2, 1];
 
 /// A window that is the same in both directions.
 pub fn window(kernel: usize, stride: usize, padding: usize, dilation: usize) -> Window {
-    Window { kernel: [kernel; 2], stride: [stride; 2], padding: [padding; 2], dilation: [dilation; 2] }
+    Window { kernel: [kernel; 2], stride: [stride; 2], padding: [[padding; 2]; 2], dilation: [dilation; 2] }
 }
 
 /// Checks that two tables agree to twelve digits, the accuracy that decimals computed by hand can guarantee.

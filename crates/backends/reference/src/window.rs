@@ -13,7 +13,7 @@ pub fn visit(input: [usize; 4], output: [usize; 4], window: &Window, mut visit: 
     // The padded coordinate of a tap, moved back onto the input; `None` on padding.
     let place = |axis: usize, output: usize, tap: usize, size: usize| {
         (output * window.stride[axis] + tap * window.dilation[axis])
-            .checked_sub(window.padding[axis])
+            .checked_sub(window.padding[axis][0])
             .filter(|&position| position < size)
     };
     for n in 0..batch {
@@ -56,17 +56,19 @@ mod tests {
             visit([1, input[0], input[1], 1], [1, output[0], output[1], 1], &window, |o, i, t| seen.push((o, i, t)));
             assert_eq!(seen, expected);
         };
-        let plain = Window { kernel: [1, 2], stride: [1, 1], padding: [0, 0], dilation: [1, 1] };
+        let plain = Window { kernel: [1, 2], stride: [1, 1], padding: [[0; 2]; 2], dilation: [1, 1] };
         check([1, 3], [1, 2], plain, &[(0, 0, 0), (0, 1, 1), (1, 1, 0), (1, 2, 1)]);
         // Padding hides tap 0 of the first output and tap 1 of the last.
-        let padded = Window { padding: [0, 1], ..plain };
+        let padded = Window { padding: [[0, 0], [1, 1]], ..plain };
         check([1, 2], [1, 3], padded, &[(0, 0, 1), (1, 0, 0), (1, 1, 1), (2, 1, 0)]);
+        let padded = Window { padding: [[0, 0], [0, 1]], ..plain };
+        check([1, 2], [1, 2], padded, &[(0, 0, 0), (0, 1, 1), (1, 1, 0)]);
         let strided = Window { stride: [1, 2], ..plain };
         check([1, 4], [1, 2], strided, &[(0, 0, 0), (0, 1, 1), (1, 2, 0), (1, 3, 1)]);
         let dilated = Window { dilation: [1, 2], ..plain };
         check([1, 3], [1, 1], dilated, &[(0, 0, 0), (0, 2, 1)]);
         // Rows: the second output row reads input rows 1 and 2.
-        let tall = Window { kernel: [2, 1], stride: [1, 1], padding: [0, 0], dilation: [1, 1] };
+        let tall = Window { kernel: [2, 1], stride: [1, 1], padding: [[0; 2]; 2], dilation: [1, 1] };
         check([3, 1], [2, 1], tall, &[(0, 0, 0), (0, 1, 1), (1, 1, 0), (1, 2, 1)]);
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct ConvShape {
 impl ConvShape {
     /// A linear layer: a convolution of one pixel.
     pub(crate) fn linear(batch: usize, inputs: usize, outputs: usize) -> Self {
-        let window = enmasse_graph::Window { kernel: [1; 2], stride: [1; 2], padding: [0; 2], dilation: [1; 2] };
+        let window = enmasse_graph::Window { kernel: [1; 2], stride: [1; 2], padding: [[0; 2]; 2], dilation: [1; 2] };
         let conv = Conv2d { window, groups: 1 };
         ConvShape { batch, input: [1, 1, inputs], output: [1, 1, outputs], conv }
     }
@@ -35,7 +35,7 @@ impl ConvShape {
     /// Where a tap meets the input along an axis, counted from the output's place times the stride.
     pub(super) fn displacement(&self, axis: usize, tap: usize) -> isize {
         let window = &self.conv.window;
-        (tap * window.dilation[axis]) as isize - window.padding[axis] as isize
+        (tap * window.dilation[axis]) as isize - window.padding[axis][0] as isize
     }
 
     /// Whether every channel has its own kernel.
@@ -83,10 +83,10 @@ fn forward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<TapRun> {
 /// taps, so each remainder has its own lattice and nothing is multiplied by inserted zeros.
 fn backward(shape: &ConvShape, axis: usize, cut: bool) -> Vec<TapRun> {
     let window = &shape.conv.window;
-    let (stride, padding, dilation) = (window.stride[axis], window.padding[axis], window.dilation[axis]);
+    let (stride, [before, _], dilation) = (window.stride[axis], window.padding[axis], window.dilation[axis]);
     let mut tap_runs = Vec::new();
     for phase in 0..stride.min(shape.input[axis]) {
-        let displaced = |k: usize| (phase + padding) as isize - (k * dilation) as isize;
+        let displaced = |k: usize| (phase + before) as isize - (k * dilation) as isize;
         let taps = (0..window.kernel[axis])
             .rev() // displacements ascend
             .filter(|&k| displaced(k).rem_euclid(stride as isize) == 0)
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     fn shape(input: usize, output: usize, kernel: usize, stride: usize, padding: usize) -> ConvShape {
-        let window = Window { kernel: [kernel; 2], stride: [stride; 2], padding: [padding; 2], dilation: [1; 2] };
+        let window = Window { kernel: [kernel; 2], stride: [stride; 2], padding: [[padding; 2]; 2], dilation: [1; 2] };
         ConvShape {
             batch: 1,
             input: [input, input, 16],

@@ -23,8 +23,8 @@ fn for_each_matmul(shape: &ConvShape, mut visit: impl FnMut(usize, Range<usize>,
     let (inputs, outputs) = (c / groups, oc / groups);
     for (n, oy, ox) in (0..shape.batch * oh * ow).map(|i| (i / (oh * ow), i / ow % oh, i % ow)) {
         for (ky, kx) in (0..window.kernel[0] * window.kernel[1]).map(|t| (t / window.kernel[1], t % window.kernel[1])) {
-            let y = (oy * window.stride[0] + ky * window.dilation[0]).wrapping_sub(window.padding[0]);
-            let x = (ox * window.stride[1] + kx * window.dilation[1]).wrapping_sub(window.padding[1]);
+            let y = (oy * window.stride[0] + ky * window.dilation[0]).wrapping_sub(window.padding[0][0]);
+            let x = (ox * window.stride[1] + kx * window.dilation[1]).wrapping_sub(window.padding[1][0]);
             if y >= h || x >= w {
                 continue;
             }
@@ -211,7 +211,7 @@ fn check_stored<E: Element>(shape: &ConvShape, long: bool) {
 }
 
 #[derive(Clone, Copy)]
-struct Case(usize, [usize; 2], [usize; 2], [usize; 2], [usize; 2], [usize; 2], [usize; 2], usize);
+struct Case(usize, [usize; 2], [usize; 2], [usize; 2], [usize; 2], [[usize; 2]; 2], [usize; 2], usize);
 
 fn shape(case: Case) -> Option<ConvShape> {
     let Case(batch, size, channels, kernel, stride, padding, dilation, groups) = case;
@@ -224,19 +224,22 @@ fn shape(case: Case) -> Option<ConvShape> {
 #[test]
 fn layers_of_resnets() {
     for case in [
-        Case(2, [17, 19], [3, 20], [7, 7], [2, 2], [3, 3], [1, 1], 1),
-        Case(3, [7, 7], [33, 40], [3, 3], [1, 1], [1, 1], [1, 1], 1),
-        Case(5, [2, 2], [64, 65], [3, 3], [1, 1], [1, 1], [1, 1], 1),
-        Case(18, [1, 1], [70, 17], [3, 3], [1, 1], [1, 1], [1, 1], 1),
-        Case(2, [8, 8], [48, 50], [3, 3], [2, 2], [1, 1], [1, 1], 1),
-        Case(2, [9, 9], [48, 50], [1, 1], [2, 2], [0, 0], [1, 1], 1),
-        Case(2, [12, 5], [40, 24], [1, 1], [1, 1], [0, 0], [1, 1], 1),
-        Case(1, [5, 5], [1024, 300], [1, 1], [1, 1], [0, 0], [1, 1], 1),
-        Case(2, [10, 11], [16, 16], [3, 3], [1, 1], [1, 1], [1, 1], 16),
-        Case(2, [6, 6], [64, 32], [3, 3], [2, 2], [1, 1], [1, 1], 2),
+        Case(2, [17, 19], [3, 20], [7, 7], [2, 2], [[3; 2]; 2], [1, 1], 1),
+        Case(3, [7, 7], [33, 40], [3, 3], [1, 1], [[1; 2]; 2], [1, 1], 1),
+        Case(5, [2, 2], [64, 65], [3, 3], [1, 1], [[1; 2]; 2], [1, 1], 1),
+        Case(18, [1, 1], [70, 17], [3, 3], [1, 1], [[1; 2]; 2], [1, 1], 1),
+        Case(2, [8, 8], [48, 50], [3, 3], [2, 2], [[1; 2]; 2], [1, 1], 1),
+        Case(2, [9, 9], [48, 50], [1, 1], [2, 2], [[0; 2]; 2], [1, 1], 1),
+        Case(2, [12, 5], [40, 24], [1, 1], [1, 1], [[0; 2]; 2], [1, 1], 1),
+        Case(1, [5, 5], [1024, 300], [1, 1], [1, 1], [[0; 2]; 2], [1, 1], 1),
+        Case(2, [10, 11], [16, 16], [3, 3], [1, 1], [[1; 2]; 2], [1, 1], 16),
+        Case(2, [6, 6], [64, 32], [3, 3], [2, 2], [[1; 2]; 2], [1, 1], 2),
         // Enough pixels to divide the weight gradient into parts.
-        Case(3, [40, 41], [5, 34], [3, 3], [1, 1], [1, 1], [1, 1], 1),
-        Case(1, [11, 9], [5, 7], [3, 3], [1, 1], [2, 2], [2, 2], 1),
+        Case(3, [40, 41], [5, 34], [3, 3], [1, 1], [[1; 2]; 2], [1, 1], 1),
+        Case(1, [11, 9], [5, 7], [3, 3], [1, 1], [[2; 2]; 2], [2, 2], 1),
+        // TensorFlow's padding of even sizes.
+        Case(2, [16, 18], [3, 20], [3, 3], [2, 2], [[0, 1]; 2], [1, 1], 1),
+        Case(2, [8, 8], [48, 50], [5, 5], [2, 2], [[1, 2]; 2], [1, 1], 1),
     ] {
         check(&shape(case).unwrap());
     }
@@ -245,22 +248,22 @@ fn layers_of_resnets() {
 #[test]
 fn layers_of_many_groups() {
     for case in [
-        Case(2, [11, 9], [128, 128], [3, 3], [1, 1], [1, 1], [1, 1], 32),
-        Case(2, [10, 11], [64, 64], [3, 3], [2, 2], [1, 1], [1, 1], 8),
+        Case(2, [11, 9], [128, 128], [3, 3], [1, 1], [[1; 2]; 2], [1, 1], 32),
+        Case(2, [10, 11], [64, 64], [3, 3], [2, 2], [[1; 2]; 2], [1, 1], 8),
         // Small enough to be treated separately at its borders once groups are blended.
-        Case(3, [7, 7], [96, 96], [3, 3], [1, 1], [1, 1], [1, 1], 12),
-        Case(2, [9, 13], [32, 32], [3, 5], [1, 1], [1, 2], [1, 1], 16),
-        Case(1, [12, 10], [64, 64], [3, 3], [1, 2], [1, 1], [2, 1], 4),
+        Case(3, [7, 7], [96, 96], [3, 3], [1, 1], [[1; 2]; 2], [1, 1], 12),
+        Case(2, [9, 13], [32, 32], [3, 5], [1, 1], [[1; 2], [2; 2]], [1, 1], 16),
+        Case(1, [12, 10], [64, 64], [3, 3], [1, 2], [[1; 2]; 2], [2, 1], 4),
         // Groups that do not fill a panel in any number.
-        Case(1, [6, 7], [21, 35], [3, 3], [1, 1], [1, 1], [1, 1], 7),
+        Case(1, [6, 7], [21, 35], [3, 3], [1, 1], [[1; 2]; 2], [1, 1], 7),
         // Several outputs for each input.
-        Case(2, [5, 6], [30, 60], [3, 3], [1, 1], [1, 1], [1, 1], 30),
+        Case(2, [5, 6], [30, 60], [3, 3], [1, 1], [[1; 2]; 2], [1, 1], 30),
     ] {
         check(&shape(case).unwrap());
     }
 }
 
-fn check_winograd(batch: usize, size: [usize; 2], channels: [usize; 2], padding: [usize; 2]) {
+fn check_winograd(batch: usize, size: [usize; 2], channels: [usize; 2], padding: [[usize; 2]; 2]) {
     check(&shape(Case(batch, size, channels, [3; 2], [1; 2], padding, [1; 2], 1)).unwrap());
 }
 
@@ -268,20 +271,21 @@ fn check_winograd(batch: usize, size: [usize; 2], channels: [usize; 2], padding:
 #[test]
 fn layers_for_winograd() {
     // Blocks of tiles; parts of the weight gradient, with several blocks each.
-    check_winograd(3, [14, 13], [70, 50], [1, 1]);
-    check_winograd(5, [3, 11], [20, 30], [1, 1]);
-    check_winograd(70, [14, 16], [17, 33], [1, 1]);
-    check_winograd(6, [16, 14], [140, 40], [1, 1]);
+    check_winograd(3, [14, 13], [70, 50], [[1; 2]; 2]);
+    check_winograd(5, [3, 11], [20, 30], [[1; 2]; 2]);
+    check_winograd(70, [14, 16], [17, 33], [[1; 2]; 2]);
+    check_winograd(6, [16, 14], [140, 40], [[1; 2]; 2]);
     // More padding than taps.
-    check_winograd(1, [9, 7], [18, 20], [5, 3]);
+    check_winograd(1, [9, 7], [18, 20], [[5; 2], [3; 2]]);
+    check_winograd(2, [9, 7], [18, 20], [[0, 4], [3, 0]]);
 }
 
 /// Patches that all threads share: pieces of tiles, columns and depths, and several blocks.
 #[test]
 fn layers_for_winograd_with_shared_patches() {
-    check_winograd(3, [14, 13], [130, 70], [1, 1]);
-    check_winograd(2, [5, 6], [40, 300], [1, 1]);
-    check_winograd(1, [36, 36], [2000, 3], [1, 1]);
+    check_winograd(3, [14, 13], [130, 70], [[1; 2]; 2]);
+    check_winograd(2, [5, 6], [40, 300], [[1; 2]; 2]);
+    check_winograd(1, [36, 36], [2000, 3], [[1; 2]; 2]);
 }
 
 #[test]
@@ -290,7 +294,7 @@ fn where_winograd_pays() {
         let shape = shape(case).unwrap();
         assert_eq!([winograd::pays::<f32>(&shape), winograd::gradient_pays::<f32>(&shape)], expected, "{shape:?}");
     };
-    let layer = |batch, size, channels| Case(batch, [size; 2], channels, [3; 2], [1; 2], [1; 2], [1; 2], 1);
+    let layer = |batch, size, channels| Case(batch, [size; 2], channels, [3; 2], [1; 2], [[1; 2]; 2], [1; 2], 1);
     check(layer(16, 56, [64, 64]), [true, true]);
     check(layer(128, 4, [128, 128]), [true, true]);
     check(layer(16, 7, [512, 512]), [true, true]);
@@ -310,21 +314,23 @@ fn where_winograd_pays() {
     // The first layer.
     check(layer(16, 224, [3, 64]), [false, false]);
     // Other windows.
-    check(Case(16, [56; 2], [64; 2], [3; 2], [2; 2], [1; 2], [1; 2], 1), [false, false]);
-    check(Case(16, [56; 2], [64; 2], [3; 2], [1; 2], [2; 2], [2; 2], 1), [false, false]);
-    check(Case(16, [56; 2], [64; 2], [1; 2], [1; 2], [0; 2], [1; 2], 1), [false, false]);
-    check(Case(16, [56; 2], [64; 2], [3; 2], [1; 2], [1; 2], [1; 2], 2), [false, false]);
+    check(Case(16, [56; 2], [64; 2], [3; 2], [2; 2], [[1; 2]; 2], [1; 2], 1), [false, false]);
+    check(Case(16, [56; 2], [64; 2], [3; 2], [1; 2], [[2; 2]; 2], [2; 2], 1), [false, false]);
+    check(Case(16, [56; 2], [64; 2], [1; 2], [1; 2], [[0; 2]; 2], [1; 2], 1), [false, false]);
+    check(Case(16, [56; 2], [64; 2], [3; 2], [1; 2], [[1; 2]; 2], [1; 2], 2), [false, false]);
 }
 
 #[test]
 fn layers_of_mobile_networks() {
     for case in [
-        Case(2, [14, 19], [40, 40], [3, 3], [1, 1], [1, 1], [1, 1], 40),
-        Case(2, [15, 16], [67, 67], [3, 3], [2, 2], [1, 1], [1, 1], 67),
-        Case(3, [1, 2], [33, 33], [3, 3], [1, 1], [1, 1], [1, 1], 33),
-        Case(1, [9, 40], [18, 18], [5, 5], [2, 1], [2, 2], [1, 1], 18),
+        Case(2, [14, 19], [40, 40], [3, 3], [1, 1], [[1; 2]; 2], [1, 1], 40),
+        Case(2, [15, 16], [67, 67], [3, 3], [2, 2], [[1; 2]; 2], [1, 1], 67),
+        Case(3, [1, 2], [33, 33], [3, 3], [1, 1], [[1; 2]; 2], [1, 1], 33),
+        Case(2, [14, 16], [67, 67], [3, 3], [2, 2], [[0, 1]; 2], [1, 1], 67),
+        Case(2, [14, 16], [33, 33], [5, 5], [2, 2], [[1, 2]; 2], [1, 1], 33),
+        Case(1, [9, 40], [18, 18], [5, 5], [2, 1], [[2; 2]; 2], [1, 1], 18),
         // Enough rows for several blocks of sums.
-        Case(2, [30, 70], [5, 5], [3, 3], [1, 1], [1, 1], [1, 1], 5),
+        Case(2, [30, 70], [5, 5], [3, 3], [1, 1], [[1; 2]; 2], [1, 1], 5),
     ] {
         check(&shape(case).unwrap());
     }
@@ -336,6 +342,11 @@ fn a_linear_layer_is_a_convolution_of_one_pixel() {
     check(&ConvShape::linear(3, 513, 1000));
 }
 
+/// Paddings of the four sides, each below `end`.
+fn sides(end: usize) -> impl Strategy<Value = [[usize; 2]; 2]> {
+    [[0..end, 0..end], [0..end, 0..end]]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if test_support::time() { 60 } else { 24 }))]
     #[test]
@@ -345,7 +356,7 @@ proptest! {
         channels in [prop::sample::select(vec![1usize, 3, 5, 17, 33]), prop::sample::select(vec![1usize, 2, 16, 35])],
         kernel in [1usize..5, 1usize..4],
         stride in [1usize..4, 1usize..4],
-        padding in [0usize..3, 0usize..3],
+        padding in sides(3),
         dilation in [1usize..3, 1usize..3],
         groups in 1usize..4,
     ) {
@@ -362,7 +373,7 @@ proptest! {
         channels in [1usize..9, 1usize..9],
         kernel in [1usize..4, 1usize..4],
         stride in [1usize..3, 1usize..3],
-        padding in [0usize..3, 0usize..3],
+        padding in sides(3),
         groups in 2usize..20,
     ) {
         let channels = channels.map(|each| each * groups);
@@ -376,7 +387,7 @@ proptest! {
         batch in 1usize..5,
         size in [1usize..20, 1usize..20],
         channels in [prop::sample::select(vec![1usize, 5, 16, 33, 130]), prop::sample::select(vec![1usize, 2, 35, 160])],
-        padding in [0usize..5, 0usize..5],
+        padding in sides(5),
     ) {
         if let Some(shape) = shape(Case(batch, size, channels, [3; 2], [1; 2], padding, [1; 2], 1)) {
             check(&shape);
@@ -390,7 +401,7 @@ proptest! {
         channels in 2usize..40,
         kernel in [1usize..6, 1usize..8],
         stride in [1usize..4, 1usize..4],
-        padding in [0usize..3, 0usize..3],
+        padding in sides(3),
         dilation in [1usize..3, 1usize..3],
     ) {
         if let Some(shape) = shape(Case(batch, size, [channels; 2], kernel, stride, padding, dilation, channels)) {
@@ -413,7 +424,7 @@ fn error<E: Element>(found: &[f32], expected: &[f64]) -> f64 {
 fn errors_of_layers<E: Element>(share: f64) {
     let layers: &[_] = if test_support::time() { &[[64, 56], [128, 28], [256, 14], [512, 7]] } else { &[[256, 14]] };
     for &[channels, size] in layers {
-        let shape = shape(Case(1, [size; 2], [channels; 2], [3; 2], [1; 2], [1; 2], [1; 2], 1)).unwrap();
+        let shape = shape(Case(1, [size; 2], [channels; 2], [3; 2], [1; 2], [[1; 2]; 2], [1; 2], 1)).unwrap();
         let stored = |key, n| noise(key, n).into_iter().map(E::of).collect::<Vec<E>>();
         let (x, dy) = (stored(1, elements(1, shape.input)), stored(3, elements(1, shape.output)));
         let weights = noise(2, 9 * channels * channels);

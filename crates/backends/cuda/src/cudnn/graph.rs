@@ -95,8 +95,8 @@ impl OperationGraph {
             .set(A::ConvolutionComputeType, &[DataType::from(DType::F32)])?
             .set(A::ConvolutionMode, &[ConvolutionMode::CrossCorrelation])?
             .set(A::ConvolutionSpatialDimensions, &[2i64])?
-            .set(A::ConvolutionPrePaddings, &pair(window.padding))?
-            .set(A::ConvolutionPostPaddings, &pair(window.padding))?
+            .set(A::ConvolutionPrePaddings, &pair(window.padding.map(|[before, _]| before)))?
+            .set(A::ConvolutionPostPaddings, &pair(window.padding.map(|[_, after]| after)))?
             .set(A::ConvolutionStrides, &pair(window.stride))?
             .set(A::ConvolutionDilations, &pair(window.dilation))?;
         let descriptor = parts.keep(descriptor)?;

@@ -136,21 +136,25 @@ const DIRECTIONS: [Direction; 5] = [
 ];
 const ANY: Options = Options { deterministic: false, exact: false, workspace: u64::MAX, candidates: 100 };
 
-fn window(kernel: [usize; 2], stride: [usize; 2], padding: [usize; 2], dilation: [usize; 2]) -> Window {
+fn window(kernel: [usize; 2], stride: [usize; 2], padding: [[usize; 2]; 2], dilation: [usize; 2]) -> Window {
     Window { kernel, stride, padding, dilation }
 }
 
 /// Odd sizes, groups of one and of several channels, windows that leave pixels out, and ones larger than the image.
-fn shapes() -> [([usize; 4], usize, usize, Window); 8] {
+fn shapes() -> [([usize; 4], usize, usize, Window); 11] {
     [
-        ([1, 1, 1, 1], 1, 1, window([1; 2], [1; 2], [0; 2], [1; 2])),
-        ([2, 5, 7, 3], 4, 1, window([3; 2], [1; 2], [1; 2], [1; 2])),
-        ([3, 9, 6, 8], 16, 1, window([3, 1], [2, 3], [1, 0], [1; 2])),
-        ([2, 8, 8, 6], 9, 3, window([3; 2], [1; 2], [1; 2], [2, 1])),
-        ([2, 6, 5, 16], 16, 16, window([3; 2], [2; 2], [1; 2], [1; 2])),
-        ([1, 2, 2, 5], 2, 1, window([5, 4], [1, 2], [2, 2], [1; 2])),
-        ([2, 7, 7, 40], 33, 1, window([1; 2], [2; 2], [0; 2], [1; 2])),
-        ([1, 13, 11, 3], 8, 1, window([7; 2], [2; 2], [3; 2], [1; 2])),
+        ([1, 1, 1, 1], 1, 1, window([1; 2], [1; 2], [[0; 2]; 2], [1; 2])),
+        ([2, 5, 7, 3], 4, 1, window([3; 2], [1; 2], [[1; 2]; 2], [1; 2])),
+        ([3, 9, 6, 8], 16, 1, window([3, 1], [2, 3], [[1; 2], [0; 2]], [1; 2])),
+        ([2, 8, 8, 6], 9, 3, window([3; 2], [1; 2], [[1; 2]; 2], [2, 1])),
+        ([2, 6, 5, 16], 16, 16, window([3; 2], [2; 2], [[1; 2]; 2], [1; 2])),
+        ([1, 2, 2, 5], 2, 1, window([5, 4], [1, 2], [[2; 2]; 2], [1; 2])),
+        ([2, 7, 7, 40], 33, 1, window([1; 2], [2; 2], [[0; 2]; 2], [1; 2])),
+        ([1, 13, 11, 3], 8, 1, window([7; 2], [2; 2], [[3; 2]; 2], [1; 2])),
+        // Sides that differ, as of TensorFlow.
+        ([2, 8, 6, 3], 8, 1, window([3; 2], [2; 2], [[0, 1]; 2], [1; 2])),
+        ([2, 7, 8, 6], 6, 6, window([5; 2], [2; 2], [[2, 2], [1, 2]], [1; 2])),
+        ([1, 5, 7, 4], 6, 2, window([3; 2], [1; 2], [[4, 0], [0, 2]], [1, 2])),
     ]
 }
 
@@ -207,7 +211,7 @@ fn convolutions_equal_the_reference() {
 #[test]
 fn f32_does_not_round_to_tf32() {
     let Some(gpu) = Gpu::open() else { return };
-    let window = window([1; 2], [1; 2], [0; 2], [1; 2]);
+    let window = window([1; 2], [1; 2], [[0; 2]; 2], [1; 2]);
     // More bits than tf32 has.
     let exact = 2f64.powi(-11) + 2f64.powi(-13);
     let (x, w) = ([1.0 + exact, 1.0], [1.0, -1.0]);
@@ -263,7 +267,7 @@ fn what_is_refused_is_one_line() {
     assert_eq!(gpu.plans(&weights, &small).unwrap()[0].name(), "eng0_bf16");
     let large = Problem {
         direction: Direction::Forward { bias: true },
-        ..self::problem([1, 9, 9, 8], 8, 1, self::window([8; 2], [1; 2], [0; 2], [1; 2]), Precision::F32)
+        ..self::problem([1, 9, 9, 8], 8, 1, self::window([8; 2], [1; 2], [[0; 2]; 2], [1; 2]), Precision::F32)
     };
     let error = gpu.plans(&large, &ANY).unwrap_err().to_string();
     assert!(
@@ -326,7 +330,7 @@ fn versions() {
 fn a_captured_convolution_runs_at_each_launch() {
     let Some(gpu) = Gpu::open() else { return };
     let direction = Direction::BackwardData { accumulate: true };
-    let problem = problem([1, 1, 1, 1], 1, 1, window([1; 2], [1; 2], [0; 2], [1; 2]), Precision::F32);
+    let problem = problem([1, 1, 1, 1], 1, 1, window([1; 2], [1; 2], [[0; 2]; 2], [1; 2]), Precision::F32);
     let plan = &gpu.plans(&Problem { direction, ..problem }, &ANY).unwrap()[0];
     let [x, w, y] = [1.0, 2.0, 3.0].map(|value| gpu.emulated.buffer(&encode(&[value], DType::F32)));
     let operands = Operands { x: x.address(), w: w.address(), y: y.address(), bias: 0, workspace: 0 };

@@ -65,10 +65,11 @@ fn sizes([input, output]: [[usize; 4]; 2]) -> Vec<Argument> {
     [&input[1..3], &output[1..3]].concat().into_iter().map(|size| U32(size as u32)).collect()
 }
 
-/// `Window` in pooling.cu.
+/// `Window` in pooling.cu, to which the padding after the input is only a part of the output's size.
 fn places(shapes: [[usize; 4]; 2], window: &Window) -> Vec<Argument> {
     let Window { kernel, stride, padding, dilation } = *window;
-    let numbers = [kernel, stride, padding, dilation].concat().into_iter().map(|number| U32(number as u32));
+    let before = padding.map(|[before, _]| before);
+    let numbers = [kernel, stride, before, dilation].concat().into_iter().map(|number| U32(number as u32));
     sizes(shapes).into_iter().chain(numbers).collect()
 }
 

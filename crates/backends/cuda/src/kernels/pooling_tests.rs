@@ -10,19 +10,23 @@ use crate::test_support::{Bench, Element, assert_rounded, noise, wide};
 const CHANNELS: [usize; 6] = [1, 3, 8, 12, 40, 521];
 
 /// Samples, height and width of an input, with a window: plain, of networks, not square, dilated, and wider than its step.
-const WINDOWS: [([usize; 3], Window); 8] = [
-    ([2, 4, 6], window([2, 2], [2, 2], [0, 0], [1, 1])),
-    ([3, 9, 7], window([3, 3], [2, 2], [1, 1], [1, 1])),
-    ([1, 13, 10], window([7, 7], [3, 3], [3, 3], [1, 1])),
-    ([2, 5, 11], window([3, 2], [1, 3], [1, 0], [1, 1])),
-    ([2, 11, 9], window([3, 2], [2, 1], [1, 1], [2, 3])),
-    ([1, 8, 5], window([1, 1], [2, 3], [0, 0], [1, 1])),
-    ([1, 3, 17], window([3, 15], [1, 1], [1, 7], [1, 1])),
+const WINDOWS: [([usize; 3], Window); 11] = [
+    ([2, 4, 6], window([2, 2], [2, 2], [[0; 2]; 2], [1, 1])),
+    ([3, 9, 7], window([3, 3], [2, 2], [[1; 2]; 2], [1, 1])),
+    ([1, 13, 10], window([7, 7], [3, 3], [[3; 2]; 2], [1, 1])),
+    ([2, 5, 11], window([3, 2], [1, 3], [[1; 2], [0; 2]], [1, 1])),
+    ([2, 11, 9], window([3, 2], [2, 1], [[1; 2]; 2], [2, 3])),
+    ([1, 8, 5], window([1, 1], [2, 3], [[0; 2]; 2], [1, 1])),
+    ([1, 3, 17], window([3, 15], [1, 1], [[1; 2], [7; 2]], [1, 1])),
+    // Padding of one side, and of both unequally.
+    ([2, 8, 6], window([3, 3], [2, 2], [[0, 1], [0, 1]], [1, 1])),
+    ([2, 5, 7], window([4, 3], [1, 2], [[2, 0], [1, 0]], [1, 1])),
+    ([1, 6, 9], window([5, 5], [2, 3], [[1, 2], [2, 1]], [1, 1])),
     // The only window has no tap on the input.
-    ([1, 2, 2], window([2, 2], [1, 1], [1, 1], [3, 3])),
+    ([1, 2, 2], window([2, 2], [1, 1], [[1; 2]; 2], [3, 3])),
 ];
 
-const fn window(kernel: [usize; 2], stride: [usize; 2], padding: [usize; 2], dilation: [usize; 2]) -> Window {
+const fn window(kernel: [usize; 2], stride: [usize; 2], padding: [[usize; 2]; 2], dilation: [usize; 2]) -> Window {
     Window { kernel, stride, padding, dilation }
 }
 

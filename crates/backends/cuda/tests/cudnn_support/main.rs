@@ -8,7 +8,8 @@ use enmasse_cuda::CudaError;
 use enmasse_cuda::cublas_lt::CublasLt;
 use enmasse_cuda::cudnn::{Cudnn, Direction, Options, Problem, Target};
 use enmasse_cuda::libraries::Libraries;
-use enmasse_graph::Precision;
+use enmasse_graph::ops::Conv2d;
+use enmasse_graph::{Precision, Window};
 
 mod zoo;
 
@@ -66,6 +67,31 @@ fn cudnn_takes_every_convolution_of_the_zoo() {
                     (plans[0].workspace, plans[0].weights),
                     "{name}: {problem}"
                 );
+            }
+        }
+    }
+}
+
+/// cuDNN's engines that take equal sides only are not among those that it proposes.
+#[test]
+fn cudnn_takes_padding_whose_sides_differ() {
+    let Some(cudnn) = cudnn() else { return };
+    let directions =
+        [Direction::Forward { bias: false }, Direction::BackwardData { accumulate: false }, Direction::BackwardWeights];
+    // TensorFlow's: the first layer of a network, and depthwise ones.
+    let layers = [([128, 224, 224, 3], 32, 1, 3, [0, 1]), ([128, 56, 56, 144], 144, 144, 5, [1, 2])];
+    for (name, json) in zoo::gpus() {
+        let device = cudnn.device(&json).unwrap();
+        for arithmetic in zoo::ARITHMETICS.into_iter().filter(|&each| name != "T4" || each != Precision::Bf16) {
+            for (x, outputs, groups, kernel, padding) in layers {
+                let window = Window { kernel: [kernel; 2], stride: [2; 2], padding: [padding; 2], dilation: [1; 2] };
+                let conv = Conv2d { window, groups };
+                let (w, y) = ([outputs, kernel, kernel, x[3] / groups], [x[0], x[1] / 2, x[2] / 2, outputs]);
+                for direction in directions {
+                    let problem = Problem { direction, x, w, y, conv, arithmetic };
+                    let plans = cudnn.plans(&Target::Device(&device), &problem, &zoo::OPTIONS);
+                    plans.unwrap_or_else(|error| panic!("{name}: {error}"));
+                }
             }
         }
     }

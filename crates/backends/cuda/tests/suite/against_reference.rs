@@ -89,6 +89,24 @@ fn layer_norms_smooth_activations_and_factors_per_channel() {
     }
 }
 
+/// Paddings whose sides differ: of dense, grouped and depthwise convolutions, and of pools.
+fn padded(x: Tensor) -> Tensor {
+    let x = x.conv2d("stem", Conv::new(16, 3).stride(2).no_bias().same()).batch_norm("bn").silu();
+    let y = x.clone().conv2d("grouped", Conv::new(16, 3).groups(2).padding_sides([[2, 0], [0, 2]]));
+    let x = (x + y).conv2d("depthwise", Conv::new(16, 5).stride(2).groups(16).same());
+    let x = x.clone().max_pool(Pool::new(2).stride(1).same()) + x.avg_pool(Pool::new(2).stride(1).same());
+    x.flatten().linear("fc", 7)
+}
+
+#[test]
+fn paddings_whose_sides_differ() {
+    for (precision, tolerance) in [(Precision::F32, 2e-5), (Precision::Bf16, 6e-2), (Precision::F16, 1e-2)] {
+        let options = CompileOptions { size: [22, 24], precision, ..CompileOptions::new("padded", 5, 22, 7) };
+        let Some(plans) = compile(&padded, &options) else { return };
+        check(&format!("padded in {precision}"), &plans, if precision == Precision::F32 { 3 } else { 1 }, tolerance);
+    }
+}
+
 #[test]
 fn global_batches_that_are_not_full() {
     for loss in [Loss::CrossEntropy { smoothing: 0.1 }, Loss::Custom(PerSample::new(focal))] {

@@ -65,6 +65,7 @@ fn check(model: Model) {
 }
 
 fn conv(channels: usize, kernel: [usize; 2], stride: [usize; 2], padding: [usize; 2], dilation: [usize; 2]) -> Conv {
+    let padding = padding.map(|padding| [padding; 2]);
     Conv::new(channels, 1).window(Window { kernel, stride, padding, dilation })
 }
 
@@ -112,6 +113,9 @@ fn convolution() {
     layer(conv(5, [3, 2], [2, 1], [1, 2], [1, 2]));
     layer(conv(4, [1, 5], [1, 2], [0, 2], [1, 1]).groups(2));
     layer(conv(4, [7, 9], [1, 1], [0, 0], [1, 1]));
+    layer(Conv::new(5, 3).padding_sides([[0, 2], [1, 0]]));
+    layer(Conv::new(6, 5).stride(2).same());
+    layer(Conv::new(6, 4).stride(3).dilation(2).groups(6).same());
 }
 
 #[test]
@@ -121,6 +125,8 @@ fn pools() {
     check(&|x| head(stem(x, 3).max_pool(Pool::new(3).stride(1))));
     check(&|x| head(stem(x, 3).avg_pool(Pool::new(2))));
     check(&|x| head(stem(x, 3).avg_pool(Pool::new(3).stride(2).padding(1))));
+    check(&|x| head(stem(x, 3).max_pool(Pool::new(2).stride(2).same())));
+    check(&|x| head(stem(x, 3).avg_pool(Pool::new(3).stride(2).padding_sides([[0, 1], [1, 0]]))));
     for output in [[1, 1], [2, 3], [7, 9], [3, 4], [9, 2]] {
         check(&|x| head(stem(x, 3).adaptive_avg_pool(output)));
     }

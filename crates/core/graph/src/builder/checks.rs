@@ -5,7 +5,7 @@ use enmasse_tensor::Shape;
 
 use super::Tensor;
 use crate::ops::Op;
-use crate::{GraphError, OperationLocation, Relation, Window};
+use crate::{GraphError, OperationLocation, Pool, Relation, Window};
 
 impl Tensor {
     /// The layer that is being recorded, as a place for errors.
@@ -40,17 +40,18 @@ impl Tensor {
         "the input".to_owned()
     }
 
-    /// The shape after pooling; sets an error if the window does not fit.
-    pub(crate) fn pooled(&self, operation: &'static str, window: Window) -> Option<Shape> {
+    /// The window and the shape after pooling; sets an error if the window does not fit.
+    pub(crate) fn pooled(&self, operation: &'static str, pool: Pool) -> Option<(Window, Shape)> {
         let shape = self.shape();
         let [n, h, w, c] = self.image_dims(self.place(operation), &shape)?;
-        if (0..2).any(|axis| window.padding[axis] * 2 > window.kernel[axis]) {
+        let window = if pool.same { pool.window.same([h, w]) } else { pool.window };
+        if (0..2).any(|axis| window.padding[axis].iter().any(|padding| padding * 2 > window.kernel[axis])) {
             let reason = format!("has a window of {window}, whose padding is more than half the kernel");
             self.set_error(GraphError::Attribute { place: self.place(operation), reason });
             return None;
         }
         let [oh, ow] = self.window_dims(self.place(operation), &shape, &window, [h, w])?;
-        Some([n, oh, ow, c].into())
+        Some((window, [n, oh, ow, c].into()))
     }
 
     /// The dimensions of a feature map; sets an error if it is none.
@@ -114,7 +115,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BatchNorm, Builder, Conv, Mode, Pool};
+    use crate::{BatchNorm, Builder, Conv, Mode};
 
     /// A branch of 3x3 convolutions without padding, so that activations of different depth have different shapes.
     fn conv(x: Tensor, name: &str, channels: usize) -> Tensor {
@@ -216,6 +217,15 @@ mod tests {
         check(
             &|x| x.max_pool(Pool::new(2).padding(2)),
             "max_pool after the input has a window of kernel 2x2 stride 2x2 padding 2x2, whose padding is more than half the kernel",
+        );
+        check(
+            &|x| x.avg_pool(Pool::new(3).padding_sides([[0, 0], [1, 2]])),
+            "avg_pool after the input has a window of kernel 3x3 stride 3x3 padding 0+0x1+2, whose padding is more than half the kernel",
+        );
+        check(&|x| x.max_pool(Pool::new(0).same()), "max_pool after the input has kernel 0, which must be at least 1");
+        check(
+            &|x| x.conv2d("stem", Conv::new(4, 3).stride(0).same()),
+            "layer stem: conv2d has stride 0, which must be at least 1",
         );
         check(
             &|x| x.max_pool(Pool::new(17)),

@@ -4,7 +4,8 @@ use super::Operation;
 use crate::autodiff::Backward;
 use crate::{GraphError, Node, Pool, Tensor, ValueId, Window};
 
-/// The mean over a window without dilation. The divisor includes padding (PyTorch's `count_include_pad=True`).
+/// The mean over a window without dilation. The divisor includes padding (PyTorch's `count_include_pad=True`), so that a
+/// pooling with padding equals PyTorch's `F.pad` and a pooling without. TensorFlow's divisor leaves it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AvgPool(pub Window);
 
@@ -40,10 +41,10 @@ impl Tensor {
     /// Average pooling; the divisor includes padding.
     ///
     /// # Shapes
-    /// `[N,H,W,C]` to `[N,OH,OW,C]` with `OH = floor((H + 2 * padding - kernel) / stride) + 1`, and `OW` alike.
+    /// `[N,H,W,C]` to `[N,OH,OW,C]` with `OH = floor((H + top + bottom - kernel) / stride) + 1`, and `OW` alike.
     pub fn avg_pool(self, pool: Pool) -> Tensor {
-        match self.pooled("avg_pool", pool.0) {
-            Some(shape) => self.record(AvgPool(pool.0), &[], shape),
+        match self.pooled("avg_pool", pool) {
+            Some((window, shape)) => self.record(AvgPool(window), &[], shape),
             None => self,
         }
     }

@@ -99,6 +99,7 @@ impl Operation for Conv2dBackwardWeights {
 pub struct Conv {
     pub(crate) channels: usize,
     pub(crate) window: Window,
+    pub(crate) same: bool,
     pub(crate) groups: usize,
     pub(crate) bias: bool,
     pub(crate) kaiming: bool,
@@ -107,13 +108,13 @@ pub struct Conv {
 impl Conv {
     /// `channels` output channels from a square kernel; stride 1, no padding, one group, with bias.
     pub fn new(channels: usize, kernel: usize) -> Self {
-        let window = Window { kernel: [kernel; 2], stride: [1; 2], padding: [0; 2], dilation: [1; 2] };
-        Conv { channels, window, groups: 1, bias: true, kaiming: false }
+        let window = Window { kernel: [kernel; 2], stride: [1; 2], padding: [[0; 2]; 2], dilation: [1; 2] };
+        Conv { channels, window, same: false, groups: 1, bias: true, kaiming: false }
     }
 
     /// Replaces the window, for kernels, strides or padding that are not square.
     pub fn window(self, window: Window) -> Self {
-        Conv { window, ..self }
+        Conv { window, same: false, ..self }
     }
 
     /// The stride in both directions.
@@ -123,9 +124,20 @@ impl Conv {
     }
 
     /// Zero padding on all sides.
-    pub fn padding(mut self, padding: usize) -> Self {
-        self.window.padding = [padding; 2];
-        self
+    pub fn padding(self, padding: usize) -> Self {
+        self.padding_sides([[padding; 2]; 2])
+    }
+
+    /// Zero padding of each side, `[[top, bottom], [left, right]]`, as by PyTorch's `F.pad`.
+    pub fn padding_sides(mut self, padding: [[usize; 2]; 2]) -> Self {
+        self.window.padding = padding;
+        Conv { same: false, ..self }
+    }
+
+    /// TensorFlow's `padding="SAME"`: as much as gives `ceil(size / stride)` outputs, half of it before the input, and of
+    /// an odd number the last pixel after it. A kernel of 3 with stride 2 pads an even size by 0 and 1.
+    pub fn same(self) -> Self {
+        Conv { same: true, ..self }
     }
 
     /// The dilation in both directions.
@@ -152,15 +164,15 @@ impl Conv {
 }
 
 impl Tensor {
-    /// `y[n,oh,ow,k] = bias[k] + sum over i, j, c of x[n, oh * stride + i * dilation - padding, .., c] * w[i,j,c,k]`, within the
+    /// `y[n,oh,ow,k] = bias[k] + sum over i, j, c of x[n, oh * stride + i * dilation - top, .., c] * w[i,j,c,k]`, within the
     /// channels of k's group. Parameters are `NAME.weight` and, if it has a bias, `NAME.bias`.
     ///
     /// # Shapes
-    /// `[N,H,W,C]` to `[N,OH,OW,channels]`, with `OH = floor((H + 2 * padding - dilation * (kernel - 1) - 1) / stride) + 1` and
-    /// `OW` alike.
+    /// `[N,H,W,C]` to `[N,OH,OW,channels]`, with `OH = floor((H + top + bottom - dilation * (kernel - 1) - 1) / stride) + 1`
+    /// for the padding of both sides, and `OW` alike.
     pub fn conv2d(self, name: &str, conv: Conv) -> Tensor {
         self.enter(name);
-        let (shape, window) = (self.shape(), conv.window);
+        let shape = self.shape();
         let Some([n, h, w, c]) = self.image_dims(self.layer("conv2d"), &shape) else { return self };
         if conv.groups == 0 || c % conv.groups != 0 || conv.channels == 0 || !conv.channels.is_multiple_of(conv.groups)
         {
@@ -168,6 +180,7 @@ impl Tensor {
             let reason = format!("its groups ({groups}) must divide {c} input and {outputs} output channels");
             return self.fail(GraphError::Shape { place: self.layer("conv2d"), shape, reason });
         }
+        let window = if conv.same { conv.window.same([h, w]) } else { conv.window };
         let Some([oh, ow]) = self.window_dims(self.layer("conv2d"), &shape, &window, [h, w]) else { return self };
         let taps = window.kernel[0] * window.kernel[1];
         let bound = 1.0 / ((c / conv.groups * taps) as f32).sqrt();

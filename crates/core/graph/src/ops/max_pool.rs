@@ -44,14 +44,14 @@ impl Tensor {
     /// Max pooling.
     ///
     /// # Shapes
-    /// `[N,H,W,C]` to `[N,OH,OW,C]` with `OH = floor((H + 2 * padding - kernel) / stride) + 1`, and `OW` alike.
+    /// `[N,H,W,C]` to `[N,OH,OW,C]` with `OH = floor((H + top + bottom - kernel) / stride) + 1`, and `OW` alike.
     pub fn max_pool(self, pool: Pool) -> Tensor {
-        if pool.0.kernel[0] * pool.0.kernel[1] > 256 {
-            let reason = format!("has a window of {}; at most 256 elements fit", pool.0);
+        if pool.window.kernel[0] * pool.window.kernel[1] > 256 {
+            let reason = format!("has a window of {}; at most 256 elements fit", pool.window);
             return self.fail(GraphError::Attribute { place: self.place("max_pool"), reason });
         }
-        let Some(shape) = self.pooled("max_pool", pool.0) else { return self };
-        let y = self.record(MaxPool(pool.0), &[], shape.clone());
+        let Some((window, shape)) = self.pooled("max_pool", pool) else { return self };
+        let y = self.record(MaxPool(window), &[], shape.clone());
         y.add_result("position", shape, DType::U8);
         y
     }

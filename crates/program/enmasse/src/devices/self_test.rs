@@ -73,11 +73,11 @@ fn compare(device: &dyn Device) -> Result<Result<(), String>, DeviceError> {
     Ok(Ok(()))
 }
 
-/// Convolutions: dense, strided, depthwise, grouped and of one pixel; batch norms; pooling of every kind; sums; two activations; dropout;
-/// linear layers.
+/// Convolutions: dense, strided, depthwise, grouped, of one pixel and with unequal padding; batch norms; pooling of every kind; sums; two
+/// activations; dropout; linear layers.
 fn net(x: Tensor) -> Tensor {
     let x = x.conv2d("conv1", Conv::new(16, 3).padding(1)).batch_norm("bn1").relu();
-    let x = x.max_pool(Pool::new(3).stride(2).padding(1));
+    let x = x.max_pool(Pool::new(3).stride(2).padding(1)).conv2d("unequal", Conv::new(16, 4).same());
     let y = x.clone().conv2d("depthwise", Conv::new(16, 3).padding(1).groups(16).no_bias()).batch_norm("bn2").relu6();
     let y = y.conv2d("grouped", Conv::new(16, 3).padding(1).groups(2).no_bias()).batch_norm("bn3");
     let x = (x + y).relu().avg_pool(Pool::new(2));

@@ -77,9 +77,9 @@ impl<E: Element> Winograd<E> {
     /// `(x, w) -> y`, or `(dy, w) -> dx`.
     pub(crate) fn new(shape: &ConvShape, isa: Isa, backward: bool) -> Self {
         let [source, result] = shape.source_and_result(backward);
-        let offset = shape.conv.window.padding.map(|padding| match backward {
-            false => -(padding as isize),
-            true => padding as isize - 2,
+        let offset = shape.conv.window.padding.map(|[before, _]| match backward {
+            false => -(before as isize),
+            true => before as isize - 2,
         });
         let tiling = Tiling::new(shape.batch, result);
         let (inputs, outputs) = (shape.input[2], shape.output[2]);

@@ -183,7 +183,7 @@ impl<E: Element> Job<'_, E> {
     unsafe fn transform(&self, tiles: Range<usize>, [patches, gradients]: [Planes; 2]) {
         let WinogradGradient { isa, ref shape, ref tiling, .. } = *self.of;
         let zeros = self.zeros;
-        let offset = shape.conv.window.padding.map(|padding| -(padding as isize));
+        let offset = shape.conv.window.padding.map(|[before, _]| -(before as isize));
         let x = Patches::<E, 6> { source: self.x, size: shape.input, tiling, offset, zeros };
         let dy = Patches::<E, 4> { source: self.dy, size: shape.output, tiling, offset: [0; 2], zeros };
         let x = TransformTiles { patches: x, tiles: tiles.clone(), out: patches };

@@ -100,6 +100,5 @@ pub(crate) fn gradient_pays<E: Element>(shape: &ConvShape) -> bool {
 
 /// The number of times that a tap meets the feature map along an axis, over all results.
 fn met_taps(shape: &ConvShape, axis: usize) -> usize {
-    let padding = shape.conv.window.padding[axis] as isize;
-    (0..3).map(|tap| geometry::met(shape, axis, tap - padding).len()).sum()
+    (0..3).map(|tap| geometry::met(shape, axis, shape.displacement(axis, tap)).len()).sum()
 }

@@ -65,13 +65,23 @@ fn small(x: Tensor, classes: usize) -> Tensor {
 
 /// Features that the zoo does not use: groups, dilation, depthwise, biases before a batch norm, non-square windows.
 fn grouped(x: Tensor, classes: usize) -> Tensor {
-    let window = Window { kernel: [3, 5], stride: [2, 1], padding: [1, 2], dilation: [1, 1] };
+    let window = Window { kernel: [3, 5], stride: [2, 1], padding: [[1; 2], [2; 2]], dilation: [1, 1] };
     let x = x.conv2d("stem", Conv::new(16, 3).window(window)).avg_pool(Pool::new(3).stride(2).padding(1));
     let y = x.clone().conv2d("conv1", Conv::new(32, 1).no_bias()).batch_norm("bn1").relu();
     let y = y.conv2d("conv2", Conv::new(32, 3).padding(2).dilation(2).groups(8)).batch_norm("bn2").relu();
     let x = (y.conv2d("conv3", Conv::new(16, 1).no_bias()).batch_norm("bn3") + x).relu();
     let x = x.conv2d("depthwise", Conv::new(16, 3).stride(2).padding(1).groups(16)).max_pool(Pool::new(2).stride(1));
     x.adaptive_avg_pool([2, 3]).flatten().linear("fc", classes)
+}
+
+/// Paddings whose sides differ, most of them TensorFlow's.
+fn padded(x: Tensor, classes: usize) -> Tensor {
+    let x = x.conv2d("stem", Conv::new(16, 3).stride(2).same());
+    let y = x.clone().conv2d("conv1", Conv::new(16, 3).padding_sides([[2, 0], [0, 2]]).no_bias()).batch_norm("bn1");
+    let x = (y.relu() + x).max_pool(Pool::new(2).stride(1).same());
+    let x = x.conv2d("depthwise", Conv::new(16, 5).stride(2).groups(16).same()).batch_norm("bn2").relu();
+    let x = x.avg_pool(Pool::new(3).stride(2).padding_sides([[0, 1], [1, 0]]));
+    x.conv2d("conv2", Conv::new(24, 1).stride(2).padding_sides([[0, 1], [1, 1]])).flatten().linear("fc", classes)
 }
 
 /// What models since 2019 are made of: a block of ConvNeXt, one of EfficientNet, and smooth activations.
@@ -114,7 +124,7 @@ const DEFAULT: Case = Case {
     centres: [-2.0, 2.0],
 };
 
-pub static CASES: [Case; 16] = [
+pub static CASES: [Case; 17] = [
     Case { name: "resnet18", seed: 49, size: [49, 41], ..DEFAULT },
     Case {
         name: "resnet50",
@@ -239,6 +249,7 @@ pub static CASES: [Case; 16] = [
         label_smoothing: 0.2,
         ..DEFAULT
     },
+    Case { name: "padded", seed: 45, model: padded, batch: 3, size: [22, 24], learning_rate: 0.01, ..DEFAULT },
     Case {
         name: "modern",
         seed: 15,
