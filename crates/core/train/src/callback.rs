@@ -14,6 +14,7 @@ use enmasse_data::{BadSample, Batch};
 
 use crate::{EpochRecord, Evaluation, Straggler, TestRecord, Traced, TrainError};
 
+pub(crate) use control::Steering;
 pub use control::{Control, LogError};
 pub use events::{Progress, SaveReason, Saved, Started};
 pub(crate) use list::Callbacks;

@@ -12,7 +12,9 @@ use enmasse_system::files::{FileError, Staging};
 
 pub use learning::{BestConfusion, Curves};
 
-use crate::{Callback, CallbackResult, Control, EpochRecord, RunError, SaveReason, Saved, TrainError, TrainingData};
+use crate::{
+    Artifact, Callback, CallbackResult, Control, EpochRecord, RunError, SaveReason, Saved, TrainError, TrainingData,
+};
 
 /// Number of images on a sheet.
 const SHEET: usize = 16;
@@ -82,12 +84,14 @@ impl Sheet {
     }
 
     /// Draws the images unless that is done, and waits for the file.
-    fn finish(&mut self) -> Result<(), TrainError> {
+    fn finish(&mut self, control: &mut Control) -> Result<(), TrainError> {
         if !self.is_full {
             self.start()?;
         }
-        let drawn = self.thread.take().map(JoinHandle::join);
-        drawn.map_or(Ok(()), |drawn| drawn.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        control.artifact(Artifact::Chart, &self.path);
+        Ok(())
     }
 
     fn start(&mut self) -> Result<(), TrainError> {
@@ -108,13 +112,13 @@ impl Callback for Sheet {
     }
 
     /// The first epoch of a new run is drawn before its checkpoint, since a resumed run draws nothing.
-    fn on_train_epoch_end(&mut self, _: &EpochRecord, _: &mut Control) -> CallbackResult {
-        Ok(self.finish()?)
+    fn on_train_epoch_end(&mut self, _: &EpochRecord, control: &mut Control) -> CallbackResult {
+        Ok(self.finish(control)?)
     }
 
-    fn on_checkpoint(&mut self, saved: &Saved, _: &mut Control) -> CallbackResult {
+    fn on_checkpoint(&mut self, saved: &Saved, control: &mut Control) -> CallbackResult {
         match saved.reason {
-            SaveReason::Stop => Ok(self.finish()?),
+            SaveReason::Stop => Ok(self.finish(control)?),
             SaveReason::Step | SaveReason::EpochEnd(_) => Ok(()),
         }
     }

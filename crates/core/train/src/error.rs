@@ -116,10 +116,10 @@ pub enum TrainError {
     /// All ranks ended an evaluation early, because one of them was asked to stop.
     #[error("the evaluation stopped as requested, so it has no result")]
     Interrupted,
-    /// A callback failed.
+    /// A callback or a logger failed.
     #[error("a callback failed in {hook}: {reason}")]
     Callback {
-        /// The method of [`crate::Callback`].
+        /// The method of [`crate::Callback`], or `Logger::` and that of [`crate::Logger`].
         hook: &'static str,
         /// Its error.
         reason: String,
@@ -189,6 +189,14 @@ impl TrainError {
     /// The error of images that cannot be loaded, with the remedy if a sample cannot be read.
     pub fn of_batch(error: DataError) -> Self {
         if error.is_unreadable() { TrainError::BadSample(error) } else { TrainError::Data(error) }
+    }
+
+    /// The error of a method of a callback or a logger. One that the trainer knows is that error itself.
+    pub(crate) fn of_callback(hook: &'static str, error: Box<dyn std::error::Error + Send + Sync>) -> Self {
+        match error.downcast::<TrainError>() {
+            Ok(error) => *error,
+            Err(error) => TrainError::Callback { hook, reason: error.to_string() },
+        }
     }
 
     /// The failure record of this error on `rank`, for the other ranks and the launcher.

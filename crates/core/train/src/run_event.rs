@@ -93,16 +93,30 @@ pub struct EpochRecord {
 }
 
 impl EpochRecord {
-    /// The loss, the accuracy or the further value with this name, if the record has it.
+    /// The measurements by name, as loggers record them and callbacks watch them: those that every epoch has, those of classes and of a
+    /// scaled loss where there are any, then the further ones. What is not measured, such as the number of ranks, is not among them.
+    pub fn scalars(&self) -> Vec<(&str, f64)> {
+        let named = [
+            ("learning_rate", Some(self.learning_rate)),
+            ("images_per_second", Some(self.images_per_second)),
+            ("seconds", Some(self.seconds)),
+            ("data_wait", Some(self.data_wait)),
+            ("rank_wait", Some(self.rank_wait)),
+            ("train_loss", Some(self.train_loss)),
+            ("train_accuracy", self.train_accuracy),
+            ("val_loss", Some(self.val_loss)),
+            ("val_accuracy", self.val_accuracy),
+            ("balanced_accuracy", self.balanced_accuracy),
+            ("loss_scale", self.loss_scale),
+            ("skipped_steps", self.loss_scale.map(|_| self.skipped_steps as f64)),
+        ];
+        let further = self.metrics.iter().map(|(name, value)| (name.as_str(), *value));
+        named.into_iter().filter_map(|(name, value)| Some((name, value?))).chain(further).collect()
+    }
+
+    /// The measurement with this name, if the record has it.
     pub fn value(&self, name: &str) -> Option<f64> {
-        match name {
-            "train_loss" => Some(self.train_loss),
-            "val_loss" => Some(self.val_loss),
-            "train_accuracy" => self.train_accuracy,
-            "val_accuracy" => self.val_accuracy,
-            "balanced_accuracy" => self.balanced_accuracy,
-            _ => self.metrics.get(name).copied(),
-        }
+        self.scalars().into_iter().find(|(own, _)| *own == name).map(|(_, value)| value)
     }
 }
 

@@ -5,6 +5,7 @@
 //! | `config.toml` | the effective configuration |
 //! | `metrics.jsonl` | one line per epoch |
 //! | `events.out.tfevents.*` | the same for TensorBoard |
+//! | `steps/events.out.tfevents.*` | values of single steps for TensorBoard, if a callback logs any |
 //! | `class_indices.json` | class names by label, as the tutorials write them |
 //! | `algorithms.txt` | the algorithms that a tuned run uses, which `--resume` reuses |
 //! | `split.json` | the files of each part |

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use enmasse_system::files::{FileError, Staging};
 
-use crate::{Callback, CallbackResult, Control, EpochRecord, RunError, RunEvent, TrainError};
+use crate::{CallbackResult, EpochRecord, LogPoint, Logger, RunError, RunEvent, TrainError};
 
 /// The open `metrics.jsonl` of a run.
 #[derive(Debug)]
@@ -46,8 +46,13 @@ impl RunLog {
     }
 }
 
-impl Callback for RunLog {
-    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+impl Logger for RunLog {
+    /// Epochs alone have lines.
+    fn scalars(&mut self, _: LogPoint, _: &[(&str, f64)]) -> CallbackResult {
+        Ok(())
+    }
+
+    fn epoch(&mut self, record: &EpochRecord) -> CallbackResult {
         Ok(self.append(record).map_err(TrainError::from)?)
     }
 }
@@ -70,7 +75,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::{Bottleneck, Straggler};
+    use crate::callback::Steering;
+    use crate::{Bottleneck, Control, Straggler};
 
     fn record(epoch: u64) -> EpochRecord {
         EpochRecord {
@@ -138,13 +144,14 @@ mod tests {
             ..record(0)
         };
         let line: serde_json::Value = serde_json::from_str(&RunEvent::Epoch(&full).to_line()).unwrap();
-        let mut control = Control::default();
+        let mut steering = Steering::default();
+        let mut control = Control::new(&mut steering);
         for name in line.as_object().unwrap().keys() {
             assert!(control.log(name, 1.0).is_err(), "{name}");
         }
         control.log("temperature", 1.0).unwrap();
         control.log("temperature", 2.0).unwrap();
-        assert_eq!(control.logged().collect::<Vec<_>>(), [("temperature".to_owned(), 1.5)]);
+        assert_eq!(steering.logged().collect::<Vec<_>>(), [("temperature".to_owned(), 1.5)]);
     }
 
     #[test]

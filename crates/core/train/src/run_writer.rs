@@ -18,9 +18,16 @@ use crate::run_log::RunLog;
 use crate::state::StateTensors;
 use crate::training_data::Listing;
 use crate::{
-    Attempt, Callback, Change, CheckpointMeta, Keep, Position, Preparation, Preprocessing, Resume, RunConfig,
+    Attempt, Callback, Change, CheckpointMeta, Keep, Logger, Position, Preparation, Preprocessing, Resume, RunConfig,
     RunFolder, RunPaths, TensorBoard, TrainConfig, TrainError, TrainingData, locate_run, remove_unbegun,
 };
+
+/// What writes the files of a fit, besides the run folder itself.
+#[derive(Default)]
+pub struct RunFiles {
+    pub loggers: Vec<Box<dyn Logger>>,
+    pub charts: Vec<Box<dyn Callback>>,
+}
 
 /// An open run folder.
 pub struct RunWriter {
@@ -118,7 +125,7 @@ impl RunWriter {
         }
     }
 
-    /// Writes the run's description, and returns the callbacks that write its other files. These are the logs and charts of
+    /// Writes the run's description, and returns what writes its other files. These are the logs and charts of
     /// the epochs from `position` (later records of an interrupted run are dropped) and, for a new run, charts of its data
     /// with images of `size` pixels.
     pub fn begin(
@@ -127,7 +134,7 @@ impl RunWriter {
         data: &TrainingData,
         position: &Position,
         size: usize,
-    ) -> Result<Vec<Box<dyn Callback>>, TrainError> {
+    ) -> Result<RunFiles, TrainError> {
         let RunConfig { train, .. } = config;
         self.folder.remove_test()?;
         if train.resume == Resume::Best {
@@ -149,17 +156,17 @@ impl RunWriter {
         let (staging, paths) = (self.folder.staging(), self.folder.paths());
         let log = RunLog::open(staging, &paths.metrics(), position.epoch)?;
         self.lost_records = log.lost;
-        let mut files: Vec<Box<dyn Callback>> = vec![
-            Box::new(log),
-            Box::new(TensorBoard::create(paths.root(), position.epoch)?),
+        let loggers: Vec<Box<dyn Logger>> =
+            vec![Box::new(log), Box::new(TensorBoard::create(paths.root(), position.epoch)?)];
+        let mut charts: Vec<Box<dyn Callback>> = vec![
             Box::new(Curves::open(staging.clone(), paths.training_curves(), &paths.metrics())?),
             Box::new(BestConfusion::new(staging.clone(), paths.confusion_matrix(), &data.classes)),
         ];
         if !position.is_resumed() {
             self.folder.write_class_distribution(&draw_classes(data))?;
-            files.push(Box::new(Sheet::new(staging.clone(), paths.augmented(), size, &data.classes)));
+            charts.push(Box::new(Sheet::new(staging.clone(), paths.augmented(), size, &data.classes)));
         }
-        Ok(files)
+        Ok(RunFiles { loggers, charts })
     }
 
     /// Writes the list of unreadable samples, if it is another one.

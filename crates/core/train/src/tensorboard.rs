@@ -10,13 +10,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use enmasse_system::files::FileError;
 
-use crate::{Callback, CallbackResult, Control, EpochRecord, RunError, TrainError};
+use crate::run_folder::create_folder_of;
+use crate::{CallbackResult, EpochRecord, LogPoint, Logger, RunError, TrainError};
+
+/// The folder of the values of single steps.
+const STEPS: &str = "steps";
+/// What the line of an epoch says, and no chart.
+const NOT_DRAWN: [&str; 3] = ["images_per_second", "seconds", "balanced_accuracy"];
 
 /// An event file of a run.
 #[derive(Debug)]
 pub struct TensorBoard {
     path: PathBuf,
     file: File,
+    /// The event file of single steps, once there are any.
+    steps: Option<Box<TensorBoard>>,
 }
 
 impl TensorBoard {
@@ -28,35 +36,28 @@ impl TensorBoard {
         // TensorBoard reads files in the order of their names; nanoseconds distinguish two starts within a second.
         let (seconds, nanoseconds, process) = (now.as_secs(), now.subsec_nanos(), std::process::id());
         let path = folder.join(format!("events.out.tfevents.{seconds:010}.{nanoseconds:09}.{host}.{process}"));
+        create_folder_of(&path)?;
         let file =
             OpenOptions::new().append(true).create_new(true).open(&path).map_err(FileError::of("create", &path))?;
-        let mut board = TensorBoard { path, file };
+        let mut board = TensorBoard { path, file, steps: None };
         let wall_time = now.as_secs_f64();
         board.write(&[version_event(wall_time), session_start_event(wall_time, first_epoch)])?;
         Ok(board)
     }
 
-    /// Adds an epoch under the tutorials' tags and under `train/` and `val/`; the step is the epoch.
-    pub fn append(&mut self, record: &EpochRecord) -> Result<(), RunError> {
+    /// Adds values, of a step or an epoch.
+    fn append(&mut self, step: u64, scalars: &[(String, f64)]) -> Result<(), RunError> {
         let wall_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let scalars = [
-            ("loss", Some(record.train_loss)),
-            ("accuracy", record.val_accuracy),
-            ("learning_rate", Some(record.learning_rate)),
-            ("data_wait", Some(record.data_wait)),
-            ("rank_wait", Some(record.rank_wait)),
-            ("train/loss", Some(record.train_loss)),
-            ("train/accuracy", record.train_accuracy),
-            ("val/loss", Some(record.val_loss)),
-            ("val/accuracy", record.val_accuracy),
-        ];
-        let scalars = scalars.into_iter().filter_map(|(tag, value)| Some((tag.to_owned(), value?)));
-        let scaling =
-            record.loss_scale.map(|scale| [("loss_scale", scale), ("skipped_steps", record.skipped_steps as f64)]);
-        let scalars = scalars.chain(scaling.into_iter().flatten().map(|(tag, value)| (tag.to_owned(), value)));
-        let further = record.metrics.iter().map(|(name, value)| (tag(name), *value));
-        let scalars: Vec<(String, f64)> = scalars.chain(further).collect();
-        self.write(&[scalars_event(wall_time, record.epoch, &scalars)])
+        self.write(&[scalars_event(wall_time, step, scalars)])
+    }
+
+    /// The file of single steps, which begins with `first` if it is new.
+    fn steps(&mut self, first: u64) -> Result<&mut TensorBoard, RunError> {
+        let steps = match self.steps.take() {
+            Some(steps) => steps,
+            None => Box::new(TensorBoard::create(&self.path.with_file_name(STEPS), first)?),
+        };
+        Ok(self.steps.insert(steps))
     }
 
     /// Writes whole records in one call, so that a reader never waits for the rest of one.
@@ -66,9 +67,25 @@ impl TensorBoard {
     }
 }
 
-impl Callback for TensorBoard {
-    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
-        Ok(self.append(record).map_err(TrainError::from)?)
+impl Logger for TensorBoard {
+    /// Steps have a file of their own: where a resumed run goes on, TensorBoard drops a file's later data by their step, whether that
+    /// counts steps or epochs.
+    fn scalars(&mut self, at: LogPoint, scalars: &[(&str, f64)]) -> CallbackResult {
+        let scalars: Vec<_> = scalars.iter().map(|(name, value)| (tag(name), *value)).collect();
+        let written = match at {
+            LogPoint::Epoch(epoch) => self.append(epoch, &scalars),
+            LogPoint::Step(step) => self.steps(step).and_then(|steps| steps.append(step, &scalars)),
+        };
+        Ok(written.map_err(TrainError::from)?)
+    }
+
+    /// Adds an epoch under the tutorials' tags and under `train/` and `val/`; the step is the epoch.
+    fn epoch(&mut self, record: &EpochRecord) -> CallbackResult {
+        let tutorials = [("loss", Some(record.train_loss)), ("accuracy", record.val_accuracy)];
+        let tutorials = tutorials.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let drawn = record.scalars().into_iter().filter(|(name, _)| !NOT_DRAWN.contains(name));
+        let scalars: Vec<_> = tutorials.chain(drawn).collect();
+        self.scalars(LogPoint::Epoch(record.epoch), &scalars)
     }
 }
 
@@ -240,7 +257,7 @@ mod tests {
             metrics: [("val_top5".to_owned(), 0.875), ("temperature".to_owned(), 36.5)].into(),
             best: true,
         };
-        board.append(&record).unwrap();
+        board.epoch(&record).unwrap();
         let name = board.path.file_name().unwrap().to_str().unwrap();
         assert!(name.starts_with("events.out.tfevents."), "{name}");
         let file = std::fs::read(&board.path).unwrap();

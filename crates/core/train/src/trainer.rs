@@ -36,7 +36,7 @@ use evaluate::EvaluationInput;
 use trained::Trained;
 
 use crate::{
-    Attempt, Best, Callback, DoneRecord, EpochRecord, LrSchedule, ModelFn, Monitor, Position, Preparation,
+    Attempt, Best, Callback, DoneRecord, EpochRecord, Logger, LrSchedule, ModelFn, Monitor, Position, Preparation,
     ProgramConfig, Progress, RankKind, RankMemory, Resumed, RunConfig, SaveReason, StopRequests, TrainConfig,
     TrainError, TrainingData, Tuning,
 };
@@ -128,6 +128,12 @@ impl<'a> Trainer<'a> {
         self
     }
 
+    /// Adds a logger, beside those that write `metrics.jsonl` and TensorBoard's files. The first rank's is used.
+    pub fn logger(mut self, logger: impl Logger + 'a) -> Self {
+        self.callbacks.loggers.push(logger);
+        self
+    }
+
     /// Sets the number of threads that decode images for this rank. The default is `loader_threads` of the configuration, or this
     /// rank's share of the cores, as of one of the group's ranks on this machine.
     pub fn loader_threads(self, threads: usize) -> Self {
@@ -174,10 +180,7 @@ impl<'a> Trainer<'a> {
         self.config = given;
         // A run that ends in an error is stopping anyway, so requests to stop count as heeded.
         self.callbacks.control.requests.heed(result.is_err());
-        if let Err(error) = &result {
-            self.callbacks.on_exception(error);
-        }
-        self.callbacks.end_fit();
+        self.callbacks.end_fit(result.as_ref().err());
         result
     }
 
@@ -195,8 +198,8 @@ impl<'a> Trainer<'a> {
     fn try_fit(&mut self, used: &RunConfig, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
         let began = Instant::now();
         let (mut session, files) = Session::prepare(self, used, model, data)?;
-        self.callbacks.keep_files(files);
-        session.announce(self, data)?;
+        self.callbacks.begin_fit(files, session.writer.is_some());
+        session.announce(self, used, data)?;
         while is_unfinished(&self.config, &session.position) {
             match session.run_epoch(self)? {
                 None => {}
@@ -210,6 +213,7 @@ impl<'a> Trainer<'a> {
         }
         session.write_trace(self.device.as_ref(), self.group.as_ref(), &mut self.callbacks, true)?;
         session.prove_last()?;
+        self.callbacks.loggers.finish(None)?;
         let run_bytes = session.writer.as_ref().map_or(0, |writer| writer.paths().bytes());
         // The last operation of all ranks comes after the last file, since no rank waits for another after it.
         let peak_rss_bytes = self.peak_rss_of_all()?;

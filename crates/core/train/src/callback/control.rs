@@ -1,20 +1,30 @@
 //! The handle through which a callback steers the run.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::StopRequests;
 use crate::run_event::is_of_epoch_record;
 use crate::stop::Request;
+use crate::{Artifact, StopRequests};
 
 /// Steers a run from a callback.
+pub struct Control<'c> {
+    pub(super) steering: &'c mut Steering,
+}
+
+/// What callbacks ask for, and what they log.
 #[derive(Debug, Default)]
-pub struct Control {
-    pub(crate) requests: StopRequests,
+pub(crate) struct Steering {
+    pub requests: StopRequests,
     finish: bool,
     checkpoint: bool,
     logged: BTreeMap<String, Mean>,
+    /// Values of steps that the loggers do not have yet.
+    pub steps: Vec<(u64, String, f64)>,
+    /// Files that the loggers do not know yet.
+    pub artifacts: Vec<(Artifact, PathBuf)>,
 }
 
 /// A value cannot be logged.
@@ -32,19 +42,23 @@ struct Mean {
     count: u64,
 }
 
-impl Control {
+impl<'c> Control<'c> {
+    pub(crate) fn new(steering: &'c mut Steering) -> Self {
+        Control { steering }
+    }
+
     /// Ends training as a success ([`crate::Trainer::fit`] returns its record). If called in
     /// [`crate::Callback::on_train_batch_end`], training ends at the same step on all ranks, at most two steps later, and saves a
     /// checkpoint there. If called in validation or later, it ends after the epoch, as with Lightning's
     /// `trainer.should_stop`.
     pub fn stop(&mut self) {
-        self.finish = true;
+        self.steering.finish = true;
     }
 
     /// Requests a checkpoint to resume from. If called in [`crate::Callback::on_train_batch_end`], all ranks save it after
     /// the same step, at most three steps later. Otherwise the checkpoint that ends every epoch fulfils the request.
     pub fn checkpoint(&mut self) {
-        self.checkpoint = true;
+        self.steering.checkpoint = true;
     }
 
     /// Adds a value to the record of the current epoch, on this rank. Values with the same name are averaged over the
@@ -55,12 +69,25 @@ impl Control {
         if is_of_epoch_record(&name) {
             return Err(LogError { name });
         }
-        let mean = self.logged.entry(name).or_default();
+        let mean = self.steering.logged.entry(name).or_default();
         mean.sum += value;
         mean.count += 1;
         Ok(())
     }
 
+    /// Gives the loggers a value of a step of the run, which is counted from 1. Only rank 0 has loggers. TensorBoard shows it; the lines
+    /// of `metrics.jsonl` are epochs.
+    pub fn log_step(&mut self, step: u64, name: impl Into<String>, value: f64) {
+        self.steering.steps.push((step, name.into(), value));
+    }
+
+    /// Tells the loggers of a file that has been written.
+    pub fn artifact(&mut self, kind: Artifact, path: &Path) {
+        self.steering.artifacts.push((kind, path.to_owned()));
+    }
+}
+
+impl Steering {
     /// This rank's request to end training.
     pub(crate) fn request(&self) -> Option<Request> {
         self.requests.asked().map(Request::Stop).or(self.finish.then_some(Request::Finish))
@@ -84,6 +111,6 @@ impl Control {
 
     /// Discards everything except the sources of requests to stop.
     pub(crate) fn end_fit(&mut self) {
-        *self = Control { requests: self.requests.clone(), ..Control::default() };
+        *self = Steering { requests: self.requests.clone(), ..Steering::default() };
     }
 }

@@ -66,6 +66,9 @@ pub struct Started {
     pub run: Option<PathBuf>,
     /// Where a resumed run continues.
     pub resumed: Option<Resumed>,
+    /// Steps that a resumed run has done.
+    #[serde(skip)]
+    pub optimizer_step: u64,
     /// The samples that a resumed run skipped earlier. Only on rank 0.
     #[serde(skip)]
     pub unreadable: Vec<BadSample>,
@@ -81,6 +84,13 @@ pub struct Started {
     /// Epochs before those to come whose records in `metrics.jsonl` are missing or malformed. Only on rank 0.
     #[serde(skip)]
     pub lost_records: u64,
+}
+
+impl Started {
+    /// The first epoch, from 0, that this fit trains, or trains to its end.
+    pub fn first_epoch(&self) -> u64 {
+        self.resumed.map_or(0, |resumed| resumed.epoch)
+    }
 }
 
 /// The progress of an epoch of training, or of its validation, after a step.

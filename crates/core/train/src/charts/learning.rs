@@ -7,7 +7,7 @@ use enmasse_system::files::{FileError, Staging};
 use serde_json::Value;
 
 use super::write;
-use crate::{Callback, CallbackResult, Confusion, Control, EpochRecord, Evaluation, RunError, TrainError};
+use crate::{Artifact, Callback, CallbackResult, Confusion, Control, EpochRecord, Evaluation, RunError, TrainError};
 
 /// Draws loss and accuracy of all epochs after each epoch.
 pub struct Curves {
@@ -26,7 +26,7 @@ impl Curves {
 }
 
 impl Callback for Curves {
-    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, control: &mut Control) -> CallbackResult {
         self.epochs.push(EpochPoint {
             epoch: record.epoch + 1,
             train_loss: record.train_loss,
@@ -35,7 +35,9 @@ impl Callback for Curves {
             val_accuracy: record.val_accuracy.unwrap_or(f64::NAN),
             learning_rate: record.learning_rate,
         });
-        Ok(write(&self.staging, &self.path, &training_curves("training curves", &self.epochs))?)
+        write(&self.staging, &self.path, &training_curves("training curves", &self.epochs))?;
+        control.artifact(Artifact::Chart, &self.path);
+        Ok(())
     }
 }
 
@@ -67,10 +69,12 @@ impl BestConfusion {
         BestConfusion { staging, path, classes: classes.to_owned(), confusion: None }
     }
 
-    fn draw(&mut self, record: &EpochRecord) -> Result<(), TrainError> {
-        let Some(confusion) = self.confusion.take().filter(|_| record.best) else { return Ok(()) };
+    /// Draws the matrix if the epoch is the best one, and returns whether it has.
+    fn draw(&mut self, record: &EpochRecord) -> Result<bool, TrainError> {
+        let Some(confusion) = self.confusion.take().filter(|_| record.best) else { return Ok(false) };
         let title = format!("confusion matrix of epoch {}", record.epoch + 1);
-        write(&self.staging, &self.path, &confusion.draw(&title, &self.classes)?)
+        write(&self.staging, &self.path, &confusion.draw(&title, &self.classes)?)?;
+        Ok(true)
     }
 }
 
@@ -80,7 +84,10 @@ impl Callback for BestConfusion {
         Ok(())
     }
 
-    fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
-        Ok(self.draw(record)?)
+    fn on_train_epoch_end(&mut self, record: &EpochRecord, control: &mut Control) -> CallbackResult {
+        if self.draw(record)? {
+            control.artifact(Artifact::Chart, &self.path);
+        }
+        Ok(())
     }
 }

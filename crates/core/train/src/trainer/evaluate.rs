@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use enmasse_comm::Group;
 use enmasse_data::{Dataset, DecodePool, EvalLoader, Sharding};
 use enmasse_image::EvalTransform;
 use enmasse_tensor::HostMemory;
@@ -89,7 +90,10 @@ impl Trainer<'_> {
         if let Some(run) = trained.run.as_deref().filter(|run| run.is_dir()) {
             RunFolder::open(RunPaths::new(run), true, &self.attempt)?.write_test(&RunEvent::Test(&record).to_line())?;
         }
+        let epoch = record.epoch.unwrap_or(trained.ended.epoch);
+        let is_main = self.group.as_ref().is_none_or(Group::is_main);
         self.callbacks.on_test_end(&record)?;
+        self.callbacks.loggers.test(epoch, &record.evaluation, is_main)?;
         Ok(record.evaluation)
     }
 

@@ -18,23 +18,23 @@ use crate::memory::{ProcessMemory, RankMemory, check_device_memory, check_memory
 use crate::pace::Paces;
 use crate::plans::{compile_plans, initialize, training_metrics};
 use crate::resumption::rescheduled;
-use crate::run_writer::RunWriter;
+use crate::run_writer::{RunFiles, RunWriter};
 use crate::trace::{Tracer, at};
 use crate::tuning::tune;
 use crate::weights::write_tensors;
 use crate::{
-    Callback, LrSchedule, ModelFn, Monitor, OnBadSample, Position, Preparation, RankKind, Resumed, RunConfig, Started,
+    Artifact, LrSchedule, ModelFn, Monitor, OnBadSample, Position, Preparation, RankKind, Resumed, RunConfig, Started,
     TrainConfig, TrainError, TrainingData, Tuning, load_pretrained,
 };
 
 impl Session {
-    /// The session, and on rank 0 the callbacks that write the files of the run.
+    /// The session, and on rank 0 what writes the files of the run.
     pub(super) fn prepare(
         trainer: &Trainer,
         run: &RunConfig,
         model: &ModelFn,
         data: &TrainingData,
-    ) -> Result<(Self, Vec<Box<dyn Callback>>), TrainError> {
+    ) -> Result<(Self, RunFiles), TrainError> {
         let (config, device, group) = (&run.train, trainer.device.as_ref(), trainer.group.as_ref());
         let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
         data.parts().try_for_each(|(part, dataset)| data.check_labels(part, dataset.as_ref()))?;
@@ -146,7 +146,7 @@ impl Session {
             Some(writer) if is_unfinished(config, &position) => {
                 writer.begin(run, data, &position, preparation.train.size())?
             }
-            _ => Vec::new(),
+            _ => RunFiles::default(),
         };
         let limit = match config.bad_samples() {
             OnBadSample::Skip => Some(skip_limit(data.train.len() + data.validation.len())),
@@ -187,7 +187,13 @@ impl Session {
         Ok((session, files))
     }
 
-    pub(super) fn announce(&self, trainer: &mut Trainer, data: &TrainingData) -> Result<(), TrainError> {
+    /// Tells loggers and callbacks what is known before the first step.
+    pub(super) fn announce(
+        &self,
+        trainer: &mut Trainer,
+        run: &RunConfig,
+        data: &TrainingData,
+    ) -> Result<(), TrainError> {
         let (plans, writer) = (self.program.plans(), self.writer.as_ref());
         let changes = writer.map_or(&[][..], |writer| &writer.changes);
         let count = |names: &dyn Fn(&str) -> bool| {
@@ -201,7 +207,7 @@ impl Session {
             let plan = plans.train.iter().flat_map(|plan| &plan.values);
             is_parameter(name) && plan.into_iter().any(|value| value.name.strip_prefix("gradient.") == Some(name))
         };
-        trainer.callbacks.on_fit_start(&Started {
+        let started = Started {
             model: trainer.config.model.clone(),
             parameters: count(&is_parameter),
             trainable: count(&trained),
@@ -226,12 +232,18 @@ impl Session {
             pretrained: self.pretrained.as_ref().map(ToString::to_string),
             run: self.run_folder(),
             resumed: self.resumed,
+            optimizer_step: self.position.optimizer_step,
             unreadable: writer.map_or(Vec::new(), |writer| writer.unreadable.iter().cloned().collect()),
             changes: changes.to_vec(),
             rescheduled: rescheduled(changes, &trainer.config, self.map.shards(), &self.position),
             lost_best: writer.and_then(|writer| writer.lost_best.clone()),
             lost_records: writer.map_or(0, |writer| writer.lost_records),
-        })
+        };
+        trainer.callbacks.loggers.start(&started, run)?;
+        if let (Some(writer), None) = (writer, self.resumed) {
+            trainer.callbacks.control.artifacts.push((Artifact::Chart, writer.paths().class_distribution()));
+        }
+        trainer.callbacks.on_fit_start(&started)
     }
 }
 

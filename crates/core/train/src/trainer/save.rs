@@ -6,7 +6,7 @@
 use super::{Session, Trainer};
 use crate::callback::Callbacks;
 use crate::stop::{Request, agree};
-use crate::{EpochRecord, Position, SaveReason, Saved, TrainConfig, TrainError};
+use crate::{Artifact, EpochRecord, Position, SaveReason, Saved, TrainConfig, TrainError};
 
 impl Session {
     /// Saves what an epoch leaves, and moves on to the next one. An epoch that is only a part of one is no candidate for the best,
@@ -31,6 +31,9 @@ impl Session {
         if let Some(writer) = &mut self.writer {
             let keeps_last = self.last_checkpoint.is_kept();
             writer.save_epoch(self.program.as_mut(), &self.position, record.epoch, record.best, keeps_last)?;
+            if record.best {
+                callbacks.control.artifacts.push((Artifact::Checkpoint, writer.paths().best_checkpoint()));
+            }
         }
         self.saved(reason, callbacks)
     }
@@ -69,6 +72,7 @@ impl Session {
     fn saved(&mut self, reason: SaveReason, callbacks: &mut Callbacks) -> Result<(), TrainError> {
         self.last_checkpoint = self.last_checkpoint.replaced();
         let path = self.writer.as_ref().map(|writer| writer.paths().last_checkpoint());
+        callbacks.control.artifacts.extend(path.clone().map(|path| (Artifact::Checkpoint, path)));
         let Position { epoch, samples, .. } = self.position;
         callbacks.on_checkpoint(&Saved { path: path.as_deref(), reason, epoch, samples })
     }

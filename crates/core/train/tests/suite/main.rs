@@ -12,6 +12,7 @@ mod fit;
 mod hosting;
 mod initial_weights;
 mod last_batch;
+mod loggers;
 mod metrics;
 mod mixing;
 mod objective;

@@ -177,6 +177,7 @@ mod tests {
             ),
             run: Some("runs/a".into()),
             resumed: Some(Resumed { epoch: 2, samples: 64 }),
+            optimizer_step: 9,
             unreadable: Vec::new(),
             changes: vec![Change { name: "lr", from: Some("0.1".into()), to: Some("0.01".into()) }],
             rescheduled: Some("the cosine now spans 4 epochs".to_owned()),
