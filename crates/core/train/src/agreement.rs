@@ -6,6 +6,7 @@ use enmasse_data::Dataset;
 use enmasse_device::{Device, DeviceError, Program, Which};
 use enmasse_graph::{Arena, Plan, Plans, StateTensor};
 
+use crate::checkpoint::CallbackStates;
 use crate::training_data::Listing;
 use crate::weights::{is_optimizer, map_state};
 use crate::{Preparation, RunConfig, TrainError, TrainingData};
@@ -129,6 +130,30 @@ pub fn check_ranks(group: &Group, program: &mut dyn Program, step: u64) -> Resul
     Ok(())
 }
 
+/// Checks that the callbacks of all ranks have set the same tensors to the same values. The error names the first difference.
+pub fn compare_written(group: &Group, written: Vec<(String, u64)>) -> Result<(), TrainError> {
+    let text = lines(written);
+    let mut hashes = vec![0; 32 * group.world_size()];
+    group.all_gather(blake3::hash(text.as_bytes()).as_bytes(), &mut hashes)?;
+    let (hashes, _) = hashes.as_chunks::<32>();
+    let Some(rank) = hashes.iter().position(|hash| *hash != hashes[0]) else { return Ok(()) };
+    let texts = group.all_gather_bytes(text.as_bytes())?;
+    let [first, other] = [0, rank].map(|rank| String::from_utf8_lossy(&texts[rank]).into_owned());
+    let place = first.lines().zip(other.lines()).take_while(|(own, other)| own == other).count();
+    let line = other.lines().nth(place).or(first.lines().nth(place)).unwrap_or_default();
+    let name = line.split(' ').next().unwrap_or_default();
+    let message = format!(
+        "callbacks have set the tensor {name} otherwise on rank {rank} than on rank 0: what sets weights must do so on every rank"
+    );
+    fail(group, Cause::new(CauseKind::Desync, message).of_rank(rank))
+}
+
+/// Rank 0's states of callbacks, on every rank.
+pub fn broadcast_states(group: &Group, own: &CallbackStates) -> Result<CallbackStates, TrainError> {
+    let texts = group.all_gather_bytes(serde_json::json!(own).to_string().as_bytes())?;
+    Ok(texts.first().and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default())
+}
+
 /// Copies every state tensor of rank 0 to the others that hold it.
 pub fn broadcast_state(group: &Group, program: &mut dyn Program) -> Result<(), TrainError> {
     let held = held_by_all(program);
@@ -145,7 +170,7 @@ pub fn broadcast_state(group: &Group, program: &mut dyn Program) -> Result<(), T
 }
 
 /// Chooses the state tensors that every rank of the program's group holds.
-fn held_by_all(program: &dyn Program) -> impl Fn(&StateTensor) -> bool + use<> {
+pub(crate) fn held_by_all(program: &dyn Program) -> impl Fn(&StateTensor) -> bool + use<> {
     let one_updates = program.plans().train.as_ref().is_some_and(Plan::is_replicated);
     move |tensor| !(one_updates && matches!(tensor.slot.arena, Arena::Optimizer(_)))
 }
@@ -155,7 +180,7 @@ fn fingerprints(program: &mut dyn Program, which: &Which) -> Result<Vec<(String,
     map_state(program, which, &|tensor, values| (tensor.name.clone(), fingerprint(values)))
 }
 
-fn fingerprint(values: &[f32]) -> u64 {
+pub(crate) fn fingerprint(values: &[f32]) -> u64 {
     // This many bytes keep the hash's vectors full.
     const PIECE: usize = 1 << 14;
     let mut hasher = blake3::Hasher::new();

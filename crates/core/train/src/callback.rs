@@ -7,6 +7,7 @@
 mod control;
 mod events;
 mod list;
+mod weights;
 
 use std::error::Error;
 
@@ -18,6 +19,7 @@ pub(crate) use control::Steering;
 pub use control::{Control, LogError};
 pub use events::{Progress, SaveReason, Saved, Started};
 pub(crate) use list::Callbacks;
+pub use weights::Weights;
 
 /// The result of a callback. An error ends the run on all ranks.
 pub type CallbackResult = Result<(), Box<dyn Error + Send + Sync>>;
@@ -36,15 +38,33 @@ macro_rules! events {
         /// has the callback, in the order in which callbacks were added. A callback may differ from rank to rank: requests to stop
         /// or to save reach all ranks at the same step. Names and order of the events are those of Lightning's callbacks.
         ///
+        /// This one keeps its state in the checkpoints, so that a resumed run goes on with it.
+        ///
         /// ```
         /// use enmasse_train::{Callback, CallbackResult, Control, EpochRecord};
-        /// /// Ends training at a validation accuracy of 90 %.
-        /// struct GoodEnough;
+        /// /// Ends training after two epochs with a validation accuracy of 90 %.
+        /// struct GoodEnough {
+        ///     epochs: u64,
+        /// }
         /// impl Callback for GoodEnough {
         ///     fn on_train_epoch_end(&mut self, record: &EpochRecord, control: &mut Control) -> CallbackResult {
-        ///         if record.val_accuracy.is_some_and(|accuracy| accuracy >= 0.9) {
-        ///             control.stop();
+        ///         self.epochs += u64::from(record.val_accuracy.is_some_and(|accuracy| accuracy >= 0.9));
+        ///         if self.epochs >= 2 {
+        ///             control.stop_because("two epochs have reached 90 %");
         ///         }
+        ///         Ok(())
+        ///     }
+        ///
+        ///     fn state_key(&self) -> Option<String> {
+        ///         Some("GoodEnough".to_owned())
+        ///     }
+        ///
+        ///     fn state_dict(&self) -> String {
+        ///         self.epochs.to_string()
+        ///     }
+        ///
+        ///     fn load_state_dict(&mut self, state: &str) -> CallbackResult {
+        ///         self.epochs = state.parse()?;
         ///         Ok(())
         ///     }
         /// }
@@ -60,6 +80,22 @@ macro_rules! events {
 
             /// Before an error of the run is returned, including [`TrainError::Stopped`].
             fn on_exception(&mut self, _error: &TrainError) {}
+
+            /// The name under which checkpoints keep the state of this callback. Without one they keep none.
+            fn state_key(&self) -> Option<String> {
+                None
+            }
+
+            /// The state of this callback, as a text: rank 0's is in every checkpoint. All of them together are at most 1 MiB.
+            fn state_dict(&self) -> String {
+                String::new()
+            }
+
+            /// Takes the state that a resumed run goes on with, before [`Callback::on_fit_start`], on every rank. An error does not end
+            /// the run: the callback begins anew, and [`Started::lost_states`] says so.
+            fn load_state_dict(&mut self, _state: &str) -> CallbackResult {
+                Ok(())
+            }
         }
 
         /// Passes events on to the callback that it refers to.
@@ -70,6 +106,18 @@ macro_rules! events {
 
             fn on_exception(&mut self, error: &TrainError) {
                 (**self).on_exception(error);
+            }
+
+            fn state_key(&self) -> Option<String> {
+                (**self).state_key()
+            }
+
+            fn state_dict(&self) -> String {
+                (**self).state_dict()
+            }
+
+            fn load_state_dict(&mut self, state: &str) -> CallbackResult {
+                (**self).load_state_dict(state)
             }
         }
     };
@@ -126,6 +174,10 @@ events! {
 
         /// After validation and before the checkpoint that ends the epoch. The record has the values logged so far.
         on_train_epoch_end(record: &EpochRecord);
+
+        /// After the last step and the last checkpoint of a fit that ends as a success. [`Control::reason`] says why, if a callback has
+        /// ended it. Weights that are set here are saved once more.
+        on_fit_end();
     }
 }
 

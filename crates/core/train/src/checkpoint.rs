@@ -27,7 +27,7 @@ use enmasse_weights::safetensors::{Entry, TensorFile, write};
 use enmasse_weights::{ElementType, Format, NamedTensor, Tensors, WeightsError, check_tensors, counter_names};
 use thiserror::Error;
 
-pub use metadata::{CheckpointMeta, EpochSums};
+pub use metadata::{CallbackStates, CheckpointMeta, EpochSums};
 
 use crate::EvaluatedWeights;
 

@@ -62,9 +62,11 @@ mod weights;
 
 pub use agreement::{compare_devices, compare_evaluated};
 pub use attempt::Attempt;
-pub use callback::{Callback, CallbackResult, Control, LogError, Progress, SaveReason, Saved, Started};
+pub use callback::{Callback, CallbackResult, Control, LogError, Progress, SaveReason, Saved, Started, Weights};
 pub use charts::draw_classes;
-pub use checkpoint::{Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_checkpoint, load_weights};
+pub use checkpoint::{
+    CallbackStates, Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_checkpoint, load_weights,
+};
 pub use classifier::Classifier;
 pub use config::{
     ALIASES, ANSWERS, Augmentation, AutoAugmentation, Balance, ByteCount, ConfigError, DEFAULT_GLOBAL_BATCH, Decoding,

@@ -145,7 +145,7 @@ mod tests {
         };
         let line: serde_json::Value = serde_json::from_str(&RunEvent::Epoch(&full).to_line()).unwrap();
         let mut steering = Steering::default();
-        let mut control = Control::new(&mut steering);
+        let mut control = Control::new(&mut steering, None);
         for name in line.as_object().unwrap().keys() {
             assert!(control.log(name, 1.0).is_err(), "{name}");
         }

@@ -10,7 +10,7 @@ use enmasse_graph::Choices;
 use enmasse_weights::Tensors;
 
 use crate::charts::{BestConfusion, Curves, Sheet, draw_classes};
-use crate::checkpoint::{CheckpointFile, Draft};
+use crate::checkpoint::{CallbackStates, CheckpointFile, Draft};
 use crate::plans::training_metrics;
 use crate::resumption::{changes, contradiction};
 use crate::run_folder::create_folder_of;
@@ -26,7 +26,7 @@ use crate::{
 #[derive(Default)]
 pub struct RunFiles {
     pub loggers: Vec<Box<dyn Logger>>,
-    pub charts: Vec<Box<dyn Callback>>,
+    pub callbacks: Vec<Box<dyn Callback>>,
 }
 
 /// An open run folder.
@@ -158,15 +158,20 @@ impl RunWriter {
         self.lost_records = log.lost;
         let loggers: Vec<Box<dyn Logger>> =
             vec![Box::new(log), Box::new(TensorBoard::create(paths.root(), position.epoch)?)];
-        let mut charts: Vec<Box<dyn Callback>> = vec![
+        let mut callbacks: Vec<Box<dyn Callback>> = vec![
             Box::new(Curves::open(staging.clone(), paths.training_curves(), &paths.metrics())?),
             Box::new(BestConfusion::new(staging.clone(), paths.confusion_matrix(), &data.classes)),
         ];
         if !position.is_resumed() {
             self.folder.write_class_distribution(&draw_classes(data))?;
-            charts.push(Box::new(Sheet::new(staging.clone(), paths.augmented(), size, &data.classes)));
+            callbacks.push(Box::new(Sheet::new(staging.clone(), paths.augmented(), size, &data.classes)));
         }
-        Ok(RunFiles { loggers, charts })
+        Ok(RunFiles { loggers, callbacks })
+    }
+
+    /// Sets the states of callbacks that the next checkpoints have.
+    pub fn keep_states(&mut self, states: CallbackStates) {
+        self.meta.callbacks = states;
     }
 
     /// Writes the list of unreadable samples, if it is another one.

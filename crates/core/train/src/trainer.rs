@@ -24,6 +24,7 @@ use enmasse_weights::Matching;
 use crate::agreement::check_ranks;
 use crate::bad_samples::BadSamples;
 use crate::callback::Callbacks;
+use crate::checkpoint::CallbackStates;
 use crate::evaluation::{EpochPosition, Pass, evaluate_until};
 use crate::loaded::LoadedBatch;
 use crate::pace::{EpochPace, INTERVAL, Paces, Stopwatch};
@@ -200,10 +201,13 @@ impl<'a> Trainer<'a> {
         let (mut session, files) = Session::prepare(self, used, model, data)?;
         self.callbacks.begin_fit(files, session.writer.is_some());
         session.announce(self, used, data)?;
-        while is_unfinished(&self.config, &session.position) {
+        let was_finished = !is_unfinished(&self.config, &session.position);
+        // A callback may know from its state that nothing is left to do. Other requests are for the first step.
+        let mut is_over = agree(self.callbacks.control.request(), self.group.as_ref())? == Some(Request::Finish);
+        while !is_over && is_unfinished(&self.config, &session.position) {
             match session.run_epoch(self)? {
                 None => {}
-                Some(Request::Finish) => break,
+                Some(Request::Finish) => is_over = true,
                 Some(Request::Stop(stop)) => {
                     session.write_trace(self.device.as_ref(), self.group.as_ref(), &mut self.callbacks, true)?;
                     let Position { epoch, samples, .. } = session.position;
@@ -212,6 +216,11 @@ impl<'a> Trainer<'a> {
             }
         }
         session.write_trace(self.device.as_ref(), self.group.as_ref(), &mut self.callbacks, true)?;
+        self.callbacks.control.reason.take_if(|_| !is_over);
+        self.callbacks.on_fit_end(session.program.as_mut())?;
+        if session.compare_written(self.group.as_ref(), &mut self.callbacks)? && !was_finished {
+            session.save(SaveReason::Step, &self.config, &mut self.callbacks)?;
+        }
         session.prove_last()?;
         self.callbacks.loggers.finish(None)?;
         let run_bytes = session.writer.as_ref().map_or(0, |writer| writer.paths().bytes());
@@ -301,6 +310,8 @@ struct Session {
     position: Position,
     /// What decides which epoch is the best.
     monitor: Monitor,
+    /// The states of callbacks in the checkpoint of a resumed run, until they have them.
+    states: CallbackStates,
     resumed: Option<Resumed>,
     bad_samples: BadSamples,
     paces: Paces,
@@ -343,7 +354,7 @@ impl Session {
         }
         self.bad_samples.check()?;
         self.list_bad_samples()?;
-        callbacks.on_validation_end(&validation)?;
+        callbacks.on_validation_end(&validation, self.program.as_mut())?;
         let loss_scale = self.loss_scale()?;
         let training = self.position.means(training_metrics(self.program.plans()));
         let training = training.map(|(name, mean)| (format!("train_{name}"), mean));
@@ -373,7 +384,8 @@ impl Session {
         };
         let value = record.value(&self.monitor.name).unwrap_or(f64::NAN);
         record.best = !record.partial && self.monitor.improves(value, self.position.best);
-        callbacks.on_train_epoch_end(&mut record)?;
+        callbacks.on_train_epoch_end(&mut record, self.program.as_mut())?;
+        self.compare_written(group.as_ref(), callbacks)?;
         self.saving = false;
         self.tracer.at(group.as_ref(), "writing a checkpoint");
         self.finish_epoch(&record, config, callbacks)?;

@@ -45,7 +45,12 @@ pub fn map_state<T: Send + Sync>(
 
 /// Every state tensor of a program, in PyTorch's order and shapes.
 pub fn read_tensors(program: &mut dyn Program) -> Result<Vec<NamedTensor>, DeviceError> {
-    map_state(program, &|_| true, &|tensor, stored| {
+    read_chosen(program, &|_| true)
+}
+
+/// The chosen state tensors of a program, in PyTorch's order and shapes.
+pub(crate) fn read_chosen(program: &mut dyn Program, which: &Which) -> Result<Vec<NamedTensor>, DeviceError> {
+    map_state(program, which, &|tensor, stored| {
         let mut values = vec![0.0; stored.len()];
         tensor.layout.for_each(&tensor.shape, |from, to| values[to] = stored[from]);
         NamedTensor { name: tensor.name.clone(), shape: torch_shape(tensor), values }
@@ -114,7 +119,7 @@ pub(crate) fn load_all(program: &mut dyn Program, found: &HashMap<&str, &[f32]>)
 }
 
 /// Sets the state tensors for which there are values, in PyTorch's order.
-fn fill<'a>(
+pub(crate) fn fill<'a>(
     program: &mut dyn Program,
     given: &(dyn Fn(&StateTensor) -> Option<&'a [f32]> + Sync),
 ) -> Result<(), DeviceError> {

@@ -3,15 +3,19 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use enmasse_device::Program;
 use thiserror::Error;
 
+use super::Weights;
 use crate::run_event::is_of_epoch_record;
 use crate::stop::Request;
-use crate::{Artifact, StopRequests};
+use crate::{Artifact, StopRequests, TrainError};
 
 /// Steers a run from a callback.
 pub struct Control<'c> {
     pub(super) steering: &'c mut Steering,
+    /// The model, where the device has ended its steps.
+    program: Option<&'c mut dyn Program>,
 }
 
 /// What callbacks ask for, and what they log.
@@ -19,12 +23,16 @@ pub struct Control<'c> {
 pub(crate) struct Steering {
     pub requests: StopRequests,
     finish: bool,
+    /// Why training ends early, as a callback has put it.
+    pub reason: Option<String>,
     checkpoint: bool,
     logged: BTreeMap<String, Mean>,
     /// Values of steps that the loggers do not have yet.
     pub steps: Vec<(u64, String, f64)>,
     /// Files that the loggers do not know yet.
     pub artifacts: Vec<(Artifact, PathBuf)>,
+    /// The tensors that were set since ranks last compared them.
+    pub written: Vec<(String, u64)>,
 }
 
 /// A value cannot be logged.
@@ -43,16 +51,40 @@ struct Mean {
 }
 
 impl<'c> Control<'c> {
-    pub(crate) fn new(steering: &'c mut Steering) -> Self {
-        Control { steering }
+    pub(crate) fn new(steering: &'c mut Steering, program: Option<&'c mut dyn Program>) -> Self {
+        Control { steering, program }
     }
 
     /// Ends training as a success ([`crate::Trainer::fit`] returns its record). If called in
     /// [`crate::Callback::on_train_batch_end`], training ends at the same step on all ranks, at most two steps later, and saves a
     /// checkpoint there. If called in validation or later, it ends after the epoch, as with Lightning's
-    /// `trainer.should_stop`.
+    /// `trainer.should_stop`. If called in [`crate::Callback::on_fit_start`], no step is trained.
     pub fn stop(&mut self) {
         self.steering.finish = true;
+    }
+
+    /// Ends training as [`Control::stop`] does, and says why, such as "two epochs in a row have
+    /// reached 90 %".
+    pub fn stop_because(&mut self, reason: impl Into<String>) {
+        self.stop();
+        self.steering.reason = Some(reason.into());
+    }
+
+    /// Why training ends before its last epoch, as a callback of this rank has put it.
+    pub fn reason(&self) -> Option<&str> {
+        self.steering.reason.as_deref()
+    }
+
+    /// The tensors of the model. The device has ended its steps in [`crate::Callback::on_validation_end`],
+    /// [`crate::Callback::on_train_epoch_end`] and [`crate::Callback::on_fit_end`]; anywhere else this is an error.
+    pub fn weights(&mut self) -> Result<Weights<'_>, TrainError> {
+        match self.program.as_deref_mut() {
+            Some(program) => Ok(Weights { program, written: &mut self.steering.written }),
+            None => Err(TrainError::Weights(
+                "a step may be in progress: weights are for on_validation_end, on_train_epoch_end and on_fit_end"
+                    .into(),
+            )),
+        }
     }
 
     /// Requests a checkpoint to resume from. If called in [`crate::Callback::on_train_batch_end`], all ranks save it after

@@ -84,6 +84,9 @@ pub struct Started {
     /// Epochs before those to come whose records in `metrics.jsonl` are missing or malformed. Only on rank 0.
     #[serde(skip)]
     pub lost_records: u64,
+    /// States of callbacks in the checkpoint of a resumed run that nobody takes: the key of each, and why. Only on rank 0.
+    #[serde(skip)]
+    pub lost_states: Vec<(String, String)>,
 }
 
 impl Started {
@@ -151,7 +154,7 @@ pub struct Saved<'a> {
 pub enum SaveReason<'a> {
     /// An epoch ended, with this record.
     EpochEnd(&'a EpochRecord),
-    /// `save_every` steps were done, or a callback requested it.
+    /// `save_every` steps were done, a callback requested it, or callbacks have set weights in [`crate::Callback::on_fit_end`].
     Step,
     /// The run stops in the middle of an epoch.
     Stop,

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use super::FORMAT_VERSION;
 use crate::Best;
 
+/// The states of callbacks, by their keys.
+pub type CallbackStates = BTreeMap<String, String>;
+
 /// Sums over the samples of the current epoch. They let a resumed epoch report the same training loss to the last bit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EpochSums {
@@ -101,8 +104,13 @@ fn read_best(map: &BTreeMap<String, String>) -> Result<Best, String> {
     Ok(Best { metric: metric.to_owned(), value })
 }
 
-/// Defines [`CheckpointMeta`] by its fields. Each field is the metadata key with the same name, except that the last one names
-/// the best value.
+fn read_callbacks(map: &BTreeMap<String, String>) -> Result<CallbackStates, String> {
+    let states = map.get("callbacks").map(|text| serde_json::from_str(text)).transpose();
+    Ok(states.map_err(|_| "is not a checkpoint: its callbacks is invalid")?.unwrap_or_default())
+}
+
+/// Defines [`CheckpointMeta`] by its fields. Each field is the metadata key with the same name, except that `best` names the best
+/// value, and that a checkpoint may lack `callbacks`.
 macro_rules! metadata {
     ($($(#[doc = $doc:literal])+ $name:ident: $type:ty,)+) => {
         /// The data of a checkpoint other than its tensors. Each field is a key of the file's metadata.
@@ -111,12 +119,17 @@ macro_rules! metadata {
             $($(#[doc = $doc])+ pub $name: $type,)+
             /// The best value so far of what the run monitors, under a key that names it: `best_val_accuracy`.
             pub best: Best,
+            /// The states of callbacks.
+            pub callbacks: CallbackStates,
         }
 
         impl CheckpointMeta {
             fn fields_to(&self, map: &mut BTreeMap<String, String>) {
                 $(map.insert(stringify!($name).to_owned(), self.$name.write());)+
                 map.insert(self.best.key(), self.best.value.write());
+                if !self.callbacks.is_empty() {
+                    map.insert("callbacks".to_owned(), serde_json::json!(self.callbacks).to_string());
+                }
             }
 
             /// The error is the second part of a sentence that begins with the file.
@@ -127,6 +140,7 @@ macro_rules! metadata {
                         <$type>::read(text).ok_or_else(|| format!("is not a checkpoint: its {} is invalid", stringify!($name)))
                     })?,)+
                     best: read_best(map)?,
+                    callbacks: read_callbacks(map)?,
                 })
             }
         }

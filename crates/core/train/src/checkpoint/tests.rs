@@ -21,6 +21,7 @@ fn meta() -> CheckpointMeta {
         epoch_sums: EpochSums { loss: 0.1 + 0.2, correct: 5, samples: 64, metrics: [("top5".into(), 0.1)].into() },
         optimizer_step: 7,
         best: Best { value: Some(2.0 / 3.0), ..Best::default() },
+        callbacks: [("Best".to_owned(), "{\"epoch\": 3}\n".to_owned())].into(),
     }
 }
 
@@ -92,6 +93,21 @@ fn the_official_reader_agrees() {
     assert_eq!((text("seed"), text("configuration")), ("18446744073709551615", "lr = 0.1\n"));
     assert_eq!(text("classes"), "[\"rose\",\"Gänse\\\"blümchen\\n\"]");
     assert!(text("checksum").starts_with("blake3:"));
+}
+
+/// Checkpoints of before callbacks had a state, and of runs without any, are the same.
+#[test]
+fn states_of_callbacks_are_optional() {
+    let without = CheckpointMeta { callbacks: CallbackStates::new(), ..meta() };
+    let map = without.to_map();
+    assert!(!map.contains_key("callbacks"), "{map:?}");
+    assert_eq!(CheckpointMeta::from_map(&map).unwrap(), without);
+    let with = meta().to_map();
+    assert_eq!(with["callbacks"], r#"{"Best":"{\"epoch\": 3}\n"}"#);
+    assert_eq!(CheckpointMeta::from_map(&with).unwrap(), meta());
+    let broken = [("callbacks".to_owned(), "[]".to_owned())];
+    let error = CheckpointMeta::from_map(&map.into_iter().chain(broken).collect()).unwrap_err();
+    assert_eq!(error, "is not a checkpoint: its callbacks is invalid");
 }
 
 #[test]

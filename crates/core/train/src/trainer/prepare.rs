@@ -12,8 +12,9 @@ use enmasse_system::machine::resident_bytes;
 use super::diverged::LastCheckpoint;
 use super::evaluate::EvaluationInput;
 use super::{Session, Trainer, is_unfinished};
-use crate::agreement::{broadcast_state, compare_devices, compare_setup, compare_weights};
+use crate::agreement::{broadcast_state, broadcast_states, compare_devices, compare_setup, compare_weights};
 use crate::bad_samples::BadSamples;
+use crate::checkpoint::CallbackStates;
 use crate::memory::{ProcessMemory, RankMemory, check_device_memory, check_memory};
 use crate::pace::Paces;
 use crate::plans::{compile_plans, initialize, training_metrics};
@@ -108,6 +109,7 @@ impl Session {
         initialize(program.as_mut(), config.seed)?;
         let mut pretrained = None;
         let mut position = Position::default();
+        let mut states = CallbackStates::new();
         if let Some(writer) = &mut writer {
             if let Some(checkpoint) = saved {
                 let origin = writer.paths().root().display().to_string();
@@ -123,6 +125,7 @@ impl Session {
                     other => other,
                 })?;
                 position = Position::from_meta(&checkpoint.meta, training_metrics(program.plans()));
+                states = checkpoint.meta.callbacks;
                 writer.check_best(&mut position);
             } else if let Some(weights) = &config.weights {
                 pretrained = Some(load_pretrained(program.as_mut(), weights, &config.prefix)?);
@@ -136,6 +139,7 @@ impl Session {
             position = position.broadcast(group)?;
             if position.is_resumed() || config.weights.is_some() {
                 broadcast_state(group, program.as_mut())?;
+                states = broadcast_states(group, &states)?;
             }
             compare_weights(group, program.as_mut(), position.is_resumed())?;
         }
@@ -171,6 +175,7 @@ impl Session {
             schedule,
             position,
             monitor: Monitor::higher("val_accuracy"),
+            states,
             resumed,
             bad_samples,
             paces: Paces::new(&map, group),
@@ -189,11 +194,12 @@ impl Session {
 
     /// Tells loggers and callbacks what is known before the first step.
     pub(super) fn announce(
-        &self,
+        &mut self,
         trainer: &mut Trainer,
         run: &RunConfig,
         data: &TrainingData,
     ) -> Result<(), TrainError> {
+        let lost_states = trainer.callbacks.load_states(std::mem::take(&mut self.states))?;
         let (plans, writer) = (self.program.plans(), self.writer.as_ref());
         let changes = writer.map_or(&[][..], |writer| &writer.changes);
         let count = |names: &dyn Fn(&str) -> bool| {
@@ -238,6 +244,7 @@ impl Session {
             rescheduled: rescheduled(changes, &trainer.config, self.map.shards(), &self.position),
             lost_best: writer.and_then(|writer| writer.lost_best.clone()),
             lost_records: writer.map_or(0, |writer| writer.lost_records),
+            lost_states: if writer.is_some() { lost_states } else { Vec::new() },
         };
         trainer.callbacks.loggers.start(&started, run)?;
         if let (Some(writer), None) = (writer, self.resumed) {

@@ -3,7 +3,10 @@
 //! A checkpoint replaces an earlier one only if every value in it is finite, and so is the
 //! validation loss of the epoch that it ends.
 
+use enmasse_comm::Group;
+
 use super::{Session, Trainer};
+use crate::agreement::compare_written;
 use crate::callback::Callbacks;
 use crate::stop::{Request, agree};
 use crate::{Artifact, EpochRecord, Position, SaveReason, Saved, TrainConfig, TrainError};
@@ -29,6 +32,7 @@ impl Session {
         }
         self.position.next_epoch();
         if let Some(writer) = &mut self.writer {
+            writer.keep_states(callbacks.state_dicts()?);
             let keeps_last = self.last_checkpoint.is_kept();
             writer.save_epoch(self.program.as_mut(), &self.position, record.epoch, record.best, keeps_last)?;
             if record.best {
@@ -63,9 +67,22 @@ impl Session {
     ) -> Result<(), TrainError> {
         self.check_finite(config)?;
         if let Some(writer) = &mut self.writer {
+            writer.keep_states(callbacks.state_dicts()?);
             writer.save(self.program.as_mut(), &self.position, self.last_checkpoint.is_kept())?;
         }
         self.saved(reason, callbacks)
+    }
+
+    /// Whether callbacks have set weights since the last call, all ranks the same ones.
+    pub(super) fn compare_written(
+        &mut self,
+        group: Option<&Group>,
+        callbacks: &mut Callbacks,
+    ) -> Result<bool, TrainError> {
+        let written = std::mem::take(&mut callbacks.control.written);
+        let has_written = !written.is_empty();
+        group.map_or(Ok(()), |group| compare_written(group, written))?;
+        Ok(has_written)
     }
 
     /// Tells callbacks of a checkpoint.

@@ -2,6 +2,7 @@
 
 mod augmentation;
 mod averages;
+mod callback_state;
 mod callbacks;
 mod common;
 mod crops;

@@ -71,6 +71,7 @@ pub fn facts(started: &Started) -> Vec<String> {
         lines.extend(started.rescheduled.iter().map(|line| format!("schedule: {line}")));
         let lost = started.lost_best.iter();
         lines.extend(lost.map(|why| format!("best:     {why}; the best of the epochs to come replaces it")));
+        lines.extend(started.lost_states.iter().map(|(key, why)| format!("state:    {key}: {why}")));
         if started.lost_records > 0 {
             let lost = counted(started.lost_records as usize, "record");
             lines.push(format!(
@@ -183,6 +184,7 @@ mod tests {
             rescheduled: Some("the cosine now spans 4 epochs".to_owned()),
             lost_best: Some("best.safetensors: it is gone".to_owned()),
             lost_records: 1,
+            lost_states: vec![("Best".to_owned(), "no callback of this run takes it".to_owned())],
         };
         let expected = "\
 model:    resnet18, 11,181,642 parameters, 5,130 of them trained
@@ -203,6 +205,7 @@ resume:   epoch 3, after 64 images
 lr: 0.1 -> 0.01
 schedule: the cosine now spans 4 epochs
 best:     best.safetensors: it is gone; the best of the epochs to come replaces it
+state:    Best: no callback of this run takes it
 metrics:  metrics.jsonl lacks 1 record of the 2 epochs before; the charts lack them too";
         assert_eq!(facts(&started).join("\n"), expected);
         let line = r#"{"event":"start","model":"resnet18","parameters":11181642,"trainable":5130,"data":"folder of class folders",

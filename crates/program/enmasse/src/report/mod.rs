@@ -302,6 +302,11 @@ impl Callback for Reporter {
         Ok(())
     }
 
+    fn on_fit_end(&mut self, control: &mut Control) -> CallbackResult {
+        self.facts(control.reason().map(|reason| format!("stopped early: {reason}")));
+        Ok(())
+    }
+
     /// Prints an epoch's line once its checkpoint is written, so that a run killed after the line resumes after that epoch.
     fn on_checkpoint(&mut self, saved: &Saved, _: &mut Control) -> CallbackResult {
         if let SaveReason::EpochEnd(record) = saved.reason {
