@@ -5,8 +5,11 @@
 //! checkpoint that ends the epoch, and the reporter prints after it.
 
 mod control;
+mod early_stopping;
 mod events;
 mod list;
+mod lr_monitor;
+mod model_checkpoint;
 mod weights;
 
 use std::error::Error;
@@ -17,8 +20,11 @@ use crate::{EpochRecord, Evaluation, Straggler, TestRecord, Traced, TrainError};
 
 pub(crate) use control::Steering;
 pub use control::{Control, LogError};
+pub use early_stopping::EarlyStopping;
 pub use events::{Progress, SaveReason, Saved, Started};
 pub(crate) use list::Callbacks;
+pub use lr_monitor::LrMonitor;
+pub use model_checkpoint::ModelCheckpoint;
 pub use weights::Weights;
 
 /// The result of a callback. An error ends the run on all ranks.

@@ -360,6 +360,9 @@ settings! {
         /// Stop after this many steps
         /// Counted from the start of the run.
         max_steps: Option<u64> = None => "all epochs", "STEPS", at_least(1), Invocation;
+        /// Stop after epochs without improvement
+        /// After so many epochs that are no better than the best one training ends as a success. The best epoch's weights are kept in any case. A resumed run goes on counting.
+        patience: Option<u64> = None => "all epochs", "EPOCHS", at_least(1), Run;
         /// Seed of the run
         /// It decides the initial weights, the order of samples, augmentation and dropout.
         seed: u64 = 0, "SEED", ANY, Run;

@@ -62,7 +62,10 @@ mod weights;
 
 pub use agreement::{compare_devices, compare_evaluated};
 pub use attempt::Attempt;
-pub use callback::{Callback, CallbackResult, Control, LogError, Progress, SaveReason, Saved, Started, Weights};
+pub use callback::{
+    Callback, CallbackResult, Control, EarlyStopping, LogError, LrMonitor, ModelCheckpoint, Progress, SaveReason,
+    Saved, Started, Weights,
+};
 pub use charts::draw_classes;
 pub use checkpoint::{
     CallbackStates, Checkpoint, CheckpointError, CheckpointMeta, EpochSums, is_checkpoint, load_weights,

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
+use crate::EpochRecord;
+
 /// Which of two values is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -31,6 +33,14 @@ impl Monitor {
     /// A value that is better if it is higher.
     pub fn higher(name: impl Into<String>) -> Self {
         Monitor { name: name.into(), direction: Direction::Higher }
+    }
+
+    /// The value of an epoch. The error lists what there is.
+    pub(crate) fn value(&self, record: &EpochRecord) -> Result<f64, String> {
+        record.value(&self.name).ok_or_else(|| {
+            let names: Vec<&str> = record.scalars().into_iter().map(|(name, _)| name).collect();
+            format!("no epoch has {}: there are {}", self.name, names.join(", "))
+        })
     }
 
     /// Whether a value is better than the best one so far. Any number is better than none.
@@ -88,6 +98,17 @@ impl Serialize for Best {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_have_the_names_of_records() {
+        let metrics = [("val_top5".to_owned(), 0.75)].into();
+        let record = EpochRecord { val_loss: 0.5, metrics, ..EpochRecord::default() };
+        let check = |name: &str, expected: f64| assert_eq!(Monitor::lower(name).value(&record), Ok(expected));
+        check("val_loss", 0.5);
+        check("val_top5", 0.75);
+        let unknown = Monitor::lower("top5").value(&record).unwrap_err();
+        assert!(unknown.starts_with("no epoch has top5: there are learning_rate, ") && unknown.ends_with("val_top5"));
+    }
 
     #[test]
     fn the_direction_decides() {

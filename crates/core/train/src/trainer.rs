@@ -37,9 +37,9 @@ use evaluate::EvaluationInput;
 use trained::Trained;
 
 use crate::{
-    Attempt, Best, Callback, DoneRecord, EpochRecord, Logger, LrSchedule, ModelFn, Monitor, Position, Preparation,
-    ProgramConfig, Progress, RankKind, RankMemory, Resumed, RunConfig, SaveReason, StopRequests, TrainConfig,
-    TrainError, TrainingData, Tuning,
+    Attempt, Best, Callback, DoneRecord, EarlyStopping, EpochRecord, Logger, LrSchedule, ModelFn, Monitor, Position,
+    Preparation, ProgramConfig, Progress, RankKind, RankMemory, Resumed, RunConfig, SaveReason, StopRequests,
+    TrainConfig, TrainError, TrainingData, Tuning,
 };
 
 /// Trains a model on a device, without a group or as one rank of a group.
@@ -198,7 +198,10 @@ impl<'a> Trainer<'a> {
 
     fn try_fit(&mut self, used: &RunConfig, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
         let began = Instant::now();
-        let (mut session, files) = Session::prepare(self, used, model, data)?;
+        let (mut session, mut files) = Session::prepare(self, used, model, data)?;
+        if let Some(patience) = self.config.patience {
+            files.callbacks.push(Box::new(EarlyStopping::new(session.monitor.clone()).patience(patience)));
+        }
         self.callbacks.begin_fit(files, session.writer.is_some());
         session.announce(self, used, data)?;
         let was_finished = !is_unfinished(&self.config, &session.position);

@@ -22,7 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The repository's `examples` have a custom model, data set and transform, and the step taken apart.
+//! The repository's `examples` have a custom model, data set, transform and logger, and the step taken apart.
 
 pub mod devices;
 
@@ -61,8 +61,9 @@ pub mod prelude {
     pub use enmasse_image::Image;
     pub use enmasse_launch::{spawn, spawn_processes};
     pub use enmasse_train::{
-        Callback, CallbackResult, Control, DoneRecord, Engine, EpochRecord, OptimizerKind, RankKind, TrainConfig,
-        TrainError, Trainer, TrainingData,
+        Artifact, Callback, CallbackResult, Control, DoneRecord, EarlyStopping, Engine, EpochRecord, LogPoint, Logger,
+        LrMonitor, ModelCheckpoint, Monitor, OptimizerKind, RankKind, RunConfig, Started, TrainConfig, TrainError,
+        Trainer, TrainingData,
     };
 
     pub use crate::TrainedModel;

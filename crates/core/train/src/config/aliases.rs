@@ -41,6 +41,7 @@ pub const ALIASES: &[(&str, &str)] = &[
     ("gamma", "lr_gamma decay_rate"),
     ("warmup_epochs", "lr_warmup_epochs"),
     ("label_smoothing", "smoothing label_smoothing_factor"),
+    ("patience", "early_stopping_patience"),
     // Devices and ranks.
     ("loader_threads", "workers j num_workers dataloader_num_workers"),
     ("sync_bn", "sync_batchnorm syncBN"),
@@ -116,9 +117,10 @@ pub const ANSWERS: &[(&str, &str)] = &[
         "gradients are clipped by their norm over all parameters, with --clip-norm; leave it out",
     ),
     (
-        "patience patience_epochs early_stopping early_stop early_stopping_patience",
-        "there is no early stopping yet; leave it out: the best epoch's weights are kept in any case",
+        "early_stopping early_stop",
+        "give --patience EPOCHS, such as 5, after which training ends if none of them was the best",
     ),
+    ("patience_epochs", "there is no schedule that waits for a plateau; --patience EPOCHS ends training there"),
     (
         "monitor metric_for_best_model eval_metric",
         "the best epoch is that of the highest validation accuracy; leave it out",

@@ -22,6 +22,7 @@ mod prediction;
 mod pretrained;
 mod progress;
 mod settings;
+mod shipped;
 mod stopping;
 mod test_part;
 mod trace;

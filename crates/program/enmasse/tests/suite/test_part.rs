@@ -124,3 +124,30 @@ fn a_test_part_was_not_packed() {
         assert_eq!((&found["accuracy"], &found["samples"]), (&test["accuracy"], &12.into()), "{of}");
     }
 }
+
+/// Of a run whose weights stay as they are, the first epoch is the best one.
+#[test]
+fn a_run_that_no_longer_improves_ends_with_its_test() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (parts(folder.path()), folder.path().join("run"));
+    let others = ["--epochs", "9", "--devices", "cpu:2", "--lr", "1e-30", "--patience", "2"];
+    let ended = enmasse(&arguments(&data, &run, &others)).well();
+    let said = "stopped early: val_accuracy has not improved for 2 epochs; the best is ";
+    let lines: Vec<&str> = ended.stderr.lines().filter(|line| line.starts_with(said)).collect();
+    assert!(lines.len() == 1 && lines[0].ends_with(", of epoch 1"), "{}", ended.stderr);
+    assert_eq!((metrics(&run).len(), &tests(&ended)[0]["epoch"]), (3, &0.into()));
+    assert_eq!(ended.json().last().unwrap()["event"], "done");
+    let path = run.display().to_string();
+    let resume = |others: &[&str]| enmasse(&[&["train", "--resume", "--out", &path], others].concat()).well();
+    let left =
+        format!("nothing left to do in {path}: it stopped early, after 3 of 9 epochs; use --patience 4 to continue\n");
+    assert_eq!(resume(&[]).stdout, left);
+    // Its test is made up for, without another epoch.
+    fs::remove_file(run.join("test.json")).unwrap();
+    let again = resume(&[]);
+    assert!(again.stderr.contains(said) && again.stdout.contains("test: "), "{again:?}");
+    assert_eq!(metrics(&run).len(), 3);
+    // More patience goes on with the count.
+    assert!(resume(&["--patience", "4"]).stderr.contains("has not improved for 4 epochs"));
+    assert_eq!(metrics(&run).len(), 5);
+}

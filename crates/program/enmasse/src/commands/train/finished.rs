@@ -1,7 +1,7 @@
 //! A run that is resumed with nothing left to do: the first rank says so, and no file is touched.
 
 use enmasse_system::machine::peak_rss_bytes;
-use enmasse_train::{CheckpointMeta, DoneRecord, Position, RunConfig, RunEvent, RunPaths, TrainConfig};
+use enmasse_train::{CheckpointMeta, DoneRecord, EarlyStopping, Position, RunConfig, RunEvent, RunPaths, TrainConfig};
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -46,6 +46,11 @@ fn nothing_left(config: &TrainConfig, meta: &CheckpointMeta, paths: &RunPaths) -
         Some(most) if meta.optimizer_step > most || (meta.optimizer_step == most && is_validated) => {
             say(meta.optimizer_step, most, "steps", "--max-steps")
         }
+        _ if EarlyStopping::has_ended(config, meta) => {
+            let (epoch, more) = (meta.epoch, config.patience.unwrap_or(1).saturating_mul(2));
+            let stopped = format!("it stopped early, after {epoch} of {epochs} epochs");
+            Some(format!("nothing left to do in {run}: {stopped}; use --patience {more} to continue"))
+        }
         _ => None,
     }
 }
@@ -75,6 +80,23 @@ mod tests {
         let steps = "nothing left to do in runs/a: 7 of 7 steps are done; use --max-steps 14 to continue";
         check(10, Some(7), 0, 7, Some(steps));
         check(10, Some(8), 0, 7, None);
+    }
+
+    #[test]
+    fn a_run_that_stopped_early() {
+        let check = |patience: Option<u64>, state: &str, expected: Option<&str>| {
+            let config = TrainConfig { patience, ..TrainConfig::default() };
+            let callbacks = [("EarlyStopping val_accuracy".to_owned(), state.to_owned())].into();
+            let meta = CheckpointMeta { epoch: 4, callbacks, ..CheckpointMeta::default() };
+            assert_eq!(nothing_left(&config, &meta, &RunPaths::new("runs/a")).as_deref(), expected);
+        };
+        let stopped =
+            "nothing left to do in runs/a: it stopped early, after 4 of 10 epochs; use --patience 4 to continue";
+        check(Some(2), "0.5 1 2", Some(stopped));
+        check(Some(2), "0.5 1 1", None);
+        check(Some(3), "0.5 1 2", None);
+        check(None, "0.5 1 2", None);
+        check(Some(2), "", None);
     }
 
     /// Regression test: such a run was validated once more, and printed "0 img/s".
