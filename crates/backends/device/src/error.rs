@@ -7,6 +7,7 @@ use thiserror::Error;
 
 /// An error of a device or of a program.
 #[derive(Error)]
+#[non_exhaustive]
 pub enum DeviceError {
     /// The device has too little memory.
     #[error("no memory for {bytes} bytes of {arena}: use a smaller `batch` or `size`")]

@@ -26,6 +26,7 @@ const NO_RANK: u64 = u64::MAX;
 
 /// The sort of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CauseKind {
     /// The rank is gone: its connection closed without goodbye, or it left while others still needed it.
     Exited,

@@ -13,6 +13,7 @@ use crate::token::UserSecretError;
 
 /// Why a rank could not join its group.
 #[derive(Error)]
+#[non_exhaustive]
 pub enum JoinError {
     /// An environment variable is missing or malformed.
     #[error("{name} {problem}")]

@@ -24,6 +24,7 @@ fn mend_of_spawn(source: &io::Error) -> &'static str {
 
 /// Reasons why the ranks could not be launched or watched.
 #[derive(Error)]
+#[non_exhaustive]
 pub enum LaunchError {
     /// Zero ranks were requested.
     #[error("cannot launch 0 processes: ask for at least 1")]

@@ -25,6 +25,7 @@ pub enum Store {
 
 /// Where the workers' output goes. Standard input is `/dev/null`: several readers of one terminal make no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Output {
     /// Rank 0 inherits both streams, so that a progress bar finds its terminal. The other ranks' standard output is
     /// discarded, and the last lines of their standard error are kept for the failure report.

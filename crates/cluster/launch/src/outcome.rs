@@ -12,6 +12,7 @@ use crate::job::Output;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Status {
     /// It exited with this code.
     Code(i32),

@@ -19,6 +19,7 @@ const SPAWNED: &str = "ENMASSE_SPAWNED";
 
 /// Reasons why not all ranks succeeded.
 #[derive(Error)]
+#[non_exhaustive]
 pub enum SpawnError {
     /// The ranks could not be started.
     #[error(transparent)]

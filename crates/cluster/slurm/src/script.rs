@@ -12,6 +12,7 @@ const INDENT: &str = "    ";
 
 /// The program that runs a container's image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ContainerRuntime {
     /// `apptainer exec`.
     Apptainer,

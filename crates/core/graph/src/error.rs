@@ -43,6 +43,7 @@ impl fmt::Display for OperationLocation {
 
 /// Why a model could not become a plan.
 #[derive(Clone, Error, PartialEq)]
+#[non_exhaustive]
 pub enum GraphError {
     /// An operand has a shape that the operation does not accept.
     #[error("{place} got {shape}, but {reason}")]

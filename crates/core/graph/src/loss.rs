@@ -23,6 +23,7 @@ use crate::{GraphError, Mode, Node, PerSample, Phase, ValueId};
 /// compile(&|x: Tensor| x.flatten().linear("fc", 10), &options).unwrap();
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Loss {
     /// Cross-entropy of the softmax (PyTorch's `CrossEntropyLoss`). Evaluation does not smooth labels.
     CrossEntropy {

@@ -7,6 +7,7 @@ use crate::{GraphError, Loss, Metric, Optimizer, ParameterGroups};
 
 /// What a model is to predict of each sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum TargetKind {
     /// Its class, which is its label.
     #[default]

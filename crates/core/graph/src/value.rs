@@ -52,6 +52,7 @@ pub enum Role {
 /// What the dimensions of a value are, which the passes ask: the precision of a plan is the element type of its activations
 /// that are images or tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Axes {
     /// `[batch, height, width, channels]`.
     Images,

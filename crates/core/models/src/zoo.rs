@@ -7,6 +7,7 @@ use crate::{AlexNet, MobileNetV2, ResNet, Vgg, lenet, mlp};
 
 /// The model does not exist.
 #[derive(Clone, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ModelError {
     /// No model of the zoo has this name.
     #[error("no model is named {name:?}; {}{nearest} (there are {})", nearest_is(family), known.join(", "))]

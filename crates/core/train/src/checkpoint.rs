@@ -36,6 +36,7 @@ const FORMAT_VERSION: u64 = 1;
 
 /// Why a checkpoint or weights file could not be written or read.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum CheckpointError {
     /// The file system refused.
     #[error(transparent)]

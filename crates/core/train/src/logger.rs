@@ -6,6 +6,7 @@ use crate::{CallbackResult, EpochRecord, Evaluation, RunConfig, Started, TrainEr
 
 /// The point of a run that values belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LogPoint {
     /// A step of the run, from 1.
     Step(u64),

@@ -183,6 +183,7 @@ pub struct StoppedRecord {
 /// ```
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum RunEvent<'a> {
     /// Before the first step.
     Start(&'a Started),

@@ -52,6 +52,7 @@ pub const RUNS: &str = "runs";
 
 /// Why a run folder could not be used.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum RunError {
     /// The file system refused.
     #[error(transparent)]

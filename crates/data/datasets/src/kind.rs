@@ -7,6 +7,7 @@ use enmasse_image::{Crop, EvalTransform, Normalization, TrainTransform};
 /// What a data set is. [`crate::open()`] finds it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum DataKind {
     /// Images of any size in a folder per class.
     Folder,

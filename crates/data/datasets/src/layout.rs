@@ -4,6 +4,7 @@ use crate::DataKind;
 
 /// The layout of a data set's files, as [`crate::open()`] has recognised it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DataLayout {
     /// A folder for each class, perhaps in folders for parts.
     ClassFolders,

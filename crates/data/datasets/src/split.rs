@@ -18,6 +18,7 @@ use crate::{DataLayout, DataWarning, Folder, LeftOut};
 /// Whose random draw decides which images of a folder are for validation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum SplitKind {
     /// enmasse's own: see [`Folder::split`].
     #[default]

@@ -92,6 +92,7 @@ pub struct WeightsFile {
 
 /// Reasons why a file could not be read.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum WeightsError {
     /// The file system refused.
     #[error("cannot read {}: {}", path.display(), reason(source))]

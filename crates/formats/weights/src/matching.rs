@@ -59,6 +59,7 @@ pub struct Matching {
 
 /// Reasons why a file does not fit a model.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MatchError {
     /// No name has the prefix that a rename replaces.
     #[error("`prefix = {rename}`: no name in {} begins so; the first are {names}", path.display())]

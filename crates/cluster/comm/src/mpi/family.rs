@@ -7,6 +7,7 @@ pub(crate) const GIVEN: &str = "ENMASSE_MPI_LIBRARY";
 
 /// Libraries whose programs may be exchanged without compiling them again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MpiFamily {
     /// Open MPI 4 and 5.
     OpenMpi,

@@ -41,6 +41,7 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The transport that carries the operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TransportChoice {
     /// Shared memory among the ranks of a node, and TCP between nodes.
     #[default]

@@ -27,6 +27,7 @@ const NAMELESS: &str = "none";
 
 /// Reasons why an elastic job cannot begin.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ElasticError {
     /// Agents of other machines could join without proving a secret.
     #[error(

@@ -6,6 +6,7 @@ use super::node_list::NodeListError;
 
 /// An error in the variables.
 #[derive(Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum EnvironmentError {
     /// One variable of a pair is missing.
     #[error("{missing} is not set although {present} is: set both or neither")]

@@ -77,6 +77,7 @@ pub struct LaunchedRank {
 
 /// The launcher of this process. They are tried in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Launcher {
     /// Explicit arguments, which take precedence over everything.
     Arguments,

@@ -13,6 +13,7 @@ const MAX_NAME: usize = 255;
 
 /// An error in a list of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum NodeListError {
     /// Unclosed brackets, or text where none is allowed.
     #[error("{part:?} in the node list {list:?} {problem}; expected something like node[1-3,7],login1")]

@@ -8,6 +8,7 @@ use crate::{Graph, GraphError, Op, Role, ValueId, pattern_matches};
 
 /// The parameters that are not trained.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Freeze {
     /// Parameters that match any of the patterns ([`pattern_matches`]). Each pattern must match a parameter. An empty list
     /// freezes nothing.

@@ -12,6 +12,7 @@ use crate::{Arena, Bucket, Graph, Node, Op, Phase, Plan, Plans, Role, ValueId};
 
 /// What sums gradients over shards, and where they are updated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Strategy {
     /// All ranks get the sums while backward runs, and each updates its own copy: PyTorch's `DistributedDataParallel`.
     #[default]

@@ -12,6 +12,7 @@ use super::{RandomStream, philox};
 
 /// The distribution of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Distribution {
     /// Normal around 0.
     Normal {

@@ -6,6 +6,7 @@ use super::value::{SettingKind, SettingValue};
 
 /// A method that draws operations from a list, and their strengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AutoAugmentation {
     /// None of them.
     None,

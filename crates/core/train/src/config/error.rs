@@ -54,6 +54,7 @@ impl SettingSource {
 
 /// Why a configuration was refused.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// A value that is not allowed.
     #[error("{what}: {reason}")]

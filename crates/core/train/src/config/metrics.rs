@@ -9,6 +9,7 @@ use super::value::ListItem;
 
 /// A built-in metric, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum MetricName {
     /// `topK`, such as `top5`: the share of samples whose label is among the K largest logits.
     Top(usize),

@@ -10,6 +10,7 @@ use super::value::{SettingKind, SettingValue, quoted};
 
 /// The checkpoint from which a run goes on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Resume {
     /// None: the run starts.
     #[default]

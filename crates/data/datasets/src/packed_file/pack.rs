@@ -20,6 +20,7 @@ use crate::reading::spread;
 
 /// What the records of a packed file hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PackForm {
     /// Image files. Those of the data set are decoded once as a check, and kept byte for byte.
     Files {

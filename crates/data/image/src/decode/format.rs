@@ -2,6 +2,7 @@
 
 /// A format of image files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ImageFormat {
     /// JPEG (JFIF, EXIF).
     Jpeg,

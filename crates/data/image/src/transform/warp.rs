@@ -10,6 +10,7 @@ use crate::Image;
 
 /// The colour of a place between pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Interpolation {
     /// That of the pixel around it.
     Nearest,

@@ -5,6 +5,7 @@ use thiserror::Error;
 
 /// The reason, in one line that says what to do if that is known.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum FetchError {
     /// No server gave an archive.
     #[error("{archive} could not be fetched: {}", refusals.join("; "))]
