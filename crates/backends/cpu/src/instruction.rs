@@ -50,7 +50,8 @@ impl Instruction {
         Instruction { algorithm: "", workspace, run: Box::new(run) }
     }
 
-    /// The instruction of a shard for which another shard acts on behalf of all that the program hosts.
+    /// That of a shard for which another shard acts on behalf of all that the program hosts, or of a result that is in
+    /// its place already.
     pub(crate) fn nothing() -> Self {
         Instruction::new(Workspace::default(), |_, _| Ok(()))
     }

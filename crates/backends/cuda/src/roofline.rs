@@ -4,6 +4,7 @@
 //! long as its matmuls need at the GPU's peak rate. A launch costs nothing here, and a cache saves nothing.
 
 use enmasse_graph::{Cost, FilterOrder, Node, Op, Plan, Precision, Target};
+use enmasse_tensor::DType;
 
 use crate::CudaError;
 
@@ -69,15 +70,14 @@ impl Gpu {
         GPUS.iter().find(|gpu| gpu.name == name)
     }
 
-    /// The rate of an instruction's matmuls, in operations a second. Linear layers multiply matrices in f32 under any
-    /// precision but tf32.
+    /// The rate of an instruction's matmuls, in operations a second. Matrices are multiplied in f32 under any precision but
+    /// tf32.
     fn rate(&self, plan: &Plan, node: &Node) -> Option<f64> {
-        let is_of_maps =
-            !matches!(node.op, Op::LinearForward(_) | Op::LinearBackwardData(_) | Op::LinearBackwardWeights(_));
+        let is_narrow = node.inputs.first().is_some_and(|&id| plan.value(id).dtype != DType::F32);
         let rate = match plan.precision {
             Precision::Tf32 => self.tf32,
-            Precision::Bf16 if is_of_maps => self.bf16,
-            Precision::F16 if is_of_maps => Some(self.f16),
+            Precision::Bf16 if is_narrow => self.bf16,
+            Precision::F16 if is_narrow => Some(self.f16),
             Precision::F32 | Precision::Bf16 | Precision::F16 => Some(self.f32),
         };
         rate.map(|rate| rate * 1e12)

@@ -106,6 +106,38 @@ impl Element for F16 {
     }
 }
 
+/// The bytes of values as a type.
+pub(crate) fn encode(values: &[f64], dtype: DType) -> Vec<u8> {
+    let bytes = |&value: &f64| match dtype {
+        DType::F32 => (value as f32).to_ne_bytes().to_vec(),
+        DType::Bf16 => Bf16::of(value).to_bits().to_ne_bytes().to_vec(),
+        DType::F16 => F16::of(value).to_bits().to_ne_bytes().to_vec(),
+        other => panic!("no activations are {other}"),
+    };
+    values.iter().flat_map(bytes).collect()
+}
+
+/// The values that bytes hold as a type.
+pub(crate) fn decode(bytes: &[u8], dtype: DType) -> Vec<f64> {
+    let halves = bytes.as_chunks().0.iter().map(|pair| u16::from_ne_bytes(*pair));
+    match dtype {
+        DType::F32 => bytes.as_chunks().0.iter().map(|word| f32::from_ne_bytes(*word).into()).collect(),
+        DType::Bf16 => halves.map(|bits| Bf16::from_bits(bits).get()).collect(),
+        DType::F16 => halves.map(|bits| F16::from_bits(bits).get()).collect(),
+        other => panic!("no activations are {other}"),
+    }
+}
+
+/// The error of one rounding, relative to the value.
+pub(crate) fn unit(dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => f32::UNIT,
+        DType::Bf16 => Bf16::UNIT,
+        DType::F16 => F16::UNIT,
+        other => panic!("no activations are {other}"),
+    }
+}
+
 /// `n` values in -scale..scale, a function of `key`.
 pub(crate) fn noise<E: Element>(key: u64, n: usize, scale: f64) -> Vec<E> {
     let mut stream = RandomStream::new(0, "test", 0, key);

@@ -1,4 +1,4 @@
-// cuBLASLt over host memory: the functions that enmasse uses, with their ABI, for column-major f32 matrices. Sums are f64.
+// cuBLASLt over host memory: the functions that enmasse uses, with their ABI, for column-major matrices. Sums are f64.
 #include <algorithm>
 #include <vector>
 
@@ -12,7 +12,11 @@ enum Compute { F32 = 68, TF32 = 77 };
 // The workspace that a product asks for, where the program allows as much.
 const size_t WORKSPACE = 4096;
 
+// CUDA's numbers of the element types.
+enum Type { R32F = 0, R16F = 2, R16BF = 14 };
+
 struct Layout {
+    Type type;
     uint64_t rows, columns;
     int64_t leading;
 };
@@ -44,8 +48,8 @@ struct Proposal {
 struct Product {
     Layout a, b, d;
     Descriptor how;
-    const float *a_at, *b_at;
-    float *d_at;
+    const void *a_at, *b_at;
+    void *d_at;
     void *workspace;
     size_t workspace_bytes;
 };
@@ -59,12 +63,32 @@ bool matches(const Descriptor &how, const Layout &a, const Layout &b, const Layo
            columns(a, how.transposed[0]) == rows(b, how.transposed[1]);
 }
 
+// Factors have one type, and sums that or f32, to which alone a bias is added.
+bool is_supported(const Descriptor &how, const Layout &a, const Layout &b, const Layout &c, const Layout &d) {
+    return a.type == b.type && c.type == d.type && (d.type == a.type || d.type == R32F) &&
+           (how.compute == F32 || a.type == R32F) && (how.epilogue == 1 || (how.epilogue == 4 && d.type == R32F));
+}
+
+float load(const void *from, uint64_t at, Type type) {
+    if (type == R32F) return static_cast<const float *>(from)[at];
+    uint16_t bits = static_cast<const uint16_t *>(from)[at];
+    return type == R16BF ? emulation::from_bf16(bits) : emulation::from_f16(bits);
+}
+
+void store(void *to, uint64_t at, Type type, float value) {
+    if (type == R32F) {
+        static_cast<float *>(to)[at] = value;
+    } else {
+        static_cast<uint16_t *>(to)[at] = type == R16BF ? emulation::to_bf16(value) : emulation::to_f16(value);
+    }
+}
+
 void run(const Product *product) {
     const Product &p = *product;
     if (p.workspace) memset(p.workspace, 0xff, p.workspace_bytes);
-    auto read = [&](const float *from, const Layout &layout, int transposed, uint64_t row, uint64_t column) {
+    auto read = [&](const void *from, const Layout &layout, int transposed, uint64_t row, uint64_t column) {
         if (transposed) std::swap(row, column);
-        float value = from[row + column * uint64_t(layout.leading)];
+        float value = load(from, row + column * uint64_t(layout.leading), layout.type);
         return p.how.compute == TF32 ? emulation::tf32(value) : value;
     };
     const uint64_t depth = columns(p.a, p.how.transposed[0]);
@@ -76,7 +100,7 @@ void run(const Product *product) {
             for (uint64_t k = 0; k < depth; k++) sum += double(row[k]) * read(p.b_at, p.b, p.how.transposed[1], k, j);
             float value = float(sum);
             if (p.how.epilogue == 4) value += p.how.bias[i];
-            p.d_at[i + j * uint64_t(p.d.leading)] = value;
+            store(p.d_at, i + j * uint64_t(p.d.leading), p.d.type, value);
         }
     }
 }
@@ -141,8 +165,8 @@ int cublasLtMatmulDescSetAttribute(Descriptor *descriptor, int attribute, const 
 
 int cublasLtMatrixLayoutCreate(Layout **layout, int type, uint64_t rows, uint64_t columns, int64_t leading) {
     if (!layout || leading < int64_t(rows)) return INVALID_VALUE;
-    if (type != 0) return NOT_SUPPORTED;
-    *layout = new Layout{rows, columns, leading};
+    if (type != R32F && type != R16F && type != R16BF) return NOT_SUPPORTED;
+    *layout = new Layout{Type(type), rows, columns, leading};
     return SUCCESS;
 }
 
@@ -177,7 +201,7 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, Descriptor *how, Layout *a, Lay
     if (!handle || !how || !a || !b || !c || !d || !preference || !proposals || !count || most < 1) return INVALID_VALUE;
     *count = 0;
     if (!matches(*how, *a, *b, *d) || !matches(*how, *a, *b, *c) || !d->rows || !d->columns) return INVALID_VALUE;
-    if (how->epilogue != 1 && how->epilogue != 4) return NOT_SUPPORTED;
+    if (!is_supported(*how, *a, *b, *c, *d)) return NOT_SUPPORTED;
     size_t workspace = preference->workspace >= WORKSPACE ? WORKSPACE : 0;
     proposals[0] = {{workspace ? 1u : 0u, workspace, {}}, workspace, SUCCESS, 1, {}};
     *count = 1;
@@ -192,14 +216,14 @@ int cublasLtMatmulAlgoConfigGetAttribute(const Algorithm *algorithm, int attribu
     return SUCCESS;
 }
 
-int cublasLtMatmul(void *handle, Descriptor *how, const float *alpha, const float *a_at, Layout *a, const float *b_at, Layout *b,
-                   const float *beta, const float *c_at, Layout *c, float *d_at, Layout *d, const Algorithm *algorithm,
+int cublasLtMatmul(void *handle, Descriptor *how, const float *alpha, const void *a_at, Layout *a, const void *b_at, Layout *b,
+                   const float *beta, const void *c_at, Layout *c, void *d_at, Layout *d, const Algorithm *algorithm,
                    void *workspace, size_t bytes, void *stream) {
     if (!handle || !how || !alpha || !a_at || !a || !b_at || !b || !beta || !c_at || !c || !d_at || !d || !algorithm) return INVALID_VALUE;
-    for (const void *address : {(const void *)a_at, (const void *)b_at, (const void *)d_at, (const void *)workspace})
+    for (const void *address : {a_at, b_at, (const void *)d_at, (const void *)workspace})
         if (reinterpret_cast<uintptr_t>(address) % 16) return INVALID_VALUE;
     if (!matches(*how, *a, *b, *d)) return INVALID_VALUE;
-    if (*alpha != 1 || *beta != 0) return NOT_SUPPORTED;
+    if (*alpha != 1 || *beta != 0 || !is_supported(*how, *a, *b, *c, *d)) return NOT_SUPPORTED;
     if (how->epilogue == 4 && !how->bias) return INVALID_VALUE;
     if (algorithm->needs && (!workspace || bytes < algorithm->needs)) return INVALID_VALUE;
     Product product = {*a, *b, *d, *how, a_at, b_at, d_at, algorithm->needs ? workspace : nullptr, size_t(algorithm->needs)};

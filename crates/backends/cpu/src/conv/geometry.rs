@@ -20,11 +20,11 @@ pub(crate) struct ConvShape {
 }
 
 impl ConvShape {
-    /// A linear layer: a convolution of one pixel.
-    pub(crate) fn linear(batch: usize, inputs: usize, outputs: usize) -> Self {
+    /// A linear layer: a convolution of single pixels, the tokens of each sample.
+    pub(crate) fn linear(batch: usize, tokens: usize, inputs: usize, outputs: usize) -> Self {
         let window = enmasse_graph::Window { kernel: [1; 2], stride: [1; 2], padding: [[0; 2]; 2], dilation: [1; 2] };
         let conv = Conv2d { window, groups: 1 };
-        ConvShape { batch, input: [1, 1, inputs], output: [1, 1, outputs], conv }
+        ConvShape { batch, input: [1, tokens, inputs], output: [1, tokens, outputs], conv }
     }
 
     /// Height, width and channels of what is read and of what is written, forward or for the gradient of the input.

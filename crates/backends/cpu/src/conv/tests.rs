@@ -337,9 +337,11 @@ fn layers_of_mobile_networks() {
 }
 
 #[test]
-fn a_linear_layer_is_a_convolution_of_one_pixel() {
-    check(&ConvShape::linear(37, 19, 10));
-    check(&ConvShape::linear(3, 513, 1000));
+fn a_linear_layer_is_a_convolution_of_single_pixels() {
+    check(&ConvShape::linear(37, 1, 19, 10));
+    check(&ConvShape::linear(3, 1, 513, 1000));
+    check(&ConvShape::linear(3, 50, 64, 35));
+    check(&ConvShape::linear(2, 7, 33, 16));
 }
 
 /// Paddings of the four sides, each below `end`.

@@ -32,5 +32,6 @@ impl OnCpu for BiasBackward {
 }
 
 fn shape(o: &Operand, x: Side, y: Side) -> Result<ConvShape, DeviceError> {
-    Ok(ConvShape::linear(o.preparation.plan.batch, o.size(x)?[2], o.size(y)?[2]))
+    let ([_, tokens, inputs], [_, _, outputs]) = (o.size(x)?, o.size(y)?);
+    Ok(ConvShape::linear(o.preparation.plan.batch, tokens, inputs, outputs))
 }

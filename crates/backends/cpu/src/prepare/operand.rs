@@ -126,11 +126,12 @@ impl Operand<'_> {
         if index < self.node.inputs.len() { self.input(index).map(Some) } else { Ok(None) }
     }
 
-    /// Height, width and channels; a matrix is a feature map of one pixel.
+    /// Height, width and channels; a matrix is a feature map of one pixel, and tokens are a row.
     pub(crate) fn size(&self, side: Side) -> Result<[usize; 3], DeviceError> {
         let plan = self.preparation.plan;
         match plan.shape(self.id(side)?)[..] {
             [batch, height, width, channels] if batch == plan.batch => Ok([height, width, channels]),
+            [batch, tokens, channels] if batch == plan.batch => Ok([1, tokens, channels]),
             [batch, channels] if batch == plan.batch => Ok([1, 1, channels]),
             _ => Err(self.unsupported()),
         }

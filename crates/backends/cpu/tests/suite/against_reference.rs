@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use crate::common::models::{focal, largest_windows, modern, random, residual, squared_error};
+use crate::common::models::{focal, largest_windows, modern, random, residual, squared_error, tokens};
 use crate::common::{Batch, assert_agree, fill, gradients, levels, program_with, state};
 use enmasse_cpu::{CpuOptions, Isa};
 use enmasse_device::{DeviceRequest, Program, StepMetrics};
@@ -96,6 +96,15 @@ fn layer_norms_smooth_activations_and_factors_per_channel() {
     let plans = compile(&modern, &options).unwrap();
     for isa in levels() {
         check("modern", &plans, isa, 3, 2e-5);
+    }
+}
+
+#[test]
+fn layers_over_tokens() {
+    let options = CompileOptions { size: [20, 24], ..CompileOptions::new("tokens", 5, 20, 7) };
+    let plans = compile(&tokens, &options).unwrap();
+    for isa in levels() {
+        check("tokens", &plans, isa, 3, 2e-5);
     }
 }
 

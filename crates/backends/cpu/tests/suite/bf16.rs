@@ -1,6 +1,7 @@
 //! Plans that store activations in bf16: layers in any order against the reference that rounds in the same way, and bits with
 //! any number of threads. The error of whole models is tested along with PyTorch, in `crates/core/models/tests/torch`.
 
+use crate::common::models::tokens;
 use crate::common::{Batch, fill, gradients, levels, program_with, state};
 use enmasse_cpu::CpuOptions;
 use enmasse_device::Program;
@@ -85,6 +86,24 @@ fn any_order_of_layers() {
         distances.sort_by(f64::total_cmp);
         let median = distances[distances.len() / 2];
         assert!(median <= USUAL, "{isa}: gradients are off by {median:.2e}");
+    }
+}
+
+#[test]
+fn layers_over_tokens() {
+    let precision = Precision::Bf16;
+    let options = CompileOptions { size: [20, 24], precision, ..CompileOptions::new("tokens", 5, 20, 7) };
+    let plans = compile(&tokens, &options).unwrap();
+    for isa in levels() {
+        let options = CpuOptions { threads: 2, isa: Some(isa), exact: true, ..CpuOptions::default() };
+        let mut cpu = program_with(&plans, options, None);
+        let mut reference = ReferenceProgram::rounding(plans.clone(), None).unwrap();
+        fill(&mut reference);
+        let batch = Batch::random(&plans, 1);
+        step(&mut *cpu, &batch);
+        step(&mut reference, &batch);
+        let distance = distance(&plans, &mut *cpu, &mut reference);
+        assert!(distance <= 5e-3, "{isa}: gradients are off by {distance:.2e}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Matmuls of f32 matrices for linear layers, by cuBLASLt.
+//! Matmuls for linear layers, by cuBLASLt.
 //!
 //! Our matrices are row-major, cuBLASLt's column-major: each of ours is the transpose of what cuBLASLt sees at the same address.
 //! So it is asked for the transpose of each matmul, with the operands exchanged.
@@ -9,6 +9,9 @@ use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
+
+use enmasse_graph::Precision;
+use enmasse_tensor::DType;
 
 use crate::error::CudaError;
 use crate::libraries::{Libraries, Library};
@@ -55,26 +58,27 @@ impl Matmul {
 pub struct MatmulProblem {
     /// What is computed.
     pub matmul: Matmul,
-    /// Rows of x and y: samples.
+    /// Rows of x and y: samples, or their tokens.
     pub rows: usize,
     /// Columns of x.
     pub inputs: usize,
     /// Columns of y.
     pub outputs: usize,
-    /// Whether matmuls may be of operands rounded to tf32. Sums are always f32.
-    pub tf32: bool,
+    /// The element type of both factors, and how they are multiplied. Sums are always f32, as are gradients of w. A bias is
+    /// added to f32 alone.
+    pub arithmetic: Precision,
 }
 
 impl fmt::Display for MatmulProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let MatmulProblem { matmul, rows, inputs, outputs, tf32 } = self;
+        let MatmulProblem { matmul, rows, inputs, outputs, arithmetic } = self;
         f.write_str(match matmul {
             Matmul::Forward { bias: false } => "matmul",
             Matmul::Forward { bias: true } => "matmul with bias",
             Matmul::BackwardData => "gradient of a matmul's input",
             Matmul::BackwardWeights => "gradient of a matmul's weights",
         })?;
-        write!(f, " {} x[{rows},{inputs}] w[{inputs},{outputs}]", if *tf32 { "tf32" } else { "f32" })
+        write!(f, " {} x[{rows},{inputs}] w[{inputs},{outputs}]", arithmetic.name())
     }
 }
 
@@ -112,11 +116,11 @@ impl CublasLt {
     pub fn plan(&self, handle: &LtHandle, problem: &MatmulProblem, workspace: u64) -> Result<MatmulPlan, CudaError> {
         let library = self.functions.library;
         let refused = |why| CudaError::Refused { library, operation: problem.to_string(), why };
-        let MatmulProblem { matmul, rows, inputs, outputs, .. } = *problem;
+        let MatmulProblem { matmul, rows, inputs, outputs, arithmetic } = *problem;
         // Shapes as cuBLASLt sees them: [columns, rows] of ours.
         let (x, w, y) = ([inputs, rows], [outputs, inputs], [outputs, rows]);
         let [a, b, d] = matmul.operands(x, w, y);
-        let descriptor = self.descriptor(problem.tf32)?;
+        let descriptor = self.descriptor(arithmetic)?;
         match matmul {
             Matmul::Forward { .. } => {}
             Matmul::BackwardData => self.set_matmul(&descriptor, OfProduct::TransposeA, sys::TRANSPOSED)?,
@@ -128,7 +132,9 @@ impl CublasLt {
             // The heuristics read the alignment of the bias from its address.
             self.set_matmul(&descriptor, OfProduct::BiasPointer, u64::from(ALIGNMENT))?;
         }
-        let [a, b, d] = [self.layout(a)?, self.layout(b)?, self.layout(d)?];
+        let factors = arithmetic.activations();
+        let product = if matmul == Matmul::BackwardWeights { DType::F32 } else { factors };
+        let [a, b, d] = [self.layout(a, factors)?, self.layout(b, factors)?, self.layout(d, product)?];
         let preference = self.preference(workspace)?;
         let (mut proposal, mut count) = (Proposal::default(), 0);
         // SAFETY: the objects are of the kinds that the function takes, and there is room for one proposal.
@@ -165,8 +171,8 @@ impl CublasLt {
         })
     }
 
-    fn descriptor(&self, tf32: bool) -> Result<Object, CudaError> {
-        let compute = if tf32 { Compute::Tf32 } else { Compute::F32 };
+    fn descriptor(&self, arithmetic: Precision) -> Result<Object, CudaError> {
+        let compute = if arithmetic == Precision::Tf32 { Compute::Tf32 } else { Compute::F32 };
         Object::new(self.functions.cublasLtMatmulDescDestroy, |raw| {
             // SAFETY: `raw` is a place for the address.
             unsafe { self.functions.cublasLtMatmulDescCreate(raw, compute as c_int, sys::F32) }
@@ -174,11 +180,16 @@ impl CublasLt {
     }
 
     /// A dense column-major matrix.
-    fn layout(&self, [rows, columns]: [usize; 2]) -> Result<Object, CudaError> {
+    fn layout(&self, [rows, columns]: [usize; 2], dtype: DType) -> Result<Object, CudaError> {
+        let element = match dtype {
+            DType::Bf16 => sys::BF16,
+            DType::F16 => sys::F16,
+            _ => sys::F32,
+        };
         let (rows, columns, leading) = (rows as u64, columns as u64, rows as i64);
         Object::new(self.functions.cublasLtMatrixLayoutDestroy, |raw| {
             // SAFETY: `raw` is a place for the address.
-            unsafe { self.functions.cublasLtMatrixLayoutCreate(raw, sys::F32, rows, columns, leading) }
+            unsafe { self.functions.cublasLtMatrixLayoutCreate(raw, element, rows, columns, leading) }
         })
     }
 

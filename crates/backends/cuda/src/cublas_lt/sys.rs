@@ -68,14 +68,18 @@ impl Functions {
     }
 }
 
-/// `CUDA_R_32F`: the type of all matrices.
+/// `CUDA_R_32F`: the type of factors and sums, or of sums alone.
 pub(super) const F32: c_int = 0;
+/// `CUDA_R_16F`.
+pub(super) const F16: c_int = 2;
+/// `CUDA_R_16BF`.
+pub(super) const BF16: c_int = 14;
 
 /// `cublasComputeType_t`.
 #[derive(Clone, Copy, Debug)]
 #[repr(i32)]
 pub(super) enum Compute {
-    /// IEEE single precision.
+    /// Sums of IEEE single precision; factors of 16 bits may be multiplied by tensor cores.
     F32 = 68,
     /// Matmuls of operands rounded to tf32.
     Tf32 = 77,

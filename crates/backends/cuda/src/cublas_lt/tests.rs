@@ -1,11 +1,11 @@
 //! Matmuls through the emulated cuBLASLt against the reference's loops, and what is refused.
 
 use enmasse_reference::ops::linear;
-use enmasse_tensor::RandomStream;
+use enmasse_tensor::{Bf16, RandomStream};
 
 use super::*;
 use crate::driver::Buffer;
-use crate::test_support::EmulatedGpu;
+use crate::test_support::{EmulatedGpu, decode, encode, unit};
 
 /// The emulated GPU.
 struct Gpu {
@@ -21,16 +21,12 @@ impl Gpu {
         let library = CublasLt::load(&emulated.libraries, 13).unwrap();
         Some(Gpu { emulated, handle: library.handle().unwrap(), library })
     }
-
-    fn buffer(&self, values: &[f64]) -> Buffer {
-        let bytes: Vec<u8> = values.iter().flat_map(|value| (*value as f32).to_ne_bytes()).collect();
-        self.emulated.buffer(&bytes)
-    }
 }
 
+/// Values that every type holds exactly.
 fn values(key: u64, count: usize) -> Vec<f64> {
     let mut stream = RandomStream::new(0, "test", 0, key);
-    (0..count).map(|_| f64::from(stream.uniform(-1.0, 1.0) as f32)).collect()
+    (0..count).map(|_| f64::from(Bf16::from_f32(stream.uniform(-1.0, 1.0) as f32).to_f32())).collect()
 }
 
 const MATMULS: [Matmul; 4] =
@@ -43,15 +39,22 @@ fn matmuls_equal_the_reference() {
         let (x, w, y) = (values(0, rows * inputs), values(1, inputs * outputs), values(2, rows * outputs));
         let bias = values(3, outputs);
         for matmul in MATMULS {
-            for (tf32, room) in [(false, 0), (false, 1 << 20), (true, 1 << 20)] {
-                let problem = MatmulProblem { matmul, rows, inputs, outputs, tf32 };
+            // A bias is added to f32 alone.
+            let narrow = [Precision::Bf16, Precision::F16].map(|precision| (precision, 1 << 20));
+            let wide = [(Precision::F32, 0), (Precision::F32, 1 << 20), (Precision::Tf32, 1 << 20)];
+            for (arithmetic, room) in wide.into_iter().chain(narrow.into_iter().filter(|_| matmul != MATMULS[1])) {
+                let problem = MatmulProblem { matmul, rows, inputs, outputs, arithmetic };
                 let mut plan = gpu.library.plan(&gpu.handle, &problem, room).unwrap();
                 assert!(
                     plan.workspace <= room && (plan.name == "algo1_tile0_splitk1_stages0") == (room > 0),
                     "{}",
                     plan.name
                 );
-                let [x_at, w_at, y_at, bias_at] = [&x, &w, &y, &bias].map(|values| gpu.buffer(values));
+                let factors = arithmetic.activations();
+                let product = if matmul == Matmul::BackwardWeights { DType::F32 } else { factors };
+                let operands = [(&x, factors), (&w, product), (&y, factors), (&bias, DType::F32)];
+                let [x_at, w_at, y_at, bias_at] =
+                    operands.map(|(values, dtype)| gpu.emulated.buffer(&encode(values, dtype)));
                 let workspace =
                     Buffer::new(&gpu.emulated.context, "workspace", plan.workspace.max(1) as usize).unwrap();
                 let operands = Operands {
@@ -70,17 +73,13 @@ fn matmuls_equal_the_reference() {
                     Matmul::BackwardData => (linear::backward_data(&y, &w, outputs), x_at),
                     Matmul::BackwardWeights => (linear::backward_weights(&x, &y, inputs, outputs), w_at),
                 };
-                let mut bytes = vec![0; 4 * expected.len()];
+                let mut bytes = vec![0; product.size() * expected.len()];
                 result.read(&gpu.emulated.stream, 0, &mut bytes).unwrap();
-                let found = bytes.chunks_exact(4).map(|word| f32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
-                // tf32 has 10 bits of mantissa.
-                let tolerance = if tf32 { 2f64.powi(-9) } else { 2f64.powi(-20) }
-                    * (1.0 + (inputs.max(rows).max(outputs) as f64).sqrt());
-                for (at, (found, expected)) in found.zip(&expected).enumerate() {
-                    assert!(
-                        (f64::from(found) - expected).abs() <= tolerance,
-                        "{problem} {at}: {found}, not {expected}"
-                    );
+                let found = decode(&bytes, product);
+                let tolerance = 2f64.powi(-20) * (1.0 + (inputs.max(rows).max(outputs) as f64).sqrt());
+                for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                    let tolerance = tolerance + unit(product) * expected.abs();
+                    assert!((found - expected).abs() <= tolerance, "{problem} {at}: {found}, not {expected}");
                 }
             }
         }
@@ -90,7 +89,13 @@ fn matmuls_equal_the_reference() {
 #[test]
 fn what_is_refused_is_one_line() {
     let Some(gpu) = Gpu::open() else { return };
-    let problem = MatmulProblem { matmul: Matmul::Forward { bias: true }, rows: 2, inputs: 3, outputs: 5, tf32: false };
+    let problem = MatmulProblem {
+        matmul: Matmul::Forward { bias: true },
+        rows: 2,
+        inputs: 3,
+        outputs: 5,
+        arithmetic: Precision::F32,
+    };
     let mut plan = gpu.library.plan(&gpu.handle, &problem, 0).unwrap();
     let operands = Operands { x: 16, w: 24, y: 32, bias: 48, workspace: 0 };
     // SAFETY: the emulation refuses the addresses before it uses them.

@@ -3,11 +3,11 @@
 use enmasse_graph::ops::Conv2d;
 use enmasse_graph::{FilterOrder, Precision, Window};
 use enmasse_reference::ops::conv2d::{self, Shapes};
-use enmasse_tensor::{Bf16, DType, RandomStream};
+use enmasse_tensor::{DType, RandomStream};
 
 use super::*;
 use crate::driver::{Buffer, Graph};
-use crate::test_support::EmulatedGpu;
+use crate::test_support::{EmulatedGpu, decode, encode, unit};
 
 /// The emulated GPU, with a handle that submits to its stream.
 struct Gpu {
@@ -55,56 +55,6 @@ impl Gpu {
         let mut bytes = vec![0; shape.iter().product::<usize>() * dtype.size()];
         result.read(&self.emulated.stream, 0, &mut bytes).unwrap();
         decode(&bytes, dtype)
-    }
-}
-
-/// The bytes of values in a type. Those of f16 are multiples of 1/64 below 8, which it represents.
-fn encode(values: &[f64], dtype: DType) -> Vec<u8> {
-    let bytes = values.iter().map(|&value| match dtype {
-        DType::F32 => (value as f32).to_ne_bytes().to_vec(),
-        DType::Bf16 => Bf16::from_f32(value as f32).to_bits().to_ne_bytes().to_vec(),
-        DType::F16 => f16_bits(value).to_ne_bytes().to_vec(),
-        other => panic!("no activations are {other}"),
-    });
-    bytes.flatten().collect()
-}
-
-fn f16_bits(value: f64) -> u16 {
-    let bits = (value as f32).to_bits();
-    let sign = (bits >> 16) as u16 & 0x8000;
-    if value == 0.0 { sign } else { sign | ((bits >> 13) as u16 & 0x3fff | ((bits >> 16) as u16 & 0x4000)) }
-}
-
-fn decode(bytes: &[u8], dtype: DType) -> Vec<f64> {
-    let halves = bytes.chunks_exact(2).map(|pair| u16::from_ne_bytes([pair[0], pair[1]]));
-    match dtype {
-        DType::F32 => {
-            let words = bytes.chunks_exact(4).map(|word| f32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
-            words.map(f64::from).collect()
-        }
-        DType::Bf16 => halves.map(|bits| f64::from(Bf16::from_bits(bits).to_f32())).collect(),
-        DType::F16 => halves
-            .map(|bits| {
-                let (exponent, mantissa) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
-                let size = if exponent == 0 {
-                    mantissa / 1024.0 * 2f64.powi(-14)
-                } else {
-                    (1.0 + mantissa / 1024.0) * 2f64.powi(exponent - 15)
-                };
-                if bits & 0x8000 == 0 { size } else { -size }
-            })
-            .collect(),
-        other => panic!("no activations are {other}"),
-    }
-}
-
-/// The error of one rounding, relative to the value.
-fn unit(dtype: DType) -> f64 {
-    match dtype {
-        DType::F32 => 2f64.powi(-24),
-        DType::F16 => 2f64.powi(-11),
-        DType::Bf16 => 2f64.powi(-8),
-        other => panic!("no activations are {other}"),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::way::Way;
 use crate::work::{Memory, Place, Span};
 use engine::chosen;
 pub(crate) use engine::engine_of;
-pub(crate) use operand::{Operands, Places, unsupported};
+pub(crate) use operand::{Operands, Places, arithmetic, unsupported};
 pub(crate) use ranks::of_bucket;
 
 /// A call in a stream.

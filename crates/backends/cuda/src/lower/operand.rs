@@ -1,7 +1,7 @@
 //! The operands of an instruction as places on the GPU, for one local shard.
 
 use enmasse_device::ShardSchedule;
-use enmasse_graph::{Arena, Node, Plan, Plans, Scaling, ValueId};
+use enmasse_graph::{Arena, Node, Plan, Plans, Precision, Scaling, ValueId};
 use enmasse_tensor::DType;
 
 use crate::CudaError;
@@ -13,6 +13,17 @@ use crate::work::{Constants, Memory, Place, Span};
 /// The error for an instruction that no kernel takes.
 pub(crate) fn unsupported(plan: &Plan, node: &Node) -> CudaError {
     CudaError::Unsupported(format!("layer {}: the gpu cannot run {}", node.layer, plan.signature(node)))
+}
+
+/// The element type of an instruction's activations, of which this is one, and how it multiplies them.
+pub(crate) fn arithmetic(plan: &Plan, node: &Node, id: Option<&ValueId>) -> Result<Precision, CudaError> {
+    match id.map(|&id| plan.value(id).dtype) {
+        Some(DType::F32) if plan.precision == Precision::Tf32 => Ok(Precision::Tf32),
+        Some(DType::F32) => Ok(Precision::F32),
+        Some(DType::Bf16) => Ok(Precision::Bf16),
+        Some(DType::F16) => Ok(Precision::F16),
+        _ => Err(unsupported(plan, node)),
+    }
 }
 
 /// An instruction, and where its operands are.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use enmasse_graph::ops::{Conv2d, Conv2dBackwardData, Conv2dBackwardWeights};
-use enmasse_graph::{Node, Op, Plan, Precision, ValueId};
+use enmasse_graph::{Node, Op, Plan, ValueId};
 use enmasse_tensor::DType;
 
 use super::{Lowered, Lowering, OnCuda, Operands, computed};
@@ -15,7 +15,7 @@ use crate::cudnn::{ConvolutionPlan, Direction, Problem};
 use crate::engines::Engines;
 use crate::kernels::rows::Rows;
 use crate::kernels::{bias, elementwise};
-use crate::lower::{Places, scratch, unsupported};
+use crate::lower::{Places, arithmetic, scratch, unsupported};
 use crate::sequence::{Call, LibraryCall};
 use crate::work::{Kernel, Memory, Place, Span};
 
@@ -67,25 +67,26 @@ impl OnCuda for Conv2dBackwardWeights {
     }
 }
 
-/// The kernel that rounds the weights that convolutions multiply with narrower activations, if there are any.
+/// The kernel that rounds the weights that convolutions and linear layers multiply with narrower activations, if there are any.
 pub(crate) fn round_weights(plan: &Plan, places: &Places) -> Option<Kernel> {
     let activations = plan.precision.activations();
-    let multiplied = plan.instructions.iter().filter_map(|node| match node.op {
-        Op::Conv2d(_) => node.inputs.get(1).filter(|_| activations != DType::F32),
+    let is_narrow = |id: &ValueId| plan.value(*id).dtype != DType::F32;
+    let multiplied = plan.instructions.iter().filter_map(|node| match (&node.op, &node.inputs[..]) {
+        (Op::Conv2d(_) | Op::LinearForward(_), [x, w, ..]) if is_narrow(x) => Some(w),
         _ => None,
     });
     let whole = multiplied.map(|&id| places.span(plan, id, 0)).reduce(Span::hull)?;
     Some(elementwise::cast(DType::F32, whole, activations, rounded(whole)))
 }
 
-/// The weights of convolutions as they are multiplied, for the place of an f32 parameter or of its average.
+/// Weights as they are multiplied, for the place of an f32 parameter or of its average.
 fn rounded(span: Span) -> Span {
     let place = Place { memory: Memory::Rounded, offset: span.place.offset / 2 };
     Span { place, bytes: span.bytes / 2 }
 }
 
 /// The weights as they are multiplied.
-fn multiplied(o: &Operands, weights: Span) -> Span {
+pub(super) fn multiplied(o: &Operands, weights: Span) -> Span {
     if o.activations() == DType::F32 { weights } else { rounded(weights) }
 }
 
@@ -152,12 +153,6 @@ fn convolution_problem(plan: &Plan, node: &Node, conv: Conv2d, direction: Direct
         let shape = plan.shape(*id.ok_or_else(unsupported)?);
         <[usize; 4]>::try_from(&shape[..]).map_err(|_| unsupported())
     };
-    let arithmetic = match x.map(|&id| plan.value(id).dtype) {
-        Some(DType::F32) if plan.precision == Precision::Tf32 => Precision::Tf32,
-        Some(DType::F32) => Precision::F32,
-        Some(DType::Bf16) => Precision::Bf16,
-        Some(DType::F16) => Precision::F16,
-        _ => return Err(unsupported()),
-    };
+    let arithmetic = arithmetic(plan, node, x)?;
     Ok(Problem { direction, x: shape(x)?, w: shape(w)?, y: shape(y)?, conv, arithmetic })
 }

@@ -25,6 +25,7 @@ mod max_pool;
 mod multiply;
 mod normalize;
 mod replicate;
+mod reshape;
 mod sample_sum;
 mod scale_classes;
 mod share_metrics;

@@ -9,7 +9,7 @@ use enmasse_graph::{
 use enmasse_reference::ReferenceProgram;
 
 use crate::gpu;
-use crate::models::{focal, largest_windows, modern, random, residual, squared_error};
+use crate::models::{focal, largest_windows, modern, random, residual, squared_error, tokens};
 use crate::program::{Batch, assert_agree, fill, gradients, state};
 use crate::zoo::{NARROW, Narrow};
 
@@ -86,6 +86,15 @@ fn layer_norms_smooth_activations_and_factors_per_channel() {
         let options = CompileOptions { size: [19, 22], precision, ..CompileOptions::new("modern", 5, 19, 7) };
         let Some(plans) = compile(&modern, &options) else { return };
         check(&format!("modern in {precision}"), &plans, if precision == Precision::F32 { 3 } else { 1 }, tolerance);
+    }
+}
+
+#[test]
+fn layers_over_tokens() {
+    for (precision, tolerance) in [(Precision::F32, 2e-5), (Precision::Bf16, 6e-2), (Precision::F16, 1e-2)] {
+        let options = CompileOptions { size: [20, 24], precision, ..CompileOptions::new("tokens", 5, 20, 7) };
+        let Some(plans) = compile(&tokens, &options) else { return };
+        check(&format!("tokens in {precision}"), &plans, if precision == Precision::F32 { 3 } else { 1 }, tolerance);
     }
 }
 

@@ -43,6 +43,7 @@ pub mod max_pool;
 pub mod multiply;
 pub mod normalize;
 mod replicate;
+mod reshape;
 pub mod sample_sum;
 pub mod scale_classes;
 pub mod share_metrics;

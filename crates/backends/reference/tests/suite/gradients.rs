@@ -240,6 +240,17 @@ fn layer_norm() {
     check(&|x| head(x.layer_norm("norm", 1e-3)));
 }
 
+#[test]
+fn tokens() {
+    check(&|x| stem(x, 5).tokens().linear("a", 6).gelu().linear("b", 3).images([7, 9]).flatten().linear("c", 4));
+    check(&|x| stem(x, 5).tokens().layer_norm("norm", 1e-2).mean_tokens().linear("a", 4));
+    check(&|x| {
+        let x = stem(x, 5).tokens();
+        let gate = x.clone().mean_tokens().linear("gate", 5);
+        (x.clone().linear("a", 5) * x * gate).mean_tokens().linear("b", 4)
+    });
+}
+
 fn residual_net(x: Tensor) -> Tensor {
     let conv = |x: Tensor, name: &str| x.conv2d(name, Conv::new(5, 3).padding(1).no_bias());
     let x = conv(x, "a").batch_norm("bn_a").relu();

@@ -163,7 +163,7 @@ mod tests {
         );
         check(
             &|x| x.linear("fc", 10),
-            "layer fc: linear got [2,8,8,3], but it needs [batch,features]: add flatten before this layer",
+            "layer fc: linear got [2,8,8,3], but it needs [batch,features] or [batch,tokens,channels]: add flatten or tokens before this layer",
         );
         check(&|x| x.flatten().linear("fc", 0), "layer fc: linear has no outputs");
         let map = "it needs [batch,height,width,channels], as before flatten";
@@ -212,6 +212,13 @@ mod tests {
             &format!(
                 "max_pool after a got [2,6,6,4], but a window of kernel 7x7 stride 7x7 needs a feature map of at least 7x7: {larger}"
             ),
+        );
+        check(&|x| x.flatten().tokens(), &format!("tokens after the input got [2,192], but {map}"));
+        check(&|x| x.images([8, 8]), "images after the input got [2,8,8,3], but it needs [batch,tokens,channels]");
+        check(&|x| x.tokens().images([4, 8]), "images after the input got [2,64,3], but it needs 4x8 tokens");
+        check(
+            &|x| x.flatten().mean_tokens(),
+            "mean_tokens after the input got [2,192], but it needs [batch,tokens,channels]",
         );
         check(&|x| x.flatten().avg_pool(Pool::new(2)), &format!("avg_pool after the input got [2,192], but {map}"));
         check(

@@ -4,7 +4,7 @@ use super::{Matmuls, Operand, Operation};
 use crate::autodiff::Backward;
 use crate::{GraphError, Init, Layout, Node, Tensor, ValueId};
 
-/// `y = x * w`, plus the bias if given.
+/// `y = x * w`, plus the bias if given. Tokens `[N,T,I]` are `N * T` rows, here and in the gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinearForward;
 
@@ -91,14 +91,19 @@ impl Tensor {
     /// `y = x * w + bias`. Parameters are `NAME.weight` and `NAME.bias`.
     ///
     /// # Shapes
-    /// `[N,I]` to `[N,outputs]`.
+    /// `[N,I]` to `[N,outputs]`, or `[N,T,I]` to `[N,T,outputs]`.
     pub fn linear(self, name: &str, linear: impl Into<Linear>) -> Tensor {
         let Linear { outputs, std } = linear.into();
         self.enter(name);
         let shape = self.shape();
-        let &[n, inputs] = &shape[..] else {
-            let reason = "it needs [batch,features]: add flatten before this layer".into();
-            return self.fail(GraphError::Shape { place: self.layer("linear"), shape, reason });
+        let (inputs, result) = match shape[..] {
+            [n, inputs] => (inputs, [n, outputs].into()),
+            [n, t, inputs] => (inputs, [n, t, outputs].into()),
+            _ => {
+                let reason =
+                    "it needs [batch,features] or [batch,tokens,channels]: add flatten or tokens before this layer";
+                return self.fail(GraphError::Shape { place: self.layer("linear"), shape, reason: reason.into() });
+            }
         };
         if outputs == 0 {
             return self.fail(GraphError::Attribute { place: self.layer("linear"), reason: "has no outputs".into() });
@@ -110,6 +115,6 @@ impl Tensor {
         };
         let weight = self.parameter(format!("{name}.weight"), [inputs, outputs].into(), Layout::Linear, weight);
         let bias = self.parameter(format!("{name}.bias"), [outputs].into(), Layout::Plain, bias);
-        self.record(LinearForward, &[weight, bias], [n, outputs].into())
+        self.record(LinearForward, &[weight, bias], result)
     }
 }

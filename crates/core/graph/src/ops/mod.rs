@@ -9,11 +9,11 @@
 //! is its contract with every device. In signatures N = batch, C = channels of the named value, K = classes.
 //!
 //! Element types: operands are f32 unless stated otherwise. In a plan of [`crate::Precision::Bf16`] every activation and its
-//! gradient `[N,H,W,C]` is bf16. All other operands stay f32: weights, biases, statistics, sums per channel, gradients of
-//! parameters, and matrices `[N,K]`. Batch norm, activations, dropout, addition, multiplication, functions and
-//! [`BiasBackward`] work on matrices as well as on activations. Some operations therefore mix types. Convolutions take
-//! `bf16 x, f32 w, f32 bias -> bf16 y`, their gradients `bf16 dy, f32 w, bf16 base -> bf16 dx` and
-//! `bf16 x, bf16 dy -> f32 dw`. [`Normalize`] and [`FlattenBackward`] write bf16, [`Flatten`] reads it. All activations
+//! gradient `[N,H,W,C]` or `[N,T,C]` is bf16. All other operands stay f32: weights, biases, statistics, sums per channel,
+//! gradients of parameters, and matrices `[N,K]`. Batch norm, layer norm, linear layers, activations, dropout, addition,
+//! multiplication, functions and [`BiasBackward`] work on matrices as well as on activations. Some operations therefore mix
+//! types. Convolutions, and linear layers over tokens, take `bf16 x, f32 w, f32 bias -> bf16 y`, their gradients
+//! `bf16 dy, f32 w, bf16 base -> bf16 dx` and `bf16 x, bf16 dy -> f32 dw`. [`Normalize`] and [`FlattenBackward`] write bf16, [`Flatten`] reads it. All activations
 //! of one operation have the same type. Every operation computes in f32 and rounds once, when it stores its result. Weights
 //! may be rounded to bf16 where they are multiplied. In a plan of [`crate::Precision::F16`] f16 takes the place of bf16, and
 //! the loss is scaled.
@@ -42,6 +42,7 @@ mod max_pool;
 mod multiply;
 mod normalize;
 mod replicate;
+mod reshape;
 mod sample_sum;
 mod scale_classes;
 mod share_metrics;
@@ -81,6 +82,7 @@ pub use max_pool::{MaxPool, MaxPoolBackward};
 pub use multiply::{Multiply, MultiplyReduce};
 pub use normalize::Normalize;
 pub use replicate::Replicate;
+pub use reshape::Reshape;
 pub use sample_sum::{SampleSum, SampleSumBackward};
 pub use scale_classes::ScaleClasses;
 pub use share_metrics::ShareMetrics;
@@ -209,6 +211,7 @@ operations! { $
     Multiply MultiplyReduce
     Function FunctionBackward
     Flatten FlattenBackward
+    Reshape
     CrossEntropy CrossEntropyBackward
     LogSoftmax LogSoftmaxBackward
     ScaleClasses

@@ -1,7 +1,7 @@
 //! The precision of a plan: the element type in which activations are stored, and how products are
 //! computed.
 //!
-//! With bf16, activations `[N,H,W,C]` and their gradients have that element type, and all other
+//! With bf16, images `[N,H,W,C]`, tokens `[N,T,C]` and their gradients have that element type, and all other
 //! values stay f32: files, collectives and the optimiser see f32 only. `op.rs` says where the two
 //! meet. Every value, state tensor and bucket states its own element type, so devices follow their
 //! operands. They always compute and add in f32. The types are in the plan's text, so ranks that

@@ -39,6 +39,18 @@ pub fn modern(x: Tensor) -> Tensor {
     (x + y).hard_swish().adaptive_avg_pool([2, 2]).flatten().layer_norm("norm3", 1e-5).gelu().linear("fc", 7)
 }
 
+/// Tokens of patches: a block of a transformer without its attention, a gate for each sample, images again, and the mean.
+/// Images are 20 x 24 pixels.
+pub fn tokens(x: Tensor) -> Tensor {
+    let x = x.conv2d("patches", Conv::new(24, 4).stride(4)).tokens();
+    let y = x.clone().layer_norm("norm1", 1e-6).linear("fc1", 35).gelu().dropout("drop", 0.2).linear("fc2", 24);
+    let x = y.scale_channels("scale.gamma", 0.5) + x;
+    let gate = x.clone().mean_tokens().linear("gate", 24).sigmoid();
+    let y = x.clone().images([5, 6]).conv2d("dw", Conv::new(24, 3).padding(1).groups(24)).tokens();
+    let x = (x * gate + y).layer_norm("norm2", 1e-5).linear("fc3", 33).silu();
+    x.mean_tokens().linear("fc", 7)
+}
+
 /// Max pooling by windows of 16 x 16 elements, the most whose positions fit a byte. Of the first windows in a row or column only
 /// the second half lies in the feature map.
 pub fn largest_windows(x: Tensor) -> Tensor {
