@@ -6,10 +6,11 @@ mod common;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::Batch;
+use common::{Batch, Fading};
 use enmasse_comm::Group;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, Hosting, Program, StepInputs};
+use enmasse_graph::optimizers::Custom;
 use enmasse_graph::{Arena, CompileOptions, Metric, Mode, Phase, Tensor, compile};
 use test_support::heap::allocations;
 
@@ -20,10 +21,12 @@ fn resident() -> usize {
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
 }
 
-/// Allocations of two thread ranks in steps 3 to 10, collectives included.
+/// Allocations of two thread ranks in steps 3 to 10, collectives and an optimiser of the program's own included.
 fn allocations_of_ranks() -> u64 {
     let model = enmasse_models::find("resnet18").unwrap();
-    let options = CompileOptions { shards: 2, sync_batch_norm: true, ..CompileOptions::new("resnet18", 2, 40, 10) };
+    let optimizer = Custom::new(Fading).into();
+    let options =
+        CompileOptions { shards: 2, sync_batch_norm: true, optimizer, ..CompileOptions::new("resnet18", 2, 40, 10) };
     let plans = compile(&|x: Tensor| model.forward(x, 10), &options).unwrap();
     let barrier = Barrier::new(2);
     let counted = AtomicU64::new(0);

@@ -3,14 +3,14 @@
 use std::sync::Mutex;
 
 use crate::common::models::{focal, largest_windows, modern, random, residual, squared_error, tokens};
-use crate::common::{Batch, assert_agree, fill, gradients, levels, program_with, state};
+use crate::common::{Batch, Fading, assert_agree, fill, gradients, levels, program_with, state};
 use enmasse_cpu::{CpuOptions, Isa};
 use enmasse_device::{DeviceRequest, Program, StepMetrics};
 use enmasse_graph::ops::{Custom, CustomOperation, Parallel};
-use enmasse_graph::optimizers::{AdamW, Sgd};
+use enmasse_graph::optimizers::{self, AdamW, Sgd};
 use enmasse_graph::{
-    Backward, CompileOptions, Conv, Freeze, GraphError, Loss, Metric, Mode, Node, Optimizer, ParameterGroups,
-    PerSample, Phase, Plans, Precision, TargetKind, Tensor, ValueId, compile,
+    Backward, CompileOptions, Conv, Freeze, GraphError, GroupRule, Loss, Metric, Mode, Node, Optimizer,
+    ParameterGroups, PerSample, Phase, Plans, Precision, TargetKind, Tensor, ValueId, compile,
 };
 use enmasse_reference::ReferenceProgram;
 use enmasse_tensor::Shape;
@@ -216,6 +216,19 @@ fn frozen_layers_and_adamw() {
     let freeze = Freeze::Patterns(vec!["conv1*".into(), "bn1*".into(), "layer1*".into()]);
     let options = CompileOptions { freeze, optimizer, groups, ..CompileOptions::new("residual", 4, 32, 7) };
     check("frozen", &compile(&residual, &options).unwrap(), Isa::detect(), 3, 2e-5);
+}
+
+#[test]
+fn an_own_optimiser() {
+    let rules = vec![GroupRule::new("fc").learning_rate_scale(0.5)];
+    let options = CompileOptions {
+        optimizer: optimizers::Custom::new(Fading).into(),
+        groups: ParameterGroups { rules, ..ParameterGroups::one(0.1) },
+        clip_norm: Some(0.5),
+        average: Some(0.5),
+        ..CompileOptions::new("residual", 4, 32, 7)
+    };
+    check("own", &compile(&residual, &options).unwrap(), Isa::detect(), 3, 2e-5);
 }
 
 /// Trains a model of the zoo for some steps.

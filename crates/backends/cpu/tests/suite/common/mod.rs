@@ -10,8 +10,30 @@ use enmasse_comm::{Group, ShardMap};
 use enmasse_cpu::{Cpu, CpuOptions, Isa};
 use enmasse_device::{Device, Program};
 use enmasse_graph::Plans;
+use enmasse_graph::optimizers::{CustomOptimizer, UpdateStep};
 
 pub use program::*;
+
+/// An optimiser of a program's own: momentum whose factor is 1 / the number of the update.
+#[derive(Debug)]
+pub struct Fading;
+
+impl CustomOptimizer for Fading {
+    fn name(&self) -> &'static str {
+        "fading"
+    }
+
+    fn state_names(&self) -> &'static [&'static str] {
+        &["sum"]
+    }
+
+    fn update(&self, step: &UpdateStep, weights: &mut [f64], gradients: &[f64], state: &mut [&mut [f64]]) {
+        for (i, w) in weights.iter_mut().enumerate() {
+            state[0][i] = state[0][i] / step.number as f64 + gradients[i];
+            *w -= step.learning_rate * (state[0][i] + step.weight_decay * *w);
+        }
+    }
+}
 
 /// A program of the CPU with random parameters, which are functions of their names.
 pub fn cpu_program(plans: &Plans, threads: usize, isa: Isa, group: Option<Group>) -> Box<dyn Program> {
