@@ -136,7 +136,20 @@ pub enum TrainError {
     /// A test was requested of data without a test part.
     #[error("the data have no test part: add one with TrainingData::with_test")]
     NoTestPart,
-    /// The engine's phases were called out of order.
+    /// A program's own schedule or loop gives a learning rate that is none.
+    #[error("the learning rate of step {step} (epoch {}) is {rate}: it must be a finite number, 0 or more", epoch + 1)]
+    LearningRate {
+        /// The rate.
+        rate: f64,
+        /// The epoch, from 0.
+        epoch: u64,
+        /// The step of the run, from 1.
+        step: u64,
+    },
+    /// A loop of a program's own did not end its run.
+    #[error("the loop over the steps was left before Steps::end")]
+    Left,
+    /// Phases of the engine, or steps of a run, were called out of order.
     #[error("{called} was called where {expected} must come next")]
     Order {
         /// The call.

@@ -103,7 +103,7 @@ pub use stop::{Stop, StopRequests};
 pub use tally::{Evaluation, Mistake};
 pub use tensorboard::TensorBoard;
 pub use trace::{Overlap, Traced};
-pub use trainer::Trainer;
+pub use trainer::{Step, Steps, Trainer};
 pub use training_data::{Augment, SplitRecord, TrainingData};
 pub use tuning::{Tuning, tune};
 pub use weights::{EvaluatedWeights, read_tensors};

@@ -167,7 +167,8 @@ impl TrainConfig {
         }
     }
 
-    /// The order of the training samples in `data`. PyTorch's pads, as its `DistributedSampler` does by default.
+    /// The order of the training samples in `data`. PyTorch's pads, as its `DistributedSampler` does by default. A program's own is
+    /// not known here.
     pub fn training_sampler(&self, data: &dyn Dataset) -> Sampler {
         let by_blocks = || match self.shuffle {
             Some(Shuffling::Block) => data.locality().is_some_and(|locality| locality.blocks().is_some()),
@@ -175,7 +176,7 @@ impl TrainConfig {
             None => data.locality().is_some_and(|locality| locality.prefers_blocks()),
         };
         match self.sampler {
-            SamplerKind::Shuffle => match (self.balance, self.repeat_augment) {
+            SamplerKind::Shuffle | SamplerKind::Own => match (self.balance, self.repeat_augment) {
                 (Balance::None, 1) if by_blocks() => Sampler::Blocks,
                 (Balance::None, 1) => Sampler::Shuffle,
                 (balance, repeats) => Sampler::Resampled { balanced: balance == Balance::Classes, repeats },

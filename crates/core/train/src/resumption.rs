@@ -4,7 +4,7 @@ use std::fmt;
 
 use enmasse_wording::counted;
 
-use crate::{CheckpointMeta, LrSchedule, Position, RunConfig, SETTINGS, ScheduleKind, Scope, TrainConfig};
+use crate::{CheckpointMeta, LrSchedule, Position, RunConfig, SETTINGS, SamplerKind, ScheduleKind, Scope, TrainConfig};
 
 /// Classes that an error lists by name.
 const SHOWN: usize = 5;
@@ -58,6 +58,9 @@ pub(crate) fn rescheduled(
     for Change { name, from, .. } in changes {
         from.iter().try_for_each(|from| earlier.set(name, from)).ok()?;
     }
+    if earlier.schedule == ScheduleKind::Own {
+        return None;
+    }
     // The epoch of the last step so far.
     let last = if position.samples == 0 { position.epoch.checked_sub(1)? } else { position.epoch };
     let rate = |config: &TrainConfig, epoch: u64| short(LrSchedule::new(config, shards).learning_rate(epoch as f64));
@@ -83,13 +86,14 @@ pub fn contradiction(saved: &CheckpointMeta, now: &CheckpointMeta) -> Option<Str
     if saved.split != now.split {
         return Some("is a run with other images than its split.json or the data have now".to_owned());
     }
-    // The position in an epoch counts samples in the order that the seed gives them.
-    (saved.samples_consumed > 0 && saved.seed != now.seed).then(|| {
-        let (saved, now) = (saved.seed, now.seed);
-        format!(
-            "is within an epoch in the order of `seed = {saved}`, and takes `seed = {now}` only where an epoch begins"
-        )
-    })
+    // The position in an epoch counts samples in the order that the seed gives them, or a sampler.
+    let order = |meta: &CheckpointMeta| match RunConfig::from_toml(&meta.configuration) {
+        Ok(config) if config.train.sampler == SamplerKind::Own => "sampler = own".to_owned(),
+        _ => format!("seed = {}", meta.seed),
+    };
+    let (is_within, saved, now) = (saved.samples_consumed > 0, order(saved), order(now));
+    (is_within && saved != now)
+        .then(|| format!("is within an epoch in the order of `{saved}`, and takes `{now}` only where an epoch begins"))
 }
 
 fn listed(classes: &[String]) -> String {

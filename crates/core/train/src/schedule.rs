@@ -5,6 +5,7 @@
 //! number describes the rate of an epoch. Only warm-up rises with every step.
 
 use std::f64::consts::PI;
+use std::sync::Arc;
 
 use crate::{LrScaling, ScheduleKind, TrainConfig};
 
@@ -54,7 +55,8 @@ impl LrSchedule {
         }
     }
 
-    /// The rate after `progress` epochs: 2.5 is the middle of the third. The rate "of an epoch" is that of its last step.
+    /// The rate after `progress` epochs: 2.5 is the middle of the third. The rate "of an epoch" is that of its last step. NaN for a
+    /// schedule of a program's own, whose function is not known here.
     pub fn learning_rate(&self, progress: f64) -> f64 {
         if progress < self.warmup_epochs {
             return self.highest * (WARMUP_START + (1.0 - WARMUP_START) * (progress / self.warmup_epochs));
@@ -73,8 +75,24 @@ impl LrSchedule {
                 // PyTorch's `CosineAnnealingLR` with its default `eta_min=0`.
                 ScheduleKind::CosineAnnealing => cosine(0.0),
                 ScheduleKind::Step => self.gamma.powf((epoch / self.step_size).floor()),
+                ScheduleKind::Own => f64::NAN,
             }
     }
+}
+
+/// A schedule of a program's own: from progress to the rate, as [`LrSchedule::learning_rate`].
+pub(crate) type OwnSchedule = dyn Fn(f64) -> f64 + Send + Sync;
+
+impl From<LrSchedule> for Arc<OwnSchedule> {
+    fn from(schedule: LrSchedule) -> Self {
+        Arc::new(move |progress| schedule.learning_rate(progress))
+    }
+}
+
+/// The rates of a schedule at the hundredths of a run, a line each, for ranks to compare.
+pub(crate) fn rates(schedule: &OwnSchedule, epochs: usize) -> String {
+    let points = (0..100).map(|part| epochs as f64 * f64::from(part) / 100.0);
+    points.map(|progress| format!("{} after {progress} epochs\n", schedule(progress))).collect()
 }
 
 #[cfg(test)]

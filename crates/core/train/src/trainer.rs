@@ -1,10 +1,11 @@
 //! The loop. This file shows the course of a run, from top to bottom: [`Trainer::fit`] prepares, then alternates epochs
-//! of training and validation, and saves their results.
+//! of training and validation, and saves their results. [`Steps`] has its parts.
 
 mod diverged;
 mod evaluate;
 mod prepare;
 mod save;
+mod steps;
 mod told;
 mod trained;
 mod used;
@@ -14,8 +15,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use enmasse_comm::{Group, ShardMap};
-use enmasse_data::{EvalLoader, Sharding, TrainLoader};
-use enmasse_device::{Device, Program, StepInputs, Ticket};
+use enmasse_data::{Batches, EpochOrder, EvalLoader, Sharding, TrainLoader};
+use enmasse_device::{Device, Program, StepInputs, StepMetrics, Ticket};
 use enmasse_graph::optimizers::{Custom, CustomOptimizer};
 use enmasse_graph::{GroupRule, Metric, Mode, PerSample, Phase, Tensor};
 use enmasse_system::machine::peak_rss_bytes;
@@ -30,16 +31,18 @@ use crate::loaded::LoadedBatch;
 use crate::pace::{EpochPace, INTERVAL, Paces, Stopwatch};
 use crate::plans::{Objective, training_metrics};
 use crate::run_writer::RunWriter;
+use crate::schedule::OwnSchedule;
 use crate::stop::{Request, agree};
 use crate::trace::Tracer;
 use diverged::LastCheckpoint;
 use evaluate::EvaluationInput;
 use trained::Trained;
 
+pub use steps::{Step, Steps};
+
 use crate::{
-    Attempt, Best, Callback, DoneRecord, EarlyStopping, EpochRecord, Logger, LrSchedule, ModelFn, Monitor, Position,
-    Preparation, ProgramConfig, Progress, RankKind, RankMemory, Resumed, RunConfig, SaveReason, StopRequests,
-    TrainConfig, TrainError, TrainingData, Tuning,
+    Attempt, Callback, DoneRecord, EpochRecord, Logger, ModelFn, Monitor, Position, Preparation, ProgramConfig,
+    Progress, RankKind, RankMemory, Resumed, SaveReason, StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
 };
 
 /// Trains a model on a device, without a group or as one rank of a group.
@@ -63,11 +66,16 @@ pub struct Trainer<'a> {
     /// The settings that the program around this trainer obeys.
     program: Option<ProgramConfig>,
     objective: Objective,
+    schedule: Option<Arc<OwnSchedule>>,
+    sampler: Option<Arc<OwnSampler>>,
     callbacks: Callbacks<'a>,
     attempt: Attempt,
     /// The result of the last fit.
     trained: Option<Trained>,
 }
+
+/// The training samples of an epoch, in their order.
+type OwnSampler = dyn Fn(u64) -> Vec<usize> + Send + Sync;
 
 impl<'a> Trainer<'a> {
     /// A trainer without a group or callbacks.
@@ -79,6 +87,8 @@ impl<'a> Trainer<'a> {
             loader_threads: None,
             program: None,
             objective: Objective::default(),
+            schedule: None,
+            sampler: None,
             callbacks: Callbacks::default(),
             attempt: Attempt::default(),
             trained: None,
@@ -121,6 +131,21 @@ impl<'a> Trainer<'a> {
     pub fn groups(mut self, rules: impl IntoIterator<Item = GroupRule>) -> Self {
         self.objective.groups.extend(rules);
         self
+    }
+
+    /// Replaces the configuration's schedule, with its warm-up, by a function from progress to the learning rate. Progress is the epochs
+    /// done, with the fraction of the current one: 2.5 is the middle of the third. Settings of a schedule are then an error. The
+    /// function must give the same on all ranks, which compare it at some points before the first step, and when the run is resumed.
+    pub fn schedule(self, rate: impl Fn(f64) -> f64 + Send + Sync + 'static) -> Self {
+        Trainer { schedule: Some(Arc::new(rate)), ..self }
+    }
+
+    /// Replaces the configuration's order of training samples by a function from the epoch, from 0, to indices in the data set. A sample
+    /// may come several times, each time with another augmentation, or not at all. Epochs may differ in length. Settings of a
+    /// sampler are then an error. The function must give the same on all ranks, which compare it before each epoch, and when the run
+    /// is resumed: within an epoch it goes on after the samples that are done.
+    pub fn sampler(self, order: impl Fn(u64) -> Vec<usize> + Send + Sync + 'static) -> Self {
+        Trainer { sampler: Some(Arc::new(order)), ..self }
     }
 
     /// Adds a callback.
@@ -172,79 +197,25 @@ impl<'a> Trainer<'a> {
     /// error on this rank ends the others with the same cause. [`TrainError::Stopped`] does not count as one, and is
     /// returned on all ranks.
     pub fn fit(&mut self, name: &str, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
-        let given = self.config.clone();
-        let result = self.as_one(|trainer| {
-            let used = trainer.used(name, model, data)?;
-            trainer.config = used.train.clone();
-            trainer.try_fit(&used, model, data)
-        });
-        self.config = given;
-        // A run that ends in an error is stopping anyway, so requests to stop count as heeded.
-        self.callbacks.control.requests.heed(result.is_err());
-        self.callbacks.end_fit(result.as_ref().err());
-        result
+        let mut steps = self.steps(name, model, data)?;
+        while let Some(step) = steps.next_step()? {
+            steps.submit(step)?;
+        }
+        steps.end()
     }
 
     /// Runs `work`, which all ranks do together: an error on this rank ends the others, with the same cause.
     fn as_one<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, TrainError>) -> Result<T, TrainError> {
-        let result = work(self);
-        if let (Err(error), Some(group)) = (&result, &self.group)
+        work(self).inspect_err(|error| self.abort(error))
+    }
+
+    /// Ends the other ranks with the cause of this rank's error, unless they have it too.
+    fn abort(&self, error: &TrainError) {
+        if let Some(group) = &self.group
             && !matches!(error, TrainError::Stopped { .. } | TrainError::Interrupted)
         {
             group.abort(error.cause(group.rank()));
         }
-        result
-    }
-
-    fn try_fit(&mut self, used: &RunConfig, model: &ModelFn, data: &TrainingData) -> Result<DoneRecord, TrainError> {
-        let began = Instant::now();
-        let (mut session, mut files) = Session::prepare(self, used, model, data)?;
-        if let Some(patience) = self.config.patience {
-            files.callbacks.push(Box::new(EarlyStopping::new(session.monitor.clone()).patience(patience)));
-        }
-        self.callbacks.begin_fit(files, session.writer.is_some());
-        session.announce(self, used, data)?;
-        let was_finished = !is_unfinished(&self.config, &session.position);
-        // A callback may know from its state that nothing is left to do. Other requests are for the first step.
-        let mut is_over = agree(self.callbacks.control.request(), self.group.as_ref())? == Some(Request::Finish);
-        while !is_over && is_unfinished(&self.config, &session.position) {
-            match session.run_epoch(self)? {
-                None => {}
-                Some(Request::Finish) => is_over = true,
-                Some(Request::Stop(stop)) => {
-                    session.write_trace(self.device.as_ref(), self.group.as_ref(), &mut self.callbacks, true)?;
-                    let Position { epoch, samples, .. } = session.position;
-                    return Err(TrainError::Stopped { stop, epoch, samples });
-                }
-            }
-        }
-        session.write_trace(self.device.as_ref(), self.group.as_ref(), &mut self.callbacks, true)?;
-        self.callbacks.control.reason.take_if(|_| !is_over);
-        self.callbacks.on_fit_end(session.program.as_mut())?;
-        if session.compare_written(self.group.as_ref(), &mut self.callbacks)? && !was_finished {
-            session.save(SaveReason::Step, &self.config, &mut self.callbacks)?;
-        }
-        session.prove_last()?;
-        self.callbacks.loggers.finish(None)?;
-        let run_bytes = session.writer.as_ref().map_or(0, |writer| writer.paths().bytes());
-        // The last operation of all ranks comes after the last file, since no rank waits for another after it.
-        let peak_rss_bytes = self.peak_rss_of_all()?;
-        let done = DoneRecord {
-            best: Best { metric: session.monitor.name.clone(), value: session.position.best },
-            seconds: began.elapsed().as_secs_f64(),
-            peak_rss_bytes,
-            run: session.run_folder().or_else(|| self.config.out.clone()).unwrap_or_default(),
-            run_bytes,
-        };
-        self.trained = Some(Trained {
-            run: session.run_folder(),
-            ended: Resumed { epoch: session.position.epoch, samples: session.position.samples },
-            has_best: session.position.best.is_some(),
-            best: None,
-            program: session.program,
-            evaluation: session.evaluation,
-        });
-        Ok(done)
     }
 
     /// Peak memory over all ranks, in bytes. Threads share one process, which counts once.
@@ -269,6 +240,7 @@ fn is_unfinished(config: &TrainConfig, position: &Position) -> bool {
 
 /// The current epoch of training.
 struct Epoch {
+    batches: Batches,
     began: Instant,
     /// Samples of the epoch that were done before.
     first: u64,
@@ -276,6 +248,13 @@ struct Epoch {
     total: u64,
     /// Where its time goes.
     stopwatch: Stopwatch,
+    /// Whether no batch has been read yet.
+    is_first: bool,
+    /// The step after which ranks last compared their paces.
+    compared: u64,
+    /// The rate of the last step.
+    learning_rate: f64,
+    in_flight: Option<SubmittedStep>,
 }
 
 /// A step of training that the device computes.
@@ -309,7 +288,8 @@ struct Session {
     tuning: Option<Tuning>,
     /// The tensors that were loaded from `--weights`, on rank 0.
     pretrained: Option<Matching>,
-    schedule: LrSchedule,
+    schedule: Arc<OwnSchedule>,
+    sampler: Option<Arc<OwnSampler>>,
     position: Position,
     /// What decides which epoch is the best.
     monitor: Monitor,
@@ -334,10 +314,11 @@ impl Session {
         self.writer.as_ref().map(|writer| writer.paths().root().to_owned())
     }
 
-    /// Trains and validates to the end of the epoch, and saves the results. Returns any rank's request to end training;
+    /// Ends an epoch of training: validates, and saves the results. Returns any rank's request to end training;
     /// all ranks have then saved a checkpoint to continue from.
-    fn run_epoch(&mut self, trainer: &mut Trainer) -> Result<Option<Request>, TrainError> {
-        let times = self.train_epoch(trainer)?;
+    fn end_epoch(&mut self, trainer: &mut Trainer, epoch: Epoch) -> Result<Option<Request>, TrainError> {
+        let total = epoch.total;
+        let times = self.end_steps(trainer, epoch)?;
         if self.stopping {
             return self.stop(trainer);
         }
@@ -376,7 +357,7 @@ impl Session {
             rank_wait: times.pace.rank_wait,
             seconds: times.seconds,
             world_size: self.map.ranks(),
-            partial: self.rest_of_epoch() > 0,
+            partial: self.position.samples < total,
             unreadable: self.bad_samples.known().len() as u64,
             converted: self.bad_samples.take_converted(),
             straggler: times.pace.straggler,
@@ -396,84 +377,121 @@ impl Session {
         Ok(agree(callbacks.control.request(), group.as_ref())?.filter(|_| is_unfinished(config, &self.position)))
     }
 
-    /// Trains from the current position to the end of the epoch. One step is in flight while the next is submitted, so
-    /// that a device that works asynchronously never waits for this thread.
-    fn train_epoch(&mut self, trainer: &mut Trainer) -> Result<EpochTimes, TrainError> {
-        let Trainer { config, device, group, callbacks, .. } = trainer;
-        let group = group.as_ref();
-        callbacks.on_train_epoch_start(self.position.epoch)?;
+    /// Begins an epoch of training, or the rest of one, at the current position.
+    fn begin_epoch(&mut self, trainer: &mut Trainer) -> Result<Epoch, TrainError> {
+        let group = trainer.group.as_ref();
+        trainer.callbacks.on_train_epoch_start(self.position.epoch)?;
         let began = Instant::now();
         let global_batch = self.sharding.global_batch() as u64;
         let first = self.position.samples;
-        let mut batches = self.train.epoch(self.position.epoch, first as usize);
         // A run resumed with another global batch continues after the last sample that it saw.
-        let total = first + self.train.samples_after(first as usize) as u64;
-        let mut epoch = Epoch { began, first, total, stopwatch: Stopwatch::start(batches.waited(), group) };
-        // The step after which ranks last compared their paces.
-        let mut compared = self.position.optimizer_step;
+        let order = self.order(group)?;
+        let total = first + order.remaining() as u64;
+        let batches = self.train.epoch_in(self.position.epoch, order);
+        let stopwatch = Stopwatch::start(batches.waited(), group);
         // The progress at the last step, for an epoch that is resumed after it. That step may have had less than a global batch.
         let last = first.saturating_sub(1) / global_batch * global_batch;
-        let last = last as f64 / epoch.total.max(1) as f64;
-        let mut learning_rate = self.schedule.learning_rate(self.position.epoch as f64 + last);
-        let mut in_flight: Option<SubmittedStep> = None;
-        let mut is_first = true;
+        let last = last as f64 / total.max(1) as f64;
+        let learning_rate = (self.schedule)(self.position.epoch as f64 + last);
+        let compared = self.position.optimizer_step;
         self.tracer.at(group, "reading a batch");
-        while let Some(batch) = batches.next() {
-            if std::mem::take(&mut is_first) {
-                // No step could have hidden the wait for this batch.
-                epoch.stopwatch = Stopwatch::start(batches.waited(), group);
-            }
-            let batch = Arc::new(batch.map_err(TrainError::of_batch)?);
-            if let Some(step) = in_flight.take_if(|_| self.must_drain(config, 1)) {
-                self.finish_step(callbacks, config, group, &mut epoch, step)?;
-            }
-            let submitted = self.position.optimizer_step + u64::from(in_flight.is_some());
-            if self.stopping || config.max_steps.is_some_and(|most| submitted >= most) {
-                break;
-            }
-            let samples = self.position.samples + in_flight.as_ref().map_or(0, |step| step.samples);
-            learning_rate =
-                self.schedule.learning_rate(self.position.epoch as f64 + samples as f64 / epoch.total as f64);
-            let inputs = StepInputs {
-                batch: Arc::new(LoadedBatch(batch.clone())),
-                epoch: self.position.epoch,
-                learning_rate: learning_rate as f32,
-                optimizer_step: submitted + 1,
-                stop: callbacks.control.request().is_some(),
-                save: callbacks.control.take_checkpoint(),
-            };
-            self.tracer.at(group, "computing a step");
-            self.tracer.begin_step(submitted + 1, self.program.as_mut(), group)?;
-            let submit = || self.program.submit(Mode::Train, &Phase::ALL, &inputs);
-            let ticket = epoch.stopwatch.device(group, submit)?;
-            self.tracer.end_step();
-            self.tracer.at(group, "calling callbacks");
-            callbacks.on_train_batch_start(&batch)?;
-            self.bad_samples.meet_batch(&batch, callbacks)?;
-            let step =
-                SubmittedStep { ticket, learning_rate, samples: global_batch.min(epoch.total.saturating_sub(samples)) };
-            if let Some(earlier) = in_flight.replace(step) {
-                self.finish_step(callbacks, config, group, &mut epoch, earlier)?;
-            }
-            self.write_trace(device.as_ref(), group, callbacks, false)?;
-            let steps = self.position.optimizer_step - compared;
-            if steps >= INTERVAL {
-                compared = self.position.optimizer_step;
-                let paces = epoch.stopwatch.lap(batches.waited(), group).of_all(group)?;
-                if let Some(straggler) = self.paces.interval(&paces, steps) {
-                    callbacks.on_straggler(self.position.epoch, &straggler)?;
-                }
-            }
-            self.tracer.at(group, "reading a batch");
+        Ok(Epoch { batches, began, first, total, stopwatch, is_first: true, compared, learning_rate, in_flight: None })
+    }
+
+    /// The rest of the current epoch, in the configured order or in the program's own.
+    fn order(&self, group: Option<&Group>) -> Result<EpochOrder, TrainError> {
+        let Position { epoch, samples, .. } = self.position;
+        let Some(sampler) = &self.sampler else {
+            return Ok(self.train.order().rest_of_epoch(epoch, samples as usize));
+        };
+        let own = sampler(epoch);
+        if let Some(group) = group {
+            let lines: String = own.iter().map(|sample| format!("sample {sample}\n")).collect();
+            group.compare(&[(&format!("order of epoch {}", epoch + 1), &lines)])?;
         }
-        if let Some(step) = in_flight {
-            self.finish_step(callbacks, config, group, &mut epoch, step)?;
+        Ok(self.train.order().own(epoch, own, samples as usize)?)
+    }
+
+    /// Reads the batch of the next step; `None` at the end of the epoch, or of training.
+    fn next_step(&mut self, trainer: &mut Trainer, epoch: &mut Epoch) -> Result<Option<Step>, TrainError> {
+        let Some(batch) = epoch.batches.next() else { return Ok(None) };
+        if std::mem::take(&mut epoch.is_first) {
+            // No step could have hidden the wait for this batch.
+            epoch.stopwatch = Stopwatch::start(epoch.batches.waited(), trainer.group.as_ref());
         }
-        let seconds = began.elapsed().as_secs_f64();
-        let images_per_second = (self.position.samples - first) as f64 / seconds;
-        let paces = epoch.stopwatch.lap(batches.waited(), group).of_all(group)?;
-        let pace = self.paces.epoch(&paces, self.position.optimizer_step - compared);
-        Ok(EpochTimes { learning_rate, images_per_second, pace, seconds })
+        let batch = Arc::new(batch.map_err(TrainError::of_batch)?);
+        if self.must_drain(&trainer.config, 1) {
+            self.drain(trainer, epoch)?;
+        }
+        let submitted = self.position.optimizer_step + u64::from(epoch.in_flight.is_some());
+        if self.stopping || trainer.config.max_steps.is_some_and(|most| submitted >= most) {
+            return Ok(None);
+        }
+        let samples = self.position.samples + epoch.in_flight.as_ref().map_or(0, |step| step.samples);
+        let learning_rate = (self.schedule)(self.position.epoch as f64 + samples as f64 / epoch.total as f64);
+        Ok(Some(Step { batch, epoch: self.position.epoch, number: submitted + 1, samples, learning_rate }))
+    }
+
+    /// Hands a step to the device, and only then finishes the one before: a device that works asynchronously never waits for
+    /// this thread.
+    fn submit(&mut self, trainer: &mut Trainer, epoch: &mut Epoch, step: Step) -> Result<(), TrainError> {
+        let Trainer { config, device, group, callbacks, .. } = trainer;
+        let group = group.as_ref();
+        let Step { batch, number, samples, learning_rate, .. } = step;
+        if !(learning_rate.is_finite() && learning_rate >= 0.0) {
+            return Err(TrainError::LearningRate { rate: learning_rate, epoch: self.position.epoch, step: number });
+        }
+        let inputs = StepInputs {
+            batch: Arc::new(LoadedBatch(batch.clone())),
+            epoch: self.position.epoch,
+            learning_rate: learning_rate as f32,
+            optimizer_step: number,
+            stop: callbacks.control.request().is_some(),
+            save: callbacks.control.take_checkpoint(),
+        };
+        self.tracer.at(group, "computing a step");
+        self.tracer.begin_step(number, self.program.as_mut(), group)?;
+        let submit = || self.program.submit(Mode::Train, &Phase::ALL, &inputs);
+        let ticket = epoch.stopwatch.device(group, submit)?;
+        self.tracer.end_step();
+        self.tracer.at(group, "calling callbacks");
+        callbacks.on_train_batch_start(&batch)?;
+        self.bad_samples.meet_batch(&batch, callbacks)?;
+        epoch.learning_rate = learning_rate;
+        let global_batch = self.sharding.global_batch() as u64;
+        let samples = global_batch.min(epoch.total.saturating_sub(samples));
+        if let Some(earlier) = epoch.in_flight.replace(SubmittedStep { ticket, learning_rate, samples }) {
+            self.finish_step(callbacks, config, group, epoch, earlier)?;
+        }
+        self.write_trace(device.as_ref(), group, callbacks, false)?;
+        let steps = self.position.optimizer_step - epoch.compared;
+        if steps >= INTERVAL {
+            epoch.compared = self.position.optimizer_step;
+            let paces = epoch.stopwatch.lap(epoch.batches.waited(), group).of_all(group)?;
+            if let Some(straggler) = self.paces.interval(&paces, steps) {
+                callbacks.on_straggler(self.position.epoch, &straggler)?;
+            }
+        }
+        self.tracer.at(group, "reading a batch");
+        Ok(())
+    }
+
+    /// Finishes the last step of an epoch, and says how fast its steps were.
+    fn end_steps(&mut self, trainer: &mut Trainer, mut epoch: Epoch) -> Result<EpochTimes, TrainError> {
+        self.drain(trainer, &mut epoch)?;
+        let group = trainer.group.as_ref();
+        let seconds = epoch.began.elapsed().as_secs_f64();
+        let images_per_second = (self.position.samples - epoch.first) as f64 / seconds;
+        let paces = epoch.stopwatch.lap(epoch.batches.waited(), group).of_all(group)?;
+        let pace = self.paces.epoch(&paces, self.position.optimizer_step - epoch.compared);
+        Ok(EpochTimes { learning_rate: epoch.learning_rate, images_per_second, pace, seconds })
+    }
+
+    /// Waits for the step in flight, and returns its metrics.
+    fn drain(&mut self, trainer: &mut Trainer, epoch: &mut Epoch) -> Result<Option<StepMetrics>, TrainError> {
+        let Some(step) = epoch.in_flight.take() else { return Ok(None) };
+        let Trainer { config, group, callbacks, .. } = trainer;
+        self.finish_step(callbacks, config, group.as_ref(), epoch, step).map(Some)
     }
 
     /// Whether some code reads the state after the `ahead`-th step from here, so that no later step may have begun.
@@ -490,7 +508,7 @@ impl Session {
         group: Option<&Group>,
         epoch: &mut Epoch,
         SubmittedStep { ticket, learning_rate, samples }: SubmittedStep,
-    ) -> Result<(), TrainError> {
+    ) -> Result<StepMetrics, TrainError> {
         let asked = self.saving;
         self.tracer.at(group, "waiting for the metrics of a step");
         let metrics = epoch.stopwatch.device(group, || self.program.metrics(ticket));
@@ -516,11 +534,7 @@ impl Session {
             loss: self.position.mean_loss(),
             images_per_second: (self.position.samples - epoch.first) as f64 / epoch.began.elapsed().as_secs_f64(),
             loss_scale: metrics.loss_scale,
-        })
-    }
-
-    /// Number of global batches that remain in the epoch.
-    fn rest_of_epoch(&self) -> u64 {
-        self.train.batches_after(self.position.samples as usize) as u64
+        })?;
+        Ok(metrics)
     }
 }

@@ -16,7 +16,7 @@ use enmasse_tensor::{HostMemory, SystemMemory};
 use crate::batch::{Pending, Recycler};
 use crate::pool::{Job, ThreadBuffers};
 use crate::source::{Samples, Source};
-use crate::{Batch, DataError, Dataset, DecodePool, EvalOrder, Sampler, Sharding, TrainOrder};
+use crate::{Batch, DataError, Dataset, DecodePool, EpochOrder, EvalOrder, Sampler, Sharding, TrainOrder};
 
 /// Bytes that a loader of data on servers fetches ahead at a time, besides its batches.
 pub const AHEAD_BYTES: usize = Ahead::BYTES as usize;
@@ -97,14 +97,9 @@ impl TrainLoader {
         self.order.batches()
     }
 
-    /// Batches left in an epoch after its first `consumed` samples, counted over all shards.
-    pub fn batches_after(&self, consumed: usize) -> usize {
-        self.order.batches_after(consumed)
-    }
-
-    /// The samples of these batches.
-    pub fn samples_after(&self, consumed: usize) -> usize {
-        self.order.entries_after(consumed)
+    /// The order of its samples.
+    pub fn order(&self) -> &TrainOrder {
+        &self.order
     }
 
     /// Bytes of the batches that exist at a time.
@@ -120,7 +115,11 @@ impl TrainLoader {
     /// The batches of `epoch` after its first `consumed` samples, counted over all shards: 0, or the position of a
     /// resumed run.
     pub fn epoch(&self, epoch: u64, consumed: usize) -> Batches {
-        let order = self.order.rest_of_epoch(epoch, consumed);
+        self.epoch_in(epoch, self.order.rest_of_epoch(epoch, consumed))
+    }
+
+    /// The batches of `epoch` in this order.
+    pub fn epoch_in(&self, epoch: u64, order: EpochOrder) -> Batches {
         let batches = order.batches();
         let samples = Samples::Train {
             order,

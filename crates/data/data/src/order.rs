@@ -10,7 +10,7 @@ use enmasse_tensor::RandomStream;
 use crate::blocks::Blocks;
 use crate::mt19937::{RANDPERM_END, torch_randperm};
 use crate::places::Places;
-use crate::resampled::{Classes, ORDER, draws};
+use crate::resampled::{Classes, ORDER, draws, numbered};
 use crate::{DataError, Dataset};
 
 /// The pieces of each global batch that a loader serves: those of the shards that its program hosts.
@@ -216,7 +216,11 @@ impl TrainOrder {
 
     /// The entries that these batches have.
     pub fn entries_after(&self, consumed: usize) -> usize {
-        let rest = self.entries.saturating_sub(consumed);
+        self.in_batches(self.entries.saturating_sub(consumed))
+    }
+
+    /// How many of the last entries of an epoch have a place in a batch.
+    fn in_batches(&self, rest: usize) -> usize {
         if self.drops_last { rest - rest % self.global_batch } else { rest }
     }
 
@@ -263,8 +267,36 @@ impl TrainOrder {
             // So that repetitions of a sample are on different shards, as torchvision's are on different ranks.
             Sampler::Distributed { .. } | Sampler::Resampled { .. } => self.shards,
         };
-        let consumed = consumed.min(self.entries);
-        let end = consumed + self.entries_after(consumed);
+        self.after(entries, consumed, stride, repeats)
+    }
+
+    /// The rest of `epoch` after its first `consumed` entries in an order of the program's own: indices of samples, which may repeat, or
+    /// be left out. Each occurrence in the epoch is augmented by random numbers of its own. The sampler does not matter then.
+    ///
+    /// # Errors
+    /// The order is empty, has an index out of range, or fewer entries than are consumed, or than a batch that must be full.
+    pub fn own(&self, epoch: u64, order: Vec<usize>, consumed: usize) -> Result<EpochOrder, DataError> {
+        let (samples, entries, global_batch) = (self.samples, order.len(), self.global_batch);
+        let problem = if let Some(index) = order.iter().find(|index| **index >= samples) {
+            format!("has the sample {index}, but there are {samples}, counted from 0")
+        } else if order.is_empty() {
+            "has no sample".to_owned()
+        } else if entries < consumed {
+            format!("has {entries} samples, but {consumed} of it are done: resume the run with the same order")
+        } else if self.drops_last && entries < global_batch {
+            format!(
+                "has {entries} samples, fewer than one global batch of {global_batch}, and drop_last leaves that out"
+            )
+        } else {
+            return Ok(self.after(Entries::Draws(numbered(samples, order.into_iter())), consumed, 1, 1));
+        };
+        Err(DataError::Setting(format!("the program's own order of epoch {} {problem}", epoch + 1)))
+    }
+
+    /// The rest of an epoch with these entries.
+    fn after(&self, entries: Entries, consumed: usize, stride: usize, repeats: usize) -> EpochOrder {
+        let consumed = consumed.min(entries.count());
+        let end = consumed + self.in_batches(entries.count() - consumed);
         let (samples, shards, global_batch) = (self.samples, self.shards, self.global_batch);
         EpochOrder { entries, samples, consumed, end, shards, stride, repeats, global_batch }
     }
@@ -296,10 +328,24 @@ enum Entries {
     Draws(Vec<usize>),
 }
 
+impl Entries {
+    fn count(&self) -> usize {
+        match self {
+            Entries::Samples(samples) => samples.len(),
+            Entries::Draws(draws) => draws.len(),
+        }
+    }
+}
+
 impl EpochOrder {
     /// Number of global batches.
     pub fn batches(&self) -> usize {
-        (self.end - self.consumed).div_ceil(self.global_batch)
+        self.remaining().div_ceil(self.global_batch)
+    }
+
+    /// The samples of these batches.
+    pub fn remaining(&self) -> usize {
+        self.end - self.consumed
     }
 
     /// Samples of global batch `batch`: as many as it has places, but for the last one; 0 past that.
@@ -367,10 +413,7 @@ impl EpochOrder {
 
     /// Number of entries of the whole epoch.
     pub(crate) fn entries(&self) -> usize {
-        match &self.entries {
-            Entries::Samples(samples) => samples.len(),
-            Entries::Draws(draws) => draws.len(),
-        }
+        self.entries.count()
     }
 
     /// The samples of positions, without those of places that have none.

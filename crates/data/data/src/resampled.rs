@@ -45,15 +45,19 @@ pub(crate) fn draws(seed: u64, epoch: u64, samples: usize, classes: Option<&Clas
         }
         Some(classes) => balanced(seed, epoch, distinct, classes),
     };
+    let repeated = chosen.iter().flat_map(|&sample| std::iter::repeat_n(sample as usize, repeats)).take(samples);
+    numbered(samples, repeated)
+}
+
+/// The draws of an epoch, in which each of `samples` samples may occur several times.
+pub(crate) fn numbered(samples: usize, order: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut occurrences = vec![0; samples];
-    let repeated = chosen.iter().flat_map(|&sample| std::iter::repeat_n(sample, repeats)).take(samples);
-    let number = |sample: u32| {
-        let sample = sample as usize;
+    let number = |sample: usize| {
         let draw = sample + occurrences[sample] * samples;
         occurrences[sample] += 1;
         draw
     };
-    repeated.map(number).collect()
+    order.map(number).collect()
 }
 
 /// `count` samples of an epoch, of every class as many as of each other, give or take one, in random order.

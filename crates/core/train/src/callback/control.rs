@@ -79,7 +79,7 @@ impl<'c> Control<'c> {
     /// [`crate::Callback::on_train_epoch_end`] and [`crate::Callback::on_fit_end`]; anywhere else this is an error.
     pub fn weights(&mut self) -> Result<Weights<'_>, TrainError> {
         match self.program.as_deref_mut() {
-            Some(program) => Ok(Weights { program, written: &mut self.steering.written }),
+            Some(program) => Ok(Weights::new(program, &mut self.steering.written)),
             None => Err(TrainError::Weights(
                 "a step may be in progress: weights are for on_validation_end, on_train_epoch_end and on_fit_end"
                     .into(),

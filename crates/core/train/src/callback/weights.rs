@@ -9,12 +9,16 @@ use crate::{NamedTensor, TrainError};
 /// The tensors of a model between two steps, by PyTorch's names and in PyTorch's order: parameters, running statistics, averages
 /// (`ema.` and a name) and the state of the optimiser (`optimizer.` and more). Evaluation uses averages if the run keeps any.
 pub struct Weights<'c> {
-    pub(super) program: &'c mut dyn Program,
+    program: &'c mut dyn Program,
     /// The names of what was set, with a fingerprint of its values.
-    pub(super) written: &'c mut Vec<(String, u64)>,
+    written: &'c mut Vec<(String, u64)>,
 }
 
-impl Weights<'_> {
+impl<'c> Weights<'c> {
+    pub(crate) fn new(program: &'c mut dyn Program, written: &'c mut Vec<(String, u64)>) -> Self {
+        Weights { program, written }
+    }
+
     /// The names of all tensors.
     pub fn names(&self) -> Vec<String> {
         let held = held_by_all(self.program);

@@ -245,13 +245,18 @@ impl<T: SettingValue> SettingValue for Option<T> {
     }
 }
 
-/// Defines enums whose variants have one word each, and perhaps others that are read.
+/// Defines enums whose variants have one word each, and perhaps others that are read. A `@record` names what programs give in place of
+/// the setting; no list of choices has it.
 macro_rules! choices {
-    ($($(#[$meta:meta])* $type:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal $(| $other:literal)*,)+ })+) => {$(
+    ($($(#[$meta:meta])* $type:ident {
+        $($(#[$variant_meta:meta])* $variant:ident = $word:literal $(| $other:literal)*,)+
+        $(@record $(#[$record_meta:meta])* $record:ident = $record_word:literal,)?
+    })+) => {$(
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $type {
             $($(#[$variant_meta])* $variant,)+
+            $($(#[$record_meta])* $record,)?
         }
 
         impl $type {
@@ -259,6 +264,7 @@ macro_rules! choices {
             pub const fn word(self) -> &'static str {
                 match self {
                     $($type::$variant => $word,)+
+                    $($type::$record => $record_word,)?
                 }
             }
         }
@@ -275,6 +281,7 @@ macro_rules! choices {
             fn parse(text: &str) -> Result<Self, String> {
                 match text {
                     $($word $(| $other)* => Ok($type::$variant),)+
+                    $($record_word => Ok($type::$record),)?
                     _ => Err(format!("must be {}", [$($word),+].join(" or "))),
                 }
             }
@@ -311,6 +318,9 @@ choices! {
         Step = "step",
         /// Always the same.
         Constant = "constant",
+        @record
+        /// That of the program which trains: [`crate::Trainer::schedule`].
+        Own = "own",
     }
     /// How the learning rate depends on the number of ranks.
     LrScaling {
@@ -378,6 +388,9 @@ choices! {
         Shuffle = "shuffle",
         /// The order of PyTorch's `DistributedSampler`, with its padding.
         Distributed = "distributed",
+        @record
+        /// That of the program which trains: [`crate::Trainer::sampler`].
+        Own = "own",
     }
     /// How samples are shuffled.
     Shuffling {

@@ -10,7 +10,7 @@ use enmasse_wording::shell_word;
 
 use super::Session;
 use crate::weights::first_non_finite;
-use crate::{Position, Resume, TrainConfig, TrainError};
+use crate::{Position, Resume, ScheduleKind, TrainConfig, TrainError};
 
 /// Beyond this, a tenth of a learning rate is still no rate to recommend.
 const HIGHEST_RATE: f64 = 0.01;
@@ -123,6 +123,9 @@ impl Session {
 
     /// How the run can go on after it has diverged.
     fn way_on(&self, config: &TrainConfig) -> String {
+        if config.schedule == ScheduleKind::Own {
+            return "resume it, or start again, with lower rates of the program's own schedule".to_owned();
+        }
         let run = shell_word(config.out.clone().or_else(|| self.run_folder()).unwrap_or_default());
         let rate = (config.lr / 10.0).min(HIGHEST_RATE);
         let command = |from: &str| format!("enmasse train --resume{from} --out {run} --lr {rate:.0e}");

@@ -20,6 +20,7 @@ use crate::pace::Paces;
 use crate::plans::{compile_plans, initialize, training_metrics};
 use crate::resumption::rescheduled;
 use crate::run_writer::{RunFiles, RunWriter};
+use crate::schedule::rates;
 use crate::trace::{Tracer, at};
 use crate::tuning::tune;
 use crate::weights::write_tensors;
@@ -75,7 +76,8 @@ impl Session {
         };
         let tuning = agree_on_algorithms(config, device, group, writer.as_mut(), &mut plans)?;
         if let Some(group) = group {
-            compare_setup(group, run, data, &plans)?;
+            let rates = trainer.schedule.as_deref().map_or(String::new(), |own| rates(own, config.epochs));
+            compare_setup(group, run, data, &plans, &rates)?;
         }
         let plans = plans.of_rank(rank);
         let hosting = Hosting::of(map, rank);
@@ -158,7 +160,6 @@ impl Session {
         };
         let earlier = writer.as_ref().map(|writer| writer.unreadable.clone()).unwrap_or_default();
         let bad_samples = BadSamples::resumed(earlier).limited(limit);
-        let schedule = LrSchedule::new(config, shards);
         let resumed = position.is_resumed().then_some(Resumed { epoch: position.epoch, samples: position.samples });
         let session = Session {
             program,
@@ -172,7 +173,8 @@ impl Session {
             preparation,
             tuning,
             pretrained,
-            schedule,
+            schedule: trainer.schedule.clone().unwrap_or_else(|| LrSchedule::new(config, shards).into()),
+            sampler: trainer.sampler.clone(),
             position,
             monitor: Monitor::higher("val_accuracy"),
             states,
@@ -223,7 +225,7 @@ impl Session {
             augmentation: self.preparation.train.to_string(),
             classes: data.classes.clone(),
             train_samples: data.train.len(),
-            dropped_samples: self.train.dropped(),
+            dropped_samples: if self.sampler.is_some() { 0 } else { self.train.dropped() },
             validation_samples: data.validation.len(),
             test_samples: data.test.as_ref().map_or(0, |test| test.len()),
             batch: self.sharding.batch,

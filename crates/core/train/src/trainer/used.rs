@@ -16,6 +16,7 @@ impl Trainer<'_> {
         let program = self.program.clone().unwrap_or_else(|| self.own_program());
         let mut config = RunConfig { train: self.config.clone(), program };
         config.check()?;
+        self.record_own(&mut config)?;
         let refuse = |name: &str, reason: String| Err(ConfigError::setting(&config, name, reason).into());
         if self.config.num_classes.is_some_and(|expected| expected != data.classes.len()) {
             return refuse("num_classes", format!("the data have {}", counted(data.classes.len(), "class")));
@@ -31,6 +32,30 @@ impl Trainer<'_> {
         }
         config.train.size = Some(Preparation::of(&config.train, data).train.size());
         Ok(config)
+    }
+
+    /// Records what the program has given in place of settings. Settings that have no effect beside it are an error.
+    fn record_own(&self, config: &mut RunConfig) -> Result<(), TrainError> {
+        let default = RunConfig::default();
+        let schedule = ["schedule", "lr", "lrf", "step_size", "gamma", "warmup_epochs", "scale_lr"];
+        let sampler = ["sampler", "shuffle", "balance", "repeat_augment"];
+        for (names, is_given) in [(&schedule[..], self.schedule.is_some()), (&sampler, self.sampler.is_some())] {
+            let kind = names[0];
+            let is_recorded = config.get(kind).as_deref() == Some("own");
+            let refuse = |name: &str, reason: String| Err(ConfigError::setting(config, name, reason).into());
+            if is_recorded && !is_given {
+                let reason = format!("is a function of the program that began the run: give it by Trainer::{kind}");
+                return refuse(kind, reason);
+            }
+            let is_idle = |name: &&&str| config.get(name) != default.get(name) && !(**name == kind && is_recorded);
+            if let Some(name) = names.iter().find(is_idle).filter(|_| is_given) {
+                return refuse(name, format!("has no effect on this program's own {kind}: leave it out"));
+            }
+            if is_given {
+                config.set(kind, "own")?;
+            }
+        }
+        Ok(())
     }
 
     /// What a program without settings of its own has given this trainer.

@@ -209,7 +209,7 @@ fn weights_that_cannot_be_set_end_all_ranks() {
     check("on_train_batch_end", "fc.bias", BIAS, None, "a step may be in progress");
     check(epoch, "fc.bias", &[f32::NAN, 0.0, 0.0], None, "non-finite values of fc.bias");
     // Ranks that differ are found before the checkpoint.
-    let otherwise = "callbacks have set the tensor fc.bias otherwise on rank 1 than on rank 0";
+    let otherwise = "the tensor fc.bias was set otherwise on rank 1 than on rank 0";
     check(epoch, "fc.bias", BIAS, Some(1), otherwise);
     check("on_validation_end", "fc.bias", BIAS, Some(0), otherwise);
     check("on_fit_end", "fc.bias", &[0.0; 3], Some(1), otherwise);

@@ -247,9 +247,9 @@ fn batches_follow_the_sampler() {
         let expected = [order.local(0, &sharding)[0] as u64];
         let loader = TrainLoader::with_sampler(&pool, data, TrainTransform::new(8), sharding, 5, sampler).unwrap();
         let batches: Vec<Content> = loader.epoch(2, 0).map(content).collect();
-        assert_eq!((batches.len(), loader.batches(), loader.batches_after(0), loader.dropped()), (1, 1, 1, 0));
+        assert_eq!((batches.len(), loader.batches(), loader.order().batches_after(0), loader.dropped()), (1, 1, 1, 0));
         assert_eq!(batches[0].2, expected);
-        assert_eq!((loader.epoch(2, 4).count(), loader.batches_after(4)), (0, 0));
+        assert_eq!((loader.epoch(2, 4).count(), loader.order().batches_after(4)), (0, 0));
     }
     let whole = |shard, shards, batch| {
         let (pool, sharding) = (DecodePool::new(1).unwrap(), Sharding::one(shard, shards, batch));

@@ -110,6 +110,34 @@ fn limits_of_the_distributed_sampler() {
     check(false, 5, 1 << 62, 1, Err("it is known for fewer than"));
 }
 
+/// An order of the program's own, of 5 samples in global batches of 4 over 2 shards.
+#[test]
+fn an_order_of_ones_own() {
+    let check = |own: &[usize], consumed: usize, drops: bool, expected: Result<&[&[usize]], &str>| {
+        let order = TrainOrder::with_sampler(Sampler::Shuffle, 0, 5, &Sharding::one(0, 2, 2)).unwrap();
+        let found = order.drop_last(drops && own.len() > 1).unwrap().own(2, own.to_vec(), consumed);
+        let Ok(epoch) = found else {
+            let expected = expected.map_err(|problem| format!("the program's own order of epoch 3 {problem}"));
+            return assert_eq!(found.err().map(|error| error.to_string()), expected.err());
+        };
+        let batches: Vec<_> = (0..epoch.batches()).map(|batch| epoch.global_batch(batch)).collect();
+        assert_eq!(batches, expected.unwrap(), "{own:?}");
+        assert_eq!(epoch.remaining(), batches.concat().len());
+        let local = |shard: usize| epoch.local(0, &Sharding::one(shard, 2, 2));
+        assert_eq!([local(0), local(1)].concat(), batches.first().cloned().unwrap_or_default());
+    };
+    check(&[4, 0, 2], 0, false, Ok(&[&[4, 0, 2]]));
+    check(&[3, 3, 3, 3, 3, 1, 3], 0, false, Ok(&[&[3, 3, 3, 3], &[3, 1, 3]]));
+    check(&[3, 3, 3, 3, 3, 1, 3], 0, true, Ok(&[&[3, 3, 3, 3]]));
+    check(&[0, 1, 2, 3, 4, 4], 3, false, Ok(&[&[3, 4, 4]]));
+    check(&[0, 1, 2, 3], 4, false, Ok(&[]));
+    check(&[0, 1, 2, 3], 5, false, Err("has 4 samples, but 5 of it are done: resume the run with the same order"));
+    check(&[0, 5], 0, false, Err("has the sample 5, but there are 5, counted from 0"));
+    check(&[], 0, false, Err("has no sample"));
+    let few = "has 3 samples, fewer than one global batch of 4, and drop_last leaves that out";
+    check(&[0, 1, 2], 0, true, Err(few));
+}
+
 proptest! {
     /// The same sampler written plainly, and a resumed epoch with other numbers of shards: the remaining entries in the
     /// order of the permutation, then the repeated ones.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use enmasse_data::{DataError, Dataset, DecodePool, Sampler, Sharding, TrainLoader, TrainOrder};
+use enmasse_data::{Batches, DataError, Dataset, DecodePool, Sampler, Sharding, TrainLoader, TrainOrder};
 use enmasse_image::{Image, RandomResizedCrop, TrainTransform};
 use proptest::prelude::*;
 
@@ -149,13 +149,20 @@ proptest! {
 
 /// One rank's batches, for each of its shards in turn: index and pixels.
 fn ledger(local: std::ops::Range<usize>, consumed: usize, threads: usize) -> Vec<Vec<(u64, Vec<u8>)>> {
+    batches(loader(local, threads).epoch(2, consumed))
+}
+
+fn loader(local: std::ops::Range<usize>, threads: usize) -> TrainLoader {
     let sampler = Sampler::Resampled { balanced: true, repeats: 2 };
     let sharding = Sharding { local, shards: 4, batch: 2 };
     let transform = TrainTransform::empty(8).then(RandomResizedCrop::new(8));
     let pool = DecodePool::new(threads).unwrap();
     let dataset = Arc::new(Sized(vec![25, 5, 3]));
-    let loader = TrainLoader::with_sampler(&pool, dataset, transform, sharding, 7, sampler).unwrap();
-    let batches = loader.epoch(2, consumed).map(|batch| {
+    TrainLoader::with_sampler(&pool, dataset, transform, sharding, 7, sampler).unwrap()
+}
+
+fn batches(batches: Batches) -> Vec<Vec<(u64, Vec<u8>)>> {
+    let batches = batches.map(|batch| {
         let batch = batch.unwrap();
         let image = |place: usize| batch.images[place * 192..(place + 1) * 192].to_vec();
         batch.places().map(|place| (batch.indices[place], image(place))).collect()
@@ -184,12 +191,21 @@ fn the_ledger_is_the_same_on_any_number_of_ranks_and_after_a_stop() {
 /// The repetitions of a sample were the same image: its random numbers followed from its index and the epoch alone.
 #[test]
 fn repetitions_are_augmented_differently() {
+    // A class of three images has a third of the epoch.
+    check_versions(ledger(0..4, 0, 2));
+    let loader = loader(0..4, 2);
+    let own = loader.order().own(2, vec![7; 9], 0).unwrap();
+    check_versions(batches(loader.epoch_in(2, own)));
+}
+
+#[track_caller]
+fn check_versions(batches: Vec<Vec<(u64, Vec<u8>)>>) {
     let mut versions: BTreeMap<u64, Vec<Vec<u8>>> = BTreeMap::new();
-    for (index, pixels) in ledger(0..4, 0, 2).into_iter().flatten() {
+    for (index, pixels) in batches.into_iter().flatten() {
         versions.entry(index).or_default().push(pixels);
     }
     let most = versions.values().map(Vec::len).max().unwrap();
-    assert!(most >= 4, "a class of three images has a third of the epoch: {most}");
+    assert!(most >= 4, "{most}");
     for (index, mut pixels) in versions {
         let count = pixels.len();
         pixels.sort();
