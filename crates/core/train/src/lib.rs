@@ -29,6 +29,7 @@ mod crops;
 mod engine;
 mod error;
 mod evaluation;
+mod export;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod image_source;
@@ -83,6 +84,7 @@ pub use confusion::Confusion;
 pub use engine::{Engine, EngineBatch};
 pub use error::TrainError;
 pub use evaluation::{EpochPosition, evaluate, evaluate_with_mistakes};
+pub use export::WeightsFormat;
 pub use image_source::ImageSource;
 pub use logger::{Artifact, LogPoint, Logger};
 pub use memory::{RankMemory, require_memory};

@@ -183,6 +183,11 @@ impl RunWriter {
         Ok(())
     }
 
+    /// How images are prepared for the run's weights.
+    pub fn preprocessing(&self) -> Result<Preprocessing, TrainError> {
+        Preprocessing::of(&self.meta)
+    }
+
     /// The paths of the run folder.
     pub fn paths(&self) -> &RunPaths {
         self.folder.paths()
@@ -243,7 +248,7 @@ impl RunWriter {
     ) -> Result<(), TrainError> {
         if self.export_every > 0 && (epoch + 1).is_multiple_of(self.export_every) {
             let (weights, updates) = (StateTensors::evaluated(program), position.optimizer_step);
-            self.folder.write_epoch_weights(epoch, &weights, updates, &Preprocessing::of(&self.meta)?)?;
+            self.folder.write_epoch_weights(epoch, &weights, updates, &self.preprocessing()?)?;
         }
         position.write_to(&mut self.meta, training_metrics(program.plans()));
         let (paths, tensors) = (self.folder.paths(), StateTensors::all(program));

@@ -109,11 +109,6 @@ impl Trainer<'_> {
         })
     }
 
-    /// Makes the program hold these weights of the run.
-    fn hold(&mut self, weights: HeldWeights) -> Result<(), TrainError> {
-        self.trained.as_mut().ok_or(TrainError::NotFitted)?.hold(weights, self.group.as_ref())
-    }
-
     /// The results on a part, and whether a rank was asked to stop before its end.
     fn evaluate_part(
         &mut self,

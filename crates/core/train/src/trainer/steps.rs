@@ -8,9 +8,11 @@ use enmasse_device::StepMetrics;
 
 use super::trained::Trained;
 use super::{Epoch, Session, Trainer, is_unfinished};
+use crate::run_writer::RunWriter;
 use crate::stop::{Request, agree};
 use crate::{
     Best, DoneRecord, EarlyStopping, ModelFn, Position, Resumed, SaveReason, TrainConfig, TrainError, TrainingData,
+    Weights,
 };
 
 /// The error of a loop that goes on after its end.
@@ -232,11 +234,14 @@ impl Steps<'_, '_> {
             run: session.run_folder().or_else(|| trainer.config.out.clone()).unwrap_or_default(),
             run_bytes,
         };
+        let preprocessing = session.writer.as_ref().map(RunWriter::preprocessing).transpose()?;
         trainer.trained = Some(Trained {
             run: session.run_folder(),
             ended: Resumed { epoch: session.position.epoch, samples: session.position.samples },
             has_best: session.position.best.is_some(),
             best: None,
+            updates: session.position.optimizer_step,
+            preprocessing,
             program: session.program,
             evaluation: session.evaluation,
         });

@@ -1,16 +1,22 @@
 //! What a fit leaves: a program that holds the run's last weights, or those of its best checkpoint.
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use enmasse_comm::Group;
 use enmasse_device::Program;
+use enmasse_weights::Matching;
 
+use super::Trainer;
 use super::evaluate::EvaluationInput;
 use crate::agreement::broadcast_state;
 use crate::checkpoint::CheckpointFile;
-use crate::weights::write_tensors;
-use crate::{Resumed, RunPaths, TrainError};
+use crate::state::StateTensors;
+use crate::weights::{is_optimizer, read_chosen, write_tensors};
+use crate::{
+    CheckpointError, EvaluatedWeights, NamedTensor, Preprocessing, Resumed, RunPaths, TrainError, WeightsFormat,
+    load_pretrained,
+};
 
 /// Weights of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +39,67 @@ pub(super) struct Trained {
     pub has_best: bool,
     /// The epoch of the best checkpoint, while the program holds its weights.
     pub best: Option<u64>,
+    /// Updates that the last weights have seen.
+    pub updates: u64,
+    /// How images are prepared for them, on rank 0.
+    pub preprocessing: Option<Preprocessing>,
+}
+
+impl Trainer<'_> {
+    /// The weights that [`Trainer::fit`] ended with, by PyTorch's names, shapes and layout: parameters and running statistics, or their
+    /// averages if the run kept any. Every rank has them, and all must call it.
+    pub fn weights(&mut self) -> Result<Vec<NamedTensor>, TrainError> {
+        self.as_one(|trainer| {
+            let Trained { program, .. } = trainer.hold(HeldWeights::Last)?;
+            let tensors = read_chosen(program.as_mut(), &|tensor| !is_optimizer(&tensor.name))?;
+            Ok(EvaluatedWeights::of(tensors).weights)
+        })
+    }
+
+    /// Writes these weights as `enmasse export` does, by the extension as `.pth`, with the preparation of images as JSON beside it, or
+    /// `.safetensors`. All ranks must call it; rank 0 writes.
+    pub fn save(&mut self, path: impl AsRef<Path>) -> Result<(), TrainError> {
+        self.as_one(|trainer| {
+            let path = path.as_ref();
+            let Trained { program, updates, preprocessing, .. } = trainer.hold(HeldWeights::Last)?;
+            let Some(preprocessing) = preprocessing else { return Ok(()) };
+            let problem = |reason: String| TrainError::Weights(format!("{reason}; choose another path"));
+            let format = WeightsFormat::of(path).ok_or_else(|| {
+                problem(format!("{}: weights are written as .pth or as .safetensors", path.display()))
+            })?;
+            let beside = Preprocessing::place(path, format).map_err(problem)?;
+            let written = format.write(path, &StateTensors::evaluated(program.as_mut()), *updates as i64);
+            written
+                .and_then(|()| beside.map_or(Ok(()), |file| preprocessing.write(&file)))
+                .map_err(CheckpointError::from)?;
+            Ok(())
+        })
+    }
+
+    /// Replaces the weights that [`Trainer::fit`] left by those of a file, as the setting `weights` does before it. From then on they are
+    /// evaluated, by [`Trainer::test`] too, and saved. All ranks must call it; rank 0 reads the file and knows what was loaded.
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<Option<Matching>, TrainError> {
+        self.as_one(|trainer| {
+            let Trainer { config, group, trained, .. } = trainer;
+            let (trained, group) = (trained.as_mut().ok_or(TrainError::NotFitted)?, group.as_ref());
+            let is_main = group.is_none_or(Group::is_main);
+            let load = || load_pretrained(trained.program.as_mut(), path.as_ref(), &config.prefix);
+            let matching = is_main.then(load).transpose()?;
+            if let Some(group) = group {
+                broadcast_state(group, trained.program.as_mut())?;
+            }
+            // They are no longer those of the run.
+            (trained.run, trained.has_best, trained.best, trained.updates) = (None, false, None, 0);
+            Ok(matching)
+        })
+    }
+
+    /// Makes the program hold these weights of the run.
+    pub(super) fn hold(&mut self, weights: HeldWeights) -> Result<&mut Trained, TrainError> {
+        let trained = self.trained.as_mut().ok_or(TrainError::NotFitted)?;
+        trained.hold(weights, self.group.as_ref())?;
+        Ok(trained)
+    }
 }
 
 impl Trained {

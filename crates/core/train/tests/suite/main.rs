@@ -29,5 +29,6 @@ mod steps;
 mod stopping;
 mod test_part;
 mod trace;
+mod trained;
 mod tuning;
 mod unreadable;

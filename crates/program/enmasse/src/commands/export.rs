@@ -1,43 +1,19 @@
 //! `enmasse export RUN|WEIGHTS --to pth|safetensors`: weights as a file that PyTorch, torchvision and others open.
 
-use std::collections::BTreeMap;
 use std::fs::create_dir_all;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Command};
-use enmasse_system::files::{read_regular, write_whole};
-use enmasse_train::{Checkpoint, EvaluatedWeights, Preprocessing, RunPaths, is_checkpoint, load_weights};
-use enmasse_weights::{NamedTensor, pth, safetensors};
+use enmasse_train::{
+    Checkpoint, EvaluatedWeights, Preprocessing, RunPaths, WeightsFormat, is_checkpoint, load_weights,
+};
+use enmasse_weights::NamedTensor;
 use enmasse_wording::{counted, grouped};
-use serde_json::{Value, from_slice, json};
+use serde_json::json;
 
 use crate::command_line::arguments::{file, option, source, switch};
 use crate::failure::{Failure, failed, usage};
 use crate::output::Output;
-
-/// Bytes of a file of the preparation, at most: it names up to some thousand classes.
-const MAX_PREPROCESSING_BYTES: u64 = 64 << 20;
-
-/// A value of `--to`.
-#[derive(Clone, Copy)]
-enum Format {
-    /// PyTorch's format.
-    Pth,
-    Safetensors,
-}
-
-impl Format {
-    const ALL: [Format; 2] = [Format::Pth, Format::Safetensors];
-
-    /// Its value of `--to`, which is also the files' extension.
-    fn extension(self) -> &'static str {
-        match self {
-            Format::Pth => "pth",
-            Format::Safetensors => "safetensors",
-        }
-    }
-}
 
 /// The command line of `enmasse export`.
 pub fn command() -> Command {
@@ -47,7 +23,7 @@ pub fn command() -> Command {
         .arg(
             option("to", "FORMAT")
                 .required(true)
-                .value_parser(Format::ALL.map(Format::extension))
+                .value_parser(WeightsFormat::ALL.map(WeightsFormat::extension))
                 .help("What torch.load opens, or safetensors"),
         )
         .arg(file("out", "File to write [default: RUN/weights/best.FORMAT, or beside the weights file]"))
@@ -57,28 +33,21 @@ pub fn command() -> Command {
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let source = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();
     let word = matches.get_one::<String>("to").map_or("", String::as_str);
-    let format = Format::ALL.into_iter().find(|format| format.extension() == word).unwrap_or(Format::Pth);
+    let format = WeightsFormat::ALL.into_iter().find(|format| format.extension() == word).unwrap_or(WeightsFormat::Pth);
     let weights = ExportedWeights::open(&source)?;
     let out = match matches.get_one::<PathBuf>("out") {
         Some(out) => out.clone(),
         None => weights.default_path(&source, format)?,
     };
     weights.check_out(&out)?;
-    let preprocessing = weights.preprocessing.as_ref().filter(|_| matches!(format, Format::Pth));
-    let preprocessing = preprocessing.map(|found| beside(&out).map(|file| (file, found))).transpose()?;
+    let place = |found| Preprocessing::place(&out, format).map(|file| file.map(|file| (file, found)));
+    let preprocessing = weights.preprocessing.as_ref().map(place).transpose();
+    let preprocessing = preprocessing.map_err(|problem| usage!("{problem}; choose another --out"))?.flatten();
 
     let ExportedWeights { tensors, averaged, steps, .. } = &weights;
-    write_whole(&out, |file| match format {
-        Format::Pth => pth::write(file, tensors, *steps),
-        Format::Safetensors => {
-            // Other programs expect this field to name the writer.
-            let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
-            safetensors::write(file, &metadata, tensors, *steps)
-        }
-    })
-    .map_err(Failure::error)?;
+    format.write(&out, tensors, *steps).map_err(Failure::error)?;
     if let Some((file, found)) = &preprocessing {
-        write_whole(file, |file| file.write_all(found.to_json().as_bytes())).map_err(Failure::error)?;
+        found.write(file).map_err(Failure::error)?;
     }
 
     let elements: usize = tensors.iter().map(|tensor| tensor.values.len()).sum();
@@ -99,21 +68,6 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         }
     }
     output.finish()
-}
-
-/// The file of the preparation beside the weights `out`. It must not overwrite a file that is no such one.
-fn beside(out: &Path) -> Result<PathBuf, Failure> {
-    let file = Preprocessing::beside(out);
-    let is_ours =
-        || read_regular(&file, MAX_PREPROCESSING_BYTES).ok().and_then(|bytes| from_slice::<Value>(&bytes).ok());
-    let is_other = file == out || file.exists() && is_ours().is_none_or(|found| found.get("transform").is_none());
-    match is_other {
-        true => Err(usage!(
-            "{}: the preparation of images would be written there, over another file; choose another --out",
-            file.display()
-        )),
-        false => Ok(file),
-    }
 }
 
 /// A model's parameters and running statistics.
@@ -149,7 +103,7 @@ impl ExportedWeights {
     }
 
     /// The default path: among a run's weights, or next to the file.
-    fn default_path(&self, source: &Path, format: Format) -> Result<PathBuf, Failure> {
+    fn default_path(&self, source: &Path, format: WeightsFormat) -> Result<PathBuf, Failure> {
         if !source.is_dir() {
             return Ok(self.file.with_extension(format.extension()));
         }
