@@ -22,7 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The repository's `examples` have a custom model, data set, transform and logger, and the step taken apart.
+//! The repository's `examples` have a custom model, data set, transform, logger, schedule, sampler and loop, and the step taken apart.
 
 pub mod devices;
 

@@ -35,7 +35,7 @@ const OVER: TrainError = TrainError::Order { called: "Steps", expected: "Trainer
 ///     let metrics = steps.run(step)?;
 ///     println!("{:.4}", metrics.loss);
 /// }
-/// println!("{:.3}", steps.end()?.best_val_accuracy);
+/// println!("best {}", steps.end()?.best);
 /// # Ok(())
 /// # }
 /// ```
