@@ -73,7 +73,7 @@ pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<RunConfig, Failure>
     };
     if config.program.devices.is_none() && given_kind.is_none() {
         // A rank that a launcher started, and the default of all others.
-        config.program.devices = take(&config, ranks, false);
+        config.program.devices = take(&config, ranks);
     } else {
         take_words(&mut config, ranks)?;
     }
@@ -137,9 +137,8 @@ pub fn is_undecided(config: &ProgramConfig, given_kind: Option<&str>, ranks: Ran
     leaves_it && matches!(ranks, Ranks::Launched { .. })
 }
 
-/// What `auto` takes: GPUs if some pass their self-test, otherwise CPUs as by default, and says which GPUs stay idle. `None` for these
-/// CPUs if the user did not ask for the word.
-fn take(config: &RunConfig, ranks: Ranks, is_asked: bool) -> Option<Devices> {
+/// What `auto` takes: GPUs if some pass their self-test, otherwise CPUs as by default, and says which GPUs stay idle.
+fn take(config: &RunConfig, ranks: Ranks) -> Option<Devices> {
     let (most, ranks_of_cpus) = match ranks {
         Ranks::One => (1, 1),
         Ranks::OfMachine => (MAX_RANKS, RunConfig::default().program.rank_count(cores())),
@@ -147,16 +146,17 @@ fn take(config: &RunConfig, ranks: Ranks, is_asked: bool) -> Option<Devices> {
     };
     let taken = automatic::of_machine(config, most);
     taken.lines.iter().for_each(say);
-    let cpus = || is_asked.then(|| Devices::taken(default_kind(), DeviceSelection::Count(ranks_of_cpus)));
-    let gpus = taken.devices.map(|(kind, numbers)| Devices::taken(kind, DeviceSelection::List(numbers)));
-    gpus.or_else(cpus)
+    Some(match taken.devices {
+        Some((kind, numbers)) => Devices::taken(kind, DeviceSelection::List(numbers)),
+        None => Devices::taken(default_kind(), DeviceSelection::Count(ranks_of_cpus)),
+    })
 }
 
 /// Puts devices in the place of words.
 fn take_words(config: &mut RunConfig, ranks: Ranks) -> Result<(), Failure> {
     let Some(devices) = config.program.devices.clone() else { return Ok(()) };
     if devices.is_undecided() {
-        config.program.devices = take(config, ranks, true);
+        config.program.devices = take(config, ranks);
         return Ok(());
     }
     let kind = devices.kind.clone();

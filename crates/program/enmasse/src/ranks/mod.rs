@@ -86,17 +86,14 @@ impl Rank {
         if !settings::is_undecided(&config.program, layers.given_device_kind(), ranks) {
             return Ok(());
         }
-        let is_asked = config.program.devices.is_some();
         let own = Candidate::of_rank(&config.program, self.share.local_rank);
         let all = self.gather(own.to_text())?;
         let all: Vec<Candidate> = all.iter().map(|text| Candidate::from_text(text)).collect();
-        config.program.devices = match automatic::together(&all, config.program.share_devices) {
-            Ok(kind) => Some(Devices::taken(kind, DeviceSelection::Count(1))),
-            Err(line) => {
-                line.filter(|_| speaks).iter().for_each(say);
-                is_asked.then(|| Devices::taken(settings::default_kind(), DeviceSelection::Count(1)))
-            }
-        };
+        let kind = automatic::together(&all, config.program.share_devices).unwrap_or_else(|line| {
+            line.filter(|_| speaks).iter().for_each(say);
+            settings::default_kind().to_owned()
+        });
+        config.program.devices = Some(Devices::taken(kind, DeviceSelection::Count(1)));
         // If the CPU refuses a setting, it does so here, as in [`settings::finish`].
         if settings::kind(&config.program) == settings::default_kind() {
             settings::device(config, settings::alone()).map(drop)

@@ -173,6 +173,26 @@ fn gpus_were_idle_unless_they_were_named() {
     }
 }
 
+/// Without `--devices` the record of such a run was `cpu:2`, so it stayed on CPUs where GPUs were.
+#[test]
+fn a_run_that_found_no_gpu_never_looked_again() {
+    let Some(place) = Place::new() else { return };
+    let driver = place.path("driver").display().to_string();
+    driver_alone(Path::new(&driver), place.emulation);
+    let cache = place.path("cache").display().to_string();
+    let wrong = [("EMULATED_WRONG", "0:convolution"), ("ENMASSE_CACHE", &cache)];
+    let check = |name: &str, count: &str, environment: &[(&str, &str)], start: &[&str]| {
+        let first = place.train(name, count, environment, start, &[]).well();
+        assert!(gpus(&first).is_empty(), "{}", first.stderr);
+        let later = place.train(name, "2", &[], start, &["--resume", "--epochs", "2"]).well();
+        assert_eq!((gpus(&later), idle(&later)), (vec![0, 1], vec![]), "{name}");
+    };
+    check("none", "0", &[], &[]);
+    check("library", "1", &[("ENMASSE_CUDA_LIBRARIES", &driver)], &[]);
+    check("wrong", "1", &wrong, &[]);
+    check("launched", "0", &[], &LAUNCH);
+}
+
 #[test]
 fn a_gpu_that_computes_wrongly_is_named_and_left() {
     let Some(place) = Place::new() else { return };
