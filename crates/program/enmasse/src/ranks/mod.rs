@@ -89,10 +89,9 @@ impl Rank {
         let own = Candidate::of_rank(&config.program, self.share.local_rank);
         let all = self.gather(own.to_text())?;
         let all: Vec<Candidate> = all.iter().map(|text| Candidate::from_text(text)).collect();
-        let kind = automatic::together(&all, config.program.share_devices).unwrap_or_else(|line| {
-            line.filter(|_| speaks).iter().for_each(say);
-            settings::default_kind().to_owned()
-        });
+        let (kind, line) = automatic::together(&all, config.program.share_devices);
+        line.filter(|_| speaks).iter().for_each(say);
+        let kind = kind.as_deref().unwrap_or(settings::default_kind());
         config.program.devices = Some(Devices::taken(kind, DeviceSelection::Count(1)));
         // If the CPU refuses a setting, it does so here, as in [`settings::finish`].
         if settings::kind(&config.program) == settings::default_kind() {

@@ -151,7 +151,7 @@ fn gpus_were_idle_unless_they_were_named() {
     assert_eq!((gpus(&all), idle(&all)), ((0..8).collect(), vec![]));
     let kept = std::fs::read_to_string(place.path("all/config.toml")).unwrap();
     assert!(kept.contains("devices = \"auto\""), "{kept}");
-    let launched = place.train("launched", "8", &[], &LAUNCH, &[]).well();
+    let launched = place.train("launched", "2", &[], &LAUNCH, &[]).well();
     assert_eq!((gpus(&launched), idle(&launched)), (vec![0, 1], vec![]));
     let run = place.path("launched").display().to_string();
     let evaluate = |others: &[&str]| {
@@ -193,6 +193,22 @@ fn a_run_that_found_no_gpu_never_looked_again() {
     check("launched", "0", &[], &LAUNCH);
 }
 
+/// Six of eight GPUs were idle, and a bad one put all ranks on CPUs, without a remedy.
+#[test]
+fn gpus_were_idle_beside_fewer_ranks() {
+    let Some(place) = Place::new() else { return };
+    let two = place.train("two", "8", &[], &LAUNCH, &[]).well();
+    let line = "6 GPUs stay idle, by 2 ranks for 8; start 8 ranks, one for each, to take all";
+    assert_eq!((gpus(&two), idle(&two)), (vec![0, 1], vec![line]));
+    let cache = place.path("cache").display().to_string();
+    let environment = [("EMULATED_WRONG", "1:convolution"), ("ENMASSE_CACHE", cache.as_str())];
+    let bad = place.train("bad", "4", &environment, &LAUNCH, &[]).well();
+    let remedy = " (rank 1); start 2 ranks with --devices gpu:0,2 to take the others";
+    assert!(gpus(&bad).is_empty() && matches!(idle(&bad)[..], [line] if line.ends_with(remedy)), "{}", bad.stderr);
+    let others = place.train("others", "4", &environment, &LAUNCH, &["--devices", "gpu:0,2"]).well();
+    assert_eq!(gpus(&others), [0, 2], "{}", others.stderr);
+}
+
 #[test]
 fn a_gpu_that_computes_wrongly_is_named_and_left() {
     let Some(place) = Place::new() else { return };
@@ -212,7 +228,7 @@ fn a_gpu_that_computes_wrongly_is_named_and_left() {
         let one = place.train(&format!("other driver {what}"), "1", &other, &[], &[]).well();
         assert!(gpus(&one).is_empty(), "{}", one.stderr);
         assert!(
-            matches!(idle(&one)[..], [found] if found.ends_with("it stays idle, and the cpu is used")),
+            matches!(idle(&one)[..], [found] if found.ends_with("it stays idle, so the cpu is used")),
             "{}",
             one.stderr
         );
