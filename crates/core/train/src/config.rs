@@ -414,7 +414,7 @@ settings! {
         /// Run folder to make or to resume
         out: Option<PathBuf> = None => "runs/TIME-MODEL", "DIR", ANY, Invocation;
         /// Go on from a checkpoint
-        /// From the last one of the run in --out, or else of the newest run in runs/; where there is no run, it starts. RUN is the folder of the run to go on with. "best" goes on from the best epoch, and drops what came after it.
+        /// From the last one of the run in --out, or else of the newest run in runs/, with DATA of the newest of these data; where there is no run, it starts. RUN is the folder of the run to go on with. "best" goes on from the best epoch, and drops what came after it.
         resume: Resume = Resume::No, "RUN|best", ANY, Invocation;
         /// Steps between checkpoints
         /// 0: only at the end of each epoch.

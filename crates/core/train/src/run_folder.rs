@@ -232,6 +232,11 @@ impl RunPaths {
         if is_begun { Ok(Some(read(&self.config())?)) } else { Ok(None) }
     }
 
+    /// The data of the run that was begun here, as they were named, which is a part of their identity.
+    pub fn saved_data(&self) -> Option<PathBuf> {
+        RunConfig::from_toml(&self.saved_config().ok()??).ok()?.train.data
+    }
+
     /// Reads the file of [`RunFolder::write_split`].
     pub fn read_split<T: DeserializeOwned>(&self) -> Result<T, RunError> {
         read_json(&self.split())
@@ -266,29 +271,42 @@ impl RunPaths {
 }
 
 /// Chooses the folder of a run, before any process owns it. It is `out` if given. Otherwise it is the newest run in
-/// `runs/` that can be resumed and was left by an earlier start of the same job, or with `resume` by any job. Otherwise
-/// it is a new folder `runs/<UTC time>-<model>`, which is created at once so that two runs never choose the same.
-pub fn locate_run(out: Option<&Path>, model: &str, resume: bool, attempt: &Attempt) -> Result<RunPaths, RunError> {
+/// `runs/` that can be resumed and was left by an earlier start of the same job, or with `resume` by any job, of these `data` if
+/// they are given. Otherwise it is a new folder `runs/<UTC time>-<model>`, which is created at once so that two runs never choose
+/// the same.
+pub fn locate_run(
+    out: Option<&Path>,
+    model: &str,
+    resume: bool,
+    data: Option<&Path>,
+    attempt: &Attempt,
+) -> Result<RunPaths, RunError> {
     match out {
         Some(out) => Ok(RunPaths::new(out)),
-        None => locate_below(Path::new(RUNS), model, resume, attempt, SystemTime::now()),
+        None => locate_below(Path::new(RUNS), model, resume, data, attempt, SystemTime::now()),
     }
+}
+
+/// The newest run in `runs/` that can be resumed, of these data if they are given.
+pub fn newest_run(data: Option<&Path>) -> Result<Option<RunPaths>, RunError> {
+    newest_resumable(Path::new(RUNS), None, data)
 }
 
 fn locate_below(
     runs: &Path,
     model: &str,
     resume: bool,
+    data: Option<&Path>,
     attempt: &Attempt,
     now: SystemTime,
 ) -> Result<RunPaths, RunError> {
     if attempt.is_repeated()
         && !attempt.job.is_empty()
-        && let Some(own) = newest_resumable(runs, Some(&attempt.job))?
+        && let Some(own) = newest_resumable(runs, Some(&attempt.job), None)?
     {
         return Ok(own);
     }
-    if resume && let Some(newest) = newest_resumable(runs, None)? {
+    if resume && let Some(newest) = newest_resumable(runs, None, data)? {
         return Ok(newest);
     }
     std::fs::create_dir_all(runs).map_err(FileError::of("create", runs))?;
@@ -307,14 +325,16 @@ fn locate_below(
     Err(RunError::Busy(runs.to_owned()))
 }
 
-/// The run that can be resumed and was saved last, of any job or of one. Names do not tell: `--out` makes any.
-fn newest_resumable(runs: &Path, job: Option<&str>) -> Result<Option<RunPaths>, RunError> {
+/// The run that can be resumed and was saved last, of any job or of one, and of any data or of these. Names do not tell: `--out` makes any.
+fn newest_resumable(runs: &Path, job: Option<&str>, data: Option<&Path>) -> Result<Option<RunPaths>, RunError> {
     let saved_at = |run: &RunPaths| run.last_checkpoint().metadata().and_then(|file| file.modified()).ok();
     let resumable = claim::entries(runs)?.into_iter().map(RunPaths::new).filter_map(|run| Some((saved_at(&run)?, run)));
     let mut resumable: Vec<_> = resumable.collect();
     resumable.sort_by(|(a_time, a), (b_time, b)| (b_time, &b.root).cmp(&(a_time, &a.root)));
     for (_, run) in resumable {
-        if job.map_or(Ok(true), |job| claim::is_of_job(&run.root, job))? {
+        if job.map_or(Ok(true), |job| claim::is_of_job(&run.root, job))?
+            && data.is_none_or(|data| run.saved_data().as_deref() == Some(data))
+        {
             return Ok(Some(run));
         }
     }

@@ -72,7 +72,7 @@ impl RunWriter {
         let config = &run.train;
         let is_new = config.out.as_deref().is_none_or(|out| !out.exists());
         let named = config.resume.run().or(config.out.as_deref());
-        let paths = locate_run(named, &config.model, config.resume.is_on(), attempt)?;
+        let paths = locate_run(named, &config.model, config.resume.is_on(), config.data.as_deref(), attempt)?;
         let folder = RunFolder::open(paths, config.resume.clone(), attempt)?;
         let from = folder.paths().resumed_checkpoint(&config.resume);
         let saved = if from.exists() { Some(CheckpointFile::open(&from)?) } else { None };

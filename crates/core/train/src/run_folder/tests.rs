@@ -283,7 +283,7 @@ fn default_folders_do_not_collide() {
     let now = UNIX_EPOCH + Duration::from_secs(1_767_225_599);
     let first = Attempt::default();
     let locate_for = |model: &str, resume, attempt: &Attempt| {
-        let paths = locate_below(&runs, model, resume, attempt, now).unwrap();
+        let paths = locate_below(&runs, model, resume, None, attempt, now).unwrap();
         (paths.root().file_name().unwrap().to_str().unwrap().to_owned(), paths)
     };
     let locate = |model: &str, resume| locate_for(model, resume, &first);
@@ -312,7 +312,7 @@ fn default_folders_do_not_collide() {
     }
     assert_eq!(locate_for("mlp", true, &start_of("slurm/9", 1)).1, newest);
     assert_eq!(locate_for("mlp", false, &start_of("slurm/9", 1)).0, "20251231-235959-mlp-5");
-    assert_eq!(locate_run(Some(Path::new("x")), "mlp", true, &Attempt::default()).unwrap(), RunPaths::new("x"));
+    assert_eq!(locate_run(Some(Path::new("x")), "mlp", true, None, &Attempt::default()).unwrap(), RunPaths::new("x"));
 
     // Regression test: of names, the greatest was taken for the newest.
     let named = RunPaths::new(runs.join("zoo"));

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::runs::{Folder, tensors};
-use crate::common::{Ended, enmasse, files, finish, program, refused};
+use crate::common::{Ended, enmasse, files, finish, images, program, refused};
 
 /// Runs `enmasse` with these words in a folder.
 fn within(place: &Path, words: &[&str]) -> Ended {
@@ -71,6 +71,43 @@ fn a_run_may_be_named() {
     check(&["--out", "runs/a"], Some("true"), "runs/a");
     fs::write(folder.path("settings.toml"), "resume = \"runs/newest\"").unwrap();
     check(&["--config", "settings.toml"], None, "runs/newest");
+}
+
+/// Such a folder was taken as DATA of the newest run, which went on without a word.
+#[test]
+fn a_folder_that_is_no_run_resumed_the_newest_run_of_other_data() {
+    let folder = Folder::new("1");
+    let place = folder.path("");
+    let none = within(&place, &["train", "--resume"]);
+    refused(&none, 2, &["runs holds no run to resume; check --out, or name the DATA to start a run"]);
+    // It left an empty folder.
+    assert!(!folder.path("runs").exists());
+    enmasse(&folder.arguments(&folder.path("runs/a"), &["--devices", "cpu:1"])).well();
+    let other = images(&folder.path("other"), 8).display().to_string();
+    let go = |words: &[&str]| within(&place, &[&["train", "--epochs", "2"], words].concat());
+    let before = files(&place);
+    let mentions = [
+        "--resume other/images: it is no run, and runs has none of these data; to go on with runs/a, whose data are ",
+        "images, pass --resume runs/a; to start a run, leave --resume out",
+    ];
+    refused(&go(&["--resume", "other/images"]), 2, &mentions);
+    refused(&go(&["--resume", "best", &other]), 2, &[" whose data are "]);
+    assert_eq!(files(&place), before);
+    // Of several runs the newest of these data goes on.
+    enmasse(&[
+        "train",
+        &other,
+        "--out",
+        &folder.path("runs/b").display().to_string(),
+        "--epochs",
+        "1",
+        "--model",
+        "mlp",
+    ])
+    .well();
+    let ended = go(&["--resume", &folder.data.display().to_string()]).well();
+    assert!(ended.stdout.contains("evaluate: enmasse eval runs/a\n"), "{}", ended.stdout);
+    assert!(resumed(&ended).starts_with("resume:   epoch 2"), "{}", ended.stderr);
 }
 
 /// The epochs after the best one are trained again, with the same bits.

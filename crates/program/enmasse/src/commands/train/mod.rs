@@ -84,7 +84,7 @@ fn start_run(typed: Typed, interrupts: Interrupts, signals: &RunSignals) -> Resu
     run.warn(&spec);
     let paths = match spec.folder {
         Some(paths) => paths,
-        None => spec::locate(run.config.train.out.as_deref(), &run.config.train.model, false, signals)?,
+        None => spec::locate(&run.config.train, false, signals)?,
     };
     run.config.train.out = Some(paths.root().to_owned());
     // Checks that the folder can be written, and is free; rank 0 opens it again.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use enmasse_launch::Launcher;
 use enmasse_train::{
     Devices, LayeredConfig, RUNS, Resume, RunConfig, RunPaths, SettingSource, TrainConfig, TransportKind, locate_run,
+    newest_run,
 };
 
 use super::typed::Typed;
@@ -37,9 +38,10 @@ impl RunSpec {
     pub fn of_machine(typed: Typed, signals: &RunSignals) -> Result<Self, Failure> {
         let mut layers = typed.layers;
         let attempt = attempt();
-        let TrainConfig { out, model, resume, .. } = &layers.config().train;
-        let folder = match resume.is_on() || attempt.is_repeated() {
-            true => Some(locate(out.as_deref(), model, resume.is_on(), signals)?),
+        let asked = &layers.config().train;
+        check_newest(asked)?;
+        let folder = match asked.resume.is_on() || attempt.is_repeated() {
+            true => Some(locate(asked, asked.resume.is_on(), signals)?),
             false => None,
         };
         if let Some(folder) = &folder {
@@ -74,7 +76,8 @@ impl RunSpec {
             None => {
                 let own = if rank.is_first() {
                     let anybodys = asked.resume.is_on() || (is_repeated && attempt.job.is_empty());
-                    locate(None, &asked.model, anybodys, signals)?.root().display().to_string()
+                    check_newest(&asked)?;
+                    locate(&asked, anybodys, signals)?.root().display().to_string()
                 } else {
                     String::new()
                 };
@@ -117,8 +120,9 @@ impl RunSpec {
 }
 
 /// Says where the run goes. A folder that is made here is removed if the run ends before it begins.
-pub fn locate(out: Option<&Path>, model: &str, resume: bool, signals: &RunSignals) -> Result<RunPaths, Failure> {
-    let paths = locate_run(out, model, resume, &attempt()).map_err(Failure::error)?;
+pub fn locate(asked: &TrainConfig, resume: bool, signals: &RunSignals) -> Result<RunPaths, Failure> {
+    let TrainConfig { out, model, data, .. } = asked;
+    let paths = locate_run(out.as_deref(), model, resume, data.as_deref(), &attempt()).map_err(Failure::error)?;
     if out.is_none() {
         signals.made(paths.root());
     }
@@ -136,6 +140,27 @@ fn lay_saved_run(layers: &mut LayeredConfig, paths: &RunPaths) -> Result<(), Fai
     laid.map_err(Failure::error)?;
     match (&layers.config().train.data, layers.source("data")) {
         (Some(data), Some(SettingSource::Saved(run))) => check_data_of_run(data, run),
+        _ => Ok(()),
+    }
+}
+
+/// `--resume DATA` goes on with a run of these data. A folder that was meant as a run, and is none, must not lead to another run.
+fn check_newest(asked: &TrainConfig) -> Result<(), Failure> {
+    // A job that starts again finds its own run.
+    if asked.out.is_some() || !asked.resume.is_on() || attempt().is_repeated() {
+        return Ok(());
+    }
+    let newest = newest_run(None).map_err(Failure::error)?;
+    match (&asked.data, newest) {
+        (None, None) => check_resumes(asked, &RunPaths::new(RUNS)),
+        (Some(data), Some(newest)) if newest_run(Some(data)).map_err(Failure::error)?.is_none() => {
+            let (data, run) = (data.display(), newest.root().display());
+            let own = newest.saved_data().map_or(String::new(), |own| format!(", whose data are {}", own.display()));
+            Err(usage!(
+                "--resume {data}: it is no run, and {RUNS} has none of these data; to go on with {run}{own}, pass --resume {run}; \
+                 to start a run, leave --resume out"
+            ))
+        }
         _ => Ok(()),
     }
 }
