@@ -29,7 +29,7 @@
 
 use enmasse_comm::Group;
 use enmasse_device::{Device, Hosting, Memory};
-use enmasse_graph::Plans;
+use enmasse_graph::{Arena, Plans};
 use enmasse_system::machine::{Bound, Free, resident_bytes};
 use serde::Serialize;
 
@@ -83,6 +83,21 @@ impl RankMemory {
             base: process.bytes() + staging + process.loading.saturating_sub(later),
         }
     }
+}
+
+/// The memory of a program with these plans. If arenas alone need more than is free, only theirs: what a device prepares grows with the
+/// batch, and would not fit either.
+pub(crate) fn program_memory(device: &dyn Device, plans: &Plans, hosting: &Hosting) -> Result<Memory, TrainError> {
+    let free = device.free_memory()?.or_else(|| usize::try_from(Free::gather()?.bytes).ok());
+    let arenas = Memory {
+        state: plans.arenas().into_iter().filter(|(arena, _)| arena.outlives_step()).map(|(_, bytes)| bytes).sum(),
+        gradients: plans.arena_bytes(Arena::Gradients),
+        activations: plans.arena_bytes(Arena::Activations),
+        scratch: 0,
+        library: 0,
+        staging: 0,
+    };
+    if free.is_some_and(|free| arenas.total() > free) { Ok(arenas) } else { Ok(device.memory(plans, hosting)?) }
 }
 
 /// Checks that a program fits into the device's own memory, if it has any. `with_batch` is what the program takes with another
@@ -226,7 +241,7 @@ pub fn require_memory(
     compile: &dyn Fn(usize) -> Result<Plans, TrainError>,
 ) -> Result<(), TrainError> {
     let process = ProcessMemory { resident: resident_bytes() as usize, ranks: 1, ..ProcessMemory::default() };
-    let program = |plans: &Plans| Ok(device.memory(plans, &Hosting::new(plans, None)?)?);
+    let program = |plans: &Plans| program_memory(device, plans, &Hosting::new(plans, None)?);
     check_device_memory(device, program(plans)?, plans.evaluate.batch, &|batch| program(&compile(batch)?))?;
     let on_device = device.free_memory()?.is_some();
     let total = |plans: &Plans| {

@@ -15,7 +15,7 @@ use super::{Session, Trainer, is_unfinished};
 use crate::agreement::{broadcast_state, broadcast_states, compare_devices, compare_setup, compare_weights};
 use crate::bad_samples::BadSamples;
 use crate::checkpoint::CallbackStates;
-use crate::memory::{ProcessMemory, RankMemory, check_device_memory, check_memory};
+use crate::memory::{ProcessMemory, RankMemory, check_device_memory, check_memory, program_memory};
 use crate::pace::Paces;
 use crate::plans::{compile_plans, initialize, training_metrics};
 use crate::resumption::rescheduled;
@@ -94,10 +94,10 @@ impl Session {
             loading: loaded_at_a_time(config, &plans),
         };
         let batches = train.batch_bytes().saturating_add(validation.batch_bytes());
-        let program = device.memory(&plans, &hosting)?;
+        let program = program_memory(device, &plans, &hosting)?;
         let program_with = |batch: usize| {
             let plans = compile(&TrainConfig { batch: Some(batch), ..config.clone() })?;
-            Ok(device.memory(&plans.of_rank(rank), &hosting)?)
+            program_memory(device, &plans.of_rank(rank), &hosting)
         };
         check_device_memory(device, program, sharding.batch, &program_with)?;
         let on_device = device.free_memory()?.is_some();

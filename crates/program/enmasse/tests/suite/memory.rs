@@ -1,8 +1,9 @@
 //! The memory that a run states before its first step: near its peak, and compared with what is free.
 
 use std::path::Path;
+use std::process::Command;
 
-use crate::common::{enmasse, images};
+use crate::common::{enmasse, finish, images, plain_environment};
 use serde_json::Value;
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -86,4 +87,39 @@ fn a_run_that_does_not_fit_ends_before_its_first_step() {
     // The weights alone.
     let error = check("--model mlp --size 8192 --batch 8 --devices cpu:1", "the run needs ");
     assert!(error.ends_with("even --batch 1 needs more; use a smaller --size or --model"), "{error}");
+}
+
+/// Such a batch was killed, or was aborted with a backtrace, before its memory was counted. Here it cannot take the machine's memory.
+#[test]
+fn a_huge_batch_took_all_memory_before_it_was_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (images(folder.path(), 8), folder.path().join("run"));
+    let line = "ulimit -v 3000000 && exec \"$0\" train \"$1\" --out \"$2\" --model lenet --size 28 --devices cpu:1 --batch \"$3\"";
+    for batch in ["30000000", "1000000000"] {
+        let mut command = Command::new("sh");
+        plain_environment(&mut command);
+        command.args(["-c", line, env!("CARGO_BIN_EXE_enmasse")]).args([&data, &run]).arg(batch);
+        let ended = finish(&mut command);
+        let error = ended.stderr.lines().last().unwrap_or_default();
+        assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+        assert!(error.starts_with("error: the run needs ") && error.contains("use --batch "), "{}", ended.stderr);
+    }
+}
+
+/// It computed 125 places for each image, at a hundredth of the rate.
+#[test]
+fn a_batch_larger_than_the_data_had_no_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (images(folder.path(), 10), folder.path().join("run"));
+    let (data, run) = (data.display().to_string(), run.display().to_string());
+    let line = ["train", &data, "--out", &run, "--model", "mlp", "--size", "8", "--max-steps", "1"];
+    let check = |batch: &str, others: &[&str], expected: Option<&str>| {
+        let ended = enmasse(&[&line[..], &["--batch", batch], others].concat()).well();
+        let warnings: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("the global batch")).collect();
+        assert_eq!(warnings, expected.into_iter().collect::<Vec<_>>(), "{}", ended.stderr);
+        std::fs::remove_dir_all(&run).unwrap();
+    };
+    let line = "warning: --batch 25: the global batch of 50 is larger than the 24 images for training, and all its places are computed; use --batch 12";
+    check("25", &["--devices", "cpu:2"], Some(line));
+    check("12", &["--devices", "cpu:2"], None);
 }

@@ -87,6 +87,7 @@ impl Run {
         warn_of_left_out(&data.left_out);
         data.warnings.iter().for_each(warn);
         unvalidated(&data.unvalidated_classes()).iter().for_each(warn);
+        oversized(&config.train, config.train.shard_count(spec.world_size), data.train.len()).iter().for_each(warn);
         spec.layers.without_effect(&surroundings, |_| true).iter().for_each(warn);
         too_many_threads(&config.program, spec.local_ranks, cores()).iter().for_each(warn);
     }
@@ -104,6 +105,19 @@ fn unvalidated(classes: &[&str]) -> Option<String> {
     let count = counted(classes.len(), "class");
     (!classes.is_empty())
         .then(|| format!("{count} {verb} no image for validation, so nothing evaluates {them}: {names}{more}"))
+}
+
+/// The warning of a batch that no step can fill.
+fn oversized(config: &TrainConfig, shards: usize, samples: usize) -> Option<String> {
+    let (batch, most) = (config.batch?, samples.div_ceil(shards).max(1));
+    (batch > most).then(|| {
+        format!(
+            "--batch {batch}: the global batch of {} is larger than the {} for training, and all its places are computed; \
+             use --batch {most}",
+            grouped(batch.saturating_mul(shards) as u64),
+            counted(samples, "image"),
+        )
+    })
 }
 
 /// The warning if ranks that share some cores have more computing threads than these.
