@@ -19,6 +19,7 @@
 mod check;
 mod error;
 mod job;
+mod nodes;
 mod script;
 mod shell;
 mod sweep;
@@ -27,6 +28,7 @@ mod value;
 pub use check::{Finding, MAX_SCRIPT_BYTES, check, gpus_of};
 pub use error::ScriptError;
 pub use job::{JobId, SlurmJob, job_ids, jobs, submitted};
+pub use nodes::{NODES, cores_beside_gpus};
 pub use script::{Container, ContainerRuntime, RunName, Script, run_folder};
 pub use sweep::{Axis, Sweep, SweepElement};
 pub use value::{SignalAhead, TimeLimit};

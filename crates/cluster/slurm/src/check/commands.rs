@@ -2,6 +2,7 @@
 
 use super::source::{Kind, Source};
 use crate::shell::{Token, expand, tokens};
+use crate::value::number;
 
 /// Programs that start others on all nodes.
 const STARTERS: &str = "srun mpirun mpiexec mpiexec.hydra prun prterun orterun ibrun jsrun aprun pdsh ssh clush parallel \
@@ -42,7 +43,7 @@ impl Command {
 
     /// The value of one of srun's options, long or short; empty if it has none. Options after the program that srun
     /// starts belong to that program.
-    fn option(&self, names: &[&str]) -> Option<&str> {
+    pub(super) fn option(&self, names: &[&str]) -> Option<&str> {
         let mut words = self.words.iter().skip(1).map(String::as_str);
         while let Some(word) = words.next().filter(|word| word.starts_with('-')) {
             let next = if takes_next_word(word) { words.next() } else { None };
@@ -91,6 +92,24 @@ impl Command {
                 _ => None,
             }
         })
+    }
+}
+
+impl Command {
+    /// The number of ranks that a launcher of a node's processes starts there, if it is given one.
+    pub(super) fn launched_ranks(&self) -> Option<u64> {
+        self.node_launcher()?;
+        let names = ["-n", "--nproc-per-node", "--nproc_per_node"];
+        let is_program = |word: &String| base_name(word) == "enmasse" || word.ends_with(".py");
+        let start = self.words.iter().position(|word| ["enmasse", "torchrun"].contains(&base_name(word)))?;
+        let mut words = self.words[start + 1..].iter().take_while(|word| !is_program(word));
+        while let Some(word) = words.next() {
+            let (name, value) = word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
+            if names.contains(&name) {
+                return number(value.or_else(|| words.next().map(String::as_str))?);
+            }
+        }
+        None
     }
 }
 

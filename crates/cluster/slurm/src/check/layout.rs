@@ -125,6 +125,9 @@ fn check_use(directives: &Directives, body: &Body, tasks: &Tasks, findings: &mut
             _ => {}
         }
     }
+    for (command, _) in body.trainings() {
+        check_ranks(command, directives, tasks, findings);
+    }
     let is_own = body.trainings().next().is_some();
     let Some((Directive { line, name, value, .. }, gpus)) = booked.filter(|_| is_own) else { return };
     match (name.as_str(), tasks.total()) {
@@ -137,6 +140,32 @@ fn check_use(directives: &Directives, body: &Body, tasks: &Tasks, findings: &mut
             find(findings, *line, problem, format!("one task per GPU: #SBATCH --ntasks={gpus}"));
         }
         _ => {}
+    }
+}
+
+/// GPUs beside the ranks of a command: too many, too few, or with too few cores. A single task takes all GPUs of its node.
+fn check_ranks(command: &Command, directives: &Directives, tasks: &Tasks, findings: &mut Vec<Finding>) {
+    let Some((Directive { name, value, .. }, gpus)) = booked(directives, &GPU_OPTIONS) else { return };
+    let nodes = if name == "gpus" { Some(1) } else { tasks.nodes };
+    let started = command.option(&["--ntasks", "-n"]).and_then(number);
+    let option = format!("--{name}={}", quoted(value));
+    match (command.launched_ranks(), started, nodes.and_then(|nodes| gpus.checked_mul(nodes))) {
+        (Some(ranks), ..) if ranks != gpus && GPU_OPTIONS[..2].contains(&name.as_str()) => {
+            let problem = format!("{option}: {gpus} GPUs of a node for {ranks} launched ranks");
+            find(findings, command.line, problem, format!("one rank per GPU: launch -n {gpus}"));
+        }
+        (None, Some(started @ 2..), Some(all)) if started != all && name != "gpus-per-task" => {
+            let problem = format!("{option}: {all} GPUs for {started} tasks of srun");
+            find(findings, command.line, problem, format!("one task per GPU: srun --ntasks={all}"));
+        }
+        _ => {}
+    }
+    let cores = directives.get("cpus-per-task").filter(|cores| number(&cores.value) == Some(1));
+    if let Some(Directive { line, .. }) =
+        cores.filter(|_| !command.has_option(CPUS) || command.option(CPUS) == Some("1"))
+    {
+        let problem = "--cpus-per-task=1: one core decodes the images of a GPU, which waits for them";
+        find(findings, *line, problem, "#SBATCH --cpus-per-task=8, or the cores of a node divided by its tasks");
     }
 }
 
@@ -166,7 +195,7 @@ pub fn gpus_of(value: &str, option: &str) -> Option<u64> {
         "gres" => value.split(',').find_map(|part| part.strip_prefix("gpu").filter(|rest| !rest.starts_with('_')))?,
         _ => value,
     };
-    let count = value.rsplit(':').next().and_then(|count| number(count.split('(').next()?));
+    let count = value.split('(').next().and_then(|value| number(value.rsplit(':').next()?));
     if value.is_empty() { Some(1) } else { count.filter(|&count| count > 0) }
 }
 

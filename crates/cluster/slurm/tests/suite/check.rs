@@ -221,6 +221,29 @@ fn gpus_that_are_booked_and_not_used() {
     }
 }
 
+/// Nothing was found in these, and GPUs were idle or starved.
+#[test]
+fn gpus_beside_fewer_ranks_or_one_core() {
+    let check = |head: &str, command: &str, expected: Expected| {
+        finds(&format!("#!/bin/bash\n#SBATCH {head}\n{command}\n"), expected);
+    };
+    let launched = [(3, "--gres=gpu:4: 4 GPUs of a node for 2 launched ranks", "launch -n 4")];
+    check("--gres=gpu:4 -c 32", "enmasse launch -n 2 enmasse train data", &launched);
+    check("--gres=gpu:4 -c 32", "srun -K -c 32 enmasse launch --nproc-per-node=2 enmasse train data", &launched);
+    check("--gres=gpu:4 -c 32", "enmasse launch -n 4 enmasse train data", &[]);
+    check("--gres=gpu:4 -c 32", "enmasse launch enmasse train data -n 2", &[]);
+    let few = [(3, "--gpus=2: 2 GPUs for 4 tasks of srun", "srun --ntasks=2")];
+    check("--gpus=2 -c 8", "srun -K -c 8 -n 4 enmasse train data", &few);
+    check("--gpus=2 -c 8", "srun -K -c 8 --ntasks=2 enmasse train data", &[]);
+    check("--gres=gpu:4 -N 2 -c 8", "srun -K -c 8 -n 8 enmasse train data", &[]);
+    check("--gres=gpu:4 -c 8", "srun -K -c 8 -n 1 enmasse train data", &[]);
+    let starved = [(2, "--cpus-per-task=1: one core decodes the images of a GPU", "#SBATCH --cpus-per-task=8")];
+    check("--gres=gpu:4 --ntasks-per-node=4 -c 1", "srun -K enmasse train data", &starved);
+    check("--gres=gpu:4 --ntasks-per-node=4 -c 1", "srun -K -c 1 enmasse train data", &starved);
+    check("--gres=gpu:4 --ntasks-per-node=4 -c 1", "srun -K -c 8 enmasse train data", &[]);
+    check("--ntasks-per-node=4 -c 1", "srun -K enmasse train data", &[]);
+}
+
 #[test]
 fn lines_of_directives() {
     let blank = |says, mend| [(2, says, mend)];

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::common::cluster::Cluster;
-use crate::common::{Ended, assert_whole, finish, images, metrics, program};
+use crate::common::{Ended, assert_whole, finish, images, metrics, program, until};
 use serde_json::{Value, json};
 
 /// A working folder whose `bin` comes first in the search path.
@@ -270,4 +270,32 @@ fn a_written_script_trains_on_two_nodes() {
     let records = slurm(&["status", &id, "--json"]).well().json();
     assert_eq!((&records[0]["run"], &records[0]["epoch"]), (&json!(run), &epochs[0]));
     assert_whole(&run);
+}
+
+/// It asked for 8 cores a GPU, and waited for ever on nodes of 8 cores.
+#[test]
+fn a_job_for_all_gpus_of_small_nodes_starts() {
+    let Some(cluster) = Cluster::start_with_gpus(1, 4) else { return };
+    let place = Place::new();
+    let slurm = |arguments: &[&str]| {
+        let command = [&[env!("CARGO_BIN_EXE_enmasse"), "slurm"], arguments].concat();
+        finish(cluster.head_command(&command).current_dir(place.folder.path()))
+    };
+    let script = slurm(&["script", "--gres", "gpu:4"]).well().stdout;
+    assert!(script.contains("#SBATCH --cpus-per-task=2\n"), "{script}");
+    let data = images(place.folder.path(), 8).display().to_string();
+    let train = ["--", &data, "--model", "mlp", "--size", "8", "--epochs", "1", "--batch", "2"];
+    let submit = |cores: &[&str]| {
+        let job = [&["submit", "--json", "--gres", "gpu:4", "-o", "said.txt"], cores, &train].concat();
+        slurm(&job).well().json()[0]["job"].to_string()
+    };
+    let job = submit(&[]);
+    let state = cluster.wait_for(&job, &["COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL"]);
+    assert_eq!(state, "COMPLETED", "{}", fs::read_to_string(place.path("said.txt")).unwrap_or_default());
+    let large = submit(&["-c", "8"]);
+    let line = until("a reason", || {
+        let line = slurm(&["status", &large]).well().stdout;
+        (!line.contains("(None)") && line.contains('(')).then_some(line)
+    });
+    assert!(line.contains("PENDING (PartitionConfig: no node of the partition is as large"), "{line}");
 }

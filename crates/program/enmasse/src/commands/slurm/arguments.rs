@@ -83,7 +83,13 @@ fn job() -> Vec<Arg> {
         count("nodes", "N", "Number of nodes [default: 1]").short('N'),
         count("ntasks", "N", "Ranks of all nodes").short('n').conflicts_with("ntasks-per-node"),
         count("ntasks-per-node", "N", "Ranks of each node [default: one for each GPU, otherwise 1]"),
-        count("cpus-per-task", "N", "Cores of each rank [default: 8 of a rank with a GPU, otherwise 1]").short('c'),
+        count(
+            "cpus-per-task",
+            "N",
+            "Cores of each rank [default: 8 of a rank with a GPU, or those that its node has for it, otherwise 1]",
+        )
+        .short('c'),
+        count("cpus-per-gpu", "N", "Cores of each GPU's rank, as --cpus-per-task").conflicts_with("cpus-per-task"),
         text("gres", "LIST", "Devices of each node, such as gpu:4"),
         text("gpus-per-node", "[TYPE:]N", "GPUs of each node").conflicts_with("gres"),
         text("gpus", "[TYPE:]N", "GPUs of all nodes").short('G').conflicts_with_all(["gres", "gpus-per-node"]),

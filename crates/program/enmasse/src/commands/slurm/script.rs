@@ -7,9 +7,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{ArgMatches, Command};
-use enmasse_slurm::{Axis, Container, ContainerRuntime, RunName, Script, SignalAhead, Sweep, gpus_of};
+use enmasse_slurm::{
+    Axis, Container, ContainerRuntime, NODES, RunName, Script, SignalAhead, Sweep, cores_beside_gpus, gpus_of,
+};
 use enmasse_train::{ProgramConfig, RunConfig, Setting};
 
+use super::tools::slurm;
 use crate::command_line::arguments::given;
 use crate::command_line::parse;
 use crate::command_line::settings;
@@ -19,7 +22,7 @@ use crate::output::Output;
 
 /// Default time between the warning to the ranks and the time limit.
 const SECONDS_AHEAD: u64 = 90;
-/// Cores of a rank with a GPU, which decode its images.
+/// Cores of a rank with a GPU, which decode its images, where nodes have as many.
 const CORES_OF_A_GPU: usize = 8;
 /// Settings that differ for each element, or that the job decides.
 const NOT_SWEPT: [&str; 4] = ["out", "devices", "ranks", "resume"];
@@ -46,6 +49,12 @@ fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
 
 /// The requested script; `None` if the training's arguments ask for help, which is printed.
 pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
+    // Scripts may be written elsewhere than on the cluster.
+    script_for(matches, &|| Some(slurm("sinfo", &NODES, "").ok().filter(|said| said.success)?.stdout))
+}
+
+/// The same for a cluster of these nodes.
+fn script_for(matches: &ArgMatches, nodes: &dyn Fn() -> Option<String>) -> Result<Option<Script>, Failure> {
     let words: Vec<String> = matches
         .get_many::<OsString>("train")
         .into_iter()
@@ -74,7 +83,11 @@ pub fn script(matches: &ArgMatches) -> Result<Option<Script>, Failure> {
         qos: text("qos"),
         nodes: layout.nodes,
         ntasks_per_node: layout.tasks,
-        cpus_per_task: count("cpus-per-task").unwrap_or(if layout.has_gpus { CORES_OF_A_GPU } else { 1 }),
+        cpus_per_task: match count("cpus-per-task").or(count("cpus-per-gpu")) {
+            Some(cores) => cores,
+            None if layout.has_gpus => layout.cores_of_a_gpu(text("partition").as_deref(), nodes),
+            None => 1,
+        },
         gres: text("gres"),
         gpus_per_node: layout.gpus_per_node,
         gpus_per_task: text("gpus-per-task"),
@@ -173,6 +186,9 @@ impl JobLayout {
             }
             _ => {}
         }
+        if let (None, Some(cores)) = (&gpus, count("cpus-per-gpu")) {
+            return Err(usage!("--cpus-per-gpu {cores}: the job has no GPU; use --cpus-per-task"));
+        }
         let gpus_per_node = match &gpus {
             Some(("gpus", _, value, _)) => {
                 let kind = value.rsplit_once(':').map_or(String::new(), |(kind, _)| format!("{kind}:"));
@@ -181,6 +197,14 @@ impl JobLayout {
             _ => text("gpus-per-node").map(|(_, value)| value.to_owned()),
         };
         Ok(JobLayout { nodes, tasks: tasks.or(of_gpus).unwrap_or(1), has_gpus: gpus.is_some(), gpus_per_node })
+    }
+}
+
+impl JobLayout {
+    /// Cores of each rank: a job that asks for more than a node has would wait for ever.
+    fn cores_of_a_gpu(&self, partition: Option<&str>, nodes: &dyn Fn() -> Option<String>) -> usize {
+        let of_node = nodes().and_then(|nodes| cores_beside_gpus(&nodes, partition, self.tasks));
+        of_node.map_or(CORES_OF_A_GPU, |cores| (cores / self.tasks).clamp(1, CORES_OF_A_GPU))
     }
 }
 
@@ -296,9 +320,15 @@ mod tests {
 
     /// The script of a command line, or the message.
     fn written(line: &str) -> Result<String, String> {
+        written_for(line, None)
+    }
+
+    /// The same on a cluster of these nodes.
+    fn written_for(line: &str, nodes: Option<&str>) -> Result<String, String> {
         let line = ["slurm", "script"].into_iter().chain(line.split_whitespace()).map(OsString::from);
         let matches = parse(arguments::command(), line).and_then(|matches| {
-            let script = script(matches.unwrap().subcommand().unwrap().1)?.unwrap();
+            let nodes = || nodes.map(str::to_owned);
+            let script = script_for(matches.unwrap().subcommand().unwrap().1, &nodes)?.unwrap();
             script.text().map_err(Failure::usage)
         });
         matches.map_err(|failure| failure.message().to_owned())
@@ -365,6 +395,27 @@ mod tests {
         refused("--gres gpu:4 -- --devices cpu", idle);
         let none = "--devices gpu: the job has no GPU; ask for one with --gres gpu:N or --gpus-per-task 1";
         refused("-- --devices gpu", none);
+    }
+
+    /// Such a job waited for ever.
+    #[test]
+    fn more_cores_were_asked_for_than_a_node_has() {
+        let check = |line: &str, nodes: Option<&str>, cores: usize| {
+            let (text, expected) = (written_for(line, nodes).unwrap(), format!("#SBATCH --cpus-per-task={cores}\n"));
+            assert!(text.contains(&expected), "{line} {nodes:?}\n{text}");
+        };
+        let (small, both) =
+            (Some("main* 8 gpu:4\n"), Some("main* 8 gpu:4\nbig 64 gpu:h100:8(S:0-1)\ncpu 128 (null)\n"));
+        check("--nodes 2 --gres gpu:4", small, 2);
+        check("--nodes 2 --gres gpu:4 -c 4", small, 4);
+        check("--gpus-per-task 1 -n 2 --cpus-per-gpu 3", small, 3);
+        check("--gres gpu:1", small, 8);
+        check("--gpus 8 -p big", Some("big* 32 gpu:h100:8(S:0-1)\n"), 4);
+        check("--gpus 4 -p big", both, 8);
+        check("--gpus-per-node 8 -p other,main", both, 8);
+        check("--gres gpu:4", None, 8);
+        let none = "--cpus-per-gpu 2: the job has no GPU; use --cpus-per-task";
+        assert_eq!(written_for("-n 2 --cpus-per-gpu 2", small).unwrap_err(), none);
     }
 
     #[test]

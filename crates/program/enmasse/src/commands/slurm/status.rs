@@ -133,7 +133,7 @@ fn line(job: &SlurmJob) -> String {
     let mut line = format!("{} {}: {}", job.name_of_id(), job.name, job.state);
     match job.state.as_str() {
         "FAILED" => line.push_str(&format!(" with exit code {}", job.exit_code)),
-        _ if !job.reason.is_empty() => line.push_str(&format!(" ({})", job.reason)),
+        _ if !job.reason.is_empty() => line.push_str(&format!(" ({}{})", job.reason, meaning(&job.reason))),
         _ => {}
     }
     if !job.nodes.is_empty() {
@@ -144,6 +144,16 @@ fn line(job: &SlurmJob) -> String {
         line.push_str(&format!(", {} so far", counted(job.restarts as usize, "restart")));
     }
     one_line(&line)
+}
+
+/// What to do about a job that would wait for ever.
+fn meaning(reason: &str) -> &'static str {
+    match reason {
+        "PartitionConfig" | "BadConstraints" => {
+            ": no node of the partition is as large as the job asks for; cancel it, and ask for fewer cores, GPUs or less memory"
+        }
+        _ => "",
+    }
 }
 
 fn record(job: &SlurmJob, run: Option<&Path>, epoch: Option<&Value>) -> Value {
@@ -206,6 +216,10 @@ mod tests {
         let check = |job: &SlurmJob, expected: &str| assert_eq!(line(job), expected);
         let times = |job: SlurmJob| SlurmJob { run_time: "00:00:10".into(), time_limit: "01:00:00".into(), ..job };
         check(&times(job.clone()), "12 a b: PENDING (Priority), 00:00:10 of 01:00:00");
+        let large = SlurmJob { reason: "PartitionConfig".into(), ..job.clone() };
+        let says = "12 a b: PENDING (PartitionConfig: no node of the partition is as large as the job asks for; cancel it, \
+                    and ask for fewer cores, GPUs or less memory), 00:00:10 of 01:00:00";
+        check(&times(large), says);
         let running = SlurmJob {
             state: "RUNNING".into(),
             reason: String::new(),
