@@ -13,7 +13,6 @@ pub const MAX_METRICS: usize = 8;
 
 /// A metric besides loss and accuracy.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub enum Metric {
     /// The share of samples whose label is among the K largest logits, named `topK`. K is above 1 and at most the number of
     /// classes. Of equal logits, the one of the lower class counts as larger. The other label of a mixture does not count.

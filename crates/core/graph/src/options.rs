@@ -1,5 +1,7 @@
 //! The options of a compilation, and which of them no plan can have.
 
+use std::fmt;
+
 use crate::metric;
 use crate::optimizers::Sgd;
 use crate::passes::{BucketSizes, Freeze, Precision, Strategy};
@@ -7,13 +9,32 @@ use crate::{GraphError, Loss, Metric, Optimizer, ParameterGroups};
 
 /// What a model is to predict of each sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum TargetKind {
     /// Its class, which is its label.
     #[default]
     Class,
     /// This many numbers, which come with each batch: see [`crate::Plan::targets`].
     Values(usize),
+}
+
+impl TargetKind {
+    /// The numbers of a sample that come with each batch.
+    pub fn values(self) -> usize {
+        match self {
+            TargetKind::Class => 0,
+            TargetKind::Values(count) => count,
+        }
+    }
+}
+
+/// `classes`, or the number of values: `2 values`.
+impl fmt::Display for TargetKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TargetKind::Class => f.write_str("classes"),
+            TargetKind::Values(count) => write!(f, "{count} values"),
+        }
+    }
 }
 
 /// Options of a compilation.

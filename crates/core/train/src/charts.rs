@@ -70,8 +70,13 @@ impl Sheet {
         if self.images.len() == SHEET { self.start() } else { Ok(()) }
     }
 
-    /// The class of a place; of a mixture both classes with their lambdas.
+    /// The class of a place; of a mixture both classes with their lambdas. The values of a place where these are predicted.
     fn caption(&self, batch: &Batch, place: usize) -> String {
+        if !batch.targets.is_empty() {
+            let values = batch.targets.len() / batch.labels.len();
+            let own = batch.targets[place * values..(place + 1) * values].iter().map(|value| format!("{value:.2}"));
+            return own.collect::<Vec<_>>().join(", ");
+        }
         let name = |label: i32| {
             let class = usize::try_from(label).ok().and_then(|label| self.classes.get(label));
             class.map_or("?", String::as_str)

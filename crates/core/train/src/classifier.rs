@@ -10,7 +10,8 @@ use enmasse_image::{EvalTransform, Normalization};
 use crate::pretrained::read_pretrained;
 use crate::weights::{EvaluatedWeights, write_tensors};
 use crate::{
-    Checkpoint, Matching, ModelFn, NamedTensor, Preparation, Rename, RunConfig, RunPaths, TrainError, is_checkpoint,
+    Checkpoint, Matching, ModelFn, NamedTensor, Preparation, Rename, RunConfig, RunPaths, TargetKind, TrainError,
+    is_checkpoint,
 };
 
 /// Weights, and everything needed to use them.
@@ -85,6 +86,13 @@ impl Classifier {
     /// The classifier of a checkpoint, which `origin` names in errors. It has no choices of algorithms.
     pub(crate) fn of(checkpoint: Checkpoint, origin: String) -> Result<Self, TrainError> {
         let Checkpoint { meta, tensors } = checkpoint;
+        if meta.target != TargetKind::Class {
+            let reason = format!(
+                "{origin} predicts {} of an image, not its class: use the program that trained it",
+                meta.target
+            );
+            return Err(TrainError::Weights(reason));
+        }
         let EvaluatedWeights { weights: tensors, averaged, .. } = EvaluatedWeights::of(tensors);
         Ok(Classifier {
             configuration: RunConfig::from_toml(&meta.configuration)?,

@@ -7,16 +7,16 @@
 mod pass;
 
 use enmasse_comm::Group;
-use enmasse_data::EvalLoader;
+use enmasse_data::{DataError, EvalLoader};
 use enmasse_device::{DeviceError, Program, Ticket};
 
 use crate::bad_samples::BadSamples;
 use crate::callback::Callbacks;
 use crate::crops::evaluate_crops;
 use crate::stop::{Request, agree};
-use crate::tally::{Tally, softmax};
+use crate::tally::Tally;
 use crate::trace::at;
-use crate::{Callback, Evaluation, TrainError};
+use crate::{Callback, Evaluation, Task, TrainError};
 pub use pass::EpochPosition;
 pub(crate) use pass::{Pass, Sums, submit};
 
@@ -56,6 +56,10 @@ fn evaluate_into(
 ) -> Result<Evaluation, TrainError> {
     // A list with only this callback has no requests to stop, except from the callback, and those do not end validation.
     let (mut callbacks, mut bad) = (Callbacks::one(callback), BadSamples::default());
+    if loader.crops() > 1 && !tally.counts() {
+        let reason = "several crops of an image are evaluated by its class, which this task does not predict";
+        return Err(DataError::Setting(reason.to_owned()).into());
+    }
     if loader.crops() > 1 {
         return evaluate_crops(program, loader, pass, tally, &mut callbacks, &mut bad);
     }
@@ -141,35 +145,37 @@ fn count_last(program: &mut dyn Program, tally: &mut Tally, last: Option<&Submit
     Ok(())
 }
 
-/// Runs one pass of `loader`, which is this rank's part, and gives every rank the class probabilities of all `total`
-/// samples, in the order of the data set.
+/// Runs one pass of `loader`, which is this rank's part, and gives every rank what the task makes of the outputs for all `total`
+/// samples, in the order of the data set. Targets do not matter.
 pub fn predict(
     program: &mut dyn Program,
     loader: &EvalLoader,
     total: usize,
     group: Option<&Group>,
+    task: &dyn Task,
 ) -> Result<Vec<Vec<f64>>, TrainError> {
     let mut rows: Vec<Vec<f64>> = vec![Vec::new(); total];
-    let mut classes = 0;
+    let plan = &program.plans().evaluate;
+    let (outputs, values) = (plan.classes, plan.targets.map_or(0, |targets| plan.shape(targets).last()));
+    let width = task.decode(&vec![0.0; outputs]).len();
     for batch in loader.pass() {
-        let batch = batch?;
+        let mut batch = batch?;
+        batch.targets = vec![0.0; batch.labels.len() * values];
         let places: Vec<(usize, u64)> = batch.places().map(|place| (place, batch.indices[place])).collect();
-        let samples = batch.indices.len();
         submit(program, batch, 0)?;
         let logits = program.store("logits")?;
-        classes = logits.len() / samples;
         for (place, index) in places {
-            rows[index as usize] = softmax(&logits[place * classes..(place + 1) * classes]);
+            rows[index as usize] = task.decode(&logits[place * outputs..(place + 1) * outputs]);
         }
     }
     if let Some(group) = group {
         for row in &mut rows {
-            row.resize(classes, 0.0);
+            row.resize(width, 0.0);
         }
         // Each row comes from one rank; adding the zeros of the others changes no bit.
         let mut all = rows.concat();
         group.all_reduce(&mut all)?;
-        rows = all.chunks_exact(classes.max(1)).map(<[f64]>::to_vec).collect();
+        rows = all.chunks_exact(width.max(1)).map(<[f64]>::to_vec).collect();
     }
     Ok(rows)
 }

@@ -54,6 +54,7 @@ mod schedule;
 mod state;
 mod stop;
 mod tally;
+mod task;
 mod tensorboard;
 mod trace;
 mod trainer;
@@ -103,6 +104,7 @@ pub use run_folder::{RUNS, RunError, RunFolder, RunPaths, locate_run, newest_run
 pub use schedule::LrSchedule;
 pub use stop::{Stop, StopRequests};
 pub use tally::{Evaluation, Mistake};
+pub use task::{Classification, Task, TaskMetric};
 pub use tensorboard::TensorBoard;
 pub use trace::{Overlap, Traced};
 pub use trainer::{Step, Steps, Trainer};
@@ -110,4 +112,5 @@ pub use training_data::{Augment, SplitRecord, TrainingData};
 pub use tuning::{Tuning, tune};
 pub use weights::{EvaluatedWeights, read_tensors};
 
+pub use enmasse_graph::TargetKind;
 pub use enmasse_weights::{Matching, NamedTensor, Rename};

@@ -26,6 +26,10 @@ impl enmasse_device::StepBatch for LoadedBatch {
         &self.0.lambdas
     }
 
+    fn targets(&self) -> &[f32] {
+        &self.0.targets
+    }
+
     fn loss_weight(&self) -> f32 {
         self.0.loss_weight
     }

@@ -1,25 +1,34 @@
 //! Turns a configuration and a model into the plans of a run and the initial values of its parameters.
 
+use std::sync::Arc;
+
 use enmasse_device::{DeviceError, Program};
 use enmasse_graph::optimizers::Custom;
 use enmasse_graph::{
     AVERAGE_PREFIX, Arena, CompileOptions, Freeze, GraphError, GroupRule, Loss, Measured, Metric, Optimizer,
-    ParameterGroups, PerSample, Plans, StateTensor, Strategy, Target, Tensor,
+    ParameterGroups, PerSample, Plans, StateTensor, Strategy, Target, TargetKind, Tensor,
 };
 
 use crate::config::of_optimizers;
-use crate::{ConfigError, Preparation, RunConfig, StrategyKind, TrainConfig, TrainError, UnusedParameters};
+use crate::{
+    Classification, ConfigError, Direction, Monitor, Preparation, RunConfig, StrategyKind, Task, TrainConfig,
+    TrainError, UnusedParameters,
+};
 
-/// A model: turns images and the number of classes into logits.
+/// A model: turns images and the number of classes, or of a task's outputs, into logits.
 pub type ModelFn<'a> = dyn Fn(Tensor, usize) -> Tensor + 'a;
 
-/// The loss, the metrics and the optimiser of a run that its configuration does not contain.
+/// The task, the loss, the metrics and the optimiser of a run that its configuration does not contain.
 #[derive(Clone, Debug, Default)]
 pub struct Objective {
-    /// A loss that replaces cross-entropy with the configuration's label smoothing.
+    /// The task; `None` for classification.
+    pub task: Option<Arc<dyn Task>>,
+    /// A loss that replaces the task's.
     pub loss: Option<PerSample>,
-    /// Metrics in addition to those of the configuration.
+    /// Metrics in addition to those of the configuration and of the task.
     pub metrics: Vec<Metric>,
+    /// What decides which epoch is the best, in place of the task's.
+    pub monitor: Option<Monitor>,
     /// An optimiser that replaces that of the configuration.
     pub optimizer: Option<Custom>,
     /// Exceptions by name from the configuration's weight decay and learning rate; later rules win.
@@ -27,13 +36,62 @@ pub struct Objective {
 }
 
 impl Objective {
+    /// The task, which is classification by these classes unless there is another.
+    pub fn task(&self, classes: &[String]) -> Arc<dyn Task> {
+        self.task.clone().unwrap_or_else(|| Arc::new(Classification::new(classes)))
+    }
+
     /// The loss of a configuration. Smoothing belongs to cross-entropy: with another loss it is an error.
-    fn loss(&self, config: &TrainConfig) -> Result<Loss, TrainError> {
-        let smoothing = config.label_smoothing as f32;
-        match &self.loss {
-            None => Ok(Loss::CrossEntropy { smoothing }),
-            Some(function) if smoothing == 0.0 => Ok(Loss::Custom(function.clone())),
-            Some(_) => Err(without_effect("label_smoothing", &smoothing.to_string(), "loss")),
+    fn loss(&self, task: &dyn Task, config: &TrainConfig) -> Result<Loss, TrainError> {
+        let smoothing = config.label_smoothing;
+        match self.loss.clone().map_or_else(|| task.loss(config), Loss::Custom) {
+            Loss::Custom(_) if smoothing != 0.0 => {
+                Err(without_effect("label_smoothing", &smoothing.to_string(), "loss"))
+            }
+            loss => Ok(loss),
+        }
+    }
+
+    /// All metrics of a run.
+    fn metrics(&self, task: &dyn Task, config: &TrainConfig) -> Vec<Metric> {
+        let configured = config.metrics.iter().copied().map(Metric::from);
+        configured.chain(task.metrics().into_iter().map(Metric::from)).chain(self.metrics.iter().cloned()).collect()
+    }
+
+    /// The values of an epoch's record by which epochs can be compared, with the better direction where it is known.
+    fn comparable(&self, task: &dyn Task, config: &TrainConfig) -> Vec<(String, Option<Direction>)> {
+        let mut values = vec![("train_loss".to_owned(), Some(Direction::Lower))];
+        values.push(("val_loss".to_owned(), Some(Direction::Lower)));
+        if task.target() == TargetKind::Class {
+            let accuracies = ["train_accuracy", "val_accuracy", "balanced_accuracy"];
+            values.extend(accuracies.map(|name| (name.to_owned(), Some(Direction::Higher))));
+        }
+        let own = task.metrics();
+        for metric in self.metrics(task, config) {
+            let name = metric.name();
+            let direction = match metric {
+                Metric::Top(_) => Some(Direction::Higher),
+                Metric::GradientNorm => continue,
+                Metric::Custom { .. } => own.iter().find(|own| own.name == name).map(|own| own.direction),
+            };
+            values.extend(["train", "val"].map(|part| (format!("{part}_{name}"), direction)));
+        }
+        values
+    }
+
+    /// What decides which epoch is the best. A name that no epoch's record has is an error.
+    pub(crate) fn monitor(&self, task: &dyn Task, config: &TrainConfig) -> Result<Monitor, ConfigError> {
+        let said: Vec<Monitor> = self.monitor.clone().into_iter().chain([task.monitor()]).collect();
+        let name = config.monitor.as_ref().unwrap_or(&said[0].name);
+        let refuse = |reason: String| Err(ConfigError::Value { what: format!("monitor {name}"), reason });
+        let values = self.comparable(task, config);
+        let Some((_, known)) = values.iter().find(|(value, _)| value == name) else {
+            let names = values.iter().filter(|(_, direction)| direction.is_some()).map(|(name, _)| name.as_str());
+            return refuse(format!("an epoch has no such value: use {}", names.collect::<Vec<_>>().join(", ")));
+        };
+        match said.iter().find(|monitor| monitor.name == *name).map(|monitor| monitor.direction).or(*known) {
+            Some(direction) => Ok(Monitor { name: name.clone(), direction }),
+            None => refuse("whether lower or higher is better is not known: say so by `Trainer::monitor`".to_owned()),
         }
     }
 
@@ -60,16 +118,18 @@ fn without_effect(name: &str, value: &str, own: &str) -> TrainError {
     TrainError::Graph(GraphError::Option(reason))
 }
 
-/// The plans of a configuration, for this number of shards, the target of a device, and images prepared in this way.
+/// The plans of a configuration, for a model of so many outputs (classes), this number of shards, the target of a device, and images
+/// prepared in this way.
 pub fn compile_plans(
     config: &TrainConfig,
     preparation: &Preparation,
     model: &ModelFn,
     objective: &Objective,
-    classes: usize,
+    outputs: usize,
     shards: usize,
     target: &Target,
 ) -> Result<Plans, TrainError> {
+    let task = objective.task(&[]);
     let options = CompileOptions {
         shards,
         sync_batch_norm: config.sync_bn,
@@ -77,7 +137,8 @@ pub fn compile_plans(
             true => Freeze::AllButClassifier(config.freeze.clone()),
             false => Freeze::Patterns(config.freeze.clone()),
         },
-        loss: objective.loss(config)?,
+        target: task.target(),
+        loss: objective.loss(task.as_ref(), config)?,
         mixed: preparation.train.mixing().is_some(),
         weighted_loss: !config.drop_last,
         strategy: match config.strategy {
@@ -92,15 +153,15 @@ pub fn compile_plans(
             no_decay_norm_bias: config.no_decay_norm_bias,
             rules: objective.groups.clone(),
         },
-        metrics: config.metrics.iter().copied().map(Metric::from).chain(objective.metrics.iter().cloned()).collect(),
+        metrics: objective.metrics(task.as_ref(), config),
         seed: config.seed,
         precision: config.precision,
         mean: preparation.normalization.mean.clone(),
         std: preparation.normalization.std.clone(),
         allow_unused: config.unused_parameters == UnusedParameters::Zero,
-        ..CompileOptions::new(config.model.clone(), config.batch_per_shard(shards), preparation.train.size(), classes)
+        ..CompileOptions::new(config.model.clone(), config.batch_per_shard(shards), preparation.train.size(), outputs)
     };
-    Ok(target.compile(&|x| model(x, classes), &options)?)
+    Ok(target.compile(&|x| model(x, outputs), &options)?)
 }
 
 /// Sets every parameter of a new program to its initial value, a function of (seed, name, element), and every average
@@ -124,6 +185,7 @@ mod tests {
     use enmasse_graph::Per;
 
     use super::*;
+    use crate::{MetricName, TaskMetric};
 
     #[test]
     fn an_own_loss_replaces_cross_entropy() {
@@ -159,5 +221,59 @@ mod tests {
         check(0.0, Some(function.clone()), Ok("sample_sum {scale 0.25}"));
         let refused = "`label_smoothing = 0.125` has no effect on this program's own loss: leave it out";
         check(0.125, Some(function), Err(refused));
+    }
+
+    #[derive(Debug)]
+    struct Error;
+
+    impl Task for Error {
+        fn target(&self) -> TargetKind {
+            TargetKind::Values(1)
+        }
+        fn outputs(&self) -> usize {
+            1
+        }
+        fn loss(&self, _: &TrainConfig) -> Loss {
+            Loss::Custom(PerSample::new(|x: Tensor, _| x.sum_classes()))
+        }
+        fn metrics(&self) -> Vec<TaskMetric> {
+            let function = PerSample::new(|x: Tensor, _| x.sum_classes());
+            vec![TaskMetric { name: "mae".into(), direction: Direction::Lower, function }]
+        }
+    }
+
+    #[test]
+    fn the_best_epoch_is_that_of_a_value_that_epochs_have() {
+        let function = PerSample::new(|x: Tensor, _| x.sum_classes());
+        let own = || vec![Metric::Custom { name: "own".into(), function: function.clone() }];
+        let check = |name: Option<&str>, objective: Objective, expected: Result<Monitor, &str>| {
+            let metrics = vec![MetricName::Top(5), MetricName::GradientNorm];
+            let metrics = if objective.task.is_none() { metrics } else { Vec::new() };
+            let config = TrainConfig { monitor: name.map(str::to_owned), metrics, ..TrainConfig::default() };
+            let found = objective.monitor(objective.task(&[]).as_ref(), &config);
+            assert_eq!(found.map_err(|error| error.to_string()), expected.map_err(str::to_owned));
+        };
+        let classes = || Objective { metrics: own(), ..Objective::default() };
+        let values = || Objective { task: Some(Arc::new(Error)), ..classes() };
+        check(None, classes(), Ok(Monitor::higher("val_accuracy")));
+        check(Some("val_loss"), classes(), Ok(Monitor::lower("val_loss")));
+        check(Some("balanced_accuracy"), classes(), Ok(Monitor::higher("balanced_accuracy")));
+        check(Some("val_top5"), classes(), Ok(Monitor::higher("val_top5")));
+        check(None, values(), Ok(Monitor::lower("val_loss")));
+        check(Some("train_mae"), values(), Ok(Monitor::lower("train_mae")));
+        let names = "train_loss, val_loss, train_accuracy, val_accuracy, balanced_accuracy, train_top5, val_top5";
+        let unknown = format!("monitor accuracy: an epoch has no such value: use {names}");
+        check(Some("accuracy"), classes(), Err(&unknown));
+        let norm = format!("monitor train_gradient_norm: an epoch has no such value: use {names}");
+        check(Some("train_gradient_norm"), classes(), Err(&norm));
+        let unknown = "monitor val_accuracy: an epoch has no such value: use train_loss, val_loss, train_mae, val_mae";
+        check(Some("val_accuracy"), values(), Err(unknown));
+        // The direction of a program's own metric is what it says.
+        let unsaid = "monitor val_own: whether lower or higher is better is not known: say so by `Trainer::monitor`";
+        check(Some("val_own"), classes(), Err(unsaid));
+        let said = || Objective { monitor: Some(Monitor::lower("val_own")), ..classes() };
+        check(None, said(), Ok(Monitor::lower("val_own")));
+        check(Some("val_own"), said(), Ok(Monitor::lower("val_own")));
+        check(Some("val_loss"), said(), Ok(Monitor::lower("val_loss")));
     }
 }

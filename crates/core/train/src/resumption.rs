@@ -80,6 +80,9 @@ pub fn contradiction(saved: &CheckpointMeta, now: &CheckpointMeta) -> Option<Str
     if saved.model != now.model {
         return Some(format!("trains the model {}, not {}", saved.model, now.model));
     }
+    if saved.target != now.target {
+        return Some(format!("learns {} of each image, not {}", saved.target, now.target));
+    }
     if saved.classes != now.classes {
         return Some(format!("has {}, and the data have {}", listed(&saved.classes), listed(&now.classes)));
     }
@@ -105,6 +108,7 @@ fn listed(classes: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TargetKind;
 
     #[test]
     fn changes_that_last_are_listed() {
@@ -165,6 +169,8 @@ mod tests {
         check(model, Some("trains the model mlp, not lenet"));
         let six = CheckpointMeta { classes: classes(&["a", "b", "c", "d", "e", "f"]), ..saved.clone() };
         check(six, Some("has 2 classes (a, b), and the data have 6 classes (a, b, c, d, e, ...)"));
+        let values = CheckpointMeta { target: TargetKind::Values(2), ..saved.clone() };
+        check(values, Some("learns classes of each image, not 2 values"));
         let split = CheckpointMeta { split: "x".into(), ..saved.clone() };
         check(split, Some("is a run with other images than its split.json or the data have now"));
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use enmasse_data::BadSample;
 use enmasse_device::Program;
@@ -18,8 +19,9 @@ use crate::run_log::RunLog;
 use crate::state::StateTensors;
 use crate::training_data::Listing;
 use crate::{
-    Attempt, Callback, Change, CheckpointMeta, Keep, Logger, Position, Preparation, Preprocessing, Resume, RunConfig,
-    RunFolder, RunPaths, TensorBoard, TrainConfig, TrainError, TrainingData, locate_run, remove_unbegun,
+    Attempt, Best, Callback, Change, CheckpointMeta, Keep, Logger, Monitor, Position, Preparation, Preprocessing,
+    Resume, RunConfig, RunFolder, RunPaths, TargetKind, Task, TensorBoard, TrainConfig, TrainError, TrainingData,
+    locate_run, remove_unbegun,
 };
 
 /// What writes the files of a fit, besides the run folder itself.
@@ -50,6 +52,8 @@ pub struct RunWriter {
     export_every: u64,
     /// Whether the folder was made for this run.
     is_new: bool,
+    task: Arc<dyn Task>,
+    monitor: Monitor,
 }
 
 impl Drop for RunWriter {
@@ -68,6 +72,7 @@ impl RunWriter {
         data: &TrainingData,
         preparation: &Preparation,
         attempt: &Attempt,
+        (task, monitor): (&Arc<dyn Task>, &Monitor),
     ) -> Result<(Self, Option<CheckpointFile>), TrainError> {
         let config = &run.train;
         let is_new = config.out.as_deref().is_none_or(|out| !out.exists());
@@ -78,7 +83,7 @@ impl RunWriter {
         let saved = if from.exists() { Some(CheckpointFile::open(&from)?) } else { None };
         let meta = CheckpointMeta {
             model: config.model.clone(),
-            classes: data.classes.clone(),
+            classes: task.classes().to_vec(),
             size: preparation.evaluation.size,
             resize: preparation.evaluation.resize,
             mean: preparation.normalization.mean.clone(),
@@ -86,6 +91,8 @@ impl RunWriter {
             configuration: run.to_toml(),
             split: Listing::of_training(data).hash(),
             seed: config.seed,
+            target: task.target(),
+            best: Best { metric: monitor.name.clone(), value: None },
             ..CheckpointMeta::default()
         };
         let earlier = saved.as_ref().map(|checkpoint| &checkpoint.meta);
@@ -111,13 +118,18 @@ impl RunWriter {
             keep: config.keep,
             export_every: config.export_every,
             is_new,
+            task: task.clone(),
+            monitor: monitor.clone(),
         };
         Ok((writer, saved))
     }
 
-    /// Checks the best checkpoint of a resumed run. If it is gone or damaged, the best of the epochs to come replaces it.
-    pub fn check_best(&mut self, position: &mut Position) {
-        if position.best.is_some()
+    /// Checks the best checkpoint of a resumed run. If it is gone or damaged, or the best by another value than is monitored now, the
+    /// best of the epochs to come replaces it.
+    pub fn check_best(&mut self, position: &mut Position, monitored: &str) {
+        if monitored != self.monitor.name {
+            position.best = None;
+        } else if position.best.is_some()
             && let Err(error) = CheckpointFile::open(&self.folder.paths().best_checkpoint())
         {
             position.best = None;
@@ -146,7 +158,10 @@ impl RunWriter {
             self.folder.clear()?;
         }
         self.folder.write_config(config)?;
-        self.folder.write_class_indices(&data.classes)?;
+        let classes = self.task.classes();
+        if !classes.is_empty() {
+            self.folder.write_class_indices(classes)?;
+        }
         if let Some(split) = &data.split {
             self.folder.write_split(split)?;
         }
@@ -158,13 +173,17 @@ impl RunWriter {
         self.lost_records = log.lost;
         let loggers: Vec<Box<dyn Logger>> =
             vec![Box::new(log), Box::new(TensorBoard::create(paths.root(), position.epoch)?)];
-        let mut callbacks: Vec<Box<dyn Callback>> = vec![
-            Box::new(Curves::open(staging.clone(), paths.training_curves(), &paths.metrics())?),
-            Box::new(BestConfusion::new(staging.clone(), paths.confusion_matrix(), &data.classes)),
-        ];
+        let mut callbacks: Vec<Box<dyn Callback>> =
+            vec![Box::new(Curves::open(staging.clone(), paths.training_curves(), &paths.metrics(), &self.monitor)?)];
+        let is_of_classes = self.task.target() == TargetKind::Class;
+        if is_of_classes {
+            callbacks.push(Box::new(BestConfusion::new(staging.clone(), paths.confusion_matrix(), classes)));
+        }
         if !position.is_resumed() {
-            self.folder.write_class_distribution(&draw_classes(data))?;
-            callbacks.push(Box::new(Sheet::new(staging.clone(), paths.augmented(), size, &data.classes)));
+            if is_of_classes {
+                self.folder.write_class_distribution(&draw_classes(data))?;
+            }
+            callbacks.push(Box::new(Sheet::new(staging.clone(), paths.augmented(), size, classes)));
         }
         Ok(RunFiles { loggers, callbacks })
     }

@@ -42,7 +42,8 @@ pub use steps::{Step, Steps};
 
 use crate::{
     Attempt, Callback, DoneRecord, EpochRecord, Logger, ModelFn, Monitor, Position, Preparation, ProgramConfig,
-    Progress, RankKind, RankMemory, Resumed, SaveReason, StopRequests, TrainConfig, TrainError, TrainingData, Tuning,
+    Progress, RankKind, RankMemory, Resumed, SaveReason, StopRequests, Task, TrainConfig, TrainError, TrainingData,
+    Tuning,
 };
 
 /// Trains a model on a device, without a group or as one rank of a group.
@@ -100,7 +101,22 @@ impl<'a> Trainer<'a> {
         Trainer { group: group.into().filter(|group| group.world_size() > 1), ..self }
     }
 
-    /// Replaces cross-entropy by another loss. It is a function on the builder, like the model, from logits `[N,K]` and
+    /// Replaces classification by another task, which says what the targets of samples are, how the model is compared with them,
+    /// and which epoch is the best.
+    pub fn task(mut self, task: impl Task + 'static) -> Self {
+        self.objective.task = Some(Arc::new(task));
+        self
+    }
+
+    /// Replaces what decides which epoch is the best: whose checkpoint is `best.safetensors`, and is tested at the end. The setting
+    /// [`TrainConfig::monitor`] takes precedence, and needs this for a metric of [`Trainer::metric`], whose better direction is not
+    /// known otherwise.
+    pub fn monitor(mut self, monitor: Monitor) -> Self {
+        self.objective.monitor = Some(monitor);
+        self
+    }
+
+    /// Replaces cross-entropy, or the task's loss, by another loss. It is a function on the builder, like the model, from logits `[N,K]` and
     /// targets `[N,K]` (1 at the label, 0 elsewhere) to one number per sample `[N]`. Training minimises its mean over
     /// the global batch, for any number of shards; validation reports its mean over the samples.
     pub fn loss(mut self, function: impl Fn(Tensor, Tensor) -> Tensor + Send + Sync + 'static) -> Self {

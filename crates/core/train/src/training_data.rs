@@ -9,7 +9,7 @@ use enmasse_datasets::{DataKind, DataLayout, DataWarning, Folder, LeftOut, OpenO
 use enmasse_image::TrainTransform;
 use serde::Deserialize;
 
-use crate::{Surroundings, TrainError};
+use crate::{Surroundings, TargetKind, Task, TrainError};
 
 /// Turns the default transforms of training images into those of a program.
 pub type Augment = Arc<dyn Fn(TrainTransform) -> TrainTransform + Send + Sync>;
@@ -162,9 +162,13 @@ impl TrainingData {
         }
     }
 
-    /// Checks that every label of a part is one of the classes. The error names the first sample with another.
-    pub(crate) fn check_labels(&self, part: &str, dataset: &dyn Dataset) -> Result<(), TrainError> {
-        let classes = self.classes.len();
+    /// Checks that every label of a part is one of the classes, if these are to be predicted. The error names the first sample with
+    /// another.
+    pub(crate) fn check_labels(&self, task: &dyn Task, part: &str, dataset: &dyn Dataset) -> Result<(), TrainError> {
+        let classes = match task.target() {
+            TargetKind::Class => task.outputs(),
+            TargetKind::Values(_) => return Ok(()),
+        };
         match (0..dataset.len()).find(|&index| dataset.label(index) >= classes) {
             None => Ok(()),
             Some(index) => {
@@ -242,7 +246,8 @@ impl ComparedText for Listing<'_> {
                 continue;
             }
             for index in 0..dataset.len() {
-                piece(&format!("{part} {} {}\n", dataset.label(index), dataset.name(index)));
+                let targets: String = dataset.targets(index).iter().map(|value| format!(" {value}")).collect();
+                piece(&format!("{part} {} {}{targets}\n", dataset.label(index), dataset.name(index)));
             }
         }
     }

@@ -104,9 +104,12 @@ fn progress(metrics: &str, resumable: bool) -> Finding {
             let number =
                 |name: &str| epoch[name].as_f64().map_or("not finite".to_owned(), |number| format!("{number:.4}"));
             let epochs = epoch["epoch"].as_u64().unwrap_or(0).saturating_add(1);
-            let (loss, accuracy) = (number("train_loss"), number("val_accuracy"));
+            let loss = number("train_loss");
+            // A run that predicts no classes has none.
+            let accuracy = epoch.get("val_accuracy").map(|_| format!(", val accuracy {}", number("val_accuracy")));
+            let accuracy = accuracy.unwrap_or_default();
             let plural = if epochs == 1 { "" } else { "s" };
-            format!("{epochs} complete epoch{plural}, train loss {loss}, val accuracy {accuracy}")
+            format!("{epochs} complete epoch{plural}, train loss {loss}{accuracy}")
         }
         None => "no complete epoch".to_owned(),
     };
@@ -181,6 +184,8 @@ mod tests {
         check(&line(0), true, &format!("1 complete epoch, train loss 0.5000, val accuracy not finite; {waits}"));
         let text = format!("11 complete epochs, train loss 0.5000, val accuracy not finite; {waits}");
         check(&(line(9) + &line(10)), true, &text);
+        let values = "{\"epoch\":0,\"train_loss\":0.5,\"val_loss\":0.25}\n";
+        check(values, true, &format!("1 complete epoch, train loss 0.5000; {waits}"));
     }
 
     #[test]

@@ -57,13 +57,13 @@ pub mod prelude {
     pub use enmasse_data::{DataError, Dataset};
     pub use enmasse_datasets::shapes;
     pub use enmasse_device::{Device, Program};
-    pub use enmasse_graph::{Conv, GroupRule, Pool, Tensor};
+    pub use enmasse_graph::{Conv, GroupRule, Loss, PerSample, Pool, TargetKind, Tensor};
     pub use enmasse_image::Image;
     pub use enmasse_launch::{spawn, spawn_processes};
     pub use enmasse_train::{
-        Artifact, Callback, CallbackResult, Control, DoneRecord, EarlyStopping, Engine, EpochRecord, LogPoint, Logger,
-        LrMonitor, ModelCheckpoint, Monitor, OptimizerKind, RankKind, RunConfig, Started, TrainConfig, TrainError,
-        Trainer, TrainingData,
+        Artifact, Callback, CallbackResult, Control, Direction, DoneRecord, EarlyStopping, Engine, EpochRecord,
+        LogPoint, Logger, LrMonitor, ModelCheckpoint, Monitor, OptimizerKind, RankKind, RunConfig, Started, Task,
+        TaskMetric, TrainConfig, TrainError, Trainer, TrainingData,
     };
 
     pub use crate::TrainedModel;

@@ -58,11 +58,14 @@ struct Panel {
 }
 
 /// An SVG of two panels, loss and accuracy, each with a line for training and one for validation. A third panel shows the learning
-/// rate if it changes. `points` are in the order of their epochs. The first epoch with the highest validation accuracy is marked.
-/// Values that are not finite, or too large for an f32, leave gaps.
-pub fn training_curves(title: &str, points: &[EpochPoint]) -> String {
+/// rate if it changes, and there is none of accuracy if no epoch has one. `points` are in the order of their epochs. `best` is the
+/// epoch to mark, with what makes it the best, such as `validation accuracy 81.2 %`. Values that are not finite, or too large for
+/// an f32, leave gaps.
+pub fn training_curves(title: &str, points: &[EpochPoint], best: Option<(u64, &str)>) -> String {
     let second = MARGIN + TICKS + WIDTH + MARGIN + TICKS;
-    let right = second + WIDTH;
+    let has_accuracy =
+        points.is_empty() || points.iter().any(|point| is_shown(point.train_accuracy) || is_shown(point.val_accuracy));
+    let right = if has_accuracy { second + WIDTH } else { MARGIN + TICKS + WIDTH };
     let (top, below) = (HEAD + NAME, HEAD + NAME + HEIGHT + EPOCHS + NAME);
     let epochs = ends(points);
     let loss = Panel {
@@ -86,7 +89,8 @@ pub fn training_curves(title: &str, points: &[EpochPoint]) -> String {
         left: second,
         ..loss.clone()
     };
-    let mut panels = vec![loss.clone(), accuracy];
+    let mut panels = vec![loss.clone()];
+    panels.extend(has_accuracy.then_some(accuracy));
     let mut bottom = top + HEIGHT + EPOCHS;
     let mut rates = points.iter().map(|point| point.learning_rate).filter(|rate| is_shown(*rate));
     if rates.next().is_some_and(|first| rates.any(|rate| rate != first)) {
@@ -102,8 +106,8 @@ pub fn training_curves(title: &str, points: &[EpochPoint]) -> String {
         bottom = below + LOW_HEIGHT + EPOCHS;
     }
     let mut page = Page::new(title, right + 2.0 * MARGIN, bottom);
-    let best = best_epoch(points);
     legend(&mut page, best);
+    let best = best.and_then(|(epoch, _)| points.iter().find(|point| point.epoch == epoch));
     for panel in &panels {
         panel.draw(&mut page, points, best);
     }
@@ -115,24 +119,17 @@ fn is_shown(value: f64) -> bool {
     value.abs() <= f64::from(f32::MAX)
 }
 
-/// The first with the highest validation accuracy.
-fn best_epoch(points: &[EpochPoint]) -> Option<&EpochPoint> {
-    let known = points.iter().filter(|point| is_shown(point.val_accuracy));
-    known.reduce(|best, point| if point.val_accuracy > best.val_accuracy { point } else { best })
-}
-
 /// The meaning of the colours.
-fn legend(page: &mut Page, best: Option<&EpochPoint>) {
+fn legend(page: &mut Page, best: Option<(u64, &str)>) {
     let mut x = MARGIN;
     for (class, text) in [("train", "training"), ("validation", "validation")] {
         page.bar(x, TOP + LEGEND - 6.0, 18.0, 3.0, class);
         page.text(Label::at(x + 24.0, TOP + LEGEND), text);
         x += 24.0 + width(text, TEXT) + 16.0;
     }
-    if let Some(best) = best {
+    if let Some((epoch, words)) = best {
         page.line(&format!("M{x:.1} {:.1}h18", TOP + LEGEND - 4.5), "best", " stroke-dasharray=\"4 3\"");
-        let text = format!("best epoch {}, validation accuracy {:.1} %", best.epoch, best.val_accuracy * 100.0);
-        page.text(Label::at(x + 24.0, TOP + LEGEND), &text);
+        page.text(Label::at(x + 24.0, TOP + LEGEND), &format!("best epoch {epoch}, {words}"));
     }
 }
 

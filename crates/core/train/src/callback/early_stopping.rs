@@ -36,8 +36,8 @@ impl EarlyStopping {
 
     /// Whether the setting `patience` has ended the run with this checkpoint.
     pub fn has_ended(config: &TrainConfig, meta: &CheckpointMeta) -> bool {
-        let mut own =
-            EarlyStopping::new(Monitor::higher(&meta.best.metric)).patience(config.patience.unwrap_or(u64::MAX));
+        let watched = Monitor::higher(config.monitor.as_ref().unwrap_or(&meta.best.metric));
+        let mut own = EarlyStopping::new(watched).patience(config.patience.unwrap_or(u64::MAX));
         let state = own.state_key().and_then(|key| meta.callbacks.get(&key));
         state.is_some_and(|state| own.load_state_dict(state).is_ok() && own.waited >= own.patience)
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::FORMAT_VERSION;
-use crate::Best;
+use crate::{Best, TargetKind};
 
 /// The states of callbacks, by their keys.
 pub type CallbackStates = BTreeMap<String, String>;
@@ -109,8 +109,14 @@ fn read_callbacks(map: &BTreeMap<String, String>) -> Result<CallbackStates, Stri
     Ok(states.map_err(|_| "is not a checkpoint: its callbacks is invalid")?.unwrap_or_default())
 }
 
+fn read_target(map: &BTreeMap<String, String>) -> Result<TargetKind, String> {
+    let Some(text) = map.get("target") else { return Ok(TargetKind::Class) };
+    let count = text.strip_suffix(" values").and_then(|count| count.parse().ok());
+    count.map(TargetKind::Values).ok_or_else(|| "is not a checkpoint: its target is invalid".to_owned())
+}
+
 /// Defines [`CheckpointMeta`] by its fields. Each field is the metadata key with the same name, except that `best` names the best
-/// value, and that a checkpoint may lack `callbacks`.
+/// value, and that a checkpoint may lack `callbacks` and `target`.
 macro_rules! metadata {
     ($($(#[doc = $doc:literal])+ $name:ident: $type:ty,)+) => {
         /// The data of a checkpoint other than its tensors. Each field is a key of the file's metadata.
@@ -121,6 +127,8 @@ macro_rules! metadata {
             pub best: Best,
             /// The states of callbacks.
             pub callbacks: CallbackStates,
+            /// What the model predicts. Only the texts of a model of values have it.
+            pub target: TargetKind,
         }
 
         impl CheckpointMeta {
@@ -129,6 +137,9 @@ macro_rules! metadata {
                 map.insert(self.best.key(), self.best.value.write());
                 if !self.callbacks.is_empty() {
                     map.insert("callbacks".to_owned(), serde_json::json!(self.callbacks).to_string());
+                }
+                if self.target != TargetKind::Class {
+                    map.insert("target".to_owned(), self.target.to_string());
                 }
             }
 
@@ -141,6 +152,7 @@ macro_rules! metadata {
                     })?,)+
                     best: read_best(map)?,
                     callbacks: read_callbacks(map)?,
+                    target: read_target(map)?,
                 })
             }
         }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::Best;
+use crate::{Best, TargetKind};
 
 fn meta() -> CheckpointMeta {
     CheckpointMeta {
@@ -22,6 +22,7 @@ fn meta() -> CheckpointMeta {
         optimizer_step: 7,
         best: Best { value: Some(2.0 / 3.0), ..Best::default() },
         callbacks: [("Best".to_owned(), "{\"epoch\": 3}\n".to_owned())].into(),
+        target: TargetKind::Class,
     }
 }
 
@@ -69,6 +70,30 @@ fn reads_back_and_is_deterministic() {
     assert_eq!(Checkpoint::load(&path).unwrap(), checkpoint());
     let (_other_folder, other) = file(|_| ());
     assert_eq!(std::fs::read(path).unwrap(), std::fs::read(other).unwrap());
+}
+
+/// Those of a classification have the keys that they always had.
+#[test]
+fn the_best_value_and_the_target_name_themselves() {
+    let check = |metric: &str, target: TargetKind, expected: &[(&str, &str)]| {
+        let best = Best { metric: metric.to_owned(), value: Some(0.25) };
+        let meta = CheckpointMeta { best, target, ..meta() };
+        let map = meta.to_map();
+        let found = map.iter().filter(|(key, _)| key.starts_with("best") || *key == "target");
+        assert!(found.map(|(key, text)| (key.as_str(), text.as_str())).eq(expected.iter().copied()), "{map:?}");
+        assert_eq!(CheckpointMeta::from_map(&map).unwrap(), meta);
+    };
+    check("val_accuracy", TargetKind::Class, &[("best_val_accuracy", "0.25")]);
+    check("val_mae", TargetKind::Values(2), &[("best_val_mae", "0.25"), ("target", "2 values")]);
+    let refused = |key: &str, text: Option<&str>, expected: &str| {
+        let mut map = meta().to_map();
+        map.remove(key);
+        text.and_then(|text| map.insert(key.to_owned(), text.to_owned()));
+        assert_eq!(CheckpointMeta::from_map(&map).unwrap_err(), format!("is not a checkpoint: {expected}"));
+    };
+    refused("best_val_accuracy", None, "it has no best_val_accuracy");
+    refused("best_val_accuracy", Some("high"), "its best_val_accuracy is invalid");
+    refused("target", Some("many values"), "its target is invalid");
 }
 
 /// By the reader of the `safetensors` crate, which PyTorch's module wraps.

@@ -41,6 +41,7 @@ pub const ALIASES: &[(&str, &str)] = &[
     ("gamma", "lr_gamma decay_rate"),
     ("warmup_epochs", "lr_warmup_epochs"),
     ("label_smoothing", "smoothing label_smoothing_factor"),
+    ("monitor", "metric_for_best_model eval_metric"),
     ("patience", "early_stopping_patience"),
     // Devices and ranks.
     ("loader_threads", "workers j num_workers dataloader_num_workers"),
@@ -121,10 +122,6 @@ pub const ANSWERS: &[(&str, &str)] = &[
         "give --patience EPOCHS, such as 5, after which training ends if none of them was the best",
     ),
     ("patience_epochs", "there is no schedule that waits for a plateau; --patience EPOCHS ends training there"),
-    (
-        "monitor metric_for_best_model eval_metric",
-        "the best epoch is that of the highest validation accuracy; leave it out",
-    ),
     (
         "class_weights class_weight weighted_loss",
         "there are no weights of classes in the loss; --balance classes shows all classes equally often",

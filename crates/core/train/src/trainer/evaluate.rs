@@ -21,7 +21,7 @@ use super::trained::HeldWeights;
 use crate::bad_samples::BadSamples;
 use crate::evaluation::{EpochPosition, Pass, evaluate_until, predict};
 use crate::stop::{Request, agree};
-use crate::{Evaluation, Resumed, RunEvent, RunFolder, RunPaths, TestRecord, TrainError, TrainingData};
+use crate::{Evaluation, Resumed, RunEvent, RunFolder, RunPaths, Task, TestRecord, TrainError, TrainingData};
 
 /// How this rank reads images for evaluation.
 pub struct EvaluationInput {
@@ -31,12 +31,14 @@ pub struct EvaluationInput {
     pub memory: Arc<dyn HostMemory>,
     /// Whether samples that cannot be read are left out.
     pub skips: bool,
+    pub task: Arc<dyn Task>,
 }
 
 impl EvaluationInput {
     pub fn loader(&self, images: &Arc<dyn Dataset>) -> Result<EvalLoader, TrainError> {
         let loader = EvalLoader::new(&self.pool, images.clone(), self.transform.clone(), self.sharding.clone())?;
-        Ok(loader.in_memory(self.memory.clone()).skip_unreadable(self.skips))
+        let loader = loader.in_memory(self.memory.clone()).skip_unreadable(self.skips);
+        Ok(loader.with_targets(self.task.target().values()))
     }
 }
 
@@ -98,14 +100,15 @@ impl Trainer<'_> {
     }
 
     /// The probability of each class for every sample of `images`, `[samples][classes]` in the order of the data set,
-    /// with the weights that [`Trainer::fit`] ended with. Ranks share the work, and each has the complete result. A sample
+    /// with the weights that [`Trainer::fit`] ended with; of another task than classification, what its [`Task::decode`] makes of
+    /// the outputs. The images need no targets. Ranks share the work, and each has the complete result. A sample
     /// that cannot be read is an error.
     pub fn predict(&mut self, images: &Arc<dyn Dataset>) -> Result<Vec<Vec<f64>>, TrainError> {
         self.as_one(|trainer| {
             trainer.hold(HeldWeights::Last)?;
             let (trained, group) = (trainer.trained.as_mut().ok_or(TrainError::NotFitted)?, trainer.group.as_ref());
-            let loader = trained.evaluation.loader(images)?.skip_unreadable(false);
-            predict(trained.program.as_mut(), &loader, images.len(), group)
+            let loader = trained.evaluation.loader(images)?.skip_unreadable(false).with_targets(0);
+            predict(trained.program.as_mut(), &loader, images.len(), group, trained.evaluation.task.as_ref())
         })
     }
 
@@ -116,7 +119,8 @@ impl Trainer<'_> {
         images: &Arc<dyn Dataset>,
         data: &TrainingData,
     ) -> Result<(Evaluation, bool), TrainError> {
-        data.check_labels(part, images.as_ref())?;
+        let task = self.objective.task(&data.classes);
+        data.check_labels(task.as_ref(), part, images.as_ref())?;
         let (trained, group) = (self.trained.as_mut().ok_or(TrainError::NotFitted)?, self.group.as_ref());
         let loader = trained.evaluation.loader(images)?;
         let pass = Pass::begin(images.len() as u64, group, EpochPosition::default());

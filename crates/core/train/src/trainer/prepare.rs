@@ -25,7 +25,7 @@ use crate::trace::{Tracer, at};
 use crate::tuning::tune;
 use crate::weights::write_tensors;
 use crate::{
-    Artifact, LrSchedule, ModelFn, Monitor, OnBadSample, Position, Preparation, RankKind, Resumed, RunConfig, Started,
+    Artifact, LrSchedule, ModelFn, OnBadSample, Position, Preparation, RankKind, Resumed, RunConfig, Started,
     TrainConfig, TrainError, TrainingData, Tuning, load_pretrained,
 };
 
@@ -39,7 +39,9 @@ impl Session {
     ) -> Result<(Self, RunFiles), TrainError> {
         let (config, device, group) = (&run.train, trainer.device.as_ref(), trainer.group.as_ref());
         let (rank, world_size) = group.map_or((0, 1), |group| (group.rank(), group.world_size()));
-        data.parts().try_for_each(|(part, dataset)| data.check_labels(part, dataset.as_ref()))?;
+        let task = trainer.objective.task(&data.classes);
+        let monitor = trainer.objective.monitor(task.as_ref(), config)?;
+        data.parts().try_for_each(|(part, dataset)| data.check_labels(task.as_ref(), part, dataset.as_ref()))?;
         let map = ShardMap::new(config.shard_count(world_size), world_size)?;
         let shards = map.shards();
         let sharding = Sharding { local: map.local(rank), shards, batch: config.batch_per_shard(shards) };
@@ -51,26 +53,28 @@ impl Session {
         let train = TrainLoader::with_sampler(&pool, images, transform, sharding.clone(), seed, sampler)?
             .drop_last(config.drop_last)?
             .in_memory(device.host_memory())
-            .skip_unreadable(skips);
+            .skip_unreadable(skips)
+            .with_targets(task.target().values());
         let evaluation = EvaluationInput {
             pool,
             transform: preparation.evaluation.clone(),
             sharding: sharding.clone(),
             memory: device.host_memory(),
             skips,
+            task: task.clone(),
         };
         let validation = evaluation.loader(&data.validation)?;
 
         let compile = |config: &TrainConfig| {
-            let (objective, classes) = (&trainer.objective, data.classes.len());
-            compile_plans(config, &preparation, model, objective, classes, shards, &device.target())
+            let (objective, outputs) = (&trainer.objective, task.outputs());
+            compile_plans(config, &preparation, model, objective, outputs, shards, &device.target())
         };
         let mut plans = compile(config)?;
         if let Some(group) = group {
             compare_devices(group, device, run.program.share_devices)?;
         }
         let (mut writer, saved) = match rank {
-            0 => RunWriter::open(run, data, &preparation, &trainer.attempt)
+            0 => RunWriter::open(run, data, &preparation, &trainer.attempt, (&task, &monitor))
                 .map(|(writer, saved)| (Some(writer), saved))?,
             _ => (None, None),
         };
@@ -127,8 +131,8 @@ impl Session {
                     other => other,
                 })?;
                 position = Position::from_meta(&checkpoint.meta, training_metrics(program.plans()));
+                writer.check_best(&mut position, &checkpoint.meta.best.metric);
                 states = checkpoint.meta.callbacks;
-                writer.check_best(&mut position);
             } else if let Some(weights) = &config.weights {
                 pretrained = Some(load_pretrained(program.as_mut(), weights, &config.prefix)?);
             }
@@ -176,7 +180,7 @@ impl Session {
             schedule: trainer.schedule.clone().unwrap_or_else(|| LrSchedule::new(config, shards).into()),
             sampler: trainer.sampler.clone(),
             position,
-            monitor: Monitor::higher("val_accuracy"),
+            monitor,
             states,
             resumed,
             bad_samples,
@@ -223,7 +227,7 @@ impl Session {
             normalization: self.preparation.normalization.clone(),
             size: self.preparation.train.size(),
             augmentation: self.preparation.train.to_string(),
-            classes: data.classes.clone(),
+            classes: self.evaluation.task.classes().to_vec(),
             train_samples: data.train.len(),
             dropped_samples: if self.sampler.is_some() { 0 } else { self.train.dropped() },
             validation_samples: data.validation.len(),

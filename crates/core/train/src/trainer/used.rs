@@ -71,8 +71,8 @@ impl Trainer<'_> {
         let Ok(known) = enmasse_models::find(&config.model) else { return Ok(true) };
         let preparation = Preparation::of(config, data);
         let plans = |model: &ModelFn| {
-            let (objective, classes) = (&self.objective, data.classes.len());
-            compile_plans(config, &preparation, model, objective, classes, 1, &self.device.target())
+            let (objective, outputs) = (&self.objective, self.objective.task(&data.classes).outputs());
+            compile_plans(config, &preparation, model, objective, outputs, 1, &self.device.target())
         };
         // A model of the zoo may not fit these images.
         let Ok(expected) = plans(&|x, classes| known.forward(x, classes)) else { return Ok(false) };

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use crate::common::{enmasse, finish, images, plain_environment, program, refused};
 use enmasse::prelude::*;
@@ -133,4 +134,64 @@ fn ranks_of_a_program_divide_the_cores() {
     check(1);
     check(2);
     check(3);
+}
+
+/// Grey images, and how bright they are.
+struct Greys;
+
+impl Dataset for Greys {
+    fn len(&self) -> usize {
+        13
+    }
+    fn label(&self, _: usize) -> usize {
+        0
+    }
+    fn read(&self, index: usize) -> Result<Image, DataError> {
+        Ok(Image::new(6, 6, (0..108).map(|i| (index * 17 + i % 7) as u8).collect())?)
+    }
+    fn targets(&self, index: usize) -> Vec<f32> {
+        vec![index as f32 * 17.0 / 255.0]
+    }
+}
+
+#[derive(Debug)]
+struct Brightness;
+
+impl Task for Brightness {
+    fn target(&self) -> TargetKind {
+        TargetKind::Values(1)
+    }
+    fn outputs(&self) -> usize {
+        1
+    }
+    fn loss(&self, _: &TrainConfig) -> Loss {
+        Loss::Custom(PerSample::new(|x: Tensor, y: Tensor| (x + y.affine(-1.0, 0.0)).power(2.0).sum_classes()))
+    }
+}
+
+#[test]
+fn a_task_of_values_learns_the_same_on_a_cpu_as_in_f64() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = TrainingData::new(Arc::new(Greys), Arc::new(Greys));
+    let model = |x: Tensor, outputs| x.conv2d("conv", Conv::new(2, 3)).gelu().flatten().linear("fc", outputs);
+    let run = |kind: &str| {
+        let config = TrainConfig {
+            epochs: 2,
+            batch: Some(3),
+            shards: Some(2),
+            size: Some(6),
+            lr: 0.01,
+            out: Some(folder.path().join(kind)),
+            ..TrainConfig::default()
+        };
+        let mut trainer = Trainer::new(config, device(kind, 1).unwrap()).task(Brightness);
+        let best = trainer.fit("brightness", &model, &data).unwrap().best.value.unwrap();
+        let outputs = trainer.predict(&data.validation).unwrap();
+        [best].into_iter().chain(outputs.concat()).collect::<Vec<f64>>()
+    };
+    let (cpu, reference) = (run("cpu"), run("reference"));
+    assert_eq!(cpu.len(), 14);
+    for (cpu, reference) in cpu.iter().zip(&reference) {
+        assert!((cpu - reference).abs() < 1e-5, "{cpu} {reference}");
+    }
 }

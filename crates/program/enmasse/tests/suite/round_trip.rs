@@ -411,3 +411,31 @@ fn exported_weights_are_the_runs() {
     check(&[&run, "--to", "pth", "--out", "/nowhere/x.pth"], 1, "/nowhere/x.pth");
     assert_whole(Path::new(&run));
 }
+
+/// Keras' and Lightning's name, and those of others. A name that no epoch has ends the run before it begins.
+#[test]
+fn another_value_decides_which_epoch_is_the_best() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, run) = (images(folder.path(), 15), folder.path().join("run"));
+    let ended = train(&data, &run, &["--devices", "cpu:2", "--monitor", "val_loss", "--json"]).well();
+    let lines = ended.json();
+    let done = &lines[lines.len() - 1];
+    assert_eq!(keys(done), ["event", "best_val_loss", "seconds", "peak_rss_bytes", "run", "run_bytes"]);
+    let losses = lines.iter().filter_map(|line| line["val_loss"].as_f64());
+    let best = losses.fold(f64::INFINITY, f64::min);
+    assert_eq!(done["best_val_loss"], best);
+    assert!(ended.stderr.contains(&format!("best val_loss {best:.4}; peak memory")), "{}", ended.stderr);
+    let eval = ["eval", &run.display().to_string(), "--split", "val", "--batch", "4", "--json", "--devices", "cpu:1"];
+    assert_eq!(enmasse(&eval).well().json()[0]["loss"], best);
+    // The same again, with nothing left to do.
+    let again = train(&data, &run, &["--resume", "--json"]).well().json();
+    assert_eq!(again[0]["best_val_loss"], done["best_val_loss"]);
+    for flag in ["--monitor", "--eval-metric", "--metric-for-best-model"] {
+        let other = folder.path().join("other");
+        let refused = train(&data, &other, &["--devices", "cpu:2", flag, "f1"]);
+        let names = "train_loss, val_loss, train_accuracy, val_accuracy, balanced_accuracy";
+        let message = format!("monitor f1: an epoch has no such value: use {names}");
+        assert!(refused.code == Some(2) && refused.stderr.contains(&message), "{flag}: {refused:?}");
+        assert!(!other.exists());
+    }
+}

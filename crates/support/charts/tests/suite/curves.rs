@@ -37,7 +37,7 @@ fn dots(svg: &str, class: &str) -> usize {
 
 #[test]
 fn each_panel_has_a_line_for_training_and_one_for_validation() {
-    let svg = training_curves("curves", &run(30));
+    let svg = training_curves("curves", &run(30), None);
     assert_eq!(pieces(&svg, "train-line"), [[30], [30]]);
     assert_eq!(pieces(&svg, "validation-line"), [[30], [30]]);
     let elements = parse(&svg);
@@ -58,27 +58,37 @@ fn each_panel_has_a_line_for_training_and_one_for_validation() {
 }
 
 #[test]
-fn the_first_of_the_best_epochs_is_marked() {
-    let check = |accuracies: &[f64], expected: Option<&str>| {
-        let points =
-            accuracies.iter().zip(10..).map(|(&val_accuracy, epoch)| EpochPoint { val_accuracy, ..point(epoch) });
-        let svg = training_curves("curves", &points.collect::<Vec<_>>());
+fn the_best_epoch_is_marked() {
+    let check = |best: Option<(u64, &str)>, expected: Option<&str>, lines: usize| {
+        let svg = training_curves("curves", &run(12), best);
         let elements = parse(&svg);
         let found = texts(&elements).into_iter().find(|text| text.starts_with("best")).map(str::to_string);
         assert_eq!(found.as_deref(), expected);
-        // One line in the legend, and one in each panel.
-        assert_eq!(pieces(&svg, "best").len(), if expected.is_some() { 3 } else { 0 });
+        assert_eq!(pieces(&svg, "best").len(), lines);
     };
-    check(&[0.5, 0.625, 0.6], Some("best epoch 11, validation accuracy 62.5 %"));
-    check(&[0.5, 0.5], Some("best epoch 10, validation accuracy 50.0 %"));
-    check(&[f64::NAN, 0.0], Some("best epoch 11, validation accuracy 0.0 %"));
-    check(&[f64::NAN], None);
-    check(&[], None);
+    // One line in the legend, and one in each panel.
+    let words = "validation accuracy 62.5 %";
+    check(Some((11, words)), Some("best epoch 11, validation accuracy 62.5 %"), 3);
+    check(None, None, 0);
+    // An epoch that is not among them.
+    check(Some((99, words)), Some("best epoch 99, validation accuracy 62.5 %"), 1);
+}
+
+#[test]
+fn epochs_without_an_accuracy_have_no_panel_of_it() {
+    let bare = |point: EpochPoint| EpochPoint { train_accuracy: f64::NAN, val_accuracy: f64::NAN, ..point };
+    let check = |points: Vec<EpochPoint>, expected: bool| {
+        let svg = training_curves("curves", &points, Some((2, "val_loss 0.8400")));
+        assert_eq!(texts(&parse(&svg)).contains(&"accuracy"), expected);
+        assert_eq!(pieces(&svg, "train-line").len(), if expected { 2 } else { 1 });
+    };
+    check(run(5).into_iter().map(bare).collect(), false);
+    check(run(5), true);
 }
 
 #[test]
 fn one_epoch_shows_as_dots() {
-    let svg = training_curves("curves", &run(1));
+    let svg = training_curves("curves", &run(1), Some((0, "validation accuracy 40.0 %")));
     assert!(pieces(&svg, "train-line").is_empty() && pieces(&svg, "validation-line").is_empty());
     // The best epoch has a second, larger one of validation.
     assert_eq!((dots(&svg, "train"), dots(&svg, "validation")), (2, 4));
@@ -90,7 +100,7 @@ fn values_that_are_not_known_leave_gaps() {
         for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e39] {
             let mut points = run(10);
             gaps.iter().for_each(|&gap| points[gap].train_loss = value);
-            let svg = training_curves("curves", &points);
+            let svg = training_curves("curves", &points, None);
             assert_eq!(pieces(&svg, "train-line"), [lines, &[vec![10]]].concat(), "{gaps:?}");
             assert_eq!(dots(&svg, "train"), expected_dots, "{gaps:?}");
         }
@@ -107,7 +117,7 @@ fn values_that_are_not_known_leave_gaps() {
 fn a_learning_rate_that_changes_has_a_panel() {
     let check = |rates: &[f64], expected: bool| {
         let points = rates.iter().zip(0..).map(|(&learning_rate, epoch)| EpochPoint { learning_rate, ..point(epoch) });
-        let elements = parse(&training_curves("curves", &points.collect::<Vec<_>>()));
+        let elements = parse(&training_curves("curves", &points.collect::<Vec<_>>(), None));
         check_inside(&elements);
         assert_eq!(texts(&elements).contains(&"learning rate"), expected, "{rates:?}");
     };
@@ -121,7 +131,7 @@ fn a_learning_rate_that_changes_has_a_panel() {
 
 #[test]
 fn hundreds_of_epochs_are_a_small_file() {
-    let bytes = training_curves("curves", &run(500)).len();
+    let bytes = training_curves("curves", &run(500), None).len();
     assert!(bytes < 40_000, "{bytes}");
 }
 
@@ -137,8 +147,9 @@ proptest! {
                 EpochPoint { epoch, train_loss, val_loss, train_accuracy, val_accuracy, learning_rate }
             })
             .collect();
-        let svg = training_curves(&title, &points);
+        let best = points.first().map(|point| (point.epoch, title.as_str()));
+        let svg = training_curves(&title, &points, best);
         check_inside(&parse(&svg));
-        prop_assert_eq!(training_curves(&title, &points), svg, "equal inputs give equal bytes");
+        prop_assert_eq!(training_curves(&title, &points, best), svg, "equal inputs give equal bytes");
     }
 }

@@ -1,0 +1,120 @@
+//! What a model learns to predict: the targets of samples, the loss, the metrics, and how its outputs are read.
+
+use std::fmt;
+
+use enmasse_graph::{Loss, Metric, PerSample, TargetKind};
+
+use crate::tally::softmax;
+use crate::{Direction, Monitor, TrainConfig};
+
+/// What a model learns to predict of an image. [`Classification`] is the default, and [`crate::Trainer::task`] takes another one.
+///
+/// ```
+/// use enmasse_graph::{Loss, PerSample, TargetKind, Tensor};
+/// use enmasse_train::{Task, TrainConfig};
+///
+/// /// Two numbers of each image, such as a position, by their squared error.
+/// #[derive(Debug)]
+/// struct Position;
+///
+/// impl Task for Position {
+///     fn target(&self) -> TargetKind {
+///         TargetKind::Values(2)
+///     }
+///     fn outputs(&self) -> usize {
+///         2
+///     }
+///     fn loss(&self, _: &TrainConfig) -> Loss {
+///         let error = |x: Tensor, y: Tensor| (x + y.affine(-1.0, 0.0)).power(2.0).sum_classes();
+///         Loss::Custom(PerSample::new(error))
+///     }
+/// }
+/// ```
+pub trait Task: fmt::Debug + Send + Sync {
+    /// What the target of a sample is: its label, or values of the data set ([`enmasse_data::Dataset::targets`]). With values the
+    /// record of an epoch has no accuracies.
+    fn target(&self) -> TargetKind;
+
+    /// How many numbers the model gives for a sample. The function of the model gets it.
+    fn outputs(&self) -> usize;
+
+    /// The loss that training minimises, unless [`crate::Trainer::loss`] replaces it.
+    fn loss(&self, config: &TrainConfig) -> Loss;
+
+    /// Metrics in addition to those of the configuration.
+    fn metrics(&self) -> Vec<TaskMetric> {
+        Vec::new()
+    }
+
+    /// What decides which epoch is the best, unless [`TrainConfig::monitor`] or [`crate::Trainer::monitor`] says otherwise.
+    fn monitor(&self) -> Monitor {
+        Monitor::lower("val_loss")
+    }
+
+    /// Names of the classes, by label, for the files and charts of a run; none where there are no classes.
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+
+    /// What [`crate::Trainer::predict`] makes of a sample's outputs.
+    fn decode(&self, outputs: &[f64]) -> Vec<f64> {
+        outputs.to_vec()
+    }
+}
+
+/// A metric of a task: records have its mean over the samples of an epoch as `train_NAME` and `val_NAME`.
+#[derive(Clone, Debug)]
+pub struct TaskMetric {
+    /// Its name: lower-case letters, digits and `_`.
+    pub name: String,
+    /// Which values are better.
+    pub direction: Direction,
+    /// Computes the value of each sample.
+    pub function: PerSample,
+}
+
+impl From<TaskMetric> for Metric {
+    fn from(TaskMetric { name, function, .. }: TaskMetric) -> Self {
+        Metric::Custom { name, function }
+    }
+}
+
+/// The class of an image, by cross-entropy. The best epoch is that of the highest validation accuracy, and a prediction is a
+/// probability for each class.
+#[derive(Clone, Debug, Default)]
+pub struct Classification {
+    classes: Vec<String>,
+}
+
+impl Classification {
+    /// Classification by these classes.
+    pub fn new(classes: &[String]) -> Self {
+        Classification { classes: classes.to_owned() }
+    }
+}
+
+impl Task for Classification {
+    fn target(&self) -> TargetKind {
+        TargetKind::Class
+    }
+
+    fn outputs(&self) -> usize {
+        self.classes.len()
+    }
+
+    fn loss(&self, config: &TrainConfig) -> Loss {
+        Loss::CrossEntropy { smoothing: config.label_smoothing as f32 }
+    }
+
+    fn monitor(&self) -> Monitor {
+        Monitor::higher("val_accuracy")
+    }
+
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn decode(&self, outputs: &[f64]) -> Vec<f64> {
+        softmax(outputs)
+    }
+}
