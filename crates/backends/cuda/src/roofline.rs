@@ -84,7 +84,7 @@ impl Gpu {
     }
 
     /// The roofline of each instruction of a plan that one GPU runs with one shard. `None` for those that do nothing there:
-    /// sums over shards.
+    /// sums over shards, and tokens in place of images.
     ///
     /// # Errors
     /// The GPU has no matmuls in the plan's precision, or the plan has several shards.
@@ -105,6 +105,9 @@ impl Gpu {
             return Ok(None);
         }
         let work = plan.cost(node);
+        if work == Cost::default() {
+            return Ok(None);
+        }
         let rate = self.rate(plan, node).ok_or_else(|| {
             let (name, precision) = (self.name, plan.precision.name());
             CudaError::Unsupported(format!("{name} has no {precision}: use `precision = f16` or f32"))
@@ -127,7 +130,7 @@ mod tests {
         let model = |x: Tensor| {
             let x = x.conv2d("stem", Conv::new(64, 1).no_bias());
             let x = x.conv2d("conv", Conv::new(64, 3).padding(1).no_bias()).batch_norm("bn").relu();
-            x.adaptive_avg_pool([1, 1]).flatten().linear("fc", 1000)
+            x.tokens().linear("tokens", 64).mean_tokens().linear("fc", 1000)
         };
         let options = CompileOptions { precision, shards, ..CompileOptions::new("net", 256, 56, 1000) };
         target().compile(&model, &options).unwrap()
@@ -170,9 +173,20 @@ mod tests {
         check(Precision::Bf16, "batch_norm_statistics", "bn", "h200", pass(2 * map + 2 * 4 * 64));
         check(Precision::Bf16, "batch_norm_normalize", "bn", "h200", pass(2 * 2 * map + 4 * 4 * 64));
         // Gradients are read; weights and momentum are read and written.
-        let parameters = 3 * 64 + filters + 2 * 64 + 64 * 1000 + 1000;
+        let parameters = 3 * 64 + filters + 2 * 64 + 64 * 64 + 64 + 64 * 1000 + 1000;
         check(Precision::Bf16, "update", "step", "h200", pass(5 * 4 * parameters));
-        // Linear layers stay f32.
+        // Tokens have 16 bits, with which memory bounds what matmuls bound in f32. Matrices stay f32.
+        let (weights, matmuls) = (4 * (64 * 64 + 64), 2 * map * 64);
+        let tokens = |bytes: u64| bytes * 2 * map + weights;
+        check(
+            Precision::Bf16,
+            "linear",
+            "tokens",
+            "h200",
+            (tokens(2), matmuls, Bound::Memory, tokens(2) as f64 / 4800e9),
+        );
+        let f32 = (tokens(4), matmuls, Bound::Matmuls, seconds(matmuls, 67.0));
+        check(Precision::F32, "linear", "tokens", "h200", f32);
         let linear = (4 * (256 * 64 + 64 * 1000 + 256 * 1000 + 1000), 2 * 256 * 64 * 1000);
         check(Precision::Bf16, "linear", "fc", "h200", (linear.0, linear.1, Bound::Matmuls, seconds(linear.1, 67.0)));
     }

@@ -1,7 +1,7 @@
 //! The arithmetic and the memory traffic of an instruction, for profiles.
 
 use crate::ops::{Matmuls, Operand};
-use crate::{Node, Plan, ValueId};
+use crate::{Node, Op, Plan, ValueId};
 
 /// The cost of an instruction, independent of the algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,6 +16,9 @@ pub struct Cost {
 impl Plan {
     /// The cost of one instruction of this plan.
     pub fn cost(&self, node: &Node) -> Cost {
+        if matches!(node.op, Op::Reshape(_)) && self.slot(node.inputs[0]) == self.slot(node.outputs[0]) {
+            return Cost::default();
+        }
         let bytes = |index: usize, ids: &[ValueId]| {
             let value = self.value(ids[index]);
             (value.shape.elements() * value.dtype.size()) as u64
@@ -55,15 +58,20 @@ mod tests {
     use super::*;
     use crate::{CompileOptions, Conv, Tensor, compile};
 
+    fn plan(model: &dyn Fn(Tensor) -> Tensor) -> Plan {
+        compile(model, &CompileOptions::new("net", 2, 4, 10)).unwrap().train.unwrap()
+    }
+
+    fn check(plan: &Plan, name: &str, expected: (u64, u64)) {
+        let node = plan.instructions.iter().find(|node| node.op.name() == name).unwrap();
+        let Cost { flops, bytes } = plan.cost(node);
+        assert_eq!((flops, bytes), expected, "{name}");
+    }
+
     #[test]
     fn matmuls_and_bytes_of_a_small_net() {
-        let model = |x: Tensor| x.conv2d("c", Conv::new(8, 3).padding(1).no_bias()).relu().flatten().linear("fc", 10);
-        let plan = compile(&model, &CompileOptions::new("net", 2, 4, 10)).unwrap().train.unwrap();
-        let check = |name: &str, expected: (u64, u64)| {
-            let node = plan.instructions.iter().find(|node| node.op.name() == name).unwrap();
-            let Cost { flops, bytes } = plan.cost(node);
-            assert_eq!((flops, bytes), expected, "{name}");
-        };
+        let plan = plan(&|x| x.conv2d("c", Conv::new(8, 3).padding(1).no_bias()).relu().flatten().linear("fc", 10));
+        let check = |name: &str, expected: (u64, u64)| check(&plan, name, expected);
         // 2 x 4 x 4 pixels, with 27 matmuls for each of 8 channels.
         let flops = 2 * 32 * 8 * 27;
         check("conv2d", (flops, 4 * (32 * 3 + 27 * 8 + 32 * 8)));
@@ -72,5 +80,12 @@ mod tests {
         check("linear_backward_data", (2 * 2 * 128 * 10, 4 * (20 + 1280 + 256)));
         check("relu", (0, 4 * 2 * 256));
         assert_eq!(plan.total_cost().flops, 2 * flops + 3 * 2 * 2 * 128 * 10);
+    }
+
+    #[test]
+    fn tokens_are_rows_and_a_reshape_in_place_is_free() {
+        let plan = plan(&|x| x.conv2d("c", Conv::new(8, 1)).tokens().linear("fc1", 5).mean_tokens().linear("fc2", 10));
+        check(&plan, "linear", (2 * 32 * 8 * 5, 4 * (32 * 8 + 8 * 5 + 5 + 32 * 5)));
+        check(&plan, "reshape", (0, 0));
     }
 }

@@ -98,6 +98,17 @@ fn modern(x: Tensor, classes: usize) -> Tensor {
     x.adaptive_avg_pool([1, 1]).flatten().layer_norm("norm3", EPSILON).linear("fc", classes)
 }
 
+/// A vision transformer without its attention: patches, a mixing of tokens by a convolution, a mean.
+fn tokens(x: Tensor, classes: usize) -> Tensor {
+    const EPSILON: f32 = 1e-6;
+    let x = x.conv2d("patches", Conv::new(16, 4).stride(4)).tokens();
+    let y = x.clone().layer_norm("norm1", EPSILON).linear("fc1", 40).gelu().linear("fc2", 16);
+    let x = y.scale_channels("scale.gamma", 1.0) + x;
+    let y = x.clone().images([4, 6]).conv2d("dw", Conv::new(16, 3).padding(1).groups(16)).tokens();
+    let gate = x.clone().mean_tokens().linear("gate", 16).sigmoid();
+    (x * gate + y).layer_norm("norm2", EPSILON).linear("fc3", 24).silu().mean_tokens().linear("fc", classes)
+}
+
 const IMAGENET: (&[f32], &[f32]) = (&[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225]);
 const MNIST: (&[f32], &[f32]) = (&[0.1307], &[0.3081]);
 
@@ -124,7 +135,7 @@ const DEFAULT: Case = Case {
     centres: [-2.0, 2.0],
 };
 
-pub static CASES: [Case; 17] = [
+pub static CASES: [Case; 18] = [
     Case { name: "resnet18", seed: 49, size: [49, 41], ..DEFAULT },
     Case {
         name: "resnet50",
@@ -259,6 +270,7 @@ pub static CASES: [Case; 17] = [
         label_smoothing: 0.1,
         ..DEFAULT
     },
+    Case { name: "tokens", model: tokens, size: [16, 24], learning_rate: 0.01, ..DEFAULT },
 ];
 
 /// The optimiser's further options. Forward and backward are those of other cases, in bf16 too.
