@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::common::Colours;
 use crate::fit::{config, cpu, net};
 use enmasse_train::{
-    Callback, CallbackResult, Checkpoint, Control, DoneRecord, EpochRecord, RunPaths, Steps, Stop, StopRequests,
-    TrainConfig, TrainError, Trainer, TrainingData,
+    Callback, CallbackResult, Checkpoint, Control, DoneRecord, EpochRecord, NamedTensor, RunPaths, Steps, Stop,
+    StopRequests, TrainConfig, TrainError, Trainer, TrainingData,
 };
 
 fn data() -> TrainingData {
@@ -101,6 +101,41 @@ fn a_loop_sets_rates_and_reads_the_program() {
     let first = &weights[0];
     assert_eq!(weights.iter().filter(|values| *values == first).count(), 7, "an epoch at the rate 0 changes nothing");
     assert_eq!(rates, [0.0, 0.125]);
+}
+
+#[test]
+fn weights_that_a_loop_sets_are_kept_and_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    // Sets the bias on two ranks after this many steps of seven.
+    let run = |name: &str, after: u64, differs: bool| {
+        let out = folder.path().join(name);
+        let config = TrainConfig { epochs: 1, batch: Some(4), lr: 1e-30, warmup_epochs: 0.0, ..config(&out) };
+        let found = enmasse_launch::spawn(2, |group| {
+            let value = if differs { group.rank() as f32 } else { 0.5 };
+            let mut trainer = Trainer::new(config.clone(), cpu(1)).group(group);
+            let mut steps = trainer.steps("net", &net, &data())?;
+            while let Some(step) = steps.next_step()? {
+                let number = step.number();
+                steps.submit(step)?;
+                if number == after {
+                    steps.weights()?.set("fc.bias", &[value; 3])?;
+                }
+            }
+            if after == 0 {
+                steps.weights()?.set("fc.bias", &[value; 3])?;
+            }
+            steps.end().map(drop)
+        });
+        let bias = |tensors: Vec<NamedTensor>| tensors.into_iter().find(|tensor| tensor.name == "fc.bias").unwrap();
+        found.map(|_| bias(last(&out).tensors).values).map_err(|error| error.to_string())
+    };
+    assert_eq!(run("within", 3, false).unwrap(), [0.5; 3]);
+    assert_eq!(run("last", 7, false).unwrap(), [0.5; 3]);
+    assert_eq!(run("after", 0, false).unwrap(), [0.5; 3]);
+    for after in [3, 7, 0] {
+        let error = run(&format!("differs {after}"), after, true).unwrap_err();
+        assert!(error.contains("the tensor fc.bias was set otherwise on rank 1 than on rank 0"), "{error}");
+    }
 }
 
 #[test]
