@@ -40,6 +40,8 @@ pub struct LayeredConfig {
     sources: HashMap<&'static str, SettingSource>,
     /// What the command line says of the kind of devices alone.
     device_kind: Option<String>,
+    /// The flag of another name by which the command line names devices.
+    device_flag: Option<String>,
     /// The configuration of the run to be resumed, and its folder.
     saved: Option<(SettingSource, RunConfig)>,
 }
@@ -119,6 +121,16 @@ impl LayeredConfig {
     /// What [`LayeredConfig::device_kind`] added.
     pub fn given_device_kind(&self) -> Option<&str> {
         self.device_kind.as_deref()
+    }
+
+    /// Keeps the words of a flag of another name that gives the devices, unless one did before.
+    pub fn name_devices(&mut self, flag: String) {
+        self.device_flag.get_or_insert(flag);
+    }
+
+    /// What [`LayeredConfig::name_devices`] keeps.
+    pub fn named_devices(&self) -> Option<&str> {
+        self.device_flag.as_deref()
     }
 
     /// The configuration so far. It has `out` and `resume`, for example, which locate a saved run.

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use clap::{Arg, ArgMatches, value_parser};
 use enmasse::devices::AUTO;
 use enmasse_launch::{LOCAL_RANK, LaunchedRank, MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE};
-use enmasse_train::{DeviceSelection, Devices, LayeredConfig, SettingSource};
+use enmasse_train::{DeviceSelection, Devices, LayeredConfig, RunConfig, SettingSource};
 
 use crate::command_line::arguments::{count, option};
 use crate::command_line::settings;
@@ -27,9 +27,12 @@ pub fn arguments() -> [Arg; 6] {
             .allow_negative_numbers(true)
             .help("GPUs, as Lightning's flag: a number, or a list")
             .long_help("GPUs, as Lightning's flag: N, as --devices gpu:N; -1, as --devices gpu:all; 0,1 as --devices gpu:0,1; 0: CPUs"),
-        count("world-size", "N", "Ranks on this machine, as --devices cpu:N")
+        count("world-size", "N", "Ranks on this machine")
             .alias("world_size")
-            .long_help("Ranks on this machine, as --devices cpu:N. In a launched rank: what WORLD_SIZE must be"),
+            .long_help(
+                "Ranks on this machine: on one GPU each if so many work, otherwise as --devices cpu:N. In a launched rank: what WORLD_SIZE \
+                 must be",
+            ),
         option("dist-url", "URL")
             .aliases(["dist_url", "init-method", "init_method"])
             .help("Where launched ranks meet")
@@ -81,10 +84,11 @@ impl LauncherFlags {
     }
 
     /// This process's place in a launched job, if it has one and the flags agree with it. Without a launcher,
-    /// `--world-size` becomes the number of ranks in `layers`.
+    /// `--world-size` becomes the number of ranks in `layers`, on what `gpus` takes of that number.
     pub fn place(
         &self,
         environment: impl Fn(&str) -> Option<OsString>,
+        gpus: impl Fn(&RunConfig, usize) -> Option<Devices>,
         layers: &mut LayeredConfig,
     ) -> Result<Option<Launched>, Failure> {
         self.take_device(layers)?;
@@ -110,7 +114,7 @@ impl LauncherFlags {
         let launched = Launched::find(lookup, layers, automatic::visible)?;
         match &launched {
             Some(launched) => self.check_place(&launched.place, address)?,
-            None => self.stand_alone(layers)?,
+            None => self.stand_alone(gpus, layers)?,
         }
         Ok(launched)
     }
@@ -153,6 +157,7 @@ impl LauncherFlags {
             (Some(devices), None) => Ok(layers.argument("devices", &devices)?),
             (Some(_), Some(_)) => Ok(()),
             (None, _) => {
+                layers.name_devices(format!("{flag} {asked}"));
                 layers.device_kind(settings::default_kind());
                 Ok(())
             }
@@ -187,7 +192,11 @@ impl LauncherFlags {
     }
 
     /// The process has no launcher.
-    fn stand_alone(&self, layers: &mut LayeredConfig) -> Result<(), Failure> {
+    fn stand_alone(
+        &self,
+        gpus: impl Fn(&RunConfig, usize) -> Option<Devices>,
+        layers: &mut LayeredConfig,
+    ) -> Result<(), Failure> {
         let missing = format!("no launcher has set {RANK} and {WORLD_SIZE}");
         if let Some(rank) = self.rank {
             return Err(usage!(
@@ -206,14 +215,19 @@ impl LauncherFlags {
         }
         let Some(ranks) = self.world_size else { return Ok(()) };
         let given = given_devices(layers);
-        let kind = given.filter(|given| !given.automatic).map_or(settings::default_kind(), |given| &given.kind);
-        let devices = Devices::new(kind, ranks).to_string();
+        let own = given.filter(|given| !given.automatic).map(|given| Devices::new(&given.kind, ranks));
+        // The program's choice is GPUs, if there are enough.
+        let on_gpus = || gpus(layers.config(), ranks).filter(|_| layers.given_device_kind().is_none());
+        let devices = own.or_else(on_gpus).unwrap_or_else(|| Devices::new(settings::default_kind(), ranks)).to_string();
         match given {
             Some(given) if given.automatic && ranks == 1 => Ok(()),
             Some(given) if given.asked().is_some_and(|asked| asked != ranks) => Err(usage!(
                 "--world-size {ranks}: --devices {given} asks for another number of ranks; leave one of them out"
             )),
-            _ => Ok(layers.argument("devices", &devices)?),
+            _ => {
+                layers.name_devices(format!("--world-size {ranks}"));
+                Ok(layers.argument("devices", &devices)?)
+            }
         }
     }
 }
@@ -278,7 +292,7 @@ mod tests {
             layers.argument(name, &value).unwrap();
         }
         let environment = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
-        let place = LauncherFlags::of(&matches).place(environment, &mut layers);
+        let place = LauncherFlags::of(&matches).place(environment, |_, _| None, &mut layers);
         place
             .map(|launched| (launched.map(|launched| launched.place), layers.config().get("devices")))
             .map_err(|failure| failure.message().to_owned())
@@ -321,6 +335,30 @@ mod tests {
         }
     }
 
+    /// As a launcher does; it took CPUs.
+    #[test]
+    fn a_number_of_ranks_took_no_gpus() {
+        let check = |flags: &str, there: usize, expected: &str| {
+            let line = ["train"].into_iter().chain(flags.split_whitespace());
+            let matches = Command::new("train").args(settings("devices")).args(arguments()).get_matches_from(line);
+            let mut layers = LayeredConfig::new();
+            given(&matches).for_each(|(name, value)| layers.argument(name, &value).unwrap());
+            let gpus = |_: &RunConfig, ranks: usize| {
+                let selection = DeviceSelection::List((0..ranks).collect());
+                (ranks <= there).then(|| Devices { selection, ..Devices::new("gpu", 1) })
+            };
+            LauncherFlags::of(&matches).place(|_| None, gpus, &mut layers).unwrap();
+            assert_eq!(layers.config().get("devices").as_deref(), Some(expected), "{flags}");
+        };
+        check("--world-size 3", 8, "gpu:0,1,2");
+        check("--world-size 1", 8, "gpu:0,");
+        check("--world-size 3 --device auto", 8, "gpu:0,1,2");
+        check("--world-size 3", 2, "cpu:3");
+        check("--world-size 3 --device cpu", 8, "cpu:3");
+        check("--world-size 3 --devices cpu:3", 8, "cpu:3");
+        check("--world-size 2 --devices gpu:2", 8, "gpu:2");
+    }
+
     #[test]
     fn a_gpu_of_a_saved_run_or_a_variable_was_taken_in_spite_of_device_cpu() {
         let check = |flags: &str, variable: Option<&str>, saved: &str, expected: Option<&str>| {
@@ -328,7 +366,7 @@ mod tests {
             let matches = Command::new("train").args(arguments()).try_get_matches_from(line).unwrap();
             let mut layers = LayeredConfig::new();
             layers.environment(variable.map(|value| ("ENMASSE_DEVICES".into(), value.into()))).unwrap();
-            LauncherFlags::of(&matches).place(|_| None, &mut layers).unwrap();
+            LauncherFlags::of(&matches).place(|_| None, |_, _| None, &mut layers).unwrap();
             layers.saved_run(&format!("devices = \"{saved}\""), Path::new("run")).unwrap();
             assert_eq!(layers.config().get("devices").as_deref(), expected, "{flags} {variable:?} {saved}");
         };

@@ -120,11 +120,12 @@ fn too_few(devices: &Devices) -> Option<String> {
 
 /// Says which GPUs stay idle because the user named CPUs.
 pub fn tell_of_idle_devices(layers: &LayeredConfig) {
-    let said = match (&layers.config().program.devices, layers.given_device_kind()) {
-        (None, Some(kind)) => format!("--device {kind}"),
-        (Some(devices), _) if devices.kind == default_kind() => {
-            let named = Setting::find("devices").zip(layers.source("devices"));
-            named.map_or(String::new(), |(setting, source)| source.describe(setting, &devices.to_string()))
+    let said = match (&layers.config().program.devices, layers.named_devices()) {
+        (None, Some(flag)) => flag.to_owned(),
+        (Some(devices), flag) if devices.kind == default_kind() => {
+            let named = || Setting::find("devices").zip(layers.source("devices"));
+            let own = || named().map(|(setting, source)| source.describe(setting, &devices.to_string()));
+            flag.map(str::to_owned).or_else(own).unwrap_or_default()
         }
         _ => return,
     };

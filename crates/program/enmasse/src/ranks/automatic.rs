@@ -22,6 +22,7 @@ use enmasse_train::{DeviceSelection, Devices, ProgramConfig, RunConfig};
 use enmasse_wording::counted;
 
 use crate::commands::SELF_TEST;
+use crate::output::say;
 
 /// How long the process of a self-test may take, most of which is opening the GPU.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -41,7 +42,15 @@ pub fn of_machine(config: &RunConfig, most: usize) -> Taken {
     take(found, &config.program, most, &self_test)
 }
 
-/// The same, with a test of a device.
+/// This number of devices for a process without a launcher, if as many can be taken; says which stay idle.
+pub fn exactly(config: &RunConfig, ranks: usize) -> Option<Devices> {
+    let taken = of_machine(config, ranks);
+    taken.lines.iter().for_each(say);
+    let (kind, numbers) = taken.devices.filter(|(_, numbers)| numbers.len() == ranks)?;
+    Some(Devices { selection: DeviceSelection::List(numbers), ..Devices::new(kind, 1) })
+}
+
+/// The devices of a process without a launcher, with a test of a device.
 fn take(found: &Preferred, config: &ProgramConfig, most: usize, test: &dyn Fn(&[&Seen]) -> TestResults) -> Taken {
     let seen = match (&found.seen, refusal(config)) {
         (Ok(seen), None) => seen,

@@ -193,6 +193,19 @@ fn a_run_that_found_no_gpu_never_looked_again() {
     check("launched", "0", &[], &LAUNCH);
 }
 
+/// PyTorch's line for five processes took CPUs, and the line named flags that nobody had typed.
+#[test]
+fn a_number_of_ranks_takes_as_many_gpus() {
+    let Some(place) = Place::new() else { return };
+    let two = place.train("two", "4", &[], &[], &["--world-size", "2"]).well();
+    assert_eq!((gpus(&two), idle(&two)), (vec![0, 1], vec![]));
+    for (name, words) in [("few", ["--world-size", "3"]), ("none", ["--gpus", "0"]), ("cpu", ["--device", "cpu"])] {
+        let ended = place.train(name, "2", &[], &[], &words).well();
+        let line = format!("2 GPUs stay idle, by {}; --devices auto takes them", words.join(" "));
+        assert_eq!((gpus(&ended), idle(&ended)), (vec![], vec![line.as_str()]));
+    }
+}
+
 /// Six of eight GPUs were idle, and a bad one put all ranks on CPUs, without a remedy.
 #[test]
 fn gpus_were_idle_beside_fewer_ranks() {

@@ -10,6 +10,7 @@ use crate::command_line::arguments::{option, path};
 use crate::command_line::launcher_flags::{self, LauncherFlags};
 use crate::command_line::settings;
 use crate::failure::{Failure, usage};
+use crate::ranks::automatic;
 use crate::ranks::launched::Launched;
 
 /// The command line, the environment and the file of `--config`, read and checked.
@@ -26,7 +27,7 @@ impl Typed {
         let mut layers = settings::layers(matches)?;
         name_run(matches, &mut layers)?;
         name_resumed(&mut layers)?;
-        let launched = LauncherFlags::of(matches).place(process_variable, &mut layers)?;
+        let launched = LauncherFlags::of(matches).place(process_variable, automatic::exactly, &mut layers)?;
         Ok(Typed { layers, launched, is_decided: settings::is_decided(matches) })
     }
 }
