@@ -1,6 +1,6 @@
 //! Every rule, with groups, against the reference's in f64.
 
-use enmasse_graph::optimizers::{AdamW, Custom, CustomOptimizer, Lars, Sgd, UpdateStep};
+use enmasse_graph::optimizers::{AdamW, Lars, Sgd};
 use enmasse_graph::{Arena, Optimizer, ParameterGroup};
 use enmasse_reference::ops::update::clip_factor;
 use enmasse_reference::optimizers::Rule;
@@ -297,25 +297,4 @@ fn an_update_without_its_optimisers_state_is_refused() {
             assert_eq!(found, expected, "{optimizer} {count}");
         }
     }
-}
-
-#[derive(Debug)]
-struct Own;
-
-impl CustomOptimizer for Own {
-    fn name(&self) -> &'static str {
-        "own"
-    }
-
-    fn update(&self, _: &UpdateStep, _: &mut [f64], _: &[f64], _: &mut [&mut [f64]]) {}
-}
-
-#[test]
-fn an_own_optimiser_is_refused() {
-    let optimizer = Custom::new(Own).into();
-    let update = Update { optimizer, ranges: vec![range(0, 5, 0.0, 1.0)], clip_norm: None, scaled: false };
-    let place = Place { memory: Memory::Arena(Arena::Parameters), offset: 0 };
-    let operands = UpdateOperands { weights: place, gradients: place, state: Vec::new(), norm: None, scaling: None };
-    let found = super::update(&update, &operands, &mut Constants::default());
-    assert_eq!(found, Err("it is an optimiser of this program's own, which runs on CPUs alone"));
 }

@@ -2,6 +2,7 @@
 
 use enmasse_device::{Device, DeviceError, Program, StepMetrics, Ticket};
 use enmasse_graph::ops::{Custom, CustomOperation, Parallel};
+use enmasse_graph::optimizers::{self, CustomOptimizer, UpdateStep};
 use enmasse_graph::{CompileOptions, Conv, Mode, Phase, Plans, Tensor};
 use enmasse_tensor::Shape;
 
@@ -183,4 +184,27 @@ fn an_operation_of_a_programs_own_is_refused_by_name() {
     let plans = device.target().compile_evaluation(&model, &CompileOptions::new("small", 3, 8, 4)).unwrap();
     let error = device.compile(plans, None).err().unwrap().to_string();
     assert_eq!(error, "layer fc: the gpu cannot run halved (f32[3,4]) -> (f32[3,4])");
+}
+
+#[test]
+fn an_optimiser_of_a_programs_own_is_refused_by_name() {
+    #[derive(Debug)]
+    struct Signs;
+
+    impl CustomOptimizer for Signs {
+        fn name(&self) -> &'static str {
+            "signs"
+        }
+
+        fn update(&self, step: &UpdateStep, weights: &mut [f64], gradients: &[f64], _: &mut [&mut [f64]]) {
+            weights.iter_mut().zip(gradients).for_each(|(w, g)| *w -= step.learning_rate * g.signum());
+        }
+    }
+
+    let Some(device) = gpu() else { return };
+    let optimizer = optimizers::Custom::new(Signs).into();
+    let options = CompileOptions { optimizer, ..CompileOptions::new("small", 3, 8, 4) };
+    let error = device.compile(device.target().compile(&small, &options).unwrap(), None).err().unwrap().to_string();
+    let reason = "it is an optimiser of this program's own, which runs on CPUs alone";
+    assert_eq!(error, format!("layer step: the gpu cannot run update {{signs}}: {reason}"));
 }
