@@ -1,7 +1,7 @@
 //! A task of one's own: the position of a dot, as two numbers, by their squared error.
 //!
 //! ```text
-//! cargo run --release --example regression
+//! cargo run --release --example custom_task
 //! ```
 //!
 //! The mean of the squared distances from the dots falls below 0.001 (3 % of the image's side) in eight epochs, within a minute on
