@@ -4,8 +4,7 @@
 //! cargo run --release --example custom_task
 //! ```
 //!
-//! The mean of the squared distances from the dots falls below 0.001 (3 % of the image's side) in eight epochs, within a minute on
-//! two cores.
+//! It reaches a mean squared distance below 0.001, 3 % of the image's side, in eight epochs, within a minute on two cores.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -70,8 +69,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dots = |seed: u64, count: usize| Arc::new(Dots { seed, count });
     let data = TrainingData::new(dots(1, 3000), dots(2, 501));
     // The dot of a mirror image would be elsewhere.
-    let (augment, flip) = (Some(Augmentation::None), Some(0.0));
-    let config = TrainConfig { epochs: 8, size: Some(SIDE), augment, flip, lr: 0.02, ..TrainConfig::default() };
+    let (size, augment, flip) = (Some(SIDE), Some(Augmentation::None), Some(0.0));
+    let (optimizer, lr) = (OptimizerKind::AdamW, 0.003);
+    let config = TrainConfig { epochs: 8, size, augment, flip, optimizer, lr, ..TrainConfig::default() };
     let mut trainer = Trainer::new(config, device("cpu", 2)?).loader_threads(2).task(Position);
     let done = trainer.fit("position", &models::lenet, &data)?;
     println!("best {} in {:.0} s, kept in {}", done.best, done.seconds, done.run.display());
