@@ -131,7 +131,7 @@ macro_rules! events {
         /// Tells every callback of an event.
         impl Callbacks<'_> {
             $(pub(crate) fn $event(&mut self, $($value: $type),*) -> Result<(), TrainError> {
-                self.each(stringify!($event), |callback, control| callback.$event($($value,)* control))
+                self.each(stringify!($event), None, |callback, control| callback.$event($($value,)* control))
             })+
         }
     };

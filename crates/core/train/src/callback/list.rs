@@ -91,7 +91,7 @@ impl<'a> Callbacks<'a> {
 
     pub fn on_validation_end(&mut self, found: &Evaluation, program: &mut dyn Program) -> Result<(), TrainError> {
         let call = |callback: &mut dyn Callback, control: &mut Control| callback.on_validation_end(found, control);
-        self.each_at_rest("on_validation_end", Some(program), call)
+        self.each("on_validation_end", Some(program), call)
     }
 
     /// Each callback sees the values logged by those before it. Afterwards the record has all of them.
@@ -100,7 +100,7 @@ impl<'a> Callbacks<'a> {
         record: &mut EpochRecord,
         program: &mut dyn Program,
     ) -> Result<(), TrainError> {
-        self.each_at_rest("on_train_epoch_end", Some(program), |callback, control| {
+        self.each("on_train_epoch_end", Some(program), |callback, control| {
             record.metrics.extend(control.steering.logged());
             callback.on_train_epoch_end(record, control)
         })?;
@@ -109,29 +109,22 @@ impl<'a> Callbacks<'a> {
     }
 
     pub fn on_fit_end(&mut self, program: &mut dyn Program) -> Result<(), TrainError> {
-        self.each_at_rest("on_fit_end", Some(program), |callback, control| callback.on_fit_end(control))
+        self.each("on_fit_end", Some(program), |callback, control| callback.on_fit_end(control))
     }
 
     pub fn on_exception(&mut self, error: &TrainError) {
         each_of(&mut self.own, &mut self.of_fit).for_each(|callback| callback.on_exception(error));
     }
 
-    /// Calls every callback, up to the first error, and gives the loggers what they have logged.
+    /// Calls every callback, up to the first error, and gives the loggers what they have logged. Where the device has ended its steps, the
+    /// callbacks get the program.
     pub(super) fn each(
-        &mut self,
-        hook: &'static str,
-        call: impl FnMut(&mut dyn Callback, &mut Control) -> CallbackResult,
-    ) -> Result<(), TrainError> {
-        self.each_at_rest(hook, None, call)
-    }
-
-    /// The same where the device has ended its steps, with the program.
-    fn each_at_rest(
         &mut self,
         hook: &'static str,
         program: Option<&mut dyn Program>,
         mut call: impl FnMut(&mut dyn Callback, &mut Control) -> CallbackResult,
     ) -> Result<(), TrainError> {
+        // For as long as the borrow of the steering.
         let program = program.map(|program| program as &mut dyn Program);
         let mut control = Control::new(&mut self.control, program);
         for callback in each_of(&mut self.own, &mut self.of_fit) {
