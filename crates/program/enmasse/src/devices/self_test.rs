@@ -77,7 +77,8 @@ fn compare(device: &dyn Device) -> Result<Result<(), String>, DeviceError> {
 /// activations; dropout; linear layers.
 fn net(x: Tensor) -> Tensor {
     let x = x.conv2d("conv1", Conv::new(16, 3).padding(1)).batch_norm("bn1").relu();
-    let x = x.max_pool(Pool::new(3).stride(2).padding(1)).conv2d("unequal", Conv::new(16, 4).same());
+    let x = x.max_pool(Pool::new(3).stride(2).padding(1));
+    let x = x.conv2d("unequal", Conv::new(16, 4).same().no_bias()).batch_norm("bn_unequal");
     let y = x.clone().conv2d("depthwise", Conv::new(16, 3).padding(1).groups(16).no_bias()).batch_norm("bn2").relu6();
     let y = y.conv2d("grouped", Conv::new(16, 3).padding(1).groups(2).no_bias()).batch_norm("bn3");
     let x = (x + y).relu().avg_pool(Pool::new(2));
