@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use enmasse_charts::{LabelledImage, class_distribution, image_sheet};
-use enmasse_data::{Batch, Dataset};
+use enmasse_data::Batch;
 use enmasse_system::files::{FileError, Staging};
 
 pub use learning::{BestConfusion, Curves};
@@ -21,17 +21,7 @@ const SHEET: usize = 16;
 
 /// The number of training and validation samples of each class, as SVG.
 pub fn draw_classes(data: &TrainingData) -> String {
-    let count = |part: &dyn Dataset| {
-        let mut counts = vec![0; data.classes.len()];
-        for index in 0..part.len() {
-            // A label beyond the classes is an error of the data set, which its first batch reports.
-            if let Some(count) = counts.get_mut(part.label(index)) {
-                *count += 1;
-            }
-        }
-        counts
-    };
-    let (train, validation) = (count(data.train.as_ref()), count(data.validation.as_ref()));
+    let (train, validation) = (data.class_counts(data.train.as_ref()), data.class_counts(data.validation.as_ref()));
     let classes = data.classes.iter().zip(train).zip(validation);
     let classes: Vec<_> = classes.map(|((name, train), validation)| (name.clone(), train, validation)).collect();
     class_distribution("class distribution", &classes)

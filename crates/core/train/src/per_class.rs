@@ -116,8 +116,7 @@ impl PerClass {
 
     /// Whether one class has more than three times as many images as another that has any.
     pub fn is_unbalanced(&self) -> bool {
-        let images = || self.classes().map(|class| class.images).filter(|&images| images > 0);
-        matches!((images().max(), images().min()), (Some(most), Some(fewest)) if most > MAX_RATIO * fewest)
+        differ(self.classes().map(|class| class.images))
     }
 
     /// The labels of the classes that have images, but no image was predicted as one of them.
@@ -125,6 +124,14 @@ impl PerClass {
         let never = self.classes().enumerate().filter(|(_, class)| class.images > 0 && class.predicted == 0);
         never.map(|(label, _)| label).collect()
     }
+}
+
+/// Whether one class has more than three times as many images as another that has any, by the number of each.
+pub(crate) fn differ(images: impl Iterator<Item = u64>) -> bool {
+    let (most, fewest) = images
+        .filter(|&images| images > 0)
+        .fold((0, u64::MAX), |(most, fewest), images| (most.max(images), fewest.min(images)));
+    most > fewest.saturating_mul(MAX_RATIO)
 }
 
 fn quotient(part: u64, whole: u64) -> f64 {

@@ -9,6 +9,7 @@ use enmasse_datasets::{DataKind, DataLayout, DataWarning, Folder, LeftOut, OpenO
 use enmasse_image::TrainTransform;
 use serde::Deserialize;
 
+use crate::per_class::differ;
 use crate::{Surroundings, TargetKind, Task, TrainError};
 
 /// Turns the default transforms of training images into those of a program.
@@ -140,12 +141,26 @@ impl TrainingData {
         [("training", &self.train), ("validation", &self.validation)].into_iter().chain(test)
     }
 
+    /// The number of samples of each class in one of the parts.
+    pub fn class_counts(&self, part: &dyn Dataset) -> Vec<usize> {
+        let mut counts = vec![0; self.classes.len()];
+        for index in 0..part.len() {
+            // A label beyond the classes is an error of the data set, which its first batch reports.
+            if let Some(count) = counts.get_mut(part.label(index)) {
+                *count += 1;
+            }
+        }
+        counts
+    }
+
+    /// Whether one class has more than three times as many images for training as another.
+    pub fn is_unbalanced(&self) -> bool {
+        differ(self.class_counts(self.train.as_ref()).into_iter().map(|count| count as u64))
+    }
+
     /// The classes without an image in the validation part, which nothing evaluates.
     pub fn unvalidated_classes(&self) -> Vec<&str> {
-        let mut counts = vec![0; self.classes.len()];
-        let labels = (0..self.validation.len()).map(|index| self.validation.label(index));
-        labels.for_each(|label| counts.get_mut(label).into_iter().for_each(|count| *count += 1));
-        let classes = counts.into_iter().zip(&self.classes);
+        let classes = self.class_counts(self.validation.as_ref()).into_iter().zip(&self.classes);
         classes.filter(|(count, _)| *count == 0).map(|(_, class)| class.as_str()).collect()
     }
 

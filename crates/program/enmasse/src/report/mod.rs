@@ -102,7 +102,14 @@ impl Reporter {
             Course { epochs: config.train.epochs as u64, max_steps: config.train.max_steps, ..Course::default() };
         let (settings, log_every) = (Some(facts::settings(config)), config.program.log_every);
         let data_bound = DataBound::new(cores);
-        Reporter { introduction: ranks, settings, course, log_every, data_bound, ..self }
+        // Images that stay grey are what was asked for.
+        let told_converted = config.train.channels == Some(1);
+        Reporter { introduction: ranks, settings, course, log_every, data_bound, told_converted, ..self }
+    }
+
+    /// Says more of accuracies if classes differ in size in training.
+    pub fn unbalanced(self, is_unbalanced: bool) -> Self {
+        Reporter { validations: Validations::new(is_unbalanced), ..self }
     }
 
     /// Also writes the lines to a log, but only once the run begins: before that the folder may turn out to be another
@@ -114,7 +121,7 @@ impl Reporter {
     /// The end of the run, with suggested commands.
     pub fn done(mut self, done: &DoneRecord) -> Result<(), Failure> {
         self.facts(self.skipped.line());
-        self.facts(self.validations.warning());
+        self.facts(self.validations.warnings().collect::<Vec<_>>());
         if let Audience::Everybody(output) = &mut self.audience {
             let run = shell_word(&done.run);
             output.text(format_args!("evaluate: enmasse eval {run}"));

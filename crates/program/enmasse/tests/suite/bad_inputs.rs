@@ -200,6 +200,9 @@ fn invalid_images() {
         assert_eq!(counts, if is_mode { [1, 0] } else { [0, 1] }, "{name}");
         let lines = ended.stderr.lines().filter(|line| line.starts_with("converted: 1 image of this epoch to RGB; "));
         assert_eq!(lines.count(), usize::from(is_mode), "{name}: {ended:?}");
+        // Where grey was asked for, the line told that grey images became RGB.
+        let ended = place.train(&["--devices", "cpu:2", "--channels", "1", "--out", &place.path("grey")]).well();
+        assert!(!ended.stderr.contains("converted: "), "{name}: {ended:?}");
     }
 }
 

@@ -114,6 +114,24 @@ fn on_one_device(arguments: &[&str]) -> Ended {
     enmasse(&[arguments, &["--devices", "cpu:1", "--size", "12"]].concat()).well()
 }
 
+/// Its class was named at the start alone, and with as few images of each class in the validation nothing told of 10 times as many in
+/// training.
+#[test]
+fn a_class_that_nothing_evaluates_was_forgotten_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = images(folder.path(), 20);
+    for entry in fs::read_dir(data.join("red")).unwrap().skip(2) {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    let (data, run) = (data.display().to_string(), folder.path().join("run").display().to_string());
+    let trained = on_one_device(&["train", &data, "--model", "mlp", "--epochs", "1", "--out", &run]);
+    let line = "warning: in the validation 1 of 3 classes has no image, so nothing evaluated it: red";
+    assert_eq!(trained.stderr.lines().last(), Some(line), "{}", trained.stderr);
+    assert!(trained.stdout.contains("\n    balanced accuracy "), "{}", trained.stdout);
+    let said = enmasse(&["eval", &run, "--devices", "cpu:1"]).well().stdout;
+    assert!(said.contains("\n1 of 3 classes has no image, so nothing evaluated it: red\n"), "{said}");
+}
+
 /// Regression test: "accuracy 45.45 %" was all that was said of a model that predicts one class of three for all.
 #[test]
 fn one_class_for_all_is_told() {

@@ -70,7 +70,7 @@ impl Report<'_> {
             "{}, {images}{crops}: accuracy {}{}, loss {loss:.4}{metrics}{averaged}",
             self.images.part.describe(),
             percent(accuracy.unwrap_or(f64::NAN)),
-            balance::beside(per_class)
+            balance::beside(per_class, false)
         )
     }
 
@@ -123,6 +123,7 @@ impl Report<'_> {
             lines.push(format!("these are the {MAX_ROWS} with the lowest F1 of {all}; --csv and --json have all"));
         }
         lines.extend(balance::never_predicted(per_class, &self.images.classes));
+        lines.extend(balance::never_evaluated(per_class, &self.images.classes));
         lines.extend(self.confused_line());
         lines.extend(self.mistakes.into_iter().flat_map(|limit| self.mistake_lines(limit)));
         lines

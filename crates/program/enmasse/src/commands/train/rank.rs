@@ -45,7 +45,8 @@ pub fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Fail
         false => Audience::Nobody,
     };
     let ranks = rank.introductions(device.as_ref())?;
-    let mut reporter = Reporter::new(audience).introduce(ranks, config, cores() / rank.share.sharers);
+    let mut reporter =
+        Reporter::new(audience).introduce(ranks, config, cores() / rank.share.sharers).unbalanced(data.is_unbalanced());
     if let Some(run) = &config.train.out {
         reporter = reporter.log_to(RankLog::new(run, number));
         rank.group.iter().for_each(|group| keep_flight(group, run));
