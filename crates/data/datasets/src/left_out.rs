@@ -4,7 +4,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Names in folders that are neither files nor folders: pipes, sockets, devices, and links that lead to nothing.
+/// Names in folders that are no images and no folders of images: pipes, sockets, devices, links that lead to nothing or to a folder above
+/// them, images in formats that are not read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
     count: usize,
@@ -41,12 +42,12 @@ impl LeftOut {
     }
 }
 
-/// `left out 1 entry that is neither a file nor a folder: red/7.jpg (a pipe)`.
+/// `left out 1 entry: red/7.jpg (a pipe)`.
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.count {
-            1 => write!(f, "left out 1 entry that is neither a file nor a folder")?,
-            count => write!(f, "left out {count} entries that are neither files nor folders")?,
+            1 => write!(f, "left out 1 entry")?,
+            count => write!(f, "left out {count} entries")?,
         }
         for (number, (path, kind)) in self.first.iter().enumerate() {
             let separator = if number == 0 { ": " } else { ", " };
@@ -70,11 +71,8 @@ mod tests {
             names.iter().for_each(|name| left_out.add(Path::new(name), "a pipe"));
             assert_eq!((left_out.to_string(), left_out.count()), (expected.to_owned(), names.len()));
         };
-        check(&["a"], "left out 1 entry that is neither a file nor a folder: a (a pipe)");
-        check(&["b", "a"], "left out 2 entries that are neither files nor folders: a (a pipe), b (a pipe)");
-        check(
-            &["d", "a", "c", "b", "e"],
-            "left out 5 entries that are neither files nor folders: a (a pipe), b (a pipe), c (a pipe) and 2 more",
-        );
+        check(&["a"], "left out 1 entry: a (a pipe)");
+        check(&["b", "a"], "left out 2 entries: a (a pipe), b (a pipe)");
+        check(&["d", "a", "c", "b", "e"], "left out 5 entries: a (a pipe), b (a pipe), c (a pipe) and 2 more");
     }
 }

@@ -54,7 +54,7 @@ pub use open::{
 pub use opened::{OpenData, OpenOptions, Unlabelled, WholeData};
 pub use packed_file::{PackForm, PackOptions, Packed, Unpacked, pack};
 pub use relabel::relabel;
-pub use scan::{Entered, is_clutter, list_images};
+pub use scan::{Entered, LINK_ABOVE, is_clutter, list_images};
 pub use split::{Split, SplitKind};
 pub use storage::Container;
 pub use warning::DataWarning;

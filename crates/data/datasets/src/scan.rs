@@ -29,8 +29,32 @@ pub fn is_clutter(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".") || CLUTTER.iter().any(is_known)
 }
 
-/// All images in a folder and in its folders, at any depth, sorted by path. Hidden entries are skipped, and so is a link
-/// to a folder that it lies in. What is neither a file nor a folder is added to `left_out`. A folder without an image is an
+/// What a link is that leads to a folder it lies in, whose images are of other classes.
+pub const LINK_ABOVE: &str = "a link to a folder above it";
+
+/// What a file is whose name is that of an image in a format that is not read.
+fn unread(name: &str) -> Option<&'static str> {
+    let kinds: [(&[&str], &str); 3] = [
+        (&["tif", "tiff"], "TIFF is not read; convert it to PNG or JPEG"),
+        (&["heic", "heif"], "HEIC is not read; convert it to PNG or JPEG"),
+        (&["avif"], "AVIF is not read; convert it to PNG or JPEG"),
+    ];
+    kinds.into_iter().find(|(extensions, _)| has_extension(name, extensions)).map(|(_, kind)| kind)
+}
+
+/// An image in a format that is not read, in a folder or in one of its folders, with what it is.
+pub(crate) fn unread_image(root: &Path) -> Option<(PathBuf, &'static str)> {
+    let none = &mut LeftOut::default();
+    let inner = folders(root, none).ok()?.into_iter().map(|name| root.join(name));
+    let mut names = std::iter::once(root.to_owned()).chain(inner).filter_map(|folder| {
+        let found = entries(&folder, &mut LeftOut::default()).ok()?;
+        found.into_iter().filter_map(|(name, _)| Some((folder.join(&name), unread(&name)?))).min()
+    });
+    names.next()
+}
+
+/// All images in a folder and in its folders, at any depth, sorted by path. Hidden entries are skipped. A link to a folder that it
+/// lies in, what is neither a file nor a folder, and images in formats that are not read are added to `left_out`. A folder without an image is an
 /// error.
 pub fn list_images(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>, DataError> {
     let mut found: Vec<PathBuf> =
@@ -72,6 +96,7 @@ fn add_files(
     left_out: &mut LeftOut,
 ) -> Result<(), DataError> {
     if !entered.enter(folder, &metadata_of(folder)?)? {
+        left_out.add(folder, LINK_ABOVE);
         return Ok(());
     }
     let mut folders = Vec::new();
@@ -80,6 +105,8 @@ fn add_files(
             folders.push(name);
         } else if has_extension(&name, extensions) {
             found.push(format!("{prefix}{name}"));
+        } else if let Some(kind) = unread(&name).filter(|_| extensions == ImageFormat::EXTENSIONS) {
+            left_out.add(&folder.join(&name), kind);
         }
     }
     for inner in folders {
@@ -200,6 +227,10 @@ fn check_depth(folder: &Path, depth: usize) -> Result<(), DataError> {
 /// The folders that a scan has entered. Links are followed, and a scan must end all the same.
 #[derive(Debug, Default)]
 pub struct Entered {
+    /// Where the scan began.
+    root: PathBuf,
+    /// The folders around it, once that matters.
+    around: Option<HashSet<Identity>>,
     /// Those that the scan is in, outermost first.
     above: Vec<Identity>,
     /// How often it has entered each.
@@ -207,11 +238,16 @@ pub struct Entered {
 }
 
 impl Entered {
-    /// Enters a folder. Returns false for a link to one that the scan is in. Fails if links lead too often into the same one.
+    /// Enters a folder. Returns false for a link to one that it lies in. Fails if links lead too often into the same one.
     pub fn enter(&mut self, folder: &Path, metadata: &Metadata) -> Result<bool, DataError> {
         check_depth(folder, self.above.len())?;
         let identity = identity(metadata);
-        if self.above.contains(&identity) {
+        if self.above.is_empty() {
+            self.root = folder.to_owned();
+        }
+        // A folder that begins a scan is mostly no link, and has no folders: then there is nothing to look up.
+        let may_lead_out = !self.above.is_empty() || folder.is_symlink();
+        if self.above.contains(&identity) || (may_lead_out && self.around().contains(&identity)) {
             return Ok(false);
         }
         let times = self.times.entry(identity).or_default();
@@ -224,6 +260,16 @@ impl Entered {
         }
         self.above.push(identity);
         Ok(true)
+    }
+
+    /// The folders in which the scan's first one lies, by its name and in truth.
+    fn around(&mut self) -> &HashSet<Identity> {
+        let root = &self.root;
+        self.around.get_or_insert_with(|| {
+            let real = root.canonicalize().unwrap_or_default();
+            let folders = root.ancestors().skip(1).chain(real.ancestors().skip(1));
+            folders.filter_map(|folder| Some(identity(&fs::metadata(folder).ok()?))).collect()
+        })
     }
 
     /// Leaves the folder that was entered last.

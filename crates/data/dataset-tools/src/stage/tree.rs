@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use enmasse_data::DataError;
-use enmasse_datasets::Entered;
+use enmasse_datasets::{Entered, LINK_ABOVE};
 use enmasse_datasets::{LeftOut, is_clutter};
 use enmasse_system::files::name_of;
 
@@ -59,6 +59,7 @@ impl Tree {
             return Ok(());
         }
         if !entered.enter(path, metadata)? {
+            self.left_out.add(path, LINK_ABOVE);
             return Ok(());
         }
         self.entries.insert(relative.clone(), Entry::Folder);

@@ -8,7 +8,7 @@ use super::known::LAYOUTS;
 use super::manifest;
 use super::source::{Named, Source};
 use crate::DataKind;
-use crate::scan::is_image;
+use crate::scan::{is_image, unread_image};
 
 /// The error that lists what was looked for, and where to get it.
 pub(super) fn nothing_found(source: &Source) -> DataError {
@@ -37,6 +37,9 @@ fn nothing_in(root: &Path) -> DataError {
     if let Some(table) = find_manifest(root) {
         let problem = format!("it has no class folders of images; if {table} lists images and their classes, name it");
         return DataError::layout(root, problem);
+    }
+    if let Some((image, kind)) = unread_image(root) {
+        return DataError::layout(root, format!("it has no images but such as {} ({kind})", image.display()));
     }
     if let Some(image) = find(root, is_image) {
         let problem = format!(

@@ -114,14 +114,14 @@ fn what_is_no_image_is_counted_and_named() {
     };
     assert!(Split::open(root.path(), 0, 0.2).unwrap().left_out().is_empty());
     std::os::unix::fs::symlink("/nowhere", path("b/9.jpg")).unwrap();
-    check(left_out("1 entry that is neither a file nor a folder: ROOT/b/9.jpg (a broken link)", ""));
+    check(left_out("1 entry: ROOT/b/9.jpg (a broken link)", ""));
     // A class whose folder is gone.
     std::os::unix::fs::symlink("/nowhere", path("roses")).unwrap();
     std::os::unix::fs::symlink("loop.jpg", path("c/loop.jpg")).unwrap();
     mkfifoat(CWD, path("c/2.jpg"), Mode::RWXU).unwrap();
     mkfifoat(CWD, path("c/.hidden.jpg"), Mode::RWXU).unwrap();
     let named = "ROOT/b/9.jpg (a broken link), ROOT/c/2.jpg (a pipe), ROOT/c/loop.jpg (a link that cannot be followed)";
-    check(left_out(&format!("4 entries that are neither files nor folders: {named}"), " and 1 more"));
+    check(left_out(&format!("4 entries: {named}"), " and 1 more"));
     let mut listed = LeftOut::default();
     assert_eq!(list_images(root.path(), &mut listed).unwrap().len(), 8);
     assert_eq!(&listed, Folder::scan(root.path()).unwrap().left_out());
@@ -136,7 +136,7 @@ fn what_is_no_image_is_counted_and_named() {
     let only = tree(&["a/1.jpg", "b/"]);
     mkfifoat(CWD, only.path().join("b/1.jpg"), Mode::RWXU).unwrap();
     let error = Folder::scan(only.path()).unwrap_err().to_string();
-    let expected = "b: this class folder holds no images: left out 1 entry that is neither a file nor a folder: ";
+    let expected = "b: this class folder holds no images: left out 1 entry: ";
     assert!(error.contains(expected) && error.ends_with("b/1.jpg (a pipe)"), "{error}");
 }
 
@@ -344,14 +344,65 @@ fn relabels_by_another_list() {
 #[test]
 fn classes_of_any_depth() {
     let root = tree(&["a/2.jpg", "a/deep/deeper/1.jpg", "a/deep/empty/", "a-b/1.jpg", "b/x/y/1.jpg", "b/x.txt"]);
-    // A link to a folder above it ends there.
-    std::os::unix::fs::symlink(root.path(), root.path().join("b/x/loop")).unwrap();
     let folder = Folder::scan(root.path()).unwrap();
-    let inner = ["b/x/loop/a-b/1.jpg", "b/x/loop/a/2.jpg", "b/x/loop/a/deep/deeper/1.jpg"];
     assert_eq!(folder.classes(), ["a", "a-b", "b"]);
-    let expected = ["a/2.jpg", "a/deep/deeper/1.jpg", "a-b/1.jpg", inner[0], inner[1], inner[2], "b/x/y/1.jpg"];
+    let expected = ["a/2.jpg", "a/deep/deeper/1.jpg", "a-b/1.jpg", "b/x/y/1.jpg"];
     assert_eq!(files(&folder), expected);
-    assert_eq!(folder.counts(), [2, 1, 4]);
+    assert_eq!(folder.counts(), [2, 1, 1]);
+}
+
+/// Such a link put the images of other classes into its own, without a word.
+#[test]
+fn a_link_to_a_folder_above_it_is_left_out() {
+    let root = tree(&["data/a/1.jpg", "data/b/x/1.jpg", "elsewhere/c/1.jpg", "elsewhere/d/1.jpg"]);
+    let data = root.path().join("data");
+    let link = |to: &str, at: &str| std::os::unix::fs::symlink(to, data.join(at)).unwrap();
+    let check = |counts: &[usize], names: &[&str]| {
+        let folder = Folder::scan(&data).unwrap();
+        let named: Vec<_> =
+            names.iter().map(|name| format!("{} (a link to a folder above it)", data.join(name).display())).collect();
+        let said = format!(
+            "left out {} entr{}: {}",
+            names.len(),
+            if names.len() == 1 { "y" } else { "ies" },
+            named.join(", ")
+        );
+        assert_eq!((folder.counts(), folder.left_out().to_string()), (counts.to_vec(), said));
+    };
+    link("..", "a/loop");
+    check(&[1, 1], &["a/loop"]);
+    link("../../..", "b/x/out");
+    check(&[1, 1], &["a/loop", "b/x/out"]);
+    // A class that is kept elsewhere, and a link within one.
+    link("../elsewhere/c", "c");
+    link("../../data", "c/back");
+    link("../../elsewhere/d", "a/other");
+    check(&[2, 1, 1], &["a/loop", "b/x/out", "c/back"]);
+    link(".", "self");
+    // A class of its own.
+    let error = Folder::scan(&data).unwrap_err().to_string();
+    assert!(error.contains("self: this class folder holds no images: left out 1 entry: "), "{error}");
+}
+
+/// A folder of TIFFs was told of CIFAR and MNIST, and single ones were left out without a word.
+#[test]
+fn images_in_formats_that_are_not_read_are_named() {
+    let told = |paths: &[&str]| {
+        let root = tree(paths);
+        let error = open(root.path(), &OpenOptions::default()).err().map(|error| error.to_string()).unwrap_or_default();
+        error.replace(&format!("{}", root.path().display()), "ROOT")
+    };
+    let expected = "ROOT: it has no images but such as ROOT/a/1.tif (TIFF is not read; convert it to PNG or JPEG)";
+    assert_eq!(told(&["a/1.tif", "a/2.tif", "b/1.TIFF"]), expected);
+    assert!(told(&["1.heic", "2.heic"]).ends_with("ROOT/1.heic (HEIC is not read; convert it to PNG or JPEG)"));
+    let one = told(&["a/1.avif", "b/1.jpg"]);
+    assert!(
+        one.contains("this class folder holds no images: left out 1 entry: ROOT/a/1.avif (AVIF is not read"),
+        "{one}"
+    );
+    let root = tree(&["a/1.jpg", "a/2.tif", "b/1.jpg", "b/2.heif"]);
+    let said = Folder::scan(root.path()).unwrap().left_out().to_string();
+    assert!(said.starts_with("left out 2 entries: ") && said.contains("a/2.tif (TIFF is not read"), "{said}");
 }
 
 /// Every usual name of a part, in any case.
