@@ -16,7 +16,7 @@ use serde_json::json;
 use super::opened::Opened;
 use crate::command_line::arguments::{count, data, file, flag, settings};
 use crate::failure::Failure;
-use crate::output::{Output, warn_of_left_out};
+use crate::output::{Output, warn, warn_of_left_out};
 use crate::ranks::interrupt::Interrupts;
 
 /// Settings of the data that change nothing on the sheet: its images are read once, at full size, and must be readable.
@@ -57,7 +57,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let (dataset, sampler) = (data.train.as_ref(), config.train.training_sampler(data.train.as_ref()));
     let (validation, training) = (preparation.evaluation, preparation.train);
     validation.check().and_then(|()| training.check()).map_err(Failure::error)?;
-    let chosen = first_samples(dataset, sampler, config.train.seed, epoch as u64, samples)?;
+    let mut chosen = first_samples(dataset, sampler, config.train.seed, epoch as u64, samples)?;
     let epochs = epoch as u64..(epoch + versions) as u64;
     let epochs = match training.mixing() {
         None => epochs.map(|epoch| (epoch, Pairs::new())).collect(),
@@ -66,7 +66,23 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             .collect::<Result<_, Failure>>()?,
     };
     let view = Samples { dataset, validation, training, seed: config.train.seed, epochs };
-    let groups = chosen.iter().map(|&index| view.group(index)).collect::<Result<Vec<_>, _>>()?;
+    let mut groups = Vec::new();
+    let mut failed = None;
+    chosen.retain(|&index| match view.group(index) {
+        Ok(group) => {
+            groups.push(group);
+            true
+        }
+        // As in training, and in `data stats`.
+        Err(failure) => {
+            warn(format_args!("skipped an image that cannot be read: {}", failure.message()));
+            failed = Some(failure);
+            false
+        }
+    });
+    if let Some(failure) = failed.filter(|_| groups.is_empty()) {
+        return Err(failure);
+    }
     let png = contact_sheet(view.training.size(), &groups).map_err(Failure::error)?;
     write(&sheet, &png)?;
     write(&classes, draw_classes(data).as_bytes())?;

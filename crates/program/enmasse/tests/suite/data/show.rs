@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::textured;
-use crate::common::{enmasse, refused};
+use crate::common::{enmasse, files, images, refused};
 
 /// Width of a PNG, and its RGB pixels.
 fn read(path: &Path) -> (usize, Vec<u8>) {
@@ -108,4 +108,24 @@ fn flags_of_augmentation_are_those_of_training() {
         let top = |place: usize| 16 + place * 112;
         assert!(cut(&sheet, 216, top(before), 96) == cut(&later, 116, top(after), 96));
     }
+}
+
+/// It ended at the first one, which training, evaluation and `data stats` skip.
+#[test]
+fn an_image_that_cannot_be_read_is_skipped() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = images(folder.path(), 5);
+    let sheet = folder.path().join("sheet.png").display().to_string();
+    let charts = folder.path().join("classes.svg").display().to_string();
+    let root = data.display().to_string();
+    let show = || enmasse(&["data", "show", &root, "--sheet", &sheet, "--classes", &charts, "--size", "8", "--json"]);
+    let all = show().well().json()[0]["samples"].as_array().unwrap().len();
+    let first = show().json()[0]["samples"][0]["name"].as_str().unwrap().to_owned();
+    fs::write(&first, "text").unwrap();
+    let ended = show().well();
+    let warning = format!("warning: skipped an image that cannot be read: {first}: ");
+    assert!(ended.stderr.starts_with(&warning) && ended.stderr.lines().count() == 1, "{}", ended.stderr);
+    assert_eq!(ended.json()[0]["samples"].as_array().unwrap().len(), all - 1);
+    files(&data).iter().for_each(|path| fs::write(path, "text").unwrap());
+    assert_eq!(show().code, Some(1));
 }
