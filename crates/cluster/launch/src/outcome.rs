@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use enmasse_comm::Cause;
+use enmasse_comm::{Cause, CauseKind};
 use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
 use signal_hook::low_level::signal_name;
 
@@ -90,10 +90,13 @@ impl Failure {
     }
 }
 
-/// Several lines: the cause, the rank and how it ended, and its last output.
+/// Several lines: the cause, the rank and how it ended, and its last output. Where a signal ended the rank, that is the cause, and the
+/// others tell only that it is gone.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(cause) = &self.cause {
+        let is_killed = matches!(self.status, Some(Status::Signal(_)));
+        let tells_end = |cause: &&Cause| is_killed && cause.kind == CauseKind::Exited;
+        if let Some(cause) = self.cause.as_ref().filter(|cause| !tells_end(cause)) {
             write!(f, "{cause}\n  ")?;
         }
         match self.rank {
@@ -107,6 +110,9 @@ impl fmt::Display for Failure {
             write!(f, " (local rank {local_rank}, process {pid})")?;
         }
         write!(f, " {}", self.end().as_deref().unwrap_or("failed"))?;
+        if let Some(cause) = self.cause.as_ref().filter(tells_end) {
+            write!(f, "\n  {cause}")?;
+        }
         if let Some(logs) = &self.logs {
             write!(f, "\n  log files: {}", logs.display())?;
         }
@@ -200,7 +206,6 @@ impl Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use enmasse_comm::CauseKind;
     use signal_hook::consts::SIGHUP;
 
     fn failure(rank: usize, status: Status, stderr: &[&str], output: Output) -> Failure {
@@ -281,7 +286,7 @@ mod tests {
             failed(named),
             139,
             Some(&format!(
-                "rank 1 on host h exited: connection closed\n  {place} was killed by signal 11 (SIGSEGV)\n  \
+                "{place} was killed by signal 11 (SIGSEGV)\n  rank 1 on host h exited: connection closed\n  \
                  log files: /logs/1\n  its error file says:\n  | at 7"
             )),
         );
