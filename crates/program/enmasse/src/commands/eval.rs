@@ -159,7 +159,7 @@ impl Request {
             Form::Other => DataKind::Folder,
         };
         let is_decided = settings::is_decided(matches);
-        let warns = launched.is_none_or(|launched| launched.place.rank == 0);
+        let warns = !is_decided && launched.is_none_or(|launched| launched.place.rank == 0);
         let weights = weights::open(matches, layers, kind, warns)?;
         let asks_for_metrics = launched.is_none() && is_given("metrics");
         if asks_for_metrics && layers.config().train.metrics.contains(&MetricName::GradientNorm) {
@@ -172,7 +172,7 @@ impl Request {
             ));
         }
         let ranks = match launched {
-            Some(launched) => Ranks::Launched { local_rank: launched.place.local_rank, speaks: warns && !is_decided },
+            Some(launched) => Ranks::Launched { local_rank: launched.place.local_rank, speaks: warns },
             None => Ranks::OfMachine,
         };
         // Ranks that are processes get the values decided here.

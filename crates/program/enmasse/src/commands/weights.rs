@@ -6,7 +6,8 @@ use clap::ArgMatches;
 use enmasse_datasets::DataKind;
 use enmasse_models::Model;
 use enmasse_train::{
-    Classifier, Devices, LayeredConfig, Preparation, ProgramConfig, RunConfig, Setting, SettingSource, is_checkpoint,
+    Classifier, Devices, LayeredConfig, Preparation, ProgramConfig, RunConfig, RunPaths, Setting, SettingSource,
+    is_checkpoint,
 };
 
 use crate::command_line::arguments::named;
@@ -81,6 +82,9 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns:
     }
     let mut classifier = Classifier::open(&path, model, &Preparation::new(&config.train, kind), &config.train.prefix)?;
     let as_trained = adopt(&mut classifier, layers)?;
+    if warns && path.is_dir() && !RunPaths::new(&path).best_checkpoint().exists() {
+        warn(format_args!("{}: no whole epoch has ended, so these are the weights of its last step", path.display()));
+    }
     if layers.source("isa") == Some(&SettingSource::Default) {
         let lacking = take_available_isa(&mut classifier.configuration, config)?;
         lacking.filter(|_| warns).into_iter().for_each(warn);

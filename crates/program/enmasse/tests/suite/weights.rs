@@ -15,6 +15,26 @@ fn write_prefixed(run: &Path, path: &Path) {
     pth::write(&mut File::create(path).unwrap(), &tensors, 1).unwrap();
 }
 
+/// Nothing told that these were no best weights.
+#[test]
+fn the_last_weights_of_a_run_without_a_whole_epoch_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = images(folder.path(), 8).display().to_string();
+    let run = folder.path().join("run").display().to_string();
+    let train = ["train", &data, "--out", &run, "--model", "mlp", "--size", "8", "--batch", "4", "--devices", "cpu:1"];
+    let warnings = || {
+        let ended = enmasse(&["eval", &run, "--devices", "cpu:2"]).well();
+        ended.stderr.lines().filter(|line| line.contains("epoch")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    enmasse(&[&train[..], &["--max-steps", "2"]].concat()).well();
+    assert_eq!(
+        warnings(),
+        [format!("warning: {run}: no whole epoch has ended, so these are the weights of its last step")]
+    );
+    enmasse(&[&train[..], &["--resume", "--epochs", "1"]].concat()).well();
+    assert_eq!(warnings(), [""; 0]);
+}
+
 #[test]
 fn training_and_evaluation_read_files_alike() {
     let folder = tempfile::tempdir().unwrap();
