@@ -90,9 +90,18 @@ impl Setting {
 /// Reads the text of a setting, and checks it.
 pub(super) fn parse<T: SettingValue>(setting: &Setting, text: &str) -> Result<T, String> {
     let value = T::parse(text).map_err(|reason| match setting.range.to_string() {
-        range if range.is_empty() || matches!(setting.kind, SettingKind::Choice(_)) => reason,
+        range if range.is_empty() || matches!(setting.kind, SettingKind::Choice(_)) => reason + advice(setting, text),
         range => format!("{reason}, {range}"),
     })?;
     value.check(&setting.range)?;
     Ok(value)
+}
+
+/// What follows the choices where a word of other tools means something like one of them.
+fn advice(setting: &Setting, text: &str) -> &'static str {
+    match (setting.name, text.to_ascii_lowercase().as_str()) {
+        ("optimizer", "adam") => "; adamw is adam whose weight decay is no part of the gradient",
+        ("strategy", "fsdp" | "deepspeed" | "zero") => "; every rank holds the whole model, as with ddp",
+        _ => "",
+    }
 }

@@ -39,7 +39,12 @@ fn refused_values_say_what_is_allowed() {
     check("precision", "fp8", "--precision fp8: must be f32 or tf32 or bf16 or f16");
     // Lightning's word for a precision with bf16 weights as well.
     check("precision", "bf16-true", "--precision bf16-true: must be f32 or tf32 or bf16 or f16");
-    check("optimizer", "adam", "--optimizer adam: must be sgd or adamw or lars");
+    check("strategy", "fsdp", "--strategy fsdp: must be ddp or dp; every rank holds the whole model, as with ddp");
+    check(
+        "optimizer",
+        "adam",
+        "--optimizer adam: must be sgd or adamw or lars; adamw is adam whose weight decay is no part of the gradient",
+    );
     check("schedule", "poly", "--schedule poly: must be cosine or cosine-annealing or step or constant");
     check("sync_bn", "no", "--sync-bn no: must be true or false");
     check("num_classes", "0", "--num-classes 0: must be 1 or more");

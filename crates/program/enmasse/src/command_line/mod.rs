@@ -95,6 +95,9 @@ fn is_truth(word: &str) -> bool {
     ["true", "false", "1", "0"].contains(&word.to_ascii_lowercase().as_str())
 }
 
+/// Names of commands in other tools, which look like none here.
+const OTHER_NAMES: [(&str, &str); 3] = [("fit", "train"), ("info", "doctor"), ("validate", "eval")];
+
 /// The parser's message spans lines (error, tips, usage). The first ones state the error and any suggestion.
 fn usage_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
@@ -110,6 +113,11 @@ fn usage_line(error: &clap::Error) -> String {
     let word = unknown.map(|flag| flag.trim_start_matches('-'));
     if let (Some(flag), Some(answer)) = (unknown, word.and_then(answer)) {
         return format!("-{flag}: {answer}");
+    }
+    if let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
+        && let Some((_, command)) = OTHER_NAMES.iter().find(|(known, _)| known == name)
+    {
+        return format!("{line}: did you mean {command}?");
     }
     let is_far = |name: &str| word.is_some_and(|word| !is_near(word, name.trim_start_matches('-')));
     match error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedSubcommand)) {

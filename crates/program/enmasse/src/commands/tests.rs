@@ -111,6 +111,12 @@ fn usage_errors_are_one_line() {
     check("train --epoch 3", "unexpected argument '--epoch' found: did you mean --epochs?");
     check("train --epoch-size 3", "unexpected argument '--epoch-size' found; see --help");
     check("train --ema", "a value is required for '--ema <SHARE>' but none was supplied; see --help");
+    // Those of other tools.
+    for (name, meant) in
+        [("fit", "train"), ("info", "doctor"), ("validate", "eval"), ("evaluate", "eval"), ("val", "eval")]
+    {
+        check(name, &format!("unrecognized subcommand '{name}': did you mean {meant}?"));
+    }
     check("trian", "unrecognized subcommand 'trian': did you mean train?");
     check("train a b", "unexpected argument 'b' found; see --help");
     check("eval", "the following required arguments were not provided: <RUN|WEIGHTS>; see --help");

@@ -155,7 +155,9 @@ fn the_old_launcher_passes_local_ranks() {
     let words = ["--nproc_per_node=2", "./show", "-x"];
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(folder.path().join("show"), permissions).unwrap();
-    for launcher in [&["torch.distributed.launch"][..], &["launch", "--use-env=false"]] {
+    // `--use_env=False`, as Python writes it, was refused.
+    for launcher in [&["torch.distributed.launch"][..], &["launch", "--use-env=false"], &["launch", "--use_env=False"]]
+    {
         let ended = finish(program().current_dir(folder.path()).args(launcher).args(words)).well();
         let mut lines: Vec<&str> = ended.stdout.lines().collect();
         lines.sort_unstable();

@@ -37,7 +37,8 @@ fn a_finished_run_is_left_alone() {
         let done = format!("nothing left to do in {}:", run.display());
         let said = format!("{done} 2 of 2 epochs are done; use --epochs 4 to continue\n");
         assert_eq!(resumed(&[]).stdout, said);
-        let more = format!("{done} {steps} of 9 steps are done; use --max-steps {} to continue\n", 2 * steps);
+        let more =
+            format!("{done} {steps} steps are done, and 9 were asked for; use --max-steps {} to continue\n", 2 * steps);
         assert_eq!(resumed(&["--epochs", "9", "--max-steps", "9"]).stdout, more);
         let json = resumed(&["--json"]);
         let [done] = &json.json()[..] else { panic!("{json:?}") };

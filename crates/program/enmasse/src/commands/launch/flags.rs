@@ -87,6 +87,7 @@ pub fn command(name: &'static str) -> Command {
                 .require_equals(true)
                 .default_missing_value("true")
                 .value_parser(["true", "false"])
+                .ignore_case(true)
                 .hide_possible_values(true)
                 .overrides_with("use-env")
                 .help("false: PROGRAM is given --local-rank=N too, as by torch.distributed.launch"),

@@ -31,7 +31,7 @@ pub fn run(matches: &ArgMatches, use_env: bool) -> Result<(), Failure> {
     let given = GivenFlags { matches, environment: &environment };
     let options = Options::read(&given)?;
     options.warnings.iter().for_each(warn);
-    let use_env = matches.get_one::<String>("use-env").map_or(use_env, |text| text == "true");
+    let use_env = matches.get_one::<String>("use-env").map_or(use_env, |text| text.eq_ignore_ascii_case("true"));
     let mut job = job(&given, &options, use_env)?;
     let preview = options.print_env || options.dry_run;
     job.run_id = match &options.topology {

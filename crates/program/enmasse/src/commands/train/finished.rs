@@ -38,7 +38,12 @@ fn nothing_left(config: &TrainConfig, meta: &CheckpointMeta, paths: &RunPaths) -
     let run = paths.root().display();
     let say = |done: u64, asked: u64, what: &str, flag: &str| {
         let more = done.max(asked).saturating_mul(2);
-        Some(format!("nothing left to do in {run}: {done} of {asked} {what} are done; use {flag} {more} to continue"))
+        let of = if done > asked {
+            format!("{done} {what} are done, and {asked} were asked for")
+        } else {
+            format!("{done} of {asked} {what} are done")
+        };
+        Some(format!("nothing left to do in {run}: {of}; use {flag} {more} to continue"))
     };
     let (epochs, is_validated) = (config.epochs as u64, Position::from_meta(meta, &[]).is_validated());
     match config.max_steps {
@@ -75,7 +80,7 @@ mod tests {
             None,
             10,
             80,
-            Some("nothing left to do in runs/a: 10 of 5 epochs are done; use --epochs 20 to continue"),
+            Some("nothing left to do in runs/a: 10 epochs are done, and 5 were asked for; use --epochs 20 to continue"),
         );
         let steps = "nothing left to do in runs/a: 7 of 7 steps are done; use --max-steps 14 to continue";
         check(10, Some(7), 0, 7, Some(steps));
@@ -105,7 +110,8 @@ mod tests {
         let config = TrainConfig { max_steps: Some(6), ..TrainConfig::default() };
         let mut meta = CheckpointMeta::default();
         Position { samples: 14, optimizer_step: 7, ..Position::default() }.write_to(&mut meta, &[]);
-        let expected = "nothing left to do in runs/a: 7 of 6 steps are done; use --max-steps 14 to continue";
+        let expected =
+            "nothing left to do in runs/a: 7 steps are done, and 6 were asked for; use --max-steps 14 to continue";
         assert_eq!(nothing_left(&config, &meta, &RunPaths::new("runs/a")).as_deref(), Some(expected));
     }
 
