@@ -132,6 +132,23 @@ fn a_class_that_nothing_evaluates_was_forgotten_at_the_end() {
     assert!(said.contains("\n1 of 3 classes has no image, so nothing evaluated it: red\n"), "{said}");
 }
 
+/// After a resume with ties it named the first epoch of its own start, though the best checkpoint was an earlier one's.
+#[test]
+fn the_best_epoch_of_an_earlier_start_is_no_later_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = unequal(folder.path()).display().to_string();
+    let weights = one_class_for_all(folder.path(), &data);
+    let run = folder.path().join("run").display().to_string();
+    let train = ["train", &data, "--model", "mlp", "--weights", &weights, "--lr", "1e-9", "--out", &run];
+    let best = |others: &[&str]| {
+        let ended = on_one_device(&[&train[..], others].concat());
+        ended.stderr.lines().filter(|line| line.contains(", the best, ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let first = best(&["--epochs", "1"]);
+    assert!(matches!(&first[..], [line] if line.contains("of epoch 1, the best")), "{first:?}");
+    assert_eq!(best(&["--epochs", "3", "--resume"]), [""; 0]);
+}
+
 /// Regression test: "accuracy 45.45 %" was all that was said of a model that predicts one class of three for all.
 #[test]
 fn one_class_for_all_is_told() {
