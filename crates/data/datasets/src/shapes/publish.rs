@@ -11,6 +11,9 @@ use enmasse_data::DataError;
 /// How long to wait for another process that is building the folder, before building it too.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Age of a temporary folder that nobody is building in any more.
+const ABANDONED: Duration = Duration::from_secs(3600);
+
 /// The folder `name` in `cache`: unchanged if `is_whole`, otherwise built in a temporary sibling and renamed.
 ///
 /// A lock lets one process build at a time; the kernel releases it when its holder ends. If locks do not work (on some
@@ -41,8 +44,8 @@ fn ensure_within(
     let lock = File::options().write(true).create(true).truncate(false).mode(0o600).open(&path);
     let lock = lock.map_err(|source| DataError::write(path, source))?;
     if wait_for(&lock, timeout, || is_whole(&folder)) {
-        // No other process builds while this one holds the lock: temporary files were left by a process that died.
-        remove_temporaries(cache, name);
+        // Others may build while this one holds the lock, since they have not waited for it any longer.
+        remove_abandoned(cache, name);
     }
     if is_whole(&folder) {
         return Ok(folder);
@@ -78,11 +81,15 @@ fn wait_for(lock: &File, timeout: Duration, finished: impl Fn() -> bool) -> bool
     }
 }
 
-fn remove_temporaries(cache: &Path, name: &str) {
+/// Removes what processes that died have left.
+fn remove_abandoned(cache: &Path, name: &str) {
     let prefix = format!(".{name}.");
     for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
         let file = entry.file_name();
-        if file.to_str().is_some_and(|file| file.starts_with(&prefix) && file.ends_with(".tmp")) {
+        let age = entry.metadata().and_then(|found| found.modified()).ok().and_then(|time| time.elapsed().ok());
+        if age.is_some_and(|age| age > ABANDONED)
+            && file.to_str().is_some_and(|file| file.starts_with(&prefix) && file.ends_with(".tmp"))
+        {
             let _ = fs::remove_dir_all(entry.path());
         }
     }

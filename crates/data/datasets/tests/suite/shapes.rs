@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
 
 use enmasse_data::{Batch, DataError, Dataset, DecodePool, EvalLoader, Sharding};
 use enmasse_datasets::{Folder, Split, shapes};
@@ -123,6 +124,8 @@ fn created_once_and_repaired() {
     let name = folder.file_name().unwrap().to_str().unwrap();
     let stale = cache.path().join(format!(".{name}.4194305.tmp"));
     fs::create_dir_all(stale.join("ring")).unwrap();
+    let long_ago = SystemTime::now() - Duration::from_secs(2 * 3600);
+    fs::File::open(&stale).unwrap().set_modified(long_ago).unwrap();
     fs::write(folder.join("ring/ring-299.jpg"), b"").unwrap();
     shapes::ensure(cache.path()).unwrap();
     assert!(!stale.exists() && fs::metadata(folder.join("ring/ring-299.jpg")).unwrap().len() > 0);
