@@ -30,7 +30,7 @@ pub use weights::Weights;
 /// The result of a callback. An error ends the run on all ranks.
 pub type CallbackResult = Result<(), Box<dyn Error + Send + Sync>>;
 
-/// Defines [`Callback`] by its events, and what passes each of them on: to the callback behind a reference, and to every callback of a
+/// Defines [`Callback`] by its events, and what passes each of them on: from a reference to its callback, and to every callback of a
 /// list. The list passes on those of the second group itself.
 macro_rules! events {
     ({ $($told:tt)+ } { $($told_otherwise:tt)+ }) => {

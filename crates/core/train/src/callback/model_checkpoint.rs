@@ -10,7 +10,7 @@ use crate::run_folder::create_folder_of;
 use crate::{Artifact, EpochRecord, Monitor, RunPaths};
 
 /// Keeps the checkpoints of the best epochs by any value of their records, as Lightning's `ModelCheckpoint`. The run folder has
-/// the last one and that of the best validation accuracy without, and with the setting `keep` those of the newest epochs.
+/// the last one and that of the best epoch without it, and with the setting `keep` those of the newest epochs.
 ///
 /// The files are in a folder of the value's name in the run's `checkpoints`, and take no further space while an epoch has another one.
 ///

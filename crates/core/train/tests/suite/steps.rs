@@ -19,7 +19,7 @@ fn last(out: &Path) -> Checkpoint {
     Checkpoint::load(&RunPaths::new(out).last_checkpoint()).unwrap()
 }
 
-/// Runs this many steps, or all, each at once or one behind the other.
+/// Runs this many steps, or all, each at once or one step later.
 fn run(mut steps: Steps, most: u64, waits: bool) -> Result<DoneRecord, TrainError> {
     while let Some(step) = steps.next_step()? {
         if step.number() > most {
