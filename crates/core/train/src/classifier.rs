@@ -94,12 +94,15 @@ impl Classifier {
             return Err(TrainError::Weights(reason));
         }
         let EvaluatedWeights { weights: tensors, averaged, .. } = EvaluatedWeights::of(tensors);
+        let configuration = RunConfig::from_toml(&meta.configuration)?;
+        let (size, resize, grayscale) = (meta.size, meta.resize, meta.mean.len() == 1);
+        let resampling = configuration.train.interpolation.unwrap_or_default();
         Ok(Classifier {
-            configuration: RunConfig::from_toml(&meta.configuration)?,
+            configuration,
             choices: Choices::default(),
             model: meta.model,
             classes: meta.classes,
-            transform: EvalTransform { size: meta.size, resize: meta.resize, grayscale: meta.mean.len() == 1 },
+            transform: EvalTransform { size, resize, grayscale, resampling },
             normalization: Normalization { mean: meta.mean, std: meta.std },
             tensors,
             averaged,

@@ -38,6 +38,7 @@ use std::path::PathBuf;
 use enmasse_datasets::RemoteOptions;
 use enmasse_graph::optimizers::MOMENTUM;
 use enmasse_graph::range::{ANY, above, above_to, at_least, below, between};
+use enmasse_image::Resampling;
 use enmasse_weights::Rename;
 
 pub use aliases::{ALIASES, ANSWERS, answer, is_near};
@@ -185,6 +186,12 @@ settings! {
         /// Std of each colour channel
         /// On the scale 0 to 1; one number is for all channels.
         std: Option<Vec<f64>> = None => "the data set's own", "R,G,B", above_to(0, 1), Fixed;
+        /// Filter that resizes images
+        /// In training, validation and prediction. Both are Pillow's and torchvision's, with antialiasing; "bicubic" is sharper.
+        interpolation: Option<Resampling> = None => "bilinear", "FILTER", ANY, Run;
+        /// Share of an image that is evaluated
+        /// The middle of the image, along its shorter side, which is resized to --size divided by this. timm's name.
+        crop_pct: Option<f64> = None => "0.875, as 224 of 256 pixels; 1 for CIFAR and MNIST", "SHARE", above_to(0, 1), Run;
         /// What is sampled of a training image
         /// A part of it that is resized, a crop of the padded image, or always the same.
         augment: Option<Augmentation> = None => "crop for CIFAR, none for MNIST, resized-crop for a folder", "KIND", ANY, Run;

@@ -35,17 +35,23 @@ impl Preparation {
         let own = kind.normalization();
         let (mean, std) = config.normalization(&own.mean, &own.std);
         let normalization = Normalization { mean, std };
-        let evaluation = EvalTransform { grayscale: normalization.channels() == 1, ..kind.eval_transform(size) };
+        let resampling = config.interpolation.unwrap_or_default();
+        let evaluation = match config.crop_pct {
+            Some(share) => EvalTransform::new(size).cropped(share),
+            None => kind.eval_transform(size),
+        };
+        let evaluation = EvalTransform { grayscale: normalization.channels() == 1, resampling, ..evaluation };
         let crop = match config.augment {
             None => match kind.crop(size) {
                 Crop::Padded { .. } => Crop::Padded { padding: config.crop_padding },
-                other => other,
+                Crop::None { .. } => Crop::None { resize: evaluation.resize },
+                Crop::Resized => Crop::Resized,
             },
             Some(Augmentation::ResizedCrop) => Crop::Resized,
             Some(Augmentation::Crop) => Crop::Padded { padding: config.crop_padding },
             Some(Augmentation::None) => Crop::None { resize: evaluation.resize },
         };
-        let squares = TrainTransform::crop_and_flip(size, &crop, config.flip.unwrap_or(kind.flip()));
+        let squares = TrainTransform::crop_and_flip(size, &crop, resampling, config.flip.unwrap_or(kind.flip()));
         let train = augmented(squares, config, &normalization, normalization.channels() < own.channels());
         Preparation { train, evaluation, normalization }
     }
@@ -259,6 +265,7 @@ mod tests {
 
     #[test]
     fn the_configuration_overrides_the_kind() {
+        const WHOLE: &str = "resize_center_crop size=32 resize=40";
         let check = |settings: &[(&str, &str)], kind: DataKind, train: &str, resize: usize, channels: usize| {
             let mut config = TrainConfig::default();
             settings.iter().for_each(|(name, value)| config.set(name, value).unwrap());
@@ -273,6 +280,14 @@ mod tests {
         let whole = "resize_center_crop size=28 resize=28";
         check(&[], DataKind::Folder, &resized(224), 256, 3);
         check(&[("augment", "crop")], DataKind::Folder, &padded(224, 4), 256, 3);
+        check(&[("crop_pct", "0.9")], DataKind::Folder, &resized(224), 248, 3);
+        check(&[("crop_pct", "0.8"), ("augment", "none"), ("flip", "0")], DataKind::Cifar10, WHOLE, 40, 3);
+        let bicubic = |squares: &str| flips(&format!("{squares} interpolation=bicubic"));
+        let part = "random_resized_crop size=224 scale=0.08..1 ratio=0.75..1.3333333333333333";
+        check(&[("interpolation", "bicubic")], DataKind::Folder, &bicubic(part), 256, 3);
+        let square = "random_crop size=32 padding=4";
+        check(&[("interpolation", "bicubic")], DataKind::Cifar10, &bicubic(square), 32, 3);
+        check(&[("interpolation", "bilinear")], DataKind::Folder, &resized(224), 256, 3);
         let central = "resize_center_crop size=224 resize=256";
         check(&[("augment", "none"), ("flip", "0")], DataKind::Folder, central, 256, 3);
         check(&[], DataKind::Cifar10, &padded(32, 4), 32, 3);

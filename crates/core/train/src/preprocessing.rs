@@ -3,9 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
+use enmasse_image::Resampling;
 use serde::Serialize;
 
-use crate::{CheckpointMeta, RunConfig, TrainError};
+use crate::{CheckpointMeta, RunConfig, TrainConfig, TrainError};
 
 /// The preparation of images for a model. The keys of its JSON form are a contract with scripts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -21,7 +22,7 @@ pub struct Preprocessing {
     /// Edge of the square that is cut out of its centre.
     pub crop: usize,
     /// The filter that resizes.
-    pub interpolation: &'static str,
+    pub interpolation: Resampling,
     /// Whether the filter covers all pixels that become one.
     pub antialias: bool,
     /// Mean of each channel, of pixels from 0 to 1.
@@ -41,7 +42,8 @@ pub struct Preprocessing {
 impl Preprocessing {
     /// The preparation of a checkpoint's model.
     pub fn of(meta: &CheckpointMeta) -> Result<Self, TrainError> {
-        let exif_transpose = RunConfig::from_toml(&meta.configuration)?.train.exif_transpose;
+        let TrainConfig { exif_transpose, interpolation, .. } = RunConfig::from_toml(&meta.configuration)?.train;
+        let interpolation = interpolation.unwrap_or_default();
         let CheckpointMeta { model, classes, size, resize, mean, std, .. } = meta.clone();
         let (is_grey, mut imports) = (mean.len() == 1, "from torchvision import transforms".to_owned());
         let mut steps = Vec::new();
@@ -50,7 +52,8 @@ impl Preprocessing {
             steps.push("Lambda(ImageOps.exif_transpose)".to_owned());
         }
         steps.push("Lambda(lambda image: image.convert(\"RGB\"))".to_owned());
-        steps.push(format!("Resize({resize}, interpolation=transforms.InterpolationMode.BILINEAR, antialias=True)"));
+        let mode = interpolation.name().to_uppercase();
+        steps.push(format!("Resize({resize}, interpolation=transforms.InterpolationMode.{mode}, antialias=True)"));
         steps.push(format!("CenterCrop({size})"));
         if is_grey {
             steps.push("Grayscale()".to_owned());
@@ -60,7 +63,6 @@ impl Preprocessing {
         let steps: String = steps.iter().map(|step| format!("    transforms.{step},\n")).collect();
         let transform = format!("transforms.Compose([\n{steps}])");
         let (channels, crop) = (mean.len(), size);
-        let (interpolation, antialias) = ("bilinear", true);
         Ok(Preprocessing {
             model,
             channels,
@@ -68,7 +70,7 @@ impl Preprocessing {
             resize,
             crop,
             interpolation,
-            antialias,
+            antialias: true,
             mean,
             std,
             exif_transpose,
@@ -96,8 +98,8 @@ mod tests {
 
     #[test]
     fn transforms_in_python() {
-        let check = |channels: usize, exif: bool, imports: &str, expected: &[&str]| {
-            let configuration = format!("exif_transpose = {exif}\n");
+        let check = |channels: usize, exif: bool, more: &str, imports: &str, expected: &[&str]| {
+            let configuration = format!("exif_transpose = {exif}\n{more}");
             let (mean, std) =
                 (vec![0.485, 0.456, 1e-7][..channels].to_vec(), vec![0.229, 0.224, 1.0][..channels].to_vec());
             let meta = CheckpointMeta { size: 224, resize: 256, mean, std, configuration, ..CheckpointMeta::default() };
@@ -110,10 +112,13 @@ mod tests {
         let resize = "Resize(256, interpolation=transforms.InterpolationMode.BILINEAR, antialias=True)";
         let colours = "Normalize(mean=[0.485, 0.456, 1e-7], std=[0.229, 0.224, 1.0])";
         let own = "from torchvision import transforms";
-        check(3, false, own, &[rgb, resize, "CenterCrop(224)", "ToTensor()", colours]);
+        check(3, false, "", own, &[rgb, resize, "CenterCrop(224)", "ToTensor()", colours]);
         let grey = "Normalize(mean=[0.485], std=[0.229])";
         let both = "from PIL import ImageOps\nfrom torchvision import transforms";
         let exif = "Lambda(ImageOps.exif_transpose)";
-        check(1, true, both, &[exif, rgb, resize, "CenterCrop(224)", "Grayscale()", "ToTensor()", grey]);
+        check(1, true, "", both, &[exif, rgb, resize, "CenterCrop(224)", "Grayscale()", "ToTensor()", grey]);
+        let bicubic = resize.replace("BILINEAR", "BICUBIC");
+        let filter = "interpolation = \"bicubic\"\n";
+        check(3, false, filter, own, &[rgb, &bicubic, "CenterCrop(224)", "ToTensor()", colours]);
     }
 }

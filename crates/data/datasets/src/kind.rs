@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use enmasse_image::{Crop, EvalTransform, Normalization, TrainTransform};
+use enmasse_image::{Crop, EvalTransform, Normalization, Resampling, TrainTransform};
 
 /// What a data set is. [`crate::open()`] finds it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -89,7 +89,7 @@ impl DataKind {
 
     /// The default augmentation at `size`.
     pub fn train_transform(self, size: usize) -> TrainTransform {
-        TrainTransform::crop_and_flip(size, &self.crop(size), self.flip())
+        TrainTransform::crop_and_flip(size, &self.crop(size), Resampling::Bilinear, self.flip())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use enmasse_system::simd::SimdLevel;
 
-use crate::{CropBox, EvalTransform, Image, Resizer};
+use crate::{CropBox, CropResize, EvalTransform, Image, Resampling, Resizer};
 
 /// Longest side of an image, and of the part of a result that is computed.
 const MAX_SIDE: usize = 300;
@@ -31,11 +31,13 @@ pub fn resize(bytes: &[u8]) {
     };
     let ((left, width), (top, height)) = (span(full.0), span(full.1));
     let part = CropBox { left, top, width, height };
-    let evaluation = EvalTransform { size: part.width, resize: full.0, grayscale: full.1 % 2 == 0 };
+    let resampling = if full.1 % 4 < 2 { Resampling::Bilinear } else { Resampling::Bicubic };
+    let evaluation = EvalTransform { size: part.width, resize: full.0, grayscale: full.1 % 2 == 0, resampling };
+    let crop_resize = CropResize { crop, full, part, resampling };
     let results = SimdLevel::all().map(|level| {
         let mut resizer = Resizer::at(level);
         let mut cut = vec![1; part.width * part.height * 3];
-        resizer.resize_part(&image, crop, full, part, &mut cut);
+        resizer.resize_part(&image, &crop_resize, &mut cut);
         let mut fitted = vec![1; evaluation.size * evaluation.size * 3];
         evaluation.fit(&image, &mut resizer, &mut fitted);
         (cut, fitted)

@@ -37,7 +37,7 @@ pub use error::ImageError;
 pub use image::Image;
 pub use image_region::{ImageRegion, RegionRequest};
 pub use normalization::Normalization;
-pub use resize::Resizer;
+pub use resize::{Resampling, Resizer};
 pub use transform::{
     Affine, AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, Canvas, ColorJitter, Crop, CropResize, ErasingValue,
     EvalCrop, EvalTransform, GaussianBlur, Grayscale, Interpolation, Jitter, Mixing, Mixture, RandAugment,

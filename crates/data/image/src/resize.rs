@@ -1,8 +1,7 @@
-//! Antialiased bilinear resize of RGB images: Pillow's algorithm with the same bits, which torchvision also uses.
+//! Antialiased bilinear or bicubic resize of RGB images: Pillow's algorithm with the same bits, which torchvision also uses.
 //!
-//! Two passes, along rows and across them, each rounded to bytes; weights are fixed-point numbers of 22 bits. Pillow
-//! does the same (`Resample.c`), so rounding cannot differ. Weights of the triangle filter are never negative, so sums
-//! need no sign.
+//! Two passes, along rows and across them, each rounded to bytes; weights are fixed-point numbers of 22 bits and a sign. Pillow
+//! does the same (`Resample.c`), so rounding cannot differ.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -13,6 +12,7 @@ mod pairs;
 mod pass;
 mod passes;
 mod plain;
+mod resampling;
 mod taps;
 
 use pass::Pass;
@@ -22,11 +22,12 @@ use taps::{Axis, Taps};
 use crate::{CropBox, CropResize, Image, ImageRegion};
 use enmasse_system::files::reuse;
 
+pub use resampling::Resampling;
 pub(crate) use taps::span;
 
-/// Fractional bits of a weight: a sum of byte · weight stays below 2^31.
+/// Fractional bits of a weight: a sum of byte · weight stays between -2^31 and 2^31.
 const BITS: u32 = 22;
-const HALF: u32 = 1 << (BITS - 1);
+const HALF: i32 = 1 << (BITS - 1);
 
 /// Resizes images; keeps its scratch memory between calls.
 #[derive(Default)]
@@ -52,24 +53,24 @@ impl Resizer {
         Resizer { passes: Passes::at(level), ..Self::default() }
     }
 
-    /// Crops `from` to `crop` and resizes that to `width` × `height` into `out` (`width * height * 3` bytes).
+    /// Crops `from` to `crop` and resizes that bilinearly to `width` × `height` into `out` (`width * height * 3` bytes).
     ///
     /// As in Pillow, pixels outside the crop have no influence, and an axis that keeps its length is copied exactly.
     ///
     /// # Panics
     /// If `crop` leaves the image, `out` has another length, or without memory.
     pub fn resize(&mut self, from: &Image, crop: CropBox, width: usize, height: usize, out: &mut [u8]) {
-        self.resize_part(from, crop, (width, height), CropBox::whole(width, height), out);
+        self.resize_part(from, &CropResize::whole(crop, (width, height), Resampling::Bilinear), out);
     }
 
-    /// The part `part` of the result of [`resize`](Resizer::resize) of `crop` to the dimensions `full`, without
-    /// computing the rest. `out` has `part.width * part.height * 3` bytes.
+    /// The result of `crop_resize` for an image, in `out` (three bytes for each pixel of its part). The rest is not computed.
     ///
     /// # Panics
-    /// If `crop` leaves the image, `part` leaves `full`, `out` has another length, or without memory.
-    pub fn resize_part(&mut self, from: &Image, crop: CropBox, full: (usize, usize), part: CropBox, out: &mut [u8]) {
+    /// If the crop leaves the image, the part leaves the resized crop, `out` has another length, or without memory.
+    pub fn resize_part(&mut self, from: &Image, crop_resize: &CropResize, out: &mut [u8]) {
+        let CropResize { crop, .. } = crop_resize;
         assert!(crop.fits(from.width(), from.height()), "{crop:?} leaves {}x{}", from.width(), from.height());
-        self.exactly(from, (0, 0), &CropResize { crop, full, part }, out);
+        self.exactly(from, (0, 0), crop_resize, out);
     }
 
     /// The result of `crop_resize` for the image of which `view` holds what is needed, in `out` (three bytes for each pixel of its
@@ -82,13 +83,14 @@ impl Resizer {
             return self.exactly(&view.image, (view.left, view.top), crop_resize, out);
         }
         // The crop has edges between the pixels of the shrunk image. Beyond these pixels nothing has an influence.
-        let CropResize { crop, full, part } = *crop_resize;
+        let CropResize { crop, full, part, resampling } = *crop_resize;
         let shrunk = |length: usize| length as f64 / view.shrink as f64;
         let axis = |start: usize, length: usize, skipped: usize, limit: usize, full: usize| Axis {
             from: shrunk(start) - skipped as f64,
             length: shrunk(length),
             limit,
             full,
+            resampling,
         };
         let columns = axis(crop.left, crop.width, view.left, view.image.width(), full.0);
         let rows = axis(crop.top, crop.height, view.top, view.image.height(), full.1);
@@ -100,10 +102,10 @@ impl Resizer {
 
     /// The result of `crop_resize` for an image of which `from` lacks columns on the left and rows above.
     fn exactly(&mut self, from: &Image, lacking: (usize, usize), crop_resize: &CropResize, out: &mut [u8]) {
-        let CropResize { crop, full, part } = *crop_resize;
+        let CropResize { crop, full, part, resampling } = *crop_resize;
         assert!(part.fits(full.0, full.1), "{part:?} leaves {full:?}");
-        self.columns.compute(&Axis::whole(crop.width, full.0), part.left, part.width);
-        self.rows.compute(&Axis::whole(crop.height, full.1), part.top, part.height);
+        self.columns.compute(&Axis::whole(crop.width, full.0, resampling), part.left, part.width);
+        self.rows.compute(&Axis::whole(crop.height, full.1, resampling), part.top, part.height);
         let (left, top) = (crop.left + self.columns.span().0 - lacking.0, crop.top + self.rows.span().0 - lacking.1);
         self.passes(from, left, top, vertical_first((crop.width, crop.height), full), part, out);
     }
@@ -158,16 +160,18 @@ mod tests {
             (to_width, to_height) in (1usize..120, 1usize..40),
             (left, right) in (0usize..120, 0usize..120),
             bytes in prop::collection::vec(any::<u8>(), 260 * 3),
+            bicubic: bool,
         ) {
             let pixels = bytes.iter().cycle().enumerate().map(|(at, &byte)| byte ^ (at / 780) as u8);
             let image = Image::new(width, height, pixels.take(width * height * 3).collect()).unwrap();
             let left = left % to_width;
             let part = CropBox { left, top: 0, width: 1 + right % (to_width - left), height: to_height };
             let crop = CropBox::whole(width, height);
+            let resampling = if bicubic { Resampling::Bicubic } else { Resampling::Bilinear };
+            let crop_resize = CropResize { crop, full: (to_width, to_height), part, resampling };
             let run = |level: SimdLevel| {
                 let mut out = vec![0; part.width * part.height * 3];
-                let mut resizer = Resizer::at(level);
-                resizer.resize_part(&image, crop, (to_width, to_height), part, &mut out);
+                Resizer::at(level).resize_part(&image, &crop_resize, &mut out);
                 out
             };
             let plain = run(SimdLevel::Plain);

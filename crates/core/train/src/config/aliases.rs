@@ -63,10 +63,9 @@ pub const ANSWERS: &[(&str, &str)] = &[
     ("class_map", "the names of the class folders, in order, are the classes; leave it out"),
     ("input_size train_crop_size val_crop_size", "images have one size; give --size PIXELS"),
     (
-        "val_resize_size crop_pct",
-        "validation images are resized in torchvision's proportion, to 256 for --size 224; leave it out",
+        "val_resize_size",
+        "give --crop-pct SHARE, the part of the resized image that is evaluated, such as 0.875 for 224 of 256",
     ),
-    ("interpolation", "images are resized bilinearly, as by Pillow; leave it out"),
     ("no_aug", "give --augment none --flip 0"),
     ("remode", "give --erasing-value mean, or random"),
     ("recount", "one part of an image is erased; leave it out"),

@@ -1,6 +1,7 @@
-//! `--auto-augment METHOD`: how operations for a training image are chosen, in the words of torchvision's scripts too.
+//! `--auto-augment METHOD`: how operations for a training image are chosen, in the words of torchvision's scripts too; and
+//! `--interpolation FILTER`.
 
-use enmasse_image::AutoAugmentPolicy;
+use enmasse_image::{AutoAugmentPolicy, Resampling};
 
 use super::value::{SettingKind, SettingValue};
 
@@ -68,5 +69,18 @@ impl SettingValue for AutoAugmentation {
 
     fn text(&self) -> Option<String> {
         Some(self.word().to_owned())
+    }
+}
+
+impl SettingValue for Resampling {
+    const KIND: SettingKind = SettingKind::Choice(&[Resampling::Bilinear.name(), Resampling::Bicubic.name()]);
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let known = [Resampling::Bilinear, Resampling::Bicubic].into_iter().find(|filter| filter.name() == text);
+        known.ok_or_else(|| "must be bilinear or bicubic".to_owned())
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.to_string())
     }
 }

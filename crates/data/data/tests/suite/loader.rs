@@ -16,7 +16,7 @@ use enmasse_image::{
     AugMix, AutoAugment, AutoAugmentPolicy, Canvas, ColorJitter, Crop, CropBox, EvalCrop, EvalTransform, GaussianBlur,
     Grayscale, Image, Normalization, RandAugment, RandomAffine, RandomCrop, RandomErasing, RandomGrayscale,
     RandomHorizontalFlip, RandomPerspective, RandomResizedCrop, RandomRotation, RandomStream, RandomVerticalFlip,
-    TrainTransform, Transform, TrivialAugmentWide,
+    Resampling, TrainTransform, Transform, TrivialAugmentWide,
 };
 use enmasse_tensor::{HostBuffer, HostMemory, SystemMemory};
 
@@ -171,7 +171,9 @@ fn batches_hold_what_the_transforms_make_of_each_sample() {
     check(TrainTransform::empty(8).then(EvalTransform { resize: 5, ..EvalTransform::new(8) }).then(flip.clone()));
     check(TrainTransform::empty(8).then(flip.clone()).then(RandomResizedCrop::new(8)));
     check(crop().then(RandomVerticalFlip { probability: 0.5 }).then(flip.clone()));
-    check(TrainTransform::empty(8).then(RandomCrop { size: 8, padding: 2 }).then(flip));
+    check(
+        TrainTransform::empty(8).then(RandomCrop { size: 8, padding: 2, resampling: Resampling::Bilinear }).then(flip),
+    );
 }
 
 #[test]
@@ -411,7 +413,7 @@ fn settings_out_of_range() {
     };
     let two = Sharding::one(0, 2, 4);
     let list = || TrainTransform::empty(8);
-    let default = |crop, flip| TrainTransform::crop_and_flip(8, &crop, flip);
+    let default = |crop, flip| TrainTransform::crop_and_flip(8, &crop, Resampling::Bilinear, flip);
     let part = RandomResizedCrop { scale: (0.5, 0.1), ..RandomResizedCrop::new(8) };
     check(TrainTransform::new(8), two, "7 samples, fewer than one global batch of 8 (2 shards of 4)");
     check(TrainTransform::new(0), ALONE, "size of 0 pixels");
@@ -467,7 +469,7 @@ fn each_transform_draws_for_itself() {
 #[test]
 fn transforms_that_leave_another_size() {
     let pool = DecodePool::new(1).unwrap();
-    let transform = TrainTransform::empty(8).then(RandomCrop { size: 9, padding: 1 });
+    let transform = TrainTransform::empty(8).then(RandomCrop { size: 9, padding: 1, resampling: Resampling::Bilinear });
     let loader = TrainLoader::new(&pool, Arc::new(coded(8)), transform, ALONE, 5).unwrap();
     let error = loader.epoch(0, 0).next().unwrap().unwrap_err().to_string();
     let first = TrainOrder::new(5, 8, 4).unwrap().epoch(0).global_batch(0)[0];
@@ -521,9 +523,14 @@ fn samples_that_do_not_fit() {
 fn usual_transforms_keep_their_bits() {
     let check = |crop: Crop, flip: f64, size, expected: u64| {
         let pool = DecodePool::new(2).unwrap();
-        let loader =
-            TrainLoader::new(&pool, Arc::new(coded(64)), TrainTransform::crop_and_flip(size, &crop, flip), ALONE, 11)
-                .unwrap();
+        let loader = TrainLoader::new(
+            &pool,
+            Arc::new(coded(64)),
+            TrainTransform::crop_and_flip(size, &crop, Resampling::Bilinear, flip),
+            ALONE,
+            11,
+        )
+        .unwrap();
         let bytes = (0..2).flat_map(|epoch| loader.epoch(epoch, 0)).flat_map(|batch| content(batch).0);
         // The FNV-1a hash.
         let found =
@@ -593,7 +600,7 @@ fn an_image_of_one_channel_is_the_luminance_of_its_colours() {
     // With margins, and without them.
     for resize in [4, 9] {
         let pass = |grayscale| {
-            let transform = EvalTransform { size: 8, resize, grayscale };
+            let transform = EvalTransform { resize, grayscale, ..EvalTransform::new(8) };
             images(EvalLoader::new(&pool, Arc::new(coded(23)), transform, ALONE).unwrap().pass())
         };
         let (colours, grey) = (pass(false), pass(true));

@@ -58,7 +58,7 @@ unsafe fn two_rows(
     // Red, green and blue of an output, of the upper row in the lower half.
     let sums = |output: usize| {
         let start = start(output);
-        let (mut low, mut high) = (_mm256_set1_epi32(HALF as i32), _mm256_setzero_si256());
+        let (mut low, mut high) = (_mm256_set1_epi32(HALF), _mm256_setzero_si256());
         for (step, [[low_first, high_first], [low_other, high_other]]) in
             pairs.of(output)[..each].as_chunks::<STEP>().0.iter().enumerate()
         {
@@ -73,7 +73,7 @@ unsafe fn two_rows(
             high = _mm256_add_epi32(high, _mm256_add_epi32(times(first, high_first), times(other, high_other)));
         }
         let sums = _mm256_add_epi32(low, _mm256_slli_epi32::<{ LOW as i32 }>(high));
-        _mm256_srli_epi32::<{ BITS as i32 }>(sums)
+        _mm256_srai_epi32::<{ BITS as i32 }>(sums)
     };
     let without_fourth =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 4, 5, 6, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
@@ -120,7 +120,7 @@ unsafe fn mix_rows(rows: &Rows, pairs: &[Pair], out: &mut [u8]) {
     // The last step overlaps the one before it.
     let end = out.len() - BLOCK;
     for at in (0..end).step_by(BLOCK).chain([end]) {
-        let (mut low, mut high) = ([_mm256_set1_epi32(HALF as i32); 4], [zero; 4]);
+        let (mut low, mut high) = ([_mm256_set1_epi32(HALF); 4], [zero; 4]);
         for (number, &[low_weights, high_weights]) in pairs.iter().enumerate() {
             let row = |row: usize| {
                 // SAFETY: the caller's promise.
@@ -143,7 +143,7 @@ unsafe fn mix_rows(rows: &Rows, pairs: &[Pair], out: &mut [u8]) {
         }
         let sum = |at: usize| {
             let sums = _mm256_add_epi32(low[at], _mm256_slli_epi32::<{ LOW as i32 }>(high[at]));
-            _mm256_srli_epi32::<{ BITS as i32 }>(sums)
+            _mm256_srai_epi32::<{ BITS as i32 }>(sums)
         };
         let bytes = _mm256_packus_epi16(_mm256_packus_epi32(sum(0), sum(1)), _mm256_packus_epi32(sum(2), sum(3)));
         // SAFETY: 32 bytes follow `at`.

@@ -112,7 +112,7 @@ unsafe fn four_rows(from: *const u8, stride: usize, groups: &Groups, each: usize
         let sums = |row: usize| {
             // SAFETY: the caller's promise.
             let bytes = unsafe { _mm512_loadu_si512(from.add(row + group.from).cast()) };
-            let (mut low, mut high) = (_mm512_set1_epi32(HALF as i32), _mm512_setzero_si512());
+            let (mut low, mut high) = (_mm512_set1_epi32(HALF), _mm512_setzero_si512());
             let mut places = places;
             for [low_weights, high_weights] in weights {
                 // Two colours of neighbouring pixels, as numbers of 16 bits.
@@ -160,11 +160,10 @@ const IN_ROWS: [u8; VECTOR] = {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn together(low: __m512i, high: __m512i) -> __m512i {
-    _mm512_srli_epi32::<BITS>(_mm512_add_epi32(low, _mm512_slli_epi32::<LOW>(high)))
+    _mm512_srai_epi32::<BITS>(_mm512_add_epi32(low, _mm512_slli_epi32::<LOW>(high)))
 }
 
-/// Four vectors of numbers as bytes, of each vector four in turn. Rounded weights may add up to slightly more than 1, so 256 becomes
-/// 255.
+/// Four vectors of numbers as bytes, of each vector four in turn. Numbers beyond 0 and 255 become these.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn pack([a, b, c, d]: [__m512i; 4]) -> __m512i {
@@ -189,7 +188,7 @@ unsafe fn mix_rows(rows: &Rows, pairs: &[Pair], out: &mut [u8]) {
     // The last step overlaps the one before it.
     let end = out.len() - VECTOR;
     for at in (0..end).step_by(VECTOR).chain([end]) {
-        let (mut low, mut high) = ([_mm512_set1_epi32(HALF as i32); 4], [zero; 4]);
+        let (mut low, mut high) = ([_mm512_set1_epi32(HALF); 4], [zero; 4]);
         for (number, &[low_weights, high_weights]) in pairs.iter().enumerate() {
             let row = |row: usize| {
                 // SAFETY: the caller's promise.

@@ -1,13 +1,14 @@
 //! Taps in pairs, for instructions that add two products of numbers of 16 bits.
 //!
-//! A weight has 22 bits and a sign bit too many for such a number. So it is split into 8 high and 15 low bits, whose sums are put
-//! together at the end.
+//! A weight has too many bits for such a number: 23 and a sign. So it is split into a high part with the sign and 15 low bits, whose
+//! sums are put together at the end.
 
 use super::pass::Pass;
 use super::taps::Taps;
 
 /// Bits of the lower part of a weight.
 pub(super) const LOW: u32 = 15;
+const LOW_BITS: i32 = (1 << LOW) - 1;
 
 /// The low parts of two weights as one word, and their high parts.
 pub(super) type Pair = [i32; 2];
@@ -42,15 +43,15 @@ impl Pairs {
     /// Makes them from `taps`, a multiple of `unit` for each output.
     pub fn compute(&mut self, taps: &Taps, unit: usize) {
         let outputs = || (0..taps.outputs.len()).map(|output| taps.of(output).1);
-        let most = outputs().map(<[u32]>::len).max().unwrap_or(0);
+        let most = outputs().map(<[i32]>::len).max().unwrap_or(0);
         self.each = most.div_ceil(2).next_multiple_of(unit);
         self.weights.clear();
         for weights in outputs() {
             let weight = |at: usize| weights.get(at).copied().unwrap_or(0);
-            let word = |first: u32, second: u32| (first | second << 16) as i32;
+            let word = |first: i32, second: i32| first & 0xFFFF | second << 16;
             self.weights.extend((0..self.each).map(|pair| {
                 let (first, second) = (weight(2 * pair), weight(2 * pair + 1));
-                [word(first % (1 << LOW), second % (1 << LOW)), word(first >> LOW, second >> LOW)]
+                [word(first & LOW_BITS, second & LOW_BITS), word(first >> LOW, second >> LOW)]
             }));
         }
     }

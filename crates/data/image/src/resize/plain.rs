@@ -11,7 +11,7 @@ pub(super) fn horizontal(pass: &Pass, out: &mut [u8]) {
     }
 }
 
-/// One row. Two channels share a 64-bit product: their sums stay below 2^32.
+/// One row. Two channels share a 64-bit product: their sums have 32 bits each. A negative red one takes 1 from the green one.
 fn resize_row(row: &[u8], columns: &Taps, out: &mut [u8]) {
     let (pixels, _) = row.as_chunks::<3>();
     let (outputs, _) = out.as_chunks_mut::<3>();
@@ -20,13 +20,15 @@ fn resize_row(row: &[u8], columns: &Taps, out: &mut [u8]) {
     for (&(first, end), out) in columns.outputs.iter().zip(outputs) {
         let weights = &columns.weights[begin..end];
         begin = end;
-        let mut red_green = u64::from(HALF) << 32 | u64::from(HALF);
+        let mut red_green = i64::from(HALF) << 32 | i64::from(HALF);
         let mut blue = HALF;
         for (&[r, g, b], &weight) in pixels[first - skipped..].iter().zip(weights) {
-            red_green += (u64::from(g) << 32 | u64::from(r)) * u64::from(weight);
-            blue += u32::from(b) * weight;
+            red_green += (i64::from(g) << 32 | i64::from(r)) * i64::from(weight);
+            blue += i32::from(b) * weight;
         }
-        *out = [to_byte(red_green as u32), to_byte((red_green >> 32) as u32), to_byte(blue)];
+        let red = red_green as i32;
+        let green = ((red_green - i64::from(red)) >> 32) as i32;
+        *out = [to_byte(red), to_byte(green), to_byte(blue)];
     }
 }
 
@@ -40,7 +42,7 @@ pub(super) fn vertical(pass: &Pass, out: &mut [u8]) {
 }
 
 /// The weighted sum of rows that begin `stride` bytes apart.
-fn mix_rows(rows: &[u8], stride: usize, weights: &[u32], out: &mut [u8]) {
+fn mix_rows(rows: &[u8], stride: usize, weights: &[i32], out: &mut [u8]) {
     /// Number of sums that stay in registers while all rows are added.
     const BLOCK: usize = 32;
     let width = out.len();
@@ -50,7 +52,7 @@ fn mix_rows(rows: &[u8], stride: usize, weights: &[u32], out: &mut [u8]) {
         for (row, &weight) in rows.chunks(stride).zip(weights) {
             let bytes: &[u8; BLOCK] = &row.as_chunks().0[i];
             for (sum, &byte) in sums.iter_mut().zip(bytes) {
-                *sum += u32::from(byte) * weight;
+                *sum += i32::from(byte) * weight;
             }
         }
         *block = sums.map(to_byte);
@@ -58,12 +60,12 @@ fn mix_rows(rows: &[u8], stride: usize, weights: &[u32], out: &mut [u8]) {
     let start = width - rest.len();
     for (x, out) in rest.iter_mut().enumerate() {
         let column = rows[start + x..].iter().step_by(stride);
-        *out = to_byte(column.zip(weights).fold(HALF, |sum, (&byte, &weight)| sum + u32::from(byte) * weight));
+        *out = to_byte(column.zip(weights).fold(HALF, |sum, (&byte, &weight)| sum + i32::from(byte) * weight));
     }
 }
 
-/// A sum without its fraction. Rounded weights may add up to slightly more than 1.
+/// A sum without its fraction. Rounded weights may add up to slightly more than 1, and bicubic ones reach beyond both ends.
 #[inline(always)]
-fn to_byte(sum: u32) -> u8 {
-    (sum >> BITS).min(255) as u8
+fn to_byte(sum: i32) -> u8 {
+    (sum >> BITS).clamp(0, 255) as u8
 }

@@ -1,6 +1,7 @@
-//! Weights of the triangle filter along one axis, as Pillow's `precompute_coeffs` and `normalize_coeffs_8bpc` compute them.
+//! Weights of a filter along one axis, as Pillow's `precompute_coeffs` and `normalize_coeffs_8bpc` compute them.
 
 use super::BITS;
+use crate::Resampling;
 
 /// What is resized along one axis.
 #[derive(Clone, Copy, Debug)]
@@ -13,12 +14,13 @@ pub(super) struct Axis {
     pub limit: usize,
     /// The length that it gets.
     pub full: usize,
+    pub resampling: Resampling,
 }
 
 impl Axis {
     /// For all of `source` positions.
-    pub fn whole(source: usize, full: usize) -> Self {
-        Axis { from: 0.0, length: source as f64, limit: source, full }
+    pub fn whole(source: usize, full: usize, resampling: Resampling) -> Self {
+        Axis { from: 0.0, length: source as f64, limit: source, full, resampling }
     }
 
     /// Whether it keeps its length and its positions.
@@ -26,7 +28,7 @@ impl Axis {
         self.from == 0.0 && self.limit == self.full && self.length == self.full as f64
     }
 
-    /// Source positions for each output position, and how far the filter reaches.
+    /// Source positions for each output position, and for each unit of the filter.
     fn scale(&self) -> (f64, f64) {
         let scale = self.length / self.full as f64;
         (scale, scale.max(1.0))
@@ -34,7 +36,8 @@ impl Axis {
 
     /// The centre of an output position, and the source positions that it reads.
     fn window(&self, position: usize) -> (f64, usize, usize) {
-        let (scale, support) = self.scale();
+        let (scale, unit) = self.scale();
+        let support = self.resampling.support() * unit;
         let center = self.from + (position as f64 + 0.5) * scale;
         // `as` truncates and saturates, as the C code's casts and comparisons do together.
         let first = (center - support + 0.5) as usize;
@@ -43,8 +46,13 @@ impl Axis {
 }
 
 /// The range of positions that the outputs `start..start + count` read in a resize from `source` to `full`.
-pub(crate) fn span(source: usize, full: usize, start: usize, count: usize) -> (usize, usize) {
-    let axis = Axis::whole(source, full);
+pub(crate) fn span(
+    (source, full): (usize, usize),
+    resampling: Resampling,
+    start: usize,
+    count: usize,
+) -> (usize, usize) {
+    let axis = Axis::whole(source, full, resampling);
     if axis.is_kept() {
         return (start, start + count);
     }
@@ -57,11 +65,11 @@ pub(crate) fn span(source: usize, full: usize, start: usize, count: usize) -> (u
 pub(super) struct Taps {
     /// First source position, and end of the weights in `weights`.
     pub outputs: Vec<(usize, usize)>,
-    pub weights: Vec<u32>,
+    pub weights: Vec<i32>,
     /// Whether the axis keeps its length.
     pub copies: bool,
     /// The weights of an output before their sum is known.
-    triangles: Vec<f64>,
+    values: Vec<f64>,
 }
 
 impl Taps {
@@ -75,21 +83,21 @@ impl Taps {
             self.outputs.extend((start..start + count).enumerate().map(|(i, at)| (at, i + 1)));
             return;
         }
-        let (_, support) = axis.scale();
+        let (_, unit) = axis.scale();
         for position in start..start + count {
             let (center, first, end) = axis.window(position);
-            let triangle = |at: usize| (1.0 - ((at as f64 - center + 0.5) * (1.0 / support)).abs()).max(0.0);
-            self.triangles.clear();
-            self.triangles.extend((first..end).map(triangle));
-            let sum: f64 = self.triangles.iter().sum();
-            let fixed = |weight: &f64| (0.5 + weight / sum * f64::from(1 << BITS)) as u32;
-            self.weights.extend(self.triangles.iter().map(fixed));
+            let value = |at: usize| axis.resampling.value((at as f64 - center + 0.5) * (1.0 / unit));
+            self.values.clear();
+            self.values.extend((first..end).map(value));
+            let sum: f64 = self.values.iter().sum();
+            let fixed = |value: &f64| (0.5_f64.copysign(*value) + value / sum * f64::from(1 << BITS)) as i32;
+            self.weights.extend(self.values.iter().map(fixed));
             self.outputs.push((first, self.weights.len()));
         }
     }
 
     /// First source position, and weights, of output `i`.
-    pub fn of(&self, i: usize) -> (usize, &[u32]) {
+    pub fn of(&self, i: usize) -> (usize, &[i32]) {
         let begin = if i == 0 { 0 } else { self.outputs[i - 1].1 };
         (self.outputs[i].0, &self.weights[begin..self.outputs[i].1])
     }

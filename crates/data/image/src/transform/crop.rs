@@ -4,8 +4,8 @@
 
 use enmasse_tensor::RandomStream;
 
-use super::check_size;
-use crate::{Canvas, CropBox, CropResize, EvalTransform, ImageError, Transform};
+use super::{check_size, interpolation};
+use crate::{Canvas, CropBox, CropResize, EvalTransform, ImageError, Resampling, Transform};
 
 /// RandomResizedCrop: a random part of the image, stretched to `size` × `size`.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,12 +16,14 @@ pub struct RandomResizedCrop {
     pub scale: (f64, f64),
     /// Least and largest width / height of a crop; sampled uniformly in the logarithm.
     pub ratio: (f64, f64),
+    /// The filter of the resize.
+    pub resampling: Resampling,
 }
 
 impl RandomResizedCrop {
     /// With torchvision's defaults.
     pub fn new(size: usize) -> Self {
-        RandomResizedCrop { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) }
+        RandomResizedCrop { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), resampling: Resampling::Bilinear }
     }
 
     /// The crop of an image of `width` × `height`: ten tries, then the largest central crop of an allowed ratio.
@@ -50,12 +52,13 @@ impl Transform for RandomResizedCrop {
     }
 
     fn parameters(&self) -> String {
-        let RandomResizedCrop { size, scale, ratio } = self;
-        format!("size={size} scale={}..{} ratio={}..{}", scale.0, scale.1, ratio.0, ratio.1)
+        let RandomResizedCrop { size, scale, ratio, resampling } = self;
+        let interpolation = interpolation(*resampling);
+        format!("size={size} scale={}..{} ratio={}..{}{interpolation}", scale.0, scale.1, ratio.0, ratio.1)
     }
 
     fn check(&self) -> Result<(), ImageError> {
-        let RandomResizedCrop { size, scale, ratio } = *self;
+        let RandomResizedCrop { size, scale, ratio, .. } = *self;
         let ordered = |(low, high): (f64, f64)| low > 0.0 && low <= high && high.is_finite();
         if !ordered(scale) || scale.1 > 1.0 || !ordered(ratio) {
             return Err(ImageError::Setting(format!(
@@ -66,13 +69,13 @@ impl Transform for RandomResizedCrop {
     }
 
     fn crop_resize(&self, random: &mut RandomStream, width: usize, height: usize) -> Option<CropResize> {
-        let full = (self.size, self.size);
-        Some(CropResize { crop: self.draw(random, width, height), full, part: CropBox::whole(full.0, full.1) })
+        Some(CropResize::whole(self.draw(random, width, height), (self.size, self.size), self.resampling))
     }
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
         let part = self.draw(random, canvas.image().width(), canvas.image().height());
-        canvas.resize(part, self.size, self.size);
+        let crop_resize = CropResize::whole(part, (self.size, self.size), self.resampling);
+        canvas.replace(self.size, self.size, |before, resizer, after| resizer.resize_part(before, &crop_resize, after));
     }
 }
 
@@ -98,6 +101,8 @@ pub struct RandomCrop {
     pub size: usize,
     /// Width of the margins, in pixels; less than the size.
     pub padding: usize,
+    /// The filter of the resize.
+    pub resampling: Resampling,
 }
 
 impl RandomCrop {
@@ -110,9 +115,9 @@ impl RandomCrop {
 
     /// Cuts out that square.
     pub fn cut(&self, canvas: &mut Canvas, square: CropBox) {
-        let RandomCrop { size, padding } = *self;
+        let RandomCrop { size, padding, resampling } = *self;
         if (canvas.image().width(), canvas.image().height()) != (size, size) {
-            EvalTransform { resize: size, ..EvalTransform::new(size) }.show(canvas);
+            EvalTransform { resize: size, resampling, ..EvalTransform::new(size) }.show(canvas);
         }
         // Along a side: the number of black pixels before the image, where the image begins, and the number of its
         // pixels.
@@ -136,7 +141,7 @@ impl Transform for RandomCrop {
     }
 
     fn parameters(&self) -> String {
-        format!("size={} padding={}", self.size, self.padding)
+        format!("size={} padding={}{}", self.size, self.padding, interpolation(self.resampling))
     }
 
     fn check(&self) -> Result<(), ImageError> {

@@ -3,9 +3,11 @@
 use enmasse_tensor::RandomStream;
 use serde::{Deserialize, Serialize};
 
-use super::check_size;
 use super::color::rgb_to_grayscale;
-use crate::{Canvas, CropBox, CropResize, Image, ImageError, ImageRegion, RegionRequest, Resizer, Transform};
+use super::{check_size, interpolation};
+use crate::{
+    Canvas, CropBox, CropResize, Image, ImageError, ImageRegion, RegionRequest, Resampling, Resizer, Transform,
+};
 
 /// For evaluation: Resize of the shorter side, then CenterCrop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,12 +18,22 @@ pub struct EvalTransform {
     pub resize: usize,
     /// Whether the result is grey, as by [`Grayscale`](crate::Grayscale).
     pub grayscale: bool,
+    /// The filter of the resize.
+    pub resampling: Resampling,
 }
 
 impl EvalTransform {
     /// The usual proportion: the shorter side becomes round(size · 256 / 224).
     pub fn new(size: usize) -> Self {
-        EvalTransform { size, resize: (size as f64 * 256.0 / 224.0).round() as usize, grayscale: false }
+        let resize = (size as f64 * 256.0 / 224.0).round() as usize;
+        EvalTransform { size, resize, grayscale: false, resampling: Resampling::Bilinear }
+    }
+
+    /// The same with another proportion: the crop takes the share `crop_pct` of the shorter side, whose length is rounded down as by timm.
+    pub fn cropped(self, crop_pct: f64) -> Self {
+        // A length that is a quotient of two whole numbers comes out exactly.
+        const ROUNDING: f64 = 1e-6;
+        EvalTransform { resize: (self.size as f64 / crop_pct + ROUNDING) as usize, ..self }
     }
 
     /// Dimensions after Resize: the longer side is truncated to a whole number, as in torchvision.
@@ -55,7 +67,7 @@ impl EvalTransform {
             left = full.0 - width_of_part - left;
         }
         let part = CropBox { left, top, width: width_of_part, height: self.size.min(full.1) };
-        CropResize { crop: CropBox::whole(width, height), full, part }
+        CropResize { crop: CropBox::whole(width, height), full, part, resampling: self.resampling }
     }
 
     /// The same if there are no margins.
@@ -105,14 +117,14 @@ impl EvalTransform {
 
     /// Resizes and crops `image` into `out` (`size * size * 3` bytes). Only the cropped part is computed.
     pub fn fit(&self, image: &Image, resizer: &mut Resizer, out: &mut [u8]) {
-        let CropResize { crop, full, part } = self.cut(EvalCrop::CENTER, image.width(), image.height());
+        let crop_resize @ CropResize { full, part, .. } = self.cut(EvalCrop::CENTER, image.width(), image.height());
         if (part.width, part.height) == (self.size, self.size) {
-            resizer.resize_part(image, crop, full, part, out);
+            resizer.resize_part(image, &crop_resize, out);
             return self.finish(out);
         }
         let mut unpadded = std::mem::take(&mut resizer.unpadded);
         unpadded.resize(part.width * part.height * 3, 0);
-        resizer.resize_part(image, crop, full, part, &mut unpadded);
+        resizer.resize_part(image, &crop_resize, &mut unpadded);
         out.fill(0);
         let margin = |length: usize| (-self.crop_start(length)).max(0) as usize;
         let rows = out.chunks_exact_mut(self.size * 3).skip(margin(full.1));
@@ -190,7 +202,7 @@ impl Transform for EvalTransform {
 
     fn parameters(&self) -> String {
         let grayscale = if self.grayscale { " grayscale" } else { "" };
-        format!("size={} resize={}{grayscale}", self.size, self.resize)
+        format!("size={} resize={}{grayscale}{}", self.size, self.resize, interpolation(self.resampling))
     }
 
     fn check(&self) -> Result<(), ImageError> {

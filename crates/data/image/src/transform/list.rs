@@ -8,16 +8,16 @@ use enmasse_tensor::RandomStream;
 use super::check_size;
 use crate::{
     Canvas, CropResize, EvalTransform, ImageError, ImageRegion, Mixing, RandomCrop, RandomHorizontalFlip,
-    RandomResizedCrop, RegionRequest, Transform,
+    RandomResizedCrop, RegionRequest, Resampling, Transform,
 };
 
 /// For training: transforms applied in order; the last one leaves a square, which may be mixed with that of another sample. Its
 /// text names all of them.
 ///
 /// ```
-/// use enmasse_image::{RandomCrop, RandomHorizontalFlip, TrainTransform};
+/// use enmasse_image::{RandomCrop, RandomHorizontalFlip, Resampling, TrainTransform};
 /// let list = TrainTransform::empty(32)
-///     .then(RandomCrop { size: 32, padding: 4 })
+///     .then(RandomCrop { size: 32, padding: 4, resampling: Resampling::Bilinear })
 ///     .then(RandomHorizontalFlip { probability: 0.5 });
 /// assert_eq!(list.to_string(), "random_crop size=32 padding=4; random_horizontal_flip probability=0.5");
 /// ```
@@ -42,9 +42,9 @@ impl TrainTransform {
         Self::empty(size).then(RandomResizedCrop::new(size)).then(RandomHorizontalFlip { probability: 0.5 })
     }
 
-    /// Squares of `size` by `crop`, then flips with probability `flip` unless that is 0.
-    pub fn crop_and_flip(size: usize, crop: &Crop, flip: f64) -> Self {
-        let squares = crop.add_to(Self::empty(size));
+    /// Squares of `size` by `crop`, resized by a filter, then flips with probability `flip` unless that is 0.
+    pub fn crop_and_flip(size: usize, crop: &Crop, resampling: Resampling, flip: f64) -> Self {
+        let squares = crop.add_to(Self::empty(size), resampling);
         if flip == 0.0 { squares } else { squares.then(RandomHorizontalFlip { probability: flip }) }
     }
 
@@ -195,12 +195,12 @@ pub enum Crop {
 
 impl Crop {
     /// `list`, followed by this crop.
-    fn add_to(&self, list: TrainTransform) -> TrainTransform {
+    fn add_to(&self, list: TrainTransform, resampling: Resampling) -> TrainTransform {
         let size = list.size();
         match *self {
-            Crop::Resized => list.then(RandomResizedCrop::new(size)),
-            Crop::Padded { padding } => list.then(RandomCrop { size, padding }),
-            Crop::None { resize } => list.then(EvalTransform { resize, ..EvalTransform::new(size) }),
+            Crop::Resized => list.then(RandomResizedCrop { resampling, ..RandomResizedCrop::new(size) }),
+            Crop::Padded { padding } => list.then(RandomCrop { size, padding, resampling }),
+            Crop::None { resize } => list.then(EvalTransform { resize, resampling, ..EvalTransform::new(size) }),
         }
     }
 }

@@ -44,7 +44,7 @@ pub use warp::{Affine, Interpolation};
 
 use enmasse_tensor::RandomStream;
 
-use crate::ImageError;
+use crate::{ImageError, Resampling};
 
 /// Largest edge of a batch's images, in pixels.
 const MAX_SIZE: usize = 16_384;
@@ -100,6 +100,14 @@ pub trait Transform: Send + Sync {
 
     /// Changes the image. All randomness comes from `random`: the numbers of this transform, epoch and sample.
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream);
+}
+
+/// The end of a transform's parameters, for a filter other than the usual one.
+fn interpolation(resampling: Resampling) -> String {
+    match resampling {
+        Resampling::Bilinear => String::new(),
+        Resampling::Bicubic => format!(" interpolation={resampling}"),
+    }
 }
 
 fn check_size(size: usize) -> Result<(), ImageError> {

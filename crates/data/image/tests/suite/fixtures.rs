@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use enmasse_image::{
-    Canvas, CropBox, EvalCrop, EvalTransform, Image, ImageError, ImageRegion, RandomCrop, RandomHorizontalFlip,
-    RandomResizedCrop, RandomStream, ReadOptions, Resizer, Transform, decode,
+    Canvas, CropBox, CropResize, EvalCrop, EvalTransform, Image, ImageError, ImageRegion, RandomCrop,
+    RandomHorizontalFlip, RandomResizedCrop, RandomStream, ReadOptions, Resampling, Resizer, Transform, decode,
 };
 use serde_json::Value;
 
@@ -103,12 +103,21 @@ fn truncated_and_damaged() {
     }
 }
 
+fn resampling(case: &Value) -> Resampling {
+    serde_json::from_value(case["interpolation"].clone()).unwrap()
+}
+
+fn evaluation(case: &Value) -> EvalTransform {
+    let (resize, resampling) = (number(case, "resize"), resampling(case));
+    EvalTransform { resize, resampling, ..EvalTransform::new(number(case, "size")) }
+}
+
 #[test]
 fn evaluates_as_torchvision_does() {
     let mut resizer = Resizer::new();
     for case in cases("eval") {
         let source = pixels(text(&case, "source"));
-        let transform = EvalTransform { resize: number(&case, "resize"), ..EvalTransform::new(number(&case, "size")) };
+        let transform = evaluation(&case);
         let mut ours = vec![77; transform.size * transform.size * 3];
         transform.fit(&source, &mut resizer, &mut ours);
         assert_eq!(crc32(&ours) as usize, number(&case, "expected"), "{case}");
@@ -121,7 +130,7 @@ fn ten_crops_as_torchvision_does() {
     for case in cases("eval") {
         let Some(expected) = case["crops"].as_array() else { continue };
         let source = pixels(text(&case, "source"));
-        let transform = EvalTransform { resize: number(&case, "resize"), ..EvalTransform::new(number(&case, "size")) };
+        let transform = evaluation(&case);
         let found = EvalCrop::several(10).unwrap().into_iter().map(|crop| {
             let (mut view, mut pixels) = (ImageRegion::default(), vec![0; transform.size * transform.size * 3]);
             let read = |image: &mut Image| {
@@ -137,7 +146,7 @@ fn ten_crops_as_torchvision_does() {
         assert_eq!(found, expected, "{case}");
         seen += 1;
     }
-    assert_eq!(seen, 16);
+    assert_eq!(seen, 32);
 }
 
 #[test]
@@ -145,7 +154,8 @@ fn crops_and_flips_as_torchvision_does() {
     for case in cases("train") {
         let mut canvas = Canvas::new(pixels(text(&case, "source")));
         let size = number(&case, "size");
-        canvas.resize(crop_box(&case["box"]), size, size);
+        let crop_resize = CropResize::whole(crop_box(&case["box"]), (size, size), resampling(&case));
+        canvas.replace(size, size, |image, resizer, out| resizer.resize_part(image, &crop_resize, out));
         let flip = if case["flip"].as_bool().unwrap() { 1.0 } else { 0.0 };
         RandomHorizontalFlip { probability: flip }.apply(&mut canvas, &mut RandomStream::new(0, "", 0, 0));
         assert_eq!(crc32(canvas.image().pixels()) as usize, number(&case, "expected"), "{case}");
@@ -156,7 +166,11 @@ fn crops_and_flips_as_torchvision_does() {
 fn cuts_squares_out_of_margins_as_torchvision_does() {
     for case in cases("padded") {
         let mut canvas = Canvas::new(pixels(text(&case, "source")));
-        let transform = RandomCrop { size: number(&case, "size"), padding: number(&case, "padding") };
+        let transform = RandomCrop {
+            size: number(&case, "size"),
+            padding: number(&case, "padding"),
+            resampling: Resampling::Bilinear,
+        };
         transform.cut(&mut canvas, crop_box(&case["box"]));
         assert_eq!(crc32(canvas.image().pixels()) as usize, number(&case, "expected"), "{case}");
     }

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use enmasse_image::{Canvas, CropBox, CropResize, Image, ImageRegion, ReadOptions, RegionRequest, Resizer, decode};
+use enmasse_image::{
+    Canvas, CropBox, CropResize, Image, ImageRegion, ReadOptions, RegionRequest, Resampling, Resizer, decode,
+};
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use proptest::prelude::*;
 
@@ -32,7 +34,7 @@ fn shrunk_images_are_near_those_at_full_size() {
     let path = folder.path().join("large.jpg");
     write(&path, 1024, 768, SamplingFactor::R_4_2_0);
     let check = |size: usize, crop: CropBox, shrink: usize| {
-        let crop_resize = CropResize { crop, full: (size, size), part: CropBox::whole(size, size) };
+        let crop_resize = CropResize::whole(crop, (size, size), Resampling::Bilinear);
         assert_eq!(crop_resize.wanted(), RegionRequest { part: crop, shrink });
         let cut = |fast: bool| {
             let options = ReadOptions { fast, ..ReadOptions::default() };
@@ -64,6 +66,7 @@ proptest! {
     fn what_is_wanted_is_what_has_an_influence(
         (width, height, to_width, to_height) in (1usize..70, 1usize..70, 1usize..50, 1usize..50),
         part in prop::array::uniform4(0.0..1.0f64),
+        bicubic: bool,
     ) {
         let inside = |length: usize, start: f64, share: f64| {
             let start = (start * length as f64) as usize;
@@ -71,7 +74,8 @@ proptest! {
         };
         let ((left, across), (top, down)) = (inside(to_width, part[0], part[1]), inside(to_height, part[2], part[3]));
         let part = CropBox { left, top, width: across, height: down };
-        let crop_resize = CropResize { crop: CropBox::whole(width, height), full: (to_width, to_height), part };
+        let resampling = if bicubic { Resampling::Bicubic } else { Resampling::Bilinear };
+        let crop_resize = CropResize { crop: CropBox::whole(width, height), full: (to_width, to_height), part, resampling };
         let wanted = crop_resize.wanted().part;
         prop_assert!(wanted.fits(width, height), "{:?}", wanted);
         let result = |inner: u8, outer: u8| {
@@ -81,7 +85,7 @@ proptest! {
             let pixels = (0..height).flat_map(|y| (0..width).flat_map(move |x| [if is_in(x, y) { inner } else { outer }; 3]));
             let image = Image::new(width, height, pixels.collect()).unwrap();
             let mut out = vec![0; across * down * 3];
-            Resizer::new().resize_part(&image, crop_resize.crop, crop_resize.full, part, &mut out);
+            Resizer::new().resize_part(&image, &crop_resize, &mut out);
             out
         };
         prop_assert!(result(100, 0).iter().all(|&byte| byte == 100));

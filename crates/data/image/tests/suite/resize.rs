@@ -1,8 +1,8 @@
 //! The resize compared with a plain twin, and the draws of random crops.
 
 use enmasse_image::{
-    Canvas, Crop, CropBox, EvalTransform, Image, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, RandomStream,
-    Resizer, TrainTransform, Transform,
+    Canvas, Crop, CropBox, CropResize, EvalTransform, Image, RandomCrop, RandomHorizontalFlip, RandomResizedCrop,
+    RandomStream, Resampling, Resizer, TrainTransform, Transform,
 };
 use proptest::prelude::*;
 
@@ -25,14 +25,25 @@ fn transpose(image: &Plain) -> Plain {
     (0..image[0].len()).map(|x| image.iter().map(|row| row[x]).collect()).collect()
 }
 
+/// Both filters by their definitions, and how far they reach.
+fn filter(bicubic: bool) -> (fn(f64) -> f64, f64) {
+    let cubic = |x: f64| match x.abs() {
+        x if x < 1.0 => (1.5 * x - 2.5) * x * x + 1.0,
+        x if x < 2.0 => (((x - 5.0) * x + 8.0) * x - 4.0) * -0.5,
+        _ => 0.0,
+    };
+    if bicubic { (cubic, 2.0) } else { (|x| (1.0 - x.abs()).max(0.0), 1.0) }
+}
+
 /// Resizes every row to `target` pixels, by the formulas of Pillow's `precompute_coeffs` and `normalize_coeffs_8bpc`.
-fn resize_rows(image: &Plain, target: usize) -> Plain {
+fn resize_rows(image: &Plain, target: usize, bicubic: bool) -> Plain {
     let source = image[0].len();
     if source == target {
         return image.clone();
     }
     let scale = source as f64 / target as f64;
-    let support = scale.max(1.0);
+    let (filter, reach) = filter(bicubic);
+    let support = reach * scale.max(1.0);
     let resize_row = |row: &Vec<[u8; 3]>| -> Vec<[u8; 3]> {
         (0..target)
             .map(|x| {
@@ -40,9 +51,9 @@ fn resize_rows(image: &Plain, target: usize) -> Plain {
                 let first = ((center - support + 0.5) as i64).max(0) as usize;
                 let end = ((center + support + 0.5) as usize).min(source);
                 let weights: Vec<f64> =
-                    (first..end).map(|at| (1.0 - ((at as f64 - center + 0.5) / support).abs()).max(0.0)).collect();
+                    (first..end).map(|at| filter((at as f64 - center + 0.5) * (1.0 / scale.max(1.0)))).collect();
                 let sum: f64 = weights.iter().sum();
-                let fixed: Vec<i64> = weights.iter().map(|w| (0.5 + w / sum * 4_194_304.0) as i64).collect();
+                let fixed: Vec<i64> = weights.iter().map(|w| (w / sum * 4_194_304.0).round() as i64).collect();
                 [0, 1, 2].map(|c| {
                     let total: i64 = (first..end).map(|at| i64::from(row[at][c]) * fixed[at - first]).sum();
                     ((total + 2_097_152) >> 22).clamp(0, 255) as u8
@@ -54,13 +65,13 @@ fn resize_rows(image: &Plain, target: usize) -> Plain {
 }
 
 /// Both passes, in the order that Pillow 13 chooses.
-fn resize_plainly(image: &Plain, width: usize, height: usize) -> Plain {
-    let across = |image: &Plain| transpose(&resize_rows(&transpose(image), height));
+fn resize_plainly(image: &Plain, width: usize, height: usize, bicubic: bool) -> Plain {
+    let across = |image: &Plain| transpose(&resize_rows(&transpose(image), height, bicubic));
     let (saved_rows, saved_columns) = (image.len() as i64 - height as i64, image[0].len() as i64 - width as i64);
     if saved_rows > 0 && saved_rows > 2 * saved_columns {
-        resize_rows(&across(image), width)
+        resize_rows(&across(image), width, bicubic)
     } else {
-        across(&resize_rows(image, width))
+        across(&resize_rows(image, width, bicubic))
     }
 }
 
@@ -88,12 +99,15 @@ proptest! {
         crop in prop::array::uniform4(0.0..1.0f64),
         part in prop::array::uniform4(0.0..1.0f64),
         seed in 0usize..1000,
+        bicubic: bool,
     ) {
         let image = noise(width, height, seed);
         let (crop, part) = (inside(width, height, crop), inside(to_width, to_height, part));
-        let expected = bytes(&resize_plainly(&plain(&image, crop), to_width, to_height), part);
+        let expected = bytes(&resize_plainly(&plain(&image, crop), to_width, to_height, bicubic), part);
+        let resampling = if bicubic { Resampling::Bicubic } else { Resampling::Bilinear };
+        let crop_resize = CropResize { crop, full: (to_width, to_height), part, resampling };
         let mut out = vec![0; part.width * part.height * 3];
-        Resizer::new().resize_part(&image, crop, (to_width, to_height), part, &mut out);
+        Resizer::new().resize_part(&image, &crop_resize, &mut out);
         prop_assert_eq!(out, expected);
     }
 
@@ -101,7 +115,7 @@ proptest! {
     #[test]
     fn squares_of_padded_images(size in 1usize..20, margin in 0usize..20, index in 0u64..1000, flip: bool) {
         let padding = margin % size;
-        let transform = RandomCrop { size, padding };
+        let transform = RandomCrop { size, padding, resampling: Resampling::Bilinear };
         transform.check().unwrap();
         let image = noise(size, size, index as usize);
         let crop = transform.draw(&mut draws(5, 1, index));
@@ -157,7 +171,7 @@ fn draws_have_the_right_means() {
 /// Margins of 4: nine equally likely places along each side; draws depend on seed, epoch and index.
 #[test]
 fn squares_lie_anywhere_in_the_margins() {
-    let transform = RandomCrop { size: 32, padding: 4 };
+    let transform = RandomCrop { size: 32, padding: 4, resampling: Resampling::Bilinear };
     let draw = |seed, epoch, index| transform.draw(&mut draws(seed, epoch, index));
     let n = 4500;
     let mut counts = [[0usize; 9]; 2];
@@ -179,7 +193,12 @@ fn images_of_the_right_size_are_copied() {
     let mut canvas = Canvas::new(image.clone());
     canvas.resize(CropBox::whole(32, 32), 32, 32);
     assert_eq!(canvas.image(), &image);
-    TrainTransform::crop_and_flip(32, &Crop::None { resize: 32 }, 0.0).apply(&mut canvas, 0, 0, 0);
+    TrainTransform::crop_and_flip(32, &Crop::None { resize: 32 }, Resampling::Bilinear, 0.0).apply(
+        &mut canvas,
+        0,
+        0,
+        0,
+    );
     assert_eq!(canvas.image(), &image);
 }
 
@@ -190,6 +209,18 @@ fn default_resize_is_in_proportion() {
     check(64, 73);
     check(32, 37);
     check(128, 146);
+}
+
+/// The lengths that timm and torchvision resize to.
+#[test]
+fn a_share_of_the_resized_image() {
+    let check = |size, crop_pct, resize| assert_eq!(EvalTransform::new(size).cropped(crop_pct).resize, resize);
+    check(224, 0.875, 256);
+    check(224, 0.9, 248);
+    check(240, 0.882, 272);
+    check(224, 224.0 / 232.0, 232);
+    check(236, 236.0 / 255.0, 255);
+    check(32, 1.0, 32);
 }
 
 /// Extremely long images need no memory beyond the result's.

@@ -21,7 +21,7 @@ use crate::report::percent;
 
 /// The settings that apply to it.
 const PREDICTION: &str = "\
-    model prefix size channels mean std batch devices threads loader_threads precision isa exact \
+    model prefix size channels mean std interpolation crop_pct batch devices threads loader_threads precision isa exact \
     convert_rgb exif_transpose path_column manifest_root cache_dir cache_limit json";
 
 const EXAMPLES: &str = "\

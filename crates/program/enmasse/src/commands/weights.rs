@@ -28,7 +28,7 @@ pub struct Weights {
 }
 
 /// Settings that a run has and bare weights lack: how the model's images are prepared.
-pub const PREPARATION: &[&str] = &["size", "channels", "mean", "std"];
+pub const PREPARATION: &[&str] = &["size", "channels", "mean", "std", "interpolation", "crop_pct"];
 
 /// Settings of a run that later uses of its weights default to, so that they get the same digits and accept the same files.
 const AS_TRAINED: &[&str] = &["precision", "exact", "isa", "convert_rgb", "exif_transpose", "on_bad_sample", "metrics"];
@@ -41,6 +41,8 @@ pub const OF_A_RUN: &[(&str, &str)] = &[
     ("channels", "the run's; for other weights the data set's own"),
     ("mean", "the run's; for other weights the data set's own"),
     ("std", "the run's; for other weights the data set's own"),
+    ("interpolation", "the run's; for other weights bilinear"),
+    ("crop_pct", "the run's; for other weights the data set's own, 0.875 for a folder"),
     ("batch", "a global batch of 64, divided over the ranks; as in the run, if that was tuned"),
     ("precision", "as in the run"),
     ("isa", "as in the run"),
@@ -66,9 +68,9 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns:
     let is_bare = path.is_file() && !is_checkpoint(&path).map_err(Failure::error)?;
     let of_its_own = |name: &&&str| !is_bare && path.exists() && given(name);
     if let Some(name) = PREPARATION.iter().find(of_its_own) {
-        let value = config.get(name).unwrap_or_default();
+        let (flag, value) = (name.replace('_', "-"), config.get(name).unwrap_or_default());
         return Err(usage!(
-            "--{name} {value}: a run is used as it was trained, at its own size, channels and constants; leave --{name} out"
+            "--{flag} {value}: a run is used as it was trained, at its own size, channels and constants; leave --{flag} out"
         ));
     }
     if !is_bare && path.exists() && given("prefix") {
