@@ -11,8 +11,8 @@ use enmasse_graph::{
 
 use crate::config::of_optimizers;
 use crate::{
-    Classification, ConfigError, Direction, Monitor, Preparation, RunConfig, StrategyKind, Task, TrainConfig,
-    TrainError, UnusedParameters,
+    Classification, ConfigError, Direction, Monitor, OptimizerKind, Preparation, RunConfig, StrategyKind, Task,
+    TrainConfig, TrainError, UnusedParameters,
 };
 
 /// A model: turns images and the number of classes, or of a task's outputs, into logits.
@@ -99,12 +99,14 @@ impl Objective {
     fn optimizer(&self, config: &TrainConfig) -> Result<Optimizer, TrainError> {
         let run = RunConfig { train: config.clone(), ..RunConfig::default() };
         let Some(own) = &self.optimizer else {
-            return Ok(config.chosen_optimizer().map_err(|reason| ConfigError::setting(&run, "opt_arg", reason))?);
+            let named = if config.opt_arg.is_empty() { "optimizer" } else { "opt_arg" };
+            return Ok(config.chosen_optimizer().map_err(|reason| ConfigError::setting(&run, named, reason))?);
         };
         let defaults = RunConfig::default();
         for name in ["optimizer", "opt_arg"].into_iter().chain(of_optimizers().map(|(setting, _)| setting.name)) {
             let value = run.get(name).unwrap_or_default();
-            if Some(&value) != defaults.get(name).as_ref() {
+            let is_record = name == "optimizer" && config.optimizer == OptimizerKind::Own;
+            if Some(&value) != defaults.get(name).as_ref() && !is_record {
                 return Err(without_effect(name, &value, "optimiser"));
             }
         }

@@ -257,7 +257,7 @@ impl Tensor {
     /// `NAME.running_var`.
     ///
     /// # Shapes
-    /// `[N,H,W,C]` or `[N,C]`, and the same.
+    /// `[N,H,W,C]`, `[N,T,C]` or `[N,C]`, and the same.
     pub fn batch_norm_with(self, name: &str, norm: BatchNorm) -> Tensor {
         self.enter(name);
         let shape = self.shape();

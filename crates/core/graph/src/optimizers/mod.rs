@@ -179,10 +179,12 @@ macro_rules! optimizers {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum OptimizerKind {
             $(#[doc = concat!("See [`", stringify!($optimizer), "`].")] $optimizer,)*
+            /// One of a program's own, in the record of its run: that program alone has it.
+            Own,
         }
 
         impl OptimizerKind {
-            /// All of them.
+            /// All that have a name of their own.
             pub const ALL: &'static [OptimizerKind] = &[$(OptimizerKind::$optimizer),*];
             /// Their names.
             pub const NAMES: &'static [&'static str] = &[$($optimizer::NAME),*];
@@ -191,6 +193,7 @@ macro_rules! optimizers {
             pub const fn name(self) -> &'static str {
                 match self {
                     $(OptimizerKind::$optimizer => $optimizer::NAME,)*
+                    OptimizerKind::Own => "own",
                 }
             }
 
@@ -198,6 +201,7 @@ macro_rules! optimizers {
             pub const fn hyperparameters(self) -> &'static [Hyperparameter] {
                 match self {
                     $(OptimizerKind::$optimizer => $optimizer::HYPERPARAMETERS,)*
+                    OptimizerKind::Own => &[],
                 }
             }
 
@@ -210,6 +214,7 @@ macro_rules! optimizers {
                         given.into_iter().try_for_each(|(name, text)| optimizer.set(name, text))?;
                         Ok(optimizer.into())
                     })*
+                    OptimizerKind::Own => Err("is one of a program's own, which this program does not have".to_owned()),
                 }
             }
         }

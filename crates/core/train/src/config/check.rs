@@ -47,7 +47,8 @@ impl RunConfig {
         together("shuffle", repeated, "`repeat_augment` draws from all samples; use one of them".to_owned())?;
         let optimizer = train.chosen_optimizer();
         let named = if train.opt_arg.is_empty() { "optimizer" } else { "opt_arg" };
-        together(named, optimizer.is_err(), optimizer.clone().err().unwrap_or_default())?;
+        let unknown = optimizer.is_err() && train.optimizer != OptimizerKind::Own;
+        together(named, unknown, optimizer.clone().err().unwrap_or_default())?;
         let adapts = optimizer.is_ok_and(|optimizer| optimizer.adapts());
         let decay = train.no_decay_norm_bias && train.weight_decay == 0.0 && !adapts;
         together("no_decay_norm_bias", decay, "needs a `weight_decay` above 0".to_owned())?;

@@ -459,7 +459,7 @@ impl SettingValue for OptimizerKind {
     const KIND: SettingKind = SettingKind::Choice(OptimizerKind::NAMES);
 
     fn parse(text: &str) -> Result<Self, String> {
-        let kind = OptimizerKind::ALL.iter().find(|kind| kind.name() == text);
+        let kind = OptimizerKind::ALL.iter().chain([&OptimizerKind::Own]).find(|kind| kind.name() == text);
         kind.copied().ok_or_else(|| format!("must be {}", OptimizerKind::NAMES.join(" or ")))
     }
 

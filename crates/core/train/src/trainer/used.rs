@@ -1,13 +1,14 @@
 //! The configuration that a fit really uses: checked like a command line's, compared with the device, the group and the data that were
 //! given, and completed by them, so that the run's record is true.
 
-use enmasse_graph::Plans;
+use enmasse_graph::{Plans, TargetKind};
 use enmasse_wording::counted;
 
 use super::Trainer;
 use crate::plans::compile_plans;
 use crate::{
-    ConfigError, Devices, ModelFn, Preparation, ProgramConfig, RunConfig, TrainConfig, TrainError, TrainingData,
+    Balance, ConfigError, Devices, ModelFn, Preparation, ProgramConfig, RunConfig, TrainConfig, TrainError,
+    TrainingData,
 };
 
 impl Trainer<'_> {
@@ -20,6 +21,10 @@ impl Trainer<'_> {
         let refuse = |name: &str, reason: String| Err(ConfigError::setting(&config, name, reason).into());
         if self.config.num_classes.is_some_and(|expected| expected != data.classes.len()) {
             return refuse("num_classes", format!("the data have {}", counted(data.classes.len(), "class")));
+        }
+        let has_classes = self.objective.task(&data.classes).target() == TargetKind::Class;
+        if self.config.balance == Balance::Classes && !has_classes {
+            return refuse("balance", "has no effect on a task without classes: leave it out".to_owned());
         }
         if self.config.model != name && self.config.model != TrainConfig::default().model {
             return refuse("model", format!("the trainer was given {name}"));
@@ -39,12 +44,16 @@ impl Trainer<'_> {
         let default = RunConfig::default();
         let schedule = ["schedule", "lr", "lrf", "step_size", "gamma", "warmup_epochs", "scale_lr"];
         let sampler = ["sampler", "shuffle", "balance", "repeat_augment"];
-        for (names, is_given) in [(&schedule[..], self.schedule.is_some()), (&sampler, self.sampler.is_some())] {
-            let kind = names[0];
+        // An optimiser's hyper-parameters are checked where plans are compiled.
+        for (kind, names, is_given) in [
+            ("schedule", &schedule[..], self.schedule.is_some()),
+            ("sampler", &sampler, self.sampler.is_some()),
+            ("optimizer", &["optimizer"], self.objective.optimizer.is_some()),
+        ] {
             let is_recorded = config.get(kind).as_deref() == Some("own");
             let refuse = |name: &str, reason: String| Err(ConfigError::setting(config, name, reason).into());
             if is_recorded && !is_given {
-                let reason = format!("is a function of the program that began the run: give it by Trainer::{kind}");
+                let reason = format!("is that of the program which began the run: give it by Trainer::{kind}");
                 return refuse(kind, reason);
             }
             let is_idle = |name: &&&str| config.get(name) != default.get(name) && !(**name == kind && is_recorded);

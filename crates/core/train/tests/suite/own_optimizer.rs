@@ -119,7 +119,7 @@ fn what_does_not_fit_is_refused() {
     check(&config, &[(LION, vec![GroupRule::new("layer1").weight_decay(0.0)])], pattern);
     let own = "has no effect on this program's own optimiser: leave it out";
     let adamw = TrainConfig { optimizer: OptimizerKind::AdamW, ..config.clone() };
-    check(&adamw, &alone, &format!("`optimizer = adamw` {own}"));
+    check(&adamw, &alone, "optimizer adamw: has no effect on this program's own optimizer: leave it out");
     check(&TrainConfig { momentum: 0.5, ..config.clone() }, &alone, &format!("`momentum = 0.5` {own}"));
     check(&TrainConfig { nesterov: true, ..config.clone() }, &alone, &format!("`nesterov = true` {own}"));
     // A run that began with other state.
@@ -127,4 +127,27 @@ fn what_does_not_fit_is_refused() {
     let other = Lion { state: &["momentum"], ..LION };
     let resumed = TrainConfig { resume: true.into(), ..config.clone() };
     check(&resumed, &[(other, Vec::new())], "has no optimiser state for conv.weight");
+}
+
+/// Regression test: `config.toml` said that sgd had trained.
+#[test]
+fn the_record_names_an_optimizer_of_ones_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let cut = TrainConfig { max_steps: Some(2), ..config(&out) };
+    fit(&cut, &[(LION, Vec::new())]).unwrap();
+    let recorded = std::fs::read_to_string(out.join("config.toml")).unwrap();
+    assert!(recorded.contains("optimizer = \"own\"\n"), "{recorded}");
+    // Without it the run cannot go on under its name.
+    let data = TrainingData::new(Arc::new(Colours(50)), Arc::new(Colours(17)));
+    let check = |optimizer: OptimizerKind, expected: &str| {
+        let config = TrainConfig { optimizer, resume: true.into(), ..config(&out) };
+        let error = Trainer::new(config, crate::fit::cpu(1)).fit("net", &net, &data).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    check(
+        OptimizerKind::Own,
+        "optimizer own: is that of the program which began the run: give it by Trainer::optimizer",
+    );
+    check(OptimizerKind::AdamW, "has no optimiser state for conv.weight, because `optimizer`");
 }

@@ -83,7 +83,7 @@ fn the_record_names_a_schedule_of_ones_own() {
     // What began with a function cannot go on without one under its name.
     let own = TrainConfig { schedule: ScheduleKind::Own, ..config };
     let error = Trainer::new(own, cpu(1)).fit("net", &net, &data()).unwrap_err().to_string();
-    assert_eq!(error, "schedule own: is a function of the program that began the run: give it by Trainer::schedule");
+    assert_eq!(error, "schedule own: is that of the program which began the run: give it by Trainer::schedule");
 }
 
 #[test]

@@ -8,8 +8,8 @@ use enmasse_data::{DataError, Dataset};
 use enmasse_graph::{Loss, PerSample, TargetKind, Tensor};
 use enmasse_image::{Image, Normalization};
 use enmasse_train::{
-    Augmentation, Best, Callback, CallbackResult, Checkpoint, Classifier, Control, Direction, DoneRecord, EpochRecord,
-    Preparation, RunEvent, RunPaths, ScheduleKind, Task, TaskMetric, TrainConfig, Trainer, TrainingData,
+    Augmentation, Balance, Best, Callback, CallbackResult, Checkpoint, Classifier, Control, Direction, DoneRecord,
+    EpochRecord, Preparation, RunEvent, RunPaths, ScheduleKind, Task, TaskMetric, TrainConfig, Trainer, TrainingData,
 };
 
 /// Images of a left and a right half, each of one grey with some noise. The targets are the two greys, from 0 to 1.
@@ -230,4 +230,12 @@ fn values_that_a_sample_lacks_are_an_error() {
     let config = TrainConfig { epochs: 1, ..config(&folder.path().join("run")) };
     let error = Trainer::new(config, cpu(1)).task(Greys).fit("net", &net, &data).unwrap_err().to_string();
     assert!(error.contains("it has 0 values to predict, and the task takes 2"), "{error}");
+}
+
+#[test]
+fn balanced_classes_need_classes() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = TrainConfig { balance: Balance::Classes, ..config(&folder.path().join("run")) };
+    let error = Trainer::new(config, cpu(1)).task(Greys).fit("net", &net, &data(8, 8)).unwrap_err().to_string();
+    assert_eq!(error, "balance classes: has no effect on a task without classes: leave it out");
 }

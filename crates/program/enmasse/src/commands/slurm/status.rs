@@ -120,12 +120,12 @@ fn progress(run: &Path, epoch: Option<&Value>) -> String {
     let epochs =
         saved.and_then(|text| RunConfig::from_toml(&text).ok()).map(|config| format!("/{}", config.train.epochs));
     format!(
-        "epoch {}{}: train loss {}, val loss {}, val accuracy {}",
+        "epoch {}{}: train loss {}, val loss {}{}",
         epoch["epoch"].as_u64().unwrap_or(0).saturating_add(1),
         epochs.unwrap_or_default(),
         number("train_loss"),
         number("val_loss"),
-        epoch["val_accuracy"].as_f64().map_or("none".to_owned(), percent),
+        epoch["val_accuracy"].as_f64().map_or(String::new(), |share| format!(", val accuracy {}", percent(share))),
     )
 }
 
@@ -194,6 +194,9 @@ mod tests {
         let first = r#"{"event":"epoch","epoch":0,"train_loss":0.5,"val_loss":null,"val_accuracy":0.25}"#;
         let says = "epoch 1: train loss 0.5000, val loss none, val accuracy 25.00 %";
         check(Some(&format!("{first}\n")), Some(0), says);
+        // A run without classes.
+        let values = r#"{"event":"epoch","epoch":0,"train_loss":0.5,"val_loss":0.25}"#;
+        check(Some(&format!("{values}\n")), Some(0), "epoch 1: train loss 0.5000, val loss 0.2500");
         check(Some(&format!("{first}\n{{\"epoch\":1,\"tr")), Some(0), says);
         check(Some(&format!("{}\n{first}\n", "x".repeat(2 * TAIL as usize))), Some(0), says);
         check(Some("torn\n"), None, "no epoch has ended");
