@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
-use crate::output::screen;
+use enmasse_remote::fetch::Event;
+use enmasse_wording::{mebibytes, one_line};
+
+use crate::output::{say, screen};
 use crate::report::progress::{ProgressLine, REDRAW};
 
 /// Bytes on their way.
@@ -34,5 +37,24 @@ impl Transfer {
             let recent = done.saturating_sub(first);
             screen::show(&ProgressLine::of_transfer(&self.what, done, total, recent, seconds).line(width));
         }
+    }
+}
+
+/// Tells what the fetcher does.
+pub fn follow(event: Event, transfer: &mut Transfer) {
+    match event {
+        Event::Asking { url } => say(format_args!("asking {}", one_line(url))),
+        Event::Received { archive, bytes, total } => {
+            if transfer.what != archive {
+                *transfer = Transfer::new(archive);
+            }
+            transfer.show(bytes, total);
+            if bytes == total {
+                say(format_args!("{archive}: {}", mebibytes(total as usize)));
+            }
+        }
+        Event::Waiting { file } => say(format_args!("waiting for another process that fetches {}", one_line(file))),
+        Event::Refused { why } => say(format_args!("warning: {}", one_line(why))),
+        Event::Unpacking { archive } => say(format_args!("extracting {archive}")),
     }
 }

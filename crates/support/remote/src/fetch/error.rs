@@ -1,4 +1,4 @@
-//! Why a data set could not be fetched.
+//! Why a data set or a file could not be fetched.
 
 use enmasse_system::files::FileError;
 use thiserror::Error;
@@ -7,7 +7,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// No server gave an archive.
+    /// No server gave an archive or a file.
     #[error("{archive} could not be fetched: {}", refusals.join("; "))]
     Servers {
         /// The archive.
@@ -28,6 +28,9 @@ pub enum FetchError {
     /// Another process is fetching the same set to the same place.
     #[error("{0}: another process is fetching this data set into it")]
     Busy(String),
+    /// Another process is fetching the same file, and gets no further.
+    #[error("{0}: another process is fetching it, and has received nothing for a long time; end it, and start again")]
+    Stuck(String),
     /// An archive has the right checksum, and something in it that is not written.
     #[error("{archive}: {problem}")]
     Archive {

@@ -1,4 +1,4 @@
-//! Known data sets from the network: checked, resumed, extracted, whole or not at all.
+//! Known data sets and single files from the network: checked, resumed, whole or not at all; data sets are extracted.
 //!
 //! Every wait for a server has a limit ([`Fetcher`]): a connection, an answer and every read may
 //! take 30 seconds, and a server that sends a byte now and then is too slow (`pace.rs`). So has
@@ -9,6 +9,7 @@
 mod client;
 mod download;
 mod error;
+mod file;
 mod known;
 mod pace;
 mod place;
@@ -21,9 +22,11 @@ use std::time::Duration;
 use enmasse_system::files::FileError;
 
 use client::Client;
+use download::Download;
 use place::FetchLocation;
 
 pub use error::FetchError;
+pub use file::{Answer, RemoteFile, git_digest, sha256_of};
 pub use known::{Archive, Form, KnownSet, SETS, find};
 
 /// What happens, for a line of progress.
@@ -47,6 +50,11 @@ pub enum Event<'a> {
     Refused {
         /// The reason, which begins with the address.
         why: &'a str,
+    },
+    /// Another process is fetching the same file.
+    Waiting {
+        /// The file.
+        file: &'a str,
     },
     /// The archive is whole, and is being extracted.
     Unpacking {
@@ -103,11 +111,15 @@ impl Fetcher {
             return Ok(target);
         }
         place.require_space(set)?;
-        let client = Client::new(self.timeout, self.trusted.as_deref())?;
+        let client = self.client()?;
         let usual = set.mirrors.iter().map(|mirror| mirror.to_string());
         let mirrors = if self.mirrors.is_empty() { usual.collect() } else { self.mirrors.clone() };
         for archive in set.archives {
-            download::download(&client, archive, &mirrors, &place.part(archive), tell)?;
+            let Archive { name, bytes, sha256, .. } = *archive;
+            let wanted = Download { name, bytes: Some(bytes), limit: bytes, sha256, token: None };
+            let urls: Vec<_> =
+                mirrors.iter().map(|mirror| format!("{}/{name}", mirror.trim_end_matches('/'))).collect();
+            download::download(&client, &wanted, &urls, &place.part(archive), tell)?;
         }
         let staging = place.empty_staging()?;
         for archive in set.archives {
@@ -117,5 +129,9 @@ impl Fetcher {
         place.publish(&staging.join(set.folder), &target)?;
         place.remove()?;
         Ok(target)
+    }
+
+    fn client(&self) -> Result<Client, FetchError> {
+        Client::new(self.timeout, self.trusted.as_deref())
     }
 }

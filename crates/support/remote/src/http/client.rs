@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use ureq::config::RedirectAuthHeaders;
 use ureq::http::{Request, Response, Uri};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, AsSendBody, Body};
@@ -38,6 +39,7 @@ impl Client {
             .user_agent(concat!("enmasse/", env!("CARGO_PKG_VERSION")))
             // The length and the bytes of the file itself.
             .accept_encoding("identity")
+            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
             .timeout_resolve(limit)
             .timeout_connect(limit)
             .timeout_send_request(limit)

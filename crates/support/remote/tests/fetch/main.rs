@@ -1,6 +1,7 @@
 //! Fetches small data sets from a server on loopback that fails in every way.
 
 mod certificates;
+mod files;
 mod server;
 
 use std::fs;

@@ -31,6 +31,8 @@ pub enum Answer {
     Part(u64),
     /// A status without a body.
     Status(&'static str),
+    /// A page for people.
+    Page,
     /// Another address.
     Redirect(String),
     /// A head, and then nothing more while the client waits.
@@ -41,7 +43,7 @@ pub enum Answer {
 
 pub struct Server {
     pub address: String,
-    /// The requests: method and path, and the range if there is one.
+    /// The requests: method and path, the range if there is one, and whether a token came along.
     pub requests: Arc<Mutex<Vec<String>>>,
 }
 
@@ -99,7 +101,7 @@ fn answer(
     told: &Mutex<Vec<String>>,
 ) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
-    let (mut line, mut from) = (String::new(), None);
+    let (mut line, mut from, mut token) = (String::new(), None, false);
     stream.read_line(&mut line)?;
     let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
     loop {
@@ -108,12 +110,14 @@ fn answer(
         let header = header.trim().to_ascii_lowercase();
         match header.strip_prefix("range: bytes=") {
             Some(range) => from = range.trim_end_matches('-').parse::<usize>().ok(),
+            None if header.starts_with("authorization: ") => token = true,
             None if header.is_empty() => break,
             None => {}
         }
     }
     let range = from.map_or(String::new(), |from| format!(" from {from}"));
-    told.lock().unwrap().push(format!("{path}{range}"));
+    let token = if token { " with a token" } else { "" };
+    told.lock().unwrap().push(format!("{path}{range}{token}"));
     let out = stream.get_mut();
     let Some((_, bytes)) = files.iter().find(|(name, _)| *name == path) else {
         write!(out, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
@@ -157,6 +161,10 @@ fn answer(
         Answer::Status(status) => {
             send(format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"), &[])
         }
+        Answer::Page => send(
+            "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: 6\r\n\r\n".to_owned(),
+            b"<html>",
+        ),
         Answer::Redirect(address) => {
             let head =
                 format!("HTTP/1.1 302 Found\r\nLocation: {address}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");

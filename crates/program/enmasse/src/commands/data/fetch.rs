@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_datasets::{OpenOptions, open};
-use enmasse_remote::fetch::{Event, Fetcher, KnownSet, SETS, find};
-use enmasse_wording::{counted, mebibytes, one_line, shell_word};
+use enmasse_remote::fetch::{KnownSet, SETS, find};
+use enmasse_wording::{counted, shell_word};
 use serde_json::json;
 
 use crate::command_line::arguments::{option, path, settings};
 use crate::command_line::settings::layers;
+use crate::data::fetcher;
 use crate::failure::{Failure, failed, usage};
-use crate::output::transfer::Transfer;
+use crate::output::transfer::{Transfer, follow};
 use crate::output::{Output, say};
 use crate::ranks::interrupt::Interrupts;
 
@@ -62,11 +63,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let Some(set) = find(name) else { return Err(unknown(name)) };
     let folder = matches.get_one::<PathBuf>("folder").cloned().unwrap_or_default();
     let mirrors = matches.get_many::<String>("mirror").into_iter().flatten().cloned().collect();
-    let mut fetcher = Fetcher::default().mirrors(mirrors);
-    // The variable of OpenSSL, curl and Go.
-    if let Some(trusted) = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()) {
-        fetcher = fetcher.trust(trusted.into());
-    }
+    let fetcher = fetcher().mirrors(mirrors);
     let was_there = folder.join(set.folder).exists();
     let mut transfer = Transfer::new("");
     let target = fetcher.fetch(set, &folder, &mut |event| follow(event, &mut transfer)).map_err(Failure::error)?;
@@ -84,24 +81,6 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         output.text(format_args!("enmasse train {}", shell_word(&target)));
     }
     output.finish()
-}
-
-/// Tells what the fetcher does.
-fn follow(event: Event, transfer: &mut Transfer) {
-    match event {
-        Event::Asking { url } => say(format_args!("asking {}", one_line(url))),
-        Event::Received { archive, bytes, total } => {
-            if transfer.what != archive {
-                *transfer = Transfer::new(archive);
-            }
-            transfer.show(bytes, total);
-            if bytes == total {
-                say(format_args!("{archive}: {}", mebibytes(total as usize)));
-            }
-        }
-        Event::Refused { why } => say(format_args!("warning: {}", one_line(why))),
-        Event::Unpacking { archive } => say(format_args!("extracting {archive}")),
-    }
 }
 
 /// Opens the data as a run does, and returns the number of its classes. A folder of that name may have been there before.
