@@ -1,8 +1,8 @@
-//! Image classifiers with torchvision's names.
+//! Image classifiers with torchvision's or timm's names.
 //!
 //! A model is any function from a [`Tensor`] to a [`Tensor`]; the zoo has no privileges over a closure written in
 //! place. Its models read like torchvision's sources and use the same parameter names and initial distributions, so
-//! that weights files match.
+//! that weights files match. EfficientNet-Lite, which torchvision has not, is timm's.
 //!
 //! Use it for a known model by its name, or as an example of how one is written.
 //!
@@ -17,6 +17,7 @@
 //! ```
 
 mod alexnet;
+mod efficientnet_lite;
 mod mobilenet;
 mod resnet;
 mod small;
@@ -24,6 +25,7 @@ mod vgg;
 mod zoo;
 
 pub use alexnet::AlexNet;
+pub use efficientnet_lite::EfficientNetLite;
 pub use enmasse_graph::Tensor;
 pub use mobilenet::MobileNetV2;
 pub use resnet::{Block, ResNet};

@@ -73,7 +73,7 @@ impl Default for MobileNetV2 {
 }
 
 /// The multiple of 8 nearest to `wanted`, at least 8 and at least nine tenths of it.
-fn channels(wanted: f64) -> usize {
+pub(crate) fn channels(wanted: f64) -> usize {
     let rounded = ((wanted + 4.0) as usize / 8 * 8).max(8);
     if (rounded as f64) < 0.9 * wanted { rounded + 8 } else { rounded }
 }

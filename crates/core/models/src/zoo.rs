@@ -3,7 +3,7 @@
 use enmasse_graph::Tensor;
 use thiserror::Error;
 
-use crate::{AlexNet, MobileNetV2, ResNet, Vgg, lenet, mlp};
+use crate::{AlexNet, EfficientNetLite, MobileNetV2, ResNet, Vgg, lenet, mlp};
 
 /// The model does not exist.
 #[derive(Clone, Error, PartialEq, Eq)]
@@ -34,7 +34,11 @@ fn nearest_is(family: &Option<&str>) -> String {
 const FAMILIES: &[(&[&str], &str, &str)] = &[
     (&["vit", "swin", "deit", "beit", "maxvit", "cait", "eva", "coatnet", "mvit"], "vision transformer", "resnet50"),
     (&["convnext"], "ConvNeXt", "resnext50_32x4d"),
-    (&["efficientnet", "tf_efficientnet", "efficientnetv2"], "EfficientNet", "mobilenet_v2"),
+    (
+        &["efficientnet_b", "efficientnet_v2", "efficientnetv2", "tf_efficientnet_b", "tf_efficientnetv2"],
+        "EfficientNet but Lite",
+        "efficientnet_lite0",
+    ),
     (
         &["mobilenet_v3", "mobilenetv3", "mobilenet_v1", "mobilenetv1", "mobilenetv4"],
         "other MobileNet than V2",
@@ -95,7 +99,7 @@ const fn model(name: &'static str, size: usize, dropout: f32, forward: fn(Tensor
     Model { name, size, forward, dropout }
 }
 
-static MODELS: [Model; 27] = [
+static MODELS: [Model; 32] = [
     model("resnet18", 224, 0.0, |x, classes| ResNet::resnet18().forward(x, classes)),
     model("resnet34", 224, 0.0, |x, classes| ResNet::resnet34().forward(x, classes)),
     model("resnet50", 224, 0.0, |x, classes| ResNet::resnet50().forward(x, classes)),
@@ -121,6 +125,11 @@ static MODELS: [Model; 27] = [
     model("vgg16_bn", 224, 0.5, |x, classes| Vgg::vgg16().batch_norm().forward(x, classes)),
     model("vgg19_bn", 224, 0.5, |x, classes| Vgg::vgg19().batch_norm().forward(x, classes)),
     model("mobilenet_v2", 224, 0.2, |x, classes| MobileNetV2::new().forward(x, classes)),
+    model("efficientnet_lite0", 224, 0.2, |x, classes| EfficientNetLite::lite0().forward(x, classes)),
+    model("efficientnet_lite1", 240, 0.2, |x, classes| EfficientNetLite::lite1().forward(x, classes)),
+    model("efficientnet_lite2", 260, 0.3, |x, classes| EfficientNetLite::lite2().forward(x, classes)),
+    model("efficientnet_lite3", 280, 0.3, |x, classes| EfficientNetLite::lite3().forward(x, classes)),
+    model("efficientnet_lite4", 300, 0.3, |x, classes| EfficientNetLite::lite4().forward(x, classes)),
     model("lenet", 28, 0.0, lenet),
     model("mlp", 28, 0.0, mlp),
 ];
@@ -221,14 +230,15 @@ mod tests {
             "no model is named \"vit_b_16\"; there is no vision transformer yet; for the same purpose there is resnet50 (",
         );
         check("swin-t", "no vision transformer yet");
-        check("efficientnet_b0", "no EfficientNet yet; for the same purpose there is mobilenet_v2 (");
-        check("EfficientNet-B0", "no EfficientNet yet");
+        check("efficientnet_b0", "no EfficientNet but Lite yet; for the same purpose there is efficientnet_lite0 (");
+        check("EfficientNet-B0", "no EfficientNet but Lite yet");
         check("convnext_tiny", "no ConvNeXt yet; for the same purpose there is resnext50_32x4d (");
         check("densenet121", "no DenseNet yet; for the same purpose there is resnet50 (");
         check("inception_v3", "no Inception network yet; for the same purpose there is resnet50 (");
         check("mobilenet_v3_small", "no other MobileNet than V2 yet; for the same purpose there is mobilenet_v2 (");
         check("shufflenet_v2_x1_0", "no ShuffleNet yet; for the same purpose there is mobilenet_v2 (");
         check("regnet_y_400mf", "no RegNet yet; for the same purpose there is resnext50_32x4d (");
+        check("tf_efficientnet_lite0", "; the nearest is efficientnet_lite0 (");
         // Mistyped names have the nearest by letters.
         check("resnet81", "; the nearest is resnet18 (");
         check("vgg116", "; the nearest is vgg11 (");

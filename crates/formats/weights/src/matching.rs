@@ -43,7 +43,7 @@ pub struct Matching {
     pub averages: Option<&'static str>,
     /// The prefixes that were replaced, in order.
     pub renamed: Vec<Renamed>,
-    /// The number of tensors that had timm's names.
+    /// The number of tensors that had another tool's names.
     pub translated: usize,
     /// The number of classes in the file, if it has the classifier.
     pub classes: Option<usize>,
@@ -53,8 +53,10 @@ pub struct Matching {
     pub missing: Vec<String>,
     /// In the file, not in the model.
     pub unused: Vec<String>,
-    /// Whose names the file has, if they are not torchvision's.
+    /// Whose names the file has, if they are not the model's.
     tool: Option<&'static str>,
+    /// Whose names were replaced by whose.
+    replaced: &'static str,
 }
 
 /// Reasons why a file does not fit a model.
@@ -104,13 +106,13 @@ pub enum MatchError {
         model: String,
         /// The first difference.
         problem: String,
-        /// Whose names the file has, if they are not torchvision's.
+        /// Whose names the file has, if they are not the model's.
         tool: Option<&'static str>,
     },
 }
 
 /// Takes the tensors of a model from a file, under the model's names. First the user's `renames` are applied. Then names
-/// of timm become torchvision's, and a prefix under which the file has the whole model is removed.
+/// of other tools become the model's, and a prefix under which the file has the whole model is removed.
 ///
 /// A model may lack tensors in the file, and tensors of modules that it does not have are left over; both are reported. A
 /// wrong shape is an error, except for the classifier's number of classes, and so are further tensors within the model's
@@ -128,8 +130,8 @@ pub fn match_tensors(
         path: path.clone(),
         names: first,
     })?;
-    let found = Tool::of(&names);
-    let tool = found.as_ref().map(|(tool, _)| tool.names);
+    let found = Tool::of(&names, model);
+    let (tool, replaced) = found.as_ref().map_or((None, ""), |(tool, _)| (Some(tool.names), tool.replaced));
     let translated = found.map_or(0, |(tool, prefix)| tool.translate(&prefix, &mut names, &mut tensors, model));
     let ambiguous = |prefixes| MatchError::Ambiguous { path: path.clone(), model: model.name.clone(), prefixes };
     renamed.extend(remove_common(&mut names, model).map_err(ambiguous)?);
@@ -196,6 +198,7 @@ pub fn match_tensors(
         missing,
         unused,
         tool,
+        replaced,
     };
     Ok((matching, loaded))
 }
@@ -233,7 +236,7 @@ impl fmt::Display for Matching {
             write!(out, "\n{renamed}")?;
         }
         if self.translated > 0 {
-            write!(out, "\ntimm's names replaced by torchvision's in {} tensors", self.translated)?;
+            write!(out, "\n{} in {} tensors", self.replaced, self.translated)?;
         }
         if let Some(OtherClasses { layer, in_file, in_model }) = &self.other_classes {
             write!(out, "\n{layer} begins anew: {in_file} classes in the file, {in_model} here")?;
@@ -396,8 +399,8 @@ mod tests {
         let mobilenet: Shapes = &[("features.0.0.weight", &[32, 3, 3, 3]), ("classifier.1.bias", &[5])];
         let wider = matched(mobilenet, stem, &[], false).unwrap_err();
         let expected = "F does not fit the model net: features.0.0.weight is [40, 3, 3, 3] in the file and \
-                        [32, 3, 3, 3] in the model; these are timm's names of a MobileNet or EfficientNet, of which only \
-                        mobilenetv2_100 is a model here (mobilenet_v2)";
+                        [32, 3, 3, 3] in the model; these are timm's names of a MobileNet or EfficientNet, of which models \
+                        here are mobilenetv2_100 (mobilenet_v2) and tf_efficientnet_lite0 to 4 (efficientnet_lite0 to 4)";
         assert_eq!(wider, expected);
     }
 

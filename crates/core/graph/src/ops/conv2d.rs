@@ -102,14 +102,25 @@ pub struct Conv {
     pub(crate) same: bool,
     pub(crate) groups: usize,
     pub(crate) bias: bool,
-    pub(crate) kaiming: bool,
+    pub(crate) init: ConvInit,
+}
+
+/// The initial weights of a convolution.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ConvInit {
+    /// Uniform within `1 / sqrt(fan in)`, and the bias too.
+    Default,
+    /// Normal with the deviation `sqrt(2 / fan out)`, and a bias of 0.
+    Kaiming,
+    /// Normal with this deviation, and a bias of 0.
+    Normal(f32),
 }
 
 impl Conv {
     /// `channels` output channels from a square kernel; stride 1, no padding, one group, with bias.
     pub fn new(channels: usize, kernel: usize) -> Self {
         let window = Window { kernel: [kernel; 2], stride: [1; 2], padding: [[0; 2]; 2], dilation: [1; 2] };
-        Conv { channels, window, same: false, groups: 1, bias: true, kaiming: false }
+        Conv { channels, window, same: false, groups: 1, bias: true, init: ConvInit::Default }
     }
 
     /// Replaces the window, for kernels, strides or padding that are not square.
@@ -159,7 +170,12 @@ impl Conv {
     /// Initialises the weights as torchvision's models do, by `kaiming_normal_(mode="fan_out", nonlinearity="relu")`, and
     /// a bias to 0. The default is that of PyTorch's `Conv2d`: uniform within `1 / sqrt(fan in)`.
     pub fn kaiming_normal(self) -> Self {
-        Conv { kaiming: true, ..self }
+        Conv { init: ConvInit::Kaiming, ..self }
+    }
+
+    /// Initialises the weights from a normal distribution with this std, and a bias to 0.
+    pub fn normal(self, std: f32) -> Self {
+        Conv { init: ConvInit::Normal(std), ..self }
     }
 }
 
@@ -184,17 +200,20 @@ impl Tensor {
         let Some([oh, ow]) = self.window_dims(self.layer("conv2d"), &shape, &window, [h, w]) else { return self };
         let taps = window.kernel[0] * window.kernel[1];
         let bound = 1.0 / ((c / conv.groups * taps) as f32).sqrt();
-        let init = match conv.kaiming {
-            true => Init::Normal { std: (2.0 / (conv.channels * taps) as f32).sqrt() },
-            false => Init::Uniform { bound },
+        let uniform = Init::Uniform { bound };
+        let (weight, bias) = match conv.init {
+            ConvInit::Default => (uniform, uniform),
+            ConvInit::Kaiming => {
+                (Init::Normal { std: (2.0 / (conv.channels * taps) as f32).sqrt() }, Init::Constant(0.0))
+            }
+            ConvInit::Normal(std) => (Init::Normal { std }, Init::Constant(0.0)),
         };
         let filters = self.filters();
         let (dims, layout) =
             (filters.shape(window.kernel, c / conv.groups, conv.channels), Layout::Convolution(filters));
-        let mut operands = vec![self.parameter(format!("{name}.weight"), dims, layout, init)];
+        let mut operands = vec![self.parameter(format!("{name}.weight"), dims, layout, weight)];
         if conv.bias {
-            let init = if conv.kaiming { Init::Constant(0.0) } else { Init::Uniform { bound } };
-            operands.push(self.parameter(format!("{name}.bias"), [conv.channels].into(), Layout::Plain, init));
+            operands.push(self.parameter(format!("{name}.bias"), [conv.channels].into(), Layout::Plain, bias));
         }
         self.record(Conv2d { window, groups: conv.groups }, &operands, [n, oh, ow, conv.channels].into())
     }

