@@ -57,10 +57,11 @@ pub(crate) unsafe fn multiply<E: Element, F: Element>(
     unsafe { sweep::by_channel(context, size.samples * size.rows, size.channels, &Scale { size, a, b, c }) }
 }
 
+/// `dy * a`.
 #[derive(Clone, Copy)]
-struct Products<E> {
-    dy: Region<E>,
-    a: Region<E>,
+pub(crate) struct Products<E> {
+    pub dy: Region<E>,
+    pub a: Region<E>,
 }
 
 impl<E: Element> Terms<1> for Products<E> {

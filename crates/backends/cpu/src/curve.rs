@@ -116,7 +116,7 @@ inlined! {
     /// `exp(-x)` for `x` of at least 0; NaN stays. What would be below 2^-126 is 0.
     ///
     /// Source of the polynomial: S. Moshier, Cephes mathematical library (`expf`).
-    unsafe fn exp_negative<S: Simd>(x: S::V) -> S::V {
+    pub(crate) unsafe fn exp_negative<S: Simd>(x: S::V) -> S::V {
         let (limit, full) = (S::splat(MAX_EXPONENT), x);
         let x = negative::<S>(S::at_most(full, limit));
         let round = S::splat(ROUND);

@@ -5,7 +5,7 @@
 macro_rules! inlined {
     ($(
         $(#[$attribute:meta])*
-        unsafe fn $name:ident $(<$($Parameter:ident: $Bound:ident),+>)? ($($arguments:tt)*) $(-> $Result:ty)? {
+        $visibility:vis unsafe fn $name:ident $(<$($Parameter:ident: $Bound:ident),+>)? ($($arguments:tt)*) $(-> $Result:ty)? {
             $($body:tt)*
         }
     )*) => {
@@ -13,7 +13,7 @@ macro_rules! inlined {
             $(#[$attribute])*
             #[inline(always)]
             #[allow(unused_unsafe, reason = "some bodies are safe")]
-            unsafe fn $name $(<$($Parameter: $Bound),+>)? ($($arguments)*) $(-> $Result)? {
+            $visibility unsafe fn $name $(<$($Parameter: $Bound),+>)? ($($arguments)*) $(-> $Result)? {
                 // SAFETY: the caller's promise.
                 unsafe { $($body)* }
             }

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use crate::element::Element;
 use crate::inlined::{each_vector, inlined};
-use crate::isa::{Kernel, MAX_LANES, Scalar, Simd, dispatch, values_ahead};
+use crate::isa::{Kernel, Simd, dispatch, values_ahead};
 use crate::region::Region;
-use crate::sweep::{self, Rows, Sum, TASK_VALUES, Terms};
+use crate::sweep::{self, Rows, Sum, TASK_VALUES, Terms, row_sums};
 use crate::workspace::Context;
 
 /// The operands and results of a layer norm.
@@ -67,34 +67,6 @@ unsafe fn each_row(context: &mut Context, size: Rows, each: impl Row) {
         // SAFETY: the caller's promise; tasks have disjoint rows.
         unsafe { dispatch(isa, Block { rows, channels, each }) }
     });
-}
-
-/// The sums of terms over the channels of a row.
-///
-/// # Safety
-/// As for [`Terms::at`].
-#[inline(always)]
-unsafe fn row_sums<const N: usize, S: Simd, T: Terms<N>>(terms: &T, row: usize, channels: usize) -> [f32; N] {
-    let start = row * channels;
-    let whole = channels - channels % S::LANES;
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut vectors = [S::splat(0.0); N];
-        for channel in (0..whole).step_by(S::LANES) {
-            let found = terms.at::<S>(start + channel, channel);
-            vectors = std::array::from_fn(|i| S::add(vectors[i], found[i]));
-        }
-        let mut sums = vectors.map(|vector| {
-            let mut lanes = [0.0; MAX_LANES];
-            S::store(lanes.as_mut_ptr(), vector);
-            lanes.iter().sum()
-        });
-        for channel in whole..channels {
-            let found = terms.at::<Scalar>(start + channel, channel);
-            sums = std::array::from_fn(|i| sums[i] + found[i][0]);
-        }
-        sums
-    }
 }
 
 /// Squared deviations from the mean of a row.

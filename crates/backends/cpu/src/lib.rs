@@ -26,6 +26,7 @@
 mod activation;
 mod affinity;
 mod algorithm;
+mod attention;
 mod average;
 mod batch_norm;
 mod channels;
@@ -61,6 +62,7 @@ mod statistics;
 mod sweep;
 #[cfg(test)]
 mod test_support;
+mod tokens;
 mod tune;
 mod workspace;
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::element::Element;
 use crate::inlined::each_vector;
-use crate::isa::{Isa, Kernel, Scalar, Simd, dispatch, values_ahead};
+use crate::isa::{Isa, Kernel, MAX_LANES, Scalar, Simd, dispatch, values_ahead};
 use crate::pool::Pool;
 use crate::region::Region;
 use crate::workspace::Context;
@@ -154,6 +154,38 @@ impl<E: Element> Terms<1> for Sum<E> {
     #[inline(always)]
     fn prefetch(&self, index: usize, count: usize) {
         self.x.prefetch(index, values_ahead::<E>(), count);
+    }
+}
+
+/// The sums of terms over the channels of a row.
+///
+/// # Safety
+/// As for [`Terms::at`].
+#[inline(always)]
+pub(crate) unsafe fn row_sums<const N: usize, S: Simd, T: Terms<N>>(
+    terms: &T,
+    row: usize,
+    channels: usize,
+) -> [f32; N] {
+    let start = row * channels;
+    let whole = channels - channels % S::LANES;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut vectors = [S::splat(0.0); N];
+        for channel in (0..whole).step_by(S::LANES) {
+            let found = terms.at::<S>(start + channel, channel);
+            vectors = std::array::from_fn(|i| S::add(vectors[i], found[i]));
+        }
+        let mut sums = vectors.map(|vector| {
+            let mut lanes = [0.0; MAX_LANES];
+            S::store(lanes.as_mut_ptr(), vector);
+            lanes.iter().sum()
+        });
+        for channel in whole..channels {
+            let found = terms.at::<Scalar>(start + channel, channel);
+            sums = std::array::from_fn(|i| sums[i] + found[i][0]);
+        }
+        sums
     }
 }
 

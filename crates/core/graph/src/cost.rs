@@ -35,6 +35,16 @@ impl Plan {
             let (result, weights) = (shape(result), shape(weights));
             2 * (result.elements() * (weights.elements() / result.last().max(1))) as u64
         });
+        // Two matmuls of queries, keys and values, and five in the gradient.
+        let attention = |matmuls: usize, qkv: ValueId| {
+            let shape = self.shape(qkv);
+            (2 * matmuls * shape.elements() / 3 * shape[1]) as u64
+        };
+        let flops = match node.op {
+            Op::Attention(_) => attention(2, node.inputs[0]),
+            Op::AttentionBackward(_) => attention(5, node.inputs[1]),
+            _ => flops,
+        };
         // An operand that is changed in place is read and written.
         let changed = node.op.changes(node.inputs.len()).map(|index| bytes(index, &node.inputs));
         Cost { flops, bytes: operands + changed.sum::<u64>() }
@@ -87,5 +97,14 @@ mod tests {
         let plan = plan(&|x| x.conv2d("c", Conv::new(8, 1)).tokens().linear("fc1", 5).mean_tokens().linear("fc2", 10));
         check(&plan, "linear", (2 * 32 * 8 * 5, 4 * (32 * 8 + 8 * 5 + 5 + 32 * 5)));
         check(&plan, "reshape", (0, 0));
+    }
+
+    #[test]
+    fn the_matmuls_of_attention() {
+        let plan = plan(&|x| x.conv2d("qkv", Conv::new(12, 1)).tokens().attention(2).mean_tokens().linear("fc", 10));
+        // 2 samples of 16 tokens with 4 channels of each kind.
+        let (matmul, token, sums) = (2 * 2 * 16 * 16 * 4, 2 * 16 * 4, 2 * 2 * 16);
+        check(&plan, "attention", (2 * matmul, 4 * (4 * token + sums)));
+        check(&plan, "attention_backward", (5 * matmul, 4 * (8 * token + sums)));
     }
 }

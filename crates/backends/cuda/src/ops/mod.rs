@@ -5,6 +5,7 @@ mod activation;
 mod adaptive_avg_pool;
 mod add;
 mod all_reduce;
+mod attention;
 mod average;
 mod avg_pool;
 mod batch_norm;
@@ -32,6 +33,7 @@ mod share_metrics;
 mod sum_classes;
 mod sync;
 mod targets;
+mod tokens;
 mod top_k_correct;
 mod update;
 

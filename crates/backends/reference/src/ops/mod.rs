@@ -23,6 +23,7 @@ pub mod activation;
 pub mod adaptive_avg_pool;
 pub mod add;
 pub(crate) mod all_reduce;
+pub mod attention;
 pub mod average;
 pub mod avg_pool;
 pub mod batch_norm;
@@ -50,6 +51,7 @@ pub mod share_metrics;
 pub mod sum_classes;
 pub mod sync;
 pub mod targets;
+pub mod tokens;
 pub mod top_k_correct;
 pub mod update;
 
@@ -129,13 +131,13 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// The four dimensions of an operand.
-    pub fn input(&self, i: usize) -> Result<[usize; 4], DeviceError> {
+    /// The dimensions of an operand.
+    pub fn input<const N: usize>(&self, i: usize) -> Result<[usize; N], DeviceError> {
         self.dims(self.step.node.inputs[i])
     }
 
-    /// The four dimensions of a result.
-    pub fn output(&self, i: usize) -> Result<[usize; 4], DeviceError> {
+    /// The dimensions of a result.
+    pub fn output<const N: usize>(&self, i: usize) -> Result<[usize; N], DeviceError> {
         self.dims(self.step.node.outputs[i])
     }
 
@@ -154,9 +156,9 @@ impl Call<'_> {
         self.step.plan.shape(self.step.node.outputs[0]).last()
     }
 
-    fn dims(&self, id: ValueId) -> Result<[usize; 4], DeviceError> {
+    fn dims<const N: usize>(&self, id: ValueId) -> Result<[usize; N], DeviceError> {
         let (node, shape) = (self.step.node, self.step.plan.shape(id));
-        <[usize; 4]>::try_from(&shape[..])
+        <[usize; N]>::try_from(&shape[..])
             .map_err(|_| DeviceError::Unsupported(format!("layer {}: {} does not take {shape}", node.layer, node.op)))
     }
 }

@@ -251,6 +251,51 @@ fn tokens() {
     });
 }
 
+#[test]
+fn attention() {
+    let small = |x: Tensor| x.conv2d("stem", Conv::new(6, 3).stride(2)).tokens();
+    for heads in [1, 2, 3] {
+        check(&|x| small(x).linear("qkv", 18).attention(heads).linear("proj", 5).mean_tokens().linear("fc", 4));
+    }
+    // One token, whose query and key do not matter.
+    check_batch(
+        &|x| x.conv2d("qkv", Conv::new(6, 1)).tokens().attention(1).mean_tokens().linear("fc", 4),
+        &CompileOptions { size: [2, 1], ..options() },
+        |_| {},
+    );
+    // Residual, normed and twice.
+    check(&|x| {
+        let block = |x: Tensor, name: &str| {
+            let y = x.clone().layer_norm(&format!("{name}.norm"), 1e-2).linear(&format!("{name}.qkv"), 18).attention(3);
+            x + y.linear(&format!("{name}.proj"), 6)
+        };
+        block(block(small(x), "a"), "b").mean_tokens().linear("fc", 4)
+    });
+}
+
+#[test]
+fn trained_and_selected_tokens() {
+    let block = |x: Tensor| x.linear("qkv", 18).attention(2);
+    let small = |x: Tensor| x.conv2d("stem", Conv::new(6, 3).stride(3)).tokens();
+    check(&|x| {
+        block(small(x).prepend_tokens("cls_token", 1, 0.5).add_tokens("pos_embed", 0.5)).token(0).linear("fc", 4)
+    });
+    check(&|x| {
+        let x = small(x).add_tokens("pos_embed", 0.5).prepend_tokens("reg_token", 3, 0.5);
+        block(x.prepend_tokens("cls_token", 1, 0.5)).select_tokens(1..3).mean_tokens().linear("fc", 4)
+    });
+    // The gradient of the middle tokens alone, and of all.
+    check(&|x| small(x).linear("a", 5).select_tokens(2..5).gelu().mean_tokens().linear("fc", 4));
+    check(&|x| small(x).linear("a", 5).select_tokens(0..6).gelu().mean_tokens().linear("fc", 4));
+    // A batch of one sample.
+    let options = CompileOptions { batch: 1, ..options() };
+    check_batch(
+        &|x| block(small(x).prepend_tokens("cls_token", 1, 0.5).add_tokens("pos_embed", 0.5)).token(0).linear("fc", 4),
+        &options,
+        |_| {},
+    );
+}
+
 fn residual_net(x: Tensor) -> Tensor {
     let conv = |x: Tensor, name: &str| x.conv2d(name, Conv::new(5, 3).padding(1).no_bias());
     let x = conv(x, "a").batch_norm("bn_a").relu();

@@ -22,6 +22,7 @@ mod activation;
 mod adaptive_avg_pool;
 mod add;
 mod all_reduce;
+mod attention;
 mod average;
 mod avg_pool;
 mod batch_norm;
@@ -49,6 +50,7 @@ mod share_metrics;
 mod sum_classes;
 mod sync;
 mod targets;
+mod tokens;
 mod top_k_correct;
 mod update;
 
@@ -59,6 +61,7 @@ pub use activation::{Activation, ActivationBackward};
 pub use adaptive_avg_pool::{AdaptiveAvgPool, AdaptiveAvgPoolBackward};
 pub use add::Add;
 pub use all_reduce::{AllReduceStart, AllReduceWait, ReduceStart, ReduceWait};
+pub use attention::{Attention, AttentionBackward};
 pub use average::Average;
 pub use avg_pool::{AvgPool, AvgPoolBackward};
 pub use batch_norm::{
@@ -89,6 +92,7 @@ pub use share_metrics::ShareMetrics;
 pub use sum_classes::{SumClasses, SumClassesBackward};
 pub use sync::{SyncStatistics, SyncSum};
 pub use targets::Targets;
+pub use tokens::{AddTokens, PositionEmbedding, PrependTokens, SelectTokens, SelectTokensBackward, SumTokens};
 pub use top_k_correct::TopKCorrect;
 pub use update::{Scaling, Update, UpdateOperands, UpdateRange};
 
@@ -212,6 +216,9 @@ operations! { $
     Function FunctionBackward
     Flatten FlattenBackward
     Reshape
+    Attention AttentionBackward
+    AddTokens PrependTokens SumTokens
+    SelectTokens SelectTokensBackward
     CrossEntropy CrossEntropyBackward
     LogSoftmax LogSoftmaxBackward
     ScaleClasses

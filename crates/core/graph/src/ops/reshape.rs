@@ -2,7 +2,7 @@
 
 use super::Operation;
 use crate::autodiff::Backward;
-use crate::{GraphError, Node, Tensor, ValueId};
+use crate::{Conv, GraphError, Node, Tensor, ValueId};
 
 /// The same elements, in the order of memory, in another shape. `y` may lie over `x`, and then nothing is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +34,22 @@ impl Tensor {
         self.record(Reshape, &[], [n, h * w, c].into())
     }
 
+    /// The square patches of each image as tokens, row by row: a convolution whose stride is its kernel. Parameters are
+    /// `NAME.weight` and `NAME.bias`.
+    ///
+    /// # Shapes
+    /// `[N,H,W,C]` to `[N,H/size*W/size,channels]`, where H and W are multiples of `size`.
+    pub fn patches(self, name: &str, channels: usize, size: usize) -> Tensor {
+        self.enter(name);
+        let (place, shape) = (self.layer("patches"), self.shape());
+        let Some([_, h, w, _]) = self.image_dims(place.clone(), &shape) else { return self };
+        if size == 0 || [h, w].iter().any(|pixels| !pixels.is_multiple_of(size)) {
+            let reason = format!("it needs multiples of its patches' {size} pixels as height and width: change `size`");
+            return self.fail(GraphError::Shape { place, shape, reason });
+        }
+        self.conv2d(name, Conv::new(channels, size).stride(size)).tokens()
+    }
+
     /// Tokens as the pixels of images of `[height, width]`, row by row.
     ///
     /// # Shapes
@@ -57,7 +73,7 @@ impl Tensor {
     }
 
     /// The dimensions of tokens; sets an error if there are others.
-    fn token_dims(&self, operation: &'static str) -> Option<[usize; 3]> {
+    pub(super) fn token_dims(&self, operation: &'static str) -> Option<[usize; 3]> {
         let shape = self.shape();
         let dims = <[usize; 3]>::try_from(&shape[..]).ok();
         if dims.is_none() {
