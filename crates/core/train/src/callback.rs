@@ -10,6 +10,7 @@ mod events;
 mod list;
 mod lr_monitor;
 mod model_checkpoint;
+mod plateau;
 mod weights;
 
 use std::error::Error;
@@ -25,6 +26,7 @@ pub use events::{Progress, SaveReason, Saved, Started};
 pub(crate) use list::Callbacks;
 pub use lr_monitor::LrMonitor;
 pub use model_checkpoint::ModelCheckpoint;
+pub(crate) use plateau::Plateau;
 pub use weights::Weights;
 
 /// The result of a callback. An error ends the run on all ranks.

@@ -306,7 +306,7 @@ settings! {
         /// Highest learning rate
         lr: f64 = 0.03, "RATE", above(0), Run;
         /// Schedule of the rate
-        /// "cosine" falls to lr x lrf, "cosine-annealing" to 0, "step" by gamma each step-size epochs.
+        /// As PyTorch's, from epoch to epoch: "cosine" falls to lr x lrf, "cosine-annealing" to 0, "warm-restarts" too, again and again; "polynomial" falls to 0 by a power; "step" falls by gamma each step-size epochs, "plateau" where what --monitor names no longer improves. From step to step: "one-cycle" rises to --lr and falls again. The momentum stays, where PyTorch's OneCycleLR cycles it too.
         schedule: ScheduleKind = ScheduleKind::Cosine, "NAME", ANY, Run;
         /// Where the cosine ends
         /// As a fraction of --lr, with schedule cosine.
@@ -315,13 +315,34 @@ settings! {
         /// Of schedule step.
         step_size: usize = 10, "EPOCHS", at_least(1), Run;
         /// Factor of a step
-        /// Of schedule step.
+        /// Of schedules step and plateau.
         gamma: f64 = 0.1, "FACTOR", between(0, 1), Run;
+        /// Epochs that a plateau lasts
+        /// Of schedule plateau: after more epochs without improvement the rate falls. Improvement is by more than a ten-thousandth. Epochs of warm-up do not count.
+        plateau_patience: u64 = 10, "EPOCHS", at_least(0), Run;
+        /// Epochs to the first restart
+        /// Of schedule warm-restarts.
+        restart_epochs: usize = 10, "EPOCHS", at_least(1), Run;
+        /// Growth of these epochs
+        /// Of schedule warm-restarts: from one restart to the next takes N times as many epochs as before.
+        restart_mult: usize = 1, "N", at_least(1), Run;
+        /// Power of the polynomial
+        /// Of schedule polynomial. 1 is a line.
+        power: f64 = 1.0, "POWER", above(0), Run;
+        /// Share of the run in which the rate rises
+        /// Of schedule one-cycle, which has no other warm-up.
+        pct_start: f64 = 0.3, "SHARE", between(0, 1), Run;
+        /// Where one cycle begins
+        /// Schedule one-cycle begins at lr / FACTOR.
+        div_factor: f64 = 25.0, "FACTOR", at_least(1), Run;
+        /// Where one cycle ends
+        /// Schedule one-cycle ends at its beginning / FACTOR.
+        final_div_factor: f64 = 1e4, "FACTOR", at_least(1), Run;
         /// Epochs of warm-up
         /// In these epochs, or a part of one, the learning rate rises to --lr. The schedule takes the rest.
         warmup_epochs: f64 = 0.0, "EPOCHS", at_least(0), Run;
         /// Scale --lr by the shards
-        /// "linear" multiplies --lr by the number of shards, which is the number of ranks unless --shards or --accumulate is given.
+        /// "linear" multiplies --lr by the number of shards, "sqrt" by its square root; it is the number of ranks unless --shards or --accumulate is given.
         scale_lr: LrScaling = LrScaling::None, "RULE", ANY, Run;
         /// Optimiser
         optimizer: OptimizerKind = OptimizerKind::Sgd, "NAME", ANY, Run;

@@ -43,7 +43,7 @@ pub fn changes(saved: &CheckpointMeta, config: &RunConfig) -> Vec<Change> {
     change.filter(|change| change.from != change.to).collect()
 }
 
-/// What a cosine does that is stretched over another number of epochs, by the `changes` that a run resumed at `position` makes.
+/// What a schedule does that is stretched over another number of epochs, by the `changes` that a run resumed at `position` makes.
 pub(crate) fn rescheduled(
     changes: &[Change],
     config: &TrainConfig,
@@ -51,9 +51,12 @@ pub(crate) fn rescheduled(
     position: &Position,
 ) -> Option<String> {
     let epochs = changes.iter().find(|change| change.name == "epochs")?;
-    if !matches!(config.schedule, ScheduleKind::Cosine | ScheduleKind::CosineAnnealing) {
-        return None;
-    }
+    let curve = match config.schedule {
+        ScheduleKind::Cosine | ScheduleKind::CosineAnnealing => "cosine",
+        ScheduleKind::OneCycle => "cycle",
+        ScheduleKind::Polynomial => "polynomial",
+        _ => return None,
+    };
     let mut earlier = config.clone();
     for Change { name, from, .. } in changes {
         from.iter().try_for_each(|from| earlier.set(name, from)).ok()?;
@@ -66,7 +69,7 @@ pub(crate) fn rescheduled(
     let rate = |config: &TrainConfig, epoch: u64| short(LrSchedule::new(config, shards).learning_rate(epoch as f64));
     let (before, now) = (rate(&earlier, last), rate(config, position.epoch));
     let from = epochs.from.as_deref()?;
-    Some(format!("the cosine now spans {} epochs, not {from}: lr goes from {before} to {now}", config.epochs))
+    Some(format!("the {curve} now spans {} epochs, not {from}: lr goes from {before} to {now}", config.epochs))
 }
 
 /// A rate in three digits: `0.03`, `0.0299`, `3e-5`.

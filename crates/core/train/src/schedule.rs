@@ -2,7 +2,7 @@
 //!
 //! It is never a function of a step count: the same run on more ranks takes fewer steps, and a resumed run does not
 //! count from zero. As in PyTorch, where schedulers step per epoch, the rate is constant within an epoch, so that one
-//! number describes the rate of an epoch. Only warm-up rises with every step.
+//! number describes the rate of an epoch. Only warm-up and one cycle, which PyTorch too steps per batch, change with every step.
 
 use std::f64::consts::PI;
 use std::sync::Arc;
@@ -27,32 +27,68 @@ const WARMUP_START: f64 = 0.01;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct LrSchedule {
-    kind: ScheduleKind,
+    curve: Curve,
     highest: f64,
-    /// Where [`ScheduleKind::Cosine`] ends, as a fraction of `highest`.
-    floor: f64,
-    step_size: f64,
-    gamma: f64,
     epochs: f64,
     warmup_epochs: f64,
+    /// Epochs that a step takes.
+    step: f64,
+}
+
+/// The rate as a fraction of the highest.
+#[derive(Clone, Debug, PartialEq)]
+enum Curve {
+    Constant,
+    Cosine { floor: f64 },
+    WarmRestarts { first: f64, growth: f64 },
+    OneCycle { rise: f64, start: f64, end: f64 },
+    Polynomial { power: f64 },
+    Step { size: f64, gamma: f64 },
+    Own,
 }
 
 impl LrSchedule {
-    /// The schedule of a run with `shards` shards, a number that matters only with `--scale-lr linear`.
+    /// The schedule of a run with `shards` shards, a number that matters only with `--scale-lr`. Of a plateau it is the rate until the
+    /// first one is found.
     pub fn new(config: &TrainConfig, shards: usize) -> Self {
         let scale = match config.scale_lr {
             LrScaling::None => 1.0,
             LrScaling::Linear => shards as f64,
+            LrScaling::Sqrt => (shards as f64).sqrt(),
+        };
+        let curve = match config.schedule {
+            ScheduleKind::Constant | ScheduleKind::Plateau => Curve::Constant,
+            ScheduleKind::Cosine => Curve::Cosine { floor: config.lrf },
+            // PyTorch's `CosineAnnealingLR` with its default `eta_min=0`.
+            ScheduleKind::CosineAnnealing => Curve::Cosine { floor: 0.0 },
+            ScheduleKind::WarmRestarts => {
+                Curve::WarmRestarts { first: config.restart_epochs as f64, growth: config.restart_mult as f64 }
+            }
+            ScheduleKind::OneCycle => {
+                let start = 1.0 / config.div_factor;
+                Curve::OneCycle { rise: config.pct_start, start, end: start / config.final_div_factor }
+            }
+            ScheduleKind::Polynomial => Curve::Polynomial { power: config.power },
+            ScheduleKind::Step => Curve::Step { size: config.step_size as f64, gamma: config.gamma },
+            ScheduleKind::Own => Curve::Own,
         };
         LrSchedule {
-            kind: config.schedule,
+            curve,
             highest: config.lr * scale,
-            floor: config.lrf,
-            step_size: config.step_size as f64,
-            gamma: config.gamma,
             epochs: config.epochs as f64,
             warmup_epochs: config.warmup_epochs,
+            step: 0.0,
         }
+    }
+
+    /// Sets how many steps an epoch has: one cycle then reaches its highest and its last rate at a step, as PyTorch's.
+    pub fn steps_per_epoch(self, steps: usize) -> Self {
+        LrSchedule { step: 1.0 / steps.max(1) as f64, ..self }
+    }
+
+    /// The rate of [`TrainConfig::lr`], scaled.
+    pub(crate) fn highest(&self) -> f64 {
+        self.highest
     }
 
     /// The rate after `progress` epochs: 2.5 is the middle of the third. The rate "of an epoch" is that of its last step. NaN for a
@@ -63,21 +99,39 @@ impl LrSchedule {
         }
         // The epoch in which a fractional warm-up ends starts the schedule early rather than at a negative position.
         let epoch = (progress.floor() - self.warmup_epochs).max(0.0);
-        let cosine = |floor: f64| {
-            let length = self.epochs - self.warmup_epochs;
-            let position = if length > 0.0 { (epoch / length).min(1.0) } else { 0.0 };
-            (1.0 + (PI * position).cos()) / 2.0 * (1.0 - floor) + floor
-        };
+        let length = self.epochs - self.warmup_epochs;
+        let position = if length > 0.0 { (epoch / length).min(1.0) } else { 0.0 };
         self.highest
-            * match self.kind {
-                ScheduleKind::Constant => 1.0,
-                ScheduleKind::Cosine => cosine(self.floor),
-                // PyTorch's `CosineAnnealingLR` with its default `eta_min=0`.
-                ScheduleKind::CosineAnnealing => cosine(0.0),
-                ScheduleKind::Step => self.gamma.powf((epoch / self.step_size).floor()),
-                ScheduleKind::Own => f64::NAN,
+            * match self.curve {
+                Curve::Constant => 1.0,
+                Curve::Cosine { floor } => cosine(position, 1.0, floor),
+                Curve::WarmRestarts { first, growth } => {
+                    let (mut since, mut length) = (epoch, first);
+                    while since >= length {
+                        (since, length) = (since - length, length * growth);
+                    }
+                    cosine(since / length, 1.0, 0.0)
+                }
+                Curve::OneCycle { rise, start, end } => {
+                    let (top, last) = (rise * self.epochs - self.step, self.epochs - self.step);
+                    if progress < top {
+                        cosine(progress / top, start, 1.0)
+                    } else if top < last {
+                        cosine(((progress - top) / (last - top)).min(1.0), 1.0, end)
+                    } else {
+                        1.0
+                    }
+                }
+                Curve::Polynomial { power } => (1.0 - position).powf(power),
+                Curve::Step { size, gamma } => gamma.powf((epoch / size).floor()),
+                Curve::Own => f64::NAN,
             }
     }
+}
+
+/// The value at a position from 0 to 1 on half a cosine between two values.
+fn cosine(position: f64, from: f64, to: f64) -> f64 {
+    (1.0 + (PI * position).cos()) / 2.0 * (from - to) + to
 }
 
 /// A schedule of a program's own: from progress to the rate, as [`LrSchedule::learning_rate`].
@@ -96,7 +150,7 @@ pub(crate) fn rates(schedule: &OwnSchedule, epochs: usize) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn config(schedule: ScheduleKind) -> TrainConfig {
@@ -162,6 +216,59 @@ mod tests {
         check(&TrainConfig { warmup_epochs: 2.0, ..config(ScheduleKind::Cosine) }, &warm);
     }
 
+    /// `fixtures/schedules.json`, made by PyTorch: those cases for which `has` holds, with their settings.
+    pub(crate) fn pytorchs(has: impl Fn(&serde_json::Value) -> bool) -> Vec<(serde_json::Value, TrainConfig)> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fixtures/schedules.json");
+        let cases: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let cases = cases.as_object().unwrap().values().filter(|case| has(case));
+        let with_config = cases.map(|case| {
+            let mut config = TrainConfig::default();
+            for (name, value) in case["settings"].as_object().unwrap() {
+                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                config.set(name, &text).unwrap();
+            }
+            config.check().unwrap();
+            (case.clone(), config)
+        });
+        with_config.collect()
+    }
+
+    #[test]
+    fn the_rates_are_pytorchs() {
+        let cases = pytorchs(|case| case["values"].is_null());
+        assert_eq!(cases.len(), 6);
+        for (case, config) in cases {
+            let steps = case["steps_per_epoch"].as_u64().unwrap_or(1);
+            let schedule = LrSchedule::new(&config, 1).steps_per_epoch(steps as usize);
+            for (step, expected) in (0u64..).zip(case["rates"].as_array().unwrap()) {
+                let (epoch, of_epoch) = (step / steps, step % steps);
+                let found = schedule.learning_rate(epoch as f64 + of_epoch as f64 / steps as f64);
+                let expected = expected.as_f64().unwrap();
+                assert!((found - expected).abs() <= 1e-14, "{config:?}, step {step}: {found}, expected {expected}");
+            }
+        }
+    }
+
+    /// A last batch that is not full, and a cycle that only rises or only falls.
+    #[test]
+    fn one_cycle_ends_within_its_rates() {
+        let check = |pct_start: f64, steps: Option<usize>, progress: f64, expected: f64| {
+            let config = TrainConfig { pct_start, ..config(ScheduleKind::OneCycle) };
+            let schedule = LrSchedule::new(&config, 1);
+            let schedule = steps.map_or(schedule.clone(), |steps| schedule.steps_per_epoch(steps));
+            let found = schedule.learning_rate(progress);
+            assert!((found - expected).abs() <= 1e-15, "{pct_start} {steps:?} {progress}: {found}");
+        };
+        check(0.3, None, 0.0, 0.004);
+        check(0.3, None, 3.0, 0.1);
+        check(0.3, Some(4), 2.75, 0.1);
+        check(0.3, Some(4), 9.75, 4e-7);
+        check(0.3, Some(4), 9.9, 4e-7);
+        check(0.0, None, 0.0, 0.1);
+        check(1.0, None, 0.0, 0.004);
+        check(1.0, Some(4), 9.75, 0.1);
+    }
+
     #[test]
     fn within_an_epoch() {
         let check = |warmup_epochs, progress, expected: f64| {
@@ -192,5 +299,6 @@ mod tests {
         };
         check(LrScaling::None, 0.1);
         check(LrScaling::Linear, 0.4);
+        check(LrScaling::Sqrt, 0.2);
     }
 }

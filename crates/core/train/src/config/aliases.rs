@@ -29,7 +29,7 @@ pub const ALIASES: &[(&str, &str)] = &[
     // Training.
     ("epochs", "num_epochs max_epochs num_train_epochs"),
     ("batch", "batch_size b per_device_train_batch_size"),
-    ("lr", "learning_rate"),
+    ("lr", "learning_rate max_lr"),
     ("seed", "seed_everything"),
     ("optimizer", "opt"),
     ("weight_decay", "wd"),
@@ -38,7 +38,10 @@ pub const ALIASES: &[(&str, &str)] = &[
     ("ema", "ema_decay"),
     ("schedule", "sched lr_scheduler lr_scheduler_type"),
     ("step_size", "lr_step_size decay_epochs"),
-    ("gamma", "lr_gamma decay_rate"),
+    ("gamma", "lr_gamma decay_rate factor"),
+    ("plateau_patience", "patience_epochs"),
+    ("restart_epochs", "T_0"),
+    ("restart_mult", "T_mult lr_cycle_mul"),
     ("warmup_epochs", "lr_warmup_epochs"),
     ("label_smoothing", "smoothing label_smoothing_factor"),
     ("monitor", "metric_for_best_model eval_metric"),
@@ -120,7 +123,6 @@ pub const ANSWERS: &[(&str, &str)] = &[
         "early_stopping early_stop",
         "give --patience EPOCHS, such as 5, after which training ends if none of them was the best",
     ),
-    ("patience_epochs", "there is no schedule that waits for a plateau; --patience EPOCHS ends training there"),
     (
         "class_weights class_weight weighted_loss",
         "there are no weights of classes in the loss; --balance classes shows all classes equally often",

@@ -1,8 +1,8 @@
 //! Values that are wrong, alone or together.
 
 use super::{
-    Balance, ConfigError, OptimizerKind, RankKind, ReducePrecision, RunConfig, SETTINGS, Setting, SettingSource,
-    Shuffling, StrategyKind, SumOrder, TrainConfig,
+    Balance, ConfigError, OptimizerKind, RankKind, ReducePrecision, RunConfig, SETTINGS, ScheduleKind, Setting,
+    SettingSource, Shuffling, StrategyKind, SumOrder, TrainConfig,
 };
 
 impl TrainConfig {
@@ -82,6 +82,12 @@ impl RunConfig {
         together("color_jitter", count, "must be 1, 3 or 4 numbers separated by commas".to_owned())?;
         let hue = jitter.is_some_and(|numbers| numbers.get(3).is_some_and(|hue| *hue > 0.5));
         together("color_jitter", hue, "the hue, its last number, must be at most 0.5".to_owned())?;
+        let cycle = train.schedule == ScheduleKind::OneCycle && train.warmup_epochs > 0.0;
+        together(
+            "warmup_epochs",
+            cycle,
+            "`schedule = one-cycle` rises by itself, by `pct_start`; use one of them".to_owned(),
+        )?;
         let warmup = train.warmup_epochs > train.epochs as f64;
         together("warmup_epochs", warmup, format!("must not be more than the {} epochs of the run", train.epochs))
     }

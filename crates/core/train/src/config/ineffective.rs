@@ -35,7 +35,14 @@ pub struct Surroundings {
 const BESIDE: &[(&str, &str, &[&str])] = &[
     ("lrf", "schedule", &["cosine"]),
     ("step_size", "schedule", &["step"]),
-    ("gamma", "schedule", &["step"]),
+    ("gamma", "schedule", &["step", "plateau"]),
+    ("plateau_patience", "schedule", &["plateau"]),
+    ("restart_epochs", "schedule", &["warm-restarts"]),
+    ("restart_mult", "schedule", &["warm-restarts"]),
+    ("power", "schedule", &["polynomial"]),
+    ("pct_start", "schedule", &["one-cycle"]),
+    ("div_factor", "schedule", &["one-cycle"]),
+    ("final_div_factor", "schedule", &["one-cycle"]),
     ("crop_padding", "augment", &["crop"]),
     ("ra_num_ops", "auto_augment", &["randaugment"]),
     ("ra_magnitude", "auto_augment", &["randaugment"]),
@@ -229,7 +236,8 @@ mod tests {
         check("optimizer=lars momentum=0.9", None);
         check("optimizer=adamw momentum=0.9", Some(&format!("--momentum 0.9: {adamw} or lars")));
         check("optimizer=adamw nesterov=true", Some(&format!("--nesterov: {adamw}")));
-        let gamma = "--gamma 0.5: has no effect with --schedule constant; leave it out, or use --schedule step";
+        let gamma =
+            "--gamma 0.5: has no effect with --schedule constant; leave it out, or use --schedule step or plateau";
         check("schedule=constant gamma=0.5", Some(gamma));
         let blocks =
             "--shuffle block: has no effect with --sampler distributed; leave it out, or use --sampler shuffle";

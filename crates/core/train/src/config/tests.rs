@@ -45,7 +45,10 @@ fn refused_values_say_what_is_allowed() {
         "adam",
         "--optimizer adam: must be sgd or adamw or lars; adamw is adam whose weight decay is no part of the gradient",
     );
-    check("schedule", "poly", "--schedule poly: must be cosine or cosine-annealing or step or constant");
+    let schedules =
+        "cosine or cosine-annealing or warm-restarts or one-cycle or polynomial or step or plateau or constant";
+    check("schedule", "linear", &format!("--schedule linear: must be {schedules}"));
+    check("pct_start", "1.5", "--pct-start 1.5: must be a finite number, from 0 to 1");
     check("sync_bn", "no", "--sync-bn no: must be true or false");
     check("num_classes", "0", "--num-classes 0: must be 1 or more");
     check("mean", "0.5,0.5", "--mean 0.5,0.5: must be 1 number, or 3 separated by commas");
@@ -98,6 +101,9 @@ fn settings_that_contradict_each_other() {
     check(&[("no_decay_norm_bias", "true")], None);
     check(&[("no_decay_norm_bias", "true"), ("weight_decay", "0")], refused);
     check(&[("no_decay_norm_bias", "true"), ("weight_decay", "0"), ("optimizer", "lars")], None);
+    let cycle = Some("warmup_epochs 2: `schedule = one-cycle` rises by itself, by `pct_start`; use one of them");
+    check(&[("schedule", "one-cycle")], None);
+    check(&[("schedule", "one-cycle"), ("warmup_epochs", "2")], cycle);
     let refused = Some("tune true: `exact` leaves nothing to choose; use one of them");
     check(&[("tune", "true")], None);
     check(&[("tune", "true"), ("exact", "true")], refused);
@@ -136,6 +142,7 @@ fn accepted_values() {
     check("size", "32", "32");
     check("balance", "classes", "classes");
     check("repeat_augment", "3", "3");
+    ["one-cycle", "OneCycleLR", "onecycle"].into_iter().for_each(|word| check("schedule", word, "one-cycle"));
 }
 
 /// Python's `type=bool` makes any text true, even `False`.

@@ -313,9 +313,17 @@ choices! {
         /// Half a cosine from the learning rate to a fraction of it.
         Cosine = "cosine",
         /// Half a cosine to zero.
-        CosineAnnealing = "cosine-annealing",
+        CosineAnnealing = "cosine-annealing" | "CosineAnnealingLR" | "cosineannealinglr",
+        /// Half a cosine to zero, again and again.
+        WarmRestarts = "warm-restarts" | "CosineAnnealingWarmRestarts" | "cosine_with_restarts",
+        /// Half a cosine up and another one down, from step to step.
+        OneCycle = "one-cycle" | "OneCycleLR" | "onecycle" | "one_cycle",
+        /// A power of the share that is left.
+        Polynomial = "polynomial" | "PolynomialLR" | "poly",
         /// Multiplied by a factor at regular intervals of epochs.
-        Step = "step",
+        Step = "step" | "StepLR" | "steplr",
+        /// Multiplied by a factor where the monitored value no longer improves.
+        Plateau = "plateau" | "ReduceLROnPlateau" | "reduce_lr_on_plateau",
         /// Always the same.
         Constant = "constant",
         @record
@@ -328,6 +336,8 @@ choices! {
         None = "none",
         /// Proportionally.
         Linear = "linear",
+        /// By the square root.
+        Sqrt = "sqrt",
     }
     /// The random transform of a training image.
     Augmentation {

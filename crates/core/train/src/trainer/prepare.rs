@@ -14,6 +14,7 @@ use super::evaluate::EvaluationInput;
 use super::{Session, Trainer, is_unfinished};
 use crate::agreement::{broadcast_state, broadcast_states, compare_devices, compare_setup, compare_weights};
 use crate::bad_samples::BadSamples;
+use crate::callback::Plateau;
 use crate::checkpoint::CallbackStates;
 use crate::memory::{ProcessMemory, RankMemory, check_device_memory, check_memory, program_memory};
 use crate::pace::Paces;
@@ -25,8 +26,8 @@ use crate::trace::{Tracer, at};
 use crate::tuning::tune;
 use crate::weights::write_tensors;
 use crate::{
-    Artifact, LrSchedule, ModelFn, OnBadSample, Position, Preparation, RankKind, Resumed, RunConfig, Started,
-    TrainConfig, TrainError, TrainingData, Tuning, load_pretrained,
+    Artifact, Callback, LrSchedule, ModelFn, OnBadSample, Position, Preparation, RankKind, Resumed, RunConfig,
+    ScheduleKind, Started, TrainConfig, TrainError, TrainingData, Tuning, load_pretrained,
 };
 
 impl Session {
@@ -151,7 +152,7 @@ impl Session {
         }
         // From here on a request to stop ends the run with a checkpoint. What comes before it leaves nothing.
         trainer.callbacks.control.requests.heed(true);
-        let files = match &mut writer {
+        let mut files = match &mut writer {
             // A finished run stays as it is.
             Some(writer) if is_unfinished(config, &position) => {
                 writer.begin(run, data, &position, preparation.train.size())?
@@ -165,6 +166,16 @@ impl Session {
         let earlier = writer.as_ref().map(|writer| writer.unreadable.clone()).unwrap_or_default();
         let bad_samples = BadSamples::resumed(earlier).limited(limit);
         let resumed = position.is_resumed().then_some(Resumed { epoch: position.epoch, samples: position.samples });
+        let own_schedule = LrSchedule::new(config, shards).steps_per_epoch(train.batches());
+        let (schedule, plateau) = match (&trainer.schedule, config.schedule) {
+            (Some(own), _) => (own.clone(), None),
+            (None, ScheduleKind::Plateau) => {
+                let plateau = Plateau::new(config, &own_schedule, &monitor);
+                (plateau.lowering(own_schedule), Some(plateau))
+            }
+            (None, _) => (own_schedule.into(), None),
+        };
+        files.callbacks.extend(plateau.map(|plateau| Box::new(plateau) as Box<dyn Callback>));
         let session = Session {
             program,
             train,
@@ -177,7 +188,7 @@ impl Session {
             preparation,
             tuning,
             pretrained,
-            schedule: trainer.schedule.clone().unwrap_or_else(|| LrSchedule::new(config, shards).into()),
+            schedule,
             sampler: trainer.sampler.clone(),
             position,
             monitor,

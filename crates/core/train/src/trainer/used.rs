@@ -11,6 +11,24 @@ use crate::{
     TrainingData,
 };
 
+/// The settings that decide the rate of a step.
+const SCHEDULE: [&str; 14] = [
+    "schedule",
+    "lr",
+    "lrf",
+    "step_size",
+    "gamma",
+    "plateau_patience",
+    "restart_epochs",
+    "restart_mult",
+    "power",
+    "pct_start",
+    "div_factor",
+    "final_div_factor",
+    "warmup_epochs",
+    "scale_lr",
+];
+
 impl Trainer<'_> {
     /// The configuration for a fit of the model with this name on these data.
     pub(super) fn used(&self, name: &str, model: &ModelFn, data: &TrainingData) -> Result<RunConfig, TrainError> {
@@ -42,11 +60,10 @@ impl Trainer<'_> {
     /// Records what the program has given in place of settings. Settings that have no effect beside it are an error.
     fn record_own(&self, config: &mut RunConfig) -> Result<(), TrainError> {
         let default = RunConfig::default();
-        let schedule = ["schedule", "lr", "lrf", "step_size", "gamma", "warmup_epochs", "scale_lr"];
         let sampler = ["sampler", "shuffle", "balance", "repeat_augment"];
         // An optimiser's hyper-parameters are checked where plans are compiled.
         for (kind, names, is_given) in [
-            ("schedule", &schedule[..], self.schedule.is_some()),
+            ("schedule", &SCHEDULE[..], self.schedule.is_some()),
             ("sampler", &sampler, self.sampler.is_some()),
             ("optimizer", &["optimizer"], self.objective.optimizer.is_some()),
         ] {

@@ -65,6 +65,60 @@ fn the_rate_is_the_functions_at_every_step() {
     assert!(tensors(&cut) == tensors(&whole));
 }
 
+/// Rates and weights, on one rank and on three, without a stop and with one in the second epoch.
+#[test]
+fn schedules_go_on_where_a_run_was_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: String, ranks: usize, config: &TrainConfig, stops: &[Option<u64>]| {
+        let out = folder.path().join(name);
+        let mut rates = Vec::new();
+        for (start, &max_steps) in stops.iter().enumerate() {
+            let config = TrainConfig {
+                max_steps,
+                shards: Some(3),
+                resume: (start > 0).into(),
+                out: Some(out.clone()),
+                ..config.clone()
+            };
+            let of_ranks = enmasse_launch::spawn(ranks, |group| {
+                let watch = Watch::default();
+                let trainer = Trainer::new(config.clone(), cpu(1)).group(group);
+                trainer.callback(watch.clone()).fit("net", &net, &data())?;
+                Ok::<_, enmasse_train::TrainError>(watch.0.lock().unwrap().0.clone())
+            });
+            let of_ranks = of_ranks.unwrap();
+            assert!(of_ranks.iter().all(|own| *own == of_ranks[0]), "{of_ranks:?}");
+            rates.extend(of_ranks[0].clone());
+        }
+        (rates, Checkpoint::load(&RunPaths::new(&out).last_checkpoint()).unwrap().tensors)
+    };
+    let check = |schedule: ScheduleKind, lr: f64, differ: usize| {
+        // An epoch has five steps, the last of two samples.
+        let config = TrainConfig {
+            schedule,
+            lr,
+            epochs: 4,
+            batch: Some(4),
+            warmup_epochs: 0.0,
+            plateau_patience: 0,
+            ..config(folder.path())
+        };
+        let whole = run(format!("{schedule}"), 1, &config, &[None]);
+        let mut different = whole.0.clone();
+        different.dedup();
+        assert_eq!(different.len(), differ, "{schedule} {:?}", whole.0);
+        for ranks in [1, 3] {
+            let resumed = run(format!("{schedule}-{ranks}"), ranks, &config, &[Some(7), Some(15), None]);
+            assert!(resumed == whole, "{schedule} on {ranks}: {:?}, {:?}", resumed.0, whole.0);
+        }
+    };
+    check(ScheduleKind::OneCycle, 0.05, 20);
+    check(ScheduleKind::Polynomial, 0.05, 4);
+    check(ScheduleKind::WarmRestarts, 0.05, 4);
+    // Too low a rate to change an accuracy.
+    check(ScheduleKind::Plateau, 1e-6, 3);
+}
+
 #[test]
 fn the_record_names_a_schedule_of_ones_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -104,6 +158,8 @@ fn settings_without_effect_are_errors() {
     check("gamma", "0.5", Some("gamma 0.5"));
     check("warmup_epochs", "0.5", Some("warmup_epochs 0.5"));
     check("scale_lr", "linear", Some("scale_lr linear"));
+    check("pct_start", "0.5", Some("pct_start 0.5"));
+    check("power", "2", Some("power 2"));
     check("schedule", "own", None);
     check("weight_decay", "0.5", None);
 }
