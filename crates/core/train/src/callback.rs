@@ -11,6 +11,7 @@ mod list;
 mod lr_monitor;
 mod model_checkpoint;
 mod plateau;
+mod timer;
 mod weights;
 
 use std::error::Error;
@@ -27,6 +28,7 @@ pub(crate) use list::Callbacks;
 pub use lr_monitor::LrMonitor;
 pub use model_checkpoint::ModelCheckpoint;
 pub(crate) use plateau::Plateau;
+pub use timer::Timer;
 pub use weights::Weights;
 
 /// The result of a callback. An error ends the run on all ranks.

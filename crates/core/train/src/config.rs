@@ -26,6 +26,7 @@ mod error;
 mod ineffective;
 mod keep;
 mod layers;
+mod limits;
 mod metrics;
 mod opt_arg;
 mod resources;
@@ -51,6 +52,7 @@ pub use error::{ConfigError, SettingSource};
 pub use ineffective::Surroundings;
 pub use keep::Keep;
 pub use layers::LayeredConfig;
+pub use limits::{BatchLimit, FastDevRun, TimeLimit};
 pub use metrics::MetricName;
 pub use opt_arg::OptimizerArgument;
 pub(crate) use opt_arg::of_optimizers;
@@ -391,8 +393,23 @@ settings! {
         /// Stop after this many steps
         /// Counted from the start of the run.
         max_steps: Option<u64> = None => "all epochs", "STEPS", at_least(1), Invocation;
+        /// Stop after this time
+        /// As days, hours, minutes and seconds (00:12:00:00), or as 12h or 90m. Training then ends as a success, between two steps and after a checkpoint. A resumed run goes on counting.
+        max_time: Option<TimeLimit> = None => "all epochs", "TIME", ANY, Run;
+        /// Batches of an epoch to train on
+        /// A number of global batches, or a share of them with a point: 1 is one batch, 1.0 all of them.
+        limit_train_batches: Option<BatchLimit> = None => "all", "N", ANY, Run;
+        /// Batches to validate on
+        /// Likewise. Their images are evenly spaced over those for validation, so that all classes are there.
+        limit_val_batches: Option<BatchLimit> = None => "all", "N", ANY, Run;
+        /// Epochs between validations
+        /// The last epoch is validated in any case. Only an epoch that is validated can be the best one, and counts for --patience.
+        val_every: u64 = 1, "EPOCHS", at_least(1), Run;
+        /// Try whether everything works
+        /// Trains on one batch, or N, validates on as many, and ends: no folder, checkpoint or record is left.
+        fast_dev_run: FastDevRun = FastDevRun(None), "N", ANY, Invocation;
         /// Stop after epochs without improvement
-        /// After so many epochs that are no better than the best one training ends as a success. The best epoch's weights are kept in any case. A resumed run goes on counting.
+        /// After so many validated epochs that are no better than the best one training ends as a success. The best epoch's weights are kept in any case. A resumed run goes on counting.
         patience: Option<u64> = None => "all epochs", "EPOCHS", at_least(1), Run;
         /// Seed of the run
         /// It decides the initial weights, the order of samples, augmentation and dropout.

@@ -66,7 +66,7 @@ pub use agreement::{compare_devices, compare_evaluated};
 pub use attempt::Attempt;
 pub use callback::{
     Callback, CallbackResult, Control, EarlyStopping, LogError, LrMonitor, ModelCheckpoint, Progress, SaveReason,
-    Saved, Started, Weights,
+    Saved, Started, Timer, Weights,
 };
 pub use charts::draw_classes;
 pub use checkpoint::{
@@ -74,12 +74,12 @@ pub use checkpoint::{
 };
 pub use classifier::Classifier;
 pub use config::{
-    ALIASES, ANSWERS, Augmentation, AutoAugmentation, Balance, ByteCount, ConfigError, DEFAULT_GLOBAL_BATCH, Decoding,
-    DeviceSelection, Devices, ErasingColors, Keep, LayeredConfig, LrScaling, MetricName, OnBadSample,
-    OptimizerArgument, OptimizerKind, Precision, ProgramConfig, Range, RankKind, ReducePrecision, RequeueSignal,
-    Resume, RunConfig, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting, SettingGroup, SettingKind, SettingSource,
-    Shuffling, SplitRule, StrategyKind, SumOrder, Surroundings, TrainConfig, TransportKind, UnusedParameters, answer,
-    is_near,
+    ALIASES, ANSWERS, Augmentation, AutoAugmentation, Balance, BatchLimit, ByteCount, ConfigError,
+    DEFAULT_GLOBAL_BATCH, Decoding, DeviceSelection, Devices, ErasingColors, FastDevRun, Keep, LayeredConfig,
+    LrScaling, MetricName, OnBadSample, OptimizerArgument, OptimizerKind, Precision, ProgramConfig, Range, RankKind,
+    ReducePrecision, RequeueSignal, Resume, RunConfig, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting,
+    SettingGroup, SettingKind, SettingSource, Shuffling, SplitRule, StrategyKind, SumOrder, Surroundings, TimeLimit,
+    TrainConfig, TransportKind, UnusedParameters, answer, is_near,
 };
 pub use confusion::Confusion;
 pub use engine::{Engine, EngineBatch};

@@ -44,7 +44,7 @@ pub struct EpochRecord {
     /// Share of hits among the samples trained on, 0 to 1. `None`, and absent in JSON, where no classes are predicted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub train_accuracy: Option<f64>,
-    /// Mean loss over the validation set.
+    /// Mean loss over the validation set; not a number of an epoch that was not validated.
     pub val_loss: f64,
     /// Share of hits in the validation set, 0 to 1. As the one above.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,6 +69,9 @@ pub struct EpochRecord {
     /// Whether training ended before the epoch did, by `max_steps`. The JSON object of a whole epoch lacks it.
     #[serde(skip_serializing_if = "Not::not")]
     pub partial: bool,
+    /// Whether the model was not validated after the epoch, by `val_every`. The JSON object of a validated epoch lacks it.
+    #[serde(skip_serializing_if = "Not::not")]
+    pub unvalidated: bool,
     /// Different samples that the run has skipped so far because they cannot be read. The JSON object lacks it if it is 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub unreadable: u64,
@@ -104,7 +107,7 @@ impl EpochRecord {
             ("rank_wait", Some(self.rank_wait)),
             ("train_loss", Some(self.train_loss)),
             ("train_accuracy", self.train_accuracy),
-            ("val_loss", Some(self.val_loss)),
+            ("val_loss", (!self.unvalidated).then_some(self.val_loss)),
             ("val_accuracy", self.val_accuracy),
             ("balanced_accuracy", self.balanced_accuracy),
             ("loss_scale", self.loss_scale),
@@ -122,7 +125,7 @@ impl EpochRecord {
 
 /// The keys of an epoch's record that are not free for metrics, including that of its event.
 const EPOCH_RECORD_NAMES: &str = "event epoch train_loss train_accuracy val_loss val_accuracy balanced_accuracy \
-    learning_rate images_per_second data_wait rank_wait seconds world_size partial unreadable converted straggler \
+    learning_rate images_per_second data_wait rank_wait seconds world_size partial unvalidated unreadable converted straggler \
     loss_scale skipped_steps";
 
 /// Whether an epoch's record has a value of this name on its own.

@@ -93,6 +93,7 @@ mod tests {
             seconds: 2.0,
             world_size: 2,
             partial: false,
+            unvalidated: false,
             unreadable: 0,
             converted: 0,
             straggler: None,

@@ -249,6 +249,7 @@ mod tests {
             seconds: 1.0,
             world_size: 1,
             partial: false,
+            unvalidated: false,
             unreadable: 0,
             converted: 0,
             straggler: None,

@@ -41,9 +41,9 @@ use trained::Trained;
 pub use steps::{Step, Steps};
 
 use crate::{
-    Attempt, Callback, DoneRecord, EpochRecord, Logger, ModelFn, Monitor, Position, Preparation, ProgramConfig,
-    Progress, RankKind, RankMemory, Resumed, SaveReason, StopRequests, Task, TrainConfig, TrainError, TrainingData,
-    Tuning,
+    Attempt, Callback, DoneRecord, EpochRecord, Evaluation, Logger, ModelFn, Monitor, Position, Preparation,
+    ProgramConfig, Progress, RankKind, RankMemory, Resumed, SaveReason, StopRequests, Task, TrainConfig, TrainError,
+    TrainingData, Tuning,
 };
 
 /// Trains a model on a device, without a group or as one rank of a group.
@@ -294,7 +294,6 @@ struct Session {
     program: Box<dyn Program>,
     train: TrainLoader,
     validation: EvalLoader,
-    validation_samples: u64,
     /// The stated memory of this rank.
     memory: RankMemory,
     evaluation: EvaluationInput,
@@ -338,34 +337,36 @@ impl Session {
         if self.stopping {
             return self.stop(trainer);
         }
+        let validation = match self.awaits_validation(&trainer.config) {
+            true => match self.validate(trainer)? {
+                Some(found) => Some(found),
+                None => return self.stop(trainer),
+            },
+            false => {
+                trainer.callbacks.on_bad_samples(&self.bad_samples.exchange(trainer.group.as_ref())?)?;
+                None
+            }
+        };
         let Trainer { config, group, callbacks, .. } = trainer;
-        self.tracer.at(group.as_ref(), "validating");
-        let Position { epoch, optimizer_step, .. } = self.position;
-        callbacks.on_validation_start(epoch)?;
-        let position = EpochPosition { epoch, epochs: config.epochs as u64, optimizer_step };
-        let pass = Pass::begin(self.validation_samples, group.as_ref(), position);
-        let (program, bad) = (self.program.as_mut(), &mut self.bad_samples);
-        let (validation, stopped) = evaluate_until(program, &self.validation, &pass, callbacks, bad)?;
-        if stopped {
-            return self.stop(trainer);
-        }
-        if !validation.loss.is_finite() {
-            return Err(self.non_finite_validation(config, validation.loss)?);
-        }
         self.bad_samples.check()?;
         self.list_bad_samples()?;
-        callbacks.on_validation_end(&validation, self.program.as_mut())?;
+        if let Some(found) = &validation {
+            callbacks.on_validation_end(found, self.program.as_mut())?;
+        }
+        let epoch = self.position.epoch;
+        let is_of_classes = self.program.plans().evaluate.correct.is_some();
         let loss_scale = self.loss_scale()?;
         let training = self.position.means(training_metrics(self.program.plans()));
         let training = training.map(|(name, mean)| (format!("train_{name}"), mean));
-        let validated = validation.metrics.iter().map(|(name, mean)| (format!("val_{name}"), *mean));
+        let validated = validation.iter().flat_map(|found| &found.metrics);
+        let validated = validated.map(|(name, mean)| (format!("val_{name}"), *mean));
         let mut record = EpochRecord {
             epoch,
             train_loss: self.position.mean_loss(),
-            train_accuracy: validation.accuracy.map(|_| self.position.accuracy()),
-            val_loss: validation.loss,
-            val_accuracy: validation.accuracy,
-            balanced_accuracy: validation.balanced_accuracy,
+            train_accuracy: is_of_classes.then(|| self.position.accuracy()),
+            val_loss: validation.as_ref().map_or(f64::NAN, |found| found.loss),
+            val_accuracy: validation.as_ref().and_then(|found| found.accuracy),
+            balanced_accuracy: validation.as_ref().and_then(|found| found.balanced_accuracy),
             learning_rate: times.learning_rate,
             images_per_second: times.images_per_second,
             // Every step waits for the slowest rank, so a mean would hide one slow disk among many ranks.
@@ -374,6 +375,7 @@ impl Session {
             seconds: times.seconds,
             world_size: self.map.ranks(),
             partial: self.position.samples < total,
+            unvalidated: validation.is_none(),
             unreadable: self.bad_samples.known().len() as u64,
             converted: self.bad_samples.take_converted(),
             straggler: times.pace.straggler,
@@ -383,7 +385,7 @@ impl Session {
             best: false,
         };
         let value = record.value(&self.monitor.name).unwrap_or(f64::NAN);
-        record.best = !record.partial && self.monitor.improves(value, self.position.best);
+        record.best = !record.partial && !record.unvalidated && self.monitor.improves(value, self.position.best);
         callbacks.on_train_epoch_end(&mut record, self.program.as_mut())?;
         self.compare_written(group.as_ref(), callbacks)?;
         self.saving = false;
@@ -391,6 +393,29 @@ impl Session {
         self.finish_epoch(&record, config, callbacks)?;
         // A request that arrives at the end of the run has nothing left to end.
         Ok(agree(callbacks.control.request(), group.as_ref())?.filter(|_| is_unfinished(config, &self.position)))
+    }
+
+    /// Whether the model is validated after this epoch: every `val_every` epochs, and where training ends.
+    fn awaits_validation(&self, config: &TrainConfig) -> bool {
+        let Position { epoch, optimizer_step, .. } = self.position;
+        let is_last = epoch + 1 >= config.epochs as u64 || config.max_steps.is_some_and(|most| optimizer_step >= most);
+        is_last || (epoch + 1).is_multiple_of(config.val_every)
+    }
+
+    /// Validates; `None` if a rank was asked to stop meanwhile.
+    fn validate(&mut self, trainer: &mut Trainer) -> Result<Option<Evaluation>, TrainError> {
+        let Trainer { config, group, callbacks, .. } = trainer;
+        self.tracer.at(group.as_ref(), "validating");
+        let Position { epoch, optimizer_step, .. } = self.position;
+        callbacks.on_validation_start(epoch)?;
+        let position = EpochPosition { epoch, epochs: config.epochs as u64, optimizer_step };
+        let pass = Pass::begin(self.validation.samples() as u64, group.as_ref(), position);
+        let (program, bad) = (self.program.as_mut(), &mut self.bad_samples);
+        let (found, stopped) = evaluate_until(program, &self.validation, &pass, callbacks, bad)?;
+        if !stopped && !found.loss.is_finite() {
+            return Err(self.non_finite_validation(config, found.loss)?);
+        }
+        Ok((!stopped).then_some(found))
     }
 
     /// Begins an epoch of training, or the rest of one, at the current position.
@@ -401,7 +426,12 @@ impl Session {
         let global_batch = self.sharding.global_batch() as u64;
         let first = self.position.samples;
         // A run resumed with another global batch continues after the last sample that it saw.
-        let order = self.order(group)?;
+        let mut order = self.order(group)?;
+        if let Some(limit) = trainer.config.limit_train_batches {
+            let done = first.div_ceil(global_batch) as usize;
+            let most = limit.of(done + order.batches());
+            order = order.first_batches(most.saturating_sub(done));
+        }
         let total = first + order.remaining() as u64;
         let batches = self.train.epoch_in(self.position.epoch, order);
         let stopwatch = Stopwatch::start(batches.waited(), group);

@@ -165,6 +165,16 @@ impl EvalLoader {
         Ok(self)
     }
 
+    /// Evaluates only so many batches, of images that are evenly spaced over the data set.
+    pub fn limited(self, batches: usize) -> Self {
+        EvalLoader { order: self.order.limited(batches), ..self }
+    }
+
+    /// Number of images of a pass, over all shards.
+    pub fn samples(&self) -> usize {
+        self.order.taken()
+    }
+
     /// Number of crops of each image.
     pub fn crops(&self) -> usize {
         self.crops.len()
@@ -190,7 +200,7 @@ impl EvalLoader {
     }
 
     /// Number of batches of a pass.
-    fn batches(&self) -> usize {
+    pub fn batches(&self) -> usize {
         self.order.batches() * self.crops.len()
     }
 

@@ -348,6 +348,12 @@ impl EpochOrder {
         self.end - self.consumed
     }
 
+    /// The same order with at most so many global batches.
+    pub fn first_batches(mut self, batches: usize) -> Self {
+        self.end = self.end.min(self.first(batches));
+        self
+    }
+
     /// Samples of global batch `batch`: as many as it has places, but for the last one; 0 past that.
     pub fn samples_of(&self, batch: usize) -> usize {
         self.end.saturating_sub(self.first(batch)).min(self.global_batch)
@@ -455,6 +461,8 @@ impl EpochOrder {
 #[derive(Clone, Debug)]
 pub struct EvalOrder {
     samples: usize,
+    /// How many of them are evaluated.
+    taken: usize,
     sharding: Sharding,
 }
 
@@ -462,18 +470,32 @@ impl EvalOrder {
     /// The order of `samples` samples for the local shards.
     pub fn new(samples: usize, sharding: Sharding) -> Result<Self, DataError> {
         sharding.check()?;
-        Ok(EvalOrder { samples, sharding })
+        Ok(EvalOrder { samples, taken: samples, sharding })
+    }
+
+    /// Takes only as many samples as so many batches of every shard have, evenly spaced.
+    pub fn limited(self, batches: usize) -> Self {
+        let taken = batches.saturating_mul(self.sharding.global_batch()).min(self.samples);
+        EvalOrder { taken, ..self }
+    }
+
+    /// Number of samples that are evaluated, over all shards.
+    pub fn taken(&self) -> usize {
+        self.taken
     }
 
     /// Number of batches of every shard.
     pub fn batches(&self) -> usize {
-        self.samples.div_ceil(self.sharding.global_batch())
+        self.taken.div_ceil(self.sharding.global_batch())
     }
 
     /// The sample indices of the local shards in global batch `batch`; at the end fewer than a full batch, or none.
-    pub fn indices(&self, batch: usize) -> Range<usize> {
+    pub fn indices(&self, batch: usize) -> impl Iterator<Item = usize> + use<> {
         let first = batch * self.sharding.global_batch();
         let Range { start, end } = self.sharding.local_samples();
-        (first + start).min(self.samples)..(first + end).min(self.samples)
+        let (samples, taken) = (self.samples as u128, self.taken as u128);
+        let places = (first + start).min(self.taken)..(first + end).min(self.taken);
+        // The product may exceed 64 bits.
+        places.map(move |place| (place as u128 * samples / taken) as usize)
     }
 }

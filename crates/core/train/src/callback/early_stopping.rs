@@ -71,6 +71,9 @@ impl Callback for EarlyStopping {
     }
 
     fn on_train_epoch_end(&mut self, record: &EpochRecord, control: &mut Control) -> CallbackResult {
+        if record.unvalidated {
+            return Ok(());
+        }
         let value = self.monitor.value(record)?;
         if record.partial {
             return Ok(());
@@ -140,6 +143,10 @@ mod tests {
         check(&own.clone().patience(0), &[1.0, 1.0], Some(1));
         check(&own.clone().min_delta(0.5), &[3.0, 2.6, 2.5], Some(2));
         check(&own.clone().min_delta(0.5), &[3.0, 2.6, 2.4, 2.0, 1.8], None);
+        let skipped = EpochRecord { unvalidated: true, ..EpochRecord::default() };
+        let (mut steering, mut watching) = (Steering::default(), own.clone());
+        watching.on_train_epoch_end(&skipped, &mut Control::new(&mut steering, None)).unwrap();
+        assert_eq!(watching.state_dict(), own.state_dict());
         let higher = EarlyStopping { monitor: Monitor::higher("val_loss"), ..own };
         check(&higher, &[1.0, 2.0, 3.0], None);
         check(&higher.min_delta(0.5), &[1.0, 1.25, 1.5], Some(2));

@@ -37,6 +37,12 @@ pub struct Started {
     pub dropped_samples: usize,
     /// Images to validate on.
     pub validation_samples: usize,
+    /// The steps of an epoch, and those that it would have without a limit.
+    #[serde(skip)]
+    pub epoch_steps: [usize; 2],
+    /// Those images that a validation evaluates: all of them, without a limit.
+    #[serde(skip)]
+    pub evaluated_samples: usize,
     /// Images of the test part; 0 without one.
     pub test_samples: usize,
     /// Samples per shard and step.

@@ -105,6 +105,9 @@ impl Callback for ModelCheckpoint {
     }
 
     fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
+        if record.unvalidated {
+            return Ok(());
+        }
         let (value, name) = (self.monitor.value(record)?, self.name_of(record)?);
         if record.partial || value.is_nan() {
             return Ok(());

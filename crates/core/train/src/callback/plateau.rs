@@ -98,7 +98,7 @@ impl Callback for Plateau {
 
     /// Epochs of warm-up do not count, as in timm.
     fn on_train_epoch_end(&mut self, record: &EpochRecord, _: &mut Control) -> CallbackResult {
-        if !record.partial && (record.epoch + 1) as f64 > self.warmup_epochs {
+        if !record.partial && !record.unvalidated && (record.epoch + 1) as f64 > self.warmup_epochs {
             self.add(self.monitor.value(record)?);
         }
         Ok(())
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn warm_up_and_parts_of_epochs_do_not_count() {
+    fn warm_up_and_epochs_without_a_validation_do_not_count() {
         let config = TrainConfig {
             lr: 1.0,
             schedule: crate::ScheduleKind::Plateau,
@@ -173,8 +173,11 @@ mod tests {
         let mut plateau = Plateau::new(&config, &LrSchedule::new(&config, 1), &Monitor::lower("val_loss"));
         let before = plateau.state_dict();
         let partial = EpochRecord { epoch: 5, partial: true, ..EpochRecord::default() };
-        plateau.on_train_epoch_end(&partial, &mut Control::new(&mut Steering::default(), None)).unwrap();
-        assert_eq!(plateau.state_dict(), before);
+        let unvalidated = EpochRecord { unvalidated: true, partial: false, ..partial.clone() };
+        for record in [partial, unvalidated] {
+            plateau.on_train_epoch_end(&record, &mut Control::new(&mut Steering::default(), None)).unwrap();
+            assert_eq!(plateau.state_dict(), before);
+        }
         assert!(plateau.load_state_dict("1 2").is_err());
     }
 }

@@ -30,7 +30,7 @@ impl Curves {
         let mut curves = Curves { staging, path, epochs: Vec::new(), monitor: monitor.clone(), best: None };
         for record in records {
             if let Some(point) = recorded(&record) {
-                curves.add(point, record[&monitor.name].as_f64());
+                curves.add(point, record[&monitor.name].as_f64().filter(|_| record["unvalidated"] != true));
             }
         }
         Ok(curves)
@@ -65,7 +65,7 @@ impl Callback for Curves {
             val_accuracy: record.val_accuracy.unwrap_or(f64::NAN),
             learning_rate: record.learning_rate,
         };
-        self.add(point, record.value(&self.monitor.name));
+        self.add(point, record.value(&self.monitor.name).filter(|_| !record.unvalidated));
         let mark = self.mark();
         let mark = mark.as_ref().map(|(epoch, words)| (*epoch, words.as_str()));
         write(&self.staging, &self.path, &training_curves("training curves", &self.epochs, mark))?;

@@ -46,6 +46,7 @@ pub const ALIASES: &[(&str, &str)] = &[
     ("label_smoothing", "smoothing label_smoothing_factor"),
     ("monitor", "metric_for_best_model eval_metric"),
     ("patience", "early_stopping_patience"),
+    ("val_every", "check_val_every_n_epoch"),
     // Devices and ranks.
     ("loader_threads", "workers j num_workers dataloader_num_workers"),
     ("sync_bn", "sync_batchnorm syncBN"),
@@ -127,10 +128,7 @@ pub const ANSWERS: &[(&str, &str)] = &[
         "class_weights class_weight weighted_loss",
         "there are no weights of classes in the loss; --balance classes shows all classes equally often",
     ),
-    (
-        "max_time time_limit max_duration",
-        "there is no limit of time; give --max-steps STEPS, or stop the run by Ctrl-C, which saves it for --resume",
-    ),
+    ("time_limit max_duration", "give --max-time TIME, such as 2h"),
     (
         "find_lr lr_find lr_finder auto_lr_find",
         "there is no search for a rate; give --lr RATE, and try several with --max-steps STEPS",
@@ -143,12 +141,9 @@ pub const ANSWERS: &[(&str, &str)] = &[
     ("deterministic use_deterministic_algorithms", "every run gives the same bits again; leave it out"),
     ("benchmark cudnn_benchmark", "give --tune"),
     ("torchcompile compile channels_last", "every run is compiled, in the device's layout; leave it out"),
-    (
-        "fast_dev_run limit_train_batches overfit_batches",
-        "give --max-steps STEPS, after which the run validates and ends",
-    ),
-    ("limit_val_batches num_sanity_val_steps", "every validation is complete; leave it out"),
-    ("check_val_every_n_epoch val_check_interval", "validation follows every epoch; leave it out"),
+    ("overfit_batches", "give --limit-train-batches N; every epoch draws others"),
+    ("num_sanity_val_steps", "--fast-dev-run tries training and validation beforehand; leave it out"),
+    ("val_check_interval", "validation follows an epoch, with --val-every N only every N-th"),
     ("evaluate e test_only", "enmasse eval RUN DATA evaluates"),
     // Devices and ranks.
     (

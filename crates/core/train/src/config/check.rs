@@ -68,6 +68,9 @@ impl RunConfig {
             format!("the run goes on in its own folder; leave out `out = {}`", out.display())
         });
         together("resume", other.is_some(), reason)?;
+        let both = train.fast_dev_run.0.is_some() && train.resume.is_on();
+        let reason = "`fast_dev_run` is for the beginning of a run, and keeps nothing; use one of them";
+        together("resume", both, reason.to_owned())?;
         let wrong = train.channels.is_some_and(|channels| ![1, 3].contains(&channels));
         together("channels", wrong, "must be 1 or 3".to_owned())?;
         for (name, list) in [("mean", &train.mean), ("std", &train.std)] {

@@ -74,6 +74,7 @@ const UNLESS: &[Rule] = &[
     ("exif_transpose", |_, data| data.is_known(), "on CIFAR and MNIST: only images in folders have an orientation"),
     ("decode", |_, data| data.is_known(), "on CIFAR and MNIST, which are not stored as JPEG"),
     ("on_bad_sample", |_, data| data.is_known(), "on CIFAR and MNIST, whose files are read whole before the run"),
+    ("out", |config, _| config.keeps_nothing(), "where nothing is kept"),
     ("ranks", has_ranks, "in ranks that a launcher has started"),
 ];
 

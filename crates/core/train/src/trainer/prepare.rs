@@ -64,7 +64,11 @@ impl Session {
             skips,
             task: task.clone(),
         };
-        let validation = evaluation.loader(&data.validation)?;
+        let mut validation = evaluation.loader(&data.validation)?;
+        if let Some(limit) = config.limit_val_batches {
+            let batches = limit.of(validation.batches());
+            validation = validation.limited(batches);
+        }
 
         let compile = |config: &TrainConfig| {
             let (objective, outputs) = (&trainer.objective, task.outputs());
@@ -75,8 +79,10 @@ impl Session {
             compare_devices(group, device, run.program.share_devices)?;
         }
         let (mut writer, saved) = match rank {
-            0 => RunWriter::open(run, data, &preparation, &trainer.attempt, (&task, &monitor))
-                .map(|(writer, saved)| (Some(writer), saved))?,
+            0 if !config.keeps_nothing() => {
+                RunWriter::open(run, data, &preparation, &trainer.attempt, (&task, &monitor))
+                    .map(|(writer, saved)| (Some(writer), saved))?
+            }
             _ => (None, None),
         };
         let tuning = agree_on_algorithms(config, device, group, writer.as_mut(), &mut plans)?;
@@ -117,8 +123,8 @@ impl Session {
         let mut pretrained = None;
         let mut position = Position::default();
         let mut states = CallbackStates::new();
-        if let Some(writer) = &mut writer {
-            if let Some(checkpoint) = saved {
+        match (&mut writer, saved) {
+            (Some(writer), Some(checkpoint)) => {
                 let origin = writer.paths().root().display().to_string();
                 let entries = checkpoint.entries().iter();
                 let listed: Vec<_> = entries.map(|entry| (entry.name.as_str(), &entry.shape[..])).collect();
@@ -134,9 +140,12 @@ impl Session {
                 position = Position::from_meta(&checkpoint.meta, training_metrics(program.plans()));
                 writer.check_best(&mut position, &checkpoint.meta.best.metric);
                 states = checkpoint.meta.callbacks;
-            } else if let Some(weights) = &config.weights {
-                pretrained = Some(load_pretrained(program.as_mut(), weights, &config.prefix)?);
             }
+            _ if rank == 0 => {
+                let load = |weights| load_pretrained(program.as_mut(), weights, &config.prefix);
+                pretrained = config.weights.as_deref().map(load).transpose()?;
+            }
+            _ => {}
         }
         let mut has_previous = [i64::from(writer.as_ref().is_some_and(|writer| writer.has_previous(config)))];
         if let Some(group) = group {
@@ -166,7 +175,7 @@ impl Session {
         let earlier = writer.as_ref().map(|writer| writer.unreadable.clone()).unwrap_or_default();
         let bad_samples = BadSamples::resumed(earlier).limited(limit);
         let resumed = position.is_resumed().then_some(Resumed { epoch: position.epoch, samples: position.samples });
-        let own_schedule = LrSchedule::new(config, shards).steps_per_epoch(train.batches());
+        let own_schedule = LrSchedule::new(config, shards).steps_per_epoch(epoch_steps(config, &train));
         let (schedule, plateau) = match (&trainer.schedule, config.schedule) {
             (Some(own), _) => (own.clone(), None),
             (None, ScheduleKind::Plateau) => {
@@ -180,7 +189,6 @@ impl Session {
             program,
             train,
             validation,
-            validation_samples: data.validation.len() as u64,
             memory,
             evaluation,
             sharding,
@@ -242,6 +250,8 @@ impl Session {
             train_samples: data.train.len(),
             dropped_samples: if self.sampler.is_some() { 0 } else { self.train.dropped() },
             validation_samples: data.validation.len(),
+            epoch_steps: [epoch_steps(&trainer.config, &self.train), self.train.batches()],
+            evaluated_samples: self.validation.samples(),
             test_samples: data.test.as_ref().map_or(0, |test| test.len()),
             batch: self.sharding.batch,
             global_batch: self.sharding.global_batch(),
@@ -269,6 +279,11 @@ impl Session {
         }
         trainer.callbacks.on_fit_start(&started)
     }
+}
+
+/// The steps of an epoch in the configured order.
+fn epoch_steps(config: &TrainConfig, train: &TrainLoader) -> usize {
+    config.limit_train_batches.map_or(train.batches(), |limit| limit.of(train.batches()))
 }
 
 /// Bytes that are in memory at a time while weights are loaded, before the first step: a tensor of a checkpoint or from another

@@ -11,8 +11,8 @@ use super::{Epoch, Session, Trainer, is_unfinished};
 use crate::run_writer::RunWriter;
 use crate::stop::{Request, agree};
 use crate::{
-    Best, DoneRecord, EarlyStopping, ModelFn, Position, Resumed, SaveReason, TrainConfig, TrainError, TrainingData,
-    Weights,
+    Best, DoneRecord, EarlyStopping, ModelFn, Position, Resumed, SaveReason, Timer, TrainConfig, TrainError,
+    TrainingData, Weights,
 };
 
 /// The error of a loop that goes on after its end.
@@ -129,6 +129,10 @@ impl Steps<'_, '_> {
         let (mut session, mut files) = Session::prepare(trainer, &used, model, data)?;
         if let Some(patience) = trainer.config.patience {
             files.callbacks.push(Box::new(EarlyStopping::new(session.monitor.clone()).patience(patience)));
+        }
+        if let (Some(limit), Some(_)) = (trainer.config.max_time, &session.writer) {
+            // One clock for all ranks.
+            files.callbacks.push(Box::new(Timer::new(limit)));
         }
         trainer.callbacks.begin_fit(files, session.writer.is_some());
         session.announce(trainer, &used, data)?;

@@ -33,7 +33,7 @@ impl Trainer<'_> {
     /// The configuration for a fit of the model with this name on these data.
     pub(super) fn used(&self, name: &str, model: &ModelFn, data: &TrainingData) -> Result<RunConfig, TrainError> {
         let program = self.program.clone().unwrap_or_else(|| self.own_program());
-        let mut config = RunConfig { train: self.config.clone(), program };
+        let mut config = RunConfig { train: self.config.clone().shortened(), program };
         config.check()?;
         self.record_own(&mut config)?;
         let refuse = |name: &str, reason: String| Err(ConfigError::setting(&config, name, reason).into());

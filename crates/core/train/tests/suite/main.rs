@@ -13,6 +13,7 @@ mod fit;
 mod hosting;
 mod initial_weights;
 mod last_batch;
+mod limits;
 mod loggers;
 mod metrics;
 mod mixing;

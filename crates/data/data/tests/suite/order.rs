@@ -242,4 +242,32 @@ proptest! {
         prop_assert!(seen.iter().all(|&count| count == 1));
         prop_assert!(counts.iter().all(|&count| count == counts[0]));
     }
+
+    /// Some batches of an evaluation have evenly spaced samples, each once over all shards.
+    #[test]
+    fn limited_evaluation(samples in 0usize..200, shards in 1usize..7, batch in 1usize..9, batches in 1usize..9) {
+        let mut seen = Vec::new();
+        let mut taken = 0;
+        for shard in 0..shards {
+            let order = EvalOrder::new(samples, Sharding::one(shard, shards, batch)).unwrap().limited(batches);
+            prop_assert!(order.batches() <= batches);
+            taken = order.taken();
+            seen.extend((0..order.batches()).flat_map(|step| order.indices(step)));
+        }
+        seen.sort_unstable();
+        prop_assert_eq!(taken, samples.min(batches * batch * shards));
+        prop_assert_eq!(seen, (0..taken).map(|place| place * samples / taken).collect::<Vec<_>>());
+    }
+
+    /// The first batches of an epoch, or of its rest, are those of the whole.
+    #[test]
+    fn first_batches(samples in 1usize..200, consumed in 0usize..200, batch in 1usize..9, batches in 0usize..9) {
+        let whole = TrainOrder::new(3, samples, batch).unwrap().rest_of_epoch(5, consumed);
+        let first = whole.clone().first_batches(batches);
+        prop_assert_eq!(first.batches(), whole.batches().min(batches));
+        for step in 0..first.batches() {
+            prop_assert_eq!(first.global_batch(step), whole.global_batch(step));
+        }
+        prop_assert!(first.global_batch(first.batches()).is_empty());
+    }
 }

@@ -54,6 +54,15 @@ pub fn facts(started: &Started) -> Vec<String> {
         batch.push_str(&format!("; each epoch leaves out the {dropped} of the last incomplete one"));
     }
     lines.push(batch);
+    let [steps, all] = started.epoch_steps;
+    if steps < all {
+        let (steps, all) = (grouped(steps as u64), grouped(all as u64));
+        lines.push(format!("limit:    an epoch trains on {steps} of its {all} batches"));
+    }
+    if started.evaluated_samples < validation_samples {
+        let (taken, all) = (grouped(started.evaluated_samples as u64), grouped(validation_samples as u64));
+        lines.push(format!("limit:    validation evaluates {taken} of its {all} images, evenly spaced"));
+    }
     if let Some(run) = &started.run {
         let paths = RunPaths::new(run);
         let drawings = [paths.class_distribution(), paths.augmented()];
@@ -150,6 +159,8 @@ mod tests {
             train_samples: 2400,
             dropped_samples: 32,
             validation_samples: 600,
+            epoch_steps: [5, 75],
+            evaluated_samples: 128,
             test_samples: 0,
             batch: 32,
             global_batch: 64,
@@ -194,6 +205,8 @@ input:    64 x 64 pixels, mean 0.5 0.5 0.5, std 0.25 0.25 0.25
 augment:  random_crop size=64 padding=4
 loader:   1 thread in every process
 batch:    32 per rank, 64 in all; each epoch leaves out the 32 images of the last incomplete one
+limit:    an epoch trains on 5 of its 75 batches
+limit:    validation evaluates 128 of its 600 images, evenly spaced
 run:      runs/a
 charts:   class_distribution.svg and augmented.svg in runs/a/charts
 curves:   tensorboard --logdir=runs/a, then open http://localhost:6006/

@@ -19,9 +19,9 @@ use enmasse_data::BadSample;
 use enmasse_system::machine::ProcessorTime;
 use enmasse_train::{
     Callback, CallbackResult, Control, DoneRecord, EpochRecord, Evaluation, Progress, RunConfig, RunEvent, RunPaths,
-    SaveReason, Saved, Started, StepRecord, StoppedRecord, Straggler, TestRecord, Traced, short,
+    SaveReason, Saved, Started, StepRecord, StoppedRecord, Straggler, TestRecord, Traced, TrainConfig, short,
 };
-use enmasse_wording::{counted, duration, mebibytes, one_line, shell_word};
+use enmasse_wording::{counted, duration, grouped, mebibytes, one_line, shell_word};
 
 use crate::failure::Failure;
 use crate::output::screen;
@@ -98,8 +98,8 @@ impl Reporter {
     /// Makes it a run of this configuration, whose ranks have `cores` cores each, and adds the ranks and the settings to the
     /// facts.
     pub fn introduce(self, ranks: Vec<String>, config: &RunConfig, cores: usize) -> Self {
-        let course =
-            Course { epochs: config.train.epochs as u64, max_steps: config.train.max_steps, ..Course::default() };
+        let TrainConfig { epochs, max_steps, val_every, .. } = config.train;
+        let course = Course { epochs: epochs as u64, max_steps, val_every, ..Course::default() };
         let (settings, log_every) = (Some(facts::settings(config)), config.program.log_every);
         let data_bound = DataBound::new(cores);
         // Images that stay grey are what was asked for.
@@ -143,6 +143,15 @@ impl Reporter {
             LineKind::Figure,
             format!("done in {:.1} s: {best}; peak memory {memory}; {run}: {files}", done.seconds),
         );
+        self.audience.finish(|output| output.json(RunEvent::Done(done).to_line()))
+    }
+
+    /// The end of a run that only tried whether everything works.
+    pub fn tried(mut self, batches: usize, done: &DoneRecord) -> Result<(), Failure> {
+        let batches = if batches == 1 { "1 batch".to_owned() } else { format!("{} batches", grouped(batches as u64)) };
+        let memory = mebibytes(done.peak_rss_bytes as usize);
+        let text = format!("done in {:.1} s: {batches} of training and of validation; nothing is kept", done.seconds);
+        self.line(LineKind::Figure, format!("{text}; peak memory {memory}"));
         self.audience.finish(|output| output.json(RunEvent::Done(done).to_line()))
     }
 
@@ -243,7 +252,7 @@ impl Callback for Reporter {
         self.log.iter_mut().for_each(RankLog::open);
         let lines = self.introduction.drain(..).chain(facts(started)).chain(self.settings.take()).collect::<Vec<_>>();
         self.facts(lines);
-        let (global_batch, validation) = (started.global_batch as u64, started.validation_samples as u64);
+        let (global_batch, validation) = (started.global_batch as u64, started.evaluated_samples as u64);
         self.validations.begin(&started.classes);
         self.world_size = started.world_size;
         self.course = Course { global_batch, validation, ..self.course };
@@ -367,12 +376,14 @@ impl Reporter {
 
 /// An epoch in a line of 80 characters, the balanced accuracy and further metrics and skipped steps in other ones, and whether it is a part of an epoch.
 fn epoch_lines(record: &EpochRecord, balanced: Option<String>, epochs: u64) -> Vec<String> {
+    let validation = match record.unvalidated {
+        true => String::new(),
+        false => format!("  val {:.4}{}", record.val_loss, hits(record.val_accuracy)),
+    };
     let line = format!(
-        "epoch {:>width$}/{epochs}  loss {:.4}  val {:.4}{}  lr {}{}  {}",
+        "epoch {:>width$}/{epochs}  loss {:.4}{validation}  lr {}{}  {}",
         record.epoch + 1,
         record.train_loss,
-        record.val_loss,
-        hits(record.val_accuracy),
         short(record.learning_rate),
         speed(record.images_per_second),
         duration(record.seconds),
@@ -459,6 +470,8 @@ mod tests {
         check(&slow, 10, &["epoch  9/10  loss 1.0986  val 0.9877  acc 98.77 %  lr 0.0299  0.05 img/s  12 s"]);
         let none = EpochRecord { images_per_second: 0.0, ..usual.clone() };
         check(&none, 10, &["epoch  9/10  loss 1.0986  val 0.9877  acc 98.77 %  lr 0.0299  12 s"]);
+        let unvalidated = EpochRecord { unvalidated: true, ..usual.clone() };
+        check(&unvalidated, 10, &["epoch  9/10  loss 1.0986  lr 0.0299  812 img/s  12 s"]);
         let metrics = [("train_top5".to_owned(), 0.25), ("val_top5".to_owned(), 0.75)].into();
         let line = "epoch 9/9  loss 1.0986  val 0.9877  acc 98.77 %  lr 0.0299  812 img/s  12 s";
         let more = "    train_top5 0.2500  val_top5 0.7500";

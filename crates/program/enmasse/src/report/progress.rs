@@ -25,6 +25,8 @@ pub struct Course {
     pub global_batch: u64,
     /// Images of a validation.
     pub validation: u64,
+    /// Epochs from one validation to the next.
+    pub val_every: u64,
 }
 
 /// Measures a run as it goes.
@@ -134,7 +136,7 @@ impl Meter {
         let further = self.course.epochs.saturating_sub(progress.epoch + 1).saturating_mul(self.epoch);
         let to_train = further.min(if progress.validating { allowed } else { allowed - rest });
         let started_epochs = to_train.div_ceil(self.epoch.max(1));
-        let validations = started_epochs + u64::from(!progress.validating);
+        let validations = started_epochs.div_ceil(self.course.val_every.max(1)) + u64::from(!progress.validating);
         // Where validation has not been measured, training has.
         let training = self.training.or(self.validation).unwrap_or(f64::INFINITY);
         let validation = self.validation.unwrap_or(training * VALIDATION_SPEEDUP);
@@ -252,7 +254,7 @@ mod tests {
     }
 
     /// Three epochs of 100 images, each in ten steps, and of 30 to validate on.
-    const COURSE: Course = Course { epochs: 3, max_steps: None, global_batch: 10, validation: 30 };
+    const COURSE: Course = Course { epochs: 3, max_steps: None, global_batch: 10, validation: 30, val_every: 1 };
 
     #[test]
     fn speed_and_time_left() {

@@ -30,6 +30,7 @@ mod resume_from;
 mod round_trip;
 mod screen;
 mod settings;
+mod short_runs;
 mod slurm;
 mod slurm_gpus;
 mod slurm_script;

@@ -1,7 +1,9 @@
 //! A run that is resumed with nothing left to do: the first rank says so, and no file is touched.
 
 use enmasse_system::machine::peak_rss_bytes;
-use enmasse_train::{CheckpointMeta, DoneRecord, EarlyStopping, Position, RunConfig, RunEvent, RunPaths, TrainConfig};
+use enmasse_train::{
+    CheckpointMeta, DoneRecord, EarlyStopping, Position, RunConfig, RunEvent, RunPaths, TimeLimit, Timer, TrainConfig,
+};
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -56,6 +58,12 @@ fn nothing_left(config: &TrainConfig, meta: &CheckpointMeta, paths: &RunPaths) -
             let stopped = format!("it stopped early, after {epoch} of {epochs} epochs");
             Some(format!("nothing left to do in {run}: {stopped}; use --patience {more} to continue"))
         }
+        _ if Timer::has_ended(config, meta) => {
+            let TimeLimit(limit) = config.max_time?;
+            let (epoch, more) = (meta.epoch, TimeLimit(limit.saturating_mul(2)));
+            let stopped = format!("its time is over, after {epoch} of {epochs} epochs");
+            Some(format!("nothing left to do in {run}: {stopped}; use --max-time {more} to continue"))
+        }
         _ => None,
     }
 }
@@ -102,6 +110,22 @@ mod tests {
         check(Some(3), "0.5 1 2", None);
         check(None, "0.5 1 2", None);
         check(Some(2), "", None);
+    }
+
+    #[test]
+    fn a_run_whose_time_is_over() {
+        let check = |minutes: u64, state: &str, expected: Option<&str>| {
+            let max_time = Some(TimeLimit(std::time::Duration::from_secs(60 * minutes)));
+            let config = TrainConfig { max_time, ..TrainConfig::default() };
+            let callbacks = [("Timer".to_owned(), state.to_owned())].into();
+            let meta = CheckpointMeta { epoch: 4, callbacks, ..CheckpointMeta::default() };
+            assert_eq!(nothing_left(&config, &meta, &RunPaths::new("runs/a")).as_deref(), expected);
+        };
+        let over =
+            "nothing left to do in runs/a: its time is over, after 4 of 10 epochs; use --max-time 3h to continue";
+        check(90, "5400.25", Some(over));
+        check(91, "5400.25", None);
+        check(90, "", None);
     }
 
     /// Regression test: such a run was validated once more, and printed "0 img/s".

@@ -82,6 +82,17 @@ fn start_run(typed: Typed, interrupts: Interrupts, signals: &RunSignals) -> Resu
         return Ok(());
     }
     run.warn(&spec);
+    if run.config.train.keeps_nothing() {
+        let body = |rank: &Rank| rank::train(&run, rank, &signals.requests);
+        return ranks::host(
+            spec.world_size,
+            &run.config,
+            None,
+            || rank::command_line(&run.config),
+            Some(interrupts),
+            body,
+        );
+    }
     let paths = match spec.folder {
         Some(paths) => paths,
         None => spec::locate(&run.config.train, false, signals)?,

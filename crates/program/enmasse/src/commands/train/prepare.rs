@@ -30,6 +30,7 @@ impl Run {
     /// Opens the data, which `copier` copies if the run asks for it, and checks everything that needs no running ranks.
     pub fn open(spec: &RunSpec, copier: Copier) -> Result<Self, Failure> {
         let (mut config, resumed) = (spec.config.clone(), spec.resumed());
+        config.train = config.train.shortened();
         let model = enmasse_models::find(&config.train.model).map_err(Failure::usage)?;
         if let (Some(weights), None) = (&config.train.weights, resumed) {
             check_weights(weights)?;

@@ -31,7 +31,7 @@ pub fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Fail
             .stop_on(requests.clone());
         let began = Instant::now();
         let done = trainer.fit(model.name(), &|x, classes| model.forward(x, classes), data)?;
-        if data.test.is_none() {
+        if data.test.is_none() || config.train.keeps_nothing() {
             return Ok(done);
         }
         trainer.test(data)?;
@@ -54,7 +54,11 @@ pub fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Fail
     let warnings = DeviceWarnings::start(rank, device.as_ref())?;
     let _near = rank.near(device.as_ref());
     match fit(Trainer::new(config.train.clone(), device.clone()).callback(&mut reporter).callback(warnings)) {
-        Ok(done) => reporter.done(&done),
+        Ok(done) => match config.train.fast_dev_run.0 {
+            Some(batches) => reporter.tried(batches.get(), &done),
+            None => reporter.done(&done),
+        },
+        Err(TrainError::Stopped { stop, .. }) if config.train.keeps_nothing() => Err(Failure::Stopped(stop)),
         Err(TrainError::Stopped { stop, epoch, samples }) => {
             reporter.stopped(config.train.out.as_deref(), epoch, samples)?;
             match stop {

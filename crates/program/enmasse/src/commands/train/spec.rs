@@ -40,7 +40,8 @@ impl RunSpec {
         let attempt = attempt();
         let asked = &layers.config().train;
         check_newest(asked)?;
-        let folder = match asked.resume.is_on() || attempt.is_repeated() {
+        let goes_on = asked.resume.is_on() || attempt.is_repeated();
+        let folder = match goes_on && !asked.keeps_nothing() {
             true => Some(locate(asked, asked.resume.is_on(), signals)?),
             false => None,
         };
@@ -70,8 +71,9 @@ impl RunSpec {
         let attempt = attempt();
         let asked = layers.config().train.clone();
         // The job's launcher, or Slurm, has restarted it: the run resumes.
-        let is_repeated = rank.attempt > 0 || attempt.is_repeated();
+        let is_repeated = (rank.attempt > 0 || attempt.is_repeated()) && !asked.keeps_nothing();
         let out = match &asked.out {
+            _ if asked.keeps_nothing() => PathBuf::new(),
             Some(out) => out.clone(),
             None => {
                 let own = if rank.is_first() {
@@ -88,23 +90,23 @@ impl RunSpec {
             layers.argument("resume", "true")?;
         }
         let folder = RunPaths::new(&out);
-        if speaks {
+        if speaks && !asked.keeps_nothing() {
             check_resumes(&asked, &folder)?;
         }
-        if layers.config().train.resume.is_on() {
+        if layers.config().train.resume.is_on() && !asked.keeps_nothing() {
             lay_saved_run(&mut layers, &folder)?;
         }
         let ranks = Ranks::Launched { local_rank: rank.share.local_rank, speaks };
         let mut config = settings::finish(layers.clone(), ranks)?;
         rank.settle(&mut config, &layers, speaks)?;
-        config.train.out = Some(out);
+        config.train.out = (!asked.keeps_nothing()).then_some(out);
         // A rank of a job computes on one device; the run's record has the number of devices.
         let one = config.program.devices.unwrap_or_else(settings::default_device);
         config.program.devices = Some(one.of_run(rank.world_size()));
         Ok(RunSpec {
             config,
             layers,
-            folder: Some(folder),
+            folder: (!asked.keeps_nothing()).then_some(folder),
             world_size: rank.world_size(),
             local_ranks: rank.share.sharers,
             is_launched: true,
