@@ -408,6 +408,12 @@ settings! {
         /// Try whether everything works
         /// Trains on one batch, or N, validates on as many, and ends: no folder, checkpoint or record is left.
         fast_dev_run: FastDevRun = FastDevRun(None), "N", ANY, Invocation;
+        /// Search for a learning rate
+        /// Trains on up to 100 batches with a rate that grows from 1e-7 to 10, until the loss diverges, draws find_lr.svg here, and prints the --lr where the loss falls fastest: the range test of fastai and Lightning. Nothing else is kept.
+        find_lr: bool = false, "", ANY, Invocation;
+        /// Search for a batch
+        /// Prints the largest --batch that fits, how fast batches of 1, 2, 4 and more train, and the smallest that is as fast as any. Nothing is kept.
+        find_batch: bool = false, "", ANY, Invocation;
         /// Stop after epochs without improvement
         /// After so many validated epochs that are no better than the best one training ends as a success. The best epoch's weights are kept in any case. A resumed run goes on counting.
         patience: Option<u64> = None => "all epochs", "EPOCHS", at_least(1), Run;

@@ -19,6 +19,7 @@
 mod agreement;
 mod attempt;
 mod bad_samples;
+mod batch_search;
 mod callback;
 mod charts;
 mod checkpoint;
@@ -35,6 +36,7 @@ pub mod fuzzing;
 mod image_source;
 mod loaded;
 mod logger;
+mod lr_search;
 mod memory;
 mod monitor;
 mod pace;
@@ -64,6 +66,7 @@ mod weights;
 
 pub use agreement::{compare_devices, compare_evaluated};
 pub use attempt::Attempt;
+pub use batch_search::{BatchBound, BatchPoint, BatchSearch};
 pub use callback::{
     Callback, CallbackResult, Control, EarlyStopping, LogError, LrMonitor, ModelCheckpoint, Progress, SaveReason,
     Saved, Started, Timer, Weights,
@@ -88,6 +91,7 @@ pub use evaluation::{EpochPosition, evaluate, evaluate_with_mistakes};
 pub use export::WeightsFormat;
 pub use image_source::ImageSource;
 pub use logger::{Artifact, LogPoint, Logger};
+pub use lr_search::{LrPoint, LrSearch};
 pub use memory::{RankMemory, require_memory};
 pub use monitor::{Best, Direction, Monitor};
 pub use pace::{Bottleneck, Straggler};

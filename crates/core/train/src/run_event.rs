@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::{Best, Evaluation, Started, Straggler};
+use crate::{BatchSearch, Best, Evaluation, LrSearch, Started, Straggler};
 
 /// Where a resumed run goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -200,6 +200,12 @@ pub enum RunEvent<'a> {
     Done(&'a DoneRecord),
     /// The last line of a run that stopped before its end.
     Stopped(&'a StoppedRecord),
+    /// The only line of a search for a learning rate.
+    #[serde(rename = "find_lr")]
+    FindLr(&'a LrSearch),
+    /// The only line of a search for a batch.
+    #[serde(rename = "find_batch")]
+    FindBatch(&'a BatchSearch),
 }
 
 impl RunEvent<'_> {

@@ -3,6 +3,8 @@
 
 mod diverged;
 mod evaluate;
+mod find_batch;
+mod find_lr;
 mod prepare;
 mod save;
 mod steps;

@@ -47,6 +47,7 @@ pub const ALIASES: &[(&str, &str)] = &[
     ("monitor", "metric_for_best_model eval_metric"),
     ("patience", "early_stopping_patience"),
     ("val_every", "check_val_every_n_epoch"),
+    ("find_lr", "lr_find lr_finder auto_lr_find"),
     // Devices and ranks.
     ("loader_threads", "workers j num_workers dataloader_num_workers"),
     ("sync_bn", "sync_batchnorm syncBN"),
@@ -129,10 +130,7 @@ pub const ANSWERS: &[(&str, &str)] = &[
         "there are no weights of classes in the loss; --balance classes shows all classes equally often",
     ),
     ("time_limit max_duration", "give --max-time TIME, such as 2h"),
-    (
-        "find_lr lr_find lr_finder auto_lr_find",
-        "there is no search for a rate; give --lr RATE, and try several with --max-steps STEPS",
-    ),
+    ("auto_scale_batch_size auto_find_batch_size", "give --find-batch, and then the --batch that it suggests"),
     (
         "amp fp16 bf16 amp_dtype native_amp apex_amp",
         "give --precision bf16, which needs no loss scaling, or f16, on a GPU",

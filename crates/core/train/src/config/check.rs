@@ -68,9 +68,18 @@ impl RunConfig {
             format!("the run goes on in its own folder; leave out `out = {}`", out.display())
         });
         together("resume", other.is_some(), reason)?;
-        let both = train.fast_dev_run.0.is_some() && train.resume.is_on();
-        let reason = "`fast_dev_run` is for the beginning of a run, and keeps nothing; use one of them";
-        together("resume", both, reason.to_owned())?;
+        let modes = [
+            ("fast_dev_run", train.fast_dev_run.0.is_some()),
+            ("find_lr", train.find_lr),
+            ("find_batch", train.find_batch),
+        ];
+        let mut modes = modes.into_iter().filter_map(|(name, is_on)| is_on.then_some(name));
+        if let Some(mode) = modes.next() {
+            let reason = format!("`{mode}` is for the beginning of a run, and keeps nothing; use one of them");
+            together("resume", train.resume.is_on(), reason)?;
+            let other = modes.next().unwrap_or_default();
+            together(other, true, format!("`{mode}` is another search or trial; use one of them"))?;
+        }
         let wrong = train.channels.is_some_and(|channels| ![1, 3].contains(&channels));
         together("channels", wrong, "must be 1 or 3".to_owned())?;
         for (name, list) in [("mean", &train.mean), ("std", &train.std)] {

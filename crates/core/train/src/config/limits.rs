@@ -131,7 +131,7 @@ impl SettingValue for FastDevRun {
 impl TrainConfig {
     /// Whether nothing of the run is kept: it has no folder.
     pub fn keeps_nothing(&self) -> bool {
-        self.fast_dev_run.0.is_some()
+        self.fast_dev_run.0.is_some() || self.find_lr || self.find_batch
     }
 
     /// With what [`fast_dev_run`](Self::fast_dev_run) means for other settings: one epoch of a few batches, to its end.

@@ -25,6 +25,7 @@ mod pretrained;
 mod progress;
 mod sampler;
 mod schedule;
+mod searches;
 mod settings;
 mod shipped;
 mod steps;

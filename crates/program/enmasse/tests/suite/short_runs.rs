@@ -1,4 +1,4 @@
-//! Runs that are shorter than their epochs, and those that keep nothing.
+//! Runs that are shorter than their epochs, and those that keep nothing: trials and searches.
 
 use std::path::Path;
 
@@ -42,6 +42,51 @@ fn a_fast_dev_run_leaves_nothing() {
     let both = small(&["--fast-dev-run", "--resume"]);
     let ended = finish(program().current_dir(folder.path()).args(&both));
     refused(&ended, 2, &["--resume", "--fast-dev-run", "keeps nothing; use one of them"]);
+}
+
+#[test]
+fn a_search_for_a_rate_prints_the_line_to_type() {
+    let folder = tempfile::tempdir().unwrap();
+    images(folder.path(), 10);
+    let search = |others: &[&'static str]| {
+        let (ended, left) = in_folder(folder.path(), &small(&[&["--find-lr"], others].concat()));
+        assert_eq!(left, ["find_lr.svg"]);
+        ended
+    };
+    let ended = search(&["--devices", "cpu:1", "--scale-lr", "linear"]);
+    let last = ended.stdout.lines().last().unwrap();
+    let line = "enmasse train ../images --size 8 --model mlp --batch 4 --lr ";
+    assert!(last.starts_with("it falls fastest at ") && last.contains(line), "{}", ended.stdout);
+    assert!(last.contains(" --scale-lr linear") && !last.contains("find"), "{last}");
+    let of = |others: &[&'static str]| search(&[others, &["--shards", "2", "--json"]].concat()).json();
+    let [one, two] = [of(&["--devices", "cpu:1"]), of(&["--devices", "cpu:2"])];
+    // The same bits on any number of ranks.
+    assert_eq!(one, two);
+    assert_eq!((one.len(), &one[0]["event"]), (1, &"find_lr".into()));
+    assert!(one[0]["points"].as_array().unwrap().len() > 30 && one[0]["suggestion"].as_f64().unwrap() > 1e-7);
+}
+
+#[test]
+fn a_search_for_a_batch_measures_powers_of_two() {
+    let folder = tempfile::tempdir().unwrap();
+    images(folder.path(), 10);
+    // 24 images are for training.
+    for (devices, largest) in [("cpu:1", 24), ("cpu:2", 12)] {
+        let (ended, left) = in_folder(folder.path(), &small(&["--find-batch", "--json", "--devices", devices]));
+        assert_eq!(left, [""; 0]);
+        let json = ended.json();
+        assert_eq!((json.len(), &json[0]["event"], &json[0]["limit"]), (1, &"find_batch".into(), &"data".into()));
+        assert_eq!(json[0]["largest"], largest);
+        let points = json[0]["points"].as_array().unwrap();
+        let batches: Vec<u64> = points.iter().map(|point| point["batch"].as_u64().unwrap()).collect();
+        assert!(batches.iter().zip([1, 2, 4, 8, 16]).all(|(found, expected)| *found == expected), "{batches:?}");
+        assert!(points.iter().all(|point| point["images_per_second"].as_f64().unwrap() > 0.0));
+        assert!(batches.contains(&json[0]["suggestion"].as_u64().unwrap()));
+    }
+    let (ended, _) = in_folder(folder.path(), &small(&["--find-batch", "--devices", "cpu:1"]));
+    assert!(ended.stdout.contains("  batch  in all  images/s") && ended.stdout.contains(": enmasse train ../images"));
+    let both = finish(program().current_dir(folder.path()).args(small(&["--find-batch", "--find-lr"])));
+    refused(&both, 2, &["--find-batch", "--find-lr"]);
 }
 
 /// The run ends well, with the test of its weights, has nothing left to do, and goes on with more time.

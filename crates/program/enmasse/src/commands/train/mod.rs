@@ -3,6 +3,7 @@
 mod finished;
 mod prepare;
 mod rank;
+mod search;
 mod spec;
 mod typed;
 

@@ -7,6 +7,7 @@ use enmasse_comm::Group;
 use enmasse_train::{DoneRecord, RunConfig, RunPaths, SETTINGS, Stop, StopRequests, TrainError, Trainer};
 
 use super::prepare::Run;
+use super::search::search;
 use crate::command_line::arguments::DECIDED;
 use crate::command_line::settings::{self, cores};
 use crate::failure::Failure;
@@ -24,11 +25,7 @@ use crate::report::{Audience, Reporter};
 pub fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Failure> {
     let Run { config, model, data, .. } = run;
     let (device, loader_threads) = (rank.device(config)?, rank.loader_threads(&config.train));
-    let fit = |trainer: Trainer| {
-        let mut trainer = (trainer.group(rank.group.clone()).loader_threads(loader_threads))
-            .program(config.program.clone())
-            .attempt(attempt())
-            .stop_on(requests.clone());
+    let fit = |mut trainer: Trainer| {
         let began = Instant::now();
         let done = trainer.fit(model.name(), &|x, classes| model.forward(x, classes), data)?;
         if data.test.is_none() || config.train.keeps_nothing() {
@@ -38,6 +35,16 @@ pub fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Fail
         let run_bytes = RunPaths::new(&done.run).bytes();
         Ok(DoneRecord { seconds: began.elapsed().as_secs_f64(), run_bytes, ..done })
     };
+    let _near = rank.near(device.as_ref());
+    let trainer = Trainer::new(config.train.clone(), device.clone())
+        .group(rank.group.clone())
+        .loader_threads(loader_threads)
+        .program(config.program.clone())
+        .attempt(attempt())
+        .stop_on(requests.clone());
+    if config.train.find_lr || config.train.find_batch {
+        return search(trainer, run, rank);
+    }
     let number = rank.group.as_ref().map_or(0, Group::rank);
     let audience = match rank.is_first() {
         true => Audience::Everybody(Output::new(config.program.json)),
@@ -52,8 +59,7 @@ pub fn train(run: &Run, rank: &Rank, requests: &StopRequests) -> Result<(), Fail
         rank.group.iter().for_each(|group| keep_flight(group, run));
     }
     let warnings = DeviceWarnings::start(rank, device.as_ref())?;
-    let _near = rank.near(device.as_ref());
-    match fit(Trainer::new(config.train.clone(), device.clone()).callback(&mut reporter).callback(warnings)) {
+    match fit(trainer.callback(&mut reporter).callback(warnings)) {
         Ok(done) => match config.train.fast_dev_run.0 {
             Some(batches) => reporter.tried(batches.get(), &done),
             None => reporter.done(&done),

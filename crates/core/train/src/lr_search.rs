@@ -1,0 +1,116 @@
+//! What a search for a learning rate finds: the losses of steps whose rate grows, and where they fall fastest.
+
+use serde::Serialize;
+
+/// Steps of a search that does not diverge.
+const STEPS: usize = 100;
+/// The rates of the first step and of the last.
+const LOWEST: f64 = 1e-7;
+const HIGHEST: f64 = 10.0;
+/// What each loss leaves of the average, as in fastai and Lightning.
+const SMOOTHING: f64 = 0.98;
+/// The average has diverged beyond so many times its lowest value.
+const DIVERGED: f64 = 4.0;
+/// What falls less is rounding.
+const MIN_FALL: f64 = 1e-9;
+/// Steps at both ends of which no rate is suggested.
+const SKIPPED: [usize; 2] = [10, 1];
+
+/// A step of a search for a learning rate.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LrPoint {
+    /// Its rate.
+    pub learning_rate: f64,
+    /// Its loss.
+    pub loss: f64,
+    /// The average of the losses so far.
+    pub smoothed: f64,
+}
+
+/// The result of [`Trainer::find_lr`](crate::Trainer::find_lr): fastai's and Lightning's range test. Its JSON form is a contract with scripts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LrSearch {
+    /// The setting `lr` of the steepest point, without what `scale_lr` makes of it; `None` if the loss never fell.
+    pub suggestion: Option<f64>,
+    /// Whether the loss diverged, so that the search ended early.
+    pub diverged: bool,
+    /// The steps. Their rates are those that the optimiser used.
+    pub points: Vec<LrPoint>,
+    #[serde(skip)]
+    average: f64,
+    #[serde(skip)]
+    lowest: f64,
+}
+
+impl LrSearch {
+    /// The rate of the next step; `None` at the end.
+    pub(crate) fn next_rate(&self) -> Option<f64> {
+        let step = self.points.len();
+        let share = step as f64 / (STEPS - 1) as f64;
+        (step < STEPS && !self.diverged).then(|| LOWEST * (HIGHEST / LOWEST).powf(share))
+    }
+
+    /// Takes the loss of the next step.
+    pub(crate) fn add(&mut self, loss: f64) {
+        let Some(learning_rate) = self.next_rate() else { return };
+        self.average = SMOOTHING * self.average + (1.0 - SMOOTHING) * loss;
+        let smoothed = self.average / (1.0 - SMOOTHING.powi(self.points.len() as i32 + 1));
+        self.lowest = if self.points.is_empty() { smoothed } else { self.lowest.min(smoothed) };
+        self.diverged = !smoothed.is_finite() || smoothed > DIVERGED * self.lowest;
+        self.points.push(LrPoint { learning_rate, loss, smoothed });
+    }
+
+    /// The loss of the next step is not finite.
+    pub(crate) fn diverge(&mut self) {
+        self.diverged = true;
+    }
+
+    /// The rate of the point where the average falls fastest, from one rate to the next.
+    pub fn steepest(&self) -> Option<f64> {
+        let end = self.points.len().saturating_sub(SKIPPED[1]);
+        let points = self.points.get(SKIPPED[0]..end)?;
+        let slopes = points.windows(3).map(|near| (near[1].learning_rate, near[2].smoothed - near[0].smoothed));
+        let (rate, slope) = slopes.min_by(|one, other| one.1.total_cmp(&other.1))?;
+        (slope < -MIN_FALL).then_some(rate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Searches where the loss is a function of the rate.
+    fn search(loss: impl Fn(f64) -> f64) -> LrSearch {
+        let mut search = LrSearch::default();
+        while let Some(rate) = search.next_rate() {
+            search.add(loss(rate));
+        }
+        search
+    }
+
+    #[test]
+    fn rates_grow_by_a_factor() {
+        let search = search(|_| 1.0);
+        let rates: Vec<f64> = search.points.iter().map(|point| point.learning_rate).collect();
+        assert_eq!((rates.len(), rates[0], search.diverged, search.steepest()), (100, 1e-7, false, None));
+        assert!((rates[99] / 10.0 - 1.0).abs() < 1e-12 && (rates[1] / rates[0] - 1e8f64.powf(1.0 / 99.0)).abs() < 1e-9);
+        assert!(search.points.iter().all(|point| (point.smoothed - 1.0).abs() < 1e-12));
+    }
+
+    #[test]
+    fn the_steepest_point_and_the_end() {
+        // It falls from 2 to 1 about 1e-3, and rises again from 0.1 on.
+        let falls = |rate: f64| 2.0 - 1.0 / (1.0 + (-3.0 * (rate.log10() + 3.0)).exp()) + (rate / 0.1).powi(4);
+        let found = search(falls);
+        let (last, steepest) = (found.points[found.points.len() - 1].learning_rate, found.steepest().unwrap());
+        assert!(found.diverged && (0.1..1.0).contains(&last), "{last}");
+        assert!((1e-3..1e-1).contains(&steepest), "{steepest}");
+        // What begins to diverge at once has too few points.
+        let rises = search(|rate| 1e12 * rate);
+        assert!(rises.diverged && rises.points.len() < 40 && rises.steepest().is_none());
+        assert_eq!(search(|_| f64::NAN).points.len(), 1);
+        let mut ended = LrSearch::default();
+        ended.diverge();
+        assert_eq!((ended.next_rate(), ended.steepest()), (None, None));
+    }
+}
