@@ -22,6 +22,7 @@ mod mobilenet;
 mod resnet;
 mod small;
 mod vgg;
+mod vit;
 mod zoo;
 
 pub use alexnet::AlexNet;
@@ -31,4 +32,5 @@ pub use mobilenet::MobileNetV2;
 pub use resnet::{Block, ResNet};
 pub use small::{lenet, mlp};
 pub use vgg::Vgg;
+pub use vit::ViT;
 pub use zoo::{Model, ModelError, find, models};

@@ -3,7 +3,7 @@
 use enmasse_graph::Tensor;
 use thiserror::Error;
 
-use crate::{AlexNet, EfficientNetLite, MobileNetV2, ResNet, Vgg, lenet, mlp};
+use crate::{AlexNet, EfficientNetLite, MobileNetV2, ResNet, Vgg, ViT, lenet, mlp};
 
 /// The model does not exist.
 #[derive(Clone, Error, PartialEq, Eq)]
@@ -32,7 +32,11 @@ fn nearest_is(family: &Option<&str>) -> String {
 
 /// Beginnings of the names of other networks, the kind of each, and a model of the zoo for the same purpose.
 const FAMILIES: &[(&[&str], &str, &str)] = &[
-    (&["vit", "swin", "deit", "beit", "maxvit", "cait", "eva", "coatnet", "mvit"], "vision transformer", "resnet50"),
+    (
+        &["vit_b_", "vit_l_", "vit_h_", "swin", "beit", "maxvit", "cait", "eva", "coatnet", "mvit"],
+        "vision transformer of this kind",
+        "vit_small_patch16_224",
+    ),
     (&["convnext"], "ConvNeXt", "resnext50_32x4d"),
     (
         &["efficientnet_b", "efficientnet_v2", "efficientnetv2", "tf_efficientnet_b", "tf_efficientnetv2"],
@@ -99,7 +103,7 @@ const fn model(name: &'static str, size: usize, dropout: f32, forward: fn(Tensor
     Model { name, size, forward, dropout }
 }
 
-static MODELS: [Model; 32] = [
+static MODELS: [Model; 41] = [
     model("resnet18", 224, 0.0, |x, classes| ResNet::resnet18().forward(x, classes)),
     model("resnet34", 224, 0.0, |x, classes| ResNet::resnet34().forward(x, classes)),
     model("resnet50", 224, 0.0, |x, classes| ResNet::resnet50().forward(x, classes)),
@@ -130,9 +134,24 @@ static MODELS: [Model; 32] = [
     model("efficientnet_lite2", 260, 0.3, |x, classes| EfficientNetLite::lite2().forward(x, classes)),
     model("efficientnet_lite3", 280, 0.3, |x, classes| EfficientNetLite::lite3().forward(x, classes)),
     model("efficientnet_lite4", 300, 0.3, |x, classes| EfficientNetLite::lite4().forward(x, classes)),
+    model("vit_tiny_patch16_224", 224, 0.0, |x, classes| ViT::tiny(16).forward(x, classes)),
+    model("vit_small_patch16_224", 224, 0.0, |x, classes| ViT::small(16).forward(x, classes)),
+    model("vit_base_patch16_224", 224, 0.0, |x, classes| ViT::base(16).forward(x, classes)),
+    model("deit_tiny_patch16_224", 224, 0.0, |x, classes| ViT::tiny(16).forward(x, classes)),
+    model("deit_small_patch16_224", 224, 0.0, |x, classes| ViT::small(16).forward(x, classes)),
+    model("deit_base_patch16_224", 224, 0.0, |x, classes| ViT::base(16).forward(x, classes)),
+    model("vit_small_patch14_dinov2", 518, 0.0, |x, classes| dinov2(ViT::small(14)).forward(x, classes)),
+    model("vit_base_patch14_dinov2", 518, 0.0, |x, classes| dinov2(ViT::base(14)).forward(x, classes)),
+    model("vit_small_patch14_reg4_dinov2", 518, 0.0, |x, classes| {
+        dinov2(ViT::small(14)).registers(4).forward(x, classes)
+    }),
     model("lenet", 28, 0.0, lenet),
     model("mlp", 28, 0.0, mlp),
 ];
+
+const fn dinov2(vit: ViT) -> ViT {
+    vit.layer_scale(1e-5)
+}
 
 /// Every model of the zoo.
 pub fn models() -> &'static [Model] {
@@ -227,9 +246,10 @@ mod tests {
         };
         check(
             "vit_b_16",
-            "no model is named \"vit_b_16\"; there is no vision transformer yet; for the same purpose there is resnet50 (",
+            "no model is named \"vit_b_16\"; there is no vision transformer of this kind yet; for the same purpose there is vit_small_patch16_224 (",
         );
-        check("swin-t", "no vision transformer yet");
+        check("swin-t", "no vision transformer of this kind yet");
+        check("vit_tiny_patch16_384", "; the nearest is vit_tiny_patch16_224 (");
         check("efficientnet_b0", "no EfficientNet but Lite yet; for the same purpose there is efficientnet_lite0 (");
         check("EfficientNet-B0", "no EfficientNet but Lite yet");
         check("convnext_tiny", "no ConvNeXt yet; for the same purpose there is resnext50_32x4d (");

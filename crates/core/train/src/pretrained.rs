@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use enmasse_device::Program;
+use enmasse_graph::ops::PositionEmbedding;
 use enmasse_graph::{Arena, Plans};
-use enmasse_weights::{MatchError, Matching, ModelTensors, NamedTensor, Rename, match_tensors};
+use enmasse_weights::{MatchError, Matching, ModelTensors, NamedTensor, Positions, Rename, match_tensors};
 
 use crate::weights::{EvaluatedWeights, load_all, torch_shape};
 use crate::{CheckpointError, TrainError};
@@ -29,8 +30,19 @@ pub(crate) fn read_pretrained(
         tensors: weights.map(|own| (own.name.clone(), torch_shape(own))).collect(),
         classifier: layer.to_owned(),
         any_classes,
+        positions: positions(plans),
     };
     Ok(match_tensors(&model, file, renames)?)
+}
+
+/// The model's position embedding, which a file may have for images of another size.
+fn positions(plans: &Plans) -> Option<Positions> {
+    // The evaluation of a run may read averages, whose names are others.
+    let plan = plans.train.as_ref().unwrap_or(&plans.evaluate);
+    let PositionEmbedding { tokens, before, grid } = plan.position_embedding()?;
+    let name = plan.value(tokens).name.clone();
+    // As the authors of the models do.
+    Some(Positions { name, before, grid, antialias: !plan.model.contains("dinov2") })
 }
 
 /// Sets the parameters and running statistics of a program that a file has; see [`match_tensors`]. All others stay as they

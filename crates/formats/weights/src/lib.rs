@@ -24,6 +24,7 @@ mod element;
 mod matching;
 mod model;
 mod named;
+mod positions;
 pub mod pth;
 mod rename;
 pub mod safetensors;
@@ -41,6 +42,7 @@ pub use element::ElementType;
 pub use matching::{MatchError, Matching, OtherClasses, match_tensors};
 pub use model::ModelTensors;
 pub use named::NamedTensor;
+pub use positions::{Interpolated, Positions};
 pub use rename::{Rename, Renamed};
 pub use tensors::{Bytes, Pieces, Tensors, check_tensors, counter_names};
 

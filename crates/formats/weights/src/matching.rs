@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::rename::{remove_common, rename};
 use crate::tools::Tool;
-use crate::{ModelTensors, NamedTensor, Rename, Renamed, WeightsFile};
+use crate::{Interpolated, ModelTensors, NamedTensor, Rename, Renamed, WeightsFile};
 
 /// Limit of names on one line of a report; the others are counted.
 const SHOWN: usize = 8;
@@ -49,6 +49,8 @@ pub struct Matching {
     pub classes: Option<usize>,
     /// The classifier that was not loaded, because it is for other classes.
     pub other_classes: Option<OtherClasses>,
+    /// The position embedding, if it is for images of another size in the file.
+    pub interpolated: Option<Interpolated>,
     /// In the model, not in the file.
     pub missing: Vec<String>,
     /// In the file, not in the model.
@@ -115,7 +117,7 @@ pub enum MatchError {
 /// of other tools become the model's, and a prefix under which the file has the whole model is removed.
 ///
 /// A model may lack tensors in the file, and tensors of modules that it does not have are left over; both are reported. A
-/// wrong shape is an error, except for the classifier's number of classes, and so are further tensors within the model's
+/// wrong shape is an error, except for the classifier's number of classes and for a position embedding, which is interpolated, and so are further tensors within the model's
 /// own modules, because both are signs of another model.
 pub fn match_tensors(
     model: &ModelTensors,
@@ -149,10 +151,10 @@ pub fn match_tensors(
     let classes = of_classifier.clone().find_map(|(name, _)| in_file.get(name.as_str())?.shape.first().copied());
     let in_model = of_classifier.clone().find_map(|(_, shape)| shape.first().copied());
     let other_classes = classes.zip(in_model).filter(|(in_file, in_model)| in_file != in_model && !model.any_classes);
-    let (mut loaded, mut missing) = (Vec::new(), Vec::new());
+    let (mut loaded, mut missing, mut interpolated) = (Vec::new(), Vec::new(), None);
     let mut is_any_there = false;
     for (name, shape) in &model.tensors {
-        let Some(tensor) = in_file.remove(name.as_str()) else {
+        let Some(mut tensor) = in_file.remove(name.as_str()) else {
             missing.push(name.clone());
             continue;
         };
@@ -161,6 +163,13 @@ pub fn match_tensors(
         let is_classifier = model.is_classifier(name);
         if let (true, Some(classes), Some(rows)) = (is_classifier, classes, expected.first_mut()) {
             *rows = classes;
+        }
+        let positions =
+            model.positions.as_ref().filter(|positions| positions.name == *name && tensor.shape != expected);
+        if let Some((found, values)) = positions.and_then(|p| p.interpolate(&tensor.shape, &tensor.values)) {
+            tensor.shape[1] = expected[1];
+            tensor.values = values;
+            interpolated = Some(found);
         }
         if tensor.shape != expected {
             return misfit(format!("{name} is {:?} in the file and {shape:?} in the model", tensor.shape));
@@ -195,6 +204,7 @@ pub fn match_tensors(
         translated,
         classes,
         other_classes,
+        interpolated,
         missing,
         unused,
         tool,
@@ -241,6 +251,9 @@ impl fmt::Display for Matching {
         if let Some(OtherClasses { layer, in_file, in_model }) = &self.other_classes {
             write!(out, "\n{layer} begins anew: {in_file} classes in the file, {in_model} here")?;
         }
+        if let Some(Interpolated { name, in_file, in_model: [height, width] }) = &self.interpolated {
+            write!(out, "\n{name} interpolated: {in_file}x{in_file} patches in the file, {height}x{width} here")?;
+        }
         for (what, names) in [("missing in the file", &self.missing), ("not used", &self.unused)] {
             if !names.is_empty() {
                 write!(out, "\n{}", listed(what, names, SHOWN))?;
@@ -265,7 +278,7 @@ mod tests {
     ) -> Result<(Matching, Vec<NamedTensor>), String> {
         let tensors: Vec<_> = model.iter().map(|(name, shape)| ((*name).to_owned(), shape.to_vec())).collect();
         let classifier = model.last().unwrap().0.rsplit_once('.').unwrap().0.to_owned();
-        let model = ModelTensors { name: "net".to_owned(), tensors, classifier, any_classes };
+        let model = ModelTensors { name: "net".to_owned(), tensors, classifier, any_classes, positions: None };
         let tensor = |(number, (name, shape)): (usize, &(&str, &[usize]))| NamedTensor {
             name: (*name).to_owned(),
             shape: shape.to_vec(),

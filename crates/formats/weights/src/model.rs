@@ -1,5 +1,7 @@
 //! What a model needs of a file: the names and shapes of its tensors, and which of them are its classifier.
 
+use crate::Positions;
+
 /// The tensors that a model needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelTensors {
@@ -11,6 +13,8 @@ pub struct ModelTensors {
     pub classifier: String,
     /// Whether a classifier for any number of classes is taken. Otherwise one for another number begins anew.
     pub any_classes: bool,
+    /// The position embedding, which may be for images of another size in the file.
+    pub positions: Option<Positions>,
 }
 
 impl ModelTensors {

@@ -165,6 +165,7 @@ mod tests {
             tensors: ["conv1.w", "layer1.conv1.w", "bn.w", "fc.w"].map(|name| (name.to_owned(), vec![1])).to_vec(),
             classifier: "fc".to_owned(),
             any_classes: false,
+            positions: None,
         };
         let check = |names: &[&str], expected: Result<&[&str], &[&str]>| {
             let mut found = owned(names);

@@ -300,6 +300,7 @@ fn check_zoo(models: &[Narrow]) {
             "alexnet" => 63,
             _ if name.ends_with("-cifar") => 16,
             _ if name.starts_with("vgg") => 32,
+            _ if name.contains("patch14") => 70,
             _ => 64,
         };
         let options = CompileOptions::new(name, 4, size, 5);

@@ -1,7 +1,7 @@
 //! Every model of the zoo, in fewer channels.
 
 use enmasse_graph::Tensor;
-use enmasse_models::{AlexNet, EfficientNetLite, MobileNetV2, ResNet, Vgg, lenet, mlp};
+use enmasse_models::{AlexNet, EfficientNetLite, MobileNetV2, ResNet, Vgg, ViT, lenet, mlp};
 
 /// A model by its name, with the tolerance of its gradients.
 ///
@@ -10,7 +10,7 @@ use enmasse_models::{AlexNet, EfficientNetLite, MobileNetV2, ResNet, Vgg, lenet,
 pub type Narrow = (&'static str, f64, fn(Tensor, usize) -> Tensor);
 
 /// The zoo, in its order.
-pub const NARROW: [Narrow; 32] = [
+pub const NARROW: [Narrow; 41] = [
     ("resnet18", 1e-3, |x, classes| ResNet::resnet18().width(8).forward(x, classes)),
     ("resnet34", 1e-3, |x, classes| ResNet::resnet34().width(8).forward(x, classes)),
     ("resnet50", 0.3, |x, classes| ResNet::resnet50().width(8).forward(x, classes)),
@@ -41,6 +41,19 @@ pub const NARROW: [Narrow; 32] = [
     ("efficientnet_lite2", 2e-2, |x, classes| EfficientNetLite::lite2().width(0.25).forward(x, classes)),
     ("efficientnet_lite3", 2e-2, |x, classes| EfficientNetLite::lite3().width(0.25).forward(x, classes)),
     ("efficientnet_lite4", 2e-2, |x, classes| EfficientNetLite::lite4().width(0.25).forward(x, classes)),
+    ("vit_tiny_patch16_224", 1e-4, |x, classes| ViT::new(16, 16, 1).depth(2).forward(x, classes)),
+    ("vit_small_patch16_224", 1e-4, |x, classes| ViT::new(16, 32, 2).depth(2).forward(x, classes)),
+    ("vit_base_patch16_224", 1e-4, |x, classes| ViT::new(16, 48, 3).depth(2).forward(x, classes)),
+    ("deit_tiny_patch16_224", 1e-4, |x, classes| ViT::new(16, 16, 1).depth(2).forward(x, classes)),
+    ("deit_small_patch16_224", 1e-4, |x, classes| ViT::new(16, 32, 2).depth(2).forward(x, classes)),
+    ("deit_base_patch16_224", 1e-4, |x, classes| ViT::new(16, 48, 3).depth(2).forward(x, classes)),
+    ("vit_small_patch14_dinov2", 1e-4, |x, classes| dinov2().forward(x, classes)),
+    ("vit_base_patch14_dinov2", 1e-4, |x, classes| dinov2().depth(3).forward(x, classes)),
+    ("vit_small_patch14_reg4_dinov2", 1e-4, |x, classes| dinov2().registers(4).forward(x, classes)),
     ("lenet", 1e-5, lenet),
     ("mlp", 1e-5, mlp),
 ];
+
+fn dinov2() -> ViT {
+    ViT::new(14, 48, 2).depth(2).layer_scale(0.5)
+}

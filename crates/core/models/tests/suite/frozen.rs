@@ -10,12 +10,18 @@ use enmasse_graph::{
 use enmasse_models::{find, models};
 use enmasse_tensor::RandomStream;
 
+use crate::common::near;
+
 const CLASSES: usize = 5;
 
 fn plans(model: &str, shards: usize, sync_batch_norm: bool, freeze: Freeze) -> Plans {
     let model = find(model).unwrap();
-    let options =
-        CompileOptions { shards, sync_batch_norm, freeze, ..CompileOptions::new(model.name(), 2, 64, CLASSES) };
+    let options = CompileOptions {
+        shards,
+        sync_batch_norm,
+        freeze,
+        ..CompileOptions::new(model.name(), 2, near(64, &model), CLASSES)
+    };
     compile(&|x| model.forward(x, CLASSES), &options).unwrap()
 }
 

@@ -5,6 +5,8 @@ use enmasse_models::{Model, find, models};
 use enmasse_reference::aliasing_is_safe;
 use proptest::prelude::*;
 
+use crate::common::near;
+
 fn check(model: &Model, options: &CompileOptions) {
     let forward = |x| model.forward(x, options.classes);
     let plans = compile(&forward, options).unwrap_or_else(|error| panic!("{} {options:?}: {error}", model.name()));
@@ -27,14 +29,15 @@ fn shards_sync_batch_norm_and_frozen_layers() {
     let head = |plans: Plans| plans.state[0].name.split('.').next().unwrap_or_default().to_string();
     for model in models() {
         let alone =
-            compile_evaluation(&|x| model.forward(x, 10), &CompileOptions::new(model.name(), 4, 64, 10)).unwrap();
+            compile_evaluation(&|x| model.forward(x, 10), &CompileOptions::new(model.name(), 4, near(64, model), 10))
+                .unwrap();
         let first = Freeze::Patterns(vec![head(alone)]);
         let freezes = [Freeze::default(), first, Freeze::AllButClassifier(Vec::new())];
         let shared = [(1, false), (1, true), (4, false), (4, true)];
         let all = shared.into_iter().flat_map(|shared| freezes.iter().map(move |freeze| (shared, freeze.clone())));
         // Every second pair still has each value of both.
         for ((shards, sync_batch_norm), freeze) in all.step_by(step) {
-            let options = CompileOptions::new(model.name(), 4, 64, 10);
+            let options = CompileOptions::new(model.name(), 4, near(64, model), 10);
             check(model, &CompileOptions { shards, sync_batch_norm, freeze, ..options });
         }
     }
@@ -54,6 +57,7 @@ proptest! {
         bf16: bool,
     ) {
         let model = &models()[index];
+        let [height, width] = [height, width].map(|size| near(size, model));
         let precision = if bf16 { Precision::Bf16 } else { Precision::F32 };
         check(model, &CompileOptions { size: [height, width], precision, ..CompileOptions::new(model.name(), batch, 1, classes) });
     }
@@ -76,6 +80,9 @@ fn images_too_small_to_train_are_refused() {
     too_small("lenet", 15, "conv2");
     too_small("alexnet", 62, "features.10");
     too_small("vgg16", 31, "features.28");
+    // Patches cover the images.
+    too_small("vit_tiny_patch16_224", 40, "patch_embed.proj");
+    too_small("vit_small_patch14_dinov2", 64, "patch_embed.proj");
     // The CIFAR stem and MobileNetV2 accept images of 32 and smaller ones.
     for (name, size) in [("resnet18_cifar", 8), ("mobilenet_v2", 17), ("vgg19_bn", 32), ("lenet", 16)] {
         let model = find(name).unwrap();

@@ -6,9 +6,13 @@ use std::path::Path;
 use enmasse_graph::{Arena, CompileOptions, Init, Plans, StateTensor, compile};
 use enmasse_models::{find, models};
 
+use crate::common::{near, patch};
+
 fn plans(name: &str) -> Plans {
     let model = find(name).unwrap();
-    compile(&|x| model.forward(x, 1000), &CompileOptions::new(name, 2, 64, 1000)).unwrap()
+    // Position embeddings have the size of the images.
+    let size = if patch(&model) == 1 { 64 } else { model.size() };
+    compile(&|x| model.forward(x, 1000), &CompileOptions::new(name, 2, size, 1000)).unwrap()
 }
 
 /// The lines of `fixtures/torchvision_state.txt` and `timm_state.txt` by model: `NAME HxWx... DISTRIBUTION VALUE`.
@@ -55,9 +59,15 @@ fn check(tensor: &StateTensor, [name, shape, distribution, value]: &[String; 4],
 fn names_shapes_order_and_first_values() {
     for (model, theirs) in published() {
         let plans = plans(&model);
-        let (buffers, parameters): (Vec<_>, Vec<_>) = theirs.iter().partition(|line| line[0].contains(".running_"));
-        for (arena, lines) in [(Arena::Parameters, parameters), (Arena::Buffers, buffers)] {
-            let ours: Vec<&StateTensor> = plans.state.iter().filter(|tensor| tensor.slot.arena == arena).collect();
+        // PyTorch has the tokens of a model itself before all layers, and the zoo where they are used.
+        let of_model = |name: &str| (!name.contains('.')).then(|| name.to_owned());
+        let (mut buffers, mut parameters): (Vec<_>, Vec<_>) =
+            theirs.iter().partition(|line| line[0].contains(".running_"));
+        for (arena, lines) in [(Arena::Parameters, &mut parameters), (Arena::Buffers, &mut buffers)] {
+            let of_arena = plans.state.iter().filter(|tensor| tensor.slot.arena == arena);
+            let mut ours: Vec<&StateTensor> = of_arena.collect();
+            ours.sort_by_key(|tensor| of_model(&tensor.name));
+            lines.sort_by_key(|line| of_model(&line[0]));
             assert_eq!(ours.len(), lines.len(), "{model} {arena}");
             ours.iter().zip(lines).for_each(|(tensor, line)| check(tensor, line, &model));
         }
@@ -100,6 +110,9 @@ fn parameter_counts() {
     // According to TensorFlow's list, in millions: 4.7, 5.4, 6.1, 8.2 and 13.0.
     check("efficientnet_lite0", 4_652_008);
     check("efficientnet_lite4", 13_006_568);
+    // According to timm.
+    check("vit_tiny_patch16_224", 5_717_416);
+    check("deit_base_patch16_224", 86_567_656);
     // The stem has 3 x 3 instead of 7 x 7 taps, of 3 x 64 weights.
     check("resnet18-cifar", 11_689_512 - 40 * 3 * 64);
 }
@@ -113,13 +126,15 @@ fn the_classifier_is_the_last_module() {
     check("vgg11_bn", "classifier");
     check("mobilenet_v2", "classifier");
     check("efficientnet_lite0", "classifier");
+    check("vit_tiny_patch16_224", "head");
     check("lenet", "fc3");
 }
 
 #[test]
 fn dropout_is_where_the_model_says() {
     for model in models() {
-        let plans = compile(&|x| model.forward(x, 10), &CompileOptions::new(model.name(), 2, 64, 10)).unwrap();
+        let plans =
+            compile(&|x| model.forward(x, 10), &CompileOptions::new(model.name(), 2, near(64, model), 10)).unwrap();
         let text = plans.train.unwrap().to_string();
         let stated = format!("{{probability {} ", model.dropout());
         assert_eq!(text.contains("= dropout"), model.dropout() > 0.0, "{}", model.name());

@@ -11,7 +11,11 @@ use enmasse_train::{NamedTensor, initialize, load_pretrained, read_tensors};
 use enmasse_weights::{pth, safetensors};
 
 fn compiled(model: &dyn Fn(Tensor) -> Tensor, name: &str, size: usize, classes: usize, seed: u64) -> Box<dyn Program> {
-    let plans = compile(model, &CompileOptions::new(name, 2, size, classes)).unwrap();
+    compiled_for(model, &CompileOptions::new(name, 2, size, classes), seed)
+}
+
+fn compiled_for(model: &dyn Fn(Tensor) -> Tensor, options: &CompileOptions, seed: u64) -> Box<dyn Program> {
+    let plans = compile(model, options).unwrap();
     let mut program =
         Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap().compile(plans, None).unwrap();
     initialize(program.as_mut(), seed).unwrap();
@@ -72,6 +76,32 @@ fn another_classifier_begins_anew() {
         let expected = if after.name.starts_with("fc.") { before } else { given };
         assert_eq!(after, expected);
     }
+}
+
+/// Positions of 5x5 patches for images of 3x2, whose values are those of PyTorch (`positions.rs` of the weights' crate).
+#[test]
+fn positions_for_another_size_are_interpolated() {
+    let vit = |width: usize, height: usize, seed: u64| {
+        let model = |x: Tensor| enmasse_models::ViT::new(4, 12, 2).depth(1).forward(x, 3);
+        let options = CompileOptions { size: [4 * height, 4 * width], ..CompileOptions::new("vit", 2, 4, 3) };
+        compiled_for(&model, &options, seed)
+    };
+    let given = weights(vit(5, 5, 1).as_mut());
+    let (_folder, path) = written(&given, "safetensors");
+    let mut other = vit(2, 3, 2);
+    let matching = load_pretrained(other.as_mut(), &path, &[]).unwrap();
+    let said = "\npos_embed interpolated: 5x5 patches in the file, 3x2 here";
+    assert_eq!(matching.to_string(), format!("loaded 19 of 19 tensors from {}{said}", path.display()));
+    for (after, given) in weights(other.as_mut()).iter().zip(&given) {
+        let is_embedding = after.name == "pos_embed";
+        assert_eq!(after == given, !is_embedding, "{}", after.name);
+        // The class token's position stays.
+        assert!(!is_embedding || after.values[..12] == given.values[..12]);
+    }
+
+    let refused = load_pretrained(vit(5, 5, 2).as_mut(), &written(&weights(vit(4, 3, 1).as_mut()), "pth").1, &[]);
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("pos_embed is [1, 13, 12] in the file and [1, 26, 12] in the model"), "{refused}");
 }
 
 /// Equal numbers of elements in another shape do not match: they would be loaded in the wrong order.

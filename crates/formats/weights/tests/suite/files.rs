@@ -59,7 +59,13 @@ fn both_forms_of_pytorch() {
 #[test]
 fn a_checkpoint_of_lightning_fits_its_model() {
     let tensors = expected().into_iter().map(|tensor| (tensor.name, tensor.shape)).collect();
-    let model = ModelTensors { name: "net".to_owned(), tensors, classifier: "fc".to_owned(), any_classes: false };
+    let model = ModelTensors {
+        name: "net".to_owned(),
+        tensors,
+        classifier: "fc".to_owned(),
+        any_classes: false,
+        positions: None,
+    };
     let file = read(&fixture("lightning.ckpt")).unwrap();
     let (matching, tensors) = match_tensors(&model, file, &[]).unwrap();
     assert_eq!(tensors, expected());
@@ -70,7 +76,13 @@ fn a_checkpoint_of_lightning_fits_its_model() {
 #[test]
 fn averages_of_timm_are_taken_and_told() {
     let tensors = expected().into_iter().map(|tensor| (tensor.name, tensor.shape)).collect();
-    let model = ModelTensors { name: "net".to_owned(), tensors, classifier: "fc".to_owned(), any_classes: false };
+    let model = ModelTensors {
+        name: "net".to_owned(),
+        tensors,
+        classifier: "fc".to_owned(),
+        any_classes: false,
+        positions: None,
+    };
     let (matching, tensors) = match_tensors(&model, read(&fixture("averaged.pth")).unwrap(), &[]).unwrap();
     assert_eq!(tensors, expected());
     let lines: Vec<String> = matching.to_string().lines().skip(1).map(str::to_owned).collect();

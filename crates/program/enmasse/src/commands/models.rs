@@ -46,7 +46,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut output = Output::new(config.program.json);
     if !output.is_json() {
         let rate = if matches.get_flag("bench") { "  images/s" } else { "" };
-        output.text(format_args!("{:<18} {:>12}  images{rate}", "model", "parameters"));
+        output.text(format_args!("{:<30} {:>12}  images{rate}", "model", "parameters"));
     }
     for model in models {
         let size = config.train.size.unwrap_or(model.size());
@@ -65,7 +65,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             })),
             false => {
                 let (parameters, images) = (grouped(parameters as u64), format!("{size}x{size}"));
-                let row = format!("{:<18} {parameters:>12}  {images:<8}", model.name());
+                let row = format!("{:<30} {parameters:>12}  {images:<8}", model.name());
                 output.text(match rate {
                     Some(rate) => format!("{row}  {rate:>8.1}"),
                     None => row.trim_end().to_owned(),

@@ -6,7 +6,7 @@ use enmasse_graph::{
     Arena, CompileOptions, Conv, Freeze, GroupRule, Loss, Mode, Optimizer, ParameterGroups, PerSample, Phase, Plans,
     Pool, Precision, Role, Tensor, Window, compile,
 };
-use enmasse_models::{AlexNet, Block, EfficientNetLite, MobileNetV2, ResNet, Vgg, lenet, mlp};
+use enmasse_models::{AlexNet, Block, EfficientNetLite, MobileNetV2, ResNet, Vgg, ViT, lenet, mlp};
 
 use super::fixture::Results;
 use super::formula;
@@ -135,7 +135,7 @@ const DEFAULT: Case = Case {
     centres: [-2.0, 2.0],
 };
 
-pub static CASES: [Case; 19] = [
+pub static CASES: [Case; 21] = [
     Case { name: "resnet18", seed: 49, size: [49, 41], ..DEFAULT },
     Case {
         name: "resnet50",
@@ -225,6 +225,22 @@ pub static CASES: [Case; 19] = [
         size: [49, 34],
         learning_rate: 0.01,
         centres: [3.0, 3.0],
+        ..DEFAULT
+    },
+    Case {
+        name: "vit",
+        model: |x, classes| ViT::new(8, 48, 3).depth(2).forward(x, classes),
+        size: [24, 40],
+        learning_rate: 0.01,
+        ..DEFAULT
+    },
+    Case {
+        name: "vit_registers",
+        model: |x, classes| ViT::new(8, 48, 3).depth(2).layer_scale(1.0).registers(2).forward(x, classes),
+        batch: 3,
+        size: [32, 16],
+        learning_rate: 0.01,
+        label_smoothing: 0.1,
         ..DEFAULT
     },
     Case {

@@ -15,7 +15,7 @@ fn words(seed: u64, purpose: &str, count: usize) -> impl Iterator<Item = u32> {
 /// The initial values of a parameter or buffer of PyTorch's `shape`, in its order. Biases of batch norms lie around
 /// `centres`.
 pub fn initial(seed: u64, name: &str, shape: &[usize], centres: Option<[f64; 2]>) -> Vec<f64> {
-    let (layer, suffix) = name.rsplit_once('.').expect("names have a layer and a suffix");
+    let (layer, suffix) = name.rsplit_once('.').unwrap_or(("", name));
     let value = |random: f64| match suffix {
         _ if shape.len() > 1 => (6.0 / shape[1..].iter().product::<usize>() as f64).sqrt() * random,
         "weight" if layer.ends_with("bn3") => (1.0 + 0.25 * random) * 0.25,
