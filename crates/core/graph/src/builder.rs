@@ -156,6 +156,13 @@ impl Tensor {
         self.state.borrow().filters
     }
 
+    /// Marks a value that gradient checkpointing keeps, such as the result of a block: `grad_checkpointing` computes what lies
+    /// between two such values again in backward. Without it the mark means nothing.
+    pub fn checkpoint(self) -> Tensor {
+        self.change_graph(|graph| graph.values[self.id.0].checkpoint = true);
+        self
+    }
+
     /// Begins a named layer.
     pub(crate) fn enter(&self, layer: &str) {
         self.state.borrow_mut().layer = layer.into();

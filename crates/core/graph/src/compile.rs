@@ -7,7 +7,7 @@ use crate::metric::add_metrics;
 use crate::ops::{CheckFinite, ShareMetrics};
 use crate::passes::{
     LossScale, OfGradients, Strategy, WeightedLoss, add_averages, collect, data_parallel, freeze, optimize,
-    read_averages, replicate, sync_batch_norm,
+    read_averages, recompute, replicate, sync_batch_norm,
 };
 use crate::placement::{bytes, gradient_arena, place, state_tensors};
 use crate::{
@@ -120,6 +120,9 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
     let mut measured = add_metrics(&mut forward, &options.metrics)?;
     let gradients = backward(&mut forward.graph, loss_node, options.allow_unused)?;
     let graph = &mut forward.graph;
+    if options.grad_checkpointing {
+        recompute(graph)?;
+    }
     let weighted = options.weighted_loss.then(|| WeightedLoss::new(graph, loss));
     let loss = weighted.map_or(loss, |weighted| weighted.loss);
     let loss_scale = options.precision.scales_loss().then(|| LossScale::begin(graph));

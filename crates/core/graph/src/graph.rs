@@ -103,7 +103,8 @@ impl Graph {
 
     /// Adds an activation with the shape, the type and the axes of another value.
     pub fn add_like(&mut self, name: impl Into<String>, other: ValueId) -> ValueId {
-        self.values.push(Value { name: name.into(), role: Role::Activation, ..self.value(other).clone() });
+        let Value { shape, dtype, axes, .. } = self.value(other).clone();
+        self.values.push(Value { name: name.into(), shape, dtype, axes, role: Role::Activation, checkpoint: false });
         ValueId(self.values.len() - 1)
     }
 

@@ -87,6 +87,9 @@ pub struct CompileOptions {
     pub strategy: Strategy,
     /// Bucket sizes of the gradient sums of [`Strategy::Distributed`].
     pub buckets: BucketSizes,
+    /// Whether backward computes the activations between the model's marks ([`crate::Tensor::checkpoint`]) again, so that memory
+    /// need not keep them.
+    pub grad_checkpointing: bool,
     /// Whether parameters that do not reach the loss have a zero gradient. Otherwise they are an error.
     pub allow_unused: bool,
 }
@@ -118,6 +121,7 @@ impl CompileOptions {
             precision: Precision::default(),
             strategy: Strategy::default(),
             buckets: BucketSizes::default(),
+            grad_checkpointing: false,
             allow_unused: false,
         }
     }

@@ -106,12 +106,14 @@ pub struct Value {
     pub axes: Axes,
     /// Its role in the step.
     pub role: Role,
+    /// Whether gradient checkpointing keeps it, and computes again what lies between two such values.
+    pub checkpoint: bool,
 }
 
 impl Value {
     pub(crate) fn new(name: String, shape: Shape, dtype: DType, role: Role) -> Self {
         let axes = Axes::of(&shape, &role);
-        Value { name, shape, dtype, axes, role }
+        Value { name, shape, dtype, axes, role, checkpoint: false }
     }
 
     /// Whether it has the element type of the plan's precision: f32 activations between layers, and their gradients.

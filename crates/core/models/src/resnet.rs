@@ -121,10 +121,11 @@ impl ResNet {
                 .max_pool(Pool::new(3).stride(2).padding(1)),
             Stem::Cifar => conv_norm(x, &names, Conv::new(self.width, 3).padding(1)).relu(),
         };
+        x = x.checkpoint();
         for (stage, &blocks) in self.blocks.iter().enumerate() {
             for index in 0..blocks {
                 let stride = if stage > 0 && index == 0 { 2 } else { 1 };
-                x = self.block(x, &format!("layer{}.{index}", stage + 1), self.width << stage, stride);
+                x = self.block(x, &format!("layer{}.{index}", stage + 1), self.width << stage, stride).checkpoint();
             }
         }
         x.adaptive_avg_pool([1, 1]).flatten().linear("fc", classes)

@@ -89,7 +89,7 @@ impl ViT {
                 x.prepend_tokens("cls_token", 1, TOKEN_STD)
             }
         };
-        (0..self.depth).fold(x, |x, index| self.block(x, &format!("blocks.{index}")))
+        (0..self.depth).fold(x.checkpoint(), |x, index| self.block(x, &format!("blocks.{index}")).checkpoint())
     }
 
     fn block(&self, x: Tensor, name: &str) -> Tensor {

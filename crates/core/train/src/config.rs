@@ -369,6 +369,9 @@ settings! {
         /// Average the weights over the steps
         /// Keeps a moving average of weights and running statistics, of which each step leaves this share, such as 0.999. Evaluation uses the average, and so do exported weights.
         ema: Option<f64> = None => "no average", "SHARE", below(0, 1), Fixed;
+        /// Compute activations again in backward
+        /// Of each block of the model memory keeps only the result, and backward computes the rest once more: with the same bits, in a part of the memory, a third slower.
+        grad_checkpointing: bool = false, "", ANY, Run;
         /// Batch norm over the global batch
         /// Its statistics are those of each shard otherwise.
         sync_bn: bool = false, "", ANY, Run;

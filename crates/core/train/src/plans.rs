@@ -134,6 +134,7 @@ pub fn compile_plans(
     let task = objective.task(&[]);
     let options = CompileOptions {
         shards,
+        grad_checkpointing: config.grad_checkpointing,
         sync_batch_norm: config.sync_bn,
         freeze: match config.freeze_layers {
             true => Freeze::AllButClassifier(config.freeze.clone()),

@@ -9,6 +9,7 @@ mod loss_weight;
 pub(crate) mod memory;
 mod optimize;
 mod precision;
+mod recompute;
 mod replicate;
 mod sync_batch_norm;
 
@@ -22,6 +23,7 @@ pub(crate) use loss_scale::LossScale;
 pub(crate) use loss_weight::WeightedLoss;
 pub(crate) use optimize::{OfGradients, optimize};
 pub use precision::{Precision, precision};
+pub(crate) use recompute::recompute;
 pub use replicate::Strategy;
 pub(crate) use replicate::{collect, replicate};
 pub use sync_batch_norm::sync_batch_norm;

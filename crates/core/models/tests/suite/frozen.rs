@@ -94,7 +94,7 @@ fn only_trained_norms_exchange_statistics() {
 }
 
 /// The bits of all state before the first of three steps, and after each step.
-fn train(plans: &Plans) -> Vec<Vec<(String, Vec<u64>)>> {
+pub fn train(plans: &Plans) -> Vec<Vec<(String, Vec<u64>)>> {
     let cpu = Cpu::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap();
     let mut program = cpu.compile(plans.clone(), None).unwrap();
     for tensor in plans.state.iter().filter(|tensor| tensor.slot.arena == Arena::Parameters) {

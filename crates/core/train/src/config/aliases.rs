@@ -36,6 +36,7 @@ pub const ALIASES: &[(&str, &str)] = &[
     ("accumulate", "grad_accum_steps accumulate_grad_batches gradient_accumulation gradient_accumulation_steps"),
     ("clip_norm", "gradient_clip_val clip_grad_norm clip_grad max_grad_norm gradient_clipping"),
     ("ema", "ema_decay"),
+    ("grad_checkpointing", "gradient_checkpointing gradient_checkpointing_enable checkpoint_activations"),
     ("schedule", "sched lr_scheduler lr_scheduler_type"),
     ("step_size", "lr_step_size decay_epochs"),
     ("gamma", "lr_gamma decay_rate factor"),

@@ -33,7 +33,7 @@ use profile::Profile;
 
 /// The settings that apply to `bench step`.
 const SETTINGS: &str = "\
-    model size batch devices shards accumulate precision threads isa exact tune json";
+    model size batch devices shards accumulate precision grad_checkpointing threads isa exact tune json";
 
 /// Steps before the timed ones, which touch memory pages and warm up threads and caches.
 const WARM_UP: usize = 3;

@@ -28,7 +28,7 @@ pub fn command() -> Command {
         .about("Print what every rank runs: instructions, buckets, memory")
         .args(settings_with("model size batch devices sync_bn strategy", WITHOUT_DATA))
         .args(settings("optimizer opt_arg momentum weight_decay no_decay_norm_bias clip_norm ema nesterov"))
-        .args(settings("label_smoothing freeze freeze_layers unused_parameters"))
+        .args(settings("label_smoothing freeze freeze_layers unused_parameters grad_checkpointing"))
         .args(settings("precision threads isa exact tune sum reduce_precision shards accumulate"))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(switch("eval", "The plan of evaluation"))
