@@ -175,9 +175,10 @@ pub(crate) unsafe fn multiply<E: Element>(context: &mut Context, a: Region<E>, b
 pub(crate) struct Dropout {
     pub key: [u32; 2],
     pub probability: f32,
+    pub per_sample: bool,
 }
 
-/// Drops elements by the random words of their sample. The gradient is the same operation.
+/// Drops elements by the random words of their sample, or whole samples by their first word. The gradient is the same operation.
 ///
 /// # Safety
 /// Regions are valid. `x` and `y` are equally long, and their length is a multiple of the number of samples. `y` is
@@ -195,8 +196,10 @@ pub(crate) unsafe fn dropout<E: Element>(
     context.pool.run(samples.len(), |sample, _| {
         // SAFETY: the caller's promise; each task has its own sample.
         let index = unsafe { *samples.at(sample, 1) } as u64;
+        let words_of = |block| philox(dropout.key, [block, epoch as u32, index as u32, (index >> 32) as u32]);
+        let first = [words_of(0)[0]; 4];
         for block in 0..elements.div_ceil(4) {
-            let words = philox(dropout.key, [block as u32, epoch as u32, index as u32, (index >> 32) as u32]);
+            let words = if dropout.per_sample { first } else { words_of(block as u32) };
             for (element, word) in (4 * block..elements).zip(words) {
                 let at = sample * elements + element;
                 // SAFETY: as above; the value is read before it is written.

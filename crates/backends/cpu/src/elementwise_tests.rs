@@ -69,10 +69,10 @@ fn passes_in_place_of_their_operands() {
 fn dropout_reads_the_samples_stream() {
     let (seed, probability, epoch) = (9, 0.3, 5);
     let samples = [4i64, 7_000_000_000, 1];
-    for elements in [1, 7, 1024] {
+    for (elements, per_sample) in [(1, false), (7, false), (1024, false), (7, true), (1024, true)] {
         let x = noise(1, 3 * elements);
         let mut y = Guarded::new(Edge::Last, &x);
-        let layer = Dropout { key: key(seed, "dropout fc.1"), probability };
+        let layer = Dropout { key: key(seed, "dropout fc.1"), probability, per_sample };
         for isa in available() {
             y.copy_from_slice(&x);
             let context = &mut Context::new(2, isa, Workspace::default()).unwrap();
@@ -83,8 +83,10 @@ fn dropout_reads_the_samples_stream() {
         let mut expected = Vec::new();
         for (x, &sample) in x.chunks(elements).zip(&samples) {
             let mut stream = RandomStream::new(seed, "dropout fc.1", epoch, sample as u64);
-            expected.extend(x.iter().map(|&x| {
-                let kept = unit_f32(stream.next_u32()) >= probability;
+            let first = stream.next_u32();
+            expected.extend(x.iter().enumerate().map(|(element, &x)| {
+                let word = if element == 0 || per_sample { first } else { stream.next_u32() };
+                let kept = unit_f32(word) >= probability;
                 if kept { f64::from(x) / (1.0 - f64::from(probability)) } else { 0.0 }
             }));
         }

@@ -1,4 +1,4 @@
-// Dropout, by the random numbers of crates/core/tensor/src/random.rs: the same bits on every device.
+// Dropout and drop path, by the random numbers of crates/core/tensor/src/random.rs: the same bits on every device.
 #include "element.h"
 
 struct Words {
@@ -31,6 +31,7 @@ template <class E> struct Dropout {
     uint32_t key0, key1;
     float probability;
     float factor;                    // of what is kept
+    uint32_t per_sample;             // whether a sample's first word decides about all of it
 };
 
 // Each thread has the four elements whose words are in one block of random numbers.
@@ -42,11 +43,11 @@ template <class E> __device__ __forceinline__ void dropout(const Dropout<E> &a) 
         uint64_t sample = block / of_sample;
         uint64_t within = block % of_sample;
         uint64_t index = a.sample_indices[sample];
-        Words words = philox(a.key0, a.key1, (uint32_t)within, epoch, (uint32_t)index, (uint32_t)(index >> 32));
+        Words words = philox(a.key0, a.key1, a.per_sample ? 0 : (uint32_t)within, epoch, (uint32_t)index, (uint32_t)(index >> 32));
         float factors[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float unit = (float)(words.of[i] >> 8) * (1.0f / 16777216.0f);
+            float unit = (float)(words.of[a.per_sample ? 0 : i] >> 8) * (1.0f / 16777216.0f);
             factors[i] = unit >= a.probability ? a.factor : 0.0f;
         }
         uint64_t first = sample * a.elements + within * 4;

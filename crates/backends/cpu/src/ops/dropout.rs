@@ -1,4 +1,4 @@
-//! Dropout on the CPU.
+//! Dropout and drop path on the CPU.
 
 use enmasse_graph::ops::Dropout;
 use enmasse_tensor::random::key;
@@ -10,7 +10,7 @@ use crate::region::Region;
 impl OnCpu for Dropout {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let key = key(self.seed, &format!("dropout {}", self.layer));
-        let layer = elementwise::Dropout { key, probability: self.probability };
+        let layer = elementwise::Dropout { key, probability: self.probability, per_sample: self.per_sample };
         let samples = o.batch_input(1, |batch| Region::of(batch.sample_indices()).cast())?;
         let (x, y) = (o.input::<E>(0)?, o.output(0)?);
         Ok(

@@ -10,14 +10,17 @@ fn check_dropout<E: Element>() {
     let (seed, probability, epoch) = (9, 0.3, 5);
     let samples = [4i64, 7_000_000_000, 1];
     let wide_samples = samples.map(|sample| sample as f64);
-    for elements in [1, 6, 7, 1024] {
+    let cases = [(1, false), (6, false), (7, false), (1024, false), (1, true), (7, true), (1024, true)];
+    for (elements, per_sample) in cases {
         let Some(mut bench) = Bench::new() else { return };
         bench.epoch(epoch);
         let x = noise::<E>(1, 3 * elements, 1.0);
         let (from, indices, to) = (bench.put(&x), bench.put(&samples), bench.room::<E>(x.len()));
-        let expected = reference::dropout(&wide(&x), &wide_samples, probability, seed, "fc.1", epoch);
+        let compute = if per_sample { reference::drop_path } else { reference::dropout };
+        let expected = compute(&wide(&x), &wide_samples, probability, seed, "fc.1", epoch);
+        let layer = Dropout { probability, seed, layer: "fc.1".into(), per_sample };
         for to in [to, from] {
-            bench.run(&dropout(E::DTYPE, key(seed, "dropout fc.1"), probability, from, indices, to));
+            bench.run(&dropout(E::DTYPE, key(seed, "dropout fc.1"), &layer, from, indices, to));
             assert_rounded(&format!("{elements} elements"), &bench.get::<E>(to), &expected, 1e-7);
         }
     }

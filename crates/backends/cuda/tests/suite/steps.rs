@@ -11,7 +11,7 @@ use crate::program::{Batch, fill, state};
 
 fn small(x: Tensor) -> Tensor {
     let x = x.conv2d("conv", Conv::new(6, 3).padding(1)).batch_norm("bn").relu();
-    x.adaptive_avg_pool([2, 2]).flatten().dropout("drop", 0.3).linear("fc", 4)
+    x.adaptive_avg_pool([2, 2]).flatten().dropout("drop", 0.3).drop_path("path", 0.3).linear("fc", 4)
 }
 
 fn plans(device: &dyn Device, shards: usize) -> Plans {

@@ -1,4 +1,4 @@
-//! Dropout, whose mask is a function of only (seed, layer, epoch, sample index, element).
+//! Dropout and drop path, whose mask is a function of only (seed, layer, epoch, sample index, element).
 
 use enmasse_graph::ops::Dropout;
 use enmasse_tensor::RandomStream;
@@ -20,8 +20,19 @@ pub fn dropout(x: &[f64], sample_indices: &[f64], probability: f32, seed: u64, l
     y
 }
 
-each_shard!(Dropout, |Dropout { probability, seed, layer }, call, [x, indices]| {
-    vec![dropout(x, indices, *probability, *seed, layer, call.step.epoch)]
+/// All elements of the sample with index i are multiplied by the factor that [`dropout`] has for its first one.
+pub fn drop_path(x: &[f64], sample_indices: &[f64], probability: f32, seed: u64, layer: &str, epoch: u64) -> Vec<f64> {
+    let elements = (x.len() / sample_indices.len().max(1)).max(1);
+    let factors = dropout(&vec![1.0; sample_indices.len()], sample_indices, probability, seed, layer, epoch);
+    x.iter()
+        .enumerate()
+        .map(|(at, x)| if factors[at / elements] > 0.0 { x * factors[at / elements] } else { 0.0 })
+        .collect()
+}
+
+each_shard!(Dropout, |Dropout { probability, seed, layer, per_sample }, call, [x, indices]| {
+    let compute = if *per_sample { drop_path } else { dropout };
+    vec![compute(x, indices, *probability, *seed, layer, call.step.epoch)]
 });
 
 #[cfg(test)]
@@ -42,6 +53,23 @@ mod tests {
             let expected = if unit_f32(word) >= 0.25 { x / 0.75 } else { 0.0 };
             assert!((y - expected).abs() < 1e-12, "element {i}: {y} is not {expected}");
         }
+    }
+
+    #[test]
+    fn drop_path_keeps_or_drops_whole_samples() {
+        let indices: Vec<f64> = (0..2000).map(f64::from).collect();
+        let x: Vec<f64> = (1..=6000).map(f64::from).collect();
+        let y = drop_path(&x, &indices, 0.25, 9, "block", 4);
+        for (sample, (x, y)) in x.chunks(3).zip(y.chunks(3)).enumerate() {
+            let word = philox(key(9, "dropout block"), [0, 4, sample as u32, 0])[0];
+            let expected = if unit_f32(word) >= 0.25 { x.iter().map(|x| x / 0.75).collect() } else { vec![0.0; 3] };
+            let error: f64 = y.iter().zip(&expected).map(|(y, expected)| (y - expected).abs()).sum();
+            assert!(error < 1e-9, "sample {sample}: {y:?} is not {expected:?}");
+        }
+        let dropped = y.chunks(3).filter(|y| y.iter().all(|&y| y == 0.0)).count();
+        assert!(dropped.abs_diff(500) < 80, "{dropped}");
+        // An infinite value of a dropped sample leaves no NaN.
+        assert!(drop_path(&[f64::INFINITY; 2000], &indices, 0.25, 9, "block", 4).iter().all(|y| !y.is_nan()));
     }
 
     #[test]

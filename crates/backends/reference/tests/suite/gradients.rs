@@ -135,6 +135,10 @@ fn pools() {
 #[test]
 fn dropout() {
     check(&|x| head(stem(x, 3).dropout("drop", 0.3)));
+    check(&|x| {
+        let x = stem(x, 3);
+        head(x.clone().relu().drop_path("drop", 0.4) + x)
+    });
     check(&|x| x.flatten().linear("a", 9).relu().dropout("drop", 0.5).linear("b", 4));
 }
 

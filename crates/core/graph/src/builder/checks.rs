@@ -201,6 +201,10 @@ mod tests {
             "layer drop: dropout has probability 1, which must be at least 0 and below 1",
         );
         check(
+            &|x| x.drop_path("drop", -0.1),
+            "layer drop: drop_path has probability -0.1, which must be at least 0 and below 1",
+        );
+        check(
             &|x| x.dropout("drop", 0.5).dropout("drop", 0.5),
             "layer drop: dropout has the name of an earlier dropout, and both would drop the same elements",
         );

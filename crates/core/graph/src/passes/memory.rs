@@ -143,7 +143,8 @@ mod tests {
         check(Flatten.into(), &[16, 16, 16, 16], 128);
         check(Flatten.into(), &[16, 32, 16, 32], 192);
         // All values share one place.
-        check(Dropout { probability: 0.5, seed: 0, layer: String::new() }.into(), &[16, 16, 16, 16], 64);
+        let dropout = Dropout { probability: 0.5, seed: 0, layer: String::new(), per_sample: false };
+        check(dropout.into(), &[16, 16, 16, 16], 64);
         check(Flatten.into(), &[1, 1], 128);
     }
 }

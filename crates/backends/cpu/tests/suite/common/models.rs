@@ -24,7 +24,7 @@ pub fn residual(x: Tensor) -> Tensor {
     let x = block(x, "layer1", 20, 1);
     let x = block(x, "layer2", 36, 2);
     let x = block(x, "layer3", 40, 2);
-    x.adaptive_avg_pool([1, 1]).flatten().dropout("drop", 0.2).linear("fc", 7)
+    x.adaptive_avg_pool([1, 1]).flatten().dropout("drop", 0.2).drop_path("path", 0.2).linear("fc", 7)
 }
 
 /// Layer norms, smooth activations, and factors per channel: of all samples, and of each one as images and as a matrix.
