@@ -7,7 +7,7 @@
 
 use enmasse_graph::{BatchNorm, Conv, Linear, Tensor};
 
-use crate::mobilenet::channels;
+use crate::blocks::channels;
 
 /// `(kernel, expansion, channels, stride, blocks)` of each stage.
 const STAGES: [(usize, usize, usize, usize, usize); 7] = [

@@ -17,8 +17,10 @@
 //! ```
 
 mod alexnet;
+mod blocks;
 mod efficientnet_lite;
 mod mobilenet;
+mod mobilenet_v3;
 mod resnet;
 mod small;
 mod vgg;
@@ -29,6 +31,7 @@ pub use alexnet::AlexNet;
 pub use efficientnet_lite::EfficientNetLite;
 pub use enmasse_graph::Tensor;
 pub use mobilenet::MobileNetV2;
+pub use mobilenet_v3::MobileNetV3;
 pub use resnet::{Block, ResNet};
 pub use small::{lenet, mlp};
 pub use vgg::Vgg;

@@ -4,6 +4,8 @@
 
 use enmasse_graph::{Conv, Linear, Tensor};
 
+use crate::blocks::channels;
+
 /// `(expansion, channels, stride)` of each stage.
 const STAGES: [(usize, usize, usize); 7] =
     [(1, 16, 1), (6, 24, 2), (6, 32, 2), (6, 64, 2), (6, 96, 1), (6, 160, 2), (6, 320, 1)];
@@ -72,12 +74,6 @@ impl Default for MobileNetV2 {
     }
 }
 
-/// The multiple of 8 nearest to `wanted`, at least 8 and at least nine tenths of it.
-pub(crate) fn channels(wanted: f64) -> usize {
-    let rounded = ((wanted + 4.0) as usize / 8 * 8).max(8);
-    if (rounded as f64) < 0.9 * wanted { rounded + 8 } else { rounded }
-}
-
 fn conv_norm(x: Tensor, conv: &str, norm: &str, window: Conv) -> Tensor {
     x.conv2d(conv, window.no_bias().kaiming_normal()).batch_norm(norm)
 }
@@ -98,21 +94,4 @@ fn inverted_residual(x: Tensor, name: &str, expansion: usize, outputs: usize, st
     let [conv, norm] = [1, 2].map(|further| format!("{name}.{}", index + further));
     y = conv_norm(y, &conv, &norm, Conv::new(outputs, 1));
     if stride == 1 && inputs == outputs { x + y } else { y }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn channels_are_multiples_of_eight() {
-        let check = |wanted: f64, expected| assert_eq!(channels(wanted), expected, "{wanted}");
-        check(4.0, 8);
-        check(8.0, 8);
-        check(12.0, 16);
-        check(11.9, 16); // 8 would be less than nine tenths
-        check(24.0 * 0.35, 8);
-        check(160.0 * 0.75, 120);
-        check(1280.0, 1280);
-    }
 }

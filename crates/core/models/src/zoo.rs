@@ -3,7 +3,7 @@
 use enmasse_graph::Tensor;
 use thiserror::Error;
 
-use crate::{AlexNet, EfficientNetLite, MobileNetV2, ResNet, Vgg, ViT, lenet, mlp};
+use crate::{AlexNet, EfficientNetLite, MobileNetV2, MobileNetV3, ResNet, Vgg, ViT, lenet, mlp};
 
 /// The model does not exist.
 #[derive(Clone, Error, PartialEq, Eq)]
@@ -44,9 +44,9 @@ const FAMILIES: &[(&[&str], &str, &str)] = &[
         "efficientnet_lite0",
     ),
     (
-        &["mobilenet_v3", "mobilenetv3", "mobilenet_v1", "mobilenetv1", "mobilenetv4"],
-        "other MobileNet than V2",
-        "mobilenet_v2",
+        &["mobilenet_v1", "mobilenetv1", "mobilenet_v4", "mobilenetv4"],
+        "MobileNet of this version",
+        "mobilenet_v3_large",
     ),
     (&["shufflenet"], "ShuffleNet", "mobilenet_v2"),
     (&["squeezenet"], "SqueezeNet", "mobilenet_v2"),
@@ -103,7 +103,7 @@ const fn model(name: &'static str, size: usize, dropout: f32, forward: fn(Tensor
     Model { name, size, forward, dropout }
 }
 
-static MODELS: [Model; 41] = [
+static MODELS: [Model; 43] = [
     model("resnet18", 224, 0.0, |x, classes| ResNet::resnet18().forward(x, classes)),
     model("resnet34", 224, 0.0, |x, classes| ResNet::resnet34().forward(x, classes)),
     model("resnet50", 224, 0.0, |x, classes| ResNet::resnet50().forward(x, classes)),
@@ -129,6 +129,8 @@ static MODELS: [Model; 41] = [
     model("vgg16_bn", 224, 0.5, |x, classes| Vgg::vgg16().batch_norm().forward(x, classes)),
     model("vgg19_bn", 224, 0.5, |x, classes| Vgg::vgg19().batch_norm().forward(x, classes)),
     model("mobilenet_v2", 224, 0.2, |x, classes| MobileNetV2::new().forward(x, classes)),
+    model("mobilenet_v3_small", 224, 0.2, |x, classes| MobileNetV3::small().forward(x, classes)),
+    model("mobilenet_v3_large", 224, 0.2, |x, classes| MobileNetV3::large().forward(x, classes)),
     model("efficientnet_lite0", 224, 0.2, |x, classes| EfficientNetLite::lite0().forward(x, classes)),
     model("efficientnet_lite1", 240, 0.2, |x, classes| EfficientNetLite::lite1().forward(x, classes)),
     model("efficientnet_lite2", 260, 0.3, |x, classes| EfficientNetLite::lite2().forward(x, classes)),
@@ -255,7 +257,10 @@ mod tests {
         check("convnext_tiny", "no ConvNeXt yet; for the same purpose there is resnext50_32x4d (");
         check("densenet121", "no DenseNet yet; for the same purpose there is resnet50 (");
         check("inception_v3", "no Inception network yet; for the same purpose there is resnet50 (");
-        check("mobilenet_v3_small", "no other MobileNet than V2 yet; for the same purpose there is mobilenet_v2 (");
+        check(
+            "mobilenetv4_conv_small",
+            "no MobileNet of this version yet; for the same purpose there is mobilenet_v3_large (",
+        );
         check("shufflenet_v2_x1_0", "no ShuffleNet yet; for the same purpose there is mobilenet_v2 (");
         check("regnet_y_400mf", "no RegNet yet; for the same purpose there is resnext50_32x4d (");
         check("tf_efficientnet_lite0", "; the nearest is efficientnet_lite0 (");

@@ -1,7 +1,7 @@
 //! Every model of the zoo, in fewer channels.
 
 use enmasse_graph::Tensor;
-use enmasse_models::{AlexNet, EfficientNetLite, MobileNetV2, ResNet, Vgg, ViT, lenet, mlp};
+use enmasse_models::{AlexNet, EfficientNetLite, MobileNetV2, MobileNetV3, ResNet, Vgg, ViT, lenet, mlp};
 
 /// A model by its name, with the tolerance of its gradients.
 ///
@@ -10,7 +10,7 @@ use enmasse_models::{AlexNet, EfficientNetLite, MobileNetV2, ResNet, Vgg, ViT, l
 pub type Narrow = (&'static str, f64, fn(Tensor, usize) -> Tensor);
 
 /// The zoo, in its order.
-pub const NARROW: [Narrow; 41] = [
+pub const NARROW: [Narrow; 43] = [
     ("resnet18", 1e-3, |x, classes| ResNet::resnet18().width(8).forward(x, classes)),
     ("resnet34", 1e-3, |x, classes| ResNet::resnet34().width(8).forward(x, classes)),
     ("resnet50", 0.3, |x, classes| ResNet::resnet50().width(8).forward(x, classes)),
@@ -36,6 +36,8 @@ pub const NARROW: [Narrow; 41] = [
     ("vgg16_bn", 2e-2, |x, classes| Vgg::vgg16().batch_norm().width(4).hidden(48).forward(x, classes)),
     ("vgg19_bn", 2e-2, |x, classes| Vgg::vgg19().batch_norm().width(4).hidden(48).forward(x, classes)),
     ("mobilenet_v2", 2e-2, |x, classes| MobileNetV2::new().width(0.25).forward(x, classes)),
+    ("mobilenet_v3_small", 2e-2, |x, classes| MobileNetV3::small().width(0.25).forward(x, classes)),
+    ("mobilenet_v3_large", 2e-2, |x, classes| MobileNetV3::large().width(0.25).forward(x, classes)),
     ("efficientnet_lite0", 2e-2, |x, classes| EfficientNetLite::lite0().width(0.25).forward(x, classes)),
     ("efficientnet_lite1", 2e-2, |x, classes| EfficientNetLite::lite1().width(0.25).forward(x, classes)),
     ("efficientnet_lite2", 2e-2, |x, classes| EfficientNetLite::lite2().width(0.25).forward(x, classes)),

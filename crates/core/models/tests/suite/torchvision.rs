@@ -107,6 +107,8 @@ fn parameter_counts() {
     check("vgg16_bn", 138_365_992);
     check("vgg19_bn", 143_678_248);
     check("mobilenet_v2", 3_504_872);
+    check("mobilenet_v3_small", 2_542_856);
+    check("mobilenet_v3_large", 5_483_032);
     // According to TensorFlow's list, in millions: 4.7, 5.4, 6.1, 8.2 and 13.0.
     check("efficientnet_lite0", 4_652_008);
     check("efficientnet_lite4", 13_006_568);
@@ -125,6 +127,7 @@ fn the_classifier_is_the_last_module() {
     check("alexnet", "classifier");
     check("vgg11_bn", "classifier");
     check("mobilenet_v2", "classifier");
+    check("mobilenet_v3_large", "classifier");
     check("efficientnet_lite0", "classifier");
     check("vit_tiny_patch16_224", "head");
     check("lenet", "fc3");

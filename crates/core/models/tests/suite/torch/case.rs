@@ -6,7 +6,7 @@ use enmasse_graph::{
     Arena, CompileOptions, Conv, Freeze, GroupRule, Loss, Mode, Optimizer, ParameterGroups, PerSample, Phase, Plans,
     Pool, Precision, Role, Tensor, Window, compile,
 };
-use enmasse_models::{AlexNet, Block, EfficientNetLite, MobileNetV2, ResNet, Vgg, ViT, lenet, mlp};
+use enmasse_models::{AlexNet, Block, EfficientNetLite, MobileNetV2, MobileNetV3, ResNet, Vgg, ViT, lenet, mlp};
 
 use super::fixture::Results;
 use super::formula;
@@ -135,7 +135,7 @@ const DEFAULT: Case = Case {
     centres: [-2.0, 2.0],
 };
 
-pub static CASES: [Case; 21] = [
+pub static CASES: [Case; 22] = [
     Case { name: "resnet18", seed: 49, size: [49, 41], ..DEFAULT },
     Case {
         name: "resnet50",
@@ -214,6 +214,15 @@ pub static CASES: [Case; 21] = [
             MobileNetV2::new().width(0.25).blocks([1, 2, 1, 1, 1, 1, 1]).dropout(0.0).forward(x, classes)
         },
         size: [49, 33],
+        learning_rate: 0.01,
+        centres: [3.0, 3.0],
+        ..DEFAULT
+    },
+    Case {
+        name: "mobilenet_v3",
+        seed: 4,
+        model: |x, classes| MobileNetV3::small().width(0.25).dropout(0.0).forward(x, classes),
+        size: [65, 60],
         learning_rate: 0.01,
         centres: [3.0, 3.0],
         ..DEFAULT
