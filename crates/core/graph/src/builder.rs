@@ -141,6 +141,34 @@ impl Tensor {
         self.state.borrow().graph.shape(self.id).clone()
     }
 
+    /// What a layer of the model gives, with what follows it without a name; without a name what the last linear layer, which gives
+    /// this tensor, reads. Nothing after it is computed.
+    pub(crate) fn features(&self, layer: Option<&str>) -> Tensor {
+        let mut state = self.state.borrow_mut();
+        let last = state.layer.clone();
+        let nodes = &mut state.graph.nodes;
+        let is_in = |node: &Node, layer: &str| {
+            node.layer.strip_prefix(layer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let gives_this = |node: &Node| matches!(node.op, Op::LinearForward(_)) && node.outputs[0] == self.id;
+        let found = match layer {
+            Some(layer) => nodes.iter().rposition(|node| is_in(node, layer)).map(|at| (at + 1, nodes[at].outputs[0])),
+            None => nodes.iter().rposition(gives_this).map(|at| (at, nodes[at].inputs[0])),
+        };
+        if let Some((end, id)) = found {
+            nodes.truncate(end);
+            state.layer = state.graph.nodes.last().map_or(last, |node| node.layer.clone());
+            return Tensor { state: self.state.clone(), id };
+        }
+        drop(state);
+        self.fail(GraphError::Option(match layer {
+            Some(layer) => format!("the model has no layer {layer}; the last one is {last}"),
+            None => {
+                format!("the model does not end in a linear layer, whose input would be its features, but in {last}")
+            }
+        }))
+    }
+
     /// What the model is recorded for.
     pub(crate) fn mode(&self) -> Mode {
         self.state.borrow().mode

@@ -6,8 +6,8 @@ use crate::loss::{AddedLoss, add_loss};
 use crate::metric::add_metrics;
 use crate::ops::{CheckFinite, ShareMetrics};
 use crate::passes::{
-    LossScale, OfGradients, Strategy, WeightedLoss, add_averages, collect, data_parallel, freeze, optimize,
-    read_averages, recompute, replicate, sync_batch_norm,
+    LossScale, OfGradients, Strategy, WeightedLoss, add_averages, collect, data_parallel, freeze, freeze_statistics,
+    optimize, read_averages, recompute, replicate, sync_batch_norm,
 };
 use crate::placement::{bytes, gradient_arena, place, state_tensors};
 use crate::{
@@ -59,6 +59,30 @@ impl Target<'_> {
         Ok(self.plans(None, evaluate, state))
     }
 
+    /// Compiles an evaluation step whose logits are the features of a layer: of the one with this name, with what follows it without a
+    /// name, or without a name what the last linear layer reads. Features of an image's places are their mean. The plan's classes are
+    /// as many as the features, so labels should be -1.
+    pub fn compile_features(
+        &self,
+        model: &dyn Fn(Tensor) -> Tensor,
+        options: &CompileOptions,
+        layer: Option<&str>,
+    ) -> Result<Plans, GraphError> {
+        options.check()?;
+        let features = |x: Tensor| {
+            let logits = model(x);
+            let features = logits.features(layer);
+            match features.shape().len() {
+                4 => features.adaptive_avg_pool([1, 1]).flatten(),
+                _ => features,
+            }
+        };
+        // Its number is known once the model is recorded.
+        let builder = Builder::new(options.batch, options.size, Mode::Evaluate, options.seed);
+        let classes = features(builder.pixels(&options.mean, &options.std)).shape().last();
+        self.compile_evaluation(&features, &CompileOptions { classes, metrics: Vec::new(), ..options.clone() })
+    }
+
     fn plans(&self, train: Option<Plan>, evaluate: Plan, state: Vec<StateTensor>) -> Plans {
         let of_target = |plan| Plan { filters: self.filters, ..plan };
         Plans { train: train.map(of_target), evaluate: of_target(evaluate), state }
@@ -75,6 +99,9 @@ impl Target<'_> {
         let mut forward = builder.finish(&logits, options.classes)?;
         if mode == Mode::Train {
             freeze(&mut forward.graph, &options.freeze)?;
+            if options.freeze_statistics {
+                freeze_statistics(&mut forward.graph, &|_, _| true);
+            }
             check_statistics(&forward.graph, options)?;
         }
         (self.fuse)(&mut forward.graph, &[forward.logits]);
@@ -240,6 +267,32 @@ mod tests {
         check(2, false, BucketSizes::default(), 1);
         check(2, true, BucketSizes { first: 64, other: 2048 }, 4);
         check(3, false, BucketSizes { first: 1, other: 1 }, 11);
+    }
+
+    #[test]
+    fn features_are_what_a_layer_gives() {
+        let check = |layer: Option<&str>, expected: Result<(usize, &str), &str>| {
+            let plans = Target::default().compile_features(&residual_net, &options(1), layer);
+            match expected {
+                Ok((width, last)) => {
+                    let Plans { train, evaluate, state } = plans.unwrap();
+                    assert_eq!((evaluate.classes, train.is_none()), (width, true), "{layer:?}");
+                    let forward = evaluate.phase(Phase::Forward).last().unwrap();
+                    assert_eq!(forward.layer, last, "{layer:?}");
+                    let whole = compile_evaluation(&residual_net, &options(1)).unwrap();
+                    assert_eq!(state, whole.state, "the tensors of the model");
+                }
+                Err(expected) => assert_eq!(plans.unwrap_err().to_string(), expected),
+            }
+        };
+        check(None, Ok((8, "drop")));
+        check(Some("stem"), Ok((8, "stem")));
+        check(Some("fc"), Ok((10, "fc")));
+        check(Some("fc2"), Err("the model has no layer fc2; the last one is fc"));
+        let convolutional = |x: Tensor| x.conv2d("conv", Conv::new(10, 3)).adaptive_avg_pool([1, 1]).flatten();
+        let found = Target::default().compile_features(&convolutional, &options(1), None).unwrap_err().to_string();
+        let expected = "the model does not end in a linear layer, whose input would be its features, but in conv";
+        assert_eq!(found, expected);
     }
 
     #[test]

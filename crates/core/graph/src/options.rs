@@ -5,7 +5,7 @@ use std::fmt;
 use crate::metric;
 use crate::optimizers::Sgd;
 use crate::passes::{BucketSizes, Freeze, Precision, Strategy};
-use crate::{GraphError, Loss, Metric, Optimizer, ParameterGroups};
+use crate::{GraphError, LayerRates, Loss, Metric, Optimizer, ParameterGroups};
 
 /// What a model is to predict of each sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -56,6 +56,8 @@ pub struct CompileOptions {
     pub sync_batch_norm: bool,
     /// The parameters that are not trained.
     pub freeze: Freeze,
+    /// Whether batch norms normalise by their running statistics in training too, and keep them.
+    pub freeze_statistics: bool,
     /// The loss that training minimises.
     pub loss: Loss,
     /// Whether training is on mixtures of two samples, so that each place has two labels: see [`crate::Plan::mixture`]. Values as
@@ -69,6 +71,8 @@ pub struct CompileOptions {
     pub optimizer: Optimizer,
     /// The optimiser's settings for each parameter.
     pub groups: ParameterGroups,
+    /// Factors of the learning rate by layer.
+    pub layer_rates: LayerRates,
     /// If the norm of all gradients together exceeds this, they are scaled down to it, as by PyTorch's `clip_grad_norm_`.
     pub clip_norm: Option<f32>,
     /// Keeps moving averages of weights and running statistics, and evaluates with them. The value is the share of the old
@@ -107,12 +111,14 @@ impl CompileOptions {
             shards: 1,
             sync_batch_norm: false,
             freeze: Freeze::default(),
+            freeze_statistics: false,
             loss: Loss::default(),
             mixed: false,
             weighted_loss: false,
             metrics: Vec::new(),
             optimizer: Sgd::default().into(),
             groups: ParameterGroups::default(),
+            layer_rates: LayerRates::default(),
             clip_norm: None,
             average: None,
             seed: 0,

@@ -327,6 +327,12 @@ impl Plans {
         crate::classifier_of(parameters.map(|tensor| tensor.name.as_str()))
     }
 
+    /// The model's head: the layer of its last parameter.
+    pub fn head(&self) -> Option<&str> {
+        let last = self.state.iter().rfind(|tensor| tensor.slot.arena == Arena::Parameters)?;
+        last.name.rsplit_once('.').map(|(layer, _)| layer)
+    }
+
     /// The state tensor named `name`.
     pub fn find(&self, name: &str) -> Option<&StateTensor> {
         self.state.iter().find(|tensor| tensor.name == name)

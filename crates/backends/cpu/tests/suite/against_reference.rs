@@ -90,6 +90,17 @@ fn a_small_residual_network() {
     }
 }
 
+/// Scale and shift are trained where statistics are kept, with and without a residual and an activation.
+#[test]
+fn batch_norms_that_keep_their_statistics() {
+    let options = CompileOptions { freeze_statistics: true, ..CompileOptions::new("residual", 5, 37, 7) };
+    let plans = compile(&residual, &options).unwrap();
+    assert!(gradients(&plans).iter().any(|name| name.starts_with("gradient.") && name.contains("bn")));
+    for isa in levels() {
+        check("residual", &plans, isa, 3, 2e-5);
+    }
+}
+
 #[test]
 fn layer_norms_smooth_activations_and_factors_per_channel() {
     let options = CompileOptions { size: [19, 22], ..CompileOptions::new("modern", 5, 19, 7) };

@@ -3,8 +3,9 @@
 //! Backward ends at the first trained layer. A batch norm whose parameters are both frozen
 //! normalises by its running statistics and keeps them.
 
+use crate::layers::layers_of;
 use crate::ops::{BatchNormNormalize, NormStatistics};
-use crate::{Graph, GraphError, Op, Role, ValueId, pattern_matches};
+use crate::{Graph, GraphError, Node, Op, Role, ValueId, pattern_matches};
 
 /// The parameters that are not trained.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +17,9 @@ pub enum Freeze {
     /// All parameters outside the classifier ([`classifier_of`]), as in fine-tuning of the last layers, and those of the
     /// classifier that match any of the patterns. Each pattern must match a parameter.
     AllButClassifier(Vec<String>),
+    /// All parameters except those of the head and of so many layers before it ([`layers`](crate::layers)), and those that match
+    /// any of the patterns. Each pattern must match a parameter.
+    AllButLast(usize, Vec<String>),
 }
 
 impl Default for Freeze {
@@ -44,6 +48,7 @@ pub fn freeze(graph: &mut Graph, frozen: &Freeze) -> Result<(), GraphError> {
     let (patterns, classifier) = match frozen {
         Freeze::Patterns(patterns) => (patterns, None),
         Freeze::AllButClassifier(patterns) => (patterns, Some(classifier_of(names()).unwrap_or_default().to_string())),
+        Freeze::AllButLast(_, patterns) => (patterns, None),
     };
     if let Some(pattern) = patterns.iter().find(|pattern| !names().any(|name| pattern_matches(pattern, name))) {
         let example = names().next().unwrap_or("none").into();
@@ -58,24 +63,31 @@ pub fn freeze(graph: &mut Graph, frozen: &Freeze) -> Result<(), GraphError> {
         patterns.iter().any(|pattern| pattern_matches(pattern, name))
             || classifier.as_ref().is_some_and(|classifier| !pattern_matches(classifier, name))
     };
-    for value in &mut graph.values {
+    let (layers, head) = layers_of(graph);
+    let first = match frozen {
+        Freeze::AllButLast(count, _) => head.saturating_sub(*count),
+        Freeze::Patterns(_) | Freeze::AllButClassifier(_) => 0,
+    };
+    for (id, layer) in layers {
+        let value = &mut graph.values[id.0];
         if let Role::Parameter(parameter) = &mut value.role {
-            parameter.trainable &= !is_frozen(&value.name);
+            parameter.trainable &= layer >= first && !is_frozen(&value.name);
         }
     }
-    freeze_statistics(graph);
+    let frozen = |graph: &Graph, id: ValueId| matches!(&graph.value(id).role, Role::Parameter(p) if !p.trainable);
+    freeze_statistics(graph, &|graph, norm| frozen(graph, norm.inputs[3]) && frozen(graph, norm.inputs[4]));
     Ok(())
 }
 
-fn freeze_statistics(graph: &mut Graph) {
-    let frozen = |graph: &Graph, id: ValueId| matches!(&graph.value(id).role, Role::Parameter(p) if !p.trainable);
+/// Makes the batch norms that `which` names normalise by their running statistics, which they keep.
+pub(crate) fn freeze_statistics(graph: &mut Graph, which: &dyn Fn(&Graph, &Node) -> bool) {
     for index in 0..graph.nodes.len() {
         let node = &graph.nodes[index];
         let Op::BatchNormNormalize(BatchNormNormalize { statistics: NormStatistics::Batch { .. }, .. }) = node.op
         else {
             continue;
         };
-        if !(frozen(graph, node.inputs[3]) && frozen(graph, node.inputs[4])) {
+        if !which(graph, node) {
             continue;
         }
         let layer = node.layer.clone();
@@ -157,6 +169,33 @@ mod tests {
         check(&[], &["fc.weight", "fc.bias"]);
         check(&["layer1"], &["fc.weight", "fc.bias"]);
         check(&["*.bias"], &["fc.weight"]);
+    }
+
+    #[test]
+    fn all_but_the_last_layers() {
+        let check = |layers: usize, patterns: &[&str], first: &str, updates: usize| {
+            let mut graph = graph();
+            let patterns = patterns.iter().map(ToString::to_string).collect();
+            freeze(&mut graph, &Freeze::AllButLast(layers, patterns)).unwrap();
+            let trained = graph.parameters().find(|(_, _, parameter)| parameter.trainable);
+            assert_eq!(trained.unwrap().1.name, first, "{layers}");
+            let running = graph.nodes.iter().filter(|node| matches!(node.op, Op::RunningUpdate(_))).count();
+            assert_eq!(running, updates, "{layers}");
+        };
+        check(0, &[], "fc.weight", 0);
+        check(0, &["fc.weight"], "fc.bias", 0);
+        check(1, &[], "layer2.conv.weight", 1);
+        check(2, &[], "layer1.conv.weight", 2);
+        check(9, &[], "layer1.conv.weight", 2);
+    }
+
+    #[test]
+    fn statistics_are_kept_where_parameters_are_trained() {
+        let mut graph = graph();
+        freeze_statistics(&mut graph, &|_, _| true);
+        assert!(graph.parameters().all(|(_, _, parameter)| parameter.trainable));
+        let of_batch = |op: &Op| matches!(op, Op::BatchNormStatistics(_) | Op::RunningShare(_) | Op::RunningUpdate(_));
+        assert!(!graph.nodes.iter().any(|node| of_batch(&node.op)));
     }
 
     #[test]

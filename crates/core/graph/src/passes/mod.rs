@@ -16,6 +16,7 @@ mod sync_batch_norm;
 pub use average::AVERAGE_PREFIX;
 pub(crate) use average::{add_averages, read_averages};
 pub use data_parallel::{BucketSizes, data_parallel};
+pub(crate) use freeze::freeze_statistics;
 pub use freeze::{Freeze, classifier_of, freeze};
 pub use fuse::fuse;
 pub use loss_scale::LOSS_SCALE_PREFIX;

@@ -36,6 +36,7 @@ pub(crate) fn optimize(
     {
         return Err(GraphError::Option(format!("the clip norm must be finite and above 0, got {clip_norm}")));
     }
+    options.layer_rates.check()?;
     options.groups.check(gradients.iter().map(|&(parameter, _)| graph.value(parameter).name.as_str()))?;
     let is_measured = options.metrics.iter().any(|metric| matches!(metric, Metric::GradientNorm));
     let norm = (is_measured || clip_norm.is_some()).then(|| gradient_norm(graph, gradients, loss_scale));
@@ -85,10 +86,12 @@ fn add_state(graph: &mut Graph, optimizer: &Optimizer) -> Vec<HashMap<ValueId, V
 /// adapts its rate.
 fn ranges(graph: &Graph, gradients: &[(ValueId, ValueId)], options: &CompileOptions) -> Vec<UpdateRange> {
     let mut ranges: Vec<UpdateRange> = Vec::new();
+    let of_layers: HashMap<ValueId, f32> = options.layer_rates.of(graph).into_iter().collect();
     let mut start = 0;
     for &(parameter, _) in gradients {
         let Value { name, shape, .. } = graph.value(parameter);
-        let (len, group) = (shape.elements(), options.groups.of(name, shape));
+        let (len, mut group) = (shape.elements(), options.groups.of(name, shape));
+        group.learning_rate_scale *= of_layers.get(&parameter).copied().unwrap_or(1.0);
         let adaptive = options.optimizer.adapts() && !options.groups.spares(shape);
         let joins = |last: &UpdateRange| last.group == group && !last.adaptive && !adaptive;
         // An optimiser of a program's own need not leave the padding between them zero.
@@ -106,7 +109,7 @@ fn ranges(graph: &Graph, gradients: &[(ValueId, ValueId)], options: &CompileOpti
 #[cfg(test)]
 mod tests {
     use crate::optimizers::{AdamW, Lars, Sgd};
-    use crate::{CompileOptions, Conv, GroupRule, Op, Optimizer, ParameterGroups, Plan, Tensor, compile};
+    use crate::{CompileOptions, Conv, GroupRule, LayerRates, Op, Optimizer, ParameterGroups, Plan, Tensor, compile};
 
     fn net(x: Tensor) -> Tensor {
         let x = x.conv2d("conv", Conv::new(8, 3).no_bias()).batch_norm("bn").relu();
@@ -147,6 +150,28 @@ mod tests {
         let groups = ParameterGroups { rules, ..ParameterGroups::default() };
         let options = CompileOptions { groups, ..CompileOptions::new("net", 2, 4, 10) };
         assert!(compile(&net, &options).unwrap_err().to_string().contains("pattern \"layer1\""));
+    }
+
+    #[test]
+    fn layers_have_rates_of_their_own() {
+        let check = |layer_rates: LayerRates, expected: Result<&[&str], &str>| {
+            let options = CompileOptions { layer_rates, ..CompileOptions::new("net", 2, 4, 10) };
+            let found = compile(&net, &options).map(|plans| {
+                let plan = plans.train.unwrap();
+                let node = plan.instructions.iter().find(|node| node.op.name() == "update").unwrap();
+                node.op.to_string()
+            });
+            match expected {
+                Ok(ranges) => assert!(found.unwrap().ends_with(&format!("; {}}}", ranges.join("; ")))),
+                Err(expected) => assert_eq!(found.unwrap_err().to_string(), expected),
+            }
+        };
+        check(LayerRates::default(), Ok(&["0..584 weight_decay 0"]));
+        let head = "0..330 weight_decay 0 learning_rate_scale 10";
+        let backbone = "336..584 weight_decay 0 learning_rate_scale 0.5";
+        check(LayerRates { decay: 0.5, head: 10.0 }, Ok(&[head, backbone]));
+        let refused = "factors of layers' rates must be finite and above 0, got 0";
+        check(LayerRates { decay: 0.0, head: 1.0 }, Err(refused));
     }
 
     #[test]
