@@ -80,7 +80,8 @@ impl Sheet {
 
     /// Draws the images unless that is done, and waits for the file.
     fn finish(&mut self, control: &mut Control) -> Result<(), TrainError> {
-        if !self.is_full {
+        // An epoch that trains the head on features has no augmented images.
+        if !self.is_full && !self.images.is_empty() {
             self.start()?;
         }
         let Some(thread) = self.thread.take() else { return Ok(()) };

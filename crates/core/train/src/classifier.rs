@@ -131,7 +131,25 @@ impl Classifier {
     /// operations. It needs no group: ranks exchange only the sums of [`crate::evaluate`].
     pub fn program(&self, model: &ModelFn, device: &dyn Device, batch: usize) -> Result<Box<dyn Program>, TrainError> {
         let (options, classes) = (self.options(batch), self.classes.len());
-        let mut plans = device.target().compile_evaluation(&|x| model(x, classes), &options)?;
+        let plans = device.target().compile_evaluation(&|x| model(x, classes), &options)?;
+        self.with_weights(plans, device)
+    }
+
+    /// A program whose logits are the features of a layer: of the one with this name, or what the last layer reads. They are for
+    /// [`Features::compute`](crate::Features::compute).
+    pub fn features(
+        &self,
+        model: &ModelFn,
+        device: &dyn Device,
+        batch: usize,
+        layer: Option<&str>,
+    ) -> Result<Box<dyn Program>, TrainError> {
+        let (options, classes) = (self.options(batch), self.classes.len());
+        let plans = device.target().compile_features(&|x| model(x, classes), &options, layer)?;
+        self.with_weights(plans, device)
+    }
+
+    fn with_weights(&self, mut plans: Plans, device: &dyn Device) -> Result<Box<dyn Program>, TrainError> {
         if self.is_tuned() && !self.configuration.train.exact {
             plans.choose(&self.choices);
         }

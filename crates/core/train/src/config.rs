@@ -23,12 +23,14 @@ mod bytes;
 mod check;
 mod devices;
 mod error;
+mod fine_tune;
 mod ineffective;
 mod keep;
 mod layers;
 mod limits;
 mod metrics;
 mod opt_arg;
+mod recipe;
 mod resources;
 mod resume;
 mod setting;
@@ -49,6 +51,7 @@ pub use devices::{DeviceSelection, Devices};
 pub use enmasse_graph::range::Range;
 pub use enmasse_graph::{OptimizerKind, Precision};
 pub use error::{ConfigError, SettingSource};
+pub use fine_tune::FineTune;
 pub use ineffective::Surroundings;
 pub use keep::Keep;
 pub use layers::LayeredConfig;
@@ -56,6 +59,7 @@ pub use limits::{BatchLimit, FastDevRun, TimeLimit};
 pub use metrics::MetricName;
 pub use opt_arg::OptimizerArgument;
 pub(crate) use opt_arg::of_optimizers;
+pub use recipe::RECIPES;
 pub use resume::Resume;
 pub use setting::{Scope, Setting, SettingGroup};
 pub use value::{
@@ -133,6 +137,14 @@ macro_rules! settings {
                 match setting.name {
                     $(stringify!($name) => Some(setting::parse(setting, text).map(|value| self.$name = value)),)+
                     _ => None,
+                }
+            }
+
+            /// Sets the field of a setting, if there is one, to the value that it has in `other`.
+            fn take(&mut self, setting: &Setting, other: &Self) {
+                match setting.name {
+                    $(stringify!($name) => self.$name = other.$name.clone(),)+
+                    _ => {}
                 }
             }
 
@@ -295,11 +307,20 @@ settings! {
         /// Parameters to leave as they are
         /// Patterns of names, such as layer1.*; repeatable, or separated by commas.
         freeze: Vec<String> = Vec::new(), "PATTERN", ANY, Run;
+        /// Train layers that have weights
+        /// The first epoch trains the head, which is the last layer, alone, on features that are computed once. "head" is no more than that. "all" goes on with all layers, "last:N" with the head and the N layers before it: stages or blocks, as parameters' names number them. Needs --weights.
+        fine_tune: Option<FineTune> = None => "all layers, from the first epoch", "head|all|last:N", ANY, Fixed;
+        /// Keep the statistics of batch norms
+        /// Batch norms normalise by their running statistics in training too, and keep them; their scale and shift are trained. Known as norm_eval.
+        freeze_bn: bool = false, "", ANY, Run;
         /// Parameters without effect
         /// A parameter that does not reach the loss is an error, or has zero gradient.
         unused_parameters: UnusedParameters = UnusedParameters::Error, "RULE", ANY, Run;
     }
     Training {
+        /// Settings to begin with
+        /// The name of a recipe of enmasse, such as fine-tune, or a TOML file with keys of --config and perhaps extends = "NAME". Everything else that is given takes precedence. enmasse config show --recipe NAME prints all values.
+        recipe: Option<String> = None => "none", "NAME|FILE.toml", ANY, Fixed, program;
         /// Passes over the data
         epochs: usize = 10, "N", at_least(1), Run;
         /// Samples per shard and step
@@ -346,6 +367,12 @@ settings! {
         /// Scale --lr by the shards
         /// "linear" multiplies --lr by the number of shards, "sqrt" by its square root; it is the number of ranks unless --shards or --accumulate is given.
         scale_lr: LrScaling = LrScaling::None, "RULE", ANY, Run;
+        /// Lower rates towards the stem
+        /// Each layer has the rate of the next one towards the head times this, as in timm. Layers are those of --fine-tune last:N.
+        layer_decay: f64 = 1.0, "FACTOR", above_to(0, 1), Run;
+        /// Factor of the head's rate
+        /// The head, the last layer, has --lr times this.
+        head_lr_mult: f64 = 1.0, "FACTOR", above(0), Run;
         /// Optimiser
         optimizer: OptimizerKind = OptimizerKind::Sgd, "NAME", ANY, Run;
         /// Hyper-parameters of the optimiser
@@ -541,6 +568,12 @@ impl RunConfig {
         let parsed = self.train.parse(setting, text).or_else(|| self.program.parse(setting, text));
         let parsed = parsed.unwrap_or_else(|| Err("is not a setting".to_owned()));
         parsed.map_err(|reason| ConfigError::value(setting, text, source, reason))
+    }
+
+    /// Sets the field of a setting to the value that it has in `other`.
+    fn take(&mut self, setting: &Setting, other: &RunConfig) {
+        self.train.take(setting, &other.train);
+        self.program.take(setting, &other.program);
     }
 
     fn inspect(&self, setting: &Setting) -> Inspection {

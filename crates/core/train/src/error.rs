@@ -17,6 +17,9 @@ pub enum TrainError {
     /// A wrong option.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The model or the data cannot be fine-tuned.
+    #[error("`fine_tune`: {0}")]
+    FineTune(String),
     /// The model is wrong.
     #[error(transparent)]
     Graph(#[from] GraphError),

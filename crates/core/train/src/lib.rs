@@ -31,8 +31,10 @@ mod engine;
 mod error;
 mod evaluation;
 mod export;
+mod features;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod head;
 mod image_source;
 mod loaded;
 mod logger;
@@ -78,9 +80,9 @@ pub use checkpoint::{
 pub use classifier::Classifier;
 pub use config::{
     ALIASES, ANSWERS, Augmentation, AutoAugmentation, Balance, BatchLimit, ByteCount, ConfigError,
-    DEFAULT_GLOBAL_BATCH, Decoding, DeviceSelection, Devices, ErasingColors, FastDevRun, Keep, LayeredConfig,
-    LrScaling, MetricName, OnBadSample, OptimizerArgument, OptimizerKind, Precision, ProgramConfig, Range, RankKind,
-    ReducePrecision, RequeueSignal, Resume, RunConfig, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting,
+    DEFAULT_GLOBAL_BATCH, Decoding, DeviceSelection, Devices, ErasingColors, FastDevRun, FineTune, Keep, LayeredConfig,
+    LrScaling, MetricName, OnBadSample, OptimizerArgument, OptimizerKind, Precision, ProgramConfig, RECIPES, Range,
+    RankKind, ReducePrecision, RequeueSignal, Resume, RunConfig, SETTINGS, SamplerKind, ScheduleKind, Scope, Setting,
     SettingGroup, SettingKind, SettingSource, Shuffling, SplitRule, StrategyKind, SumOrder, Surroundings, TimeLimit,
     TrainConfig, TransportKind, UnusedParameters, answer, is_near,
 };
@@ -89,6 +91,7 @@ pub use engine::{Engine, EngineBatch};
 pub use error::TrainError;
 pub use evaluation::{EpochPosition, evaluate, evaluate_with_mistakes};
 pub use export::WeightsFormat;
+pub use features::Features;
 pub use image_source::ImageSource;
 pub use logger::{Artifact, LogPoint, Logger};
 pub use lr_search::{LrPoint, LrSearch};

@@ -157,7 +157,7 @@ struct RankPace {
 }
 
 /// What the record of an epoch says of its paces.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct EpochPace {
     /// The longest wait of a rank for images, as a share of its time.
     pub data_wait: f64,

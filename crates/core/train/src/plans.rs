@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
+use enmasse_data::Sharding;
 use enmasse_device::{DeviceError, Program};
 use enmasse_graph::optimizers::Custom;
 use enmasse_graph::{
-    AVERAGE_PREFIX, Arena, CompileOptions, Freeze, GraphError, GroupRule, Loss, Measured, Metric, Optimizer,
-    ParameterGroups, PerSample, Plans, StateTensor, Strategy, Target, TargetKind, Tensor,
+    AVERAGE_PREFIX, Arena, CompileOptions, Freeze, GraphError, GroupRule, LayerRates, Loss, Measured, Metric,
+    Optimizer, ParameterGroups, PerSample, Plans, StateTensor, Strategy, Target, TargetKind, Tensor,
 };
 
 use crate::config::of_optimizers;
 use crate::{
-    Classification, ConfigError, Direction, Monitor, OptimizerKind, Preparation, RunConfig, StrategyKind, Task,
-    TrainConfig, TrainError, UnusedParameters,
+    Classification, ConfigError, Direction, FineTune, Monitor, OptimizerKind, Preparation, RunConfig, StrategyKind,
+    Task, TrainConfig, TrainError, UnusedParameters,
 };
 
 /// A model: turns images and the number of classes, or of a task's outputs, into logits.
@@ -136,10 +137,13 @@ pub fn compile_plans(
         shards,
         grad_checkpointing: config.grad_checkpointing,
         sync_batch_norm: config.sync_bn,
-        freeze: match config.freeze_layers {
-            true => Freeze::AllButClassifier(config.freeze.clone()),
-            false => Freeze::Patterns(config.freeze.clone()),
+        freeze: match (config.fine_tune, config.freeze_layers) {
+            (Some(FineTune::Head), _) => Freeze::AllButLast(0, config.freeze.clone()),
+            (Some(FineTune::Last(layers)), _) => Freeze::AllButLast(layers, config.freeze.clone()),
+            (_, true) => Freeze::AllButClassifier(config.freeze.clone()),
+            (_, false) => Freeze::Patterns(config.freeze.clone()),
         },
+        freeze_statistics: config.freeze_bn,
         target: task.target(),
         loss: objective.loss(task.as_ref(), config)?,
         mixed: preparation.train.mixing().is_some(),
@@ -156,6 +160,7 @@ pub fn compile_plans(
             no_decay_norm_bias: config.no_decay_norm_bias,
             rules: objective.groups.clone(),
         },
+        layer_rates: LayerRates { decay: config.layer_decay as f32, head: config.head_lr_mult as f32 },
         metrics: objective.metrics(task.as_ref(), config),
         seed: config.seed,
         precision: config.precision,
@@ -165,6 +170,25 @@ pub fn compile_plans(
         ..CompileOptions::new(config.model.clone(), config.batch_per_shard(shards), preparation.train.size(), outputs)
     };
     Ok(target.compile(&|x| model(x, outputs), &options)?)
+}
+
+/// The plans that compute what the model's last layer reads, for the shards of one rank, of images prepared for evaluation.
+pub(crate) fn compile_features(
+    config: &TrainConfig,
+    preparation: &Preparation,
+    model: &ModelFn,
+    outputs: usize,
+    sharding: &Sharding,
+    target: &Target,
+) -> Result<Plans, TrainError> {
+    let options = CompileOptions {
+        shards: sharding.local.len(),
+        precision: config.precision,
+        mean: preparation.normalization.mean.clone(),
+        std: preparation.normalization.std.clone(),
+        ..CompileOptions::new(config.model.clone(), sharding.batch, preparation.evaluation.size, outputs)
+    };
+    Ok(target.compile_features(&|x| model(x, outputs), &options, None)?)
 }
 
 /// Sets every parameter of a new program to its initial value, a function of (seed, name, element), and every average

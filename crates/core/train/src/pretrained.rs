@@ -23,12 +23,10 @@ pub(crate) fn read_pretrained(
     file.tensors = EvaluatedWeights::of(file.tensors).weights;
     let is_weight = |arena: Arena| matches!(arena, Arena::Parameters | Arena::Buffers);
     let weights = plans.state.iter().filter(|own| is_weight(own.slot.arena));
-    let last = plans.state.iter().rfind(|own| own.slot.arena == Arena::Parameters);
-    let layer = last.and_then(|own| own.name.rsplit_once('.')).map_or("", |(layer, _)| layer);
     let model = ModelTensors {
         name: plans.evaluate.model.clone(),
         tensors: weights.map(|own| (own.name.clone(), torch_shape(own))).collect(),
-        classifier: layer.to_owned(),
+        classifier: plans.head().unwrap_or_default().to_owned(),
         any_classes,
         positions: positions(plans),
     };

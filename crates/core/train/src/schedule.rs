@@ -29,6 +29,8 @@ const WARMUP_START: f64 = 0.01;
 pub struct LrSchedule {
     curve: Curve,
     highest: f64,
+    /// Epochs before the schedule, which train the head alone.
+    before: f64,
     epochs: f64,
     warmup_epochs: f64,
     /// Epochs that a step takes.
@@ -75,7 +77,8 @@ impl LrSchedule {
         LrSchedule {
             curve,
             highest: config.lr * scale,
-            epochs: config.epochs as f64,
+            before: config.epochs_of_head() as f64,
+            epochs: (config.epochs - config.epochs_of_head()) as f64,
             warmup_epochs: config.warmup_epochs,
             step: 0.0,
         }
@@ -94,6 +97,7 @@ impl LrSchedule {
     /// The rate after `progress` epochs: 2.5 is the middle of the third. The rate "of an epoch" is that of its last step. NaN for a
     /// schedule of a program's own, whose function is not known here.
     pub fn learning_rate(&self, progress: f64) -> f64 {
+        let progress = (progress - self.before).max(0.0);
         if progress < self.warmup_epochs {
             return self.highest * (WARMUP_START + (1.0 - WARMUP_START) * (progress / self.warmup_epochs));
         }

@@ -5,6 +5,7 @@ mod diverged;
 mod evaluate;
 mod find_batch;
 mod find_lr;
+mod head;
 mod prepare;
 mod save;
 mod steps;
@@ -38,6 +39,7 @@ use crate::stop::{Request, agree};
 use crate::trace::Tracer;
 use diverged::LastCheckpoint;
 use evaluate::EvaluationInput;
+use head::HeadPhase;
 use trained::Trained;
 
 pub use steps::{Step, Steps};
@@ -308,6 +310,8 @@ struct Session {
     schedule: Arc<OwnSchedule>,
     sampler: Option<Arc<OwnSampler>>,
     position: Position,
+    /// What trains the head in the first epoch of fine-tuning, until then.
+    head: Option<HeadPhase>,
     /// What decides which epoch is the best.
     monitor: Monitor,
     /// The states of callbacks in the checkpoint of a resumed run, until they have them.
@@ -339,6 +343,16 @@ impl Session {
         if self.stopping {
             return self.stop(trainer);
         }
+        self.record_epoch(trainer, total, times)
+    }
+
+    /// Validates after the training of an epoch of `total` samples if it is due, and saves the results, as [`Session::end_epoch`].
+    fn record_epoch(
+        &mut self,
+        trainer: &mut Trainer,
+        total: u64,
+        times: EpochTimes,
+    ) -> Result<Option<Request>, TrainError> {
         let validation = match self.awaits_validation(&trainer.config) {
             true => match self.validate(trainer)? {
                 Some(found) => Some(found),

@@ -26,6 +26,7 @@ pub const ALIASES: &[(&str, &str)] = &[
     // Model.
     ("model", "arch a"),
     ("weights", "initial_checkpoint"),
+    ("freeze_bn", "norm_eval"),
     // Training.
     ("epochs", "num_epochs max_epochs num_train_epochs"),
     ("batch", "batch_size b per_device_train_batch_size"),
@@ -89,7 +90,8 @@ pub const ANSWERS: &[(&str, &str)] = &[
     ("dummy", "enmasse bench step measures on synthetic images"),
     // Model.
     ("pretrained", "enmasse comes without weights; give --weights FILE, such as a .pth file of torchvision's"),
-    ("freeze_backbone", "give --freeze-layers, which trains only the classifier"),
+    ("freeze_backbone", "give --fine-tune head, or --freeze-layers to train the classifier on augmented images"),
+    ("backbone_lr", "give --lr, and --head-lr-mult for the head"),
     ("find_unused_parameters", "give --unused-parameters zero"),
     ("dropout drop drop_path", "dropout is part of a model; leave it out"),
     // Training.

@@ -1,5 +1,6 @@
 //! Errors of a configuration, and the sources of values. Every message is one line.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use thiserror::Error;
@@ -13,6 +14,8 @@ use super::{RunConfig, Setting, SettingKind};
 pub enum SettingSource {
     /// The program's default, or code.
     Default,
+    /// This recipe, with its version.
+    Recipe(String),
     /// The configuration saved in this run folder.
     Saved(PathBuf),
     /// This TOML file.
@@ -28,10 +31,11 @@ impl SettingSource {
     pub(super) fn weight(&self) -> usize {
         match self {
             SettingSource::Default => 0,
-            SettingSource::Saved(_) => 1,
-            SettingSource::File(_) => 2,
-            SettingSource::Environment => 3,
-            SettingSource::CommandLine => 4,
+            SettingSource::Recipe(_) => 1,
+            SettingSource::Saved(_) => 2,
+            SettingSource::File(_) => 3,
+            SettingSource::Environment => 4,
+            SettingSource::CommandLine => 5,
         }
     }
 
@@ -40,6 +44,7 @@ impl SettingSource {
         let name = setting.name;
         match self {
             SettingSource::Default => format!("{name} {text}"),
+            SettingSource::Recipe(recipe) => format!("{name} = {text} in the recipe {recipe}"),
             SettingSource::Saved(path) => format!("{name} = {text} in the saved run {}", path.display()),
             SettingSource::File(path) => format!("{name} = {text} in {}", path.display()),
             SettingSource::Environment => format!("{}={text}", setting.variable()),
@@ -48,6 +53,20 @@ impl SettingSource {
                 setting.flag().replacen("--", "--no-", 1)
             }
             SettingSource::CommandLine => format!("{} {text}", setting.flag()),
+        }
+    }
+}
+
+/// Where a value comes from, in a few words.
+impl fmt::Display for SettingSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SettingSource::Default => f.write_str("default"),
+            SettingSource::Recipe(recipe) => write!(f, "recipe {recipe}"),
+            SettingSource::Saved(run) => write!(f, "saved run {}", run.display()),
+            SettingSource::File(path) => write!(f, "{}", path.display()),
+            SettingSource::Environment => f.write_str("environment"),
+            SettingSource::CommandLine => f.write_str("command line"),
         }
     }
 }

@@ -11,7 +11,7 @@ use enmasse_datasets::DataKind;
 use enmasse_datasets::DataLayout::{self, Archives, Manifest, NamedImages, Parquet};
 
 use super::opt_arg::of_optimizers;
-use super::{ConfigError, LayeredConfig, RankKind, Setting, SettingSource, Shuffling, TrainConfig};
+use super::{ConfigError, FineTune, LayeredConfig, RankKind, Setting, SettingSource, Shuffling, TrainConfig};
 
 /// The circumstances of a run that settings depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +58,9 @@ type Rule = (&'static str, fn(&TrainConfig, &Surroundings) -> bool, &'static str
 /// Why the split has no effect.
 const PARTS: &str = "on a data set that comes in parts for training and validation";
 
+/// Why settings of steps have no effect.
+const HEAD: &str = "with `fine_tune = head`, which trains on features in one epoch without steps";
+
 /// Settings that have an effect except in some circumstances.
 const UNLESS: &[Rule] = &[
     ("crop_padding", has_no_crop, "on this data set without `augment = crop`"),
@@ -69,6 +72,14 @@ const UNLESS: &[Rule] = &[
     ("shuffle", has_no_blocks, "on data other than WebDataset archives and Parquet files"),
     ("split", |_, data| data.has_parts, PARTS),
     ("split_seed", |_, data| data.has_parts, PARTS),
+    ("epochs", tunes_head, HEAD),
+    ("lr", tunes_head, HEAD),
+    ("optimizer", tunes_head, HEAD),
+    ("augment", tunes_head, HEAD),
+    ("ema", tunes_head, HEAD),
+    ("layer_decay", tunes_head, HEAD),
+    ("head_lr_mult", tunes_head, HEAD),
+    ("sync_bn", |config, _| config.freeze_bn, "with `freeze_bn`"),
     ("prefix", |config, _| config.weights.is_none(), "without `weights`"),
     ("convert_rgb", |_, data| data.is_known(), "on CIFAR and MNIST: only images in folders are converted"),
     ("exif_transpose", |_, data| data.is_known(), "on CIFAR and MNIST: only images in folders have an orientation"),
@@ -80,6 +91,10 @@ const UNLESS: &[Rule] = &[
 
 fn has_no_crop(config: &TrainConfig, data: &Surroundings) -> bool {
     config.augment.is_none() && !data.is_padded
+}
+
+fn tunes_head(config: &TrainConfig, _: &Surroundings) -> bool {
+    config.fine_tune == Some(FineTune::Head)
 }
 
 fn has_no_labels(_: &TrainConfig, data: &Surroundings) -> bool {
@@ -159,7 +174,7 @@ impl LayeredConfig {
             SettingSource::File(_) | SettingSource::Environment | SettingSource::CommandLine => {
                 Some(setting).filter(|_| !is_off)
             }
-            SettingSource::Default | SettingSource::Saved(_) => None,
+            SettingSource::Default | SettingSource::Recipe(_) | SettingSource::Saved(_) => None,
         }
     }
 

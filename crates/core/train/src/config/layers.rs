@@ -1,10 +1,11 @@
-//! Defaults < saved run < configuration file < environment < command line, with the source of each value kept.
+//! Defaults < recipe < saved run < configuration file < environment < command line, with the source of each value kept.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use super::error::{unknown_key, unknown_variable};
+use super::recipe::{self, Recipe};
 use super::setting::VARIABLE_PREFIX;
 use super::{ConfigError, RunConfig, SETTINGS, Scope, Setting, SettingSource};
 use crate::RunPaths;
@@ -65,6 +66,14 @@ impl LayeredConfig {
     }
 
     fn begun(&mut self, text: &str, folder: &Path) -> Result<(SettingSource, RunConfig), ConfigError> {
+        // The run has what its recipe gave then.
+        let defaults = RunConfig::default();
+        for setting in SETTINGS {
+            if matches!(self.source_of(setting), SettingSource::Recipe(_)) {
+                self.config.take(setting, &defaults);
+                self.sources.remove(setting.name);
+            }
+        }
         let source = SettingSource::Saved(folder.to_owned());
         let mut saved = RunConfig::default();
         for (setting, value) in toml_settings(text, &RunPaths::new(folder).config().display().to_string())? {
@@ -74,6 +83,17 @@ impl LayeredConfig {
             }
         }
         Ok((source, saved))
+    }
+
+    /// Adds the recipe with this name, or in this file, and those that it extends. Only defaults are below it. A run to be resumed, which is
+    /// added later, replaces it.
+    pub fn recipe(&mut self, name: &str) -> Result<(), ConfigError> {
+        for Recipe { label, settings } in recipe::read(name)? {
+            for (setting, value) in settings {
+                self.apply(setting, &value, SettingSource::Recipe(label.clone()))?;
+            }
+        }
+        Ok(())
     }
 
     /// Adds a TOML file, above the saved run. Relative paths in it are relative to the current directory.
@@ -131,6 +151,21 @@ impl LayeredConfig {
     /// What [`LayeredConfig::name_devices`] keeps.
     pub fn named_devices(&self) -> Option<&str> {
         self.device_flag.as_deref()
+    }
+
+    /// Every setting as TOML, a line each, with the source of its value as a comment. Those without a value are comments.
+    pub fn to_toml(&self) -> String {
+        let line = |setting: &Setting| match self.config.inspect(setting).toml {
+            Some(value) => {
+                let text = format!("{} = {value}", setting.name);
+                format!("{text:<40} # {}\n", self.source_of(setting))
+            }
+            None => {
+                let words = if setting.default_words.is_empty() { "none" } else { setting.default_words };
+                format!("# {}: {words}\n", setting.name)
+            }
+        };
+        SETTINGS.iter().map(line).collect()
     }
 
     /// The configuration so far. It has `out` and `resume`, for example, which locate a saved run.
@@ -200,15 +235,25 @@ fn utf8(setting: &Setting, value: &OsStr, source: &SettingSource) -> Result<Stri
 
 /// The settings of a TOML text, each with its value as text. `place` is the text's origin.
 pub(super) fn toml_settings(text: &str, place: &str) -> Result<Vec<(&'static Setting, String)>, ConfigError> {
-    let refuse = |reason: String| ConfigError::File { path: place.to_owned(), reason };
-    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+    settings_of(&table(text, place)?, place)
+}
+
+/// A TOML text, whose origin is `place`.
+pub(super) fn table(text: &str, place: &str) -> Result<toml::Table, ConfigError> {
+    text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(0, |span| text.get(..span.start).unwrap_or(text).matches('\n').count() + 1);
         // The parser's message may span lines; the first line is enough.
-        refuse(format!("line {line} is not TOML: {}", error.message().lines().next().unwrap_or_default()))
-    })?;
+        let reason = format!("line {line} is not TOML: {}", error.message().lines().next().unwrap_or_default());
+        ConfigError::File { path: place.to_owned(), reason }
+    })
+}
+
+/// The settings of a TOML table.
+pub(super) fn settings_of(table: &toml::Table, place: &str) -> Result<Vec<(&'static Setting, String)>, ConfigError> {
+    let refuse = |reason: String| ConfigError::File { path: place.to_owned(), reason };
     let mut settings: Vec<(&'static Setting, String)> = Vec::with_capacity(table.len());
     let mut keys: Vec<&str> = Vec::with_capacity(table.len());
-    for (key, value) in &table {
+    for (key, value) in table {
         let setting = Setting::spelled(key).ok_or_else(|| unknown_key(key, &format!("in {place}")))?;
         if let Some(earlier) = settings.iter().position(|(known, _)| known.name == setting.name) {
             return Err(refuse(format!("{} is given twice, as {} and as {key}", setting.name, keys[earlier])));

@@ -107,6 +107,13 @@ fn settings_that_contradict_each_other() {
     let refused = Some("tune true: `exact` leaves nothing to choose; use one of them");
     check(&[("tune", "true")], None);
     check(&[("tune", "true"), ("exact", "true")], refused);
+    let refused = Some("fine_tune all: needs `weights` to begin with");
+    check(&[("fine_tune", "all")], refused);
+    check(&[("fine_tune", "all"), ("weights", "a.pth")], None);
+    let refused = Some("fine_tune head: already says which layers are trained; leave out `freeze_layers`");
+    check(&[("fine_tune", "head"), ("weights", "a.pth"), ("freeze_layers", "true")], refused);
+    let refused = Some("warmup_epochs 3: must not be more than the 2 epochs of the run");
+    check(&[("fine_tune", "all"), ("weights", "a"), ("epochs", "3"), ("warmup_epochs", "3")], refused);
     let infinite = TrainConfig { lr: f64::INFINITY, ..TrainConfig::default() };
     assert_eq!(infinite.check().unwrap_err().to_string(), "lr inf: must be a finite number, above 0");
 }
@@ -312,6 +319,65 @@ fn errors_say_where_a_value_came_from() {
     layers.environment(given.map(|(name, value)| (name.into(), value.into()))).unwrap();
     let twice = "ENMASSE_ACCUMULATE=2: `shards` already sets the number of shards; use one of them";
     assert_eq!(layers.finish().unwrap_err().to_string(), twice);
+}
+
+#[test]
+fn recipes_are_below_what_is_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("base.toml", "version = 3\nlr = 0.5\nepochs = 7\nema = 0.9");
+    write("mine.toml", "extends = \"base.toml\"\nlr = 0.25\nbatch = 9");
+    let mut layers = LayeredConfig::new();
+    layers.argument("batch", "4").unwrap();
+    layers.recipe(&path("mine.toml")).unwrap();
+    let train = &layers.config().train;
+    assert_eq!((train.lr, train.epochs, train.ema, train.batch), (0.25, 7, Some(0.9), Some(4)));
+    let shown = layers.to_toml().replace(&path(""), "");
+    for line in ["epochs = 7 # recipe base.toml@3", "lr = 0.25 # recipe mine.toml", "batch = 4 # command line"] {
+        let words: Vec<String> =
+            shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert!(words.iter().any(|found| found == line), "{line}: {shown}");
+    }
+    assert!(shown.contains("# clip_norm: no limit\n"), "{shown}");
+    assert!(RunConfig::from_toml(&shown).is_ok(), "{shown}");
+    // A run that goes on has what its recipe gave when it began, and nothing else of it.
+    let saved = RunConfig { train: TrainConfig { lr: 0.125, ..TrainConfig::default() }, ..RunConfig::default() };
+    layers.saved_run(&saved.to_toml(), Path::new("runs/a")).unwrap();
+    let train = &layers.config().train;
+    assert_eq!((train.lr, train.epochs, train.ema, train.batch), (0.125, 10, None, Some(4)));
+}
+
+#[test]
+fn recipes_that_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |text: &str, expected: &str| {
+        let path = folder.path().join("x.toml");
+        std::fs::write(&path, text).unwrap();
+        let error = LayeredConfig::new().recipe(&path.display().to_string()).unwrap_err().to_string();
+        assert_eq!(error.replace(&format!("{}/", folder.path().display()), ""), expected);
+    };
+    check("bach = 1", "unknown key bach in x.toml: did you mean batch?");
+    check("lr = -1", "lr = -1 in the recipe x.toml: must be a finite number, above 0");
+    check("version = \"1\"", "recipe x.toml: version must be a whole number");
+    check("extends = 1", "recipe x.toml: extends must be the name or the file of a recipe");
+    check("recipe = \"fine-tune\"", "recipe x.toml: a recipe names another one by extends");
+    check("extends = \"x.toml\"", "recipe x.toml: it extends itself: x.toml extends x.toml");
+    let missing = "recipe y.toml: cannot read the recipe: No such file or directory (os error 2)";
+    check("extends = \"y.toml\"", missing);
+    let unknown = "recipe fine: there is no such recipe; use fine-tune, or a file NAME.toml";
+    check("extends = \"fine\"", unknown);
+    assert_eq!(LayeredConfig::new().recipe("fine").unwrap_err().to_string(), unknown);
+}
+
+#[test]
+fn every_recipe_of_the_program_is_whole() {
+    for (name, _) in RECIPES {
+        let mut layers = LayeredConfig::new();
+        layers.recipe(name).unwrap();
+        layers.argument("weights", "a.pth").unwrap();
+        layers.finish().unwrap();
+    }
 }
 
 #[test]

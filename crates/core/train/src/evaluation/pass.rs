@@ -38,6 +38,26 @@ impl<'a> Pass<'a> {
     pub fn begin(total: u64, group: Option<&'a Group>, position: EpochPosition) -> Self {
         Pass { began: Instant::now(), total, group, position }
     }
+
+    /// How far it is after this many samples of this rank, without losses.
+    pub fn progress(&self, samples: u64) -> Progress {
+        // Other ranks have progressed about as far; only the progress bar needs this number.
+        let ranks = self.group.map_or(1, Group::world_size) as u64;
+        let done = (samples * ranks).min(self.total);
+        Progress {
+            epoch: self.position.epoch,
+            epochs: self.position.epochs,
+            validating: true,
+            optimizer_step: self.position.optimizer_step,
+            step_loss: 0.0,
+            learning_rate: 0.0,
+            samples: done,
+            total: self.total,
+            loss: 0.0,
+            images_per_second: done as f64 / self.began.elapsed().as_secs_f64(),
+            loss_scale: None,
+        }
+    }
 }
 
 /// This rank's sums so far.
@@ -61,21 +81,10 @@ impl Sums {
         self.correct += metrics.correct as f64;
         self.samples += samples;
         self.measured.iter_mut().zip(metrics.measured).for_each(|(sum, value)| *sum += value);
-        // Other ranks have progressed about as far; only the progress bar needs this number.
-        let ranks = pass.group.map_or(1, Group::world_size) as u64;
-        let done = (self.samples * ranks).min(pass.total);
         callbacks.on_validation_batch_end(&Progress {
-            epoch: pass.position.epoch,
-            epochs: pass.position.epochs,
-            validating: true,
-            optimizer_step: pass.position.optimizer_step,
             step_loss: metrics.loss / samples.max(1) as f64,
-            learning_rate: 0.0,
-            samples: done,
-            total: pass.total,
             loss: self.loss / self.samples.max(1) as f64,
-            images_per_second: done as f64 / pass.began.elapsed().as_secs_f64(),
-            loss_scale: None,
+            ..pass.progress(self.samples)
         })
     }
 

@@ -11,6 +11,7 @@ use enmasse_system::machine::resident_bytes;
 
 use super::diverged::LastCheckpoint;
 use super::evaluate::EvaluationInput;
+use super::head::HeadPhase;
 use super::{Session, Trainer, is_unfinished};
 use crate::agreement::{broadcast_state, broadcast_states, compare_devices, compare_setup, compare_weights};
 use crate::bad_samples::BadSamples;
@@ -18,7 +19,7 @@ use crate::callback::Plateau;
 use crate::checkpoint::CallbackStates;
 use crate::memory::{ProcessMemory, RankMemory, check_device_memory, check_memory, program_memory};
 use crate::pace::Paces;
-use crate::plans::{compile_plans, initialize, training_metrics};
+use crate::plans::{compile_features, compile_plans, initialize, training_metrics};
 use crate::resumption::rescheduled;
 use crate::run_writer::{RunFiles, RunWriter};
 use crate::schedule::rates;
@@ -90,6 +91,14 @@ impl Session {
             let rates = trainer.schedule.as_deref().map_or(String::new(), |own| rates(own, config.epochs));
             compare_setup(group, run, data, &plans, &rates)?;
         }
+        let head = match config.fine_tune {
+            Some(_) => {
+                let features =
+                    compile_features(config, &preparation, model, task.outputs(), &sharding, &device.target())?;
+                Some(HeadPhase::new(&plans, features, data)?)
+            }
+            None => None,
+        };
         let plans = plans.of_rank(rank);
         let hosting = Hosting::of(map, rank);
         let process = ProcessMemory {
@@ -198,6 +207,7 @@ impl Session {
             pretrained,
             schedule,
             sampler: trainer.sampler.clone(),
+            head: head.filter(|_| position.epoch == 0),
             position,
             monitor,
             states,

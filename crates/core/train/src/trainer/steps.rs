@@ -152,6 +152,11 @@ impl Steps<'_, '_> {
             }
             steps.compare_written(session)?;
             while !steps.is_over && (steps.epoch.is_some() || is_unfinished(&steps.trainer.config, &session.position)) {
+                if let Some(head) = session.head.take() {
+                    let request = session.train_head(steps.trainer, head)?;
+                    steps.ended_epoch(session, request)?;
+                    continue;
+                }
                 let epoch = match &mut steps.epoch {
                     Some(epoch) => epoch,
                     none => none.insert(session.begin_epoch(steps.trainer)?),
@@ -255,7 +260,13 @@ impl Steps<'_, '_> {
     /// Validates and saves after the last step of an epoch.
     fn end_epoch(&mut self, session: &mut Session) -> Result<(), TrainError> {
         let Some(epoch) = self.epoch.take() else { return Ok(()) };
-        match session.end_epoch(self.trainer, epoch)? {
+        let request = session.end_epoch(self.trainer, epoch)?;
+        self.ended_epoch(session, request)
+    }
+
+    /// Does what a rank requested by the end of an epoch.
+    fn ended_epoch(&mut self, session: &mut Session, request: Option<Request>) -> Result<(), TrainError> {
+        match request {
             None => Ok(()),
             Some(Request::Finish) => {
                 self.is_over = true;

@@ -9,6 +9,7 @@ mod crops;
 mod data_parallel;
 mod data_wait;
 mod diverged;
+mod fine_tune;
 mod fit;
 mod hosting;
 mod initial_weights;
