@@ -32,6 +32,11 @@ pub fn layers(matches: &ArgMatches) -> Result<LayeredConfig, Failure> {
     }
     if !is_decided(matches) {
         layers.check_flags()?;
+        let recipe = layers.config().program.recipe.clone();
+        // Only commands with the flag train.
+        if let (Some(recipe), Ok(_)) = (recipe, matches.try_get_raw("recipe")) {
+            layers.recipe(&recipe)?;
+        }
     }
     Ok(layers)
 }

@@ -1,6 +1,7 @@
 //! `enmasse eval RUN|WEIGHTS DATA`: loss and accuracy, exact at any number of ranks.
 
 mod images;
+mod knn;
 mod report;
 mod task;
 
@@ -61,6 +62,10 @@ pub fn command() -> Command {
             "Print a table: label, class, images, predicted, precision, recall, f1, confused_with, confused. With --mistakes: path, class, predicted, probability, class_probability",
         ))
         .arg(arguments::crops())
+        .arg(
+            arguments::count("knn", "K", "Instead, accuracy on the validation part by the classes of the K nearest training images: by the cosine of what the last layer reads, each with the weight exp(cosine / 0.07), as in DINO's evaluation. The model's own classes do not count")
+                .conflicts_with_all(["part", "confusion", "mistakes", "csv", "crops"]),
+        )
         .arg(arguments::decided())
         .args(arguments::settings_with(EVALUATION, OF_A_RUN))
 }
@@ -86,6 +91,12 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         None => Some(Interrupts::watch()?),
     };
     let request = Request::new(matches, &layers, launched.as_ref())?;
+    if let Some(&neighbors) = matches.get_one::<usize>("knn") {
+        if launched.is_some() {
+            return Err(usage!("--knn: computes on one device; start it without a launcher"));
+        }
+        return knn::evaluate(request, neighbors);
+    }
     // The process that started this one has checked the flags, and copied the data.
     let is_decided = settings::is_decided(matches);
     match launched {

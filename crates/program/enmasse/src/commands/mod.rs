@@ -1,8 +1,10 @@
 //! One module per command, each with its own part of the command line. Only this module knows all of them.
 
 mod bench;
+mod config;
 mod data;
 mod doctor;
+mod embed;
 mod eval;
 mod export;
 mod launch;
@@ -45,8 +47,10 @@ pub fn command() -> Command {
         .subcommand(eval::command())
         .subcommand(eval::test_command())
         .subcommand(predict::command())
+        .subcommand(embed::command())
         .subcommand(export::command())
         .subcommand(data::command())
+        .subcommand(config::command())
         .subcommand(models::command())
         .subcommand(plan::command())
         .subcommand(bench::command())
@@ -64,8 +68,10 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
         Some(("train", matches)) => train::run(matches),
         Some(("eval" | eval::TEST, matches)) => eval::run(matches),
         Some(("predict", matches)) => predict::run(matches),
+        Some(("embed", matches)) => embed::run(matches),
         Some(("export", matches)) => export::run(matches),
         Some(("data", matches)) => data::run(matches),
+        Some(("config", matches)) => config::run(matches),
         Some(("models", matches)) => models::run(matches),
         Some(("plan", matches)) => plan::run(matches),
         Some(("bench", matches)) => bench::run(matches),

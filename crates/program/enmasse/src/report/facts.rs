@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use enmasse_train::{RankMemory, Resumed, RunConfig, RunPaths, SETTINGS, Started, Tuning};
+use enmasse_train::{FineTune, RankMemory, Resumed, RunConfig, RunPaths, SETTINGS, Started, TrainConfig, Tuning};
 use enmasse_wording::{counted, grouped, shell_word};
 
 /// The facts known before the first step, one line each.
@@ -123,6 +123,38 @@ fn memory(memory: &RankMemory) -> Vec<String> {
         return vec![device, line("host:", memory.total(), "a rank", &process)];
     }
     vec![line("memory:", memory.total(), "a rank", &[program, process].concat())]
+}
+
+/// What fine-tuning does, with the flags that change it.
+pub fn fine_tuning(config: &TrainConfig) -> Vec<String> {
+    let flag = "(--fine-tune head|all|last:N)";
+    let layers = match config.fine_tune {
+        None => return Vec::new(),
+        Some(FineTune::Head) => {
+            return vec![format!("tune:     the head alone, on features that are computed once {flag}")];
+        }
+        Some(FineTune::All) => "all layers".to_owned(),
+        Some(FineTune::Last(count)) => format!("the head and the {} before it", counted(count, "layer")),
+    };
+    let TrainConfig { epochs, patience, lr, layer_decay, head_lr_mult, warmup_epochs, ema, label_smoothing, .. } =
+        config;
+    let patience = patience.map_or("never early".to_owned(), |epochs| {
+        format!("earlier after {} without improvement", counted(epochs as usize, "epoch"))
+    });
+    let statistics = if config.freeze_bn { "keep" } else { "update" };
+    let average = ema.map_or("no average of weights".to_owned(), |share| format!("an average of weights by {share}"));
+    vec![
+        format!("tune:     first the head alone, on features that are computed once; then {layers} {flag}"),
+        format!("tune:     {} in all (--epochs), {patience} (--patience)", counted(*epochs, "epoch")),
+        format!(
+            "tune:     rate {lr} (--lr), times {head_lr_mult} for the head (--head-lr-mult), times {layer_decay} for each layer \
+             towards the stem (--layer-decay), warm-up {warmup_epochs} (--warmup-epochs)"
+        ),
+        format!(
+            "tune:     batch norms {statistics} their statistics (--freeze-bn), {average} (--ema), label smoothing \
+             {label_smoothing} (--label-smoothing)"
+        ),
+    ]
 }
 
 /// The settings that differ from their defaults, in one line, and where all of them are. The run folder has a line of its own.
@@ -271,6 +303,30 @@ metrics:  metrics.jsonl lacks 1 record of the 2 epochs before; the charts lack t
             [mib(80_000), mib(15_000), mib(600), mib(100)],
             "memory:   93.5 GiB a rank: 78.1 activations, 14.6 weights, 0.6 batches, 0.1 base",
         );
+    }
+
+    #[test]
+    fn fine_tuning_says_what_it_does() {
+        let check = |settings: &[(&str, &str)], expected: &str| {
+            let mut config =
+                TrainConfig { patience: Some(3), ema: Some(0.98), freeze_bn: true, ..TrainConfig::default() };
+            settings.iter().for_each(|(name, value)| config.set(name, value).unwrap());
+            assert_eq!(fine_tuning(&config).join("\n"), expected);
+        };
+        check(&[], "");
+        let flag = "(--fine-tune head|all|last:N)";
+        let alone = format!("tune:     the head alone, on features that are computed once {flag}");
+        check(&[("fine_tune", "head")], &alone);
+        let all = "\
+tune:     first the head alone, on features that are computed once; then all layers (--fine-tune head|all|last:N)
+tune:     10 epochs in all (--epochs), earlier after 3 epochs without improvement (--patience)
+tune:     rate 0.03 (--lr), times 1 for the head (--head-lr-mult), times 0.5 for each layer towards the stem (--layer-decay), \
+          warm-up 0 (--warmup-epochs)
+tune:     batch norms keep their statistics (--freeze-bn), an average of weights by 0.98 (--ema), label smoothing 0 \
+          (--label-smoothing)";
+        check(&[("fine_tune", "all"), ("layer_decay", "0.5")], all);
+        let last = all.replace("all layers", "the head and the 2 layers before it").replace("times 0.5", "times 1");
+        check(&[("fine_tune", "last:2")], &last);
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub struct Reporter {
     /// Printed first: the ranks.
     introduction: Vec<String>,
     /// Printed after the other facts.
-    settings: Option<String>,
+    settings: Vec<String>,
     log: Option<RankLog>,
     /// The images that cannot be read.
     skipped: Skipped,
@@ -100,7 +100,8 @@ impl Reporter {
     pub fn introduce(self, ranks: Vec<String>, config: &RunConfig, cores: usize) -> Self {
         let TrainConfig { epochs, max_steps, val_every, .. } = config.train;
         let course = Course { epochs: epochs as u64, max_steps, val_every, ..Course::default() };
-        let (settings, log_every) = (Some(facts::settings(config)), config.program.log_every);
+        let settings = facts::fine_tuning(&config.train).into_iter().chain([facts::settings(config)]).collect();
+        let log_every = config.program.log_every;
         let data_bound = DataBound::new(cores);
         // Images that stay grey are what was asked for.
         let told_converted = config.train.channels == Some(1);
@@ -250,7 +251,8 @@ enum LineKind {
 impl Callback for Reporter {
     fn on_fit_start(&mut self, started: &Started, _: &mut Control) -> CallbackResult {
         self.log.iter_mut().for_each(RankLog::open);
-        let lines = self.introduction.drain(..).chain(facts(started)).chain(self.settings.take()).collect::<Vec<_>>();
+        let lines =
+            self.introduction.drain(..).chain(facts(started)).chain(self.settings.drain(..)).collect::<Vec<_>>();
         self.facts(lines);
         let (global_batch, validation) = (started.global_batch as u64, started.evaluated_samples as u64);
         self.validations.begin(&started.classes);

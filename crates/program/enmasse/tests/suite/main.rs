@@ -7,6 +7,7 @@ mod data;
 mod devices;
 mod doctor;
 mod elastic;
+mod fine_tune;
 mod foreign_names;
 mod gpu;
 mod gpus;

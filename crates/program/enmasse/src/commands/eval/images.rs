@@ -129,7 +129,7 @@ impl ImageSelection {
     }
 
     /// The data of a run in its parts: those of its split, or the data set's own.
-    fn in_parts(&self, weights: &Weights, root: &Path) -> Result<TrainingData, Failure> {
+    pub fn in_parts(&self, weights: &Weights, root: &Path) -> Result<TrainingData, Failure> {
         let Some(saved) = &self.saved else {
             return Err(usage!("--split val: only a run folder knows which part of DATA validated it"));
         };

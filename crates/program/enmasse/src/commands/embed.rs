@@ -1,0 +1,149 @@
+//! `enmasse embed DATA --weights RUN|WEIGHTS --out FILE.npy`: the features of all images, for other programs.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{ArgMatches, Command};
+use enmasse_data::{Dataset, DecodePool, EvalLoader, Sharding};
+use enmasse_system::files::write_whole;
+use enmasse_train::{Features, RunConfig, TrainingData};
+use enmasse_wording::counted;
+
+use crate::command_line::arguments::{self, ONE_DEVICE, SOURCE};
+use crate::command_line::settings::{self, Ranks};
+use crate::commands::weights::{self, OF_A_RUN, Weights};
+use crate::failure::{Failure, failed, usage};
+use crate::output::csv::field;
+use crate::output::{Output, warn, warn_of_left_out};
+use crate::ranks::Rank;
+use crate::ranks::interrupt::Interrupts;
+
+/// The settings that apply to it, besides [`SOURCE`].
+const EMBEDDING: &str = "\
+    model prefix size channels mean std batch devices threads loader_threads precision isa exact \
+    convert_rgb exif_transpose on_bad_sample split split_seed";
+
+const EXAMPLES: &str = "\
+Examples:
+  enmasse embed photos --weights runs/a --out features.npy
+  enmasse embed photos --weights resnet34.pth --model resnet34 --layer layer3 --out layer3.npy";
+
+/// The command line of `enmasse embed`.
+pub fn command() -> Command {
+    let weights = arguments::option("weights", "RUN|WEIGHTS").id("source").required(true).value_parser(arguments::path);
+    let layer = "The layer whose output they are, by the beginning of its parameters' names [default: what the last layer reads]";
+    Command::new("embed")
+        .about("Features of images, as a NumPy array, with their paths, classes and parts in a table beside it")
+        .after_help(EXAMPLES)
+        .arg(arguments::data_as("Data as for train").required(true))
+        .arg(
+            weights
+                .help("Run folder, or weights file (.pth, .ckpt or .safetensors) with torchvision's or timm's names"),
+        )
+        .arg(arguments::file("out", "Write them to this file, FILE.npy, and the table to FILE.csv").required(true))
+        .arg(arguments::option("layer", "NAME").help(layer))
+        .args(arguments::settings_with(&format!("{EMBEDDING} {SOURCE}"), &[OF_A_RUN, ONE_DEVICE].concat()))
+}
+
+pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
+    let _interrupts = Interrupts::watch()?;
+    let out = matches.get_one::<PathBuf>("out").cloned().unwrap_or_default();
+    if out.extension().is_none_or(|ending| ending != "npy") {
+        return Err(usage!("--out {}: features are written as a NumPy array, FILE.npy", out.display()));
+    }
+    let layers = settings::layers(matches)?;
+    let root = layers.config().train.data.clone().unwrap_or_default();
+    let data = TrainingData::open(&root, &layers.config().train.open_options())?;
+    let weights = weights::open(matches, &layers, data.kind, true)?;
+    weights.report();
+    let config = weights.compute_as_trained(settings::finish(layers, Ranks::One)?)?;
+    warn_of_left_out(&data.left_out);
+    data.warnings.iter().for_each(warn);
+    let layer = matches.get_one::<String>("layer").map(String::as_str);
+    let mut parts = Vec::new();
+    for (part, images) in data.parts() {
+        let found = features(&weights, &config, images, layer)?;
+        let unreadable = found.labels.iter().filter(|label| **label < 0).count();
+        if unreadable > 0 {
+            let images = counted(unreadable, "image");
+            warn(format_args!("{images} of the {part} part cannot be read: left out"));
+        }
+        parts.push((part, images, found));
+    }
+    let width = parts.first().map_or(0, |(.., features)| features.width);
+    let rows: usize = parts.iter().map(|(.., features)| features.rows().count()).sum();
+    let write = |path: &Path, write: &dyn Fn(&mut dyn Write) -> io::Result<()>| {
+        write_whole(path, |file| write(file)).map_err(Failure::error)
+    };
+    write(&out, &|file| {
+        file.write_all(&header(rows, width))?;
+        let mut values = parts.iter().flat_map(|(.., features)| features.rows()).flat_map(|(row, _)| row);
+        values.try_for_each(|value| file.write_all(&value.to_le_bytes()))
+    })?;
+    let table = out.with_extension("csv");
+    write(&table, &|file| {
+        writeln!(file, "path,class,part")?;
+        for (part, images, features) in &parts {
+            for (index, label) in features.labels.iter().enumerate() {
+                let Ok(label) = usize::try_from(*label) else { continue };
+                let class = data.classes.get(label).map_or("", String::as_str);
+                writeln!(file, "{},{},{part}", field(&images.name(index)), field(class))?;
+            }
+        }
+        Ok(())
+    })?;
+    let mut output = Output::new(false);
+    let (images, out, table) = (counted(rows, "image"), out.display(), table.display());
+    output.text(format_args!("{images}, {width} features each: {out}, with paths and classes in {table}"));
+    output.finish()
+}
+
+/// The features of a data set, on one device.
+pub fn features(
+    weights: &Weights,
+    config: &RunConfig,
+    images: &Arc<dyn Dataset>,
+    layer: Option<&str>,
+) -> Result<Features, Failure> {
+    let rank = Rank::alone();
+    let device = rank.device(config)?;
+    let batch = config.train.batch_per_shard(1).min(images.len().max(1));
+    let forward = |x, classes| weights.model.forward(x, classes);
+    let mut program = weights.classifier.features(&forward, device.as_ref(), batch, layer)?;
+    let pool = DecodePool::new(rank.loader_threads(&config.train)).map_err(Failure::error)?;
+    let transform = weights.classifier.transform.clone();
+    let loader =
+        EvalLoader::new(&pool, images.clone(), transform, Sharding::one(0, 1, batch)).map_err(Failure::error)?;
+    let loader = loader.skip_unreadable(true);
+    let found = Features::compute(program.as_mut(), &loader, images.len(), None, &mut |_| Ok(true))?;
+    found.ok_or_else(|| failed!("the features are not complete"))
+}
+
+/// The beginning of a NumPy array of f32 in version 1.0 of the format, whose length is a multiple of 64.
+fn header(rows: usize, width: usize) -> Vec<u8> {
+    let words = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}");
+    let length = (10 + words.len() + 1).next_multiple_of(64) - 10;
+    let mut header = b"\x93NUMPY\x01\x00".to_vec();
+    header.extend((length as u16).to_le_bytes());
+    header.extend(format!("{words:<0$}\n", length - 1).into_bytes());
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_fill_multiples_of_64_bytes() {
+        for (rows, width) in [(0, 0), (1000, 1280), (usize::MAX, 4)] {
+            let found = header(rows, width);
+            let length = usize::from(u16::from_le_bytes([found[8], found[9]]));
+            assert_eq!((found.len() % 64, found.len(), found.last()), (0, 10 + length, Some(&b'\n')));
+            let words = String::from_utf8_lossy(&found[10..]).into_owned();
+            assert!(
+                words.starts_with(&format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}"))
+            );
+        }
+    }
+}
