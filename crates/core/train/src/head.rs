@@ -1,10 +1,11 @@
 //! The head of a model, trained alone on features that are computed once: multinomial logistic regression, by L-BFGS, as scikit-learn's
 //! `LogisticRegression`. How strongly weights are held small is chosen by the loss on the validation part.
 //!
-//! It is a function of the features alone, in one thread and in one order, so it gives the same bits at any number of ranks, of which the
-//! first computes it for all.
+//! It is a function of the features alone, and sums have one order, so it gives the same bits at any number of ranks, of which the first
+//! computes it for all.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use crate::Features;
 use crate::features::dot;
@@ -12,8 +13,11 @@ use crate::features::dot;
 /// Factors of the squared weights in the loss, the largest first: each begins with the weights of the one before.
 const PENALTIES: [f64; 6] = [1.0, 0.3, 0.1, 0.03, 0.01, 0.003];
 
-/// Most steps of the solver for a penalty.
+/// Most steps of the solver for a penalty, and the products of a row and the weights of a class that they may take in all, within limits:
+/// for many classes of many images the head need not be the best, which could take days.
 const STEPS: usize = 200;
+const LEAST_STEPS: usize = 10;
+const PRODUCTS: usize = 400_000_000_000;
 
 /// Earlier steps from which the solver estimates curvature.
 const MEMORY: usize = 10;
@@ -43,16 +47,18 @@ impl Head {
         let (train, validation) = (Problem::new(train, &scale, classes), Problem::new(validation, &scale, classes));
         let mut best: Option<(f64, f64, Vec<f64>)> = None;
         let mut weights = vec![0.0; classes * (train.width + 1)];
+        let steps = (PRODUCTS / (train.rows.len() * classes).max(1)).clamp(LEAST_STEPS, STEPS);
         for penalty in PENALTIES {
-            minimize(&mut weights, &mut |weights, gradient| train.loss(weights, penalty, gradient).0);
-            // Without a validation part the middle penalty is as good as any.
-            let is_middle = penalty == PENALTIES[PENALTIES.len() / 2];
+            minimize(&mut weights, steps, &mut |weights, gradient| train.loss(weights, penalty, gradient).0);
+            // Without a validation part a penalty of the middle is as good as any.
             let judged = match validation.labels.len() {
-                0 => f64::from(u8::from(!is_middle)),
+                0 => (penalty / PENALTIES[PENALTIES.len() / 2]).ln().abs(),
                 _ => validation.loss(&weights, 0.0, &mut []).0,
             };
-            if best.as_ref().is_none_or(|(least, ..)| judged < *least) {
-                best = Some((judged, penalty, weights.clone()));
+            match &best {
+                // Weaker ones fit the training part alone.
+                Some((least, ..)) if judged > *least => break,
+                _ => best = Some((judged, penalty, weights.clone())),
             }
         }
         let (_, penalty, weights) = best.unwrap_or((0.0, 0.0, weights));
@@ -118,55 +124,101 @@ impl Problem {
     /// The mean cross-entropy of `weights`, `[classes, width + 1]` with the bias last, plus half the penalty of their squares without
     /// biases, and the number of hits. Fills `gradient` unless it is empty.
     fn loss(&self, weights: &[f64], penalty: f64, gradient: &mut [f64]) -> (f64, u64) {
-        let &Problem { width, classes, .. } = self;
         let count = self.labels.len().max(1) as f64;
         let narrow: Vec<f32> = weights.iter().map(|weight| *weight as f32).collect();
+        let parts = self.parts(&narrow, gradient.len());
         gradient.fill(0.0);
         let (mut loss, mut correct) = (0.0, 0);
-        let mut logits = vec![0.0; classes];
-        // Sums over some rows in f32, and of these in f64.
-        const ROWS: usize = 64;
-        let mut part = vec![0.0_f32; gradient.len()];
-        for (rows, labels) in self.rows.chunks(ROWS * width).zip(self.labels.chunks(ROWS)) {
-            part.fill(0.0);
-            for (row, &label) in rows.chunks_exact(width).zip(labels) {
-                for (logit, of_class) in logits.iter_mut().zip(narrow.chunks_exact(width + 1)) {
-                    *logit = f64::from(dot(row, &of_class[..width]) + of_class[width]);
-                }
-                let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                correct += u64::from(logits.iter().position(|logit| *logit == largest) == Some(label));
-                let sum: f64 = logits.iter().map(|logit| (logit - largest).exp()).sum();
-                loss += (sum.ln() + largest - logits[label]) / count;
-                for (class, of_class) in part.chunks_exact_mut(width + 1).enumerate() {
-                    let probability = (logits[class] - largest).exp() / sum;
-                    let slope = (probability - f64::from(u8::from(class == label))) as f32;
-                    of_class.iter_mut().zip(row).for_each(|(sum, value)| *sum += slope * value);
-                    of_class[width] += slope;
-                }
-            }
-            gradient.iter_mut().zip(&part).for_each(|(sum, part)| *sum += f64::from(*part) / count);
+        for part in parts {
+            loss += part.loss / count;
+            correct += part.correct;
+            gradient.iter_mut().zip(&part.gradient).for_each(|(sum, slope)| *sum += slope / count);
         }
-        for (class, of_class) in weights.chunks_exact(width + 1).enumerate() {
-            for (feature, weight) in of_class[..width].iter().enumerate() {
+        for (class, of_class) in weights.chunks_exact(self.width + 1).enumerate() {
+            for (feature, weight) in of_class[..self.width].iter().enumerate() {
                 loss += penalty / 2.0 * weight * weight;
-                if let Some(slope) = gradient.get_mut(class * (width + 1) + feature) {
+                if let Some(slope) = gradient.get_mut(class * (self.width + 1) + feature) {
                     *slope += penalty * weight;
                 }
             }
         }
         (loss, correct)
     }
+
+    /// The sums of as many parts of the rows at any number of threads, so that their sum has the same bits.
+    fn parts(&self, weights: &[f32], gradient: usize) -> Vec<Part> {
+        const PARTS: usize = 8;
+        let rows = self.labels.len().div_ceil(PARTS).max(1);
+        let part = |number: usize| {
+            let range = (number * rows).min(self.labels.len())..((number + 1) * rows).min(self.labels.len());
+            self.part(range, weights, gradient)
+        };
+        // Fewer rows take less time than a thread.
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(PARTS);
+        if threads < 2 || self.rows.len() * self.classes < 1 << 20 {
+            return (0..PARTS).map(part).collect();
+        }
+        std::thread::scope(|scope| {
+            let spawn =
+                |first: usize| scope.spawn(move || (first..PARTS).step_by(threads).map(part).collect::<Vec<_>>());
+            let running: Vec<_> = (0..threads).map(spawn).collect();
+            let of_thread = running.into_iter().map(|thread| {
+                let parts = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                parts.into_iter()
+            });
+            let mut of_thread: Vec<_> = of_thread.collect();
+            (0..PARTS).filter_map(|number| of_thread[number % threads].next()).collect()
+        })
+    }
+
+    /// The sums over some rows.
+    fn part(&self, range: Range<usize>, weights: &[f32], gradient: usize) -> Part {
+        let &Problem { width, classes, .. } = self;
+        let mut part = Part { loss: 0.0, correct: 0, gradient: vec![0.0; gradient] };
+        let mut logits = vec![0.0; classes];
+        // Sums over some rows in f32, and of these in f64.
+        const ROWS: usize = 64;
+        let mut sums = vec![0.0_f32; gradient];
+        let rows = self.rows[range.start * width..range.end * width].chunks(ROWS * width);
+        for (rows, labels) in rows.zip(self.labels[range].chunks(ROWS)) {
+            sums.fill(0.0);
+            for (row, &label) in rows.chunks_exact(width).zip(labels) {
+                for (logit, of_class) in logits.iter_mut().zip(weights.chunks_exact(width + 1)) {
+                    *logit = f64::from(dot(row, &of_class[..width]) + of_class[width]);
+                }
+                let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                part.correct += u64::from(logits.iter().position(|logit| *logit == largest) == Some(label));
+                let sum: f64 = logits.iter().map(|logit| (logit - largest).exp()).sum();
+                part.loss += sum.ln() + largest - logits[label];
+                for (class, of_class) in sums.chunks_exact_mut(width + 1).enumerate() {
+                    let probability = (logits[class] - largest).exp() / sum;
+                    let slope = (probability - f64::from(u8::from(class == label))) as f32;
+                    of_class.iter_mut().zip(row).for_each(|(sum, value)| *sum += slope * value);
+                    of_class[width] += slope;
+                }
+            }
+            part.gradient.iter_mut().zip(&sums).for_each(|(slope, sum)| *slope += f64::from(*sum));
+        }
+        part
+    }
+}
+
+/// Sums over some rows.
+struct Part {
+    loss: f64,
+    correct: u64,
+    gradient: Vec<f64>,
 }
 
 /// Moves `point` to a minimum of `function`, which fills the gradient: L-BFGS, each of whose steps is halved until the loss falls as
 /// much as a tenth of a thousandth of the slope promises (Nocedal and Wright, algorithms 7.4 and 3.1).
-fn minimize(point: &mut Vec<f64>, function: &mut dyn FnMut(&[f64], &mut [f64]) -> f64) {
+fn minimize(point: &mut Vec<f64>, steps: usize, function: &mut dyn FnMut(&[f64], &mut [f64]) -> f64) {
     let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let mut gradient = vec![0.0; point.len()];
     let mut value = function(point, &mut gradient);
     // Differences of points and of gradients, the latest last, with the reciprocal of their product.
     let mut history: VecDeque<(Vec<f64>, Vec<f64>, f64)> = VecDeque::new();
-    for _ in 0..STEPS {
+    for _ in 0..steps {
         if gradient.iter().all(|slope| slope.abs() <= FLAT) {
             return;
         }
@@ -275,12 +327,31 @@ mod tests {
         }
     }
 
+    /// Enough rows for several threads.
+    #[test]
+    fn threads_do_not_change_the_bits() {
+        let features = Features { width: 256, values: vec![0.5; 256 * 2100], labels: vec![1; 2100] };
+        let scale = Scale { mean: vec![0.25; 256], factor: 3.0 };
+        let problem = Problem::new(&features, &scale, 2);
+        let weights: Vec<f32> = (0..514).map(|i| (i % 7) as f32 * 0.125).collect();
+        let found = problem.parts(&weights, 514);
+        assert_eq!(found.len(), 8);
+        for (number, part) in found.iter().enumerate() {
+            let range = number * 263..((number + 1) * 263).min(2100);
+            let expected = problem.part(range, &weights, 514);
+            assert_eq!(
+                (part.loss, part.correct, &part.gradient),
+                (expected.loss, expected.correct, &expected.gradient)
+            );
+        }
+    }
+
     #[test]
     fn the_solver_finds_the_bottom_of_a_narrow_valley() {
         let mut point = vec![5.0, -3.0, 1.0];
         let centre = [1.0, 2.0, -1.0];
         let stretch = [1.0, 100.0, 10.0];
-        minimize(&mut point, &mut |point, gradient| {
+        minimize(&mut point, STEPS, &mut |point, gradient| {
             let mut value = 0.0;
             for axis in 0..3 {
                 let offset = point[axis] - centre[axis];

@@ -19,6 +19,11 @@ impl TrainConfig {
     pub fn epochs_of_head(&self) -> usize {
         usize::from(self.fine_tune.is_some())
     }
+
+    /// The epochs that the run can have: for the head alone one, since later ones would have nothing to train.
+    pub fn epochs_of_run(&self) -> usize {
+        if self.fine_tune == Some(FineTune::Head) { 1 } else { self.epochs }
+    }
 }
 
 impl SettingValue for FineTune {

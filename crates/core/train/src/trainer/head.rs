@@ -34,6 +34,8 @@ pub(super) struct HeadPhase {
     /// The name of the head.
     layer: String,
     classes: usize,
+    /// Those of the features.
+    bytes: usize,
 }
 
 impl HeadPhase {
@@ -56,7 +58,12 @@ impl HeadPhase {
             ));
         }
         let (train, validation) = (data.train.clone(), data.validation.clone());
-        Ok(HeadPhase { plans: features, train, validation, layer, classes })
+        Ok(HeadPhase { plans: features, train, validation, layer, classes, bytes })
+    }
+
+    /// Bytes that a rank needs for it: the program, and the features twice, of which the solver has a copy.
+    pub fn bytes(&self) -> usize {
+        2 * self.bytes + self.plans.arenas().iter().map(|(_, bytes)| bytes).sum::<usize>()
     }
 }
 
@@ -69,7 +76,7 @@ impl Session {
     ) -> Result<Option<Request>, TrainError> {
         trainer.callbacks.on_train_epoch_start(self.position.epoch)?;
         let began = Instant::now();
-        let HeadPhase { plans, train, validation, layer, classes } = phase;
+        let HeadPhase { plans, train, validation, layer, classes, .. } = phase;
         let mut program = self.with_same_weights(trainer.device.as_ref(), plans)?;
         let mut computed = Vec::new();
         for images in [&train, &validation] {

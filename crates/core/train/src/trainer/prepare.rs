@@ -111,7 +111,7 @@ impl Session {
             decoders: [trainer.decoders(), data.reading_bytes(&evaluation.pool)?],
             kept: data.kept_bytes(),
             ahead: data.ahead_bytes(),
-            loading: loaded_at_a_time(config, &plans),
+            loading: loaded_at_a_time(config, &plans).max(head.as_ref().map_or(0, HeadPhase::bytes)),
         };
         let batches = train.batch_bytes().saturating_add(validation.batch_bytes());
         let program = program_memory(device, &plans, &hosting)?;

@@ -7,7 +7,7 @@ use enmasse_wording::counted;
 use super::Trainer;
 use crate::plans::compile_plans;
 use crate::{
-    Balance, ConfigError, Devices, FineTune, ModelFn, Preparation, ProgramConfig, RunConfig, TrainConfig, TrainError,
+    Balance, ConfigError, Devices, ModelFn, Preparation, ProgramConfig, RunConfig, TrainConfig, TrainError,
     TrainingData,
 };
 
@@ -48,10 +48,7 @@ impl Trainer<'_> {
             return refuse("model", format!("the trainer was given {name}"));
         }
         config.train.model = name.to_owned();
-        if config.train.fine_tune == Some(FineTune::Head) {
-            // Later epochs would have nothing to train.
-            config.train.epochs = 1;
-        }
+        config.train.epochs = config.train.epochs_of_run();
         // A program with settings of its own has found the model by its name.
         if self.program.is_none() && !self.is_its_own(&config.train, model, data)? {
             let reason = "the zoo has a model of this name with other tensors; give this one a name of its own";

@@ -57,6 +57,7 @@ impl Run {
         data.has_parts &= resumed.is_none();
         check_classes(&config.train, &root, &data.classes)?;
         config.train.size = Some(config.train.image_size(data.kind.native_size()));
+        config.train.epochs = config.train.epochs_of_run();
         let preparation = Preparation::new(&config.train, data.kind);
         let shards = config.train.shard_count(spec.world_size);
         ShardMap::new(shards, spec.world_size).map_err(|error| usage!("--shards {shards}: {error}"))?;
