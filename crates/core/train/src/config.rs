@@ -30,6 +30,7 @@ mod layers;
 mod limits;
 mod metrics;
 mod opt_arg;
+mod pretrained;
 mod recipe;
 mod resources;
 mod resume;
@@ -59,6 +60,7 @@ pub use limits::{BatchLimit, FastDevRun, TimeLimit};
 pub use metrics::MetricName;
 pub use opt_arg::OptimizerArgument;
 pub(crate) use opt_arg::of_optimizers;
+pub use pretrained::Pretrained;
 pub use recipe::RECIPES;
 pub use resume::Resume;
 pub use setting::{Scope, Setting, SettingGroup};
@@ -295,9 +297,18 @@ settings! {
         /// Name of the model
         /// enmasse models lists all of them.
         model: String = "resnet18".to_owned(), "NAME", ANY, Fixed;
+        /// Begin with known weights
+        /// The best ones for --model, or those of this name (enmasse weights list), hf:OWNER/REPO[@REVISION], address or file. They are fetched once. Images are prepared as for these weights, unless other settings say otherwise.
+        pretrained: Pretrained = Pretrained::No, "NAME|FILE", ANY, Fixed;
         /// Weights to begin with
-        /// A .pth, .ckpt or .safetensors file with torchvision's or timm's names. A classifier for other classes begins anew; any other difference of shape is an error.
-        weights: Option<PathBuf> = None => "random weights", "FILE", ANY, Fixed;
+        /// The same for the weights and the preparation of images alone. A .pth, .ckpt or .safetensors file has torchvision's or timm's names. A classifier for other classes begins anew; any other difference of shape is an error.
+        weights: Option<PathBuf> = None => "random weights", "FILE|NAME", ANY, Fixed;
+        /// File of the weights
+        /// What --pretrained and --weights have found, for all ranks.
+        weights_file: Option<PathBuf> = None => "found by --pretrained and --weights", "FILE", ANY, Run;
+        /// Origin of the weights
+        /// Their name, licence and source, kept with the run.
+        weights_origin: Option<String> = None => "found by --pretrained and --weights", "TEXT", ANY, Run;
         /// Other beginnings of the file's names
         /// The names in a weights file may begin with the name of a module: backbone.= removes it, and =model. adds one. Repeatable, or separated by commas; the first that fits a name counts. A prefix that all names share, such as Lightning's model., needs no rule. A layer with a name that the model lacks begins anew: conv1.=old.conv1.
         prefix: Vec<Rename> = Vec::new(), "OLD=NEW", ANY, Fixed;

@@ -4,12 +4,16 @@
 use std::path::{Path, PathBuf};
 
 use enmasse_image::Resampling;
-use serde::Serialize;
+use enmasse_system::files::read_regular;
+use serde::{Deserialize, Serialize};
 
 use crate::{CheckpointMeta, RunConfig, TrainConfig, TrainError};
 
+/// Limit of such a file, which names a million classes at most.
+const MAX_BYTES: u64 = 64 << 20;
+
 /// The preparation of images for a model. The keys of its JSON form are a contract with scripts.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Preprocessing {
     /// The model's name.
     pub model: String,
@@ -83,6 +87,12 @@ impl Preprocessing {
     /// Its file beside a file of weights: `best.json` beside `best.pth`.
     pub fn beside(weights: &Path) -> PathBuf {
         weights.with_extension("json")
+    }
+
+    /// What the file beside a file of weights says; `None` if there is none, or another program's.
+    pub fn read_beside(weights: &Path) -> Option<Self> {
+        let text = read_regular(&Self::beside(weights), MAX_BYTES).ok()?;
+        serde_json::from_slice(&text).ok()
     }
 
     /// The text of its file.

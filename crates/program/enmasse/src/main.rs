@@ -5,6 +5,7 @@ mod commands;
 mod data;
 mod failure;
 mod output;
+mod pretrained;
 mod ranks;
 mod report;
 

@@ -89,7 +89,6 @@ pub const ANSWERS: &[(&str, &str)] = &[
     ("ra_sampler", "give --repeat-augment 3, torchvision's default"),
     ("dummy", "enmasse bench step measures on synthetic images"),
     // Model.
-    ("pretrained", "enmasse comes without weights; give --weights FILE, such as a .pth file of torchvision's"),
     ("freeze_backbone", "give --fine-tune head, or --freeze-layers to train the classifier on augmented images"),
     ("backbone_lr", "give --lr, and --head-lr-mult for the head"),
     ("find_unused_parameters", "give --unused-parameters zero"),

@@ -35,6 +35,8 @@ impl RunConfig {
             Some(setting) if wrong => refuse(setting, reason),
             _ => Ok(()),
         };
+        let both = train.pretrained.is_on() && train.weights.is_some();
+        together("weights", both, "`pretrained` names weights too; use one of them".to_owned())?;
         together("tune", train.tune && train.exact, "`exact` leaves nothing to choose; use one of them".to_owned())?;
         let tuned = train.fine_tune.is_some();
         together("fine_tune", tuned && train.weights.is_none(), "needs `weights` to begin with".to_owned())?;

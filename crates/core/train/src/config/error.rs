@@ -18,6 +18,8 @@ pub enum SettingSource {
     Recipe(String),
     /// The configuration saved in this run folder.
     Saved(PathBuf),
+    /// What is known of these weights.
+    Weights(String),
     /// This TOML file.
     File(PathBuf),
     /// An environment variable.
@@ -33,9 +35,10 @@ impl SettingSource {
             SettingSource::Default => 0,
             SettingSource::Recipe(_) => 1,
             SettingSource::Saved(_) => 2,
-            SettingSource::File(_) => 3,
-            SettingSource::Environment => 4,
-            SettingSource::CommandLine => 5,
+            SettingSource::Weights(_) => 3,
+            SettingSource::File(_) => 4,
+            SettingSource::Environment => 5,
+            SettingSource::CommandLine => 6,
         }
     }
 
@@ -46,6 +49,7 @@ impl SettingSource {
             SettingSource::Default => format!("{name} {text}"),
             SettingSource::Recipe(recipe) => format!("{name} = {text} in the recipe {recipe}"),
             SettingSource::Saved(path) => format!("{name} = {text} in the saved run {}", path.display()),
+            SettingSource::Weights(weights) => format!("{name} = {text} of the weights {weights}"),
             SettingSource::File(path) => format!("{name} = {text} in {}", path.display()),
             SettingSource::Environment => format!("{}={text}", setting.variable()),
             SettingSource::CommandLine if setting.kind.stands_alone() && text == "true" => setting.flag(),
@@ -64,6 +68,7 @@ impl fmt::Display for SettingSource {
             SettingSource::Default => f.write_str("default"),
             SettingSource::Recipe(recipe) => write!(f, "recipe {recipe}"),
             SettingSource::Saved(run) => write!(f, "saved run {}", run.display()),
+            SettingSource::Weights(weights) => write!(f, "weights {weights}"),
             SettingSource::File(path) => write!(f, "{}", path.display()),
             SettingSource::Environment => f.write_str("environment"),
             SettingSource::CommandLine => f.write_str("command line"),

@@ -80,7 +80,7 @@ const UNLESS: &[Rule] = &[
     ("layer_decay", tunes_head, HEAD),
     ("head_lr_mult", tunes_head, HEAD),
     ("sync_bn", |config, _| config.freeze_bn, "with `freeze_bn`"),
-    ("prefix", |config, _| config.weights.is_none(), "without `weights`"),
+    ("prefix", |config, _| !config.begins_with_weights(), "without `weights` or `pretrained`"),
     ("convert_rgb", |_, data| data.is_known(), "on CIFAR and MNIST: only images in folders are converted"),
     ("exif_transpose", |_, data| data.is_known(), "on CIFAR and MNIST: only images in folders have an orientation"),
     ("decode", |_, data| data.is_known(), "on CIFAR and MNIST, which are not stored as JPEG"),
@@ -174,7 +174,9 @@ impl LayeredConfig {
             SettingSource::File(_) | SettingSource::Environment | SettingSource::CommandLine => {
                 Some(setting).filter(|_| !is_off)
             }
-            SettingSource::Default | SettingSource::Recipe(_) | SettingSource::Saved(_) => None,
+            SettingSource::Default | SettingSource::Recipe(_) | SettingSource::Saved(_) | SettingSource::Weights(_) => {
+                None
+            }
         }
     }
 
@@ -337,7 +339,7 @@ mod tests {
         );
         check("crop_padding=2", FOLDER, &["--crop-padding 2 has no effect on this data set without `augment = crop`"]);
         check("prefix=model.= weights=a.ckpt", FOLDER, &[]);
-        check("prefix=model.=", FOLDER, &["--prefix model.= has no effect without `weights`"]);
+        check("prefix=model.=", FOLDER, &["--prefix model.= has no effect without `weights` or `pretrained`"]);
         check("augment=none crop_padding=2", FOLDER, &["--crop-padding 2 has no effect with `augment = none`"]);
         let strength = "--ra-magnitude 5 has no effect with `auto_augment = none`";
         check("ra_magnitude=5", FOLDER, &[strength]);

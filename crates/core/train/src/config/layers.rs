@@ -1,4 +1,4 @@
-//! Defaults < recipe < saved run < configuration file < environment < command line, with the source of each value kept.
+//! Defaults < recipe < saved run < weights < configuration file < environment < command line, with the source of each value kept.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -96,7 +96,13 @@ impl LayeredConfig {
         Ok(())
     }
 
-    /// Adds a TOML file, above the saved run. Relative paths in it are relative to the current directory.
+    /// Adds what is known of the weights of this name, above the saved run.
+    pub fn weights(&mut self, weights: &str, name: &str, value: &str) -> Result<(), ConfigError> {
+        let setting = Setting::find(name).ok_or_else(|| unknown_key(name, "of the weights"))?;
+        self.apply(setting, value, SettingSource::Weights(weights.to_owned()))
+    }
+
+    /// Adds a TOML file, above the weights. Relative paths in it are relative to the current directory.
     pub fn file(&mut self, path: &Path) -> Result<(), ConfigError> {
         let text = enmasse_system::files::read_text(path).map_err(|error| ConfigError::File {
             path: path.display().to_string(),

@@ -263,6 +263,21 @@ fn precedence_in_any_order() {
     }
 }
 
+#[test]
+fn what_follows_from_weights_stands_between_the_saved_run_and_the_user() {
+    let mut layers = LayeredConfig::new();
+    layers.begun_run("size = 64\ncrop_pct = 0.5\n", Path::new("runs/a")).unwrap();
+    layers.argument("mean", "0.5").unwrap();
+    for (name, value) in [("size", "224"), ("mean", "0.1,0.2,0.3"), ("interpolation", "bicubic")] {
+        layers.weights("hf:a/b", name, value).unwrap();
+    }
+    let train = layers.config().train.clone();
+    assert_eq!((train.size, train.crop_pct, train.mean), (Some(224), Some(0.5), Some(vec![0.5])));
+    assert_eq!(layers.source("interpolation"), Some(&SettingSource::Weights("hf:a/b".to_owned())));
+    let error = layers.weights("hf:a/b", "std", "0").unwrap_err().to_string();
+    assert_eq!(error, "std = 0 of the weights hf:a/b: must be finite numbers, above 0, at most 1");
+}
+
 /// Regression test: YOLO's `--weights ""` was a file without a name.
 #[test]
 fn weights_without_a_name_are_none() {
@@ -287,7 +302,7 @@ fn errors_say_where_a_value_came_from() {
     check("lr = nan", "lr = nan in x.toml: must be a finite number, above 0");
     check("bach = 1", "unknown key bach in x.toml: did you mean batch?");
     check("[train]\nbatch = 1", "unknown key train in x.toml; see enmasse train --help");
-    check("pretrained = true", &format!("pretrained in x.toml: {}", answer("pretrained").unwrap()));
+    check("freeze_backbone = true", &format!("freeze_backbone in x.toml: {}", answer("freeze_backbone").unwrap()));
     check(
         "fp16 = { mode = 1 }",
         "fp16 in x.toml: give --precision bf16, which needs no loss scaling, or f16, on a GPU",

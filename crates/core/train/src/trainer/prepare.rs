@@ -152,7 +152,7 @@ impl Session {
             }
             _ if rank == 0 => {
                 let load = |weights| load_pretrained(program.as_mut(), weights, &config.prefix);
-                pretrained = config.weights.as_deref().map(load).transpose()?;
+                pretrained = config.first_weights()?.map(load).transpose()?;
             }
             _ => {}
         }
@@ -162,7 +162,7 @@ impl Session {
             // Weights of a fresh run are a pure function of the seed, and only compared; values from a
             // file come from rank 0.
             position = position.broadcast(group)?;
-            if position.is_resumed() || config.weights.is_some() {
+            if position.is_resumed() || config.begins_with_weights() {
                 broadcast_state(group, program.as_mut())?;
                 states = broadcast_states(group, &states)?;
             }
@@ -300,7 +300,7 @@ fn epoch_steps(config: &TrainConfig, train: &TrainLoader) -> usize {
 /// rank, or the whole file of `--weights`.
 fn loaded_at_a_time(config: &TrainConfig, plans: &Plans) -> usize {
     let largest = plans.state.iter().map(|tensor| tensor.shape.elements() * size_of::<f32>()).max().unwrap_or(0);
-    match &config.weights {
+    match config.first_weights().ok().flatten() {
         _ if config.resume.is_on() => largest,
         Some(file) => std::fs::metadata(file).map_or(largest, |file| largest.max(file.len() as usize)),
         None => 0,

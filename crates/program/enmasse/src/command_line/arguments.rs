@@ -37,7 +37,7 @@ pub fn source() -> Arg {
         .value_name("RUN|WEIGHTS")
         .required(true)
         .value_parser(path)
-        .help("Run folder, or weights file (.pth, .ckpt or .safetensors) with torchvision's or timm's names")
+        .help("Run folder, or weights: a file (.pth, .ckpt or .safetensors) with torchvision's or timm's names, a name of enmasse weights list, hf:OWNER/REPO or an address")
 }
 
 /// A path in which the shell has not expanded `~`.

@@ -16,6 +16,7 @@ use enmasse_train::{RUNS, Resume, RunPaths, SettingKind, answer, is_near};
 use crate::command_line::arguments::is_of_kind;
 use crate::failure::Failure;
 use crate::output::{Output, say_block};
+use crate::pretrained::is_weights;
 
 /// Parses the arguments of a command, whose name comes first. Help and the version have been printed: they return
 /// `None`.
@@ -41,7 +42,8 @@ pub fn parse(command: Command, arguments: impl IntoIterator<Item = OsString>) ->
 
 /// Switches stand alone or have a value after `=`. A `True` or `False` that follows as a separate word, as in Python's
 /// scripts, is joined to the switch. Any other word that follows is not its value: in `--sync-bn photos`, the word
-/// names the data. `--no-` in front of a switch's name turns it off. After `--resume` a word that names a checkpoint or a run is its value.
+/// names the data. `--no-` in front of a switch's name turns it off. After `--resume` a word that names a checkpoint or a run is its value, and
+/// after `--pretrained` one that names weights.
 fn join_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments = arguments.into_iter().peekable();
     let mut joined = Vec::new();
@@ -54,6 +56,7 @@ fn join_switches(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString>
         }
         let is_value = |word: &OsString| match word.to_str() {
             Some(word) if is_flag(&argument, SettingKind::Switch) => is_truth(word),
+            Some(word) if argument == "--pretrained" => is_weights(word),
             Some(word) if is_flag(&argument, SettingKind::Optional) => is_checkpoint(word),
             _ => false,
         };

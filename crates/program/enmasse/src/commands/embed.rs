@@ -12,7 +12,7 @@ use enmasse_wording::counted;
 
 use crate::command_line::arguments::{self, ONE_DEVICE, SOURCE};
 use crate::command_line::settings::{self, Ranks};
-use crate::commands::weights::{self, OF_A_RUN, Weights};
+use crate::commands::weights::{self, OF_A_RUN, Source, Weights};
 use crate::failure::{Failure, failed, usage};
 use crate::output::csv::field;
 use crate::output::{Output, warn, warn_of_left_out};
@@ -21,7 +21,7 @@ use crate::ranks::interrupt::Interrupts;
 
 /// The settings that apply to it, besides [`SOURCE`].
 const EMBEDDING: &str = "\
-    model prefix size channels mean std batch devices threads loader_threads precision isa exact \
+    model prefix size channels mean std interpolation crop_pct batch devices threads loader_threads precision isa exact \
     convert_rgb exif_transpose on_bad_sample split split_seed";
 
 const EXAMPLES: &str = "\
@@ -52,10 +52,11 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     if out.extension().is_none_or(|ending| ending != "npy") {
         return Err(usage!("--out {}: features are written as a NumPy array, FILE.npy", out.display()));
     }
-    let layers = settings::layers(matches)?;
+    let mut layers = settings::layers(matches)?;
+    let source = Source::find(matches, &mut layers)?;
     let root = layers.config().train.data.clone().unwrap_or_default();
     let data = TrainingData::open(&root, &layers.config().train.open_options())?;
-    let weights = weights::open(matches, &layers, data.kind, true)?;
+    let weights = weights::open(source, &layers, data.kind, true)?;
     weights.report();
     let config = weights.compute_as_trained(settings::finish(layers, Ranks::One)?)?;
     warn_of_left_out(&data.left_out);

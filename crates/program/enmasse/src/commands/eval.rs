@@ -16,7 +16,7 @@ use task::{Shown, Task};
 
 use crate::command_line::arguments;
 use crate::command_line::settings::{self, Ranks, cores};
-use crate::commands::weights::{self, OF_A_RUN, Weights};
+use crate::commands::weights::{self, OF_A_RUN, Source, Weights};
 use crate::data::of_run::check_data_of_run;
 use crate::data::staging::{Copier, stage};
 use crate::data::stand_in::shapes;
@@ -80,7 +80,7 @@ pub fn test_command() -> Command {
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
-    let layers = settings::layers(matches)?;
+    let mut layers = settings::layers(matches)?;
     if matches.get_flag("csv") && layers.config().program.json {
         return Err(usage!("--csv: cannot be combined with --json; use one of them"));
     }
@@ -90,7 +90,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         Some(launched) => launched.check_devices(&layers).map(|()| None)?,
         None => Some(Interrupts::watch()?),
     };
-    let request = Request::new(matches, &layers, launched.as_ref())?;
+    let request = Request::new(matches, &mut layers, launched.as_ref())?;
     if let Some(&neighbors) = matches.get_one::<usize>("knn") {
         if launched.is_some() {
             return Err(usage!("--knn: computes on one device; start it without a launcher"));
@@ -132,8 +132,9 @@ struct Request {
 
 impl Request {
     /// What the command line asks for. A rank has been given its devices, and all metrics of the run.
-    fn new(matches: &ArgMatches, layers: &LayeredConfig, launched: Option<&Launched>) -> Result<Self, Failure> {
-        let source = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();
+    fn new(matches: &ArgMatches, layers: &mut LayeredConfig, launched: Option<&Launched>) -> Result<Self, Failure> {
+        let opened = Source::find(matches, layers)?;
+        let source = opened.path.clone();
         if !source.exists() {
             let reason = format!("{}: it does not exist; name a run folder or a weights file", source.display());
             return Err(Failure::Error(reason));
@@ -171,7 +172,7 @@ impl Request {
         };
         let is_decided = settings::is_decided(matches);
         let warns = !is_decided && launched.is_none_or(|launched| launched.place.rank == 0);
-        let weights = weights::open(matches, layers, kind, warns)?;
+        let weights = weights::open(opened, layers, kind, warns)?;
         let asks_for_metrics = launched.is_none() && is_given("metrics");
         if asks_for_metrics && layers.config().train.metrics.contains(&MetricName::GradientNorm) {
             return Err(usage!("--metrics gradient_norm: only training has gradients; leave it out"));

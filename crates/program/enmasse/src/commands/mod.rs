@@ -52,6 +52,7 @@ pub fn command() -> Command {
         .subcommand(data::command())
         .subcommand(config::command())
         .subcommand(models::command())
+        .subcommand(weights::command())
         .subcommand(plan::command())
         .subcommand(bench::command())
         .subcommand(launch::command("launch"))
@@ -73,6 +74,7 @@ pub fn run(matches: Option<ArgMatches>) -> Result<(), Failure> {
         Some(("data", matches)) => data::run(matches),
         Some(("config", matches)) => config::run(matches),
         Some(("models", matches)) => models::run(matches),
+        Some(("weights", matches)) => weights::run(matches),
         Some(("plan", matches)) => plan::run(matches),
         Some(("bench", matches)) => bench::run(matches),
         Some(("launch", matches)) => launch::run(matches, true),

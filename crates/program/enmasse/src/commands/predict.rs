@@ -11,7 +11,7 @@ use enmasse_train::{Guess, Images, LayeredConfig, Prediction, Surroundings, Trai
 
 use crate::command_line::arguments::{self, ONE_DEVICE};
 use crate::command_line::settings::{self, Ranks};
-use crate::commands::weights::{self, OF_A_RUN};
+use crate::commands::weights::{self, OF_A_RUN, Source};
 use crate::failure::{Failure, failed, usage};
 use crate::output::csv::field;
 use crate::output::{Output, say, say_failure, warn, warn_of_left_out};
@@ -31,7 +31,8 @@ Examples:
   enmasse predict runs/a new.csv --path-column file
   enmasse predict runs/a 'shards/new-{000..009}.tar' data/test-00000-of-00001.parquet
   curl -s https://example.org/rose.jpg | enmasse predict runs/a -
-  enmasse predict resnet34.pth photos --model resnet34 --top 1";
+  enmasse predict resnet34.pth photos --model resnet34 --top 1
+  enmasse predict hf:timm/resnet18.a1_in1k rose.jpg";
 
 /// The command line of `enmasse predict`.
 pub fn command() -> Command {
@@ -58,7 +59,7 @@ pub fn command() -> Command {
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let _interrupts = Interrupts::watch()?;
-    let layers = settings::layers(matches)?;
+    let mut layers = settings::layers(matches)?;
     let form = match (layers.config().program.json, matches.get_flag("csv")) {
         (true, true) => {
             return Err(usage!("--csv: cannot be combined with --json; use one of them"));
@@ -69,7 +70,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     };
     // Folders are listed before the weights, which may be large, are read.
     let given = given_paths(matches.get_many("images").into_iter().flatten())?;
-    let weights = weights::open(matches, &layers, DataKind::Folder, true)?;
+    let source = Source::find(matches, &mut layers)?;
+    let weights = weights::open(source, &layers, DataKind::Folder, true)?;
     weights.report();
     if weights.classifier.averaged {
         say(format_args!("the weights are the averages of --ema"));

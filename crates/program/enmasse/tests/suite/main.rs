@@ -22,6 +22,7 @@ mod mpi;
 mod options;
 mod predict;
 mod preprocessing;
+mod pretrained;
 mod ranks;
 mod remote;
 mod requeue;

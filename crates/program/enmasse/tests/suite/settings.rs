@@ -14,7 +14,7 @@ fn help_and_version() {
     }
     assert_eq!(version.stdout, format!("enmasse {}\n", env!("CARGO_PKG_VERSION")));
     let help = enmasse(&["--help"]).well().stdout;
-    for command in ["train", "eval", "predict", "data", "models", "plan", "bench", "launch"] {
+    for command in ["train", "eval", "predict", "data", "models", "weights", "plan", "bench", "launch"] {
         assert!(help.contains(&format!("\n  {command} ")), "{command}: {help}");
         enmasse(&[command, "--help"]).well();
     }

@@ -69,7 +69,12 @@ impl Fetcher {
         let RemoteFile { url, token, bytes, sha256 } = file;
         let short = url.rsplit('/').next().unwrap_or(url);
         let wanted = Download { name: short, bytes: *bytes, limit: MAX_BYTES, sha256, token: token.as_deref() };
-        download(&self.client()?, &wanted, std::slice::from_ref(url), part, tell)?;
+        download(&self.client()?, &wanted, std::slice::from_ref(url), part, tell).inspect_err(|_| {
+            if fs::metadata(part).is_ok_and(|received| received.len() == 0) {
+                // Nothing to go on with.
+                let _ = fs::remove_file(part);
+            }
+        })?;
         let on_disk = File::open(part).and_then(|file| file.sync_all());
         on_disk.and_then(|()| fs::rename(part, target)).map_err(FileError::of("write", target))?;
         Ok(())

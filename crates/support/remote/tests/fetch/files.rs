@@ -85,6 +85,17 @@ fn a_server_that_does_not_give_it() {
     assert!(error.to_string().ends_with("/a.pth: nothing came for 0.05 s"), "{error}");
 }
 
+/// Seen before anything is written. The file system of shared memory is small.
+#[test]
+fn a_disk_without_space() {
+    let bytes = noise(LENGTH);
+    let server = Server::start(&[("a.pth", &bytes)], &[Answer::Length(60 << 30)]);
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let error = fetch(&file_of(&server, DIGEST), folder.path()).unwrap_err().to_string();
+    assert!(error.contains("/deep: it needs 64425 MB, and ") && error.contains("free some space"), "{error}");
+    assert_eq!(below(folder.path()), ["deep", "locks", "locks/a"]);
+}
+
 /// A process that ended left some bytes; those of another file are found out.
 #[test]
 fn an_earlier_attempt_is_continued() {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use enmasse_comm::ShardMap;
 use enmasse_data::DataError;
+use enmasse_datasets::DataKind;
 use enmasse_graph::Target;
 use enmasse_image::Crop;
 use enmasse_models::Model;
@@ -17,7 +18,8 @@ use crate::command_line::settings::{self, cores};
 use crate::data::staging::{Copier, stage};
 use crate::data::stand_in::{SHAPES_SIZE, shapes};
 use crate::failure::{Failure, failed, usage};
-use crate::output::{warn, warn_of_left_out};
+use crate::output::{say, warn, warn_of_left_out};
+use crate::pretrained;
 
 /// The parts of a run, once they have been checked against each other.
 pub struct Run {
@@ -32,7 +34,7 @@ impl Run {
         let (mut config, resumed) = (spec.config.clone(), spec.resumed());
         config.train = config.train.shortened();
         let model = enmasse_models::find(&config.train.model).map_err(Failure::usage)?;
-        if let (Some(weights), None) = (&config.train.weights, resumed) {
+        if let (Some(weights), None, None) = (&config.train.weights, &config.train.weights_file, resumed) {
             check_weights(weights)?;
         }
         if let Some(run) = config.train.data.as_deref().filter(|root| RunPaths::new(*root).is_resumable()) {
@@ -92,7 +94,23 @@ impl Run {
         oversized(&config.train, config.train.shard_count(spec.world_size), data.train.len()).iter().for_each(warn);
         spec.layers.without_effect(&surroundings, |_| true).iter().for_each(warn);
         too_many_threads(&config.program, spec.local_ranks, cores()).iter().for_each(warn);
+        if spec.resumed().is_none() && config.train.data.is_some() && data.kind == DataKind::Folder {
+            without_weights(&config.train, data.train.len()).iter().for_each(say);
+        }
     }
+}
+
+/// The line about weights that would help, for photographs that are few.
+fn without_weights(config: &TrainConfig, samples: usize) -> Option<String> {
+    const FEW: usize = 20_000;
+    let known = pretrained::best(&config.model).filter(|_| samples < FEW && !config.begins_with_weights())?;
+    let top1 = known.top1.map_or(String::new(), |top1| format!(", {top1} % top-1 there"));
+    Some(format!(
+        "weights:  none, so {} begins anew; --pretrained would begin with {} (ImageNet{top1}), which mostly is far more accurate \
+         on so few images",
+        config.model,
+        known.full_name()
+    ))
 }
 
 /// The warning of classes that no validation image has.
@@ -137,20 +155,8 @@ fn check_weights(path: &Path) -> Result<(), Failure> {
     match std::fs::metadata(path) {
         Ok(found) if found.is_file() => Ok(()),
         Ok(_) => Err(failed!("--weights {}: is not a file", path.display())),
-        Err(_) if path.to_str().is_some_and(is_published) => Err(usage!(
-            "--weights {}: enmasse comes without weights; give a file, such as the .pth file that torchvision downloads for it",
-            path.display()
-        )),
         Err(error) => Err(failed!("--weights {}: cannot be read: {error}", path.display())),
     }
-}
-
-/// Whether a word names published weights, as in torchvision's `DEFAULT`, `IMAGENET1K_V2` and `ResNet50_Weights.DEFAULT`.
-fn is_published(word: &str) -> bool {
-    let word = word.to_ascii_lowercase();
-    ["default", "true", "pretrained", "coco"].contains(&&*word)
-        || word.starts_with("imagenet")
-        || word.contains("_weights.")
 }
 
 /// The number of classes that the user expects must match the data.
@@ -172,6 +178,8 @@ fn check_classes(config: &TrainConfig, root: &Path, classes: &[String]) -> Resul
 
 #[cfg(test)]
 mod tests {
+    use enmasse_train::Pretrained;
+
     use super::*;
 
     #[test]
@@ -190,19 +198,17 @@ mod tests {
     }
 
     #[test]
-    fn words_for_published_weights_have_an_answer() {
-        let check = |word: &str, expected: bool| assert_eq!(is_published(word), expected, "{word}");
-        check("imagenet", true);
-        check("DEFAULT", true);
-        check("IMAGENET1K_V2", true);
-        check("ResNet50_Weights.DEFAULT", true);
-        check("resnet34.pth", false);
-        check("", false);
-        let failure = check_weights(Path::new("IMAGENET1K_V1")).unwrap_err();
-        assert!(
-            failure.message().starts_with("--weights IMAGENET1K_V1: enmasse comes without weights; "),
-            "{failure:?}"
-        );
+    fn few_images_are_told_of_weights() {
+        let check = |model: &str, pretrained: Pretrained, samples: usize, expected: Option<&str>| {
+            let config = TrainConfig { model: model.to_owned(), pretrained, ..TrainConfig::default() };
+            assert_eq!(without_weights(&config, samples).as_deref(), expected, "{model} {samples}");
+        };
+        let line = "weights:  none, so resnet50 begins anew; --pretrained would begin with resnet50.IMAGENET1K_V2 (ImageNet, \
+                    80.858 % top-1 there), which mostly is far more accurate on so few images";
+        check("resnet50", Pretrained::No, 19_999, Some(line));
+        check("resnet50", Pretrained::No, 20_000, None);
+        check("resnet50", Pretrained::Best, 100, None);
+        check("mlp", Pretrained::No, 100, None);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::typed::Typed;
 use crate::command_line::settings::{self, Ranks, cores};
 use crate::data::of_run::check_data_of_run;
 use crate::failure::{Failure, usage};
+use crate::pretrained::{Settings, resolve};
 use crate::ranks::Rank;
 use crate::ranks::attempt::attempt;
 use crate::ranks::interrupt::RunSignals;
@@ -52,6 +53,11 @@ impl RunSpec {
                 layers.argument("resume", "true")?;
             }
             lay_saved_run(&mut layers, folder)?;
+        }
+        if begins(&layers, folder.as_ref())
+            && let Some(weights) = resolve(&layers)?
+        {
+            weights.lay(&mut layers)?;
         }
         let mut config = settings::finish(layers.clone(), Ranks::OfMachine)?;
         if config.program.transport == TransportKind::Mpi {
@@ -96,6 +102,12 @@ impl RunSpec {
         if layers.config().train.resume.is_on() && !asked.keeps_nothing() {
             lay_saved_run(&mut layers, &folder)?;
         }
+        if !is_decided && begins(&layers, Some(&folder)) && layers.config().train.begins_with_weights() {
+            // Rank 0 finds them for all.
+            let own = if speaks { resolve(&layers)? } else { None };
+            let agreed = rank.agree(own.map_or(String::new(), |weights| weights.to_text()))?;
+            Settings::read(&agreed).lay(&mut layers)?;
+        }
         let ranks = Ranks::Launched { local_rank: rank.share.local_rank, speaks };
         let mut config = settings::finish(layers.clone(), ranks)?;
         rank.settle(&mut config, &layers, speaks)?;
@@ -119,6 +131,12 @@ impl RunSpec {
         let resume = &self.config.train.resume;
         self.folder.as_ref().filter(|paths| resume.is_on() && paths.resumed_checkpoint(resume).exists())
     }
+}
+
+/// Whether the run begins with its first weights, and not with a checkpoint.
+fn begins(layers: &LayeredConfig, folder: Option<&RunPaths>) -> bool {
+    let resume = &layers.config().train.resume;
+    !(resume.is_on() && folder.is_some_and(|paths| paths.resumed_checkpoint(resume).exists()))
 }
 
 /// Says where the run goes. A folder that is made here is removed if the run ends before it begins.

@@ -1,4 +1,4 @@
-//! Shared by `eval` and `predict`: opening a run's best checkpoint or a weights file.
+//! Shared by `eval` and `predict`: opening a run's best checkpoint, or weights of a file or a name.
 
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,7 @@ use crate::command_line::arguments::named;
 use crate::command_line::settings;
 use crate::failure::{Failure, failed, usage};
 use crate::output::{say, warn};
+use crate::pretrained;
 use crate::report::facts::from_file;
 
 /// Weights, and their model.
@@ -35,14 +36,14 @@ const AS_TRAINED: &[&str] = &["precision", "exact", "isa", "convert_rgb", "exif_
 
 /// The defaults of commands that use weights, as far as they differ from those of training.
 pub const OF_A_RUN: &[(&str, &str)] = &[
-    ("model", "the run's; a weights file of other programs needs it"),
+    ("model", "the run's; known weights name it, a file of other programs needs it"),
     ("prefix", "none; a run has its model's names"),
-    ("size", "the run's; for other weights the data set's own, 224 for a folder"),
-    ("channels", "the run's; for other weights the data set's own"),
-    ("mean", "the run's; for other weights the data set's own"),
-    ("std", "the run's; for other weights the data set's own"),
-    ("interpolation", "the run's; for other weights bilinear"),
-    ("crop_pct", "the run's; for other weights the data set's own, 0.875 for a folder"),
+    ("size", "the run's; for known weights theirs, otherwise the data set's own, 224 for a folder"),
+    ("channels", "the run's; for known weights theirs, otherwise the data set's own"),
+    ("mean", "the run's; for known weights theirs, otherwise the data set's own"),
+    ("std", "the run's; for known weights theirs, otherwise the data set's own"),
+    ("interpolation", "the run's; for known weights theirs, otherwise bilinear"),
+    ("crop_pct", "the run's; for known weights theirs, otherwise the data set's own, 0.875 for a folder"),
     ("batch", "a global batch of 64, divided over the ranks; as in the run, if that was tuned"),
     ("precision", "as in the run"),
     ("isa", "as in the run"),
@@ -59,12 +60,38 @@ pub fn is_checked(names: &str, setting: &Setting) -> bool {
     named(names).any(|named| named.name == setting.name) && setting.name != "prefix"
 }
 
-/// Opens `RUN|WEIGHTS` of a command line. A run has its model and transform; for bare weights they are given, or follow
+/// What `RUN|WEIGHTS` of a command line names.
+pub struct Source {
+    /// A run folder, or a file of weights.
+    pub path: PathBuf,
+    /// The names of the classes of known weights; empty if nothing names them.
+    classes: Vec<String>,
+}
+
+impl Source {
+    /// Finds it, and lays what is known of the weights below the flags.
+    pub fn find(matches: &ArgMatches, layers: &mut LayeredConfig) -> Result<Self, Failure> {
+        let path = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();
+        let is_own = path.is_dir() || (path.is_file() && is_checkpoint(&path).map_err(Failure::error)?);
+        let model = given(layers, "model").then(|| layers.config().train.model.clone());
+        let known = if is_own { None } else { pretrained::of_word(&path, model.as_deref())? };
+        let Some(known) = known else { return Ok(Source { path, classes: Vec::new() }) };
+        known.lay(layers)?;
+        Ok(Source { path: known.file, classes: known.classes })
+    }
+}
+
+/// Whether a flag gives this setting.
+fn given(layers: &LayeredConfig, name: &str) -> bool {
+    layers.source(name) == Some(&SettingSource::CommandLine)
+}
+
+/// Opens a source. A run has its model and transform; for bare weights they are given, or known with the weights, or follow
 /// from the `kind` of the images. `warns` is false if another process tells the user.
-pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns: bool) -> Result<Weights, Failure> {
-    let path = matches.get_one::<PathBuf>("source").cloned().unwrap_or_default();
+pub fn open(source: Source, layers: &LayeredConfig, kind: DataKind, warns: bool) -> Result<Weights, Failure> {
+    let Source { path, classes } = source;
     let config = layers.config();
-    let given = |name: &str| layers.source(name).is_some_and(|source| *source == SettingSource::CommandLine);
+    let given = |name: &str| given(layers, name);
     let is_bare = path.is_file() && !is_checkpoint(&path).map_err(Failure::error)?;
     let of_its_own = |name: &&&str| !is_bare && path.exists() && given(name);
     if let Some(name) = PREPARATION.iter().find(of_its_own) {
@@ -77,12 +104,16 @@ pub fn open(matches: &ArgMatches, layers: &LayeredConfig, kind: DataKind, warns:
         let rule = config.get("prefix").unwrap_or_default();
         return Err(usage!("--prefix {rule}: a run has its model's names; leave --prefix out"));
     }
-    let model = given("model").then_some(config.train.model.as_str());
+    let is_known = matches!(layers.source("model"), Some(SettingSource::CommandLine | SettingSource::Weights(_)));
+    let model = is_known.then_some(config.train.model.as_str());
     if let Some(name) = model {
         // Checked before the file, which may be large.
         find(name)?;
     }
     let mut classifier = Classifier::open(&path, model, &Preparation::new(&config.train, kind), &config.train.prefix)?;
+    if classes.len() == classifier.classes.len() {
+        classifier.classes = classes;
+    }
     let as_trained = adopt(&mut classifier, layers)?;
     if warns && path.is_dir() && !RunPaths::new(&path).best_checkpoint().exists() {
         warn(format_args!("{}: no whole epoch has ended, so these are the weights of its last step", path.display()));
