@@ -6,15 +6,16 @@ use std::sync::LazyLock;
 use enmasse_image::Resampling;
 use serde::{Deserialize, Serialize};
 
-const FAMILIES: [&str; 4] = [
+const FAMILIES: [&str; 5] = [
     include_str!("../../weights/alexnet.toml"),
+    include_str!("../../weights/efficientnet_lite.toml"),
     include_str!("../../weights/mobilenet_v2.toml"),
     include_str!("../../weights/resnet.toml"),
     include_str!("../../weights/vgg.toml"),
 ];
 
 /// The model of `--pretrained` without `--model`.
-pub const DEFAULT_MODEL: &str = "mobilenet_v2";
+pub const DEFAULT_MODEL: &str = "efficientnet_lite0";
 
 /// Known weights.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -188,7 +189,11 @@ mod tests {
         check("resnet50.IMAGENET1K_V1", Some("resnet18"), Some(Err(other)));
         check("IMAGENET1K_V9", None, None);
         check("resnet50.pth", None, None);
+        check("efficientnet_lite0", None, Some(Ok("tf_efficientnet_lite0.in1k")));
         assert_eq!(of_architecture("resnet50"), Some("resnet50"));
+        assert_eq!(of_architecture("tf_efficientnet_lite0"), Some("efficientnet_lite0"));
+        // Of the same shapes, with another padding.
+        assert_eq!(of_architecture("efficientnet_lite0"), None);
         assert_eq!(of_architecture("resnet50d"), None);
         assert_eq!(of_digest("f37072fd0000").map(Entry::full_name).as_deref(), Some("resnet18.IMAGENET1K_V1"));
         assert_eq!(of_digest("0000"), None);

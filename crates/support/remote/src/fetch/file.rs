@@ -119,8 +119,8 @@ impl Fetcher {
                 Err(Fault::Passing(why) | Fault::Lasting(why)) => why,
             };
             let short = url.split('?').next().unwrap_or(url);
-            let archive = short.rsplit('/').next().unwrap_or(short).to_owned();
-            return Err(FetchError::Servers { archive, refusals: vec![format!("{short}: {why}")] });
+            // The caller says what.
+            return Err(FetchError::Servers { archive: "it".to_owned(), refusals: vec![format!("{short}: {why}")] });
         }
     }
 }
