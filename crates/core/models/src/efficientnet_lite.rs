@@ -8,17 +8,7 @@
 use enmasse_graph::{BatchNorm, Conv, Linear, Tensor};
 
 use crate::blocks::channels;
-
-/// `(kernel, expansion, channels, stride, blocks)` of each stage.
-const STAGES: [(usize, usize, usize, usize, usize); 7] = [
-    (3, 1, 16, 1, 1),
-    (3, 6, 24, 2, 2),
-    (5, 6, 40, 2, 2),
-    (3, 6, 80, 2, 3),
-    (5, 6, 112, 1, 3),
-    (5, 6, 192, 2, 4),
-    (3, 6, 320, 1, 1),
-];
+use crate::efficientnet::STAGES;
 
 /// Inverted residuals with TensorFlow's padding, and epsilon 1e-3 in batch norms.
 ///

@@ -18,6 +18,7 @@
 
 mod alexnet;
 mod blocks;
+mod efficientnet;
 mod efficientnet_lite;
 mod mobilenet;
 mod mobilenet_v3;
@@ -28,6 +29,7 @@ mod vit;
 mod zoo;
 
 pub use alexnet::AlexNet;
+pub use efficientnet::EfficientNet;
 pub use efficientnet_lite::EfficientNetLite;
 pub use enmasse_graph::Tensor;
 pub use mobilenet::MobileNetV2;

@@ -3,7 +3,7 @@
 use enmasse_graph::Tensor;
 use thiserror::Error;
 
-use crate::{AlexNet, EfficientNetLite, MobileNetV2, MobileNetV3, ResNet, Vgg, ViT, lenet, mlp};
+use crate::{AlexNet, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, ResNet, Vgg, ViT, lenet, mlp};
 
 /// The model does not exist.
 #[derive(Clone, Error, PartialEq, Eq)]
@@ -38,11 +38,7 @@ const FAMILIES: &[(&[&str], &str, &str)] = &[
         "vit_small_patch16_224",
     ),
     (&["convnext"], "ConvNeXt", "resnext50_32x4d"),
-    (
-        &["efficientnet_b", "efficientnet_v2", "efficientnetv2", "tf_efficientnet_b", "tf_efficientnetv2"],
-        "EfficientNet but Lite",
-        "efficientnet_lite0",
-    ),
+    (&["efficientnet_v2", "efficientnetv2", "tf_efficientnetv2"], "EfficientNetV2", "efficientnet_b0"),
     (
         &["mobilenet_v1", "mobilenetv1", "mobilenet_v4", "mobilenetv4"],
         "MobileNet of this version",
@@ -103,7 +99,7 @@ const fn model(name: &'static str, size: usize, dropout: f32, forward: fn(Tensor
     Model { name, size, forward, dropout }
 }
 
-static MODELS: [Model; 43] = [
+static MODELS: [Model; 48] = [
     model("resnet18", 224, 0.0, |x, classes| ResNet::resnet18().forward(x, classes)),
     model("resnet34", 224, 0.0, |x, classes| ResNet::resnet34().forward(x, classes)),
     model("resnet50", 224, 0.0, |x, classes| ResNet::resnet50().forward(x, classes)),
@@ -131,6 +127,11 @@ static MODELS: [Model; 43] = [
     model("mobilenet_v2", 224, 0.2, |x, classes| MobileNetV2::new().forward(x, classes)),
     model("mobilenet_v3_small", 224, 0.2, |x, classes| MobileNetV3::small().forward(x, classes)),
     model("mobilenet_v3_large", 224, 0.2, |x, classes| MobileNetV3::large().forward(x, classes)),
+    model("efficientnet_b0", 224, 0.2, |x, classes| EfficientNet::b0().forward(x, classes)),
+    model("efficientnet_b1", 240, 0.2, |x, classes| EfficientNet::b1().forward(x, classes)),
+    model("efficientnet_b2", 288, 0.3, |x, classes| EfficientNet::b2().forward(x, classes)),
+    model("efficientnet_b3", 300, 0.3, |x, classes| EfficientNet::b3().forward(x, classes)),
+    model("efficientnet_b4", 380, 0.4, |x, classes| EfficientNet::b4().forward(x, classes)),
     model("efficientnet_lite0", 224, 0.2, |x, classes| EfficientNetLite::lite0().forward(x, classes)),
     model("efficientnet_lite1", 240, 0.2, |x, classes| EfficientNetLite::lite1().forward(x, classes)),
     model("efficientnet_lite2", 260, 0.3, |x, classes| EfficientNetLite::lite2().forward(x, classes)),
@@ -252,8 +253,8 @@ mod tests {
         );
         check("swin-t", "no vision transformer of this kind yet");
         check("vit_tiny_patch16_384", "; the nearest is vit_tiny_patch16_224 (");
-        check("efficientnet_b0", "no EfficientNet but Lite yet; for the same purpose there is efficientnet_lite0 (");
-        check("EfficientNet-B0", "no EfficientNet but Lite yet");
+        check("efficientnet_v2_s", "no EfficientNetV2 yet; for the same purpose there is efficientnet_b0 (");
+        check("EfficientNet-B0", "; the nearest is efficientnet_b0 (");
         check("convnext_tiny", "no ConvNeXt yet; for the same purpose there is resnext50_32x4d (");
         check("densenet121", "no DenseNet yet; for the same purpose there is resnet50 (");
         check("inception_v3", "no Inception network yet; for the same purpose there is resnet50 (");

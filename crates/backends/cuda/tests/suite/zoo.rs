@@ -1,7 +1,7 @@
 //! Every model of the zoo, in fewer channels.
 
 use enmasse_graph::Tensor;
-use enmasse_models::{AlexNet, EfficientNetLite, MobileNetV2, MobileNetV3, ResNet, Vgg, ViT, lenet, mlp};
+use enmasse_models::{AlexNet, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, ResNet, Vgg, ViT, lenet, mlp};
 
 /// A model by its name, with the tolerance of its gradients.
 ///
@@ -10,7 +10,7 @@ use enmasse_models::{AlexNet, EfficientNetLite, MobileNetV2, MobileNetV3, ResNet
 pub type Narrow = (&'static str, f64, fn(Tensor, usize) -> Tensor);
 
 /// The zoo, in its order.
-pub const NARROW: [Narrow; 43] = [
+pub const NARROW: [Narrow; 48] = [
     ("resnet18", 1e-3, |x, classes| ResNet::resnet18().width(8).forward(x, classes)),
     ("resnet34", 1e-3, |x, classes| ResNet::resnet34().width(8).forward(x, classes)),
     ("resnet50", 0.3, |x, classes| ResNet::resnet50().width(8).forward(x, classes)),
@@ -38,6 +38,11 @@ pub const NARROW: [Narrow; 43] = [
     ("mobilenet_v2", 2e-2, |x, classes| MobileNetV2::new().width(0.25).forward(x, classes)),
     ("mobilenet_v3_small", 2e-2, |x, classes| MobileNetV3::small().width(0.25).forward(x, classes)),
     ("mobilenet_v3_large", 2e-2, |x, classes| MobileNetV3::large().width(0.25).forward(x, classes)),
+    ("efficientnet_b0", 2e-2, |x, classes| EfficientNet::b0().width(0.25).forward(x, classes)),
+    ("efficientnet_b1", 2e-2, |x, classes| EfficientNet::b1().width(0.25).forward(x, classes)),
+    ("efficientnet_b2", 2e-2, |x, classes| EfficientNet::b2().width(0.25).forward(x, classes)),
+    ("efficientnet_b3", 2e-2, |x, classes| EfficientNet::b3().width(0.25).forward(x, classes)),
+    ("efficientnet_b4", 2e-2, |x, classes| EfficientNet::b4().width(0.25).forward(x, classes)),
     ("efficientnet_lite0", 2e-2, |x, classes| EfficientNetLite::lite0().width(0.25).forward(x, classes)),
     ("efficientnet_lite1", 2e-2, |x, classes| EfficientNetLite::lite1().width(0.25).forward(x, classes)),
     ("efficientnet_lite2", 2e-2, |x, classes| EfficientNetLite::lite2().width(0.25).forward(x, classes)),

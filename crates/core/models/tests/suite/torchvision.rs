@@ -109,6 +109,8 @@ fn parameter_counts() {
     check("mobilenet_v2", 3_504_872);
     check("mobilenet_v3_small", 2_542_856);
     check("mobilenet_v3_large", 5_483_032);
+    check("efficientnet_b0", 5_288_548);
+    check("efficientnet_b4", 19_341_616);
     // According to TensorFlow's list, in millions: 4.7, 5.4, 6.1, 8.2 and 13.0.
     check("efficientnet_lite0", 4_652_008);
     check("efficientnet_lite4", 13_006_568);

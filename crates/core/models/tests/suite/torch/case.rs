@@ -6,7 +6,9 @@ use enmasse_graph::{
     Arena, CompileOptions, Conv, Freeze, GroupRule, Loss, Mode, Optimizer, ParameterGroups, PerSample, Phase, Plans,
     Pool, Precision, Role, Tensor, Window, compile,
 };
-use enmasse_models::{AlexNet, Block, EfficientNetLite, MobileNetV2, MobileNetV3, ResNet, Vgg, ViT, lenet, mlp};
+use enmasse_models::{
+    AlexNet, Block, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, ResNet, Vgg, ViT, lenet, mlp,
+};
 
 use super::fixture::Results;
 use super::formula;
@@ -135,7 +137,7 @@ const DEFAULT: Case = Case {
     centres: [-2.0, 2.0],
 };
 
-pub static CASES: [Case; 22] = [
+pub static CASES: [Case; 23] = [
     Case { name: "resnet18", seed: 49, size: [49, 41], ..DEFAULT },
     Case {
         name: "resnet50",
@@ -225,6 +227,14 @@ pub static CASES: [Case; 22] = [
         size: [65, 60],
         learning_rate: 0.01,
         centres: [3.0, 3.0],
+        ..DEFAULT
+    },
+    Case {
+        name: "efficientnet",
+        seed: 0,
+        model: |x, classes| EfficientNet::b0().width(0.25).depth(0.25).dropout(0.0).drop_path(0.0).forward(x, classes),
+        size: [49, 34],
+        learning_rate: 0.01,
         ..DEFAULT
     },
     Case {
