@@ -51,14 +51,14 @@ impl Head {
         for penalty in PENALTIES {
             minimize(&mut weights, steps, &mut |weights, gradient| train.loss(weights, penalty, gradient).0);
             // Without a validation part a penalty of the middle is as good as any.
-            let judged = match validation.labels.len() {
+            let found = match validation.labels.len() {
                 0 => (penalty / PENALTIES[PENALTIES.len() / 2]).ln().abs(),
                 _ => validation.loss(&weights, 0.0, &mut []).0,
             };
             match &best {
                 // Weaker ones fit the training part alone.
-                Some((least, ..)) if judged > *least => break,
-                _ => best = Some((judged, penalty, weights.clone())),
+                Some((least, ..)) if found > *least => break,
+                _ => best = Some((found, penalty, weights.clone())),
             }
         }
         let (_, penalty, weights) = best.unwrap_or((0.0, 0.0, weights));
