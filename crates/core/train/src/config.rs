@@ -331,7 +331,7 @@ settings! {
     Training {
         /// Settings to begin with
         /// The name of a recipe of enmasse, such as fine-tune, or a TOML file with keys of --config and perhaps extends = "NAME". Everything else that is given takes precedence. enmasse config show --recipe NAME prints all values.
-        recipe: Option<String> = None => "none", "NAME|FILE.toml", ANY, Fixed, program;
+        recipe: Option<String> = None => "none", "NAME|FILE", ANY, Fixed, program;
         /// Passes over the data
         epochs: usize = 10, "N", at_least(1), Run;
         /// Samples per shard and step

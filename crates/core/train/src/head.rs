@@ -16,7 +16,7 @@ const PENALTIES: [f64; 6] = [1.0, 0.3, 0.1, 0.03, 0.01, 0.003];
 /// Most steps of the solver for a penalty, and the products of a row and the weights of a class that they may take in all, within limits:
 /// for many classes of many images the head need not be the best, which could take days.
 const STEPS: usize = 200;
-const LEAST_STEPS: usize = 10;
+const MIN_STEPS: usize = 10;
 const PRODUCTS: usize = 400_000_000_000;
 
 /// Earlier steps from which the solver estimates curvature.
@@ -47,7 +47,7 @@ impl Head {
         let (train, validation) = (Problem::new(train, &scale, classes), Problem::new(validation, &scale, classes));
         let mut best: Option<(f64, f64, Vec<f64>)> = None;
         let mut weights = vec![0.0; classes * (train.width + 1)];
-        let steps = (PRODUCTS / (train.rows.len() * classes).max(1)).clamp(LEAST_STEPS, STEPS);
+        let steps = (PRODUCTS / (train.rows.len() * classes).max(1)).clamp(MIN_STEPS, STEPS);
         for penalty in PENALTIES {
             minimize(&mut weights, steps, &mut |weights, gradient| train.loss(weights, penalty, gradient).0);
             // Without a validation part a penalty of the middle is as good as any.

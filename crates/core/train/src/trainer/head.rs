@@ -15,12 +15,13 @@ use enmasse_graph::{MAX_METRICS, Plans};
 
 use super::{EpochTimes, Session, Trainer};
 use crate::agreement::broadcast_state;
+use crate::callback::Callbacks;
 use crate::evaluation::{EpochPosition, Pass};
 use crate::head::Head;
 use crate::pace::EpochPace;
 use crate::stop::{Request, agree};
 use crate::weights::{load_all, read_chosen, write_tensors};
-use crate::{Features, Position, TrainError, TrainingData};
+use crate::{Features, Position, Progress, TrainError, TrainingData};
 
 /// Bytes that the features of a data set may take.
 const MAX_BYTES: usize = 4 << 30;
@@ -78,10 +79,19 @@ impl Session {
         let began = Instant::now();
         let HeadPhase { plans, train, validation, layer, classes, .. } = phase;
         let mut program = self.with_same_weights(trainer.device.as_ref(), plans)?;
-        let mut computed = Vec::new();
+        let position =
+            EpochPosition { epoch: self.position.epoch, epochs: trainer.config.epochs as u64, optimizer_step: 0 };
+        let group = trainer.group.clone();
+        let pass = Pass::begin((train.len() + validation.len()) as u64, group.as_ref(), position);
+        let (mut computed, mut done) = (Vec::new(), 0);
         for images in [&train, &validation] {
             let loader = self.evaluation.loader(images)?;
-            match self.features(trainer, program.as_mut(), &loader, images.len())? {
+            match self.features(
+                &mut trainer.callbacks,
+                program.as_mut(),
+                (&loader, images.len()),
+                (&pass, &mut done),
+            )? {
                 Some(features) => computed.push(features),
                 None => return self.stop(trainer),
             }
@@ -128,23 +138,21 @@ impl Session {
         Ok(program)
     }
 
-    /// The features of a part of the data; `None` if a rank was asked to stop.
+    /// The features of a part of the data, after the `done` images of a pass over all parts; `None` if a rank was asked to stop.
     fn features(
         &mut self,
-        trainer: &mut Trainer,
+        callbacks: &mut Callbacks,
         program: &mut dyn Program,
-        loader: &EvalLoader,
-        total: usize,
+        (loader, total): (&EvalLoader, usize),
+        (pass, done): (&Pass, &mut u64),
     ) -> Result<Option<Features>, TrainError> {
-        let Trainer { config, group, callbacks, .. } = trainer;
-        let position = EpochPosition { epoch: self.position.epoch, epochs: config.epochs as u64, optimizer_step: 0 };
-        let pass = Pass::begin(total as u64, group.as_ref(), position);
-        let (bad, mut done) = (&mut self.bad_samples, 0);
-        Features::compute(program, loader, total, group.as_ref(), &mut |batch| {
+        let bad = &mut self.bad_samples;
+        Features::compute(program, loader, total, pass.group, &mut |batch| {
             bad.meet_batch(batch, callbacks)?;
-            done += batch.valid as u64;
-            callbacks.on_validation_batch_end(&pass.progress(done))?;
-            let stop = agree(callbacks.control.request(), group.as_ref())?;
+            *done += batch.valid as u64;
+            // It is no validation, which follows.
+            callbacks.on_validation_batch_end(&Progress { validating: false, ..pass.progress(*done) })?;
+            let stop = agree(callbacks.control.request(), pass.group)?;
             Ok(!matches!(stop, Some(Request::Stop(_))))
         })
     }
