@@ -39,8 +39,8 @@ pub fn command() -> Command {
         .after_help(EXAMPLES)
         .after_long_help(format!(
             "Every setting is also a key of --config FILE and a variable ENMASSE_NAME. The flags --config, --data-path and those known \
-             from PyTorch's scripts are no settings. Later ones win: defaults, the saved run, --config, the environment, the command \
-             line.\n\n{EXAMPLES}"
+             from PyTorch's scripts are no settings. Later ones win: defaults, the recipe, the saved run, --config, the environment, \
+             the command line.\n\n{EXAMPLES}"
         ))
         .args(data())
         .args(flags)
