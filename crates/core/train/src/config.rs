@@ -363,8 +363,8 @@ settings! {
         /// Power of the polynomial
         /// Of schedule polynomial. 1 is a line.
         power: f64 = 1.0, "POWER", above(0), Run;
-        /// Share of the run in which the rate rises
-        /// Of schedule one-cycle, which has no other warm-up.
+        /// Where the rate is highest
+        /// As a share of the run, of schedule one-cycle. It has no other warm-up.
         pct_start: f64 = 0.3, "SHARE", between(0, 1), Run;
         /// Where one cycle begins
         /// Schedule one-cycle begins at lr / FACTOR.

@@ -26,7 +26,8 @@ fn help_and_version() {
         assert!(parts.iter().all(|part| words.contains(*part)), "{}: {train}", setting.name);
         assert!(words.contains(&format!(" {}: ", setting.group)), "{}", setting.group);
     }
-    assert!(words.contains("cosine, cosine-annealing, step, constant"), "{train}");
+    let schedules = "cosine, cosine-annealing, warm-restarts, one-cycle, polynomial, step, plateau, constant";
+    assert!(words.contains(schedules), "{train}");
     assert!(words.contains("resnet18, resnet34, "), "{train}");
     let evaluation = enmasse(&["eval", "--help"]).well().stdout;
     assert!(evaluation.contains("[default: the run's;") && !evaluation.contains("[default: resnet18]"), "{evaluation}");
