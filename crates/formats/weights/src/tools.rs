@@ -233,7 +233,8 @@ mod tests {
 
     fn model(names: &[&str]) -> ModelTensors {
         let tensors = names.iter().map(|name| ((*name).to_owned(), vec![1])).collect();
-        ModelTensors { name: "net".to_owned(), tensors, classifier: "classifier".to_owned(), any_classes: false }
+        let (name, classifier) = ("net".to_owned(), "classifier".to_owned());
+        ModelTensors { name, tensors, classifier, any_classes: false, positions: None }
     }
 
     #[test]

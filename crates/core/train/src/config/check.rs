@@ -39,7 +39,7 @@ impl RunConfig {
         together("weights", both, "`pretrained` names weights too; use one of them".to_owned())?;
         together("tune", train.tune && train.exact, "`exact` leaves nothing to choose; use one of them".to_owned())?;
         let tuned = train.fine_tune.is_some();
-        together("fine_tune", tuned && train.weights.is_none(), "needs `weights` to begin with".to_owned())?;
+        together("fine_tune", tuned && !train.begins_with_weights(), "needs `weights` to begin with".to_owned())?;
         let reason = "already says which layers are trained; leave out `freeze_layers`".to_owned();
         together("fine_tune", tuned && train.freeze_layers, reason)?;
         let both = train.shards.is_some() && train.accumulate > 1;

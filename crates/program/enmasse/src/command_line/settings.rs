@@ -17,6 +17,8 @@ use crate::failure::{Failure, usage};
 use crate::output::say;
 use crate::ranks::automatic::{self, number_of_rank};
 
+/// The recipe of `--pretrained`.
+const FINE_TUNE: &str = "fine-tune";
 const MAX_PIXELS: usize = 1 << 40;
 const MAX_RANKS: usize = 1 << 10;
 
@@ -32,7 +34,10 @@ pub fn layers(matches: &ArgMatches) -> Result<LayeredConfig, Failure> {
     }
     if !is_decided(matches) {
         layers.check_flags()?;
-        let recipe = layers.config().program.recipe.clone();
+        let RunConfig { train, program } = layers.config();
+        // Known weights bring the recipe for them.
+        let of_weights = || train.pretrained.is_on().then(|| FINE_TUNE.to_owned());
+        let recipe = program.recipe.clone().or_else(of_weights);
         // Only commands with the flag train.
         if let (Some(recipe), Ok(_)) = (recipe, matches.try_get_raw("recipe")) {
             layers.recipe(&recipe)?;

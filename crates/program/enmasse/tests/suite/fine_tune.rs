@@ -52,6 +52,9 @@ fn a_recipe_says_what_it_does_and_is_kept() {
 
 #[test]
 fn settings_are_shown_with_their_sources() {
+    // Known weights bring it.
+    let known = enmasse(&["config", "show", "--pretrained"]).well().stdout;
+    assert!(known.contains("# recipe fine-tune") && known.contains("fine_tune = \"all\""), "{known}");
     let shown = enmasse(&["config", "show", "--recipe", "fine-tune", "--epochs", "3"]).well().stdout;
     let words: Vec<String> = shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     for line in ["epochs = 3 # command line", "fine_tune = \"all\" # recipe fine-tune@1", "seed = 0 # default"] {
