@@ -50,7 +50,7 @@ pub struct Found {
 
 /// Whether a word stands for weights: what follows `--pretrained` on a command line is DATA otherwise.
 pub fn is_weights(word: &str) -> bool {
-    is_name(word) || find(word, None).is_some() || hub::is_weights(word)
+    !Path::new(word).is_dir() && (is_name(word) || find(word, None).is_some() || hub::is_weights(word))
 }
 
 /// Whether a word is a repository or an address.
@@ -384,6 +384,7 @@ mod tests {
         check("resnet50", true);
         check("a.pth", true);
         check("photos", false);
+        check(env!("CARGO_MANIFEST_DIR"), false);
         check("photos.csv", false);
         check("s3://bucket/photos", false);
     }

@@ -28,7 +28,7 @@ Examples:
   enmasse train photos --model resnet34 --epochs 30 --out runs/a
   enmasse train --resume runs/a
   enmasse train cifar-10-batches-py --batch 128 --lr 0.1 --devices cpu:4
-  enmasse train photos --weights resnet34.pth --model resnet34 --freeze-layers
+  enmasse train photos --pretrained --model resnet34 --freeze-layers
   enmasse train photos --config settings.toml --lr 0.05";
 
 /// The command line of `enmasse train`.
