@@ -3,7 +3,7 @@
 use enmasse_graph::Tensor;
 use thiserror::Error;
 
-use crate::{AlexNet, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, ResNet, Vgg, ViT, lenet, mlp};
+use crate::{AlexNet, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, RegNetY, ResNet, Vgg, ViT, lenet, mlp};
 
 /// The model does not exist.
 #[derive(Clone, Error, PartialEq, Eq)]
@@ -50,7 +50,7 @@ const FAMILIES: &[(&[&str], &str, &str)] = &[
     (&["ghostnet"], "GhostNet", "mobilenet_v2"),
     (&["densenet"], "DenseNet", "resnet50"),
     (&["inception", "googlenet", "xception"], "Inception network", "resnet50"),
-    (&["regnet"], "RegNet", "resnext50_32x4d"),
+    (&["regnet_x", "regnetx", "regnetz", "regnetv"], "RegNet but RegNetY", "regnet_y_1_6gf"),
     (&["seresnet", "se_resnet", "resnest", "senet", "nfnet"], "network of this kind", "resnext50_32x4d"),
     (&["yolo", "ssd", "fasterrcnn", "faster_rcnn", "maskrcnn", "retinanet", "fcos", "detr"], "detector", "resnet50"),
     (&["unet", "u_net", "deeplab", "fcn", "segformer"], "network for segmentation", "resnet50"),
@@ -99,7 +99,7 @@ const fn model(name: &'static str, size: usize, dropout: f32, forward: fn(Tensor
     Model { name, size, forward, dropout }
 }
 
-static MODELS: [Model; 48] = [
+static MODELS: [Model; 53] = [
     model("resnet18", 224, 0.0, |x, classes| ResNet::resnet18().forward(x, classes)),
     model("resnet34", 224, 0.0, |x, classes| ResNet::resnet34().forward(x, classes)),
     model("resnet50", 224, 0.0, |x, classes| ResNet::resnet50().forward(x, classes)),
@@ -137,6 +137,11 @@ static MODELS: [Model; 48] = [
     model("efficientnet_lite2", 260, 0.3, |x, classes| EfficientNetLite::lite2().forward(x, classes)),
     model("efficientnet_lite3", 280, 0.3, |x, classes| EfficientNetLite::lite3().forward(x, classes)),
     model("efficientnet_lite4", 300, 0.3, |x, classes| EfficientNetLite::lite4().forward(x, classes)),
+    model("regnet_y_400mf", 224, 0.0, |x, classes| RegNetY::y_400mf().forward(x, classes)),
+    model("regnet_y_800mf", 224, 0.0, |x, classes| RegNetY::y_800mf().forward(x, classes)),
+    model("regnet_y_1_6gf", 224, 0.0, |x, classes| RegNetY::y_1_6gf().forward(x, classes)),
+    model("regnet_y_3_2gf", 224, 0.0, |x, classes| RegNetY::y_3_2gf().forward(x, classes)),
+    model("regnet_y_8gf", 224, 0.0, |x, classes| RegNetY::y_8gf().forward(x, classes)),
     model("vit_tiny_patch16_224", 224, 0.0, |x, classes| ViT::tiny(16).forward(x, classes)),
     model("vit_small_patch16_224", 224, 0.0, |x, classes| ViT::small(16).forward(x, classes)),
     model("vit_base_patch16_224", 224, 0.0, |x, classes| ViT::base(16).forward(x, classes)),
@@ -263,7 +268,7 @@ mod tests {
             "no MobileNet of this version yet; for the same purpose there is mobilenet_v3_large (",
         );
         check("shufflenet_v2_x1_0", "no ShuffleNet yet; for the same purpose there is mobilenet_v2 (");
-        check("regnet_y_400mf", "no RegNet yet; for the same purpose there is resnext50_32x4d (");
+        check("regnet_x_400mf", "no RegNet but RegNetY yet; for the same purpose there is regnet_y_1_6gf (");
         check("tf_efficientnet_lite0", "; the nearest is efficientnet_lite0 (");
         // Mistyped names have the nearest by letters.
         check("resnet81", "; the nearest is resnet18 (");

@@ -103,6 +103,7 @@ pub struct Conv {
     pub(crate) groups: usize,
     pub(crate) bias: bool,
     pub(crate) init: ConvInit,
+    pub(crate) uniform_bias: bool,
 }
 
 /// The initial weights of a convolution.
@@ -120,7 +121,7 @@ impl Conv {
     /// `channels` output channels from a square kernel; stride 1, no padding, one group, with bias.
     pub fn new(channels: usize, kernel: usize) -> Self {
         let window = Window { kernel: [kernel; 2], stride: [1; 2], padding: [[0; 2]; 2], dilation: [1; 2] };
-        Conv { channels, window, same: false, groups: 1, bias: true, init: ConvInit::Default }
+        Conv { channels, window, same: false, groups: 1, bias: true, init: ConvInit::Default, uniform_bias: false }
     }
 
     /// Replaces the window, for kernels, strides or padding that are not square.
@@ -177,6 +178,11 @@ impl Conv {
     pub fn normal(self, std: f32) -> Self {
         Conv { init: ConvInit::Normal(std), ..self }
     }
+
+    /// Initialises a bias as PyTorch's `Conv2d` does, uniformly within `1 / sqrt(fan in)`, whatever its weights.
+    pub fn uniform_bias(self) -> Self {
+        Conv { uniform_bias: true, ..self }
+    }
 }
 
 impl Tensor {
@@ -213,6 +219,7 @@ impl Tensor {
             (filters.shape(window.kernel, c / conv.groups, conv.channels), Layout::Convolution(filters));
         let mut operands = vec![self.parameter(format!("{name}.weight"), dims, layout, weight)];
         if conv.bias {
+            let bias = if conv.uniform_bias { uniform } else { bias };
             operands.push(self.parameter(format!("{name}.bias"), [conv.channels].into(), Layout::Plain, bias));
         }
         self.record(Conv2d { window, groups: conv.groups }, &operands, [n, oh, ow, conv.channels].into())

@@ -7,7 +7,7 @@ use enmasse_graph::{
     Pool, Precision, Role, Tensor, Window, compile,
 };
 use enmasse_models::{
-    AlexNet, Block, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, ResNet, Vgg, ViT, lenet, mlp,
+    AlexNet, Block, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, RegNetY, ResNet, Vgg, ViT, lenet, mlp,
 };
 
 use super::fixture::Results;
@@ -137,7 +137,7 @@ const DEFAULT: Case = Case {
     centres: [-2.0, 2.0],
 };
 
-pub static CASES: [Case; 23] = [
+pub static CASES: [Case; 24] = [
     Case { name: "resnet18", seed: 49, size: [49, 41], ..DEFAULT },
     Case {
         name: "resnet50",
@@ -244,6 +244,14 @@ pub static CASES: [Case; 23] = [
         size: [49, 34],
         learning_rate: 0.01,
         centres: [3.0, 3.0],
+        ..DEFAULT
+    },
+    Case {
+        name: "regnet_y",
+        seed: 6,
+        model: |x, classes| RegNetY::new([1, 1, 2, 1], [16, 24, 32, 40], 8).forward(x, classes),
+        size: [49, 34],
+        learning_rate: 0.01,
         ..DEFAULT
     },
     Case {
