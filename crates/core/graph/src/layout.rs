@@ -53,13 +53,15 @@ pub enum Layout {
     Convolution(FilterOrder),
     /// Stored as `[input, output]`; in PyTorch `[output, input]`.
     Linear,
+    /// Stored as `[channels]`; in PyTorch `[channels, 1, 1]`, which fits its images.
+    Channels,
 }
 
 impl Layout {
     /// The stored axis for each axis of PyTorch's shape; `None` if the orders are equal.
     fn axes(self) -> Option<&'static [usize]> {
         match self {
-            Layout::Plain => None,
+            Layout::Plain | Layout::Channels => None,
             Layout::Convolution(FilterOrder::Hwio) => Some(&[3, 2, 0, 1]),
             Layout::Convolution(FilterOrder::Ohwi) => Some(&[0, 3, 1, 2]),
             Layout::Linear => Some(&[1, 0]),
@@ -69,6 +71,7 @@ impl Layout {
     /// PyTorch's shape of a tensor stored as `shape`.
     pub fn torch_shape(self, shape: &Shape) -> Shape {
         match self.axes() {
+            None if self == Layout::Channels => [shape.elements(), 1, 1].into(),
             None => shape.clone(),
             Some(axes) => axes.iter().map(|&axis| shape[axis]).collect::<Vec<_>>().into(),
         }
@@ -160,6 +163,7 @@ mod tests {
         check(Layout::Convolution(FilterOrder::Ohwi), [7, 2, 3, 5].into(), [7, 5, 2, 3].into(), (stored, torch));
         check(Layout::Linear, [3, 5].into(), [5, 3].into(), (2 * 5 + 4, 4 * 3 + 2));
         check(Layout::Plain, [6].into(), [6].into(), (5, 5));
+        check(Layout::Channels, [6].into(), [6, 1, 1].into(), (5, 5));
     }
 
     #[test]
@@ -183,6 +187,7 @@ mod tests {
         check(Layout::Convolution(FilterOrder::Ohwi), [7, 2, 3, 5].into());
         check(Layout::Linear, [3, 5].into());
         check(Layout::Plain, [6].into());
+        check(Layout::Channels, [6].into());
         check(Layout::Plain, [0].into());
         check(Layout::Plain, Vec::new().into());
     }

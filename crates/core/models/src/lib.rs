@@ -2,7 +2,8 @@
 //!
 //! A model is any function from a [`Tensor`] to a [`Tensor`]; the zoo has no privileges over a closure written in
 //! place. Its models read like torchvision's sources and use the same parameter names and initial distributions, so
-//! that weights files match. EfficientNet-Lite, which torchvision has not, is timm's.
+//! that weights files match. EfficientNet-Lite, which torchvision has not, is timm's. ConvNeXts of timm's sizes have
+//! torchvision's names; files with timm's load, too.
 //!
 //! Use it for a known model by its name, or as an example of how one is written.
 //!
@@ -18,6 +19,7 @@
 
 mod alexnet;
 mod blocks;
+mod convnext;
 mod efficientnet;
 mod efficientnet_lite;
 mod mobilenet;
@@ -30,6 +32,7 @@ mod vit;
 mod zoo;
 
 pub use alexnet::AlexNet;
+pub use convnext::ConvNext;
 pub use efficientnet::EfficientNet;
 pub use efficientnet_lite::EfficientNetLite;
 pub use enmasse_graph::Tensor;

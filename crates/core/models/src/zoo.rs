@@ -3,7 +3,9 @@
 use enmasse_graph::Tensor;
 use thiserror::Error;
 
-use crate::{AlexNet, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, RegNetY, ResNet, Vgg, ViT, lenet, mlp};
+use crate::{
+    AlexNet, ConvNext, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, RegNetY, ResNet, Vgg, ViT, lenet, mlp,
+};
 
 /// The model does not exist.
 #[derive(Clone, Error, PartialEq, Eq)]
@@ -37,7 +39,7 @@ const FAMILIES: &[(&[&str], &str, &str)] = &[
         "vision transformer of this kind",
         "vit_small_patch16_224",
     ),
-    (&["convnext"], "ConvNeXt", "resnext50_32x4d"),
+    (&["convnextv2", "convnext_v2"], "ConvNeXt V2", "convnext_tiny"),
     (&["efficientnet_v2", "efficientnetv2", "tf_efficientnetv2"], "EfficientNetV2", "efficientnet_b0"),
     (
         &["mobilenet_v1", "mobilenetv1", "mobilenet_v4", "mobilenetv4"],
@@ -99,7 +101,7 @@ const fn model(name: &'static str, size: usize, dropout: f32, forward: fn(Tensor
     Model { name, size, forward, dropout }
 }
 
-static MODELS: [Model; 53] = [
+static MODELS: [Model; 60] = [
     model("resnet18", 224, 0.0, |x, classes| ResNet::resnet18().forward(x, classes)),
     model("resnet34", 224, 0.0, |x, classes| ResNet::resnet34().forward(x, classes)),
     model("resnet50", 224, 0.0, |x, classes| ResNet::resnet50().forward(x, classes)),
@@ -142,6 +144,13 @@ static MODELS: [Model; 53] = [
     model("regnet_y_1_6gf", 224, 0.0, |x, classes| RegNetY::y_1_6gf().forward(x, classes)),
     model("regnet_y_3_2gf", 224, 0.0, |x, classes| RegNetY::y_3_2gf().forward(x, classes)),
     model("regnet_y_8gf", 224, 0.0, |x, classes| RegNetY::y_8gf().forward(x, classes)),
+    model("convnext_atto", 224, 0.0, |x, classes| ConvNext::atto().forward(x, classes)),
+    model("convnext_femto", 224, 0.0, |x, classes| ConvNext::femto().forward(x, classes)),
+    model("convnext_pico", 224, 0.0, |x, classes| ConvNext::pico().forward(x, classes)),
+    model("convnext_nano", 224, 0.0, |x, classes| ConvNext::nano().forward(x, classes)),
+    model("convnext_tiny", 224, 0.0, |x, classes| ConvNext::tiny().forward(x, classes)),
+    model("convnext_small", 224, 0.0, |x, classes| ConvNext::small().forward(x, classes)),
+    model("convnext_base", 224, 0.0, |x, classes| ConvNext::base().forward(x, classes)),
     model("vit_tiny_patch16_224", 224, 0.0, |x, classes| ViT::tiny(16).forward(x, classes)),
     model("vit_small_patch16_224", 224, 0.0, |x, classes| ViT::small(16).forward(x, classes)),
     model("vit_base_patch16_224", 224, 0.0, |x, classes| ViT::base(16).forward(x, classes)),
@@ -260,7 +269,7 @@ mod tests {
         check("vit_tiny_patch16_384", "; the nearest is vit_tiny_patch16_224 (");
         check("efficientnet_v2_s", "no EfficientNetV2 yet; for the same purpose there is efficientnet_b0 (");
         check("EfficientNet-B0", "; the nearest is efficientnet_b0 (");
-        check("convnext_tiny", "no ConvNeXt yet; for the same purpose there is resnext50_32x4d (");
+        check("convnextv2_tiny", "no ConvNeXt V2 yet; for the same purpose there is convnext_tiny (");
         check("densenet121", "no DenseNet yet; for the same purpose there is resnet50 (");
         check("inception_v3", "no Inception network yet; for the same purpose there is resnet50 (");
         check(

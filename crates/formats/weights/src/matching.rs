@@ -408,6 +408,26 @@ mod tests {
         let names = "they share no names; the first there is features.0.weight, the first here is conv.weight";
         check(NET, "", 5, Err(&format!("F does not fit the model net: {names}; these are timm's names of a VGG")));
 
+        // Layers over channels as convolutions, and factors of another shape.
+        let convnext: Shapes = &[
+            ("features.1.0.layer_scale", &[4, 1, 1]),
+            ("features.1.0.block.3.weight", &[16, 4]),
+            ("classifier.2.weight", &[5, 4]),
+        ];
+        let theirs: Shapes = &[
+            ("stages.0.blocks.0.gamma", &[4]),
+            ("stages.0.blocks.0.mlp.fc1.weight", &[16, 4, 1, 1]),
+            ("head.fc.weight", &[5, 4]),
+        ];
+        let (matching, tensors) = matched(convnext, theirs, &[], false).unwrap();
+        assert_eq!(
+            matching.to_string(),
+            "loaded 3 of 3 tensors from F\ntimm's names replaced by torchvision's in 3 tensors"
+        );
+        assert!(
+            tensors.iter().zip(convnext).all(|(tensor, (name, shape))| tensor.name == *name && tensor.shape == *shape)
+        );
+
         let stem: Shapes = &[("conv_stem.weight", &[40, 3, 3, 3]), ("blocks.0.0.se.conv_reduce.weight", &[8])];
         let mobilenet: Shapes = &[("features.0.0.weight", &[32, 3, 3, 3]), ("classifier.1.bias", &[5])];
         let wider = matched(mobilenet, stem, &[], false).unwrap_err();

@@ -47,6 +47,12 @@ const TOOLS: &[Tool] = &[
         translate: Some(efficientnet_pytorch),
     },
     Tool {
+        marker: "stages.0.blocks.0.gamma",
+        names: "timm's names of a ConvNeXt",
+        replaced: TIMM,
+        translate: Some(|name, _| convnext(name)),
+    },
+    Tool {
         marker: "conv1.0.weight",
         names: "timm's names of a ResNet with a stem of three convolutions, such as resnet50d, which no model here has",
         replaced: "",
@@ -100,6 +106,12 @@ impl Tool {
                 tensor.shape = vec![*outputs, inputs * height * width];
             }
             if let Some(new) = translate(own, model) {
+                // timm's linear layers over channels may be convolutions of 1x1, and its factors have no height and width.
+                let sizes = |shape: &[usize]| shape.iter().copied().filter(|&size| size != 1).collect::<Vec<_>>();
+                let same = |(name, shape): &&(String, Vec<usize>)| *name == new && sizes(shape) == sizes(&tensor.shape);
+                if let Some((_, shape)) = model.tensors.iter().find(same) {
+                    tensor.shape.clone_from(shape);
+                }
                 *name = format!("{prefix}{new}");
                 changed += 1;
             }
@@ -147,6 +159,31 @@ fn mobilenet(name: &str) -> Option<String> {
         FIRST.get(stage)?.checked_add(index).filter(|number| FIRST.get(stage + 1).is_some_and(|next| number < next))?;
     let part = replaced(part, if stage == 0 { &NARROW } else { &WIDENING })?;
     Some(format!("features.{number}.conv.{part}"))
+}
+
+fn convnext(name: &str) -> Option<String> {
+    const LAYERS: [(&str, &str); 4] = [
+        ("stem.0.", "features.0.0."),
+        ("stem.1.", "features.0.1."),
+        ("head.norm.", "classifier.0."),
+        ("head.fc.", "classifier.2."),
+    ];
+    const PARTS: [(&str, &str); 5] = [
+        ("gamma", "layer_scale"),
+        ("conv_dw.", "block.0."),
+        ("norm.", "block.2."),
+        ("mlp.fc1.", "block.3."),
+        ("mlp.fc2.", "block.5."),
+    ];
+    let Some(stage) = name.strip_prefix("stages.") else { return replaced(name, &LAYERS) };
+    // torchvision counts what is before each stage, too.
+    let (stage, rest) = stage.split_once('.')?;
+    let before = 2 * usize::from(stage.parse::<u8>().ok()?);
+    if let Some(part) = rest.strip_prefix("downsample.") {
+        return Some(format!("features.{before}.{part}"));
+    }
+    let (block, part) = rest.strip_prefix("blocks.")?.split_once('.')?;
+    Some(format!("features.{}.{block}.{}", before + 1, replaced(part, &PARTS)?))
 }
 
 /// Every module of a block was a number, those without parameters too.
@@ -213,6 +250,19 @@ mod tests {
         check(mobilenet, "conv_head.weight", Some("features.18.0.weight"));
         check(mobilenet, "bn2.weight", Some("features.18.1.weight"));
         check(mobilenet, "classifier.weight", Some("classifier.1.weight"));
+        check(convnext, "stem.0.weight", Some("features.0.0.weight"));
+        check(convnext, "stem.1.bias", Some("features.0.1.bias"));
+        check(convnext, "stages.0.blocks.1.gamma", Some("features.1.1.layer_scale"));
+        check(convnext, "stages.1.downsample.0.weight", Some("features.2.0.weight"));
+        check(convnext, "stages.1.downsample.1.bias", Some("features.2.1.bias"));
+        check(convnext, "stages.3.blocks.2.conv_dw.weight", Some("features.7.2.block.0.weight"));
+        check(convnext, "stages.3.blocks.2.norm.bias", Some("features.7.2.block.2.bias"));
+        check(convnext, "stages.3.blocks.2.mlp.fc1.weight", Some("features.7.2.block.3.weight"));
+        check(convnext, "stages.3.blocks.2.mlp.fc2.bias", Some("features.7.2.block.5.bias"));
+        check(convnext, "head.norm.weight", Some("classifier.0.weight"));
+        check(convnext, "head.fc.bias", Some("classifier.2.bias"));
+        // Of ConvNeXt V2.
+        check(convnext, "stages.0.blocks.1.mlp.grn.weight", None);
         check(old_mobilenet, "features.0.0.weight", None);
         check(old_mobilenet, "features.18.1.bias", None);
         check(old_mobilenet, "features.1.conv.0.weight", Some("features.1.conv.0.0.weight"));

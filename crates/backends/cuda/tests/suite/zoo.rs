@@ -2,7 +2,7 @@
 
 use enmasse_graph::Tensor;
 use enmasse_models::{
-    AlexNet, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, RegNetY, ResNet, Vgg, ViT, lenet, mlp,
+    AlexNet, ConvNext, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, RegNetY, ResNet, Vgg, ViT, lenet, mlp,
 };
 
 /// A model by its name, with the tolerance of its gradients.
@@ -12,7 +12,7 @@ use enmasse_models::{
 pub type Narrow = (&'static str, f64, fn(Tensor, usize) -> Tensor);
 
 /// The zoo, in its order.
-pub const NARROW: [Narrow; 53] = [
+pub const NARROW: [Narrow; 60] = [
     ("resnet18", 1e-3, |x, classes| ResNet::resnet18().width(8).forward(x, classes)),
     ("resnet34", 1e-3, |x, classes| ResNet::resnet34().width(8).forward(x, classes)),
     ("resnet50", 0.3, |x, classes| ResNet::resnet50().width(8).forward(x, classes)),
@@ -41,20 +41,27 @@ pub const NARROW: [Narrow; 53] = [
     ("mobilenet_v3_small", 2e-2, |x, classes| MobileNetV3::small().width(0.25).forward(x, classes)),
     ("mobilenet_v3_large", 2e-2, |x, classes| MobileNetV3::large().width(0.25).forward(x, classes)),
     ("efficientnet_b0", 2e-2, |x, classes| EfficientNet::b0().width(0.25).forward(x, classes)),
-    ("efficientnet_b1", 2e-2, |x, classes| EfficientNet::b1().width(0.25).forward(x, classes)),
-    ("efficientnet_b2", 2e-2, |x, classes| EfficientNet::b2().width(0.25).forward(x, classes)),
-    ("efficientnet_b3", 2e-2, |x, classes| EfficientNet::b3().width(0.25).forward(x, classes)),
-    ("efficientnet_b4", 2e-2, |x, classes| EfficientNet::b4().width(0.25).forward(x, classes)),
+    ("efficientnet_b1", 2e-2, |x, classes| EfficientNet::b1().width(0.25).depth(0.5).forward(x, classes)),
+    ("efficientnet_b2", 2e-2, |x, classes| EfficientNet::b2().width(0.25).depth(0.5).forward(x, classes)),
+    ("efficientnet_b3", 2e-2, |x, classes| EfficientNet::b3().width(0.25).depth(0.5).forward(x, classes)),
+    ("efficientnet_b4", 2e-2, |x, classes| EfficientNet::b4().width(0.25).depth(0.5).forward(x, classes)),
     ("efficientnet_lite0", 2e-2, |x, classes| EfficientNetLite::lite0().width(0.25).forward(x, classes)),
-    ("efficientnet_lite1", 2e-2, |x, classes| EfficientNetLite::lite1().width(0.25).forward(x, classes)),
-    ("efficientnet_lite2", 2e-2, |x, classes| EfficientNetLite::lite2().width(0.25).forward(x, classes)),
-    ("efficientnet_lite3", 2e-2, |x, classes| EfficientNetLite::lite3().width(0.25).forward(x, classes)),
-    ("efficientnet_lite4", 2e-2, |x, classes| EfficientNetLite::lite4().width(0.25).forward(x, classes)),
+    ("efficientnet_lite1", 2e-2, |x, classes| EfficientNetLite::lite1().width(0.25).depth(0.5).forward(x, classes)),
+    ("efficientnet_lite2", 2e-2, |x, classes| EfficientNetLite::lite2().width(0.25).depth(0.5).forward(x, classes)),
+    ("efficientnet_lite3", 2e-2, |x, classes| EfficientNetLite::lite3().width(0.25).depth(0.5).forward(x, classes)),
+    ("efficientnet_lite4", 2e-2, |x, classes| EfficientNetLite::lite4().width(0.25).depth(0.5).forward(x, classes)),
     ("regnet_y_400mf", 0.3, |x, classes| RegNetY::new([1, 3, 6, 6], [16, 24, 32, 40], 8).forward(x, classes)),
     ("regnet_y_800mf", 0.3, |x, classes| RegNetY::new([1, 3, 8, 2], [16, 32, 48, 64], 16).forward(x, classes)),
     ("regnet_y_1_6gf", 0.3, |x, classes| RegNetY::new([2, 6, 17, 2], [24, 24, 48, 48], 24).forward(x, classes)),
     ("regnet_y_3_2gf", 0.3, |x, classes| RegNetY::new([2, 5, 13, 1], [24, 24, 48, 48], 24).forward(x, classes)),
     ("regnet_y_8gf", 0.3, |x, classes| RegNetY::new([2, 4, 10, 1], [28, 28, 56, 56], 56).forward(x, classes)),
+    ("convnext_atto", 1e-4, |x, classes| ConvNext::atto().widths([8, 16, 24, 32]).forward(x, classes)),
+    ("convnext_femto", 1e-4, |x, classes| ConvNext::femto().widths([8, 16, 24, 32]).forward(x, classes)),
+    ("convnext_pico", 1e-4, |x, classes| ConvNext::pico().widths([8, 16, 24, 32]).forward(x, classes)),
+    ("convnext_nano", 1e-4, |x, classes| ConvNext::nano().widths([8, 16, 24, 32]).forward(x, classes)),
+    ("convnext_tiny", 1e-4, |x, classes| ConvNext::tiny().widths([8, 16, 24, 32]).forward(x, classes)),
+    ("convnext_small", 1e-4, |x, classes| ConvNext::small().widths([8, 16, 24, 32]).forward(x, classes)),
+    ("convnext_base", 1e-4, |x, classes| ConvNext::base().widths([8, 16, 24, 32]).forward(x, classes)),
     ("vit_tiny_patch16_224", 1e-4, |x, classes| ViT::new(16, 16, 1).depth(2).forward(x, classes)),
     ("vit_small_patch16_224", 1e-4, |x, classes| ViT::new(16, 32, 2).depth(2).forward(x, classes)),
     ("vit_base_patch16_224", 1e-4, |x, classes| ViT::new(16, 48, 3).depth(2).forward(x, classes)),

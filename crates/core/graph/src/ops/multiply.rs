@@ -65,19 +65,28 @@ impl std::ops::Mul for Tensor {
 }
 
 impl Tensor {
-    /// Each channel times a trained factor, which is `initial` at first: the layer scale of ConvNeXt and of vision transformers.
-    /// The parameter is `NAME`.
+    /// Each channel times a trained factor, which is `initial` at first: the layer scale of vision transformers. The parameter
+    /// is `NAME`, of PyTorch's shape `[C]`.
     ///
     /// # Shapes
     /// `[N,..,C]`, and the same.
     pub fn scale_channels(self, name: &str, initial: f32) -> Tensor {
+        self.scale(name, initial, Layout::Plain)
+    }
+
+    /// [`Tensor::scale_channels`] with a parameter of PyTorch's shape `[C,1,1]`, as in torchvision's ConvNeXt.
+    pub fn scale_images(self, name: &str, initial: f32) -> Tensor {
+        self.scale(name, initial, Layout::Channels)
+    }
+
+    fn scale(self, name: &str, initial: f32, layout: Layout) -> Tensor {
         self.enter(name);
         let shape = self.shape();
         if !initial.is_finite() {
             let reason = format!("begins with {initial}, which must be finite");
             return self.fail(GraphError::Attribute { place: self.layer("scale_channels"), reason });
         }
-        let factors = self.parameter(name.into(), [shape.last()].into(), Layout::Plain, Init::Constant(initial));
+        let factors = self.parameter(name.into(), [shape.last()].into(), layout, Init::Constant(initial));
         self.record(Multiply, &[factors], shape)
     }
 }

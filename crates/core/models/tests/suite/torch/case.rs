@@ -7,7 +7,8 @@ use enmasse_graph::{
     Pool, Precision, Role, Tensor, Window, compile,
 };
 use enmasse_models::{
-    AlexNet, Block, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, RegNetY, ResNet, Vgg, ViT, lenet, mlp,
+    AlexNet, Block, ConvNext, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, RegNetY, ResNet, Vgg, ViT,
+    lenet, mlp,
 };
 
 use super::fixture::Results;
@@ -137,7 +138,7 @@ const DEFAULT: Case = Case {
     centres: [-2.0, 2.0],
 };
 
-pub static CASES: [Case; 24] = [
+pub static CASES: [Case; 25] = [
     Case { name: "resnet18", seed: 49, size: [49, 41], ..DEFAULT },
     Case {
         name: "resnet50",
@@ -251,6 +252,13 @@ pub static CASES: [Case; 24] = [
         seed: 6,
         model: |x, classes| RegNetY::new([1, 1, 2, 1], [16, 24, 32, 40], 8).forward(x, classes),
         size: [49, 34],
+        learning_rate: 0.01,
+        ..DEFAULT
+    },
+    Case {
+        name: "convnext",
+        model: |x, classes| ConvNext::new([1, 1, 2, 1], [8, 16, 24, 32]).forward(x, classes),
+        size: [33, 47],
         learning_rate: 0.01,
         ..DEFAULT
     },
