@@ -1,4 +1,5 @@
-//! `enmasse models`: the models by name, with their parameters; with `--bench` also their training speed on this machine.
+//! `enmasse models`: the models by name, with their parameters and the work of one image; with `--bench` also their training
+//! speed on this machine.
 
 use clap::{Arg, ArgMatches, Command};
 use enmasse_graph::{Arena, CompileOptions, compile_evaluation};
@@ -29,6 +30,10 @@ const STEPS: usize = 3;
 pub fn command() -> Command {
     Command::new("models")
         .about("List the models, or measure how fast each trains on this machine")
+        .long_about(
+            "List the models: parameters, GFLOPs of the forward of one image, and its size; or measure how fast each trains \
+             on this machine. GFLOPs are billions of multiply-adds, as in torchvision's table.",
+        )
         .arg(Arg::new("name").value_name("NAME").num_args(0..).help("Models [default: all]"))
         .arg(switch("bench", "Measure images per second in training, on synthetic images"))
         .args(settings_with(SETTINGS, &[DEFAULT, ONE_DEVICE].concat()))
@@ -46,12 +51,12 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut output = Output::new(config.program.json);
     if !output.is_json() {
         let rate = if matches.get_flag("bench") { "  images/s" } else { "" };
-        output.text(format_args!("{:<30} {:>12}  images{rate}", "model", "parameters"));
+        output.text(format_args!("{:<30} {:>12} {:>7}  images{rate}", "model", "parameters", "GFLOPs"));
     }
     for model in models {
         let size = config.train.size.unwrap_or(model.size());
         let classes = default_classes(size);
-        let parameters = count_parameters(&model, size, classes)?;
+        let (parameters, gflops) = work(&model, size, classes)?;
         let rate = match matches.get_flag("bench") {
             true => {
                 let train = TrainConfig { model: model.name().to_owned(), size: Some(size), ..config.train.clone() };
@@ -61,11 +66,12 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         };
         match output.is_json() {
             true => output.json(json!({
-                "model": model.name(), "parameters": parameters, "size": size, "images_per_second": rate
+                "model": model.name(), "parameters": parameters, "gflops": gflops, "size": size,
+                "images_per_second": rate
             })),
             false => {
                 let (parameters, images) = (grouped(parameters as u64), format!("{size}x{size}"));
-                let row = format!("{:<30} {parameters:>12}  {images:<8}", model.name());
+                let row = format!("{:<30} {parameters:>12} {gflops:>7.2}  {images:<8}", model.name());
                 output.text(match rate {
                     Some(rate) => format!("{row}  {rate:>8.1}"),
                     None => row.trim_end().to_owned(),
@@ -76,11 +82,12 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     output.finish()
 }
 
-/// The number of a model's parameters, from its plan.
-fn count_parameters(model: &Model, size: usize, classes: usize) -> Result<usize, Failure> {
+/// The number of a model's parameters, and the billions of multiply-adds for one image, from its plan.
+fn work(model: &Model, size: usize, classes: usize) -> Result<(usize, f64), Failure> {
     let options = CompileOptions::new(model.name(), 1, size, classes);
     let plans = compile_evaluation(&|x| model.forward(x, classes), &options)
         .map_err(|error| failed!("{}: {error}", model.name()))?;
     let parameters = plans.state.iter().filter(|tensor| tensor.slot.arena == Arena::Parameters);
-    Ok(parameters.map(|tensor| tensor.shape.elements()).sum())
+    let multiply_adds = plans.evaluate.total_cost().flops / 2;
+    Ok((parameters.map(|tensor| tensor.shape.elements()).sum(), multiply_adds as f64 / 1e9))
 }

@@ -135,7 +135,14 @@ fn a_closed_reader_is_not_an_error() {
 fn models_are_listed() {
     let list = enmasse(&["models"]).well().stdout;
     assert_eq!(list.lines().count(), 1 + enmasse_models::models().len(), "{list}");
-    for parts in [["resnet18 ", "11,689,512", "224x224"], ["mlp ", "636,554", "28x28"]] {
+    // The first two are those of torchvision's documentation.
+    let rows = [
+        ["resnet18 ", "11,689,512", " 1.81 ", "224x224"],
+        ["efficientnet_b0 ", "5,288,548", " 0.39 ", "224x224"],
+        ["efficientnet_lite0 ", "4,652,008", " 0.39 ", "224x224"],
+        ["mlp ", "636,554", " 0.00 ", "28x28"],
+    ];
+    for parts in rows {
         assert!(list.lines().any(|line| parts.iter().all(|part| line.contains(part))), "{parts:?}: {list}");
     }
     let measured = enmasse(&["models", "mlp", "lenet", "--bench", "--size", "16", "--batch", "2", "--json"]).well();
@@ -144,6 +151,7 @@ fn models_are_listed() {
     for (object, name) in objects.iter().zip(["mlp", "lenet"]) {
         assert_eq!((&object["model"], &object["size"]), (&name.into(), &16.into()));
         assert!(object["images_per_second"].as_f64().unwrap() > 0.0, "{object}");
+        assert!(object["gflops"].as_f64().unwrap() > 0.0, "{object}");
     }
     let unknown = enmasse(&["models", "resnet19"]);
     assert_eq!(unknown.code, Some(2));
