@@ -28,7 +28,15 @@ FAMILIES = {
     "efficientnet": ([f"efficientnet_b{size}" for size in range(5)], {}),
     "efficientnet_lite": ([], {f"tf_efficientnet_lite{size}": f"efficientnet_lite{size}" for size in range(5)}),
     "regnet": ([f"regnet_y_{flops}" for flops in ["400mf", "800mf", "1_6gf", "3_2gf", "8gf"]], {}),
-    "convnext": ([f"convnext_{size}" for size in ["tiny", "small", "base"]], {}),
+    "convnext": (
+        [f"convnext_{size}" for size in ["tiny", "small", "base"]],
+        {f"convnext_{size}": f"convnext_{size}" for size in ["atto", "femto", "pico", "nano", "tiny", "small", "base"]},
+    ),
+    "vit": (
+        [],
+        {name: name for kind in ["vit", "deit"] for size in ["tiny", "small", "base"]
+         for name in [f"{kind}_{size}_patch16_224"]},
+    ),
 }
 # timm's architectures that are torchvision's, with the same names of tensors: any set of theirs on the hub loads.
 SAME = {
@@ -66,7 +74,7 @@ def torchvision(model):
 def timm(architecture, model, results):
     for name in list_pretrained(f"{architecture}.*"):
         cfg = get_pretrained_cfg(name)
-        if cfg.crop_mode == "center" and cfg.num_classes > 0:
+        if cfg.crop_mode == "center" and cfg.num_classes == 1000:
             yield entry(model, name, f"hf:{cfg.hf_hub_id}", None, cfg.license, cfg.num_classes, results.get(name),
                         cfg.input_size[1], cfg.crop_pct, cfg.interpolation, list(cfg.mean), list(cfg.std))
 

@@ -6,12 +6,17 @@ use std::sync::LazyLock;
 use enmasse_image::Resampling;
 use serde::{Deserialize, Serialize};
 
-const FAMILIES: [&str; 5] = [
+const FAMILIES: [&str; 10] = [
     include_str!("../../weights/alexnet.toml"),
+    include_str!("../../weights/convnext.toml"),
+    include_str!("../../weights/efficientnet.toml"),
     include_str!("../../weights/efficientnet_lite.toml"),
     include_str!("../../weights/mobilenet_v2.toml"),
+    include_str!("../../weights/mobilenet_v3.toml"),
+    include_str!("../../weights/regnet.toml"),
     include_str!("../../weights/resnet.toml"),
     include_str!("../../weights/vgg.toml"),
+    include_str!("../../weights/vit.toml"),
 ];
 
 /// The model of `--pretrained` without `--model`.
@@ -183,7 +188,7 @@ mod tests {
         check("MobileNet_V2_Weights.IMAGENET1K_V1", None, Some(Ok("mobilenet_v2.IMAGENET1K_V1")));
         let several = "several models have weights of this name; give --model, or alexnet.IMAGENET1K_V1";
         check("IMAGENET1K_V1", None, Some(Err(several)));
-        let other = "no weights of this name are known for alexnet, but for mobilenet_v2";
+        let other = "no weights of this name are known for alexnet, but for efficientnet_b1";
         check("IMAGENET1K_V2", Some("alexnet"), Some(Err(other)));
         let other = "no weights of this name are known for resnet18, but for resnet50";
         check("resnet50.IMAGENET1K_V1", Some("resnet18"), Some(Err(other)));
