@@ -11,10 +11,12 @@ const HIGHEST: f64 = 10.0;
 const SMOOTHING: f64 = 0.98;
 /// The average has diverged beyond so many times its lowest value.
 const DIVERGED: f64 = 4.0;
-/// What falls less is rounding.
-const MIN_FALL: f64 = 1e-9;
-/// Steps at both ends of which no rate is suggested.
-const SKIPPED: [usize; 2] = [10, 1];
+/// Steps on each side of one by which the slope there is measured.
+const AROUND: usize = 8;
+/// A slope is more than chance beyond so many times its standard error.
+const CERTAIN: f64 = 2.0;
+/// A slope that is smaller is rounding.
+const MIN_SLOPE: f64 = 1e-9;
 
 /// A step of a search for a learning rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -65,13 +67,39 @@ impl LrSearch {
         self.diverged = true;
     }
 
-    /// The rate of the point where the average falls fastest, from one rate to the next.
+    /// The rate where the loss falls fastest, from one rate to the next; `None` if it falls no more than by chance. A slope is that of the
+    /// line through some neighbouring losses: the average of all lags behind them, and its beginning is noise. Slopes after the lowest
+    /// losses are those of spikes.
     pub fn steepest(&self) -> Option<f64> {
-        let end = self.points.len().saturating_sub(SKIPPED[1]);
-        let points = self.points.get(SKIPPED[0]..end)?;
-        let slopes = points.windows(3).map(|near| (near[1].learning_rate, near[2].smoothed - near[0].smoothed));
-        let (rate, slope) = slopes.min_by(|one, other| one.1.total_cmp(&other.1))?;
-        (slope < -MIN_FALL).then_some(rate)
+        let lines: Vec<Line> = self.points.windows(2 * AROUND + 1).map(Line::through).collect();
+        let lowest = lines.iter().enumerate().min_by(|(_, one), (_, other)| one.mean.total_cmp(&other.mean))?.0;
+        let steepest = lines[..=lowest].iter().min_by(|one, other| one.slope.total_cmp(&other.slope))?;
+        let is_certain = steepest.slope < -(CERTAIN * steepest.error).max(MIN_SLOPE);
+        is_certain.then_some(steepest.learning_rate)
+    }
+}
+
+/// A line through the losses of some steps.
+struct Line {
+    /// The rate of the step in the middle.
+    learning_rate: f64,
+    mean: f64,
+    /// How much it rises from one step to the next, and the standard error of that.
+    slope: f64,
+    error: f64,
+}
+
+impl Line {
+    fn through(points: &[LrPoint]) -> Self {
+        let (count, middle) = (points.len() as f64, points.len() / 2);
+        let mean = points.iter().map(|point| point.loss).sum::<f64>() / count;
+        let places =
+            || points.iter().enumerate().map(|(place, point)| (place as f64 - middle as f64, point.loss - mean));
+        let spread: f64 = places().map(|(place, _)| place * place).sum();
+        let slope = places().map(|(place, loss)| place * loss).sum::<f64>() / spread;
+        let rest: f64 = places().map(|(place, loss)| (loss - slope * place).powi(2)).sum();
+        let error = (rest / (count - 2.0) / spread).sqrt();
+        Line { learning_rate: points[middle].learning_rate, mean, slope, error }
     }
 }
 
@@ -104,7 +132,13 @@ mod tests {
         let found = search(falls);
         let (last, steepest) = (found.points[found.points.len() - 1].learning_rate, found.steepest().unwrap());
         assert!(found.diverged && (0.1..1.0).contains(&last), "{last}");
-        assert!((1e-3..1e-1).contains(&steepest), "{steepest}");
+        assert!((6e-4..1.7e-3).contains(&steepest), "{steepest}");
+        // Neither by noise nor by what follows a spike.
+        let noise = |rate: f64| f64::from((rate.to_bits() % 1009) as u32) / 1009.0;
+        let noisy = search(|rate| falls(rate) + 0.2 * noise(rate)).steepest().unwrap();
+        assert!((2e-4..5e-3).contains(&noisy), "{noisy}");
+        let spike = |rate: f64| if (0.05..0.06).contains(&rate) { 2.0 } else { 0.0 };
+        assert_eq!(search(|rate| falls(rate) + spike(rate)).steepest(), Some(steepest));
         // What begins to diverge at once has too few points.
         let rises = search(|rate| 1e12 * rate);
         assert!(rises.diverged && rises.points.len() < 40 && rises.steepest().is_none());

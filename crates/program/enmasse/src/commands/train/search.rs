@@ -68,7 +68,7 @@ fn rate_lines(config: &RunConfig, found: &LrSearch) -> Vec<String> {
     let first = format!("{end} {steps}, at a rate of {}; drawn in {CHART}", short(last));
     let second = match found.suggestion {
         Some(rate) => format!("it falls fastest at {}: {}", short(rate), line(config, "lr", &short(rate))),
-        None => "it fell nowhere, so no rate is suggested; look at the chart".to_owned(),
+        None => "it fell by no more than chance, so no rate is suggested; look at the chart".to_owned(),
     };
     vec![first, second]
 }
@@ -155,7 +155,10 @@ mod tests {
             ]
         );
         found.suggestion = None;
-        assert_eq!(rate_lines(&config(&[]), &found)[1], "it fell nowhere, so no rate is suggested; look at the chart");
+        assert_eq!(
+            rate_lines(&config(&[]), &found)[1],
+            "it fell by no more than chance, so no rate is suggested; look at the chart"
+        );
 
         let point = |batch: usize, images_per_second: f64| BatchPoint {
             batch,
