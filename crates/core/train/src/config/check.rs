@@ -106,9 +106,8 @@ impl RunConfig {
             cycle,
             "`schedule = one-cycle` rises by itself, by `pct_start`; use one of them".to_owned(),
         )?;
-        let epochs = train.epochs - train.epochs_of_head();
-        let warmup = train.warmup_epochs > epochs as f64 && train.fine_tune != Some(FineTune::Head);
-        together("warmup_epochs", warmup, format!("must not be more than the {epochs} epochs of the run"))
+        let warmup = train.warmup_epochs > train.epochs as f64;
+        together("warmup_epochs", warmup, format!("must not be more than the {} epochs of the run", train.epochs))
     }
 }
 
