@@ -42,7 +42,7 @@ fn cudnn_takes_every_convolution_of_the_zoo() {
     let all = models.flat_map(|model| zoo::convolutions(model, Precision::F32));
     let distinct: BTreeMap<String, Problem> = all.map(|problem| (problem.to_string(), problem)).collect();
     // Each GPU and precision has other ones, so that all have their turn.
-    let step = if test_support::time() { 10 } else { 40 };
+    let step = if test_support::time() { 25 } else { 100 };
     for (gpu, (name, json)) in zoo::gpus().into_iter().enumerate() {
         let device = cudnn.device(&json).unwrap();
         for (precision, arithmetic) in zoo::ARITHMETICS.into_iter().enumerate() {

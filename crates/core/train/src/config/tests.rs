@@ -275,7 +275,7 @@ fn what_follows_from_weights_stands_between_the_saved_run_and_the_user() {
     assert_eq!((train.size, train.crop_pct, train.mean), (Some(224), Some(0.5), Some(vec![0.5])));
     assert_eq!(layers.source("interpolation"), Some(&SettingSource::Weights("hf:a/b".to_owned())));
     let error = layers.weights("hf:a/b", "std", "0").unwrap_err().to_string();
-    assert_eq!(error, "std = 0 of the weights hf:a/b: must be finite numbers, above 0, at most 1");
+    assert_eq!(error, "std = 0 of the weights hf:a/b: must be finite numbers, above 0 to 1");
 }
 
 /// Regression test: YOLO's `--weights ""` was a file without a name.

@@ -91,7 +91,7 @@ fn positions_for_another_size_are_interpolated() {
     let mut other = vit(2, 3, 2);
     let matching = load_pretrained(other.as_mut(), &path, &[]).unwrap();
     let said = "\npos_embed interpolated: 5x5 patches in the file, 3x2 here";
-    assert_eq!(matching.to_string(), format!("loaded 19 of 19 tensors from {}{said}", path.display()));
+    assert_eq!(matching.to_string(), format!("loaded 20 of 20 tensors from {}{said}", path.display()));
     for (after, given) in weights(other.as_mut()).iter().zip(&given) {
         let is_embedding = after.name == "pos_embed";
         assert_eq!(after == given, !is_embedding, "{}", after.name);

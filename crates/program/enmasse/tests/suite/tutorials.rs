@@ -62,7 +62,7 @@ fn a_mistyped_weights_path_never_trains_from_scratch() {
     let weights = folder.path().join("resNet43.pth").display().to_string();
     for ranks in ["cpu:1", "cpu:2", "cpu:2 --ranks thread"] {
         let ended = train(&data, &run, &format!("--weights {weights} --devices {ranks}"));
-        refused(&ended, &run, 1, &["error: ", &weights, "No such file"]);
+        refused(&ended, &run, 2, &["error: ", &weights, "there is no such file"]);
         assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     }
     // A folder holds no weights either.
@@ -73,7 +73,7 @@ fn a_mistyped_weights_path_never_trains_from_scratch() {
     let mut launch = program();
     launch.args(["launch", "-n", "2", "--"]).arg(inner.get_program()).args(inner.get_args());
     let ended = finish(&mut launch);
-    assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{ended:?}");
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{ended:?}");
     assert!(ended.stderr.contains(&weights), "{}", ended.stderr);
     assert!(!run.join("config.toml").exists(), "a run was begun");
 }
