@@ -1,8 +1,8 @@
 //! Values that are wrong, alone or together.
 
 use super::{
-    Balance, ConfigError, FineTune, OptimizerKind, RankKind, ReducePrecision, RunConfig, SETTINGS, ScheduleKind,
-    Setting, SettingSource, Shuffling, StrategyKind, SumOrder, TrainConfig,
+    Balance, ConfigError, OptimizerKind, RankKind, ReducePrecision, RunConfig, SETTINGS, ScheduleKind, Setting,
+    SettingSource, Shuffling, StrategyKind, SumOrder, TrainConfig,
 };
 
 impl TrainConfig {
