@@ -298,7 +298,7 @@ settings! {
         /// enmasse models lists all of them.
         model: String = "resnet18".to_owned(), "NAME", ANY, Fixed;
         /// Begin with known weights
-        /// The best ones for --model, or those of this name (enmasse weights list), hf:OWNER/REPO[@REVISION], address or file. They are fetched once. Images are prepared as for these weights, unless other settings say otherwise.
+        /// The best ones for --model, or those of this name (enmasse weights list), hf:OWNER/REPO, perhaps with @REVISION, address or file. They are fetched once. Images are prepared as for these weights, unless other settings say otherwise.
         pretrained: Pretrained = Pretrained::No, "NAME|FILE", ANY, Fixed;
         /// Weights to begin with
         /// The same for the weights and the preparation of images alone. A .pth, .ckpt or .safetensors file has torchvision's or timm's names. A classifier for other classes begins anew; any other difference of shape is an error.

@@ -17,7 +17,7 @@ pub enum Freeze {
     /// All parameters outside the classifier ([`classifier_of`]), as in fine-tuning of the last layers, and those of the
     /// classifier that match any of the patterns. Each pattern must match a parameter.
     AllButClassifier(Vec<String>),
-    /// All parameters except those of the head and of so many layers before it ([`layers`](crate::layers)), and those that match
+    /// All parameters except those of the head and of so many layers before it ([`layers`](fn@crate::layers)), and those that match
     /// any of the patterns. Each pattern must match a parameter.
     AllButLast(usize, Vec<String>),
 }
