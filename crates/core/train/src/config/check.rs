@@ -1,8 +1,8 @@
 //! Values that are wrong, alone or together.
 
 use super::{
-    Balance, ConfigError, OptimizerKind, RankKind, ReducePrecision, RunConfig, SETTINGS, ScheduleKind, Setting,
-    SettingSource, Shuffling, StrategyKind, SumOrder, TrainConfig,
+    Balance, ConfigError, FineTune, OptimizerKind, RankKind, ReducePrecision, RunConfig, SETTINGS, ScheduleKind,
+    Setting, SettingSource, Shuffling, StrategyKind, SumOrder, TrainConfig,
 };
 
 impl TrainConfig {
@@ -39,7 +39,11 @@ impl RunConfig {
         together("weights", both, "`pretrained` names weights too; use one of them".to_owned())?;
         together("tune", train.tune && train.exact, "`exact` leaves nothing to choose; use one of them".to_owned())?;
         let tuned = train.fine_tune.is_some();
-        together("fine_tune", tuned && !train.begins_with_weights(), "needs `weights` to begin with".to_owned())?;
+        together(
+            "fine_tune",
+            tuned && !train.begins_with_weights(),
+            "needs `weights` or `pretrained` to begin with".to_owned(),
+        )?;
         let reason = "already says which layers are trained; leave out `freeze_layers`".to_owned();
         together("fine_tune", tuned && train.freeze_layers, reason)?;
         let both = train.shards.is_some() && train.accumulate > 1;
@@ -106,8 +110,9 @@ impl RunConfig {
             cycle,
             "`schedule = one-cycle` rises by itself, by `pct_start`; use one of them".to_owned(),
         )?;
-        let warmup = train.warmup_epochs > train.epochs as f64;
-        together("warmup_epochs", warmup, format!("must not be more than the {} epochs of the run", train.epochs))
+        let epochs = train.epochs - train.epochs_of_head();
+        let warmup = train.warmup_epochs > epochs as f64 && train.fine_tune != Some(FineTune::Head);
+        together("warmup_epochs", warmup, format!("must not be more than the {epochs} epochs of the run"))
     }
 }
 

@@ -185,8 +185,13 @@ impl LayeredConfig {
         Some(self.sources.get(setting.name).unwrap_or(&SettingSource::Default))
     }
 
-    /// The configuration, checked as a whole and against the saved run.
-    pub fn finish(self) -> Result<RunConfig, ConfigError> {
+    /// The configuration, checked as a whole and against the saved run. The warm-up of a recipe takes no more epochs than the run has.
+    pub fn finish(mut self) -> Result<RunConfig, ConfigError> {
+        if matches!(self.source("warmup_epochs"), Some(SettingSource::Recipe(_))) {
+            let train = &mut self.config.train;
+            let epochs = train.epochs.saturating_sub(train.epochs_of_head());
+            train.warmup_epochs = train.warmup_epochs.min(epochs as f64);
+        }
         if let Some((SettingSource::Saved(folder), saved)) = &self.saved {
             for setting in SETTINGS.iter().filter(|setting| setting.scope == Scope::Fixed) {
                 let (given, kept) = (self.config.get(setting.name), saved.get(setting.name));

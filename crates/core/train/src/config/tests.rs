@@ -107,7 +107,7 @@ fn settings_that_contradict_each_other() {
     let refused = Some("tune true: `exact` leaves nothing to choose; use one of them");
     check(&[("tune", "true")], None);
     check(&[("tune", "true"), ("exact", "true")], refused);
-    let refused = Some("fine_tune all: needs `weights` to begin with");
+    let refused = Some("fine_tune all: needs `weights` or `pretrained` to begin with");
     check(&[("fine_tune", "all")], refused);
     check(&[("fine_tune", "all"), ("weights", "a.pth")], None);
     let refused = Some("fine_tune head: already says which layers are trained; leave out `freeze_layers`");
@@ -361,6 +361,24 @@ fn recipes_are_below_what_is_given() {
     layers.saved_run(&saved.to_toml(), Path::new("runs/a")).unwrap();
     let train = &layers.config().train;
     assert_eq!((train.lr, train.epochs, train.ema, train.batch), (0.125, 10, None, Some(4)));
+}
+
+/// Regression test: `--pretrained --epochs 1` was refused, since the recipe warms up for an epoch after the head's.
+#[test]
+fn a_run_shorter_than_the_warm_up_of_its_recipe() {
+    let check = |epochs: &str, warmup: Option<&str>, expected: Result<f64, &str>| {
+        let mut layers = LayeredConfig::new();
+        for (name, value) in [("weights", Some("a.pth")), ("epochs", Some(epochs)), ("warmup_epochs", warmup)] {
+            value.into_iter().for_each(|value| layers.argument(name, value).unwrap());
+        }
+        layers.recipe("fine-tune").unwrap();
+        let found = layers.finish().map(|config| config.train.warmup_epochs).map_err(|error| error.to_string());
+        assert_eq!(found, expected.map_err(str::to_owned));
+    };
+    check("1", None, Ok(0.0));
+    check("2", None, Ok(1.0));
+    check("9", None, Ok(1.0));
+    check("2", Some("2"), Err("--warmup-epochs 2: must not be more than the 1 epochs of the run"));
 }
 
 #[test]

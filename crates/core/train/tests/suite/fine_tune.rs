@@ -162,7 +162,7 @@ fn what_cannot_be_tuned_is_refused_before_the_run() {
     assert_eq!(error, "the model does not end in a linear layer, whose input would be its features, but in conv");
     let without = TrainConfig { weights: None, ..tuned(&out, &weights, FineTune::Head, 2) };
     let error = refused(&net, without).to_string();
-    assert_eq!(error, "fine_tune head: needs `weights` to begin with");
+    assert_eq!(error, "fine_tune head: needs `weights` or `pretrained` to begin with");
     assert!(!RunPaths::new(&out).is_resumable());
 }
 

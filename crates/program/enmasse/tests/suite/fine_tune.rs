@@ -62,7 +62,7 @@ fn settings_are_shown_with_their_sources() {
     }
     refused(&enmasse(&["config", "show", "--recipe", "fine"]), 2, &["recipe fine: there is no such recipe"]);
     let without = enmasse(&["train", "--recipe", "fine-tune"]);
-    refused(&without, 2, &["fine_tune = all in the recipe fine-tune@1: needs --weights to begin with"]);
+    refused(&without, 2, &["fine_tune = all in the recipe fine-tune@1: needs --weights or --pretrained to begin with"]);
 }
 
 #[test]
