@@ -43,8 +43,8 @@ pub struct Matching {
     pub averages: Option<&'static str>,
     /// The prefixes that were replaced, in order.
     pub renamed: Vec<Renamed>,
-    /// The number of tensors that had another tool's names.
-    pub translated: usize,
+    /// Whose names were replaced by whose, and in how many tensors, if the file has another tool's names.
+    pub translated: Option<(&'static str, usize)>,
     /// The number of classes in the file, if it has the classifier.
     pub classes: Option<usize>,
     /// The classifier that was not loaded, because it is for other classes.
@@ -57,8 +57,6 @@ pub struct Matching {
     pub unused: Vec<String>,
     /// Whose names the file has, if they are not the model's.
     tool: Option<&'static str>,
-    /// Whose names were replaced by whose.
-    replaced: &'static str,
 }
 
 /// Reasons why a file does not fit a model.
@@ -133,8 +131,8 @@ pub fn match_tensors(
         names: first,
     })?;
     let found = Tool::of(&names, model);
-    let (tool, replaced) = found.as_ref().map_or((None, ""), |(tool, _)| (Some(tool.names), tool.replaced));
-    let translated = found.map_or(0, |(tool, prefix)| tool.translate(&prefix, &mut names, &mut tensors, model));
+    let tool = found.as_ref().map(|(tool, _)| tool.names);
+    let translated = found.and_then(|(tool, prefix)| tool.translate(&prefix, &mut names, &mut tensors, model));
     let ambiguous = |prefixes| MatchError::Ambiguous { path: path.clone(), model: model.name.clone(), prefixes };
     renamed.extend(remove_common(&mut names, model).map_err(ambiguous)?);
 
@@ -208,7 +206,6 @@ pub fn match_tensors(
         missing,
         unused,
         tool,
-        replaced,
     };
     Ok((matching, loaded))
 }
@@ -245,8 +242,8 @@ impl fmt::Display for Matching {
         for renamed in &self.renamed {
             write!(out, "\n{renamed}")?;
         }
-        if self.translated > 0 {
-            write!(out, "\n{} in {} tensors", self.replaced, self.translated)?;
+        if let Some((replaced, count)) = self.translated {
+            write!(out, "\n{replaced} in {count} tensors")?;
         }
         if let Some(OtherClasses { layer, in_file, in_model }) = &self.other_classes {
             write!(out, "\n{layer} begins anew: {in_file} classes in the file, {in_model} here")?;

@@ -12,63 +12,66 @@ pub(crate) struct Tool {
     marker: &'static str,
     /// Whose names these are: the end of "these are".
     pub names: &'static str,
-    /// Whose names are replaced by whose: a line of the report.
-    pub replaced: &'static str,
-    /// The model's name for the tool's, where they differ; `None` for models that are not the same tensors.
-    translate: Option<fn(&str, &ModelTensors) -> Option<String>>,
+    /// The names that replace these; `None` for models that are not the same tensors.
+    translation: Option<Translation>,
 }
 
-const TIMM: &str = "timm's names replaced by torchvision's";
+/// Names in place of others.
+struct Translation {
+    /// Whose names are replaced by whose: a line of the report.
+    replaced: &'static str,
+    /// The model's name for the tool's, where they differ.
+    translate: fn(&str, &ModelTensors) -> Option<String>,
+}
+
+/// timm's names replaced by torchvision's.
+const fn timm(translate: fn(&str, &ModelTensors) -> Option<String>) -> Option<Translation> {
+    Some(Translation { replaced: "timm's names replaced by torchvision's", translate })
+}
 
 const TOOLS: &[Tool] = &[
-    Tool {
-        marker: "pre_logits.fc1.weight",
-        names: "timm's names of a VGG",
-        replaced: TIMM,
-        translate: Some(|name, _| vgg(name)),
-    },
+    Tool { marker: "pre_logits.fc1.weight", names: "timm's names of a VGG", translation: timm(|name, _| vgg(name)) },
     Tool {
         marker: "conv_stem.weight",
         names: "timm's names of a MobileNet or EfficientNet, of which models here are mobilenetv2_100 (mobilenet_v2) and \
                 tf_efficientnet_lite0 to 4 (efficientnet_lite0 to 4)",
-        replaced: TIMM,
-        translate: Some(|name, _| mobilenet(name)),
+        translation: timm(|name, _| mobilenet(name)),
     },
     Tool {
         marker: "features.1.conv.3.weight",
         names: "the names of a MobileNetV2 of torchvision 0.2",
-        replaced: "torchvision 0.2's names replaced by today's",
-        translate: Some(|name, _| old_mobilenet(name)),
+        translation: Some(Translation {
+            replaced: "torchvision 0.2's names replaced by today's",
+            translate: |name, _| old_mobilenet(name),
+        }),
     },
     Tool {
         marker: "_conv_stem.weight",
         names: "the names of EfficientNet-PyTorch, of which only EfficientNet-Lite is a model here (efficientnet_lite0 to 4)",
-        replaced: "EfficientNet-PyTorch's names replaced by timm's",
-        translate: Some(efficientnet_pytorch),
+        translation: Some(Translation {
+            replaced: "EfficientNet-PyTorch's names replaced by timm's",
+            translate: efficientnet_pytorch,
+        }),
     },
     Tool {
         marker: "stages.0.blocks.0.gamma",
         names: "timm's names of a ConvNeXt",
-        replaced: TIMM,
-        translate: Some(|name, _| convnext(name)),
+        translation: timm(|name, _| convnext(name)),
     },
     Tool {
         marker: "conv1.0.weight",
         names: "timm's names of a ResNet with a stem of three convolutions, such as resnet50d, which no model here has",
-        replaced: "",
-        translate: None,
+        translation: None,
     },
     Tool {
         marker: "patch_embed.proj.weight",
-        names: "timm's names of a vision transformer, and no model here is one",
-        replaced: "",
-        translate: None,
+        names: "timm's names of a vision transformer, such as vit_small_patch16_224",
+        translation: None,
     },
     Tool {
         marker: "embedder.embedder.convolution.weight",
         names: "the names of Hugging Face's Transformers; take a file with torchvision's or timm's names",
-        replaced: "",
-        translate: None,
+        translation: None,
     },
 ];
 
@@ -85,19 +88,19 @@ impl Tool {
     }
 
     /// Gives the tensors after `prefix` the model's names and shapes, if the model has tensors with such names. Returns
-    /// the number of those that changed.
+    /// whose names were replaced by whose, and the number of tensors that this changed.
     pub fn translate(
         &self,
         prefix: &str,
         names: &mut [String],
         tensors: &mut [NamedTensor],
         model: &ModelTensors,
-    ) -> usize {
+    ) -> Option<(&'static str, usize)> {
         let is_known = |name: String| model.tensors.iter().any(|(own, _)| *own == name);
-        let Some(translate) = self.translate.filter(|translate| translate(self.marker, model).is_some_and(is_known))
-        else {
-            return 0;
-        };
+        let Translation { replaced, translate } = self.translation.as_ref()?;
+        if !translate(self.marker, model).is_some_and(is_known) {
+            return None;
+        }
         let mut changed = 0;
         for (name, tensor) in names.iter_mut().zip(tensors) {
             let Some(own) = name.strip_prefix(prefix) else { continue };
@@ -116,7 +119,7 @@ impl Tool {
                 changed += 1;
             }
         }
-        changed
+        (changed > 0).then_some((*replaced, changed))
     }
 }
 

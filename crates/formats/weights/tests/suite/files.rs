@@ -56,18 +56,17 @@ fn both_forms_of_pytorch() {
     check("lightning.ckpt", Format::Zip, named.chain([criterion]).collect());
 }
 
+/// The model of the files' tensors.
+fn model() -> ModelTensors {
+    let tensors = expected().into_iter().map(|tensor| (tensor.name, tensor.shape)).collect();
+    let (name, classifier) = ("net".to_owned(), "fc".to_owned());
+    ModelTensors { name, tensors, classifier, any_classes: false, positions: None }
+}
+
 #[test]
 fn a_checkpoint_of_lightning_fits_its_model() {
-    let tensors = expected().into_iter().map(|tensor| (tensor.name, tensor.shape)).collect();
-    let model = ModelTensors {
-        name: "net".to_owned(),
-        tensors,
-        classifier: "fc".to_owned(),
-        any_classes: false,
-        positions: None,
-    };
     let file = read(&fixture("lightning.ckpt")).unwrap();
-    let (matching, tensors) = match_tensors(&model, file, &[]).unwrap();
+    let (matching, tensors) = match_tensors(&model(), file, &[]).unwrap();
     assert_eq!(tensors, expected());
     let lines: Vec<String> = matching.to_string().lines().skip(1).map(str::to_owned).collect();
     assert_eq!(lines, ["prefix model. removed from 16 names", "not used: criterion.weight"]);
@@ -75,15 +74,7 @@ fn a_checkpoint_of_lightning_fits_its_model() {
 
 #[test]
 fn averages_of_timm_are_taken_and_told() {
-    let tensors = expected().into_iter().map(|tensor| (tensor.name, tensor.shape)).collect();
-    let model = ModelTensors {
-        name: "net".to_owned(),
-        tensors,
-        classifier: "fc".to_owned(),
-        any_classes: false,
-        positions: None,
-    };
-    let (matching, tensors) = match_tensors(&model, read(&fixture("averaged.pth")).unwrap(), &[]).unwrap();
+    let (matching, tensors) = match_tensors(&model(), read(&fixture("averaged.pth")).unwrap(), &[]).unwrap();
     assert_eq!(tensors, expected());
     let lines: Vec<String> = matching.to_string().lines().skip(1).map(str::to_owned).collect();
     assert_eq!(lines, ["state_dict_ema taken: averages come before other weights, as in timm"]);
