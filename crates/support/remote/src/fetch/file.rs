@@ -10,6 +10,7 @@ use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use crate::fault::Fault;
 use crate::fetch::download::{ATTEMPTS, Download, download, hexadecimal, sha256};
 use crate::fetch::{Event, FetchError, Fetcher};
+use crate::retry::{Limits, retried};
 
 /// Longest file that is taken.
 const MAX_BYTES: u64 = 64 << 30;
@@ -107,21 +108,13 @@ impl Fetcher {
     /// What a server answers, whatever the status; more than `limit` bytes are an error.
     pub fn ask(&self, url: &str, token: Option<&str>, limit: u64) -> Result<Answer, FetchError> {
         let client = self.client()?;
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            let why = match client.ask(url, token, limit) {
-                Ok(answer) => return Ok(answer),
-                Err(Fault::Passing(_)) if attempts < ATTEMPTS => {
-                    std::thread::sleep(self.timeout / 120 * (1 << attempts));
-                    continue;
-                }
-                Err(Fault::Passing(why) | Fault::Lasting(why)) => why,
-            };
+        let limits = Limits { attempts: ATTEMPTS, timeout: self.timeout };
+        retried(limits, "check the network", || client.ask(url, token, limit)).map_err(|fault| {
+            let (Fault::Passing(why) | Fault::Lasting(why)) = fault;
             let short = url.split('?').next().unwrap_or(url);
             // The caller says what.
-            return Err(FetchError::Servers { archive: "it".to_owned(), refusals: vec![format!("{short}: {why}")] });
-        }
+            FetchError::Servers { archive: "it".to_owned(), refusals: vec![format!("{short}: {why}")] }
+        })
     }
 }
 
