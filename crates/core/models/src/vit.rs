@@ -13,7 +13,7 @@ const STD: f32 = 0.02;
 /// Of class tokens and registers at first.
 const TOKEN_STD: f32 = 1e-6;
 
-/// Patches as tokens behind a class token, and blocks of attention and of two linear layers, each after a layer norm and beside a
+/// A class token and patches as tokens, and blocks of attention and of two linear layers, each after a layer norm and beside a
 /// shortcut.
 ///
 /// ```

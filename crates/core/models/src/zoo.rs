@@ -101,7 +101,7 @@ const fn model(name: &'static str, size: usize, dropout: f32, forward: fn(Tensor
     Model { name, size, forward, dropout }
 }
 
-static MODELS: [Model; 60] = [
+static MODELS: &[Model] = &[
     model("resnet18", 224, 0.0, |x, classes| ResNet::resnet18().forward(x, classes)),
     model("resnet34", 224, 0.0, |x, classes| ResNet::resnet34().forward(x, classes)),
     model("resnet50", 224, 0.0, |x, classes| ResNet::resnet50().forward(x, classes)),
@@ -172,7 +172,7 @@ const fn dinov2(vit: ViT) -> ViT {
 
 /// Every model of the zoo.
 pub fn models() -> &'static [Model] {
-    &MODELS
+    MODELS
 }
 
 /// The model named `name`, as torchvision spells it; `-` and `_` are equivalent.

@@ -12,7 +12,7 @@ use enmasse_models::{
 pub type Narrow = (&'static str, f64, fn(Tensor, usize) -> Tensor);
 
 /// The zoo, in its order.
-pub const NARROW: [Narrow; 60] = [
+pub const NARROW: &[Narrow] = &[
     ("resnet18", 1e-3, |x, classes| ResNet::resnet18().width(8).forward(x, classes)),
     ("resnet34", 1e-3, |x, classes| ResNet::resnet34().width(8).forward(x, classes)),
     ("resnet50", 0.3, |x, classes| ResNet::resnet50().width(8).forward(x, classes)),
