@@ -298,7 +298,7 @@ settings! {
         /// enmasse models lists all of them.
         model: String = "resnet18".to_owned(), "NAME", ANY, Fixed;
         /// Begin with known weights
-        /// The best ones for --model, or those of this name (enmasse weights list), hf:OWNER/REPO, perhaps with @REVISION, address or file. They are fetched once. Images are prepared as for these weights, unless other settings say otherwise.
+        /// The best ones for --model, or those of this name (enmasse weights list), hf:OWNER/REPO, perhaps with @REVISION, address or file. They are fetched once. Images are prepared as for these weights, and the recipe is fine-tune, unless other settings say otherwise.
         pretrained: Pretrained = Pretrained::No, "NAME|FILE", ANY, Fixed;
         /// Weights to begin with
         /// The same for the weights and the preparation of images alone. A .pth, .ckpt or .safetensors file has torchvision's or timm's names. A classifier for other classes begins anew; any other difference of shape is an error.
@@ -319,7 +319,7 @@ settings! {
         /// Patterns of names, such as layer1.*; repeatable, or separated by commas.
         freeze: Vec<String> = Vec::new(), "PATTERN", ANY, Run;
         /// Train layers that have weights
-        /// The first epoch trains the head, which is the last layer, alone, on features that are computed once. "head" is no more than that. "all" goes on with all layers, "last:N" with the head and the N layers before it: stages or blocks, as parameters' names number them. Needs --weights.
+        /// The first epoch trains the head, which is the last layer, alone, on features that are computed once. "head" is no more than that. "all" goes on with all layers, "last:N" with the head and the N layers before it: stages or blocks, as parameters' names number them. Needs --weights or --pretrained.
         fine_tune: Option<FineTune> = None => "all layers, from the first epoch", "head|all|last:N", ANY, Fixed;
         /// Keep the statistics of batch norms
         /// Batch norms normalise by their running statistics in training too, and keep them; their scale and shift are trained. Known as norm_eval.
@@ -408,7 +408,7 @@ settings! {
         /// Keeps a moving average of weights and running statistics, of which each step leaves this share, such as 0.999. Evaluation uses the average, and so do exported weights.
         ema: Option<f64> = None => "no average", "SHARE", below(0, 1), Fixed;
         /// Compute activations again in backward
-        /// Of each block of the model memory keeps only the result, and backward computes the rest once more: with the same bits, in a part of the memory, a third slower.
+        /// Of each block of the model memory keeps only the result, and backward computes the rest once more: with the same bits, in less memory, and more slowly.
         grad_checkpointing: bool = false, "", ANY, Run;
         /// Batch norm over the global batch
         /// Its statistics are those of each shard otherwise.

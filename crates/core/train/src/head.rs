@@ -82,8 +82,8 @@ impl Scale {
         for (row, _) in features.rows() {
             row.iter().zip(&mut mean).for_each(|(value, mean)| *mean += f64::from(*value) / count);
         }
-        let deviation = |(value, mean): (&f32, &f64)| (f64::from(*value) - mean).powi(2);
-        let squares: f64 = features.rows().flat_map(|(row, _)| row.iter().zip(&mean).map(deviation)).sum();
+        let squared = |(value, mean): (&f32, &f64)| (f64::from(*value) - mean).powi(2);
+        let squares: f64 = features.rows().flat_map(|(row, _)| row.iter().zip(&mean).map(squared)).sum();
         let std = (squares / (count * features.width as f64)).sqrt();
         // Features that are always the same say nothing.
         Scale { mean, factor: if std > 0.0 { 1.0 / std } else { 0.0 } }
@@ -146,7 +146,7 @@ impl Problem {
     }
 
     /// The sums of as many parts of the rows at any number of threads, so that their sum has the same bits.
-    fn parts(&self, weights: &[f32], gradient: usize) -> Vec<Part> {
+    fn parts(&self, weights: &[f32], gradient: usize) -> Vec<Sums> {
         const PARTS: usize = 8;
         let rows = self.labels.len().div_ceil(PARTS).max(1);
         let part = |number: usize| {
@@ -172,9 +172,9 @@ impl Problem {
     }
 
     /// The sums over some rows.
-    fn part(&self, range: Range<usize>, weights: &[f32], gradient: usize) -> Part {
+    fn part(&self, range: Range<usize>, weights: &[f32], gradient: usize) -> Sums {
         let &Problem { width, classes, .. } = self;
-        let mut part = Part { loss: 0.0, correct: 0, gradient: vec![0.0; gradient] };
+        let mut part = Sums { loss: 0.0, correct: 0, gradient: vec![0.0; gradient] };
         let mut logits = vec![0.0; classes];
         // Sums over some rows in f32, and of these in f64.
         const ROWS: usize = 64;
@@ -204,7 +204,7 @@ impl Problem {
 }
 
 /// Sums over some rows.
-struct Part {
+struct Sums {
     loss: f64,
     correct: u64,
     gradient: Vec<f64>,

@@ -111,9 +111,9 @@ pub struct Conv {
 pub(crate) enum ConvInit {
     /// Uniform within `1 / sqrt(fan in)`, and the bias too.
     Default,
-    /// Normal with the deviation `sqrt(2 / fan out)`, and a bias of 0.
+    /// Normal with the std `sqrt(2 / fan out)`, and a bias of 0.
     Kaiming,
-    /// Normal with this deviation, and a bias of 0.
+    /// Normal with this std, and a bias of 0.
     Normal(f32),
 }
 

@@ -126,9 +126,7 @@ impl Found {
 
     /// Lays what is known of them below what the user says.
     pub fn lay(&self, layers: &mut LayeredConfig) -> Result<(), Failure> {
-        let model =
-            (layers.source("model") != Some(&SettingSource::Default)).then(|| layers.config().train.model.clone());
-        self.settings(model.as_deref())?.lay(layers)
+        self.settings(named_model(layers))?.lay(layers)
     }
 
     /// The settings that follow, for a run whose model is given, or is theirs.
@@ -179,17 +177,20 @@ impl Settings {
     }
 
     /// Lays them below what the user says.
-    ///
-    /// What `--pretrained` brings besides the weights and the preparation of their images, a recipe, has its place here too.
     pub fn lay(&self, layers: &mut LayeredConfig) -> Result<(), Failure> {
         self.pairs.iter().try_for_each(|(name, value)| Ok(layers.weights(&self.name, name, value)?))
     }
 }
 
+/// The model, if something names it.
+fn named_model(layers: &LayeredConfig) -> Option<&str> {
+    (layers.source("model") != Some(&SettingSource::Default)).then_some(layers.config().train.model.as_str())
+}
+
 /// Finds the weights that `--pretrained` or `--weights` names, and fetches what is not there. `None` without any.
 pub fn resolve(layers: &LayeredConfig) -> Result<Option<Settings>, Failure> {
     let config = &layers.config().train;
-    let model = (layers.source("model") != Some(&SettingSource::Default)).then_some(config.model.as_str());
+    let model = named_model(layers);
     let (word, flag) = match (&config.pretrained, &config.weights) {
         (Pretrained::No, None) => return Ok(None),
         // The settings refuse it.
