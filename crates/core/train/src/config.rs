@@ -305,10 +305,10 @@ settings! {
         weights: Option<PathBuf> = None => "random weights", "FILE|NAME", ANY, Fixed;
         /// File of the weights
         /// What --pretrained and --weights have found, for all ranks.
-        weights_file: Option<PathBuf> = None => "found by --pretrained and --weights", "FILE", ANY, Run;
+        weights_file: Option<PathBuf> = None => "found by --pretrained and --weights", "FILE", ANY, Found;
         /// Origin of the weights
         /// Their name, licence and source, kept with the run.
-        weights_origin: Option<String> = None => "found by --pretrained and --weights", "TEXT", ANY, Run;
+        weights_origin: Option<String> = None => "found by --pretrained and --weights", "TEXT", ANY, Found;
         /// Other beginnings of the file's names
         /// The names in a weights file may begin with the name of a module: backbone.= removes it, and =model. adds one. Repeatable, or separated by commas; the first that fits a name counts. A prefix that all names share, such as Lightning's model., needs no rule. A layer with a name that the model lacks begins anew: conv1.=old.conv1.
         prefix: Vec<Rename> = Vec::new(), "OLD=NEW", ANY, Fixed;

@@ -11,7 +11,9 @@ use enmasse_datasets::DataKind;
 use enmasse_datasets::DataLayout::{self, Archives, Manifest, NamedImages, Parquet};
 
 use super::opt_arg::of_optimizers;
-use super::{ConfigError, FineTune, LayeredConfig, RankKind, Setting, SettingSource, Shuffling, TrainConfig};
+use super::{
+    ConfigError, FineTune, LayeredConfig, RankKind, SETTINGS, Scope, Setting, SettingSource, Shuffling, TrainConfig,
+};
 
 /// The circumstances of a run that settings depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,9 +124,13 @@ impl Surroundings {
 }
 
 impl LayeredConfig {
-    /// Refuses a flag that another flag of the same command line makes ineffective.
+    /// Refuses a flag that another flag of the same command line makes ineffective, and one of what the program finds itself.
     pub fn check_flags(&self) -> Result<(), ConfigError> {
         let is_flag = |setting: &Setting| self.source(setting.name) == Some(&SettingSource::CommandLine);
+        if let Some(setting) = SETTINGS.iter().find(|setting| setting.scope == Scope::Found && is_flag(setting)) {
+            let reason = format!("is {}; leave it out", setting.default_words);
+            return Err(ConfigError::value(setting, &self.text(setting), &SettingSource::CommandLine, reason));
+        }
         let both = |idle: &Idle| is_flag(idle.setting) && is_flag(idle.decided_by);
         let Some(Idle { setting, decided_by, values }) = self.beside_others().find(both) else { return Ok(()) };
         let reason = format!(

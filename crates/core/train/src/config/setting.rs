@@ -18,6 +18,8 @@ pub enum Scope {
     Fixed,
     /// Belongs to one invocation, and is not taken from the saved run.
     Invocation,
+    /// Found by the program, and kept with the run. No flag gives it.
+    Found,
 }
 
 /// The section of the help that a setting belongs to. Its heading is the name here.

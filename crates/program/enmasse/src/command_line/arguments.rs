@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use enmasse_image::EvalCrop;
 use enmasse_models::{Model, models};
 use enmasse_system::files::expand_home;
-use enmasse_train::{SETTINGS, Setting, SettingKind};
+use enmasse_train::{SETTINGS, Scope, Setting, SettingKind};
 
 /// The flag with the same meaning as DATA.
 const DATA_PATH: &str = "data-path";
@@ -141,6 +141,7 @@ fn flag_with(setting: &'static Setting, default: Option<&'static str>) -> Arg {
     let arg = Arg::new(setting.name).aliases(spellings(setting).into_iter().filter(|spelling| *spelling != long));
     let arg = setting.aliases().filter_map(letter).fold(arg, Arg::short).long(long);
     let arg = arg.help_heading(setting.group.to_string()).long_help(long_help(setting, default));
+    let arg = arg.hide(setting.scope == Scope::Found);
     let arg = match (default, shown_default(setting)) {
         (None, Some(default)) => arg.help(format!("{} [default: {default}]", setting.summary)),
         _ => arg.help(setting.summary),

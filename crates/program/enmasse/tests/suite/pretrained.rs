@@ -340,3 +340,12 @@ fn names_that_are_known_or_not() {
     refused(&train(&["--pretrained", "--weights", "a"]), 2, &["--weights a: --pretrained names weights too; use one"]);
     refused(&train(&["--weights", "hf:a"]), 2, &["hf:a: must be hf:OWNER/REPO or hf:OWNER/REPO@REVISION"]);
 }
+
+/// Regression test: what the program finds was a flag like others, which began with another file without its preparation.
+#[test]
+fn what_is_found_is_no_flag() {
+    let given = enmasse(&["train", "--weights-file", "a.pth"]);
+    let refused = "error: --weights-file a.pth: is found by --pretrained and --weights; leave it out\n";
+    assert_eq!((given.code, given.stderr.as_str()), (Some(2), refused));
+    assert!(!enmasse(&["train", "--help"]).well().stdout.contains("--weights-file"));
+}
