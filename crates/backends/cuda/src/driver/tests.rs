@@ -60,11 +60,11 @@ fn an_event_orders_two_streams() {
     let Some(context) = context() else { return };
     let (copies, compute) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
     let (from, to) = (Buffer::new(&context, "from", 4).unwrap(), Buffer::new(&context, "to", 4).unwrap());
-    from.zero(&copies).unwrap();
-    copies.wait().unwrap();
     let source = [1, 2, 3, 4];
     let event = Event::new(&context).unwrap();
     let run = |ordered: bool| {
+        from.zero(&copies).unwrap();
+        copies.wait().unwrap();
         // SAFETY: everything lives until both streams have been waited for.
         unsafe {
             copies.write(source.as_ptr(), from.address(), 4).unwrap();
@@ -78,7 +78,9 @@ fn an_event_orders_two_streams() {
         copies.wait().unwrap();
         found
     };
-    assert_eq!(run(false), [0; 4], "the emulation must show a missing event");
+    // Another test's memory that goes runs what is queued on every stream of the GPU, so one attempt may see the copy.
+    let shown = (0..20).any(|_| run(false) == [0; 4]);
+    assert!(shown, "the emulation must show a missing event");
     assert_eq!(run(true), source);
 }
 
