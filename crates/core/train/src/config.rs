@@ -211,6 +211,12 @@ settings! {
         /// What is sampled of a training image
         /// A part of it that is resized, a crop of the padded image, or always the same.
         augment: Option<Augmentation> = None => "crop for CIFAR, none for MNIST, resized-crop for a folder", "KIND", ANY, Run;
+        /// Size of a resized crop
+        /// Least and largest share of the image's area that it covers, as torchvision's and timm's scale. Small parts make a task harder, which long training needs and fine-tuning on few images does not.
+        scale: Option<Vec<f64>> = None => "0.08,1", "MIN,MAX", above_to(0, 1), Run;
+        /// Shape of a resized crop
+        /// Least and largest width of it, divided by its height, before it is resized to a square.
+        ratio: Option<Vec<f64>> = None => "3/4 to 4/3", "MIN,MAX", above_to(0, 100), Run;
         /// Black border before a crop
         /// Pixels around an image before its crop is sampled.
         crop_padding: usize = 4, "PIXELS", ANY, Run;

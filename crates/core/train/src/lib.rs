@@ -16,6 +16,9 @@
 //! # }
 //! ```
 
+// The table of settings is sorted by a macro, one row a step.
+#![recursion_limit = "512"]
+
 mod agreement;
 mod attempt;
 mod bad_samples;

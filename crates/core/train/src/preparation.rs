@@ -8,8 +8,8 @@ use enmasse_data::{Dataset, Sampler};
 use enmasse_datasets::{DataKind, OpenOptions, RemoteOptions, SplitKind};
 use enmasse_image::{
     AugMix, AutoAugment, ColorJitter, Crop, ErasingValue, EvalTransform, GaussianBlur, Grayscale, Mixing,
-    Normalization, RandAugment, RandomErasing, RandomGrayscale, RandomPerspective, RandomRotation, RandomVerticalFlip,
-    ReadOptions, TrainTransform, TrivialAugmentWide,
+    Normalization, RandAugment, RandomErasing, RandomGrayscale, RandomPerspective, RandomResizedCrop, RandomRotation,
+    RandomVerticalFlip, ReadOptions, TrainTransform, TrivialAugmentWide,
 };
 
 use crate::{
@@ -41,15 +41,18 @@ impl Preparation {
             None => kind.eval_transform(size),
         };
         let evaluation = EvalTransform { grayscale: normalization.channels() == 1, resampling, ..evaluation };
-        let crop = match config.augment {
-            None => match kind.crop(size) {
-                Crop::Padded { .. } => Crop::Padded { padding: config.crop_padding },
-                Crop::None { .. } => Crop::None { resize: evaluation.resize },
-                Crop::Resized => Crop::Resized,
-            },
-            Some(Augmentation::ResizedCrop) => Crop::Resized,
-            Some(Augmentation::Crop) => Crop::Padded { padding: config.crop_padding },
-            Some(Augmentation::None) => Crop::None { resize: evaluation.resize },
+        let default = match kind.crop(size) {
+            Crop::Resized { .. } => Augmentation::ResizedCrop,
+            Crop::Padded { .. } => Augmentation::Crop,
+            Crop::None { .. } => Augmentation::None,
+        };
+        let crop = match config.augment.unwrap_or(default) {
+            Augmentation::ResizedCrop => {
+                let scale = pair(&config.scale).unwrap_or(RandomResizedCrop::SCALE);
+                Crop::Resized { scale, ratio: pair(&config.ratio).unwrap_or(RandomResizedCrop::RATIO) }
+            }
+            Augmentation::Crop => Crop::Padded { padding: config.crop_padding },
+            Augmentation::None => Crop::None { resize: evaluation.resize },
         };
         let squares = TrainTransform::crop_and_flip(size, &crop, resampling, config.flip.unwrap_or(kind.flip()));
         let train = augmented(squares, config, &normalization, normalization.channels() < own.channels());
@@ -67,6 +70,14 @@ impl Preparation {
             None => default.train,
         };
         Preparation { train, ..default }
+    }
+}
+
+/// The least and the largest value, which the check of settings leaves two.
+fn pair(range: &Option<Vec<f64>>) -> Option<(f64, f64)> {
+    match range.as_deref() {
+        Some(&[min, max]) => Some((min, max)),
+        _ => None,
     }
 }
 
@@ -293,6 +304,8 @@ mod tests {
         check(&[], DataKind::Cifar10, &padded(32, 4), 32, 3);
         check(&[("crop_padding", "2")], DataKind::Cifar10, &padded(32, 2), 32, 3);
         check(&[("augment", "resized-crop"), ("size", "64")], DataKind::Cifar10, &resized(64), 64, 3);
+        let large = flips("random_resized_crop size=224 scale=0.5..0.9 ratio=1..1");
+        check(&[("scale", "0.5,0.9"), ("ratio", "1,1")], DataKind::Folder, &large, 256, 3);
         check(&[], DataKind::Mnist, whole, 28, 1);
         check(&[("flip", "0.5")], DataKind::Mnist, &flips(whole), 28, 1);
         check(&[("std", "0.2,0.2,0.2")], DataKind::Mnist, whole, 28, 3);

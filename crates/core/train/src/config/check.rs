@@ -99,6 +99,10 @@ impl RunConfig {
             let several = train.channels == Some(1) && list.len() > 1;
             together(name, several, "`channels = 1` takes one number; use one of them".to_owned())?;
         }
+        for (name, range) in [("scale", &train.scale), ("ratio", &train.ratio)] {
+            let wrong = range.as_deref().is_some_and(|range| !matches!(range, [min, max] if min <= max));
+            together(name, wrong, "must be 2 numbers separated by a comma, the smaller one first".to_owned())?;
+        }
         let jitter = train.color_jitter.as_ref();
         let count = jitter.is_some_and(|numbers| ![1, 3, 4].contains(&numbers.len()));
         together("color_jitter", count, "must be 1, 3 or 4 numbers separated by commas".to_owned())?;

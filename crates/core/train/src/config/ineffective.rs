@@ -45,6 +45,8 @@ const BESIDE: &[(&str, &str, &[&str])] = &[
     ("pct_start", "schedule", &["one-cycle"]),
     ("div_factor", "schedule", &["one-cycle"]),
     ("final_div_factor", "schedule", &["one-cycle"]),
+    ("scale", "augment", &["resized-crop"]),
+    ("ratio", "augment", &["resized-crop"]),
     ("crop_padding", "augment", &["crop"]),
     ("ra_num_ops", "auto_augment", &["randaugment"]),
     ("ra_magnitude", "auto_augment", &["randaugment"]),
@@ -65,6 +67,8 @@ const HEAD: &str = "with `fine_tune = head`, which trains on features in one epo
 
 /// Settings that have an effect except in some circumstances.
 const UNLESS: &[Rule] = &[
+    ("scale", has_no_resized_crop, "on this data set without `augment = resized-crop`"),
+    ("ratio", has_no_resized_crop, "on this data set without `augment = resized-crop`"),
     ("crop_padding", has_no_crop, "on this data set without `augment = crop`"),
     ("erasing_value", |config, _| config.random_erasing == 0.0, "without `random_erasing`"),
     ("label_pattern", |_, data| data.layout != NamedImages, "on data other than folders of images"),
@@ -90,6 +94,10 @@ const UNLESS: &[Rule] = &[
     ("out", |config, _| config.keeps_nothing(), "where nothing is kept"),
     ("ranks", has_ranks, "in ranks that a launcher has started"),
 ];
+
+fn has_no_resized_crop(config: &TrainConfig, data: &Surroundings) -> bool {
+    config.augment.is_none() && data.kind != DataKind::Folder
+}
 
 fn has_no_crop(config: &TrainConfig, data: &Surroundings) -> bool {
     config.augment.is_none() && !data.is_padded
@@ -347,6 +355,11 @@ mod tests {
         check("prefix=model.= weights=a.ckpt", FOLDER, &[]);
         check("prefix=model.=", FOLDER, &["--prefix model.= has no effect without `weights` or `pretrained`"]);
         check("augment=none crop_padding=2", FOLDER, &["--crop-padding 2 has no effect with `augment = none`"]);
+        check("scale=0.5,1 ratio=1,1", FOLDER, &[]);
+        check("augment=none scale=0.5,1", FOLDER, &["--scale 0.5,1 has no effect with `augment = none`"]);
+        let cifar = Surroundings { kind: DataKind::Cifar10, is_padded: true, ..FOLDER };
+        let because = "--ratio 1,1 has no effect on this data set without `augment = resized-crop`";
+        check("ratio=1,1", cifar, &[because]);
         let strength = "--ra-magnitude 5 has no effect with `auto_augment = none`";
         check("ra_magnitude=5", FOLDER, &[strength]);
         check("ra_magnitude=5 ra_num_ops=1 auto_augment=ra", FOLDER, &[]);

@@ -57,6 +57,11 @@ fn refused_values_say_what_is_allowed() {
     check("std", "0.2,0,0.2", "--std 0.2,0,0.2: must be finite numbers, above 0 to 1");
     check("std", "nan", "--std nan: must be finite numbers, above 0 to 1");
     check("augment", "cutmix", "--augment cutmix: must be resized-crop or crop or none");
+    let pair = "must be 2 numbers separated by a comma, the smaller one first";
+    check("scale", "0.5", &format!("--scale 0.5: {pair}"));
+    check("scale", "1,0.5", &format!("--scale 1,0.5: {pair}"));
+    check("scale", "0,1", "--scale 0,1: must be finite numbers, above 0 to 1");
+    check("ratio", "1,2,3", &format!("--ratio 1,2,3: {pair}"));
     check("flip", "1.5", "--flip 1.5: must be a finite number, from 0 to 1");
     let methods = "must be randaugment or trivialaugment or augmix or imagenet or cifar10 or svhn or none";
     check("auto_augment", "rand-m9-mstd0.5", &format!("--auto-augment rand-m9-mstd0.5: {methods}"));

@@ -418,7 +418,7 @@ fn settings_out_of_range() {
     check(TrainTransform::new(8), two, "7 samples, fewer than one global batch of 8 (2 shards of 4)");
     check(TrainTransform::new(0), ALONE, "size of 0 pixels");
     check(list().then(part), ALONE, "scale must lie");
-    check(default(Crop::Resized, f64::NAN), ALONE, "use one in [0, 1]");
+    check(default(resized(), f64::NAN), ALONE, "use one in [0, 1]");
     check(default(Crop::Padded { padding: 8 }, 0.5), ALONE, "margins of 8 pixels are too wide for images of 8");
     check(default(Crop::None { resize: 0 }, 0.5), ALONE, "size of 0 pixels");
     let twice = TrainTransform::new(8).then(RandomHorizontalFlip { probability: 0.1 });
@@ -518,6 +518,11 @@ fn samples_that_do_not_fit() {
     check(|| Ok(Image::new(8, 8, vec![0; 192])?), &format!("sample 3 (3.raw): its label {} is too large", usize::MAX));
 }
 
+/// As for folders.
+fn resized() -> Crop {
+    Crop::Resized { scale: RandomResizedCrop::SCALE, ratio: RandomResizedCrop::RATIO }
+}
+
 /// Draws and pixels of the default transforms, which a run resumed by a later version must reproduce.
 #[test]
 fn usual_transforms_keep_their_bits() {
@@ -537,7 +542,7 @@ fn usual_transforms_keep_their_bits() {
             bytes.fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
         assert_eq!(found, expected, "{crop:?} at {size}: {found:#x}");
     };
-    check(Crop::Resized, 0.5, 8, 0xf4b13a2c38f35f4);
+    check(resized(), 0.5, 8, 0xf4b13a2c38f35f4);
     check(Crop::Padded { padding: 4 }, 0.5, 9, 0x10cc0e4c15897e08);
     check(Crop::None { resize: 10 }, 0.0, 10, 0x7cc9c5774e45f83d);
 }

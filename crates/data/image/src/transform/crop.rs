@@ -21,9 +21,14 @@ pub struct RandomResizedCrop {
 }
 
 impl RandomResizedCrop {
+    /// torchvision's default of `scale`.
+    pub const SCALE: (f64, f64) = (0.08, 1.0);
+    /// torchvision's default of `ratio`.
+    pub const RATIO: (f64, f64) = (3.0 / 4.0, 4.0 / 3.0);
+
     /// With torchvision's defaults.
     pub fn new(size: usize) -> Self {
-        RandomResizedCrop { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), resampling: Resampling::Bilinear }
+        RandomResizedCrop { size, scale: Self::SCALE, ratio: Self::RATIO, resampling: Resampling::Bilinear }
     }
 
     /// The crop of an image of `width` × `height`: ten tries, then the largest central crop of an allowed ratio.

@@ -179,8 +179,13 @@ fn apply(steps: &[Step], canvas: &mut Canvas, seed: u64, epoch: u64, index: u64)
 /// How training images become squares.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Crop {
-    /// [`RandomResizedCrop`] with torchvision's defaults.
-    Resized,
+    /// [`RandomResizedCrop`].
+    Resized {
+        /// Least and largest fraction of the image's area that a crop covers.
+        scale: (f64, f64),
+        /// Least and largest width / height of a crop.
+        ratio: (f64, f64),
+    },
     /// [`RandomCrop`].
     Padded {
         /// Width of the margins, in pixels; less than the size.
@@ -198,7 +203,7 @@ impl Crop {
     fn add_to(&self, list: TrainTransform, resampling: Resampling) -> TrainTransform {
         let size = list.size();
         match *self {
-            Crop::Resized => list.then(RandomResizedCrop { resampling, ..RandomResizedCrop::new(size) }),
+            Crop::Resized { scale, ratio } => list.then(RandomResizedCrop { size, scale, ratio, resampling }),
             Crop::Padded { padding } => list.then(RandomCrop { size, padding, resampling }),
             Crop::None { resize } => list.then(EvalTransform { resize, resampling, ..EvalTransform::new(size) }),
         }
