@@ -63,7 +63,7 @@ impl Group {
                 )
             }
         };
-        self.abort(self.cause_of(other, CauseKind::Desync, message).during("the comparison before the start", 0));
+        self.abort(self.cause_of(other, CauseKind::Desync, message).during("a comparison", 0));
         self.check()
     }
 

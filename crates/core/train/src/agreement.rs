@@ -67,21 +67,14 @@ fn different_levels(levels: &[Vec<&str>]) -> Option<(usize, String)> {
     Some((rank, format!("rank 0 computes at {} and rank {rank} at {}: {advice}", name(0), name(rank))))
 }
 
-/// Compares program version, configuration, plan, `rates` of an own schedule, transforms, classes and files of all ranks. The error names
-/// the two ranks and the first difference.
-pub fn compare_setup(
-    group: &Group,
-    config: &RunConfig,
-    data: &TrainingData,
-    plans: &Plans,
-    rates: &str,
-) -> Result<(), TrainError> {
+/// Compares program version, configuration, plan, transforms, classes and files of all ranks. The error names the two ranks and the
+/// first difference.
+pub fn compare_setup(group: &Group, config: &RunConfig, data: &TrainingData, plans: &Plans) -> Result<(), TrainError> {
     let plan = plans.train.as_ref().map(ToString::to_string).unwrap_or_default();
     group.compare(&[
         ("program version", &env!("CARGO_PKG_VERSION")),
         ("configuration", &config.to_toml()),
         ("plan", &plan),
-        ("learning rate", &rates),
         ("transforms", &Preparation::of(&config.train, data).train.to_string()),
         ("classes and files", &Listing::of(data)),
     ])?;

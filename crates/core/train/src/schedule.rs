@@ -147,12 +147,6 @@ impl From<LrSchedule> for Arc<OwnSchedule> {
     }
 }
 
-/// The rates of a schedule at the hundredths of a run, a line each, for ranks to compare.
-pub(crate) fn rates(schedule: &OwnSchedule, epochs: usize) -> String {
-    let points = (0..100).map(|part| epochs as f64 * f64::from(part) / 100.0);
-    points.map(|progress| format!("{} after {progress} epochs\n", schedule(progress))).collect()
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;

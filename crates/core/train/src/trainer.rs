@@ -155,7 +155,8 @@ impl<'a> Trainer<'a> {
 
     /// Replaces the configuration's schedule, with its warm-up, by a function from progress to the learning rate. Progress is the epochs
     /// done, with the fraction of the current one: 2.5 is the middle of the third. Settings of a schedule are then an error. The
-    /// function must give the same on all ranks, which compare it at some points before the first step, and when the run is resumed.
+    /// function must give the same on all ranks, which compare the rates of an epoch's steps before the epoch, and when the run is
+    /// resumed.
     pub fn schedule(self, rate: impl Fn(f64) -> f64 + Send + Sync + 'static) -> Self {
         Trainer { schedule: Some(Arc::new(rate)), ..self }
     }
@@ -449,15 +450,31 @@ impl Session {
             order = order.first_batches(most.saturating_sub(done));
         }
         let total = first + order.remaining() as u64;
+        self.compare_rates(trainer, first, total)?;
         let batches = self.train.epoch_in(self.position.epoch, order);
         let stopwatch = Stopwatch::start(batches.waited(), group);
         // The progress at the last step, for an epoch that is resumed after it. That step may have had less than a global batch.
         let last = first.saturating_sub(1) / global_batch * global_batch;
-        let last = last as f64 / total.max(1) as f64;
-        let learning_rate = (self.schedule)(self.position.epoch as f64 + last);
+        let learning_rate = (self.schedule)(self.progress(last, total.max(1)));
         let compared = self.position.optimizer_step;
         self.tracer.at(group, "reading a batch");
         Ok(Epoch { batches, began, first, total, stopwatch, is_first: true, compared, learning_rate, in_flight: None })
+    }
+
+    /// Compares the rates of the program's own schedule, if it has one, between ranks: at each step after `first` samples of the epoch.
+    fn compare_rates(&self, trainer: &Trainer, first: u64, total: u64) -> Result<(), TrainError> {
+        let (Some(own), Some(group)) = (&trainer.schedule, &trainer.group) else { return Ok(()) };
+        let epoch = self.position.epoch;
+        let steps = (first..total).step_by(self.sharding.global_batch());
+        let rate = |samples: u64| format!("{} after {samples} samples\n", own(self.progress(samples, total)));
+        let lines: String = steps.map(rate).collect();
+        group.compare(&[(&format!("learning rate of epoch {}", epoch + 1), &lines)])?;
+        Ok(())
+    }
+
+    /// The epochs that are done after `samples` of the current one's `total`.
+    fn progress(&self, samples: u64, total: u64) -> f64 {
+        self.position.epoch as f64 + samples as f64 / total as f64
     }
 
     /// The rest of the current epoch, in the configured order or in the program's own.
@@ -490,7 +507,7 @@ impl Session {
             return Ok(None);
         }
         let samples = self.position.samples + epoch.in_flight.as_ref().map_or(0, |step| step.samples);
-        let learning_rate = (self.schedule)(self.position.epoch as f64 + samples as f64 / epoch.total as f64);
+        let learning_rate = (self.schedule)(self.progress(samples, epoch.total));
         Ok(Some(Step { batch, epoch: self.position.epoch, number: submitted + 1, samples, learning_rate }))
     }
 

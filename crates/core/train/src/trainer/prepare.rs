@@ -22,7 +22,6 @@ use crate::pace::Paces;
 use crate::plans::{compile_features, compile_plans, initialize, training_metrics};
 use crate::resumption::rescheduled;
 use crate::run_writer::{RunFiles, RunWriter};
-use crate::schedule::rates;
 use crate::trace::{Tracer, at};
 use crate::tuning::tune;
 use crate::weights::write_tensors;
@@ -88,8 +87,7 @@ impl Session {
         };
         let tuning = agree_on_algorithms(config, device, group, writer.as_mut(), &mut plans)?;
         if let Some(group) = group {
-            let rates = trainer.schedule.as_deref().map_or(String::new(), |own| rates(own, config.epochs));
-            compare_setup(group, run, data, &plans, &rates)?;
+            compare_setup(group, run, data, &plans)?;
         }
         let head = match config.fine_tune {
             Some(_) => {

@@ -195,7 +195,7 @@ fn ranks_must_have_the_same_schedule() {
         let error = found.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     };
-    let line = "learning rate differs: line 35 is \"0.5 after 1.02 epochs\" on rank 0 and \"0.25 after 1.02 epochs\" on rank 1";
+    let line = "learning rate of epoch 2 differs: line 2 is \"0.5 after 16 samples\" on rank 0 and \"0.25 after 16 samples\" on rank 1";
     check("rates", Some(0.25), line);
     check("one", None, "configuration differs");
 }
