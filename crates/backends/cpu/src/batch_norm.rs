@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use enmasse_graph::Activation;
 
 use crate::activation::{ActivationFunction, with_activation};
+use crate::conv::Epilogue;
 use crate::element::Element;
 use crate::inlined::inlined;
 use crate::isa::{Simd, values_ahead};
@@ -91,6 +92,24 @@ pub(crate) struct Forward<E> {
     pub activation: Option<Activation>,
 }
 
+/// Evaluates `$body` with `$pass` as the pass of a forward, whose scales are known.
+macro_rules! with_pass {
+    ($forward:expr, $scale:expr, $pass:ident => $body:expr) => {{
+        let forward = $forward;
+        let affine = Affine { x: forward.x, mean: forward.moments.mean, scale: $scale, bias: forward.bias };
+        with_activation!(forward.activation, R => match forward.residual {
+            None => {
+                let $pass = Normalize::<E, R, false> { activation: PhantomData, affine, residual: forward.x, y: forward.y };
+                $body
+            }
+            Some(residual) => {
+                let $pass = Normalize::<E, R, true> { activation: PhantomData, affine, residual, y: forward.y };
+                $body
+            }
+        })
+    }};
+}
+
 /// `y = (x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the residual, then the activation.
 ///
 /// # Safety
@@ -100,23 +119,21 @@ pub(crate) unsafe fn normalize<E: Element>(context: &mut Context, f: &Forward<E>
     let scale = context.shared.part(0, channels);
     // SAFETY: the workspace is this instruction's; operands as promised.
     unsafe { scales(f.moments.variance, f.weight, f.epsilon, scale) };
-    let affine = Affine { x: f.x, mean: f.moments.mean, scale, bias: f.bias };
-    with_activation!(f.activation, R => {
-        let activation = PhantomData::<R>;
+    with_pass!(f, scale, pass => {
         // SAFETY: the caller's promise.
-        unsafe {
-            match f.residual {
-                None => {
-                    let pass = Normalize::<E, R, false> { activation, affine, residual: f.x, y: f.y };
-                    sweep::by_channel(context, rows, channels, &pass);
-                }
-                Some(residual) => {
-                    let pass = Normalize::<E, R, true> { activation, affine, residual, y: f.y };
-                    sweep::by_channel(context, rows, channels, &pass);
-                }
-            }
-        }
+        unsafe { sweep::by_channel(context, rows, channels, &pass) }
     });
+}
+
+/// Calls `job` with what does the same as [`normalize`] for pieces of `x`, such as a convolution's result. `scale` is workspace for a
+/// value per channel.
+///
+/// # Safety
+/// As for [`normalize`]; no other code uses `scale`.
+pub(crate) unsafe fn normalize_pieces<E: Element>(f: &Forward<E>, scale: Region<f32>, job: impl FnOnce(&dyn Epilogue)) {
+    // SAFETY: the caller's promise.
+    unsafe { scales(f.moments.variance, f.weight, f.epsilon, scale) };
+    with_pass!(f, scale, pass => job(&pass));
 }
 
 /// `weight / sqrt(variance + epsilon)` per channel.

@@ -2,7 +2,7 @@
 
 use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, Hosting, Memory, Program, ShardSchedule, Tuned};
-use enmasse_graph::{Choices, Plan, Plans, Precision};
+use enmasse_graph::{Choices, Graph, Mode, Plan, Plans, Precision, ValueId, fuse_convolutions};
 
 use crate::affinity::Cores;
 use crate::isa::Isa;
@@ -78,6 +78,13 @@ impl Device for Cpu {
     fn levels(&self) -> Vec<&'static str> {
         let isa = self.isa();
         Isa::ALL.into_iter().filter(|&level| level <= isa && level.available()).map(Isa::name).collect()
+    }
+
+    fn fuse(&self, graph: &mut Graph, keep: &[ValueId], mode: Mode) {
+        enmasse_graph::fuse(graph, keep);
+        if mode == Mode::Evaluate {
+            fuse_convolutions(graph, keep);
+        }
     }
 
     fn algorithms(&self, plan: &Plan) -> Result<Vec<String>, DeviceError> {

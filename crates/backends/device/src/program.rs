@@ -120,15 +120,15 @@ pub trait Device: Send + Sync {
         FilterOrder::default()
     }
 
-    /// Rewrites a forward graph before its gradients and memory are planned, such as by fusing operations that it computes as
-    /// one. The values in `keep` must stay.
-    fn fuse(&self, graph: &mut Graph, keep: &[ValueId]) {
+    /// Rewrites the forward graph of a mode before its gradients and memory are planned, such as by fusing operations that it
+    /// computes as one. The values in `keep` must stay.
+    fn fuse(&self, graph: &mut Graph, keep: &[ValueId], _mode: Mode) {
         enmasse_graph::fuse(graph, keep);
     }
 
     /// The target for which models must be compiled to run on this device.
     fn target(&self) -> Target<'_> {
-        Target { filters: self.filters(), fuse: Box::new(|graph, keep| self.fuse(graph, keep)) }
+        Target { filters: self.filters(), fuse: Box::new(|graph, keep, mode| self.fuse(graph, keep, mode)) }
     }
 
     /// The algorithm for each instruction of a plan, in the device's own names; "" if there is no choice. An error if the plan

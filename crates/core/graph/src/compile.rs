@@ -104,7 +104,9 @@ impl Target<'_> {
             }
             check_statistics(&forward.graph, options)?;
         }
-        (self.fuse)(&mut forward.graph, &[forward.logits]);
+        if options.fuse {
+            (self.fuse)(&mut forward.graph, &[forward.logits], mode);
+        }
         let Forward { graph, images, labels, sample_indices, logits, mixture: _, targets: _ } = &mut forward;
         graph.prune(&mut [images, labels, sample_indices, logits]);
         if let TargetKind::Values(count) = options.target {

@@ -59,7 +59,9 @@ pub use metric::{MAX_METRICS, Measured, Metric, Per};
 pub use ops::{Activation, BatchNorm, Conv, Linear, Op, Scaling, Update, UpdateOperands, UpdateRange};
 pub use optimizers::{Optimizer, OptimizerKind};
 pub use options::{CompileOptions, TargetKind};
-pub use passes::{AVERAGE_PREFIX, BucketSizes, Freeze, LOSS_SCALE_PREFIX, Precision, Strategy, classifier_of, fuse};
+pub use passes::{
+    AVERAGE_PREFIX, BucketSizes, Freeze, LOSS_SCALE_PREFIX, Precision, Strategy, classifier_of, fuse, fuse_convolutions,
+};
 pub use plan::{Plan, Plans, StateTensor};
 pub use target::{Fuse, Target};
 pub use value::{Axes, Parameter, Role, Value, ValueId};

@@ -94,6 +94,8 @@ pub struct CompileOptions {
     /// Whether backward computes the activations between the model's marks ([`crate::Tensor::checkpoint`]) again, so that memory
     /// need not keep them.
     pub grad_checkpointing: bool,
+    /// Whether a device computes several operations as one, where it can. The plan without is the reference of the one with.
+    pub fuse: bool,
     /// Whether parameters that do not reach the loss have a zero gradient. Otherwise they are an error.
     pub allow_unused: bool,
 }
@@ -128,6 +130,7 @@ impl CompileOptions {
             strategy: Strategy::default(),
             buckets: BucketSizes::default(),
             grad_checkpointing: false,
+            fuse: true,
             allow_unused: false,
         }
     }

@@ -9,10 +9,10 @@
 
 use std::fmt;
 
-use crate::{FilterOrder, Graph, ValueId, fuse};
+use crate::{FilterOrder, Graph, Mode, ValueId, fuse};
 
-/// Rewrites a forward graph before memory is planned. The given values must stay.
-pub type Fuse<'a> = dyn Fn(&mut Graph, &[ValueId]) + 'a;
+/// Rewrites the forward graph of a mode before gradients and memory are planned. The given values must stay.
+pub type Fuse<'a> = dyn Fn(&mut Graph, &[ValueId], Mode) + 'a;
 
 /// A device's decisions about plans, as `Device::target` returns them. [`crate::compile()`] uses the default.
 pub struct Target<'a> {
@@ -24,7 +24,7 @@ pub struct Target<'a> {
 
 impl Default for Target<'_> {
     fn default() -> Self {
-        Target { filters: FilterOrder::default(), fuse: Box::new(fuse) }
+        Target { filters: FilterOrder::default(), fuse: Box::new(|graph, keep, _| fuse(graph, keep)) }
     }
 }
 

@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::blend::Blend;
+use super::epilogue::Epilogue;
 use super::geometry::{self, ConvShape, PlacedTap, TapRun};
 use crate::element::{Element, copy};
 use crate::gemm::{Matmul, multiply, panel_width, tile_rows};
@@ -65,6 +66,15 @@ struct Task {
     points: Range<usize>,
     group: usize,
     columns: Range<usize>,
+}
+
+/// What the tasks of a run share.
+struct Operands<'a, E> {
+    source: Region<E>,
+    packed: Region<f32>,
+    result: Region<E>,
+    start: Start<E>,
+    epilogue: Option<&'a dyn Epilogue>,
 }
 
 /// A prepared matmul of activations that are stored as `E` and multiplied as `P`.
@@ -237,6 +247,29 @@ impl<E: Element, P: Element> Gather<E, P> {
         result: Region<E>,
         start: Start<E>,
     ) {
+        // SAFETY: the caller's promise.
+        unsafe { self.run_then(context, source, weights, result, start, None) }
+    }
+
+    /// Whether pieces of the result begin at whole vectors of channels. Otherwise a pass over a piece would round some channels by
+    /// vectors that a pass over all of the result rounds one by one.
+    pub(crate) fn has_whole_pieces(&self) -> bool {
+        self.weights.groups == 1 || self.weights.columns().is_multiple_of(self.weights.width / 2)
+    }
+
+    /// Computes the matmul, and does something with each piece of the result as soon as it is complete.
+    ///
+    /// # Safety
+    /// As for [`Gather::run`], and for the epilogue at each element of the result.
+    pub(crate) unsafe fn run_then(
+        &self,
+        context: &mut Context,
+        source: Region<E>,
+        weights: Region<f32>,
+        result: Region<E>,
+        start: Start<E>,
+        epilogue: Option<&dyn Epilogue>,
+    ) {
         let (packed, blended) = (context.shared, context.shared.part(self.weights.len(), self.blend.len()));
         // SAFETY: the weights are valid, and the workspace is this instruction's.
         let (weights, isa) = (unsafe { self.blend.spread(&mut context.pool, weights, blended) }, self.isa);
@@ -247,22 +280,15 @@ impl<E: Element, P: Element> Gather<E, P> {
                 dispatch(isa, PackWeights { panels, weights, out: packed, task, element });
             }
         });
-        let private = &context.private;
+        let (private, operands) = (&context.private, Operands { source, packed, result, start, epilogue });
         context.pool.run(self.tasks.len(), |task, thread| {
             // SAFETY: tasks write disjoint pieces of the result, and each thread its own workspace.
-            unsafe { self.task(&self.tasks[task], private[thread], source, packed, result, start) }
+            unsafe { self.task(&self.tasks[task], private[thread], &operands) }
         });
     }
 
-    unsafe fn task(
-        &self,
-        task: &Task,
-        workspace: Region<f32>,
-        source: Region<E>,
-        packed: Region<f32>,
-        result: Region<E>,
-        start: Start<E>,
-    ) {
+    unsafe fn task(&self, task: &Task, workspace: Region<f32>, operands: &Operands<E>) {
+        let Operands { source, packed, result, start, epilogue } = *operands;
         let part = &self.parts[task.part];
         let rows = task.points.len();
         let table = |index: usize| {
@@ -305,7 +331,6 @@ impl<E: Element, P: Element> Gather<E, P> {
         if part.chunks.is_empty() {
             // SAFETY: rows of the result, which this task owns, and of the initial values.
             unsafe { fill(columns, c, targets, init, init_rows) };
-            return;
         }
         let blocks = workspace.part(3 * self.tables + self.sums, workspace.len() - 3 * self.tables - self.sums);
         let channels = self.weights.depth_per_tap();
@@ -356,6 +381,10 @@ impl<E: Element, P: Element> Gather<E, P> {
                     multiply::<P, f32, false>(self.isa, [matmul]);
                 }
             }
+        }
+        if let Some(epilogue) = epilogue {
+            // SAFETY: this task's piece of the result is complete.
+            unsafe { epilogue.run(self.isa, targets, column..column + columns) };
         }
     }
 }

@@ -12,6 +12,7 @@
 //! layer, and `bench step --profile` its time.
 
 mod blend;
+mod epilogue;
 mod gather;
 mod geometry;
 pub(crate) mod grouped;
@@ -21,6 +22,7 @@ pub(crate) mod winograd;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use epilogue::Epilogue;
 pub(crate) use gather::{Gather, Start, pairs};
 pub(crate) use geometry::ConvShape;
 pub(crate) use grouped::{Grouped, GroupedGradient};

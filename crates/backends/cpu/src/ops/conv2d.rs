@@ -32,13 +32,13 @@ impl OnCpu for Conv2dBackwardWeights {
 
 impl Operand<'_> {
     /// The convolution between two tensors.
-    fn conv(&self, conv: Conv2d, x: Side, y: Side) -> Result<ConvShape, DeviceError> {
+    pub(super) fn conv(&self, conv: Conv2d, x: Side, y: Side) -> Result<ConvShape, DeviceError> {
         Ok(ConvShape { batch: self.preparation.plan.batch, input: self.size(x)?, output: self.size(y)?, conv })
     }
 
     /// The algorithm to use. If the plan's choice cannot compute the layer, this is one that can; the mismatch is
     /// refused later, as for all operations.
-    fn algorithm(&self, shape: &ConvShape, pays: fn(&ConvShape) -> bool) -> Algorithm {
+    pub(super) fn algorithm(&self, shape: &ConvShape, pays: fn(&ConvShape) -> bool) -> Algorithm {
         let winograd = !self.preparation.kernels.exact && winograd::applies(shape);
         match self.chosen {
             _ if shape.is_depthwise() => Algorithm::Depthwise,

@@ -14,6 +14,7 @@ mod avg_pool;
 mod batch_norm;
 mod check_finite;
 mod conv2d;
+mod conv2d_batch_norm;
 mod cross_entropy;
 mod custom;
 mod dropout;

@@ -3,6 +3,7 @@
 mod against_reference;
 mod bf16;
 mod common;
+mod fused;
 mod metrics;
 mod programs;
 mod replicated;

@@ -11,6 +11,7 @@ mod avg_pool;
 mod batch_norm;
 mod check_finite;
 pub(crate) mod conv2d;
+mod conv2d_batch_norm;
 mod cross_entropy;
 mod custom;
 mod dropout;

@@ -83,7 +83,7 @@ each_shard!(Conv2dBackwardWeights, |Conv2dBackwardWeights(conv), call, [x, dy]| 
 });
 
 /// The weights as devices round them if they multiply activations of 16 bits, the first operand.
-fn rounded_weights<'a>(call: &Call, w: &'a [f64]) -> Cow<'a, [f64]> {
+pub(super) fn rounded_weights<'a>(call: &Call, w: &'a [f64]) -> Cow<'a, [f64]> {
     let activations = call.step.plan.value(call.step.node.inputs[0]).dtype;
     call.shard.rounded(activations, w).map_or(Cow::Borrowed(w), Cow::Owned)
 }

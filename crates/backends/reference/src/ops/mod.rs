@@ -29,6 +29,7 @@ pub mod avg_pool;
 pub mod batch_norm;
 mod check_finite;
 pub mod conv2d;
+mod conv2d_batch_norm;
 pub mod cross_entropy;
 mod custom;
 pub mod dropout;

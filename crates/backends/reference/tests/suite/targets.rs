@@ -66,7 +66,7 @@ fn the_order_of_filters_is_in_shapes_texts_and_first_values() {
 
 #[test]
 fn a_device_that_fuses_nothing_computes_the_same() {
-    let apart = Target { fuse: Box::new(|_, _| {}), ..Target::default() };
+    let apart = Target { fuse: Box::new(|_, _, _| {}), ..Target::default() };
     let names = |target: &Target| {
         let plans = target.compile(&net, &CompileOptions::new("net", 2, 7, 3)).unwrap();
         plans.evaluate.instructions.iter().map(|node| node.op.name()).collect::<Vec<_>>()

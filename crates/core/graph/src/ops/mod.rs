@@ -28,6 +28,7 @@ mod avg_pool;
 mod batch_norm;
 mod check_finite;
 mod conv2d;
+mod conv2d_batch_norm;
 mod cross_entropy;
 mod custom;
 mod dropout;
@@ -70,6 +71,7 @@ pub use batch_norm::{
 };
 pub use check_finite::CheckFinite;
 pub use conv2d::{Conv, Conv2d, Conv2dBackwardData, Conv2dBackwardWeights};
+pub use conv2d_batch_norm::Conv2dBatchNorm;
 pub use cross_entropy::{CrossEntropy, CrossEntropyBackward};
 pub use custom::{Custom, CustomOperation, Parallel};
 pub use dropout::Dropout;
@@ -202,7 +204,7 @@ macro_rules! operations {
 
 operations! { $
     Normalize
-    Conv2d Conv2dBackwardData Conv2dBackwardWeights
+    Conv2d Conv2dBackwardData Conv2dBackwardWeights Conv2dBatchNorm
     LinearForward LinearBackwardData LinearBackwardWeights BiasBackward
     BatchNormStatistics BatchNormNormalize BatchNormReduce BatchNormBackward RunningShare
     Activation ActivationBackward

@@ -1,7 +1,7 @@
-//! Fuses batch norm, residual addition and activation into one pass over memory.
+//! Fuses batch norm, residual addition and activation into one pass over memory, and in evaluation into the convolution before.
 
-use crate::ops::BatchNormNormalize;
-use crate::{Activation, Graph, Op, ValueId};
+use crate::ops::{BatchNormNormalize, Conv2dBatchNorm, NormStatistics};
+use crate::{Activation, Graph, Node, Op, ValueId};
 
 /// Fuses `batch_norm -> relu`, `batch_norm -> add` and `batch_norm -> add -> relu` (or relu6) in a forward graph if no other
 /// node uses the intermediate values. The values in `keep`, such as the logits, must stay.
@@ -23,6 +23,43 @@ pub fn fuse(graph: &mut Graph, keep: &[ValueId]) {
             None => index += 1,
         }
     }
+}
+
+/// Fuses `conv2d -> batch_norm` by running statistics, with what [`fuse`] has fused into the batch norm, in a forward graph of which
+/// no gradient will be taken, if no other node uses the convolution's result and it has no bias. The values in `keep` must stay.
+pub fn fuse_convolutions(graph: &mut Graph, keep: &[ValueId]) {
+    let mut uses = graph.uses();
+    keep.iter().for_each(|id| uses[id.0] += 1);
+    let mut index = 0;
+    while index < graph.nodes.len() {
+        match convolution_before(graph, &uses, index) {
+            // The convolution has moved to this place, where all operands exist.
+            Some((old, fused)) => {
+                graph.nodes[index] = fused;
+                graph.nodes.remove(old);
+            }
+            None => index += 1,
+        }
+    }
+}
+
+/// The index of the convolution whose result a batch norm alone reads, and both as one node.
+fn convolution_before(graph: &Graph, uses: &[usize], index: usize) -> Option<(usize, Node)> {
+    let norm = &graph.nodes[index];
+    let Op::BatchNormNormalize(BatchNormNormalize { epsilon, statistics: NormStatistics::Running, activation }) =
+        norm.op
+    else {
+        return None;
+    };
+    let (x, others) = norm.inputs.split_first()?;
+    let old = graph.nodes[..index].iter().position(|node| node.outputs.contains(x))?;
+    let Node { op: Op::Conv2d(conv), inputs, layer, .. } = &graph.nodes[old] else { return None };
+    if uses[x.0] != 1 || inputs.len() != 2 {
+        return None;
+    }
+    let inputs: Vec<ValueId> = inputs.iter().chain(others).copied().collect();
+    let op = Conv2dBatchNorm { conv: *conv, epsilon, activation };
+    Some((old, Node::new(op, inputs, norm.outputs.clone(), norm.phase, layer.clone())))
 }
 
 /// The index of the batch norm without activation that produces `value`, if `value` has only one use.
@@ -77,6 +114,40 @@ mod tests {
             })
             .collect();
         assert_eq!(names[1..names.len() - 2], *expected);
+    }
+
+    #[test]
+    fn convolutions_fuse_with_the_batch_norms_after_them() {
+        let check = |model: &dyn Fn(Tensor) -> Tensor, mode: Mode, expected: &[&str]| {
+            let builder = Builder::new(2, [4, 4], mode, 0);
+            let logits = model(builder.pixels(&[0.0; 3], &[1.0; 3])).flatten().linear("fc", 2);
+            let mut forward = builder.finish(&logits, 2).unwrap();
+            fuse(&mut forward.graph, &[forward.logits]);
+            fuse_convolutions(&mut forward.graph, &[forward.logits]);
+            let nodes = &forward.graph.nodes;
+            let texts: Vec<String> =
+                nodes.iter().map(|node| format!("{} ({}) {}", node.op, node.inputs.len(), node.layer)).collect();
+            assert_eq!(texts[1..nodes.len() - 2], *expected);
+        };
+        let conv = |x: Tensor, name: &str| x.conv2d(name, Conv::new(3, 1).no_bias());
+        let residual = |x: Tensor| (conv(x.clone(), "c").batch_norm("b") + x).relu();
+        let fused = "conv2d_batch_norm {kernel 1x1 epsilon 0.00001 relu} (7) c";
+        check(&residual, Mode::Evaluate, &[fused]);
+        let chain = |x: Tensor| conv(conv(x, "c").batch_norm("b").relu6(), "d").batch_norm("e");
+        let [first, second] = [
+            "conv2d_batch_norm {kernel 1x1 epsilon 0.00001 relu6} (6) c",
+            "conv2d_batch_norm {kernel 1x1 epsilon 0.00001} (6) d",
+        ];
+        check(&chain, Mode::Evaluate, &[first, second]);
+        let twice = |x: Tensor| {
+            let y = conv(x, "c");
+            y.clone().batch_norm("b") + y
+        };
+        let apart = ["conv2d {kernel 1x1} (2) c", "batch_norm_normalize {epsilon 0.00001 running} (6) b"];
+        check(&twice, Mode::Evaluate, &apart);
+        let bias = |x: Tensor| x.conv2d("c", Conv::new(3, 1)).batch_norm("b");
+        let apart = ["conv2d {kernel 1x1} (3) c", "batch_norm_normalize {epsilon 0.00001 running} (5) b"];
+        check(&bias, Mode::Evaluate, &apart);
     }
 
     #[test]

@@ -1,0 +1,55 @@
+//! Convolution and the batch norm after it on the CPU. Matmuls normalise each piece of the result while it is in cache; after other
+//! algorithms that is a pass over the result.
+
+use enmasse_graph::ops::Conv2dBatchNorm;
+
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Side, Workspace, kernel};
+use crate::algorithm::Algorithm;
+use crate::batch_norm::{self, Forward};
+use crate::conv::{self, Gather, Grouped, Start, Winograd, winograd};
+use crate::statistics::Moments;
+use crate::sweep::Rows;
+
+impl OnCpu for Conv2dBatchNorm {
+    fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
+        let Conv2dBatchNorm { conv, epsilon, activation } = *self;
+        let shape = o.conv(conv, Side::Input(0), Side::Output(0))?;
+        let (x, w, y) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
+        let moments = Moments { mean: o.input(2)?, variance: o.input(3)? };
+        let (weight, bias, residual) = (o.input(4)?, o.input(5)?, o.optional(6)?);
+        let [height, width, channels] = shape.output;
+        let size = Rows { rows: shape.batch * height * width, channels };
+        let norm = Forward { size, x: y, moments, weight, bias, residual, y, epsilon, activation };
+        let (algorithm, isa) = (o.algorithm(&shape, winograd::pays::<E>), o.preparation.kernels.isa);
+        macro_rules! afterwards {
+            ($conv:expr) => {{
+                let conv = $conv;
+                kernel!(conv.workspace().max(size.workspace()), c => {
+                    conv.run(c, x, w, y, Start::Zero);
+                    batch_norm::normalize(c, &norm);
+                })
+            }};
+        }
+        macro_rules! in_pieces {
+            ($conv:ty) => {{
+                let conv = <$conv>::new(&shape, isa, false);
+                if !conv.has_whole_pieces() {
+                    return Ok(afterwards!(conv).by(algorithm.name()));
+                }
+                let Workspace { shared, private } = conv.workspace();
+                kernel!(Workspace { shared: shared + channels, private }, c => {
+                    batch_norm::normalize_pieces(&norm, c.shared.part(shared, channels), |epilogue| {
+                        conv.run_then(c, x, w, y, Start::Zero, Some(epilogue));
+                    });
+                })
+            }};
+        }
+        let instruction = match algorithm {
+            Algorithm::Depthwise | Algorithm::Grouped => afterwards!(Grouped::new(&shape, isa, false)),
+            Algorithm::Winograd => afterwards!(Winograd::<E>::new(&shape, isa, false)),
+            Algorithm::Direct if conv::pairs(&shape, false) => in_pieces!(Gather<E, E>),
+            Algorithm::Direct => in_pieces!(Gather<E, f32>),
+        };
+        Ok(instruction.by(algorithm.name()))
+    }
+}
