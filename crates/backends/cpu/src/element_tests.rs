@@ -66,6 +66,7 @@ fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, activation: Option<Activa
     let depthwise = [false, true].map(|backward| Grouped::new(&conv, isa, backward));
     let gradient = GroupedGradient::new(&conv, isa);
     let workspace = size.workspace().max(gradient.workspace()).max(Workspace { shared: 64, private: 0 });
+    let workspace = depthwise.iter().fold(workspace, |workspace, conv| workspace.max(conv.workspace()));
     let context = &mut GuardedContext::new(edge, 2, isa, workspace);
 
     let [a, b, residual] = [1, 2, 3].map(|key| map::<E>(edge, key, n));

@@ -254,6 +254,8 @@ fn layers_of_many_groups() {
         Case(3, [7, 7], [96, 96], [3, 3], [1, 1], [[1; 2]; 2], [1, 1], 12),
         Case(2, [9, 13], [32, 32], [3, 5], [1, 1], [[1; 2], [2; 2]], [1, 1], 16),
         Case(1, [12, 10], [64, 64], [3, 3], [1, 2], [[1; 2]; 2], [2, 1], 4),
+        // Several pieces of channels.
+        Case(1, [6, 30], [64, 64], [3, 3], [1, 1], [[1; 2]; 2], [1, 1], 4),
         // Groups that do not fill a panel in any number.
         Case(1, [6, 7], [21, 35], [3, 3], [1, 1], [[1; 2]; 2], [1, 1], 7),
         // Several outputs for each input.
@@ -331,6 +333,12 @@ fn layers_of_mobile_networks() {
         Case(1, [9, 40], [18, 18], [5, 5], [2, 1], [[2; 2]; 2], [1, 1], 18),
         // Enough rows for several blocks of sums.
         Case(2, [30, 70], [5, 5], [3, 3], [1, 1], [[1; 2]; 2], [1, 1], 5),
+        // Blocks of several images; maps smaller than the kernel.
+        Case(65, [2, 3], [19, 19], [5, 5], [1, 1], [[2; 2]; 2], [1, 1], 19),
+        Case(2, [4, 4], [24, 24], [7, 7], [1, 1], [[3; 2]; 2], [1, 1], 24),
+        // Several pieces of channels; bands of rows.
+        Case(1, [21, 112], [96, 96], [3, 3], [1, 1], [[1; 2]; 2], [1, 1], 96),
+        Case(1, [67, 9], [20, 20], [7, 7], [2, 2], [[3, 2], [1, 4]], [1, 1], 20),
     ] {
         check(&shape(case).unwrap());
     }
