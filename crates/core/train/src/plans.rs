@@ -164,6 +164,7 @@ pub fn compile_plans(
         metrics: objective.metrics(task.as_ref(), config),
         seed: config.seed,
         precision: config.precision,
+        fuse: config.fuse,
         mean: preparation.normalization.mean.clone(),
         std: preparation.normalization.std.clone(),
         allow_unused: config.unused_parameters == UnusedParameters::Zero,
@@ -184,6 +185,7 @@ pub(crate) fn compile_features(
     let options = CompileOptions {
         shards: sharding.local.len(),
         precision: config.precision,
+        fuse: config.fuse,
         mean: preparation.normalization.mean.clone(),
         std: preparation.normalization.std.clone(),
         ..CompileOptions::new(config.model.clone(), sharding.batch, preparation.evaluation.size, outputs)

@@ -31,11 +31,8 @@ impl OnCpu for Conv2dBatchNorm {
             }};
         }
         macro_rules! in_pieces {
-            ($conv:ty) => {{
-                let conv = <$conv>::new(&shape, isa, false);
-                if !conv.has_whole_pieces() {
-                    return Ok(afterwards!(conv).by(algorithm.name()));
-                }
+            ($conv:expr) => {{
+                let conv = $conv;
                 let Workspace { shared, private } = conv.workspace();
                 kernel!(Workspace { shared: shared + channels, private }, c => {
                     batch_norm::normalize_pieces(&norm, c.shared.part(shared, channels), |epilogue| {
@@ -46,9 +43,16 @@ impl OnCpu for Conv2dBatchNorm {
         }
         let instruction = match algorithm {
             Algorithm::Depthwise | Algorithm::Grouped => afterwards!(Grouped::new(&shape, isa, false)),
-            Algorithm::Winograd => afterwards!(Winograd::<E>::new(&shape, isa, false)),
-            Algorithm::Direct if conv::pairs(&shape, false) => in_pieces!(Gather<E, E>),
-            Algorithm::Direct => in_pieces!(Gather<E, f32>),
+            Algorithm::Winograd => in_pieces!(Winograd::<E>::new(&shape, isa, false)),
+            Algorithm::Direct => {
+                macro_rules! matmuls {
+                    ($multiplied:ty) => {{
+                        let conv = Gather::<E, $multiplied>::new(&shape, isa, false);
+                        if conv.has_whole_pieces() { in_pieces!(conv) } else { afterwards!(conv) }
+                    }};
+                }
+                if conv::pairs(&shape, false) { matmuls!(E) } else { matmuls!(f32) }
+            }
         };
         Ok(instruction.by(algorithm.name()))
     }

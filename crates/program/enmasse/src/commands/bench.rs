@@ -33,7 +33,7 @@ use profile::Profile;
 
 /// The settings that apply to `bench step`.
 const SETTINGS: &str = "\
-    model size batch devices shards accumulate precision grad_checkpointing threads isa exact tune json";
+    model size batch devices shards accumulate precision grad_checkpointing threads isa exact fuse tune json";
 
 /// Steps before the timed ones, which touch memory pages and warm up threads and caches.
 const WARM_UP: usize = 3;
@@ -145,6 +145,7 @@ fn program(
         if evaluate {
             let options = CompileOptions {
                 precision: config.train.precision,
+                fuse: config.train.fuse,
                 ..CompileOptions::new(config.train.model.clone(), batch, config.train.image_size(None), classes)
             };
             return Ok(device.target().compile_evaluation(&|x| model.forward(x, classes), &options)?);

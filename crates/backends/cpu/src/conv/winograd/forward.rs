@@ -7,7 +7,7 @@ use super::tiles::{Layout, Patches, Planes, TransformPatches, TransformResult};
 use super::tiling::Tiling;
 use super::weights::{DEPTHS, Filters, TransformWeights, WeightLayout};
 use super::{PLANES, even_pieces, odd_lines, row_values};
-use crate::conv::{ConvShape, Start};
+use crate::conv::{ConvShape, Epilogue, Start};
 use crate::element::Element;
 use crate::gemm::{Matmul, multiply, panel_width, tile_rows};
 use crate::isa::{Isa, dispatch};
@@ -165,13 +165,31 @@ impl<E: Element> Winograd<E> {
         result: Region<E>,
         start: Start<E>,
     ) {
+        // SAFETY: the caller's promise.
+        unsafe { self.run_then(context, source, weights, result, start, None) }
+    }
+
+    /// Computes the convolution, and does something with each tile of the result as soon as it is complete.
+    ///
+    /// # Safety
+    /// As for [`Winograd::run`], and for the epilogue at each element of the result.
+    pub(crate) unsafe fn run_then(
+        &self,
+        context: &mut Context,
+        source: Region<E>,
+        weights: Region<f32>,
+        result: Region<E>,
+        start: Start<E>,
+        epilogue: Option<&dyn Epilogue>,
+    ) {
         let zeros = context.shared.part(0, self.zeros());
         // SAFETY: the workspace is this instruction's.
         unsafe { zeros.slice_mut(0, zeros.len()) }.fill(0.0);
         let alone = self.work == Work::Blocks;
         let transformed = context.shared.part(zeros.len(), if alone { self.weights.len() } else { 0 });
         let private = &context.private;
-        let job = Job { conv: self, source, weights, transformed, zeros: zeros.cast(), result, start };
+        let epilogue = epilogue.map(|epilogue| (epilogue, self.isa));
+        let job = Job { conv: self, source, weights, transformed, zeros: zeros.cast(), result, start, epilogue };
         if alone {
             let panels = self.filters.columns().div_ceil(self.weights.width);
             context.pool.run(panels * self.filters.depth().div_ceil(DEPTHS), |task, _| {
@@ -234,6 +252,7 @@ struct Job<'a, E> {
     zeros: Region<E>,
     result: Region<E>,
     start: Start<E>,
+    epilogue: Option<(&'a dyn Epilogue, Isa)>,
 }
 
 impl<E: Element> Job<'_, E> {
@@ -319,6 +338,7 @@ impl<E: Element> Job<'_, E> {
             size: self.conv.result,
             channels: columns.clone(),
             start: self.start,
+            epilogue: self.epilogue,
         };
         // SAFETY: this task owns its tiles and channels of the result.
         unsafe { dispatch(isa, transform) }

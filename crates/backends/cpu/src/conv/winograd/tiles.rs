@@ -5,10 +5,10 @@ use std::ops::Range;
 use super::tiling::{TILE, Tile, Tiling};
 use super::transform;
 use super::{PLANES, odd_lines, row_values};
-use crate::conv::Start;
+use crate::conv::{Epilogue, Start};
 use crate::element::Element;
 use crate::inlined::{each_vector, inlined};
-use crate::isa::{Kernel, Simd};
+use crate::isa::{Isa, Kernel, Simd};
 use crate::region::Region;
 
 /// Positions of the words of 36 matrices, which have a row per tile (or per two) and columns in panels.
@@ -262,6 +262,8 @@ pub(super) struct TransformResult<'a, E> {
     /// The channels of the result that correspond to the products' columns.
     pub channels: Range<usize>,
     pub start: Start<E>,
+    /// What is done with each tile, at this level.
+    pub epilogue: Option<(&'a dyn Epilogue, Isa)>,
 }
 
 impl<E: Element> Kernel for TransformResult<'_, E> {
@@ -275,6 +277,14 @@ impl<E: Element> Kernel for TransformResult<'_, E> {
             let corner = ((image * height + top) * width + left) * channels;
             // SAFETY: tiles lie on the feature map.
             unsafe { each_vector!(S, channel in self.channels.clone() => self, transform(row, corner, size, channel)) }
+            let Some((epilogue, isa)) = self.epilogue else { continue };
+            let (mut pixels, mut count) = ([0; TILE * TILE], 0);
+            for (y, x) in (0..size[0]).flat_map(|y| (0..size[1]).map(move |x| (y, x))) {
+                pixels[count] = corner + (y * width + x) * channels;
+                count += 1;
+            }
+            // SAFETY: the tile is complete.
+            unsafe { epilogue.run(isa, &pixels[..count], self.channels.clone()) }
         }
     }
 }
