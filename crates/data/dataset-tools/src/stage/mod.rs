@@ -34,9 +34,6 @@ const MARKER: &str = "staged.txt";
 /// Locked by the process that copies, with its number and a count that grows while it goes on.
 const LOCK: &str = "lock";
 
-/// Time between two looks at a lock.
-const POLL: Duration = Duration::from_millis(100);
-
 /// Why there is no copy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -239,23 +236,17 @@ impl Stage {
     /// Waits until no other process has the lock. One that shows no progress for [`Stage::timeout`] is an error.
     fn lock(&self, tell: &mut dyn FnMut(StageEvent)) -> Result<Lock, StageError> {
         let path = self.place.join(LOCK);
-        let (mut last, mut waited) = (String::new(), Duration::ZERO);
-        loop {
-            if let Some(lock) = Lock::take(&path).map_err(FileError::of("write", &path))? {
-                return Ok(lock);
-            }
+        // Half a text is another text, too.
+        let text = || read_text(&path).unwrap_or_default();
+        let taken = Lock::wait(&path, self.timeout, || {
             tell(StageEvent::Waiting);
-            // Half a text is another text, too.
-            let now = read_text(&path).unwrap_or_default();
-            waited = if now == last { waited + POLL } else { Duration::ZERO };
-            last = now;
-            if waited >= self.timeout {
-                let owner = last.split(' ').next().unwrap_or_default();
-                let what = format!("process {owner}, which copies to {}, does not go on", self.place.display());
-                return Err(StageError::Stalled { what, timeout: self.timeout });
-            }
-            std::thread::sleep(POLL);
-        }
+            text()
+        });
+        taken.map_err(FileError::of("write", &path))?.ok_or_else(|| {
+            let owner = text().split(' ').next().unwrap_or_default().to_owned();
+            let what = format!("process {owner}, which copies to {}, does not go on", self.place.display());
+            StageError::Stalled { what, timeout: self.timeout }
+        })
     }
 
     fn require_space<'a>(&self, trees: impl Iterator<Item = &'a Tree>) -> Result<(), StageError> {

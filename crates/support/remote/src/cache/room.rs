@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use enmasse_system::files::{FileError, Lock, Space};
 
@@ -29,9 +29,6 @@ const MIN: u64 = 64 << 20;
 
 /// How long to wait for the lock of the file. After that a piece is not kept.
 const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Time between two looks at the lock.
-const POLL: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(crate) struct Room {
@@ -109,14 +106,7 @@ impl Room {
     }
 
     fn locked(&self) -> Option<Lock> {
-        let began = Instant::now();
-        while began.elapsed() < TIMEOUT {
-            if let Some(lock) = Lock::take(&self.folder.join(SIZE)).ok()? {
-                return Some(lock);
-            }
-            std::thread::sleep(POLL);
-        }
-        None
+        Lock::wait(&self.folder.join(SIZE), TIMEOUT, || ()).ok().flatten()
     }
 
     /// Removes files until an eighth of the limit is free beyond `bytes`, and returns the size of what stays.

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use enmasse_system::files::{FileError, Lock, folder_of, open_regular};
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
@@ -14,9 +13,6 @@ use crate::retry::{Limits, retried};
 
 /// Longest file that is taken.
 const MAX_BYTES: u64 = 64 << 30;
-
-/// How often it is seen whether another process has finished.
-const WATCH: Duration = Duration::from_millis(50);
 
 /// Longest waits for a server after which another process that receives nothing is given up.
 const TIMEOUTS: u32 = 4;
@@ -83,26 +79,15 @@ impl Fetcher {
 
     /// The lock, after any other process that has it.
     fn lock(&self, name: &str, part: &Path, lock: &Path, tell: &mut dyn FnMut(Event)) -> Result<Lock, FetchError> {
-        let received = || fs::metadata(part).map_or(0, |metadata| metadata.len());
-        let mut seen: Option<(u64, Instant)> = None;
-        loop {
-            if let Some(lock) = Lock::take(lock).map_err(FileError::of("write", lock))? {
-                return Ok(lock);
+        let mut is_told = false;
+        let received = || {
+            if !std::mem::replace(&mut is_told, true) {
+                tell(Event::Waiting { file: name });
             }
-            let bytes = received();
-            match seen {
-                Some((before, since)) if before == bytes && since.elapsed() >= self.timeout * TIMEOUTS => {
-                    return Err(FetchError::Stuck(name.to_owned()));
-                }
-                Some((before, _)) if before == bytes => {}
-                Some(_) => seen = Some((bytes, Instant::now())),
-                None => {
-                    tell(Event::Waiting { file: name });
-                    seen = Some((bytes, Instant::now()));
-                }
-            }
-            std::thread::sleep(WATCH);
-        }
+            fs::metadata(part).map_or(0, |metadata| metadata.len())
+        };
+        let taken = Lock::wait(lock, self.timeout * TIMEOUTS, received).map_err(FileError::of("write", lock))?;
+        taken.ok_or_else(|| FetchError::Stuck(name.to_owned()))
     }
 
     /// What a server answers, whatever the status; more than `limit` bytes are an error.

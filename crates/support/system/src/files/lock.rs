@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -21,6 +22,30 @@ impl Lock {
             Ok(()) | Err(Errno::NOSYS | Errno::NOTSUP | Errno::NOLCK) => Ok(Some(Lock(file))),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Locks a file as [`Lock::take`] does, after its owner. `None` if that shows no progress for the `timeout`: `progress` then gives
+    /// the same value all the time.
+    pub fn wait<T: PartialEq>(
+        path: &Path,
+        timeout: Duration,
+        mut progress: impl FnMut() -> T,
+    ) -> io::Result<Option<Lock>> {
+        const LONGEST: Duration = Duration::from_millis(100);
+        let (mut seen, mut pause): (Option<(T, Instant)>, _) = (None, Duration::from_millis(1));
+        loop {
+            if let Some(lock) = Lock::take(path)? {
+                return Ok(Some(lock));
+            }
+            let now = progress();
+            match &seen {
+                Some((before, since)) if *before == now && since.elapsed() >= timeout => return Ok(None),
+                Some((before, _)) if *before == now => {}
+                _ => seen = Some((now, Instant::now())),
+            }
+            std::thread::sleep(pause);
+            pause = LONGEST.min(2 * pause);
         }
     }
 
@@ -45,5 +70,22 @@ mod tests {
         drop(lock);
         assert!(Lock::take(&path).unwrap().is_some());
         assert!(Lock::take(&folder.path().join("none/lock")).is_err());
+    }
+
+    #[test]
+    fn an_owner_that_goes_on_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let short = Duration::from_millis(1);
+        let (mut held, mut steps) = (Some(Lock::take(&path).unwrap().unwrap()), 0);
+        assert!(Lock::wait(&path, short, || ()).unwrap().is_none());
+        let owned = Lock::wait(&path, short, || {
+            steps += 1;
+            held = held.take().filter(|_| steps < 8);
+            steps
+        });
+        assert!(owned.unwrap().is_some());
+        assert_eq!(steps, 8);
+        assert!(Lock::wait(&folder.path().join("none/lock"), short, || ()).is_err());
     }
 }
