@@ -44,6 +44,8 @@ struct BuilderState {
     mode: Mode,
     seed: u64,
     filters: FilterOrder,
+    /// Instead of the model's own rate.
+    drop_path: Option<f32>,
     /// The phase of new operations.
     phase: Phase,
     /// The latest named layer. Operations without a name are recorded under it.
@@ -81,13 +83,20 @@ impl Builder {
         graph.add_value("sample_indices", [batch].into(), DType::I64, Role::Input);
         let filters = FilterOrder::default();
         let (phase, layer) = (Phase::Forward, "input".into());
-        let state = BuilderState { graph, mode, seed, filters, phase, layer, function: None, error: None };
+        let state =
+            BuilderState { graph, mode, seed, filters, drop_path: None, phase, layer, function: None, error: None };
         Builder { state: Rc::new(RefCell::new(state)), batch, size }
     }
 
     /// Sets the order of filters that the device chose.
     pub(crate) fn filters(self, filters: FilterOrder) -> Self {
         self.state.borrow_mut().filters = filters;
+        self
+    }
+
+    /// Sets the probability of drop path, if it is not the model's own.
+    pub(crate) fn drop_path(self, rate: Option<f32>) -> Self {
+        self.state.borrow_mut().drop_path = rate;
         self
     }
 
@@ -177,6 +186,12 @@ impl Tensor {
     /// The seed of dropout.
     pub(crate) fn seed(&self) -> u64 {
         self.state.borrow().seed
+    }
+
+    /// The probability with which a model leaves out its last residual branch ([`Self::drop_path`]): `own`, unless the options say
+    /// otherwise. Those of the branches before it are in proportion.
+    pub fn drop_path_rate(&self, own: f32) -> f32 {
+        self.state.borrow().drop_path.unwrap_or(own)
     }
 
     /// The order of filters that the device chose.

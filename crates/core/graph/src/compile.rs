@@ -95,9 +95,15 @@ impl Target<'_> {
         mode: Mode,
     ) -> Result<Forward, GraphError> {
         let builder = Builder::new(options.batch, options.size, mode, options.seed).filters(self.filters);
+        let builder = builder.drop_path(options.drop_path);
         let logits = model(builder.pixels(&options.mean, &options.std));
         let mut forward = builder.finish(&logits, options.classes)?;
         if mode == Mode::Train {
+            let is_left_out = |node: &Node| matches!(&node.op, Op::Dropout(drop) if drop.per_sample);
+            if options.drop_path.is_some_and(|rate| rate > 0.0) && !forward.graph.nodes.iter().any(is_left_out) {
+                let reason = "`drop_path` has no effect: the model has no blocks that can be left out";
+                return Err(GraphError::Option(reason.to_owned()));
+            }
             freeze(&mut forward.graph, &options.freeze)?;
             if options.freeze_statistics {
                 freeze_statistics(&mut forward.graph, &|_, _| true);

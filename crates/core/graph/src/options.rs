@@ -94,6 +94,9 @@ pub struct CompileOptions {
     /// Whether backward computes the activations between the model's marks ([`crate::Tensor::checkpoint`]) again, so that memory
     /// need not keep them.
     pub grad_checkpointing: bool,
+    /// Probability with which training leaves out the last residual branch, instead of the model's own. It is an error if the model
+    /// has none that can be left out ([`crate::Tensor::drop_path_rate`]).
+    pub drop_path: Option<f32>,
     /// Whether a device computes several operations as one, where it can. The plan without is the reference of the one with.
     pub fuse: bool,
     /// Whether parameters that do not reach the loss have a zero gradient. Otherwise they are an error.
@@ -130,6 +133,7 @@ impl CompileOptions {
             strategy: Strategy::default(),
             buckets: BucketSizes::default(),
             grad_checkpointing: false,
+            drop_path: None,
             fuse: true,
             allow_unused: false,
         }

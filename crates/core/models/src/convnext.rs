@@ -83,6 +83,7 @@ impl ConvNext {
 
     /// Images to logits.
     pub fn forward(&self, x: Tensor, classes: usize) -> Tensor {
+        let rate = x.drop_path_rate(self.drop_path);
         let last = self.blocks.iter().sum::<usize>().saturating_sub(1).max(1);
         let conv = |width: usize, stride: usize| Conv::new(width, stride).stride(stride).normal(STD);
         let (mut x, mut place) = (x, 0);
@@ -93,10 +94,11 @@ impl ConvNext {
                 _ => x
                     .layer_norm(&format!("features.{before}.0"), EPSILON)
                     .conv2d(&format!("features.{before}.1"), conv(width, 2)),
-            };
+            }
+            .checkpoint();
             for index in 0..blocks {
-                let drop_path = self.drop_path * place as f32 / last as f32;
-                x = block(x, &format!("features.{within}.{index}"), drop_path);
+                let drop_path = rate * place as f32 / last as f32;
+                x = block(x, &format!("features.{within}.{index}"), drop_path).checkpoint();
                 place += 1;
             }
         }

@@ -82,11 +82,11 @@ impl EfficientNet {
 
     /// Images to logits.
     pub fn forward(&self, x: Tensor, classes: usize) -> Tensor {
-        let norm = BatchNorm::new();
+        let (norm, rate) = (BatchNorm::new(), x.drop_path_rate(self.drop_path));
         let scaled = |planes: usize| channels(planes as f64 * self.width);
         let blocks = |blocks: usize| (blocks as f64 * self.depth).ceil() as usize;
         let total: usize = STAGES.iter().map(|stage| blocks(stage.4)).sum();
-        let mut x = conv_norm(x, "features.0", Conv::new(scaled(32), 3).stride(2).padding(1), norm).silu();
+        let mut x = conv_norm(x, "features.0", Conv::new(scaled(32), 3).stride(2).padding(1), norm).silu().checkpoint();
         let mut place = 0;
         for (stage, (kernel, expansion, planes, stride, count)) in STAGES.into_iter().enumerate() {
             for index in 0..blocks(count) {
@@ -105,9 +105,9 @@ impl EfficientNet {
                     norm,
                     activation: Tensor::silu,
                     squeeze_excitation: Some(squeeze_excitation),
-                    drop_path: self.drop_path * place as f32 / total as f32,
+                    drop_path: rate * place as f32 / total as f32,
                 };
-                x = block.forward(x, &format!("features.{}.{index}", stage + 1));
+                x = block.forward(x, &format!("features.{}.{index}", stage + 1)).checkpoint();
                 place += 1;
             }
         }

@@ -69,14 +69,14 @@ impl EfficientNetLite {
 
     /// Images to logits.
     pub fn forward(&self, x: Tensor, classes: usize) -> Tensor {
-        let mut x = conv_norm(x, ["conv_stem", "bn1"], Conv::new(32, 3).stride(2), 9 * 32).relu6();
+        let mut x = conv_norm(x, ["conv_stem", "bn1"], Conv::new(32, 3).stride(2), 9 * 32).relu6().checkpoint();
         for (stage, (kernel, expansion, planes, stride, blocks)) in STAGES.into_iter().enumerate() {
             let depth = if stage == 0 || stage + 1 == STAGES.len() { 1.0 } else { self.depth };
             let outputs = channels(planes as f64 * self.width);
             for index in 0..(blocks as f64 * depth).ceil() as usize {
                 let name = format!("blocks.{stage}.{index}");
                 let stride = if index == 0 { stride } else { 1 };
-                x = inverted_residual(x, &name, kernel, expansion, outputs, stride);
+                x = inverted_residual(x, &name, kernel, expansion, outputs, stride).checkpoint();
             }
         }
         let x = conv_norm(x, ["conv_head", "bn2"], Conv::new(1280, 1), 1280).relu6();

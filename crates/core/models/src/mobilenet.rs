@@ -51,13 +51,14 @@ impl MobileNetV2 {
     /// Images to logits.
     pub fn forward(&self, x: Tensor, classes: usize) -> Tensor {
         let stem = Conv::new(channels(32.0 * self.width), 3).stride(2).padding(1);
-        let mut x = conv_norm(x, "features.0.0", "features.0.1", stem).relu6();
+        let mut x = conv_norm(x, "features.0.0", "features.0.1", stem).relu6().checkpoint();
         let mut module = 1;
         for ((expansion, planes, stride), blocks) in STAGES.into_iter().zip(self.blocks) {
             for index in 0..blocks {
                 let stride = if index == 0 { stride } else { 1 };
                 let outputs = channels(planes as f64 * self.width);
-                x = inverted_residual(x, &format!("features.{module}.conv"), expansion, outputs, stride);
+                let name = format!("features.{module}.conv");
+                x = inverted_residual(x, &name, expansion, outputs, stride).checkpoint();
                 module += 1;
             }
         }

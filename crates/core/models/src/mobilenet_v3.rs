@@ -88,7 +88,7 @@ impl MobileNetV3 {
         let scaled = |planes: usize| channels(planes as f64 * self.width);
         let norm = BatchNorm::new().epsilon(1e-3).momentum(0.01);
         let stem = Conv::new(scaled(16), 3).stride(2).padding(1);
-        let mut x = conv_norm(x, "features.0", stem, norm).hard_swish();
+        let mut x = conv_norm(x, "features.0", stem, norm).hard_swish().checkpoint();
         for (index, &(kernel, expanded, outputs, squeezes, activation, stride)) in self.blocks.iter().enumerate() {
             let expanded = scaled(expanded);
             let squeeze_excitation = SqueezeExcitation {
@@ -107,7 +107,7 @@ impl MobileNetV3 {
                 squeeze_excitation: squeezes.then_some(squeeze_excitation),
                 drop_path: 0.0,
             };
-            x = block.forward(x, &format!("features.{}", index + 1));
+            x = block.forward(x, &format!("features.{}", index + 1)).checkpoint();
         }
         let last = Conv::new(6 * x.shape().last(), 1);
         let x = conv_norm(x, &format!("features.{}", self.blocks.len() + 1), last, norm).hard_swish();

@@ -56,12 +56,13 @@ impl RegNetY {
 
     /// Images to logits.
     pub fn forward(&self, x: Tensor, classes: usize) -> Tensor {
-        let mut x = conv_norm(x, "stem", Conv::new(32, 3).stride(2).padding(1), BatchNorm::new()).relu();
+        let mut x = conv_norm(x, "stem", Conv::new(32, 3).stride(2).padding(1), BatchNorm::new());
+        x = x.relu().checkpoint();
         for (stage, (&blocks, &width)) in self.blocks.iter().zip(&self.widths).enumerate() {
             let stage = stage + 1;
             for index in 0..blocks {
                 let name = format!("trunk_output.block{stage}.block{stage}-{index}");
-                x = self.block(x, &name, width, if index == 0 { 2 } else { 1 });
+                x = self.block(x, &name, width, if index == 0 { 2 } else { 1 }).checkpoint();
             }
         }
         x.adaptive_avg_pool([1, 1]).flatten().linear("fc", Linear::new(classes).normal(0.01))

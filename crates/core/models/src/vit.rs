@@ -31,12 +31,13 @@ pub struct ViT {
     depth: usize,
     layer_scale: Option<f32>,
     registers: usize,
+    drop_path: f32,
 }
 
 impl ViT {
     /// Square patches of `patch` pixels, as tokens of `channels` in `heads` heads: 12 blocks.
     pub const fn new(patch: usize, channels: usize, heads: usize) -> Self {
-        ViT { patch, channels, heads, depth: 12, layer_scale: None, registers: 0 }
+        ViT { patch, channels, heads, depth: 12, layer_scale: None, registers: 0, drop_path: 0.0 }
     }
 
     /// ViT-Ti.
@@ -69,6 +70,12 @@ impl ViT {
         ViT { registers, ..self }
     }
 
+    /// Probability of leaving out each branch of the last block; those of the blocks before it have less, in proportion to their
+    /// place.
+    pub const fn drop_path(self, drop_path: f32) -> Self {
+        ViT { drop_path, ..self }
+    }
+
     /// Images to logits. Height and width must be multiples of the patches'.
     pub fn forward(&self, x: Tensor, classes: usize) -> Tensor {
         // Of the tokens after the last block only the first counts.
@@ -89,10 +96,12 @@ impl ViT {
                 x.prepend_tokens("cls_token", 1, TOKEN_STD)
             }
         };
-        (0..self.depth).fold(x.checkpoint(), |x, index| self.block(x, &format!("blocks.{index}")).checkpoint())
+        (0..self.depth).fold(x.checkpoint(), |x, index| self.block(x, index).checkpoint())
     }
 
-    fn block(&self, x: Tensor, name: &str) -> Tensor {
+    fn block(&self, x: Tensor, index: usize) -> Tensor {
+        let name = format!("blocks.{index}");
+        let drop_path = x.drop_path_rate(self.drop_path) * index as f32 / self.depth.saturating_sub(1).max(1) as f32;
         let part = |part: &str| format!("{name}.{part}");
         let linear = |outputs| Linear::new(outputs).normal(STD);
         let scale = |x: Tensor, name| match self.layer_scale {
@@ -101,9 +110,9 @@ impl ViT {
         };
         let y = x.clone().layer_norm(&part("norm1"), EPSILON).linear(&part("attn.qkv"), linear(3 * self.channels));
         let y = y.attention(self.heads).linear(&part("attn.proj"), linear(self.channels));
-        let x = x + scale(y, "ls1.gamma");
+        let x = x + scale(y, "ls1.gamma").drop_path(&part("drop_path1"), drop_path);
         let y = x.clone().layer_norm(&part("norm2"), EPSILON).linear(&part("mlp.fc1"), linear(4 * self.channels));
         let y = y.gelu().linear(&part("mlp.fc2"), linear(self.channels));
-        x + scale(y, "ls2.gamma")
+        x + scale(y, "ls2.gamma").drop_path(&part("drop_path2"), drop_path)
     }
 }

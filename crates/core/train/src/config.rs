@@ -410,6 +410,9 @@ settings! {
         /// Label smoothing
         /// Share of each target that is spread evenly over the classes.
         label_smoothing: f64 = 0.0, "SHARE", below(0, 1), Run;
+        /// Drop path, or stochastic depth
+        /// Training leaves out the last residual branch of a sample with this probability, and those before it with less, in proportion to their place: in ConvNeXt, EfficientNet and vision transformers, as in timm.
+        drop_path: Option<f64> = None => "the model's own", "PROBABILITY", below(0, 1), Run;
         /// Average the weights over the steps
         /// Keeps a moving average of weights and running statistics, of which each step leaves this share, such as 0.999. Evaluation uses the average, and so do exported weights.
         ema: Option<f64> = None => "no average", "SHARE", below(0, 1), Fixed;

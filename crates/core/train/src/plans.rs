@@ -136,6 +136,7 @@ pub fn compile_plans(
     let options = CompileOptions {
         shards,
         grad_checkpointing: config.grad_checkpointing,
+        drop_path: config.drop_path.map(|rate| rate as f32),
         sync_batch_norm: config.sync_bn,
         freeze: match (config.fine_tune, config.freeze_layers) {
             (Some(FineTune::Head), _) => Freeze::AllButLast(0, config.freeze.clone()),

@@ -111,7 +111,17 @@ impl Forward {
         // Training mode records dropout, so that the check below refuses it.
         let (graph, mode, filters) = (std::mem::take(&mut self.graph), Mode::Train, FilterOrder::default());
         let (phase, layer, function_name) = (Phase::Loss, layer.into(), Some(what.to_owned()));
-        let state = BuilderState { graph, mode, seed: 0, filters, phase, layer, function: function_name, error: None };
+        let state = BuilderState {
+            graph,
+            mode,
+            seed: 0,
+            filters,
+            drop_path: None,
+            phase,
+            layer,
+            function: function_name,
+            error: None,
+        };
         let state = Rc::new(RefCell::new(state));
         let [x, y] = [logits, targets].map(|id| Tensor { state: state.clone(), id });
         let result = function.call(x, y).id;

@@ -1,7 +1,7 @@
 //! Every model of the zoo compiles to valid plans, for any size, shards and passes.
 
-use enmasse_graph::{CompileOptions, Freeze, GraphError, Plans, Precision, compile, compile_evaluation};
-use enmasse_models::{Model, find, models};
+use enmasse_graph::{CompileOptions, Freeze, GraphError, Op, Phase, Plans, Precision, compile, compile_evaluation};
+use enmasse_models::{Model, ViT, find, models};
 use enmasse_reference::aliasing_is_safe;
 use proptest::prelude::*;
 
@@ -41,6 +41,47 @@ fn shards_sync_batch_norm_and_frozen_layers() {
             check(model, &CompileOptions { shards, sync_batch_norm, freeze, ..options });
         }
     }
+}
+
+#[test]
+fn drop_path_grows_over_the_blocks_of_a_vision_transformer() {
+    let check = |depth: usize, own: f32, drop_path: Option<f32>, expected: &[(&str, f32)]| {
+        let vit = ViT::new(16, 48, 3).depth(depth).drop_path(own);
+        let options = CompileOptions { drop_path, ..CompileOptions::new("vit", 2, 64, 5) };
+        let plan = compile(&|x| vit.forward(x, 5), &options).unwrap().train.unwrap();
+        let found: Vec<(&str, f32)> = plan
+            .phase(Phase::Forward)
+            .iter()
+            .filter_map(|node| match &node.op {
+                Op::Dropout(drop) => Some((drop.layer.as_str(), drop.probability)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(found, expected, "{depth} {own} {drop_path:?}");
+    };
+    check(2, 0.0, None, &[]);
+    check(1, 0.5, None, &[]);
+    let [first, second] = [0.25, 0.5];
+    let names = ["blocks.1.drop_path1", "blocks.1.drop_path2", "blocks.2.drop_path1", "blocks.2.drop_path2"];
+    let all = [(names[0], first), (names[1], first), (names[2], second), (names[3], second)];
+    check(3, 0.5, None, &all);
+    check(3, 0.0, Some(0.5), &all);
+    check(3, 0.5, Some(0.0), &[]);
+}
+
+#[test]
+fn drop_path_needs_branches_to_leave_out() {
+    let check = |name: &str, rate: f32, is_taken: bool| {
+        let model = find(name).unwrap();
+        let options = CompileOptions { drop_path: Some(rate), ..CompileOptions::new(name, 2, 64, 5) };
+        let found = compile(&|x| model.forward(x, 5), &options).map(drop).map_err(|error| error.to_string());
+        let refused = "`drop_path` has no effect: the model has no blocks that can be left out".to_owned();
+        assert_eq!(found, if is_taken { Ok(()) } else { Err(refused) }, "{name} {rate}");
+    };
+    check("convnext_atto", 0.1, true);
+    check("efficientnet_b0", 0.1, true);
+    check("resnet18", 0.1, false);
+    check("resnet18", 0.0, true);
 }
 
 proptest! {

@@ -37,6 +37,7 @@ pub const ALIASES: &[(&str, &str)] = &[
     ("accumulate", "grad_accum_steps accumulate_grad_batches gradient_accumulation gradient_accumulation_steps"),
     ("clip_norm", "gradient_clip_val clip_grad_norm clip_grad max_grad_norm gradient_clipping"),
     ("ema", "ema_decay"),
+    ("drop_path", "drop_path_rate stochastic_depth_prob"),
     ("grad_checkpointing", "gradient_checkpointing gradient_checkpointing_enable checkpoint_activations"),
     ("schedule", "sched lr_scheduler lr_scheduler_type"),
     ("step_size", "lr_step_size decay_epochs"),
@@ -92,7 +93,7 @@ pub const ANSWERS: &[(&str, &str)] = &[
     ("freeze_backbone", "give --fine-tune head, or --freeze-layers to train the classifier on augmented images"),
     ("backbone_lr", "give --lr, and --head-lr-mult for the head"),
     ("find_unused_parameters", "give --unused-parameters zero"),
-    ("dropout drop drop_path", "dropout is part of a model; leave it out"),
+    ("dropout drop", "dropout is part of a model; leave it out"),
     // Training.
     (
         "global_batch_size total_batch_size",

@@ -29,7 +29,7 @@ pub fn command() -> Command {
         .args(settings_with("model size batch devices sync_bn strategy", WITHOUT_DATA))
         .args(settings("optimizer opt_arg momentum weight_decay no_decay_norm_bias clip_norm ema nesterov"))
         .args(settings("label_smoothing freeze freeze_layers freeze_bn layer_decay head_lr_mult unused_parameters"))
-        .args(settings("grad_checkpointing"))
+        .args(settings("drop_path grad_checkpointing"))
         .args(settings("precision threads isa exact fuse tune sum reduce_precision shards accumulate"))
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(switch("eval", "The plan of evaluation"))
