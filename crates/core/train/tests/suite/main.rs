@@ -35,5 +35,6 @@ mod task;
 mod test_part;
 mod trace;
 mod trained;
+mod translated;
 mod tuning;
 mod unreadable;
