@@ -8,18 +8,21 @@ use enmasse_graph::{Choices, CompileOptions, Metric, Plans, compile_evaluation};
 use enmasse_image::{EvalTransform, Normalization};
 
 use crate::pretrained::read_pretrained;
-use crate::weights::{EvaluatedWeights, write_tensors};
+use crate::weights::{EvaluatedWeights, torch_shape, write_tensors};
 use crate::{
     Checkpoint, Matching, ModelFn, NamedTensor, Preparation, Rename, RunConfig, RunPaths, TargetKind, TrainError,
     is_checkpoint,
 };
+
+/// Classes of a model whose number of classes is not known.
+const ANY: usize = 2;
 
 /// Weights, and everything needed to use them.
 #[derive(Clone, Debug)]
 pub struct Classifier {
     /// The model's name.
     pub model: String,
-    /// Names of the classes, by label.
+    /// Names of the classes, by label; none if the weights have no classifier.
     pub classes: Vec<String>,
     /// How images are prepared.
     pub transform: EvalTransform,
@@ -39,7 +42,8 @@ pub struct Classifier {
 
 impl Classifier {
     /// Opens a run folder (its best checkpoint), a checkpoint, or bare weights. A run contains everything that is
-    /// needed. The others are for bare weights: `model`, the `preparation` of their images, and other prefixes of names.
+    /// needed. The others are for bare weights: `model`, the `preparation` of their images, and other prefixes of names. Bare
+    /// weights may lack the classifier; then they give features alone.
     pub fn open(
         path: &Path,
         model: Option<&str>,
@@ -66,8 +70,14 @@ impl Classifier {
             )));
         };
         let plans = any_classes(model, preparation)?;
-        let (matching, tensors) = read_pretrained(&plans, &file, renames, true)?;
-        matching.require_all()?;
+        let (matching, mut tensors) = read_pretrained(&plans, &file, renames, true)?;
+        matching.require_backbone()?;
+        let lacking = plans.state.iter().filter(|own| matching.missing.contains(&own.name));
+        tensors.extend(lacking.map(|own| NamedTensor {
+            name: own.name.clone(),
+            shape: torch_shape(own),
+            values: vec![0.0; own.shape.elements()],
+        }));
         let classes = matching.classes.unwrap_or_default();
         Ok(Classifier {
             model: model.to_owned(),
@@ -116,20 +126,33 @@ impl Classifier {
         self.configuration.train.tune && !self.choices.is_empty()
     }
 
+    /// An error for weights without a classifier, which predict nothing.
+    pub fn require_classes(&self) -> Result<(), TrainError> {
+        if !self.classes.is_empty() {
+            return Ok(());
+        }
+        Err(TrainError::Weights(format!(
+            "{} has no classifier: train one with `weights`, or use the features (enmasse embed, enmasse eval --knn)",
+            self.origin
+        )))
+    }
+
     /// How its evaluation is compiled, for batches of `batch`.
     pub(crate) fn options(&self, batch: usize) -> CompileOptions {
+        let classes = if self.classes.is_empty() { ANY } else { self.classes.len() };
         CompileOptions {
             mean: self.normalization.mean.clone(),
             std: self.normalization.std.clone(),
             precision: self.configuration.train.precision,
             metrics: self.configuration.train.metrics.iter().copied().map(Metric::from).collect(),
-            ..CompileOptions::new(self.model.clone(), batch, self.transform.size, self.classes.len())
+            ..CompileOptions::new(self.model.clone(), batch, self.transform.size, classes)
         }
     }
 
     /// A program with these weights, for batches of `batch`. It uses the algorithms of a tuned run for the same
     /// operations. It needs no group: ranks exchange only the sums of [`crate::evaluate`].
     pub fn program(&self, model: &ModelFn, device: &dyn Device, batch: usize) -> Result<Box<dyn Program>, TrainError> {
+        self.require_classes()?;
         let (options, classes) = (self.options(batch), self.classes.len());
         let plans = device.target().compile_evaluation(&|x| model(x, classes), &options)?;
         self.with_weights(plans, device)
@@ -144,7 +167,8 @@ impl Classifier {
         batch: usize,
         layer: Option<&str>,
     ) -> Result<Box<dyn Program>, TrainError> {
-        let (options, classes) = (self.options(batch), self.classes.len());
+        let options = self.options(batch);
+        let classes = options.classes;
         let plans = device.target().compile_features(&|x| model(x, classes), &options, layer)?;
         self.with_weights(plans, device)
     }
@@ -163,7 +187,6 @@ impl Classifier {
 
 /// The plans of a known model whose number of classes is not known yet. Nothing is computed.
 fn any_classes(model: &str, preparation: &Preparation) -> Result<Plans, TrainError> {
-    const ANY: usize = 2;
     let model = enmasse_models::find(model).map_err(|error| TrainError::Weights(error.to_string()))?;
     let Preparation { evaluation, normalization, .. } = preparation;
     let options = CompileOptions {

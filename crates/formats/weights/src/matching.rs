@@ -55,6 +55,8 @@ pub struct Matching {
     pub missing: Vec<String>,
     /// In the file, not in the model.
     pub unused: Vec<String>,
+    /// Whether something is missing outside the classifier.
+    lacks_backbone: bool,
     /// Whose names the file has, if they are not the model's.
     tool: Option<&'static str>,
 }
@@ -191,6 +193,7 @@ pub fn match_tensors(
     }
     let other_classes =
         other_classes.map(|(in_file, in_model)| OtherClasses { layer: model.classifier.clone(), in_file, in_model });
+    let lacks_backbone = missing.iter().any(|name| !model.is_classifier(name));
     let (total, model) = (model.tensors.len(), model.name.clone());
     let matching = Matching {
         path,
@@ -205,15 +208,17 @@ pub fn match_tensors(
         interpolated,
         missing,
         unused,
+        lacks_backbone,
         tool,
     };
     Ok((matching, loaded))
 }
 
 impl Matching {
-    /// An error if a tensor is missing: a model without it cannot be used as it is.
-    pub fn require_all(&self) -> Result<(), MatchError> {
-        if self.missing.is_empty() {
+    /// An error if a tensor is missing: a model without it cannot be used as it is. Only the whole classifier may be: without
+    /// it a model has features.
+    pub fn require_backbone(&self) -> Result<(), MatchError> {
+        if self.missing.is_empty() || (self.classes.is_none() && !self.lacks_backbone) {
             return Ok(());
         }
         let (path, model, tool) = (self.path.clone(), self.model.clone(), self.tool);
@@ -444,7 +449,21 @@ mod tests {
         let (matching, _) = matched(&model, &[("n0.w", &[1])], &[], false).unwrap();
         let missing = "missing in the file: n1.w, n2.w, n3.w and 16 more";
         let expected = format!("F does not fit the model net: {missing}; is it of another model?");
-        assert_eq!(matching.require_all().unwrap_err().to_string(), expected);
-        assert_eq!(matched(NET, NET, &[], false).unwrap().0.require_all(), Ok(()));
+        assert_eq!(matching.require_backbone().unwrap_err().to_string(), expected);
+    }
+
+    #[test]
+    fn only_the_whole_classifier_may_be_missing() {
+        let check = |file: Shapes, expected: Result<(), &str>| {
+            let found = matched(NET, file, &[], true).unwrap().0.require_backbone().map_err(|error| error.to_string());
+            let problem = |missing| {
+                format!("F does not fit the model net: missing in the file: {missing}; is it of another model?")
+            };
+            assert_eq!(found, expected.map_err(problem), "{file:?}");
+        };
+        check(NET, Ok(()));
+        check(&[CONV], Ok(()));
+        check(&[CONV, WEIGHT], Err("fc.bias"));
+        check(&[WEIGHT, BIAS], Err("conv.weight"));
     }
 }

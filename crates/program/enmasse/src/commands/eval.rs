@@ -97,6 +97,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         }
         return knn::evaluate(request, neighbors);
     }
+    request.weights.classifier.require_classes()?;
     // The process that started this one has checked the flags, and copied the data.
     let is_decided = settings::is_decided(matches);
     match launched {

@@ -72,6 +72,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let given = given_paths(matches.get_many("images").into_iter().flatten())?;
     let source = Source::find(matches, &mut layers)?;
     let weights = weights::open(source, &layers, DataKind::Folder, true)?;
+    weights.classifier.require_classes()?;
     weights.report();
     if weights.classifier.averaged {
         say(format_args!("the weights are the averages of --ema"));
