@@ -14,7 +14,9 @@ import sys
 from timm.models import get_pretrained_cfg, list_pretrained
 from torchvision.models import get_model_weights
 
-# Of each family torchvision's models, and timm's under their names here. torchvision's weights have torchvision's licence.
+# Of each family torchvision's models, and timm's under their names here. torchvision's weights have torchvision's licence. Only those of
+# timm's models are here that compute the same: its MobileNetV3 has another epsilon, tf_efficientnet_b0 another padding, and
+# regnety_008 and regnety_080 have other widths.
 FAMILIES = {
     "alexnet": (["alexnet"], {}),
     "resnet": (
@@ -25,19 +27,29 @@ FAMILIES = {
     "vgg": ([f"vgg{layers}{norm}" for layers in [11, 13, 16, 19] for norm in ["", "_bn"]], {}),
     "mobilenet_v2": (["mobilenet_v2"], {}),
     "mobilenet_v3": (["mobilenet_v3_small", "mobilenet_v3_large"], {}),
-    "efficientnet": ([f"efficientnet_b{size}" for size in range(5)], {}),
+    "efficientnet": (
+        [f"efficientnet_b{size}" for size in range(5)],
+        {f"efficientnet_b{size}": f"efficientnet_b{size}" for size in range(5)},
+    ),
     "efficientnet_lite": ([], {f"tf_efficientnet_lite{size}": f"efficientnet_lite{size}" for size in range(5)}),
-    "regnet": ([f"regnet_y_{flops}" for flops in ["400mf", "800mf", "1_6gf", "3_2gf", "8gf"]], {}),
+    "regnet": (
+        [f"regnet_y_{flops}" for flops in ["400mf", "800mf", "1_6gf", "3_2gf", "8gf"]],
+        {"regnety_004": "regnet_y_400mf", "regnety_008_tv": "regnet_y_800mf", "regnety_016": "regnet_y_1_6gf",
+         "regnety_032": "regnet_y_3_2gf", "regnety_080_tv": "regnet_y_8gf"},
+    ),
     "convnext": (
         [f"convnext_{size}" for size in ["tiny", "small", "base"]],
         {f"convnext_{size}": f"convnext_{size}" for size in ["atto", "femto", "pico", "nano", "tiny", "small", "base"]},
     ),
     "vit": (
-        [],
-        {name: name for kind in ["vit", "deit"] for size in ["tiny", "small", "base"]
-         for name in [f"{kind}_{size}_patch16_224"]},
+        ["vit_b_16"],
+        {name: name for name in
+         [*(f"{kind}_{size}_patch16_224" for kind in ["vit", "deit"] for size in ["tiny", "small", "base"]),
+          *(f"vit_{size}_dinov2" for size in ["small_patch14", "base_patch14", "small_patch14_reg4"])]},
     ),
 }
+# torchvision's models that are timm's here: their weights have both of torchvision's names.
+THEIRS = {"vit_b_16": "vit_base_patch16_224"}
 # timm's architectures that are torchvision's, with the same names of tensors: any set of theirs on the hub loads.
 SAME = {
     "resnet": ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "resnext101_32x8d",
@@ -64,17 +76,20 @@ def torchvision(model):
         transforms, meta = weights.transforms(), weights.meta
         if meta["categories"] is None:
             continue  # Without a classifier.
+        if "license" in meta:
+            continue  # SWAG's, which are not for commercial use, so that nobody takes them unaware.
         [size], [resize] = transforms.crop_size, transforms.resize_size
         digest = re.search(r"-([0-9a-f]{8})\.pth$", weights.url)[1]
         top1 = meta["_metrics"]["ImageNet-1K"]["acc@1"]
-        yield entry(model, weights.name, weights.url, digest, "BSD-3-Clause", len(meta["categories"]), top1, size,
+        name = f"{model}.{weights.name}" if model in THEIRS else weights.name
+        yield entry(THEIRS.get(model, model), name, weights.url, digest, "BSD-3-Clause", len(meta["categories"]), top1, size,
                     size / resize, transforms.interpolation.value, list(transforms.mean), list(transforms.std))
 
 
 def timm(architecture, model, results):
     for name in list_pretrained(f"{architecture}.*"):
         cfg = get_pretrained_cfg(name)
-        if cfg.crop_mode == "center" and cfg.num_classes == 1000:
+        if cfg.crop_mode == "center" and cfg.num_classes in [0, 1000]:
             yield entry(model, name, f"hf:{cfg.hf_hub_id}", None, cfg.license, cfg.num_classes, results.get(name),
                         cfg.input_size[1], cfg.crop_pct, cfg.interpolation, list(cfg.mean), list(cfg.std))
 

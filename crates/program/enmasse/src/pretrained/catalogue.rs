@@ -35,6 +35,7 @@ pub struct Entry {
     #[serde(default)]
     pub sha256: String,
     pub license: String,
+    /// 0 without a classifier.
     pub classes: usize,
     /// Published accuracy on ImageNet's validation part, in percent.
     pub top1: Option<f64>,
@@ -66,6 +67,12 @@ static CATALOGUE: LazyLock<Vec<Family>> =
     LazyLock::new(|| FAMILIES.into_iter().map(|text| toml::from_str(text).unwrap_or_default()).collect());
 
 impl Entry {
+    /// torchvision's names for the model and the weights, if they are torchvision's.
+    fn torchvision(&self) -> Option<(&str, &str)> {
+        let (model, name) = self.name.split_once('.').unwrap_or((&self.model, &self.name));
+        name.starts_with("IMAGENET").then_some((model, name))
+    }
+
     /// A name that no other weights have.
     pub fn full_name(&self) -> String {
         if self.name.starts_with("IMAGENET") { format!("{}.{}", self.model, self.name) } else { self.name.clone() }
@@ -79,9 +86,13 @@ impl Entry {
     /// Whether a word names them, also as torchvision does: `ResNet50_Weights.IMAGENET1K_V2`.
     fn is_named(&self, word: &str) -> bool {
         let is_best = || best(&self.model).is_some_and(|best| std::ptr::eq(best, self));
-        if let Some((class, name)) = word.split_once("_Weights.") {
-            let is_model = class.replace('_', "").eq_ignore_ascii_case(&self.model.replace('_', ""));
-            return is_model && (name == self.name || (name == "DEFAULT" && is_best()));
+        if let (Some((class, name)), Some((model, own))) = (word.split_once("_Weights."), self.torchvision()) {
+            let is_model = class.replace('_', "").eq_ignore_ascii_case(&model.replace('_', ""));
+            let is_default = || {
+                let theirs = entries().filter(|entry| entry.torchvision().is_some_and(|(other, _)| other == model));
+                most_accurate(theirs).is_some_and(|best| std::ptr::eq(best, self))
+            };
+            return is_model && (name == own || (name == "DEFAULT" && is_default()));
         }
         word.eq_ignore_ascii_case(&self.name)
             || word.eq_ignore_ascii_case(&self.full_name())
@@ -92,15 +103,28 @@ impl Entry {
 impl Images {
     /// The settings that they are, with their values.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
-        let list = |numbers: &[f64]| numbers.iter().map(f64::to_string).collect::<Vec<_>>().join(",");
-        vec![
-            ("size", self.size.to_string()),
-            ("crop_pct", self.crop_pct.to_string()),
-            ("interpolation", self.interpolation.to_string()),
-            ("mean", list(&self.mean)),
-            ("std", list(&self.std)),
-        ]
+        let Images { size, crop_pct, interpolation, mean, std } = self;
+        image_settings(Some(*size), Some(*crop_pct), Some(interpolation.to_string()), Some(mean), Some(std))
     }
+}
+
+/// How images are prepared, as settings and their values; what is not known is left to the defaults.
+pub fn image_settings<T: ToString>(
+    size: Option<usize>,
+    crop_pct: Option<f64>,
+    interpolation: Option<String>,
+    mean: Option<&Vec<T>>,
+    std: Option<&Vec<T>>,
+) -> Vec<(&'static str, String)> {
+    let list = |numbers: &Vec<T>| numbers.iter().map(T::to_string).collect::<Vec<_>>().join(",");
+    let found = [
+        ("size", size.map(|size| size.to_string())),
+        ("crop_pct", crop_pct.map(|share| share.to_string())),
+        ("interpolation", interpolation),
+        ("mean", mean.map(list)),
+        ("std", std.map(list)),
+    ];
+    found.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 /// All of them, family by family.
@@ -110,10 +134,12 @@ pub fn entries() -> impl Iterator<Item = &'static Entry> {
 
 /// The weights of a model with the highest published accuracy, among those that are fetched.
 pub fn best(model: &str) -> Option<&'static Entry> {
+    most_accurate(entries().filter(|entry| entry.model == model && entry.is_fetched()))
+}
+
+fn most_accurate(entries: impl Iterator<Item = &'static Entry>) -> Option<&'static Entry> {
     let top1 = |entry: &Entry| entry.top1.unwrap_or(0.0);
-    entries()
-        .filter(|entry| entry.model == model && entry.is_fetched())
-        .reduce(|best, entry| if top1(entry) > top1(best) { entry } else { best })
+    entries.reduce(|best, entry| if top1(entry) > top1(best) { entry } else { best })
 }
 
 /// The weights that a word names, of a model if one is given. `None` if the word is no name of any; the error is a sentence.
@@ -145,6 +171,12 @@ pub fn of_architecture(name: &str) -> Option<&'static str> {
     CATALOGUE.iter().find_map(|family| family.architectures.get(name)).map(String::as_str)
 }
 
+/// timm's architecture that a model is.
+pub fn architecture_of(model: &str) -> Option<&'static str> {
+    let mut all = CATALOGUE.iter().flat_map(|family| &family.architectures);
+    all.find(|(_, own)| *own == model).map(|(architecture, _)| architecture.as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,7 +199,7 @@ mod tests {
                 _ => panic!("{entry:?}"),
             }
             assert_eq!((images.mean.len(), images.std.len()), (3, 3), "{entry:?}");
-            assert!(entry.classes == 1000 && !entry.license.is_empty(), "{entry:?}");
+            assert!([0, 1000].contains(&entry.classes) && !entry.license.is_empty(), "{entry:?}");
         }
         assert!(best(DEFAULT_MODEL).is_some());
     }
@@ -185,6 +217,11 @@ mod tests {
         check("resnet50", None, Some(Ok("resnet50.IMAGENET1K_V2")));
         check("ResNet50_Weights.DEFAULT", None, Some(Ok("resnet50.IMAGENET1K_V2")));
         check("Wide_ResNet50_2_Weights.IMAGENET1K_V1", None, Some(Ok("wide_resnet50_2.IMAGENET1K_V1")));
+        // Though timm has better weights for these.
+        check("ConvNeXt_Tiny_Weights.DEFAULT", None, Some(Ok("convnext_tiny.IMAGENET1K_V1")));
+        check("ViT_B_16_Weights.DEFAULT", None, Some(Ok("vit_b_16.IMAGENET1K_V1")));
+        check("vit_b_16.IMAGENET1K_V1", Some("vit_base_patch16_224"), Some(Ok("vit_b_16.IMAGENET1K_V1")));
+        check("vit_small_patch14_dinov2", None, Some(Ok("vit_small_patch14_dinov2.lvd142m")));
         check("MobileNet_V2_Weights.IMAGENET1K_V1", None, Some(Ok("mobilenet_v2.IMAGENET1K_V1")));
         let several = "several models have weights of this name; give --model, or alexnet.IMAGENET1K_V1";
         check("IMAGENET1K_V1", None, Some(Err(several)));
@@ -200,6 +237,12 @@ mod tests {
         // Of the same shapes, with another padding.
         assert_eq!(of_architecture("efficientnet_lite0"), None);
         assert_eq!(of_architecture("resnet50d"), None);
+        assert_eq!(of_architecture("regnety_004"), Some("regnet_y_400mf"));
+        assert_eq!(of_architecture("regnety_080_tv"), Some("regnet_y_8gf"));
+        // Of other widths, of another padding and epsilon, of another epsilon.
+        for name in ["regnety_080", "tf_efficientnet_b0", "mobilenetv3_large_100"] {
+            assert_eq!(of_architecture(name), None, "{name}");
+        }
         assert_eq!(of_digest("f37072fd0000").map(Entry::full_name).as_deref(), Some("resnet18.IMAGENET1K_V1"));
         assert_eq!(of_digest("0000"), None);
     }

@@ -18,6 +18,7 @@ use crate::failure::{Failure, failed, usage};
 use crate::output::transfer::follow;
 use crate::output::{say, warn};
 
+use catalogue::image_settings;
 pub use catalogue::{Entry, best, entries, find};
 use hub::Repository;
 
@@ -284,13 +285,8 @@ fn of_hub(repository: &Repository, model: Option<&str>) -> Result<Found, Failure
     let own = match config["architecture"].as_str() {
         Some(architecture) => {
             let own = catalogue::of_architecture(architecture);
-            let is_other = own.is_none() && model.is_none();
-            if is_other {
-                return Err(failed!(
-                    "{name}: its architecture {architecture:?} is not among the models of enmasse models"
-                ));
-            }
-            own
+            // A model of the same shapes may compute something else, so that --model does not help.
+            Some(own.ok_or_else(|| failed!("{name}: {}", no_model(architecture, model)))?)
         }
         None if model.is_none() => {
             return Err(usage!("{name}: its config.json names no architecture of timm; give --model NAME"));
@@ -313,21 +309,22 @@ fn of_hub(repository: &Repository, model: Option<&str>) -> Result<Found, Failure
     })
 }
 
+/// What to say of an architecture of timm that no model here is. The model that is given, or has its name, may be another one.
+fn no_model(architecture: &str, model: Option<&str>) -> String {
+    let model = model.unwrap_or(architecture);
+    match catalogue::architecture_of(model) {
+        Some(other) => format!("its architecture is timm's {architecture}, and the model {model} is timm's {other}"),
+        None => format!("its architecture {architecture:?} is not among the models of enmasse models"),
+    }
+}
+
 /// The settings in timm's description of a model's images. What is missing or of another kind is left to the defaults.
 fn timm_settings(images: &Value) -> Vec<(&'static str, String)> {
-    let list = |name: &str| {
-        let numbers = images[name].as_array()?.iter().map(Value::as_f64).collect::<Option<Vec<_>>>()?;
-        Some(numbers.iter().map(f64::to_string).collect::<Vec<_>>().join(","))
-    };
+    let list = |name: &str| images[name].as_array()?.iter().map(Value::as_f64).collect::<Option<Vec<_>>>();
+    let size = images["input_size"][1].as_u64().and_then(|size| size.try_into().ok());
     let filter = images["interpolation"].as_str().filter(|filter| ["bilinear", "bicubic"].contains(filter));
-    let found = [
-        ("size", images["input_size"][1].as_u64().map(|size| size.to_string())),
-        ("crop_pct", images["crop_pct"].as_f64().map(|share| share.to_string())),
-        ("interpolation", filter.map(str::to_owned)),
-        ("mean", list("mean")),
-        ("std", list("std")),
-    ];
-    found.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    let (mean, std) = (list("mean"), list("std"));
+    image_settings(size, images["crop_pct"].as_f64(), filter.map(str::to_owned), mean.as_ref(), std.as_ref())
 }
 
 /// A file of the user, which may be known.
@@ -335,18 +332,12 @@ fn of_file(file: PathBuf) -> Result<Found, Failure> {
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let found = Found::new(file, name);
     if let Some(images) = Preprocessing::read_beside(&found.file) {
-        let list = |numbers: &[f32]| numbers.iter().map(f32::to_string).collect::<Vec<_>>().join(",");
-        let mut settings = vec![
-            ("size", images.size.to_string()),
-            ("channels", images.channels.to_string()),
-            ("interpolation", images.interpolation.to_string()),
-            ("mean", list(&images.mean)),
-            ("std", list(&images.std)),
-            ("exif_transpose", images.exif_transpose.to_string()),
-        ];
-        if images.resize >= images.crop {
-            settings.push(("crop_pct", (images.crop as f64 / images.resize as f64).to_string()));
-        }
+        let Preprocessing { size, channels, interpolation, mean, std, .. } = &images;
+        let crop_pct = (images.resize >= images.crop).then(|| images.crop as f64 / images.resize as f64);
+        let mut settings =
+            image_settings(Some(*size), crop_pct, Some(interpolation.to_string()), Some(mean), Some(std));
+        settings.push(("channels", channels.to_string()));
+        settings.push(("exif_transpose", images.exif_transpose.to_string()));
         return Ok(Found { model: Some(images.model), images: settings, classes: images.classes, ..found });
     }
     let is_short = std::fs::metadata(&found.file).is_ok_and(|file| file.len() <= MAX_DIGESTED);

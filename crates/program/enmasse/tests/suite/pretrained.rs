@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use enmasse_weights::safetensors;
 use serde_json::{Value, json};
 
 use crate::common::{Ended, Running, enmasse, failed, finish, images, program, refused};
@@ -233,6 +234,12 @@ fn what_a_repository_says_of_its_model() {
     failed(&check(json!({"architectures": ["X"]}), &[]), 2, &[none]);
     let other = "hf:a/b: its architecture \"maxvit\" is not among the models of enmasse models";
     failed(&check(described(Some("maxvit")), &[]), 1, &[other]);
+    // Of the same shapes as tf_efficientnet_lite0, which the model is, with another padding.
+    let trap = "hf:a/b: its architecture is timm's efficientnet_lite0, and the model efficientnet_lite0 is timm's tf_efficientnet_lite0";
+    failed(&check(described(Some("efficientnet_lite0")), &[]), 1, &[trap]);
+    failed(&check(described(Some("efficientnet_lite0")), &["--model", "efficientnet_lite0"]), 1, &[trap]);
+    let trap = "hf:a/b: its architecture is timm's resnet50d, and the model resnet50 is timm's resnet50";
+    failed(&check(described(Some("resnet50d")), &["--model", "resnet50"]), 1, &[trap]);
     let mut squashed = described(Some("resnet18"));
     squashed["pretrained_cfg"]["crop_mode"] = json!("squash");
     let told = check(squashed, &[]).well().stderr;
@@ -307,6 +314,38 @@ fn exported_weights_know_their_preparation() {
     enmasse(&["train", &data, "--weights", &file, "--epochs", "1", "--out", &out, "--devices", "cpu:1"]).well();
     let config = fs::read_to_string(Path::new(&out).join("config.toml")).unwrap();
     assert!(config.contains("\nsize = 12\n") && config.contains("\nmodel = \"mlp\"\n"), "{config}");
+}
+
+/// Such as DINOv2's.
+#[test]
+fn weights_without_a_classifier_give_features_and_begin_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let data = images(folder.path(), 5).display().to_string();
+    let (run, _) = weights(folder.path(), &data);
+    let mut tensors = enmasse_weights::read(&folder.path().join("first.safetensors")).unwrap().tensors;
+    tensors.retain(|tensor| !tensor.name.starts_with("fc3."));
+    let file = path("features.safetensors");
+    let mut written = fs::File::create(&file).unwrap();
+    safetensors::write(&mut written, &BTreeMap::new(), &tensors, 1).unwrap();
+    let model = ["--model", "mlp", "--size", "12", "--devices", "cpu:1"];
+    let embed = |weights: &str, out: &str, others: &[&str]| {
+        enmasse(&[&["embed", &data, "--weights", weights, "--out", &path(out)], others].concat()).well();
+        fs::read(path(out)).unwrap()
+    };
+    assert!(embed(&file, "a.npy", &model) == embed(&run, "b.npy", &["--devices", "cpu:1"]));
+    let eval = |others: &[&str]| enmasse(&[&["eval", &file, &data], &model[..], others].concat());
+    eval(&["--knn", "3"]).well();
+    let lacking = format!(
+        "{file} has no classifier: train one with --weights, or use the features (enmasse embed, enmasse eval --knn)"
+    );
+    failed(&eval(&[]), 1, &[&lacking]);
+    failed(&enmasse(&[&["predict", &file, &data], &model[..]].concat()), 1, &[&lacking]);
+    let out = path("second");
+    let trained =
+        enmasse(&[&["train", &data, "--pretrained", &file, "--epochs", "1", "--out", &out], &model[..]].concat());
+    assert!(trained.stderr.contains("missing in the file: fc3.weight, fc3.bias"), "{}", trained.stderr);
+    trained.well();
 }
 
 #[test]
