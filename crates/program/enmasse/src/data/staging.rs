@@ -3,8 +3,6 @@
 //! Ranks of a launched job meet each second while they copy, so a slow node does not end the run.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
 
 use enmasse_dataset_tools::{Stage, StageError, StageEvent, Staged};
 use enmasse_datasets::{LeftOut, is_remote, is_self_contained};
@@ -15,9 +13,6 @@ use crate::failure::{Failure, failed, usage};
 use crate::output::say;
 use crate::output::transfer::Transfer;
 use crate::ranks::Rank;
-
-/// The longest time between two rounds in which ranks tell each other that they are still at it.
-const ROUND: Duration = Duration::from_secs(1);
 
 /// Who makes the copy.
 #[derive(Clone, Copy)]
@@ -51,46 +46,24 @@ pub fn stage(config: &RunConfig, root: &Path, copier: Copier) -> Result<(PathBuf
             told(&staged);
             staged
         }
-        Copier::Rank(rank) => with_ranks(stage, ROUND.min(config.train.timeout(1) / 4), rank)?,
-    };
-    Ok((staged.root, staged.left_out))
-}
-
-/// Makes the copy on a thread of its own. Meanwhile the ranks meet again and again: nodes take different times, and a rank that
-/// waited for another's copy in the first operation of the run would reach the deadline of that operation.
-fn with_ranks(stage: Stage, round: Duration, rank: &Rank) -> Result<Staged, Failure> {
-    let speaks = rank.is_first();
-    let (send, result) = channel();
-    let make = move || {
-        let mut line = CopyProgress::default().follow();
-        let made = stage.make(&mut |event| {
-            if speaks {
-                line(event)
-            }
-        });
-        // Nobody waits for it after a failure of the group.
-        let _ = send.send(made);
-    };
-    std::thread::Builder::new().name("stage".to_owned()).spawn(make).map_err(StageError::Threads).map_err(failure)?;
-    let mut staged = None;
-    loop {
-        if staged.is_none() {
-            match result.recv_timeout(round) {
-                Ok(made) => staged = Some(made.map_err(failure)?),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(failed!("copying the data panicked"));
-                }
-            }
-        }
-        let words = rank.gather(if staged.is_some() { "done" } else { "" }.to_owned())?;
-        if let Some(staged) = staged.take_if(|_| words.iter().all(|word| word == "done")) {
+        Copier::Rank(rank) => {
+            let speaks = rank.is_first();
+            let staged = rank.at_once(&config.train, "stage", move || {
+                let mut line = CopyProgress::default().follow();
+                let made = stage.make(&mut |event| {
+                    if speaks {
+                        line(event)
+                    }
+                });
+                made.map_err(failure)
+            })?;
             if speaks {
                 told(&staged);
             }
-            return Ok(staged);
+            staged
         }
-    }
+    };
+    Ok((staged.root, staged.left_out))
 }
 
 /// Says where the data is read.

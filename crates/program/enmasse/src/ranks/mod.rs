@@ -22,6 +22,7 @@ pub mod requeue;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use enmasse::devices::Share;
@@ -134,6 +135,38 @@ impl Rank {
         let Some(group) = &self.group else { return Ok(vec![text]) };
         let texts = group.all_gather_bytes(text.as_bytes()).map_err(Failure::error)?;
         Ok(texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
+    }
+
+    /// The result of `work`, which a thread does. Meanwhile the ranks meet again and again, until all are done: works take
+    /// different times, and a rank that waited for another's in the next operation would reach the deadline of that operation.
+    /// All ranks must call it.
+    pub fn at_once<T: Send + 'static>(
+        &self,
+        config: &TrainConfig,
+        name: &str,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        /// The longest time between two rounds in which ranks tell each other that they are still at it.
+        const ROUND: Duration = Duration::from_secs(1);
+        let round = ROUND.min(config.timeout(1) / 4);
+        let (send, result) = channel();
+        // Nobody waits for it after a failure of the group.
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || drop(send.send(work())));
+        thread.map_err(|error| failed!("cannot start a thread: {error}; check the limit on processes (ulimit -u)"))?;
+        let mut done = None;
+        loop {
+            if done.is_none() {
+                match result.recv_timeout(round) {
+                    Ok(found) => done = Some(found?),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return Err(failed!("the thread {name} panicked")),
+                }
+            }
+            let words = self.gather(if done.is_some() { "done" } else { "" }.to_owned())?;
+            if let Some(done) = done.take_if(|_| words.iter().all(|word| word == "done")) {
+                return Ok(done);
+            }
+        }
     }
 
     /// Lines that say which rank this is, and where and on what it runs; on the first rank one line per rank, and how they

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use enmasse_weights::safetensors;
 use serde_json::{Value, json};
@@ -15,6 +16,9 @@ use serde_json::{Value, json};
 use crate::common::{Ended, Running, enmasse, failed, finish, images, program, refused};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// How long a slow server takes for a file.
+const SECONDS: usize = 9;
 
 /// A server on loopback with some files, which other addresses are not. It tells the paths that were asked for.
 struct Server {
@@ -41,11 +45,17 @@ impl Server {
                     let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
                     let missing = ("404 Not Found", Vec::new());
                     let (status, body) = files.get(&path).unwrap_or(&missing);
-                    told.lock().unwrap().push(path);
+                    told.lock().unwrap().push(path.clone());
                     let length = body.len();
                     let _ =
                         write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
-                    let _ = stream.write_all(body);
+                    // A slow server sends a piece each second.
+                    for piece in body.chunks(if path.contains("slow") { length / SECONDS + 1 } else { length.max(1) }) {
+                        if path.contains("slow") {
+                            thread::park_timeout(Duration::from_secs(1));
+                        }
+                        let _ = stream.write_all(piece);
+                    }
                 });
             }
         });
@@ -256,6 +266,20 @@ fn one_process_fetches_for_all() {
     assert_eq!(first.lines().last(), second.lines().last());
     let files = hub.requests().into_iter().filter(|path| path.ends_with("/model.safetensors"));
     assert_eq!(files.count(), 1);
+}
+
+/// Regression test: the ranks that wait for the one that fetches reached the deadline of their operation.
+#[test]
+fn a_slow_download_ends_no_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = images(folder.path(), 5).display().to_string();
+    let (_, bytes) = weights(folder.path(), &data);
+    let server = Server::start([("/slow/tiny.pth".to_owned(), well(bytes))]);
+    let (address, out) = (format!("{}/slow/tiny.pth", server.address), folder.path().join("run").display().to_string());
+    let launched = ["launch", "-n", "2", env!("CARGO_BIN_EXE_enmasse"), "train", &data, "--weights", &address];
+    let others = ["--model", "mlp", "--size", "12", "--batch", "4", "--epochs", "1", "--timeout", "4", "--out", &out];
+    finish(with_hub(folder.path(), &server).args(launched).args(others)).well();
+    assert_eq!(server.requests().len(), 1);
 }
 
 #[test]

@@ -104,7 +104,8 @@ impl RunSpec {
         }
         if !is_decided && begins(&layers, Some(&folder)) && layers.config().train.begins_with_weights() {
             // Rank 0 finds them for all.
-            let own = if speaks { resolve(&layers)? } else { None };
+            let (asking, config) = (layers.clone(), layers.config().train.clone());
+            let own = rank.at_once(&config, "weights", move || if speaks { resolve(&asking) } else { Ok(None) })?;
             let agreed = rank.agree(own.map_or(String::new(), |weights| weights.to_text()))?;
             Settings::read(&agreed).lay(&mut layers)?;
         }
