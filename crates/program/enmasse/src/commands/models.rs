@@ -1,5 +1,5 @@
-//! `enmasse models`: the models by name, with their parameters and the work of one image; with `--bench` also their training
-//! speed on this machine.
+//! `enmasse models`: the models by name, with their parameters, the work of one image and the weights that are known; with
+//! `--bench` also their training speed on this machine.
 
 use clap::{Arg, ArgMatches, Command};
 use enmasse_graph::{Arena, CompileOptions, compile_evaluation};
@@ -14,6 +14,7 @@ use crate::command_line::settings::{self, Ranks};
 use crate::data::stand_in::default_classes;
 use crate::failure::{Failure, failed};
 use crate::output::Output;
+use crate::pretrained::{Entry, best, entries};
 use crate::ranks::interrupt::Interrupts;
 
 /// The settings that apply to it.
@@ -31,8 +32,9 @@ pub fn command() -> Command {
     Command::new("models")
         .about("List the models, or measure how fast each trains on this machine")
         .long_about(
-            "List the models: parameters, GFLOPs of the forward of one image, and its size; or measure how fast each trains \
-             on this machine. GFLOPs are billions of multiply-adds, as in torchvision's table.",
+            "List the models: parameters, GFLOPs of the forward of one image, and its size, and the weights that --pretrained \
+             takes, with their published top-1 on ImageNet; or measure how fast each trains on this machine. GFLOPs are \
+             billions of multiply-adds, as in torchvision's table.",
         )
         .arg(Arg::new("name").value_name("NAME").num_args(0..).help("Models [default: all]"))
         .arg(switch("bench", "Measure images per second in training, on synthetic images"))
@@ -51,7 +53,8 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let mut output = Output::new(config.program.json);
     if !output.is_json() {
         let rate = if matches.get_flag("bench") { "  images/s" } else { "" };
-        output.text(format_args!("{:<30} {:>12} {:>7}  images{rate}", "model", "parameters", "GFLOPs"));
+        output
+            .text(format_args!("{:<30} {:>12} {:>7}  images   top-1{rate}  weights", "model", "parameters", "GFLOPs"));
     }
     for model in models {
         let size = config.train.size.unwrap_or(model.size());
@@ -64,18 +67,23 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
             }
             false => None,
         };
+        let known: Vec<String> = entries().filter(|entry| entry.model == model.name()).map(Entry::full_name).collect();
+        let best = best(model.name());
+        let top1 = best.and_then(|best| best.top1);
         match output.is_json() {
             true => output.json(json!({
-                "model": model.name(), "parameters": parameters, "gflops": gflops, "size": size,
-                "images_per_second": rate
+                "model": model.name(), "parameters": parameters, "gflops": gflops, "size": size, "top1": top1,
+                "weights": known, "images_per_second": rate
             })),
             false => {
                 let (parameters, images) = (grouped(parameters as u64), format!("{size}x{size}"));
-                let row = format!("{:<30} {parameters:>12} {gflops:>7.2}  {images:<8}", model.name());
-                output.text(match rate {
-                    Some(rate) => format!("{row}  {rate:>8.1}"),
-                    None => row.trim_end().to_owned(),
-                });
+                let top1 = top1.map_or(String::new(), |top1| format!("{top1:.1}"));
+                let rate = rate.map_or(String::new(), |rate| format!("  {rate:>8.1}"));
+                let others = known.len().saturating_sub(1);
+                let more = if others > 0 { format!(" and {others} more") } else { String::new() };
+                let weights = best.map_or(String::new(), |best| format!("{}{more}", best.full_name()));
+                let row = format!("{:<30} {parameters:>12} {gflops:>7.2}  {images:<8} {top1:>5}{rate}", model.name());
+                output.text(format!("{row}  {weights}").trim_end());
             }
         }
     }

@@ -139,11 +139,12 @@ fn a_closed_reader_is_not_an_error() {
 fn models_are_listed() {
     let list = enmasse(&["models"]).well().stdout;
     assert_eq!(list.lines().count(), 1 + enmasse_models::models().len(), "{list}");
-    // The first two are those of torchvision's documentation.
+    // Numbers of torchvision's documentation.
     let rows = [
-        ["resnet18 ", "11,689,512", " 1.81 ", "224x224"],
-        ["efficientnet_b0 ", "5,288,548", " 0.39 ", "224x224"],
-        ["efficientnet_lite0 ", "4,652,008", " 0.39 ", "224x224"],
+        ["resnet18 ", "11,689,512", " 1.81 ", "224x224   69.8  resnet18.IMAGENET1K_V1"],
+        ["resnet50 ", "25,557,032", " 4.09 ", "224x224   80.9  resnet50.IMAGENET1K_V2 and 1 more"],
+        ["efficientnet_lite0 ", "4,652,008", " 0.39 ", "224x224   74.8  tf_efficientnet_lite0.in1k and 1 more"],
+        ["vit_small_patch14_dinov2 ", "22,", "", "518x518          vit_small_patch14_dinov2.lvd142m"],
         ["mlp ", "636,554", " 0.00 ", "28x28"],
     ];
     for parts in rows {
@@ -157,6 +158,9 @@ fn models_are_listed() {
         assert!(object["images_per_second"].as_f64().unwrap() > 0.0, "{object}");
         assert!(object["gflops"].as_f64().unwrap() > 0.0, "{object}");
     }
+    let resnet = enmasse(&["models", "resnet50", "--json"]).well().json().remove(0);
+    let weights = ["resnet50.IMAGENET1K_V1", "resnet50.IMAGENET1K_V2"];
+    assert_eq!((&resnet["top1"], &resnet["weights"]), (&80.858.into(), &weights.as_slice().into()));
     let unknown = enmasse(&["models", "resnet19"]);
     assert_eq!(unknown.code, Some(2));
 }

@@ -104,9 +104,9 @@ impl Run {
 fn without_weights(config: &TrainConfig, samples: usize) -> Option<String> {
     const FEW: usize = 20_000;
     let known = pretrained::best(&config.model).filter(|_| samples < FEW && !config.begins_with_weights())?;
-    let top1 = known.top1.map_or(String::new(), |top1| format!(", {top1} % top-1 there"));
+    let top1 = known.top1.map_or(String::new(), |top1| format!(" (ImageNet, {top1} % top-1 there)"));
     Some(format!(
-        "weights:  none, so {} begins anew; --pretrained would begin with {} (ImageNet{top1}), which mostly is far more accurate \
+        "weights:  none, so {} begins anew; --pretrained would begin with {}{top1}, which mostly is far more accurate \
          on so few images",
         config.model,
         known.full_name()
