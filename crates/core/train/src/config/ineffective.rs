@@ -92,6 +92,7 @@ const UNLESS: &[Rule] = &[
     ("decode", |_, data| data.is_known(), "on CIFAR and MNIST, which are not stored as JPEG"),
     ("on_bad_sample", |_, data| data.is_known(), "on CIFAR and MNIST, whose files are read whole before the run"),
     ("out", |config, _| config.keeps_nothing(), "where nothing is kept"),
+    ("tune", |config, _| config.keeps_nothing(), "in a trial or search, which takes the usual algorithms"),
     ("ranks", has_ranks, "in ranks that a launcher has started"),
 ];
 
@@ -295,6 +296,9 @@ mod tests {
         check("optimizer=adamw", "momentum=0.5", "", &["ENMASSE_MOMENTUM=0.5 has no effect with `optimizer = adamw`"]);
         check("", "gamma=0.5 schedule=constant", "", &["ENMASSE_GAMMA=0.5 has no effect with `schedule = constant`"]);
         check("gamma=0.5", "", "", &["--gamma 0.5 has no effect with `schedule = cosine`"]);
+        let usual = "--tune has no effect in a trial or search, which takes the usual algorithms";
+        check("tune=true find_batch=true", "", "", &[usual]);
+        check("tune=true find_lr=true", "", "", &[usual]);
         let order = "ENMASSE_REPEAT_AUGMENT=2 has no effect with `sampler = distributed`";
         check("sampler=distributed", "repeat_augment=2", "", &[order]);
     }
