@@ -220,6 +220,19 @@ impl Tensor {
         self.named(name, shape, Role::Parameter(Parameter { layout, init, trainable: true }))
     }
 
+    /// Makes a parameter one that is not trained (PyTorch's `requires_grad = False`).
+    pub(crate) fn fix(&self, parameter: ValueId) {
+        if let Role::Parameter(parameter) = &mut self.state.borrow_mut().graph.values[parameter.0].role {
+            parameter.trainable = false;
+        }
+    }
+
+    /// Whether this is what the model is given.
+    pub(crate) fn is_pixels(&self) -> bool {
+        let state = self.state.borrow();
+        state.graph.nodes.iter().any(|node| matches!(node.op, Op::Normalize(_)) && node.outputs[0] == self.id)
+    }
+
     pub(crate) fn buffer(&self, name: String, channels: usize, initial: f32) -> ValueId {
         self.named(name, [channels].into(), Role::Buffer { initial })
     }

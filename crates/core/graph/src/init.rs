@@ -20,6 +20,25 @@ pub enum Init {
         /// Half the width of the interval.
         bound: f32,
     },
+    /// Of filters `[outputs, inputs, height, width]`: each of the first outputs repeats the input of its number (PyTorch's `dirac_`).
+    /// Further ones are uniform.
+    Dirac {
+        /// Channels of the input.
+        inputs: usize,
+        /// Height and width.
+        kernel: [usize; 2],
+        /// Half the width of the interval of further outputs.
+        bound: f32,
+    },
+    /// Of the first filters, `[2 * n, inputs, height, width]` with `n = inputs * height * width`: the eigenvectors of what they see of
+    /// training images, each over the root of its eigenvalue, and then the negative ones. The values follow from data, which are not
+    /// known here. Until they are set, the filters are uniform.
+    Whitening {
+        /// Added to the eigenvalues.
+        epsilon: f32,
+        /// Half the width of the interval.
+        bound: f32,
+    },
 }
 
 impl Init {
@@ -44,9 +63,21 @@ impl Init {
         let distribution = match self {
             Init::Constant(value) => return values.fill(value),
             Init::Normal { std } => Distribution::Normal { std },
-            Init::Uniform { bound } => Distribution::Uniform { bound },
+            Init::Uniform { bound } | Init::Dirac { bound, .. } | Init::Whitening { bound, .. } => {
+                Distribution::Uniform { bound }
+            }
         };
         distribution.fill(key, first as u64, stride as u64, values);
+        if let Init::Dirac { inputs, kernel: [height, width], .. } = self {
+            let taps = height * width;
+            let middle = height / 2 * width + width / 2;
+            for (element, value) in (first..).step_by(stride).zip(values) {
+                let (output, input, tap) = (element / taps / inputs, element / taps % inputs, element % taps);
+                if output < inputs {
+                    *value = f32::from(output == input && tap == middle);
+                }
+            }
+        }
     }
 }
 
@@ -70,10 +101,22 @@ mod tests {
         assert!(uniform.iter().all(|v| (-0.5..0.5).contains(v)));
     }
 
+    /// `dirac_` of PyTorch on the first filters alone, for kernels of both parities.
+    #[test]
+    fn dirac_repeats_the_inputs() {
+        let init = Init::Dirac { inputs: 2, kernel: [3, 2], bound: 0.5 };
+        let values = init.values(7, "conv.weight", 0..36);
+        let mut expected = [0.0; 24];
+        (expected[3], expected[21]) = (1.0, 1.0);
+        assert_eq!(values[..24], expected);
+        assert_eq!(values[24..], Init::Uniform { bound: 0.5 }.values(7, "conv.weight", 24..36));
+        assert_eq!(init.values(7, "conv.weight", 20..23), [0.0, 1.0, 0.0]);
+    }
+
     #[test]
     fn stored_order_has_the_same_values() {
         let check = |layout: Layout, shape: Shape, piece: usize| {
-            let init = Init::Normal { std: 1.0 };
+            let init = Init::Dirac { inputs: shape[shape.len() - 1], kernel: [1, 1], bound: 1.0 };
             let values = init.values(1, "w", 0..shape.elements());
             let mut expected = vec![0.0; shape.elements()];
             layout.for_each(&shape, |stored, torch| expected[stored] = values[torch]);

@@ -17,6 +17,7 @@
 //! assert!(compile(&own, &CompileOptions::new("own", 8, 64, 10)).is_ok());
 //! ```
 
+mod airbench;
 mod alexnet;
 mod blocks;
 mod convnext;
@@ -31,6 +32,7 @@ mod vgg;
 mod vit;
 mod zoo;
 
+pub use airbench::Airbench;
 pub use alexnet::AlexNet;
 pub use convnext::ConvNext;
 pub use efficientnet::EfficientNet;

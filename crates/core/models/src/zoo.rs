@@ -4,7 +4,8 @@ use enmasse_graph::Tensor;
 use thiserror::Error;
 
 use crate::{
-    AlexNet, ConvNext, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, RegNetY, ResNet, Vgg, ViT, lenet, mlp,
+    Airbench, AlexNet, ConvNext, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, RegNetY, ResNet, Vgg, ViT,
+    lenet, mlp,
 };
 
 /// The model does not exist.
@@ -117,6 +118,8 @@ static MODELS: &[Model] = &[
     model("resnet50-cifar", 32, 0.0, |x, classes| ResNet::resnet50().cifar_stem().forward(x, classes)),
     model("resnet101-cifar", 32, 0.0, |x, classes| ResNet::resnet101().cifar_stem().forward(x, classes)),
     model("resnet152-cifar", 32, 0.0, |x, classes| ResNet::resnet152().cifar_stem().forward(x, classes)),
+    model("airbench94", 32, 0.0, |x, classes| Airbench::airbench94().forward(x, classes)),
+    model("airbench95", 32, 0.0, |x, classes| Airbench::airbench95().forward(x, classes)),
     model("alexnet", 224, 0.5, |x, classes| AlexNet::new().forward(x, classes)),
     model("vgg11", 224, 0.5, |x, classes| Vgg::vgg11().forward(x, classes)),
     model("vgg13", 224, 0.5, |x, classes| Vgg::vgg13().forward(x, classes)),

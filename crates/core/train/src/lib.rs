@@ -68,6 +68,7 @@ mod trainer;
 mod training_data;
 mod tuning;
 mod weights;
+mod whitening;
 
 pub use agreement::{compare_devices, compare_evaluated};
 pub use attempt::Attempt;

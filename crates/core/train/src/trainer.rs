@@ -38,10 +38,10 @@ use crate::schedule::OwnSchedule;
 use crate::stop::{Request, agree};
 use crate::trace::Tracer;
 use diverged::LastCheckpoint;
-use evaluate::EvaluationInput;
 use head::HeadPhase;
 use trained::Trained;
 
+pub(crate) use evaluate::EvaluationInput;
 pub use steps::{Step, Steps};
 
 use crate::{

@@ -2,7 +2,8 @@
 
 use enmasse_graph::Tensor;
 use enmasse_models::{
-    AlexNet, ConvNext, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, RegNetY, ResNet, Vgg, ViT, lenet, mlp,
+    Airbench, AlexNet, ConvNext, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, RegNetY, ResNet, Vgg, ViT,
+    lenet, mlp,
 };
 
 /// A model by its name, with the tolerance of its gradients.
@@ -28,6 +29,8 @@ pub const NARROW: &[Narrow] = &[
     ("resnet50-cifar", 0.3, |x, classes| ResNet::resnet50().cifar_stem().width(8).forward(x, classes)),
     ("resnet101-cifar", 0.3, |x, classes| ResNet::resnet101().cifar_stem().width(8).forward(x, classes)),
     ("resnet152-cifar", 0.3, |x, classes| ResNet::resnet152().cifar_stem().width(8).forward(x, classes)),
+    ("airbench94", 2e-2, |x, classes| Airbench::new([8, 16, 16]).forward(x, classes)),
+    ("airbench95", 2e-2, |x, classes| Airbench::new([16, 24, 24]).forward(x, classes)),
     ("alexnet", 1e-5, |x, classes| AlexNet::new().width(8).hidden(48).forward(x, classes)),
     ("vgg11", 1e-5, |x, classes| Vgg::vgg11().width(4).hidden(48).forward(x, classes)),
     ("vgg13", 1e-5, |x, classes| Vgg::vgg13().width(4).hidden(48).forward(x, classes)),

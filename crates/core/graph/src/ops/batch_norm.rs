@@ -221,12 +221,13 @@ fn suffix(activation: Option<Activation>) -> String {
 pub struct BatchNorm {
     epsilon: f32,
     momentum: f32,
+    fixed_weight: bool,
 }
 
 impl BatchNorm {
     /// PyTorch's defaults.
     pub fn new() -> Self {
-        BatchNorm { epsilon: 1e-5, momentum: 0.1 }
+        BatchNorm { epsilon: 1e-5, momentum: 0.1, fixed_weight: false }
     }
 
     /// What is added to the variance.
@@ -237,6 +238,11 @@ impl BatchNorm {
     /// The share of the new batch in the running statistics (PyTorch's `momentum`).
     pub fn momentum(self, momentum: f32) -> Self {
         BatchNorm { momentum, ..self }
+    }
+
+    /// Leaves the weight at 1, which is not trained.
+    pub fn fixed_weight(self) -> Self {
+        BatchNorm { fixed_weight: true, ..self }
     }
 }
 
@@ -265,7 +271,7 @@ impl Tensor {
             let reason = "it needs [batch,height,width,channels] or [batch,features]".into();
             return self.fail(GraphError::Shape { place: self.layer("batch_norm"), shape, reason });
         }
-        let BatchNorm { epsilon, momentum } = norm;
+        let BatchNorm { epsilon, momentum, fixed_weight } = norm;
         if !(0.0..f32::INFINITY).contains(&epsilon) || !(0.0..=1.0).contains(&momentum) {
             let reason = format!("has epsilon {epsilon} (at least 0) and momentum {momentum} (0 to 1)");
             return self.fail(GraphError::Attribute { place: self.layer("batch_norm"), reason });
@@ -276,6 +282,9 @@ impl Tensor {
             |suffix: &str, init| self.parameter(format!("{name}.{suffix}"), [channels].into(), Layout::Plain, init);
         let weight = plain("weight", Init::Constant(1.0));
         let bias = plain("bias", Init::Constant(0.0));
+        if fixed_weight {
+            self.fix(weight);
+        }
         let running_mean = self.buffer(format!("{name}.running_mean"), channels, 0.0);
         let running_var = self.buffer(format!("{name}.running_var"), channels, 1.0);
         if self.mode() == Mode::Evaluate {

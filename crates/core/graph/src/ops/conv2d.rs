@@ -115,6 +115,10 @@ pub(crate) enum ConvInit {
     Kaiming,
     /// Normal with this std, and a bias of 0.
     Normal(f32),
+    /// The first filters repeat their inputs, others are as by default, and a bias is 0.
+    Dirac,
+    /// From the training images, not trained, and a bias of 0. The number is added to eigenvalues.
+    Whitening(f32),
 }
 
 impl Conv {
@@ -179,6 +183,21 @@ impl Conv {
         Conv { init: ConvInit::Normal(std), ..self }
     }
 
+    /// Lets each of the first filters repeat the input channel of its number, by PyTorch's `dirac_`. Further ones are as by default, and
+    /// a bias is 0.
+    pub fn dirac(self) -> Self {
+        Conv { init: ConvInit::Dirac, ..self }
+    }
+
+    /// Lets the filters whiten what they see of the model's input, from the start and without being trained: they are the eigenvectors
+    /// of the covariance of training images' patches, each over the root of its eigenvalue plus `epsilon`, and then their negatives. So
+    /// the layer is the model's first one, and has twice as many outputs as a patch has numbers. A bias is 0, and trained.
+    ///
+    /// A `Trainer` computes the filters from the first training images. Without one they are as by default.
+    pub fn whitening(self, epsilon: f32) -> Self {
+        Conv { init: ConvInit::Whitening(epsilon), ..self }
+    }
+
     /// Initialises a bias as PyTorch's `Conv2d` does, uniformly within `1 / sqrt(fan in)`, whatever its weights.
     pub fn uniform_bias(self) -> Self {
         Conv { uniform_bias: true, ..self }
@@ -213,11 +232,36 @@ impl Tensor {
                 (Init::Normal { std: (2.0 / (conv.channels * taps) as f32).sqrt() }, Init::Constant(0.0))
             }
             ConvInit::Normal(std) => (Init::Normal { std }, Init::Constant(0.0)),
+            ConvInit::Dirac => {
+                let inputs = c / conv.groups;
+                (Init::Dirac { inputs, kernel: window.kernel, bound }, Init::Constant(0.0))
+            }
+            ConvInit::Whitening(epsilon) => {
+                let reason = if !self.is_pixels() {
+                    "whitens images, so it must be the model's first layer".to_owned()
+                } else if conv.groups > 1 || window.dilation != [1; 2] || conv.channels != 2 * c * taps {
+                    format!(
+                        "whitens patches of {c}x{taps} numbers: it needs {} outputs, one group and no dilation",
+                        2 * c * taps
+                    )
+                } else if !(epsilon.is_finite() && epsilon > 0.0) {
+                    format!("has epsilon {epsilon}, which must be above 0")
+                } else {
+                    String::new()
+                };
+                if !reason.is_empty() {
+                    return self.fail(GraphError::Attribute { place: self.layer("conv2d"), reason });
+                }
+                (Init::Whitening { epsilon, bound }, Init::Constant(0.0))
+            }
         };
         let filters = self.filters();
         let (dims, layout) =
             (filters.shape(window.kernel, c / conv.groups, conv.channels), Layout::Convolution(filters));
         let mut operands = vec![self.parameter(format!("{name}.weight"), dims, layout, weight)];
+        if matches!(conv.init, ConvInit::Whitening(_)) {
+            self.fix(operands[0]);
+        }
         if conv.bias {
             let bias = if conv.uniform_bias { uniform } else { bias };
             operands.push(self.parameter(format!("{name}.bias"), [conv.channels].into(), Layout::Plain, bias));

@@ -18,9 +18,11 @@ impl Operation for LinearForward {
     }
 
     fn gradient(&self, backward: &mut Backward, node: &Node, dy: ValueId) -> Result<(), GraphError> {
-        let [x, w, bias] = [0, 1, 2].map(|i| node.inputs[i]);
+        let [x, w] = [node.inputs[0], node.inputs[1]];
         backward.emit_gradient(w, LinearBackwardWeights, vec![x, dy]);
-        backward.emit_gradient(bias, BiasBackward, vec![dy]);
+        if let Some(&bias) = node.inputs.get(2) {
+            backward.emit_gradient(bias, BiasBackward, vec![dy]);
+        }
         backward.emit_gradient(x, LinearBackwardData, vec![dy, w]);
         Ok(())
     }
@@ -67,12 +69,13 @@ pub struct Linear {
     pub(crate) outputs: usize,
     /// Of the weights beside a bias of 0, if it is not PyTorch's default.
     pub(crate) init: Option<Init>,
+    pub(crate) bias: bool,
 }
 
 impl Linear {
     /// Weights and bias are initialised as in PyTorch's `Linear`: uniform within `1 / sqrt(inputs)`.
     pub fn new(outputs: usize) -> Self {
-        Linear { outputs, init: None }
+        Linear { outputs, init: None, bias: true }
     }
 
     /// Initialises the weights from a normal distribution with this std, and the bias to 0, as in torchvision's VGG
@@ -85,6 +88,11 @@ impl Linear {
     pub fn uniform(self, bound: f32) -> Self {
         Linear { init: Some(Init::Uniform { bound }), ..self }
     }
+
+    /// No bias.
+    pub fn no_bias(self) -> Self {
+        Linear { bias: false, ..self }
+    }
 }
 
 impl From<usize> for Linear {
@@ -94,12 +102,12 @@ impl From<usize> for Linear {
 }
 
 impl Tensor {
-    /// `y = x * w + bias`. Parameters are `NAME.weight` and `NAME.bias`.
+    /// `y = x * w + bias`. Parameters are `NAME.weight` and, if it has a bias, `NAME.bias`.
     ///
     /// # Shapes
     /// `[N,I]` to `[N,outputs]`, or `[N,T,I]` to `[N,T,outputs]`.
     pub fn linear(self, name: &str, linear: impl Into<Linear>) -> Tensor {
-        let Linear { outputs, init } = linear.into();
+        let Linear { outputs, init, bias: has_bias } = linear.into();
         self.enter(name);
         let shape = self.shape();
         let (inputs, result) = match shape[..] {
@@ -116,8 +124,11 @@ impl Tensor {
         }
         let uniform = Init::Uniform { bound: 1.0 / (inputs as f32).sqrt() };
         let (weight, bias) = init.map_or((uniform, uniform), |weight| (weight, Init::Constant(0.0)));
-        let weight = self.parameter(format!("{name}.weight"), [inputs, outputs].into(), Layout::Linear, weight);
-        let bias = self.parameter(format!("{name}.bias"), [outputs].into(), Layout::Plain, bias);
-        self.record(LinearForward, &[weight, bias], result)
+        let mut operands =
+            vec![self.parameter(format!("{name}.weight"), [inputs, outputs].into(), Layout::Linear, weight)];
+        if has_bias {
+            operands.push(self.parameter(format!("{name}.bias"), [outputs].into(), Layout::Plain, bias));
+        }
+        self.record(LinearForward, &operands, result)
     }
 }

@@ -25,6 +25,7 @@ use crate::run_writer::{RunFiles, RunWriter};
 use crate::trace::{Tracer, at};
 use crate::tuning::tune;
 use crate::weights::write_tensors;
+use crate::whitening::{whiten, whitened};
 use crate::{
     Artifact, Callback, LrSchedule, ModelFn, OnBadSample, Position, Preparation, RankKind, Resumed, RunConfig,
     ScheduleKind, Started, TrainConfig, TrainError, TrainingData, Tuning, load_pretrained,
@@ -149,6 +150,7 @@ impl Session {
                 states = checkpoint.meta.callbacks;
             }
             _ if rank == 0 => {
+                whiten(program.as_mut(), &evaluation, &data.train, &preparation.normalization)?;
                 let load = |weights| load_pretrained(program.as_mut(), weights, &config.prefix);
                 pretrained = config.first_weights()?.map(load).transpose()?;
             }
@@ -158,9 +160,9 @@ impl Session {
         if let Some(group) = group {
             group.broadcast(&mut has_previous, 0)?;
             // Weights of a fresh run are a pure function of the seed, and only compared; values from a
-            // file come from rank 0.
+            // file or from data come from rank 0.
             position = position.broadcast(group)?;
-            if position.is_resumed() || config.begins_with_weights() {
+            if position.is_resumed() || config.begins_with_weights() || !whitened(program.as_ref()).is_empty() {
                 broadcast_state(group, program.as_mut())?;
                 states = broadcast_states(group, &states)?;
             }

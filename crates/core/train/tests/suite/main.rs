@@ -38,3 +38,4 @@ mod trained;
 mod translated;
 mod tuning;
 mod unreadable;
+mod whitening;

@@ -7,8 +7,8 @@ use enmasse_graph::{
     Pool, Precision, Role, Tensor, Window, compile,
 };
 use enmasse_models::{
-    AlexNet, Block, ConvNext, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, RegNetY, ResNet, Vgg, ViT,
-    lenet, mlp,
+    Airbench, AlexNet, Block, ConvNext, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, RegNetY, ResNet, Vgg,
+    ViT, lenet, mlp,
 };
 
 use super::fixture::Results;
@@ -276,6 +276,14 @@ pub static CASES: &[Case] = &[
         size: [32, 16],
         learning_rate: 0.01,
         label_smoothing: 0.1,
+        ..DEFAULT
+    },
+    Case {
+        name: "airbench",
+        seed: 0,
+        model: |x, classes| Airbench::new([8, 16, 12]).forward(x, classes),
+        size: [26, 29],
+        label_smoothing: 0.2,
         ..DEFAULT
     },
     Case {

@@ -113,5 +113,5 @@ macro_rules! steps_in_bf16 {
 }
 steps_in_bf16! {
     resnet18 resnet50 resnet18_nesterov resnet18_frozen resnet_cifar resnext wide_resnet alexnet vgg11 vgg13_bn
-    mobilenet_v2 mobilenet_v3 efficientnet efficientnet_lite regnet_y convnext vit vit_registers lenet lenet_grey mlp grouped padded modern tokens
+    mobilenet_v2 mobilenet_v3 efficientnet efficientnet_lite regnet_y convnext vit vit_registers airbench lenet lenet_grey mlp grouped padded modern tokens
 }
