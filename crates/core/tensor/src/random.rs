@@ -76,6 +76,17 @@ impl RandomStream {
         RandomStream { key, counter, block: [0; 4], used: 4 }
     }
 
+    /// The epoch of this stream.
+    pub fn epoch(&self) -> u32 {
+        self.counter[1]
+    }
+
+    /// The stream of another epoch, from its beginning.
+    pub fn at_epoch(&self, epoch: u32) -> Self {
+        let [_, _, low, high] = self.counter;
+        RandomStream { key: self.key, counter: [0, epoch, low, high], block: [0; 4], used: 4 }
+    }
+
     /// The next 32 random bits.
     pub fn next_u32(&mut self) -> u32 {
         if self.used == 4 {

@@ -23,7 +23,9 @@ mod bytes;
 mod check;
 mod devices;
 mod error;
+mod factor;
 mod fine_tune;
+mod flip;
 mod ineffective;
 mod keep;
 mod layers;
@@ -42,7 +44,7 @@ use std::path::PathBuf;
 use enmasse_datasets::RemoteOptions;
 use enmasse_graph::optimizers::MOMENTUM;
 use enmasse_graph::range::{ANY, above, above_to, at_least, below, between};
-use enmasse_image::Resampling;
+use enmasse_image::{PaddingMode, Resampling};
 use enmasse_weights::Rename;
 
 pub use aliases::{ALIASES, ANSWERS, answer, is_near};
@@ -52,7 +54,9 @@ pub use devices::{DeviceSelection, Devices};
 pub use enmasse_graph::range::Range;
 pub use enmasse_graph::{OptimizerKind, Precision};
 pub use error::{ConfigError, SettingSource};
+pub use factor::ParameterFactor;
 pub use fine_tune::FineTune;
+pub use flip::Flip;
 pub use ineffective::Surroundings;
 pub use keep::Keep;
 pub use layers::LayeredConfig;
@@ -65,14 +69,14 @@ pub use recipe::RECIPES;
 pub use resume::Resume;
 pub use setting::{Scope, Setting, SettingGroup};
 pub use value::{
-    Augmentation, Balance, Decoding, ErasingColors, LrScaling, OnBadSample, RankKind, ReducePrecision, RequeueSignal,
-    SamplerKind, ScheduleKind, SettingKind, Shuffling, SplitRule, StrategyKind, SumOrder, TransportKind,
+    AnnealStrategy, Augmentation, Balance, Decoding, ErasingColors, LrScaling, OnBadSample, RankKind, ReducePrecision,
+    RequeueSignal, SamplerKind, ScheduleKind, SettingKind, Shuffling, SplitRule, StrategyKind, SumOrder, TransportKind,
     UnusedParameters,
 };
 
 use value::{Inspection, SettingValue};
 
-/// Samples in a global batch if `--batch` is not given.
+/// Samples in a global batch if neither `--batch` nor `--global-batch` is given.
 pub const DEFAULT_GLOBAL_BATCH: usize = 64;
 
 /// Defines [`SETTINGS`], and [`TrainConfig`] and [`ProgramConfig`] with their fields, by one list: a section of the help, and in it
@@ -217,12 +221,15 @@ settings! {
         /// Shape of a resized crop
         /// Least and largest width of it, divided by its height, before it is resized to a square.
         ratio: Option<Vec<f64>> = None => "3/4 to 4/3", "MIN,MAX", above_to(0, 100), Run;
-        /// Black border before a crop
+        /// Border before a crop
         /// Pixels around an image before its crop is sampled.
         crop_padding: usize = 4, "PIXELS", ANY, Run;
+        /// What the border shows
+        /// As torchvision's padding_mode: "constant" is black, "reflect" mirrors the image at its outermost pixels.
+        padding_mode: PaddingMode = PaddingMode::Constant, "MODE", ANY, Run;
         /// Probability of mirroring an image
-        /// Validation images are never flipped.
-        flip: Option<f64> = None => "0.5; 0 for MNIST", "CHANCE", between(0, 1), Run;
+        /// Or "alternating", airbench's: each image is flipped in every second epoch, half of them in the first. Validation images are never flipped.
+        flip: Option<Flip> = None => "0.5; 0 for MNIST", "CHANCE", ANY, Run;
         /// Flip top and bottom
         /// The probability for an image, which then stands upside down as in a mirror below it.
         vertical_flip: f64 = 0.0, "CHANCE", between(0, 1), Run;
@@ -342,7 +349,10 @@ settings! {
         epochs: usize = 10, "N", at_least(1), Run;
         /// Samples per shard and step
         /// A rank has one shard, unless --shards or --accumulate gives it more.
-        batch: Option<usize> = None => "a global batch of 64, divided over the shards", "SAMPLES", at_least(1), Run;
+        batch: Option<usize> = None => "--global-batch, divided over the shards", "SAMPLES", at_least(1), Run;
+        /// Samples of a step
+        /// Over all shards, without --batch.
+        global_batch: usize = DEFAULT_GLOBAL_BATCH, "SAMPLES", at_least(1), Run;
         /// Highest learning rate
         lr: f64 = 0.03, "RATE", above(0), Run;
         /// Schedule of the rate
@@ -378,6 +388,9 @@ settings! {
         /// Where one cycle ends
         /// Schedule one-cycle ends at its beginning / FACTOR.
         final_div_factor: f64 = 1e4, "FACTOR", at_least(1), Run;
+        /// Curve of one cycle
+        /// As OneCycleLR's: "cos" is half a cosine up and another one down, "linear" a triangle.
+        anneal_strategy: AnnealStrategy = AnnealStrategy::Cos, "NAME", ANY, Run;
         /// Epochs of warm-up
         /// In these epochs, or a part of one, the learning rate rises to --lr. The schedule takes the rest.
         warmup_epochs: f64 = 0.0, "EPOCHS", at_least(0), Run;
@@ -390,6 +403,12 @@ settings! {
         /// Factor of the head's rate
         /// The head, the last layer, has --lr times this.
         head_lr_mult: f64 = 1.0, "FACTOR", above(0), Run;
+        /// Factors of rates by name
+        /// The parameters that a pattern names have --lr times its factor: *.bias=2. Repeatable, or separated by commas; the last pattern that fits counts.
+        lr_mult: Vec<ParameterFactor> = Vec::new(), "PATTERN=FACTOR", ANY, Run;
+        /// Factors of weight decay by name
+        /// Likewise of --weight-decay, which the rate multiplies: with --lr-mult *.bias=64, a 64th of the decay makes as much of it as elsewhere.
+        decay_mult: Vec<ParameterFactor> = Vec::new(), "PATTERN=FACTOR", ANY, Run;
         /// Optimiser
         optimizer: OptimizerKind = OptimizerKind::Sgd, "NAME", ANY, Run;
         /// Hyper-parameters of the optimiser

@@ -49,20 +49,21 @@ impl EvaluatedBatch {
 /// The batches of a pass, by all crops of their images.
 pub(crate) struct Crops {
     pass: Batches,
-    /// Number of crops.
-    count: usize,
+    /// The part of each crop in the mean, relative to the others.
+    weights: Vec<f64>,
 }
 
 impl Crops {
     /// Begins a pass.
     pub fn begin(loader: &EvalLoader) -> Self {
-        Crops { pass: loader.pass(), count: loader.crops() }
+        Crops { pass: loader.pass(), weights: loader.weights() }
     }
 
     /// The next batch; `None` at the end.
     pub fn next(&mut self, program: &mut dyn Program) -> Result<Option<EvaluatedBatch>, TrainError> {
         let mut evaluated: Option<EvaluatedBatch> = None;
-        for batch in self.pass.by_ref().take(self.count) {
+        let whole: f64 = self.weights.iter().sum();
+        for (weight, batch) in self.weights.iter().zip(&mut self.pass) {
             let batch = batch.map_err(TrainError::of_batch)?;
             let evaluated = evaluated.get_or_insert_with(|| EvaluatedBatch::begin(&batch));
             evaluated.meet(&batch);
@@ -70,8 +71,7 @@ impl Crops {
             program.metrics(ticket)?;
             let logits = program.store("logits")?;
             evaluated.logits.resize(logits.len(), 0.0);
-            let count = self.count as f64;
-            evaluated.logits.iter_mut().zip(logits).for_each(|(mean, logit)| *mean += logit / count);
+            evaluated.logits.iter_mut().zip(logits).for_each(|(mean, logit)| *mean += weight * logit / whole);
         }
         Ok(evaluated)
     }

@@ -159,7 +159,7 @@ pub fn compile_plans(
         groups: ParameterGroups {
             weight_decay: config.weight_decay as f32,
             no_decay_norm_bias: config.no_decay_norm_bias,
-            rules: objective.groups.clone(),
+            rules: config.group_rules().chain(objective.groups.iter().cloned()).collect(),
         },
         layer_rates: LayerRates { decay: config.layer_decay as f32, head: config.head_lr_mult as f32 },
         metrics: objective.metrics(task.as_ref(), config),

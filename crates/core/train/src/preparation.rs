@@ -7,14 +7,14 @@
 use enmasse_data::{Dataset, Sampler};
 use enmasse_datasets::{DataKind, OpenOptions, RemoteOptions, SplitKind};
 use enmasse_image::{
-    AugMix, AutoAugment, ColorJitter, Crop, ErasingValue, EvalTransform, GaussianBlur, Grayscale, Mixing,
-    Normalization, RandAugment, RandomErasing, RandomGrayscale, RandomPerspective, RandomResizedCrop, RandomRotation,
-    RandomVerticalFlip, ReadOptions, TrainTransform, TrivialAugmentWide,
+    AlternatingFlip, AugMix, AutoAugment, ColorJitter, Crop, ErasingValue, EvalTransform, GaussianBlur, Grayscale,
+    Mixing, Normalization, RandAugment, RandomErasing, RandomGrayscale, RandomPerspective, RandomResizedCrop,
+    RandomRotation, RandomVerticalFlip, ReadOptions, TrainTransform, TrivialAugmentWide,
 };
 
 use crate::{
-    Augmentation, AutoAugmentation, Balance, Decoding, ErasingColors, SamplerKind, Shuffling, SplitRule, TrainConfig,
-    TrainingData,
+    Augmentation, AutoAugmentation, Balance, Decoding, ErasingColors, Flip, SamplerKind, Shuffling, SplitRule,
+    TrainConfig, TrainingData,
 };
 
 /// The transforms of both parts, and the constants that the plan normalises by.
@@ -51,10 +51,15 @@ impl Preparation {
                 let scale = pair(&config.scale).unwrap_or(RandomResizedCrop::SCALE);
                 Crop::Resized { scale, ratio: pair(&config.ratio).unwrap_or(RandomResizedCrop::RATIO) }
             }
-            Augmentation::Crop => Crop::Padded { padding: config.crop_padding },
+            Augmentation::Crop => Crop::Padded { padding: config.crop_padding, mode: config.padding_mode },
             Augmentation::None => Crop::None { resize: evaluation.resize },
         };
-        let squares = TrainTransform::crop_and_flip(size, &crop, resampling, config.flip.unwrap_or(kind.flip()));
+        let squares = |chance: f64| TrainTransform::crop_and_flip(size, &crop, resampling, chance);
+        let squares = match config.flip {
+            None => squares(kind.flip()),
+            Some(Flip::Chance(chance)) => squares(chance),
+            Some(Flip::Alternating) => squares(0.0).then(AlternatingFlip),
+        };
         let train = augmented(squares, config, &normalization, normalization.channels() < own.channels());
         Preparation { train, evaluation, normalization }
     }
@@ -293,6 +298,9 @@ mod tests {
         check(&[("augment", "crop")], DataKind::Folder, &padded(224, 4), 256, 3);
         check(&[("crop_pct", "0.9")], DataKind::Folder, &resized(224), 248, 3);
         check(&[("crop_pct", "0.8"), ("augment", "none"), ("flip", "0")], DataKind::Cifar10, WHOLE, 40, 3);
+        let alternating = "random_crop size=32 padding=2 padding_mode=reflect; alternating_flip";
+        let settings = [("flip", "alternating"), ("padding_mode", "reflect"), ("crop_padding", "2")];
+        check(&settings, DataKind::Cifar10, alternating, 32, 3);
         let bicubic = |squares: &str| flips(&format!("{squares} interpolation=bicubic"));
         let part = "random_resized_crop size=224 scale=0.08..1 ratio=0.75..1.3333333333333333";
         check(&[("interpolation", "bicubic")], DataKind::Folder, &bicubic(part), 256, 3);

@@ -7,7 +7,7 @@
 use std::f64::consts::PI;
 use std::sync::Arc;
 
-use crate::{LrScaling, ScheduleKind, TrainConfig};
+use crate::{AnnealStrategy, LrScaling, ScheduleKind, TrainConfig};
 
 /// Fraction of the learning rate at which warm-up begins (torchvision's `lr_warmup_decay`). At zero the first step
 /// would have no effect.
@@ -43,7 +43,7 @@ enum Curve {
     Constant,
     Cosine { floor: f64 },
     WarmRestarts { first: f64, growth: f64 },
-    OneCycle { rise: f64, start: f64, end: f64 },
+    OneCycle { rise: f64, start: f64, end: f64, strategy: AnnealStrategy },
     Polynomial { power: f64 },
     Step { size: f64, gamma: f64 },
     Own,
@@ -68,7 +68,8 @@ impl LrSchedule {
             }
             ScheduleKind::OneCycle => {
                 let start = 1.0 / config.div_factor;
-                Curve::OneCycle { rise: config.pct_start, start, end: start / config.final_div_factor }
+                let (rise, strategy) = (config.pct_start, config.anneal_strategy);
+                Curve::OneCycle { rise, start, end: start / config.final_div_factor, strategy }
             }
             ScheduleKind::Polynomial => Curve::Polynomial { power: config.power },
             ScheduleKind::Step => Curve::Step { size: config.step_size as f64, gamma: config.gamma },
@@ -116,12 +117,16 @@ impl LrSchedule {
                     }
                     cosine(since / length, 1.0, 0.0)
                 }
-                Curve::OneCycle { rise, start, end } => {
+                Curve::OneCycle { rise, start, end, strategy } => {
+                    let between = match strategy {
+                        AnnealStrategy::Cos => cosine,
+                        AnnealStrategy::Linear => line,
+                    };
                     let (top, last) = (rise * self.epochs - self.step, self.epochs - self.step);
                     if progress < top {
-                        cosine(progress / top, start, 1.0)
+                        between(progress / top, start, 1.0)
                     } else if top < last {
-                        cosine(((progress - top) / (last - top)).min(1.0), 1.0, end)
+                        between(((progress - top) / (last - top)).min(1.0), 1.0, end)
                     } else {
                         1.0
                     }
@@ -136,6 +141,11 @@ impl LrSchedule {
 /// The value at a position from 0 to 1 on half a cosine between two values.
 fn cosine(position: f64, from: f64, to: f64) -> f64 {
     (1.0 + (PI * position).cos()) / 2.0 * (from - to) + to
+}
+
+/// The value at a position from 0 to 1 between two values.
+fn line(position: f64, from: f64, to: f64) -> f64 {
+    from + position * (to - from)
 }
 
 /// A schedule of a program's own: from progress to the rate, as [`LrSchedule::learning_rate`].
@@ -234,7 +244,7 @@ pub(crate) mod tests {
     #[test]
     fn the_rates_are_pytorchs() {
         let cases = pytorchs(|case| case["values"].is_null());
-        assert_eq!(cases.len(), 6);
+        assert_eq!(cases.len(), 7);
         for (case, config) in cases {
             let steps = case["steps_per_epoch"].as_u64().unwrap_or(1);
             let schedule = LrSchedule::new(&config, 1).steps_per_epoch(steps as usize);

@@ -180,6 +180,11 @@ impl EvalLoader {
         self.crops.len()
     }
 
+    /// The part of each crop in the mean of their logits, relative to the others.
+    pub fn weights(&self) -> Vec<f64> {
+        self.crops.iter().map(EvalCrop::weight).collect()
+    }
+
     /// Also takes `count` values to predict of each sample ([`Dataset::targets`]); 0 for none.
     pub fn with_targets(mut self, count: usize) -> Self {
         self.core.set_values(count);

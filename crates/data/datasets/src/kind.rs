@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use enmasse_image::{Crop, EvalTransform, Normalization, RandomResizedCrop, Resampling, TrainTransform};
+use enmasse_image::{Crop, EvalTransform, Normalization, PaddingMode, RandomResizedCrop, Resampling, TrainTransform};
 
 /// What a data set is. [`crate::open()`] finds it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -74,7 +74,7 @@ impl DataKind {
     pub fn crop(self, size: usize) -> Crop {
         match self {
             DataKind::Folder => Crop::Resized { scale: RandomResizedCrop::SCALE, ratio: RandomResizedCrop::RATIO },
-            DataKind::Cifar10 | DataKind::Cifar100 => Crop::Padded { padding: 4 },
+            DataKind::Cifar10 | DataKind::Cifar100 => Crop::Padded { padding: 4, mode: PaddingMode::Constant },
             DataKind::Mnist | DataKind::FashionMnist => Crop::None { resize: self.eval_transform(size).resize },
         }
     }

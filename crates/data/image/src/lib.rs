@@ -39,10 +39,11 @@ pub use image_region::{ImageRegion, RegionRequest};
 pub use normalization::Normalization;
 pub use resize::{Resampling, Resizer};
 pub use transform::{
-    Affine, AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, Canvas, ColorJitter, Crop, CropResize, ErasingValue,
-    EvalCrop, EvalTransform, GaussianBlur, Grayscale, Interpolation, Jitter, Mixing, Mixture, RandAugment,
-    RandomAffine, RandomCrop, RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomPerspective,
-    RandomResizedCrop, RandomRotation, RandomVerticalFlip, TrainTransform, Transform, TrivialAugmentWide,
+    Affine, AlternatingFlip, AugMix, AutoAugment, AutoAugmentPolicy, AutoOperation, Canvas, ColorJitter, Crop,
+    CropResize, ErasingValue, EvalCrop, EvalTransform, GaussianBlur, Grayscale, Interpolation, Jitter, Mixing, Mixture,
+    PaddingMode, RandAugment, RandomAffine, RandomCrop, RandomErasing, RandomGrayscale, RandomHorizontalFlip,
+    RandomPerspective, RandomResizedCrop, RandomRotation, RandomVerticalFlip, TrainTransform, Transform,
+    TrivialAugmentWide,
 };
 
 /// The random numbers of transforms.

@@ -30,6 +30,7 @@ pub const ALIASES: &[(&str, &str)] = &[
     // Training.
     ("epochs", "num_epochs max_epochs num_train_epochs"),
     ("batch", "batch_size b per_device_train_batch_size"),
+    ("global_batch", "global_batch_size total_batch_size"),
     ("lr", "learning_rate max_lr"),
     ("seed", "seed_everything"),
     ("optimizer", "opt"),
@@ -95,10 +96,6 @@ pub const ANSWERS: &[(&str, &str)] = &[
     ("find_unused_parameters", "give --unused-parameters zero"),
     ("dropout drop", "dropout is part of a model; leave it out"),
     // Training.
-    (
-        "global_batch_size total_batch_size",
-        "give --batch, the samples of one shard; a rank has one shard unless told otherwise",
-    ),
     (
         "validation_batch_size val_batch_size eval_batch_size per_device_eval_batch_size",
         "validation uses --batch too; leave it out",

@@ -1,7 +1,7 @@
 //! `--auto-augment METHOD`: how operations for a training image are chosen, in the words of torchvision's scripts too; and
-//! `--interpolation FILTER`.
+//! `--interpolation FILTER` and `--padding-mode MODE`.
 
-use enmasse_image::{AutoAugmentPolicy, Resampling};
+use enmasse_image::{AutoAugmentPolicy, PaddingMode, Resampling};
 
 use super::value::{SettingKind, SettingValue};
 
@@ -82,5 +82,18 @@ impl SettingValue for Resampling {
 
     fn text(&self) -> Option<String> {
         Some(self.to_string())
+    }
+}
+
+impl SettingValue for PaddingMode {
+    const KIND: SettingKind = SettingKind::Choice(&[PaddingMode::Constant.name(), PaddingMode::Reflect.name()]);
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let known = [PaddingMode::Constant, PaddingMode::Reflect].into_iter().find(|mode| mode.name() == text);
+        known.ok_or_else(|| "must be constant or reflect".to_owned())
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.name().to_owned())
     }
 }

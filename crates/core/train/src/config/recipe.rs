@@ -9,7 +9,13 @@ use super::layers::{settings_of, table};
 use super::{ConfigError, Setting};
 
 /// The recipes of the program, by their names.
-pub const RECIPES: &[(&str, &str)] = &[("fine-tune", include_str!("recipes/fine-tune.toml"))];
+pub const RECIPES: &[(&str, &str)] = &[
+    ("fine-tune", include_str!("recipes/fine-tune.toml")),
+    ("airbench94", include_str!("recipes/airbench94.toml")),
+    ("airbench95", include_str!("recipes/airbench95.toml")),
+    ("mnist", include_str!("recipes/mnist.toml")),
+    ("fashion-mnist", include_str!("recipes/fashion-mnist.toml")),
+];
 
 /// The values of one recipe, without those of the one that it extends.
 pub(super) struct Recipe {

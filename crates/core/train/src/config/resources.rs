@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{DEFAULT_GLOBAL_BATCH, Devices, OnBadSample, ProgramConfig, RankKind, StrategyKind, TrainConfig};
+use super::{Devices, OnBadSample, ProgramConfig, RankKind, StrategyKind, TrainConfig};
 
 /// Height and width of images if the data set has no size of its own: the training size of torchvision's models.
 const DEFAULT_SIZE: usize = 224;
@@ -45,7 +45,7 @@ impl TrainConfig {
     /// that the result hardly depends on the machine.
     pub fn batch_per_shard(&self, shards: usize) -> usize {
         let shards = shards.max(1);
-        self.batch.unwrap_or(((DEFAULT_GLOBAL_BATCH + shards / 2) / shards).max(1))
+        self.batch.unwrap_or((self.global_batch.saturating_add(shards / 2) / shards).max(1))
     }
 
     /// How long a rank waits for images (`DecodePool::timeout`): `--timeout`, or twice that where other ranks wait for it,
@@ -183,5 +183,9 @@ mod tests {
         let found = (program.rank_count(2), train.batch_per_shard(9), program.threads_of_rank(2, 0, 3));
         assert_eq!((found, train.loader_threads_of_rank(2, 0, 3)), ((3, 5, 4), 6));
         assert_eq!(TrainConfig::default().batch_per_shard(200), 1);
+        let mut config = TrainConfig { global_batch: 1024, ..TrainConfig::default() };
+        assert_eq!((config.batch_per_shard(1), config.batch_per_shard(3)), (1024, 341));
+        config.batch = Some(5);
+        assert_eq!(config.batch_per_shard(3), 5);
     }
 }

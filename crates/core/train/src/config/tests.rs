@@ -403,7 +403,7 @@ fn recipes_that_cannot_be_read() {
     check("extends = \"x.toml\"", "recipe x.toml: it extends itself: x.toml extends x.toml");
     let missing = "recipe y.toml: cannot read the recipe: No such file or directory (os error 2)";
     check("extends = \"y.toml\"", missing);
-    let unknown = "recipe fine: there is no such recipe; use fine-tune, or a file NAME.toml";
+    let unknown = "recipe fine: there is no such recipe; use fine-tune, airbench94, airbench95, mnist, fashion-mnist, or a file NAME.toml";
     check("extends = \"fine\"", unknown);
     assert_eq!(LayeredConfig::new().recipe("fine").unwrap_err().to_string(), unknown);
 }
@@ -452,7 +452,7 @@ proptest! {
         let out = out.map(PathBuf::from);
         let precision = if bf16 { Precision::Bf16 } else { Precision::F32 };
         let train = TrainConfig {
-            lr, seed, batch, sync_bn, model, out, freeze, mean, flip, precision, ..TrainConfig::default()
+            lr, seed, batch, sync_bn, model, out, freeze, mean, flip: flip.map(Flip::Chance), precision, ..TrainConfig::default()
         };
         let config = RunConfig { train, program: ProgramConfig { devices, ..ProgramConfig::default() } };
         prop_assert_eq!(RunConfig::from_toml(&config.to_toml()).unwrap(), config);

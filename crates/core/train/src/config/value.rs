@@ -308,6 +308,13 @@ choices! {
         /// The first rank updates, and copies the parameters to the others: PyTorch's `DataParallel`.
         Dp = "dp",
     }
+    /// The curve of one cycle.
+    AnnealStrategy {
+        /// Halves of cosines.
+        Cos = "cos" | "cosine",
+        /// Lines.
+        Linear = "linear",
+    }
     /// The learning rate over the epochs.
     ScheduleKind {
         /// Half a cosine from the learning rate to a fraction of it.

@@ -89,16 +89,19 @@ fn images_are_evaluated_by_the_mean_of_the_logits_of_their_crops() {
         classifier.predict_each(program.as_mut(), &pool, images, crops, 3, each).unwrap();
         rows
     };
+    let several = |count| EvalCrop::several(count).unwrap();
+    let ways = [several(1), several(5), several(10), EvalCrop::views("flip+shift").unwrap()];
     let mut losses = Vec::new();
-    for crops in [1, 5, 10].map(|count| EvalCrop::several(count).unwrap()) {
+    for crops in &ways {
         let mut means = vec![[0f64; 3]; 17];
-        for crop in &crops {
+        let whole: f64 = crops.iter().map(EvalCrop::weight).sum();
+        for crop in crops {
             for (mean, row) in means.iter_mut().zip(logarithms(&[*crop])) {
-                mean.iter_mut().zip(row).for_each(|(mean, log)| *mean += log / crops.len() as f64);
+                mean.iter_mut().zip(row).for_each(|(mean, log)| *mean += log * crop.weight() / whole);
             }
         }
         let difference = |row: &[f64; 3]| [row[1] - row[0], row[2] - row[0]];
-        for (mean, together) in means.iter().zip(logarithms(&crops)) {
+        for (mean, together) in means.iter().zip(logarithms(crops)) {
             let pairs = difference(mean).into_iter().zip(difference(&together));
             assert!(pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) < 1e-9, "{mean:?} {together:?}");
         }
@@ -107,8 +110,7 @@ fn images_are_evaluated_by_the_mean_of_the_logits_of_their_crops() {
         let top_k_correct = (0..17).filter(|&index| means[index].iter().all(|log| *log <= own(index))).count();
         losses.push(((0..17).map(loss).sum::<f64>(), top_k_correct));
     }
-    for (crops, (loss, top_k_correct)) in [1, 5, 10].map(|count| EvalCrop::several(count).unwrap()).iter().zip(&losses)
-    {
+    for (crops, (loss, top_k_correct)) in ways.iter().zip(&losses) {
         let loader = loader().unwrap().cropped(crops).unwrap();
         let found = evaluate(program.as_mut(), &loader, 17, None, EpochPosition::default(), &mut ()).unwrap();
         // The loss of single crops is the plan's, whose logarithms are of 32 bits and differ with the kernels.
@@ -116,7 +118,7 @@ fn images_are_evaluated_by_the_mean_of_the_logits_of_their_crops() {
         assert!((found.loss - loss).abs() < tolerance, "{} crops: {} for {loss}", crops.len(), found.loss);
         assert_eq!((found.accuracy, found.samples), (Some(*top_k_correct as f64 / 17.0), 17));
     }
-    assert!(losses[0].0 != losses[1].0 && losses[1].0 != losses[2].0, "{losses:?}");
+    assert!(losses.windows(2).all(|pair| pair[0].0 != pair[1].0), "{losses:?}");
 }
 
 /// Regression test: crops that cannot be read were evaluated as black images, and only the first crop told of damage.

@@ -7,7 +7,7 @@ use crate::common::Colours;
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_graph::{Conv, Tensor};
 use enmasse_train::{
-    Augmentation, Callback, CallbackResult, Checkpoint, Control, EpochRecord, Progress, RunPaths, ScheduleKind,
+    Augmentation, Callback, CallbackResult, Checkpoint, Control, EpochRecord, Flip, Progress, RunPaths, ScheduleKind,
     TrainConfig, TrainError, Trainer, TrainingData,
 };
 
@@ -23,7 +23,7 @@ fn config(out: &Path) -> TrainConfig {
         shards: Some(4),
         size: Some(8),
         augment: Some(Augmentation::None),
-        flip: Some(0.0),
+        flip: Some(Flip::Chance(0.0)),
         schedule: ScheduleKind::Constant,
         warmup_epochs: 0.0,
         out: Some(out.to_owned()),

@@ -9,7 +9,8 @@ use enmasse_graph::{Loss, PerSample, TargetKind, Tensor};
 use enmasse_image::{Image, Normalization};
 use enmasse_train::{
     Augmentation, Balance, Best, Callback, CallbackResult, Checkpoint, Classifier, Control, Direction, DoneRecord,
-    EpochRecord, Preparation, RunEvent, RunPaths, ScheduleKind, Task, TaskMetric, TrainConfig, Trainer, TrainingData,
+    EpochRecord, Flip, Preparation, RunEvent, RunPaths, ScheduleKind, Task, TaskMetric, TrainConfig, Trainer,
+    TrainingData,
 };
 
 /// Images of a left and a right half, each of one grey with some noise. The targets are the two greys, from 0 to 1.
@@ -77,7 +78,7 @@ fn config(out: &Path) -> TrainConfig {
         shards: Some(2),
         size: Some(8),
         augment: Some(Augmentation::None),
-        flip: Some(0.0),
+        flip: Some(Flip::Chance(0.0)),
         lr: 0.05,
         momentum: 0.5,
         schedule: ScheduleKind::Constant,

@@ -14,9 +14,9 @@ use enmasse_data::{
 };
 use enmasse_image::{
     AugMix, AutoAugment, AutoAugmentPolicy, Canvas, ColorJitter, Crop, CropBox, EvalCrop, EvalTransform, GaussianBlur,
-    Grayscale, Image, Normalization, RandAugment, RandomAffine, RandomCrop, RandomErasing, RandomGrayscale,
-    RandomHorizontalFlip, RandomPerspective, RandomResizedCrop, RandomRotation, RandomStream, RandomVerticalFlip,
-    Resampling, TrainTransform, Transform, TrivialAugmentWide,
+    Grayscale, Image, Normalization, PaddingMode, RandAugment, RandomAffine, RandomCrop, RandomErasing,
+    RandomGrayscale, RandomHorizontalFlip, RandomPerspective, RandomResizedCrop, RandomRotation, RandomStream,
+    RandomVerticalFlip, Resampling, TrainTransform, Transform, TrivialAugmentWide,
 };
 use enmasse_tensor::{HostBuffer, HostMemory, SystemMemory};
 
@@ -172,7 +172,14 @@ fn batches_hold_what_the_transforms_make_of_each_sample() {
     check(TrainTransform::empty(8).then(flip.clone()).then(RandomResizedCrop::new(8)));
     check(crop().then(RandomVerticalFlip { probability: 0.5 }).then(flip.clone()));
     check(
-        TrainTransform::empty(8).then(RandomCrop { size: 8, padding: 2, resampling: Resampling::Bilinear }).then(flip),
+        TrainTransform::empty(8)
+            .then(RandomCrop {
+                size: 8,
+                padding: 2,
+                padding_mode: PaddingMode::Constant,
+                resampling: Resampling::Bilinear,
+            })
+            .then(flip),
     );
 }
 
@@ -419,7 +426,11 @@ fn settings_out_of_range() {
     check(TrainTransform::new(0), ALONE, "size of 0 pixels");
     check(list().then(part), ALONE, "scale must lie");
     check(default(resized(), f64::NAN), ALONE, "use one in [0, 1]");
-    check(default(Crop::Padded { padding: 8 }, 0.5), ALONE, "margins of 8 pixels are too wide for images of 8");
+    check(
+        default(Crop::Padded { padding: 8, mode: PaddingMode::Constant }, 0.5),
+        ALONE,
+        "margins of 8 pixels are too wide for images of 8",
+    );
     check(default(Crop::None { resize: 0 }, 0.5), ALONE, "size of 0 pixels");
     let twice = TrainTransform::new(8).then(RandomHorizontalFlip { probability: 0.1 });
     check(twice, ALONE, "two transforms draw under the key random_horizontal_flip: give one of them another");
@@ -469,7 +480,12 @@ fn each_transform_draws_for_itself() {
 #[test]
 fn transforms_that_leave_another_size() {
     let pool = DecodePool::new(1).unwrap();
-    let transform = TrainTransform::empty(8).then(RandomCrop { size: 9, padding: 1, resampling: Resampling::Bilinear });
+    let transform = TrainTransform::empty(8).then(RandomCrop {
+        size: 9,
+        padding: 1,
+        padding_mode: PaddingMode::Constant,
+        resampling: Resampling::Bilinear,
+    });
     let loader = TrainLoader::new(&pool, Arc::new(coded(8)), transform, ALONE, 5).unwrap();
     let error = loader.epoch(0, 0).next().unwrap().unwrap_err().to_string();
     let first = TrainOrder::new(5, 8, 4).unwrap().epoch(0).global_batch(0)[0];
@@ -543,7 +559,7 @@ fn usual_transforms_keep_their_bits() {
         assert_eq!(found, expected, "{crop:?} at {size}: {found:#x}");
     };
     check(resized(), 0.5, 8, 0xf4b13a2c38f35f4);
-    check(Crop::Padded { padding: 4 }, 0.5, 9, 0x10cc0e4c15897e08);
+    check(Crop::Padded { padding: 4, mode: PaddingMode::Constant }, 0.5, 9, 0x10cc0e4c15897e08);
     check(Crop::None { resize: 10 }, 0.0, 10, 0x7cc9c5774e45f83d);
 }
 

@@ -98,7 +98,27 @@ fn central_crop(ratio: (f64, f64), width: usize, height: usize) -> CropBox {
     CropBox { left: (width - w) / 2, top: (height - h) / 2, width: w, height: h }
 }
 
-/// RandomCrop: a square of the image with black margins. An image of another size is first resized as by
+/// What lies in the margins of an image, as torchvision's `padding_mode`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PaddingMode {
+    /// Black.
+    #[default]
+    Constant,
+    /// The image, mirrored at the middle of its outermost pixels.
+    Reflect,
+}
+
+impl PaddingMode {
+    /// torchvision's word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PaddingMode::Constant => "constant",
+            PaddingMode::Reflect => "reflect",
+        }
+    }
+}
+
+/// RandomCrop: a square of the image with margins. An image of another size is first resized as by
 /// [`EvalTransform`] with `resize` = `size`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomCrop {
@@ -106,6 +126,8 @@ pub struct RandomCrop {
     pub size: usize,
     /// Width of the margins, in pixels; less than the size.
     pub padding: usize,
+    /// What lies in the margins.
+    pub padding_mode: PaddingMode,
     /// The filter of the resize.
     pub resampling: Resampling,
 }
@@ -120,9 +142,16 @@ impl RandomCrop {
 
     /// Cuts out that square.
     pub fn cut(&self, canvas: &mut Canvas, square: CropBox) {
-        let RandomCrop { size, padding, resampling } = *self;
+        let RandomCrop { size, padding, padding_mode, resampling } = *self;
         if (canvas.image().width(), canvas.image().height()) != (size, size) {
             EvalTransform { resize: size, resampling, ..EvalTransform::new(size) }.show(canvas);
+        }
+        if padding_mode == PaddingMode::Reflect {
+            canvas.replace(size, size, |image, _, out| {
+                let from = [square.left, square.top].map(|start| start as isize - padding as isize);
+                reflected(image.pixels(), size, from, out);
+            });
+            return;
         }
         // Along a side: the number of black pixels before the image, where the image begins, and the number of its
         // pixels.
@@ -146,7 +175,11 @@ impl Transform for RandomCrop {
     }
 
     fn parameters(&self) -> String {
-        format!("size={} padding={}{}", self.size, self.padding, interpolation(self.resampling))
+        let mode = match self.padding_mode {
+            PaddingMode::Constant => String::new(),
+            other => format!(" padding_mode={}", other.name()),
+        };
+        format!("size={} padding={}{mode}{}", self.size, self.padding, interpolation(self.resampling))
     }
 
     fn check(&self) -> Result<(), ImageError> {
@@ -163,5 +196,18 @@ impl Transform for RandomCrop {
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
         let square = self.draw(random);
         self.cut(canvas, square);
+    }
+}
+
+/// Writes the square of an image of `size` × `size` that begins at this column and row to `out`. What lies beyond the image is mirrored
+/// at its outermost pixels; it begins less than `size` pixels beyond.
+pub(super) fn reflected(image: &[u8], size: usize, from: [isize; 2], out: &mut [u8]) {
+    let last = size as isize - 1;
+    let mirrored = |start: isize, at: usize| (last - (last - (start + at as isize).abs()).abs()) as usize;
+    for (y, out) in out.chunks_exact_mut(size * 3).enumerate() {
+        let row = &image[mirrored(from[1], y) * size * 3..][..size * 3];
+        for (x, out) in out.chunks_exact_mut(3).enumerate() {
+            out.copy_from_slice(&row[mirrored(from[0], x) * 3..][..3]);
+        }
     }
 }

@@ -1,10 +1,12 @@
-//! torchvision's Resize and CenterCrop, for evaluation, and the crops of its FiveCrop and TenCrop.
+//! torchvision's Resize and CenterCrop, for evaluation, the crops of its FiveCrop and TenCrop, and the views of airbench.
 
 use enmasse_tensor::RandomStream;
 use serde::{Deserialize, Serialize};
 
 use super::color::rgb_to_grayscale;
+use super::crop::reflected;
 use super::{check_size, interpolation};
+use crate::flip_rows::flip_rows;
 use crate::{
     Canvas, CropBox, CropResize, Image, ImageError, ImageRegion, RegionRequest, Resampling, Resizer, Transform,
 };
@@ -92,7 +94,15 @@ impl EvalTransform {
         out: &mut [u8],
     ) -> Result<(), ImageError> {
         if let Some(crop_resize) = self.without_margins(crop, view.width, view.height) {
-            canvas.crop_resize_to(view, (&crop_resize, crop.flipped), out);
+            let is_shifted = crop.shift != 0;
+            canvas.crop_resize_to(view, (&crop_resize, crop.flipped && !is_shifted), out);
+            if is_shifted {
+                let before = out.to_vec();
+                reflected(&before, self.size, [isize::from(crop.shift); 2], out);
+                if crop.flipped {
+                    flip_rows(out, self.size * 3);
+                }
+            }
             self.finish(out);
             return Ok(());
         }
@@ -106,7 +116,8 @@ impl EvalTransform {
 
     /// Fails if some images do not have such a crop.
     pub fn check_crop(&self, crop: EvalCrop) -> Result<(), ImageError> {
-        if crop == EvalCrop::CENTER || self.resize >= self.size {
+        let is_shifted_away = crop.shift.unsigned_abs() as usize >= self.size;
+        if crop == EvalCrop::CENTER || (self.resize >= self.size && !is_shifted_away) {
             return Ok(());
         }
         Err(ImageError::Setting(format!(
@@ -163,8 +174,12 @@ pub struct EvalCrop {
     across: Option<End>,
     /// At the top or the bottom.
     down: Option<End>,
-    /// Whether the image is flipped left to right before.
+    /// Whether the image is flipped left to right before, or after a shift.
     flipped: bool,
+    /// How many pixels to the right and down of this square it begins. What lies beyond the square is mirrored.
+    shift: i8,
+    /// Its part in a mean, relative to the others.
+    weight: u8,
 }
 
 /// Of a side.
@@ -176,21 +191,45 @@ enum End {
 
 impl EvalCrop {
     /// The middle, as CenterCrop takes it.
-    pub const CENTER: EvalCrop = EvalCrop { across: None, down: None, flipped: false };
+    pub const CENTER: EvalCrop = EvalCrop { across: None, down: None, flipped: false, shift: 0, weight: 1 };
 
     /// The middle alone, torchvision's FiveCrop (the corners and the middle), or its TenCrop (the same of the flipped image, too), in
     /// torchvision's order. `None` for other numbers.
     pub fn several(count: usize) -> Option<Vec<EvalCrop>> {
-        let corner = |down: End, across: End| EvalCrop { across: Some(across), down: Some(down), flipped: false };
+        let corner = |down: End, across: End| EvalCrop { across: Some(across), down: Some(down), ..EvalCrop::CENTER };
         let (first, last) = (End::First, End::Last);
         let corners = [corner(first, first), corner(first, last), corner(last, first), corner(last, last)];
         let five = corners.into_iter().chain([EvalCrop::CENTER]);
         match count {
             1 => Some(vec![EvalCrop::CENTER]),
             5 => Some(five.collect()),
-            10 => Some(five.clone().chain(five.map(|crop| EvalCrop { flipped: true, ..crop })).collect()),
+            10 => Some(five.clone().chain(five.map(EvalCrop::mirrored)).collect()),
             _ => None,
         }
+    }
+
+    /// The middle and its mirror image (`flip`), or these and both shifted by a pixel, up to the left and down to the right, which
+    /// together count as much (`flip+shift`): the test-time augmentation of airbench. `None` for other words.
+    pub fn views(word: &str) -> Option<Vec<EvalCrop>> {
+        let both = |crop: EvalCrop| [crop, crop.mirrored()];
+        let shifted = |shift: i8| both(EvalCrop { shift, ..EvalCrop::CENTER });
+        match word {
+            "flip" => Some(both(EvalCrop::CENTER).to_vec()),
+            "flip+shift" => {
+                let middle = both(EvalCrop { weight: 2, ..EvalCrop::CENTER });
+                Some([middle, shifted(-1), shifted(1)].concat())
+            }
+            _ => None,
+        }
+    }
+
+    fn mirrored(self) -> Self {
+        EvalCrop { flipped: true, ..self }
+    }
+
+    /// Its part in the mean of the logits, relative to the others.
+    pub fn weight(&self) -> f64 {
+        f64::from(self.weight)
     }
 }
 

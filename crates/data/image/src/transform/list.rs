@@ -7,7 +7,7 @@ use enmasse_tensor::RandomStream;
 
 use super::check_size;
 use crate::{
-    Canvas, CropResize, EvalTransform, ImageError, ImageRegion, Mixing, RandomCrop, RandomHorizontalFlip,
+    Canvas, CropResize, EvalTransform, ImageError, ImageRegion, Mixing, PaddingMode, RandomCrop, RandomHorizontalFlip,
     RandomResizedCrop, RegionRequest, Resampling, Transform,
 };
 
@@ -15,9 +15,9 @@ use crate::{
 /// text names all of them.
 ///
 /// ```
-/// use enmasse_image::{RandomCrop, RandomHorizontalFlip, Resampling, TrainTransform};
+/// use enmasse_image::{PaddingMode, RandomCrop, RandomHorizontalFlip, Resampling, TrainTransform};
 /// let list = TrainTransform::empty(32)
-///     .then(RandomCrop { size: 32, padding: 4, resampling: Resampling::Bilinear })
+///     .then(RandomCrop { size: 32, padding: 4, padding_mode: PaddingMode::Constant, resampling: Resampling::Bilinear })
 ///     .then(RandomHorizontalFlip { probability: 0.5 });
 /// assert_eq!(list.to_string(), "random_crop size=32 padding=4; random_horizontal_flip probability=0.5");
 /// ```
@@ -190,6 +190,8 @@ pub enum Crop {
     Padded {
         /// Width of the margins, in pixels; less than the size.
         padding: usize,
+        /// What lies in the margins.
+        mode: PaddingMode,
     },
     /// Nothing random: like [`EvalTransform`] with this `resize`.
     None {
@@ -204,7 +206,7 @@ impl Crop {
         let size = list.size();
         match *self {
             Crop::Resized { scale, ratio } => list.then(RandomResizedCrop { size, scale, ratio, resampling }),
-            Crop::Padded { padding } => list.then(RandomCrop { size, padding, resampling }),
+            Crop::Padded { padding, mode } => list.then(RandomCrop { size, padding, padding_mode: mode, resampling }),
             Crop::None { resize } => list.then(EvalTransform { resize, resampling, ..EvalTransform::new(size) }),
         }
     }

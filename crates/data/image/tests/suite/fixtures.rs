@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use enmasse_image::{
-    Canvas, CropBox, CropResize, EvalCrop, EvalTransform, Image, ImageError, ImageRegion, RandomCrop,
+    Canvas, CropBox, CropResize, EvalCrop, EvalTransform, Image, ImageError, ImageRegion, PaddingMode, RandomCrop,
     RandomHorizontalFlip, RandomResizedCrop, RandomStream, ReadOptions, Resampling, Resizer, Transform, decode,
 };
 use serde_json::Value;
@@ -169,6 +169,7 @@ fn cuts_squares_out_of_margins_as_torchvision_does() {
         let transform = RandomCrop {
             size: number(&case, "size"),
             padding: number(&case, "padding"),
+            padding_mode: PaddingMode::Constant,
             resampling: Resampling::Bilinear,
         };
         transform.cut(&mut canvas, crop_box(&case["box"]));

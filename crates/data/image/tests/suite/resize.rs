@@ -1,8 +1,8 @@
 //! The resize compared with a plain twin, and the draws of random crops.
 
 use enmasse_image::{
-    Canvas, Crop, CropBox, CropResize, EvalTransform, Image, RandomCrop, RandomHorizontalFlip, RandomResizedCrop,
-    RandomStream, Resampling, Resizer, TrainTransform, Transform,
+    AlternatingFlip, Canvas, Crop, CropBox, CropResize, EvalCrop, EvalTransform, Image, ImageRegion, PaddingMode,
+    RandomCrop, RandomHorizontalFlip, RandomResizedCrop, RandomStream, Resampling, Resizer, TrainTransform, Transform,
 };
 use proptest::prelude::*;
 
@@ -113,9 +113,12 @@ proptest! {
 
     /// Every square of an image with margins, compared with a pixel-by-pixel computation.
     #[test]
-    fn squares_of_padded_images(size in 1usize..20, margin in 0usize..20, index in 0u64..1000, flip: bool) {
+    fn squares_of_padded_images(
+        size in 1usize..20, margin in 0usize..20, index in 0u64..1000, flip: bool, reflects: bool,
+    ) {
         let padding = margin % size;
-        let transform = RandomCrop { size, padding, resampling: Resampling::Bilinear };
+        let padding_mode = if reflects { PaddingMode::Reflect } else { PaddingMode::Constant };
+        let transform = RandomCrop { size, padding, padding_mode, resampling: Resampling::Bilinear };
         transform.check().unwrap();
         let image = noise(size, size, index as usize);
         let crop = transform.draw(&mut draws(5, 1, index));
@@ -128,6 +131,12 @@ proptest! {
             let (y, x, channel) = (at / 3 / size, at / 3 % size, at % 3);
             let x = if flip { size - 1 - x } else { x };
             let (x, y) = ((x + crop.left).wrapping_sub(padding), (y + crop.top).wrapping_sub(padding));
+            // numpy.pad(mode="reflect")
+            let mirrored = |at: usize| match (at as isize).unsigned_abs() {
+                inside if inside < size => inside,
+                beyond => 2 * (size - 1) - beyond,
+            };
+            let (x, y) = if reflects { (mirrored(x), mirrored(y)) } else { (x, y) };
             let expected = if x < size && y < size { image.pixels()[(y * size + x) * 3 + channel] } else { 0 };
             prop_assert_eq!(byte, expected);
         }
@@ -168,10 +177,67 @@ fn draws_have_the_right_means() {
     assert!(draw(0, 0, 0) != draw(1, 0, 0) && draw(0, 0, 0) != draw(0, 1, 0) && draw(0, 0, 0) != draw(0, 0, 1));
 }
 
+/// Half of the images in the first epoch, the others in the next, and so on; any two images alternate independently.
+#[test]
+fn alternating_flips() {
+    let flipped =
+        |epoch| -> Vec<bool> { (0..1000).map(|index| AlternatingFlip.draw(&draws(3, epoch, index))).collect() };
+    let first = flipped(0);
+    assert!(first.iter().filter(|flips| **flips).count().abs_diff(500) < 80);
+    let second: Vec<bool> = first.iter().map(|flips| !flips).collect();
+    assert_eq!((flipped(1), flipped(2), flipped(7)), (second.clone(), first, second));
+    let list =
+        TrainTransform::empty(3).then(EvalTransform { resize: 3, ..EvalTransform::new(3) }).then(AlternatingFlip);
+    assert_eq!(list.to_string(), "resize_center_crop size=3 resize=3; alternating_flip");
+    let of_epoch = |epoch| {
+        let mut canvas = Canvas::new(noise(3, 3, 1));
+        list.apply(&mut canvas, 5, epoch, 0);
+        canvas.image().clone()
+    };
+    let mut mirrored = Canvas::new(of_epoch(0));
+    RandomHorizontalFlip { probability: 1.0 }.apply(&mut mirrored, &mut draws(0, 0, 0));
+    assert!(of_epoch(1) == *mirrored.image() && of_epoch(2) == of_epoch(0));
+}
+
+/// airbench's views: the image, moved by a pixel down to the right and up to the left, and the mirror images of all three.
+#[test]
+fn views_of_an_image() {
+    let image = Image::new(4, 4, (0..48).collect()).unwrap();
+    let found = EvalCrop::views("flip+shift").unwrap().into_iter().map(|crop| {
+        let (mut view, mut pixels) = (ImageRegion::default(), vec![0; 48]);
+        view.whole(|to: &mut Image| {
+            to.clone_from(&image);
+            Ok::<(), enmasse_image::ImageError>(())
+        })
+        .unwrap();
+        let transform = EvalTransform { resize: 4, ..EvalTransform::new(4) };
+        transform.check_crop(crop).unwrap();
+        transform.apply_to_region(&mut view, &mut Canvas::default(), crop, &mut pixels).unwrap();
+        (crop.weight(), pixels.iter().step_by(3).map(|byte| byte / 3).collect::<Vec<u8>>())
+    });
+    let of = |weight: f64, rows: [u8; 4], columns: [u8; 4]| {
+        (weight, rows.iter().flat_map(|row| columns.map(|column| row * 4 + column)).collect::<Vec<u8>>())
+    };
+    let expected = [
+        of(2.0, [0, 1, 2, 3], [0, 1, 2, 3]),
+        of(2.0, [0, 1, 2, 3], [3, 2, 1, 0]),
+        of(1.0, [1, 0, 1, 2], [1, 0, 1, 2]),
+        of(1.0, [1, 0, 1, 2], [2, 1, 0, 1]),
+        of(1.0, [1, 2, 3, 2], [1, 2, 3, 2]),
+        of(1.0, [1, 2, 3, 2], [2, 3, 2, 1]),
+    ];
+    assert_eq!(found.collect::<Vec<_>>(), expected);
+    assert_eq!(EvalCrop::views("flip").unwrap().len(), 2);
+    assert_eq!(EvalCrop::views("shift"), None);
+    let one = EvalCrop::views("flip+shift").unwrap()[2];
+    assert!(EvalTransform { resize: 1, ..EvalTransform::new(1) }.check_crop(one).is_err());
+}
+
 /// Margins of 4: nine equally likely places along each side; draws depend on seed, epoch and index.
 #[test]
 fn squares_lie_anywhere_in_the_margins() {
-    let transform = RandomCrop { size: 32, padding: 4, resampling: Resampling::Bilinear };
+    let transform =
+        RandomCrop { size: 32, padding: 4, padding_mode: PaddingMode::Constant, resampling: Resampling::Bilinear };
     let draw = |seed, epoch, index| transform.draw(&mut draws(seed, epoch, index));
     let n = 4500;
     let mut counts = [[0usize; 9]; 2];

@@ -76,19 +76,34 @@ pub fn count_value(text: &str) -> Result<usize, String> {
     count.ok_or_else(|| format!("must be a whole number from 1 to {MAX_COUNT}"))
 }
 
-/// The number of crops by which images are evaluated.
-pub fn crops() -> Arg {
-    option("crops", "N")
+/// By which crops or views images are evaluated.
+pub fn crops() -> [Arg; 2] {
+    let crops = option("crops", "N")
         .value_parser(|text: &str| {
             let crops = text.parse().ok().and_then(EvalCrop::several);
             crops.ok_or("must be 1, 5 (torchvision's FiveCrop: corners and middle) or 10 (TenCrop: flipped, too)")
         })
-        .help("Evaluate each image by the mean of the logits of 5 or 10 crops [default: 1, the middle]")
+        .help("Evaluate each image by the mean of the logits of 5 or 10 crops [default: 1, the middle]");
+    let views = option("tta", "VIEWS")
+        .value_parser(|text: &str| EvalCrop::views(text).ok_or("must be flip, or flip+shift"))
+        .conflicts_with("crops")
+        .help("Test-time augmentation: evaluate each image by the mean of the logits of the image and its mirror image (flip), or of these and both shifted by a pixel, which count as much (flip+shift)");
+    [crops, views]
 }
 
-/// What [`crops`] was given.
+/// What [`crops`] were given.
 pub fn given_crops(matches: &ArgMatches) -> Vec<EvalCrop> {
-    matches.get_one("crops").cloned().unwrap_or_else(|| vec![EvalCrop::CENTER])
+    let given = ["crops", "tta"].into_iter().find_map(|name| matches.get_one(name).cloned());
+    given.unwrap_or_else(|| vec![EvalCrop::CENTER])
+}
+
+/// The flag for these crops.
+pub fn crops_flag(crops: &[EvalCrop]) -> String {
+    let is_views = |word: &&str| EvalCrop::views(word).as_deref() == Some(crops);
+    match ["flip", "flip+shift"].into_iter().find(is_views) {
+        Some(views) => format!("--tta={views}"),
+        None => format!("--crops={}", crops.len()),
+    }
 }
 
 /// The settings with these names, which blanks separate.

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use clap::ArgMatches;
 use enmasse_device::{Device, DeviceRequest, Summation};
 use enmasse_train::{
-    DEFAULT_GLOBAL_BATCH, DeviceSelection, Devices, LayeredConfig, ProgramConfig, ReducePrecision, RunConfig, Setting,
-    SettingKind, SumOrder,
+    DeviceSelection, Devices, LayeredConfig, ProgramConfig, ReducePrecision, RunConfig, Setting, SettingKind, SumOrder,
 };
 use enmasse_wording::counted;
 
@@ -69,7 +68,7 @@ pub fn finish(layers: LayeredConfig, ranks: Ranks) -> Result<RunConfig, Failure>
     let source = layers.source("devices").cloned();
     let given_kind = layers.given_device_kind().map(str::to_owned);
     let mut config = layers.finish()?;
-    let batch = config.train.batch.unwrap_or(DEFAULT_GLOBAL_BATCH);
+    let batch = config.train.batch.unwrap_or(config.train.global_batch);
     let size = config.train.image_size(None);
     let pixels = size.checked_mul(size).and_then(|pixels| pixels.checked_mul(batch));
     if pixels.is_none_or(|pixels| pixels > MAX_PIXELS) {

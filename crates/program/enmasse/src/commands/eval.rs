@@ -61,10 +61,10 @@ pub fn command() -> Command {
             "csv",
             "Print a table: label, class, images, predicted, precision, recall, f1, confused_with, confused. With --mistakes: path, class, predicted, probability, class_probability",
         ))
-        .arg(arguments::crops())
+        .args(arguments::crops())
         .arg(
             arguments::count("knn", "K", "Instead, accuracy on the validation part by the classes of the K nearest training images: by the cosine of what the last layer reads, each with the weight exp(cosine / 0.07), as in DINO's evaluation. The model's own classes do not count")
-                .conflicts_with_all(["part", "confusion", "mistakes", "csv", "crops"]),
+                .conflicts_with_all(["part", "confusion", "mistakes", "csv", "crops", "tta"]),
         )
         .arg(arguments::decided())
         .args(arguments::settings_with(EVALUATION, OF_A_RUN))
@@ -181,7 +181,7 @@ impl Request {
         let crops = arguments::given_crops(matches);
         if asks_for_metrics && crops.len() > 1 {
             return Err(usage!(
-                "--metrics: cannot be combined with --crops, which gives loss and accuracy; use one of them"
+                "--metrics: cannot be combined with --crops or --tta, which give loss and accuracy; use one of them"
             ));
         }
         let ranks = match launched {

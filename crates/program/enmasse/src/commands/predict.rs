@@ -53,7 +53,7 @@ pub fn command() -> Command {
             "csv",
             "Print a table: path, class, probability, and class_2, probability_2 and so on with --top",
         ))
-        .arg(arguments::crops())
+        .args(arguments::crops())
         .args(arguments::settings_with(PREDICTION, &[OF_A_RUN, ONE_DEVICE].concat()))
 }
 

@@ -257,6 +257,8 @@ fn invalid_weights() {
     refused(&enmasse(&["eval", &best, &data, "--size", "9"]), 2, &["--size 9"]);
     refused(&enmasse(&["eval", &best, &data, "--crops", "4"]), 2, &["--crops", "1, 5", "10"]);
     refused(&enmasse(&["eval", &best, &data, "--crops", "5", "--metrics", "top2"]), 2, &["--metrics", "--crops"]);
+    refused(&enmasse(&["eval", &best, &data, "--tta", "shift"]), 2, &["--tta", "flip+shift"]);
+    refused(&enmasse(&["eval", &best, &data, "--tta", "flip", "--crops", "5"]), 2, &["--tta", "--crops"]);
     refused(&enmasse(&["predict", &place.path("nowhere"), &image]), 1, &[&place.path("nowhere"), "does not exist"]);
     refused(&enmasse(&["predict", &data, &image]), 1, &[&data, "not a run"]);
     refused(&enmasse(&["predict", &image, &image]), 1, &[&image, "not a safetensors file"]);

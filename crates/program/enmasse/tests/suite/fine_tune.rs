@@ -66,6 +66,20 @@ fn settings_are_shown_with_their_sources() {
 }
 
 #[test]
+fn recipes_from_scratch_train() {
+    for (name, flip) in [
+        ("airbench94", "alternating_flip"),
+        ("airbench95", "alternating_flip"),
+        ("mnist", ""),
+        ("fashion-mnist", "erasing"),
+    ] {
+        let quick = ["--fast-dev-run", "--batch", "4", "--size", "28", "--devices", "cpu:1"];
+        let said = enmasse(&[&["train", "--recipe", name], &quick[..]].concat()).well();
+        assert!(said.stdout.contains(flip), "{name}: {said:?}");
+    }
+}
+
+#[test]
 fn features_are_written_and_have_neighbours() {
     let folder = tempfile::tempdir().unwrap();
     let (data, weights) = run(folder.path());

@@ -107,6 +107,10 @@ fn train_eval_predict() {
     assert_eq!(alone[0]["accuracy"], two[0]["accuracy"]);
     let loss = |found: &[Value]| found[0]["loss"].as_f64().unwrap();
     assert!((loss(&alone) - loss(&two)).abs() < 1e-6, "{alone:?} {two:?}");
+    let views = |devices| crops(&["--tta", "flip+shift", "--devices", devices, "--json"]).json();
+    let (seen, by_two) = (views("cpu:1"), views("cpu:2"));
+    assert_eq!(seen[0]["crops"], 6);
+    assert!((loss(&seen) - loss(&by_two)).abs() < 1e-6 && loss(&seen) != loss(&alone), "{seen:?} {by_two:?}");
     let said = crops(&["--crops", "5", "--devices", "cpu:1"]).stdout;
     assert!(said.starts_with("validation part, 9 images, by 5 crops of each: accuracy "), "{said}");
 

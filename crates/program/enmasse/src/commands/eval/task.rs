@@ -15,7 +15,7 @@ use enmasse_train::{
 use super::EVALUATION;
 use super::images::{Found, Part};
 use super::report::Report;
-use crate::command_line::arguments::{self, DECIDED};
+use crate::command_line::arguments::{self, DECIDED, crops_flag};
 use crate::command_line::settings;
 use crate::commands::weights::{PREPARATION, Weights};
 use crate::failure::{Failure, failed};
@@ -131,7 +131,7 @@ impl Task {
         let mut arguments = vec!["eval".into(), format!("--{DECIDED}").into()];
         arguments.extend(settings::rank_flags(&self.config, passed));
         arguments.push(format!("--split={}", self.asked.word()).into());
-        arguments.push(format!("--crops={}", self.crops.len()).into());
+        arguments.push(crops_flag(&self.crops).into());
         arguments.extend(self.shown.flags());
         arguments.extend(["--".into(), self.weights.path.as_os_str().to_owned(), root.into()]);
         arguments
