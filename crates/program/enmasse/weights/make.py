@@ -25,7 +25,7 @@ FAMILIES = {
         {},
     ),
     "vgg": ([f"vgg{layers}{norm}" for layers in [11, 13, 16, 19] for norm in ["", "_bn"]], {}),
-    "mobilenet_v2": (["mobilenet_v2"], {}),
+    "mobilenet_v2": (["mobilenet_v2"], {"mobilenetv2_100": "mobilenet_v2"}),
     "mobilenet_v3": (["mobilenet_v3_small", "mobilenet_v3_large"], {}),
     "efficientnet": (
         [f"efficientnet_b{size}" for size in range(5)],
@@ -50,10 +50,11 @@ FAMILIES = {
 }
 # torchvision's models that are timm's here: their weights have both of torchvision's names.
 THEIRS = {"vit_b_16": "vit_base_patch16_224"}
-# timm's architectures that are torchvision's, with the same names of tensors: any set of theirs on the hub loads.
+# timm's architectures that are torchvision's, of the same name: any set of theirs on the hub loads.
 SAME = {
     "resnet": ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "resnext101_32x8d",
                "resnext101_64x4d", "wide_resnet50_2", "wide_resnet101_2"],
+    "vgg": [f"vgg{layers}{norm}" for layers in [11, 13, 16, 19] for norm in ["", "_bn"]],
 }
 # Files that packages hold: model, name, address, digest, licence, accuracy; images become (x - 127) / 128.
 FILES = {

@@ -237,6 +237,8 @@ mod tests {
         // Of the same shapes, with another padding.
         assert_eq!(of_architecture("efficientnet_lite0"), None);
         assert_eq!(of_architecture("resnet50d"), None);
+        assert_eq!(of_architecture("mobilenetv2_100"), Some("mobilenet_v2"));
+        assert_eq!(of_architecture("vgg16_bn"), Some("vgg16_bn"));
         assert_eq!(of_architecture("regnety_004"), Some("regnet_y_400mf"));
         assert_eq!(of_architecture("regnety_080_tv"), Some("regnet_y_8gf"));
         // Of other widths, of another padding and epsilon, of another epsilon.

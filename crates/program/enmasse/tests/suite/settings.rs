@@ -144,7 +144,7 @@ fn models_are_listed() {
         ["resnet18 ", "11,689,512", " 1.81 ", "224x224   69.8  resnet18.IMAGENET1K_V1"],
         ["resnet50 ", "25,557,032", " 4.09 ", "224x224   80.9  resnet50.IMAGENET1K_V2 and 1 more"],
         ["efficientnet_lite0 ", "4,652,008", " 0.39 ", "224x224   74.8  tf_efficientnet_lite0.in1k and 1 more"],
-        ["vit_small_patch14_dinov2 ", "22,", "", "518x518          vit_small_patch14_dinov2.lvd142m"],
+        ["vit_small_patch14_dinov2 ", "22,", "", "518x518         vit_small_patch14_dinov2.lvd142m"],
         ["mlp ", "636,554", " 0.00 ", "28x28"],
     ];
     for parts in rows {
