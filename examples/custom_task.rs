@@ -12,7 +12,7 @@ use std::sync::Arc;
 use enmasse::models;
 use enmasse::prelude::*;
 use enmasse::tensor::RandomStream;
-use enmasse::train::Augmentation;
+use enmasse::train::{Augmentation, Flip};
 
 const SIDE: usize = 28;
 
@@ -69,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dots = |seed: u64, count: usize| Arc::new(Dots { seed, count });
     let data = TrainingData::new(dots(1, 3000), dots(2, 501));
     // The dot of a mirror image would be elsewhere.
-    let (size, augment, flip) = (Some(SIDE), Some(Augmentation::None), Some(0.0));
+    let (size, augment, flip) = (Some(SIDE), Some(Augmentation::None), Some(Flip::Chance(0.0)));
     let (optimizer, lr) = (OptimizerKind::AdamW, 0.003);
     let config = TrainConfig { epochs: 8, size, augment, flip, optimizer, lr, ..TrainConfig::default() };
     let mut trainer = Trainer::new(config, device("cpu", 2)?).loader_threads(2).task(Position);
