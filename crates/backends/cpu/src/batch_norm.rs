@@ -61,6 +61,8 @@ struct Normalize<E, R, const RESIDUAL: bool> {
     affine: Affine<E>,
     residual: Region<E>,
     y: Region<E>,
+    /// Whether y is written by [`Simd::stream`].
+    streams: bool,
 }
 
 impl<E: Element, R: ActivationFunction, const RESIDUAL: bool> Pass for Normalize<E, R, RESIDUAL> {
@@ -73,7 +75,8 @@ impl<E: Element, R: ActivationFunction, const RESIDUAL: bool> Pass for Normalize
             if RESIDUAL {
                 y = S::add(y, E::load::<S>(self.residual.at(index, n)));
             }
-            E::store::<S>(self.y.at(index, n), R::apply::<S>(y));
+            let (to, y) = (self.y.at(index, n), R::apply::<S>(y));
+            if self.streams { E::stream::<S>(to, y) } else { E::store::<S>(to, y) }
         }
     }
 }
@@ -92,18 +95,21 @@ pub(crate) struct Forward<E> {
     pub activation: Option<Activation>,
 }
 
-/// Evaluates `$body` with `$pass` as the pass of a forward, whose scales are known.
+/// Evaluates `$body` with `$pass` as the pass of a forward, whose scales are known and which may write past the caches.
 macro_rules! with_pass {
-    ($forward:expr, $scale:expr, $pass:ident => $body:expr) => {{
-        let forward = $forward;
+    ($forward:expr, $scale:expr, $streams:expr, $pass:ident => $body:expr) => {{
+        let (forward, streams) = ($forward, $streams);
         let affine = Affine { x: forward.x, mean: forward.moments.mean, scale: $scale, bias: forward.bias };
+        let y = forward.y;
         with_activation!(forward.activation, R => match forward.residual {
             None => {
-                let $pass = Normalize::<E, R, false> { activation: PhantomData, affine, residual: forward.x, y: forward.y };
+                let (activation, residual) = (PhantomData, forward.x);
+                let $pass = Normalize::<E, R, false> { activation, affine, residual, y, streams };
                 $body
             }
             Some(residual) => {
-                let $pass = Normalize::<E, R, true> { activation: PhantomData, affine, residual, y: forward.y };
+                let activation = PhantomData;
+                let $pass = Normalize::<E, R, true> { activation, affine, residual, y, streams };
                 $body
             }
         })
@@ -119,7 +125,7 @@ pub(crate) unsafe fn normalize<E: Element>(context: &mut Context, f: &Forward<E>
     let scale = context.shared.part(0, channels);
     // SAFETY: the workspace is this instruction's; operands as promised.
     unsafe { scales(f.moments.variance, f.weight, f.epsilon, scale) };
-    with_pass!(f, scale, pass => {
+    with_pass!(f, scale, f.y.streams(channels), pass => {
         // SAFETY: the caller's promise.
         unsafe { sweep::by_channel(context, rows, channels, &pass) }
     });
@@ -133,7 +139,8 @@ pub(crate) unsafe fn normalize<E: Element>(context: &mut Context, f: &Forward<E>
 pub(crate) unsafe fn normalize_pieces<E: Element>(f: &Forward<E>, scale: Region<f32>, job: impl FnOnce(&dyn Epilogue)) {
     // SAFETY: the caller's promise.
     unsafe { scales(f.moments.variance, f.weight, f.epsilon, scale) };
-    with_pass!(f, scale, pass => job(&pass));
+    // The pieces are in cache.
+    with_pass!(f, scale, false, pass => job(&pass));
 }
 
 /// `weight / sqrt(variance + epsilon)` per channel.

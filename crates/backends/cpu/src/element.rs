@@ -49,6 +49,8 @@ pub(crate) trait Element: Stored {
     unsafe fn load<S: Simd>(p: *const Self) -> S::V;
     /// `LANES` values, rounded. Safety: as for [`Simd::store`].
     unsafe fn store<S: Simd>(p: *mut Self, v: S::V);
+    /// `LANES` values, rounded, past the caches. Safety: as for [`Simd::stream`].
+    unsafe fn stream<S: Simd>(p: *mut Self, v: S::V);
     /// `c` plus the products of the words in the lanes of `a` and `b`.
     unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V;
     /// Words of rounded values: only `first` for f32, both for bf16.
@@ -78,6 +80,7 @@ impl Element for f32 {
     inlined! {
         unsafe fn load<S: Simd>(p: *const f32) -> S::V { S::load(p) }
         unsafe fn store<S: Simd>(p: *mut f32, v: S::V) { S::store(p, v) }
+        unsafe fn stream<S: Simd>(p: *mut f32, v: S::V) { S::stream(p, v) }
         unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V { S::mul_add(a, b, c) }
         unsafe fn word<S: Simd>(first: S::V, _: S::V) -> S::V { first }
         unsafe fn words<S: Simd>([row, _]: [*const f32; 2], count: usize, to: *mut f32) {
@@ -107,6 +110,7 @@ impl Element for Bf16 {
     inlined! {
         unsafe fn load<S: Simd>(p: *const Bf16) -> S::V { S::load_bf16(p.cast()) }
         unsafe fn store<S: Simd>(p: *mut Bf16, v: S::V) { S::store_bf16(p.cast(), v) }
+        unsafe fn stream<S: Simd>(p: *mut Bf16, v: S::V) { S::stream_bf16(p.cast(), v) }
         unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V { S::dot(a, b, c) }
         unsafe fn word<S: Simd>(first: S::V, second: S::V) -> S::V { S::pair(first, second) }
         unsafe fn words<S: Simd>([low, high]: [*const Bf16; 2], count: usize, to: *mut f32) {

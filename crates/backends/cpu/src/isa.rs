@@ -97,6 +97,13 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load(p: *const f32) -> Self::V;
     unsafe fn store(p: *mut f32, v: Self::V);
+    /// Like [`Simd::store`], but past the caches if the level can, so that memory is not read before it is written. The
+    /// address is a multiple of the vector's size, and [`fence`] comes before other threads read.
+    #[inline(always)]
+    unsafe fn stream(p: *mut f32, v: Self::V) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::store(p, v) }
+    }
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
@@ -125,6 +132,12 @@ pub(crate) trait Simd: Copy + 'static {
     /// Writes bf16 values to memory, rounded to nearest, ties to even; NaN stays. Denormal numbers become zeros of the
     /// same sign, as the hardware instruction makes them, so casts give the same bits at every level.
     unsafe fn store_bf16(p: *mut u16, v: Self::V);
+    /// Like [`Simd::store_bf16`], in the way of [`Simd::stream`].
+    #[inline(always)]
+    unsafe fn stream_bf16(p: *mut u16, v: Self::V) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::store_bf16(p, v) }
+    }
     /// Lanes that hold two bf16 values, `low` in the lower half, rounded as by [`Simd::store_bf16`].
     unsafe fn pair(low: Self::V, high: Self::V) -> Self::V;
     /// Lanes that hold two bf16 values from memory.
@@ -190,6 +203,16 @@ pub(crate) fn prefetch<T>(p: *const T, bytes: usize) {
         #[cfg(not(target_arch = "x86_64"))]
         let _ = address;
     }
+}
+
+/// Makes what this thread wrote by [`Simd::stream`] visible to threads that it signals afterwards.
+#[inline(always)]
+pub(crate) fn fence() {
+    // SAFETY: every processor of this architecture has the instruction.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::x86_64::_mm_sfence()
+    };
 }
 
 /// Number of values between a load and the prefetch made along with it.

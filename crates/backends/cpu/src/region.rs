@@ -5,7 +5,10 @@
 
 use std::fmt;
 
-use crate::isa::prefetch;
+use crate::isa::{MAX_LANES, prefetch};
+
+/// Bytes of the smallest result that is written past the caches; in tests, of any but the smallest.
+const STREAMED: usize = if cfg!(test) { 1 << 10 } else { 16 << 20 };
 
 /// A piece of memory of `len` values of type T. The program is built so that it outlives its users.
 pub(crate) struct Region<T> {
@@ -66,6 +69,15 @@ impl<T> Region<T> {
     #[inline(always)]
     pub(crate) fn prefetch(&self, index: usize, ahead: usize, count: usize) {
         prefetch(self.start.wrapping_add(index + ahead), count * std::mem::size_of::<T>());
+    }
+
+    /// Whether rows of `len` values are to be written by [`Simd::stream`](crate::isa::Simd::stream): their vectors are aligned,
+    /// and all of them are more than caches hold until they are read.
+    pub(crate) fn streams(&self, len: usize) -> bool {
+        let vector = MAX_LANES * std::mem::size_of::<T>();
+        self.len * std::mem::size_of::<T>() >= STREAMED
+            && len.is_multiple_of(MAX_LANES)
+            && self.start.addr().is_multiple_of(vector)
     }
 
     /// `count` values from `index`, to read.

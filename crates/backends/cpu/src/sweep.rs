@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::element::Element;
 use crate::inlined::each_vector;
-use crate::isa::{Isa, Kernel, MAX_LANES, Scalar, Simd, dispatch, values_ahead};
+use crate::isa::{Isa, Kernel, MAX_LANES, Scalar, Simd, dispatch, fence, values_ahead};
 use crate::pool::Pool;
 use crate::region::Region;
 use crate::workspace::Context;
@@ -54,6 +54,7 @@ impl<P: Pass> Kernel for Block<'_, P> {
             // SAFETY: the caller's promise, for every element of the block once.
             unsafe { each_vector!(S, channel in 0..self.channels => self.pass, at(start + channel, channel)) }
         }
+        fence();
     }
 }
 

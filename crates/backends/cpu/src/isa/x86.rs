@@ -48,6 +48,7 @@ macro_rules! avx512 {
                 unsafe fn splat(x: f32) -> __m512 { _mm512_set1_ps(x) }
                 unsafe fn load(p: *const f32) -> __m512 { _mm512_loadu_ps(p) }
                 unsafe fn store(p: *mut f32, v: __m512) { _mm512_storeu_ps(p, v) }
+                unsafe fn stream(p: *mut f32, v: __m512) { _mm512_stream_ps(p, v) }
                 unsafe fn add(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
                 unsafe fn sub(a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
                 unsafe fn mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
@@ -134,6 +135,9 @@ avx512! {
     unsafe fn store_bf16(p: *mut u16, v: __m512) {
         _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(round_512(v)))
     }
+    unsafe fn stream_bf16(p: *mut u16, v: __m512) {
+        _mm256_stream_si256(p.cast(), _mm512_cvtepi32_epi16(round_512(v)))
+    }
     unsafe fn pair(low: __m512, high: __m512) -> __m512 {
         let high = _mm512_slli_epi32::<16>(round_512(high));
         _mm512_castsi512_ps(_mm512_or_si512(round_512(low), high))
@@ -150,6 +154,9 @@ avx512! {
     Avx512Bf16,
     unsafe fn store_bf16(p: *mut u16, v: __m512) {
         _mm256_storeu_si256(p.cast(), std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(v)))
+    }
+    unsafe fn stream_bf16(p: *mut u16, v: __m512) {
+        _mm256_stream_si256(p.cast(), std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(v)))
     }
     unsafe fn pair(low: __m512, high: __m512) -> __m512 {
         let high = _mm512_slli_epi32::<16>(round_native(high));
@@ -189,6 +196,7 @@ impl Simd for Avx2 {
         unsafe fn splat(x: f32) -> __m256 { _mm256_set1_ps(x) }
         unsafe fn load(p: *const f32) -> __m256 { _mm256_loadu_ps(p) }
         unsafe fn store(p: *mut f32, v: __m256) { _mm256_storeu_ps(p, v) }
+        unsafe fn stream(p: *mut f32, v: __m256) { _mm256_stream_ps(p, v) }
         unsafe fn add(a: __m256, b: __m256) -> __m256 { _mm256_add_ps(a, b) }
         unsafe fn sub(a: __m256, b: __m256) -> __m256 { _mm256_sub_ps(a, b) }
         unsafe fn mul(a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
@@ -230,6 +238,11 @@ impl Simd for Avx2 {
             let bits = round_256(v);
             let halves = [_mm256_castsi256_si128(bits), _mm256_extracti128_si256::<1>(bits)];
             _mm_storeu_si128(p.cast(), _mm_packus_epi32(halves[0], halves[1]));
+        }
+        unsafe fn stream_bf16(p: *mut u16, v: __m256) {
+            let bits = round_256(v);
+            let halves = [_mm256_castsi256_si128(bits), _mm256_extracti128_si256::<1>(bits)];
+            _mm_stream_si128(p.cast(), _mm_packus_epi32(halves[0], halves[1]));
         }
         unsafe fn pair(low: __m256, high: __m256) -> __m256 {
             let high = _mm256_slli_epi32::<16>(round_256(high));

@@ -20,7 +20,7 @@ use super::gather::Start;
 use super::geometry::ConvShape;
 use crate::element::Element;
 use crate::gemm::panel_width;
-use crate::isa::{Isa, Kernel, Simd, dispatch};
+use crate::isa::{Isa, Kernel, Simd, dispatch, fence};
 use crate::region::Region;
 use crate::workspace::{Context, Workspace};
 
@@ -111,6 +111,7 @@ impl Grouped {
         let packed = context.shared.part(0, self.workspace().shared);
         // SAFETY: the weights are valid, and the workspace is this instruction's.
         unsafe { self.pack(context, weights, packed) };
+        let streams = result.streams(self.staging.channels) && self.staging.vector * size_of::<E>() == 64;
         let (private, steps, pieces) = (&context.private, self.staging.steps.len(), self.staging.pieces());
         context.pool.run(self.staging.batch * self.bands * pieces, |task, thread| {
             let (band, piece) = (task / pieces % self.bands, task % pieces);
@@ -119,6 +120,7 @@ impl Grouped {
                 source,
                 weights: packed,
                 result,
+                streams,
                 start,
                 image: task / pieces / self.bands,
                 steps: steps * band / self.bands..steps * (band + 1) / self.bands,
@@ -137,6 +139,8 @@ struct Task<'a, E> {
     /// Packed.
     weights: Region<f32>,
     result: Region<E>,
+    /// Whether vectors are written by [`Simd::stream`]: those that are whole cache lines of a large result.
+    streams: bool,
     start: Start<E>,
     image: usize,
     steps: Range<usize>,
@@ -167,6 +171,7 @@ impl<E: Element> Kernel for Task<'_, E> {
                 }
             }
         }
+        fence();
     }
 }
 
@@ -196,8 +201,8 @@ impl<E: Element> Task<'_, E> {
         // Copies, because a store might change what a reference refers to, as far as the compiler knows.
         let (apart, source_apart) = (columns.step * staging.channels, columns.source_step);
         let target = |i: usize| first + i * apart;
-        for i in 0..N {
-            self.result.prefetch(target(N + i), 0, S::LANES);
+        if !self.streams {
+            (0..N).for_each(|i| self.result.prefetch(target(N + i), 0, S::LANES));
         }
         // SAFETY: staged rows hold whole tiles; the results belong to this task.
         unsafe {
@@ -228,7 +233,8 @@ impl<E: Element> Task<'_, E> {
             if count == N && lanes >= S::LANES {
                 let to = self.result.at(first, (N - 1) * apart + S::LANES);
                 for (i, sum) in sums.into_iter().enumerate() {
-                    E::store::<S>(to.add(i * apart), sum);
+                    let to = to.add(i * apart);
+                    if self.streams { E::stream::<S>(to, sum) } else { E::store::<S>(to, sum) }
                 }
                 return;
             }
