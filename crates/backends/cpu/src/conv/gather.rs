@@ -234,23 +234,6 @@ impl<E: Element, P: Element> Gather<E, P> {
         self.workspace
     }
 
-    /// Computes the matmul.
-    ///
-    /// # Safety
-    /// The regions are valid, of the shapes that the matmul was prepared for, and not written by other code; `result`
-    /// overlaps no operand except the base.
-    pub(crate) unsafe fn run(
-        &self,
-        context: &mut Context,
-        source: Region<E>,
-        weights: Region<f32>,
-        result: Region<E>,
-        start: Start<E>,
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe { self.run_then(context, source, weights, result, start, None) }
-    }
-
     /// Whether pieces of the result begin at whole vectors of channels. Otherwise a pass over a piece would round some channels by
     /// vectors that a pass over all of the result rounds one by one.
     pub(crate) fn has_whole_pieces(&self) -> bool {
@@ -260,8 +243,9 @@ impl<E: Element, P: Element> Gather<E, P> {
     /// Computes the matmul, and does something with each piece of the result as soon as it is complete.
     ///
     /// # Safety
-    /// As for [`Gather::run`], and for the epilogue at each element of the result.
-    pub(crate) unsafe fn run_then(
+    /// The regions are valid, of the shapes that the matmul was prepared for, and not written by other code; `result`
+    /// overlaps no operand except the base. The epilogue is valid for each element of the result.
+    pub(crate) unsafe fn run(
         &self,
         context: &mut Context,
         source: Region<E>,

@@ -76,9 +76,9 @@ macro_rules! algorithm {
             tolerance: $limits[E::PER_WORD - 1],
             workspace: forward.workspace().max(backward.workspace()).max(gradient.workspace()),
             // SAFETY: here and below, every region is a live buffer of the shape's size.
-            forward: Box::new(move |c, x, w, y, start| unsafe { forward.run(c, x, w, y, start) }),
+            forward: Box::new(move |c, x, w, y, start| unsafe { forward.run(c, x, w, y, start, None) }),
             // SAFETY: as above.
-            backward: Box::new(move |c, dy, w, dx, start| unsafe { backward.run(c, dy, w, dx, start) }),
+            backward: Box::new(move |c, dy, w, dx, start| unsafe { backward.run(c, dy, w, dx, start, None) }),
             // SAFETY: as above.
             gradient: Box::new(move |c, x, dy, dw| unsafe { gradient.run(c, x, dy, dw) }),
         }

@@ -76,7 +76,7 @@ impl Operand<'_> {
         macro_rules! convolve {
             ($conv:ty) => {{
                 let conv = <$conv>::new(shape, isa, backward);
-                kernel!(conv.workspace(), c => conv.run(c, source, weights, result, start))
+                kernel!(conv.workspace(), c => conv.run(c, source, weights, result, start, None))
             }};
         }
         let instruction = match algorithm {

@@ -1,5 +1,4 @@
-//! Convolution and the batch norm after it on the CPU. Matmuls normalise each piece of the result while it is in cache; after other
-//! algorithms that is a pass over the result.
+//! Convolution and the batch norm after it on the CPU: each piece of the result is normalised while it is in cache.
 
 use enmasse_graph::ops::Conv2dBatchNorm;
 
@@ -25,7 +24,7 @@ impl OnCpu for Conv2dBatchNorm {
             ($conv:expr) => {{
                 let conv = $conv;
                 kernel!(conv.workspace().max(size.workspace()), c => {
-                    conv.run(c, x, w, y, Start::Zero);
+                    conv.run(c, x, w, y, Start::Zero, None);
                     batch_norm::normalize(c, &norm);
                 })
             }};
@@ -36,13 +35,13 @@ impl OnCpu for Conv2dBatchNorm {
                 let Workspace { shared, private } = conv.workspace();
                 kernel!(Workspace { shared: shared + channels, private }, c => {
                     batch_norm::normalize_pieces(&norm, c.shared.part(shared, channels), |epilogue| {
-                        conv.run_then(c, x, w, y, Start::Zero, Some(epilogue));
+                        conv.run(c, x, w, y, Start::Zero, Some(epilogue));
                     });
                 })
             }};
         }
         let instruction = match algorithm {
-            Algorithm::Depthwise | Algorithm::Grouped => afterwards!(Grouped::new(&shape, isa, false)),
+            Algorithm::Depthwise | Algorithm::Grouped => in_pieces!(Grouped::new(&shape, isa, false)),
             Algorithm::Winograd => in_pieces!(Winograd::<E>::new(&shape, isa, false)),
             Algorithm::Direct => {
                 macro_rules! matmuls {

@@ -16,6 +16,7 @@ use std::ops::Range;
 pub(crate) use gradient::GroupedGradient;
 use staging::{Columns, Staging, part, store_part};
 
+use super::epilogue::Epilogue;
 use super::gather::Start;
 use super::geometry::ConvShape;
 use crate::element::Element;
@@ -26,6 +27,8 @@ use crate::workspace::{Context, Workspace};
 
 /// Number of tasks of a layer, where rows are enough: for that many threads.
 const TASKS: usize = 64;
+/// Pixels that an epilogue is given at a time.
+const PIXELS: usize = 32;
 /// Minimum steps of a task. The first one stages rows that the task before it has, too.
 const STEPS: usize = 4;
 
@@ -95,11 +98,11 @@ impl Grouped {
         });
     }
 
-    /// Computes the convolution.
+    /// Computes the convolution, and does something with each row of the result as soon as it is complete.
     ///
     /// # Safety
-    /// The regions are valid, of the shapes that the convolution was prepared for, and not written by other code;
-    /// `result` overlaps no operand except the base.
+    /// The regions are valid, of the shapes that the convolution was prepared for, and not written by other code; `result`
+    /// overlaps no operand except the base. The epilogue is valid for each element of the result.
     pub(crate) unsafe fn run<E: Element>(
         &self,
         context: &mut Context,
@@ -107,11 +110,13 @@ impl Grouped {
         weights: Region<f32>,
         result: Region<E>,
         start: Start<E>,
+        epilogue: Option<&dyn Epilogue>,
     ) {
         let packed = context.shared.part(0, self.workspace().shared);
         // SAFETY: the weights are valid, and the workspace is this instruction's.
         unsafe { self.pack(context, weights, packed) };
-        let streams = result.streams(self.staging.channels) && self.staging.vector * size_of::<E>() == 64;
+        let streams =
+            epilogue.is_none() && result.streams(self.staging.channels) && self.staging.vector * size_of::<E>() == 64;
         let (private, steps, pieces) = (&context.private, self.staging.steps.len(), self.staging.pieces());
         context.pool.run(self.staging.batch * self.bands * pieces, |task, thread| {
             let (band, piece) = (task / pieces % self.bands, task % pieces);
@@ -122,6 +127,7 @@ impl Grouped {
                 result,
                 streams,
                 start,
+                epilogue,
                 image: task / pieces / self.bands,
                 steps: steps * band / self.bands..steps * (band + 1) / self.bands,
                 channels: self.staging.channels_of(piece),
@@ -142,6 +148,7 @@ struct Task<'a, E> {
     /// Whether vectors are written by [`Simd::stream`]: those that are whole cache lines of a large result.
     streams: bool,
     start: Start<E>,
+    epilogue: Option<&'a dyn Epilogue>,
     image: usize,
     steps: Range<usize>,
     channels: Range<usize>,
@@ -169,6 +176,9 @@ impl<E: Element> Kernel for Task<'_, E> {
                         _ => self.tiles::<S, 4>(columns, step.rows.clone()),
                     }
                 }
+                if let Some(epilogue) = self.epilogue {
+                    step.rows.clone().for_each(|row| self.finish(epilogue, row));
+                }
             }
         }
         fence();
@@ -176,6 +186,18 @@ impl<E: Element> Kernel for Task<'_, E> {
 }
 
 impl<E: Element> Task<'_, E> {
+    /// Does what is to be done with a row, some pixels at a time.
+    unsafe fn finish(&self, epilogue: &dyn Epilogue, row: usize) {
+        let Staging { result: [height, width], channels, .. } = self.conv.staging;
+        let first = (self.image * height + row) * width;
+        for start in (0..width).step_by(PIXELS) {
+            let pixels: [usize; PIXELS] = std::array::from_fn(|i| (first + start + i) * channels);
+            let pixels = &pixels[..PIXELS.min(width - start)];
+            // SAFETY: the caller's promise; the row is complete.
+            unsafe { epilogue.run(self.conv.isa, pixels, self.channels.clone()) }
+        }
+    }
+
     /// Computes columns of some rows, `N` points at a time.
     #[inline(always)]
     unsafe fn tiles<S: Simd, const N: usize>(&self, columns: &Columns, rows: Range<usize>) {

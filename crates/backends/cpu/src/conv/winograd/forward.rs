@@ -152,28 +152,12 @@ impl<E: Element> Winograd<E> {
         }
     }
 
-    /// Computes the convolution.
-    ///
-    /// # Safety
-    /// The regions are valid, of the shapes that the convolution was prepared for, and not written by other code;
-    /// `result` overlaps no operand except the base.
-    pub(crate) unsafe fn run(
-        &self,
-        context: &mut Context,
-        source: Region<E>,
-        weights: Region<f32>,
-        result: Region<E>,
-        start: Start<E>,
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe { self.run_then(context, source, weights, result, start, None) }
-    }
-
     /// Computes the convolution, and does something with each tile of the result as soon as it is complete.
     ///
     /// # Safety
-    /// As for [`Winograd::run`], and for the epilogue at each element of the result.
-    pub(crate) unsafe fn run_then(
+    /// The regions are valid, of the shapes that the convolution was prepared for, and not written by other code; `result`
+    /// overlaps no operand except the base. The epilogue is valid for each element of the result.
+    pub(crate) unsafe fn run(
         &self,
         context: &mut Context,
         source: Region<E>,
