@@ -160,7 +160,7 @@ fn models_are_listed() {
     }
     let resnet = enmasse(&["models", "resnet50", "--json"]).well().json().remove(0);
     let weights = ["resnet50.IMAGENET1K_V1", "resnet50.IMAGENET1K_V2"];
-    assert_eq!((&resnet["top1"], &resnet["weights"]), (&80.858.into(), &weights.as_slice().into()));
+    assert_eq!((&resnet["top1"], &resnet["weights"]), (&80.858f64.into(), &weights.as_slice().into()));
     let unknown = enmasse(&["models", "resnet19"]);
     assert_eq!(unknown.code, Some(2));
 }
