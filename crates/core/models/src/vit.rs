@@ -108,11 +108,13 @@ impl ViT {
             Some(initial) => x.scale_channels(&part(name), initial),
             None => x,
         };
+        // Without a rate the sum stays in the layer before it.
+        let drop = |y: Tensor, name| if drop_path != 0.0 { y.drop_path(&part(name), drop_path) } else { y };
         let y = x.clone().layer_norm(&part("norm1"), EPSILON).linear(&part("attn.qkv"), linear(3 * self.channels));
         let y = y.attention(self.heads).linear(&part("attn.proj"), linear(self.channels));
-        let x = x + scale(y, "ls1.gamma").drop_path(&part("drop_path1"), drop_path);
+        let x = x + drop(scale(y, "ls1.gamma"), "drop_path1");
         let y = x.clone().layer_norm(&part("norm2"), EPSILON).linear(&part("mlp.fc1"), linear(4 * self.channels));
         let y = y.gelu().linear(&part("mlp.fc2"), linear(self.channels));
-        x + scale(y, "ls2.gamma").drop_path(&part("drop_path2"), drop_path)
+        x + drop(scale(y, "ls2.gamma"), "drop_path2")
     }
 }
