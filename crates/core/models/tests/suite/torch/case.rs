@@ -281,7 +281,7 @@ pub static CASES: &[Case] = &[
     Case {
         name: "airbench",
         seed: 0,
-        model: |x, classes| Airbench::new([8, 16, 12]).forward(x, classes),
+        model: |x, classes| Airbench::new([4, 8, 6]).forward(x, classes),
         size: [26, 29],
         label_smoothing: 0.2,
         ..DEFAULT
