@@ -143,10 +143,10 @@ fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, activation: Option<Activa
         average.backward(context, Region::of(&dy), Region::of_mut(&mut out))
     });
     out!(map "depthwise" [out: small] {
-        depthwise[0].run(context, x, filters, Region::of_mut(&mut out), Start::Bias(bias))
+        depthwise[0].run(context, x, filters, Region::of_mut(&mut out), Start::Bias(bias), None)
     });
     out!(map "depthwise backward" [out: n] {
-        depthwise[1].run(context, Region::of(&dy), filters, Region::of_mut(&mut out), Start::Base(y))
+        depthwise[1].run(context, Region::of(&dy), filters, Region::of_mut(&mut out), Start::Base(y), None)
     });
     out!(value "depthwise gradient" [out: 4 * channels] {
         gradient.run(context, x, Region::of(&dy), Region::of_mut(&mut out))
