@@ -75,7 +75,7 @@ fn recipes_from_scratch_train() {
     ] {
         let quick = ["--fast-dev-run", "--batch", "4", "--size", "28", "--devices", "cpu:1"];
         let said = enmasse(&[&["train", "--recipe", name], &quick[..]].concat()).well();
-        assert!(said.stdout.contains(flip), "{name}: {said:?}");
+        assert!(said.stderr.contains(flip), "{name}: {said:?}");
     }
 }
 
