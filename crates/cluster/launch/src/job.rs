@@ -19,7 +19,7 @@ pub enum Store {
     /// take the port. For enmasse's own ranks.
     Inherited,
     /// Rank 0 binds the port, as PyTorch and other programs do. The launcher picks a free port and releases it just
-    /// before the workers start. In theory another program may take it in between.
+    /// before the workers start. It is none that Linux gives to outgoing connections, but another program may ask for it in between.
     BoundByRankZero,
 }
 

@@ -17,6 +17,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use crate::assignment::Assignment;
 use crate::binding::{CpuShare, shares};
 use crate::environment::LOCAL_RANK;
+use crate::environment::ports::bind_any;
 use crate::error::LaunchError;
 use crate::error_file::ERROR_FILE;
 use crate::guard::Guard;
@@ -133,7 +134,12 @@ pub(crate) fn open_store(job: &Job, assignment: &mut Assignment) -> Result<Optio
     let address = |source| LaunchError::Address { host: host.clone(), port, source };
     // Binds even if rank 0 is to bind the port itself: a taken port then shows here, and not in some rank's traceback.
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let listener = TcpListener::bind((bare, port)).map_err(address)?;
+    let bind = |port| TcpListener::bind((bare, port));
+    let listener = match (job.store, port) {
+        (Store::BoundByRankZero, 0) => bind_any(bind),
+        _ => bind(port),
+    };
+    let listener = listener.map_err(address)?;
     let bound = listener.local_addr().map_err(address)?;
     assignment.master.1 = bound.port();
     if bound.ip().is_loopback() && assignment.world_size > 1 {

@@ -15,6 +15,7 @@ use super::leader_server::{LeaderServer, names_loopback};
 use super::member::{Member, MemberAction, MemberEvent};
 use super::message::{AgentInfo, Assigned, Decision, ToMember, WorkersEnd, receive, send};
 use super::{Endpoint, Tell};
+use crate::environment::ports::bind_any;
 
 /// Time limit of an attempt to reach a leader.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
@@ -207,7 +208,7 @@ impl Agent {
         let host =
             if names_loopback(&self.setting.endpoint.host) { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
         if self.reserved.is_none() {
-            self.reserved = TcpListener::bind((host, 0)).ok();
+            self.reserved = bind_any(|port| TcpListener::bind((host, port))).ok();
         }
         let address = self.reserved.as_ref().and_then(|listener| listener.local_addr().ok());
         address.map_or(0, |address| address.port())

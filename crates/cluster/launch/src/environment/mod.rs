@@ -14,7 +14,7 @@ mod clusters;
 mod error;
 mod mpi;
 pub(crate) mod node_list;
-mod ports;
+pub(crate) mod ports;
 mod rendezvous;
 mod slurm;
 #[cfg(test)]

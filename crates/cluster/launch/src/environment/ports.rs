@@ -1,4 +1,9 @@
-//! Ports derived from a job's name, for launchers that choose none.
+//! Ports that Linux gives to nobody by itself: derived from a job's name, for launchers that choose none, or by chance.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::iter::once;
+use std::net::TcpListener;
 
 /// Below the range from which Linux takes ports for outgoing connections, and above those of well-known services.
 const FIRST: u64 = 10_240;
@@ -20,6 +25,13 @@ pub(super) fn of_job(name: &str, attempt: usize) -> (u16, Vec<u16>) {
         }
     }
     (ports[0], ports.split_off(1))
+}
+
+/// Binds a port by chance, or any free one if those that are tried are taken. Until another process binds the port that is released
+/// here, no connection of a third one gets it, unlike a port that Linux chose.
+pub(crate) fn bind_any(bind: impl Fn(u16) -> io::Result<TcpListener>) -> io::Result<TcpListener> {
+    let (port, more_ports) = of_job(&RandomState::new().build_hasher().finish().to_string(), 0);
+    once(port).chain(more_ports).find_map(|port| bind(port).ok()).map_or_else(|| bind(0), Ok)
 }
 
 /// The FNV-1a hash.
@@ -47,6 +59,18 @@ mod tests {
         let all: HashSet<u16> = more.into_iter().chain([first]).collect();
         assert_eq!(all.len(), CANDIDATES);
         assert!(all.iter().all(|port| (10_240..32_768).contains(port)));
+    }
+
+    /// Regression test: a connection of another process took the port that rank 0 was about to bind.
+    #[test]
+    fn ports_by_chance_are_none_that_connections_get() {
+        let free = bind_any(|port| TcpListener::bind(("127.0.0.1", port))).unwrap();
+        assert!((10_240..32_768).contains(&free.local_addr().unwrap().port()));
+        let taken = bind_any(|port| match port {
+            0 => TcpListener::bind(("127.0.0.1", 0)),
+            _ => Err(io::ErrorKind::AddrInUse.into()),
+        });
+        assert_ne!(taken.unwrap().local_addr().unwrap().port(), 0);
     }
 
     #[test]
