@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
 MEAN, STD = 127 / 255, 128 / 255
-LR, DECAY, HEAD, WEIGHT_DECAY, EMA, SMOOTHING, BATCH, FLOOR = 3e-4, 0.8, 10, 0.01, 0.98, 0.1, 64, 0.01
+LR, DECAY, HEAD, WEIGHT_DECAY, EMA, SMOOTHING, BATCH, FLOOR = 6e-4, 0.8, 10, 0.01, 0.98, 0.1, 64, 0.01
 
 
 def parse():
