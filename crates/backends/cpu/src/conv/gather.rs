@@ -100,6 +100,14 @@ pub(crate) fn pairs(shape: &ConvShape, backward: bool) -> bool {
     channels.is_multiple_of(2) || (!backward && shape.conv.groups == 1 && !shape.cut_at_borders())
 }
 
+/// Whether pieces of the forward's result begin at whole vectors of channels. Otherwise a pass over a piece would round some channels
+/// by vectors that a pass over all of the result rounds one by one.
+pub(crate) fn has_whole_pieces(shape: &ConvShape, isa: Isa) -> bool {
+    let columns = shape.output[2] / shape.conv.groups;
+    let groups = Blend::new(shape, columns, isa).shape(shape).conv.groups;
+    groups == 1 || (shape.output[2] / groups).is_multiple_of(panel_width(isa) / 2)
+}
+
 impl<E: Element, P: Element> Gather<E, P> {
     /// `(x, w) -> y`, or `(dy, w) -> dx`.
     pub(crate) fn new(shape: &ConvShape, isa: Isa, backward: bool) -> Self {
@@ -232,12 +240,6 @@ impl<E: Element, P: Element> Gather<E, P> {
     /// Workspace that [`Gather::run`] needs.
     pub(crate) fn workspace(&self) -> Workspace {
         self.workspace
-    }
-
-    /// Whether pieces of the result begin at whole vectors of channels. Otherwise a pass over a piece would round some channels by
-    /// vectors that a pass over all of the result rounds one by one.
-    pub(crate) fn has_whole_pieces(&self) -> bool {
-        self.weights.groups == 1 || self.weights.columns().is_multiple_of(self.weights.width / 2)
     }
 
     /// Computes the matmul, and does something with each piece of the result as soon as it is complete.

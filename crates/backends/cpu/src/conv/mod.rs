@@ -23,7 +23,7 @@ pub(crate) mod winograd;
 mod tests;
 
 pub(crate) use epilogue::Epilogue;
-pub(crate) use gather::{Gather, Start, pairs};
+pub(crate) use gather::{Gather, Start, has_whole_pieces, pairs};
 pub(crate) use geometry::ConvShape;
 pub(crate) use grouped::{Grouped, GroupedGradient};
 pub(crate) use weight_gradient::WeightGradient;

@@ -7,10 +7,30 @@ use enmasse_graph::ops::{Conv2d, Conv2dBackwardData, Conv2dBackwardWeights};
 
 use super::{DeviceError, Element, Instruction, OnCpu, Operand, Side, kernel};
 use crate::algorithm::Algorithm;
-use crate::conv::{
-    self, ConvShape, Gather, Grouped, GroupedGradient, Start, WeightGradient, Winograd, WinogradGradient, grouped,
-    winograd,
-};
+use crate::conv::{ConvShape, GroupedGradient, Start, WeightGradient, WinogradGradient, grouped, winograd};
+
+/// Evaluates `$body` with `$conv` as the convolution by an algorithm that is known only at run time.
+macro_rules! with_convolution {
+    ($E:ty, $algorithm:expr, $shape:expr, $isa:expr, $backward:expr, $conv:ident => $body:expr) => {{
+        macro_rules! by {
+            ($type:ty) => {{
+                let $conv = <$type>::new($shape, $isa, $backward);
+                $body
+            }};
+        }
+        match $algorithm {
+            $crate::algorithm::Algorithm::Depthwise | $crate::algorithm::Algorithm::Grouped => {
+                by!($crate::conv::Grouped)
+            }
+            $crate::algorithm::Algorithm::Winograd => by!($crate::conv::Winograd<$E>),
+            $crate::algorithm::Algorithm::Direct if $crate::conv::pairs($shape, $backward) => {
+                by!($crate::conv::Gather<$E, $E>)
+            }
+            $crate::algorithm::Algorithm::Direct => by!($crate::conv::Gather<$E, f32>),
+        }
+    }};
+}
+pub(super) use with_convolution;
 
 impl OnCpu for Conv2d {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
@@ -72,19 +92,9 @@ impl Operand<'_> {
     ) -> Result<Instruction, DeviceError> {
         let (source, weights, result) = (self.input::<E>(0)?, self.input(1)?, self.output(0)?);
         let (algorithm, isa) = (self.algorithm(shape, winograd::pays::<E>), self.preparation.kernels.isa);
-        let pairs = conv::pairs(shape, backward);
-        macro_rules! convolve {
-            ($conv:ty) => {{
-                let conv = <$conv>::new(shape, isa, backward);
-                kernel!(conv.workspace(), c => conv.run(c, source, weights, result, start, None))
-            }};
-        }
-        let instruction = match algorithm {
-            Algorithm::Depthwise | Algorithm::Grouped => convolve!(Grouped),
-            Algorithm::Winograd => convolve!(Winograd<E>),
-            Algorithm::Direct if pairs => convolve!(Gather<E, E>),
-            Algorithm::Direct => convolve!(Gather<E, f32>),
-        };
+        let instruction = with_convolution!(E, algorithm, shape, isa, backward, conv => {
+            kernel!(conv.workspace(), c => conv.run(c, source, weights, result, start, None))
+        });
         Ok(instruction.by(algorithm.name()))
     }
 

@@ -2,10 +2,11 @@
 
 use enmasse_graph::ops::Conv2dBatchNorm;
 
+use super::conv2d::with_convolution;
 use super::{DeviceError, Element, Instruction, OnCpu, Operand, Side, Workspace, kernel};
 use crate::algorithm::Algorithm;
 use crate::batch_norm::{self, Forward};
-use crate::conv::{self, Gather, Grouped, Start, Winograd, winograd};
+use crate::conv::{Start, has_whole_pieces, winograd};
 use crate::statistics::Moments;
 use crate::sweep::Rows;
 
@@ -20,39 +21,20 @@ impl OnCpu for Conv2dBatchNorm {
         let size = Rows { rows: shape.batch * height * width, channels };
         let norm = Forward { size, x: y, moments, weight, bias, residual, y, epsilon, activation };
         let (algorithm, isa) = (o.algorithm(&shape, winograd::pays::<E>), o.preparation.kernels.isa);
-        macro_rules! afterwards {
-            ($conv:expr) => {{
-                let conv = $conv;
-                kernel!(conv.workspace().max(size.workspace()), c => {
-                    conv.run(c, x, w, y, Start::Zero, None);
-                    batch_norm::normalize(c, &norm);
-                })
-            }};
-        }
-        macro_rules! in_pieces {
-            ($conv:expr) => {{
-                let conv = $conv;
-                let Workspace { shared, private } = conv.workspace();
-                kernel!(Workspace { shared: shared + channels, private }, c => {
-                    batch_norm::normalize_pieces(&norm, c.shared.part(shared, channels), |epilogue| {
-                        conv.run(c, x, w, y, Start::Zero, Some(epilogue));
-                    });
-                })
-            }};
-        }
-        let instruction = match algorithm {
-            Algorithm::Depthwise | Algorithm::Grouped => in_pieces!(Grouped::new(&shape, isa, false)),
-            Algorithm::Winograd => in_pieces!(Winograd::<E>::new(&shape, isa, false)),
-            Algorithm::Direct => {
-                macro_rules! matmuls {
-                    ($multiplied:ty) => {{
-                        let conv = Gather::<E, $multiplied>::new(&shape, isa, false);
-                        if conv.has_whole_pieces() { in_pieces!(conv) } else { afterwards!(conv) }
-                    }};
-                }
-                if conv::pairs(&shape, false) { matmuls!(E) } else { matmuls!(f32) }
-            }
-        };
+        let in_pieces = algorithm != Algorithm::Direct || has_whole_pieces(&shape, isa);
+        let instruction = with_convolution!(E, algorithm, &shape, isa, false, conv => if in_pieces {
+            let Workspace { shared, private } = conv.workspace();
+            kernel!(Workspace { shared: shared + channels, private }, c => {
+                batch_norm::normalize_pieces(&norm, c.shared.part(shared, channels), |epilogue| {
+                    conv.run(c, x, w, y, Start::Zero, Some(epilogue));
+                });
+            })
+        } else {
+            kernel!(conv.workspace().max(size.workspace()), c => {
+                conv.run(c, x, w, y, Start::Zero, None);
+                batch_norm::normalize(c, &norm);
+            })
+        });
         Ok(instruction.by(algorithm.name()))
     }
 }
