@@ -39,10 +39,15 @@ impl Transform for RandomHorizontalFlip {
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
         if self.draw(random) {
-            let row_bytes = canvas.image().width() * 3;
-            flip_rows(canvas.pixels_mut(), row_bytes);
+            flip_sides(canvas);
         }
     }
+}
+
+/// Exchanges left and right.
+fn flip_sides(canvas: &mut Canvas) {
+    let row_bytes = canvas.image().width() * 3;
+    flip_rows(canvas.pixels_mut(), row_bytes);
 }
 
 /// Flips each image in every second epoch: half of them, by chance, in the first one, the others in the next.
@@ -74,8 +79,7 @@ impl Transform for AlternatingFlip {
 
     fn apply(&self, canvas: &mut Canvas, random: &mut RandomStream) {
         if self.draw(random) {
-            let row_bytes = canvas.image().width() * 3;
-            flip_rows(canvas.pixels_mut(), row_bytes);
+            flip_sides(canvas);
         }
     }
 }
