@@ -1,4 +1,4 @@
-// Moving averages of weights and running statistics, and the running statistics themselves. After a failure nothing
+// Averages of weights and running statistics over the steps, and the running statistics themselves. After a failure nothing
 // changes.
 #include "four.h"
 #include "scaling.h"
@@ -26,6 +26,29 @@ KERNEL(average, Average) {
             for (int i = 0; i < 4; i++) values[i] = averages[i] + a.share * (values[i] - averages[i]);
         }
         store_four(a.averages, at, a.count, values);
+    }
+}
+
+struct Lookahead {
+    float *values;  // [count]
+    float *slow;    // [count]
+    const StepValues *step;
+    const Failure *failure;
+    uint64_t count;
+};
+
+// Values and slow weights become what lies between them, in a step that says where.
+KERNEL(lookahead, Lookahead) {
+    const float alpha = a.step->lookahead;
+    if (a.failure->shard != 0 || alpha < 0.0f) return;
+    const uint64_t stride = 4 * (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t at = 4 * ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x); at < a.count; at += stride) {
+        float values[4], slow[4];
+        load_four(a.values, at, a.count, values);
+        load_four(a.slow, at, a.count, slow);
+        for (int i = 0; i < 4; i++) values[i] = values[i] + (1.0f - alpha) * (slow[i] - values[i]);
+        store_four(a.values, at, a.count, values);
+        store_four(a.slow, at, a.count, values);
     }
 }
 

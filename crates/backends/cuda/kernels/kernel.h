@@ -30,6 +30,7 @@ struct StepValues {
     float learning_rate;
     float stop;  // 1 if this rank was asked to stop
     float save;  // 1 if this rank was asked for a checkpoint
+    float lookahead;  // the alpha of a step in which weights and slow weights meet, or below 0
 };
 
 // The first loss that was not finite since the program cleared this. While `shard` is not 0, nothing changes state.

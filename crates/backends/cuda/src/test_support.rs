@@ -198,12 +198,17 @@ impl Bench {
     /// The numbers of a step, with the requests to stop and to save.
     pub(crate) fn step(&mut self, optimizer_step: u64, learning_rate: f32, requests: [bool; 2]) {
         let [stop, save] = requests;
-        self.set_step(&StepValues { epoch: 0, optimizer_step, learning_rate, stop, save });
+        self.set_step(&StepValues { optimizer_step, learning_rate, stop, save, ..StepValues::default() });
     }
 
     /// The first step of an epoch.
     pub(crate) fn epoch(&mut self, epoch: u64) {
-        self.set_step(&StepValues { epoch, optimizer_step: 1, learning_rate: 0.0, stop: false, save: false });
+        self.set_step(&StepValues { epoch, optimizer_step: 1, ..StepValues::default() });
+    }
+
+    /// A step with or without a meeting of weights and slow weights.
+    pub(crate) fn lookahead(&mut self, lookahead: Option<f32>) {
+        self.set_step(&StepValues { optimizer_step: 1, lookahead, ..StepValues::default() });
     }
 
     fn set_step(&mut self, values: &StepValues) {

@@ -21,6 +21,9 @@ pub struct StepInputs {
     /// Number of this step since the optimiser's state was zero, from 1. The plan itself leaves out steps that loss scaling has
     /// skipped.
     pub optimizer_step: u64,
+    /// The alpha of a step in which the weights and the slow weights of Lookahead meet: the share of the distance by which the slow
+    /// ones move. `None` in other steps, and without Lookahead.
+    pub lookahead: Option<f32>,
     /// Whether this rank was asked to stop. [`StepMetrics::stop`] tells all ranks at the same step.
     pub stop: bool,
     /// Whether this rank was asked for a checkpoint. [`StepMetrics::save`] tells all ranks at the same step.
@@ -30,7 +33,7 @@ pub struct StepInputs {
 impl StepInputs {
     /// Inputs of an evaluation step.
     pub fn evaluation(batch: Arc<dyn StepBatch>) -> Self {
-        StepInputs { batch, epoch: 0, learning_rate: 0.0, optimizer_step: 1, stop: false, save: false }
+        StepInputs { batch, epoch: 0, learning_rate: 0.0, optimizer_step: 1, lookahead: None, stop: false, save: false }
     }
 }
 

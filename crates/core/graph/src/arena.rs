@@ -18,7 +18,7 @@ pub enum Arena {
     Gradients,
     /// State of the optimiser, one arena per state name, at the offsets of the parameters.
     Optimizer(usize),
-    /// Moving averages of all parameters, at their offsets, then of all buffers.
+    /// Averages of all parameters over the steps, at their offsets, then of all buffers.
     Average,
     /// The state of loss scaling.
     LossScale,

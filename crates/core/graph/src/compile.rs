@@ -189,8 +189,8 @@ fn train_plan(mut forward: Forward, options: &CompileOptions) -> Result<(Plan, V
         let of_gradients = norm.into_iter().chain(scaling.map(|scaling| scaling.unscale)).collect();
         replicate(graph, of_gradients, gradients.iter().map(|&(parameter, _)| parameter).collect());
     }
-    if let Some(decay) = options.average {
-        add_averages(graph, decay, scaling)?;
+    if let Some(averaging) = options.average {
+        add_averages(graph, averaging, scaling)?;
     }
     if let (Some(loss_scale), Some(scaling)) = (loss_scale, scaling) {
         loss_scale.end(graph, scaling);

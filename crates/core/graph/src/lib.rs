@@ -60,7 +60,8 @@ pub use ops::{Activation, BatchNorm, Conv, Linear, Op, Scaling, Update, UpdateOp
 pub use optimizers::{Optimizer, OptimizerKind};
 pub use options::{CompileOptions, TargetKind};
 pub use passes::{
-    AVERAGE_PREFIX, BucketSizes, Freeze, LOSS_SCALE_PREFIX, Precision, Strategy, classifier_of, fuse, fuse_convolutions,
+    AVERAGE_PREFIX, Averaging, BucketSizes, Freeze, LOSS_SCALE_PREFIX, Precision, Strategy, classifier_of, fuse,
+    fuse_convolutions,
 };
 pub use plan::{Plan, Plans, StateTensor};
 pub use target::{Fuse, Target};

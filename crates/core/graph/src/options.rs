@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::metric;
 use crate::optimizers::Sgd;
-use crate::passes::{BucketSizes, Freeze, Precision, Strategy};
+use crate::passes::{Averaging, BucketSizes, Freeze, Precision, Strategy};
 use crate::{GraphError, LayerRates, Loss, Metric, Optimizer, ParameterGroups};
 
 /// What a model is to predict of each sample.
@@ -75,9 +75,8 @@ pub struct CompileOptions {
     pub layer_rates: LayerRates,
     /// If the norm of all gradients together exceeds this, they are scaled down to it, as by PyTorch's `clip_grad_norm_`.
     pub clip_norm: Option<f32>,
-    /// Keeps moving averages of weights and running statistics, and evaluates with them. The value is the share of the old
-    /// average that each step keeps.
-    pub average: Option<f32>,
+    /// Keeps a second copy of weights and running statistics, and evaluates with it.
+    pub average: Option<Averaging>,
     /// The seed of dropout.
     pub seed: u64,
     /// Normalisation of the images: the mean of each channel that the model sees. With one mean instead of three the model

@@ -35,7 +35,7 @@ pub enum Role {
         /// Its index among the optimiser's state names.
         slot: usize,
     },
-    /// The moving average of a parameter or buffer.
+    /// The average of a parameter or buffer over the steps.
     Average {
         /// The parameter or buffer.
         of: ValueId,

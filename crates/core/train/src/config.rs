@@ -435,6 +435,15 @@ settings! {
         /// Average the weights over the steps
         /// Keeps a moving average of weights and running statistics, of which each step leaves this share, such as 0.999. Evaluation uses the average, and so do exported weights.
         ema: Option<f64> = None => "no average", "SHARE", below(0, 1), Fixed;
+        /// Lookahead: steps between two meetings
+        /// Every so many steps slow weights move towards the weights, which go on from there. Running statistics take part. Evaluation uses the slow weights, and so do exported weights.
+        lookahead: Option<u64> = None => "no slow weights", "STEPS", at_least(1), Fixed;
+        /// Step size of the slow weights
+        /// The share of the distance by which they move.
+        lookahead_alpha: f64 = 0.5, "SHARE", above_to(0, 1), Run;
+        /// Fall of the step size
+        /// It falls over the run, from 1 to --lookahead-alpha, with this power of the share that is done. At 0 it stays.
+        lookahead_power: f64 = 0.0, "POWER", at_least(0), Run;
         /// Compute activations again in backward
         /// Of each block of the model memory keeps only the result, and backward computes the rest once more: with the same bits, in less memory, and more slowly.
         grad_checkpointing: bool = false, "", ANY, Run;

@@ -38,6 +38,8 @@ pub struct Engine {
     optimizer_step: u64,
     batch: Arc<dyn StepBatch>,
     epoch: u64,
+    /// The alpha of Lookahead in the next update, if it has one.
+    lookahead: Option<f32>,
 }
 
 /// A batch for an engine: of a loader, in memory of the program's own, or of another type as an `Arc<dyn StepBatch>`.
@@ -77,6 +79,7 @@ impl Engine {
             optimizer_step,
             batch: HostBatch::default().into(),
             epoch: 0,
+            lookahead: None,
         }
     }
 
@@ -115,12 +118,19 @@ impl Engine {
         self.run(&[Phase::Backward], 0.0).map(|_| ())
     }
 
+    /// Lets the weights and the slow weights of Lookahead meet in the next [`Engine::step`]: the slow ones move by this share of their
+    /// distance. Without plans of [`enmasse_graph::Averaging::Lookahead`] it has no effect.
+    pub fn lookahead(&mut self, alpha: f64) {
+        self.lookahead = Some(alpha as f32);
+    }
+
     /// Waits for the sums, checks the loss, updates the parameters. The metrics are those of the global batch.
     pub fn step(&mut self, learning_rate: f64) -> Result<StepMetrics, TrainError> {
         let ticket = self.run(&[Phase::Reduce, Phase::Check, Phase::Update], learning_rate)?;
         let metrics = self.program.metrics(ticket)?;
         // A step that was refused, or whose loss is not finite, has updated nothing.
         self.optimizer_step += 1;
+        self.lookahead = None;
         Ok(metrics)
     }
 
@@ -158,6 +168,7 @@ impl Engine {
             epoch: self.epoch,
             learning_rate: learning_rate as f32,
             optimizer_step: self.optimizer_step + 1,
+            lookahead: self.lookahead,
             stop: false,
             save: false,
         };

@@ -41,6 +41,7 @@ mod head;
 mod image_source;
 mod loaded;
 mod logger;
+mod lookahead;
 mod lr_search;
 mod memory;
 mod monitor;

@@ -6,8 +6,8 @@ use enmasse_data::Sharding;
 use enmasse_device::{DeviceError, Program};
 use enmasse_graph::optimizers::Custom;
 use enmasse_graph::{
-    AVERAGE_PREFIX, Arena, CompileOptions, Freeze, GraphError, GroupRule, LayerRates, Loss, Measured, Metric,
-    Optimizer, ParameterGroups, PerSample, Plans, StateTensor, Strategy, Target, TargetKind, Tensor,
+    AVERAGE_PREFIX, Arena, Averaging, CompileOptions, Freeze, GraphError, GroupRule, LayerRates, Loss, Measured,
+    Metric, Optimizer, ParameterGroups, PerSample, Plans, StateTensor, Strategy, Target, TargetKind, Tensor,
 };
 
 use crate::config::of_optimizers;
@@ -155,7 +155,10 @@ pub fn compile_plans(
         },
         optimizer: objective.optimizer(config)?,
         clip_norm: config.clip_norm.map(|norm| norm as f32),
-        average: config.ema.map(|decay| decay as f32),
+        average: match config.lookahead {
+            Some(_) => Some(Averaging::Lookahead),
+            None => config.ema.map(|decay| Averaging::Ema(decay as f32)),
+        },
         groups: ParameterGroups {
             weight_decay: config.weight_decay as f32,
             no_decay_norm_bias: config.no_decay_norm_bias,

@@ -31,6 +31,7 @@ use crate::callback::Callbacks;
 use crate::checkpoint::CallbackStates;
 use crate::evaluation::{EpochPosition, Pass, evaluate_until};
 use crate::loaded::LoadedBatch;
+use crate::lookahead::Lookahead;
 use crate::pace::{EpochPace, INTERVAL, Paces, Stopwatch};
 use crate::plans::{Objective, training_metrics};
 use crate::run_writer::RunWriter;
@@ -398,11 +399,16 @@ impl Session {
         if !(learning_rate.is_finite() && learning_rate >= 0.0) {
             return Err(TrainError::LearningRate { rate: learning_rate, epoch: self.position.epoch, step: number });
         }
+        let global_batch = self.sharding.global_batch() as u64;
+        let done = (samples + global_batch).min(epoch.total);
+        let alpha =
+            Lookahead::new(config).and_then(|lookahead| lookahead.alpha(number, self.progress(done, epoch.total)));
         let inputs = StepInputs {
             batch: Arc::new(LoadedBatch(batch.clone())),
             epoch: self.position.epoch,
             learning_rate: learning_rate as f32,
             optimizer_step: number,
+            lookahead: alpha.map(|alpha| alpha as f32),
             stop: callbacks.control.request().is_some(),
             save: callbacks.control.take_checkpoint(),
         };
@@ -415,8 +421,7 @@ impl Session {
         callbacks.on_train_batch_start(&batch)?;
         self.bad_samples.meet_batch(&batch, callbacks)?;
         epoch.learning_rate = learning_rate;
-        let global_batch = self.sharding.global_batch() as u64;
-        let samples = global_batch.min(epoch.total.saturating_sub(samples));
+        let samples = done.saturating_sub(samples);
         if let Some(earlier) = epoch.in_flight.replace(SubmittedStep { ticket, learning_rate, samples }) {
             self.finish_step(callbacks, config, group, epoch, earlier)?;
         }

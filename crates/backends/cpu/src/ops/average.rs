@@ -11,9 +11,14 @@ impl OnCpu for Average {
         if self.scaled {
             return Err(o.unsupported());
         }
-        let count = o.node.inputs.len() / 2;
-        let regions = (0..count).map(|index| Ok([o.input(index)?, o.input(count + index)?]));
-        let averages = Averages::new(regions.collect::<Result<_, DeviceError>>()?, self.decay);
-        Ok(kernel!(Workspace::default(), (c, step) => averages.run(c, step.optimizer_step)))
+        let (averages, decay) = (averages(o)?, self.decay);
+        Ok(kernel!(Workspace::default(), (c, step) => averages.follow(c, decay, step.optimizer_step)))
     }
+}
+
+/// The operands of an instruction: values, then as many averages.
+pub(super) fn averages(o: &Operand) -> Result<Averages, DeviceError> {
+    let count = o.node.inputs.len() / 2;
+    let regions = (0..count).map(|index| Ok([o.input(index)?, o.input(count + index)?]));
+    Ok(Averages::new(regions.collect::<Result<_, DeviceError>>()?))
 }

@@ -24,6 +24,7 @@ mod gradient_norm;
 mod layer_norm;
 mod linear;
 mod log_softmax;
+mod lookahead;
 mod loss_scale;
 mod mask_samples;
 mod max_pool;

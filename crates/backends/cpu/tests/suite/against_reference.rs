@@ -9,7 +9,7 @@ use enmasse_device::{DeviceRequest, Program, StepMetrics};
 use enmasse_graph::ops::{Custom, CustomOperation, Parallel};
 use enmasse_graph::optimizers::{self, AdamW, Sgd};
 use enmasse_graph::{
-    Backward, CompileOptions, Conv, Freeze, GraphError, GroupRule, Loss, Metric, Mode, Node, Optimizer,
+    Averaging, Backward, CompileOptions, Conv, Freeze, GraphError, GroupRule, Loss, Metric, Mode, Node, Optimizer,
     ParameterGroups, PerSample, Phase, Plans, Precision, TargetKind, Tensor, ValueId, compile,
 };
 use enmasse_reference::ReferenceProgram;
@@ -236,7 +236,7 @@ fn an_own_optimiser() {
         optimizer: optimizers::Custom::new(Fading).into(),
         groups: ParameterGroups { rules, ..ParameterGroups::one(0.1) },
         clip_norm: Some(0.5),
-        average: Some(0.5),
+        average: Some(Averaging::Ema(0.5)),
         ..CompileOptions::new("residual", 4, 32, 7)
     };
     check("own", &compile(&residual, &options).unwrap(), Isa::detect(), 3, 2e-5);

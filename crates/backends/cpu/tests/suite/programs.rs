@@ -10,7 +10,8 @@ use enmasse_cpu::{Cpu, CpuOptions, Isa};
 use enmasse_device::{Device, DeviceError, Program};
 use enmasse_graph::optimizers::Lars;
 use enmasse_graph::{
-    BucketSizes, Choices, CompileOptions, Conv, Mode, Optimizer, ParameterGroups, Phase, Plans, Pool, Tensor, compile,
+    Averaging, BucketSizes, Choices, CompileOptions, Conv, Mode, Optimizer, ParameterGroups, Phase, Plans, Pool,
+    Tensor, compile,
 };
 use enmasse_reference::ReferenceProgram;
 
@@ -44,7 +45,8 @@ fn at_once(program: &mut dyn Program, batch: &Batch, step: u64) {
 fn bits_depend_neither_on_threads_nor_on_how_phases_are_submitted() {
     // Norms are sums too, so their order matters.
     let optimizer = Optimizer::Lars(Lars { momentum: 0.9, trust_coefficient: 0.1, epsilon: 1e-8 });
-    let options = CompileOptions { optimizer, clip_norm: Some(0.5), average: Some(0.75), ..options(1, false) };
+    let options =
+        CompileOptions { optimizer, clip_norm: Some(0.5), average: Some(Averaging::Ema(0.75)), ..options(1, false) };
     let plans = compile(&model, &options).unwrap();
     for isa in crate::common::levels() {
         let with = |threads, exact| {
@@ -142,7 +144,13 @@ fn on_ranks<T: Send>(plans: &Plans, job: impl Fn(Box<dyn Program>, usize) -> T +
 fn ranks_agree_with_each_other_and_with_the_reference() {
     let optimizer = Optimizer::Lars(Lars { momentum: 0.9, trust_coefficient: 0.1, epsilon: 1e-8 });
     let groups = ParameterGroups { no_decay_norm_bias: true, ..ParameterGroups::one(0.01) };
-    let lars = CompileOptions { optimizer, groups, clip_norm: Some(0.5), average: Some(0.75), ..options(3, true) };
+    let lars = CompileOptions {
+        optimizer,
+        groups,
+        clip_norm: Some(0.5),
+        average: Some(Averaging::Ema(0.75)),
+        ..options(3, true)
+    };
     for options in [options(2, false), options(3, false), options(3, true), lars] {
         let (shards, sync) = (options.shards, options.sync_batch_norm);
         let plans = compile(&model, &options).unwrap();

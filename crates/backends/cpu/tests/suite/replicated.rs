@@ -6,7 +6,7 @@ use std::thread;
 use enmasse_comm::{Group, ShardMap};
 use enmasse_cpu::{Cpu, CpuOptions};
 use enmasse_device::{Device, HostBatch, Hosting, Program, StepInputs, StepMetrics};
-use enmasse_graph::{Arena, CompileOptions, Conv, Metric, Mode, Phase, Plans, Strategy, Tensor};
+use enmasse_graph::{Arena, Averaging, CompileOptions, Conv, Metric, Mode, Phase, Plans, Strategy, Tensor};
 use enmasse_reference::{Reference, aliasing_is_safe};
 use enmasse_tensor::RandomStream;
 
@@ -28,7 +28,7 @@ fn plans(device: &dyn Device, shards: usize, strategy: Strategy) -> Plans {
         shards,
         strategy,
         clip_norm: Some(0.5),
-        average: Some(0.5),
+        average: Some(Averaging::Ema(0.5)),
         metrics: vec![Metric::GradientNorm],
         ..CompileOptions::new("net", BATCH, SIZE, CLASSES)
     };
@@ -49,7 +49,7 @@ fn inputs(step: u64, shards: std::ops::Range<usize>) -> StepInputs {
         sample_indices: samples.map(|sample| sample as u64).collect(),
         ..HostBatch::default()
     };
-    StepInputs { batch: batch.into(), epoch: 0, learning_rate: 0.05, optimizer_step: step, stop: false, save: false }
+    StepInputs { learning_rate: 0.05, optimizer_step: step, ..StepInputs::evaluation(batch.into()) }
 }
 
 /// What a rank has after some steps: metrics of each, and its state.

@@ -91,7 +91,7 @@ fn kernels_run_and_graphs_repeat_them() {
     let module = Module::new(&context, ".version 7.0").unwrap();
     let error = module.function("no_such_kernel").err().unwrap().to_string();
     assert!(error.starts_with("kernel no_such_kernel: "), "{error}");
-    let values = StepValues { epoch: 3, optimizer_step: 9, learning_rate: 0.5, stop: false, save: true };
+    let values = StepValues { epoch: 3, optimizer_step: 9, learning_rate: 0.5, save: true, ..StepValues::default() };
     let kernel = set_step(&values);
     let function = module.function(&kernel.name).unwrap();
     let to = Buffer::new(&context, "step", BYTES).unwrap();
@@ -108,7 +108,7 @@ fn kernels_run_and_graphs_repeat_them() {
         let found = bytes(&to, &stream, BYTES);
         assert_eq!(found[..8], 3u64.to_ne_bytes());
         assert_eq!(found[8..16], 9u64.to_ne_bytes());
-        assert_eq!(found[16..28], [0.5f32, 0.0, 1.0].map(f32::to_ne_bytes).concat());
+        assert_eq!(found[16..32], [0.5f32, 0.0, 1.0, -1.0].map(f32::to_ne_bytes).concat());
     }
 }
 

@@ -1,4 +1,4 @@
-//! Moving averages and running statistics: `kernels/average.cu`. Nothing changes after a failure.
+//! Averages over the steps and running statistics: `kernels/average.cu`. Nothing changes after a failure.
 
 use enmasse_graph::Scaling;
 use enmasse_tensor::DType;
@@ -16,6 +16,13 @@ pub(crate) fn average(decay: f32, values: Span, averages: Span, scaled: Option<S
     arguments.extend(scaling(scaled));
     arguments.extend([count(elements), F32((1.0 - f64::from(decay)) as f32)]);
     kernel("average", pass(elements, DType::F32), arguments)
+}
+
+/// Sets `values` and `slow`, which have the same order, to what lies between them, in a step of Lookahead.
+pub(crate) fn lookahead(values: Span, slow: Span) -> Kernel {
+    let elements = float_count(values);
+    let arguments = vec![Change(values), Change(slow), STEP, Read(FAILURE), count(elements)];
+    kernel("lookahead", pass(elements, DType::F32), arguments)
 }
 
 /// The running statistics of a batch norm.

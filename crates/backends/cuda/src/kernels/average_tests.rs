@@ -1,7 +1,7 @@
 //! Averages and running statistics against the reference's.
 
 use enmasse_graph::Arena;
-use enmasse_reference::ops::{average as reference, batch_norm};
+use enmasse_reference::ops::{average as reference, batch_norm, lookahead as slow_weights};
 
 use super::*;
 use crate::test_support::{Bench, assert_rounded, noise, wide};
@@ -27,6 +27,30 @@ fn three_steps_equal_the_reference_unless_a_loss_was_not_finite() {
         bench.fail();
         bench.run(&average(0.75, values, averages, None));
         assert!(bench.get::<u32>(averages) == before, "{n} averages change after a failure");
+    }
+}
+
+#[test]
+fn slow_weights_and_values_become_what_lies_between_them() {
+    for n in [1, 5, 64, 20_001, 1_100_003] {
+        let Some(mut bench) = Bench::new() else { return };
+        let [first, second] = [1, 2].map(|key| noise::<f32>(key, n, 1.0));
+        let values = bench.put_in(Memory::Arena(Arena::Parameters), &first);
+        let slow = bench.put_in(Memory::Arena(Arena::Average), &second);
+        let kernel = lookahead(values, slow);
+        bench.lookahead(None);
+        bench.run(&kernel);
+        assert_eq!((bench.get::<f32>(values), bench.get::<f32>(slow)), (first.clone(), second.clone()));
+        bench.lookahead(Some(0.25));
+        bench.run(&kernel);
+        let found = bench.get::<f32>(values);
+        let expected = slow_weights::lookahead(0.25, &wide(&first), &wide(&second));
+        assert_rounded(&format!("{n} values"), &found, &expected, 1e-6);
+        assert!(bench.get::<f32>(slow) == found, "{n} slow weights differ from the values");
+        bench.set(values, &first);
+        bench.fail();
+        bench.run(&kernel);
+        assert_eq!((bench.get::<f32>(values), bench.get::<f32>(slow)), (first, found), "after a failure");
     }
 }
 

@@ -17,6 +17,7 @@ pub(crate) struct StepValues {
     pub learning_rate: f32,
     pub stop: bool,
     pub save: bool,
+    pub lookahead: Option<f32>,
 }
 
 /// Writes the numbers to the GPU.
@@ -29,7 +30,7 @@ pub(crate) fn change_step(kernel: &mut Kernel, values: &StepValues) {
     kernel.arguments.copy_from_slice(&arguments(values));
 }
 
-fn arguments(values: &StepValues) -> [Argument; 6] {
+fn arguments(values: &StepValues) -> [Argument; 7] {
     let flag = |set: bool| F32(f32::from(u8::from(set)));
     let to = Span { place: Place { memory: Memory::Step, offset: 0 }, bytes: BYTES };
     [
@@ -38,6 +39,7 @@ fn arguments(values: &StepValues) -> [Argument; 6] {
         F32(values.learning_rate),
         flag(values.stop),
         flag(values.save),
+        F32(values.lookahead.unwrap_or(-1.0)),
         Write(to),
     ]
 }

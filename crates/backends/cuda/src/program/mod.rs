@@ -239,12 +239,13 @@ impl CudaProgram {
     /// Puts phases of the step last begun into the stream.
     fn run(&mut self, mode: Mode, phases: &[Phase], inputs: &StepInputs) -> Result<(), DeviceError> {
         let place = self.latest();
-        let StepInputs { epoch, learning_rate, optimizer_step, stop, save, .. } = *inputs;
+        let StepInputs { epoch, learning_rate, optimizer_step, lookahead, stop, save, .. } = *inputs;
         // Dropout in backward draws as in forward, whatever the caller gives.
         let epoch = self.bound.steps[place].epoch().unwrap_or(epoch);
         let Bound { schedule, train, evaluate, steps, set_steps, ranks, .. } = &mut self.bound;
         schedule.check_phases(mode, phases)?;
-        let launch = set_steps[place].with(&StepValues { epoch, optimizer_step, learning_rate, stop, save });
+        let values = StepValues { epoch, optimizer_step, learning_rate, stop, save, lookahead };
+        let launch = set_steps[place].with(&values);
         let prepared = match mode {
             Mode::Train => train.as_mut().ok_or_else(DeviceError::only_evaluates)?,
             Mode::Evaluate => evaluate,

@@ -3,8 +3,8 @@
 use enmasse_device::{Program, StepMetrics};
 use enmasse_graph::optimizers::AdamW;
 use enmasse_graph::{
-    CompileOptions, Conv, Freeze, Loss, Metric, Mode, Optimizer, ParameterGroups, PerSample, Phase, Plans, Pool,
-    Precision, Target, TargetKind, Tensor,
+    Averaging, CompileOptions, Conv, Freeze, Loss, Metric, Mode, Optimizer, ParameterGroups, PerSample, Phase, Plans,
+    Pool, Precision, Target, TargetKind, Tensor,
 };
 use enmasse_reference::ReferenceProgram;
 
@@ -261,7 +261,7 @@ fn frozen_layers_adamw_and_averages() {
     let optimizer = Optimizer::AdamW(AdamW { betas: [0.9, 0.99], epsilon: 1e-4 });
     let groups = ParameterGroups::one(0.1);
     let freeze = Freeze::Patterns(vec!["conv1*".into(), "bn1*".into(), "layer1*".into()]);
-    let average = Some(0.9);
+    let average = Some(Averaging::Ema(0.9));
     let options = CompileOptions { freeze, optimizer, groups, average, ..CompileOptions::new("residual", 4, 32, 7) };
     let Some(plans) = compile(&residual, &options) else { return };
     check("frozen", &plans, 3, 2e-5);

@@ -2,7 +2,7 @@
 
 use enmasse_device::{LossScale, Program};
 use enmasse_graph::optimizers::{AdamW, Lars, Sgd};
-use enmasse_graph::{Arena, CompileOptions, Conv, Metric, Mode, Optimizer, Phase, Plans, Precision, Tensor};
+use enmasse_graph::{Arena, Averaging, CompileOptions, Conv, Metric, Mode, Optimizer, Phase, Plans, Precision, Tensor};
 use enmasse_reference::ReferenceProgram;
 
 use crate::gpu;
@@ -26,7 +26,7 @@ fn plans(shards: usize, change: impl Fn(CompileOptions) -> CompileOptions) -> Op
         precision: Precision::F16,
         shards,
         sync_batch_norm: shards > 1,
-        average: Some(0.5),
+        average: Some(Averaging::Ema(0.5)),
         optimizer: Optimizer::AdamW(AdamW { betas: [0.9, 0.99], epsilon: 1e-3 }),
         ..CompileOptions::new("net", 3, 8, 4)
     };

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use enmasse_comm::{Cause, CauseKind, Group, ShardMap};
 use enmasse_device::{Device, DeviceError, Program, StepMetrics};
-use enmasse_graph::{BucketSizes, CompileOptions, Conv, Metric, Mode, Phase, Plans, Precision, Strategy, Tensor};
+use enmasse_graph::{
+    Averaging, BucketSizes, CompileOptions, Conv, Metric, Mode, Phase, Plans, Precision, Strategy, Tensor,
+};
 
 use crate::gpu;
 use crate::program::{Batch, fill};
@@ -159,7 +161,7 @@ pub fn replicated(shards: usize, precision: Precision) -> [CompileOptions; 2] {
     [Strategy::Replicated, Strategy::Distributed].map(|strategy| CompileOptions {
         strategy,
         precision,
-        average: Some(0.5),
+        average: Some(Averaging::Ema(0.5)),
         metrics: metrics.clone(),
         ..options(shards, false)
     })

@@ -39,6 +39,7 @@ pub mod gradient_norm;
 pub mod layer_norm;
 pub mod linear;
 pub mod log_softmax;
+pub mod lookahead;
 pub mod loss_scale;
 pub mod mask_samples;
 pub mod max_pool;

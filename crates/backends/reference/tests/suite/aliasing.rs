@@ -3,8 +3,8 @@
 use enmasse_graph::ops::{AllReduceStart, AllReduceWait};
 use enmasse_graph::optimizers::AdamW;
 use enmasse_graph::{
-    Arena, Bucket, BucketSizes, CompileOptions, Conv, Freeze, Op, Optimizer, Plan, Pool, Precision, Role, Tensor,
-    Update, UpdateRange, ValueId, compile,
+    Arena, Averaging, Bucket, BucketSizes, CompileOptions, Conv, Freeze, Op, Optimizer, Plan, Pool, Precision, Role,
+    Tensor, Update, UpdateRange, ValueId, compile,
 };
 use enmasse_reference::{Problem, aliasing_is_safe};
 use enmasse_tensor::DType;
@@ -56,7 +56,7 @@ fn the_compilers_plans_are_safe() {
                         freeze,
                         optimizer: adamw.clone(),
                         clip_norm: Some(1.0),
-                        average: Some(0.5),
+                        average: Some(Averaging::Ema(0.5)),
                         precision,
                         ..options(shards)
                     };

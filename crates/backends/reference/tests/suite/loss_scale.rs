@@ -3,7 +3,7 @@
 use enmasse_device::{LossScale, Program};
 use enmasse_graph::optimizers::{AdamW, Custom, CustomOptimizer, Lars, Sgd, UpdateStep};
 use enmasse_graph::{
-    CompileOptions, Conv, LOSS_SCALE_PREFIX, Metric, Optimizer, ParameterGroups, Precision, Target, Tensor,
+    Averaging, CompileOptions, Conv, LOSS_SCALE_PREFIX, Metric, Optimizer, ParameterGroups, Precision, Target, Tensor,
 };
 use enmasse_reference::ReferenceProgram;
 
@@ -49,13 +49,12 @@ fn updates_are_those_of_a_loss_that_is_not_scaled() {
         [(&own, Some(0.1)), (&sgd, None), (&sgd, Some(0.1)), (&lars, Some(0.1)), (&adamw, None), (&adamw, Some(0.1))];
     for (optimizer, clip_norm) in cases {
         let [mut plain, mut scaled] = [Precision::F32, Precision::F16].map(|precision| {
-            let (groups, metrics, average) = (ParameterGroups::one(0.01), vec![Metric::GradientNorm], Some(0.5));
             let options = CompileOptions {
                 optimizer: optimizer.clone(),
                 clip_norm,
-                groups,
-                metrics,
-                average,
+                groups: ParameterGroups::one(0.01),
+                metrics: vec![Metric::GradientNorm],
+                average: Some(Averaging::Ema(0.5)),
                 ..options(precision, 2)
             };
             program(&net, &options)

@@ -38,6 +38,7 @@ mod gradient_norm;
 mod layer_norm;
 mod linear;
 mod log_softmax;
+mod lookahead;
 mod loss_scale;
 mod mask_samples;
 mod max_pool;
@@ -81,6 +82,7 @@ pub use gradient_norm::GradientNorm;
 pub use layer_norm::{LayerNorm, LayerNormBackward, LayerNormReduce};
 pub use linear::{BiasBackward, Linear, LinearBackwardData, LinearBackwardWeights, LinearForward};
 pub use log_softmax::{LogSoftmax, LogSoftmaxBackward};
+pub use lookahead::Lookahead;
 pub use loss_scale::{Scale, Unscale, UpdateScale};
 pub use mask_samples::MaskSamples;
 pub use max_pool::{MaxPool, MaxPoolBackward};
@@ -236,7 +238,7 @@ operations! { $
     GradientNorm
     Scale Unscale UpdateScale
     Update
-    Average
+    Average Lookahead
     RunningUpdate
     Custom
 }

@@ -1,21 +1,32 @@
-//! Moving averages of the weights (`--ema`): the training step updates them, and evaluation uses
-//! them instead of the weights.
+//! Averages of the weights over the steps (`--ema`, `--lookahead`): the training step updates them,
+//! and evaluation uses them instead of the weights.
 //!
 //! They have an arena of their own, with a place for every parameter and buffer. Evaluation is a
 //! plan that reads them. A checkpoint holds both, the averages as `ema.NAME`, and every command
 //! that uses a checkpoint's weights takes the averages.
 
-use crate::ops::Average;
-use crate::{Graph, GraphError, Node, Phase, Role, Scaling, ValueId};
+use crate::ops::{Average, Lookahead};
+use crate::{Graph, GraphError, Node, Op, Phase, Role, Scaling, ValueId};
+
+/// How a second copy of weights and running statistics follows them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Averaging {
+    /// A moving average, of which each step keeps this share.
+    Ema(f32),
+    /// The slow weights of Lookahead.
+    Lookahead,
+}
 
 /// Prefix of an average's name, before the name of the parameter or buffer.
 pub const AVERAGE_PREFIX: &str = "ema.";
 
 /// Appends the averages of all parameters and buffers to a training step, whose loss is scaled if there is `scaling`.
-pub(crate) fn add_averages(graph: &mut Graph, decay: f32, scaling: Option<Scaling<ValueId>>) -> Result<(), GraphError> {
-    if !(0.0..1.0).contains(&decay) {
-        return Err(GraphError::Option(format!("the decay of averages must be at least 0 and below 1, got {decay}")));
-    }
+pub(crate) fn add_averages(
+    graph: &mut Graph,
+    averaging: Averaging,
+    scaling: Option<Scaling<ValueId>>,
+) -> Result<(), GraphError> {
     let averaged: Vec<ValueId> = averaged(graph).collect();
     let mut inputs = averaged.clone();
     for of in averaged {
@@ -23,8 +34,17 @@ pub(crate) fn add_averages(graph: &mut Graph, decay: f32, scaling: Option<Scalin
         let (name, shape, dtype) = (format!("{AVERAGE_PREFIX}{}", value.name), value.shape.clone(), value.dtype);
         inputs.push(graph.add_value(name, shape, dtype, Role::Average { of }));
     }
-    inputs.extend(scaling.into_iter().flat_map(|scaling| [scaling.unscale, scaling.skipped_steps]));
-    let op = Average { decay, scaled: scaling.is_some() };
+    let op: Op = match averaging {
+        Averaging::Ema(decay) if !(0.0..1.0).contains(&decay) => {
+            let reason = format!("the decay of averages must be at least 0 and below 1, got {decay}");
+            return Err(GraphError::Option(reason));
+        }
+        Averaging::Ema(decay) => {
+            inputs.extend(scaling.into_iter().flat_map(|scaling| [scaling.unscale, scaling.skipped_steps]));
+            Average { decay, scaled: scaling.is_some() }.into()
+        }
+        Averaging::Lookahead => Lookahead.into(),
+    };
     graph.nodes.push(Node::new(op, inputs, [], Phase::Update, "step"));
     Ok(())
 }
@@ -44,17 +64,17 @@ fn averaged(graph: &Graph) -> impl Iterator<Item = ValueId> {
 
 #[cfg(test)]
 mod tests {
-    use crate::ops::Average;
-    use crate::{Arena, CompileOptions, Conv, Plans, Tensor, compile};
+    use crate::ops::{Average, Lookahead};
+    use crate::{Arena, Averaging, CompileOptions, Conv, Plans, Tensor, compile};
 
-    fn plans(average: Option<f32>) -> Plans {
+    fn plans(average: Option<Averaging>) -> Plans {
         let net = |x: Tensor| x.conv2d("conv", Conv::new(8, 3)).batch_norm("bn").flatten().linear("fc", 10);
         compile(&net, &CompileOptions { average, ..CompileOptions::new("net", 2, 4, 10) }).unwrap()
     }
 
     #[test]
     fn every_parameter_and_buffer_has_an_average_at_its_offset() {
-        let plans = plans(Some(0.5));
+        let plans = plans(Some(Averaging::Ema(0.5)));
         let parameters = plans.arena_bytes(Arena::Parameters);
         let mut count = 0;
         for tensor in &plans.state {
@@ -76,17 +96,25 @@ mod tests {
     #[test]
     fn evaluation_reads_only_the_averages() {
         let arenas = |plans: &Plans| -> Vec<Arena> { plans.evaluate.arenas.iter().map(|(arena, _)| *arena).collect() };
-        assert_eq!(arenas(&plans(Some(0.5))), [Arena::Input, Arena::Average, Arena::Activations]);
+        assert_eq!(arenas(&plans(Some(Averaging::Ema(0.5)))), [Arena::Input, Arena::Average, Arena::Activations]);
         let without = [Arena::Input, Arena::Parameters, Arena::Buffers, Arena::Activations];
         assert_eq!(arenas(&plans(None)), without);
-        assert!(plans(Some(0.5)).evaluate.to_string().contains("ema.conv.weight, ema.conv.bias)"));
+        assert!(plans(Some(Averaging::Lookahead)).evaluate.to_string().contains("ema.conv.weight, ema.conv.bias)"));
+    }
+
+    #[test]
+    fn lookahead_changes_values_and_slow_weights() {
+        let plans = plans(Some(Averaging::Lookahead));
+        let last = plans.train.as_ref().unwrap().instructions.last().unwrap();
+        assert_eq!((&last.op, last.inputs.len(), last.op.changes(16)), (&Lookahead.into(), 16, 0..16));
     }
 
     #[test]
     fn an_invalid_decay_is_refused() {
         let net = |x: Tensor| x.flatten().linear("fc", 10);
         for wrong in [-0.1, 1.0, f32::NAN] {
-            let options = CompileOptions { average: Some(wrong), ..CompileOptions::new("net", 2, 4, 10) };
+            let options =
+                CompileOptions { average: Some(Averaging::Ema(wrong)), ..CompileOptions::new("net", 2, 4, 10) };
             let error = compile(&net, &options).unwrap_err().to_string();
             assert_eq!(error, format!("the decay of averages must be at least 0 and below 1, got {wrong}"));
         }

@@ -82,7 +82,8 @@ mod tests {
     use super::*;
     use crate::ops::GradientNorm;
     use crate::{
-        Arena, CompileOptions, Conv, Init, Loss, Metric, Op, PerSample, Plan, Plans, Precision, Tensor, compile,
+        Arena, Averaging, CompileOptions, Conv, Init, Loss, Metric, Op, PerSample, Plan, Plans, Precision, Tensor,
+        compile,
     };
 
     fn net(x: Tensor) -> Tensor {
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn every_change_of_state_knows_of_the_scale() {
-        let plan = plans(|options| CompileOptions { average: Some(0.5), ..options }).train.unwrap();
+        let plan = plans(|options| CompileOptions { average: Some(Averaging::Ema(0.5)), ..options }).train.unwrap();
         let scaling = "unscale optimizer.loss_scale.skipped_steps";
         let state = "optimizer.loss_scale.scale optimizer.loss_scale.good_steps optimizer.loss_scale.skipped_steps";
         let running = "bn.share bn.running_mean bn.running_var";
@@ -176,7 +177,7 @@ mod tests {
     #[test]
     fn other_precisions_have_no_scale() {
         for precision in [Precision::F32, Precision::Tf32, Precision::Bf16] {
-            let plans = plans(|options| CompileOptions { precision, average: Some(0.5), ..options });
+            let plans = plans(|options| CompileOptions { precision, average: Some(Averaging::Ema(0.5)), ..options });
             assert!(plans.state.iter().all(|tensor| !tensor.name.contains("scale")));
             let text = plans.train.unwrap().to_string();
             assert!(!text.contains("unscale") && !text.contains("scaled") && !text.contains("loss_scale"), "{text}");

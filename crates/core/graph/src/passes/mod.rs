@@ -13,7 +13,7 @@ mod recompute;
 mod replicate;
 mod sync_batch_norm;
 
-pub use average::AVERAGE_PREFIX;
+pub use average::{AVERAGE_PREFIX, Averaging};
 pub(crate) use average::{add_averages, read_averages};
 pub use data_parallel::{BucketSizes, data_parallel};
 pub(crate) use freeze::freeze_statistics;

@@ -83,7 +83,7 @@ impl Plans {
 
 #[cfg(test)]
 mod tests {
-    use crate::{CompileOptions, Conv, Metric, Phase, Plans, Precision, Strategy, Tensor, compile};
+    use crate::{Averaging, CompileOptions, Conv, Metric, Phase, Plans, Precision, Strategy, Tensor, compile};
 
     fn plans(change: impl Fn(CompileOptions) -> CompileOptions) -> Plans {
         let net = |x: Tensor| x.conv2d("conv", Conv::new(8, 3).no_bias()).batch_norm("bn").flatten().linear("fc", 10);
@@ -109,7 +109,7 @@ mod tests {
         let sums = "reduce_start all_reduce_start reduce_wait all_reduce_wait";
         check(|o| o, 0, &format!("{sums} check_finite update running_update replicate"));
         check(|o| o, 1, &format!("{sums} check_finite replicate"));
-        let norm = |o| CompileOptions { metrics: vec![Metric::GradientNorm], average: Some(0.5), ..o };
+        let norm = |o| CompileOptions { metrics: vec![Metric::GradientNorm], average: Some(Averaging::Ema(0.5)), ..o };
         let rest = "check_finite update running_update replicate average";
         check(norm, 0, &format!("{sums} gradient_norm replicate {rest}"));
         check(norm, 1, &format!("{sums} replicate check_finite replicate average"));

@@ -112,14 +112,7 @@ pub fn train(plans: &Plans) -> Vec<Vec<(String, Vec<u64>)>> {
         let images: Vec<u8> = (0..pixels).map(|_| stream.next_u32() as u8).collect();
         let sample_indices = vec![2 * step, 2 * step + 1];
         let batch = HostBatch { images, labels: vec![1, 3], sample_indices, ..HostBatch::default() };
-        let inputs = StepInputs {
-            batch: batch.into(),
-            epoch: 0,
-            learning_rate: 0.01,
-            optimizer_step: step,
-            stop: false,
-            save: false,
-        };
+        let inputs = StepInputs { learning_rate: 0.01, optimizer_step: step, ..StepInputs::evaluation(batch.into()) };
         let ticket = program.submit(Mode::Train, &Phase::ALL, &inputs).unwrap();
         assert!(program.metrics(ticket).unwrap().loss.is_finite());
         history.push(bits(&mut *program));

@@ -37,6 +37,8 @@ impl RunConfig {
         };
         let both = train.pretrained.is_on() && train.weights.is_some();
         together("weights", both, "`pretrained` names weights too; use one of them".to_owned())?;
+        let both = train.ema.is_some() && train.lookahead.is_some();
+        together("lookahead", both, "`ema` averages the weights too; use one of them".to_owned())?;
         together("tune", train.tune && train.exact, "`exact` leaves nothing to choose; use one of them".to_owned())?;
         let tuned = train.fine_tune.is_some();
         together(

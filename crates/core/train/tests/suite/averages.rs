@@ -1,4 +1,4 @@
-//! A run with moving averages: validation and the weights of each epoch use them, checkpoints hold both, and resuming
+//! A run with averages of the weights: validation and the weights of each epoch use them, checkpoints hold both, and resuming
 //! gives the same bits.
 
 use std::path::Path;
@@ -105,13 +105,47 @@ fn a_run_is_evaluated_by_its_averages_and_keeps_both() {
 
 #[test]
 fn a_run_resumed_in_the_middle_of_an_epoch_ends_with_the_same_averages() {
+    for config in [config, with_lookahead] {
+        let folder = tempfile::tempdir().unwrap();
+        let [whole, cut] = ["whole", "cut"].map(|name| folder.path().join(name));
+        fit(&config(&whole));
+        // An epoch has six steps: the run stops two steps into the second one.
+        fit(&TrainConfig { max_steps: Some(8), ..config(&cut) });
+        fit(&TrainConfig { resume: true.into(), ..config(&cut) });
+        assert_eq!(last(&cut).tensors, last(&whole).tensors);
+    }
+}
+
+/// Three meetings of weights and slow weights, the last after the last step. The slow weights get slower.
+fn with_lookahead(out: &Path) -> TrainConfig {
+    let (lookahead, max_steps) = (Some(4), Some(12));
+    TrainConfig { ema: None, lookahead, lookahead_alpha: 0.25, lookahead_power: 1.0, max_steps, ..config(out) }
+}
+
+#[test]
+fn weights_go_on_from_where_they_meet_slow_weights() {
     let folder = tempfile::tempdir().unwrap();
-    let [whole, cut] = ["whole", "cut"].map(|name| folder.path().join(name));
-    fit(&config(&whole));
-    // An epoch has six steps: the run stops two steps into the second one.
-    fit(&TrainConfig { max_steps: Some(8), ..config(&cut) });
-    fit(&TrainConfig { resume: true.into(), ..config(&cut) });
-    assert_eq!(last(&cut).tensors, last(&whole).tensors);
+    let check = |name: &str, config: fn(&Path) -> TrainConfig, met: bool| {
+        let out = folder.path().join(name);
+        fit(&config(&out));
+        let all = last(&out).tensors;
+        let slow = tensors(&all, "ema.");
+        let weights: Vec<NamedTensor> =
+            slow.iter().filter_map(|slow| all.iter().find(|tensor| tensor.name == slow.name).cloned()).collect();
+        assert_eq!(weights == slow, met, "{name}");
+        weights
+    };
+    let slow = check("slow", with_lookahead, true);
+    check("between", |out| TrainConfig { max_steps: Some(11), ..with_lookahead(out) }, false);
+    // Slow weights that go all the way change nothing.
+    let whole = |out: &Path| TrainConfig { lookahead_alpha: 1.0, ..with_lookahead(out) };
+    let out = folder.path().join("plain");
+    fit(&TrainConfig { ema: None, max_steps: Some(12), ..config(&out) });
+    let plain = last(&out).tensors;
+    for found in check("whole", whole, true) {
+        assert_eq!(plain.iter().find(|tensor| tensor.name == found.name), Some(&found));
+    }
+    assert_ne!(slow, check("again", whole, true));
 }
 
 #[test]

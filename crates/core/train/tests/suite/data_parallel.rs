@@ -58,14 +58,7 @@ impl Samples {
             sample_indices: self.indices[range].to_vec(),
             ..HostBatch::default()
         };
-        StepInputs {
-            batch: batch.into(),
-            epoch: 2,
-            learning_rate: 0.05,
-            optimizer_step: step + 1,
-            stop: false,
-            save: false,
-        }
+        StepInputs { epoch: 2, learning_rate: 0.05, optimizer_step: step + 1, ..StepInputs::evaluation(batch.into()) }
     }
 }
 

@@ -204,13 +204,10 @@ fn time_steps(
     let mut times = StepTimes { start, first: 0.0, rest: Vec::with_capacity(steps) };
     for step in 0..WARM_UP + steps {
         let inputs = StepInputs {
-            batch: batch.clone(),
-            epoch: 0,
             // Small enough that repeating the same batch never leads to infinities.
             learning_rate: 1e-3,
             optimizer_step: step as u64 + 1,
-            stop: false,
-            save: false,
+            ..StepInputs::evaluation(batch.clone())
         };
         if step == WARM_UP && profiled {
             program.start_profile();

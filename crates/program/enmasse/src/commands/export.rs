@@ -60,7 +60,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
         false => {
             let what = counted(tensors.len(), "tensor");
             let numbers = grouped(elements as u64);
-            let averaged = if *averaged { ", the averages of --ema" } else { "" };
+            let averaged = if *averaged { ", the averages of --ema or --lookahead" } else { "" };
             output.text(format_args!("wrote {}: {what}, {numbers} numbers{averaged}", out.display()));
             if let Some((file, _)) = &preprocessing {
                 output.text(format_args!("wrote {}: how images are prepared for them", file.display()));

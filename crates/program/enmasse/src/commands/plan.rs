@@ -27,7 +27,7 @@ pub fn command() -> Command {
     let print = Command::new("print")
         .about("Print what every rank runs: instructions, buckets, memory")
         .args(settings_with("model size batch devices sync_bn strategy", WITHOUT_DATA))
-        .args(settings("optimizer opt_arg momentum weight_decay no_decay_norm_bias clip_norm ema nesterov"))
+        .args(settings("optimizer opt_arg momentum weight_decay no_decay_norm_bias clip_norm ema lookahead nesterov"))
         .args(settings("label_smoothing freeze freeze_layers freeze_bn layer_decay head_lr_mult unused_parameters"))
         .args(settings("drop_path grad_checkpointing"))
         .args(settings("precision threads isa exact fuse tune sum reduce_precision shards accumulate"))

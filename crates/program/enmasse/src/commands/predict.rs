@@ -75,7 +75,7 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     weights.classifier.require_classes()?;
     weights.report();
     if weights.classifier.averaged {
-        say(format_args!("the weights are the averages of --ema"));
+        say(format_args!("the weights are the averages of --ema or --lookahead"));
     }
     let config = weights.compute_as_trained(settings::finish(layers.clone(), Ranks::One)?)?;
     let top = matches.get_one("top").copied().unwrap_or(if form == OutputForm::Csv { 1 } else { 5 });

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use enmasse_device::{Device, DeviceError, DeviceRequest, HostBatch, Program, StepInputs};
-use enmasse_graph::{Arena, CompileOptions, Conv, Metric, Mode, Phase, Plans, Pool, Tensor};
+use enmasse_graph::{Arena, Averaging, CompileOptions, Conv, Metric, Mode, Phase, Plans, Pool, Tensor};
 use enmasse_system::files::{cache_folder, make_own_folder, read_regular, write_whole};
 use enmasse_tensor::RandomStream;
 
@@ -39,7 +39,7 @@ fn compare(device: &dyn Device) -> Result<Result<(), String>, DeviceError> {
     let options = CompileOptions {
         metrics: vec![Metric::GradientNorm],
         clip_norm: Some(0.5),
-        average: Some(0.5),
+        average: Some(Averaging::Ema(0.5)),
         ..CompileOptions::new("self-test", BATCH, SIZE, CLASSES)
     };
     let compiled = device.target().compile(&net, &options);
@@ -118,7 +118,7 @@ fn inputs(plans: &Plans) -> StepInputs {
         sample_indices: (0..BATCH as u64).collect(),
         ..HostBatch::default()
     };
-    StepInputs { batch: batch.into(), epoch: 0, learning_rate: 0.1, optimizer_step: 1, stop: false, save: false }
+    StepInputs { learning_rate: 0.1, ..StepInputs::evaluation(batch.into()) }
 }
 
 /// Names of all gradients, those of the last layers first.

@@ -74,14 +74,7 @@ impl Batch {
     pub fn inputs(&self, step: u64) -> StepInputs {
         let Batch { images, labels, sample_indices, other_labels, lambdas, targets, loss_weight } = self.clone();
         let batch = HostBatch { images, labels, sample_indices, other_labels, lambdas, targets, loss_weight };
-        StepInputs {
-            batch: batch.into(),
-            epoch: 3,
-            learning_rate: 0.002,
-            optimizer_step: step,
-            stop: false,
-            save: false,
-        }
+        StepInputs { epoch: 3, learning_rate: 0.002, optimizer_step: step, ..StepInputs::evaluation(batch.into()) }
     }
 
     /// The samples of one shard.

@@ -89,7 +89,7 @@ impl Batch {
     pub fn inputs(&self, optimizer_step: u64, learning_rate: f32) -> StepInputs {
         let Batch { images, labels, sample_indices, other_labels, lambdas, targets, loss_weight } = self.clone();
         let batch = HostBatch { images, labels, sample_indices, other_labels, lambdas, targets, loss_weight };
-        StepInputs { batch: batch.into(), epoch: 3, learning_rate, optimizer_step, stop: false, save: false }
+        StepInputs { epoch: 3, learning_rate, optimizer_step, ..StepInputs::evaluation(batch.into()) }
     }
 
     /// The samples of one of `shards` shards.

@@ -3,8 +3,8 @@
 use enmasse_device::{Device, HostBatch, Program, StepInputs};
 use enmasse_graph::optimizers::{AdamW, Lars, Sgd};
 use enmasse_graph::{
-    Arena, CompileOptions, Conv, Freeze, GroupRule, Loss, Mode, Optimizer, ParameterGroups, PerSample, Phase, Plans,
-    Pool, Precision, Role, Tensor, Window, compile,
+    AVERAGE_PREFIX, Arena, Averaging, CompileOptions, Conv, Freeze, GroupRule, Loss, Mode, Optimizer, ParameterGroups,
+    PerSample, Phase, Plans, Pool, Precision, Role, Tensor, Window, compile,
 };
 use enmasse_models::{
     Airbench, AlexNet, Block, ConvNext, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, RegNetY, ResNet, Vgg,
@@ -27,8 +27,7 @@ pub struct Case {
     pub learning_rate: f32,
     pub optimizer: fn() -> Optimizer,
     pub weight_decay: f32,
-    /// The share of the average that a step keeps.
-    pub average: Option<f32>,
+    pub average: Option<Averaging>,
     /// The norm to which gradients are clipped.
     pub clip_norm: Option<f32>,
     /// Whether norm parameters and biases have no weight decay.
@@ -363,7 +362,8 @@ pub static UPDATE_CASES: &[Case] = &[
         clip_norm: Some(2.0),
         ..UPDATED
     },
-    Case { name: "update_averaged", seed: 4, average: Some(0.75), ..UPDATED },
+    Case { name: "update_averaged", seed: 4, average: Some(Averaging::Ema(0.75)), ..UPDATED },
+    Case { name: "update_lookahead", seed: 4, average: Some(Averaging::Lookahead), ..UPDATED },
 ];
 
 /// The common settings of these cases.
@@ -487,6 +487,10 @@ impl Case {
             let centres = plans.find(&format!("{layer}.running_mean")).map(|_| self.centres);
             let values = formula::initial(self.seed, &tensor.name, &tensor.layout.torch_shape(&tensor.shape), centres);
             program.load(&tensor.name, &values).unwrap();
+            // Slow weights begin where the weights do.
+            if self.average == Some(Averaging::Lookahead) {
+                program.load(&format!("{AVERAGE_PREFIX}{}", tensor.name), &values).unwrap();
+            }
         }
         program
     }
@@ -534,8 +538,13 @@ impl Case {
     }
 
     fn inputs(&self, step: u64, batch: HostBatch) -> StepInputs {
-        let learning_rate = self.learning_rate;
-        StepInputs { batch: batch.into(), epoch: 0, learning_rate, optimizer_step: step, stop: false, save: false }
+        StepInputs {
+            learning_rate: self.learning_rate,
+            optimizer_step: step,
+            // Steps without it come before and after.
+            lookahead: (self.average == Some(Averaging::Lookahead) && step == 2).then_some(0.25),
+            ..StepInputs::evaluation(batch.into())
+        }
     }
 }
 

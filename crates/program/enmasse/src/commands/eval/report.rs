@@ -63,7 +63,7 @@ impl Report<'_> {
         let Evaluation { loss, accuracy, samples, unreadable, metrics, per_class, .. } = self.found;
         let skipped = if *unreadable > 0 { format!(", {unreadable} unreadable") } else { String::new() };
         let images = counted(*samples as usize, "image") + &skipped;
-        let averaged = if self.averaged { ", with the averages of --ema" } else { "" };
+        let averaged = if self.averaged { ", with the averages of --ema or --lookahead" } else { "" };
         let crops = if self.crops > 1 { format!(", by {} crops of each", self.crops) } else { String::new() };
         let metrics = metrics.iter().map(|(name, mean)| format!(", {name} {mean:.4}")).collect::<String>();
         format!(
