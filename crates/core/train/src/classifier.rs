@@ -5,7 +5,7 @@ use std::path::Path;
 
 use enmasse_device::{Device, Program};
 use enmasse_graph::{Choices, CompileOptions, Metric, Plans, compile_evaluation};
-use enmasse_image::{EvalTransform, Normalization};
+use enmasse_image::{EvalTransform, Normalization, Transform};
 
 use crate::pretrained::read_pretrained;
 use crate::weights::{EvaluatedWeights, torch_shape, write_tensors};
@@ -107,12 +107,14 @@ impl Classifier {
         let configuration = RunConfig::from_toml(&meta.configuration)?;
         let (size, resize, grayscale) = (meta.size, meta.resize, meta.mean.len() == 1);
         let resampling = configuration.train.interpolation.unwrap_or_default();
+        let transform = EvalTransform { size, resize, grayscale, resampling };
+        transform.check().map_err(|error| TrainError::Weights(format!("{origin}: {error}")))?;
         Ok(Classifier {
             configuration,
             choices: Choices::default(),
             model: meta.model,
             classes: meta.classes,
-            transform: EvalTransform { size, resize, grayscale, resampling },
+            transform,
             normalization: Normalization { mean: meta.mean, std: meta.std },
             tensors,
             averaged,

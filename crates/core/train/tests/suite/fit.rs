@@ -11,9 +11,9 @@ use enmasse_device::{Device, HostBatch, StepBatch};
 use enmasse_graph::{Conv, Target, Tensor};
 use enmasse_image::{EvalTransform, Image, TrainTransform};
 use enmasse_train::{
-    Callback, CallbackResult, Checkpoint, Classifier, Control, Engine, EngineBatch, EpochPosition, EpochRecord, Keep,
-    Objective, OptimizerKind, Precision, Preparation, Progress, RunConfig, RunPaths, TrainConfig, TrainError, Trainer,
-    TrainingData, compile_plans, evaluate, initialize,
+    Callback, CallbackResult, Checkpoint, CheckpointMeta, Classifier, Control, Engine, EngineBatch, EpochPosition,
+    EpochRecord, Keep, Objective, OptimizerKind, Precision, Preparation, Progress, RunConfig, RunPaths, TrainConfig,
+    TrainError, Trainer, TrainingData, compile_plans, evaluate, initialize,
 };
 
 /// The CPU device at its best instruction set.
@@ -102,6 +102,22 @@ fn a_run_learns_and_leaves_its_files() {
         let preparation = Preparation::new(&config(&out), DataKind::Folder);
         assert_eq!(Classifier::open(&file, None, &preparation, &[]).unwrap().configuration.train.precision, precision);
     }
+}
+
+#[test]
+fn a_checkpoint_that_resizes_beyond_all_images_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("large.safetensors");
+    let check = |resize: usize| {
+        let (classes, mean, std) = (vec!["a".into(), "b".into()], vec![0.5], vec![0.25]);
+        let meta = CheckpointMeta { size: 8, resize, classes, mean, std, ..CheckpointMeta::default() };
+        Checkpoint { meta, tensors: Vec::new() }.save(&file).unwrap();
+        let preparation = Preparation::new(&TrainConfig::default(), DataKind::Folder);
+        let error = Classifier::open(&file, None, &preparation, &[]).err().map(|error| error.to_string());
+        let reason = format!("{}: an image size of {resize} pixels is out of range: 1 to 16384", file.display());
+        assert_eq!(error, (!(1..=16_384).contains(&resize)).then_some(reason));
+    };
+    [0, 8, 16_384, 16_385, usize::MAX].into_iter().for_each(check);
 }
 
 #[test]

@@ -363,7 +363,14 @@ pub static UPDATE_CASES: &[Case] = &[
         ..UPDATED
     },
     Case { name: "update_averaged", seed: 4, average: Some(Averaging::Ema(0.75)), ..UPDATED },
-    Case { name: "update_lookahead", seed: 4, average: Some(Averaging::Lookahead), ..UPDATED },
+    Case {
+        name: "update_lookahead",
+        model: small,
+        batch: 8,
+        size: [9, 7],
+        average: Some(Averaging::Lookahead),
+        ..DEFAULT
+    },
 ];
 
 /// The common settings of these cases.
