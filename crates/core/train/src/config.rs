@@ -438,10 +438,10 @@ settings! {
         /// Lookahead: steps between two meetings
         /// Every so many steps slow weights move towards the weights, which go on from there. Running statistics take part. Evaluation uses the slow weights, and so do exported weights.
         lookahead: Option<u64> = None => "no slow weights", "STEPS", at_least(1), Fixed;
-        /// Step size of the slow weights
+        /// Step of the slow weights
         /// The share of the distance by which they move.
         lookahead_alpha: f64 = 0.5, "SHARE", above_to(0, 1), Run;
-        /// Fall of the step size
+        /// Fall of that step
         /// It falls over the run, from 1 to --lookahead-alpha, with this power of the share that is done. At 0 it stays.
         lookahead_power: f64 = 0.0, "POWER", at_least(0), Run;
         /// Compute activations again in backward
