@@ -62,7 +62,7 @@ fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, activation: Option<Activa
     let table = NormalizeTable::<E>::new(&[0.4, 0.5, 0.6], &[0.2, 0.3, 0.4]).unwrap();
     let bytes: Vec<u8> = (0..3 * rows).map(|i| (i * 37 % 256) as u8).collect();
     let samples: Vec<i64> = (0..batch as i64).collect();
-    let layer = Dropout { key: [1, 2], probability: 0.3, per_sample: false };
+    let layer = Dropout { key: [1, 2], probability: 0.3 };
     let depthwise = [false, true].map(|backward| Grouped::new(&conv, isa, backward));
     let gradient = GroupedGradient::new(&conv, isa);
     let workspace = size.workspace().max(gradient.workspace()).max(Workspace { shared: 64, private: 0 });

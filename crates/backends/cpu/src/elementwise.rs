@@ -10,7 +10,7 @@ use crate::element::Element;
 use crate::inlined::inlined;
 use crate::isa::Simd;
 use crate::region::Region;
-use crate::sweep::{self, Pass};
+use crate::sweep::{self, Pass, Piece};
 use crate::workspace::Context;
 
 /// Values per task of the passes that use no vectors.
@@ -175,10 +175,27 @@ pub(crate) unsafe fn multiply<E: Element>(context: &mut Context, a: Region<E>, b
 pub(crate) struct Dropout {
     pub key: [u32; 2],
     pub probability: f32,
-    pub per_sample: bool,
 }
 
-/// Drops elements by the random words of their sample, or whole samples by their first word. The gradient is the same operation.
+impl Dropout {
+    /// Four random words of a sample.
+    fn words(&self, epoch: u64, sample: i64, block: u32) -> [u32; 4] {
+        let sample = sample as u64;
+        philox(self.key, [block, epoch as u32, sample as u32, (sample >> 32) as u32])
+    }
+
+    /// Whether the element stays whose random word this is.
+    fn keeps(&self, word: u32) -> bool {
+        unit_f32(word) >= self.probability
+    }
+
+    /// The factor of what stays.
+    fn factor(&self) -> f32 {
+        1.0 / (1.0 - self.probability)
+    }
+}
+
+/// Drops elements by the random words of their sample. The gradient is the same operation.
 ///
 /// # Safety
 /// Regions are valid. `x` and `y` are equally long, and their length is a multiple of the number of samples. `y` is
@@ -192,24 +209,64 @@ pub(crate) unsafe fn dropout<E: Element>(
     y: Region<E>,
 ) {
     let elements = x.len() / samples.len().max(1);
-    let factor = 1.0 / (1.0 - dropout.probability);
+    let factor = dropout.factor();
     context.pool.run(samples.len(), |sample, _| {
         // SAFETY: the caller's promise; each task has its own sample.
-        let index = unsafe { *samples.at(sample, 1) } as u64;
-        let words_of = |block| philox(dropout.key, [block, epoch as u32, index as u32, (index >> 32) as u32]);
-        let first = [words_of(0)[0]; 4];
+        let index = unsafe { *samples.at(sample, 1) };
         for block in 0..elements.div_ceil(4) {
-            let words = if dropout.per_sample { first } else { words_of(block as u32) };
+            let words = dropout.words(epoch, index, block as u32);
             for (element, word) in (4 * block..elements).zip(words) {
                 let at = sample * elements + element;
                 // SAFETY: as above; the value is read before it is written.
                 unsafe {
                     let value = (*x.at(at, 1)).get();
-                    *y.at(at, 1) = if unit_f32(word) >= dropout.probability { E::of(value * factor) } else { E::ZERO };
+                    *y.at(at, 1) = if dropout.keeps(word) { E::of(value * factor) } else { E::ZERO };
                 }
             }
         }
     });
+}
+
+/// Multiplies a sample that stays, and writes zeros for another.
+struct KeepSample<E> {
+    x: Region<E>,
+    y: Region<E>,
+    factor: Option<f32>,
+}
+
+impl<E: Element> Pass for KeepSample<E> {
+    const BF16: bool = E::BF16;
+
+    inlined! {
+        unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
+            let y = match self.factor {
+                Some(factor) => S::mul(E::load::<S>(self.x.at(index, S::LANES)), S::splat(factor)),
+                None => S::splat(0.0),
+            };
+            E::store::<S>(self.y.at(index, S::LANES), y)
+        }
+    }
+}
+
+/// Drops whole samples by their first random word: drop path. `pieces` divide the elements of each. The gradient is the same operation.
+///
+/// # Safety
+/// As for [`dropout`].
+pub(crate) unsafe fn drop_path<E: Element>(
+    context: &mut Context,
+    dropout: Dropout,
+    epoch: u64,
+    samples: Region<i64>,
+    pieces: &[Piece],
+    [x, y]: [Region<E>; 2],
+) {
+    let pass = |piece: &Piece| {
+        // SAFETY: the caller's promise.
+        let [word, ..] = dropout.words(epoch, unsafe { *samples.at(piece.range, 1) }, 0);
+        KeepSample { x, y, factor: dropout.keeps(word).then(|| dropout.factor()) }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { sweep::pieces(context, pieces, pass) }
 }
 
 /// `[N, pixels, C]` to `[N, C, pixels]`; with the last two sizes exchanged, the inverse.

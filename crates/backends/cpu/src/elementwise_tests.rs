@@ -69,16 +69,22 @@ fn passes_in_place_of_their_operands() {
 fn dropout_reads_the_samples_stream() {
     let (seed, probability, epoch) = (9, 0.3, 5);
     let samples = [4i64, 7_000_000_000, 1];
-    for (elements, per_sample) in [(1, false), (7, false), (1024, false), (7, true), (1024, true)] {
+    for (elements, per_sample) in [(1, false), (7, false), (1024, false), (7, true), (1024, true), (20_011, true)] {
         let x = noise(1, 3 * elements);
         let mut y = Guarded::new(Edge::Last, &x);
-        let layer = Dropout { key: key(seed, "dropout fc.1"), probability, per_sample };
+        let layer = Dropout { key: key(seed, "dropout fc.1"), probability };
+        let pieces = Piece::cut((0..3).map(|sample| sample * elements..(sample + 1) * elements));
         for isa in available() {
             y.copy_from_slice(&x);
             let context = &mut Context::new(2, isa, Workspace::default()).unwrap();
             let over = Region::of_mut(&mut y);
             // SAFETY: live buffers of the right sizes.
-            unsafe { dropout(context, layer, epoch, Region::of(&samples), over, over) };
+            unsafe {
+                match per_sample {
+                    true => drop_path(context, layer, epoch, Region::of(&samples), &pieces, [over; 2]),
+                    false => dropout(context, layer, epoch, Region::of(&samples), over, over),
+                }
+            }
         }
         let mut expected = Vec::new();
         for (x, &sample) in x.chunks(elements).zip(&samples) {

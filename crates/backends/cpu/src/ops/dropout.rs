@@ -6,13 +6,21 @@ use enmasse_tensor::random::key;
 use super::{DeviceError, Element, Instruction, OnCpu, Operand, Workspace, kernel};
 use crate::elementwise;
 use crate::region::Region;
+use crate::sweep::Piece;
 
 impl OnCpu for Dropout {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let key = key(self.seed, &format!("dropout {}", self.layer));
-        let layer = elementwise::Dropout { key, probability: self.probability, per_sample: self.per_sample };
+        let layer = elementwise::Dropout { key, probability: self.probability };
         let samples = o.batch_input(1, |batch| Region::of(batch.sample_indices()).cast())?;
         let (x, y) = (o.input::<E>(0)?, o.output(0)?);
+        if self.per_sample {
+            let (batch, elements) = (o.preparation.plan.batch, x.len() / o.preparation.plan.batch.max(1));
+            let pieces = Piece::cut((0..batch).map(|sample| sample * elements..(sample + 1) * elements));
+            return Ok(kernel!(Workspace::default(), (c, step) => {
+                elementwise::drop_path(c, layer, step.epoch, samples.of(step), &pieces, [x, y]);
+            }));
+        }
         Ok(
             kernel!(Workspace::default(), (c, step) => elementwise::dropout(c, layer, step.epoch, samples.of(step), x, y)),
         )
