@@ -11,8 +11,8 @@ use crate::channels::Products;
 use crate::curve::exp_negative;
 use crate::element::{Element, copy};
 use crate::gemm::{Matmul, multiply, panel_width};
-use crate::inlined::{each_vector, inlined};
-use crate::isa::{Isa, Kernel, MAX_LANES, Simd, dispatch};
+use crate::inlined::{each_four, each_vector, inlined};
+use crate::isa::{Isa, Kernel, Lanes, MAX_LANES, Simd, dispatch};
 use crate::region::Region;
 use crate::sweep::row_sums;
 use crate::workspace::{Context, Workspace};
@@ -224,6 +224,22 @@ impl<E: Element> Kernel for ForwardTask<'_, E> {
     }
 }
 
+/// Negative scores that become exponentials in place.
+struct Exponentials {
+    scores: Region<f32>,
+    /// Added before.
+    shift: f32,
+}
+
+impl Exponentials {
+    inlined! {
+        unsafe fn at<L: Lanes>(&self, index: usize) {
+            let scores = self.scores.at(index, L::LANES);
+            L::store(scores, exp_negative::<L>(L::add(L::load(scores), L::splat(self.shift))))
+        }
+    }
+}
+
 inlined! {
     /// Sets the negative scores after those of `tokens` keys so that their probability is 0.
     unsafe fn close(scores: Region<f32>, tokens: usize) {
@@ -242,10 +258,10 @@ inlined! {
         S::store(lanes.as_mut_ptr(), least);
         let least = lanes.into_iter().fold(f32::MAX, f32::min);
         let mut sums = S::splat(0.0);
+        let exponentials = Exponentials { scores, shift: -least };
+        each_four!(S, at in 0..scores.len() => exponentials, at(at));
         for at in (0..scores.len()).step_by(S::LANES) {
-            let exp = exp_negative::<S>(S::sub(S::load(scores.at(at, S::LANES)), S::splat(least)));
-            S::store(scores.at(at, S::LANES), exp);
-            sums = S::add(sums, exp);
+            sums = S::add(sums, S::load(scores.at(at, S::LANES)));
         }
         let mut lanes = [0.0; MAX_LANES];
         S::store(lanes.as_mut_ptr(), sums);
@@ -332,11 +348,11 @@ impl<E: Element> Kernel for BackwardTask<'_, E> {
                     let [probabilities, products] =
                         [probabilities, products].map(|scores| scores.part(row * stride, stride));
                     close(probabilities, tokens);
+                    let exponentials = Exponentials { scores: probabilities, shift: log_sum_exp };
+                    each_four!(S, at in 0..stride => exponentials, at(at));
                     for at in (0..stride).step_by(S::LANES) {
-                        let score = S::load(probabilities.at(at, S::LANES));
-                        let probability = exp_negative::<S>(S::add(score, S::splat(log_sum_exp)));
+                        let probability = S::load(probabilities.at(at, S::LANES));
                         let product = S::sub(S::splat(mean), S::load(products.at(at, S::LANES)));
-                        S::store(probabilities.at(at, S::LANES), probability);
                         S::store(products.at(at, S::LANES), S::mul(probability, product));
                     }
                 }

@@ -9,7 +9,7 @@
 use enmasse_tensor::{Bf16, DType};
 
 use crate::inlined::inlined;
-use crate::isa::{Scalar, Simd};
+use crate::isa::{Lanes, Scalar, Simd};
 
 /// A type of values in arenas.
 pub(crate) trait Stored: Copy + Send + Sync + 'static {

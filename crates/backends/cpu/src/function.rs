@@ -5,10 +5,22 @@ use enmasse_graph::ops::Function;
 use crate::curve::{Curve, with_curve};
 use crate::element::Element;
 use crate::inlined::inlined;
-use crate::isa::Simd;
+use crate::isa::{Four, Simd};
 use crate::region::Region;
 use crate::sweep::{self, Pass};
 use crate::workspace::Context;
+
+inlined! {
+    unsafe fn load_four<E: Element, S: Simd>(from: Region<E>, index: usize) -> [S::V; 4] {
+        [0, 1, 2, 3].map(|vector| E::load::<S>(from.at(index + vector * S::LANES, S::LANES)))
+    }
+
+    unsafe fn store_four<E: Element, S: Simd>(to: Region<E>, index: usize, values: [S::V; 4]) {
+        for (vector, value) in values.into_iter().enumerate() {
+            E::store::<S>(to.at(index + vector * S::LANES, S::LANES), value);
+        }
+    }
+}
 
 struct Map<E, C> {
     x: Region<E>,
@@ -18,11 +30,16 @@ struct Map<E, C> {
 
 impl<E: Element, C: Curve> Pass for Map<E, C> {
     const BF16: bool = E::BF16;
+    const FOUR: bool = true;
 
     inlined! {
         unsafe fn at<S: Simd>(&self, index: usize, _channel: usize) {
             let x = E::load::<S>(self.x.at(index, S::LANES));
             E::store::<S>(self.y.at(index, S::LANES), self.curve.value::<S>(x))
+        }
+        unsafe fn at_four<S: Simd>(&self, index: usize, _channel: usize) {
+            let x = load_four::<E, S>(self.x, index);
+            store_four::<E, S>(self.y, index, self.curve.value::<Four<S>>(x))
         }
     }
 }
@@ -45,11 +62,16 @@ struct MapBackward<E, C> {
 
 impl<E: Element, C: Curve> Pass for MapBackward<E, C> {
     const BF16: bool = E::BF16;
+    const FOUR: bool = true;
 
     inlined! {
         unsafe fn at<S: Simd>(&self, index: usize, _channel: usize) {
             let (dy, x) = (E::load::<S>(self.dy.at(index, S::LANES)), E::load::<S>(self.x.at(index, S::LANES)));
             E::store::<S>(self.dx.at(index, S::LANES), self.curve.gradient::<S>(dy, x))
+        }
+        unsafe fn at_four<S: Simd>(&self, index: usize, _channel: usize) {
+            let (dy, x) = (load_four::<E, S>(self.dy, index), load_four::<E, S>(self.x, index));
+            store_four::<E, S>(self.dx, index, self.curve.gradient::<Four<S>>(dy, x))
         }
     }
 }

@@ -87,9 +87,9 @@ impl fmt::Display for Isa {
 /// Values per vector of the widest level.
 pub(crate) const MAX_LANES: usize = 16;
 
-/// Vectors of f32. The methods are unsafe because they execute instructions of the level. They may run only inside
-/// [`dispatch`], and pointers must be valid for `LANES` values (any alignment).
-pub(crate) trait Simd: Copy + 'static {
+/// What is computed in each lane alike. The methods are unsafe because they execute instructions of the level. They may run only
+/// inside [`dispatch`], and pointers must be valid for `LANES` values (any alignment).
+pub(crate) trait Lanes: Copy + 'static {
     /// Values per vector.
     const LANES: usize;
     /// The vector type.
@@ -97,28 +97,34 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load(p: *const f32) -> Self::V;
     unsafe fn store(p: *mut f32, v: Self::V);
-    /// Like [`Simd::store`], but past the caches if the level can, so that memory is not read before it is written. The
-    /// address is a multiple of the vector's size, and [`fence`] comes before other threads read.
-    #[inline(always)]
-    unsafe fn stream(p: *mut f32, v: Self::V) {
-        // SAFETY: the caller's promise.
-        unsafe { Self::store(p, v) }
-    }
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
-    unsafe fn sqrt(a: Self::V) -> Self::V;
     /// `a * b + c`, fused if the level can.
     unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// `a * 2^power` for a whole number from -126 to 127.
     unsafe fn times_power_of_two(a: Self::V, power: Self::V) -> Self::V;
+    /// `a` without its sign.
+    unsafe fn abs(a: Self::V) -> Self::V;
     /// 0 where `a < 0`; NaN stays.
     unsafe fn relu(a: Self::V) -> Self::V;
     /// `limit` where `a > limit`; NaN stays.
     unsafe fn at_most(a: Self::V, limit: Self::V) -> Self::V;
     /// `a` where `gate > limit`, else 0.
     unsafe fn where_above(a: Self::V, gate: Self::V, limit: Self::V) -> Self::V;
+}
+
+/// Vectors of f32. Methods are unsafe as those of [`Lanes`].
+pub(crate) trait Simd: Lanes {
+    /// Like [`Lanes::store`], but past the caches if the level can, so that memory is not read before it is written. The
+    /// address is a multiple of the vector's size, and [`fence`] comes before other threads read.
+    #[inline(always)]
+    unsafe fn stream(p: *mut f32, v: Self::V) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::store(p, v) }
+    }
+    unsafe fn sqrt(a: Self::V) -> Self::V;
     /// Of two tagged values: `found` if its value is greater or NaN, else `best`.
     unsafe fn greater(best: [Self::V; 2], found: [Self::V; 2]) -> [Self::V; 2];
     /// Writes whole numbers up to 255 to memory, one byte each.
@@ -233,7 +239,7 @@ macro_rules! array_simd {
         #[derive(Clone, Copy)]
         pub(crate) struct $name;
 
-        impl Simd for $name {
+        impl Lanes for $name {
             const LANES: usize = $lanes;
             type V = [f32; $lanes];
             inlined! {
@@ -244,7 +250,6 @@ macro_rules! array_simd {
                 unsafe fn sub(a: Self::V, b: Self::V) -> Self::V { std::array::from_fn(|i| a[i] - b[i]) }
                 unsafe fn mul(a: Self::V, b: Self::V) -> Self::V { std::array::from_fn(|i| a[i] * b[i]) }
                 unsafe fn div(a: Self::V, b: Self::V) -> Self::V { std::array::from_fn(|i| a[i] / b[i]) }
-                unsafe fn sqrt(a: Self::V) -> Self::V { std::array::from_fn(|i| a[i].sqrt()) }
                 unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
                     // Not `f32::mul_add`: without the hardware instruction that is a call into libm.
                     std::array::from_fn(|i| a[i] * b[i] + c[i])
@@ -252,6 +257,7 @@ macro_rules! array_simd {
                 unsafe fn times_power_of_two(a: Self::V, power: Self::V) -> Self::V {
                     std::array::from_fn(|i| a[i] * f32::from_bits(((power[i] as i32 + 127) as u32) << 23))
                 }
+                unsafe fn abs(a: Self::V) -> Self::V { a.map(f32::abs) }
                 unsafe fn relu(a: Self::V) -> Self::V {
                     std::array::from_fn(|i| if a[i] < 0.0 { 0.0 } else { a[i] })
                 }
@@ -261,6 +267,12 @@ macro_rules! array_simd {
                 unsafe fn where_above(a: Self::V, gate: Self::V, limit: Self::V) -> Self::V {
                     std::array::from_fn(|i| if gate[i] > limit[i] { a[i] } else { 0.0 })
                 }
+            }
+        }
+
+        impl Simd for $name {
+            inlined! {
+                unsafe fn sqrt(a: Self::V) -> Self::V { std::array::from_fn(|i| a[i].sqrt()) }
                 unsafe fn greater(best: [Self::V; 2], found: [Self::V; 2]) -> [Self::V; 2] {
                     let wins: [bool; $lanes] =
                         std::array::from_fn(|i| found[0][i] > best[0][i] || found[0][i].is_nan());
@@ -322,10 +334,13 @@ array_simd!(
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod four;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512, Avx512Bf16};
+
+pub(crate) use four::Four;
 
 #[cfg(test)]
 mod tests {

@@ -35,6 +35,21 @@ pub(crate) trait Pass: Sync {
     /// The pass's memory is valid, and processing another element touches nothing that this call writes.
     /// `#[inline(always)]`.
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize);
+
+    /// Whether the pass has [`Pass::at_four`]. It pays where operations wait for each other rather than for memory.
+    const FOUR: bool = false;
+
+    /// As [`Pass::at`] for four vectors: `4 * LANES` elements.
+    ///
+    /// # Safety
+    /// As for [`Pass::at`].
+    #[inline(always)]
+    unsafe fn at_four<S: Simd>(&self, index: usize, channel: usize) {
+        for vector in (0..4 * S::LANES).step_by(S::LANES) {
+            // SAFETY: the caller's promise.
+            unsafe { self.at::<S>(index + vector, channel + vector) }
+        }
+    }
 }
 
 struct Block<'a, P> {
@@ -51,8 +66,15 @@ impl<P: Pass> Kernel for Block<'_, P> {
     unsafe fn run<S: Simd>(self) {
         for row in 0..self.rows {
             let start = self.start + row * self.channels;
+            let fours = if P::FOUR { self.channels / (4 * S::LANES) } else { 0 };
             // SAFETY: the caller's promise, for every element of the block once.
-            unsafe { each_vector!(S, channel in 0..self.channels => self.pass, at(start + channel, channel)) }
+            unsafe {
+                for channel in (0..fours).map(|four| four * 4 * S::LANES) {
+                    self.pass.at_four::<S>(start + channel, channel);
+                }
+                let rest = fours * 4 * S::LANES..self.channels;
+                each_vector!(S, channel in rest => self.pass, at(start + channel, channel))
+            }
         }
         fence();
     }

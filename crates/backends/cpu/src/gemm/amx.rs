@@ -22,7 +22,7 @@ use std::ops::Range;
 use super::Matmul;
 use super::tile::{Tile, finish};
 use crate::element::Element;
-use crate::isa::Simd;
+use crate::isa::{Lanes, Simd};
 
 #[cfg(test)]
 pub(super) use emulated::Emulated;
@@ -190,7 +190,7 @@ where
     T: TileRegisters,
     C: Element,
 {
-    const { assert!(R <= 2 && L <= 2 && <T::Vectors as Simd>::LANES == SIDE) };
+    const { assert!(R <= 2 && L <= 2 && <T::Vectors as Lanes>::LANES == SIDE) };
     let scratch = scratch.as_mut_ptr();
     // SAFETY: the caller's promise; copies and sums lie in the scratch.
     unsafe {

@@ -3,7 +3,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::{Kernel, Simd};
+use super::{Kernel, Lanes, Simd};
 use crate::inlined::inlined;
 
 #[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
@@ -41,21 +41,20 @@ macro_rules! avx512 {
         #[derive(Clone, Copy)]
         pub(crate) struct $name;
 
-        impl Simd for $name {
+        impl Lanes for $name {
             const LANES: usize = 16;
             type V = __m512;
             inlined! {
                 unsafe fn splat(x: f32) -> __m512 { _mm512_set1_ps(x) }
                 unsafe fn load(p: *const f32) -> __m512 { _mm512_loadu_ps(p) }
                 unsafe fn store(p: *mut f32, v: __m512) { _mm512_storeu_ps(p, v) }
-                unsafe fn stream(p: *mut f32, v: __m512) { _mm512_stream_ps(p, v) }
                 unsafe fn add(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
                 unsafe fn sub(a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
                 unsafe fn mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
                 unsafe fn div(a: __m512, b: __m512) -> __m512 { _mm512_div_ps(a, b) }
-                unsafe fn sqrt(a: __m512) -> __m512 { _mm512_sqrt_ps(a) }
                 unsafe fn mul_add(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
                 unsafe fn times_power_of_two(a: __m512, power: __m512) -> __m512 { _mm512_scalef_ps(a, power) }
+                unsafe fn abs(a: __m512) -> __m512 { _mm512_abs_ps(a) }
                 // If either operand is NaN, the instruction returns the second; so in the next one.
                 unsafe fn relu(a: __m512) -> __m512 { _mm512_max_ps(_mm512_set1_ps(0.0), a) }
                 unsafe fn at_most(a: __m512, limit: __m512) -> __m512 { _mm512_min_ps(limit, a) }
@@ -63,6 +62,13 @@ macro_rules! avx512 {
                     let a = loaded(a);
                     _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(gate, limit), a)
                 }
+            }
+        }
+
+        impl Simd for $name {
+            inlined! {
+                unsafe fn stream(p: *mut f32, v: __m512) { _mm512_stream_ps(p, v) }
+                unsafe fn sqrt(a: __m512) -> __m512 { _mm512_sqrt_ps(a) }
                 unsafe fn greater(best: [__m512; 2], found: [__m512; 2]) -> [__m512; 2] {
                     let greater = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(found[0], best[0]);
                     let wins = greater | _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(found[0], found[0]);
@@ -189,30 +195,36 @@ unsafe fn round_256(v: __m256) -> __m256i {
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2;
 
-impl Simd for Avx2 {
+impl Lanes for Avx2 {
     const LANES: usize = 8;
     type V = __m256;
     inlined! {
         unsafe fn splat(x: f32) -> __m256 { _mm256_set1_ps(x) }
         unsafe fn load(p: *const f32) -> __m256 { _mm256_loadu_ps(p) }
         unsafe fn store(p: *mut f32, v: __m256) { _mm256_storeu_ps(p, v) }
-        unsafe fn stream(p: *mut f32, v: __m256) { _mm256_stream_ps(p, v) }
         unsafe fn add(a: __m256, b: __m256) -> __m256 { _mm256_add_ps(a, b) }
         unsafe fn sub(a: __m256, b: __m256) -> __m256 { _mm256_sub_ps(a, b) }
         unsafe fn mul(a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
         unsafe fn div(a: __m256, b: __m256) -> __m256 { _mm256_div_ps(a, b) }
-        unsafe fn sqrt(a: __m256) -> __m256 { _mm256_sqrt_ps(a) }
         unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmadd_ps(a, b, c) }
         unsafe fn times_power_of_two(a: __m256, power: __m256) -> __m256 {
             let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(power), _mm256_set1_epi32(127));
             _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent)))
         }
+        unsafe fn abs(a: __m256) -> __m256 { _mm256_andnot_ps(_mm256_set1_ps(-0.0), a) }
         // If either operand is NaN, the instruction returns the second; so in the next one.
         unsafe fn relu(a: __m256) -> __m256 { _mm256_max_ps(_mm256_set1_ps(0.0), a) }
         unsafe fn at_most(a: __m256, limit: __m256) -> __m256 { _mm256_min_ps(limit, a) }
         unsafe fn where_above(a: __m256, gate: __m256, limit: __m256) -> __m256 {
             _mm256_and_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(gate, limit), a)
         }
+    }
+}
+
+impl Simd for Avx2 {
+    inlined! {
+        unsafe fn stream(p: *mut f32, v: __m256) { _mm256_stream_ps(p, v) }
+        unsafe fn sqrt(a: __m256) -> __m256 { _mm256_sqrt_ps(a) }
         unsafe fn greater(best: [__m256; 2], found: [__m256; 2]) -> [__m256; 2] {
             let greater = _mm256_cmp_ps::<_CMP_GT_OQ>(found[0], best[0]);
             let wins = _mm256_or_ps(greater, _mm256_cmp_ps::<_CMP_UNORD_Q>(found[0], found[0]));
