@@ -1,9 +1,10 @@
 //! Attention in several heads, and its gradient: blocks of queries against all keys of a head, by the matmuls of convolution.
 //!
-//! A task has one head of one sample, so bits do not depend on the number of threads. It copies keys and values once, as panels of
-//! f32, however activations are stored. Scores exist for a block of queries alone, in the thread's workspace, and the
-//! gradient computes them again. They are negative here, as the exponential takes them, by the sign of the scale with
-//! which queries are copied.
+//! A task has one head of one sample, so bits do not depend on the number of threads. Products of stored values, which are the
+//! scores and the gradient of probabilities, are those of their words: for bf16 they are exact, and as fast as the level can.
+//! Other products have a factor that is computed in f32, so stored values are copied as f32 for them. Scores exist for a block of
+//! queries alone, in the thread's workspace, and the gradient computes them again. Their scale is negative, as the exponential takes
+//! them.
 
 use std::ops::Range;
 
@@ -46,6 +47,11 @@ impl Size {
         rows * self.head.next_multiple_of(panel_width(isa))
     }
 
+    /// Words of a row of a head.
+    fn words<E: Element>(self) -> usize {
+        self.head.div_ceil(E::PER_WORD)
+    }
+
     /// `-1 / sqrt(D)`.
     fn scale(self) -> f32 {
         -1.0 / (self.head as f32).sqrt()
@@ -54,7 +60,7 @@ impl Size {
     /// Workspace for [`forward`].
     pub(crate) fn workspace(self, isa: Isa) -> Workspace {
         let (keys, scores) = (self.head * self.keys(isa), BLOCK * self.keys(isa));
-        Workspace { shared: 0, private: keys + self.panels(isa, self.tokens) + BLOCK * self.head + scores }
+        Workspace { shared: 0, private: self.head + keys + self.panels(isa, self.tokens) + BLOCK * self.head + scores }
     }
 
     /// Workspace for [`backward`].
@@ -62,7 +68,7 @@ impl Size {
         let transposed = 2 * self.head * self.keys(isa);
         let gradients = 2 * self.tokens * self.head;
         let block = 2 * (BLOCK * self.head + self.panels(isa, BLOCK) + BLOCK * self.keys(isa));
-        Workspace { shared: 0, private: transposed + self.panels(isa, self.tokens) + gradients + block }
+        Workspace { shared: 0, private: self.head + transposed + self.panels(isa, self.tokens) + gradients + block }
     }
 }
 
@@ -101,11 +107,13 @@ impl<E: Element> Head<E> {
     }
 
     inlined! {
-        /// Copies rows, times a factor, one after another.
-        unsafe fn rows<S: Simd>(&self, rows: Range<usize>, factor: f32, to: Region<f32>) {
+        /// Copies rows as words, one after another.
+        unsafe fn words(&self, rows: Range<usize>, to: Region<f32>) {
+            let words = self.head.div_ceil(E::PER_WORD);
             for (at, row) in rows.enumerate() {
-                let scaled = Scaled { from: self.row(row), to: to.at(at * self.head, self.head), factor };
-                each_vector!(S, i in 0..self.head => scaled, at(i))
+                let to = to.at(at * words, words).cast::<E>();
+                self.row(row).copy_to_nonoverlapping(to, self.head);
+                (self.head..words * E::PER_WORD).for_each(|i| *to.add(i) = E::ZERO);
             }
         }
 
@@ -123,15 +131,16 @@ impl<E: Element> Head<E> {
             }
         }
 
-        /// Copies `count` rows as the columns of panels, with zeros after the last.
-        unsafe fn transposed<S: Simd>(&self, count: usize, to: Region<f32>) {
-            let width = 2 * S::LANES;
+        /// Copies the words of `count` rows as the columns of panels, with zeros after the last. `row` is workspace.
+        unsafe fn transposed<S: Simd>(&self, count: usize, row: Region<f32>, to: Region<f32>) {
+            let (width, words) = (2 * S::LANES, self.head.div_ceil(E::PER_WORD));
             for column in 0..count.next_multiple_of(width) {
-                let to = to.at(column / width * self.head * width + column % width, (self.head - 1) * width + 1);
-                for channel in 0..self.head {
-                    let value = if column < count { (*self.row(column).add(channel)).get() } else { 0.0 };
-                    *to.add(channel * width) = value;
+                match column < count {
+                    true => self.words(column..column + 1, row),
+                    false => row.slice_mut(0, words).fill(0.0),
                 }
+                let to = to.at(column / width * words * width + column % width, (words - 1) * width + 1);
+                row.slice(0, words).iter().enumerate().for_each(|(i, word)| *to.add(i * width) = *word);
             }
         }
     }
@@ -157,7 +166,7 @@ fn starts(stride: usize) -> [usize; BLOCK] {
     std::array::from_fn(|row| row * stride)
 }
 
-/// `C = A B` of f32, with contiguous rows of A and panels of B that are `panel` values apart.
+/// `C = A B`, with contiguous rows of A and panels of B that are `panel` values apart.
 fn product<C>(
     [rows, columns, depth]: [usize; 3],
     a: Region<f32>,
@@ -196,25 +205,27 @@ impl<E: Element> Kernel for ForwardTask<'_, E> {
             let ForwardTask { forward: &Forward { size, qkv, y, log_sum_exp }, isa, workspace, task } = self;
             let Size { tokens, head, .. } = size;
             let (width, stride) = (panel_width(isa), size.keys(isa));
+            let words = size.words::<E>();
             let mut parts = Parts(workspace);
-            let keys = parts.take(head * stride);
+            let keys = parts.take(words * stride);
             let values = parts.take(size.panels(isa, tokens));
-            let queries = parts.take(BLOCK * head);
+            let queries = parts.take(BLOCK * words);
             let scores = parts.take(BLOCK * stride);
+            let row = parts.take(words);
             let [query, key, value] = [0, 1, 2].map(|part| Head::new(qkv, size, task, part, 3));
             let result = Head::new(y, size, task, 0, 1);
-            key.transposed::<S>(tokens, keys);
+            key.transposed::<S>(tokens, row, keys);
             value.panels::<S>(0..tokens, 1.0, tokens * width, values);
             let (score_rows, result_rows) = (starts(stride), starts(result.stride));
             for first in (0..tokens).step_by(BLOCK) {
                 let rows = BLOCK.min(tokens - first);
-                query.rows::<S>(first..first + rows, size.scale(), queries);
+                query.words(first..first + rows, queries);
                 let to = scores.at(0, rows * stride);
-                let matmul = product([rows, stride, head], queries, head, keys, head * width, to, &score_rows);
-                multiply::<f32, f32, false>(isa, [matmul]);
+                let matmul = product([rows, stride, words], queries, words, keys, words * width, to, &score_rows);
+                multiply::<E, f32, false>(isa, [matmul]);
                 for row in 0..rows {
                     let scores = scores.part(row * stride, stride);
-                    *log_sum_exp.at(task * tokens + first + row, 1) = softmax::<S>(scores, tokens);
+                    *log_sum_exp.at(task * tokens + first + row, 1) = softmax::<S>(scores, tokens, size.scale());
                 }
                 let to = result.row(first);
                 let matmul = product([rows, head, tokens], scores, stride, values, tokens * width, to, &result_rows);
@@ -224,10 +235,11 @@ impl<E: Element> Kernel for ForwardTask<'_, E> {
     }
 }
 
-/// Negative scores that become exponentials in place.
+/// Scores that become exponentials in place.
 struct Exponentials {
     scores: Region<f32>,
-    /// Added before.
+    scale: f32,
+    /// Added to what the scale makes of a score.
     shift: f32,
 }
 
@@ -235,30 +247,31 @@ impl Exponentials {
     inlined! {
         unsafe fn at<L: Lanes>(&self, index: usize) {
             let scores = self.scores.at(index, L::LANES);
-            L::store(scores, exp_negative::<L>(L::add(L::load(scores), L::splat(self.shift))))
+            let scaled = L::mul(L::load(scores), L::splat(self.scale));
+            L::store(scores, exp_negative::<L>(L::add(scaled, L::splat(self.shift))))
         }
     }
 }
 
 inlined! {
-    /// Sets the negative scores after those of `tokens` keys so that their probability is 0.
+    /// Sets the scores after those of `tokens` keys so that their probability is 0.
     unsafe fn close(scores: Region<f32>, tokens: usize) {
-        scores.slice_mut(tokens, scores.len() - tokens).fill(f32::MAX)
+        scores.slice_mut(tokens, scores.len() - tokens).fill(-f32::MAX)
     }
 
-    /// Turns negative scores of whole vectors, of which those of `tokens` keys count, into probabilities, and returns the
-    /// logarithm of the sum of their exponentials.
-    unsafe fn softmax<S: Simd>(scores: Region<f32>, tokens: usize) -> f32 {
+    /// Turns scores of whole vectors, of which those of `tokens` keys count, into probabilities, and returns the logarithm of the
+    /// sum of their exponentials. `scale` is negative.
+    unsafe fn softmax<S: Simd>(scores: Region<f32>, tokens: usize, scale: f32) -> f32 {
         close(scores, tokens);
         let mut least = S::splat(f32::MAX);
         for at in (0..scores.len()).step_by(S::LANES) {
-            least = S::at_most(S::load(scores.at(at, S::LANES)), least);
+            least = S::at_most(S::mul(S::load(scores.at(at, S::LANES)), S::splat(scale)), least);
         }
         let mut lanes = [f32::MAX; MAX_LANES];
         S::store(lanes.as_mut_ptr(), least);
         let least = lanes.into_iter().fold(f32::MAX, f32::min);
         let mut sums = S::splat(0.0);
-        let exponentials = Exponentials { scores, shift: -least };
+        let exponentials = Exponentials { scores, scale, shift: -least };
         each_four!(S, at in 0..scores.len() => exponentials, at(at));
         for at in (0..scores.len()).step_by(S::LANES) {
             sums = S::add(sums, S::load(scores.at(at, S::LANES)));
@@ -312,35 +325,37 @@ impl<E: Element> Kernel for BackwardTask<'_, E> {
             let BackwardTask { backward: &Backward { size, dy, qkv, y, log_sum_exp, dqkv }, isa, workspace, task } = self;
             let Size { tokens, heads, head, .. } = size;
             let (width, stride) = (panel_width(isa), size.keys(isa));
+            let words = size.words::<E>();
             let mut parts = Parts(workspace);
-            let [keys, values] = [(); 2].map(|()| parts.take(head * stride));
+            let [keys, values] = [(); 2].map(|()| parts.take(words * stride));
+            let row = parts.take(words);
             let scaled_keys = parts.take(size.panels(isa, tokens));
             // Sums over the blocks, of keys and of values.
             let sums = [(); 2].map(|()| parts.take(tokens * head));
-            let [queries, gradients] = [(); 2].map(|()| parts.take(BLOCK * head));
+            let [queries, gradients] = [(); 2].map(|()| parts.take(BLOCK * words));
             // The same as panels.
             let panels = [(); 2].map(|()| parts.take(size.panels(isa, BLOCK)));
             let [probabilities, products] = [(); 2].map(|()| parts.take(BLOCK * stride));
             let [query, key, value] = [0, 1, 2].map(|part| Head::new(qkv, size, task, part, 3));
             let gradient = Head::new(dy, size, task, 0, 1);
             let [to_query, to_key, to_value] = [0, 1, 2].map(|part| Head::new(dqkv, size, task, part, 3));
-            key.transposed::<S>(tokens, keys);
-            value.transposed::<S>(tokens, values);
+            key.transposed::<S>(tokens, row, keys);
+            value.transposed::<S>(tokens, row, values);
             key.panels::<S>(0..tokens, size.scale(), tokens * width, scaled_keys);
             let [score_rows, query_rows, sum_rows] = [stride, to_query.stride, head].map(starts);
             for first in (0..tokens).step_by(BLOCK) {
                 let rows = BLOCK.min(tokens - first);
                 let block = first..first + rows;
-                query.rows::<S>(block.clone(), size.scale(), queries);
-                gradient.rows::<S>(block.clone(), 1.0, gradients);
+                query.words(block.clone(), queries);
+                gradient.words(block.clone(), gradients);
                 query.panels::<S>(block.clone(), size.scale(), BLOCK * width, panels[0]);
                 gradient.panels::<S>(block.clone(), 1.0, BLOCK * width, panels[1]);
                 let scores = |rows_of, columns_of, to: Region<f32>| {
                     let to = to.at(0, rows * stride);
-                    product([rows, stride, head], rows_of, head, columns_of, head * width, to, &score_rows)
+                    product([rows, stride, words], rows_of, words, columns_of, words * width, to, &score_rows)
                 };
                 let both = [scores(queries, keys, probabilities), scores(gradients, values, products)];
-                multiply::<f32, f32, false>(isa, both);
+                multiply::<E, f32, false>(isa, both);
                 for (row, token) in block.enumerate() {
                     let of_result = ((task / heads) * tokens + token) * heads + task % heads;
                     let [mean] = row_sums::<1, S, _>(&Products { dy, a: y }, of_result, head);
@@ -348,7 +363,7 @@ impl<E: Element> Kernel for BackwardTask<'_, E> {
                     let [probabilities, products] =
                         [probabilities, products].map(|scores| scores.part(row * stride, stride));
                     close(probabilities, tokens);
-                    let exponentials = Exponentials { scores: probabilities, shift: log_sum_exp };
+                    let exponentials = Exponentials { scores: probabilities, scale: size.scale(), shift: log_sum_exp };
                     each_four!(S, at in 0..stride => exponentials, at(at));
                     for at in (0..stride).step_by(S::LANES) {
                         let probability = S::load(probabilities.at(at, S::LANES));
