@@ -26,7 +26,8 @@ from pathlib import Path
 from tutorials import commit, hardware, table
 
 SHAPES = ["resnet34:224:16", "resnet34:224:32", "resnet18:224:16", "resnet50:224:16", "resnet18-cifar:32:128", "resnet34:32:128"]
-OTHERS = ["mobilenet_v2:224:16", "resnext50_32x4d:224:8", "vgg11:224:16", "alexnet:224:16", "resnet18:64:32", "resnet50:96:8", "resnet18:224:1"]
+OTHERS = ["efficientnet_lite0:224:16", "efficientnet_b0:224:16", "convnext_tiny:224:16", "vit_small_patch16_224:224:16"]
+OTHERS += ["mobilenet_v2:224:16", "resnext50_32x4d:224:8", "vgg11:224:16", "alexnet:224:16", "resnet18:64:32", "resnet50:96:8", "resnet18:224:1"]
 TITLES = {
     "train": "Training step",
     "others": "Training step of other shapes",
@@ -34,9 +35,11 @@ TITLES = {
     "forward": "Forward pass in evaluation",
     "avx2": "Training step with AVX2 alone",
 }
-VERSIONS = ["torch==2.13.0", "torchvision==0.28.0"]
+VERSIONS = ["torch==2.13.0", "torchvision==0.28.0", "timm==1.0.31"]
 SETTINGS = ["contiguous", "channels_last", "contiguous compile", "channels_last compile"]
 # By default glibc returns large tensors to the kernel after each step, and faults them in again at the next one.
+# timm's names of models that have other ones here.
+TIMM = {"efficientnet_lite0": "tf_efficientnet_lite0"}
 MEMORY = {
     "keep": {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "17179869184", "MALLOC_TOP_PAD_": "67108864"},
     "huge": {"THP_MEM_ALLOC_ENABLE": "1"},
@@ -57,7 +60,13 @@ def torch_step(shape, precision, threads, setting, forward):
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     classes = 10 if size <= 64 else 1000
-    net = getattr(torchvision.models, name.removesuffix("-cifar"))(num_classes=classes)
+    plain = name.removesuffix("-cifar")
+    if hasattr(torchvision.models, plain):
+        net = getattr(torchvision.models, plain)(num_classes=classes)
+    else:
+        import timm
+
+        net = timm.create_model(TIMM.get(plain, plain), num_classes=classes)
     if name.endswith("-cifar"):
         net.conv1, net.maxpool = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False), torch.nn.Identity()
     net.train(not forward)
