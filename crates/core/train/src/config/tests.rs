@@ -295,6 +295,20 @@ fn weights_without_a_name_are_none() {
 }
 
 #[test]
+fn none_leaves_out_a_number_of_a_recipe() {
+    let mut layers = LayeredConfig::new();
+    layers.recipe("fine-tune").unwrap();
+    assert!(layers.config().train.ema.is_some());
+    for (name, value) in [("ema", "none"), ("lookahead", "5"), ("patience", "none")] {
+        layers.argument(name, value).unwrap();
+    }
+    let train = &layers.config().train;
+    assert_eq!((train.ema, train.lookahead, train.patience), (None, Some(5), None));
+    let error = layers.argument("epochs", "none").unwrap_err().to_string();
+    assert_eq!(error, "--epochs none: must be a whole number, 1 or more");
+}
+
+#[test]
 fn errors_say_where_a_value_came_from() {
     let folder = tempfile::tempdir().unwrap();
     let check = |text: &str, expected: &str| {

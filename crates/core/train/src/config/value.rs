@@ -228,8 +228,9 @@ impl SettingValue for Vec<f64> {
 impl<T: SettingValue> SettingValue for Option<T> {
     const KIND: SettingKind = T::KIND;
 
+    /// A number is left out by `none`, also where a lower layer has one.
     fn parse(text: &str) -> Result<Self, String> {
-        T::parse(text).map(Some)
+        if Self::KIND == SettingKind::Number && text == "none" { Ok(None) } else { T::parse(text).map(Some) }
     }
 
     fn text(&self) -> Option<String> {
