@@ -45,9 +45,9 @@ pub(crate) trait Element: Stored {
     const UP_TO_ZERO: f32;
     /// The least value that is stored as 6 or more.
     const FROM_SIX: f32;
-    /// `LANES` values. Safety: as for [`Simd::load`].
+    /// `LANES` values. Safety: as for [`Lanes::load`].
     unsafe fn load<S: Simd>(p: *const Self) -> S::V;
-    /// `LANES` values, rounded. Safety: as for [`Simd::store`].
+    /// `LANES` values, rounded. Safety: as for [`Lanes::store`].
     unsafe fn store<S: Simd>(p: *mut Self, v: S::V);
     /// `LANES` values, rounded, past the caches. Safety: as for [`Simd::stream`].
     unsafe fn stream<S: Simd>(p: *mut Self, v: S::V);
