@@ -5,7 +5,8 @@ decay.
     python benchmarks/cpu.py --peer PYTHON [--only train others one-thread forward avx2] [--rounds 2] [--shapes MODEL:SIZE:BATCH ...]
 
 --setup DIR first creates a virtual environment with PyTorch and torchvision, and uses it as the peer. Tables: train (a training step
-with --threads), one-thread, forward (evaluation), avx2 (both limited to AVX2), each in --precisions.
+with --threads), one-thread, forward (evaluation), avx2 (both limited to AVX2), roofline (no peer), each in --precisions. "% of roofline"
+is the least time by `plan print --roofline cpu`, whose limits are measured right afterwards, in percent of the median.
 
 PyTorch runs with its best setting: contiguous and channels_last memory, eager and with torch.compile, then, with the best of these,
 other settings of its memory (freed memory kept, 2 MB pages); each in a separate process. bf16 is its autocast. One pass over all
@@ -18,6 +19,7 @@ import argparse
 import datetime
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -34,7 +36,9 @@ TITLES = {
     "one-thread": "Training step, one thread",
     "forward": "Forward pass in evaluation",
     "avx2": "Training step with AVX2 alone",
+    "roofline": "Training step against the limits of this machine",
 }
+MAIN = ["resnet34:224:16", "resnet50:224:16", "mobilenet_v2:224:16", *OTHERS[:4]]
 VERSIONS = ["torch==2.13.0", "torchvision==0.28.0", "timm==1.0.31"]
 SETTINGS = ["contiguous", "channels_last", "contiguous compile", "channels_last compile"]
 # By default glibc returns large tensors to the kernel after each step, and faults them in again at the next one.
@@ -111,11 +115,21 @@ class Case:
         self.threads = 1 if kind == "one-thread" else a.threads
         self.forward = kind == "forward"
 
-    def ours(self):
+    def settings(self):
         model, size, batch = self.shape.split(":")
-        command = [self.a.enmasse, "bench", "step", "--model", model, "--size", size, "--batch", batch, "--precision", self.precision]
-        command += ["--threads", self.threads, "--json"] + ["--eval"] * self.forward + ["--isa", "avx2"] * (self.kind == "avx2")
-        return run(command, {})
+        settings = ["--model", model, "--size", size, "--batch", batch, "--precision", self.precision, "--threads", self.threads]
+        return settings + ["--eval"] * self.forward + ["--isa", "avx2"] * (self.kind == "avx2")
+
+    def ours(self):
+        return run([self.a.enmasse, "bench", "step", *self.settings(), "--json"], {})
+
+    def roofline(self):
+        """What the step moves and multiplies, and its least time."""
+        command = [str(part) for part in (self.a.enmasse, "plan", "print", "--roofline", "cpu", *self.settings())]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        print(f"  {text.splitlines()[-1]}", file=sys.stderr)
+        number = lambda pattern: float(re.search(pattern, text).group(1))
+        return {"mb": number(r"moves ([\d.]+) MB"), "gflop": number(r"multiplies ([\d.]+) GFLOP"), "ms": number(r"at least ([\d.]+) ms")}
 
     def peer(self, setting):
         layout = setting.partition(" + ")
@@ -135,39 +149,57 @@ class Case:
         return max(rate, key=rate.get)
 
     def measure(self):
-        setting = self.best_setting()
-        pairs = [(self.ours(), self.peer(setting)) for _ in range(self.a.rounds)]
-        if not all(ours and peer for ours, peer in pairs):
+        sides = {"enmasse": self.ours}
+        setting = None
+        if self.kind != "roofline":
+            setting = self.best_setting()
+            sides["torch"] = lambda: self.peer(setting)
+        rounds = [{name: side() for name, side in sides.items()} for _ in range(self.a.rounds)]
+        if not all(all(found.values()) for found in rounds):
             return None
-        middle = lambda side, key: statistics.median(pair[side][key] for pair in pairs)
+        middle = lambda name, key: statistics.median(found[name][key] for found in rounds)
         record = {"run": [self.kind, self.shape, self.precision], "setting": setting, "commit": commit(), "hardware": hardware()}
         record["date"] = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-        for side, name in enumerate(("enmasse", "torch")):
-            record[name] = {key: middle(side, key) for key in ("images_per_second", "peak_rss_bytes")}
-        return record | {"share_of_peak": middle(0, "share_of_peak"), "gflops": middle(0, "gflops")}
+        for name in sides:
+            record[name] = {key: middle(name, key) for key in ("images_per_second", "peak_rss_bytes")}
+        record |= {key: middle("enmasse", key) for key in ("share_of_peak", "gflops", "median_ms")}
+        return record | {"roofline": self.roofline()}
 
 
 def cases(a):
     for kind in a.only:
-        for shape in a.shapes or (OTHERS if kind == "others" else SHAPES):
+        for shape in a.shapes or {"others": OTHERS, "roofline": MAIN}.get(kind, SHAPES):
             for precision in a.precisions:
                 yield Case(a, kind, shape, precision)
 
 
+def share_of_roofline(record):
+    """In percent; nothing if the record was made before there was a roofline."""
+    return f"{100 * record['roofline']['ms'] / record['median_ms']:.0f}" if "roofline" in record else ""
+
+
 def tables(results):
-    columns = ("model, size, batch", "precision", "enmasse images/s", "% of peak", "PyTorch images/s", "its setting", "ratio", "memory, MiB", "of PyTorch's")
+    columns = ("model, size, batch", "precision", "enmasse images/s", "% of peak", "% of roofline")
+    columns += ("PyTorch images/s", "its setting", "ratio", "memory, MiB", "of PyTorch's")
+    limits = ("model, size, batch", "precision", "GB moved", "GFLOP", "least ms", "median ms", "% of roofline")
     for kind, title in TITLES.items():
         rows = []
         for (of, shape, precision), record in results.items():
             if of != kind:
                 continue
+            if kind == "roofline":
+                least = record["roofline"]
+                work = (f"{least['mb'] / 1e3:.2f}", f"{least['gflop']:.0f}", f"{least['ms']:.0f}")
+                rows.append((shape.replace(":", ", "), precision, *work, f"{record['median_ms']:.0f}", share_of_roofline(record)))
+                continue
             ours, peer = record["enmasse"], record["torch"]
             rate, memory = (ours[key] / peer[key] for key in ("images_per_second", "peak_rss_bytes"))
-            own = (shape.replace(":", ", "), precision, f"{ours['images_per_second']:.1f}", f"{100 * record['share_of_peak']:.0f}")
+            shares = (f"{100 * record['share_of_peak']:.0f}", share_of_roofline(record))
+            own = (shape.replace(":", ", "), precision, f"{ours['images_per_second']:.1f}", *shares)
             theirs = (f"{peer['images_per_second']:.1f}", record["setting"], f"{rate:.2f}")
             rows.append((*own, *theirs, f"{ours['peak_rss_bytes'] / 2**20:.0f}", f"{memory:.2f}"))
         if rows:
-            table(title, columns, rows)
+            table(title, limits if kind == "roofline" else columns, rows)
     stamps = sorted({f"{r['date']}, commit {r['commit']}, {r['hardware']}" for r in results.values()})
     print("\n" + "\n".join(f"- {stamp}" for stamp in stamps))
 

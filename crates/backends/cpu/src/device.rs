@@ -1,7 +1,7 @@
 //! The device: its threads and instruction-set level, and how plans become a program.
 
 use enmasse_comm::Group;
-use enmasse_device::{Device, DeviceError, Hosting, Memory, Program, ShardSchedule, Tuned};
+use enmasse_device::{Device, DeviceError, Hosting, Memory, Program, Roofline, ShardSchedule, Tuned};
 use enmasse_graph::{Choices, Graph, Mode, Plan, Plans, Precision, ValueId, fuse_convolutions};
 
 use crate::affinity::Cores;
@@ -10,6 +10,7 @@ use crate::peak::{Matmul, peak_gflops};
 use crate::pool::{Pool, Threads};
 use crate::prepare::{KernelOptions, Preparation};
 use crate::program::{CpuProgram, memory};
+use crate::roofline::Limits;
 use crate::tune::tune;
 
 /// Options of a [`Cpu`].
@@ -114,6 +115,13 @@ impl Device for Cpu {
             }
         }
         Ok(None)
+    }
+
+    fn roofline(&self, plan: &Plan) -> Result<Option<Roofline>, DeviceError> {
+        let algorithms = self.algorithms(plan)?;
+        let failed = |error| DeviceError::Unsupported(format!("cannot measure the limits of this machine: {error}"));
+        let limits = Limits::measure(self.isa(), self.threads()).map_err(failed)?;
+        limits.map(|limits| limits.roofline(plan, &self.name(), &algorithms)).transpose()
     }
 
     fn memory(&self, plans: &Plans, hosting: &Hosting) -> Result<Memory, DeviceError> {

@@ -57,6 +57,7 @@ mod pooling;
 mod prepare;
 mod program;
 mod region;
+mod roofline;
 mod samples;
 mod statistics;
 mod sweep;

@@ -106,7 +106,7 @@ pub fn measure_peaks(threads: usize) -> std::io::Result<Peaks> {
             rates.push(Rate { isa, matmul, gflops: rate(&mut pool, isa, matmul, LONG) });
         }
     }
-    let bandwidths = bandwidths(&mut pool)?;
+    let bandwidths = bandwidths(&mut pool, &working_sets(threads), LONG)?;
     const SECTIONS: usize = 1000;
     let section = best_seconds(LONG, || (0..SECTIONS).for_each(|_| pool.run(threads, |_, _| {}))) / SECTIONS as f64;
     Ok(Peaks { threads, rates, bandwidths, section })
@@ -121,6 +121,15 @@ pub fn peak_gflops(isa: Isa, matmul: Matmul, threads: usize) -> std::io::Result<
     let mut pool = pool(threads)?;
     let _pinned = pool.pin_caller();
     Ok(Some(rate(&mut pool, isa, matmul, QUICK)))
+}
+
+/// The bandwidth of memory with a number of threads, in GB/s: that of the fastest stream. Takes about half a second.
+pub(crate) fn memory_gigabytes(threads: usize) -> std::io::Result<f64> {
+    let mut pool = pool(threads)?;
+    let _pinned = pool.pin_caller();
+    let [.., memory] = working_sets(pool.threads());
+    let streams = bandwidths(&mut pool, &[memory], QUICK)?.into_iter().flat_map(|b| [b.read, b.write, b.update]);
+    Ok(streams.fold(0.0, f64::max))
 }
 
 /// Pins each of several threads to its own core, if there are enough: two threads on one core would look like one core
@@ -261,17 +270,17 @@ unsafe fn keep<S: Simd, const N: usize>(sums: [S::V; N]) {
     }
 }
 
-fn bandwidths(pool: &mut Pool) -> std::io::Result<Vec<Bandwidth>> {
+/// The bandwidths of working sets, each measured for `span`.
+fn bandwidths(pool: &mut Pool, sets: &[usize], span: Duration) -> std::io::Result<Vec<Bandwidth>> {
     let (isa, threads) = (Isa::detect(), pool.threads());
-    let sets = working_sets(threads);
-    let mut buffer = AlignedBuffer::zeroed(sets[2])?;
+    let mut buffer = AlignedBuffer::zeroed(sets.iter().copied().max().unwrap_or(0))?;
     // Untouched zeroed memory is one page shared by all.
     buffer.as_f32_mut().fill(1.0);
     let all = Region::of_mut(buffer.as_f32_mut());
     let measure = |pool: &mut Pool, bytes: usize, way: Way| {
         let part = bytes / size_of::<f32>() / threads / STRIP * STRIP;
         let repeats = (ROUND_BYTES / bytes).max(1);
-        let seconds = best_seconds(LONG, || {
+        let seconds = best_seconds(span, || {
             pool.run(threads, |task, _| {
                 let stream = Stream { way, region: all.part(task * part, part) };
                 for _ in 0..repeats {
@@ -283,11 +292,11 @@ fn bandwidths(pool: &mut Pool) -> std::io::Result<Vec<Bandwidth>> {
         let moved = stream_values(way, part) * size_of::<f32>() * threads * repeats;
         moved as f64 / seconds / 1e9
     };
-    let measured = sets.map(|bytes| {
+    let measured = sets.iter().map(|&bytes| {
         let [read, write, update] = [Way::Read, Way::Write, Way::Update].map(|way| measure(pool, bytes, way));
         Bandwidth { bytes, read, write, update }
     });
-    Ok(measured.into())
+    Ok(measured.collect())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,12 +1,8 @@
 //! The roofline of a plan on a GPU: the least time of each instruction by the GPU's public figures. It needs no GPU.
-//!
-//! An instruction takes at least as long as its operands and results need to cross the memory bus, each once, and at least as
-//! long as its matmuls need at the GPU's peak rate. A launch costs nothing here, and a cache saves nothing.
 
-use enmasse_graph::{Cost, FilterOrder, Node, Op, Plan, Precision, Target};
+use enmasse_device::{DeviceError, LeastTime, Roofline};
+use enmasse_graph::{FilterOrder, Node, Plan, Precision, Target};
 use enmasse_tensor::DType;
-
-use crate::CudaError;
 
 /// The public figures of a GPU.
 ///
@@ -44,26 +40,6 @@ pub fn target() -> Target<'static> {
     Target { filters: FilterOrder::Ohwi, ..Target::default() }
 }
 
-/// What bounds an instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bound {
-    /// The bandwidth of memory.
-    Memory,
-    /// The rate of matmuls.
-    Matmuls,
-}
-
-/// The roofline of an instruction.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Time {
-    /// What it moves and computes.
-    pub work: Cost,
-    /// The larger of its two times.
-    pub bound: Bound,
-    /// That time.
-    pub seconds: f64,
-}
-
 impl Gpu {
     /// The GPU of that name.
     pub fn find(name: &str) -> Option<&'static Gpu> {
@@ -83,45 +59,27 @@ impl Gpu {
         rate.map(|rate| rate * 1e12)
     }
 
-    /// The roofline of each instruction of a plan that one GPU runs with one shard. `None` for those that do nothing there:
-    /// sums over shards, and tokens in place of images.
+    /// The roofline of a plan that this GPU alone runs with one shard.
     ///
     /// # Errors
     /// The GPU has no matmuls in the plan's precision, or the plan has several shards.
-    pub fn roofline(&self, plan: &Plan) -> Result<Vec<Option<Time>>, CudaError> {
-        if plan.shards > 1 {
-            return Err(CudaError::Unsupported(
-                "a roofline is that of one shard: leave `shards` and `accumulate` out".into(),
-            ));
-        }
-        plan.instructions.iter().map(|node| self.time(plan, node)).collect()
-    }
-
-    fn time(&self, plan: &Plan, node: &Node) -> Result<Option<Time>, CudaError> {
-        if matches!(
-            node.op,
-            Op::AllReduceStart(_) | Op::AllReduceWait(_) | Op::ReduceStart(_) | Op::ReduceWait(_) | Op::Replicate(_)
-        ) {
-            return Ok(None);
-        }
-        let work = plan.cost(node);
-        if work == Cost::default() {
-            return Ok(None);
-        }
-        let rate = self.rate(plan, node).ok_or_else(|| {
-            let (name, precision) = (self.name, plan.precision.name());
-            CudaError::Unsupported(format!("{name} has no {precision}: use `precision = f16` or f32"))
+    pub fn roofline(&self, plan: &Plan) -> Result<Roofline, DeviceError> {
+        let times = Roofline::times(plan, |_, node, work| {
+            let rate = self.rate(plan, node).ok_or_else(|| {
+                let (name, precision) = (self.name, plan.precision.name());
+                DeviceError::Unsupported(format!("{name} has no {precision}: use `precision = f16` or f32"))
+            })?;
+            Ok(LeastTime::new(work, self.gigabytes * 1e9, rate))
         })?;
-        let (moving, multiplying) = (work.bytes as f64 / (self.gigabytes * 1e9), work.flops as f64 / rate);
-        let (bound, seconds) =
-            if multiplying > moving { (Bound::Matmuls, multiplying) } else { (Bound::Memory, moving) };
-        Ok(Some(Time { work, bound, seconds }))
+        let device = format!("an {} with {} GB/s", self.name, self.gigabytes);
+        Ok(Roofline { device, not_counted: "the cost of launches is not counted", times })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use enmasse_graph::{CompileOptions, Conv, Plans, Tensor};
+    use enmasse_device::Bound;
+    use enmasse_graph::{CompileOptions, Conv, Cost, Plans, Tensor};
 
     use super::*;
 
@@ -146,7 +104,7 @@ mod tests {
             let plan = plans(precision, 1).train.unwrap();
             let at = |node: &Node| node.op.name() == name && node.layer == layer;
             let at = plan.instructions.iter().position(at).unwrap();
-            let time = Gpu::find(gpu).unwrap().roofline(&plan).unwrap()[at].unwrap();
+            let time = Gpu::find(gpu).unwrap().roofline(&plan).unwrap().times[at].unwrap();
             assert_eq!((time.work, time.bound), (Cost { bytes, flops }, bound), "{precision:?} {name} {layer} {gpu}");
             assert!((time.seconds / seconds - 1.0).abs() < 1e-12, "{precision:?} {name} {layer} {gpu}: {time:?}");
         };

@@ -7,7 +7,7 @@ use enmasse_comm::Group;
 use enmasse_graph::{Choices, FilterOrder, Graph, Mode, Phase, Plan, Plans, StateTensor, Target, ValueId};
 use enmasse_tensor::{HostMemory, SystemMemory};
 
-use crate::{DeviceError, Hosting, StepBatch, StepMetrics, Ticket};
+use crate::{DeviceError, Hosting, Roofline, StepBatch, StepMetrics, Ticket};
 
 /// Inputs of one step.
 #[derive(Clone)]
@@ -155,6 +155,12 @@ pub trait Device: Send + Sync {
     /// The peak rate of matmuls with activations of this plan's precision, in 10^9 floating-point operations per second;
     /// `None` if unknown.
     fn peak_gflops(&self, _plan: &Plan) -> Result<Option<f64>, DeviceError> {
+        Ok(None)
+    }
+
+    /// The least time of each instruction of a plan with one shard, by limits of the device that it measures now; `None` if it
+    /// measures none.
+    fn roofline(&self, _plan: &Plan) -> Result<Option<Roofline>, DeviceError> {
         Ok(None)
     }
 

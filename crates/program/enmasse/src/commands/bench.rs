@@ -50,7 +50,10 @@ fn step_command() -> Command {
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(count("steps", "N", "Steps to time, after three to warm up").default_value("10"))
         .arg(switch("eval", "Forward only"))
-        .arg(switch("profile", "What each instruction takes: milliseconds, % of the step, GFLOP/s, GB/s"))
+        .arg(switch(
+            "profile",
+            "What each instruction takes: milliseconds, % of the step, GFLOP/s, GB/s, on CPUs % of the roofline",
+        ))
 }
 
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {

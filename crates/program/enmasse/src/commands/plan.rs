@@ -3,6 +3,7 @@
 mod roofline;
 
 use std::fmt::Write;
+use std::iter::once;
 
 use clap::builder::PossibleValuesParser;
 use clap::{ArgMatches, Command};
@@ -11,13 +12,13 @@ use enmasse_cuda::roofline::{GPUS, Gpu, target};
 use enmasse_datasets::DataKind;
 use enmasse_device::{Hosting, Memory};
 use enmasse_graph::{Arena, Choices, Plan, Plans, Target};
-use enmasse_train::{Objective, Preparation, TrainConfig, compile_plans, tune};
+use enmasse_train::{Objective, Preparation, RunConfig, TrainConfig, compile_plans, tune};
 use enmasse_wording::{counted, grouped, mebibytes};
 
 use crate::command_line::arguments::{count, group, option, settings, settings_with, switch};
-use crate::command_line::settings::{Ranks, cores};
+use crate::command_line::settings::{Ranks, cores, default_device, default_kind};
 use crate::data::stand_in::{WITHOUT_DATA, without_data};
-use crate::failure::Failure;
+use crate::failure::{Failure, failed};
 use crate::output::{Output, say};
 use crate::ranks::Rank;
 use crate::report::facts::tuned;
@@ -34,10 +35,10 @@ pub fn command() -> Command {
         .arg(count("classes", "N", "Classes of the model [default: 10 up to 64 pixels, else 1000]"))
         .arg(switch("eval", "The plan of evaluation"))
         .arg(
-            option("roofline", "GPU")
-                .value_parser(PossibleValuesParser::new(GPUS.iter().map(|gpu| gpu.name)))
+            option("roofline", "DEVICE")
+                .value_parser(PossibleValuesParser::new(once(default_kind()).chain(GPUS.iter().map(|gpu| gpu.name))))
                 .conflicts_with_all(["devices", "tune"])
-                .help("Instead, the least time of each instruction on an NVIDIA GPU by its public figures; needs none"),
+                .help("Instead, the least time of each instruction: on this machine's CPU as measured now, or on an NVIDIA GPU by its public figures; needs none"),
         );
     group("plan", "Look at plans", [print])
 }
@@ -53,9 +54,8 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
     let (config, classes) = without_data(matches, Ranks::OfMachine)?;
     let evaluates = matches.get_flag("eval");
     let mut output = Output::new(false);
-    if let Some(gpu) = matches.get_one::<String>("roofline").and_then(|name| Gpu::find(name)) {
-        let plans = compiled(&config.train, classes, config.train.shard_count(1), &target())?;
-        output.block(roofline::table(printed(&plans, evaluates), gpu).map_err(Failure::error)?);
+    if let Some(name) = matches.get_one::<String>("roofline") {
+        output.block(roofline_of(name, config, classes, evaluates)?);
         return output.finish();
     }
     let world_size = config.program.rank_count(cores());
@@ -80,6 +80,25 @@ fn print(matches: &ArgMatches) -> Result<(), Failure> {
         output.block(format_args!("\nwork of {}: {sum}{pieces}", device.name()));
     }
     output.finish()
+}
+
+/// The roofline of one shard's plan on this machine, or on a GPU.
+fn roofline_of(name: &str, mut config: RunConfig, classes: usize, evaluates: bool) -> Result<String, Failure> {
+    let shards = config.train.shard_count(1);
+    if let Some(gpu) = Gpu::find(name) {
+        let plans = compiled(&config.train, classes, shards, &target())?;
+        let plan = printed(&plans, evaluates);
+        let algorithms = vec![String::new(); plan.instructions.len()];
+        return Ok(roofline::table(plan, &gpu.roofline(plan).map_err(Failure::error)?, &algorithms));
+    }
+    config.program.devices = Some(default_device());
+    let device = Rank::alone().device(&config)?;
+    let plans = compiled(&config.train, classes, shards, &device.target())?;
+    let plan = printed(&plans, evaluates);
+    let algorithms = device.algorithms(plan).map_err(Failure::error)?;
+    let measured = device.roofline(plan).map_err(Failure::error)?;
+    let measured = measured.ok_or_else(|| failed!("{} measures no limits", device.name()))?;
+    Ok(roofline::table(plan, &measured, &algorithms))
 }
 
 fn compiled(config: &TrainConfig, classes: usize, shards: usize, target: &Target) -> Result<Plans, Failure> {

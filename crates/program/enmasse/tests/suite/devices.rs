@@ -1,7 +1,7 @@
 //! Kinds of devices and shards in the whole program: the f64 reference trains a LeNet, and `--shards` fixes the bits.
 
 use crate::common::runs::{arguments, tensors};
-use crate::common::{assert_whole, enmasse, images};
+use crate::common::{assert_whole, enmasse, images, refused};
 
 #[test]
 fn the_reference_device_trains_evaluates_predicts_prints_and_is_timed() {
@@ -34,6 +34,29 @@ fn the_reference_device_trains_evaluates_predicts_prints_and_is_timed() {
     let timed = enmasse(&timed.concat()).well();
     assert!(timed.json()[0]["images_per_second"].as_f64().unwrap() > 0.0);
     assert!(timed.json()[0]["share_of_peak"].is_null());
+}
+
+/// Figures of the machine are in the last line, and shares of them in profiles.
+#[test]
+fn the_roofline_of_this_machine() {
+    let lenet = ["--model", "lenet", "--size", "32", "--batch", "4", "--threads", "1"];
+    let print = |others: &[&str]| enmasse(&[&["plan", "print", "--roofline", "cpu"], &lenet[..], others].concat());
+    let found = print(&["--precision", "bf16"]).well().stdout;
+    for part in
+        ["conv2d direct conv1\n", "  update\n", "the step moves ", " GFLOP/s in f32", " images/s; what caches save"]
+    {
+        assert!(found.contains(part), "{found}");
+    }
+    assert!(!print(&["--eval"]).well().stdout.contains("update"));
+    refused(&print(&["--precision", "f16"]), 1, &["the cpu has no f16: use --precision bf16 or f32"]);
+    refused(&print(&["--accumulate", "2"]), 1, &["a roofline is that of one shard"]);
+    let profile = |others: &[&str]| {
+        let step = ["bench", "step", "--steps", "1", "--profile", "--json", "--devices", "cpu:1"];
+        let found = enmasse(&[&step[..], &lenet, others].concat()).well().json();
+        found[0]["profile"][0]["percent_of_roofline"].clone()
+    };
+    assert!(profile(&[]).as_f64().is_some_and(|share| share > 0.0));
+    assert!(profile(&["--accumulate", "2"]).is_null());
 }
 
 #[test]

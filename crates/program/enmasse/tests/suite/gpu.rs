@@ -312,7 +312,7 @@ fn a_roofline_needs_no_gpu() {
     assert!(!print(&["a100", "--eval"]).well().stdout.contains("update"));
     refused(&print(&["t4", "--precision", "bf16"]), 1, &["t4 has no bf16: use --precision f16 or f32"]);
     refused(&print(&["h200", "--accumulate", "2"]), 1, &["a roofline is that of one shard"]);
-    refused(&print(&["h200", "--devices", "cpu:1"]), 2, &["'--roofline <GPU>' cannot be used with '--devices"]);
+    refused(&print(&["h200", "--devices", "cpu:1"]), 2, &["'--roofline <DEVICE>' cannot be used with '--devices"]);
 }
 
 /// Programs of tests beside the program itself, as `scripts/gpu-check pack` arranges them.

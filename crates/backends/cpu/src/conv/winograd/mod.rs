@@ -98,6 +98,11 @@ pub(crate) fn gradient_pays<E: Element>(shape: &ConvShape) -> bool {
     pays::<E>(shape) && Tiling::new(shape.batch, shape.output).count() >= TILES[1]
 }
 
+/// Number of products for one channel of the source and one of a result of this size.
+pub(crate) fn matmuls(batch: usize, size: [usize; 3]) -> usize {
+    Tiling::new(batch, size).matmuls()
+}
+
 /// The number of times that a tap meets the feature map along an axis, over all results.
 fn met_taps(shape: &ConvShape, axis: usize) -> usize {
     (0..3).map(|tap| geometry::met(shape, axis, shape.displacement(axis, tap)).len()).sum()
