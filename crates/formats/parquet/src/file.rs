@@ -4,7 +4,7 @@ use crate::metadata::{self, Chunk, Column, RowGroup};
 use crate::{Pages, ParquetError, ReadAt};
 
 /// The first and the last bytes of a file.
-const MAGIC: &[u8; 4] = b"PAR1";
+pub(crate) const MAGIC: &[u8; 4] = b"PAR1";
 /// Limit of the metadata's bytes: a group of rows takes a few hundred.
 const MAX_METADATA: u64 = 256 << 20;
 

@@ -1,6 +1,7 @@
-//! Structs in Thrift's compact protocol, in which Parquet writes its metadata: a field at a time, from bytes that nobody trusts.
+//! Structs in Thrift's compact protocol, in which Parquet writes its metadata: a field at a time, from bytes that nobody trusts,
+//! and to others.
 //!
-//! Nothing is allocated here. A list's length counts for no more than the elements that follow it.
+//! Reading allocates nothing. A list's length counts for no more than the elements that follow it.
 
 /// Why bytes are no such struct.
 pub(crate) type Fault = &'static str;
@@ -28,6 +29,8 @@ impl Type {
     const STRUCT: Type = Type(12);
     /// Numbers of 16, 32 and 64 bits, which are written alike.
     const NUMBERS: [Type; 3] = [Type(4), Type(5), Type(6)];
+    const INT: Type = Self::NUMBERS[1];
+    const LONG: Type = Self::NUMBERS[2];
 }
 
 /// Reads one value after another.
@@ -201,6 +204,95 @@ impl<'a> Reader<'a> {
         }
         Err("its metadata have a number of more than 64 bits")
     }
+}
+
+/// Writes a struct's fields in the order of their numbers, of which each is at most 15 larger than the one before.
+#[derive(Default)]
+pub(crate) struct Writer {
+    bytes: Vec<u8>,
+    last: u8,
+}
+
+impl Writer {
+    pub fn int(self, field: u8, value: i32) -> Self {
+        self.field(field, Type::INT).signed(i64::from(value))
+    }
+
+    pub fn long(self, field: u8, value: i64) -> Self {
+        self.field(field, Type::LONG).signed(value)
+    }
+
+    pub fn text(self, field: u8, value: &str) -> Self {
+        self.field(field, Type::BINARY).bytes(value.as_bytes())
+    }
+
+    /// A struct.
+    pub fn inner(self, field: u8, value: Writer) -> Self {
+        self.field(field, Type::STRUCT).raw(&value.end())
+    }
+
+    /// A list of structs.
+    pub fn list(self, field: u8, values: Vec<Writer>) -> Self {
+        let list = self.begin_list(field, values.len(), Type::STRUCT);
+        values.into_iter().fold(list, |list, value| list.raw(&value.end()))
+    }
+
+    pub fn ints(self, field: u8, values: &[i32]) -> Self {
+        let list = self.begin_list(field, values.len(), Type::INT);
+        values.iter().fold(list, |list, &value| list.signed(i64::from(value)))
+    }
+
+    pub fn texts(self, field: u8, values: &[&str]) -> Self {
+        let list = self.begin_list(field, values.len(), Type::BINARY);
+        values.iter().fold(list, |list, value| list.bytes(value.as_bytes()))
+    }
+
+    /// The whole struct.
+    pub fn end(self) -> Vec<u8> {
+        self.raw(&[0]).bytes
+    }
+
+    fn field(mut self, number: u8, kind: Type) -> Self {
+        let step = number - self.last;
+        self.last = number;
+        self.raw(&[step << 4 | kind.0])
+    }
+
+    fn begin_list(self, field: u8, count: usize, kind: Type) -> Self {
+        let mut list = self.field(field, Type::LIST);
+        match u8::try_from(count) {
+            Ok(count @ ..15) => list.bytes.push(count << 4 | kind.0),
+            _ => {
+                list.bytes.push(15 << 4 | kind.0);
+                varint(&mut list.bytes, count as u64);
+            }
+        }
+        list
+    }
+
+    fn signed(mut self, value: i64) -> Self {
+        varint(&mut self.bytes, (value << 1 ^ value >> 63) as u64);
+        self
+    }
+
+    fn bytes(mut self, value: &[u8]) -> Self {
+        varint(&mut self.bytes, value.len() as u64);
+        self.raw(value)
+    }
+
+    fn raw(mut self, bytes: &[u8]) -> Self {
+        self.bytes.extend(bytes);
+        self
+    }
+}
+
+/// Appends a number of any size, seven bits a byte.
+pub(crate) fn varint(bytes: &mut Vec<u8>, mut number: u64) {
+    while number > 127 {
+        bytes.push(number as u8 | 128);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
 }
 
 #[cfg(test)]

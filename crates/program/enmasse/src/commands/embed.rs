@@ -1,4 +1,4 @@
-//! `enmasse embed DATA --weights RUN|WEIGHTS --out FILE.npy`: the features of all images, for other programs.
+//! `enmasse embed DATA --weights RUN|WEIGHTS --out FILE`: the features of all images, for other programs.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use clap::{ArgMatches, Command};
 use enmasse_data::{Dataset, DecodePool, EvalLoader, Sharding};
+use enmasse_parquet::TableWriter;
 use enmasse_system::files::write_whole;
 use enmasse_train::{Features, RunConfig, TrainingData};
 use enmasse_wording::counted;
@@ -27,6 +28,7 @@ const EMBEDDING: &str = "\
 const EXAMPLES: &str = "\
 Examples:
   enmasse embed photos --weights runs/a --out features.npy
+  enmasse embed photos --weights runs/a --out features.parquet
   enmasse embed photos --weights resnet34.pth --model resnet34 --layer layer3 --out layer3.npy";
 
 /// The command line of `enmasse embed`.
@@ -34,14 +36,14 @@ pub fn command() -> Command {
     let weights = arguments::option("weights", "RUN|WEIGHTS").id("source").required(true).value_parser(arguments::path);
     let layer = "The layer whose output they are, by the beginning of its parameters' names [default: what the last layer reads]";
     Command::new("embed")
-        .about("Features of images, as a NumPy array, with their paths, classes and parts in a table beside it")
+        .about("Features of images with their paths, classes and parts: as a Parquet file, or as a NumPy array with a table beside it")
         .after_help(EXAMPLES)
         .arg(arguments::data_as("Data as for train").required(true))
         .arg(
             weights
                 .help("Run folder, or weights file (.pth, .ckpt or .safetensors) with torchvision's or timm's names"),
         )
-        .arg(arguments::file("out", "Write them to this file, FILE.npy, and the table to FILE.csv").required(true))
+        .arg(arguments::file("out", "Write them to this file, FILE.parquet, or FILE.npy and the table FILE.csv").required(true))
         .arg(arguments::option("layer", "NAME").help(layer))
         .args(arguments::settings_with(&format!("{EMBEDDING} {SOURCE}"), &[OF_A_RUN, ONE_DEVICE].concat()))
 }
@@ -49,8 +51,10 @@ pub fn command() -> Command {
 pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let _interrupts = Interrupts::watch()?;
     let out = matches.get_one::<PathBuf>("out").cloned().unwrap_or_default();
-    if out.extension().is_none_or(|ending| ending != "npy") {
-        return Err(usage!("--out {}: features are written as a NumPy array, FILE.npy", out.display()));
+    let is_array = out.extension().is_some_and(|ending| ending == "npy");
+    if !is_array && out.extension().is_none_or(|ending| ending != "parquet") {
+        let out = out.display();
+        return Err(usage!("--out {out}: features are written as a NumPy array, FILE.npy, or a table, FILE.parquet"));
     }
     let mut layers = settings::layers(matches)?;
     let source = Source::find(matches, &mut layers)?;
@@ -77,27 +81,49 @@ pub fn run(matches: &ArgMatches) -> Result<(), Failure> {
     let write = |path: &Path, write: &dyn Fn(&mut dyn Write) -> io::Result<()>| {
         write_whole(path, |file| write(file)).map_err(Failure::error)
     };
+    let mut output = Output::new(false);
+    let images = counted(rows, "image");
+    if !is_array {
+        write(&out, &|file| {
+            let mut table = TableWriter::new(file, ["path", "class", "part"], "features", width)?;
+            each_image(&parts, &data.classes, |texts, row| table.row(texts, row))?;
+            table.finish().map(drop)
+        })?;
+        output.text(format_args!("{images}, {width} features each, with paths and classes: {}", out.display()));
+        return output.finish();
+    }
     write(&out, &|file| {
         file.write_all(&header(rows, width))?;
-        let mut values = parts.iter().flat_map(|(.., features)| features.rows()).flat_map(|(row, _)| row);
-        values.try_for_each(|value| file.write_all(&value.to_le_bytes()))
+        each_image(&parts, &data.classes, |_, row| {
+            row.iter().try_for_each(|value| file.write_all(&value.to_le_bytes()))
+        })
     })?;
     let table = out.with_extension("csv");
     write(&table, &|file| {
         writeln!(file, "path,class,part")?;
-        for (part, images, features) in &parts {
-            for (index, label) in features.labels.iter().enumerate() {
-                let Ok(label) = usize::try_from(*label) else { continue };
-                let class = data.classes.get(label).map_or("", String::as_str);
-                writeln!(file, "{},{},{part}", field(&images.name(index)), field(class))?;
-            }
-        }
-        Ok(())
+        each_image(&parts, &data.classes, |[path, class, part], _| {
+            writeln!(file, "{},{},{part}", field(path), field(class))
+        })
     })?;
-    let mut output = Output::new(false);
-    let (images, out, table) = (counted(rows, "image"), out.display(), table.display());
+    let (out, table) = (out.display(), table.display());
     output.text(format_args!("{images}, {width} features each: {out}, with paths and classes in {table}"));
     output.finish()
+}
+
+/// Calls `each` with the name, class and part of each image that can be read, and with its features.
+fn each_image(
+    parts: &[(&'static str, &Arc<dyn Dataset>, Features)],
+    classes: &[String],
+    mut each: impl FnMut([&str; 3], &[f32]) -> io::Result<()>,
+) -> io::Result<()> {
+    for (part, images, features) in parts {
+        let known = features.labels.iter().enumerate().filter(|(_, label)| **label >= 0);
+        for ((index, _), (row, label)) in known.zip(features.rows()) {
+            let class = classes.get(label).map_or("", String::as_str);
+            each([&images.name(index), class, part], row)?;
+        }
+    }
+    Ok(())
 }
 
 /// The features of a data set, on one device.

@@ -102,6 +102,23 @@ fn features_are_written_and_have_neighbours() {
     assert_eq!(std::fs::read(&out).unwrap().len(), 128 + 30 * 3 * 4);
     failed(&embed(&["--out", &path, "--layer", "fc9"]), 1, &["the model has no layer fc9; the last one is fc3"]);
     refused(&embed(&["--out", "features.txt"]), 2, &["--out features.txt: features are written as a NumPy array"]);
+    // The same in one file.
+    embed(&["--out", &folder.path().join("features.parquet").display().to_string()]).well();
+    let bytes = std::fs::read(folder.path().join("features.parquet")).unwrap();
+    let file = enmasse_parquet::ParquetFile::open(bytes.as_slice()).unwrap();
+    let columns: Vec<&str> = file.columns.iter().map(|column| column.name.as_str()).collect();
+    assert_eq!(columns, ["path", "class", "part", "features"]);
+    let groups = file.row_groups([0, 1, 2]).unwrap();
+    let mut found = vec![String::new(); 30];
+    for column in 0..3 {
+        let each = |row: u32, text: Option<&[u8]>| {
+            let separator = if column > 0 { "," } else { "" };
+            found[row as usize] += &format!("{separator}{}", String::from_utf8_lossy(text.unwrap()));
+            Ok(())
+        };
+        file.each_value(column, groups[0].rows, groups[0].chunks[column], each).unwrap();
+    }
+    assert_eq!(found, rows);
 
     let knn = |others: &[&str]| enmasse(&[&["eval", &weights, &data, "--knn", "3"], &model[..], others].concat());
     let found = knn(&["--json"]).well().json().remove(0);
