@@ -17,6 +17,6 @@ fn main() -> ExitCode {
         Err(failure) => output::say_failure(&failure),
     };
     // Results have been checked by the command. The line of an error has nobody left to be told about.
-    let _ = output::writer::finish();
+    let _ = enmasse_system::writer::finish();
     code.into()
 }

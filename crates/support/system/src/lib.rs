@@ -1,5 +1,5 @@
 //! What the machine gives this process: files that appear whole or not at all, the memory and processor time that the kernel
-//! leaves to it, and the vector instructions of the processor.
+//! leaves to it, the vector instructions of the processor, and standard output without a wait for its reader.
 //!
 //! Nothing here knows what a file or the memory is for.
 //!
@@ -19,3 +19,4 @@
 pub mod files;
 pub mod machine;
 pub mod simd;
+pub mod writer;

@@ -11,17 +11,16 @@
 pub mod csv;
 pub mod screen;
 pub mod transfer;
-pub mod writer;
 
 use std::fmt;
 use std::io::ErrorKind;
 
 use enmasse_datasets::LeftOut;
+use enmasse_system::writer::{self, Stream};
 use enmasse_wording::{block, one_line};
 
 use crate::command_line::flag_names::with_flags;
 use crate::failure::{Failure, failed};
-use crate::output::writer::Stream;
 
 /// Lines for people and lines for scripts. With `--json` standard output carries JSON alone, and text goes to standard error.
 #[derive(Debug)]

@@ -6,9 +6,8 @@
 use std::io::{self, IsTerminal};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use enmasse_system::writer::{self, Stream};
 use rustix::termios::tcgetwinsize;
-
-use crate::output::writer::{self, Stream};
 
 /// To the start of the line, and erase everything from there.
 const ERASE: &str = "\r\x1b[J";

@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use enmasse_comm::Group;
 use enmasse_system::files::remove_own_temporaries;
+use enmasse_system::writer;
 use enmasse_train::{RequeueSignal, Stop, StopRequests, remove_unbegun};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
@@ -27,7 +28,6 @@ use signal_hook::low_level::emulate_default_handler;
 use crate::failure::{Failure, INTERRUPTED, TERMINATED, failed};
 use crate::output::say;
 use crate::output::say_failure;
-use crate::output::writer;
 
 /// While this exists, requests to stop are handled here. Files appear whole or not at all however a process ends, so no
 /// write needs to be awaited. Afterwards the next watcher gets the requests.

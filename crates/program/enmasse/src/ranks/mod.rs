@@ -32,6 +32,7 @@ use enmasse_device::Device;
 use enmasse_doctor::FailureRecord;
 use enmasse_launch::{Job, Outcome, Output, Status, Store, report_cause, run_threads};
 use enmasse_system::machine::NearProcessors;
+use enmasse_system::writer;
 use enmasse_train::{
     DeviceSelection, Devices, LayeredConfig, RankKind, RunConfig, RunFolder, RunPaths, StrategyKind, TrainConfig,
 };
@@ -42,7 +43,6 @@ use crate::failure::flight;
 use crate::failure::record;
 use crate::failure::{Failure, INTERRUPTED, REQUEUED, TERMINATED, failed, usage};
 use crate::output::screen;
-use crate::output::writer;
 use crate::output::{say, say_block};
 use crate::ranks::attempt::attempt;
 use crate::ranks::automatic::Candidate;

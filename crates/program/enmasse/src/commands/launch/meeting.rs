@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use enmasse_comm::Token;
 use enmasse_launch::{Elastic, Job, Timing, launch_elastic};
+use enmasse_system::writer;
 
 use super::topology::Meeting;
 use crate::failure::Failure;
 use crate::output::say_block;
-use crate::output::writer;
 
 /// How much longer than its workers' time limit an agent may take to stop.
 const STOP_MARGIN: Duration = Duration::from_secs(30);

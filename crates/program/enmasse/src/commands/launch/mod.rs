@@ -12,6 +12,7 @@ mod topology;
 
 use clap::ArgMatches;
 use enmasse_launch::{Job, Outcome, Timing, new_run_id, write_error_file};
+use enmasse_system::writer;
 
 pub use flags::command;
 
@@ -19,7 +20,6 @@ use self::flags::GivenFlags;
 use self::options::Options;
 use self::topology::Topology;
 use crate::failure::{Failure, usage};
-use crate::output::writer;
 use crate::output::{say, say_block, warn};
 
 /// Tells enmasse's ranks for how many seconds they wait for all to join.

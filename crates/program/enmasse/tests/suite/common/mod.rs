@@ -233,7 +233,7 @@ pub fn refused_stranger(address: &str) {
     assert!(is_closed, "{end:?}");
 }
 
-/// Calls `ask` repeatedly until it has an answer, or the deadline has passed.
+/// Calls `ask` repeatedly until it has an answer, or the deadline has passed. Between two calls the core is free for others.
 #[track_caller]
 pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + DEADLINE;
@@ -242,7 +242,7 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
             return answer;
         }
         assert!(Instant::now() < deadline, "{what} did not happen within {DEADLINE:?}");
-        thread::yield_now();
+        thread::park_timeout(Duration::from_millis(5));
     }
 }
 
