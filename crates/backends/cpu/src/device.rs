@@ -2,7 +2,7 @@
 
 use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, Hosting, Memory, Program, Roofline, ShardSchedule, Tuned};
-use enmasse_graph::{Choices, Graph, Mode, Plan, Plans, Precision, ValueId, fuse_convolutions};
+use enmasse_graph::{Choices, Graph, Mode, Plan, Plans, Precision, ValueId, fuse_convolutions, fuse_statistics};
 
 use crate::affinity::Cores;
 use crate::isa::Isa;
@@ -83,8 +83,9 @@ impl Device for Cpu {
 
     fn fuse(&self, graph: &mut Graph, keep: &[ValueId], mode: Mode) {
         enmasse_graph::fuse(graph, keep);
-        if mode == Mode::Evaluate {
-            fuse_convolutions(graph, keep);
+        match mode {
+            Mode::Train => fuse_statistics(graph),
+            Mode::Evaluate => fuse_convolutions(graph, keep),
         }
     }
 

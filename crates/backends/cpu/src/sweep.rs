@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use crate::element::Element;
-use crate::inlined::each_vector;
+use crate::inlined::{each_vector, inlined};
 use crate::isa::{Isa, Kernel, MAX_LANES, Scalar, Simd, dispatch, fence, values_ahead};
 use crate::pool::Pool;
 use crate::region::Region;
@@ -297,6 +297,68 @@ pub(crate) unsafe fn sum_block<const N: usize, T: Terms<N>>(
 ) {
     // SAFETY: the caller's promise.
     unsafe { dispatch(isa, SumBlock { terms: *terms, rows, channels, sums }) }
+}
+
+/// Adds terms of rows to the sums of some channels, four rows at a time.
+struct AddRows<'a, T, const N: usize> {
+    terms: &'a T,
+    rows: &'a [usize],
+    channels: Range<usize>,
+    sums: Region<f32>,
+}
+
+impl<const N: usize, T: Terms<N>> Kernel for AddRows<'_, T, N> {
+    const BF16: bool = T::BF16;
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for rows in self.rows.chunks(4) {
+            // SAFETY: the caller's promise.
+            unsafe { each_vector!(S, channel in self.channels.clone() => self, add(rows, channel)) }
+        }
+    }
+}
+
+impl<const N: usize, T: Terms<N>> AddRows<'_, T, N> {
+    inlined! {
+        unsafe fn add<S: Simd>(&self, rows: &[usize], channel: usize) {
+            let mut terms = self.terms.at::<S>(rows[0] + channel, channel);
+            if let &[_, second, third, fourth] = rows {
+                let second = self.terms.at::<S>(second + channel, channel);
+                let third = self.terms.at::<S>(third + channel, channel);
+                let fourth = self.terms.at::<S>(fourth + channel, channel);
+                for (i, term) in terms.iter_mut().enumerate() {
+                    *term = S::add(S::add(*term, second[i]), S::add(third[i], fourth[i]));
+                }
+            } else {
+                for &row in &rows[1..] {
+                    let other = self.terms.at::<S>(row + channel, channel);
+                    for (term, other) in terms.iter_mut().zip(other) {
+                        *term = S::add(*term, other);
+                    }
+                }
+            }
+            for (i, term) in terms.into_iter().enumerate() {
+                let sum = self.sums.at(i * self.sums.len() / N + channel, S::LANES);
+                S::store(sum, S::add(S::load(sum), term));
+            }
+        }
+    }
+}
+
+/// Adds the terms of rows, which are given by the indices of their first elements, to the sums (`[N][channels of a row]`) of some channels.
+///
+/// # Safety
+/// As for [`Terms::at`]; the sums of these channels are valid, and only the caller uses them. The level is available.
+pub(crate) unsafe fn add_rows<const N: usize, T: Terms<N>>(
+    isa: Isa,
+    rows: &[usize],
+    channels: Range<usize>,
+    terms: &T,
+    sums: Region<f32>,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { dispatch(isa, AddRows { terms, rows, channels, sums }) }
 }
 
 /// Sums terms over `rows` rows of `channels`, and calls `finish` with each channel and its sums.

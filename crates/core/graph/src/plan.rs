@@ -158,7 +158,8 @@ impl Plan {
     }
 
     /// Describes what a node of this plan computes, independent of its layer: its operation with the types of its operands
-    /// and results, and `in tf32` after a matmul whose operands a device may round so.
+    /// and results, and `in tf32` after a matmul whose operands a device may round so. Without the statistics that a convolution gives
+    /// beside its result: what is measured, and chosen by that, is the convolution.
     pub fn signature(&self, node: &Node) -> String {
         let types = |ids: &[ValueId]| {
             let types = ids.iter().map(|&id| format!("{}{}", self.value(id).dtype, self.shape(id)));
@@ -166,7 +167,11 @@ impl Plan {
         };
         let rounds = self.precision == Precision::Tf32 && node.op.matmuls().is_some();
         let precision = if rounds { " in tf32" } else { "" };
-        format!("{} ({}) -> ({}){precision}", node.op, types(&node.inputs), types(&node.outputs))
+        let results = match node.op {
+            Op::Conv2d(_) => &node.outputs[..1],
+            _ => &node.outputs,
+        };
+        format!("{} ({}) -> ({}){precision}", node.op, types(&node.inputs), types(results))
     }
 
     /// Replaces the plan's choices with those of `choices` that apply to its operations.

@@ -8,15 +8,16 @@ use crate::sweep::Pass;
 
 /// An operation on elements of a result that are complete. Every [`Pass`] is one.
 pub(crate) trait Epilogue: Sync {
-    /// Processes some channels of rows, which are given by the indices of their first elements.
+    /// Processes some channels of rows, which are given by the indices of their first elements. A place is a number that many rows have
+    /// in common, whose pieces come in the same order however many threads there are. Those of the same channels never come at once.
     ///
     /// # Safety
     /// As for [`Pass::at`], for each of the elements; the level is available.
-    unsafe fn run(&self, isa: Isa, rows: &[usize], channels: Range<usize>);
+    unsafe fn run(&self, isa: Isa, place: usize, rows: &[usize], channels: Range<usize>);
 }
 
 impl<P: Pass> Epilogue for P {
-    unsafe fn run(&self, isa: Isa, rows: &[usize], channels: Range<usize>) {
+    unsafe fn run(&self, isa: Isa, _: usize, rows: &[usize], channels: Range<usize>) {
         // SAFETY: the caller's promise.
         unsafe { dispatch(isa, Piece { pass: self, rows, channels }) }
     }

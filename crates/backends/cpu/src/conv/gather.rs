@@ -63,6 +63,8 @@ struct Chunk {
 
 struct Task {
     part: usize,
+    /// The number of the block of pixels.
+    place: usize,
     points: Range<usize>,
     group: usize,
     columns: Range<usize>,
@@ -86,6 +88,7 @@ pub(crate) struct Gather<E, P> {
     weights: WeightPanels,
     parts: Vec<Part>,
     tasks: Vec<Task>,
+    places: usize,
     workspace: Workspace,
     /// Division of a thread's workspace, in f32 values: three tables of row offsets, then the sums.
     tables: usize,
@@ -143,6 +146,7 @@ impl<E: Element, P: Element> Gather<E, P> {
             weights,
             parts: Vec::new(),
             tasks: Vec::new(),
+            places: 0,
             workspace: Workspace::default(),
             tables: 0,
             sums: 0,
@@ -211,6 +215,7 @@ impl<E: Element, P: Element> Gather<E, P> {
         let (mut private, mut tables, mut sums) = (0, 0, 0);
         for group in 0..self.weights.groups {
             for start in (0..columns).step_by(column_step) {
+                let mut place = 0;
                 for (index, part) in self.parts.iter().enumerate() {
                     let rows = batch * part.lattice.len();
                     let step = block(part).min(most);
@@ -225,9 +230,11 @@ impl<E: Element, P: Element> Gather<E, P> {
                             private = private.max(points.len() * row_stride(chunk.depth));
                         }
                         let columns = start..(start + column_step).min(columns);
-                        tasks.push(Task { part: index, points, group, columns });
+                        tasks.push(Task { part: index, place, points, group, columns });
+                        place += 1;
                     }
                 }
+                self.places = place;
             }
         }
         let words = std::mem::size_of::<usize>() / std::mem::size_of::<f32>();
@@ -240,6 +247,11 @@ impl<E: Element, P: Element> Gather<E, P> {
     /// Workspace that [`Gather::run`] needs.
     pub(crate) fn workspace(&self) -> Workspace {
         self.workspace
+    }
+
+    /// Number of places that [`Gather::run`] gives an epilogue.
+    pub(crate) fn places(&self) -> usize {
+        self.places
     }
 
     /// Computes the matmul, and does something with each piece of the result as soon as it is complete.
@@ -370,7 +382,7 @@ impl<E: Element, P: Element> Gather<E, P> {
         }
         if let Some(epilogue) = epilogue {
             // SAFETY: this task's piece of the result is complete.
-            unsafe { epilogue.run(self.isa, targets, column..column + columns) };
+            unsafe { epilogue.run(self.isa, task.place, targets, column..column + columns) };
         }
     }
 }

@@ -12,6 +12,8 @@ use crate::element::Element;
 use crate::guard::{Edge, Guarded, GuardedContext};
 use crate::isa::Isa;
 use crate::region::Region;
+use crate::statistics::{Moments, statistics_of_pieces, workspace_of_places};
+use crate::sweep::Rows;
 use crate::test_support::{assert_near, available, noise};
 use crate::workspace::{Context, Workspace};
 
@@ -53,6 +55,8 @@ fn values<E: Element>(elements: &[E]) -> Vec<f32> {
 
 /// A convolution in one direction: source, weights, result.
 type Directed<E> = Box<dyn Fn(&mut Context, Region<E>, Region<f32>, Region<E>, Start<E>)>;
+/// The same with the statistics of the result.
+type WithStatistics<E> = Box<dyn Fn(&mut Context, Region<E>, Region<f32>, Region<E>, Start<E>, Moments)>;
 /// x, dy, dw.
 type Gradient<E> = Box<dyn Fn(&mut Context, Region<E>, Region<E>, Region<f32>)>;
 
@@ -63,6 +67,7 @@ struct Algorithm<E> {
     tolerance: f64,
     workspace: Workspace,
     forward: Directed<E>,
+    statistics: WithStatistics<E>,
     backward: Directed<E>,
     gradient: Gradient<E>,
 }
@@ -70,13 +75,27 @@ struct Algorithm<E> {
 macro_rules! algorithm {
     ($name:literal, $shape:expr, $isa:expr, $limits:expr, $conv:ty, $back:ty, $gradient:ty) => {{
         let (forward, backward) = (<$conv>::new($shape, $isa, false), <$back>::new($shape, $isa, true));
-        let gradient = <$gradient>::new($shape, $isa);
+        let (gradient, counted) = (<$gradient>::new($shape, $isa), <$conv>::new($shape, $isa, false));
+        let Workspace { shared, private } = forward.workspace();
+        let [height, width, channels] = $shape.output;
+        let size = Rows { rows: $shape.batch * height * width, channels };
+        let kept = workspace_of_places(counted.places(), channels);
+        let with_places = Workspace { shared: shared + kept, private };
         Algorithm {
             name: $name,
             tolerance: $limits[E::PER_WORD - 1],
-            workspace: forward.workspace().max(backward.workspace()).max(gradient.workspace()),
+            workspace: with_places.max(backward.workspace()).max(gradient.workspace()),
             // SAFETY: here and below, every region is a live buffer of the shape's size.
             forward: Box::new(move |c, x, w, y, start| unsafe { forward.run(c, x, w, y, start, None) }),
+            statistics: Box::new(move |c, x, w, y, start, moments| {
+                let kept = c.shared.part(shared, kept);
+                // SAFETY: as above.
+                unsafe {
+                    statistics_of_pieces(c, size, y, moments, kept, |c, epilogue| {
+                        counted.run(c, x, w, y, start, Some(epilogue));
+                    });
+                }
+            }),
             // SAFETY: as above.
             backward: Box::new(move |c, dy, w, dx, start| unsafe { backward.run(c, dy, w, dx, start, None) }),
             // SAFETY: as above.
@@ -183,7 +202,7 @@ fn check_stored<E: Element>(shape: &ConvShape, long: bool) {
         [Some(matmuls::<E>(shape, isa)), grouped, winograd]
     };
     for (isa, algorithm) in available().flat_map(|isa| algorithms(isa).into_iter().flatten().map(move |a| (isa, a))) {
-        let Algorithm { name, tolerance, workspace, forward, backward, gradient } = algorithm;
+        let Algorithm { name, tolerance, workspace, forward, statistics, backward, gradient } = algorithm;
         let name = |what: &str| format!("{isa} {} {name} {what} {shape:?}", E::DTYPE);
         let run = |threads| {
             let edge = Edge::BOTH[threads % 2];
@@ -194,19 +213,46 @@ fn check_stored<E: Element>(shape: &ConvShape, long: bool) {
             let (mut dx, mut dw) = (operand::<E>(edge, &base), Guarded::filled(edge, f32::NAN, weights));
             let (x, w, from, over) = (Region::of(&x), Region::of(&w), Region::of(&from), Region::of_mut(&mut dx));
             forward(context, x, w, Region::of_mut(&mut y), Start::Bias(Region::of(&bias)));
+            // Far from zero, so that squares would cancel.
+            let far = operand::<f32>(edge, &bias.iter().map(|bias| bias + 100.0).collect::<Vec<_>>());
+            let [mut alone, mut counted] = [(); 2].map(|()| Guarded::filled(edge, E::of(f32::NAN), dy.len()));
+            let [mut mean, mut variance] = [(); 2].map(|()| Guarded::filled(edge, f32::NAN, bias.len()));
+            let (start, moments) = (
+                Start::Bias(Region::of(&far)),
+                Moments { mean: Region::of_mut(&mut mean), variance: Region::of_mut(&mut variance) },
+            );
+            forward(context, x, w, Region::of_mut(&mut alone), start);
+            statistics(context, x, w, Region::of_mut(&mut counted), start, moments);
+            assert_eq!(values(&counted), values(&alone), "{}", name("with statistics"));
+            check_moments(&name("statistics"), &values(&counted), &mean, &variance);
             backward(context, from, w, over, Start::Base(over));
             backward(context, from, w, Region::of_mut(&mut unbased), Start::Zero);
             gradient(context, x, from, Region::of_mut(&mut dw));
-            (values(&y), values(&dx), values(&dw), values(&unbased))
+            (values(&y), values(&dx), values(&dw), values(&unbased), [mean.to_vec(), variance.to_vec()])
         };
-        let (y, dx, dw, unbased) = run(1);
+        let (y, dx, dw, unbased, moments) = run(1);
         y64.check::<E>(&name("forward"), &y, tolerance, rounded);
         based.check::<E>(&name("backward data"), &dx, tolerance, rounded);
         dw64.check::<E>(&name("backward weights"), &dw, tolerance, rounded);
         dx64.check::<E>(&name("without base"), &unbased, tolerance, rounded);
-        let one = (y, dx, dw, unbased);
+        let one = (y, dx, dw, unbased, moments);
         assert!(run(2) == one, "{}: two threads give other bits", name("any direction"));
         assert!(!long || run(3) == one, "{}: three threads give other bits", name("any direction"));
+    }
+}
+
+/// Compares mean and variance of each channel with those of the stored values.
+fn check_moments(what: &str, y: &[f32], mean: &[f32], variance: &[f32]) {
+    let (channels, rows) = (mean.len(), (y.len() / mean.len()) as f64);
+    let of = |c: usize| y.iter().skip(c).step_by(channels).map(|&y| f64::from(y));
+    let means: Vec<f64> = (0..channels).map(|c| of(c).sum::<f64>() / rows).collect();
+    assert_near(&format!("{what}, mean"), mean, &means, 1e-7);
+    let exact: Vec<f64> =
+        means.iter().enumerate().map(|(c, mean)| of(c).map(|y| (y - mean).powi(2)).sum::<f64>() / rows).collect();
+    let largest = exact.iter().copied().fold(1e-6, f64::max);
+    for (found, exact) in variance.iter().zip(exact) {
+        // Pixels that meet padding alone may come first, and be far from the mean of the others.
+        assert!((f64::from(*found) - exact).abs() <= 2e-5 * largest, "{what}: variance {found} instead of {exact}");
     }
 }
 

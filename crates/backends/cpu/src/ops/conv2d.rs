@@ -5,9 +5,11 @@
 
 use enmasse_graph::ops::{Conv2d, Conv2dBackwardData, Conv2dBackwardWeights};
 
-use super::{DeviceError, Element, Instruction, OnCpu, Operand, Side, kernel};
+use super::{DeviceError, Element, Instruction, OnCpu, Operand, Side, Workspace, kernel};
 use crate::algorithm::Algorithm;
 use crate::conv::{ConvShape, GroupedGradient, Start, WeightGradient, WinogradGradient, grouped, winograd};
+use crate::statistics::{self, Moments};
+use crate::sweep::Rows;
 
 /// Evaluates `$body` with `$conv` as the convolution by an algorithm that is known only at run time.
 macro_rules! with_convolution {
@@ -71,7 +73,7 @@ impl Operand<'_> {
         }
     }
 
-    /// `(x, w, [bias]) -> (y)`.
+    /// `(x, w, [bias]) -> (y, [mean, variance])`.
     pub(super) fn forward<E: Element>(&self, shape: ConvShape) -> Result<Instruction, DeviceError> {
         let start = self.optional(2)?.map_or(Start::Zero, Start::Bias);
         self.matmul::<E>(&shape, start, false)
@@ -92,8 +94,23 @@ impl Operand<'_> {
     ) -> Result<Instruction, DeviceError> {
         let (source, weights, result) = (self.input::<E>(0)?, self.input(1)?, self.output(0)?);
         let (algorithm, isa) = (self.algorithm(shape, winograd::pays::<E>), self.preparation.kernels.isa);
-        let instruction = with_convolution!(E, algorithm, shape, isa, backward, conv => {
-            kernel!(conv.workspace(), c => conv.run(c, source, weights, result, start, None))
+        let statistics = match self.node.outputs.len() {
+            3 => Some(Moments { mean: self.output(1)?, variance: self.output(2)? }),
+            _ => None,
+        };
+        let [height, width, channels] = shape.output;
+        let size = Rows { rows: shape.batch * height * width, channels };
+        let instruction = with_convolution!(E, algorithm, shape, isa, backward, conv => match statistics {
+            None => kernel!(conv.workspace(), c => conv.run(c, source, weights, result, start, None)),
+            Some(moments) => {
+                let Workspace { shared, private } = conv.workspace();
+                let kept = statistics::workspace_of_places(conv.places(), channels);
+                kernel!(Workspace { shared: shared + kept, private }, c => {
+                    statistics::statistics_of_pieces(c, size, result, moments, c.shared.part(shared, kept), |c, epilogue| {
+                        conv.run(c, source, weights, result, start, Some(epilogue));
+                    });
+                })
+            }
         });
         Ok(instruction.by(algorithm.name()))
     }

@@ -1,7 +1,6 @@
 //! Properties of every program: bits that do not depend on threads or on how phases are submitted, shards, errors.
 
-use crate::common::{Batch, assert_agree, cpu_program, fill, gradients, on_some_ranks, program_with, state};
-use std::ops::{Range, RangeInclusive};
+use crate::common::{Batch, assert_agree, cpu_program, fill, gradients, history, on_some_ranks, program_with, state};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -242,19 +241,6 @@ fn memory_is_not_touched_while_gradients_are_being_summed() {
             });
         }
     });
-}
-
-/// Bits of all state after each of some steps of a program that hosts its part of all batches.
-fn history(program: &mut dyn Program, local: Range<usize>, steps: RangeInclusive<u64>) -> Vec<Vec<u64>> {
-    let (plans, shards) = (program.plans().clone(), program.plans().evaluate.shards);
-    let mut losses = Vec::new();
-    for step in steps {
-        let batch = Batch::random(&plans, step).local(local.clone(), shards);
-        let ticket = program.submit(Mode::Train, &Phase::ALL, &batch.inputs(step)).unwrap();
-        losses.push(program.metrics(ticket).unwrap().loss.to_bits());
-    }
-    let bits = |name: &String| program.store(name).unwrap().iter().map(|v| v.to_bits()).collect();
-    [vec![losses], state(&plans).iter().map(bits).collect()].concat()
 }
 
 #[test]

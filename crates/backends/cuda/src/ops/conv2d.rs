@@ -112,7 +112,7 @@ pub(crate) fn convolution_of(
     // What the engine would rather do, and what it does if cuDNN does not take that.
     let (conv, fused, plain) = match node.op {
         // With the bias. For 16-bit activations cuDNN would compile such an engine for some seconds.
-        Op::Conv2d(conv) => {
+        Op::Conv2d(conv) if outputs.len() == 1 => {
             let fuses = inputs.len() > 2 && outputs.iter().all(|&id| plan.value(id).dtype == DType::F32);
             (conv, fuses.then_some(Direction::Forward { bias: true }), Direction::Forward { bias: false })
         }

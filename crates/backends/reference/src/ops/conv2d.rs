@@ -10,6 +10,7 @@ use enmasse_graph::FilterOrder;
 use enmasse_graph::ops::{Conv2d, Conv2dBackwardData, Conv2dBackwardWeights};
 
 use super::Call;
+use super::batch_norm::statistics;
 use crate::window::visit;
 
 /// Shapes of one convolution.
@@ -43,7 +44,12 @@ pub fn forward(x: &[f64], w: &[f64], bias: Option<&[f64]>, shapes: &Shapes, conv
 
 each_shard!(Conv2d, |conv, call, [x, w]| {
     let shapes = Shapes { x: call.input(0)?, w: call.input(1)?, y: call.output(0)?, filters: call.step.plan.filters };
-    vec![forward(x, &rounded_weights(call, w), call.rest.first().copied(), &shapes, conv)]
+    let y = forward(x, &rounded_weights(call, w), call.rest.first().copied(), &shapes, conv);
+    if call.step.node.outputs.len() == 1 {
+        return Ok(vec![y]);
+    }
+    let (mean, variance) = statistics(&call.stored(0, &y), shapes.y[3]);
+    vec![y, mean, variance]
 });
 
 /// The gradient of the input, plus `base` if given.

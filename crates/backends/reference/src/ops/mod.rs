@@ -57,6 +57,8 @@ pub mod tokens;
 pub mod top_k_correct;
 pub mod update;
 
+use std::borrow::Cow;
+
 use enmasse_device::{DeviceError, StepInputs};
 use enmasse_graph::{Node, Plan, ValueId};
 
@@ -151,6 +153,12 @@ impl Call<'_> {
     /// The number of elements of a result.
     pub fn result_elements(&self, i: usize) -> usize {
         self.step.plan.shape(self.step.node.outputs[i]).elements()
+    }
+
+    /// A result as it is stored, and as other operations read it.
+    pub fn stored<'b>(&self, i: usize, values: &'b [f64]) -> Cow<'b, [f64]> {
+        let dtype = self.step.plan.value(self.step.node.outputs[i]).dtype;
+        self.shard.rounded(dtype, values).map_or(Cow::Borrowed(values), Cow::Owned)
     }
 
     /// The last dimension of the result.

@@ -6,7 +6,8 @@ use super::{BiasBackward, Matmuls, Operand, Operation};
 use crate::autodiff::Backward;
 use crate::{GraphError, Init, Layout, Node, Tensor, ValueId, Window};
 
-/// Cross-correlation with zero padding, plus the bias if given.
+/// Cross-correlation with zero padding, plus the bias if given. If the statistics are results, they are those of `y` as it is stored, as
+/// [`super::BatchNormStatistics`] has them: a device gathers them while a piece of the result is in cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conv2d {
     /// The window.
@@ -27,7 +28,7 @@ impl fmt::Display for Conv2d {
 
 impl Operation for Conv2d {
     const NAME: &'static str = "conv2d";
-    const SIGNATURE: &'static str = "(x, w, bias? [C]) -> (y)";
+    const SIGNATURE: &'static str = "(x, w, bias? [C]) -> (y, mean? [C], variance? [C])";
     const PYTORCH: Option<&'static str> = Some("torch.nn.Conv2d");
 
     fn attributes(&self) -> String {

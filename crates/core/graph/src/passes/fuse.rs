@@ -1,4 +1,5 @@
-//! Fuses batch norm, residual addition and activation into one pass over memory, and in evaluation into the convolution before.
+//! Fuses batch norm, residual addition and activation into one pass over memory. What of a batch norm the convolution before can do, it
+//! does: all in evaluation, the statistics in training.
 
 use crate::ops::{BatchNormNormalize, Conv2dBatchNorm, NormStatistics};
 use crate::{Activation, Graph, Node, Op, ValueId};
@@ -41,6 +42,23 @@ pub fn fuse_convolutions(graph: &mut Graph, keep: &[ValueId]) {
             None => index += 1,
         }
     }
+}
+
+/// Makes the statistics of convolutions' results further results of the convolutions, in a forward graph for training.
+pub fn fuse_statistics(graph: &mut Graph) {
+    let (producers, mut is_fused) = (graph.producers(), vec![false; graph.nodes.len()]);
+    for (index, is_fused) in is_fused.iter_mut().enumerate() {
+        let Node { op: Op::BatchNormStatistics(_), inputs, outputs, .. } = &graph.nodes[index] else { continue };
+        let (Some(before), outputs) = (producers[inputs[0].0], outputs.clone()) else { continue };
+        let convolution = &mut graph.nodes[before];
+        // One reader of a result takes its statistics; those of another are the same.
+        if matches!(convolution.op, Op::Conv2d(_)) && convolution.outputs.len() == 1 {
+            convolution.outputs.extend(outputs);
+            *is_fused = true;
+        }
+    }
+    let mut is_fused = is_fused.into_iter();
+    graph.nodes.retain(|_| is_fused.next() != Some(true));
 }
 
 /// The index of the convolution whose result a batch norm alone reads, and both as one node.
@@ -148,6 +166,38 @@ mod tests {
         let bias = |x: Tensor| x.conv2d("c", Conv::new(3, 1)).batch_norm("b");
         let apart = ["conv2d {kernel 1x1} (3) c", "batch_norm_normalize {epsilon 0.00001 running} (5) b"];
         check(&bias, Mode::Evaluate, &apart);
+    }
+
+    #[test]
+    fn convolutions_have_the_statistics_of_their_results() {
+        let check = |model: &dyn Fn(Tensor) -> Tensor, expected: &[&str]| {
+            let builder = Builder::new(2, [4, 4], Mode::Train, 0);
+            let logits = model(builder.pixels(&[0.0; 3], &[1.0; 3])).flatten().linear("fc", 2);
+            let mut forward = builder.finish(&logits, 2).unwrap();
+            fuse_statistics(&mut forward.graph);
+            let nodes = forward.graph.nodes.iter().filter(|node| {
+                matches!(node.op, Op::Conv2d(_) | Op::BatchNormStatistics(_) | Op::BatchNormNormalize(_))
+            });
+            let texts: Vec<String> =
+                nodes.map(|node| format!("{} {} -> {}", node.layer, node.op.name(), node.outputs.len())).collect();
+            assert_eq!(texts, expected);
+        };
+        let conv = |x: Tensor, name: &str| x.conv2d(name, Conv::new(3, 1));
+        check(&|x| conv(x, "c").batch_norm("b").relu(), &["c conv2d -> 3", "b batch_norm_normalize -> 1"]);
+        let twice = |x: Tensor| {
+            let y = conv(x, "c");
+            conv(y.clone(), "d").batch_norm("a") + y.batch_norm("b")
+        };
+        let both = ["c conv2d -> 3", "d conv2d -> 3", "a batch_norm_normalize -> 1", "b batch_norm_normalize -> 1"];
+        check(&twice, &both);
+        // Other values than a convolution's result, and a second reader of one.
+        let apart = ["b batch_norm_statistics -> 2", "b batch_norm_normalize -> 1"];
+        check(&|x| x.relu().batch_norm("b"), &apart);
+        let same = |x: Tensor| {
+            let y = conv(x, "c");
+            y.clone().batch_norm("a") + y.batch_norm("b")
+        };
+        check(&same, &[&["c conv2d -> 3", "a batch_norm_normalize -> 1"], &apart[..]].concat());
     }
 
     #[test]

@@ -57,18 +57,26 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) -> Result<(), GraphErro
         }
         let (outputs, layer, phase) = (node.outputs.clone(), node.layer.clone(), node.phase);
         let pixels = |graph: &Graph, x: ValueId| graph.shape(x).elements() / graph.shape(x).last();
-        let exchange: Option<Op> = match node.op {
-            Op::BatchNormStatistics(_) => Some(SyncStatistics { count: pixels(graph, node.inputs[0]) }.into()),
-            Op::BatchNormReduce(_) if !is_running(graph, &node) && wanted.contains(&outputs[0]) => Some(SyncSum.into()),
+        let exchange: Option<(Op, Vec<ValueId>)> = match (&node.op, &outputs[..]) {
+            (Op::BatchNormStatistics(_), _) => {
+                Some((SyncStatistics { count: pixels(graph, node.inputs[0]) }.into(), outputs))
+            }
+            // A convolution with the statistics of its result.
+            (Op::Conv2d(_), &[y, mean, variance]) => {
+                Some((SyncStatistics { count: pixels(graph, y) }.into(), vec![mean, variance]))
+            }
+            (Op::BatchNormReduce(_), &[dbias, _]) if !is_running(graph, &node) && wanted.contains(&dbias) => {
+                Some((SyncSum.into(), outputs))
+            }
             _ => None,
         };
         graph.nodes.push(node);
-        if let Some(op) = exchange {
+        if let Some((op, own)) = exchange {
             let all: Vec<ValueId> =
-                (outputs.iter()).map(|&id| graph.add_like(format!("{layer}.{}", op.name()), id)).collect();
+                (own.iter()).map(|&id| graph.add_like(format!("{layer}.{}", op.name()), id)).collect();
             let table = if matches!(op, Op::SyncSum(_)) { &mut summed } else { &mut renamed };
-            table.extend(outputs.iter().copied().zip(all.iter().copied()));
-            graph.nodes.push(Node { op, inputs: outputs, outputs: all, phase, layer });
+            table.extend(own.iter().copied().zip(all.iter().copied()));
+            graph.nodes.push(Node { op, inputs: own, outputs: all, phase, layer });
         }
     }
     Ok(())

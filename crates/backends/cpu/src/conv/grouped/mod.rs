@@ -29,6 +29,8 @@ use crate::workspace::{Context, Workspace};
 const TASKS: usize = 64;
 /// Pixels that an epilogue is given at a time.
 const PIXELS: usize = 32;
+/// Pixels of a place, about.
+const PLACE: usize = 1024;
 /// Minimum steps of a task. The first one stages rows that the task before it has, too.
 const STEPS: usize = 4;
 
@@ -50,6 +52,8 @@ pub(crate) struct Grouped {
     isa: Isa,
     /// Bands of steps into which an image is divided.
     bands: usize,
+    /// Steps of a place.
+    steps_of_place: usize,
 }
 
 impl Grouped {
@@ -57,12 +61,23 @@ impl Grouped {
     pub(crate) fn new(shape: &ConvShape, isa: Isa, backward: bool) -> Self {
         let staging = Staging::new(shape, isa, backward);
         let bands = TASKS.div_ceil(staging.batch * staging.pieces()).min(staging.steps.len() / STEPS).max(1);
-        Grouped { taps: shape.conv.window.kernel.iter().product(), staging, backward, isa, bands }
+        let pixels_of_step = staging.steps.first().map_or(1, |step| step.rows.len()) * staging.result[1];
+        let steps_of_place = (PLACE / pixels_of_step.max(1)).max(1);
+        Grouped { taps: shape.conv.window.kernel.iter().product(), staging, backward, isa, bands, steps_of_place }
     }
 
     /// Workspace for [`Grouped::run`].
     pub(crate) fn workspace(&self) -> Workspace {
         Workspace { shared: self.staging.vectors() * self.kernel(), private: self.staging.len() }
+    }
+
+    /// Number of places that [`Grouped::run`] gives an epilogue.
+    pub(crate) fn places(&self) -> usize {
+        self.staging.batch * self.bands * self.places_of_band()
+    }
+
+    fn places_of_band(&self) -> usize {
+        self.staging.steps.len().div_ceil(self.bands).div_ceil(self.steps_of_place)
     }
 
     /// Values of the weights of a vector of channels.
@@ -129,6 +144,7 @@ impl Grouped {
                 start,
                 epilogue,
                 image: task / pieces / self.bands,
+                place: task / pieces * self.places_of_band(),
                 steps: steps * band / self.bands..steps * (band + 1) / self.bands,
                 channels: self.staging.channels_of(piece),
                 staged: private[thread].part(0, self.staging.len()),
@@ -150,6 +166,8 @@ struct Task<'a, E> {
     start: Start<E>,
     epilogue: Option<&'a dyn Epilogue>,
     image: usize,
+    /// The first one.
+    place: usize,
     steps: Range<usize>,
     channels: Range<usize>,
     staged: Region<f32>,
@@ -165,7 +183,7 @@ impl<E: Element> Kernel for Task<'_, E> {
         // SAFETY: the caller's promise; every step finds its rows staged.
         unsafe {
             staging.clear::<S>(self.staged);
-            for step in &staging.steps[self.steps.clone()] {
+            for (index, step) in staging.steps[self.steps.clone()].iter().enumerate() {
                 let sources = step.sources.start.max(next)..step.sources.end;
                 next = step.sources.end;
                 staging.stage::<S, E>(self.source, self.image, sources, self.channels.clone(), self.staged);
@@ -177,7 +195,8 @@ impl<E: Element> Kernel for Task<'_, E> {
                     }
                 }
                 if let Some(epilogue) = self.epilogue {
-                    step.rows.clone().for_each(|row| self.finish(epilogue, row));
+                    let place = self.place + index / self.conv.steps_of_place;
+                    step.rows.clone().for_each(|row| self.finish(epilogue, place, row));
                 }
             }
         }
@@ -187,14 +206,14 @@ impl<E: Element> Kernel for Task<'_, E> {
 
 impl<E: Element> Task<'_, E> {
     /// Does what is to be done with a row, some pixels at a time.
-    unsafe fn finish(&self, epilogue: &dyn Epilogue, row: usize) {
+    unsafe fn finish(&self, epilogue: &dyn Epilogue, place: usize, row: usize) {
         let Staging { result: [height, width], channels, .. } = self.conv.staging;
         let first = (self.image * height + row) * width;
         for start in (0..width).step_by(PIXELS) {
             let pixels: [usize; PIXELS] = std::array::from_fn(|i| (first + start + i) * channels);
             let pixels = &pixels[..PIXELS.min(width - start)];
             // SAFETY: the caller's promise; the row is complete.
-            unsafe { epilogue.run(self.conv.isa, pixels, self.channels.clone()) }
+            unsafe { epilogue.run(self.conv.isa, place, pixels, self.channels.clone()) }
         }
     }
 

@@ -38,8 +38,16 @@ const PATCH_TILES: usize = 4;
 /// Tiles whose patches are transformed before they are multiplied.
 struct Block {
     tiles: Range<usize>,
-    /// Tiles, counted from the block's first, and columns that are multiplied together.
-    pieces: Vec<(Range<usize>, Range<usize>)>,
+    pieces: Vec<Piece>,
+}
+
+/// What is multiplied together.
+struct Piece {
+    /// The number of the tiles among all pieces of the same columns.
+    place: usize,
+    /// Tiles, counted from the block's first.
+    tiles: Range<usize>,
+    columns: Range<usize>,
 }
 
 /// How threads share the work.
@@ -64,6 +72,7 @@ pub(crate) struct Winograd<E> {
     /// Transformed weights: all, or those of the piece in progress.
     weights: WeightLayout,
     blocks: Vec<Block>,
+    places: usize,
     /// Transformed patches of a block.
     patches: Layout,
     /// Matmuls of a piece.
@@ -106,17 +115,22 @@ impl<E: Element> Winograd<E> {
         // A block that one thread processes is of one class, so that its matmuls have equally many rows.
         let whole = 0..tiling.count();
         let runs: Vec<Range<usize>> = if work == Work::Blocks { tiling.classes().collect() } else { vec![whole] };
+        let mut places = 0;
         let blocks: Vec<Block> = runs
             .into_iter()
             .flat_map(|run| {
                 even_pieces(run.len(), most).map(move |piece| run.start + piece.start..run.start + piece.end)
             })
-            .map(|tiles| Block { pieces: pieces(work, tiles.len(), columns, width), tiles })
+            .map(|tiles| {
+                let pieces = pieces(work, places, tiles.len(), columns, width);
+                places = pieces.last().map_or(places, |piece| piece.place + 1);
+                Block { pieces, tiles }
+            })
             .collect();
         let block_tiles = blocks.iter().map(|block| block.tiles.len()).max().unwrap_or(0);
         let all = || blocks.iter().flat_map(|block| &block.pieces);
-        let piece_tiles = all().map(|(tiles, _)| tiles.len()).max().unwrap_or(0);
-        let piece_columns = all().map(|(_, columns)| columns.len()).max().unwrap_or(0);
+        let piece_tiles = all().map(|piece| piece.tiles.len()).max().unwrap_or(0);
+        let piece_columns = all().map(|piece| piece.columns.len()).max().unwrap_or(0);
         let (patches, matmuls) = (Layout::rows(block_tiles, depth), Layout::rows(piece_tiles, piece_columns));
         let rows = (0..piece_tiles).map(|tile| tile * matmuls.row).collect();
         let element = PhantomData;
@@ -130,11 +144,17 @@ impl<E: Element> Winograd<E> {
             work,
             weights,
             blocks,
+            places,
             patches,
             matmuls,
             rows,
             element,
         }
+    }
+
+    /// Number of places that [`Winograd::run`] gives an epilogue.
+    pub(crate) fn places(&self) -> usize {
+        self.places
     }
 
     /// Words of the zeros at the start of the workspace.
@@ -213,15 +233,17 @@ impl<E: Element> Winograd<E> {
     }
 }
 
-/// Divides a block of tiles into pieces.
-fn pieces(work: Work, tiles: usize, columns: usize, width: usize) -> Vec<(Range<usize>, Range<usize>)> {
+/// Divides a block of tiles into pieces, whose places begin at `first`.
+fn pieces(work: Work, first: usize, tiles: usize, columns: usize, width: usize) -> Vec<Piece> {
     if work == Work::Blocks {
-        return vec![(0..tiles, 0..columns)];
+        return vec![Piece { place: first, tiles: 0..tiles, columns: 0..columns }];
     }
     let step = PIECE[1].next_multiple_of(width);
-    even_pieces(tiles, PIECE[0])
-        .flat_map(|tiles| {
-            (0..columns).step_by(step).map(move |start| (tiles.clone(), start..(start + step).min(columns)))
+    (first..)
+        .zip(even_pieces(tiles, PIECE[0]))
+        .flat_map(|(place, tiles)| {
+            let of = move |start: usize| start..(start + step).min(columns);
+            (0..columns).step_by(step).map(move |start| Piece { place, tiles: tiles.clone(), columns: of(start) })
         })
         .collect()
 }
@@ -276,7 +298,7 @@ impl<E: Element> Job<'_, E> {
     unsafe fn multiply(
         &self,
         block: &Block,
-        (tiles, columns): &(Range<usize>, Range<usize>),
+        Piece { place, tiles, columns }: &Piece,
         patches: Planes,
         workspace: Region<f32>,
     ) {
@@ -322,6 +344,7 @@ impl<E: Element> Job<'_, E> {
             size: self.conv.result,
             channels: columns.clone(),
             start: self.start,
+            place: *place,
             epilogue: self.epilogue,
         };
         // SAFETY: this task owns its tiles and channels of the result.

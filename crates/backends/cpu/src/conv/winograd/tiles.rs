@@ -262,6 +262,8 @@ pub(super) struct TransformResult<'a, E> {
     /// The channels of the result that correspond to the products' columns.
     pub channels: Range<usize>,
     pub start: Start<E>,
+    /// Of the epilogue.
+    pub place: usize,
     /// What is done with each tile, at this level.
     pub epilogue: Option<(&'a dyn Epilogue, Isa)>,
 }
@@ -284,7 +286,7 @@ impl<E: Element> Kernel for TransformResult<'_, E> {
                 count += 1;
             }
             // SAFETY: the tile is complete.
-            unsafe { epilogue.run(isa, &pixels[..count], self.channels.clone()) }
+            unsafe { epilogue.run(isa, self.place, &pixels[..count], self.channels.clone()) }
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Programs of any device: parameters, batches, and comparisons of tensors by name.
 #![allow(dead_code, reason = "each test file compiles this module for itself and uses a part of it")]
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use enmasse_device::{HostBatch, Program, StepInputs};
-use enmasse_graph::{Arena, Plans};
+use enmasse_graph::{Arena, Mode, Phase, Plans};
 use enmasse_tensor::RandomStream;
 
 /// Gives parameters random values, which f32 holds exactly.
@@ -128,4 +128,17 @@ pub fn gradients(plans: &Plans) -> Vec<String> {
 /// Names of all state.
 pub fn state(plans: &Plans) -> Vec<String> {
     plans.state.iter().map(|tensor| tensor.name.clone()).collect()
+}
+
+/// Bits of all state after each of some steps of a program that hosts its part of all batches.
+pub fn history(program: &mut dyn Program, local: Range<usize>, steps: RangeInclusive<u64>) -> Vec<Vec<u64>> {
+    let (plans, shards) = (program.plans().clone(), program.plans().evaluate.shards);
+    let mut losses = Vec::new();
+    for step in steps {
+        let batch = Batch::random(&plans, step).local(local.clone(), shards);
+        let ticket = program.submit(Mode::Train, &Phase::ALL, &batch.inputs(step)).unwrap();
+        losses.push(program.metrics(ticket).unwrap().loss.to_bits());
+    }
+    let bits = |name: &String| program.store(name).unwrap().iter().map(|v| v.to_bits()).collect();
+    [vec![losses], state(&plans).iter().map(bits).collect()].concat()
 }
