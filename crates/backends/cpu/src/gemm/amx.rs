@@ -100,8 +100,8 @@ pub(super) unsafe fn multiply<T: TileRegisters, C: Element, const TRANSPOSED: bo
                 }
                 continue;
             }
-            for column in (0..matmul.columns).step_by(COLUMNS) {
-                for rows in blocks(matmul.rows) {
+            for rows in blocks(matmul.rows) {
+                for column in (0..matmul.columns).step_by(COLUMNS) {
                     let tile = matmul.tile::<false>(rows.start, column, COLUMNS);
                     sized_block::<T, C>(&tile, rows.len(), &mut scratch);
                 }
