@@ -6,7 +6,7 @@ use enmasse_graph::{Choices, Graph, Mode, Plan, Plans, Precision, ValueId, fuse_
 
 use crate::affinity::Cores;
 use crate::isa::Isa;
-use crate::peak::{Matmul, peak_gflops};
+use crate::peak::{Matmul, direct_gflops, peak_gflops};
 use crate::pool::{Pool, Threads};
 use crate::prepare::{KernelOptions, Preparation};
 use crate::program::{CpuProgram, memory};
@@ -102,20 +102,15 @@ impl Device for Cpu {
     }
 
     fn peak_gflops(&self, plan: &Plan) -> Result<Option<f64>, DeviceError> {
-        let matmuls: &[Matmul] = match plan.precision {
-            Precision::F32 => &[Matmul::F32],
+        let (isa, threads) = (self.isa(), self.threads());
+        let peak = match plan.precision {
             // A level without products of bf16 pairs computes in f32.
-            Precision::Bf16 => &[Matmul::Bf16, Matmul::F32],
+            Precision::Bf16 if Matmul::Bf16.available(isa) => peak_gflops(isa, Matmul::Bf16, threads),
+            Precision::Bf16 | Precision::F32 => direct_gflops(isa, threads),
             // No plan of these runs on a CPU.
-            Precision::Tf32 | Precision::F16 => &[],
+            Precision::Tf32 | Precision::F16 => Ok(None),
         };
-        for &matmul in matmuls {
-            let failed = |error| DeviceError::Unsupported(format!("cannot measure the peak: {error}"));
-            if let Some(peak) = peak_gflops(self.isa(), matmul, self.threads()).map_err(failed)? {
-                return Ok(Some(peak));
-            }
-        }
-        Ok(None)
+        peak.map_err(|error| DeviceError::Unsupported(format!("cannot measure the peak: {error}")))
     }
 
     fn roofline(&self, plan: &Plan) -> Result<Option<Roofline>, DeviceError> {

@@ -24,8 +24,8 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with the dot product of bf16 pairs. In f32 its bits equal those of [`Isa::Avx512`].
     Avx512Bf16,
-    /// The same, with AMX tiles for products of bf16. Requires the kernel's permission. Tests have emulated tiles too, which any
-    /// machine runs.
+    /// The same, with AMX tiles for products of bf16, and for those of f32 in three parts. Requires the kernel's permission. Tests have
+    /// emulated tiles too, which any machine runs.
     Amx,
 }
 

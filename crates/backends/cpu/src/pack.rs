@@ -4,7 +4,7 @@ mod weights;
 
 use std::ops::Range;
 
-pub(crate) use weights::{PackWeights, WeightPanels};
+pub(crate) use weights::{WeightPanels, pack_weights};
 
 use crate::element::{Element, copy};
 use crate::gemm::MAX_PANEL_WIDTH;

@@ -123,6 +123,13 @@ pub fn peak_gflops(isa: Isa, matmul: Matmul, threads: usize) -> std::io::Result<
     Ok(Some(rate(&mut pool, isa, matmul, QUICK)))
 }
 
+/// The same for direct matmuls of f32, by products of their parts where a level has these: see [`gemm::multiply_split`].
+pub(crate) fn direct_gflops(isa: Isa, threads: usize) -> std::io::Result<Option<f64>> {
+    let whole = peak_gflops(isa, Matmul::F32, threads)?;
+    let parts = if isa == Isa::Amx { peak_gflops(isa, Matmul::Bf16, threads)? } else { None };
+    Ok(whole.map(|whole| parts.map_or(whole, |rate| whole.max(rate / gemm::SPLIT_PRODUCTS))))
+}
+
 /// The bandwidth of memory with a number of threads, in GB/s: that of the fastest stream. Takes about half a second.
 pub(crate) fn memory_gigabytes(threads: usize) -> std::io::Result<f64> {
     let mut pool = pool(threads)?;

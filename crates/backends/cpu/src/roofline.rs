@@ -10,7 +10,7 @@ use enmasse_tensor::DType;
 use crate::algorithm::Algorithm;
 use crate::conv::winograd;
 use crate::isa::Isa;
-use crate::peak::{Matmul, memory_gigabytes, peak_gflops};
+use crate::peak::{Matmul, direct_gflops, memory_gigabytes, peak_gflops};
 
 /// The limits of a number of threads at a level.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +19,8 @@ pub(crate) struct Limits {
     gigabytes: f64,
     /// Of f32 values, in 10^9 operations a second.
     f32: f64,
+    /// Of f32 values in direct matmuls, which may multiply their parts.
+    direct: f64,
     /// Of bf16 values, if the level multiplies them.
     bf16: Option<f64>,
 }
@@ -27,17 +29,20 @@ impl Limits {
     /// Measures them, in about half a second. `None` if this machine lacks the level.
     pub(crate) fn measure(isa: Isa, threads: usize) -> std::io::Result<Option<Self>> {
         let Some(f32) = peak_gflops(isa, Matmul::F32, threads)? else { return Ok(None) };
-        let bf16 = peak_gflops(isa, Matmul::Bf16, threads)?;
-        Ok(Some(Limits { gigabytes: memory_gigabytes(threads)?, f32, bf16 }))
+        let (direct, bf16) = (direct_gflops(isa, threads)?.unwrap_or(f32), peak_gflops(isa, Matmul::Bf16, threads)?);
+        Ok(Some(Limits { gigabytes: memory_gigabytes(threads)?, f32, direct, bf16 }))
     }
 
     /// The roofline of a plan on a device of that name, with the algorithm of each instruction.
     pub(crate) fn roofline(&self, plan: &Plan, device: &str, algorithms: &[String]) -> Result<Roofline, DeviceError> {
         let times = Roofline::times(plan, |index, node, work| Ok(self.time(plan, node, &algorithms[index], work)))?;
-        let Limits { gigabytes, f32, bf16 } = self;
+        let Limits { gigabytes, f32, direct, bf16 } = *self;
+        let direct = if direct > f32 { format!(", {direct:.0} in three parts") } else { String::new() };
         let bf16 = bf16.map_or(String::new(), |rate| format!(", {rate:.0} in bf16"));
         Ok(Roofline {
-            device: format!("{device}, which now reached {gigabytes:.1} GB/s and {f32:.0} GFLOP/s in f32{bf16}"),
+            device: format!(
+                "{device}, which now reached {gigabytes:.1} GB/s and {f32:.0} GFLOP/s in f32{direct}{bf16}"
+            ),
             not_counted: "what caches save is not counted, nor arithmetic other than matmuls",
             times,
         })
@@ -48,7 +53,8 @@ impl Limits {
         // Loops over pixels multiply in f32.
         let widens = by(Algorithm::Depthwise) || by(Algorithm::Grouped);
         let is_narrow = node.inputs.iter().any(|&id| plan.value(id).dtype == DType::Bf16);
-        let rate = self.bf16.filter(|_| is_narrow && !widens).unwrap_or(self.f32);
+        let wide = if by(Algorithm::Direct) { self.direct } else { self.f32 };
+        let rate = self.bf16.filter(|_| is_narrow && !widens).unwrap_or(wide);
         let flops = if by(Algorithm::Winograd) { winograd_flops(plan, node) } else { work.flops };
         LeastTime::new(Cost { flops, ..work }, self.gigabytes * 1e9, rate * 1e9)
     }
@@ -72,7 +78,7 @@ mod tests {
 
     #[test]
     fn instructions_by_hand() {
-        let limits = Limits { gigabytes: 10.0, f32: 100.0, bf16: Some(1000.0) };
+        let limits = Limits { gigabytes: 10.0, f32: 100.0, direct: 200.0, bf16: Some(1000.0) };
         let cpu = |exact| Cpu::new(CpuOptions { threads: 1, exact, ..CpuOptions::default() }).unwrap();
         let model = |x: Tensor| {
             let x = x.conv2d("stem", Conv::new(64, 1).no_bias());
@@ -97,9 +103,9 @@ mod tests {
         let tiles = |side: u64| 2 * 2 * side * side * 64 * 32;
         let bytes = 4 * (before + after + filters);
         check(Precision::F32, false, "conv2d", "wide", (bytes, tiles(22), 100.0));
-        check(Precision::F32, true, "conv2d", "wide", (bytes, direct, 100.0));
+        check(Precision::F32, true, "conv2d", "wide", (bytes, direct, 200.0));
         check(Precision::F32, false, "conv2d_backward_data", "wide", (bytes, tiles(24), 100.0));
-        check(Precision::F32, true, "conv2d_backward_data", "wide", (bytes, direct, 100.0));
+        check(Precision::F32, true, "conv2d_backward_data", "wide", (bytes, direct, 200.0));
         check(Precision::F32, false, "conv2d_backward_weights", "wide", (bytes, tiles(22), 100.0));
         let narrow = 2 * (before + after) + 4 * filters;
         check(Precision::Bf16, true, "conv2d", "wide", (narrow, direct, 1000.0));
@@ -107,7 +113,7 @@ mod tests {
         let deep = (2 * 2 * after + 4 * 9 * 32, 2 * after * 9, 100.0);
         check(Precision::Bf16, false, "conv2d", "deep", deep);
         // So are the last layer's products.
-        let linear = (4 * (after + 10 * after / 2 + 10 + 20), 2 * after * 10, 100.0);
+        let linear = (4 * (after + 10 * after / 2 + 10 + 20), 2 * after * 10, 200.0);
         check(Precision::Bf16, false, "linear", "fc", linear);
     }
 

@@ -11,9 +11,9 @@ use super::blend::Blend;
 use super::epilogue::Epilogue;
 use super::geometry::{self, ConvShape, PlacedTap, TapRun};
 use crate::element::{Element, copy};
-use crate::gemm::{Matmul, multiply, panel_width, tile_rows};
+use crate::gemm::{Matmul, SPLIT_VALUES, multiply, multiply_split, panel_width, splits, tile_rows};
 use crate::isa::{Isa, Kernel, Simd, dispatch};
-use crate::pack::{FeatureMap, Lattice, PackRows, PackWeights, Run, WeightPanels};
+use crate::pack::{FeatureMap, Lattice, PackRows, Run, WeightPanels, pack_weights};
 use crate::region::Region;
 use crate::workspace::{Context, Workspace};
 
@@ -129,6 +129,7 @@ impl<E: Element, P: Element> Gather<E, P> {
             transposed: backward,
             width: panel_width(isa),
             per_word: P::PER_WORD,
+            split: false,
         };
         let pairs: Vec<_> = rows.iter().flat_map(|y| columns.iter().map(move |x| (y, x))).collect();
         for (y, x) in &pairs {
@@ -138,6 +139,7 @@ impl<E: Element, P: Element> Gather<E, P> {
                 }
             }
         }
+        weights.split = E::PER_WORD == 1 && splits::<P>(isa, weights.columns(), weights.words());
         let mut gather = Gather {
             source,
             result,
@@ -153,6 +155,9 @@ impl<E: Element, P: Element> Gather<E, P> {
             elements: PhantomData,
         };
         gather.parts = pairs.into_iter().map(|(y, x)| gather.part(y, x, shape)).collect();
+        // Taps of a part may begin in the middle of a row of a split panel.
+        let mut starts = gather.parts.iter().flat_map(|part| &part.chunks).map(|chunk| chunk.start);
+        gather.weights.split &= starts.all(|start| start.is_multiple_of(SPLIT_VALUES));
         gather.cut_tasks(shape.batch);
         gather
     }
@@ -178,7 +183,8 @@ impl<E: Element, P: Element> Gather<E, P> {
         for taps in taps.chunk_by(|a, b| a.position + 1 == b.position) {
             let depth = taps.len() * channels;
             let count = depth.div_ceil(P::PER_WORD * CHUNK_WORDS);
-            let size = depth.div_ceil(count).next_multiple_of(16 * P::PER_WORD);
+            let even_words = if self.weights.split { SPLIT_VALUES } else { 16 };
+            let size = depth.div_ceil(count).next_multiple_of(even_words * P::PER_WORD);
             for start in (0..depth).step_by(size) {
                 let columns = start..(start + size).min(depth);
                 chunks.push(Chunk {
@@ -194,7 +200,8 @@ impl<E: Element, P: Element> Gather<E, P> {
 
     fn cut_tasks(&mut self, batch: usize) {
         let columns = self.weights.columns();
-        let mut groups = columns.div_ceil(TASK_COLUMNS);
+        let widest = if self.weights.split { 2 * TASK_COLUMNS } else { TASK_COLUMNS };
+        let mut groups = columns.div_ceil(widest);
         let total: usize = self.parts.iter().map(|part| batch * part.lattice.len()).sum();
         let tile = tile_rows::<P>(self.isa);
         let block = |part: &Part| {
@@ -239,8 +246,8 @@ impl<E: Element, P: Element> Gather<E, P> {
         }
         let words = std::mem::size_of::<usize>() / std::mem::size_of::<f32>();
         (self.tables, self.sums) = (tables * words, sums);
-        self.workspace =
-            Workspace { shared: self.weights.len() + self.blend.len(), private: 3 * self.tables + sums + private };
+        let private = (3 * self.tables + sums + private).max(self.weights.piece_words());
+        self.workspace = Workspace { shared: self.weights.len() + self.blend.len(), private };
         self.tasks = tasks;
     }
 
@@ -271,14 +278,13 @@ impl<E: Element, P: Element> Gather<E, P> {
         let (packed, blended) = (context.shared, context.shared.part(self.weights.len(), self.blend.len()));
         // SAFETY: the weights are valid, and the workspace is this instruction's.
         let (weights, isa) = (unsafe { self.blend.spread(&mut context.pool, weights, blended) }, self.isa);
-        context.pool.run(self.weights.tasks(), |task, _| {
+        let private = &context.private;
+        context.pool.run(self.weights.tasks(), |task, thread| {
+            let space = private[thread].part(0, self.weights.piece_words());
             // SAFETY: tasks write disjoint pieces of the workspace.
-            unsafe {
-                let (panels, element) = (&self.weights, PhantomData::<P>);
-                dispatch(isa, PackWeights { panels, weights, out: packed, task, element });
-            }
+            unsafe { pack_weights::<P>(isa, &self.weights, weights, packed, task, space) }
         });
-        let (private, operands) = (&context.private, Operands { source, packed, result, start, epilogue });
+        let operands = Operands { source, packed, result, start, epilogue };
         context.pool.run(self.tasks.len(), |task, thread| {
             // SAFETY: tasks write disjoint pieces of the result, and each thread its own workspace.
             unsafe { self.task(&self.tasks[task], private[thread], &operands) }
@@ -365,11 +371,15 @@ impl<E: Element, P: Element> Gather<E, P> {
                 }
             };
             let (init, init_rows) = if index == 0 { (init, init_rows) } else { (sums.0.cast_const(), sums.1) };
-            let b = packed.at(panels + chunk.start * self.weights.width, 0);
+            let b = packed.at(panels + self.weights.row(chunk.start), 0);
             let (depth, panel, far) = (chunk.depth, self.weights.panel(), true);
             // SAFETY: addresses as computed above; this task owns its rows and columns of the result.
             unsafe {
-                if index + 1 == part.chunks.len() {
+                if self.weights.split {
+                    let (c, c_rows) = sums;
+                    let matmul = Matmul { rows, columns, depth, a, stride, b, panel, c, c_rows, init, init_rows, far };
+                    multiply_split::<false>(self.isa, [matmul]);
+                } else if index + 1 == part.chunks.len() {
                     let c_rows = targets.as_ptr();
                     let matmul = Matmul { rows, columns, depth, a, stride, b, panel, c, c_rows, init, init_rows, far };
                     multiply::<P, E, false>(self.isa, [matmul]);

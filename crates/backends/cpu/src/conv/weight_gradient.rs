@@ -13,7 +13,7 @@ use super::blend::Blend;
 use super::gather::row_stride;
 use super::geometry::{self, ConvShape, PlacedTap};
 use crate::element::Element;
-use crate::gemm::{Matmul, multiply, panel_width};
+use crate::gemm::{Matmul, multiply, multiply_split, panel_width, split_panels, split_words, splits};
 use crate::inlined::inlined;
 use crate::isa::{Isa, Simd, dispatch};
 use crate::pack::{FeatureMap, Lattice, PackPixelPanels, PackRowWords, PackRows, Run};
@@ -27,6 +27,11 @@ const CHUNK_WORDS: usize = 256;
 const CACHE_WORDS: usize = 220_000;
 /// Maximum columns of a task.
 const TASK_COLUMNS: usize = 256;
+/// The same two if matmuls are split: for a second-level cache of 2 MiB, as processors with tile registers have.
+const SPLIT_CACHE_WORDS: usize = 350_000;
+const SPLIT_TASK_COLUMNS: usize = 512;
+/// Fewest rows for which splitting dy pays.
+const MIN_SPLIT_ROWS: usize = 64;
 /// Minimum number of tasks of a layer, where possible.
 const TASKS: usize = 16;
 /// Minimum pixels of a part.
@@ -60,9 +65,11 @@ pub(crate) struct WeightGradient<E> {
     parts: usize,
     /// Number of values of the gradient.
     len: usize,
-    /// Division of a thread's workspace, in words: the gathered block of x, then panels of dy, then the table of rows.
+    /// Division of a thread's workspace, in words: the gathered block of x, then panels of dy, the same split, then the table of rows.
     block: usize,
     panels: usize,
+    /// 0 unless matmuls are split.
+    split: usize,
     /// Values of a gathered row; two such rows end the workspace.
     row: usize,
     workspace: Workspace,
@@ -87,10 +94,14 @@ impl<E: Element> WeightGradient<E> {
         // gathered pixels.
         let bands: Vec<&[PlacedTap]> = if shape.cut_at_borders() { taps.chunks(1).collect() } else { vec![&taps[..]] };
         let width = panel_width(isa);
-        let column_step = outputs.div_ceil(outputs.div_ceil(TASK_COLUMNS)).next_multiple_of(width);
-        let column_tasks = outputs.div_ceil(column_step);
-        let most = (CACHE_WORDS - CHUNK_WORDS * column_step) / (CHUNK_WORDS + column_step);
         let depth = bands[0].len() * inputs;
+        let is_split =
+            depth >= MIN_SPLIT_ROWS && splits::<E>(isa, outputs, shape.batch * shape.output[0] * shape.output[1]);
+        let (cache_words, task_columns) =
+            if is_split { (SPLIT_CACHE_WORDS, SPLIT_TASK_COLUMNS) } else { (CACHE_WORDS, TASK_COLUMNS) };
+        let column_step = outputs.div_ceil(outputs.div_ceil(task_columns)).next_multiple_of(width);
+        let column_tasks = outputs.div_ceil(column_step);
+        let most = (cache_words - CHUNK_WORDS * column_step) / (CHUNK_WORDS + column_step);
         let row_tasks = depth.div_ceil(most);
         let whole = groups * bands.len() * column_tasks * row_tasks;
         let len = taps.len() * inputs * shape.output[2];
@@ -127,10 +138,12 @@ impl<E: Element> WeightGradient<E> {
         let block = depth * row_stride(rows);
         let panels = depth * column_step.min(outputs.next_multiple_of(width));
         let words = std::mem::size_of::<usize>() / std::mem::size_of::<f32>();
+        let split = if is_split { column_step / width * split_words(chunk) } else { 0 };
         let panels = panels.next_multiple_of(2);
         let shared = if parts > 1 { parts * len } else { 0 } + blend.len();
         let row = row_stride(rows);
-        let workspace = Workspace { shared, private: block + panels + (rows * words).next_multiple_of(16) + 2 * row };
+        let workspace =
+            Workspace { shared, private: block + panels + split + (rows * words).next_multiple_of(16) + 2 * row };
         let shape = *shape;
         WeightGradient {
             shape,
@@ -142,6 +155,7 @@ impl<E: Element> WeightGradient<E> {
             len,
             block,
             panels,
+            split,
             row,
             workspace,
             element: PhantomData,
@@ -189,7 +203,7 @@ impl<E: Element> WeightGradient<E> {
         };
         let (source, gradient) = (map(x, self.shape.input), map(dy, self.shape.output));
         let outputs = self.shape.output[2];
-        let words: *mut usize = workspace.at(self.block + self.panels, 0).cast();
+        let words: *mut usize = workspace.at(self.block + self.panels + self.split, 0).cast();
         // SAFETY: this thread's workspace ends with a table of the rows of the largest task.
         let table = unsafe { std::slice::from_raw_parts_mut(words, task.rows) };
         for (i, row) in table.iter_mut().enumerate() {
@@ -207,11 +221,12 @@ impl<E: Element> WeightGradient<E> {
         let width = panel_width(isa);
         let stride = row_stride(task.rows);
         let panels = workspace.part(self.block, self.panels);
+        let split = workspace.part(self.block + self.panels, self.split);
         let rows = workspace.at(self.workspace.private - 2 * self.row, 2 * self.row);
         let rows = Region::<E>::new(rows.cast(), 2 * self.row);
         for start in task.points.clone().step_by(self.chunk.max(1)) {
             let points = start..(start + self.chunk).min(task.points.end);
-            let (depth, panel) = (points.len().div_ceil(E::PER_WORD), self.chunk.div_ceil(E::PER_WORD) * width);
+            let depth = points.len().div_ceil(E::PER_WORD);
             let gathered = PackRows {
                 source,
                 lattice: &task.lattice,
@@ -222,22 +237,24 @@ impl<E: Element> WeightGradient<E> {
                 stride: self.row,
             };
             let gathered = PackRowWords { rows: gathered, out: workspace, stride, columns: task.rows };
+            let panel = self.chunk.div_ceil(E::PER_WORD) * width;
             let gradients = PackPixelPanels {
                 source: gradient,
                 lattice: &task.lattice,
-                points,
+                points: points.clone(),
                 columns: task.columns.clone(),
                 width,
                 out: panels,
                 panel,
             };
+            let count = columns.div_ceil(width);
             let matmul = Matmul {
                 rows: task.rows,
                 columns,
                 depth,
-                a: workspace.at(0, depth * stride),
+                a: workspace.at(0, depth * stride).cast_const(),
                 stride,
-                b: panels.at(0, columns.div_ceil(width) * panel),
+                b: panels.at(0, count * panel),
                 panel,
                 c,
                 c_rows: table.as_ptr(),
@@ -247,11 +264,48 @@ impl<E: Element> WeightGradient<E> {
             };
             // SAFETY: operands are valid, the workspace belongs to this thread, and this task owns its piece of the gradient.
             unsafe {
-                dispatch(isa, gathered);
-                dispatch(isa, gradients);
-                multiply::<E, f32, true>(isa, [matmul]);
+                let in_place = self.rows_in_place(task, x, points.clone()).filter(|_| self.split > 0);
+                if in_place.is_none() {
+                    dispatch(isa, gathered);
+                }
+                if self.split == 0 {
+                    dispatch(isa, gradients);
+                    multiply::<E, f32, true>(isa, [matmul]);
+                    continue;
+                }
+                let to = split.at(0, count * split_words(depth));
+                if self.is_whole(&task.lattice) {
+                    let first = points.start * outputs + gradient.first + task.columns.start;
+                    let from = dy.at(first, (depth - 1) * outputs + columns).cast_const();
+                    split_panels(isa, from.cast(), [outputs, depth, columns], to);
+                } else {
+                    dispatch(isa, gradients);
+                    for index in 0..count {
+                        let to = split.at(index * split_words(depth), split_words(depth));
+                        split_panels(isa, panels.at(index * panel, depth * width), [width, depth, width], to);
+                    }
+                }
+                let (a, stride) = in_place.unwrap_or((matmul.a, stride));
+                multiply_split::<true>(isa, [Matmul { a, stride, b: to, panel: split_words(depth), ..matmul }]);
             }
         }
+    }
+
+    /// Whether a lattice has all output pixels, in their order.
+    fn is_whole(&self, lattice: &Lattice) -> bool {
+        [&lattice.y, &lattice.x] == [&(0..self.shape.output[0]), &(0..self.shape.output[1])]
+    }
+
+    /// Where a task's rows of words begin in x, and their distance, if output pixels are input pixels and words are values.
+    fn rows_in_place(&self, task: &Task, x: Region<E>, points: Range<usize>) -> Option<(*const f32, usize)> {
+        let (channels, [run]) = (self.shape.input[2], &task.runs[..]) else { return None };
+        let ConvShape { input, output, conv, .. } = &self.shape;
+        let is_pixel =
+            (run.dy, run.dx, run.pixels) == (0, 0, 1) && conv.window.stride == [1, 1] && input[..2] == output[..2];
+        (is_pixel && E::PER_WORD == 1 && self.is_whole(&task.lattice)).then(|| {
+            let first = points.start * channels + task.group * (channels / self.shape.conv.groups) + run.skip;
+            (x.at(first, (points.len() - 1) * channels + task.rows).cast_const().cast(), channels)
+        })
     }
 }
 

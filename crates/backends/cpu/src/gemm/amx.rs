@@ -7,14 +7,15 @@
 //! block ends at its last row and may share some rows with the first. If A's columns are
 //! contiguous, the rows of a block are copied in the order of registers first.
 //!
-//! The loops are generic over the registers, a trait of seven operations. They are tested on
+//! The loops are generic over the registers, a trait of eight operations. They are tested on
 //! emulated registers on any machine, and on the hardware's where it has them. Matmuls of f32 use
-//! the code of the level below.
+//! the code of the level below, or are [`split`].
 
 #[cfg(test)]
 mod emulated;
 #[cfg(target_arch = "x86_64")]
 mod registers;
+pub(super) mod split;
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -29,7 +30,7 @@ pub(super) use emulated::Emulated;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use registers::flood_registers;
 #[cfg(target_arch = "x86_64")]
-pub(super) use registers::multiply_in_registers;
+pub(super) use registers::{multiply_in_registers, multiply_split_in_registers, split_panels_in_registers};
 
 /// Rows of a register, and words or f32 values per row.
 pub(super) const SIDE: usize = 16;
@@ -60,6 +61,8 @@ pub(super) trait TileRegisters {
     unsafe fn multiply_add<const C: usize, const A: usize, const B: usize>();
     /// Transposes 16 rows of 16 words, in memory; no register is involved.
     unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
+    /// Writes the three parts of 16 pairs of values, whose sum is the value, as words: in the lower half those of the first row.
+    unsafe fn split(rows: [*const f32; 2], to: [*mut f32; 3]);
 }
 
 /// Words of the depth for which rows of a transposed A are copied at a time: with a panel of B they stay in the second-level

@@ -11,12 +11,14 @@
 #[cfg(any(target_arch = "x86_64", test))]
 mod amx;
 mod levels;
+mod split;
 mod tile;
 
 use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use amx::{FLOOD_OPERATIONS, flood_registers};
+pub(crate) use split::{SPLIT_PRODUCTS, SPLIT_VALUES, multiply_split, split_panels, split_words, splits};
 use tile::Tile;
 
 use crate::element::Element;

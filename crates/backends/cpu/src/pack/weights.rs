@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::fill;
 use crate::element::Element;
-use crate::gemm::MAX_PANEL_WIDTH;
-use crate::isa::{Kernel, Simd};
+use crate::gemm::{MAX_PANEL_WIDTH, split_panels, split_words};
+use crate::isa::{Isa, Kernel, Simd, dispatch};
 use crate::region::Region;
 
 /// How stored weights `[tap][inputs][outputs]` become panels `[panel][words of the depth][width]` of one group's B.
@@ -26,6 +26,8 @@ pub(crate) struct WeightPanels {
     pub width: usize,
     /// Values of the depth in a word.
     pub per_word: usize,
+    /// Whether panels are split; see [`crate::gemm::multiply_split`].
+    pub split: bool,
 }
 
 /// Words of a panel's depth that are packed at a time, so few that each stored line that a transposition reads stays in
@@ -48,7 +50,7 @@ impl WeightPanels {
     }
 
     /// Words of the depth. The last may be filled up with zeros.
-    fn words(&self) -> usize {
+    pub(crate) fn words(&self) -> usize {
         self.depth().div_ceil(self.per_word)
     }
 
@@ -59,7 +61,12 @@ impl WeightPanels {
 
     /// Words between panels.
     pub(crate) fn panel(&self) -> usize {
-        self.words() * self.width
+        self.row(self.words())
+    }
+
+    /// Where a row of a panel begins. Split panels have only rows that are multiples of [`crate::gemm::SPLIT_VALUES`].
+    pub(crate) fn row(&self, word: usize) -> usize {
+        if self.split { split_words(word) } else { word * self.width }
     }
 
     /// Panels per group.
@@ -75,6 +82,17 @@ impl WeightPanels {
     /// Pieces of a panel that can be packed independently.
     fn pieces(&self) -> usize {
         self.words().div_ceil(PIECE_WORDS)
+    }
+
+    /// Words that a piece takes before it is split.
+    pub(crate) fn piece_words(&self) -> usize {
+        if self.split { PIECE_WORDS * self.width } else { 0 }
+    }
+
+    /// The piece of a task: group and panel in one number, and words of the depth.
+    fn piece(&self, task: usize) -> (usize, Range<usize>) {
+        let first = task % self.pieces() * PIECE_WORDS;
+        (task / self.pieces(), first..self.words().min(first + PIECE_WORDS))
     }
 
     /// Pieces of all panels.
@@ -94,13 +112,39 @@ impl WeightPanels {
 /// Words of a panel's depth in a piece.
 const PIECE_WORDS: usize = 256;
 
+/// Packs one piece of panels, and splits it where they are. `space` has [`WeightPanels::piece_words`].
+///
+/// # Safety
+/// The level is available; weights and panels are valid, and no other task has the space.
+pub(crate) unsafe fn pack_weights<P: Element>(
+    isa: Isa,
+    panels: &WeightPanels,
+    weights: Region<f32>,
+    packed: Region<f32>,
+    task: usize,
+    space: Region<f32>,
+) {
+    let (panel, words) = panels.piece(task);
+    let (at, len) = (panel * panels.panel() + panels.row(words.start), words.len() * panels.width);
+    let out = if panels.split { space.part(0, len) } else { packed.part(at, len) };
+    // SAFETY: the caller's promise; tasks write disjoint pieces of the panels.
+    unsafe {
+        dispatch(isa, PackWeights { panels, weights, out, task, element: PhantomData::<P> });
+        if panels.split {
+            let sizes = [panels.width, words.len(), panels.width];
+            split_panels(isa, out.at(0, len), sizes, packed.at(at, split_words(words.len())));
+        }
+    }
+}
+
 /// Packs one piece of [`WeightPanels`].
-pub(crate) struct PackWeights<'a, P> {
-    pub panels: &'a WeightPanels,
-    pub weights: Region<f32>,
-    pub out: Region<f32>,
-    pub task: usize,
-    pub element: PhantomData<P>,
+struct PackWeights<'a, P> {
+    panels: &'a WeightPanels,
+    weights: Region<f32>,
+    /// The piece's words.
+    out: Region<f32>,
+    task: usize,
+    element: PhantomData<P>,
 }
 
 impl<P: Element> Kernel for PackWeights<'_, P> {
@@ -109,11 +153,10 @@ impl<P: Element> Kernel for PackWeights<'_, P> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let p = self.panels;
-        let (piece, rest) = (self.task % p.pieces(), self.task / p.pieces());
-        let (group, panel) = (rest / p.panels(), rest % p.panels());
+        let (panel, words) = p.piece(self.task);
+        let (group, panel) = (panel / p.panels(), panel % p.panels());
         let column = panel * p.width;
         let columns = (p.columns() - column).min(p.width);
-        let words = piece * PIECE_WORDS..p.words().min((piece + 1) * PIECE_WORDS);
         let zeros = [0.0; MAX_PANEL_WIDTH];
         // The transposed weights of some depths, `[depth][width]`.
         let mut block = [0.0f32; 2 * PACK_WORDS * MAX_PANEL_WIDTH];
@@ -140,7 +183,7 @@ impl<P: Element> Kernel for PackWeights<'_, P> {
                         () => self.weights.at(p.place(depth, group) + column, columns).cast_const(),
                     }
                 };
-                let out = self.out.at(rest * p.panel() + word * p.width, p.width);
+                let out = self.out.at((word - words.start) * p.width, p.width);
                 // SAFETY: rows have as many values as there are columns, and the output is this task's.
                 unsafe {
                     P::rounded_words::<S>([row(0), row(P::PER_WORD - 1)], columns, out);

@@ -3,6 +3,8 @@
 
 use std::cell::RefCell;
 
+use enmasse_tensor::Bf16;
+
 use super::{SIDE, TileRegisters};
 use crate::isa::Sixteen;
 
@@ -70,6 +72,19 @@ impl TileRegisters for Emulated {
         for (row, column) in (0..SIDE).flat_map(|row| (0..SIDE).map(move |column| (row, column))) {
             // SAFETY: the rows are the caller's responsibility.
             unsafe { *to.add(column * to_stride + row) = *from.add(row * from_stride + column) };
+        }
+    }
+    unsafe fn split(rows: [*const f32; 2], to: [*mut f32; 3]) {
+        for lane in 0..SIDE {
+            // SAFETY: the rows are the caller's responsibility.
+            let mut rest = unsafe { rows.map(|row| *row.add(lane)) };
+            for to in to {
+                let parts = rest.map(Bf16::from_f32);
+                rest = [0, 1].map(|half| rest[half] - parts[half].to_f32());
+                let word = u32::from(parts[0].to_bits()) | u32::from(parts[1].to_bits()) << 16;
+                // SAFETY: as above.
+                unsafe { *to.add(lane) = f32::from_bits(word) };
+            }
         }
     }
 }

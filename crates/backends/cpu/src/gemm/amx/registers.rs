@@ -3,8 +3,10 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{
-    _mm512_castpd_ps, _mm512_castps_pd, _mm512_loadu_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_storeu_ps,
-    _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+    __m512, __m512i, _mm512_add_epi32, _mm512_and_si512, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps_si512,
+    _mm512_castsi512_ps, _mm512_loadu_ps, _mm512_or_si512, _mm512_set1_epi32, _mm512_setzero_ps, _mm512_shuffle_f32x4,
+    _mm512_srli_epi32, _mm512_storeu_ps, _mm512_sub_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
+    _mm512_unpacklo_ps,
 };
 use std::hint::black_box;
 
@@ -81,6 +83,40 @@ impl TileRegisters for Registers {
         // SAFETY: the level of the vectors is available; the rows are the caller's responsibility.
         unsafe { transpose(from, from_stride, to, to_stride) }
     }
+    #[inline(always)]
+    unsafe fn split(rows: [*const f32; 2], to: [*mut f32; 3]) {
+        // SAFETY: as above.
+        unsafe { split(rows, to) }
+    }
+}
+
+/// See [`TileRegisters::split`]. Parts are rounded to nearest by integers, halves away from zero. The last part needs no rounding,
+/// unless it is denormal, which the registers take as 0.
+///
+/// # Safety
+/// The machine has the vectors; rows are valid.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn split(rows: [*const f32; 2], [first, second, third]: [*mut f32; 3]) {
+    let half = _mm512_set1_epi32(0x8000);
+    let high = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
+    let truncate = |value: __m512i| _mm512_castsi512_ps(_mm512_and_si512(value, high));
+    let round = |value: __m512| truncate(_mm512_add_epi32(_mm512_castps_si512(value), half));
+    let word = |[low, high]: [__m512; 2]| {
+        let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(low));
+        _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_castps_si512(high)))
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        let values = rows.map(|row| _mm512_loadu_ps(row));
+        let parts = values.map(round);
+        _mm512_storeu_ps(first, word(parts));
+        let rest = [_mm512_sub_ps(values[0], parts[0]), _mm512_sub_ps(values[1], parts[1])];
+        let parts = rest.map(round);
+        _mm512_storeu_ps(second, word(parts));
+        let rest = [_mm512_sub_ps(rest[0], parts[0]), _mm512_sub_ps(rest[1], parts[1])];
+        _mm512_storeu_ps(third, word(rest.map(|value| truncate(_mm512_castps_si512(value)))));
+    }
 }
 
 /// See [`TileRegisters::transpose`]. Plain loops: in a closure that is not inlined, vectors would be passed in memory.
@@ -134,6 +170,28 @@ pub(in crate::gemm) unsafe fn multiply_in_registers<C: Element, const TRANSPOSED
 ) {
     // SAFETY: the caller's promise.
     unsafe { super::multiply::<Registers, C, TRANSPOSED>(matmuls) }
+}
+
+/// As [`super::split::multiply`], on the hardware registers.
+///
+/// # Safety
+/// The level is available; matmuls are valid.
+#[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+pub(in crate::gemm) unsafe fn multiply_split_in_registers<const TRANSPOSED: bool>(
+    matmuls: impl IntoIterator<Item = Matmul<f32>>,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { super::split::multiply::<Registers, TRANSPOSED>(matmuls) }
+}
+
+/// As [`super::split::split_panels`], by the hardware.
+///
+/// # Safety
+/// The level is available; addresses are valid.
+#[target_feature(enable = "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+pub(in crate::gemm) unsafe fn split_panels_in_registers(from: *const f32, sizes: [usize; 3], to: *mut f32) {
+    // SAFETY: the caller's promise.
+    unsafe { super::split::split_panels::<Registers>(from, sizes, to) }
 }
 
 /// Keeps the registers busy for `rounds` rounds.
