@@ -39,16 +39,16 @@ pub(crate) unsafe fn bias_backward<E: Element>(context: &mut Context, size: Rows
 /// operations and operands are the same, and in every pass a channel is either in a vector or in the tail after the
 /// vectors.
 #[derive(Clone, Copy)]
-struct Affine<E> {
-    x: Region<E>,
-    mean: Region<f32>,
-    scale: Region<f32>,
-    bias: Region<f32>,
+pub(crate) struct Affine<E> {
+    pub x: Region<E>,
+    pub mean: Region<f32>,
+    pub scale: Region<f32>,
+    pub bias: Region<f32>,
 }
 
 impl<E: Element> Affine<E> {
     inlined! {
-        unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> S::V {
+        pub(crate) unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> S::V {
             let n = S::LANES;
             let centred = S::sub(E::load::<S>(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
             S::mul_add(centred, S::load(self.scale.at(channel, n)), S::load(self.bias.at(channel, n)))
@@ -144,7 +144,10 @@ pub(crate) unsafe fn normalize_pieces<E: Element>(f: &Forward<E>, scale: Region<
 }
 
 /// `weight / sqrt(variance + epsilon)` per channel.
-unsafe fn scales(variance: Region<f32>, weight: Region<f32>, epsilon: f32, scale: Region<f32>) {
+///
+/// # Safety
+/// The regions are valid; `scale` is written.
+pub(crate) unsafe fn scales(variance: Region<f32>, weight: Region<f32>, epsilon: f32, scale: Region<f32>) {
     // SAFETY: the caller's promise.
     unsafe {
         let (variance, weight) = (variance.slice(0, scale.len()), weight.slice(0, scale.len()));

@@ -2,7 +2,9 @@
 
 use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, Hosting, Memory, Program, Roofline, ShardSchedule, Tuned};
-use enmasse_graph::{Choices, Graph, Mode, Plan, Plans, Precision, ValueId, fuse_convolutions, fuse_statistics};
+use enmasse_graph::{
+    Choices, Graph, Mode, Plan, Plans, Precision, ValueId, fuse_convolutions, fuse_loads, fuse_statistics,
+};
 
 use crate::affinity::Cores;
 use crate::isa::Isa;
@@ -84,7 +86,10 @@ impl Device for Cpu {
     fn fuse(&self, graph: &mut Graph, keep: &[ValueId], mode: Mode) {
         enmasse_graph::fuse(graph, keep);
         match mode {
-            Mode::Train => fuse_statistics(graph),
+            Mode::Train => {
+                fuse_loads(graph, keep);
+                fuse_statistics(graph);
+            }
             Mode::Evaluate => fuse_convolutions(graph, keep),
         }
     }

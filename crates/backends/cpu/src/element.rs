@@ -55,6 +55,8 @@ pub(crate) trait Element: Stored {
     unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V;
     /// Words of rounded values: only `first` for f32, both for bf16.
     unsafe fn word<S: Simd>(first: S::V, second: S::V) -> S::V;
+    /// Values rounded as [`Element::store`] rounds them.
+    unsafe fn rounded<S: Simd>(v: S::V) -> S::V;
     /// Words of `count` columns: for f32 the values of the first row, for bf16 those of both rows, the first in the
     /// lower halves.
     ///
@@ -83,6 +85,7 @@ impl Element for f32 {
         unsafe fn stream<S: Simd>(p: *mut f32, v: S::V) { S::stream(p, v) }
         unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V { S::mul_add(a, b, c) }
         unsafe fn word<S: Simd>(first: S::V, _: S::V) -> S::V { first }
+        unsafe fn rounded<S: Simd>(v: S::V) -> S::V { v }
         unsafe fn words<S: Simd>([row, _]: [*const f32; 2], count: usize, to: *mut f32) {
             copy::<S, f32, f32>(row, to, count)
         }
@@ -113,6 +116,8 @@ impl Element for Bf16 {
         unsafe fn stream<S: Simd>(p: *mut Bf16, v: S::V) { S::stream_bf16(p.cast(), v) }
         unsafe fn multiply_add<S: Simd>(a: S::V, b: S::V, c: S::V) -> S::V { S::dot(a, b, c) }
         unsafe fn word<S: Simd>(first: S::V, second: S::V) -> S::V { S::pair(first, second) }
+        // The upper half of a word is the value in f32.
+        unsafe fn rounded<S: Simd>(v: S::V) -> S::V { S::pair(S::splat(0.0), v) }
         unsafe fn words<S: Simd>([low, high]: [*const Bf16; 2], count: usize, to: *mut f32) {
             let at = |i: usize| S::store(to.add(i), S::interleave(low.add(i).cast(), high.add(i).cast()));
             let mut i = 0;

@@ -55,6 +55,7 @@ fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, activation: Option<Activa
         input: [height, width, channels],
         output: [height + 1, width + 1, channels],
         conv: Conv2d { window, groups: channels },
+        normalized: false,
     };
     let pooled = PoolShape { batch, input: [height, width, channels], output: [height + 1, width + 1] };
     let small = batch * (height + 1) * (width + 1) * channels;

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 pub(crate) use weights::{WeightPanels, pack_weights};
 
+use crate::conv::Normalizer;
 use crate::element::{Element, copy};
 use crate::gemm::MAX_PANEL_WIDTH;
 use crate::isa::{Kernel, Simd, values_ahead};
@@ -108,6 +109,7 @@ pub(crate) struct Run {
 /// Packs one row per lattice point: the runs one after another, with zeros outside the feature map.
 pub(crate) struct PackRows<'a, E, P> {
     pub source: FeatureMap<E>,
+    pub norm: Option<Normalizer>,
     pub lattice: &'a Lattice,
     pub points: Range<usize>,
     /// Pixels of the source between lattice points.
@@ -199,7 +201,7 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
                 }
                 // SAFETY: the run lies inside the feature map, and `out` holds it.
                 unsafe {
-                    copy::<S, E, P>(data.at(self.start(point, run), run.len), out, run.len);
+                    self.copy::<S>(self.start(point, run), run.len, out);
                     out = out.add(run.len);
                 }
             }
@@ -221,9 +223,24 @@ impl<E: Element, P: Element> PackRows<'_, E, P> {
                 }
                 if high > low {
                     let from = self.value(point.image, [y, x], run.skip + low);
-                    copy::<S, E, P>(data.at(from, high - low), out.add(low), high - low);
+                    self.copy::<S>(from, high - low, out.add(low));
                 }
                 out = out.add(run.len);
+            }
+        }
+    }
+}
+
+impl<E: Element, P: Element> PackRows<'_, E, P> {
+    /// Copies values of the source.
+    #[inline(always)]
+    unsafe fn copy<S: Simd>(&self, index: usize, len: usize, to: *mut P) {
+        let data = self.source.data;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.norm {
+                None => copy::<S, E, P>(data.at(index, len), to, len),
+                Some(norm) => norm.copy::<S, E, P>(data, index, len, to),
             }
         }
     }
@@ -260,7 +277,8 @@ impl<E: Element> Kernel for PackRowWords<'_, E> {
         for (word, first) in (0..rows.points.len()).step_by(E::PER_WORD).enumerate() {
             let mut pair = [point; 2];
             rows.lattice.advance(&mut pair[1]);
-            if first + 1 < rows.points.len() && pair.iter().all(|point| rows.is_inside(&inside, *point)) {
+            let is_inside = pair.iter().all(|point| rows.is_inside(&inside, *point));
+            if first + 1 < rows.points.len() && is_inside && rows.norm.is_none() {
                 let mut out = self.out.at(word * self.stride, self.columns);
                 let ahead = rows.ahead();
                 for run in rows.runs {

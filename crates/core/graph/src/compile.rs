@@ -110,6 +110,9 @@ impl Target<'_> {
             }
             check_statistics(&forward.graph, options)?;
         }
+        if !options.grad_checkpointing {
+            forward.graph.values.iter_mut().for_each(|value| value.checkpoint = false);
+        }
         if options.fuse {
             (self.fuse)(&mut forward.graph, &[forward.logits], mode);
         }

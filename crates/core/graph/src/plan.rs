@@ -167,10 +167,7 @@ impl Plan {
         };
         let rounds = self.precision == Precision::Tf32 && node.op.matmuls().is_some();
         let precision = if rounds { " in tf32" } else { "" };
-        let results = match node.op {
-            Op::Conv2d(_) => &node.outputs[..1],
-            _ => &node.outputs,
-        };
+        let results = if node.op.may_give_statistics() { &node.outputs[..1] } else { &node.outputs };
         format!("{} ({}) -> ({}){precision}", node.op, types(&node.inputs), types(results))
     }
 

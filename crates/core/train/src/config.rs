@@ -527,7 +527,7 @@ settings! {
         /// Leaves out Winograd, whose rounding is two to four times as large.
         exact: bool = false, "", ANY, Run;
         /// Fuse operations
-        /// Computes several as one, such as batch norm, the sum with a shortcut and ReLU in one pass over memory, in evaluation with the convolution before them. --no-fuse runs each as the model has it, which is slower and takes more memory, for comparisons.
+        /// Computes several as one, such as batch norm, the sum with a shortcut and ReLU in one pass over memory, on a CPU also with the convolution before them in evaluation, and with that after them in training. --no-fuse runs each as the model has it, which is slower and takes more memory, for comparisons.
         fuse: bool = true, "", ANY, Run;
         /// Measure the fastest convolutions first
         /// Otherwise they follow from a convolution's shape, on a GPU by cuDNN's estimate. Rank 0 measures for all; --resume reuses what it chose.

@@ -10,6 +10,7 @@ use std::ops::Range;
 use super::blend::Blend;
 use super::epilogue::Epilogue;
 use super::geometry::{self, ConvShape, PlacedTap, TapRun};
+use super::source::Source;
 use crate::element::{Element, copy};
 use crate::gemm::{Matmul, SPLIT_VALUES, multiply, multiply_split, panel_width, splits, tile_rows};
 use crate::isa::{Isa, Kernel, Simd, dispatch};
@@ -72,7 +73,7 @@ struct Task {
 
 /// What the tasks of a run share.
 struct Operands<'a, E> {
-    source: Region<E>,
+    source: Source<E>,
     packed: Region<f32>,
     result: Region<E>,
     start: Start<E>,
@@ -175,6 +176,7 @@ impl<E: Element, P: Element> Gather<E, P> {
             && (lattice.y.clone(), lattice.x.clone()) == (0..self.source[0], 0..self.source[1])
             && matches!(taps[..], [PlacedTap { dy: 0, dx: 0, .. }])
             && E::DTYPE == P::DTYPE
+            && !shape.normalized
             && self.source[2].is_multiple_of(P::PER_WORD)
             // Rows 4 KiB apart map to the same set of the first-level cache, so gathering them is faster.
             && !self.source[2].is_multiple_of(1024 * P::PER_WORD);
@@ -269,7 +271,7 @@ impl<E: Element, P: Element> Gather<E, P> {
     pub(crate) unsafe fn run(
         &self,
         context: &mut Context,
-        source: Region<E>,
+        source: impl Into<Source<E>>,
         weights: Region<f32>,
         result: Region<E>,
         start: Start<E>,
@@ -284,7 +286,7 @@ impl<E: Element, P: Element> Gather<E, P> {
             // SAFETY: tasks write disjoint pieces of the workspace.
             unsafe { pack_weights::<P>(isa, &self.weights, weights, packed, task, space) }
         });
-        let operands = Operands { source, packed, result, start, epilogue };
+        let operands = Operands { source: source.into(), packed, result, start, epilogue };
         context.pool.run(self.tasks.len(), |task, thread| {
             // SAFETY: tasks write disjoint pieces of the result, and each thread its own workspace.
             unsafe { self.task(&self.tasks[task], private[thread], &operands) }
@@ -292,7 +294,7 @@ impl<E: Element, P: Element> Gather<E, P> {
     }
 
     unsafe fn task(&self, task: &Task, workspace: Region<f32>, operands: &Operands<E>) {
-        let Operands { source, packed, result, start, epilogue } = *operands;
+        let Operands { source: Source { data: source, norm }, packed, result, start, epilogue } = *operands;
         let part = &self.parts[task.part];
         let rows = task.points.len();
         let table = |index: usize| {
@@ -358,6 +360,7 @@ impl<E: Element, P: Element> Gather<E, P> {
                             self.isa,
                             PackRows {
                                 source: map,
+                                norm,
                                 lattice: &part.lattice,
                                 points: task.points.clone(),
                                 step: part.source_step,

@@ -17,6 +17,8 @@ pub(crate) struct ConvShape {
     pub output: [usize; 3],
     /// Window and groups.
     pub conv: Conv2d,
+    /// Whether the source is normalised as it is loaded.
+    pub normalized: bool,
 }
 
 impl ConvShape {
@@ -24,7 +26,7 @@ impl ConvShape {
     pub(crate) fn linear(batch: usize, tokens: usize, inputs: usize, outputs: usize) -> Self {
         let window = enmasse_graph::Window { kernel: [1; 2], stride: [1; 2], padding: [[0; 2]; 2], dilation: [1; 2] };
         let conv = Conv2d { window, groups: 1 };
-        ConvShape { batch, input: [1, tokens, inputs], output: [1, tokens, outputs], conv }
+        ConvShape { batch, input: [1, tokens, inputs], output: [1, tokens, outputs], conv, normalized: false }
     }
 
     /// Height, width and channels of what is read and of what is written, forward or for the gradient of the input.
@@ -178,6 +180,7 @@ mod tests {
             input: [input, input, 16],
             output: [output, output, 16],
             conv: Conv2d { window, groups: 1 },
+            normalized: false,
         }
     }
 

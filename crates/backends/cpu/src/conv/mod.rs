@@ -16,6 +16,7 @@ mod epilogue;
 mod gather;
 mod geometry;
 pub(crate) mod grouped;
+mod source;
 mod weight_gradient;
 pub(crate) mod winograd;
 
@@ -26,5 +27,6 @@ pub(crate) use epilogue::Epilogue;
 pub(crate) use gather::{Gather, Start, has_whole_pieces, pairs};
 pub(crate) use geometry::ConvShape;
 pub(crate) use grouped::{Grouped, GroupedGradient};
+pub(crate) use source::{Normalizer, Source, SourceNorm};
 pub(crate) use weight_gradient::WeightGradient;
 pub(crate) use winograd::{Winograd, WinogradGradient};

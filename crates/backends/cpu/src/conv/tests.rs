@@ -264,7 +264,7 @@ fn shape(case: Case) -> Option<ConvShape> {
     let window = Window { kernel, stride, padding, dilation };
     let output = [window.output(0, size[0])?, window.output(1, size[1])?, channels[1]];
     let input = [size[0], size[1], channels[0]];
-    Some(ConvShape { batch, input, output, conv: Conv2d { window, groups } })
+    Some(ConvShape { batch, input, output, conv: Conv2d { window, groups }, normalized: false })
 }
 
 #[test]

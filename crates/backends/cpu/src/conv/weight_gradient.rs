@@ -12,6 +12,7 @@ use std::ops::Range;
 use super::blend::Blend;
 use super::gather::row_stride;
 use super::geometry::{self, ConvShape, PlacedTap};
+use super::source::Source;
 use crate::element::Element;
 use crate::gemm::{Matmul, multiply, multiply_split, panel_width, split_panels, split_words, splits};
 use crate::inlined::inlined;
@@ -171,8 +172,8 @@ impl<E: Element> WeightGradient<E> {
     ///
     /// # Safety
     /// The regions are valid, of the shapes that the gradient was prepared for, and `dw` overlaps no other region.
-    pub(crate) unsafe fn run(&self, context: &mut Context, x: Region<E>, dy: Region<E>, dw: Region<f32>) {
-        let (private, shared) = (&context.private, context.shared);
+    pub(crate) unsafe fn run(&self, context: &mut Context, x: impl Into<Source<E>>, dy: Region<E>, dw: Region<f32>) {
+        let (private, shared, x) = (&context.private, context.shared, x.into());
         let gradient = dw;
         let dw = match self.blend.len() {
             0 => gradient,
@@ -195,13 +196,13 @@ impl<E: Element> WeightGradient<E> {
         }
     }
 
-    unsafe fn task(&self, task: &Task, workspace: Region<f32>, x: Region<E>, dy: Region<E>, dw: Region<f32>) {
+    unsafe fn task(&self, task: &Task, workspace: Region<f32>, x: Source<E>, dy: Region<E>, dw: Region<f32>) {
         let (groups, isa) = (self.shape.conv.groups, self.isa);
         let map = |data: Region<E>, [height, width, channels]: [usize; 3]| {
             let first = task.group * (channels / groups);
             FeatureMap { data, height, width, channels, first }
         };
-        let (source, gradient) = (map(x, self.shape.input), map(dy, self.shape.output));
+        let (source, gradient) = (map(x.data, self.shape.input), map(dy, self.shape.output));
         let outputs = self.shape.output[2];
         let words: *mut usize = workspace.at(self.block + self.panels + self.split, 0).cast();
         // SAFETY: this thread's workspace ends with a table of the rows of the largest task.
@@ -229,6 +230,7 @@ impl<E: Element> WeightGradient<E> {
             let depth = points.len().div_ceil(E::PER_WORD);
             let gathered = PackRows {
                 source,
+                norm: x.norm,
                 lattice: &task.lattice,
                 points: points.clone(),
                 step: self.shape.conv.window.stride,
@@ -296,15 +298,15 @@ impl<E: Element> WeightGradient<E> {
         [&lattice.y, &lattice.x] == [&(0..self.shape.output[0]), &(0..self.shape.output[1])]
     }
 
-    /// Where a task's rows of words begin in x, and their distance, if output pixels are input pixels and words are values.
-    fn rows_in_place(&self, task: &Task, x: Region<E>, points: Range<usize>) -> Option<(*const f32, usize)> {
+    /// Where a task's rows of words begin in x, and their distance, if output pixels are input pixels as they are stored, and words are values.
+    fn rows_in_place(&self, task: &Task, x: Source<E>, points: Range<usize>) -> Option<(*const f32, usize)> {
         let (channels, [run]) = (self.shape.input[2], &task.runs[..]) else { return None };
         let ConvShape { input, output, conv, .. } = &self.shape;
         let is_pixel =
             (run.dy, run.dx, run.pixels) == (0, 0, 1) && conv.window.stride == [1, 1] && input[..2] == output[..2];
-        (is_pixel && E::PER_WORD == 1 && self.is_whole(&task.lattice)).then(|| {
+        (is_pixel && x.norm.is_none() && E::PER_WORD == 1 && self.is_whole(&task.lattice)).then(|| {
             let first = points.start * channels + task.group * (channels / self.shape.conv.groups) + run.skip;
-            (x.at(first, (points.len() - 1) * channels + task.rows).cast_const().cast(), channels)
+            (x.data.at(first, (points.len() - 1) * channels + task.rows).cast_const().cast(), channels)
         })
     }
 }

@@ -7,7 +7,9 @@ use enmasse_graph::ops::{Conv2d, Conv2dBackwardData, Conv2dBackwardWeights};
 
 use super::{DeviceError, Element, Instruction, OnCpu, Operand, Side, Workspace, kernel};
 use crate::algorithm::Algorithm;
-use crate::conv::{ConvShape, GroupedGradient, Start, WeightGradient, WinogradGradient, grouped, winograd};
+use crate::conv::{
+    ConvShape, GroupedGradient, Source, SourceNorm, Start, WeightGradient, WinogradGradient, grouped, winograd,
+};
 use crate::statistics::{self, Moments};
 use crate::sweep::Rows;
 
@@ -48,14 +50,15 @@ impl OnCpu for Conv2dBackwardData {
 
 impl OnCpu for Conv2dBackwardWeights {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
-        o.backward_weights::<E>(o.conv(self.0, Side::Input(0), Side::Input(1))?)
+        o.backward_weights::<E>(o.conv(self.0, Side::Input(0), Side::Input(1))?, None)
     }
 }
 
 impl Operand<'_> {
     /// The convolution between two tensors.
     pub(super) fn conv(&self, conv: Conv2d, x: Side, y: Side) -> Result<ConvShape, DeviceError> {
-        Ok(ConvShape { batch: self.preparation.plan.batch, input: self.size(x)?, output: self.size(y)?, conv })
+        let (batch, normalized) = (self.preparation.plan.batch, false);
+        Ok(ConvShape { batch, input: self.size(x)?, output: self.size(y)?, conv, normalized })
     }
 
     /// The algorithm to use. If the plan's choice cannot compute the layer, this is one that can; the mismatch is
@@ -76,23 +79,24 @@ impl Operand<'_> {
     /// `(x, w, [bias]) -> (y, [mean, variance])`.
     pub(super) fn forward<E: Element>(&self, shape: ConvShape) -> Result<Instruction, DeviceError> {
         let start = self.optional(2)?.map_or(Start::Zero, Start::Bias);
-        self.matmul::<E>(&shape, start, false)
+        self.matmul::<E>(&shape, start, false, None)
     }
 
     /// `(dy, w, [base]) -> (dx)`.
     pub(super) fn backward_data<E: Element>(&self, shape: ConvShape) -> Result<Instruction, DeviceError> {
         let start = self.optional(2)?.map_or(Start::Zero, Start::Base);
-        self.matmul::<E>(&shape, start, true)
+        self.matmul::<E>(&shape, start, true, None)
     }
 
     /// Either direction: the source, the weights and the result are the same operands in both.
-    fn matmul<E: Element>(
+    pub(super) fn matmul<E: Element>(
         &self,
         shape: &ConvShape,
         start: Start<E>,
         backward: bool,
+        norm: Option<SourceNorm>,
     ) -> Result<Instruction, DeviceError> {
-        let (source, weights, result) = (self.input::<E>(0)?, self.input(1)?, self.output(0)?);
+        let (data, weights, result) = (self.input::<E>(0)?, self.input(1)?, self.output(0)?);
         let (algorithm, isa) = (self.algorithm(shape, winograd::pays::<E>), self.preparation.kernels.isa);
         let statistics = match self.node.outputs.len() {
             3 => Some(Moments { mean: self.output(1)?, variance: self.output(2)? }),
@@ -101,12 +105,18 @@ impl Operand<'_> {
         let [height, width, channels] = shape.output;
         let size = Rows { rows: shape.batch * height * width, channels };
         let instruction = with_convolution!(E, algorithm, shape, isa, backward, conv => match statistics {
-            None => kernel!(conv.workspace(), c => conv.run(c, source, weights, result, start, None)),
+            None => kernel!(SourceNorm::add(norm, conv.workspace()), c => {
+                let source = Source::new(c, conv.workspace(), data, norm);
+                conv.run(c, source, weights, result, start, None);
+            }),
             Some(moments) => {
-                let Workspace { shared, private } = conv.workspace();
+                let own = conv.workspace();
                 let kept = statistics::workspace_of_places(conv.places(), channels);
-                kernel!(Workspace { shared: shared + kept, private }, c => {
-                    statistics::statistics_of_pieces(c, size, result, moments, c.shared.part(shared, kept), |c, epilogue| {
+                let with_places = Workspace { shared: own.shared + kept, ..own };
+                kernel!(SourceNorm::add(norm, with_places), c => {
+                    let source = Source::new(c, with_places, data, norm);
+                    let places = c.shared.part(own.shared, kept);
+                    statistics::statistics_of_pieces(c, size, result, moments, places, |c, epilogue| {
                         conv.run(c, source, weights, result, start, Some(epilogue));
                     });
                 })
@@ -116,22 +126,26 @@ impl Operand<'_> {
     }
 
     /// `(x, dy) -> (dw)`.
-    pub(super) fn backward_weights<E: Element>(&self, shape: ConvShape) -> Result<Instruction, DeviceError> {
+    pub(super) fn backward_weights<E: Element>(
+        &self,
+        shape: ConvShape,
+        norm: Option<SourceNorm>,
+    ) -> Result<Instruction, DeviceError> {
         let (x, dy, dw) = (self.input::<E>(0)?, self.input(1)?, self.output(0)?);
         let (algorithm, isa) = (self.algorithm(&shape, winograd::gradient_pays::<E>), self.preparation.kernels.isa);
+        macro_rules! by {
+            ($gradient:expr) => {{
+                let gradient = $gradient;
+                kernel!(SourceNorm::add(norm, gradient.workspace()), c => {
+                    let x = Source::new(c, gradient.workspace(), x, norm);
+                    gradient.run(c, x, dy, dw);
+                })
+            }};
+        }
         let instruction = match algorithm {
-            Algorithm::Depthwise | Algorithm::Grouped => {
-                let gradient = GroupedGradient::new(&shape, isa);
-                kernel!(gradient.workspace(), c => gradient.run(c, x, dy, dw))
-            }
-            Algorithm::Winograd => {
-                let gradient = WinogradGradient::<E>::new(&shape, isa);
-                kernel!(gradient.workspace(), c => gradient.run(c, x, dy, dw))
-            }
-            Algorithm::Direct => {
-                let gradient = WeightGradient::<E>::new(&shape, isa);
-                kernel!(gradient.workspace(), c => gradient.run(c, x, dy, dw))
-            }
+            Algorithm::Depthwise | Algorithm::Grouped => by!(GroupedGradient::new(&shape, isa)),
+            Algorithm::Winograd => by!(WinogradGradient::<E>::new(&shape, isa)),
+            Algorithm::Direct => by!(WeightGradient::<E>::new(&shape, isa)),
         };
         Ok(instruction.by(algorithm.name()))
     }

@@ -20,7 +20,7 @@ impl OnCpu for LinearBackwardData {
 
 impl OnCpu for LinearBackwardWeights {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
-        o.backward_weights::<E>(shape(o, Side::Input(0), Side::Input(1))?)
+        o.backward_weights::<E>(shape(o, Side::Input(0), Side::Input(1))?, None)
     }
 }
 

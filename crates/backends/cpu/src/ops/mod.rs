@@ -12,6 +12,7 @@ mod attention;
 mod average;
 mod avg_pool;
 mod batch_norm;
+mod batch_norm_conv2d;
 mod check_finite;
 mod conv2d;
 mod conv2d_batch_norm;

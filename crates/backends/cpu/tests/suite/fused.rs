@@ -1,11 +1,14 @@
-//! Convolutions with the batch norms after them as one operation: the same bits as one after the other, near the reference. In training
-//! with the statistics of batch norms: near the reference, with any options of plans.
+//! Convolutions with the batch norms after them, or before them, as one operation: the same bits as one after the other, near the
+//! reference. In training with the statistics of batch norms: near the reference, with any options of plans.
 
-use crate::common::models::residual;
-use crate::common::{Batch, assert_agree, fill, gradients, history, levels, on_some_ranks, program_with};
+use crate::common::models::{normalized, residual};
+use crate::common::{Batch, assert_agree, fill, gradients, history, levels, on_some_ranks, program_with, state};
 use enmasse_cpu::{Cpu, CpuOptions, Isa};
 use enmasse_device::{Device, Program, StepMetrics};
-use enmasse_graph::{Averaging, CompileOptions, Conv, Freeze, Mode, Op, Phase, Plans, Precision, Tensor, compile};
+use enmasse_graph::{
+    Averaging, CompileOptions, Conv, Freeze, Graph, Mode, Op, Phase, Plans, Precision, Target, Tensor, ValueId,
+    compile, fuse, fuse_statistics,
+};
 use enmasse_reference::ReferenceProgram;
 
 /// Every algorithm of convolutions, odd numbers of channels, unequal padding, and pixels that no tap meets.
@@ -68,6 +71,76 @@ fn run(plans: &Plans, threads: usize, isa: Isa, exact: bool, batch: &Batch) -> B
     program
 }
 
+fn train(program: &mut dyn Program, batches: u64) {
+    for step in 1..=batches {
+        let batch = Batch::random(program.plans(), step);
+        let ticket = program.submit(Mode::Train, &Phase::ALL, &batch.inputs(step)).unwrap();
+        program.metrics(ticket).unwrap();
+    }
+}
+
+/// Trains with the batch norms of `loads` convolutions in their loads, and of as many gradients.
+fn check_loads(name: &str, model: impl Fn(Tensor) -> Tensor, options: CompileOptions, loads: usize) {
+    for precision in [Precision::F32, Precision::Bf16] {
+        let options = CompileOptions { precision, ..options.clone() };
+        let without_loads = |graph: &mut Graph, keep: &[ValueId], _| {
+            fuse(graph, keep);
+            fuse_statistics(graph);
+        };
+        let apart = Target { fuse: Box::new(without_loads), ..Target::default() }.compile(&model, &options).unwrap();
+        let together = Cpu::new(CpuOptions::default()).unwrap().target().compile(&model, &options).unwrap();
+        let count = |plans: &Plans, phase, is: fn(&Op) -> bool| {
+            plans.train.as_ref().unwrap().phase(phase).iter().filter(|node| is(&node.op)).count()
+        };
+        let gradient = |op: &Op| matches!(op, Op::BatchNormConv2dBackwardWeights(_));
+        assert_eq!(count(&together, Phase::Forward, |op| matches!(op, Op::BatchNormConv2d(_))), loads, "{name}");
+        assert_eq!(count(&together, Phase::Backward, gradient), loads, "{name}");
+        let [before, after] =
+            [&apart, &together].map(|plans| count(plans, Phase::Forward, |op| matches!(op, Op::BatchNormNormalize(_))));
+        assert_eq!(before, after + loads, "{name}");
+        let names: Vec<String> = gradients(&apart).into_iter().chain(state(&apart)).collect();
+        for (isa, exact) in levels().flat_map(|isa| [(isa, true), (isa, false)]) {
+            let bits = |plans: &Plans, threads| {
+                let options = CpuOptions { threads, isa: Some(isa), exact, ..CpuOptions::default() };
+                let mut program = program_with(plans, options, None);
+                train(&mut *program, 2);
+                let bits = |name: &String| program.store(name).unwrap().iter().map(|value| value.to_bits()).collect();
+                names.iter().map(bits).collect::<Vec<Vec<_>>>()
+            };
+            let expected = bits(&apart, 1);
+            for threads in [1, 3] {
+                for (tensor, (found, expected)) in names.iter().zip(bits(&together, threads).iter().zip(&expected)) {
+                    assert!(found == expected, "{name} {precision} {isa}, {threads} threads: {tensor}");
+                }
+            }
+        }
+        let [expected, found] = [&apart, &together].map(|plans| {
+            let mut reference = ReferenceProgram::rounding(plans.clone(), None).unwrap();
+            fill(&mut reference);
+            train(&mut reference, 2);
+            names.iter().map(|name| reference.store(name).unwrap()).collect::<Vec<_>>()
+        });
+        assert!(found == expected, "{name} {precision}: the reference computes one after the other");
+    }
+}
+
+#[test]
+fn batch_norms_in_the_loads_of_convolutions() {
+    let options = |size| CompileOptions { size, ..CompileOptions::new("net", 3, 1, 7) };
+    check_loads("normalized", normalized, options([21, 18]), 9);
+    check_loads("residual", residual, options([37, 30]), 3);
+    check_loads("frozen", residual, CompileOptions { freeze_statistics: true, ..options([37, 30]) }, 3);
+    let shards = CompileOptions { sync_batch_norm: true, shards: 2, ..options([15, 18]) };
+    check_loads("synchronized", normalized, shards, 9);
+    let marked = |x: Tensor| {
+        let x = x.conv2d("first", Conv::new(5, 3)).batch_norm("first.bn").relu().checkpoint();
+        normalized(x.conv2d("second", Conv::new(6, 3)).batch_norm("second.bn")).checkpoint()
+    };
+    check_loads("marked", marked, options([21, 18]), 11);
+    let checkpoints = CompileOptions { grad_checkpointing: true, ..options([21, 18]) };
+    check_loads("checkpoints", marked, checkpoints, 10);
+}
+
 #[test]
 fn convolutions_with_their_batch_norms() {
     check("every algorithm", every_algorithm, [21, 18], 8);
@@ -77,7 +150,7 @@ fn convolutions_with_their_batch_norms() {
 /// Convolutions that have the statistics of their results.
 fn counted(plans: &Plans) -> usize {
     let forward = plans.train.as_ref().unwrap().phase(Phase::Forward);
-    forward.iter().filter(|node| matches!(node.op, Op::Conv2d(_)) && node.outputs.len() == 3).count()
+    forward.iter().filter(|node| node.op.may_give_statistics() && node.outputs.len() == 3).count()
 }
 
 fn check_training(what: &str, model: fn(Tensor) -> Tensor, options: &CompileOptions, expected: usize) {

@@ -9,6 +9,7 @@ mod attention;
 mod average;
 mod avg_pool;
 mod batch_norm;
+mod batch_norm_conv2d;
 mod check_finite;
 pub(crate) mod conv2d;
 mod conv2d_batch_norm;

@@ -45,12 +45,17 @@ pub fn forward(x: &[f64], w: &[f64], bias: Option<&[f64]>, shapes: &Shapes, conv
 each_shard!(Conv2d, |conv, call, [x, w]| {
     let shapes = Shapes { x: call.input(0)?, w: call.input(1)?, y: call.output(0)?, filters: call.step.plan.filters };
     let y = forward(x, &rounded_weights(call, w), call.rest.first().copied(), &shapes, conv);
-    if call.step.node.outputs.len() == 1 {
-        return Ok(vec![y]);
-    }
-    let (mean, variance) = statistics(&call.stored(0, &y), shapes.y[3]);
-    vec![y, mean, variance]
+    with_statistics(call, y, shapes.y[3])
 });
+
+/// A result of so many channels, and its statistics if the node gives them.
+pub(super) fn with_statistics(call: &Call, y: Vec<f64>, channels: usize) -> Vec<Vec<f64>> {
+    if call.step.node.outputs.len() == 1 {
+        return vec![y];
+    }
+    let (mean, variance) = statistics(&call.stored(0, &y), channels);
+    vec![y, mean, variance]
+}
 
 /// The gradient of the input, plus `base` if given.
 pub fn backward_data(dy: &[f64], w: &[f64], base: Option<&[f64]>, shapes: &Shapes, conv: &Conv2d) -> Vec<f64> {

@@ -27,6 +27,7 @@ pub mod attention;
 pub mod average;
 pub mod avg_pool;
 pub mod batch_norm;
+mod batch_norm_conv2d;
 mod check_finite;
 pub mod conv2d;
 mod conv2d_batch_norm;

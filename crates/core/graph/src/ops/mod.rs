@@ -26,6 +26,7 @@ mod attention;
 mod average;
 mod avg_pool;
 mod batch_norm;
+mod batch_norm_conv2d;
 mod check_finite;
 mod conv2d;
 mod conv2d_batch_norm;
@@ -70,6 +71,7 @@ pub use batch_norm::{
     BatchNorm, BatchNormBackward, BatchNormNormalize, BatchNormReduce, BatchNormStatistics, NormStatistics,
     RunningShare, RunningUpdate,
 };
+pub use batch_norm_conv2d::{BatchNormConv2d, BatchNormConv2dBackwardWeights};
 pub use check_finite::CheckFinite;
 pub use conv2d::{Conv, Conv2d, Conv2dBackwardData, Conv2dBackwardWeights};
 pub use conv2d_batch_norm::Conv2dBatchNorm;
@@ -209,6 +211,7 @@ operations! { $
     Conv2d Conv2dBackwardData Conv2dBackwardWeights Conv2dBatchNorm
     LinearForward LinearBackwardData LinearBackwardWeights BiasBackward
     BatchNormStatistics BatchNormNormalize BatchNormReduce BatchNormBackward RunningShare
+    BatchNormConv2d BatchNormConv2dBackwardWeights
     Activation ActivationBackward
     LayerNorm LayerNormBackward LayerNormReduce
     MaxPool MaxPoolBackward
@@ -247,6 +250,11 @@ impl Op {
     /// The name in plans, profiles and error messages.
     pub fn name(&self) -> &'static str {
         with_op!(self, op => op.name())
+    }
+
+    /// Whether it is a convolution that may give the mean and variance of its result, as further results.
+    pub fn may_give_statistics(&self) -> bool {
+        matches!(self, Op::Conv2d(_) | Op::BatchNormConv2d(_))
     }
 
     /// The `(output, input)` pair that every device supports at the same address, if any, for a node with `inputs` operands.

@@ -1,7 +1,7 @@
-//! Fuses batch norm, residual addition and activation into one pass over memory. What of a batch norm the convolution before can do, it
-//! does: all in evaluation, the statistics in training.
+//! Fuses batch norm, residual addition and activation into one pass over memory. In evaluation the convolution before does all of that;
+//! in training the convolution before does the statistics, and the one after the rest, where it alone reads the result.
 
-use crate::ops::{BatchNormNormalize, Conv2dBatchNorm, NormStatistics};
+use crate::ops::{BatchNormConv2d, BatchNormNormalize, Conv2dBatchNorm, NormStatistics};
 use crate::{Activation, Graph, Node, Op, ValueId};
 
 /// Fuses `batch_norm -> relu`, `batch_norm -> add` and `batch_norm -> add -> relu` (or relu6) in a forward graph if no other
@@ -52,7 +52,7 @@ pub fn fuse_statistics(graph: &mut Graph) {
         let (Some(before), outputs) = (producers[inputs[0].0], outputs.clone()) else { continue };
         let convolution = &mut graph.nodes[before];
         // One reader of a result takes its statistics; those of another are the same.
-        if matches!(convolution.op, Op::Conv2d(_)) && convolution.outputs.len() == 1 {
+        if convolution.op.may_give_statistics() && convolution.outputs.len() == 1 {
             convolution.outputs.extend(outputs);
             *is_fused = true;
         }
@@ -78,6 +78,40 @@ fn convolution_before(graph: &Graph, uses: &[usize], index: usize) -> Option<(us
     let inputs: Vec<ValueId> = inputs.iter().chain(others).copied().collect();
     let op = Conv2dBatchNorm { conv: *conv, epsilon, activation };
     Some((old, Node::new(op, inputs, norm.outputs.clone(), norm.phase, layer.clone())))
+}
+
+/// Fuses `batch_norm -> conv2d`, with the activation that [`fuse`] has fused into the batch norm, in a forward graph before its gradients
+/// are taken, if the batch norm has no residual and no other node uses its result. The values in `keep` must stay.
+pub fn fuse_loads(graph: &mut Graph, keep: &[ValueId]) {
+    let mut uses = graph.uses();
+    keep.iter().for_each(|id| uses[id.0] += 1);
+    let mut index = 0;
+    while index < graph.nodes.len() {
+        match normalized_source(graph, &uses, index) {
+            // The batch norm has moved to this place, where all operands exist.
+            Some((old, fused)) => {
+                graph.nodes[index] = fused;
+                graph.nodes.remove(old);
+            }
+            None => index += 1,
+        }
+    }
+}
+
+/// The index of the batch norm whose result a convolution alone reads, and both as one node.
+fn normalized_source(graph: &Graph, uses: &[usize], index: usize) -> Option<(usize, Node)> {
+    let Node { op: Op::Conv2d(conv), ref inputs, .. } = graph.nodes[index] else { return None };
+    let (source, others) = inputs.split_first()?;
+    let old = graph.nodes[..index].iter().position(|node| node.outputs.contains(source))?;
+    let Node { op: Op::BatchNormNormalize(norm), inputs: ref of_norm, .. } = graph.nodes[old] else { return None };
+    // Gradient checkpointing needs the values that a model marks.
+    if uses[source.0] != 1 || of_norm.len() != 5 || graph.value(*source).checkpoint {
+        return None;
+    }
+    let (x, of_norm) = of_norm.split_first()?;
+    let (w, bias) = others.split_first()?;
+    let inputs: Vec<ValueId> = [x, w].into_iter().chain(of_norm).chain(bias).copied().collect();
+    Some((old, Node { op: BatchNormConv2d { norm, conv }.into(), inputs, ..graph.nodes[index].clone() }))
 }
 
 /// The index of the batch norm without activation that produces `value`, if `value` has only one use.

@@ -18,7 +18,7 @@ pub(crate) use average::{add_averages, read_averages};
 pub use data_parallel::{BucketSizes, data_parallel};
 pub(crate) use freeze::freeze_statistics;
 pub use freeze::{Freeze, classifier_of, freeze};
-pub use fuse::{fuse, fuse_convolutions, fuse_statistics};
+pub use fuse::{fuse, fuse_convolutions, fuse_loads, fuse_statistics};
 pub use loss_scale::LOSS_SCALE_PREFIX;
 pub(crate) use loss_scale::LossScale;
 pub(crate) use loss_weight::WeightedLoss;

@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::ops::{NormStatistics, SyncStatistics, SyncSum};
+use crate::ops::{BatchNormConv2d, BatchNormConv2dBackwardWeights, NormStatistics, SyncStatistics, SyncSum};
 use crate::{Graph, GraphError, Node, Op, OperationLocation, Relation, ValueId};
 
 /// Inserts the collectives of SyncBatchNorm for `shards` shards into a graph with its backward nodes. Gradients of weight and
@@ -39,7 +39,11 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) -> Result<(), GraphErro
                 share.count *= shards;
                 share.shards = shards;
             }
-            Op::BatchNormNormalize(norm) => over_all(&mut norm.statistics),
+            Op::BatchNormNormalize(norm)
+            | Op::BatchNormConv2d(BatchNormConv2d { norm, .. })
+            | Op::BatchNormConv2dBackwardWeights(BatchNormConv2dBackwardWeights(BatchNormConv2d { norm, .. })) => {
+                over_all(&mut norm.statistics);
+            }
             Op::BatchNormBackward(norm) => {
                 over_all(&mut norm.statistics);
                 for input in &mut node.inputs {
@@ -62,7 +66,7 @@ pub fn sync_batch_norm(graph: &mut Graph, shards: usize) -> Result<(), GraphErro
                 Some((SyncStatistics { count: pixels(graph, node.inputs[0]) }.into(), outputs))
             }
             // A convolution with the statistics of its result.
-            (Op::Conv2d(_), &[y, mean, variance]) => {
+            (Op::Conv2d(_) | Op::BatchNormConv2d(_), &[y, mean, variance]) => {
                 Some((SyncStatistics { count: pixels(graph, y) }.into(), vec![mean, variance]))
             }
             (Op::BatchNormReduce(_), &[dbias, _]) if !is_running(graph, &node) && wanted.contains(&dbias) => {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::staging::{Columns, Staging, part};
-use super::{ConvShape, STEPS};
+use super::{ConvShape, STEPS, Source};
 use crate::element::Element;
 use crate::isa::{Isa, Kernel, MAX_LANES, Simd, dispatch};
 use crate::region::Region;
@@ -59,8 +59,14 @@ impl GroupedGradient {
     ///
     /// # Safety
     /// The regions are valid, of the shapes that the gradient was prepared for, and `dw` overlaps no other region.
-    pub(crate) unsafe fn run<E: Element>(&self, context: &mut Context, x: Region<E>, dy: Region<E>, dw: Region<f32>) {
-        let (partial, private) = (context.shared, &context.private);
+    pub(crate) unsafe fn run<E: Element>(
+        &self,
+        context: &mut Context,
+        x: impl Into<Source<E>>,
+        dy: Region<E>,
+        dw: Region<f32>,
+    ) {
+        let (partial, private, x) = (context.shared, &context.private, x.into());
         let (staging, blocks) = (&self.staging, self.blocks());
         let (steps, pieces) = (staging.steps.len(), staging.pieces());
         context.pool.run(blocks * pieces, |task, thread| {
@@ -101,7 +107,7 @@ impl GroupedGradient {
 
 struct Block<'a, E> {
     gradient: &'a GroupedGradient,
-    x: Region<E>,
+    x: Source<E>,
     dy: Region<E>,
     sums: Region<f32>,
     images: Range<usize>,

@@ -19,6 +19,7 @@ use staging::{Columns, Staging, part, store_part};
 use super::epilogue::Epilogue;
 use super::gather::Start;
 use super::geometry::ConvShape;
+use super::source::Source;
 use crate::element::Element;
 use crate::gemm::panel_width;
 use crate::isa::{Isa, Kernel, Simd, dispatch, fence};
@@ -121,13 +122,13 @@ impl Grouped {
     pub(crate) unsafe fn run<E: Element>(
         &self,
         context: &mut Context,
-        source: Region<E>,
+        source: impl Into<Source<E>>,
         weights: Region<f32>,
         result: Region<E>,
         start: Start<E>,
         epilogue: Option<&dyn Epilogue>,
     ) {
-        let packed = context.shared.part(0, self.workspace().shared);
+        let (packed, source) = (context.shared.part(0, self.workspace().shared), source.into());
         // SAFETY: the weights are valid, and the workspace is this instruction's.
         unsafe { self.pack(context, weights, packed) };
         let streams =
@@ -157,7 +158,7 @@ impl Grouped {
 
 struct Task<'a, E> {
     conv: &'a Grouped,
-    source: Region<E>,
+    source: Source<E>,
     /// Packed.
     weights: Region<f32>,
     result: Region<E>,

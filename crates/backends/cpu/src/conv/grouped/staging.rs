@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::super::geometry::{self, ConvShape};
+use super::super::source::Source;
 use crate::element::Element;
 use crate::gemm::panel_width;
 use crate::inlined::inlined;
@@ -205,7 +206,7 @@ impl Staging {
         /// Stages rows of an image. A vector that the channels do not fill has zeros.
         pub(super) unsafe fn stage<S: Simd, E: Element>(
             &self,
-            source: Region<E>,
+            Source { data: source, norm }: Source<E>,
             image: usize,
             rows: Range<usize>,
             channels: Range<usize>,
@@ -214,7 +215,7 @@ impl Staging {
             let (mut pixels, mut channels) = (self.source[1].min(self.width - self.left), channels);
             let ahead = values_ahead::<E>().next_multiple_of(self.channels);
             // Neighbouring pixels are one piece, if their channels fill their vectors.
-            if self.pixel() == self.channels {
+            if self.pixel() == self.channels && norm.is_none() {
                 (pixels, channels) = (1, 0..pixels * self.channels);
             }
             for y in rows {
@@ -222,8 +223,12 @@ impl Staging {
                     let from = ((image * self.source[0] + y) * self.source[1] + x) * self.channels;
                     let to = (y % self.slots * self.width + self.left + x) * self.pixel();
                     for channel in channels.clone().step_by(S::LANES) {
-                        let values = part::<S, E>(source, from + channel, channels.end - channel);
-                        source.prefetch(from + channel, ahead, S::LANES);
+                        let (from, count) = (from + channel, channels.end - channel);
+                        let values = match norm {
+                            None => part::<S, E>(source, from, count),
+                            Some(norm) => norm.part::<S, E>(source, from, count),
+                        };
+                        source.prefetch(from, ahead, S::LANES);
                         let to = to + (channel - channels.start) * self.each;
                         if self.each == 1 {
                             S::store(staged.at(to, S::LANES), values);

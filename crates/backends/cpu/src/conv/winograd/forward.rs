@@ -7,7 +7,7 @@ use super::tiles::{Layout, Patches, Planes, TransformPatches, TransformResult};
 use super::tiling::Tiling;
 use super::weights::{DEPTHS, Filters, TransformWeights, WeightLayout};
 use super::{PLANES, even_pieces, odd_lines, row_values};
-use crate::conv::{ConvShape, Epilogue, Start};
+use crate::conv::{ConvShape, Epilogue, Source, Start};
 use crate::element::Element;
 use crate::gemm::{Matmul, multiply, panel_width, tile_rows};
 use crate::isa::{Isa, dispatch};
@@ -180,7 +180,7 @@ impl<E: Element> Winograd<E> {
     pub(crate) unsafe fn run(
         &self,
         context: &mut Context,
-        source: Region<E>,
+        source: impl Into<Source<E>>,
         weights: Region<f32>,
         result: Region<E>,
         start: Start<E>,
@@ -193,6 +193,7 @@ impl<E: Element> Winograd<E> {
         let transformed = context.shared.part(zeros.len(), if alone { self.weights.len() } else { 0 });
         let private = &context.private;
         let epilogue = epilogue.map(|epilogue| (epilogue, self.isa));
+        let source = source.into();
         let job = Job { conv: self, source, weights, transformed, zeros: zeros.cast(), result, start, epilogue };
         if alone {
             let panels = self.filters.columns().div_ceil(self.weights.width);
@@ -251,7 +252,7 @@ fn pieces(work: Work, first: usize, tiles: usize, columns: usize, width: usize) 
 /// One run.
 struct Job<'a, E> {
     conv: &'a Winograd<E>,
-    source: Region<E>,
+    source: Source<E>,
     weights: Region<f32>,
     /// All transformed weights, if threads take blocks.
     transformed: Region<f32>,

@@ -12,8 +12,8 @@ use super::tiles::{Layout, Patches, Planes, TransformTiles};
 use super::tiling::Tiling;
 use super::weights::{TAPS, TransformGradient};
 use super::{PLANES, even_pieces, odd_lines, row_values};
-use crate::conv::ConvShape;
 use crate::conv::weight_gradient::AddParts;
+use crate::conv::{ConvShape, Source};
 use crate::element::Element;
 use crate::gemm::{Matmul, multiply, panel_width, tile_rows};
 use crate::isa::{Isa, dispatch};
@@ -123,7 +123,7 @@ impl<E: Element> WinogradGradient<E> {
     ///
     /// # Safety
     /// The regions are valid, of the shapes that the gradient was prepared for, and `dw` overlaps no other region.
-    pub(crate) unsafe fn run(&self, context: &mut Context, x: Region<E>, dy: Region<E>, dw: Region<f32>) {
+    pub(crate) unsafe fn run(&self, context: &mut Context, x: impl Into<Source<E>>, dy: Region<E>, dw: Region<f32>) {
         let zeros = context.shared.part(0, self.zeros());
         let rest = context.shared.part(zeros.len(), context.shared.len() - zeros.len());
         // SAFETY: the workspace is this instruction's.
@@ -131,7 +131,7 @@ impl<E: Element> WinogradGradient<E> {
         let private = &context.private;
         let matmuls =
             |thread: usize| Planes { data: private[thread].part(0, self.matmuls.len()), layout: self.matmuls };
-        let job = Job { of: self, x, dy, zeros: zeros.cast() };
+        let job = Job { of: self, x: x.into(), dy, zeros: zeros.cast() };
         if self.shared {
             let operands = self.operands(rest, 0);
             for (number, block) in self.parts.iter().flatten().enumerate() {
@@ -174,7 +174,7 @@ impl<E: Element> WinogradGradient<E> {
 /// One run.
 struct Job<'a, E> {
     of: &'a WinogradGradient<E>,
-    x: Region<E>,
+    x: Source<E>,
     dy: Region<E>,
     zeros: Region<E>,
 }
@@ -185,7 +185,7 @@ impl<E: Element> Job<'_, E> {
         let zeros = self.zeros;
         let offset = shape.conv.window.padding.map(|[before, _]| -(before as isize));
         let x = Patches::<E, 6> { source: self.x, size: shape.input, tiling, offset, zeros };
-        let dy = Patches::<E, 4> { source: self.dy, size: shape.output, tiling, offset: [0; 2], zeros };
+        let dy = Patches::<E, 4> { source: self.dy.into(), size: shape.output, tiling, offset: [0; 2], zeros };
         let x = TransformTiles { patches: x, tiles: tiles.clone(), out: patches };
         let dy = TransformTiles { patches: dy, tiles, out: gradients };
         // SAFETY: the caller's promise.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::tiling::{TILE, Tile, Tiling};
 use super::transform;
 use super::{PLANES, odd_lines, row_values};
-use crate::conv::{Epilogue, Start};
+use crate::conv::{Epilogue, Source, Start};
 use crate::element::Element;
 use crate::inlined::{each_vector, inlined};
 use crate::isa::{Isa, Kernel, Simd};
@@ -79,7 +79,7 @@ impl Planes {
 /// The input of a transform: patches of `N x N` pixels, 6 x 6 of the source or 4 x 4 of the result's gradient.
 #[derive(Clone, Copy)]
 pub(super) struct Patches<'a, E, const N: usize> {
-    pub source: Region<E>,
+    pub source: Source<E>,
     /// Height, width and channels of the source.
     pub size: [usize; 3],
     pub tiling: &'a Tiling,
@@ -103,7 +103,7 @@ impl<E: Element, const N: usize> Patches<'_, E, N> {
             for (x, pixel) in (left..).zip(&mut pixels[..columns]) {
                 if (0..height as isize).contains(&y) && (0..width as isize).contains(&x) {
                     let place = (image * height + y as usize) * width + x as usize;
-                    *pixel = self.source.at(place * channels, channels);
+                    *pixel = self.source.data.at(place * channels, channels);
                 }
             }
         }
@@ -111,23 +111,38 @@ impl<E: Element, const N: usize> Patches<'_, E, N> {
     }
 }
 
-/// The transform of a patch's columns. The transform of the rows follows later.
-#[inline(always)]
-unsafe fn columns<S: Simd, E: Element, const N: usize>(pixels: &[[*const E; N]; N], channel: usize) -> [[S::V; 6]; 6] {
-    // SAFETY: the caller's promise: pixels have a vector of values starting at the channel.
-    unsafe {
-        let mut half = [[S::splat(0.0); 6]; 6];
-        for x in 0..N {
-            let mut column = [S::splat(0.0); 6];
-            for y in 0..N {
-                column[y] = E::load::<S>(pixels[y][x].add(channel));
+impl<E: Element, const N: usize> Patches<'_, E, N> {
+    /// The transform of a patch's columns. The transform of the rows follows later.
+    #[inline(always)]
+    unsafe fn columns<S: Simd>(&self, pixels: &[[*const E; N]; N], channel: usize) -> [[S::V; 6]; 6] {
+        // SAFETY: the caller's promise: pixels have a vector of values starting at the channel.
+        unsafe {
+            let mut half = [[S::splat(0.0); 6]; 6];
+            for x in 0..N {
+                let mut column = [S::splat(0.0); 6];
+                for y in 0..N {
+                    column[y] = self.load::<S>(pixels[y][x], channel);
+                }
+                let column = one_dimension::<S, N>(column);
+                for i in 0..6 {
+                    half[i][x] = column[i];
+                }
             }
-            let column = one_dimension::<S, N>(column);
-            for i in 0..6 {
-                half[i][x] = column[i];
+            half
+        }
+    }
+
+    /// A vector of a pixel. Pixels outside the feature map stay zeros.
+    #[inline(always)]
+    unsafe fn load<S: Simd>(&self, pixel: *const E, channel: usize) -> S::V {
+        let from = pixel.wrapping_add(channel);
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.source.norm {
+                Some(norm) if pixel != self.zeros.at(0, 0).cast_const() => norm.vector::<S, E>(from, channel),
+                _ => E::load::<S>(from),
             }
         }
-        half
     }
 }
 
@@ -182,7 +197,7 @@ impl<E: Element, const N: usize> TransformPatches<'_, E, N> {
     ) {
         // SAFETY: the caller's promise.
         unsafe {
-            let half = columns::<S, E, N>(pixels, channel);
+            let half = self.patches.columns::<S>(pixels, channel);
             for i in 0..6 {
                 if i == points[0] {
                     break;
@@ -236,8 +251,8 @@ impl<E: Element, const N: usize> Kernel for TransformTiles<'_, E, N> {
 impl<E: Element, const N: usize> TransformTiles<'_, E, N> {
     inlined! {
         unsafe fn transform<S: Simd>(&self, pixels: &[[[*const E; N]; N]; 2], row: usize, channel: usize) {
-            let first = columns::<S, E, N>(&pixels[0], channel);
-            let second = if E::PER_WORD > 1 { columns::<S, E, N>(&pixels[1], channel) } else { first };
+            let first = self.patches.columns::<S>(&pixels[0], channel);
+            let second = if E::PER_WORD > 1 { self.patches.columns::<S>(&pixels[1], channel) } else { first };
             let out = self.out.at(row, channel, S::LANES);
             for i in 0..6 {
                 let values = one_dimension::<S, N>(first[i]);

@@ -27,6 +27,22 @@ pub fn residual(x: Tensor) -> Tensor {
     x.adaptive_avg_pool([1, 1]).flatten().dropout("drop", 0.2).drop_path("path", 0.2).linear("fc", 7)
 }
 
+/// Every kind of convolution after a batch norm: of each algorithm, odd numbers of channels, groups, strides, unequal padding, and
+/// pixels that no tap meets.
+pub fn normalized(x: Tensor) -> Tensor {
+    let conv = |x: Tensor, name: &str, conv: Conv| x.conv2d(name, conv).batch_norm(&format!("{name}.bn"));
+    let x = conv(x, "stem", Conv::new(18, 3).no_bias()).relu6();
+    let x = conv(x, "depthwise", Conv::new(18, 5).padding(2).groups(18).no_bias()).relu();
+    let x = conv(x, "winograd", Conv::new(35, 3).padding(1).no_bias()).relu6();
+    let x = conv(x, "project", Conv::new(20, 1).no_bias());
+    let x = conv(x, "wide", Conv::new(36, 3).padding(1).groups(2)).relu();
+    let x = conv(x, "bordered", Conv::new(34, 1).padding(1).no_bias()).relu();
+    let x = conv(x, "narrow", Conv::new(64, 3).padding_sides([[0, 1], [2, 0]]).no_bias());
+    let x = conv(x, "grouped", Conv::new(64, 3).padding(1).groups(16).no_bias()).relu6();
+    let x = conv(x, "strided", Conv::new(32, 3).padding(1).stride(2).no_bias());
+    x.conv2d("downsample", Conv::new(33, 1).stride(2)).relu().adaptive_avg_pool([1, 1]).flatten().linear("fc", 7)
+}
+
 /// Layer norms, smooth activations, and factors per channel: of all samples, and of each one as images and as a matrix.
 pub fn modern(x: Tensor) -> Tensor {
     let x = x.conv2d("stem", Conv::new(24, 3).stride(2).padding(1)).layer_norm("norm1", 1e-6);
