@@ -1,10 +1,9 @@
 //! Attention in several heads, and its gradient: blocks of queries against all keys of a head, by the matmuls of convolution.
 //!
-//! A task has one head of one sample, so bits do not depend on the number of threads. Products of stored values, which are the
-//! scores and the gradient of probabilities, are those of their words: for bf16 they are exact, and as fast as the level can.
-//! Other products have a factor that is computed in f32, so stored values are copied as f32 for them. Scores exist for a block of
-//! queries alone, in the thread's workspace, and the gradient computes them again. Their scale is negative, as the exponential takes
-//! them.
+//! A task has one head of one sample, so bits do not depend on the number of threads. All products are those of words, as fast as the
+//! level can: in bf16 those of stored values, which are the scores and the gradient of probabilities, are exact, and the others have a
+//! factor that is computed in f32 and rounded, as in PyTorch. Scores exist for a block of queries alone, in the thread's workspace, and
+//! the gradient computes them again. Their scale is negative, as the exponential takes them.
 
 use std::ops::Range;
 
@@ -12,7 +11,7 @@ use crate::channels::Products;
 use crate::curve::exp_negative;
 use crate::element::{Element, copy};
 use crate::gemm::{Matmul, multiply, panel_width};
-use crate::inlined::{each_four, each_vector, inlined};
+use crate::inlined::{each_four, inlined};
 use crate::isa::{Isa, Kernel, Lanes, MAX_LANES, Simd, dispatch};
 use crate::region::Region;
 use crate::sweep::row_sums;
@@ -60,14 +59,15 @@ impl Size {
     /// Workspace for [`forward`].
     pub(crate) fn workspace(self, isa: Isa) -> Workspace {
         let (keys, scores) = (self.head * self.keys(isa), BLOCK * self.keys(isa));
-        Workspace { shared: 0, private: self.head + keys + self.panels(isa, self.tokens) + BLOCK * self.head + scores }
+        let private = self.head + keys + self.panels(isa, self.tokens) + BLOCK * self.head + 2 * scores;
+        Workspace { shared: 0, private }
     }
 
     /// Workspace for [`backward`].
     pub(crate) fn backward_workspace(self, isa: Isa) -> Workspace {
         let transposed = 2 * self.head * self.keys(isa);
         let gradients = 2 * self.tokens * self.head;
-        let block = 2 * (BLOCK * self.head + self.panels(isa, BLOCK) + BLOCK * self.keys(isa));
+        let block = 2 * (BLOCK * self.head + self.panels(isa, BLOCK) + 2 * BLOCK * self.keys(isa));
         Workspace { shared: 0, private: self.head + transposed + self.panels(isa, self.tokens) + gradients + block }
     }
 }
@@ -117,15 +117,18 @@ impl<E: Element> Head<E> {
             }
         }
 
-        /// Copies rows, times a factor, as panels of columns, `panel` values apart.
-        unsafe fn panels<S: Simd>(&self, rows: Range<usize>, factor: f32, panel: usize, to: Region<f32>) {
-            let width = 2 * S::LANES;
-            for (at, row) in rows.enumerate() {
+        /// Copies words along the rows as panels of columns, `panel` values apart.
+        unsafe fn panels<S: Simd>(&self, rows: Range<usize>, panel: usize, to: Region<f32>) {
+            let (width, zeros) = (2 * S::LANES, [E::ZERO; 2 * MAX_LANES]);
+            for (at, first) in rows.clone().step_by(E::PER_WORD).enumerate() {
                 for (number, column) in (0..self.head).step_by(width).enumerate() {
                     let count = width.min(self.head - column);
+                    let values = |row: usize| match row < rows.end {
+                        true => self.row(row).add(column).cast_const(),
+                        false => zeros.as_ptr(),
+                    };
                     let to = to.at(number * panel + at * width, width);
-                    let scaled = Scaled { from: self.row(row).add(column), to, factor };
-                    each_vector!(S, i in 0..count => scaled, at(i));
+                    E::words::<S>([values(first), values(first + E::PER_WORD - 1)], count, to);
                     (count..width).for_each(|i| *to.add(i) = 0.0);
                 }
             }
@@ -146,18 +149,38 @@ impl<E: Element> Head<E> {
     }
 }
 
-/// A row that is copied times a factor.
-struct Scaled<E> {
-    from: *const E,
-    to: *mut f32,
-    factor: f32,
-}
-
-impl<E: Element> Scaled<E> {
-    inlined! {
-        unsafe fn at<S: Simd>(&self, index: usize) {
-            S::store(self.to.add(index), S::mul(E::load::<S>(self.from.add(index)), S::splat(self.factor)))
+inlined! {
+    /// Rows of values as words along the rows, and the distance between them: the values themselves, or copies.
+    unsafe fn words_of_rows<S: Simd, E: Element>(
+        values: Region<f32>,
+        [rows, stride]: [usize; 2],
+        to: Region<f32>,
+    ) -> (Region<f32>, usize) {
+        let words = stride / E::PER_WORD;
+        if E::PER_WORD == 1 {
+            return (values, words);
         }
+        for row in 0..rows {
+            copy::<S, f32, E>(values.at(row * stride, stride), to.at(row * words, words).cast(), stride);
+        }
+        (to, words)
+    }
+
+    /// The same as words along the columns: rows of words are as far apart as those of values. There is space for an even number of rows.
+    unsafe fn words_of_columns<S: Simd, E: Element>(
+        values: Region<f32>,
+        [rows, stride]: [usize; 2],
+        to: Region<f32>,
+    ) -> Region<f32> {
+        if E::PER_WORD == 1 {
+            return values;
+        }
+        values.slice_mut(rows * stride, rows % E::PER_WORD * stride).fill(0.0);
+        for (at, row) in (0..rows).step_by(E::PER_WORD).enumerate() {
+            let pair = [row, row + 1].map(|row| values.at(row * stride, stride).cast_const());
+            E::rounded_words::<S>(pair, stride, to.at(at * stride, stride));
+        }
+        to
     }
 }
 
@@ -210,12 +233,13 @@ impl<E: Element> Kernel for ForwardTask<'_, E> {
             let keys = parts.take(words * stride);
             let values = parts.take(size.panels(isa, tokens));
             let queries = parts.take(BLOCK * words);
-            let scores = parts.take(BLOCK * stride);
+            let [scores, rounded] = [(); 2].map(|()| parts.take(BLOCK * stride));
             let row = parts.take(words);
             let [query, key, value] = [0, 1, 2].map(|part| Head::new(qkv, size, task, part, 3));
             let result = Head::new(y, size, task, 0, 1);
             key.transposed::<S>(tokens, row, keys);
-            value.panels::<S>(0..tokens, 1.0, tokens * width, values);
+            let depth = tokens.div_ceil(E::PER_WORD);
+            value.panels::<S>(0..tokens, depth * width, values);
             let (score_rows, result_rows) = (starts(stride), starts(result.stride));
             for first in (0..tokens).step_by(BLOCK) {
                 let rows = BLOCK.min(tokens - first);
@@ -227,9 +251,10 @@ impl<E: Element> Kernel for ForwardTask<'_, E> {
                     let scores = scores.part(row * stride, stride);
                     *log_sum_exp.at(task * tokens + first + row, 1) = softmax::<S>(scores, tokens, size.scale());
                 }
-                let to = result.row(first);
-                let matmul = product([rows, head, tokens], scores, stride, values, tokens * width, to, &result_rows);
-                multiply::<f32, E, false>(isa, [matmul]);
+                let (probabilities, distance) = words_of_rows::<S, E>(scores, [rows, stride], rounded);
+                let (size, to) = ([rows, head, depth], result.row(first));
+                let matmul = product(size, probabilities, distance, values, depth * width, to, &result_rows);
+                multiply::<E, E, false>(isa, [matmul]);
             }
         }
     }
@@ -329,27 +354,29 @@ impl<E: Element> Kernel for BackwardTask<'_, E> {
             let mut parts = Parts(workspace);
             let [keys, values] = [(); 2].map(|()| parts.take(words * stride));
             let row = parts.take(words);
-            let scaled_keys = parts.take(size.panels(isa, tokens));
+            let key_panels = parts.take(size.panels(isa, tokens));
             // Sums over the blocks, of keys and of values.
             let sums = [(); 2].map(|()| parts.take(tokens * head));
             let [queries, gradients] = [(); 2].map(|()| parts.take(BLOCK * words));
             // The same as panels.
             let panels = [(); 2].map(|()| parts.take(size.panels(isa, BLOCK)));
             let [probabilities, products] = [(); 2].map(|()| parts.take(BLOCK * stride));
+            let rounded = [(); 2].map(|()| parts.take(BLOCK * stride));
             let [query, key, value] = [0, 1, 2].map(|part| Head::new(qkv, size, task, part, 3));
             let gradient = Head::new(dy, size, task, 0, 1);
             let [to_query, to_key, to_value] = [0, 1, 2].map(|part| Head::new(dqkv, size, task, part, 3));
             key.transposed::<S>(tokens, row, keys);
             value.transposed::<S>(tokens, row, values);
-            key.panels::<S>(0..tokens, size.scale(), tokens * width, scaled_keys);
+            let depth = tokens.div_ceil(E::PER_WORD);
+            key.panels::<S>(0..tokens, depth * width, key_panels);
             let [score_rows, query_rows, sum_rows] = [stride, to_query.stride, head].map(starts);
             for first in (0..tokens).step_by(BLOCK) {
                 let rows = BLOCK.min(tokens - first);
                 let block = first..first + rows;
                 query.words(block.clone(), queries);
                 gradient.words(block.clone(), gradients);
-                query.panels::<S>(block.clone(), size.scale(), BLOCK * width, panels[0]);
-                gradient.panels::<S>(block.clone(), 1.0, BLOCK * width, panels[1]);
+                query.panels::<S>(block.clone(), BLOCK * width, panels[0]);
+                gradient.panels::<S>(block.clone(), BLOCK * width, panels[1]);
                 let scores = |rows_of, columns_of, to: Region<f32>| {
                     let to = to.at(0, rows * stride);
                     product([rows, stride, words], rows_of, words, columns_of, words * width, to, &score_rows)
@@ -368,21 +395,26 @@ impl<E: Element> Kernel for BackwardTask<'_, E> {
                     for at in (0..stride).step_by(S::LANES) {
                         let probability = S::load(probabilities.at(at, S::LANES));
                         let product = S::sub(S::splat(mean), S::load(products.at(at, S::LANES)));
-                        S::store(products.at(at, S::LANES), S::mul(probability, product));
+                        let scaled = S::mul(S::mul(probability, product), S::splat(size.scale()));
+                        S::store(products.at(at, S::LANES), scaled);
                     }
                 }
-                let (to, panel) = (to_query.row(first), tokens * width);
-                let matmul = product([rows, head, tokens], products, stride, scaled_keys, panel, to, &query_rows);
-                multiply::<f32, E, false>(isa, [matmul]);
+                let (of_rows, distance) = words_of_rows::<S, E>(products, [rows, stride], rounded[0]);
+                let (to, panel) = (to_query.row(first), depth * width);
+                let matmul = product([rows, head, depth], of_rows, distance, key_panels, panel, to, &query_rows);
+                multiply::<E, E, false>(isa, [matmul]);
+                let of_columns = [words_of_columns::<S, E>(products, [rows, stride], rounded[0]),
+                    words_of_columns::<S, E>(probabilities, [rows, stride], rounded[1])];
                 let of_keys = |token: usize, which: usize| {
-                    let (size, from) = ([BLOCK.min(tokens - token), head, rows], [products, probabilities][which]);
+                    let depth = rows.div_ceil(E::PER_WORD);
+                    let (size, from) = ([BLOCK.min(tokens - token), head, depth], of_columns[which]);
                     let to = sums[which].at(token * head, size[0] * head);
                     let from = from.part(token, from.len() - token);
                     let matmul = product(size, from, stride, panels[which], BLOCK * width, to, &sum_rows);
                     Matmul { init: if first == 0 { std::ptr::null() } else { to }, ..matmul }
                 };
                 let tokens = (0..tokens).step_by(BLOCK);
-                multiply::<f32, f32, true>(isa, tokens.flat_map(|token| [0, 1].map(|which| of_keys(token, which))));
+                multiply::<E, f32, true>(isa, tokens.flat_map(|token| [0, 1].map(|which| of_keys(token, which))));
             }
             for token in 0..tokens {
                 for (sums, to) in sums.iter().zip([to_key, to_value]) {
@@ -442,7 +474,8 @@ mod tests {
         let of_reference = reference::Size { batch, tokens, heads, head };
         let [expected, sums] = reference::forward(&wide(&qkv), of_reference);
         let what = format!("{isa} {size:?} {}", E::DTYPE.name());
-        let rounding = if E::BF16 { 4e-3 } else { 0.0 };
+        // Of the result, and of probabilities and their gradients before they are multiplied.
+        let rounding = if E::BF16 { 8e-3 } else { 0.0 };
         let found = |values: &[E]| -> Vec<f32> { values.iter().map(|value| value.get()).collect() };
         assert_near(&format!("y {what}"), &found(&y), &expected, 1e-5 + rounding);
         assert_near(&format!("log_sum_exp {what}"), &log_sum_exp, &sums, 1e-5);
