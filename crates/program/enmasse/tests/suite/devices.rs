@@ -85,7 +85,7 @@ fn shards_fix_the_weights_on_any_number_of_processes() {
     let data = images(folder.path(), 10);
     let run = |devices: &str, others: &[&str]| {
         let out = folder.path().join(format!("{devices}{}", others.join("")));
-        let fixed = "--model mobilenet_v2 --size 32 --lr 0.001 --epochs 1 --max-steps 2 --devices".split(' ');
+        let fixed = "--model mobilenet_v2 --size 64 --lr 0.001 --epochs 1 --max-steps 2 --devices".split(' ');
         let fixed: Vec<&str> = fixed.chain([devices]).collect();
         enmasse(&arguments(&data, &out, &[&fixed, others].concat())).well();
         tensors(&out, "last.safetensors")
