@@ -31,10 +31,10 @@ pub(crate) fn splits<E: Element>(isa: Isa, columns: usize, depth: usize) -> bool
     isa == Isa::Amx && E::PER_WORD == 1 && columns >= MIN_SPLIT[0] && depth >= MIN_SPLIT[1]
 }
 
-/// As [`multiply`], for matmuls of f32 whose B consists of panels that [`split_panels`] wrote. A is split on the way.
+/// As [`super::multiply`], for matmuls of f32 whose B consists of panels that [`split_panels`] wrote. A is split on the way.
 ///
 /// # Safety
-/// As for [`multiply`]; [`splits`].
+/// As for [`super::multiply`]; [`splits`].
 pub(crate) unsafe fn multiply_split<const TRANSPOSED: bool>(isa: Isa, matmuls: impl IntoIterator<Item = Matmul<f32>>) {
     debug_assert_eq!(isa, Isa::Amx);
     #[cfg(test)]
