@@ -190,7 +190,7 @@ fn frozen_by_name_and_all_but_the_classifier() {
 #[test]
 fn eval_computes_as_the_run_did() {
     let mut place = Place::new();
-    let options = "--devices cpu:1 --batch 3 --epochs 1 --max-steps 4 --lr 0.001 --isa portable --exact";
+    let options = "--devices cpu:1 --batch 3 --epochs 1 --max-steps 4 --lr 0.01 --isa portable --exact";
     place.train("images", &[], &format!("{options} --model resnet18-cifar --size 16")).well();
     let run = place.path("run-1");
     let own = &metrics(&run)[0]["val_loss"];
