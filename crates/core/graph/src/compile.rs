@@ -110,7 +110,8 @@ impl Target<'_> {
             }
             check_statistics(&forward.graph, options)?;
         }
-        if !options.grad_checkpointing {
+        // Marks are of no use elsewhere, and would keep what could be fused.
+        if mode == Mode::Evaluate || !options.grad_checkpointing {
             forward.graph.values.iter_mut().for_each(|value| value.checkpoint = false);
         }
         if options.fuse {
