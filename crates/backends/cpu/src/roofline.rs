@@ -62,7 +62,7 @@ impl Limits {
 
 /// The operations between transformed tiles: those of the result, or of its gradient that the gradient of weights reads.
 fn winograd_flops(plan: &Plan, node: &Node) -> u64 {
-    let is_of_weights = matches!(node.op, Op::Conv2dBackwardWeights(_));
+    let is_of_weights = matches!(node.op, Op::Conv2dBackwardWeights(_) | Op::BatchNormConv2dBackwardWeights(_));
     let tiled = plan.shape(if is_of_weights { node.inputs[1] } else { node.outputs[0] });
     let products = winograd::matmuls(plan.batch, [tiled[1], tiled[2], tiled[3]]);
     (2 * products * plan.shape(node.inputs[0]).last() * tiled.last()) as u64
@@ -84,6 +84,8 @@ mod tests {
             let x = x.conv2d("stem", Conv::new(64, 1).no_bias());
             let x = x.conv2d("wide", Conv::new(32, 3).padding(0).no_bias());
             let x = x.conv2d("deep", Conv::new(32, 3).padding(1).groups(32).no_bias());
+            // ReLU keeps the layer before from giving statistics.
+            let x = x.relu().batch_norm("bn").conv2d("normalized", Conv::new(32, 3).padding(1).no_bias());
             x.flatten().linear("fc", 10)
         };
         let check = |precision, exact, name: &str, layer: &str, (bytes, flops, rate): (u64, u64, f64)| {
@@ -109,6 +111,10 @@ mod tests {
         check(Precision::F32, false, "conv2d_backward_weights", "wide", (bytes, tiles(22), 100.0));
         let narrow = 2 * (before + after) + 4 * filters;
         check(Precision::Bf16, true, "conv2d", "wide", (narrow, direct, 1000.0));
+        // The gradient of weights counts the tiles of dy, whether or not it normalises x.
+        let (of_norm, filters) = (4 * 32, 9 * 32 * 32);
+        let normalized = (4 * (2 * after + of_norm + filters), 2 * 2 * 22 * 22 * 32 * 32, 100.0);
+        check(Precision::F32, false, "batch_norm_conv2d_backward_weights", "normalized", normalized);
         // Loops over pixels are in f32.
         let deep = (2 * 2 * after + 4 * 9 * 32, 2 * after * 9, 100.0);
         check(Precision::Bf16, false, "conv2d", "deep", deep);
