@@ -236,6 +236,19 @@ where
             }
         }
         let sums = (&raw mut (*scratch).sums).cast::<f32>();
+        store_sums::<T, R, L>(sums, second);
+        finish::<T::Vectors, C, L>(tile, rows, sums, COLUMNS);
+    }
+}
+
+/// Stores the accumulators of a block of `R` by `L` registers as rows of `COLUMNS` sums. The second register's rows begin at `second`.
+///
+/// # Safety
+/// Registers are configured; `sums` has the rows.
+#[inline(always)]
+unsafe fn store_sums<T: TileRegisters, const R: usize, const L: usize>(sums: *mut f32, second: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
         let below = sums.add(second * COLUMNS);
         T::store::<0>(sums, COLUMNS);
         if L == 2 {
@@ -247,7 +260,6 @@ where
         if R == 2 && L == 2 {
             T::store::<3>(below.add(SIDE), COLUMNS);
         }
-        finish::<T::Vectors, C, L>(tile, rows, sums, COLUMNS);
     }
 }
 

@@ -9,7 +9,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::{A, B, COLUMNS, ROWS, SIDE, TileRegisters};
+use super::{A, B, COLUMNS, ROWS, SIDE, TileRegisters, store_sums};
 use crate::gemm::Matmul;
 use crate::gemm::split::{PARTS, SPLIT_VALUES as VALUES, SPLIT_WORDS, split_words};
 use crate::gemm::tile::{Tile, finish};
@@ -239,17 +239,7 @@ unsafe fn block<T: TileRegisters, const R: usize, const L: usize>(
             products::<T, R, L, false, true>(a(0), b(0));
         }
         let sums = (&raw mut (*scratch).sums).cast::<f32>();
-        let below = sums.add(SIDE * COLUMNS);
-        T::store::<0>(sums, COLUMNS);
-        if L == 2 {
-            T::store::<1>(sums.add(SIDE), COLUMNS);
-        }
-        if R == 2 {
-            T::store::<2>(below, COLUMNS);
-        }
-        if R == 2 && L == 2 {
-            T::store::<3>(below.add(SIDE), COLUMNS);
-        }
+        store_sums::<T, R, L>(sums, SIDE);
         finish::<T::Vectors, f32, L>(tile, rows, sums, COLUMNS);
     }
 }
