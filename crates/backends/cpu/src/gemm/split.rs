@@ -141,8 +141,9 @@ mod tests {
     fn check<const T: bool>(edge: Edge, size: [usize; 3], cut: usize) {
         let found = split::<T>(edge, size, &[0, size[0]]);
         let ([most, _], [most_of_plain, _]) = (errors::<T>(size, &found), errors::<T>(size, &plain::<T>(size)));
-        // Half a unit in the last place is 6e-8.
-        assert!(most <= most_of_plain + 6e-8, "{size:?}: {most:e}, in f32 {most_of_plain:e}");
+        // Sums of few terms are rounded more often than in f32, where each is rounded once: by up to two units in the last place.
+        // What a product of parts less would leave out is 4e-6 of a term.
+        assert!(most <= most_of_plain + 2.4e-7, "{size:?}: {most:e}, in f32 {most_of_plain:e}");
         assert_eq!(split::<T>(edge, size, &[0, cut.min(size[0]), size[0]]), found, "{size:?} cut at {cut}");
     }
 
