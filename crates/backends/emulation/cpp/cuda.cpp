@@ -20,7 +20,7 @@
 
 // In host.cpp.
 extern "C" int emulation_run(void (*kernel)(const void *), const unsigned grid[3], unsigned block, const void *arguments,
-                             size_t bytes, int backwards, char *message, size_t message_bytes);
+                             size_t bytes, int order, char *message, size_t message_bytes);
 
 namespace {
 
@@ -34,6 +34,7 @@ enum Result {
     NO_DEVICE = 100,
     INVALID_DEVICE = 101,
     INVALID_CONTEXT = 201,
+    CONTEXT_IS_DESTROYED = 709,
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
     NOT_READY = 600,
@@ -52,6 +53,7 @@ const std::map<int, std::pair<const char *, const char *>> RESULTS = {
     {NO_DEVICE, {"CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"}},
     {INVALID_DEVICE, {"CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"}},
     {INVALID_CONTEXT, {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}},
+    {CONTEXT_IS_DESTROYED, {"CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"}},
     {INVALID_HANDLE, {"CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"}},
     {NOT_FOUND, {"CUDA_ERROR_NOT_FOUND", "named symbol not found"}},
     {NOT_READY, {"CUDA_ERROR_NOT_READY", "device not ready"}},
@@ -71,12 +73,19 @@ struct Kernel {
 bool initialized = false;
 // The first error of any work. As on a GPU, everything fails after it.
 int failed = SUCCESS;
-std::map<Address, size_t> allocated;
+// Memory of the GPU, with the context in which it was allocated.
+struct Allocation {
+    size_t bytes;
+    void *context;
+};
+std::map<Address, Allocation> allocated;
 size_t used = 0;
 std::set<Stream *> streams;
 std::map<std::string, Kernel> kernels;
 thread_local void *context = nullptr;
-// One for each GPU.
+// A capture that this thread has begun and not ended. Meanwhile it may not allocate or free memory, nor load a module.
+thread_local int captures = 0;
+// The primary context of each GPU: how often it is retained. With its last release it dies, and all that was made in it.
 int device_contexts[64];
 
 long setting(const char *name, long usual) {
@@ -108,9 +117,12 @@ long devices() { return long(visible().size()); }
 size_t taken(size_t bytes) { return (bytes + (2 << 20) - 1) >> 21 << 21; }
 size_t memory() { return size_t(setting("EMULATED_GPU_MIB", 4096)) << 20; }
 
+bool is_alive(void *chosen) { return *static_cast<int *>(chosen) > 0; }
+
 int state() {
     if (!initialized) return NOT_INITIALIZED;
-    return context ? failed : INVALID_CONTEXT;
+    if (!context) return INVALID_CONTEXT;
+    return is_alive(context) ? failed : CONTEXT_IS_DESTROYED;
 }
 
 // Queues work, or records it while the stream is captured.
@@ -148,7 +160,7 @@ bool is_allocated(Address start, size_t bytes) {
     auto after = allocated.upper_bound(start);
     if (after == allocated.begin()) return false;
     auto found = std::prev(after);
-    return start + bytes <= found->first + found->second;
+    return start + bytes <= found->first + found->second.bytes;
 }
 
 }  // namespace
@@ -157,6 +169,9 @@ bool is_allocated(Address start, size_t bytes) {
 #define CHECKED(function)           \
     LOCKED;                         \
     if (int wrong = state()) return wrong
+// Of what a thread that captures may not do.
+#define NOT_CAPTURED() \
+    if (captures) return CAPTURE_UNSUPPORTED
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -244,7 +259,7 @@ int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
 int cuDeviceGetAttribute(int *value, int attribute, int) {
     int major = 9, minor = 0;
     if (const char *text = getenv("EMULATED_CAPABILITY")) sscanf(text, "%d.%d", &major, &minor);
-    const std::map<int, int> values = {{16, 4}, {75, major}, {76, minor}};
+    const std::map<int, int> values = {{16, 4}, {38, 1 << 20}, {75, major}, {76, minor}};
     auto found = values.find(attribute);
     if (found == values.end()) return INVALID_VALUE;
     *value = found->second;
@@ -252,13 +267,40 @@ int cuDeviceGetAttribute(int *value, int attribute, int) {
 }
 
 int cuDevicePrimaryCtxRetain(void **made, int device) {
+    LOCKED;
+    if (!initialized) return NOT_INITIALIZED;
+    device_contexts[device]++;
     *made = &device_contexts[device];
-    return initialized ? SUCCESS : NOT_INITIALIZED;
+    return SUCCESS;
 }
 
-int cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
+int cuDevicePrimaryCtxRelease_v2(int device) {
+    LOCKED;
+    int *released = &device_contexts[device];
+    if (*released == 0) return INVALID_CONTEXT;
+    if (--*released > 0) return SUCCESS;
+    const std::vector<Stream *> present(streams.begin(), streams.end());
+    for (Stream *stream : present) {
+        if (stream->context != released) continue;
+        stream->run(stream->end());
+        streams.erase(stream);
+        delete stream;
+    }
+    for (auto memory = allocated.begin(); memory != allocated.end();) {
+        if (memory->second.context != released) {
+            ++memory;
+            continue;
+        }
+        used -= taken(memory->second.bytes);
+        free(reinterpret_cast<void *>(memory->first));
+        memory = allocated.erase(memory);
+    }
+    return SUCCESS;
+}
 
 int cuCtxSetCurrent(void *chosen) {
+    LOCKED;
+    if (chosen && !is_alive(chosen)) return CONTEXT_IS_DESTROYED;
     context = chosen;
     return SUCCESS;
 }
@@ -272,22 +314,24 @@ int cuMemGetInfo_v2(size_t *free, size_t *total) {
 
 int cuMemAlloc_v2(Address *place, size_t bytes) {
     CHECKED();
+    NOT_CAPTURED();
     if (bytes == 0) return INVALID_VALUE;
     void *start = bytes <= memory() && used + taken(bytes) <= memory() ? aligned_alloc(512, (bytes + 511) / 512 * 512) : nullptr;
     if (!start) return OUT_OF_MEMORY;
     memset(start, 0xFF, bytes);
     *place = Address(start);
-    allocated[*place] = bytes;
+    allocated[*place] = {bytes, context};
     used += taken(bytes);
     return SUCCESS;
 }
 
 int cuMemFree_v2(Address place) {
     LOCKED;
+    NOT_CAPTURED();
     auto found = allocated.find(place);
     if (found == allocated.end()) return INVALID_VALUE;
     run_all();
-    used -= taken(found->second);
+    used -= taken(found->second.bytes);
     allocated.erase(found);
     free(reinterpret_cast<void *>(place));
     return SUCCESS;
@@ -295,6 +339,7 @@ int cuMemFree_v2(Address place) {
 
 int cuMemHostAlloc(void **place, size_t bytes, unsigned) {
     CHECKED();
+    NOT_CAPTURED();
     // The limit is that of one allocation.
     if (bytes >> 20 >= size_t(setting("EMULATED_PINNED_MIB", 1 << 20))) return OUT_OF_MEMORY;
     *place = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
@@ -363,9 +408,12 @@ int cuStreamSynchronize(void *handle) {
 // A GPU would have run what is in the stream by now.
 int cuStreamQuery(void *handle) { return cuStreamSynchronize(handle); }
 
-int cuEventCreate(void **made, unsigned) {
+int cuEventCreate(void **made, unsigned flags) {
     CHECKED();
+    // Blocking, and without a timestamp.
+    if (flags & ~3u) return INVALID_VALUE;
     *made = new Event;
+    static_cast<Event *>(*made)->has_time = !(flags & 2);
     return SUCCESS;
 }
 
@@ -381,7 +429,8 @@ int cuEventRecord(void *handle, void *stream) {
     if (!streams.count(recorded)) return INVALID_HANDLE;
     const auto &capture = recorded->capture;
     unsigned long long place = capture ? capture->graph.lanes[recorded->lane].size() : recorded->end();
-    *static_cast<Event *>(handle) = Event{recorded, place, capture, recorded->lane};
+    auto *event = static_cast<Event *>(handle);
+    *event = Event{recorded, place, capture, recorded->lane, event->has_time};
     return SUCCESS;
 }
 
@@ -400,7 +449,12 @@ int cuEventSynchronize(void *handle) {
     return failed;
 }
 
-int cuEventElapsedTime(float *milliseconds, void *, void *) {
+int cuEventElapsedTime(float *milliseconds, void *from, void *to) {
+    CHECKED();
+    for (auto *event : {static_cast<Event *>(from), static_cast<Event *>(to)}) {
+        if (!event->has_time || !event->stream) return INVALID_HANDLE;
+        if (event->stream->done < event->place) return NOT_READY;
+    }
     *milliseconds = 0.001f;
     return SUCCESS;
 }
@@ -432,6 +486,7 @@ int cuStreamWaitEvent(void *handle, void *waited_for, unsigned) {
 
 int cuModuleLoadDataEx(void **module, const void *text, unsigned, int *, void **) {
     CHECKED();
+    NOT_CAPTURED();
     if (!strstr(static_cast<const char *>(text), ".version")) return INVALID_VALUE;
     *module = device_contexts;
     return SUCCESS;
@@ -457,13 +512,16 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     }
     auto begin = static_cast<const char *>(parameters[0]);
     auto copy = std::make_shared<std::vector<char>>(begin, begin + kernel->bytes);
+    // Blocks run in an order that nobody can rely on: another one for each launch.
+    static unsigned launches = 0;
+    const int order = 2 + int(launches++ % 1000);
     // A wrong kernel does nothing.
     const bool is_wrong = emulation_is_wrong(kernel->name.c_str());
     return enqueue(stream, [=] {
         if (is_wrong) return;
         const unsigned grid[3] = {gx, gy, gz};
         char message[512] = "";
-        if (failed || emulation_run(kernel->body, grid, bx, copy->data(), copy->size(), 0, message, sizeof(message)) == 0) return;
+        if (failed || emulation_run(kernel->body, grid, bx, copy->data(), copy->size(), order, message, sizeof(message)) == 0) return;
         fprintf(stderr, "emulated kernel %s: %s\n", kernel->name.c_str(), message);
         failed = LAUNCH_FAILED;
     });
@@ -479,6 +537,7 @@ int cuStreamBeginCapture_v2(void *handle, int) {
     stream->capture->graph.lanes.emplace_back();
     stream->capture->streams.push_back(stream);
     stream->capture->joined.push_back(0);
+    captures++;
     return SUCCESS;
 }
 
@@ -486,6 +545,7 @@ int cuStreamEndCapture(void *handle, void **graph) {
     CHECKED();
     auto *stream = static_cast<Stream *>(handle);
     if (!streams.count(stream) || !stream->capture || stream->lane) return INVALID_VALUE;
+    captures--;
     const auto capture = stream->capture;
     for (Stream *captured : capture->streams) captured->capture = nullptr;
     *graph = new Graph(capture->graph);

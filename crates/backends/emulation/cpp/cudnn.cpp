@@ -3,11 +3,14 @@
 //
 // There are three engines. Engine 0 takes everything but a gradient of weights in another type than the maps'. Engine 1 uses
 // "tensor cores": it rounds f32 to tf32, has a knob, needs workspace and leaves some fusions out. Engine 2 is not deterministic.
+// As cuDNN from 9.24 on, heuristics mode A proposes no engine for a gradient of weights in another type than the maps' unless
+// the window is 1x1, and the fallback proposes one. An engine loads its kernels when it first runs, which a capture does not allow.
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -123,6 +126,7 @@ struct Content {
     int64_t ids[4] = {};  // of x, w, y and the bias
     // Of a plan.
     size_t workspace = 0;
+    int64_t engine = 0;
 
     template <typename T>
     T one(int attribute, size_t index = 0) const {
@@ -236,29 +240,33 @@ int finalize_graph(Content &graph) {
     return SUCCESS;
 }
 
+bool is_cast(const Convolution &call) { return call.weights != call.maps; }
+
 // Whether an engine takes a graph; the workspace that it needs.
 int supports(const Content &graph, int64_t engine, size_t *workspace) {
     const Convolution &call = graph.call;
     *workspace = 0;
     if (engine < 0 || engine > 2) return fail(OUT_OF_BOUND, "there is no engine %ld", long(engine));
-    if (call.weights != call.maps && (call.direction != emulation::BACKWARD_WEIGHTS || call.weights != emulation::F32))
+    if (is_cast(call) && (call.direction != emulation::BACKWARD_WEIGHTS || call.weights != emulation::F32))
         return fail(UNSUPPORTED_TYPE, "weights of another type than the maps");
     if (engine != 1) {
-        bool is_cast = call.weights != call.maps;
-        return is_cast ? fail(UNSUPPORTED_TYPE, "a gradient of weights of another type than the maps") : int(SUCCESS);
+        return is_cast(call) ? fail(UNSUPPORTED_TYPE, "a gradient of weights of another type than the maps") : int(SUCCESS);
     }
     // As on a GPU, an engine takes some gradients of weights as f32, and some fusions not.
-    if (call.weights != call.maps && call.x[3] % 8) return fail(NOT_SUPPORTED, "fewer than 8 channels");
+    if (is_cast(call) && call.x[3] % 8) return fail(NOT_SUPPORTED, "fewer than 8 channels");
     if (call.accumulate && call.stride[0] > 1) return fail(NOT_SUPPORTED, "adding with strides");
     *workspace = 1024;
     return SUCCESS;
 }
 
+enum HeuristicsMode { FALLBACK = 2, MODE_A = 3 };
+
 // A graph that no engine takes is refused before any engine is named.
 int finalize_heuristics(const Content &heuristics) {
     const Convolution &call = heuristics.part(201).call;
     const int mode = heuristics.one<int>(200);
-    if (mode != 2 && mode != 3) return fail(NOT_SUPPORTED, "mode %d", mode);
+    if (mode != FALLBACK && mode != MODE_A) return fail(NOT_SUPPORTED, "mode %d", mode);
+    if (mode == MODE_A && is_cast(call) && call.w[1] * call.w[2] > 1) return fail(NOT_SUPPORTED, "no engine for weights of another type");
     if (call.accumulate && call.direction != emulation::BACKWARD_DATA) return fail(NOT_SUPPORTED, "beta must be 0");
     if (heuristics.part(201).ids[3] && call.w[1] > 7) return fail(UNSUPPORTED_PATTERN, "a bias after so large a window");
     size_t workspace;
@@ -276,6 +284,7 @@ int finalize_plan(Content &plan) {
         if (index != 1 || knob->one<int>(600) != 2 || knob->one<int64_t>(601) < 0 || knob->one<int64_t>(601) > 1)
             return fail(BAD_PARAM, "engine %ld has no such knob", long(index));
     plan.call = graph.call;
+    plan.engine = index;
     plan.call.rounds = index == 1 && graph.call.maps == emulation::F32;
     std::copy(graph.ids, graph.ids + 4, plan.ids);
     return supports(graph, index, &plan.workspace);
@@ -312,7 +321,7 @@ std::shared_ptr<Content> configuration(const std::shared_ptr<Content> &graph, in
 
 std::vector<std::shared_ptr<Content>> results(const Content &heuristics) {
     std::vector<int64_t> engines = {1, 2, 0};
-    if (heuristics.one<int>(200) == 2) engines = {0};
+    if (heuristics.one<int>(200) == FALLBACK) engines = {is_cast(heuristics.part(201).call) ? 1 : 0};
     std::vector<std::shared_ptr<Content>> found;
     for (int64_t engine : engines) found.push_back(configuration(heuristics.parts.at(201)[0], engine));
     return found;
@@ -474,6 +483,15 @@ int cudnnBackendExecute(Handle *handle, void *plan, void *pack) {
             if (where->one<int64_t>(1000, i) == what->ids[tensor]) addresses[tensor] = where->one<void *>(1001, i);
         if (!addresses[tensor]) return fail(NULL_POINTER, "tensor %ld has no address", long(what->ids[tensor]));
         if (reinterpret_cast<uintptr_t>(addresses[tensor]) % 16) return fail(MISALIGNED, "tensor %ld", long(what->ids[tensor]));
+    }
+    {
+        static std::mutex mutex;
+        static std::set<std::pair<int, int64_t>> loaded;
+        std::lock_guard<std::mutex> lock(mutex);
+        const std::pair<int, int64_t> kernels = {call.direction, what->engine};
+        if (emulation_is_capturing(handle->stream) && !loaded.count(kernels))
+            return fail(EXECUTION_FAILED, "engine %ld cannot load its kernels during a capture", long(what->engine));
+        loaded.insert(kernels);
     }
     call.x_at = addresses[0];
     call.w_at = addresses[1];

@@ -14,6 +14,8 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <numeric>
+
 __thread uint3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace {
@@ -269,10 +271,24 @@ void emulation::fail(const char *format, ...) {
     _longjmp(r->scheduler, 1);
 }
 
-// Runs a kernel, the last thread first if `backwards`. Returns 0, or -1 with a message.
+namespace {
+
+// The block that runs at a place of an order: 0 the first one first, 1 the last one first; any other number is an order of its own.
+uint64_t block_at(uint64_t place, uint64_t blocks, int order) {
+    if (order == 0) return place;
+    if (order == 1) return blocks - 1 - place;
+    // A step that has no divisor in common with the number of blocks reaches each of them.
+    uint64_t step = uint64_t(order) * 2654435761u % blocks;
+    while (step == 0 || std::gcd(step, blocks) != 1) step++;
+    return (place * step + uint64_t(order)) % blocks;
+}
+
+}  // namespace
+
+// Runs a kernel in an order of blocks, the last thread of a block first if it is 1. Returns 0, or -1 with a message.
 extern "C" __attribute__((visibility("default"))) int emulation_run(void (*kernel)(const void *), const unsigned grid[3],
                                                                     unsigned block, const void *arguments, size_t bytes,
-                                                                    int backwards, char *message, size_t message_bytes) {
+                                                                    int order, char *message, size_t message_bytes) {
     static thread_local Owner owner;
     Runner *r = runner = owner.runner;
     if (!r || block == 0 || block > THREADS || bytes > ARGUMENT_BYTES) {
@@ -282,7 +298,7 @@ extern "C" __attribute__((visibility("default"))) int emulation_run(void (*kerne
     r->kernel = kernel;
     memcpy(r->arguments, arguments, bytes);
     r->threads = block;
-    r->backwards = backwards;
+    r->backwards = order == 1;
     r->message = message;
     r->message_bytes = message_bytes;
     r->failed = false;
@@ -292,7 +308,7 @@ extern "C" __attribute__((visibility("default"))) int emulation_run(void (*kerne
     blockDim = {block, 1, 1};
     uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
     for (uint64_t place = 0; place < blocks && !r->failed; place++) {
-        uint64_t number = backwards ? blocks - 1 - place : place;
+        uint64_t number = block_at(place, blocks, order);
         blockIdx = {(unsigned)(number % grid[0]), (unsigned)(number / grid[0] % grid[1]),
                     (unsigned)(number / grid[0] / grid[1])};
         run_block(r);

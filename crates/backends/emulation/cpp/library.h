@@ -8,6 +8,7 @@
 // In the emulated driver.
 extern "C" int emulation_enqueue(void *stream, void (*function)(const void *), const void *data, size_t bytes);
 extern "C" int emulation_is_wrong(const char *what);
+extern "C" int emulation_is_capturing(void *stream);
 
 namespace emulation {
 

@@ -117,6 +117,7 @@ struct Event {
     // Recorded in a capture: the place is one in this lane.
     std::shared_ptr<Capture> capture = nullptr;
     size_t lane = 0;
+    bool has_time = false;
 };
 
 }  // namespace

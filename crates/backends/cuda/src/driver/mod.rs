@@ -18,4 +18,4 @@ pub(crate) use functions::Functions;
 pub(crate) use graph::Graph;
 pub(crate) use memory::{Buffer, PinnedMemory};
 pub(crate) use module::{Function, Module};
-pub(crate) use stream::{Event, Stream};
+pub(crate) use stream::{Event, Stream, Timestamp};

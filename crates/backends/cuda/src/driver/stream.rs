@@ -93,14 +93,22 @@ impl Stream {
     }
 }
 
-/// A place in a stream. An event that was never recorded has passed.
+/// A place in a stream, without a timestamp, which would cost the GPU a write. An event that was never recorded has passed.
 pub(crate) struct Event(Object);
+
+/// The flags of an event: whoever waits for it sleeps, and it keeps no timestamp.
+const BLOCKING_SYNC: u32 = 1;
+const DISABLE_TIMING: u32 = 2;
 
 impl Event {
     pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+        Event::with(context, BLOCKING_SYNC | DISABLE_TIMING)
+    }
+
+    fn with(context: &Arc<Context>, flags: u32) -> Result<Self, CudaError> {
         Object::new(context, context.functions.cuEventDestroy_v2, |functions, raw| {
             // SAFETY: the place is valid.
-            unsafe { functions.cuEventCreate(raw, 0) }
+            unsafe { functions.cuEventCreate(raw, flags) }
         })
         .map(Event)
     }
@@ -116,12 +124,27 @@ impl Event {
         // SAFETY: the event lives.
         unsafe { self.0.enter()?.cuEventSynchronize(self.0.raw) }
     }
+}
 
-    /// The time from an earlier event to this one; both must have passed.
-    pub fn since(&self, earlier: &Event) -> Result<Duration, CudaError> {
+/// When a stream passed a place.
+pub(crate) struct Timestamp(Event);
+
+impl Timestamp {
+    pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+        Event::with(context, BLOCKING_SYNC).map(Timestamp)
+    }
+
+    /// As [`Event::record`].
+    pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
+        self.0.record(stream)
+    }
+
+    /// The time from an earlier timestamp to this one; the streams must have passed both.
+    pub fn since(&self, earlier: &Timestamp) -> Result<Duration, CudaError> {
         let mut milliseconds = 0.0;
+        let [later, earlier] = [self, earlier].map(|timestamp| &timestamp.0.0);
         // SAFETY: both live, and the place is valid.
-        unsafe { self.0.enter()?.cuEventElapsedTime(&mut milliseconds, earlier.0.raw, self.0.raw) }?;
+        unsafe { later.enter()?.cuEventElapsedTime(&mut milliseconds, earlier.raw, later.raw) }?;
         Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) * 1e-3))
     }
 }

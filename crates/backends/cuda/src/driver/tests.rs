@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use enmasse_tensor::HostMemory;
 
-use super::{Buffer, Context, Event, Found, Functions, Graph, Module, PinnedMemory, Stream};
+use super::{Buffer, Context, Event, Found, Functions, Graph, Module, PinnedMemory, Stream, Timestamp};
 use crate::CudaError;
 use crate::kernels::step::{BYTES, StepValues, set_step};
 use crate::test_support::EmulatedGpu;
@@ -119,7 +119,27 @@ fn an_error_in_a_capture_ends_it() {
     let refused = Graph::capture(&stream, |_| Err(CudaError::Unsupported("no".into())));
     assert_eq!(refused.err(), Some(CudaError::Unsupported("no".into())));
     stream.wait().unwrap();
-    let waits = Graph::capture(&stream, Stream::wait).err().unwrap().to_string();
-    assert!(waits.contains("cuStreamSynchronize") && waits.contains("CAPTURE_UNSUPPORTED"), "{waits}");
+    // As the driver, the emulation allows neither a wait nor memory nor a module in a capture.
+    type Recorded<'a> = &'a dyn Fn(&Stream) -> Result<(), CudaError>;
+    let check = |recorded: Recorded, function: &str| {
+        let error = Graph::capture(&stream, recorded).err().unwrap().to_string();
+        assert!(error.contains(function) && error.contains("CAPTURE_UNSUPPORTED"), "{error}");
+        stream.wait().unwrap();
+    };
+    check(&Stream::wait, "cuStreamSynchronize");
+    check(&|_| Buffer::new(&context, "bytes", 5).map(drop), "cuMemAlloc");
+    check(&|_| Module::new(&context, ".version 7.0").map(drop), "cuModuleLoadDataEx");
+    Buffer::new(&context, "bytes", 5).unwrap();
+}
+
+#[test]
+fn timestamps_measure_what_lies_between() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let [before, after] = [(); 2].map(|()| Timestamp::new(&context).unwrap());
+    assert!(after.since(&before).is_err(), "never recorded");
+    before.record(&stream).unwrap();
+    after.record(&stream).unwrap();
     stream.wait().unwrap();
+    assert!(!after.since(&before).unwrap().is_zero());
 }

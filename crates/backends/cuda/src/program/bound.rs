@@ -13,7 +13,7 @@ use super::exchange::{BoundExchange, Ranks};
 use crate::CudaError;
 use crate::cublas_lt::MatmulPlan;
 use crate::cudnn::ConvolutionPlan;
-use crate::driver::{Event, Function, Graph, Stream};
+use crate::driver::{Function, Graph, Stream, Timestamp};
 use crate::gpu::Gpu;
 use crate::kernels::step::{StepValues, change_step, set_step};
 use crate::nccl::Operation;
@@ -47,7 +47,7 @@ pub(super) struct StepContext<'a> {
 }
 
 /// A kernel with its argument.
-pub(super) struct Launch {
+pub(crate) struct Launch {
     function: Function,
     grid: [u32; 3],
     block: u32,
@@ -228,18 +228,18 @@ impl Prepared {
         times: &mut [Duration],
     ) -> Result<(), DeviceError> {
         let StepContext { gpu, stream, .. } = *context;
-        let mut events = vec![Event::new(&gpu.context)?];
-        events[0].record(stream)?;
+        let mut timestamps = vec![Timestamp::new(&gpu.context)?];
+        timestamps[0].record(stream)?;
         let work: Vec<usize> = self.ranges(phases).flatten().collect();
         for &work in &work {
             // SAFETY: the caller's promise.
             unsafe { self.work(context, work..work + 1) }?;
-            let event = Event::new(&gpu.context)?;
-            event.record(stream)?;
-            events.push(event);
+            let timestamp = Timestamp::new(&gpu.context)?;
+            timestamp.record(stream)?;
+            timestamps.push(timestamp);
         }
         stream.wait()?;
-        for (work, pair) in work.iter().zip(events.windows(2)) {
+        for (work, pair) in work.iter().zip(timestamps.windows(2)) {
             times[self.instructions[*work]] += pair[1].since(&pair[0])?;
         }
         Ok(())
