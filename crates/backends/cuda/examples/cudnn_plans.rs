@@ -82,6 +82,9 @@ fn main() -> Result<()> {
             let types = answers.values().flatten().filter(is_weights).map(|plan| plan.weights.name());
             types.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
         });
+        row("plans by an engine of the fallback", &|answers| {
+            answers.values().flatten().filter(|plan| plan.is_fallback).count().to_string()
+        });
         println!();
         for ((name, _), answers) in gpus.iter().zip(answers) {
             for error in answers.into_values().filter_map(Result::err) {

@@ -1,5 +1,6 @@
 //! Plans of convolutions: which engines take a problem, and how they are run.
 
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -18,6 +19,9 @@ use crate::operands::Operands;
 
 /// More knobs than a configuration sets: there are 46 kinds in cuDNN 9.28.
 const MAX_KNOBS: usize = 64;
+
+/// The most plans of one engine, which differ in its knobs: cuDNN's first proposals are often one engine with several tiles.
+const MAX_OF_ENGINE: usize = 4;
 
 /// Which engines may be taken.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +49,8 @@ pub struct ConvolutionPlan {
     pub weights: DType,
     /// Bytes of workspace.
     pub workspace: u64,
+    /// Whether it is one of the slow engines that always work, since cuDNN's estimate names no other.
+    pub is_fallback: bool,
     /// The engine. Its text makes it again: [`Cudnn::plan`].
     pub engine: Engine,
 }
@@ -62,8 +68,9 @@ unsafe impl Sync for OperationGraph {}
 unsafe impl Sync for ConvolutionPlan {}
 
 impl Cudnn {
-    /// The engines that take a problem, the best first by cuDNN's estimate. There is at least one. The gradient of weights from
-    /// 16-bit activations is written as f32 if an engine does that, otherwise in the type of the activations.
+    /// The engines that take a problem. There is at least one, and the first is the best by cuDNN's estimate. The gradient of
+    /// weights from 16-bit activations may be written as f32 or in the type of the activations: engines of the first kind come first,
+    /// then those of the second, half of the candidates each where there are enough.
     ///
     /// # Errors
     /// [`CudaError::Refused`] with cuDNN's last reason if no engine takes it.
@@ -73,20 +80,25 @@ impl Cudnn {
         problem: &Problem,
         options: &Options,
     ) -> Result<Vec<ConvolutionPlan>, CudaError> {
-        let mut why = None;
-        for weights in types_of_weights(problem) {
-            match self.plans_of_type(target, problem, *weights, options) {
-                Ok(plans) => return Ok(plans),
-                Err(error) => why = Some(error),
+        let types = types_of_weights(problem);
+        let plannings: Vec<_> =
+            types.iter().map(|&weights| Planning::new(&self.functions, target, problem, weights)).collect();
+        let mut found = Found::default();
+        // The fallback's engines are the slow ones that always work: they are asked for where no type of weights has another.
+        for mode in [HeuristicsMode::A, HeuristicsMode::Fallback] {
+            for (planning, types_left) in plannings.iter().zip((1..=types.len()).rev()) {
+                let most = (options.candidates - found.plans.len()).div_ceil(types_left);
+                let looked = match planning {
+                    Ok(planning) => planning.look(mode, options, most, &mut found),
+                    Err(error) => Err(error.clone()),
+                };
+                found.why = looked.err().or(found.why);
+            }
+            if !found.plans.is_empty() {
+                return Ok(found.plans);
             }
         }
-        Err(refused(
-            problem,
-            why.map_or_else(String::new, |error| match error {
-                CudaError::Call { why, .. } | CudaError::Refused { why, .. } => why,
-                other => other.to_string(),
-            }),
-        ))
+        Err(refused(problem, found.reason(options)))
     }
 
     /// The engine of that name, without asking which is best.
@@ -121,60 +133,32 @@ impl Cudnn {
             true => Ok(plan),
         }
     }
+}
 
-    fn plans_of_type(
-        &self,
-        target: &Target<'_>,
-        problem: &Problem,
-        weights: DType,
-        options: &Options,
-    ) -> Result<Vec<ConvolutionPlan>, CudaError> {
-        let planning = Planning::new(&self.functions, target, problem, weights)?;
-        let mut plans: Vec<ConvolutionPlan> = Vec::new();
-        let mut why = None;
-        let (mut other_arithmetic, mut too_large) = (0, 0);
-        for mode in [HeuristicsMode::A, HeuristicsMode::Fallback] {
-            // The fallback's engines are the slow ones that always work: they are asked for where no other is left.
-            if !plans.is_empty() {
-                break;
-            }
-            let configurations = match planning.configurations(mode) {
-                Ok(configurations) => configurations,
-                Err(error) => {
-                    why.get_or_insert(error);
-                    continue;
-                }
-            };
-            for descriptor in configurations {
-                if plans.len() == options.candidates {
-                    break;
-                }
-                let (mut engine, notes) = read(&descriptor)?;
-                if !permits(problem.arithmetic, options, &notes) {
-                    other_arithmetic += 1;
-                    continue;
-                }
-                engine.weights = (types_of_weights(problem).len() > 1).then_some(weights);
-                match planning.finish(Configuration { descriptor, _parts: Vec::new() }, engine) {
-                    Ok(plan) if plan.workspace <= options.workspace => plans.push(plan),
-                    Ok(_) => too_large += 1,
-                    Err(error) => {
-                        why.get_or_insert(error);
-                    }
-                }
-            }
+/// What has been found for a problem so far.
+#[derive(Default)]
+struct Found {
+    plans: Vec<ConvolutionPlan>,
+    /// The last reason for which an engine, or all of a mode, was refused.
+    why: Option<CudaError>,
+    /// Engines that compute otherwise than asked.
+    other_arithmetic: usize,
+    /// Engines that need too much workspace.
+    too_large: usize,
+}
+
+impl Found {
+    /// Why there is no plan.
+    fn reason(&self, options: &Options) -> String {
+        match (&self.why, self.other_arithmetic, self.too_large) {
+            (Some(CudaError::Call { why, .. } | CudaError::Refused { why, .. }), ..) => why.clone(),
+            (Some(other), ..) => other.to_string(),
+            (None, 0, 0) => "it proposes no engine".to_owned(),
+            (None, other_arithmetic, too_large) => format!(
+                "{other_arithmetic} engines compute otherwise than asked, {too_large} need more than {} MiB",
+                options.workspace >> 20
+            ),
         }
-        if plans.is_empty() {
-            let limit = options.workspace >> 20;
-            let left_out = || match (other_arithmetic, too_large) {
-                (0, 0) => "it proposes no engine".to_owned(),
-                _ => format!(
-                    "{other_arithmetic} engines compute otherwise than asked, {too_large} need more than {limit} MiB"
-                ),
-            };
-            return Err(refused(problem, why.map_or_else(left_out, |error| error.to_string())));
-        }
-        Ok(plans)
     }
 }
 
@@ -200,6 +184,41 @@ impl<'a> Planning<'a> {
     ) -> Result<Self, CudaError> {
         let graph = Arc::new(OperationGraph::new(functions, target.handle(), problem, weights)?);
         Ok(Planning { functions, target, problem, weights, graph })
+    }
+
+    /// Adds at most `most` plans of the engines that cuDNN proposes.
+    fn look(&self, mode: HeuristicsMode, options: &Options, most: usize, found: &mut Found) -> Result<(), CudaError> {
+        if most == 0 {
+            return Ok(());
+        }
+        let several = types_of_weights(self.problem).len() > 1;
+        let mut of_engine: HashMap<i64, usize> = HashMap::new();
+        let mut left = most;
+        for descriptor in self.configurations(mode)? {
+            if left == 0 {
+                break;
+            }
+            let (mut engine, notes) = read(&descriptor)?;
+            if !permits(self.problem.arithmetic, options, &notes) {
+                found.other_arithmetic += 1;
+                continue;
+            }
+            let plans = of_engine.entry(engine.index).or_default();
+            if *plans == MAX_OF_ENGINE {
+                continue;
+            }
+            engine.weights = several.then_some(self.weights);
+            match self.finish(Configuration { descriptor, _parts: Vec::new() }, engine) {
+                Ok(mut plan) if plan.workspace <= options.workspace => {
+                    plan.is_fallback = mode == HeuristicsMode::Fallback;
+                    found.plans.push(plan);
+                    (*plans, left) = (*plans + 1, left - 1);
+                }
+                Ok(_) => found.too_large += 1,
+                Err(error) => found.why = Some(error),
+            }
+        }
+        Ok(())
     }
 
     /// The configurations that cuDNN proposes, the best first.
@@ -252,6 +271,7 @@ impl<'a> Planning<'a> {
             problem: *self.problem,
             weights: self.weights,
             workspace: u64::try_from(workspace).unwrap_or(0),
+            is_fallback: false,
             engine,
         })
     }

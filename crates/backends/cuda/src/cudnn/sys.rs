@@ -137,7 +137,7 @@ impl From<DType> for DataType {
 }
 
 /// `cudnnBackendHeurMode_t`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(super) enum HeuristicsMode {
     /// Engines that work, in no order of speed.

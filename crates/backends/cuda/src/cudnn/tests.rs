@@ -194,6 +194,25 @@ fn options_choose_engines() {
     check(Precision::F16, Options { workspace: 1024, candidates: 1, ..ANY }, &["eng1_k2=1"]);
 }
 
+/// The emulation's estimate names engines that write f32 for windows of 1x1 only, and its fallback one for others.
+#[test]
+fn gradients_of_weights_ask_the_fallback_last() {
+    let Some(gpu) = Gpu::open() else { return };
+    let check = |kernel: [usize; 2], options: Options, expected: &[&str]| {
+        let window = window(kernel, [1; 2], [[0; 2]; 2], [1; 2]);
+        let problem = problem([2, 5, 5, 16], 8, 1, window, Precision::Bf16);
+        let plans = gpu.plans(&Problem { direction: Direction::BackwardWeights, ..problem }, &options).unwrap();
+        let names: Vec<String> = plans.iter().map(ConvolutionPlan::name).collect();
+        assert_eq!(names, expected, "{kernel:?}, {options:?}");
+        assert!(plans.iter().all(|plan| !plan.is_fallback));
+    };
+    check([1; 2], Options { candidates: 1, ..ANY }, &["eng1_k2=1_f32"]);
+    check([3; 2], Options { candidates: 1, ..ANY }, &["eng1_k2=1_bf16"]);
+    // Both types are candidates, and what one does not need is left to the other.
+    check([1; 2], Options { candidates: 3, ..ANY }, &["eng1_k2=1_f32", "eng1_k2=1_bf16", "eng2_bf16"]);
+    check([3; 2], Options { candidates: 4, ..ANY }, &["eng1_k2=1_bf16", "eng2_bf16", "eng0_bf16"]);
+}
+
 #[test]
 fn what_is_refused_is_one_line() {
     let Some(gpu) = Gpu::open() else { return };

@@ -2,11 +2,11 @@
 //!
 //! A program of its own: what it loads is not the emulation that other tests load under the same names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use enmasse_cuda::CudaError;
 use enmasse_cuda::cublas_lt::CublasLt;
-use enmasse_cuda::cudnn::{Cudnn, Direction, Options, Problem, Target};
+use enmasse_cuda::cudnn::{ConvolutionPlan, Cudnn, Direction, Options, Problem, Target};
 use enmasse_cuda::libraries::Libraries;
 use enmasse_graph::ops::Conv2d;
 use enmasse_graph::{Precision, Window};
@@ -33,6 +33,11 @@ fn alone(problem: &Problem) -> Problem {
         Direction::BackwardWeights => Direction::BackwardWeights,
     };
     Problem { direction, ..*problem }
+}
+
+/// The engine of a plan, without its knobs.
+fn engine_of(plan: &ConvolutionPlan) -> String {
+    plan.name().split('_').next().unwrap_or_default().to_owned()
 }
 
 #[test]
@@ -70,6 +75,55 @@ fn cudnn_takes_every_convolution_of_the_zoo() {
             }
         }
     }
+}
+
+/// From 9.24 on, cuDNN's estimate names no engine that writes gradients of weights as f32 from 16-bit activations, and the fallback
+/// has a single slow one: it was taken before those that write the type of the activations were asked for.
+#[test]
+fn gradients_of_weights_come_from_no_fallback() {
+    let Some(cudnn) = cudnn() else { return };
+    let model = enmasse_models::find("resnet50").unwrap();
+    // Those of a step are many, and cuDNN takes a while for each.
+    let step = if test_support::time() { 1 } else { 4 };
+    for (name, json) in zoo::gpus() {
+        let device = cudnn.device(&json).unwrap();
+        for arithmetic in [Precision::Bf16, Precision::F16] {
+            if name == "T4" && arithmetic == Precision::Bf16 {
+                continue;
+            }
+            let weights = zoo::convolutions(&model, arithmetic).into_iter();
+            let weights = weights.filter(|problem| problem.direction == Direction::BackwardWeights);
+            for problem in weights.step_by(step) {
+                let plans = cudnn.plans(&Target::Device(&device), &problem, &zoo::OPTIONS).unwrap();
+                assert!(!plans[0].is_fallback, "{name}: {problem} by {}", plans[0].name());
+            }
+        }
+    }
+}
+
+/// Engines of both types of weights are candidates, and no engine has more than four places among them.
+#[test]
+fn candidates_are_of_both_types_and_of_several_engines() {
+    let Some(cudnn) = cudnn() else { return };
+    let (_, json) = zoo::gpus().into_iter().find(|(name, _)| name == "H200").unwrap();
+    let device = cudnn.device(&json).unwrap();
+    let model = enmasse_models::find("resnet50").unwrap();
+    let mut types = BTreeSet::new();
+    for problem in zoo::convolutions(&model, Precision::Bf16).into_iter().step_by(9) {
+        let options = Options { candidates: 24, ..zoo::OPTIONS };
+        let plans = cudnn.plans(&Target::Device(&device), &alone(&problem), &options).unwrap();
+        assert!((1..=24).contains(&plans.len()));
+        let mut of_engine: BTreeMap<(String, &str), usize> = BTreeMap::new();
+        for plan in &plans {
+            *of_engine.entry((engine_of(plan), plan.weights.name())).or_default() += 1;
+            assert_eq!(plan.is_fallback, plans[0].is_fallback);
+        }
+        assert!(of_engine.values().all(|&count| count <= 4), "{problem}: {of_engine:?}");
+        if problem.direction == Direction::BackwardWeights {
+            types.extend(of_engine.keys().map(|(_, weights)| (*weights).to_owned()));
+        }
+    }
+    assert!(types.contains("bf16"), "{types:?}");
 }
 
 /// cuDNN's engines that take equal sides only are not among those that it proposes.
