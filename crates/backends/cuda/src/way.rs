@@ -118,7 +118,7 @@ mod tests {
         let [large, small] = ["3g.71gb", "1g.18gb"].map(|profile| {
             let (name, address) = (format!("NVIDIA H200 MIG {profile}"), "0000:1b:00.0".to_owned());
             let (ordinal, uuid, capability, multiprocessors) = (0, [0; 16], [9, 0], 16);
-            place(&Properties { ordinal, name, address, uuid, capability, multiprocessors }, "node1")
+            place(&Properties { ordinal, name, address, uuid, capability, multiprocessors, l2_cache: 0 }, "node1")
         });
         let shared = Some("ranks 0 and 1 share 0000:1b:00.0 of node1");
         check(&[(&large, Ok("2.27.3")), (&small, Ok("2.27.3"))], shared);

@@ -21,6 +21,8 @@ pub(crate) struct Properties {
     pub capability: [u32; 2],
     /// Multiprocessors.
     pub multiprocessors: u32,
+    /// Bytes of the second-level cache.
+    pub l2_cache: usize,
 }
 
 impl Properties {
@@ -50,6 +52,7 @@ unsafe impl Sync for Context {}
 
 /// From the driver's enumeration of attributes.
 const MULTIPROCESSOR_COUNT: c_int = 16;
+const L2_CACHE_SIZE: c_int = 38;
 const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 const COMPUTE_CAPABILITY_MINOR: c_int = 76;
 
@@ -135,5 +138,6 @@ fn properties(functions: &Functions, device: c_int, ordinal: usize) -> Result<Pr
     };
     let capability = [attribute(COMPUTE_CAPABILITY_MAJOR)?, attribute(COMPUTE_CAPABILITY_MINOR)?];
     let [name, address] = [name, address].map(|text| text.to_string_lossy().into_owned());
-    Ok(Properties { ordinal, name, address, uuid, capability, multiprocessors: attribute(MULTIPROCESSOR_COUNT)? })
+    let (multiprocessors, l2_cache) = (attribute(MULTIPROCESSOR_COUNT)?, attribute(L2_CACHE_SIZE)? as usize);
+    Ok(Properties { ordinal, name, address, uuid, capability, multiprocessors, l2_cache })
 }

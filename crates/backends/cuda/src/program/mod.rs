@@ -38,6 +38,7 @@ use crate::way::Way;
 use crate::work::{Constants, Memory, Place};
 pub(crate) use arenas::Sizes;
 use arenas::{ALIGNMENT, Arenas, STEPS, State};
+pub(crate) use bound::Launch;
 use bound::{Prepared, SetStep, StepContext};
 use collectives::Collectives;
 use exchange::{Exchanges, Ranks};

@@ -2,7 +2,7 @@
 //! alone.
 //!
 //! Only engines that a plan may have are candidates: those that give the same bits each time, in
-//! the plan's arithmetic, within the workspace of an untuned plan. At most eight are run for a
+//! the plan's arithmetic, within the workspace of an untuned plan. At most 24 are run for a
 //! problem, and a slow one is dropped after a run. Products of matrices keep the algorithm of
 //! cuBLASLt's own estimate, which has no name that makes it again.
 
@@ -21,6 +21,7 @@ use enmasse_graph::{Choices, Plans};
 
 use crate::CudaError;
 use crate::cudnn::{ConvolutionPlan, Engine, Problem};
+use crate::driver::Graph;
 use crate::gpu::Gpu;
 use crate::ops::conv2d::convolution_of;
 use contest::fastest;
@@ -28,8 +29,9 @@ use operands::Operands;
 use record::Record;
 pub(crate) use record::file_name;
 
-/// The most engines that are measured for a problem. cuDNN names the best by its estimate first.
-const CANDIDATES: usize = 8;
+/// The most engines that are measured for a problem, with their knobs. cuDNN names the best by its estimate first, and some at the
+/// top are one engine with several tiles.
+const CANDIDATES: usize = 24;
 
 /// Chooses the engines of the plans' convolutions, except those in `known`. `folder` has the records of GPUs.
 pub(crate) fn tune(plans: &Plans, known: &Choices, gpu: &Gpu, folder: Option<&Path>) -> Result<Tuned, CudaError> {
@@ -109,8 +111,16 @@ fn measure(
     let operands = Operands::new(gpu, candidates.iter().flatten().map(Arc::as_ref))?;
     let mut found = Vec::new();
     for plans in candidates {
-        operands.fill(&plans[0])?;
-        if let Some(index) = fastest(plans.len(), &mut |index| operands.time(gpu, &plans[index]))? {
+        operands.fill(gpu, &plans[0])?;
+        let mut graphs: Vec<Option<Graph>> = plans.iter().map(|_| None).collect();
+        let mut measure = |index: usize| {
+            let runs = match graphs[index].take() {
+                Some(runs) => runs,
+                None => operands.capture(gpu, &plans[index])?,
+            };
+            operands.time(graphs[index].insert(runs))
+        };
+        if let Some(index) = fastest(plans.len(), &mut measure)? {
             found.push((*plans[index].problem(), plans[index].clone()));
         }
     }
