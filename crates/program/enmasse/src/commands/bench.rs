@@ -4,16 +4,13 @@ mod peak;
 mod process_age;
 mod profile;
 mod scaling;
-
-use std::sync::Arc;
-use std::time::Instant;
+mod step_times;
 
 use clap::{ArgMatches, Command};
 use enmasse_datasets::DataKind;
-use enmasse_device::{Device, HostBatch, Program, StepBatch, StepInputs};
-use enmasse_graph::{Choices, CompileOptions, Mode, Phase, Plans};
+use enmasse_device::{Device, Program};
+use enmasse_graph::{Choices, CompileOptions, Mode, Plans};
 use enmasse_system::machine::peak_rss_bytes;
-use enmasse_tensor::RandomStream;
 use enmasse_train::{
     Objective, Preparation, RunConfig, TrainConfig, TrainError, compile_plans, initialize, require_memory, tune,
 };
@@ -28,15 +25,12 @@ use crate::output::{Output, say};
 use crate::ranks::Rank;
 use crate::ranks::interrupt::Interrupts;
 use crate::report::facts::tuned;
-use process_age::process_age;
 use profile::Profile;
+use step_times::StepTimes;
 
 /// The settings that apply to `bench step`.
 const SETTINGS: &str = "\
     model size batch devices shards accumulate precision grad_checkpointing threads isa exact fuse tune json";
-
-/// Steps before the timed ones, which touch memory pages and warm up threads and caches.
-const WARM_UP: usize = 3;
 
 /// The command line of `enmasse bench`.
 pub fn command() -> Command {
@@ -80,11 +74,11 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
     let batch = shards * config.train.batch_per_shard(shards);
     let mode = if evaluate { Mode::Evaluate } else { Mode::Train };
     let profiled = matches.get_flag("profile");
-    let StepTimes { start, first, rest: mut milliseconds } =
-        time_steps(program.as_mut(), &config.train, batch, classes, steps, profiled)?;
-    milliseconds.sort_unstable_by(f64::total_cmp);
-
-    let (median, least) = (median(&milliseconds), milliseconds.first().copied().unwrap_or(0.0));
+    let memory = device.host_memory();
+    let times =
+        StepTimes::measure(program.as_mut(), memory.as_ref(), &config.train, (batch, classes), steps, profiled)?;
+    let StepTimes { start, first, latency, .. } = times;
+    let (median, least) = (times.median(), times.windows.first().copied().unwrap_or(0.0));
     let images_per_second = batch as f64 / median * 1e3;
     let peak = peak_rss_bytes();
     let plan = program.plans().plan(mode).unwrap_or(&program.plans().evaluate);
@@ -100,6 +94,7 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
             "images_per_second": images_per_second,
             "median_ms": median,
             "min_ms": least,
+            "latency_ms": latency,
             "start_ms": start,
             "first_step_ms": first,
             "peak_rss_bytes": peak,
@@ -109,13 +104,14 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
         })),
         false => output.text(format_args!(
             "{} {}, {batch} x {size}x{size}, {}, {}: {images_per_second:.1} images/s, median {median:.2} ms, least {least:.2} ms, \
-             {gflops:.0} GFLOP/s{}, \
+             {gflops:.0} GFLOP/s{}, {}\
              first step {first:.2} ms, begun {start:.0} ms after the start, peak memory {}",
             config.train.model,
             if evaluate { "forward" } else { "training step" },
             config.train.precision,
             device.name(),
             share.map_or(String::new(), |share| format!(" ({:.0} % of the peak of direct matmuls)", 100.0 * share)),
+            latency.map_or(String::new(), |latency| format!("a step alone {latency:.2} ms, ")),
             mebibytes(peak as usize),
             size = config.train.image_size(None),
         )),
@@ -126,14 +122,14 @@ fn step(matches: &ArgMatches) -> Result<(), Failure> {
     output.finish()
 }
 
-/// The speed of training on one device: the median over `steps` steps.
+/// The speed of training on one device, over `steps` steps.
 pub fn images_per_second(config: &RunConfig, classes: usize, steps: usize) -> Result<f64, Failure> {
     let device = Rank::alone().device(config)?;
     let mut program = program(config, classes, false, device.as_ref())?;
     let batch = config.train.batch_per_shard(1);
-    let mut milliseconds = time_steps(program.as_mut(), &config.train, batch, classes, steps, false)?.rest;
-    milliseconds.sort_unstable_by(f64::total_cmp);
-    Ok(batch as f64 / median(&milliseconds) * 1e3)
+    let memory = device.host_memory();
+    let times = StepTimes::measure(program.as_mut(), memory.as_ref(), &config.train, (batch, classes), steps, false)?;
+    Ok(batch as f64 / times.median() * 1e3)
 }
 
 fn program(
@@ -167,86 +163,4 @@ fn program(
     let mut program = device.compile(plans, None).map_err(Failure::error)?;
     initialize(program.as_mut(), config.train.seed).map_err(Failure::error)?;
     Ok(program)
-}
-
-/// Times in milliseconds.
-struct StepTimes {
-    /// From the start of the process to the first step, in the kernel's precision of 10 ms.
-    start: f64,
-    /// The first step, which touches most memory pages for the first time.
-    first: f64,
-    /// Each step after the warm-up.
-    rest: Vec<f64>,
-}
-
-/// Times the start, the first step, and the steps after the warm-up.
-fn time_steps(
-    program: &mut dyn Program,
-    config: &TrainConfig,
-    batch: usize,
-    classes: usize,
-    steps: usize,
-    profiled: bool,
-) -> Result<StepTimes, Failure> {
-    let mut random = RandomStream::new(config.seed, "bench", 0, 0);
-    let size = config.image_size(None);
-    let words = (0..(batch * size * size * 3).div_ceil(4)).flat_map(|_| random.next_u32().to_le_bytes());
-    let images = words.take(batch * size * size * 3).collect();
-    let labels = (0..batch).map(|sample| (sample % classes) as i32).collect();
-    let sample_indices = (0..batch as u64).collect();
-    let mixture = program.plans().train.as_ref().and_then(|plan| plan.mixture);
-    let mixed = mixture.map_or(0, |_| batch);
-    let (other_labels, lambdas) = (vec![0; mixed], vec![0.75; mixed]);
-    let batch: Arc<dyn StepBatch> =
-        HostBatch { images, labels, sample_indices, other_labels, lambdas, ..HostBatch::default() }.into();
-    let (mode, phases) = match program.plans().train {
-        Some(_) => (Mode::Train, &Phase::ALL[..]),
-        None => (Mode::Evaluate, &[Phase::Forward, Phase::Loss][..]),
-    };
-    let start = process_age().map_or(f64::NAN, |age| age.as_secs_f64() * 1e3);
-    let mut times = StepTimes { start, first: 0.0, rest: Vec::with_capacity(steps) };
-    for step in 0..WARM_UP + steps {
-        let inputs = StepInputs {
-            // Small enough that repeating the same batch never leads to infinities.
-            learning_rate: 1e-3,
-            optimizer_step: step as u64 + 1,
-            ..StepInputs::evaluation(batch.clone())
-        };
-        if step == WARM_UP && profiled {
-            program.start_profile();
-        }
-        let began = Instant::now();
-        let ticket = program.submit(mode, phases, &inputs).map_err(Failure::error)?;
-        program.metrics(ticket).map_err(Failure::error)?;
-        let milliseconds = began.elapsed().as_secs_f64() * 1e3;
-        match step {
-            0 => times.first = milliseconds,
-            WARM_UP.. => times.rest.push(milliseconds),
-            _ => {}
-        }
-    }
-    Ok(times)
-}
-
-/// The median of sorted values; for an even number the mean of the middle two.
-fn median(sorted: &[f64]) -> f64 {
-    let middle = sorted.len() / 2;
-    match sorted {
-        [] => 0.0,
-        _ if sorted.len() % 2 == 1 => sorted[middle],
-        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn medians() {
-        let check = |sorted: &[f64], expected: f64| assert_eq!(median(sorted), expected);
-        check(&[3.0], 3.0);
-        check(&[1.0, 2.0], 1.5);
-        check(&[1.0, 2.0, 9.0], 2.0);
-    }
 }

@@ -17,7 +17,8 @@ use enmasse_train::{
 use serde_json::json;
 
 use super::simulate::Timeline;
-use crate::commands::bench::{program, time_steps};
+use crate::commands::bench::program;
+use crate::commands::bench::step_times::StepTimes;
 use crate::data::stand_in::{SHAPES_SIZE, default_classes};
 use crate::failure::{Failure, failed};
 use crate::ranks::Rank;
@@ -127,7 +128,8 @@ impl Workload {
         let device = Rank::alone().device(&config)?;
         let (classes, batch) = (self.data.classes.len(), config.train.batch_per_shard(1));
         let mut program = program(&config, classes, false, device.as_ref())?;
-        time_steps(program.as_mut(), &config.train, batch, classes, steps, true)?;
+        let memory = device.host_memory();
+        StepTimes::measure(program.as_mut(), memory.as_ref(), &config.train, (batch, classes), steps, true)?;
         let times = program.profile(Mode::Train);
         let timeline = |sync_bn: bool| {
             let mut config = config.clone();
