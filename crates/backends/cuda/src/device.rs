@@ -7,7 +7,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use enmasse_comm::Group;
-use enmasse_device::{Device, DeviceError, DeviceRequest, Hosting, Memory, Program, ShardSchedule, Summation, Tuned};
+use enmasse_device::{
+    Device, DeviceError, DeviceRequest, Hosting, Memory, Program, Roofline, ShardSchedule, Summation, Tuned,
+};
 use enmasse_graph::{Choices, FilterOrder, Mode, Plan, Plans};
 use enmasse_system::files::cache_folder;
 use enmasse_tensor::HostMemory;
@@ -20,6 +22,7 @@ use crate::lower::engine_of;
 use crate::management::Management;
 use crate::nccl;
 use crate::program::{CudaProgram, Sequences};
+use crate::roofline;
 use crate::sequence::Sequence;
 use crate::tune::tune;
 use crate::way::Way;
@@ -160,6 +163,10 @@ impl Device for Cuda {
     fn tune(&self, plans: &Plans, known: &Choices) -> Result<Tuned, DeviceError> {
         let folder = cache_folder().map(|cache| cache.join("engines"));
         Ok(tune(plans, known, &self.gpu, folder.as_deref())?)
+    }
+
+    fn roofline(&self, plan: &Plan) -> Result<Option<Roofline>, DeviceError> {
+        roofline::Gpu::of_device(&self.gpu.context.properties.name).map(|gpu| gpu.roofline(plan)).transpose()
     }
 
     fn work(&self, plans: &Plans, hosting: &Hosting, mode: Mode) -> Result<Vec<String>, DeviceError> {

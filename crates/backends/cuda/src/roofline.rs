@@ -13,6 +13,8 @@ use enmasse_tensor::DType;
 pub struct Gpu {
     /// The name in commands.
     pub name: &'static str,
+    /// The driver's name for it.
+    pub device: &'static str,
     /// Of its memory, in 10^9 bytes a second.
     pub gigabytes: f64,
     /// Matmuls in f32, in 10^12 operations a second. A product that is added to a sum is two operations.
@@ -27,12 +29,52 @@ pub struct Gpu {
 
 /// The GPUs with figures. Those with several forms are SXM modules.
 pub static GPUS: [Gpu; 6] = [
-    Gpu { name: "h200", gigabytes: 4800.0, f32: 67.0, tf32: Some(494.5), bf16: Some(989.5), f16: 989.5 },
-    Gpu { name: "h100", gigabytes: 3350.0, f32: 67.0, tf32: Some(494.5), bf16: Some(989.5), f16: 989.5 },
-    Gpu { name: "a100", gigabytes: 2039.0, f32: 19.5, tf32: Some(156.0), bf16: Some(312.0), f16: 312.0 },
-    Gpu { name: "rtx4090", gigabytes: 1008.0, f32: 82.6, tf32: Some(82.6), bf16: Some(165.2), f16: 165.2 },
-    Gpu { name: "t4", gigabytes: 320.0, f32: 8.1, tf32: None, bf16: None, f16: 65.0 },
-    Gpu { name: "b200", gigabytes: 8000.0, f32: 80.0, tf32: Some(1100.0), bf16: Some(2250.0), f16: 2250.0 },
+    Gpu {
+        name: "h200",
+        device: "NVIDIA H200",
+        gigabytes: 4800.0,
+        f32: 67.0,
+        tf32: Some(494.5),
+        bf16: Some(989.5),
+        f16: 989.5,
+    },
+    Gpu {
+        name: "h100",
+        device: "NVIDIA H100 80GB HBM3",
+        gigabytes: 3350.0,
+        f32: 67.0,
+        tf32: Some(494.5),
+        bf16: Some(989.5),
+        f16: 989.5,
+    },
+    Gpu {
+        name: "a100",
+        device: "NVIDIA A100-SXM4-80GB",
+        gigabytes: 2039.0,
+        f32: 19.5,
+        tf32: Some(156.0),
+        bf16: Some(312.0),
+        f16: 312.0,
+    },
+    Gpu {
+        name: "rtx4090",
+        device: "NVIDIA GeForce RTX 4090",
+        gigabytes: 1008.0,
+        f32: 82.6,
+        tf32: Some(82.6),
+        bf16: Some(165.2),
+        f16: 165.2,
+    },
+    Gpu { name: "t4", device: "Tesla T4", gigabytes: 320.0, f32: 8.1, tf32: None, bf16: None, f16: 65.0 },
+    Gpu {
+        name: "b200",
+        device: "NVIDIA B200",
+        gigabytes: 8000.0,
+        f32: 80.0,
+        tf32: Some(1100.0),
+        bf16: Some(2250.0),
+        f16: 2250.0,
+    },
 ];
 
 /// What a plan must be compiled for, as a GPU's `Device::target` says without a GPU.
@@ -44,6 +86,11 @@ impl Gpu {
     /// The GPU of that name.
     pub fn find(name: &str) -> Option<&'static Gpu> {
         GPUS.iter().find(|gpu| gpu.name == name)
+    }
+
+    /// The GPU of the driver's name for it. Other forms of a GPU, such as PCIe cards, have other figures.
+    pub fn of_device(name: &str) -> Option<&'static Gpu> {
+        GPUS.iter().find(|gpu| gpu.device == name)
     }
 
     /// The rate of an instruction's matmuls, in operations a second. Matrices are multiplied in f32 under any precision but
@@ -147,6 +194,18 @@ mod tests {
         check(Precision::F32, "linear", "tokens", "h200", f32);
         let linear = (4 * (256 * 64 + 64 * 1000 + 256 * 1000 + 1000), 2 * 256 * 64 * 1000);
         check(Precision::Bf16, "linear", "fc", "h200", (linear.0, linear.1, Bound::Matmuls, seconds(linear.1, 67.0)));
+    }
+
+    #[test]
+    fn gpus_by_the_drivers_names() {
+        let check = |name: &str, expected: Option<&str>| {
+            assert_eq!(Gpu::of_device(name).map(|gpu| gpu.name), expected, "{name}");
+        };
+        check("NVIDIA H200", Some("h200"));
+        check("NVIDIA H100 80GB HBM3", Some("h100"));
+        check("NVIDIA H100 PCIe", None);
+        check("NVIDIA T400", None);
+        check("Emulated GPU 0", None);
     }
 
     #[test]

@@ -46,8 +46,9 @@ impl Machine for ThisMachine {
         read_to_string(file).ok()
     }
 
-    fn target(&self, path: &Path) -> Option<PathBuf> {
-        path.canonicalize().ok()
+    fn link(&self, path: &Path) -> Option<PathBuf> {
+        let target = path.parent()?.join(path.read_link().ok()?);
+        Some(target.parent()?.canonicalize().ok()?.join(target.file_name()?))
     }
 }
 

@@ -16,8 +16,8 @@ pub trait Machine {
     fn names(&self, folder: &Path) -> Vec<String>;
     /// A file's text, if it can be read.
     fn text(&self, file: &Path) -> Option<String>;
-    /// The path with every link followed, if it exists.
-    fn target(&self, path: &Path) -> Option<PathBuf>;
+    /// What a link leads to, which may be a link itself; `None` if the path is none.
+    fn link(&self, path: &Path) -> Option<PathBuf>;
 }
 
 /// Why a folder is searched. The order is that of the search.
@@ -131,6 +131,9 @@ fn configured(text: &str) -> Vec<PathBuf> {
     lines.filter(|line| line.starts_with('/')).map(PathBuf::from).collect()
 }
 
+/// The most links from one `python3` to the next, which may lead in a circle.
+const MAX_LINKS: usize = 8;
+
 /// The folders `nvidia/*/lib` of Python's packages: those of the active environment, then those of the `python3` that a
 /// shell would start. Python is not run.
 fn wheels(machine: &dyn Machine) -> Vec<PathBuf> {
@@ -138,10 +141,11 @@ fn wheels(machine: &dyn Machine) -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> = active.collect();
     let found = listed(machine, "PATH").into_iter().find(|folder| machine.names(folder).iter().any(|n| n == "python3"));
     if let Some(folder) = found {
-        // An environment's python3 is a link to the one it was made from, so the folder of the link comes first.
-        let target = machine.target(&folder.join("python3"));
-        let bins = [Some(folder), target.and_then(|path| path.parent().map(Path::to_owned))].into_iter().flatten();
-        prefixes.extend(bins.filter_map(|bin| bin.parent().map(Path::to_owned)));
+        // A link may lead to an environment, whose own python3 is a link to the one it was made from. The environment comes first.
+        let links = std::iter::successors(Some(folder.join("python3")), |path| machine.link(path)).take(MAX_LINKS);
+        let mut found: Vec<PathBuf> = links.filter_map(|path| Some(path.parent()?.parent()?.to_owned())).collect();
+        found.sort_by_key(|prefix| !machine.names(prefix).iter().any(|name| name == "pyvenv.cfg"));
+        prefixes.extend(found);
     }
     // `pip install --user`, and pip as root on Debian.
     prefixes.extend(root(machine, "HOME").map(|home| home.join(".local")));

@@ -35,7 +35,7 @@ impl Machine for Fake<'_> {
         self.after(file, " = ").map(str::to_owned)
     }
 
-    fn target(&self, path: &Path) -> Option<PathBuf> {
+    fn link(&self, path: &Path) -> Option<PathBuf> {
         self.after(path, " -> ").map(PathBuf::from)
     }
 }
@@ -82,6 +82,12 @@ fn places_in_their_order() {
     check(&[("VIRTUAL_ENV", "/v")], &[packages, "/v/lib/other/site-packages/nvidia/x/lib"], &[], &[python]);
     check(&[("PATH", "/bin:/v/bin")], &[packages, "/v/bin/python3 -> /usr/bin/python3.12"], &[], &[python]);
     check(&[("PATH", "/shims")], &[packages, "/shims/python3 -> /v/bin/python3.12"], &[], &[python]);
+    // An environment in the middle of links was passed by when only the last one counted.
+    let links = ["/bin/python3 -> /v/bin/python3", "/v/bin/python3 -> /usr/bin/python3.12", "/v/pyvenv.cfg"];
+    let others = "/usr/lib/python3.12/dist-packages/nvidia/cudnn/lib/libcudnn.so.9";
+    let of_base = "python /usr/lib/python3.12/dist-packages/nvidia/cudnn/lib";
+    check(&[("PATH", "/bin")], &[&links[..], &[packages, others]].concat(), &[], &[python, of_base]);
+    check(&[("PATH", "/a")], &["/a/python3 -> /b/python3", "/b/python3 -> /a/python3"], &[], &[]);
     // Only the first python3 is the one that would be started.
     check(&[("PATH", "/bin:/v/bin")], &[packages, "/bin/python3 -> /bin/python3.12", "/v/bin/python3"], &[], &[]);
     check(

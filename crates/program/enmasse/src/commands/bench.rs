@@ -46,7 +46,7 @@ fn step_command() -> Command {
         .arg(switch("eval", "Forward only"))
         .arg(switch(
             "profile",
-            "What each instruction takes: milliseconds, % of the step, GFLOP/s, GB/s, on CPUs % of the roofline",
+            "What each instruction takes: milliseconds, % of the step, GFLOP/s, GB/s, % of the roofline",
         ))
 }
 
