@@ -12,10 +12,11 @@ fn small(x: Tensor) -> Tensor {
 
 #[test]
 fn a_thousand_steps_take_no_more_memory() {
-    let (libraries, steps) = match std::env::var_os("ENMASSE_TEST_GPU") {
-        Some(_) => (Libraries::gather(), 1000),
+    // Of a real driver's own: a page or two for what it loads late.
+    let (libraries, steps, slack) = match std::env::var_os("ENMASSE_TEST_GPU") {
+        Some(_) => (Libraries::gather(), 1000, 4 << 20),
         None => match enmasse_emulation::folder() {
-            Some(folder) => (Libraries::in_folders(&[folder.to_owned()]), 100),
+            Some(folder) => (Libraries::in_folders(&[folder.to_owned()]), 100, 0),
             None => return,
         },
     };
@@ -35,5 +36,6 @@ fn a_thousand_steps_take_no_more_memory() {
     };
     // The first steps load kernels and make graphs.
     let before = run(1..=10);
-    assert_eq!(run(11..=steps), before);
+    let after = run(11..=steps);
+    assert!(before.abs_diff(after) <= slack, "{before} bytes free before, {after} after");
 }

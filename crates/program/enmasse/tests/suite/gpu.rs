@@ -315,20 +315,22 @@ fn a_roofline_needs_no_gpu() {
     refused(&print(&["h200", "--devices", "cpu:1"]), 2, &["'--roofline <DEVICE>' cannot be used with '--devices"]);
 }
 
-/// Programs of tests beside the program itself, as `scripts/gpu-check pack` arranges them.
+/// Programs of tests beside the program itself, as `scripts/gpu-check pack` arranges them, and a peer.
 #[test]
-fn gpu_check_ends_in_time_and_fails_without_a_figure_of_ours() {
+fn gpu_check_has_a_deadline_for_each_step_and_ends_with_a_report() {
     let Some(emulation) = enmasse_emulation::folder() else { return };
     let folder = tempfile::tempdir().unwrap();
     let [script, out] = ["gpu-check", "out"].map(|name| folder.path().join(name));
     std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../scripts/gpu-check"), &script).unwrap();
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_enmasse"), folder.path().join("enmasse")).unwrap();
-    let check = |tests: &str, minutes: &str, code: i32, expected: &[&str]| {
-        for name in ["suite", "growth", "enmasse_cuda"] {
-            let file = folder.path().join(name);
-            let _ = std::fs::remove_file(&file);
-            std::os::unix::fs::symlink(tests, file).unwrap();
-        }
+    let shell = |name: &str, line: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{line}\n")).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        path.display().to_string()
+    };
+    let check = |tests: &str, peer: &str, minutes: &str, code: i32, expected: &[&str]| {
+        ["suite", "growth", "enmasse_cuda"].iter().for_each(|name| drop(shell(name, tests)));
         let mut command = Command::new("python3");
         plain_environment(&mut command);
         command
@@ -337,19 +339,35 @@ fn gpu_check_ends_in_time_and_fails_without_a_figure_of_ours() {
             .arg(&script)
             .arg("run")
             .arg(&out);
-        // A peer that gives no figure.
-        let ended = finish(command.args(["--small", "--peer", "/bin/false", "--minutes", minutes]));
-        assert_eq!(ended.code, Some(code), "{ended:?}");
-        let table = std::fs::read_to_string(out.join("gpu.md")).unwrap();
-        assert!(expected.iter().all(|part| table.contains(part)), "{table}");
+        let ended = finish(command.args(["--small", "--peer", peer, "--minutes", minutes]));
+        let report = std::fs::read_to_string(out.join("gpu.md")).unwrap();
+        assert_eq!(ended.code, Some(code), "{ended:?}\n{report}");
+        for part in expected {
+            assert!(report.contains(part), "{part}\n{report}");
+        }
     };
-    // A program that ends only if it is ended.
-    let endless = folder.path().join("endless");
-    std::fs::write(&endless, "#!/bin/sh\nexec tail -f /dev/null\n").unwrap();
-    std::fs::set_permissions(&endless, PermissionsExt::from_mode(0o755)).unwrap();
-    check(endless.to_str().unwrap(), "0.001", 1, &["Tests: failed: whole steps (not in time, suite.txt), "]);
-    check("/bin/true", "0", 1, &["a run killed in mid-step", "|---|--:|--:|---|--:|\n"]);
-    check("/bin/true", "20", 0, &["Tests: all pass.", "| lenet, 32², batch 8, f32 | ", " |  |  |  |"]);
+    let passes = "echo 'test result: ok. 3 passed; 0 failed'";
+    let figures = shell("figures", r#"echo '{"images_per_second": 100.0, "kernels": [["sm90_xmma_fprop", 1.5]]}'"#);
+    // Programs that end only if they are ended.
+    let endless = shell("endless", "exec tail -f /dev/null");
+    let late = [
+        "**doctor: not in time, after 0 s**",
+        "**PyTorch, eager: not in time",
+        "Without a result: Libraries and GPU, ",
+    ];
+    check("exec tail -f /dev/null", &endless, "0", 1, &late);
+    let refused =
+        ["- whole steps against f64: failed", "**PyTorch, eager: no word**", "| lenet, 32², batch 8, f32, tuned | "];
+    check("echo 'test a ... FAILED'; exit 1", "/bin/false", "20", 1, &refused);
+    let rows = [
+        "- NCCL within a graph: 3 pass",
+        "| lenet, 32², batch 8, f16 | ",
+        "| lenet, 32², batch 8, f32, untuned | ",
+        "| lenet, 32², batch 8, f32, default | 100 | ",
+        "| 1.500 |",
+        "All steps have results.",
+    ];
+    check(passes, &figures, "20", 0, &rows);
 }
 
 /// Each block of the document is a command and lines of what it prints, in their order.

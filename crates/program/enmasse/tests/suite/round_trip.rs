@@ -289,7 +289,7 @@ fn bench_and_plan_give_figures() {
     for part in [&[][..], &["--eval"]] {
         let step = ["bench", "step", "--model", "mlp", "--size", "8", "--batch", "4", "--steps", "3", "--json"];
         let [found] = &enmasse(&[&step, part].concat()).well().json()[..] else { panic!("one line") };
-        let times = ["images_per_second", "median_ms", "min_ms", "start_ms", "first_step_ms"];
+        let times = ["images_per_second", "median_ms", "min_ms", "latency_ms", "start_ms", "first_step_ms"];
         assert_eq!(keys(found), [&times[..], &["peak_rss_bytes", "gflops", "share_of_peak", "profile"]].concat());
         let number = |key: &str| found[key].as_f64().unwrap();
         assert!(number("min_ms") > 0.0 && number("min_ms") <= number("median_ms"));
