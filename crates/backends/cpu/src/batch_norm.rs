@@ -138,7 +138,17 @@ pub(crate) unsafe fn normalize<E: Element>(context: &mut Context, f: &Forward<E>
 /// As for [`normalize`]; no other code uses `scale`.
 pub(crate) unsafe fn normalize_pieces<E: Element>(f: &Forward<E>, scale: Region<f32>, job: impl FnOnce(&dyn Epilogue)) {
     // SAFETY: the caller's promise.
-    unsafe { scales(f.moments.variance, f.weight, f.epsilon, scale) };
+    unsafe {
+        scales(f.moments.variance, f.weight, f.epsilon, scale);
+        scaled_pieces(f, scale, job);
+    }
+}
+
+/// As [`normalize_pieces`], with the [`scales`].
+///
+/// # Safety
+/// As for [`normalize`].
+pub(crate) unsafe fn scaled_pieces<E: Element>(f: &Forward<E>, scale: Region<f32>, job: impl FnOnce(&dyn Epilogue)) {
     // The pieces are in cache.
     with_pass!(f, scale, false, pass => job(&pass));
 }

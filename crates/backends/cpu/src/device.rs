@@ -3,7 +3,7 @@
 use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, Hosting, Memory, Program, Roofline, ShardSchedule, Tuned};
 use enmasse_graph::{
-    Choices, Graph, Mode, Plan, Plans, Precision, ValueId, fuse_convolutions, fuse_loads, fuse_statistics,
+    Choices, Graph, Mode, Node, Plan, Plans, Precision, ValueId, chain, fuse_convolutions, fuse_loads, fuse_statistics,
 };
 
 use crate::affinity::Cores;
@@ -72,6 +72,13 @@ impl Cpu {
     }
 }
 
+/// Whether convolutions should be computed together: each image reads their weights once more, and what is between them is not stored.
+fn chain_pays(graph: &Graph, links: &[&Node]) -> bool {
+    let weights: usize = links.iter().map(|node| graph.shape(node.inputs[1]).elements()).sum();
+    let between = links[1..].iter().map(|node| graph.shape(node.inputs[0]));
+    between.map(|shape| shape.elements() / shape[0].max(1)).sum::<usize>() >= 2 * weights
+}
+
 impl Device for Cpu {
     fn name(&self) -> String {
         let (threads, plural) = (self.threads(), if self.threads() == 1 { "" } else { "s" });
@@ -85,12 +92,11 @@ impl Device for Cpu {
 
     fn fuse(&self, graph: &mut Graph, keep: &[ValueId], mode: Mode) {
         enmasse_graph::fuse(graph, keep);
-        match mode {
-            Mode::Train => {
-                fuse_loads(graph, keep);
-                fuse_statistics(graph);
-            }
-            Mode::Evaluate => fuse_convolutions(graph, keep),
+        fuse_convolutions(graph, keep, mode);
+        chain(graph, keep, chain_pays);
+        if mode == Mode::Train {
+            fuse_loads(graph, keep);
+            fuse_statistics(graph);
         }
     }
 

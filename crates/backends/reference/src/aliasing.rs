@@ -161,6 +161,8 @@ impl<'a> Memory<'a> {
             self.in_flight.retain(|&other| other != bucket);
         }
         node.inputs.iter().try_for_each(|&id| self.read(id))?;
+        let through_cache = self.through_cache(node);
+        through_cache.iter().try_for_each(|&id| self.read(id))?;
         for (position, &output) in node.outputs.iter().enumerate() {
             let allowed = node.op.in_place(node.inputs.len()).filter(|&(allowed, _)| allowed == position);
             for (i, &operand) in node.inputs.iter().enumerate() {
@@ -170,6 +172,9 @@ impl<'a> Memory<'a> {
                 if self.overlap(output, operand) && !in_place {
                     return Err(self.error(output, Problem::OverOperand(operand)));
                 }
+            }
+            if let Some(&operand) = through_cache.iter().find(|&&operand| self.overlap(output, operand)) {
+                return Err(self.error(output, Problem::OverOperand(operand)));
             }
             if let Some(&other) = node.outputs[..position].iter().find(|&&other| self.overlap(output, other)) {
                 return Err(self.error(output, Problem::Shared(other)));
@@ -191,6 +196,19 @@ impl<'a> Memory<'a> {
             Op::Update(update) => self.check_update(node, update),
             _ => Ok(()),
         }
+    }
+
+    /// What an instruction reads to compute operands that are not stored.
+    fn through_cache(&self, node: &Node) -> Vec<ValueId> {
+        let mut found = Vec::new();
+        for id in node.inputs.iter().filter(|&&id| self.plan.slot(id).arena == Arena::Cache) {
+            let producer = self.plan.instructions.iter().find(|node| node.outputs.contains(id));
+            if let Some(producer) = producer {
+                found.extend(&producer.inputs);
+                found.extend(self.through_cache(producer));
+            }
+        }
+        found
     }
 
     /// Checks that the ranges of an update, which it changes, are covered by its operands and do not overlap.
@@ -270,8 +288,9 @@ impl<'a> Memory<'a> {
     }
 
     fn bytes(&self, id: ValueId) -> Range<usize> {
-        let (start, value) = (self.plan.slot(id).offset, self.plan.value(id));
-        start..start + value.shape.elements() * value.dtype.size()
+        let (slot, value) = (self.plan.slot(id), self.plan.value(id));
+        let bytes = if slot.arena == Arena::Cache { 0 } else { value.shape.elements() * value.dtype.size() };
+        slot.offset..slot.offset + bytes
     }
 
     fn overlap(&self, a: ValueId, b: ValueId) -> bool {

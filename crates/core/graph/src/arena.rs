@@ -24,6 +24,8 @@ pub enum Arena {
     LossScale,
     /// Values that live within a step. Those whose lifetimes do not overlap share memory.
     Activations,
+    /// No memory: values that are never stored as a whole ([`crate::Value::in_cache`]).
+    Cache,
 }
 
 impl Arena {
@@ -31,7 +33,7 @@ impl Arena {
     pub fn outlives_step(self) -> bool {
         match self {
             Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average | Arena::LossScale => true,
-            Arena::Input | Arena::Gradients | Arena::Activations => false,
+            Arena::Input | Arena::Gradients | Arena::Activations | Arena::Cache => false,
         }
     }
 }
@@ -47,6 +49,7 @@ impl fmt::Display for Arena {
             Arena::Average => f.write_str("average"),
             Arena::LossScale => f.write_str("loss_scale"),
             Arena::Activations => f.write_str("activations"),
+            Arena::Cache => f.write_str("cache"),
         }
     }
 }

@@ -9,7 +9,7 @@ pub struct Cost {
     /// Floating-point operations of the matmuls: two for each product of a direct convolution, including matmuls
     /// with padding. Zero for passes over memory.
     pub flops: u64,
-    /// Bytes of operands and results. Each is counted once, or twice if it is changed in place.
+    /// Bytes of operands and results that are stored. Each is counted once, or twice if it is changed in place.
     pub bytes: u64,
 }
 
@@ -21,7 +21,7 @@ impl Plan {
         }
         let bytes = |index: usize, ids: &[ValueId]| {
             let value = self.value(ids[index]);
-            (value.shape.elements() * value.dtype.size()) as u64
+            if value.in_cache { 0 } else { (value.shape.elements() * value.dtype.size()) as u64 }
         };
         let operands: u64 = [&node.inputs, &node.outputs]
             .into_iter()

@@ -104,7 +104,7 @@ impl Graph {
     /// Adds an activation with the shape, the type and the axes of another value.
     pub fn add_like(&mut self, name: impl Into<String>, other: ValueId) -> ValueId {
         let Value { shape, dtype, axes, .. } = self.value(other).clone();
-        self.values.push(Value { name: name.into(), shape, dtype, axes, role: Role::Activation, checkpoint: false });
+        self.values.push(Value { axes, ..Value::new(name.into(), shape, dtype, Role::Activation) });
         ValueId(self.values.len() - 1)
     }
 

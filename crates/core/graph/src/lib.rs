@@ -60,7 +60,7 @@ pub use ops::{Activation, BatchNorm, Conv, Linear, Op, Scaling, Update, UpdateOp
 pub use optimizers::{Optimizer, OptimizerKind};
 pub use options::{CompileOptions, TargetKind};
 pub use passes::{
-    AVERAGE_PREFIX, Averaging, BucketSizes, Freeze, LOSS_SCALE_PREFIX, Precision, Strategy, classifier_of, fuse,
+    AVERAGE_PREFIX, Averaging, BucketSizes, Freeze, LOSS_SCALE_PREFIX, Precision, Strategy, chain, classifier_of, fuse,
     fuse_convolutions, fuse_loads, fuse_statistics,
 };
 pub use plan::{Plan, Plans, StateTensor};

@@ -123,6 +123,7 @@ pub(crate) fn place(
                 Role::Average { .. } => of_state(Arena::Average),
                 Role::LossScale { .. } => of_state(Arena::LossScale),
                 Role::Gradient { .. } | Role::Carried => (Arena::Gradients, gradient_slots.get(&id).copied()),
+                Role::Activation if value.in_cache => (Arena::Cache, Some(0)),
                 Role::Activation => (Arena::Activations, activations[id.0]),
             };
             let unplaced = || GraphError::Unplaced { name: value.name.clone(), arena };

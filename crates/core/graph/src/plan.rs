@@ -241,7 +241,10 @@ impl Plan {
             for (i, &output) in node.outputs.iter().enumerate() {
                 let (value, slot) = (self.value(output), self.slot(output));
                 let comma = if i > 0 { ", " } else { "" };
-                write!(f, "{comma}%{} {}{} @{}+{}", output.0, value.dtype, value.shape, slot.arena, slot.offset)?;
+                write!(f, "{comma}%{} {}{} @{}", output.0, value.dtype, value.shape, slot.arena)?;
+                if slot.arena != Arena::Cache {
+                    write!(f, "+{}", slot.offset)?;
+                }
             }
             write!(f, "{}{} (", if node.outputs.is_empty() { "" } else { " = " }, node.op)?;
             for (i, &input) in node.inputs.iter().enumerate() {

@@ -108,12 +108,14 @@ pub struct Value {
     pub role: Role,
     /// Whether gradient checkpointing keeps it, and computes again what lies between two such values.
     pub checkpoint: bool,
+    /// Whether it is never stored as a whole: a device computes what reads it together with it, piece by piece ([`crate::chain`]).
+    pub in_cache: bool,
 }
 
 impl Value {
     pub(crate) fn new(name: String, shape: Shape, dtype: DType, role: Role) -> Self {
         let axes = Axes::of(&shape, &role);
-        Value { name, shape, dtype, axes, role, checkpoint: false }
+        Value { name, shape, dtype, axes, role, checkpoint: false, in_cache: false }
     }
 
     /// Whether it has the element type of the plan's precision: f32 activations between layers, and their gradients.

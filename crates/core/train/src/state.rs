@@ -39,7 +39,8 @@ impl<'a> StateTensors<'a> {
         Self::chosen(program, &|own| match own.slot.arena {
             Arena::Average => Some(own.name.strip_prefix(AVERAGE_PREFIX).unwrap_or(&own.name).to_owned()),
             Arena::Parameters | Arena::Buffers => (!averaged).then(|| own.name.clone()),
-            Arena::Optimizer(_) | Arena::LossScale | Arena::Input | Arena::Gradients | Arena::Activations => None,
+            Arena::Optimizer(_) | Arena::LossScale => None,
+            Arena::Input | Arena::Gradients | Arena::Activations | Arena::Cache => None,
         })
     }
 

@@ -11,6 +11,7 @@ use super::blend::Blend;
 use super::epilogue::Epilogue;
 use super::geometry::{self, ConvShape, PlacedTap, TapRun};
 use super::source::Source;
+use super::strips::Packed;
 use crate::element::{Element, copy};
 use crate::gemm::{Matmul, SPLIT_VALUES, multiply, multiply_split, panel_width, splits, tile_rows};
 use crate::isa::{Isa, Kernel, Simd, dispatch};
@@ -277,19 +278,30 @@ impl<E: Element, P: Element> Gather<E, P> {
         start: Start<E>,
         epilogue: Option<&dyn Epilogue>,
     ) {
-        let (packed, blended) = (context.shared, context.shared.part(self.weights.len(), self.blend.len()));
+        let packed = context.shared;
         // SAFETY: the weights are valid, and the workspace is this instruction's.
+        unsafe { self.pack(context, weights, packed) };
+        let private = &context.private;
+        let operands = Operands { source: source.into(), packed, result, start, epilogue };
+        context.pool.run(self.tasks.len(), |task, thread| {
+            // SAFETY: tasks write disjoint pieces of the result, and each thread its own workspace.
+            unsafe { self.task(&self.tasks[task], private[thread], &operands) }
+        });
+    }
+
+    /// Packs the weights, blended or as they are, into `packed`.
+    ///
+    /// # Safety
+    /// The regions are valid, and no other code uses `packed`.
+    unsafe fn pack(&self, context: &mut Context, weights: Region<f32>, packed: Region<f32>) {
+        let blended = packed.part(self.weights.len(), self.blend.len());
+        // SAFETY: the caller's promise.
         let (weights, isa) = (unsafe { self.blend.spread(&mut context.pool, weights, blended) }, self.isa);
         let private = &context.private;
         context.pool.run(self.weights.tasks(), |task, thread| {
             let space = private[thread].part(0, self.weights.piece_words());
             // SAFETY: tasks write disjoint pieces of the workspace.
             unsafe { pack_weights::<P>(isa, &self.weights, weights, packed, task, space) }
-        });
-        let operands = Operands { source: source.into(), packed, result, start, epilogue };
-        context.pool.run(self.tasks.len(), |task, thread| {
-            // SAFETY: tasks write disjoint pieces of the result, and each thread its own workspace.
-            unsafe { self.task(&self.tasks[task], private[thread], &operands) }
         });
     }
 
@@ -397,6 +409,30 @@ impl<E: Element, P: Element> Gather<E, P> {
             // SAFETY: this task's piece of the result is complete.
             unsafe { epilogue.run(self.isa, task.place, targets, column..column + columns) };
         }
+    }
+}
+
+impl<E: Element, P: Element> Packed<E> for Gather<E, P> {
+    fn workspace(&self) -> Workspace {
+        self.workspace
+    }
+
+    unsafe fn pack(&self, context: &mut Context, weights: Region<f32>, shared: Region<f32>) {
+        // SAFETY: the caller's promise.
+        unsafe { Gather::pack(self, context, weights, shared) }
+    }
+
+    unsafe fn run_packed(
+        &self,
+        private: Region<f32>,
+        source: Region<E>,
+        packed: Region<f32>,
+        result: Region<E>,
+        epilogue: &dyn Epilogue,
+    ) {
+        let operands = Operands { source: source.into(), packed, result, start: Start::Zero, epilogue: Some(epilogue) };
+        // SAFETY: the caller's promise.
+        self.tasks.iter().for_each(|task| unsafe { self.task(task, private, &operands) });
     }
 }
 

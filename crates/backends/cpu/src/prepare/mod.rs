@@ -107,7 +107,7 @@ impl<'a> Preparation<'a> {
         let offset = match arena {
             Arena::Gradients => gradients * self.schedule.shards[local].slot,
             Arena::Activations if self.schedule.lockstep => activations * local,
-            Arena::Activations | Arena::Input => 0,
+            Arena::Activations | Arena::Input | Arena::Cache => 0,
             Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average | Arena::LossScale => 0,
         };
         (self.start)(arena).wrapping_add(offset)

@@ -1,7 +1,7 @@
 //! The operands of one node: checked shapes and element types, and addresses.
 
 use enmasse_device::{DeviceError, StepBatch};
-use enmasse_graph::{Node, Role, ValueId};
+use enmasse_graph::{Arena, Node, Role, ValueId};
 use enmasse_tensor::{DType, Shape};
 
 use super::Preparation;
@@ -146,6 +146,18 @@ impl Operand<'_> {
     /// The shape of an operand.
     pub(crate) fn shape(&self, side: Side) -> Result<&Shape, DeviceError> {
         Ok(self.preparation.plan.shape(self.id(side)?))
+    }
+
+    /// Whether an operand is never stored as a whole.
+    pub(crate) fn is_in_cache(&self, side: Side) -> Result<bool, DeviceError> {
+        Ok(self.preparation.plan.slot(self.id(side)?).arena == Arena::Cache)
+    }
+
+    /// The node that writes an operand.
+    pub(crate) fn producer(&self, index: usize) -> Option<Self> {
+        let id = self.node.inputs.get(index)?;
+        let node = self.preparation.plan.instructions.iter().find(|node| node.outputs.contains(id))?;
+        Some(Operand { node, chosen: None, ..*self })
     }
 
     /// Whether an operand is stored as `T`.

@@ -6,10 +6,10 @@ use crate::common::{Batch, assert_agree, fill, gradients, history, levels, on_so
 use enmasse_cpu::{Cpu, CpuOptions, Isa};
 use enmasse_device::{Device, Program, StepMetrics};
 use enmasse_graph::{
-    Averaging, CompileOptions, Conv, Freeze, Graph, Mode, Op, Phase, Plans, Precision, Target, Tensor, ValueId,
-    compile, fuse, fuse_statistics,
+    Arena, Averaging, CompileOptions, Conv, Freeze, Graph, Mode, Op, Phase, Plan, Plans, Precision, Target, Tensor,
+    ValueId, compile, fuse, fuse_loads, fuse_statistics,
 };
-use enmasse_reference::ReferenceProgram;
+use enmasse_reference::{ReferenceProgram, aliasing_is_safe};
 
 /// Every algorithm of convolutions, odd numbers of channels, unequal padding, and pixels that no tap meets.
 fn every_algorithm(x: Tensor) -> Tensor {
@@ -25,6 +25,30 @@ fn every_algorithm(x: Tensor) -> Tensor {
     conv(y, "pairs", Conv::new(64, 3).padding(1).groups(16)).relu().adaptive_avg_pool([1, 1]).flatten().linear("fc", 7)
 }
 
+/// Convolutions that are computed strip by strip: an inverted residual, and parts of one, with strides, dilation, unequal padding and odd
+/// numbers of channels.
+fn chained(x: Tensor) -> Tensor {
+    let conv = |x: Tensor, name: &str, conv: Conv| x.conv2d(name, conv.no_bias()).batch_norm(&format!("{name}.bn"));
+    let x = conv(x, "stem", Conv::new(18, 3).padding(1)).relu();
+    let y = conv(x.clone(), "expand1", Conv::new(50, 1)).relu6();
+    let y = conv(y, "deep1", Conv::new(50, 3).padding(1).groups(50)).relu6();
+    let x = (conv(y, "project1", Conv::new(18, 1)) + x).relu().checkpoint();
+    let y = conv(x, "expand2", Conv::new(35, 1)).relu();
+    let y = conv(y, "deep2", Conv::new(35, 5).stride(2).padding(2).groups(35)).relu();
+    let x = conv(y, "project2", Conv::new(17, 1));
+    let x = conv(x, "deep3", Conv::new(17, 3).dilation(2).padding(2).groups(17));
+    let x = conv(x, "project3", Conv::new(24, 1)).relu().checkpoint();
+    let x = conv(x, "expand4", Conv::new(40, 1)).relu6();
+    let x = conv(x, "deep4", Conv::new(40, 3).padding_sides([[0, 1], [2, 0]]).groups(40));
+    let y = conv(x.clone(), "read twice", Conv::new(40, 1)) + x;
+    y.adaptive_avg_pool([1, 1]).flatten().linear("fc", 7)
+}
+
+/// Values between the convolutions of chains.
+fn in_cache(plan: &Plan) -> usize {
+    plan.slots.iter().filter(|slot| slot.arena == Arena::Cache).count()
+}
+
 fn fused(plans: &Plans) -> usize {
     plans.evaluate.instructions.iter().filter(|node| matches!(node.op, Op::Conv2dBatchNorm(_))).count()
 }
@@ -34,12 +58,14 @@ fn evaluate(program: &mut dyn Program, batch: &Batch) -> StepMetrics {
     program.metrics(ticket).unwrap()
 }
 
-fn check(name: &str, model: fn(Tensor) -> Tensor, size: [usize; 2], convolutions: usize) {
+fn check(name: &str, model: fn(Tensor) -> Tensor, size: [usize; 2], [convolutions, between]: [usize; 2]) {
     for (precision, tolerance) in [(Precision::F32, 1e-4), (Precision::Bf16, 5e-2)] {
         let options = CompileOptions { size, precision, ..CompileOptions::new(name, 3, 1, 7) };
         let apart = compile(&model, &options).unwrap();
         let together = Cpu::new(CpuOptions::default()).unwrap().target().compile(&model, &options).unwrap();
         assert_eq!([fused(&apart), fused(&together)], [0, convolutions], "{name}");
+        assert_eq!([&apart, &together].map(|plans| in_cache(&plans.evaluate)), [0, between], "{name}");
+        assert_eq!(aliasing_is_safe(&together.evaluate).map_err(|error| error.to_string()), Ok(()));
         let whole = CompileOptions { fuse: false, ..options };
         let plain = Cpu::new(CpuOptions::default()).unwrap().target().compile(&model, &whole).unwrap();
         assert_eq!(fused(&plain), 0);
@@ -143,8 +169,44 @@ fn batch_norms_in_the_loads_of_convolutions() {
 
 #[test]
 fn convolutions_with_their_batch_norms() {
-    check("every algorithm", every_algorithm, [21, 18], 8);
-    check("residual", residual, [37, 30], 9);
+    check("every algorithm", every_algorithm, [21, 18], [8, 0]);
+    check("residual", residual, [37, 30], [9, 0]);
+    check("chained", chained, [21, 18], [12, 6]);
+    check("chained", chained, [9, 40], [12, 6]);
+}
+
+#[test]
+fn layers_before_trained_ones_are_as_in_evaluation() {
+    let check = |frozen: &[&str], expected: [usize; 2]| {
+        for precision in [Precision::F32, Precision::Bf16] {
+            let freeze = Freeze::Patterns(frozen.iter().map(ToString::to_string).collect());
+            let options = CompileOptions { size: [21, 18], precision, freeze, ..CompileOptions::new("net", 3, 1, 7) };
+            let layer_by_layer = |graph: &mut Graph, keep: &[ValueId], _| {
+                fuse(graph, keep);
+                fuse_loads(graph, keep);
+                fuse_statistics(graph);
+            };
+            let apart = Target { fuse: Box::new(layer_by_layer), ..Target::default() };
+            let cpu = Cpu::new(CpuOptions::default()).unwrap();
+            let together = cpu.target();
+            let again = CompileOptions { grad_checkpointing: true, ..options.clone() };
+            let [apart, together, again] = [(apart, &options), (cpu.target(), &options), (together, &again)]
+                .map(|(target, options)| target.compile(&chained, options).unwrap());
+            let plan = together.train.as_ref().unwrap();
+            let convolutions = plan.instructions.iter().filter(|node| matches!(node.op, Op::Conv2dBatchNorm(_)));
+            assert_eq!([convolutions.count(), in_cache(plan)], expected, "{frozen:?}");
+            let [expected, found, again] = [&apart, &together, &again].map(|plans| {
+                assert_eq!(aliasing_is_safe(plans.train.as_ref().unwrap()).map_err(|error| error.to_string()), Ok(()));
+                on_some_ranks(plans, 1, |mut program, local| history(&mut *program, local, 1..=2)).remove(0)
+            });
+            assert!(found == expected, "{frozen:?} {precision}: other bits than layer by layer");
+            assert!(again == expected, "{frozen:?} {precision}: what is computed again has other bits");
+        }
+    };
+    check(&["stem*", "*1.*", "*2.*", "deep3*"], [8, 4]);
+    check(&["stem*", "*1.*", "*2.*", "*3.*"], [9, 5]);
+    // What is after a trained layer needs gradients.
+    check(&["*1.*", "*2.*"], [0, 0]);
 }
 
 /// Convolutions that have the statistics of their results.

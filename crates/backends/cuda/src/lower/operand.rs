@@ -55,7 +55,7 @@ impl Places<'_> {
             Arena::Activations if self.schedule.lockstep => stride * local,
             Arena::Input => stride * local,
             Arena::Activations | Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) => 0,
-            Arena::Average | Arena::LossScale => 0,
+            Arena::Average | Arena::LossScale | Arena::Cache => 0,
         };
         Place { memory: Memory::Arena(slot.arena), offset: before + slot.offset }
     }
@@ -89,7 +89,7 @@ impl Places<'_> {
         let times = |arena: Arena| match arena {
             Arena::Gradients => self.schedule.slots,
             Arena::Input => self.schedule.shards.len(),
-            Arena::Activations => 0,
+            Arena::Activations | Arena::Cache => 0,
             Arena::Parameters | Arena::Buffers | Arena::Optimizer(_) | Arena::Average | Arena::LossScale => 1,
         };
         let arenas = plan

@@ -3,8 +3,8 @@
 use enmasse_graph::ops::{AllReduceStart, AllReduceWait};
 use enmasse_graph::optimizers::AdamW;
 use enmasse_graph::{
-    Arena, Averaging, Bucket, BucketSizes, CompileOptions, Conv, Freeze, Op, Optimizer, Plan, Pool, Precision, Role,
-    Tensor, Update, UpdateRange, ValueId, compile,
+    Arena, Averaging, Bucket, BucketSizes, CompileOptions, Conv, Freeze, Graph, Op, Optimizer, Plan, Pool, Precision,
+    Role, Target, Tensor, Update, UpdateRange, ValueId, chain, compile, fuse_convolutions,
 };
 use enmasse_reference::{Problem, aliasing_is_safe};
 use enmasse_tensor::DType;
@@ -131,6 +131,28 @@ fn a_result_over_an_operand_is_noticed() {
         "max_pool",
         |problem| matches!(problem, Problem::Shared(_)),
     );
+}
+
+#[test]
+fn operands_of_what_is_in_cache_are_those_of_its_reader() {
+    let block = |x: Tensor| {
+        let conv = |x: Tensor, name: &str, conv: Conv| x.conv2d(name, conv.no_bias()).batch_norm(&format!("{name}.bn"));
+        let y = conv(conv(x, "stem", Conv::new(8, 3)), "expand", Conv::new(16, 1));
+        let y = conv(conv(y, "deep", Conv::new(16, 3).padding(1).groups(16)), "project", Conv::new(8, 1));
+        y.adaptive_avg_pool([1, 1]).flatten().linear("fc", 10)
+    };
+    let fuse = |graph: &mut Graph, keep: &[ValueId], mode| {
+        fuse_convolutions(graph, keep, mode);
+        chain(graph, keep, |_, _| true);
+    };
+    let target = Target { fuse: Box::new(fuse), ..Target::default() };
+    let mut plan = target.compile_evaluation(&block, &options(1)).unwrap().evaluate;
+    assert_eq!(aliasing_is_safe(&plan), Ok(()));
+    let of = |layer: &str| plan.instructions.iter().find(|node| node.layer == layer).unwrap();
+    let (x, between, y) = (of("expand").inputs[0], of("deep").inputs[0], of("project").outputs[0]);
+    assert_eq!(plan.slot(between).arena, Arena::Cache);
+    plan.slots[y.0] = plan.slot(x);
+    assert_eq!(aliasing_is_safe(&plan).unwrap_err().problem, Problem::OverOperand(x));
 }
 
 #[test]

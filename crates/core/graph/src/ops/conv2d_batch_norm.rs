@@ -3,7 +3,8 @@
 use super::{Activation, Conv2d, Matmuls, Operation};
 
 /// [`Conv2d`] without a bias, then [`super::BatchNormNormalize`] by the running statistics, with the same bits as one after the other: a
-/// device normalises each piece of the result while it is in cache. Evaluation has it, and no gradient.
+/// device normalises each piece of the result while it is in cache. Evaluation has it, and so do layers before all trained ones, since it
+/// has no gradient. Where the result is in the cache arena, the node that reads it computes both.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Conv2dBatchNorm {
     /// The convolution.

@@ -2,7 +2,7 @@
 //! in training the convolution before does the statistics, and the one after the rest, where it alone reads the result.
 
 use crate::ops::{BatchNormConv2d, BatchNormNormalize, Conv2dBatchNorm, NormStatistics};
-use crate::{Activation, Graph, Node, Op, ValueId};
+use crate::{Activation, Graph, Mode, Node, Op, ValueId};
 
 /// Fuses `batch_norm -> relu`, `batch_norm -> add` and `batch_norm -> add -> relu` (or relu6) in a forward graph if no other
 /// node uses the intermediate values. The values in `keep`, such as the logits, must stay.
@@ -26,14 +26,17 @@ pub fn fuse(graph: &mut Graph, keep: &[ValueId]) {
     }
 }
 
-/// Fuses `conv2d -> batch_norm` by running statistics, with what [`fuse`] has fused into the batch norm, in a forward graph of which
-/// no gradient will be taken, if no other node uses the convolution's result and it has no bias. The values in `keep` must stay.
-pub fn fuse_convolutions(graph: &mut Graph, keep: &[ValueId]) {
+/// Fuses `conv2d -> batch_norm` by running statistics, with what [`fuse`] has fused into the batch norm, in a forward graph where no
+/// gradient will be taken: all of it in evaluation, and what is before all trained parameters in training. No other node may use the
+/// convolution's result, and it has no bias. The values in `keep` must stay.
+pub fn fuse_convolutions(graph: &mut Graph, keep: &[ValueId], mode: Mode) {
     let mut uses = graph.uses();
     keep.iter().for_each(|id| uses[id.0] += 1);
+    let trained = if mode == Mode::Train { after_trained(graph) } else { vec![false; graph.values.len()] };
     let mut index = 0;
     while index < graph.nodes.len() {
-        match convolution_before(graph, &uses, index) {
+        let fused = convolution_before(graph, &uses, index);
+        match fused.filter(|(_, fused)| fused.outputs.iter().all(|id| !trained[id.0])) {
             // The convolution has moved to this place, where all operands exist.
             Some((old, fused)) => {
                 graph.nodes[index] = fused;
@@ -42,6 +45,17 @@ pub fn fuse_convolutions(graph: &mut Graph, keep: &[ValueId]) {
             None => index += 1,
         }
     }
+}
+
+/// Whether each value depends on trained parameters, or is one.
+fn after_trained(graph: &Graph) -> Vec<bool> {
+    let mut trained = vec![false; graph.values.len()];
+    graph.parameters().for_each(|(id, _, parameter)| trained[id.0] = parameter.trainable);
+    for node in &graph.nodes {
+        let is_trained = node.inputs.iter().any(|id| trained[id.0]);
+        node.outputs.iter().for_each(|id| trained[id.0] |= is_trained);
+    }
+    trained
 }
 
 /// Makes the statistics of convolutions' results further results of the convolutions, in a forward graph for training.
@@ -72,7 +86,7 @@ fn convolution_before(graph: &Graph, uses: &[usize], index: usize) -> Option<(us
     let (x, others) = norm.inputs.split_first()?;
     let old = graph.nodes[..index].iter().position(|node| node.outputs.contains(x))?;
     let Node { op: Op::Conv2d(conv), inputs, layer, .. } = &graph.nodes[old] else { return None };
-    if uses[x.0] != 1 || inputs.len() != 2 {
+    if uses[x.0] != 1 || inputs.len() != 2 || graph.value(*x).checkpoint {
         return None;
     }
     let inputs: Vec<ValueId> = inputs.iter().chain(others).copied().collect();
@@ -148,7 +162,8 @@ fn fuse_activation(graph: &mut Graph, uses: &[usize], index: usize, by: Activati
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Builder, Conv, Mode, Tensor};
+    use crate::passes::freeze;
+    use crate::{Builder, Conv, Freeze, Tensor};
 
     /// Checks the names of the forward operations after fusion; `+` marks a residual, `r` a ReLU, `6` a ReLU6.
     fn check(model: impl Fn(Tensor) -> Tensor, expected: &[&str]) {
@@ -175,7 +190,7 @@ mod tests {
             let logits = model(builder.pixels(&[0.0; 3], &[1.0; 3])).flatten().linear("fc", 2);
             let mut forward = builder.finish(&logits, 2).unwrap();
             fuse(&mut forward.graph, &[forward.logits]);
-            fuse_convolutions(&mut forward.graph, &[forward.logits]);
+            fuse_convolutions(&mut forward.graph, &[forward.logits], mode);
             let nodes = &forward.graph.nodes;
             let texts: Vec<String> =
                 nodes.iter().map(|node| format!("{} ({}) {}", node.op, node.inputs.len(), node.layer)).collect();
@@ -200,6 +215,29 @@ mod tests {
         let bias = |x: Tensor| x.conv2d("c", Conv::new(3, 1)).batch_norm("b");
         let apart = ["conv2d {kernel 1x1} (3) c", "batch_norm_normalize {epsilon 0.00001 running} (5) b"];
         check(&bias, Mode::Evaluate, &apart);
+    }
+
+    #[test]
+    fn convolutions_fuse_in_training_before_all_that_is_trained() {
+        let check = |frozen: &[&str], expected: &[&str]| {
+            let builder = Builder::new(2, [4, 4], Mode::Train, 0);
+            let x = builder.pixels(&[0.0; 3], &[1.0; 3]);
+            let x = x.conv2d("a", Conv::new(3, 1).no_bias()).batch_norm("a.bn");
+            let x = x.conv2d("b", Conv::new(3, 1).no_bias()).batch_norm("b.bn").relu();
+            let mut forward = builder.finish(&x.flatten().linear("fc", 2), 2).unwrap();
+            let patterns = frozen.iter().map(ToString::to_string).collect();
+            freeze(&mut forward.graph, &Freeze::Patterns(patterns)).unwrap();
+            fuse(&mut forward.graph, &[forward.logits]);
+            fuse_convolutions(&mut forward.graph, &[forward.logits], Mode::Train);
+            let nodes = forward.graph.nodes.iter().filter(|node| matches!(node.op, Op::Conv2dBatchNorm(_)));
+            assert_eq!(nodes.map(|node| node.layer.as_str()).collect::<Vec<_>>(), expected, "{frozen:?}");
+        };
+        check(&[], &[]);
+        check(&["a"], &["a"]);
+        check(&["a", "b"], &["a", "b"]);
+        check(&["a", "b.bn"], &["a"]);
+        // These statistics are constant, and gradients go through them.
+        check(&["b"], &[]);
     }
 
     #[test]

@@ -53,7 +53,7 @@ fn bytes(graph: &Graph, id: ValueId) -> usize {
 }
 
 fn is_activation(graph: &Graph, id: ValueId) -> bool {
-    graph.value(id).role == Role::Activation
+    graph.value(id).role == Role::Activation && !graph.value(id).in_cache
 }
 
 fn operands(node: &Node) -> impl Iterator<Item = ValueId> {
@@ -76,6 +76,11 @@ fn blocks(graph: &Graph, keep: &[ValueId]) -> Vec<ArenaBlock> {
             first[id.0] = first[id.0].min(index);
             last[id.0] = index;
         }
+    }
+    // What is computed together with its reader has its operands read there.
+    for (index, node) in graph.nodes.iter().enumerate().rev() {
+        let read = node.outputs.iter().filter(|id| graph.value(**id).in_cache).map(|id| last[id.0]).max();
+        node.inputs.iter().for_each(|id| last[id.0] = last[id.0].max(read.unwrap_or(index)));
     }
     keep.iter().for_each(|id| last[id.0] = graph.nodes.len());
     let mut block_of: Vec<Option<usize>> = vec![None; graph.values.len()];
@@ -130,6 +135,17 @@ mod tests {
             graph.nodes.push(node(&op, &pair[..1], pair[1]));
         }
         (graph, ids)
+    }
+
+    #[test]
+    fn operands_live_until_what_is_in_cache_is_read() {
+        let (mut graph, ids) = chain(Flatten.into(), &[16, 16, 16, 16, 16]);
+        [2, 3].into_iter().for_each(|at| graph.values[ids[at].0].in_cache = true);
+        let (offsets, total) = place_activations(&graph, &[ids[4]]);
+        assert_eq!([2, 3].map(|at| offsets[ids[at].0]), [None; 2]);
+        // The second value is read by the last node.
+        assert_ne!(offsets[ids[1].0], offsets[ids[4].0]);
+        assert_eq!((offsets[ids[0].0], total), (offsets[ids[4].0], 128));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Passes: small functions from graph to graph, each with its own tests.
 
 mod average;
+mod chain;
 mod data_parallel;
 mod freeze;
 mod fuse;
@@ -15,6 +16,7 @@ mod sync_batch_norm;
 
 pub use average::{AVERAGE_PREFIX, Averaging};
 pub(crate) use average::{add_averages, read_averages};
+pub use chain::chain;
 pub use data_parallel::{BucketSizes, data_parallel};
 pub(crate) use freeze::freeze_statistics;
 pub use freeze::{Freeze, classifier_of, freeze};

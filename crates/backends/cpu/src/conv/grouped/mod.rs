@@ -20,6 +20,7 @@ use super::epilogue::Epilogue;
 use super::gather::Start;
 use super::geometry::ConvShape;
 use super::source::Source;
+use super::strips::Packed;
 use crate::element::Element;
 use crate::gemm::panel_width;
 use crate::isa::{Isa, Kernel, Simd, dispatch, fence};
@@ -65,6 +66,11 @@ impl Grouped {
         let pixels_of_step = staging.steps.first().map_or(1, |step| step.rows.len()) * staging.result[1];
         let steps_of_place = (PLACE / pixels_of_step.max(1)).max(1);
         Grouped { taps: shape.conv.window.kernel.iter().product(), staging, backward, isa, bands, steps_of_place }
+    }
+
+    /// A forward convolution that one thread computes.
+    pub(super) fn undivided(shape: &ConvShape, isa: Isa) -> Self {
+        Grouped { bands: 1, ..Grouped::new(shape, isa, false) }
     }
 
     /// Workspace for [`Grouped::run`].
@@ -128,36 +134,70 @@ impl Grouped {
         start: Start<E>,
         epilogue: Option<&dyn Epilogue>,
     ) {
-        let (packed, source) = (context.shared.part(0, self.workspace().shared), source.into());
+        let packed = context.shared.part(0, self.workspace().shared);
         // SAFETY: the weights are valid, and the workspace is this instruction's.
         unsafe { self.pack(context, weights, packed) };
         let streams =
             epilogue.is_none() && result.streams(self.staging.channels) && self.staging.vector * size_of::<E>() == 64;
-        let (private, steps, pieces) = (&context.private, self.staging.steps.len(), self.staging.pieces());
-        context.pool.run(self.staging.batch * self.bands * pieces, |task, thread| {
-            let (band, piece) = (task / pieces % self.bands, task % pieces);
-            let task = Task {
-                conv: self,
-                source,
-                weights: packed,
-                result,
-                streams,
-                start,
-                epilogue,
-                image: task / pieces / self.bands,
-                place: task / pieces * self.places_of_band(),
-                steps: steps * band / self.bands..steps * (band + 1) / self.bands,
-                channels: self.staging.channels_of(piece),
-                staged: private[thread].part(0, self.staging.len()),
-            };
+        let private = &context.private;
+        let operands = Operands { source: source.into(), weights: packed, result, streams, start, epilogue };
+        context.pool.run(self.tasks(), |task, thread| {
             // SAFETY: the caller's promise; each task writes its own part of the result, and each thread its workspace.
-            unsafe { dispatch(self.isa, task) }
+            unsafe { self.task(task, private[thread], operands) }
         });
+    }
+
+    fn tasks(&self) -> usize {
+        self.staging.batch * self.bands * self.staging.pieces()
+    }
+
+    /// # Safety
+    /// As for [`Grouped::run`]; no other code uses the workspace.
+    unsafe fn task<E: Element>(&self, task: usize, workspace: Region<f32>, operands: Operands<E>) {
+        let (steps, pieces) = (self.staging.steps.len(), self.staging.pieces());
+        let (band, piece) = (task / pieces % self.bands, task % pieces);
+        let task = Task {
+            conv: self,
+            operands,
+            image: task / pieces / self.bands,
+            place: task / pieces * self.places_of_band(),
+            steps: steps * band / self.bands..steps * (band + 1) / self.bands,
+            channels: self.staging.channels_of(piece),
+            staged: workspace.part(0, self.staging.len()),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { dispatch(self.isa, task) }
     }
 }
 
-struct Task<'a, E> {
-    conv: &'a Grouped,
+impl<E: Element> Packed<E> for Grouped {
+    fn workspace(&self) -> Workspace {
+        Grouped::workspace(self)
+    }
+
+    unsafe fn pack(&self, context: &mut Context, weights: Region<f32>, shared: Region<f32>) {
+        // SAFETY: the caller's promise.
+        unsafe { Grouped::pack(self, context, weights, shared) }
+    }
+
+    unsafe fn run_packed(
+        &self,
+        private: Region<f32>,
+        source: Region<E>,
+        packed: Region<f32>,
+        result: Region<E>,
+        epilogue: &dyn Epilogue,
+    ) {
+        let (streams, start, epilogue) = (false, Start::Zero, Some(epilogue));
+        let operands = Operands { source: source.into(), weights: packed, result, streams, start, epilogue };
+        // SAFETY: the caller's promise.
+        (0..self.tasks()).for_each(|task| unsafe { self.task(task, private, operands) });
+    }
+}
+
+/// What the tasks of a run share.
+#[derive(Clone, Copy)]
+struct Operands<'a, E> {
     source: Source<E>,
     /// Packed.
     weights: Region<f32>,
@@ -166,6 +206,11 @@ struct Task<'a, E> {
     streams: bool,
     start: Start<E>,
     epilogue: Option<&'a dyn Epilogue>,
+}
+
+struct Task<'a, E> {
+    conv: &'a Grouped,
+    operands: Operands<'a, E>,
     image: usize,
     /// The first one.
     place: usize,
@@ -187,7 +232,7 @@ impl<E: Element> Kernel for Task<'_, E> {
             for (index, step) in staging.steps[self.steps.clone()].iter().enumerate() {
                 let sources = step.sources.start.max(next)..step.sources.end;
                 next = step.sources.end;
-                staging.stage::<S, E>(self.source, self.image, sources, self.channels.clone(), self.staged);
+                staging.stage::<S, E>(self.operands.source, self.image, sources, self.channels.clone(), self.staged);
                 for columns in &staging.columns {
                     match columns.tile {
                         8 => self.tiles::<S, 8>(columns, step.rows.clone()),
@@ -195,7 +240,7 @@ impl<E: Element> Kernel for Task<'_, E> {
                         _ => self.tiles::<S, 4>(columns, step.rows.clone()),
                     }
                 }
-                if let Some(epilogue) = self.epilogue {
+                if let Some(epilogue) = self.operands.epilogue {
                     let place = self.place + index / self.conv.steps_of_place;
                     step.rows.clone().for_each(|row| self.finish(epilogue, place, row));
                 }
@@ -243,13 +288,13 @@ impl<E: Element> Task<'_, E> {
         // Copies, because a store might change what a reference refers to, as far as the compiler knows.
         let (apart, source_apart) = (columns.step * staging.channels, columns.source_step);
         let target = |i: usize| first + i * apart;
-        if !self.streams {
-            (0..N).for_each(|i| self.result.prefetch(target(N + i), 0, S::LANES));
+        if !self.operands.streams {
+            (0..N).for_each(|i| self.operands.result.prefetch(target(N + i), 0, S::LANES));
         }
         // SAFETY: staged rows hold whole tiles; the results belong to this task.
         unsafe {
             let mut sums = [S::splat(0.0); N];
-            match self.start {
+            match self.operands.start {
                 Start::Zero => {}
                 Start::Bias(bias) => sums = [part::<S, f32>(bias, channel, lanes); N],
                 Start::Base(base) => {
@@ -262,7 +307,8 @@ impl<E: Element> Task<'_, E> {
             }
             let from = self.staged.at(0, staging.len()).cast_const();
             let from = from.add(point * source_apart + (channel - self.channels.start) * staging.each);
-            let weights = self.weights.at(channel / S::LANES * self.conv.kernel(), self.conv.kernel()).cast_const();
+            let weights =
+                self.operands.weights.at(channel / S::LANES * self.conv.kernel(), self.conv.kernel()).cast_const();
             for &(kernel_row, staged_row) in &staging.rows[row].taps {
                 let (from, weights) = (from.add(staged_row), weights.add(kernel_row));
                 for &(place, tap) in &columns.taps {
@@ -273,16 +319,16 @@ impl<E: Element> Task<'_, E> {
                 }
             }
             if count == N && lanes >= S::LANES {
-                let to = self.result.at(first, (N - 1) * apart + S::LANES);
+                let to = self.operands.result.at(first, (N - 1) * apart + S::LANES);
                 for (i, sum) in sums.into_iter().enumerate() {
                     let to = to.add(i * apart);
-                    if self.streams { E::stream::<S>(to, sum) } else { E::store::<S>(to, sum) }
+                    if self.operands.streams { E::stream::<S>(to, sum) } else { E::store::<S>(to, sum) }
                 }
                 return;
             }
             for (i, sum) in sums.into_iter().enumerate() {
                 if i < count {
-                    store_part::<S, E>(self.result, target(i), lanes, sum);
+                    store_part::<S, E>(self.operands.result, target(i), lanes, sum);
                 }
             }
         }
