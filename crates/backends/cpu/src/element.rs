@@ -166,6 +166,9 @@ pub(crate) unsafe fn copy<S: Simd, X: Element, Y: Element>(from: *const X, to: *
     // SAFETY: the caller's promise; the last vector overlaps the one before, and stays inside both.
     unsafe {
         if len < S::LANES {
+            if X::DTYPE == Y::DTYPE {
+                return copy_few(from, to.cast(), len);
+            }
             for i in 0..len {
                 *to.add(i) = Y::of((*from.add(i)).get());
             }
@@ -178,6 +181,25 @@ pub(crate) unsafe fn copy<S: Simd, X: Element, Y: Element>(from: *const X, to: *
         }
         if i < len {
             Y::store::<S>(to.add(len - S::LANES), X::load::<S>(from.add(len - S::LANES)));
+        }
+    }
+}
+
+/// Copies fewer than 16 values, such as a few pixels of three channels.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline(always)]
+unsafe fn copy_few<X: Copy>(from: *const X, to: *mut X, len: usize) {
+    // SAFETY: the caller's promise; the last eight overlap the first, and stay inside both.
+    unsafe {
+        if len < 8 {
+            (0..len).for_each(|i| *to.add(i) = *from.add(i));
+            return;
+        }
+        for at in [0, len - 8] {
+            let eight = from.add(at).cast::<[X; 8]>().read_unaligned();
+            to.add(at).cast::<[X; 8]>().write_unaligned(eight);
         }
     }
 }

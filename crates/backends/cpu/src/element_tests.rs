@@ -10,7 +10,7 @@ use crate::batch_norm::{self, Forward, Gate, Gradient};
 use crate::conv::{ConvShape, Grouped, GroupedGradient, Start};
 use crate::elementwise::{self, Dropout, NormalizeTable};
 use crate::guard::{Edge, Guarded, GuardedContext};
-use crate::isa::Isa;
+use crate::isa::{Isa, Kernel, dispatch};
 use crate::pooling::{Average, Maximum, PoolShape};
 use crate::region::Region;
 use crate::statistics::{self, Moments};
@@ -173,5 +173,38 @@ proptest! {
             }
             prop_assert_eq!(&wide.values, &narrow.values, "{}", isa);
         }
+    }
+}
+
+struct Copied<'a, X, Y> {
+    from: &'a Guarded<X>,
+    to: &'a mut Guarded<Y>,
+}
+
+impl<X: Element, Y: Element> Kernel for Copied<'_, X, Y> {
+    const BF16: bool = X::BF16 || Y::BF16;
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        // SAFETY: both have as many values.
+        unsafe { copy::<S, X, Y>(self.from.as_ptr(), self.to.as_mut_ptr(), self.from.len()) }
+    }
+}
+
+#[test]
+fn copies_of_every_length() {
+    fn check<X: Element, Y: Element>(len: usize) {
+        for (isa, edge) in available().flat_map(|isa| Edge::BOTH.map(|edge| (isa, edge))) {
+            let (from, mut to) = (map::<X>(edge, 1, len), Guarded::filled(edge, Y::of(f32::NAN), len));
+            // SAFETY: the level is one of this machine.
+            unsafe { dispatch(isa, Copied { from: &from, to: &mut to }) }
+            assert!(from.iter().map(|x| x.get()).eq(to.iter().map(|y| y.get())), "{isa} {}", X::DTYPE);
+        }
+    }
+    for len in 0..50 {
+        check::<f32, f32>(len);
+        check::<f32, Bf16>(len);
+        check::<Bf16, f32>(len);
+        check::<Bf16, Bf16>(len);
     }
 }
