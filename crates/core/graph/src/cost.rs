@@ -14,8 +14,21 @@ pub struct Cost {
 }
 
 impl Plan {
-    /// The cost of one instruction of this plan.
+    /// The cost of one instruction of this plan. What is never stored is computed where it is read.
     pub fn cost(&self, node: &Node) -> Cost {
+        match node.outputs.iter().any(|&id| self.value(id).in_cache) {
+            true => Cost::default(),
+            false => self.cost_through_cache(node),
+        }
+    }
+
+    fn cost_through_cache(&self, node: &Node) -> Cost {
+        let in_cache = node.inputs.iter().filter(|id| self.value(**id).in_cache);
+        let producers = in_cache.filter_map(|id| self.instructions.iter().find(|node| node.outputs.contains(id)));
+        producers.map(|producer| self.cost_through_cache(producer)).fold(self.cost_apart(node), Cost::plus)
+    }
+
+    fn cost_apart(&self, node: &Node) -> Cost {
         if matches!(node.op, Op::Reshape(_)) && self.slot(node.inputs[0]) == self.slot(node.outputs[0]) {
             return Cost::default();
         }
@@ -66,7 +79,7 @@ impl Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CompileOptions, Conv, Tensor, compile};
+    use crate::{CompileOptions, Conv, Graph, Target, Tensor, chain, compile, fuse_convolutions};
 
     fn plan(model: &dyn Fn(Tensor) -> Tensor) -> Plan {
         compile(model, &CompileOptions::new("net", 2, 4, 10)).unwrap().train.unwrap()
@@ -90,6 +103,35 @@ mod tests {
         check("linear_backward_data", (2 * 2 * 128 * 10, 4 * (20 + 1280 + 256)));
         check("relu", (0, 4 * 2 * 256));
         assert_eq!(plan.total_cost().flops, 2 * flops + 3 * 2 * 2 * 128 * 10);
+    }
+
+    #[test]
+    fn what_is_in_cache_is_computed_where_it_is_read() {
+        let model = |x: Tensor| {
+            let conv =
+                |x: Tensor, name: &str, conv: Conv| x.conv2d(name, conv.no_bias()).batch_norm(&format!("bn_{name}"));
+            let x = conv(x, "expand", Conv::new(8, 1));
+            let x = conv(x, "deep", Conv::new(8, 3).padding(1).groups(8));
+            conv(x, "project", Conv::new(5, 1)).flatten().linear("fc", 10)
+        };
+        let costs = |in_strips: bool| {
+            let fuse = |graph: &mut Graph, keep: &[ValueId], mode| {
+                fuse_convolutions(graph, keep, mode);
+                chain(graph, keep, |_, _| in_strips);
+            };
+            let target = Target { fuse: Box::new(fuse), ..Target::default() };
+            let plan = target.compile_evaluation(&model, &CompileOptions::new("net", 2, 4, 10)).unwrap().evaluate;
+            let nodes = plan.instructions.iter().filter(|node| matches!(node.op, Op::Conv2dBatchNorm(_)));
+            nodes.map(|node| (plan.cost(node).flops, plan.cost(node).bytes)).collect::<Vec<_>>()
+        };
+        // 32 pixels, and four values of each channel of a batch norm.
+        let flops = [2 * 32 * 8 * 3, 2 * 32 * 8 * 9, 2 * 32 * 5 * 8];
+        let own = [8 * 3 + 4 * 8, 8 * 9 + 4 * 8, 5 * 8 + 4 * 5].map(|values| 4 * values);
+        let between = 4 * 32 * 8;
+        let stored = [own[0] + 4 * 32 * 3 + between, own[1] + 2 * between, own[2] + between + 4 * 32 * 5];
+        assert_eq!(costs(false), flops.into_iter().zip(stored).collect::<Vec<_>>());
+        let all = own.iter().sum::<u64>() + 4 * 32 * (3 + 5);
+        assert_eq!(costs(true), [(0, 0), (0, 0), (flops.iter().sum(), all)]);
     }
 
     #[test]
