@@ -27,11 +27,16 @@ pub enum Isa {
     /// The same, with AMX tiles for products of bf16, and for those of f32 in three parts. Requires the kernel's permission. Tests have
     /// emulated tiles too, which any machine runs.
     Amx,
+    /// NEON, the vectors of every 64-bit ARM processor.
+    Neon,
+    /// NEON with the dot product of bf16 pairs. In f32 its bits equal those of [`Isa::Neon`].
+    NeonBf16,
 }
 
 impl Isa {
-    /// Every level, weakest first.
-    pub const ALL: [Isa; 5] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx];
+    /// Every level, the weakest of an architecture first.
+    pub const ALL: [Isa; 7] =
+        [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx, Isa::Neon, Isa::NeonBf16];
 
     /// The best level of this machine.
     pub fn detect() -> Isa {
@@ -56,7 +61,11 @@ impl Isa {
             Isa::Avx512Bf16 => Isa::Avx512.available() && is_x86_feature_detected!("avx512bf16"),
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => Isa::Avx512Bf16.available() && amx::available(),
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => true,
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonBf16 => std::arch::is_aarch64_feature_detected!("bf16"),
+            // Those of other architectures.
             _ => false,
         }
     }
@@ -74,6 +83,8 @@ impl Isa {
             Isa::Avx512 => "avx512",
             Isa::Avx512Bf16 => "avx512_bf16",
             Isa::Amx => "amx",
+            Isa::Neon => "neon",
+            Isa::NeonBf16 => "neon_bf16",
         }
     }
 }
@@ -158,7 +169,7 @@ pub(crate) trait Simd: Lanes {
 pub(crate) trait Kernel {
     /// Whether the kernel has values of bf16. If not, it is the same at levels that only add instructions for them, and is
     /// compiled once.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), expect(dead_code))]
     const BF16: bool;
 
     /// # Safety
@@ -181,8 +192,11 @@ pub(crate) unsafe fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
             Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512 => x86::run_avx512(kernel),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => x86::run_avx2(kernel),
-            Isa::Portable => kernel.run::<Portable>(),
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonBf16 if K::BF16 => neon::run_neon_bf16(kernel),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonBf16 | Isa::Neon => kernel.run::<Neon>(),
+            // Levels of other architectures do not run here.
             _ => kernel.run::<Portable>(),
         }
     }
@@ -335,8 +349,12 @@ array_simd!(
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod four;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::{Neon, NeonBf16};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512, Avx512Bf16};
 

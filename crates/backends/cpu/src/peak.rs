@@ -22,7 +22,7 @@ use crate::region::Region;
 pub enum Matmul {
     /// f32 values.
     F32,
-    /// Pairs of bf16 values, by `vdpbf16ps`, or by AMX tiles.
+    /// Pairs of bf16 values, by `vdpbf16ps`, `bfdot`, or AMX tiles.
     Bf16,
 }
 
@@ -38,7 +38,7 @@ impl Matmul {
     /// Whether `isa` has an instruction for the matmul on this machine. Without one, products of bf16 values use f32
     /// instructions.
     pub fn available(self, isa: Isa) -> bool {
-        isa.available() && (self == Matmul::F32 || matches!(isa, Isa::Avx512Bf16 | Isa::Amx))
+        isa.available() && (self == Matmul::F32 || matches!(isa, Isa::Avx512Bf16 | Isa::Amx | Isa::NeonBf16))
     }
 }
 
@@ -200,9 +200,9 @@ fn operations_per_round(isa: Isa, matmul: Matmul) -> usize {
     2 * pairs * lanes * accumulators(lanes)
 }
 
-/// Only the widest level has registers for many accumulators.
+/// Only the widest level, and those of 64-bit ARM, have registers for many accumulators.
 const fn accumulators(lanes: usize) -> usize {
-    if lanes >= 16 { MANY_ACCUMULATORS } else { ACCUMULATORS }
+    if lanes >= 16 || cfg!(target_arch = "aarch64") { MANY_ACCUMULATORS } else { ACCUMULATORS }
 }
 
 /// Rounds of independent products.

@@ -521,7 +521,7 @@ settings! {
         /// what convolutions and linear layers multiply. f16 and tf32 need a GPU. Weights and sums are always f32.
         precision: Precision = Precision::F32, "TYPE", ANY, Run;
         /// Instruction-set level of the kernels
-        /// portable, avx2, avx512, avx512_bf16 or amx. All ranks must have the same.
+        /// portable, avx2, avx512, avx512_bf16 or amx; on 64-bit ARM portable, neon or neon_bf16. All ranks must have the same.
         isa: Option<String> = None => "the machine's best", "LEVEL", ANY, Run, program;
         /// Convolutions by direct sums only
         /// Leaves out Winograd, whose rounding is two to four times as large.

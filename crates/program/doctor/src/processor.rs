@@ -9,13 +9,14 @@ use enmasse_wording::counted;
 use crate::lists::parse_list;
 use crate::report::{Finding, Section};
 
-/// The features that a level needs, by their names in `/proc/cpuinfo`.
-const NEEDS: [(Isa, &[&str]); 4] = [
+/// The features that each level needs, by their names in `/proc/cpuinfo`: those of x86-64, and those of 64-bit ARM.
+const X86: &[(Isa, &[&str])] = &[
     (Isa::Avx2, &["avx2", "fma"]),
     (Isa::Avx512, &["avx512f", "avx512bw", "avx512dq", "avx512vl"]),
     (Isa::Avx512Bf16, &["avx512_bf16"]),
     (Isa::Amx, &["amx_tile", "amx_bf16"]),
 ];
+const ARM: &[(Isa, &[&str])] = &[(Isa::Neon, &["asimd"]), (Isa::NeonBf16, &["bf16"])];
 
 pub fn section(limits: &Limits) -> Section {
     let read = |path: &str| read_to_string(path).unwrap_or_default();
@@ -90,13 +91,14 @@ fn model(info: &CpuInfo) -> Finding {
 
 /// The level in use, the features that it needs, and those that the next level lacks.
 fn level(info: &CpuInfo, best: Isa) -> Finding {
+    let levels = if best >= Isa::Neon { ARM } else { X86 };
     let features: Vec<&str> =
-        NEEDS.iter().flat_map(|(_, needs)| *needs).copied().filter(|need| info.has(need)).collect();
+        levels.iter().flat_map(|(_, needs)| *needs).copied().filter(|need| info.has(need)).collect();
     let mut text = format!("{best} is used");
     if !features.is_empty() {
         text.push_str(&format!("; the processor has {}", features.join(" ")));
     }
-    let next = NEEDS.iter().find(|(level, _)| *level > best);
+    let next = levels.iter().find(|(level, _)| *level > best);
     let missing: Vec<&str> =
         next.into_iter().flat_map(|(_, needs)| *needs).copied().filter(|need| !info.has(need)).collect();
     if let Some((next, _)) = next.filter(|_| !missing.is_empty()) {
@@ -212,6 +214,8 @@ mod tests {
         );
         let all = "avx2 fma avx512f avx512bw avx512dq avx512vl avx512_bf16 amx_tile amx_bf16";
         check(all, Isa::Amx, Status::Ok, &format!("amx is used; the processor has {all}"));
+        check("asimd", Isa::Neon, Status::Ok, "neon is used; the processor has asimd; neon_bf16 would need bf16");
+        check("asimd bf16", Isa::NeonBf16, Status::Ok, "neon_bf16 is used; the processor has asimd bf16");
         if cfg!(target_arch = "x86_64") {
             check("", Isa::Portable, Status::Note, "portable is used; avx2 would need avx2 fma");
             let text = format!(

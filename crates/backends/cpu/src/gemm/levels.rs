@@ -35,3 +35,21 @@ pub(super) mod avx512_bf16 {
         "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
     );
 }
+
+/// NEON: tiles of up to 12 rows x 8 columns: 24 accumulators, two vectors of B and one broadcast of A in 32 registers. Pairs of
+/// bf16 are split for two multiply-adds here, which takes registers from the accumulators.
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon {
+    crate::gemm::tile::tiles!(crate::isa::Neon, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], [1, 2, 3, 4, 5, 6, 7, 8]);
+}
+
+/// NEON with the dot product of bf16 pairs, an instruction without intrinsic: the compiler unrolls only 9 rows of them.
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon_bf16 {
+    crate::gemm::tile::tiles!(
+        crate::isa::NeonBf16,
+        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12],
+        [1, 2, 3, 4, 5, 6, 7, 8, 9],
+        "bf16"
+    );
+}

@@ -39,8 +39,11 @@ fn tiles<E: Element, C: Element, const TRANSPOSED: bool>(isa: Isa) -> [Tiles<C>;
         Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512 => levels::avx512::Level::<E, C, TRANSPOSED>::TILES,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => levels::avx2::Level::<E, C, TRANSPOSED>::TILES,
-        Isa::Portable => levels::portable::Level::<E, C, TRANSPOSED>::TILES,
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonBf16 if E::BF16 || C::BF16 => levels::neon_bf16::Level::<E, C, TRANSPOSED>::TILES,
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonBf16 | Isa::Neon => levels::neon::Level::<E, C, TRANSPOSED>::TILES,
+        // Levels of other architectures do not run here.
         _ => levels::portable::Level::<E, C, TRANSPOSED>::TILES,
     }
 }
@@ -53,7 +56,7 @@ pub(crate) fn panel_width(isa: Isa) -> usize {
     2 * match isa {
         Isa::Amx | Isa::Avx512Bf16 | Isa::Avx512 => 16,
         Isa::Avx2 => 8,
-        Isa::Portable => 4,
+        Isa::NeonBf16 | Isa::Neon | Isa::Portable => 4,
     }
 }
 
@@ -360,11 +363,12 @@ mod tests {
         }
 
         #[test]
-        fn f32_equals_avx512_at_higher_levels(rows in 1usize..40, columns in 1usize..70, depth in 1usize..30) {
-            for isa in available().filter(|&isa| isa > Isa::Avx512) {
+        fn f32_is_the_same_at_levels_that_add_bf16(rows in 1usize..40, columns in 1usize..70, depth in 1usize..30) {
+            let levels = [(Isa::Avx512Bf16, Isa::Avx512), (Isa::Amx, Isa::Avx512), (Isa::NeonBf16, Isa::Neon)];
+            for (isa, lower) in levels.into_iter().filter(|(isa, _)| isa.runs()) {
                 let matmul = |isa| in_place::<f32, false>(isa, [rows, columns, depth], &[0, rows]);
-                assert_eq!(tile_rows::<f32>(isa), tile_rows::<f32>(Isa::Avx512));
-                assert_eq!(matmul(isa), matmul(Isa::Avx512), "{isa}");
+                assert_eq!(tile_rows::<f32>(isa), tile_rows::<f32>(lower));
+                assert_eq!(matmul(isa), matmul(lower), "{isa}");
             }
         }
     }
