@@ -16,6 +16,8 @@ fn mirror_at(level: SimdLevel, pixels: &mut [u8], row_bytes: usize) {
         // Longer vectors save hardly more: each would still be stored across two lines of the cache.
         #[cfg(target_arch = "x86_64")]
         SimdLevel::Avx512(has) => rows.for_each(|row| avx2::flip_rows(has.avx2(), row)),
+        #[cfg(target_arch = "aarch64")]
+        SimdLevel::Neon => rows.for_each(neon::flip_rows),
     }
 }
 
@@ -72,6 +74,41 @@ mod avx2 {
                 _mm_storeu_si128(left.cast(), _mm_blendv_epi8(_mm_shuffle_epi8(last, to_left), first, to_left));
                 _mm_storeu_si128(right.cast(), _mm_blendv_epi8(_mm_shuffle_epi8(first, to_right), last, to_right));
             }
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use std::arch::aarch64::*;
+
+    /// Bytes of the 16 pixels that a step takes from each end.
+    const STEP: usize = 48;
+
+    /// Flips a row.
+    pub fn flip_rows(row: &mut [u8]) {
+        let bytes = row.len() / (2 * STEP) * STEP;
+        let (left, rest) = row.split_at_mut(bytes);
+        let (middle, right) = rest.split_at_mut(rest.len() - bytes);
+        let steps = left.as_chunks_mut().0.iter_mut().zip(right.as_chunks_mut().0.iter_mut().rev());
+        // SAFETY: every processor of the architecture has NEON.
+        steps.for_each(|(left, right)| unsafe { exchange(left, right) });
+        super::plain(middle);
+    }
+
+    #[target_feature(enable = "neon")]
+    fn exchange(left: &mut [u8; STEP], right: &mut [u8; STEP]) {
+        // One colour of all pixels.
+        let turned = |color| {
+            let halves = vrev64q_u8(color);
+            vextq_u8::<8>(halves, halves)
+        };
+        let flipped = |uint8x16x3_t(r, g, b)| uint8x16x3_t(turned(r), turned(g), turned(b));
+        // SAFETY: both arrays have as many bytes as three vectors.
+        unsafe {
+            let (first, last) = (vld3q_u8(left.as_ptr()), vld3q_u8(right.as_ptr()));
+            vst3q_u8(left.as_mut_ptr(), flipped(last));
+            vst3q_u8(right.as_mut_ptr(), flipped(first));
         }
     }
 }

@@ -13,6 +13,9 @@ pub enum SimdLevel {
     /// AVX-512 with its permutations of bytes and its sums of products, and the proof.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
+    /// NEON, which every processor of this architecture has.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
 }
 
 impl SimdLevel {
@@ -20,7 +23,9 @@ impl SimdLevel {
     pub fn all() -> impl Iterator<Item = SimdLevel> {
         #[cfg(target_arch = "x86_64")]
         let vectors = [Avx2::detect().map(SimdLevel::Avx2), Avx512::detect().map(SimdLevel::Avx512)];
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        let vectors = [Some(SimdLevel::Neon)];
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let vectors = [None];
         [SimdLevel::Plain].into_iter().chain(vectors.into_iter().flatten())
     }

@@ -13,18 +13,14 @@ pub(super) struct Passes {
     pairs: super::pairs::Pairs,
     #[cfg(target_arch = "x86_64")]
     groups: super::avx512::Groups,
+    #[cfg(target_arch = "aarch64")]
+    fours: super::neon::Fours,
 }
 
 impl Passes {
     #[cfg(any(test, fuzzing))]
     pub fn at(level: SimdLevel) -> Self {
-        Passes {
-            level,
-            #[cfg(target_arch = "x86_64")]
-            pairs: Default::default(),
-            #[cfg(target_arch = "x86_64")]
-            groups: Default::default(),
-        }
+        Passes { level, ..Passes::default() }
     }
 
     /// The pass along rows. The taps are those of columns.
@@ -42,6 +38,8 @@ impl Passes {
                     super::avx2::horizontal(has.avx2(), pass, &mut self.pairs, out);
                 }
             }
+            #[cfg(target_arch = "aarch64")]
+            SimdLevel::Neon => super::neon::horizontal(pass, &mut self.fours, out),
         }
     }
 
@@ -56,6 +54,8 @@ impl Passes {
             SimdLevel::Avx2(has) => super::avx2::vertical(has, pass, &mut self.pairs, out),
             #[cfg(target_arch = "x86_64")]
             SimdLevel::Avx512(has) => super::avx512::vertical(has, pass, &mut self.pairs, out),
+            #[cfg(target_arch = "aarch64")]
+            SimdLevel::Neon => super::neon::vertical(pass, out),
         }
     }
 }

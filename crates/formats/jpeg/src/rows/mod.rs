@@ -2,6 +2,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod plain;
 
 use enmasse_system::simd::SimdLevel;
@@ -208,6 +210,8 @@ macro_rules! kernels {
                 SimdLevel::Avx512(has) => avx2::$name(has.avx2(), $($argument),*),
                 #[cfg(target_arch = "x86_64")]
                 SimdLevel::Avx2(has) => avx2::$name(has, $($argument),*),
+                #[cfg(target_arch = "aarch64")]
+                SimdLevel::Neon => neon::$name($($argument),*),
                 SimdLevel::Plain => plain::$name($($argument),*),
             }
         }

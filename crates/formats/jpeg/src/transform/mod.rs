@@ -4,6 +4,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod order;
 mod plain;
 
@@ -111,6 +113,8 @@ impl<'a> Transforms<'a> {
             SimdLevel::Avx512(has) => avx2::inverse(has.avx2(), self.group, targets, self.samples),
             #[cfg(target_arch = "x86_64")]
             SimdLevel::Avx2(has) => avx2::inverse(has, self.group, targets, self.samples),
+            #[cfg(target_arch = "aarch64")]
+            SimdLevel::Neon => neon::inverse(self.group, targets, self.samples),
             SimdLevel::Plain => plain::inverse(self.group, targets, self.samples),
         }
     }
