@@ -34,6 +34,7 @@ enum Result {
     NO_DEVICE = 100,
     INVALID_DEVICE = 101,
     INVALID_CONTEXT = 201,
+    INVALID_PTX = 218,
     CONTEXT_IS_DESTROYED = 709,
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
@@ -53,6 +54,7 @@ const std::map<int, std::pair<const char *, const char *>> RESULTS = {
     {NO_DEVICE, {"CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"}},
     {INVALID_DEVICE, {"CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"}},
     {INVALID_CONTEXT, {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}},
+    {INVALID_PTX, {"CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"}},
     {CONTEXT_IS_DESTROYED, {"CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"}},
     {INVALID_HANDLE, {"CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"}},
     {NOT_FOUND, {"CUDA_ERROR_NOT_FOUND", "named symbol not found"}},
@@ -484,10 +486,19 @@ int cuStreamWaitEvent(void *handle, void *waited_for, unsigned) {
     return SUCCESS;
 }
 
-int cuModuleLoadDataEx(void **module, const void *text, unsigned, int *, void **) {
+int cuModuleLoadDataEx(void **module, const void *text, unsigned count, int *options, void **values) {
     CHECKED();
     NOT_CAPTURED();
-    if (!strstr(static_cast<const char *>(text), ".version")) return INVALID_VALUE;
+    if (!strstr(static_cast<const char *>(text), ".version")) {
+        char *log = nullptr;
+        size_t room = 0;
+        for (unsigned option = 0; option < count; option++) {
+            if (options[option] == 5) log = static_cast<char *>(values[option]);
+            if (options[option] == 6) room = reinterpret_cast<size_t>(values[option]);
+        }
+        if (log && room) snprintf(log, room, "ptxas application ptx input, line 1; fatal   : Missing .version directive\nptxas fatal   : aborted\n");
+        return INVALID_PTX;
+    }
     *module = device_contexts;
     return SUCCESS;
 }

@@ -1,12 +1,16 @@
 //! Kernels, loaded from PTX, which the driver compiles for the GPU, and keeps.
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
 use super::object::Object;
 use super::{Context, Stream};
 use crate::CudaError;
+
+/// Options of the driver's compiler: where errors are written, and how many bytes there are for them.
+const JIT_ERROR_LOG: c_int = 5;
+const JIT_ERROR_LOG_BYTES: c_int = 6;
 
 /// All kernels of a PTX.
 pub(crate) struct Module(Object);
@@ -15,14 +19,25 @@ pub(crate) struct Module(Object);
 unsafe impl Sync for Module {}
 
 impl Module {
-    /// Loads a PTX.
+    /// Loads a PTX. The error has what the driver's compiler says of it.
     pub fn new(context: &Arc<Context>, ptx: &str) -> Result<Arc<Self>, CudaError> {
-        let text = terminated(ptx)?;
+        let (text, mut log) = (terminated(ptx)?, [0u8; 4096]);
+        let mut options = [JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES];
+        // The driver takes the number of bytes in the place of an address.
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(log.len() - 1)];
         let object = Object::new(context, context.functions.cuModuleUnload, |functions, raw| {
-            // SAFETY: the text ends in a zero, and there are no options.
-            unsafe { functions.cuModuleLoadDataEx(raw, text.as_ptr().cast(), 0, null_mut(), null_mut()) }
-        })?;
-        Ok(Arc::new(Module(object)))
+            let (options, values) = (options.as_mut_ptr(), values.as_mut_ptr());
+            // SAFETY: the text ends in a zero; the two options have values, and the log has as many bytes.
+            unsafe { functions.cuModuleLoadDataEx(raw, text.as_ptr().cast(), 2, options, values) }
+        });
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<&str> =
+            log.trim_end_matches('\0').lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        match (object, &lines[..]) {
+            (Ok(object), _) => Ok(Arc::new(Module(object))),
+            (Err(error), []) => Err(error),
+            (Err(error), lines) => Err(error.about(format_args!(": {}", lines.join("; ")))),
+        }
     }
 
     /// The kernel with this name.

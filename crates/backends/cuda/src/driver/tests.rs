@@ -89,6 +89,11 @@ fn kernels_run_and_graphs_repeat_them() {
     let Some(context) = context() else { return };
     let stream = Stream::new(&context).unwrap();
     let module = Module::new(&context, ".version 7.0").unwrap();
+    let refused = Module::new(&context, ".target sm_75").err().unwrap().to_string();
+    assert!(
+        refused.contains("CUDA_ERROR_INVALID_PTX") && refused.contains("Missing .version directive; ptxas fatal"),
+        "{refused}"
+    );
     let error = module.function("no_such_kernel").err().unwrap().to_string();
     assert!(error.starts_with("kernel no_such_kernel: "), "{error}");
     let values = StepValues { epoch: 3, optimizer_step: 9, learning_rate: 0.5, save: true, ..StepValues::default() };
