@@ -52,6 +52,7 @@ mod ops;
 mod optimizers;
 mod pack;
 mod peak;
+mod pointwise;
 mod pool;
 mod pooling;
 mod prepare;

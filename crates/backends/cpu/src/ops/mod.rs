@@ -31,6 +31,7 @@ mod mask_samples;
 mod max_pool;
 mod multiply;
 mod normalize;
+mod pointwise;
 mod replicate;
 mod reshape;
 mod sample_sum;

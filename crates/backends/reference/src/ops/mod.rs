@@ -46,6 +46,7 @@ pub mod mask_samples;
 pub mod max_pool;
 pub mod multiply;
 pub mod normalize;
+pub mod pointwise;
 mod replicate;
 mod reshape;
 pub mod sample_sum;

@@ -4,7 +4,9 @@
 
 use crate::common::{Batch, Model, TO_GRADIENTS, TO_LOSS, program, submit};
 use enmasse_device::Program;
-use enmasse_graph::{CompileOptions, Conv, Freeze, Loss, Mode, PerSample, Pool, Role, TargetKind, Tensor, Window};
+use enmasse_graph::{
+    CompileOptions, Conv, Expression, Freeze, Loss, Mode, PerSample, Pool, Role, TargetKind, Tensor, Window,
+};
 use enmasse_reference::ReferenceProgram;
 
 /// Half the distance of the two points. Rounding causes an error of about 1e-10, and hardly any ReLU changes sides.
@@ -390,6 +392,37 @@ fn losses_of_functions() {
         let log_p = (x.log_softmax() * y).sum_classes();
         log_p.clone().exp().affine(-1.0, 1.0).power(2.0) * log_p.affine(-1.0, 0.0)
     });
+}
+
+/// Of one value twice, of several, and of one that wants no gradient.
+#[test]
+fn expressions() {
+    let [x, y] = Expression::operands();
+    let softplus = x.maximum(0.0) + (1.0 + (-&x).minimum(&x).exp()).log();
+    let of_one = [
+        &x * softplus.tanh(),
+        0.5 * &x * (1.0 + (&x * std::f32::consts::FRAC_1_SQRT_2).erf()),
+        &x * (&x + 3.0).clamp(0.0, 6.0) / 6.0,
+        Expression::where_above(&x, 0.1, &x, x.exp() - 1.0),
+        (1.0 + &x * &x).sqrt().power(-1.5),
+    ];
+    for expression in of_one {
+        check(&|image| head(stem(image, 3).pointwise(&expression, &[])));
+    }
+    let of_two = [&x * y.sigmoid(), &x / (1.0 + &y * &y), x.minimum(&y) - 0.5 * &x, &x - 2.0 * &y];
+    for expression in of_two {
+        check(&|image| {
+            let [a, b] = [1, 3].map(|kernel| {
+                let conv = Conv::new(3, kernel).padding(kernel / 2);
+                image.clone().conv2d(&format!("conv{kernel}"), conv)
+            });
+            head(a.clone().pointwise(&expression, &[b]).pointwise(&expression, &[a]))
+        });
+        check(&|image| {
+            let x = image.clone().conv2d("conv", Conv::new(3, 3).padding(1)).pointwise(&expression, &[image]);
+            head(x.clone().pointwise(&expression, &[x]))
+        });
+    }
 }
 
 /// With several shards the loss and the gradients are sums over all shards.

@@ -11,7 +11,7 @@
 //! Element types: operands are f32 unless stated otherwise. In a plan of [`crate::Precision::Bf16`] every activation and its
 //! gradient `[N,H,W,C]` or `[N,T,C]` is bf16. All other operands stay f32: weights, biases, statistics, sums per channel,
 //! gradients of parameters, and matrices `[N,K]`. Batch norm, layer norm, linear layers, activations, dropout, addition,
-//! multiplication, functions and [`BiasBackward`] work on matrices as well as on activations. Some operations therefore mix
+//! multiplication, functions, expressions and [`BiasBackward`] work on matrices as well as on activations. Some operations therefore mix
 //! types. Convolutions, and linear layers over tokens, take `bf16 x, f32 w, f32 bias -> bf16 y`, their gradients
 //! `bf16 dy, f32 w, bf16 base -> bf16 dx` and `bf16 x, bf16 dy -> f32 dw`. [`Normalize`] and [`FlattenBackward`] write bf16, [`Flatten`] reads it. All activations
 //! of one operation have the same type. Every operation computes in f32 and rounds once, when it stores its result. Weights
@@ -45,6 +45,7 @@ mod mask_samples;
 mod max_pool;
 mod multiply;
 mod normalize;
+mod pointwise;
 mod replicate;
 mod reshape;
 mod sample_sum;
@@ -90,6 +91,7 @@ pub use mask_samples::MaskSamples;
 pub use max_pool::{MaxPool, MaxPoolBackward};
 pub use multiply::{Multiply, MultiplyReduce};
 pub use normalize::Normalize;
+pub use pointwise::Pointwise;
 pub use replicate::Replicate;
 pub use reshape::Reshape;
 pub use sample_sum::{SampleSum, SampleSumBackward};
@@ -221,6 +223,7 @@ operations! { $
     Add
     Multiply MultiplyReduce
     Function FunctionBackward
+    Pointwise
     Flatten FlattenBackward
     Reshape
     Attention AttentionBackward
