@@ -57,7 +57,7 @@ pub mod prelude {
     pub use enmasse_data::{DataError, Dataset};
     pub use enmasse_datasets::shapes;
     pub use enmasse_device::{Device, Program};
-    pub use enmasse_graph::{Conv, GroupRule, Loss, PerSample, Pool, TargetKind, Tensor};
+    pub use enmasse_graph::{Conv, Expression, GroupRule, Loss, PerSample, Pool, TargetKind, Tensor};
     pub use enmasse_image::Image;
     pub use enmasse_launch::{spawn, spawn_processes};
     pub use enmasse_train::{

@@ -37,4 +37,13 @@ impl Tensor {
         let Some([n, _]) = self.row_dims("sum_classes") else { return self };
         self.record(SumClasses, &[], [n].into())
     }
+
+    /// The mean over classes (PyTorch's `x.mean(1)`).
+    ///
+    /// # Shapes
+    /// `[N,K]` to `[N]`.
+    pub fn mean_classes(self) -> Tensor {
+        let classes = self.shape().last();
+        self.sum_classes().affine(1.0 / classes as f32, 0.0)
+    }
 }

@@ -3,8 +3,8 @@
 use enmasse_device::{Device, HostBatch, Program, StepInputs};
 use enmasse_graph::optimizers::{AdamW, Lars, Sgd};
 use enmasse_graph::{
-    AVERAGE_PREFIX, Arena, Averaging, CompileOptions, Conv, Freeze, GroupRule, Loss, Mode, Optimizer, ParameterGroups,
-    PerSample, Phase, Plans, Pool, Precision, Role, Tensor, Window, compile,
+    AVERAGE_PREFIX, Arena, Averaging, CompileOptions, Conv, Expression, Freeze, GroupRule, Loss, Mode, Optimizer,
+    ParameterGroups, PerSample, Phase, Plans, Pool, Precision, Role, Tensor, Window, compile,
 };
 use enmasse_models::{
     Airbench, AlexNet, Block, ConvNext, EfficientNet, EfficientNetLite, MobileNetV2, MobileNetV3, RegNetY, ResNet, Vgg,
@@ -389,6 +389,16 @@ pub static LOSS_CASES: &[Case] = &[
         ..DEFAULT
     },
     Case {
+        name: "loss_sigmoid_focal",
+        seed: 40,
+        model: mlp,
+        batch: 5,
+        size: [9, 7],
+        weight_decay: 0.0,
+        loss: Some(sigmoid_focal),
+        ..DEFAULT
+    },
+    Case {
         name: "loss_weighted",
         seed: 40,
         model: mlp,
@@ -416,6 +426,14 @@ pub static LOSS_CASES: &[Case] = &[
 fn focal(logits: Tensor, targets: Tensor) -> Tensor {
     let log_p = (logits.log_softmax() * targets).sum_classes();
     log_p.clone().exp().affine(-1.0, 1.0).power(2.0) * log_p.affine(-1.0, 0.0)
+}
+
+/// The focal loss of each class on its own, with gamma 2, as one expression.
+fn sigmoid_focal(logits: Tensor, targets: Tensor) -> Tensor {
+    let [x, y] = Expression::operands();
+    let cross_entropy = x.maximum(0.0) - &x * &y + (1.0 + (-&x).minimum(&x).exp()).log();
+    let miss = (&x * (1.0 - 2.0 * y)).sigmoid();
+    logits.pointwise(&(cross_entropy * miss.power(2.0)), &[targets]).mean_classes()
 }
 
 /// Cross-entropy with a weight for each class.
