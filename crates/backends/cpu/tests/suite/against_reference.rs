@@ -2,7 +2,9 @@
 
 use std::sync::Mutex;
 
-use crate::common::models::{focal, largest_windows, modern, random, residual, squared_error, tokens};
+use crate::common::models::{
+    expressive, focal, huber, largest_windows, modern, random, residual, squared_error, tokens,
+};
 use crate::common::{Batch, Fading, assert_agree, fill, gradients, levels, program_with, state};
 use enmasse_cpu::{CpuOptions, Isa};
 use enmasse_device::{DeviceRequest, Program, StepMetrics};
@@ -116,6 +118,16 @@ fn layers_over_tokens() {
     let plans = compile(&tokens, &options).unwrap();
     for isa in levels() {
         check("tokens", &plans, isa, 3, 2e-5);
+    }
+}
+
+#[test]
+fn expressions_as_layers_and_as_a_loss() {
+    let (loss, target) = (Loss::Custom(PerSample::new(huber)), TargetKind::Values(7));
+    let options = CompileOptions { size: [19, 22], loss, target, ..CompileOptions::new("expressive", 5, 19, 7) };
+    let plans = compile(&expressive, &options).unwrap();
+    for isa in levels() {
+        check("expressive", &plans, isa, 3, 2e-5);
     }
 }
 

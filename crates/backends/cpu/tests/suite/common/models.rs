@@ -1,7 +1,7 @@
 //! Models that the tests of every device train: each kind of layer, a loss of functions, layers in any order.
 #![allow(dead_code, reason = "each test file compiles this module for itself and uses a part of it")]
 
-use enmasse_graph::{Conv, Pool, Tensor};
+use enmasse_graph::{Conv, Expression, Pool, Tensor};
 use enmasse_tensor::RandomStream;
 
 /// Every kind of layer of a ResNet, at a small scale.
@@ -80,6 +80,23 @@ pub fn focal(logits: Tensor, targets: Tensor) -> Tensor {
     let p = (log_p.clone() * targets.clone()).sum_classes().exp();
     let weighted = (log_p.scale_classes(&[1.0, 0.5, 2.0, 1.5, 0.25, 3.0, 1.0]) * targets).sum_classes();
     p.clone().affine(-1.0, 1.0).power(2.0) * weighted.affine(-1.0, 0.0) + p.clamp_min(0.125).log().affine(-0.1, 0.0)
+}
+
+/// Mish and a gated unit as expressions, of one tensor and of two.
+pub fn expressive(x: Tensor) -> Tensor {
+    let [a, b] = Expression::operands();
+    let mish = &a * (a.maximum(0.0) + (1.0 + (-&a).minimum(&a).exp()).log()).tanh();
+    let x = x.conv2d("stem", Conv::new(10, 3)).pointwise(&mish, &[]);
+    let gate = x.clone().conv2d("gate", Conv::new(10, 3).padding(1));
+    x.pointwise(&(a * b.sigmoid()), &[gate]).flatten().linear("fc", 7)
+}
+
+/// The mean Huber loss of seven outputs from seven values, as an expression.
+pub fn huber(outputs: Tensor, values: Tensor) -> Tensor {
+    let [a, b] = Expression::operands();
+    let error = (a - b).abs();
+    let huber = Expression::where_above(1.0, &error, 0.5 * &error * &error, &error - 0.5);
+    outputs.pointwise(&huber, &[values]).mean_classes()
 }
 
 /// The mean squared error of seven outputs from seven values.
