@@ -1,7 +1,7 @@
 // Expressions at each element: a formula, step by step. Its registers are memory of the thread.
 #include "element.h"
 
-// As in `code` of pointwise.rs.
+// As in `steps`, `unary` and `binary` of pointwise.rs.
 enum Code {
     LOAD, STORE, CONSTANT, NEGATE, ABS, EXP, LOG, TANH, ERF, SIGMOID, SQRT,
     ADD, SUBTRACT, MULTIPLY, DIVIDE, MINIMUM, MAXIMUM, POWER, WHERE

@@ -92,7 +92,9 @@ fn with_bits<T>(level: SimdLevel, run: impl FnOnce() -> T) -> T {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the proof of AVX2 is that of these too.
         SimdLevel::Avx2(_) | SimdLevel::Avx512(_) => unsafe { compiled(run) },
-        _ => run(),
+        #[cfg(target_arch = "aarch64")]
+        SimdLevel::Neon => run(),
+        SimdLevel::Plain => run(),
     }
 }
 

@@ -49,7 +49,8 @@ pub struct ConvolutionPlan {
     pub weights: DType,
     /// Bytes of workspace.
     pub workspace: u64,
-    /// Whether it is one of the slow engines that always work, since cuDNN's estimate names no other.
+    /// Whether it is one of the slow engines that always work, since cuDNN's estimate names no other. Not known of an engine that was
+    /// chosen by its name, which has `false`.
     pub is_fallback: bool,
     /// The engine. Its text makes it again: [`Cudnn::plan`].
     pub engine: Engine,

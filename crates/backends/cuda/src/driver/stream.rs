@@ -96,7 +96,7 @@ impl Stream {
 /// A place in a stream, without a timestamp, which would cost the GPU a write. An event that was never recorded has passed.
 pub(crate) struct Event(Object);
 
-/// The flags of an event: whoever waits for it sleeps, and it keeps no timestamp.
+/// The flags of an event: a thread that waits for it sleeps, and it keeps no timestamp.
 const BLOCKING_SYNC: u32 = 1;
 const DISABLE_TIMING: u32 = 2;
 
