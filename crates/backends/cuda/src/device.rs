@@ -136,12 +136,15 @@ impl Device for Cuda {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let Gpu { management, others, .. } = self.gpu.as_ref();
+        let Gpu { management, others, refused, .. } = self.gpu.as_ref();
         let ordinal = self.gpu.context.properties.ordinal;
         let shared = others.as_ref().map(|others| format!("gpu {ordinal} is shared with {others}; both are slower"));
         let slowdown = management.as_ref().and_then(Management::slowdown);
         let slowed = slowdown.map(|why| format!("gpu {ordinal} is slowed down: {why}"));
-        shared.into_iter().chain(slowed).collect()
+        let compiled = refused.as_ref().map(|why| {
+            format!("gpu {ordinal}: the driver compiled the kernels itself, which takes longer and may give slower ones: {why}")
+        });
+        [shared, slowed, compiled].into_iter().flatten().collect()
     }
 
     fn ways(&self, group: &Group) -> Result<Vec<String>, DeviceError> {

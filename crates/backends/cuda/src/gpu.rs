@@ -8,7 +8,7 @@ use crate::cublas_lt::CublasLt;
 use crate::cudnn::Cudnn;
 use crate::driver::{Context, Found, Function, Functions, Module, Properties};
 use crate::engines::{Engines, Matmuls};
-use crate::kernels::ptx::ptx;
+use crate::kernels::binaries::{cubin, ptx};
 use crate::libraries::{Libraries, Library};
 use crate::management::Management;
 use crate::nccl::Nccl;
@@ -52,6 +52,16 @@ pub(crate) fn check_capability(gpu: &Properties) -> Result<(), CudaError> {
     )))
 }
 
+/// Our kernels from the cubin, if there is one and the driver takes it, else from PTX. With why it was refused.
+fn load(context: &Arc<Context>, cubin: Option<Vec<u8>>) -> Result<(Arc<Module>, Option<CudaError>), CudaError> {
+    let refused = match cubin.map(|cubin| Module::new(context, cubin)) {
+        Some(Ok(module)) => return Ok((module, None)),
+        Some(Err(error)) => Some(error),
+        None => None,
+    };
+    Ok((Module::new(context, ptx())?, refused))
+}
+
 /// A GPU that programs compute on.
 pub(crate) struct Gpu {
     pub context: Arc<Context>,
@@ -60,6 +70,8 @@ pub(crate) struct Gpu {
     pub management: Option<Management>,
     /// Who else computed on the GPU when it was opened, in words.
     pub others: Option<String>,
+    /// Why the driver did not take the machine code of our kernels for this GPU, and compiled them from PTX.
+    pub refused: Option<CudaError>,
     module: Arc<Module>,
     functions: Mutex<HashMap<String, Function>>,
     libraries: Libraries,
@@ -75,11 +87,11 @@ impl Gpu {
         let management = Management::of(libraries, &found.properties);
         let others = management.as_ref().and_then(Management::others);
         let context = Context::open(found)?;
-        let module = Module::new(&context, &ptx())?;
+        let (module, refused) = load(&context, cubin(context.properties.capability))?;
         context.enter()?;
         let (engines, matmuls) = (Engines::new(cudnn, exact)?, Matmuls::new(cublas_lt)?);
         let (functions, libraries, nccl) = (Mutex::default(), libraries.clone(), OnceLock::new());
-        Ok(Arc::new(Gpu { context, engines, matmuls, management, others, module, functions, libraries, nccl }))
+        Ok(Arc::new(Gpu { context, engines, matmuls, management, others, refused, module, functions, libraries, nccl }))
     }
 
     /// NCCL, or why it cannot be used. It is loaded when it is first asked for: a single rank does without.
@@ -103,5 +115,31 @@ impl Drop for Gpu {
     fn drop(&mut self) {
         // The handles of libraries are destroyed in their context. An error has nobody to go to.
         let _ = self.context.enter();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_support::EmulatedGpu;
+
+    #[test]
+    fn a_cubin_that_the_driver_refuses_gives_way_to_ptx() {
+        let Some(libraries) = EmulatedGpu::libraries() else { return };
+        let context = Context::open(Found::look(EmulatedGpu::driver(&libraries), 0).unwrap()).unwrap();
+        let check = |cubin: Option<Vec<u8>>, expected: Option<&str>| {
+            let (module, refused) = load(&context, cubin).unwrap();
+            assert!(module.function("set_step").is_ok());
+            let refused = refused.map(|error| error.to_string());
+            let is_expected = match (&refused, expected) {
+                (Some(refused), Some(expected)) => refused.contains(expected),
+                (refused, expected) => refused.is_none() && expected.is_none(),
+            };
+            assert!(is_expected, "{refused:?}");
+        };
+        check(cubin(context.properties.capability), None);
+        check(None, None);
+        let other = if context.properties.capability[0] == 9 { [8, 0] } else { [9, 0] };
+        check(cubin(other), Some("CUDA_ERROR_NO_BINARY_FOR_GPU"));
     }
 }

@@ -34,6 +34,7 @@ enum Result {
     NO_DEVICE = 100,
     INVALID_DEVICE = 101,
     INVALID_CONTEXT = 201,
+    NO_BINARY = 209,
     INVALID_PTX = 218,
     CONTEXT_IS_DESTROYED = 709,
     INVALID_HANDLE = 400,
@@ -54,6 +55,7 @@ const std::map<int, std::pair<const char *, const char *>> RESULTS = {
     {NO_DEVICE, {"CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"}},
     {INVALID_DEVICE, {"CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"}},
     {INVALID_CONTEXT, {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}},
+    {NO_BINARY, {"CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"}},
     {INVALID_PTX, {"CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"}},
     {CONTEXT_IS_DESTROYED, {"CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"}},
     {INVALID_HANDLE, {"CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"}},
@@ -258,9 +260,14 @@ int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
     return SUCCESS;
 }
 
-int cuDeviceGetAttribute(int *value, int attribute, int) {
+static std::pair<int, int> capability() {
     int major = 9, minor = 0;
     if (const char *text = getenv("EMULATED_CAPABILITY")) sscanf(text, "%d.%d", &major, &minor);
+    return {major, minor};
+}
+
+int cuDeviceGetAttribute(int *value, int attribute, int) {
+    const auto [major, minor] = capability();
     const std::map<int, int> values = {{16, 4}, {38, 1 << 20}, {75, major}, {76, minor}};
     auto found = values.find(attribute);
     if (found == values.end()) return INVALID_VALUE;
@@ -486,10 +493,21 @@ int cuStreamWaitEvent(void *handle, void *waited_for, unsigned) {
     return SUCCESS;
 }
 
-int cuModuleLoadDataEx(void **module, const void *text, unsigned count, int *options, void **values) {
+// Whether a cubin is for GPUs of this kind: its flags have the architecture, in one of two places.
+static bool is_for_this_kind(const unsigned char *cubin) {
+    unsigned flags;
+    memcpy(&flags, cubin + 48, sizeof flags);
+    const int architecture = int((cubin[7] == 0x33 ? flags : flags >> 8) & 0xFF);
+    const auto [major, minor] = capability();
+    return architecture / 10 == major && architecture % 10 <= minor;
+}
+
+int cuModuleLoadDataEx(void **module, const void *binary, unsigned count, int *options, void **values) {
     CHECKED();
     NOT_CAPTURED();
-    if (!strstr(static_cast<const char *>(text), ".version")) {
+    if (memcmp(binary, "\x7f" "ELF", 4) == 0) {
+        if (!is_for_this_kind(static_cast<const unsigned char *>(binary))) return NO_BINARY;
+    } else if (!strstr(static_cast<const char *>(binary), ".version")) {
         char *log = nullptr;
         size_t room = 0;
         for (unsigned option = 0; option < count; option++) {

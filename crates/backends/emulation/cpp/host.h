@@ -1,7 +1,7 @@
 // CUDA C++ on a CPU: what the kernels in crates/backends/cuda/kernels use of the language, in terms of host.cpp.
 //
 // Kernels keep to a plain subset. Threads of a block have one dimension. Shared memory is declared by SHARED, so that its
-// contents can be made NaN before each block. Floats are rounded after every operation, as on a GPU (see make_ptx.py).
+// contents can be made NaN before each block. Floats are rounded after every operation, as on a GPU (see make_binaries.py).
 #pragma once
 
 #include <math.h>

@@ -1,4 +1,4 @@
-//! Kernels, loaded from PTX, which the driver compiles for the GPU, and keeps.
+//! Kernels, loaded from machine code of the GPU, or from PTX, which the driver compiles for it, and keeps.
 
 use std::ffi::{CString, c_int, c_void};
 use std::ptr::null_mut;
@@ -12,23 +12,25 @@ use crate::CudaError;
 const JIT_ERROR_LOG: c_int = 5;
 const JIT_ERROR_LOG_BYTES: c_int = 6;
 
-/// All kernels of a PTX.
+/// All kernels of a cubin or of a PTX.
 pub(crate) struct Module(Object);
 
 // SAFETY: several threads may use one of the driver's modules at once.
 unsafe impl Sync for Module {}
 
 impl Module {
-    /// Loads a PTX. The error has what the driver's compiler says of it.
-    pub fn new(context: &Arc<Context>, ptx: &str) -> Result<Arc<Self>, CudaError> {
-        let (text, mut log) = (terminated(ptx)?, [0u8; 4096]);
+    /// Loads a cubin, or PTX. The error has what the driver's compiler says of it.
+    pub fn new(context: &Arc<Context>, mut binary: Vec<u8>) -> Result<Arc<Self>, CudaError> {
+        // PTX ends with a zero. A cubin has its own length.
+        binary.push(0);
+        let mut log = [0u8; 4096];
         let mut options = [JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES];
         // The driver takes the number of bytes in the place of an address.
         let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(log.len() - 1)];
         let object = Object::new(context, context.functions.cuModuleUnload, |functions, raw| {
             let (options, values) = (options.as_mut_ptr(), values.as_mut_ptr());
-            // SAFETY: the text ends in a zero; the two options have values, and the log has as many bytes.
-            unsafe { functions.cuModuleLoadDataEx(raw, text.as_ptr().cast(), 2, options, values) }
+            // SAFETY: the binary is whole, or ends in a zero; the two options have values, and the log has as many bytes.
+            unsafe { functions.cuModuleLoadDataEx(raw, binary.as_ptr().cast(), 2, options, values) }
         });
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<&str> =
@@ -43,7 +45,8 @@ impl Module {
     /// The kernel with this name.
     pub fn function(self: &Arc<Self>, name: &str) -> Result<Function, CudaError> {
         let functions = self.0.enter()?;
-        let text = terminated(name)?;
+        let text =
+            CString::new(name).map_err(|_| CudaError::Unsupported("a zero byte in the name of a kernel".into()))?;
         let mut raw = null_mut();
         // SAFETY: the name ends in a zero.
         unsafe { functions.cuModuleGetFunction(&mut raw, self.0.raw, text.as_ptr()) }.map_err(|error| match error {
@@ -78,8 +81,4 @@ impl Function {
         // SAFETY: the driver copies the argument before it returns; for the rest, the caller's promise.
         unsafe { functions.cuLaunchKernel(self.raw, x, y, z, block, 1, 1, 0, stream.raw(), arguments, null_mut()) }
     }
-}
-
-fn terminated(text: &str) -> Result<CString, CudaError> {
-    CString::new(text).map_err(|_| CudaError::Unsupported("a zero byte in the text of a kernel".into()))
 }

@@ -88,8 +88,8 @@ fn an_event_orders_two_streams() {
 fn kernels_run_and_graphs_repeat_them() {
     let Some(context) = context() else { return };
     let stream = Stream::new(&context).unwrap();
-    let module = Module::new(&context, ".version 7.0").unwrap();
-    let refused = Module::new(&context, ".target sm_75").err().unwrap().to_string();
+    let module = Module::new(&context, b".version 7.0".to_vec()).unwrap();
+    let refused = Module::new(&context, b".target sm_75".to_vec()).err().unwrap().to_string();
     assert!(
         refused.contains("CUDA_ERROR_INVALID_PTX") && refused.contains("Missing .version directive; ptxas fatal"),
         "{refused}"
@@ -133,7 +133,7 @@ fn an_error_in_a_capture_ends_it() {
     };
     check(&Stream::wait, "cuStreamSynchronize");
     check(&|_| Buffer::new(&context, "bytes", 5).map(drop), "cuMemAlloc");
-    check(&|_| Module::new(&context, ".version 7.0").map(drop), "cuModuleLoadDataEx");
+    check(&|_| Module::new(&context, b".version 7.0".to_vec()).map(drop), "cuModuleLoadDataEx");
     Buffer::new(&context, "bytes", 5).unwrap();
 }
 

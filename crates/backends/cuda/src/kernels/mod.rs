@@ -9,12 +9,12 @@
 
 pub(crate) mod average;
 pub(crate) mod bias;
+pub(crate) mod binaries;
 pub(crate) mod elementwise;
 pub(crate) mod gather;
 pub(crate) mod metrics;
 pub(crate) mod operands;
 pub(crate) mod pooling;
-pub(crate) mod ptx;
 pub(crate) mod rows;
 pub(crate) mod samples;
 pub(crate) mod step;
