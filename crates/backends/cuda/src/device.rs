@@ -192,7 +192,7 @@ impl Device for Cuda {
         let way = self.way(hosting);
         let sequences = Sequences::new(plans, hosting, &schedule, (&self.gpu, way))?;
         let of_ranks = match way {
-            Way::Nccl(_) => nccl::ALLOWANCE,
+            Way::Nccl(_) => nccl::allowance(self.gpu.context.properties.capability),
             Way::Host => 0,
         };
         let library = ALLOWANCE + of_ranks;

@@ -5,7 +5,8 @@
 // to the element type. EMULATED_NCCL is the version, EMULATED_NCCL_ABSENT a rank that never joins, and EMULATED_NCCL_FAILURE
 // "RANK OPERATION RESULT" an asynchronous error of a rank: from that operation on it hangs until it is aborted. A negative RESULT
 // is a signal that ends the rank's process there. With EMULATED_NCCL_STUCK an abort does not return. An operation that is
-// captured is in progress until all ranks have captured it, as where NCCL exchanges buffers meanwhile.
+// captured is in progress until all ranks have captured it, as where NCCL exchanges buffers meanwhile. Memory that is freed while a
+// communicator has it registered ends the process.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -14,6 +15,9 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <mutex>
+#include <set>
 #include <string>
 
 #include "library.h"
@@ -21,10 +25,12 @@
 // In the emulated driver.
 extern "C" void emulation_wait(int (*ready)(const void *), const void *data);
 extern "C" int emulation_is_capturing(void *stream);
+extern "C" int cuMemAlloc_v2(unsigned long *place, size_t bytes);
+extern "C" int cuMemFree_v2(unsigned long place);
 
 namespace {
 
-enum Result { SUCCESS = 0, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6, IN_PROGRESS = 7 };
+enum Result { SUCCESS = 0, UNHANDLED_CUDA_ERROR = 1, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6, IN_PROGRESS = 7 };
 enum Type { FLOAT32 = 7, BFLOAT16 = 9 };
 
 constexpr int MAX_RANKS = 16;
@@ -59,12 +65,23 @@ struct Communicator {
     int fails_with = SUCCESS;
 };
 
-// The argument of ncclCommInitRankConfig in version 2.14, the first to have it.
+// The argument of ncclCommInitRankConfig in version 2.17.
 struct Config {
     size_t size;
     unsigned magic, version;
-    int blocking;
+    int blocking, cluster_size, min_blocks, max_blocks;
+    const char *network;
 };
+
+// Memory of ncclMemAlloc, and with whom it is registered.
+std::mutex allocations_mutex;
+std::map<void *, std::pair<size_t, std::set<const Communicator *>>> allocations;
+
+// A communicator that has ended uses no memory.
+void forget(const Communicator *comm) {
+    std::lock_guard<std::mutex> lock(allocations_mutex);
+    for (auto &[place, allocation] : allocations) allocation.second.erase(comm);
+}
 
 struct Identifier {
     char path[128];
@@ -213,6 +230,7 @@ int ncclGetUniqueId(Identifier *id) {
 
 int ncclCommInitRankConfig(void **made, int ranks, Identifier id, int rank, const Config *config) {
     if (config->magic != 0xcafebeef || config->size < sizeof(Config) || config->blocking != 0) return INVALID_ARGUMENT;
+    if (config->version < 21700 || config->max_blocks < 1 || config->max_blocks > 32 || config->network) return INVALID_ARGUMENT;
     if (ranks > MAX_RANKS) return INVALID_ARGUMENT;
     int file = open(id.path, O_RDWR | O_CLOEXEC);
     void *memory = file < 0 ? MAP_FAILED : mmap(nullptr, sizeof(World), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -242,7 +260,9 @@ int ncclCommGetAsyncError(void *handle, int *result) {
 
 // The communicator itself stays: work that was queued finds that it was aborted.
 int ncclCommAbort(void *handle) {
-    static_cast<Communicator *>(handle)->aborted = true;
+    auto *comm = static_cast<Communicator *>(handle);
+    comm->aborted = true;
+    forget(comm);
     while (getenv("EMULATED_NCCL_STUCK")) pause();
     return SUCCESS;
 }
@@ -251,9 +271,47 @@ int ncclCommFinalize(void *) { return SUCCESS; }
 
 int ncclCommDestroy(void *handle) { return ncclCommAbort(handle); }
 
+int ncclMemAlloc(void **place, size_t bytes) {
+    unsigned long address;
+    if (cuMemAlloc_v2(&address, bytes)) return UNHANDLED_CUDA_ERROR;
+    *place = reinterpret_cast<void *>(address);
+    std::lock_guard<std::mutex> lock(allocations_mutex);
+    allocations[*place] = {bytes, {}};
+    return SUCCESS;
+}
+
+int ncclMemFree(void *place) {
+    std::lock_guard<std::mutex> lock(allocations_mutex);
+    auto found = allocations.find(place);
+    if (found == allocations.end()) return INVALID_ARGUMENT;
+    if (!found->second.second.empty()) {
+        fprintf(stderr, "emulated NCCL: memory is freed that a communicator has registered\n");
+        abort();
+    }
+    allocations.erase(found);
+    return cuMemFree_v2(reinterpret_cast<unsigned long>(place)) ? UNHANDLED_CUDA_ERROR : SUCCESS;
+}
+
+int ncclCommRegister(void *comm, void *place, size_t bytes, void **handle) {
+    std::lock_guard<std::mutex> lock(allocations_mutex);
+    auto found = allocations.find(place);
+    if (found == allocations.end() || bytes > found->second.first) return INVALID_ARGUMENT;
+    found->second.second.insert(static_cast<const Communicator *>(comm));
+    *handle = place;
+    return SUCCESS;
+}
+
+int ncclCommDeregister(void *comm, void *handle) {
+    std::lock_guard<std::mutex> lock(allocations_mutex);
+    auto found = allocations.find(handle);
+    const bool was_registered = found != allocations.end() && found->second.second.erase(static_cast<const Communicator *>(comm));
+    return was_registered ? SUCCESS : INVALID_ARGUMENT;
+}
+
 const char *ncclGetErrorString(int result) {
     switch (result) {
         case SUCCESS: return "no error";
+        case UNHANDLED_CUDA_ERROR: return "unhandled cuda error";
         case INVALID_ARGUMENT: return "invalid argument";
         case INVALID_USAGE: return "invalid usage";
         case REMOTE_ERROR: return "remote process exited or there was a network error";

@@ -16,7 +16,12 @@ pub(crate) struct Buffer {
     context: Arc<Context>,
     address: u64,
     bytes: usize,
+    /// What frees it, if not the driver.
+    free: Option<Free>,
 }
+
+/// A library's function that frees what the library has allocated in the current context, by its address.
+type Free = Box<dyn Fn(u64) + Send + Sync>;
 
 impl Buffer {
     /// Allocates memory for `what`; its contents are undefined.
@@ -25,14 +30,24 @@ impl Buffer {
         let mut address = 0;
         if bytes == 0 {
             // The driver has no empty allocations.
-            return Ok(Buffer { context: context.clone(), address, bytes });
+            return Ok(Buffer { context: context.clone(), address, bytes, free: None });
         }
         // SAFETY: the place is valid.
         match unsafe { (functions.cuMemAlloc_v2)(&mut address, bytes) } {
-            0 => Ok(Buffer { context: context.clone(), address, bytes }),
+            0 => Ok(Buffer { context: context.clone(), address, bytes, free: None }),
             OUT_OF_MEMORY => Err(CudaError::Memory { what: what.into(), bytes }),
             status => Err(functions.error("cuMemAlloc", status)),
         }
+    }
+
+    /// Memory that a library has allocated in a context, and that `free` gives back to it.
+    pub fn of_library(context: &Arc<Context>, address: u64, bytes: usize, free: Free) -> Self {
+        Buffer { context: context.clone(), address, bytes, free: Some(free) }
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Its address on the GPU.
@@ -79,9 +94,13 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         // The driver frees memory after the work that uses it. An error at this point has nobody to go to.
-        if let (1.., Ok(functions)) = (self.bytes, self.context.enter()) {
-            // SAFETY: the address came from the driver, and is freed once.
-            let _ = unsafe { functions.cuMemFree_v2(self.address) };
+        let (1.., Ok(functions)) = (self.bytes, self.context.enter()) else { return };
+        match &self.free {
+            Some(free) => free(self.address),
+            None => {
+                // SAFETY: the address came from the driver, and is freed once.
+                let _ = unsafe { functions.cuMemFree_v2(self.address) };
+            }
         }
     }
 }

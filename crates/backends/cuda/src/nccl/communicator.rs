@@ -12,10 +12,10 @@ use enmasse_comm::{Cause, CauseKind, Group};
 use enmasse_device::DeviceError;
 use enmasse_tensor::DType;
 
-use super::Nccl;
 use super::sys::{BFLOAT16, Config, FLOAT32, Functions, IN_PROGRESS, REMOTE_ERROR, SUCCESS, SUM, UniqueId};
+use super::{MAX_BLOCKS, Nccl};
 use crate::CudaError;
-use crate::driver::{Context, Stream};
+use crate::driver::{Buffer, Context, Stream};
 
 /// How often the guard looks. An abort is that much late at most.
 const GUARD: Duration = Duration::from_millis(20);
@@ -71,6 +71,8 @@ struct Shared {
     group: Group,
     /// `None` once it has been aborted or destroyed.
     raw: Mutex<Option<Raw>>,
+    /// The handles of registered memory.
+    registered: Mutex<Vec<Raw>>,
     /// Whether the guard may end.
     ended: Mutex<bool>,
     bell: Condvar,
@@ -80,11 +82,11 @@ struct Shared {
     left: AtomicBool,
 }
 
-/// NCCL's handle.
+/// A handle of NCCL's.
 #[derive(Clone, Copy)]
 struct Raw(*mut c_void);
 
-// SAFETY: NCCL's communicators may be used by any thread, by one at a time.
+// SAFETY: NCCL's communicators and registrations may be used by any thread, by one at a time.
 unsafe impl Send for Raw {}
 
 impl Communicator {
@@ -102,8 +104,15 @@ impl Communicator {
         let mut raw = null_mut();
         let (ranks, rank) = (group.world_size() as c_int, group.rank() as c_int);
         // SAFETY: the places are valid, and NCCL copies the configuration.
-        let result =
-            unsafe { (nccl.functions.ncclCommInitRankConfig)(&mut raw, ranks, id, rank, &mut Config::non_blocking()) };
+        let result = unsafe {
+            (nccl.functions.ncclCommInitRankConfig)(
+                &mut raw,
+                ranks,
+                id,
+                rank,
+                &mut Config::non_blocking(MAX_BLOCKS as c_int),
+            )
+        };
         if !matches!(result, SUCCESS | IN_PROGRESS) {
             return Err(fail(group, &nccl.error("ncclCommInitRankConfig", result, null_mut())));
         }
@@ -112,6 +121,7 @@ impl Communicator {
             context: context.clone(),
             group: group.clone(),
             raw: Mutex::new(Some(Raw(raw))),
+            registered: Mutex::default(),
             ended: Mutex::new(false),
             bell: Condvar::new(),
             unready: AtomicBool::new(false),
@@ -131,6 +141,21 @@ impl Communicator {
         communicator.shared.settle("ncclCommInitRankConfig")?;
         watch.done()?;
         Ok(communicator)
+    }
+
+    /// Lets operations work in this memory without copies. Every rank registers its own, at the same point, from
+    /// [`Nccl::allocate`]. The memory outlives the communicator.
+    pub fn register(&self, buffer: &Buffer) -> Result<(), DeviceError> {
+        if buffer.bytes() == 0 {
+            return Ok(());
+        }
+        let mut handle = null_mut();
+        self.shared.call("ncclCommRegister", |functions, raw| {
+            // SAFETY: the communicator lives, and the range is that of the buffer.
+            unsafe { (functions.ncclCommRegister)(raw, buffer.address() as *mut c_void, buffer.bytes(), &mut handle) }
+        })?;
+        lock(&self.shared.registered).push(Raw(handle));
+        Ok(())
     }
 
     /// Whether NCCL was aborted before what should have preceded it.
@@ -304,6 +329,10 @@ impl Shared {
     /// Ends the communicator together with the other ranks, unless the group has failed or they do not come.
     fn end(&self) {
         let Some(Raw(raw)) = *lock(&self.raw) else { return };
+        for Raw(handle) in lock(&self.registered).drain(..) {
+            // SAFETY: the communicator lives, no operation is left, and each handle is given back once. An error has nobody to go to.
+            let _ = unsafe { (self.nccl.functions.ncclCommDeregister)(raw, handle) };
+        }
         // SAFETY: the communicator lives, and this is its last call but for those that end it.
         let finalize = || unsafe { (self.nccl.functions.ncclCommFinalize)(raw) };
         if self.group.check().is_err() || self.context.enter().is_err() || !matches!(finalize(), SUCCESS | IN_PROGRESS)

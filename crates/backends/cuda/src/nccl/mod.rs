@@ -11,8 +11,11 @@ mod communicator;
 mod sys;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::Arc;
 
 use crate::CudaError;
+use crate::driver::{Buffer, Context};
 use crate::libraries::{Libraries, Library, Version};
 pub(crate) use communicator::{Communicator, Operation};
 use sys::{Functions, SUCCESS, UniqueId};
@@ -22,11 +25,20 @@ use sys::{Functions, SUCCESS, UniqueId};
 /// Source: <https://github.com/NVIDIA/nccl/issues/992>.
 const OLDEST: Version = Version([2, 19, 0]);
 
-/// Bytes that a communicator may take on its GPU. NCCL has buffers for each channel of each connection, of up to 32 channels: in a
-/// ring 10 MiB for what comes and 2 MiB for what goes. How many it opens depends on the links between the GPUs.
+/// The most multiprocessors that a collective takes, one for each channel: a step's own kernels run beside it. NCCL alone would
+/// take up to 32. Nobody has measured what is best.
+const MAX_BLOCKS: usize = 16;
+
+/// Bytes that a communicator and the memory of [`Nccl::allocate`] may take on a GPU of this compute capability, beside the bytes
+/// asked for. NCCL has buffers for each channel of each connection: in a ring 10 MiB for what comes and 2 MiB for what goes. How
+/// many it opens depends on the links between the GPUs. From 9.0 on a switch of GPUs can sum, in memory that comes in multiples of
+/// 512 MiB.
 ///
 /// Source: the allocations that <https://github.com/NVIDIA/nccl/issues/1685> lists.
-pub(crate) const ALLOWANCE: usize = 32 * (12 << 20);
+pub(crate) fn allowance(capability: [u32; 2]) -> usize {
+    let granule = if capability >= [9, 0] { 512 << 20 } else { 0 };
+    MAX_BLOCKS * (12 << 20) + granule
+}
 
 /// NCCL's number of its first version with two digits for the minor version: before 2.9, 2804 was 2.8.4.
 const FIVE_DIGITS: usize = 10_000;
@@ -70,7 +82,32 @@ impl Nccl {
         let result = unsafe { (self.functions.ncclGetUniqueId)(&mut id) };
         match result {
             SUCCESS => Ok(id),
-            result => Err(self.error("ncclGetUniqueId", result, std::ptr::null_mut())),
+            result => Err(self.error("ncclGetUniqueId", result, null_mut())),
+        }
+    }
+
+    /// Memory for `what`, that NCCL's collectives can work in without copies, in the current context.
+    ///
+    /// # Errors
+    /// There is not enough.
+    pub fn allocate(self: &Arc<Self>, context: &Arc<Context>, what: &str, bytes: usize) -> Result<Buffer, CudaError> {
+        if bytes == 0 {
+            return Buffer::new(context, what, bytes);
+        }
+        context.enter()?;
+        let mut place = null_mut();
+        // SAFETY: the place is valid.
+        match unsafe { (self.functions.ncclMemAlloc)(&mut place, bytes) } {
+            SUCCESS => {
+                let nccl = self.clone();
+                let free = move |address: u64| {
+                    // SAFETY: the address came from NCCL, and is freed once. An error has nobody to go to.
+                    let _ = unsafe { (nccl.functions.ncclMemFree)(address as *mut c_void) };
+                };
+                Ok(Buffer::of_library(context, place as u64, bytes, Box::new(free)))
+            }
+            _ if context.memory()?[0] < bytes => Err(CudaError::Memory { what: what.into(), bytes }),
+            result => Err(self.error("ncclMemAlloc", result, null_mut())),
         }
     }
 

@@ -1,6 +1,7 @@
 //! NCCL's functions and constants, as `nccl.h` declares them.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ptr::null;
 
 use crate::libraries::functions;
 
@@ -16,6 +17,12 @@ functions! {
         fn ncclCommFinalize(communicator: *mut c_void) -> c_int;
         fn ncclCommDestroy(communicator: *mut c_void) -> c_int;
         fn ncclCommAbort(communicator: *mut c_void) -> c_int;
+        fn ncclMemAlloc(place: *mut *mut c_void, bytes: usize) -> c_int;
+        fn ncclMemFree(place: *mut c_void) -> c_int;
+        fn ncclCommRegister(
+            communicator: *mut c_void, place: *mut c_void, bytes: usize, handle: *mut *mut c_void,
+        ) -> c_int;
+        fn ncclCommDeregister(communicator: *mut c_void, handle: *mut c_void) -> c_int;
         fn ncclGetErrorString(result: c_int) -> *const c_char;
         fn ncclGetLastError(communicator: *mut c_void) -> *const c_char;
         fn ncclAllReduce(
@@ -42,21 +49,30 @@ functions! {
 #[repr(C)]
 pub(super) struct UniqueId(pub [u8; 128]);
 
-/// `ncclConfig_t` of version 2.14, the first: later versions take it, by its size and version.
+/// `ncclConfig_t` of version 2.17: later versions take it, by its size and version.
 #[repr(C)]
 pub(super) struct Config {
     pub size: usize,
     pub magic: c_uint,
     pub version: c_uint,
     pub blocking: c_int,
+    pub cluster_size: c_int,
+    pub min_blocks: c_int,
+    pub max_blocks: c_int,
+    pub network: *const c_char,
 }
 
 impl Config {
-    /// Calls return before they have ended, so that no rank hangs in one.
-    pub fn non_blocking() -> Self {
-        Config { size: size_of::<Config>(), magic: API_MAGIC, version: 21_400, blocking: 0 }
+    /// Calls return before they have ended, so that no rank hangs in one. A collective takes at most `max_blocks` multiprocessors.
+    pub fn non_blocking(max_blocks: c_int) -> Self {
+        let (size, version, network) = (size_of::<Config>(), 21_700, null());
+        let (cluster_size, min_blocks) = (UNDEFINED, UNDEFINED);
+        Config { size, magic: API_MAGIC, version, blocking: 0, cluster_size, min_blocks, max_blocks, network }
     }
 }
+
+/// `NCCL_CONFIG_UNDEF_INT`: NCCL chooses.
+pub(super) const UNDEFINED: c_int = c_int::MIN;
 
 /// `NCCL_API_MAGIC`.
 pub(super) const API_MAGIC: c_uint = 0xcafe_beef;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use enmasse_comm::Group;
 
 use super::communicator::identifier;
-use super::sys::{API_MAGIC, BFLOAT16, Config, FLOAT32, IN_PROGRESS, REMOTE_ERROR, SUM};
+use super::sys::{API_MAGIC, BFLOAT16, Config, FLOAT32, IN_PROGRESS, REMOTE_ERROR, SUM, UNDEFINED};
 use super::*;
 use crate::driver::{Buffer, Context, Event, Found, Graph, Stream};
 
@@ -61,7 +61,9 @@ fn a_world_of_one_sums_within_a_graph() {
     let [compute, beside] = [(); 2].map(|()| Stream::new(&context).unwrap());
     let [begin, end] = [(); 2].map(|()| Event::new(&context).unwrap());
     let numbers: Vec<u8> = (0..1000).flat_map(|number| (number as f32).to_ne_bytes()).collect();
-    let [own, all] = [(); 2].map(|()| Buffer::new(&context, "numbers", numbers.len()).unwrap());
+    let own = nccl.allocate(&context, "numbers", numbers.len()).unwrap();
+    communicator.register(&own).unwrap();
+    let all = Buffer::new(&context, "numbers", numbers.len()).unwrap();
     own.write(&compute, 0, &numbers).unwrap();
     let collectives = |compute: &Stream| -> Result<(), enmasse_device::DeviceError> {
         begin.record(compute)?;
@@ -87,6 +89,19 @@ fn a_world_of_one_sums_within_a_graph() {
         assert_eq!(found, numbers);
     }
     drop(graph);
+    // NCCL may use registered memory until it ends. The emulation ends the process otherwise.
+    drop(communicator);
+    drop(own);
+}
+
+#[test]
+fn memory_that_nccl_lacks_is_named() {
+    let Some(libraries) = libraries() else { return };
+    let (context, nccl) = (gpu(&libraries), Arc::new(Nccl::load(&libraries).unwrap()));
+    let bytes = 1 << 50;
+    let error = nccl.allocate(&context, "gradients", bytes).err();
+    assert_eq!(error, Some(CudaError::Memory { what: "gradients".into(), bytes }));
+    assert_eq!(nccl.allocate(&context, "gradients", 0).unwrap().bytes(), 0);
 }
 
 #[test]
@@ -179,6 +194,11 @@ fn declarations_are_those_of_the_header() {
         offset(std::mem::offset_of!(Config, magic), "magic"),
         offset(std::mem::offset_of!(Config, version), "version"),
         offset(std::mem::offset_of!(Config, blocking), "blocking"),
+        offset(std::mem::offset_of!(Config, cluster_size), "cgaClusterSize"),
+        offset(std::mem::offset_of!(Config, min_blocks), "minCTAs"),
+        offset(std::mem::offset_of!(Config, max_blocks), "maxCTAs"),
+        offset(std::mem::offset_of!(Config, network), "netName"),
+        equal(format!("({UNDEFINED})"), "NCCL_CONFIG_UNDEF_INT"),
         equal(format!("{API_MAGIC}u"), "NCCL_API_MAGIC"),
         number(SUCCESS as usize, "ncclSuccess"),
         number(REMOTE_ERROR as usize, "ncclRemoteError"),

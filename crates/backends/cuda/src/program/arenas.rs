@@ -10,6 +10,7 @@ use crate::CudaError;
 use crate::driver::{Buffer, Context, Stream};
 use crate::kernels::step;
 use crate::lower::Places;
+use crate::nccl::Nccl;
 use crate::work::{Constants, Memory, Place};
 
 /// Steps whose inputs the GPU holds at a time: while it computes one, it copies the next.
@@ -20,6 +21,9 @@ pub(crate) const ALIGNMENT: usize = 256;
 
 /// The driver gives memory in multiples of this many bytes.
 const GRANULE: usize = 2 << 20;
+
+/// What ranks sum.
+pub(super) const GRADIENTS: Memory = Memory::Arena(Arena::Gradients);
 
 /// Bytes of each region.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,10 +117,23 @@ fn no_region(memory: Memory) -> CudaError {
 }
 
 impl Arenas {
-    /// Allocates the regions. Gradients that nothing writes are zero, as is the failure.
-    pub fn new(context: &Arc<Context>, sizes: &Sizes, stream: &Stream) -> Result<Self, CudaError> {
-        let shared = allocate(context, &sizes.shared)?;
-        let zero = [Memory::Arena(Arena::Gradients), Memory::Failure];
+    /// Allocates the regions. Gradients that nothing writes are zero, as is the failure. NCCL allocates those of the regions
+    /// that it sums.
+    pub fn new(
+        context: &Arc<Context>,
+        sizes: &Sizes,
+        stream: &Stream,
+        nccl: Option<&Arc<Nccl>>,
+    ) -> Result<Self, CudaError> {
+        let region = |&(memory, bytes): &(Memory, usize)| {
+            let buffer = match nccl {
+                Some(nccl) if memory == GRADIENTS => nccl.allocate(context, &memory.to_string(), bytes),
+                _ => Buffer::new(context, &memory.to_string(), bytes),
+            };
+            Ok((memory, buffer?))
+        };
+        let shared = sizes.shared.iter().map(region).collect::<Result<Vec<_>, CudaError>>()?;
+        let zero = [GRADIENTS, Memory::Failure];
         zero.iter().filter_map(|&memory| find(&shared, memory)).try_for_each(|buffer| buffer.zero(stream))?;
         let own = [allocate(context, &sizes.own)?, allocate(context, &sizes.own)?];
         Ok(Arenas { shared, own })

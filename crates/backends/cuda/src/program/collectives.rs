@@ -9,7 +9,7 @@ use enmasse_graph::Phase;
 
 use super::arenas::STEPS;
 use crate::CudaError;
-use crate::driver::{Event, Stream};
+use crate::driver::{Buffer, Event, Stream};
 use crate::gpu::Gpu;
 use crate::kernels::step::FAILURE_BYTES;
 use crate::nccl::{Communicator, Operation};
@@ -62,6 +62,11 @@ impl Collectives {
         let communicator = Communicator::new(&gpu.nccl()?, context, group, is_void)?;
         let group = group.clone();
         Ok(Collectives { communicator, stream, events, group, in_flight: [false; STEPS], connected: false })
+    }
+
+    /// Lets the collectives work in memory that NCCL has allocated, without copies.
+    pub fn register(&self, buffer: &Buffer) -> Result<(), DeviceError> {
+        self.communicator.register(buffer)
     }
 
     /// The stream of a lane.

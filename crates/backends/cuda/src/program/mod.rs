@@ -37,7 +37,7 @@ use crate::sequence::Sequence;
 use crate::way::Way;
 use crate::work::{Constants, Memory, Place};
 pub(crate) use arenas::Sizes;
-use arenas::{ALIGNMENT, Arenas, STEPS, State};
+use arenas::{ALIGNMENT, Arenas, GRADIENTS, STEPS, State};
 pub(crate) use bound::Launch;
 use bound::{Prepared, SetStep, StepContext};
 use collectives::Collectives;
@@ -140,7 +140,11 @@ impl Sequences {
 impl Bound {
     fn new(work: Work, plans: &Plans, gpu: &Gpu, compute: &Stream, state: &State) -> Result<Self, DeviceError> {
         let Work { schedule, sequences, group, way } = work;
-        let arenas = Arenas::new(&gpu.context, &sequences.sizes(plans, &schedule), compute)?;
+        let nccl = match (&group, way) {
+            (Some(_), Way::Nccl(_)) => Some(gpu.nccl()?),
+            _ => None,
+        };
+        let arenas = Arenas::new(&gpu.context, &sequences.sizes(plans, &schedule), compute, nccl.as_ref())?;
         let results = sequences.all().map(|sequence| sequence.results).max().unwrap_or(0);
         let steps = [Step::new(gpu, plans, &schedule, results)?, Step::new(gpu, plans, &schedule, results)?];
         let places = [steps[0].results(), steps[1].results()];
@@ -163,7 +167,9 @@ impl Bound {
             }
             (Some(group), Some(_), Some(sequence)) => {
                 let failure = arenas.address(state, 0, Place { memory: Memory::Failure, offset: 0 })?;
-                Ranks::Nccl(Collectives::new(gpu, &group, sequence.events, failure)?)
+                let collectives = Collectives::new(gpu, &group, sequence.events, failure)?;
+                collectives.register(arenas.region(state, 0, GRADIENTS)?)?;
+                Ranks::Nccl(collectives)
             }
             _ => Ranks::Alone,
         };

@@ -309,7 +309,7 @@ fn the_plan_of_two_gpus_has_the_collectives() {
         let Some(printed) = print(others) else { return };
         assert!(mentions.iter().all(|mention| printed.contains(mention)), "{printed}");
     };
-    let allowance = "libraries       640.0 MiB, an allowance";
+    let allowance = "libraries       960.0 MiB, an allowance";
     check(&[], &["one graph in one stream", "beside: ncclAllReduce f32 (gradients", "wait for event", allowance]);
     check(&["--strategy", "dp"], &["beside: ncclReduce (gradients", "beside: ncclBroadcast (parameters"]);
     check(&["--sum", "tree"], &["beside: ncclAllGather (gradients", "beside: add_f32"]);
