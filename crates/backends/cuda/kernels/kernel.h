@@ -15,8 +15,22 @@ template <class T> struct Same {
 };
 #define SHARED(T, name) __shared__ typename Same<T>::Type name
 // Two blocks at a time are enough to keep memory busy. Asked for more, ptxas would spill.
-#define KERNEL(name, Arguments) \
-    extern "C" __global__ void __launch_bounds__(256, 2) name(const __grid_constant__ Arguments a)
+#define KERNEL(name, Arguments)                                                                       \
+    __device__ __forceinline__ void name##_body(const Arguments &a);                                  \
+    extern "C" __global__ void __launch_bounds__(256, 2) name(const __grid_constant__ Arguments a) {  \
+        follow();                                                                                     \
+        name##_body(a);                                                                               \
+    }                                                                                                 \
+    __device__ __forceinline__ void name##_body(const Arguments &a)
+
+// Lets the next kernel of the stream come while this one still runs, and waits until the one before has ended and its results are
+// there. Nothing comes before it, so kernels that overlap never meet in memory. Programmatic dependent launch: `module.rs` asks
+// for it where the GPU has it.
+__device__ __forceinline__ void follow() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
+#endif
+}
 // A GPU checks each access itself.
 #define CHECK_ALIGNED(address, bytes)
 #else

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crate::CudaError;
 use crate::cublas_lt::CublasLt;
 use crate::cudnn::Cudnn;
-use crate::driver::{Context, Found, Function, Functions, Module, Properties};
+use crate::driver::{Binary, Context, Found, Function, Functions, Module, Properties};
 use crate::engines::{Engines, Matmuls};
 use crate::kernels::binaries::{cubin, ptx};
 use crate::libraries::{Libraries, Library};
@@ -53,7 +53,7 @@ pub(crate) fn check_capability(gpu: &Properties) -> Result<(), CudaError> {
 }
 
 /// Our kernels from the cubin, if there is one and the driver takes it, else from PTX. With why it was refused.
-fn load(context: &Arc<Context>, cubin: Option<Vec<u8>>) -> Result<(Arc<Module>, Option<CudaError>), CudaError> {
+fn load(context: &Arc<Context>, cubin: Option<Binary>) -> Result<(Arc<Module>, Option<CudaError>), CudaError> {
     let refused = match cubin.map(|cubin| Module::new(context, cubin)) {
         Some(Ok(module)) => return Ok((module, None)),
         Some(Err(error)) => Some(error),
@@ -127,7 +127,7 @@ mod tests {
     fn a_cubin_that_the_driver_refuses_gives_way_to_ptx() {
         let Some(libraries) = EmulatedGpu::libraries() else { return };
         let context = Context::open(Found::look(EmulatedGpu::driver(&libraries), 0).unwrap()).unwrap();
-        let check = |cubin: Option<Vec<u8>>, expected: Option<&str>| {
+        let check = |cubin: Option<Binary>, expected: Option<&str>| {
             let (module, refused) = load(&context, cubin).unwrap();
             assert!(module.function("set_step").is_ok());
             let refused = refused.map(|error| error.to_string());

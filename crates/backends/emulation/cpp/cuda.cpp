@@ -72,6 +72,8 @@ struct Kernel {
     std::string name;
     void (*body)(const void *);
     size_t bytes;
+    // Whether it waits itself for the kernel before it: one of a cubin for compute capability 9 or later.
+    bool waits;
 };
 
 bool initialized = false;
@@ -85,7 +87,9 @@ struct Allocation {
 std::map<Address, Allocation> allocated;
 size_t used = 0;
 std::set<Stream *> streams;
-std::map<std::string, Kernel> kernels;
+std::map<std::pair<bool, std::string>, Kernel> kernels;
+// What the modules are whose kernels wait themselves, and the others.
+int waiting_module, plain_module;
 thread_local void *context = nullptr;
 // A capture that this thread has begun and not ended. Meanwhile it may not allocate or free memory, nor load a module.
 thread_local int captures = 0;
@@ -493,21 +497,24 @@ int cuStreamWaitEvent(void *handle, void *waited_for, unsigned) {
     return SUCCESS;
 }
 
-// Whether a cubin is for GPUs of this kind: its flags have the architecture, in one of two places.
-static bool is_for_this_kind(const unsigned char *cubin) {
+// The architecture of a cubin, such as 90: its flags have it, in one of two places.
+static int architecture(const unsigned char *cubin) {
     unsigned flags;
     memcpy(&flags, cubin + 48, sizeof flags);
-    const int architecture = int((cubin[7] == 0x33 ? flags : flags >> 8) & 0xFF);
-    const auto [major, minor] = capability();
-    return architecture / 10 == major && architecture % 10 <= minor;
+    return int((cubin[7] == 0x33 ? flags : flags >> 8) & 0xFF);
 }
 
 int cuModuleLoadDataEx(void **module, const void *binary, unsigned count, int *options, void **values) {
     CHECKED();
     NOT_CAPTURED();
     if (memcmp(binary, "\x7f" "ELF", 4) == 0) {
-        if (!is_for_this_kind(static_cast<const unsigned char *>(binary))) return NO_BINARY;
-    } else if (!strstr(static_cast<const char *>(binary), ".version")) {
+        const int of = architecture(static_cast<const unsigned char *>(binary));
+        const auto [major, minor] = capability();
+        if (of / 10 != major || of % 10 > minor) return NO_BINARY;
+        *module = of >= 90 ? &waiting_module : &plain_module;
+        return SUCCESS;
+    }
+    if (!strstr(static_cast<const char *>(binary), ".version")) {
         char *log = nullptr;
         size_t room = 0;
         for (unsigned option = 0; option < count; option++) {
@@ -517,27 +524,46 @@ int cuModuleLoadDataEx(void **module, const void *binary, unsigned count, int *o
         if (log && room) snprintf(log, room, "ptxas application ptx input, line 1; fatal   : Missing .version directive\nptxas fatal   : aborted\n");
         return INVALID_PTX;
     }
-    *module = device_contexts;
+    *module = &plain_module;
     return SUCCESS;
 }
 
 int cuModuleUnload(void *) { return SUCCESS; }
 
-int cuModuleGetFunction(void **function, void *, const char *name) {
+int cuModuleGetFunction(void **function, void *module, const char *name) {
     CHECKED();
     auto body = reinterpret_cast<void (*)(const void *)>(own_symbol(name));
     auto bytes = static_cast<const unsigned long *>(own_symbol(std::string(name) + "_size"));
     if (!body || !bytes) return NOT_FOUND;
-    *function = &(kernels[name] = Kernel{name, body, *bytes});
+    const bool waits = module == &waiting_module;
+    *function = &(kernels[{waits, name}] = Kernel{name, body, *bytes, waits});
     return SUCCESS;
 }
 
-int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                   unsigned shared, void *stream, void **parameters, void **) {
+struct LaunchAttribute {
+    int kind;
+    char padding[4];
+    int value[16];
+};
+
+struct LaunchConfig {
+    unsigned grid[3], block[3], shared;
+    void *stream;
+    const LaunchAttribute *attributes;
+    unsigned count;
+};
+
+int cuLaunchKernelEx(const LaunchConfig *launch, void *function, void **parameters, void **) {
     CHECKED();
     auto *kernel = static_cast<const Kernel *>(function);
-    if (!gx || gx > 0x7FFFFFFF || !gy || gy > 65535 || !gz || gz > 65535 || !bx || by != 1 || bz != 1 || bx > 1024 || shared) {
+    const auto [gx, gy, gz] = launch->grid;
+    const auto [bx, by, bz] = launch->block;
+    if (!gx || gx > 0x7FFFFFFF || !gy || gy > 65535 || !gz || gz > 65535 || !bx || by != 1 || bz != 1 || bx > 1024 || launch->shared) {
         return INVALID_VALUE;
+    }
+    for (unsigned index = 0; index < launch->count; index++) {
+        // Programmatic stream serialization. A GPU would take it for a kernel that does not wait itself, and run that too early.
+        if (launch->attributes[index].kind != 6 || !kernel->waits) return INVALID_VALUE;
     }
     auto begin = static_cast<const char *>(parameters[0]);
     auto copy = std::make_shared<std::vector<char>>(begin, begin + kernel->bytes);
@@ -546,7 +572,7 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     const int order = 2 + int(launches++ % 1000);
     // A wrong kernel does nothing.
     const bool is_wrong = emulation_is_wrong(kernel->name.c_str());
-    return enqueue(stream, [=] {
+    return enqueue(launch->stream, [=, gx = gx, gy = gy, gz = gz, bx = bx] {
         if (is_wrong) return;
         const unsigned grid[3] = {gx, gy, gz};
         char message[512] = "";

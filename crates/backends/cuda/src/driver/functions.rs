@@ -52,15 +52,42 @@ functions! {
         );
         fn cuModuleUnload(module: Handle);
         fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char);
-        fn cuLaunchKernel(
-            function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
-            block_z: c_uint, shared: c_uint, stream: Handle, arguments: *mut *mut c_void, extra: *mut *mut c_void,
+        fn cuLaunchKernelEx(
+            launch: *const LaunchConfig, function: Handle, arguments: *mut *mut c_void, extra: *mut *mut c_void,
         );
         fn cuGraphInstantiateWithFlags(executable: *mut Handle, graph: Handle, flags: u64);
         fn cuGraphLaunch(graph: Handle, stream: Handle);
         fn cuGraphExecDestroy(graph: Handle);
         fn cuGraphDestroy(graph: Handle);
     }
+}
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+pub(crate) struct LaunchConfig {
+    pub grid: [c_uint; 3],
+    pub block: [c_uint; 3],
+    pub shared: c_uint,
+    pub stream: Handle,
+    pub attributes: *const LaunchAttribute,
+    pub count: c_uint,
+}
+
+/// `CUlaunchAttribute`, whose value takes 64 bytes.
+#[repr(C)]
+pub(crate) struct LaunchAttribute {
+    kind: c_int,
+    padding: [u8; 4],
+    value: [c_int; 16],
+}
+
+impl LaunchAttribute {
+    /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`: the kernel itself waits for the one before it in the stream.
+    pub const WAITS_ITSELF: LaunchAttribute = {
+        let mut value = [0; 16];
+        value[0] = 1;
+        LaunchAttribute { kind: 6, padding: [0; 4], value }
+    };
 }
 
 /// The driver's number of `CUDA_ERROR_OUT_OF_MEMORY`.

@@ -17,5 +17,5 @@ pub(crate) use context::{Context, Found, Properties};
 pub(crate) use functions::Functions;
 pub(crate) use graph::Graph;
 pub(crate) use memory::{Buffer, PinnedMemory};
-pub(crate) use module::{Function, Module};
+pub(crate) use module::{Binary, Function, Module};
 pub(crate) use stream::{Event, Stream, Timestamp};

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use enmasse_tensor::HostMemory;
 
-use super::{Buffer, Context, Event, Found, Functions, Graph, Module, PinnedMemory, Stream, Timestamp};
+use super::{Binary, Buffer, Context, Event, Found, Functions, Graph, Module, PinnedMemory, Stream, Timestamp};
 use crate::CudaError;
+use crate::kernels::binaries::cubin;
 use crate::kernels::step::{BYTES, StepValues, set_step};
 use crate::test_support::EmulatedGpu;
 
@@ -16,6 +17,11 @@ fn context() -> Option<Arc<Context>> {
 
 fn functions() -> Option<Arc<Functions>> {
     Some(EmulatedGpu::driver(&EmulatedGpu::libraries()?))
+}
+
+/// A PTX, which has all kernels for the emulation.
+fn text(text: &str) -> Binary {
+    Binary { bytes: text.into(), waits: false }
 }
 
 fn bytes(buffer: &Buffer, stream: &Stream, count: usize) -> Vec<u8> {
@@ -88,8 +94,8 @@ fn an_event_orders_two_streams() {
 fn kernels_run_and_graphs_repeat_them() {
     let Some(context) = context() else { return };
     let stream = Stream::new(&context).unwrap();
-    let module = Module::new(&context, b".version 7.0".to_vec()).unwrap();
-    let refused = Module::new(&context, b".target sm_75".to_vec()).err().unwrap().to_string();
+    let module = Module::new(&context, text(".version 7.0")).unwrap();
+    let refused = Module::new(&context, text(".target sm_75")).err().unwrap().to_string();
     assert!(
         refused.contains("CUDA_ERROR_INVALID_PTX") && refused.contains("Missing .version directive; ptxas fatal"),
         "{refused}"
@@ -118,6 +124,25 @@ fn kernels_run_and_graphs_repeat_them() {
 }
 
 #[test]
+fn a_kernel_that_does_not_wait_itself_is_not_launched_before_its_turn() {
+    let Some(context) = context().filter(|_| std::env::var_os("ENMASSE_TEST_GPU").is_none()) else { return };
+    let (stream, to) = (Stream::new(&context).unwrap(), Buffer::new(&context, "step", BYTES).unwrap());
+    let kernel = set_step(&StepValues::default());
+    let launched = |binary: Binary| {
+        let function = Module::new(&context, binary).unwrap().function(&kernel.name).unwrap();
+        // SAFETY: the argument is the kernel's, and the buffer lives until the stream has been waited for.
+        let launched = unsafe { function.launch(&stream, kernel.grid, kernel.block, &kernel.pack(&|_| to.address())) };
+        stream.wait().unwrap();
+        launched
+    };
+    launched(text(".version 7.0")).unwrap();
+    launched(cubin(context.properties.capability).unwrap()).unwrap();
+    // A GPU would run it too early. The emulation knows which kernels wait.
+    let error = launched(Binary { waits: true, ..text(".version 7.0") }).unwrap_err().to_string();
+    assert!(error.contains("cuLaunchKernelEx"), "{error}");
+}
+
+#[test]
 fn an_error_in_a_capture_ends_it() {
     let Some(context) = context() else { return };
     let stream = Stream::new(&context).unwrap();
@@ -133,7 +158,7 @@ fn an_error_in_a_capture_ends_it() {
     };
     check(&Stream::wait, "cuStreamSynchronize");
     check(&|_| Buffer::new(&context, "bytes", 5).map(drop), "cuMemAlloc");
-    check(&|_| Module::new(&context, b".version 7.0".to_vec()).map(drop), "cuModuleLoadDataEx");
+    check(&|_| Module::new(&context, text(".version 7.0")).map(drop), "cuModuleLoadDataEx");
     Buffer::new(&context, "bytes", 5).unwrap();
 }
 

@@ -5,6 +5,8 @@ use std::io::Read;
 
 use flate2::read::GzDecoder;
 
+use crate::driver::Binary;
+
 /// A file of `kernels/binaries`, with gzip's checksum.
 macro_rules! compressed {
     ($name:literal) => {
@@ -23,14 +25,16 @@ const CUBINS: [([u32; 2], &[u8]); 4] = [
 const PTX: &[u8] = compressed!("kernels.ptx");
 
 /// The cubin for a GPU of this compute capability. A cubin runs on GPUs of its major version with the same or a later minor one.
-pub(crate) fn cubin([major, minor]: [u32; 2]) -> Option<Vec<u8>> {
+pub(crate) fn cubin([major, minor]: [u32; 2]) -> Option<Binary> {
     let runs = |of: [u32; 2]| of[0] == major && of[1] <= minor;
-    CUBINS.iter().find(|(of, _)| runs(*of)).map(|(_, compressed)| decompressed(compressed))
+    let (of, compressed) = CUBINS.iter().find(|(of, _)| runs(*of))?;
+    // `follow` in kernel.h.
+    Some(Binary { bytes: decompressed(compressed), waits: *of >= [9, 0] })
 }
 
 /// The PTX of all kernels, a text.
-pub(crate) fn ptx() -> Vec<u8> {
-    decompressed(PTX)
+pub(crate) fn ptx() -> Binary {
+    Binary { bytes: decompressed(PTX), waits: false }
 }
 
 fn decompressed(binary: &[u8]) -> Vec<u8> {
@@ -65,7 +69,7 @@ mod tests {
             bytes.fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3));
         let first = format!("// Sources {hash:016x}; ");
         assert!(
-            ptx().starts_with(first.as_bytes()),
+            ptx().bytes.starts_with(first.as_bytes()),
             "the kernels have changed: run crates/backends/cuda/kernels/make_binaries.py"
         );
     }
@@ -73,7 +77,7 @@ mod tests {
     #[test]
     fn the_oldest_gpu_is_that_of_the_ptx() {
         let [major, minor] = crate::gpu::OLDEST_CAPABILITY;
-        let text = String::from_utf8(ptx()).unwrap();
+        let text = String::from_utf8(ptx().bytes).unwrap();
         assert!(text.lines().any(|line| line == format!(".target sm_{major}{minor}")));
     }
 
@@ -85,7 +89,7 @@ mod tests {
             (if cubin[7] == 0x33 { flags } else { flags >> 8 }) & 0xFF
         }
         let check = |capability: [u32; 2], expected: Option<u32>| {
-            assert_eq!(cubin(capability).map(|cubin| architecture(&cubin)), expected, "{capability:?}");
+            assert_eq!(cubin(capability).map(|cubin| architecture(&cubin.bytes)), expected, "{capability:?}");
         };
         check([7, 5], None);
         check([8, 0], Some(80));
@@ -100,8 +104,18 @@ mod tests {
     }
 
     #[test]
+    fn every_kernel_waits_for_the_one_before_it() {
+        let global = |path: &Path| fs::read_to_string(path).unwrap().matches("__global__").count();
+        let sources = fs::read_dir(SOURCES).unwrap().map(|entry| entry.unwrap().path());
+        let sources =
+            sources.filter(|path| path.extension().is_some_and(|extension| extension != "py" && path.is_file()));
+        let declaring: Vec<_> = sources.filter(|path| global(path) > 0).collect();
+        assert_eq!(declaring, [Path::new(SOURCES).join("kernel.h")], "KERNEL declares all, and lets them wait");
+    }
+
+    #[test]
     fn cubins_have_the_kernels_of_the_ptx() {
-        let text = String::from_utf8(ptx()).unwrap();
+        let text = String::from_utf8(ptx().bytes).unwrap();
         let kernels = text.lines().filter_map(|line| line.strip_prefix(".visible .entry ")?.strip_suffix('('));
         let sections: Vec<String> = kernels.map(|kernel| format!("\0.text.{kernel}\0")).collect();
         assert!(!sections.is_empty());
