@@ -52,9 +52,11 @@ def tracked():
 
 
 def has_digest(path, data):
-    """Whether a compressed text has the SHA-256 that stands beside it, as `sha256sum` writes it."""
-    digest = ROOT / (path.removesuffix(".gz") + ".sha256")
-    return digest.is_file() and digest.read_text().split()[:1] == [hashlib.sha256(gzip.decompress(data)).hexdigest()]
+    """Whether the file `sha256` beside a compressed one has its contents' SHA-256, as `sha256sum` writes it."""
+    file = ROOT / path
+    digests = file.parent / "sha256"
+    line = f"{hashlib.sha256(gzip.decompress(data)).hexdigest()}  {file.name.removesuffix('.gz')}"
+    return digests.is_file() and line in digests.read_text().splitlines()
 
 
 def problems():
@@ -73,7 +75,7 @@ def problems():
             if not path.endswith(".gz"):
                 yield f"{path}: binary file outside a fixtures folder"
             elif not has_digest(path, data):
-                yield f"{path}: its text has not the SHA-256 of {path.removesuffix('.gz')}.sha256"
+                yield f"{path}: the file sha256 beside it has not the SHA-256 of its contents"
             continue
         if path.endswith(".rs"):
             lines = text.count("\n")
