@@ -140,17 +140,32 @@ template <class E> struct Normalize {
     const float *bias;
     const E *residual;      // [rows, channels], or null
     E *y;                   // [rows, channels]
+    uint8_t *passed;        // a byte for each packet of y, or null
     uint64_t rows;
     uint32_t channels;
     float epsilon;
     float floor, ceiling;
 };
 
-// The forward pass up to the residual. Gradients recompute the rectifier's input with it, and get the same bits.
-template <int N> struct Affine {
+// Writes which of a packet's values a rectifier lets pass, a bit each. It costs less than to read the stored result again, or to
+// compute it again: registers for that would leave an SM two blocks of a gradient instead of three.
+template <int N, class E>
+__device__ __forceinline__ void store_passed(uint8_t *passed, uint64_t index, const float (&y)[N], Limits<E> limits) {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) bits |= (limits.pass(y[i]) ? 1u : 0u) << i;
+    passed[index / N] = (uint8_t)bits;
+}
+
+template <int N, class E> struct NormalizeEach {
+    const Normalize<E> &a;
     float mean[N], scale[N], bias[N];
 
-    template <class Arguments> __device__ __forceinline__ Affine(const Arguments &a, uint32_t channel) {
+    struct Values {
+        Packet<E, N> x, residual;
+    };
+
+    __device__ __forceinline__ NormalizeEach(const Normalize<E> &a, uint32_t channel) : a(a) {
         float variance[N];
         load_channels(a.mean, channel, mean);
         load_channels(a.variance, channel, variance);
@@ -159,19 +174,6 @@ template <int N> struct Affine {
 #pragma unroll
         for (int i = 0; i < N; i++) scale[i] *= inverse_deviation(variance[i], a.epsilon);
     }
-
-    __device__ __forceinline__ float of(float x, int i) const { return fmaf(x - mean[i], scale[i], bias[i]); }
-};
-
-template <int N, class E> struct NormalizeEach {
-    const Normalize<E> &a;
-    Affine<N> affine;
-
-    struct Values {
-        Packet<E, N> x, residual;
-    };
-
-    __device__ __forceinline__ NormalizeEach(const Normalize<E> &a, uint32_t channel) : a(a), affine(a, channel) {}
 
     __device__ __forceinline__ Values read(uint64_t index) const {
         Values values = {fetch<N>(a.x, index), {}};
@@ -185,9 +187,10 @@ template <int N, class E> struct NormalizeEach {
         unpack(values.residual, residual);
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            x[i] = affine.of(x[i], i);
+            x[i] = fmaf(x[i] - mean[i], scale[i], bias[i]);
             if (a.residual) x[i] += residual[i];
         }
+        if (a.passed) store_passed(a.passed, index, x, Limits<E>(a.ceiling));
         // The same way for all threads, so that what is not needed costs nothing.
         if (a.floor == 0.0f) {
 #pragma unroll
@@ -201,23 +204,24 @@ template <int N, class E> struct NormalizeEach {
     }
 };
 
-// How a gradient finds out what the forward's rectifier let pass: everything, from its stored result, or from x, which is
-// read anyway, if there was no residual.
-enum Gate { OPEN, STORED, RECOMPUTED };
-
-// dy where the rectifier let the forward's result pass, else 0: by the result as it is stored, or as it was before.
-template <int N, class E>
-__device__ __forceinline__ void mask_by(float (&dy)[N], const Packet<E, N> &stored, float ceiling) {
-    float y[N];
-    unpack(stored, y);
+// dy where the forward's rectifier let its result pass, else 0.
+template <int N> __device__ __forceinline__ Packet<float, N> masked(Packet<float, N> dy, uint32_t passed) {
 #pragma unroll
-    for (int i = 0; i < N; i++) dy[i] = passes(y[i], ceiling) ? dy[i] : 0.0f;
+    for (int i = 0; i < N; i++) dy.at[i] = passed >> i & 1u ? dy.at[i] : 0.0f;
+    return dy;
 }
 
-template <int N, class E>
-__device__ __forceinline__ void mask_by(float (&dy)[N], const float (&x)[N], const Affine<N> &affine, Limits<E> limits) {
+// Two at a time, which are one register.
+template <int N, class E> __device__ __forceinline__ Packet<E, N> masked(Packet<E, N> dy, uint32_t passed) {
 #pragma unroll
-    for (int i = 0; i < N; i++) dy[i] = limits.pass(affine.of(x[i], i)) ? dy[i] : 0.0f;
+    for (int i = 0; i + 1 < N; i += 2) {
+        uint32_t mask = (passed >> i & 1u ? 0x0000ffffu : 0u) | (passed >> i & 2u ? 0xffff0000u : 0u);
+        uint32_t pair = ((uint32_t)dy.at[i + 1].bits << 16 | dy.at[i].bits) & mask;
+        dy.at[i].bits = (uint16_t)pair;
+        dy.at[i + 1].bits = (uint16_t)(pair >> 16);
+    }
+    if (N % 2 == 1 && !(passed >> (N - 1) & 1u)) dy.at[N - 1].bits = 0;
+    return dy;
 }
 
 struct ReduceResults {
@@ -236,46 +240,27 @@ template <class E> struct Reduce {
     const E *dy;            // [rows, channels]
     const E *x;             // [rows, channels]
     const float *mean;      // [channels]
-    const E *y;             // [rows, channels]; if STORED
-    const float *variance;  // [channels], as all below; if RECOMPUTED
-    const float *weight;
-    const float *bias;
+    const uint8_t *passed;  // as the forward wrote it; if GATED
     float *partial;         // [chunks, 2, channels], or null
     uint64_t rows;
     uint32_t channels, packets, chunk;
-    float epsilon;
-    float ceiling;
     ReduceResults results;
 };
 
-// What does not belong to a gate.
-struct Nothing {
-    template <class Arguments> __device__ __forceinline__ Nothing(const Arguments &, uint32_t) {}
-};
-
-template <Gate G, int N> struct AffineOf {
-    using Type = Nothing;
-};
-
-template <int N> struct AffineOf<RECOMPUTED, N> {
-    using Type = Affine<N>;
-};
-
-template <Gate G, int N, class E> struct ReduceTerms {
+template <bool GATED, int N, class E> struct ReduceTerms {
     const Reduce<E> &a;
-    typename AffineOf<G, N>::Type affine;
     float mean[N];
 
-    __device__ __forceinline__ ReduceTerms(const Reduce<E> &a, uint32_t channel) : a(a), affine(a, channel) {
+    __device__ __forceinline__ ReduceTerms(const Reduce<E> &a, uint32_t channel) : a(a) {
         load_channels(a.mean, channel, mean);
     }
 
     __device__ __forceinline__ void add(uint64_t index, Sums<2, N> &sums) const {
         float dy[N], x[N];
-        load(a.dy, index, dy);
+        Packet<E, N> packet = fetch<N>(a.dy, index);
         load(a.x, index, x);
-        if constexpr (G == STORED) mask_by(dy, fetch<N>(a.y, index), a.ceiling);
-        if constexpr (G == RECOMPUTED) mask_by(dy, x, affine, Limits<E>(a.ceiling));
+        if constexpr (GATED) packet = masked(packet, a.passed[index / N]);
+        unpack(packet, dy);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             sums.of[0][i] += dy[i];
@@ -294,29 +279,26 @@ template <class E> struct Backward {
     const float *weight;
     const float *dbias;     // null with running statistics
     const float *dweight;   // the same
-    const E *y;             // [rows, channels]; if STORED
-    const float *bias;      // if RECOMPUTED
+    const uint8_t *passed;  // as the forward wrote it; if GATED
     E *dx;                  // [rows, channels]
     E *dresidual;           // [rows, channels], or null
     uint64_t rows;
     uint32_t channels;
     float epsilon;
-    float ceiling;
     float share;            // 1 / number of pixels in the statistics
 };
 
 // dx = dy * scale + (x - mean) * slope + shift
-template <Gate G, int N, class E> struct BackwardEach {
+template <bool GATED, int N, class E> struct BackwardEach {
     const Backward<E> &a;
-    typename AffineOf<G, N>::Type affine;
     float mean[N], scale[N], slope[N], shift[N];
 
     struct Values {
-        Packet<E, N> dy, x, y;
+        Packet<E, N> dy, x;
+        uint32_t passed;
     };
 
-    __device__ __forceinline__ BackwardEach(const Backward<E> &a, uint32_t channel)
-        : a(a), affine(a, channel) {
+    __device__ __forceinline__ BackwardEach(const Backward<E> &a, uint32_t channel) : a(a) {
         float variance[N];
         load_channels(a.mean, channel, mean);
         load_channels(a.variance, channel, variance);
@@ -335,19 +317,19 @@ template <Gate G, int N, class E> struct BackwardEach {
     }
 
     __device__ __forceinline__ Values read(uint64_t index) const {
-        Values values = {fetch<N>(a.dy, index), {}, {}};
-        if (G == RECOMPUTED || a.dbias) values.x = fetch<N>(a.x, index);
-        if constexpr (G == STORED) values.y = fetch<N>(a.y, index);
+        Values values = {fetch<N>(a.dy, index), {}, 0};
+        if (a.dbias) values.x = fetch<N>(a.x, index);
+        if constexpr (GATED) values.passed = a.passed[index / N];
         return values;
     }
 
     __device__ __forceinline__ void write(uint64_t index, const Values &values) const {
         float dy[N], x[N];
-        unpack(values.dy, dy);
+        Packet<E, N> packet = values.dy;
+        if constexpr (GATED) packet = masked(packet, values.passed);
+        if (a.dresidual) put(a.dresidual, index, packet);
+        unpack(packet, dy);
         unpack(values.x, x);
-        if constexpr (G == STORED) mask_by(dy, values.y, a.ceiling);
-        if constexpr (G == RECOMPUTED) mask_by(dy, x, affine, Limits<E>(a.ceiling));
-        if (a.dresidual) store(a.dresidual, index, dy);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             // With running statistics x is not read.
@@ -362,21 +344,20 @@ template <Gate G, int N, class E> struct BackwardEach {
     KERNEL(batch_norm_statistics_##suffix, Statistics<E>) {                                                              \
         BY_CHANNELS(E, statistics<Wide<E>::N>(a), statistics<1>(a))                                                      \
     }                                                                                                                    \
-    KERNEL(batch_norm_normalize_##suffix, Normalize<E>) {                                                                \
+    KERNEL_BY(3, batch_norm_normalize_##suffix, Normalize<E>) {                                                          \
         BY_CHANNELS(E, (for_rows<Wide<E>::N, NormalizeEach<Wide<E>::N, E>>(a)), (for_rows<1, NormalizeEach<1, E>>(a)))   \
     }                                                                                                                    \
-    GATED(E, OPEN, suffix)                                                                                               \
-    GATED(E, STORED, stored_##suffix)                                                                                    \
-    GATED(E, RECOMPUTED, recomputed_##suffix)
+    GRADIENTS(E, false, suffix)                                                                                          \
+    GRADIENTS(E, true, gated_##suffix)
 
-#define GATED(E, G, suffix)                                                                                          \
+#define GRADIENTS(E, GATED, suffix)                                                                                  \
     KERNEL(batch_norm_reduce_##suffix, Reduce<E>) {                                                                  \
-        BY_CHANNELS(E, (sum_chunk<2, Wide<E>::N, ReduceTerms<G, Wide<E>::N, E>>(a)),                                 \
-                    (sum_chunk<2, 1, ReduceTerms<G, 1, E>>(a)))                                                      \
+        BY_CHANNELS(E, (sum_chunk<2, Wide<E>::N, ReduceTerms<GATED, Wide<E>::N, E>>(a)),                             \
+                    (sum_chunk<2, 1, ReduceTerms<GATED, 1, E>>(a)))                                                  \
     }                                                                                                                \
-    KERNEL(batch_norm_backward_##suffix, Backward<E>) {                                                              \
-        BY_CHANNELS(E, (for_rows<Wide<E>::N, BackwardEach<G, Wide<E>::N, E>>(a)),                                    \
-                    (for_rows<1, BackwardEach<G, 1, E>>(a)))                                                         \
+    KERNEL_BY(3, batch_norm_backward_##suffix, Backward<E>) {                                                        \
+        BY_CHANNELS(E, (for_rows<Wide<E>::N, BackwardEach<GATED, Wide<E>::N, E>>(a)),                                \
+                    (for_rows<1, BackwardEach<GATED, 1, E>>(a)))                                                     \
     }
 
 BATCH_NORM(float, f32)

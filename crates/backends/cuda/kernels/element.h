@@ -160,11 +160,16 @@ template <int N, class E> __device__ __forceinline__ void load(const E *from, ui
     unpack(fetch<N>(from, index), values);
 }
 
-template <int N, class E> __device__ __forceinline__ void store(E *to, uint64_t index, const float (&values)[N]) {
+// The opposite of `fetch`.
+template <int N, class E> __device__ __forceinline__ void put(E *to, uint64_t index, const Packet<E, N> &packet) {
     CHECK_ALIGNED(to + index, sizeof(E) * N);
+    *reinterpret_cast<Packet<E, N> *>(to + index) = packet;
+}
+
+template <int N, class E> __device__ __forceinline__ void store(E *to, uint64_t index, const float (&values)[N]) {
     Packet<E, N> packet;
     pack(values, packet);
-    *reinterpret_cast<Packet<E, N> *>(to + index) = packet;
+    put(to, index, packet);
 }
 
 // Calls `each.template at<N>(index)` for all of `elements`, by 16 bytes and at the end one by one. Arrays begin at

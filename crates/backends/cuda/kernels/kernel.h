@@ -14,14 +14,16 @@ template <class T> struct Same {
     using Type = T;
 };
 #define SHARED(T, name) __shared__ typename Same<T>::Type name
-// Two blocks at a time are enough to keep memory busy. Asked for more, ptxas would spill.
-#define KERNEL(name, Arguments)                                                                       \
-    __device__ __forceinline__ void name##_body(const Arguments &a);                                  \
-    extern "C" __global__ void __launch_bounds__(256, 2) name(const __grid_constant__ Arguments a) {  \
-        follow();                                                                                     \
-        name##_body(a);                                                                               \
-    }                                                                                                 \
+// With registers for at least so many blocks on an SM at a time.
+#define KERNEL_BY(blocks, name, Arguments)                                                                \
+    __device__ __forceinline__ void name##_body(const Arguments &a);                                      \
+    extern "C" __global__ void __launch_bounds__(256, blocks) name(const __grid_constant__ Arguments a) { \
+        follow();                                                                                         \
+        name##_body(a);                                                                                   \
+    }                                                                                                     \
     __device__ __forceinline__ void name##_body(const Arguments &a)
+// Two blocks at a time are enough to keep memory busy. Asked for more, ptxas would spill in some.
+#define KERNEL(name, Arguments) KERNEL_BY(2, name, Arguments)
 
 // Lets the next kernel of the stream come while this one still runs, and waits until the one before has ended and its results are
 // there. Nothing comes before it, so kernels that overlap never meet in memory. Programmatic dependent launch: `module.rs` asks
@@ -35,6 +37,7 @@ __device__ __forceinline__ void follow() {
 #define CHECK_ALIGNED(address, bytes)
 #else
 #include "host.h"
+#define KERNEL_BY(blocks, name, Arguments) KERNEL(name, Arguments)
 #endif
 
 // The numbers of a step, which the program writes before each step.

@@ -17,6 +17,7 @@ use enmasse_tensor::HostMemory;
 use crate::bus;
 use crate::driver::{Found, Functions, PinnedMemory, Properties};
 use crate::gpu::Gpu;
+use crate::kernels::rows::PACKET_BYTES;
 use crate::libraries::{Libraries, Library};
 use crate::lower::engine_of;
 use crate::management::Management;
@@ -155,6 +156,10 @@ impl Device for Cuda {
 
     fn filters(&self) -> FilterOrder {
         FilterOrder::Ohwi
+    }
+
+    fn gate_bytes(&self) -> Option<usize> {
+        Some(PACKET_BYTES)
     }
 
     fn algorithms(&self, plan: &Plan) -> Result<Vec<String>, DeviceError> {

@@ -4,6 +4,8 @@ use enmasse_device::{DeviceError, LeastTime, Roofline};
 use enmasse_graph::{FilterOrder, Node, Plan, Precision, Target};
 use enmasse_tensor::DType;
 
+use crate::kernels::rows::PACKET_BYTES;
+
 /// The public figures of a GPU.
 ///
 /// Sources: NVIDIA's data sheets of H200, H100, A100 80GB and T4; "NVIDIA Ada GPU architecture" for the RTX 4090; "NVIDIA
@@ -79,7 +81,7 @@ pub static GPUS: [Gpu; 6] = [
 
 /// What a plan must be compiled for, as a GPU's `Device::target` says without a GPU.
 pub fn target() -> Target<'static> {
-    Target { filters: FilterOrder::Ohwi, ..Target::default() }
+    Target { filters: FilterOrder::Ohwi, gate_bytes: Some(PACKET_BYTES), ..Target::default() }
 }
 
 impl Gpu {
@@ -173,10 +175,11 @@ mod tests {
         check(Precision::F16, "conv2d", "conv", "t4", conv(bf16, 65.0));
         check(Precision::F32, "conv2d", "conv", "h200", conv(f32, 67.0));
         check(Precision::F32, "conv2d", "conv", "t4", conv(f32, 8.1));
-        // A pass reads and writes the feature map; statistics only read it. Each channel has two statistics and two parameters.
+        // A pass reads and writes the feature map, and a bit for each element; statistics only read it. Each channel has two
+        // statistics and two parameters.
         let pass = |bytes: u64| (bytes, 0, Bound::Memory, bytes as f64 / 4800e9);
         check(Precision::Bf16, "batch_norm_statistics", "bn", "h200", pass(2 * map + 2 * 4 * 64));
-        check(Precision::Bf16, "batch_norm_normalize", "bn", "h200", pass(2 * 2 * map + 4 * 4 * 64));
+        check(Precision::Bf16, "batch_norm_normalize", "bn", "h200", pass(2 * 2 * map + map / 8 + 4 * 4 * 64));
         // Gradients are read; weights and momentum are read and written.
         let parameters = 3 * 64 + filters + 2 * 64 + 64 * 64 + 64 + 64 * 1000 + 1000;
         check(Precision::Bf16, "update", "step", "h200", pass(5 * 4 * parameters));

@@ -129,9 +129,16 @@ pub trait Device: Send + Sync {
         enmasse_graph::fuse(graph, keep);
     }
 
+    /// Bytes of activations for each byte that tells gradients which of them the activation of a batch norm passed, if it stores
+    /// such bytes.
+    fn gate_bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// The target for which models must be compiled to run on this device.
     fn target(&self) -> Target<'_> {
-        Target { filters: self.filters(), fuse: Box::new(|graph, keep, mode| self.fuse(graph, keep, mode)) }
+        let fuse = Box::new(|graph: &mut Graph, keep: &[ValueId], mode| self.fuse(graph, keep, mode));
+        Target { filters: self.filters(), fuse, gate_bytes: self.gate_bytes() }
     }
 
     /// The algorithm for each instruction of a plan, in the device's own names; "" if there is no choice. An error if the plan

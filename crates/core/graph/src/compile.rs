@@ -7,7 +7,7 @@ use crate::metric::add_metrics;
 use crate::ops::{CheckFinite, ShareMetrics};
 use crate::passes::{
     LossScale, OfGradients, Strategy, WeightedLoss, add_averages, collect, data_parallel, freeze, freeze_statistics,
-    optimize, read_averages, recompute, replicate, sync_batch_norm,
+    optimize, read_averages, recompute, replicate, store_gates, sync_batch_norm,
 };
 use crate::placement::{bytes, gradient_arena, place, state_tensors};
 use crate::{
@@ -116,6 +116,9 @@ impl Target<'_> {
         }
         if options.fuse {
             (self.fuse)(&mut forward.graph, &[forward.logits], mode);
+            if let (Mode::Train, Some(bytes)) = (mode, self.gate_bytes) {
+                store_gates(&mut forward.graph, bytes, options.precision);
+            }
         }
         let Forward { graph, images, labels, sample_indices, logits, mixture: _, targets: _ } = &mut forward;
         graph.prune(&mut [images, labels, sample_indices, logits]);

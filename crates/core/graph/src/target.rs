@@ -1,4 +1,4 @@
-//! A device's requirements on plans: the order of filters, and the operations to fuse.
+//! A device's requirements on plans: the order of filters, the operations to fuse, and what it stores for gradients.
 //!
 //! A plan is compiled for a device's [`Target`], before gradients and memory are planned.
 //! Algorithms are names that the device owns: it refuses a plan that names an unknown one.
@@ -20,16 +20,20 @@ pub struct Target<'a> {
     pub filters: FilterOrder,
     /// Fuses the operations that it computes as one.
     pub fuse: Box<Fuse<'a>>,
+    /// Bytes of activations for each byte that tells which of them the activation of a batch norm passed. `None` where gradients find
+    /// that out from other values: see [`crate::ops::BatchNormReduce`].
+    pub gate_bytes: Option<usize>,
 }
 
 impl Default for Target<'_> {
     fn default() -> Self {
-        Target { filters: FilterOrder::default(), fuse: Box::new(|graph, keep, _| fuse(graph, keep)) }
+        Target { filters: FilterOrder::default(), fuse: Box::new(|graph, keep, _| fuse(graph, keep)), gate_bytes: None }
     }
 }
 
 impl fmt::Debug for Target<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Target").field("filters", &self.filters).finish_non_exhaustive()
+        let Target { filters, gate_bytes, fuse: _ } = self;
+        f.debug_struct("Target").field("filters", filters).field("gate_bytes", gate_bytes).finish_non_exhaustive()
     }
 }

@@ -7,6 +7,9 @@ use crate::kernels::{BLOCKS, THREADS, kernel};
 use crate::work::Argument::{Null, Read, U32, U64, Write};
 use crate::work::{Argument, Kernel, Span};
 
+/// Bytes that a thread moves by one instruction.
+pub(crate) const PACKET_BYTES: usize = 16;
+
 /// A feature map, or a matrix, whose dimensions but the last are taken together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows {
@@ -18,10 +21,15 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Channels that a thread takes together: 16 bytes, if the channels divide so.
+    /// Channels that a thread takes together: those of [`PACKET_BYTES`], if the channels divide so.
     fn packet(self) -> usize {
-        let wide = 16 / self.dtype.size();
+        let wide = PACKET_BYTES / self.dtype.size();
         if self.channels.is_multiple_of(wide) { wide } else { 1 }
+    }
+
+    /// Packets of all rows.
+    pub(crate) fn packets(self) -> usize {
+        self.rows * (self.channels / self.packet())
     }
 
     /// Blocks for a pass by `for_rows` in rows.h: at least as many threads as packets in a row.

@@ -9,7 +9,8 @@ use enmasse_graph::ops::{
     BatchNormBackward, BatchNormNormalize, BatchNormReduce, BatchNormStatistics, NormStatistics, RunningShare,
     RunningUpdate,
 };
-use enmasse_graph::{Activation, Node, Op};
+use enmasse_graph::{Activation, Node, Op, ValueId};
+use enmasse_tensor::DType;
 
 use super::{Lowered, Lowering, OnCuda, Operands, computed};
 use crate::CudaError;
@@ -34,7 +35,8 @@ impl OnCuda for BatchNormNormalize {
     fn lower(&self, o: &Operands, _: &mut Lowering) -> Lowered {
         let (x, by, y) = (o.input(0), o.normalizer(1, self.epsilon), o.output(0));
         let (weight, bias, residual) = (o.input(3), o.input(4), o.optional(5));
-        let forward = Forward { x, by, weight, bias, residual, y, activation: self.activation };
+        let passed = o.node.outputs.get(1).map(|&id| o.passed(id)).transpose()?;
+        let forward = Forward { x, by, weight, bias, residual, y, passed, activation: self.activation };
         Ok(computed([normalize(o.rows(0)?, &forward)]))
     }
 }
@@ -115,14 +117,17 @@ impl Operands<'_> {
         Normalizer { mean: self.input(index), variance: self.input(index + 1), epsilon }
     }
 
-    /// The operands of a batch norm's gradient; `gate` is the index of the first operand of its gate, if it has one.
+    /// The operands of a batch norm's gradient; `gate` is the index of its gate, if it has one.
     fn gradient(&self, epsilon: f32, activation: Option<Activation>, gate: usize) -> Result<Gradient, CudaError> {
-        let gate = match (activation, self.optional(gate + 1)) {
-            (None, _) => None,
-            (Some(activation), None) => Some((activation, Gate::Stored(self.required(self.node.inputs.get(gate))?))),
-            (Some(activation), Some(bias)) => Some((activation, Gate::Recomputed { weight: self.input(gate), bias })),
-        };
-        Ok(Gradient { dy: self.input(0), x: self.input(1), by: self.normalizer(2, epsilon), gate })
+        let gate = activation.map(|_| self.node.inputs.get(gate).ok_or_else(|| self.unsupported()));
+        let passed = gate.transpose()?.map(|&id| self.passed(id)).transpose()?;
+        Ok(Gradient { dy: self.input(0), x: self.input(1), by: self.normalizer(2, epsilon), passed })
+    }
+
+    /// What an activation passed: a byte for each packet. Plans for other devices have other gates.
+    fn passed(&self, id: ValueId) -> Result<Span, CudaError> {
+        let (passed, is_bytes) = (self.span(id), self.plan.value(id).dtype == DType::U8);
+        if is_bytes && passed.bytes == self.rows(0)?.packets() { Ok(passed) } else { Err(self.unsupported()) }
     }
 }
 
@@ -170,32 +175,21 @@ struct Forward {
     bias: Span,
     residual: Option<Span>,
     y: Span,
+    /// What the activation passed, for the gradients: a byte for each packet.
+    passed: Option<Span>,
     activation: Option<Activation>,
 }
 
 /// The forward pass.
 fn normalize(size: Rows, forward: &Forward) -> Kernel {
-    let Forward { x, by, weight, bias, residual, y, activation } = *forward;
+    let Forward { x, by, weight, bias, residual, y, passed, activation } = *forward;
     let floor = activation.map_or(f32::NEG_INFINITY, |_| 0.0);
+    let ceiling = activation.map_or(f32::INFINITY, elementwise::ceiling);
     let reads = [x, by.mean, by.variance, weight, bias].map(Read);
-    let others = [Argument::optional(residual), Write(y)];
-    let numbers = [by.epsilon, floor, ceiling(activation)].map(F32);
+    let others = [Argument::optional(residual), Write(y), passed.map_or(Null, Write)];
+    let numbers = [by.epsilon, floor, ceiling].map(F32);
     let arguments = [&reads[..], &others, &size.arguments(), &numbers].concat();
     kernel(named("batch_norm_normalize", size.dtype), size.pass(), arguments)
-}
-
-/// The value at which the activation cuts off, if there is one.
-fn ceiling(activation: Option<Activation>) -> f32 {
-    activation.map_or(f32::INFINITY, elementwise::ceiling)
-}
-
-/// How a gradient finds out what the forward's activation let pass.
-#[derive(Clone, Copy, Debug)]
-enum Gate {
-    /// From the stored result.
-    Stored(Span),
-    /// From x, if there was no residual.
-    Recomputed { weight: Span, bias: Span },
 }
 
 /// What the gradients of a batch norm share.
@@ -204,48 +198,26 @@ struct Gradient {
     dy: Span,
     x: Span,
     by: Normalizer,
-    /// The forward's activation, if it had one.
-    gate: Option<(Activation, Gate)>,
-}
-
-/// What the gate is for a kernel.
-struct GateArguments {
-    /// Of the kernel's name.
-    suffix: &'static str,
-    ceiling: Argument,
-    /// The stored result.
-    stored: Argument,
-    /// Weight and bias of the forward.
-    recomputed: Option<[Argument; 2]>,
+    /// What the forward's activation passed, if it had one.
+    passed: Option<Span>,
 }
 
 impl Gradient {
-    fn gate(&self) -> GateArguments {
-        let ceiling = F32(ceiling(self.gate.map(|(activation, _)| activation)));
-        match self.gate {
-            None => GateArguments { suffix: "", ceiling, stored: Null, recomputed: None },
-            Some((_, Gate::Stored(y))) => {
-                GateArguments { suffix: "_stored", ceiling, stored: Read(y), recomputed: None }
-            }
-            Some((_, Gate::Recomputed { weight, bias })) => {
-                let recomputed = Some([weight, bias].map(Read));
-                GateArguments { suffix: "_recomputed", ceiling, stored: Null, recomputed }
-            }
-        }
+    /// The name of a kernel, by whether it has a gate.
+    fn named(&self, name: &str, size: Rows) -> String {
+        let gated = if self.passed.is_some() { "_gated" } else { "" };
+        named(&format!("{name}{gated}"), size.dtype)
     }
 }
 
 /// Sums of dy and of `dy * (x - mean) / sqrt(variance + epsilon)`, where dy counts only if the activation let the result
 /// pass.
 fn reduce(size: Rows, gradient: &Gradient, dbias: Span, dweight: Span) -> Vec<Kernel> {
-    let Gradient { dy, x, by, .. } = *gradient;
-    let GateArguments { suffix, ceiling, stored, recomputed } = gradient.gate();
-    let recomputed = recomputed.map_or([Null; 3], |[weight, bias]| [Read(by.variance), weight, bias]);
-    let names = [&named(&format!("batch_norm_reduce{suffix}"), size.dtype), "batch_norm_reduce_combine"];
-    let operands = [&[dy, x, by.mean].map(Read)[..], &[stored], &recomputed].concat();
-    let epsilon = F32(by.epsilon);
-    let results = [Read(by.variance), Write(dbias), Write(dweight), epsilon];
-    Reduction::new(size).kernels(names, &operands, &[epsilon, ceiling], &results, 2)
+    let Gradient { dy, x, by, passed } = *gradient;
+    let names = [&gradient.named("batch_norm_reduce", size), "batch_norm_reduce_combine"];
+    let operands = [Read(dy), Read(x), Read(by.mean), Argument::optional(passed)];
+    let results = [Read(by.variance), Write(dbias), Write(dweight), F32(by.epsilon)];
+    Reduction::new(size).kernels(names, &operands, &[], &results, 2)
 }
 
 /// Sums of [`reduce`] over the pixels of the statistics.
@@ -258,7 +230,7 @@ struct BatchSums {
 }
 
 /// The gradient of the input, and with `dresidual` that of the residual, which may lie over dy. Running statistics have no
-/// sums. A recomputed gate has the weight of the norm.
+/// sums.
 fn backward(
     size: Rows,
     gradient: &Gradient,
@@ -267,17 +239,14 @@ fn backward(
     dx: Span,
     dresidual: Option<Span>,
 ) -> Kernel {
-    let Gradient { dy, x, by, .. } = *gradient;
-    let GateArguments { suffix, ceiling, stored, recomputed } = gradient.gate();
-    let x_read = if sums.is_some() || recomputed.is_some() { Read(x) } else { Null };
+    let Gradient { dy, x, by, passed } = *gradient;
+    let x_read = sums.map_or(Null, |_| Read(x));
     let reads = [Read(dy), x_read, Read(by.mean), Read(by.variance), Read(weight)];
-    let sums_read = [sums.map(|sums| sums.dbias), sums.map(|sums| sums.dweight)].map(Argument::optional);
-    let gate = [stored, recomputed.map_or(Null, |[_, bias]| bias)];
+    let others = [sums.map(|sums| sums.dbias), sums.map(|sums| sums.dweight), passed].map(Argument::optional);
     let writes = [Write(dx), dresidual.map_or(Null, Write)];
-    let share = sums.map_or(0.0, |sums| 1.0 / sums.count as f32);
-    let numbers = [F32(by.epsilon), ceiling, F32(share)];
-    let arguments = [&reads[..], &sums_read, &gate, &writes, &size.arguments(), &numbers].concat();
-    kernel(named(&format!("batch_norm_backward{suffix}"), size.dtype), size.pass(), arguments)
+    let numbers = [by.epsilon, sums.map_or(0.0, |sums| 1.0 / sums.count as f32)].map(F32);
+    let arguments = [&reads[..], &others, &writes, &size.arguments(), &numbers].concat();
+    kernel(gradient.named("batch_norm_backward", size), size.pass(), arguments)
 }
 
 /// The share that follows from statistics of all shards.

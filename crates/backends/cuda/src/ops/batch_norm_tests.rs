@@ -1,4 +1,4 @@
-//! Batch norm against the reference, over odd sizes, with every gate, residual and kind of statistics.
+//! Batch norm against the reference, over odd sizes, with and without gate and residual, and with every kind of statistics.
 
 use enmasse_reference::ops::batch_norm as reference;
 use enmasse_tensor::{Bf16, DType, F16};
@@ -91,6 +91,7 @@ fn check<E: Element>(rows: usize, channels: usize, activation: Option<Activation
     let by = Normalizer { mean: bench.put(&operands.mean), variance: bench.put(&operands.variance), epsilon: EPSILON };
     let [y, dx, dresidual] = [(); 3].map(|()| bench.room::<E>(rows * channels));
     let [dbias, dweight] = [(); 2].map(|()| bench.room::<f32>(channels));
+    let passed = activation.map(|_| bench.room::<u8>(size.packets()));
     let what = |name: &str| format!("{name} {} {rows}x{channels} {activation:?} {with_residual}", E::DTYPE);
 
     let [wide_mean, wide_variance] = [&operands.mean, &operands.variance].map(|values| wide(values));
@@ -99,8 +100,11 @@ fn check<E: Element>(rows: usize, channels: usize, activation: Option<Activation
     let wide_residual = operands.residual.as_ref().map(|values| wide(values));
     let wide_by = reference::Normalizer { mean: &wide_mean, variance: &wide_variance, epsilon: EPSILON };
 
-    bench.run(&normalize(size, &Forward { x, by, weight, bias, residual, y, activation }));
+    let forward = Forward { x, by, weight, bias, residual, y, passed, activation };
+    bench.run(&normalize(size, &Forward { passed: None, ..forward }));
     let found = bench.get::<E>(y);
+    bench.run(&normalize(size, &forward));
+    assert!(found == bench.get::<E>(y), "{}", what("y with bits"));
     let expected =
         reference::normalize(&wide_x, &wide_by, &wide_weight, &wide_bias, wide_residual.as_deref(), activation);
     assert_rounded(&what("y"), &found, &expected, 1e-6);
@@ -108,34 +112,35 @@ fn check<E: Element>(rows: usize, channels: usize, activation: Option<Activation
     let wide_y = wide(&found);
     let wide_gate = activation.map(|activation| (activation, &wide_y[..]));
 
-    let stored = activation.map(|activation| (activation, Gate::Stored(y)));
-    let recomputed = activation.map(|activation| (activation, Gate::Recomputed { weight, bias }));
-    let gates = if with_residual || activation.is_none() { vec![stored] } else { vec![stored, recomputed] };
-    for gate in gates {
-        let gradient = Gradient { dy, x, by, gate };
-        bench.run_all(&reduce(size, &gradient, dbias, dweight));
-        let expected = reference::reduce(&wide_dy, &wide_x, &wide_by, wide_gate);
-        let tolerance = 1e-6 * (rows as f64).sqrt();
-        assert_rounded(&what("dbias"), &bench.get::<f32>(dbias), &expected.0, tolerance);
-        assert_rounded(&what("dweight"), &bench.get::<f32>(dweight), &expected.1, tolerance);
+    if let (Some(activation), Some(passed)) = (activation, passed) {
+        let expected = reference::passed(&wide_y, activation, rows * channels / size.packets());
+        let found: Vec<f64> = bench.get::<u8>(passed).into_iter().map(f64::from).collect();
+        assert_eq!(found, expected, "{}", what("passed"));
+    }
 
-        let (wide_dbias, wide_dweight) = (wide(&bench.get::<f32>(dbias)), wide(&bench.get::<f32>(dweight)));
-        let sums = BatchSums { dbias, dweight, count: rows };
-        let wide_sums = (&wide_dbias[..], &wide_dweight[..], rows);
-        let second = with_residual.then_some(dresidual);
-        bench.run(&backward(size, &gradient, weight, Some(sums), dx, second));
-        let expected = reference::backward(&wide_dy, &wide_x, &wide_by, &wide_weight, wide_sums, wide_gate);
-        assert_rounded(&what("dx"), &bench.get::<E>(dx), &expected, 2e-6);
-        bench.run(&backward(size, &gradient, weight, None, dx, second));
-        let expected = reference::backward_running(&wide_dy, &wide_by, &wide_weight, wide_gate);
-        assert_rounded(&what("running dx"), &bench.get::<E>(dx), &expected, 1e-6);
-        if with_residual {
-            let expected = reference::masked(&wide_dy, wide_gate);
-            assert_rounded(&what("dresidual"), &bench.get::<E>(dresidual), &expected, 0.0);
-            // Over dy, as the memory pass may choose.
-            bench.run(&backward(size, &gradient, weight, Some(sums), dx, Some(dy)));
-            assert_rounded(&what("dresidual over dy"), &bench.get::<E>(dy), &expected, 0.0);
-        }
+    let gradient = Gradient { dy, x, by, passed };
+    bench.run_all(&reduce(size, &gradient, dbias, dweight));
+    let expected = reference::reduce(&wide_dy, &wide_x, &wide_by, wide_gate);
+    let tolerance = 1e-6 * (rows as f64).sqrt();
+    assert_rounded(&what("dbias"), &bench.get::<f32>(dbias), &expected.0, tolerance);
+    assert_rounded(&what("dweight"), &bench.get::<f32>(dweight), &expected.1, tolerance);
+
+    let (wide_dbias, wide_dweight) = (wide(&bench.get::<f32>(dbias)), wide(&bench.get::<f32>(dweight)));
+    let sums = BatchSums { dbias, dweight, count: rows };
+    let wide_sums = (&wide_dbias[..], &wide_dweight[..], rows);
+    let second = with_residual.then_some(dresidual);
+    bench.run(&backward(size, &gradient, weight, Some(sums), dx, second));
+    let expected = reference::backward(&wide_dy, &wide_x, &wide_by, &wide_weight, wide_sums, wide_gate);
+    assert_rounded(&what("dx"), &bench.get::<E>(dx), &expected, 2e-6);
+    bench.run(&backward(size, &gradient, weight, None, dx, second));
+    let expected = reference::backward_running(&wide_dy, &wide_by, &wide_weight, wide_gate);
+    assert_rounded(&what("running dx"), &bench.get::<E>(dx), &expected, 1e-6);
+    if with_residual {
+        let expected = reference::masked(&wide_dy, wide_gate);
+        assert_rounded(&what("dresidual"), &bench.get::<E>(dresidual), &expected, 0.0);
+        // Over dy, as the memory pass may choose.
+        bench.run(&backward(size, &gradient, weight, Some(sums), dx, Some(dy)));
+        assert_rounded(&what("dresidual over dy"), &bench.get::<E>(dy), &expected, 0.0);
     }
 }
 
@@ -153,7 +158,7 @@ fn passes_and_gradients() {
 }
 
 #[test]
-fn recomputed_gates_equal_stored_ones() {
+fn bits_say_what_the_stored_result_says() {
     check_gates::<f32>(37, 64);
     check_gates::<Bf16>(37, 64);
     check_gates::<F16>(37, 64);
@@ -171,21 +176,20 @@ fn check_gates<E: Element>(rows: usize, channels: usize) {
         let Some(mut bench) = Bench::new() else { return };
         let size = Rows { rows, channels, dtype: E::DTYPE };
         let mut operands = Operands::<E>::new(rows, channels, false);
+        operands.x[channels + 1] = E::of(f64::NAN);
         (operands.weight, operands.bias) = (0..channels).map(at).unzip();
-        let [x, dy] = [&operands.x, &operands.dy].map(|values| bench.put(values));
+        let x = bench.put(&operands.x);
         let (weight, bias) = (bench.put(&operands.weight), bench.put(&operands.bias));
         let by =
             Normalizer { mean: bench.put(&operands.mean), variance: bench.put(&operands.variance), epsilon: EPSILON };
-        let [y, dx] = [(); 2].map(|()| bench.room::<E>(rows * channels));
-        let [dbias, dweight] = [(); 2].map(|()| bench.room::<f32>(channels));
-        bench.run(&normalize(size, &Forward { x, by, weight, bias, residual: None, y, activation: Some(activation) }));
-        let results = [Gate::Stored(y), Gate::Recomputed { weight, bias }].map(|gate| {
-            let gradient = Gradient { dy, x, by, gate: Some((activation, gate)) };
-            bench.run_all(&reduce(size, &gradient, dbias, dweight));
-            bench.run(&backward(size, &gradient, weight, None, dx, None));
-            (bench.get::<f32>(dbias), bench.get::<f32>(dweight), bench.get::<E>(dx))
-        });
-        assert_eq!(results[0], results[1], "{} {activation:?}", E::DTYPE);
+        let (y, passed) = (bench.room::<E>(rows * channels), bench.room::<u8>(size.packets()));
+        let forward =
+            Forward { x, by, weight, bias, residual: None, y, passed: Some(passed), activation: Some(activation) };
+        bench.run(&normalize(size, &forward));
+        let stored = wide(&bench.get::<E>(y));
+        let expected = reference::passed(&stored, activation, rows * channels / size.packets());
+        let found: Vec<f64> = bench.get::<u8>(passed).into_iter().map(f64::from).collect();
+        assert_eq!(found, expected, "{} {activation:?}", E::DTYPE);
     }
 }
 

@@ -172,6 +172,38 @@ fn shards_that_synchronise_their_batch_norms() {
     check("synchronised", &plans, 3, 2e-5);
 }
 
+/// ReLU and ReLU6, after a residual or not, whose channels are whole packets of 16 bytes in all precisions, in f32 alone, or in none.
+fn gated(x: Tensor) -> Tensor {
+    let block = |x: Tensor, name: &str, channels: usize| {
+        let norm = |x: Tensor, layer: &str| {
+            let name = format!("{name}.{layer}");
+            x.conv2d(&name, Conv::new(channels, 3).padding(1).no_bias()).batch_norm(&format!("{name}.bn"))
+        };
+        let x = norm(x, "a").relu6();
+        (norm(x.clone(), "b") + x).relu()
+    };
+    let x = block(block(block(x, "wide", 16), "narrow", 12), "odd", 7);
+    x.flatten().linear("fc", 7)
+}
+
+#[test]
+fn what_activations_passed() {
+    for (precision, tolerance) in [(Precision::F32, 2e-5), (Precision::Bf16, 6e-2), (Precision::F16, 1e-2)] {
+        for (shards, sync_batch_norm, freeze_statistics) in [(1, false, false), (3, true, false), (2, false, true)] {
+            let options = CompileOptions {
+                size: [11, 9],
+                precision,
+                shards,
+                sync_batch_norm,
+                freeze_statistics,
+                ..CompileOptions::new("gated", 5, 11, 7)
+            };
+            let Some(plans) = compile(&gated, &options) else { return };
+            check(&format!("gated in {precision} of {shards}"), &plans, 1, tolerance);
+        }
+    }
+}
+
 #[test]
 fn maps_in_bf16() {
     let options =

@@ -9,6 +9,7 @@ use enmasse_graph::ops::{
     BatchNormBackward, BatchNormNormalize, BatchNormReduce, BatchNormStatistics, NormStatistics, RunningShare,
     RunningUpdate,
 };
+use enmasse_tensor::DType;
 
 use super::activation::{activate, activate_backward};
 use super::{Call, unsupported};
@@ -82,8 +83,29 @@ pub fn normalize(
 
 each_shard!(BatchNormNormalize, |op, call, [x, mean, variance, weight, bias]| {
     let by = Normalizer { mean, variance, epsilon: op.epsilon };
-    vec![normalize(x, &by, weight, bias, call.rest.first().copied(), op.activation)]
+    let y = normalize(x, &by, weight, bias, call.rest.first().copied(), op.activation);
+    match (op.activation, call.step.node.outputs.len()) {
+        (_, 1) => vec![y],
+        (Some(activation), _) => {
+            let group = y.len() / call.result_elements(1);
+            let passed = passed(&call.stored(0, &y), activation, group);
+            vec![y, passed]
+        }
+        (None, _) => return Err(unsupported(call.step.node)),
+    }
 });
+
+/// A byte for each `group` of elements of `y`: bit i is set where the activation passed the i-th of them.
+pub fn passed(y: &[f64], activation: Activation, group: usize) -> Vec<f64> {
+    let open = activate_backward(&vec![1.0; y.len()], y, activation);
+    open.chunks(group).map(|bits| bits.iter().rev().fold(0.0, |byte, bit| 2.0 * byte + bit)).collect()
+}
+
+/// The bits of [`passed`], 1 or 0 for each of `elements`: as a gate they say the same as the result.
+fn unpacked(passed: &[f64], elements: usize) -> Vec<f64> {
+    let group = elements / passed.len();
+    (0..elements).map(|i| f64::from(passed[i / group] as u8 >> (i % group) & 1)).collect()
+}
 
 /// The activation of the forward and its result, if it had one.
 pub type Gate<'a> = Option<(Activation, &'a [f64])>;
@@ -111,7 +133,8 @@ each_shard!(BatchNormReduce, |op, call, [dy, x, mean, variance]| {
     vec![dbias, dweight]
 });
 
-/// The result of the fused activation, if there is one: either an operand, or computed from x, weight and bias.
+/// What tells which elements the fused activation passed, if there is one: its result, which is an operand or computed from x, weight
+/// and bias, or bits.
 fn activated<'a>(
     call: &Call,
     activation: Option<Activation>,
@@ -121,10 +144,16 @@ fn activated<'a>(
 ) -> Result<Option<Cow<'a, [f64]>>, DeviceError> {
     match (activation, gate) {
         (None, []) => Ok(None),
+        (Some(_), &[bits]) if is_bits(call) => Ok(Some(Cow::Owned(unpacked(bits, x.len())))),
         (Some(_), &[y]) => Ok(Some(Cow::Borrowed(y))),
         (Some(_), [weight, bias]) => Ok(Some(Cow::Owned(normalize(x, by, weight, bias, None, activation)))),
         _ => Err(unsupported(call.step.node)),
     }
+}
+
+/// Whether the last operand is [`passed`] of the forward.
+fn is_bits(call: &Call) -> bool {
+    call.step.node.inputs.last().is_some_and(|&id| call.step.plan.value(id).dtype == DType::U8)
 }
 
 /// The gradient of x for statistics of the `count` pixels of the batch:
@@ -236,6 +265,16 @@ mod tests {
         assert_eq!(masked(&dy, Some((Activation::Relu, &y))), [0., 1., 10., 0., 100., 100., 1000., 1000.]);
         let y = [0., 1., 6., 0., 1., 6., 1., 1.];
         assert_eq!(reduce(&dy, &X, &BY, Some((Activation::Relu6, &y))), (vec![1100., 1001.], vec![3100., 999.]));
+    }
+
+    #[test]
+    fn bits_by_hand() {
+        let y = [0.5, 0.0, 6.0, 2.0, 0.0, 0.0];
+        assert_eq!(passed(&y, Activation::Relu, 3), [5.0, 1.0]);
+        assert_eq!(passed(&y, Activation::Relu6, 3), [1.0, 1.0]);
+        assert_eq!(passed(&y, Activation::Relu, 1), [1.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
+        assert_eq!(unpacked(&[5.0, 1.0], 6), [1.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
+        assert_eq!(passed(&[1.0; 8], Activation::Relu, 8), [255.0]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A device's decisions about plans change no result: the order of filters, and the operations to fuse.
+//! A device's decisions about plans change no result: the order of filters, the operations to fuse, and what gradients read.
 
 use crate::common::{Batch, TO_GRADIENTS, program_for, state, submit, train};
 use enmasse_device::Program;
@@ -62,6 +62,18 @@ fn the_order_of_filters_is_in_shapes_texts_and_first_values() {
     };
     check(FilterOrder::Hwio, [3, 3, 2, 6]);
     check(FilterOrder::Ohwi, [6, 3, 3, 2]);
+}
+
+#[test]
+fn bits_of_what_activations_passed_change_no_bit() {
+    let usual = results(&Target::default());
+    // Eight elements do not divide six channels, so a byte is for one; two do.
+    for bytes in [32, 8] {
+        let target = Target { gate_bytes: Some(bytes), ..Target::default() };
+        let text = target.compile(&net, &CompileOptions::new("net", 2, 7, 3)).unwrap().train.unwrap().to_string();
+        assert!(text.contains("u8[2,4,4,"), "{text}");
+        assert_eq!(usual, results(&target));
+    }
 }
 
 #[test]

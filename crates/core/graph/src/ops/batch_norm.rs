@@ -46,6 +46,9 @@ impl Operation for BatchNormStatistics {
 }
 
 /// `(x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the residual, then the activation.
+///
+/// `passed` has a byte for each group of channels. Its bit i is set where the activation passed the group's i-th channel, by the
+/// result as it is stored. Only the plans of devices that ask for it have it ([`crate::Target::gate_bytes`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNormNormalize {
     /// Added to the variance.
@@ -58,7 +61,7 @@ pub struct BatchNormNormalize {
 
 impl Operation for BatchNormNormalize {
     const NAME: &'static str = "batch_norm_normalize";
-    const SIGNATURE: &'static str = "(x, mean [C], variance [C], weight [C], bias [C], residual?) -> (y)";
+    const SIGNATURE: &'static str = "(x, mean [C], variance [C], weight [C], bias [C], residual?) -> (y, passed? u8)";
     const PYTORCH: Option<&'static str> = Some("torch.nn.BatchNorm2d, torch.nn.BatchNorm1d");
 
     fn attributes(&self) -> String {
@@ -74,10 +77,11 @@ impl Operation for BatchNormNormalize {
         let [x, mean, variance, weight, bias] = [0, 1, 2, 3, 4].map(|i| node.inputs[i]);
         let residual = node.inputs.get(5).copied();
         // Without a residual, y follows from x, which is an operand already, so y need not be read.
-        let gate = match (activation, residual) {
-            (None, _) => vec![],
-            (Some(_), Some(_)) => vec![node.outputs[0]],
-            (Some(_), None) => vec![weight, bias],
+        let gate = match (activation, node.outputs.get(1), residual) {
+            (None, ..) => vec![],
+            (Some(_), Some(&passed), _) => vec![passed],
+            (Some(_), None, Some(_)) => vec![node.outputs[0]],
+            (Some(_), None, None) => vec![weight, bias],
         };
         let batch = matches!(statistics, NormStatistics::Batch { .. });
         let through_x = backward.wants(x);
@@ -108,8 +112,9 @@ impl Operation for BatchNormNormalize {
 
 /// The sums of `dy` and of `dy * (x - mean) / sqrt(variance + epsilon)`.
 ///
-/// With an activation `dy` counts only where the activation passed the forward's result. The gate is that result, `y`. If there
-/// was no residual, the gate is `weight, bias`, from which `y` follows.
+/// With an activation `dy` counts only where the activation passed the forward's result. The gate is `passed` of
+/// [`BatchNormNormalize`], if the plan has it. Otherwise it is that result, `y`. If there was no residual, it is `weight, bias`, from
+/// which `y` follows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNormReduce {
     /// Added to the variance.

@@ -44,7 +44,9 @@ impl Operation for BatchNormConv2d {
             return Ok(());
         }
         let normalized = backward.emit(Conv2dBackwardData(self.conv), vec![dy, w], &[x])[0];
-        self.norm.gradient(backward, &Node { op: self.norm.into(), inputs, ..node.clone() }, normalized)
+        // The other results are statistics.
+        let outputs = node.outputs[..1].to_vec();
+        self.norm.gradient(backward, &Node { op: self.norm.into(), inputs, outputs, ..node.clone() }, normalized)
     }
 }
 

@@ -48,7 +48,7 @@ pub fn fuse_convolutions(graph: &mut Graph, keep: &[ValueId], mode: Mode) {
 }
 
 /// Whether each value depends on trained parameters, or is one.
-fn after_trained(graph: &Graph) -> Vec<bool> {
+pub(super) fn after_trained(graph: &Graph) -> Vec<bool> {
     let mut trained = vec![false; graph.values.len()];
     graph.parameters().for_each(|(id, _, parameter)| trained[id.0] = parameter.trainable);
     for node in &graph.nodes {
