@@ -49,8 +49,9 @@ struct StatisticsResults {
 };
 
 template <class E> struct Statistics {
-    const E *x;      // [rows, channels]
-    float *partial;  // [chunks, 2, channels]: means, sums of squared deviations; or null
+    const E *x;          // [rows, channels]
+    float *partial;      // [chunks, 2, channels]: means, sums of squared deviations; or null
+    uint32_t *counters;  // [slabs], or null
     uint64_t rows;
     uint32_t channels, packets, chunk;
     StatisticsResults results;
@@ -63,6 +64,7 @@ const uint32_t PIVOT_ROWS = 4;
 // costs no accuracy.
 template <int N, class E> __device__ __forceinline__ void statistics(const Statistics<E> &a) {
     SHARED(Moments<N>[256], all);
+    SHARED(bool, is_last);
     Share s = share<N>(a);
     Moments<N> moments = {};
     if (s.works && s.first < s.end) {
@@ -98,38 +100,35 @@ template <int N, class E> __device__ __forceinline__ void statistics(const Stati
     }
     all[threadIdx.x] = moments;
     combine_lanes(all, s.lanes, a.packets);
-    if (!s.works || s.lane != 0) return;
-    const Moments<N> &found = all[threadIdx.x];
+    if (s.works && s.lane == 0) {
+        const Moments<N> &found = all[threadIdx.x];
 #pragma unroll
-    for (int j = 0; j < N; j++) {
-        if (a.partial == nullptr) {
-            a.results.take(s.channel + j, a.channels, found.mean[j], found.squares[j] / (float)a.rows);
-        } else {
-            float *mean = a.partial + (uint64_t)blockIdx.y * 2 * a.channels + s.channel + j;
-            mean[0] = found.mean[j];
-            mean[a.channels] = found.squares[j];
+        for (int j = 0; j < N; j++) {
+            if (a.partial == nullptr) {
+                a.results.take(s.channel + j, a.channels, found.mean[j], found.squares[j] / (float)a.rows);
+            } else {
+                float *mean = a.partial + (uint64_t)blockIdx.y * 2 * a.channels + s.channel + j;
+                mean[0] = found.mean[j];
+                mean[a.channels] = found.squares[j];
+            }
         }
     }
-}
-
-KERNEL(batch_norm_statistics_combine, Combine<StatisticsResults>) {
-    SHARED(Moments<1>[256], all);
-    uint32_t channel = blockIdx.x * COLUMNS + threadIdx.x % COLUMNS;
-    uint32_t lanes = blockDim.x / COLUMNS;
-    Moments<1> moments = {};
-    if (channel < a.channels) {
-#pragma unroll 4
-        for (uint32_t chunk = threadIdx.x / COLUMNS; chunk < a.chunks; chunk += lanes) {
-            const float *mean = a.partial + (uint64_t)chunk * 2 * a.channels + channel;
-            float count = (float)min((uint64_t)a.chunk, a.rows - (uint64_t)chunk * a.chunk);
-            moments.combine({count, {mean[0]}, {mean[a.channels]}});
-        }
-    }
-    all[threadIdx.x] = moments;
-    combine_lanes(all, lanes, COLUMNS);
-    if (threadIdx.x < COLUMNS && channel < a.channels) {
-        a.results.take(channel, a.channels, all[threadIdx.x].mean[0], all[threadIdx.x].squares[0] / (float)a.rows);
-    }
+    if (a.partial == nullptr || !is_last_of_slab(a.counters, is_last)) return;
+    const int V = COLUMN<N>;
+    auto add = [&](uint32_t chunk, uint32_t channel, Moments<V> &moments) {
+        Moments<V> of_chunk;
+        of_chunk.count = (float)min((uint64_t)a.chunk, a.rows - (uint64_t)chunk * a.chunk);
+        const float *mean = a.partial + (uint64_t)chunk * 2 * a.channels + channel;
+        load_fresh(mean, 0, of_chunk.mean);
+        load_fresh(mean, a.channels, of_chunk.squares);
+        moments.combine(of_chunk);
+    };
+    auto take = [&](uint32_t channel, const Moments<V> &moments) {
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            a.results.take(channel + j, a.channels, moments.mean[j], moments.squares[j] / (float)a.rows);
+    };
+    combine_chunks<V>(reinterpret_cast<Moments<V>(&)[256]>(all), s, add, take);
 }
 
 template <class E> struct Normalize {
@@ -242,6 +241,7 @@ template <class E> struct Reduce {
     const float *mean;      // [channels]
     const uint8_t *passed;  // as the forward wrote it; if GATED
     float *partial;         // [chunks, 2, channels], or null
+    uint32_t *counters;     // [slabs], or null
     uint64_t rows;
     uint32_t channels, packets, chunk;
     ReduceResults results;
@@ -268,8 +268,6 @@ template <bool GATED, int N, class E> struct ReduceTerms {
         }
     }
 };
-
-KERNEL(batch_norm_reduce_combine, Combine<ReduceResults>) { sum_chunks<2>(a); }
 
 template <class E> struct Backward {
     const E *dy;            // [rows, channels]
@@ -352,8 +350,8 @@ template <bool GATED, int N, class E> struct BackwardEach {
 
 #define GRADIENTS(E, GATED, suffix)                                                                                  \
     KERNEL(batch_norm_reduce_##suffix, Reduce<E>) {                                                                  \
-        BY_CHANNELS(E, (sum_chunk<2, Wide<E>::N, ReduceTerms<GATED, Wide<E>::N, E>>(a)),                             \
-                    (sum_chunk<2, 1, ReduceTerms<GATED, 1, E>>(a)))                                                  \
+        BY_CHANNELS(E, (sum_rows<2, Wide<E>::N, ReduceTerms<GATED, Wide<E>::N, E>>(a)),                             \
+                    (sum_rows<2, 1, ReduceTerms<GATED, 1, E>>(a)))                                                  \
     }                                                                                                                \
     KERNEL_BY(3, batch_norm_backward_##suffix, Backward<E>) {                                                        \
         BY_CHANNELS(E, (for_rows<Wide<E>::N, BackwardEach<GATED, Wide<E>::N, E>>(a)),                                \

@@ -37,8 +37,9 @@ struct BiasResults {
 };
 
 template <class E> struct BiasBackward {
-    const E *dy;     // [rows, channels]
-    float *partial;  // [chunks, 1, channels], or null
+    const E *dy;         // [rows, channels]
+    float *partial;      // [chunks, 1, channels], or null
+    uint32_t *counters;  // [slabs], or null
     uint64_t rows;
     uint32_t channels, packets, chunk;
     BiasResults results;
@@ -58,13 +59,11 @@ template <int N, class E> struct BiasTerms {
 };
 
 KERNEL(bias_backward_f32, BiasBackward<float>) {
-    BY_CHANNELS(float, (sum_chunk<1, 4, BiasTerms<4, float>>(a)), (sum_chunk<1, 1, BiasTerms<1, float>>(a)))
+    BY_CHANNELS(float, (sum_rows<1, 4, BiasTerms<4, float>>(a)), (sum_rows<1, 1, BiasTerms<1, float>>(a)))
 }
 KERNEL(bias_backward_bf16, BiasBackward<bf16>) {
-    BY_CHANNELS(bf16, (sum_chunk<1, 8, BiasTerms<8, bf16>>(a)), (sum_chunk<1, 1, BiasTerms<1, bf16>>(a)))
+    BY_CHANNELS(bf16, (sum_rows<1, 8, BiasTerms<8, bf16>>(a)), (sum_rows<1, 1, BiasTerms<1, bf16>>(a)))
 }
 KERNEL(bias_backward_f16, BiasBackward<f16>) {
-    BY_CHANNELS(f16, (sum_chunk<1, 8, BiasTerms<8, f16>>(a)), (sum_chunk<1, 1, BiasTerms<1, f16>>(a)))
+    BY_CHANNELS(f16, (sum_rows<1, 8, BiasTerms<8, f16>>(a)), (sum_rows<1, 1, BiasTerms<1, f16>>(a)))
 }
-
-KERNEL(bias_backward_combine, Combine<BiasResults>) { sum_chunks<1>(a); }

@@ -38,9 +38,10 @@ struct ReduceResults {
 
 // The sums of products of all rows.
 template <class E> struct Reduce {
-    const E *dy;     // [rows, channels]
-    const E *a;      // [rows, channels]
-    float *partial;  // [chunks, 1, channels], or null
+    const E *dy;         // [rows, channels]
+    const E *a;          // [rows, channels]
+    float *partial;      // [chunks, 1, channels], or null
+    uint32_t *counters;  // [slabs], or null
     uint64_t rows;
     uint32_t channels, packets, chunk;
     ReduceResults results;
@@ -61,16 +62,14 @@ template <int N, class E> struct ReduceTerms {
 };
 
 KERNEL(multiply_reduce_f32, Reduce<float>) {
-    BY_CHANNELS(float, (sum_chunk<1, 4, ReduceTerms<4, float>>(a)), (sum_chunk<1, 1, ReduceTerms<1, float>>(a)))
+    BY_CHANNELS(float, (sum_rows<1, 4, ReduceTerms<4, float>>(a)), (sum_rows<1, 1, ReduceTerms<1, float>>(a)))
 }
 KERNEL(multiply_reduce_bf16, Reduce<bf16>) {
-    BY_CHANNELS(bf16, (sum_chunk<1, 8, ReduceTerms<8, bf16>>(a)), (sum_chunk<1, 1, ReduceTerms<1, bf16>>(a)))
+    BY_CHANNELS(bf16, (sum_rows<1, 8, ReduceTerms<8, bf16>>(a)), (sum_rows<1, 1, ReduceTerms<1, bf16>>(a)))
 }
 KERNEL(multiply_reduce_f16, Reduce<f16>) {
-    BY_CHANNELS(f16, (sum_chunk<1, 8, ReduceTerms<8, f16>>(a)), (sum_chunk<1, 1, ReduceTerms<1, f16>>(a)))
+    BY_CHANNELS(f16, (sum_rows<1, 8, ReduceTerms<8, f16>>(a)), (sum_rows<1, 1, ReduceTerms<1, f16>>(a)))
 }
-
-KERNEL(multiply_reduce_combine, Combine<ReduceResults>) { sum_chunks<1>(a); }
 
 // The sums of products of each group's rows. A block has 32 channels of a group, and 8 threads for each.
 template <class E, class F> struct ReduceGroups {

@@ -95,6 +95,7 @@ template <class E> struct Reduce {
     const float *mean;         // [rows]
     const float *inverse_std;  // [rows]
     float *partial;            // [chunks, 2, channels], or null
+    uint32_t *counters;        // [slabs], or null
     uint64_t rows;
     uint32_t channels, packets, chunk;
     ReduceResults results;
@@ -120,13 +121,11 @@ template <int N, class E> struct ReduceTerms {
 };
 
 KERNEL(layer_norm_reduce_f32, Reduce<float>) {
-    BY_CHANNELS(float, (sum_chunk<2, 4, ReduceTerms<4, float>>(a)), (sum_chunk<2, 1, ReduceTerms<1, float>>(a)))
+    BY_CHANNELS(float, (sum_rows<2, 4, ReduceTerms<4, float>>(a)), (sum_rows<2, 1, ReduceTerms<1, float>>(a)))
 }
 KERNEL(layer_norm_reduce_bf16, Reduce<bf16>) {
-    BY_CHANNELS(bf16, (sum_chunk<2, 8, ReduceTerms<8, bf16>>(a)), (sum_chunk<2, 1, ReduceTerms<1, bf16>>(a)))
+    BY_CHANNELS(bf16, (sum_rows<2, 8, ReduceTerms<8, bf16>>(a)), (sum_rows<2, 1, ReduceTerms<1, bf16>>(a)))
 }
 KERNEL(layer_norm_reduce_f16, Reduce<f16>) {
-    BY_CHANNELS(f16, (sum_chunk<2, 8, ReduceTerms<8, f16>>(a)), (sum_chunk<2, 1, ReduceTerms<1, f16>>(a)))
+    BY_CHANNELS(f16, (sum_rows<2, 8, ReduceTerms<8, f16>>(a)), (sum_rows<2, 1, ReduceTerms<1, f16>>(a)))
 }
-
-KERNEL(layer_norm_reduce_combine, Combine<ReduceResults>) { sum_chunks<2>(a); }

@@ -93,7 +93,7 @@ def compiled(library, architecture, size, get):
 def ptx(library):
     text = compiled(library, f"compute_{OLDEST}", "nvrtcGetPTXSize", "nvrtcGetPTX")[0].rstrip(b"\0").decode()
     text = re.sub(r"^\.version .*$", f".version {VERSION}", text, count=1, flags=re.MULTILINE)
-    # A hint that came with PTX 8.3.
+    # Says which bytes of a load nobody uses, for tools that look for memory without contents. This version does not know it.
     text = re.sub(r'^\t\.pragma "used_bytes_mask .*\n', "", text, flags=re.MULTILINE)
     return f"// Sources {digest()}; made by {SCRIPT.name}.\n" + text.strip() + "\n"
 

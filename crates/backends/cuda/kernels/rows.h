@@ -46,12 +46,15 @@ template <int N, class Each, class Arguments> __device__ __forceinline__ void fo
     }
 }
 
-// How a reduction is divided: see `Reduction` in rows.rs. A block has a chunk of the rows and some packets of each. Of its
-// threads each has one packet, in every `lanes`th row of the chunk. A chunk's result is a row of a table.
+// How a reduction is divided: see `Reduction` in rows.rs. A block has a chunk of the rows and some packets of each, which are a
+// slab. Of its threads each has one packet, in every `lanes`th row of the chunk. A chunk's result is a row of a table, and the
+// last block of a slab combines those of all chunks.
 struct Share {
     uint64_t first, end;
     uint32_t lane, lanes;
     uint32_t channel;
+    // The channels of the slab.
+    uint32_t slab, slab_end;
     // Some threads have no row or no channel.
     bool works;
 };
@@ -60,7 +63,9 @@ template <int N, class Arguments> __device__ __forceinline__ Share share(const A
     Share s;
     s.lanes = blockDim.x / a.packets;
     s.lane = threadIdx.x / a.packets;
-    s.channel = (blockIdx.x * a.packets + threadIdx.x % a.packets) * N;
+    s.slab = blockIdx.x * a.packets * N;
+    s.slab_end = min(s.slab + a.packets * N, a.channels);
+    s.channel = s.slab + threadIdx.x % a.packets * N;
     uint64_t start = blockIdx.y * (uint64_t)a.chunk;
     s.first = start + s.lane;
     s.end = min(start + a.chunk, a.rows);
@@ -79,8 +84,56 @@ template <class T> __device__ __forceinline__ void combine_lanes(T (&values)[256
     }
 }
 
-// A block that combines the chunks' results has this many channels, and as many threads for each as fit.
+// Of a block that combines the chunks' results this many threads are side by side, and as many for each of them as fit.
 const uint32_t COLUMNS = 8;
+
+// Channels of each, of N that a thread had before: a float takes more bytes than an element.
+template <int N> const int COLUMN = N < 4 ? N : 4;
+
+// Whether this block is the last one of its slab, so that what the others have written is there to read. `counters` has a zero
+// for each slab, and only this function writes there. A count returns to zero with the last block. A kernel that has begun ends, also in a
+// step that the host gives up, or the context ends with its memory. So each kernel finds zeros.
+__device__ __forceinline__ bool is_last_of_slab(uint32_t *counters, bool &is_last) {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        is_last = atomicInc(counters + blockIdx.x, gridDim.y - 1) == gridDim.y - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    return is_last;
+}
+
+// Floats that other blocks have written. The cache of an SM does not follow those of others.
+template <int N> __device__ __forceinline__ void load_fresh(const float *from, uint64_t index, float (&values)[N]) {
+    if constexpr (N == 4) {
+        float4 four = __ldcg(reinterpret_cast<const float4 *>(from + index));
+        values[0] = four.x, values[1] = four.y, values[2] = four.z, values[3] = four.w;
+    } else {
+        static_assert(N == 1, "a packet of floats");
+        values[0] = __ldcg(from + index);
+    }
+}
+
+// Combines the results of all chunks of a slab: `add(chunk, channel, value)` takes a chunk's to those of earlier ones, and
+// `take(channel, value)` ends N channels. All in a fixed order. `values` is memory of the block for its threads.
+template <int N, class T, class Add, class Take>
+__device__ __forceinline__ void combine_chunks(T (&values)[256], const Share &s, Add add, Take take) {
+    uint32_t lanes = blockDim.x / COLUMNS;
+    for (uint32_t first = s.slab; first < s.slab_end; first += COLUMNS * N) {
+        uint32_t channel = first + threadIdx.x % COLUMNS * N;
+        T value = {};
+        if (channel < s.slab_end) {
+#pragma unroll 4
+            for (uint32_t chunk = threadIdx.x / COLUMNS; chunk < gridDim.y; chunk += lanes) add(chunk, channel, value);
+        }
+        // Some threads may still read what was there.
+        __syncthreads();
+        values[threadIdx.x] = value;
+        combine_lanes(values, lanes, COLUMNS);
+        if (threadIdx.x < COLUMNS && channel < s.slab_end) take(channel, values[threadIdx.x]);
+    }
+}
 
 // K sums for each of N channels.
 template <int K, int N> struct Sums {
@@ -94,11 +147,12 @@ template <int K, int N> struct Sums {
     }
 };
 
-// The sums over a block's chunk of what `terms.add(index, sums)` adds for each row, into the table
-// `partial [chunks, K, channels]`. Without a table the chunk is all there is, and `results.take(channel, sums)` ends it.
-template <int K, int N, class Terms, class Arguments> __device__ __forceinline__ void sum_chunk(const Arguments &a) {
+// The sums over all rows of what `terms.add(index, sums)` adds for each, by way of the table `partial [chunks, K, channels]`.
+// Without a table a single chunk has all rows. `results.take(channel, sums)` ends it.
+template <int K, int N, class Terms, class Arguments> __device__ __forceinline__ void sum_rows(const Arguments &a) {
     using All = Sums<K, N>[256];
     SHARED(All, all);
+    SHARED(bool, is_last);
     Share s = share<N>(a);
     Sums<K, N> sums = {};
     if (s.works) {
@@ -108,47 +162,38 @@ template <int K, int N, class Terms, class Arguments> __device__ __forceinline__
     }
     all[threadIdx.x] = sums;
     combine_lanes(all, s.lanes, a.packets);
-    if (!s.works || s.lane != 0) return;
+    if (s.works && s.lane == 0) {
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        float of[K];
+        for (int i = 0; i < N; i++) {
+            float of[K];
 #pragma unroll
-        for (int k = 0; k < K; k++) of[k] = all[threadIdx.x].of[k][i];
-        if (a.partial == nullptr) {
-            a.results.take(s.channel + i, of);
-        } else {
+            for (int k = 0; k < K; k++) of[k] = all[threadIdx.x].of[k][i];
+            if (a.partial == nullptr) {
+                a.results.take(s.channel + i, of);
+            } else {
 #pragma unroll
-            for (int k = 0; k < K; k++) a.partial[((uint64_t)blockIdx.y * K + k) * a.channels + s.channel + i] = of[k];
+                for (int k = 0; k < K; k++) a.partial[((uint64_t)blockIdx.y * K + k) * a.channels + s.channel + i] = of[k];
+            }
         }
     }
-}
-
-// What combines the results of all chunks.
-template <class R> struct Combine {
-    const float *partial;  // [chunks, K, channels]
-    R results;
-    uint64_t rows;
-    uint32_t channels, chunks, chunk;
-};
-
-// The sums of one channel over all chunks, which `results.take` ends.
-template <int K, class R> __device__ __forceinline__ void sum_chunks(const Combine<R> &a) {
-    using All = Sums<K, 1>[256];
-    SHARED(All, all);
-    uint32_t channel = blockIdx.x * COLUMNS + threadIdx.x % COLUMNS;
-    uint32_t lanes = blockDim.x / COLUMNS;
-    Sums<K, 1> sums = {};
-    if (channel < a.channels) {
-#pragma unroll 4
-        for (uint32_t chunk = threadIdx.x / COLUMNS; chunk < a.chunks; chunk += lanes)
+    if (a.partial == nullptr || !is_last_of_slab(a.counters, is_last)) return;
+    const int V = COLUMN<N>;
+    auto add = [&](uint32_t chunk, uint32_t channel, Sums<K, V> &sums) {
+        Sums<K, V> of_chunk;
 #pragma unroll
-            for (int k = 0; k < K; k++) sums.of[k][0] += a.partial[((uint64_t)chunk * K + k) * a.channels + channel];
-    }
-    all[threadIdx.x] = sums;
-    combine_lanes(all, lanes, COLUMNS);
-    if (threadIdx.x >= COLUMNS || channel >= a.channels) return;
-    float of[K];
+        for (int k = 0; k < K; k++) {
+            load_fresh(a.partial, ((uint64_t)chunk * K + k) * a.channels + channel, of_chunk.of[k]);
+        }
+        sums.combine(of_chunk);
+    };
+    auto take = [&](uint32_t channel, const Sums<K, V> &sums) {
 #pragma unroll
-    for (int k = 0; k < K; k++) of[k] = all[threadIdx.x].of[k][0];
-    a.results.take(channel, of);
+        for (int i = 0; i < V; i++) {
+            float of[K];
+#pragma unroll
+            for (int k = 0; k < K; k++) of[k] = sums.of[k][i];
+            a.results.take(channel + i, of);
+        }
+    };
+    combine_chunks<V>(reinterpret_cast<Sums<K, V>(&)[256]>(all), s, add, take);
 }

@@ -215,6 +215,8 @@ pub(crate) struct Sequence {
     pub parts: Vec<Part>,
     /// Bytes of scratch that any piece of work needs.
     pub scratch: usize,
+    /// Bytes of [`Memory::Counters`](crate::work::Memory::Counters).
+    pub counters: usize,
     pub constants: Constants,
     /// The numbers among the results. A `Failure` comes before them.
     pub numbers: Vec<Number>,

@@ -187,10 +187,14 @@ pub(crate) struct Bench {
 /// Bytes between operands.
 const GAP: usize = 64;
 
+/// Slabs of the largest reduction.
+const COUNTERS: usize = 128;
+
 impl Bench {
     /// `None` where kernels cannot be compiled.
     pub(crate) fn new() -> Option<Self> {
         let mut bench = Bench { kernels: Kernels::get()?, memory: BTreeMap::new() };
+        bench.put_in(Memory::Counters, &[0u32; COUNTERS]);
         bench.put_in(Memory::Failure, &[0u32; 2]);
         Some(bench)
     }
@@ -297,6 +301,12 @@ impl Bench {
             );
         }
         self.memory = second;
+        let counters = bytes(&self.memory[&Memory::Counters]);
+        assert!(
+            counters[..COUNTERS * size_of::<u32>()].iter().all(|byte| *byte == 0),
+            "{} leaves a count",
+            kernel.name
+        );
     }
 
     /// The memory after a kernel that found `fill` in each byte that it does not say that it reads.

@@ -16,6 +16,8 @@ pub(crate) enum Memory {
     Rounded,
     /// What an instruction uses for itself alone.
     Scratch,
+    /// A count for each slab of a reduction, which is 0 between kernels: `is_last_of_slab` in `kernels/rows.h`.
+    Counters,
     /// What collectives of NCCL work in, beside the step's own work.
     Collectives,
     /// Tables and factors that never change: [`Constants`].
@@ -127,14 +129,6 @@ impl Argument {
             Argument::Read(_) | Argument::Null | Argument::U32(_) | Argument::U64(_) | Argument::F32(_) => None,
         }
     }
-
-    /// The same with a null address instead of memory.
-    pub fn without_memory(&self) -> Self {
-        match *self {
-            Argument::Read(_) | Argument::Write(_) | Argument::Change(_) => Argument::Null,
-            other => other,
-        }
-    }
 }
 
 /// A kernel with its operands.
@@ -187,6 +181,7 @@ impl fmt::Display for Memory {
             Memory::Arena(arena) => write!(f, "{arena}"),
             Memory::Rounded => f.write_str("rounded"),
             Memory::Scratch => f.write_str("scratch"),
+            Memory::Counters => f.write_str("counters"),
             Memory::Collectives => f.write_str("collectives"),
             Memory::Constants => f.write_str("constants"),
             Memory::Saved => f.write_str("saved"),

@@ -121,6 +121,17 @@ static inline float __uint_as_float(unsigned bits) {
     return value;
 }
 
+// Blocks run one after another, so what one has written is there for the next.
+#define __threadfence() (void)0
+template <class T> static inline T __ldcg(const T *from) { return *from; }
+
+// Counts up to `most`, and then from 0 on. Returns what was there.
+static inline unsigned atomicInc(unsigned *at, unsigned most) {
+    unsigned before = *at;
+    *at = before >= most ? 0 : before + 1;
+    return before;
+}
+
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 
 // Of integers: a GPU's functions of floats drop NaN.

@@ -12,9 +12,8 @@ pub(crate) fn bias(size: Rows, x: Span, bias: Span, y: Span) -> Kernel {
 }
 
 /// The sum of `dy` over rows, for each channel.
-pub(crate) fn bias_backward(size: Rows, dy: Span, sums: Span) -> Vec<Kernel> {
-    let names = [&named("bias_backward", size.dtype), "bias_backward_combine"];
-    Reduction::new(size).kernels(names, &[Read(dy)], &[], &[Write(sums)], 1)
+pub(crate) fn bias_backward(size: Rows, dy: Span, sums: Span) -> Kernel {
+    Reduction::new(size).kernel(named("bias_backward", size.dtype), &[Read(dy)], &[Write(sums)], 1)
 }
 
 #[cfg(test)]

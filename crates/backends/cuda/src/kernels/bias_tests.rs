@@ -20,8 +20,7 @@ fn check<E: Element>(rows: usize, channels: usize) {
     bench.run(&bias(size, x_at, shift_at, x_at));
     assert_rounded(&what, &bench.get::<E>(x_at), &expected, 1e-7);
     let sums = bench.room::<f32>(channels);
-    let kernels = bias_backward(size, dy_at, sums);
-    bench.run_all(&kernels);
+    bench.run_all(&[bias_backward(size, dy_at, sums)]);
     let expected = linear::bias_backward(&wide(&dy), channels);
     assert_rounded(&what, &bench.get::<f32>(sums), &expected, 1e-6 * (rows as f64).sqrt());
 }

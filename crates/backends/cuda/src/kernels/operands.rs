@@ -17,6 +17,9 @@ pub(crate) const FAILURE: Span = whole(Memory::Failure, 8);
 /// The scratch of an instruction.
 pub(crate) const SCRATCH: Place = whole(Memory::Scratch, 0).place;
 
+/// The counters of a reduction.
+pub(crate) const COUNTERS: Place = whole(Memory::Counters, 0).place;
+
 const fn whole(memory: Memory, bytes: usize) -> Span {
     Span { place: Place { memory, offset: 0 }, bytes }
 }

@@ -2,9 +2,9 @@
 
 use enmasse_tensor::DType;
 
-use crate::kernels::operands::SCRATCH;
+use crate::kernels::operands::{COUNTERS, SCRATCH};
 use crate::kernels::{BLOCKS, THREADS, kernel};
-use crate::work::Argument::{Null, Read, U32, U64, Write};
+use crate::work::Argument::{Change, Null, U32, U64, Write};
 use crate::work::{Argument, Kernel, Span};
 
 /// Bytes that a thread moves by one instruction.
@@ -55,17 +55,14 @@ const PACKETS: usize = 32;
 /// Rows for each thread, so that the table is small beside what is read.
 const MIN_ROWS: usize = 4;
 
-/// Rows for each thread up to which a block takes all rows, with fewer packets of each: a second launch would take longer.
+/// Rows for each thread up to which a block takes all rows, with fewer packets of each: to combine chunks would take longer.
 const MAX_ROWS_AT_ONCE: usize = 8;
 
 /// Packets of a row for such a block: 64 bytes.
 const PACKETS_AT_ONCE: usize = 4;
 
-/// Channels of a block that combines; `COLUMNS` in rows.h.
-const COLUMNS: usize = 8;
-
-/// A reduction over rows by two kernels. The first divides the rows into chunks and the channels into slabs, and leaves a
-/// result for each chunk and channel in scratch. The second combines those of all chunks. A single chunk needs no second one.
+/// A reduction over rows by one kernel. It divides the rows into chunks and the channels into slabs, and leaves a result for each chunk
+/// and channel in scratch. The last block of a slab combines those of all chunks, in a fixed order. A single chunk needs no scratch.
 pub(crate) struct Reduction {
     size: Rows,
     slabs: usize,
@@ -90,30 +87,18 @@ impl Reduction {
         Reduction { size, slabs, packets, chunk, chunks: size.rows.div_ceil(chunk) }
     }
 
-    /// The kernels, by their names. The first takes `operands` and, after the sizes, `numbers`. The last writes `results`, from
-    /// `sums` numbers of each channel.
-    pub(crate) fn kernels(
-        &self,
-        [name, combine]: [&str; 2],
-        operands: &[Argument],
-        numbers: &[Argument],
-        results: &[Argument],
-        sums: usize,
-    ) -> Vec<Kernel> {
-        let sizes = self.size.arguments();
-        let chunk = U32(self.chunk as u32);
-        let first = |table: Argument, results: &[Argument]| {
-            let division = [U32(self.packets as u32), chunk];
-            let arguments = [operands, &[table], &sizes, &division, numbers, results].concat();
-            kernel(name, [self.slabs as u32, self.chunks as u32, 1], arguments)
+    /// The kernel of that name. It takes `operands`, and writes `results` from `sums` numbers of each channel.
+    pub(crate) fn kernel(&self, name: String, operands: &[Argument], results: &[Argument], sums: usize) -> Kernel {
+        let [table, counters] = match self.chunks {
+            1 => [Null; 2],
+            chunks => {
+                let table = Span { place: SCRATCH, bytes: chunks * sums * self.size.channels * size_of::<f32>() };
+                let counters = Span { place: COUNTERS, bytes: self.slabs * size_of::<u32>() };
+                [Write(table), Change(counters)]
+            }
         };
-        if self.chunks == 1 {
-            return vec![first(Null, results)];
-        }
-        let table = Span { place: SCRATCH, bytes: self.chunks * sums * self.size.channels * size_of::<f32>() };
-        let nothing: Vec<Argument> = results.iter().map(Argument::without_memory).collect();
-        let arguments = [&[Read(table)], results, &sizes, &[U32(self.chunks as u32), chunk]].concat();
-        let columns = self.size.channels.div_ceil(COLUMNS);
-        vec![first(Write(table), &nothing), kernel(combine, [columns as u32, 1, 1], arguments)]
+        let division = [self.packets, self.chunk].map(|number| U32(number as u32));
+        let arguments = [operands, &[table, counters], &self.size.arguments(), &division, results].concat();
+        kernel(name, [self.slabs as u32, self.chunks as u32, 1], arguments)
     }
 }

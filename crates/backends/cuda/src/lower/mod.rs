@@ -75,7 +75,7 @@ pub(crate) fn lower(
     for phase in Phase::ALL.into_iter().filter(|phase| !phase.is_of_a_shard()) {
         lowering.phase(phase, 0..1)?;
     }
-    let written = places.before_a_step(plan, &lowering.sequence.constants);
+    let written = places.before_a_step(plan, &lowering.sequence);
     check(&lowering.sequence, &written)
         .map_err(|why| CudaError::Unsupported(format!("a defect of the gpu's plan: {why}")))?;
     Ok(lowering.sequence)
@@ -139,8 +139,13 @@ impl Lowering<'_> {
         for span in accesses.all().chain(workspace).filter(|span| span.place.memory == Memory::Scratch) {
             self.sequence.scratch = self.sequence.scratch.max(span.place.offset + span.bytes);
         }
-        for span in accesses.writes.iter().filter(|span| span.place.memory == Memory::Collectives) {
-            self.sequence.collectives = self.sequence.collectives.max(span.place.offset + span.bytes);
+        for span in accesses.writes {
+            let bytes = match span.place.memory {
+                Memory::Collectives => &mut self.sequence.collectives,
+                Memory::Counters => &mut self.sequence.counters,
+                _ => continue,
+            };
+            *bytes = (*bytes).max(span.place.offset + span.bytes);
         }
         self.sequence.work.push(Work { instruction, lane, call });
     }

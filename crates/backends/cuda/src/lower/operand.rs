@@ -8,7 +8,8 @@ use crate::CudaError;
 use crate::kernels::operands::Labels;
 use crate::kernels::rows::Rows;
 use crate::kernels::step::{self, FAILURE_BYTES};
-use crate::work::{Constants, Memory, Place, Span};
+use crate::sequence::Sequence;
+use crate::work::{Memory, Place, Span};
 
 /// The error for an instruction that no kernel takes.
 pub(crate) fn unsupported(plan: &Plan, node: &Node) -> CudaError {
@@ -83,8 +84,8 @@ impl Places<'_> {
         Span { place: Place { memory: Memory::Saved, offset: local * self.saved_bytes() + within }, bytes }
     }
 
-    /// What has contents before each step: state, the batch, gradients that no instruction writes, tables.
-    pub fn before_a_step(&self, plan: &Plan, constants: &Constants) -> Vec<Span> {
+    /// What has contents before each step: state, the batch, gradients that no instruction writes, tables, counters.
+    pub fn before_a_step(&self, plan: &Plan, sequence: &Sequence) -> Vec<Span> {
         let whole = |memory, bytes| Span { place: Place { memory, offset: 0 }, bytes };
         let times = |arena: Arena| match arena {
             Arena::Gradients => self.schedule.slots,
@@ -97,7 +98,8 @@ impl Places<'_> {
             .iter()
             .map(|&(arena, _)| whole(Memory::Arena(arena), times(arena) * self.plans.arena_bytes(arena)));
         let own = [
-            whole(Memory::Constants, constants.bytes().len()),
+            whole(Memory::Constants, sequence.constants.bytes().len()),
+            whole(Memory::Counters, sequence.counters),
             whole(Memory::Step, step::BYTES),
             whole(Memory::Failure, FAILURE_BYTES),
         ];

@@ -27,7 +27,7 @@ impl OnCuda for BatchNormStatistics {
             Some([_, node]) => Operands { node, ..*o }.share(),
             None => None,
         };
-        Ok(computed(statistics(o.rows(0)?, o.input(0), o.output(0), o.output(1), share)))
+        Ok(computed([statistics(o.rows(0)?, o.input(0), o.output(0), o.output(1), share)]))
     }
 }
 
@@ -44,7 +44,7 @@ impl OnCuda for BatchNormNormalize {
 impl OnCuda for BatchNormReduce {
     fn lower(&self, o: &Operands, _: &mut Lowering) -> Lowered {
         let gradient = o.gradient(self.epsilon, self.activation, 4)?;
-        Ok(computed(reduce(o.rows(0)?, &gradient, o.output(0), o.output(1))))
+        Ok(computed([reduce(o.rows(0)?, &gradient, o.output(0), o.output(1))]))
     }
 }
 
@@ -159,11 +159,10 @@ impl Share {
 }
 
 /// Mean and biased variance of each channel, and the share that follows from them, if it is wanted.
-fn statistics(size: Rows, x: Span, mean: Span, variance: Span, share: Option<Share>) -> Vec<Kernel> {
-    let names = [&named("batch_norm_statistics", size.dtype), "batch_norm_statistics_combine"];
+fn statistics(size: Rows, x: Span, mean: Span, variance: Span, share: Option<Share>) -> Kernel {
     let share = share.map_or([Null, F32(0.0), F32(0.0)], Share::arguments);
     let results = [&[mean, variance].map(Write)[..], &share].concat();
-    Reduction::new(size).kernels(names, &[Read(x)], &[], &results, 2)
+    Reduction::new(size).kernel(named("batch_norm_statistics", size.dtype), &[Read(x)], &results, 2)
 }
 
 /// `y = (x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the residual, then the activation.
@@ -212,12 +211,11 @@ impl Gradient {
 
 /// Sums of dy and of `dy * (x - mean) / sqrt(variance + epsilon)`, where dy counts only if the activation let the result
 /// pass.
-fn reduce(size: Rows, gradient: &Gradient, dbias: Span, dweight: Span) -> Vec<Kernel> {
+fn reduce(size: Rows, gradient: &Gradient, dbias: Span, dweight: Span) -> Kernel {
     let Gradient { dy, x, by, passed } = *gradient;
-    let names = [&gradient.named("batch_norm_reduce", size), "batch_norm_reduce_combine"];
     let operands = [Read(dy), Read(x), Read(by.mean), Argument::optional(passed)];
     let results = [Read(by.variance), Write(dbias), Write(dweight), F32(by.epsilon)];
-    Reduction::new(size).kernels(names, &operands, &[], &results, 2)
+    Reduction::new(size).kernel(gradient.named("batch_norm_reduce", size), &operands, &results, 2)
 }
 
 /// Sums of [`reduce`] over the pixels of the statistics.

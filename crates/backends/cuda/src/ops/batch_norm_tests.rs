@@ -17,9 +17,9 @@ fn check_statistics<E: Element>(rows: usize, channels: usize, offset: f64, toler
     let x_at = bench.put(&x);
     let [mean, variance] = [(); 2].map(|()| bench.room::<f32>(channels));
     let share = Share { update: bench.room::<f32>(2 * channels), count: rows, shards: 3 };
-    bench.run_all(&statistics(size, x_at, mean, variance, Some(share)));
+    bench.run_all(&[statistics(size, x_at, mean, variance, Some(share))]);
     let with_share = [mean, variance, share.update].map(|span| bench.get::<f32>(span));
-    bench.run_all(&statistics(size, x_at, mean, variance, None));
+    bench.run_all(&[statistics(size, x_at, mean, variance, None)]);
     bench.run(&running_share(Normalizer { mean, variance, epsilon: 0.0 }, share));
     assert!(with_share == [mean, variance, share.update].map(|span| bench.get::<f32>(span)), "{rows}x{channels}");
     let expected = reference::statistics(&wide(&x), channels);
@@ -52,7 +52,7 @@ fn values_that_are_not_numbers_stay_in_their_channel() {
         x[3 * 70 + 1] = bad;
         let x = bench.put(&x);
         let [mean, variance] = [(); 2].map(|()| bench.room::<f32>(3));
-        bench.run_all(&statistics(Rows { rows: 100, channels: 3, dtype: DType::F32 }, x, mean, variance, None));
+        bench.run_all(&[statistics(Rows { rows: 100, channels: 3, dtype: DType::F32 }, x, mean, variance, None)]);
         let (mean, variance) = (bench.get::<f32>(mean), bench.get::<f32>(variance));
         assert_eq!(
             [0, 1, 2].map(|c| (mean[c].is_finite(), variance[c].is_nan())),
@@ -119,7 +119,7 @@ fn check<E: Element>(rows: usize, channels: usize, activation: Option<Activation
     }
 
     let gradient = Gradient { dy, x, by, passed };
-    bench.run_all(&reduce(size, &gradient, dbias, dweight));
+    bench.run_all(&[reduce(size, &gradient, dbias, dweight)]);
     let expected = reference::reduce(&wide_dy, &wide_x, &wide_by, wide_gate);
     let tolerance = 1e-6 * (rows as f64).sqrt();
     assert_rounded(&what("dbias"), &bench.get::<f32>(dbias), &expected.0, tolerance);

@@ -26,7 +26,7 @@ impl OnCuda for LayerNormBackward {
 
 impl OnCuda for LayerNormReduce {
     fn lower(&self, o: &Operands, _: &mut Lowering) -> Lowered {
-        Ok(computed(reduce(o.rows(0)?, &Gradient::of(o), o.output(0), o.output(1))))
+        Ok(computed([reduce(o.rows(0)?, &Gradient::of(o), o.output(0), o.output(1))]))
     }
 }
 
@@ -76,11 +76,11 @@ fn backward(size: Rows, gradient: &Gradient, weight: Span, dx: Span) -> Kernel {
 }
 
 /// The gradients of bias and weight.
-fn reduce(size: Rows, gradient: &Gradient, dbias: Span, dweight: Span) -> Vec<Kernel> {
+fn reduce(size: Rows, gradient: &Gradient, dbias: Span, dweight: Span) -> Kernel {
     let &Gradient { dy, x, mean, inverse_std } = gradient;
-    let names = [&named("layer_norm_reduce", size.dtype), "layer_norm_reduce_combine"];
     let operands = [Read(dy), Read(x), Read(mean), Read(inverse_std)];
-    Reduction::new(size).kernels(names, &operands, &[], &[Write(dbias), Write(dweight)], 2)
+    let name = named("layer_norm_reduce", size.dtype);
+    Reduction::new(size).kernel(name, &operands, &[Write(dbias), Write(dweight)], 2)
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ fn check<E: Element>(rows: usize, channels: usize) {
     // Where a row's values are nearly equal, the rounding of their mean counts.
     assert_rounded(&what, &bench.get::<E>(dx), &expected, 1e-4);
     let [dbias, dweight] = [(); 2].map(|()| bench.room::<f32>(channels));
-    bench.run_all(&reduce(size, &gradient, dbias, dweight));
+    bench.run_all(&[reduce(size, &gradient, dbias, dweight)]);
     let [expected_bias, expected_weight] = reference::reduce(&wide(&dy), &wide(&x), &mean, &inverse_std);
     let tolerance = 1e-5 * (rows as f64).sqrt();
     assert_rounded(&what, &bench.get::<f32>(dbias), &expected_bias, tolerance);

@@ -43,7 +43,7 @@ impl OnCuda for LinearBackwardWeights {
 
 impl OnCuda for BiasBackward {
     fn lower(&self, o: &Operands, _: &mut Lowering) -> Lowered {
-        Ok(computed(bias::bias_backward(o.rows(0)?, o.input(0), o.output(0))))
+        Ok(computed([bias::bias_backward(o.rows(0)?, o.input(0), o.output(0))]))
     }
 }
 

@@ -27,7 +27,7 @@ impl OnCuda for Multiply {
 impl OnCuda for MultiplyReduce {
     fn lower(&self, o: &Operands, _: &mut Lowering) -> Lowered {
         let size = o.rows(0)?;
-        Ok(computed(reduce(size, o.input(0), o.input(1), factors(o, size, o.node.outputs[0])?)))
+        Ok(computed([reduce(size, o.input(0), o.input(1), factors(o, size, o.node.outputs[0])?)]))
     }
 }
 
@@ -58,16 +58,15 @@ fn by_channel(size: Rows, a: Span, b: Factors, c: Span) -> Kernel {
 }
 
 /// The gradient of the factors: sums of `dy * a`.
-fn reduce(size: Rows, dy: Span, a: Span, db: Factors) -> Vec<Kernel> {
+fn reduce(size: Rows, dy: Span, a: Span, db: Factors) -> Kernel {
     let operands = [Read(dy), Read(a)];
     if db.groups == 1 && db.dtype == DType::F32 {
-        let names = [&named("multiply_reduce", size.dtype), "multiply_reduce_combine"];
-        return Reduction::new(size).kernels(names, &operands, &[], &[Write(db.span)], 1);
+        return Reduction::new(size).kernel(named("multiply_reduce", size.dtype), &operands, &[Write(db.span)], 1);
     }
     let rows = size.rows / db.groups.max(1);
     let arguments = [&operands[..], &[Write(db.span), U64(rows as u64), U32(size.channels as u32)]].concat();
     let name = format!("multiply_reduce_groups_{}_{}", size.dtype, db.dtype);
-    vec![kernel(name, [size.channels.div_ceil(COLUMNS) as u32, db.groups as u32, 1], arguments)]
+    kernel(name, [size.channels.div_ceil(COLUMNS) as u32, db.groups as u32, 1], arguments)
 }
 
 /// Channels of a block that sums over the rows of a group; `COLUMNS` in channels.cu.

@@ -15,8 +15,7 @@ fn check<E: Element, F: Element>(groups: usize, rows: usize, channels: usize) {
     let [a_at, dy_at] = [&a, &dy].map(|values| bench.put(values));
     let factors = |span: Span| Factors { span, dtype: F::DTYPE, groups };
     let db = factors(bench.room::<F>(groups * channels));
-    let kernels = reduce(size, dy_at, a_at, db);
-    bench.run_all(&kernels);
+    bench.run_all(&[reduce(size, dy_at, a_at, db)]);
     let expected = reference::reduce(&wide(&dy), &wide(&a), groups * channels, channels);
     assert_rounded(&what, &bench.get::<F>(db.span), &expected, 1e-6 * (rows as f64).sqrt());
 

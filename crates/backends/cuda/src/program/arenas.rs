@@ -41,7 +41,7 @@ impl Sizes {
     pub fn new(
         plans: &Plans,
         schedule: &ShardSchedule,
-        [scratch, collectives, constants, staging]: [usize; 4],
+        [scratch, counters, collectives, constants, staging]: [usize; 5],
     ) -> Self {
         let arena = |arena: Arena| (Memory::Arena(arena), plans.arena_bytes(arena));
         let times = |count: usize, (memory, bytes): (Memory, usize)| (memory, count * bytes);
@@ -53,6 +53,7 @@ impl Sizes {
             times(schedule.activations(), arena(Arena::Activations)),
             (Memory::Rounded, rounded),
             (Memory::Scratch, scratch),
+            (Memory::Counters, counters),
             (Memory::Collectives, collectives),
             (Memory::Constants, constants),
             (Memory::Failure, step::FAILURE_BYTES),
@@ -117,8 +118,8 @@ fn no_region(memory: Memory) -> CudaError {
 }
 
 impl Arenas {
-    /// Allocates the regions. Gradients that nothing writes are zero, as is the failure. NCCL allocates those of the regions
-    /// that it sums.
+    /// Allocates the regions. Gradients that nothing writes are zero, as are counters and the failure. NCCL
+    /// allocates those of the regions that it sums.
     pub fn new(
         context: &Arc<Context>,
         sizes: &Sizes,
@@ -133,7 +134,7 @@ impl Arenas {
             Ok((memory, buffer?))
         };
         let shared = sizes.shared.iter().map(region).collect::<Result<Vec<_>, CudaError>>()?;
-        let zero = [GRADIENTS, Memory::Failure];
+        let zero = [GRADIENTS, Memory::Counters, Memory::Failure];
         zero.iter().filter_map(|&memory| find(&shared, memory)).try_for_each(|buffer| buffer.zero(stream))?;
         let own = [allocate(context, &sizes.own)?, allocate(context, &sizes.own)?];
         Ok(Arenas { shared, own })

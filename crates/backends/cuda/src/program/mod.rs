@@ -123,9 +123,10 @@ impl Sequences {
     /// The regions of a program that runs them.
     pub fn sizes(&self, plans: &Plans, schedule: &ShardSchedule) -> Sizes {
         let most = |bytes: fn(&Sequence) -> usize| self.all().map(bytes).max().unwrap_or(0);
-        let (scratch, collectives) = (most(|sequence| sequence.scratch), most(|sequence| sequence.collectives));
+        let [scratch, counters] = [most(|sequence| sequence.scratch), most(|sequence| sequence.counters)];
+        let collectives = most(|sequence| sequence.collectives);
         let constants = self.all().map(|sequence| sequence.constants.bytes().len().next_multiple_of(ALIGNMENT)).sum();
-        Sizes::new(plans, schedule, [scratch, collectives, constants, most(|sequence| sequence.staging)])
+        Sizes::new(plans, schedule, [scratch, counters, collectives, constants, most(|sequence| sequence.staging)])
     }
 
     /// The work of a mode's plan.
