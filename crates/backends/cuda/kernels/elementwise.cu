@@ -97,11 +97,9 @@ template <class From, class To> struct EachCast {
 
 template <class E> using Narrow = EachCast<float, E>;
 template <class E> using Widen = EachCast<E, float>;
-using Copy = EachCast<float, float>;
 
 // Four at a time, which are 16 bytes of f32.
 KERNEL(cast_f32_to_bf16, decltype(Narrow<bf16>::a)) { for_elements<float>(a.elements, Narrow<bf16>{a}); }
 KERNEL(cast_f32_to_f16, decltype(Narrow<f16>::a)) { for_elements<float>(a.elements, Narrow<f16>{a}); }
 KERNEL(cast_bf16_to_f32, decltype(Widen<bf16>::a)) { for_elements<float>(a.elements, Widen<bf16>{a}); }
 KERNEL(cast_f16_to_f32, decltype(Widen<f16>::a)) { for_elements<float>(a.elements, Widen<f16>{a}); }
-KERNEL(cast_f32_to_f32, decltype(Copy::a)) { for_elements<float>(a.elements, Copy{a}); }

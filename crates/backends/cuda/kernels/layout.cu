@@ -37,15 +37,18 @@ template <class From, class To> __device__ __forceinline__ void transpose(const 
     }
 }
 
-using FlattenF32 = Transpose<float, float>;
-using FlattenBf16 = Transpose<bf16, float>;
-using FlattenF16 = Transpose<f16, float>;
-using FlattenBackwardBf16 = Transpose<float, bf16>;
-using FlattenBackwardF16 = Transpose<float, f16>;
+using F32ToF32 = Transpose<float, float>;
+using F32ToBf16 = Transpose<float, bf16>;
+using F32ToF16 = Transpose<float, f16>;
+using Bf16ToF32 = Transpose<bf16, float>;
+using Bf16ToBf16 = Transpose<bf16, bf16>;
+using F16ToF32 = Transpose<f16, float>;
+using F16ToF16 = Transpose<f16, f16>;
 
-KERNEL(flatten_f32, FlattenF32) { transpose(a); }
-KERNEL(flatten_bf16, FlattenBf16) { transpose(a); }
-KERNEL(flatten_f16, FlattenF16) { transpose(a); }
-KERNEL(flatten_backward_f32, FlattenF32) { transpose(a); }
-KERNEL(flatten_backward_bf16, FlattenBackwardBf16) { transpose(a); }
-KERNEL(flatten_backward_f16, FlattenBackwardF16) { transpose(a); }
+KERNEL(transpose_f32_to_f32, F32ToF32) { transpose(a); }
+KERNEL(transpose_f32_to_bf16, F32ToBf16) { transpose(a); }
+KERNEL(transpose_f32_to_f16, F32ToF16) { transpose(a); }
+KERNEL(transpose_bf16_to_f32, Bf16ToF32) { transpose(a); }
+KERNEL(transpose_bf16_to_bf16, Bf16ToBf16) { transpose(a); }
+KERNEL(transpose_f16_to_f32, F16ToF32) { transpose(a); }
+KERNEL(transpose_f16_to_f16, F16ToF16) { transpose(a); }

@@ -162,6 +162,10 @@ impl Device for Cuda {
         Some(PACKET_BYTES)
     }
 
+    fn narrow_features(&self) -> bool {
+        true
+    }
+
     fn algorithms(&self, plan: &Plan) -> Result<Vec<String>, DeviceError> {
         self.gpu.context.enter()?;
         let indices = 0..plan.instructions.len();

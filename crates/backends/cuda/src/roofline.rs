@@ -81,7 +81,8 @@ pub static GPUS: [Gpu; 6] = [
 
 /// What a plan must be compiled for, as a GPU's `Device::target` says without a GPU.
 pub fn target() -> Target<'static> {
-    Target { filters: FilterOrder::Ohwi, gate_bytes: Some(PACKET_BYTES), ..Target::default() }
+    let (filters, gate_bytes) = (FilterOrder::Ohwi, Some(PACKET_BYTES));
+    Target { filters, gate_bytes, narrow_features: true, ..Target::default() }
 }
 
 impl Gpu {
@@ -95,10 +96,11 @@ impl Gpu {
         GPUS.iter().find(|gpu| gpu.device == name)
     }
 
-    /// The rate of an instruction's matmuls, in operations a second. Matrices are multiplied in f32 under any precision but
-    /// tf32.
+    /// The rate of an instruction's matmuls, in operations a second. Where none of its activations has 16 bits, it multiplies in
+    /// f32 under any precision but tf32.
     fn rate(&self, plan: &Plan, node: &Node) -> Option<f64> {
-        let is_narrow = node.inputs.first().is_some_and(|&id| plan.value(id).dtype != DType::F32);
+        let mut operands = node.inputs.iter().chain(&node.outputs);
+        let is_narrow = operands.any(|&id| matches!(plan.value(id).dtype, DType::Bf16 | DType::F16));
         let rate = match plan.precision {
             Precision::Tf32 => self.tf32,
             Precision::Bf16 if is_narrow => self.bf16,
@@ -183,7 +185,7 @@ mod tests {
         // Gradients are read; weights and momentum are read and written.
         let parameters = 3 * 64 + filters + 2 * 64 + 64 * 64 + 64 + 64 * 1000 + 1000;
         check(Precision::Bf16, "update", "step", "h200", pass(5 * 4 * parameters));
-        // Tokens have 16 bits, with which memory bounds what matmuls bound in f32. Matrices stay f32.
+        // Tokens and features have 16 bits, with which memory bounds what matmuls bound in f32. Logits stay f32.
         let (weights, matmuls) = (4 * (64 * 64 + 64), 2 * map * 64);
         let tokens = |bytes: u64| bytes * 2 * map + weights;
         check(
@@ -195,8 +197,10 @@ mod tests {
         );
         let f32 = (tokens(4), matmuls, Bound::Matmuls, seconds(matmuls, 67.0));
         check(Precision::F32, "linear", "tokens", "h200", f32);
-        let linear = (4 * (256 * 64 + 64 * 1000 + 256 * 1000 + 1000), 2 * 256 * 64 * 1000);
-        check(Precision::Bf16, "linear", "fc", "h200", (linear.0, linear.1, Bound::Matmuls, seconds(linear.1, 67.0)));
+        let linear = |bytes: u64| bytes * 256 * 64 + 4 * (64 * 1000 + 256 * 1000 + 1000);
+        let matmuls = 2 * 256 * 64 * 1000;
+        check(Precision::Bf16, "linear", "fc", "h200", (linear(2), matmuls, Bound::Memory, linear(2) as f64 / 4800e9));
+        check(Precision::F32, "linear", "fc", "h200", (linear(4), matmuls, Bound::Matmuls, seconds(matmuls, 67.0)));
     }
 
     #[test]

@@ -123,6 +123,11 @@ pub trait Device: Send + Sync {
         FilterOrder::default()
     }
 
+    /// Whether it stores features in the plan's precision: see [`Target::narrow_features`].
+    fn narrow_features(&self) -> bool {
+        false
+    }
+
     /// Rewrites the forward graph of a mode before its gradients and memory are planned, such as by fusing operations that it
     /// computes as one. The values in `keep` must stay.
     fn fuse(&self, graph: &mut Graph, keep: &[ValueId], _mode: Mode) {
@@ -137,8 +142,12 @@ pub trait Device: Send + Sync {
 
     /// The target for which models must be compiled to run on this device.
     fn target(&self) -> Target<'_> {
-        let fuse = Box::new(|graph: &mut Graph, keep: &[ValueId], mode| self.fuse(graph, keep, mode));
-        Target { filters: self.filters(), fuse, gate_bytes: self.gate_bytes() }
+        Target {
+            filters: self.filters(),
+            narrow_features: self.narrow_features(),
+            gate_bytes: self.gate_bytes(),
+            fuse: Box::new(|graph, keep, mode| self.fuse(graph, keep, mode)),
+        }
     }
 
     /// The algorithm for each instruction of a plan, in the device's own names; "" if there is no choice. An error if the plan

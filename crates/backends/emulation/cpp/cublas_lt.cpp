@@ -25,7 +25,7 @@ struct Descriptor {
     Compute compute;
     int transposed[2] = {0, 0};
     int epilogue = 1;
-    const float *bias = nullptr;
+    const void *bias = nullptr;
 };
 
 struct Preference {
@@ -63,10 +63,10 @@ bool matches(const Descriptor &how, const Layout &a, const Layout &b, const Layo
            columns(a, how.transposed[0]) == rows(b, how.transposed[1]);
 }
 
-// Factors have one type, and sums that or f32, to which alone a bias is added.
+// Factors have one type, and sums that or f32. A bias has the type of sums.
 bool is_supported(const Descriptor &how, const Layout &a, const Layout &b, const Layout &c, const Layout &d) {
     return a.type == b.type && c.type == d.type && (d.type == a.type || d.type == R32F) &&
-           (how.compute == F32 || a.type == R32F) && (how.epilogue == 1 || (how.epilogue == 4 && d.type == R32F));
+           (how.compute == F32 || a.type == R32F) && (how.epilogue == 1 || how.epilogue == 4);
 }
 
 float load(const void *from, uint64_t at, Type type) {
@@ -99,7 +99,7 @@ void run(const Product *product) {
             double sum = 0;
             for (uint64_t k = 0; k < depth; k++) sum += double(row[k]) * read(p.b_at, p.b, p.how.transposed[1], k, j);
             float value = float(sum);
-            if (p.how.epilogue == 4) value += p.how.bias[i];
+            if (p.how.epilogue == 4) value += load(p.how.bias, i, p.d.type);
             store(p.d_at, i + j * uint64_t(p.d.leading), p.d.type, value);
         }
     }

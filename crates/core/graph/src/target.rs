@@ -1,4 +1,5 @@
-//! A device's requirements on plans: the order of filters, the operations to fuse, and what it stores for gradients.
+//! A device's requirements on plans: the order of filters, the types of features, the operations to fuse, and what it stores for
+//! gradients.
 //!
 //! A plan is compiled for a device's [`Target`], before gradients and memory are planned.
 //! Algorithms are names that the device owns: it refuses a plan that names an unknown one.
@@ -18,6 +19,9 @@ pub type Fuse<'a> = dyn Fn(&mut Graph, &[ValueId], Mode) + 'a;
 pub struct Target<'a> {
     /// The order in which it stores filters.
     pub filters: FilterOrder,
+    /// Whether features, the matrices before the logits, and their gradients have the element type of the plan's precision like
+    /// images and tokens. Then linear layers multiply in it too. Logits stay f32.
+    pub narrow_features: bool,
     /// Fuses the operations that it computes as one.
     pub fuse: Box<Fuse<'a>>,
     /// Bytes of activations for each byte that tells which of them the activation of a batch norm passed. `None` where gradients find
@@ -27,13 +31,18 @@ pub struct Target<'a> {
 
 impl Default for Target<'_> {
     fn default() -> Self {
-        Target { filters: FilterOrder::default(), fuse: Box::new(|graph, keep, _| fuse(graph, keep)), gate_bytes: None }
+        let fuse: Box<Fuse> = Box::new(|graph, keep, _| fuse(graph, keep));
+        Target { filters: FilterOrder::default(), narrow_features: false, gate_bytes: None, fuse }
     }
 }
 
 impl fmt::Debug for Target<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Target { filters, gate_bytes, fuse: _ } = self;
-        f.debug_struct("Target").field("filters", filters).field("gate_bytes", gate_bytes).finish_non_exhaustive()
+        let Target { filters, narrow_features, gate_bytes, fuse: _ } = self;
+        f.debug_struct("Target")
+            .field("filters", filters)
+            .field("narrow_features", narrow_features)
+            .field("gate_bytes", gate_bytes)
+            .finish_non_exhaustive()
     }
 }

@@ -50,7 +50,7 @@ pub enum Role {
 }
 
 /// What the dimensions of a value are, which the passes ask: the precision of a plan is the element type of its activations
-/// that are images or tokens.
+/// that are images or tokens, and on some targets features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Axes {
@@ -60,6 +60,8 @@ pub enum Axes {
     Tokens,
     /// `[rows, columns]`: features or logits of each sample, weights of a linear layer.
     Matrix,
+    /// The same, of features that have the element type of the plan's precision: see [`crate::Target::narrow_features`].
+    Features,
     /// One number per channel, sample or class.
     Vector,
     /// A single number.
@@ -120,6 +122,8 @@ impl Value {
 
     /// Whether it has the element type of the plan's precision: f32 activations between layers, and their gradients.
     pub(crate) fn has_precision(&self) -> bool {
-        self.role == Role::Activation && self.dtype == DType::F32 && matches!(self.axes, Axes::Images | Axes::Tokens)
+        self.role == Role::Activation
+            && self.dtype == DType::F32
+            && matches!(self.axes, Axes::Images | Axes::Tokens | Axes::Features)
     }
 }

@@ -64,21 +64,23 @@ pub struct MatmulProblem {
     pub inputs: usize,
     /// Columns of y.
     pub outputs: usize,
-    /// The element type of both factors, and how they are multiplied. Sums are always f32, as are gradients of w. A bias is
-    /// added to f32 alone.
+    /// The element type of both factors, and how they are multiplied. Sums are always f32.
     pub arithmetic: Precision,
+    /// The element type of the product and of the bias: that of the factors, or f32, in which gradients of w are.
+    pub product: DType,
 }
 
 impl fmt::Display for MatmulProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let MatmulProblem { matmul, rows, inputs, outputs, arithmetic } = self;
+        let MatmulProblem { matmul, rows, inputs, outputs, arithmetic, product } = self;
         f.write_str(match matmul {
             Matmul::Forward { bias: false } => "matmul",
             Matmul::Forward { bias: true } => "matmul with bias",
             Matmul::BackwardData => "gradient of a matmul's input",
             Matmul::BackwardWeights => "gradient of a matmul's weights",
         })?;
-        write!(f, " {} x[{rows},{inputs}] w[{inputs},{outputs}]", arithmetic.name())
+        write!(f, " {} x[{rows},{inputs}] w[{inputs},{outputs}]", arithmetic.name())?;
+        if *product == arithmetic.activations() { Ok(()) } else { write!(f, " to {product}") }
     }
 }
 
@@ -116,7 +118,7 @@ impl CublasLt {
     pub fn plan(&self, handle: &LtHandle, problem: &MatmulProblem, workspace: u64) -> Result<MatmulPlan, CudaError> {
         let library = self.functions.library;
         let refused = |why| CudaError::Refused { library, operation: problem.to_string(), why };
-        let MatmulProblem { matmul, rows, inputs, outputs, arithmetic } = *problem;
+        let MatmulProblem { matmul, rows, inputs, outputs, arithmetic, product } = *problem;
         // Shapes as cuBLASLt sees them: [columns, rows] of ours.
         let (x, w, y) = ([inputs, rows], [outputs, inputs], [outputs, rows]);
         let [a, b, d] = matmul.operands(x, w, y);
@@ -128,12 +130,12 @@ impl CublasLt {
         }
         let bias = matmul == Matmul::Forward { bias: true };
         if bias {
+            // Its type is that of the product, unless an attribute says otherwise.
             self.set_matmul(&descriptor, OfProduct::Epilogue, sys::ADD_BIAS)?;
             // The heuristics read the alignment of the bias from its address.
             self.set_matmul(&descriptor, OfProduct::BiasPointer, u64::from(ALIGNMENT))?;
         }
         let factors = arithmetic.activations();
-        let product = if matmul == Matmul::BackwardWeights { DType::F32 } else { factors };
         let [a, b, d] = [self.layout(a, factors)?, self.layout(b, factors)?, self.layout(d, product)?];
         let preference = self.preference(workspace)?;
         let (mut proposal, mut count) = (Proposal::default(), 0);

@@ -29,6 +29,15 @@ fn values(key: u64, count: usize) -> Vec<f64> {
     (0..count).map(|_| f64::from(Bf16::from_f32(stream.uniform(-1.0, 1.0) as f32).to_f32())).collect()
 }
 
+/// The operand that is the product.
+fn result_of(matmul: Matmul) -> usize {
+    match matmul {
+        Matmul::BackwardData => 0,
+        Matmul::BackwardWeights => 1,
+        Matmul::Forward { .. } => 2,
+    }
+}
+
 const MATMULS: [Matmul; 4] =
     [Matmul::Forward { bias: false }, Matmul::Forward { bias: true }, Matmul::BackwardData, Matmul::BackwardWeights];
 
@@ -39,20 +48,25 @@ fn matmuls_equal_the_reference() {
         let (x, w, y) = (values(0, rows * inputs), values(1, inputs * outputs), values(2, rows * outputs));
         let bias = values(3, outputs);
         for matmul in MATMULS {
-            // A bias is added to f32 alone.
-            let narrow = [Precision::Bf16, Precision::F16].map(|precision| (precision, 1 << 20));
-            let wide = [(Precision::F32, 0), (Precision::F32, 1 << 20), (Precision::Tf32, 1 << 20)];
-            for (arithmetic, room) in wide.into_iter().chain(narrow.into_iter().filter(|_| matmul != MATMULS[1])) {
-                let problem = MatmulProblem { matmul, rows, inputs, outputs, arithmetic };
+            for (arithmetic, product, room) in [
+                (Precision::F32, DType::F32, 0),
+                (Precision::F32, DType::F32, 1 << 20),
+                (Precision::Tf32, DType::F32, 1 << 20),
+                (Precision::Bf16, DType::Bf16, 1 << 20),
+                (Precision::Bf16, DType::F32, 1 << 20),
+                (Precision::F16, DType::F16, 1 << 20),
+                (Precision::F16, DType::F32, 0),
+            ] {
+                let problem = MatmulProblem { matmul, rows, inputs, outputs, arithmetic, product };
                 let mut plan = gpu.library.plan(&gpu.handle, &problem, room).unwrap();
                 assert!(
                     plan.workspace <= room && (plan.name == "algo1_tile0_splitk1_stages0") == (room > 0),
                     "{}",
                     plan.name
                 );
-                let factors = arithmetic.activations();
-                let product = if matmul == Matmul::BackwardWeights { DType::F32 } else { factors };
-                let operands = [(&x, factors), (&w, product), (&y, factors), (&bias, DType::F32)];
+                let mut types = [arithmetic.activations(); 3];
+                types[result_of(matmul)] = product;
+                let operands = [(&x, types[0]), (&w, types[1]), (&y, types[2]), (&bias, product)];
                 let [x_at, w_at, y_at, bias_at] =
                     operands.map(|(values, dtype)| gpu.emulated.buffer(&encode(values, dtype)));
                 let workspace =
@@ -95,6 +109,7 @@ fn what_is_refused_is_one_line() {
         inputs: 3,
         outputs: 5,
         arithmetic: Precision::F32,
+        product: DType::F32,
     };
     let mut plan = gpu.library.plan(&gpu.handle, &problem, 0).unwrap();
     let operands = Operands { x: 16, w: 24, y: 32, bias: 48, workspace: 0 };
@@ -104,6 +119,10 @@ fn what_is_refused_is_one_line() {
         error,
         "cuBLASLt: cublasLtMatmul failed: CUBLAS_STATUS_INVALID_VALUE: matmul with bias f32 x[2,3] w[3,5]"
     );
+    // cuBLASLt has no product of f32 in 16 bits.
+    let narrow = MatmulProblem { product: DType::Bf16, ..problem };
+    let error = gpu.library.plan(&gpu.handle, &narrow, 0).unwrap_err().to_string();
+    assert_eq!(error, "cuBLASLt takes no matmul with bias f32 x[2,3] w[3,5] to bf16: CUBLAS_STATUS_NOT_SUPPORTED");
     let empty = MatmulProblem { rows: 0, ..problem };
     let error = gpu.library.plan(&gpu.handle, &empty, 0).unwrap_err().to_string();
     assert_eq!(error, "cuBLASLt takes no matmul with bias f32 x[0,3] w[3,5]: CUBLAS_STATUS_INVALID_VALUE");

@@ -7,7 +7,7 @@ use crate::kernels::{kernel, named, pass};
 use crate::work::Argument::{F32, Read, U64, Write};
 use crate::work::{Argument, Kernel, Span};
 
-/// The same values in another type. `from` and `to` are not both bf16.
+/// The same values in another type: to f32, or from it.
 pub(crate) fn cast(from: DType, x: Span, to: DType, y: Span) -> Kernel {
     each(format!("cast_{from}_to_{to}"), DType::F32, &[x], y, y.bytes / to.size(), &[])
 }

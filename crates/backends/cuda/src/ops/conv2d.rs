@@ -20,7 +20,7 @@ use crate::sequence::{Call, LibraryCall};
 use crate::work::{Kernel, Memory, Place, Span};
 
 /// Workspaces begin at multiples of this many bytes.
-const ALIGNMENT: usize = 256;
+pub(super) const ALIGNMENT: usize = 256;
 
 impl OnCuda for Conv2d {
     fn lower(&self, o: &Operands, lowering: &mut Lowering) -> Lowered {
@@ -67,13 +67,17 @@ impl OnCuda for Conv2dBackwardWeights {
     }
 }
 
-/// The kernel that rounds the weights that convolutions and linear layers multiply with narrower activations, if there are any.
+/// The kernel that rounds the weights that convolutions and linear layers multiply with narrower activations, and the biases that
+/// linear layers add to those, if there are any.
 pub(crate) fn round_weights(plan: &Plan, places: &Places) -> Option<Kernel> {
     let activations = plan.precision.activations();
     let is_narrow = |id: &ValueId| plan.value(*id).dtype != DType::F32;
-    let multiplied = plan.instructions.iter().filter_map(|node| match (&node.op, &node.inputs[..]) {
-        (Op::Conv2d(_) | Op::LinearForward(_), [x, w, ..]) if is_narrow(x) => Some(w),
-        _ => None,
+    let multiplied = plan.instructions.iter().flat_map(|node| match (&node.op, &node.inputs[..], &node.outputs[..]) {
+        (Op::Conv2d(_), [x, w, ..], _) if is_narrow(x) => vec![w],
+        // A bias has the type of the result.
+        (Op::LinearForward(_), [_, w, bias @ ..], [y]) if is_narrow(y) => [w].into_iter().chain(bias).collect(),
+        (Op::LinearForward(_), [x, w, ..], _) if is_narrow(x) => vec![w],
+        _ => Vec::new(),
     });
     let whole = multiplied.map(|&id| places.span(plan, id, 0)).reduce(Span::hull)?;
     Some(elementwise::cast(DType::F32, whole, activations, rounded(whole)))

@@ -3,8 +3,8 @@
 use enmasse_device::{Program, StepMetrics};
 use enmasse_graph::optimizers::AdamW;
 use enmasse_graph::{
-    Averaging, CompileOptions, Conv, Freeze, Loss, Metric, Mode, Optimizer, ParameterGroups, PerSample, Phase, Plans,
-    Pool, Precision, Target, TargetKind, Tensor,
+    Averaging, CompileOptions, Conv, Freeze, Linear, Loss, Metric, Mode, Optimizer, ParameterGroups, PerSample, Phase,
+    Plans, Pool, Precision, Target, TargetKind, Tensor,
 };
 use enmasse_reference::ReferenceProgram;
 
@@ -210,6 +210,28 @@ fn maps_in_bf16() {
         CompileOptions { size: [37, 30], precision: Precision::Bf16, ..CompileOptions::new("residual", 5, 37, 7) };
     let Some(plans) = compile(&residual, &options) else { return };
     check("residual in bf16", &plans, 1, 3e-2);
+}
+
+/// Features of odd numbers between linear layers, with what has them as operands, and an image's factors among them.
+fn features(x: Tensor) -> Tensor {
+    let x = x.conv2d("conv", Conv::new(9, 3).stride(2)).silu();
+    let factors = x.clone().adaptive_avg_pool([1, 1]).flatten().linear("squeeze", 9).sigmoid();
+    let x =
+        (x * factors).flatten().linear("fc1", Linear::new(37).no_bias()).batch_norm("bn").silu().dropout("drop", 0.3);
+    let y = x.clone().linear("fc2", 37).layer_norm("norm", 1e-6).gelu();
+    (x + y).linear("fc3", 7)
+}
+
+#[test]
+fn features_of_16_bits() {
+    for (precision, tolerance) in [(Precision::F32, 2e-5), (Precision::Bf16, 4e-2), (Precision::F16, 6e-3)] {
+        for (shards, loss) in [(1, Loss::default()), (3, Loss::Custom(PerSample::new(focal)))] {
+            let options =
+                CompileOptions { size: [13, 10], precision, shards, loss, ..CompileOptions::new("features", 5, 13, 7) };
+            let Some(plans) = compile(&features, &options) else { return };
+            check(&format!("features of {shards} in {precision}"), &plans, 1, tolerance);
+        }
+    }
 }
 
 /// All gradients of the first step as one vector.

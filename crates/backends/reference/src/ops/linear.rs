@@ -1,6 +1,11 @@
 //! Linear layers and their gradients. Weights are `[inputs, outputs]`.
 
+use std::borrow::Cow;
+
 use enmasse_graph::ops::{BiasBackward, LinearBackwardData, LinearBackwardWeights, LinearForward};
+use enmasse_tensor::DType;
+
+use super::Call;
 
 /// `y[n][o] = bias[o] + sum over i of x[n][i] * w[i][o]`.
 pub fn forward(x: &[f64], w: &[f64], bias: Option<&[f64]>, inputs: usize, outputs: usize) -> Vec<f64> {
@@ -15,7 +20,7 @@ pub fn forward(x: &[f64], w: &[f64], bias: Option<&[f64]>, inputs: usize, output
 }
 
 each_shard!(LinearForward, |_, call, [x, w]| {
-    vec![forward(x, w, call.rest.first().copied(), call.last(0), call.last(1))]
+    vec![forward(&factor(call, x), &factor(call, w), call.rest.first().copied(), call.last(0), call.last(1))]
 });
 
 /// `dx[n][i] = sum over o of dy[n][o] * w[i][o]`.
@@ -24,7 +29,9 @@ pub fn backward_data(dy: &[f64], w: &[f64], outputs: usize) -> Vec<f64> {
     dy.chunks(outputs).flat_map(|dy| w.chunks(outputs).map(move |w| dot(dy, w))).collect()
 }
 
-each_shard!(LinearBackwardData, |_, call, [dy, w]| vec![backward_data(dy, w, call.last(0))]);
+each_shard!(LinearBackwardData, |_, call, [dy, w]| {
+    vec![backward_data(&factor(call, dy), &factor(call, w), call.last(0))]
+});
 
 /// `dw[i][o] = sum over n of x[n][i] * dy[n][o]`.
 pub fn backward_weights(x: &[f64], dy: &[f64], inputs: usize, outputs: usize) -> Vec<f64> {
@@ -37,7 +44,17 @@ pub fn backward_weights(x: &[f64], dy: &[f64], inputs: usize, outputs: usize) ->
     dw
 }
 
-each_shard!(LinearBackwardWeights, |_, call, [x, dy]| vec![backward_weights(x, dy, call.last(0), call.last(1))]);
+each_shard!(LinearBackwardWeights, |_, call, [x, dy]| {
+    vec![backward_weights(&factor(call, x), &factor(call, dy), call.last(0), call.last(1))]
+});
+
+/// A factor as devices round it if they multiply in 16 bits, as they do where an activation of the instruction has them.
+fn factor<'a>(call: &Call, values: &'a [f64]) -> Cow<'a, [f64]> {
+    let (plan, node) = (call.step.plan, call.step.node);
+    let mut types = node.inputs.iter().chain(&node.outputs).map(|&id| plan.value(id).dtype);
+    let narrow = types.find(|dtype| matches!(dtype, DType::Bf16 | DType::F16));
+    narrow.and_then(|dtype| call.shard.rounded(dtype, values)).map_or(Cow::Borrowed(values), Cow::Owned)
+}
 
 /// `db[c]` = sum of `dy` over all but the last dimension, which has `channels` elements.
 pub fn bias_backward(dy: &[f64], channels: usize) -> Vec<f64> {

@@ -9,14 +9,16 @@
 //! is its contract with every device. In signatures N = batch, C = channels of the named value, K = classes.
 //!
 //! Element types: operands are f32 unless stated otherwise. In a plan of [`crate::Precision::Bf16`] every activation and its
-//! gradient `[N,H,W,C]` or `[N,T,C]` is bf16. All other operands stay f32: weights, biases, statistics, sums per channel,
-//! gradients of parameters, and matrices `[N,K]`. Batch norm, layer norm, linear layers, activations, dropout, addition,
+//! gradient `[N,H,W,C]` or `[N,T,C]` is bf16, and where the target says so ([`crate::Target::narrow_features`]) features `[N,C]` before
+//! the logits. All other operands stay f32: weights, biases, statistics, sums per channel, gradients of parameters, and other
+//! matrices `[N,K]`. Batch norm, layer norm, linear layers, activations, dropout, addition,
 //! multiplication, functions, expressions and [`BiasBackward`] work on matrices as well as on activations. Some operations therefore mix
-//! types. Convolutions, and linear layers over tokens, take `bf16 x, f32 w, f32 bias -> bf16 y`, their gradients
-//! `bf16 dy, f32 w, bf16 base -> bf16 dx` and `bf16 x, bf16 dy -> f32 dw`. [`Normalize`] and [`FlattenBackward`] write bf16, [`Flatten`] reads it. All activations
-//! of one operation have the same type. Every operation computes in f32 and rounds once, when it stores its result. Weights
-//! may be rounded to bf16 where they are multiplied. In a plan of [`crate::Precision::F16`] f16 takes the place of bf16, and
-//! the loss is scaled.
+//! types. Convolutions and linear layers take `bf16 x, f32 w, f32 bias -> bf16 y`, their gradients
+//! `bf16 dy, f32 w, bf16 base -> bf16 dx` and `bf16 x, bf16 dy -> f32 dw`. [`Normalize`] writes bf16. [`Flatten`] and its gradient are between
+//! bf16 and f32, or bf16 alone. All activations of one operation have the same type, but for those two and linear layers, whose
+//! features may be bf16 beside f32 logits. Every operation computes in f32 and rounds once, when it stores its result. Weights, the biases
+//! of linear layers, and f32 gradients of logits may be rounded to bf16 where they are multiplied, or added, with bf16. In a plan of
+//! [`crate::Precision::F16`] f16 takes the place of bf16, and the loss is scaled.
 
 mod activation;
 mod adaptive_avg_pool;

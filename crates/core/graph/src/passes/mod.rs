@@ -27,6 +27,7 @@ pub use loss_scale::LOSS_SCALE_PREFIX;
 pub(crate) use loss_scale::LossScale;
 pub(crate) use loss_weight::WeightedLoss;
 pub(crate) use optimize::{OfGradients, optimize};
+pub(crate) use precision::narrow_features;
 pub use precision::{Precision, precision};
 pub(crate) use recompute::recompute;
 pub use replicate::Strategy;

@@ -1,9 +1,9 @@
 //! The precision of a plan: the element type in which activations are stored, and how products are
 //! computed.
 //!
-//! With bf16, images `[N,H,W,C]`, tokens `[N,T,C]` and their gradients have that element type, and all other
-//! values stay f32: files, collectives and the optimiser see f32 only. `op.rs` says where the two
-//! meet. Every value, state tensor and bucket states its own element type, so devices follow their
+//! With bf16, images `[N,H,W,C]`, tokens `[N,T,C]` and their gradients have that element type, on a GPU also the features
+//! `[N,C]` before the logits. All other values stay f32: files, collectives and the optimiser see f32 only. `ops/mod.rs` says where
+//! the two meet. Every value, state tensor and bucket states its own element type, so devices follow their
 //! operands. They always compute and add in f32. The types are in the plan's text, so ranks that
 //! differ are found.
 //!
@@ -18,7 +18,7 @@ use std::fmt;
 
 use enmasse_tensor::DType;
 
-use crate::Graph;
+use crate::{Axes, Graph, Op, Role, ValueId};
 
 /// The element type in which the activations between layers are stored, and how convolutions and linear layers multiply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -29,8 +29,8 @@ pub enum Precision {
     /// Stored as f32. Convolutions and linear layers may round both operands of a product to f32's range with ten bits of
     /// fraction, as the tensor cores of NVIDIA's GPUs do. Sums are f32. Evaluation multiplies in the same way.
     Tf32,
-    /// The 16-bit float with f32's range. Parameters, their gradients, the optimiser's state, statistics, and all other
-    /// values that are not activations (flattened features, logits, the loss) stay f32.
+    /// The 16-bit float with f32's range. Parameters, their gradients, the optimiser's state, statistics, logits and the loss stay
+    /// f32, and features unless the target narrows them ([`crate::Target::narrow_features`]).
     Bf16,
     /// IEEE half precision, for the same values. Gradients of activations would vanish below its range, so the loss is scaled: see
     /// [`crate::ops::UpdateScale`].
@@ -78,11 +78,36 @@ pub fn precision(graph: &mut Graph, precision: Precision) {
         .for_each(|value| value.dtype = precision.activations());
 }
 
+/// Lets features, and the gradients that autodiff gives them, have the precision's element type. Logits stay f32, and what an operation
+/// other than [`LinearForward`] and [`Flatten`], which may mix types, has beside them.
+pub(crate) fn narrow_features(graph: &mut Graph, logits: ValueId) {
+    let is_matrix = |graph: &Graph, id: ValueId| {
+        let value = graph.value(id);
+        value.role == Role::Activation && value.axes == Axes::Matrix
+    };
+    let mut wide = vec![logits];
+    loop {
+        let same = graph.nodes.iter().filter(|node| !matches!(node.op, Op::LinearForward(_) | Op::Flatten(_)));
+        let beside = same
+            .map(|node| node.inputs.iter().chain(&node.outputs).copied())
+            .filter(|operands| operands.clone().any(|id| wide.contains(&id)))
+            .flatten();
+        let more: Vec<ValueId> = beside.filter(|&id| is_matrix(graph, id) && !wide.contains(&id)).collect();
+        if more.is_empty() {
+            break;
+        }
+        wide.extend(more);
+    }
+    let features: Vec<ValueId> =
+        graph.ids().map(|(id, _)| id).filter(|&id| is_matrix(graph, id) && !wide.contains(&id)).collect();
+    features.into_iter().for_each(|id| graph.values[id.0].axes = Axes::Features);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        Arena, CompileOptions, Conv, Loss, Metric, Mode, Op, PerSample, Plan, Pool, Role, Tensor, Value, compile,
+        Arena, CompileOptions, Conv, Loss, Metric, Mode, Op, PerSample, Plan, Pool, Target, Tensor, Value, compile,
     };
 
     /// Every kind of operation that touches activations.
@@ -164,6 +189,47 @@ mod tests {
             };
             assert_eq!(others(&single), others(&half));
         }
+    }
+
+    /// Values `[N,C]` and their gradients, up to the last linear layer. Before logits that no linear layer gives, as when features are
+    /// asked for, what shares an operation with them is f32 too.
+    #[test]
+    fn features_of_a_target_that_narrows_them() {
+        let target = Target { narrow_features: true, ..Target::default() };
+        let options = CompileOptions { precision: Precision::Bf16, ..CompileOptions::new("net", 4, 16, 10) };
+        let plans = target.compile(&net, &options).unwrap();
+        let whole = plans.train.unwrap();
+        let types = |plan: &Plan, op: &str, layer: &str| {
+            let node = plan.instructions.iter().find(|node| node.op.name() == op && node.layer == layer);
+            let node = node.unwrap_or_else(|| panic!("no {op} of {layer}\n{plan}"));
+            let names =
+                |ids: &[ValueId]| ids.iter().map(|&id| plan.value(id).dtype.name()).collect::<Vec<_>>().join(" ");
+            format!("{} -> {}", names(&node.inputs), names(&node.outputs))
+        };
+        for (op, layer, expected) in [
+            ("flatten", "drop", "bf16 -> bf16"),
+            ("linear", "fc1", "bf16 f32 f32 -> bf16"),
+            ("batch_norm_statistics", "bn_1", "bf16 -> f32 f32"),
+            ("batch_norm_normalize", "bn_1", "bf16 f32 f32 f32 f32 -> bf16"),
+            ("linear", "fc2", "bf16 f32 f32 -> f32"),
+            ("cross_entropy", "loss", "f32 i32 -> f32 f32 f32"),
+            ("linear_backward_weights", "fc2", "bf16 f32 -> f32"),
+            ("bias_backward", "fc2", "f32 -> f32"),
+            ("linear_backward_data", "fc2", "f32 f32 -> bf16"),
+            ("linear_backward_weights", "fc1", "bf16 bf16 -> f32"),
+            ("flatten_backward", "drop", "bf16 -> bf16"),
+        ] {
+            assert_eq!(types(&whole, op, layer), expected, "{op} of {layer}");
+        }
+        let of_features = target.compile_features(&net, &options, Some("bn_1")).unwrap().evaluate;
+        assert_eq!(types(&of_features, "flatten", "drop"), "bf16 -> bf16");
+        assert_eq!(types(&of_features, "linear", "fc1"), "bf16 f32 f32 -> f32");
+        assert_eq!(types(&of_features, "batch_norm_normalize", "bn_1"), "f32 f32 f32 f32 f32 -> f32");
+        let [single, narrow] = [false, true].map(|narrow_features| {
+            let target = Target { narrow_features, ..Target::default() };
+            target.compile(&net, &CompileOptions::new("net", 4, 16, 10)).unwrap().train.unwrap().to_string()
+        });
+        assert_eq!(single, narrow, "in f32");
     }
 
     /// The plans differ in their first line alone, from which a device takes how it multiplies.
