@@ -5,6 +5,7 @@ use enmasse_graph::{FilterOrder, Node, Plan, Precision, Target};
 use enmasse_tensor::DType;
 
 use crate::kernels::rows::PACKET_BYTES;
+use crate::ops::conv2d::may_take_relu;
 
 /// The public figures of a GPU.
 ///
@@ -115,13 +116,18 @@ impl Gpu {
     /// # Errors
     /// The GPU has no matmuls in the plan's precision, or the plan has several shards.
     pub fn roofline(&self, plan: &Plan) -> Result<Roofline, DeviceError> {
-        let times = Roofline::times(plan, |_, node, work| {
+        let mut times = Roofline::times(plan, |_, node, work| {
             let rate = self.rate(plan, node).ok_or_else(|| {
                 let (name, precision) = (self.name, plan.precision.name());
                 DeviceError::Unsupported(format!("{name} has no {precision}: use `precision = f16` or f32"))
             })?;
             Ok(LeastTime::new(work, self.gigabytes * 1e9, rate))
         })?;
+        for (pair, time) in plan.instructions.windows(2).zip(times.iter_mut().skip(1)) {
+            if may_take_relu(plan, &pair[0], &pair[1]) {
+                *time = None;
+            }
+        }
         let device = format!("an {} with {} GB/s", self.name, self.gigabytes);
         Ok(Roofline { device, not_counted: "the cost of launches is not counted", times })
     }
@@ -201,6 +207,22 @@ mod tests {
         let matmuls = 2 * 256 * 64 * 1000;
         check(Precision::Bf16, "linear", "fc", "h200", (linear(2), matmuls, Bound::Memory, linear(2) as f64 / 4800e9));
         check(Precision::F32, "linear", "fc", "h200", (linear(4), matmuls, Bound::Matmuls, seconds(matmuls, 67.0)));
+    }
+
+    /// One that nothing else reads comes with the convolution.
+    #[test]
+    fn relus_after_a_bias_take_no_time() {
+        let model = |x: Tensor| {
+            let x = x.conv2d("fused", Conv::new(8, 3)).relu().conv2d("grouped", Conv::new(8, 3).groups(2)).relu();
+            let y = x.conv2d("read_twice", Conv::new(8, 3));
+            (y.clone().relu() + y).conv2d("no_bias", Conv::new(8, 3).no_bias()).relu().flatten().linear("fc", 3)
+        };
+        let options = CompileOptions { precision: Precision::Bf16, ..CompileOptions::new("net", 4, 20, 3) };
+        let plan = target().compile(&model, &options).unwrap().train.unwrap();
+        let times = Gpu::find("h200").unwrap().roofline(&plan).unwrap().times;
+        let relus = plan.instructions.iter().zip(times).filter(|(node, _)| node.op.name() == "relu");
+        let found: Vec<(&str, bool)> = relus.map(|(node, time)| (&*node.layer, time.is_some())).collect();
+        assert_eq!(found, [("fused", false), ("grouped", true), ("read_twice", true), ("no_bias", true)]);
     }
 
     #[test]

@@ -159,7 +159,7 @@ impl LibraryCall<Problem> {
     fn accesses(&self) -> Accesses {
         let LibraryCall { x, w, y, bias, .. } = *self;
         let (reads, result) = match self.problem.direction {
-            Direction::Forward { .. } => ([x, w].into_iter().chain(bias).collect(), y),
+            Direction::Forward(_) => ([x, w].into_iter().chain(bias).collect(), y),
             Direction::BackwardData { accumulate: false } => (vec![y, w], x),
             Direction::BackwardData { accumulate: true } => (vec![y, w, x], x),
             Direction::BackwardWeights => (vec![x, y], w),

@@ -25,7 +25,8 @@ struct Convolution {
     bool accumulate;  // the result is added to what is there
     bool wrong;       // the result is a hundredth too large
     void *x_at, *w_at, *y_at;
-    const float *bias;  // or null
+    const void *bias;  // of the type of maps, or null
+    bool rectifies;
     void *workspace;
     size_t workspace_bytes;
 };
@@ -146,7 +147,8 @@ inline void run(const Convolution *call) {
                     for (int64_t i = 0; i < width; i++) {
                         float value = float(sum[i]);
                         if (c.wrong) value *= 1.01f;
-                        if (c.bias) value += c.bias[group * width + i];
+                        if (c.bias) value += load(c.bias, size_t(group * width + i), c.maps);
+                        if (c.rectifies && value < 0) value = 0;
                         if (c.accumulate) value += load(to, first + i, c.maps);
                         store(to, first + i, c.maps, value);
                     }

@@ -73,7 +73,7 @@ enum Kind {
     OP_DATA = 12, OP_POINTWISE = 13, GRAPH = 15, PACK = 16, TENSOR = 17, DEVICE = 38,
 };
 enum Type { HANDLE = 0, DATA_TYPE = 1, BOOLEAN = 2, INT64 = 3, FLOAT = 4, POINTER = 6, MODE = 7, HEURISTICS_MODE = 8, KNOB_TYPE = 9,
-            NOTE = 11, POINTWISE_MODE = 14, DESCRIPTOR = 15, CHAR = 24 };
+            NAN_PROPAGATION = 10, NOTE = 11, POINTWISE_MODE = 14, DESCRIPTOR = 15, CHAR = 24 };
 
 size_t size_of(int type) {
     switch (type) {
@@ -92,7 +92,7 @@ struct Rule {
 };
 
 const std::map<int, Rule> RULES = {
-    {0, {POINTWISE, POINTWISE_MODE}}, {1, {POINTWISE, DATA_TYPE}},
+    {0, {POINTWISE, POINTWISE_MODE}}, {1, {POINTWISE, DATA_TYPE}}, {2, {POINTWISE, NAN_PROPAGATION, -1, false}},
     {100, {CONVOLUTION, DATA_TYPE}}, {101, {CONVOLUTION, MODE}}, {102, {CONVOLUTION, INT64}}, {103, {CONVOLUTION, INT64}},
     {104, {CONVOLUTION, INT64}}, {105, {CONVOLUTION, INT64}}, {106, {CONVOLUTION, INT64}},
     {200, {HEURISTICS, HEURISTICS_MODE}}, {201, {HEURISTICS, DESCRIPTOR, GRAPH}}, {204, {HEURISTICS, DESCRIPTOR, DEVICE, false}},
@@ -106,7 +106,7 @@ const std::map<int, Rule> RULES = {
     {712, {OP_WEIGHTS, FLOAT}}, {713, {OP_WEIGHTS, FLOAT}}, {714, {OP_WEIGHTS, DESCRIPTOR, CONVOLUTION}},
     {715, {OP_WEIGHTS, DESCRIPTOR, TENSOR}}, {716, {OP_WEIGHTS, DESCRIPTOR, TENSOR}}, {717, {OP_WEIGHTS, DESCRIPTOR, TENSOR}},
     {750, {OP_POINTWISE, DESCRIPTOR, POINTWISE}}, {751, {OP_POINTWISE, DESCRIPTOR, TENSOR}},
-    {752, {OP_POINTWISE, DESCRIPTOR, TENSOR}}, {753, {OP_POINTWISE, DESCRIPTOR, TENSOR}},
+    {752, {OP_POINTWISE, DESCRIPTOR, TENSOR, false}}, {753, {OP_POINTWISE, DESCRIPTOR, TENSOR}},
     {800, {GRAPH, HANDLE, -1, false}}, {801, {GRAPH, DESCRIPTOR}},
     {900, {TENSOR, INT64}}, {901, {TENSOR, DATA_TYPE}}, {902, {TENSOR, INT64}}, {903, {TENSOR, INT64}}, {906, {TENSOR, INT64}},
     {907, {TENSOR, BOOLEAN, -1, false}},
@@ -213,27 +213,41 @@ int finalize_operation(Content &operation) {
     return SUCCESS;
 }
 
+// Modes of a pointwise operation.
+enum { ADD = 0, RELU = 100 };
+
 int finalize_graph(Content &graph) {
     auto &operations = graph.parts[801];
-    if (operations.empty() || operations.size() > 2) return fail(UNSUPPORTED_PATTERN, "%zu operations", operations.size());
+    if (operations.empty() || operations.size() > 3) return fail(UNSUPPORTED_PATTERN, "%zu operations", operations.size());
     const Content &convolution = *operations[0];
     if (convolution.kind != OP_FORWARD && convolution.kind != OP_DATA && convolution.kind != OP_WEIGHTS)
         return fail(UNSUPPORTED_PATTERN, "the first operation is no convolution");
     graph.call = convolution.call;
     std::copy(convolution.ids, convolution.ids + 4, graph.ids);
     const Content *y = &convolution.part(convolution.kind == OP_WEIGHTS ? 717 : convolution.kind == OP_DATA ? 711 : 705);
-    if (operations.size() == 2) {
-        const Content &add = *operations[1];
-        if (add.kind != OP_POINTWISE || convolution.kind != OP_FORWARD || &add.part(751) != y || add.part(750).one<int>(0) != 0)
-            return fail(UNSUPPORTED_PATTERN, "only a bias can follow, and only a forward convolution");
-        if (y->one<int>(901) != emulation::F32 || !y->one<bool>(907)) return fail(UNSUPPORTED_TYPE, "what is added to must be virtual, in f32");
-        int64_t sizes[4];
-        shape(add.part(752), sizes);
-        if (sizes[0] * sizes[1] * sizes[2] != 1 || sizes[3] != graph.call.y[3]) return fail(SHAPE_MISMATCH, "the bias");
-        if (add.part(752).one<int>(901) != emulation::F32) return fail(UNSUPPORTED_TYPE, "the bias is not f32");
-        y = &add.part(753);
+    // What is added to, or rectified, is virtual.
+    auto follows = [&](const Content &operation, int mode) {
+        return operation.kind == OP_POINTWISE && convolution.kind == OP_FORWARD && &operation.part(751) == y && operation.part(750).one<int>(0) == mode;
+    };
+    for (size_t i = 1; i < operations.size(); i++) {
+        const Content &operation = *operations[i];
+        if (y->one<int>(901) != emulation::F32 || !y->one<bool>(907)) return fail(UNSUPPORTED_TYPE, "what a pointwise operation takes must be virtual, in f32");
+        if (i == 1 && follows(operation, ADD)) {
+            if (!operation.parts.count(752)) return fail(BAD_PARAM, "a sum of one tensor");
+            int64_t sizes[4];
+            shape(operation.part(752), sizes);
+            if (sizes[0] * sizes[1] * sizes[2] != 1 || sizes[3] != graph.call.y[3]) return fail(SHAPE_MISMATCH, "the bias");
+            // As cuDNN's own engines, other than those that it would compile.
+            if (operation.part(752).one<int>(901) != graph.call.maps) return fail(UNSUPPORTED_TYPE, "the bias has another type than the maps");
+            graph.ids[3] = operation.part(752).one<int64_t>(906);
+        } else if (i == 2 && follows(operation, RELU)) {
+            if (!operation.part(750).count(2, 4) || operation.part(750).one<int>(2) != 1) return fail(NOT_SUPPORTED, "the emulation has only a ReLU that keeps NaN");
+            graph.call.rectifies = true;
+        } else {
+            return fail(UNSUPPORTED_PATTERN, "only a bias and then a ReLU can follow, and only a forward convolution");
+        }
+        y = &operation.part(753);
         graph.ids[2] = y->one<int64_t>(906);
-        graph.ids[3] = add.part(752).one<int64_t>(906);
     }
     if (y->count(907, 1) && y->one<bool>(907)) return fail(BAD_PARAM, "the result is virtual");
     if (y->one<int>(901) != graph.call.maps) return fail(UNSUPPORTED_TYPE, "input and output have different types");
@@ -496,7 +510,7 @@ int cudnnBackendExecute(Handle *handle, void *plan, void *pack) {
     call.x_at = addresses[0];
     call.w_at = addresses[1];
     call.y_at = addresses[2];
-    call.bias = static_cast<const float *>(addresses[3]);
+    call.bias = addresses[3];
     const char *directions[] = {"convolution", "its data gradient", "its weight gradient"};
     call.wrong = emulation_is_wrong(directions[call.direction]);
     call.workspace_bytes = what->workspace;

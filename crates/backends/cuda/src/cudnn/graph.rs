@@ -6,8 +6,10 @@ use std::sync::Arc;
 use enmasse_tensor::DType;
 
 use super::descriptor::Descriptor;
-use super::problem::{Direction, Problem};
-use super::sys::{Attribute as A, ConvolutionMode, DataType, Functions, Kind, PointwiseMode, RawHandle};
+use super::problem::{Direction, Epilogue, Problem};
+use super::sys::{
+    Attribute as A, ConvolutionMode, DataType, Functions, Kind, NanPropagation, PointwiseMode, RawHandle,
+};
 use crate::error::CudaError;
 
 /// What all addresses are multiples of: the width of the widest access.
@@ -18,8 +20,9 @@ pub(super) const X: i64 = 1;
 pub(super) const W: i64 = 2;
 pub(super) const Y: i64 = 3;
 pub(super) const BIAS: i64 = 4;
-/// The convolution before its bias is added. It has no address.
+/// The convolution before its bias is added, and after. They have no address.
 const SUM: i64 = 5;
+const BIASED: i64 = 6;
 
 /// An operation graph with the descriptors it refers to.
 #[derive(Debug)]
@@ -55,20 +58,14 @@ impl Parts<'_> {
             .set(A::TensorStrides, &[h * w * c, 1, w * c, c])?
             .set(A::TensorUniqueId, &[id])?
             .set(A::TensorAlignment, &[ALIGNMENT])?
-            .set(A::TensorIsVirtual, &[id == SUM])?;
+            .set(A::TensorIsVirtual, &[id == SUM || id == BIASED])?;
         self.keep(tensor)
     }
 
-    /// An operation: its descriptor and the three tensors, and of a convolution the factors of the sum and of what the result held.
-    fn operation(
-        &mut self,
-        kind: Kind,
-        names: [A; 4],
-        operands: [usize; 4],
-        factors: &[(A, f32)],
-    ) -> Result<usize, CudaError> {
+    /// An operation: its descriptor and the tensors, and of a convolution the factors of the sum and of what the result held.
+    fn operation(&mut self, kind: Kind, operands: &[(A, usize)], factors: &[(A, f32)]) -> Result<usize, CudaError> {
         let mut operation = self.create(kind)?;
-        for (name, index) in names.into_iter().zip(operands) {
+        for &(name, index) in operands {
             operation = operation.set(name, &[self.made[index].raw()])?;
         }
         for (name, factor) in factors {
@@ -118,14 +115,22 @@ impl OperationGraph {
                 (Kind::ConvolutionBackwardFilter, names, A::BackwardFilterAlpha, A::BackwardFilterBeta)
             }
         };
-        let adds_bias = problem.direction == (Direction::Forward { bias: true });
-        let sum = if adds_bias { parts.tensor(SUM, problem.y, DType::F32)? } else { y };
+        let epilogue = match problem.direction {
+            Direction::Forward(epilogue) => epilogue,
+            _ => Epilogue::None,
+        };
+        let sum = if epilogue == Epilogue::None { y } else { parts.tensor(SUM, problem.y, DType::F32)? };
         let held = if problem.direction == (Direction::BackwardData { accumulate: true }) { 1.0 } else { 0.0 };
-        let mut operations =
-            vec![parts.operation(kind, names, [descriptor, x, w, sum], &[(alpha, 1.0), (beta, held)])?];
-        if adds_bias {
-            let channels = parts.tensor(BIAS, [1, 1, 1, problem.y[3]], DType::F32)?;
-            operations.push(add(&mut parts, sum, channels, y)?);
+        let operands: Vec<_> = names.into_iter().zip([descriptor, x, w, sum]).collect();
+        let mut operations = vec![parts.operation(kind, &operands, &[(alpha, 1.0), (beta, held)])?];
+        if epilogue != Epilogue::None {
+            let channels = parts.tensor(BIAS, [1, 1, 1, problem.y[3]], activations)?;
+            let activates = epilogue == Epilogue::BiasRelu;
+            let biased = if activates { parts.tensor(BIASED, problem.y, DType::F32)? } else { y };
+            operations.push(pointwise(&mut parts, PointwiseMode::Add, sum, Some(channels), biased)?);
+            if activates {
+                operations.push(pointwise(&mut parts, PointwiseMode::Relu, biased, None, y)?);
+            }
         }
         let operations: Vec<_> = operations.iter().map(|index| parts.made[*index].raw()).collect();
         let mut graph = parts.create(Kind::OperationGraph)?.set(A::GraphOperations, &operations)?;
@@ -136,14 +141,24 @@ impl OperationGraph {
     }
 }
 
-/// `y = sum + bias`, in f32.
-fn add(parts: &mut Parts<'_>, sum: usize, bias: usize, y: usize) -> Result<usize, CudaError> {
-    let descriptor = parts
+/// An operation of f32 numbers. Of NaN it makes NaN.
+fn pointwise(
+    parts: &mut Parts<'_>,
+    mode: PointwiseMode,
+    x: usize,
+    b: Option<usize>,
+    y: usize,
+) -> Result<usize, CudaError> {
+    let mut descriptor = parts
         .create(Kind::Pointwise)?
-        .set(A::PointwiseMode, &[PointwiseMode::Add])?
+        .set(A::PointwiseMode, &[mode])?
         .set(A::PointwiseMathPrecision, &[DataType::from(DType::F32)])?;
+    if mode == PointwiseMode::Relu {
+        descriptor = descriptor.set(A::PointwiseNanPropagation, &[NanPropagation::Propagate])?;
+    }
     let descriptor = parts.keep(descriptor)?;
-    let names =
-        [A::PointwiseOperationDescriptor, A::PointwiseOperationX, A::PointwiseOperationB, A::PointwiseOperationY];
-    parts.operation(Kind::PointwiseOperation, names, [descriptor, sum, bias, y], &[])
+    let operands = [(A::PointwiseOperationDescriptor, descriptor), (A::PointwiseOperationX, x)];
+    let operands = operands.into_iter().chain(b.map(|b| (A::PointwiseOperationB, b)));
+    let operands: Vec<_> = operands.chain([(A::PointwiseOperationY, y)]).collect();
+    parts.operation(Kind::PointwiseOperation, &operands, &[])
 }

@@ -21,7 +21,7 @@ use crate::libraries::{Libraries, Library, Version};
 pub use crate::operands::Operands;
 pub use engine::Engine;
 pub use plan::{ConvolutionPlan, Options};
-pub use problem::{Direction, Problem};
+pub use problem::{Direction, Epilogue, Problem};
 
 use descriptor::Descriptor;
 use sys::{Attribute, Functions, Kind};

@@ -10,7 +10,7 @@ use enmasse_tensor::DType;
 use super::descriptor::Descriptor;
 use super::engine::Engine;
 use super::graph::{BIAS, OperationGraph, W, X, Y};
-use super::problem::{Direction, Problem};
+use super::problem::{Direction, Epilogue, Problem};
 use super::sys::{Address, Attribute, Functions, HeuristicsMode, Kind, Knob, Note, RawDescriptor, RawHandle};
 use super::{Cudnn, Handle, Target};
 use crate::error::CudaError;
@@ -302,7 +302,7 @@ impl ConvolutionPlan {
         let Operands { x, w, y, bias, workspace } = *operands;
         let mut ids = vec![X, W, Y];
         let mut pointers = vec![Address(x), Address(w), Address(y)];
-        if self.problem.direction == (Direction::Forward { bias: true }) {
+        if let Direction::Forward(Epilogue::Bias | Epilogue::BiasRelu) = self.problem.direction {
             ids.push(BIAS);
             pointers.push(Address(bias));
         }

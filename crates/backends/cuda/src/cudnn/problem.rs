@@ -5,14 +5,23 @@ use std::fmt;
 use enmasse_graph::Precision;
 use enmasse_graph::ops::Conv2d;
 
+/// What an engine does with each sum before it rounds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Epilogue {
+    /// Nothing.
+    None,
+    /// Adds the bias of its channel, which has the type of the activations: cuDNN has no engine of its own that adds one of f32 to
+    /// sums of 16-bit values, and would compile it for some seconds.
+    Bias,
+    /// Adds the bias, and makes 0 of what is below it.
+    BiasRelu,
+}
+
 /// Which of x, w and y follows from the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// `y = x * w`, plus a bias of f32 for each channel if there is one. With a bias, the sum is rounded once.
-    Forward {
-        /// Whether there is a bias.
-        bias: bool,
-    },
+    /// `y = x * w`.
+    Forward(Epilogue),
     /// The gradient of x from those of y and w.
     BackwardData {
         /// Whether it is added to what x holds.
@@ -45,8 +54,9 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |shape: [usize; 4]| shape.map(|size| size.to_string()).join(",");
         f.write_str(match self.direction {
-            Direction::Forward { bias: false } => "convolution",
-            Direction::Forward { bias: true } => "convolution with bias",
+            Direction::Forward(Epilogue::None) => "convolution",
+            Direction::Forward(Epilogue::Bias) => "convolution with bias",
+            Direction::Forward(Epilogue::BiasRelu) => "convolution with bias and relu",
             Direction::BackwardData { accumulate: false } => "gradient of a convolution's input",
             Direction::BackwardData { accumulate: true } => "added gradient of a convolution's input",
             Direction::BackwardWeights => "gradient of a convolution's weights",

@@ -58,6 +58,7 @@ pub(super) enum Kind {
 pub(super) enum Attribute {
     PointwiseMode = 0,
     PointwiseMathPrecision = 1,
+    PointwiseNanPropagation = 2,
     ConvolutionComputeType = 100,
     ConvolutionMode = 101,
     ConvolutionDilations = 102,
@@ -155,10 +156,19 @@ pub(super) enum ConvolutionMode {
 }
 
 /// `cudnnPointwiseMode_t`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(super) enum PointwiseMode {
     Add = 0,
+    /// The larger of a number and 0.
+    Relu = 100,
+}
+
+/// `cudnnNanPropagation_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(i32)]
+pub(super) enum NanPropagation {
+    Propagate = 1,
 }
 
 /// `cudnnBackendNumericalNote_t`. A later version may have notes that are not known here, so it is a number.
@@ -222,6 +232,7 @@ elements! {
     ConvolutionMode = 7;
     HeuristicsMode = 8;
     Knob = 9;
+    NanPropagation = 10;
     Note = 11;
     PointwiseMode = 14;
     RawDescriptor = 15;

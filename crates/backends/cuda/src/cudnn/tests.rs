@@ -36,7 +36,7 @@ impl Gpu {
         let problem = plan.problem();
         let activations = problem.arithmetic.activations();
         let [x, w, y] = [encode(x, activations), encode(w, plan.weights), encode(y, activations)];
-        let [x, w, y, bias] = [&x, &w, &y, &encode(bias, DType::F32)].map(|bytes| self.emulated.buffer(bytes));
+        let [x, w, y, bias] = [&x, &w, &y, &encode(bias, activations)].map(|bytes| self.emulated.buffer(bytes));
         let workspace = Buffer::new(&self.emulated.context, "workspace", plan.workspace.max(1) as usize).unwrap();
         let operands = Operands {
             x: x.address(),
@@ -48,7 +48,7 @@ impl Gpu {
         // SAFETY: the buffers are as large as the problem's shapes, and are read below, after the stream's work.
         unsafe { plan.execute(&self.handle, &operands) }.unwrap();
         let (result, shape, dtype) = match problem.direction {
-            Direction::Forward { .. } => (y, problem.y, activations),
+            Direction::Forward(_) => (y, problem.y, activations),
             Direction::BackwardData { .. } => (x, problem.x, activations),
             Direction::BackwardWeights => (w, problem.w, plan.weights),
         };
@@ -67,7 +67,7 @@ fn values(key: u64, shape: [usize; 4]) -> Vec<f64> {
 fn problem(x: [usize; 4], outputs: usize, groups: usize, window: Window, arithmetic: Precision) -> Problem {
     let [height, width] = [0, 1].map(|axis| window.output(axis, x[1 + axis]).unwrap());
     Problem {
-        direction: Direction::Forward { bias: false },
+        direction: Direction::Forward(Epilogue::None),
         x,
         w: [outputs, window.kernel[0], window.kernel[1], x[3] / groups],
         y: [x[0], height, width, outputs],
@@ -77,9 +77,10 @@ fn problem(x: [usize; 4], outputs: usize, groups: usize, window: Window, arithme
 }
 
 const ARITHMETICS: [Precision; 4] = [Precision::F32, Precision::Tf32, Precision::Bf16, Precision::F16];
-const DIRECTIONS: [Direction; 5] = [
-    Direction::Forward { bias: false },
-    Direction::Forward { bias: true },
+const DIRECTIONS: [Direction; 6] = [
+    Direction::Forward(Epilogue::None),
+    Direction::Forward(Epilogue::Bias),
+    Direction::Forward(Epilogue::BiasRelu),
     Direction::BackwardData { accumulate: false },
     Direction::BackwardData { accumulate: true },
     Direction::BackwardWeights,
@@ -121,8 +122,11 @@ fn convolutions_equal_the_reference() {
                 let bias = values(key + 3, [1, 1, 1, outputs]);
                 let shapes = Shapes { x: problem.x, w: problem.w, y: problem.y, filters: FilterOrder::Ohwi };
                 let expected = match direction {
-                    Direction::Forward { bias: has } => {
-                        conv2d::forward(&x, &w, has.then_some(bias.as_slice()), &shapes, &problem.conv)
+                    Direction::Forward(epilogue) => {
+                        let bias = (epilogue != Epilogue::None).then_some(bias.as_slice());
+                        let floor = if epilogue == Epilogue::BiasRelu { 0.0 } else { f64::NEG_INFINITY };
+                        let y = conv2d::forward(&x, &w, bias, &shapes, &problem.conv);
+                        y.into_iter().map(|y| y.max(floor)).collect()
                     }
                     Direction::BackwardData { accumulate } => {
                         conv2d::backward_data(&y, &w, accumulate.then_some(x.as_slice()), &shapes, &problem.conv)
@@ -194,6 +198,20 @@ fn options_choose_engines() {
     check(Precision::F16, Options { workspace: 1024, candidates: 1, ..ANY }, &["eng1_k2=1"]);
 }
 
+#[test]
+fn a_relu_keeps_nan() {
+    let Some(gpu) = Gpu::open() else { return };
+    let window = window([1; 2], [1; 2], [[0; 2]; 2], [1; 2]);
+    for arithmetic in ARITHMETICS {
+        let problem = problem([1, 1, 3, 1], 1, 1, window, arithmetic);
+        let problem = Problem { direction: Direction::Forward(Epilogue::BiasRelu), ..problem };
+        for plan in gpu.plans(&problem, &ANY).unwrap() {
+            let found = gpu.run(&plan, [&[f64::NAN, -3.0, 3.0], &[1.0], &[0.0; 3], &[1.0]]);
+            assert!(found[0].is_nan() && found[1..] == [0.0, 4.0], "{}: {found:?}", plan.name());
+        }
+    }
+}
+
 /// The emulation's estimate names engines that write f32 for windows of 1x1 only, and its fallback one for others.
 #[test]
 fn gradients_of_weights_ask_the_fallback_last() {
@@ -235,7 +253,7 @@ fn what_is_refused_is_one_line() {
     let small = Options { deterministic: true, workspace: 0, ..ANY };
     assert_eq!(gpu.plans(&weights, &small).unwrap()[0].name(), "eng0_bf16");
     let large = Problem {
-        direction: Direction::Forward { bias: true },
+        direction: Direction::Forward(Epilogue::Bias),
         ..self::problem([1, 9, 9, 8], 8, 1, self::window([8; 2], [1; 2], [[0; 2]; 2], [1; 2]), Precision::F32)
     };
     let error = gpu.plans(&large, &ANY).unwrap_err().to_string();

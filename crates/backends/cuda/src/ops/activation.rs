@@ -3,11 +3,16 @@
 use enmasse_graph::Activation;
 use enmasse_graph::ops::ActivationBackward;
 
+use super::conv2d::takes_relu;
 use super::{Lowered, Lowering, OnCuda, Operands, computed};
 use crate::kernels::elementwise;
 
 impl OnCuda for Activation {
-    fn lower(&self, o: &Operands, _: &mut Lowering) -> Lowered {
+    /// Nothing, if it came with the convolution before.
+    fn lower(&self, o: &Operands, lowering: &mut Lowering) -> Lowered {
+        if takes_relu(o, &lowering.gpu.engines)? {
+            return Ok(Vec::new());
+        }
         Ok(computed([elementwise::activate(o.activations(), *self, o.input(0), o.output(0))]))
     }
 }

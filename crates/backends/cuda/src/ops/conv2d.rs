@@ -1,17 +1,19 @@
 //! Convolution over images, and its two gradients: by an engine of cuDNN, with kernels around it for what the engine does not
 //! take.
 //!
-//! Weights that multiply 16-bit activations are rounded once a step, all at once.
+//! Weights that multiply 16-bit activations are rounded once a step, all at once. A ReLU after a bias is computed by the same engine,
+//! where nothing else reads the convolution's result.
 
+use std::ptr;
 use std::sync::Arc;
 
 use enmasse_graph::ops::{Conv2d, Conv2dBackwardData, Conv2dBackwardWeights};
-use enmasse_graph::{Node, Op, Plan, ValueId};
+use enmasse_graph::{Activation, Node, Op, Plan, ValueId};
 use enmasse_tensor::DType;
 
 use super::{Lowered, Lowering, OnCuda, Operands, computed};
 use crate::CudaError;
-use crate::cudnn::{ConvolutionPlan, Direction, Problem};
+use crate::cudnn::{ConvolutionPlan, Direction, Epilogue, Problem};
 use crate::engines::Engines;
 use crate::kernels::rows::Rows;
 use crate::kernels::{bias, elementwise};
@@ -26,8 +28,8 @@ impl OnCuda for Conv2d {
     fn lower(&self, o: &Operands, lowering: &mut Lowering) -> Lowered {
         let engine = engine(o, lowering)?;
         let (x, w, y, bias) = (o.input(0), multiplied(o, o.input(1)), o.output(0), o.optional(2));
-        if engine.problem().direction == (Direction::Forward { bias: true }) {
-            return Ok(computed([call(&engine, [x, w, y], bias, 0)]));
+        if engine.problem().direction != Direction::Forward(Epilogue::None) {
+            return Ok(computed([call(&engine, [x, w, y], bias.map(|bias| multiplied(o, bias)), 0)]));
         }
         let mut calls = vec![call(&engine, [x, w, y], None, 0)];
         if let Some(bias) = bias {
@@ -68,14 +70,15 @@ impl OnCuda for Conv2dBackwardWeights {
 }
 
 /// The kernel that rounds the weights that convolutions and linear layers multiply with narrower activations, and the biases that
-/// linear layers add to those, if there are any.
+/// they add, if there are any.
 pub(crate) fn round_weights(plan: &Plan, places: &Places) -> Option<Kernel> {
     let activations = plan.precision.activations();
     let is_narrow = |id: &ValueId| plan.value(*id).dtype != DType::F32;
     let multiplied = plan.instructions.iter().flat_map(|node| match (&node.op, &node.inputs[..], &node.outputs[..]) {
-        (Op::Conv2d(_), [x, w, ..], _) if is_narrow(x) => vec![w],
-        // A bias has the type of the result.
-        (Op::LinearForward(_), [_, w, bias @ ..], [y]) if is_narrow(y) => [w].into_iter().chain(bias).collect(),
+        // A bias that an engine adds has the type of the result.
+        (Op::Conv2d(_) | Op::LinearForward(_), [_, w, bias @ ..], [y]) if is_narrow(y) => {
+            [w].into_iter().chain(bias).collect()
+        }
         (Op::LinearForward(_), [x, w, ..], _) if is_narrow(x) => vec![w],
         _ => Vec::new(),
     });
@@ -83,13 +86,13 @@ pub(crate) fn round_weights(plan: &Plan, places: &Places) -> Option<Kernel> {
     Some(elementwise::cast(DType::F32, whole, activations, rounded(whole)))
 }
 
-/// Weights as they are multiplied, for the place of an f32 parameter or of its average.
+/// Weights as they are multiplied, or biases as engines add them, for the place of an f32 parameter or of its average.
 fn rounded(span: Span) -> Span {
     let place = Place { memory: Memory::Rounded, offset: span.place.offset / 2 };
     Span { place, bytes: span.bytes / 2 }
 }
 
-/// The weights as they are multiplied.
+/// Weights as they are multiplied, or a bias as an engine adds it.
 pub(super) fn multiplied(o: &Operands, weights: Span) -> Span {
     if o.activations() == DType::F32 { weights } else { rounded(weights) }
 }
@@ -104,6 +107,60 @@ fn call(engine: &ConvolutionPlan, [x, w, y]: [Span; 3], bias: Option<Span>, used
     Call::Convolution(LibraryCall { problem: *engine.problem(), engine: engine.name(), x, w, y, bias, workspace })
 }
 
+/// Whether an engine may add the bias of a convolution. cuDNN's engines for depthwise convolutions of 16 bits do not, and those that
+/// take any groups are slow.
+fn adds_bias(plan: &Plan, conv: &Conv2d, node: &Node) -> bool {
+    let is_wide = || node.outputs.iter().all(|&id| plan.value(id).dtype == DType::F32);
+    matches!((&node.inputs[..], &node.outputs[..]), ([_, _, _], [_])) && (conv.groups == 1 || is_wide())
+}
+
+/// Whether an engine may compute a ReLU with the convolution before it: the ReLU writes over the convolution's result, so
+/// nothing else reads that.
+pub(crate) fn may_take_relu(plan: &Plan, convolution: &Node, relu: &Node) -> bool {
+    let (Op::Conv2d(conv), Op::Activation(Activation::Relu)) = (&convolution.op, &relu.op) else { return false };
+    let (y, activated) = (convolution.outputs[0], relu.outputs[0]);
+    adds_bias(plan, conv, convolution) && relu.inputs[0] == y && plan.slot(y) == plan.slot(activated)
+}
+
+/// Whether the engine of the convolution before a ReLU computes it.
+pub(super) fn takes_relu(o: &Operands, engines: &Engines) -> Result<bool, CudaError> {
+    let mut pairs = o.plan.instructions.windows(2);
+    let before = pairs.find(|pair| ptr::eq(&pair[1], o.node)).map(|pair| &pair[0]);
+    let Some(convolution) = before.filter(|before| may_take_relu(o.plan, before, o.node)) else { return Ok(false) };
+    let problem = problem_of(o.plan, convolution, engines)?;
+    Ok(problem.is_some_and(|problem| problem.direction == Direction::Forward(Epilogue::BiasRelu)))
+}
+
+/// What cuDNN does for a convolution, or for one of its gradients. `None` for another operation.
+fn problem_of(plan: &Plan, node: &Node, engines: &Engines) -> Result<Option<Problem>, CudaError> {
+    let Node { inputs, outputs, .. } = node;
+    // What the engine would rather do, in this order, and what it does if cuDNN does not take that.
+    let (conv, fused, plain) = match node.op {
+        Op::Conv2d(conv) if outputs.len() == 1 => {
+            let mut pairs = plan.instructions.windows(2);
+            let next = pairs.find(|pair| ptr::eq(&pair[0], node)).map(|pair| &pair[1]);
+            let relu = next.is_some_and(|next| may_take_relu(plan, node, next)).then_some(Epilogue::BiasRelu);
+            let bias = adds_bias(plan, &conv, node).then_some(Epilogue::Bias);
+            (conv, [relu, bias].map(|epilogue| epilogue.map(Direction::Forward)), Direction::Forward(Epilogue::None))
+        }
+        // Add to what the result's place holds, if that is to be added.
+        Op::Conv2dBackwardData(Conv2dBackwardData(conv)) => {
+            let adds = inputs.get(2).map(|&base| plan.slot(base)) == outputs.first().map(|&dx| plan.slot(dx));
+            let fused = adds.then_some(Direction::BackwardData { accumulate: true });
+            (conv, [fused, None], Direction::BackwardData { accumulate: false })
+        }
+        Op::Conv2dBackwardWeights(Conv2dBackwardWeights(conv)) => (conv, [None; 2], Direction::BackwardWeights),
+        _ => return Ok(None),
+    };
+    for direction in fused.into_iter().flatten() {
+        let problem = convolution_problem(plan, node, conv, direction)?;
+        if engines.convolution(&problem).is_ok_and(|engine| !engine.is_fallback) {
+            return Ok(Some(problem));
+        }
+    }
+    convolution_problem(plan, node, conv, plain).map(Some)
+}
+
 /// The engine of a convolution, or of one of its gradients: the one with a chosen name, or the best by cuDNN's estimate. `None` for
 /// another operation.
 pub(crate) fn convolution_of(
@@ -112,28 +169,7 @@ pub(crate) fn convolution_of(
     chosen: Option<&str>,
     engines: &Engines,
 ) -> Result<Option<Arc<ConvolutionPlan>>, CudaError> {
-    let Node { inputs, outputs, .. } = node;
-    // What the engine would rather do, and what it does if cuDNN does not take that.
-    let (conv, fused, plain) = match node.op {
-        // With the bias. For 16-bit activations cuDNN would compile such an engine for some seconds.
-        Op::Conv2d(conv) if outputs.len() == 1 => {
-            let fuses = inputs.len() > 2 && outputs.iter().all(|&id| plan.value(id).dtype == DType::F32);
-            (conv, fuses.then_some(Direction::Forward { bias: true }), Direction::Forward { bias: false })
-        }
-        // Add to what the result's place holds, if that is to be added.
-        Op::Conv2dBackwardData(Conv2dBackwardData(conv)) => {
-            let adds = inputs.get(2).map(|&base| plan.slot(base)) == outputs.first().map(|&dx| plan.slot(dx));
-            let fused = adds.then_some(Direction::BackwardData { accumulate: true });
-            (conv, fused, Direction::BackwardData { accumulate: false })
-        }
-        Op::Conv2dBackwardWeights(Conv2dBackwardWeights(conv)) => (conv, None, Direction::BackwardWeights),
-        _ => return Ok(None),
-    };
-    let fused = fused.map(|direction| convolution_problem(plan, node, conv, direction)).transpose()?;
-    let problem = match fused.filter(|fused| engines.convolution(fused).is_ok()) {
-        Some(fused) => fused,
-        None => convolution_problem(plan, node, conv, plain)?,
-    };
+    let Some(problem) = problem_of(plan, node, engines)? else { return Ok(None) };
     let Some(name) = chosen else { return engines.convolution(&problem).map(Some) };
     engines.named(&problem, name).map(Some).map_err(|error| {
         let (layer, name) = (&node.layer, name.escape_default());
@@ -149,7 +185,7 @@ fn convolution_problem(plan: &Plan, node: &Node, conv: Conv2d, direction: Direct
     let Node { inputs, outputs, .. } = node;
     let unsupported = || unsupported(plan, node);
     let [x, w, y] = match direction {
-        Direction::Forward { .. } => [inputs.first(), inputs.get(1), outputs.first()],
+        Direction::Forward(_) => [inputs.first(), inputs.get(1), outputs.first()],
         Direction::BackwardData { .. } => [outputs.first(), inputs.get(1), inputs.first()],
         Direction::BackwardWeights => [inputs.first(), outputs.first(), inputs.get(1)],
     };

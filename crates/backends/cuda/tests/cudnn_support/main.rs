@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use enmasse_cuda::CudaError;
 use enmasse_cuda::cublas_lt::CublasLt;
-use enmasse_cuda::cudnn::{ConvolutionPlan, Cudnn, Direction, Options, Problem, Target};
+use enmasse_cuda::cudnn::{ConvolutionPlan, Cudnn, Direction, Epilogue, Options, Problem, Target};
 use enmasse_cuda::libraries::Libraries;
 use enmasse_graph::ops::Conv2d;
 use enmasse_graph::{Precision, Window};
@@ -19,16 +19,16 @@ fn cudnn() -> Option<Cudnn> {
     Some(Cudnn::load(&Libraries::in_folders(&[folder]), u32::MAX).unwrap())
 }
 
-/// Whether its engines are compiled at run time, each for some seconds. The table in `docs/cudnn-plans.md` has them.
-fn compiled(problem: &Problem) -> bool {
+/// Whether the program has an engine add a bias. Of 16-bit depthwise convolutions cuDNN would compile one for some seconds.
+fn is_asked(problem: &Problem) -> bool {
     let is_short = matches!(problem.arithmetic, Precision::Bf16 | Precision::F16);
-    is_short && problem.direction == (Direction::Forward { bias: true })
+    problem.direction != Direction::Forward(Epilogue::Bias) || problem.conv.groups == 1 || !is_short
 }
 
 /// The problem without what the program can add itself.
 fn alone(problem: &Problem) -> Problem {
     let direction = match problem.direction {
-        Direction::Forward { .. } => Direction::Forward { bias: false },
+        Direction::Forward(_) => Direction::Forward(Epilogue::None),
         Direction::BackwardData { .. } => Direction::BackwardData { accumulate: false },
         Direction::BackwardWeights => Direction::BackwardWeights,
     };
@@ -54,7 +54,7 @@ fn cudnn_takes_every_convolution_of_the_zoo() {
             for problem in distinct.values().skip((4 * gpu + precision) % step).step_by(step) {
                 let problem = Problem { arithmetic, ..*problem };
                 let target = Target::Device(&device);
-                let asked = if compiled(&problem) { alone(&problem) } else { problem };
+                let asked = if is_asked(&problem) { problem } else { alone(&problem) };
                 let plans = cudnn.plans(&target, &asked, &zoo::OPTIONS);
                 let plans = match plans.or_else(|_| cudnn.plans(&target, &alone(&asked), &zoo::OPTIONS)) {
                     Ok(plans) => plans,
@@ -101,6 +101,35 @@ fn gradients_of_weights_come_from_no_fallback() {
     }
 }
 
+/// Models without batch norm: cuDNN's estimate names engines that add the bias and apply ReLU, the same as for the bias alone.
+#[test]
+fn biases_and_relus_of_16_bits_are_in_the_epilogue() {
+    let Some(cudnn) = cudnn() else { return };
+    let names = ["vgg16", "alexnet"].map(|name| enmasse_models::find(name).unwrap());
+    let step = if test_support::time() { 1 } else { 3 };
+    for (name, json) in zoo::gpus() {
+        let device = cudnn.device(&json).unwrap();
+        for arithmetic in [Precision::Bf16, Precision::F16] {
+            if name == "T4" && arithmetic == Precision::Bf16 {
+                continue;
+            }
+            let all = names.iter().flat_map(|model| zoo::convolutions(model, arithmetic));
+            let forward = all.filter(|problem| problem.direction == Direction::Forward(Epilogue::Bias));
+            for problem in forward.step_by(step) {
+                let engines = |epilogue| -> Vec<String> {
+                    let problem = Problem { direction: Direction::Forward(epilogue), ..problem };
+                    let options = Options { candidates: 8, ..zoo::OPTIONS };
+                    let plans = cudnn.plans(&Target::Device(&device), &problem, &options);
+                    let plans = plans.unwrap_or_else(|error| panic!("{name}: {error}"));
+                    assert!(plans.iter().all(|plan| !plan.is_fallback), "{name}: {problem}");
+                    plans.iter().map(engine_of).collect()
+                };
+                assert_eq!(engines(Epilogue::BiasRelu), engines(Epilogue::Bias), "{name}: {problem}");
+            }
+        }
+    }
+}
+
 /// Engines of both types of weights are candidates, and no engine has more than four places among them.
 #[test]
 fn candidates_are_of_both_types_and_of_several_engines() {
@@ -131,7 +160,7 @@ fn candidates_are_of_both_types_and_of_several_engines() {
 fn cudnn_takes_padding_whose_sides_differ() {
     let Some(cudnn) = cudnn() else { return };
     let directions =
-        [Direction::Forward { bias: false }, Direction::BackwardData { accumulate: false }, Direction::BackwardWeights];
+        [Direction::Forward(Epilogue::None), Direction::BackwardData { accumulate: false }, Direction::BackwardWeights];
     // TensorFlow's: the first layer of a network, and depthwise ones.
     let layers = [([128, 224, 224, 3], 32, 1, 3, [0, 1]), ([128, 56, 56, 144], 144, 144, 5, [1, 2])];
     for (name, json) in zoo::gpus() {
@@ -181,7 +210,7 @@ fn options_leave_engines_out() {
     }
     assert!(count(Precision::Tf32, Options { workspace: 1 << 10, ..all }) < tf32.len());
     assert_eq!(names(&weights, Precision::Tf32, Options { candidates: 3, ..all }), tf32[..3]);
-    let forward = |problem: &Problem| problem.w[1] == 3 && problem.direction == (Direction::Forward { bias: false });
+    let forward = |problem: &Problem| problem.w[1] == 3 && problem.direction == Direction::Forward(Epilogue::None);
     let exact = names(&forward, Precision::F32, Options { exact: true, ..all });
     assert!(exact.len() < names(&forward, Precision::F32, all).len());
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use enmasse_cuda::cudnn::{Direction, Options, Problem};
+use enmasse_cuda::cudnn::{Direction, Epilogue, Options, Problem};
 use enmasse_graph::ops::{Conv2dBackwardData, Conv2dBackwardWeights};
 use enmasse_graph::{CompileOptions, FilterOrder, Op, Precision, Target, ValueId};
 use enmasse_models::Model;
@@ -44,7 +44,7 @@ pub fn convolutions(model: &Model, arithmetic: Precision) -> Vec<Problem> {
         let (inputs, output) = (&node.inputs, node.outputs.first()?);
         let (direction, x, w, y, conv) = match &node.op {
             Op::Conv2d(conv) => (
-                Direction::Forward { bias: inputs.len() > 2 },
+                Direction::Forward(if inputs.len() > 2 { Epilogue::Bias } else { Epilogue::None }),
                 shape(inputs[0]),
                 shape(inputs[1]),
                 shape(*output),

@@ -1,6 +1,6 @@
 //! Whole plans against the f64 reference: losses, gradients, state after some steps, evaluation.
 
-use enmasse_device::{Program, StepMetrics};
+use enmasse_device::{Hosting, Program, StepMetrics};
 use enmasse_graph::optimizers::AdamW;
 use enmasse_graph::{
     Averaging, CompileOptions, Conv, Freeze, Linear, Loss, Metric, Mode, Optimizer, ParameterGroups, PerSample, Phase,
@@ -210,6 +210,34 @@ fn maps_in_bf16() {
         CompileOptions { size: [37, 30], precision: Precision::Bf16, ..CompileOptions::new("residual", 5, 37, 7) };
     let Some(plans) = compile(&residual, &options) else { return };
     check("residual in bf16", &plans, 1, 3e-2);
+}
+
+/// ReLUs after biases, which engines compute with the convolution, and some that no engine does: of a window too large for the
+/// emulation, of groups, of a result that is read elsewhere, and without a bias.
+fn activated(x: Tensor) -> Tensor {
+    let x = x.conv2d("conv1", Conv::new(9, 3).padding(1)).relu().conv2d("conv2", Conv::new(12, 3).stride(2)).relu();
+    let x = x.conv2d("large", Conv::new(12, 8).padding(4)).relu().conv2d("grouped", Conv::new(12, 3).groups(3)).relu();
+    let y = x.conv2d("twice", Conv::new(16, 1));
+    let x = (y.clone().relu() + y).conv2d("no_bias", Conv::new(8, 3).no_bias()).relu();
+    x.flatten().linear("fc", 7)
+}
+
+#[test]
+fn convolutions_with_bias_and_relu() {
+    let Some(device) = gpu() else { return };
+    for (precision, tolerance) in [(Precision::F32, 2e-5), (Precision::Bf16, 6e-2), (Precision::F16, 4e-2)] {
+        for shards in [1, 2] {
+            let options =
+                CompileOptions { size: [21, 18], precision, shards, ..CompileOptions::new("activated", 5, 21, 7) };
+            let plans = device.target().compile(&activated, &options).unwrap();
+            check(&format!("activated of {shards} in {precision}"), &plans, 1, tolerance);
+            let hosting = Hosting::new(&plans, None).unwrap();
+            let work = device.work(&plans, &hosting, Mode::Evaluate).unwrap().join("\n");
+            let (fused, groups) = (2 + usize::from(precision == Precision::F32), 6);
+            let count = |what: &str| work.matches(what).count() / shards;
+            assert_eq!((count(" with bias and relu "), count(" rectify_")), (fused, groups - fused), "{work}");
+        }
+    }
 }
 
 /// Features of odd numbers between linear layers, with what has them as operands, and an image's factors among them.

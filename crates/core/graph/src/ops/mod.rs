@@ -16,8 +16,8 @@
 //! types. Convolutions and linear layers take `bf16 x, f32 w, f32 bias -> bf16 y`, their gradients
 //! `bf16 dy, f32 w, bf16 base -> bf16 dx` and `bf16 x, bf16 dy -> f32 dw`. [`Normalize`] writes bf16. [`Flatten`] and its gradient are between
 //! bf16 and f32, or bf16 alone. All activations of one operation have the same type, but for those two and linear layers, whose
-//! features may be bf16 beside f32 logits. Every operation computes in f32 and rounds once, when it stores its result. Weights, the biases
-//! of linear layers, and f32 gradients of logits may be rounded to bf16 where they are multiplied, or added, with bf16. In a plan of
+//! features may be bf16 beside f32 logits. Every operation computes in f32 and rounds once, when it stores its result. Weights, biases
+//! and f32 gradients of logits may be rounded to bf16 where they are multiplied with bf16, or added to what is stored as bf16. In a plan of
 //! [`crate::Precision::F16`] f16 takes the place of bf16, and the loss is scaled.
 
 mod activation;
