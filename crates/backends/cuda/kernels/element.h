@@ -16,11 +16,21 @@ __device__ __forceinline__ void from_float(float value, float &to) { to = value;
 // The bits of a number whose upper half is the nearest bf16, of two equally near ones the even one.
 __device__ __forceinline__ uint32_t half_up(uint32_t bits) { return bits + 0x7fffu + (bits >> 16 & 1u); }
 
-// As `Bf16::from_f32`: NaN stays NaN with its sign.
+// GPUs from compute capability 8.0 on convert to bf16 in one instruction. Its bits are those of `half_up`, but for NaN, of which it
+// keeps neither sign nor payload.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define CONVERTS_BF16
+#endif
+
+// As `Bf16::from_f32`: NaN stays NaN.
 __device__ __forceinline__ void from_float(float value, bf16 &to) {
+#ifdef CONVERTS_BF16
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to.bits) : "f"(value));
+#else
     uint32_t bits = __float_as_uint(value);
     // Quiet, because a NaN with fraction bits only in the lower half would become infinity.
     to.bits = (uint16_t)((value == value ? half_up(bits) : bits | 0x00400000u) >> 16);
+#endif
 }
 
 struct f16 {
@@ -133,6 +143,19 @@ template <int N> __device__ __forceinline__ void pack(const float (&values)[N], 
     for (int i = 0; i < N; i++) packet.at[i] = values[i];
 }
 
+#ifdef CONVERTS_BF16
+// Two in one instruction.
+template <int N> __device__ __forceinline__ void pack(const float (&values)[N], Packet<bf16, N> &packet) {
+#pragma unroll
+    for (int i = 0; i + 1 < N; i += 2) {
+        uint32_t pair;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(values[i + 1]), "f"(values[i]));
+        packet.at[i].bits = (uint16_t)pair;
+        packet.at[i + 1].bits = (uint16_t)(pair >> 16);
+    }
+    if (N % 2 == 1) from_float(values[N - 1], packet.at[N - 1]);
+}
+#else
 // A number takes three instructions to round, and NaN half as many again, so all are looked for NaN and infinity at once.
 template <int N> __device__ __forceinline__ void pack(const float (&values)[N], Packet<bf16, N> &packet) {
     float zero = 0.0f;
@@ -154,6 +177,7 @@ template <int N> __device__ __forceinline__ void pack(const float (&values)[N], 
         for (int i = 0; i < N; i++) from_float(values[i], packet.at[i]);
     }
 }
+#endif
 
 // N elements from `index` on, as f32.
 template <int N, class E> __device__ __forceinline__ void load(const E *from, uint64_t index, float (&values)[N]) {
