@@ -339,7 +339,7 @@ template <bool GATED, int N, class E> struct BackwardEach {
 };
 
 #define BATCH_NORM(E, suffix)                                                                                            \
-    KERNEL(batch_norm_statistics_##suffix, Statistics<E>) {                                                              \
+    KERNEL_BY(4, batch_norm_statistics_##suffix, Statistics<E>) {                                                        \
         BY_CHANNELS(E, statistics<Wide<E>::N>(a), statistics<1>(a))                                                      \
     }                                                                                                                    \
     KERNEL_BY(3, batch_norm_normalize_##suffix, Normalize<E>) {                                                          \
@@ -349,7 +349,7 @@ template <bool GATED, int N, class E> struct BackwardEach {
     GRADIENTS(E, true, gated_##suffix)
 
 #define GRADIENTS(E, GATED, suffix)                                                                                  \
-    KERNEL(batch_norm_reduce_##suffix, Reduce<E>) {                                                                  \
+    KERNEL_BY(4, batch_norm_reduce_##suffix, Reduce<E>) {                                                            \
         BY_CHANNELS(E, (sum_rows<2, Wide<E>::N, ReduceTerms<GATED, Wide<E>::N, E>>(a)),                             \
                     (sum_rows<2, 1, ReduceTerms<GATED, 1, E>>(a)))                                                  \
     }                                                                                                                \

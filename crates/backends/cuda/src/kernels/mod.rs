@@ -26,9 +26,11 @@ use crate::work::{Argument, Kernel};
 /// Threads of a block.
 pub(crate) const THREADS: u32 = 256;
 
-/// The most blocks of a kernel that loops over its work. It is a constant, so that results do not depend on the GPU: it
-/// fills the largest GPU eight times over.
-pub(crate) const BLOCKS: usize = 132 * 8;
+/// Multiprocessors of an H200. Grids are chosen for it, and are constants, so that results do not depend on the GPU.
+pub(crate) const SMS: usize = 132;
+
+/// The most blocks of a kernel that loops over its work.
+pub(crate) const BLOCKS: usize = SMS * 8;
 
 /// Blocks for `items`, one for each thread; further ones are a loop's.
 pub(crate) fn blocks(items: usize) -> [u32; 3] {

@@ -3,7 +3,7 @@
 use enmasse_tensor::DType;
 
 use crate::kernels::operands::{COUNTERS, SCRATCH};
-use crate::kernels::{BLOCKS, THREADS, kernel};
+use crate::kernels::{BLOCKS, SMS, THREADS, kernel};
 use crate::work::Argument::{Change, Null, U32, U64, Write};
 use crate::work::{Argument, Kernel, Span};
 
@@ -32,12 +32,16 @@ impl Rows {
         self.rows * (self.channels / self.packet())
     }
 
-    /// Blocks for a pass by `for_rows` in rows.h: at least as many threads as packets in a row.
+    /// Blocks for a pass by `for_rows` in rows.h.
     pub(crate) fn pass(self) -> [u32; 3] {
-        let packets = self.channels / self.packet();
+        self.pass_of(BLOCKS)
+    }
+
+    /// The same with at most so many blocks, but at least as many threads as packets in a row.
+    pub(crate) fn pass_of(self, most: usize) -> [u32; 3] {
         let threads = THREADS as usize;
-        let blocks = (self.rows * packets).div_ceil(threads).clamp(1, BLOCKS.max(packets.div_ceil(threads)));
-        [blocks as u32, 1, 1]
+        let least = (self.channels / self.packet()).div_ceil(threads);
+        [self.packets().div_ceil(threads).clamp(1, most.max(least)) as u32, 1, 1]
     }
 
     /// The sizes as every kernel takes them.
@@ -46,11 +50,15 @@ impl Rows {
     }
 }
 
-/// Blocks of a reduction, of which each leaves a result to be combined. They fill the largest GPU four times over.
-const REDUCTION_BLOCKS: usize = 132 * 4;
+/// Blocks of a reduction that an SM holds at a time: registers allow as many (docs/cuda-kernels.md, which a test of batch norm reads).
+pub(crate) const RESIDENT: usize = 4;
 
-/// Packets of a row for each block: 512 bytes, if the row has as many.
-const PACKETS: usize = 32;
+/// Blocks of a reduction, of which each leaves a result to be combined. All run at a time, so that none is left for a last wave.
+const REDUCTION_BLOCKS: usize = SMS * RESIDENT;
+
+/// Bytes of a row for each block, if the row has as many: a line of the cache. With wider slabs fewer blocks would combine more
+/// results each, alone and at the end.
+const SLAB_BYTES: usize = 128;
 
 /// Rows for each thread, so that the table is small beside what is read.
 const MIN_ROWS: usize = 4;
@@ -79,7 +87,7 @@ impl Reduction {
         if size.rows <= MAX_ROWS_AT_ONCE * lanes {
             return Reduction { size, slabs: row.div_ceil(narrow), packets: narrow, chunk: size.rows, chunks: 1 };
         }
-        let slabs = row.div_ceil(PACKETS);
+        let slabs = row.div_ceil(SLAB_BYTES / (size.packet() * size.dtype.size()));
         let packets = row.div_ceil(slabs);
         let lanes = THREADS as usize / packets;
         let most = (REDUCTION_BLOCKS / slabs).max(1);

@@ -16,7 +16,7 @@ use super::{Lowered, Lowering, OnCuda, Operands, computed};
 use crate::CudaError;
 use crate::kernels::average::{self, Running};
 use crate::kernels::rows::{Reduction, Rows};
-use crate::kernels::{blocks, elementwise, kernel, named};
+use crate::kernels::{SMS, blocks, elementwise, kernel, named};
 use crate::work::Argument::{F32, Null, Read, U32, Write};
 use crate::work::{Argument, Kernel, Span};
 
@@ -165,6 +165,16 @@ fn statistics(size: Rows, x: Span, mean: Span, variance: Span, share: Option<Sha
     Reduction::new(size).kernel(named("batch_norm_statistics", size.dtype), &[Read(x)], &results, 2)
 }
 
+/// Blocks of a pass that an SM holds at a time, by its registers: see docs/cuda-kernels.md.
+fn resident(dtype: DType) -> usize {
+    if dtype == DType::F32 { 4 } else { 3 }
+}
+
+/// Blocks for a pass: two whole waves at most. More blocks would each make their channels' factors again.
+fn pass(size: Rows) -> [u32; 3] {
+    size.pass_of(SMS * resident(size.dtype) * 2)
+}
+
 /// `y = (x - mean) / sqrt(variance + epsilon) * weight + bias`, plus the residual, then the activation.
 #[derive(Clone, Copy, Debug)]
 struct Forward {
@@ -188,7 +198,7 @@ fn normalize(size: Rows, forward: &Forward) -> Kernel {
     let others = [Argument::optional(residual), Write(y), passed.map_or(Null, Write)];
     let numbers = [by.epsilon, floor, ceiling].map(F32);
     let arguments = [&reads[..], &others, &size.arguments(), &numbers].concat();
-    kernel(named("batch_norm_normalize", size.dtype), size.pass(), arguments)
+    kernel(named("batch_norm_normalize", size.dtype), pass(size), arguments)
 }
 
 /// What the gradients of a batch norm share.
@@ -244,7 +254,7 @@ fn backward(
     let writes = [Write(dx), dresidual.map_or(Null, Write)];
     let numbers = [by.epsilon, sums.map_or(0.0, |sums| 1.0 / sums.count as f32)].map(F32);
     let arguments = [&reads[..], &others, &writes, &size.arguments(), &numbers].concat();
-    kernel(gradient.named("batch_norm_backward", size), size.pass(), arguments)
+    kernel(gradient.named("batch_norm_backward", size), pass(size), arguments)
 }
 
 /// The share that follows from statistics of all shards.

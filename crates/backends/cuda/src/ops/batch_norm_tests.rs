@@ -4,6 +4,7 @@ use enmasse_reference::ops::batch_norm as reference;
 use enmasse_tensor::{Bf16, DType, F16};
 
 use super::*;
+use crate::kernels::rows::RESIDENT;
 use crate::test_support::{Bench, Element, ROWS, assert_rounded, noise, wide};
 
 const EPSILON: f32 = 1e-5;
@@ -206,4 +207,32 @@ fn shares_of_running_statistics() {
             assert_rounded("share", &bench.get::<f32>(update), &expected, 1e-7);
         }
     }
+}
+
+/// Grids are chosen for the blocks that an H200 holds at a time, of which ptxas tells.
+#[test]
+fn grids_fill_whole_waves() {
+    let table = include_str!("../../../../../docs/cuda-kernels.md");
+    let lines = table.lines().filter(|line| line.starts_with('|'));
+    let cells = |line: &'static str| line.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>();
+    let rows: Vec<Vec<&str>> = lines.map(cells).collect();
+    let column = rows[0].iter().position(|name| *name == "H200 (sm_90)").unwrap();
+    let held = |name: &str| {
+        let row = rows.iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("no {name}"));
+        let registers: usize = row[column].parse().unwrap();
+        // A warp has registers by 256.
+        65536 / (registers.next_multiple_of(8) * 256)
+    };
+    for dtype in [DType::F32, DType::Bf16, DType::F16] {
+        for pass in ["normalize", "backward", "backward_gated"] {
+            assert_eq!(held(&format!("batch_norm_{pass}_{dtype}")), resident(dtype), "{pass} {dtype}");
+        }
+        for reduction in ["batch_norm_statistics", "batch_norm_reduce", "batch_norm_reduce_gated", "layer_norm_reduce"]
+        {
+            assert!(held(&format!("{reduction}_{dtype}")) >= RESIDENT, "{reduction} {dtype}");
+        }
+    }
+    let size = Rows { rows: 256 * 56 * 56, channels: 64, dtype: DType::Bf16 };
+    assert_eq!(pass(size), [2 * 3 * 132, 1, 1]);
+    assert_eq!(pass(Rows { dtype: DType::F32, ..size }), [2 * 4 * 132, 1, 1]);
 }
