@@ -180,7 +180,7 @@ fn gated(x: Tensor) -> Tensor {
             x.conv2d(&name, Conv::new(channels, 3).padding(1).no_bias()).batch_norm(&format!("{name}.bn"))
         };
         let x = norm(x, "a").relu6();
-        (norm(x.clone(), "b") + x).relu()
+        (norm(x.clone(), "b") + x).relu().checkpoint()
     };
     let x = block(block(block(x, "wide", 16), "narrow", 12), "odd", 7);
     x.flatten().linear("fc", 7)
@@ -196,6 +196,7 @@ fn what_activations_passed() {
                 shards,
                 sync_batch_norm,
                 freeze_statistics,
+                grad_checkpointing: shards == 3,
                 ..CompileOptions::new("gated", 5, 11, 7)
             };
             let Some(plans) = compile(&gated, &options) else { return };
