@@ -18,6 +18,7 @@ use std::fmt;
 
 use enmasse_tensor::DType;
 
+use crate::ops::Reshape;
 use crate::{Axes, Graph, Op, Role, ValueId};
 
 /// The element type in which the activations between layers are stored, and how convolutions and linear layers multiply.
@@ -79,7 +80,8 @@ pub fn precision(graph: &mut Graph, precision: Precision) {
 }
 
 /// Lets features, and the gradients that autodiff gives them, have the precision's element type. Logits stay f32, and what an operation
-/// other than [`LinearForward`] and [`Flatten`], which may mix types, has beside them.
+/// has beside them, unless it may mix types: a linear layer, or [`crate::ops::Flatten`]. One of the latter that changes neither type nor
+/// order becomes a [`Reshape`], which is no work.
 pub(crate) fn narrow_features(graph: &mut Graph, logits: ValueId) {
     let is_matrix = |graph: &Graph, id: ValueId| {
         let value = graph.value(id);
@@ -101,6 +103,14 @@ pub(crate) fn narrow_features(graph: &mut Graph, logits: ValueId) {
     let features: Vec<ValueId> =
         graph.ids().map(|(id, _)| id).filter(|&id| is_matrix(graph, id) && !wide.contains(&id)).collect();
     features.into_iter().for_each(|id| graph.values[id.0].axes = Axes::Features);
+    let Graph { nodes, values, .. } = graph;
+    for node in nodes.iter_mut().filter(|node| matches!(node.op, Op::Flatten(_))) {
+        let [x, y] = [node.inputs[0], node.outputs[0]].map(|id| &values[id.0]);
+        let (pixels, channels) = (x.shape[1] * x.shape[2], x.shape[3]);
+        if (pixels == 1 || channels == 1) && x.has_precision() && y.has_precision() {
+            node.op = Reshape.into();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -207,7 +217,7 @@ mod tests {
             format!("{} -> {}", names(&node.inputs), names(&node.outputs))
         };
         for (op, layer, expected) in [
-            ("flatten", "drop", "bf16 -> bf16"),
+            ("reshape", "drop", "bf16 -> bf16"),
             ("linear", "fc1", "bf16 f32 f32 -> bf16"),
             ("batch_norm_statistics", "bn_1", "bf16 -> f32 f32"),
             ("batch_norm_normalize", "bn_1", "bf16 f32 f32 f32 f32 -> bf16"),
@@ -217,19 +227,16 @@ mod tests {
             ("bias_backward", "fc2", "f32 -> f32"),
             ("linear_backward_data", "fc2", "f32 f32 -> bf16"),
             ("linear_backward_weights", "fc1", "bf16 bf16 -> f32"),
-            ("flatten_backward", "drop", "bf16 -> bf16"),
         ] {
             assert_eq!(types(&whole, op, layer), expected, "{op} of {layer}");
         }
         let of_features = target.compile_features(&net, &options, Some("bn_1")).unwrap().evaluate;
-        assert_eq!(types(&of_features, "flatten", "drop"), "bf16 -> bf16");
         assert_eq!(types(&of_features, "linear", "fc1"), "bf16 f32 f32 -> f32");
         assert_eq!(types(&of_features, "batch_norm_normalize", "bn_1"), "f32 f32 f32 f32 f32 -> f32");
-        let [single, narrow] = [false, true].map(|narrow_features| {
-            let target = Target { narrow_features, ..Target::default() };
-            target.compile(&net, &CompileOptions::new("net", 4, 16, 10)).unwrap().train.unwrap().to_string()
-        });
-        assert_eq!(single, narrow, "in f32");
+        let several = |x: Tensor| x.conv2d("conv", Conv::new(8, 3)).flatten().linear("fc", 10);
+        let plan = target.compile(&several, &options).unwrap().train.unwrap();
+        assert_eq!(types(&plan, "flatten", "conv"), "bf16 -> bf16");
+        assert_eq!(types(&plan, "flatten_backward", "conv"), "bf16 -> bf16");
     }
 
     /// The plans differ in their first line alone, from which a device takes how it multiplies.
