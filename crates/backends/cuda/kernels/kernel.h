@@ -14,13 +14,20 @@ template <class T> struct Same {
     using Type = T;
 };
 #define SHARED(T, name) __shared__ typename Same<T>::Type name
+// Code for compute capability 10.0 and later takes more registers: for as many blocks as elsewhere ptxas would spill.
+#if __CUDA_ARCH__ >= 1000
+#define BLOCKS(blocks) ((blocks) > 2 ? (blocks)-1 : (blocks))
+#else
+#define BLOCKS(blocks) (blocks)
+#endif
 // With registers for at least so many blocks on an SM at a time.
-#define KERNEL_BY(blocks, name, Arguments)                                                                \
-    __device__ __forceinline__ void name##_body(const Arguments &a);                                      \
-    extern "C" __global__ void __launch_bounds__(256, blocks) name(const __grid_constant__ Arguments a) { \
-        follow();                                                                                         \
-        name##_body(a);                                                                                   \
-    }                                                                                                     \
+#define KERNEL_BY(blocks, name, Arguments)                                  \
+    __device__ __forceinline__ void name##_body(const Arguments &a);        \
+    extern "C" __global__ void __launch_bounds__(256, BLOCKS(blocks)) name( \
+        const __grid_constant__ Arguments a) {                              \
+        follow();                                                           \
+        name##_body(a);                                                     \
+    }                                                                       \
     __device__ __forceinline__ void name##_body(const Arguments &a)
 // Two blocks at a time are enough to keep memory busy. Asked for more, ptxas would spill in some.
 #define KERNEL(name, Arguments) KERNEL_BY(2, name, Arguments)
