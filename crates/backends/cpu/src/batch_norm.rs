@@ -4,11 +4,11 @@ use std::marker::PhantomData;
 
 use enmasse_graph::Activation;
 
-use crate::activation::{ActivationFunction, with_activation};
+use crate::activation::{ActivationFunction, with_activation, with_relu};
 use crate::conv::Epilogue;
 use crate::element::Element;
 use crate::inlined::inlined;
-use crate::isa::{Simd, values_ahead};
+use crate::isa::{Four, Simd, four, values_ahead};
 use crate::region::Region;
 use crate::statistics::Moments;
 use crate::sweep::{self, Pass, Rows, Sum, Terms};
@@ -65,18 +65,32 @@ struct Normalize<E, R, const RESIDUAL: bool> {
     streams: bool,
 }
 
+impl<E: Element, R: ActivationFunction, const RESIDUAL: bool> Normalize<E, R, RESIDUAL> {
+    inlined! {
+        /// What the activation is applied to.
+        unsafe fn operand<S: Simd>(&self, index: usize, channel: usize) -> S::V {
+            let x = self.affine.at::<S>(index, channel);
+            if RESIDUAL { S::add(x, E::load::<S>(self.residual.at(index, S::LANES))) } else { x }
+        }
+        unsafe fn write<S: Simd>(&self, index: usize, y: S::V) {
+            let to = self.y.at(index, S::LANES);
+            if self.streams { E::stream::<S>(to, y) } else { E::store::<S>(to, y) }
+        }
+    }
+}
+
 impl<E: Element, R: ActivationFunction, const RESIDUAL: bool> Pass for Normalize<E, R, RESIDUAL> {
     const BF16: bool = E::BF16;
+    const FOUR: bool = R::CHAINS;
 
     inlined! {
         unsafe fn at<S: Simd>(&self, index: usize, channel: usize) {
-            let n = S::LANES;
-            let mut y = self.affine.at::<S>(index, channel);
-            if RESIDUAL {
-                y = S::add(y, E::load::<S>(self.residual.at(index, n)));
-            }
-            let (to, y) = (self.y.at(index, n), R::apply::<S>(y));
-            if self.streams { E::stream::<S>(to, y) } else { E::store::<S>(to, y) }
+            self.write::<S>(index, R::apply::<S>(self.operand::<S>(index, channel)))
+        }
+        unsafe fn at_four<S: Simd>(&self, index: usize, channel: usize) {
+            let x = four!(I => self.operand::<S>(index + I * S::LANES, channel + I * S::LANES));
+            let y = R::apply::<Four<S>>(x);
+            four!(I => self.write::<S>(index + I * S::LANES, y[I]));
         }
     }
 }
@@ -171,16 +185,16 @@ fn inverse_std(variance: f32, epsilon: f32) -> f32 {
     (1.0 / (f64::from(variance) + f64::from(epsilon)).sqrt()) as f32
 }
 
-/// How a gradient finds out what the forward's activation let pass.
+/// How a gradient finds out the derivative of the forward's activation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Gate<E> {
-    /// From the stored result.
+    /// From the stored result of a ReLU.
     Stored(Region<E>),
     /// From `x`, which is read anyway, if there was no residual.
     Recomputed { weight: Region<f32>, bias: Region<f32> },
 }
 
-/// dy where the activation let the forward's result pass, else 0.
+/// dy times the derivative of the forward's activation.
 #[derive(Clone, Copy)]
 struct Gated<E, R, const STORED: bool> {
     activation: PhantomData<R>,
@@ -221,9 +235,15 @@ impl<E: Element, R: ActivationFunction, const STORED: bool> Gated<E, R, STORED> 
             let dy = E::load::<S>(self.dy.at(index, S::LANES));
             match () {
                 () if !R::GATES => dy,
-                () if STORED => R::gate::<S, E>(dy, E::load::<S>(self.y.at(index, S::LANES))),
-                () => R::gate::<S, E>(dy, self.affine.at::<S>(index, channel)),
+                () if STORED => R::gradient::<S, E>(dy, E::load::<S>(self.y.at(index, S::LANES))),
+                () => R::gradient::<S, E>(dy, self.affine.at::<S>(index, channel)),
             }
+        }
+        /// Four vectors from indices, with their channels, of an activation that is recomputed.
+        unsafe fn four<S: Simd>(&self, places: [(usize, usize); 4]) -> [S::V; 4] {
+            let dy = four!(I => E::load::<S>(self.dy.at(places[I].0, S::LANES)));
+            let x = four!(I => self.affine.at::<S>(places[I].0, places[I].1));
+            R::gradient::<Four<S>, E>(dy, x)
         }
     }
 }
@@ -235,15 +255,29 @@ struct ReduceTerms<E, R, const STORED: bool> {
     mean: Region<f32>,
 }
 
+impl<E: Element, R: ActivationFunction, const STORED: bool> ReduceTerms<E, R, STORED> {
+    inlined! {
+        unsafe fn of<S: Simd>(&self, dy: S::V, index: usize, channel: usize) -> [S::V; 2] {
+            let n = S::LANES;
+            let centred = S::sub(E::load::<S>(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
+            [dy, S::mul(dy, centred)]
+        }
+    }
+}
+
 impl<E: Element, R: ActivationFunction, const STORED: bool> Terms<2> for ReduceTerms<E, R, STORED> {
     const BF16: bool = E::BF16;
 
     inlined! {
         unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; 2] {
-            let n = S::LANES;
-            let dy = self.dy.at::<S>(index, channel);
-            let centred = S::sub(E::load::<S>(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
-            [dy, S::mul(dy, centred)]
+            self.of::<S>(self.dy.at::<S>(index, channel), index, channel)
+        }
+        unsafe fn at_four<S: Simd>(&self, rows: [usize; 4], channel: usize) -> [[S::V; 2]; 4] {
+            if !R::CHAINS {
+                return four!(I => self.at::<S>(rows[I], channel));
+            }
+            let dy = self.dy.four::<S>(rows.map(|index| (index, channel)));
+            four!(I => self.of::<S>(dy[I], rows[I], channel))
         }
     }
 
@@ -276,8 +310,7 @@ impl<E> Gradient<E> {
     }
 }
 
-/// Sums of dy and of `dy * (x - mean) / sqrt(variance + epsilon)`, where dy counts only if the activation let the result
-/// pass.
+/// Sums of dy and of `dy * (x - mean) / sqrt(variance + epsilon)`, where dy is first multiplied by the activation's derivative.
 ///
 /// # Safety
 /// Regions are valid, of `size`; the sums are written.
@@ -298,15 +331,15 @@ pub(crate) unsafe fn reduce<E: Element>(
     let (x, mean) = (g.x, g.moments.mean);
     let scale = context.shared.part(sweep::sum_workspace(rows, channels, 2), channels);
     macro_rules! run {
-        ($stored:literal) => {
+        ($with:ident, $stored:literal) => {
             // SAFETY: the caller's promise; the workspace is this instruction's.
-            with_activation!(g.activation(), R => unsafe {
+            $with!(g.activation(), R => unsafe {
                 let terms = ReduceTerms::<E, R, $stored> { dy: Gated::new(g, scale), x, mean };
                 sweep::sum(context, rows, channels, &terms, finish)
             })
         };
     }
-    if g.is_stored() { run!(true) } else { run!(false) }
+    if g.is_stored() { run!(with_relu, true) } else { run!(with_activation, false) }
 }
 
 struct Backward<E, R, const RESIDUAL: bool, const SUMS: bool, const STORED: bool> {
@@ -325,12 +358,26 @@ impl<E: Element, R: ActivationFunction, const RESIDUAL: bool, const SUMS: bool, 
     for Backward<E, R, RESIDUAL, SUMS, STORED>
 {
     const BF16: bool = E::BF16;
+    const FOUR: bool = R::CHAINS;
 
     inlined! {
         unsafe fn at<S: Simd>(&self, index: usize, channel: usize) {
-            let n = S::LANES;
-            let dy = self.dy.at::<S>(index, channel);
-            let mut inner = dy;
+            self.write::<S>(self.dy.at::<S>(index, channel), index, channel)
+        }
+        unsafe fn at_four<S: Simd>(&self, index: usize, channel: usize) {
+            let places = [0, 1, 2, 3].map(|i| (index + i * S::LANES, channel + i * S::LANES));
+            let dy = self.dy.four::<S>(places);
+            four!(I => self.write::<S>(dy[I], places[I].0, places[I].1));
+        }
+    }
+}
+
+impl<E: Element, R: ActivationFunction, const RESIDUAL: bool, const SUMS: bool, const STORED: bool>
+    Backward<E, R, RESIDUAL, SUMS, STORED>
+{
+    inlined! {
+        unsafe fn write<S: Simd>(&self, dy: S::V, index: usize, channel: usize) {
+            let (n, mut inner) = (S::LANES, dy);
             if SUMS {
                 let centred = S::sub(E::load::<S>(self.x.at(index, n)), S::load(self.mean.at(channel, n)));
                 inner = S::sub(inner, S::load(self.shift.at(channel, n)));
@@ -375,9 +422,9 @@ pub(crate) unsafe fn backward<E: Element>(
     }
     let (x, mean, dresidual, residual) = (g.x, g.moments.mean, dresidual.unwrap_or(dx), dresidual.is_some());
     macro_rules! run {
-        ($residual:literal, $sums:literal, $stored:literal) => {
+        ($with:ident, $residual:literal, $sums:literal, $stored:literal) => {
             // SAFETY: the caller's promise; the workspace is this instruction's.
-            with_activation!(g.activation(), R => unsafe {
+            $with!(g.activation(), R => unsafe {
                 let dy = Gated::new(g, gate);
                 let pass =
                     Backward::<E, R, $residual, $sums, $stored> { dy, x, dx, dresidual, mean, scale, shift, slope };
@@ -386,14 +433,14 @@ pub(crate) unsafe fn backward<E: Element>(
         };
     }
     match (residual, sums.is_some(), g.is_stored()) {
-        (false, false, false) => run!(false, false, false),
-        (false, false, true) => run!(false, false, true),
-        (false, true, false) => run!(false, true, false),
-        (false, true, true) => run!(false, true, true),
-        (true, false, false) => run!(true, false, false),
-        (true, false, true) => run!(true, false, true),
-        (true, true, false) => run!(true, true, false),
-        (true, true, true) => run!(true, true, true),
+        (false, false, false) => run!(with_activation, false, false, false),
+        (false, false, true) => run!(with_relu, false, false, true),
+        (false, true, false) => run!(with_activation, false, true, false),
+        (false, true, true) => run!(with_relu, false, true, true),
+        (true, false, false) => run!(with_relu, true, false, false),
+        (true, false, true) => run!(with_relu, true, false, true),
+        (true, true, false) => run!(with_relu, true, true, false),
+        (true, true, true) => run!(with_relu, true, true, true),
     }
 }
 

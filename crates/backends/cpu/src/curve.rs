@@ -58,16 +58,8 @@ macro_rules! with_curve {
                 let $curve = $crate::curve::Sigmoid;
                 $run
             }
-            ::enmasse_graph::ops::Function::Silu => {
-                let $curve = $crate::curve::Silu;
-                $run
-            }
             ::enmasse_graph::ops::Function::Gelu => {
                 let $curve = $crate::curve::Gelu;
-                $run
-            }
-            ::enmasse_graph::ops::Function::HardSwish => {
-                let $curve = $crate::curve::HardSwish;
                 $run
             }
         }
@@ -221,6 +213,30 @@ inlined! {
         [value, S::mul(lower, upper)]
     }
 
+    /// `exp(-x)` for an `x` between the limits, with a relative error below `1e-7 * (2 + |x|)`.
+    unsafe fn exp_within<S: Lanes>(x: S::V) -> S::V {
+        let (round, factor) = (S::splat(ROUND), S::splat(-std::f32::consts::LOG2_E));
+        let power = S::sub(S::mul_add(x, factor, round), round);
+        S::times_power_of_two(polynomial::<S>(S::mul_sub(x, factor, power), &EXP_2), power)
+    }
+
+    /// `x * sigmoid(x)`; NaN stays.
+    pub(crate) unsafe fn silu<S: Lanes>(x: S::V) -> S::V {
+        // Below the limit the result is 0, as far as an absolute error tells, and that of the limit is used.
+        let x = S::at_least(x, S::splat(-MAX_EXPONENT));
+        S::div(x, S::add(S::splat(1.0), exp_within::<S>(S::at_most(x, S::splat(MAX_EXPONENT)))))
+    }
+
+    /// The derivative of `x * sigmoid(x)`; NaN stays.
+    pub(crate) unsafe fn silu_derivative<S: Lanes>(x: S::V) -> S::V {
+        // Beyond the limits it is 0 or 1.
+        let x = S::at_most(S::at_least(x, S::splat(-MAX_EXPONENT)), S::splat(MAX_EXPONENT));
+        let exp = exp_within::<S>(x);
+        let sigmoid = S::div(S::splat(1.0), S::add(S::splat(1.0), exp));
+        // `exp * sigmoid` is `1 - sigmoid` without its cancellation.
+        S::mul(sigmoid, S::mul_add(x, S::mul(exp, sigmoid), S::splat(1.0)))
+    }
+
     /// `P(X > x)` for a standard normal X and an `x` of at least 0, of which `size * scale` is [`NORMAL_SCALE`] times, and `exp(-half)` of
     /// half its square.
     unsafe fn normal_tail<S: Lanes>(size: S::V, half: S::V, scale: f32) -> [S::V; 2] {
@@ -245,6 +261,8 @@ const ROUND: f32 = 12_582_912.0;
 const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
 /// `(exp(x) - 1 - x) / x^2`, between halves of ln 2.
 const EXP: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_58e-2, 0.166_666_65, 0.5];
+/// `2^x`, between -1/2 and 1/2, with a relative error below 1.1e-7. The fit minimises the greatest one.
+const EXP_2: [f32; 6] = [0.001_330_109_1, 0.009_669_736, 0.055_505_574, 0.240_222_81, std::f32::consts::LN_2, 1.0];
 /// `P(X > x) * exp(x^2 / 2) / t` of `t = 1 / (1 + NORMAL_SCALE * x)`, with a relative error below 1.3e-7 for all `x` of at least 0.
 /// The scale is the one with the least error for this degree; the fit minimises the greatest error over t.
 const NORMAL: [f32; 9] = [
@@ -286,21 +304,6 @@ impl Curve for Sigmoid {
     }
 }
 
-/// `x * sigmoid(x)`.
-pub(crate) struct Silu;
-
-impl Curve for Silu {
-    inlined! {
-        unsafe fn value<S: Lanes>(&self, x: S::V) -> S::V {
-            S::mul(x, sigmoid::<S>(x)[0])
-        }
-        unsafe fn gradient<S: Lanes>(&self, dy: S::V, x: S::V) -> S::V {
-            let [value, derivative] = sigmoid::<S>(x);
-            S::mul(dy, S::mul_add(x, derivative, value))
-        }
-    }
-}
-
 /// `x * P(X <= x)` for a standard normal X.
 pub(crate) struct Gelu;
 
@@ -312,25 +315,6 @@ impl Curve for Gelu {
         unsafe fn gradient<S: Lanes>(&self, dy: S::V, x: S::V) -> S::V {
             let [distribution, exp] = normal_distribution::<S>(x);
             S::mul(dy, S::mul_add(S::mul(x, S::splat(DENSITY)), exp, distribution))
-        }
-    }
-}
-
-/// `x * min(max(x + 3, 0), 6) / 6`.
-pub(crate) struct HardSwish;
-
-impl Curve for HardSwish {
-    inlined! {
-        unsafe fn value<S: Lanes>(&self, x: S::V) -> S::V {
-            let gate = S::at_most(S::relu(S::add(x, S::splat(3.0))), S::splat(6.0));
-            S::mul(x, S::mul(gate, S::splat(1.0 / 6.0)))
-        }
-        unsafe fn gradient<S: Lanes>(&self, dy: S::V, x: S::V) -> S::V {
-            let slope = S::mul_add(x, S::splat(1.0 / 3.0), S::splat(0.5));
-            let inside = S::where_above(slope, x, S::splat(-3.0));
-            // From 3 the slope is 1.
-            let beyond = S::where_above(S::sub(S::splat(1.0), slope), x, S::splat(3.0_f32.next_down()));
-            S::mul(dy, S::add(inside, beyond))
         }
     }
 }

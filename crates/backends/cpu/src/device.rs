@@ -3,7 +3,8 @@
 use enmasse_comm::Group;
 use enmasse_device::{Device, DeviceError, Hosting, Memory, Program, Roofline, ShardSchedule, Tuned};
 use enmasse_graph::{
-    Choices, Graph, Mode, Node, Plan, Plans, Precision, ValueId, chain, fuse_convolutions, fuse_loads, fuse_statistics,
+    Choices, Graph, Mode, Node, Plan, Plans, Precision, ValueId, chain, fuse_activations, fuse_convolutions,
+    fuse_loads, fuse_statistics,
 };
 
 use crate::affinity::Cores;
@@ -91,7 +92,7 @@ impl Device for Cpu {
     }
 
     fn fuse(&self, graph: &mut Graph, keep: &[ValueId], mode: Mode) {
-        enmasse_graph::fuse(graph, keep);
+        fuse_activations(graph, keep);
         fuse_convolutions(graph, keep, mode);
         chain(graph, keep, chain_pays);
         if mode == Mode::Train {

@@ -10,6 +10,7 @@ use enmasse_tensor::{Bf16, DType};
 
 use crate::inlined::inlined;
 use crate::isa::{Lanes, Scalar, Simd};
+use crate::region::Region;
 
 /// A type of values in arenas.
 pub(crate) trait Stored: Copy + Send + Sync + 'static {
@@ -154,6 +155,20 @@ impl Element for Bf16 {
     #[inline(always)]
     fn of(value: f32) -> Bf16 {
         Bf16::from_f32(value)
+    }
+}
+
+inlined! {
+    /// Four vectors that follow each other.
+    pub(crate) unsafe fn load_four<E: Element, S: Simd>(from: Region<E>, index: usize) -> [S::V; 4] {
+        [0, 1, 2, 3].map(|vector| E::load::<S>(from.at(index + vector * S::LANES, S::LANES)))
+    }
+
+    /// Writes four vectors, one after the other.
+    pub(crate) unsafe fn store_four<E: Element, S: Simd>(to: Region<E>, index: usize, values: [S::V; 4]) {
+        for (vector, value) in values.into_iter().enumerate() {
+            E::store::<S>(to.at(index + vector * S::LANES, S::LANES), value);
+        }
     }
 }
 

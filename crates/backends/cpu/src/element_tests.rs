@@ -124,15 +124,23 @@ fn run<E: Element>(isa: Isa, edge: Edge, sizes: Sizes, activation: Option<Activa
             batch_norm::normalize(context, &forward)
         });
     }
-    let gate = activation.map(|activation| (activation, Gate::Stored(y)));
+    let gate = activation.map(|activation| match activation.is_relu() {
+        true => (activation, Gate::Stored(y)),
+        false => (activation, Gate::Recomputed { weight, bias }),
+    });
     let norm = Gradient { size, dy: res, x, moments, gate, epsilon: 1e-3 };
     out!(value "batch norm reduce" [dbias: channels, dweight: channels] {
         batch_norm::reduce(context, &norm, Region::of_mut(&mut dbias), Region::of_mut(&mut dweight))
     });
-    out!(map "batch norm backward" [dx: n, dresidual: n] {
-        let dresidual = Some(Region::of_mut(&mut dresidual));
-        batch_norm::backward(context, &norm, weight, Some((bias, weight, rows)), Region::of_mut(&mut dx), dresidual)
+    out!(map "batch norm backward" [dx: n] {
+        batch_norm::backward(context, &norm, weight, Some((bias, weight, rows)), Region::of_mut(&mut dx), None)
     });
+    if activation.is_none_or(Activation::is_relu) {
+        out!(map "batch norm backward with a residual" [dx: n, dresidual: n] {
+            let dresidual = Some(Region::of_mut(&mut dresidual));
+            batch_norm::backward(context, &norm, weight, Some((bias, weight, rows)), Region::of_mut(&mut dx), dresidual)
+        });
+    }
     let mut position = Guarded::filled(edge, 9u8, small);
     let at = Region::of_mut(&mut position);
     out!(map "max pool" [out: small] maximum.forward(context, x, Region::of_mut(&mut out), at));
@@ -162,7 +170,13 @@ proptest! {
         batch in 1usize..3,
         size in [1usize..9, 1usize..9],
         channels in prop_oneof![2usize..70, Just(32), Just(64)],
-        activation in prop::sample::select(vec![None, Some(Activation::Relu), Some(Activation::Relu6)]),
+        activation in prop::sample::select(vec![
+            None,
+            Some(Activation::Relu),
+            Some(Activation::Relu6),
+            Some(Activation::Silu),
+            Some(Activation::HardSwish),
+        ]),
     ) {
         let sizes = Sizes(batch, size[0], size[1], channels);
         for (isa, edge) in available().flat_map(|isa| Edge::BOTH.map(|edge| (isa, edge))) {

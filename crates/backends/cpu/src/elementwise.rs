@@ -6,9 +6,9 @@ use enmasse_graph::Activation;
 use enmasse_tensor::random::{philox, unit_f32};
 
 use crate::activation::{ActivationFunction, with_activation};
-use crate::element::Element;
+use crate::element::{Element, load_four, store_four};
 use crate::inlined::inlined;
-use crate::isa::Simd;
+use crate::isa::{Four, Simd};
 use crate::region::Region;
 use crate::sweep::{self, Pass, Piece};
 use crate::workspace::Context;
@@ -74,15 +74,19 @@ struct Apply<E, R> {
 
 impl<E: Element, R: ActivationFunction> Pass for Apply<E, R> {
     const BF16: bool = E::BF16;
+    const FOUR: bool = R::CHAINS;
 
-    #[inline(always)]
-    unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { E::store::<S>(self.y.at(index, S::LANES), R::apply::<S>(E::load::<S>(self.x.at(index, S::LANES)))) }
+    inlined! {
+        unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
+            E::store::<S>(self.y.at(index, S::LANES), R::apply::<S>(E::load::<S>(self.x.at(index, S::LANES))))
+        }
+        unsafe fn at_four<S: Simd>(&self, index: usize, _: usize) {
+            store_four::<E, S>(self.y, index, R::apply::<Four<S>>(load_four::<E, S>(self.x, index)))
+        }
     }
 }
 
-/// `y = max(x, 0)`, and at most 6 for ReLU6; NaN stays.
+/// The activation of every element; NaN stays.
 ///
 /// # Safety
 /// Regions are valid and equally long; `y` is written, and may coincide with `x`.
@@ -97,24 +101,29 @@ pub(crate) unsafe fn activate<E: Element>(context: &mut Context, activation: Act
 
 struct Gate<E, R> {
     dy: Region<E>,
-    y: Region<E>,
+    known: Region<E>,
     dx: Region<E>,
     activation: PhantomData<R>,
 }
 
 impl<E: Element, R: ActivationFunction> Pass for Gate<E, R> {
     const BF16: bool = E::BF16;
+    const FOUR: bool = R::CHAINS;
 
     inlined! {
         unsafe fn at<S: Simd>(&self, index: usize, _: usize) {
             let n = S::LANES;
-            let dx = R::gate::<S, E>(E::load::<S>(self.dy.at(index, n)), E::load::<S>(self.y.at(index, n)));
+            let dx = R::gradient::<S, E>(E::load::<S>(self.dy.at(index, n)), E::load::<S>(self.known.at(index, n)));
             E::store::<S>(self.dx.at(index, n), dx);
+        }
+        unsafe fn at_four<S: Simd>(&self, index: usize, _: usize) {
+            let (dy, known) = (load_four::<E, S>(self.dy, index), load_four::<E, S>(self.known, index));
+            store_four::<E, S>(self.dx, index, R::gradient::<Four<S>, E>(dy, known))
         }
     }
 }
 
-/// dy where the activation let `y` pass, else 0.
+/// dy times the activation's derivative, by a ReLU's result, or by another activation's operand.
 ///
 /// # Safety
 /// Regions are valid and equally long; `dx` is written, and may coincide with `dy`.
@@ -122,13 +131,13 @@ pub(crate) unsafe fn activate_backward<E: Element>(
     context: &mut Context,
     activation: Activation,
     dy: Region<E>,
-    y: Region<E>,
+    known: Region<E>,
     dx: Region<E>,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
         with_activation!(Some(activation), R => {
-            sweep::flat(context, dx.len(), &Gate { dy, y, dx, activation: PhantomData::<R> });
+            sweep::flat(context, dx.len(), &Gate { dy, known, dx, activation: PhantomData::<R> });
         });
     }
 }

@@ -4,6 +4,7 @@ use enmasse_tensor::RandomStream;
 use enmasse_tensor::random::{key, unit_f32};
 
 use super::*;
+use crate::activation::plain;
 use crate::guard::{Edge, Guarded};
 use crate::test_support::{assert_near, available, noise};
 use crate::workspace::Workspace;
@@ -62,6 +63,43 @@ fn passes_in_place_of_their_operands() {
         check(&sixth, &|a, b| a * b);
         check(&fourth, &|a, _| a.clamp(0.0, 6.0));
         check(&fifth, &|a, b| if b > 0.0 && b < 6.0 { a } else { 0.0 });
+    }
+}
+
+/// Whether a result is within 4 units in the last place of what is expected, or within 2e-7 of it.
+fn is_near(found: f32, expected: f64) -> bool {
+    let limit = 4.0 * expected.abs() * f64::from(f32::EPSILON);
+    (f64::from(found) - expected).abs() <= limit.max(2e-7)
+}
+
+#[test]
+fn smooth_activations_in_place_equal_the_reference() {
+    let special =
+        vec![-f32::MAX, -100.0, -90.0, -20.0, -3.0, -1e-39, -0.0, 0.0, 0.75, 3.0, 20.0, 90.0, 100.0, f32::MAX];
+    for (isa, activation) in available().flat_map(|isa| [(isa, Activation::Silu), (isa, Activation::HardSwish)]) {
+        let noise = |n| noise(1, n).into_iter().map(|value| 6.0 * value).collect();
+        for (edge, x) in [(Edge::First, special.clone()), (Edge::Last, noise(17)), (Edge::First, noise(20_011))] {
+            let context = &mut Context::new(3, isa, Workspace::default()).unwrap();
+            let (x, dy) = (Guarded::new(edge, &x), Guarded::filled(edge, 0.5, x.len()));
+            let (mut y, mut dx) = (Guarded::new(edge, &x), Guarded::new(edge, &dy));
+            let (over_x, over_dy) = (Region::of_mut(&mut y), Region::of_mut(&mut dx));
+            // SAFETY: live buffers of equal length.
+            unsafe {
+                activate(context, activation, over_x, over_x);
+                activate_backward(context, activation, over_dy, Region::of(&x), over_dy);
+            }
+            for (i, &x) in x.iter().enumerate() {
+                let (value, derivative) = plain(Some(activation), x.into());
+                assert!(is_near(y[i], value), "{activation:?} {isa}: {x} gives {}, not {value}", y[i]);
+                assert!(is_near(dx[i], derivative / 2.0), "{activation:?} {isa}: at {x} {} not {derivative}", dx[i]);
+            }
+        }
+        let context = &mut Context::new(1, isa, Workspace::default()).unwrap();
+        let mut y = [f32::NAN; 100];
+        let over = Region::of_mut(&mut y);
+        // SAFETY: a live buffer.
+        unsafe { activate(context, activation, over, over) };
+        assert!(y.iter().all(|y| y.is_nan()), "{activation:?} {isa}: {y:?}");
     }
 }
 

@@ -114,6 +114,8 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`, fused if the level can.
     unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `a * b - c`, fused if the level can.
+    unsafe fn mul_sub(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// `a * 2^power` for a whole number from -126 to 127.
     unsafe fn times_power_of_two(a: Self::V, power: Self::V) -> Self::V;
     /// `a` without its sign.
@@ -122,6 +124,8 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn relu(a: Self::V) -> Self::V;
     /// `limit` where `a > limit`; NaN stays.
     unsafe fn at_most(a: Self::V, limit: Self::V) -> Self::V;
+    /// `limit` where `a < limit`; NaN stays.
+    unsafe fn at_least(a: Self::V, limit: Self::V) -> Self::V;
     /// `a` where `gate > limit`, else 0.
     unsafe fn where_above(a: Self::V, gate: Self::V, limit: Self::V) -> Self::V;
 }
@@ -268,6 +272,9 @@ macro_rules! array_simd {
                     // Not `f32::mul_add`: without the hardware instruction that is a call into libm.
                     std::array::from_fn(|i| a[i] * b[i] + c[i])
                 }
+                unsafe fn mul_sub(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+                    std::array::from_fn(|i| a[i] * b[i] - c[i])
+                }
                 unsafe fn times_power_of_two(a: Self::V, power: Self::V) -> Self::V {
                     std::array::from_fn(|i| a[i] * f32::from_bits(((power[i] as i32 + 127) as u32) << 23))
                 }
@@ -277,6 +284,9 @@ macro_rules! array_simd {
                 }
                 unsafe fn at_most(a: Self::V, limit: Self::V) -> Self::V {
                     std::array::from_fn(|i| if a[i] > limit[i] { limit[i] } else { a[i] })
+                }
+                unsafe fn at_least(a: Self::V, limit: Self::V) -> Self::V {
+                    std::array::from_fn(|i| if a[i] < limit[i] { limit[i] } else { a[i] })
                 }
                 unsafe fn where_above(a: Self::V, gate: Self::V, limit: Self::V) -> Self::V {
                     std::array::from_fn(|i| if gate[i] > limit[i] { a[i] } else { 0.0 })
@@ -358,7 +368,7 @@ pub(crate) use neon::{Neon, NeonBf16};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512, Avx512Bf16};
 
-pub(crate) use four::Four;
+pub(crate) use four::{Four, four};
 
 #[cfg(test)]
 mod tests {

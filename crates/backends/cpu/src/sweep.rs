@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::element::Element;
 use crate::inlined::{each_vector, inlined};
-use crate::isa::{Isa, Kernel, MAX_LANES, Scalar, Simd, dispatch, fence, values_ahead};
+use crate::isa::{Isa, Kernel, MAX_LANES, Scalar, Simd, dispatch, fence, four, values_ahead};
 use crate::pool::Pool;
 use crate::region::Region;
 use crate::workspace::Context;
@@ -155,6 +155,16 @@ pub(crate) trait Terms<const N: usize>: Copy + Sync {
     /// The memory read is valid. `#[inline(always)]`.
     unsafe fn at<S: Simd>(&self, index: usize, channel: usize) -> [S::V; N];
 
+    /// As [`Terms::at`], for the same channels of four rows.
+    ///
+    /// # Safety
+    /// As for [`Terms::at`].
+    #[inline(always)]
+    unsafe fn at_four<S: Simd>(&self, rows: [usize; 4], channel: usize) -> [[S::V; N]; 4] {
+        // SAFETY: the caller's promise.
+        unsafe { four!(I => self.at::<S>(rows[I], channel)) }
+    }
+
     /// Prefetches the operands of `count` elements at some distance after `index`. `#[inline(always)]`.
     fn prefetch(&self, index: usize, count: usize);
 }
@@ -267,15 +277,17 @@ impl<const N: usize, T: Terms<N>> SumBlock<T, N> {
         let index = row * self.channels + channel;
         // SAFETY: as in `run`.
         unsafe {
-            let mut terms = self.terms.at::<S>(index, channel);
-            if four {
-                let second = self.terms.at::<S>(index + self.channels, channel);
-                let third = self.terms.at::<S>(index + 2 * self.channels, channel);
-                let fourth = self.terms.at::<S>(index + 3 * self.channels, channel);
-                for (i, term) in terms.iter_mut().enumerate() {
-                    *term = S::add(S::add(*term, second[i]), S::add(third[i], fourth[i]));
+            let terms = if four {
+                let rows = four!(I => index + I * self.channels);
+                let [first, second, third, fourth] = self.terms.at_four::<S>(rows, channel);
+                let mut sums = first;
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    *sum = S::add(S::add(first[i], second[i]), S::add(third[i], fourth[i]));
                 }
-            }
+                sums
+            } else {
+                self.terms.at::<S>(index, channel)
+            };
             for (i, term) in terms.into_iter().enumerate() {
                 let sum = self.sums.at(i * self.channels + channel, S::LANES);
                 S::store(sum, S::add(S::load(sum), term));

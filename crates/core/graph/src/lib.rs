@@ -65,7 +65,7 @@ pub use optimizers::{Optimizer, OptimizerKind};
 pub use options::{CompileOptions, TargetKind};
 pub use passes::{
     AVERAGE_PREFIX, Averaging, BucketSizes, Freeze, LOSS_SCALE_PREFIX, Precision, Strategy, chain, classifier_of, fuse,
-    fuse_convolutions, fuse_loads, fuse_statistics,
+    fuse_activations, fuse_convolutions, fuse_loads, fuse_statistics,
 };
 pub use plan::{Plan, Plans, StateTensor};
 pub use target::{Fuse, Target};

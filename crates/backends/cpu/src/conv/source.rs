@@ -146,10 +146,17 @@ impl Normalizer {
         pub(crate) unsafe fn vector<S: Simd, X: Element>(&self, x: *const X, channel: usize) -> S::V {
             with_activation!(self.activation, R => self.of::<S, X, f32, R>(x, channel))
         }
-        /// The first `count` values of a vector of a pixel from `index`, or all of them, if there are more; the others are zeros.
-        pub(crate) unsafe fn part<S: Simd, X: Element>(&self, x: Region<X>, index: usize, count: usize) -> S::V {
+        /// The first `count` values of a vector of a pixel from `index`, which is of a channel, or all of them, if there are more; the
+        /// others are zeros.
+        pub(crate) unsafe fn part<S: Simd, X: Element>(
+            &self,
+            x: Region<X>,
+            index: usize,
+            channel: usize,
+            count: usize,
+        ) -> S::V {
             if count >= S::LANES {
-                return self.vector::<S, X>(x.at(index, S::LANES), index % self.mean.len());
+                return self.vector::<S, X>(x.at(index, S::LANES), channel);
             }
             let mut lanes = [0.0; MAX_LANES];
             self.copy::<S, X, f32>(x, index, count, lanes.as_mut_ptr());

@@ -9,7 +9,7 @@ use crate::inlined::inlined;
 #[derive(Clone, Copy)]
 pub(crate) struct Four<S>(PhantomData<S>);
 
-/// The four values of an expression of `i`.
+/// The four values of an expression of `i`, which no closure computes, for it would not be inlined everywhere.
 macro_rules! four {
     ($i:ident => $value:expr) => {
         [
@@ -33,6 +33,8 @@ macro_rules! four {
     };
 }
 
+pub(crate) use four;
+
 impl<S: Simd> Lanes for Four<S> {
     const LANES: usize = 4 * S::LANES;
     type V = [S::V; 4];
@@ -47,12 +49,16 @@ impl<S: Simd> Lanes for Four<S> {
         unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
             four!(I => S::mul_add(a[I], b[I], c[I]))
         }
+        unsafe fn mul_sub(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+            four!(I => S::mul_sub(a[I], b[I], c[I]))
+        }
         unsafe fn times_power_of_two(a: Self::V, power: Self::V) -> Self::V {
             four!(I => S::times_power_of_two(a[I], power[I]))
         }
         unsafe fn abs(a: Self::V) -> Self::V { four!(I => S::abs(a[I])) }
         unsafe fn relu(a: Self::V) -> Self::V { four!(I => S::relu(a[I])) }
         unsafe fn at_most(a: Self::V, limit: Self::V) -> Self::V { four!(I => S::at_most(a[I], limit[I])) }
+        unsafe fn at_least(a: Self::V, limit: Self::V) -> Self::V { four!(I => S::at_least(a[I], limit[I])) }
         unsafe fn where_above(a: Self::V, gate: Self::V, limit: Self::V) -> Self::V {
             four!(I => S::where_above(a[I], gate[I], limit[I]))
         }

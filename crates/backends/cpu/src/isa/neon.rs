@@ -52,6 +52,9 @@ macro_rules! neon {
                 unsafe fn mul(a: float32x4_t, b: float32x4_t) -> float32x4_t { vmulq_f32(a, b) }
                 unsafe fn div(a: float32x4_t, b: float32x4_t) -> float32x4_t { vdivq_f32(a, b) }
                 unsafe fn mul_add(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t { vfmaq_f32(c, a, b) }
+                unsafe fn mul_sub(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
+                    vnegq_f32(vfmsq_f32(c, a, b))
+                }
                 unsafe fn times_power_of_two(a: float32x4_t, power: float32x4_t) -> float32x4_t {
                     let exponent = vaddq_s32(vcvtq_s32_f32(power), vdupq_n_s32(127));
                     vmulq_f32(a, vreinterpretq_f32_s32(vshlq_n_s32::<23>(exponent)))
@@ -61,6 +64,9 @@ macro_rules! neon {
                 unsafe fn relu(a: float32x4_t) -> float32x4_t { values(vbicq_u32(bits(a), vcltzq_f32(a))) }
                 unsafe fn at_most(a: float32x4_t, limit: float32x4_t) -> float32x4_t {
                     vbslq_f32(vcgtq_f32(a, limit), limit, a)
+                }
+                unsafe fn at_least(a: float32x4_t, limit: float32x4_t) -> float32x4_t {
+                    vbslq_f32(vcltq_f32(a, limit), limit, a)
                 }
                 unsafe fn where_above(a: float32x4_t, gate: float32x4_t, limit: float32x4_t) -> float32x4_t {
                     values(vandq_u32(bits(a), vcgtq_f32(gate, limit)))

@@ -53,11 +53,13 @@ macro_rules! avx512 {
                 unsafe fn mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
                 unsafe fn div(a: __m512, b: __m512) -> __m512 { _mm512_div_ps(a, b) }
                 unsafe fn mul_add(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
+                unsafe fn mul_sub(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmsub_ps(a, b, c) }
                 unsafe fn times_power_of_two(a: __m512, power: __m512) -> __m512 { _mm512_scalef_ps(a, power) }
                 unsafe fn abs(a: __m512) -> __m512 { _mm512_abs_ps(a) }
-                // If either operand is NaN, the instruction returns the second; so in the next one.
+                // If either operand is NaN, the instruction returns the second; so in the next two.
                 unsafe fn relu(a: __m512) -> __m512 { _mm512_max_ps(_mm512_set1_ps(0.0), a) }
                 unsafe fn at_most(a: __m512, limit: __m512) -> __m512 { _mm512_min_ps(limit, a) }
+                unsafe fn at_least(a: __m512, limit: __m512) -> __m512 { _mm512_max_ps(limit, a) }
                 unsafe fn where_above(a: __m512, gate: __m512, limit: __m512) -> __m512 {
                     let a = loaded(a);
                     _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(gate, limit), a)
@@ -207,14 +209,16 @@ impl Lanes for Avx2 {
         unsafe fn mul(a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
         unsafe fn div(a: __m256, b: __m256) -> __m256 { _mm256_div_ps(a, b) }
         unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmadd_ps(a, b, c) }
+        unsafe fn mul_sub(a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmsub_ps(a, b, c) }
         unsafe fn times_power_of_two(a: __m256, power: __m256) -> __m256 {
             let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(power), _mm256_set1_epi32(127));
             _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent)))
         }
         unsafe fn abs(a: __m256) -> __m256 { _mm256_andnot_ps(_mm256_set1_ps(-0.0), a) }
-        // If either operand is NaN, the instruction returns the second; so in the next one.
+        // If either operand is NaN, the instruction returns the second; so in the next two.
         unsafe fn relu(a: __m256) -> __m256 { _mm256_max_ps(_mm256_set1_ps(0.0), a) }
         unsafe fn at_most(a: __m256, limit: __m256) -> __m256 { _mm256_min_ps(limit, a) }
+        unsafe fn at_least(a: __m256, limit: __m256) -> __m256 { _mm256_max_ps(limit, a) }
         unsafe fn where_above(a: __m256, gate: __m256, limit: __m256) -> __m256 {
             _mm256_and_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(gate, limit), a)
         }

@@ -1,4 +1,4 @@
-//! ReLU and ReLU6 on the CPU.
+//! Activations on the CPU.
 
 use enmasse_graph::Activation;
 use enmasse_graph::ops::ActivationBackward;
@@ -17,7 +17,7 @@ impl OnCpu for Activation {
 impl OnCpu for ActivationBackward {
     fn prepare<E: Element>(&self, o: &Operand) -> Result<Instruction, DeviceError> {
         let activation = self.0;
-        let (dy, y, dx) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
-        Ok(kernel!(Workspace::default(), c => elementwise::activate_backward(c, activation, dy, y, dx)))
+        let (dy, known, dx) = (o.input::<E>(0)?, o.input(1)?, o.output(0)?);
+        Ok(kernel!(Workspace::default(), c => elementwise::activate_backward(c, activation, dy, known, dx)))
     }
 }

@@ -85,7 +85,8 @@ fn gradient<E: Element>(
 ) -> Result<Gradient<E>, DeviceError> {
     let gate = match (activation, o.optional(gate + 1)?) {
         (None, _) => None,
-        (Some(activation), None) => Some((activation, Gate::Stored(o.input(gate)?))),
+        (Some(activation), None) if activation.is_relu() => Some((activation, Gate::Stored(o.input(gate)?))),
+        (Some(_), None) => return Err(o.unsupported()),
         (Some(activation), Some(bias)) => Some((activation, Gate::Recomputed { weight: o.input(gate)?, bias })),
     };
     let (size, moments) = (o.rows(0)?, moments(o, 2)?);

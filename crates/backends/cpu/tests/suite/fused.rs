@@ -1,13 +1,13 @@
 //! Convolutions with the batch norms after them, or before them, as one operation: the same bits as one after the other, near the
 //! reference. In training with the statistics of batch norms: near the reference, with any options of plans.
 
-use crate::common::models::{normalized, residual};
+use crate::common::models::{normalized, residual, smooth};
 use crate::common::{Batch, assert_agree, fill, gradients, history, levels, on_some_ranks, program_with, state};
 use enmasse_cpu::{Cpu, CpuOptions, Isa};
 use enmasse_device::{Device, Program, StepMetrics};
 use enmasse_graph::{
     Arena, Averaging, CompileOptions, Conv, Freeze, Graph, Mode, Op, Phase, Plan, Plans, Precision, Target, Tensor,
-    ValueId, compile, fuse, fuse_loads, fuse_statistics,
+    ValueId, fuse_activations, fuse_loads, fuse_statistics,
 };
 use enmasse_reference::{ReferenceProgram, aliasing_is_safe};
 
@@ -49,6 +49,11 @@ fn in_cache(plan: &Plan) -> usize {
     plan.slots.iter().filter(|slot| slot.arena == Arena::Cache).count()
 }
 
+/// A target whose batch norms are apart from the convolutions.
+fn layer_by_layer<'a>() -> Target<'a> {
+    Target { fuse: Box::new(|graph, keep, _| fuse_activations(graph, keep)), ..Target::default() }
+}
+
 fn fused(plans: &Plans) -> usize {
     plans.evaluate.instructions.iter().filter(|node| matches!(node.op, Op::Conv2dBatchNorm(_))).count()
 }
@@ -61,7 +66,7 @@ fn evaluate(program: &mut dyn Program, batch: &Batch) -> StepMetrics {
 fn check(name: &str, model: fn(Tensor) -> Tensor, size: [usize; 2], [convolutions, between]: [usize; 2]) {
     for (precision, tolerance) in [(Precision::F32, 1e-4), (Precision::Bf16, 5e-2)] {
         let options = CompileOptions { size, precision, ..CompileOptions::new(name, 3, 1, 7) };
-        let apart = compile(&model, &options).unwrap();
+        let apart = layer_by_layer().compile(&model, &options).unwrap();
         let together = Cpu::new(CpuOptions::default()).unwrap().target().compile(&model, &options).unwrap();
         assert_eq!([fused(&apart), fused(&together)], [0, convolutions], "{name}");
         assert_eq!([&apart, &together].map(|plans| in_cache(&plans.evaluate)), [0, between], "{name}");
@@ -110,7 +115,7 @@ fn check_loads(name: &str, model: impl Fn(Tensor) -> Tensor, options: CompileOpt
     for precision in [Precision::F32, Precision::Bf16] {
         let options = CompileOptions { precision, ..options.clone() };
         let without_loads = |graph: &mut Graph, keep: &[ValueId], _| {
-            fuse(graph, keep);
+            fuse_activations(graph, keep);
             fuse_statistics(graph);
         };
         let apart = Target { fuse: Box::new(without_loads), ..Target::default() }.compile(&model, &options).unwrap();
@@ -155,9 +160,11 @@ fn batch_norms_in_the_loads_of_convolutions() {
     let options = |size| CompileOptions { size, ..CompileOptions::new("net", 3, 1, 7) };
     check_loads("normalized", normalized, options([21, 18]), 9);
     check_loads("residual", residual, options([37, 30]), 3);
+    check_loads("smooth", smooth, options([21, 18]), 5);
     check_loads("frozen", residual, CompileOptions { freeze_statistics: true, ..options([37, 30]) }, 3);
     let shards = CompileOptions { sync_batch_norm: true, shards: 2, ..options([15, 18]) };
-    check_loads("synchronized", normalized, shards, 9);
+    check_loads("synchronized", normalized, shards.clone(), 9);
+    check_loads("synchronized smooth", smooth, shards, 5);
     let marked = |x: Tensor| {
         let x = x.conv2d("first", Conv::new(5, 3)).batch_norm("first.bn").relu().checkpoint();
         normalized(x.conv2d("second", Conv::new(6, 3)).batch_norm("second.bn")).checkpoint()
@@ -173,6 +180,7 @@ fn convolutions_with_their_batch_norms() {
     check("residual", residual, [37, 30], [9, 0]);
     check("chained", chained, [21, 18], [12, 6]);
     check("chained", chained, [9, 40], [12, 6]);
+    check("smooth", smooth, [21, 18], [9, 1]);
 }
 
 #[test]
@@ -182,7 +190,7 @@ fn layers_before_trained_ones_are_as_in_evaluation() {
             let freeze = Freeze::Patterns(frozen.iter().map(ToString::to_string).collect());
             let options = CompileOptions { size: [21, 18], precision, freeze, ..CompileOptions::new("net", 3, 1, 7) };
             let layer_by_layer = |graph: &mut Graph, keep: &[ValueId], _| {
-                fuse(graph, keep);
+                fuse_activations(graph, keep);
                 fuse_loads(graph, keep);
                 fuse_statistics(graph);
             };
@@ -217,7 +225,8 @@ fn counted(plans: &Plans) -> usize {
 
 fn check_training(what: &str, model: fn(Tensor) -> Tensor, options: &CompileOptions, expected: usize) {
     let target_of = Cpu::new(CpuOptions::default()).unwrap();
-    let (apart, together) = (compile(&model, options).unwrap(), target_of.target().compile(&model, options).unwrap());
+    let [apart, together] =
+        [layer_by_layer(), target_of.target()].map(|target| target.compile(&model, options).unwrap());
     assert_eq!([counted(&apart), counted(&together)], [0, expected], "{what}");
     let whole = CompileOptions { fuse: false, ..options.clone() };
     assert_eq!(counted(&target_of.target().compile(&model, &whole).unwrap()), 0, "{what}");
@@ -268,6 +277,42 @@ fn training_with_statistics_of_convolutions() {
         let freeze = Freeze::Patterns(vec!["stem*".into(), "winograd.*".into(), "pairs.weight".into()]);
         check("frozen", CompileOptions { freeze, clip_norm: Some(1.0), ..usual(precision) }, 6);
         check("kept", CompileOptions { freeze_statistics: true, ..usual(precision) }, 0);
+        let check = |what: &str, options: CompileOptions, expected: usize| {
+            check_training(&format!("smooth {what} in {precision}"), smooth, &options, expected);
+        };
+        check("plain", usual(precision), 9);
+        check("sync", CompileOptions { shards: 2, sync_batch_norm: true, ..usual(precision) }, 9);
+        check("kept", CompileOptions { freeze_statistics: true, ..usual(precision) }, 0);
     }
     check_training("residual", residual, &CompileOptions { size: [37, 30], ..CompileOptions::new("net", 3, 1, 7) }, 9);
+}
+
+/// The gradients of a plan whose batch norms apply smooth activations, against those of one where each is a pass of its own.
+#[test]
+fn smooth_activations_of_batch_norms() {
+    let check = |what: &str, options: &CompileOptions| {
+        let cpu = Cpu::new(CpuOptions::default()).unwrap();
+        let apart = CompileOptions { fuse: false, ..options.clone() };
+        let [apart, together] = [&apart, options].map(|options| cpu.target().compile(&smooth, options).unwrap());
+        let passes = |plans: &Plans| {
+            let nodes = &plans.train.as_ref().unwrap().instructions;
+            nodes.iter().filter(|node| matches!(node.op, Op::Activation(_) | Op::ActivationBackward(_))).count()
+        };
+        assert_eq!([passes(&apart), passes(&together)], [18, 0], "{what}");
+        let [apart, together] = [apart, together].map(|plans| {
+            let mut reference = ReferenceProgram::new(plans, None).unwrap();
+            fill(&mut reference);
+            train(&mut reference, 2);
+            gradients(reference.plans()).iter().map(|name| reference.store(name).unwrap()).collect::<Vec<_>>()
+        });
+        let pairs = apart.iter().flatten().zip(together.iter().flatten());
+        assert!(pairs.clone().count() > 10_000 && pairs.clone().any(|(apart, _)| *apart != 0.0), "{what}");
+        for (apart, together) in pairs {
+            assert!((apart - together).abs() <= 1e-12 * apart.abs().max(1e-3), "{what}: {apart} {together}");
+        }
+    };
+    let options = CompileOptions { size: [21, 18], ..CompileOptions::new("smooth", 3, 1, 7) };
+    check("plain", &options);
+    check("kept", &CompileOptions { freeze_statistics: true, ..options.clone() });
+    check("sync", &CompileOptions { shards: 2, sync_batch_norm: true, ..options });
 }

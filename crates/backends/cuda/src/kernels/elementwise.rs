@@ -22,22 +22,19 @@ pub(crate) fn multiply(dtype: DType, a: Span, b: Span, c: Span) -> Kernel {
     each(named("multiply", dtype), dtype, &[a, b], c, c.bytes / dtype.size(), &[])
 }
 
-/// The activation of `x`; `y` may lie over it.
+/// The ReLU of `x`; `y` may lie over it.
 pub(crate) fn activate(dtype: DType, activation: Activation, x: Span, y: Span) -> Kernel {
     each(named("rectify", dtype), dtype, &[x], y, y.bytes / dtype.size(), &[F32(ceiling(activation))])
 }
 
-/// `dy` where the activation passed `y`, else 0; `dx` may lie over `dy`.
+/// `dy` where the ReLU passed `y`, else 0; `dx` may lie over `dy`.
 pub(crate) fn activate_backward(dtype: DType, activation: Activation, dy: Span, y: Span, dx: Span) -> Kernel {
     each(named("rectify_backward", dtype), dtype, &[dy, y], dx, dx.bytes / dtype.size(), &[F32(ceiling(activation))])
 }
 
-/// The value at which an activation cuts off.
+/// The value at which a ReLU cuts off.
 pub(crate) fn ceiling(activation: Activation) -> f32 {
-    match activation {
-        Activation::Relu => f32::INFINITY,
-        Activation::Relu6 => 6.0,
-    }
+    if activation == Activation::Relu6 { 6.0 } else { f32::INFINITY }
 }
 
 /// A pass from operands to one result of equally many elements. A thread takes 16 bytes of `dtype` at a time.

@@ -36,7 +36,8 @@ impl OnCuda for BatchNormNormalize {
         let (x, by, y) = (o.input(0), o.normalizer(1, self.epsilon), o.output(0));
         let (weight, bias, residual) = (o.input(3), o.input(4), o.optional(5));
         let passed = o.node.outputs.get(1).map(|&id| o.passed(id)).transpose()?;
-        let forward = Forward { x, by, weight, bias, residual, y, passed, activation: self.activation };
+        let activation = o.relu(self.activation)?;
+        let forward = Forward { x, by, weight, bias, residual, y, passed, activation };
         Ok(computed([normalize(o.rows(0)?, &forward)]))
     }
 }
@@ -117,9 +118,14 @@ impl Operands<'_> {
         Normalizer { mean: self.input(index), variance: self.input(index + 1), epsilon }
     }
 
+    /// What is fused into a batch norm: no plan for a GPU has another activation there.
+    fn relu(&self, activation: Option<Activation>) -> Result<Option<Activation>, CudaError> {
+        if activation.is_none_or(Activation::is_relu) { Ok(activation) } else { Err(self.unsupported()) }
+    }
+
     /// The operands of a batch norm's gradient; `gate` is the index of its gate, if it has one.
     fn gradient(&self, epsilon: f32, activation: Option<Activation>, gate: usize) -> Result<Gradient, CudaError> {
-        let gate = activation.map(|_| self.node.inputs.get(gate).ok_or_else(|| self.unsupported()));
+        let gate = self.relu(activation)?.map(|_| self.node.inputs.get(gate).ok_or_else(|| self.unsupported()));
         let passed = gate.transpose()?.map(|&id| self.passed(id)).transpose()?;
         Ok(Gradient { dy: self.input(0), x: self.input(1), by: self.normalizer(2, epsilon), passed })
     }

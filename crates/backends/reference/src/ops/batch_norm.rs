@@ -95,7 +95,7 @@ each_shard!(BatchNormNormalize, |op, call, [x, mean, variance, weight, bias]| {
     }
 });
 
-/// A byte for each `group` of elements of `y`: bit i is set where the activation passed the i-th of them.
+/// A byte for each `group` of elements of `y`: bit i is set where the activation, a ReLU, passed the i-th of them.
 pub fn passed(y: &[f64], activation: Activation, group: usize) -> Vec<f64> {
     let open = activate_backward(&vec![1.0; y.len()], y, activation);
     open.chunks(group).map(|bits| bits.iter().rev().fold(0.0, |byte, bit| 2.0 * byte + bit)).collect()
@@ -107,12 +107,12 @@ fn unpacked(passed: &[f64], elements: usize) -> Vec<f64> {
     (0..elements).map(|i| f64::from(passed[i / group] as u8 >> (i % group) & 1)).collect()
 }
 
-/// The activation of the forward and its result, if it had one.
+/// The activation of the forward, if it had one, and its result, or its operand if it is no ReLU.
 pub type Gate<'a> = Option<(Activation, &'a [f64])>;
 
-/// `dy`, masked by the forward's activation.
+/// `dy` times the derivative of the forward's activation.
 pub fn masked(dy: &[f64], gate: Gate) -> Vec<f64> {
-    gate.map_or_else(|| dy.to_vec(), |(activation, y)| activate_backward(dy, y, activation))
+    gate.map_or_else(|| dy.to_vec(), |(activation, known)| activate_backward(dy, known, activation))
 }
 
 /// The gradients of bias and weight: sums of masked `dy` and of masked `dy` times the normalised x.
@@ -128,25 +128,30 @@ pub fn reduce(dy: &[f64], x: &[f64], by: &Normalizer, gate: Gate) -> (Vec<f64>, 
 
 each_shard!(BatchNormReduce, |op, call, [dy, x, mean, variance]| {
     let by = Normalizer { mean, variance, epsilon: op.epsilon };
-    let y = activated(call, op.activation, x, &by, call.rest)?;
-    let (dbias, dweight) = reduce(dy, x, &by, op.activation.zip(y.as_deref()));
+    let known = gate(call, op.activation, x, &by, call.rest)?;
+    let (dbias, dweight) = reduce(dy, x, &by, op.activation.zip(known.as_deref()));
     vec![dbias, dweight]
 });
 
-/// What tells which elements the fused activation passed, if there is one: its result, which is an operand or computed from x, weight
-/// and bias, or bits.
-fn activated<'a>(
+/// What the derivative of the fused activation follows from, if there is one: an operand, which is the result or bits, or what is
+/// computed from x, weight and bias.
+fn gate<'a>(
     call: &Call,
     activation: Option<Activation>,
     x: &[f64],
     by: &Normalizer,
-    gate: &[&'a [f64]],
+    operands: &[&'a [f64]],
 ) -> Result<Option<Cow<'a, [f64]>>, DeviceError> {
-    match (activation, gate) {
+    match (activation, operands) {
         (None, []) => Ok(None),
-        (Some(_), &[bits]) if is_bits(call) => Ok(Some(Cow::Owned(unpacked(bits, x.len())))),
-        (Some(_), &[y]) => Ok(Some(Cow::Borrowed(y))),
-        (Some(_), [weight, bias]) => Ok(Some(Cow::Owned(normalize(x, by, weight, bias, None, activation)))),
+        (Some(activation), &[bits]) if activation.is_relu() && is_bits(call) => {
+            Ok(Some(Cow::Owned(unpacked(bits, x.len()))))
+        }
+        (Some(activation), &[y]) if activation.is_relu() => Ok(Some(Cow::Borrowed(y))),
+        (Some(activation), [weight, bias]) => {
+            let applied = activation.is_relu().then_some(activation);
+            Ok(Some(Cow::Owned(normalize(x, by, weight, bias, None, applied))))
+        }
         _ => Err(unsupported(call.step.node)),
     }
 }
@@ -184,13 +189,13 @@ pub fn backward_running(dy: &[f64], by: &Normalizer, weight: &[f64], gate: Gate)
 
 each_shard!(BatchNormBackward, |op, call, [dy, x, mean, variance, weight]| {
     let by = Normalizer { mean, variance, epsilon: op.epsilon };
-    let (sums, gate) = match (op.statistics, call.rest) {
-        (NormStatistics::Batch { count }, &[dbias, dweight, ref gate @ ..]) => (Some((dbias, dweight, count)), gate),
-        (NormStatistics::Running, gate) => (None, gate),
+    let (sums, operands) = match (op.statistics, call.rest) {
+        (NormStatistics::Batch { count }, &[dbias, dweight, ref rest @ ..]) => (Some((dbias, dweight, count)), rest),
+        (NormStatistics::Running, rest) => (None, rest),
         _ => return Err(unsupported(call.step.node)),
     };
-    let y = activated(call, op.activation, x, &by, gate)?;
-    let gate = op.activation.zip(y.as_deref());
+    let known = gate(call, op.activation, x, &by, operands)?;
+    let gate = op.activation.zip(known.as_deref());
     let dx = match sums {
         Some(sums) => backward(dy, x, &by, weight, sums, gate),
         None => backward_running(dy, &by, weight, gate),

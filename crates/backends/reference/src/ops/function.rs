@@ -4,11 +4,11 @@ use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 use enmasse_graph::ops::{Function, FunctionBackward};
 
-fn sigmoid(x: f64) -> f64 {
+pub(super) fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-fn sigmoid_derivative(x: f64) -> f64 {
+pub(super) fn sigmoid_derivative(x: f64) -> f64 {
     sigmoid(x) * sigmoid(-x)
 }
 
@@ -25,9 +25,7 @@ pub fn map(x: &[f64], function: Function) -> Vec<f64> {
         Function::Log => x.ln(),
         Function::Power(exponent) => x.powf(exponent.into()),
         Function::Sigmoid => sigmoid(x),
-        Function::Silu => x * sigmoid(x),
         Function::Gelu => x * normal_distribution(x),
-        Function::HardSwish => x * (x + 3.0).clamp(0.0, 6.0) / 6.0,
         // `max` would lose NaN.
         Function::ClampMin(minimum) => {
             if x < minimum.into() {
@@ -52,12 +50,8 @@ pub fn map_backward(dy: &[f64], x: &[f64], function: Function) -> Vec<f64> {
         Function::Power(exponent) => f64::from(exponent) * x.powf(f64::from(exponent) - 1.0),
         Function::ClampMin(minimum) => f64::from(u8::from(x >= minimum.into())),
         Function::Sigmoid => sigmoid_derivative(x),
-        Function::Silu => sigmoid(x) + x * sigmoid_derivative(x),
         // The density is 1 / sqrt(2 pi) at 0.
         Function::Gelu => normal_distribution(x) + x * (-x * x / 2.0).exp() / (2.0 * PI).sqrt(),
-        Function::HardSwish if x >= 3.0 => 1.0,
-        Function::HardSwish if x > -3.0 => x / 3.0 + 0.5,
-        Function::HardSwish => 0.0,
     };
     dy.iter().zip(x).map(|(dy, &x)| dy * derivative(x)).collect()
 }
@@ -89,12 +83,7 @@ mod tests {
         assert!(map(&[f64::NAN], Function::ClampMin(0.5))[0].is_nan());
         // PyTorch 2.13 in f64.
         check(Function::Sigmoid, -1.0, 0.268_941_421_369_995_1, 0.196_611_933_241_481_85);
-        check(Function::Silu, -1.0, -0.268_941_421_369_995_1, 0.072_329_488_128_513_25);
-        check(Function::Silu, 2.0, 1.761_594_155_955_764_6, 1.090_784_248_784_895_5);
         check(Function::Gelu, -1.0, -0.158_655_253_931_457_02, -0.083_315_470_587_686_35);
         check(Function::Gelu, 2.0, 1.954_499_736_103_641_5, 1.085_231_801_078_197);
-        check(Function::HardSwish, -1.0, -1.0 / 3.0, 0.5 - 1.0 / 3.0);
-        check(Function::HardSwish, -3.0, 0.0, 0.0);
-        check(Function::HardSwish, 3.0, 3.0, 1.0);
     }
 }

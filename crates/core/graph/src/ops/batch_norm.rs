@@ -55,7 +55,7 @@ pub struct BatchNormNormalize {
     pub epsilon: f32,
     /// The kind of statistics among the operands.
     pub statistics: NormStatistics,
-    /// The activation, which is applied last.
+    /// The activation, which is applied last. With a residual it is a ReLU.
     pub activation: Option<Activation>,
 }
 
@@ -112,9 +112,9 @@ impl Operation for BatchNormNormalize {
 
 /// The sums of `dy` and of `dy * (x - mean) / sqrt(variance + epsilon)`.
 ///
-/// With an activation `dy` counts only where the activation passed the forward's result. The gate is `passed` of
-/// [`BatchNormNormalize`], if the plan has it. Otherwise it is that result, `y`. If there was no residual, it is `weight, bias`, from
-/// which `y` follows.
+/// With an activation `dy` is first multiplied by its derivative. That of a ReLU follows from the gate `passed` of
+/// [`BatchNormNormalize`], if the plan has it, and otherwise after a residual from the gate `y`, the forward's result. In all other
+/// cases the gate is `weight, bias`, from which the activation's operand follows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNormReduce {
     /// Added to the variance.
@@ -136,9 +136,9 @@ impl Operation for BatchNormReduce {
     }
 }
 
-/// The gradient of a batch norm's input. With an activation `dy` is first masked by the gate of [`BatchNormReduce`].
+/// The gradient of a batch norm's input. With an activation `dy` is first multiplied by its derivative, as in [`BatchNormReduce`].
 ///
-/// With `residual` the masked `dy` is stored too (over `dy` if the memory pass chooses so). With running statistics
+/// With `residual` that product is stored too (over `dy` if the memory pass chooses so). With running statistics
 /// `dx = dy * weight / sqrt(variance + epsilon)`, and the operands lack the sums `dbias, dweight`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNormBackward {

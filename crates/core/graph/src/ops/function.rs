@@ -24,12 +24,8 @@ pub enum Function {
     ClampMin(f32),
     /// `1 / (1 + exp(-x))`.
     Sigmoid,
-    /// `x * sigmoid(x)`.
-    Silu,
     /// `x * P(X <= x)` for a standard normal X: PyTorch's exact GELU, by the error function.
     Gelu,
-    /// `x * min(max(x + 3, 0), 6) / 6`. The derivative is 0 up to -3 and 1 from 3, as in PyTorch.
-    HardSwish,
 }
 
 impl Function {
@@ -38,8 +34,7 @@ impl Function {
         match self {
             Function::Affine { scale, shift } => vec![scale, shift],
             Function::Power(value) | Function::ClampMin(value) => vec![value],
-            Function::Exp | Function::Log => Vec::new(),
-            Function::Sigmoid | Function::Silu | Function::Gelu | Function::HardSwish => Vec::new(),
+            Function::Exp | Function::Log | Function::Sigmoid | Function::Gelu => Vec::new(),
         }
     }
 }
@@ -47,9 +42,8 @@ impl Function {
 impl Operation for Function {
     const NAME: &'static str = "function";
     const SIGNATURE: &'static str = "(x) -> (y)";
-    const PYTORCH: Option<&'static str> = Some(
-        "torch.exp, torch.log, torch.pow, torch.clamp, torch.nn.Sigmoid, torch.nn.SiLU, torch.nn.GELU, torch.nn.Hardswish",
-    );
+    const PYTORCH: Option<&'static str> =
+        Some("torch.exp, torch.log, torch.pow, torch.clamp, torch.nn.Sigmoid, torch.nn.GELU");
 
     fn name(&self) -> &'static str {
         match self {
@@ -59,9 +53,7 @@ impl Operation for Function {
             Function::Power(_) => "power",
             Function::ClampMin(_) => "clamp_min",
             Function::Sigmoid => "sigmoid",
-            Function::Silu => "silu",
             Function::Gelu => "gelu",
-            Function::HardSwish => "hard_swish",
         }
     }
 
@@ -100,9 +92,7 @@ impl Operation for FunctionBackward {
             Function::Power(_) => "power_backward",
             Function::ClampMin(_) => "clamp_min_backward",
             Function::Sigmoid => "sigmoid_backward",
-            Function::Silu => "silu_backward",
             Function::Gelu => "gelu_backward",
-            Function::HardSwish => "hard_swish_backward",
         }
     }
 
@@ -147,19 +137,9 @@ impl Tensor {
         self.function(Function::Sigmoid)
     }
 
-    /// `x * sigmoid(x)` of each element (PyTorch's `SiLU`).
-    pub fn silu(self) -> Tensor {
-        self.function(Function::Silu)
-    }
-
     /// `x * P(X <= x)` of each element, for a standard normal X (PyTorch's `GELU`, which is exact unless told otherwise).
     pub fn gelu(self) -> Tensor {
         self.function(Function::Gelu)
-    }
-
-    /// `x * min(max(x + 3, 0), 6) / 6` of each element (PyTorch's `Hardswish`).
-    pub fn hard_swish(self) -> Tensor {
-        self.function(Function::HardSwish)
     }
 
     fn function(self, function: Function) -> Tensor {

@@ -7,13 +7,23 @@ use crate::{Activation, Graph, Mode, Node, Op, ValueId};
 /// Fuses `batch_norm -> relu`, `batch_norm -> add` and `batch_norm -> add -> relu` (or relu6) in a forward graph if no other
 /// node uses the intermediate values. The values in `keep`, such as the logits, must stay.
 pub fn fuse(graph: &mut Graph, keep: &[ValueId]) {
+    fuse_with(graph, keep, Activation::is_relu);
+}
+
+/// As [`fuse`], and also `batch_norm -> silu` and `batch_norm -> hard_swish`, for a device whose gradient of a batch norm computes their
+/// derivatives from the batch norm's operands.
+pub fn fuse_activations(graph: &mut Graph, keep: &[ValueId]) {
+    fuse_with(graph, keep, |_| true);
+}
+
+fn fuse_with(graph: &mut Graph, keep: &[ValueId], takes: impl Fn(Activation) -> bool) {
     let mut uses = graph.uses();
     keep.iter().for_each(|id| uses[id.0] += 1);
     let mut index = 0;
     while index < graph.nodes.len() {
         let taken = match graph.nodes[index].op {
             Op::Add(_) => fuse_residual(graph, &uses, index),
-            Op::Activation(activation) => fuse_activation(graph, &uses, index, activation),
+            Op::Activation(activation) if takes(activation) => fuse_activation(graph, &uses, index, activation),
             _ => None,
         };
         match taken {
@@ -150,6 +160,9 @@ fn fuse_residual(graph: &mut Graph, uses: &[usize], add: usize) -> Option<usize>
 
 fn fuse_activation(graph: &mut Graph, uses: &[usize], index: usize, by: Activation) -> Option<usize> {
     let norm = batch_norm_of(graph, uses, graph.nodes[index].inputs[0])?;
+    if graph.nodes[norm].inputs.len() > 5 && !by.is_relu() {
+        return None;
+    }
     let mut fused = graph.nodes[norm].clone();
     if let Op::BatchNormNormalize(norm) = &mut fused.op {
         norm.activation = Some(by);
@@ -167,14 +180,24 @@ mod tests {
 
     /// Checks the names of the forward operations after fusion; `+` marks a residual, `r` a ReLU, `6` a ReLU6.
     fn check(model: impl Fn(Tensor) -> Tensor, expected: &[&str]) {
+        check_fused(fuse, model, expected);
+    }
+
+    /// As [`check`], after a pass; `s` marks a SiLU, `h` a hard swish.
+    fn check_fused(pass: fn(&mut Graph, &[ValueId]), model: impl Fn(Tensor) -> Tensor, expected: &[&str]) {
         let builder = Builder::new(2, [4, 4], Mode::Evaluate, 0);
         let logits = model(builder.pixels(&[0.0; 3], &[1.0; 3])).flatten().linear("fc", 2);
         let mut forward = builder.finish(&logits, 2).unwrap();
-        fuse(&mut forward.graph, &[forward.logits]);
+        pass(&mut forward.graph, &[forward.logits]);
         let names: Vec<String> = (forward.graph.nodes.iter())
             .map(|node| match node.op {
                 Op::BatchNormNormalize(BatchNormNormalize { activation, .. }) => {
-                    let activation = activation.map_or("", |r| if r == Activation::Relu { "r" } else { "6" });
+                    let activation = activation.map_or("", |activation| match activation {
+                        Activation::Relu => "r",
+                        Activation::Relu6 => "6",
+                        Activation::Silu => "s",
+                        Activation::HardSwish => "h",
+                    });
                     format!("bn{}{activation}", if node.inputs.len() > 5 { "+" } else { "" })
                 }
                 _ => node.op.name().into(),
@@ -292,5 +315,18 @@ mod tests {
             &["conv2d", "bn", "relu", "add"],
         );
         check(|x| x.clone().relu() + x, &["relu", "add"]);
+    }
+
+    #[test]
+    fn smooth_activations_fuse_where_a_device_has_them() {
+        let conv = |x: Tensor, name: &str| x.conv2d(name, Conv::new(3, 1).no_bias());
+        let silu = |x: Tensor| conv(x, "c").batch_norm("b").silu();
+        check(silu, &["conv2d", "bn", "silu"]);
+        check_fused(fuse_activations, silu, &["conv2d", "bns"]);
+        check_fused(fuse_activations, |x| conv(x, "c").batch_norm("b").hard_swish(), &["conv2d", "bnh"]);
+        check_fused(fuse_activations, |x| conv(x, "c").batch_norm("b").relu(), &["conv2d", "bnr"]);
+        // The activation's operand does not follow from its result, and with a residual it cannot be recomputed.
+        let residual = |x: Tensor| (conv(x.clone(), "c").batch_norm("b") + x).silu();
+        check_fused(fuse_activations, residual, &["conv2d", "bn+", "silu"]);
     }
 }

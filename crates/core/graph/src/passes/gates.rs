@@ -7,15 +7,15 @@ use crate::ops::BatchNormNormalize;
 use crate::passes::Precision;
 use crate::{Graph, Op, Role};
 
-/// Makes `passed` a further result of each [`BatchNormNormalize`] that has an activation and will have a gradient, in a forward graph
-/// for training. A byte of it is for `bytes` of the activations in `precision`, or for one element if the channels do not divide so.
+/// Makes `passed` a further result of each [`BatchNormNormalize`] that has a ReLU and will have a gradient, in a forward graph for
+/// training. A byte of it is for `bytes` of the activations in `precision`, or for one element if the channels do not divide so.
 pub(crate) fn store_gates(graph: &mut Graph, bytes: usize, precision: Precision) {
     let trained = after_trained(graph);
     for index in 0..graph.nodes.len() {
         let node = &graph.nodes[index];
-        let Op::BatchNormNormalize(BatchNormNormalize { activation: Some(_), .. }) = node.op else { continue };
+        let Op::BatchNormNormalize(BatchNormNormalize { activation: Some(activation), .. }) = node.op else { continue };
         let y = node.outputs[0];
-        if !trained[y.0] {
+        if !activation.is_relu() || !trained[y.0] {
             continue;
         }
         let value = graph.value(y);

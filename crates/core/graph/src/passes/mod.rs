@@ -21,7 +21,7 @@ pub use chain::chain;
 pub use data_parallel::{BucketSizes, data_parallel};
 pub(crate) use freeze::freeze_statistics;
 pub use freeze::{Freeze, classifier_of, freeze};
-pub use fuse::{fuse, fuse_convolutions, fuse_loads, fuse_statistics};
+pub use fuse::{fuse, fuse_activations, fuse_convolutions, fuse_loads, fuse_statistics};
 pub(crate) use gates::store_gates;
 pub use loss_scale::LOSS_SCALE_PREFIX;
 pub(crate) use loss_scale::LossScale;

@@ -226,7 +226,7 @@ impl Staging {
                         let (from, count) = (from + channel, channels.end - channel);
                         let values = match norm {
                             None => part::<S, E>(source, from, count),
-                            Some(norm) => norm.part::<S, E>(source, from, count),
+                            Some(norm) => norm.part::<S, E>(source, from, channel, count),
                         };
                         source.prefetch(from, ahead, S::LANES);
                         let to = to + (channel - channels.start) * self.each;

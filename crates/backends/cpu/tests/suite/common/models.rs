@@ -43,6 +43,23 @@ pub fn normalized(x: Tensor) -> Tensor {
     x.conv2d("downsample", Conv::new(33, 1).stride(2)).relu().adaptive_avg_pool([1, 1]).flatten().linear("fc", 7)
 }
 
+/// Inverted residuals with squeeze-excitation and smooth activations, odd numbers of channels, and batch norms that convolutions of each
+/// algorithm read.
+pub fn smooth(x: Tensor) -> Tensor {
+    let conv = |x: Tensor, name: &str, conv: Conv| x.conv2d(name, conv.no_bias()).batch_norm(&format!("{name}.bn"));
+    let x = conv(x, "stem", Conv::new(18, 3).stride(2).padding(1)).silu();
+    let y = conv(x.clone(), "expand", Conv::new(67, 1)).silu();
+    let y = conv(y, "deep", Conv::new(67, 5).padding(2).groups(67)).silu();
+    let scale = y.clone().adaptive_avg_pool([1, 1]).conv2d("squeeze", Conv::new(67, 1)).sigmoid();
+    let x = conv(y * scale, "project", Conv::new(18, 1)) + x;
+    let y = conv(x, "winograd", Conv::new(35, 3).padding(1)).hard_swish();
+    let y = conv(y, "wide", Conv::new(80, 3).padding(1)).silu();
+    let y = conv(y, "pixels", Conv::new(33, 1)).hard_swish();
+    let y = conv(y, "strided", Conv::new(33, 3).stride(2).padding(1).groups(33)).hard_swish();
+    let y = conv(y, "last", Conv::new(130, 1)).silu();
+    y.adaptive_avg_pool([1, 1]).flatten().linear("fc1", 20).batch_norm("fc1.bn").silu().linear("fc2", 7)
+}
+
 /// Layer norms, smooth activations, and factors per channel: of all samples, and of each one as images and as a matrix.
 pub fn modern(x: Tensor) -> Tensor {
     let x = x.conv2d("stem", Conv::new(24, 3).stride(2).padding(1)).layer_norm("norm1", 1e-6);
